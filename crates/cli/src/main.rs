@@ -1,0 +1,3 @@
+//! The instep command.
+
+fn main() {}

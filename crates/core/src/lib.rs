@@ -1,0 +1,14 @@
+//! The heart of Instep: units, topology, snapshots, decisions, measures and policies.
+//!
+//! `decide` is a pure function of a [`snapshot::Snapshot`]. Nothing here does I/O, reads a clock
+//! or the environment, uses unsafe code or iterates over a hash map.
+#![forbid(unsafe_code)]
+
+pub mod conflict;
+pub mod decision;
+pub mod idset;
+pub mod policy;
+pub mod reason;
+pub mod snapshot;
+pub mod topology;
+pub mod units;

@@ -1,0 +1,169 @@
+//! What a policy is given: one moment of a host, its VMs and how they loaded it over the window
+//! before.
+//!
+//! The real host, a recording and the simulator all produce this. It knows nothing of how it was
+//! measured; everything in it is plain data.
+
+use crate::idset::{CpuSet, NodeSet};
+use crate::topology::Topology;
+use crate::units::{Bytes, CpuId, Milli, Nanos, NodeId, Tid, VmId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A host at one moment. VMs are ascending by id; vCPUs of a VM ascending by index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// When it was taken, on the host's monotonic clock (or the simulator's).
+    pub at: Nanos,
+    /// The window over which `busy` and `steal` were measured, never zero.
+    pub window: Nanos,
+    /// The host's processors and memory.
+    pub topology: Arc<Topology>,
+    /// CPU time used in the window by everything that is not a vCPU of `vms`.
+    pub other_busy: Nanos,
+    /// The VMs that can be placed.
+    pub vms: Vec<Vm>,
+    /// VMs that cannot be placed, because their vCPU threads cannot be told; they still count
+    /// when asking whether the host is overcommitted.
+    pub opaque: Vec<OpaqueVm>,
+}
+
+/// A VM that is seen but cannot be placed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpaqueVm {
+    /// Its monitor's process.
+    pub id: VmId,
+    /// Its name or a stand-in.
+    pub name: String,
+    /// How many vCPUs it is known to have at least.
+    pub vcpus: u32,
+    /// Why its vCPU threads cannot be told, one sentence.
+    pub why: String,
+}
+
+/// A virtual machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vm {
+    /// Its monitor's process.
+    pub id: VmId,
+    /// What people call it; unique among the VMs of a snapshot.
+    pub name: String,
+    /// Its vCPUs, ascending by index, at least one.
+    pub vcpus: Vec<Vcpu>,
+    /// Threads of the monitor that are not vCPUs (main loop, I/O, vhost).
+    pub emulators: Vec<Emulator>,
+    /// Resident memory by node; nodes without any may be missing.
+    pub memory: BTreeMap<NodeId, Bytes>,
+    /// CPUs the VM's cgroup (cpuset) lets it use; placement stays inside.
+    pub cpuset: CpuSet,
+    /// Nodes its memory is bound to (mempolicy `bind` or cpuset.mems narrower than the host).
+    pub memory_bound: Option<NodeSet>,
+    /// Nodes it prefers without being bound: mempolicy `prefer` on Linux, node affinity on Xen.
+    pub preferred: Option<NodeSet>,
+    /// Threads per core that the guest believes in (`-smp threads=`), at least 1. vCPUs
+    /// `k * n .. (k + 1) * n` share virtual core `k`.
+    pub guest_threads_per_core: u32,
+    /// The guest's own NUMA nodes; empty when it has none or they are not known.
+    pub guest_nodes: Vec<GuestNode>,
+    /// Weight of the VM's cgroup (`cpu.weight`), 100 where unknown.
+    pub weight: u32,
+    /// Where Instep placed it in the cycle before; empty when it has not.
+    pub placed: NodeSet,
+}
+
+/// One virtual CPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vcpu {
+    /// The guest's CPU number.
+    pub index: u32,
+    /// The host thread that runs it.
+    pub tid: Tid,
+    /// The CPU it last ran on, if online and known.
+    pub cpu: Option<CpuId>,
+    /// CPUs it may use now (online ones of its affinity).
+    pub allowed: CpuSet,
+    /// CPUs it might use before Instep first touched it; equals `allowed` if it never did.
+    pub initial: CpuSet,
+    /// CPU time it used in the window.
+    pub busy: Nanos,
+    /// Time in the window in which it was runnable and another thread ran.
+    pub steal: Nanos,
+}
+
+/// A thread of a VM's monitor that runs no guest code.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Emulator {
+    /// The host thread.
+    pub tid: Tid,
+    /// CPUs it may use now.
+    pub allowed: CpuSet,
+    /// CPUs it might use before Instep first touched it.
+    pub initial: CpuSet,
+}
+
+/// One NUMA node that a guest sees.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestNode {
+    /// Indices of the vCPUs in it.
+    pub vcpus: Vec<u32>,
+    /// Its memory as configured.
+    pub memory: Bytes,
+}
+
+impl Vcpu {
+    /// The CPU time it would use if nothing competed: what it used and what it waited for, in
+    /// thousandths of a CPU, at most 1000.
+    #[must_use]
+    pub fn demand(&self, window: Nanos) -> Milli {
+        let wanted = Nanos(self.busy.0.saturating_add(self.steal.0));
+        Milli(wanted.milli_of(window).0.min(1000))
+    }
+}
+
+impl Vm {
+    /// CPU time that all vCPUs used in the window.
+    #[must_use]
+    pub fn busy(&self) -> Nanos {
+        Nanos(self.vcpus.iter().map(|vcpu| vcpu.busy.0).sum())
+    }
+
+    /// Sum of the vCPUs' [demand](Vcpu::demand).
+    #[must_use]
+    pub fn demand(&self, window: Nanos) -> Milli {
+        Milli(self.vcpus.iter().map(|vcpu| vcpu.demand(window).0).sum())
+    }
+
+    /// Resident memory on `node`.
+    #[must_use]
+    pub fn memory_on(&self, node: NodeId) -> Bytes {
+        self.memory.get(&node).copied().unwrap_or_default()
+    }
+
+    /// Resident memory on all nodes.
+    #[must_use]
+    pub fn memory_total(&self) -> Bytes {
+        Bytes(self.memory.values().map(|bytes| bytes.0).sum())
+    }
+
+    /// CPUs that any of its vCPUs may use now.
+    #[must_use]
+    pub fn allowed(&self) -> CpuSet {
+        self.vcpus.iter().fold(CpuSet::new(), |all, vcpu| all.or(&vcpu.allowed))
+    }
+}
+
+impl Snapshot {
+    /// The VM with this id.
+    #[must_use]
+    pub fn vm(&self, id: VmId) -> Option<&Vm> {
+        self.vms.binary_search_by_key(&id, |vm| vm.id).ok().map(|index| &self.vms[index])
+    }
+
+    /// vCPUs of all VMs, those that cannot be placed included.
+    #[must_use]
+    pub fn vcpu_count(&self) -> u64 {
+        let known: u64 = self.vms.iter().map(|vm| vm.vcpus.len() as u64).sum();
+        known + self.opaque.iter().map(|vm| u64::from(vm.vcpus)).sum::<u64>()
+    }
+}

@@ -1,0 +1,174 @@
+//! Newtypes for identities and quantities, so that a CPU number cannot pass for a node number.
+//!
+//! Knows nothing of where the numbers come from. Raw integers are unwrapped only by parsers,
+//! by the kernel ABI and where a system call needs them.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// An identity that is a small dense number in the kernel (CPU, node, core ...): what an
+/// [`IdSet`](crate::idset::IdSet) can hold.
+pub trait Id: Copy + Ord + fmt::Debug {
+    /// The identity with this kernel number.
+    fn from_raw(raw: u32) -> Self;
+    /// The kernel's number.
+    fn raw(self) -> u32;
+}
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub u32);
+
+        impl Id for $name {
+            fn from_raw(raw: u32) -> Self {
+                Self(raw)
+            }
+            fn raw(self) -> u32 {
+                self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+id!(
+    /// A logical CPU of the host (pCPU), by the kernel's number.
+    CpuId
+);
+id!(
+    /// A NUMA node of the host, by the kernel's number.
+    NodeId
+);
+id!(
+    /// A physical core or core module: dense, in order of its lowest CPU.
+    CoreId
+);
+id!(
+    /// CPUs that share an L2 without being one core: dense, in order of the lowest CPU.
+    ClusterId
+);
+id!(
+    /// A last-level cache: dense, in order of its lowest CPU.
+    LlcId
+);
+id!(
+    /// A processor package (socket): dense, in order of its lowest CPU.
+    PackageId
+);
+id!(
+    /// A virtual machine. On a Linux host the process id of its monitor.
+    VmId
+);
+id!(
+    /// A thread, by the host kernel's thread id.
+    Tid
+);
+
+/// A span of time in nanoseconds. Which clock it was read from is said where it is stored.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// One second.
+    pub const SECOND: Nanos = Nanos(1_000_000_000);
+
+    /// `secs` seconds.
+    #[must_use]
+    pub const fn from_secs(secs: u64) -> Self {
+        Nanos(secs.saturating_mul(Self::SECOND.0))
+    }
+
+    /// `self - earlier`, or zero when the clock seems to have gone backwards.
+    #[must_use]
+    pub const fn since(self, earlier: Nanos) -> Nanos {
+        Nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// `self` as a fraction of `whole` in thousandths, rounded down; 0 when `whole` is 0.
+    #[must_use]
+    pub const fn milli_of(self, whole: Nanos) -> Milli {
+        if whole.0 == 0 {
+            return Milli(0);
+        }
+        let milli = self.0 as u128 * 1000 / whole.0 as u128;
+        Milli(if milli > u64::MAX as u128 { u64::MAX } else { milli as u64 })
+    }
+}
+
+/// Thousandths of something: of a CPU for load and demand, of one for a fraction.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Milli(pub u64);
+
+impl fmt::Display for Milli {
+    /// As a decimal with two places: `Milli(1500)` is `1.50`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hundredths = (self.0 + 5) / 10;
+        write!(f, "{}.{:02}", hundredths / 100, hundredths % 100)
+    }
+}
+
+/// An amount of memory in bytes.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Bytes(pub u64);
+
+impl Bytes {
+    /// `n` MiB.
+    #[must_use]
+    pub const fn from_mib(n: u64) -> Self {
+        Bytes(n.saturating_mul(1 << 20))
+    }
+}
+
+impl fmt::Display for Bytes {
+    /// In the largest binary unit that leaves at least one: `512B`, `1.5GiB`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+        for (unit, shift) in UNITS {
+            if self.0 >> shift != 0 {
+                let tenths = u128::from(self.0) * 10 >> shift;
+                return if tenths % 10 == 0 {
+                    write!(f, "{}{unit}", tenths / 10)
+                } else {
+                    write!(f, "{}.{}{unit}", tenths / 10, tenths % 10)
+                };
+            }
+        }
+        write!(f, "{}B", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_print_in_the_largest_fitting_unit() {
+        let shown: Vec<String> =
+            [0, 512, 1024, 1 << 20, 3 << 29].iter().map(|b| Bytes(*b).to_string()).collect();
+        assert_eq!(shown, ["0B", "512B", "1KiB", "1MiB", "1.5GiB"]);
+    }
+
+    #[test]
+    fn a_fraction_of_nothing_is_zero() {
+        assert_eq!(Nanos(5).milli_of(Nanos(0)), Milli(0));
+        assert_eq!(Nanos(1).milli_of(Nanos(3)), Milli(333));
+        assert_eq!(Nanos(u64::MAX).milli_of(Nanos(1)), Milli(u64::MAX));
+    }
+}

@@ -1,0 +1,1 @@
+//! The topology of a host from sysfs.

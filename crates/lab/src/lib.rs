@@ -1,0 +1,1 @@
+//! Images, QEMU and consoles: small real VMs for the demo and the tests.

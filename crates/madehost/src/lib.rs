@@ -1,0 +1,1 @@
+//! Made hosts: writes the /proc and /sys of any host and VMs for tests and benchmarks.

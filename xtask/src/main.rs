@@ -1,0 +1,3 @@
+//! Developer tasks: ci, bench, tidy.
+
+fn main() {}
