@@ -277,11 +277,10 @@ fn cores(
     let (_, large) = only(cpus, &joined, |group| group.len() <= MAX_THREADS);
     warn(warnings, &large, "threads and L1i together make a core larger than any; L1i ignored");
     let apart = |at: usize| large.contains(CpuId(cpus[at].id));
-    let joined =
-        Partition::by_key(
-            (0..cpus.len())
-                .map(|at| if apart(at) { (1, threads.label(at)) } else { (0, joined.label(at)) }),
-        );
+    let joined = Partition::by_key(
+        (0..cpus.len())
+            .map(|at| if apart(at) { (1, threads.label(at)) } else { (0, joined.label(at)) }),
+    );
     let cores = joined.meet(home);
     warn(
         warnings,
