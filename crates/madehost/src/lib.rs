@@ -1,1 +1,3 @@
 //! Made hosts: writes the /proc and /sys of any host and VMs for tests and benchmarks.
+
+pub mod skip;
