@@ -92,7 +92,7 @@ fn pinned_by_hand(vm: &Vm, online: &CpuSet) -> Option<Reason> {
     }
     let room = vm.cpuset.and(online).len();
     let crowded = before.len() < vm.vcpus.len() && before.len() < room;
-    crowded.then(|| Reason::PinnedTogether { vcpus: vm.vcpus.len(), cpus: before })
+    crowded.then_some(Reason::PinnedTogether { vcpus: vm.vcpus.len(), cpus: before })
 }
 
 /// The vCPUs of each guest node of a VM with more vCPUs or memory than any host node; `None` for
