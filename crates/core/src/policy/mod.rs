@@ -3,6 +3,7 @@
 
 mod bnn;
 mod fixed;
+mod instep;
 mod wish;
 
 use crate::conflict;
@@ -127,7 +128,7 @@ fn decide_sorted(snapshot: &Snapshot, settings: &Settings) -> Decision {
     let conflicts = conflict::find(snapshot);
     let mend: Vec<bool> = snapshot.vms.iter().map(|_| false).collect();
     let wishes = match settings.policy {
-        PolicyName::Instep => fixed::none(snapshot),
+        PolicyName::Instep => instep::decide(snapshot, settings, &mend),
         PolicyName::Bnn => bnn::decide(snapshot, &mend),
         PolicyName::Spread => fixed::spread(snapshot, &mend),
         PolicyName::Bind => fixed::bind(snapshot, &mend),

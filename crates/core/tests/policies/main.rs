@@ -3,6 +3,8 @@
 
 mod bnn;
 mod check;
+mod claims;
 mod fixed;
 mod made;
 mod properties;
+mod score;
