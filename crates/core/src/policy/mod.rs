@@ -1,6 +1,8 @@
 //! Placement policies: a snapshot in, a decision with reasons out. Pure, deterministic and
 //! independent of the order of their input.
 
+pub mod idle;
+
 use crate::decision::Decision;
 use crate::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
