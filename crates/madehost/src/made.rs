@@ -286,6 +286,9 @@ impl MadeHost {
             memory: vm.memory_total(),
             fds: vm.fds.then(|| monitor::fds(vm)),
             numa_maps: crate::memory::numa_maps(vm),
+            maps: crate::memory::maps(vm),
+            huge: crate::memory::huge(vm),
+            exe: Some(monitor::exe(vm.vmm)),
             mems: vm.mems.clone().filter(|_| own_group(vm)).unwrap_or(all),
             tasks: vm.threads(now).into_iter().map(task).collect(),
             kind: Kind::User,
@@ -350,8 +353,8 @@ fn join_group(vm: &VmSpec, groups: &mut Groups) {
     if !own_group(vm) {
         if vm.numa_stat && vm.cgroup != Cgroup::Root {
             let memory = group.memory.get_or_insert_default();
-            for (node, bytes) in &vm.memory {
-                memory.entry(*node).or_default().0 += bytes.0;
+            for (node, bytes) in crate::memory::small(vm) {
+                memory.entry(node).or_default().0 += bytes.0;
             }
         }
         return;
@@ -359,7 +362,7 @@ fn join_group(vm: &VmSpec, groups: &mut Groups) {
     group.weight = Some(vm.weight);
     group.cpus.clone_from(&vm.cpuset);
     group.mems.clone_from(&vm.mems);
-    group.memory = vm.numa_stat.then(|| vm.memory.clone());
+    group.memory = vm.numa_stat.then(|| crate::memory::small(vm));
     if vm.vmm == Vmm::Libvirt {
         groups.at(&format!("{path}/libvirt")).threaded = true;
         groups.at(&format!("{path}/libvirt/emulator")).threaded = true;

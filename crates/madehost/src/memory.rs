@@ -1,7 +1,8 @@
-//! Where a made VM's memory is, as numa_maps and memory.numa_stat tell it.
+//! Where a made VM's memory is, as numa_maps, maps and memory.numa_stat tell it.
 //!
-//! Both add up to [`VmSpec::memory`] exactly, in whole 4 KiB pages (2 MiB for the guest's own
-//! memory on huge pages). Field order as in fs/proc/task_mmu.c, `show_numa_map`, Linux 6.18.
+//! All mappings add up to [`VmSpec::memory`] exactly, in whole 4 KiB pages (2 MiB for the guest's
+//! own memory on huge pages, which memory.numa_stat does not count). Field order as in
+//! fs/proc/task_mmu.c, `show_numa_map`, Linux 6.18.
 
 use crate::vm::{MemPolicy, Pages, VmSpec};
 use instep_core::units::{Bytes, NodeId};
@@ -12,70 +13,125 @@ const PAGE: u64 = 4096;
 const HUGE: u64 = 2 << 20;
 /// Pages of the monitor itself: code, heap and stack, on its fullest node.
 const MONITOR_PAGES: [u64; 3] = [448, 96, 9];
+/// Where the guest's memory begins, on huge pages and on small ones: room for 16 TiB each.
+const GUEST: [u64; 2] = [0x6000_0000_0000, 0x7000_0000_0000];
+
+/// One mapping.
+struct Mapping {
+    start: u64,
+    /// Bytes of address space, at least one page.
+    length: u64,
+    permissions: &'static str,
+    policy: String,
+    /// ` file=...`, ` heap`, ` stack` or nothing, as numa_maps has it.
+    place: String,
+    /// The path or name as maps has it.
+    name: String,
+    /// Bytes of a page.
+    page: u64,
+    pages: BTreeMap<NodeId, u64>,
+}
+
+/// All mappings, ascending by address.
+fn mappings(vm: &VmSpec) -> Vec<Mapping> {
+    let mut guest = vm.memory.clone();
+    let wanted = MONITOR_PAGES.iter().sum::<u64>() * PAGE;
+    let fullest = guest.iter_mut().max_by_key(|(_, bytes)| **bytes);
+    let monitor = fullest.filter(|(_, bytes)| bytes.0 >= wanted + HUGE).map(|(node, bytes)| {
+        bytes.0 -= wanted;
+        *node
+    });
+    let own = |pages: u64| monitor.map(|node| BTreeMap::from([(node, pages)])).unwrap_or_default();
+    let exe = crate::monitor::exe(vm.vmm);
+    let [code, heap, stack] = MONITOR_PAGES;
+    let small = |start, pages: u64, permissions, place: String, name: &str, held| Mapping {
+        start,
+        length: pages * PAGE,
+        permissions,
+        policy: "default".to_owned(),
+        place,
+        name: name.to_owned(),
+        page: PAGE,
+        pages: held,
+    };
+    let file = format!(" file={exe}");
+    let mut list = vec![
+        small(0x55ed_f8a6_7000, code, "r-xp", file.clone(), exe, own(code)),
+        small(0x55ee_272a_1000, 16, "r--p", file, exe, BTreeMap::new()),
+        small(0x55ee_273d_c000, heap, "rw-p", " heap".to_owned(), "[heap]", own(heap)),
+    ];
+    for (start, page) in GUEST.into_iter().zip([HUGE, PAGE]) {
+        if page == HUGE && vm.pages != Pages::Huge {
+            continue;
+        }
+        let pages = take(&mut guest, page);
+        let huge = page == HUGE;
+        list.push(Mapping {
+            start,
+            length: (pages.values().sum::<u64>() * page).max(page),
+            permissions: if huge { "rw-s" } else { "rw-p" },
+            policy: policy(&vm.policy),
+            place: if huge { " file=/memfd:mem0\\040(deleted) huge" } else { "" }.to_owned(),
+            name: if huge { "/memfd:mem0 (deleted)" } else { "" }.to_owned(),
+            page,
+            pages,
+        });
+    }
+    list.push(small(0x7f6f_fe00_0000, 1, "---p", String::new(), "", BTreeMap::new()));
+    list.push(small(0x7ffd_1d1c_8000, stack, "rw-p", " stack".to_owned(), "[stack]", own(stack)));
+    list
+}
 
 /// `/proc/PID/numa_maps`.
 pub(crate) fn numa_maps(vm: &VmSpec) -> String {
-    let mut guest = vm.memory.clone();
-    let monitor = guest.iter().max_by_key(|(_, bytes)| **bytes).map(|(node, _)| *node);
-    let wanted = MONITOR_PAGES.iter().sum::<u64>() * PAGE;
-    let has_room = |node: &NodeId| guest[node].0 >= wanted + HUGE;
     let mut text = String::new();
-    let mut huge = vm.pages == Pages::Huge;
-    match monitor.filter(has_room) {
-        Some(node) => {
-            let [code, heap, stack] = MONITOR_PAGES;
-            let exe = crate::monitor::exe(vm.vmm);
-            let _ = writeln!(
-                text,
-                "55edf8a67000 default file={exe} mapped={code} mapmax=2 active=0 N{node}={code} \
-                 kernelpagesize_kB=4"
-            );
-            let _ = writeln!(text, "55ee272a1000 default file={exe}");
-            let _ = writeln!(
-                text,
-                "55ee273dc000 default heap anon={heap} dirty={heap} active=0 N{node}={heap} \
-                 kernelpagesize_kB=4"
-            );
-            if let Some(bytes) = guest.get_mut(&node) {
-                bytes.0 -= wanted;
-            }
-            text.push_str(&guest_lines(vm, &mut guest, &mut huge));
-            let _ = writeln!(text, "7f6ffe000000 default");
-            let _ = writeln!(
-                text,
-                "7ffd1d1c8000 default stack anon={stack} dirty={stack} active=0 N{node}={stack} \
-                 kernelpagesize_kB=4"
-            );
+    for mapping in mappings(vm) {
+        let Mapping { start, policy, place, page, pages, .. } = &mapping;
+        let _ = write!(text, "{start:08x} {policy}{place}");
+        let total: u64 = pages.values().sum();
+        if total > 0 {
+            let _ = match (place.contains("file="), *page == HUGE) {
+                (_, true) => write!(text, " dirty={total}"),
+                (true, false) => write!(text, " mapped={total} mapmax=2 active=0"),
+                (false, false) => write!(text, " anon={total} dirty={total} active=0"),
+            };
+            let _ = write!(text, " {}kernelpagesize_kB={}", by_node(pages), page / 1024);
         }
-        None => text.push_str(&guest_lines(vm, &mut guest, &mut huge)),
+        text.push('\n');
     }
     text
 }
 
-/// The guest's own memory: one mapping, and the rest of huge pages on a small one.
-fn guest_lines(vm: &VmSpec, guest: &mut BTreeMap<NodeId, Bytes>, huge: &mut bool) -> String {
-    let policy = policy(&vm.policy);
+/// `/proc/PID/maps`.
+pub(crate) fn maps(vm: &VmSpec) -> String {
     let mut text = String::new();
-    if *huge {
-        let pages = take(guest, HUGE);
-        let _ = writeln!(
-            text,
-            "7f0000000000 {policy} file=/memfd:mem0\\040(deleted) huge dirty={} {}\
-             kernelpagesize_kB=2048",
-            pages.values().sum::<u64>(),
-            by_node(&pages)
-        );
-    }
-    let pages = take(guest, PAGE);
-    let total: u64 = pages.values().sum();
-    if total > 0 {
-        let _ = writeln!(
-            text,
-            "7f4000000000 {policy} anon={total} dirty={total} active=0 {}kernelpagesize_kB=4",
-            by_node(&pages)
-        );
+    for mapping in mappings(vm) {
+        let Mapping { start, length, permissions, name, .. } = &mapping;
+        let line = format!("{start:08x}-{:08x} {permissions} 00000000 00:00 0", start + length);
+        let _ = if name.is_empty() {
+            writeln!(text, "{line} ")
+        } else {
+            writeln!(text, "{line:<72} {name}")
+        };
     }
     text
+}
+
+/// Memory on pages of hugetlbfs.
+pub(crate) fn huge(vm: &VmSpec) -> Bytes {
+    let huge = mappings(vm).into_iter().filter(|mapping| mapping.page == HUGE);
+    Bytes(huge.map(|mapping| mapping.pages.values().sum::<u64>() * HUGE).sum())
+}
+
+/// Memory on ordinary pages by node: what a cgroup counts.
+pub(crate) fn small(vm: &VmSpec) -> BTreeMap<NodeId, Bytes> {
+    let mut sum: BTreeMap<NodeId, Bytes> = vm.memory.keys().map(|node| (*node, Bytes(0))).collect();
+    for mapping in mappings(vm).into_iter().filter(|mapping| mapping.page == PAGE) {
+        for (node, pages) in mapping.pages {
+            sum.entry(node).or_default().0 += pages * PAGE;
+        }
+    }
+    sum
 }
 
 /// Takes all whole pages of this size, by node.
@@ -103,7 +159,7 @@ fn policy(policy: &MemPolicy) -> String {
     }
 }
 
-/// `memory.numa_stat` of cgroup v2 for a group with this memory, all of it anonymous.
+/// `memory.numa_stat` of cgroup v2 for a group with this memory, all of it anonymous, in whole pages.
 pub(crate) fn numa_stat(nodes: &[NodeId], memory: &BTreeMap<NodeId, Bytes>) -> String {
     let line = |name: &str, value: &dyn Fn(NodeId) -> u64| {
         let fields: String =

@@ -89,6 +89,9 @@ fn process(
         memory: Bytes(if user { 1 << 20 } else { 0 }),
         fds: user.then(|| (0..3).map(|fd| (fd, "/dev/null".to_owned())).collect()),
         numa_maps: if user { heap.to_owned() } else { String::new() },
+        maps: String::new(),
+        huge: Bytes(0),
+        exe: user.then_some("/usr/bin/busybox"),
         mems: mems.clone(),
         tasks: vec![Task {
             tid: pid,

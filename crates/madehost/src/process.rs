@@ -24,6 +24,11 @@ pub(crate) struct Process {
     /// Open files, if they can be listed.
     pub(crate) fds: Option<Vec<(u32, String)>>,
     pub(crate) numa_maps: String,
+    pub(crate) maps: String,
+    /// Of its memory, that on pages of hugetlbfs.
+    pub(crate) huge: Bytes,
+    /// The program; kernel threads and zombies have none.
+    pub(crate) exe: Option<&'static str>,
     pub(crate) mems: NodeSet,
     /// The main thread first.
     pub(crate) tasks: Vec<Task>,
@@ -68,7 +73,11 @@ pub(crate) fn write(process: &Process, widths: Widths, proc: &Tree) -> io::Resul
     let guest = process.tasks.iter().filter(|task| task.guest).map(|task| task.busy.0).sum();
     dir.file("stat", stat(process, main, busy, Nanos(guest)))?;
     dir.file("numa_maps", &process.numa_maps)?;
+    dir.file("maps", &process.maps)?;
     dir.file("cmdline", &process.cmdline)?;
+    if let Some(exe) = process.exe {
+        dir.link("exe", exe)?;
+    }
     write_task(process, main, widths, &dir)?;
     if let Some(fds) = &process.fds {
         let fd_dir = dir.child("fd")?;
@@ -138,7 +147,8 @@ fn status(process: &Process, task: &Task, widths: Widths) -> String {
         u8::from(process.kind == Kind::Kernel),
     );
     if process.kind == Kind::User {
-        let kib = process.memory.0 / 1024;
+        let huge = process.huge.0 / 1024;
+        let kib = process.memory.0 / 1024 - huge;
         for (name, kib) in [
             ("VmPeak:", kib + (300 << 10)),
             ("VmSize:", kib + (300 << 10)),
@@ -155,7 +165,7 @@ fn status(process: &Process, task: &Task, widths: Widths) -> String {
             ("VmLib:", 14508),
             ("VmPTE:", kib / 512 + 64),
             ("VmSwap:", 0),
-            ("HugetlbPages:", 0),
+            ("HugetlbPages:", huge),
         ] {
             let _ = writeln!(text, "{name}\t{kib:>8} kB");
         }
