@@ -135,7 +135,9 @@ impl Done {
                 applied.insert(outcome.tid, outcome.applied);
             }
         }
-        if refused.len() == changes.len() && let Some(first) = refused.first() {
+        if refused.len() == changes.len()
+            && let Some(first) = refused.first()
+        {
             return Err(Error::Denied { first: first.clone(), count: refused.len() });
         }
         let outcome = |action: &Action| match action {
@@ -203,8 +205,10 @@ fn said(applied: &Applied) -> String {
 /// CPU time of this process.
 fn cpu_time() -> Nanos {
     let time = clock_gettime(ClockId::ProcessCPUTime);
-    Nanos(u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000
-        + u64::try_from(time.tv_nsec).unwrap_or(0))
+    Nanos(
+        u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000
+            + u64::try_from(time.tv_nsec).unwrap_or(0),
+    )
 }
 
 fn nanos(time: std::time::Duration) -> Nanos {

@@ -40,7 +40,13 @@ impl Observer {
     pub fn new(root: Root, options: ScanOptions) -> Result<Self, Error> {
         let topology = Arc::new(instep_host::topology::read(&root)?);
         let online = online(&root);
-        Ok(Self { scanner: Scanner::new(root.clone(), options), root, topology, online, before: None })
+        Ok(Self {
+            scanner: Scanner::new(root.clone(), options),
+            root,
+            topology,
+            online,
+            before: None,
+        })
     }
 
     /// The host's topology as last read.
@@ -107,9 +113,8 @@ pub fn keep_only(snapshot: &mut Snapshot, names: &[String]) -> Vec<String> {
     let missing =
         names.iter().filter(|name| !snapshot.vms.iter().any(|vm| vm.name == **name)).cloned();
     let missing = missing.collect();
-    let (kept, others) = std::mem::take(&mut snapshot.vms)
-        .into_iter()
-        .partition(|vm: &Vm| names.contains(&vm.name));
+    let (kept, others) =
+        std::mem::take(&mut snapshot.vms).into_iter().partition(|vm: &Vm| names.contains(&vm.name));
     snapshot.vms = kept;
     for vm in others {
         snapshot.other_busy.0 += vm.busy().0;

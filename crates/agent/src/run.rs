@@ -162,11 +162,7 @@ impl Agent<'_> {
         }
     }
 
-    fn cycle(
-        &mut self,
-        applier: Option<&mut Applier>,
-        sink: &mut dyn Sink,
-    ) -> Result<Done, Error> {
+    fn cycle(&mut self, applier: Option<&mut Applier>, sink: &mut dyn Sink) -> Result<Done, Error> {
         self.count += 1;
         let options = &self.options;
         let mut tools = Tools {

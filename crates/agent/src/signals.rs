@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Why waiting ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wake {
+pub(crate) enum Wake {
     /// The time passed.
     Time,
     /// SIGTERM or SIGINT: put everything back and end.
@@ -19,7 +19,7 @@ pub enum Wake {
 
 /// Receives signals on a thread of its own; they wait here until asked for.
 #[derive(Debug)]
-pub struct Events {
+pub(crate) struct Events {
     receiver: Receiver<i32>,
     stop: bool,
     reload: bool,
@@ -30,7 +30,7 @@ impl Events {
     ///
     /// # Errors
     /// When the handlers cannot be installed.
-    pub fn install() -> Result<Self, Error> {
+    pub(crate) fn install() -> Result<Self, Error> {
         let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Error::Signals)?;
         let (sender, receiver) = channel();
         let forward = move || {
@@ -49,7 +49,7 @@ impl Events {
 
     /// Waits until `time` has passed or a signal came, whichever is first. A stop is never
     /// forgotten: once asked for, every wait ends at once.
-    pub fn wait(&mut self, time: Duration) -> Wake {
+    pub(crate) fn wait(&mut self, time: Duration) -> Wake {
         let deadline = Instant::now() + time;
         loop {
             if self.stopping() {
@@ -72,7 +72,7 @@ impl Events {
     }
 
     /// Whether a stop was asked for, without waiting.
-    pub fn stopping(&mut self) -> bool {
+    pub(crate) fn stopping(&mut self) -> bool {
         while let Ok(signal) = self.receiver.try_recv() {
             self.note(signal);
         }

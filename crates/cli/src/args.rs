@@ -34,8 +34,10 @@ pub(crate) enum Command {
         Examples:\n  instep status\n  instep status --window 5s --json")]
     Status(StatusArgs),
     /// What `run` would change and why; nothing is touched.
-    #[command(after_help = "Examples:\n  instep plan\n  instep plan --policy bnn --format virsh\n  \
-        instep plan --root AFTER --before BEFORE --elapsed 60s --json")]
+    #[command(
+        after_help = "Examples:\n  instep plan\n  instep plan --policy bnn --format virsh\n  \
+        instep plan --root AFTER --before BEFORE --elapsed 60s --json"
+    )]
     Plan(PlanArgs),
     /// Places the VMs, again and again; puts everything back when it ends.
     #[command(after_help = "SIGTERM and SIGINT put everything back and end; SIGHUP reads the \
@@ -46,9 +48,6 @@ pub(crate) enum Command {
     /// Puts back what `run` changed, after `run --once` or a crash.
     #[command(after_help = "Example:\n  instep restore")]
     Restore(RestoreArgs),
-    /// Shows all of it on a machine without VMs: starts three small ones and places them.
-    #[command(after_help = "Example:\n  instep demo")]
-    Demo(DemoArgs),
 }
 
 #[derive(Debug, Args)]
@@ -184,13 +183,6 @@ pub(crate) struct RestoreArgs {
     /// Print JSON (schema instep.restore/1).
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct DemoArgs {
-    /// Boot the guests with this kernel instead of Debian's.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) kernel: Option<PathBuf>,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

@@ -2,7 +2,6 @@
 //! an exit status.
 
 mod args;
-mod demo;
 mod observe;
 mod plan;
 mod restore;
@@ -41,7 +40,6 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::command(&args),
         Command::Run(args) => run::command(args),
         Command::Restore(args) => restore::command(&args),
-        Command::Demo(args) => demo::command(&args),
     };
     match result {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,
@@ -57,9 +55,7 @@ fn main() -> ExitCode {
 
 /// Whether standard output's reader went away (`instep status | head`).
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .downcast_ref::<io::Error>()
-        .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// Prints text that ends in its own line end.

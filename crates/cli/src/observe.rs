@@ -21,10 +21,7 @@ pub(crate) struct Observed {
 
 /// Looks at the host that the options name.
 pub(crate) fn observe(args: &HostArgs, config: &Config) -> anyhow::Result<Observed> {
-    let root = match &args.root {
-        Some(dir) => copy_at(dir)?,
-        None => Root::live(),
-    };
+    let root = root(args.root.as_deref())?;
     let mut observer = Observer::new(root.clone(), ScanOptions::default())?;
     let mut warnings = observer.topology().warnings().to_vec();
     let journal = if root.is_live() {
@@ -33,7 +30,7 @@ pub(crate) fn observe(args: &HostArgs, config: &Config) -> anyhow::Result<Observ
         journal(args.state_dir.as_deref(), &mut warnings)
     } else {
         if let Some(dir) = &args.before {
-            observer.continue_from(Scanner::new(copy_at(dir)?, ScanOptions::default()).scan()?);
+            observer.continue_from(Scanner::new(root_at(dir)?, ScanOptions::default()).scan()?);
         }
         None
     };
@@ -46,7 +43,12 @@ pub(crate) fn observe(args: &HostArgs, config: &Config) -> anyhow::Result<Observ
     Ok(Observed { snapshot, scan, warnings })
 }
 
-fn copy_at(dir: &Path) -> anyhow::Result<Root> {
+/// This host, or the copy of one.
+pub(crate) fn root(copy: Option<&Path>) -> anyhow::Result<Root> {
+    copy.map_or_else(|| Ok(Root::live()), root_at)
+}
+
+fn root_at(dir: &Path) -> anyhow::Result<Root> {
     anyhow::ensure!(
         dir.is_dir(),
         "{} is not a folder; --root and --before take a folder that holds a host's proc and sys",
@@ -70,7 +72,7 @@ pub(crate) fn state_dir(named: Option<&Path>) -> anyhow::Result<StateDir> {
     if let Some(dir) = named {
         return Ok(StateDir::at(dir));
     }
-    if instep_agent::is_root() {
+    if rustix::process::geteuid().is_root() {
         return Ok(StateDir::at("/run/instep"));
     }
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).context(
@@ -103,8 +105,13 @@ impl Observed {
         }
         let mut text = format!("\nLeft alone ({}):\n", plural(opaque.len(), "VM"));
         for vm in opaque {
-            let line =
-                format!("{} (pid {}), {}: {}", printable(&vm.name), vm.id, plural(vm.vcpus as usize, "vCPU"), vm.why);
+            let line = format!(
+                "{} (pid {}), {}: {}",
+                printable(&vm.name),
+                vm.id,
+                plural(vm.vcpus as usize, "vCPU"),
+                vm.why
+            );
             for (index, line) in wrapped(&line, width - 4).iter().enumerate() {
                 text.push_str(if index == 0 { "  " } else { "    " });
                 text.push_str(line);

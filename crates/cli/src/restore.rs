@@ -32,8 +32,8 @@ pub(crate) fn command(args: &RestoreArgs) -> anyhow::Result<Outcome> {
         print_json(&json(&report))?;
         return Ok(outcome);
     }
-    let nothing = report.is_complete()
-        && report.restored + report.gone + report.left_alone.len() == 0;
+    let nothing =
+        report.is_complete() && report.restored + report.gone + report.left_alone.len() == 0;
     if nothing {
         print(&format!("Nothing to restore in {}.\n", state.path().display()))?;
         return Ok(outcome);

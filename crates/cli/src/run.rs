@@ -20,7 +20,8 @@ pub(crate) fn command(args: RunArgs) -> anyhow::Result<Outcome> {
         Ok(config)
     };
     let config = make()?;
-    let mut sink = Output { log: None, json: args.json, once: args.once, interval: config.interval };
+    let mut sink =
+        Output { log: None, json: args.json, once: args.once, interval: config.interval };
     if let Some(path) = &args.log {
         sink.log = Some(open_log(path)?);
     }
@@ -154,7 +155,9 @@ fn drawn(record: &Record<'_>, width: usize) -> String {
 fn described(action: &instep_agent::view::ActionView<'_>) -> String {
     use instep_agent::view::ActionView;
     match action {
-        ActionView::VcpuAffinity { vm, vcpu, cpus, .. } => format!("{vm} vCPU {vcpu} -> CPUs {cpus}"),
+        ActionView::VcpuAffinity { vm, vcpu, cpus, .. } => {
+            format!("{vm} vCPU {vcpu} -> CPUs {cpus}")
+        }
         ActionView::EmulatorAffinity { vm, tid, cpus, .. } => {
             format!("{vm} emulator thread {tid} -> CPUs {cpus}")
         }

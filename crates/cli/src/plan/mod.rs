@@ -40,7 +40,7 @@ pub(crate) fn command(args: &PlanArgs) -> anyhow::Result<Outcome> {
             let (policy, width) = (config.policy, crate::text::width());
             let plan = text::PlanText { snapshot, decision: &decision, policy, width };
             print(&plan.to_string())?;
-            observed.print_left_alone()?;
+            print(&observed.left_alone(crate::text::width()))?;
         }
     }
     observed.report_warnings(args.json || args.format == PlanFormat::Json);

@@ -65,7 +65,7 @@ fn vm_lines(observed: &Observed, vm: &Vm, width: usize, list_vcpus: bool) -> Str
     let home = super::home_node(snapshot, vm)
         .map_or_else(|| "home open".to_owned(), |node| format!("home node {node}"));
     let head = format!(
-        "{}  {kind}  pid {}  {}  {home}  uses {} CPUs, waits for {}",
+        "{}  {kind}  pid {}  {}  {home}  used {}  steal {}",
         printable(&vm.name),
         vm.id,
         plural(vm.vcpus.len(), "vCPU"),
