@@ -12,8 +12,9 @@ use instep_core::idset::CpuSet;
 use instep_core::units::{CpuId, Nanos, Tid};
 use std::path::{Path, PathBuf};
 
-/// Scans for which a QMP socket that gave nothing is left alone.
-const QMP_REST: u64 = 10;
+/// The most scans for which a QMP socket that gave nothing is left alone; the first times it is
+/// one, two, four ...
+const QMP_REST: u64 = 16;
 /// How often the same threads must be identified alike before the answer is kept.
 const SETTLED: u8 = 2;
 
@@ -35,8 +36,18 @@ pub(super) struct Monitor {
     threads: Vec<Thread>,
     answer: Option<Answer>,
     settled: u8,
-    /// Scan in which QMP was last tried in vain, and why.
-    qmp_refused: Option<(u64, String)>,
+    /// What came of asking by QMP in vain.
+    qmp_refused: Option<Refused>,
+}
+
+/// A question by QMP that was not answered.
+#[derive(Debug)]
+struct Refused {
+    /// The first scan in which it may be asked again.
+    again: u64,
+    /// How many scans the next rest lasts.
+    rest: u64,
+    why: String,
 }
 
 /// Which threads are vCPUs.
@@ -262,9 +273,8 @@ impl Monitor {
         if !means.qmp {
             return Err("its QMP socket was not asked".to_owned());
         }
-        let rested = |then: u64| means.scan.saturating_sub(then) >= QMP_REST;
-        if let Some((_, why)) = self.qmp_refused.as_ref().filter(|(then, _)| !rested(*then)) {
-            return Err(why.clone());
+        if let Some(refused) = self.qmp_refused.as_ref().filter(|r| means.scan < r.again) {
+            return Err(refused.why.clone());
         }
         let mut why = "its QMP socket cannot be asked before the guest starts".to_owned();
         for socket in &self.guest.qmp {
@@ -282,7 +292,9 @@ impl Monitor {
                 Err(failure) => why = format!("its QMP socket {} {failure}", socket.path),
             }
         }
-        self.qmp_refused = Some((means.scan, why.clone()));
+        let rest = self.qmp_refused.as_ref().map_or(1, |refused| refused.rest);
+        let next = (rest * 2).min(QMP_REST);
+        self.qmp_refused = Some(Refused { again: means.scan + rest, rest: next, why: why.clone() });
         Err(why)
     }
 }
