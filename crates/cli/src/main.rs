@@ -1,3 +1,6 @@
 //! The instep command.
 
+#[cfg(test)]
+mod topology;
+
 fn main() {}
