@@ -1,6 +1,8 @@
 //! The topology of trees that the test writes itself: today's kernels and old ones, parts
 //! missing, garbage in files, links that leave the copy.
 
+#![cfg(test)]
+
 use instep_core::idset::CpuSet;
 use instep_core::topology::{CoreKind, Topology};
 use instep_core::units::{Bytes, CpuId, NodeId};
