@@ -1,8 +1,14 @@
 //! The host's processors and memory as the policies see them: CPUs in cores, cores in clusters,
 //! LLCs, packages and NUMA nodes.
 //!
-//! Built from plain [`CpuFacts`] and [`NodeFacts`], whoever gathered them (sysfs, a scenario
-//! file, a test). Holds online CPUs only. Knows nothing of files.
+//! Built by [`Topology::build`] from plain [`CpuFacts`] and [`NodeFacts`], whoever gathered them
+//! (sysfs, a scenario file, a test). Holds online CPUs only. Knows nothing of files.
+
+mod build;
+mod nodes;
+mod partition;
+
+pub use build::TopologyError;
 
 use crate::idset::{CpuSet, NodeSet};
 use crate::units::{Bytes, ClusterId, CoreId, CpuId, LlcId, NodeId, PackageId};
@@ -84,9 +90,10 @@ pub struct Node {
 }
 
 /// A checked host topology. Invariants: CPUs ascending by number, nodes ascending by number,
-/// every CPU in exactly one core, cluster, LLC, package and node; every core inside one LLC and
-/// one node; ids of cores, clusters, LLCs and packages dense from 0; at least one CPU and node;
-/// every `distances` as long as `nodes`.
+/// every CPU in exactly one core, cluster, LLC, package and node; every core inside one cluster,
+/// every cluster inside one LLC, every LLC inside one package and one node; ids of cores,
+/// clusters, LLCs and packages dense from 0 in order of the lowest CPU; at least one CPU and
+/// node; every `distances` as long as `nodes`, with 10 at the node's own place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Topology {
     cpus: Vec<Cpu>,
@@ -95,6 +102,9 @@ pub struct Topology {
     clusters: Vec<CpuSet>,
     llcs: Vec<CpuSet>,
     packages: Vec<CpuSet>,
+    /// Node numbers that were found to be another node again, with that node; ascending.
+    #[serde(default)]
+    merged_nodes: Vec<(NodeId, NodeId)>,
     /// What was found wrong with the facts and how it was put right.
     warnings: Vec<String>,
 }
@@ -152,6 +162,23 @@ impl Topology {
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
+    }
+
+    /// The same topology with sentences that its reader has to say put before the builder's.
+    #[must_use]
+    pub fn with_earlier_warnings(mut self, mut earlier: Vec<String>) -> Self {
+        earlier.append(&mut self.warnings);
+        self.warnings = earlier;
+        self
+    }
+
+    /// The node that memory on the kernel's node `id` counts to: `id` itself where it is one of
+    /// [`Topology::nodes`], the node it was merged into where several node numbers turned out to
+    /// be one node (emulated NUMA), `None` for a node that is not online.
+    #[must_use]
+    pub fn memory_node(&self, id: NodeId) -> Option<NodeId> {
+        let merged = self.merged_nodes.binary_search_by_key(&id, |(from, _)| *from);
+        merged.ok().map(|at| self.merged_nodes[at].1).or(self.node(id).map(|node| node.id))
     }
 
     /// All online CPUs.

@@ -1,1 +1,0 @@
-//! The topology of a host from sysfs.
