@@ -32,16 +32,19 @@ spin() {
     done_=0
     while :; do chunk "$1"; done
 }
-duty() { # worker, percent: busy and asleep in turn, ten times a second
-    done_=0 busy=$(($2 / 10)) rest=$(((100 - $2) * 1000))
+duty() { # worker, percent: busy and asleep in turn, five times a second
+    done_=0 busy=$(($2 / 5))
     now
     next=$now
     while :; do
         end=$((next + busy))
         while now && [ $now -lt $end ]; do chunk "$1"; done
-        $B usleep $rest
-        now
-        next=$now
+        next=$((next + 20))
+        if [ $now -lt $next ]; then
+            $B usleep $(((next - now) * 10000))
+        else
+            next=$now # late: what was missed is not made up for
+        fi
     done
 }
 pinned() { # CPU, function, arguments: in a shell of its own bound to that CPU

@@ -14,8 +14,8 @@ pub enum Load {
     Idle,
     /// This many endless loops, one pinned to each guest CPU in turn.
     Spin(u32),
-    /// On each guest CPU a loop that is busy for this percentage (0 to 100) of each tenth of a
-    /// second, by the guest's clock.
+    /// On each guest CPU a loop that is busy for this percentage (0 to 100) of each fifth of a
+    /// second, by the guest's clock; starting and waking cost some percent more.
     Duty(u32),
 }
 
