@@ -1,1 +1,8 @@
-//! The loop: observe, decide, apply, record.
+//! The loop of Instep: observe, decide, apply, record.
+//!
+//! Joins the host adapter and the policies; holds what one cycle must know of the one before
+//! (loads, journal, homes). It knows no file format of the kernel and draws nothing.
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod view;

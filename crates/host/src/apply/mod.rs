@@ -1,1 +1,27 @@
 //! Actions to the host: journal first, then system calls, then what came of them.
+//!
+//! ```text
+//! StateDir --lock--> InstanceLock --Applier::open--> Applier
+//!   Applier::apply    reads the affinity found, journals it, sets, reads back
+//!   Applier::restore  puts back what was found, unless someone else changed it since
+//!   Applier::keep     leaves the placement standing (a finished `run --once`)
+//! ```
+//! Nothing
+//! here decides where anything should be.
+
+pub mod affinity;
+pub mod applier;
+pub mod journal;
+pub mod restore;
+pub mod state;
+pub mod thread;
+
+#[cfg(test)]
+pub(crate) mod testing;
+
+pub use affinity::{Affinity, KernelAffinity};
+pub use applier::{AffinityChange, Applied, Applier, Outcome};
+pub use journal::{Holder, Journal, ThreadKind};
+pub use restore::{LeftAlone, RestoreReport};
+pub use state::{InstanceLock, StateDir};
+pub use thread::ThreadKey;

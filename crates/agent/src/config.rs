@@ -1,0 +1,224 @@
+//! The configuration file: what `run` does when the command line does not say.
+//!
+//! TOML; a key that is not known is an error that names the file and line. Durations and sizes
+//! carry units. Knows nothing of the command line, which overrides it.
+
+use instep_core::policy::PolicyName;
+use instep_core::units::Bytes;
+use serde::{Deserialize, Deserializer};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The shortest interval between two cycles: below it, affinities would change faster than the
+/// kernel's own balancing settles.
+pub const MIN_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Everything `run` can be told.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The placement policy.
+    #[serde(deserialize_with = "policy")]
+    pub policy: PolicyName,
+    /// Time between two cycles (60 s, systems.md 4), at least [`MIN_INTERVAL`].
+    #[serde(deserialize_with = "duration")]
+    pub interval: Duration,
+    /// How long the loads are measured before the first cycle, and by commands that run once.
+    #[serde(deserialize_with = "duration")]
+    pub window: Duration,
+    /// Mend affinity conflicts.
+    pub mend_conflicts: bool,
+    /// Take charge of VMs pinned by hand, too.
+    pub include_pinned: bool,
+    /// Only these VMs are placed; all when empty.
+    pub vms: Vec<String>,
+    /// How memory is brought home.
+    pub memory: MemoryConfig,
+}
+
+/// How memory is brought home.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MemoryConfig {
+    /// Whether it is at all.
+    pub home: bool,
+    /// The most that one cycle moves, over all VMs.
+    #[serde(deserialize_with = "size")]
+    pub per_cycle: Bytes,
+    /// The most that one batch moves before the loop looks up again.
+    #[serde(deserialize_with = "size")]
+    pub batch: Bytes,
+    /// The longest that one cycle spends on moving.
+    #[serde(deserialize_with = "duration")]
+    pub time_per_cycle: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            policy: PolicyName::default(),
+            interval: Duration::from_secs(60),
+            window: Duration::from_secs(1),
+            mend_conflicts: false,
+            include_pinned: false,
+            vms: Vec::new(),
+            memory: MemoryConfig::default(),
+        }
+    }
+}
+
+impl Default for MemoryConfig {
+    fn default() -> Self {
+        Self {
+            home: true,
+            per_cycle: Bytes::from_mib(4096),
+            batch: Bytes::from_mib(64),
+            time_per_cycle: Duration::from_secs(20),
+        }
+    }
+}
+
+impl Config {
+    /// Reads a configuration file.
+    ///
+    /// # Errors
+    /// When it cannot be read, is not TOML, has an unknown key or an unusable value.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        Self::parse(&text, path)
+    }
+
+    /// Parses the text of a configuration file; `path` is only named in errors.
+    ///
+    /// # Errors
+    /// As [`Config::load`], except for reading.
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let config: Self = toml::from_str(text).map_err(|error| ConfigError::Parse {
+            path: path.to_owned(),
+            line: error.span().map_or(1, |span| line_of(text, span.start)),
+            message: error.message().to_owned(),
+        })?;
+        config.check().map_err(|message| ConfigError::Value { path: path.to_owned(), message })?;
+        Ok(config)
+    }
+
+    /// Checks what types cannot: bounds of single values.
+    ///
+    /// # Errors
+    /// A sentence that names the value and the bound.
+    pub fn check(&self) -> Result<(), String> {
+        if self.interval < MIN_INTERVAL {
+            return Err(format!("interval {:?} is below {MIN_INTERVAL:?}", self.interval));
+        }
+        if self.window < Duration::from_millis(10) || self.window > self.interval {
+            return Err(format!(
+                "window {:?} is not between 10ms and the interval {:?}",
+                self.window, self.interval
+            ));
+        }
+        if self.memory.batch.0 == 0 {
+            return Err("memory.batch is 0".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Why a configuration file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// It could not be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It is not TOML, or has an unknown key or a value of the wrong type.
+    #[error("{path}:{line}: {message}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong.
+        message: String,
+    },
+    /// A value is out of bounds.
+    #[error("{path}: {message}")]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// Which value, and its bounds.
+        message: String,
+    },
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
+}
+
+fn policy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PolicyName, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+}
+
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    humantime::parse_duration(&text).map_err(|error| {
+        serde::de::Error::custom(format!("`{text}` is no duration such as 60s or 4ms: {error}"))
+    })
+}
+
+fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse::<bytesize::ByteSize>().map(|size| Bytes(size.as_u64())).map_err(|error| {
+        serde::de::Error::custom(format!("`{text}` is no size such as 64MiB or 2GiB: {error}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(text, Path::new("instep.toml")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_empty_file_is_the_default() {
+        assert_eq!(parse("").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn values_carry_units() {
+        let config = parse(
+            "policy = \"bnn\"\ninterval = \"5m\"\nvms = [\"a\"]\n[memory]\nbatch = \"16MiB\"\n",
+        )
+        .unwrap();
+        assert_eq!(config.policy, PolicyName::Bnn);
+        assert_eq!(config.interval, Duration::from_secs(300));
+        assert_eq!(config.memory.batch, Bytes::from_mib(16));
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_line() {
+        let error = parse("policy = \"bnn\"\nintervall = \"60s\"\n").unwrap_err();
+        assert!(error.starts_with("instep.toml:2: unknown field `intervall`"), "{error}");
+    }
+
+    #[test]
+    fn bad_values_say_what_would_be_good() {
+        for (text, said) in [
+            ("policy = \"best\"", "unknown policy `best`"),
+            ("interval = \"60\"", "no duration such as 60s"),
+            ("interval = \"10ms\"", "below 1s"),
+            ("window = \"2m\"", "between 10ms"),
+            ("[memory]\nbatch = \"fish\"", "no size such as 64MiB"),
+            ("[memory]\nbatch = \"0B\"", "memory.batch is 0"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+}

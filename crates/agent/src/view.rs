@@ -1,0 +1,136 @@
+//! Decisions as documented JSON: what `plan` prints and what `run` records, in the same shapes.
+//!
+//! VMs are named by their id (`a VM's unique name`), CPU and node sets are arrays of numbers.
+
+use instep_core::conflict::Conflict;
+use instep_core::decision::{Action, Decision};
+use instep_core::idset::{CpuSet, NodeSet};
+use instep_core::snapshot::Snapshot;
+use instep_core::units::{Bytes, NodeId, Tid, VmId};
+use serde::Serialize;
+
+/// The verdict on one VM.
+#[derive(Debug, Serialize)]
+pub struct VerdictView<'a> {
+    /// The VM's unique name.
+    pub id: &'a str,
+    /// The same, for readers that look for a name.
+    pub name: &'a str,
+    /// Whether the policy takes charge of it.
+    pub selected: bool,
+    /// The node it shall live on; null when that is left open or several.
+    pub home_node: Option<NodeId>,
+    /// All nodes it shall live on.
+    pub home_nodes: &'a NodeSet,
+    /// Why, or why not.
+    pub why: String,
+}
+
+/// One change to the host.
+#[derive(Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum ActionView<'a> {
+    /// Let a vCPU thread use exactly `cpus`.
+    VcpuAffinity {
+        /// The VM's unique name.
+        vm: &'a str,
+        /// The guest's CPU number.
+        vcpu: u32,
+        /// The host thread.
+        tid: Tid,
+        /// The CPUs.
+        cpus: &'a CpuSet,
+        /// Why.
+        why: String,
+    },
+    /// Let a monitor's thread that is no vCPU use exactly `cpus`.
+    EmulatorAffinity {
+        /// The VM's unique name.
+        vm: &'a str,
+        /// The host thread.
+        tid: Tid,
+        /// The CPUs.
+        cpus: &'a CpuSet,
+        /// Why.
+        why: String,
+    },
+    /// Bring memory to `nodes`.
+    MoveMemory {
+        /// The VM's unique name.
+        vm: &'a str,
+        /// Its monitor's process.
+        pid: VmId,
+        /// Where its memory shall be.
+        nodes: &'a NodeSet,
+        /// How much lies elsewhere.
+        remote_bytes: Bytes,
+        /// Why.
+        why: String,
+    },
+}
+
+/// One conflict: its kind with the facts, and the sentence.
+#[derive(Debug, Serialize)]
+pub struct ConflictView<'a> {
+    /// The VM's unique name.
+    pub vm: &'a str,
+    /// What is at odds.
+    #[serde(flatten)]
+    pub kind: &'a instep_core::conflict::ConflictKind,
+    /// The same in words.
+    pub text: String,
+}
+
+/// The name of a VM of the snapshot; `?` for one that is not in it.
+#[must_use]
+pub fn name_of(snapshot: &Snapshot, vm: VmId) -> &str {
+    snapshot.vm(vm).map_or("?", |vm| &vm.name)
+}
+
+/// The verdicts of a decision, in its order.
+#[must_use]
+pub fn verdicts<'a>(snapshot: &'a Snapshot, decision: &'a Decision) -> Vec<VerdictView<'a>> {
+    let view = |verdict: &'a instep_core::decision::Verdict| {
+        let name = name_of(snapshot, verdict.vm);
+        VerdictView {
+            id: name,
+            name,
+            selected: verdict.selected,
+            home_node: verdict.home.first().filter(|_| verdict.home.len() == 1),
+            home_nodes: &verdict.home,
+            why: verdict.why.to_string(),
+        }
+    };
+    decision.vms.iter().map(view).collect()
+}
+
+/// One action.
+#[must_use]
+pub fn action<'a>(snapshot: &'a Snapshot, action: &'a Action) -> ActionView<'a> {
+    let vm = name_of(snapshot, action.vm());
+    let why = action.why().to_string();
+    match action {
+        Action::SetVcpuAffinity { vcpu, tid, cpus, .. } => {
+            ActionView::VcpuAffinity { vm, vcpu: *vcpu, tid: *tid, cpus, why }
+        }
+        Action::SetEmulatorAffinity { tid, cpus, .. } => {
+            ActionView::EmulatorAffinity { vm, tid: *tid, cpus, why }
+        }
+        Action::MoveMemory { vm: pid, to, remote, .. } => {
+            ActionView::MoveMemory { vm, pid: *pid, nodes: to, remote_bytes: *remote, why }
+        }
+    }
+}
+
+/// The conflicts, in their order.
+#[must_use]
+pub fn conflicts<'a>(snapshot: &'a Snapshot, conflicts: &'a [Conflict]) -> Vec<ConflictView<'a>> {
+    conflicts
+        .iter()
+        .map(|conflict| ConflictView {
+            vm: name_of(snapshot, conflict.vm),
+            kind: &conflict.kind,
+            text: conflict.kind.to_string(),
+        })
+        .collect()
+}

@@ -1,0 +1,429 @@
+//! The journal: which affinity every touched thread had before, so that it can be put back after
+//! anything, a crash included.
+//!
+//! One file, `journal.json`, schema `instep.journal/1`. It is replaced as a whole and on stable
+//! storage before the first system call of a cycle, hence at any moment
+//!
+//! ```text
+//! an entry's thread has `original`, `set` or `pending`  -> nobody else touched it: ours to undo
+//! ... anything else                                     -> someone else set it since
+//! ```
+//!
+//! CPU sets are lists (`0-63`): as arrays the journal of 8,000 threads on 256 CPUs would be 16 MB
+//! a write. It does not know whether a thread is still alive; [`ThreadKey`] does.
+
+use crate::apply::state::{InstanceLock, StateDir};
+use crate::apply::thread::ThreadKey;
+use crate::error::Error;
+use crate::root::Root;
+use instep_core::idset::CpuSet;
+use instep_core::units::Tid;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// The version written and read.
+pub const SCHEMA: &str = "instep.journal/1";
+const FILE: &str = "journal.json";
+/// About 200 bytes an entry: room for 300,000 threads.
+const MAX_JOURNAL: u64 = 64 << 20;
+
+/// What a thread does for its VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ThreadKind {
+    /// Runs the guest's CPU of this number.
+    Vcpu(u32),
+    /// Main loop, I/O or vhost thread of the monitor.
+    Emulator,
+}
+
+/// One touched thread.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// The VM's name, for messages.
+    pub vm: String,
+    /// Its part in the VM.
+    pub kind: ThreadKind,
+    /// The thread.
+    pub thread: ThreadKey,
+    /// Its affinity before Instep first touched it, offline CPUs included; never empty.
+    #[serde(with = "list")]
+    pub original: CpuSet,
+    /// Whether `original` was all that the thread's cpuset allowed: nobody had pinned it.
+    pub unpinned: bool,
+    /// What the kernel made of the last finished change.
+    #[serde(with = "list", default, skip_serializing_if = "CpuSet::is_empty")]
+    pub set: CpuSet,
+    /// What a change that is under way asks for.
+    #[serde(with = "list", default, skip_serializing_if = "CpuSet::is_empty")]
+    pub pending: CpuSet,
+}
+
+impl Entry {
+    /// Whether an affinity of `present` (online CPUs only) is Instep's own doing.
+    #[must_use]
+    pub fn is_ours(&self, present: &CpuSet, online: &CpuSet) -> bool {
+        [&self.set, &self.pending].into_iter().filter(|ours| !ours.is_empty()).any(|ours| {
+            let left = ours.and(online);
+            // With none of its CPUs online a thread gets others from the kernel.
+            left.is_empty() || left == *present
+        })
+    }
+}
+
+/// The instance that is responsible for a placement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Holder {
+    /// Nobody: it was meant to stand after `run --once`.
+    Kept,
+    /// An instance of Instep that restores it when it ends; after a crash it is gone.
+    Instance {
+        /// Its process.
+        pid: u32,
+        /// Start of the process, clock ticks since boot.
+        start: u64,
+    },
+}
+
+/// Everything Instep has changed and not put back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Journal {
+    /// `/proc/sys/kernel/random/boot_id` of the boot it speaks of; void after the next.
+    pub boot_id: String,
+    /// Who answers for it.
+    pub holder: Holder,
+    /// The touched threads.
+    pub entries: BTreeMap<Tid, Entry>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    schema: String,
+    boot_id: String,
+    holder: Holder,
+    threads: Vec<Entry>,
+}
+
+impl Journal {
+    /// A journal of nothing, held by this process.
+    ///
+    /// # Errors
+    /// When this process cannot be read under /proc.
+    pub fn new() -> Result<Self, Error> {
+        Ok(Self { boot_id: boot_id()?, holder: this_instance()?, entries: BTreeMap::new() })
+    }
+
+    /// Reads the journal, `None` when there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, or it is damaged or of another version: the message names the file and
+    /// the next step, and the file stays as it is.
+    pub fn load(state: &StateDir) -> Result<Option<Self>, Error> {
+        let path = state.file(FILE);
+        let mut bytes = Vec::new();
+        let read = File::open(&path).and_then(|f| f.take(MAX_JOURNAL + 1).read_to_end(&mut bytes));
+        match read {
+            Ok(_) => parse(&path, &bytes).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(Error::read(path, source)),
+        }
+    }
+
+    /// Whether the boot it speaks of is over: none of its threads exists any more.
+    ///
+    /// # Errors
+    /// An unreadable boot id.
+    pub fn is_void(&self) -> Result<bool, Error> {
+        Ok(self.boot_id != boot_id()?)
+    }
+
+    /// Whether the instance that held it ended without restoring.
+    ///
+    /// # Errors
+    /// An unreadable /proc.
+    pub fn is_abandoned(&self) -> Result<bool, Error> {
+        match self.holder {
+            Holder::Kept => Ok(false),
+            Holder::Instance { pid, start } => {
+                let key = ThreadKey { pid, pid_start: start, tid: Tid(pid), tid_start: start };
+                Ok(self.is_void()? || !key.is_alive(&Root::live())?)
+            }
+        }
+    }
+
+    /// What the thread could use before Instep touched it; `present` itself (online CPUs that it
+    /// may use now) when Instep never did or someone else set it since.
+    #[must_use]
+    pub fn initial_of(
+        &self,
+        tid: Tid,
+        tid_start: u64,
+        present: &CpuSet,
+        online: &CpuSet,
+    ) -> CpuSet {
+        match self.entries.get(&tid) {
+            Some(entry)
+                if entry.thread.tid_start == tid_start && entry.is_ours(present, online) =>
+            {
+                entry.original.and(online)
+            }
+            _ => present.clone(),
+        }
+    }
+
+    /// Replaces the file: after this returns, the new content survives a crash of the machine; if
+    /// it fails, the old content stands.
+    pub(crate) fn store(&self, lock: &InstanceLock) -> Result<(), Error> {
+        let stored = Stored {
+            schema: SCHEMA.into(),
+            boot_id: self.boot_id.clone(),
+            holder: self.holder,
+            threads: self.entries.values().cloned().collect(),
+        };
+        let path = lock.state().file(FILE);
+        let failed = |source| Error::system(format!("cannot write {}", path.display()), source);
+        let bytes = serde_json::to_vec(&stored).map_err(|error| failed(error.into()))?;
+        replace(lock.state(), &path, &bytes).map_err(failed)
+    }
+
+    /// Removes the file; fine when there is none.
+    pub(crate) fn remove(lock: &InstanceLock) -> Result<(), Error> {
+        let path = lock.state().file(FILE);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Error::system(format!("cannot remove {}", path.display()), error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Sets a damaged journal aside as `journal.json.damaged` and tells where; `None` when there is
+    /// none or it is sound. Only on the user's word: what it held can then not be restored.
+    ///
+    /// # Errors
+    /// It cannot be read or renamed.
+    pub fn discard_damaged(lock: &InstanceLock) -> Result<Option<PathBuf>, Error> {
+        match Self::load(lock.state()) {
+            Ok(_) => Ok(None),
+            Err(error @ (Error::Read { .. } | Error::System { .. })) => Err(error),
+            Err(Error::Parse { .. } | Error::Unusable { .. }) => {
+                let from = lock.state().file(FILE);
+                let aside = lock.state().file("journal.json.damaged");
+                fs::rename(&from, &aside).map_err(|source| {
+                    Error::system(format!("cannot rename {}", from.display()), source)
+                })?;
+                Ok(Some(aside))
+            }
+        }
+    }
+}
+
+/// Reads the bytes of a journal; `path` is for messages.
+///
+/// # Errors
+/// Anything that is not a whole, consistent journal of this version.
+pub fn parse(path: &Path, bytes: &[u8]) -> Result<Journal, Error> {
+    let damaged = |why: String| Error::Unusable {
+        what: format!("the journal {} is damaged: {why}", path.display()),
+        next: "nothing was changed; look at the file, then set it aside with `instep restore \
+               --discard-damaged` (affinities it recorded stay as they are now)"
+            .into(),
+    };
+    if bytes.len() as u64 > MAX_JOURNAL {
+        return Err(damaged("it is larger than 64MiB".into()));
+    }
+    #[derive(Deserialize)]
+    struct Head {
+        schema: String,
+    }
+    let head: Head = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
+    if head.schema != SCHEMA {
+        let schema: String = head.schema.chars().take(40).collect();
+        return Err(Error::Unusable {
+            what: format!("the journal {} has schema `{schema}`, not {SCHEMA}", path.display()),
+            next: "restore with the version of Instep that wrote it".into(),
+        });
+    }
+    let stored: Stored = serde_json::from_slice(bytes).map_err(|e| damaged(e.to_string()))?;
+    let mut entries = BTreeMap::new();
+    for entry in stored.threads {
+        let tid = entry.thread.tid;
+        if tid.0 == 0 || entry.thread.pid == 0 || entry.original.is_empty() {
+            return Err(damaged(format!("the entry of thread {tid} is impossible")));
+        }
+        if entries.insert(tid, entry).is_some() {
+            return Err(damaged(format!("thread {tid} is there twice")));
+        }
+    }
+    Ok(Journal { boot_id: stored.boot_id, holder: stored.holder, entries })
+}
+
+/// This process as a holder.
+pub(crate) fn this_instance() -> Result<Holder, Error> {
+    let pid = std::process::id();
+    let key = crate::apply::thread::key_of(&Root::live(), pid, Tid(pid))?;
+    Ok(Holder::Instance { pid, start: key.pid_start })
+}
+
+fn boot_id() -> Result<String, Error> {
+    Ok(Root::live().read("proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// The lock makes this the only writer, so one fixed name for the new file leaves no litter.
+fn replace(state: &StateDir, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = state.file("journal.json.new");
+    let _ = fs::remove_file(&new);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    File::open(state.path())?.sync_all()
+}
+
+/// CPU sets in the kernel's list format.
+mod list {
+    use super::CpuSet;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(set: &CpuSet, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(set)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<CpuSet, D::Error> {
+        CpuSet::parse_list(&String::deserialize(from)?).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    fn cpus(list: &str) -> CpuSet {
+        CpuSet::parse_list(list).unwrap()
+    }
+
+    fn entry(tid: u32) -> Entry {
+        Entry {
+            vm: "alpha".into(),
+            kind: ThreadKind::Vcpu(0),
+            thread: ThreadKey { pid: 7, pid_start: 1, tid: Tid(tid), tid_start: 2 },
+            original: cpus("0-7"),
+            unpinned: true,
+            set: CpuSet::new(),
+            pending: cpus("2-3"),
+        }
+    }
+
+    fn journal() -> Journal {
+        let mut journal = Journal::new().unwrap();
+        journal.entries.insert(Tid(9), entry(9));
+        let emulator = Entry { kind: ThreadKind::Emulator, set: cpus("1"), ..entry(10) };
+        journal.entries.insert(Tid(10), emulator);
+        journal
+    }
+
+    fn locked() -> (tempfile::TempDir, InstanceLock) {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
+        (dir, lock)
+    }
+
+    #[test]
+    fn what_is_stored_is_loaded() {
+        let (_dir, lock) = locked();
+        assert_eq!(Journal::load(lock.state()).unwrap(), None);
+        let mut journal = journal();
+        journal.store(&lock).unwrap();
+        journal.holder = Holder::Kept;
+        journal.store(&lock).unwrap();
+        assert_eq!(Journal::load(lock.state()).unwrap().unwrap(), journal);
+        let mode = fs::metadata(lock.state().file(FILE)).unwrap().mode();
+        assert_eq!(mode & 0o7777, 0o600);
+        assert!(!journal.is_void().unwrap() && !journal.is_abandoned().unwrap());
+        Journal::remove(&lock).unwrap();
+        Journal::remove(&lock).unwrap();
+        assert_eq!(Journal::load(lock.state()).unwrap(), None);
+    }
+
+    #[test]
+    fn a_journal_cut_anywhere_is_an_error_that_names_the_file_and_keeps_it() {
+        let (_dir, lock) = locked();
+        journal().store(&lock).unwrap();
+        let path = lock.state().file(FILE);
+        let whole = fs::read(&path).unwrap();
+        for cut in 0..whole.len() {
+            let text = parse(&path, &whole[..cut]).unwrap_err().to_string();
+            assert!(text.contains("journal.json") && text.contains("--discard-damaged"), "{text}");
+        }
+        fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+        Journal::load(lock.state()).unwrap_err();
+        assert_eq!(fs::read(&path).unwrap(), whole[..whole.len() / 2]);
+    }
+
+    #[test]
+    fn garbage_and_strange_entries_are_refused() {
+        let (_dir, lock) = locked();
+        journal().store(&lock).unwrap();
+        let path = lock.state().file(FILE);
+        let good = fs::read_to_string(&path).unwrap();
+        for (from, to) in [
+            ("\"tid\":9", "\"tid\":0"),
+            ("\"tid\":9", "\"tid\":10"),
+            ("\"original\":\"0-7\"", "\"original\":\"\""),
+            ("\"original\":\"0-7\"", "\"original\":\"7-0\""),
+            ("\"original\":\"0-7\"", "\"original\":\"0-99999999\""),
+            ("\"unpinned\":true", "\"unpinned\":true,\"more\":1"),
+            ("{\"schema\"", "[{\"schema\""),
+        ] {
+            assert!(good.contains(from), "{from}");
+            let bad = good.replacen(from, to, 1);
+            assert!(parse(&path, bad.as_bytes()).is_err(), "{from} -> {to}");
+        }
+        assert!(parse(&path, &[0xff; 64]).is_err());
+        let later = good.replace("instep.journal/1", "instep.journal/9");
+        let text = parse(&path, later.as_bytes()).unwrap_err().to_string();
+        assert!(text.contains("instep.journal/9") && text.contains("version"), "{text}");
+    }
+
+    #[test]
+    fn only_a_damaged_journal_is_set_aside() {
+        let (_dir, lock) = locked();
+        journal().store(&lock).unwrap();
+        assert_eq!(Journal::discard_damaged(&lock).unwrap(), None);
+        fs::write(lock.state().file(FILE), "{").unwrap();
+        let aside = Journal::discard_damaged(&lock).unwrap().unwrap();
+        assert_eq!(fs::read_to_string(aside).unwrap(), "{");
+        assert_eq!(Journal::load(lock.state()).unwrap(), None);
+    }
+
+    #[test]
+    fn a_journal_of_another_boot_or_a_dead_instance_is_told() {
+        let mut journal = journal();
+        assert!(!journal.is_abandoned().unwrap());
+        let Holder::Instance { pid, start } = journal.holder else { panic!() };
+        journal.holder = Holder::Instance { pid, start: start + 1 };
+        assert!(journal.is_abandoned().unwrap());
+        journal.boot_id = "another".into();
+        assert!(journal.is_void().unwrap());
+    }
+
+    #[test]
+    fn the_initial_affinity_is_the_original_only_while_nobody_else_set_it() {
+        let journal = journal();
+        let (online, ours) = (cpus("0-5"), cpus("2-3"));
+        assert_eq!(journal.initial_of(Tid(9), 2, &ours, &online), cpus("0-5"));
+        assert_eq!(journal.initial_of(Tid(9), 3, &ours, &online), ours, "a reused id");
+        assert_eq!(journal.initial_of(Tid(9), 2, &cpus("4"), &online), cpus("4"), "an operator");
+        assert_eq!(journal.initial_of(Tid(8), 2, &ours, &online), ours, "never touched");
+        let online = cpus("0-1");
+        assert_eq!(journal.initial_of(Tid(9), 2, &cpus("0-1"), &online), cpus("0-1"), "offlined");
+    }
+}

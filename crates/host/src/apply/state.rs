@@ -1,0 +1,224 @@
+//! The state directory and its lock: where the journal lives, and that only one instance per
+//! host acts.
+//!
+//! The lock is a `flock` on the file `lock`, so the kernel releases it whatever ends the process;
+//! the process id inside is only for the message. Which directory is used is the caller's choice.
+
+use crate::error::Error;
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const LOCK_ATTEMPTS: u32 = 5;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// A directory that holds what must outlive the process: `lock` and `journal.json`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateDir {
+    path: PathBuf,
+}
+
+impl StateDir {
+    /// The directory at `path`. Nothing is created or checked before [`StateDir::lock`].
+    #[must_use]
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Creates the directory (mode 0700) where it is missing and becomes the one instance.
+    ///
+    /// # Errors
+    /// Another instance runs (names its process); the directory cannot be created, is not the
+    /// caller's, or is writable by others.
+    pub fn lock(&self) -> Result<InstanceLock, Error> {
+        self.prepare()?;
+        let path = self.file("lock");
+        let failed = |source| Error::system(format!("cannot lock {}", path.display()), source);
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&path)
+            .map_err(failed)?;
+        let mut attempt = 0;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                // Someone who only asks holds it for an instant, see `running_instance`.
+                Err(TryLockError::WouldBlock) if attempt < LOCK_ATTEMPTS => {
+                    attempt += 1;
+                    std::thread::sleep(LOCK_PAUSE);
+                }
+                Err(TryLockError::WouldBlock) => return Err(held_by_other(&mut file)),
+                Err(TryLockError::Error(source)) => return Err(failed(source)),
+            }
+        }
+        file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
+        Ok(InstanceLock { state: self.clone(), _file: file })
+    }
+
+    /// The process that holds the lock now, `None` when nobody does.
+    ///
+    /// # Errors
+    /// The lock file is there and cannot be opened.
+    pub fn running_instance(&self) -> Result<Option<u32>, Error> {
+        let path = self.file("lock");
+        let mut file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(Error::read(path, source)),
+        };
+        match file.try_lock_shared() {
+            Ok(()) => Ok(None),
+            Err(TryLockError::WouldBlock) => Ok(Some(holder(&mut file).unwrap_or(0))),
+            Err(TryLockError::Error(source)) => Err(Error::read(path, source)),
+        }
+    }
+
+    fn prepare(&self) -> Result<(), Error> {
+        let shown = self.path.display();
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.path);
+        made.map_err(|source| Error::system(format!("cannot create {shown}"), source))?;
+        let meta = fs::metadata(&self.path).map_err(|source| Error::read(&self.path, source))?;
+        // SAFETY: geteuid has no preconditions and cannot fail.
+        let me = unsafe { libc::geteuid() };
+        // An existing directory is never made narrower: it may be /tmp, given by mistake.
+        if meta.uid() != me || meta.mode() & 0o022 != 0 {
+            return Err(Error::Unusable {
+                what: format!(
+                    "state directory {shown} belongs to user {} with mode {:o}: others could \
+                     change the journal",
+                    meta.uid(),
+                    meta.mode() & 0o7777
+                ),
+                next: "give a directory of your own, such as one that does not exist yet".into(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Proof of being the one instance; released when dropped or when the process ends.
+#[derive(Debug)]
+pub struct InstanceLock {
+    state: StateDir,
+    _file: File,
+}
+
+impl InstanceLock {
+    /// The directory that is locked.
+    #[must_use]
+    pub fn state(&self) -> &StateDir {
+        &self.state
+    }
+}
+
+fn held_by_other(file: &mut File) -> Error {
+    let who = holder(file).map_or_else(|| "another process".into(), |pid| format!("process {pid}"));
+    Error::Unusable {
+        what: format!("Instep already runs on this host as {who}"),
+        next: match holder(file) {
+            Some(pid) => format!("stop it first with `kill {pid}`; it restores what it changed"),
+            None => "find it with `ps -C instep` and stop it first".into(),
+        },
+    }
+}
+
+fn holder(file: &mut File) -> Option<u32> {
+    use std::io::{Seek, SeekFrom};
+    let mut text = String::new();
+    file.seek(SeekFrom::Start(0)).ok()?;
+    file.take(20).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::{Command, Stdio};
+    use std::time::Instant;
+
+    const HOLD: &str = "INSTEP_TEST_HOLD_LOCK";
+
+    #[test]
+    fn a_second_instance_is_told_the_process_of_the_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::at(dir.path().join("deep/instep"));
+        assert_eq!(state.running_instance().unwrap(), None);
+        let lock = state.lock().unwrap();
+        let pid = std::process::id();
+        let text = state.lock().unwrap_err().to_string();
+        assert!(text.contains(&format!("process {pid}")), "{text}");
+        assert_eq!(state.running_instance().unwrap(), Some(pid));
+        drop(lock);
+        assert_eq!(state.running_instance().unwrap(), None);
+        state.lock().unwrap();
+    }
+
+    #[test]
+    fn the_directory_is_for_its_owner_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::at(dir.path().join("instep"));
+        state.lock().unwrap();
+        assert_eq!(fs::metadata(state.path()).unwrap().mode() & 0o7777, 0o700);
+        fs::set_permissions(state.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let text = state.lock().unwrap_err().to_string();
+        assert!(text.contains("777") && text.contains("others could"), "{text}");
+        assert_eq!(fs::metadata(state.path()).unwrap().mode() & 0o7777, 0o777);
+    }
+
+    #[test]
+    fn a_lock_file_that_is_a_link_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::at(dir.path().join("instep"));
+        state.lock().unwrap();
+        fs::remove_file(state.file("lock")).unwrap();
+        std::os::unix::fs::symlink("/etc/hostname", state.file("lock")).unwrap();
+        assert!(state.lock().is_err());
+    }
+
+    /// Run by the next test in a process of its own; does nothing otherwise.
+    #[test]
+    fn helper_that_holds_the_lock_until_killed() {
+        let Ok(path) = std::env::var(HOLD) else { return };
+        let _lock = StateDir::at(path).lock().unwrap();
+        std::thread::sleep(Duration::from_secs(60));
+    }
+
+    #[test]
+    fn the_lock_of_a_killed_instance_is_free() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::at(dir.path().join("instep"));
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "apply::state::tests::helper_that_holds_the_lock_until_killed"])
+            .env(HOLD, state.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let start = Instant::now();
+        while state.running_instance().unwrap() != Some(child.id()) {
+            assert!(start.elapsed() < Duration::from_secs(20), "the child never took the lock");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(state.lock().unwrap_err().to_string().contains(&child.id().to_string()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        state.lock().unwrap();
+    }
+}

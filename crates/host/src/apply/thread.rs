@@ -1,0 +1,158 @@
+//! Which thread is meant: ids are reused by the kernel, an id together with its start time is
+//! not.
+//!
+//! Start times are field 22 of `stat` in clock ticks since boot (proc(5)); two threads of the
+//! same id within one tick (10 ms) cannot be told apart.
+
+use crate::error::Error;
+use crate::root::Root;
+use instep_core::idset::CpuSet;
+use instep_core::units::Tid;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// One thread of one process of this boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ThreadKey {
+    /// The process.
+    pub pid: u32,
+    /// Start of the process, clock ticks since boot.
+    pub pid_start: u64,
+    /// The thread.
+    pub tid: Tid,
+    /// Start of the thread, clock ticks since boot.
+    pub tid_start: u64,
+}
+
+impl ThreadKey {
+    /// Whether this very thread still exists.
+    ///
+    /// # Errors
+    /// A `stat` file that cannot be read for another reason than absence, or cannot be parsed.
+    pub fn is_alive(&self, root: &Root) -> Result<bool, Error> {
+        match key_of(root, self.pid, self.tid) {
+            Ok(now) => Ok(now == *self),
+            Err(error) if error.is_gone() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A cheap check: false only when no thread has these ids; true may be a later thread.
+    #[must_use]
+    pub fn may_be_alive(&self) -> bool {
+        let (Ok(pid), Ok(tid)) =
+            (libc::pid_t::try_from(self.pid), libc::pid_t::try_from(self.tid.0))
+        else {
+            return false;
+        };
+        if pid == 0 || tid == 0 {
+            return false;
+        }
+        // SAFETY: signal 0 is never delivered; the call only looks the ids up.
+        let result = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
+        result == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+    }
+}
+
+/// The key of a thread that runs now.
+///
+/// # Errors
+/// [`Error::is_gone`] when there is no such thread; a file that is not a `stat`.
+pub fn key_of(root: &Root, pid: u32, tid: Tid) -> Result<ThreadKey, Error> {
+    let pid_start = start_of(root, format!("proc/{pid}/stat").as_ref())?;
+    let tid_start = start_of(root, format!("proc/{pid}/task/{tid}/stat").as_ref())?;
+    Ok(ThreadKey { pid, pid_start, tid, tid_start })
+}
+
+fn start_of(root: &Root, relative: &Path) -> Result<u64, Error> {
+    let text = root.read(relative)?;
+    parse_start(&text).ok_or_else(|| {
+        Error::parse(&root.join(relative), 0, text.trim_end(), "a stat line with a start time")
+    })
+}
+
+/// Field 22 of a `stat` line. The name in field 2 may hold blanks and parentheses, so fields are
+/// counted from the last closing one.
+#[must_use]
+pub fn parse_start(stat: &str) -> Option<u64> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    // The first field after the name is number 3.
+    after_name.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
+}
+
+/// `Cpus_allowed_list` of a thread: its whole affinity, offline CPUs included, which
+/// `sched_getaffinity` leaves out.
+///
+/// # Errors
+/// [`Error::is_gone`] when there is no such thread; a file without the line.
+pub fn allowed_of(root: &Root, pid: u32, tid: Tid) -> Result<CpuSet, Error> {
+    let relative = format!("proc/{pid}/task/{tid}/status");
+    let text = root.read(&relative)?;
+    parse_allowed(&text).ok_or_else(|| {
+        let start = text.lines().next().unwrap_or_default();
+        Error::parse(&root.join(&relative), 0, start, "a status file with Cpus_allowed_list")
+    })
+}
+
+/// The value of `Cpus_allowed_list` in a `status` file.
+#[must_use]
+pub fn parse_allowed(status: &str) -> Option<CpuSet> {
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    CpuSet::parse_list(list).ok()
+}
+
+/// The CPUs that are online.
+///
+/// # Errors
+/// An absent or unreadable `sys/devices/system/cpu/online`.
+pub fn online_cpus(root: &Root) -> Result<CpuSet, Error> {
+    let relative = "sys/devices/system/cpu/online";
+    let text = root.read(relative)?;
+    CpuSet::parse_list(&text).map_err(|error| {
+        Error::parse(&root.join(relative), 1, &error.part, "a list of CPUs such as 0-3,8")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::testing::Sleeper;
+
+    const STAT: &str = "7 (CPU 0) KVM) S 1 7 7 0 -1 4194560 110 0 0 0 1 2 0 0 20 0 1 0 4711 \
+                        5660672 390 18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0\n";
+
+    #[test]
+    fn the_start_time_is_found_behind_a_name_with_parentheses() {
+        assert_eq!(parse_start(STAT), Some(4711));
+    }
+
+    #[test]
+    fn a_cut_stat_line_has_no_start_time() {
+        for cut in 0..STAT.find("4711").unwrap() {
+            assert_eq!(parse_start(&STAT[..cut]), None, "{cut}");
+        }
+    }
+
+    #[test]
+    fn a_thread_is_alive_until_it_ends_and_never_with_another_start() {
+        let mut sleeper = Sleeper::start();
+        let key = sleeper.key();
+        let root = Root::live();
+        assert!(key.is_alive(&root).unwrap() && key.may_be_alive());
+        let later = ThreadKey { tid_start: key.tid_start + 1, ..key };
+        assert!(!later.is_alive(&root).unwrap());
+        sleeper.stop();
+        assert!(!key.is_alive(&root).unwrap() && !key.may_be_alive());
+    }
+
+    #[test]
+    fn the_allowed_list_is_read_from_a_real_status_file() {
+        let sleeper = Sleeper::start();
+        let root = Root::live();
+        let allowed = allowed_of(&root, sleeper.key().pid, sleeper.tid()).unwrap();
+        assert!(allowed.intersects(&online_cpus(&root).unwrap()));
+        assert_eq!(parse_allowed("Name:\tx\n"), None);
+        assert_eq!(parse_allowed("Cpus_allowed_list:\t0-fish\n"), None);
+    }
+}
