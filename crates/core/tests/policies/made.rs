@@ -4,9 +4,8 @@
 
 use instep_core::idset::CpuSet;
 use instep_core::snapshot::{Emulator, Snapshot, Vcpu, Vm};
-use instep_core::topology::Topology;
+use instep_core::topology::{CoreKind, CpuFacts, NodeFacts, Topology};
 use instep_core::units::{Bytes, CpuId, Nanos, NodeId, Tid, VmId};
-use serde_json::json;
 use std::sync::Arc;
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -18,33 +17,43 @@ pub(crate) const WINDOW: Nanos = Nanos::from_secs(60);
 /// `memory` bytes. CPU numbers as on x86: first threads of all cores first.
 pub(crate) fn topology(nodes: u32, cores: u32, threads: u32, memory: u64) -> Arc<Topology> {
     let total = nodes * cores;
-    let cpus_of_core = |core: u32| -> Vec<u32> { (0..threads).map(|t| t * total + core).collect() };
-    let cpus_of_node = |node: u32| -> Vec<u32> {
-        let mut cpus: Vec<u32> =
-            (node * cores..(node + 1) * cores).flat_map(cpus_of_core).collect();
-        cpus.sort_unstable();
-        cpus
+    let of_core = |core: u32| (0..threads).map(move |thread| CpuId(thread * total + core));
+    let of_node = |node: u32| (node * cores..(node + 1) * cores).flat_map(of_core);
+    let cpus = (0..total * threads)
+        .map(|id| CpuFacts {
+            id,
+            package: Some(id % total / cores),
+            thread_siblings: Some(of_core(id % total).collect()),
+            llc: Some(of_node(id % total / cores).collect()),
+            ..CpuFacts::default()
+        })
+        .collect();
+    let nodes = (0..nodes)
+        .map(|node| NodeFacts {
+            id: node,
+            cpus: of_node(node).collect(),
+            memory: Bytes(memory),
+            distances: (0..nodes).map(|to| distance(node, to)).collect(),
+        })
+        .collect();
+    Arc::new(Topology::build(cpus, nodes).expect("a topology"))
+}
+
+/// One node with two efficient cores of one CPU (0, 1), then two fast ones of two CPUs each.
+pub(crate) fn hybrid() -> Arc<Topology> {
+    let facts = |id: u32| {
+        let first = id & !1;
+        let siblings = if id < 2 { vec![CpuId(id)] } else { vec![CpuId(first), CpuId(first + 1)] };
+        let kind = if id < 2 { CoreKind::Efficient } else { CoreKind::Performance };
+        CpuFacts {
+            id,
+            thread_siblings: Some(siblings.into_iter().collect()),
+            kind: Some(kind),
+            ..CpuFacts::default()
+        }
     };
-    let cpus: Vec<_> = (0..total * threads)
-        .map(|cpu| {
-            let core = cpu % total;
-            let node = core / cores;
-            json!({"id": cpu, "core": core, "cluster": core, "llc": node, "package": node,
-                   "node": node, "kind": null})
-        })
-        .collect();
-    let node_list: Vec<_> = (0..nodes)
-        .map(|node| {
-            let distances: Vec<u32> = (0..nodes).map(|to| distance(node, to)).collect();
-            json!({"id": node, "cpus": cpus_of_node(node), "memory": memory,
-                   "distances": distances})
-        })
-        .collect();
-    let per_core: Vec<_> = (0..total).map(cpus_of_core).collect();
-    let per_node: Vec<_> = (0..nodes).map(cpus_of_node).collect();
-    let topology = json!({"cpus": cpus, "nodes": node_list, "cores": per_core,
-        "clusters": per_core, "llcs": per_node, "packages": per_node, "warnings": []});
-    Arc::new(serde_json::from_value(topology).expect("a topology"))
+    let node = NodeFacts { id: 0, cpus: cpus("0-5"), memory: Bytes(8 * GIB), distances: vec![10] };
+    Arc::new(Topology::build((0..6).map(facts).collect(), vec![node]).expect("a topology"))
 }
 
 /// Pairs of nodes are near (as in one package), the others far.

@@ -5,6 +5,7 @@ mod bnn;
 mod check;
 mod claims;
 mod fixed;
+mod instep;
 mod made;
 mod properties;
 mod score;
