@@ -122,7 +122,6 @@ fn cores_that_have_an_llc_each_share_a_line() {
 #[test]
 fn large_hosts_fit_the_width() {
     let large = draw(&host(2, 8, 8, 2), 80);
-    println!("{large}");
     fits(&large, 80);
     assert!(large.lines().count() < 60, "{large}");
     assert!(large.contains("  LLC 15  [120 248] [121 249]"), "{large}");
@@ -145,9 +144,9 @@ fn warnings_are_wrapped_under_one_another() {
 
 #[test]
 fn the_json_has_the_promised_schema() {
-    let json = serde_json::to_string(&view(&host(1, 1, 1, 2))).unwrap();
+    let text = serde_json::to_string(&view(&host(1, 1, 1, 2))).unwrap();
     assert_eq!(
-        json,
+        text,
         "{\"schema\":\"instep.topology/1\",\
          \"counts\":{\"cpus\":2,\"cores\":1,\"clusters\":1,\"llcs\":1,\"packages\":1,\"nodes\":1},\
          \"cpus\":[\
