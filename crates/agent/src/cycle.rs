@@ -48,13 +48,12 @@ pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Resul
     let (time, cpu_before, began) = (SystemTime::now(), cpu_time(), Instant::now());
     let journal = tools.applier.as_deref().map(Applier::journal);
     let mut observation = tools.observer.look(journal, None)?;
-    for name in keep_only(&mut observation.snapshot, &config.vms) {
-        if once {
-            return Err(Error::NoSuchVm { name });
-        }
-        let warning = format!("no VM is called `{name}` now");
-        observation.scan.warnings.push(warning);
+    let missing = keep_only(&mut observation.snapshot, &config.vms);
+    if once && let Some(name) = missing.first() {
+        return Err(Error::NoSuchVm { name: name.clone() });
     }
+    let warnings = missing.iter().map(|name| format!("no VM is called `{name}` now"));
+    observation.scan.warnings.extend(warnings);
     let observed = Instant::now();
     let decision = policy::decide(&observation.snapshot, &config.settings());
     let decided = Instant::now();

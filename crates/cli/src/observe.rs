@@ -36,7 +36,7 @@ pub(crate) fn observe(args: &HostArgs, config: &Config) -> anyhow::Result<Observ
     };
     let elapsed = args.elapsed.map(|elapsed| Nanos(elapsed.as_nanos() as u64));
     let Observation { mut snapshot, scan } = observer.look(journal.as_ref(), elapsed)?;
-    for name in keep_only(&mut snapshot, &config.vms) {
+    if let Some(name) = keep_only(&mut snapshot, &config.vms).first() {
         anyhow::bail!("no VM is called `{name}`; see `instep status`");
     }
     warnings.extend(scan.warnings.iter().cloned());
