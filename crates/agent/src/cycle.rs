@@ -9,8 +9,9 @@ use crate::signals::Events;
 use crate::view;
 use instep_core::decision::{Action, Decision};
 use instep_core::idset::CpuSet;
-use instep_core::policy;
-use instep_core::snapshot::Vm;
+use instep_core::policy::idle::idle_homecoming;
+use instep_core::policy::{self, PolicyName};
+use instep_core::snapshot::{Snapshot, Vm};
 use instep_core::units::{Nanos, Tid};
 use instep_host::apply::{AffinityChange, Applied, Applier, ThreadKey, ThreadKind};
 use rustix::time::{ClockId, clock_gettime};
@@ -25,6 +26,8 @@ pub(crate) struct Tools<'a> {
     pub(crate) applier: Option<&'a mut Applier>,
     pub(crate) homes: &'a mut memory::Homes,
     pub(crate) events: &'a mut Events,
+    /// Cycles since the start, this one included.
+    pub(crate) count: u64,
 }
 
 /// A cycle that was done; [`Done::record`] tells it.
@@ -55,7 +58,7 @@ pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Resul
     let warnings = missing.iter().map(|name| format!("no VM is called `{name}` now"));
     observation.scan.warnings.extend(warnings);
     let observed = Instant::now();
-    let decision = policy::decide(&observation.snapshot, &config.settings());
+    let decision = decide(&observation.snapshot, config, tools.count);
     let decided = Instant::now();
     let mut done = Done {
         observation,
@@ -89,6 +92,17 @@ pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Resul
         apply_ns: nanos(decided.elapsed()),
     };
     Ok(done)
+}
+
+/// The policy's decision, and on an idle host the homecoming of one VM that the policy had no
+/// reason to move.
+fn decide(snapshot: &Snapshot, config: &Config, count: u64) -> Decision {
+    let mut decision = policy::decide(snapshot, &config.settings());
+    let moves = decision.actions.iter().any(|action| matches!(action, Action::MoveMemory { .. }));
+    if !moves && config.policy != PolicyName::None {
+        decision.actions.extend(idle_homecoming(snapshot, count));
+    }
+    decision
 }
 
 impl Done {

@@ -170,6 +170,7 @@ impl Agent<'_> {
             applier,
             homes: &mut self.homes,
             events: &mut self.events,
+            count: self.count,
         };
         let done = cycle(&mut tools, &options.config, options.once)?;
         let record = done.record(self.count, &options.config, options.dry_run);
