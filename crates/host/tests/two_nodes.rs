@@ -1,5 +1,6 @@
 //! Memory really moves between NUMA nodes: on a machine with at least two, skipped elsewhere. Run
 //! in an emulated host (QEMU `-numa`) this shows what the simulated page table assumes.
+#![expect(clippy::unwrap_used, reason = "all of this is a test, which fails by a panic")]
 
 use instep_core::idset::NodeSet;
 use instep_core::units::{Bytes, NodeId};
@@ -90,7 +91,7 @@ impl Owner {
             let mut rooms = room::read(&Root::live(), &home, Some(Bytes::from_mib(16))).unwrap();
             let step = coming.step(&mut self.pages(), &mut rooms, budget).unwrap();
             steps += 1;
-            assert!(step.tally.of(Cause::Moved).0 <= budget.bytes.0.max(2 << 20));
+            assert!(step.tally.of(Cause::Moved).0 < budget.bytes.0.saturating_add(2 << 20));
             assert_ne!(step.stop, Stop::NoRoom, "{:?}", coming.total());
             if step.stop == Stop::Finished {
                 eprintln!("{steps} steps: {:?}", coming.total());
@@ -118,7 +119,7 @@ fn small_pages_come_home_within_the_budget() {
     let budget = Budget { bytes: Bytes::from_mib(4), ..LARGE };
     let (coming, steps) = owner.bring_to(to, budget);
     assert_eq!(coming.total().of(Cause::Moved), Bytes(owner.length));
-    assert!(steps as u64 >= owner.length / budget.bytes.0);
+    assert!(steps as u64 >= owner.length / (6 << 20));
     assert_eq!((owner.bytes_on(from), owner.bytes_on(to)), (0, owner.length));
 }
 

@@ -6,10 +6,11 @@
 //! [`Homecoming::prefer`](crate::apply::Homecoming::prefer).
 //!
 //! What it cannot see: memory that a KVM guest touches while it runs as a guest. The kernel turns
-//! PEBS off on guest entry (arch/x86/events/intel/core.c, `intel_guest_get_msrs`, 6.18), and an
-//! IBS sample of a guest carries the guest's own virtual address, which is dropped and counted.
-//! Under KVM the samples are those of the monitor; they tell the whole story of VMs that run in
-//! software (TCG) and of containers.
+//! PEBS off on guest entry (arch/x86/events/intel/core.c, `intel_guest_get_msrs`, which says why),
+//! and the linear address of an IBS sample in a guest is the guest's own: such samples are marked as
+//! a guest's, dropped and counted. Under KVM what remains is the monitor's own accesses; VMs that
+//! run in software (TCG) are seen whole. Neither PMU was at hand when this was written: opening
+//! PEBS and IBS events is not tried on hardware, the rest is by the event of page faults.
 
 pub mod hot;
 pub mod records;

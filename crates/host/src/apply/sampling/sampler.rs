@@ -132,7 +132,8 @@ fn build<'a>(
         Method::Pebs => {
             builder.precise_ip(SampleSkid::RequestZero);
         }
-        // IBS refuses to leave anything out on kernels before 6.12; records::decode does it.
+        // Older kernels refuse IBS with anything excluded (PERF_PMU_CAP_NO_EXCLUDE, seen as EINVAL);
+        // records::decode leaves out what is not the process's.
         Method::Ibs => {
             builder.include_kernel().include_hv();
         }
