@@ -11,6 +11,7 @@ pub mod apt;
 pub mod cache;
 pub mod command;
 pub mod cpio;
+pub mod demo;
 pub mod error;
 pub mod guest;
 pub mod image;
