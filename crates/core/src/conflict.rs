@@ -2,9 +2,17 @@
 //! (systems.md 1). Found here, reported by `status`, mended by a policy when asked to.
 
 use crate::idset::{CpuSet, NodeSet};
+use crate::snapshot::Snapshot;
 use crate::units::VmId;
 use serde::Serialize;
 use std::fmt;
+
+/// The conflicts of all VMs at their present affinities.
+#[must_use]
+pub fn find(snapshot: &Snapshot) -> Vec<Conflict> {
+    let _ = snapshot;
+    Vec::new()
+}
 
 /// One conflict of one VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -9,6 +9,7 @@ pub mod decision;
 pub mod idset;
 pub mod policy;
 pub mod reason;
+pub mod score;
 pub mod snapshot;
 pub mod topology;
 pub mod units;

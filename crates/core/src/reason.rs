@@ -1,6 +1,8 @@
 //! Why something was decided or refused: values with the numbers in them, printed alike by every
 //! front end.
 
+use crate::idset::{CpuSet, NodeSet};
+use crate::units::{Bytes, Milli, NodeId};
 use serde::{Serialize, Serializer};
 use std::fmt;
 
@@ -10,14 +12,269 @@ use std::fmt;
 pub enum Reason {
     /// The policy changes nothing by definition.
     PolicyNone,
+    /// `bind`: nodes are dealt out in turn.
+    InTurn {
+        /// The node.
+        node: NodeId,
+        /// The VM's position in order of id, from 0.
+        turn: usize,
+    },
+    /// No CPU of the node may be used by some vCPU.
+    NodeNotPermitted {
+        /// The node.
+        node: NodeId,
+        /// What that vCPU may use.
+        permitted: CpuSet,
+    },
+    /// `spread`: one CPU of every core.
+    OneCpuPerCore {
+        /// How many cores.
+        cores: usize,
+    },
+    /// `spread` would put several vCPUs on one CPU.
+    FewerCoresThanVcpus {
+        /// The VM's vCPUs.
+        vcpus: usize,
+        /// Cores that it may use.
+        cores: usize,
+    },
+    /// `bnn`: not among the VMs that make up four fifths of the load.
+    LastFifth {
+        /// Its load, in thousandths of a CPU.
+        load: Milli,
+        /// The load of all VMs.
+        total: Milli,
+    },
+    /// The node holds more of the VM's memory than its mean, and has room.
+    BestNode {
+        /// The node.
+        node: NodeId,
+        /// The VM's memory there.
+        there: Bytes,
+        /// All its memory.
+        of: Bytes,
+    },
+    /// `bnn`: the node with the most vCPU room, because no candidate has enough.
+    MostRoom {
+        /// The node.
+        node: NodeId,
+        /// vCPUs it had left, in thousandths.
+        left: Milli,
+        /// vCPUs of the VM.
+        vcpus: usize,
+        /// The node its memory favours, if any.
+        favoured: Option<NodeId>,
+    },
+    /// `instep`: neither cpuset nor initial affinity leaves an online CPU.
+    NothingPermitted {
+        /// The VM's cpuset.
+        cpuset: CpuSet,
+    },
+    /// `instep`: vCPUs of the VM have affinities of their own.
+    VcpusPinned {
+        /// A vCPU that differs from the first.
+        vcpu: u32,
+        /// What it may use.
+        cpus: CpuSet,
+        /// What the first or the others may use.
+        others: CpuSet,
+    },
+    /// `instep`: vCPUs and emulator threads were given different CPUs.
+    PinnedFromEmulators {
+        /// What the vCPUs may use.
+        cpus: CpuSet,
+        /// What the emulator threads may use.
+        emulators: CpuSet,
+    },
+    /// `instep`: fewer CPUs than vCPUs, though the cpuset has more.
+    PinnedTogether {
+        /// The VM's vCPUs.
+        vcpus: usize,
+        /// What they may use.
+        cpus: CpuSet,
+    },
+    /// `instep`: more vCPUs than cores on a host of one node.
+    Overcommitted {
+        /// vCPUs of all VMs.
+        vcpus: u64,
+        /// Cores of the host.
+        cores: u64,
+        /// Load of other processes in whole CPUs.
+        other: u64,
+    },
+    /// `instep`: the home node holds most of the VM's memory, or nothing speaks for another.
+    Home {
+        /// The node.
+        node: NodeId,
+        /// The VM's memory there.
+        there: Bytes,
+        /// All its memory.
+        of: Bytes,
+        /// Whether it was there before.
+        kept: bool,
+        /// Cores of the host, when each vCPU has one of its own.
+        cores: Option<u64>,
+    },
+    /// `instep`: the node with most of the memory would cost more in crowding or a move.
+    Crowded {
+        /// The node it lives on.
+        node: NodeId,
+        /// The node with most of its memory.
+        favoured: NodeId,
+        /// The VM's memory on `favoured`.
+        there: Bytes,
+        /// All its memory.
+        of: Bytes,
+        /// Cores of the host, when each vCPU has one of its own.
+        cores: Option<u64>,
+    },
+    /// `instep`: no smaller set of nodes would serve it as well.
+    Wide {
+        /// All nodes it may use.
+        nodes: NodeSet,
+        /// The VM's vCPUs.
+        vcpus: usize,
+        /// Cores of the host, when each vCPU has one of its own.
+        cores: Option<u64>,
+    },
+    /// `instep`: a VM that takes several nodes.
+    Spans {
+        /// The nodes.
+        nodes: NodeSet,
+        /// The VM's vCPUs.
+        vcpus: usize,
+        /// Guest nodes that were placed one by one; 1 when it was placed as a whole.
+        guest_nodes: usize,
+        /// The VM's memory on those nodes.
+        there: Bytes,
+        /// All its memory.
+        of: Bytes,
+    },
+    /// `instep`: emulator threads on cores that no vCPU has.
+    EmulatorsBeside {
+        /// The CPUs.
+        cpus: CpuSet,
+    },
+    /// Memory lies on other nodes than the VM's home.
+    MemoryElsewhere {
+        /// How much.
+        remote: Bytes,
+        /// Of how much.
+        of: Bytes,
+    },
+    /// The host is nearly idle: a good moment to bring remote memory home.
+    IdleHomecoming {
+        /// CPU time used by all of the host, in thousandths of a CPU.
+        busy: Milli,
+        /// What lies elsewhere.
+        remote: Bytes,
+        /// The home.
+        to: NodeSet,
+    },
 }
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reason::PolicyNone => write!(f, "policy none leaves everything to the kernel"),
+            Reason::InTurn { node, turn } => {
+                write!(f, "number {} in order of id: node {node} in turn", turn + 1)
+            }
+            Reason::NodeNotPermitted { node, permitted } => {
+                write!(f, "node {node} has none of the CPUs it may use ({permitted})")
+            }
+            Reason::OneCpuPerCore { cores } => write!(f, "one CPU of each of {cores} cores"),
+            Reason::FewerCoresThanVcpus { vcpus, cores } => {
+                write!(f, "one CPU per core would leave its {vcpus} vCPUs only {cores} CPUs")
+            }
+            Reason::LastFifth { load, total } => {
+                write!(f, "in the last fifth of the load: {load} of {total} CPUs")
+            }
+            Reason::BestNode { node, there, of } => {
+                write!(f, "best node {node}: {there} of its {of} lie there")
+            }
+            Reason::MostRoom { node, left, vcpus, favoured: None } => write!(
+                f,
+                "its memory favours no node: node {node} has the most room, {left} vCPUs for \
+                 {vcpus}"
+            ),
+            Reason::MostRoom { node, left, vcpus, favoured: Some(favoured) } => write!(
+                f,
+                "node {favoured} has its memory but no room: node {node} has the most, {left} \
+                 vCPUs for {vcpus}"
+            ),
+            Reason::MemoryElsewhere { remote, of } => {
+                write!(f, "{remote} of its {of} lie on other nodes")
+            }
+            Reason::IdleHomecoming { busy, remote, to } => write!(
+                f,
+                "the host uses {busy} CPUs, less than one: {remote} can come home to node {to}"
+            ),
+            _ => self.fmt_instep(f),
         }
     }
+}
+
+impl Reason {
+    /// The reasons that only `instep` gives.
+    fn fmt_instep(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::NothingPermitted { cpuset } => {
+                write!(f, "its affinity and its cpuset ({cpuset}) leave it no online CPU")
+            }
+            Reason::VcpusPinned { vcpu, cpus, others } => {
+                write!(f, "pinned by hand: vCPU {vcpu} may use CPUs {cpus}, others {others}")
+            }
+            Reason::PinnedFromEmulators { cpus, emulators } => write!(
+                f,
+                "pinned by hand: its vCPUs may use CPUs {cpus}, its emulator threads {emulators}"
+            ),
+            Reason::PinnedTogether { vcpus, cpus } => {
+                write!(f, "pinned by hand: its {vcpus} vCPUs may use only CPUs {cpus}")
+            }
+            Reason::Overcommitted { vcpus, cores, other } => {
+                write!(f, "{vcpus} vCPUs ")?;
+                if *other > 0 {
+                    write!(f, "and {other} CPUs of other load ")?;
+                }
+                write!(f, "share {cores} cores: binding one to one would hurt under overcommit")
+            }
+            Reason::Home { node, there, of, kept, cores } => {
+                let verb = if *kept { "stays on node" } else { "best node" };
+                write!(f, "{verb} {node}: {there} of its {of} lie there{}", one_to_one(*cores))
+            }
+            Reason::Crowded { node, favoured, there, of, cores } => write!(
+                f,
+                "node {node}: node {favoured} has {there} of its {of} but is too crowded to \
+                 pay{}",
+                one_to_one(*cores)
+            ),
+            Reason::Wide { nodes, vcpus, cores } => write!(
+                f,
+                "may use nodes {nodes}: binding its {vcpus} vCPUs to fewer would cost more in \
+                 core sharing than it gains{}",
+                one_to_one(*cores)
+            ),
+            Reason::Spans { nodes, vcpus, guest_nodes, there, of } => {
+                write!(f, "its {vcpus} vCPUs take nodes {nodes}")?;
+                if *guest_nodes > 1 {
+                    write!(f, ", one by one for {guest_nodes} guest nodes")?;
+                }
+                write!(f, ": {there} of its {of} lie there")
+            }
+            Reason::EmulatorsBeside { cpus } => {
+                write!(f, "kept off the cores of vCPUs: CPUs {cpus} have room")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What to add when each vCPU has a core of its own.
+fn one_to_one(cores: Option<u64>) -> String {
+    cores.map_or_else(String::new, |cores| {
+        format!("; a core for each vCPU, the host's {cores} suffice")
+    })
 }
 
 impl Serialize for Reason {

@@ -125,7 +125,7 @@ impl Vm {
     /// CPU time that all vCPUs used in the window.
     #[must_use]
     pub fn busy(&self) -> Nanos {
-        Nanos(self.vcpus.iter().map(|vcpu| vcpu.busy.0).sum())
+        Nanos(self.vcpus.iter().map(|vcpu| vcpu.busy.0).fold(0, u64::saturating_add))
     }
 
     /// Sum of the vCPUs' [demand](Vcpu::demand).
@@ -143,7 +143,7 @@ impl Vm {
     /// Resident memory on all nodes.
     #[must_use]
     pub fn memory_total(&self) -> Bytes {
-        Bytes(self.memory.values().map(|bytes| bytes.0).sum())
+        Bytes(self.memory.values().map(|bytes| bytes.0).fold(0, u64::saturating_add))
     }
 
     /// CPUs that any of its vCPUs may use now.

@@ -1,7 +1,14 @@
 //! Placement policies: a snapshot in, a decision with reasons out. Pure, deterministic and
 //! independent of the order of their input.
 
-use crate::decision::Decision;
+mod bnn;
+mod fixed;
+pub mod idle;
+mod instep;
+mod wish;
+
+use crate::conflict;
+use crate::decision::{Decision, Verdict};
 use crate::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -85,10 +92,48 @@ pub struct Settings {
 
 /// Decides for one snapshot.
 ///
-/// The result holds one verdict per VM, and only actions that change something: applied to the
-/// snapshot, a second decision has none.
+/// The result holds one verdict per VM, in the snapshot's order, and only actions that change
+/// something: applied to the snapshot, a second decision changes no affinity. Every vCPU keeps at
+/// least one CPU, inside its VM's cpuset and, unless conflicts are mended, inside its initial
+/// affinity. The order of VMs and threads in the snapshot does not matter.
 #[must_use]
 pub fn decide(snapshot: &Snapshot, settings: &Settings) -> Decision {
-    let _ = (snapshot, settings);
-    Decision::default()
+    if is_sorted(snapshot) {
+        return decide_sorted(snapshot, settings);
+    }
+    let mut order: Vec<usize> = (0..snapshot.vms.len()).collect();
+    order.sort_by_key(|index| snapshot.vms[*index].id);
+    let mut sorted = snapshot.clone();
+    sorted.vms = order.iter().map(|index| snapshot.vms[*index].clone()).collect();
+    for vm in &mut sorted.vms {
+        vm.vcpus.sort_by_key(|vcpu| vcpu.index);
+        vm.emulators.sort_by_key(|emulator| emulator.tid);
+    }
+    let mut decision = decide_sorted(&sorted, settings);
+    let mut verdicts: Vec<(usize, Verdict)> = order.into_iter().zip(decision.vms).collect();
+    verdicts.sort_by_key(|(index, _)| *index);
+    decision.vms = verdicts.into_iter().map(|(_, verdict)| verdict).collect();
+    decision
+}
+
+fn is_sorted(snapshot: &Snapshot) -> bool {
+    snapshot.vms.is_sorted_by_key(|vm| vm.id)
+        && snapshot.vms.iter().all(|vm| {
+            vm.vcpus.is_sorted_by_key(|vcpu| vcpu.index)
+                && vm.emulators.is_sorted_by_key(|emulator| emulator.tid)
+        })
+}
+
+/// Decides for a snapshot whose VMs, vCPUs and emulators are in ascending order.
+fn decide_sorted(snapshot: &Snapshot, settings: &Settings) -> Decision {
+    let conflicts = conflict::find(snapshot);
+    let mend: Vec<bool> = snapshot.vms.iter().map(|_| false).collect();
+    let wishes = match settings.policy {
+        PolicyName::Instep => instep::decide(snapshot, settings, &mend),
+        PolicyName::Bnn => bnn::decide(snapshot, &mend),
+        PolicyName::Spread => fixed::spread(snapshot, &mend),
+        PolicyName::Bind => fixed::bind(snapshot, &mend),
+        PolicyName::None => fixed::none(snapshot),
+    };
+    wish::decision(snapshot, wishes, conflicts)
 }

@@ -1,0 +1,3 @@
+//! How long `decide` takes by number of VMs and by policy.
+
+fn main() {}

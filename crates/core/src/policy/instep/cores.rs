@@ -1,0 +1,207 @@
+//! One vCPU a core, while the host has a core for every vCPU; and where the emulator threads go.
+//!
+//! Never under overcommit: measured, pinning then costs more than it gains. A vCPU keeps the core
+//! it has. Knows nothing of which cores other processes use.
+
+use super::host::{Host, Spots};
+use super::plan::Plan;
+use super::unit::Unit;
+use crate::idset::CpuSet;
+use crate::snapshot::Vm;
+use crate::topology::CoreKind;
+use crate::units::{CoreId, Id};
+use std::collections::BTreeMap;
+
+/// A set of cores, as a set of the numbers that they have.
+type Cores = crate::idset::IdSet<CoreId>;
+
+/// By how much other load may exceed a whole CPU before vCPUs that have a core of their own lose
+/// it, milli.
+const KEEP_MARGIN: u64 = 500;
+
+/// Cores given to units.
+pub(super) struct Apart {
+    /// Per unit the CPUs of each vCPU; `None` where they share the spot.
+    pub(super) vcpus: Vec<Option<Vec<CpuSet>>>,
+    taken: Cores,
+    /// Load of other processes in whole CPUs.
+    pub(super) other: u64,
+}
+
+impl Apart {
+    /// Nothing is apart.
+    pub(super) fn none(units: &[Unit], other: u64) -> Self {
+        Self { vcpus: vec![None; units.len()], taken: Cores::new(), other }
+    }
+}
+
+/// Load of other processes in whole CPUs, with some slack while vCPUs have cores of their own.
+pub(super) fn other_cpus(host: &Host) -> u64 {
+    let holds_a_core = |vm: &Vm| {
+        vm.vcpus
+            .iter()
+            .any(|vcpu| vcpu.allowed != vcpu.initial && core_of(host, &vcpu.allowed).is_some())
+    };
+    let slack = if host.snapshot.vms.iter().any(holds_a_core) { KEEP_MARGIN } else { 0 };
+    host.other.saturating_sub(slack) / 1000
+}
+
+/// Whether every vCPU and every CPU of other load can have a core.
+pub(super) fn undercommitted(host: &Host, other: u64) -> bool {
+    host.snapshot.vcpu_count() + other <= host.cores()
+}
+
+/// Gives each unit a core per vCPU inside its spot where all units bound there can have that.
+pub(super) fn apart(
+    host: &Host,
+    spots: &Spots,
+    units: &[Unit],
+    plan: &Plan,
+    left: &[bool],
+) -> Apart {
+    let other = other_cpus(host);
+    let mut result = Apart::none(units, other);
+    if !undercommitted(host, other) {
+        return result;
+    }
+    result.taken = pinned_cores(host, left);
+    let crowded = crowded_places(host, spots, units, plan);
+    let open = |index: &usize| !spots.places(plan[*index]).iter().any(|p| crowded.contains(p));
+    let mut order: Vec<usize> = (0..units.len()).filter(open).collect();
+    order.sort_by_key(|index| (spots.places(plan[*index]).len(), *index));
+    let mut kept: BTreeMap<usize, Vec<Option<CoreId>>> = BTreeMap::new();
+    for index in &order {
+        let unit = &units[*index];
+        kept.insert(*index, keep(host, spots, unit, plan[*index], &mut result.taken));
+    }
+    for index in &order {
+        let had = kept.remove(index).unwrap_or_default();
+        let spot = spots.cpus(plan[*index]);
+        result.vcpus[*index] = assign(host, &units[*index], spot, had, &mut result.taken);
+    }
+    result
+}
+
+/// The cores that vCPUs of VMs left alone are pinned to.
+fn pinned_cores(host: &Host, left: &[bool]) -> Cores {
+    let vms = host.snapshot.vms.iter().zip(left).filter(|(_, left)| **left);
+    vms.flat_map(|(vm, _)| &vm.vcpus).filter_map(|vcpu| core_of(host, &vcpu.initial)).collect()
+}
+
+/// Places with more vCPUs bound to them alone than cores.
+fn crowded_places(host: &Host, spots: &Spots, units: &[Unit], plan: &Plan) -> Vec<usize> {
+    let mut bound = vec![0; host.places.len()];
+    for (unit, spot) in units.iter().zip(plan) {
+        if let [place] = spots.places(*spot) {
+            bound[*place] += unit.vcpus.len() as u64;
+        }
+    }
+    (0..bound.len()).filter(|place| bound[*place] > host.places[*place].cores).collect()
+}
+
+/// The core that holds all of `cpus`.
+fn core_of(host: &Host, cpus: &CpuSet) -> Option<CoreId> {
+    let topology = &host.snapshot.topology;
+    let core = topology.cpu(cpus.first()?)?.core;
+    cpus.is_subset(topology.cores().get(core.0 as usize)?).then_some(core)
+}
+
+/// The cores that vCPUs of a unit have already and may keep.
+fn keep(
+    host: &Host,
+    spots: &Spots,
+    unit: &Unit,
+    spot: usize,
+    taken: &mut Cores,
+) -> Vec<Option<CoreId>> {
+    let vm = &host.snapshot.vms[unit.vm];
+    let mut had = Vec::with_capacity(unit.vcpus.len());
+    for (k, vcpu) in unit.vcpus.iter().enumerate() {
+        let now = &vm.vcpus[*vcpu].allowed;
+        let core = core_of(host, now).filter(|core| {
+            let all = &host.snapshot.topology.cores()[core.0 as usize];
+            let still = unit.permitted(k).and(all) == *now && now.is_subset(spots.cpus(spot));
+            still && !taken.contains(*core)
+        });
+        core.inspect(|core| _ = taken.insert(*core));
+        had.push(core);
+    }
+    had
+}
+
+/// A core for every vCPU of a unit; `None`, and nothing taken, when there are too few.
+fn assign(
+    host: &Host,
+    unit: &Unit,
+    spot: &CpuSet,
+    mut had: Vec<Option<CoreId>>,
+    taken: &mut Cores,
+) -> Option<Vec<CpuSet>> {
+    let topology = &host.snapshot.topology;
+    let mut order = Ranked::new(host, spot, taken, had.len());
+    let mut complete = true;
+    for (k, core) in had.iter_mut().enumerate() {
+        if core.is_none() {
+            *core = order.take(host, unit.permitted(k));
+            complete &= core.is_some();
+        }
+    }
+    if !complete {
+        had.into_iter().flatten().for_each(|core| _ = taken.remove(core));
+        return None;
+    }
+    taken.extend(had.iter().copied().flatten());
+    let cpus =
+        |(k, core): (usize, CoreId)| unit.permitted(k).and(&topology.cores()[core.0 as usize]);
+    Some(had.into_iter().flatten().enumerate().map(cpus).collect())
+}
+
+/// Free cores of a spot in the order to use them: performance cores first, the LLC that the unit
+/// fits into most tightly, clusters in turn, then by number.
+struct Ranked(Vec<CoreId>);
+
+impl Ranked {
+    fn new(host: &Host, spot: &CpuSet, taken: &Cores, need: usize) -> Self {
+        let topology = &host.snapshot.topology;
+        let mut cores: BTreeMap<CoreId, (u32, u32, bool)> = BTreeMap::new();
+        for cpu in spot.iter().filter_map(|id| topology.cpu(id)) {
+            if !taken.contains(cpu.core) {
+                let efficient = cpu.kind == Some(CoreKind::Efficient);
+                cores.insert(cpu.core, (cpu.llc.raw(), cpu.cluster.raw(), efficient));
+            }
+        }
+        let mut free: BTreeMap<u32, usize> = BTreeMap::new();
+        cores.values().for_each(|(llc, _, _)| *free.entry(*llc).or_default() += 1);
+        let mut turn: BTreeMap<u32, usize> = BTreeMap::new();
+        let mut order: Vec<_> = cores
+            .into_iter()
+            .map(|(core, (llc, cluster, efficient))| {
+                let turn = turn.entry(cluster).or_default();
+                *turn += 1;
+                let room = free[&llc];
+                let tightness = if room >= need { (0, room) } else { (1, usize::MAX - room) };
+                (efficient, tightness, llc, *turn, core)
+            })
+            .collect();
+        order.sort_unstable();
+        Self(order.into_iter().map(|(.., core)| core).collect())
+    }
+
+    /// The first that `permitted` reaches.
+    fn take(&mut self, host: &Host, permitted: &CpuSet) -> Option<CoreId> {
+        let cores = host.snapshot.topology.cores();
+        let at = self.0.iter().position(|core| cores[core.0 as usize].intersects(permitted))?;
+        Some(self.0.remove(at))
+    }
+}
+
+/// CPUs of `spot` whose cores no vCPU has, when there is a core for the other load and one more.
+pub(super) fn free_room(host: &Host, spot: &CpuSet, apart: &Apart) -> Option<CpuSet> {
+    let topology = &host.snapshot.topology;
+    let free: CpuSet = spot
+        .iter()
+        .filter(|id| topology.cpu(*id).is_some_and(|cpu| !apart.taken.contains(cpu.core)))
+        .collect();
+    let cores: Cores = free.iter().filter_map(|id| topology.cpu(id)).map(|cpu| cpu.core).collect();
+    (cores.len() as u64 > apart.other).then_some(free)
+}

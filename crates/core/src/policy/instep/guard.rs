@@ -1,0 +1,174 @@
+//! Holds a plan to the estimate of [`crate::score`]: its core sharing must not exceed that of
+//! leaving everything to the kernel. While it does, units are widened, those whose memory gains
+//! least first; then single changes that lose less CPU time are tried within a budget.
+
+use super::host::{Spot, Spots};
+use super::plan::{Plan, Planner};
+use super::unit::Unit;
+use crate::idset::CpuSet;
+use crate::score::{Estimate, Estimator};
+use std::cmp::Reverse;
+
+/// How many vCPUs may be estimated in one decision: so a small host is searched thoroughly, and
+/// a large one in [`LEAST_ESTIMATES`].
+const BUDGET_VCPUS: usize = 24_000;
+/// Estimates made on any host: enough to bisect.
+const LEAST_ESTIMATES: usize = 6;
+const MOST_ESTIMATES: usize = 400;
+
+/// Estimates plans, counting against a budget.
+pub(super) struct Guard<'a, 'e> {
+    estimator: &'e mut Estimator<'a>,
+    spots: &'e Spots,
+    units: &'e [Unit],
+    /// The first vCPU of each VM among all vCPUs of the snapshot.
+    first: Vec<usize>,
+    /// Groups of the vCPUs that are not planned; those of units are overwritten.
+    choice: Vec<usize>,
+    /// Per unit the groups of its vCPUs on the spots tried so far.
+    groups: Vec<Vec<(Spot, Vec<usize>)>>,
+    /// The core sharing of leaving everything to the kernel, micro.
+    pub(super) limit: u64,
+    left: usize,
+}
+
+impl<'a, 'e> Guard<'a, 'e> {
+    /// `untouched` holds what every vCPU of the snapshot has when Instep leaves it, by VM.
+    pub(super) fn new(
+        estimator: &'e mut Estimator<'a>,
+        spots: &'e Spots,
+        units: &'e [Unit],
+        untouched: &[Vec<CpuSet>],
+    ) -> Self {
+        let mut first = Vec::with_capacity(untouched.len());
+        let mut choice = Vec::new();
+        for sets in untouched {
+            first.push(choice.len());
+            let mut last: Option<(&CpuSet, usize)> = None;
+            for cpus in sets {
+                let group = match last {
+                    Some((same, group)) if same == cpus => group,
+                    _ => estimator.group(cpus),
+                };
+                last = Some((cpus, group));
+                choice.push(group);
+            }
+        }
+        let limit = estimator.estimate(&choice).sharing;
+        let left = (BUDGET_VCPUS / choice.len().max(1)).clamp(LEAST_ESTIMATES, MOST_ESTIMATES);
+        let groups = vec![Vec::new(); units.len()];
+        Self { estimator, spots, units, first, choice, groups, limit, left }
+    }
+
+    /// What the plan adds up to.
+    pub(super) fn estimate(&mut self, plan: &Plan) -> Estimate {
+        self.left = self.left.saturating_sub(1);
+        for (index, spot) in plan.iter().enumerate() {
+            self.choose(index, *spot);
+        }
+        self.estimator.estimate(&self.choice)
+    }
+
+    fn choose(&mut self, index: usize, spot: Spot) {
+        let unit = &self.units[index];
+        let cached = self.groups[index].iter().position(|(known, _)| *known == spot);
+        let cached = cached.unwrap_or_else(|| {
+            let sets = if unit.is_uniform() { 1 } else { unit.vcpus.len() };
+            let groups =
+                (0..sets).map(|k| self.estimator.group(&unit.cpus(self.spots, k, spot))).collect();
+            self.groups[index].push((spot, groups));
+            self.groups[index].len() - 1
+        });
+        let groups = &self.groups[index][cached].1;
+        for (k, vcpu) in unit.vcpus.iter().enumerate() {
+            self.choice[self.first[unit.vm] + vcpu] = *groups.get(k).unwrap_or(&groups[0]);
+        }
+    }
+
+    fn holds(&self, estimate: &Estimate) -> bool {
+        estimate.sharing <= self.limit
+    }
+
+    /// A plan that holds, as close to `plan` as the budget finds, and its estimate.
+    pub(super) fn enforce(&mut self, planner: &Planner, mut plan: Plan) -> (Plan, Estimate) {
+        let mut best = self.estimate(&plan);
+        let mut order = Vec::new();
+        if !self.holds(&best) {
+            order = self.widening_order(planner, &plan);
+            let intended = plan.clone();
+            (plan, best) = self.widen(&order, &intended);
+            order.retain(|index| plan[*index] != intended[*index]);
+            for index in order.iter().rev() {
+                self.try_spot(&mut plan, &mut best, *index, intended[*index]);
+            }
+        }
+        self.improve(&mut plan, &mut best, &order);
+        (plan, best)
+    }
+
+    /// Bound units, those first whose memory loses least per demand when they are widened.
+    fn widening_order(&self, planner: &Planner, plan: &Plan) -> Vec<usize> {
+        let mut order: Vec<usize> =
+            (0..plan.len()).filter(|index| plan[*index] != self.units[*index].wide).collect();
+        let worth = |index: &usize| {
+            planner.worth(*index, plan[*index]) * 1000 / self.units[*index].crowd.sum.max(1)
+        };
+        order.sort_by_key(|index| (worth(index), *index));
+        order
+    }
+
+    /// Bisects for the shortest beginning of `order` that, widened, makes the plan hold. Widening
+    /// all of them always holds: that is what the limit is.
+    fn widen(&mut self, order: &[usize], plan: &Plan) -> (Plan, Estimate) {
+        let widened = |count: usize| {
+            let mut plan = plan.clone();
+            order[..count].iter().for_each(|index| plan[*index] = self.units[*index].wide);
+            plan
+        };
+        let (mut low, mut high) = (0, order.len());
+        let mut found = widened(high);
+        let mut best = None;
+        while high - low > 1 && self.left > 1 {
+            let middle = low.midpoint(high);
+            let tried = widened(middle);
+            let estimate = self.estimate(&tried);
+            if self.holds(&estimate) {
+                (high, found, best) = (middle, tried, Some(estimate));
+            } else {
+                low = middle;
+            }
+        }
+        let estimate = best.unwrap_or_else(|| self.estimate(&found));
+        (found, estimate)
+    }
+
+    /// Tries every option of every unit, the units in `first` before the others.
+    fn improve(&mut self, plan: &mut Plan, best: &mut Estimate, first: &[usize]) {
+        let mut order: Vec<usize> = (0..plan.len()).collect();
+        order.sort_by_key(|index| {
+            (!first.contains(index), Reverse(self.units[*index].crowd.sum), *index)
+        });
+        for index in order {
+            for spot in &self.units[index].options {
+                if self.left == 0 {
+                    return;
+                }
+                self.try_spot(plan, best, index, *spot);
+            }
+        }
+    }
+
+    /// Moves one unit if the plan then holds and loses less.
+    fn try_spot(&mut self, plan: &mut Plan, best: &mut Estimate, index: usize, spot: Spot) {
+        if self.left == 0 || plan[index] == spot {
+            return;
+        }
+        let before = std::mem::replace(&mut plan[index], spot);
+        let estimate = self.estimate(plan);
+        if self.holds(&estimate) && estimate.lost() < best.lost() {
+            *best = estimate;
+        } else {
+            plan[index] = before;
+        }
+    }
+}

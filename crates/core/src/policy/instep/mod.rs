@@ -1,0 +1,146 @@
+//! `instep`, the default: Best Node that counts whole cores, weighs load and memory together,
+//! keeps what works and never makes core sharing worse than the kernel would.
+//!
+//! ```text
+//! units ──> plan: greedy by demand, passes ──> guard: estimate, widen ──┐
+//!   └────> keep: where they are, new ones added ────────────────────────┴─> the new plan only
+//!                                                     if it clearly pays ──> cores, emulators
+//! ```
+//!
+//! The new plan depends on loads, memory and limits, not on where VMs are; so on constant load
+//! it stays what it was, and nothing flaps. Knows nothing of how VMs communicate or of the
+//! phases of their load; it takes the window it is given for the future.
+
+mod cores;
+mod guard;
+mod host;
+mod plan;
+mod unit;
+mod wishes;
+
+use super::Settings;
+use super::wish::{Wish, initial};
+use crate::idset::CpuSet;
+use crate::reason::Reason;
+use crate::score::{Estimate, Estimator};
+use crate::snapshot::Snapshot;
+use guard::Guard;
+use host::{Crowd, Host, Spot, Spots};
+use plan::{Plan, Planner};
+use unit::Unit;
+
+/// What a new plan must save to be taken, in thousandths of the demand of the VMs it moves.
+const MOVE_PAYS: u64 = 100;
+
+/// By how much core sharing of a plan that is in force may exceed the kernel's before it is
+/// given up, in thousandths of the kernel's: loads vary, and sharing with their square.
+const KEEP_SHARING: u64 = 250;
+
+/// The same in thousandths of a pair of fully busy CPUs.
+const KEEP_PAIRS: u64 = 250;
+
+/// Decides for every VM, in the snapshot's order, which is ascending by id. `mend` says per VM
+/// whether its initial affinity is to be mended.
+pub(super) fn decide(snapshot: &Snapshot, settings: &Settings, mend: &[bool]) -> Vec<Wish> {
+    let host = Host::new(snapshot);
+    let mut spots = Spots::new(&host);
+    let mut units = Vec::with_capacity(snapshot.vms.len());
+    let mut refused: Vec<Option<Reason>> = vec![None; snapshot.vms.len()];
+    for index in 0..snapshot.vms.len() {
+        match unit::units_of(&host, &mut spots, index, settings, mend[index]) {
+            Ok(more) => units.extend(more),
+            Err(why) => refused[index] = Some(why),
+        }
+    }
+    let plan = choose(&host, &spots, &units, &refused);
+    let left: Vec<bool> = refused.iter().map(Option::is_some).collect();
+    let apart = cores::apart(&host, &spots, &units, &plan, &left);
+    wishes::wishes(&host, &spots, &units, &plan, &apart, refused)
+}
+
+/// The spot of every unit.
+fn choose(host: &Host, spots: &Spots, units: &[Unit], refused: &[Option<Reason>]) -> Plan {
+    if units.iter().all(|unit| unit.options.len() == 1) {
+        return units.iter().map(|unit| unit.wide).collect();
+    }
+    let untouched = untouched(host);
+    let mut estimator = Estimator::new(host.snapshot);
+    let fixed = fixed_crowds(host, refused);
+    let planner = Planner::new(host, spots, units, &estimator, fixed);
+    let mut guard = Guard::new(&mut estimator, spots, units, &untouched);
+
+    let kept: Option<(Plan, Estimate)> =
+        units.iter().any(|unit| unit.current.is_some()).then(|| keep(&planner, &mut guard));
+    let intended = planner.complete(&vec![None; units.len()]);
+    let (fresh, new) = guard.enforce(&planner, intended);
+    match kept {
+        Some((kept, now)) if !pays(units, &kept, &now, &fresh, &new, guard.limit) => kept,
+        _ => fresh,
+    }
+}
+
+/// Placed units stay, the others are added where that costs least, or wide if they would make
+/// core sharing worse than the kernel's.
+fn keep(planner: &Planner, guard: &mut Guard) -> (Plan, Estimate) {
+    let current: Vec<Option<Spot>> = planner.units.iter().map(|unit| unit.current).collect();
+    let plan = planner.complete(&current);
+    let estimate = guard.estimate(&plan);
+    if estimate.sharing <= guard.limit || current.iter().all(Option::is_some) {
+        return (plan, estimate);
+    }
+    let wide: Plan = planner.units.iter().map(|unit| unit.current.unwrap_or(unit.wide)).collect();
+    let wider = guard.estimate(&wide);
+    if wider.sharing < estimate.sharing { (wide, wider) } else { (plan, estimate) }
+}
+
+/// Whether the new plan saves enough against what is in force, or that shares cores too much.
+fn pays(
+    units: &[Unit],
+    kept: &Plan,
+    now: &Estimate,
+    fresh: &Plan,
+    new: &Estimate,
+    limit: u64,
+) -> bool {
+    let tolerated = limit + limit / 1000 * KEEP_SHARING + KEEP_PAIRS * 1000;
+    if now.sharing > tolerated && new.sharing < now.sharing {
+        return true;
+    }
+    let moved: u64 = (0..units.len())
+        .filter(|index| kept[*index] != fresh[*index] && units[*index].current.is_some())
+        .map(|index| units[index].crowd.sum)
+        .sum();
+    new.lost() + moved * MOVE_PAYS / 1000 < now.lost()
+}
+
+/// What each vCPU has when Instep leaves it, by VM.
+fn untouched(host: &Host) -> Vec<Vec<CpuSet>> {
+    let sets = |vm: &crate::snapshot::Vm| {
+        vm.vcpus
+            .iter()
+            .map(|vcpu| {
+                let cpus = initial(&vcpu.initial, &vcpu.allowed, &vm.cpuset, &host.online);
+                if cpus.is_empty() { host.online.clone() } else { cpus }
+            })
+            .collect()
+    };
+    host.snapshot.vms.iter().map(sets).collect()
+}
+
+/// The demand of VMs that are left alone, divided over the nodes they may use.
+fn fixed_crowds(host: &Host, refused: &[Option<Reason>]) -> Vec<Crowd> {
+    let mut fixed = vec![Crowd::default(); host.places.len()];
+    for (vm, _) in host.snapshot.vms.iter().zip(refused).filter(|(_, why)| why.is_some()) {
+        for vcpu in &vm.vcpus {
+            let demand = vcpu.demand(host.snapshot.window).0;
+            let crowd = Crowd { sum: demand, squares: demand * demand };
+            let on: Vec<usize> = (0..host.places.len())
+                .filter(|place| host.places[*place].cpus.intersects(&vcpu.initial))
+                .collect();
+            for place in &on {
+                fixed[*place] = fixed[*place].plus(crowd.part(1, on.len() as u64));
+            }
+        }
+    }
+    fixed
+}

@@ -1,0 +1,213 @@
+//! What is placed as one piece: a VM, or one NUMA node of a guest too large for a host node.
+//! Decides which VMs are left alone, and which spots a piece has to choose from.
+
+use super::super::Settings;
+use super::super::wish::permitted;
+use super::host::{Crowd, Host, Spot, Spots};
+use crate::idset::{CpuSet, NodeSet};
+use crate::reason::Reason;
+use crate::snapshot::{Snapshot, Vm};
+use crate::units::Bytes;
+
+/// The least demand a vCPU is planned with, milli, so that idle VMs are spread, too.
+const IDLE_DEMAND: u64 = 10;
+
+/// A piece to place.
+pub(super) struct Unit {
+    /// Position of its VM in the snapshot.
+    pub(super) vm: usize,
+    /// Positions of its vCPUs in the VM.
+    pub(super) vcpus: Vec<usize>,
+    /// What each of them may use; a single set where all may use the same.
+    may: Vec<CpuSet>,
+    pub(super) crowd: Crowd,
+    /// All it may use. A vCPU there has everything it is permitted.
+    pub(super) wide: Spot,
+    /// What it may choose, never empty, `wide` last.
+    pub(super) options: Vec<Spot>,
+    /// Where Instep placed it before, if that is still open to it.
+    pub(super) current: Option<Spot>,
+}
+
+impl Unit {
+    /// What its vCPU number `k` may use on `spot`.
+    pub(super) fn cpus(&self, spots: &Spots, k: usize, spot: Spot) -> CpuSet {
+        let may = self.permitted(k);
+        if spot == self.wide { may.clone() } else { may.and(spots.cpus(spot)) }
+    }
+
+    /// What its vCPU number `k` may use at all.
+    pub(super) fn permitted(&self, k: usize) -> &CpuSet {
+        self.may.get(k).unwrap_or(&self.may[0])
+    }
+
+    /// Whether all its vCPUs may use the same CPUs.
+    pub(super) fn is_uniform(&self) -> bool {
+        self.may.len() == 1
+    }
+}
+
+/// The pieces of one VM, or why it is left alone.
+pub(super) fn units_of(
+    host: &Host,
+    spots: &mut Spots,
+    index: usize,
+    settings: &Settings,
+    mend: bool,
+) -> Result<Vec<Unit>, Reason> {
+    let vm = &host.snapshot.vms[index];
+    if !settings.include_pinned && !mend {
+        pinned_by_hand(vm, &host.online).map_or(Ok(()), Err)?;
+    }
+    let may = permitted_sets(vm, &host.online, mend);
+    if may.is_empty() || may.iter().any(CpuSet::is_empty) {
+        return Err(Reason::NothingPermitted { cpuset: vm.cpuset.clone() });
+    }
+    let parts = guest_parts(host, vm).unwrap_or_else(|| vec![(0..vm.vcpus.len()).collect()]);
+    let memory = Bytes(vm.memory_total().0 / parts.len() as u64);
+    let whole = parts.len() == 1;
+    parts.into_iter().map(|vcpus| unit(host, spots, index, vcpus, &may, memory, whole)).collect()
+}
+
+/// What each vCPU may use; a single set where all may use the same.
+fn permitted_sets(vm: &Vm, online: &CpuSet, mend: bool) -> Vec<CpuSet> {
+    let uniform = mend || vm.vcpus.windows(2).all(|pair| pair[0].initial == pair[1].initial);
+    let take = if uniform { 1 } else { vm.vcpus.len() };
+    vm.vcpus.iter().take(take).map(|vcpu| permitted(vm, vcpu, online, mend)).collect()
+}
+
+/// Why a VM counts as pinned by hand: its vCPUs differ from each other or from the emulator
+/// threads, or have fewer CPUs than they are although the cpuset has more.
+fn pinned_by_hand(vm: &Vm, online: &CpuSet) -> Option<Reason> {
+    let first = &vm.vcpus.first()?.initial;
+    if let Some(vcpu) = vm.vcpus.iter().find(|vcpu| vcpu.initial != *first) {
+        let (vcpu, cpus) = (vcpu.index, vcpu.initial.clone());
+        return Some(Reason::VcpusPinned { vcpu, cpus, others: first.clone() });
+    }
+    let before = first.and(online).and(&vm.cpuset);
+    let emulators = vm.emulators.iter().fold(CpuSet::new(), |all, one| all.or(&one.initial));
+    let emulators = emulators.and(online).and(&vm.cpuset);
+    if !vm.emulators.is_empty() && emulators != before {
+        return Some(Reason::PinnedFromEmulators { cpus: before, emulators });
+    }
+    let room = vm.cpuset.and(online).len();
+    let crowded = before.len() < vm.vcpus.len() && before.len() < room;
+    crowded.then_some(Reason::PinnedTogether { vcpus: vm.vcpus.len(), cpus: before })
+}
+
+/// The vCPUs of each guest node of a VM with more vCPUs or memory than any host node; `None` for
+/// smaller VMs and where the guest's nodes are not known.
+fn guest_parts(host: &Host, vm: &Vm) -> Option<Vec<Vec<usize>>> {
+    let most_threads = host.places.iter().map(|place| place.threads).max()?;
+    let most_memory = host.places.iter().map(|place| place.memory).max()?;
+    let too_much = most_memory.0 > 0 && vm.memory_total() > most_memory;
+    if (vm.vcpus.len() as u64 <= most_threads && !too_much) || vm.guest_nodes.len() < 2 {
+        return None;
+    }
+    let mut parts: Vec<Vec<usize>> = vec![Vec::new(); vm.guest_nodes.len()];
+    for (position, vcpu) in vm.vcpus.iter().enumerate() {
+        let owner = vm.guest_nodes.iter().position(|node| node.vcpus.contains(&vcpu.index));
+        parts[owner.unwrap_or(0)].push(position);
+    }
+    parts.retain(|part| !part.is_empty());
+    (parts.len() > 1).then_some(parts)
+}
+
+fn unit(
+    host: &Host,
+    spots: &mut Spots,
+    index: usize,
+    vcpus: Vec<usize>,
+    may: &[CpuSet],
+    memory: Bytes,
+    whole: bool,
+) -> Result<Unit, Reason> {
+    let vm = &host.snapshot.vms[index];
+    let may: Vec<CpuSet> = match may {
+        [one] => vec![one.clone()],
+        _ => vcpus.iter().map(|position| may[*position].clone()).collect(),
+    };
+    let usable: Vec<usize> = (0..host.places.len())
+        .filter(|place| may.iter().all(|cpus| cpus.intersects(&host.places[*place].cpus)))
+        .collect();
+    if usable.is_empty() {
+        let (vcpu, cpus) = (vm.vcpus[vcpus[0]].index, may[0].clone());
+        let others = may.iter().skip(1).fold(CpuSet::new(), |all, cpus| all.or(cpus));
+        return Err(Reason::VcpusPinned { vcpu, cpus, others });
+    }
+    let wide = spots.number(host, usable.clone());
+    let options = options(host, spots, &usable, &Need { vcpus: vcpus.len(), may: &may, memory });
+    let crowd = crowd_of(host.snapshot, vm, &vcpus);
+    let was = was_placed(host, vm, &vcpus, whole);
+    let current = (!was.is_empty() && was.iter().all(|place| usable.contains(place)))
+        .then(|| spots.number(host, was));
+    Ok(Unit { vm: index, vcpus, may, crowd, wide, options, current })
+}
+
+/// Where Instep placed it: a part of a VM stays where its threads are, within the VM's nodes.
+fn was_placed(host: &Host, vm: &Vm, vcpus: &[usize], whole: bool) -> Vec<usize> {
+    let mut nodes: NodeSet = vm.placed.clone();
+    if !whole {
+        let now = vcpus.iter().fold(CpuSet::new(), |all, k| all.or(&vm.vcpus[*k].allowed));
+        nodes = nodes.and(&host.snapshot.topology.nodes_of(&now));
+    }
+    if nodes.iter().any(|node| host.places.iter().all(|place| place.id != node)) {
+        return Vec::new();
+    }
+    (0..host.places.len()).filter(|place| nodes.contains(host.places[*place].id)).collect()
+}
+
+fn crowd_of(snapshot: &Snapshot, vm: &Vm, vcpus: &[usize]) -> Crowd {
+    vcpus.iter().fold(Crowd::default(), |all, position| {
+        let demand = vm.vcpus[*position].demand(snapshot.window).0.max(IDLE_DEMAND);
+        all.plus(Crowd { sum: demand, squares: demand * demand })
+    })
+}
+
+/// What a piece needs of a spot.
+struct Need<'a> {
+    vcpus: usize,
+    may: &'a [CpuSet],
+    memory: Bytes,
+}
+
+/// The spots that offer a CPU per vCPU and room for the memory: from each usable node on, as few
+/// of the nearest nodes as fit, and as few as have a core per vCPU. Everything usable is last.
+fn options(host: &Host, spots: &mut Spots, usable: &[usize], need: &Need) -> Vec<Spot> {
+    let wide = spots.number(host, usable.to_vec());
+    let mut found = Vec::with_capacity(usable.len() + 1);
+    let within: Vec<usize> = usable
+        .iter()
+        .map(|place| {
+            let on = |cpus: &CpuSet| cpus.and(&host.places[*place].cpus).len();
+            need.may.iter().map(on).min().unwrap_or(0)
+        })
+        .collect();
+    for start in usable {
+        let (mut taken, mut cpus, mut cores, mut memory) = (Vec::new(), 0, 0, 0u64);
+        let mut fitted = false;
+        for place in &host.near[*start] {
+            let Ok(at) = usable.binary_search(place) else { continue };
+            let here = &host.places[*place];
+            taken.push(*place);
+            cpus += within[at];
+            cores += (here.cores as usize).min(within[at]);
+            memory =
+                memory.saturating_add(if here.memory.0 == 0 { u64::MAX } else { here.memory.0 });
+            let fits = cpus >= need.vcpus && memory >= need.memory.0;
+            let ample = fits && cores >= need.vcpus;
+            if ample || (fits && !fitted) {
+                let spot = spots.number(host, taken.clone());
+                fitted = true;
+                if spot != wide && !found.contains(&spot) {
+                    found.push(spot);
+                }
+            }
+            if ample {
+                break;
+            }
+        }
+    }
+    found.push(wide);
+    found
+}

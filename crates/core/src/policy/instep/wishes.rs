@@ -1,0 +1,178 @@
+//! Turns the chosen spots and cores into wishes with reasons, per VM.
+
+use super::super::wish::{Wish, elsewhere, emulators_back, memory_may_move};
+use super::cores::{Apart, free_room};
+use super::host::{Host, Spots};
+use super::plan::Plan;
+use super::unit::Unit;
+use crate::idset::{CpuSet, NodeSet};
+use crate::reason::Reason;
+use crate::snapshot::Vm;
+use crate::units::{Bytes, NodeId};
+
+/// Remote memory below this is not worth a move: a kernel's and monitor's shared pages.
+const REMOTE_BYTES: Bytes = Bytes::from_mib(16);
+/// Nor is less than this part of the VM's memory, in percent.
+const REMOTE_PERCENT: u64 = 5;
+
+/// The wishes for every VM. `refused` says why a VM has no units.
+pub(super) fn wishes(
+    host: &Host,
+    spots: &Spots,
+    units: &[Unit],
+    plan: &Plan,
+    apart: &Apart,
+    refused: Vec<Option<Reason>>,
+) -> Vec<Wish> {
+    let mut rest = 0;
+    let mut room = free_memory(host);
+    let mut wishes = Vec::with_capacity(refused.len());
+    for (index, why) in refused.into_iter().enumerate() {
+        let vm = &host.snapshot.vms[index];
+        if let Some(why) = why {
+            wishes.push(Wish::give_back(vm, &host.online, why));
+            continue;
+        }
+        let count = units[rest..].iter().take_while(|unit| unit.vm == index).count();
+        let its = Placed { host, spots, vm, units, plan, apart, range: rest..rest + count };
+        rest += count;
+        let mut wish = its.wish();
+        if wish.selected && !its.is_wide() {
+            wish.memory = bring_home(vm, &wish.home, &mut room);
+        }
+        wishes.push(wish);
+    }
+    wishes
+}
+
+/// One VM and what was chosen for it.
+struct Placed<'a> {
+    host: &'a Host<'a>,
+    spots: &'a Spots,
+    vm: &'a Vm,
+    units: &'a [Unit],
+    plan: &'a Plan,
+    apart: &'a Apart,
+    range: std::ops::Range<usize>,
+}
+
+impl Placed<'_> {
+    fn is_wide(&self) -> bool {
+        self.range.clone().all(|index| self.plan[index] == self.units[index].wide)
+    }
+
+    fn is_apart(&self) -> bool {
+        self.range.clone().all(|index| self.apart.vcpus[index].is_some())
+    }
+
+    fn wish(&self) -> Wish {
+        let mut home = NodeSet::new();
+        let mut spot = CpuSet::new();
+        let mut vcpus = vec![CpuSet::new(); self.vm.vcpus.len()];
+        for index in self.range.clone() {
+            let unit = &self.units[index];
+            home = home.or(&self.spots.node_set(self.host, self.plan[index]));
+            spot = spot.or(self.spots.cpus(self.plan[index]));
+            for (k, vcpu) in unit.vcpus.iter().enumerate() {
+                vcpus[*vcpu] = match &self.apart.vcpus[index] {
+                    Some(cores) => cores[k].clone(),
+                    None => unit.cpus(self.spots, k, self.plan[index]),
+                };
+            }
+        }
+        if self.host.places.len() == 1 && !self.is_apart() {
+            return Wish::keep_within_initial(
+                self.vm,
+                &self.host.online,
+                false,
+                NodeSet::new(),
+                self.overcommitted(),
+            );
+        }
+        let why = self.why(&home);
+        let emulators = self.emulators(&spot, &why);
+        Wish { selected: true, home, why, vcpus, emulators, memory: None }
+    }
+
+    fn overcommitted(&self) -> Reason {
+        let (vcpus, cores) = (self.host.snapshot.vcpu_count(), self.host.cores());
+        Reason::Overcommitted { vcpus, cores, other: self.apart.other }
+    }
+
+    fn why(&self, home: &NodeSet) -> Reason {
+        let cores = self.is_apart().then(|| self.host.cores());
+        let there = Bytes(self.vm.memory_total().0.saturating_sub(elsewhere(self.vm, home).0));
+        let of = self.vm.memory_total();
+        if self.is_wide() && home.len() > 1 {
+            return Reason::Wide { nodes: home.clone(), vcpus: self.vm.vcpus.len(), cores };
+        }
+        if home.len() > 1 {
+            let (vcpus, nodes) = (self.vm.vcpus.len(), home.clone());
+            return Reason::Spans { nodes, vcpus, guest_nodes: self.range.len(), there, of };
+        }
+        let Some(node) = home.first() else { return self.overcommitted() };
+        match favourite(self.vm).filter(|(favoured, _)| *favoured != node) {
+            Some((favoured, most)) if most > self.vm.memory_on(node) => {
+                Reason::Crowded { node, favoured, there: most, of, cores }
+            }
+            _ => Reason::Home { node, there, of, kept: self.vm.placed == *home, cores },
+        }
+    }
+
+    /// Beside the vCPUs when there is room, else with them, within their own limits.
+    fn emulators(&self, spot: &CpuSet, why: &Reason) -> Vec<(CpuSet, Reason)> {
+        let online = &self.host.online;
+        let mut wishes = emulators_back(self.vm, online, why);
+        let beside = self.is_apart().then(|| free_room(self.host, spot, self.apart)).flatten();
+        if beside.is_none() && self.is_wide() {
+            return wishes;
+        }
+        for (thread, wish) in self.vm.emulators.iter().zip(&mut wishes) {
+            let may = thread.initial.and(&self.vm.cpuset).and(online);
+            let apart = beside.as_ref().map(|free| may.and(free)).unwrap_or_default();
+            let near = may.and(spot);
+            if !apart.is_empty() {
+                *wish = (apart.clone(), Reason::EmulatorsBeside { cpus: apart });
+            } else if !near.is_empty() {
+                *wish = (near, why.clone());
+            }
+        }
+        wishes
+    }
+}
+
+/// The node with most of a VM's memory, the lowest of equals.
+fn favourite(vm: &Vm) -> Option<(NodeId, Bytes)> {
+    let most = vm.memory.values().copied().max()?;
+    let (node, _) = vm.memory.iter().find(|(_, bytes)| **bytes == most)?;
+    Some((*node, most))
+}
+
+/// Memory on each place of the host that no VM of the snapshot has, as far as it is known.
+fn free_memory(host: &Host) -> Vec<(NodeId, u64)> {
+    let used = |node: NodeId| {
+        host.snapshot.vms.iter().map(|vm| vm.memory_on(node).0).fold(0, u64::saturating_add)
+    };
+    let nodes = host.snapshot.topology.nodes().iter();
+    nodes.map(|node| (node.id, node.memory.0.saturating_sub(used(node.id)))).collect()
+}
+
+/// The memory to bring home: enough of it to matter, allowed to move, and with room there.
+fn bring_home(vm: &Vm, home: &NodeSet, room: &mut [(NodeId, u64)]) -> Option<(Bytes, Reason)> {
+    let (remote, of) = (elsewhere(vm, home), vm.memory_total());
+    let matters = remote > REMOTE_BYTES && remote.0 / REMOTE_PERCENT > of.0 / 100;
+    if !matters || !memory_may_move(vm, home) {
+        return None;
+    }
+    let free: u64 = room.iter().filter(|(id, _)| home.contains(*id)).map(|(_, free)| *free).sum();
+    if free < remote.0 {
+        return None;
+    }
+    let mut rest = remote.0;
+    for (_, free) in room.iter_mut().filter(|(id, _)| home.contains(*id)) {
+        let taken = rest.min(*free);
+        *free -= taken;
+        rest -= taken;
+    }
+    Some((remote, Reason::MemoryElsewhere { remote, of }))
+}

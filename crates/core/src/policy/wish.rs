@@ -1,0 +1,121 @@
+//! What a policy wants for each VM, and how wants become a decision: only what differs from now
+//! turns into an action.
+//!
+//! Also the two rules every policy obeys: which CPUs a thread may be given ([`permitted`]), and
+//! how a thread gets back what it had before Instep ([`initial`]). Knows nothing of any policy.
+
+use crate::conflict::Conflict;
+use crate::decision::{Action, Decision, Verdict};
+use crate::idset::{CpuSet, NodeSet};
+use crate::reason::Reason;
+use crate::snapshot::{Snapshot, Vcpu, Vm};
+use crate::units::{Bytes, NodeId};
+
+/// What a policy wants for one VM.
+#[derive(Clone, Debug)]
+pub(crate) struct Wish {
+    /// Whether the policy takes charge of it.
+    pub(crate) selected: bool,
+    /// Where it shall live; empty when left open.
+    pub(crate) home: NodeSet,
+    /// Why.
+    pub(crate) why: Reason,
+    /// CPUs of each vCPU, in the VM's order. An empty set leaves that thread as it is.
+    pub(crate) vcpus: Vec<CpuSet>,
+    /// CPUs of each emulator thread with the reason. An empty set leaves it as it is.
+    pub(crate) emulators: Vec<(CpuSet, Reason)>,
+    /// Memory to bring to `home`, with the reason.
+    pub(crate) memory: Option<(Bytes, Reason)>,
+}
+
+impl Wish {
+    /// Not selected: every thread gets back what it had before Instep touched it.
+    pub(crate) fn give_back(vm: &Vm, online: &CpuSet, why: Reason) -> Self {
+        Self::keep_within_initial(vm, online, false, NodeSet::new(), why)
+    }
+
+    /// Every thread has its initial CPUs, whoever is in charge.
+    pub(crate) fn keep_within_initial(
+        vm: &Vm,
+        online: &CpuSet,
+        selected: bool,
+        home: NodeSet,
+        why: Reason,
+    ) -> Self {
+        let vcpus = vm
+            .vcpus
+            .iter()
+            .map(|vcpu| initial(&vcpu.initial, &vcpu.allowed, &vm.cpuset, online))
+            .collect();
+        let emulators = emulators_back(vm, online, &why);
+        Self { selected, home, why, vcpus, emulators, memory: None }
+    }
+}
+
+/// Every emulator thread's initial CPUs.
+pub(crate) fn emulators_back(vm: &Vm, online: &CpuSet, why: &Reason) -> Vec<(CpuSet, Reason)> {
+    vm.emulators
+        .iter()
+        .map(|emulator| {
+            let cpus = initial(&emulator.initial, &emulator.allowed, &vm.cpuset, online);
+            (cpus, why.clone())
+        })
+        .collect()
+}
+
+/// What a thread had before Instep, as far as it is online and in the cpuset; as it is now when
+/// Instep never changed it.
+pub(crate) fn initial(first: &CpuSet, now: &CpuSet, cpuset: &CpuSet, online: &CpuSet) -> CpuSet {
+    let before = first.and(online);
+    if before == *now { before } else { before.and(cpuset) }
+}
+
+/// The CPUs a policy may give a vCPU: the cpuset's, inside the initial affinity unless `mend`,
+/// online.
+pub(crate) fn permitted(vm: &Vm, vcpu: &Vcpu, online: &CpuSet, mend: bool) -> CpuSet {
+    let within = vm.cpuset.and(online);
+    if mend { within } else { within.and(&vcpu.initial) }
+}
+
+/// Resident memory that is not on `home`.
+pub(crate) fn elsewhere(vm: &Vm, home: &NodeSet) -> Bytes {
+    let there = |(node, bytes): (&NodeId, &Bytes)| if home.contains(*node) { 0 } else { bytes.0 };
+    Bytes(vm.memory.iter().map(there).fold(0, u64::saturating_add))
+}
+
+/// Whether its memory may lie on `home` at all: not bound to nodes outside it.
+pub(crate) fn memory_may_move(vm: &Vm, home: &NodeSet) -> bool {
+    vm.memory_bound.as_ref().is_none_or(|bound| home.is_subset(bound))
+}
+
+/// The decision that fulfils the wishes, which are in the order of the snapshot's VMs.
+pub(crate) fn decision(
+    snapshot: &Snapshot,
+    wishes: Vec<Wish>,
+    conflicts: Vec<Conflict>,
+) -> Decision {
+    let mut decision = Decision { conflicts, ..Decision::default() };
+    for (vm, wish) in snapshot.vms.iter().zip(wishes) {
+        for (vcpu, cpus) in vm.vcpus.iter().zip(wish.vcpus) {
+            if !cpus.is_empty() && cpus != vcpu.allowed {
+                let (why, tid) = (wish.why.clone(), vcpu.tid);
+                let action =
+                    Action::SetVcpuAffinity { vm: vm.id, vcpu: vcpu.index, tid, cpus, why };
+                decision.actions.push(action);
+            }
+        }
+        for (emulator, (cpus, why)) in vm.emulators.iter().zip(wish.emulators) {
+            if !cpus.is_empty() && cpus != emulator.allowed {
+                let tid = emulator.tid;
+                decision.actions.push(Action::SetEmulatorAffinity { vm: vm.id, tid, cpus, why });
+            }
+        }
+        if let Some((remote, why)) = wish.memory {
+            let to = wish.home.clone();
+            decision.actions.push(Action::MoveMemory { vm: vm.id, to, remote, why });
+        }
+        let Wish { selected, home, why, .. } = wish;
+        decision.vms.push(Verdict { vm: vm.id, selected, home, why });
+    }
+    decision
+}

@@ -1,0 +1,312 @@
+//! The stated score of a placement: how a work-conserving kernel would spread the vCPUs over the
+//! CPUs they may use, and what that costs in locality, core sharing and balance.
+//!
+//! The estimate is greedy and deterministic: sets of CPUs from the smallest to the largest, in
+//! each the vCPUs by demand, each to the core with the least load per thread, there to the CPU
+//! with the least. [`Score::combined`] then charges, in CPU time,
+//!
+//! ```text
+//! lost     = REMOTE * sum(demand * remoteness) + SHARED * core_sharing + waiting
+//! combined = 1 - lost / demand
+//! ```
+//!
+//! It knows nothing of time, caches or communication, and takes memory as it lies.
+
+use crate::idset::CpuSet;
+use crate::snapshot::{Snapshot, Vm};
+use crate::topology::Topology;
+use crate::units::{Milli, NodeId};
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+/// CPU time lost by a vCPU whose memory is all one hop away (SLIT distance 20), in thousandths
+/// of its demand. Best Node gains 4 to 23 %, bt 14.5 %, over a kernel default that leaves about
+/// three quarters of the memory of 4-node hosts remote (systems.md 4): 14.5 % / 0.75.
+pub const REMOTE: Milli = Milli(200);
+
+/// CPU time lost by a pair of fully busy siblings on one core, in thousandths of a CPU: the
+/// second thread adds 30 % (Marr et al., Hyper-Threading Technology Architecture and
+/// Microarchitecture, 2002), so two threads do the work of 1.3 and lose 0.7. Modules lose less:
+/// fib runs 38 % longer (systems.md 1), which is 0.55.
+pub const SHARED: Milli = Milli(700);
+
+/// How good a placement is. Fractions are in thousandths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Score {
+    /// Memory on the node where it is used: share of each VM's memory on the node of each of its
+    /// vCPUs, weighted by demand. 1000 without memory or load.
+    pub locality: Milli,
+    /// Competing modules (systems.md 1): products of the utilisations of pairs of CPUs of a core,
+    /// summed over the host, in thousandths of a pair.
+    pub core_sharing: Milli,
+    /// Balance as it matters to the VMs: the share of the demand that finds a CPU with time.
+    pub balance: Milli,
+    /// Mean over the highest demand per CPU among nodes: 1000 is even. Not part of `combined`,
+    /// since an idle node costs nothing.
+    pub evenness: Milli,
+    /// The share of the demand that is done at full speed; see the module.
+    pub combined: Milli,
+}
+
+/// Scores the affinities that threads have now.
+#[must_use]
+pub fn measure(snapshot: &Snapshot) -> Score {
+    let allowed: Vec<Vec<CpuSet>> = snapshot
+        .vms
+        .iter()
+        .map(|vm| vm.vcpus.iter().map(|vcpu| vcpu.allowed.clone()).collect())
+        .collect();
+    measure_with(snapshot, &allowed)
+}
+
+/// Scores a snapshot as if the vCPUs had these CPUs: per VM in the snapshot's order, per vCPU in
+/// the VM's. A missing or wholly offline set stands for every CPU of the host.
+#[must_use]
+pub fn measure_with(snapshot: &Snapshot, allowed: &[Vec<CpuSet>]) -> Score {
+    let mut estimator = Estimator::new(snapshot);
+    let all = snapshot.topology.all_cpus();
+    let mut choice = Vec::new();
+    for (index, vm) in snapshot.vms.iter().enumerate() {
+        for vcpu in 0..vm.vcpus.len() {
+            let cpus = allowed.get(index).and_then(|sets| sets.get(vcpu)).unwrap_or(&all);
+            let cpus = if cpus.intersects(&all) { cpus } else { &all };
+            choice.push(estimator.group(cpus));
+        }
+    }
+    estimator.estimate(&choice).score()
+}
+
+/// What an estimate adds up to. Sums of thousandths times thousandths are *micro*.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Estimate {
+    /// Demand of all vCPUs, milli.
+    pub(crate) demand: u64,
+    /// Demand times the share of memory on the node it runs on, micro.
+    local: u64,
+    /// Demand times remoteness, micro; remoteness is 1000 when all memory is at distance 20.
+    remote: u64,
+    /// Competing modules, micro.
+    pub(crate) sharing: u64,
+    /// Demand beyond what its CPU has, milli.
+    waiting: u64,
+    /// Demand per CPU of each node, milli.
+    nodes: Vec<u64>,
+}
+
+impl Estimate {
+    /// CPU time lost, in thousandths of a CPU.
+    pub(crate) fn lost(&self) -> u64 {
+        let remote = self.remote / 1000 * REMOTE.0 / 1000;
+        remote + self.sharing / 1000 * SHARED.0 / 1000 + self.waiting
+    }
+
+    /// The score, out of these sums.
+    fn score(&self) -> Score {
+        let of_demand = |part: u64| (part * 1000).checked_div(self.demand).unwrap_or(0).min(1000);
+        let sum: u64 = self.nodes.iter().sum();
+        let highest = self.nodes.iter().copied().max().unwrap_or(0);
+        let even = (sum * 1000).checked_div(highest * self.nodes.len() as u64);
+        Score {
+            locality: Milli(self.local.checked_div(self.demand).unwrap_or(1000)),
+            core_sharing: Milli(self.sharing / 1000),
+            balance: Milli(1000 - of_demand(self.waiting)),
+            evenness: Milli(even.unwrap_or(1000)),
+            combined: Milli(1000 - of_demand(self.lost())),
+        }
+    }
+}
+
+/// One vCPU with demand.
+struct Load {
+    /// Position among all vCPUs of the snapshot.
+    slot: usize,
+    vm: usize,
+    demand: u64,
+}
+
+/// A set of CPUs that vCPUs may be given, as ranges of positions by core.
+struct Group {
+    /// Positions of CPUs in the topology, by core.
+    cpus: Vec<usize>,
+    /// The core, and where its CPUs are in `cpus`.
+    cores: Vec<(usize, std::ops::Range<usize>)>,
+}
+
+/// A snapshot prepared for many estimates: each is O(v log c) for v vCPUs and c cores.
+pub(crate) struct Estimator<'a> {
+    topology: &'a Topology,
+    /// By position of the CPU in the topology: its node's position.
+    node_of: Vec<usize>,
+    /// vCPUs with demand, the largest first, then by position.
+    loads: Vec<Load>,
+    /// Load per CPU of everything that is not a placeable vCPU, milli.
+    base: u64,
+    /// `[vm * nodes + node]`: the share of its memory there, and its [remoteness](remoteness).
+    memory: Vec<(u64, u64)>,
+    groups: Vec<Group>,
+    known: BTreeMap<CpuSet, usize>,
+}
+
+impl<'a> Estimator<'a> {
+    pub(crate) fn new(snapshot: &'a Snapshot) -> Self {
+        let topology = snapshot.topology.as_ref();
+        let position = |id: NodeId| topology.nodes().partition_point(|node| node.id < id);
+        let node_of = topology.cpus().iter().map(|cpu| position(cpu.node)).collect();
+        let mut loads = Vec::new();
+        let mut slot = 0;
+        for (vm, one) in snapshot.vms.iter().enumerate() {
+            for vcpu in &one.vcpus {
+                let demand = vcpu.demand(snapshot.window).0;
+                if demand > 0 {
+                    loads.push(Load { slot, vm, demand });
+                }
+                slot += 1;
+            }
+        }
+        loads.sort_by_key(|load| (Reverse(load.demand), load.slot));
+        let cpus = topology.cpus().len() as u64;
+        let base = (snapshot.other_busy.milli_of(snapshot.window).0 / cpus.max(1)).min(1000);
+        let memory = snapshot.vms.iter().flat_map(|vm| remoteness(topology, vm)).collect();
+        let (groups, known) = (Vec::new(), BTreeMap::new());
+        Self { topology, node_of, loads, base, memory, groups, known }
+    }
+
+    /// The number that stands for this set of CPUs, which has an online one, in
+    /// [`estimate`](Self::estimate).
+    pub(crate) fn group(&mut self, cpus: &CpuSet) -> usize {
+        if let Some(group) = self.known.get(cpus) {
+            return *group;
+        }
+        let all = self.topology.cpus();
+        let mut found: Vec<(usize, usize)> = cpus
+            .iter()
+            .filter_map(|id| all.binary_search_by_key(&id, |cpu| cpu.id).ok())
+            .map(|position| (all[position].core.0 as usize, position))
+            .collect();
+        found.sort_unstable();
+        let mut group = Group { cpus: Vec::with_capacity(found.len()), cores: Vec::new() };
+        for part in found.chunk_by(|a, b| a.0 == b.0) {
+            let start = group.cpus.len();
+            group.cpus.extend(part.iter().map(|(_, position)| *position));
+            group.cores.push((part[0].0, start..group.cpus.len()));
+        }
+        self.groups.push(group);
+        self.known.insert(cpus.clone(), self.groups.len() - 1);
+        self.groups.len() - 1
+    }
+
+    /// Remoteness of a VM's memory from a node, both by position; see [`remoteness`].
+    pub(crate) fn remote(&self, vm: usize, node: usize) -> u64 {
+        self.memory[vm * self.topology.nodes().len() + node].1
+    }
+
+    /// Where the kernel would run everything when vCPU number k may use the CPUs of group
+    /// `choice[k]`, and what that adds up to.
+    pub(crate) fn estimate(&self, choice: &[usize]) -> Estimate {
+        let mut members: Vec<Vec<&Load>> = vec![Vec::new(); self.groups.len()];
+        for load in &self.loads {
+            members[choice[load.slot]].push(load);
+        }
+        let mut order: Vec<usize> = (0..members.len()).collect();
+        order.retain(|group| !members[*group].is_empty());
+        order.sort_by(|a, b| {
+            let (a, b) = (&self.groups[*a], &self.groups[*b]);
+            a.cpus.len().cmp(&b.cpus.len()).then_with(|| a.cpus.cmp(&b.cpus))
+        });
+        let mut state = State::new(self);
+        for group in order {
+            state.fill(&self.groups[group], &members[group]);
+        }
+        state.sum_up()
+    }
+}
+
+/// For every node by position: the share of the VM's memory on it, and its remoteness from it:
+/// share of memory times (distance - 10) / 10, summed over nodes. Both in thousandths; without
+/// known memory everything is local.
+fn remoteness(topology: &Topology, vm: &Vm) -> Vec<(u64, u64)> {
+    let nodes = topology.nodes();
+    let bytes: Vec<u128> = nodes.iter().map(|node| u128::from(vm.memory_on(node.id).0)).collect();
+    let total: u128 = bytes.iter().sum();
+    if total == 0 {
+        return vec![(1000, 0); nodes.len()];
+    }
+    let shares: Vec<u64> = bytes.iter().map(|part| (part * 1000 / total) as u64).collect();
+    nodes
+        .iter()
+        .zip(&shares)
+        .map(|(node, local)| {
+            let hops = node.distances.iter().map(|d| u64::from(d.saturating_sub(10).min(245)));
+            (*local, shares.iter().zip(hops).map(|(share, hops)| share * hops / 10).sum())
+        })
+        .collect()
+}
+
+/// Loads while an estimate is under way.
+struct State<'a> {
+    of: &'a Estimator<'a>,
+    /// Demand on each CPU by position, milli, `base` included.
+    cpus: Vec<u64>,
+    /// The same on each core, times 840 / threads: comparable between cores of 1 to 8 threads.
+    cores: Vec<u64>,
+    /// 840 / threads of each core.
+    scale: Vec<u64>,
+    estimate: Estimate,
+}
+
+impl<'a> State<'a> {
+    fn new(of: &'a Estimator<'a>) -> Self {
+        let scale: Vec<u64> =
+            of.topology.cores().iter().map(|core| 840 / core.len().max(1) as u64).collect();
+        let cores = vec![0; scale.len()];
+        let cpus = vec![of.base; of.topology.cpus().len()];
+        Self { of, cpus, cores, scale, estimate: Estimate::default() }
+    }
+
+    fn fill(&mut self, group: &Group, members: &[&Load]) {
+        let key = |state: &Self, index: usize| {
+            let (core, cpus) = &group.cores[index];
+            let least = group.cpus[cpus.clone()].iter().map(|cpu| state.cpus[*cpu]).min();
+            Reverse((state.cores[*core], least.unwrap_or(0), index))
+        };
+        let mut heap: BinaryHeap<_> =
+            (0..group.cores.len()).map(|index| key(self, index)).collect();
+        for load in members {
+            let Some(mut top) = heap.peek_mut() else { return };
+            let index = top.0.2;
+            let (core, cpus) = &group.cores[index];
+            let cpus = &group.cpus[cpus.clone()];
+            let Some(cpu) = cpus.iter().copied().min_by_key(|cpu| (self.cpus[*cpu], *cpu)) else {
+                continue;
+            };
+            self.cpus[cpu] += load.demand;
+            self.cores[*core] += load.demand * self.scale[*core];
+            *top = key(self, index);
+            let nodes = self.of.topology.nodes().len();
+            let (local, remote) = self.of.memory[load.vm * nodes + self.of.node_of[cpu]];
+            self.estimate.demand += load.demand;
+            self.estimate.local += load.demand * local;
+            self.estimate.remote += load.demand * remote;
+        }
+    }
+
+    fn sum_up(mut self) -> Estimate {
+        let mut nodes = vec![(0, 0); self.of.topology.nodes().len()];
+        let mut used: Vec<(u64, u64)> = vec![(0, 0); self.cores.len()];
+        for (position, cpu) in self.of.topology.cpus().iter().enumerate() {
+            let load = self.cpus[position];
+            self.estimate.waiting += load.saturating_sub(1000);
+            let node = &mut nodes[self.of.node_of[position]];
+            *node = (node.0 + load, node.1 + 1);
+            // Sum and sum of squares: twice the sum over pairs is sum^2 - sum of squares.
+            let core = &mut used[cpu.core.0 as usize];
+            let busy = load.min(1000);
+            *core = (core.0 + busy, core.1 + busy * busy);
+        }
+        self.estimate.sharing = used.iter().map(|(sum, squares)| (sum * sum - squares) / 2).sum();
+        self.estimate.nodes =
+            nodes.iter().filter_map(|(load, cpus)| u64::checked_div(*load, *cpus)).collect();
+        self.estimate
+    }
+}

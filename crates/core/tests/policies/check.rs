@@ -1,0 +1,130 @@
+//! Checkers of what every policy promises. Each takes the policy as a function, so that a broken
+//! one can prove the checker.
+
+use crate::made::Random;
+use instep_core::decision::{Action, Decision};
+use instep_core::idset::CpuSet;
+use instep_core::policy::{PolicyName, Settings};
+use instep_core::snapshot::Snapshot;
+
+/// A policy as the checkers see it.
+pub(crate) type Policy<'a> = &'a dyn Fn(&Snapshot) -> Decision;
+
+/// The settings of a policy, all else at its default.
+pub(crate) fn settings(policy: PolicyName) -> Settings {
+    Settings { policy, ..Settings::default() }
+}
+
+/// The snapshot after the actions took effect on affinities and the homes were noted, as the
+/// agent does.
+pub(crate) fn apply(snapshot: &Snapshot, decision: &Decision) -> Snapshot {
+    let mut after = snapshot.clone();
+    for (vm, verdict) in after.vms.iter_mut().zip(&decision.vms) {
+        vm.placed = verdict.home.clone();
+    }
+    for action in &decision.actions {
+        for vm in after.vms.iter_mut().filter(|vm| vm.id == action.vm()) {
+            match action {
+                Action::SetVcpuAffinity { vcpu, cpus, .. } => {
+                    let threads = vm.vcpus.iter_mut().filter(|other| other.index == *vcpu);
+                    threads.for_each(|thread| thread.allowed = cpus.clone());
+                }
+                Action::SetEmulatorAffinity { tid, cpus, .. } => {
+                    let threads = vm.emulators.iter_mut().filter(|other| other.tid == *tid);
+                    threads.for_each(|thread| thread.allowed = cpus.clone());
+                }
+                Action::MoveMemory { .. } => {}
+            }
+        }
+    }
+    after
+}
+
+/// One verdict per VM, in order; no action without effect; never an empty set of CPUs.
+pub(crate) fn sound(policy: Policy, snapshot: &Snapshot) -> Result<(), String> {
+    let decision = policy(snapshot);
+    let named: Vec<_> = decision.vms.iter().map(|verdict| verdict.vm).collect();
+    let expected: Vec<_> = snapshot.vms.iter().map(|vm| vm.id).collect();
+    if named != expected {
+        return Err(format!("verdicts for {named:?}, VMs are {expected:?}"));
+    }
+    for action in &decision.actions {
+        let vm = snapshot.vm(action.vm()).ok_or("an action for no VM")?;
+        let (now, then) = match action {
+            Action::SetVcpuAffinity { vcpu, tid, cpus, .. } => {
+                let thread = vm.vcpus.iter().find(|other| other.index == *vcpu);
+                let thread = thread.filter(|thread| thread.tid == *tid).ok_or("no such vCPU")?;
+                (&thread.allowed, cpus)
+            }
+            Action::SetEmulatorAffinity { tid, cpus, .. } => {
+                let thread = vm.emulators.iter().find(|other| other.tid == *tid);
+                (&thread.ok_or("no such emulator")?.allowed, cpus)
+            }
+            Action::MoveMemory { .. } => continue,
+        };
+        if then.is_empty() {
+            return Err(format!("{action:?} leaves no CPU"));
+        }
+        if now == then {
+            return Err(format!("{action:?} changes nothing"));
+        }
+    }
+    Ok(())
+}
+
+/// Whatever is set lies inside cpuset, online CPUs and, unless mending, the initial affinity.
+pub(crate) fn inside(policy: Policy, snapshot: &Snapshot, mend: bool) -> Result<(), String> {
+    let online = snapshot.topology.all_cpus();
+    let within = |cpus: &CpuSet, cpuset: &CpuSet, initial: &CpuSet| {
+        cpus.is_subset(&cpuset.and(&online)) && (mend || cpus.is_subset(initial))
+    };
+    for action in &policy(snapshot).actions {
+        let vm = snapshot.vm(action.vm()).ok_or("an action for no VM")?;
+        let fine = match action {
+            Action::SetVcpuAffinity { tid, cpus, .. } => {
+                let mut threads = vm.vcpus.iter().filter(|thread| thread.tid == *tid);
+                threads.all(|thread| within(cpus, &vm.cpuset, &thread.initial))
+            }
+            Action::SetEmulatorAffinity { tid, cpus, .. } => {
+                let mut threads = vm.emulators.iter().filter(|thread| thread.tid == *tid);
+                threads.all(|thread| within(cpus, &vm.cpuset, &thread.initial))
+            }
+            Action::MoveMemory { to, .. } => {
+                vm.memory_bound.as_ref().is_none_or(|bound| to.is_subset(bound))
+            }
+        };
+        if !fine {
+            return Err(format!("{action:?} leaves what is allowed"));
+        }
+    }
+    Ok(())
+}
+
+/// The same decision for the same VMs in any order.
+pub(crate) fn order_does_not_matter(policy: Policy, snapshot: &Snapshot) -> Result<(), String> {
+    let expected = policy(snapshot);
+    let mut shuffled = snapshot.clone();
+    let mut random = Random(17);
+    for last in (1..shuffled.vms.len()).rev() {
+        shuffled.vms.swap(last, random.within(0, last as u64) as usize);
+    }
+    for vm in &mut shuffled.vms {
+        vm.vcpus.reverse();
+        vm.emulators.reverse();
+    }
+    let mut found = policy(&shuffled);
+    found.vms.sort_by_key(|verdict| verdict.vm);
+    if found == expected {
+        return Ok(());
+    }
+    let differ = found.vms.iter().zip(&expected.vms).find(|(a, b)| a != b);
+    Err(format!("the order of VMs mattered: {differ:?}"))
+}
+
+/// Decided, applied and decided again for the same loads, no affinity changes.
+pub(crate) fn does_not_flap(policy: Policy, snapshot: &Snapshot) -> Result<(), String> {
+    let first = policy(snapshot);
+    let again = policy(&apply(snapshot, &first));
+    let flap = again.actions.iter().find(|action| !matches!(action, Action::MoveMemory { .. }));
+    flap.map_or(Ok(()), |action| Err(format!("changed again: {action:?}")))
+}

@@ -1,0 +1,251 @@
+//! `instep` by example.
+
+use crate::check::{apply, settings};
+use crate::made::{self, GIB, cpus, vm};
+use instep_core::decision::{Action, Decision};
+use instep_core::idset::{CpuSet, NodeSet};
+use instep_core::policy::{PolicyName, Settings, decide};
+use instep_core::snapshot::{GuestNode, OpaqueVm, Snapshot};
+use instep_core::units::{Bytes, CpuId, Nanos, NodeId, VmId};
+
+fn instep(host: &Snapshot) -> Decision {
+    decide(host, &settings(PolicyName::Instep))
+}
+
+fn sets(decision: &Decision, id: u32) -> Vec<String> {
+    let of = |action: &Action| match action {
+        Action::SetVcpuAffinity { vm, cpus, .. } if vm.0 == id => Some(cpus.to_string()),
+        _ => None,
+    };
+    decision.actions.iter().filter_map(of).collect()
+}
+
+fn emulators(decision: &Decision, id: u32) -> Vec<String> {
+    let of = |action: &Action| match action {
+        Action::SetEmulatorAffinity { vm, cpus, .. } if vm.0 == id => Some(cpus.to_string()),
+        _ => None,
+    };
+    decision.actions.iter().filter_map(of).collect()
+}
+
+fn why(decision: &Decision, index: usize) -> String {
+    decision.vms[index].why.to_string()
+}
+
+fn home(decision: &Decision, index: usize) -> String {
+    decision.vms[index].home.to_string()
+}
+
+fn nodes(list: &[u32]) -> NodeSet {
+    list.iter().map(|id| NodeId(*id)).collect()
+}
+
+#[test]
+fn siblings_go_apart_on_a_machine_of_two_cpus() {
+    let mut host = made::host(made::topology(1, 2, 1, 4 * GIB));
+    host.vms = vec![vm(&host, 1, 2, 900, &[512])];
+    // Where they last ran does not matter.
+    host.vms[0].vcpus[0].cpu = Some(CpuId(1));
+    let decision = instep(&host);
+    assert_eq!(sets(&decision, 1), ["0", "1"]);
+    assert!(emulators(&decision, 1).is_empty(), "no room for them elsewhere");
+    assert!(decision.vms[0].selected);
+}
+
+#[test]
+fn nothing_is_bound_one_to_one_under_overcommit_and_it_says_why() {
+    let mut host = made::host(made::topology(1, 2, 1, 4 * GIB));
+    host.vms = (1..=3).map(|id| vm(&host, id, 2, 900, &[512])).collect();
+    let decision = instep(&host);
+    assert!(decision.actions.is_empty());
+    for index in 0..3 {
+        assert_eq!(
+            why(&decision, index),
+            "6 vCPUs share 2 cores: binding one to one would hurt under overcommit"
+        );
+    }
+}
+
+#[test]
+fn binding_ends_when_more_vms_come() {
+    let mut host = made::host(made::topology(1, 2, 1, 4 * GIB));
+    host.vms = vec![vm(&host, 1, 2, 900, &[512])];
+    let mut after = apply(&host, &instep(&host));
+    assert_eq!(after.vms[0].vcpus[1].allowed, cpus("1"));
+    after.vms.push(vm(&after, 2, 2, 900, &[512]));
+    assert_eq!(sets(&instep(&after), 1), ["0-1", "0-1"]);
+}
+
+#[test]
+fn opaque_vms_and_other_load_count_as_overcommit() {
+    let mut host = made::host(made::topology(1, 4, 1, 4 * GIB));
+    host.vms = vec![vm(&host, 1, 2, 900, &[512])];
+    assert_eq!(sets(&instep(&host), 1), ["0", "1"]);
+    host.other_busy = Nanos(made::WINDOW.0 * 3);
+    assert!(instep(&host).actions.is_empty());
+    host.other_busy = Nanos(0);
+    let why = String::from("no thread names");
+    host.opaque.push(OpaqueVm { id: VmId(9), name: "x".into(), vcpus: 3, why });
+    assert!(instep(&host).actions.is_empty());
+}
+
+/// Node 0 is CPUs 0-3 and 8-11, node 1 the others; core k is CPUs k and k + 8.
+#[test]
+fn vm_goes_to_its_memory_and_each_vcpu_gets_a_core() {
+    let mut host = made::host(made::topology(2, 4, 2, 64 * GIB));
+    host.vms = vec![vm(&host, 1, 2, 900, &[100, 1948])];
+    let decision = instep(&host);
+    assert_eq!(home(&decision, 0), "1");
+    assert_eq!(sets(&decision, 1), ["4,12", "5,13"]);
+    assert_eq!(emulators(&decision, 1), ["6-7,14-15"]);
+    assert_eq!(
+        why(&decision, 0),
+        "best node 1: 1.9GiB of its 2GiB lie there; a core for each vCPU, the host's 8 suffice"
+    );
+    let moves: Vec<String> = decision
+        .actions
+        .iter()
+        .filter_map(|action| match action {
+            Action::MoveMemory { to, remote, why, .. } => Some(format!("{to} {remote}: {why}")),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(moves, [] as [String; 0], "less than a twentieth is elsewhere");
+}
+
+#[test]
+fn memory_comes_home_when_enough_is_elsewhere_and_may_move() {
+    let moves = |host: &Snapshot| {
+        let is_move = |action: &&Action| matches!(action, Action::MoveMemory { .. });
+        instep(host).actions.iter().filter(is_move).count()
+    };
+    let mut host = made::host(made::topology(2, 4, 2, 64 * GIB));
+    host.vms = vec![vm(&host, 1, 2, 900, &[500, 1548])];
+    assert_eq!(moves(&host), 1);
+    host.vms[0].memory_bound = Some(nodes(&[0]));
+    assert_eq!(moves(&host), 0, "bound elsewhere");
+    host.vms[0].memory_bound = None;
+    host.topology = made::topology(2, 4, 2, GIB);
+    assert_eq!(moves(&host), 0, "no room on the node");
+}
+
+/// Two busy 4-vCPU VMs with all memory on node 0 of four cores: one has to go.
+#[test]
+fn crowding_of_whole_cores_outweighs_remote_memory() {
+    let mut host = made::host(made::topology(2, 4, 2, 64 * GIB));
+    host.vms = vec![vm(&host, 1, 4, 1000, &[2000, 0]), vm(&host, 2, 4, 1000, &[2000, 0])];
+    let decision = instep(&host);
+    assert_eq!((home(&decision, 0), home(&decision, 1)), ("0".into(), "1".into()));
+    assert_eq!(
+        why(&decision, 1),
+        "node 1: node 0 has 1.9GiB of its 1.9GiB but is too crowded to pay; a core for each \
+         vCPU, the host's 8 suffice"
+    );
+}
+
+#[test]
+fn idle_vms_stay_with_their_memory_however_many() {
+    let mut host = made::host(made::topology(2, 4, 2, 64 * GIB));
+    host.vms = (1..=6).map(|id| vm(&host, id, 4, 5, &[2000, 0])).collect();
+    host.vms.push(vm(&host, 7, 4, 900, &[0, 2000]));
+    let decision = instep(&host);
+    let on_0 = (0..6).filter(|index| home(&decision, *index) == "0").count();
+    assert!(on_0 >= 5, "{:?}", decision.vms);
+    assert_eq!(home(&decision, 6), "1");
+}
+
+#[test]
+fn vm_larger_than_a_node_takes_the_nearest_nodes_that_fit() {
+    let mut host = made::host(made::topology(4, 4, 1, 64 * GIB));
+    host.vms = vec![vm(&host, 1, 7, 900, &[0, 0, 0, 4000])];
+    let decision = instep(&host);
+    assert_eq!(home(&decision, 0), "2-3");
+    assert_eq!(why(&decision, 0), "its 7 vCPUs take nodes 2-3: 3.9GiB of its 3.9GiB lie there");
+}
+
+#[test]
+fn vm_larger_than_a_node_is_split_along_its_guest_nodes() {
+    let mut host = made::host(made::topology(4, 4, 1, 64 * GIB));
+    let mut large = vm(&host, 1, 8, 900, &[0, 2000, 2000, 0]);
+    let guest_node =
+        |vcpus: std::ops::Range<u32>| GuestNode { vcpus: vcpus.collect(), memory: Bytes(2 * GIB) };
+    large.guest_nodes = vec![guest_node(0..4), guest_node(4..8)];
+    host.vms = vec![large];
+    let decision = instep(&host);
+    assert_eq!(home(&decision, 0), "1-2");
+    let sets = sets(&decision, 1);
+    let on = |list: &str, part: &[String]| part.iter().all(|set| cpus(set).is_subset(&cpus(list)));
+    let (low, high) = sets.split_at(4);
+    assert!(
+        (on("4-7", low) && on("8-11", high)) || (on("8-11", low) && on("4-7", high)),
+        "{sets:?}"
+    );
+}
+
+#[test]
+fn hand_pinned_vms_are_left_alone_unless_told_otherwise() {
+    let fresh = || {
+        let mut host = made::host(made::topology(2, 4, 1, 64 * GIB));
+        host.vms = vec![vm(&host, 1, 2, 900, &[0, 2000])];
+        host
+    };
+    let mut apart = fresh();
+    for (vcpu, list) in apart.vms[0].vcpus.iter_mut().zip(["2,6", "3,7"]) {
+        (vcpu.allowed, vcpu.initial) = (cpus(list), cpus(list));
+    }
+    let mut emulators = fresh();
+    emulators.vms[0].emulators[0].initial = cpus("7");
+    emulators.vms[0].emulators[0].allowed = cpus("7");
+    let mut together = fresh();
+    made::confine(&mut together.vms[0], &cpus("3"));
+    let reasons = [
+        "pinned by hand: vCPU 1 may use CPUs 3,7, others 2,6",
+        "pinned by hand: its vCPUs may use CPUs 0-7, its emulator threads 7",
+        "pinned by hand: its 2 vCPUs may use only CPUs 3",
+    ];
+    for (host, reason) in [&apart, &emulators, &together].into_iter().zip(reasons) {
+        let decision = instep(host);
+        assert!(decision.actions.is_empty() && !decision.vms[0].selected);
+        assert_eq!(why(&decision, 0), reason);
+    }
+    let told = Settings { include_pinned: true, ..settings(PolicyName::Instep) };
+    assert_eq!(sets(&decide(&apart, &told), 1), ["6", "7"]);
+}
+
+#[test]
+fn equal_narrow_affinity_is_narrowed_inside() {
+    let mut host = made::host(made::topology(2, 4, 1, 64 * GIB));
+    host.vms = vec![vm(&host, 1, 2, 900, &[0, 2000])];
+    made::confine(&mut host.vms[0], &cpus("2-5"));
+    assert_eq!(sets(&instep(&host), 1), ["4", "5"]);
+}
+
+#[test]
+fn vcpus_keep_their_cores_when_a_neighbour_leaves() {
+    let mut host = made::host(made::topology(2, 4, 1, 64 * GIB));
+    host.vms = vec![vm(&host, 1, 2, 900, &[2000, 0]), vm(&host, 2, 2, 900, &[2000, 0])];
+    let mut after = apply(&host, &instep(&host));
+    assert_eq!(after.vms[1].vcpus[0].allowed, cpus("2"));
+    after.vms.remove(0);
+    assert!(sets(&instep(&after), 2).is_empty());
+}
+
+#[test]
+fn clear_gain_moves_a_placed_vm_and_a_small_one_does_not() {
+    let mut host = made::host(made::topology(2, 4, 2, 64 * GIB));
+    host.vms = vec![vm(&host, 1, 2, 900, &[900, 1100])];
+    host.vms[0].placed = nodes(&[0]);
+    assert_eq!(home(&instep(&host), 0), "0");
+    host.vms[0].memory = vm(&host, 1, 2, 900, &[0, 2000]).memory;
+    assert_eq!(home(&instep(&host), 0), "1");
+}
+
+#[test]
+fn performance_cores_come_first() {
+    let topology = made::hybrid();
+    let mut host = made::host(topology);
+    host.vms = vec![vm(&host, 1, 3, 900, &[2000])];
+    let sets: Vec<CpuSet> = sets(&instep(&host), 1).iter().map(|set| cpus(set)).collect();
+    // Cores 0-1 are slow, 2-3 fast with two threads.
+    assert_eq!(sets, [cpus("2-3"), cpus("4-5"), cpus("0")]);
+}

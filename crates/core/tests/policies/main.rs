@@ -1,0 +1,11 @@
+//! What the placement policies promise, on made hosts: worked examples, properties, and the
+//! checkers proven by policies that break them.
+
+mod bnn;
+mod check;
+mod claims;
+mod fixed;
+mod instep;
+mod made;
+mod properties;
+mod score;

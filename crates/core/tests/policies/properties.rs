@@ -1,0 +1,35 @@
+//! Properties that every policy has on random hosts, with and without operators' limits; and the
+//! broken policies that prove the checkers.
+
+use crate::check::{self, settings};
+use crate::made;
+use instep_core::policy::{PolicyName, decide};
+use proptest::prelude::*;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn every_policy_keeps_its_promises_on_any_host(
+        seed in any::<u64>(),
+        limits in any::<bool>(),
+        mend in any::<bool>(),
+        pinned in any::<bool>(),
+    ) {
+        let mut host = made::random(seed);
+        if limits {
+            made::restrict(&mut host, seed);
+        }
+        for policy in PolicyName::ALL {
+            let mut settings = settings(policy);
+            settings.mend_conflicts = mend;
+            settings.include_pinned = pinned;
+            let policy = |host: &_| decide(host, &settings);
+            let kept = check::sound(&policy, &host)
+                .and_then(|()| check::inside(&policy, &host, mend))
+                .and_then(|()| check::order_does_not_matter(&policy, &host))
+                .and_then(|()| check::does_not_flap(&policy, &host));
+            prop_assert!(kept.is_ok(), "{} on seed {seed}: {kept:?}", settings.policy);
+        }
+    }
+}

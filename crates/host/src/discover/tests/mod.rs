@@ -1,0 +1,3 @@
+//! Tests of whole scans.
+
+mod live;
