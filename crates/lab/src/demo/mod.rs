@@ -20,7 +20,7 @@ use crate::probe::{self, Kvm};
 use crate::spec::{Accel, GuestSpec, Load};
 use crate::stop::Stop;
 use crate::{Assets, guest, image, kernel};
-use proof::{Proof, vcpus};
+use proof::{Proof, apart, vcpus};
 use stage::Stage;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -78,12 +78,12 @@ fn story(
     ))?;
     let (assets, accel) = prepare(&stage, options)?;
     let mut proof = Proof::default();
-    mend_one(&mut stage, &assets, accel, &mut proof)?;
+    let mended = mend_one(&mut stage, &assets, accel, &mut proof)?;
     overcommit(&mut stage, &assets, accel, &mut proof)?;
-    let verdict = give_back(&stage, &proof)?;
+    let restored = give_back(&stage, &proof)?;
     drop(stage);
     eprintln!("The guests and all temporary files are gone; {}s.", started.elapsed().as_secs());
-    Ok(verdict)
+    Ok(if mended && restored { Verdict::Shown } else { Verdict::Failed })
 }
 
 /// Kernel, image and accelerator.
@@ -93,9 +93,9 @@ fn prepare(stage: &Stage, options: &DemoOptions) -> anyhow::Result<(Assets, Acce
     let mut say = |text: &str| stage.note(text);
     let kernel = match &options.kernel {
         Some(path) => path.canonicalize().map_err(|error| Error::io("read", path, error))?,
-        None => kernel::obtain(&cache, &mut say)?,
+        None => kernel::obtain(&cache, stage.stop(), &mut say)?,
     };
-    let assets = Assets { kernel, initrd: image::obtain(&cache, &mut say)? };
+    let assets = Assets { kernel, initrd: image::obtain(&cache, stage.stop(), &mut say)? };
     let busy = stage.progress("trying whether KVM boots a guest here");
     let found = probe::kvm(&assets, &cache, stage.stop())?;
     drop(busy);
@@ -113,13 +113,13 @@ fn prepare(stage: &Stage, options: &DemoOptions) -> anyhow::Result<(Assets, Acce
     Ok((assets, accel))
 }
 
-/// Act 1: one guest, stacked on one CPU by hand, and set right.
+/// Act 1: one guest, stacked on one CPU by hand, and set right; whether it was.
 fn mend_one(
     stage: &mut Stage,
     assets: &Assets,
     accel: Accel,
     proof: &mut Proof,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<bool> {
     stage.title("1. A VM that somebody bound badly")?;
     let name = stage.name('a');
     let spec = GuestSpec { accel, load: Load::Spin(2), ..GuestSpec::new(&name, assets) };
@@ -145,12 +145,17 @@ fn mend_one(
     let after = rate(stage, "counting the work it does now")?;
     let ratio = if before > 0.0 { after / before } else { 0.0 };
     stage.say(&format!(
-        "Now it does {after:.0} units of work a second, {ratio:.1} times as many as before."
+        "\nNow it does {after:.0} units of work a second, {ratio:.1} times as many as before."
     ))?;
     if stage.cpus().len() < 2 {
         stage.say("This machine gives the demo one CPU only: there was nothing to win.")?;
+        return Ok(true);
     }
-    Ok(())
+    let mended = apart(&affinity::of_process(stage.guest(0).pid())?);
+    if !mended {
+        stage.say("/proc still shows both vCPUs on one CPU: they were NOT put apart.")?;
+    }
+    Ok(mended)
 }
 
 /// Act 2: two more guests.
@@ -190,22 +195,18 @@ fn overcommit(
 }
 
 /// Act 3: everything as it was found, proven from /proc.
-fn give_back(stage: &Stage, proof: &Proof) -> anyhow::Result<Verdict> {
+fn give_back(stage: &Stage, proof: &Proof) -> anyhow::Result<bool> {
     stage.title("3. Everything back")?;
     stage.instep(&[&["restore"], &[][..]], &[0])?;
     let (report, proven) = proof.check(stage.guests())?;
     stage.say(&report)?;
-    if proven {
-        stage.say(
-            "Every affinity is as it was found, the bad one included: what an operator set by hand\n\
-             is the operator's. This was read from /proc by the demo, not told by Instep.",
-        )?;
-        return Ok(Verdict::Shown);
-    }
-    stage.say(
-        "Some affinity is NOT as it was found: this is a fault of Instep; please report it.",
-    )?;
-    Ok(Verdict::Failed)
+    stage.say(if proven {
+        "Every affinity is as it was found, the bad one included: what an operator set by hand\n\
+         is the operator's. This was read from /proc by the demo, not told by Instep."
+    } else {
+        "Some affinity is NOT as it was found: this is a fault of Instep; please report it."
+    })?;
+    Ok(proven)
 }
 
 /// Units of work per second of the first guest, by this machine's clock.

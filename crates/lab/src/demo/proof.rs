@@ -46,6 +46,20 @@ pub(super) fn vcpus(threads: &Affinities) -> Vec<(u32, u32)> {
     all
 }
 
+/// Whether no CPU is the only one that two vCPUs may use.
+pub(super) fn apart(threads: &Affinities) -> bool {
+    let single = |cpus: &&str| cpus.chars().all(|c| c.is_ascii_digit());
+    let mut taken: Vec<&str> = vcpus(threads)
+        .iter()
+        .filter_map(|(_, tid)| threads.get(tid).map(|(_, cpus)| cpus.as_str()))
+        .filter(single)
+        .collect();
+    let bound = taken.len();
+    taken.sort_unstable();
+    taken.dedup();
+    taken.len() == bound
+}
+
 /// One line for each vCPU, one for the other threads.
 fn compare(guest: &str, found: &Affinities, now: &Affinities) -> (String, bool) {
     let mut lines = String::new();
@@ -87,6 +101,13 @@ mod tests {
     fn vcpus_are_told_by_name_in_order_of_index() {
         let all = threads(&[(7, "CPU 1/TCG", "0"), (8, "CPU 0/KVM", "0"), (6, "qemu", "0-1")]);
         assert_eq!(vcpus(&all), [(0, 8), (1, 7)]);
+    }
+
+    #[test]
+    fn vcpus_are_apart_unless_two_have_the_same_single_cpu() {
+        let with = |a: &str, b: &str| threads(&[(7, "CPU 0/TCG", a), (8, "CPU 1/TCG", b)]);
+        assert!(apart(&with("0", "1")) && apart(&with("0-1", "0-1")) && apart(&with("0", "0-1")));
+        assert!(!apart(&with("0", "0")));
     }
 
     #[test]
