@@ -10,7 +10,7 @@ use super::facts::{Scan, VcpuFacts, VmFacts, Vmm};
 use super::files::{Reader, numbered};
 use super::memory::{MemoryOptions, Source};
 use super::proc_text::{self, Stat};
-use super::process::{self, MAX_SHORT};
+use super::process;
 use super::vmm;
 use crate::error::Error;
 use crate::root::Root;
@@ -18,7 +18,7 @@ use instep_core::snapshot::OpaqueVm;
 use instep_core::units::{Nanos, VmId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long after its start a process is looked into in every scan.
@@ -149,7 +149,7 @@ impl Scanner {
             (scan.at, scan.boot) = (monotonic, Some(boot));
         } else {
             let path = self.root.join("proc/uptime");
-            scan.boot = self.reader.read(&path, MAX_SHORT).ok().and_then(proc_text::uptime);
+            scan.boot = self.reader.read_short(&path).ok().and_then(proc_text::uptime);
             scan.at = scan.boot.unwrap_or_default();
             if scan.boot.is_none() {
                 scan.warnings.push(format!(
@@ -232,14 +232,14 @@ impl Scanner {
     /// `stat` of a process; in a copy that of its main thread, or an empty one where only the
     /// command line was copied.
     fn process_stat(&mut self, dir: &Path, pid: u32) -> Option<Stat> {
-        if let Ok(bytes) = self.reader.read(&dir.join("stat"), MAX_SHORT) {
+        if let Ok(bytes) = self.reader.read_short(&dir.join("stat")) {
             return proc_text::stat(bytes);
         }
         if self.root.is_live() {
             return None;
         }
         let main = dir.join("task").join(pid.to_string()).join("stat");
-        let stat = self.reader.read(&main, MAX_SHORT).ok().and_then(proc_text::stat);
+        let stat = self.reader.read_short(&main).ok().and_then(proc_text::stat);
         stat.or_else(|| dir.join("cmdline").exists().then(Stat::default))
     }
 
@@ -344,12 +344,13 @@ impl Scanner {
         }
         let live = self.root.is_live();
         let mut queue = Vec::new();
+        let shared = self.shared_cgroups(found);
         for (index, vm) in found.iter().enumerate() {
             let Some(Process { monitor: Some(monitor), .. }) = self.known.get_mut(&vm.pid) else {
                 continue;
             };
             let mut state = std::mem::take(&mut monitor.memory);
-            let source = source(vm, &monitor.dir, &self.hierarchies, scan.at, self.page);
+            let source = source(vm, &shared, &monitor.dir, &self.hierarchies, scan.at, self.page);
             state.read_cgroup(&source, &mut self.reader, self.scans);
             if !live || state.due(scan.at, &options) {
                 // Those without any figures first, then the oldest.
@@ -370,7 +371,7 @@ impl Scanner {
                 continue;
             }
             let mut state = std::mem::take(&mut monitor.memory);
-            let source = source(vm, &monitor.dir, &self.hierarchies, scan.at, self.page);
+            let source = source(vm, &shared, &monitor.dir, &self.hierarchies, scan.at, self.page);
             match state.read_maps(&source, &self.root, &options) {
                 Ok(warnings) => scan.warnings.extend(warnings),
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => denied += 1,
@@ -393,6 +394,13 @@ impl Scanner {
         }
     }
 
+    /// The directories of the memory controller that more than one VM is in.
+    fn shared_cgroups(&self, found: &[Found]) -> BTreeSet<PathBuf> {
+        let mut seen = BTreeSet::new();
+        let dirs = found.iter().filter_map(|vm| self.hierarchies.memory_dir(&vm.membership));
+        dirs.filter_map(|(dir, _)| (!seen.insert(dir.clone())).then_some(dir)).collect()
+    }
+
     /// Leaves out a child that a monitor forked and that still holds its descriptors and command
     /// line: between fork and exec of a helper it looks like a VM without vCPUs.
     fn drop_forks(&self, scan: &mut Scan) {
@@ -413,6 +421,7 @@ impl Scanner {
 
 fn source<'a>(
     vm: &'a Found,
+    shared: &BTreeSet<PathBuf>,
     process: &'a Path,
     hierarchies: &'a Hierarchies,
     at: Nanos,
@@ -423,6 +432,9 @@ fn source<'a>(
         process,
         membership: &vm.membership,
         hierarchies,
+        shared: hierarchies
+            .memory_dir(&vm.membership)
+            .is_some_and(|(dir, _)| shared.contains(&dir)),
         managed: vm.membership.path().is_some_and(|p| cgroup::told_by_path(p).0.is_some()),
         at,
         page,
