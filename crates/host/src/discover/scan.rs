@@ -67,6 +67,15 @@ pub struct Scanner {
     scans: u64,
     ticks_per_second: u64,
     page: u64,
+    /// What lack of privilege hides is said once.
+    warned: Warned,
+}
+
+/// Which warnings about privilege were given.
+#[derive(Debug, Default)]
+struct Warned {
+    descriptors: bool,
+    memory: bool,
 }
 
 /// A process as remembered.
@@ -74,6 +83,8 @@ pub struct Scanner {
 struct Process {
     start_ticks: u64,
     comm: String,
+    /// Whether its descriptors could not be listed for lack of privilege.
+    denied: bool,
     monitor: Option<Box<Monitor>>,
 }
 
@@ -101,6 +112,7 @@ impl Scanner {
             known: BTreeMap::new(),
             hierarchies: Hierarchies::default(),
             scans: 0,
+            warned: Warned::default(),
         }
     }
 
@@ -128,7 +140,8 @@ impl Scanner {
         scan.vms = found.into_iter().map(|found| found.facts).collect();
         self.drop_forks(&mut scan);
         name_uniquely(&mut scan);
-        if scan.looked.unreadable_fd_dirs != 0 {
+        if scan.looked.unreadable_fd_dirs != 0 && !self.warned.descriptors {
+            self.warned.descriptors = true;
             scan.warnings.push(format!(
                 "the descriptors of {} processes cannot be listed; VMs among them are found by \
                  name only (run as root, or with CAP_SYS_PTRACE)",
@@ -195,14 +208,16 @@ impl Scanner {
             .known
             .remove(&pid)
             .filter(|process| process.start_ticks == stat.start_ticks && process.comm == stat.comm);
+        let mut denied = before.as_ref().is_some_and(|process| process.denied);
         let monitor = match before.map(|process| process.monitor) {
             Some(None) if !young && !turn => None,
             Some(Some(monitor)) if !young => Some(monitor),
             before => {
                 scan.cost.examined += 1;
-                self.classify(pid, &dir, before.flatten(), scan)
+                self.classify(pid, &dir, before.flatten(), &mut denied)
             }
         };
+        scan.looked.unreadable_fd_dirs += u32::from(denied);
         let monitor = monitor.map(|mut monitor| {
             monitor.start_ticks = stat.start_ticks;
             monitor.ppid = stat.ppid;
@@ -226,7 +241,7 @@ impl Scanner {
             monitor
         });
         let Stat { start_ticks, comm, .. } = stat;
-        self.known.insert(pid, Process { start_ticks, comm, monitor });
+        self.known.insert(pid, Process { start_ticks, comm, denied, monitor });
     }
 
     /// `stat` of a process; in a copy that of its main thread, or an empty one where only the
@@ -250,16 +265,11 @@ impl Scanner {
         pid: u32,
         dir: &Path,
         before: Option<Box<Monitor>>,
-        scan: &mut Scan,
+        denied: &mut bool,
     ) -> Option<Box<Monitor>> {
-        let fds = match process::read_fds(dir) {
-            Ok(fds) => Some(fds),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                scan.looked.unreadable_fd_dirs += 1;
-                None
-            }
-            Err(_) => None,
-        };
+        let fds = process::read_fds(dir);
+        *denied = fds.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+        let fds = fds.ok();
         let holds_vm = fds.as_ref().is_some_and(|fds| fds.vm);
         let program = process::program(dir, &mut self.reader);
         let vmm = match program.vmm {
@@ -282,6 +292,7 @@ impl Scanner {
             ticks_per_second: self.ticks_per_second,
             reader: &mut self.reader,
         };
+        let read_at = if self.root.is_live() { examine::clocks().0 } else { scan.at };
         let mut vcpus: Vec<VcpuFacts> = Vec::with_capacity(known.vcpus.len());
         let mut emulators = Vec::new();
         let indices: BTreeMap<u32, u32> =
@@ -312,6 +323,7 @@ impl Scanner {
             accel: known.accel,
             cgroup,
             identified_by: known.source,
+            read_at,
             vcpus,
             emulators,
             memory: None,
@@ -381,7 +393,8 @@ impl Scanner {
             scan.cost.numa_maps_reads += 1;
         }
         scan.cost.numa_maps = Nanos(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
-        if denied != 0 {
+        if denied != 0 && !self.warned.memory {
+            self.warned.memory = true;
             scan.warnings.push(format!(
                 "numa_maps of {denied} VMs cannot be read: where their memory lies is not known \
                  (run as root, or with CAP_SYS_PTRACE)"

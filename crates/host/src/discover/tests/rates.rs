@@ -42,6 +42,7 @@ fn scan(at: u64, host_busy: u64, vcpus: Vec<VcpuFacts>) -> Scan {
         accel: Accel::Kvm,
         cgroup: None,
         identified_by: VcpuSource::ThreadNames,
+        read_at: Nanos(at),
         vcpus,
         emulators: Vec::new(),
         memory: None,
@@ -78,6 +79,19 @@ fn two_scans_give_differences_over_the_time_between() {
     assert_eq!(loads(&taken), [(S, S), (0, 0)]);
     assert_eq!(taken.other_busy, Nanos(3 * S));
     assert_eq!(snapshot(&host(), Some(&before), &after, Some(Nanos(S))).window, Nanos(S));
+}
+
+#[test]
+fn a_vm_that_was_read_late_counts_over_its_own_time() {
+    let mut before = scan(100 * S, 0, vec![vcpu(0, 1, 10 * S, S)]);
+    before.vms[0].read_at = Nanos(101 * S);
+    let after = scan(102 * S, 0, vec![vcpu(0, 1, 10 * S + S / 2, S + S / 4)]);
+    let taken = snapshot(&host(), Some(&before), &after, None);
+    assert_eq!(taken.window, Nanos(2 * S));
+    assert_eq!(loads(&taken), [(S, S / 2)]);
+    // A time that is given is taken at its word.
+    let taken = snapshot(&host(), Some(&before), &after, Some(Nanos(2 * S)));
+    assert_eq!(loads(&taken), [(S / 2, S / 4)]);
 }
 
 #[test]
