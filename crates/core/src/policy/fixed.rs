@@ -9,7 +9,7 @@ use crate::idset::{CpuSet, NodeSet};
 use crate::reason::Reason;
 use crate::snapshot::{Snapshot, Vm};
 use crate::topology::{Node, Topology};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Leaves everything to the kernel and gives back what Instep had changed.
 pub(crate) fn none(snapshot: &Snapshot) -> Vec<Wish> {
@@ -58,11 +58,15 @@ pub(crate) fn on_node(vm: &Vm, node: &Node, online: &CpuSet, mend: bool, why: Re
 pub(crate) fn spread(snapshot: &Snapshot, mend: &[Option<ConflictKind>]) -> Vec<Wish> {
     let topology = &snapshot.topology;
     let online = topology.all_cpus();
+    let per_core = |cpus: &CpuSet| one_cpu_per_core(topology, cpus);
+    // Most vCPUs may use the same CPUs.
+    let mut known = BTreeMap::new();
     let spread_one = |(vm, mend): (&Vm, &Option<ConflictKind>)| {
+        let may = |vcpu| permitted(vm, vcpu, &online, mend.is_some());
         let vcpus: Vec<CpuSet> = vm
             .vcpus
             .iter()
-            .map(|vcpu| one_cpu_per_core(topology, &permitted(vm, vcpu, &online, mend.is_some())))
+            .map(|vcpu| known.entry(may(vcpu)).or_insert_with_key(per_core).clone())
             .collect();
         let cores = vcpus.iter().fold(CpuSet::new(), |all, cpus| all.or(cpus)).len();
         if cores < vm.vcpus.len() || vcpus.iter().any(CpuSet::is_empty) {

@@ -2,6 +2,7 @@
 //! checkers proven by policies that break them.
 
 mod bnn;
+mod broken;
 mod check;
 mod claims;
 mod conflict;

@@ -83,14 +83,18 @@ fn choose(host: &Host, spots: &Spots, units: &[Unit], refused: &[Option<Reason>]
     let planner = Planner::new(host, spots, units, &estimator, fixed);
     let mut guard = Guard::new(&mut estimator, spots, units, &untouched);
 
-    let kept: Option<(Plan, Estimate)> =
-        units.iter().any(|unit| unit.current.is_some()).then(|| keep(&planner, &mut guard));
     let intended = planner.complete(&vec![None; units.len()]);
-    let (fresh, new) = guard.enforce(&planner, intended);
-    match kept {
-        Some((kept, now)) if !pays(units, &kept, &now, &fresh, &new, guard.limit) => kept,
-        _ => fresh,
+    if units.iter().all(|unit| unit.current.is_none()) {
+        return guard.enforce(&planner, intended).0;
     }
+    let (kept, now) = keep(&planner, &mut guard);
+    // What would not pay without the guard is not worth the search for what holds it.
+    let wanted = guard.estimate(&intended);
+    if !pays(units, &kept, &now, &intended, &wanted, guard.limit) {
+        return kept;
+    }
+    let (fresh, new) = guard.enforce(&planner, intended);
+    if pays(units, &kept, &now, &fresh, &new, guard.limit) { fresh } else { kept }
 }
 
 /// Placed units stay, the others are added where that costs least, or wide if they would make
@@ -117,7 +121,7 @@ fn pays(
     limit: u64,
 ) -> bool {
     let tolerated = limit + limit / 1000 * KEEP_SHARING + KEEP_PAIRS * 1000;
-    if now.sharing > tolerated && new.sharing < now.sharing {
+    if now.sharing > tolerated {
         return true;
     }
     let moved: u64 = (0..units.len())
