@@ -128,3 +128,23 @@ pub(crate) fn does_not_flap(policy: Policy, snapshot: &Snapshot) -> Result<(), S
     let flap = again.actions.iter().find(|action| !matches!(action, Action::MoveMemory { .. }));
     flap.map_or(Ok(()), |action| Err(format!("changed again: {action:?}")))
 }
+
+/// With the decision in force and all loads up to 5 % higher or lower, no home changes.
+pub(crate) fn homes_survive_noise(
+    policy: Policy,
+    snapshot: &Snapshot,
+    seed: u64,
+) -> Result<(), String> {
+    let first = policy(snapshot);
+    let mut noisy = apply(snapshot, &first);
+    let mut random = Random(seed);
+    for vcpu in noisy.vms.iter_mut().flat_map(|vm| &mut vm.vcpus) {
+        vcpu.busy.0 = vcpu.busy.0 / 1000 * random.within(950, 1050);
+        vcpu.steal.0 = vcpu.steal.0 / 1000 * random.within(950, 1050);
+    }
+    noisy.other_busy.0 = noisy.other_busy.0 / 1000 * random.within(950, 1050);
+    let again = policy(&noisy);
+    let mut pairs = first.vms.iter().zip(&again.vms);
+    let moved = pairs.find(|(before, after)| before.home != after.home);
+    moved.map_or(Ok(()), |(before, after)| Err(format!("noise moved {before:?} to {after:?}")))
+}

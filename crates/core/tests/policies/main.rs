@@ -4,6 +4,7 @@
 mod bnn;
 mod check;
 mod claims;
+mod conflict;
 mod fixed;
 mod instep;
 mod made;
