@@ -35,19 +35,26 @@ trap 'exit 143' TERM HUP
 export INSTEP_SKIP_LOG=$work/skipped
 : >"$INSTEP_SKIP_LOG"
 log=$work/log
+: >"$log"
 
+# Everything long runs in the background and is waited for: only `wait` lets a signal through.
 checks=0
-cargo xtask ci --no-test || checks=$?
+cargo xtask ci --no-test &
+pid=$!
+wait "$pid" || checks=$?
+pid=
 
 echo "==> cargo test --workspace $*"
-# In the background and in a process group of its own (timeout makes it), so that both the limit
-# and an interruption end cargo and the test programs together.
-timeout -k 10 "$limit" cargo test --workspace --no-fail-fast "$@" >"$log" 2>&1 &
+# In a process group of its own (timeout makes it), so that both the limit and an interruption
+# end cargo and the test programs together.
+timeout -k 10 "$limit" cargo test --workspace --no-fail-fast "$@" >>"$log" 2>&1 &
 pid=$!
-tail -n +1 -f --pid="$pid" "$log"
+tail -n +1 -f --pid="$pid" "$log" &
+shown=$!
 status=0
 wait "$pid" || status=$?
 pid=
+wait "$shown" || true
 
 echo
 echo "==> summary"

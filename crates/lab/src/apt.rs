@@ -2,7 +2,7 @@
 //!
 //! The machine's own apt configuration says from where; nothing here knows a mirror. Fetching
 //! from another suite of the same mirror would be another set of `-o Dir::...` options on the
-//! same three commands, which is what `Apt::options` is for.
+//! same three commands, which is what the field `options` of [`Apt`] is for.
 
 use crate::command;
 use crate::error::Error;
