@@ -35,11 +35,11 @@ const RADIUS: u64 = 16;
 const HOT: Bytes = Bytes::from_mib(256);
 
 /// The VMs whose memory is on its way.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Homes {
     passes: BTreeMap<VmId, Pass>,
     /// How this CPU samples memory accesses, if it does.
-    pub(crate) source: Option<Source>,
+    source: Option<Source>,
 }
 
 /// One VM's way home.
@@ -54,6 +54,11 @@ struct Pass {
 }
 
 impl Homes {
+    /// Nothing is on its way; `source` tells hot pages.
+    pub(crate) fn new(source: Option<Source>) -> Self {
+        Self { passes: BTreeMap::new(), source }
+    }
+
     /// Moves memory for the VMs that `actions` name, and goes on with what earlier cycles began,
     /// within the cycle's budget (without bound when this is the only cycle).
     pub(crate) fn bring_home<'a>(

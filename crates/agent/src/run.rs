@@ -89,13 +89,13 @@ pub fn run(options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
 fn homes(observer: &Observer, options: &Options<'_>, sink: &mut dyn Sink) -> Homes {
     let moves = observer.topology().nodes().len() > 1 && options.config.memory.home;
     if !moves || options.dry_run {
-        return Homes::default();
+        return Homes::new(None);
     }
     match sampling::source::choose(&Root::live()) {
-        Ok(source) => Homes { source: Some(source), ..Homes::default() },
+        Ok(source) => Homes::new(Some(source)),
         Err(error) => {
             sink.notice(&format!("memory comes home in order of address: {error}"));
-            Homes::default()
+            Homes::new(None)
         }
     }
 }
