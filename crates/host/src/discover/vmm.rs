@@ -1,6 +1,6 @@
 //! Which program a process runs and whether its command line starts a guest.
 //!
-//! Decides by the base names of argv[0] and of the executable, so a shell that mentions QEMU in
+//! Decides by the base names of `argv[0]` and of the executable, so a shell that mentions QEMU in
 //! its arguments is none. A process with a KVM VM descriptor is a monitor whatever its name.
 
 use super::args;
