@@ -4,6 +4,7 @@
 //! To add a parser: a function here, its line in [`TARGETS`], a `[[bin]]` in Cargo.toml of the
 //! same name, and its seeds in seeds.rs.
 
+mod apply;
 mod topology;
 
 /// A parser under test: fed any bytes, it must return.
@@ -14,6 +15,10 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("id_lists", topology::id_lists),
     ("topology_files", topology::topology_files),
     ("topology_build", topology::topology_build),
+    ("memory_ranges", apply::memory_ranges),
+    ("journal", apply::journal),
+    ("samples", apply::samples),
+    ("sampling_source", apply::sampling_source),
 ];
 
 /// Feeds `data` to the target called `name`.

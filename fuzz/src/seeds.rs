@@ -14,19 +14,44 @@ const FILES: &[(&str, &[&str])] = &[
     ),
 ];
 
+const JOURNAL: &[u8] = br#"{"schema":"instep.journal/1","boot_id":"b",
+"holder":{"instance":{"pid":1,"start":2}},"threads":[{"vm":"a","kind":{"vcpu":0},
+"thread":{"pid":7,"pid_start":1,"tid":9,"tid_start":2},
+"original":"0-7","unpinned":true,"since":3,"set":"2","pending":"2-3"}]}"#;
+
 /// Texts for targets that read no file of /proc or /sys.
-const TEXTS: &[(&str, &[&[u8]])] = &[(
-    "topology_build",
-    &[
-        // Two CPUs of one core, one node with both.
+const TEXTS: &[(&str, &[&[u8]])] = &[
+    (
+        "memory_ranges",
         &[
-            2, 0, 1, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 0, //
-            1, 1, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 0, //
-            1, 0, 3, 0, 0, 0, 16, 1, 10,
+            b"7f0000020000 bind:1 anon=3 dirty=3 active=0 N0=1 N1=2 kernelpagesize_kB=4\n\0\
+              7f0000020000-7f0008020000 rw-p 00000000 00:00 0\n",
+            b"7f0040000000 default file=/r huge dirty=3 N1=3 kernelpagesize_kB=2048\n\0\
+              7f0040000000-7f0040800000 rw-s 00000000 00:2e 41 /r\n",
         ],
-        &[23],
-    ],
-)];
+    ),
+    ("journal", &[JOURNAL]),
+    (
+        "samples",
+        &[
+            include_bytes!("../../crates/host/src/apply/sampling/fixtures/page-faults.bin"),
+            b"\x02\0\0\0\0\0\x18\0\x01\0\0\0\0\0\0\0\x0a\0\0\0\0\0\0\0",
+        ],
+    ),
+    ("sampling_source", &[b"event=0xcd,umask=0x1,ldlat=3", b"config:0-7,32-35"]),
+    (
+        "topology_build",
+        &[
+            // Two CPUs of one core, one node with both.
+            &[
+                2, 0, 1, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 0, //
+                1, 1, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 0, //
+                1, 0, 3, 0, 0, 0, 16, 1, 10,
+            ],
+            &[23],
+        ],
+    ),
+];
 
 /// At most this many seeds of one target.
 const MAX_SEEDS: usize = 40;
