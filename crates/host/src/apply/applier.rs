@@ -238,6 +238,7 @@ impl<A: Affinity> Applier<A> {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Applied::Gone,
             Err(error) => {
+                self.forget_pending(tid);
                 return Applied::Failed(affinity::set_error(tid, &change.cpus, error));
             }
         }
@@ -253,6 +254,17 @@ impl<A: Affinity> Applier<A> {
             entry.pending = CpuSet::new();
         }
         if narrowed { Applied::Narrowed(got) } else { Applied::Set }
+    }
+
+    /// The kernel refused: the thread is as it was, and one that was never changed is not ours.
+    fn forget_pending(&mut self, tid: Tid) {
+        self.stale = true;
+        if let Some(entry) = self.journal.entries.get_mut(&tid) {
+            entry.pending = CpuSet::new();
+            if entry.set.is_empty() {
+                self.journal.entries.remove(&tid);
+            }
+        }
     }
 
     fn drop_dead(&mut self) {
