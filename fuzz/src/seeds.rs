@@ -1,32 +1,29 @@
 //! Where the fuzz targets' seeds come from: files of a made host by name, and a few texts that no
 //! host has as a file. Included by xtask and by the plain test.
 
+#[path = "texts.rs"]
+mod texts;
+
 use std::fs;
 use std::io;
 use std::path::Path;
 
 /// Targets and the files of /proc and /sys that they read, by the end of the path.
 const FILES: &[(&str, &[&str])] = &[
+    ("cgroup_files", &["/cgroup"]),
+    ("command_lines", &["/cmdline"]),
     ("id_lists", &["/online", "shared_cpu_list", "cpuset.cpus.effective", "cpulist"]),
+    ("maps", &["/maps"]),
+    ("mounts", &["/mounts"]),
+    ("numa_maps", &["/numa_maps"]),
+    ("numa_stat", &["memory.numa_stat"]),
+    ("proc_files", &["/schedstat", "/status", "/stat", "/uptime"]),
+    ("thread_names", &["/comm"]),
     (
         "topology_files",
         &["shared_cpu_map", "/level", "/type", "/core_id", "/distance", "node0/meminfo"],
     ),
 ];
-
-/// Texts for targets that read no file of /proc or /sys.
-const TEXTS: &[(&str, &[&[u8]])] = &[(
-    "topology_build",
-    &[
-        // Two CPUs of one core, one node with both.
-        &[
-            2, 0, 1, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 0, //
-            1, 1, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 0, //
-            1, 0, 3, 0, 0, 0, 16, 1, 10,
-        ],
-        &[23],
-    ],
-)];
 
 /// At most this many seeds of one target.
 const MAX_SEEDS: usize = 40;
@@ -37,7 +34,7 @@ const MAX_SEEDS: usize = 40;
 /// When the tree cannot be read.
 pub(crate) fn collect(tree: &Path) -> io::Result<Vec<(&'static str, Vec<u8>)>> {
     let mut seeds: Vec<(&'static str, Vec<u8>)> = Vec::new();
-    for (target, texts) in TEXTS {
+    for (target, texts) in texts::TEXTS {
         seeds.extend(texts.iter().map(|text| (*target, text.to_vec())));
     }
     walk(tree, &mut seeds)?;

@@ -48,6 +48,9 @@ pub(crate) enum Command {
     /// Puts back what `run` changed, after `run --once` or a crash.
     #[command(after_help = "Example:\n  instep restore")]
     Restore(RestoreArgs),
+    /// Shows all of it on a machine without VMs: starts three small ones and places them.
+    #[command(after_help = "Example:\n  instep demo")]
+    Demo(DemoArgs),
 }
 
 #[derive(Debug, Args)]
@@ -183,6 +186,13 @@ pub(crate) struct RestoreArgs {
     /// Print JSON (schema instep.restore/1).
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Boot the guests with this kernel instead of Debian's.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kernel: Option<PathBuf>,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

@@ -2,6 +2,7 @@
 //! an exit status.
 
 mod args;
+mod demo;
 mod observe;
 mod plan;
 mod restore;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::command(&args),
         Command::Run(args) => run::command(args),
         Command::Restore(args) => restore::command(&args),
+        Command::Demo(args) => demo::command(args),
     };
     match result {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,

@@ -2,7 +2,7 @@
 //!
 //! The machine's own apt configuration says from where; nothing here knows a mirror. Fetching
 //! from another suite of the same mirror would be another set of `-o Dir::...` options on the
-//! same three commands, which is what [`Apt::options`] is for.
+//! same three commands, which is what the field `options` of [`Apt`] is for.
 
 use crate::command;
 use crate::error::Error;
@@ -21,17 +21,19 @@ pub struct Apt {
     /// Options put before every sub-command of apt-get and apt-cache.
     options: Vec<String>,
     updated: bool,
+    stop: Stop,
 }
 
 impl Apt {
-    /// The machine's own configuration.
+    /// The machine's own configuration; `stop` ends whatever runs.
     ///
     /// # Errors
     /// When apt or dpkg is not there.
-    pub fn own() -> Result<Self, Error> {
+    pub fn own(stop: &Stop) -> Result<Self, Error> {
         for tool in ["apt-get", "apt-cache", "dpkg"] {
-            if command::output(Command::new(tool).arg("--version"), QUERY, &Stop::never()).is_err()
-            {
+            let ran = command::output(Command::new(tool).arg("--version"), QUERY, stop);
+            stop.check()?;
+            if ran.is_err() {
                 let what = format!("this machine has no {tool}, so no package can be fetched");
                 return Err(Error::missing(
                     what,
@@ -41,16 +43,16 @@ impl Apt {
         }
         // Downloading happens as the calling user: there is no `_apt` to drop to.
         let options = vec!["-q".into(), "-o".into(), "APT::Sandbox::User=root".into()];
-        Ok(Self { options, updated: false })
+        Ok(Self { options, updated: false, stop: stop.clone() })
     }
 
     /// The machine's architecture in Debian's words, such as `amd64`.
     ///
     /// # Errors
     /// When dpkg fails.
-    pub fn architecture() -> Result<String, Error> {
+    pub fn architecture(&self) -> Result<String, Error> {
         let mut dpkg = Command::new("dpkg");
-        let printed = command::succeed(dpkg.arg("--print-architecture"), QUERY, &Stop::never())?;
+        let printed = command::succeed(dpkg.arg("--print-architecture"), QUERY, &self.stop)?;
         Ok(printed.trim().to_owned())
     }
 
@@ -61,7 +63,7 @@ impl Apt {
     pub fn depends(&self, package: &str) -> Result<Option<Vec<String>>, Error> {
         let mut query = self.call("apt-cache");
         query.args(["depends", "--important", package]);
-        let ran = command::output(&mut query, QUERY, &Stop::never())?;
+        let ran = command::output(&mut query, QUERY, &self.stop)?;
         Ok(ran
             .status
             .success()
@@ -86,9 +88,9 @@ impl Apt {
             sudo.args(["-n", "apt-get"]).args(&self.options);
             sudo
         };
-        match command::succeed(update.arg("update"), FETCH, &Stop::never()) {
+        match command::succeed(update.arg("update"), FETCH, &self.stop) {
             Ok(_) => Ok(()),
-            Err(error) if is_root() => Err(error),
+            Err(error) if is_root() || self.stop.raised() => Err(error),
             Err(_) => Err(Error::missing(
                 "the package lists are missing or old, and renewing them needs root",
                 "run: sudo apt-get update",
@@ -110,13 +112,14 @@ impl Apt {
             tempfile::tempdir_in(into).map_err(|e| Error::io("make a directory in", into, e))?;
         say(&format!("fetching {} (apt-get download)", packages.join(", ")));
         if self.download(packages, debs.path()).is_err() {
+            self.stop.check()?;
             // Lists older than the archive name files that are gone.
             self.update(say)?;
             self.download(packages, debs.path())?;
         }
         for deb in files_in(debs.path())? {
             let mut dpkg = Command::new("dpkg");
-            command::succeed(dpkg.arg("-x").arg(&deb).arg(into), FETCH, &Stop::never())?;
+            command::succeed(dpkg.arg("-x").arg(&deb).arg(into), FETCH, &self.stop)?;
         }
         Ok(())
     }
@@ -124,7 +127,7 @@ impl Apt {
     fn download(&self, packages: &[String], into: &Path) -> Result<(), Error> {
         let mut get = self.call("apt-get");
         get.arg("download").args(packages).current_dir(into);
-        command::succeed(&mut get, FETCH, &Stop::never()).map(drop)
+        command::succeed(&mut get, FETCH, &self.stop).map(drop)
     }
 
     fn call(&self, tool: &str) -> Command {

@@ -5,10 +5,15 @@
 //! looks finished. A lock on the cache keeps two at once from fetching the same twice.
 
 use crate::error::Error;
+use crate::stop::Stop;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How directories begin that are being filled.
+const FILLING: &str = ".filling-";
 
 /// The cache directory, which exists.
 #[derive(Clone, Debug)]
@@ -54,15 +59,26 @@ impl Cache {
         names
     }
 
-    /// Waits until no other process fills the cache; the lock is held while the file lives.
+    /// Waits until no other process fetches into the cache; the lock is held while the file
+    /// lives. What a killed fetch left in `parent` (a directory of the cache that is filled only
+    /// under this lock) is removed.
     ///
     /// # Errors
-    /// When the lock file cannot be made or locked.
-    pub fn lock(&self) -> Result<File, Error> {
+    /// When the lock file cannot be made or locked, or `stop` is raised meanwhile.
+    pub fn lock(&self, parent: &str, stop: &Stop) -> Result<File, Error> {
         let path = self.path("lock");
         let file = File::options().create(true).append(true).open(&path);
         let file = file.map_err(|error| Error::io("open", &path, error))?;
-        file.lock().map_err(|error| Error::io("lock", &path, error))?;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) => stop.sleep(Duration::from_millis(200))?,
+                Err(TryLockError::Error(error)) => return Err(Error::io("lock", path, error)),
+            }
+        }
+        for name in self.list(parent).iter().filter(|name| name.starts_with(FILLING)) {
+            let _ = fs::remove_dir_all(self.path(parent).join(name));
+        }
         Ok(file)
     }
 
@@ -80,7 +96,7 @@ impl Cache {
         let parent = target.parent().unwrap_or(&self.dir);
         fs::create_dir_all(parent).map_err(|error| Error::io("make", parent, error))?;
         let temporary = tempfile::Builder::new()
-            .prefix(".filling-")
+            .prefix(FILLING)
             .tempdir_in(parent)
             .map_err(|error| Error::io("make a directory in", parent, error))?;
         fill(temporary.path())?;
@@ -130,6 +146,16 @@ mod tests {
         });
         assert!(result.is_err());
         assert_eq!(cache.list("k"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_a_killed_fetch_left_is_removed_under_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path()).unwrap();
+        fs::create_dir_all(cache.path("k/.filling-x/y")).unwrap();
+        fs::create_dir_all(cache.path("k/whole")).unwrap();
+        let _lock = cache.lock("k", &Stop::never()).unwrap();
+        assert_eq!(cache.list("k"), ["whole"]);
     }
 
     #[test]

@@ -42,6 +42,18 @@ pub enum Error {
         /// The end of its console and of what QEMU said; may be empty.
         console: String,
     },
+    /// A guest was too slow: on an overloaded machine another try may do.
+    #[error("guest {name}: no `{awaited}` on its console within {seconds}s{}", tail(.console))]
+    Slow {
+        /// The guest's name.
+        name: String,
+        /// What was waited for.
+        awaited: String,
+        /// How long it had since its start.
+        seconds: u64,
+        /// The end of its console and of what QEMU said; may be empty.
+        console: String,
+    },
     /// The user or the system asked to stop.
     #[error("interrupted")]
     Interrupted,

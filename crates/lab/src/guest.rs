@@ -71,11 +71,19 @@ pub fn qemu_present() -> Result<(), Error> {
 }
 
 impl Guest {
-    /// Starts a guest and waits until its load runs.
+    /// Starts a guest and waits until its load runs. One that is too slow to boot is tried once
+    /// more, and that is said on standard error: machines that run tests are busy.
     ///
     /// # Errors
-    /// When QEMU cannot be started, ends, or the guest is not ready within its boot limit.
+    /// When QEMU cannot be started, ends, or twice is not ready within its boot limit.
     pub fn start(spec: GuestSpec) -> Result<Self, Error> {
+        let guest = Self::spawn(spec.clone())?;
+        match guest.wait_ready(&Stop::never()) {
+            Ok(_) => return Ok(guest),
+            Err(error @ Error::Slow { .. }) => eprintln!("{error}\ntrying once more"),
+            Err(error) => return Err(error),
+        }
+        drop(guest);
         let guest = Self::spawn(spec)?;
         guest.wait_ready(&Stop::never())?;
         Ok(guest)
@@ -136,8 +144,12 @@ impl Guest {
                 return Err(self.failed(format!("QEMU ended ({how}) before `{needle}`")));
             }
             if Instant::now() >= deadline {
-                let seconds = self.started.elapsed().as_secs();
-                return Err(self.failed(format!("no `{needle}` on its console within {seconds}s")));
+                return Err(Error::Slow {
+                    name: self.spec.name.clone(),
+                    awaited: needle.to_owned(),
+                    seconds: self.started.elapsed().as_secs(),
+                    console: self.last_words(),
+                });
             }
             std::thread::sleep(TICK);
         }
@@ -192,9 +204,13 @@ impl Guest {
     }
 
     fn failed(&self, what: String) -> Error {
+        Error::Guest { name: self.spec.name.clone(), what, console: self.last_words() }
+    }
+
+    /// The end of the console and of what QEMU said.
+    fn last_words(&self) -> String {
         let qemu = read_lossy(&self.dir.path().join("qemu.log"));
-        let console = command::last_lines(&format!("{}\n{qemu}", self.console()), 6);
-        Error::Guest { name: self.spec.name.clone(), what, console }
+        command::last_lines(&format!("{}\n{qemu}", self.console()), 6)
     }
 }
 

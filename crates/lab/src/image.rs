@@ -6,6 +6,7 @@ use crate::apt::Apt;
 use crate::cache::Cache;
 use crate::cpio::{Archive, Node};
 use crate::error::Error;
+use crate::stop::Stop;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -19,8 +20,8 @@ pub const READY: &str = "instep-guest: ready";
 ///
 /// # Errors
 /// When no static busybox is found or fetched, or the cache cannot be written.
-pub fn obtain(cache: &Cache, say: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {
-    let busybox = busybox(cache, say)?;
+pub fn obtain(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {
+    let busybox = busybox(cache, stop, say)?;
     let image = build(&busybox);
     let entry = format!("images/{:016x}", fingerprint(&image));
     let path = cache.path(&entry).join("initrd.cpio");
@@ -49,19 +50,19 @@ pub fn build(busybox: &[u8]) -> Vec<u8> {
 }
 
 /// A static busybox: the machine's own, else from the package busybox-static.
-fn busybox(cache: &Cache, say: &mut dyn FnMut(&str)) -> Result<Vec<u8>, Error> {
+fn busybox(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<Vec<u8>, Error> {
     let own = [PathBuf::from("/bin/busybox"), PathBuf::from("/usr/bin/busybox")];
     if let Some(bytes) = first_static(&own) {
         return Ok(bytes);
     }
-    let entry = "busybox";
+    let entry = "tools/busybox";
     let unpacked = |root: &Path| [root.join("bin/busybox"), root.join("usr/bin/busybox")];
     if let Some(bytes) = first_static(&unpacked(&cache.path(entry))) {
         return Ok(bytes);
     }
-    let _lock = cache.lock()?;
-    let dir =
-        cache.fill(entry, |into| Apt::own()?.unpack(&["busybox-static".to_owned()], into, say))?;
+    let _lock = cache.lock("tools", stop)?;
+    let dir = cache
+        .fill(entry, |into| Apt::own(stop)?.unpack(&["busybox-static".to_owned()], into, say))?;
     first_static(&unpacked(&dir)).ok_or_else(|| {
         Error::missing("no static busybox found", "install one: apt-get install busybox-static")
     })

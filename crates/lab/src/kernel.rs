@@ -7,6 +7,7 @@
 use crate::apt::Apt;
 use crate::cache::Cache;
 use crate::error::Error;
+use crate::stop::Stop;
 use std::cmp::Ordering;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,15 +26,16 @@ const KERNELS: &str = "kernels/own";
 ///
 /// # Errors
 /// When none of these is to be had: with what to run.
-pub fn obtain(cache: &Cache, say: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {
+pub fn obtain(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {
     if let Some(found) = cached(cache) {
         return Ok(found);
     }
-    let _lock = cache.lock()?;
+    let _lock = cache.lock(KERNELS, stop)?;
     if let Some(found) = cached(cache) {
         return Ok(found);
     }
-    fetch(cache, say).or_else(|error| {
+    fetch(cache, stop, say).or_else(|error| {
+        stop.check()?;
         let own = newest_in(Path::new("/boot")).filter(|path| fs::File::open(path).is_ok());
         if let Some(path) = &own {
             say(&format!("no kernel package ({error}): using {}", path.display()));
@@ -49,9 +51,9 @@ fn cached(cache: &Cache) -> Option<PathBuf> {
     names.iter().rev().find_map(|name| newest_in(&cache.path(KERNELS).join(name)))
 }
 
-fn fetch(cache: &Cache, say: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {
-    let mut apt = Apt::own()?;
-    let architecture = Apt::architecture()?;
+fn fetch(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {
+    let mut apt = Apt::own(stop)?;
+    let architecture = apt.architecture()?;
     if architecture != "amd64" {
         let what = format!("no guest kernel is known for {architecture}");
         return Err(Error::missing(what, "give one by hand: instep demo --kernel FILE"));
@@ -158,7 +160,7 @@ mod tests {
             };
             cache.fill(&format!("{KERNELS}/linux-image-{version}"), write).unwrap();
         }
-        let found = obtain(&cache, &mut |said| panic!("{said}")).unwrap();
+        let found = obtain(&cache, &Stop::never(), &mut |said| panic!("{said}")).unwrap();
         assert!(found.ends_with("linux-image-6.1.0-56/vmlinuz-6.1.0-56"), "{found:?}");
     }
 }

@@ -11,6 +11,7 @@ pub mod apt;
 pub mod cache;
 pub mod command;
 pub mod cpio;
+pub mod demo;
 pub mod error;
 pub mod guest;
 pub mod image;
@@ -46,8 +47,9 @@ impl Assets {
     pub fn obtain(say: &mut dyn FnMut(&str)) -> Result<Self, Error> {
         guest::qemu_present()?;
         let cache = cache::Cache::open()?;
-        let kernel = kernel::obtain(&cache, say)?;
-        let initrd = image::obtain(&cache, say)?;
+        let stop = Stop::never();
+        let kernel = kernel::obtain(&cache, &stop, say)?;
+        let initrd = image::obtain(&cache, &stop, say)?;
         Ok(Self { kernel, initrd })
     }
 }

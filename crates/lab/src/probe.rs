@@ -64,6 +64,9 @@ fn boot(assets: &Assets, stop: &Stop) -> Result<Kvm, Error> {
         Ok(_) => Ok(Kvm::Works),
         Err(Error::Interrupted) => Err(Error::Interrupted),
         Err(Error::Guest { what, .. }) => Ok(Kvm::Unusable(what)),
+        Err(Error::Slow { seconds, .. }) => {
+            Ok(Kvm::Unusable(format!("a guest did not boot within {seconds}s")))
+        }
         Err(error) => Ok(Kvm::Unusable(error.to_string())),
     }
 }

@@ -174,7 +174,9 @@ impl MadeHost {
         let (bound, preferred) = match &vm.policy {
             MemPolicy::Bind(nodes) => (Some(nodes.clone()), None),
             MemPolicy::Prefer(node) => (None, Some(NodeSet::one(*node))),
-            MemPolicy::Default | MemPolicy::Interleave(_) => (None, None),
+            // Interleaving prefers its nodes: it leaves them when they are full.
+            MemPolicy::Interleave(nodes) => (None, Some(nodes.clone())),
+            MemPolicy::Default => (None, None),
         };
         Vm {
             id: VmId(vm.pid),

@@ -60,7 +60,7 @@ fn names_before(vmm: Vmm) -> [&'static str; THREADS_BEFORE_VCPUS as usize - 1] {
 pub(crate) fn threads(vm: &VmSpec, now: Nanos) -> Vec<Thread> {
     let main = comm(vm.vmm);
     let name = |own: &str| {
-        let name = if vm.thread_names { own } else { main };
+        let name = if vm.names_threads() { own } else { main };
         name.chars().take(15).collect::<String>()
     };
     let emulator =
@@ -325,6 +325,8 @@ fn crosvm(vm: &VmSpec) -> Vec<String> {
     strings(&[
         exe(vm.vmm),
         "run",
+        "--name",
+        &vm.name,
         "--cpus",
         &format!("num-cores={}", vm.vcpus.len()),
         "--mem",

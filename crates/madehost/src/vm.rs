@@ -153,7 +153,7 @@ pub struct VmSpec {
     pub fds: bool,
     /// The KVM debugfs is mounted and has this VM.
     pub debugfs: bool,
-    /// Threads have names of their own (QEMU: `debug-threads=on`).
+    /// QEMU: `debug-threads=on`, threads have names of their own. The others always name them.
     pub thread_names: bool,
     /// Threads a core that the guest sees, at least 1.
     pub guest_threads_per_core: u32,
@@ -273,6 +273,12 @@ impl VmSpec {
     /// Whether anything on the host tells which threads its vCPUs are.
     #[must_use]
     pub fn is_transparent(&self) -> bool {
-        self.thread_names || (self.debugfs && self.vmm.is_kvm())
+        self.names_threads() || (self.debugfs && self.vmm.is_kvm())
+    }
+
+    /// Whether its threads have names of their own.
+    #[must_use]
+    pub fn names_threads(&self) -> bool {
+        self.thread_names || !self.vmm.is_qemu()
     }
 }

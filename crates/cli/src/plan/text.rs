@@ -1,12 +1,14 @@
 //! A plan for people: per VM its verdict, then what changes, then conflicts.
 
+use crate::text::{indented, plural, printable, wrapped};
 use instep_agent::view::name_of;
-use instep_core::decision::{Action, Decision};
+use instep_core::decision::{Action, Decision, Verdict};
+use instep_core::idset::CpuSet;
 use instep_core::policy::PolicyName;
-use instep_core::snapshot::Snapshot;
+use instep_core::snapshot::{Snapshot, Vm};
+use instep_core::units::Tid;
+use std::collections::BTreeMap;
 use std::fmt;
-
-use crate::text::{indented, plural, wrapped};
 
 /// Draws a decision for a terminal of `width` columns.
 pub(crate) struct PlanText<'a> {
@@ -18,7 +20,7 @@ pub(crate) struct PlanText<'a> {
 
 impl fmt::Display for PlanText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { snapshot, decision, policy, width } = self;
+        let Self { snapshot, decision, policy, .. } = self;
         writeln!(
             f,
             "Policy {policy}: {}, {}, {}.",
@@ -33,14 +35,11 @@ impl fmt::Display for PlanText<'_> {
                 format!(", home node {}", verdict.home)
             };
             let mark = if verdict.selected { "placed" } else { "left to the kernel" };
-            writeln!(f, "\n{}: {mark}{home}", name_of(snapshot, verdict.vm))?;
-            f.write_str(&indented(&wrapped(&verdict.why.to_string(), width - 2), 2))?;
-            for action in decision.actions.iter().filter(|action| action.vm() == verdict.vm) {
-                self.action(f, action)?;
-            }
+            writeln!(f, "\n{}: {mark}{home}", printable(name_of(snapshot, verdict.vm)))?;
+            self.lines(f, &verdict.why.to_string(), 2)?;
+            self.changes(f, verdict)?;
             for conflict in decision.conflicts.iter().filter(|c| c.vm == verdict.vm) {
-                let text = format!("conflict: {}", conflict.kind);
-                f.write_str(&indented(&wrapped(&text, width - 2), 2))?;
+                self.lines(f, &format!("conflict: {}", conflict.kind), 2)?;
             }
         }
         Ok(())
@@ -48,27 +47,48 @@ impl fmt::Display for PlanText<'_> {
 }
 
 impl PlanText<'_> {
-    fn action(&self, f: &mut fmt::Formatter<'_>, action: &Action) -> fmt::Result {
-        let what = match action {
-            Action::SetVcpuAffinity { vm, vcpu, tid, cpus, .. } => {
-                let now = self
-                    .snapshot
-                    .vm(*vm)
-                    .and_then(|vm| vm.vcpus.iter().find(|v| v.tid == *tid))
-                    .map_or_else(String::new, |v| v.allowed.to_string());
-                format!("vCPU {vcpu} (thread {tid}): CPUs {now} -> {cpus}")
+    /// What changes for one VM. A reason that is the verdict's own is not said again.
+    fn changes(&self, f: &mut fmt::Formatter<'_>, verdict: &Verdict) -> fmt::Result {
+        let Some(vm) = self.snapshot.vm(verdict.vm) else { return Ok(()) };
+        let mut emulators: BTreeMap<(CpuSet, &CpuSet), Vec<Tid>> = BTreeMap::new();
+        for action in self.decision.actions.iter().filter(|action| action.vm() == vm.id) {
+            match action {
+                Action::SetVcpuAffinity { vcpu, tid, cpus, .. } => {
+                    let now = allowed(vm, *tid);
+                    self.lines(
+                        f,
+                        &format!("* vCPU {vcpu} (thread {tid}): CPUs {now} -> {cpus}"),
+                        2,
+                    )?;
+                }
+                Action::SetEmulatorAffinity { tid, cpus, .. } => {
+                    emulators.entry((allowed(vm, *tid), cpus)).or_default().push(*tid);
+                    continue;
+                }
+                Action::MoveMemory { to, remote, .. } => {
+                    self.lines(f, &format!("* {remote} of memory -> node {to}"), 2)?;
+                }
             }
-            Action::SetEmulatorAffinity { vm, tid, cpus, .. } => {
-                let now = self
-                    .snapshot
-                    .vm(*vm)
-                    .and_then(|vm| vm.emulators.iter().find(|e| e.tid == *tid))
-                    .map_or_else(String::new, |e| e.allowed.to_string());
-                format!("emulator thread {tid}: CPUs {now} -> {cpus}")
+            if *action.why() != verdict.why {
+                self.lines(f, &action.why().to_string(), 6)?;
             }
-            Action::MoveMemory { to, remote, .. } => format!("{remote} of memory -> node {to}"),
-        };
-        f.write_str(&indented(&wrapped(&format!("* {what}"), self.width - 2), 2))?;
-        f.write_str(&indented(&wrapped(&action.why().to_string(), self.width - 6), 6))
+        }
+        for ((now, cpus), tids) in emulators {
+            let tids = tids.iter().map(Tid::to_string).collect::<Vec<_>>().join(", ");
+            let line = format!("* emulator threads (CPUs {now} -> {cpus}): {tids}");
+            self.lines(f, &line, 2)?;
+        }
+        Ok(())
     }
+
+    fn lines(&self, f: &mut fmt::Formatter<'_>, text: &str, indent: usize) -> fmt::Result {
+        f.write_str(&indented(&wrapped(text, self.width.saturating_sub(indent)), indent))
+    }
+}
+
+/// What a thread of the VM may use now.
+fn allowed(vm: &Vm, tid: Tid) -> CpuSet {
+    let vcpu = vm.vcpus.iter().find(|vcpu| vcpu.tid == tid).map(|vcpu| &vcpu.allowed);
+    let emulator = || vm.emulators.iter().find(|thread| thread.tid == tid).map(|t| &t.allowed);
+    vcpu.or_else(emulator).cloned().unwrap_or_default()
 }

@@ -19,15 +19,17 @@ use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Pages per system call: 2 MiB of small pages, so that a stop request, the time budget and the
-/// guest's page faults wait for no more than about a millisecond.
-const BATCH: u64 = 512;
+/// Bytes per batch, which ends at a multiple of this: a transparent huge page of x86 moves whole
+/// when any part of it moves, so none is split between batches (it would count as home though this
+/// step moved it). Also so small that a stop request, the time budget and the guest's page faults
+/// wait for about a millisecond only.
+const BLOCK: u64 = 2 << 20;
 /// Calls to move one batch, at most: each one moves something, learns of a page that cannot be
 /// moved, or halves the group.
 const PATIENCE: u32 = 64;
 
-/// The bounds of one step. Each is checked between batches, so it is exceeded by at most one:
-/// 512 small pages or one huge page.
+/// The bounds of one step. Each is checked between batches, so it is exceeded by at most one: 2 MiB
+/// of small pages or one larger huge page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Stop after moving this much.
@@ -182,9 +184,8 @@ impl Homecoming {
             } else if pages.now().saturating_sub(began) >= budget.time {
                 break Stop::Time;
             }
-            let left = budget.bytes.0.saturating_sub(moved.0);
             let mut batch = Tally::default();
-            let walked = self.batch(pages, rooms, left, &mut batch);
+            let walked = self.batch(pages, rooms, &mut batch);
             self.total.add(&batch);
             tally.add(&batch);
             if !walked? {
@@ -199,16 +200,14 @@ impl Homecoming {
         &mut self,
         pages: &mut impl Pages,
         rooms: &mut [Room],
-        left: u64,
         tally: &mut Tally,
     ) -> Result<bool, Error> {
         let Some(range) = self.queue.front() else { return Ok(true) };
-        let (page, start, end) = (range.page, range.start, range.end);
-        let count = (left / page).clamp(1, BATCH);
-        let mut addresses: Vec<u64> = (0..count)
-            .filter_map(|index| start.checked_add(index.checked_mul(page)?))
-            .take_while(|address| *address < end)
-            .collect();
+        let (page, start) = (range.page, range.start);
+        let block = BLOCK.max(page);
+        let end = (start / block + 1).saturating_mul(block).min(range.end);
+        let mut addresses: Vec<u64> =
+            (0..(end - start).div_ceil(page)).map(|index| start + index * page).collect();
         let mut status = vec![UNTOLD; addresses.len()];
         pages.query(&addresses, &mut status).map_err(|error| self.error(error))?;
         let (mut away, mut chosen) = (Vec::new(), None::<usize>);

@@ -17,6 +17,7 @@ pub mod move_pages;
 pub mod ranges;
 pub mod restore;
 pub mod room;
+pub mod sampling;
 pub mod state;
 pub mod thread;
 

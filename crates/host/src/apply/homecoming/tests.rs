@@ -185,19 +185,32 @@ fn one_pinned_page_does_not_hold_up_the_others() {
 }
 
 #[test]
-fn a_step_keeps_its_budget_of_bytes_and_the_next_goes_on() {
-    let mut pages = Simulated::new((0..5000).map(|_| (0, Fate::Moves)));
+fn a_step_keeps_its_budget_of_bytes_to_the_block_and_the_next_goes_on() {
+    let mut pages = Simulated::new((0..5 * 1024).map(|_| (0, Fate::Moves)));
     let mut coming = pages.homecoming();
     let budget = Budget { bytes: Bytes(1000 * 4096), time: Duration::MAX };
     for done in 1..=5 {
         let step = coming.step(&mut pages, &mut rooms(10_000), budget).unwrap();
-        assert_eq!(step.tally.of(Cause::Moved), budget.bytes);
-        assert_eq!(pages.on(1), done * 1000);
+        assert_eq!(step.tally.of(Cause::Moved), Bytes(1024 * 4096));
+        assert_eq!(pages.on(1), done * 1024);
     }
     assert!(coming.is_finished());
-    assert_eq!(coming.total().of(Cause::Moved), Bytes(5000 * 4096));
-    assert!(pages.largest_call <= BATCH as usize);
+    assert_eq!(coming.total().of(Cause::Moved), Bytes(5 * 1024 * 4096));
+    assert!(pages.largest_call as u64 <= BLOCK / 4096);
     assert_eq!(coming.step(&mut pages, &mut rooms(1), LARGE).unwrap().stop, Stop::Finished);
+}
+
+#[test]
+fn batches_end_where_huge_pages_begin() {
+    let mut pages = Simulated::new((0..2000).map(|_| (0, Fate::Moves)));
+    let mut range = pages.range(4096);
+    range.start = 100 * 4096;
+    let mut coming = Homecoming::new(7, NodeSet::one(NodeId(1)), vec![range]);
+    let budget = Budget { bytes: Bytes(1), time: Duration::MAX };
+    coming.step(&mut pages, &mut rooms(10_000), budget).unwrap();
+    assert_eq!(pages.on(1), 412);
+    coming.step(&mut pages, &mut rooms(10_000), budget).unwrap();
+    assert_eq!(pages.on(1), 412 + 512);
 }
 
 #[test]
@@ -208,7 +221,7 @@ fn a_step_keeps_its_budget_of_time() {
     let budget = Budget { bytes: Bytes(u64::MAX), time: Duration::from_millis(20) };
     let step = coming.step(&mut pages, &mut rooms(10_000), budget).unwrap();
     // Query, move, query: 12 ms a batch.
-    assert_eq!((step.stop, step.tally.of(Cause::Moved)), (Stop::Time, Bytes(2 * BATCH * 4096)));
+    assert_eq!((step.stop, step.tally.of(Cause::Moved)), (Stop::Time, Bytes(2 * BLOCK)));
 }
 
 #[test]
@@ -230,7 +243,7 @@ fn a_node_that_is_fuller_than_it_said_is_counted_and_not_tried_again() {
     let step = coming.step(&mut pages, &mut rooms(10_000), LARGE).unwrap();
     assert_eq!(step.stop, Stop::NoRoom);
     assert_eq!(step.tally.of(Cause::Moved), Bytes(100 * 4096));
-    assert_eq!(step.tally.of(Cause::NoMemory), Bytes((BATCH - 100) * 4096));
+    assert_eq!(step.tally.of(Cause::NoMemory), Bytes(BLOCK - 100 * 4096));
 }
 
 #[test]
@@ -349,7 +362,7 @@ proptest! {
         let mut moved = 0;
         loop {
             let step = coming.step(&mut pages, &mut rooms, budget).unwrap();
-            prop_assert!(step.tally.of(Cause::Moved) <= budget.bytes);
+            prop_assert!(step.tally.of(Cause::Moved).0 < budget.bytes.0 + BLOCK);
             moved += step.tally.of(Cause::Moved).0 / 4096;
             match step.stop {
                 Stop::Finished => break,
