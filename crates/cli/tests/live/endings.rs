@@ -104,7 +104,11 @@ fn what_an_operator_set_during_a_run_is_left_alone_and_said() {
     taskset(tid, &wanted);
 
     let told = terminate(run).expect(0);
-    assert!(told.stderr.contains("left alone because someone else changed them"), "{}", told.all());
+    assert!(
+        told.stderr.contains("left 1 thread alone that someone else changed since"),
+        "{}",
+        told.all()
+    );
     assert!(told.stderr.contains(&format!("thread {tid} of")), "{}", told.all());
     let now = affinities(&guest);
     assert_eq!(now[&tid].1, wanted);
