@@ -271,6 +271,7 @@ impl<A: Affinity> Applier<A> {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Applied::Gone,
             Err(error) => {
+                self.forget_pending(change.thread);
                 return Applied::Failed(affinity::set_error(tid, &change.cpus, error));
             }
         }
@@ -286,6 +287,18 @@ impl<A: Affinity> Applier<A> {
             entry.pending = CpuSet::new();
         }
         if narrowed { Applied::Narrowed(got) } else { Applied::Set }
+    }
+
+    /// The kernel refused: the thread is as it was, and one that was never changed is not ours.
+    fn forget_pending(&mut self, thread: ThreadKey) {
+        self.stale = true;
+        let key = (thread.pid, thread.tid);
+        if let Some(entry) = self.journal.entries.get_mut(&key) {
+            entry.pending = CpuSet::new();
+            if entry.set.is_empty() {
+                self.journal.entries.remove(&key);
+            }
+        }
     }
 
     fn store(&mut self) -> Result<(), Error> {
