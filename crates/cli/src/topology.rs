@@ -1,12 +1,26 @@
 //! `instep topology`: a host's cores, caches and nodes as text and as JSON. Only shows; knows no
 //! files and no policy.
 
+use crate::args::TopologyArgs;
+use crate::{Outcome, print, print_json};
 use instep_core::idset::{CpuSet, IdSet};
 use instep_core::topology::{CoreKind, Cpu, Node, Topology};
 use instep_core::units::{Bytes, ClusterId, CoreId, CpuId, LlcId, NodeId, PackageId};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt::Write;
+
+/// Reads the topology of the host that the options name and prints it.
+pub(crate) fn command(args: &TopologyArgs) -> anyhow::Result<Outcome> {
+    let root = crate::observe::root(args.root.as_deref())?;
+    let topology = instep_host::topology::read(&root)?;
+    if args.json {
+        print_json(&view(&topology))?;
+    } else {
+        print(&draw(&topology, crate::text::width()))?;
+    }
+    Ok(Outcome::Fine)
+}
 
 /// The narrowest width that is drawn for.
 const MIN_WIDTH: usize = 40;
@@ -276,11 +290,6 @@ pub(crate) fn view(topology: &Topology) -> View<'_> {
         nodes: nodes.collect(),
         warnings: topology.warnings(),
     }
-}
-
-/// The view as a JSON value, whose keys come in alphabetical order.
-pub(crate) fn json(topology: &Topology) -> serde_json::Value {
-    serde_json::to_value(view(topology)).expect("numbers and strings always serialize")
 }
 
 #[cfg(test)]

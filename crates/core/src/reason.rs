@@ -1,6 +1,7 @@
 //! Why something was decided or refused: values with the numbers in them, printed alike by every
 //! front end.
 
+use crate::conflict::ConflictKind;
 use crate::idset::{CpuSet, NodeSet};
 use crate::units::{Bytes, Milli, NodeId};
 use serde::{Serialize, Serializer};
@@ -150,6 +151,13 @@ pub enum Reason {
         /// All its memory.
         of: Bytes,
     },
+    /// `instep`: the initial affinity is widened because of a conflict.
+    Mends {
+        /// Where the VM goes.
+        nodes: NodeSet,
+        /// What is mended.
+        conflict: ConflictKind,
+    },
     /// `instep`: emulator threads on cores that no vCPU has.
     EmulatorsBeside {
         /// The CPUs.
@@ -261,6 +269,9 @@ impl Reason {
                     write!(f, ", one by one for {guest_nodes} guest nodes")?;
                 }
                 write!(f, ": {there} of its {of} lie there")
+            }
+            Reason::Mends { nodes, conflict } => {
+                write!(f, "to nodes {nodes}, mending a conflict: {conflict}")
             }
             Reason::EmulatorsBeside { cpus } => {
                 write!(f, "kept off the cores of vCPUs: CPUs {cpus} have room")

@@ -204,19 +204,32 @@ impl<'a> Estimator<'a> {
     /// Where the kernel would run everything when vCPU number k may use the CPUs of group
     /// `choice[k]`, and what that adds up to.
     pub(crate) fn estimate(&self, choice: &[usize]) -> Estimate {
-        let mut members: Vec<Vec<&Load>> = vec![Vec::new(); self.groups.len()];
-        for load in &self.loads {
-            members[choice[load.slot]].push(load);
+        // A counting sort by group, which keeps the order of demand.
+        let mut ends = vec![0; self.groups.len()];
+        self.loads.iter().for_each(|load| ends[choice[load.slot]] += 1);
+        let mut start = 0;
+        for end in &mut ends {
+            start += std::mem::replace(end, start);
         }
-        let mut order: Vec<usize> = (0..members.len()).collect();
-        order.retain(|group| !members[*group].is_empty());
+        let mut members = vec![(0, 0); self.loads.len()];
+        for load in &self.loads {
+            let end = &mut ends[choice[load.slot]];
+            members[*end] = (load.demand, load.vm);
+            *end += 1;
+        }
+        let members_of = |group: usize| {
+            let start = if group == 0 { 0 } else { ends[group - 1] };
+            &members[start..ends[group]]
+        };
+        let mut order: Vec<usize> = (0..ends.len()).collect();
+        order.retain(|group| !members_of(*group).is_empty());
         order.sort_by(|a, b| {
             let (a, b) = (&self.groups[*a], &self.groups[*b]);
             a.cpus.len().cmp(&b.cpus.len()).then_with(|| a.cpus.cmp(&b.cpus))
         });
         let mut state = State::new(self);
         for group in order {
-            state.fill(&self.groups[group], &members[group]);
+            state.fill(&self.groups[group], members_of(group));
         }
         state.sum_up()
     }
@@ -243,6 +256,11 @@ fn remoteness(topology: &Topology, vm: &Vm) -> Vec<(u64, u64)> {
         .collect()
 }
 
+/// Orders cores by load per thread, then by their least loaded CPU, then by position.
+fn rank(core: u64, cpu: u64, index: usize) -> u128 {
+    u128::from(core) << 64 | u128::from(cpu.min(u64::from(u32::MAX))) << 32 | index as u128
+}
+
 /// Loads while an estimate is under way.
 struct State<'a> {
     of: &'a Estimator<'a>,
@@ -264,30 +282,31 @@ impl<'a> State<'a> {
         Self { of, cpus, cores, scale, estimate: Estimate::default() }
     }
 
-    fn fill(&mut self, group: &Group, members: &[&Load]) {
+    /// Adds the (demand, VM) of vCPUs that may use the CPUs of `group`.
+    fn fill(&mut self, group: &Group, members: &[(u64, usize)]) {
         let key = |state: &Self, index: usize| {
             let (core, cpus) = &group.cores[index];
             let least = group.cpus[cpus.clone()].iter().map(|cpu| state.cpus[*cpu]).min();
-            Reverse((state.cores[*core], least.unwrap_or(0), index))
+            Reverse(rank(state.cores[*core], least.unwrap_or(0), index))
         };
+        let nodes = self.of.topology.nodes().len();
         let mut heap: BinaryHeap<_> =
             (0..group.cores.len()).map(|index| key(self, index)).collect();
-        for load in members {
+        for (demand, vm) in members {
             let Some(mut top) = heap.peek_mut() else { return };
-            let index = top.0.2;
+            let index = top.0 as u32 as usize;
             let (core, cpus) = &group.cores[index];
             let cpus = &group.cpus[cpus.clone()];
-            let Some(cpu) = cpus.iter().copied().min_by_key(|cpu| (self.cpus[*cpu], *cpu)) else {
+            let Some(cpu) = cpus.iter().copied().min_by_key(|cpu| self.cpus[*cpu]) else {
                 continue;
             };
-            self.cpus[cpu] += load.demand;
-            self.cores[*core] += load.demand * self.scale[*core];
+            self.cpus[cpu] += demand;
+            self.cores[*core] += demand * self.scale[*core];
             *top = key(self, index);
-            let nodes = self.of.topology.nodes().len();
-            let (local, remote) = self.of.memory[load.vm * nodes + self.of.node_of[cpu]];
-            self.estimate.demand += load.demand;
-            self.estimate.local += load.demand * local;
-            self.estimate.remote += load.demand * remote;
+            let (local, remote) = self.of.memory[vm * nodes + self.of.node_of[cpu]];
+            self.estimate.demand += demand;
+            self.estimate.local += demand * local;
+            self.estimate.remote += demand * remote;
         }
     }
 

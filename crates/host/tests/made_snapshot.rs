@@ -1,6 +1,8 @@
 //! What a scan makes of a made host is what the host was made of, on random hosts: VMs of every
 //! monitor, with and without debugfs, thread names, descriptors and cgroups of their own.
 
+#![cfg(test)]
+
 use instep_core::snapshot::{Snapshot, Vm};
 use instep_core::topology::Topology;
 use instep_core::units::{Bytes, Nanos};

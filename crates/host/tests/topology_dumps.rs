@@ -3,6 +3,8 @@
 //! reason stands with the expectation. The copies are shared data, not part of the project:
 //! without them, tar or lstopo the test says what it skipped.
 
+#![cfg(test)]
+
 use instep_core::idset::CpuSet;
 use instep_core::topology::{CoreKind, Topology};
 use instep_core::units::{Bytes, CpuId, NodeId};

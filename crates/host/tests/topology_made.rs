@@ -1,6 +1,8 @@
 //! The topology of trees that the test writes itself: today's kernels and old ones, parts
 //! missing, garbage in files, links that leave the copy.
 
+#![cfg(test)]
+
 use instep_core::idset::CpuSet;
 use instep_core::topology::{CoreKind, Topology};
 use instep_core::units::{Bytes, CpuId, NodeId};
@@ -268,4 +270,15 @@ fn this_machine_is_read() {
         Ok(host) => assert!(!host.cpus().is_empty()),
         Err(error) => assert!(error.to_string().contains("mount sysfs"), "{error}"),
     }
+}
+
+#[test]
+fn a_copy_with_lists_only_still_has_cpus_and_nodes() {
+    let tree = Tree::new();
+    tree.write(&format!("{CPU}/online"), "0-3\n").write(&format!("{NODE}/online"), "0-1\n");
+    tree.write(&format!("{NODE}/node0/cpulist"), "0-1\n");
+    tree.write(&format!("{NODE}/node1/cpulist"), "2-3\n");
+    let host = tree.read();
+    assert_eq!((host.cpus().len(), host.cores().len(), host.nodes().len()), (4, 4, 2));
+    assert!(host.warnings().iter().any(|w| w.contains("no directories of CPUs 0-3")));
 }

@@ -14,6 +14,7 @@ mod noise;
 mod process;
 mod procfs;
 mod random;
+pub mod skip;
 mod sysfs;
 mod tree;
 mod vm;

@@ -6,6 +6,7 @@
 
 use super::fixed::on_node;
 use super::wish::{Wish, elsewhere, memory_may_move};
+use crate::conflict::ConflictKind;
 use crate::reason::Reason;
 use crate::snapshot::{Snapshot, Vm};
 use crate::topology::Node;
@@ -13,7 +14,7 @@ use crate::units::{Bytes, Milli};
 use std::cmp::Reverse;
 
 /// Decides for every VM, in the snapshot's order, which is ascending by id.
-pub(crate) fn decide(snapshot: &Snapshot, mend: &[bool]) -> Vec<Wish> {
+pub(crate) fn decide(snapshot: &Snapshot, mend: &[Option<ConflictKind>]) -> Vec<Wish> {
     let online = snapshot.topology.all_cpus();
     let mut room = Room::new(snapshot);
     let (chosen, total) = select(snapshot);
@@ -28,7 +29,7 @@ pub(crate) fn decide(snapshot: &Snapshot, mend: &[bool]) -> Vec<Wish> {
     for index in chosen {
         let vm = &snapshot.vms[index];
         let Some((node, why)) = room.take_best(vm) else { continue };
-        let mut wish = on_node(vm, node, &online, mend[index], why);
+        let mut wish = on_node(vm, node, &online, mend[index].is_some(), why);
         let remote = elsewhere(vm, &wish.home);
         let moved = wish.selected && vm.placed != wish.home;
         if moved && remote > Bytes(0) && memory_may_move(vm, &wish.home) {

@@ -4,11 +4,12 @@
 //! They are what the others are measured against. They know nothing of memory.
 
 use super::wish::{Wish, emulators_back, permitted};
+use crate::conflict::ConflictKind;
 use crate::idset::{CpuSet, NodeSet};
 use crate::reason::Reason;
 use crate::snapshot::{Snapshot, Vm};
 use crate::topology::{Node, Topology};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Leaves everything to the kernel and gives back what Instep had changed.
 pub(crate) fn none(snapshot: &Snapshot) -> Vec<Wish> {
@@ -17,7 +18,7 @@ pub(crate) fn none(snapshot: &Snapshot) -> Vec<Wish> {
 }
 
 /// Equal numbers of VMs per node: the k-th VM by id on node `k mod n` of those with CPUs.
-pub(crate) fn bind(snapshot: &Snapshot, mend: &[bool]) -> Vec<Wish> {
+pub(crate) fn bind(snapshot: &Snapshot, mend: &[Option<ConflictKind>]) -> Vec<Wish> {
     let topology = &snapshot.topology;
     let online = topology.all_cpus();
     let nodes: Vec<&Node> = topology.nodes().iter().filter(|node| !node.cpus.is_empty()).collect();
@@ -30,7 +31,7 @@ pub(crate) fn bind(snapshot: &Snapshot, mend: &[bool]) -> Vec<Wish> {
         .enumerate()
         .map(|(turn, vm)| {
             let node = nodes[turn % nodes.len()];
-            on_node(vm, node, &online, mend[turn], Reason::InTurn { node: node.id, turn })
+            on_node(vm, node, &online, mend[turn].is_some(), Reason::InTurn { node: node.id, turn })
         })
         .collect()
 }
@@ -54,14 +55,18 @@ pub(crate) fn on_node(vm: &Vm, node: &Node, online: &CpuSet, mend: bool, why: Re
 
 /// One CPU of every core for every VM, so that its vCPUs never compete for a core's units. A VM
 /// with more vCPUs than cores it may use is left alone: halving its CPUs would cost more.
-pub(crate) fn spread(snapshot: &Snapshot, mend: &[bool]) -> Vec<Wish> {
+pub(crate) fn spread(snapshot: &Snapshot, mend: &[Option<ConflictKind>]) -> Vec<Wish> {
     let topology = &snapshot.topology;
     let online = topology.all_cpus();
-    let spread_one = |(vm, mend): (&Vm, &bool)| {
+    let per_core = |cpus: &CpuSet| one_cpu_per_core(topology, cpus);
+    // Most vCPUs may use the same CPUs.
+    let mut known = BTreeMap::new();
+    let spread_one = |(vm, mend): (&Vm, &Option<ConflictKind>)| {
+        let may = |vcpu| permitted(vm, vcpu, &online, mend.is_some());
         let vcpus: Vec<CpuSet> = vm
             .vcpus
             .iter()
-            .map(|vcpu| one_cpu_per_core(topology, &permitted(vm, vcpu, &online, *mend)))
+            .map(|vcpu| known.entry(may(vcpu)).or_insert_with_key(per_core).clone())
             .collect();
         let cores = vcpus.iter().fold(CpuSet::new(), |all, cpus| all.or(cpus)).len();
         if cores < vm.vcpus.len() || vcpus.iter().any(CpuSet::is_empty) {

@@ -7,7 +7,7 @@ pub mod idle;
 mod instep;
 mod wish;
 
-use crate::conflict;
+use crate::conflict::{self, ConflictKind};
 use crate::decision::{Decision, Verdict};
 use crate::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
@@ -84,7 +84,8 @@ pub struct UnknownPolicy {
 pub struct Settings {
     /// Which policy.
     pub policy: PolicyName,
-    /// Mend affinity conflicts, even where that widens an initial affinity (never the cpuset).
+    /// Mend affinity conflicts, even where that widens an initial affinity (never the cpuset) or
+    /// takes charge of a VM pinned by hand.
     pub mend_conflicts: bool,
     /// Take charge of VMs whose vCPUs were pinned by hand, too.
     pub include_pinned: bool,
@@ -127,7 +128,11 @@ fn is_sorted(snapshot: &Snapshot) -> bool {
 /// Decides for a snapshot whose VMs, vCPUs and emulators are in ascending order.
 fn decide_sorted(snapshot: &Snapshot, settings: &Settings) -> Decision {
     let conflicts = conflict::find(snapshot);
-    let mend: Vec<bool> = snapshot.vms.iter().map(|_| false).collect();
+    let mend: Vec<Option<ConflictKind>> = if settings.mend_conflicts {
+        conflict::mendable(snapshot)
+    } else {
+        vec![None; snapshot.vms.len()]
+    };
     let wishes = match settings.policy {
         PolicyName::Instep => instep::decide(snapshot, settings, &mend),
         PolicyName::Bnn => bnn::decide(snapshot, &mend),

@@ -100,11 +100,23 @@ pub(crate) fn inside(policy: Policy, snapshot: &Snapshot, mend: bool) -> Result<
     Ok(())
 }
 
-/// The same decision for the same VMs in any order.
+/// The same decision for the same VMs and threads in any of several orders.
 pub(crate) fn order_does_not_matter(policy: Policy, snapshot: &Snapshot) -> Result<(), String> {
     let expected = policy(snapshot);
+    for seed in 0..3 {
+        let mut found = policy(&shuffled(snapshot, seed));
+        found.vms.sort_by_key(|verdict| verdict.vm);
+        if found != expected {
+            let differ = found.vms.iter().zip(&expected.vms).find(|(a, b)| a != b);
+            return Err(format!("the order of VMs mattered: {differ:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn shuffled(snapshot: &Snapshot, seed: u64) -> Snapshot {
     let mut shuffled = snapshot.clone();
-    let mut random = Random(17);
+    let mut random = Random(seed);
     for last in (1..shuffled.vms.len()).rev() {
         shuffled.vms.swap(last, random.within(0, last as u64) as usize);
     }
@@ -112,13 +124,7 @@ pub(crate) fn order_does_not_matter(policy: Policy, snapshot: &Snapshot) -> Resu
         vm.vcpus.reverse();
         vm.emulators.reverse();
     }
-    let mut found = policy(&shuffled);
-    found.vms.sort_by_key(|verdict| verdict.vm);
-    if found == expected {
-        return Ok(());
-    }
-    let differ = found.vms.iter().zip(&expected.vms).find(|(a, b)| a != b);
-    Err(format!("the order of VMs mattered: {differ:?}"))
+    shuffled
 }
 
 /// Decided, applied and decided again for the same loads, no affinity changes.
@@ -127,4 +133,24 @@ pub(crate) fn does_not_flap(policy: Policy, snapshot: &Snapshot) -> Result<(), S
     let again = policy(&apply(snapshot, &first));
     let flap = again.actions.iter().find(|action| !matches!(action, Action::MoveMemory { .. }));
     flap.map_or(Ok(()), |action| Err(format!("changed again: {action:?}")))
+}
+
+/// With the decision in force and all loads up to 5 % higher or lower, no home changes.
+pub(crate) fn homes_survive_noise(
+    policy: Policy,
+    snapshot: &Snapshot,
+    seed: u64,
+) -> Result<(), String> {
+    let first = policy(snapshot);
+    let mut noisy = apply(snapshot, &first);
+    let mut random = Random(seed);
+    for vcpu in noisy.vms.iter_mut().flat_map(|vm| &mut vm.vcpus) {
+        vcpu.busy.0 = vcpu.busy.0 / 1000 * random.within(950, 1050);
+        vcpu.steal.0 = vcpu.steal.0 / 1000 * random.within(950, 1050);
+    }
+    noisy.other_busy.0 = noisy.other_busy.0 / 1000 * random.within(950, 1050);
+    let again = policy(&noisy);
+    let mut pairs = first.vms.iter().zip(&again.vms);
+    let moved = pairs.find(|(before, after)| before.home != after.home);
+    moved.map_or(Ok(()), |(before, after)| Err(format!("noise moved {before:?} to {after:?}")))
 }

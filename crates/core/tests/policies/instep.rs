@@ -230,14 +230,17 @@ fn vcpus_keep_their_cores_when_a_neighbour_leaves() {
     assert!(sets(&instep(&after), 2).is_empty());
 }
 
+/// Node 1 is at distance 16 from node 0, node 2 at 22.
 #[test]
 fn clear_gain_moves_a_placed_vm_and_a_small_one_does_not() {
-    let mut host = made::host(made::topology(2, 4, 2, 64 * GIB));
-    host.vms = vec![vm(&host, 1, 2, 900, &[900, 1100])];
+    let mut host = made::host(made::topology(4, 4, 2, 64 * GIB));
+    host.vms = vec![vm(&host, 1, 2, 900, &[0, 2000])];
     host.vms[0].placed = nodes(&[0]);
-    assert_eq!(home(&instep(&host), 0), "0");
-    host.vms[0].memory = vm(&host, 1, 2, 900, &[0, 2000]).memory;
-    assert_eq!(home(&instep(&host), 0), "1");
+    let decision = instep(&host);
+    assert_eq!(home(&decision, 0), "0", "memory comes home instead");
+    assert!(matches!(decision.actions.last(), Some(Action::MoveMemory { .. })));
+    host.vms[0].memory = vm(&host, 1, 2, 900, &[0, 0, 2000]).memory;
+    assert_eq!(home(&instep(&host), 0), "2");
 }
 
 #[test]

@@ -243,6 +243,15 @@ pub(crate) fn restrict(made: &mut Snapshot, seed: u64) {
     }
 }
 
+/// Makes the host one that Instep has not touched yet.
+pub(crate) fn forget(made: &mut Snapshot) {
+    for vm in &mut made.vms {
+        vm.placed = Default::default();
+        vm.vcpus.iter_mut().for_each(|vcpu| vcpu.allowed = vcpu.initial.clone());
+        vm.emulators.iter_mut().for_each(|emulator| emulator.allowed = emulator.initial.clone());
+    }
+}
+
 fn some_of(random: &mut Random, all: &[CpuId]) -> CpuSet {
     let percent = random.one_of(&[20, 50, 80]);
     let mut set: CpuSet = all.iter().copied().filter(|_| random.chance(percent)).collect();

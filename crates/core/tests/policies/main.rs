@@ -2,8 +2,10 @@
 //! checkers proven by policies that break them.
 
 mod bnn;
+mod broken;
 mod check;
 mod claims;
+mod conflict;
 mod fixed;
 mod instep;
 mod made;

@@ -131,6 +131,12 @@ impl Homecoming {
         }
     }
 
+    /// The process whose memory it is.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
     /// The nodes it brings memory to.
     #[must_use]
     pub fn home(&self) -> &NodeSet {

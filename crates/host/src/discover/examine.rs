@@ -6,7 +6,7 @@ use super::facts::{Accel, EmulatorFacts, VcpuFacts, VcpuSource, Vmm};
 use super::files::Reader;
 use super::guest::Guest;
 use super::identify::{self, ByName, Named, ONE_THREAD, Vcpus};
-use super::process::{KvmFds, MAX_SHORT, MAX_STATUS, Thread};
+use super::process::{KvmFds, MAX_STATUS, Thread};
 use super::{memory, proc_text, process, qmp, vmm};
 use instep_core::idset::CpuSet;
 use instep_core::units::{CpuId, Nanos, Tid};
@@ -323,12 +323,8 @@ impl ThreadReader<'_> {
     pub(super) fn vcpu(&mut self, index: u32, thread: &Thread) -> Option<VcpuFacts> {
         let allowed = self.allowed(thread.tid)?;
         let path = self.task.join(thread.tid.to_string()).join("schedstat");
-        let (run, wait) = self
-            .reader
-            .read(&path, MAX_SHORT)
-            .ok()
-            .and_then(proc_text::schedstat)
-            .unwrap_or_default();
+        let (run, wait) =
+            self.reader.read_short(&path).ok().and_then(proc_text::schedstat).unwrap_or_default();
         Some(VcpuFacts {
             index,
             tid: Tid(thread.tid),

@@ -56,6 +56,9 @@ pub struct VmFacts {
     pub cgroup: Option<String>,
     /// How its vCPU threads were told.
     pub identified_by: VcpuSource,
+    /// When its vCPUs' counters were read, on the clock of [`Scan::at`]; equals that of a copy.
+    /// A scan of thousands of threads takes a noticeable part of a short window.
+    pub read_at: Nanos,
     /// Its vCPUs, ascending by index, at least one.
     pub vcpus: Vec<VcpuFacts>,
     /// Its other threads, ascending by thread id.
@@ -255,7 +258,7 @@ pub enum Debugfs {
 pub struct Looked {
     /// Processes seen, kernel threads and zombies not counted.
     pub processes: u32,
-    /// Processes whose descriptors could not be listed for lack of privilege.
+    /// Processes whose descriptors could not be listed for lack of privilege when last tried.
     pub unreadable_fd_dirs: u32,
     /// KVM's debugfs directory.
     pub kvm_debugfs: Debugfs,

@@ -87,7 +87,11 @@ fn qemu(arguments: &[String]) -> Guest {
     };
     Guest {
         name: last(&name_keys, "guest").map(str::to_owned),
-        uuid: args::values(arguments, "uuid").last().map(str::to_owned),
+        uuid: args::values(arguments, "uuid").last().map(str::to_owned).or_else(|| {
+            // Proxmox passes it in the guest's SMBIOS tables.
+            args::values(arguments, "smbios")
+                .find_map(|value| last(&keys(value, "type"), "uuid").map(str::to_owned))
+        }),
         nodes: guest_numa::nodes(args::values(arguments, "numa"), &backends, &smp),
         smp,
         memory_bound,
@@ -192,6 +196,13 @@ mod tests {
         assert_eq!(named(Vmm::CloudHypervisor, "ch --api-socket path=/run/web.sock"), "web");
         assert_eq!(named(Vmm::CloudHypervisor, "ch --api-socket=/run/db.sock"), "db");
         assert_eq!(named(Vmm::Crosvm, "crosvm run --name box -c 2 kernel"), "box");
+    }
+
+    #[test]
+    fn uuids_come_from_two_options() {
+        let of = |text| describe(&Vmm::Qemu, &line(text)).uuid;
+        assert_eq!(of("q -uuid 6f1b-1").as_deref(), Some("6f1b-1"));
+        assert_eq!(of("kvm -id 104 -smbios type=1,uuid=6f1b-2").as_deref(), Some("6f1b-2"));
     }
 
     #[test]

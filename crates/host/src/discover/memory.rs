@@ -91,7 +91,7 @@ impl State {
         let alone = match self.alone {
             Some((then, alone)) if scan.saturating_sub(then) < ALONE_SCANS => alone,
             _ => {
-                let alone = holds_only(&dir, of.pid, of.managed, reader);
+                let alone = !of.shared && holds_only(&dir, of.pid, of.managed, reader);
                 self.alone = Some((scan, alone));
                 alone
             }
@@ -184,6 +184,9 @@ pub(super) struct Source<'a> {
     pub(super) hierarchies: &'a Hierarchies,
     /// Whether the cgroup is one that libvirt or Proxmox makes for a single VM.
     pub(super) managed: bool,
+    /// Whether another VM is known to be in the same cgroup. Then its list of processes, which
+    /// the kernel makes anew for every reader, need not be read once for every VM.
+    pub(super) shared: bool,
     pub(super) at: Nanos,
     /// Base page size in bytes.
     pub(super) page: u64,

@@ -11,8 +11,6 @@ use super::vmm;
 use std::io;
 use std::path::Path;
 
-/// The most that is read of `stat`, `schedstat` and `comm`.
-pub(super) const MAX_SHORT: usize = 4096;
 /// The most that is read of `status`; 8192 CPUs and 1024 nodes make lists of some kilobytes.
 pub(super) const MAX_STATUS: usize = 128 << 10;
 /// The most descriptors of one process that are looked at.
@@ -104,13 +102,13 @@ pub(super) fn threads(process: &Path, reader: &mut Reader) -> Vec<Thread> {
     let mut threads = Vec::with_capacity(tids.len());
     for tid in tids {
         let dir = task.join(tid.to_string());
-        let stat = match reader.read(&dir.join("stat"), MAX_SHORT) {
+        let stat = match reader.read_short(&dir.join("stat")) {
             Ok(bytes) => proc_text::stat(bytes),
             Err(_) => None,
         };
         // The running kernel shows both or neither; a copy may hold the name alone.
         let stat = stat.or_else(|| {
-            let comm = reader.text(&dir.join("comm"), MAX_SHORT)?;
+            let comm = reader.text(&dir.join("comm"), 256)?;
             Some(Stat { comm, ..Stat::default() })
         });
         if let Some(stat) = stat.filter(|stat| !stat.is_dead()) {

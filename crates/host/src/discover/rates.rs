@@ -64,10 +64,18 @@ struct Rates<'a> {
 }
 
 enum Kind<'a> {
-    /// Differences to the first scan.
-    Between(BTreeMap<(Tid, u64), &'a VcpuFacts>),
-    /// Means since the start of each thread; uptime of the host and ticks in a second.
-    SinceStart(Nanos, u64),
+    /// Differences to the first scan, with the time of its reading where the scans' own clocks
+    /// count.
+    Between(BTreeMap<(Tid, u64), (&'a VcpuFacts, Option<Nanos>)>),
+    /// Means since the start of each thread.
+    SinceStart {
+        /// When the scan began.
+        at: Nanos,
+        /// Uptime of the host then.
+        boot: Nanos,
+        /// Ticks in a second.
+        per_second: u64,
+    },
     /// Plain counters: nothing is known of time.
     Raw,
 }
@@ -77,15 +85,18 @@ impl<'a> Rates<'a> {
         let known: BTreeMap<_, _> = before
             .vms
             .iter()
-            .flat_map(|vm| &vm.vcpus)
-            .map(|vcpu| ((vcpu.tid, vcpu.start_ticks), vcpu))
+            .flat_map(|vm| vm.vcpus.iter().map(move |vcpu| (vm, vcpu)))
+            .map(|(vm, vcpu)| {
+                let read_at = elapsed.is_none().then_some(vm.read_at);
+                ((vcpu.tid, vcpu.start_ticks), (vcpu, read_at))
+            })
             .collect();
         let shown = elapsed.unwrap_or_else(|| after.at.since(before.at));
         let mut rates = Rates { window: shown, kind: Kind::Between(known) };
         if rates.window == Nanos(0) {
             // No clock in either copy: the busiest vCPU is taken to have run all the time.
             rates.window = Nanos(u64::MAX);
-            rates.window = longest(after, |vcpu| rates.used(vcpu).0);
+            rates.window = longest(after, |vm, vcpu| rates.used(vm, vcpu).0);
         }
         rates
     }
@@ -94,22 +105,32 @@ impl<'a> Rates<'a> {
         match after.boot.filter(|boot| *boot != Nanos(0)) {
             Some(boot) => Rates {
                 window: Nanos::SECOND,
-                kind: Kind::SinceStart(boot, after.ticks_per_second),
+                kind: Kind::SinceStart { at: after.at, boot, per_second: after.ticks_per_second },
             },
-            None => Rates { window: longest(after, VcpuFacts::busy), kind: Kind::Raw },
+            None => Rates { window: longest(after, |_, vcpu| vcpu.busy()), kind: Kind::Raw },
         }
     }
 
     /// CPU time and run-queue wait of a vCPU in the window, each at most the window.
-    fn used(&self, vcpu: &VcpuFacts) -> (Nanos, Nanos) {
+    fn used(&self, vm: &VmFacts, vcpu: &VcpuFacts) -> (Nanos, Nanos) {
         let (busy, steal) = match &self.kind {
             Kind::Between(known) => match known.get(&(vcpu.tid, vcpu.start_ticks)) {
-                Some(then) => difference(then, vcpu),
+                Some((then, read_at)) => {
+                    let (busy, steal) = difference(then, vcpu);
+                    let own = read_at.map(|then| vm.read_at.since(then));
+                    match own.filter(|own| *own != Nanos(0) && *own != self.window) {
+                        Some(own) => {
+                            (scaled(busy, own, self.window), scaled(steal, own, self.window))
+                        }
+                        None => (busy, steal),
+                    }
+                }
                 None => (vcpu.busy(), vcpu.wait),
             },
-            Kind::SinceStart(boot, per_second) => {
-                let age = boot.since(ticks_to_nanos(vcpu.start_ticks, *per_second));
-                (scaled(vcpu.busy(), age), scaled(vcpu.wait, age))
+            Kind::SinceStart { at, boot, per_second } => {
+                let now = Nanos(boot.0.saturating_add(vm.read_at.since(*at).0));
+                let age = now.since(ticks_to_nanos(vcpu.start_ticks, *per_second));
+                (scaled(vcpu.busy(), age, self.window), scaled(vcpu.wait, age, self.window))
             }
             Kind::Raw => (vcpu.busy(), vcpu.wait),
         };
@@ -122,7 +143,7 @@ impl<'a> Rates<'a> {
             Kind::Between(_) => {
                 after.host_busy.since(before.map_or(Nanos(0), |before| before.host_busy))
             }
-            Kind::SinceStart(boot, _) => scaled(after.host_busy, *boot),
+            Kind::SinceStart { boot, .. } => scaled(after.host_busy, *boot, self.window),
             Kind::Raw => after.host_busy,
         };
         busy.min(Nanos(self.window.0.saturating_mul(cpus as u64)))
@@ -136,18 +157,19 @@ fn difference(then: &VcpuFacts, now: &VcpuFacts) -> (Nanos, Nanos) {
     (busy, now.wait.since(then.wait))
 }
 
-/// `time` in an age, as time in one second.
-fn scaled(time: Nanos, age: Nanos) -> Nanos {
-    if age == Nanos(0) {
-        return time.min(Nanos::SECOND);
+/// `time` used in `span`, as it would be in `window`.
+fn scaled(time: Nanos, span: Nanos, window: Nanos) -> Nanos {
+    if span == Nanos(0) {
+        return time.min(window);
     }
-    let scaled = u128::from(time.0) * u128::from(Nanos::SECOND.0) / u128::from(age.0);
+    let scaled = u128::from(time.0) * u128::from(window.0) / u128::from(span.0);
     Nanos(u64::try_from(scaled).unwrap_or(u64::MAX))
 }
 
 /// The longest time of any vCPU, never zero.
-fn longest(scan: &Scan, time: impl Fn(&VcpuFacts) -> Nanos) -> Nanos {
-    let all = scan.vms.iter().flat_map(|vm| &vm.vcpus).map(time);
+fn longest(scan: &Scan, time: impl Fn(&VmFacts, &VcpuFacts) -> Nanos) -> Nanos {
+    let time = &time;
+    let all = scan.vms.iter().flat_map(|vm| vm.vcpus.iter().map(move |vcpu| time(vm, vcpu)));
     all.max().filter(|longest| *longest != Nanos(0)).unwrap_or(Nanos::SECOND)
 }
 
@@ -163,7 +185,7 @@ fn vm(facts: &VmFacts, rates: &Rates<'_>, topology: &Topology, online: &CpuSet) 
         .vcpus
         .iter()
         .map(|vcpu| {
-            let (busy, steal) = rates.used(vcpu);
+            let (busy, steal) = rates.used(facts, vcpu);
             let allowed = usable(&vcpu.allowed);
             Vcpu {
                 index: vcpu.index,

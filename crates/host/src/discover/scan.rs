@@ -10,7 +10,7 @@ use super::facts::{Scan, VcpuFacts, VmFacts, Vmm};
 use super::files::{Reader, numbered};
 use super::memory::{MemoryOptions, Source};
 use super::proc_text::{self, Stat};
-use super::process::{self, MAX_SHORT};
+use super::process;
 use super::vmm;
 use crate::error::Error;
 use crate::root::Root;
@@ -18,7 +18,7 @@ use instep_core::snapshot::OpaqueVm;
 use instep_core::units::{Nanos, VmId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long after its start a process is looked into in every scan.
@@ -67,6 +67,15 @@ pub struct Scanner {
     scans: u64,
     ticks_per_second: u64,
     page: u64,
+    /// What lack of privilege hides is said once.
+    warned: Warned,
+}
+
+/// Which warnings about privilege were given.
+#[derive(Debug, Default)]
+struct Warned {
+    descriptors: bool,
+    memory: bool,
 }
 
 /// A process as remembered.
@@ -74,6 +83,8 @@ pub struct Scanner {
 struct Process {
     start_ticks: u64,
     comm: String,
+    /// Whether its descriptors could not be listed for lack of privilege.
+    denied: bool,
     monitor: Option<Box<Monitor>>,
 }
 
@@ -101,6 +112,7 @@ impl Scanner {
             known: BTreeMap::new(),
             hierarchies: Hierarchies::default(),
             scans: 0,
+            warned: Warned::default(),
         }
     }
 
@@ -128,7 +140,8 @@ impl Scanner {
         scan.vms = found.into_iter().map(|found| found.facts).collect();
         self.drop_forks(&mut scan);
         name_uniquely(&mut scan);
-        if scan.looked.unreadable_fd_dirs != 0 {
+        if scan.looked.unreadable_fd_dirs != 0 && !self.warned.descriptors {
+            self.warned.descriptors = true;
             scan.warnings.push(format!(
                 "the descriptors of {} processes cannot be listed; VMs among them are found by \
                  name only (run as root, or with CAP_SYS_PTRACE)",
@@ -149,7 +162,7 @@ impl Scanner {
             (scan.at, scan.boot) = (monotonic, Some(boot));
         } else {
             let path = self.root.join("proc/uptime");
-            scan.boot = self.reader.read(&path, MAX_SHORT).ok().and_then(proc_text::uptime);
+            scan.boot = self.reader.read_short(&path).ok().and_then(proc_text::uptime);
             scan.at = scan.boot.unwrap_or_default();
             if scan.boot.is_none() {
                 scan.warnings.push(format!(
@@ -195,14 +208,16 @@ impl Scanner {
             .known
             .remove(&pid)
             .filter(|process| process.start_ticks == stat.start_ticks && process.comm == stat.comm);
+        let mut denied = before.as_ref().is_some_and(|process| process.denied);
         let monitor = match before.map(|process| process.monitor) {
             Some(None) if !young && !turn => None,
             Some(Some(monitor)) if !young => Some(monitor),
             before => {
                 scan.cost.examined += 1;
-                self.classify(pid, &dir, before.flatten(), scan)
+                self.classify(pid, &dir, before.flatten(), &mut denied)
             }
         };
+        scan.looked.unreadable_fd_dirs += u32::from(denied);
         let monitor = monitor.map(|mut monitor| {
             monitor.start_ticks = stat.start_ticks;
             monitor.ppid = stat.ppid;
@@ -226,20 +241,20 @@ impl Scanner {
             monitor
         });
         let Stat { start_ticks, comm, .. } = stat;
-        self.known.insert(pid, Process { start_ticks, comm, monitor });
+        self.known.insert(pid, Process { start_ticks, comm, denied, monitor });
     }
 
     /// `stat` of a process; in a copy that of its main thread, or an empty one where only the
     /// command line was copied.
     fn process_stat(&mut self, dir: &Path, pid: u32) -> Option<Stat> {
-        if let Ok(bytes) = self.reader.read(&dir.join("stat"), MAX_SHORT) {
+        if let Ok(bytes) = self.reader.read_short(&dir.join("stat")) {
             return proc_text::stat(bytes);
         }
         if self.root.is_live() {
             return None;
         }
         let main = dir.join("task").join(pid.to_string()).join("stat");
-        let stat = self.reader.read(&main, MAX_SHORT).ok().and_then(proc_text::stat);
+        let stat = self.reader.read_short(&main).ok().and_then(proc_text::stat);
         stat.or_else(|| dir.join("cmdline").exists().then(Stat::default))
     }
 
@@ -250,16 +265,11 @@ impl Scanner {
         pid: u32,
         dir: &Path,
         before: Option<Box<Monitor>>,
-        scan: &mut Scan,
+        denied: &mut bool,
     ) -> Option<Box<Monitor>> {
-        let fds = match process::read_fds(dir) {
-            Ok(fds) => Some(fds),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                scan.looked.unreadable_fd_dirs += 1;
-                None
-            }
-            Err(_) => None,
-        };
+        let fds = process::read_fds(dir);
+        *denied = fds.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+        let fds = fds.ok();
         let holds_vm = fds.as_ref().is_some_and(|fds| fds.vm);
         let program = process::program(dir, &mut self.reader);
         let vmm = match program.vmm {
@@ -282,6 +292,7 @@ impl Scanner {
             ticks_per_second: self.ticks_per_second,
             reader: &mut self.reader,
         };
+        let read_at = if self.root.is_live() { examine::clocks().0 } else { scan.at };
         let mut vcpus: Vec<VcpuFacts> = Vec::with_capacity(known.vcpus.len());
         let mut emulators = Vec::new();
         let indices: BTreeMap<u32, u32> =
@@ -312,6 +323,7 @@ impl Scanner {
             accel: known.accel,
             cgroup,
             identified_by: known.source,
+            read_at,
             vcpus,
             emulators,
             memory: None,
@@ -344,12 +356,13 @@ impl Scanner {
         }
         let live = self.root.is_live();
         let mut queue = Vec::new();
+        let shared = self.shared_cgroups(found);
         for (index, vm) in found.iter().enumerate() {
             let Some(Process { monitor: Some(monitor), .. }) = self.known.get_mut(&vm.pid) else {
                 continue;
             };
             let mut state = std::mem::take(&mut monitor.memory);
-            let source = source(vm, &monitor.dir, &self.hierarchies, scan.at, self.page);
+            let source = source(vm, &shared, &monitor.dir, &self.hierarchies, scan.at, self.page);
             state.read_cgroup(&source, &mut self.reader, self.scans);
             if !live || state.due(scan.at, &options) {
                 // Those without any figures first, then the oldest.
@@ -370,7 +383,7 @@ impl Scanner {
                 continue;
             }
             let mut state = std::mem::take(&mut monitor.memory);
-            let source = source(vm, &monitor.dir, &self.hierarchies, scan.at, self.page);
+            let source = source(vm, &shared, &monitor.dir, &self.hierarchies, scan.at, self.page);
             match state.read_maps(&source, &self.root, &options) {
                 Ok(warnings) => scan.warnings.extend(warnings),
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => denied += 1,
@@ -380,7 +393,8 @@ impl Scanner {
             scan.cost.numa_maps_reads += 1;
         }
         scan.cost.numa_maps = Nanos(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
-        if denied != 0 {
+        if denied != 0 && !self.warned.memory {
+            self.warned.memory = true;
             scan.warnings.push(format!(
                 "numa_maps of {denied} VMs cannot be read: where their memory lies is not known \
                  (run as root, or with CAP_SYS_PTRACE)"
@@ -391,6 +405,13 @@ impl Scanner {
                 vm.facts.memory = monitor.memory.facts();
             }
         }
+    }
+
+    /// The directories of the memory controller that more than one VM is in.
+    fn shared_cgroups(&self, found: &[Found]) -> BTreeSet<PathBuf> {
+        let mut seen = BTreeSet::new();
+        let dirs = found.iter().filter_map(|vm| self.hierarchies.memory_dir(&vm.membership));
+        dirs.filter_map(|(dir, _)| (!seen.insert(dir.clone())).then_some(dir)).collect()
     }
 
     /// Leaves out a child that a monitor forked and that still holds its descriptors and command
@@ -413,6 +434,7 @@ impl Scanner {
 
 fn source<'a>(
     vm: &'a Found,
+    shared: &BTreeSet<PathBuf>,
     process: &'a Path,
     hierarchies: &'a Hierarchies,
     at: Nanos,
@@ -423,6 +445,9 @@ fn source<'a>(
         process,
         membership: &vm.membership,
         hierarchies,
+        shared: hierarchies
+            .memory_dir(&vm.membership)
+            .is_some_and(|(dir, _)| shared.contains(&dir)),
         managed: vm.membership.path().is_some_and(|p| cgroup::told_by_path(p).0.is_some()),
         at,
         page,

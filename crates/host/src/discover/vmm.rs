@@ -1,6 +1,6 @@
 //! Which program a process runs and whether its command line starts a guest.
 //!
-//! Decides by the base names of argv[0] and of the executable, so a shell that mentions QEMU in
+//! Decides by the base names of `argv[0]` and of the executable, so a shell that mentions QEMU in
 //! its arguments is none. A process with a KVM VM descriptor is a monitor whatever its name.
 
 use super::args;
@@ -17,11 +17,12 @@ pub fn by_name(argv0: Option<&str>, exe: Option<&str>) -> Option<Vmm> {
         let base = base.strip_prefix('.').and_then(|b| b.strip_suffix("-wrapped")).unwrap_or(base);
         match base {
             "qemu-kvm" | "kvm" => Some(Vmm::Qemu),
-            "cloud-hypervisor" | "cloud-hypervisor-static" => Some(Vmm::CloudHypervisor),
             "firecracker" => Some(Vmm::Firecracker),
             "crosvm" => Some(Vmm::Crosvm),
             _ if base.starts_with("qemu-system-") => Some(Vmm::Qemu),
-            // Release binaries keep the version in their name: firecracker-v1.7.0-x86_64.
+            // Release binaries keep a suffix in their name: cloud-hypervisor-static,
+            // firecracker-v1.7.0-x86_64.
+            _ if base.starts_with("cloud-hypervisor") => Some(Vmm::CloudHypervisor),
             _ if base.starts_with("firecracker-v") => Some(Vmm::Firecracker),
             _ => None,
         }

@@ -29,6 +29,7 @@ pub(super) struct Guard<'a, 'e> {
     groups: Vec<Vec<(Spot, Vec<usize>)>>,
     /// The core sharing of leaving everything to the kernel, micro.
     pub(super) limit: u64,
+    budget: usize,
     left: usize,
 }
 
@@ -55,9 +56,9 @@ impl<'a, 'e> Guard<'a, 'e> {
             }
         }
         let limit = estimator.estimate(&choice).sharing;
-        let left = (BUDGET_VCPUS / choice.len().max(1)).clamp(LEAST_ESTIMATES, MOST_ESTIMATES);
+        let budget = (BUDGET_VCPUS / choice.len().max(1)).clamp(LEAST_ESTIMATES, MOST_ESTIMATES);
         let groups = vec![Vec::new(); units.len()];
-        Self { estimator, spots, units, first, choice, groups, limit, left }
+        Self { estimator, spots, units, first, choice, groups, limit, budget, left: budget }
     }
 
     /// What the plan adds up to.
@@ -91,6 +92,8 @@ impl<'a, 'e> Guard<'a, 'e> {
 
     /// A plan that holds, as close to `plan` as the budget finds, and its estimate.
     pub(super) fn enforce(&mut self, planner: &Planner, mut plan: Plan) -> (Plan, Estimate) {
+        // The same budget whatever was estimated before: the same host, the same plan.
+        self.left = self.budget;
         let mut best = self.estimate(&plan);
         let mut order = Vec::new();
         if !self.holds(&best) {

@@ -176,13 +176,9 @@ struct Need<'a> {
 fn options(host: &Host, spots: &mut Spots, usable: &[usize], need: &Need) -> Vec<Spot> {
     let wide = spots.number(host, usable.to_vec());
     let mut found = Vec::with_capacity(usable.len() + 1);
-    let within: Vec<usize> = usable
-        .iter()
-        .map(|place| {
-            let on = |cpus: &CpuSet| cpus.and(&host.places[*place].cpus).len();
-            need.may.iter().map(on).min().unwrap_or(0)
-        })
-        .collect();
+    let may = need.may.iter().fold(CpuSet::new(), |all, cpus| all.or(cpus));
+    let on = |place: &usize| may.and(&host.places[*place].cpus).len();
+    let within: Vec<usize> = usable.iter().map(on).collect();
     for start in usable {
         let (mut taken, mut cpus, mut cores, mut memory) = (Vec::new(), 0, 0, 0u64);
         let mut fitted = false;

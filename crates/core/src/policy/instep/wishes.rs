@@ -5,6 +5,7 @@ use super::cores::{Apart, free_room};
 use super::host::{Host, Spots};
 use super::plan::Plan;
 use super::unit::Unit;
+use crate::conflict::ConflictKind;
 use crate::idset::{CpuSet, NodeSet};
 use crate::reason::Reason;
 use crate::snapshot::Vm;
@@ -15,26 +16,33 @@ const REMOTE_BYTES: Bytes = Bytes::from_mib(16);
 /// Nor is less than this part of the VM's memory, in percent.
 const REMOTE_PERCENT: u64 = 5;
 
-/// The wishes for every VM. `refused` says why a VM has no units.
+/// What was chosen for all units of the host.
+pub(super) struct Chosen<'a> {
+    pub(super) host: &'a Host<'a>,
+    pub(super) spots: &'a Spots,
+    pub(super) units: &'a [Unit],
+    pub(super) plan: &'a Plan,
+    pub(super) apart: &'a Apart,
+}
+
+/// The wishes for every VM. `refused` says why a VM has no units, `mend` which conflict of a VM
+/// is mended.
 pub(super) fn wishes(
-    host: &Host,
-    spots: &Spots,
-    units: &[Unit],
-    plan: &Plan,
-    apart: &Apart,
+    chosen: &Chosen,
     refused: Vec<Option<Reason>>,
+    mend: &[Option<ConflictKind>],
 ) -> Vec<Wish> {
     let mut rest = 0;
-    let mut room = free_memory(host);
+    let mut room = free_memory(chosen.host);
     let mut wishes = Vec::with_capacity(refused.len());
     for (index, why) in refused.into_iter().enumerate() {
-        let vm = &host.snapshot.vms[index];
+        let vm = &chosen.host.snapshot.vms[index];
         if let Some(why) = why {
-            wishes.push(Wish::give_back(vm, &host.online, why));
+            wishes.push(Wish::give_back(vm, &chosen.host.online, why));
             continue;
         }
-        let count = units[rest..].iter().take_while(|unit| unit.vm == index).count();
-        let its = Placed { host, spots, vm, units, plan, apart, range: rest..rest + count };
+        let count = chosen.units[rest..].iter().take_while(|unit| unit.vm == index).count();
+        let its = Placed { chosen, vm, range: rest..rest + count, mend: mend[index].as_ref() };
         rest += count;
         let mut wish = its.wish();
         if wish.selected && !its.is_wide() {
@@ -45,45 +53,44 @@ pub(super) fn wishes(
     wishes
 }
 
-/// One VM and what was chosen for it.
+/// One VM, its units, and the conflict that is mended.
 struct Placed<'a> {
-    host: &'a Host<'a>,
-    spots: &'a Spots,
+    chosen: &'a Chosen<'a>,
     vm: &'a Vm,
-    units: &'a [Unit],
-    plan: &'a Plan,
-    apart: &'a Apart,
     range: std::ops::Range<usize>,
+    mend: Option<&'a ConflictKind>,
 }
 
 impl Placed<'_> {
     fn is_wide(&self) -> bool {
-        self.range.clone().all(|index| self.plan[index] == self.units[index].wide)
+        let Chosen { plan, units, .. } = self.chosen;
+        self.range.clone().all(|index| plan[index] == units[index].wide)
     }
 
     fn is_apart(&self) -> bool {
-        self.range.clone().all(|index| self.apart.vcpus[index].is_some())
+        self.range.clone().all(|index| self.chosen.apart.vcpus[index].is_some())
     }
 
     fn wish(&self) -> Wish {
+        let Chosen { host, spots, units, plan, apart } = self.chosen;
         let mut home = NodeSet::new();
         let mut spot = CpuSet::new();
         let mut vcpus = vec![CpuSet::new(); self.vm.vcpus.len()];
         for index in self.range.clone() {
-            let unit = &self.units[index];
-            home = home.or(&self.spots.node_set(self.host, self.plan[index]));
-            spot = spot.or(self.spots.cpus(self.plan[index]));
+            let unit = &units[index];
+            home = home.or(&spots.node_set(host, plan[index]));
+            spot = spot.or(spots.cpus(plan[index]));
             for (k, vcpu) in unit.vcpus.iter().enumerate() {
-                vcpus[*vcpu] = match &self.apart.vcpus[index] {
+                vcpus[*vcpu] = match &apart.vcpus[index] {
                     Some(cores) => cores[k].clone(),
-                    None => unit.cpus(self.spots, k, self.plan[index]),
+                    None => unit.cpus(spots, k, plan[index]),
                 };
             }
         }
-        if self.host.places.len() == 1 && !self.is_apart() {
+        if host.places.len() == 1 && !self.is_apart() && self.mend.is_none() {
             return Wish::keep_within_initial(
                 self.vm,
-                &self.host.online,
+                &host.online,
                 false,
                 NodeSet::new(),
                 self.overcommitted(),
@@ -95,12 +102,15 @@ impl Placed<'_> {
     }
 
     fn overcommitted(&self) -> Reason {
-        let (vcpus, cores) = (self.host.snapshot.vcpu_count(), self.host.cores());
-        Reason::Overcommitted { vcpus, cores, other: self.apart.other }
+        let (vcpus, cores) = (self.chosen.host.snapshot.vcpu_count(), self.chosen.host.cores());
+        Reason::Overcommitted { vcpus, cores, other: self.chosen.apart.other }
     }
 
     fn why(&self, home: &NodeSet) -> Reason {
-        let cores = self.is_apart().then(|| self.host.cores());
+        if let Some(conflict) = self.mend {
+            return Reason::Mends { nodes: home.clone(), conflict: conflict.clone() };
+        }
+        let cores = self.is_apart().then(|| self.chosen.host.cores());
         let there = Bytes(self.vm.memory_total().0.saturating_sub(elsewhere(self.vm, home).0));
         let of = self.vm.memory_total();
         if self.is_wide() && home.len() > 1 {
@@ -121,9 +131,10 @@ impl Placed<'_> {
 
     /// Beside the vCPUs when there is room, else with them, within their own limits.
     fn emulators(&self, spot: &CpuSet, why: &Reason) -> Vec<(CpuSet, Reason)> {
-        let online = &self.host.online;
+        let online = &self.chosen.host.online;
         let mut wishes = emulators_back(self.vm, online, why);
-        let beside = self.is_apart().then(|| free_room(self.host, spot, self.apart)).flatten();
+        let beside =
+            self.is_apart().then(|| free_room(self.chosen.host, spot, self.chosen.apart)).flatten();
         if beside.is_none() && self.is_wide() {
             return wishes;
         }

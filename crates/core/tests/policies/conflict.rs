@@ -1,0 +1,121 @@
+//! Affinity conflicts by example, reported and mended.
+
+use crate::check::{apply, settings};
+use crate::made::{self, GIB, cpus, vm};
+use instep_core::conflict::find;
+use instep_core::idset::NodeSet;
+use instep_core::policy::{PolicyName, Settings, decide};
+use instep_core::snapshot::Snapshot;
+use instep_core::units::{CpuId, NodeId};
+
+/// 2 nodes x 4 cores x 2 threads, core k is CPUs k and k + 8, and one VM of 4 vCPUs.
+fn host() -> Snapshot {
+    let mut host = made::host(made::topology(2, 4, 2, 64 * GIB));
+    host.vms = vec![vm(&host, 1, 4, 900, &[0, 2000])];
+    host
+}
+
+fn said(host: &Snapshot) -> Vec<String> {
+    find(host).iter().map(|conflict| conflict.kind.to_string()).collect()
+}
+
+fn nodes(list: &[u32]) -> NodeSet {
+    list.iter().map(|id| NodeId(*id)).collect()
+}
+
+#[test]
+fn vm_as_it_comes_has_no_conflict() {
+    assert_eq!(said(&host()), [] as [String; 0]);
+}
+
+/// systems.md 1: hard affinity 16-31 with soft affinity nodes 0 and 2 of four.
+#[test]
+fn preferred_nodes_that_miss_allowed_cpus_are_found() {
+    let mut host = made::host(made::topology(4, 8, 1, 64 * GIB));
+    host.vms = vec![vm(&host, 1, 16, 900, &[])];
+    made::confine(&mut host.vms[0], &cpus("16-31"));
+    host.vms[0].preferred = Some(nodes(&[0, 2]));
+    assert_eq!(said(&host), ["preferred nodes 0,2 miss allowed CPUs 24-31"]);
+    host.vms[0].preferred = Some(nodes(&[2, 3]));
+    assert!(find(&host).is_empty());
+}
+
+#[test]
+fn vcpus_forced_together_while_cores_are_free_are_found() {
+    let mut host = host();
+    made::confine(&mut host.vms[0], &cpus("0-1,8"));
+    assert_eq!(said(&host), ["4 vCPUs (0,1,2,3) have only CPUs 0-1,8 while 6 cores are free"]);
+    made::confine(&mut host.vms[0], &cpus("0-1,8-9"));
+    assert_eq!(
+        said(&host),
+        ["4 vCPUs (0,1,2,3) have only 2 cores (CPUs 0-1,8-9) while 6 are free"]
+    );
+    // The other six cores are busy: nothing better is to be had.
+    let mut busy = vm(&host, 2, 6, 900, &[]);
+    for (vcpu, cpu) in busy.vcpus.iter_mut().zip(2..) {
+        vcpu.cpu = Some(CpuId(cpu));
+    }
+    host.vms.push(busy);
+    assert!(find(&host).is_empty());
+}
+
+#[test]
+fn guest_threads_pinned_to_different_cores_are_found() {
+    let mut host = host();
+    host.vms[0].guest_threads_per_core = 2;
+    for (vcpu, list) in host.vms[0].vcpus.iter_mut().zip(["0", "1", "2", "10"]) {
+        (vcpu.allowed, vcpu.initial) = (cpus(list), cpus(list));
+    }
+    assert_eq!(
+        said(&host),
+        ["the 2 threads of 1 virtual cores (0) are pinned to different cores, those of the first \
+          to CPUs 0-1"]
+    );
+}
+
+#[test]
+fn cores_given_by_instep_are_no_conflict() {
+    let mut host = host();
+    host.vms[0].guest_threads_per_core = 2;
+    let after = apply(&host, &decide(&host, &settings(PolicyName::Instep)));
+    assert_eq!(after.vms[0].vcpus[0].allowed, cpus("4,12"));
+    assert!(find(&after).is_empty());
+}
+
+#[test]
+fn memory_bound_away_from_the_cpus_is_found() {
+    let mut host = host();
+    made::confine(&mut host.vms[0], &cpus("0-3"));
+    host.vms[0].memory_bound = Some(nodes(&[1]));
+    assert_eq!(said(&host), ["memory is bound to nodes 1, allowed CPUs are on nodes 0"]);
+}
+
+#[test]
+fn conflicts_are_mended_only_when_asked_and_stay_mended() {
+    let mut host = host();
+    made::confine(&mut host.vms[0], &cpus("0-1"));
+    let left = decide(&host, &settings(PolicyName::Instep));
+    assert!(left.actions.is_empty());
+    assert_eq!(left.conflicts.len(), 1);
+    let mend = Settings { mend_conflicts: true, ..settings(PolicyName::Instep) };
+    let decision = decide(&host, &mend);
+    assert_eq!(
+        decision.vms[0].why.to_string(),
+        "to nodes 1, mending a conflict: 4 vCPUs (0,1,2,3) have only CPUs 0-1 while 6 cores are \
+         free"
+    );
+    let after = apply(&host, &decision);
+    assert_eq!(after.vms[0].vcpus[3].allowed, cpus("7,15"));
+    assert!(find(&after).is_empty());
+    assert!(decide(&after, &mend).actions.iter().all(|action| action.vm().0 != 1));
+}
+
+#[test]
+fn vm_in_conflict_on_a_full_host_of_one_node_gets_its_whole_cpuset() {
+    let mut host = made::host(made::topology(1, 4, 1, 64 * GIB));
+    host.vms = (1..=3).map(|id| vm(&host, id, 4, 900, &[2000])).collect();
+    made::confine(&mut host.vms[0], &cpus("0"));
+    let mend = Settings { mend_conflicts: true, ..settings(PolicyName::Instep) };
+    let after = apply(&host, &decide(&host, &mend));
+    assert_eq!(after.vms[0].vcpus[0].allowed, cpus("0-3"));
+}
