@@ -1,10 +1,7 @@
-//! The parsers of cgroup files, mount tables, QMP answers, the journal, sampling buffers and the
-//! configuration.
+//! The parsers of cgroup files, mount tables, QMP answers and the configuration.
 
 use instep_agent::config::Config;
 use instep_core::policy::PolicyName;
-use instep_host::apply::journal;
-use instep_host::apply::sampling::{records, source};
 use instep_host::discover::identify::{self, Named};
 use instep_host::discover::{cgroup, debugfs, numa_stat, qmp};
 use std::path::Path;
@@ -49,39 +46,6 @@ pub(crate) fn qmp_answers(data: &[u8]) {
     if let Some(found) = identify::by_debugfs(&instep_host::discover::Vmm::Qemu, &vcpus, &threads) {
         assert!(found.is_sorted_by(|a, b| a.0 < b.0) && found.iter().all(|(_, tid)| *tid < 100));
     }
-}
-
-/// The journal: whatever is accepted could have been written.
-pub(crate) fn journal(data: &[u8]) {
-    if let Ok(journal) = journal::parse(Path::new("journal.json"), data) {
-        for (tid, entry) in &journal.entries {
-            assert!(*tid == entry.thread.tid && tid.0 != 0 && !entry.original.is_empty());
-        }
-    }
-}
-
-/// The sampling buffer, also where it wraps around.
-pub(crate) fn perf_records(data: &[u8]) {
-    let decoded = records::decode(data);
-    if let Some(at) = decoded.damaged_at {
-        assert!(at <= data.len());
-        assert_eq!(records::decode(&data[..at]).samples, decoded.samples);
-    }
-    if let Some((first, ring)) = data.split_first() {
-        let tail = u64::from(*first);
-        if let Some(bytes) = records::unroll(ring, tail, tail + ring.len() as u64) {
-            assert_eq!(bytes.len(), ring.len());
-        }
-        assert!(records::unroll(ring, tail, tail + ring.len() as u64 + 1).is_none());
-        let _ = records::unroll(ring, u64::MAX, tail);
-    }
-}
-
-/// Descriptions of events and their bits in /sys/bus/event_source.
-pub(crate) fn event_sources(data: &[u8]) {
-    let text = String::from_utf8_lossy(data);
-    let _ = source::parse_terms(&text);
-    let _ = source::Bits::parse(&text);
 }
 
 /// The configuration: whatever is accepted passes its own check.
