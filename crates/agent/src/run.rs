@@ -13,7 +13,7 @@ use crate::observe::Observer;
 use crate::record::Record;
 use crate::signals::{Events, Wake};
 use instep_host::Root;
-use instep_host::apply::{Applier, Journal, RestoreReport, StateDir};
+use instep_host::apply::{Applier, Journal, RestoreReport, StateDir, sampling};
 use instep_host::discover::ScanOptions;
 use std::io;
 
@@ -70,7 +70,8 @@ pub fn run(options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
     };
     let result = Events::install().and_then(|events| {
         let observer = Observer::new(Root::live(), ScanOptions::default())?;
-        let mut agent = Agent { options, observer, events, homes: Homes::default(), count: 0 };
+        let homes = homes(&observer, &options, sink);
+        let mut agent = Agent { options, observer, events, homes, count: 0 };
         agent.run(applier.as_mut(), sink)
     });
     let Some(mut applier) = applier else { return result.map(|(ended, _)| ended) };
@@ -89,6 +90,22 @@ pub fn run(options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
                 sink.notice(&restored(&report));
             }
             Err(error)
+        }
+    }
+}
+
+/// Memory's way home, with sampling where the CPU has it; says so where it would help and is not
+/// there.
+fn homes(observer: &Observer, options: &Options<'_>, sink: &mut dyn Sink) -> Homes {
+    let moves = observer.topology().nodes().len() > 1 && options.config.memory.home;
+    if !moves || matches!(options.hands, Hands::Tied(_)) {
+        return Homes::new(None);
+    }
+    match sampling::source::choose(&Root::live()) {
+        Ok(source) => Homes::new(Some(source)),
+        Err(error) => {
+            sink.notice(&format!("memory comes home in order of address: {error}"));
+            Homes::new(None)
         }
     }
 }

@@ -103,6 +103,13 @@ pub enum Reason {
         /// Load of other processes in whole CPUs.
         other: u64,
     },
+    /// `instep`: limits set by operators leave it no core per vCPU, though the host has enough.
+    NoCoreEach {
+        /// The VM's vCPUs.
+        vcpus: usize,
+        /// Cores of the host.
+        cores: u64,
+    },
     /// `instep`: the home node holds most of the VM's memory, or nothing speaks for another.
     Home {
         /// The node.
@@ -218,14 +225,25 @@ impl fmt::Display for Reason {
                 f,
                 "the host uses {busy} CPUs, less than one: {remote} can come home to node {to}"
             ),
-            _ => self.fmt_instep(f),
+            Reason::NothingPermitted { .. }
+            | Reason::VcpusPinned { .. }
+            | Reason::PinnedFromEmulators { .. }
+            | Reason::PinnedTogether { .. }
+            | Reason::Overcommitted { .. }
+            | Reason::NoCoreEach { .. } => self.fmt_refusal(f),
+            Reason::Home { .. }
+            | Reason::Crowded { .. }
+            | Reason::Wide { .. }
+            | Reason::Spans { .. }
+            | Reason::Mends { .. }
+            | Reason::EmulatorsBeside { .. } => self.fmt_home(f),
         }
     }
 }
 
 impl Reason {
-    /// The reasons that only `instep` gives.
-    fn fmt_instep(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Why `instep` leaves a VM alone.
+    fn fmt_refusal(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reason::NothingPermitted { cpuset } => {
                 write!(f, "its affinity and its cpuset ({cpuset}) leave it no online CPU")
@@ -247,6 +265,18 @@ impl Reason {
                 }
                 write!(f, "share {cores} cores: binding one to one would hurt under overcommit")
             }
+            Reason::NoCoreEach { vcpus, cores } => write!(
+                f,
+                "affinities leave its {vcpus} vCPUs no core each, though the host has {cores}: \
+                 left to the kernel"
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// Why `instep` places a VM where it does.
+    fn fmt_home(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Reason::Home { node, there, of, kept, cores } => {
                 let verb = if *kept { "stays on node" } else { "best node" };
                 write!(f, "{verb} {node}: {there} of its {of} lie there{}", one_to_one(*cores))
@@ -259,8 +289,8 @@ impl Reason {
             ),
             Reason::Wide { nodes, vcpus, cores } => write!(
                 f,
-                "may use nodes {nodes}: binding its {vcpus} vCPUs to fewer would cost more in \
-                 core sharing than it gains{}",
+                "may use nodes {nodes}: on fewer its {vcpus} vCPUs would crowd themselves or \
+                 others for more than its memory gains{}",
                 one_to_one(*cores)
             ),
             Reason::Spans { nodes, vcpus, guest_nodes, there, of } => {

@@ -40,13 +40,19 @@ pub(crate) fn apply(snapshot: &Snapshot, decision: &Decision) -> Snapshot {
     after
 }
 
-/// One verdict per VM, in order; no action without effect; never an empty set of CPUs.
+/// One verdict per VM, in order; a reason for everything; no action without effect; never an empty set of CPUs.
 pub(crate) fn sound(policy: Policy, snapshot: &Snapshot) -> Result<(), String> {
     let decision = policy(snapshot);
     let named: Vec<_> = decision.vms.iter().map(|verdict| verdict.vm).collect();
     let expected: Vec<_> = snapshot.vms.iter().map(|vm| vm.id).collect();
     if named != expected {
         return Err(format!("verdicts for {named:?}, VMs are {expected:?}"));
+    }
+    let reasons = decision.vms.iter().map(|verdict| &verdict.why);
+    for why in reasons.chain(decision.actions.iter().map(Action::why)) {
+        if why.to_string().is_empty() {
+            return Err(format!("{why:?} says nothing"));
+        }
     }
     for action in &decision.actions {
         let vm = snapshot.vm(action.vm()).ok_or("an action for no VM")?;

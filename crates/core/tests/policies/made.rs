@@ -163,7 +163,7 @@ impl Random {
 pub(crate) fn random(seed: u64) -> Snapshot {
     let mut random = Random(seed);
     let nodes = random.one_of(&[1, 2, 2, 4, 4, 8]);
-    let cores = random.one_of(&[2, 4, 8, 12]);
+    let cores = random.one_of(&[2, 4, 8, 8, 12, 16]);
     let threads = random.one_of(&[1, 2, 2]);
     let mut made = host(topology(nodes, cores, threads, 64 * GIB));
     let count = random.within(1, 40) as u32;

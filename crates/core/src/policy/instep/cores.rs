@@ -9,7 +9,8 @@ use super::unit::Unit;
 use crate::idset::CpuSet;
 use crate::snapshot::Vm;
 use crate::topology::CoreKind;
-use crate::units::{CoreId, Id};
+use crate::units::{Bytes, CoreId, Id};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// A set of cores, as a set of the numbers that they have.
@@ -51,22 +52,28 @@ pub(super) fn undercommitted(host: &Host, other: u64) -> bool {
     host.snapshot.vcpu_count() + other <= host.cores()
 }
 
-/// Gives each unit a core per vCPU inside its spot where all units bound there can have that.
+/// Gives each unit a core per vCPU inside its spot where all units bound there can have that. To
+/// be asked only while the host is [`undercommitted`]. `left` says which VMs are left alone,
+/// `other` is the other load in whole CPUs.
 pub(super) fn apart(
     host: &Host,
     spots: &Spots,
     units: &[Unit],
     plan: &Plan,
     left: &[bool],
+    other: u64,
 ) -> Apart {
-    let other = other_cpus(host);
     let mut result = Apart::none(units, other);
-    if !undercommitted(host, other) {
-        return result;
-    }
     result.taken = pinned_cores(host, left);
     let crowded = crowded_places(host, spots, units, plan);
-    let open = |index: &usize| !spots.places(plan[*index]).iter().any(|p| crowded.contains(p));
+    // What may float over several nodes though fewer would do is left to the kernel.
+    let floats = |index: &usize| {
+        let (unit, spot) = (&units[*index], plan[*index]);
+        spot == unit.wide && unit.options.len() > 1
+    };
+    let open = |index: &usize| {
+        !floats(index) && !spots.places(plan[*index]).iter().any(|place| crowded.contains(place))
+    };
     let mut order: Vec<usize> = (0..units.len()).filter(open).collect();
     order.sort_by_key(|index| (spots.places(plan[*index]).len(), *index));
     let mut kept: BTreeMap<usize, Vec<Option<CoreId>>> = BTreeMap::new();
@@ -138,7 +145,7 @@ fn assign(
     taken: &mut Cores,
 ) -> Option<Vec<CpuSet>> {
     let topology = &host.snapshot.topology;
-    let mut order = Ranked::new(host, spot, taken, had.len());
+    let mut order = Ranked::new(host, &host.snapshot.vms[unit.vm], spot, taken, had.len());
     let mut complete = true;
     for (k, core) in had.iter_mut().enumerate() {
         if core.is_none() {
@@ -156,18 +163,22 @@ fn assign(
     Some(had.into_iter().flatten().enumerate().map(cpus).collect())
 }
 
-/// Free cores of a spot in the order to use them: performance cores first, the LLC that the unit
-/// fits into most tightly, clusters in turn, then by number.
+/// Free cores of a spot in the order to use them: performance cores first, the node with most of
+/// the VM's memory, the LLC that the unit fits into most tightly, clusters in turn, then by number.
 struct Ranked(Vec<CoreId>);
 
+/// What is asked of a core first: that it is fast, and near the VM's memory.
+type Preference = (bool, Reverse<Bytes>);
+
 impl Ranked {
-    fn new(host: &Host, spot: &CpuSet, taken: &Cores, need: usize) -> Self {
+    fn new(host: &Host, vm: &Vm, spot: &CpuSet, taken: &Cores, need: usize) -> Self {
         let topology = &host.snapshot.topology;
-        let mut cores: BTreeMap<CoreId, (u32, u32, bool)> = BTreeMap::new();
+        let mut cores: BTreeMap<CoreId, (u32, u32, Preference)> = BTreeMap::new();
         for cpu in spot.iter().filter_map(|id| topology.cpu(id)) {
             if !taken.contains(cpu.core) {
                 let efficient = cpu.kind == Some(CoreKind::Efficient);
-                cores.insert(cpu.core, (cpu.llc.raw(), cpu.cluster.raw(), efficient));
+                let preference = (efficient, Reverse(vm.memory_on(cpu.node)));
+                cores.insert(cpu.core, (cpu.llc.raw(), cpu.cluster.raw(), preference));
             }
         }
         let mut free: BTreeMap<u32, usize> = BTreeMap::new();
@@ -175,12 +186,12 @@ impl Ranked {
         let mut turn: BTreeMap<u32, usize> = BTreeMap::new();
         let mut order: Vec<_> = cores
             .into_iter()
-            .map(|(core, (llc, cluster, efficient))| {
+            .map(|(core, (llc, cluster, preference))| {
                 let turn = turn.entry(cluster).or_default();
                 *turn += 1;
                 let room = free[&llc];
                 let tightness = if room >= need { (0, room) } else { (1, usize::MAX - room) };
-                (efficient, tightness, llc, *turn, core)
+                (preference, tightness, llc, *turn, core)
             })
             .collect();
         order.sort_unstable();

@@ -2,6 +2,7 @@
 //! leaving everything to the kernel. While it does, units are widened, those whose memory gains
 //! least first; then single changes that lose less CPU time are tried within a budget.
 
+use super::cores::Apart;
 use super::host::{Spot, Spots};
 use super::plan::{Plan, Planner};
 use super::unit::Unit;
@@ -27,8 +28,8 @@ pub(super) struct Guard<'a, 'e> {
     choice: Vec<usize>,
     /// Per unit the groups of its vCPUs on the spots tried so far.
     groups: Vec<Vec<(Spot, Vec<usize>)>>,
-    /// The core sharing of leaving everything to the kernel, micro.
-    pub(super) limit: u64,
+    /// What leaving everything to the kernel adds up to.
+    pub(super) kernel: Estimate,
     budget: usize,
     left: usize,
 }
@@ -55,10 +56,10 @@ impl<'a, 'e> Guard<'a, 'e> {
                 choice.push(group);
             }
         }
-        let limit = estimator.estimate(&choice).sharing;
+        let kernel = estimator.estimate(&choice);
         let budget = (BUDGET_VCPUS / choice.len().max(1)).clamp(LEAST_ESTIMATES, MOST_ESTIMATES);
         let groups = vec![Vec::new(); units.len()];
-        Self { estimator, spots, units, first, choice, groups, limit, budget, left: budget }
+        Self { estimator, spots, units, first, choice, groups, kernel, budget, left: budget }
     }
 
     /// What the plan adds up to.
@@ -68,6 +69,21 @@ impl<'a, 'e> Guard<'a, 'e> {
             self.choose(index, *spot);
         }
         self.estimator.estimate(&self.choice)
+    }
+
+    /// Whether the plan still holds when vCPUs have cores of their own. With operators' limits
+    /// on other VMs it need not.
+    pub(super) fn holds_apart(&mut self, plan: &Plan, apart: &Apart) -> bool {
+        for (index, spot) in plan.iter().enumerate() {
+            self.choose(index, *spot);
+            let Some(sets) = &apart.vcpus[index] else { continue };
+            let unit = &self.units[index];
+            for (vcpu, cpus) in unit.vcpus.iter().zip(sets) {
+                self.choice[self.first[unit.vm] + vcpu] = self.estimator.group(cpus);
+            }
+        }
+        let estimate = self.estimator.estimate(&self.choice);
+        self.holds(&estimate) && estimate.lost() <= self.kernel.lost()
     }
 
     fn choose(&mut self, index: usize, spot: Spot) {
@@ -87,7 +103,7 @@ impl<'a, 'e> Guard<'a, 'e> {
     }
 
     fn holds(&self, estimate: &Estimate) -> bool {
-        estimate.sharing <= self.limit
+        estimate.sharing <= self.kernel.sharing
     }
 
     /// A plan that holds, as close to `plan` as the budget finds, and its estimate.
@@ -106,6 +122,10 @@ impl<'a, 'e> Guard<'a, 'e> {
             }
         }
         self.improve(&mut plan, &mut best, &order);
+        if best.lost() > self.kernel.lost() {
+            plan = self.units.iter().map(|unit| unit.wide).collect();
+            best = self.estimate(&plan);
+        }
         (plan, best)
     }
 

@@ -25,6 +25,7 @@ use crate::idset::CpuSet;
 use crate::reason::Reason;
 use crate::score::{Estimate, Estimator};
 use crate::snapshot::Snapshot;
+use cores::Apart;
 use guard::Guard;
 use host::{Crowd, Host, Spot, Spots};
 use plan::{Plan, Planner};
@@ -62,39 +63,55 @@ pub(super) fn decide(
             Err(why) => refused[index] = Some(why),
         }
     }
-    let plan = choose(&host, &spots, &units, &refused);
-    let left: Vec<bool> = refused.iter().map(Option::is_some).collect();
-    let apart = cores::apart(&host, &spots, &units, &plan, &left);
-    wishes::wishes(
-        &wishes::Chosen { host: &host, spots: &spots, units: &units, plan: &plan, apart: &apart },
-        refused,
-        mend,
-    )
+    let (plan, apart) = choose(&host, &spots, &units, &refused);
+    let chosen =
+        wishes::Chosen { host: &host, spots: &spots, units: &units, plan: &plan, apart: &apart };
+    wishes::wishes(&chosen, refused, mend)
 }
 
-/// The spot of every unit.
-fn choose(host: &Host, spots: &Spots, units: &[Unit], refused: &[Option<Reason>]) -> Plan {
-    if units.iter().all(|unit| unit.options.len() == 1) {
-        return units.iter().map(|unit| unit.wide).collect();
+/// The spot of every unit, and the cores of those that can have one per vCPU.
+fn choose(host: &Host, spots: &Spots, units: &[Unit], refused: &[Option<Reason>]) -> (Plan, Apart) {
+    let other = cores::other_cpus(host);
+    let undercommitted = cores::undercommitted(host, other);
+    let open = units.iter().any(|unit| unit.options.len() > 1);
+    let mut plan: Plan = units.iter().map(|unit| unit.wide).collect();
+    if !open && !undercommitted {
+        return (plan, Apart::none(units, other));
     }
     let untouched = untouched(host);
     let mut estimator = Estimator::new(host.snapshot);
     let fixed = fixed_crowds(host, refused);
     let planner = Planner::new(host, spots, units, &estimator, fixed);
     let mut guard = Guard::new(&mut estimator, spots, units, &untouched);
+    if open {
+        plan = places(&planner, &mut guard);
+    }
+    if undercommitted {
+        let left: Vec<bool> = refused.iter().map(Option::is_some).collect();
+        let apart = cores::apart(host, spots, units, &plan, &left, other);
+        if guard.holds_apart(&plan, &apart) {
+            return (plan, apart);
+        }
+    }
+    (plan, Apart::none(units, other))
+}
 
+/// The spot of every unit: as it is now with new units added, or a new plan if that pays.
+fn places(planner: &Planner, guard: &mut Guard) -> Plan {
+    let units = planner.units;
     let intended = planner.complete(&vec![None; units.len()]);
     if units.iter().all(|unit| unit.current.is_none()) {
-        return guard.enforce(&planner, intended).0;
+        return guard.enforce(planner, intended).0;
     }
-    let (kept, now) = keep(&planner, &mut guard);
+    let (kept, now) = keep(planner, guard);
+    let limit = guard.kernel.sharing;
     // What would not pay without the guard is not worth the search for what holds it.
     let wanted = guard.estimate(&intended);
-    if !pays(units, &kept, &now, &intended, &wanted, guard.limit) {
+    if !pays(units, (&kept, &now), (&intended, &wanted), limit) {
         return kept;
     }
-    let (fresh, new) = guard.enforce(&planner, intended);
-    if pays(units, &kept, &now, &fresh, &new, guard.limit) { fresh } else { kept }
+    let (fresh, new) = guard.enforce(planner, intended);
+    if pays(units, (&kept, &now), (&fresh, &new), limit) { fresh } else { kept }
 }
 
 /// Placed units stay, the others are added where that costs least, or wide if they would make
@@ -103,7 +120,7 @@ fn keep(planner: &Planner, guard: &mut Guard) -> (Plan, Estimate) {
     let current: Vec<Option<Spot>> = planner.units.iter().map(|unit| unit.current).collect();
     let plan = planner.complete(&current);
     let estimate = guard.estimate(&plan);
-    if estimate.sharing <= guard.limit || current.iter().all(Option::is_some) {
+    if estimate.sharing <= guard.kernel.sharing || current.iter().all(Option::is_some) {
         return (plan, estimate);
     }
     let wide: Plan = planner.units.iter().map(|unit| unit.current.unwrap_or(unit.wide)).collect();
@@ -111,15 +128,10 @@ fn keep(planner: &Planner, guard: &mut Guard) -> (Plan, Estimate) {
     if wider.sharing < estimate.sharing { (wide, wider) } else { (plan, estimate) }
 }
 
-/// Whether the new plan saves enough against what is in force, or that shares cores too much.
-fn pays(
-    units: &[Unit],
-    kept: &Plan,
-    now: &Estimate,
-    fresh: &Plan,
-    new: &Estimate,
-    limit: u64,
-) -> bool {
+/// Whether the new plan saves enough against what is in force, or that shares cores too much
+/// more than `limit`, which is the kernel's.
+fn pays(units: &[Unit], old: (&Plan, &Estimate), new: (&Plan, &Estimate), limit: u64) -> bool {
+    let ((kept, now), (fresh, new)) = (old, new);
     let tolerated = limit + limit / 1000 * KEEP_SHARING + KEEP_PAIRS * 1000;
     if now.sharing > tolerated {
         return true;

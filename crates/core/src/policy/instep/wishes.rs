@@ -1,7 +1,7 @@
 //! Turns the chosen spots and cores into wishes with reasons, per VM.
 
 use super::super::wish::{Wish, elsewhere, emulators_back, memory_may_move};
-use super::cores::{Apart, free_room};
+use super::cores::{Apart, free_room, undercommitted};
 use super::host::{Host, Spots};
 use super::plan::Plan;
 use super::unit::Unit;
@@ -93,7 +93,7 @@ impl Placed<'_> {
                 &host.online,
                 false,
                 NodeSet::new(),
-                self.overcommitted(),
+                self.not_apart(),
             );
         }
         let why = self.why(&home);
@@ -101,9 +101,13 @@ impl Placed<'_> {
         Wish { selected: true, home, why, vcpus, emulators, memory: None }
     }
 
-    fn overcommitted(&self) -> Reason {
-        let (vcpus, cores) = (self.chosen.host.snapshot.vcpu_count(), self.chosen.host.cores());
-        Reason::Overcommitted { vcpus, cores, other: self.chosen.apart.other }
+    fn not_apart(&self) -> Reason {
+        let (host, other) = (self.chosen.host, self.chosen.apart.other);
+        let (vcpus, cores) = (host.snapshot.vcpu_count(), host.cores());
+        if undercommitted(host, other) {
+            return Reason::NoCoreEach { vcpus: self.vm.vcpus.len(), cores };
+        }
+        Reason::Overcommitted { vcpus, cores, other }
     }
 
     fn why(&self, home: &NodeSet) -> Reason {
@@ -120,7 +124,7 @@ impl Placed<'_> {
             let (vcpus, nodes) = (self.vm.vcpus.len(), home.clone());
             return Reason::Spans { nodes, vcpus, guest_nodes: self.range.len(), there, of };
         }
-        let Some(node) = home.first() else { return self.overcommitted() };
+        let Some(node) = home.first() else { return self.not_apart() };
         match favourite(self.vm).filter(|(favoured, _)| *favoured != node) {
             Some((favoured, most)) if most > self.vm.memory_on(node) => {
                 Reason::Crowded { node, favoured, there: most, of, cores }
