@@ -32,6 +32,29 @@ pub(crate) fn printable(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
+/// A name in at most `width` columns; what is left out is in the middle, for names often differ
+/// at their end.
+pub(crate) fn shortened(name: &str, width: usize) -> String {
+    let count = name.chars().count();
+    if count <= width {
+        return name.to_owned();
+    }
+    let tail = width.saturating_sub(1) / 2;
+    let head = width.saturating_sub(1) - tail;
+    let (start, end) = (name.chars().take(head), name.chars().skip(count - tail));
+    start.chain(['~']).chain(end).collect()
+}
+
+/// Numbers as a list with ranges: `0-3,7`. Ascending input gives the shortest list.
+pub(crate) fn ranges(numbers: &[u32]) -> String {
+    let parts = numbers.chunk_by(|a, b| a.checked_add(1) == Some(*b));
+    let part = |part: &[u32]| match part {
+        [one] => one.to_string(),
+        _ => format!("{}-{}", part[0], part[part.len() - 1]),
+    };
+    parts.map(part).collect::<Vec<_>>().join(",")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,5 +68,17 @@ mod tests {
     #[test]
     fn names_cannot_move_the_cursor() {
         assert_eq!(printable("a\x1b[2Jb\r"), "a?[2Jb?");
+    }
+
+    #[test]
+    fn a_long_name_keeps_both_ends() {
+        assert_eq!(shortened("tenant-001", 7), "ten~001");
+        assert_eq!(shortened("short", 7), "short");
+    }
+
+    #[test]
+    fn neighbours_make_ranges() {
+        assert_eq!(ranges(&[0, 1, 2, 7, 9, 10]), "0-2,7,9-10");
+        assert_eq!(ranges(&[u32::MAX]), u32::MAX.to_string());
     }
 }

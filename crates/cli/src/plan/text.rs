@@ -1,14 +1,16 @@
 //! A plan for people: per VM its verdict, then what changes, then conflicts.
 
-use crate::text::{indented, plural, printable, wrapped};
+use crate::text::{indented, plural, printable, ranges, wrapped};
 use instep_agent::view::name_of;
 use instep_core::decision::{Action, Decision, Verdict};
 use instep_core::idset::CpuSet;
 use instep_core::policy::PolicyName;
 use instep_core::snapshot::{Snapshot, Vm};
 use instep_core::units::Tid;
-use std::collections::BTreeMap;
 use std::fmt;
+
+/// With more VMs than this each has its verdict only.
+const FEW_VMS: usize = 32;
 
 /// Draws a decision for a terminal of `width` columns.
 pub(crate) struct PlanText<'a> {
@@ -20,7 +22,7 @@ pub(crate) struct PlanText<'a> {
 
 impl fmt::Display for PlanText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { snapshot, decision, policy, .. } = self;
+        let Self { decision, policy, .. } = self;
         writeln!(
             f,
             "Policy {policy}: {}, {}, {}.",
@@ -28,61 +30,105 @@ impl fmt::Display for PlanText<'_> {
             plural(decision.actions.len(), "change"),
             plural(decision.conflicts.len(), "conflict"),
         )?;
+        let mut rest = decision.actions.as_slice();
+        let few = decision.vms.len() <= FEW_VMS;
         for verdict in &decision.vms {
-            let home = if verdict.home.is_empty() {
-                String::new()
-            } else {
-                format!(", home node {}", verdict.home)
-            };
-            let mark = if verdict.selected { "placed" } else { "left to the kernel" };
-            writeln!(f, "\n{}: {mark}{home}", printable(name_of(snapshot, verdict.vm)))?;
-            self.lines(f, &verdict.why.to_string(), 2)?;
-            self.changes(f, verdict)?;
+            let its = rest.iter().take_while(|action| action.vm() == verdict.vm).count();
+            let (actions, others) = rest.split_at(its);
+            rest = others;
+            self.verdict(f, verdict, actions, few)?;
             for conflict in decision.conflicts.iter().filter(|c| c.vm == verdict.vm) {
                 self.lines(f, &format!("conflict: {}", conflict.kind), 2)?;
             }
+        }
+        if !few {
+            writeln!(f, "\nAdd --vm NAME or --json for every change.")?;
         }
         Ok(())
     }
 }
 
 impl PlanText<'_> {
-    /// What changes for one VM. A reason that is the verdict's own is not said again.
-    fn changes(&self, f: &mut fmt::Formatter<'_>, verdict: &Verdict) -> fmt::Result {
-        let Some(vm) = self.snapshot.vm(verdict.vm) else { return Ok(()) };
-        let mut emulators: BTreeMap<(CpuSet, &CpuSet), Vec<Tid>> = BTreeMap::new();
-        for action in self.decision.actions.iter().filter(|action| action.vm() == vm.id) {
-            match action {
-                Action::SetVcpuAffinity { vcpu, tid, cpus, .. } => {
-                    let now = allowed(vm, *tid);
-                    self.lines(
-                        f,
-                        &format!("* vCPU {vcpu} (thread {tid}): CPUs {now} -> {cpus}"),
-                        2,
-                    )?;
-                }
-                Action::SetEmulatorAffinity { tid, cpus, .. } => {
-                    emulators.entry((allowed(vm, *tid), cpus)).or_default().push(*tid);
-                    continue;
-                }
-                Action::MoveMemory { to, remote, .. } => {
-                    self.lines(f, &format!("* {remote} of memory -> node {to}"), 2)?;
-                }
-            }
-            if *action.why() != verdict.why {
-                self.lines(f, &action.why().to_string(), 6)?;
-            }
+    /// What becomes of one VM and why; its changes one by one where there are `few` VMs.
+    fn verdict(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        verdict: &Verdict,
+        actions: &[Action],
+        few: bool,
+    ) -> fmt::Result {
+        let mut head = printable(name_of(self.snapshot, verdict.vm));
+        head.push_str(if verdict.selected { ": placed" } else { ": left to the kernel" });
+        if !verdict.home.is_empty() {
+            head.push_str(&format!(", home node {}", verdict.home));
         }
-        for ((now, cpus), tids) in emulators {
-            let tids = tids.iter().map(Tid::to_string).collect::<Vec<_>>().join(", ");
-            let line = format!("* emulator threads (CPUs {now} -> {cpus}): {tids}");
+        if few {
+            f.write_str("\n")?;
+        } else if !actions.is_empty() {
+            head.push_str(&format!(", {}", plural(actions.len(), "change")));
+        }
+        self.lines(f, &head, 0)?;
+        self.lines(f, &verdict.why.to_string(), 2)?;
+        if few { self.changes(f, verdict, actions) } else { Ok(()) }
+    }
+
+    /// What changes for one VM. Threads with the same change share a line; a reason that is the
+    /// verdict's own is not said again.
+    fn changes(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        verdict: &Verdict,
+        actions: &[Action],
+    ) -> fmt::Result {
+        let Some(vm) = self.snapshot.vm(verdict.vm) else { return Ok(()) };
+        for alike in actions.chunk_by(|a, b| change(vm, a) == change(vm, b)) {
+            let (what, now_and_then) = change(vm, &alike[0]);
+            let tids: Vec<u32> = alike.iter().filter_map(thread).map(|(_, tid)| tid).collect();
+            let indices: Vec<u32> = alike.iter().filter_map(|a| thread(a)?.0).collect();
+            let threads = if tids.len() == 1 { "thread" } else { "threads" };
+            let line = match (indices.len(), tids.len()) {
+                (0, 0) => format!("* {what}: {now_and_then}"),
+                (0, _) => format!("* {what} {threads} {}: {now_and_then}", ranges(&tids)),
+                (1, _) => format!("* vCPU {} (thread {}): {now_and_then}", indices[0], tids[0]),
+                _ => {
+                    let (indices, tids) = (ranges(&indices), ranges(&tids));
+                    format!("* vCPUs {indices} (threads {tids}): {now_and_then}")
+                }
+            };
             self.lines(f, &line, 2)?;
+            let why = alike[0].why();
+            let is_emulator = indices.is_empty() && !tids.is_empty();
+            if *why != verdict.why && !is_emulator {
+                self.lines(f, &why.to_string(), 6)?;
+            }
         }
         Ok(())
     }
 
     fn lines(&self, f: &mut fmt::Formatter<'_>, text: &str, indent: usize) -> fmt::Result {
         f.write_str(&indented(&wrapped(text, self.width.saturating_sub(indent)), indent))
+    }
+}
+
+/// What an action changes, and from what to what; equal for threads that can share a line.
+fn change(vm: &Vm, action: &Action) -> (&'static str, String) {
+    match action {
+        Action::SetVcpuAffinity { tid, cpus, .. } => {
+            ("vCPU", format!("CPUs {} -> {cpus}", allowed(vm, *tid)))
+        }
+        Action::SetEmulatorAffinity { tid, cpus, .. } => {
+            ("emulator", format!("CPUs {} -> {cpus}", allowed(vm, *tid)))
+        }
+        Action::MoveMemory { to, remote, .. } => ("memory", format!("{remote} -> node {to}")),
+    }
+}
+
+/// The vCPU's index, if it is one, and the thread id.
+fn thread(action: &Action) -> Option<(Option<u32>, u32)> {
+    match action {
+        Action::SetVcpuAffinity { vcpu, tid, .. } => Some((Some(*vcpu), tid.0)),
+        Action::SetEmulatorAffinity { tid, .. } => Some((None, tid.0)),
+        Action::MoveMemory { .. } => None,
     }
 }
 

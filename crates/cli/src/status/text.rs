@@ -1,7 +1,7 @@
 //! The status for people: one line per VM, its vCPUs where they are few, conflicts.
 
 use crate::observe::Observed;
-use crate::text::{indented, plural, printable, wrapped};
+use crate::text::{indented, plural, printable, shortened, wrapped};
 use instep_agent::observe::facts_of;
 use instep_core::conflict::Conflict;
 use instep_core::snapshot::Vm;
@@ -33,9 +33,24 @@ pub(crate) fn draw(
         plural(topology.nodes().len(), "node"),
         seconds(snapshot.window),
     );
+    let names = width.saturating_sub(ROW);
+    if !list_vcpus {
+        text.push_str(&format!(
+            "\n{}\n",
+            row(
+                "VM",
+                names,
+                ["pid", "vCPUs", "used", "steal", "home", "memory", "there"].map(str::to_owned)
+            )
+        ));
+    }
     for vm in &snapshot.vms {
-        text.push('\n');
-        text.push_str(&vm_lines(observed, vm, width, list_vcpus));
+        if list_vcpus {
+            text.push('\n');
+            text.push_str(&vm_lines(observed, vm, width));
+        } else {
+            text.push_str(&vm_row(observed, vm, names));
+        }
         for conflict in conflicts.iter().filter(|conflict| conflict.vm == vm.id) {
             let line = format!("CONFLICT {}", conflict.kind);
             text.push_str(&indented(&wrapped(&line, width - 2), 2));
@@ -55,42 +70,74 @@ pub(crate) fn draw(
     text
 }
 
-fn vm_lines(observed: &Observed, vm: &Vm, width: usize, list_vcpus: bool) -> String {
+/// A VM in full: who runs it, what it uses, and a row per vCPU.
+fn vm_lines(observed: &Observed, vm: &Vm, width: usize) -> String {
     let snapshot = &observed.snapshot;
     let kind = facts_of(&observed.scan, vm).map_or_else(String::new, |facts| {
         let manager = facts.manager.map_or_else(String::new, |m| format!(" ({m})"));
-        format!("{}/{}{manager}", facts.vmm, facts.accel)
+        format!("{}/{}{manager}, ", facts.vmm, facts.accel)
     });
-    let steal = Nanos(vm.vcpus.iter().map(|vcpu| vcpu.steal.0).sum());
     let home = super::home_node(snapshot, vm)
         .map_or_else(|| "home open".to_owned(), |node| format!("home node {node}"));
-    let head = format!(
-        "{}  {kind}  pid {}  {}  {home}  used {}  steal {}",
-        printable(&vm.name),
-        vm.id,
+    let head = format!("{}: {kind}pid {}, {home}", printable(&vm.name), vm.id);
+    let mut text = hanging(&head, width);
+    let load = format!(
+        "{}, used {}, steal {} CPUs; {}",
         plural(vm.vcpus.len(), "vCPU"),
         vm.busy().milli_of(snapshot.window),
-        steal.milli_of(snapshot.window),
+        steal(vm).milli_of(snapshot.window),
+        memory(vm),
     );
-    let mut text = hanging(&head, width);
-    text.push_str(&indented(&wrapped(&memory(vm), width - 2), 2));
-    if list_vcpus {
-        text.push_str("  vCPU   thread  CPU   used  steal  allowed\n");
-        for vcpu in &vm.vcpus {
-            writeln!(
-                text,
-                "  {:>4}  {:>7}  {:>3}  {:>5}  {:>5}  {}",
-                vcpu.index,
-                vcpu.tid,
-                vcpu.cpu.map_or_else(|| "?".to_owned(), |cpu| cpu.to_string()),
-                percent(vcpu.busy.milli_of(snapshot.window)),
-                percent(vcpu.steal.milli_of(snapshot.window)),
-                vcpu.allowed,
-            )
-            .expect("writing to a string does not fail");
-        }
+    text.push_str(&indented(&wrapped(&load, width - 2), 2));
+    text.push_str("  vCPU   thread  CPU   used  steal  allowed\n");
+    for vcpu in &vm.vcpus {
+        writeln!(
+            text,
+            "  {:>4}  {:>7}  {:>3}  {:>5}  {:>5}  {}",
+            vcpu.index,
+            vcpu.tid,
+            vcpu.cpu.map_or_else(|| "?".to_owned(), |cpu| cpu.to_string()),
+            percent(vcpu.busy.milli_of(snapshot.window)),
+            percent(vcpu.steal.milli_of(snapshot.window)),
+            vcpu.allowed,
+        )
+        .expect("writing to a string does not fail");
     }
     text
+}
+
+/// A VM among many: one row.
+fn vm_row(observed: &Observed, vm: &Vm, names: usize) -> String {
+    let snapshot = &observed.snapshot;
+    let home = super::home_node(snapshot, vm);
+    let total = vm.memory_total();
+    let there = home
+        .filter(|_| total.0 > 0)
+        .map(|node| format!("{}%", u128::from(vm.memory_on(node).0) * 100 / u128::from(total.0)));
+    let cells = [
+        vm.id.to_string(),
+        vm.vcpus.len().to_string(),
+        vm.busy().milli_of(snapshot.window).to_string(),
+        steal(vm).milli_of(snapshot.window).to_string(),
+        home.map_or_else(|| "-".to_owned(), |node| node.to_string()),
+        if total.0 == 0 { "?".to_owned() } else { total.to_string() },
+        there.unwrap_or_else(|| "-".to_owned()),
+    ];
+    row(&shortened(&printable(&vm.name), names), names, cells) + "\n"
+}
+
+/// Columns of a row besides the name.
+const ROW: usize = 52;
+
+fn row(name: &str, names: usize, cells: [String; 7]) -> String {
+    let [pid, vcpus, used, steal, home, memory, there] = cells;
+    format!(
+        "{name:<names$} {pid:>8} {vcpus:>5} {used:>7} {steal:>7} {home:>4} {memory:>8} {there:>5}"
+    )
+}
+
+fn steal(vm: &Vm) -> Nanos {
+    Nanos(vm.vcpus.iter().map(|vcpu| vcpu.steal.0).sum())
 }
 
 fn memory(vm: &Vm) -> String {

@@ -63,10 +63,16 @@ pub fn describe(vmm: &Vmm, arguments: &[String]) -> Guest {
     guest
 }
 
-/// A name fit for a terminal: no control characters, bounded.
+/// A name fit for a terminal: no control characters, nothing that reorders the line it stands
+/// in, bounded.
 pub(super) fn readable(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() { '?' } else { c }).take(MAX_NAME).collect()
+    let unfit = |c: char| c.is_control() || REORDERING.iter().any(|range| range.contains(&c));
+    name.chars().map(|c| if unfit(c) { '?' } else { c }).take(MAX_NAME).collect()
 }
+
+/// Line separators, and the marks of Unicode's bidirectional algorithm (UAX 9).
+const REORDERING: [std::ops::RangeInclusive<char>; 3] =
+    ['\u{200e}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2066}'..='\u{2069}'];
 
 fn qemu(arguments: &[String]) -> Guest {
     let name_keys: Vec<_> =

@@ -1,0 +1,396 @@
+//! The `instep` binary on copies of made hosts: decisions as by hand, documented JSON, scripts.
+#![cfg(test)]
+
+mod common;
+
+use common::{Ran, instep, list, text};
+use instep_core::units::{Bytes, Milli, Nanos, NodeId};
+use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm, scratch};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use tempfile::TempDir;
+
+/// Two copies of a host, a minute apart.
+struct Copies(TempDir);
+
+impl Copies {
+    fn of(host: &MadeHost) -> Self {
+        let copies = Self(tempfile::tempdir_in(scratch()).unwrap());
+        let (before, after) = (copies.dir("before"), copies.dir("after"));
+        host.write_pair(&before, &after, Nanos::from_secs(60)).unwrap();
+        copies
+    }
+
+    fn dir(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A command on the second copy alone.
+    fn one(&self, args: &[&str]) -> Ran {
+        let after = self.dir("after");
+        instep(&[args, &["--root", after.to_str().unwrap()]].concat())
+    }
+
+    /// A command on both.
+    fn both(&self, args: &[&str]) -> Ran {
+        let before = self.dir("before");
+        let more = ["--before", before.to_str().unwrap(), "--elapsed", "60s"];
+        self.one(&[args, &more].concat())
+    }
+}
+
+/// A VM with `load` (milli) on every vCPU and memory on the nodes in MiB.
+fn vm(name: &str, vcpus: u32, load: u64, memory: &[u64]) -> VmSpec {
+    let mut vm = VmSpec::new(name, Vmm::Libvirt, vcpus, NodeId(0), Bytes(0)).load(Milli(load));
+    vm.memory.clear();
+    for (node, mib) in (0..).zip(memory).filter(|(_, mib)| **mib > 0) {
+        vm = vm.memory_on(NodeId(node), Bytes::from_mib(*mib));
+    }
+    vm
+}
+
+fn host(spec: HostSpec, vms: impl IntoIterator<Item = VmSpec>) -> MadeHost {
+    let mut host = MadeHost::new(spec);
+    for vm in vms {
+        host.push(vm);
+    }
+    host
+}
+
+/// What a plan says: per VM its home, `-` where it is left to the kernel.
+fn homes(plan: &Value) -> Vec<(String, String)> {
+    let home = |vm: &Value| match vm["selected"].as_bool().unwrap() {
+        true => vm["home_node"].to_string(),
+        false => "-".to_owned(),
+    };
+    list(plan, "vms").iter().map(|vm| (text(vm, "name").to_owned(), home(vm))).collect()
+}
+
+fn named(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs.iter().map(|(name, home)| ((*name).to_owned(), (*home).to_owned())).collect()
+}
+
+/// The CPUs each vCPU of a VM is to get, in their order.
+fn cpus_of<'a>(plan: &'a Value, vm: &str) -> Vec<&'a Value> {
+    let its = |action: &&Value| action["vm"] == vm && action["kind"] == "vcpu_affinity";
+    list(plan, "actions").iter().filter(its).map(|action| &action["cpus"]).collect()
+}
+
+/// Two nodes of 4 cores with 2 threads: CPUs 0-7 and 8-15.
+/// Loads: web 6 x 0.9 = 5.4, db 4 x 1.0 = 4.0, ci 4 x 0.5 = 2.0, idle 2 x 0.1 = 0.2; all 11.6,
+/// four fifths 9.28.
+/// (i) web 5.4, with db 9.4 > 9.28: web and db; ci and idle stay with the kernel.
+/// (ii) VR = (6 + 4 + 4 + 2) / 2 = 8 | 8.
+/// web (6000 | 2000, mean 4000): candidate 0, 8 >= 6: node 0. VR 2 | 8.
+/// db (5000 | 1000, mean 3000): candidate 0, 2 < 4, so the largest VR: node 1. VR 2 | 4.
+fn two_nodes() -> MadeHost {
+    let vms = [
+        vm("web", 6, 900, &[6000, 2000]),
+        vm("db", 4, 1000, &[5000, 1000]),
+        vm("ci", 4, 500, &[0, 2048]),
+        vm("idle", 2, 100, &[512, 0]),
+    ];
+    host(HostSpec::new(2, 4).threads(2), vms)
+}
+
+const TWO_NODES: [(&str, &str); 4] = [("web", "0"), ("db", "1"), ("ci", "-"), ("idle", "-")];
+
+#[test]
+fn a_full_candidate_falls_back_to_the_node_with_most_room() {
+    let copies = Copies::of(&two_nodes());
+    let plan = copies.both(&["plan", "--policy", "bnn", "--json"]).expect(0).json();
+    assert_eq!(homes(&plan), named(&TWO_NODES));
+    assert_eq!(cpus_of(&plan, "web"), vec![&json!([0, 1, 2, 3, 4, 5, 6, 7]); 6]);
+    assert_eq!(cpus_of(&plan, "db"), vec![&json!([8, 9, 10, 11, 12, 13, 14, 15]); 4]);
+    let untouched = |action: &&Value| ["ci", "idle"].contains(&text(action, "vm"));
+    assert_eq!(list(&plan, "actions").iter().find(untouched), None);
+    let moves: Vec<(&str, &Value, &Value)> = list(&plan, "actions")
+        .iter()
+        .filter(|action| action["kind"] == "move_memory")
+        .map(|action| (text(action, "vm"), &action["nodes"], &action["remote_bytes"]))
+        .collect();
+    let (web, db) = (json!(2000u64 << 20), json!(5000u64 << 20));
+    assert_eq!(moves, [("web", &json!([0]), &web), ("db", &json!([1]), &db)]);
+    let why: Vec<&str> = list(&plan, "vms").iter().map(|vm| text(vm, "why")).collect();
+    assert!(why[0].starts_with("best node 0"), "{why:?}");
+    assert!(why[1].contains("node 0 has its memory but no room: node 1 has the most"), "{why:?}");
+    assert!(why[2].starts_with("in the last fifth of the load: 2.00 of 11.6"), "{why:?}");
+}
+
+/// Rates were the same since each VM started, so one copy tells what two tell.
+#[test]
+fn one_copy_gives_the_loads_since_each_vm_started() {
+    let copies = Copies::of(&two_nodes());
+    let plan = copies.one(&["plan", "--policy", "bnn", "--json"]).expect(0).json();
+    assert_eq!(homes(&plan), named(&TWO_NODES));
+}
+
+/// Four nodes of 4 cores: CPUs 0-3, 4-7, 8-11, 12-15.
+/// Loads: p 4.0, q 3.6, r 3.0, s 2.4, t 0.5; all 13.5, four fifths 10.8.
+/// (i) p 4.0, q 7.6, r 10.6 (not more than 10.8), s 13.0: p, q, r, s.
+/// (ii) VR = (4 + 4 + 3 + 4 + 1) / 4 = 4 each.
+/// p (1 | 1 | 6 | 0 GiB, mean 2): candidate 2, 4 >= 4: node 2. VR 4 | 4 | 0 | 4.
+/// q (0 | 5 | 5 | 0, mean 2.5): candidates 1 and 2, larger VR 1: node 1. VR 4 | 0 | 0 | 4.
+/// r (0 | 0 | 4 | 0, mean 1): candidate 2, 0 < 3: the largest VR is 0 and 3, with none of its
+///   memory on either: the lower, 0. VR 1 | 0 | 0 | 4.
+/// s (3 | 3 | 3 | 3, mean 3): none exceeds the mean, no candidate: the largest VR, 3.
+#[test]
+fn four_nodes_with_two_candidates_and_with_none_are_as_by_hand() {
+    let gib = |memory: [u64; 4]| memory.map(|gib| gib << 10);
+    let vms = [
+        vm("p", 4, 1000, &gib([1, 1, 6, 0])),
+        vm("q", 4, 900, &gib([0, 5, 5, 0])),
+        vm("r", 3, 1000, &gib([0, 0, 4, 0])),
+        vm("s", 4, 600, &gib([3, 3, 3, 3])),
+        vm("t", 1, 500, &gib([0, 2, 0, 0])),
+    ];
+    let copies = Copies::of(&host(HostSpec::new(4, 4), vms));
+    let plan = copies.both(&["plan", "--policy", "bnn", "--json"]).expect(0).json();
+    let by_hand = [("p", "2"), ("q", "1"), ("r", "0"), ("s", "3"), ("t", "-")];
+    assert_eq!(homes(&plan), named(&by_hand));
+    assert_eq!(cpus_of(&plan, "r"), vec![&json!([0, 1, 2, 3]); 3]);
+    assert_eq!(cpus_of(&plan, "s"), vec![&json!([12, 13, 14, 15]); 4]);
+}
+
+/// Loads 4 and 1: four fifths of 5 is 4, and 4 is not more, so both are selected.
+/// VR = 5 / 2 = 2.5 | 2.5.
+/// big (4 vCPUs; 1000 | 7000, mean 4000): candidate 1, 2.5 < 4: the largest VR is both; more of
+///   its memory is on 1: node 1. VR 2.5 | -1.5.
+/// small (1 vCPU; 0 | 2000, mean 1000): candidate 1, -1.5 < 1: the largest VR: node 0.
+/// A little more load on big, and four fifths are exceeded: small stays with the kernel.
+#[test]
+fn the_prefix_must_exceed_four_fifths_of_the_load() {
+    let vms = [vm("big", 4, 1000, &[1000, 7000]), vm("small", 1, 1000, &[0, 2000])];
+    let mut host = host(HostSpec::new(2, 4), vms);
+    let decided = |host: &MadeHost| {
+        let copies = Copies::of(host);
+        homes(&copies.both(&["plan", "--policy", "bnn", "--json"]).expect(0).json())
+    };
+    assert_eq!(decided(&host), named(&[("big", "1"), ("small", "0")]));
+    host.vms[1] = VmSpec { pid: host.vms[1].pid, ..vm("small", 1, 990, &[0, 2000]) };
+    assert_eq!(decided(&host), named(&[("big", "1"), ("small", "-")]));
+}
+
+/// Checks that `value` has the members of `shape`, of the same kinds; more are allowed.
+fn assert_has(value: &Value, shape: &Value) {
+    match (value, shape) {
+        (Value::Object(members), Value::Object(wanted)) => {
+            for (key, shape) in wanted {
+                let member = members.get(key).unwrap_or_else(|| panic!("no `{key}` in {value}"));
+                assert_has(member, shape);
+            }
+        }
+        (Value::Array(values), Value::Array(wanted)) => {
+            assert!(!values.is_empty(), "an empty list shows nothing");
+            values.iter().for_each(|value| assert_has(value, &wanted[0]));
+        }
+        (Value::Number(_), Value::Number(_)) | (Value::Bool(_), Value::Bool(_)) => {}
+        (Value::String(text), Value::String(wanted)) => {
+            assert!(wanted.is_empty() || text == wanted, "{text} is not {wanted}");
+        }
+        _ => panic!("{value} is not like {shape}"),
+    }
+}
+
+#[test]
+fn json_has_the_documented_members() {
+    let copies = Copies::of(&two_nodes());
+    let topology = copies.one(&["topology", "--json"]).expect(0).json();
+    assert_has(
+        &topology,
+        &json!({
+            "schema": "instep.topology/1",
+            "counts": {"cpus": 0, "cores": 0, "clusters": 0, "llcs": 0, "packages": 0, "nodes": 0},
+            "cpus": [{"id": 0, "core": 0, "llc": 0, "package": 0, "node": 0}],
+            "nodes": [{"id": 0, "memory_bytes": 0, "cpus": [0], "distances": [0]}],
+        }),
+    );
+    assert_eq!(topology["warnings"], json!([]));
+    assert_eq!(topology["counts"]["cores"], 8);
+    let status = copies.both(&["status", "--json"]).expect(0).json();
+    let vcpu = json!({"index": 0, "tid": 0, "cpu": 0, "allowed": [0], "utilisation": 0.0,
+        "steal": 0.0});
+    let vm = json!({"id": "", "name": "", "pid": 0, "vmm": "qemu", "accel": "kvm", "home_node": 0,
+        "vcpus": [vcpu], "memory_bytes_by_node": {}});
+    assert_has(&status, &json!({"schema": "instep.status/1", "vms": [vm]}));
+    assert_eq!(list(&status, "vms")[0]["memory_bytes_by_node"]["1"], 2000u64 << 20);
+    let used = &list(&list(&status, "vms")[0], "vcpus")[0]["utilisation"];
+    assert!((used.as_f64().unwrap() - 0.9).abs() < 1e-6, "{used}");
+    let bnn = ["plan", "--policy", "bnn"];
+    let plan = copies.both(&[&bnn[..], &["--json"]].concat()).expect(0).json();
+    let vm = json!({"id": "", "name": "", "selected": true, "why": ""});
+    assert_has(&plan["vms"][0], &json!({"home_node": 0}));
+    assert_eq!(plan["vms"][3]["home_node"], Value::Null, "left to the kernel");
+    let action = json!({"kind": "", "vm": "", "why": ""});
+    assert_has(&plan, &json!({"schema": "instep.plan/1", "vms": [vm], "actions": [action]}));
+    let vcpu = json!({"kind": "vcpu_affinity", "vcpu": 0, "tid": 0, "cpus": [0]});
+    let actions = list(&plan, "actions").iter();
+    let vcpus: Vec<&Value> = actions.filter(|a| a["kind"] == "vcpu_affinity").collect();
+    assert!(!vcpus.is_empty());
+    vcpus.into_iter().for_each(|action| assert_has(action, &vcpu));
+    let same = copies.both(&[&bnn[..], &["--format", "json"]].concat()).json();
+    assert_eq!(plan, same, "the same in two words");
+}
+
+#[test]
+fn scripts_are_valid_shell_and_name_every_vcpu() {
+    let copies = Copies::of(&two_nodes());
+    let script = |format| copies.both(&["plan", "--policy", "bnn", "--format", format]).expect(0);
+    let (virsh, taskset) = (script("virsh").stdout, script("taskset").stdout);
+    for text in [&virsh, &taskset] {
+        let file = copies.dir("script");
+        fs::write(&file, text).unwrap();
+        assert!(Command::new("sh").arg("-n").arg(&file).status().unwrap().success(), "{text}");
+    }
+    assert_eq!(virsh.matches("virsh vcpupin web ").count(), 6);
+    assert!(virsh.contains("\nvirsh vcpupin db 3 8-15 --live\n"), "{virsh}");
+    assert!(virsh.contains("\nvirsh numatune web --nodeset 0 --live\n"), "{virsh}");
+    let tid = two_nodes().vms[1].vcpu_tid(3);
+    assert!(taskset.contains(&format!("\ntaskset --cpu-list --pid 8-15 {tid}\n")), "{taskset}");
+    let text = script("text").stdout;
+    assert!(text.contains("db: placed, home node 1") && text.contains("8-15"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+/// Names as their owners could choose them, and what is left of them.
+const HOSTILE: [(&str, &str); 7] = [
+    ("two\nlines: placed", "two?lines: placed"),
+    ("\u{1b}[2J\u{1b}]0;mine\u{7}", "?[2J?]0;mine?"),
+    ("c1\u{9b}31m", "c1?31m"),
+    ("back\u{202e}wards", "back?wards"),
+    ("it's \"quoted\"", "it's \"quoted\""),
+    ("$(reboot) `id`; rm -rf /", "$(reboot) `id`; rm -rf /"),
+    ("--all", "--all"),
+];
+
+/// A host whose VMs have those names: each in place of a harmless one of its own.
+fn hostile() -> Copies {
+    let vms = (0..HOSTILE.len()).map(|n| vm(&format!("harmless{n}"), 2, 600, &[1000, 200]));
+    let made = host(HostSpec::new(2, 8), vms);
+    let copies = Copies::of(&made);
+    for (vm, (name, _)) in made.vms.iter().zip(HOSTILE) {
+        for copy in ["before", "after"] {
+            let path = copies.dir(copy).join(format!("proc/{}/cmdline", vm.pid));
+            let line = String::from_utf8(fs::read(&path).unwrap()).unwrap();
+            let name = name.replace(',', ",,");
+            let replaced = line.replace(&format!("guest={}", vm.name), &format!("guest={name}"));
+            assert_ne!(line, replaced);
+            fs::write(&path, replaced).unwrap();
+        }
+    }
+    copies
+}
+
+#[test]
+fn a_hostile_name_is_harmless_in_text_and_the_same_in_json() {
+    let copies = hostile();
+    for command in ["status", "plan"] {
+        let told = copies.both(&[command, "--json"]).expect(0).json();
+        let names: Vec<&str> = list(&told, "vms").iter().map(|vm| text(vm, "name")).collect();
+        assert_eq!(names, HOSTILE.map(|(_, shown)| shown));
+    }
+    for args in [&["status"][..], &["status", "--vcpus"], &["plan"], &["plan", "--policy", "bind"]]
+    {
+        let ran = copies.both(args);
+        for shown in [&ran.stdout, &ran.stderr] {
+            let bad = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+            assert!(!shown.contains(bad), "{shown:?}");
+            assert!(!shown.lines().any(|line| line.starts_with("lines:")), "{shown}");
+        }
+        for (_, shown) in HOSTILE {
+            assert!(ran.stdout.contains(shown), "no `{shown}`:\n{}", ran.all());
+        }
+    }
+}
+
+/// Runs the script with a `virsh` that writes down its domain.
+#[test]
+fn a_hostile_name_stays_one_argument_of_virsh_and_an_option_is_left_out() {
+    let copies = hostile();
+    let script = copies.both(&["plan", "--policy", "bind", "--format", "virsh"]).expect(0).stdout;
+    let bin = copies.dir("bin");
+    fs::create_dir(&bin).unwrap();
+    let heard = copies.dir("heard");
+    let fake = format!("#!/bin/sh\nprintf '%s\\n' \"$2\" >>'{}'\n", heard.display());
+    fs::write(bin.join("virsh"), fake).unwrap();
+    fs::write(copies.dir("script"), &script).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let run = format!(
+        "chmod +x '{0}/virsh' && PATH='{0}':$PATH sh '{1}'",
+        bin.display(),
+        copies.dir("script").display()
+    );
+    let ran = Command::new("sh").arg("-c").arg(run).env("PATH", path).output().unwrap();
+    assert!(ran.status.success(), "{ran:?}\n{script}");
+    let mut domains: Vec<String> =
+        fs::read_to_string(&heard).unwrap().lines().map(str::to_owned).collect();
+    domains.dedup();
+    let shown = HOSTILE.map(|(_, shown)| shown);
+    assert_eq!(domains, shown.into_iter().filter(|name| *name != "--all").collect::<Vec<_>>());
+    assert!(!script.contains(|c: char| (c.is_control() && c != '\n') || c == '\u{202e}'));
+    for line in script.lines() {
+        let known = ["# ", "#!", "set -eu", "virsh "].iter().any(|start| line.starts_with(start));
+        assert!(known, "{line}");
+    }
+    let left_out = "# --all: left out: its name cannot stand on a command line";
+    assert!(script.contains(left_out), "{script}");
+    let taskset = copies.both(&["plan", "--policy", "bind", "--format", "taskset"]).expect(0);
+    assert!(taskset.stdout.lines().all(|line| !line.starts_with("lines")), "{}", taskset.stdout);
+}
+
+#[test]
+fn a_conflict_makes_status_a_finding_and_a_plan_none() {
+    let crowded = vm("crowded", 2, 300, &[1000, 0]);
+    let one = instep_core::idset::CpuSet::parse_list("3").unwrap();
+    let fine = Copies::of(&host(HostSpec::new(2, 4), [crowded.clone()]));
+    fine.both(&["status"]).expect(0);
+    let copies = Copies::of(&host(HostSpec::new(2, 4), [crowded.pinned(&one)]));
+    let found = copies.both(&["status"]).expect(1);
+    let said = "CONFLICT 2 vCPUs (0,1) have only CPUs 3 while";
+    assert!(found.stdout.contains(said), "{}", found.all());
+    assert!(found.stdout.contains("1 conflict found; `instep plan --mend-conflicts`"));
+    let told = copies.both(&["status", "--json"]).expect(1).json();
+    assert_eq!(list(&told, "conflicts")[0]["kind"], "vcpus_share_cpus");
+    let left = copies.both(&["plan", "--json"]).expect(0).json();
+    assert!(list(&left, "actions").is_empty(), "an operator's pinning is left alone: {left}");
+    let mend = ["plan", "--mend-conflicts", "--include-pinned", "--json"];
+    assert!(!list(&copies.both(&mend).expect(0).json(), "actions").is_empty());
+}
+
+#[test]
+fn a_status_of_hundreds_of_vms_has_a_line_for_each() {
+    let name = |n: u32| format!("tenant-with-a-rather-long-name-{n:03}");
+    let vms = (0..300).map(|n| vm(&name(n), 2 + n % 3, 300, &[2048, 512]).steal(Milli(20)));
+    let copies = Copies::of(&host(HostSpec::new(2, 16).threads(2), vms));
+    for (args, most) in
+        [(&["status"][..], 320), (&["plan"], 750), (&["plan", "--policy", "bnn"], 750)]
+    {
+        let text = copies.both(args).expect(0).stdout;
+        assert!(text.lines().count() <= most, "{} lines", text.lines().count());
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!((0..300).all(|n| text.contains(&format!("-{n:03}"))));
+    }
+    let all = copies.both(&["status", "--vcpus"]).expect(0).stdout;
+    assert!(all.lines().count() > 900);
+}
+
+#[test]
+fn a_host_without_vms_is_told_what_was_looked_for_and_names_the_demo() {
+    let copies = Copies::of(&MadeHost::new(HostSpec::new(1, 2)));
+    let none = copies.both(&["status"]).expect(0);
+    for word in ["No VM", "instep demo"] {
+        assert!(none.stdout.contains(word), "{}", none.all());
+    }
+    let plan = copies.both(&["plan", "--json"]).expect(0).json();
+    assert_eq!((&plan["vms"], &plan["actions"]), (&json!([]), &json!([])));
+}
+
+#[test]
+fn a_name_that_no_vm_has_is_refused() {
+    let copies = Copies::of(&two_nodes());
+    let refused = copies.both(&["plan", "--vm", "web", "--vm", "wbe", "--json"]).expect(2);
+    let refused = refused.says(&["no VM is called `wbe`", "instep status"]);
+    assert_eq!(refused.stdout, "");
+}
