@@ -25,7 +25,7 @@ use crate::idset::CpuSet;
 use crate::reason::Reason;
 use crate::score::{Estimate, Estimator};
 use crate::snapshot::Snapshot;
-use cores::Apart;
+use cores::{Apart, Before};
 use guard::Guard;
 use host::{Crowd, Host, Spot, Spots};
 use plan::{Plan, Planner};
@@ -71,7 +71,7 @@ pub(super) fn decide(
 
 /// The spot of every unit, and the cores of those that can have one per vCPU.
 fn choose(host: &Host, spots: &Spots, units: &[Unit], refused: &[Option<Reason>]) -> (Plan, Apart) {
-    let other = cores::other_cpus(host);
+    let Before { other, held } = Before::new(host);
     let undercommitted = cores::undercommitted(host, other);
     let open = units.iter().any(|unit| unit.options.len() > 1);
     let mut plan: Plan = units.iter().map(|unit| unit.wide).collect();
@@ -89,7 +89,7 @@ fn choose(host: &Host, spots: &Spots, units: &[Unit], refused: &[Option<Reason>]
     if undercommitted {
         let left: Vec<bool> = refused.iter().map(Option::is_some).collect();
         let apart = cores::apart(host, spots, units, &plan, &left, other);
-        if guard.holds_apart(&plan, &apart) {
+        if guard.holds_apart(&plan, &apart, held) {
             return (plan, apart);
         }
     }
@@ -132,8 +132,7 @@ fn keep(planner: &Planner, guard: &mut Guard) -> (Plan, Estimate) {
 /// more than `limit`, which is the kernel's.
 fn pays(units: &[Unit], old: (&Plan, &Estimate), new: (&Plan, &Estimate), limit: u64) -> bool {
     let ((kept, now), (fresh, new)) = (old, new);
-    let tolerated = limit + limit / 1000 * KEEP_SHARING + KEEP_PAIRS * 1000;
-    if now.sharing > tolerated {
+    if now.sharing > tolerated(limit) {
         return true;
     }
     let moved: u64 = (0..units.len())
@@ -141,6 +140,11 @@ fn pays(units: &[Unit], old: (&Plan, &Estimate), new: (&Plan, &Estimate), limit:
         .map(|index| units[index].crowd.sum)
         .sum();
     new.lost() + (moved * MOVE_PAYS + now.demand * PLAN_PAYS) / 1000 < now.lost()
+}
+
+/// The core sharing that what is in force may have when the kernel's is `limit`, micro.
+fn tolerated(limit: u64) -> u64 {
+    limit + limit / 1000 * KEEP_SHARING + KEEP_PAIRS * 1000
 }
 
 /// What each vCPU has when Instep leaves it, by VM.
