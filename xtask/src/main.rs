@@ -1,3 +1,63 @@
-//! Developer tasks: ci, bench, tidy.
+//! Developer tasks: ci, tidy, bench, fuzz.
 
-fn main() {}
+mod bench;
+mod ci;
+mod fuzz;
+mod tidy;
+
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask TASK
+
+  ci [--no-test]         what CI runs: fmt, clippy, tests, tidy, docs
+  tidy                   layering of the crates, file sizes, forbidden text
+  bench [--vms N,N,...]  cycle time by number of VMs, as a table for docs/performance.md;
+                         run with --release: cargo run --release -p xtask -- bench
+  fuzz [--seconds S] [TARGET...]
+                         every fuzz target (or those named) for S seconds, 60 by default
+  fuzz-seeds             write the seeds of the fuzz targets to fuzz/corpus
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match run(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs one task; whether it found nothing wrong.
+fn run(args: &[String]) -> Result<bool> {
+    let root = workspace_root()?;
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args.as_slice() {
+        ["ci"] => ci::run(&root, true),
+        ["ci", "--no-test"] => ci::run(&root, false),
+        ["tidy"] => tidy::run(&root),
+        ["bench"] => bench::run(&bench::SIZES).map(|()| true),
+        ["bench", "--vms", sizes] => {
+            let sizes: Result<Vec<u32>, _> = sizes.split(',').map(str::parse).collect();
+            bench::run(&sizes.context("--vms takes numbers, such as 10,100,1000")?).map(|()| true)
+        }
+        ["fuzz-seeds"] => fuzz::write_seeds(&root).map(|()| true),
+        ["fuzz", rest @ ..] => fuzz::run(&root, rest),
+        ["help" | "--help" | "-h"] => {
+            print!("{USAGE}");
+            Ok(true)
+        }
+        [] => bail!("no task given\n\n{USAGE}"),
+        [task, ..] => bail!("unknown task or option: {}\n\n{USAGE}", [*task].concat()),
+    }
+}
+
+fn workspace_root() -> Result<PathBuf> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    Ok(own.parent().context("xtask has no parent directory")?.to_owned())
+}

@@ -3,7 +3,7 @@
 //! TOML; a key that is not known is an error that names the file and line. Durations and sizes
 //! carry units. Knows nothing of the command line, which overrides it.
 
-use instep_core::policy::PolicyName;
+use instep_core::policy::{PolicyName, Settings};
 use instep_core::units::Bytes;
 use serde::{Deserialize, Deserializer};
 use std::path::{Path, PathBuf};
@@ -101,6 +101,16 @@ impl Config {
         })?;
         config.check().map_err(|message| ConfigError::Value { path: path.to_owned(), message })?;
         Ok(config)
+    }
+
+    /// What the policy is told.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        Settings {
+            policy: self.policy,
+            mend_conflicts: self.mend_conflicts,
+            include_pinned: self.include_pinned,
+        }
     }
 
     /// Checks what types cannot: bounds of single values.

@@ -5,4 +5,13 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+mod cycle;
+pub mod error;
+mod memory;
+pub mod observe;
+pub mod record;
+pub mod run;
+mod signals;
 pub mod view;
+
+pub use error::Error;

@@ -1,3 +1,74 @@
-//! The instep command.
+//! The `instep` binary: reads the command line, runs the command, turns errors into messages and
+//! an exit status.
 
-fn main() {}
+mod args;
+mod demo;
+mod observe;
+mod plan;
+mod restore;
+mod run;
+mod status;
+mod text;
+mod topology;
+
+use args::{Cli, Command};
+use clap::Parser as _;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+/// How a command ended when nothing stood in its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// All is well: exit status 0.
+    Fine,
+    /// Something was found, or part of the work failed: exit status 1.
+    Finding,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("INSTEP_LOG")
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn")),
+        )
+        .with_writer(io::stderr)
+        .without_time()
+        .init();
+    let result = match cli.command {
+        Command::Topology(args) => topology::command(&args),
+        Command::Status(args) => status::command(&args),
+        Command::Plan(args) => plan::command(&args),
+        Command::Run(args) => run::command(args),
+        Command::Restore(args) => restore::command(&args),
+        Command::Demo(args) => demo::command(args),
+    };
+    match result {
+        Ok(Outcome::Fine) => ExitCode::SUCCESS,
+        Ok(Outcome::Finding) => ExitCode::from(1),
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            // A message that cannot be written has nowhere else to go.
+            let _ = writeln!(io::stderr(), "instep: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Whether standard output's reader went away (`instep status | head`).
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Prints text that ends in its own line end.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(())
+}
+
+/// Prints a value as one JSON document, readable.
+pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    print(&text)
+}

@@ -177,6 +177,15 @@ pub enum Reason {
         /// Of how much.
         of: Bytes,
     },
+    /// The host is nearly idle: a good moment to bring remote memory home.
+    IdleHomecoming {
+        /// CPU time used by all of the host, in thousandths of a CPU.
+        busy: Milli,
+        /// What lies elsewhere.
+        remote: Bytes,
+        /// The home.
+        to: NodeSet,
+    },
 }
 
 impl fmt::Display for Reason {
@@ -212,6 +221,10 @@ impl fmt::Display for Reason {
             Reason::MemoryElsewhere { remote, of } => {
                 write!(f, "{remote} of its {of} lie on other nodes")
             }
+            Reason::IdleHomecoming { busy, remote, to } => write!(
+                f,
+                "the host uses {busy} CPUs, less than one: {remote} can come home to node {to}"
+            ),
             Reason::NothingPermitted { .. }
             | Reason::VcpusPinned { .. }
             | Reason::PinnedFromEmulators { .. }

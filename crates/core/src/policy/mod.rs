@@ -3,6 +3,7 @@
 
 mod bnn;
 mod fixed;
+pub mod idle;
 mod instep;
 mod wish;
 

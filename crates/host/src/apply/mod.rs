@@ -11,8 +11,13 @@
 
 pub mod affinity;
 pub mod applier;
+pub mod homecoming;
 pub mod journal;
+pub mod move_pages;
+pub mod ranges;
 pub mod restore;
+pub mod room;
+pub mod sampling;
 pub mod state;
 pub mod thread;
 
@@ -21,7 +26,9 @@ pub(crate) mod testing;
 
 pub use affinity::{Affinity, KernelAffinity};
 pub use applier::{AffinityChange, Applied, Applier, Outcome};
+pub use homecoming::{Budget, Homecoming, Step, Stop, Tally};
 pub use journal::{Holder, Journal, ThreadKind};
+pub use move_pages::{Cause, KernelPages};
 pub use restore::{LeftAlone, RestoreReport};
 pub use state::{InstanceLock, StateDir};
 pub use thread::ThreadKey;

@@ -15,6 +15,15 @@ pub(crate) struct Sleeper {
 impl Sleeper {
     pub(crate) fn start() -> Self {
         let child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
+        let stat = format!("/proc/{}/stat", child.id());
+        // Wait until it sleeps: before, it has hardly any memory.
+        let asleep = || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "));
+        for _ in 0..500 {
+            if asleep() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
         Self { child }
     }
 

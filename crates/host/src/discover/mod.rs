@@ -1,1 +1,46 @@
 //! The VMs of a host: which processes they are, which threads their vCPUs, what they use.
+//!
+//! A [`Scanner`] reads /proc, /sys/fs/cgroup and KVM's debugfs under a [`Root`](crate::Root) and
+//! gives a [`Scan`]; [`snapshot`] turns one or two of them into what policies take. Parsers are
+//! pure functions in modules of their own. A process or thread that ends in the middle of a scan
+//! is left out of it; nothing is decided here.
+//!
+//! ```text
+//! process --stat--> known and old? --yes--> skip (some are looked at again in turn)
+//!    | no
+//!    v
+//! descriptors, argv[0], exe --> monitor? --> threads --> debugfs --> names --> QMP --> VmFacts
+//!                                                            `-------- none fits ----> OpaqueVm
+//! ```
+
+pub mod args;
+pub mod cgroup;
+pub mod debugfs;
+mod examine;
+mod facts;
+mod files;
+pub mod guest;
+pub mod guest_numa;
+pub mod identify;
+pub mod memory;
+pub mod names;
+pub mod numa_maps;
+pub mod numa_stat;
+pub mod proc_text;
+pub mod process;
+pub mod qmp;
+mod rates;
+mod scan;
+pub mod smp;
+pub mod vmm;
+
+#[cfg(test)]
+mod tests;
+
+pub use facts::{
+    Accel, Debugfs, EmulatorFacts, Looked, Manager, MemoryFacts, MemorySource, Scan, ScanCost,
+    VcpuFacts, VcpuSource, VmFacts, Vmm,
+};
+pub use memory::MemoryOptions;
+pub use rates::snapshot;
+pub use scan::{ScanOptions, Scanner};

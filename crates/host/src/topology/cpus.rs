@@ -23,7 +23,7 @@ pub(super) fn read(source: &mut Source<'_>) -> Result<Vec<CpuFacts>, Error> {
     Ok(cpus)
 }
 
-/// The online CPUs: the `online` list, else (before 2.6.26) every cpuN whose own `online` file
+/// The online CPUs: the `online` list (those of them that have a directory, if any has), else (before 2.6.26) every cpuN whose own `online` file
 /// does not say 0, else what /proc/cpuinfo lists.
 fn online(source: &mut Source<'_>) -> Result<CpuSet, Error> {
     let Some(found) = source.numbered(DIR, "cpu") else {
@@ -31,6 +31,11 @@ fn online(source: &mut Source<'_>) -> Result<CpuSet, Error> {
     };
     let found: CpuSet = found.into_iter().map(CpuId).collect();
     let online = match source.value(&format!("{DIR}/online"), parse::list::<CpuId>) {
+        // A small copy may hold the lists only.
+        Some(listed) if found.is_empty() => {
+            source.warn(format!("{DIR}: no directories of CPUs {listed}; their cores are unknown"));
+            listed
+        }
         Some(listed) => {
             let absent = listed.minus(&found);
             if !absent.is_empty() {

@@ -1,0 +1,166 @@
+//! Memory on its way home: which VMs, how far, and how much of it in one cycle.
+//!
+//! The policy decided that it moves and where; the host adapter moves pages. Here the passes of
+//! several VMs share one cycle's budget, and a VM whose memory will not move is asked less and
+//! less often.
+
+use crate::config::MemoryConfig;
+use crate::observe::{Observation, facts_of};
+use crate::record::MemoryRecord;
+use crate::signals::Events;
+use instep_core::decision::Action;
+use instep_core::idset::NodeSet;
+use instep_core::snapshot::Vm;
+use instep_core::units::{Bytes, VmId};
+use instep_host::apply::homecoming::{Budget, Homecoming, Stop, Tally};
+use instep_host::apply::move_pages::{Cause, KernelPages};
+use instep_host::apply::{ranges, room};
+use instep_host::{Error, Root};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// The longest that one step may keep a request to stop waiting.
+const STEP: Duration = Duration::from_millis(50);
+/// After fruitless passes a VM is passed over for up to this many cycles.
+const MAX_REST: u32 = 64;
+
+/// The VMs whose memory is on its way.
+#[derive(Debug, Default)]
+pub(crate) struct Homes {
+    passes: BTreeMap<VmId, Pass>,
+}
+
+/// One VM's way home.
+#[derive(Debug)]
+struct Pass {
+    pid_start: u64,
+    homecoming: Homecoming,
+    /// Cycles to pass over before the next pass begins.
+    rest: u32,
+    /// `rest` after the next fruitless pass.
+    next_rest: u32,
+}
+
+impl Homes {
+    /// Moves memory for the VMs that `actions` name, and goes on with what earlier cycles began,
+    /// within the cycle's budget (without bound when this is the only cycle).
+    pub(crate) fn bring_home<'a>(
+        &mut self,
+        observation: &Observation,
+        actions: impl Iterator<Item = &'a Action>,
+        config: &MemoryConfig,
+        once: bool,
+        events: &mut Events,
+    ) -> Vec<MemoryRecord> {
+        if !config.home {
+            return Vec::new();
+        }
+        let mut records = self.begin(observation, actions);
+        let mut left = if once { Bytes(u64::MAX) } else { config.per_cycle };
+        let deadline = (!once).then(|| Instant::now() + config.time_per_cycle);
+        for (vm, pass) in &mut self.passes {
+            let Some(vm) = observation.snapshot.vm(*vm) else { continue };
+            if pass.homecoming.is_finished() {
+                continue;
+            }
+            let mut tally = Tally::default();
+            let result = pass.walk(&mut tally, &mut left, config.batch, |moved_all| {
+                events.stopping() || moved_all || deadline.is_some_and(|d| Instant::now() >= d)
+            });
+            records.push(record(vm, &tally, pass.homecoming.is_finished(), result));
+            pass.settle(&tally);
+        }
+        records
+    }
+
+    /// Forgets VMs that are gone or go elsewhere, begins passes that are asked for.
+    fn begin<'a>(
+        &mut self,
+        observation: &Observation,
+        actions: impl Iterator<Item = &'a Action>,
+    ) -> Vec<MemoryRecord> {
+        let start_of = |vm: &Vm| facts_of(&observation.scan, vm).map(|facts| facts.start_ticks);
+        self.passes.retain(|id, pass| {
+            observation.snapshot.vm(*id).and_then(start_of) == Some(pass.pid_start)
+        });
+        let mut records = Vec::new();
+        for action in actions {
+            let Action::MoveMemory { vm: id, to, .. } = action else { continue };
+            let Some(vm) = observation.snapshot.vm(*id) else { continue };
+            let Some(pid_start) = start_of(vm) else { continue };
+            let before = self.passes.get_mut(id).filter(|pass| pass.homecoming.home() == to);
+            let next_rest = match before {
+                Some(pass) if !pass.homecoming.is_finished() => continue,
+                Some(pass) if pass.rest > 0 => {
+                    pass.rest -= 1;
+                    continue;
+                }
+                Some(pass) => pass.next_rest,
+                None => 1,
+            };
+            match ranges::read(&Root::live(), id.0) {
+                Ok((ranges, _)) => {
+                    let homecoming = Homecoming::new(id.0, to.clone(), ranges);
+                    self.passes.insert(*id, Pass { pid_start, homecoming, rest: 0, next_rest });
+                }
+                Err(error) => records.push(record(vm, &Tally::default(), false, Err(error))),
+            }
+        }
+        records
+    }
+}
+
+impl Pass {
+    /// Walks until the pass is over, nothing is left of the budget or `enough` says so.
+    fn walk(
+        &mut self,
+        tally: &mut Tally,
+        left: &mut Bytes,
+        batch: Bytes,
+        mut enough: impl FnMut(bool) -> bool,
+    ) -> Result<(), Error> {
+        let home: NodeSet = self.homecoming.home().clone();
+        let mut pages = KernelPages::of(self.homecoming.pid(), self.pid_start)?;
+        let mut rooms = room::read(&Root::live(), &home, None)?;
+        while !enough(left.0 == 0) {
+            let budget = Budget { bytes: Bytes(batch.0.min(left.0)), time: STEP };
+            let step = self.homecoming.step(&mut pages, &mut rooms, budget)?;
+            tally.add(&step.tally);
+            left.0 = left.0.saturating_sub(step.tally.of(Cause::Moved).0);
+            if matches!(step.stop, Stop::Finished | Stop::NoRoom) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// A pass that moved next to nothing makes the VM rest, twice as long each time.
+    fn settle(&mut self, tally: &Tally) {
+        if !self.homecoming.is_finished() {
+            return;
+        }
+        let moved = self.homecoming.total().of(Cause::Moved).0.max(tally.of(Cause::Moved).0);
+        if moved < self.homecoming.remote().0 / 64 {
+            self.rest = self.next_rest;
+            self.next_rest = (self.next_rest * 2).min(MAX_REST);
+        } else {
+            self.next_rest = 1;
+        }
+    }
+}
+
+fn record(vm: &Vm, tally: &Tally, complete: bool, result: Result<(), Error>) -> MemoryRecord {
+    let stayed = |cause: &Cause| !matches!(cause, Cause::Moved | Cause::AlreadyHome);
+    MemoryRecord {
+        vm: vm.name.clone(),
+        moved_bytes: tally.of(Cause::Moved),
+        stayed_bytes: tally
+            .0
+            .iter()
+            .filter(|(cause, _)| stayed(cause))
+            .map(|(cause, bytes)| (cause.to_string(), *bytes))
+            .collect(),
+        complete,
+        error: result.err().map(|error| error.to_string()),
+    }
+}

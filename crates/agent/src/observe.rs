@@ -1,0 +1,162 @@
+//! From scans to snapshots: remembers the scan before and the topology, and adds what the host
+//! itself does not know - original affinities and where each VM was placed.
+//!
+//! It decides nothing and touches nothing.
+
+use instep_core::idset::CpuSet;
+use instep_core::snapshot::{OpaqueVm, Snapshot, Vm};
+use instep_core::topology::Topology;
+use instep_core::units::Nanos;
+use instep_host::apply::Journal;
+use instep_host::discover::{Scan, ScanOptions, Scanner, VmFacts, snapshot};
+use instep_host::{Error, Root};
+use std::sync::Arc;
+
+/// Looks at one host again and again.
+#[derive(Debug)]
+pub struct Observer {
+    root: Root,
+    scanner: Scanner,
+    topology: Arc<Topology>,
+    /// What the kernel said is online when `topology` was read.
+    online: [Option<String>; 2],
+    before: Option<Scan>,
+}
+
+/// One look: the snapshot, and the scan it was made from.
+#[derive(Debug)]
+pub struct Observation {
+    /// What policies see.
+    pub snapshot: Snapshot,
+    /// What was found, with everything policies need not know.
+    pub scan: Scan,
+}
+
+impl Observer {
+    /// An observer of the host under `root`.
+    ///
+    /// # Errors
+    /// When there is no topology to read there.
+    pub fn new(root: Root, options: ScanOptions) -> Result<Self, Error> {
+        let topology = Arc::new(instep_host::topology::read(&root)?);
+        let online = online(&root);
+        Ok(Self {
+            scanner: Scanner::new(root.clone(), options),
+            root,
+            topology,
+            online,
+            before: None,
+        })
+    }
+
+    /// The host's topology as last read.
+    #[must_use]
+    pub fn topology(&self) -> &Arc<Topology> {
+        &self.topology
+    }
+
+    /// Looks without deciding, so that the next [`look`](Self::look) has a window to measure.
+    ///
+    /// # Errors
+    /// When the host cannot be read.
+    pub fn begin(&mut self) -> Result<(), Error> {
+        self.before = Some(self.scanner.scan()?);
+        Ok(())
+    }
+
+    /// Looks: loads are those since the look before, or since each VM started on the first.
+    /// `journal` knows original affinities; `elapsed` overrides the length of the window.
+    ///
+    /// # Errors
+    /// When the host cannot be read.
+    pub fn look(
+        &mut self,
+        journal: Option<&Journal>,
+        elapsed: Option<Nanos>,
+    ) -> Result<Observation, Error> {
+        self.refresh_topology()?;
+        let scan = self.scanner.scan()?;
+        let mut snapshot = snapshot(&self.topology, self.before.as_ref(), &scan, elapsed);
+        if let Some(journal) = journal {
+            remember(&mut snapshot, &scan, journal);
+        }
+        self.before = Some(scan.clone());
+        Ok(Observation { snapshot, scan })
+    }
+
+    /// Continues from a scan made elsewhere, such as of an earlier copy of the host.
+    pub fn continue_from(&mut self, before: Scan) {
+        self.before = Some(before);
+    }
+
+    /// Reads the topology again only when CPUs or nodes went on or off line.
+    fn refresh_topology(&mut self) -> Result<(), Error> {
+        let online = online(&self.root);
+        if online != self.online {
+            self.topology = Arc::new(instep_host::topology::read(&self.root)?);
+            self.online = online;
+        }
+        Ok(())
+    }
+}
+
+fn online(root: &Root) -> [Option<String>; 2] {
+    ["cpu", "node"].map(|kind| root.read(format!("sys/devices/system/{kind}/online")).ok())
+}
+
+/// Keeps only the VMs named in `names` placeable; the others still count as load. Returns the
+/// names that no VM has. An empty `names` keeps all.
+pub fn keep_only(snapshot: &mut Snapshot, names: &[String]) -> Vec<String> {
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let missing =
+        names.iter().filter(|name| !snapshot.vms.iter().any(|vm| vm.name == **name)).cloned();
+    let missing = missing.collect();
+    let (kept, others) =
+        std::mem::take(&mut snapshot.vms).into_iter().partition(|vm: &Vm| names.contains(&vm.name));
+    snapshot.vms = kept;
+    for vm in others {
+        snapshot.other_busy.0 += vm.busy().0;
+        snapshot.opaque.push(OpaqueVm {
+            id: vm.id,
+            vcpus: u32::try_from(vm.vcpus.len()).unwrap_or(u32::MAX),
+            name: vm.name,
+            why: "not among the VMs named with --vm".to_owned(),
+        });
+    }
+    snapshot.opaque.sort_by_key(|vm| vm.id);
+    missing
+}
+
+/// Fills in original affinities and the nodes each VM was placed on.
+fn remember(snapshot: &mut Snapshot, scan: &Scan, journal: &Journal) {
+    let topology = Arc::clone(&snapshot.topology);
+    let online = topology.all_cpus();
+    let nodes_with_cpus = topology.nodes().iter().filter(|node| !node.cpus.is_empty()).count();
+    for vm in &mut snapshot.vms {
+        let Some(facts) = facts_of(scan, vm) else { continue };
+        let mut given = CpuSet::new();
+        for (vcpu, facts) in vm.vcpus.iter_mut().zip(&facts.vcpus) {
+            let (tid, start) = (vcpu.tid, facts.start_ticks);
+            vcpu.initial = journal.initial_of(tid, start, &vcpu.allowed, &online);
+            if vcpu.initial != vcpu.allowed {
+                given = given.or(&vcpu.allowed);
+            }
+        }
+        for (emulator, facts) in vm.emulators.iter_mut().zip(&facts.emulators) {
+            let (tid, start) = (emulator.tid, facts.start_ticks);
+            emulator.initial = journal.initial_of(tid, start, &emulator.allowed, &online);
+        }
+        let nodes = topology.nodes_of(&given);
+        if nodes.len() < nodes_with_cpus {
+            vm.placed = nodes;
+        }
+    }
+}
+
+/// The facts that a VM of the snapshot was made from.
+#[must_use]
+pub fn facts_of<'a>(scan: &'a Scan, vm: &Vm) -> Option<&'a VmFacts> {
+    scan.vms.binary_search_by_key(&vm.id.0, |facts| facts.pid).ok().map(|index| &scan.vms[index])
+}

@@ -1,0 +1,79 @@
+//! What one cycle did, as one JSON line (schema `instep.record/1`).
+//!
+//! Durations in nanoseconds. `cpu_ns` is this process's own CPU time, so that the cost of the
+//! loop can be followed from its log.
+
+use crate::view::{ActionView, ConflictView, VerdictView};
+use instep_core::policy::PolicyName;
+use instep_core::units::{Bytes, Nanos};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// One cycle.
+#[derive(Debug, Serialize)]
+pub struct Record<'a> {
+    /// `instep.record/1`.
+    pub schema: &'static str,
+    /// Cycles since the start, from 1.
+    pub cycle: u64,
+    /// When it began, UTC, RFC 3339.
+    pub time: String,
+    /// The policy.
+    pub policy: PolicyName,
+    /// Whether nothing was changed on purpose.
+    pub dry_run: bool,
+    /// The window of the loads.
+    pub window_ns: Nanos,
+    /// A verdict per VM.
+    pub vms: Vec<VerdictView<'a>>,
+    /// What was to be changed and what came of it.
+    pub actions: Vec<ActionRecord<'a>>,
+    /// What is at odds.
+    pub conflicts: Vec<ConflictView<'a>>,
+    /// What was brought home, by VM.
+    pub memory: &'a [MemoryRecord],
+    /// What was wrong or could not be read.
+    pub warnings: &'a [String],
+    /// What the cycle itself cost.
+    pub cost: Cost,
+}
+
+/// An action and what came of it.
+#[derive(Debug, Serialize)]
+pub struct ActionRecord<'a> {
+    /// The action.
+    #[serde(flatten)]
+    pub action: ActionView<'a>,
+    /// `done`, `dry run`, or what stood in the way.
+    pub outcome: String,
+}
+
+/// What became of one VM's memory in one cycle.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct MemoryRecord {
+    /// The VM's unique name.
+    pub vm: String,
+    /// Bytes that came home.
+    pub moved_bytes: Bytes,
+    /// Bytes that did not, by cause.
+    pub stayed_bytes: BTreeMap<String, Bytes>,
+    /// Whether all of it was looked at; else it goes on in the next cycle.
+    pub complete: bool,
+    /// What ended it early.
+    pub error: Option<String>,
+}
+
+/// What a cycle cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Cost {
+    /// CPU time of this process in the cycle.
+    pub cpu_ns: Nanos,
+    /// CPU time of this process since it started.
+    pub cpu_total_ns: Nanos,
+    /// Wall time of observing.
+    pub observe_ns: Nanos,
+    /// Wall time of deciding.
+    pub decide_ns: Nanos,
+    /// Wall time of applying, memory included.
+    pub apply_ns: Nanos,
+}

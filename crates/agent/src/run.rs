@@ -1,0 +1,190 @@
+//! `run`: cycles until told to stop, and everything put back at the end.
+//!
+//! ```text
+//! lock -> (crashed before? restore) -> measure -> cycle -> once? keep : wait -> cycle ...
+//!                                                              stop asked for -> restore
+//! ```
+
+use crate::config::{Config, ConfigError};
+use crate::cycle::{Done, Tools, cycle};
+use crate::error::Error;
+use crate::memory::Homes;
+use crate::observe::Observer;
+use crate::record::Record;
+use crate::signals::{Events, Wake};
+use instep_host::Root;
+use instep_host::apply::{Applier, RestoreReport, StateDir};
+use instep_host::discover::ScanOptions;
+use std::io;
+
+/// What to run with.
+pub struct Options<'a> {
+    /// The configuration to begin with.
+    pub config: Config,
+    /// Reads it again on SIGHUP.
+    pub reload: &'a mut dyn FnMut() -> Result<Config, ConfigError>,
+    /// One cycle only; what it set stays.
+    pub once: bool,
+    /// Change nothing.
+    pub dry_run: bool,
+    /// Where originals are kept.
+    pub state: StateDir,
+}
+
+/// Hears what happens.
+pub trait Sink {
+    /// A cycle is done.
+    ///
+    /// # Errors
+    /// When it cannot be written; this ends the run and restores.
+    fn record(&mut self, record: &Record<'_>) -> io::Result<()>;
+    /// Something else worth telling, one sentence.
+    fn notice(&mut self, text: &str);
+}
+
+/// How a run ended.
+#[derive(Debug, Default)]
+pub struct Ended {
+    /// Changes of the last cycle that failed.
+    pub failed: usize,
+    /// What was put back at the end; `None` when the placement was kept or never made.
+    pub restored: Option<RestoreReport>,
+}
+
+/// Runs until stopped, or once.
+///
+/// # Errors
+/// Another instance runs; the host cannot be read at the start or the journal not be written;
+/// every change was refused; a record cannot be written. What was changed is restored first.
+pub fn run(options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
+    let mut applier = if options.dry_run { None } else { Some(begin(&options.state, sink)?) };
+    let result = Events::install().and_then(|events| {
+        let observer = Observer::new(Root::live(), ScanOptions::default())?;
+        let mut agent = Agent { options, observer, events, homes: Homes::default(), count: 0 };
+        agent.run(applier.as_mut(), sink)
+    });
+    let Some(mut applier) = applier else { return result.map(|(ended, _)| ended) };
+    match result {
+        Ok((ended, Finish::Keep)) => {
+            applier.keep()?;
+            Ok(ended)
+        }
+        Ok((ended, Finish::Restore)) => {
+            let report = applier.restore()?;
+            Ok(Ended { restored: Some(report), ..ended })
+        }
+        Err(error) => {
+            let report = applier.restore()?;
+            if report.restored != 0 {
+                sink.notice(&restored(&report));
+            }
+            Err(error)
+        }
+    }
+}
+
+/// What to do with the placement at the end.
+enum Finish {
+    Keep,
+    Restore,
+}
+
+/// Becomes the one instance, and restores what one that crashed left behind.
+fn begin(state: &StateDir, sink: &mut dyn Sink) -> Result<Applier, Error> {
+    let mut applier = Applier::open(state.lock()?)?;
+    if applier.journal().is_abandoned()? {
+        let report = applier.restore()?;
+        sink.notice(&format!("an earlier run ended without restoring; {}", restored(&report)));
+    }
+    Ok(applier)
+}
+
+/// A restore in words.
+#[must_use]
+pub fn restored(report: &RestoreReport) -> String {
+    let mut text = format!("{} threads have their original affinity again", report.restored);
+    for (count, what) in [
+        (report.gone, "are gone"),
+        (report.left_alone.len(), "were left alone because someone else changed them since"),
+        (report.failed.len(), "could not be restored"),
+    ] {
+        if count != 0 {
+            text.push_str(&format!(", {count} {what}"));
+        }
+    }
+    text
+}
+
+struct Agent<'a> {
+    options: Options<'a>,
+    observer: Observer,
+    events: Events,
+    homes: Homes,
+    count: u64,
+}
+
+impl Agent<'_> {
+    fn run(
+        &mut self,
+        mut applier: Option<&mut Applier>,
+        sink: &mut dyn Sink,
+    ) -> Result<(Ended, Finish), Error> {
+        for warning in self.observer.topology().warnings() {
+            sink.notice(warning);
+        }
+        self.observer.begin()?;
+        let mut ended = Ended::default();
+        let mut wait = self.options.config.window;
+        loop {
+            match self.events.wait(wait) {
+                Wake::Stop => return Ok((ended, Finish::Restore)),
+                Wake::Reload => {
+                    self.reload(sink);
+                    // A cycle follows soon, under the new configuration.
+                    wait = self.options.config.window;
+                    continue;
+                }
+                Wake::Time => {}
+            }
+            match self.cycle(applier.as_deref_mut(), sink) {
+                Ok(done) => ended.failed = done.failed,
+                Err(error @ Error::Host(_)) if self.count > 1 => {
+                    // What worked before may work again; the placement stands meanwhile.
+                    sink.notice(&format!("this cycle failed: {error}"));
+                }
+                Err(error) => return Err(error),
+            }
+            if self.options.once {
+                let stopped = self.events.stopping();
+                return Ok((ended, if stopped { Finish::Restore } else { Finish::Keep }));
+            }
+            wait = self.options.config.interval;
+        }
+    }
+
+    fn cycle(&mut self, applier: Option<&mut Applier>, sink: &mut dyn Sink) -> Result<Done, Error> {
+        self.count += 1;
+        let options = &self.options;
+        let mut tools = Tools {
+            observer: &mut self.observer,
+            applier,
+            homes: &mut self.homes,
+            events: &mut self.events,
+            count: self.count,
+        };
+        let done = cycle(&mut tools, &options.config, options.once)?;
+        let record = done.record(self.count, &options.config, options.dry_run);
+        sink.record(&record).map_err(Error::Record)?;
+        Ok(done)
+    }
+
+    fn reload(&mut self, sink: &mut dyn Sink) {
+        match (self.options.reload)() {
+            Ok(config) => {
+                sink.notice("the configuration was read again");
+                self.options.config = config;
+            }
+            Err(error) => sink.notice(&format!("the old configuration stays: {error}")),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Signals as values: what to do next, waited for with a deadline.
+
+use crate::error::Error;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// Why waiting ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wake {
+    /// The time passed.
+    Time,
+    /// SIGTERM or SIGINT: put everything back and end.
+    Stop,
+    /// SIGHUP: read the configuration again.
+    Reload,
+}
+
+/// Receives signals on a thread of its own; they wait here until asked for.
+#[derive(Debug)]
+pub(crate) struct Events {
+    receiver: Receiver<i32>,
+    stop: bool,
+    reload: bool,
+}
+
+impl Events {
+    /// Takes over SIGTERM, SIGINT and SIGHUP of this process.
+    ///
+    /// # Errors
+    /// When the handlers cannot be installed.
+    pub(crate) fn install() -> Result<Self, Error> {
+        let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Error::Signals)?;
+        let (sender, receiver) = channel();
+        let forward = move || {
+            for signal in signals.forever() {
+                if sender.send(signal).is_err() {
+                    break;
+                }
+            }
+        };
+        std::thread::Builder::new()
+            .name("signals".to_owned())
+            .spawn(forward)
+            .map_err(Error::Signals)?;
+        Ok(Self { receiver, stop: false, reload: false })
+    }
+
+    /// Waits until `time` has passed or a signal came, whichever is first. A stop is never
+    /// forgotten: once asked for, every wait ends at once.
+    pub(crate) fn wait(&mut self, time: Duration) -> Wake {
+        let deadline = Instant::now() + time;
+        loop {
+            if self.stopping() {
+                return Wake::Stop;
+            }
+            if std::mem::take(&mut self.reload) {
+                return Wake::Reload;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.receiver.recv_timeout(left) {
+                Ok(signal) => self.note(signal),
+                Err(RecvTimeoutError::Timeout) => return Wake::Time,
+                // The thread is gone: nothing will come, but the deadline still holds.
+                Err(RecvTimeoutError::Disconnected) => {
+                    std::thread::sleep(left);
+                    return Wake::Time;
+                }
+            }
+        }
+    }
+
+    /// Whether a stop was asked for, without waiting.
+    pub(crate) fn stopping(&mut self) -> bool {
+        while let Ok(signal) = self.receiver.try_recv() {
+            self.note(signal);
+        }
+        self.stop
+    }
+
+    fn note(&mut self, signal: i32) {
+        if signal == SIGHUP {
+            self.reload = true;
+        } else {
+            self.stop = true;
+        }
+    }
+}

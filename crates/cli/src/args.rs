@@ -1,0 +1,229 @@
+//! The command line: every command, its options and its examples.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use instep_core::policy::PolicyName;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Keeps the vCPUs of SMP virtual machines in step.
+///
+/// Sees every VM of a Linux host, decides which NUMA node, cores and CPUs each should use, says
+/// why, and applies it. What it changes it records first and puts back.
+#[derive(Debug, Parser)]
+#[command(
+    name = "instep",
+    version,
+    max_term_width = 100,
+    after_help = "Exit status: 0 fine; 1 a finding, or the work failed; 2 wrong use or environment.\n\
+                  Try: instep status; instep plan; instep demo"
+)]
+pub(crate) struct Cli {
+    /// The command.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Cores, modules, caches and NUMA nodes of a host.
+    #[command(after_help = "Examples:\n  instep topology\n  \
+        instep topology --root /tmp/copy-of-a-host --json")]
+    Topology(TopologyArgs),
+    /// Every VM: its vCPUs, where they run, what they use and wait, where its memory is.
+    #[command(after_help = "Exits with 1 when it finds an affinity conflict.\n\n\
+        Examples:\n  instep status\n  instep status --window 5s --json")]
+    Status(StatusArgs),
+    /// What `run` would change and why; nothing is touched.
+    #[command(
+        after_help = "Examples:\n  instep plan\n  instep plan --policy bnn --format virsh\n  \
+        instep plan --root AFTER --before BEFORE --elapsed 60s --json"
+    )]
+    Plan(PlanArgs),
+    /// Places the VMs, again and again; puts everything back when it ends.
+    #[command(after_help = "SIGTERM and SIGINT put everything back and end; SIGHUP reads the \
+        configuration again.\n\n\
+        Examples:\n  instep run\n  instep run --once --policy spread\n  \
+        instep run --interval 30s --log /var/log/instep.jsonl")]
+    Run(RunArgs),
+    /// Puts back what `run` changed, after `run --once` or a crash.
+    #[command(after_help = "Example:\n  instep restore")]
+    Restore(RestoreArgs),
+    /// Shows all of it on a machine without VMs: starts three small ones and places them.
+    #[command(after_help = "Example:\n  instep demo")]
+    Demo(DemoArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopologyArgs {
+    /// Read a copy of a host's /proc and /sys instead of this host.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) root: Option<PathBuf>,
+    /// Print JSON (schema instep.topology/1).
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which host is read, and over which window loads are measured.
+#[derive(Debug, Args)]
+pub(crate) struct HostArgs {
+    /// Read a copy of a host's /proc and /sys instead of this host.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) root: Option<PathBuf>,
+    /// An earlier copy of the same host: loads are the difference. Without it, loads of a copy
+    /// are those since each VM started.
+    #[arg(long, value_name = "DIR", requires = "root")]
+    pub(crate) before: Option<PathBuf>,
+    /// Time between the two copies; their /proc/uptime tells when this is not given.
+    #[arg(long, value_name = "TIME", requires = "before", value_parser = duration)]
+    pub(crate) elapsed: Option<Duration>,
+    /// How long the loads of this host are measured [default: 1s].
+    #[arg(long, value_name = "TIME", conflicts_with = "root", value_parser = duration)]
+    pub(crate) window: Option<Duration>,
+    /// Where what was there before is kept [default: /run/instep, or
+    /// $XDG_RUNTIME_DIR/instep without root].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
+    /// One row per vCPU even when there are many.
+    #[arg(long)]
+    pub(crate) vcpus: bool,
+    /// Print JSON (schema instep.status/1).
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What shall be decided.
+#[derive(Debug, Args)]
+pub(crate) struct PolicyArgs {
+    /// The placement policy: instep, bnn, spread, bind or none [default: instep].
+    #[arg(long, value_name = "P")]
+    pub(crate) policy: Option<PolicyName>,
+    /// Mend affinity conflicts, too, widening an initial affinity where that is needed.
+    #[arg(long)]
+    pub(crate) mend_conflicts: bool,
+    /// Take charge of VMs that an operator pinned by hand, too.
+    #[arg(long)]
+    pub(crate) include_pinned: bool,
+    /// Place only this VM (repeatable); the others still count as load.
+    #[arg(long = "vm", value_name = "NAME")]
+    pub(crate) vms: Vec<String>,
+    /// Settings from this TOML file; options of the command line win.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PlanFormat {
+    /// For people.
+    Text,
+    /// Schema instep.plan/1.
+    Json,
+    /// A shell script of virsh commands (libvirt's VMs only).
+    Virsh,
+    /// A shell script of taskset commands.
+    Taskset,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+    /// How the plan is printed.
+    #[arg(long, value_enum, default_value = "text")]
+    pub(crate) format: PlanFormat,
+    /// The same as --format json.
+    #[arg(long, conflicts_with = "format")]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+    /// Time between two cycles [default: 60s].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) interval: Option<Duration>,
+    /// How long the loads are measured before the first cycle [default: 1s].
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) window: Option<Duration>,
+    /// One cycle; what it set stays until `instep restore`.
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Decide and record, change nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Leave memory where it is.
+    #[arg(long)]
+    pub(crate) no_memory: bool,
+    /// Append one JSON line per cycle to this file (schema instep.record/1).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log: Option<PathBuf>,
+    /// Print one JSON line per cycle on standard output.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Where what was there before is kept [default: /run/instep, or
+    /// $XDG_RUNTIME_DIR/instep without root].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RestoreArgs {
+    /// Where what was there before is kept [default: /run/instep, or
+    /// $XDG_RUNTIME_DIR/instep without root].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
+    /// Set a damaged record aside instead of refusing; affinities stay as they are.
+    #[arg(long)]
+    pub(crate) discard_damaged: bool,
+    /// Print JSON (schema instep.restore/1).
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Boot the guests with this kernel instead of Debian's.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kernel: Option<PathBuf>,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let parsed = humantime::parse_duration(text)
+        .map_err(|error| format!("durations look like 4ms, 60s or 5m ({error})"))?;
+    if parsed.is_zero() { Err("must be longer than 0".to_owned()) } else { Ok(parsed) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn an_unknown_policy_is_refused_with_the_known_ones() {
+        let error = Cli::try_parse_from(["instep", "plan", "--policy", "best"]).unwrap_err();
+        assert!(error.to_string().contains("known are instep, bnn"), "{error}");
+        assert_eq!(error.exit_code(), 2);
+    }
+
+    #[test]
+    fn durations_need_units() {
+        for bad in ["60", "0s", "-1s", "soon"] {
+            let args = ["instep", "run", "--interval", bad];
+            assert!(Cli::try_parse_from(args).is_err(), "{bad}");
+        }
+        assert!(Cli::try_parse_from(["instep", "run", "--interval", "60s"]).is_ok());
+    }
+}

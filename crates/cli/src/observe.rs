@@ -1,0 +1,123 @@
+//! One look at a host for commands that touch nothing: live over a window, or from copies.
+
+use crate::args::HostArgs;
+use crate::text::{plural, printable, wrapped};
+use anyhow::Context as _;
+use instep_agent::config::Config;
+use instep_agent::observe::{Observation, Observer, keep_only};
+use instep_core::snapshot::Snapshot;
+use instep_core::units::Nanos;
+use instep_host::Root;
+use instep_host::apply::{Journal, StateDir};
+use instep_host::discover::{Manager, Scan, ScanOptions, Scanner};
+use std::path::{Path, PathBuf};
+
+/// What was seen, and what should be said about it.
+pub(crate) struct Observed {
+    pub(crate) snapshot: Snapshot,
+    pub(crate) scan: Scan,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Looks at the host that the options name.
+pub(crate) fn observe(args: &HostArgs, config: &Config) -> anyhow::Result<Observed> {
+    let root = root(args.root.as_deref())?;
+    let mut observer = Observer::new(root.clone(), ScanOptions::default())?;
+    let mut warnings = observer.topology().warnings().to_vec();
+    let journal = if root.is_live() {
+        observer.begin()?;
+        std::thread::sleep(config.window);
+        journal(args.state_dir.as_deref(), &mut warnings)
+    } else {
+        if let Some(dir) = &args.before {
+            observer.continue_from(Scanner::new(root_at(dir)?, ScanOptions::default()).scan()?);
+        }
+        None
+    };
+    let elapsed = args.elapsed.map(|elapsed| Nanos(elapsed.as_nanos() as u64));
+    let Observation { mut snapshot, scan } = observer.look(journal.as_ref(), elapsed)?;
+    if let Some(name) = keep_only(&mut snapshot, &config.vms).first() {
+        anyhow::bail!("no VM is called `{name}`; see `instep status`");
+    }
+    warnings.extend(scan.warnings.iter().cloned());
+    Ok(Observed { snapshot, scan, warnings })
+}
+
+/// This host, or the copy of one.
+pub(crate) fn root(copy: Option<&Path>) -> anyhow::Result<Root> {
+    copy.map_or_else(|| Ok(Root::live()), root_at)
+}
+
+fn root_at(dir: &Path) -> anyhow::Result<Root> {
+    anyhow::ensure!(
+        dir.is_dir(),
+        "{} is not a folder; --root and --before take a folder that holds a host's proc and sys",
+        dir.display()
+    );
+    Ok(Root::at(dir))
+}
+
+/// What a running or finished `instep run` changed, if that can be read.
+fn journal(named: Option<&Path>, warnings: &mut Vec<String>) -> Option<Journal> {
+    // Without a place for state there is none in it.
+    let state = state_dir(named).ok()?;
+    Journal::load(&state).unwrap_or_else(|error| {
+        warnings.push(format!("original affinities are unknown: {error}"));
+        None
+    })
+}
+
+/// The state directory that was named, or the default for this user.
+pub(crate) fn state_dir(named: Option<&Path>) -> anyhow::Result<StateDir> {
+    if let Some(dir) = named {
+        return Ok(StateDir::at(dir));
+    }
+    if rustix::process::geteuid().is_root() {
+        return Ok(StateDir::at("/run/instep"));
+    }
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).context(
+        "there is no place for Instep's state: XDG_RUNTIME_DIR is not set; name a folder with \
+         --state-dir DIR",
+    )?;
+    Ok(StateDir::at(runtime.join("instep")))
+}
+
+impl Observed {
+    /// Whether libvirt runs the VM of this name.
+    pub(crate) fn is_libvirt(&self, name: &str) -> bool {
+        self.scan.vms.iter().any(|vm| vm.name == name && vm.manager == Some(Manager::Libvirt))
+    }
+
+    /// Prints warnings on standard error, unless they are part of the JSON already.
+    pub(crate) fn report_warnings(&self, in_json: bool) {
+        if !in_json {
+            for warning in &self.warnings {
+                eprintln!("instep: warning: {warning}");
+            }
+        }
+    }
+
+    /// The VMs that are seen and left alone, each with its reason.
+    pub(crate) fn left_alone(&self, width: usize) -> String {
+        let opaque = &self.snapshot.opaque;
+        if opaque.is_empty() {
+            return String::new();
+        }
+        let mut text = format!("\nLeft alone ({}):\n", plural(opaque.len(), "VM"));
+        for vm in opaque {
+            let line = format!(
+                "{} (pid {}), {}: {}",
+                printable(&vm.name),
+                vm.id,
+                plural(vm.vcpus as usize, "vCPU"),
+                vm.why
+            );
+            for (index, line) in wrapped(&line, width - 4).iter().enumerate() {
+                text.push_str(if index == 0 { "  " } else { "    " });
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+        text
+    }
+}

@@ -1,0 +1,66 @@
+//! `instep plan`: what `run` would change and why.
+
+mod script;
+mod text;
+
+use crate::args::{PlanArgs, PlanFormat};
+use crate::observe::{Observed, observe};
+use crate::{Outcome, print, print_json};
+use instep_agent::config::Config;
+use instep_agent::view::{self, ActionView, ConflictView, VerdictView};
+use instep_core::policy::{self, PolicyName};
+use serde::Serialize;
+
+/// `instep.plan/1`.
+#[derive(Serialize)]
+struct PlanJson<'a> {
+    schema: &'static str,
+    policy: PolicyName,
+    window_ns: u64,
+    vms: Vec<VerdictView<'a>>,
+    actions: Vec<ActionView<'a>>,
+    conflicts: Vec<ConflictView<'a>>,
+    left_alone: &'a [instep_core::snapshot::OpaqueVm],
+    warnings: &'a [String],
+}
+
+pub(crate) fn command(args: &PlanArgs) -> anyhow::Result<Outcome> {
+    let config = crate::run::config(&args.policy, None, args.host.window)?;
+    let observed = observe(&args.host, &config)?;
+    let decision = policy::decide(&observed.snapshot, &config.settings());
+    let snapshot = &observed.snapshot;
+    match if args.json { PlanFormat::Json } else { args.format } {
+        PlanFormat::Json => print_json(&json(&observed, &config, &decision))?,
+        PlanFormat::Virsh => {
+            let libvirt = |name: &str| observed.is_libvirt(name);
+            print(&script::virsh(snapshot, &decision, libvirt))?;
+        }
+        PlanFormat::Taskset => print(&script::taskset(snapshot, &decision))?,
+        PlanFormat::Text => {
+            let (policy, width) = (config.policy, crate::text::width());
+            let plan = text::PlanText { snapshot, decision: &decision, policy, width };
+            print(&plan.to_string())?;
+            print(&observed.left_alone(crate::text::width()))?;
+        }
+    }
+    observed.report_warnings(args.json || args.format == PlanFormat::Json);
+    Ok(Outcome::Fine)
+}
+
+fn json<'a>(
+    observed: &'a Observed,
+    config: &Config,
+    decision: &'a instep_core::decision::Decision,
+) -> PlanJson<'a> {
+    let snapshot = &observed.snapshot;
+    PlanJson {
+        schema: "instep.plan/1",
+        policy: config.policy,
+        window_ns: snapshot.window.0,
+        vms: view::verdicts(snapshot, decision),
+        actions: decision.actions.iter().map(|a| view::action(snapshot, a)).collect(),
+        conflicts: view::conflicts(snapshot, &decision.conflicts),
+        left_alone: &snapshot.opaque,
+        warnings: &observed.warnings,
+    }
+}

@@ -1,0 +1,94 @@
+//! A plan as a shell script for those who apply it by other means: `virsh` or `taskset`.
+//!
+//! Names of VMs come from command lines of other users' processes: they are quoted, and a name
+//! that cannot be quoted is left out with a comment.
+
+use instep_agent::view::name_of;
+use instep_core::decision::{Action, Decision};
+use instep_core::snapshot::Snapshot;
+use std::fmt::Write as _;
+
+/// The plan as `virsh vcpupin` and `emulatorpin` commands; `managed` tells which VMs libvirt has.
+pub(crate) fn virsh(
+    snapshot: &Snapshot,
+    decision: &Decision,
+    managed: impl Fn(&str) -> bool,
+) -> String {
+    let mut pinned_emulators = std::collections::BTreeSet::new();
+    script(snapshot, decision, |name, action| {
+        if !managed(name) {
+            return Err("not libvirt's, see --format taskset".to_owned());
+        }
+        let domain = quote(name)?;
+        match action {
+            Action::SetVcpuAffinity { vcpu, cpus, .. } => {
+                Ok(format!("virsh vcpupin {domain} {vcpu} {cpus} --live"))
+            }
+            Action::SetEmulatorAffinity { vm, cpus, .. } if pinned_emulators.insert(*vm) => {
+                Ok(format!("virsh emulatorpin {domain} {cpus} --live"))
+            }
+            Action::SetEmulatorAffinity { .. } => Ok(String::new()),
+            Action::MoveMemory { to, .. } => {
+                Ok(format!("virsh numatune {domain} --nodeset {to} --live"))
+            }
+        }
+    })
+}
+
+/// The plan as `taskset` commands, and `migratepages` for memory.
+pub(crate) fn taskset(snapshot: &Snapshot, decision: &Decision) -> String {
+    script(snapshot, decision, |_, action| match action {
+        Action::SetVcpuAffinity { tid, cpus, .. }
+        | Action::SetEmulatorAffinity { tid, cpus, .. } => {
+            Ok(format!("taskset --cpu-list --pid {cpus} {tid}"))
+        }
+        Action::MoveMemory { vm, to, .. } => Ok(format!("migratepages {vm} all {to}")),
+    })
+}
+
+fn script(
+    snapshot: &Snapshot,
+    decision: &Decision,
+    mut line: impl FnMut(&str, &Action) -> Result<String, String>,
+) -> String {
+    let mut text = String::from("#!/bin/sh\nset -eu\n");
+    for action in &decision.actions {
+        let name = name_of(snapshot, action.vm());
+        let written = match line(name, action) {
+            Ok(command) if command.is_empty() => continue,
+            Ok(command) => writeln!(text, "# {}: {}\n{command}", comment(name), action.why()),
+            Err(why) => writeln!(text, "# {}: left out: {why}", comment(name)),
+        };
+        written.expect("writing to a string does not fail");
+    }
+    text
+}
+
+fn quote(name: &str) -> Result<String, String> {
+    match shlex::try_quote(name) {
+        Ok(quoted) if !name.starts_with('-') => Ok(quoted.into_owned()),
+        _ => Err("its name cannot stand on a command line".to_owned()),
+    }
+}
+
+/// A name that cannot end the comment it stands in.
+fn comment(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostile_name_stays_one_word() {
+        assert_eq!(quote("web 1; rm -rf /").unwrap(), "'web 1; rm -rf /'");
+        assert!(quote("--live").is_err());
+        assert!(quote("a\0b").is_err());
+    }
+
+    #[test]
+    fn a_comment_stays_on_its_line() {
+        assert_eq!(comment("a\nreboot"), "a?reboot");
+    }
+}

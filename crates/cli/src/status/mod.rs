@@ -1,0 +1,147 @@
+//! `instep status`: every VM, its vCPUs, where they run, waits, memory by node, conflicts.
+
+mod text;
+
+use crate::args::StatusArgs;
+use crate::observe::{Observed, observe};
+use crate::{Outcome, print, print_json};
+use instep_agent::observe::facts_of;
+use instep_agent::view::{self, ConflictView};
+use instep_core::conflict;
+use instep_core::idset::CpuSet;
+use instep_core::snapshot::{Snapshot, Vm};
+use instep_core::units::{Bytes, CpuId, Nanos, NodeId, Tid, VmId};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// `instep.status/1`.
+#[derive(Serialize)]
+struct StatusJson<'a> {
+    schema: &'static str,
+    window_ns: u64,
+    vms: Vec<VmJson<'a>>,
+    conflicts: Vec<ConflictView<'a>>,
+    warnings: &'a [String],
+}
+
+/// One VM. One whose vCPU threads cannot be told has no vCPUs and says why in `left_alone`.
+#[derive(Serialize)]
+struct VmJson<'a> {
+    id: &'a str,
+    name: &'a str,
+    pid: VmId,
+    uuid: Option<&'a str>,
+    vmm: Option<String>,
+    manager: Option<String>,
+    accel: Option<String>,
+    identified_by: Option<String>,
+    cgroup: Option<&'a str>,
+    home_node: Option<NodeId>,
+    vcpus: Vec<VcpuJson<'a>>,
+    memory_bytes_by_node: BTreeMap<NodeId, Bytes>,
+    left_alone: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct VcpuJson<'a> {
+    index: u32,
+    tid: Tid,
+    cpu: Option<CpuId>,
+    allowed: &'a CpuSet,
+    /// Fraction of the window in which it ran.
+    utilisation: f64,
+    /// Fraction of the window in which it was runnable and did not run.
+    steal: f64,
+}
+
+pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
+    let mut config = instep_agent::config::Config::default();
+    if let Some(window) = args.host.window {
+        config.window = window;
+    }
+    let observed = observe(&args.host, &config)?;
+    let conflicts = conflict::find(&observed.snapshot);
+    if args.json {
+        print_json(&json(&observed, &conflicts))?;
+    } else {
+        let width = crate::text::width();
+        print(&text::draw(&observed, &conflicts, width, args.vcpus))?;
+    }
+    observed.report_warnings(args.json);
+    Ok(if conflicts.is_empty() { Outcome::Fine } else { Outcome::Finding })
+}
+
+/// The node a VM lives on: the one its vCPUs are confined to, else the one that holds more than
+/// half of its memory, else none.
+fn home_node(snapshot: &Snapshot, vm: &Vm) -> Option<NodeId> {
+    let nodes = snapshot.topology.nodes_of(&vm.allowed());
+    if nodes.len() == 1 {
+        return nodes.first();
+    }
+    let total = vm.memory_total().0;
+    vm.memory.iter().find(|(_, bytes)| bytes.0 > total / 2).map(|(node, _)| *node)
+}
+
+/// `part` of `whole` between 0 and 1: two clocks read one after the other may differ a little.
+fn fraction(part: Nanos, whole: Nanos) -> f64 {
+    if whole.0 == 0 { 0.0 } else { (part.0 as f64 / whole.0 as f64).min(1.0) }
+}
+
+fn json<'a>(observed: &'a Observed, conflicts: &'a [conflict::Conflict]) -> StatusJson<'a> {
+    let snapshot = &observed.snapshot;
+    let mut vms: Vec<VmJson<'a>> = snapshot.vms.iter().map(|vm| vm_json(observed, vm)).collect();
+    vms.extend(snapshot.opaque.iter().map(|vm| VmJson {
+        id: &vm.name,
+        name: &vm.name,
+        pid: vm.id,
+        uuid: None,
+        vmm: None,
+        manager: None,
+        accel: None,
+        identified_by: None,
+        cgroup: None,
+        home_node: None,
+        vcpus: Vec::new(),
+        memory_bytes_by_node: BTreeMap::new(),
+        left_alone: Some(&vm.why),
+    }));
+    vms.sort_by_key(|vm| vm.pid);
+    StatusJson {
+        schema: "instep.status/1",
+        window_ns: snapshot.window.0,
+        vms,
+        conflicts: view::conflicts(snapshot, conflicts),
+        warnings: &observed.warnings,
+    }
+}
+
+fn vm_json<'a>(observed: &'a Observed, vm: &'a Vm) -> VmJson<'a> {
+    let snapshot = &observed.snapshot;
+    let facts = facts_of(&observed.scan, vm);
+    VmJson {
+        id: &vm.name,
+        name: &vm.name,
+        pid: vm.id,
+        uuid: facts.and_then(|facts| facts.uuid.as_deref()),
+        vmm: facts.map(|facts| facts.vmm.to_string()),
+        manager: facts.and_then(|facts| facts.manager.map(|m| m.to_string())),
+        accel: facts.map(|facts| facts.accel.to_string()),
+        identified_by: facts.map(|facts| facts.identified_by.to_string()),
+        cgroup: facts.and_then(|facts| facts.cgroup.as_deref()),
+        home_node: home_node(snapshot, vm),
+        vcpus: vm
+            .vcpus
+            .iter()
+            .map(|vcpu| VcpuJson {
+                index: vcpu.index,
+                tid: vcpu.tid,
+                cpu: vcpu.cpu,
+                allowed: &vcpu.allowed,
+                utilisation: fraction(vcpu.busy, snapshot.window),
+                steal: fraction(vcpu.steal, snapshot.window),
+            })
+            .collect(),
+        memory_bytes_by_node: vm.memory.clone(),
+        left_alone: None,
+    }
+}

@@ -1,0 +1,125 @@
+//! The status for people: one line per VM, its vCPUs where they are few, conflicts.
+
+use crate::observe::Observed;
+use crate::text::{indented, plural, printable, wrapped};
+use instep_agent::observe::facts_of;
+use instep_core::conflict::Conflict;
+use instep_core::snapshot::Vm;
+use instep_core::units::{Milli, Nanos};
+use std::fmt::Write as _;
+
+/// More vCPUs than this on a host are only listed when asked for.
+const FEW_VCPUS: u64 = 32;
+
+/// Draws the status for a terminal of `width` columns.
+pub(crate) fn draw(
+    observed: &Observed,
+    conflicts: &[Conflict],
+    width: usize,
+    all_vcpus: bool,
+) -> String {
+    let snapshot = &observed.snapshot;
+    if snapshot.vms.is_empty() && snapshot.opaque.is_empty() {
+        return empty(observed, width);
+    }
+    let topology = &snapshot.topology;
+    let list_vcpus = all_vcpus || snapshot.vcpu_count() <= FEW_VCPUS;
+    let mut text = format!(
+        "{} with {} on {}, {}, {}; {} window\n",
+        plural(snapshot.vms.len() + snapshot.opaque.len(), "VM"),
+        plural(usize::try_from(snapshot.vcpu_count()).unwrap_or(usize::MAX), "vCPU"),
+        plural(topology.cpus().len(), "CPU"),
+        plural(topology.cores().len(), "core"),
+        plural(topology.nodes().len(), "node"),
+        seconds(snapshot.window),
+    );
+    for vm in &snapshot.vms {
+        text.push('\n');
+        text.push_str(&vm_lines(observed, vm, width, list_vcpus));
+        for conflict in conflicts.iter().filter(|conflict| conflict.vm == vm.id) {
+            let line = format!("CONFLICT {}", conflict.kind);
+            text.push_str(&indented(&wrapped(&line, width - 2), 2));
+        }
+    }
+    text.push_str(&observed.left_alone(width));
+    if !list_vcpus {
+        text.push_str("\nAdd --vcpus for a row per vCPU.\n");
+    }
+    if !conflicts.is_empty() {
+        let line = format!(
+            "\n{} found; `instep plan --mend-conflicts` shows what would mend it.\n",
+            plural(conflicts.len(), "conflict")
+        );
+        text.push_str(&line);
+    }
+    text
+}
+
+fn vm_lines(observed: &Observed, vm: &Vm, width: usize, list_vcpus: bool) -> String {
+    let snapshot = &observed.snapshot;
+    let kind = facts_of(&observed.scan, vm).map_or_else(String::new, |facts| {
+        let manager = facts.manager.map_or_else(String::new, |m| format!(" ({m})"));
+        format!("{}/{}{manager}", facts.vmm, facts.accel)
+    });
+    let steal = Nanos(vm.vcpus.iter().map(|vcpu| vcpu.steal.0).sum());
+    let home = super::home_node(snapshot, vm)
+        .map_or_else(|| "home open".to_owned(), |node| format!("home node {node}"));
+    let head = format!(
+        "{}  {kind}  pid {}  {}  {home}  used {}  steal {}",
+        printable(&vm.name),
+        vm.id,
+        plural(vm.vcpus.len(), "vCPU"),
+        vm.busy().milli_of(snapshot.window),
+        steal.milli_of(snapshot.window),
+    );
+    let mut text = hanging(&head, width);
+    text.push_str(&indented(&wrapped(&memory(vm), width - 2), 2));
+    if list_vcpus {
+        text.push_str("  vCPU   thread  CPU   used  steal  allowed\n");
+        for vcpu in &vm.vcpus {
+            writeln!(
+                text,
+                "  {:>4}  {:>7}  {:>3}  {:>5}  {:>5}  {}",
+                vcpu.index,
+                vcpu.tid,
+                vcpu.cpu.map_or_else(|| "?".to_owned(), |cpu| cpu.to_string()),
+                percent(vcpu.busy.milli_of(snapshot.window)),
+                percent(vcpu.steal.milli_of(snapshot.window)),
+                vcpu.allowed,
+            )
+            .expect("writing to a string does not fail");
+        }
+    }
+    text
+}
+
+fn memory(vm: &Vm) -> String {
+    let total = vm.memory_total().0;
+    if total == 0 {
+        return "memory unknown".to_owned();
+    }
+    let parts = vm.memory.iter().filter(|(_, bytes)| bytes.0 != 0).map(|(node, bytes)| {
+        format!("{bytes} on node {node} ({}%)", u128::from(bytes.0) * 100 / u128::from(total))
+    });
+    format!("memory {}", parts.collect::<Vec<_>>().join(", "))
+}
+
+fn empty(observed: &Observed, width: usize) -> String {
+    let text = format!("No VM runs here: {}.", observed.scan.looked);
+    let next = "`instep demo` starts three small ones and shows what Instep does.";
+    indented(&wrapped(&text, width), 0) + &indented(&wrapped(next, width), 0)
+}
+
+fn hanging(line: &str, width: usize) -> String {
+    let mut lines = wrapped(line, width - 4).into_iter();
+    let first = lines.next().unwrap_or_default();
+    format!("{first}\n") + &indented(&lines.collect::<Vec<_>>(), 4)
+}
+
+fn percent(milli: Milli) -> String {
+    format!("{}%", (milli.0.min(1000) + 5) / 10)
+}
+
+fn seconds(window: Nanos) -> String {
+    format!("{}s", window.milli_of(Nanos::SECOND))
+}

@@ -1,0 +1,288 @@
+//! Decodes what the kernel writes into a sampling buffer: samples with thread, address and data
+//! source, lost and throttled ones (include/uapi/linux/perf_event.h, 6.18).
+//!
+//! The buffer's records stand in the byte order of the host. A damaged one ends the decoding, for
+//! nothing tells where the next begins; what was decoded before is kept.
+
+use std::collections::BTreeMap;
+
+/// `sample_type` that [`decode`] expects: thread, address, data source, in this order.
+pub const SAMPLE_TYPE: u64 = TID | ADDR | DATA_SRC;
+const TID: u64 = 1 << 1;
+const ADDR: u64 = 1 << 3;
+const DATA_SRC: u64 = 1 << 15;
+
+const HEADER: usize = 8;
+const RECORD_LOST: u32 = 2;
+const RECORD_THROTTLE: u32 = 5;
+const RECORD_UNTHROTTLE: u32 = 6;
+const RECORD_SAMPLE: u32 = 9;
+const RECORD_LOST_SAMPLES: u32 = 13;
+const MISC_CPUMODE: u16 = 7;
+const MISC_USER: u16 = 2;
+
+/// Where the CPU says that the data came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// Memory of the CPU's own node.
+    LocalMemory,
+    /// Memory of another node.
+    RemoteMemory,
+    /// A cache, or the CPU does not tell: where the page lies is to be asked.
+    Unknown,
+}
+
+/// One access to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// The process.
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+    /// The address in the process.
+    pub address: u64,
+    /// Where the data came from.
+    pub served: Served,
+}
+
+/// What a buffer held.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decoded {
+    /// Accesses of user level with an address.
+    pub samples: Vec<Sample>,
+    /// Samples without a usable address: of the kernel, of a guest, or not of memory.
+    pub unusable: u64,
+    /// Samples the kernel had no room for.
+    pub lost: u64,
+    /// How often the kernel paused sampling because there was too much of it.
+    pub throttled: u64,
+    /// Records of other types, by type.
+    pub other: BTreeMap<u32, u64>,
+    /// Offset of a damaged record, at which decoding ended.
+    pub damaged_at: Option<usize>,
+}
+
+/// The header of a record: its type, its `misc` bits and its whole length.
+#[must_use]
+pub fn header(record_type: u32, misc: u16, length: u16) -> [u8; 8] {
+    let mut bytes = [0; HEADER];
+    bytes[..4].copy_from_slice(&record_type.to_ne_bytes());
+    bytes[4..6].copy_from_slice(&misc.to_ne_bytes());
+    bytes[6..].copy_from_slice(&length.to_ne_bytes());
+    bytes
+}
+
+/// Decodes a run of whole records. Never more samples than a thirty-second of the bytes.
+#[must_use]
+pub fn decode(bytes: &[u8]) -> Decoded {
+    let mut decoded = Decoded::default();
+    let mut at = 0;
+    while at < bytes.len() {
+        let Some(next) = record(&bytes[at..], &mut decoded) else {
+            decoded.damaged_at = Some(at);
+            break;
+        };
+        at += next;
+    }
+    decoded
+}
+
+/// Puts the contents of a ring in order: `tail` and `head` count bytes since its beginning.
+/// `None` when they do not fit the ring, that is, when it was overwritten or damaged.
+#[must_use]
+pub fn unroll(ring: &[u8], tail: u64, head: u64) -> Option<Vec<u8>> {
+    let length = usize::try_from(head.checked_sub(tail)?).ok()?;
+    if length > ring.len() {
+        return None;
+    }
+    let start = usize::try_from(tail.checked_rem(ring.len() as u64)?).ok()?;
+    let before_wrap = length.min(ring.len() - start);
+    let mut bytes = Vec::with_capacity(length);
+    bytes.extend_from_slice(&ring[start..start + before_wrap]);
+    bytes.extend_from_slice(&ring[..length - before_wrap]);
+    Some(bytes)
+}
+
+/// Decodes the record at the start of `bytes`; its length, `None` when it is damaged.
+fn record(bytes: &[u8], decoded: &mut Decoded) -> Option<usize> {
+    let record_type = u32_at(bytes, 0)?;
+    let misc = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
+    let length = usize::from(u16::from_ne_bytes(bytes.get(6..8)?.try_into().ok()?));
+    if length < HEADER || length % 8 != 0 {
+        return None;
+    }
+    let body = bytes.get(HEADER..length)?;
+    match record_type {
+        RECORD_SAMPLE => {
+            let sample = Sample {
+                pid: u32_at(body, 0)?,
+                tid: u32_at(body, 4)?,
+                address: u64_at(body, 8)?,
+                served: served(u64_at(body, 16)?),
+            };
+            // The upper half of the address space is the kernel's.
+            if misc & MISC_CPUMODE == MISC_USER && sample.address != 0 && sample.address >> 63 == 0
+            {
+                decoded.samples.push(sample);
+            } else {
+                decoded.unusable += 1;
+            }
+        }
+        RECORD_LOST => decoded.lost = decoded.lost.saturating_add(u64_at(body, 8)?),
+        RECORD_LOST_SAMPLES => decoded.lost = decoded.lost.saturating_add(u64_at(body, 0)?),
+        RECORD_THROTTLE => decoded.throttled += 1,
+        RECORD_UNTHROTTLE => {}
+        other => *decoded.other.entry(other).or_default() += 1,
+    }
+    Some(length)
+}
+
+/// Reads a `perf_mem_data_src`: bits 5-18 the levels of old kernels, 33-36 the level of newer ones,
+/// 37 whether it was another node's.
+fn served(source: u64) -> Served {
+    const LOCAL_RAM: u64 = 0x80 << 5;
+    const REMOTE_RAM: u64 = 0x300 << 5;
+    const LEVEL_RAM: u64 = 0xd;
+    let level_is_ram = source >> 33 & 0xf == LEVEL_RAM;
+    let remote = source >> 37 & 1 == 1;
+    if source & REMOTE_RAM != 0 || level_is_ram && remote {
+        Served::RemoteMemory
+    } else if source & LOCAL_RAM != 0 || level_is_ram {
+        Served::LocalMemory
+    } else {
+        Served::Unknown
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Recorded by `records_a_fixture_when_asked` in sampler.rs: page faults of a process on
+    /// Linux 6.18, x86-64.
+    const RECORDED: &[u8] = include_bytes!("fixtures/page-faults.bin");
+
+    fn sample(misc: u16, address: u64, source: u64) -> Vec<u8> {
+        let mut bytes = header(RECORD_SAMPLE, misc, 32).to_vec();
+        bytes.extend(7u32.to_ne_bytes());
+        bytes.extend(8u32.to_ne_bytes());
+        bytes.extend(address.to_ne_bytes());
+        bytes.extend(source.to_ne_bytes());
+        bytes
+    }
+
+    fn counted(record_type: u32, words: &[u64]) -> Vec<u8> {
+        let mut bytes = header(record_type, 0, 8 + 8 * words.len() as u16).to_vec();
+        words.iter().for_each(|word| bytes.extend(word.to_ne_bytes()));
+        bytes
+    }
+
+    #[test]
+    fn recorded_samples_are_decoded_to_the_last_byte() {
+        let decoded = decode(RECORDED);
+        assert_eq!((decoded.damaged_at, decoded.lost, decoded.other.len()), (None, 0, 0));
+        assert!(decoded.samples.len() >= 32, "{}", decoded.samples.len());
+        let first = decoded.samples[0];
+        assert!(decoded.samples.iter().all(|s| s.pid == first.pid && s.address >> 47 == 0));
+    }
+
+    #[test]
+    fn a_recording_cut_anywhere_keeps_what_came_before() {
+        let whole = decode(RECORDED);
+        for cut in 0..RECORDED.len().min(1000) {
+            let part = decode(&RECORDED[..cut]);
+            assert_eq!(part.damaged_at.is_some(), cut % 32 != 0, "records of 32 bytes");
+            assert_eq!(part.samples, whole.samples[..part.samples.len()]);
+        }
+    }
+
+    #[test]
+    fn the_data_source_tells_remote_from_local_memory() {
+        let level = |bits: u64| bits << 5;
+        let newer = |number: u64, remote: u64| number << 33 | remote << 37;
+        let table = [
+            (level(0x2 | 0x80), Served::LocalMemory),
+            (level(0x2 | 0x100), Served::RemoteMemory),
+            (level(0x2 | 0x200), Served::RemoteMemory),
+            (level(0x2 | 0x8), Served::Unknown),
+            (newer(0xd, 0), Served::LocalMemory),
+            (newer(0xd, 1), Served::RemoteMemory),
+            (newer(0x3, 1), Served::Unknown),
+            (0, Served::Unknown),
+        ];
+        for (source, expected) in table {
+            assert_eq!(served(source), expected, "{source:#x}");
+        }
+    }
+
+    #[test]
+    fn samples_of_the_kernel_or_a_guest_are_counted_and_not_used() {
+        let mut bytes = sample(MISC_USER, 0x7000, 0);
+        for (misc, address) in [(1, 0x7000), (4, 0x7000), (5, 0x7000), (2, 0), (2, 1 << 63)] {
+            bytes.extend(sample(misc, address, 0));
+        }
+        let decoded = decode(&bytes);
+        assert_eq!((decoded.samples.len(), decoded.unusable), (1, 5));
+    }
+
+    #[test]
+    fn losses_and_throttling_are_counted() {
+        let mut bytes = counted(RECORD_LOST, &[1, 10]);
+        bytes.extend(counted(RECORD_LOST_SAMPLES, &[5]));
+        bytes.extend(counted(RECORD_THROTTLE, &[0, 0, 0]));
+        bytes.extend(counted(RECORD_UNTHROTTLE, &[0, 0, 0]));
+        bytes.extend(counted(99, &[]));
+        let decoded = decode(&bytes);
+        assert_eq!((decoded.lost, decoded.throttled), (15, 1));
+        assert_eq!((decoded.other[&99], decoded.damaged_at), (1, None));
+    }
+
+    #[test]
+    fn impossible_lengths_end_the_decoding_where_they_stand() {
+        for length in [0u16, 4, 12, 8000] {
+            let mut bytes = sample(MISC_USER, 0x7000, 0);
+            bytes.extend(header(RECORD_SAMPLE, 2, length));
+            let decoded = decode(&bytes);
+            assert_eq!((decoded.samples.len(), decoded.damaged_at), (1, Some(32)), "{length}");
+        }
+        // A sample too short for its fields.
+        assert_eq!(decode(&counted(RECORD_SAMPLE, &[1])).damaged_at, Some(0));
+    }
+
+    #[test]
+    fn a_ring_is_unrolled_across_its_end() {
+        let ring = [4, 5, 6, 7, 0, 1, 2, 3];
+        assert_eq!(unroll(&ring, 4, 12).unwrap(), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(unroll(&ring, 14, 17).unwrap(), [2, 3, 4]);
+        assert!(unroll(&ring, 5, 5).unwrap().is_empty());
+        assert_eq!(unroll(&ring, 4, 13), None, "overwritten");
+        assert_eq!(unroll(&ring, 5, 4), None);
+        assert_eq!(unroll(&[], 0, 1), None);
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_bounded_and_never_panics(
+            noise in proptest::collection::vec(any::<u8>(), 0..600),
+            at in 0usize..1000,
+            cut in 0usize..64,
+        ) {
+            let at = at.min(RECORDED.len());
+            let mut bytes = RECORDED[..at].to_vec();
+            bytes.extend(&noise);
+            bytes.extend(&RECORDED[at.saturating_add(cut).min(RECORDED.len())..]);
+            let decoded = decode(&bytes);
+            prop_assert!(decoded.samples.len() <= bytes.len() / 32);
+            prop_assert!(decoded.damaged_at.is_none_or(|offset| offset < bytes.len()));
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! The cgroup of a VM: which one it is, its weight, CPUs and memory nodes, on the unified
+//! hierarchy and on version 1.
+//!
+//! libvirt puts the threads of a VM into cgroups below the VM's scope; the VM's cgroup is the
+//! scope. Limits above it that only make a share smaller (weights of slices) are not considered.
+
+use super::facts::Manager;
+use super::files::Reader;
+use crate::root::Root;
+use instep_core::idset::{CpuSet, IdSet, NodeSet};
+use instep_core::units::Id;
+use std::path::{Path, PathBuf};
+
+/// The most that is read of a cgroup file.
+const MAX_CGROUP_FILE: usize = 64 << 10;
+/// How far up a missing file is looked for.
+const MAX_DEPTH: usize = 16;
+
+/// The cgroups of a process by hierarchy, each beginning with `/`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Membership {
+    /// Version 2 (`0::PATH`).
+    pub unified: Option<String>,
+    /// Version 1 controller `cpu`.
+    pub cpu: Option<String>,
+    /// Version 1 controller `cpuset`.
+    pub cpuset: Option<String>,
+    /// Version 1 controller `memory`.
+    pub memory: Option<String>,
+    /// Version 1 hierarchy of systemd, which has no controller.
+    pub systemd: Option<String>,
+}
+
+/// Parses `/proc/PID/cgroup` (cgroups(7)) and cuts every path to the VM's own cgroup. Paths that
+/// lead out of the reader's namespace (`/../`) are dropped: no file can be found by them.
+#[must_use]
+pub fn membership(text: &str) -> Membership {
+    let mut found = Membership::default();
+    for line in text.lines().take(64) {
+        let mut fields = line.splitn(3, ':');
+        let (Some(number), Some(controllers), Some(path)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
+            continue;
+        }
+        let path = Some(vm_path(path).to_owned());
+        if number == "0" && controllers.is_empty() {
+            found.unified = path;
+            continue;
+        }
+        for controller in controllers.split(',') {
+            match controller {
+                "cpu" => found.cpu = path.clone(),
+                "cpuset" => found.cpuset = path.clone(),
+                "memory" => found.memory = path.clone(),
+                "name=systemd" => found.systemd = path.clone(),
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+impl Membership {
+    /// The path that names the VM best: the first below the root, unified first.
+    #[must_use]
+    pub fn path(&self) -> Option<&str> {
+        let all = [&self.unified, &self.systemd, &self.cpuset, &self.cpu, &self.memory];
+        all.into_iter().flatten().map(String::as_str).find(|path| *path != "/")
+    }
+}
+
+/// Cuts a path behind the component that stands for one VM: libvirt's `machine-qemu...scope` or
+/// `NAME.libvirt-qemu`, Proxmox's `qemu.slice/ID.scope`.
+fn vm_path(path: &str) -> &str {
+    let mut end = 0;
+    let mut parent = "";
+    for part in path.split('/').skip(1) {
+        end += 1 + part.len();
+        let machine = part.starts_with("machine-") && part.ends_with(".scope");
+        let proxmox = parent == "qemu.slice" && part.ends_with(".scope");
+        if machine || proxmox || part.ends_with(".libvirt-qemu") {
+            return &path[..end];
+        }
+        parent = part;
+    }
+    path
+}
+
+/// What a VM's cgroup path says of who manages it and of its name: `machine-qemu\x2d3\x2dweb.scope`
+/// is libvirt's `web`, `qemu.slice/104.scope` Proxmox's VM 104.
+#[must_use]
+pub fn told_by_path(path: &str) -> (Option<Manager>, Option<String>) {
+    let (parent, base) = path.rsplit_once('/').unwrap_or(("", path));
+    let after_number = |name: &str| {
+        let rest = name.strip_prefix("qemu-")?;
+        let (number, name) = rest.split_once('-')?;
+        number.parse::<u32>().ok().map(|_| name.to_owned())
+    };
+    if let Some(machine) = base.strip_prefix("machine-").and_then(|b| b.strip_suffix(".scope")) {
+        let name = after_number(&unescape(machine));
+        return (name.is_some().then_some(Manager::Libvirt), name);
+    }
+    if let Some(name) = base.strip_suffix(".libvirt-qemu") {
+        return (Some(Manager::Libvirt), after_number(name));
+    }
+    let id = base.strip_suffix(".scope").filter(|id| id.parse::<u32>().is_ok());
+    match id {
+        Some(id) if parent.ends_with("/qemu.slice") => {
+            (Some(Manager::Proxmox), Some(id.to_owned()))
+        }
+        _ => (None, None),
+    }
+}
+
+/// Undoes systemd's escaping of unit names (`\x2d` is `-`, systemd.unit(5)).
+#[must_use]
+pub fn unescape(name: &str) -> String {
+    let bytes = name.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let hex = name.get(at + 2..at + 4).filter(|_| bytes[at..].starts_with(b"\\x"));
+        match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                at += 4;
+            }
+            None => {
+                out.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// Where the hierarchies are mounted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hierarchies {
+    unified: Option<PathBuf>,
+    cpu: Option<PathBuf>,
+    cpuset: Option<PathBuf>,
+    memory: Option<PathBuf>,
+}
+
+impl Hierarchies {
+    /// Finds them through `/proc/self/mounts`, else in the usual places.
+    pub(super) fn find(root: &Root, reader: &mut Reader) -> Self {
+        let mounts = ["proc/self/mounts", "proc/1/mounts", "proc/mounts"]
+            .into_iter()
+            .find_map(|path| reader.text(&root.join(path), 1 << 20))
+            .unwrap_or_default();
+        let mut found = Self::default();
+        for (place, controllers) in cgroup_mounts(&mounts) {
+            let path = root.join(place.trim_start_matches('/'));
+            found.take(path, &controllers);
+        }
+        for (place, controllers) in USUAL {
+            found.take(root.join(place), &[(*controllers).to_owned()]);
+        }
+        found
+    }
+
+    fn take(&mut self, path: PathBuf, controllers: &[String]) {
+        for controller in controllers {
+            let slot = match controller.as_str() {
+                "unified" => &mut self.unified,
+                "cpu" => &mut self.cpu,
+                "cpuset" => &mut self.cpuset,
+                "memory" => &mut self.memory,
+                _ => continue,
+            };
+            if slot.is_none() && is_hierarchy(&path, controller) {
+                *slot = Some(path.clone());
+            }
+        }
+    }
+}
+
+const USUAL: &[(&str, &str)] = &[
+    ("sys/fs/cgroup", "unified"),
+    ("sys/fs/cgroup/unified", "unified"),
+    ("sys/fs/cgroup/cpu,cpuacct", "cpu"),
+    ("sys/fs/cgroup/cpu", "cpu"),
+    ("sys/fs/cgroup/cpuset", "cpuset"),
+    ("sys/fs/cgroup/memory", "memory"),
+];
+
+/// Whether a directory can be what it is taken for: on a version 1 machine `/sys/fs/cgroup` is
+/// no hierarchy but holds them.
+fn is_hierarchy(path: &Path, controller: &str) -> bool {
+    if controller != "unified" {
+        return path.is_dir();
+    }
+    path.join("cgroup.controllers").exists()
+        || (path.is_dir()
+            && !["cpu", "cpuset", "memory", "unified", "cpu,cpuacct"]
+                .iter()
+                .any(|name| path.join(name).is_dir()))
+}
+
+/// The cgroup mounts in a mount table: mount point and controllers (`unified` for version 2).
+#[must_use]
+pub fn cgroup_mounts(text: &str) -> Vec<(String, Vec<String>)> {
+    let mounts = text.lines().take(65_536).filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (place, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
+        let controllers = match kind {
+            "cgroup2" => vec!["unified".to_owned()],
+            "cgroup" => options.split(',').map(str::to_owned).collect(),
+            _ => return None,
+        };
+        let stays = !place.split('/').any(|part| part == "..");
+        stays.then(|| (place.to_owned(), controllers))
+    });
+    mounts.take(64).collect()
+}
+
+/// What a VM's cgroup allows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// `cpu.weight`, or version 1's shares scaled to it.
+    pub weight: Option<u32>,
+    /// CPUs it may use.
+    pub cpuset: Option<CpuSet>,
+    /// Nodes it may take memory from.
+    pub mems: Option<NodeSet>,
+}
+
+impl Hierarchies {
+    /// Reads the limits of the cgroups in `of`.
+    pub(super) fn limits(&self, of: &Membership, reader: &mut Reader) -> Limits {
+        let at = |mount: &Option<PathBuf>, path: &Option<String>| -> Option<(PathBuf, usize)> {
+            let path = path.as_deref()?.trim_matches('/');
+            let depth = path.split('/').filter(|part| !part.is_empty()).count();
+            Some((mount.as_ref()?.join(path), depth))
+        };
+        let unified = at(&self.unified, &of.unified);
+        let cpu = at(&self.cpu, &of.cpu);
+        let cpuset = at(&self.cpuset, &of.cpuset);
+        let below = |place: &Option<(PathBuf, usize)>| {
+            place.as_ref().filter(|(_, depth)| *depth != 0).map(|(path, _)| path.clone())
+        };
+        let weight = below(&unified)
+            .and_then(|dir| reader.text(&dir.join("cpu.weight"), 64))
+            .and_then(|text| text.parse::<u32>().ok())
+            .or_else(|| {
+                let shares = reader.text(&below(&cpu)?.join("cpu.shares"), 64)?;
+                let shares: u64 = shares.parse().ok()?;
+                u32::try_from(shares.saturating_mul(100) / 1024).ok()
+            })
+            .map(|weight| weight.clamp(1, 10_000));
+        Limits {
+            weight,
+            cpuset: effective(&unified, "cpuset.cpus.effective", reader)
+                .or_else(|| effective(&cpuset, "cpuset.effective_cpus", reader))
+                .or_else(|| effective(&cpuset, "cpuset.cpus", reader)),
+            mems: effective(&unified, "cpuset.mems.effective", reader)
+                .or_else(|| effective(&cpuset, "cpuset.effective_mems", reader))
+                .or_else(|| effective(&cpuset, "cpuset.mems", reader)),
+        }
+    }
+
+    /// Where the memory controller keeps `of`'s figures, if `of` is not its root: the directory
+    /// and whether it is of version 2.
+    pub(super) fn memory_dir(&self, of: &Membership) -> Option<(PathBuf, bool)> {
+        let below = |mount: &Option<PathBuf>, path: &Option<String>| {
+            let path = path.as_deref()?.trim_matches('/');
+            (!path.is_empty()).then(|| mount.as_ref().map(|mount| mount.join(path)))?
+        };
+        below(&self.memory, &of.memory)
+            .map(|dir| (dir, false))
+            .or_else(|| below(&self.unified, &of.unified).map(|dir| (dir, true)))
+    }
+}
+
+/// The list in `file` of the cgroup, or of the nearest one above it that has the file and is not
+/// empty: a controller that is not enabled for a cgroup has no files in it and inherits.
+fn effective<T: Id>(
+    place: &Option<(PathBuf, usize)>,
+    file: &str,
+    reader: &mut Reader,
+) -> Option<IdSet<T>> {
+    let (dir, depth) = place.as_ref()?;
+    dir.ancestors().take(depth.saturating_add(1).min(MAX_DEPTH)).find_map(|dir| {
+        let text = reader.text(&dir.join(file), MAX_CGROUP_FILE)?;
+        IdSet::parse_list(&text).ok().filter(|set| !set.is_empty())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_vms_cgroup_is_the_scope_and_not_the_threads() {
+        let of = |line: &str| membership(line).path().map(str::to_owned);
+        assert_eq!(
+            of("0::/machine.slice/machine-qemu\\x2d3\\x2dweb.scope/libvirt/emulator\n").as_deref(),
+            Some("/machine.slice/machine-qemu\\x2d3\\x2dweb.scope")
+        );
+        assert_eq!(of("0::/qemu.slice/104.scope").as_deref(), Some("/qemu.slice/104.scope"));
+        assert_eq!(
+            of("3:cpuset:/machine/qemu-1-a.libvirt-qemu/emulator\n0::/").as_deref(),
+            Some("/machine/qemu-1-a.libvirt-qemu")
+        );
+        assert_eq!(of("0::/user.slice/x.scope").as_deref(), Some("/user.slice/x.scope"));
+        assert_eq!(of("0::/../outside"), None);
+        assert_eq!(of("0::/"), None);
+    }
+
+    #[test]
+    fn version_1_lists_controllers_apart() {
+        let read = membership("4:memory:/m\n3:cpuset:/s\n1:cpu,cpuacct:/c\n0::/\n");
+        assert_eq!(read.memory.as_deref(), Some("/m"));
+        assert_eq!(read.cpuset.as_deref(), Some("/s"));
+        assert_eq!(read.cpu.as_deref(), Some("/c"));
+        assert_eq!(read.unified.as_deref(), Some("/"));
+    }
+
+    #[test]
+    fn the_scope_names_libvirts_and_proxmox_vms() {
+        assert_eq!(
+            told_by_path("/machine.slice/machine-qemu\\x2d12\\x2dmy\\x2dvm.scope"),
+            (Some(Manager::Libvirt), Some("my-vm".into()))
+        );
+        assert_eq!(
+            told_by_path("/qemu.slice/104.scope"),
+            (Some(Manager::Proxmox), Some("104".into()))
+        );
+        assert_eq!(told_by_path("/machine.slice/machine-lxc\\x2d1.scope"), (None, None));
+        assert_eq!(told_by_path("/user.slice/104.scope"), (None, None));
+    }
+
+    #[test]
+    fn unescaping_leaves_what_is_no_escape() {
+        assert_eq!(unescape("a\\x2db"), "a-b");
+        assert_eq!(unescape("a\\xzz\\x"), "a\\xzz\\x");
+        assert_eq!(unescape("\\xc3\\xa9"), "é");
+    }
+
+    #[test]
+    fn limits_are_inherited_from_the_nearest_cgroup_that_has_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().join("sys/fs/cgroup");
+        std::fs::create_dir_all(base.join("a.slice/vm.scope")).unwrap();
+        for (file, text) in [
+            ("cgroup.controllers", "cpuset cpu memory"),
+            ("cpuset.cpus.effective", "0-7\n"),
+            ("a.slice/cpuset.cpus.effective", "0-3\n"),
+            ("a.slice/vm.scope/cpu.weight", "250\n"),
+            ("cpuset.mems.effective", "0-1\n"),
+        ] {
+            std::fs::write(base.join(file), text).unwrap();
+        }
+        let mut reader = Reader::default();
+        let found = Hierarchies::find(&Root::at(dir.path()), &mut reader);
+        let of = membership("0::/a.slice/vm.scope\n");
+        let limits = found.limits(&of, &mut reader);
+        assert_eq!(limits.weight, Some(250));
+        assert_eq!(limits.cpuset.unwrap().to_string(), "0-3");
+        assert_eq!(limits.mems.unwrap().to_string(), "0-1");
+        assert_eq!(found.limits(&membership("0::/gone\n"), &mut reader).weight, None);
+    }
+
+    #[test]
+    fn a_version_1_machine_has_its_shares_scaled() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = dir.path().join("sys/fs/cgroup");
+        std::fs::create_dir_all(base.join("cpu/vm")).unwrap();
+        std::fs::create_dir_all(base.join("cpuset/vm")).unwrap();
+        std::fs::write(base.join("cpu/vm/cpu.shares"), "2048\n").unwrap();
+        std::fs::write(base.join("cpuset/vm/cpuset.cpus"), "1-2\n").unwrap();
+        let mut reader = Reader::default();
+        let found = Hierarchies::find(&Root::at(dir.path()), &mut reader);
+        let limits = found.limits(&membership("2:cpuset:/vm\n1:cpu:/vm\n0::/\n"), &mut reader);
+        assert_eq!(limits.weight, Some(200));
+        assert_eq!(limits.cpuset.unwrap().to_string(), "1-2");
+    }
+
+    #[test]
+    fn mounts_of_both_versions_are_told_apart() {
+        let text = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\n\
+            cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\n\
+            cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\ncgroup2 /a/../b cgroup2 rw 0 0\nx\n";
+        let read = cgroup_mounts(text);
+        assert_eq!(read.len(), 2);
+        assert_eq!(read[1], ("/sys/fs/cgroup/unified".into(), vec!["unified".into()]));
+    }
+}

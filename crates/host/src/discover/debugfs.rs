@@ -1,0 +1,101 @@
+//! KVM's debugfs directory: `kvm/PID-FD` is a VM, `vcpuN/pid` in it the thread of KVM's vCPU N
+//! (virt/kvm/kvm_main.c, Linux 6.1 and later).
+
+use super::facts::Debugfs;
+use super::files::Reader;
+use crate::root::Root;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The VMs in KVM's directory by process.
+#[derive(Debug, Default)]
+pub(super) struct KvmDirs {
+    /// Whether it could be listed.
+    pub(super) state: Debugfs,
+    by_pid: BTreeMap<u32, Vec<PathBuf>>,
+}
+
+impl KvmDirs {
+    /// Lists it.
+    pub(super) fn list(root: &Root) -> Self {
+        let top = root.join("sys/kernel/debug/kvm");
+        let entries = match std::fs::read_dir(&top) {
+            Ok(entries) => entries,
+            Err(error) => {
+                let denied = error.kind() == io::ErrorKind::PermissionDenied;
+                let state = if denied { Debugfs::Denied } else { Debugfs::Absent };
+                return Self { state, by_pid: BTreeMap::new() };
+            }
+        };
+        let mut by_pid: BTreeMap<u32, Vec<PathBuf>> = BTreeMap::new();
+        for entry in entries.flatten() {
+            if let Some(pid) = entry.file_name().to_str().and_then(vm_dir) {
+                by_pid.entry(pid).or_default().push(entry.path());
+            }
+        }
+        by_pid.values_mut().for_each(|dirs| dirs.sort());
+        Self { state: Debugfs::Read, by_pid }
+    }
+
+    /// The vCPUs of every VM that process `pid` runs: KVM's vCPU id and thread id (0 before its
+    /// first run). A VM without vCPUs, or whose directory has no `pid` files (older kernels), is
+    /// left out.
+    pub(super) fn vms_of(&self, pid: u32, reader: &mut Reader) -> Vec<Vec<(u32, u32)>> {
+        let dirs = self.by_pid.get(&pid).map(Vec::as_slice).unwrap_or_default();
+        dirs.iter().filter_map(|dir| vcpus(dir, reader)).filter(|vm| !vm.is_empty()).collect()
+    }
+}
+
+/// The process in the name of a VM's directory, `PID-FD`.
+#[must_use]
+pub fn vm_dir(name: &str) -> Option<u32> {
+    let (pid, fd) = name.split_once('-')?;
+    fd.parse::<u32>().ok()?;
+    pid.parse().ok()
+}
+
+fn vcpus(dir: &Path, reader: &mut Reader) -> Option<Vec<(u32, u32)>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).ok()?.flatten() {
+        let name = entry.file_name();
+        let Some(id) = name.to_str().and_then(|name| name.strip_prefix("vcpu")?.parse().ok())
+        else {
+            continue;
+        };
+        let tid = reader.text(&entry.path().join("pid"), 64)?.parse().ok()?;
+        found.push((id, tid));
+    }
+    found.sort_unstable();
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vms_are_found_by_process_with_their_threads() {
+        let dir = tempfile::tempdir().unwrap();
+        let kvm = dir.path().join("sys/kernel/debug/kvm");
+        for (place, tid) in [("70-8/vcpu0", "71\n"), ("70-8/vcpu4", "72\n"), ("80-9/vcpu0", "x")] {
+            std::fs::create_dir_all(kvm.join(place)).unwrap();
+            std::fs::write(kvm.join(place).join("pid"), tid).unwrap();
+        }
+        std::fs::create_dir_all(kvm.join("70-11")).unwrap();
+        std::fs::write(kvm.join("exits"), "0").unwrap();
+        let dirs = KvmDirs::list(&Root::at(dir.path()));
+        assert_eq!(dirs.state, Debugfs::Read);
+        let mut reader = Reader::default();
+        assert_eq!(dirs.vms_of(70, &mut reader), [vec![(0, 71), (4, 72)]]);
+        assert!(dirs.vms_of(80, &mut reader).is_empty());
+        assert!(dirs.vms_of(1, &mut reader).is_empty());
+    }
+
+    #[test]
+    fn other_names_are_no_vms() {
+        for name in ["exits", "70", "70-", "-8", "a-b", "70-8-9"] {
+            assert_eq!(vm_dir(name), None, "{name}");
+        }
+    }
+}

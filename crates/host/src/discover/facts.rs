@@ -1,0 +1,306 @@
+//! What a scan finds, as plain data: VMs, their threads, memory and cgroup limits.
+//!
+//! Nothing here is filtered through the topology and nothing is a rate: sets may name offline
+//! CPUs, times count from the thread's start. A fact that could not be read is `None`.
+
+use instep_core::idset::{CpuSet, NodeSet};
+use instep_core::snapshot::{GuestNode, OpaqueVm};
+use instep_core::units::{Bytes, CpuId, Nanos, NodeId, Tid};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// One look at a host.
+#[derive(Clone, Debug, Default)]
+pub struct Scan {
+    /// When it began: CLOCK_MONOTONIC on the running machine, /proc/uptime of a copy (zero when
+    /// the copy has none).
+    pub at: Nanos,
+    /// Time since boot on the clock that `start_ticks` counts (CLOCK_BOOTTIME on the running
+    /// machine, /proc/uptime of a copy).
+    pub boot: Option<Nanos>,
+    /// Ticks in a second of `start_ticks`: sysconf(_SC_CLK_TCK), 100 for copies. Never zero.
+    pub ticks_per_second: u64,
+    /// VMs whose vCPU threads are known, ascending by process id.
+    pub vms: Vec<VmFacts>,
+    /// VMs whose vCPU threads cannot be told, ascending by process id.
+    pub opaque: Vec<OpaqueVm>,
+    /// CPU time that all CPUs together have used since boot (/proc/stat): user, nice, system,
+    /// irq, softirq and steal; neither idle nor iowait. Zero when /proc/stat is missing.
+    pub host_busy: Nanos,
+    /// What was wrong or could not be read, one sentence each.
+    pub warnings: Vec<String>,
+    /// What was looked for and where.
+    pub looked: Looked,
+    /// What the scan itself cost.
+    pub cost: ScanCost,
+}
+
+/// A virtual machine monitor with its vCPU threads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VmFacts {
+    /// The monitor's process.
+    pub pid: u32,
+    /// When that process started, in ticks since boot: tells a reused process id.
+    pub start_ticks: u64,
+    /// What people call the VM; unique in a scan (`NAME@PID` where two share a name).
+    pub name: String,
+    /// Its UUID, if the command line gives one.
+    pub uuid: Option<String>,
+    /// The monitor.
+    pub vmm: Vmm,
+    /// What started it.
+    pub manager: Option<Manager>,
+    /// What runs its guest code.
+    pub accel: Accel,
+    /// Its cgroup below the mount point, beginning with `/`.
+    pub cgroup: Option<String>,
+    /// How its vCPU threads were told.
+    pub identified_by: VcpuSource,
+    /// When its vCPUs' counters were read, on the clock of [`Scan::at`]; equals that of a copy.
+    /// A scan of thousands of threads takes a noticeable part of a short window.
+    pub read_at: Nanos,
+    /// Its vCPUs, ascending by index, at least one.
+    pub vcpus: Vec<VcpuFacts>,
+    /// Its other threads, ascending by thread id.
+    pub emulators: Vec<EmulatorFacts>,
+    /// Its memory, `None` when it was not read (yet).
+    pub memory: Option<MemoryFacts>,
+    /// Nodes the command line binds its memory backends to (`policy=bind,host-nodes=`).
+    pub memory_bound: Option<NodeSet>,
+    /// Nodes the command line prefers for them (`policy=preferred` or `interleave`).
+    pub memory_preferred: Option<NodeSet>,
+    /// Threads per core that the guest believes in, at least 1.
+    pub guest_threads_per_core: u32,
+    /// The guest's NUMA nodes that hold vCPUs; empty when it has none or they are not known.
+    pub guest_nodes: Vec<GuestNode>,
+    /// `cpu.weight` of its cgroup (v1: `cpu.shares` * 100 / 1024), 100 where unknown.
+    pub weight: u32,
+    /// CPUs its cgroup may use; `None` when not known.
+    pub cpuset: Option<CpuSet>,
+    /// Nodes its cgroup may take memory from; `None` when not known.
+    pub mems: Option<NodeSet>,
+}
+
+/// One vCPU thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VcpuFacts {
+    /// The guest's CPU number.
+    pub index: u32,
+    /// The thread that runs it.
+    pub tid: Tid,
+    /// When the thread started, in ticks since boot.
+    pub start_ticks: u64,
+    /// The CPU it last ran on.
+    pub cpu: Option<CpuId>,
+    /// CPUs it may use, `None` when not known.
+    pub allowed: Option<CpuSet>,
+    /// CPU time since its start by schedstat; zero when the kernel does not count it.
+    pub run: Nanos,
+    /// Time on a run queue since its start by schedstat, without running.
+    pub wait: Nanos,
+    /// User and system time since its start by stat, to a tick.
+    pub ticks: Nanos,
+}
+
+impl VcpuFacts {
+    /// CPU time since the thread's start: schedstat's, or stat's where the kernel prints zeros
+    /// (no CONFIG_SCHED_INFO).
+    #[must_use]
+    pub fn busy(&self) -> Nanos {
+        if self.run == Nanos(0) { self.ticks } else { self.run }
+    }
+}
+
+/// A thread of a monitor that runs no guest code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EmulatorFacts {
+    /// The thread.
+    pub tid: Tid,
+    /// When it started, in ticks since boot.
+    pub start_ticks: u64,
+    /// Its name, as the kernel cuts it.
+    pub name: String,
+    /// CPUs it may use, `None` when not known.
+    pub allowed: Option<CpuSet>,
+}
+
+/// Where a VM's memory lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryFacts {
+    /// Resident bytes by node; nodes without any may be missing.
+    pub by_node: BTreeMap<NodeId, Bytes>,
+    /// Where the figures come from.
+    pub source: MemorySource,
+    /// When they were read, on the clock of [`Scan::at`].
+    pub taken_at: Nanos,
+    /// Nodes that most of it is bound to by policy.
+    pub bound: Option<NodeSet>,
+    /// Nodes that most of it prefers or is interleaved over by policy.
+    pub preferred: Option<NodeSet>,
+    /// Whether numa_maps was cut short, so that `by_node` is a part only.
+    pub truncated: bool,
+}
+
+/// What memory figures were read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemorySource {
+    /// `memory.numa_stat` of a cgroup that holds just this VM.
+    CgroupNumaStat,
+    /// `/proc/PID/numa_maps`.
+    NumaMaps,
+}
+
+/// A virtual machine monitor.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Vmm {
+    /// QEMU, under whichever name a distribution gives it.
+    Qemu,
+    /// cloud-hypervisor.
+    CloudHypervisor,
+    /// Firecracker.
+    Firecracker,
+    /// crosvm.
+    Crosvm,
+    /// Another program that holds a KVM VM, by its name.
+    Other(String),
+}
+
+impl fmt::Display for Vmm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Vmm::Qemu => "qemu",
+            Vmm::CloudHypervisor => "cloud-hypervisor",
+            Vmm::Firecracker => "firecracker",
+            Vmm::Crosvm => "crosvm",
+            Vmm::Other(name) => name,
+        })
+    }
+}
+
+/// What starts and owns monitors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Manager {
+    /// libvirt, and what builds on it (OpenStack, KubeVirt, virt-manager).
+    Libvirt,
+    /// Proxmox VE.
+    Proxmox,
+    /// Incus or LXD.
+    Incus,
+}
+
+impl fmt::Display for Manager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Manager::Libvirt => "libvirt",
+            Manager::Proxmox => "proxmox",
+            Manager::Incus => "incus",
+        })
+    }
+}
+
+/// What runs the guest's code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Accel {
+    /// The kernel's KVM.
+    Kvm,
+    /// QEMU's translator.
+    Tcg,
+    /// Not told by descriptors, thread names or the command line.
+    Unknown,
+}
+
+impl fmt::Display for Accel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Accel::Kvm => "kvm",
+            Accel::Tcg => "tcg",
+            Accel::Unknown => "unknown",
+        })
+    }
+}
+
+/// How vCPU threads were told from others, most certain first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum VcpuSource {
+    /// `/sys/kernel/debug/kvm/PID-FD/vcpuN/pid`: exact.
+    KvmDebugfs,
+    /// Thread names: a hint that the monitor's owner can set, checked against the number of KVM
+    /// vCPU descriptors where those can be read.
+    ThreadNames,
+    /// QEMU's own answer to query-cpus-fast.
+    Qmp,
+}
+
+impl fmt::Display for VcpuSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            VcpuSource::KvmDebugfs => "kvm debugfs",
+            VcpuSource::ThreadNames => "thread names",
+            VcpuSource::Qmp => "qmp",
+        })
+    }
+}
+
+/// Whether KVM's debugfs directory could be used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Debugfs {
+    /// Not mounted, not copied, or no KVM in the kernel.
+    #[default]
+    Absent,
+    /// There, but not for this user.
+    Denied,
+    /// Listed.
+    Read,
+}
+
+/// What was looked for: the text of an empty status is made of this.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Looked {
+    /// Processes seen, kernel threads and zombies not counted.
+    pub processes: u32,
+    /// Processes whose descriptors could not be listed for lack of privilege when last tried.
+    pub unreadable_fd_dirs: u32,
+    /// KVM's debugfs directory.
+    pub kvm_debugfs: Debugfs,
+}
+
+impl fmt::Display for Looked {
+    /// One sentence without a full stop.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "looked through {} processes for a KVM descriptor (anon_inode:kvm-vm) and for QEMU, \
+             cloud-hypervisor, Firecracker and crosvm by name",
+            self.processes
+        )?;
+        if self.unreadable_fd_dirs != 0 {
+            write!(
+                f,
+                "; the descriptors of {} were not readable (run as root, or with CAP_SYS_PTRACE)",
+                self.unreadable_fd_dirs
+            )?;
+        }
+        f.write_str(match self.kvm_debugfs {
+            Debugfs::Absent => "; KVM has no directory in debugfs",
+            Debugfs::Denied => "; KVM's debugfs was not readable (run as root)",
+            Debugfs::Read => "",
+        })
+    }
+}
+
+/// What a scan cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScanCost {
+    /// Wall time of the whole scan.
+    pub wall: Nanos,
+    /// Wall time spent reading numa_maps.
+    pub numa_maps: Nanos,
+    /// How many numa_maps were read.
+    pub numa_maps_reads: u32,
+    /// Threads of VMs that were read.
+    pub threads: u32,
+    /// Processes whose descriptors or command lines were examined (not known from before).
+    pub examined: u32,
+    /// QMP sockets tried.
+    pub qmp_tries: u32,
+}

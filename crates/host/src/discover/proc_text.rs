@@ -1,0 +1,235 @@
+//! Parsers of the short files of /proc that a scan reads for every thread.
+//!
+//! They take bytes and give `None` for what they cannot read; a scan treats that as a thread in
+//! the middle of vanishing. `stat` is parsed here and not by `procfs-core`: copies of /proc may
+//! hold a line that is cut, which that crate refuses as a whole, and only seven of the 52 fields
+//! are needed (both take a small part of the time that reading the file does).
+
+use instep_core::idset::CpuSet;
+use instep_core::units::{CpuId, Nanos};
+
+/// What a scan needs of `/proc/PID/stat` or `/proc/PID/task/TID/stat` (proc_pid_stat(5)).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stat {
+    /// Name, cut by the kernel at 15 bytes; bytes that are not UTF-8 are replaced.
+    pub comm: String,
+    /// State letter: `R`, `S`, `Z` ...
+    pub state: u8,
+    /// Parent process.
+    pub ppid: u32,
+    /// PF_ flags of the kernel.
+    pub flags: u64,
+    /// User and system time in ticks.
+    pub cpu_ticks: u64,
+    /// Threads of the process.
+    pub threads: u32,
+    /// Start in ticks since boot.
+    pub start_ticks: u64,
+    /// CPU it last ran on.
+    pub cpu: Option<CpuId>,
+}
+
+impl Stat {
+    /// Whether this is a kernel thread (PF_KTHREAD, include/linux/sched.h, 6.18).
+    #[must_use]
+    pub fn is_kernel_thread(&self) -> bool {
+        self.flags & 0x0020_0000 != 0
+    }
+
+    /// Whether it has ended and waits for its parent.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        matches!(self.state, b'Z' | b'X' | b'x')
+    }
+}
+
+/// Parses a `stat` line. The name may hold any byte, `)` included, so the fields begin after the
+/// last `)`. Fields missing at the end are zero; `None` when there is no name and state.
+#[must_use]
+pub fn stat(bytes: &[u8]) -> Option<Stat> {
+    let open = bytes.iter().position(|b| *b == b'(')?;
+    let close = bytes.iter().rposition(|b| *b == b')').filter(|close| *close > open)?;
+    let name = &bytes[open + 1..close.min(open + 1 + 64)];
+    let mut fields = bytes[close + 1..]
+        .split(|b| b.is_ascii_whitespace())
+        .filter(|field| !field.is_empty())
+        .take(50);
+    let state = *fields.next()?.first()?;
+    let mut out =
+        Stat { comm: String::from_utf8_lossy(name).into_owned(), state, ..Stat::default() };
+    // Numbered as in proc_pid_stat(5): the first field after the state is 4.
+    for (field, number) in fields.zip(4u32..) {
+        match number {
+            4 => out.ppid = u32_of(field).unwrap_or(0),
+            9 => out.flags = u64_of(field).unwrap_or(0),
+            14 | 15 => out.cpu_ticks = out.cpu_ticks.saturating_add(u64_of(field).unwrap_or(0)),
+            20 => out.threads = u32_of(field).unwrap_or(0),
+            22 => out.start_ticks = u64_of(field).unwrap_or(0),
+            39 => {
+                out.cpu = u32_of(field).map(CpuId);
+                break;
+            }
+            _ => {}
+        }
+    }
+    Some(out)
+}
+
+/// Parses `schedstat`: CPU time and run-queue wait, both in nanoseconds
+/// (Documentation/scheduler/sched-stats.rst).
+#[must_use]
+pub fn schedstat(bytes: &[u8]) -> Option<(Nanos, Nanos)> {
+    let mut fields = bytes.split(|b| b.is_ascii_whitespace()).filter(|field| !field.is_empty());
+    Some((Nanos(u64_of(fields.next()?)?), Nanos(u64_of(fields.next()?)?)))
+}
+
+/// The value of `key:` in a `status` file, without surrounding white space.
+#[must_use]
+pub fn status_value<'a>(bytes: &'a [u8], key: &str) -> Option<&'a [u8]> {
+    bytes.split(|b| *b == b'\n').find_map(|line| {
+        let rest = line.strip_prefix(key.as_bytes())?.strip_prefix(b":")?;
+        Some(rest.trim_ascii())
+    })
+}
+
+/// `Cpus_allowed_list` of a `status` file; `None` when it is absent or no list.
+#[must_use]
+pub fn allowed(bytes: &[u8]) -> Option<CpuSet> {
+    let list = std::str::from_utf8(status_value(bytes, "Cpus_allowed_list")?).ok()?;
+    CpuSet::parse_list(list).ok()
+}
+
+/// `HugetlbPages` of a `status` file, in kB.
+#[must_use]
+pub fn hugetlb_kb(bytes: &[u8]) -> Option<u64> {
+    u64_of(status_value(bytes, "HugetlbPages")?.strip_suffix(b"kB")?.trim_ascii())
+}
+
+/// The first number of `/proc/uptime`: time since boot.
+#[must_use]
+pub fn uptime(bytes: &[u8]) -> Option<Nanos> {
+    let text = std::str::from_utf8(bytes).ok()?.split_whitespace().next()?;
+    let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let seconds: u64 = seconds.parse().ok()?;
+    let mut nanos = 0u64;
+    for (digit, scale) in fraction.bytes().zip([100_000_000u64, 10_000_000, 1_000_000, 100_000]) {
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+        nanos += u64::from(digit - b'0') * scale;
+    }
+    Some(Nanos(seconds.checked_mul(Nanos::SECOND.0)?.checked_add(nanos)?))
+}
+
+/// Ticks that all CPUs together were not idle, from the `cpu` line of `/proc/stat`: user, nice,
+/// system, irq, softirq and steal (time the machine's own hypervisor gave to others is not there
+/// to be used). `guest` is part of user. Idle and iowait are left out.
+#[must_use]
+pub fn host_busy_ticks(bytes: &[u8]) -> Option<u64> {
+    let line = bytes.split(|b| *b == b'\n').find(|line| line.starts_with(b"cpu "))?;
+    let mut busy = 0u64;
+    let fields = line[4..].split(|b| *b == b' ').filter(|field| !field.is_empty()).take(8);
+    for (index, field) in fields.enumerate() {
+        if !matches!(index, 3 | 4) {
+            busy = busy.saturating_add(u64_of(field)?);
+        }
+    }
+    Some(busy)
+}
+
+/// `ticks` at `per_second` as time.
+#[must_use]
+pub fn ticks_to_nanos(ticks: u64, per_second: u64) -> Nanos {
+    let nanos = u128::from(ticks) * u128::from(Nanos::SECOND.0) / u128::from(per_second.max(1));
+    Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+/// An unsigned decimal number and nothing else.
+#[must_use]
+pub fn u64_of(bytes: &[u8]) -> Option<u64> {
+    if bytes.is_empty() || bytes.len() > 20 {
+        return None;
+    }
+    bytes.iter().try_fold(0u64, |value, b| {
+        let digit = b.is_ascii_digit().then(|| u64::from(b - b'0'))?;
+        value.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+fn u32_of(bytes: &[u8]) -> Option<u32> {
+    u64_of(bytes).and_then(|value| u32::try_from(value).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAT: &[u8] = b"159 (CPU 0/KVM) R 1 0 0 0 -1 138412225 294 0 0 0 2708 327 0 0 20 0 5 0 \
+        660 519790592 45226 18446744073709551615 1 1 0 0 0 0 2147219511 4100 16963 0 0 0 -1 2 0 0 \
+        0 2184 0 0 0 0 0 0 0 0 0\n";
+
+    #[test]
+    fn a_thread_line_gives_name_times_start_and_cpu() {
+        let read = stat(STAT).unwrap();
+        assert_eq!(read.comm, "CPU 0/KVM");
+        assert_eq!((read.cpu_ticks, read.threads, read.start_ticks), (3035, 5, 660));
+        assert_eq!(read.cpu, Some(CpuId(2)));
+        assert!(!read.is_kernel_thread() && !read.is_dead());
+    }
+
+    #[test]
+    fn a_name_may_hold_parentheses_and_spaces() {
+        let read = stat(b"7 (a) R (b) Z 1 0 0").unwrap();
+        assert_eq!((read.comm.as_str(), read.state), ("a) R (b", b'Z'));
+        assert!(read.is_dead());
+    }
+
+    #[test]
+    fn a_cut_line_gives_what_it_has() {
+        for end in 0..STAT.len() {
+            let _ = stat(&STAT[..end]);
+        }
+        assert_eq!(stat(b"159 (CPU"), None);
+        assert_eq!(stat(b")("), None);
+        assert_eq!(stat(b"1 (x) S").unwrap().start_ticks, 0);
+    }
+
+    #[test]
+    fn schedstat_is_run_and_wait() {
+        assert_eq!(schedstat(b"100 20 3\n"), Some((Nanos(100), Nanos(20))));
+        assert_eq!(schedstat(b"100"), None);
+        assert_eq!(schedstat(b"-1 2 3"), None);
+    }
+
+    #[test]
+    fn status_lines_are_found_by_their_whole_key() {
+        let text = b"Cpus_allowed:\tf\nCpus_allowed_list:\t0-2,8\nHugetlbPages:\t    2048 kB\n";
+        assert_eq!(allowed(text).unwrap().to_string(), "0-2,8");
+        assert_eq!(hugetlb_kb(text), Some(2048));
+        assert_eq!(allowed(b"Cpus_allowed_list:\tfish\n"), None);
+        assert_eq!(allowed(b""), None);
+    }
+
+    #[test]
+    fn uptime_counts_hundredths() {
+        assert_eq!(uptime(b"1248.53 2210.04\n"), Some(Nanos(1_248_530_000_000)));
+        assert_eq!(uptime(b"7"), Some(Nanos::from_secs(7)));
+        for bad in ["", "x", "1.x", "-1.0", "99999999999999999999.0"] {
+            assert_eq!(uptime(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn idle_and_iowait_are_not_busy() {
+        let text = b"cpu  10 20 30 4000 500 6 7 8 900 90\ncpu0 1 1 1 1\n";
+        assert_eq!(host_busy_ticks(text), Some(81));
+        assert_eq!(host_busy_ticks(b"cpu  1 x\n"), None);
+        assert_eq!(host_busy_ticks(b"intr 1\n"), None);
+    }
+
+    #[test]
+    fn ticks_do_not_overflow() {
+        assert_eq!(ticks_to_nanos(150, 100), Nanos(1_500_000_000));
+        assert_eq!(ticks_to_nanos(u64::MAX, 0), Nanos(u64::MAX));
+    }
+}

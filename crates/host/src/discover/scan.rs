@@ -1,0 +1,491 @@
+//! The scanner: one pass over the processes of a host, with what is known from passes before.
+//!
+//! A process that was found to be no monitor is not looked into again while its id, start and
+//! name stay, except in turn (one in [`TURNS`] in every scan) and while it is young.
+
+use super::cgroup::{self, Hierarchies, Membership};
+use super::debugfs::KvmDirs;
+use super::examine::{self, Answer, Known, Means, Monitor, ThreadReader};
+use super::facts::{Scan, VcpuFacts, VmFacts, Vmm};
+use super::files::{Reader, numbered};
+use super::memory::{MemoryOptions, Source};
+use super::proc_text::{self, Stat};
+use super::process;
+use super::vmm;
+use crate::error::Error;
+use crate::root::Root;
+use instep_core::snapshot::OpaqueVm;
+use instep_core::units::{Nanos, VmId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long after its start a process is looked into in every scan.
+const YOUNG: Nanos = Nanos::from_secs(60);
+/// Old processes that are no monitors are looked into once in this many scans.
+const TURNS: u64 = 16;
+/// Scans between looks at the mount table.
+const MOUNT_SCANS: u64 = 64;
+/// The most warnings of a scan.
+const MAX_WARNINGS: usize = 100;
+
+/// What a scan may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScanOptions {
+    /// Whether QMP sockets may be asked (running machine only, whatever is said here).
+    pub qmp: bool,
+    /// Bounds on reading memory figures.
+    pub memory: MemoryOptions,
+}
+
+impl Default for ScanOptions {
+    /// For the loop.
+    fn default() -> Self {
+        Self { qmp: true, memory: MemoryOptions::default() }
+    }
+}
+
+impl ScanOptions {
+    /// For a command that scans once or twice and ends: two seconds for memory figures.
+    #[must_use]
+    pub fn once() -> Self {
+        let mut options = Self::default();
+        options.memory.budget = Duration::from_secs(2);
+        options
+    }
+}
+
+/// Scans a host and remembers what it found.
+#[derive(Debug)]
+pub struct Scanner {
+    root: Root,
+    options: ScanOptions,
+    reader: Reader,
+    known: BTreeMap<u32, Process>,
+    hierarchies: Hierarchies,
+    scans: u64,
+    ticks_per_second: u64,
+    page: u64,
+    /// What lack of privilege hides is said once.
+    warned: Warned,
+}
+
+/// Which warnings about privilege were given.
+#[derive(Debug, Default)]
+struct Warned {
+    descriptors: bool,
+    memory: bool,
+}
+
+/// A process as remembered.
+#[derive(Debug)]
+struct Process {
+    start_ticks: u64,
+    comm: String,
+    /// Whether its descriptors could not be listed for lack of privilege.
+    denied: bool,
+    monitor: Option<Box<Monitor>>,
+}
+
+/// A VM that was found, before its memory is read.
+struct Found {
+    pid: u32,
+    facts: VmFacts,
+    membership: Membership,
+}
+
+impl Scanner {
+    /// A scanner of the host under `root`.
+    #[must_use]
+    pub fn new(root: Root, options: ScanOptions) -> Self {
+        let live = root.is_live();
+        let system = |name, otherwise| {
+            if live { examine::sysconf(name, otherwise) } else { otherwise }
+        };
+        Self {
+            ticks_per_second: system(libc::_SC_CLK_TCK, 100),
+            page: system(libc::_SC_PAGESIZE, 4096),
+            root,
+            options,
+            reader: Reader::default(),
+            known: BTreeMap::new(),
+            hierarchies: Hierarchies::default(),
+            scans: 0,
+            warned: Warned::default(),
+        }
+    }
+
+    /// Looks at every process.
+    ///
+    /// # Errors
+    /// When there is no /proc with processes under the root. Whatever else is missing or ends in
+    /// the middle is left out.
+    pub fn scan(&mut self) -> Result<Scan, Error> {
+        let begun = Instant::now();
+        let mut scan = self.begin();
+        let pids = self.processes()?;
+        if self.scans.is_multiple_of(MOUNT_SCANS) {
+            self.hierarchies = Hierarchies::find(&self.root, &mut self.reader);
+        }
+        let dirs = KvmDirs::list(&self.root);
+        scan.looked.kvm_debugfs = dirs.state;
+        let mut found = Vec::new();
+        for pid in &pids {
+            self.look_at(*pid, &dirs, &mut scan, &mut found);
+        }
+        let alive: BTreeSet<u32> = pids.into_iter().collect();
+        self.known.retain(|pid, _| alive.contains(pid));
+        self.memory(&mut found, &mut scan);
+        scan.vms = found.into_iter().map(|found| found.facts).collect();
+        self.drop_forks(&mut scan);
+        name_uniquely(&mut scan);
+        if scan.looked.unreadable_fd_dirs != 0 && !self.warned.descriptors {
+            self.warned.descriptors = true;
+            scan.warnings.push(format!(
+                "the descriptors of {} processes cannot be listed; VMs among them are found by \
+                 name only (run as root, or with CAP_SYS_PTRACE)",
+                scan.looked.unreadable_fd_dirs
+            ));
+        }
+        scan.warnings.truncate(MAX_WARNINGS);
+        scan.cost.wall = Nanos(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        self.scans += 1;
+        Ok(scan)
+    }
+
+    /// The clocks and the host's CPU time.
+    fn begin(&mut self) -> Scan {
+        let mut scan = Scan { ticks_per_second: self.ticks_per_second, ..Scan::default() };
+        if self.root.is_live() {
+            let (monotonic, boot) = examine::clocks();
+            (scan.at, scan.boot) = (monotonic, Some(boot));
+        } else {
+            let path = self.root.join("proc/uptime");
+            scan.boot = self.reader.read_short(&path).ok().and_then(proc_text::uptime);
+            scan.at = scan.boot.unwrap_or_default();
+            if scan.boot.is_none() {
+                scan.warnings.push(format!(
+                    "{} is missing or not readable: without --before and --elapsed loads are \
+                     relative to the busiest vCPU",
+                    path.display()
+                ));
+            }
+        }
+        let stat = self.reader.read(&self.root.join("proc/stat"), 4 << 20).ok();
+        let ticks = stat.and_then(proc_text::host_busy_ticks).unwrap_or(0);
+        scan.host_busy = proc_text::ticks_to_nanos(ticks, self.ticks_per_second);
+        scan
+    }
+
+    fn processes(&self) -> Result<Vec<u32>, Error> {
+        let path = self.root.join("proc");
+        let unusable = |what: String| Error::Unusable {
+            what,
+            next: "mount procfs there, or give --root a directory that holds copies of /proc \
+                   and /sys"
+                .to_owned(),
+        };
+        let pids = numbered(&path)
+            .map_err(|error| unusable(format!("{} cannot be listed: {error}", path.display())))?;
+        if pids.is_empty() && !path.join("stat").exists() && !path.join("uptime").exists() {
+            return Err(unusable(format!("{} holds no processes", path.display())));
+        }
+        Ok(pids)
+    }
+
+    fn look_at(&mut self, pid: u32, dirs: &KvmDirs, scan: &mut Scan, found: &mut Vec<Found>) {
+        let dir = examine::process_dir(&self.root.join(""), pid);
+        let Some(stat) = self.process_stat(&dir, pid) else { return };
+        if stat.is_dead() || stat.is_kernel_thread() {
+            return;
+        }
+        scan.looked.processes += 1;
+        let started = proc_text::ticks_to_nanos(stat.start_ticks, self.ticks_per_second);
+        let young = self.root.is_live() && scan.boot.is_some_and(|b| b.since(started) < YOUNG);
+        let turn = (u64::from(pid) + self.scans).is_multiple_of(TURNS);
+        let before = self
+            .known
+            .remove(&pid)
+            .filter(|process| process.start_ticks == stat.start_ticks && process.comm == stat.comm);
+        let mut denied = before.as_ref().is_some_and(|process| process.denied);
+        let monitor = match before.map(|process| process.monitor) {
+            Some(None) if !young && !turn => None,
+            Some(Some(monitor)) if !young => Some(monitor),
+            before => {
+                scan.cost.examined += 1;
+                self.classify(pid, &dir, before.flatten(), &mut denied)
+            }
+        };
+        scan.looked.unreadable_fd_dirs += u32::from(denied);
+        let monitor = monitor.map(|mut monitor| {
+            monitor.start_ticks = stat.start_ticks;
+            monitor.ppid = stat.ppid;
+            let mut means = Means {
+                dirs,
+                qmp: self.options.qmp && self.root.is_live(),
+                scan: self.scans,
+                qmp_tries: &mut scan.cost.qmp_tries,
+                young,
+            };
+            let answer = monitor.look(&mut means, &mut self.reader);
+            scan.cost.threads = scan
+                .cost
+                .threads
+                .saturating_add(u32::try_from(monitor.threads().len()).unwrap_or(u32::MAX));
+            match answer {
+                Answer::Known(known) => found.extend(self.vm(&monitor, known, scan)),
+                Answer::Opaque(why, vcpus) => scan.opaque.push(self.opaque(&monitor, why, vcpus)),
+                Answer::NoGuest => {}
+            }
+            monitor
+        });
+        let Stat { start_ticks, comm, .. } = stat;
+        self.known.insert(pid, Process { start_ticks, comm, denied, monitor });
+    }
+
+    /// `stat` of a process; in a copy that of its main thread, or an empty one where only the
+    /// command line was copied.
+    fn process_stat(&mut self, dir: &Path, pid: u32) -> Option<Stat> {
+        if let Ok(bytes) = self.reader.read_short(&dir.join("stat")) {
+            return proc_text::stat(bytes);
+        }
+        if self.root.is_live() {
+            return None;
+        }
+        let main = dir.join("task").join(pid.to_string()).join("stat");
+        let stat = self.reader.read_short(&main).ok().and_then(proc_text::stat);
+        stat.or_else(|| dir.join("cmdline").exists().then(Stat::default))
+    }
+
+    /// Whether a process is a monitor that may run a guest. `before` is what it was in the scan
+    /// before; its memory figures and QMP answers live on.
+    fn classify(
+        &mut self,
+        pid: u32,
+        dir: &Path,
+        before: Option<Box<Monitor>>,
+        denied: &mut bool,
+    ) -> Option<Box<Monitor>> {
+        let fds = process::read_fds(dir);
+        *denied = fds.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+        let fds = fds.ok();
+        let holds_vm = fds.as_ref().is_some_and(|fds| fds.vm);
+        let program = process::program(dir, &mut self.reader);
+        let vmm = match program.vmm {
+            Some(vmm) if holds_vm || vmm::runs_guest(&vmm, &program.arguments) => vmm,
+            None if holds_vm => Vmm::Other(other_name(dir, &program.arguments, &mut self.reader)),
+            _ => return None,
+        };
+        let mut monitor = match before {
+            Some(same) if same.vmm == vmm && same.arguments == program.arguments => same,
+            _ => Box::new(Monitor::new(pid, dir.to_owned(), vmm, program.arguments)),
+        };
+        monitor.fds = fds;
+        Some(monitor)
+    }
+
+    fn vm(&mut self, monitor: &Monitor, known: Known, scan: &mut Scan) -> Option<Found> {
+        let mut threads = ThreadReader {
+            task: monitor.dir.join("task"),
+            live: self.root.is_live(),
+            ticks_per_second: self.ticks_per_second,
+            reader: &mut self.reader,
+        };
+        let read_at = if self.root.is_live() { examine::clocks().0 } else { scan.at };
+        let mut vcpus: Vec<VcpuFacts> = Vec::with_capacity(known.vcpus.len());
+        let mut emulators = Vec::new();
+        let indices: BTreeMap<u32, u32> =
+            known.vcpus.iter().map(|(index, tid)| (*tid, *index)).collect();
+        for thread in monitor.threads() {
+            match indices.get(&thread.tid) {
+                Some(index) => vcpus.extend(threads.vcpu(*index, thread)),
+                None => emulators.extend(threads.emulator(thread)),
+            }
+        }
+        if vcpus.is_empty() {
+            return None;
+        }
+        vcpus.sort_by_key(|vcpu| vcpu.index);
+        scan.warnings.extend(known.warning);
+        let membership = self.membership(&monitor.dir);
+        let limits = self.hierarchies.limits(&membership, &mut self.reader);
+        let cgroup = membership.path().map(str::to_owned);
+        let (by_path, _) = cgroup.as_deref().map(cgroup::told_by_path).unwrap_or_default();
+        let guest = &monitor.guest;
+        let facts = VmFacts {
+            pid: monitor.pid,
+            start_ticks: monitor.start_ticks,
+            name: name(monitor, cgroup.as_deref()),
+            uuid: guest.uuid.clone(),
+            vmm: monitor.vmm.clone(),
+            manager: by_path.or(guest.manager),
+            accel: known.accel,
+            cgroup,
+            identified_by: known.source,
+            read_at,
+            vcpus,
+            emulators,
+            memory: None,
+            memory_bound: guest.memory_bound.clone(),
+            memory_preferred: guest.memory_preferred.clone(),
+            guest_threads_per_core: guest.smp.threads,
+            guest_nodes: guest.nodes.clone(),
+            weight: limits.weight.unwrap_or(100),
+            cpuset: limits.cpuset,
+            mems: limits.mems,
+        };
+        Some(Found { pid: monitor.pid, facts, membership })
+    }
+
+    fn membership(&mut self, dir: &Path) -> Membership {
+        let text = self.reader.text(&dir.join("cgroup"), 64 << 10).unwrap_or_default();
+        cgroup::membership(&text)
+    }
+
+    fn opaque(&mut self, monitor: &Monitor, why: String, vcpus: u32) -> OpaqueVm {
+        let membership = self.membership(&monitor.dir);
+        OpaqueVm { id: VmId(monitor.pid), name: name(monitor, membership.path()), vcpus, why }
+    }
+
+    /// Reads memory figures: the cgroup's for all VMs, then numa_maps within the budget.
+    fn memory(&mut self, found: &mut [Found], scan: &mut Scan) {
+        let options = self.options.memory.clone();
+        if !options.enabled {
+            return;
+        }
+        let live = self.root.is_live();
+        let mut queue = Vec::new();
+        let shared = self.shared_cgroups(found);
+        for (index, vm) in found.iter().enumerate() {
+            let Some(Process { monitor: Some(monitor), .. }) = self.known.get_mut(&vm.pid) else {
+                continue;
+            };
+            let mut state = std::mem::take(&mut monitor.memory);
+            let source = source(vm, &shared, &monitor.dir, &self.hierarchies, scan.at, self.page);
+            state.read_cgroup(&source, &mut self.reader, self.scans);
+            if !live || state.due(scan.at, &options) {
+                // Those without any figures first, then the oldest.
+                queue.push((state.facts().is_some(), state.last(), index));
+            }
+            monitor.memory = state;
+        }
+        queue.sort_unstable();
+        let begun = Instant::now();
+        let mut denied = 0u32;
+        for (_, _, index) in queue {
+            let vm = &found[index];
+            let Some(Process { monitor: Some(monitor), .. }) = self.known.get_mut(&vm.pid) else {
+                continue;
+            };
+            let expected = begun.elapsed() + monitor.memory.expected();
+            if live && expected > options.budget && scan.cost.numa_maps_reads != 0 {
+                continue;
+            }
+            let mut state = std::mem::take(&mut monitor.memory);
+            let source = source(vm, &shared, &monitor.dir, &self.hierarchies, scan.at, self.page);
+            match state.read_maps(&source, &self.root, &options) {
+                Ok(warnings) => scan.warnings.extend(warnings),
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => denied += 1,
+                Err(_) => {}
+            }
+            monitor.memory = state;
+            scan.cost.numa_maps_reads += 1;
+        }
+        scan.cost.numa_maps = Nanos(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        if denied != 0 && !self.warned.memory {
+            self.warned.memory = true;
+            scan.warnings.push(format!(
+                "numa_maps of {denied} VMs cannot be read: where their memory lies is not known \
+                 (run as root, or with CAP_SYS_PTRACE)"
+            ));
+        }
+        for vm in found {
+            if let Some(Process { monitor: Some(monitor), .. }) = self.known.get(&vm.pid) {
+                vm.facts.memory = monitor.memory.facts();
+            }
+        }
+    }
+
+    /// The directories of the memory controller that more than one VM is in.
+    fn shared_cgroups(&self, found: &[Found]) -> BTreeSet<PathBuf> {
+        let mut seen = BTreeSet::new();
+        let dirs = found.iter().filter_map(|vm| self.hierarchies.memory_dir(&vm.membership));
+        dirs.filter_map(|(dir, _)| (!seen.insert(dir.clone())).then_some(dir)).collect()
+    }
+
+    /// Leaves out a child that a monitor forked and that still holds its descriptors and command
+    /// line: between fork and exec of a helper it looks like a VM without vCPUs.
+    fn drop_forks(&self, scan: &mut Scan) {
+        let monitors: BTreeSet<u32> =
+            scan.vms.iter().map(|vm| vm.pid).chain(scan.opaque.iter().map(|vm| vm.id.0)).collect();
+        scan.opaque.retain(|vm| {
+            let Some(Process { monitor: Some(child), .. }) = self.known.get(&vm.id.0) else {
+                return true;
+            };
+            let parent = self.known.get(&child.ppid).and_then(|p| p.monitor.as_ref());
+            let forked = child.threads().len() == 1
+                && monitors.contains(&child.ppid)
+                && parent.is_some_and(|parent| parent.arguments == child.arguments);
+            !forked
+        });
+    }
+}
+
+fn source<'a>(
+    vm: &'a Found,
+    shared: &BTreeSet<PathBuf>,
+    process: &'a Path,
+    hierarchies: &'a Hierarchies,
+    at: Nanos,
+    page: u64,
+) -> Source<'a> {
+    Source {
+        pid: vm.pid,
+        process,
+        membership: &vm.membership,
+        hierarchies,
+        shared: hierarchies
+            .memory_dir(&vm.membership)
+            .is_some_and(|(dir, _)| shared.contains(&dir)),
+        managed: vm.membership.path().is_some_and(|p| cgroup::told_by_path(p).0.is_some()),
+        at,
+        page,
+    }
+}
+
+/// The name of a monitor that is not known by it: that of its program.
+fn other_name(dir: &Path, arguments: &[String], reader: &mut Reader) -> String {
+    let base = arguments.first().map(|path| path.rsplit('/').next().unwrap_or(path).to_owned());
+    let name = base.filter(|base| !base.is_empty());
+    let name = name.or_else(|| reader.text(&dir.join("comm"), 64)).unwrap_or_default();
+    let name = super::guest::readable(&name);
+    if name.is_empty() { "unknown".to_owned() } else { name }
+}
+
+fn name(monitor: &Monitor, cgroup: Option<&str>) -> String {
+    let by_path = || cgroup.and_then(|path| cgroup::told_by_path(path).1);
+    let by_path = || by_path().map(|name| super::guest::readable(&name));
+    monitor
+        .guest
+        .name
+        .clone()
+        .or_else(by_path)
+        .unwrap_or_else(|| format!("{}-{}", monitor.vmm, monitor.pid))
+}
+
+/// Appends `@PID` to every name that two VMs share.
+fn name_uniquely(scan: &mut Scan) {
+    let mut count: BTreeMap<String, u32> = BTreeMap::new();
+    let vms = scan.vms.iter_mut().map(|vm| (&mut vm.name, vm.pid));
+    let all: Vec<(&mut String, u32)> =
+        vms.chain(scan.opaque.iter_mut().map(|vm| (&mut vm.name, vm.id.0))).collect();
+    for (name, _) in &all {
+        *count.entry((*name).clone()).or_default() += 1;
+    }
+    for (name, pid) in all {
+        if count.get(name.as_str()).is_some_and(|count| *count > 1) {
+            *name = format!("{name}@{pid}");
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Tests of whole scans.
+
+mod garbage;
+mod live;
+mod rates;
+mod shared;
+mod tree;

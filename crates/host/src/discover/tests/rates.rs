@@ -1,0 +1,189 @@
+//! Loads from one scan and from two, by hand.
+
+use super::super::*;
+use instep_core::idset::CpuSet;
+use instep_core::topology::{CpuFacts, NodeFacts, Topology};
+use instep_core::units::{Bytes, CpuId, Nanos, NodeId, Tid};
+use std::sync::Arc;
+
+/// Two nodes of two CPUs.
+fn host() -> Arc<Topology> {
+    let cpus = (0..4).map(|id| CpuFacts { id, ..CpuFacts::default() }).collect();
+    let node = |id: u32| NodeFacts {
+        id,
+        cpus: (2 * id..2 * id + 2).map(CpuId).collect(),
+        memory: Bytes(1 << 30),
+        distances: if id == 0 { vec![10, 20] } else { vec![20, 10] },
+    };
+    Arc::new(Topology::build(cpus, vec![node(0), node(1)]).unwrap())
+}
+
+fn vcpu(index: u32, start_ticks: u64, run: u64, wait: u64) -> VcpuFacts {
+    VcpuFacts {
+        index,
+        tid: Tid(100 + index),
+        start_ticks,
+        cpu: Some(CpuId(index)),
+        allowed: None,
+        run: Nanos(run),
+        wait: Nanos(wait),
+        ticks: Nanos(run / 10_000_000 * 10_000_000),
+    }
+}
+
+fn scan(at: u64, host_busy: u64, vcpus: Vec<VcpuFacts>) -> Scan {
+    let vm = VmFacts {
+        pid: 7,
+        start_ticks: 0,
+        name: "vm".into(),
+        uuid: None,
+        vmm: Vmm::Qemu,
+        manager: None,
+        accel: Accel::Kvm,
+        cgroup: None,
+        identified_by: VcpuSource::ThreadNames,
+        read_at: Nanos(at),
+        vcpus,
+        emulators: Vec::new(),
+        memory: None,
+        memory_bound: None,
+        memory_preferred: None,
+        guest_threads_per_core: 1,
+        guest_nodes: Vec::new(),
+        weight: 100,
+        cpuset: None,
+        mems: None,
+    };
+    Scan {
+        at: Nanos(at),
+        boot: (at != 0).then_some(Nanos(at)),
+        ticks_per_second: 100,
+        vms: vec![vm],
+        host_busy: Nanos(host_busy),
+        ..Scan::default()
+    }
+}
+
+const S: u64 = 1_000_000_000;
+
+fn loads(snapshot: &instep_core::snapshot::Snapshot) -> Vec<(u64, u64)> {
+    snapshot.vms[0].vcpus.iter().map(|vcpu| (vcpu.busy.0, vcpu.steal.0)).collect()
+}
+
+#[test]
+fn two_scans_give_differences_over_the_time_between() {
+    let before = scan(100 * S, 50 * S, vec![vcpu(0, 1, 10 * S, S), vcpu(1, 1, 5 * S, 0)]);
+    let after = scan(102 * S, 54 * S, vec![vcpu(0, 1, 11 * S, 2 * S), vcpu(1, 1, 5 * S, 0)]);
+    let taken = snapshot(&host(), Some(&before), &after, None);
+    assert_eq!(taken.window, Nanos(2 * S));
+    assert_eq!(loads(&taken), [(S, S), (0, 0)]);
+    assert_eq!(taken.other_busy, Nanos(3 * S));
+    assert_eq!(snapshot(&host(), Some(&before), &after, Some(Nanos(S))).window, Nanos(S));
+}
+
+#[test]
+fn a_vm_that_was_read_late_counts_over_its_own_time() {
+    let mut before = scan(100 * S, 0, vec![vcpu(0, 1, 10 * S, S)]);
+    before.vms[0].read_at = Nanos(101 * S);
+    let after = scan(102 * S, 0, vec![vcpu(0, 1, 10 * S + S / 2, S + S / 4)]);
+    let taken = snapshot(&host(), Some(&before), &after, None);
+    assert_eq!(taken.window, Nanos(2 * S));
+    assert_eq!(loads(&taken), [(S, S / 2)]);
+    // A time that is given is taken at its word.
+    let taken = snapshot(&host(), Some(&before), &after, Some(Nanos(2 * S)));
+    assert_eq!(loads(&taken), [(S / 2, S / 4)]);
+}
+
+#[test]
+fn what_the_first_scan_lacks_counts_from_its_start_up_to_the_window() {
+    let before = scan(100 * S, 0, vec![vcpu(0, 1, 10 * S, 0)]);
+    // vCPU 0 is another thread under the same id; vCPU 1 is new.
+    let after = scan(102 * S, 0, vec![vcpu(0, 10_150, S, S / 2), vcpu(1, 2, 90 * S, 3 * S)]);
+    let taken = snapshot(&host(), Some(&before), &after, None);
+    assert_eq!(loads(&taken), [(S, S / 2), (2 * S, 2 * S)]);
+}
+
+#[test]
+fn one_scan_gives_means_since_each_threads_start() {
+    // Started 20 s and 90 s after boot, seen at 100 s.
+    let only = scan(100 * S, 100 * S, vec![vcpu(0, 2000, 40 * S, 8 * S), vcpu(1, 9000, S, 0)]);
+    let taken = snapshot(&host(), None, &only, Some(Nanos(5 * S)));
+    assert_eq!(taken.window, Nanos(S));
+    assert_eq!(loads(&taken), [(S / 2, S / 10), (S / 10, 0)]);
+    assert_eq!(taken.other_busy, Nanos(S - S / 2 - S / 10));
+}
+
+#[test]
+fn without_an_uptime_the_busiest_vcpu_is_the_window() {
+    let only = scan(0, 0, vec![vcpu(0, 2000, 40 * S, 0), vcpu(1, 9000, 10 * S, 0)]);
+    let taken = snapshot(&host(), None, &only, None);
+    assert_eq!(taken.window, Nanos(40 * S));
+    assert_eq!(loads(&taken), [(40 * S, 0), (10 * S, 0)]);
+    let before = scan(0, 0, vec![vcpu(0, 2000, 39 * S, 0), vcpu(1, 9000, 8 * S, 0)]);
+    let taken = snapshot(&host(), Some(&before), &only, None);
+    assert_eq!(taken.window, Nanos(2 * S));
+    assert_eq!(loads(&taken), [(S, 0), (2 * S, 0)]);
+    let idle = scan(0, 0, vec![vcpu(0, 0, 0, 0)]);
+    assert_eq!(snapshot(&host(), Some(&idle), &idle, None).window, Nanos(S));
+}
+
+#[test]
+fn stat_counts_where_schedstat_prints_zeros() {
+    let ticks = |seconds: u64| VcpuFacts { ticks: Nanos(seconds * S), ..vcpu(0, 1, 0, 0) };
+    let (before, after) = (scan(10 * S, 0, vec![ticks(3)]), scan(12 * S, 0, vec![ticks(4)]));
+    assert_eq!(loads(&snapshot(&host(), Some(&before), &after, None)), [(S, 0)]);
+    // The first copy lacks schedstat: both are read from stat.
+    let mut with = vcpu(0, 1, 4 * S, 0);
+    with.ticks = Nanos(4 * S);
+    let after = scan(12 * S, 0, vec![with]);
+    assert_eq!(loads(&snapshot(&host(), Some(&before), &after, None)), [(S, 0)]);
+}
+
+#[test]
+fn sets_are_cut_to_what_is_online() {
+    let mut facts = scan(10 * S, 0, vec![vcpu(0, 1, 0, 0), vcpu(9, 1, 0, 0)]);
+    facts.vms[0].vcpus[0].allowed = Some(CpuSet::parse_list("2-9").unwrap());
+    facts.vms[0].vcpus[1].allowed = Some(CpuSet::parse_list("64").unwrap());
+    let taken = snapshot(&host(), None, &facts, None);
+    let vm = &taken.vms[0];
+    assert_eq!(vm.vcpus[0].allowed.to_string(), "2-3");
+    assert_eq!(vm.vcpus[0].initial, vm.vcpus[0].allowed);
+    assert_eq!(vm.vcpus[1].allowed.to_string(), "0-3");
+    assert_eq!(vm.vcpus[1].cpu, None);
+    assert_eq!(vm.cpuset.to_string(), "0-3");
+    assert!(vm.placed.is_empty());
+}
+
+#[test]
+fn memory_is_bound_by_a_narrow_cpuset_or_by_policy() {
+    let mut facts = scan(10 * S, 0, vec![vcpu(0, 1, 0, 0)]);
+    let nodes = |list| instep_core::idset::NodeSet::parse_list(list).ok();
+    let bound = |facts: &Scan| {
+        let taken = snapshot(&host(), None, facts, None);
+        taken.vms[0].memory_bound.as_ref().map(ToString::to_string)
+    };
+    facts.vms[0].mems = nodes("0-1");
+    assert_eq!(bound(&facts), None);
+    facts.vms[0].mems = nodes("1");
+    assert_eq!(bound(&facts).as_deref(), Some("1"));
+    facts.vms[0].mems = None;
+    facts.vms[0].memory_bound = nodes("0");
+    assert_eq!(bound(&facts).as_deref(), Some("0"));
+    facts.vms[0].memory = Some(MemoryFacts {
+        by_node: [(NodeId(0), Bytes(5))].into(),
+        source: MemorySource::NumaMaps,
+        taken_at: Nanos(0),
+        bound: nodes("1"),
+        preferred: None,
+        truncated: false,
+    });
+    assert_eq!(bound(&facts).as_deref(), Some("1"));
+}
+
+#[test]
+fn a_vm_without_vcpus_is_opaque() {
+    let facts = scan(10 * S, 0, Vec::new());
+    let taken = snapshot(&host(), None, &facts, None);
+    assert!(taken.vms.is_empty());
+    assert_eq!(taken.opaque[0].name, "vm");
+}

@@ -1,0 +1,320 @@
+//! Scans of small trees made here: what counts as a VM, what a copy may lack, what goes wrong.
+
+use super::super::*;
+use crate::error::Error;
+use crate::root::Root;
+use instep_core::units::{Bytes, Nanos, NodeId};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+/// A copy of a host under construction.
+pub(super) struct Copy {
+    dir: tempfile::TempDir,
+}
+
+impl Copy {
+    pub(super) fn new() -> Self {
+        let copy = Self { dir: tempfile::tempdir().unwrap() };
+        copy.write("proc/uptime", "1000.00 1500.00\n");
+        copy.write("proc/stat", "cpu  10000 0 5000 100 7 0 0 0 0 0\ncpu0 1 1 1 1\n");
+        copy
+    }
+
+    pub(super) fn path(&self, relative: &str) -> PathBuf {
+        self.dir.path().join(relative)
+    }
+
+    pub(super) fn write(&self, relative: &str, text: impl AsRef<[u8]>) {
+        let path = self.path(relative);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// A process with a command line in words and its main thread.
+    pub(super) fn process(&self, pid: u32, cmdline: &str) {
+        let comm = cmdline.split(' ').next().unwrap().rsplit('/').next().unwrap();
+        let comm: String = comm.chars().take(15).collect();
+        self.write(&format!("proc/{pid}/cmdline"), cmdline.replace(' ', "\0") + "\0");
+        self.write(&format!("proc/{pid}/stat"), stat(pid, &comm, 0));
+        self.thread(pid, pid, &comm, (0, 0));
+    }
+
+    /// A thread that has run and waited for these nanoseconds.
+    pub(super) fn thread(&self, pid: u32, tid: u32, comm: &str, (run, wait): (u64, u64)) {
+        let dir = format!("proc/{pid}/task/{tid}");
+        self.write(&format!("{dir}/stat"), stat(tid, comm, run / 10_000_000));
+        self.write(&format!("{dir}/schedstat"), format!("{run} {wait} 1\n"));
+        self.write(&format!("{dir}/status"), "Cpus_allowed_list:\t0-1\nMems_allowed_list:\t0\n");
+    }
+
+    pub(super) fn fd(&self, pid: u32, fd: u32, target: &str) {
+        fs::create_dir_all(self.path(&format!("proc/{pid}/fd"))).unwrap();
+        symlink(target, self.path(&format!("proc/{pid}/fd/{fd}"))).unwrap();
+    }
+
+    pub(super) fn kvm_fds(&self, pid: u32, vcpus: u32) {
+        self.fd(pid, 8, "anon_inode:kvm-vm");
+        for n in 0..vcpus {
+            self.fd(pid, 20 + n, &format!("anon_inode:kvm-vcpu:{n}"));
+        }
+    }
+
+    pub(super) fn scan(&self) -> Scan {
+        self.scanner().scan().unwrap()
+    }
+
+    pub(super) fn scanner(&self) -> Scanner {
+        Scanner::new(Root::at(self.dir.path()), ScanOptions::default())
+    }
+}
+
+/// A `stat` line of a thread that began 10 s after boot.
+fn stat(tid: u32, comm: &str, ticks: u64) -> String {
+    format!(
+        "{tid} ({comm}) S 1 1 1 0 -1 4194304 0 0 0 0 {ticks} 0 0 0 20 0 1 0 1000 0 0 0 0 0 0 0 0 \
+         0 0 0 0 0 0 0 17 1 0 0 0 0 0\n"
+    )
+}
+
+fn names(scan: &Scan) -> Vec<&str> {
+    scan.vms.iter().map(|vm| vm.name.as_str()).collect()
+}
+
+#[test]
+fn a_kvm_descriptor_makes_a_vm_whatever_the_program() {
+    let copy = Copy::new();
+    copy.process(50, "/opt/propolis-server run");
+    copy.thread(50, 51, "vcpu-0", (5, 5));
+    copy.thread(50, 52, "vcpu-1", (5, 5));
+    copy.kvm_fds(50, 2);
+    let scan = copy.scan();
+    let vm = &scan.vms[0];
+    assert_eq!(vm.vmm, Vmm::Other("propolis-server".into()));
+    assert_eq!((vm.name.as_str(), vm.accel), ("propolis-server-50", Accel::Kvm));
+    assert_eq!(vm.vcpus.iter().map(|v| v.tid.0).collect::<Vec<_>>(), [51, 52]);
+}
+
+#[test]
+fn programs_that_only_mention_qemu_are_no_vms() {
+    let copy = Copy::new();
+    copy.process(10, "/bin/sh -c qemu-system-x86_64");
+    copy.process(11, "qemu-img convert a b");
+    copy.process(12, "qemu-system-x86_64 --version");
+    copy.process(13, "/usr/sbin/libvirtd");
+    copy.process(14, "qemu-ga");
+    for pid in [10, 11, 12, 13, 14] {
+        copy.thread(pid, pid + 100, "worker", (1, 1));
+    }
+    copy.process(15, "qemu-system-x86_64 -name dead");
+    copy.thread(15, 16, "CPU 0/KVM", (1, 1));
+    let dead = fs::read_to_string(copy.path("proc/15/stat")).unwrap().replace(") S ", ") Z ");
+    copy.write("proc/15/stat", dead);
+    // Waiting for the guest it put into the background: one thread, no vCPU.
+    copy.process(17, "qemu-system-x86_64 -daemonize");
+    let scan = copy.scan();
+    assert!(scan.vms.is_empty() && scan.opaque.is_empty(), "{:?}", scan.opaque);
+    assert_eq!(scan.looked.processes, 6);
+    assert!(scan.looked.to_string().contains("6 processes"));
+}
+
+#[test]
+fn debugfs_is_believed_before_names_and_only_about_the_process() {
+    let copy = Copy::new();
+    copy.process(50, "qemu-system-x86_64 -name a -smp 2 -enable-kvm");
+    copy.thread(50, 51, "qemu-system-x86", (1, 1));
+    copy.thread(50, 52, "qemu-system-x86", (1, 1));
+    copy.write("sys/kernel/debug/kvm/50-8/vcpu0/pid", "51\n");
+    copy.write("sys/kernel/debug/kvm/50-8/vcpu1/pid", "52\n");
+    copy.process(60, "qemu-system-x86_64 -name b,debug-threads=on -smp 1 -enable-kvm");
+    copy.thread(60, 61, "CPU 0/KVM", (1, 1));
+    copy.write("sys/kernel/debug/kvm/60-8/vcpu0/pid", "51\n");
+    let scan = copy.scan();
+    let told: Vec<_> = scan.vms.iter().map(|vm| (vm.name.as_str(), vm.identified_by)).collect();
+    assert_eq!(told, [("a", VcpuSource::KvmDebugfs), ("b", VcpuSource::ThreadNames)]);
+    assert_eq!(scan.vms[1].vcpus[0].tid.0, 61);
+    assert_eq!(scan.looked.kvm_debugfs, Debugfs::Read);
+}
+
+#[test]
+fn names_that_exceed_the_descriptors_are_not_believed() {
+    let copy = Copy::new();
+    copy.process(50, "qemu-system-x86_64 -name forged,debug-threads=on -smp 1");
+    copy.thread(50, 51, "CPU 0/KVM", (1, 1));
+    copy.thread(50, 52, "CPU 1/KVM", (1, 1));
+    copy.kvm_fds(50, 1);
+    let scan = copy.scan();
+    assert!(scan.vms.is_empty());
+    assert_eq!(scan.opaque[0].vcpus, 1);
+    assert!(scan.opaque[0].why.contains("2 threads are named as vCPUs"), "{}", scan.opaque[0].why);
+}
+
+#[test]
+fn descriptors_of_unplugged_vcpus_give_a_warning_and_no_more() {
+    let copy = Copy::new();
+    copy.process(50, "qemu-system-x86_64 -name shrunk,debug-threads=on -smp 1,maxcpus=2");
+    copy.thread(50, 51, "CPU 0/KVM", (1, 1));
+    copy.kvm_fds(50, 2);
+    let scan = copy.scan();
+    assert_eq!(scan.vms[0].vcpus.len(), 1);
+    assert!(scan.warnings.iter().any(|w| w.contains("process 50 holds 2 KVM vCPU")));
+}
+
+#[test]
+fn threads_without_names_leave_a_vm_opaque_with_advice() {
+    let copy = Copy::new();
+    copy.process(50, "qemu-system-x86_64 -name mute -smp 4 -enable-kvm");
+    for tid in 51..57 {
+        copy.thread(50, tid, "qemu-system-x86", (1, 1));
+    }
+    let scan = copy.scan();
+    assert!(scan.vms.is_empty());
+    assert_eq!((scan.opaque[0].name.as_str(), scan.opaque[0].vcpus), ("mute", 4));
+    assert!(scan.opaque[0].why.contains("debug-threads=on"), "{}", scan.opaque[0].why);
+}
+
+#[test]
+fn a_copy_may_lack_almost_everything() {
+    let copy = Copy::new();
+    // No stat, status, schedstat, fd or exe: a command line and thread names.
+    copy.write("proc/70/cmdline", "qemu-kvm\0-name\0bare\0-smp\x002,threads=2\0");
+    copy.write("proc/70/task/71/comm", "CPU 0/KVM\n");
+    copy.write("proc/70/task/72/comm", "CPU 1/KVM\n");
+    fs::remove_file(copy.path("proc/uptime")).unwrap();
+    fs::remove_file(copy.path("proc/stat")).unwrap();
+    let scan = copy.scan();
+    assert_eq!(names(&scan), ["bare"]);
+    let vm = &scan.vms[0];
+    assert_eq!((vm.vcpus.len(), vm.guest_threads_per_core, vm.weight), (2, 2, 100));
+    assert_eq!((&vm.vcpus[0].allowed, &vm.cpuset, &vm.memory), (&None, &None, &None));
+    assert_eq!((scan.boot, scan.host_busy), (None, Nanos(0)));
+    assert!(scan.warnings[0].contains("proc/uptime"), "{:?}", scan.warnings);
+}
+
+#[test]
+fn without_proc_the_error_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    for make in [false, true] {
+        if make {
+            fs::create_dir(dir.path().join("proc")).unwrap();
+        }
+        let error = Scanner::new(Root::at(dir.path()), ScanOptions::default()).scan().unwrap_err();
+        assert!(matches!(error, Error::Unusable { .. }));
+        assert!(error.to_string().contains("--root"), "{error}");
+    }
+}
+
+#[test]
+fn vms_that_share_a_name_are_told_apart_by_process() {
+    let copy = Copy::new();
+    for pid in [50, 60] {
+        copy.process(pid, "qemu-system-x86_64 -name twin,debug-threads=on -smp 1");
+        copy.thread(pid, pid + 1, "CPU 0/TCG", (1, 1));
+    }
+    assert_eq!(names(&copy.scan()), ["twin@50", "twin@60"]);
+}
+
+#[test]
+fn libvirt_vms_carry_their_uuid_limits_and_guest_nodes() {
+    let copy = Copy::new();
+    let scope = "machine.slice/machine-qemu\\x2d3\\x2dweb.scope";
+    copy.process(
+        50,
+        "/usr/bin/qemu-system-x86_64 -name guest=web,debug-threads=on -uuid \
+         6f1b0a4e-0000-4000-8000-000000000001 -smp 2,sockets=2,cores=1,threads=1 -object \
+         {\"qom-type\":\"memory-backend-ram\",\"id\":\"ram-node0\",\"size\":1073741824,\
+         \"host-nodes\":[1],\"policy\":\"bind\"} -numa node,nodeid=0,cpus=0-1,memdev=ram-node0 \
+         -chardev socket,id=m,path=/var/lib/libvirt/qemu/d/monitor.sock,server=on -mon \
+         chardev=m,mode=control",
+    );
+    copy.thread(50, 51, "CPU 0/KVM", (1, 1));
+    copy.thread(50, 52, "CPU 1/KVM", (1, 1));
+    copy.write("proc/50/cgroup", format!("0::/{scope}/libvirt/emulator\n"));
+    let base = format!("sys/fs/cgroup/{scope}");
+    copy.write("sys/fs/cgroup/cgroup.controllers", "cpuset cpu memory");
+    copy.write(&format!("{base}/cpu.weight"), "300\n");
+    copy.write(&format!("{base}/cpuset.cpus.effective"), "0-1\n");
+    copy.write(&format!("{base}/cgroup.procs"), "50\n");
+    copy.write(&format!("{base}/libvirt/cgroup.procs"), "50\n");
+    copy.write(&format!("{base}/memory.numa_stat"), "anon N0=4096 N1=8192\nshmem N0=1 N1=2\n");
+    let scan = copy.scan();
+    let vm = &scan.vms[0];
+    assert_eq!(vm.manager, Some(Manager::Libvirt));
+    assert_eq!(vm.uuid.as_deref(), Some("6f1b0a4e-0000-4000-8000-000000000001"));
+    assert_eq!(vm.cgroup.as_deref(), Some(format!("/{scope}").as_str()));
+    assert_eq!((vm.weight, vm.cpuset.as_ref().unwrap().len()), (300, 2));
+    assert_eq!(vm.guest_nodes[0].vcpus, [0, 1]);
+    assert_eq!(vm.guest_nodes[0].memory, Bytes(1 << 30));
+    assert_eq!(vm.memory_bound.as_ref().unwrap().to_string(), "1");
+    let memory = vm.memory.as_ref().unwrap();
+    assert_eq!(memory.source, MemorySource::CgroupNumaStat);
+    assert_eq!(memory.by_node[&NodeId(1)], Bytes(8194));
+}
+
+#[test]
+fn a_shared_cgroup_or_hugetlb_pages_make_numa_maps_count() {
+    for (procs, huge) in [("50\n99\n", "0"), ("50\n", "2048")] {
+        let copy = Copy::new();
+        copy.process(50, "qemu-system-x86_64 -name m,debug-threads=on");
+        copy.thread(50, 51, "CPU 0/KVM", (1, 1));
+        copy.write("proc/50/cgroup", "0::/vm.scope\n");
+        copy.write("proc/50/status", format!("HugetlbPages:\t    {huge} kB\n"));
+        copy.write("proc/50/numa_maps", "7f00 default anon=2 N1=2 kernelpagesize_kB=4\n");
+        copy.write("sys/fs/cgroup/vm.scope/cgroup.procs", procs);
+        copy.write("sys/fs/cgroup/vm.scope/memory.numa_stat", "anon N0=1\n");
+        let scan = copy.scan();
+        let memory = scan.vms[0].memory.as_ref().unwrap();
+        assert_eq!(memory.source, MemorySource::NumaMaps);
+        assert_eq!(memory.by_node[&NodeId(1)], Bytes(8192));
+        assert_eq!(scan.cost.numa_maps_reads, 1);
+    }
+}
+
+#[test]
+fn a_cut_numa_maps_is_named_in_a_warning() {
+    let copy = Copy::new();
+    copy.process(50, "qemu-system-x86_64 -name m,debug-threads=on");
+    copy.thread(50, 51, "CPU 0/KVM", (1, 1));
+    copy.write("proc/50/numa_maps", "7f00 default N1=2 kernelpagesize_kB=4\n7f10 default N0=99");
+    let scan = copy.scan();
+    assert!(scan.warnings.iter().any(|w| w.contains("proc/50/numa_maps:2")), "{:?}", scan.warnings);
+    let memory = scan.vms[0].memory.as_ref().unwrap();
+    assert!(memory.truncated);
+    assert_eq!(memory.by_node.len(), 1);
+}
+
+#[test]
+fn vms_and_vcpus_that_come_and_go_are_followed() {
+    let copy = Copy::new();
+    copy.process(50, "qemu-system-x86_64 -name m,debug-threads=on -smp 1,maxcpus=4");
+    copy.thread(50, 51, "CPU 0/KVM", (1, 1));
+    let mut scanner = copy.scanner();
+    for _ in 0..4 {
+        assert_eq!(scanner.scan().unwrap().vms[0].vcpus.len(), 1);
+    }
+    copy.thread(50, 52, "CPU 1/KVM", (1, 1));
+    assert_eq!(scanner.scan().unwrap().vms[0].vcpus.len(), 2);
+    fs::remove_dir_all(copy.path("proc/50/task/51")).unwrap();
+    let scan = scanner.scan().unwrap();
+    assert_eq!(scan.vms[0].vcpus.iter().map(|v| v.index).collect::<Vec<_>>(), [1]);
+    fs::remove_dir_all(copy.path("proc/50")).unwrap();
+    assert!(scanner.scan().unwrap().vms.is_empty());
+    // Another program under the same process id.
+    copy.process(50, "sleep 1000");
+    assert!(scanner.scan().unwrap().vms.is_empty());
+}
+
+#[test]
+fn a_process_known_to_be_no_monitor_is_left_alone_but_not_for_ever() {
+    let copy = Copy::new();
+    copy.process(50, "late-vmm serve");
+    let mut scanner = copy.scanner();
+    assert_eq!(scanner.scan().unwrap().cost.examined, 1);
+    copy.thread(50, 51, "vcpu0", (1, 1));
+    copy.kvm_fds(50, 1);
+    let mut scans = 0;
+    while scanner.scan().unwrap().vms.is_empty() {
+        scans += 1;
+        assert!(scans <= 16, "a monitor stayed unseen");
+    }
+}

@@ -1,0 +1,175 @@
+//! Where fetched packages and built images are kept between runs:
+//! `$XDG_CACHE_HOME/instep` or `~/.cache/instep`.
+//!
+//! An entry is a directory that appears whole, by a rename: what was interrupted half-way never
+//! looks finished. A lock on the cache keeps two at once from fetching the same twice.
+
+use crate::error::Error;
+use crate::stop::Stop;
+use std::ffi::OsString;
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How directories begin that are being filled.
+const FILLING: &str = ".filling-";
+
+/// The cache directory, which exists.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    dir: PathBuf,
+}
+
+impl Cache {
+    /// The user's cache, made if need be.
+    ///
+    /// # Errors
+    /// When no home is known or the directory cannot be made.
+    pub fn open() -> Result<Self, Error> {
+        let dir = place(std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME")).ok_or_else(
+            || Error::missing("no cache directory: HOME is not set", "set XDG_CACHE_HOME=DIR"),
+        )?;
+        Self::at(dir)
+    }
+
+    /// A cache in `dir`, made if need be.
+    ///
+    /// # Errors
+    /// When the directory cannot be made.
+    pub fn at(dir: impl Into<PathBuf>) -> Result<Self, Error> {
+        let dir = dir.into();
+        fs::create_dir_all(&dir).map_err(|error| Error::io("make", &dir, error))?;
+        Ok(Self { dir })
+    }
+
+    /// The path of an entry, whether it exists or not.
+    #[must_use]
+    pub fn path(&self, entry: &str) -> PathBuf {
+        self.dir.join(entry)
+    }
+
+    /// The names in a directory of the cache, sorted; empty when it is not there.
+    #[must_use]
+    pub fn list(&self, entry: &str) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(self.path(entry)) else { return Vec::new() };
+        let mut names: Vec<String> =
+            entries.flatten().filter_map(|e| e.file_name().into_string().ok()).collect();
+        names.sort();
+        names
+    }
+
+    /// Waits until no other process fetches into the cache; the lock is held while the file
+    /// lives. What a killed fetch left in `parent` (a directory of the cache that is filled only
+    /// under this lock) is removed.
+    ///
+    /// # Errors
+    /// When the lock file cannot be made or locked, or `stop` is raised meanwhile.
+    pub fn lock(&self, parent: &str, stop: &Stop) -> Result<File, Error> {
+        let path = self.path("lock");
+        let file = File::options().create(true).append(true).open(&path);
+        let file = file.map_err(|error| Error::io("open", &path, error))?;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) => stop.sleep(Duration::from_millis(200))?,
+                Err(TryLockError::Error(error)) => return Err(Error::io("lock", path, error)),
+            }
+        }
+        for name in self.list(parent).iter().filter(|name| name.starts_with(FILLING)) {
+            let _ = fs::remove_dir_all(self.path(parent).join(name));
+        }
+        Ok(file)
+    }
+
+    /// Fills the entry, a directory: `fill` works in a fresh directory beside it, which takes the
+    /// entry's name when all went well. An entry that meanwhile exists is kept.
+    ///
+    /// # Errors
+    /// Those of `fill`, and when the directory cannot be made or renamed.
+    pub fn fill(
+        &self,
+        entry: &str,
+        fill: impl FnOnce(&Path) -> Result<(), Error>,
+    ) -> Result<PathBuf, Error> {
+        let target = self.path(entry);
+        let parent = target.parent().unwrap_or(&self.dir);
+        fs::create_dir_all(parent).map_err(|error| Error::io("make", parent, error))?;
+        let temporary = tempfile::Builder::new()
+            .prefix(FILLING)
+            .tempdir_in(parent)
+            .map_err(|error| Error::io("make a directory in", parent, error))?;
+        fill(temporary.path())?;
+        match fs::rename(temporary.path(), &target) {
+            Ok(()) => {
+                // It has moved: nothing is left to remove under the old name.
+                let _ = temporary.keep();
+                Ok(target)
+            }
+            Err(error) if exists_already(&error) => Ok(target),
+            Err(error) => Err(Error::io("rename to", target, error)),
+        }
+    }
+}
+
+fn exists_already(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::DirectoryNotEmpty)
+}
+
+/// The cache directory by the XDG base directory rules: a relative XDG_CACHE_HOME is ignored.
+fn place(xdg: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    let absolute = |value: OsString| Some(PathBuf::from(value)).filter(|path| path.is_absolute());
+    xdg.and_then(absolute)
+        .or_else(|| home.and_then(absolute).map(|home| home.join(".cache")))
+        .map(|dir| dir.join("instep"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn xdg_comes_before_home_and_relative_paths_are_ignored() {
+        let s = |text: &str| Some(OsString::from(text));
+        assert_eq!(place(s("/x"), s("/h")), Some(PathBuf::from("/x/instep")));
+        assert_eq!(place(s("x"), s("/h")), Some(PathBuf::from("/h/.cache/instep")));
+        assert_eq!(place(None, s("")), None);
+    }
+
+    #[test]
+    fn a_failed_fill_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path()).unwrap();
+        let result = cache.fill("k/a", |at| {
+            fs::write(at.join("half"), "x").unwrap();
+            Err(Error::Interrupted)
+        });
+        assert!(result.is_err());
+        assert_eq!(cache.list("k"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_a_killed_fetch_left_is_removed_under_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path()).unwrap();
+        fs::create_dir_all(cache.path("k/.filling-x/y")).unwrap();
+        fs::create_dir_all(cache.path("k/whole")).unwrap();
+        let _lock = cache.lock("k", &Stop::never()).unwrap();
+        assert_eq!(cache.list("k"), ["whole"]);
+    }
+
+    #[test]
+    fn the_first_of_two_fills_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path()).unwrap();
+        for content in ["first", "second"] {
+            let write = |at: &Path| {
+                fs::write(at.join("f"), content).unwrap();
+                Ok(())
+            };
+            cache.fill("k/a", write).unwrap();
+        }
+        assert_eq!(fs::read_to_string(cache.path("k/a/f")).unwrap(), "first");
+        assert_eq!(cache.list("k"), ["a"]);
+    }
+}

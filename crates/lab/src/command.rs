@@ -1,0 +1,183 @@
+//! Runs a command to its end, within a time limit, and captures what it prints.
+//!
+//! Every process started here dies with the thread that started it (PR_SET_PDEATHSIG), so a
+//! killed test or demo leaves nothing running.
+
+use crate::error::Error;
+use crate::stop::{Stop, TICK};
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The most that is kept of a command's output.
+const MAX_OUTPUT: u64 = 16 << 20;
+
+/// How a command ended and what it printed.
+#[derive(Debug)]
+pub struct Output {
+    /// Its exit status.
+    pub status: ExitStatus,
+    /// Standard output, bytes that are not UTF-8 replaced.
+    pub stdout: String,
+    /// Standard error, likewise.
+    pub stderr: String,
+}
+
+/// Makes the kernel kill the command's process when the calling thread ends.
+pub fn die_with_parent(command: &mut Command) -> &mut Command {
+    let parent = std::process::id();
+    // SAFETY: the closure runs between fork and exec; prctl, getppid and _exit are
+    // async-signal-safe and it allocates nothing.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // The parent may have died before the call: then nobody will ever signal us.
+            if libc::getppid().unsigned_abs() != parent {
+                libc::_exit(1);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// The command line as one would type it, for messages.
+#[must_use]
+pub fn shown(command: &Command) -> String {
+    let mut text = command.get_program().to_string_lossy().into_owned();
+    for arg in command.get_args() {
+        text.push(' ');
+        text.push_str(&arg.to_string_lossy());
+    }
+    text
+}
+
+/// Runs `command` and captures its output, whatever its exit status.
+///
+/// # Errors
+/// When it cannot be started, runs longer than `limit` or `stop` is raised (it is then killed).
+pub fn output(command: &mut Command, limit: Duration, stop: &Stop) -> Result<Output, Error> {
+    let name = shown(command);
+    let failed = |why: String| Error::Command { command: name.clone(), why };
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = die_with_parent(command)
+        .spawn()
+        .map_err(|error| failed(format!("cannot be started: {error}")))?;
+    let stdout = child.stdout.take().map(drain);
+    let stderr = child.stderr.take().map(drain);
+    let ended = wait(&mut child, limit, stop);
+    if !matches!(ended, Ok(Some(_))) {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    let status = match ended {
+        Ok(Some(status)) => status,
+        Ok(None) => return Err(failed(format!("took longer than {}s", limit.as_secs()))),
+        Err(error) => return Err(error),
+    };
+    Ok(Output { status, stdout: gathered(stdout), stderr: gathered(stderr) })
+}
+
+/// Runs `command`, which must succeed, and gives its standard output.
+///
+/// # Errors
+/// As [`output`], and when it fails: with its last lines.
+pub fn succeed(command: &mut Command, limit: Duration, stop: &Stop) -> Result<String, Error> {
+    let ran = output(command, limit, stop)?;
+    if ran.status.success() {
+        return Ok(ran.stdout);
+    }
+    let said = if ran.stderr.trim().is_empty() { &ran.stdout } else { &ran.stderr };
+    let why = format!("failed ({}): {}", ran.status, last_lines(said, 3));
+    Err(Error::Command { command: shown(command), why })
+}
+
+/// Waits for a child: `None` when the limit passed first.
+///
+/// # Errors
+/// [`Error::Interrupted`] when `stop` is raised; the child still runs then.
+pub fn wait(child: &mut Child, limit: Duration, stop: &Stop) -> Result<Option<ExitStatus>, Error> {
+    let end = Instant::now() + limit;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Ok(Some(status)),
+            Ok(None) => {}
+            Err(error) => {
+                return Err(Error::io("wait for", format!("process {}", child.id()), error));
+            }
+        }
+        stop.check()?;
+        if Instant::now() >= end {
+            return Ok(None);
+        }
+        std::thread::sleep(TICK);
+    }
+}
+
+/// The last `count` non-empty lines.
+#[must_use]
+pub fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|l| !l.is_empty()).collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}
+
+fn drain(pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let mut pipe = pipe;
+        let _ = pipe.by_ref().take(MAX_OUTPUT).read_to_end(&mut bytes);
+        let _ = io::copy(&mut pipe, &mut io::sink());
+        bytes
+    })
+}
+
+fn gathered(reader: Option<JoinHandle<Vec<u8>>>) -> String {
+    let bytes = reader.and_then(|handle| handle.join().ok()).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn a_failing_command_is_named_with_its_last_words() {
+        let error =
+            succeed(&mut sh("echo no luck >&2; exit 3"), Duration::from_secs(30), &Stop::never())
+                .unwrap_err()
+                .to_string();
+        assert!(error.contains("sh -c") && error.contains("no luck"), "{error}");
+    }
+
+    #[test]
+    fn a_command_that_runs_too_long_is_killed() {
+        let start = Instant::now();
+        let error = output(&mut sh("exec sleep 60"), Duration::from_millis(100), &Stop::never());
+        assert!(matches!(error, Err(Error::Command { .. })));
+        assert!(start.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn output_larger_than_a_pipe_does_not_block() {
+        let ran =
+            succeed(&mut sh("seq 1 100000"), Duration::from_secs(30), &Stop::never()).unwrap();
+        assert_eq!(ran.lines().count(), 100_000);
+    }
+
+    #[test]
+    fn a_raised_stop_kills_the_command() {
+        let stop = Stop::never();
+        stop.raise();
+        let error = output(&mut sh("exec sleep 60"), Duration::from_secs(60), &stop);
+        assert!(matches!(error, Err(Error::Interrupted)));
+    }
+}

@@ -1,0 +1,76 @@
+//! What can go wrong between the lab and QEMU, apt or the file system, each with the next step.
+
+use std::io;
+use std::path::PathBuf;
+
+/// An error of this crate.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Something this machine lacks.
+    #[error("{what}; {next}")]
+    Missing {
+        /// What is missing.
+        what: String,
+        /// What to do about it.
+        next: String,
+    },
+    /// A command could not be started, failed or took too long.
+    #[error("`{command}` {why}")]
+    Command {
+        /// The command line.
+        command: String,
+        /// How it ended, with the last of what it printed.
+        why: String,
+    },
+    /// A file or directory could not be made, read or written.
+    #[error("cannot {what} {path}: {source}")]
+    Io {
+        /// The verb: `read`, `write`, ...
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A guest did not do what it should.
+    #[error("guest {name}: {what}{}", tail(.console))]
+    Guest {
+        /// The guest's name.
+        name: String,
+        /// What went wrong.
+        what: String,
+        /// The end of its console and of what QEMU said; may be empty.
+        console: String,
+    },
+    /// A guest was too slow: on an overloaded machine another try may do.
+    #[error("guest {name}: no `{awaited}` on its console within {seconds}s{}", tail(.console))]
+    Slow {
+        /// The guest's name.
+        name: String,
+        /// What was waited for.
+        awaited: String,
+        /// How long it had since its start.
+        seconds: u64,
+        /// The end of its console and of what QEMU said; may be empty.
+        console: String,
+    },
+    /// The user or the system asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl Error {
+    /// An I/O error.
+    pub fn io(what: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
+        Error::Io { what, path: path.into(), source }
+    }
+
+    /// Something missing and what to do about it.
+    pub fn missing(what: impl Into<String>, next: impl Into<String>) -> Self {
+        Error::Missing { what: what.into(), next: next.into() }
+    }
+}
+
+fn tail(console: &str) -> String {
+    if console.is_empty() { String::new() } else { format!("; it last said:\n{console}") }
+}

@@ -1,0 +1,298 @@
+//! A running guest, which never outlives its owner.
+//!
+//! ```text
+//! spawn ──> booting ──READY on the console──> running
+//!              │ exit, limit, stop                │ drop, life limit, owner dies
+//!              └──────────> killed, reaped, directory removed <──────────┘
+//! ```
+//! Three things end it: dropping the [`Guest`], the limit of its life (a watchdog thread), and the
+//! death of the thread that started it (PR_SET_PDEATHSIG; so keep that thread). It knows its QEMU
+//! process by id only, and signals it only while that id cannot belong to another process.
+
+use crate::command;
+use crate::error::Error;
+use crate::image::READY;
+use crate::qmp::Qmp;
+use crate::spec::GuestSpec;
+use crate::stop::{Stop, TICK};
+use crate::workdir;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// The program that runs guests.
+pub const QEMU: &str = "qemu-system-x86_64";
+
+/// The most that is read of a console.
+const MAX_CONSOLE: u64 = 4 << 20;
+
+/// A running guest; dropping it ends it.
+#[derive(Debug)]
+pub struct Guest {
+    spec: GuestSpec,
+    pid: u32,
+    child: Arc<Mutex<Child>>,
+    started: Instant,
+    dir: TempDir,
+    /// Its closing tells the watchdog that the guest ended.
+    _life: mpsc::Sender<()>,
+}
+
+/// One heartbeat of a guest's load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beat {
+    /// Guest time since boot, in hundredths of a second.
+    pub uptime_centis: u64,
+    /// Units of work done since boot, by all workers.
+    pub work: u64,
+    /// Units done since the heartbeat before.
+    pub rate: u64,
+}
+
+/// Fails with what to install when QEMU is not there.
+///
+/// # Errors
+/// [`Error::Missing`].
+pub fn qemu_present() -> Result<(), Error> {
+    let mut qemu = Command::new(QEMU);
+    let ran = command::output(qemu.arg("--version"), Duration::from_secs(30), &Stop::never());
+    match ran {
+        Ok(ran) if ran.status.success() => Ok(()),
+        _ => Err(Error::missing(
+            format!("no {QEMU} found"),
+            "install it: apt-get install qemu-system-x86",
+        )),
+    }
+}
+
+impl Guest {
+    /// Starts a guest and waits until its load runs. One that is too slow to boot is tried once
+    /// more, and that is said on standard error: machines that run tests are busy.
+    ///
+    /// # Errors
+    /// When QEMU cannot be started, ends, or twice is not ready within its boot limit.
+    pub fn start(spec: GuestSpec) -> Result<Self, Error> {
+        let guest = Self::spawn(spec.clone())?;
+        match guest.wait_ready(&Stop::never()) {
+            Ok(_) => return Ok(guest),
+            Err(error @ Error::Slow { .. }) => eprintln!("{error}\ntrying once more"),
+            Err(error) => return Err(error),
+        }
+        drop(guest);
+        let guest = Self::spawn(spec)?;
+        guest.wait_ready(&Stop::never())?;
+        Ok(guest)
+    }
+
+    /// Starts QEMU and returns at once, so that several guests boot side by side.
+    ///
+    /// # Errors
+    /// When the guest's directory cannot be made or QEMU cannot be started.
+    pub fn spawn(spec: GuestSpec) -> Result<Self, Error> {
+        let dir = workdir::create(&spec.name)?;
+        let said = dir.path().join("qemu.log");
+        let log = File::create(&said).map_err(|error| Error::io("make", &said, error))?;
+        let mut qemu = Command::new(QEMU);
+        qemu.args(spec.arguments(&dir.path().join("console")))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            // Ctrl-C on the terminal is for the owner, who ends the guest in order.
+            .process_group(0);
+        let child =
+            command::die_with_parent(&mut qemu).spawn().map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => Error::missing(
+                    format!("no {QEMU} found"),
+                    "install it: apt-get install qemu-system-x86",
+                ),
+                _ => Error::Command {
+                    command: QEMU.to_owned(),
+                    why: format!("cannot be started: {error}"),
+                },
+            })?;
+        let pid = child.id();
+        let child = Arc::new(Mutex::new(child));
+        let life = watch(Arc::clone(&child), spec.life_limit);
+        Ok(Self { spec, pid, child, started: Instant::now(), dir, _life: life })
+    }
+
+    /// Waits until the guest's load runs and says how long it took since the start.
+    ///
+    /// # Errors
+    /// When QEMU ends, the boot limit passes or `stop` is raised.
+    pub fn wait_ready(&self, stop: &Stop) -> Result<Duration, Error> {
+        self.wait_for(READY, self.started + self.spec.boot_limit, stop)?;
+        Ok(self.started.elapsed())
+    }
+
+    /// Waits until `needle` is on the console.
+    ///
+    /// # Errors
+    /// When QEMU ends, the deadline passes or `stop` is raised.
+    pub fn wait_for(&self, needle: &str, deadline: Instant, stop: &Stop) -> Result<(), Error> {
+        loop {
+            if self.console().contains(needle) {
+                return Ok(());
+            }
+            stop.check()?;
+            if let Some(how) = self.ended() {
+                return Err(self.failed(format!("QEMU ended ({how}) before `{needle}`")));
+            }
+            if Instant::now() >= deadline {
+                return Err(Error::Slow {
+                    name: self.spec.name.clone(),
+                    awaited: needle.to_owned(),
+                    seconds: self.started.elapsed().as_secs(),
+                    console: self.last_words(),
+                });
+            }
+            std::thread::sleep(TICK);
+        }
+    }
+
+    /// The specification it was started by.
+    #[must_use]
+    pub fn spec(&self) -> &GuestSpec {
+        &self.spec
+    }
+
+    /// The process id of its QEMU.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Its temporary directory; a good place for a QMP socket is elsewhere, since the
+    /// specification names it before this directory exists.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// What it has printed so far.
+    #[must_use]
+    pub fn console(&self) -> String {
+        read_lossy(&self.dir.path().join("console"))
+    }
+
+    /// Its heartbeats so far.
+    #[must_use]
+    pub fn beats(&self) -> Vec<Beat> {
+        parse_beats(&self.console())
+    }
+
+    /// A QMP session over the socket of its specification.
+    ///
+    /// # Errors
+    /// When it has no socket, or the socket does not answer.
+    pub fn qmp(&self) -> Result<Qmp, Error> {
+        let Some(socket) = &self.spec.qmp else {
+            return Err(self.failed("it was started without a QMP socket".to_owned()));
+        };
+        Qmp::connect(socket)
+    }
+
+    /// How QEMU ended, if it did.
+    #[must_use]
+    pub fn ended(&self) -> Option<String> {
+        lock(&self.child).try_wait().ok().flatten().map(|status| status.to_string())
+    }
+
+    fn failed(&self, what: String) -> Error {
+        Error::Guest { name: self.spec.name.clone(), what, console: self.last_words() }
+    }
+
+    /// The end of the console and of what QEMU said.
+    fn last_words(&self) -> String {
+        let qemu = read_lossy(&self.dir.path().join("qemu.log"));
+        command::last_lines(&format!("{}\n{qemu}", self.console()), 6)
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        end(&self.child);
+        if let Some(socket) = &self.spec.qmp {
+            let _ = fs::remove_file(socket);
+        }
+    }
+}
+
+/// Kills and reaps; does nothing to a process that was reaped before.
+fn end(child: &Mutex<Child>) {
+    let mut child = lock(child);
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+fn lock(child: &Mutex<Child>) -> MutexGuard<'_, Child> {
+    // A panic elsewhere does not make the child less of a process to end.
+    child.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends the child after `limit`, unless the sender is dropped first.
+fn watch(child: Arc<Mutex<Child>>, limit: Duration) -> mpsc::Sender<()> {
+    let (life, ended) = mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        if ended.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
+            end(&child);
+        }
+    });
+    life
+}
+
+fn read_lossy(path: &PathBuf) -> String {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    if let Ok(file) = File::open(path) {
+        let _ = file.take(MAX_CONSOLE).read_to_end(&mut bytes);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The heartbeats in a console's text; lines that are cut or mixed up are left out.
+#[must_use]
+pub fn parse_beats(console: &str) -> Vec<Beat> {
+    let complete = console.rsplit_once('\n').map_or("", |(lines, _)| lines);
+    complete.lines().filter_map(parse_beat).collect()
+}
+
+fn parse_beat(line: &str) -> Option<Beat> {
+    let mut words = line.trim().strip_prefix("instep-guest: beat ")?.split(' ');
+    let (seconds, centis) = words.next()?.strip_prefix("up=")?.split_once('.')?;
+    let (seconds, centis): (u64, u64) = (seconds.parse().ok()?, centis.parse().ok()?);
+    Some(Beat {
+        uptime_centis: seconds.checked_mul(100)?.checked_add(centis)?,
+        work: words.next()?.strip_prefix("work=")?.parse().ok()?,
+        rate: words.next()?.strip_prefix("rate=")?.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beats_are_read_and_broken_lines_left_out() {
+        let console = "[ 0.1] Linux\r\ninstep-guest: ready cpus=2\r\n\
+                       instep-guest: beat up=2.05 work=12 rate=12\r\n\
+                       instep-guest: beat up=3.1 [ 3.2] rcu\r\n\
+                       instep-guest: beat up=4.15 work=30 rate=18\r\ninstep-guest: beat up=5.1";
+        let beats = parse_beats(console);
+        assert_eq!(beats.len(), 2);
+        assert_eq!(beats[1], Beat { uptime_centis: 415, work: 30, rate: 18 });
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_no_beat() {
+        let huge = "instep-guest: beat up=99999999999999999999.0 work=1 rate=1\n";
+        assert!(parse_beats(huge).is_empty());
+        let overflow = format!("instep-guest: beat up={}.00 work=1 rate=1\n", u64::MAX);
+        assert!(parse_beats(&overflow).is_empty());
+    }
+}

@@ -1,0 +1,133 @@
+//! The guests' initramfs: a static busybox and one script, [`init.sh`](INIT), as a cpio archive.
+//!
+//! It is not compressed: under software emulation unpacking costs more than reading.
+
+use crate::apt::Apt;
+use crate::cache::Cache;
+use crate::cpio::{Archive, Node};
+use crate::error::Error;
+use crate::stop::Stop;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The guests' first program.
+pub const INIT: &str = include_str!("init.sh");
+
+/// What the guest prints on its console when its load runs.
+pub const READY: &str = "instep-guest: ready";
+
+/// The initramfs in the cache, built when the script or busybox changed.
+///
+/// # Errors
+/// When no static busybox is found or fetched, or the cache cannot be written.
+pub fn obtain(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {
+    let busybox = busybox(cache, stop, say)?;
+    let image = build(&busybox);
+    let entry = format!("images/{:016x}", fingerprint(&image));
+    let path = cache.path(&entry).join("initrd.cpio");
+    if !path.exists() {
+        cache.fill(&entry, |into| {
+            let file = into.join("initrd.cpio");
+            fs::write(&file, &image).map_err(|error| Error::io("write", file, error))
+        })?;
+    }
+    Ok(path)
+}
+
+/// The archive around a busybox binary.
+#[must_use]
+pub fn build(busybox: &[u8]) -> Vec<u8> {
+    let mut archive = Archive::new();
+    for dir in ["bin", "dev", "proc", "sys", "tmp"] {
+        archive = archive.add(dir, 0o755, &Node::Directory);
+    }
+    archive
+        .add("dev/console", 0o600, &Node::Device { major: 5, minor: 1 })
+        .add("dev/null", 0o666, &Node::Device { major: 1, minor: 3 })
+        .add("bin/busybox", 0o755, &Node::File(busybox))
+        .add("init", 0o755, &Node::File(INIT.as_bytes()))
+        .finish()
+}
+
+/// A static busybox: the machine's own, else from the package busybox-static.
+fn busybox(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<Vec<u8>, Error> {
+    let own = [PathBuf::from("/bin/busybox"), PathBuf::from("/usr/bin/busybox")];
+    if let Some(bytes) = first_static(&own) {
+        return Ok(bytes);
+    }
+    let entry = "tools/busybox";
+    let unpacked = |root: &Path| [root.join("bin/busybox"), root.join("usr/bin/busybox")];
+    if let Some(bytes) = first_static(&unpacked(&cache.path(entry))) {
+        return Ok(bytes);
+    }
+    let _lock = cache.lock("tools", stop)?;
+    let dir = cache
+        .fill(entry, |into| Apt::own(stop)?.unpack(&["busybox-static".to_owned()], into, say))?;
+    first_static(&unpacked(&dir)).ok_or_else(|| {
+        Error::missing("no static busybox found", "install one: apt-get install busybox-static")
+    })
+}
+
+fn first_static(paths: &[PathBuf]) -> Option<Vec<u8>> {
+    paths.iter().filter_map(|path| fs::read(path).ok()).find(|bytes| is_static_elf(bytes))
+}
+
+/// Whether these are a 64-bit x86 program that needs no dynamic loader: an ELF file without a
+/// PT_INTERP program header (System V ABI, chapter 5).
+#[must_use]
+pub fn is_static_elf(bytes: &[u8]) -> bool {
+    const X86_64: usize = 62;
+    const PT_INTERP: usize = 3;
+    let at = |offset: usize, width: usize| -> Option<usize> {
+        let field = bytes.get(offset..offset.checked_add(width)?)?;
+        Some(field.iter().rev().fold(0, |value, byte| value << 8 | usize::from(*byte)))
+    };
+    // Magic, then class 2 (64 bits) and encoding 1 (little endian).
+    if !bytes.starts_with(b"\x7fELF\x02\x01") || at(18, 2) != Some(X86_64) {
+        return false;
+    }
+    let (Some(table), Some(size), Some(count)) = (at(32, 8), at(54, 2), at(56, 2)) else {
+        return false;
+    };
+    let kind = |n: usize| at(table.checked_add(n.checked_mul(size)?)?, 4);
+    (0..count).all(|n| kind(n).is_some_and(|kind| kind != PT_INTERP))
+}
+
+/// FNV-1a: tells images apart by content; no protection against forgery is needed here.
+fn fingerprint(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dynamic_program_and_rubbish_are_not_static() {
+        let this_test = fs::read("/proc/self/exe").unwrap();
+        assert!(!is_static_elf(&this_test));
+        assert!(!is_static_elf(b""));
+        assert!(!is_static_elf(b"\x7fELF\x02\x01"));
+        assert!(!is_static_elf(&[0xff; 64]));
+    }
+
+    #[test]
+    fn a_header_whose_table_lies_outside_the_file_is_refused() {
+        let mut elf = vec![0u8; 64];
+        elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        elf[18] = 62;
+        assert!(is_static_elf(&elf), "no program headers, so no loader");
+        elf[56] = 1;
+        elf[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
+        elf[54] = 56;
+        assert!(!is_static_elf(&elf));
+    }
+
+    #[test]
+    fn the_image_holds_the_script() {
+        let image = build(b"busybox");
+        assert!(image.windows(INIT.len()).any(|window| window == INIT.as_bytes()));
+    }
+}

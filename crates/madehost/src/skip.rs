@@ -1,0 +1,22 @@
+//! Skipping a test because of what the machine lacks: said aloud, and counted by scripts/test.sh.
+//!
+//! The convention: a test that cannot run here calls [`note`] with the reason and returns. The
+//! line `skipped: REASON (TEST)` goes to standard error and, when the environment variable
+//! `INSTEP_SKIP_LOG` names a file, is appended there, since cargo hides what passing tests print.
+
+use std::fs::File;
+use std::io::Write;
+
+/// Notes that the calling test is skipped, and why.
+pub fn note(reason: &str) {
+    let thread = std::thread::current();
+    let line = format!("skipped: {reason} ({})\n", thread.name().unwrap_or("unnamed test"));
+    eprint!("{line}");
+    if let Some(path) = std::env::var_os("INSTEP_SKIP_LOG") {
+        // One write of one line: appends of tests that run at once do not mix.
+        let written = File::options().create(true).append(true).open(path);
+        if let Err(error) = written.and_then(|mut file| file.write_all(line.as_bytes())) {
+            eprintln!("INSTEP_SKIP_LOG cannot be written: {error}");
+        }
+    }
+}

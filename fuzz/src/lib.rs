@@ -1,0 +1,42 @@
+//! What is fed to every parser, by libFuzzer (fuzz_targets/) and by a plain test that includes
+//! this file (crates/agent/tests/parsers.rs): nothing may panic, hang or break its promise.
+//!
+//! To add a parser: a function in one of the modules, its line in [`TARGETS`], a `[[bin]]` of the
+//! same name in Cargo.toml, and its seeds in seeds.rs. The test tells what is missing.
+
+mod process;
+mod rest;
+mod topology;
+
+/// A parser under test: fed any bytes, it must return.
+pub type Target = fn(&[u8]);
+
+/// Every target by name.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("cgroup_files", rest::cgroup_files),
+    ("command_lines", process::command_lines),
+    ("config", rest::config),
+    ("event_sources", rest::event_sources),
+    ("id_lists", topology::id_lists),
+    ("journal", rest::journal),
+    ("maps", process::maps),
+    ("mounts", rest::mounts),
+    ("numa_maps", process::numa_maps),
+    ("numa_stat", rest::numa_stat),
+    ("perf_records", rest::perf_records),
+    ("proc_files", process::proc_files),
+    ("qmp_answers", rest::qmp_answers),
+    ("thread_names", process::thread_names),
+    ("topology_build", topology::topology_build),
+    ("topology_files", topology::topology_files),
+];
+
+/// Feeds `data` to the target called `name`.
+///
+/// # Panics
+/// When there is no such target, or the target found a fault.
+pub fn run(name: &str, data: &[u8]) {
+    let target = TARGETS.iter().find(|(known, _)| *known == name);
+    let (_, feed) = target.unwrap_or_else(|| panic!("no target is called {name}"));
+    feed(data);
+}

@@ -1,0 +1,68 @@
+//! Where the fuzz targets' seeds come from: files of a made host by name, and a few texts that no
+//! host has as a file. Included by xtask and by the plain test.
+
+#[path = "texts.rs"]
+mod texts;
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// Targets and the files of /proc and /sys that they read, by the end of the path.
+const FILES: &[(&str, &[&str])] = &[
+    ("cgroup_files", &["/cgroup"]),
+    ("command_lines", &["/cmdline"]),
+    ("id_lists", &["/online", "shared_cpu_list", "cpuset.cpus.effective", "cpulist"]),
+    ("maps", &["/maps"]),
+    ("mounts", &["/mounts"]),
+    ("numa_maps", &["/numa_maps"]),
+    ("numa_stat", &["memory.numa_stat"]),
+    ("proc_files", &["/schedstat", "/status", "/stat", "/uptime"]),
+    ("thread_names", &["/comm"]),
+    (
+        "topology_files",
+        &["shared_cpu_map", "/level", "/type", "/core_id", "/distance", "node0/meminfo"],
+    ),
+];
+
+/// At most this many seeds of one target.
+const MAX_SEEDS: usize = 40;
+
+/// Every seed below `tree`, the root of a made host, with its target; no two of a target equal.
+///
+/// # Errors
+/// When the tree cannot be read.
+pub(crate) fn collect(tree: &Path) -> io::Result<Vec<(&'static str, Vec<u8>)>> {
+    let mut seeds: Vec<(&'static str, Vec<u8>)> = Vec::new();
+    for (target, texts) in texts::TEXTS {
+        seeds.extend(texts.iter().map(|text| (*target, text.to_vec())));
+    }
+    walk(tree, &mut seeds)?;
+    Ok(seeds)
+}
+
+fn walk(dir: &Path, seeds: &mut Vec<(&'static str, Vec<u8>)>) -> io::Result<()> {
+    let mut entries: Vec<_> = fs::read_dir(dir)?.collect::<Result<_, _>>()?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let (path, kind) = (entry.path(), entry.file_type()?);
+        if kind.is_dir() {
+            walk(&path, seeds)?;
+        } else if kind.is_file() {
+            let name = path.to_string_lossy();
+            for (target, ends) in FILES {
+                if ends.iter().any(|end| name.ends_with(end)) {
+                    add(seeds, target, fs::read(&path)?);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn add(seeds: &mut Vec<(&'static str, Vec<u8>)>, target: &'static str, bytes: Vec<u8>) {
+    let mut same = seeds.iter().filter(|(name, _)| *name == target);
+    if same.clone().count() < MAX_SEEDS && !same.any(|(_, known)| *known == bytes) {
+        seeds.push((target, bytes));
+    }
+}

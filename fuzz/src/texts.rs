@@ -1,0 +1,80 @@
+//! Seeds that no made host has as a file: configuration, journal, QMP, sampling buffers, and forms
+//! of /proc and /sys that only other kernels write.
+
+/// Targets and their seeds.
+pub(crate) const TEXTS: &[(&str, &[&[u8]])] = &[
+    (
+        "config",
+        &[
+            b"policy = \"instep\"\ninterval = \"60s\"\nwindow = \"1s\"\nmend_conflicts = true\n\
+              include_pinned = false\nvms = [\"a\"]\n[memory]\nhome = true\n\
+              per_cycle = \"1GiB\"\nbatch = \"4MiB\"\ntime_per_cycle = \"500ms\"\n",
+            b"bnn",
+            b"interval = 60\nunknown = 1\n",
+        ],
+    ),
+    (
+        "event_sources",
+        &[b"event=0xcd,umask=0x1,ldlat=3", b"config1:0-15", b"config:0-7,32-35", b"config:19"],
+    ),
+    (
+        "journal",
+        &[
+            br#"{"schema":"instep.journal/1","boot_id":"b","holder":"kept","threads":[]}"#,
+            br#"{"schema":"instep.journal/1","boot_id":"b","holder":{"instance":{"pid":1,"start":2}},
+                "threads":[{"vm":"a","kind":{"vcpu":0},"thread":{"pid":5,"pid_start":1,"tid":6,
+                "tid_start":2},"original":"0-3","unpinned":true,"set":"1","pending":"2"}]}"#,
+        ],
+    ),
+    (
+        "numa_maps",
+        &[
+            b"7f0000000000 bind=static|relative:0-1 anon=3 dirty=3 N0=1 N1=2 kernelpagesize_kB=4\n",
+            b"7f0000000000 prefer (many):0-1 huge dirty=3 N1=3 kernelpagesize_kB=2048\n",
+            b"7f0000000000 weighted interleave:0-1 anon=1 N0=1 kernelpagesize_kB=1048576\n",
+        ],
+    ),
+    (
+        "numa_stat",
+        &[b"total=7 N0=3 N1=4\nfile=1 N0=1 N1=0\nanon=6 N0=2 N1=4\nunevictable=0 N0=0 N1=0\n"],
+    ),
+    (
+        "perf_records",
+        &[
+            include_bytes!("../../crates/host/src/apply/sampling/fixtures/page-faults.bin"),
+            // A sample of thread 1 at 0x7f0000001000, and three lost ones.
+            &[
+                9, 0, 0, 0, 2, 0, 32, 0, 1, 0, 0, 0, 1, 0, 0, 0, //
+                0, 16, 0, 0, 0, 127, 0, 0, 2, 8, 0, 0, 0, 0, 0, 0, //
+                2, 0, 0, 0, 0, 0, 24, 0, 1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0,
+            ],
+        ],
+    ),
+    (
+        "qmp_answers",
+        &[
+            br#"[{"cpu-index":0,"thread-id":7,"qom-path":"/machine"},{"cpu-index":1,"thread-id":8}]"#,
+            b"[]",
+        ],
+    ),
+    (
+        "thread_names",
+        &[
+            b"qemu-system-x86\nCPU 0/KVM\nCPU 1/KVM\nkvm-nx-lpage-re",
+            b"CPU 0/TCG\nALL CPUs/TCG\nvcpu1\nfc_vcpu 2\ncrosvm_vcpu3",
+            b"anon_inode:kvm-vm\nanon_inode:kvm-vcpu:0\nanon_inode:kvm-vcpu\n/dev/kvm",
+        ],
+    ),
+    (
+        "topology_build",
+        &[
+            // Two CPUs of one core, one node with both.
+            &[
+                2, 0, 1, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 0, //
+                1, 1, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 1, 3, 0, 0, 0, 0, //
+                1, 0, 3, 0, 0, 0, 16, 1, 10,
+            ],
+            &[23],
+        ],
+    ),
+];

@@ -1,0 +1,97 @@
+#!/bin/bash
+# Installs what `make demo` or `make test` needs and this machine lacks, and nothing else.
+#
+#   scripts/install-deps.sh demo|test
+#
+# Looks first and prints what it will install. Needs apt, and root or sudo, only when something
+# is missing. Exit status: 0 everything is there, 1 something is missing and could not be
+# installed, 2 wrong use.
+set -euo pipefail
+
+purpose=${1-}
+case $purpose in
+demo | test) ;;
+*)
+    echo "usage: scripts/install-deps.sh demo|test" >&2
+    exit 2
+    ;;
+esac
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# --- Rust: assumed; only said how to get it -------------------------------------------------
+if ! have cargo; then
+    echo "No cargo found: install Rust (https://rustup.rs), open a new shell, try again." >&2
+    exit 1
+fi
+if [ "$purpose" = test ]; then
+    components=()
+    cargo fmt --version >/dev/null 2>&1 || components+=(rustfmt)
+    cargo clippy --version >/dev/null 2>&1 || components+=(clippy)
+    if [ ${#components[@]} -gt 0 ]; then
+        echo "==> installing for Rust: ${components[*]}"
+        if ! have rustup; then
+            echo "No rustup to add them with: install ${components[*]} for your Rust." >&2
+            exit 1
+        fi
+        rustup component add "${components[@]}"
+    fi
+fi
+
+# --- What is missing ------------------------------------------------------------------------
+links() { # a C program links: rustc needs the linker and the C library's start files
+    local out status=0
+    out=$(mktemp)
+    echo 'int main(void) { return 0; }' | cc -x c - -o "$out" 2>/dev/null || status=1
+    rm -f "$out"
+    return $status
+}
+
+missing=()
+links || missing+=(gcc libc6-dev)
+have qemu-system-x86_64 || missing+=(qemu-system-x86)
+# Any busybox will do here; the guests' static one is fetched without installing if need be.
+have busybox || missing+=(busybox-static)
+if [ "$purpose" = test ]; then
+    have lstopo || have lstopo-no-graphics || missing+=(hwloc-nox)
+    have bzip2 || missing+=(bzip2)
+fi
+# The guests' kernel package is fetched later by an ordinary user: the lists must know it.
+lists=yes
+if have apt-cache && ! apt-cache show linux-image-cloud-amd64 >/dev/null 2>&1 &&
+    ! apt-cache show linux-image-virtual >/dev/null 2>&1; then
+    lists=no
+fi
+if [ ${#missing[@]} -eq 0 ] && [ $lists = yes ]; then
+    echo "==> everything needed for 'make $purpose' is installed"
+    exit 0
+fi
+
+# --- Install --------------------------------------------------------------------------------
+if ! have apt-get; then
+    echo "This machine has no apt. Install what these Debian packages hold, then try again:" >&2
+    echo "  ${missing[*]}" >&2
+    exit 1
+fi
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+    if ! have sudo; then
+        echo "Missing: ${missing[*]:-package lists}. Neither root nor sudo here: as root, run" >&2
+        echo "  apt-get update && apt-get install --no-install-recommends ${missing[*]}" >&2
+        exit 1
+    fi
+    as_root=(sudo)
+fi
+apt() {
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get -q -o DPkg::Lock::Timeout=120 "$@"
+}
+
+echo "==> reading package lists (apt-get update)"
+# One unreachable third-party list must not stop the rest; a missing package will.
+apt update >/dev/null || echo "apt-get update failed in part: going on" >&2
+if [ ${#missing[@]} -gt 0 ]; then
+    echo "==> installing: ${missing[*]}"
+    apt install -y --no-install-recommends "${missing[@]}"
+fi
+echo "==> everything needed for 'make $purpose' is installed"

@@ -1,0 +1,104 @@
+//! What every file must and must not be: not too long, begun with what it is for, free of one
+//! machine's paths and mirrors.
+
+use super::Finding;
+use std::path::Path;
+
+/// Lines of a source file that call for a reason.
+const LONG: usize = 600;
+/// Lines of a source file that call for a split.
+const TOO_LONG: usize = 900;
+
+/// Text that belongs to one machine. Split here so that this file does not hold it.
+const FORBIDDEN: [&str; 5] = [
+    concat!("http:", "//deb."),
+    concat!("/ro", "ot/"),
+    concat!("/wo", "rk/"),
+    concat!("/ho", "me/"),
+    concat!("/tmp", "/wt/"),
+];
+
+/// Checks one file, named relative to the workspace.
+pub(super) fn check(path: &Path, bytes: &[u8]) -> Vec<Finding> {
+    let Ok(text) = std::str::from_utf8(bytes) else { return Vec::new() };
+    let mut findings = Vec::new();
+    let name = path.display();
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    if matches!(extension, Some("rs" | "c" | "h")) {
+        let lines = text.lines().count();
+        if lines > TOO_LONG {
+            findings.push(Finding::error(format!("{name} has {lines} lines; split it")));
+        } else if lines > LONG {
+            findings
+                .push(Finding::warning(format!("{name} has {lines} lines; is there a reason?")));
+        }
+    }
+    if extension == Some("rs") && in_src(path) && !text.starts_with("//!") {
+        findings.push(Finding::error(format!("{name} does not begin with //! and what it is for")));
+    }
+    for (line, number) in text.lines().zip(1..) {
+        for forbidden in FORBIDDEN.iter().filter(|forbidden| holds(line, forbidden)) {
+            findings.push(Finding::error(format!(
+                "{name}:{number}: `{forbidden}` belongs to one machine"
+            )));
+        }
+    }
+    findings
+}
+
+fn in_src(path: &Path) -> bool {
+    path.components().any(|part| part.as_os_str() == "src")
+}
+
+/// Whether `line` holds `pattern` where a path or address begins, not within a longer one.
+fn holds(line: &str, pattern: &str) -> bool {
+    line.match_indices(pattern).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        !before.is_some_and(|c| c.is_alphanumeric() || "._-}*)".contains(c))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check_text(path: &str, text: &str) -> Vec<Finding> {
+        check(Path::new(path), text.as_bytes())
+    }
+
+    #[test]
+    fn long_files_are_warned_of_and_longer_ones_refused() {
+        let file = |lines: usize| format!("//! x\n{}", "\n".repeat(lines - 1));
+        assert_eq!(check_text("a/src/b.rs", &file(LONG)), []);
+        assert!(!check_text("a/src/b.rs", &file(LONG + 1))[0].fatal);
+        assert!(check_text("a/src/b.rs", &file(TOO_LONG + 1))[0].fatal);
+        assert!(check_text("bpf/main.c", &file(TOO_LONG + 1))[0].fatal);
+    }
+
+    #[test]
+    fn a_source_file_without_a_purpose_is_refused() {
+        assert!(check_text("a/src/b.rs", "use std::fmt;\n")[0].fatal);
+        assert_eq!(check_text("a/tests/b.txt", "use std::fmt;\n"), []);
+    }
+
+    #[test]
+    fn paths_and_mirrors_of_one_machine_are_refused() {
+        for pattern in FORBIDDEN {
+            let text = format!("see {pattern}x\n");
+            assert_eq!(check_text("README.md", &text).len(), 1, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn the_same_words_within_another_path_are_fine() {
+        for pattern in &FORBIDDEN[1..] {
+            let text = format!("see example.org{pattern}x and {{dir}}{pattern}x\n");
+            assert_eq!(check_text("README.md", &text), [], "{pattern}");
+        }
+    }
+
+    #[test]
+    fn binary_files_are_left_alone() {
+        assert_eq!(check(Path::new("a/src/b.rs"), &[0xff, 0xfe]), []);
+    }
+}
