@@ -3,10 +3,13 @@
 
 use instep_agent::config::Config;
 use instep_core::policy::PolicyName;
+use instep_core::units::Bytes;
 use instep_host::apply::journal;
-use instep_host::apply::sampling::{records, source};
+use instep_host::apply::ranges::Range;
+use instep_host::apply::sampling::{HotPages, records, source};
 use instep_host::discover::identify::{self, Named};
 use instep_host::discover::{cgroup, debugfs, numa_stat, qmp};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// /proc/PID/cgroup and the names in it.
@@ -54,27 +57,26 @@ pub(crate) fn qmp_answers(data: &[u8]) {
 /// The journal: whatever is accepted could have been written.
 pub(crate) fn journal(data: &[u8]) {
     if let Ok(journal) = journal::parse(Path::new("journal.json"), data) {
-        for (tid, entry) in &journal.entries {
-            assert!(*tid == entry.thread.tid && tid.0 != 0 && !entry.original.is_empty());
+        for ((pid, tid), entry) in &journal.entries {
+            assert!(*pid == entry.thread.pid && *tid == entry.thread.tid && tid.0 != 0);
+            assert!(!entry.original.is_empty());
         }
     }
 }
 
-/// The sampling buffer, also where it wraps around.
+/// Records of the sampling buffer, and the ranges made of their addresses.
 pub(crate) fn perf_records(data: &[u8]) {
     let decoded = records::decode(data);
     if let Some(at) = decoded.damaged_at {
         assert!(at <= data.len());
         assert_eq!(records::decode(&data[..at]).samples, decoded.samples);
     }
-    if let Some((first, ring)) = data.split_first() {
-        let tail = u64::from(*first);
-        if let Some(bytes) = records::unroll(ring, tail, tail + ring.len() as u64) {
-            assert_eq!(bytes.len(), ring.len());
-        }
-        assert!(records::unroll(ring, tail, tail + ring.len() as u64 + 1).is_none());
-        let _ = records::unroll(ring, u64::MAX, tail);
-    }
+    let mut hot = HotPages::default();
+    decoded.samples.iter().for_each(|sample| hot.add(sample));
+    let whole = Range { start: 0, end: 1 << 47, page: 4096, by_node: BTreeMap::new() };
+    let limit = Bytes::from_mib(1);
+    let ranges = hot.ranges(&[whole], 8, limit);
+    assert!(ranges.iter().map(|range| range.end - range.start).sum::<u64>() <= limit.0);
 }
 
 /// Descriptions of events and their bits in /sys/bus/event_source.

@@ -13,7 +13,7 @@ use instep_core::policy::idle::idle_homecoming;
 use instep_core::policy::{self, PolicyName};
 use instep_core::snapshot::{Snapshot, Vm};
 use instep_core::units::{Nanos, Tid};
-use instep_host::apply::{AffinityChange, Applied, Applier, ThreadKey, ThreadKind};
+use instep_host::apply::{AffinityChange, Applied, Applier, Journal, ThreadKey, ThreadKind};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
@@ -22,6 +22,8 @@ use std::time::{Instant, SystemTime};
 #[derive(Debug)]
 pub(crate) struct Tools<'a> {
     pub(crate) observer: &'a mut Observer,
+    /// On a dry run, what an earlier run changed.
+    pub(crate) known: Option<&'a Journal>,
     /// `None` on a dry run.
     pub(crate) applier: Option<&'a mut Applier>,
     pub(crate) homes: &'a mut memory::Homes,
@@ -49,7 +51,7 @@ pub(crate) struct Done {
 /// The host cannot be read, the journal not written, or every change was refused.
 pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Result<Done, Error> {
     let (time, cpu_before, began) = (SystemTime::now(), cpu_time(), Instant::now());
-    let journal = tools.applier.as_deref().map(Applier::journal);
+    let journal = tools.applier.as_deref().map(Applier::journal).or(tools.known);
     let mut observation = tools.observer.look(journal, None)?;
     let missing = keep_only(&mut observation.snapshot, &config.vms);
     if once && let Some(name) = missing.first() {

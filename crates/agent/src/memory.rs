@@ -11,10 +11,13 @@ use crate::signals::Events;
 use instep_core::decision::Action;
 use instep_core::idset::NodeSet;
 use instep_core::snapshot::Vm;
-use instep_core::units::{Bytes, VmId};
+use instep_core::units::{Bytes, Tid, VmId};
 use instep_host::apply::homecoming::{Budget, Homecoming, Stop, Tally};
 use instep_host::apply::move_pages::{Cause, KernelPages};
+use instep_host::apply::ranges::Range;
+use instep_host::apply::sampling::{HotPages, MemorySampler, Source};
 use instep_host::apply::{ranges, room};
+use instep_host::discover::Accel;
 use instep_host::{Error, Root};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -24,10 +27,19 @@ const STEP: Duration = Duration::from_millis(50);
 /// After fruitless passes a VM is passed over for up to this many cycles.
 const MAX_REST: u32 = 64;
 
+/// How long a VM's accesses are sampled before its memory moves.
+const SAMPLED: Duration = Duration::from_millis(200);
+/// Pages brought home with each sampled one, on either side.
+const RADIUS: u64 = 16;
+/// The most that is preferred for being hot.
+const HOT: Bytes = Bytes::from_mib(256);
+
 /// The VMs whose memory is on its way.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Homes {
     passes: BTreeMap<VmId, Pass>,
+    /// How this CPU samples memory accesses, if it does.
+    source: Option<Source>,
 }
 
 /// One VM's way home.
@@ -42,6 +54,11 @@ struct Pass {
 }
 
 impl Homes {
+    /// Nothing is on its way; `source` tells hot pages.
+    pub(crate) fn new(source: Option<Source>) -> Self {
+        Self { passes: BTreeMap::new(), source }
+    }
+
     /// Moves memory for the VMs that `actions` name, and goes on with what earlier cycles began,
     /// within the cycle's budget (without bound when this is the only cycle).
     pub(crate) fn bring_home<'a>(
@@ -100,13 +117,35 @@ impl Homes {
             };
             match ranges::read(&Root::live(), id.0) {
                 Ok((ranges, _)) => {
-                    let homecoming = Homecoming::new(id.0, to.clone(), ranges);
+                    let hot = self.hot(observation, vm, &ranges);
+                    let mut homecoming = Homecoming::new(id.0, to.clone(), ranges);
+                    homecoming.prefer(hot);
                     self.passes.insert(*id, Pass { pid_start, homecoming, rest: 0, next_rest });
                 }
                 Err(error) => records.push(record(vm, &Tally::default(), false, Err(error))),
             }
         }
         records
+    }
+
+    /// The ranges that the VM uses most now, found by sampling for a moment; none where the CPU
+    /// cannot tell.
+    fn hot(&self, observation: &Observation, vm: &Vm, mapped: &[Range]) -> Vec<Range> {
+        let accel = facts_of(&observation.scan, vm).map(|facts| facts.accel);
+        let Some(source) = &self.source else { return Vec::new() };
+        if accel == Some(Accel::Kvm) && !source.sees_kvm_guests() {
+            return Vec::new();
+        }
+        let tids: Vec<Tid> = vm.vcpus.iter().map(|vcpu| vcpu.tid).collect();
+        let mut pages = HotPages::default();
+        match MemorySampler::start(source, vm.id.0, &tids, &vm.allowed()) {
+            Ok(mut sampler) => {
+                std::thread::sleep(SAMPLED);
+                sampler.drain(&mut pages);
+            }
+            Err(error) => tracing::info!("{}: not sampled: {error}", vm.name),
+        }
+        pages.ranges(mapped, RADIUS, HOT)
     }
 }
 

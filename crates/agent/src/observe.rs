@@ -7,7 +7,7 @@ use instep_core::idset::CpuSet;
 use instep_core::snapshot::{OpaqueVm, Snapshot, Vm};
 use instep_core::topology::Topology;
 use instep_core::units::Nanos;
-use instep_host::apply::Journal;
+use instep_host::apply::{Journal, ThreadKey};
 use instep_host::discover::{Scan, ScanOptions, Scanner, VmFacts, snapshot};
 use instep_host::{Error, Root};
 use std::sync::Arc;
@@ -136,17 +136,19 @@ fn remember(snapshot: &mut Snapshot, scan: &Scan, journal: &Journal) {
     let nodes_with_cpus = topology.nodes().iter().filter(|node| !node.cpus.is_empty()).count();
     for vm in &mut snapshot.vms {
         let Some(facts) = facts_of(scan, vm) else { continue };
+        let (pid, pid_start) = (facts.pid, facts.start_ticks);
+        let key = |tid, tid_start| ThreadKey { pid, pid_start, tid, tid_start };
         let mut given = CpuSet::new();
         for (vcpu, facts) in vm.vcpus.iter_mut().zip(&facts.vcpus) {
-            let (tid, start) = (vcpu.tid, facts.start_ticks);
-            vcpu.initial = journal.initial_of(tid, start, &vcpu.allowed, &online);
+            let thread = key(vcpu.tid, facts.start_ticks);
+            vcpu.initial = journal.initial_of(&thread, &vcpu.allowed, &online);
             if vcpu.initial != vcpu.allowed {
                 given = given.or(&vcpu.allowed);
             }
         }
         for (emulator, facts) in vm.emulators.iter_mut().zip(&facts.emulators) {
-            let (tid, start) = (emulator.tid, facts.start_ticks);
-            emulator.initial = journal.initial_of(tid, start, &emulator.allowed, &online);
+            let thread = key(emulator.tid, facts.start_ticks);
+            emulator.initial = journal.initial_of(&thread, &emulator.allowed, &online);
         }
         let nodes = topology.nodes_of(&given);
         if nodes.len() < nodes_with_cpus {

@@ -13,7 +13,7 @@ use crate::observe::Observer;
 use crate::record::Record;
 use crate::signals::{Events, Wake};
 use instep_host::Root;
-use instep_host::apply::{Applier, RestoreReport, StateDir};
+use instep_host::apply::{Applier, Journal, RestoreReport, StateDir, sampling};
 use instep_host::discover::ScanOptions;
 use std::io;
 
@@ -25,10 +25,17 @@ pub struct Options<'a> {
     pub reload: &'a mut dyn FnMut() -> Result<Config, ConfigError>,
     /// One cycle only; what it set stays.
     pub once: bool,
-    /// Change nothing.
-    pub dry_run: bool,
-    /// Where originals are kept.
-    pub state: StateDir,
+    /// Whether anything is changed.
+    pub hands: Hands,
+}
+
+/// Whether a run changes the host.
+#[derive(Debug)]
+pub enum Hands {
+    /// It does, and keeps the originals here.
+    Free(StateDir),
+    /// It decides only; this is what an earlier run changed and left so.
+    Tied(Option<Journal>),
 }
 
 /// Hears what happens.
@@ -57,10 +64,14 @@ pub struct Ended {
 /// Another instance runs; the host cannot be read at the start or the journal not be written;
 /// every change was refused; a record cannot be written. What was changed is restored first.
 pub fn run(options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
-    let mut applier = if options.dry_run { None } else { Some(begin(&options.state, sink)?) };
+    let mut applier = match &options.hands {
+        Hands::Free(state) => Some(begin(state, sink)?),
+        Hands::Tied(_) => None,
+    };
     let result = Events::install().and_then(|events| {
         let observer = Observer::new(Root::live(), ScanOptions::default())?;
-        let mut agent = Agent { options, observer, events, homes: Homes::default(), count: 0 };
+        let homes = homes(&observer, &options, sink);
+        let mut agent = Agent { options, observer, events, homes, count: 0 };
         agent.run(applier.as_mut(), sink)
     });
     let Some(mut applier) = applier else { return result.map(|(ended, _)| ended) };
@@ -79,6 +90,22 @@ pub fn run(options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
                 sink.notice(&restored(&report));
             }
             Err(error)
+        }
+    }
+}
+
+/// Memory's way home, with sampling where the CPU has it; says so where it would help and is not
+/// there.
+fn homes(observer: &Observer, options: &Options<'_>, sink: &mut dyn Sink) -> Homes {
+    let moves = observer.topology().nodes().len() > 1 && options.config.memory.home;
+    if !moves || matches!(options.hands, Hands::Tied(_)) {
+        return Homes::new(None);
+    }
+    match sampling::source::choose(&Root::live()) {
+        Ok(source) => Homes::new(Some(source)),
+        Err(error) => {
+            sink.notice(&format!("memory comes home in order of address: {error}"));
+            Homes::new(None)
         }
     }
 }
@@ -102,14 +129,19 @@ fn begin(state: &StateDir, sink: &mut dyn Sink) -> Result<Applier, Error> {
 /// A restore in words.
 #[must_use]
 pub fn restored(report: &RestoreReport) -> String {
-    let mut text = format!("{} threads have their original affinity again", report.restored);
-    for (count, what) in [
-        (report.gone, "are gone"),
-        (report.left_alone.len(), "were left alone because someone else changed them since"),
-        (report.failed.len(), "could not be restored"),
+    let count = |count: usize| match count {
+        1 => "1 thread".to_owned(),
+        _ => format!("{count} threads"),
+    };
+    let verb = if report.restored == 1 { "has its" } else { "have their" };
+    let mut text = format!("{} {verb} original affinity again", count(report.restored));
+    for (number, before, after) in [
+        (report.gone, "", " ended before"),
+        (report.left_alone.len(), "left ", " alone that someone else changed since"),
+        (report.failed.len(), "could not restore ", ""),
     ] {
-        if count != 0 {
-            text.push_str(&format!(", {count} {what}"));
+        if number != 0 {
+            text.push_str(&format!("; {before}{}{after}", count(number)));
         }
     }
     text
@@ -165,15 +197,21 @@ impl Agent<'_> {
     fn cycle(&mut self, applier: Option<&mut Applier>, sink: &mut dyn Sink) -> Result<Done, Error> {
         self.count += 1;
         let options = &self.options;
+        let known = match &options.hands {
+            Hands::Tied(known) => known.as_ref(),
+            Hands::Free(_) => None,
+        };
         let mut tools = Tools {
             observer: &mut self.observer,
+            known,
             applier,
             homes: &mut self.homes,
             events: &mut self.events,
             count: self.count,
         };
         let done = cycle(&mut tools, &options.config, options.once)?;
-        let record = done.record(self.count, &options.config, options.dry_run);
+        let dry_run = matches!(options.hands, Hands::Tied(_));
+        let record = done.record(self.count, &options.config, dry_run);
         sink.record(&record).map_err(Error::Record)?;
         Ok(done)
     }

@@ -58,7 +58,7 @@ fn root_at(dir: &Path) -> anyhow::Result<Root> {
 }
 
 /// What a running or finished `instep run` changed, if that can be read.
-fn journal(named: Option<&Path>, warnings: &mut Vec<String>) -> Option<Journal> {
+pub(crate) fn journal(named: Option<&Path>, warnings: &mut Vec<String>) -> Option<Journal> {
     // Without a place for state there is none in it.
     let state = state_dir(named).ok()?;
     Journal::load(&state).unwrap_or_else(|error| {

@@ -1,13 +1,13 @@
 //! `instep run`: places the VMs, again and again, and tells what it does.
 
 use crate::args::{PolicyArgs, RunArgs};
-use crate::observe::state_dir;
+use crate::observe::{journal, state_dir};
 use crate::text::{indented, plural, width, wrapped};
 use crate::{Outcome, print};
 use anyhow::Context as _;
 use instep_agent::config::{Config, ConfigError};
 use instep_agent::record::{MemoryRecord, Record};
-use instep_agent::run::{Ended, Options, Sink, restored, run};
+use instep_agent::run::{Ended, Hands, Options, Sink, restored, run};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -25,13 +25,15 @@ pub(crate) fn command(args: RunArgs) -> anyhow::Result<Outcome> {
     if let Some(path) = &args.log {
         sink.log = Some(open_log(path)?);
     }
-    let options = Options {
-        config,
-        reload: &mut || make(),
-        once: args.once,
-        dry_run: args.dry_run,
-        state: state_dir(args.state_dir.as_deref())?,
+    let hands = if args.dry_run {
+        let mut warnings = Vec::new();
+        let known = journal(args.state_dir.as_deref(), &mut warnings);
+        warnings.iter().for_each(|warning| sink.notice(warning));
+        Hands::Tied(known)
+    } else {
+        Hands::Free(state_dir(args.state_dir.as_deref())?)
     };
+    let options = Options { config, reload: &mut || make(), once: args.once, hands };
     let Ended { failed, restored: report } = run(options, &mut sink)?;
     if let Some(report) = &report {
         sink.notice(&restored(report));

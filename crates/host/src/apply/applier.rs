@@ -112,11 +112,12 @@ impl<A: Affinity> Applier<A> {
         if self.journal.is_void()? {
             self.journal.entries.clear();
         }
+        let now = thread::now_ticks(&self.root)?;
         let ready: Vec<Option<Applied>> =
-            changes.iter().map(|change| self.prepare(change, &online)).collect();
+            changes.iter().map(|change| self.prepare(change, &online, now)).collect();
         if ready.iter().any(Option::is_none) {
             self.journal.holder = journal::this_instance()?;
-            self.drop_dead();
+            self.journal.drop_dead();
             self.store()?;
         }
         let mut outcomes = Vec::with_capacity(changes.len());
@@ -130,43 +131,76 @@ impl<A: Affinity> Applier<A> {
         Ok(outcomes)
     }
 
-    /// Puts back what was found on every journalled thread and removes the journal when nothing
-    /// failed. Doing it twice does nothing more.
+    /// Puts back what was found on every journalled thread, and on threads created by them since,
+    /// and removes the journal when nothing failed. Doing it twice does nothing more.
     ///
     /// # Errors
     /// The journal cannot be written or removed, or the online CPUs not be read.
     pub fn restore(&mut self) -> Result<RestoreReport, Error> {
-        let all: Vec<Tid> = self.journal.entries.keys().copied().collect();
-        self.restore_threads(&all)
+        let pids: BTreeSet<u32> = self.journal.entries.keys().map(|(pid, _)| *pid).collect();
+        self.restore_processes(&pids)
     }
 
-    /// Puts back what was found on these threads only, such as those of a VM that is no longer
-    /// placed. Threads that were never touched are passed over.
+    /// Puts back what was found in these processes only, such as a VM that is no longer placed.
+    /// Processes that were never touched are passed over.
     ///
     /// # Errors
     /// As [`Applier::restore`].
-    pub fn restore_threads(&mut self, tids: &[Tid]) -> Result<RestoreReport, Error> {
+    pub fn restore_processes(&mut self, pids: &BTreeSet<u32>) -> Result<RestoreReport, Error> {
         let online = thread::online_cpus(&self.root)?;
-        let void = self.journal.is_void()?;
+        let chosen = |key: &(u32, Tid)| pids.contains(&key.0);
         let mut report = RestoreReport::default();
-        for tid in tids.iter().collect::<BTreeSet<_>>() {
-            let Some(entry) = self.journal.entries.get(tid) else { continue };
-            let done = if void {
-                report.gone += 1;
-                true
-            } else {
-                restore::restore_one(&self.affinity, &self.root, entry, &online, &mut report)
-            };
-            if done {
-                self.journal.entries.remove(tid);
+        if self.journal.is_void()? {
+            report.gone = self.journal.entries.keys().filter(|key| chosen(key)).count();
+            self.journal.entries.retain(|key, _| !chosen(key));
+        }
+        let mut failed = Vec::new();
+        let entries = self.journal.entries.iter().filter(|(key, _)| chosen(key));
+        for (_, entry) in entries {
+            if !restore::restore_one(&self.affinity, &self.root, entry, &online, &mut report) {
+                failed.push(entry.clone());
             }
         }
+        for entry in self.inherited(pids, &online) {
+            if !restore::restore_one(&self.affinity, &self.root, &entry, &online, &mut report) {
+                failed.push(entry);
+            }
+        }
+        self.journal.entries.retain(|key, _| !chosen(key));
+        let failed = failed.into_iter().map(|entry| ((entry.thread.pid, entry.thread.tid), entry));
+        self.journal.entries.extend(failed);
         if self.journal.entries.is_empty() {
             Journal::remove(&self.lock)?;
         } else {
             self.store()?;
         }
         Ok(report)
+    }
+
+    /// Entries for threads that are not journalled and have inherited an affinity from one that is.
+    /// Asked after those were restored, so that no thread inherits any more.
+    fn inherited(&self, pids: &BTreeSet<u32>, online: &CpuSet) -> Vec<Entry> {
+        let mut found = Vec::new();
+        let touched = |pid: &&u32| {
+            self.journal.entries.range((**pid, Tid(0))..).next().is_some_and(|(k, _)| k.0 == **pid)
+        };
+        for pid in pids.iter().filter(touched) {
+            // A process that is gone has no threads to restore.
+            for thread in thread::threads_of(&self.root, *pid).unwrap_or_default() {
+                let known = self.journal.entries.get(&(*pid, thread.tid));
+                if known.is_some_and(|entry| entry.thread == thread) {
+                    continue;
+                }
+                let Ok(present) = self.affinity.get(thread.tid) else { continue };
+                if let Some(origin) = self.journal.origin_of(&thread, &present, online)
+                    && present != origin.original.and(online)
+                {
+                    let kind = ThreadKind::Emulator;
+                    found.push(Entry { thread, kind, ..origin.clone() });
+                }
+            }
+        }
+        found
     }
 
     /// Leaves the placement standing after this instance ends: `restore` undoes it later, the next
@@ -183,10 +217,10 @@ impl<A: Affinity> Applier<A> {
     }
 
     /// Journals the change in memory; an answer when there is nothing to do.
-    fn prepare(&mut self, change: &AffinityChange, online: &CpuSet) -> Option<Applied> {
-        match self.prepared_entry(change, online) {
+    fn prepare(&mut self, change: &AffinityChange, online: &CpuSet, now: u64) -> Option<Applied> {
+        match self.prepared_entry(change, online, now) {
             Ok(Ok(entry)) => {
-                self.journal.entries.insert(change.thread.tid, entry);
+                self.journal.entries.insert((entry.thread.pid, entry.thread.tid), entry);
                 None
             }
             Ok(Err(applied)) => Some(applied),
@@ -199,6 +233,7 @@ impl<A: Affinity> Applier<A> {
         &self,
         change: &AffinityChange,
         online: &CpuSet,
+        now: u64,
     ) -> Result<Result<Entry, Applied>, Error> {
         let ThreadKey { pid, tid, .. } = change.thread;
         if !change.thread.is_alive(&self.root)? {
@@ -211,14 +246,11 @@ impl<A: Affinity> Applier<A> {
         if present == change.cpus.and(online) {
             return Ok(Err(Applied::Unchanged));
         }
-        let known = self
-            .journal
-            .entries
-            .get(&tid)
-            .filter(|entry| entry.thread == change.thread && entry.is_ours(&present, online));
-        if let Some(entry) = known {
-            let (vm, kind) = (change.vm.clone(), change.kind);
-            return Ok(Ok(Entry { vm, kind, pending: change.cpus.clone(), ..entry.clone() }));
+        if let Some(entry) = self.journal.origin_of(&change.thread, &present, online) {
+            let (vm, kind, thread) = (change.vm.clone(), change.kind, change.thread);
+            let pending = change.cpus.clone();
+            let since = if entry.thread == thread { entry.since } else { now };
+            return Ok(Ok(Entry { vm, kind, thread, since, pending, ..entry.clone() }));
         }
         let whole = thread::allowed_of(&self.root, pid, tid)?;
         Ok(Ok(Entry {
@@ -227,6 +259,7 @@ impl<A: Affinity> Applier<A> {
             thread: change.thread,
             original: if whole.and(online) == present { whole } else { present.clone() },
             unpinned: !change.cpuset.is_empty() && present == change.cpuset.and(online),
+            since: now,
             set: CpuSet::new(),
             pending: change.cpus.clone(),
         }))
@@ -238,6 +271,7 @@ impl<A: Affinity> Applier<A> {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Applied::Gone,
             Err(error) => {
+                self.forget_pending(change.thread);
                 return Applied::Failed(affinity::set_error(tid, &change.cpus, error));
             }
         }
@@ -248,15 +282,23 @@ impl<A: Affinity> Applier<A> {
         let narrowed = got != change.cpus.and(online);
         // The file says `pending`; that is as good as `set` unless the kernel changed it.
         self.stale |= narrowed;
-        if let Some(entry) = self.journal.entries.get_mut(&tid) {
+        if let Some(entry) = self.journal.entries.get_mut(&(change.thread.pid, tid)) {
             entry.set = if narrowed { got.clone() } else { change.cpus.clone() };
             entry.pending = CpuSet::new();
         }
         if narrowed { Applied::Narrowed(got) } else { Applied::Set }
     }
 
-    fn drop_dead(&mut self) {
-        self.journal.entries.retain(|_, entry| entry.thread.may_be_alive());
+    /// The kernel refused: the thread is as it was, and one that was never changed is not ours.
+    fn forget_pending(&mut self, thread: ThreadKey) {
+        self.stale = true;
+        let key = (thread.pid, thread.tid);
+        if let Some(entry) = self.journal.entries.get_mut(&key) {
+            entry.pending = CpuSet::new();
+            if entry.set.is_empty() {
+                self.journal.entries.remove(&key);
+            }
+        }
     }
 
     fn store(&mut self) -> Result<(), Error> {
@@ -311,7 +353,7 @@ mod tests {
         assert!(stored.entries.values().all(|entry| entry.unpinned));
         let online = thread::online_cpus(&Root::live()).unwrap();
         let key = sleepers[0].key();
-        assert_eq!(stored.initial_of(key.tid, key.tid_start, &a, &online), found);
+        assert_eq!(stored.initial_of(&key, &a, &online), found);
 
         assert_eq!(applier.restore().unwrap().restored, 2);
         assert_eq!((has(&sleepers[0]), has(&sleepers[1])), (found.clone(), found));
@@ -377,7 +419,7 @@ mod tests {
         first.stop();
         applier.apply(&[change(&second, &found, &b)]).unwrap();
         let stored = Journal::load(applier.lock.state()).unwrap().unwrap();
-        assert_eq!(stored.entries.keys().collect::<Vec<_>>(), [&second.tid()]);
+        assert_eq!(stored.entries.keys().map(|key| key.1).collect::<Vec<_>>(), [second.tid()]);
     }
 
     #[test]
@@ -393,7 +435,8 @@ mod tests {
         let mut next = Applier::open(lock).unwrap();
         assert_eq!(next.journal().holder, Holder::Kept);
         assert!(!next.journal().is_abandoned().unwrap());
-        assert_eq!((next.restore_threads(&[sleeper.tid(), Tid(1)]).unwrap().restored), 1);
+        let pids = [sleeper.tid().0, 1].into_iter().collect();
+        assert_eq!(next.restore_processes(&pids).unwrap().restored, 1);
         assert_eq!(has(&sleeper), found);
     }
 
@@ -441,13 +484,16 @@ mod tests {
         let outcome = applier.apply(&[change(&sleeper, &found, &a)]).unwrap();
         let Applied::Failed(error) = &outcome[0].applied else { panic!("{outcome:?}") };
         assert!(error.to_string().contains("CAP_SYS_NICE"), "{error}");
+        assert!(applier.journal().entries.is_empty(), "what was refused is not ours");
 
-        KernelAffinity.set(sleeper.tid(), &a).unwrap();
+        applier.affinity = Strict { refuse: false, only: found.clone(), sets: Cell::new(0) };
+        applier.apply(&[change(&sleeper, &found, &a)]).unwrap();
+        applier.affinity.refuse = true;
         let report = applier.restore().unwrap();
         assert_eq!((report.failed.len(), report.is_complete()), (1, false));
         let stored = Journal::load(applier.lock.state()).unwrap().unwrap();
         assert_eq!(stored.entries.len(), 1);
-        applier.affinity = Strict { refuse: false, only: found.clone(), sets: Cell::new(0) };
+        applier.affinity.refuse = false;
         assert_eq!((applier.restore().unwrap().restored, has(&sleeper)), (1, found));
     }
 
@@ -463,7 +509,7 @@ mod tests {
         let outcome = applier.apply(&[change(&sleeper, &a, &a.or(&b))]).unwrap();
         assert!(matches!(&outcome[0].applied, Applied::Narrowed(got) if *got == b));
         let stored = Journal::load(applier.lock.state()).unwrap().unwrap();
-        assert_eq!(stored.entries[&sleeper.tid()].set, b);
+        assert_eq!(stored.entries[&(sleeper.tid().0, sleeper.tid())].set, b);
         assert_eq!(applier.affinity.sets.get(), 1);
     }
 }

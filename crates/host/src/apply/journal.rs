@@ -9,6 +9,10 @@
 //! ... anything else                                     -> someone else set it since
 //! ```
 //!
+//! A thread that is created later gets the affinity of the one that creates it, so a new thread of
+//! the same process with a set of Instep's own has inherited it; it belongs to the original of that
+//! entry (`since` tells later from earlier).
+//!
 //! CPU sets are lists (`0-63`): as arrays the journal of 8,000 threads on 256 CPUs would be 16 MB
 //! a write. It does not know whether a thread is still alive; [`ThreadKey`] does.
 
@@ -19,7 +23,7 @@ use crate::root::Root;
 use instep_core::idset::CpuSet;
 use instep_core::units::Tid;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -56,6 +60,9 @@ pub struct Entry {
     pub original: CpuSet,
     /// Whether `original` was all that the thread's cpuset allowed: nobody had pinned it.
     pub unpinned: bool,
+    /// When Instep first touched it, clock ticks since boot.
+    #[serde(default)]
+    pub since: u64,
     /// What the kernel made of the last finished change.
     #[serde(with = "list", default, skip_serializing_if = "CpuSet::is_empty")]
     pub set: CpuSet,
@@ -98,8 +105,8 @@ pub struct Journal {
     pub boot_id: String,
     /// Who answers for it.
     pub holder: Holder,
-    /// The touched threads.
-    pub entries: BTreeMap<Tid, Entry>,
+    /// The touched threads by process and thread.
+    pub entries: BTreeMap<(u32, Tid), Entry>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -158,24 +165,55 @@ impl Journal {
         }
     }
 
-    /// What the thread could use before Instep touched it; `present` itself (online CPUs that it
-    /// may use now) when Instep never did or someone else set it since.
+    /// What the thread could use before Instep touched it, or the one it inherited from; `present`
+    /// itself (online CPUs that it may use now) when Instep never did or someone else set it since.
     #[must_use]
-    pub fn initial_of(
+    pub fn initial_of(&self, thread: &ThreadKey, present: &CpuSet, online: &CpuSet) -> CpuSet {
+        match self.origin_of(thread, present, online) {
+            Some(entry) => entry.original.and(online),
+            None => present.clone(),
+        }
+    }
+
+    /// The entry that explains why the thread has `present`: its own, or that of a thread of the
+    /// same process from which it inherited.
+    pub(crate) fn origin_of(
         &self,
-        tid: Tid,
-        tid_start: u64,
+        thread: &ThreadKey,
         present: &CpuSet,
         online: &CpuSet,
-    ) -> CpuSet {
-        match self.entries.get(&tid) {
-            Some(entry)
-                if entry.thread.tid_start == tid_start && entry.is_ours(present, online) =>
-            {
-                entry.original.and(online)
-            }
-            _ => present.clone(),
+    ) -> Option<&Entry> {
+        let own = self.entries.get(&(thread.pid, thread.tid));
+        if let Some(own) = own.filter(|entry| entry.thread == *thread) {
+            return own.is_ours(present, online).then_some(own);
         }
+        let process = (thread.pid, Tid(0))..=(thread.pid, Tid(u32::MAX));
+        // Of several the widest original: a thread created by one that was pinned may have been
+        // created by one that was not.
+        self.entries
+            .range(process)
+            .map(|(_, entry)| entry)
+            .filter(|entry| entry.thread.pid_start == thread.pid_start)
+            .filter(|entry| thread.tid_start >= entry.since && entry.is_ours(present, online))
+            .max_by_key(|entry| entry.original.len())
+    }
+
+    /// Drops entries of dead processes, and of dead threads except one for each set that threads
+    /// created by them may have inherited.
+    pub(crate) fn drop_dead(&mut self) {
+        let alive = |thread: ThreadKey| thread.may_be_alive();
+        let main = |thread: ThreadKey| ThreadKey { tid: Tid(thread.pid), ..thread };
+        self.entries.retain(|_, entry| alive(entry.thread) || alive(main(entry.thread)));
+        let sort = |entry: &Entry| {
+            let sets = (entry.set.clone(), entry.pending.clone(), entry.original.clone());
+            (entry.thread.pid, entry.thread.pid_start, sets)
+        };
+        let (living, mut dead): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.entries).into_iter().partition(|(_, e)| alive(e.thread));
+        let mut known: BTreeSet<_> = living.values().map(sort).collect();
+        dead.retain(|_, entry| known.insert(sort(entry)));
+        self.entries = living;
+        self.entries.append(&mut dead);
     }
 
     /// Replaces the file: after this returns, the new content survives a crash of the machine; if
@@ -258,7 +296,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Journal, Error> {
         if tid.0 == 0 || entry.thread.pid == 0 || entry.original.is_empty() {
             return Err(damaged(format!("the entry of thread {tid} is impossible")));
         }
-        if entries.insert(tid, entry).is_some() {
+        if entries.insert((entry.thread.pid, tid), entry).is_some() {
             return Err(damaged(format!("thread {tid} is there twice")));
         }
     }
@@ -317,6 +355,7 @@ mod tests {
             thread: ThreadKey { pid: 7, pid_start: 1, tid: Tid(tid), tid_start: 2 },
             original: cpus("0-7"),
             unpinned: true,
+            since: 100,
             set: CpuSet::new(),
             pending: cpus("2-3"),
         }
@@ -324,9 +363,9 @@ mod tests {
 
     fn journal() -> Journal {
         let mut journal = Journal::new().unwrap();
-        journal.entries.insert(Tid(9), entry(9));
+        journal.entries.insert((7, Tid(9)), entry(9));
         let emulator = Entry { kind: ThreadKind::Emulator, set: cpus("1"), ..entry(10) };
-        journal.entries.insert(Tid(10), emulator);
+        journal.entries.insert((7, Tid(10)), emulator);
         journal
     }
 
@@ -419,11 +458,18 @@ mod tests {
     fn the_initial_affinity_is_the_original_only_while_nobody_else_set_it() {
         let journal = journal();
         let (online, ours) = (cpus("0-5"), cpus("2-3"));
-        assert_eq!(journal.initial_of(Tid(9), 2, &ours, &online), cpus("0-5"));
-        assert_eq!(journal.initial_of(Tid(9), 3, &ours, &online), ours, "a reused id");
-        assert_eq!(journal.initial_of(Tid(9), 2, &cpus("4"), &online), cpus("4"), "an operator");
-        assert_eq!(journal.initial_of(Tid(8), 2, &ours, &online), ours, "never touched");
+        let key = |tid, tid_start| ThreadKey { pid: 7, pid_start: 1, tid: Tid(tid), tid_start };
+        let initial = |key, present: &CpuSet| journal.initial_of(&key, present, &online);
+        assert_eq!(initial(key(9, 2), &ours), cpus("0-5"));
+        assert_eq!(initial(key(9, 3), &ours), ours, "a reused id");
+        assert_eq!(initial(key(9, 2), &cpus("4")), cpus("4"), "an operator");
+        assert_eq!(initial(key(8, 99), &ours), ours, "there before, never touched");
+        assert_eq!(initial(key(8, 100), &ours), cpus("0-5"), "inherited");
+        assert_eq!(initial(key(8, 100), &cpus("4")), cpus("4"), "new and pinned");
+        let other = ThreadKey { pid: 6, ..key(8, 100) };
+        assert_eq!(initial(other, &ours), ours, "another process");
         let online = cpus("0-1");
-        assert_eq!(journal.initial_of(Tid(9), 2, &cpus("0-1"), &online), cpus("0-1"), "offlined");
+        let present = cpus("0-1");
+        assert_eq!(journal.initial_of(&key(9, 2), &present, &online), present, "offlined");
     }
 }

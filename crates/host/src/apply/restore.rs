@@ -20,7 +20,7 @@ use std::fmt;
 /// What restoring did.
 #[derive(Debug, Default)]
 pub struct RestoreReport {
-    /// Threads that have their original affinity again.
+    /// Threads that have their original affinity again, those that inherited from them included.
     pub restored: usize,
     /// Threads that were not touched, each with the reason.
     pub left_alone: Vec<LeftAlone>,
@@ -167,6 +167,7 @@ mod tests {
             thread: sleeper.key(),
             original: original.clone(),
             unpinned: false,
+            since: 0,
             set: set.clone(),
             pending: CpuSet::new(),
         }
@@ -286,7 +287,7 @@ mod tests {
 
         let mut applier = Applier::open(state.lock().unwrap()).unwrap();
         assert!(applier.journal().is_abandoned().unwrap());
-        assert_eq!(applier.journal().entries[&sleeper.tid()].pending, b);
+        assert_eq!(applier.journal().entries[&(sleeper.tid().0, sleeper.tid())].pending, b);
         assert_eq!((applier.restore().unwrap().restored, has(&sleeper)), (1, found));
         assert_eq!(Journal::load(&state).unwrap(), None);
         assert_eq!(applier.restore().unwrap().restored, 0, "twice does nothing more");

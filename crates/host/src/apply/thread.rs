@@ -81,6 +81,39 @@ pub fn parse_start(stat: &str) -> Option<u64> {
     after_name.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
 }
 
+/// Now, on the clock of start times: clock ticks since boot, from `proc/uptime` (hundredths of a
+/// second, which is what a tick is on every architecture Instep is built for).
+///
+/// # Errors
+/// An absent or strange `proc/uptime`.
+pub fn now_ticks(root: &Root) -> Result<u64, Error> {
+    let text = root.read("proc/uptime")?;
+    parse_uptime(&text).ok_or_else(|| {
+        Error::parse(&root.join("proc/uptime"), 1, text.trim(), "SECONDS.HUNDREDTHS")
+    })
+}
+
+/// The first number of `uptime` in hundredths of a second.
+#[must_use]
+pub fn parse_uptime(text: &str) -> Option<u64> {
+    let (seconds, hundredths) = text.split_ascii_whitespace().next()?.split_once('.')?;
+    let hundredths: u64 = (hundredths.len() == 2).then(|| hundredths.parse().ok())??;
+    seconds.parse::<u64>().ok()?.checked_mul(100)?.checked_add(hundredths)
+}
+
+/// Keys of all threads of a process, ascending; those that end meanwhile are left out.
+///
+/// # Errors
+/// [`Error::is_gone`] when the process is gone.
+pub fn threads_of(root: &Root, pid: u32) -> Result<Vec<ThreadKey>, Error> {
+    let path = root.join(format!("proc/{pid}/task"));
+    let entries = std::fs::read_dir(&path).map_err(|source| Error::read(&path, source))?;
+    let mut tids: Vec<u32> =
+        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    tids.sort_unstable();
+    Ok(tids.into_iter().filter_map(|tid| key_of(root, pid, Tid(tid)).ok()).collect())
+}
+
 /// `Cpus_allowed_list` of a thread: its whole affinity, offline CPUs included, which
 /// `sched_getaffinity` leaves out.
 ///
@@ -144,6 +177,20 @@ mod tests {
         assert!(!later.is_alive(&root).unwrap());
         sleeper.stop();
         assert!(!key.is_alive(&root).unwrap() && !key.may_be_alive());
+    }
+
+    #[test]
+    fn now_is_on_the_clock_of_start_times() {
+        let root = Root::live();
+        let before = now_ticks(&root).unwrap();
+        let sleeper = Sleeper::start();
+        let after = now_ticks(&root).unwrap();
+        assert!((before..=after).contains(&sleeper.key().tid_start));
+        assert_eq!(threads_of(&root, sleeper.key().pid).unwrap(), [sleeper.key()]);
+        for bad in ["", "5", "5.1", "x.00", "5.-1", "99999999999999999999.00"] {
+            assert_eq!(parse_uptime(bad), None, "{bad}");
+        }
+        assert_eq!(parse_uptime("2952.07 5000.10\n"), Some(295_207));
     }
 
     #[test]

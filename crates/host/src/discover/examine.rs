@@ -36,7 +36,9 @@ pub(super) struct Monitor {
     threads: Vec<Thread>,
     answer: Option<Answer>,
     settled: u8,
-    /// What came of asking by QMP in vain.
+    /// QMP's last answer, each vCPU with the start of its thread.
+    qmp_answer: Vec<(u32, u32, u64)>,
+    /// What came of asking by QMP in vain since.
     qmp_refused: Option<Refused>,
 }
 
@@ -100,6 +102,7 @@ impl Monitor {
             threads: Vec::new(),
             answer: None,
             settled: 0,
+            qmp_answer: Vec::new(),
             qmp_refused: None,
         }
     }
@@ -117,7 +120,8 @@ impl Monitor {
         if let Some(answer @ Answer::Known(known)) = self.answer.as_ref().filter(|_| same) {
             // QMP tells all at once; the other methods may have met a vCPU half made.
             let settled = self.settled >= SETTLED && !means.young;
-            if settled || known.source == VcpuSource::Qmp {
+            let told = known.source == VcpuSource::Qmp;
+            if self.qmp_refused.is_none() && (settled || told) {
                 return answer.clone();
             }
         }
@@ -191,6 +195,9 @@ impl Monitor {
             Ok(vcpus) => return Some(known(VcpuSource::Qmp, accel, vcpus, None)),
             Err(refusal) => refusal,
         };
+        if let Some(vcpus) = self.told_before() {
+            return Some(known(VcpuSource::Qmp, accel, vcpus, None));
+        }
         Some(self.fall_back(by_names, accel, held, &refusal))
     }
 
@@ -264,6 +271,27 @@ impl Monitor {
         }
     }
 
+    fn remember(&mut self, vcpus: &Vcpus) {
+        let start = |tid: u32| {
+            let thread = self.threads.iter().find(|thread| thread.tid == tid);
+            thread.map_or(0, |thread| thread.stat.start_ticks)
+        };
+        self.qmp_answer = vcpus.iter().map(|(index, tid)| (*index, *tid, start(*tid))).collect();
+        self.qmp_refused = None;
+    }
+
+    /// QMP's last answer, if all threads in it are still there: QEMU makes and ends workers all the
+    /// time, and a socket may be held by another client just then. It is asked again soon, since a
+    /// vCPU may have been plugged in.
+    fn told_before(&self) -> Option<Vcpus> {
+        let there = |tid: u32, start: u64| {
+            self.threads.iter().any(|t| t.tid == tid && t.stat.start_ticks == start)
+        };
+        let all = self.qmp_answer.iter().all(|(_, tid, start)| there(*tid, *start));
+        let vcpus: Vcpus = self.qmp_answer.iter().map(|(index, tid, _)| (*index, *tid)).collect();
+        (all && !vcpus.is_empty()).then_some(vcpus)
+    }
+
     /// Asks QEMU, if it may be asked; an answer is kept while it fits the threads, a refusal for
     /// some scans.
     fn ask(&mut self, means: &mut Means<'_>, named: &[Named<'_>]) -> Result<Vcpus, String> {
@@ -286,7 +314,10 @@ impl Monitor {
             *means.qmp_tries += 1;
             match qmp::query(&self.dir, &socket.path) {
                 Ok(answer) => match identify::by_qmp(&answer, named) {
-                    Ok(vcpus) => return Ok(vcpus),
+                    Ok(vcpus) => {
+                        self.remember(&vcpus);
+                        return Ok(vcpus);
+                    }
                     Err(refusal) => why = refusal,
                 },
                 Err(failure) => why = format!("its QMP socket {} {failure}", socket.path),

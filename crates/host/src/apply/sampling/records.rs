@@ -87,22 +87,6 @@ pub fn decode(bytes: &[u8]) -> Decoded {
     decoded
 }
 
-/// Puts the contents of a ring in order: `tail` and `head` count bytes since its beginning.
-/// `None` when they do not fit the ring, that is, when it was overwritten or damaged.
-#[must_use]
-pub fn unroll(ring: &[u8], tail: u64, head: u64) -> Option<Vec<u8>> {
-    let length = usize::try_from(head.checked_sub(tail)?).ok()?;
-    if length > ring.len() {
-        return None;
-    }
-    let start = usize::try_from(tail.checked_rem(ring.len() as u64)?).ok()?;
-    let before_wrap = length.min(ring.len() - start);
-    let mut bytes = Vec::with_capacity(length);
-    bytes.extend_from_slice(&ring[start..start + before_wrap]);
-    bytes.extend_from_slice(&ring[..length - before_wrap]);
-    Some(bytes)
-}
-
 /// Decodes the record at the start of `bytes`; its length, `None` when it is damaged.
 fn record(bytes: &[u8], decoded: &mut Decoded) -> Option<usize> {
     let record_type = u32_at(bytes, 0)?;
@@ -256,17 +240,6 @@ mod tests {
         }
         // A sample too short for its fields.
         assert_eq!(decode(&counted(RECORD_SAMPLE, &[1])).damaged_at, Some(0));
-    }
-
-    #[test]
-    fn a_ring_is_unrolled_across_its_end() {
-        let ring = [4, 5, 6, 7, 0, 1, 2, 3];
-        assert_eq!(unroll(&ring, 4, 12).unwrap(), [0, 1, 2, 3, 4, 5, 6, 7]);
-        assert_eq!(unroll(&ring, 14, 17).unwrap(), [2, 3, 4]);
-        assert!(unroll(&ring, 5, 5).unwrap().is_empty());
-        assert_eq!(unroll(&ring, 4, 13), None, "overwritten");
-        assert_eq!(unroll(&ring, 5, 4), None);
-        assert_eq!(unroll(&[], 0, 1), None);
     }
 
     proptest! {

@@ -132,7 +132,7 @@ fn build<'a>(
         Method::Pebs => {
             builder.precise_ip(SampleSkid::RequestZero);
         }
-        // Older kernels refuse IBS with anything excluded (PERF_PMU_CAP_NO_EXCLUDE, seen as EINVAL);
+        // Older kernels refuse IBS with anything excluded (PERF_PMU_CAP_NO_EXCLUDE);
         // records::decode leaves out what is not the process's.
         Method::Ibs => {
             builder.include_kernel().include_hv();

@@ -32,10 +32,14 @@ impl Drop for Guest {
 
 impl Guest {
     fn start(dir: &Path, name: &str, vcpus: u32, more: &[&str]) -> Option<Self> {
+        Self::start_smp(dir, name, &vcpus.to_string(), more)
+    }
+
+    fn start_smp(dir: &Path, name: &str, smp: &str, more: &[&str]) -> Option<Self> {
         let socket = dir.join(format!("{}.sock", name.split(',').next().unwrap()));
         let turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let started = Command::new(QEMU)
-            .args(["-name", name, "-smp", &vcpus.to_string(), "-m", "32"])
+            .args(["-name", name, "-smp", smp, "-m", "32"])
             .args(["-nodefaults", "-no-user-config", "-display", "none", "-qmp"])
             .arg(format!("unix:{},server=on,wait=off", socket.display()))
             .args(more)
@@ -72,21 +76,26 @@ impl Guest {
 
     /// query-cpus-fast by a client of its own: index and thread, ascending.
     fn ask(&self) -> Option<Vec<(u32, u32)>> {
+        let mut cpus = qmp::cpus(&self.tell("{\"execute\":\"query-cpus-fast\"}")?)?;
+        cpus.sort_unstable();
+        Some(cpus)
+    }
+
+    /// QEMU's answer to one command.
+    fn tell(&self, command: &str) -> Option<Value> {
         let mut stream = UnixStream::connect(&self.socket).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
         let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
         lines.next()?.ok()?;
-        stream
-            .write_all(b"{\"execute\":\"qmp_capabilities\"}{\"execute\":\"query-cpus-fast\"}\n")
-            .ok()?;
+        let both = format!("{{\"execute\":\"qmp_capabilities\"}}{command}\n");
+        stream.write_all(both.as_bytes()).ok()?;
         let returns = lines.map_while(Result::ok).filter_map(|line| {
             let value: Value = serde_json::from_str(&line).ok()?;
+            assert!(value.get("error").is_none(), "{value}");
             value.get("return").cloned()
         });
-        let answer = returns.take(2).last()?;
-        let mut cpus = qmp::cpus(&answer)?;
-        cpus.sort_unstable();
-        Some(cpus)
+        let answers: Vec<Value> = returns.take(2).collect();
+        answers.into_iter().nth(1)
     }
 
     fn pid(&self) -> u32 {
@@ -119,6 +128,8 @@ fn vm(scan: &Scan, pid: u32) -> &VmFacts {
 fn threads(vm: &VmFacts) -> Vec<(u32, u32)> {
     vm.vcpus.iter().map(|vcpu| (vcpu.index, vcpu.tid.0)).collect()
 }
+
+const PLUG: &str = r#"{"execute":"device_add","arguments":{"driver":"qemu64-x86_64-cpu","id":"c1","socket-id":1,"core-id":0,"thread-id":0}}"#;
 
 const TCG: [&str; 2] = ["-accel", "tcg,thread=multi"];
 
@@ -206,6 +217,28 @@ fn loads_agree_with_schedstat() {
 }
 
 #[test]
+fn a_vcpu_that_is_plugged_in_is_seen_at_once_by_both_methods() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["plug,debug-threads=on", "hotplug,debug-threads=off"] {
+        let smp = "1,maxcpus=2,sockets=2";
+        let Some(guest) = Guest::start_smp(dir.path(), name, smp, &TCG) else { return };
+        let (mut scanner, first) = scan_until_told(guest.pid());
+        assert_eq!(threads(vm(&first, guest.pid())).len(), 1);
+        guest.tell(PLUG).expect("QEMU takes the vCPU");
+        let mut found = scan(&mut scanner);
+        for _ in 0..20 {
+            // Another Instep may hold the socket just now.
+            if found.vms.iter().any(|vm| vm.pid == guest.pid() && vm.vcpus.len() == 2) {
+                break;
+            }
+            found = scan(&mut scanner);
+        }
+        assert_eq!(threads(vm(&found, guest.pid())), guest.asked(), "{name}");
+        assert_eq!(guest.asked().len(), 2);
+    }
+}
+
+#[test]
 fn a_vm_that_ends_is_gone_from_the_next_scan() {
     let dir = tempfile::tempdir().unwrap();
     let Some(guest) = Guest::start(dir.path(), "brief,debug-threads=on", 2, &TCG) else { return };
@@ -235,4 +268,27 @@ fn asking_qemu_for_its_version_is_no_vm() {
     let _ = child.wait();
     assert!(!found.vms.iter().any(|vm| vm.pid == pid));
     assert!(!found.opaque.iter().any(|vm| vm.id.0 == pid));
+}
+
+#[test]
+fn what_qmp_told_holds_while_its_threads_live_though_the_socket_is_held() {
+    let dir = tempfile::tempdir().unwrap();
+    let smp = "1,maxcpus=2,sockets=2";
+    let Some(guest) = Guest::start_smp(dir.path(), "worker,debug-threads=off", smp, &TCG) else {
+        return;
+    };
+    let (mut scanner, first) = scan_until_told(guest.pid());
+    let known = threads(vm(&first, guest.pid()));
+    // A thread more, and nobody to ask what it is.
+    guest.tell(PLUG).expect("QEMU takes the vCPU");
+    let mut held = BufReader::new(UnixStream::connect(&guest.socket).unwrap());
+    let mut greeting = String::new();
+    held.read_line(&mut greeting).unwrap();
+    assert_eq!(threads(vm(&scan(&mut scanner), guest.pid())), known);
+    drop(held);
+    let end = Instant::now() + Duration::from_secs(20);
+    while threads(vm(&scan(&mut scanner), guest.pid())).len() != 2 {
+        assert!(Instant::now() < end, "the vCPU was never asked for again");
+    }
+    assert_eq!(threads(vm(&scan(&mut scanner), guest.pid())), guest.asked());
 }

@@ -1,0 +1,78 @@
+//! `instep demo` as a user runs it: it shows what it promises and leaves nothing behind.
+//! One demo at a time: each starts three guests.
+
+use instep_lab::{Assets, Stop, command};
+use instep_madehost::skip;
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// The demo with its temporary files under `temporary`; `None`, noted, where it cannot run.
+fn demo(temporary: &Path) -> Option<Command> {
+    if let Err(error) = Assets::obtain(&mut |said| eprintln!("{said}")) {
+        skip::note(&error.to_string());
+        return None;
+    }
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_instep"));
+    demo.arg("demo").env("TMPDIR", temporary);
+    Some(demo)
+}
+
+fn names_in(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).expect("the temporary directory can be listed");
+    entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+#[test]
+fn the_demo_mends_restores_proves_it_and_leaves_nothing() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let temporary = tempfile::tempdir().unwrap();
+    let Some(mut demo) = demo(temporary.path()) else { return };
+    let ran = command::output(&mut demo, Duration::from_secs(300), &Stop::never()).unwrap();
+    let said = format!("{}\n{}", ran.stdout, ran.stderr);
+    assert_eq!(ran.status.code(), Some(0), "{said}");
+    for promised in ["$ instep run --once", "times as many", "Every affinity is as it was found"] {
+        assert!(ran.stdout.contains(promised), "no `{promised}` in\n{said}");
+    }
+    assert_eq!(names_in(temporary.path()), Vec::<String>::new());
+}
+
+#[test]
+fn a_demo_ended_by_a_signal_leaves_no_guest_and_no_file() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let (temporary, output) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let Some(mut demo) = demo(temporary.path()) else { return };
+    let path = output.path().join("said");
+    demo.stdin(Stdio::null()).stdout(File::create(&path).unwrap()).stderr(Stdio::null());
+    let mut child = command::die_with_parent(&mut demo).spawn().unwrap();
+    let qemu = wait_for_guest(&path);
+    assert!(Path::new(&format!("/proc/{qemu}")).exists());
+
+    let mut kill = Command::new("sh");
+    kill.args(["-c", &format!("kill -TERM {}", child.id())]);
+    command::succeed(&mut kill, Duration::from_secs(10), &Stop::never()).unwrap();
+    let ended = command::wait(&mut child, Duration::from_secs(30), &Stop::never()).unwrap();
+    let _ = child.kill();
+    let _ = child.wait();
+    assert_eq!(ended.and_then(|status| status.code()), Some(1));
+    assert!(!Path::new(&format!("/proc/{qemu}")).exists());
+    assert_eq!(names_in(temporary.path()), Vec::<String>::new());
+}
+
+/// Waits until the demo says that its first guest is up, and gives its process id.
+fn wait_for_guest(said: &Path) -> u32 {
+    let end = Instant::now() + Duration::from_secs(120);
+    loop {
+        let text = fs::read_to_string(said).expect("the output can be read");
+        let line = text.split_once(" as process ").and_then(|(_, rest)| rest.split_once('\n'));
+        if let Some((pid, _)) = line {
+            return pid.parse().expect("a process id");
+        }
+        assert!(Instant::now() < end, "no guest came up:\n{text}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

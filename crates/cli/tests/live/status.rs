@@ -1,0 +1,153 @@
+//! `instep status --json` against what QEMU and the kernel say.
+
+use super::common::{list, text};
+use super::stage::{Stage, affinities, assert_as_before, schedstat, vcpus};
+use instep_lab::{Guest, affinity, command};
+use instep_madehost::skip;
+use serde_json::Value;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The clock tick is 10 ms at most; schedstat of a running thread may lag behind by one.
+const TICK: i128 = 10_000_000;
+
+#[test]
+fn each_vm_and_its_vcpu_threads_are_named_as_qmp_does() {
+    let Some(stage) = Stage::new() else { return };
+    let bare = instep_lab::GuestSpec { debug_threads: false, ..stage.spec("bare") };
+    let guests = stage.start([stage.spec("named"), bare]);
+    let before: Vec<_> = guests.iter().map(affinities).collect();
+    let status = stage.instep(&["status", "--json", "--window", "100ms"]).json();
+    assert_eq!(status["schema"], "instep.status/1");
+    for guest in &guests {
+        let vm = vm_of(&status, guest);
+        assert_eq!(text(vm, "name"), guest.spec().name);
+        assert_eq!(text(vm, "id"), guest.spec().name);
+        assert_eq!((text(vm, "vmm"), text(vm, "accel")), ("qemu", "tcg"));
+        // Some versions of QEMU name the threads unasked.
+        let named = affinities(guest).values().any(|(comm, _)| comm.starts_with("CPU 0"));
+        assert!(named || !guest.spec().debug_threads);
+        assert_eq!(text(vm, "identified_by"), if named { "thread names" } else { "qmp" }, "{vm}");
+        let told: Vec<u32> = list(vm, "vcpus").iter().map(|v| number(v, "tid") as u32).collect();
+        assert_eq!(told, vcpus(guest));
+        let indices: Vec<u64> = list(vm, "vcpus").iter().map(|v| number(v, "index")).collect();
+        assert_eq!(indices, [0, 1]);
+        let memory = vm["memory_bytes_by_node"].as_object().unwrap();
+        assert!(memory.values().filter_map(Value::as_u64).sum::<u64>() > 32 << 20, "{vm}");
+    }
+    for (guest, before) in guests.iter().zip(&before) {
+        assert_as_before(guest, before);
+    }
+}
+
+/// Counters only grow, so between two readings of ours a reading of Instep's lies between, and
+/// what a thread ran outside Instep's window is at most the time outside it.
+#[test]
+fn loads_are_those_of_schedstat() {
+    let Some(stage) = Stage::new() else { return };
+    let guest = stage.start_one("load");
+    let tids = vcpus(&guest);
+    let read = || tids.iter().map(|tid| schedstat(guest.pid(), *tid)).collect::<Vec<_>>();
+    for attempt in 1.. {
+        let (start, before) = (Instant::now(), read());
+        let status = stage.instep(&["status", "--json", "--window", "2s"]).json();
+        let (after, wall) = (read(), start.elapsed().as_nanos() as i128);
+        let window = i128::from(number(&status, "window_ns"));
+        assert!((2_000_000_000..=wall).contains(&window), "{window} of {wall}");
+        // Each thread is read a little after the instant that stands for its scan, so Instep's
+        // window for it is shorter by at most what is outside, too.
+        let outside = 2 * (wall - window) + 2 * TICK;
+        let close = (wall - window) * 50 < window;
+        for (index, vcpu) in list(vm_of(&status, &guest), "vcpus").iter().enumerate() {
+            let told = |key: &str| (vcpu[key].as_f64().unwrap() * window as f64) as i128;
+            let ran = i128::from(after[index].0 - before[index].0);
+            let waited = i128::from(after[index].1 - before[index].1);
+            let used = told("utilisation");
+            assert!(used <= ran && used >= ran.min(window) - outside, "{used} of {ran}, {outside}");
+            assert!(told("steal") <= waited, "{vcpu}: {waited}");
+            if close {
+                let apart = (used as f64 / window as f64 - ran as f64 / wall as f64).abs();
+                assert!(apart <= 0.02 + 2.0 * TICK as f64 / window as f64, "{used} {ran}");
+            }
+        }
+        if close {
+            return;
+        }
+        if attempt == 5 {
+            skip::note("the machine is too busy to compare loads within 2 %");
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_vm_whose_vcpus_cannot_be_told_is_listed_with_the_reason() {
+    let Some(stage) = Stage::new() else { return };
+    let name = format!("single-{}", std::process::id());
+    let single = Single::start(&name);
+    let ours =
+        |status: &Value| list(status, "vms").iter().find(|vm| vm["pid"] == single.0.id()).cloned();
+    let end = Instant::now() + Duration::from_secs(30);
+    let vm = loop {
+        let status = stage.instep(&["status", "--json", "--window", "100ms"]).json();
+        if let Some(vm) = ours(&status) {
+            break vm;
+        }
+        assert!(Instant::now() < end, "{status}");
+    };
+    assert_eq!(text(&vm, "name"), name);
+    assert!(list(&vm, "vcpus").is_empty());
+    assert!(text(&vm, "left_alone").contains("thread=multi"), "{vm}");
+    let shown = stage.instep(&["status", "--window", "100ms"]);
+    assert!(shown.stdout.contains("Left alone") && shown.stdout.contains(&name), "{}", shown.all());
+}
+
+#[test]
+fn vcpus_bound_to_one_cpu_are_a_conflict_while_another_is_free() {
+    let Some(stage) = Stage::with_two_cores() else { return };
+    let guests = [stage.start_one("crowded")];
+    if !stage.alone_with(&guests) {
+        return;
+    }
+    let fine = stage.instep(&["status", "--json", "--window", "100ms"]).expect(0).json();
+    assert!(list(&fine, "conflicts").is_empty(), "{fine}");
+    for tid in vcpus(&guests[0]) {
+        affinity::bind(tid, super::stage::first_cpu()).unwrap();
+    }
+    // The CPU each last ran on changes when it next runs, which a window of 1 s is enough for.
+    let found = stage.instep(&["status", "--json", "--window", "1s"]).expect(1).json();
+    let conflict = &list(&found, "conflicts")[0];
+    assert_eq!(text(conflict, "vm"), guests[0].spec().name);
+    assert!(text(conflict, "text").starts_with("2 vCPUs (0,1) have only CPUs"), "{conflict}");
+}
+
+/// A QEMU that runs all vCPUs in one thread; it needs no kernel, its firmware is enough.
+struct Single(Child);
+
+impl Single {
+    fn start(name: &str) -> Self {
+        let mut qemu = Command::new(instep_lab::guest::QEMU);
+        qemu.args(["-name", name, "-accel", "tcg,thread=single", "-smp", "2", "-m", "32"])
+            .args(["-nodefaults", "-no-user-config", "-display", "none"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        Self(command::die_with_parent(&mut qemu).spawn().unwrap())
+    }
+}
+
+impl Drop for Single {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn vm_of<'a>(status: &'a Value, guest: &Guest) -> &'a Value {
+    let found = list(status, "vms").iter().find(|vm| vm["pid"] == guest.pid());
+    found.unwrap_or_else(|| panic!("no {} in {status}", guest.spec().name))
+}
+
+fn number(value: &Value, key: &str) -> u64 {
+    value[key].as_u64().unwrap_or_else(|| panic!("no number `{key}` in {value}"))
+}
