@@ -4,6 +4,7 @@
 //! To add a parser: a function in one of the modules, its line in [`TARGETS`], a `[[bin]]` of the
 //! same name in Cargo.toml, and its seeds in seeds.rs. The test tells what is missing.
 
+mod apply;
 mod process;
 mod rest;
 mod topology;
@@ -16,16 +17,16 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("cgroup_files", rest::cgroup_files),
     ("command_lines", process::command_lines),
     ("config", rest::config),
-    ("event_sources", rest::event_sources),
     ("id_lists", topology::id_lists),
-    ("journal", rest::journal),
-    ("maps", process::maps),
+    ("journal", apply::journal),
+    ("memory_ranges", apply::memory_ranges),
     ("mounts", rest::mounts),
     ("numa_maps", process::numa_maps),
     ("numa_stat", rest::numa_stat),
-    ("perf_records", rest::perf_records),
     ("proc_files", process::proc_files),
     ("qmp_answers", rest::qmp_answers),
+    ("samples", apply::samples),
+    ("sampling_source", apply::sampling_source),
     ("thread_names", process::thread_names),
     ("topology_build", topology::topology_build),
     ("topology_files", topology::topology_files),

@@ -13,7 +13,7 @@ const FILES: &[(&str, &[&str])] = &[
     ("cgroup_files", &["/cgroup"]),
     ("command_lines", &["/cmdline"]),
     ("id_lists", &["/online", "shared_cpu_list", "cpuset.cpus.effective", "cpulist"]),
-    ("maps", &["/maps"]),
+    ("memory_ranges", &["/numa_maps", "/maps", "proc/meminfo"]),
     ("mounts", &["/mounts"]),
     ("numa_maps", &["/numa_maps"]),
     ("numa_stat", &["memory.numa_stat"]),

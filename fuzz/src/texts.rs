@@ -14,7 +14,7 @@ pub(crate) const TEXTS: &[(&str, &[&[u8]])] = &[
         ],
     ),
     (
-        "event_sources",
+        "sampling_source",
         &[b"event=0xcd,umask=0x1,ldlat=3", b"config1:0-15", b"config:0-7,32-35", b"config:19"],
     ),
     (
@@ -22,8 +22,18 @@ pub(crate) const TEXTS: &[(&str, &[&[u8]])] = &[
         &[
             br#"{"schema":"instep.journal/1","boot_id":"b","holder":"kept","threads":[]}"#,
             br#"{"schema":"instep.journal/1","boot_id":"b","holder":{"instance":{"pid":1,"start":2}},
-                "threads":[{"vm":"a","kind":{"vcpu":0},"thread":{"pid":5,"pid_start":1,"tid":6,
-                "tid_start":2},"original":"0-3","unpinned":true,"set":"1","pending":"2"}]}"#,
+                "threads":[{"vm":"a","kind":{"vcpu":0},"thread":{"pid":7,"pid_start":1,"tid":9,
+                "tid_start":2},"original":"0-7","unpinned":true,"since":3,"set":"2",
+                "pending":"2-3"}]}"#,
+        ],
+    ),
+    (
+        "memory_ranges",
+        &[
+            b"7f0000020000 bind:1 anon=3 dirty=3 active=0 N0=1 N1=2 kernelpagesize_kB=4\n\0\
+              7f0000020000-7f0008020000 rw-p 00000000 00:00 0\n",
+            b"7f0040000000 default file=/r huge dirty=3 N1=3 kernelpagesize_kB=2048\n\0\
+              7f0040000000-7f0040800000 rw-s 00000000 00:2e 41 /r\n",
         ],
     ),
     (
@@ -39,7 +49,7 @@ pub(crate) const TEXTS: &[(&str, &[&[u8]])] = &[
         &[b"total=7 N0=3 N1=4\nfile=1 N0=1 N1=0\nanon=6 N0=2 N1=4\nunevictable=0 N0=0 N1=0\n"],
     ),
     (
-        "perf_records",
+        "samples",
         &[
             include_bytes!("../../crates/host/src/apply/sampling/fixtures/page-faults.bin"),
             // A sample of thread 1 at 0x7f0000001000, and three lost ones.

@@ -19,6 +19,7 @@ mod sysfs;
 mod tree;
 mod vm;
 
+pub use cgroup::Cgroups;
 pub use host::{HostSpec, Numbering};
 pub use made::MadeHost;
 pub use random::{Limits, Random, random};

@@ -4,9 +4,9 @@
 //! Rates are constant since each VM's start, so a single copy read with loads since start gives
 //! the same load as two copies give over their window.
 
-use crate::cgroup::Groups;
+use crate::cgroup::{Cgroups, Groups};
 use crate::host::HostSpec;
-use crate::process::{self, Kind, Process, Task, Widths};
+use crate::process::{self, Kind, Process, Shape, Task};
 use crate::procfs::{self, Spent};
 use crate::tree::Tree;
 use crate::vm::{Cgroup, MemPolicy, Thread, ThreadKind, VmSpec, Vmm};
@@ -36,6 +36,8 @@ pub struct MadeHost {
     pub uptime: Nanos,
     /// Tells one boot of this host from another.
     pub boot: u64,
+    /// The version of its cgroups.
+    pub cgroups: Cgroups,
 }
 
 impl MadeHost {
@@ -49,6 +51,7 @@ impl MadeHost {
             other_load: Milli(0),
             uptime: Nanos::from_secs(4600),
             boot: 1,
+            cgroups: Cgroups::V2,
         }
     }
 
@@ -104,7 +107,7 @@ impl MadeHost {
             other.push((online[0], rate(vm.emulator_load, now.since(vm.started))));
         }
         let spent = Spent::new(&self.host, now, &guests, &other);
-        procfs::write(&self.host, now, &spent, self.boot, &proc)?;
+        procfs::write(&self.host, now, &spent, self.boot, self.cgroups, &proc)?;
         let nodes = self.host.node_ids();
         let mut groups = Groups::default();
         self.write_noise(&proc, &mut groups)?;
@@ -113,7 +116,7 @@ impl MadeHost {
             join_group(vm, &mut groups);
             write_debugfs(vm, now, &sys)?;
         }
-        groups.write(&sys.sub("fs/cgroup")?, &self.host.online(), &nodes)
+        groups.write(self.cgroups, &sys.sub("fs/cgroup")?, &self.host.online(), &nodes)
     }
 
     /// What a reader must make of the host over the `window` before [`MadeHost::uptime`], given
@@ -237,8 +240,9 @@ impl MadeHost {
         allowed[turn % allowed.len()]
     }
 
-    fn widths(&self) -> Widths {
-        Widths { cpus: self.host.present().iter().last().map_or(1, |cpu| cpu.raw() + 1) }
+    fn shape(&self) -> Shape {
+        let cpus = self.host.present().iter().last().map_or(1, |cpu| cpu.raw() + 1);
+        Shape { cpus, cgroups: self.cgroups }
     }
 
     fn write_noise(&self, proc: &Tree, groups: &mut Groups) -> io::Result<()> {
@@ -248,9 +252,8 @@ impl MadeHost {
         }
         let nodes = self.host.node_ids().into_iter().collect();
         for process in noise::processes(&self.host.online(), &nodes) {
-            process::write(&process, self.widths(), proc)?;
-            let group = process.tasks[0].cgroup.trim_start_matches("0::").trim_end();
-            groups.at(group).procs.push(process.pid);
+            process::write(&process, self.shape(), proc)?;
+            groups.at(&process.tasks[0].cgroup).procs.push(process.pid);
         }
         Ok(())
     }
@@ -259,11 +262,11 @@ impl MadeHost {
     fn write_vms(&self, vms: &[(usize, &VmSpec)], now: Nanos, proc: &Tree) -> io::Result<()> {
         let workers = thread::available_parallelism().map_or(1, NonZero::get);
         let part = vms.len().div_ceil(workers).max(1);
-        let (widths, online) = (self.widths(), self.host.online().iter().collect::<Vec<_>>());
+        let (shape, online) = (self.shape(), self.host.online().iter().collect::<Vec<_>>());
         let online = &online;
         let write_part = |vms: &[(usize, &VmSpec)]| -> io::Result<()> {
             for (order, vm) in vms {
-                process::write(&self.process(vm, *order, now, online), widths, proc)?;
+                process::write(&self.process(vm, *order, now, online), shape, proc)?;
             }
             Ok(())
         };
@@ -325,7 +328,7 @@ impl MadeHost {
         Task {
             tid: thread.tid.0,
             name: thread.name,
-            cgroup: if threaded { format!("0::{group}{below}\n") } else { format!("0::{group}\n") },
+            cgroup: if threaded { format!("{group}{below}") } else { group },
             state: if busy.0 > now.since(vm.started).0 / 2 { 'R' } else { 'S' },
             busy,
             steal,

@@ -178,6 +178,22 @@ pub(crate) fn numa_stat(nodes: &[NodeId], memory: &BTreeMap<NodeId, Bytes>) -> S
     text
 }
 
+/// `memory.numa_stat` of cgroup v1, in pages.
+pub(crate) fn numa_stat_v1(nodes: &[NodeId], memory: &BTreeMap<NodeId, Bytes>) -> String {
+    let pages = |node: &NodeId| memory.get(node).map_or(0, |bytes| bytes.0 / PAGE);
+    let mut text = String::new();
+    for (name, held) in [("total", true), ("file", false), ("anon", true), ("unevictable", false)] {
+        for prefix in ["", "hierarchical_"] {
+            let of = |node: &NodeId| if held { pages(node) } else { 0 };
+            let by_node: String =
+                nodes.iter().map(|node| format!(" N{node}={}", of(node))).collect();
+            let sum: u64 = nodes.iter().map(of).sum();
+            let _ = writeln!(text, "{prefix}{name}={sum}{by_node}");
+        }
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -96,7 +96,7 @@ fn process(
         tasks: vec![Task {
             tid: pid,
             name: name.to_owned(),
-            cgroup: format!("0::{cgroup}\n"),
+            cgroup: cgroup.to_owned(),
             state: match kind {
                 Kind::Zombie => 'Z',
                 Kind::Kernel if name.starts_with("kworker") => 'I',

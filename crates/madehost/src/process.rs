@@ -3,6 +3,7 @@
 //! Shapes as of Linux 6.18: `stat` has 52 fields (fs/proc/array.c, `do_task_stat`), `status` is
 //! that of x86-64. Times of `stat` are in ticks of 10 ms, of `schedstat` in nanoseconds.
 
+use crate::cgroup::{self, Cgroups};
 use crate::sysfs::mask_of;
 use crate::tree::Tree;
 use instep_core::idset::{CpuSet, NodeSet};
@@ -47,6 +48,7 @@ pub(crate) enum Kind {
 pub(crate) struct Task {
     pub(crate) tid: u32,
     pub(crate) name: String,
+    /// Path of its cgroup.
     pub(crate) cgroup: String,
     pub(crate) state: char,
     /// CPU time since it started.
@@ -59,14 +61,16 @@ pub(crate) struct Task {
     pub(crate) allowed: CpuSet,
 }
 
-/// Widths of the masks of `status`.
+/// What is the same for all processes of a host.
 #[derive(Clone, Copy)]
-pub(crate) struct Widths {
+pub(crate) struct Shape {
+    /// Bits of the CPU masks of `status`.
     pub(crate) cpus: u32,
+    pub(crate) cgroups: Cgroups,
 }
 
 /// Writes the process below `proc`.
-pub(crate) fn write(process: &Process, widths: Widths, proc: &Tree) -> io::Result<()> {
+pub(crate) fn write(process: &Process, shape: Shape, proc: &Tree) -> io::Result<()> {
     let Some(main) = process.tasks.first() else { return Ok(()) };
     let dir = proc.child(&process.pid.to_string())?;
     let busy = Nanos(process.tasks.iter().map(|task| task.busy.0).sum());
@@ -78,7 +82,7 @@ pub(crate) fn write(process: &Process, widths: Widths, proc: &Tree) -> io::Resul
     if let Some(exe) = process.exe {
         dir.link("exe", exe)?;
     }
-    write_task(process, main, widths, &dir)?;
+    write_task(process, main, shape, &dir)?;
     if let Some(fds) = &process.fds {
         let fd_dir = dir.child("fd")?;
         for (fd, target) in fds {
@@ -90,18 +94,18 @@ pub(crate) fn write(process: &Process, widths: Widths, proc: &Tree) -> io::Resul
         let task_dir = tasks.child(&task.tid.to_string())?;
         let guest = if task.guest { task.busy } else { Nanos(0) };
         task_dir.file("stat", stat(process, task, task.busy, guest))?;
-        write_task(process, task, widths, &task_dir)?;
+        write_task(process, task, shape, &task_dir)?;
     }
     Ok(())
 }
 
 /// The files that a process has for its main thread and every thread has for itself.
-fn write_task(process: &Process, task: &Task, widths: Widths, dir: &Tree) -> io::Result<()> {
+fn write_task(process: &Process, task: &Task, shape: Shape, dir: &Tree) -> io::Result<()> {
     dir.line("comm", &task.name)?;
     let slices = task.busy.0 / 3_000_000 + 1;
     dir.line("schedstat", format_args!("{} {} {slices}", task.busy.0, task.steal.0))?;
-    dir.file("cgroup", &task.cgroup)?;
-    dir.file("status", status(process, task, widths))
+    dir.file("cgroup", cgroup::membership(shape.cgroups, &task.cgroup))?;
+    dir.file("status", status(process, task, shape))
 }
 
 fn stat(process: &Process, task: &Task, busy: Nanos, guest: Nanos) -> String {
@@ -128,7 +132,7 @@ fn stat(process: &Process, task: &Task, busy: Nanos, guest: Nanos) -> String {
     )
 }
 
-fn status(process: &Process, task: &Task, widths: Widths) -> String {
+fn status(process: &Process, task: &Task, shape: Shape) -> String {
     let mut text = String::with_capacity(1600);
     let state = match task.state {
         'R' => "R (running)",
@@ -182,7 +186,7 @@ fn status(process: &Process, task: &Task, widths: Widths) -> String {
          Cpus_allowed:\t{}\nCpus_allowed_list:\t{}\nMems_allowed:\t{}\nMems_allowed_list:\t{}\n\
          voluntary_ctxt_switches:\t{}\nnonvoluntary_ctxt_switches:\t{}\n",
         process.tasks.len(),
-        mask_of(task.allowed.iter().map(Id::raw), widths.cpus),
+        mask_of(task.allowed.iter().map(Id::raw), shape.cpus),
         task.allowed,
         mask_of(process.mems.iter().map(Id::raw), 1024),
         process.mems,

@@ -1,5 +1,6 @@
 //! Writes the files of /proc that are about the whole host.
 
+use crate::cgroup::{self, Cgroups};
 use crate::host::HostSpec;
 use crate::process::TICK;
 use crate::tree::Tree;
@@ -63,6 +64,7 @@ pub(crate) fn write(
     now: Nanos,
     spent: &Spent,
     boot: u64,
+    cgroups: Cgroups,
     proc: &Tree,
 ) -> io::Result<()> {
     proc.file("stat", stat(now, spent))?;
@@ -95,25 +97,21 @@ pub(crate) fn write(
     let id = format!("00000000-0000-4000-8000-{boot:012x}");
     proc.sub("sys/kernel/random")?.line("boot_id", id)?;
     proc.sub("sys/kernel")?.line("sched_schedstats", "0")?;
-    write_mounts(proc)
+    write_mounts(cgroups, proc)
 }
 
-fn write_mounts(proc: &Tree) -> io::Result<()> {
-    let mounts = "proc /proc proc rw,relatime 0 0\n\
-        sysfs /sys sysfs rw,relatime 0 0\n\
-        cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid,nodev,noexec,relatime,nsdelegate 0 0\n\
-        debugfs /sys/kernel/debug debugfs rw,relatime 0 0\n\
-        /dev/vda1 / ext4 rw,relatime 0 0\n";
-    let mountinfo = "22 27 0:21 / /proc rw,relatime - proc proc rw\n\
-        23 27 0:22 / /sys rw,relatime - sysfs sysfs rw\n\
-        24 23 0:26 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:4 - cgroup2 cgroup2 \
-        rw,nsdelegate\n\
-        25 23 0:7 / /sys/kernel/debug rw,relatime - debugfs debugfs rw\n\
-        27 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n";
+fn write_mounts(cgroups: Cgroups, proc: &Tree) -> io::Result<()> {
+    let cgroups_mounted = cgroup::mounts(cgroups);
+    let mounts = format!(
+        "proc /proc proc rw,relatime 0 0\n\
+         sysfs /sys sysfs rw,relatime 0 0\n\
+         {cgroups_mounted}\
+         debugfs /sys/kernel/debug debugfs rw,relatime 0 0\n\
+         /dev/vda1 / ext4 rw,relatime 0 0\n"
+    );
     let own = proc.sub("self")?;
     own.file("mounts", mounts)?;
-    own.file("mountinfo", mountinfo)?;
-    own.file("cgroup", "0::/init.scope\n")?;
+    own.file("cgroup", cgroup::membership(cgroups, "/init.scope"))?;
     own.line("cpuset", "/")?;
     proc.link("mounts", "self/mounts")
 }

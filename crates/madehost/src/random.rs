@@ -2,6 +2,7 @@
 //!
 //! splitmix64 (Steele, Lea, Flood 2014) is enough for test data and needs no dependency.
 
+use crate::cgroup::Cgroups;
 use crate::host::{HostSpec, Numbering};
 use crate::made::MadeHost;
 use crate::vm::{Cgroup, GuestNodeSpec, MemPolicy, Pages, VmSpec, Vmm};
@@ -76,6 +77,9 @@ pub fn random(seed: u64, limits: Limits) -> MadeHost {
     let mut random = Random::new(seed);
     let mut made = MadeHost::new(random_host(&mut random, limits));
     made.boot = seed & 0xffff_ffff_ffff;
+    if limits.oddities && random.chance(25) {
+        made.cgroups = Cgroups::V1;
+    }
     made.other_load = Milli(random.within(0, 500));
     for number in 0..random.within(0, u64::from(limits.vms)) {
         let vm = random_vm(&mut random, &made.host, limits, number);

@@ -5,6 +5,7 @@ use crate::made::{self, GIB, cpus, vm};
 use instep_core::decision::{Action, Decision};
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::policy::{PolicyName, Settings, decide};
+use instep_core::score::measure;
 use instep_core::snapshot::{GuestNode, OpaqueVm, Snapshot};
 use instep_core::units::{Bytes, CpuId, Nanos, NodeId, VmId};
 
@@ -251,4 +252,28 @@ fn performance_cores_come_first() {
     let sets: Vec<CpuSet> = sets(&instep(&host), 1).iter().map(|set| cpus(set)).collect();
     // Cores 0-1 are slow, 2-3 fast with two threads.
     assert_eq!(sets, [cpus("2-3"), cpus("4-5"), cpus("0")]);
+}
+
+/// 8 nodes of 8 cores, 10 VMs of 4 vCPUs at 10 % on each. Then those of node 3 use their CPUs
+/// fully: 40 CPUs of demand on 16 threads, while cores idle elsewhere.
+#[test]
+fn hot_node_is_relieved_without_moving_the_others() {
+    let mut host = made::host(made::topology(8, 8, 2, 64 * GIB));
+    let footprint =
+        |node: usize| -> Vec<u64> { (0..8).map(|k| 100 * u64::from(k == node)).collect() };
+    host.vms =
+        (0..80).map(|id| vm(&host, 100 + id, 4, 100, &footprint(id as usize / 10))).collect();
+    let mut settled = apply(&host, &instep(&host));
+    let on_3: Vec<usize> = (0..80).filter(|at| settled.vms[*at].placed == nodes(&[3])).collect();
+    assert!(on_3.len() >= 8, "{}", on_3.len());
+    for at in &on_3 {
+        settled.vms[*at].vcpus.iter_mut().for_each(|vcpu| vcpu.busy = made::WINDOW);
+    }
+    let decision = instep(&settled);
+    let moved: Vec<usize> =
+        (0..80).filter(|at| decision.vms[*at].home != settled.vms[*at].placed).collect();
+    assert!((3..=30).contains(&moved.len()), "{moved:?}");
+    let before = measure(&settled).combined;
+    let after = measure(&apply(&settled, &decision)).combined;
+    assert!(after.0 > before.0 + 150, "{before} -> {after}");
 }

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "shared by several tests and the benchmark, none of which uses all")]
 
 use instep_core::idset::CpuSet;
-use instep_core::snapshot::{Emulator, Snapshot, Vcpu, Vm};
+use instep_core::snapshot::{Emulator, GuestNode, Snapshot, Vcpu, Vm};
 use instep_core::topology::{CoreKind, CpuFacts, NodeFacts, Topology};
 use instep_core::units::{Bytes, CpuId, Nanos, NodeId, Tid, VmId};
 use std::sync::Arc;
@@ -249,6 +249,33 @@ pub(crate) fn forget(made: &mut Snapshot) {
         vm.placed = Default::default();
         vm.vcpus.iter_mut().for_each(|vcpu| vcpu.allowed = vcpu.initial.clone());
         vm.emulators.iter_mut().for_each(|emulator| emulator.allowed = emulator.initial.clone());
+    }
+}
+
+/// Puts numbers and sets into a host that no host has.
+pub(crate) fn spoil(made: &mut Snapshot, seed: u64) {
+    let mut random = Random(seed ^ 0xbad);
+    made.window = Nanos(random.one_of(&[0, 1, WINDOW.0, u64::MAX]));
+    made.other_busy = Nanos(random.one_of(&[0, u64::MAX]));
+    for vm in &mut made.vms {
+        match random.within(0, 11) {
+            0 => vm.vcpus.clear(),
+            1 => vm.cpuset = CpuSet::new(),
+            2 => vm.vcpus[0].allowed = CpuSet::new(),
+            3 => vm.vcpus[0].initial = cpus("5000-5010"),
+            4 => vm.placed = [NodeId(77)].into_iter().collect(),
+            5 => vm.memory = [(NodeId(0), Bytes(u64::MAX)), (NodeId(9), Bytes(9))].into(),
+            6 => vm.vcpus.iter_mut().for_each(|vcpu| vcpu.busy = Nanos(u64::MAX)),
+            7 => vm.guest_threads_per_core = random.one_of(&[0, u32::MAX]),
+            8 => {
+                let node = GuestNode { vcpus: vec![0, 0, u32::MAX], memory: Bytes(u64::MAX) };
+                vm.guest_nodes = vec![node; 3];
+                vm.memory = [(NodeId(0), Bytes(u64::MAX))].into();
+            }
+            9 => vm.emulators[0].initial = CpuSet::new(),
+            10 => vm.id = VmId(100),
+            _ => {}
+        }
     }
 }
 

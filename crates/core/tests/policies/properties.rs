@@ -34,6 +34,24 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn nonsense_in_a_snapshot_makes_no_policy_panic(seed in any::<u64>(), mend in any::<bool>()) {
+        let mut host = made::random(seed);
+        made::restrict(&mut host, seed);
+        made::spoil(&mut host, seed);
+        for policy in PolicyName::ALL {
+            let mut settings = settings(policy);
+            (settings.mend_conflicts, settings.include_pinned) = (mend, seed % 2 == 0);
+            let decision = decide(&host, &settings);
+            prop_assert_eq!(decision.vms.len(), host.vms.len());
+            let _ = instep_core::score::measure(&host);
+        }
+    }
+}
+
 /// Fixed seeds: this is a statement about how far apart plans must be, not an invariant.
 #[test]
 fn five_percent_of_noise_in_the_loads_moves_no_home() {

@@ -484,13 +484,16 @@ mod tests {
         let outcome = applier.apply(&[change(&sleeper, &found, &a)]).unwrap();
         let Applied::Failed(error) = &outcome[0].applied else { panic!("{outcome:?}") };
         assert!(error.to_string().contains("CAP_SYS_NICE"), "{error}");
+        assert!(applier.journal().entries.is_empty(), "what was refused is not ours");
 
-        KernelAffinity.set(sleeper.tid(), &a).unwrap();
+        applier.affinity = Strict { refuse: false, only: found.clone(), sets: Cell::new(0) };
+        applier.apply(&[change(&sleeper, &found, &a)]).unwrap();
+        applier.affinity.refuse = true;
         let report = applier.restore().unwrap();
         assert_eq!((report.failed.len(), report.is_complete()), (1, false));
         let stored = Journal::load(applier.lock.state()).unwrap().unwrap();
         assert_eq!(stored.entries.len(), 1);
-        applier.affinity = Strict { refuse: false, only: found.clone(), sets: Cell::new(0) };
+        applier.affinity.refuse = false;
         assert_eq!((applier.restore().unwrap().restored, has(&sleeper)), (1, found));
     }
 

@@ -7,7 +7,7 @@ use super::host::{Host, Spots};
 use super::plan::Plan;
 use super::unit::Unit;
 use crate::idset::CpuSet;
-use crate::snapshot::Vm;
+use crate::snapshot::{Vcpu, Vm};
 use crate::topology::CoreKind;
 use crate::units::{Bytes, CoreId, Id};
 use std::cmp::Reverse;
@@ -36,15 +36,25 @@ impl Apart {
     }
 }
 
-/// Load of other processes in whole CPUs, with some slack while vCPUs have cores of their own.
-pub(super) fn other_cpus(host: &Host) -> u64 {
-    let holds_a_core = |vm: &Vm| {
-        vm.vcpus
-            .iter()
-            .any(|vcpu| vcpu.allowed != vcpu.initial && core_of(host, &vcpu.allowed).is_some())
-    };
-    let slack = if host.snapshot.vms.iter().any(holds_a_core) { KEEP_MARGIN } else { 0 };
-    host.other.saturating_sub(slack) / 1000
+/// What is asked once before cores are given.
+#[derive(Clone, Copy)]
+pub(super) struct Before {
+    /// Load of other processes in whole CPUs, less [`KEEP_MARGIN`] while `held`.
+    pub(super) other: u64,
+    /// Whether some vCPU has a core of its own from Instep now.
+    pub(super) held: bool,
+}
+
+impl Before {
+    pub(super) fn new(host: &Host) -> Self {
+        let holds_a_core = |vm: &Vm| {
+            let own = |vcpu: &Vcpu| core_of(host, &vcpu.allowed).is_some();
+            vm.vcpus.iter().any(|vcpu| vcpu.allowed != vcpu.initial && own(vcpu))
+        };
+        let held = host.snapshot.vms.iter().any(holds_a_core);
+        let slack = if held { KEEP_MARGIN } else { 0 };
+        Self { other: host.other.saturating_sub(slack) / 1000, held }
+    }
 }
 
 /// Whether every vCPU and every CPU of other load can have a core.

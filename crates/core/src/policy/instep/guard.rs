@@ -5,6 +5,7 @@
 use super::cores::Apart;
 use super::host::{Spot, Spots};
 use super::plan::{Plan, Planner};
+use super::tolerated;
 use super::unit::Unit;
 use crate::idset::CpuSet;
 use crate::score::{Estimate, Estimator};
@@ -16,6 +17,10 @@ const BUDGET_VCPUS: usize = 24_000;
 /// Estimates made on any host: enough to bisect.
 const LEAST_ESTIMATES: usize = 6;
 const MOST_ESTIMATES: usize = 400;
+
+/// By how much vCPUs with cores of their own may lose more than the kernel would lose before they
+/// are given up, in thousandths of all demand.
+const KEEP_LOSS: u64 = 50;
 
 /// Estimates plans, counting against a budget.
 pub(super) struct Guard<'a, 'e> {
@@ -71,9 +76,9 @@ impl<'a, 'e> Guard<'a, 'e> {
         self.estimator.estimate(&self.choice)
     }
 
-    /// Whether the plan still holds when vCPUs have cores of their own. With operators' limits
-    /// on other VMs it need not.
-    pub(super) fn holds_apart(&mut self, plan: &Plan, apart: &Apart) -> bool {
+    /// Whether the plan still holds when vCPUs have cores of their own, with some slack when they
+    /// have them already (`held`). With operators' limits on other VMs it need not.
+    pub(super) fn holds_apart(&mut self, plan: &Plan, apart: &Apart, held: bool) -> bool {
         for (index, spot) in plan.iter().enumerate() {
             self.choose(index, *spot);
             let Some(sets) = &apart.vcpus[index] else { continue };
@@ -83,7 +88,13 @@ impl<'a, 'e> Guard<'a, 'e> {
             }
         }
         let estimate = self.estimator.estimate(&self.choice);
-        self.holds(&estimate) && estimate.lost() <= self.kernel.lost()
+        let (sharing, lost) = (self.kernel.sharing, self.kernel.lost());
+        if held {
+            let slack = self.kernel.demand / 1000 * KEEP_LOSS;
+            estimate.sharing <= tolerated(sharing) && estimate.lost() <= lost + slack
+        } else {
+            estimate.sharing <= sharing && estimate.lost() <= lost
+        }
     }
 
     fn choose(&mut self, index: usize, spot: Spot) {

@@ -25,7 +25,7 @@ use crate::idset::CpuSet;
 use crate::reason::Reason;
 use crate::score::{Estimate, Estimator};
 use crate::snapshot::Snapshot;
-use cores::Apart;
+use cores::{Apart, Before};
 use guard::Guard;
 use host::{Crowd, Host, Spot, Spots};
 use plan::{Plan, Planner};
@@ -71,7 +71,7 @@ pub(super) fn decide(
 
 /// The spot of every unit, and the cores of those that can have one per vCPU.
 fn choose(host: &Host, spots: &Spots, units: &[Unit], refused: &[Option<Reason>]) -> (Plan, Apart) {
-    let other = cores::other_cpus(host);
+    let Before { other, held } = Before::new(host);
     let undercommitted = cores::undercommitted(host, other);
     let open = units.iter().any(|unit| unit.options.len() > 1);
     let mut plan: Plan = units.iter().map(|unit| unit.wide).collect();
@@ -89,7 +89,7 @@ fn choose(host: &Host, spots: &Spots, units: &[Unit], refused: &[Option<Reason>]
     if undercommitted {
         let left: Vec<bool> = refused.iter().map(Option::is_some).collect();
         let apart = cores::apart(host, spots, units, &plan, &left, other);
-        if guard.holds_apart(&plan, &apart) {
+        if guard.holds_apart(&plan, &apart, held) {
             return (plan, apart);
         }
     }
@@ -101,17 +101,47 @@ fn places(planner: &Planner, guard: &mut Guard) -> Plan {
     let units = planner.units;
     let intended = planner.complete(&vec![None; units.len()]);
     if units.iter().all(|unit| unit.current.is_none()) {
-        return guard.enforce(planner, intended).0;
+        return fresh(planner, guard, intended).0;
     }
     let (kept, now) = keep(planner, guard);
+    let (kept, now) = relieved(planner, guard, kept, now);
     let limit = guard.kernel.sharing;
     // What would not pay without the guard is not worth the search for what holds it.
     let wanted = guard.estimate(&intended);
     if !pays(units, (&kept, &now), (&intended, &wanted), limit) {
         return kept;
     }
-    let (fresh, new) = guard.enforce(planner, intended);
+    let (fresh, new) = fresh(planner, guard, intended);
     if pays(units, (&kept, &now), (&fresh, &new), limit) { fresh } else { kept }
+}
+
+/// A plan for a host on which nothing is placed.
+fn fresh(planner: &Planner, guard: &mut Guard, intended: Plan) -> (Plan, Estimate) {
+    let (plan, estimate) = guard.enforce(planner, intended);
+    relieved(planner, guard, plan, estimate)
+}
+
+/// Moves single units as long as that clearly pays; each round saves [`PLAN_PAYS`], so there are
+/// few. What comes out is left alone when it comes in again.
+fn relieved(
+    planner: &Planner,
+    guard: &mut Guard,
+    mut plan: Plan,
+    mut now: Estimate,
+) -> (Plan, Estimate) {
+    let limit = guard.kernel.sharing;
+    loop {
+        let moved = planner.relieve(&plan);
+        if moved == plan {
+            return (plan, now);
+        }
+        let new = guard.estimate(&moved);
+        let no_worse = new.sharing <= limit.max(now.sharing);
+        if !no_worse || !saves(planner.units, (&plan, &now), (&moved, &new)) {
+            return (plan, now);
+        }
+        (plan, now) = (moved, new);
+    }
 }
 
 /// Placed units stay, the others are added where that costs least, or wide if they would make
@@ -131,16 +161,23 @@ fn keep(planner: &Planner, guard: &mut Guard) -> (Plan, Estimate) {
 /// Whether the new plan saves enough against what is in force, or that shares cores too much
 /// more than `limit`, which is the kernel's.
 fn pays(units: &[Unit], old: (&Plan, &Estimate), new: (&Plan, &Estimate), limit: u64) -> bool {
-    let ((kept, now), (fresh, new)) = (old, new);
-    let tolerated = limit + limit / 1000 * KEEP_SHARING + KEEP_PAIRS * 1000;
-    if now.sharing > tolerated {
-        return true;
-    }
+    old.1.sharing > tolerated(limit) || saves(units, old, new)
+}
+
+/// Whether the new plan loses so much less that the moves are worth it.
+fn saves(units: &[Unit], old: (&Plan, &Estimate), new: (&Plan, &Estimate)) -> bool {
     let moved: u64 = (0..units.len())
-        .filter(|index| kept[*index] != fresh[*index] && units[*index].current.is_some())
+        .filter(|index| old.0[*index] != new.0[*index] && units[*index].current.is_some())
         .map(|index| units[index].crowd.sum)
         .sum();
-    new.lost() + (moved * MOVE_PAYS + now.demand * PLAN_PAYS) / 1000 < now.lost()
+    let margin = (moved * MOVE_PAYS + old.1.demand * PLAN_PAYS) / 1000;
+    // Strictly less even where nothing is demanded: equal plans change nothing.
+    new.1.lost() + margin < old.1.lost()
+}
+
+/// The core sharing that what is in force may have when the kernel's is `limit`, micro.
+fn tolerated(limit: u64) -> u64 {
+    limit + limit / 1000 * KEEP_SHARING + KEEP_PAIRS * 1000
 }
 
 /// What each vCPU has when Instep leaves it, by VM.

@@ -1,6 +1,7 @@
 //! Chooses a spot for every unit: greedily in order of demand, then in a few passes in which each
 //! unit may change its mind. Costs are estimates in thousandths of a CPU lost.
 
+use super::MOVE_PAYS;
 use super::host::{Crowd, Host, Spot, Spots};
 use super::unit::Unit;
 use crate::score::{Estimator, REMOTE};
@@ -61,13 +62,7 @@ impl<'a> Planner<'a> {
 
     /// A plan that leaves units with `Some` where that says and chooses for the others.
     pub(super) fn complete(&self, given: &[Option<Spot>]) -> Plan {
-        let mut loads = Loads {
-            places: self.fixed.iter().map(|crowd| (*crowd, 0)).collect(),
-            parts: vec![Vec::new(); self.units.len()],
-        };
-        for place in 0..self.fixed.len() {
-            loads.places[place].1 = self.cost(loads.places[place].0, place);
-        }
+        let mut loads = self.loads();
         let mut plan: Plan = self.units.iter().map(|unit| unit.wide).collect();
         for (index, spot) in given.iter().enumerate() {
             if let Some(spot) = spot {
@@ -79,31 +74,72 @@ impl<'a> Planner<'a> {
             (0..given.len()).filter(|index| given[*index].is_none()).collect();
         open.sort_by_key(|index| (Reverse(self.units[*index].crowd.sum), *index));
         for index in &open {
-            plan[*index] = self.best(&loads, *index, None);
+            plan[*index] = self.best(&loads, *index, None, |_, _| 0);
             self.put(&mut loads, *index, plan[*index]);
         }
+        self.pass(&mut loads, &mut plan, &open, |_, _| 0);
+        plan
+    }
+
+    /// A plan in which units leave their spot only where that saves [`MOVE_PAYS`] of their demand.
+    pub(super) fn relieve(&self, start: &Plan) -> Plan {
+        let mut loads = self.loads();
+        for (index, spot) in start.iter().enumerate() {
+            self.put(&mut loads, index, *spot);
+        }
+        let mut order: Vec<usize> = (0..start.len()).collect();
+        order.sort_by_key(|index| (Reverse(self.units[*index].crowd.sum), *index));
+        let mut plan = start.clone();
+        self.pass(&mut loads, &mut plan, &order, |index, spot| {
+            let moves = spot != start[index];
+            if moves { self.units[index].crowd.sum * MOVE_PAYS / 1000 } else { 0 }
+        });
+        plan
+    }
+
+    /// Loads before any unit is placed.
+    fn loads(&self) -> Loads {
+        let place = |place: usize| (self.fixed[place], self.cost(self.fixed[place], place));
+        let places = (0..self.fixed.len()).map(place).collect();
+        Loads { places, parts: vec![Vec::new(); self.units.len()] }
+    }
+
+    /// Lets each unit of `order` change its mind, a few times; `more` is what a spot costs a unit
+    /// besides.
+    fn pass(
+        &self,
+        loads: &mut Loads,
+        plan: &mut Plan,
+        order: &[usize],
+        more: impl Fn(usize, Spot) -> u64,
+    ) {
         for _ in 0..PASSES {
             let mut moved = false;
-            for index in &open {
-                self.take(&mut loads, *index);
-                let spot = self.best(&loads, *index, Some(plan[*index]));
+            for index in order {
+                self.take(loads, *index);
+                let spot = self.best(loads, *index, Some(plan[*index]), &more);
                 moved |= spot != plan[*index];
                 plan[*index] = spot;
-                self.put(&mut loads, *index, spot);
+                self.put(loads, *index, spot);
             }
             if !moved {
                 break;
             }
         }
-        plan
     }
 
     /// The cheapest option; on a tie `now`, then the earliest.
-    fn best(&self, loads: &Loads, index: usize, now: Option<Spot>) -> Spot {
+    fn best(
+        &self,
+        loads: &Loads,
+        index: usize,
+        now: Option<Spot>,
+        more: impl Fn(usize, Spot) -> u64,
+    ) -> Spot {
         let unit = &self.units[index];
         let mut best = (u64::MAX, unit.wide);
         for spot in now.iter().chain(&unit.options) {
-            let cost = self.price(loads, index, *spot);
+            let cost = self.price(loads, index, *spot) + more(index, *spot);
             if cost < best.0 {
                 best = (cost, *spot);
             }

@@ -139,8 +139,10 @@ fn unit(
     let options = options(host, spots, &usable, &Need { vcpus: vcpus.len(), may: &may, memory });
     let crowd = crowd_of(host.snapshot, vm, &vcpus);
     let was = was_placed(host, vm, &vcpus, whole);
+    // Where it would not be placed any more (it grew, limits changed) it does not stay.
     let current = (!was.is_empty() && was.iter().all(|place| usable.contains(place)))
-        .then(|| spots.number(host, was));
+        .then(|| spots.number(host, was))
+        .filter(|spot| options.contains(spot));
     Ok(Unit { vm: index, vcpus, may, crowd, wide, options, current })
 }
 
