@@ -105,7 +105,7 @@ fn garbage_in_sysfs_is_named_and_gives_a_sane_result() {
         ("node/node0/distance", b"10 banana", "distance: `10 banana` is not"),
         ("node/node1/distance", b"", "distance"),
         ("node/node1/meminfo", b"Node 1 MemTotal: lots kB", "meminfo"),
-        ("cpu/cpu2/cache/index1/shared_cpu_list", b"3-1", "shared_cpu_list: `3-1` is not"),
+        ("cpu/cpu2/cache/index1/shared_cpu_map", b"zz,3", "shared_cpu_map: `zz,3` is not"),
         ("cpu/cpu1/topology/physical_package_id", b"first", "physical_package_id: `first` is not"),
     ] {
         let copy = Copy::new().with(&format!("sys/devices/system/{file}"), garbage);
