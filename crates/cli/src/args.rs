@@ -79,7 +79,7 @@ pub(crate) struct HostArgs {
     /// How long the loads of this host are measured [default: 1s].
     #[arg(long, value_name = "TIME", conflicts_with = "root", value_parser = duration)]
     pub(crate) window: Option<Duration>,
-    /// Where what was there before is kept [default: /run/instep, or
+    /// Where the original affinities are recorded [default: /run/instep, or
     /// $XDG_RUNTIME_DIR/instep without root].
     #[arg(long, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
@@ -168,7 +168,7 @@ pub(crate) struct RunArgs {
     /// Print one JSON line per cycle on standard output.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Where what was there before is kept [default: /run/instep, or
+    /// Where the original affinities are recorded [default: /run/instep, or
     /// $XDG_RUNTIME_DIR/instep without root].
     #[arg(long, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
@@ -176,7 +176,7 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RestoreArgs {
-    /// Where what was there before is kept [default: /run/instep, or
+    /// Where the original affinities are recorded [default: /run/instep, or
     /// $XDG_RUNTIME_DIR/instep without root].
     #[arg(long, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,

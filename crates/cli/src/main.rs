@@ -48,11 +48,27 @@ fn main() -> ExitCode {
         Ok(Outcome::Finding) => ExitCode::from(1),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            // A message that cannot be written has nowhere else to go.
-            let _ = writeln!(io::stderr(), "instep: {error:#}");
+            tell(&told(&error));
             ExitCode::from(2)
         }
     }
+}
+
+/// An error with its causes, save those that the text before repeats already.
+fn told(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
+/// Says one line on standard error. One that cannot be written has nowhere else to go.
+pub(crate) fn tell(line: &str) {
+    let _ = writeln!(io::stderr(), "instep: {line}");
 }
 
 /// Whether standard output's reader went away (`instep status | head`).
@@ -71,4 +87,19 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     let mut text = serde_json::to_string_pretty(value)?;
     text.push('\n');
     print(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context as _;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let cause = || io::Error::other("disk on fire");
+        let error = anyhow::Error::from(instep_host::Error::read("/f", cause()));
+        assert_eq!(told(&error), "cannot read /f: disk on fire");
+        let error = Err::<(), _>(cause()).context("cannot append").unwrap_err();
+        assert_eq!(told(&error), "cannot append: disk on fire");
+    }
 }

@@ -1,6 +1,7 @@
 //! One look at a host for commands that touch nothing: live over a window, or from copies.
 
 use crate::args::HostArgs;
+use crate::tell;
 use crate::text::{plural, printable, wrapped};
 use anyhow::Context as _;
 use instep_agent::config::Config;
@@ -17,6 +18,8 @@ pub(crate) struct Observed {
     pub(crate) snapshot: Snapshot,
     pub(crate) scan: Scan,
     pub(crate) warnings: Vec<String>,
+    /// Whether loads are averages since each VM started, for want of an earlier copy.
+    pub(crate) since_start: bool,
 }
 
 /// Looks at the host that the options name.
@@ -24,23 +27,43 @@ pub(crate) fn observe(args: &HostArgs, config: &Config) -> anyhow::Result<Observ
     let root = root(args.root.as_deref())?;
     let mut observer = Observer::new(root.clone(), ScanOptions::default())?;
     let mut warnings = observer.topology().warnings().to_vec();
+    let mut before = None;
     let journal = if root.is_live() {
         observer.begin()?;
         std::thread::sleep(config.window);
         journal(args.state_dir.as_deref(), &mut warnings)
     } else {
         if let Some(dir) = &args.before {
-            observer.continue_from(Scanner::new(root_at(dir)?, ScanOptions::default()).scan()?);
+            let scan = Scanner::new(root_at(dir)?, ScanOptions::default()).scan()?;
+            before = Some(scan.at);
+            observer.continue_from(scan);
         }
         None
     };
     let elapsed = args.elapsed.map(|elapsed| Nanos(elapsed.as_nanos() as u64));
     let Observation { mut snapshot, scan } = observer.look(journal.as_ref(), elapsed)?;
+    if let Some(before) = before {
+        in_order(before, scan.at)?;
+    }
     if let Some(name) = keep_only(&mut snapshot, &config.vms).first() {
         anyhow::bail!("no VM is called `{name}`; see `instep status`");
     }
     warnings.extend(scan.warnings.iter().cloned());
-    Ok(Observed { snapshot, scan, warnings })
+    let since_start = !root.is_live() && before.is_none();
+    Ok(Observed { snapshot, scan, warnings, since_start })
+}
+
+/// Refuses copies in the wrong order; one without an uptime (zero) could be any.
+fn in_order(before: Nanos, after: Nanos) -> anyhow::Result<()> {
+    let known = before.0 != 0 && after.0 != 0;
+    anyhow::ensure!(
+        !known || before < after,
+        "the copy given with --before is not the earlier one: its host was up for {}s, that of \
+         --root for {}s; give them the other way round (and both of one boot)",
+        before.milli_of(Nanos::SECOND),
+        after.milli_of(Nanos::SECOND)
+    );
+    Ok(())
 }
 
 /// This host, or the copy of one.
@@ -92,7 +115,7 @@ impl Observed {
     pub(crate) fn report_warnings(&self, in_json: bool) {
         if !in_json {
             for warning in &self.warnings {
-                eprintln!("instep: warning: {warning}");
+                tell(&format!("warning: {warning}"));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::args::RestoreArgs;
 use crate::observe::state_dir;
-use crate::{Outcome, print, print_json};
+use crate::{Outcome, print, print_json, tell};
 use instep_agent::run::restored;
 use instep_host::apply::{Applier, Journal, RestoreReport};
 use serde::Serialize;
@@ -24,7 +24,7 @@ pub(crate) fn command(args: &RestoreArgs) -> anyhow::Result<Outcome> {
     if args.discard_damaged
         && let Some(aside) = Journal::discard_damaged(&lock)?
     {
-        eprintln!("instep: the damaged journal is now {}", aside.display());
+        tell(&format!("the damaged journal is now {}", aside.display()));
     }
     let report = Applier::open(lock)?.restore()?;
     let outcome = if report.is_complete() { Outcome::Fine } else { Outcome::Finding };

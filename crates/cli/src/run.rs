@@ -3,7 +3,7 @@
 use crate::args::{PolicyArgs, RunArgs};
 use crate::observe::{journal, state_dir};
 use crate::text::{indented, plural, width, wrapped};
-use crate::{Outcome, print};
+use crate::{Outcome, print, tell};
 use anyhow::Context as _;
 use instep_agent::config::{Config, ConfigError};
 use instep_agent::record::{MemoryRecord, Record};
@@ -107,8 +107,7 @@ impl Sink for Output {
     }
 
     fn notice(&mut self, text: &str) {
-        // Nothing can be done about a closed standard error.
-        let _ = writeln!(io::stderr(), "instep: {text}");
+        tell(text);
     }
 }
 

@@ -56,9 +56,9 @@ impl Error {
         Error::System { what: what.into(), source }
     }
 
-    /// A parse error; `value` is cut to 60 characters.
+    /// A parse error; `value` is cut to 60 characters and stripped of control characters.
     pub fn parse(path: &Path, line: usize, value: &str, expected: &'static str) -> Self {
-        let value = value.chars().take(60).collect();
+        let value = value.chars().map(|c| if c.is_control() { '?' } else { c }).take(60).collect();
         Error::Parse { path: path.to_owned(), line, value, expected }
     }
 

@@ -25,13 +25,17 @@ pub(crate) fn draw(
     let topology = &snapshot.topology;
     let list_vcpus = all_vcpus || snapshot.vcpu_count() <= FEW_VCPUS;
     let mut text = format!(
-        "{} with {} on {}, {}, {}; {} window\n",
+        "{} with {} on {}, {}, {}; {}\n",
         plural(snapshot.vms.len() + snapshot.opaque.len(), "VM"),
         plural(usize::try_from(snapshot.vcpu_count()).unwrap_or(usize::MAX), "vCPU"),
         plural(topology.cpus().len(), "CPU"),
         plural(topology.cores().len(), "core"),
         plural(topology.nodes().len(), "node"),
-        seconds(snapshot.window),
+        if observed.since_start {
+            "loads since each VM started".to_owned()
+        } else {
+            format!("{}s window", snapshot.window.milli_of(Nanos::SECOND))
+        },
     );
     let names = width.saturating_sub(ROW);
     if !list_vcpus {
@@ -165,8 +169,4 @@ fn hanging(line: &str, width: usize) -> String {
 
 fn percent(milli: Milli) -> String {
     format!("{}%", (milli.0.min(1000) + 5) / 10)
-}
-
-fn seconds(window: Nanos) -> String {
-    format!("{}s", window.milli_of(Nanos::SECOND))
 }

@@ -244,14 +244,12 @@ impl Scanner {
         self.known.insert(pid, Process { start_ticks, comm, denied, monitor });
     }
 
-    /// `stat` of a process; in a copy that of its main thread, or an empty one where only the
-    /// command line was copied.
+    /// `stat` of a process; in a copy where it is missing or cut that of its main thread, or an
+    /// empty one where only the command line was copied.
     fn process_stat(&mut self, dir: &Path, pid: u32) -> Option<Stat> {
-        if let Ok(bytes) = self.reader.read_short(&dir.join("stat")) {
-            return proc_text::stat(bytes);
-        }
-        if self.root.is_live() {
-            return None;
+        let stat = self.reader.read_short(&dir.join("stat")).ok().and_then(proc_text::stat);
+        if stat.is_some() || self.root.is_live() {
+            return stat;
         }
         let main = dir.join("task").join(pid.to_string()).join("stat");
         let stat = self.reader.read_short(&main).ok().and_then(proc_text::stat);

@@ -1,0 +1,313 @@
+//! The `instep` binary with input that is missing, cut, wrong or hostile: a clear message, exit
+//! status 1 or 2, and never a panic.
+#![cfg(test)]
+
+mod common;
+
+use common::{Ran, Started, binary, instep, list, text};
+use instep_core::units::{Bytes, Milli, Nanos, NodeId};
+use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm, scratch};
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use tempfile::TempDir;
+
+/// Process of the one VM with two vCPUs, and the thread of its first.
+const PID: u32 = 2000;
+
+/// A copy of a small host to be damaged.
+struct Copy(TempDir);
+
+impl Copy {
+    fn new() -> Self {
+        let mut host = MadeHost::new(HostSpec::new(2, 2));
+        let memory = Bytes::from_mib(512);
+        let mut vm = VmSpec::new("alpha", Vmm::QemuKvm, 2, NodeId(1), memory).load(Milli(500));
+        // Without it memory is read from numa_maps.
+        vm.numa_stat = false;
+        vm.pid = PID;
+        host.push(vm);
+        let dir = tempfile::tempdir_in(scratch()).unwrap();
+        host.write(dir.path()).unwrap();
+        Self(dir)
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        self.0.path().join(file)
+    }
+
+    /// Writes a file anew.
+    fn with(self, file: &str, bytes: impl AsRef<[u8]>) -> Self {
+        assert!(self.path(file).exists(), "{file}");
+        fs::write(self.path(file), bytes).unwrap();
+        self
+    }
+
+    /// Keeps only the first part of a file.
+    fn cut(self, file: &str, keep: usize) -> Self {
+        let mut bytes = fs::read(self.path(file)).unwrap();
+        assert!(bytes.len() > keep, "{file}");
+        bytes.truncate(keep);
+        self.with(file, bytes)
+    }
+
+    fn without(self, file: &str) -> Self {
+        let path = self.path(file);
+        let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+        removed.unwrap();
+        self
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        instep(&[args, &["--root", self.0.path().to_str().unwrap()]].concat())
+    }
+}
+
+fn vcpu(index: u32) -> String {
+    let vm = VmSpec { pid: PID, ..VmSpec::new("alpha", Vmm::QemuKvm, 2, NodeId(1), Bytes(0)) };
+    format!("proc/{PID}/task/{}", vm.vcpu_tid(index))
+}
+
+const OBSERVERS: [&str; 3] = ["topology", "status", "plan"];
+
+#[test]
+fn a_root_that_holds_no_host_is_refused_with_what_it_should_hold() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), "").unwrap();
+    for command in OBSERVERS {
+        let at = |path: &Path| instep(&[command, "--root", path.to_str().unwrap()]).expect(2);
+        at(dir.path()).says(&["sys/devices/system/cpu", "--root"]);
+        at(&dir.path().join("absent")).says(&["absent is not a folder", "--root"]);
+        at(&dir.path().join("file")).says(&["file is not a folder", "--root"]);
+    }
+}
+
+#[test]
+fn a_copy_without_proc_or_sys_is_refused_by_name() {
+    let copy = Copy::new().without("proc");
+    copy.run(&["topology"]).expect(0);
+    for command in ["status", "plan"] {
+        copy.run(&[command]).expect(2).says(&["/proc cannot be listed", "--root"]);
+    }
+    let copy = Copy::new().without("sys");
+    for command in OBSERVERS {
+        copy.run(&[command]).expect(2).says(&["sys/devices/system/cpu", "--root"]);
+    }
+}
+
+#[test]
+fn garbage_in_sysfs_is_named_and_gives_a_sane_result() {
+    let cpu = "sys/devices/system/cpu";
+    let node = "sys/devices/system/node";
+    for (file, garbage, said) in [
+        ("cpu/online", &b"\xff\x00\x1b[2Jgarbage"[..], "cpu/online: `"),
+        ("node/node0/distance", b"10 banana", "distance: `10 banana` is not"),
+        ("node/node1/distance", b"", "distance"),
+        ("node/node1/meminfo", b"Node 1 MemTotal: lots kB", "meminfo"),
+        ("cpu/cpu2/cache/index1/shared_cpu_map", b"zz,3", "shared_cpu_map: `zz,3` is not"),
+        ("cpu/cpu1/topology/physical_package_id", b"first", "physical_package_id: `first` is not"),
+    ] {
+        let copy = Copy::new().with(&format!("sys/devices/system/{file}"), garbage);
+        let told = copy.run(&["topology", "--json"]).expect(0).json();
+        let warnings = list(&told, "warnings");
+        let named = warnings.iter().any(|warning| warning.as_str().unwrap().contains(said));
+        assert!(named, "{file}: {warnings:?}");
+        assert_eq!((&told["counts"]["cpus"], &told["counts"]["nodes"]), (&4.into(), &2.into()));
+        let status = copy.run(&["status"]).expect(0).says(&["warning: ", said]);
+        assert!(!status.stderr.contains(|c: char| c.is_control() && c != '\n'), "{}", status.all());
+    }
+    let none = Copy::new().without(&format!("{cpu}/online")).without(node);
+    none.run(&["topology", "--json"]).expect(0);
+}
+
+#[test]
+fn truncated_numa_maps_is_named_and_counts_what_is_whole() {
+    let maps = format!("proc/{PID}/numa_maps");
+    let whole = fs::read_to_string(Copy::new().path(&maps)).unwrap();
+    let guest = whole.find(" anon=13").expect("the guest's own memory");
+    for keep in [10, guest, guest + 20] {
+        let copy = Copy::new().cut(&maps, keep);
+        let status = copy.run(&["status", "--json"]).expect(0).json();
+        let vm = &list(&status, "vms")[0];
+        let bytes = vm["memory_bytes_by_node"]["1"].as_u64().unwrap_or(0);
+        assert!(bytes < 16 << 20, "{vm}");
+        let warned = |w: &serde_json::Value| w.as_str().unwrap().contains("numa_maps:");
+        assert!(keep == guest || list(&status, "warnings").iter().any(warned), "{keep}: {status}");
+    }
+    let garbage = Copy::new().with(&maps, [0xff, b'\n'].repeat(5000));
+    garbage.run(&["status"]).expect(0).says(&["numa_maps:1: `"]);
+}
+
+#[test]
+fn threads_that_vanish_or_whose_files_are_cut_harm_nobody() {
+    let (zero, one) = (vcpu(0), vcpu(1));
+    let cases: [(&str, Copy, usize); 9] = [
+        ("no stat of a thread", Copy::new().without(&format!("{zero}/stat")), 2),
+        ("half a stat", Copy::new().cut(&format!("{zero}/stat"), 20), 2),
+        ("no thread", Copy::new().without(&zero), 1),
+        ("half the stat of the process", Copy::new().cut(&format!("proc/{PID}/stat"), 15), 2),
+        ("no counters", Copy::new().with(&format!("{one}/schedstat"), "many"), 2),
+        ("no status", Copy::new().without(&format!("{one}/status")), 2),
+        ("half a status", Copy::new().cut(&format!("{one}/status"), 30), 2),
+        ("no uptime", Copy::new().without("proc/uptime"), 2),
+        ("no CPU times", Copy::new().with("proc/stat", "cpu what\n"), 2),
+    ];
+    for (what, copy, vcpus) in cases {
+        let status = copy.run(&["status", "--json"]).expect(0).json();
+        let vm = list(&status, "vms").first().unwrap_or_else(|| panic!("{what}: {status}"));
+        assert_eq!(text(vm, "name"), "alpha", "{what}");
+        assert_eq!(list(vm, "vcpus").len(), vcpus, "{what}: {vm}");
+        copy.run(&["plan"]).expect(0);
+    }
+}
+
+#[test]
+fn copies_in_the_wrong_order_or_alone_are_refused() {
+    let dir = tempfile::tempdir_in(scratch()).unwrap();
+    let (before, after) = (dir.path().join("before"), dir.path().join("after"));
+    let host = MadeHost::new(HostSpec::new(1, 2));
+    host.write_pair(&before, &after, Nanos::from_secs(60)).unwrap();
+    let (before, after) = (before.to_str().unwrap(), after.to_str().unwrap());
+    let plan = |more: &[&str]| instep(&[&["plan"], more].concat());
+    plan(&["--root", after, "--before", before]).expect(0);
+    let turned = plan(&["--root", before, "--before", after, "--elapsed", "60s"]).expect(2);
+    turned.says(&["--before is not the earlier one", "4600", "4540"]);
+    plan(&["--before", before]).expect(2).says(&["--root"]);
+    plan(&["--elapsed", "60s"]).expect(2).says(&["--before"]);
+    plan(&["--root", after, "--before", "/nowhere"]).expect(2).says(&["/nowhere is not a folder"]);
+}
+
+#[test]
+fn a_wrong_command_line_is_told_what_would_be_right() {
+    for (args, said) in [
+        (&["plan", "--policy", "best"][..], "unknown policy `best`; known are instep, bnn"),
+        (&["run", "--interval", "60"], "durations look like 4ms, 60s or 5m"),
+        (&["run", "--interval", "0s"], "must be longer than 0"),
+        (&["run", "--interval", "10ms"], "interval 10ms is below 1s"),
+        (&["plan", "--format", "xml"], "virsh"),
+        (&["plan", "--json", "--format", "text"], "cannot be used with"),
+        (&["stauts"], "status"),
+        (&[], "Usage: instep"),
+    ] {
+        let refused = instep(args).expect(2).says(&[said]);
+        assert_eq!(refused.stdout, "");
+    }
+}
+
+#[test]
+fn a_bad_configuration_is_named_with_file_and_line_and_nothing_begins() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, state) = (dir.path().join("instep.toml"), dir.path().join("state"));
+    for (toml, said) in [
+        ("policy = \"bnn\"\nintervall = \"60s\"\n", "instep.toml:2: unknown field `intervall`"),
+        ("[memory]\nfast = true\n", "instep.toml:2: unknown field `fast`"),
+        ("policy = \"best\"\n", "instep.toml:1: unknown policy `best`"),
+        ("interval = 60\n", "instep.toml:1: invalid type: integer"),
+        ("interval = \"60\"\n", "no duration such as 60s"),
+        ("policy = \n", "instep.toml:1:"),
+        ("interval = \"10ms\"\n", "interval 10ms is below 1s"),
+    ] {
+        fs::write(&config, toml).unwrap();
+        let (config, state) = (config.to_str().unwrap(), state.to_str().unwrap());
+        let refused = instep(&["run", "--once", "--config", config, "--state-dir", state]);
+        refused.expect(2).says(&[said]);
+        instep(&["plan", "--config", config]).expect(2).says(&[said]);
+        assert!(!Path::new(state).exists());
+    }
+    let absent = instep(&["plan", "--config", "/nowhere/instep.toml"]).expect(2);
+    let absent = absent.says(&["cannot read /nowhere/instep.toml: No such file"]);
+    assert_eq!(absent.stderr.matches("No such file").count(), 1, "told once: {}", absent.stderr);
+}
+
+#[test]
+fn a_damaged_journal_is_kept_until_the_user_sets_it_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    fs::create_dir(&state).unwrap();
+    fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
+    let journal = state.join("journal.json");
+    let run = |args: &[&str]| instep(&[args, &["--state-dir", state.to_str().unwrap()]].concat());
+    for damage in [&b"{\"schema\":\"instep.journal/1\",\"threads\":["[..], b"", b"\xff\xfe", b"[]"]
+    {
+        fs::write(&journal, damage).unwrap();
+        for command in [&["restore"][..], &["run", "--once"]] {
+            let refused = run(command).expect(2);
+            refused.says(&["is damaged", "nothing was changed", "--discard-damaged"]);
+            assert_eq!(fs::read(&journal).unwrap(), damage, "it stays as it was");
+        }
+        let dry = run(&["run", "--once", "--dry-run", "--window", "10ms"]);
+        dry.says(&["original affinities are unknown", "is damaged"]);
+        run(&["restore", "--discard-damaged"]).expect(0).says(&["is now", "journal.json.damaged"]);
+        assert!(!journal.exists());
+        assert_eq!(fs::read(state.join("journal.json.damaged")).unwrap(), damage);
+        run(&["restore"]).expect(0);
+    }
+    fs::write(&journal, "{\"schema\":\"instep.journal/9\"}").unwrap();
+    run(&["restore"]).expect(2).says(&["instep.journal/9", "with the version of Instep"]);
+}
+
+#[test]
+fn a_state_directory_that_cannot_be_used_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    let open = dir.path().join("open");
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+    for (state, said) in [
+        (file.join("below"), "cannot create"),
+        (PathBuf::from("/proc/instep"), "cannot create /proc/instep"),
+        (open, "others could change the journal"),
+    ] {
+        for command in [&["restore"][..], &["run", "--once"]] {
+            let refused = instep(&[command, &["--state-dir", state.to_str().unwrap()]].concat());
+            refused.expect(2).says(&[said]);
+        }
+    }
+    let state = dir.path().join("state");
+    let log = ["run", "--once", "--log", "/nowhere/log", "--state-dir", state.to_str().unwrap()];
+    instep(&log).expect(2).says(&["cannot append to the log /nowhere/log"]);
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_output_quietly() {
+    let copy = Copy::new();
+    let root = copy.0.path().to_str().unwrap();
+    for args in [&["topology"][..], &["status", "--json"], &["plan", "--format", "taskset"]] {
+        let mut command = binary(env!("CARGO_BIN_EXE_instep"));
+        command.args(args).args(["--root", root]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        drop(child.stdout.take());
+        let out = child.wait_with_output().unwrap();
+        assert_eq!(out.status.code(), Some(0), "{args:?}: {out:?}");
+        assert!(out.stderr.is_empty(), "{args:?}: {out:?}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_and_a_full_error_log_harms_nothing() {
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    let copy = Copy::new().with("sys/devices/system/cpu/online", "what");
+    let root = copy.0.path().to_str().unwrap();
+    let mut command = binary(env!("CARGO_BIN_EXE_instep"));
+    let out = command.args(["status", "--root", root]).stdout(full()).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!((out.status.code(), said.contains("No space left")), (Some(2), true), "{said}");
+    let mut command = binary(env!("CARGO_BIN_EXE_instep"));
+    let out = command.args(["status", "--root", root]).stderr(full()).output().unwrap();
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    assert!(String::from_utf8_lossy(&out.stdout).contains("alpha"));
+}
+
+#[test]
+fn a_name_that_no_vm_has_ends_a_single_run_and_leaves_no_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let mut command = binary(env!("CARGO_BIN_EXE_instep"));
+    let name = "no-vm-has-this-name";
+    command.args(["run", "--once", "--window", "10ms", "--vm", name, "--state-dir"]).arg(&state);
+    let refused = Started::new(&mut command).end().expect(2);
+    refused.says(&["no VM is called `no-vm-has-this-name`", "instep status"]);
+    assert!(!state.join("journal.json").exists());
+}
