@@ -133,6 +133,12 @@ impl Done {
         }
     }
 
+    /// Ends the cycle: the next one goes on from here. Nothing was placed on a dry run.
+    pub(crate) fn settle(self, observer: &mut Observer, dry_run: bool) {
+        let decision = if dry_run { Decision::default() } else { self.decision };
+        observer.settle(self.observation, &decision);
+    }
+
     /// Carries out the changes of affinity and notes what came of each action.
     fn apply(&mut self, applier: &mut Applier) -> Result<(), Error> {
         let changes: Vec<AffinityChange> =

@@ -3,13 +3,15 @@
 //!
 //! It decides nothing and touches nothing.
 
-use instep_core::idset::CpuSet;
+use instep_core::decision::{Decision, Verdict};
+use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::snapshot::{OpaqueVm, Snapshot, Vm};
 use instep_core::topology::Topology;
-use instep_core::units::Nanos;
+use instep_core::units::{Nanos, VmId};
 use instep_host::apply::{Journal, ThreadKey};
 use instep_host::discover::{Scan, ScanOptions, Scanner, VmFacts, snapshot};
 use instep_host::{Error, Root};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Looks at one host again and again.
@@ -21,6 +23,8 @@ pub struct Observer {
     /// What the kernel said is online when `topology` was read.
     online: [Option<String>; 2],
     before: Option<Scan>,
+    /// Where each VM was placed in the cycle before, with the start of its process.
+    homes: BTreeMap<VmId, (u64, NodeSet)>,
 }
 
 /// One look: the snapshot, and the scan it was made from.
@@ -46,6 +50,7 @@ impl Observer {
             topology,
             online,
             before: None,
+            homes: BTreeMap::new(),
         })
     }
 
@@ -80,8 +85,26 @@ impl Observer {
         if let Some(journal) = journal {
             remember(&mut snapshot, &scan, journal);
         }
-        self.before = Some(scan.clone());
+        for vm in &mut snapshot.vms {
+            let start = facts_of(&scan, vm).map(|facts| facts.start_ticks);
+            if let Some((_, home)) = self.homes.get(&vm.id).filter(|(s, _)| Some(*s) == start) {
+                vm.placed.clone_from(home);
+            }
+        }
         Ok(Observation { snapshot, scan })
+    }
+
+    /// Remembers a look and what was decided on it: the next look's window begins there, and
+    /// policies are told where they placed each VM.
+    pub(crate) fn settle(&mut self, observation: Observation, decision: &Decision) {
+        let placed = decision.vms.iter().filter(|verdict| verdict.selected);
+        let home = |verdict: &Verdict| {
+            let vm = observation.snapshot.vm(verdict.vm)?;
+            let start = facts_of(&observation.scan, vm)?.start_ticks;
+            Some((vm.id, (start, verdict.home.clone())))
+        };
+        self.homes = placed.filter_map(home).collect();
+        self.before = Some(observation.scan);
     }
 
     /// Continues from a scan made elsewhere, such as of an earlier copy of the host.

@@ -6,7 +6,7 @@
 //! ```
 
 use crate::config::{Config, ConfigError};
-use crate::cycle::{Done, Tools, cycle};
+use crate::cycle::{Tools, cycle};
 use crate::error::Error;
 use crate::memory::Homes;
 use crate::observe::Observer;
@@ -179,7 +179,7 @@ impl Agent<'_> {
                 Wake::Time => {}
             }
             match self.cycle(applier.as_deref_mut(), sink) {
-                Ok(done) => ended.failed = done.failed,
+                Ok(failed) => ended.failed = failed,
                 Err(error @ Error::Host(_)) if self.count > 1 => {
                     // What worked before may work again; the placement stands meanwhile.
                     sink.notice(&format!("this cycle failed: {error}"));
@@ -194,7 +194,12 @@ impl Agent<'_> {
         }
     }
 
-    fn cycle(&mut self, applier: Option<&mut Applier>, sink: &mut dyn Sink) -> Result<Done, Error> {
+    /// One cycle; the number of changes that failed.
+    fn cycle(
+        &mut self,
+        applier: Option<&mut Applier>,
+        sink: &mut dyn Sink,
+    ) -> Result<usize, Error> {
         self.count += 1;
         let options = &self.options;
         let known = match &options.hands {
@@ -213,7 +218,9 @@ impl Agent<'_> {
         let dry_run = matches!(options.hands, Hands::Tied(_));
         let record = done.record(self.count, &options.config, dry_run);
         sink.record(&record).map_err(Error::Record)?;
-        Ok(done)
+        let failed = done.failed;
+        done.settle(&mut self.observer, dry_run);
+        Ok(failed)
     }
 
     fn reload(&mut self, sink: &mut dyn Sink) {

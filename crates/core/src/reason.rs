@@ -261,7 +261,7 @@ impl Reason {
             Reason::Overcommitted { vcpus, cores, other } => {
                 write!(f, "{vcpus} vCPUs ")?;
                 if *other > 0 {
-                    write!(f, "and {other} CPUs of other load ")?;
+                    write!(f, "and other load of {other} whole CPUs ")?;
                 }
                 write!(f, "share {cores} cores: binding one to one would hurt under overcommit")
             }

@@ -142,7 +142,7 @@ pub(crate) struct Estimator<'a> {
     loads: Vec<Load>,
     /// Load per CPU of everything that is not a placeable vCPU, milli.
     base: u64,
-    /// `[vm * nodes + node]`: the share of its memory there, and its [remoteness](remoteness).
+    /// `[vm * nodes + node]`: the share of its memory there, and its [remoteness].
     memory: Vec<(u64, u64)>,
     groups: Vec<Group>,
     known: BTreeMap<CpuSet, usize>,

@@ -277,3 +277,16 @@ fn hot_node_is_relieved_without_moving_the_others() {
     let after = measure(&apply(&settled, &decision)).combined;
     assert!(after.0 > before.0 + 150, "{before} -> {after}");
 }
+
+#[test]
+fn memory_on_a_node_without_cpus_draws_a_vm_near_it() {
+    let mut host = made::host(made::with_memory_node());
+    host.vms = vec![vm(&host, 1, 2, 900, &[100, 0, 2000])];
+    let decision = instep(&host);
+    assert_eq!(home(&decision, 0), "1");
+    assert_eq!(sets(&decision, 1), ["2", "3"]);
+    for policy in PolicyName::ALL {
+        let homes = decide(&host, &settings(policy)).vms.swap_remove(0).home;
+        assert!(!homes.contains(NodeId(2)), "{policy} uses a node without CPUs");
+    }
+}

@@ -39,6 +39,19 @@ pub(crate) fn topology(nodes: u32, cores: u32, threads: u32, memory: u64) -> Arc
     Arc::new(Topology::build(cpus, nodes).expect("a topology"))
 }
 
+/// Two nodes of two CPUs, 0-1 and 2-3, and node 2 with memory only, nearer to node 1.
+pub(crate) fn with_memory_node() -> Arc<Topology> {
+    let nodes = [("0-1", [10, 20, 40]), ("2-3", [20, 10, 30]), ("", [40, 30, 10])];
+    let nodes = nodes.into_iter().zip(0..).map(|((list, distances), id)| NodeFacts {
+        id,
+        cpus: cpus(list),
+        memory: Bytes(8 * GIB),
+        distances: distances.to_vec(),
+    });
+    let facts = |id| CpuFacts { id, ..CpuFacts::default() };
+    Arc::new(Topology::build((0..4).map(facts).collect(), nodes.collect()).expect("a topology"))
+}
+
 /// One node with two efficient cores of one CPU (0, 1), then two fast ones of two CPUs each.
 pub(crate) fn hybrid() -> Arc<Topology> {
     let facts = |id: u32| {

@@ -25,14 +25,13 @@ pub(super) struct Apart {
     /// Per unit the CPUs of each vCPU; `None` where they share the spot.
     pub(super) vcpus: Vec<Option<Vec<CpuSet>>>,
     taken: Cores,
-    /// Load of other processes in whole CPUs.
-    pub(super) other: u64,
+    pub(super) before: Before,
 }
 
 impl Apart {
     /// Nothing is apart.
-    pub(super) fn none(units: &[Unit], other: u64) -> Self {
-        Self { vcpus: vec![None; units.len()], taken: Cores::new(), other }
+    pub(super) fn none(units: &[Unit], before: Before) -> Self {
+        Self { vcpus: vec![None; units.len()], taken: Cores::new(), before }
     }
 }
 
@@ -41,20 +40,32 @@ impl Apart {
 pub(super) struct Before {
     /// Load of other processes in whole CPUs, less [`KEEP_MARGIN`] while `held`.
     pub(super) other: u64,
+    /// The same less the margin in any case: what emulator threads are given must not depend on
+    /// whether cores are held already.
+    pub(super) least_other: u64,
     /// Whether some vCPU has a core of its own from Instep now.
     pub(super) held: bool,
 }
 
 impl Before {
     pub(super) fn new(host: &Host) -> Self {
-        let holds_a_core = |vm: &Vm| {
-            let own = |vcpu: &Vcpu| core_of(host, &vcpu.allowed).is_some();
-            vm.vcpus.iter().any(|vcpu| vcpu.allowed != vcpu.initial && own(vcpu))
-        };
-        let held = host.snapshot.vms.iter().any(holds_a_core);
-        let slack = if held { KEEP_MARGIN } else { 0 };
-        Self { other: host.other.saturating_sub(slack) / 1000, held }
+        let held = host.snapshot.vms.iter().any(|vm| holds_a_core(host, vm));
+        let least_other = host.other.saturating_sub(KEEP_MARGIN) / 1000;
+        let other = if held { least_other } else { host.other / 1000 };
+        Self { other, least_other, held }
     }
+}
+
+/// Whether a vCPU has just one core, and not because its node and its limits leave no more.
+fn holds_a_core(host: &Host, vm: &Vm) -> bool {
+    let home = host.snapshot.topology.cpus_of(&vm.placed);
+    let own = |vcpu: &Vcpu| {
+        let within = vcpu.initial.and(&vm.cpuset).and(&host.online);
+        vcpu.allowed != within
+            && vcpu.allowed != within.and(&home)
+            && core_of(host, &vcpu.allowed).is_some()
+    };
+    !vm.placed.is_empty() && vm.vcpus.iter().any(own)
 }
 
 /// Whether every vCPU and every CPU of other load can have a core.
@@ -64,16 +75,16 @@ pub(super) fn undercommitted(host: &Host, other: u64) -> bool {
 
 /// Gives each unit a core per vCPU inside its spot where all units bound there can have that. To
 /// be asked only while the host is [`undercommitted`]. `left` says which VMs are left alone,
-/// `other` is the other load in whole CPUs.
+/// `before` what was asked before.
 pub(super) fn apart(
     host: &Host,
     spots: &Spots,
     units: &[Unit],
     plan: &Plan,
     left: &[bool],
-    other: u64,
+    before: Before,
 ) -> Apart {
-    let mut result = Apart::none(units, other);
+    let mut result = Apart::none(units, before);
     result.taken = pinned_cores(host, left);
     let crowded = crowded_places(host, spots, units, plan);
     // What may float over several nodes though fewer would do is left to the kernel.
@@ -138,7 +149,8 @@ fn keep(
         let core = core_of(host, now).filter(|core| {
             let all = &host.snapshot.topology.cores()[core.0 as usize];
             let still = unit.permitted(k).and(all) == *now && now.is_subset(spots.cpus(spot));
-            still && !taken.contains(*core)
+            // One core that is all it has there anyway was not given; it is found again.
+            still && unit.cpus(spots, k, spot) != *now && !taken.contains(*core)
         });
         core.inspect(|core| _ = taken.insert(*core));
         had.push(core);
@@ -224,5 +236,5 @@ pub(super) fn free_room(host: &Host, spot: &CpuSet, apart: &Apart) -> Option<Cpu
         .filter(|id| topology.cpu(*id).is_some_and(|cpu| !apart.taken.contains(cpu.core)))
         .collect();
     let cores: Cores = free.iter().filter_map(|id| topology.cpu(id)).map(|cpu| cpu.core).collect();
-    (cores.len() as u64 > apart.other).then_some(free)
+    (cores.len() as u64 > apart.before.least_other).then_some(free)
 }

@@ -152,7 +152,7 @@ impl<'a, 'e> Guard<'a, 'e> {
     }
 
     /// Bisects for the shortest beginning of `order` that, widened, makes the plan hold. Widening
-    /// all of them always holds: that is what the limit is.
+    /// all of them holds: that is what the limit is (but for VMs that mending widens further).
     fn widen(&mut self, order: &[usize], plan: &Plan) -> (Plan, Estimate) {
         let widened = |count: usize| {
             let mut plan = plan.clone();

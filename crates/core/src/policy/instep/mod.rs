@@ -71,12 +71,12 @@ pub(super) fn decide(
 
 /// The spot of every unit, and the cores of those that can have one per vCPU.
 fn choose(host: &Host, spots: &Spots, units: &[Unit], refused: &[Option<Reason>]) -> (Plan, Apart) {
-    let Before { other, held } = Before::new(host);
-    let undercommitted = cores::undercommitted(host, other);
+    let before = Before::new(host);
+    let undercommitted = cores::undercommitted(host, before.other);
     let open = units.iter().any(|unit| unit.options.len() > 1);
     let mut plan: Plan = units.iter().map(|unit| unit.wide).collect();
     if !open && !undercommitted {
-        return (plan, Apart::none(units, other));
+        return (plan, Apart::none(units, before));
     }
     let untouched = untouched(host);
     let mut estimator = Estimator::new(host.snapshot);
@@ -88,12 +88,12 @@ fn choose(host: &Host, spots: &Spots, units: &[Unit], refused: &[Option<Reason>]
     }
     if undercommitted {
         let left: Vec<bool> = refused.iter().map(Option::is_some).collect();
-        let apart = cores::apart(host, spots, units, &plan, &left, other);
-        if guard.holds_apart(&plan, &apart, held) {
+        let apart = cores::apart(host, spots, units, &plan, &left, before);
+        if guard.holds_apart(&plan, &apart, before.held) {
             return (plan, apart);
         }
     }
-    (plan, Apart::none(units, other))
+    (plan, Apart::none(units, before))
 }
 
 /// The spot of every unit: as it is now with new units added, or a new plan if that pays.

@@ -102,7 +102,7 @@ impl Placed<'_> {
     }
 
     fn not_apart(&self) -> Reason {
-        let (host, other) = (self.chosen.host, self.chosen.apart.other);
+        let (host, other) = (self.chosen.host, self.chosen.apart.before.other);
         let (vcpus, cores) = (host.snapshot.vcpu_count(), host.cores());
         if undercommitted(host, other) {
             return Reason::NoCoreEach { vcpus: self.vm.vcpus.len(), cores };
