@@ -2,12 +2,15 @@
 
 use crate::args::{PolicyArgs, RunArgs};
 use crate::observe::{journal, state_dir};
-use crate::text::{indented, plural, width, wrapped};
+use crate::text::{indented, plural, printable, ranges, width, wrapped};
 use crate::{Outcome, print, tell};
 use anyhow::Context as _;
 use instep_agent::config::{Config, ConfigError};
-use instep_agent::record::{MemoryRecord, Record};
+use instep_agent::record::{ActionRecord, MemoryRecord, Record};
 use instep_agent::run::{Ended, Hands, Options, Sink, restored, run};
+use instep_agent::view::ActionView;
+use instep_core::units::Milli;
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -20,8 +23,8 @@ pub(crate) fn command(args: RunArgs) -> anyhow::Result<Outcome> {
         Ok(config)
     };
     let config = make()?;
-    let mut sink =
-        Output { log: None, json: args.json, once: args.once, interval: config.interval };
+    let interval = Cell::new(config.interval);
+    let mut sink = Output { log: None, json: args.json, once: args.once, interval: &interval };
     if let Some(path) = &args.log {
         sink.log = Some(open_log(path)?);
     }
@@ -33,7 +36,12 @@ pub(crate) fn command(args: RunArgs) -> anyhow::Result<Outcome> {
     } else {
         Hands::Free(state_dir(args.state_dir.as_deref())?)
     };
-    let options = Options { config, reload: &mut || make(), once: args.once, hands };
+    let mut reload = || {
+        let config = make()?;
+        interval.set(config.interval);
+        Ok(config)
+    };
+    let options = Options { config, reload: &mut reload, once: args.once, hands };
     let Ended { failed, restored: report } = run(options, &mut sink)?;
     if let Some(report) = &report {
         sink.notice(&restored(report));
@@ -84,15 +92,19 @@ fn open_log(path: &Path) -> anyhow::Result<File> {
     file.with_context(|| format!("cannot append to the log {}", path.display()))
 }
 
+/// With more VMs than this the verdict on each is not drawn every cycle.
+const FEW_VMS: usize = 32;
+
 /// Writes records to the log, and to the terminal as text or JSON lines.
-struct Output {
+struct Output<'a> {
     log: Option<File>,
     json: bool,
     once: bool,
-    interval: Duration,
+    /// The interval now; a reload may change it.
+    interval: &'a Cell<Duration>,
 }
 
-impl Sink for Output {
+impl Sink for Output<'_> {
     fn record(&mut self, record: &Record<'_>) -> io::Result<()> {
         let mut line = serde_json::to_string(record)?;
         line.push('\n');
@@ -111,7 +123,7 @@ impl Sink for Output {
     }
 }
 
-impl Output {
+impl Output<'_> {
     fn next(&self, record: &Record<'_>) -> String {
         let changed = record.actions.iter().any(|action| action.outcome == "done");
         match (self.once, changed && !record.dry_run) {
@@ -119,30 +131,44 @@ impl Output {
             (true, false) => String::new(),
             (false, _) => format!(
                 "next cycle in {}\n",
-                humantime::format_duration(Duration::from_secs(self.interval.as_secs()))
+                humantime::format_duration(Duration::from_secs(self.interval.get().as_secs()))
             ),
         }
     }
 }
 
-/// One cycle for people: what changed and what did not work; verdicts only where nothing changed.
+/// One cycle for people: what changed and what did not work, and the verdicts of few VMs.
 fn drawn(record: &Record<'_>, width: usize) -> String {
-    let mut text = format!(
-        "{} cycle {}: {}, {}, policy {}; own CPU time {}us\n",
-        record.time,
+    let head = format!(
+        "{} cycle {}: {}, {}, policy {}, own CPU {}ms",
+        seconds(&record.time),
         record.cycle,
         plural(record.vms.len(), "VM"),
         plural(record.actions.len(), "change"),
         record.policy,
-        record.cost.cpu_ns.0 / 1000,
+        Milli(record.cost.cpu_ns.0 / 1000),
     );
-    for action in &record.actions {
-        let line = format!("{}: {}", described(&action.action), action.outcome);
+    let mut text = indented(&wrapped(&head, width), 0);
+    let described: Vec<_> = record.actions.iter().map(described).collect();
+    for alike in described.chunk_by(|a, b| a.is_like(b)) {
+        let Line { vm, what, outcome, .. } = &alike[0];
+        let vcpus: Vec<u32> = alike.iter().filter_map(|line| line.vcpu).collect();
+        let who = match (vcpus.as_slice(), alike.len()) {
+            ([one], _) => format!(" vCPU {one} ->"),
+            ([], 1) => String::new(),
+            ([], count) => format!(", {count} threads:"),
+            (several, _) => format!(" vCPUs {} ->", ranges(several)),
+        };
+        let line = format!("{}{who}{what}: {outcome}", printable(vm));
         text.push_str(&indented(&wrapped(&line, width - 2), 2));
     }
-    for verdict in &record.vms {
-        let line = format!("{}: {}", crate::text::printable(verdict.name), verdict.why);
+    let few = record.vms.len() <= FEW_VMS;
+    for verdict in record.vms.iter().filter(|_| few) {
+        let line = format!("{}: {}", printable(verdict.name), verdict.why);
         text.push_str(&indented(&wrapped(&line, width - 2), 2));
+    }
+    if !few {
+        text.push_str("  add --json or --log FILE for the verdict on every VM\n");
     }
     for memory in record.memory {
         text.push_str(&indented(&wrapped(&memory_line(memory), width - 2), 2));
@@ -153,23 +179,43 @@ fn drawn(record: &Record<'_>, width: usize) -> String {
     text
 }
 
-fn described(action: &instep_agent::view::ActionView<'_>) -> String {
-    use instep_agent::view::ActionView;
-    match action {
-        ActionView::VcpuAffinity { vm, vcpu, cpus, .. } => {
-            format!("{vm} vCPU {vcpu} -> CPUs {cpus}")
-        }
-        ActionView::EmulatorAffinity { vm, tid, cpus, .. } => {
-            format!("{vm} emulator thread {tid} -> CPUs {cpus}")
-        }
-        ActionView::MoveMemory { vm, nodes, remote_bytes, .. } => {
-            format!("{vm} {remote_bytes} of memory -> node {nodes}")
-        }
+/// A time of a record without its fraction of a second.
+fn seconds(time: &str) -> String {
+    time.split_once('.').map_or_else(|| time.to_owned(), |(whole, _)| format!("{whole}Z"))
+}
+
+/// One action in words, in parts that tell which can share a line.
+struct Line<'a> {
+    vm: &'a str,
+    vcpu: Option<u32>,
+    what: String,
+    outcome: &'a str,
+}
+
+impl Line<'_> {
+    fn is_like(&self, other: &Self) -> bool {
+        let parts = |line: &Self| (line.vcpu.is_some(), line.what.clone());
+        self.vm == other.vm && self.outcome == other.outcome && parts(self) == parts(other)
     }
 }
 
+fn described<'a>(action: &'a ActionRecord<'a>) -> Line<'a> {
+    let (vm, vcpu, what) = match &action.action {
+        ActionView::VcpuAffinity { vm, vcpu, cpus, .. } => {
+            (vm, Some(*vcpu), format!(" CPUs {cpus}"))
+        }
+        ActionView::EmulatorAffinity { vm, cpus, .. } => {
+            (vm, None, format!(" emulator -> CPUs {cpus}"))
+        }
+        ActionView::MoveMemory { vm, nodes, remote_bytes, .. } => {
+            (vm, None, format!(" {remote_bytes} of memory -> node {nodes}"))
+        }
+    };
+    Line { vm, vcpu, what, outcome: &action.outcome }
+}
+
 fn memory_line(memory: &MemoryRecord) -> String {
-    let mut line = format!("{}: {} came home", memory.vm, memory.moved_bytes);
+    let mut line = format!("{}: {} came home", printable(&memory.vm), memory.moved_bytes);
     for (cause, bytes) in &memory.stayed_bytes {
         line.push_str(&format!(", {bytes} stayed ({cause})"));
     }
