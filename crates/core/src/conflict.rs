@@ -8,6 +8,7 @@ use crate::idset::{CpuSet, IdSet, NodeSet};
 use crate::snapshot::{Snapshot, Vcpu, Vm};
 use crate::topology::Topology;
 use crate::units::{CoreId, VmId};
+use crate::wording::{Count, Named};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -77,31 +78,51 @@ impl fmt::Display for ConflictKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ConflictKind::PreferredMissesAllowed { preferred, missed } => {
-                write!(f, "preferred nodes {preferred} miss allowed CPUs {missed}")
+                let (preferred, missed) = (Named("node", preferred), Named("CPU", missed));
+                write!(f, "the preferred {preferred} leave out {missed} that it may use")
             }
             ConflictKind::VcpusShareCpus { vcpus, cpus, free_cores } => write!(
                 f,
-                "{} vCPUs ({}) have only CPUs {cpus} while {free_cores} cores are free",
-                vcpus.len(),
-                List(vcpus)
+                "{} ({}) may use only {} while {} free",
+                Count::of(vcpus.len(), "vCPU"),
+                List(vcpus),
+                Named("CPU", cpus),
+                Free(*free_cores)
             ),
             ConflictKind::VcpusShareCores { vcpus, cpus, cores, free_cores } => write!(
                 f,
-                "{} vCPUs ({}) have only {cores} cores (CPUs {cpus}) while {free_cores} are free",
-                vcpus.len(),
-                List(vcpus)
+                "{} ({}) may use only {} ({}) while {} free",
+                Count::of(vcpus.len(), "vCPU"),
+                List(vcpus),
+                Count::of(*cores, "core"),
+                Named("CPU", cpus),
+                Free(*free_cores)
             ),
             ConflictKind::GuestThreadsApart { virtual_cores, threads, cpus } => write!(
                 f,
-                "the {threads} threads of {} virtual cores ({}) are pinned to different cores, \
-                 those of the first to CPUs {cpus}",
-                virtual_cores.len(),
-                List(virtual_cores)
+                "the {threads} threads of {} ({}) are pinned to different cores, those of the \
+                 first to {}",
+                Count::of(virtual_cores.len(), "virtual core"),
+                List(virtual_cores),
+                Named("CPU", cpus)
             ),
-            ConflictKind::MemoryBoundElsewhere { bound, allowed } => {
-                write!(f, "memory is bound to nodes {bound}, allowed CPUs are on nodes {allowed}")
-            }
+            ConflictKind::MemoryBoundElsewhere { bound, allowed } => write!(
+                f,
+                "memory is bound to {}, the CPUs it may use are on {}",
+                Named("node", bound),
+                Named("node", allowed)
+            ),
         }
+    }
+}
+
+/// `1 core is`, `3 cores are`.
+struct Free(usize);
+
+impl fmt::Display for Free {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = if self.0 == 1 { "is" } else { "are" };
+        write!(f, "{} {verb}", Count::of(self.0, "core"))
     }
 }
 

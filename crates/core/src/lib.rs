@@ -13,3 +13,4 @@ pub mod score;
 pub mod snapshot;
 pub mod topology;
 pub mod units;
+mod wording;

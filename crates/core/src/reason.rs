@@ -4,6 +4,7 @@
 use crate::conflict::ConflictKind;
 use crate::idset::{CpuSet, NodeSet};
 use crate::units::{Bytes, Milli, NodeId};
+use crate::wording::{Count, Named};
 use serde::{Serialize, Serializer};
 use std::fmt;
 
@@ -198,9 +199,12 @@ impl fmt::Display for Reason {
             Reason::NodeNotPermitted { node, permitted } => {
                 write!(f, "node {node} has none of the CPUs it may use ({permitted})")
             }
-            Reason::OneCpuPerCore { cores } => write!(f, "one CPU of each of {cores} cores"),
+            Reason::OneCpuPerCore { cores } => {
+                write!(f, "one CPU of each of {}", Count::of(*cores, "core"))
+            }
             Reason::FewerCoresThanVcpus { vcpus, cores } => {
-                write!(f, "one CPU per core would leave its {vcpus} vCPUs only {cores} CPUs")
+                let cpus = Count::of(*cores, "CPU");
+                write!(f, "one CPU per core would leave its {vcpus} vCPUs only {cpus}")
             }
             Reason::LastFifth { load, total } => {
                 write!(f, "in the last fifth of the load: {load} of {total} CPUs")
@@ -249,21 +253,27 @@ impl Reason {
                 write!(f, "its affinity and its cpuset ({cpuset}) leave it no online CPU")
             }
             Reason::VcpusPinned { vcpu, cpus, others } => {
-                write!(f, "pinned by hand: vCPU {vcpu} may use CPUs {cpus}, others {others}")
+                let cpus = Named("CPU", cpus);
+                write!(f, "pinned by hand: vCPU {vcpu} may use {cpus}, others {others}")
             }
-            Reason::PinnedFromEmulators { cpus, emulators } => write!(
-                f,
-                "pinned by hand: its vCPUs may use CPUs {cpus}, its emulator threads {emulators}"
-            ),
+            Reason::PinnedFromEmulators { cpus, emulators } => {
+                let cpus = Named("CPU", cpus);
+                write!(
+                    f,
+                    "pinned by hand: its vCPUs may use {cpus}, its emulator threads {emulators}"
+                )
+            }
             Reason::PinnedTogether { vcpus, cpus } => {
-                write!(f, "pinned by hand: its {vcpus} vCPUs may use only CPUs {cpus}")
+                let cpus = Named("CPU", cpus);
+                write!(f, "pinned by hand: its {vcpus} vCPUs may use only {cpus}")
             }
             Reason::Overcommitted { vcpus, cores, other } => {
-                write!(f, "{vcpus} vCPUs ")?;
+                write!(f, "{} ", Count(*vcpus, "vCPU"))?;
                 if *other > 0 {
-                    write!(f, "and other load of {other} whole CPUs ")?;
+                    write!(f, "and other load of {} ", Count(*other, "whole CPU"))?;
                 }
-                write!(f, "share {cores} cores: binding one to one would hurt under overcommit")
+                let cores = Count(*cores, "core");
+                write!(f, "share {cores}: binding one to one would hurt under overcommit")
             }
             Reason::NoCoreEach { vcpus, cores } => write!(
                 f,
@@ -289,22 +299,24 @@ impl Reason {
             ),
             Reason::Wide { nodes, vcpus, cores } => write!(
                 f,
-                "may use nodes {nodes}: on fewer its {vcpus} vCPUs would crowd themselves or \
+                "may use {}: on fewer its {vcpus} vCPUs would crowd themselves or \
                  others for more than its memory gains{}",
+                Named("node", nodes),
                 one_to_one(*cores)
             ),
             Reason::Spans { nodes, vcpus, guest_nodes, there, of } => {
-                write!(f, "its {vcpus} vCPUs take nodes {nodes}")?;
+                write!(f, "its {} take {}", Count::of(*vcpus, "vCPU"), Named("node", nodes))?;
                 if *guest_nodes > 1 {
-                    write!(f, ", one by one for {guest_nodes} guest nodes")?;
+                    write!(f, ", one by one for {}", Count::of(*guest_nodes, "guest node"))?;
                 }
                 write!(f, ": {there} of its {of} lie there")
             }
             Reason::Mends { nodes, conflict } => {
-                write!(f, "to nodes {nodes}, mending a conflict: {conflict}")
+                write!(f, "to {}, mending a conflict: {conflict}", Named("node", nodes))
             }
             Reason::EmulatorsBeside { cpus } => {
-                write!(f, "kept off the cores of vCPUs: CPUs {cpus} have room")
+                let cpus = Named("CPU", cpus);
+                write!(f, "kept off the cores of vCPUs: there is room on {cpus}")
             }
             _ => Ok(()),
         }

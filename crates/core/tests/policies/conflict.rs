@@ -35,7 +35,7 @@ fn preferred_nodes_that_miss_allowed_cpus_are_found() {
     host.vms = vec![vm(&host, 1, 16, 900, &[])];
     made::confine(&mut host.vms[0], &cpus("16-31"));
     host.vms[0].preferred = Some(nodes(&[0, 2]));
-    assert_eq!(said(&host), ["preferred nodes 0,2 miss allowed CPUs 24-31"]);
+    assert_eq!(said(&host), ["the preferred nodes 0,2 leave out CPUs 24-31 that it may use"]);
     host.vms[0].preferred = Some(nodes(&[2, 3]));
     assert!(find(&host).is_empty());
 }
@@ -44,11 +44,11 @@ fn preferred_nodes_that_miss_allowed_cpus_are_found() {
 fn vcpus_forced_together_while_cores_are_free_are_found() {
     let mut host = host();
     made::confine(&mut host.vms[0], &cpus("0-1,8"));
-    assert_eq!(said(&host), ["4 vCPUs (0,1,2,3) have only CPUs 0-1,8 while 6 cores are free"]);
+    assert_eq!(said(&host), ["4 vCPUs (0,1,2,3) may use only CPUs 0-1,8 while 6 cores are free"]);
     made::confine(&mut host.vms[0], &cpus("0-1,8-9"));
     assert_eq!(
         said(&host),
-        ["4 vCPUs (0,1,2,3) have only 2 cores (CPUs 0-1,8-9) while 6 are free"]
+        ["4 vCPUs (0,1,2,3) may use only 2 cores (CPUs 0-1,8-9) while 6 cores are free"]
     );
     // The other six cores are busy: nothing better is to be had.
     let mut busy = vm(&host, 2, 6, 900, &[]);
@@ -68,7 +68,7 @@ fn guest_threads_pinned_to_different_cores_are_found() {
     }
     assert_eq!(
         said(&host),
-        ["the 2 threads of 1 virtual cores (0) are pinned to different cores, those of the first \
+        ["the 2 threads of 1 virtual core (0) are pinned to different cores, those of the first \
           to CPUs 0-1"]
     );
 }
@@ -87,7 +87,7 @@ fn memory_bound_away_from_the_cpus_is_found() {
     let mut host = host();
     made::confine(&mut host.vms[0], &cpus("0-3"));
     host.vms[0].memory_bound = Some(nodes(&[1]));
-    assert_eq!(said(&host), ["memory is bound to nodes 1, allowed CPUs are on nodes 0"]);
+    assert_eq!(said(&host), ["memory is bound to node 1, the CPUs it may use are on node 0"]);
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn conflicts_are_mended_only_when_asked_and_stay_mended() {
     let decision = decide(&host, &mend);
     assert_eq!(
         decision.vms[0].why.to_string(),
-        "to nodes 1, mending a conflict: 4 vCPUs (0,1,2,3) have only CPUs 0-1 while 6 cores are \
+        "to node 1, mending a conflict: 4 vCPUs (0,1,2,3) may use only CPUs 0-1 while 6 cores are \
          free"
     );
     let after = apply(&host, &decision);

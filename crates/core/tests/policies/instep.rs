@@ -195,14 +195,15 @@ fn hand_pinned_vms_are_left_alone_unless_told_otherwise() {
         (vcpu.allowed, vcpu.initial) = (cpus(list), cpus(list));
     }
     let mut emulators = fresh();
-    emulators.vms[0].emulators[0].initial = cpus("7");
-    emulators.vms[0].emulators[0].allowed = cpus("7");
+    for vcpu in &mut emulators.vms[0].vcpus {
+        (vcpu.allowed, vcpu.initial) = (cpus("0-6"), cpus("0-6"));
+    }
     let mut together = fresh();
     made::confine(&mut together.vms[0], &cpus("3"));
     let reasons = [
         "pinned by hand: vCPU 1 may use CPUs 3,7, others 2,6",
-        "pinned by hand: its vCPUs may use CPUs 0-7, its emulator threads 7",
-        "pinned by hand: its 2 vCPUs may use only CPUs 3",
+        "pinned by hand: its vCPUs may use CPUs 0-6, its emulator threads 0-7",
+        "pinned by hand: its 2 vCPUs may use only CPU 3",
     ];
     for (host, reason) in [&apart, &emulators, &together].into_iter().zip(reasons) {
         let decision = instep(host);
@@ -211,6 +212,18 @@ fn hand_pinned_vms_are_left_alone_unless_told_otherwise() {
     }
     let told = Settings { include_pinned: true, ..settings(PolicyName::Instep) };
     assert_eq!(sets(&decide(&apart, &told), 1), ["6", "7"]);
+}
+
+#[test]
+fn a_limit_on_emulator_threads_alone_does_not_pin_the_vcpus() {
+    let mut host = made::host(made::topology(2, 4, 1, 64 * GIB));
+    host.vms = vec![vm(&host, 1, 2, 900, &[0, 2000])];
+    host.vms[0].emulators[0].initial = cpus("7");
+    host.vms[0].emulators[0].allowed = cpus("7");
+    let decision = instep(&host);
+    assert!(decision.vms[0].selected);
+    let keeps = |action: &Action| !matches!(action, Action::SetEmulatorAffinity { .. });
+    assert!(decision.actions.iter().all(keeps), "{:?}", decision.actions);
 }
 
 #[test]

@@ -76,8 +76,9 @@ fn permitted_sets(vm: &Vm, online: &CpuSet, mend: bool) -> Vec<CpuSet> {
     vm.vcpus.iter().take(take).map(|vcpu| permitted(vm, vcpu, online, mend)).collect()
 }
 
-/// Why a VM counts as pinned by hand: its vCPUs differ from each other or from the emulator
-/// threads, or have fewer CPUs than they are although the cpuset has more.
+/// Why a VM counts as pinned by hand: its vCPUs differ from each other, are limited otherwise than
+/// the emulator threads, or have fewer CPUs than they are although the cpuset has more. Emulator
+/// threads of limited affinity beside vCPUs without limits say nothing of the vCPUs.
 fn pinned_by_hand(vm: &Vm, online: &CpuSet) -> Option<Reason> {
     let first = &vm.vcpus.first()?.initial;
     if let Some(vcpu) = vm.vcpus.iter().find(|vcpu| vcpu.initial != *first) {
@@ -87,11 +88,11 @@ fn pinned_by_hand(vm: &Vm, online: &CpuSet) -> Option<Reason> {
     let before = first.and(online).and(&vm.cpuset);
     let emulators = vm.emulators.iter().fold(CpuSet::new(), |all, one| all.or(&one.initial));
     let emulators = emulators.and(online).and(&vm.cpuset);
-    if !vm.emulators.is_empty() && emulators != before {
+    let limited = before.len() < vm.cpuset.and(online).len();
+    if limited && !vm.emulators.is_empty() && emulators != before {
         return Some(Reason::PinnedFromEmulators { cpus: before, emulators });
     }
-    let room = vm.cpuset.and(online).len();
-    let crowded = before.len() < vm.vcpus.len() && before.len() < room;
+    let crowded = limited && before.len() < vm.vcpus.len();
     crowded.then_some(Reason::PinnedTogether { vcpus: vm.vcpus.len(), cpus: before })
 }
 
