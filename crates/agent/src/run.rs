@@ -13,7 +13,7 @@ use crate::observe::Observer;
 use crate::record::Record;
 use crate::signals::{Events, Wake};
 use instep_host::Root;
-use instep_host::apply::{Applier, Journal, RestoreReport, StateDir, sampling};
+use instep_host::apply::{Applier, Holder, Journal, RestoreReport, StateDir, sampling};
 use instep_host::discover::ScanOptions;
 use std::io;
 
@@ -84,6 +84,8 @@ pub fn run(options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
             let report = applier.restore()?;
             Ok(Ended { restored: Some(report), ..ended })
         }
+        // This run changed nothing yet: what an earlier one meant to stand still does.
+        Err(error) if applier.journal().holder == Holder::Kept => Err(error),
         Err(error) => {
             let report = applier.restore()?;
             if report.restored != 0 {

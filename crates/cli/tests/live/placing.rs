@@ -130,6 +130,9 @@ fn a_run_touches_only_the_vm_it_is_given_and_a_dry_run_none() {
     assert!(list(&record, "actions").iter().all(|action| action["vm"] == name), "{record}");
     assert_ne!(of_vcpus(&guests[0]), pinned(&before[0], &guests[0]), "{record}");
     assert_as_before(&guests[1], &before[1]);
+    let placed = affinities(&guests[0]);
+    stage.instep(&["run", "--once", "--vm", "nobody"]).expect(2).says(&["no VM is called"]);
+    assert_as_before(&guests[0], &placed);
     stage.instep(&["restore"]).expect(0);
     assert_as_before(&guests[0], &before[0]);
 }

@@ -512,4 +512,26 @@ mod tests {
         assert_eq!(stored.entries[&(sleeper.tid().0, sleeper.tid())].set, b);
         assert_eq!(applier.affinity.sets.get(), 1);
     }
+
+    #[test]
+    fn a_thread_that_the_kernel_refuses_to_change_is_not_journalled_as_ours() {
+        struct Refuses;
+        impl Affinity for Refuses {
+            fn get(&self, tid: Tid) -> io::Result<CpuSet> {
+                KernelAffinity.get(tid)
+            }
+            fn set(&self, _: Tid, _: &CpuSet) -> io::Result<()> {
+                Err(io::Error::from_raw_os_error(libc::EPERM))
+            }
+        }
+        let Some((a, _)) = two_cpus() else { return };
+        let dir = tempfile::tempdir().unwrap();
+        let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
+        let mut applier = Applier::with(lock, Refuses).unwrap();
+        let sleeper = Sleeper::start();
+        let outcomes = applier.apply(&[change(&sleeper, &has(&sleeper), &a)]).unwrap();
+        assert!(matches!(&outcomes[0].applied, Applied::Failed(error) if error.is_denied()));
+        assert!(Journal::load(applier.lock.state()).unwrap().unwrap().entries.is_empty());
+        assert_eq!(applier.restore().unwrap().restored, 0);
+    }
 }
