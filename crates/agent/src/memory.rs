@@ -85,7 +85,7 @@ impl Homes {
                 events.stopping() || moved_all || deadline.is_some_and(|d| Instant::now() >= d)
             });
             records.push(record(vm, &tally, pass.homecoming.is_finished(), result));
-            pass.settle(&tally);
+            pass.settle();
         }
         records
     }
@@ -174,18 +174,18 @@ impl Pass {
     }
 
     /// A pass that moved next to nothing makes the VM rest, twice as long each time.
-    fn settle(&mut self, tally: &Tally) {
-        if !self.homecoming.is_finished() {
-            return;
-        }
-        let moved = self.homecoming.total().of(Cause::Moved).0.max(tally.of(Cause::Moved).0);
-        if moved < self.homecoming.remote().0 / 64 {
-            self.rest = self.next_rest;
-            self.next_rest = (self.next_rest * 2).min(MAX_REST);
-        } else {
-            self.next_rest = 1;
+    fn settle(&mut self) {
+        if self.homecoming.is_finished() {
+            let moved = self.homecoming.total().of(Cause::Moved);
+            (self.rest, self.next_rest) = rest(moved, self.homecoming.remote(), self.next_rest);
         }
     }
+}
+
+/// Cycles to pass over after a pass that moved `moved` of `remote` bytes, and after the next one
+/// like it.
+fn rest(moved: Bytes, remote: Bytes, next: u32) -> (u32, u32) {
+    if moved.0 < remote.0 / 64 { (next, (next * 2).min(MAX_REST)) } else { (0, 1) }
 }
 
 fn record(vm: &Vm, tally: &Tally, complete: bool, result: Result<(), Error>) -> MemoryRecord {
@@ -201,5 +201,22 @@ fn record(vm: &Vm, tally: &Tally, complete: bool, result: Result<(), Error>) -> 
             .collect(),
         complete,
         error: result.err().map(|error| error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_will_not_move_is_asked_for_less_and_less_often() {
+        let (mut next, mut rests) = (1, Vec::new());
+        for _ in 0..9 {
+            let (now, then) = rest(Bytes(0), Bytes::from_mib(64), next);
+            rests.push(now);
+            next = then;
+        }
+        assert_eq!(rests, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
+        assert_eq!(rest(Bytes::from_mib(32), Bytes::from_mib(64), next), (0, 1));
     }
 }

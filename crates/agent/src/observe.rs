@@ -185,3 +185,71 @@ fn remember(snapshot: &mut Snapshot, scan: &Scan, journal: &Journal) {
 pub fn facts_of<'a>(scan: &'a Scan, vm: &Vm) -> Option<&'a VmFacts> {
     scan.vms.binary_search_by_key(&vm.id.0, |facts| facts.pid).ok().map(|index| &scan.vms[index])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use instep_core::policy::{Settings, decide};
+    use instep_core::units::{Bytes, Milli, NodeId};
+    use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm};
+    use std::path::Path;
+
+    /// Two nodes of four cores; `a` and `b` live on node 1.
+    fn made() -> MadeHost {
+        let mut made = MadeHost::new(HostSpec::new(2, 4));
+        for name in ["a", "b"] {
+            let vm = VmSpec::new(name, Vmm::QemuKvm, 2, NodeId(1), Bytes::from_mib(512));
+            made.push(vm.load(Milli(600)));
+        }
+        made
+    }
+
+    fn observer(dir: &Path) -> Observer {
+        Observer::new(Root::at(dir), ScanOptions::once()).unwrap()
+    }
+
+    #[test]
+    fn the_next_look_tells_where_each_vm_was_placed() {
+        let dir = tempfile::tempdir().unwrap();
+        made().write(dir.path()).unwrap();
+        let mut observer = observer(dir.path());
+        let seen = observer.look(None, None).unwrap();
+        assert!(seen.snapshot.vms.iter().all(|vm| vm.placed.is_empty()));
+        let decision = decide(&seen.snapshot, &Settings::default());
+        observer.settle(seen, &decision);
+        let next = observer.look(None, Some(Nanos::SECOND)).unwrap().snapshot;
+        for (vm, verdict) in next.vms.iter().zip(&decision.vms) {
+            assert!(verdict.selected && vm.placed == verdict.home, "{}", vm.name);
+        }
+    }
+
+    #[test]
+    fn another_process_of_the_same_number_was_not_placed() {
+        let (dir, later) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut made = made();
+        made.write(dir.path()).unwrap();
+        let mut observer = observer(dir.path());
+        let seen = observer.look(None, None).unwrap();
+        let decision = decide(&seen.snapshot, &Settings::default());
+        observer.settle(seen, &decision);
+        made.vms[0].started = Nanos(made.vms[0].started.0 + Nanos::SECOND.0);
+        made.write(later.path()).unwrap();
+        let root = Root::at(later.path());
+        (observer.scanner, observer.root) = (Scanner::new(root.clone(), ScanOptions::once()), root);
+        let next = observer.look(None, Some(Nanos::SECOND)).unwrap().snapshot;
+        assert!(next.vms[0].placed.is_empty() && !next.vms[1].placed.is_empty());
+    }
+
+    #[test]
+    fn vms_that_are_not_named_still_count_as_load() {
+        let dir = tempfile::tempdir().unwrap();
+        made().write(dir.path()).unwrap();
+        let mut snapshot = observer(dir.path()).look(None, None).unwrap().snapshot;
+        let (vcpus, other, busy) =
+            (snapshot.vcpu_count(), snapshot.other_busy, snapshot.vms[1].busy());
+        assert_eq!(keep_only(&mut snapshot, &["a".into(), "x".into()]), ["x"]);
+        assert_eq!((snapshot.vms.len(), snapshot.opaque.len()), (1, 1));
+        assert_eq!(snapshot.vcpu_count(), vcpus);
+        assert_eq!(snapshot.other_busy.0, other.0 + busy.0);
+    }
+}
