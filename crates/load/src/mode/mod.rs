@@ -1,0 +1,4 @@
+//! The kinds of load, one a file.
+
+pub mod barrier;
+pub mod compute;
