@@ -207,7 +207,7 @@ mod tests {
         match MemorySampler::start(&source, std::process::id(), &[tid], &CpuSet::new()) {
             Ok(sampler) => Some(sampler),
             Err(error) => {
-                eprintln!("skipped: {error}");
+                instep_madehost::skip::note(&format!("{error}"));
                 None
             }
         }
@@ -270,7 +270,7 @@ mod tests {
             }
         });
         if around.is_empty() {
-            return eprintln!("skipped: numa_maps cannot be read here");
+            return instep_madehost::skip::note("numa_maps cannot be read here");
         }
         let covered = |page: &u64| around.iter().any(|r| r.start <= *page && *page < r.end);
         assert!(touched.iter().all(covered));
@@ -284,7 +284,7 @@ mod tests {
         let source = Source::page_faults();
         match MemorySampler::start(&source, tid.0, &[tid], &CpuSet::new()) {
             Ok(sampler) => assert_eq!(sampler.sources(), 0),
-            Err(error) => eprintln!("skipped: {error}"),
+            Err(error) => instep_madehost::skip::note(&format!("{error}")),
         }
     }
 
