@@ -185,13 +185,14 @@ pub fn run<M: Mode>(mode: &M, plan: &Plan, out: &mut dyn Write) -> Result<(), Lo
                 }
             }
         }
-        let reported = if gate.gather(plan.threads) {
-            report_until_end(mode, plan, &slots, &gate, &signals, out)
-        } else {
-            Ok(())
+        let gathered = gate.gather(plan.threads);
+        let mut result = match gathered {
+            true => report_until_end(mode, plan, &slots, &gate, &signals, out),
+            false => Ok(()),
         };
         stop.store(true, Relaxed);
-        let mut result = reported;
+        // Should a thread take long to end, a second signal ends the program.
+        drop(signals);
         for handle in handles {
             let ended = handle.join().unwrap_or_else(|_| {
                 Err(LoadError::Wrong("a thread panicked; its message is above".to_owned()))

@@ -9,8 +9,26 @@ use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_instep-load");
 
+/// Longer than any run here takes on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Runs the program to its end, which must come within [`LIMIT`]. Its output fits a pipe.
 fn run(words: &str) -> Output {
-    Command::new(PROGRAM).args(words.split_whitespace()).output().unwrap()
+    let mut child = Command::new(PROGRAM)
+        .args(words.split_whitespace())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > LIMIT {
+            child.kill().unwrap();
+            panic!("{words}: did not end: {:?}", child.wait_with_output());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().unwrap()
 }
 
 /// The lines of a run that must end well.

@@ -319,7 +319,8 @@ impl<T: Tree> Mode for Steal<T> {
         let mut task = (worker.index == 0).then(|| self.begin(clock::now()));
         loop {
             let Some(node) = task.or_else(|| self.ask(worker, &mut rng)) else { return Ok(()) };
-            if !self.walk(worker, node) {
+            // Small tasks end before the walk looks whether it is time to stop.
+            if !self.walk(worker, node) || worker.stopped() {
                 return Ok(());
             }
             task = self.end_task(worker)?;
