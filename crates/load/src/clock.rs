@@ -83,6 +83,7 @@ pub fn usage() -> Usage {
 /// SIGINT and SIGTERM, held back from every thread so that one can wait for them.
 ///
 /// A waiter is woken at once by a signal, and no handler runs: no state is shared with one.
+/// Dropped, they have their usual effect on this thread's process again.
 #[derive(Debug)]
 pub struct Signals {
     set: libc::sigset_t,
@@ -131,6 +132,15 @@ impl Signals {
             if left.is_zero() {
                 return false;
             }
+        }
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        // SAFETY: the set is valid and no old mask is asked for. It cannot fail with SIG_UNBLOCK.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const self.set, std::ptr::null_mut());
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::args::Args;
 use crate::cpu;
 use crate::error::LoadError;
 use crate::frame::{self, Mode, Plan};
-use crate::mode::{barrier, compute};
+use crate::mode;
 use crate::unit::Scale;
 use std::io::Write;
 use std::time::Duration;
@@ -18,27 +18,46 @@ usage: instep-load MODE [N] [OPTION VALUE]...
 Loads the machine as MODE says and prints a line of JSON every second and one with totals at the
 end (schema instep.load/1). A guest program: static, needs no files.
 
+modes (instep-load MODE --help tells the options of each)
 ";
 
-const COMMON: &str = "\
+const COMMON: &str = "
 options of every mode
-  --threads N          [CPUs this process may use]
+  --threads N          threads that work [the CPUs this process may use]
   --float              let the kernel place the threads; without it each is tied to one CPU
-  --duration DURATION  [10s]; 0: until SIGINT or SIGTERM
+  --duration DURATION  how long, such as 500ms or 10s [10s]; 0: until SIGINT or SIGTERM
   --report DURATION    from one line to the next [1s]
   --seed N             of all randomness [1]
   --unit-ns NS         nanoseconds that a unit of work takes here; without it measured at the
-                       start. Give the value of an earlier run's options.unit_ns to do the same
-                       work again
+                       start. Give the options.unit_ns of an earlier run to do the same work
 exit status: 0 done (also by SIGINT or SIGTERM), 2 usage, environment or a wrong result
 
 instep-load barrier --threads 2 --kind spin --phase 100us --duration 5s
 ";
 
-/// Name, what it is, and its own help.
-const MODES: &[(&str, &str, &str)] = &[
-    ("compute", "arithmetic only", compute::HELP),
-    ("barrier", "phases and a barrier that blocks, spins, or spins then blocks", barrier::HELP),
+/// A mode as the command line sees it.
+struct Entry {
+    name: &'static str,
+    help: &'static str,
+    run: fn(&[String], &mut dyn Write) -> Result<(), LoadError>,
+}
+
+const fn entry<M: Mode>() -> Entry {
+    Entry { name: M::NAME, help: M::HELP, run: run::<M> }
+}
+
+const MODES: [Entry; 11] = [
+    entry::<mode::compute::Compute>(),
+    entry::<mode::stream::Stream>(),
+    entry::<mode::chase::Chase>(),
+    entry::<mode::barrier::Barrier>(),
+    entry::<mode::serial::Serial>(),
+    entry::<mode::lock::Lock>(),
+    entry::<mode::fib::Fib>(),
+    entry::<mode::nqueens::Nqueens>(),
+    entry::<mode::pipeline::Pipeline>(),
+    entry::<mode::ping::Ping>(),
+    entry::<mode::idle::Idle>(),
 ];
 
 /// Runs what the words ask for; lines and help go to `out`.
@@ -50,20 +69,16 @@ pub fn execute(words: &[String], out: &mut dyn Write) -> Result<(), LoadError> {
         return Err(LoadError::Usage("no mode given; see instep-load --help".to_owned()));
     };
     let asks_help = |word: &String| matches!(word.as_str(), "--help" | "-h");
-    if first == "help" || asks_help(first) {
-        return print_help(rest.first().map(String::as_str), out);
-    }
-    if rest.iter().any(asks_help) {
-        return print_help(Some(first), out);
-    }
-    let mode = find(first)?.0;
-    let mut args = Args::new(mode, rest)?;
-    let common = Common::from_args(&mut args)?;
-    let threads = common.threads;
-    match mode {
-        "barrier" => start(barrier::Barrier::from_args(&mut args, threads)?, args, common, out),
-        _ => start(compute::Compute::from_args(&mut args)?, args, common, out),
-    }
+    let about = if first == "help" || asks_help(first) {
+        rest.first().map(String::as_str)
+    } else if rest.iter().any(asks_help) {
+        Some(first.as_str())
+    } else {
+        return (find(first)?.run)(rest, out);
+    };
+    let text = help(about)?;
+    out.write_all(text.as_bytes())
+        .map_err(|source| LoadError::System { what: "write to standard output".to_owned(), source })
 }
 
 /// The help of one mode, or of the program.
@@ -72,23 +87,21 @@ pub fn execute(words: &[String], out: &mut dyn Write) -> Result<(), LoadError> {
 /// An unknown mode.
 pub fn help(mode: Option<&str>) -> Result<String, LoadError> {
     if let Some(mode) = mode {
-        let own = find(mode)?.2;
-        return Ok(format!("{own}\n{COMMON}"));
+        return Ok(format!("{}{COMMON}", find(mode)?.help));
     }
-    let list: Vec<String> =
-        MODES.iter().map(|(name, what, _)| format!("  {name:<10} {what}\n")).collect();
-    Ok(format!("{USAGE}modes (instep-load MODE --help for each)\n{}\n{COMMON}", list.concat()))
+    let line = |entry: &Entry| {
+        let first = entry.help.lines().next().unwrap_or_default();
+        let summary = first.split_once(": ").map_or(first, |(_, summary)| summary);
+        format!("  {:<10} {summary}\n", entry.name)
+    };
+    let list: String = MODES.iter().map(line).collect();
+    Ok(format!("{USAGE}{list}{COMMON}"))
 }
 
-fn print_help(mode: Option<&str>, out: &mut dyn Write) -> Result<(), LoadError> {
-    let text = help(mode)?;
-    out.write_all(text.as_bytes())
-        .map_err(|source| LoadError::System { what: "write to standard output".to_owned(), source })
-}
-
-fn find(mode: &str) -> Result<&'static (&'static str, &'static str, &'static str), LoadError> {
-    MODES.iter().find(|(name, ..)| *name == mode).ok_or_else(|| {
-        let names: Vec<&str> = MODES.iter().map(|(name, ..)| *name).collect();
+fn find(mode: &str) -> Result<&'static Entry, LoadError> {
+    const TABLE: &[Entry] = &MODES;
+    TABLE.iter().find(|entry| entry.name == mode).ok_or_else(|| {
+        let names: Vec<&str> = TABLE.iter().map(|entry| entry.name).collect();
         LoadError::Usage(format!(
             "unknown mode `{mode}`; expected {}; see instep-load --help",
             names.join(", ")
@@ -96,53 +109,31 @@ fn find(mode: &str) -> Result<&'static (&'static str, &'static str, &'static str
     })
 }
 
-/// The options of every mode.
-struct Common {
-    threads: usize,
-    cpus: Vec<usize>,
-    duration: Duration,
-    interval: Duration,
-    seed: u64,
-    scale: Option<Scale>,
-}
-
-impl Common {
-    fn from_args(args: &mut Args) -> Result<Self, LoadError> {
-        let mut cpus = cpu::allowed()?;
-        let threads = args.number("--threads", cpus.len() as u64, 1..=MAX_THREADS)? as usize;
-        if args.flag("--float")? {
-            cpus.clear();
-        }
-        let second = Duration::from_secs(1);
-        Ok(Self {
-            threads,
-            cpus,
-            duration: args.duration("--duration", 10 * second, Duration::ZERO)?,
-            interval: args.duration("--report", second, Duration::from_millis(10))?,
-            seed: args.number("--seed", 1, 0..=u64::MAX)?,
-            scale: args.parsed("--unit-ns", None, |value| {
-                let scale = value.parse().ok().and_then(Scale::new);
-                scale.map(Some).ok_or_else(|| "a positive number of nanoseconds".to_owned())
-            })?,
-        })
+/// Understands the whole command line, calibrates, runs.
+fn run<M: Mode>(words: &[String], out: &mut dyn Write) -> Result<(), LoadError> {
+    let mut args = Args::new(M::NAME, words)?;
+    let mut cpus = cpu::allowed()?;
+    let threads = threads::<M>(&mut args, cpus.len())?;
+    if args.flag("--float")? {
+        cpus.clear();
     }
+    let second = Duration::from_secs(1);
+    let duration = args.duration("--duration", 10 * second, Duration::ZERO)?;
+    let interval = args.duration("--report", second, Duration::from_millis(10))?;
+    let seed = args.number("--seed", 1, 0..=u64::MAX)?;
+    let scale = args.parsed("--unit-ns", None, |value| {
+        let scale = value.parse().ok().and_then(Scale::new);
+        scale.map(Some).ok_or_else(|| "a positive number of nanoseconds".to_owned())
+    })?;
+    let mode = M::from_args(&mut args, threads)?;
+    args.finish()?;
+    let scale = scale.unwrap_or_else(Scale::calibrate);
+    frame::run(&mode, &Plan { threads, cpus, duration, interval, seed, scale }, out)
 }
 
-/// Calibrates and runs, once the whole command line has been understood.
-fn start<M: Mode>(
-    mode: M,
-    args: Args,
-    common: Common,
-    out: &mut dyn Write,
-) -> Result<(), LoadError> {
-    args.finish()?;
-    let plan = Plan {
-        threads: common.threads,
-        cpus: common.cpus,
-        duration: common.duration,
-        interval: common.interval,
-        seed: common.seed,
-        scale: common.scale.unwrap_or_else(Scale::calibrate),
-    };
-    frame::run(&mode, &plan, out)
+fn threads<M: Mode>(args: &mut Args, cpus: usize) -> Result<usize, LoadError> {
+    if !M::THREADS {
+        return Ok(0);
+    }
+    Ok(args.number("--threads", cpus as u64, 1..=MAX_THREADS)? as usize)
 }

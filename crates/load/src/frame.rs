@@ -8,6 +8,7 @@
 //! While measuring, threads write only to counters of their own cache lines; the reporting thread
 //! reads them and allocates as it likes. It does not know what a mode does.
 
+use crate::args::Args;
 use crate::clock::{self, Signals};
 use crate::cpu;
 use crate::error::LoadError;
@@ -25,9 +26,13 @@ use std::time::Duration;
 pub const COUNTERS: usize = 3;
 
 /// A kind of load.
-pub trait Mode: Sync {
+pub trait Mode: Sized + Sync {
     /// Its name on the command line and in reports.
     const NAME: &'static str;
+    /// Its help; the first line, `NAME: SUMMARY`, stands in the list of modes.
+    const HELP: &'static str;
+    /// Whether threads work in it.
+    const THREADS: bool = true;
     /// What one of its `work` is.
     const WORK: &'static str;
     /// The field of its latencies, if it has any.
@@ -36,6 +41,12 @@ pub trait Mode: Sync {
     const COUNTERS: &'static [&'static str] = &[];
     /// What a thread prepares before the start, such as memory.
     type Local;
+
+    /// Reads its options. `threads` threads will work.
+    ///
+    /// # Errors
+    /// Values that make no sense.
+    fn from_args(args: &mut Args, threads: usize) -> Result<Self, LoadError>;
 
     /// Prepares one thread, on its CPU. Not measured.
     ///
@@ -174,13 +185,14 @@ pub fn run<M: Mode>(mode: &M, plan: &Plan, out: &mut dyn Write) -> Result<(), Lo
                 }
             }
         }
-        let reported = if gate.gather(plan.threads) {
-            report_until_end(mode, plan, &slots, &gate, &signals, out)
-        } else {
-            Ok(())
+        let gathered = gate.gather(plan.threads);
+        let mut result = match gathered {
+            true => report_until_end(mode, plan, &slots, &gate, &signals, out),
+            false => Ok(()),
         };
         stop.store(true, Relaxed);
-        let mut result = reported;
+        // Should a thread take long to end, a second signal ends the program.
+        drop(signals);
         for handle in handles {
             let ended = handle.join().unwrap_or_else(|_| {
                 Err(LoadError::Wrong("a thread panicked; its message is above".to_owned()))

@@ -18,6 +18,7 @@ use crate::args::Args;
 use crate::clock;
 use crate::error::LoadError;
 use crate::futex;
+use crate::json::Object;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -61,14 +62,15 @@ impl Waiting {
         Ok(waiting)
     }
 
-    /// Its name on the command line and in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
+    /// Writes it into a report.
+    pub fn describe(self, fields: &mut Object) {
         match self {
-            Self::Block => "block",
-            Self::Spin => "spin",
-            Self::SpinBlock { .. } => "spin-block",
-        }
+            Self::Block => fields.text("kind", "block"),
+            Self::Spin => fields.text("kind", "spin"),
+            Self::SpinBlock { limit } => {
+                fields.text("kind", "spin-block").number("spin_limit_ns", limit.as_nanos() as u64)
+            }
+        };
     }
 }
 

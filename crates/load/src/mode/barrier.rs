@@ -26,9 +26,10 @@ pub struct Barrier {
     over: AtomicBool,
 }
 
-/// Its options.
-pub const HELP: &str = "\
-barrier: phases of computation, each ended by a barrier of all threads.
+impl Mode for Barrier {
+    const NAME: &'static str = "barrier";
+    const HELP: &'static str = "\
+barrier: phases of computation, each ended by a barrier of all threads
 work: phases
   --kind block|spin|spin-block  how to wait for the others [block]
   --spin-limit DURATION         spin-block: how long to spin before sleeping [50us]
@@ -36,13 +37,11 @@ work: phases
   --imbalance PERCENT           each part is up to this much longer or shorter [0%]
 wait_ns: from a thread's arrival at the barrier to its leaving
 ";
+    const WORK: &'static str = "phases";
+    const LATENCY: Option<&'static str> = Some("wait_ns");
+    type Local = u64;
 
-impl Barrier {
-    /// Reads its options.
-    ///
-    /// # Errors
-    /// Values that make no sense.
-    pub fn from_args(args: &mut Args, threads: usize) -> Result<Self, LoadError> {
+    fn from_args(args: &mut Args, threads: usize) -> Result<Self, LoadError> {
         let waiting = Waiting::from_args(args)?;
         let phase =
             args.duration("--phase", Duration::from_micros(100), Duration::from_nanos(100))?;
@@ -50,13 +49,6 @@ impl Barrier {
         let rendezvous = Rendezvous::new(waiting, threads as u32);
         Ok(Self { waiting, phase, imbalance, rendezvous, over: AtomicBool::new(false) })
     }
-}
-
-impl Mode for Barrier {
-    const NAME: &'static str = "barrier";
-    const WORK: &'static str = "phases";
-    const LATENCY: Option<&'static str> = Some("wait_ns");
-    type Local = u64;
 
     fn prepare(&self, worker: &Worker<'_>) -> Result<u64, LoadError> {
         Ok(worker.units(self.phase))
@@ -79,10 +71,7 @@ impl Mode for Barrier {
     }
 
     fn options(&self, fields: &mut Object) {
-        fields.text("kind", self.waiting.name());
-        if let Waiting::SpinBlock { limit } = self.waiting {
-            fields.number("spin_limit_ns", limit.as_nanos() as u64);
-        }
+        self.waiting.describe(fields);
         fields.number("phase_ns", self.phase.as_nanos() as u64);
         fields.number("imbalance_percent", u64::from(self.imbalance));
     }

@@ -13,26 +13,18 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Compute;
 
-/// Its options.
-pub const HELP: &str = "\
-compute: arithmetic without memory, waiting or system calls. Has no options of its own.
-work: units (some 100 ns each, see --unit-ns)
-";
-
-impl Compute {
-    /// Reads its options: none.
-    ///
-    /// # Errors
-    /// None.
-    pub fn from_args(_: &mut Args) -> Result<Self, LoadError> {
-        Ok(Self)
-    }
-}
-
 impl Mode for Compute {
     const NAME: &'static str = "compute";
+    const HELP: &'static str = "\
+compute: arithmetic without memory, waiting or system calls
+work: units (some 100 ns each, see --unit-ns)
+";
     const WORK: &'static str = "units";
     type Local = u64;
+
+    fn from_args(_: &mut Args, _: usize) -> Result<Self, LoadError> {
+        Ok(Self)
+    }
 
     fn prepare(&self, worker: &Worker<'_>) -> Result<u64, LoadError> {
         // Between two looks at the stop flag.
