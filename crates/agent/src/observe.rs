@@ -82,7 +82,8 @@ impl Observer {
         self.refresh_topology()?;
         let scan = self.scanner.scan()?;
         let mut snapshot = snapshot(&self.topology, self.before.as_ref(), &scan, elapsed);
-        if let Some(journal) = journal {
+        // Thread ids and start times of an earlier boot could be anyone's now.
+        if let Some(journal) = journal.filter(|journal| !journal.is_void().unwrap_or(true)) {
             remember(&mut snapshot, &scan, journal);
         }
         for vm in &mut snapshot.vms {

@@ -124,6 +124,9 @@ fn begin(state: &StateDir, sink: &mut dyn Sink) -> Result<Applier, Error> {
     if applier.journal().is_abandoned()? {
         let report = applier.restore()?;
         sink.notice(&format!("an earlier run ended without restoring; {}", restored(&report)));
+    } else if applier.journal().is_void()? {
+        // A placement kept before the machine was booted again: nothing of it stands.
+        applier.restore()?;
     }
     Ok(applier)
 }

@@ -110,7 +110,8 @@ impl<A: Affinity> Applier<A> {
     pub fn apply(&mut self, changes: &[AffinityChange]) -> Result<Vec<Outcome>, Error> {
         let online = thread::online_cpus(&self.root)?;
         if self.journal.is_void()? {
-            self.journal.entries.clear();
+            // Of an earlier boot: nothing in it is true any more, its boot id least of all.
+            self.journal = Journal::new()?;
         }
         let now = thread::now_ticks(&self.root)?;
         let ready: Vec<Option<Applied>> =
@@ -171,6 +172,7 @@ impl<A: Affinity> Applier<A> {
         self.journal.entries.extend(failed);
         if self.journal.entries.is_empty() {
             Journal::remove(&self.lock)?;
+            self.journal = Journal::new()?;
         } else {
             self.store()?;
         }
@@ -438,6 +440,37 @@ mod tests {
         let pids = [sleeper.tid().0, 1].into_iter().collect();
         assert_eq!(next.restore_processes(&pids).unwrap().restored, 1);
         assert_eq!(has(&sleeper), found);
+    }
+
+    #[test]
+    fn originals_are_kept_after_a_journal_of_an_earlier_boot() {
+        let Some((a, b)) = two_cpus() else { return };
+        for restored_first in [false, true] {
+            let (dir, mut applier) = applier();
+            let sleepers = [Sleeper::start(), Sleeper::start()];
+            let found = has(&sleepers[0]);
+            applier.apply(&[change(&sleepers[0], &found, &b)]).unwrap();
+            KernelAffinity.set(sleepers[0].tid(), &found).unwrap();
+            applier.journal.boot_id = "of-another-boot".into();
+            applier.keep().unwrap();
+            drop(applier);
+            let open = || Applier::open(StateDir::at(dir.path().join("s")).lock().unwrap());
+
+            let mut applier = open().unwrap();
+            assert!(applier.journal().is_void().unwrap());
+            if restored_first {
+                let report = applier.restore().unwrap();
+                assert_eq!((report.restored, report.gone), (0, 1));
+            }
+            applier.apply(&[change(&sleepers[0], &found, &a)]).unwrap();
+            applier.apply(&[change(&sleepers[1], &found, &b)]).unwrap();
+            applier.keep().unwrap();
+            drop(applier);
+            let mut next = open().unwrap();
+            let report = next.restore().unwrap();
+            assert_eq!((report.restored, report.gone), (2, 0));
+            assert_eq!((has(&sleepers[0]), has(&sleepers[1])), (found.clone(), found));
+        }
     }
 
     #[test]
