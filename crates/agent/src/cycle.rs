@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::error::Error;
-use crate::memory;
+use crate::memory::{Homes, Limits, LiveHost};
 use crate::observe::{Observation, Observer, facts_of, keep_only};
 use crate::record::{ActionRecord, Cost, MemoryRecord, Record};
 use crate::signals::Events;
@@ -26,7 +26,8 @@ pub(crate) struct Tools<'a> {
     pub(crate) known: Option<&'a Journal>,
     /// `None` on a dry run.
     pub(crate) applier: Option<&'a mut Applier>,
-    pub(crate) homes: &'a mut memory::Homes,
+    pub(crate) homes: &'a mut Homes,
+    pub(crate) host: &'a mut LiveHost,
     pub(crate) events: &'a mut Events,
     /// Cycles since the start, this one included.
     pub(crate) count: u64,
@@ -74,14 +75,14 @@ pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Resul
     match tools.applier.as_deref_mut() {
         Some(applier) => {
             done.apply(applier)?;
-            let asked = done.decision.actions.iter();
-            done.memory = tools.homes.bring_home(
-                &done.observation,
-                asked,
-                &config.memory,
-                once,
-                tools.events,
-            );
+            if config.memory.home {
+                let (seen, limits) = (&done.observation, Limits::of(&config.memory, once));
+                let mut stopping = || tools.events.stopping();
+                let decided = (seen, &done.decision);
+                done.memory = tools.homes.bring_home(tools.host, decided, limits, &mut stopping);
+            } else {
+                tools.homes.clear();
+            }
         }
         None => done.outcomes = vec!["dry run".to_owned(); done.decision.actions.len()],
     }

@@ -8,7 +8,7 @@
 use crate::config::{Config, ConfigError};
 use crate::cycle::{Tools, cycle};
 use crate::error::Error;
-use crate::memory::Homes;
+use crate::memory::{Homes, LiveHost};
 use crate::observe::Observer;
 use crate::record::Record;
 use crate::signals::{Events, Wake};
@@ -70,8 +70,9 @@ pub fn run(options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
     };
     let result = Events::install().and_then(|events| {
         let observer = Observer::new(Root::live(), ScanOptions::default())?;
-        let homes = homes(&observer, &options, sink);
-        let mut agent = Agent { options, observer, events, homes, count: 0 };
+        let host = live_host(&observer, &options, sink);
+        let homes = Homes::default();
+        let mut agent = Agent { options, observer, events, homes, host, count: 0 };
         agent.run(applier.as_mut(), sink)
     });
     let Some(mut applier) = applier else { return result.map(|(ended, _)| ended) };
@@ -98,16 +99,16 @@ pub fn run(options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
 
 /// Memory's way home, with sampling where the CPU has it; says so where it would help and is not
 /// there.
-fn homes(observer: &Observer, options: &Options<'_>, sink: &mut dyn Sink) -> Homes {
+fn live_host(observer: &Observer, options: &Options<'_>, sink: &mut dyn Sink) -> LiveHost {
     let moves = observer.topology().nodes().len() > 1 && options.config.memory.home;
     if !moves || matches!(options.hands, Hands::Tied(_)) {
-        return Homes::new(None);
+        return LiveHost::new(None);
     }
     match sampling::source::choose(&Root::live()) {
-        Ok(source) => Homes::new(Some(source)),
+        Ok(source) => LiveHost::new(Some(source)),
         Err(error) => {
             sink.notice(&format!("memory comes home in order of address: {error}"));
-            Homes::new(None)
+            LiveHost::new(None)
         }
     }
 }
@@ -157,6 +158,7 @@ struct Agent<'a> {
     observer: Observer,
     events: Events,
     homes: Homes,
+    host: LiveHost,
     count: u64,
 }
 
@@ -216,6 +218,7 @@ impl Agent<'_> {
             known,
             applier,
             homes: &mut self.homes,
+            host: &mut self.host,
             events: &mut self.events,
             count: self.count,
         };

@@ -4,42 +4,88 @@
 //! several VMs share one cycle's budget, and a VM whose memory will not move is asked less and
 //! less often.
 
+mod live;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use live::LiveHost;
+
 use crate::config::MemoryConfig;
 use crate::observe::{Observation, facts_of};
 use crate::record::MemoryRecord;
-use crate::signals::Events;
-use instep_core::decision::Action;
+use instep_core::decision::{Action, Decision};
 use instep_core::idset::NodeSet;
 use instep_core::snapshot::Vm;
-use instep_core::units::{Bytes, Tid, VmId};
+use instep_core::units::{Bytes, VmId};
+use instep_host::Error;
 use instep_host::apply::homecoming::{Budget, Homecoming, Stop, Tally};
-use instep_host::apply::move_pages::{Cause, KernelPages};
+use instep_host::apply::move_pages::{Cause, Pages};
 use instep_host::apply::ranges::Range;
-use instep_host::apply::sampling::{HotPages, MemorySampler, Source};
-use instep_host::apply::{ranges, room};
+use instep_host::apply::room::Room;
 use instep_host::discover::Accel;
-use instep_host::{Error, Root};
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The longest that one step may keep a request to stop waiting.
 const STEP: Duration = Duration::from_millis(50);
 /// After fruitless passes a VM is passed over for up to this many cycles.
 const MAX_REST: u32 = 64;
 
-/// How long a VM's accesses are sampled before its memory moves.
-const SAMPLED: Duration = Duration::from_millis(200);
-/// Pages brought home with each sampled one, on either side.
-const RADIUS: u64 = 16;
-/// The most that is preferred for being hot.
-const HOT: Bytes = Bytes::from_mib(256);
+/// What is needed of the host; a test has one of its own.
+pub(crate) trait Host {
+    /// The pages of one process.
+    type Pages: Pages;
+
+    /// Where a process has memory. Expensive: it holds the process's memory map.
+    fn ranges(&mut self, pid: u32) -> Result<Vec<Range>, Error>;
+
+    /// The ranges among `mapped` that the VM uses most now; none where that cannot be told.
+    /// It takes a while, and ends early when `enough`, told the time, says so.
+    fn hot(
+        &mut self,
+        vm: &Vm,
+        accel: Option<Accel>,
+        mapped: &[Range],
+        enough: &mut dyn FnMut(Duration) -> bool,
+    ) -> Vec<Range>;
+
+    /// The pages of the process that started at `pid_start` (clock ticks since boot).
+    fn pages(&mut self, pid: u32, pid_start: u64) -> Result<Self::Pages, Error>;
+
+    /// What these nodes can take.
+    fn rooms(&mut self, home: &NodeSet) -> Result<Vec<Room>, Error>;
+
+    /// Time since some fixed moment.
+    fn now(&self) -> Duration;
+}
+
+/// How much one cycle may do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// The most that is moved.
+    bytes: Bytes,
+    /// The longest that it takes; without bound when `None`.
+    time: Option<Duration>,
+    /// The most that one batch moves.
+    batch: Bytes,
+}
+
+impl Limits {
+    /// Those of the configuration. The only cycle of a run brings everything home: there is no
+    /// later one to go on.
+    pub(crate) fn of(config: &MemoryConfig, once: bool) -> Self {
+        if once {
+            return Self { bytes: Bytes(u64::MAX), time: None, batch: config.batch };
+        }
+        let (bytes, time) = (config.per_cycle, Some(config.time_per_cycle));
+        Self { bytes, time, batch: config.batch }
+    }
+}
 
 /// The VMs whose memory is on its way.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Homes {
     passes: BTreeMap<VmId, Pass>,
-    /// How this CPU samples memory accesses, if it does.
-    source: Option<Source>,
 }
 
 /// One VM's way home.
@@ -54,114 +100,130 @@ struct Pass {
 }
 
 impl Homes {
-    /// Nothing is on its way; `source` tells hot pages.
-    pub(crate) fn new(source: Option<Source>) -> Self {
-        Self { passes: BTreeMap::new(), source }
-    }
-
-    /// Moves memory for the VMs that `actions` name, and goes on with what earlier cycles began,
-    /// within the cycle's budget (without bound when this is the only cycle).
-    pub(crate) fn bring_home<'a>(
+    /// Goes on with what earlier cycles began and is still wanted, then moves memory for the VMs
+    /// that the decision names, within the limits and until `stopping`. A pass begins only when
+    /// its turn comes: to plan it is expensive for a large VM.
+    pub(crate) fn bring_home(
         &mut self,
-        observation: &Observation,
-        actions: impl Iterator<Item = &'a Action>,
-        config: &MemoryConfig,
-        once: bool,
-        events: &mut Events,
+        host: &mut impl Host,
+        (observation, decision): (&Observation, &Decision),
+        limits: Limits,
+        stopping: &mut dyn FnMut() -> bool,
     ) -> Vec<MemoryRecord> {
-        if !config.home {
-            return Vec::new();
-        }
-        let mut records = self.begin(observation, actions);
-        let mut left = if once { Bytes(u64::MAX) } else { config.per_cycle };
-        let deadline = (!once).then(|| Instant::now() + config.time_per_cycle);
-        for (vm, pass) in &mut self.passes {
-            let Some(vm) = observation.snapshot.vm(*vm) else { continue };
-            if pass.homecoming.is_finished() {
-                continue;
-            }
-            let mut tally = Tally::default();
-            let result = pass.walk(&mut tally, &mut left, config.batch, |moved_all| {
-                events.stopping() || moved_all || deadline.is_some_and(|d| Instant::now() >= d)
-            });
-            records.push(record(vm, &tally, pass.homecoming.is_finished(), result));
-            pass.settle();
-        }
-        records
-    }
-
-    /// Forgets VMs that are gone or go elsewhere, begins passes that are asked for.
-    fn begin<'a>(
-        &mut self,
-        observation: &Observation,
-        actions: impl Iterator<Item = &'a Action>,
-    ) -> Vec<MemoryRecord> {
-        let start_of = |vm: &Vm| facts_of(&observation.scan, vm).map(|facts| facts.start_ticks);
-        self.passes.retain(|id, pass| {
-            observation.snapshot.vm(*id).and_then(start_of) == Some(pass.pid_start)
-        });
+        self.drop_unwanted(observation, decision);
+        let deadline = limits.time.map(|time| host.now().saturating_add(time));
+        let mut left = limits.bytes;
         let mut records = Vec::new();
-        for action in actions {
-            let Action::MoveMemory { vm: id, to, .. } = action else { continue };
-            let Some(vm) = observation.snapshot.vm(*id) else { continue };
-            let Some(pid_start) = start_of(vm) else { continue };
-            let before = self.passes.get_mut(id).filter(|pass| pass.homecoming.home() == to);
-            let next_rest = match before {
-                Some(pass) if !pass.homecoming.is_finished() => continue,
-                Some(pass) if pass.rest > 0 => {
-                    pass.rest -= 1;
-                    continue;
-                }
-                Some(pass) => pass.next_rest,
-                None => 1,
+        for (id, to) in self.turns(decision) {
+            let Some(vm) = observation.snapshot.vm(id) else { continue };
+            let mut enough = |now: Duration| stopping() || deadline.is_some_and(|end| now >= end);
+            let mut tally = Tally::default();
+            let result = if left.0 == 0 || enough(host.now()) {
+                Ok(())
+            } else {
+                self.begin(host, observation, vm, to, &mut enough).and_then(|pass| {
+                    pass.walk(host, &mut tally, (&mut left, limits.batch), &mut enough)
+                })
             };
-            match ranges::read(&Root::live(), id.0) {
-                Ok((ranges, _)) => {
-                    let hot = self.hot(observation, vm, &ranges);
-                    let mut homecoming = Homecoming::new(id.0, to.clone(), ranges);
-                    homecoming.prefer(hot);
-                    self.passes.insert(*id, Pass { pid_start, homecoming, rest: 0, next_rest });
-                }
-                Err(error) => records.push(record(vm, &Tally::default(), false, Err(error))),
+            let complete = self.passes.get(&id).is_some_and(|pass| pass.homecoming.is_finished());
+            records.push(record(vm, &tally, complete, result));
+            if let Some(pass) = self.passes.get_mut(&id) {
+                pass.settle();
             }
         }
         records
     }
 
-    /// The ranges that the VM uses most now, found by sampling for a moment; none where the CPU
-    /// cannot tell.
-    fn hot(&self, observation: &Observation, vm: &Vm, mapped: &[Range]) -> Vec<Range> {
-        let accel = facts_of(&observation.scan, vm).map(|facts| facts.accel);
-        let Some(source) = &self.source else { return Vec::new() };
-        if accel == Some(Accel::Kvm) && !source.sees_kvm_guests() {
-            return Vec::new();
-        }
-        let tids: Vec<Tid> = vm.vcpus.iter().map(|vcpu| vcpu.tid).collect();
-        let mut pages = HotPages::default();
-        match MemorySampler::start(source, vm.id.0, &tids, &vm.allowed()) {
-            Ok(mut sampler) => {
-                std::thread::sleep(SAMPLED);
-                sampler.drain(&mut pages);
-            }
-            Err(error) => tracing::info!("{}: not sampled: {error}", vm.name),
-        }
-        pages.ranges(mapped, RADIUS, HOT)
+    /// Nothing is on its way any more.
+    pub(crate) fn clear(&mut self) {
+        self.passes.clear();
     }
+
+    /// Drops the passes of VMs that are gone, that the policy no longer takes charge of, or that
+    /// it wants elsewhere now.
+    fn drop_unwanted(&mut self, observation: &Observation, decision: &Decision) {
+        self.passes.retain(|id, pass| {
+            let Some(vm) = observation.snapshot.vm(*id) else { return false };
+            start_of(observation, vm) == Some(pass.pid_start)
+                && wanted(decision, vm).is_some_and(|home| home == *pass.homecoming.home())
+        });
+    }
+
+    /// Whose memory moves in this cycle and where to: VMs on their way first, then those the
+    /// decision names. A VM that rests is passed over and has rested one cycle more.
+    fn turns(&mut self, decision: &Decision) -> Vec<(VmId, NodeSet)> {
+        let going = self.passes.iter().filter(|(_, pass)| !pass.homecoming.is_finished());
+        let mut turns: Vec<_> =
+            going.map(|(id, pass)| (*id, pass.homecoming.home().clone())).collect();
+        for action in &decision.actions {
+            let Action::MoveMemory { vm: id, to, .. } = action else { continue };
+            match self.passes.get_mut(id) {
+                Some(pass) if !pass.homecoming.is_finished() => {}
+                Some(pass) if pass.rest > 0 => pass.rest -= 1,
+                _ => turns.push((*id, to.clone())),
+            }
+        }
+        turns
+    }
+
+    /// The pass that is under way, or a new one.
+    fn begin(
+        &mut self,
+        host: &mut impl Host,
+        observation: &Observation,
+        vm: &Vm,
+        to: NodeSet,
+        enough: &mut dyn FnMut(Duration) -> bool,
+    ) -> Result<&mut Pass, Error> {
+        let before = self.passes.remove(&vm.id);
+        let next_rest = before.as_ref().map_or(1, |pass| pass.next_rest);
+        let pass = match before.filter(|pass| !pass.homecoming.is_finished()) {
+            Some(pass) => pass,
+            None => {
+                let mapped = host.ranges(vm.id.0)?;
+                let facts = facts_of(&observation.scan, vm);
+                let (accel, pid_start) =
+                    (facts.map(|facts| facts.accel), facts.map_or(0, |facts| facts.start_ticks));
+                let hot = host.hot(vm, accel, &mapped, enough);
+                let mut homecoming = Homecoming::new(vm.id.0, to, mapped);
+                homecoming.prefer(hot);
+                Pass { pid_start, homecoming, rest: 0, next_rest }
+            }
+        };
+        Ok(self.passes.entry(vm.id).or_insert(pass))
+    }
+}
+
+fn start_of(observation: &Observation, vm: &Vm) -> Option<u64> {
+    facts_of(&observation.scan, vm).map(|facts| facts.start_ticks)
+}
+
+/// Where the VM's memory shall be by this decision: as its action says, else on its home as far
+/// as its memory may lie there.
+fn wanted(decision: &Decision, vm: &Vm) -> Option<NodeSet> {
+    let asked = decision.actions.iter().find_map(|action| match action {
+        Action::MoveMemory { vm: id, to, .. } if *id == vm.id => Some(to.clone()),
+        _ => None,
+    });
+    let verdict = decision.vms.iter().find(|verdict| verdict.vm == vm.id);
+    let home = verdict.filter(|verdict| verdict.selected).map(|verdict| &verdict.home);
+    asked.or_else(|| {
+        home.map(|home| vm.memory_bound.as_ref().map_or_else(|| home.clone(), |b| home.and(b)))
+    })
 }
 
 impl Pass {
     /// Walks until the pass is over, nothing is left of the budget or `enough` says so.
     fn walk(
         &mut self,
+        host: &mut impl Host,
         tally: &mut Tally,
-        left: &mut Bytes,
-        batch: Bytes,
-        mut enough: impl FnMut(bool) -> bool,
+        (left, batch): (&mut Bytes, Bytes),
+        enough: &mut dyn FnMut(Duration) -> bool,
     ) -> Result<(), Error> {
-        let home: NodeSet = self.homecoming.home().clone();
-        let mut pages = KernelPages::of(self.homecoming.pid(), self.pid_start)?;
-        let mut rooms = room::read(&Root::live(), &home, None)?;
-        while !enough(left.0 == 0) {
+        let mut pages = host.pages(self.homecoming.pid(), self.pid_start)?;
+        let mut rooms = host.rooms(self.homecoming.home())?;
+        while left.0 != 0 && !enough(host.now()) {
             let budget = Budget { bytes: Bytes(batch.0.min(left.0)), time: STEP };
             let step = self.homecoming.step(&mut pages, &mut rooms, budget)?;
             tally.add(&step.tally);
@@ -201,22 +263,5 @@ fn record(vm: &Vm, tally: &Tally, complete: bool, result: Result<(), Error>) -> 
             .collect(),
         complete,
         error: result.err().map(|error| error.to_string()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_that_will_not_move_is_asked_for_less_and_less_often() {
-        let (mut next, mut rests) = (1, Vec::new());
-        for _ in 0..9 {
-            let (now, then) = rest(Bytes(0), Bytes::from_mib(64), next);
-            rests.push(now);
-            next = then;
-        }
-        assert_eq!(rests, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
-        assert_eq!(rest(Bytes::from_mib(32), Bytes::from_mib(64), next), (0, 1));
     }
 }
