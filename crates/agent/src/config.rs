@@ -12,6 +12,11 @@ use std::time::Duration;
 /// The shortest interval between two cycles: below it, affinities would change faster than the
 /// kernel's own balancing settles.
 pub const MIN_INTERVAL: Duration = Duration::from_secs(1);
+/// The longest interval between two cycles, and the longest window: what is older than a day says
+/// nothing of a host's load now.
+pub const MAX_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
+/// The longest that one cycle may spend on moving memory.
+pub const MAX_MEMORY_TIME: Duration = Duration::from_secs(60 * 60);
 
 /// Everything `run` can be told.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -20,10 +25,11 @@ pub struct Config {
     /// The placement policy.
     #[serde(deserialize_with = "policy")]
     pub policy: PolicyName,
-    /// Time between two cycles (60 s, systems.md 4), at least [`MIN_INTERVAL`].
+    /// Time between two cycles (60 s, systems.md 4), from [`MIN_INTERVAL`] to [`MAX_INTERVAL`].
     #[serde(deserialize_with = "duration")]
     pub interval: Duration,
-    /// How long the loads are measured before the first cycle, and by commands that run once.
+    /// How long the loads are measured before the first cycle, and by commands that run once; at
+    /// most [`MAX_INTERVAL`].
     #[serde(deserialize_with = "duration")]
     pub window: Duration,
     /// Mend affinity conflicts.
@@ -48,7 +54,7 @@ pub struct MemoryConfig {
     /// The most that one batch moves before the loop looks up again.
     #[serde(deserialize_with = "size")]
     pub batch: Bytes,
-    /// The longest that one cycle spends on moving.
+    /// The longest that one cycle spends on moving, at most [`MAX_MEMORY_TIME`].
     #[serde(deserialize_with = "duration")]
     pub time_per_cycle: Duration,
 }
@@ -118,8 +124,18 @@ impl Config {
     /// # Errors
     /// A sentence that names the value and the bound.
     pub fn check(&self) -> Result<(), String> {
+        let shown = |time: Duration| humantime::format_duration(time).to_string();
         if self.interval < MIN_INTERVAL {
             return Err(format!("interval {:?} is below {MIN_INTERVAL:?}", self.interval));
+        }
+        for (name, time, most) in [
+            ("interval", self.interval, MAX_INTERVAL),
+            ("window", self.window, MAX_INTERVAL),
+            ("memory.time_per_cycle", self.memory.time_per_cycle, MAX_MEMORY_TIME),
+        ] {
+            if time > most {
+                return Err(format!("{name} {} is above {}", shown(time), shown(most)));
+            }
         }
         if self.window < Duration::from_millis(10) || self.window > self.interval {
             return Err(format!(
@@ -224,6 +240,10 @@ mod tests {
             ("interval = \"60\"", "no duration such as 60s"),
             ("interval = \"10ms\"", "below 1s"),
             ("window = \"2m\"", "between 10ms"),
+            ("interval = \"500000000000years\"", "is above 1day"),
+            ("interval = \"25h\"", "interval 1day 1h is above 1day"),
+            ("window = \"2days\"\ninterval = \"1day\"", "window 2days is above 1day"),
+            ("[memory]\ntime_per_cycle = \"61m\"", "memory.time_per_cycle 1h 1m is above 1h"),
             ("[memory]\nbatch = \"fish\"", "no size such as 64MiB"),
             ("[memory]\nbatch = \"0B\"", "memory.batch is 0"),
         ] {
