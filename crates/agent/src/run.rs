@@ -13,7 +13,10 @@ use crate::observe::Observer;
 use crate::record::Record;
 use crate::signals::{Events, Wake};
 use instep_host::Root;
-use instep_host::apply::{Applier, Holder, Journal, RestoreReport, StateDir, sampling};
+use instep_host::apply::host_lock::INSTANCE;
+use instep_host::apply::{
+    Applier, Holder, InstanceLock, Journal, RestoreReport, StateDir, sampling,
+};
 use instep_host::discover::ScanOptions;
 use std::io;
 
@@ -119,9 +122,20 @@ enum Finish {
     Restore,
 }
 
+/// Becomes the one instance that uses this directory and acts on this host. Tests that need several
+/// side by side give each a name in the environment variable `INSTEP_INSTANCE`.
+///
+/// # Errors
+/// Another instance runs (its process is named); the directory is not usable.
+pub fn lock(state: &StateDir) -> Result<InstanceLock, Error> {
+    let name = std::env::var_os("INSTEP_INSTANCE");
+    let name = name.as_ref().map_or(INSTANCE.into(), |name| name.to_string_lossy());
+    Ok(state.lock()?.on_host(&name)?)
+}
+
 /// Becomes the one instance, and restores what one that crashed left behind.
 fn begin(state: &StateDir, sink: &mut dyn Sink) -> Result<Applier, Error> {
-    let mut applier = Applier::open(state.lock()?)?;
+    let mut applier = Applier::open(lock(state)?)?;
     if applier.journal().is_abandoned()? {
         let report = applier.restore()?;
         sink.notice(&format!("an earlier run ended without restoring; {}", restored(&report)));
