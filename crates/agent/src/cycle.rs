@@ -1,6 +1,7 @@
 //! One cycle: observe, decide, apply, and the record of it.
 
 use crate::config::Config;
+use crate::decide;
 use crate::error::Error;
 use crate::memory::{Homes, Limits, LiveHost};
 use crate::observe::{Observation, Observer, facts_of, keep_only};
@@ -9,9 +10,7 @@ use crate::signals::Events;
 use crate::view;
 use instep_core::decision::{Action, Decision};
 use instep_core::idset::CpuSet;
-use instep_core::policy::idle::idle_homecoming;
-use instep_core::policy::{self, PolicyName};
-use instep_core::snapshot::{Snapshot, Vm};
+use instep_core::snapshot::Vm;
 use instep_core::units::{Nanos, Tid};
 use instep_host::apply::{AffinityChange, Applied, Applier, Journal, ThreadKey, ThreadKind};
 use rustix::time::{ClockId, clock_gettime};
@@ -95,17 +94,6 @@ pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Resul
         apply_ns: nanos(decided.elapsed()),
     };
     Ok(done)
-}
-
-/// The policy's decision, and on an idle host the homecoming of one VM that the policy had no
-/// reason to move.
-fn decide(snapshot: &Snapshot, config: &Config, count: u64) -> Decision {
-    let mut decision = policy::decide(snapshot, &config.settings());
-    let moves = decision.actions.iter().any(|action| matches!(action, Action::MoveMemory { .. }));
-    if !moves && config.policy != PolicyName::None {
-        decision.actions.extend(idle_homecoming(snapshot, count));
-    }
-    decision
 }
 
 impl Done {
