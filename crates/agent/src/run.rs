@@ -72,7 +72,7 @@ pub fn run(options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
         Hands::Tied(_) => None,
     };
     let result = Events::install().and_then(|events| {
-        let observer = Observer::new(Root::live(), ScanOptions::default())?;
+        let observer = Observer::new(Root::live(), ScanOptions::once())?;
         let host = live_host(&observer, &options, sink);
         let homes = Homes::default();
         let mut agent = Agent { options, observer, events, homes, host, count: 0 };
@@ -185,7 +185,11 @@ impl Agent<'_> {
         for warning in self.observer.topology().warnings() {
             sink.notice(warning);
         }
+        // The first look takes the time it needs to know all VMs' memory; those of a loop do not.
         self.observer.begin()?;
+        if !self.options.once {
+            self.observer.set_options(ScanOptions::default());
+        }
         let mut ended = Ended::default();
         let mut wait = self.options.config.window;
         loop {
