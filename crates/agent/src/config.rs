@@ -6,6 +6,8 @@
 use instep_core::policy::{PolicyName, Settings};
 use instep_core::units::Bytes;
 use serde::{Deserialize, Deserializer};
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,6 +19,9 @@ pub const MIN_INTERVAL: Duration = Duration::from_secs(1);
 pub const MAX_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
 /// The longest that one cycle may spend on moving memory.
 pub const MAX_MEMORY_TIME: Duration = Duration::from_secs(60 * 60);
+
+/// The most that is read of a configuration file.
+const MAX_FILE: u64 = 1 << 20;
 
 /// Everything `run` can be told.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -88,10 +93,18 @@ impl Config {
     /// Reads a configuration file.
     ///
     /// # Errors
-    /// When it cannot be read, is not TOML, has an unknown key or an unusable value.
+    /// When it cannot be read, is larger than 1 MiB, is not TOML, has an unknown key or an unusable value.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let failed = |source| ConfigError::Read { path: path.to_owned(), source };
+        let file = File::open(path).map_err(failed)?;
+        let mut bytes = Vec::new();
+        // One byte more tells a file that is too large from one that just fits.
+        file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() as u64 > MAX_FILE {
+            let message = "larger than 1MiB: this is no configuration file".to_owned();
+            return Err(ConfigError::Value { path: path.to_owned(), message });
+        }
+        let text = String::from_utf8(bytes).map_err(|error| failed(io::Error::other(error)))?;
         Self::parse(&text, path)
     }
 
@@ -214,6 +227,20 @@ mod tests {
     #[test]
     fn an_empty_file_is_the_default() {
         assert_eq!(parse("").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn a_file_without_end_is_refused() {
+        for path in ["/dev/zero", "/dev/urandom"] {
+            let error = Config::load(Path::new(path)).unwrap_err().to_string();
+            assert!(error.starts_with(path) && error.contains("1MiB"), "{error}");
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "#".repeat(1 << 20)).unwrap();
+        assert_eq!(Config::load(file.path()).unwrap(), Config::default());
+        std::fs::write(file.path(), [0xff; 4]).unwrap();
+        let error = Config::load(file.path()).unwrap_err().to_string();
+        assert!(error.contains("invalid utf-8"), "{error}");
     }
 
     #[test]
