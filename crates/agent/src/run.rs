@@ -15,8 +15,9 @@ use crate::signals::{Events, Wake};
 use instep_core::units::Tid;
 use instep_host::Root;
 use instep_host::apply::host_lock::INSTANCE;
+use instep_host::apply::sampling::{self, Source};
 use instep_host::apply::{
-    Affinity, Applier, Holder, InstanceLock, Journal, RestoreReport, StateDir, sampling,
+    Affinity, Applier, Holder, InstanceLock, Journal, RestoreReport, StateDir,
 };
 use instep_host::discover::ScanOptions;
 use std::io;
@@ -124,12 +125,23 @@ fn live_host(observer: &Observer, options: &Options<'_>, sink: &mut dyn Sink) ->
     if !moves || matches!(options.hands, Hands::Tied(_)) {
         return LiveHost::new(None);
     }
-    match sampling::source::choose(&Root::live()) {
-        Ok(source) => LiveHost::new(Some(source)),
-        Err(error) => {
-            sink.notice(&format!("memory comes home in order of address: {error}"));
-            LiveHost::new(None)
-        }
+    let source = sampling::source::choose(&Root::live());
+    if let Some(notice) = unsampled(&source) {
+        sink.notice(&notice);
+    }
+    LiveHost::new(source.ok())
+}
+
+/// What sampling will not see, in words.
+fn unsampled(source: &Result<Source, instep_host::Error>) -> Option<String> {
+    match source {
+        Ok(source) if source.sees_kvm_guests() => None,
+        Ok(_) => Some(
+            "memory of KVM guests comes home in order of address: this CPU samples memory \
+             accesses, but not those made inside a guest; VMs run in software (TCG) are sampled"
+                .to_owned(),
+        ),
+        Err(error) => Some(format!("memory comes home in order of address: {error}")),
     }
 }
 
@@ -389,6 +401,15 @@ mod tests {
         let Some((heard, error)) = failing(spoil) else { return };
         assert!(error.contains("disk on fire"), "{error}");
         assert!(heard[0].contains(UNRESTORED) && heard[0].contains("instep restore"), "{heard:?}");
+    }
+
+    #[test]
+    fn it_is_said_that_sampling_does_not_see_into_kvm_guests() {
+        let said = unsampled(&Ok(Source::page_faults())).unwrap();
+        assert!(said.contains("KVM guests comes home in order of address"), "{said}");
+        let dir = tempfile::tempdir().unwrap();
+        let said = unsampled(&sampling::source::choose(&Root::at(dir.path()))).unwrap();
+        assert!(said.contains("no memory sampling on this CPU"), "{said}");
     }
 
     #[test]
