@@ -263,19 +263,7 @@ impl Homecoming {
                 continue;
             }
             calls -= 1;
-            let (addresses, nodes): (Vec<u64>, Vec<NodeId>) = group.iter().copied().unzip();
-            let mut status = vec![UNTOLD; group.len()];
-            let result = pages.move_to(&addresses, &nodes, &mut status);
-            let mut now = vec![UNTOLD; group.len()];
-            pages.query(&addresses, &mut now).map_err(|error| self.error(error))?;
-            let mut left = Vec::new();
-            for (index, target) in group.iter().enumerate() {
-                match self.fate(now[index], status[index]) {
-                    Some(Cause::Moved) => tally.count(Cause::Moved, page),
-                    Some(cause) => give_up(rooms, &[*target], cause, page, tally),
-                    None => left.push(*target),
-                }
-            }
+            let (mut left, result) = self.move_group(pages, rooms, &group, page, tally)?;
             match result {
                 Ok(()) if left.len() < group.len() => work.push(left),
                 Ok(()) if left.len() == 1 => give_up(rooms, &left, Cause::Stuck, page, tally),
@@ -283,19 +271,18 @@ impl Homecoming {
                     let later = left.split_off(left.len() / 2);
                     work.extend([later, left]);
                 }
-                Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
-                    work.push(left);
-                    for rest in work.drain(..) {
-                        give_up(rooms, &rest, Cause::NoMemory, page, tally);
-                    }
-                    rooms.iter_mut().filter(|r| nodes.contains(&r.node)).for_each(Room::close);
-                }
                 Err(error) => {
+                    let full = error.raw_os_error() == Some(libc::ENOMEM);
+                    let cause = if full { Cause::NoMemory } else { Cause::Other };
                     work.push(left);
                     for rest in work.drain(..) {
-                        give_up(rooms, &rest, Cause::Other, page, tally);
+                        give_up(rooms, &rest, cause, page, tally);
                     }
-                    return Err(self.error(error));
+                    if !full {
+                        return Err(self.error(error));
+                    }
+                    let asked = |room: &&mut Room| group.iter().any(|(_, node)| *node == room.node);
+                    rooms.iter_mut().filter(asked).for_each(Room::close);
                 }
             }
         }
@@ -303,6 +290,32 @@ impl Homecoming {
         let fruitless = calls == 0 && tally.of(Cause::Moved).0 == 0;
         self.patience = if fruitless { (self.patience / 2).max(2) } else { PATIENCE };
         Ok(())
+    }
+
+    /// One call: counts the pages whose fate is known after it. The others come back, with what the
+    /// call said.
+    fn move_group(
+        &self,
+        pages: &mut impl Pages,
+        rooms: &mut [Room],
+        group: &[(u64, NodeId)],
+        page: u64,
+        tally: &mut Tally,
+    ) -> Result<(Vec<(u64, NodeId)>, std::io::Result<()>), Error> {
+        let (addresses, nodes): (Vec<u64>, Vec<NodeId>) = group.iter().copied().unzip();
+        let mut status = vec![UNTOLD; group.len()];
+        let result = pages.move_to(&addresses, &nodes, &mut status);
+        let mut now = vec![UNTOLD; group.len()];
+        pages.query(&addresses, &mut now).map_err(|error| self.error(error))?;
+        let mut left = Vec::new();
+        for (index, target) in group.iter().enumerate() {
+            match self.fate(now[index], status[index]) {
+                Some(Cause::Moved) => tally.count(Cause::Moved, page),
+                Some(cause) => give_up(rooms, &[*target], cause, page, tally),
+                None => left.push(*target),
+            }
+        }
+        Ok((left, result))
     }
 
     /// What became of a page by where it is now and what the call said; `None` if that is open.
