@@ -28,6 +28,9 @@ const BLOCK: u64 = 2 << 20;
 /// moved, or halves the group.
 const PATIENCE: u32 = 64;
 
+/// The address of a page that shall move, and where to.
+type Target = (u64, NodeId);
+
 /// The bounds of one step. Each is checked between batches, so it is exceeded by at most one: 2 MiB
 /// of small pages or one larger huge page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -248,7 +251,7 @@ impl Homecoming {
         &mut self,
         pages: &mut impl Pages,
         rooms: &mut [Room],
-        away: Vec<(u64, NodeId)>,
+        away: Vec<Target>,
         page: u64,
         tally: &mut Tally,
     ) -> Result<(), Error> {
@@ -298,10 +301,10 @@ impl Homecoming {
         &self,
         pages: &mut impl Pages,
         rooms: &mut [Room],
-        group: &[(u64, NodeId)],
+        group: &[Target],
         page: u64,
         tally: &mut Tally,
-    ) -> Result<(Vec<(u64, NodeId)>, std::io::Result<()>), Error> {
+    ) -> Result<(Vec<Target>, std::io::Result<()>), Error> {
         let (addresses, nodes): (Vec<u64>, Vec<NodeId>) = group.iter().copied().unzip();
         let mut status = vec![UNTOLD; group.len()];
         let result = pages.move_to(&addresses, &nodes, &mut status);
@@ -360,13 +363,7 @@ fn best_room(rooms: &[Room], page: u64, home: &NodeSet) -> Option<usize> {
 }
 
 /// Counts pages that did not move and returns the room set apart for them.
-fn give_up(
-    rooms: &mut [Room],
-    pages: &[(u64, NodeId)],
-    cause: Cause,
-    page: u64,
-    tally: &mut Tally,
-) {
+fn give_up(rooms: &mut [Room], pages: &[Target], cause: Cause, page: u64, tally: &mut Tally) {
     for (_, node) in pages {
         tally.count(cause, page);
         rooms.iter_mut().filter(|room| room.node == *node).for_each(|room| room.give(page));
