@@ -60,6 +60,11 @@ impl Observer {
         &self.topology
     }
 
+    /// What later looks may do.
+    pub fn set_options(&mut self, options: ScanOptions) {
+        self.scanner.set_options(options);
+    }
+
     /// Looks without deciding, so that the next [`look`](Self::look) has a window to measure.
     ///
     /// # Errors
@@ -82,7 +87,8 @@ impl Observer {
         self.refresh_topology()?;
         let scan = self.scanner.scan()?;
         let mut snapshot = snapshot(&self.topology, self.before.as_ref(), &scan, elapsed);
-        if let Some(journal) = journal {
+        // Thread ids and start times of an earlier boot could be anyone's now.
+        if let Some(journal) = journal.filter(|journal| !journal.is_void().unwrap_or(true)) {
             remember(&mut snapshot, &scan, journal);
         }
         for vm in &mut snapshot.vms {
@@ -206,6 +212,21 @@ mod tests {
 
     fn observer(dir: &Path) -> Observer {
         Observer::new(Root::at(dir), ScanOptions::once()).unwrap()
+    }
+
+    #[test]
+    fn looks_may_do_more_after_the_first() {
+        let dir = tempfile::tempdir().unwrap();
+        made().write(dir.path()).unwrap();
+        let mut blind = ScanOptions::default();
+        blind.memory.enabled = false;
+        let mut observer = Observer::new(Root::at(dir.path()), blind).unwrap();
+        let memory = |observer: &mut Observer| {
+            observer.look(None, None).unwrap().snapshot.vms[0].memory_total()
+        };
+        assert_eq!(memory(&mut observer), Bytes(0));
+        observer.set_options(ScanOptions::default());
+        assert_eq!(memory(&mut observer), Bytes::from_mib(512));
     }
 
     #[test]

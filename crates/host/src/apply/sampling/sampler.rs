@@ -85,12 +85,6 @@ impl MemorySampler {
         Ok(())
     }
 
-    /// How many threads (or CPUs) are sampled.
-    #[must_use]
-    pub fn sources(&self) -> usize {
-        self.rings.len()
-    }
-
     /// Takes what was sampled since the last drain, adds this process's pages to `hot` and tells
     /// what was decoded of all.
     pub fn drain(&mut self, hot: &mut HotPages) -> Decoded {
@@ -216,7 +210,7 @@ mod tests {
     #[test]
     fn pages_that_this_thread_touches_are_found_in_its_samples() {
         let Some(mut sampler) = own_sampler() else { return };
-        assert_eq!(sampler.sources(), 1);
+        assert_eq!(sampler.rings.len(), 1);
         let touched = touch_fresh_pages(300, |_| {});
         let mut hot = HotPages::default();
         let decoded = sampler.drain(&mut hot);
@@ -283,7 +277,7 @@ mod tests {
         sleeper.stop();
         let source = Source::page_faults();
         match MemorySampler::start(&source, tid.0, &[tid], &CpuSet::new()) {
-            Ok(sampler) => assert_eq!(sampler.sources(), 0),
+            Ok(sampler) => assert_eq!(sampler.rings.len(), 0),
             Err(error) => instep_madehost::skip::note(&format!("{error}")),
         }
     }
