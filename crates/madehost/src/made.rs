@@ -135,6 +135,7 @@ impl MadeHost {
                     id: VmId(vm.pid),
                     name: vm.name.clone(),
                     vcpus: vm.vcpus.len() as u32,
+                    busy: process_time(vm, now.since(window), now),
                     why: "made opaque".to_owned(),
                 });
             }
@@ -144,7 +145,8 @@ impl MadeHost {
         let before = now.since(window);
         let others = online.len() as u64
             * self.other_time(now, online.len()).since(self.other_time(before, online.len())).0;
-        let emulators: u64 = self.vms.iter().map(|vm| emulator_time(vm, before, now)).sum();
+        let transparent = self.vms.iter().filter(|vm| vm.is_transparent());
+        let emulators: u64 = transparent.map(|vm| emulator_time(vm, before, now)).sum();
         let other_busy = Nanos(others + emulators);
         Snapshot { at: now, window, topology, other_busy, vms, opaque }
     }
@@ -421,6 +423,13 @@ fn busy(vm: &VmSpec, index: u32, now: Nanos) -> Nanos {
 fn steal(vm: &VmSpec, index: u32, now: Nanos) -> Nanos {
     let steal = vm.vcpus.get(index as usize).map_or(Milli(0), |vcpu| vcpu.steal);
     rate(steal, lived(vm, index, now))
+}
+
+/// CPU time of all threads of a VM in the window.
+fn process_time(vm: &VmSpec, before: Nanos, now: Nanos) -> Nanos {
+    let one = |index| busy(vm, index, now).since(busy(vm, index, before)).0;
+    let vcpus: u64 = (0..).zip(&vm.vcpus).map(|(index, _)| one(index)).sum();
+    Nanos(vcpus + emulator_time(vm, before, now))
 }
 
 fn emulator_time(vm: &VmSpec, before: Nanos, now: Nanos) -> u64 {

@@ -4,6 +4,7 @@ use crate::check::{apply, settings};
 use crate::made::{self, GIB, cpus, vm};
 use instep_core::decision::{Action, Decision};
 use instep_core::idset::{CpuSet, NodeSet};
+use instep_core::policy::idle::idle_homecoming;
 use instep_core::policy::{PolicyName, Settings, decide};
 use instep_core::score::measure;
 use instep_core::snapshot::{GuestNode, OpaqueVm, Snapshot};
@@ -86,8 +87,26 @@ fn opaque_vms_and_other_load_count_as_overcommit() {
     assert!(instep(&host).actions.is_empty());
     host.other_busy = Nanos(0);
     let why = String::from("no thread names");
-    host.opaque.push(OpaqueVm { id: VmId(9), name: "x".into(), vcpus: 3, why });
+    host.opaque.push(OpaqueVm { id: VmId(9), name: "x".into(), vcpus: 3, busy: Nanos(0), why });
     assert!(instep(&host).actions.is_empty());
+}
+
+/// 2 + 2 vCPUs on 4 cores: each has one, however busy the VM is that cannot be placed.
+#[test]
+fn a_busy_opaque_vm_counts_by_its_vcpus_alone_when_cores_are_counted() {
+    let mut host = made::host(made::topology(1, 4, 1, 4 * GIB));
+    host.vms = vec![vm(&host, 1, 2, 900, &[512])];
+    let (why, busy) = (String::from("no thread names"), Nanos(made::WINDOW.0 * 2));
+    host.opaque.push(OpaqueVm { id: VmId(9), name: "x".into(), vcpus: 2, busy, why });
+    assert_eq!(sets(&instep(&host), 1), ["0", "1"]);
+    // Its load still counts as load.
+    assert_eq!(host.fixed_busy(), busy);
+    host.vms[0].placed = NodeSet::one(NodeId(0));
+    host.vms[0].memory = [(NodeId(1), Bytes(GIB))].into();
+    assert_eq!(idle_homecoming(&host, 1), None);
+    host.opaque[0].busy = Nanos(0);
+    host.vms[0].vcpus.iter_mut().for_each(|vcpu| vcpu.busy = Nanos(0));
+    assert!(idle_homecoming(&host, 1).is_some());
 }
 
 /// Node 0 is CPUs 0-3 and 8-11, node 1 the others; core k is CPUs k and k + 8.

@@ -2,7 +2,7 @@
 //! threads used.
 
 use super::debugfs::KvmDirs;
-use super::facts::{Accel, EmulatorFacts, VcpuFacts, VcpuSource, Vmm};
+use super::facts::{Accel, EmulatorFacts, ThreadTime, VcpuFacts, VcpuSource, Vmm};
 use super::files::Reader;
 use super::guest::Guest;
 use super::identify::{self, ByName, Named, ONE_THREAD, Vcpus};
@@ -353,19 +353,23 @@ impl ThreadReader<'_> {
     /// A vCPU's facts; `None` when the thread has gone.
     pub(super) fn vcpu(&mut self, index: u32, thread: &Thread) -> Option<VcpuFacts> {
         let allowed = self.allowed(thread.tid)?;
+        let ThreadTime { tid, start_ticks, run, wait, ticks } = self.time(thread);
+        let cpu = thread.stat.cpu;
+        Some(VcpuFacts { index, tid, start_ticks, cpu, allowed, run, wait, ticks })
+    }
+
+    /// What a thread used.
+    pub(super) fn time(&mut self, thread: &Thread) -> ThreadTime {
         let path = self.task.join(thread.tid.to_string()).join("schedstat");
         let (run, wait) =
             self.reader.read_short(&path).ok().and_then(proc_text::schedstat).unwrap_or_default();
-        Some(VcpuFacts {
-            index,
+        ThreadTime {
             tid: Tid(thread.tid),
             start_ticks: thread.stat.start_ticks,
-            cpu: thread.stat.cpu,
-            allowed,
             run,
             wait,
             ticks: proc_text::ticks_to_nanos(thread.stat.cpu_ticks, self.ticks_per_second),
-        })
+        }
     }
 
     /// Another thread's facts; `None` when it has gone.

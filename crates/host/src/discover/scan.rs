@@ -6,7 +6,7 @@
 use super::cgroup::{self, Hierarchies, Membership};
 use super::debugfs::KvmDirs;
 use super::examine::{self, Answer, Known, Means, Monitor, ThreadReader};
-use super::facts::{Scan, VcpuFacts, VmFacts, Vmm};
+use super::facts::{OpaqueFacts, Scan, VcpuFacts, VmFacts, Vmm};
 use super::files::{Reader, numbered};
 use super::memory::{MemoryOptions, Source};
 use super::proc_text::{self, Stat};
@@ -14,8 +14,7 @@ use super::process;
 use super::vmm;
 use crate::error::Error;
 use crate::root::Root;
-use instep_core::snapshot::OpaqueVm;
-use instep_core::units::{Nanos, VmId};
+use instep_core::units::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -235,7 +234,9 @@ impl Scanner {
                 .saturating_add(u32::try_from(monitor.threads().len()).unwrap_or(u32::MAX));
             match answer {
                 Answer::Known(known) => found.extend(self.vm(&monitor, known, scan)),
-                Answer::Opaque(why, vcpus) => scan.opaque.push(self.opaque(&monitor, why, vcpus)),
+                Answer::Opaque(why, vcpus) => {
+                    scan.opaque.push(self.opaque(&monitor, why, vcpus, scan.at));
+                }
                 Answer::NoGuest => {}
             }
             monitor
@@ -284,13 +285,8 @@ impl Scanner {
     }
 
     fn vm(&mut self, monitor: &Monitor, known: Known, scan: &mut Scan) -> Option<Found> {
-        let mut threads = ThreadReader {
-            task: monitor.dir.join("task"),
-            live: self.root.is_live(),
-            ticks_per_second: self.ticks_per_second,
-            reader: &mut self.reader,
-        };
-        let read_at = if self.root.is_live() { examine::clocks().0 } else { scan.at };
+        let read_at = self.now(scan.at);
+        let mut threads = self.thread_reader(monitor);
         let mut vcpus: Vec<VcpuFacts> = Vec::with_capacity(known.vcpus.len());
         let mut emulators = Vec::new();
         let indices: BTreeMap<u32, u32> =
@@ -341,9 +337,26 @@ impl Scanner {
         cgroup::membership(&text)
     }
 
-    fn opaque(&mut self, monitor: &Monitor, why: String, vcpus: u32) -> OpaqueVm {
-        let membership = self.membership(&monitor.dir);
-        OpaqueVm { id: VmId(monitor.pid), name: name(monitor, membership.path()), vcpus, why }
+    fn opaque(&mut self, monitor: &Monitor, why: String, vcpus: u32, at: Nanos) -> OpaqueFacts {
+        let name = name(monitor, self.membership(&monitor.dir).path());
+        let read_at = self.now(at);
+        let mut reader = self.thread_reader(monitor);
+        let threads = monitor.threads().iter().map(|thread| reader.time(thread)).collect();
+        OpaqueFacts { pid: monitor.pid, name, vcpus, why, read_at, threads }
+    }
+
+    /// The monotonic clock on the running machine; the time of a copy is that of its scan, `at`.
+    fn now(&self, at: Nanos) -> Nanos {
+        if self.root.is_live() { examine::clocks().0 } else { at }
+    }
+
+    fn thread_reader(&mut self, monitor: &Monitor) -> ThreadReader<'_> {
+        ThreadReader {
+            task: monitor.dir.join("task"),
+            live: self.root.is_live(),
+            ticks_per_second: self.ticks_per_second,
+            reader: &mut self.reader,
+        }
     }
 
     /// Reads memory figures: the cgroup's for all VMs, then numa_maps within the budget.
@@ -416,9 +429,9 @@ impl Scanner {
     /// line: between fork and exec of a helper it looks like a VM without vCPUs.
     fn drop_forks(&self, scan: &mut Scan) {
         let monitors: BTreeSet<u32> =
-            scan.vms.iter().map(|vm| vm.pid).chain(scan.opaque.iter().map(|vm| vm.id.0)).collect();
+            scan.vms.iter().map(|vm| vm.pid).chain(scan.opaque.iter().map(|vm| vm.pid)).collect();
         scan.opaque.retain(|vm| {
-            let Some(Process { monitor: Some(child), .. }) = self.known.get(&vm.id.0) else {
+            let Some(Process { monitor: Some(child), .. }) = self.known.get(&vm.pid) else {
                 return true;
             };
             let parent = self.known.get(&child.ppid).and_then(|p| p.monitor.as_ref());
@@ -477,7 +490,7 @@ fn name_uniquely(scan: &mut Scan) {
     let mut count: BTreeMap<String, u32> = BTreeMap::new();
     let vms = scan.vms.iter_mut().map(|vm| (&mut vm.name, vm.pid));
     let all: Vec<(&mut String, u32)> =
-        vms.chain(scan.opaque.iter_mut().map(|vm| (&mut vm.name, vm.id.0))).collect();
+        vms.chain(scan.opaque.iter_mut().map(|vm| (&mut vm.name, vm.pid))).collect();
     for (name, _) in &all {
         *count.entry((*name).clone()).or_default() += 1;
     }
