@@ -10,7 +10,7 @@ use super::proc_text::ticks_to_nanos;
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::snapshot::{Emulator, OpaqueVm, Snapshot, Vcpu, Vm};
 use instep_core::topology::Topology;
-use instep_core::units::{Bytes, Nanos, Tid, VmId};
+use instep_core::units::{Bytes, Nanos, NodeId, Tid, VmId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -258,7 +258,7 @@ fn vm(facts: &VmFacts, rates: &Rates, topology: &Topology, online: &CpuSet) -> O
                 Emulator { tid: thread.tid, initial: allowed.clone(), allowed }
             })
             .collect(),
-        memory: facts.memory.as_ref().map(|memory| memory.by_node.clone()).unwrap_or_default(),
+        memory: facts.memory.as_ref().map(|m| by_node(topology, &m.by_node)).unwrap_or_default(),
         cpuset: usable(&facts.cpuset),
         memory_bound,
         preferred,
@@ -269,10 +269,25 @@ fn vm(facts: &VmFacts, rates: &Rates, topology: &Topology, online: &CpuSet) -> O
     })
 }
 
+/// Bytes by node as the topology numbers nodes: what lies on a node that is another one again
+/// counts there, what lies on a node that is not online stays under its number.
+fn by_node(topology: &Topology, memory: &BTreeMap<NodeId, Bytes>) -> BTreeMap<NodeId, Bytes> {
+    let mut folded: BTreeMap<NodeId, Bytes> = BTreeMap::new();
+    for (node, bytes) in memory {
+        let sum = &mut folded.entry(topology.memory_node(*node).unwrap_or(*node)).or_default().0;
+        *sum = sum.saturating_add(bytes.0);
+    }
+    folded
+}
+
+/// The online nodes among `nodes` as the topology numbers them.
+fn online_nodes(topology: &Topology, nodes: &NodeSet) -> NodeSet {
+    nodes.iter().filter_map(|node| topology.memory_node(node)).collect()
+}
+
 /// Nodes a VM's memory is bound to and those it prefers: by its cgroup's cpuset where that is
 /// narrower than the host, by the policies of its mappings, by its command line.
 fn memory_policy(facts: &VmFacts, topology: &Topology) -> (Option<NodeSet>, Option<NodeSet>) {
-    let online: NodeSet = topology.nodes().iter().map(|node| node.id).collect();
     let filled: NodeSet = topology
         .nodes()
         .iter()
@@ -280,20 +295,21 @@ fn memory_policy(facts: &VmFacts, topology: &Topology) -> (Option<NodeSet>, Opti
         .map(|node| node.id)
         .collect();
     let narrow = |set: Option<&NodeSet>| {
-        let set = set?.and(&online);
+        let set = online_nodes(topology, set?);
         (!set.is_empty() && !filled.is_subset(&set)).then_some(set)
     };
     let memory = facts.memory.as_ref();
     let by_policy = memory.and_then(|m| m.bound.as_ref()).or(facts.memory_bound.as_ref());
-    let bound = match (narrow(facts.mems.as_ref()), by_policy.map(|set| set.and(&online))) {
-        (Some(mems), Some(policy)) if mems.intersects(&policy) => Some(mems.and(&policy)),
-        (Some(mems), _) => Some(mems),
-        (None, policy) => policy.filter(|set| !set.is_empty()),
-    };
+    let bound =
+        match (narrow(facts.mems.as_ref()), by_policy.map(|set| online_nodes(topology, set))) {
+            (Some(mems), Some(policy)) if mems.intersects(&policy) => Some(mems.and(&policy)),
+            (Some(mems), _) => Some(mems),
+            (None, policy) => policy.filter(|set| !set.is_empty()),
+        };
     let preferred = memory
         .and_then(|m| m.preferred.as_ref())
         .or(facts.memory_preferred.as_ref())
-        .map(|set| set.and(&online))
+        .map(|set| online_nodes(topology, set))
         .filter(|set| !set.is_empty());
     (bound, preferred)
 }

@@ -229,6 +229,40 @@ fn memory_is_bound_by_a_narrow_cpuset_or_by_policy() {
     assert_eq!(bound(&facts).as_deref(), Some("1"));
 }
 
+/// As `numa=fake` writes it: nodes 0 and 2 both name CPUs 0-1.
+#[test]
+fn memory_on_a_node_that_is_another_again_counts_there() {
+    let cpus = (0..4).map(|id| CpuFacts { id, ..CpuFacts::default() }).collect();
+    let node = |id: u32, cpus: &str| NodeFacts {
+        id,
+        cpus: CpuSet::parse_list(cpus).unwrap(),
+        memory: Bytes(1 << 30),
+        distances: Vec::new(),
+    };
+    let nodes = vec![node(0, "0-1"), node(1, "2-3"), node(2, "0-1")];
+    let host = Arc::new(Topology::build(cpus, nodes).unwrap());
+    let nodes = |list| instep_core::idset::NodeSet::parse_list(list).ok();
+    let mut facts = scan(10 * S, 0, vec![vcpu(0, 1, 0, 0)]);
+    facts.vms[0].memory = Some(MemoryFacts {
+        by_node: [(NodeId(0), Bytes(5)), (NodeId(1), Bytes(1)), (NodeId(2), Bytes(7))].into(),
+        source: MemorySource::NumaMaps,
+        taken_at: Nanos(0),
+        bound: nodes("2"),
+        preferred: nodes("1-2"),
+        truncated: false,
+    });
+    let vm = |facts: &Scan| snapshot(&host, None, facts, None).vms.remove(0);
+    let seen = vm(&facts);
+    assert_eq!(seen.memory, [(NodeId(0), Bytes(12)), (NodeId(1), Bytes(1))].into());
+    assert_eq!((seen.memory_bound, seen.preferred), (nodes("0"), nodes("0-1")));
+    facts.vms[0].memory = None;
+    facts.vms[0].mems = nodes("1-2");
+    assert_eq!(vm(&facts).memory_bound, None);
+    facts.vms[0].mems = nodes("2");
+    facts.vms[0].memory_bound = nodes("1-2");
+    assert_eq!(vm(&facts).memory_bound, nodes("0"));
+}
+
 #[test]
 fn a_vm_without_vcpus_is_opaque() {
     let facts = scan(10 * S, 0, Vec::new());
