@@ -383,7 +383,7 @@ fn write_debugfs(vm: &VmSpec, now: Nanos, sys: &Tree) -> io::Result<()> {
     if !vm.debugfs || !vm.vmm.is_kvm() {
         return Ok(());
     }
-    let dir = sys.sub(&format!("kernel/debug/kvm/{}-{}", vm.pid, monitor::VM_FD))?;
+    let dir = sys.sub(&format!("kernel/debug/kvm/{}-{}", vm.kvm_thread(), monitor::VM_FD))?;
     dir.line("halt_exits", 1)?;
     for thread in vm.threads(now) {
         if let ThreadKind::Vcpu(index) = thread.kind {

@@ -160,7 +160,8 @@ impl Monitor {
             names.iter().map(|(tid, comm)| Named { tid: *tid, comm }).collect();
         let held = self.fds.as_ref().filter(|fds| fds.vm).map(|fds| fds.vcpus);
 
-        let vms = means.dirs.vms_of(self.pid, reader);
+        let tids: Vec<u32> = self.threads.iter().map(|thread| thread.tid).collect();
+        let vms = means.dirs.vms_of(&tids, reader);
         if vms.len() > 1 {
             let vcpus = vms.iter().map(Vec::len).sum::<usize>();
             let why = format!("its process runs {} VMs", vms.len());

@@ -136,6 +136,22 @@ fn debugfs_is_believed_before_names_and_only_about_the_process() {
     assert_eq!(scan.looked.kvm_debugfs, Debugfs::Read);
 }
 
+/// cloud-hypervisor makes its VM on its `vmm` thread.
+#[test]
+fn debugfs_names_a_vm_by_the_thread_that_made_it() {
+    let copy = Copy::new();
+    copy.process(50, "cloud-hypervisor --cpus boot=1");
+    copy.thread(50, 51, "vmm", (1, 1));
+    copy.thread(50, 52, "vcpu0", (1, 1));
+    copy.kvm_fds(50, 1);
+    copy.write("sys/kernel/debug/kvm/51-8/vcpu0/pid", "52\n");
+    // Of a thread that has ended since, whose number a thread of this process has now.
+    copy.write("sys/kernel/debug/kvm/50-9/vcpu0/pid", "71\n");
+    let scan = copy.scan();
+    assert_eq!(scan.vms[0].identified_by, VcpuSource::KvmDebugfs, "{:?}", scan.opaque);
+    assert_eq!(scan.vms[0].vcpus[0].tid.0, 52);
+}
+
 #[test]
 fn names_that_exceed_the_descriptors_are_not_believed() {
     let copy = Copy::new();
