@@ -105,9 +105,9 @@ impl Scanner {
         Self {
             ticks_per_second: system(libc::_SC_CLK_TCK, 100),
             page: system(libc::_SC_PAGESIZE, 4096),
+            reader: Reader::new(&root),
             root,
             options,
-            reader: Reader::default(),
             known: BTreeMap::new(),
             hierarchies: Hierarchies::default(),
             scans: 0,
@@ -145,6 +145,12 @@ impl Scanner {
                 "the descriptors of {} processes cannot be listed; VMs among them are found by \
                  name only (run as root, or with CAP_SYS_PTRACE)",
                 scan.looked.unreadable_fd_dirs
+            ));
+        }
+        if let Some(path) = self.reader.outside() {
+            scan.warnings.push(format!(
+                "{} is a link that leaves the copy; nor are others like it read",
+                path.display()
             ));
         }
         scan.warnings.truncate(MAX_WARNINGS);
@@ -395,7 +401,7 @@ impl Scanner {
             }
             let mut state = std::mem::take(&mut monitor.memory);
             let source = source(vm, &shared, &monitor.dir, &self.hierarchies, scan.at, self.page);
-            match state.read_maps(&source, &self.root, &options) {
+            match state.read_maps(&source, &self.root, &options, &mut self.reader) {
                 Ok(warnings) => scan.warnings.extend(warnings),
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => denied += 1,
                 Err(_) => {}

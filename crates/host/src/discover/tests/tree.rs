@@ -190,6 +190,28 @@ fn threads_without_names_leave_a_vm_opaque_with_advice() {
 }
 
 #[test]
+fn no_link_of_a_copy_is_followed_out_of_it() {
+    let other = tempfile::tempdir().unwrap();
+    fs::create_dir(other.path().join("task")).unwrap();
+    fs::write(other.path().join("secret"), "root:x:secret\n").unwrap();
+    let copy = Copy::new();
+    for pid in [50, 60] {
+        copy.process(pid, "qemu-system-x86_64 -name a,debug-threads=on -smp 1 -enable-kvm");
+        copy.thread(pid, pid + 1, "CPU 0/KVM", (1, 1));
+    }
+    symlink(other.path().join("secret"), copy.path("proc/50/numa_maps")).unwrap();
+    // A directory that is outside as a whole, and a link that stays inside.
+    fs::rename(copy.path("proc/60/task/61"), other.path().join("task/61")).unwrap();
+    symlink(other.path().join("task/61"), copy.path("proc/60/task/61")).unwrap();
+    symlink("../../50/task/51", copy.path("proc/60/task/62")).unwrap();
+    let scan = copy.scan();
+    let said = scan.warnings.join("\n");
+    assert!(!said.contains("root:x") && said.contains("is a link that leaves the copy"), "{said}");
+    let tids = |vm: &VmFacts| vm.vcpus.iter().map(|vcpu| vcpu.tid.0).collect::<Vec<_>>();
+    assert_eq!(scan.vms.iter().map(tids).collect::<Vec<_>>(), [[51], [62]]);
+}
+
+#[test]
 fn a_copy_may_lack_almost_everything() {
     let copy = Copy::new();
     // No stat, status, schedstat, fd or exe: a command line and thread names.
