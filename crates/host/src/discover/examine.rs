@@ -11,6 +11,7 @@ use super::{memory, proc_text, process, qmp, vmm};
 use instep_core::idset::CpuSet;
 use instep_core::units::{CpuId, Nanos, Tid};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// The most scans for which a QMP socket that gave nothing is left alone; the first times it is
 /// one, two, four ...
@@ -80,6 +81,8 @@ pub(super) struct Means<'a> {
     pub(super) qmp: bool,
     /// The number of this scan.
     pub(super) scan: u64,
+    /// The time for that.
+    pub(super) qmp_turns: &'a mut qmp::Turns,
     /// Counts tries.
     pub(super) qmp_tries: &'a mut u32,
     /// Whether the process is so young that its threads are still being made.
@@ -305,6 +308,9 @@ impl Monitor {
         if let Some(refused) = self.qmp_refused.as_ref().filter(|r| means.scan < r.again) {
             return Err(refused.why.clone());
         }
+        if !means.qmp_turns.has_time(self.pid) {
+            return Err("its QMP socket was not asked yet, other monitors took too long".to_owned());
+        }
         let mut why = "its QMP socket cannot be asked before the guest starts".to_owned();
         for socket in &self.guest.qmp {
             // A monitor that waits for its first client must not take Instep for it. Before the
@@ -312,8 +318,14 @@ impl Monitor {
             if socket.waits && named.len() < self.guest.smp.cpus as usize + 2 {
                 continue;
             }
+            if !means.qmp_turns.has_time(self.pid) {
+                break;
+            }
             *means.qmp_tries += 1;
-            match qmp::query(&self.dir, &socket.path) {
+            let begun = Instant::now();
+            let answer = qmp::query(self.pid, &self.dir, &socket.path);
+            means.qmp_turns.spend(begun.elapsed());
+            match answer {
                 Ok(answer) => match identify::by_qmp(&answer, named) {
                     Ok(vcpus) => {
                         self.remember(&vcpus);

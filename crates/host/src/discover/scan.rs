@@ -10,8 +10,7 @@ use super::facts::{OpaqueFacts, Scan, VcpuFacts, VmFacts, Vmm};
 use super::files::{Reader, numbered};
 use super::memory::{MemoryOptions, Source};
 use super::proc_text::{self, Stat};
-use super::process;
-use super::vmm;
+use super::{process, qmp, vmm};
 use crate::error::Error;
 use crate::root::Root;
 use instep_core::units::Nanos;
@@ -34,6 +33,8 @@ const MAX_WARNINGS: usize = 100;
 pub struct ScanOptions {
     /// Whether QMP sockets may be asked (running machine only, whatever is said here).
     pub qmp: bool,
+    /// Time for QMP in one scan; monitors that find none left are asked in the next.
+    pub qmp_budget: Duration,
     /// Bounds on reading memory figures.
     pub memory: MemoryOptions,
 }
@@ -41,16 +42,19 @@ pub struct ScanOptions {
 impl Default for ScanOptions {
     /// For the loop.
     fn default() -> Self {
-        Self { qmp: true, memory: MemoryOptions::default() }
+        let qmp_budget = Duration::from_millis(500);
+        Self { qmp: true, qmp_budget, memory: MemoryOptions::default() }
     }
 }
 
 impl ScanOptions {
-    /// For a command that scans once or twice and ends: two seconds for memory figures.
+    /// For a command that scans once or twice and ends: two seconds for memory figures and two for
+    /// QMP.
     #[must_use]
     pub fn once() -> Self {
         let mut options = Self::default();
         options.memory.budget = Duration::from_secs(2);
+        options.qmp_budget = Duration::from_secs(2);
         options
     }
 }
@@ -63,6 +67,7 @@ pub struct Scanner {
     reader: Reader,
     known: BTreeMap<u32, Process>,
     hierarchies: Hierarchies,
+    qmp_turns: qmp::Turns,
     scans: u64,
     ticks_per_second: u64,
     page: u64,
@@ -110,6 +115,7 @@ impl Scanner {
             options,
             known: BTreeMap::new(),
             hierarchies: Hierarchies::default(),
+            qmp_turns: qmp::Turns::default(),
             scans: 0,
             warned: Warned::default(),
         }
@@ -129,6 +135,7 @@ impl Scanner {
         }
         let dirs = KvmDirs::list(&self.root);
         scan.looked.kvm_debugfs = dirs.state;
+        self.qmp_turns.begin(self.options.qmp_budget);
         let mut found = Vec::new();
         for pid in &pids {
             self.look_at(*pid, &dirs, &mut scan, &mut found);
@@ -230,6 +237,7 @@ impl Scanner {
                 dirs,
                 qmp: self.options.qmp && self.root.is_live(),
                 scan: self.scans,
+                qmp_turns: &mut self.qmp_turns,
                 qmp_tries: &mut scan.cost.qmp_tries,
                 young,
             };
