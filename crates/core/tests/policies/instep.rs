@@ -168,8 +168,11 @@ fn vm_larger_than_a_node_takes_the_nearest_nodes_that_fit() {
 fn vm_larger_than_a_node_is_split_along_its_guest_nodes() {
     let mut host = made::host(made::topology(4, 4, 1, 64 * GIB));
     let mut large = vm(&host, 1, 8, 900, &[0, 2000, 2000, 0]);
-    let guest_node =
-        |vcpus: std::ops::Range<u32>| GuestNode { vcpus: vcpus.collect(), memory: Bytes(2 * GIB) };
+    let guest_node = |vcpus: std::ops::Range<u32>| GuestNode {
+        vcpus: vcpus.collect(),
+        memory: Bytes(2 * GIB),
+        ..GuestNode::default()
+    };
     large.guest_nodes = vec![guest_node(0..4), guest_node(4..8)];
     host.vms = vec![large];
     let decision = instep(&host);
