@@ -108,12 +108,19 @@ pub struct Emulator {
 }
 
 /// One NUMA node that a guest sees.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestNode {
     /// Indices of the vCPUs in it.
     pub vcpus: Vec<u32>,
     /// Its memory as configured.
     pub memory: Bytes,
+    /// Resident memory of this guest node alone by host node; empty when that is not known.
+    #[serde(default)]
+    pub resident: BTreeMap<NodeId, Bytes>,
+    /// Host nodes that the memory of this guest node is bound to (`host-nodes=` with
+    /// `policy=bind`); `None` when it is not, or when that is not known.
+    #[serde(default)]
+    pub bound: Option<NodeSet>,
 }
 
 impl Vcpu {

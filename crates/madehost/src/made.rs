@@ -399,7 +399,11 @@ fn guest_nodes(vm: &VmSpec) -> Vec<GuestNode> {
     let whole = |bytes: Bytes| Bytes(bytes.0 >> 20 << 20);
     vm.guest_nodes
         .iter()
-        .map(|node| GuestNode { vcpus: node.vcpus.clone(), memory: whole(node.memory) })
+        .map(|node| GuestNode {
+            vcpus: node.vcpus.clone(),
+            memory: whole(node.memory),
+            ..GuestNode::default()
+        })
         .collect()
 }
 
