@@ -146,10 +146,10 @@ pub fn keep_only(snapshot: &mut Snapshot, names: &[String]) -> Vec<String> {
         std::mem::take(&mut snapshot.vms).into_iter().partition(|vm: &Vm| names.contains(&vm.name));
     snapshot.vms = kept;
     for vm in others {
-        snapshot.other_busy.0 += vm.busy().0;
         snapshot.opaque.push(OpaqueVm {
             id: vm.id,
             vcpus: u32::try_from(vm.vcpus.len()).unwrap_or(u32::MAX),
+            busy: vm.busy(),
             name: vm.name,
             why: "not among the VMs named with --vm".to_owned(),
         });
@@ -268,9 +268,11 @@ mod tests {
         let mut snapshot = observer(dir.path()).look(None, None).unwrap().snapshot;
         let (vcpus, other, busy) =
             (snapshot.vcpu_count(), snapshot.other_busy, snapshot.vms[1].busy());
+        let load = snapshot.fixed_busy();
         assert_eq!(keep_only(&mut snapshot, &["a".into(), "x".into()]), ["x"]);
         assert_eq!((snapshot.vms.len(), snapshot.opaque.len()), (1, 1));
         assert_eq!(snapshot.vcpu_count(), vcpus);
-        assert_eq!(snapshot.other_busy.0, other.0 + busy.0);
+        assert_eq!((snapshot.other_busy, snapshot.opaque[0].busy), (other, busy));
+        assert_eq!(snapshot.fixed_busy().0, load.0 + busy.0);
     }
 }

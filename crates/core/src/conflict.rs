@@ -5,6 +5,7 @@
 //! memory may use and where vCPUs last ran, not who set it or why.
 
 use crate::idset::{CpuSet, IdSet, NodeSet};
+use crate::matching::{Tight, match_up};
 use crate::snapshot::{Snapshot, Vcpu, Vm};
 use crate::topology::Topology;
 use crate::units::{CoreId, VmId};
@@ -12,6 +13,7 @@ use crate::wording::{Count, Named};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 
 /// A core whose vCPUs use less than this of a CPU counts as free, in thousandths.
 const FREE_CORE: u64 = 250;
@@ -177,19 +179,13 @@ impl Cores<'_> {
     /// The conflicts of one VM when its vCPUs may use what `set` says.
     fn of<'v>(&self, vm: &'v Vm, set: impl Fn(&'v Vcpu) -> &'v CpuSet) -> Vec<ConflictKind> {
         let mut found = Vec::new();
-        let mut groups: BTreeMap<&CpuSet, Vec<u32>> = BTreeMap::new();
-        match vm.vcpus.first() {
-            Some(first) if vm.vcpus.iter().all(|vcpu| set(vcpu) == set(first)) => {
-                groups.insert(set(first), vm.vcpus.iter().map(|vcpu| vcpu.index).collect());
-            }
-            _ => vm
-                .vcpus
-                .iter()
-                .for_each(|vcpu| groups.entry(set(vcpu)).or_default().push(vcpu.index)),
+        let sets: Vec<&CpuSet> = vm.vcpus.iter().map(&set).collect();
+        let mut allowed = CpuSet::new();
+        for part in sets.chunk_by(|a, b| a == b) {
+            allowed = allowed.or(part[0]);
         }
-        let allowed = groups.keys().fold(CpuSet::new(), |all, cpus| all.or(cpus));
         found.extend(self.preferred(vm, &allowed));
-        found.extend(groups.into_iter().filter_map(|(cpus, vcpus)| self.crowded(vm, cpus, vcpus)));
+        found.extend(self.crowded(vm, &sets));
         found.extend(self.threads_apart(vm, set));
         found.extend(self.memory(vm, &allowed));
         found
@@ -208,26 +204,55 @@ impl Cores<'_> {
         apart.then_some(ConflictKind::MemoryBoundElsewhere { bound, allowed })
     }
 
-    /// vCPUs that share one set of fewer cores than they are.
-    fn crowded(&self, vm: &Vm, cpus: &CpuSet, vcpus: Vec<u32>) -> Option<ConflictKind> {
+    /// Groups of vCPUs that together may use fewer cores than they are, while others are free.
+    /// `sets` is what each vCPU may use.
+    fn crowded(&self, vm: &Vm, sets: &[&CpuSet]) -> Vec<ConflictKind> {
+        let Some(first) = sets.first() else { return Vec::new() };
         // No core has more than 8 threads, so this many CPUs are enough cores.
-        if vcpus.len() < 2 || cpus.len() >= vcpus.len() * 8 {
-            return None;
+        let ample = |cpus: &CpuSet| cpus.len() >= sets.len() * 8;
+        let uniform = sets.iter().all(|cpus| cpus == first);
+        if uniform && (ample(first) || self.cores_of(first).len() >= sets.len()) {
+            return Vec::new();
         }
-        let cores = self.cores_of(cpus);
-        if cores.len() >= vcpus.len() {
-            return None;
+        let mut known = BTreeMap::new();
+        for cpus in sets {
+            known.entry(*cpus).or_insert_with(|| self.cores_of(cpus));
         }
-        let free_cores = self.cores_of(&vm.cpuset).minus(&cores).and(&self.free).len();
-        if free_cores == 0 {
-            return None;
+        let claimants = self.claimants(vm, sets);
+        let claims: Vec<&IdSet<CoreId>> =
+            claimants.iter().map(|vcpus| &known[sets[vcpus.start]]).collect();
+        let matching = match_up(&claims);
+        if matching.tight.is_empty() {
+            return Vec::new();
         }
-        let (room, cores, cpus) = (cpus.len(), cores.len(), cpus.clone());
-        Some(if room < vcpus.len() {
-            ConflictKind::VcpusShareCpus { vcpus, cpus, free_cores }
-        } else {
-            ConflictKind::VcpusShareCores { vcpus, cpus, cores, free_cores }
-        })
+        let rest = self.cores_of(&vm.cpuset).and(&self.free).minus(&matching.taken).len();
+        let free_cores = rest.saturating_sub(matching.easy);
+        let mut found = Vec::new();
+        for tight in matching.tight.iter().filter(|_| free_cores > 0) {
+            let vcpus = tight.claimants.iter().flat_map(|one| claimants[*one].clone());
+            found.extend(crowding(vm, sets, &vcpus.collect::<Vec<_>>(), tight, free_cores));
+        }
+        found
+    }
+
+    /// The positions of vCPUs that need a core: each by itself, but the threads of one virtual
+    /// core together where operators pinned them to the threads of one core, as the guest expects.
+    fn claimants(&self, vm: &Vm, sets: &[&CpuSet]) -> Vec<Range<usize>> {
+        let threads = vm.guest_threads_per_core.max(1);
+        let mut claimants = Vec::with_capacity(sets.len());
+        let mut start = 0;
+        for part in vm.vcpus.chunk_by(|a, b| a.index / threads == b.index / threads) {
+            let its = start..start + part.len();
+            start = its.end;
+            let core = self.only_core(sets[its.start]);
+            let one = core.is_some() && sets[its.clone()].iter().all(|s| self.only_core(s) == core);
+            if one && match_up(&sets[its.clone()]).tight.is_empty() {
+                claimants.push(its);
+            } else {
+                claimants.extend(its.map(|vcpu| vcpu..vcpu + 1));
+            }
+        }
+        claimants
     }
 
     /// Guest threads that operators pinned to different cores of a host that has threads.
@@ -270,6 +295,32 @@ impl Cores<'_> {
         let core = self.topology.cpu(cpus.first()?)?.core;
         cpus.is_subset(&self.topology.cores()[core.0 as usize]).then_some(core)
     }
+}
+
+/// What is wrong with the vCPUs at these positions, which have too few cores: too few CPUs even,
+/// or CPUs enough that share cores.
+fn crowding(
+    vm: &Vm,
+    sets: &[&CpuSet],
+    vcpus: &[usize],
+    tight: &Tight<CoreId>,
+    free_cores: usize,
+) -> Vec<ConflictKind> {
+    let index = |position: &usize| vm.vcpus[*position].index;
+    let claims: Vec<&CpuSet> = vcpus.iter().map(|position| sets[*position]).collect();
+    let lacking = match_up(&claims).tight;
+    if lacking.is_empty() {
+        let cpus = claims.iter().fold(CpuSet::new(), |all, cpus| all.or(cpus));
+        let (vcpus, cores) = (vcpus.iter().map(index).collect(), tight.items.len());
+        return vec![ConflictKind::VcpusShareCores { vcpus, cpus, cores, free_cores }];
+    }
+    lacking
+        .into_iter()
+        .map(|tight| {
+            let vcpus = tight.claimants.iter().map(|one| index(&vcpus[*one])).collect();
+            ConflictKind::VcpusShareCpus { vcpus, cpus: tight.items, free_cores }
+        })
+        .collect()
 }
 
 /// Numbers with commas, the first eight of them.

@@ -7,6 +7,7 @@
 pub mod conflict;
 pub mod decision;
 pub mod idset;
+mod matching;
 pub mod policy;
 pub mod reason;
 pub mod score;

@@ -124,7 +124,7 @@ pub enum Reason {
         /// Cores of the host, when each vCPU has one of its own.
         cores: Option<u64>,
     },
-    /// `instep`: the node with most of the memory would cost more in crowding or a move.
+    /// `instep`: the node with most of the memory would cost more in crowding, or a move would.
     Crowded {
         /// The node it lives on.
         node: NodeId,
@@ -134,6 +134,8 @@ pub enum Reason {
         there: Bytes,
         /// All its memory.
         of: Bytes,
+        /// Whether it is not crowding that keeps it where it is, but that a move must clearly pay.
+        held: bool,
         /// Cores of the host, when each vCPU has one of its own.
         cores: Option<u64>,
     },
@@ -143,6 +145,20 @@ pub enum Reason {
         nodes: NodeSet,
         /// The VM's vCPUs.
         vcpus: usize,
+        /// Cores of the host, when each vCPU has one of its own.
+        cores: Option<u64>,
+    },
+    /// `instep`: nothing speaks for fewer nodes, as no memory of it is known.
+    MemoryUnknown {
+        /// All nodes it may use.
+        nodes: NodeSet,
+        /// Cores of the host, when each vCPU has one of its own.
+        cores: Option<u64>,
+    },
+    /// `instep`: fewer nodes would serve it better, but not by enough to change what is in force.
+    GainsTooLittle {
+        /// All nodes it may use.
+        nodes: NodeSet,
         /// Cores of the host, when each vCPU has one of its own.
         cores: Option<u64>,
     },
@@ -238,6 +254,8 @@ impl fmt::Display for Reason {
             Reason::Home { .. }
             | Reason::Crowded { .. }
             | Reason::Wide { .. }
+            | Reason::MemoryUnknown { .. }
+            | Reason::GainsTooLittle { .. }
             | Reason::Spans { .. }
             | Reason::Mends { .. }
             | Reason::EmulatorsBeside { .. } => self.fmt_home(f),
@@ -291,7 +309,13 @@ impl Reason {
                 let verb = if *kept { "stays on node" } else { "best node" };
                 write!(f, "{verb} {node}: {there} of its {of} lie there{}", one_to_one(*cores))
             }
-            Reason::Crowded { node, favoured, there, of, cores } => write!(
+            Reason::Crowded { node, favoured, there, of, held: true, cores } => write!(
+                f,
+                "stays on node {node}: node {favoured} has {there} of its {of}, but moving \
+                 there would gain too little{}",
+                one_to_one(*cores)
+            ),
+            Reason::Crowded { node, favoured, there, of, held: false, cores } => write!(
                 f,
                 "node {node}: node {favoured} has {there} of its {of} but is too crowded to \
                  pay{}",
@@ -301,6 +325,18 @@ impl Reason {
                 f,
                 "may use {}: on fewer its {vcpus} vCPUs would crowd themselves or \
                  others for more than its memory gains{}",
+                Named("node", nodes),
+                one_to_one(*cores)
+            ),
+            Reason::MemoryUnknown { nodes, cores } => write!(
+                f,
+                "may use {}: where its memory lies is not known{}",
+                Named("node", nodes),
+                one_to_one(*cores)
+            ),
+            Reason::GainsTooLittle { nodes, cores } => write!(
+                f,
+                "still may use {}: fewer would gain too little to change what is in force{}",
                 Named("node", nodes),
                 one_to_one(*cores)
             ),

@@ -166,7 +166,7 @@ impl<'a> Estimator<'a> {
         }
         loads.sort_by_key(|load| (Reverse(load.demand), load.slot));
         let cpus = topology.cpus().len() as u64;
-        let base = (snapshot.other_busy.milli_of(snapshot.window).0 / cpus.max(1)).min(1000);
+        let base = (snapshot.fixed_busy().milli_of(snapshot.window).0 / cpus.max(1)).min(1000);
         let memory = snapshot.vms.iter().flat_map(|vm| remoteness(topology, vm)).collect();
         let (groups, known) = (Vec::new(), BTreeMap::new());
         Self { topology, node_of, loads, base, memory, groups, known }

@@ -20,7 +20,8 @@ pub struct Snapshot {
     pub window: Nanos,
     /// The host's processors and memory.
     pub topology: Arc<Topology>,
-    /// CPU time used in the window by everything that is not a vCPU of `vms`.
+    /// CPU time used in the window by everything that is neither a vCPU of `vms` nor counted in
+    /// an [`OpaqueVm::busy`].
     pub other_busy: Nanos,
     /// The VMs that can be placed.
     pub vms: Vec<Vm>,
@@ -38,6 +39,10 @@ pub struct OpaqueVm {
     pub name: String,
     /// How many vCPUs it is known to have at least.
     pub vcpus: u32,
+    /// CPU time that its threads used in the window, the monitor's own included where they cannot
+    /// be told from vCPUs. Load, but no answer to how many cores its vCPUs want.
+    #[serde(rename = "busy_ns")]
+    pub busy: Nanos,
     /// Why its vCPU threads cannot be told, one sentence.
     pub why: String,
 }
@@ -103,12 +108,19 @@ pub struct Emulator {
 }
 
 /// One NUMA node that a guest sees.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestNode {
     /// Indices of the vCPUs in it.
     pub vcpus: Vec<u32>,
     /// Its memory as configured.
     pub memory: Bytes,
+    /// Resident memory of this guest node alone by host node; empty when that is not known.
+    #[serde(default)]
+    pub resident: BTreeMap<NodeId, Bytes>,
+    /// Host nodes that the memory of this guest node is bound to (`host-nodes=` with
+    /// `policy=bind`); `None` when it is not, or when that is not known.
+    #[serde(default)]
+    pub bound: Option<NodeSet>,
 }
 
 impl Vcpu {
@@ -158,6 +170,14 @@ impl Snapshot {
     #[must_use]
     pub fn vm(&self, id: VmId) -> Option<&Vm> {
         self.vms.binary_search_by_key(&id, |vm| vm.id).ok().map(|index| &self.vms[index])
+    }
+
+    /// CPU time used in the window by everything that is not a vCPU of `vms`: load that placement
+    /// cannot move.
+    #[must_use]
+    pub fn fixed_busy(&self) -> Nanos {
+        let opaque = self.opaque.iter().map(|vm| vm.busy.0);
+        Nanos(opaque.fold(self.other_busy.0, u64::saturating_add))
     }
 
     /// vCPUs of all VMs, those that cannot be placed included.

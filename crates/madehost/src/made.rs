@@ -135,6 +135,7 @@ impl MadeHost {
                     id: VmId(vm.pid),
                     name: vm.name.clone(),
                     vcpus: vm.vcpus.len() as u32,
+                    busy: process_time(vm, now.since(window), now),
                     why: "made opaque".to_owned(),
                 });
             }
@@ -144,7 +145,8 @@ impl MadeHost {
         let before = now.since(window);
         let others = online.len() as u64
             * self.other_time(now, online.len()).since(self.other_time(before, online.len())).0;
-        let emulators: u64 = self.vms.iter().map(|vm| emulator_time(vm, before, now)).sum();
+        let transparent = self.vms.iter().filter(|vm| vm.is_transparent());
+        let emulators: u64 = transparent.map(|vm| emulator_time(vm, before, now)).sum();
         let other_busy = Nanos(others + emulators);
         Snapshot { at: now, window, topology, other_busy, vms, opaque }
     }
@@ -381,7 +383,7 @@ fn write_debugfs(vm: &VmSpec, now: Nanos, sys: &Tree) -> io::Result<()> {
     if !vm.debugfs || !vm.vmm.is_kvm() {
         return Ok(());
     }
-    let dir = sys.sub(&format!("kernel/debug/kvm/{}-{}", vm.pid, monitor::VM_FD))?;
+    let dir = sys.sub(&format!("kernel/debug/kvm/{}-{}", vm.kvm_thread(), monitor::VM_FD))?;
     dir.line("halt_exits", 1)?;
     for thread in vm.threads(now) {
         if let ThreadKind::Vcpu(index) = thread.kind {
@@ -397,7 +399,11 @@ fn guest_nodes(vm: &VmSpec) -> Vec<GuestNode> {
     let whole = |bytes: Bytes| Bytes(bytes.0 >> 20 << 20);
     vm.guest_nodes
         .iter()
-        .map(|node| GuestNode { vcpus: node.vcpus.clone(), memory: whole(node.memory) })
+        .map(|node| GuestNode {
+            vcpus: node.vcpus.clone(),
+            memory: whole(node.memory),
+            ..GuestNode::default()
+        })
         .collect()
 }
 
@@ -421,6 +427,13 @@ fn busy(vm: &VmSpec, index: u32, now: Nanos) -> Nanos {
 fn steal(vm: &VmSpec, index: u32, now: Nanos) -> Nanos {
     let steal = vm.vcpus.get(index as usize).map_or(Milli(0), |vcpu| vcpu.steal);
     rate(steal, lived(vm, index, now))
+}
+
+/// CPU time of all threads of a VM in the window.
+fn process_time(vm: &VmSpec, before: Nanos, now: Nanos) -> Nanos {
+    let one = |index| busy(vm, index, now).since(busy(vm, index, before)).0;
+    let vcpus: u64 = (0..).zip(&vm.vcpus).map(|(index, _)| one(index)).sum();
+    Nanos(vcpus + emulator_time(vm, before, now))
 }
 
 fn emulator_time(vm: &VmSpec, before: Nanos, now: Nanos) -> u64 {

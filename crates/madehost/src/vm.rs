@@ -153,6 +153,9 @@ pub struct VmSpec {
     pub fds: bool,
     /// The KVM debugfs is mounted and has this VM.
     pub debugfs: bool,
+    /// The thread that made the KVM VM, after which debugfs names its directory; `None` for the one
+    /// that does so in this monitor.
+    pub kvm_tid: Option<Tid>,
     /// QEMU: `debug-threads=on`, threads have names of their own. The others always name them.
     pub thread_names: bool,
     /// Threads a core that the guest sees, at least 1.
@@ -209,6 +212,7 @@ impl VmSpec {
             numa_stat: true,
             fds: true,
             debugfs: false,
+            kvm_tid: None,
             thread_names: true,
             guest_threads_per_core: 1,
             guest_nodes: Vec::new(),
@@ -262,6 +266,14 @@ impl VmSpec {
     pub fn vcpu_tid(&self, index: u32) -> Tid {
         let set = self.vcpus.get(index as usize).and_then(|vcpu| vcpu.tid);
         set.unwrap_or(Tid(self.pid + crate::monitor::THREADS_BEFORE_VCPUS + index))
+    }
+
+    /// The thread that made the KVM VM: the one given, else Cloud Hypervisor's `vmm` thread and the
+    /// main thread of the others.
+    #[must_use]
+    pub fn kvm_thread(&self) -> Tid {
+        let usual = Tid(self.pid + u32::from(self.vmm == Vmm::CloudHypervisor));
+        self.kvm_tid.unwrap_or(usual)
     }
 
     /// All threads at `now`, ascending by id: the main one first.

@@ -22,7 +22,7 @@ pub const MIN_REMOTE: Bytes = Bytes::from_mib(4);
 /// whatever the order of the VMs.
 #[must_use]
 pub fn idle_homecoming(snapshot: &Snapshot, seed: u64) -> Option<Action> {
-    let busy = snapshot.vms.iter().fold(snapshot.other_busy.0, |sum, vm| {
+    let busy = snapshot.vms.iter().fold(snapshot.fixed_busy().0, |sum, vm| {
         vm.vcpus.iter().fold(sum, |sum, vcpu| sum.saturating_add(vcpu.busy.0))
     });
     draw(Nanos(busy), snapshot.window, &snapshot.vms, seed)

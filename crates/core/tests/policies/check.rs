@@ -155,6 +155,9 @@ pub(crate) fn homes_survive_noise(
         vcpu.steal.0 = vcpu.steal.0 / 1000 * random.within(950, 1050);
     }
     noisy.other_busy.0 = noisy.other_busy.0 / 1000 * random.within(950, 1050);
+    for vm in &mut noisy.opaque {
+        vm.busy.0 = vm.busy.0 / 1000 * random.within(950, 1050);
+    }
     let again = policy(&noisy);
     let mut pairs = first.vms.iter().zip(&again.vms);
     let moved = pairs.find(|(before, after)| before.home != after.home);

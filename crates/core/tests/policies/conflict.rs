@@ -59,6 +59,67 @@ fn vcpus_forced_together_while_cores_are_free_are_found() {
     assert!(find(&host).is_empty());
 }
 
+/// A host with one VM whose vCPUs are pinned to these CPUs.
+fn pinned(lists: &[&str]) -> Snapshot {
+    let mut host = host();
+    host.vms = vec![vm(&host, 1, lists.len() as u32, 900, &[0, 2000])];
+    for (vcpu, list) in host.vms[0].vcpus.iter_mut().zip(lists) {
+        (vcpu.allowed, vcpu.initial) = (cpus(list), cpus(list));
+    }
+    host
+}
+
+#[test]
+fn vcpus_pinned_to_siblings_of_one_core_are_found_whatever_their_sets() {
+    let shared = "2 vCPUs (0,1) may use only 1 core (CPUs 0,8) while 7 cores are free";
+    for lists in [["0", "8"], ["0", "0,8"], ["8", "0"]] {
+        assert_eq!(said(&pinned(&lists)), [shared], "{lists:?}");
+    }
+    assert_eq!(
+        said(&pinned(&["0", "0,8", "8", "1"])),
+        ["3 vCPUs (0,1,2) may use only CPUs 0,8 while 6 cores are free"]
+    );
+    assert_eq!(
+        said(&pinned(&["0", "8-9", "1,8", "0-1"])),
+        ["4 vCPUs (0,1,2,3) may use only 2 cores (CPUs 0-1,8-9) while 6 cores are free"]
+    );
+    assert_eq!(said(&pinned(&["0", "0-1", "1-2", "2-3"])), [] as [String; 0]);
+}
+
+#[test]
+fn mending_sets_vcpus_on_siblings_apart() {
+    let host = pinned(&["0", "8"]);
+    let mend = Settings { mend_conflicts: true, ..settings(PolicyName::Instep) };
+    let after = apply(&host, &decide(&host, &mend));
+    assert!(find(&after).is_empty(), "{:?}", find(&after));
+}
+
+/// Eight vCPUs one to one on the eight CPUs of a cpuset: no core is left for any.
+#[test]
+fn cores_that_the_other_vcpus_need_are_not_free() {
+    let mut host = pinned(&["0", "8", "1", "9", "2", "10", "3", "11"]);
+    host.vms[0].cpuset = cpus("0-3,8-11");
+    assert!(find(&host).is_empty(), "{:?}", said(&host));
+    host.vms[0].vcpus.truncate(7);
+    assert!(find(&host).is_empty(), "{:?}", said(&host));
+    host.vms[0].vcpus.drain(3..);
+    assert_eq!(
+        said(&host),
+        ["2 vCPUs (0,1) may use only 1 core (CPUs 0,8) while 2 cores are free"]
+    );
+}
+
+/// What is recommended for guests that see threads.
+#[test]
+fn guest_threads_pinned_to_the_threads_of_one_core_are_no_conflict() {
+    let mut host = pinned(&["0", "8", "1,9", "1,9"]);
+    host.vms[0].guest_threads_per_core = 2;
+    assert_eq!(said(&host), [] as [String; 0]);
+    let (allowed, initial) = (cpus("0"), cpus("0"));
+    (host.vms[0].vcpus[1].allowed, host.vms[0].vcpus[1].initial) = (allowed, initial);
+    assert_eq!(said(&host), ["2 vCPUs (0,1) may use only CPU 0 while 6 cores are free"]);
+}
+
 #[test]
 fn guest_threads_pinned_to_different_cores_are_found() {
     let mut host = host();

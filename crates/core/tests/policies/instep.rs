@@ -4,6 +4,7 @@ use crate::check::{apply, settings};
 use crate::made::{self, GIB, cpus, vm};
 use instep_core::decision::{Action, Decision};
 use instep_core::idset::{CpuSet, NodeSet};
+use instep_core::policy::idle::idle_homecoming;
 use instep_core::policy::{PolicyName, Settings, decide};
 use instep_core::score::measure;
 use instep_core::snapshot::{GuestNode, OpaqueVm, Snapshot};
@@ -86,8 +87,26 @@ fn opaque_vms_and_other_load_count_as_overcommit() {
     assert!(instep(&host).actions.is_empty());
     host.other_busy = Nanos(0);
     let why = String::from("no thread names");
-    host.opaque.push(OpaqueVm { id: VmId(9), name: "x".into(), vcpus: 3, why });
+    host.opaque.push(OpaqueVm { id: VmId(9), name: "x".into(), vcpus: 3, busy: Nanos(0), why });
     assert!(instep(&host).actions.is_empty());
+}
+
+/// 2 + 2 vCPUs on 4 cores: each has one, however busy the VM is that cannot be placed.
+#[test]
+fn a_busy_opaque_vm_counts_by_its_vcpus_alone_when_cores_are_counted() {
+    let mut host = made::host(made::topology(1, 4, 1, 4 * GIB));
+    host.vms = vec![vm(&host, 1, 2, 900, &[512])];
+    let (why, busy) = (String::from("no thread names"), Nanos(made::WINDOW.0 * 2));
+    host.opaque.push(OpaqueVm { id: VmId(9), name: "x".into(), vcpus: 2, busy, why });
+    assert_eq!(sets(&instep(&host), 1), ["0", "1"]);
+    // Its load still counts as load.
+    assert_eq!(host.fixed_busy(), busy);
+    host.vms[0].placed = NodeSet::one(NodeId(0));
+    host.vms[0].memory = [(NodeId(1), Bytes(GIB))].into();
+    assert_eq!(idle_homecoming(&host, 1), None);
+    host.opaque[0].busy = Nanos(0);
+    host.vms[0].vcpus.iter_mut().for_each(|vcpu| vcpu.busy = Nanos(0));
+    assert!(idle_homecoming(&host, 1).is_some());
 }
 
 /// Node 0 is CPUs 0-3 and 8-11, node 1 the others; core k is CPUs k and k + 8.
@@ -155,6 +174,46 @@ fn idle_vms_stay_with_their_memory_however_many() {
     assert_eq!(home(&decision, 6), "1");
 }
 
+/// A VM as large as the host, first seen before its memory was read.
+#[test]
+fn wide_vm_goes_to_its_memory_once_that_is_known() {
+    let mut host = made::host(made::topology(2, 4, 2, 64 * GIB));
+    host.vms = vec![vm(&host, 1, 4, 900, &[])];
+    let first = instep(&host);
+    assert_eq!(home(&first, 0), "0-1");
+    assert_eq!(why(&first, 0), "may use nodes 0-1: where its memory lies is not known");
+    let mut seen = apply(&host, &first);
+    seen.vms[0].memory = vm(&host, 1, 4, 900, &[0, 30_000]).memory;
+    assert_eq!(home(&instep(&seen), 0), "1");
+}
+
+/// Its gain is clear for the VM itself, but 2 % of all demand is the least that changes a plan.
+#[test]
+fn placement_held_because_the_gain_is_small_does_not_claim_crowding() {
+    let mut host = made::host(made::topology(2, 8, 1, 64 * GIB));
+    host.vms = vec![
+        vm(&host, 1, 4, 300, &[]),
+        vm(&host, 2, 4, 1000, &[4000, 0]),
+        vm(&host, 3, 4, 1000, &[0, 4000]),
+    ];
+    let first = instep(&host);
+    assert_eq!(home(&first, 0), "0-1");
+    let mut seen = apply(&host, &first);
+    seen.vms[0].memory = vm(&host, 1, 4, 300, &[0, 30_000]).memory;
+    let held = instep(&seen);
+    assert_eq!(home(&held, 0), "0-1");
+    assert_eq!(
+        why(&held, 0),
+        "still may use nodes 0-1: fewer would gain too little to change what is in force"
+    );
+    seen.vms[0].placed = nodes(&[0]);
+    assert_eq!(
+        why(&instep(&seen), 0),
+        "stays on node 0: node 1 has 29.2GiB of its 29.2GiB, but moving there would gain \
+         too little; a core for each vCPU, the host's 16 suffice"
+    );
+}
+
 #[test]
 fn vm_larger_than_a_node_takes_the_nearest_nodes_that_fit() {
     let mut host = made::host(made::topology(4, 4, 1, 64 * GIB));
@@ -168,8 +227,11 @@ fn vm_larger_than_a_node_takes_the_nearest_nodes_that_fit() {
 fn vm_larger_than_a_node_is_split_along_its_guest_nodes() {
     let mut host = made::host(made::topology(4, 4, 1, 64 * GIB));
     let mut large = vm(&host, 1, 8, 900, &[0, 2000, 2000, 0]);
-    let guest_node =
-        |vcpus: std::ops::Range<u32>| GuestNode { vcpus: vcpus.collect(), memory: Bytes(2 * GIB) };
+    let guest_node = |vcpus: std::ops::Range<u32>| GuestNode {
+        vcpus: vcpus.collect(),
+        memory: Bytes(2 * GIB),
+        ..GuestNode::default()
+    };
     large.guest_nodes = vec![guest_node(0..4), guest_node(4..8)];
     host.vms = vec![large];
     let decision = instep(&host);

@@ -281,7 +281,11 @@ pub(crate) fn spoil(made: &mut Snapshot, seed: u64) {
             6 => vm.vcpus.iter_mut().for_each(|vcpu| vcpu.busy = Nanos(u64::MAX)),
             7 => vm.guest_threads_per_core = random.one_of(&[0, u32::MAX]),
             8 => {
-                let node = GuestNode { vcpus: vec![0, 0, u32::MAX], memory: Bytes(u64::MAX) };
+                let node = GuestNode {
+                    vcpus: vec![0, 0, u32::MAX],
+                    memory: Bytes(u64::MAX),
+                    ..GuestNode::default()
+                };
                 vm.guest_nodes = vec![node; 3];
                 vm.memory = [(NodeId(0), Bytes(u64::MAX))].into();
             }

@@ -1,5 +1,6 @@
-//! KVM's debugfs directory: `kvm/PID-FD` is a VM, `vcpuN/pid` in it the thread of KVM's vCPU N
-//! (virt/kvm/kvm_main.c, Linux 6.1 and later).
+//! KVM's debugfs directory: `kvm/TID-FD` is a VM, named by the thread that made it (task_pid_nr()
+//! in kvm_create_vm_debugfs()), `vcpuN/pid` in it the thread of KVM's vCPU N (virt/kvm/kvm_main.c,
+//! Linux 6.1 and later).
 
 use super::facts::Debugfs;
 use super::files::Reader;
@@ -8,12 +9,12 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The VMs in KVM's directory by process.
+/// The VMs in KVM's directory by the thread that made them.
 #[derive(Debug, Default)]
 pub(super) struct KvmDirs {
     /// Whether it could be listed.
     pub(super) state: Debugfs,
-    by_pid: BTreeMap<u32, Vec<PathBuf>>,
+    by_tid: BTreeMap<u32, Vec<PathBuf>>,
 }
 
 impl KvmDirs {
@@ -25,34 +26,36 @@ impl KvmDirs {
             Err(error) => {
                 let denied = error.kind() == io::ErrorKind::PermissionDenied;
                 let state = if denied { Debugfs::Denied } else { Debugfs::Absent };
-                return Self { state, by_pid: BTreeMap::new() };
+                return Self { state, by_tid: BTreeMap::new() };
             }
         };
-        let mut by_pid: BTreeMap<u32, Vec<PathBuf>> = BTreeMap::new();
+        let mut by_tid: BTreeMap<u32, Vec<PathBuf>> = BTreeMap::new();
         for entry in entries.flatten() {
-            if let Some(pid) = entry.file_name().to_str().and_then(vm_dir) {
-                by_pid.entry(pid).or_default().push(entry.path());
+            if let Some(tid) = entry.file_name().to_str().and_then(vm_dir) {
+                by_tid.entry(tid).or_default().push(entry.path());
             }
         }
-        by_pid.values_mut().for_each(|dirs| dirs.sort());
-        Self { state: Debugfs::Read, by_pid }
+        by_tid.values_mut().for_each(|dirs| dirs.sort());
+        Self { state: Debugfs::Read, by_tid }
     }
 
-    /// The vCPUs of every VM that process `pid` runs: KVM's vCPU id and thread id (0 before its
-    /// first run). A VM without vCPUs, or whose directory has no `pid` files (older kernels), is
-    /// left out.
-    pub(super) fn vms_of(&self, pid: u32, reader: &mut Reader) -> Vec<Vec<(u32, u32)>> {
-        let dirs = self.by_pid.get(&pid).map(Vec::as_slice).unwrap_or_default();
-        dirs.iter().filter_map(|dir| vcpus(dir, reader)).filter(|vm| !vm.is_empty()).collect()
+    /// The vCPUs of every VM that a process with these threads, ascending, runs: KVM's vCPU id and thread id
+    /// (0 before its first run). A VM without vCPUs, or whose directory has no `pid` files (older
+    /// kernels), is left out; so is one that other threads run: it is of another process, whose
+    /// thread ended and left its number to one of these.
+    pub(super) fn vms_of(&self, tids: &[u32], reader: &mut Reader) -> Vec<Vec<(u32, u32)>> {
+        let dirs = tids.iter().filter_map(|tid| self.by_tid.get(tid)).flatten();
+        let own = |(_, tid): &(u32, u32)| *tid == 0 || tids.binary_search(tid).is_ok();
+        dirs.filter_map(|dir| vcpus(dir, reader)).filter(|vm| vm.iter().any(own)).collect()
     }
 }
 
-/// The process in the name of a VM's directory, `PID-FD`.
+/// The thread in the name of a VM's directory, `TID-FD`.
 #[must_use]
 pub fn vm_dir(name: &str) -> Option<u32> {
-    let (pid, fd) = name.split_once('-')?;
+    let (tid, fd) = name.split_once('-')?;
     fd.parse::<u32>().ok()?;
-    pid.parse().ok()
+    tid.parse().ok()
 }
 
 fn vcpus(dir: &Path, reader: &mut Reader) -> Option<Vec<(u32, u32)>> {
@@ -75,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vms_are_found_by_process_with_their_threads() {
+    fn vms_are_found_by_the_thread_that_made_them() {
         let dir = tempfile::tempdir().unwrap();
         let kvm = dir.path().join("sys/kernel/debug/kvm");
         for (place, tid) in [("70-8/vcpu0", "71\n"), ("70-8/vcpu4", "72\n"), ("80-9/vcpu0", "x")] {
@@ -87,9 +90,11 @@ mod tests {
         let dirs = KvmDirs::list(&Root::at(dir.path()));
         assert_eq!(dirs.state, Debugfs::Read);
         let mut reader = Reader::default();
-        assert_eq!(dirs.vms_of(70, &mut reader), [vec![(0, 71), (4, 72)]]);
-        assert!(dirs.vms_of(80, &mut reader).is_empty());
-        assert!(dirs.vms_of(1, &mut reader).is_empty());
+        assert_eq!(dirs.vms_of(&[69, 70, 71, 72], &mut reader), [vec![(0, 71), (4, 72)]]);
+        // Nothing runs there, none made one, and the number was another's before.
+        for none in [80, 1, 70] {
+            assert!(dirs.vms_of(&[none], &mut reader).is_empty(), "{none}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! threads used.
 
 use super::debugfs::KvmDirs;
-use super::facts::{Accel, EmulatorFacts, VcpuFacts, VcpuSource, Vmm};
+use super::facts::{Accel, EmulatorFacts, ThreadTime, VcpuFacts, VcpuSource, Vmm};
 use super::files::Reader;
 use super::guest::Guest;
 use super::identify::{self, ByName, Named, ONE_THREAD, Vcpus};
@@ -11,6 +11,7 @@ use super::{memory, proc_text, process, qmp, vmm};
 use instep_core::idset::CpuSet;
 use instep_core::units::{CpuId, Nanos, Tid};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// The most scans for which a QMP socket that gave nothing is left alone; the first times it is
 /// one, two, four ...
@@ -80,6 +81,8 @@ pub(super) struct Means<'a> {
     pub(super) qmp: bool,
     /// The number of this scan.
     pub(super) scan: u64,
+    /// The time for that.
+    pub(super) qmp_turns: &'a mut qmp::Turns,
     /// Counts tries.
     pub(super) qmp_tries: &'a mut u32,
     /// Whether the process is so young that its threads are still being made.
@@ -160,7 +163,8 @@ impl Monitor {
             names.iter().map(|(tid, comm)| Named { tid: *tid, comm }).collect();
         let held = self.fds.as_ref().filter(|fds| fds.vm).map(|fds| fds.vcpus);
 
-        let vms = means.dirs.vms_of(self.pid, reader);
+        let tids: Vec<u32> = self.threads.iter().map(|thread| thread.tid).collect();
+        let vms = means.dirs.vms_of(&tids, reader);
         if vms.len() > 1 {
             let vcpus = vms.iter().map(Vec::len).sum::<usize>();
             let why = format!("its process runs {} VMs", vms.len());
@@ -304,6 +308,9 @@ impl Monitor {
         if let Some(refused) = self.qmp_refused.as_ref().filter(|r| means.scan < r.again) {
             return Err(refused.why.clone());
         }
+        if !means.qmp_turns.has_time(self.pid) {
+            return Err("its QMP socket was not asked yet, other monitors took too long".to_owned());
+        }
         let mut why = "its QMP socket cannot be asked before the guest starts".to_owned();
         for socket in &self.guest.qmp {
             // A monitor that waits for its first client must not take Instep for it. Before the
@@ -311,8 +318,14 @@ impl Monitor {
             if socket.waits && named.len() < self.guest.smp.cpus as usize + 2 {
                 continue;
             }
+            if !means.qmp_turns.has_time(self.pid) {
+                break;
+            }
             *means.qmp_tries += 1;
-            match qmp::query(&self.dir, &socket.path) {
+            let begun = Instant::now();
+            let answer = qmp::query(self.pid, &self.dir, &socket.path);
+            means.qmp_turns.spend(begun.elapsed());
+            match answer {
                 Ok(answer) => match identify::by_qmp(&answer, named) {
                     Ok(vcpus) => {
                         self.remember(&vcpus);
@@ -353,19 +366,23 @@ impl ThreadReader<'_> {
     /// A vCPU's facts; `None` when the thread has gone.
     pub(super) fn vcpu(&mut self, index: u32, thread: &Thread) -> Option<VcpuFacts> {
         let allowed = self.allowed(thread.tid)?;
+        let ThreadTime { tid, start_ticks, run, wait, ticks } = self.time(thread);
+        let cpu = thread.stat.cpu;
+        Some(VcpuFacts { index, tid, start_ticks, cpu, allowed, run, wait, ticks })
+    }
+
+    /// What a thread used.
+    pub(super) fn time(&mut self, thread: &Thread) -> ThreadTime {
         let path = self.task.join(thread.tid.to_string()).join("schedstat");
         let (run, wait) =
             self.reader.read_short(&path).ok().and_then(proc_text::schedstat).unwrap_or_default();
-        Some(VcpuFacts {
-            index,
+        ThreadTime {
             tid: Tid(thread.tid),
             start_ticks: thread.stat.start_ticks,
-            cpu: thread.stat.cpu,
-            allowed,
             run,
             wait,
             ticks: proc_text::ticks_to_nanos(thread.stat.cpu_ticks, self.ticks_per_second),
-        })
+        }
     }
 
     /// Another thread's facts; `None` when it has gone.

@@ -4,7 +4,7 @@
 //! CPUs, times count from the thread's start. A fact that could not be read is `None`.
 
 use instep_core::idset::{CpuSet, NodeSet};
-use instep_core::snapshot::{GuestNode, OpaqueVm};
+use instep_core::snapshot::GuestNode;
 use instep_core::units::{Bytes, CpuId, Nanos, NodeId, Tid};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,7 +23,7 @@ pub struct Scan {
     /// VMs whose vCPU threads are known, ascending by process id.
     pub vms: Vec<VmFacts>,
     /// VMs whose vCPU threads cannot be told, ascending by process id.
-    pub opaque: Vec<OpaqueVm>,
+    pub opaque: Vec<OpaqueFacts>,
     /// CPU time that all CPUs together have used since boot (/proc/stat): user, nice, system,
     /// irq, softirq and steal; neither idle nor iowait. Zero when /proc/stat is missing.
     pub host_busy: Nanos,
@@ -81,6 +81,46 @@ pub struct VmFacts {
     pub mems: Option<NodeSet>,
 }
 
+/// A monitor whose vCPU threads cannot be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpaqueFacts {
+    /// The monitor's process.
+    pub pid: u32,
+    /// What people call the VM; unique in a scan.
+    pub name: String,
+    /// How many vCPUs it has at least.
+    pub vcpus: u32,
+    /// Why its vCPU threads cannot be told, one sentence.
+    pub why: String,
+    /// When its threads' counters were read, as [`VmFacts::read_at`].
+    pub read_at: Nanos,
+    /// What each of its threads used, ascending by thread id.
+    pub threads: Vec<ThreadTime>,
+}
+
+/// What one thread used since its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadTime {
+    /// The thread.
+    pub tid: Tid,
+    /// When it started, in ticks since boot.
+    pub start_ticks: u64,
+    /// CPU time by schedstat; zero when the kernel does not count it.
+    pub run: Nanos,
+    /// Time on a run queue by schedstat, without running.
+    pub wait: Nanos,
+    /// User and system time by stat, to a tick.
+    pub ticks: Nanos,
+}
+
+impl ThreadTime {
+    /// CPU time: schedstat's, or stat's where the kernel prints zeros (no CONFIG_SCHED_INFO).
+    #[must_use]
+    pub fn busy(&self) -> Nanos {
+        if self.run == Nanos(0) { self.ticks } else { self.run }
+    }
+}
+
 /// One vCPU thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VcpuFacts {
@@ -103,11 +143,11 @@ pub struct VcpuFacts {
 }
 
 impl VcpuFacts {
-    /// CPU time since the thread's start: schedstat's, or stat's where the kernel prints zeros
-    /// (no CONFIG_SCHED_INFO).
+    /// What its thread used.
     #[must_use]
-    pub fn busy(&self) -> Nanos {
-        if self.run == Nanos(0) { self.ticks } else { self.run }
+    pub fn time(&self) -> ThreadTime {
+        let VcpuFacts { tid, start_ticks, run, wait, ticks, .. } = *self;
+        ThreadTime { tid, start_ticks, run, wait, ticks }
     }
 }
 

@@ -1,22 +1,47 @@
 //! Bounded reads of many small files through one reused buffer.
 //!
-//! Opening never blocks, not even on a FIFO that a hostile copy holds in place of a file.
+//! Opening never waits, not even on a FIFO that a hostile copy holds in place of a file, and never
+//! leaves a copy through a symbolic link: a line of a file of this machine could end up in a
+//! warning.
 
-use std::fs::{File, OpenOptions};
+use crate::root::{self, Inside, Root};
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Reads files into its buffer.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     buffer: Vec<u8>,
+    inside: Inside,
+    /// The first file that was not read because it is outside the copy.
+    outside: Option<PathBuf>,
 }
 
 impl Reader {
+    /// A reader of the files of `root`.
+    pub(super) fn new(root: &Root) -> Self {
+        Self { inside: Inside::new(root), ..Self::default() }
+    }
+
+    /// Opens a file of the host for reading.
+    pub(super) fn open(&mut self, path: &Path) -> io::Result<File> {
+        if !self.inside.holds(path) {
+            self.outside.get_or_insert_with(|| path.to_owned());
+            return Err(io::Error::other("it is a link that leaves the copy"));
+        }
+        root::open(path)
+    }
+
+    /// A file that was not read because it is outside the copy, if there was one since this was
+    /// last asked.
+    pub(super) fn outside(&mut self) -> Option<PathBuf> {
+        self.outside.take()
+    }
+
     /// The first `limit` bytes of the file.
     pub(super) fn read(&mut self, path: &Path, limit: usize) -> io::Result<&[u8]> {
-        let mut file = open(path)?;
+        let mut file = self.open(path)?;
         let mut filled = 0;
         if self.buffer.len() < 4096 {
             self.buffer.resize(4096, 0);
@@ -43,7 +68,7 @@ impl Reader {
     /// and others made by single_open(), fs/seq_file.c): saves asking for its end, a fifth of
     /// the time of a scan. A regular file of a copy is read the same way.
     pub(super) fn read_short(&mut self, path: &Path) -> io::Result<&[u8]> {
-        let mut file = open(path)?;
+        let mut file = self.open(path)?;
         if self.buffer.len() < 4096 {
             self.buffer.resize(4096, 0);
         }
@@ -61,11 +86,6 @@ impl Reader {
         let bytes = self.read(path, limit).ok()?;
         Some(String::from_utf8_lossy(bytes.trim_ascii()).into_owned())
     }
-}
-
-/// Opens a file for reading without ever waiting for it.
-pub(super) fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path)
 }
 
 /// The names in a directory that are numbers, ascending.

@@ -87,7 +87,11 @@ pub fn nodes<'a>(
     found
         .into_values()
         .filter(|(cpus, _)| !cpus.is_empty())
-        .map(|(cpus, memory)| GuestNode { vcpus: cpus.iter().map(Id::raw).collect(), memory })
+        .map(|(cpus, memory)| GuestNode {
+            vcpus: cpus.iter().map(Id::raw).collect(),
+            memory,
+            ..GuestNode::default()
+        })
         .collect()
 }
 

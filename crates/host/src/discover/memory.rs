@@ -9,12 +9,13 @@
 
 use super::cgroup::{Hierarchies, Membership};
 use super::facts::{MemoryFacts, MemorySource};
-use super::files::{Reader, open};
+use super::files::Reader;
 use super::process::MAX_STATUS;
 use super::{numa_maps, numa_stat, proc_text};
 use crate::root::Root;
 use instep_core::idset::NodeSet;
 use instep_core::units::Nanos;
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -135,11 +136,13 @@ impl State {
         of: &Source<'_>,
         root: &Root,
         options: &MemoryOptions,
+        reader: &mut Reader,
     ) -> io::Result<Vec<String>> {
         let begun = Instant::now();
         let max_time = root.is_live().then_some(options.max_time);
         let path = of.process.join("numa_maps");
-        let read = bounded(&path, options.max_bytes, max_time);
+        let opened = reader.open(&path);
+        let read = opened.and_then(|file| bounded(file, options.max_bytes, max_time));
         self.tried = Some((of.at, begun.elapsed()));
         let (bytes, cut) = read?;
         let maps = numa_maps::parse(&bytes, &path.display().to_string(), cut);
@@ -193,9 +196,8 @@ pub(super) struct Source<'a> {
 }
 
 /// The bytes of a file and whether it was cut by a bound.
-fn bounded(path: &Path, max: usize, time: Option<Duration>) -> io::Result<(Vec<u8>, bool)> {
+fn bounded(mut file: File, max: usize, time: Option<Duration>) -> io::Result<(Vec<u8>, bool)> {
     let begun = Instant::now();
-    let mut file = open(path)?;
     let mut bytes = Vec::new();
     let mut chunk = [0; 16 << 10];
     loop {

@@ -38,8 +38,8 @@ pub mod vmm;
 mod tests;
 
 pub use facts::{
-    Accel, Debugfs, EmulatorFacts, Looked, Manager, MemoryFacts, MemorySource, Scan, ScanCost,
-    VcpuFacts, VcpuSource, VmFacts, Vmm,
+    Accel, Debugfs, EmulatorFacts, Looked, Manager, MemoryFacts, MemorySource, OpaqueFacts, Scan,
+    ScanCost, ThreadTime, VcpuFacts, VcpuSource, VmFacts, Vmm,
 };
 pub use memory::MemoryOptions;
 pub use rates::snapshot;

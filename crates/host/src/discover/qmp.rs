@@ -1,13 +1,15 @@
 //! QEMU's answer to query-cpus-fast over a free QMP socket, bounded in time and bytes.
 //!
 //! A QMP socket serves one client at a time; a second one connects and is never greeted. So no
-//! greeting within [`GREETING`] means "not free". Nothing is sent before a greeting, and a path
-//! comes from the command line of the monitor's owner, so an answer is only believed about
-//! threads of that process (see [`super::identify`]).
+//! greeting within [`GREETING`] means "not free". Nothing is sent before a greeting. A path comes
+//! from the command line of the monitor's owner, so only that process is listened to, what it says
+//! is only believed about its own threads (see [`super::identify`]), and [`Turns`] bounds what all
+//! monitors together may take of a scan.
 
 use serde_json::Value;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -20,11 +22,44 @@ const MAX_ANSWER: usize = 2 << 20;
 /// The longest path of a unix socket (sun_path less its NUL, unix(7)).
 const MAX_PATH: usize = 107;
 
+/// The time of one scan for asking, which monitors get in turn: a scan that found no time for one
+/// lets the next begin with it. Ascending by process id.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    left: Duration,
+    /// The process that this scan begins with.
+    from: u32,
+    /// The first process that had no turn in this scan.
+    next: Option<u32>,
+}
+
+impl Turns {
+    /// A new scan with so much time; the last one to have a turn may exceed it by [`EXCHANGE`].
+    pub(super) fn begin(&mut self, budget: Duration) {
+        (self.from, self.left) = (self.next.take().unwrap_or(0), budget);
+    }
+
+    /// Whether there is time for process `pid`.
+    pub(super) fn has_time(&mut self, pid: u32) -> bool {
+        if pid >= self.from && self.left.is_zero() {
+            self.next.get_or_insert(pid);
+        }
+        pid >= self.from && !self.left.is_zero()
+    }
+
+    /// So much was used.
+    pub(super) fn spend(&mut self, time: Duration) {
+        self.left = self.left.saturating_sub(time);
+    }
+}
+
 /// Why a socket gave no answer.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// It could not be connected to.
     Connect(io::Error),
+    /// This process serves it, not the monitor; 0 for one that cannot be seen from here.
+    Foreign(u32),
     /// Another client holds it.
     Busy,
     /// It answered something else than QMP, too much or too slowly.
@@ -35,15 +70,21 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Failure::Connect(error) => write!(f, "cannot be connected to ({error})"),
+            Failure::Foreign(pid) => write!(f, "is served by process {pid} instead of the monitor"),
             Failure::Busy => f.write_str("is held by another client"),
             Failure::Answer(what) => f.write_str(what),
         }
     }
 }
 
-/// Asks the monitor `process` (`/proc/PID`) on its socket `path` for its vCPUs: index and thread.
-pub(super) fn query(process: &Path, path: &str) -> Result<Vec<(u32, u32)>, Failure> {
+/// Asks the monitor `pid`, seen at `process` (`/proc/PID`), on its socket `path` for its vCPUs:
+/// index and thread.
+pub(super) fn query(pid: u32, process: &Path, path: &str) -> Result<Vec<(u32, u32)>, Failure> {
     let mut talk = connect(process, path)?;
+    match server(&talk.socket).map_err(Failure::Connect)? {
+        server if server == pid => {}
+        other => return Err(Failure::Foreign(other)),
+    }
     talk.greeted()?;
     talk.send(b"{\"execute\":\"qmp_capabilities\"}\r\n")?;
     talk.answer()?;
@@ -100,6 +141,28 @@ fn connect_to(path: &Path) -> io::Result<Socket> {
     socket.connect(&SockAddr::unix(path)?)?;
     socket.set_nonblocking(false)?;
     Ok(socket)
+}
+
+/// The process that called listen(2) on the other end: SO_PEERCRED of unix(7), its id as seen from
+/// here (net/unix/af_unix.c, `init_peercred`, 6.18).
+fn server(socket: &Socket) -> io::Result<u32> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = std::mem::size_of_val(&peer) as libc::socklen_t;
+    // SAFETY: both pointers are to values of this frame, the first of the size that the second
+    // holds; the call writes no more than that.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(u32::try_from(peer.pid).unwrap_or(0))
 }
 
 /// A conversation.

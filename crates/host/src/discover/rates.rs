@@ -1,15 +1,16 @@
 //! Two scans, or one, to the [`Snapshot`] that policies take; pure.
 //!
-//! A thread is the same in both scans when its id and its start agree. What the first scan did
-//! not see counts from its start. With one scan, rates are means since each thread's start,
-//! written over a window of one second.
+//! A thread is the same in both scans when its id and its start agree, whether or not it was known
+//! for a vCPU then. What started after the first scan counts from its start; what is older and was
+//! not seen had the mean load since its start, as nothing else is known of the window. With one
+//! scan, all rates are such means, written over a window of one second.
 
-use super::facts::{Scan, VcpuFacts, VmFacts};
+use super::facts::{Scan, ThreadTime, VmFacts};
 use super::proc_text::ticks_to_nanos;
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::snapshot::{Emulator, OpaqueVm, Snapshot, Vcpu, Vm};
 use instep_core::topology::Topology;
-use instep_core::units::{Bytes, Nanos, Tid, VmId};
+use instep_core::units::{Bytes, Nanos, NodeId, Tid, VmId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -29,7 +30,14 @@ pub fn snapshot(
     };
     let online = topology.all_cpus();
     let mut vms: Vec<Vm> = Vec::with_capacity(after.vms.len());
-    let mut opaque: Vec<OpaqueVm> = after.opaque.clone();
+    let mut opaque: Vec<OpaqueVm> = Vec::with_capacity(after.opaque.len());
+    opaque.extend(after.opaque.iter().map(|facts| OpaqueVm {
+        id: VmId(facts.pid),
+        name: facts.name.clone(),
+        vcpus: facts.vcpus,
+        busy: rates.busy(facts.read_at, &facts.threads),
+        why: facts.why.clone(),
+    }));
     for facts in &after.vms {
         match vm(facts, &rates, topology, &online) {
             Some(vm) => vms.push(vm),
@@ -37,6 +45,7 @@ pub fn snapshot(
                 id: VmId(facts.pid),
                 name: facts.name.clone(),
                 vcpus: 1,
+                busy: Nanos(0),
                 why: "it has no vCPU thread yet".to_owned(),
             }),
         }
@@ -44,7 +53,8 @@ pub fn snapshot(
     vms.sort_by_key(|vm| vm.id);
     vms.dedup_by_key(|vm| vm.id);
     opaque.sort_by_key(|vm| vm.id);
-    let by_vms: u64 = vms.iter().fold(0, |all, vm| all.saturating_add(vm.busy().0));
+    let each = vms.iter().map(Vm::busy).chain(opaque.iter().map(|vm| vm.busy));
+    let by_vms = each.fold(0u64, |all, busy| all.saturating_add(busy.0));
     Snapshot {
         at: after.at,
         window: rates.window,
@@ -58,66 +68,102 @@ pub fn snapshot(
 }
 
 /// How counters become time in the window.
-struct Rates<'a> {
+struct Rates {
     window: Nanos,
-    kind: Kind<'a>,
+    kind: Kind,
 }
 
-enum Kind<'a> {
-    /// Differences to the first scan, with the time of its reading where the scans' own clocks
-    /// count.
-    Between(BTreeMap<(Tid, u64), (&'a VcpuFacts, Option<Nanos>)>),
-    /// Means since the start of each thread.
-    SinceStart {
-        /// When the scan began.
-        at: Nanos,
-        /// Uptime of the host then.
-        boot: Nanos,
-        /// Ticks in a second.
-        per_second: u64,
+enum Kind {
+    /// Differences to the first scan.
+    Between {
+        /// Its threads, with the time of their reading where the scans' own clocks count.
+        known: BTreeMap<(Tid, u64), (ThreadTime, Option<Nanos>)>,
+        /// The host's uptime at the first scan, and what tells the age of threads it lacks.
+        older: Option<(Nanos, Ages)>,
     },
+    /// Means since the start of each thread.
+    SinceStart(Ages),
     /// Plain counters: nothing is known of time.
     Raw,
 }
 
-impl<'a> Rates<'a> {
-    fn between(before: &'a Scan, after: &Scan, elapsed: Option<Nanos>) -> Self {
-        let known: BTreeMap<_, _> = before
-            .vms
-            .iter()
-            .flat_map(|vm| vm.vcpus.iter().map(move |vcpu| (vm, vcpu)))
-            .map(|(vm, vcpu)| {
-                let read_at = elapsed.is_none().then_some(vm.read_at);
-                ((vcpu.tid, vcpu.start_ticks), (vcpu, read_at))
+/// Tells how old a thread is.
+#[derive(Clone, Copy)]
+struct Ages {
+    /// When the scan began.
+    at: Nanos,
+    /// Uptime of the host then.
+    boot: Nanos,
+    /// Ticks in a second.
+    per_second: u64,
+}
+
+impl Ages {
+    fn of(scan: &Scan) -> Option<Self> {
+        let boot = scan.boot.filter(|boot| *boot != Nanos(0))?;
+        Some(Self { at: scan.at, boot, per_second: scan.ticks_per_second })
+    }
+
+    /// The age at `read_at`.
+    fn age(&self, thread: &ThreadTime, read_at: Nanos) -> Nanos {
+        let now = Nanos(self.boot.0.saturating_add(read_at.since(self.at).0));
+        now.since(self.start(thread))
+    }
+
+    fn start(&self, thread: &ThreadTime) -> Nanos {
+        ticks_to_nanos(thread.start_ticks, self.per_second)
+    }
+}
+
+impl Rates {
+    fn between(before: &Scan, after: &Scan, elapsed: Option<Nanos>) -> Self {
+        let vcpus =
+            before.vms.iter().flat_map(|vm| vm.vcpus.iter().map(|v| (vm.read_at, v.time())));
+        let others =
+            before.opaque.iter().flat_map(|vm| vm.threads.iter().map(|t| (vm.read_at, *t)));
+        let known = vcpus
+            .chain(others)
+            .map(|(read_at, thread)| {
+                let read_at = elapsed.is_none().then_some(read_at);
+                ((thread.tid, thread.start_ticks), (thread, read_at))
             })
             .collect();
+        let older = before.boot.zip(Ages::of(after));
         let shown = elapsed.unwrap_or_else(|| after.at.since(before.at));
-        let mut rates = Rates { window: shown, kind: Kind::Between(known) };
+        let mut rates = Rates { window: shown, kind: Kind::Between { known, older } };
         if rates.window == Nanos(0) {
             // No clock in either copy: the busiest vCPU is taken to have run all the time.
             rates.window = Nanos(u64::MAX);
-            rates.window = longest(after, |vm, vcpu| rates.used(vm, vcpu).0);
+            rates.window = longest(after, |vm, vcpu| rates.used(vm.read_at, vcpu).0);
         }
         rates
     }
 
     fn since_start(after: &Scan) -> Self {
-        match after.boot.filter(|boot| *boot != Nanos(0)) {
-            Some(boot) => Rates {
-                window: Nanos::SECOND,
-                kind: Kind::SinceStart { at: after.at, boot, per_second: after.ticks_per_second },
-            },
+        match Ages::of(after) {
+            Some(ages) => Rates { window: Nanos::SECOND, kind: Kind::SinceStart(ages) },
             None => Rates { window: longest(after, |_, vcpu| vcpu.busy()), kind: Kind::Raw },
         }
     }
 
-    /// CPU time and run-queue wait of a vCPU in the window, each at most the window.
-    fn used(&self, vm: &VmFacts, vcpu: &VcpuFacts) -> (Nanos, Nanos) {
+    /// CPU time of threads in the window.
+    fn busy(&self, read_at: Nanos, threads: &[ThreadTime]) -> Nanos {
+        let each = threads.iter().map(|thread| self.used(read_at, thread).0.0);
+        Nanos(each.fold(0, u64::saturating_add))
+    }
+
+    /// CPU time and run-queue wait of a thread in the window, each at most the window; its
+    /// counters were read at `now`.
+    fn used(&self, now: Nanos, thread: &ThreadTime) -> (Nanos, Nanos) {
+        let mean = |ages: &Ages| {
+            let age = ages.age(thread, now);
+            (scaled(thread.busy(), age, self.window), scaled(thread.wait, age, self.window))
+        };
         let (busy, steal) = match &self.kind {
-            Kind::Between(known) => match known.get(&(vcpu.tid, vcpu.start_ticks)) {
+            Kind::Between { known, older } => match known.get(&(thread.tid, thread.start_ticks)) {
                 Some((then, read_at)) => {
-                    let (busy, steal) = difference(then, vcpu);
-                    let own = read_at.map(|then| vm.read_at.since(then));
+                    let (busy, steal) = difference(then, thread);
+                    let own = read_at.map(|then| now.since(then));
                     match own.filter(|own| *own != Nanos(0) && *own != self.window) {
                         Some(own) => {
                             (scaled(busy, own, self.window), scaled(steal, own, self.window))
@@ -125,14 +171,13 @@ impl<'a> Rates<'a> {
                         None => (busy, steal),
                     }
                 }
-                None => (vcpu.busy(), vcpu.wait),
+                None => match older.filter(|(then, ages)| ages.start(thread) < *then) {
+                    Some((_, ages)) => mean(&ages),
+                    None => (thread.busy(), thread.wait),
+                },
             },
-            Kind::SinceStart { at, boot, per_second } => {
-                let now = Nanos(boot.0.saturating_add(vm.read_at.since(*at).0));
-                let age = now.since(ticks_to_nanos(vcpu.start_ticks, *per_second));
-                (scaled(vcpu.busy(), age, self.window), scaled(vcpu.wait, age, self.window))
-            }
-            Kind::Raw => (vcpu.busy(), vcpu.wait),
+            Kind::SinceStart(ages) => mean(ages),
+            Kind::Raw => (thread.busy(), thread.wait),
         };
         (busy.min(self.window), steal.min(self.window))
     }
@@ -140,10 +185,10 @@ impl<'a> Rates<'a> {
     /// CPU time of the whole host in the window, at most what its CPUs have.
     fn host(&self, before: Option<&Scan>, after: &Scan, cpus: usize) -> Nanos {
         let busy = match &self.kind {
-            Kind::Between(_) => {
+            Kind::Between { .. } => {
                 after.host_busy.since(before.map_or(Nanos(0), |before| before.host_busy))
             }
-            Kind::SinceStart { boot, .. } => scaled(after.host_busy, *boot, self.window),
+            Kind::SinceStart(ages) => scaled(after.host_busy, ages.boot, self.window),
             Kind::Raw => after.host_busy,
         };
         busy.min(Nanos(self.window.0.saturating_mul(cpus as u64)))
@@ -151,7 +196,7 @@ impl<'a> Rates<'a> {
 }
 
 /// CPU time and wait between two looks at one thread. Schedstat counts where both have it.
-fn difference(then: &VcpuFacts, now: &VcpuFacts) -> (Nanos, Nanos) {
+fn difference(then: &ThreadTime, now: &ThreadTime) -> (Nanos, Nanos) {
     let schedstat = now.run != Nanos(0) && (then.run != Nanos(0) || then.ticks == Nanos(0));
     let busy = if schedstat { now.run.since(then.run) } else { now.ticks.since(then.ticks) };
     (busy, now.wait.since(then.wait))
@@ -167,13 +212,14 @@ fn scaled(time: Nanos, span: Nanos, window: Nanos) -> Nanos {
 }
 
 /// The longest time of any vCPU, never zero.
-fn longest(scan: &Scan, time: impl Fn(&VmFacts, &VcpuFacts) -> Nanos) -> Nanos {
+fn longest(scan: &Scan, time: impl Fn(&VmFacts, &ThreadTime) -> Nanos) -> Nanos {
     let time = &time;
-    let all = scan.vms.iter().flat_map(|vm| vm.vcpus.iter().map(move |vcpu| time(vm, vcpu)));
+    let all =
+        scan.vms.iter().flat_map(|vm| vm.vcpus.iter().map(move |vcpu| time(vm, &vcpu.time())));
     all.max().filter(|longest| *longest != Nanos(0)).unwrap_or(Nanos::SECOND)
 }
 
-fn vm(facts: &VmFacts, rates: &Rates<'_>, topology: &Topology, online: &CpuSet) -> Option<Vm> {
+fn vm(facts: &VmFacts, rates: &Rates, topology: &Topology, online: &CpuSet) -> Option<Vm> {
     if facts.vcpus.is_empty() {
         return None;
     }
@@ -185,7 +231,7 @@ fn vm(facts: &VmFacts, rates: &Rates<'_>, topology: &Topology, online: &CpuSet) 
         .vcpus
         .iter()
         .map(|vcpu| {
-            let (busy, steal) = rates.used(facts, vcpu);
+            let (busy, steal) = rates.used(facts.read_at, &vcpu.time());
             let allowed = usable(&vcpu.allowed);
             Vcpu {
                 index: vcpu.index,
@@ -212,7 +258,7 @@ fn vm(facts: &VmFacts, rates: &Rates<'_>, topology: &Topology, online: &CpuSet) 
                 Emulator { tid: thread.tid, initial: allowed.clone(), allowed }
             })
             .collect(),
-        memory: facts.memory.as_ref().map(|memory| memory.by_node.clone()).unwrap_or_default(),
+        memory: facts.memory.as_ref().map(|m| by_node(topology, &m.by_node)).unwrap_or_default(),
         cpuset: usable(&facts.cpuset),
         memory_bound,
         preferred,
@@ -223,10 +269,25 @@ fn vm(facts: &VmFacts, rates: &Rates<'_>, topology: &Topology, online: &CpuSet) 
     })
 }
 
+/// Bytes by node as the topology numbers nodes: what lies on a node that is another one again
+/// counts there, what lies on a node that is not online stays under its number.
+fn by_node(topology: &Topology, memory: &BTreeMap<NodeId, Bytes>) -> BTreeMap<NodeId, Bytes> {
+    let mut folded: BTreeMap<NodeId, Bytes> = BTreeMap::new();
+    for (node, bytes) in memory {
+        let sum = &mut folded.entry(topology.memory_node(*node).unwrap_or(*node)).or_default().0;
+        *sum = sum.saturating_add(bytes.0);
+    }
+    folded
+}
+
+/// The online nodes among `nodes` as the topology numbers them.
+fn online_nodes(topology: &Topology, nodes: &NodeSet) -> NodeSet {
+    nodes.iter().filter_map(|node| topology.memory_node(node)).collect()
+}
+
 /// Nodes a VM's memory is bound to and those it prefers: by its cgroup's cpuset where that is
 /// narrower than the host, by the policies of its mappings, by its command line.
 fn memory_policy(facts: &VmFacts, topology: &Topology) -> (Option<NodeSet>, Option<NodeSet>) {
-    let online: NodeSet = topology.nodes().iter().map(|node| node.id).collect();
     let filled: NodeSet = topology
         .nodes()
         .iter()
@@ -234,20 +295,21 @@ fn memory_policy(facts: &VmFacts, topology: &Topology) -> (Option<NodeSet>, Opti
         .map(|node| node.id)
         .collect();
     let narrow = |set: Option<&NodeSet>| {
-        let set = set?.and(&online);
+        let set = online_nodes(topology, set?);
         (!set.is_empty() && !filled.is_subset(&set)).then_some(set)
     };
     let memory = facts.memory.as_ref();
     let by_policy = memory.and_then(|m| m.bound.as_ref()).or(facts.memory_bound.as_ref());
-    let bound = match (narrow(facts.mems.as_ref()), by_policy.map(|set| set.and(&online))) {
-        (Some(mems), Some(policy)) if mems.intersects(&policy) => Some(mems.and(&policy)),
-        (Some(mems), _) => Some(mems),
-        (None, policy) => policy.filter(|set| !set.is_empty()),
-    };
+    let bound =
+        match (narrow(facts.mems.as_ref()), by_policy.map(|set| online_nodes(topology, set))) {
+            (Some(mems), Some(policy)) if mems.intersects(&policy) => Some(mems.and(&policy)),
+            (Some(mems), _) => Some(mems),
+            (None, policy) => policy.filter(|set| !set.is_empty()),
+        };
     let preferred = memory
         .and_then(|m| m.preferred.as_ref())
         .or(facts.memory_preferred.as_ref())
-        .map(|set| set.and(&online))
+        .map(|set| online_nodes(topology, set))
         .filter(|set| !set.is_empty());
     (bound, preferred)
 }

@@ -6,16 +6,14 @@
 use super::cgroup::{self, Hierarchies, Membership};
 use super::debugfs::KvmDirs;
 use super::examine::{self, Answer, Known, Means, Monitor, ThreadReader};
-use super::facts::{Scan, VcpuFacts, VmFacts, Vmm};
+use super::facts::{OpaqueFacts, Scan, VcpuFacts, VmFacts, Vmm};
 use super::files::{Reader, numbered};
 use super::memory::{MemoryOptions, Source};
 use super::proc_text::{self, Stat};
-use super::process;
-use super::vmm;
+use super::{process, qmp, vmm};
 use crate::error::Error;
 use crate::root::Root;
-use instep_core::snapshot::OpaqueVm;
-use instep_core::units::{Nanos, VmId};
+use instep_core::units::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -35,6 +33,8 @@ const MAX_WARNINGS: usize = 100;
 pub struct ScanOptions {
     /// Whether QMP sockets may be asked (running machine only, whatever is said here).
     pub qmp: bool,
+    /// Time for QMP in one scan; monitors that find none left are asked in the next.
+    pub qmp_budget: Duration,
     /// Bounds on reading memory figures.
     pub memory: MemoryOptions,
 }
@@ -42,16 +42,19 @@ pub struct ScanOptions {
 impl Default for ScanOptions {
     /// For the loop.
     fn default() -> Self {
-        Self { qmp: true, memory: MemoryOptions::default() }
+        let qmp_budget = Duration::from_millis(500);
+        Self { qmp: true, qmp_budget, memory: MemoryOptions::default() }
     }
 }
 
 impl ScanOptions {
-    /// For a command that scans once or twice and ends: two seconds for memory figures.
+    /// For a command that scans once or twice and ends: two seconds for memory figures and two for
+    /// QMP.
     #[must_use]
     pub fn once() -> Self {
         let mut options = Self::default();
         options.memory.budget = Duration::from_secs(2);
+        options.qmp_budget = Duration::from_secs(2);
         options
     }
 }
@@ -64,6 +67,7 @@ pub struct Scanner {
     reader: Reader,
     known: BTreeMap<u32, Process>,
     hierarchies: Hierarchies,
+    qmp_turns: qmp::Turns,
     scans: u64,
     ticks_per_second: u64,
     page: u64,
@@ -106,11 +110,12 @@ impl Scanner {
         Self {
             ticks_per_second: system(libc::_SC_CLK_TCK, 100),
             page: system(libc::_SC_PAGESIZE, 4096),
+            reader: Reader::new(&root),
             root,
             options,
-            reader: Reader::default(),
             known: BTreeMap::new(),
             hierarchies: Hierarchies::default(),
+            qmp_turns: qmp::Turns::default(),
             scans: 0,
             warned: Warned::default(),
         }
@@ -135,6 +140,7 @@ impl Scanner {
         }
         let dirs = KvmDirs::list(&self.root);
         scan.looked.kvm_debugfs = dirs.state;
+        self.qmp_turns.begin(self.options.qmp_budget);
         let mut found = Vec::new();
         for pid in &pids {
             self.look_at(*pid, &dirs, &mut scan, &mut found);
@@ -151,6 +157,12 @@ impl Scanner {
                 "the descriptors of {} processes cannot be listed; VMs among them are found by \
                  name only (run as root, or with CAP_SYS_PTRACE)",
                 scan.looked.unreadable_fd_dirs
+            ));
+        }
+        if let Some(path) = self.reader.outside() {
+            scan.warnings.push(format!(
+                "{} is a link that leaves the copy; nor are others like it read",
+                path.display()
             ));
         }
         scan.warnings.truncate(MAX_WARNINGS);
@@ -230,6 +242,7 @@ impl Scanner {
                 dirs,
                 qmp: self.options.qmp && self.root.is_live(),
                 scan: self.scans,
+                qmp_turns: &mut self.qmp_turns,
                 qmp_tries: &mut scan.cost.qmp_tries,
                 young,
             };
@@ -240,7 +253,9 @@ impl Scanner {
                 .saturating_add(u32::try_from(monitor.threads().len()).unwrap_or(u32::MAX));
             match answer {
                 Answer::Known(known) => found.extend(self.vm(&monitor, known, scan)),
-                Answer::Opaque(why, vcpus) => scan.opaque.push(self.opaque(&monitor, why, vcpus)),
+                Answer::Opaque(why, vcpus) => {
+                    scan.opaque.push(self.opaque(&monitor, why, vcpus, scan.at));
+                }
                 Answer::NoGuest => {}
             }
             monitor
@@ -289,13 +304,8 @@ impl Scanner {
     }
 
     fn vm(&mut self, monitor: &Monitor, known: Known, scan: &mut Scan) -> Option<Found> {
-        let mut threads = ThreadReader {
-            task: monitor.dir.join("task"),
-            live: self.root.is_live(),
-            ticks_per_second: self.ticks_per_second,
-            reader: &mut self.reader,
-        };
-        let read_at = if self.root.is_live() { examine::clocks().0 } else { scan.at };
+        let read_at = self.now(scan.at);
+        let mut threads = self.thread_reader(monitor);
         let mut vcpus: Vec<VcpuFacts> = Vec::with_capacity(known.vcpus.len());
         let mut emulators = Vec::new();
         let indices: BTreeMap<u32, u32> =
@@ -346,9 +356,26 @@ impl Scanner {
         cgroup::membership(&text)
     }
 
-    fn opaque(&mut self, monitor: &Monitor, why: String, vcpus: u32) -> OpaqueVm {
-        let membership = self.membership(&monitor.dir);
-        OpaqueVm { id: VmId(monitor.pid), name: name(monitor, membership.path()), vcpus, why }
+    fn opaque(&mut self, monitor: &Monitor, why: String, vcpus: u32, at: Nanos) -> OpaqueFacts {
+        let name = name(monitor, self.membership(&monitor.dir).path());
+        let read_at = self.now(at);
+        let mut reader = self.thread_reader(monitor);
+        let threads = monitor.threads().iter().map(|thread| reader.time(thread)).collect();
+        OpaqueFacts { pid: monitor.pid, name, vcpus, why, read_at, threads }
+    }
+
+    /// The monotonic clock on the running machine; the time of a copy is that of its scan, `at`.
+    fn now(&self, at: Nanos) -> Nanos {
+        if self.root.is_live() { examine::clocks().0 } else { at }
+    }
+
+    fn thread_reader(&mut self, monitor: &Monitor) -> ThreadReader<'_> {
+        ThreadReader {
+            task: monitor.dir.join("task"),
+            live: self.root.is_live(),
+            ticks_per_second: self.ticks_per_second,
+            reader: &mut self.reader,
+        }
     }
 
     /// Reads memory figures: the cgroup's for all VMs, then numa_maps within the budget.
@@ -387,7 +414,7 @@ impl Scanner {
             }
             let mut state = std::mem::take(&mut monitor.memory);
             let source = source(vm, &shared, &monitor.dir, &self.hierarchies, scan.at, self.page);
-            match state.read_maps(&source, &self.root, &options) {
+            match state.read_maps(&source, &self.root, &options, &mut self.reader) {
                 Ok(warnings) => scan.warnings.extend(warnings),
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => denied += 1,
                 Err(_) => {}
@@ -421,9 +448,9 @@ impl Scanner {
     /// line: between fork and exec of a helper it looks like a VM without vCPUs.
     fn drop_forks(&self, scan: &mut Scan) {
         let monitors: BTreeSet<u32> =
-            scan.vms.iter().map(|vm| vm.pid).chain(scan.opaque.iter().map(|vm| vm.id.0)).collect();
+            scan.vms.iter().map(|vm| vm.pid).chain(scan.opaque.iter().map(|vm| vm.pid)).collect();
         scan.opaque.retain(|vm| {
-            let Some(Process { monitor: Some(child), .. }) = self.known.get(&vm.id.0) else {
+            let Some(Process { monitor: Some(child), .. }) = self.known.get(&vm.pid) else {
                 return true;
             };
             let parent = self.known.get(&child.ppid).and_then(|p| p.monitor.as_ref());
@@ -482,7 +509,7 @@ fn name_uniquely(scan: &mut Scan) {
     let mut count: BTreeMap<String, u32> = BTreeMap::new();
     let vms = scan.vms.iter_mut().map(|vm| (&mut vm.name, vm.pid));
     let all: Vec<(&mut String, u32)> =
-        vms.chain(scan.opaque.iter_mut().map(|vm| (&mut vm.name, vm.id.0))).collect();
+        vms.chain(scan.opaque.iter_mut().map(|vm| (&mut vm.name, vm.pid))).collect();
     for (name, _) in &all {
         *count.entry((*name).clone()).or_default() += 1;
     }

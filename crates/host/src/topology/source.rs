@@ -2,8 +2,7 @@
 //! through a symbolic link.
 
 use crate::error::Error;
-use crate::root::Root;
-use std::path::{Path, PathBuf};
+use crate::root::{Inside, Root};
 
 /// Warnings kept; a broken copy of a large host could yield one a file.
 const MAX_WARNINGS: usize = 100;
@@ -13,19 +12,14 @@ const MAX_ENTRIES: usize = 100_000;
 /// A host's files and the warnings about them.
 pub(super) struct Source<'a> {
     root: &'a Root,
-    /// The root without symbolic links, for a copy; `None` for the running host.
-    real: Option<PathBuf>,
-    /// The directory last checked, and whether it is inside the copy.
-    checked: (PathBuf, bool),
+    inside: Inside,
     warnings: Vec<String>,
     left_out: usize,
 }
 
 impl<'a> Source<'a> {
     pub(super) fn new(root: &'a Root) -> Self {
-        let real = if root.is_live() { None } else { root.join("").canonicalize().ok() };
-        let checked = (PathBuf::new(), true);
-        Self { root, real, checked, warnings: Vec::new(), left_out: 0 }
+        Self { root, inside: Inside::new(root), warnings: Vec::new(), left_out: 0 }
     }
 
     /// The warnings so far.
@@ -111,13 +105,6 @@ impl<'a> Source<'a> {
 
     /// Whether a file of a copy is really in it. A missing file counts as inside.
     fn is_inside(&mut self, path: &str) -> bool {
-        let Some(real) = &self.real else { return true };
-        let path = self.root.join(path);
-        let leaves = |path: &Path| path.canonicalize().is_ok_and(|path| !path.starts_with(real));
-        let dir = path.parent().unwrap_or(&path);
-        if self.checked.0 != dir {
-            self.checked = (dir.to_owned(), !leaves(dir));
-        }
-        self.checked.1 && !(path.is_symlink() && leaves(&path))
+        self.inside.holds(&self.root.join(path))
     }
 }

@@ -38,10 +38,10 @@ impl Apart {
 /// What is asked once before cores are given.
 #[derive(Clone, Copy)]
 pub(super) struct Before {
-    /// Load of other processes in whole CPUs, less [`KEEP_MARGIN`] while `held`.
+    /// Load of processes that are no VMs in whole CPUs, less [`KEEP_MARGIN`] while `held`.
     pub(super) other: u64,
-    /// The same less the margin in any case: what emulator threads are given must not depend on
-    /// whether cores are held already.
+    /// Load of all that cannot be placed, opaque VMs included, less the margin in any case: what
+    /// emulator threads are given must not depend on whether cores are held already.
     pub(super) least_other: u64,
     /// Whether some vCPU has a core of its own from Instep now.
     pub(super) held: bool,
@@ -51,7 +51,8 @@ impl Before {
     pub(super) fn new(host: &Host) -> Self {
         let held = host.snapshot.vms.iter().any(|vm| holds_a_core(host, vm));
         let least_other = host.other.saturating_sub(KEEP_MARGIN) / 1000;
-        let other = if held { least_other } else { host.other / 1000 };
+        let margin = if held { KEEP_MARGIN } else { 0 };
+        let other = host.other_than_vms.saturating_sub(margin) / 1000;
         Self { other, least_other, held }
     }
 }

@@ -8,7 +8,7 @@ use crate::idset::{CpuSet, NodeSet};
 use crate::score::SHARED;
 use crate::snapshot::Snapshot;
 use crate::topology::{CoreKind, Topology};
-use crate::units::{Bytes, NodeId};
+use crate::units::{Bytes, Nanos, NodeId};
 use std::collections::BTreeMap;
 
 /// What an efficiency core is worth, in thousandths of a performance core, when asking how much
@@ -49,6 +49,9 @@ pub(super) struct Host<'a> {
     pub(super) near: Vec<Vec<usize>>,
     /// Load of everything that is not a placeable vCPU, milli.
     pub(super) other: u64,
+    /// The part of it that no VM makes, milli: VMs that cannot be placed count by their vCPUs when
+    /// asking whether there is a core for all.
+    pub(super) other_than_vms: u64,
 }
 
 impl<'a> Host<'a> {
@@ -69,8 +72,15 @@ impl<'a> Host<'a> {
                 order
             })
             .collect();
-        let other = snapshot.other_busy.milli_of(snapshot.window).0;
-        Self { snapshot, online: topology.all_cpus(), places, near, other }
+        let milli = |busy: Nanos| busy.milli_of(snapshot.window).0;
+        Self {
+            snapshot,
+            online: topology.all_cpus(),
+            places,
+            near,
+            other: milli(snapshot.fixed_busy()),
+            other_than_vms: milli(snapshot.other_busy),
+        }
     }
 
     /// All cores of the host.

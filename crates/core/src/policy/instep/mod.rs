@@ -39,6 +39,10 @@ const MOVE_PAYS: u64 = 150;
 /// home on any of 1,500 random hosts; with a tenth of the moved demand alone it did on 37.
 const PLAN_PAYS: u64 = 20;
 
+/// Which part of the kernel's core sharing a plan may have, in thousandths, to narrow what is wide
+/// without [`MOVE_PAYS`]: 5 % of noise in the loads are 10 % of sharing, on either side.
+const CLEAR_SHARING: u64 = 800;
+
 /// By how much core sharing of a plan that is in force may exceed the kernel's before it is
 /// given up, in thousandths of the kernel's: loads vary, and sharing with their square.
 const KEEP_SHARING: u64 = 250;
@@ -63,20 +67,30 @@ pub(super) fn decide(
             Err(why) => refused[index] = Some(why),
         }
     }
-    let (plan, apart) = choose(&host, &spots, &units, &refused);
-    let chosen =
-        wishes::Chosen { host: &host, spots: &spots, units: &units, plan: &plan, apart: &apart };
+    let choice = choose(&host, &spots, &units, &refused);
+    let chosen = wishes::Chosen { host: &host, spots: &spots, units: &units, choice: &choice };
     wishes::wishes(&chosen, refused, mend)
 }
 
+/// What was chosen for all units.
+struct Choice {
+    /// The spot of every unit.
+    plan: Plan,
+    /// The spots they would have if nothing were in force.
+    wanted: Plan,
+    /// The cores of those that can have one per vCPU.
+    apart: Apart,
+}
+
 /// The spot of every unit, and the cores of those that can have one per vCPU.
-fn choose(host: &Host, spots: &Spots, units: &[Unit], refused: &[Option<Reason>]) -> (Plan, Apart) {
+fn choose(host: &Host, spots: &Spots, units: &[Unit], refused: &[Option<Reason>]) -> Choice {
     let before = Before::new(host);
     let undercommitted = cores::undercommitted(host, before.other);
     let open = units.iter().any(|unit| unit.options.len() > 1);
     let mut plan: Plan = units.iter().map(|unit| unit.wide).collect();
+    let mut wanted = plan.clone();
     if !open && !undercommitted {
-        return (plan, Apart::none(units, before));
+        return Choice { plan, wanted, apart: Apart::none(units, before) };
     }
     let untouched = untouched(host);
     let mut estimator = Estimator::new(host.snapshot);
@@ -84,24 +98,26 @@ fn choose(host: &Host, spots: &Spots, units: &[Unit], refused: &[Option<Reason>]
     let planner = Planner::new(host, spots, units, &estimator, fixed);
     let mut guard = Guard::new(&mut estimator, spots, units, &untouched);
     if open {
-        plan = places(&planner, &mut guard);
+        (plan, wanted) = places(&planner, &mut guard);
     }
     if undercommitted {
         let left: Vec<bool> = refused.iter().map(Option::is_some).collect();
         let apart = cores::apart(host, spots, units, &plan, &left, before);
         if guard.holds_apart(&plan, &apart, before.held) {
-            return (plan, apart);
+            return Choice { plan, wanted, apart };
         }
     }
-    (plan, Apart::none(units, before))
+    Choice { plan, wanted, apart: Apart::none(units, before) }
 }
 
-/// The spot of every unit: as it is now with new units added, or a new plan if that pays.
-fn places(planner: &Planner, guard: &mut Guard) -> Plan {
+/// The spot of every unit: as it is now with new units added, or a new plan if that pays. And the
+/// new plan, as far as it was worked out.
+fn places(planner: &Planner, guard: &mut Guard) -> (Plan, Plan) {
     let units = planner.units;
     let intended = planner.complete(&vec![None; units.len()]);
     if units.iter().all(|unit| unit.current.is_none()) {
-        return fresh(planner, guard, intended).0;
+        let plan = fresh(planner, guard, intended).0;
+        return (plan.clone(), plan);
     }
     let (kept, now) = keep(planner, guard);
     let (kept, now) = relieved(planner, guard, kept, now);
@@ -109,10 +125,11 @@ fn places(planner: &Planner, guard: &mut Guard) -> Plan {
     // What would not pay without the guard is not worth the search for what holds it.
     let wanted = guard.estimate(&intended);
     if !pays(units, (&kept, &now), (&intended, &wanted), limit) {
-        return kept;
+        return (kept, intended);
     }
     let (fresh, new) = fresh(planner, guard, intended);
-    if pays(units, (&kept, &now), (&fresh, &new), limit) { fresh } else { kept }
+    let plan = if pays(units, (&kept, &now), (&fresh, &new), limit) { fresh.clone() } else { kept };
+    (plan, fresh)
 }
 
 /// A plan for a host on which nothing is placed.
@@ -137,7 +154,7 @@ fn relieved(
         }
         let new = guard.estimate(&moved);
         let no_worse = new.sharing <= limit.max(now.sharing);
-        if !no_worse || !saves(planner.units, (&plan, &now), (&moved, &new)) {
+        if !no_worse || !saves(planner.units, (&plan, &now), (&moved, &new), limit) {
             return (plan, now);
         }
         (plan, now) = (moved, new);
@@ -161,15 +178,20 @@ fn keep(planner: &Planner, guard: &mut Guard) -> (Plan, Estimate) {
 /// Whether the new plan saves enough against what is in force, or that shares cores too much
 /// more than `limit`, which is the kernel's.
 fn pays(units: &[Unit], old: (&Plan, &Estimate), new: (&Plan, &Estimate), limit: u64) -> bool {
-    old.1.sharing > tolerated(limit) || saves(units, old, new)
+    old.1.sharing > tolerated(limit) || saves(units, old, new, limit)
 }
 
-/// Whether the new plan loses so much less that the moves are worth it.
-fn saves(units: &[Unit], old: (&Plan, &Estimate), new: (&Plan, &Estimate)) -> bool {
-    let moved: u64 = (0..units.len())
-        .filter(|index| old.0[*index] != new.0[*index] && units[*index].current.is_some())
-        .map(|index| units[index].crowd.sum)
-        .sum();
+/// Whether the new plan loses so much less that the moves are worth it. Narrowing what was left
+/// wide is no move, as the kernel runs it there at times, too; unless core sharing comes so near
+/// to `limit`, which is the kernel's, that it may be what was left wide because of that.
+fn saves(units: &[Unit], old: (&Plan, &Estimate), new: (&Plan, &Estimate), limit: u64) -> bool {
+    let clear = new.1.sharing <= limit / 1000 * CLEAR_SHARING;
+    let moves = |index: &usize| {
+        let unit = &units[*index];
+        let free = clear && old.0[*index] == unit.wide;
+        old.0[*index] != new.0[*index] && unit.current.is_some() && !free
+    };
+    let moved: u64 = (0..units.len()).filter(moves).map(|index| units[index].crowd.sum).sum();
     let margin = (moved * MOVE_PAYS + old.1.demand * PLAN_PAYS) / 1000;
     // Strictly less even where nothing is demanded: equal plans change nothing.
     new.1.lost() + margin < old.1.lost()

@@ -81,7 +81,8 @@ impl<'a> Planner<'a> {
         plan
     }
 
-    /// A plan in which units leave their spot only where that saves [`MOVE_PAYS`] of their demand.
+    /// A plan in which units leave their spot only where that saves [`MOVE_PAYS`] of their demand,
+    /// and any of it where they were left wide.
     pub(super) fn relieve(&self, start: &Plan) -> Plan {
         let mut loads = self.loads();
         for (index, spot) in start.iter().enumerate() {
@@ -91,7 +92,7 @@ impl<'a> Planner<'a> {
         order.sort_by_key(|index| (Reverse(self.units[*index].crowd.sum), *index));
         let mut plan = start.clone();
         self.pass(&mut loads, &mut plan, &order, |index, spot| {
-            let moves = spot != start[index];
+            let moves = spot != start[index] && start[index] != self.units[index].wide;
             if moves { self.units[index].crowd.sum * MOVE_PAYS / 1000 } else { 0 }
         });
         plan

@@ -1,9 +1,9 @@
 //! Turns the chosen spots and cores into wishes with reasons, per VM.
 
 use super::super::wish::{Wish, elsewhere, emulators_back, memory_may_move};
-use super::cores::{Apart, free_room, undercommitted};
+use super::Choice;
+use super::cores::{free_room, undercommitted};
 use super::host::{Host, Spots};
-use super::plan::Plan;
 use super::unit::Unit;
 use crate::conflict::ConflictKind;
 use crate::idset::{CpuSet, NodeSet};
@@ -21,8 +21,7 @@ pub(super) struct Chosen<'a> {
     pub(super) host: &'a Host<'a>,
     pub(super) spots: &'a Spots,
     pub(super) units: &'a [Unit],
-    pub(super) plan: &'a Plan,
-    pub(super) apart: &'a Apart,
+    pub(super) choice: &'a Choice,
 }
 
 /// The wishes for every VM. `refused` says why a VM has no units, `mend` which conflict of a VM
@@ -63,16 +62,27 @@ struct Placed<'a> {
 
 impl Placed<'_> {
     fn is_wide(&self) -> bool {
-        let Chosen { plan, units, .. } = self.chosen;
-        self.range.clone().all(|index| plan[index] == units[index].wide)
+        let Chosen { choice, units, .. } = self.chosen;
+        self.range.clone().all(|index| choice.plan[index] == units[index].wide)
+    }
+
+    /// Whether some of it would be elsewhere if it were not in force where it is.
+    fn is_held(&self) -> bool {
+        let Chosen { choice, units, .. } = self.chosen;
+        let held = |index: usize| {
+            let spot = choice.plan[index];
+            units[index].current == Some(spot) && choice.wanted[index] != spot
+        };
+        self.range.clone().any(held)
     }
 
     fn is_apart(&self) -> bool {
-        self.range.clone().all(|index| self.chosen.apart.vcpus[index].is_some())
+        self.range.clone().all(|index| self.chosen.choice.apart.vcpus[index].is_some())
     }
 
     fn wish(&self) -> Wish {
-        let Chosen { host, spots, units, plan, apart } = self.chosen;
+        let Chosen { host, spots, units, choice } = self.chosen;
+        let Choice { plan, apart, .. } = choice;
         let mut home = NodeSet::new();
         let mut spot = CpuSet::new();
         let mut vcpus = vec![CpuSet::new(); self.vm.vcpus.len()];
@@ -102,7 +112,7 @@ impl Placed<'_> {
     }
 
     fn not_apart(&self) -> Reason {
-        let (host, other) = (self.chosen.host, self.chosen.apart.before.other);
+        let (host, other) = (self.chosen.host, self.chosen.choice.apart.before.other);
         let (vcpus, cores) = (host.snapshot.vcpu_count(), host.cores());
         if undercommitted(host, other) {
             return Reason::NoCoreEach { vcpus: self.vm.vcpus.len(), cores };
@@ -118,7 +128,14 @@ impl Placed<'_> {
         let there = Bytes(self.vm.memory_total().0.saturating_sub(elsewhere(self.vm, home).0));
         let of = self.vm.memory_total();
         if self.is_wide() && home.len() > 1 {
-            return Reason::Wide { nodes: home.clone(), vcpus: self.vm.vcpus.len(), cores };
+            let nodes = home.clone();
+            return if of == Bytes(0) {
+                Reason::MemoryUnknown { nodes, cores }
+            } else if self.is_held() {
+                Reason::GainsTooLittle { nodes, cores }
+            } else {
+                Reason::Wide { nodes, vcpus: self.vm.vcpus.len(), cores }
+            };
         }
         if home.len() > 1 {
             let (vcpus, nodes) = (self.vm.vcpus.len(), home.clone());
@@ -127,7 +144,8 @@ impl Placed<'_> {
         let Some(node) = home.first() else { return self.not_apart() };
         match favourite(self.vm).filter(|(favoured, _)| *favoured != node) {
             Some((favoured, most)) if most > self.vm.memory_on(node) => {
-                Reason::Crowded { node, favoured, there: most, of, cores }
+                let held = self.is_held();
+                Reason::Crowded { node, favoured, there: most, of, held, cores }
             }
             _ => Reason::Home { node, there, of, kept: self.vm.placed == *home, cores },
         }
@@ -137,8 +155,10 @@ impl Placed<'_> {
     fn emulators(&self, spot: &CpuSet, why: &Reason) -> Vec<(CpuSet, Reason)> {
         let online = &self.chosen.host.online;
         let mut wishes = emulators_back(self.vm, online, why);
-        let beside =
-            self.is_apart().then(|| free_room(self.chosen.host, spot, self.chosen.apart)).flatten();
+        let beside = self
+            .is_apart()
+            .then(|| free_room(self.chosen.host, spot, &self.chosen.choice.apart))
+            .flatten();
         if beside.is_none() && self.is_wide() {
             return wishes;
         }

@@ -178,7 +178,7 @@ fn a_socket_that_another_client_holds_leaves_the_vm_opaque() {
     let begun = Instant::now();
     let scan = scan(&mut scanner);
     assert!(begun.elapsed() < Duration::from_secs(5));
-    let opaque = scan.opaque.iter().find(|vm| vm.id.0 == guest.pid()).expect("it is listed");
+    let opaque = scan.opaque.iter().find(|vm| vm.pid == guest.pid()).expect("it is listed");
     assert_eq!((opaque.vcpus, opaque.name.as_str()), (2, "held"));
     assert!(opaque.why.contains("held by another client"), "{}", opaque.why);
 }
@@ -191,7 +191,7 @@ fn one_thread_for_all_vcpus_is_said_and_left_alone() {
         let Some(guest) = Guest::start(dir.path(), name, 2, &single) else { return };
         let mut scanner = Scanner::new(Root::live(), ScanOptions::once());
         let scan = scan(&mut scanner);
-        let opaque = scan.opaque.iter().find(|vm| vm.id.0 == guest.pid()).expect("it is listed");
+        let opaque = scan.opaque.iter().find(|vm| vm.pid == guest.pid()).expect("it is listed");
         assert!(opaque.why.contains("thread=multi"), "{name}: {}", opaque.why);
         assert_eq!(opaque.vcpus, 2);
     }
@@ -248,7 +248,7 @@ fn a_vm_that_ends_is_gone_from_the_next_scan() {
     drop(guest);
     let after = scan(&mut scanner);
     assert!(!after.vms.iter().any(|vm| vm.pid == pid));
-    assert!(!after.opaque.iter().any(|vm| vm.id.0 == pid));
+    assert!(!after.opaque.iter().any(|vm| vm.pid == pid));
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn asking_qemu_for_its_version_is_no_vm() {
     let _ = child.kill();
     let _ = child.wait();
     assert!(!found.vms.iter().any(|vm| vm.pid == pid));
-    assert!(!found.opaque.iter().any(|vm| vm.id.0 == pid));
+    assert!(!found.opaque.iter().any(|vm| vm.pid == pid));
 }
 
 #[test]

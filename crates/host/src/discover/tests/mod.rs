@@ -2,6 +2,7 @@
 
 mod garbage;
 mod live;
+mod qmp;
 mod rates;
 mod shared;
 mod tree;

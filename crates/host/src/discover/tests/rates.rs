@@ -64,6 +64,20 @@ fn scan(at: u64, host_busy: u64, vcpus: Vec<VcpuFacts>) -> Scan {
     }
 }
 
+/// The VMs of `scan` as they are when their vCPUs cannot be told.
+fn opaque(scan: &Scan) -> Vec<OpaqueFacts> {
+    let threads = |vm: &VmFacts| vm.vcpus.iter().map(VcpuFacts::time).collect();
+    let one = |vm: &VmFacts| OpaqueFacts {
+        pid: vm.pid,
+        name: vm.name.clone(),
+        vcpus: 2,
+        why: "its threads have no names".into(),
+        read_at: vm.read_at,
+        threads: threads(vm),
+    };
+    scan.vms.iter().map(one).collect()
+}
+
 const S: u64 = 1_000_000_000;
 
 fn loads(snapshot: &instep_core::snapshot::Snapshot) -> Vec<(u64, u64)> {
@@ -98,9 +112,44 @@ fn a_vm_that_was_read_late_counts_over_its_own_time() {
 fn what_the_first_scan_lacks_counts_from_its_start_up_to_the_window() {
     let before = scan(100 * S, 0, vec![vcpu(0, 1, 10 * S, 0)]);
     // vCPU 0 is another thread under the same id; vCPU 1 is new.
-    let after = scan(102 * S, 0, vec![vcpu(0, 10_150, S, S / 2), vcpu(1, 2, 90 * S, 3 * S)]);
+    let after = scan(102 * S, 0, vec![vcpu(0, 10_150, S, S / 2), vcpu(1, 10_001, 3 * S, 3 * S)]);
     let taken = snapshot(&host(), Some(&before), &after, None);
     assert_eq!(loads(&taken), [(S, S / 2), (2 * S, 2 * S)]);
+}
+
+#[test]
+fn what_the_first_scan_might_have_seen_counts_at_its_mean_since_its_start() {
+    let before = scan(100 * S, 0, Vec::new());
+    // Both began 2 s after boot, 100 s ago: half busy, waiting a tenth of the time.
+    let after = scan(102 * S, 0, vec![vcpu(0, 200, 50 * S, 10 * S), vcpu(1, 200, 0, 0)]);
+    let taken = snapshot(&host(), Some(&before), &after, None);
+    assert_eq!(loads(&taken), [(S, S / 5), (0, 0)]);
+}
+
+#[test]
+fn a_vm_that_was_opaque_counts_from_its_threads_of_then() {
+    let mut before = scan(100 * S, 0, vec![vcpu(0, 200, 50 * S, 10 * S)]);
+    before.opaque = opaque(&before);
+    before.vms.clear();
+    let after = scan(102 * S, 0, vec![vcpu(0, 200, 50 * S + S / 2, 10 * S)]);
+    let taken = snapshot(&host(), Some(&before), &after, None);
+    assert_eq!(loads(&taken), [(S / 2, 0)]);
+}
+
+#[test]
+fn the_load_of_an_opaque_vm_is_its_own() {
+    let mut before = scan(100 * S, 50 * S, vec![vcpu(0, 1, 9 * S, S), vcpu(1, 1, 5 * S, 0)]);
+    let mut after = scan(102 * S, 54 * S, vec![vcpu(0, 1, 10 * S, S), vcpu(1, 1, 7 * S, 0)]);
+    for scan in [&mut before, &mut after] {
+        scan.opaque = opaque(scan);
+        scan.vms.clear();
+    }
+    let taken = snapshot(&host(), Some(&before), &after, None);
+    assert_eq!((taken.opaque[0].busy, taken.other_busy), (Nanos(3 * S), Nanos(S)));
+    let since_start = snapshot(&host(), None, &after, None);
+    let all = since_start.opaque[0].busy.0 + since_start.other_busy.0;
+    assert_eq!(all, 54 * S / 102);
+    assert!(since_start.opaque[0].busy.0.abs_diff(17 * S / 102) < S / 1000);
 }
 
 #[test]
@@ -178,6 +227,40 @@ fn memory_is_bound_by_a_narrow_cpuset_or_by_policy() {
         truncated: false,
     });
     assert_eq!(bound(&facts).as_deref(), Some("1"));
+}
+
+/// As `numa=fake` writes it: nodes 0 and 2 both name CPUs 0-1.
+#[test]
+fn memory_on_a_node_that_is_another_again_counts_there() {
+    let cpus = (0..4).map(|id| CpuFacts { id, ..CpuFacts::default() }).collect();
+    let node = |id: u32, cpus: &str| NodeFacts {
+        id,
+        cpus: CpuSet::parse_list(cpus).unwrap(),
+        memory: Bytes(1 << 30),
+        distances: Vec::new(),
+    };
+    let nodes = vec![node(0, "0-1"), node(1, "2-3"), node(2, "0-1")];
+    let host = Arc::new(Topology::build(cpus, nodes).unwrap());
+    let nodes = |list| instep_core::idset::NodeSet::parse_list(list).ok();
+    let mut facts = scan(10 * S, 0, vec![vcpu(0, 1, 0, 0)]);
+    facts.vms[0].memory = Some(MemoryFacts {
+        by_node: [(NodeId(0), Bytes(5)), (NodeId(1), Bytes(1)), (NodeId(2), Bytes(7))].into(),
+        source: MemorySource::NumaMaps,
+        taken_at: Nanos(0),
+        bound: nodes("2"),
+        preferred: nodes("1-2"),
+        truncated: false,
+    });
+    let vm = |facts: &Scan| snapshot(&host, None, facts, None).vms.remove(0);
+    let seen = vm(&facts);
+    assert_eq!(seen.memory, [(NodeId(0), Bytes(12)), (NodeId(1), Bytes(1))].into());
+    assert_eq!((seen.memory_bound, seen.preferred), (nodes("0"), nodes("0-1")));
+    facts.vms[0].memory = None;
+    facts.vms[0].mems = nodes("1-2");
+    assert_eq!(vm(&facts).memory_bound, None);
+    facts.vms[0].mems = nodes("2");
+    facts.vms[0].memory_bound = nodes("1-2");
+    assert_eq!(vm(&facts).memory_bound, nodes("0"));
 }
 
 #[test]

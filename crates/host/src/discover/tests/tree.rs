@@ -136,6 +136,22 @@ fn debugfs_is_believed_before_names_and_only_about_the_process() {
     assert_eq!(scan.looked.kvm_debugfs, Debugfs::Read);
 }
 
+/// cloud-hypervisor makes its VM on its `vmm` thread.
+#[test]
+fn debugfs_names_a_vm_by_the_thread_that_made_it() {
+    let copy = Copy::new();
+    copy.process(50, "cloud-hypervisor --cpus boot=1");
+    copy.thread(50, 51, "vmm", (1, 1));
+    copy.thread(50, 52, "vcpu0", (1, 1));
+    copy.kvm_fds(50, 1);
+    copy.write("sys/kernel/debug/kvm/51-8/vcpu0/pid", "52\n");
+    // Of a thread that has ended since, whose number a thread of this process has now.
+    copy.write("sys/kernel/debug/kvm/50-9/vcpu0/pid", "71\n");
+    let scan = copy.scan();
+    assert_eq!(scan.vms[0].identified_by, VcpuSource::KvmDebugfs, "{:?}", scan.opaque);
+    assert_eq!(scan.vms[0].vcpus[0].tid.0, 52);
+}
+
 #[test]
 fn names_that_exceed_the_descriptors_are_not_believed() {
     let copy = Copy::new();
@@ -171,6 +187,28 @@ fn threads_without_names_leave_a_vm_opaque_with_advice() {
     assert!(scan.vms.is_empty());
     assert_eq!((scan.opaque[0].name.as_str(), scan.opaque[0].vcpus), ("mute", 4));
     assert!(scan.opaque[0].why.contains("debug-threads=on"), "{}", scan.opaque[0].why);
+}
+
+#[test]
+fn no_link_of_a_copy_is_followed_out_of_it() {
+    let other = tempfile::tempdir().unwrap();
+    fs::create_dir(other.path().join("task")).unwrap();
+    fs::write(other.path().join("secret"), "root:x:secret\n").unwrap();
+    let copy = Copy::new();
+    for pid in [50, 60] {
+        copy.process(pid, "qemu-system-x86_64 -name a,debug-threads=on -smp 1 -enable-kvm");
+        copy.thread(pid, pid + 1, "CPU 0/KVM", (1, 1));
+    }
+    symlink(other.path().join("secret"), copy.path("proc/50/numa_maps")).unwrap();
+    // A directory that is outside as a whole, and a link that stays inside.
+    fs::rename(copy.path("proc/60/task/61"), other.path().join("task/61")).unwrap();
+    symlink(other.path().join("task/61"), copy.path("proc/60/task/61")).unwrap();
+    symlink("../../50/task/51", copy.path("proc/60/task/62")).unwrap();
+    let scan = copy.scan();
+    let said = scan.warnings.join("\n");
+    assert!(!said.contains("root:x") && said.contains("is a link that leaves the copy"), "{said}");
+    let tids = |vm: &VmFacts| vm.vcpus.iter().map(|vcpu| vcpu.tid.0).collect::<Vec<_>>();
+    assert_eq!(scan.vms.iter().map(tids).collect::<Vec<_>>(), [[51], [62]]);
 }
 
 #[test]
