@@ -53,11 +53,7 @@ pub fn build(busybox: &[u8]) -> Vec<u8> {
 ///
 /// # Errors
 /// When there is none and it cannot be fetched.
-pub(crate) fn busybox(
-    cache: &Cache,
-    stop: &Stop,
-    say: &mut dyn FnMut(&str),
-) -> Result<PathBuf, Error> {
+pub fn busybox(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {
     let own = [PathBuf::from("/bin/busybox"), PathBuf::from("/usr/bin/busybox")];
     if let Some(path) = first_static(&own) {
         return Ok(path);
