@@ -54,8 +54,7 @@ pub fn build(busybox: &[u8]) -> Vec<u8> {
 /// # Errors
 /// When there is none and it cannot be fetched.
 pub fn busybox(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {
-    let own = [PathBuf::from("/bin/busybox"), PathBuf::from("/usr/bin/busybox")];
-    if let Some(path) = first_static(&own) {
+    if let Some(path) = first_static_busybox() {
         return Ok(path);
     }
     let entry = "tools/busybox";
@@ -69,6 +68,12 @@ pub fn busybox(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<
     first_static(&unpacked(&dir)).ok_or_else(|| {
         Error::missing("no static busybox found", "install one: apt-get install busybox-static")
     })
+}
+
+/// The machine's own static busybox.
+#[must_use]
+pub fn first_static_busybox() -> Option<PathBuf> {
+    first_static(&[PathBuf::from("/bin/busybox"), PathBuf::from("/usr/bin/busybox")])
 }
 
 fn first_static(paths: &[PathBuf]) -> Option<PathBuf> {
