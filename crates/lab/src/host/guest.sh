@@ -2,10 +2,11 @@
 # The first and only program of a guest in an emulated host: touches memory, says that it is
 # ready, and runs its load, whose lines go to the console. From the kernel command line:
 # touch=MIB, load=BASE64 of a shell command.
-B=/bin/busybox
-$B --install -s /bin
+/bin/busybox mkdir -p /proc /sys /tmp
+/bin/busybox --install -s /bin
 export PATH=/bin
 mount -t proc proc /proc
+read -r began rest </proc/uptime
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev 2>/dev/null
 mount -t tmpfs -o size=90% tmp /tmp
@@ -32,7 +33,7 @@ if [ "$touch" -gt 0 ]; then
 fi
 echo "$load" | base64 -d >/tmp/load
 read -r up rest </proc/uptime
-echo "instep-guest: ready cpus=$(nproc) up=$up"
+echo "instep-guest: ready cpus=$(nproc) up=$up init=$began"
 . /tmp/load
 echo "instep-guest: load ended, status $?"
 while :; do sleep 3600; done
