@@ -3,6 +3,7 @@
 
 mod args;
 mod demo;
+mod lab;
 mod observe;
 mod plan;
 mod restore;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::command(args),
         Command::Restore(args) => restore::command(&args),
         Command::Demo(args) => demo::command(args),
+        Command::Lab(command) => lab::command(command),
     };
     match result {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,
