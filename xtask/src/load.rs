@@ -6,8 +6,31 @@ use std::process::Command;
 
 /// Builds it and prints its path.
 pub(crate) fn run(root: &Path) -> Result<()> {
-    println!("{}", build(root)?.display());
+    let program = build(root)?;
+    let bytes = std::fs::read(&program).with_context(|| format!("{}", program.display()))?;
+    match asks_for_loader(&bytes) {
+        Some(false) => println!("{}", program.display()),
+        Some(true) => bail!("{} is not static: it asks for a loader", program.display()),
+        None => bail!("{} is no 64-bit little-endian ELF file", program.display()),
+    }
     Ok(())
+}
+
+/// Whether a 64-bit ELF file names an interpreter (PT_INTERP), that is, needs files at run time;
+/// `None` if it is no such file.
+fn asks_for_loader(bytes: &[u8]) -> Option<bool> {
+    const INTERPRETER: [u8; 4] = 3_u32.to_le_bytes();
+    let half = |at: usize| {
+        let bytes = bytes.get(at..at + 2)?.try_into().ok()?;
+        Some(usize::from(u16::from_le_bytes(bytes)))
+    };
+    if !bytes.starts_with(b"\x7fELF\x02\x01") {
+        return None;
+    }
+    let table = u64::from_le_bytes(bytes.get(32..40)?.try_into().ok()?);
+    let (size, count) = (half(54)?, half(56)?);
+    let headers = bytes.get(usize::try_from(table).ok()?..)?.get(..size.checked_mul(count)?)?;
+    Some(size > 0 && headers.chunks(size).any(|header| header.starts_with(&INTERPRETER)))
 }
 
 /// Builds it; the path of the program.
@@ -39,4 +62,17 @@ fn host_target() -> Result<String> {
     let text = String::from_utf8_lossy(&output.stdout);
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
     Ok(host.context("rustc -vV names no host")?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_that_need_a_loader_are_told_from_others() {
+        let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert_eq!(asks_for_loader(&own), Some(true));
+        assert_eq!(asks_for_loader(b"#!/bin/sh"), None);
+        assert_eq!(asks_for_loader(&own[..60]), None);
+    }
 }

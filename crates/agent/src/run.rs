@@ -96,8 +96,11 @@ fn end<A: Affinity>(
     let ending = |what| move |source| Error::Ending { what, source };
     match result {
         Ok((ended, Finish::Keep)) => {
-            applier.keep().map_err(ending("the placement cannot be recorded as meant to stay"))?;
-            Ok(ended)
+            let Err(source) = applier.keep() else { return Ok(ended) };
+            let unkept = ending("the placement cannot be recorded as meant to stay")(source);
+            // What no journal calls kept would be taken for the trace of a crash.
+            put_back(&mut applier, sink);
+            Err(unkept)
         }
         Ok((ended, Finish::Restore)) => {
             let report = applier.restore().map_err(ending(UNRESTORED))?;
@@ -106,13 +109,18 @@ fn end<A: Affinity>(
         // This run changed nothing yet: what an earlier one meant to stand still does.
         Err(error) if applier.journal().holder == Holder::Kept => Err(error),
         Err(error) => {
-            match applier.restore() {
-                Ok(report) if report.restored == 0 && report.failed.is_empty() => {}
-                Ok(report) => told(&report).iter().for_each(|line| sink.notice(line)),
-                Err(source) => sink.notice(&ending(UNRESTORED)(source).to_string()),
-            }
+            put_back(&mut applier, sink);
             Err(error)
         }
+    }
+}
+
+/// Restores after something else failed, and tells what came of it.
+fn put_back<A: Affinity>(applier: &mut Applier<A>, sink: &mut dyn Sink) {
+    match applier.restore() {
+        Ok(report) if report.restored == 0 && report.failed.is_empty() => {}
+        Ok(report) => told(&report).iter().for_each(|line| sink.notice(line)),
+        Err(source) => sink.notice(&Error::Ending { what: UNRESTORED, source }.to_string()),
     }
 }
 

@@ -17,7 +17,7 @@
 //!
 //! Unlike the published system, a victim never waits for the result of what it gave away: values
 //! are sums, added up at the end of the task. So a round ends when no task is left, and whoever
-//! ended the last checks value and starts the next round.
+//! ended the last one checks the value and starts the next round.
 
 use crate::args::Args;
 use crate::clock;
