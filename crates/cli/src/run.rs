@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use instep_agent::config::{Config, ConfigError};
 use instep_agent::record::{ActionRecord, MemoryRecord, Record};
 use instep_agent::run::{Ended, Hands, Options, Sink, run, told};
-use instep_agent::view::ActionView;
+use instep_agent::view::{ActionView, VerdictView};
 use instep_core::units::Milli;
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
@@ -24,7 +24,13 @@ pub(crate) fn command(args: RunArgs) -> anyhow::Result<Outcome> {
     };
     let config = make()?;
     let interval = Cell::new(config.interval);
-    let mut sink = Output { log: None, json: args.json, once: args.once, interval: &interval };
+    let mut sink = Output {
+        log: None,
+        json: args.json,
+        once: args.once,
+        interval: &interval,
+        verdicts: String::new(),
+    };
     if let Some(path) = &args.log {
         sink.log = Some(open_log(path)?);
     }
@@ -99,6 +105,8 @@ struct Output<'a> {
     once: bool,
     /// The interval now; a reload may change it.
     interval: &'a Cell<Duration>,
+    /// The verdicts of the cycle before, which are not said twice.
+    verdicts: String,
 }
 
 impl Sink for Output<'_> {
@@ -111,7 +119,10 @@ impl Sink for Output<'_> {
         if self.json {
             return io::stdout().lock().write_all(line.as_bytes());
         }
-        let text = drawn(record, width()) + &self.next(record);
+        let said = verdicts(record, width());
+        let fresh = if said == self.verdicts { "" } else { &said };
+        let text = drawn(record, fresh, width()) + &self.next(record);
+        self.verdicts = said;
         io::stdout().lock().write_all(text.as_bytes())
     }
 
@@ -134,8 +145,20 @@ impl Output<'_> {
     }
 }
 
-/// One cycle for people: what changed and what did not work, and the verdicts of few VMs.
-fn drawn(record: &Record<'_>, width: usize) -> String {
+/// The verdicts, or where to find them when they are many.
+fn verdicts(record: &Record<'_>, width: usize) -> String {
+    if record.vms.len() > FEW_VMS {
+        return "  add --json or --log FILE for the verdict on every VM\n".to_owned();
+    }
+    let line = |verdict: &VerdictView<'_>| {
+        let line = format!("{}: {}", printable(verdict.name), verdict.why);
+        indented(&wrapped(&line, width - 2), 2)
+    };
+    record.vms.iter().map(line).collect()
+}
+
+/// One cycle for people: what changed and what did not work, and `verdicts` in between.
+fn drawn(record: &Record<'_>, verdicts: &str, width: usize) -> String {
     let head = format!(
         "{} cycle {}: {}, {}, policy {}, own CPU {}ms",
         seconds(&record.time),
@@ -159,14 +182,7 @@ fn drawn(record: &Record<'_>, width: usize) -> String {
         let line = format!("{}{who}{what}: {outcome}", printable(vm));
         text.push_str(&indented(&wrapped(&line, width - 2), 2));
     }
-    let few = record.vms.len() <= FEW_VMS;
-    for verdict in record.vms.iter().filter(|_| few) {
-        let line = format!("{}: {}", printable(verdict.name), verdict.why);
-        text.push_str(&indented(&wrapped(&line, width - 2), 2));
-    }
-    if !few {
-        text.push_str("  add --json or --log FILE for the verdict on every VM\n");
-    }
+    text.push_str(verdicts);
     for memory in record.memory {
         text.push_str(&indented(&wrapped(&memory_line(memory), width - 2), 2));
     }
