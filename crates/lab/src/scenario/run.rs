@@ -99,8 +99,7 @@ impl Kit {
             image::write(target, &self.cache, &self.kernel, &self.busybox, &extra, stop)
         })?;
         let ready = host.wait_ready(scenario.limit / 2, stop)?;
-        let mut seconds =
-            Seconds { host_up: started.elapsed().as_secs_f64(), ..Seconds::default() };
+        let seconds = Seconds { host_up: started.elapsed().as_secs_f64(), ..Seconds::default() };
         Ok(Running { host, kernel: ready.release, kvm: ready.kvm, started, seconds })
     }
 }
