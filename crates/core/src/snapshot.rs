@@ -60,6 +60,7 @@ pub struct Vm {
     /// Nodes its memory is bound to (mempolicy `bind` or cpuset.mems narrower than the host).
     pub memory_bound: Option<NodeSet>,
     /// Nodes it prefers without being bound: mempolicy `prefer` on Linux, node affinity on Xen.
+    /// Not those that its memory is interleaved over: that spreads memory and draws no vCPU.
     pub preferred: Option<NodeSet>,
     /// Threads per core that the guest believes in (`-smp threads=`), at least 1. vCPUs
     /// `k * n .. (k + 1) * n` share virtual core `k`.
