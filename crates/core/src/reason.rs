@@ -40,6 +40,13 @@ pub enum Reason {
         /// Cores that it may use.
         cores: usize,
     },
+    /// `spread` would leave several CPUs of one core to vCPUs that may use different ones.
+    SiblingsPermitted {
+        /// The CPUs that one per core and vCPU comes to.
+        cpus: usize,
+        /// The cores that have them.
+        cores: usize,
+    },
     /// `bnn`: not among the VMs that make up four fifths of the load.
     LastFifth {
         /// Its load, in thousandths of a CPU.
@@ -170,7 +177,7 @@ pub enum Reason {
         vcpus: usize,
         /// Guest nodes that were placed one by one; 1 when it was placed as a whole.
         guest_nodes: usize,
-        /// The VM's memory on those nodes.
+        /// Memory on those nodes; of guest nodes that were placed one by one, on the node of each.
         there: Bytes,
         /// All its memory.
         of: Bytes,
@@ -219,8 +226,12 @@ impl fmt::Display for Reason {
                 write!(f, "one CPU of each of {}", Count::of(*cores, "core"))
             }
             Reason::FewerCoresThanVcpus { vcpus, cores } => {
-                let cpus = Count::of(*cores, "CPU");
-                write!(f, "one CPU per core would leave its {vcpus} vCPUs only {cpus}")
+                let cores = Count::of(*cores, "core");
+                write!(f, "its {vcpus} vCPUs may use only {cores}: one CPU of each is too few")
+            }
+            Reason::SiblingsPermitted { cpus, cores } => {
+                let cores = Count::of(*cores, "core");
+                write!(f, "its vCPUs may use different CPUs: one per core is {cpus} of {cores}")
             }
             Reason::LastFifth { load, total } => {
                 write!(f, "in the last fifth of the load: {load} of {total} CPUs")
@@ -345,7 +356,11 @@ impl Reason {
                 if *guest_nodes > 1 {
                     write!(f, ", one by one for {}", Count::of(*guest_nodes, "guest node"))?;
                 }
-                write!(f, ": {there} of its {of} lie there")
+                match (guest_nodes, of) {
+                    (_, Bytes(0)) => write!(f, ": where its memory lies is not known"),
+                    (0 | 1, _) => write!(f, ": {there} of its {of} lie there"),
+                    _ => write!(f, ": {there} of its {of} lie with their vCPUs"),
+                }
             }
             Reason::Mends { nodes, conflict } => {
                 write!(f, "to {}, mending a conflict: {conflict}", Named("node", nodes))

@@ -54,7 +54,8 @@ pub(crate) fn on_node(vm: &Vm, node: &Node, online: &CpuSet, mend: bool, why: Re
 }
 
 /// One CPU of every core for every VM, so that its vCPUs never compete for a core's units. A VM
-/// with more vCPUs than cores it may use is left alone: halving its CPUs would cost more.
+/// with more vCPUs than cores it may use is left alone: halving its CPUs would cost more. So is one
+/// whose vCPUs may use different CPUs of one core.
 pub(crate) fn spread(snapshot: &Snapshot, mend: &[Option<ConflictKind>]) -> Vec<Wish> {
     let topology = &snapshot.topology;
     let online = topology.all_cpus();
@@ -68,9 +69,15 @@ pub(crate) fn spread(snapshot: &Snapshot, mend: &[Option<ConflictKind>]) -> Vec<
             .iter()
             .map(|vcpu| known.entry(may(vcpu)).or_insert_with_key(per_core).clone())
             .collect();
-        let cores = vcpus.iter().fold(CpuSet::new(), |all, cpus| all.or(cpus)).len();
+        let all = vcpus.iter().fold(CpuSet::new(), |all, cpus| all.or(cpus));
+        let uniform = vcpus.first() == Some(&all);
+        let cores = if uniform { all.len() } else { per_core(&all).len() };
         if cores < vm.vcpus.len() || vcpus.iter().any(CpuSet::is_empty) {
             let why = Reason::FewerCoresThanVcpus { vcpus: vm.vcpus.len(), cores };
+            return Wish::give_back(vm, &online, why);
+        }
+        if cores < all.len() {
+            let why = Reason::SiblingsPermitted { cpus: all.len(), cores };
             return Wish::give_back(vm, &online, why);
         }
         let why = Reason::OneCpuPerCore { cores };

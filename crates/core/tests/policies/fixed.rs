@@ -54,5 +54,23 @@ fn spread_leaves_a_vm_with_more_vcpus_than_cores() {
     let decision = decide(&host, &settings(PolicyName::Spread));
     assert!(decision.actions.is_empty());
     let why = decision.vms[0].why.to_string();
-    assert_eq!(why, "one CPU per core would leave its 3 vCPUs only 2 CPUs");
+    assert_eq!(why, "its 3 vCPUs may use only 2 cores: one CPU of each is too few");
+}
+
+/// CPUs 0 and 4 are one core, and so are 1 and 5.
+#[test]
+fn spread_counts_cores_not_cpus_where_vcpus_may_use_different_ones() {
+    let why = |first: &str, second: &str| {
+        let mut host = made::host(made::topology(2, 2, 2, GIB));
+        host.vms = vec![vm(&host, 1, 2, 500, &[10])];
+        for (vcpu, list) in host.vms[0].vcpus.iter_mut().zip([first, second]) {
+            (vcpu.allowed, vcpu.initial) = (cpus(list), cpus(list));
+        }
+        let decision = decide(&host, &settings(PolicyName::Spread));
+        assert!(decision.actions.is_empty());
+        decision.vms[0].why.to_string()
+    };
+    assert_eq!(why("0", "4"), "its 2 vCPUs may use only 1 core: one CPU of each is too few");
+    assert_eq!(why("0-1", "4-5"), "its vCPUs may use different CPUs: one per core is 4 of 2 cores");
+    assert_eq!(why("0", "5"), "one CPU of each of 2 cores");
 }

@@ -178,10 +178,10 @@ impl<'a, 'e> Guard<'a, 'e> {
 
     /// Tries every option of every unit, the units in `first` before the others.
     fn improve(&mut self, plan: &mut Plan, best: &mut Estimate, first: &[usize]) {
+        let mut later = vec![true; plan.len()];
+        first.iter().for_each(|index| later[*index] = false);
         let mut order: Vec<usize> = (0..plan.len()).collect();
-        order.sort_by_key(|index| {
-            (!first.contains(index), Reverse(self.units[*index].crowd.sum), *index)
-        });
+        order.sort_by_key(|index| (later[*index], Reverse(self.units[*index].crowd.sum), *index));
         for index in order {
             for spot in &self.units[index].options {
                 if self.left == 0 {
