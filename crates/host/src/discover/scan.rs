@@ -387,7 +387,7 @@ impl Scanner {
                 continue;
             };
             let mut state = std::mem::take(&mut monitor.memory);
-            let source = source(vm, &shared, &monitor.dir, &self.hierarchies, scan.at, self.page);
+            let source = source(vm, &shared, monitor, &self.hierarchies, scan.at, self.page);
             state.read_cgroup(&source, &mut self.reader, self.scans);
             if !live || state.due(scan.at, &options) {
                 // Those without any figures first, then the oldest.
@@ -408,7 +408,7 @@ impl Scanner {
                 continue;
             }
             let mut state = std::mem::take(&mut monitor.memory);
-            let source = source(vm, &shared, &monitor.dir, &self.hierarchies, scan.at, self.page);
+            let source = source(vm, &shared, monitor, &self.hierarchies, scan.at, self.page);
             match state.read_maps(&source, &self.root, &options, &mut self.reader) {
                 Ok(warnings) => scan.warnings.extend(warnings),
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => denied += 1,
@@ -428,6 +428,11 @@ impl Scanner {
         for vm in found {
             if let Some(Process { monitor: Some(monitor), .. }) = self.known.get(&vm.pid) {
                 vm.facts.memory = monitor.memory.facts();
+                for (node, resident) in
+                    vm.facts.guest_nodes.iter_mut().zip(monitor.memory.by_guest_node())
+                {
+                    node.resident.clone_from(resident);
+                }
             }
         }
     }
@@ -460,14 +465,15 @@ impl Scanner {
 fn source<'a>(
     vm: &'a Found,
     shared: &BTreeSet<PathBuf>,
-    process: &'a Path,
+    monitor: &'a Monitor,
     hierarchies: &'a Hierarchies,
     at: Nanos,
     page: u64,
 ) -> Source<'a> {
     Source {
         pid: vm.pid,
-        process,
+        process: &monitor.dir,
+        guest: &monitor.guest,
         membership: &vm.membership,
         hierarchies,
         shared: hierarchies
