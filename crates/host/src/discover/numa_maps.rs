@@ -31,7 +31,7 @@ pub struct NumaMaps {
 
 /// A mapping's policy as far as placement cares.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Policy {
+pub(crate) enum Policy {
     Default,
     Bound(NodeSet),
     Preferred(NodeSet),
@@ -78,20 +78,22 @@ pub fn parse(bytes: &[u8], file: &str, cut: bool) -> NumaMaps {
 }
 
 /// One line.
-pub(super) struct Mapping<'a> {
+pub(crate) struct Mapping<'a> {
     /// Its first byte.
-    pub(super) start: u64,
-    pub(super) policy: Policy,
+    pub(crate) start: u64,
+    pub(crate) policy: Policy,
     /// The path of its file, with blanks as `\040`.
-    pub(super) file: Option<&'a str>,
-    pages: Vec<(NodeId, u64)>,
-    page_kb: u64,
+    pub(crate) file: Option<&'a str>,
+    /// Resident pages by node.
+    pub(crate) pages: Vec<(NodeId, u64)>,
+    /// Their size; 0 only where there are none.
+    pub(crate) page_kb: u64,
     hugetlb: bool,
 }
 
 impl Mapping<'_> {
     /// Resident bytes by node.
-    pub(super) fn by_node(&self) -> BTreeMap<NodeId, Bytes> {
+    pub(crate) fn by_node(&self) -> BTreeMap<NodeId, Bytes> {
         let mut sums: BTreeMap<NodeId, Bytes> = BTreeMap::new();
         for (node, pages) in &self.pages {
             let bytes = pages.saturating_mul(self.page_kb).saturating_mul(1024);
@@ -103,7 +105,7 @@ impl Mapping<'_> {
 }
 
 /// Parses one line; says what is wrong with it.
-pub(super) fn mapping(line: &[u8]) -> Result<Mapping<'_>, &'static str> {
+pub(crate) fn mapping(line: &[u8]) -> Result<Mapping<'_>, &'static str> {
     let line = std::str::from_utf8(line).unwrap_or_default();
     let (address, rest) = line.split_once(' ').ok_or("is no mapping")?;
     let start = u64::from_str_radix(address, 16).map_err(|_| "has no address")?;

@@ -13,6 +13,7 @@ use super::proc_text::{self, Stat};
 use super::{process, qmp, vmm};
 use crate::error::Error;
 use crate::root::Root;
+use crate::system;
 use instep_core::units::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -105,7 +106,7 @@ impl Scanner {
     pub fn new(root: Root, options: ScanOptions) -> Self {
         let live = root.is_live();
         let system = |name, otherwise| {
-            if live { examine::sysconf(name, otherwise) } else { otherwise }
+            if live { system::sysconf(name, otherwise) } else { otherwise }
         };
         Self {
             ticks_per_second: system(libc::_SC_CLK_TCK, 100),
@@ -170,7 +171,7 @@ impl Scanner {
     fn begin(&mut self) -> Scan {
         let mut scan = Scan { ticks_per_second: self.ticks_per_second, ..Scan::default() };
         if self.root.is_live() {
-            let (monotonic, boot) = examine::clocks();
+            let (monotonic, boot) = system::clocks();
             (scan.at, scan.boot) = (monotonic, Some(boot));
         } else {
             let path = self.root.join("proc/uptime");
@@ -361,7 +362,7 @@ impl Scanner {
 
     /// The monotonic clock on the running machine; the time of a copy is that of its scan, `at`.
     fn now(&self, at: Nanos) -> Nanos {
-        if self.root.is_live() { examine::clocks().0 } else { at }
+        if self.root.is_live() { system::clocks().0 } else { at }
     }
 
     fn thread_reader(&mut self, monitor: &Monitor) -> ThreadReader<'_> {
