@@ -6,12 +6,22 @@
 use instep_core::policy::{PolicyName, Settings};
 use instep_core::units::Bytes;
 use serde::{Deserialize, Deserializer};
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The shortest interval between two cycles: below it, affinities would change faster than the
 /// kernel's own balancing settles.
 pub const MIN_INTERVAL: Duration = Duration::from_secs(1);
+/// The longest interval between two cycles, and the longest window: what is older than a day says
+/// nothing of a host's load now.
+pub const MAX_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
+/// The longest that one cycle may spend on moving memory.
+pub const MAX_MEMORY_TIME: Duration = Duration::from_secs(60 * 60);
+
+/// The most that is read of a configuration file.
+const MAX_FILE: u64 = 1 << 20;
 
 /// Everything `run` can be told.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -20,10 +30,11 @@ pub struct Config {
     /// The placement policy.
     #[serde(deserialize_with = "policy")]
     pub policy: PolicyName,
-    /// Time between two cycles (60 s, systems.md 4), at least [`MIN_INTERVAL`].
+    /// Time between two cycles (60 s, systems.md 4), from [`MIN_INTERVAL`] to [`MAX_INTERVAL`].
     #[serde(deserialize_with = "duration")]
     pub interval: Duration,
-    /// How long the loads are measured before the first cycle, and by commands that run once.
+    /// How long the loads are measured before the first cycle, and by commands that run once; at
+    /// most [`MAX_INTERVAL`].
     #[serde(deserialize_with = "duration")]
     pub window: Duration,
     /// Mend affinity conflicts.
@@ -48,7 +59,7 @@ pub struct MemoryConfig {
     /// The most that one batch moves before the loop looks up again.
     #[serde(deserialize_with = "size")]
     pub batch: Bytes,
-    /// The longest that one cycle spends on moving.
+    /// The longest that one cycle spends on moving, at most [`MAX_MEMORY_TIME`].
     #[serde(deserialize_with = "duration")]
     pub time_per_cycle: Duration,
 }
@@ -82,10 +93,18 @@ impl Config {
     /// Reads a configuration file.
     ///
     /// # Errors
-    /// When it cannot be read, is not TOML, has an unknown key or an unusable value.
+    /// When it cannot be read, is larger than 1 MiB, is not TOML, has an unknown key or an unusable value.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let failed = |source| ConfigError::Read { path: path.to_owned(), source };
+        let file = File::open(path).map_err(failed)?;
+        let mut bytes = Vec::new();
+        // One byte more tells a file that is too large from one that just fits.
+        file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(failed)?;
+        if bytes.len() as u64 > MAX_FILE {
+            let message = "larger than 1MiB: this is no configuration file".to_owned();
+            return Err(ConfigError::Value { path: path.to_owned(), message });
+        }
+        let text = String::from_utf8(bytes).map_err(|error| failed(io::Error::other(error)))?;
         Self::parse(&text, path)
     }
 
@@ -118,8 +137,18 @@ impl Config {
     /// # Errors
     /// A sentence that names the value and the bound.
     pub fn check(&self) -> Result<(), String> {
+        let shown = |time: Duration| humantime::format_duration(time).to_string();
         if self.interval < MIN_INTERVAL {
             return Err(format!("interval {:?} is below {MIN_INTERVAL:?}", self.interval));
+        }
+        for (name, time, most) in [
+            ("interval", self.interval, MAX_INTERVAL),
+            ("window", self.window, MAX_INTERVAL),
+            ("memory.time_per_cycle", self.memory.time_per_cycle, MAX_MEMORY_TIME),
+        ] {
+            if time > most {
+                return Err(format!("{name} {} is above {}", shown(time), shown(most)));
+            }
         }
         if self.window < Duration::from_millis(10) || self.window > self.interval {
             return Err(format!(
@@ -201,6 +230,20 @@ mod tests {
     }
 
     #[test]
+    fn a_file_without_end_is_refused() {
+        for path in ["/dev/zero", "/dev/urandom"] {
+            let error = Config::load(Path::new(path)).unwrap_err().to_string();
+            assert!(error.starts_with(path) && error.contains("1MiB"), "{error}");
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "#".repeat(1 << 20)).unwrap();
+        assert_eq!(Config::load(file.path()).unwrap(), Config::default());
+        std::fs::write(file.path(), [0xff; 4]).unwrap();
+        let error = Config::load(file.path()).unwrap_err().to_string();
+        assert!(error.contains("invalid utf-8"), "{error}");
+    }
+
+    #[test]
     fn values_carry_units() {
         let config = parse(
             "policy = \"bnn\"\ninterval = \"5m\"\nvms = [\"a\"]\n[memory]\nbatch = \"16MiB\"\n",
@@ -224,6 +267,10 @@ mod tests {
             ("interval = \"60\"", "no duration such as 60s"),
             ("interval = \"10ms\"", "below 1s"),
             ("window = \"2m\"", "between 10ms"),
+            ("interval = \"500000000000years\"", "is above 1day"),
+            ("interval = \"25h\"", "interval 1day 1h is above 1day"),
+            ("window = \"2days\"\ninterval = \"1day\"", "window 2days is above 1day"),
+            ("[memory]\ntime_per_cycle = \"61m\"", "memory.time_per_cycle 1h 1m is above 1h"),
             ("[memory]\nbatch = \"fish\"", "no size such as 64MiB"),
             ("[memory]\nbatch = \"0B\"", "memory.batch is 0"),
         ] {

@@ -1,17 +1,16 @@
 //! One cycle: observe, decide, apply, and the record of it.
 
 use crate::config::Config;
+use crate::decide;
 use crate::error::Error;
-use crate::memory;
+use crate::memory::{Homes, Limits, LiveHost};
 use crate::observe::{Observation, Observer, facts_of, keep_only};
 use crate::record::{ActionRecord, Cost, MemoryRecord, Record};
 use crate::signals::Events;
 use crate::view;
 use instep_core::decision::{Action, Decision};
 use instep_core::idset::CpuSet;
-use instep_core::policy::idle::idle_homecoming;
-use instep_core::policy::{self, PolicyName};
-use instep_core::snapshot::{Snapshot, Vm};
+use instep_core::snapshot::Vm;
 use instep_core::units::{Nanos, Tid};
 use instep_host::apply::{AffinityChange, Applied, Applier, Journal, ThreadKey, ThreadKind};
 use rustix::time::{ClockId, clock_gettime};
@@ -26,7 +25,8 @@ pub(crate) struct Tools<'a> {
     pub(crate) known: Option<&'a Journal>,
     /// `None` on a dry run.
     pub(crate) applier: Option<&'a mut Applier>,
-    pub(crate) homes: &'a mut memory::Homes,
+    pub(crate) homes: &'a mut Homes,
+    pub(crate) host: &'a mut LiveHost,
     pub(crate) events: &'a mut Events,
     /// Cycles since the start, this one included.
     pub(crate) count: u64,
@@ -74,14 +74,14 @@ pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Resul
     match tools.applier.as_deref_mut() {
         Some(applier) => {
             done.apply(applier)?;
-            let asked = done.decision.actions.iter();
-            done.memory = tools.homes.bring_home(
-                &done.observation,
-                asked,
-                &config.memory,
-                once,
-                tools.events,
-            );
+            if config.memory.home {
+                let (seen, limits) = (&done.observation, Limits::of(&config.memory, once));
+                let mut stopping = || tools.events.stopping();
+                let decided = (seen, &done.decision);
+                done.memory = tools.homes.bring_home(tools.host, decided, limits, &mut stopping);
+            } else {
+                tools.homes.clear();
+            }
         }
         None => done.outcomes = vec!["dry run".to_owned(); done.decision.actions.len()],
     }
@@ -94,17 +94,6 @@ pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Resul
         apply_ns: nanos(decided.elapsed()),
     };
     Ok(done)
-}
-
-/// The policy's decision, and on an idle host the homecoming of one VM that the policy had no
-/// reason to move.
-fn decide(snapshot: &Snapshot, config: &Config, count: u64) -> Decision {
-    let mut decision = policy::decide(snapshot, &config.settings());
-    let moves = decision.actions.iter().any(|action| matches!(action, Action::MoveMemory { .. }));
-    if !moves && config.policy != PolicyName::None {
-        decision.actions.extend(idle_homecoming(snapshot, count));
-    }
-    decision
 }
 
 impl Done {

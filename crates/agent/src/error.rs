@@ -28,7 +28,50 @@ pub enum Error {
     /// A record could not be written.
     #[error("cannot write the record of a cycle: {0}")]
     Record(#[source] std::io::Error),
+    /// A cycle failed after others had been done; what was changed was put back, or it was said
+    /// that it could not be.
+    #[error("after cycle {done}: {source}")]
+    Later {
+        /// Cycles that were done.
+        done: u64,
+        /// What failed.
+        source: Box<Error>,
+    },
+    /// The placement could not be put back, or not be left as it is, at the end.
+    #[error("{what}: {source}; `instep restore` puts back what is recorded")]
+    Ending {
+        /// What could not be done.
+        what: &'static str,
+        /// Why.
+        source: instep_host::Error,
+    },
     /// Signals cannot be received.
     #[error("cannot set up signals: {0}")]
     Signals(#[source] std::io::Error),
+}
+
+impl Error {
+    /// Whether the work had begun and then failed; otherwise it was asked for wrongly, or this is
+    /// no place for it.
+    #[must_use]
+    pub fn is_failed_work(&self) -> bool {
+        match self {
+            Error::Record(_) | Error::Later { .. } | Error::Ending { .. } => true,
+            Error::Host(_)
+            | Error::Config(_)
+            | Error::NoSuchVm { .. }
+            | Error::Denied { .. }
+            | Error::Signals(_) => false,
+        }
+    }
+
+    /// Whether the reader of the records went away (`instep run --json | head`).
+    #[must_use]
+    pub fn is_closed_pipe(&self) -> bool {
+        match self {
+            Error::Record(error) => error.kind() == std::io::ErrorKind::BrokenPipe,
+            Error::Later { source, .. } => source.is_closed_pipe(),
+            _ => false,
+        }
+    }
 }

@@ -6,6 +6,7 @@
 
 pub mod config;
 mod cycle;
+mod decide;
 pub mod error;
 mod memory;
 pub mod observe;
@@ -14,4 +15,5 @@ pub mod run;
 mod signals;
 pub mod view;
 
+pub use decide::decide;
 pub use error::Error;

@@ -60,6 +60,11 @@ impl Observer {
         &self.topology
     }
 
+    /// What later looks may do.
+    pub fn set_options(&mut self, options: ScanOptions) {
+        self.scanner.set_options(options);
+    }
+
     /// Looks without deciding, so that the next [`look`](Self::look) has a window to measure.
     ///
     /// # Errors
@@ -82,7 +87,8 @@ impl Observer {
         self.refresh_topology()?;
         let scan = self.scanner.scan()?;
         let mut snapshot = snapshot(&self.topology, self.before.as_ref(), &scan, elapsed);
-        if let Some(journal) = journal {
+        // Thread ids and start times of an earlier boot could be anyone's now.
+        if let Some(journal) = journal.filter(|journal| !journal.is_void().unwrap_or(true)) {
             remember(&mut snapshot, &scan, journal);
         }
         for vm in &mut snapshot.vms {
@@ -127,17 +133,22 @@ fn online(root: &Root) -> [Option<String>; 2] {
     ["cpu", "node"].map(|kind| root.read(format!("sys/devices/system/{kind}/online")).ok())
 }
 
-/// Keeps only the VMs named in `names` placeable; the others still count as load. Returns the
-/// names that no VM has. An empty `names` keeps all.
+/// Whether `name` means this VM: its unique name, or the part of it that it shares with others.
+fn is_called(vm: &Vm, name: &str) -> bool {
+    let shared = vm.name.strip_suffix(&format!("@{}", vm.id));
+    vm.name == name || shared == Some(name)
+}
+
+/// Keeps only the VMs named in `names` placeable (all that share a name); the others still count
+/// as load. Returns the names that no VM has. An empty `names` keeps all.
 pub fn keep_only(snapshot: &mut Snapshot, names: &[String]) -> Vec<String> {
     if names.is_empty() {
         return Vec::new();
     }
-    let missing =
-        names.iter().filter(|name| !snapshot.vms.iter().any(|vm| vm.name == **name)).cloned();
-    let missing = missing.collect();
-    let (kept, others) =
-        std::mem::take(&mut snapshot.vms).into_iter().partition(|vm: &Vm| names.contains(&vm.name));
+    let unknown = |name: &&String| !snapshot.vms.iter().any(|vm| is_called(vm, name));
+    let missing = names.iter().filter(unknown).cloned().collect();
+    let named = |vm: &Vm| names.iter().any(|name| is_called(vm, name));
+    let (kept, others) = std::mem::take(&mut snapshot.vms).into_iter().partition(named);
     snapshot.vms = kept;
     for vm in others {
         snapshot.opaque.push(OpaqueVm {
@@ -209,6 +220,21 @@ mod tests {
     }
 
     #[test]
+    fn looks_may_do_more_after_the_first() {
+        let dir = tempfile::tempdir().unwrap();
+        made().write(dir.path()).unwrap();
+        let mut blind = ScanOptions::default();
+        blind.memory.enabled = false;
+        let mut observer = Observer::new(Root::at(dir.path()), blind).unwrap();
+        let memory = |observer: &mut Observer| {
+            observer.look(None, None).unwrap().snapshot.vms[0].memory_total()
+        };
+        assert_eq!(memory(&mut observer), Bytes(0));
+        observer.set_options(ScanOptions::default());
+        assert_eq!(memory(&mut observer), Bytes::from_mib(512));
+    }
+
+    #[test]
     fn the_next_look_tells_where_each_vm_was_placed() {
         let dir = tempfile::tempdir().unwrap();
         made().write(dir.path()).unwrap();
@@ -253,5 +279,19 @@ mod tests {
         assert_eq!(snapshot.vcpu_count(), vcpus);
         assert_eq!((snapshot.other_busy, snapshot.opaque[0].busy), (other, busy));
         assert_eq!(snapshot.fixed_busy().0, load.0 + busy.0);
+    }
+
+    #[test]
+    fn a_name_that_two_vms_share_means_both() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut made = made();
+        made.vms[1].name = "a".to_owned();
+        made.write(dir.path()).unwrap();
+        let look = || observer(dir.path()).look(None, None).unwrap().snapshot;
+        let mut both = look();
+        assert_eq!((keep_only(&mut both, &["a".into()]).len(), both.vms.len()), (0, 2));
+        let mut one = look();
+        let name = one.vms[1].name.clone();
+        assert_eq!((keep_only(&mut one, &[name]).len(), one.vms.len()), (0, 1));
     }
 }

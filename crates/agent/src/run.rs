@@ -8,12 +8,17 @@
 use crate::config::{Config, ConfigError};
 use crate::cycle::{Tools, cycle};
 use crate::error::Error;
-use crate::memory::Homes;
+use crate::memory::{Homes, LiveHost};
 use crate::observe::Observer;
 use crate::record::Record;
 use crate::signals::{Events, Wake};
+use instep_core::units::Tid;
 use instep_host::Root;
-use instep_host::apply::{Applier, Holder, Journal, RestoreReport, StateDir, sampling};
+use instep_host::apply::host_lock::INSTANCE;
+use instep_host::apply::sampling::{self, Source};
+use instep_host::apply::{
+    Affinity, Applier, Holder, InstanceLock, Journal, RestoreReport, StateDir,
+};
 use instep_host::discover::ScanOptions;
 use std::io;
 
@@ -62,53 +67,89 @@ pub struct Ended {
 ///
 /// # Errors
 /// Another instance runs; the host cannot be read at the start or the journal not be written;
-/// every change was refused; a record cannot be written. What was changed is restored first.
+/// every change was refused; a record cannot be written. What was changed is restored first, and the
+/// sink told what came of that. [`Error::is_failed_work`] tells failures after the beginning.
 pub fn run(options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
     let mut applier = match &options.hands {
         Hands::Free(state) => Some(begin(state, sink)?),
         Hands::Tied(_) => None,
     };
     let result = Events::install().and_then(|events| {
-        let observer = Observer::new(Root::live(), ScanOptions::default())?;
-        let homes = homes(&observer, &options, sink);
-        let mut agent = Agent { options, observer, events, homes, count: 0 };
+        let observer = Observer::new(Root::live(), ScanOptions::once())?;
+        let host = live_host(&observer, &options, sink);
+        let homes = Homes::default();
+        let mut agent = Agent { options, observer, events, homes, host, count: 0 };
         agent.run(applier.as_mut(), sink)
     });
-    let Some(mut applier) = applier else { return result.map(|(ended, _)| ended) };
+    match applier {
+        Some(applier) => end(result, applier, sink),
+        None => result.map(|(ended, _)| ended),
+    }
+}
+
+/// Leaves the placement standing or puts it back, whatever else went wrong.
+fn end<A: Affinity>(
+    result: Result<(Ended, Finish), Error>,
+    mut applier: Applier<A>,
+    sink: &mut dyn Sink,
+) -> Result<Ended, Error> {
+    let ending = |what| move |source| Error::Ending { what, source };
     match result {
         Ok((ended, Finish::Keep)) => {
-            applier.keep()?;
-            Ok(ended)
+            let Err(source) = applier.keep() else { return Ok(ended) };
+            let unkept = ending("the placement cannot be recorded as meant to stay")(source);
+            // What no journal calls kept would be taken for the trace of a crash.
+            put_back(&mut applier, sink);
+            Err(unkept)
         }
         Ok((ended, Finish::Restore)) => {
-            let report = applier.restore()?;
+            let report = applier.restore().map_err(ending(UNRESTORED))?;
             Ok(Ended { restored: Some(report), ..ended })
         }
         // This run changed nothing yet: what an earlier one meant to stand still does.
         Err(error) if applier.journal().holder == Holder::Kept => Err(error),
         Err(error) => {
-            let report = applier.restore()?;
-            if report.restored != 0 {
-                sink.notice(&restored(&report));
-            }
+            put_back(&mut applier, sink);
             Err(error)
         }
     }
 }
 
+/// Restores after something else failed, and tells what came of it.
+fn put_back<A: Affinity>(applier: &mut Applier<A>, sink: &mut dyn Sink) {
+    match applier.restore() {
+        Ok(report) if report.restored == 0 && report.failed.is_empty() => {}
+        Ok(report) => told(&report).iter().for_each(|line| sink.notice(line)),
+        Err(source) => sink.notice(&Error::Ending { what: UNRESTORED, source }.to_string()),
+    }
+}
+
+const UNRESTORED: &str = "the affinities found cannot be put back";
+
 /// Memory's way home, with sampling where the CPU has it; says so where it would help and is not
 /// there.
-fn homes(observer: &Observer, options: &Options<'_>, sink: &mut dyn Sink) -> Homes {
+fn live_host(observer: &Observer, options: &Options<'_>, sink: &mut dyn Sink) -> LiveHost {
     let moves = observer.topology().nodes().len() > 1 && options.config.memory.home;
     if !moves || matches!(options.hands, Hands::Tied(_)) {
-        return Homes::new(None);
+        return LiveHost::new(None);
     }
-    match sampling::source::choose(&Root::live()) {
-        Ok(source) => Homes::new(Some(source)),
-        Err(error) => {
-            sink.notice(&format!("memory comes home in order of address: {error}"));
-            Homes::new(None)
-        }
+    let source = sampling::source::choose(&Root::live());
+    if let Some(notice) = unsampled(&source) {
+        sink.notice(&notice);
+    }
+    LiveHost::new(source.ok())
+}
+
+/// What sampling will not see, in words.
+fn unsampled(source: &Result<Source, instep_host::Error>) -> Option<String> {
+    match source {
+        Ok(source) if source.sees_kvm_guests() => None,
+        Ok(_) => Some(
+            "memory of KVM guests comes home in order of address: this CPU samples memory \
+             accesses, but not those made inside a guest; VMs run in software (TCG) are sampled"
+                .to_owned(),
+        ),
+        Err(error) => Some(format!("memory comes home in order of address: {error}")),
     }
 }
 
@@ -118,17 +159,43 @@ enum Finish {
     Restore,
 }
 
+/// Becomes the one instance that uses this directory and acts on this host. Tests that need several
+/// side by side give each a name in the environment variable `INSTEP_INSTANCE`.
+///
+/// # Errors
+/// Another instance runs (its process is named); the directory is not usable.
+pub fn lock(state: &StateDir) -> Result<InstanceLock, Error> {
+    let name = std::env::var_os("INSTEP_INSTANCE");
+    let name = name.as_ref().map_or(INSTANCE.into(), |name| name.to_string_lossy());
+    Ok(state.lock()?.on_host(&name)?)
+}
+
 /// Becomes the one instance, and restores what one that crashed left behind.
 fn begin(state: &StateDir, sink: &mut dyn Sink) -> Result<Applier, Error> {
-    let mut applier = Applier::open(state.lock()?)?;
+    let mut applier = Applier::open(lock(state)?)?;
     if applier.journal().is_abandoned()? {
         let report = applier.restore()?;
-        sink.notice(&format!("an earlier run ended without restoring; {}", restored(&report)));
+        let mut lines = told(&report);
+        lines[0].insert_str(0, "an earlier run ended without restoring; ");
+        lines.iter().for_each(|line| sink.notice(line));
+    } else if applier.journal().is_void()? {
+        // A placement kept before the machine was booted again: nothing of it stands.
+        applier.restore()?;
     }
     Ok(applier)
 }
 
-/// A restore in words.
+/// A restore in words: one line, and one for each thread that is not as it was found.
+#[must_use]
+pub fn told(report: &RestoreReport) -> Vec<String> {
+    let mut lines = vec![restored(report)];
+    lines.extend(report.left_alone.iter().map(ToString::to_string));
+    let failed = |(tid, error): &(Tid, _)| format!("thread {tid} could not be restored: {error}");
+    lines.extend(report.failed.iter().map(failed));
+    lines
+}
+
+/// A restore in one line.
 #[must_use]
 pub fn restored(report: &RestoreReport) -> String {
     let count = |count: usize| match count {
@@ -154,6 +221,7 @@ struct Agent<'a> {
     observer: Observer,
     events: Events,
     homes: Homes,
+    host: LiveHost,
     count: u64,
 }
 
@@ -166,7 +234,11 @@ impl Agent<'_> {
         for warning in self.observer.topology().warnings() {
             sink.notice(warning);
         }
+        // The first look takes the time it needs to know all VMs' memory; those of a loop do not.
         self.observer.begin()?;
+        if !self.options.once {
+            self.observer.set_options(ScanOptions::default());
+        }
         let mut ended = Ended::default();
         let mut wait = self.options.config.window;
         loop {
@@ -185,6 +257,9 @@ impl Agent<'_> {
                 Err(error @ Error::Host(_)) if self.count > 1 => {
                     // What worked before may work again; the placement stands meanwhile.
                     sink.notice(&format!("this cycle failed: {error}"));
+                }
+                Err(error) if self.count > 1 => {
+                    return Err(Error::Later { done: self.count - 1, source: Box::new(error) });
                 }
                 Err(error) => return Err(error),
             }
@@ -213,6 +288,7 @@ impl Agent<'_> {
             known,
             applier,
             homes: &mut self.homes,
+            host: &mut self.host,
             events: &mut self.events,
             count: self.count,
         };
@@ -233,5 +309,124 @@ impl Agent<'_> {
             }
             Err(error) => sink.notice(&format!("the old configuration stays: {error}")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use instep_core::idset::CpuSet;
+    use instep_host::apply::{AffinityChange, KernelAffinity, ThreadKind, thread};
+    use std::cell::{Cell, RefCell};
+    use std::path::Path;
+    use std::process::{Child, Command};
+
+    /// Hears notices.
+    #[derive(Default)]
+    struct Heard(Vec<String>);
+
+    impl Sink for Heard {
+        fn record(&mut self, _: &Record<'_>) -> io::Result<()> {
+            Ok(())
+        }
+        fn notice(&mut self, text: &str) {
+            self.0.push(text.to_owned());
+        }
+    }
+
+    /// Pretends to set, and refuses when told so.
+    struct Strict<'a>(&'a Cell<bool>, RefCell<CpuSet>);
+
+    impl Affinity for Strict<'_> {
+        fn get(&self, _: Tid) -> io::Result<CpuSet> {
+            Ok(self.1.borrow().clone())
+        }
+        fn set(&self, _: Tid, cpus: &CpuSet) -> io::Result<()> {
+            if self.0.get() {
+                return Err(io::Error::from_raw_os_error(1));
+            }
+            *self.1.borrow_mut() = cpus.clone();
+            Ok(())
+        }
+    }
+
+    struct Sleeper(Child);
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// What is heard and returned when a run that changed one thread fails, and then restoring
+    /// fails in the way that `spoil` arranges; `None` on a machine with one CPU.
+    fn failing(spoil: impl Fn(&Cell<bool>, &Path)) -> Option<(Vec<String>, String)> {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("s");
+        let sleeper = Sleeper(Command::new("sleep").arg("60").spawn().unwrap());
+        let pid = sleeper.0.id();
+        let found = KernelAffinity.get(Tid(pid)).unwrap();
+        let Some(first) = found.iter().next().filter(|_| found.len() > 1) else {
+            instep_madehost::skip::note("one CPU is not enough to tell affinities apart");
+            return None;
+        };
+        let refuse = Cell::new(false);
+        let strict = Strict(&refuse, RefCell::new(found.clone()));
+        let mut applier = Applier::with(StateDir::at(&state).lock().unwrap(), strict).unwrap();
+        let change = AffinityChange {
+            vm: "alpha".into(),
+            kind: ThreadKind::Vcpu(0),
+            thread: thread::key_of(&Root::live(), pid, Tid(pid)).unwrap(),
+            seen: found.clone(),
+            cpuset: found,
+            cpus: CpuSet::one(first),
+        };
+        applier.apply(&[change]).unwrap();
+        spoil(&refuse, &state);
+        let mut heard = Heard::default();
+        let first = Err(Error::Record(io::Error::other("disk on fire")));
+        let error = end(first, applier, &mut heard).unwrap_err();
+        assert!(error.is_failed_work());
+        Some((heard.0, error.to_string()))
+    }
+
+    #[test]
+    fn a_thread_that_cannot_be_restored_after_an_error_is_told_with_the_error() {
+        let Some((heard, error)) = failing(|refuse, _| refuse.set(true)) else { return };
+        assert!(error.contains("disk on fire"), "{error}");
+        assert!(heard[0].contains("could not restore 1 thread"), "{heard:?}");
+        assert!(heard[1].contains("could not be restored: "), "{heard:?}");
+    }
+
+    #[test]
+    fn when_restoring_fails_too_both_errors_are_told() {
+        // Where the journal was to be removed there is a folder with something in it.
+        let spoil = |_: &Cell<bool>, state: &Path| {
+            std::fs::remove_file(state.join("journal.json")).unwrap();
+            std::fs::create_dir_all(state.join("journal.json/x")).unwrap();
+        };
+        let Some((heard, error)) = failing(spoil) else { return };
+        assert!(error.contains("disk on fire"), "{error}");
+        assert!(heard[0].contains(UNRESTORED) && heard[0].contains("instep restore"), "{heard:?}");
+    }
+
+    #[test]
+    fn it_is_said_that_sampling_does_not_see_into_kvm_guests() {
+        let said = unsampled(&Ok(Source::page_faults())).unwrap();
+        assert!(said.contains("KVM guests comes home in order of address"), "{said}");
+        let dir = tempfile::tempdir().unwrap();
+        let said = unsampled(&sampling::source::choose(&Root::at(dir.path()))).unwrap();
+        assert!(said.contains("no memory sampling on this CPU"), "{said}");
+    }
+
+    #[test]
+    fn a_closed_pipe_is_told_from_other_failures() {
+        let pipe = || Error::Record(io::ErrorKind::BrokenPipe.into());
+        let later = Error::Later { done: 3, source: Box::new(pipe()) };
+        assert!(pipe().is_closed_pipe() && later.is_closed_pipe() && later.is_failed_work());
+        let full = Error::Record(io::ErrorKind::StorageFull.into());
+        assert!(!full.is_closed_pipe() && full.is_failed_work());
+        assert!(!Error::NoSuchVm { name: "a".into() }.is_failed_work());
     }
 }

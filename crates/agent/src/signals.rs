@@ -50,7 +50,8 @@ impl Events {
     /// Waits until `time` has passed or a signal came, whichever is first. A stop is never
     /// forgotten: once asked for, every wait ends at once.
     pub(crate) fn wait(&mut self, time: Duration) -> Wake {
-        let deadline = Instant::now() + time;
+        // A time that no clock can hold never passes.
+        let deadline = Instant::now().checked_add(time);
         loop {
             if self.stopping() {
                 return Wake::Stop;
@@ -58,7 +59,8 @@ impl Events {
             if std::mem::take(&mut self.reload) {
                 return Wake::Reload;
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left =
+                deadline.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
             match self.receiver.recv_timeout(left) {
                 Ok(signal) => self.note(signal),
                 Err(RecvTimeoutError::Timeout) => return Wake::Time,
@@ -85,5 +87,21 @@ impl Events {
         } else {
             self.stop = true;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_too_long_for_any_clock_ends_at_a_signal() {
+        let (sender, receiver) = channel();
+        let mut events = Events { receiver, stop: false, reload: false };
+        sender.send(SIGHUP).unwrap();
+        assert_eq!(events.wait(Duration::MAX), Wake::Reload);
+        sender.send(SIGTERM).unwrap();
+        assert_eq!(events.wait(Duration::MAX), Wake::Stop);
+        assert_eq!(events.wait(Duration::MAX), Wake::Stop, "a stop is never forgotten");
     }
 }

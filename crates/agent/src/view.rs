@@ -26,7 +26,10 @@ pub struct VerdictView<'a> {
     pub why: String,
 }
 
-/// One change to the host.
+/// A member that every action has and that says nothing for this kind: `null`.
+type Null = ();
+
+/// One change to the host. Every kind has `vm`, `vcpu`, `tid`, `cpus` and `why`.
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ActionView<'a> {
@@ -47,6 +50,8 @@ pub enum ActionView<'a> {
     EmulatorAffinity {
         /// The VM's unique name.
         vm: &'a str,
+        /// It runs none.
+        vcpu: Null,
         /// The host thread.
         tid: Tid,
         /// The CPUs.
@@ -58,6 +63,12 @@ pub enum ActionView<'a> {
     MoveMemory {
         /// The VM's unique name.
         vm: &'a str,
+        /// It concerns all of them.
+        vcpu: Null,
+        /// It concerns no thread.
+        tid: Null,
+        /// It concerns no CPUs.
+        cpus: Null,
         /// Its monitor's process.
         pid: VmId,
         /// Where its memory shall be.
@@ -114,10 +125,20 @@ pub fn action<'a>(snapshot: &'a Snapshot, action: &'a Action) -> ActionView<'a> 
             ActionView::VcpuAffinity { vm, vcpu: *vcpu, tid: *tid, cpus, why }
         }
         Action::SetEmulatorAffinity { tid, cpus, .. } => {
-            ActionView::EmulatorAffinity { vm, tid: *tid, cpus, why }
+            ActionView::EmulatorAffinity { vm, vcpu: (), tid: *tid, cpus, why }
         }
         Action::MoveMemory { vm: pid, to, remote, .. } => {
-            ActionView::MoveMemory { vm, pid: *pid, nodes: to, remote_bytes: *remote, why }
+            let (vcpu, tid, cpus, pid) = ((), (), (), *pid);
+            ActionView::MoveMemory {
+                vm,
+                vcpu,
+                tid,
+                cpus,
+                pid,
+                nodes: to,
+                remote_bytes: *remote,
+                why,
+            }
         }
     }
 }
@@ -133,4 +154,43 @@ pub fn conflicts<'a>(snapshot: &'a Snapshot, conflicts: &'a [Conflict]) -> Vec<C
             text: conflict.kind.to_string(),
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use instep_core::units::CpuId;
+
+    #[test]
+    fn every_kind_of_action_has_the_same_members() {
+        let (cpus, nodes, why) = (CpuSet::one(CpuId(1)), NodeSet::one(NodeId(0)), String::new);
+        let actions = [
+            ActionView::VcpuAffinity { vm: "a", vcpu: 0, tid: Tid(7), cpus: &cpus, why: why() },
+            ActionView::EmulatorAffinity {
+                vm: "a",
+                vcpu: (),
+                tid: Tid(7),
+                cpus: &cpus,
+                why: why(),
+            },
+            ActionView::MoveMemory {
+                vm: "a",
+                vcpu: (),
+                tid: (),
+                cpus: (),
+                pid: VmId(7),
+                nodes: &nodes,
+                remote_bytes: Bytes(1),
+                why: why(),
+            },
+        ];
+        let kinds = ["vcpu_affinity", "emulator_affinity", "move_memory"];
+        for (action, kind) in actions.iter().zip(kinds) {
+            let json = serde_json::to_value(action).unwrap();
+            assert_eq!(json["kind"], kind);
+            for member in ["vm", "vcpu", "tid", "cpus", "why"] {
+                assert!(json.get(member).is_some(), "{kind} lacks {member}");
+            }
+        }
+    }
 }

@@ -51,6 +51,89 @@ pub(crate) enum Command {
     /// Shows all of it on a machine without VMs: starts three small ones and places them.
     #[command(after_help = "Example:\n  instep demo")]
     Demo(DemoArgs),
+    /// Runs scenarios on real kernels with real KVM guests in an emulated host of any topology.
+    #[command(subcommand)]
+    Lab(LabCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LabCommand {
+    /// Runs a scenario and says whether what it demands holds.
+    #[command(after_help = "Exits with 1 when something does not hold.\n\n\
+        Examples:\n  instep lab run scenarios/lab/hello.toml\n  \
+        instep lab run scenarios/lab/misplaced.toml --json")]
+    Run(LabRunArgs),
+    /// A prompt in an emulated host with Instep in it: each line is a shell command.
+    #[command(after_help = "Examples:\n  instep lab shell\n  \
+        echo 'instep status' | instep lab shell scenarios/lab/misplaced.toml")]
+    Shell(LabShellArgs),
+    /// The scenarios in a directory.
+    #[command(after_help = "Example:\n  instep lab list scenarios/lab")]
+    List(LabListArgs),
+    /// What this machine lacks for the lab, and the command that installs it.
+    #[command(after_help = "Exits with 1 when something is missing.\n\n\
+        Example:\n  instep lab doctor")]
+    Doctor(LabJsonArgs),
+    /// Removes fetched kernels, built images and kept consoles from the cache.
+    #[command(after_help = "Example:\n  instep lab clean")]
+    Clean,
+}
+
+/// What every emulated host takes.
+#[derive(Debug, Args)]
+pub(crate) struct LabHostArgs {
+    /// Boot this kernel (a bzImage) instead of Debian's newest.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kernel: Option<PathBuf>,
+    /// Where that kernel's modules lie (/lib/modules/RELEASE), if KVM is not built in.
+    #[arg(long, value_name = "DIR", requires = "kernel")]
+    pub(crate) modules: Option<PathBuf>,
+    /// The guest workload; instep-load beside this program when not given.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) load: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LabRunArgs {
+    /// The scenario.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) host: LabHostArgs,
+    /// Keep consoles and files brought back in this directory; after a failure they are kept in
+    /// the cache without it.
+    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "instep-lab")]
+    pub(crate) keep: Option<PathBuf>,
+    /// Print JSON (schema instep.lab/1).
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LabShellArgs {
+    /// The scenario whose host and guests are booted; 2 nodes x 2 cores x 2 threads and no guest
+    /// without one.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) host: LabHostArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LabListArgs {
+    /// The directory.
+    #[arg(value_name = "DIR", default_value = "scenarios/lab")]
+    pub(crate) dir: PathBuf,
+    /// Print JSON (schema instep.lab.list/1).
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LabJsonArgs {
+    /// Print JSON (schema instep.lab.doctor/1).
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

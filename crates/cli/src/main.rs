@@ -3,6 +3,7 @@
 
 mod args;
 mod demo;
+mod lab;
 mod observe;
 mod plan;
 mod restore;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::command(args),
         Command::Restore(args) => restore::command(&args),
         Command::Demo(args) => demo::command(args),
+        Command::Lab(command) => lab::command(command),
     };
     match result {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,
@@ -49,9 +51,14 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             tell(&told(&error));
-            ExitCode::from(2)
+            ExitCode::from(if is_failed_work(&error) { 1 } else { 2 })
         }
     }
+}
+
+/// Whether work that had begun failed, rather than the command line or the environment.
+fn is_failed_work(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<instep_agent::Error>().is_some_and(instep_agent::Error::is_failed_work)
 }
 
 /// An error with its causes, save those that the text before repeats already.
@@ -73,7 +80,11 @@ pub(crate) fn tell(line: &str) {
 
 /// Whether standard output's reader went away (`instep status | head`).
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    let run = error.downcast_ref::<instep_agent::Error>();
+    run.is_some_and(instep_agent::Error::is_closed_pipe)
+        || error
+            .downcast_ref::<io::Error>()
+            .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// Prints text that ends in its own line end.

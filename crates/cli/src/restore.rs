@@ -3,7 +3,7 @@
 use crate::args::RestoreArgs;
 use crate::observe::state_dir;
 use crate::{Outcome, print, print_json, tell};
-use instep_agent::run::restored;
+use instep_agent::run::{lock, restored};
 use instep_host::apply::{Applier, Journal, RestoreReport};
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ struct RestoreJson {
 
 pub(crate) fn command(args: &RestoreArgs) -> anyhow::Result<Outcome> {
     let state = state_dir(args.state_dir.as_deref())?;
-    let lock = state.lock()?;
+    let lock = lock(&state)?;
     if args.discard_damaged
         && let Some(aside) = Journal::discard_damaged(&lock)?
     {

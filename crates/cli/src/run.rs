@@ -3,11 +3,11 @@
 use crate::args::{PolicyArgs, RunArgs};
 use crate::observe::{journal, state_dir};
 use crate::text::{indented, plural, printable, ranges, width, wrapped};
-use crate::{Outcome, print, tell};
+use crate::{Outcome, tell};
 use anyhow::Context as _;
 use instep_agent::config::{Config, ConfigError};
 use instep_agent::record::{ActionRecord, MemoryRecord, Record};
-use instep_agent::run::{Ended, Hands, Options, Sink, restored, run};
+use instep_agent::run::{Ended, Hands, Options, Sink, run, told};
 use instep_agent::view::ActionView;
 use instep_core::units::Milli;
 use std::cell::Cell;
@@ -44,10 +44,7 @@ pub(crate) fn command(args: RunArgs) -> anyhow::Result<Outcome> {
     let options = Options { config, reload: &mut reload, once: args.once, hands };
     let Ended { failed, restored: report } = run(options, &mut sink)?;
     if let Some(report) = &report {
-        sink.notice(&restored(report));
-        for left in &report.left_alone {
-            sink.notice(&left.to_string());
-        }
+        told(report).iter().for_each(|line| sink.notice(line));
     }
     let complete = report.is_none_or(|report| report.is_complete());
     Ok(if failed == 0 && complete { Outcome::Fine } else { Outcome::Finding })
@@ -115,7 +112,7 @@ impl Sink for Output<'_> {
             return io::stdout().lock().write_all(line.as_bytes());
         }
         let text = drawn(record, width()) + &self.next(record);
-        print(&text).map_err(io::Error::other)
+        io::stdout().lock().write_all(text.as_bytes())
     }
 
     fn notice(&mut self, text: &str) {

@@ -40,7 +40,9 @@ fn online(cpu: u32, yes: bool) {
 impl Scene {
     fn new(name: &str) -> Option<Self> {
         let Ok(mount) = std::env::var("INSTEP_TEST_CGROUP2") else {
-            eprintln!("skipped: changes the host; set INSTEP_TEST_CGROUP2 in an emulated machine");
+            instep_madehost::skip::note(
+                "changes the host; set INSTEP_TEST_CGROUP2 in an emulated machine",
+            );
             return None;
         };
         let alone = HOST.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

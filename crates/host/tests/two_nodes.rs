@@ -25,7 +25,7 @@ fn two_nodes() -> Option<(u32, u32)> {
     match (nodes.next(), nodes.next()) {
         (Some(from), Some(to)) => Some((from, to)),
         _ => {
-            eprintln!("skipped: this machine has one NUMA node; an emulated one has two");
+            instep_madehost::skip::note("this machine has one NUMA node; an emulated one has two");
             None
         }
     }
@@ -56,7 +56,7 @@ impl Owner {
         let words: Vec<u64> =
             line.unwrap_or_default().split(' ').filter_map(|word| word.parse().ok()).collect();
         let &[start, length] = words.as_slice() else {
-            eprintln!("skipped: no memory of kind {kind} here");
+            instep_madehost::skip::note(&format!("no memory of kind {kind} here"));
             let _ = child.wait();
             return None;
         };

@@ -1,8 +1,8 @@
 //! Debian packages without installing them: `apt-get download` and `dpkg -x` by an ordinary user.
 //!
-//! The machine's own apt configuration says from where; nothing here knows a mirror. Fetching
-//! from another suite of the same mirror would be another set of `-o Dir::...` options on the
-//! same three commands, which is what the field `options` of [`Apt`] is for.
+//! The machine's own apt configuration says from where; nothing here knows a mirror. Another suite
+//! of the same mirror is a private list of sources and private package lists, given to the same
+//! three commands by `-o Dir::...` options: see [`Apt::of_suite`].
 
 use crate::command;
 use crate::error::Error;
@@ -12,6 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+/// Debian's keys, by which apt checks what it reads.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// What [`parse_mirror`] reads: one line for each configured list of packages.
+const MIRROR_FORMAT: &str = "$(REPO_URI)|$(LABEL)|$(COMPONENT)";
+
 const QUERY: Duration = Duration::from_secs(60);
 const FETCH: Duration = Duration::from_secs(15 * 60);
 
@@ -20,6 +26,8 @@ const FETCH: Duration = Duration::from_secs(15 * 60);
 pub struct Apt {
     /// Options put before every sub-command of apt-get and apt-cache.
     options: Vec<String>,
+    /// Whether the package lists are our own, so that renewing them needs no root.
+    private: bool,
     updated: bool,
     stop: Stop,
 }
@@ -43,7 +51,41 @@ impl Apt {
         }
         // Downloading happens as the calling user: there is no `_apt` to drop to.
         let options = vec!["-q".into(), "-o".into(), "APT::Sandbox::User=root".into()];
-        Ok(Self { options, updated: false, stop: stop.clone() })
+        Ok(Self { options, private: false, updated: false, stop: stop.clone() })
+    }
+
+    /// Another suite of the machine's own Debian mirror, with package lists of its own in `dir`,
+    /// which exists; the machine's lists and sources are not touched. Lists are not read before
+    /// [`Apt::update`].
+    ///
+    /// # Errors
+    /// When apt is not there, no Debian mirror is configured, or `dir` cannot be written.
+    pub fn of_suite(suite: &str, dir: &Path, stop: &Stop) -> Result<Self, Error> {
+        let mut apt = Self::own(stop)?;
+        let mut targets = apt.call("apt-get");
+        targets.args(["indextargets", "--format", MIRROR_FORMAT, "Created-By: Packages"]);
+        let printed = command::succeed(&mut targets, QUERY, stop)?;
+        let Some(mirror) = parse_mirror(&printed) else {
+            let what = "apt's sources name no Debian mirror, so another suite cannot be read";
+            return Err(Error::missing(what, "give a kernel by hand: --kernel FILE"));
+        };
+        let sources = dir.join("sources.list");
+        for path in [dir.join("lists/partial"), dir.join("cache/archives/partial")] {
+            fs::create_dir_all(&path).map_err(|error| Error::io("make", path, error))?;
+        }
+        fs::write(&sources, source_line(&mirror, suite, Path::new(KEYRING).exists()))
+            .map_err(|error| Error::io("write", &sources, error))?;
+        for (option, value) in [
+            ("Dir::Etc::SourceList", sources.display().to_string()),
+            ("Dir::Etc::SourceParts", "/dev/null".to_owned()),
+            ("Dir::State::Lists", dir.join("lists").display().to_string()),
+            ("Dir::Cache", dir.join("cache").display().to_string()),
+            ("Acquire::Languages", "none".to_owned()),
+        ] {
+            apt.options.extend(["-o".to_owned(), format!("{option}={value}")]);
+        }
+        apt.private = true;
+        Ok(apt)
     }
 
     /// The machine's architecture in Debian's words, such as `amd64`.
@@ -81,7 +123,7 @@ impl Apt {
         }
         self.updated = true;
         say("reading the package lists (apt-get update)");
-        let mut update = if is_root() {
+        let mut update = if is_root() || self.private {
             self.call("apt-get")
         } else {
             let mut sudo = Command::new("sudo");
@@ -90,7 +132,7 @@ impl Apt {
         };
         match command::succeed(update.arg("update"), FETCH, &self.stop) {
             Ok(_) => Ok(()),
-            Err(error) if is_root() || self.stop.raised() => Err(error),
+            Err(error) if is_root() || self.private || self.stop.raised() => Err(error),
             Err(_) => Err(Error::missing(
                 "the package lists are missing or old, and renewing them needs root",
                 "run: sudo apt-get update",
@@ -161,6 +203,35 @@ pub fn parse_depends(text: &str) -> Vec<String> {
     names
 }
 
+/// The Debian mirror among the lines `URI|label|component` of `apt-get indextargets`: the first
+/// that is labelled `Debian`, or, while apt has not read a mirror's lists and so knows no labels,
+/// whose path ends in `debian`. Security and third-party archives have other suites.
+#[must_use]
+pub fn parse_mirror(text: &str) -> Option<String> {
+    let line = |line: &str| -> Option<(String, String)> {
+        let mut parts = line.split('|');
+        let (uri, label, component) = (parts.next()?, parts.next()?, parts.next()?);
+        // It goes into a list of sources: one word, no option.
+        let word = !uri.starts_with('[') && !uri.chars().any(char::is_whitespace);
+        (component == "main" && uri.contains(":/") && word)
+            .then(|| (uri.to_owned(), label.to_owned()))
+    };
+    let all: Vec<(String, String)> = text.lines().filter_map(line).collect();
+    let labelled = all.iter().find(|(_, label)| label == "Debian");
+    let named = || {
+        all.iter().find(|(uri, label)| {
+            !label.starts_with("Debian") && uri.trim_end_matches('/').ends_with("/debian")
+        })
+    };
+    labelled.or_else(named).map(|(uri, _)| uri.clone())
+}
+
+/// The line of a list of sources for the packages of a suite, and nothing but the packages.
+fn source_line(mirror: &str, suite: &str, keyring: bool) -> String {
+    let signed = if keyring { format!(" signed-by={KEYRING}") } else { String::new() };
+    format!("deb [target=Packages{signed}] {mirror} {suite} main\n")
+}
+
 /// Debian's rule for package names; keeps options and paths out of command lines.
 fn is_package_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.:".contains(c);
@@ -196,6 +267,24 @@ mod tests {
                     Depends: <linux-initramfs-tool>\n    dracut\n  PreDepends: linux-base\n  \
                     Breaks: fwupdate\n";
         assert_eq!(parse_depends(text), ["kmod", "initramfs-tools", "linux-base"]);
+    }
+
+    #[test]
+    fn the_mirror_is_debian_s_own_and_not_the_security_archive() {
+        let text = "http://a/debian-security/|Debian-Security|main\nhttp://b/node/|Node|main\n\
+                    http://a/debian/|Debian|main\n";
+        assert_eq!(parse_mirror(text).as_deref(), Some("http://a/debian/"));
+        let unread = "http://a/x/|$(LABEL)|main\nhttp://a/debian|$(LABEL)|main\n";
+        assert_eq!(parse_mirror(unread).as_deref(), Some("http://a/debian"));
+    }
+
+    #[test]
+    fn a_mirror_that_would_break_the_list_of_sources_is_refused() {
+        for bad in ["", "|Debian|main", "http://a b/debian|Debian|main", "x", "[x:/y|Debian|main"] {
+            assert_eq!(parse_mirror(bad), None, "{bad}");
+        }
+        let line = source_line("http://m/debian/", "sid", true);
+        assert!(line.contains("target=Packages signed-by=") && line.ends_with(" sid main\n"));
     }
 
     #[test]

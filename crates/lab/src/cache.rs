@@ -59,6 +59,21 @@ impl Cache {
         names
     }
 
+    /// Removes a directory of the cache and says how many bytes its files had; 0 when it was not
+    /// there.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn remove(&self, entry: &str) -> Result<u64, Error> {
+        let path = self.path(entry);
+        if !path.exists() {
+            return Ok(0);
+        }
+        let size = size_of_tree(&path, 0);
+        fs::remove_dir_all(&path).map_err(|error| Error::io("remove", path, error))?;
+        Ok(size)
+    }
+
     /// Waits until no other process fetches into the cache; the lock is held while the file
     /// lives. What a killed fetch left in `parent` (a directory of the cache that is filled only
     /// under this lock) is removed.
@@ -110,6 +125,16 @@ impl Cache {
             Err(error) => Err(Error::io("rename to", target, error)),
         }
     }
+}
+
+/// The bytes of all files below a directory, at most 16 deep.
+fn size_of_tree(dir: &Path, depth: u32) -> u64 {
+    let Ok(entries) = fs::read_dir(dir) else { return 0 };
+    let size = |entry: fs::DirEntry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() && depth < 16 => size_of_tree(&entry.path(), depth + 1),
+        _ => entry.metadata().map_or(0, |meta| meta.len()),
+    };
+    entries.flatten().map(size).sum()
 }
 
 fn exists_already(error: &io::Error) -> bool {

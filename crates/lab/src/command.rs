@@ -5,6 +5,7 @@
 
 use crate::error::Error;
 use crate::stop::{Stop, TICK};
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -93,6 +94,34 @@ pub fn succeed(command: &mut Command, limit: Duration, stop: &Stop) -> Result<St
     let said = if ran.stderr.trim().is_empty() { &ran.stdout } else { &ran.stderr };
     let why = format!("failed ({}): {}", ran.status, last_lines(said, 3));
     Err(Error::Command { command: shown(command), why })
+}
+
+/// Runs `command`, which must succeed, with its standard output in `file`.
+///
+/// # Errors
+/// As [`succeed`].
+pub fn into_file(
+    command: &mut Command,
+    file: File,
+    limit: Duration,
+    stop: &Stop,
+) -> Result<(), Error> {
+    let name = shown(command);
+    let failed = |why: String| Error::Command { command: name.clone(), why };
+    command.stdin(Stdio::null()).stdout(file).stderr(Stdio::null());
+    let mut child = die_with_parent(command)
+        .spawn()
+        .map_err(|error| failed(format!("cannot be started: {error}")))?;
+    let ended = wait(&mut child, limit, stop);
+    if !matches!(ended, Ok(Some(_))) {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    match ended? {
+        Some(status) if status.success() => Ok(()),
+        Some(status) => Err(failed(format!("failed ({status})"))),
+        None => Err(failed(format!("took longer than {}s", limit.as_secs()))),
+    }
 }
 
 /// Waits for a child: `None` when the limit passed first.

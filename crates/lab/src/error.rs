@@ -54,6 +54,14 @@ pub enum Error {
         /// The end of its console and of what QEMU said; may be empty.
         console: String,
     },
+    /// A scenario that is none.
+    #[error("{}: {what}", .path.display())]
+    Scenario {
+        /// The scenario's file.
+        path: PathBuf,
+        /// What is wrong, and where in it.
+        what: String,
+    },
     /// The user or the system asked to stop.
     #[error("interrupted")]
     Interrupted,

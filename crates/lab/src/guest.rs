@@ -5,28 +5,27 @@
 //!              │ exit, limit, stop                │ drop, life limit, owner dies
 //!              └──────────> killed, reaped, directory removed <──────────┘
 //! ```
-//! Three things end it: dropping the [`Guest`], the limit of its life (a watchdog thread), and the
-//! death of the thread that started it (PR_SET_PDEATHSIG; so keep that thread). It knows its QEMU
-//! process by id only, and signals it only while that id cannot belong to another process.
+//! Its QEMU is a [`Process`], which says what ends it.
 
 use crate::command;
 use crate::error::Error;
 use crate::image::READY;
+use crate::process::Process;
 use crate::qmp::Qmp;
 use crate::spec::GuestSpec;
 use crate::stop::{Stop, TICK};
 use crate::workdir;
 use std::fs::{self, File};
-use std::io;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The program that runs guests.
 pub const QEMU: &str = "qemu-system-x86_64";
+
+/// What to do where it is not.
+pub(crate) const INSTALL_QEMU: &str = "install it: apt-get install qemu-system-x86";
 
 /// The most that is read of a console.
 const MAX_CONSOLE: u64 = 4 << 20;
@@ -35,12 +34,9 @@ const MAX_CONSOLE: u64 = 4 << 20;
 #[derive(Debug)]
 pub struct Guest {
     spec: GuestSpec,
-    pid: u32,
-    child: Arc<Mutex<Child>>,
+    process: Process,
     started: Instant,
     dir: TempDir,
-    /// Its closing tells the watchdog that the guest ended.
-    _life: mpsc::Sender<()>,
 }
 
 /// One heartbeat of a guest's load.
@@ -63,10 +59,7 @@ pub fn qemu_present() -> Result<(), Error> {
     let ran = command::output(qemu.arg("--version"), Duration::from_secs(30), &Stop::never());
     match ran {
         Ok(ran) if ran.status.success() => Ok(()),
-        _ => Err(Error::missing(
-            format!("no {QEMU} found"),
-            "install it: apt-get install qemu-system-x86",
-        )),
+        _ => Err(Error::missing(format!("no {QEMU} found"), INSTALL_QEMU)),
     }
 }
 
@@ -101,24 +94,9 @@ impl Guest {
         qemu.args(spec.arguments(&dir.path().join("console")))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(log)
-            // Ctrl-C on the terminal is for the owner, who ends the guest in order.
-            .process_group(0);
-        let child =
-            command::die_with_parent(&mut qemu).spawn().map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => Error::missing(
-                    format!("no {QEMU} found"),
-                    "install it: apt-get install qemu-system-x86",
-                ),
-                _ => Error::Command {
-                    command: QEMU.to_owned(),
-                    why: format!("cannot be started: {error}"),
-                },
-            })?;
-        let pid = child.id();
-        let child = Arc::new(Mutex::new(child));
-        let life = watch(Arc::clone(&child), spec.life_limit);
-        Ok(Self { spec, pid, child, started: Instant::now(), dir, _life: life })
+            .stderr(log);
+        let process = Process::spawn(&mut qemu, spec.life_limit, INSTALL_QEMU)?;
+        Ok(Self { spec, process, started: Instant::now(), dir })
     }
 
     /// Waits until the guest's load runs and says how long it took since the start.
@@ -164,7 +142,7 @@ impl Guest {
     /// The process id of its QEMU.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.pid
+        self.process.pid()
     }
 
     /// Its temporary directory; a good place for a QMP socket is elsewhere, since the
@@ -200,7 +178,7 @@ impl Guest {
     /// How QEMU ended, if it did.
     #[must_use]
     pub fn ended(&self) -> Option<String> {
-        lock(&self.child).try_wait().ok().flatten().map(|status| status.to_string())
+        self.process.ended()
     }
 
     fn failed(&self, what: String) -> Error {
@@ -216,37 +194,14 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        end(&self.child);
         if let Some(socket) = &self.spec.qmp {
             let _ = fs::remove_file(socket);
         }
     }
 }
 
-/// Kills and reaps; does nothing to a process that was reaped before.
-fn end(child: &Mutex<Child>) {
-    let mut child = lock(child);
-    let _ = child.kill();
-    let _ = child.wait();
-}
-
-fn lock(child: &Mutex<Child>) -> MutexGuard<'_, Child> {
-    // A panic elsewhere does not make the child less of a process to end.
-    child.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Ends the child after `limit`, unless the sender is dropped first.
-fn watch(child: Arc<Mutex<Child>>, limit: Duration) -> mpsc::Sender<()> {
-    let (life, ended) = mpsc::channel::<()>();
-    std::thread::spawn(move || {
-        if ended.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
-            end(&child);
-        }
-    });
-    life
-}
-
-fn read_lossy(path: &PathBuf) -> String {
+/// The text of a file, as much of it as is read of a console; empty when it is not there.
+pub(crate) fn read_lossy(path: &Path) -> String {
     use std::io::Read;
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(path) {

@@ -22,7 +22,7 @@ pub const READY: &str = "instep-guest: ready";
 /// When no static busybox is found or fetched, or the cache cannot be written.
 pub fn obtain(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {
     let busybox = busybox(cache, stop, say)?;
-    let image = build(&busybox);
+    let image = build(&fs::read(&busybox).map_err(|e| Error::io("read", busybox, e))?);
     let entry = format!("images/{:016x}", fingerprint(&image));
     let path = cache.path(&entry).join("initrd.cpio");
     if !path.exists() {
@@ -50,15 +50,17 @@ pub fn build(busybox: &[u8]) -> Vec<u8> {
 }
 
 /// A static busybox: the machine's own, else from the package busybox-static.
-fn busybox(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<Vec<u8>, Error> {
-    let own = [PathBuf::from("/bin/busybox"), PathBuf::from("/usr/bin/busybox")];
-    if let Some(bytes) = first_static(&own) {
-        return Ok(bytes);
+///
+/// # Errors
+/// When there is none and it cannot be fetched.
+pub fn busybox(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {
+    if let Some(path) = first_static_busybox() {
+        return Ok(path);
     }
     let entry = "tools/busybox";
     let unpacked = |root: &Path| [root.join("bin/busybox"), root.join("usr/bin/busybox")];
-    if let Some(bytes) = first_static(&unpacked(&cache.path(entry))) {
-        return Ok(bytes);
+    if let Some(path) = first_static(&unpacked(&cache.path(entry))) {
+        return Ok(path);
     }
     let _lock = cache.lock("tools", stop)?;
     let dir = cache
@@ -68,8 +70,15 @@ fn busybox(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<Vec<
     })
 }
 
-fn first_static(paths: &[PathBuf]) -> Option<Vec<u8>> {
-    paths.iter().filter_map(|path| fs::read(path).ok()).find(|bytes| is_static_elf(bytes))
+/// The machine's own static busybox.
+#[must_use]
+pub fn first_static_busybox() -> Option<PathBuf> {
+    first_static(&[PathBuf::from("/bin/busybox"), PathBuf::from("/usr/bin/busybox")])
+}
+
+fn first_static(paths: &[PathBuf]) -> Option<PathBuf> {
+    let is_static = |path: &&PathBuf| fs::read(path).is_ok_and(|bytes| is_static_elf(&bytes));
+    paths.iter().find(is_static).cloned()
 }
 
 /// Whether these are a 64-bit x86 program that needs no dynamic loader: an ELF file without a
@@ -94,7 +103,7 @@ pub fn is_static_elf(bytes: &[u8]) -> bool {
 }
 
 /// FNV-1a: tells images apart by content; no protection against forgery is needed here.
-fn fingerprint(bytes: &[u8]) -> u64 {
+pub(crate) fn fingerprint(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })

@@ -117,7 +117,7 @@ fn keep_images(tree: &Path, into: &Path) -> Result<(), Error> {
 }
 
 /// The `vmlinuz-VERSION` with the highest version in `dir`.
-fn newest_in(dir: &Path) -> Option<PathBuf> {
+pub(crate) fn newest_in(dir: &Path) -> Option<PathBuf> {
     let mut names: Vec<String> = fs::read_dir(dir)
         .ok()?
         .flatten()
@@ -129,7 +129,7 @@ fn newest_in(dir: &Path) -> Option<PathBuf> {
 }
 
 /// Orders names by their numbers, so that 6.10 comes after 6.9.
-fn by_version(a: &str, b: &str) -> Ordering {
+pub(crate) fn by_version(a: &str, b: &str) -> Ordering {
     let (a_parts, b_parts) = (version_parts(a), version_parts(b));
     a_parts.cmp(&b_parts).then_with(|| a.cmp(b))
 }

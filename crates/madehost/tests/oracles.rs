@@ -127,7 +127,7 @@ fn lstopo_counts_what_the_spec_says() {
         MadeHost::new(host).write(dir.path()).unwrap();
         for (kind, expected) in ["pu", "core", "l2", "l3", "numa", "package"].iter().zip(expected) {
             let Some(count) = lstopo(dir.path(), kind) else {
-                println!("skipped: lstopo is not installed (package hwloc-nox)");
+                instep_madehost::skip::note("lstopo is not installed (package hwloc-nox)");
                 return;
             };
             assert_eq!(count, expected, "{kind} of {name}");

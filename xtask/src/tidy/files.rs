@@ -9,6 +9,9 @@ const LONG: usize = 600;
 /// Lines of a source file that call for a split.
 const TOO_LONG: usize = 900;
 
+/// A skip that nobody counts.
+const UNCOUNTED: &str = concat!("println!(\"", "skipped");
+
 /// Text that belongs to one machine. Split here so that this file does not hold it.
 const FORBIDDEN: [&str; 5] = [
     concat!("http:", "//deb."),
@@ -36,7 +39,13 @@ pub(super) fn check(path: &Path, bytes: &[u8]) -> Vec<Finding> {
     if extension == Some("rs") && in_src(path) && !text.starts_with("//!") {
         findings.push(Finding::error(format!("{name} does not begin with //! and what it is for")));
     }
+    let skips = extension == Some("rs") && !path.ends_with("madehost/src/skip.rs");
     for (line, number) in text.lines().zip(1..) {
+        if skips && line.contains(UNCOUNTED) {
+            findings.push(Finding::error(format!(
+                "{name}:{number}: a skip that is not counted; call instep_madehost::skip::note"
+            )));
+        }
         for forbidden in FORBIDDEN.iter().filter(|forbidden| holds(line, forbidden)) {
             findings.push(Finding::error(format!(
                 "{name}:{number}: `{forbidden}` belongs to one machine"
@@ -79,6 +88,13 @@ mod tests {
     fn a_source_file_without_a_purpose_is_refused() {
         assert!(check_text("a/src/b.rs", "use std::fmt;\n")[0].fatal);
         assert_eq!(check_text("a/tests/b.txt", "use std::fmt;\n"), []);
+    }
+
+    #[test]
+    fn a_skip_that_is_not_counted_is_refused() {
+        let text = format!("//! x\ne{UNCOUNTED}: no KVM\");\n");
+        assert!(check_text("a/src/b.rs", &text)[0].fatal);
+        assert_eq!(check_text("crates/madehost/src/skip.rs", &text), []);
     }
 
     #[test]

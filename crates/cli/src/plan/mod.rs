@@ -8,8 +8,9 @@ use crate::observe::{Observed, observe};
 use crate::{Outcome, print, print_json};
 use instep_agent::config::Config;
 use instep_agent::view::{self, ActionView, ConflictView, VerdictView};
-use instep_core::policy::{self, PolicyName};
+use instep_core::policy::PolicyName;
 use serde::Serialize;
+use std::time::Duration;
 
 /// `instep.plan/1`.
 #[derive(Serialize)]
@@ -25,9 +26,11 @@ struct PlanJson<'a> {
 }
 
 pub(crate) fn command(args: &PlanArgs) -> anyhow::Result<Outcome> {
-    let config = crate::run::config(&args.policy, None, args.host.window)?;
+    // The interval is no matter here, but a window may not be longer.
+    let interval = args.host.window.map(|window| window.max(Duration::from_secs(60)));
+    let config = crate::run::config(&args.policy, interval, args.host.window)?;
     let observed = observe(&args.host, &config)?;
-    let decision = policy::decide(&observed.snapshot, &config.settings());
+    let decision = instep_agent::decide(&observed.snapshot, &config, 1);
     let snapshot = &observed.snapshot;
     match if args.json { PlanFormat::Json } else { args.format } {
         PlanFormat::Json => print_json(&json(&observed, &config, &decision))?,

@@ -29,9 +29,10 @@ pub(crate) fn virsh(
                 Ok(format!("virsh emulatorpin {domain} {cpus} --live"))
             }
             Action::SetEmulatorAffinity { .. } => Ok(String::new()),
-            Action::MoveMemory { to, .. } => {
-                Ok(format!("virsh numatune {domain} --nodeset {to} --live"))
-            }
+            // numatune would bind the domain's memory for good.
+            Action::MoveMemory { to, .. } => Err(format!(
+                "memory to node {to}: virsh cannot move without binding, see --format taskset"
+            )),
         }
     })
 }

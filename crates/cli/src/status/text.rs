@@ -22,31 +22,12 @@ pub(crate) fn draw(
     if snapshot.vms.is_empty() && snapshot.opaque.is_empty() {
         return empty(observed, width);
     }
-    let topology = &snapshot.topology;
     let list_vcpus = all_vcpus || snapshot.vcpu_count() <= FEW_VCPUS;
-    let mut text = format!(
-        "{} with {} on {}, {}, {}; {}\n",
-        plural(snapshot.vms.len() + snapshot.opaque.len(), "VM"),
-        plural(usize::try_from(snapshot.vcpu_count()).unwrap_or(usize::MAX), "vCPU"),
-        plural(topology.cpus().len(), "CPU"),
-        plural(topology.cores().len(), "core"),
-        plural(topology.nodes().len(), "node"),
-        if observed.since_start {
-            "loads since each VM started".to_owned()
-        } else {
-            format!("{}s window", snapshot.window.milli_of(Nanos::SECOND))
-        },
-    );
+    let mut text = heading(observed);
     let names = width.saturating_sub(ROW);
     if !list_vcpus {
-        text.push_str(&format!(
-            "\n{}\n",
-            row(
-                "VM",
-                names,
-                ["pid", "vCPUs", "used", "steal", "home", "memory", "there"].map(str::to_owned)
-            )
-        ));
+        let titles = ["pid", "vCPUs", "used", "steal", "home", "memory", "there"];
+        text.push_str(&format!("\n{}\n", row("VM", names, titles.map(str::to_owned))));
     }
     for vm in &snapshot.vms {
         if list_vcpus {
@@ -72,6 +53,25 @@ pub(crate) fn draw(
         text.push_str(&line);
     }
     text
+}
+
+/// What there is, and over which time loads were measured.
+fn heading(observed: &Observed) -> String {
+    let snapshot = &observed.snapshot;
+    let topology = &snapshot.topology;
+    let window = if observed.since_start {
+        "loads since each VM started".to_owned()
+    } else {
+        format!("{}s window", snapshot.window.milli_of(Nanos::SECOND))
+    };
+    format!(
+        "{} with {} on {}, {}, {}; {window}\n",
+        plural(snapshot.vms.len() + snapshot.opaque.len(), "VM"),
+        plural(usize::try_from(snapshot.vcpu_count()).unwrap_or(usize::MAX), "vCPU"),
+        plural(topology.cpus().len(), "CPU"),
+        plural(topology.cores().len(), "core"),
+        plural(topology.nodes().len(), "node"),
+    )
 }
 
 /// A VM in full: who runs it, what it uses, and a row per vCPU.

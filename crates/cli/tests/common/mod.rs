@@ -6,15 +6,20 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The longest that one command may take on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The binary under test, without what the caller's environment could change.
+/// The binary under test, without what the caller's environment could change, and as an instance
+/// of its own: tests run side by side.
 pub(crate) fn binary(path: impl AsRef<Path>) -> Command {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
     let mut command = Command::new(path.as_ref());
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    command.env("INSTEP_INSTANCE", format!("instep-test-{}-{count}", std::process::id()));
     command.env_remove("INSTEP_LOG").env("NO_COLOR", "1").stdin(Stdio::null());
     command
 }

@@ -54,9 +54,14 @@ fn a_second_instance_is_told_the_process_of_the_first_and_changes_nothing() {
     for command in [&["run", "--once"][..], &["run"], &["restore"]] {
         stage.instep(command).expect(2).says(&["already runs", &pid, "kill"]);
         assert_as_before(&guest, &placed);
+        // Another state directory does not make it another host.
+        let elsewhere = stage.background_in(&stage.file("elsewhere"), command).end();
+        elsewhere.expect(2).says(&["already runs", &pid, "kill"]);
+        assert_as_before(&guest, &placed);
     }
     // Looking is free.
     stage.instep(&["plan"]).expect(0);
+    stage.instep(&["run", "--once", "--dry-run", "--window", "10ms"]).expect(0);
     terminate(run).expect(0);
     assert_as_before(&guest, &before);
 }

@@ -97,8 +97,14 @@ impl Stage {
 
     /// Starts a command of `instep` with this test's state directory.
     pub(crate) fn background(&self, args: &[&str]) -> Started {
+        self.background_in(&self.state(), args)
+    }
+
+    /// The same with another state directory; all of one test are one instance on this host.
+    pub(crate) fn background_in(&self, state: &Path, args: &[&str]) -> Started {
         let mut command = binary(env!("CARGO_BIN_EXE_instep"));
-        Started::new(command.args(args).arg("--state-dir").arg(self.state()))
+        command.env("INSTEP_INSTANCE", format!("instep-test-live-{}", std::process::id()));
+        Started::new(command.args(args).arg("--state-dir").arg(state))
     }
 
     /// Runs it to its end.

@@ -110,7 +110,8 @@ impl<A: Affinity> Applier<A> {
     pub fn apply(&mut self, changes: &[AffinityChange]) -> Result<Vec<Outcome>, Error> {
         let online = thread::online_cpus(&self.root)?;
         if self.journal.is_void()? {
-            self.journal.entries.clear();
+            // Of an earlier boot: nothing in it is true any more, its boot id least of all.
+            self.journal = Journal::new()?;
         }
         let now = thread::now_ticks(&self.root)?;
         let ready: Vec<Option<Applied>> =
@@ -171,6 +172,7 @@ impl<A: Affinity> Applier<A> {
         self.journal.entries.extend(failed);
         if self.journal.entries.is_empty() {
             Journal::remove(&self.lock)?;
+            self.journal = Journal::new()?;
         } else {
             self.store()?;
         }
@@ -267,6 +269,16 @@ impl<A: Affinity> Applier<A> {
 
     fn set(&mut self, change: &AffinityChange, online: &CpuSet) -> Applied {
         let tid = change.thread.tid;
+        // Writing the journal took a while on a slow disk: the id may be another thread's by now.
+        // Only the call itself is still between this look and the change.
+        match change.thread.is_alive(&self.root) {
+            Ok(true) => {}
+            Ok(false) => return Applied::Gone,
+            Err(error) => {
+                self.forget_pending(change.thread);
+                return Applied::Failed(error);
+            }
+        }
         match self.affinity.set(tid, &change.cpus) {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Applied::Gone,
@@ -309,229 +321,4 @@ impl<A: Affinity> Applier<A> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::apply::StateDir;
-    use crate::apply::testing::{Sleeper, two_cpus};
-    use std::cell::Cell;
-    use std::io;
-
-    fn change(sleeper: &Sleeper, seen: &CpuSet, cpus: &CpuSet) -> AffinityChange {
-        AffinityChange {
-            vm: "alpha".into(),
-            kind: ThreadKind::Vcpu(0),
-            thread: sleeper.key(),
-            seen: seen.clone(),
-            cpuset: seen.clone(),
-            cpus: cpus.clone(),
-        }
-    }
-
-    fn has(sleeper: &Sleeper) -> CpuSet {
-        KernelAffinity.get(sleeper.tid()).unwrap()
-    }
-
-    fn applier() -> (tempfile::TempDir, Applier) {
-        let dir = tempfile::tempdir().unwrap();
-        let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
-        (dir, Applier::open(lock).unwrap())
-    }
-
-    #[test]
-    fn a_change_is_made_and_journalled_and_undone() {
-        let Some((a, b)) = two_cpus() else { return };
-        let (_dir, mut applier) = applier();
-        let sleepers = [Sleeper::start(), Sleeper::start()];
-        let found = has(&sleepers[0]);
-        let changes = [change(&sleepers[0], &found, &a), change(&sleepers[1], &found, &b)];
-        let outcomes = applier.apply(&changes).unwrap();
-        assert!(outcomes.iter().all(|o| matches!(o.applied, Applied::Set)), "{outcomes:?}");
-        assert_eq!((has(&sleepers[0]), has(&sleepers[1])), (a.clone(), b));
-
-        let stored = Journal::load(applier.lock.state()).unwrap().unwrap();
-        assert_eq!(stored.entries.len(), 2);
-        assert!(stored.entries.values().all(|entry| entry.unpinned));
-        let online = thread::online_cpus(&Root::live()).unwrap();
-        let key = sleepers[0].key();
-        assert_eq!(stored.initial_of(&key, &a, &online), found);
-
-        assert_eq!(applier.restore().unwrap().restored, 2);
-        assert_eq!((has(&sleepers[0]), has(&sleepers[1])), (found.clone(), found));
-        assert_eq!(Journal::load(applier.lock.state()).unwrap(), None);
-    }
-
-    #[test]
-    fn the_first_affinity_is_restored_after_many_changes_and_a_crash() {
-        let Some((a, b)) = two_cpus() else { return };
-        let (dir, mut applier) = applier();
-        let sleeper = Sleeper::start();
-        let found = has(&sleeper);
-        applier.apply(&[change(&sleeper, &found, &a)]).unwrap();
-        applier.apply(&[change(&sleeper, &a, &b)]).unwrap();
-        applier.apply(&[change(&sleeper, &b, &a)]).unwrap();
-        let outcome = applier.apply(&[change(&sleeper, &a, &a)]).unwrap();
-        assert!(matches!(outcome[0].applied, Applied::Unchanged));
-        drop(applier);
-        let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
-        let mut next = Applier::open(lock).unwrap();
-        assert_eq!((next.restore().unwrap().restored, has(&sleeper)), (1, found));
-    }
-
-    #[test]
-    fn an_affinity_changed_since_the_snapshot_is_respected_and_becomes_the_original() {
-        let Some((a, b)) = two_cpus() else { return };
-        let (_dir, mut applier) = applier();
-        let sleeper = Sleeper::start();
-        let found = has(&sleeper);
-        applier.apply(&[change(&sleeper, &found, &a)]).unwrap();
-        KernelAffinity.set(sleeper.tid(), &b).unwrap();
-        let outcome = applier.apply(&[change(&sleeper, &a, &found)]).unwrap();
-        assert!(matches!(&outcome[0].applied, Applied::Changed(now) if *now == b));
-        assert_eq!(has(&sleeper), b);
-
-        let again = AffinityChange { cpuset: found, ..change(&sleeper, &b, &a) };
-        applier.apply(&[again]).unwrap();
-        assert_eq!(has(&sleeper), a);
-        assert_eq!((applier.restore().unwrap().restored, has(&sleeper)), (1, b));
-    }
-
-    #[test]
-    fn threads_that_are_gone_or_reused_are_told_and_nothing_is_written() {
-        let Some((a, _)) = two_cpus() else { return };
-        let (_dir, mut applier) = applier();
-        let mut sleeper = Sleeper::start();
-        let mut reused = change(&sleeper, &has(&sleeper), &a);
-        let gone = reused.clone();
-        reused.thread.tid_start += 1;
-        assert!(matches!(applier.apply(&[reused]).unwrap()[0].applied, Applied::Gone));
-        sleeper.stop();
-        assert!(matches!(applier.apply(&[gone]).unwrap()[0].applied, Applied::Gone));
-        assert_eq!(Journal::load(applier.lock.state()).unwrap(), None);
-    }
-
-    #[test]
-    fn dead_threads_leave_the_journal_at_the_next_write() {
-        let Some((a, b)) = two_cpus() else { return };
-        let (_dir, mut applier) = applier();
-        let (mut first, second) = (Sleeper::start(), Sleeper::start());
-        let found = has(&first);
-        applier.apply(&[change(&first, &found, &a)]).unwrap();
-        first.stop();
-        applier.apply(&[change(&second, &found, &b)]).unwrap();
-        let stored = Journal::load(applier.lock.state()).unwrap().unwrap();
-        assert_eq!(stored.entries.keys().map(|key| key.1).collect::<Vec<_>>(), [second.tid()]);
-    }
-
-    #[test]
-    fn a_kept_placement_is_adopted_and_restorable() {
-        let Some((a, _)) = two_cpus() else { return };
-        let (dir, mut applier) = applier();
-        let sleeper = Sleeper::start();
-        let found = has(&sleeper);
-        applier.apply(&[change(&sleeper, &found, &a)]).unwrap();
-        applier.keep().unwrap();
-        drop(applier);
-        let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
-        let mut next = Applier::open(lock).unwrap();
-        assert_eq!(next.journal().holder, Holder::Kept);
-        assert!(!next.journal().is_abandoned().unwrap());
-        let pids = [sleeper.tid().0, 1].into_iter().collect();
-        assert_eq!(next.restore_processes(&pids).unwrap().restored, 1);
-        assert_eq!(has(&sleeper), found);
-    }
-
-    #[test]
-    fn without_a_written_journal_nothing_is_changed() {
-        let Some((a, _)) = two_cpus() else { return };
-        let (dir, mut applier) = applier();
-        let sleeper = Sleeper::start();
-        let found = has(&sleeper);
-        std::fs::remove_dir_all(dir.path().join("s")).unwrap();
-        let error = applier.apply(&[change(&sleeper, &found, &a)]).unwrap_err().to_string();
-        assert!(error.contains("journal.json"), "{error}");
-        assert_eq!(has(&sleeper), found);
-    }
-
-    /// Refuses, or lets the kernel keep only one CPU, as a cpuset would.
-    struct Strict {
-        refuse: bool,
-        only: CpuSet,
-        sets: Cell<u32>,
-    }
-
-    impl Affinity for Strict {
-        fn get(&self, tid: Tid) -> io::Result<CpuSet> {
-            KernelAffinity.get(tid)
-        }
-        fn set(&self, tid: Tid, cpus: &CpuSet) -> io::Result<()> {
-            self.sets.set(self.sets.get() + 1);
-            if self.refuse {
-                return Err(io::Error::from_raw_os_error(libc::EPERM));
-            }
-            KernelAffinity.set(tid, &cpus.and(&self.only))
-        }
-    }
-
-    #[test]
-    fn a_refusal_names_the_capability_and_a_failed_restore_keeps_the_journal() {
-        let Some((a, _)) = two_cpus() else { return };
-        let dir = tempfile::tempdir().unwrap();
-        let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
-        let strict = Strict { refuse: true, only: CpuSet::new(), sets: Cell::new(0) };
-        let mut applier = Applier::with(lock, strict).unwrap();
-        let sleeper = Sleeper::start();
-        let found = has(&sleeper);
-        let outcome = applier.apply(&[change(&sleeper, &found, &a)]).unwrap();
-        let Applied::Failed(error) = &outcome[0].applied else { panic!("{outcome:?}") };
-        assert!(error.to_string().contains("CAP_SYS_NICE"), "{error}");
-        assert!(applier.journal().entries.is_empty(), "what was refused is not ours");
-
-        applier.affinity = Strict { refuse: false, only: found.clone(), sets: Cell::new(0) };
-        applier.apply(&[change(&sleeper, &found, &a)]).unwrap();
-        applier.affinity.refuse = true;
-        let report = applier.restore().unwrap();
-        assert_eq!((report.failed.len(), report.is_complete()), (1, false));
-        let stored = Journal::load(applier.lock.state()).unwrap().unwrap();
-        assert_eq!(stored.entries.len(), 1);
-        applier.affinity.refuse = false;
-        assert_eq!((applier.restore().unwrap().restored, has(&sleeper)), (1, found));
-    }
-
-    #[test]
-    fn what_the_kernel_narrowed_is_told_and_still_known_as_ours() {
-        let Some((a, b)) = two_cpus() else { return };
-        let dir = tempfile::tempdir().unwrap();
-        let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
-        let strict = Strict { refuse: false, only: b.clone(), sets: Cell::new(0) };
-        let mut applier = Applier::with(lock, strict).unwrap();
-        let sleeper = Sleeper::start();
-        KernelAffinity.set(sleeper.tid(), &a).unwrap();
-        let outcome = applier.apply(&[change(&sleeper, &a, &a.or(&b))]).unwrap();
-        assert!(matches!(&outcome[0].applied, Applied::Narrowed(got) if *got == b));
-        let stored = Journal::load(applier.lock.state()).unwrap().unwrap();
-        assert_eq!(stored.entries[&(sleeper.tid().0, sleeper.tid())].set, b);
-        assert_eq!(applier.affinity.sets.get(), 1);
-    }
-
-    #[test]
-    fn a_thread_that_the_kernel_refuses_to_change_is_not_journalled_as_ours() {
-        struct Refuses;
-        impl Affinity for Refuses {
-            fn get(&self, tid: Tid) -> io::Result<CpuSet> {
-                KernelAffinity.get(tid)
-            }
-            fn set(&self, _: Tid, _: &CpuSet) -> io::Result<()> {
-                Err(io::Error::from_raw_os_error(libc::EPERM))
-            }
-        }
-        let Some((a, _)) = two_cpus() else { return };
-        let dir = tempfile::tempdir().unwrap();
-        let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
-        let mut applier = Applier::with(lock, Refuses).unwrap();
-        let sleeper = Sleeper::start();
-        let outcomes = applier.apply(&[change(&sleeper, &has(&sleeper), &a)]).unwrap();
-        assert!(matches!(&outcomes[0].applied, Applied::Failed(error) if error.is_denied()));
-        assert!(Journal::load(applier.lock.state()).unwrap().unwrap().entries.is_empty());
-        assert_eq!(applier.restore().unwrap().restored, 0);
-    }
-}
+mod tests;

@@ -28,6 +28,9 @@ const BLOCK: u64 = 2 << 20;
 /// moved, or halves the group.
 const PATIENCE: u32 = 64;
 
+/// The address of a page that shall move, and where to.
+type Target = (u64, NodeId);
+
 /// The bounds of one step. Each is checked between batches, so it is exceeded by at most one: 2 MiB
 /// of small pages or one larger huge page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -248,7 +251,7 @@ impl Homecoming {
         &mut self,
         pages: &mut impl Pages,
         rooms: &mut [Room],
-        away: Vec<(u64, NodeId)>,
+        away: Vec<Target>,
         page: u64,
         tally: &mut Tally,
     ) -> Result<(), Error> {
@@ -263,19 +266,7 @@ impl Homecoming {
                 continue;
             }
             calls -= 1;
-            let (addresses, nodes): (Vec<u64>, Vec<NodeId>) = group.iter().copied().unzip();
-            let mut status = vec![UNTOLD; group.len()];
-            let result = pages.move_to(&addresses, &nodes, &mut status);
-            let mut now = vec![UNTOLD; group.len()];
-            pages.query(&addresses, &mut now).map_err(|error| self.error(error))?;
-            let mut left = Vec::new();
-            for (index, target) in group.iter().enumerate() {
-                match self.fate(now[index], status[index]) {
-                    Some(Cause::Moved) => tally.count(Cause::Moved, page),
-                    Some(cause) => give_up(rooms, &[*target], cause, page, tally),
-                    None => left.push(*target),
-                }
-            }
+            let (mut left, result) = self.move_group(pages, rooms, &group, page, tally)?;
             match result {
                 Ok(()) if left.len() < group.len() => work.push(left),
                 Ok(()) if left.len() == 1 => give_up(rooms, &left, Cause::Stuck, page, tally),
@@ -283,19 +274,18 @@ impl Homecoming {
                     let later = left.split_off(left.len() / 2);
                     work.extend([later, left]);
                 }
-                Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
-                    work.push(left);
-                    for rest in work.drain(..) {
-                        give_up(rooms, &rest, Cause::NoMemory, page, tally);
-                    }
-                    rooms.iter_mut().filter(|r| nodes.contains(&r.node)).for_each(Room::close);
-                }
                 Err(error) => {
+                    let full = error.raw_os_error() == Some(libc::ENOMEM);
+                    let cause = if full { Cause::NoMemory } else { Cause::Other };
                     work.push(left);
                     for rest in work.drain(..) {
-                        give_up(rooms, &rest, Cause::Other, page, tally);
+                        give_up(rooms, &rest, cause, page, tally);
                     }
-                    return Err(self.error(error));
+                    if !full {
+                        return Err(self.error(error));
+                    }
+                    let asked = |room: &&mut Room| group.iter().any(|(_, node)| *node == room.node);
+                    rooms.iter_mut().filter(asked).for_each(Room::close);
                 }
             }
         }
@@ -303,6 +293,32 @@ impl Homecoming {
         let fruitless = calls == 0 && tally.of(Cause::Moved).0 == 0;
         self.patience = if fruitless { (self.patience / 2).max(2) } else { PATIENCE };
         Ok(())
+    }
+
+    /// One call: counts the pages whose fate is known after it. The others come back, with what the
+    /// call said.
+    fn move_group(
+        &self,
+        pages: &mut impl Pages,
+        rooms: &mut [Room],
+        group: &[Target],
+        page: u64,
+        tally: &mut Tally,
+    ) -> Result<(Vec<Target>, std::io::Result<()>), Error> {
+        let (addresses, nodes): (Vec<u64>, Vec<NodeId>) = group.iter().copied().unzip();
+        let mut status = vec![UNTOLD; group.len()];
+        let result = pages.move_to(&addresses, &nodes, &mut status);
+        let mut now = vec![UNTOLD; group.len()];
+        pages.query(&addresses, &mut now).map_err(|error| self.error(error))?;
+        let mut left = Vec::new();
+        for (index, target) in group.iter().enumerate() {
+            match self.fate(now[index], status[index]) {
+                Some(Cause::Moved) => tally.count(Cause::Moved, page),
+                Some(cause) => give_up(rooms, &[*target], cause, page, tally),
+                None => left.push(*target),
+            }
+        }
+        Ok((left, result))
     }
 
     /// What became of a page by where it is now and what the call said; `None` if that is open.
@@ -347,13 +363,7 @@ fn best_room(rooms: &[Room], page: u64, home: &NodeSet) -> Option<usize> {
 }
 
 /// Counts pages that did not move and returns the room set apart for them.
-fn give_up(
-    rooms: &mut [Room],
-    pages: &[(u64, NodeId)],
-    cause: Cause,
-    page: u64,
-    tally: &mut Tally,
-) {
+fn give_up(rooms: &mut [Room], pages: &[Target], cause: Cause, page: u64, tally: &mut Tally) {
     for (_, node) in pages {
         tally.count(cause, page);
         rooms.iter_mut().filter(|room| room.node == *node).for_each(|room| room.give(page));

@@ -319,9 +319,11 @@ fn replace(state: &StateDir, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = state.file("journal.json.new");
     let _ = fs::remove_file(&new);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    if let Err(error) = written.and_then(|()| fs::rename(&new, path)) {
+        let _ = fs::remove_file(&new);
+        return Err(error);
+    }
     File::open(state.path())?.sync_all()
 }
 

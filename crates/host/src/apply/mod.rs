@@ -5,13 +5,14 @@
 //!   Applier::apply    reads the affinity found, journals it, sets, reads back
 //!   Applier::restore  puts back what was found, unless someone else changed it since
 //!   Applier::keep     leaves the placement standing (a finished `run --once`)
+//! HostLock            one instance per host, whatever its state directory
 //! ```
-//! Nothing
-//! here decides where anything should be.
+//! Nothing here decides where anything should be.
 
 pub mod affinity;
 pub mod applier;
 pub mod homecoming;
+pub mod host_lock;
 pub mod journal;
 pub mod move_pages;
 pub mod ranges;
@@ -27,6 +28,7 @@ pub(crate) mod testing;
 pub use affinity::{Affinity, KernelAffinity};
 pub use applier::{AffinityChange, Applied, Applier, Outcome};
 pub use homecoming::{Budget, Homecoming, Step, Stop, Tally};
+pub use host_lock::HostLock;
 pub use journal::{Holder, Journal, ThreadKind};
 pub use move_pages::{Cause, KernelPages};
 pub use restore::{LeftAlone, RestoreReport};

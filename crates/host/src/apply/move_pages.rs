@@ -216,7 +216,7 @@ mod tests {
         let sleeper = Sleeper::start();
         let key = sleeper.key();
         let Ok((ranges, _)) = ranges::read(&Root::live(), key.pid) else {
-            return eprintln!("skipped: numa_maps cannot be read here");
+            return instep_madehost::skip::note("numa_maps cannot be read here");
         };
         let mut pages = KernelPages::of(key.pid, key.pid_start).unwrap();
         let mut on_node = 0;

@@ -1,7 +1,11 @@
-//! How much memory a node can take in: what is free above a reserve, and its free huge pages.
+//! How much memory a node can take in: what is free or soon free above a reserve, and its free
+//! huge pages.
 //!
-//! A node filled to the brim starts to reclaim and swaps out what was just moved, so the reserve
-//! stays free. Free memory changes all the time: read again before every step.
+//! Soon free are clean pages of files that nobody used of late: the kernel drops them when a page
+//! is to be moved in (mm/migrate.c, `alloc_migration_target`, may reclaim on the node; 6.18). On
+//! a host that does much I/O they are nearly all there is; dirty ones would have to be written
+//! first and do not count. A node filled to the brim swaps out what was just moved, so the
+//! reserve stays. All of it changes all the time: read again before every step.
 
 use crate::error::Error;
 use crate::root::Root;
@@ -18,7 +22,7 @@ const MIN_RESERVE: u64 = 64 << 20;
 pub struct Room {
     /// The node.
     pub node: NodeId,
-    /// Free memory above the reserve.
+    /// Free and soon free memory above the reserve.
     pub free: Bytes,
     /// Free hugetlb pages by page size in bytes.
     pub huge: BTreeMap<u64, u64>,
@@ -96,7 +100,8 @@ fn parse_huge_name(name: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// `MemTotal` and `MemFree` of a node's `meminfo` (`Node 0 MemFree:  1234 kB`).
+/// Total memory and what is free or soon free by a node's `meminfo` (`Node 0 MemFree:  1234 kB`):
+/// `MemTotal`, and `MemFree` with what of `Inactive(file)` is not `Dirty`.
 #[must_use]
 pub fn parse_meminfo(text: &str) -> Option<(Bytes, Bytes)> {
     let value = |key: &str| {
@@ -104,7 +109,10 @@ pub fn parse_meminfo(text: &str) -> Option<(Bytes, Bytes)> {
         let kib: u64 = line.split_ascii_whitespace().nth(3)?.parse().ok()?;
         Some(Bytes(kib.checked_mul(1024)?))
     };
-    Some((value("MemTotal:")?, value("MemFree:")?))
+    let or_none = |key| value(key).unwrap_or_default().0;
+    let (total, free) = (value("MemTotal:")?, value("MemFree:")?);
+    let clean = or_none("Inactive(file):").saturating_sub(or_none("Dirty:"));
+    Some((total, Bytes(free.0.saturating_add(clean).min(total.0))))
 }
 
 #[cfg(test)]
@@ -119,6 +127,17 @@ mod tests {
             assert_eq!(parse_meminfo(&text[..cut]), None);
         }
         assert_eq!(parse_meminfo("Node 0 MemTotal: 99999999999999999999 kB\n"), None);
+    }
+
+    #[test]
+    fn page_cache_that_is_clean_and_out_of_use_counts_as_room() {
+        let text = "Node 1 MemTotal: 8388608 kB\nNode 1 MemFree: 65536 kB\n\
+                    Node 1 Active(file): 900000 kB\nNode 1 Inactive(file): 5000000 kB\n\
+                    Node 1 Dirty: 1000000 kB\n";
+        assert_eq!(parse_meminfo(text), Some((Bytes(8 << 30), Bytes(4_065_536 << 10))));
+        // Dirty anonymous or active pages can be more than the inactive ones; damage, even so.
+        let text = text.replace("5000000", "5").replace("8388608", "1024");
+        assert_eq!(parse_meminfo(&text), Some((Bytes(1 << 20), Bytes(1 << 20))));
     }
 
     #[test]

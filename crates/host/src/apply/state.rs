@@ -1,9 +1,10 @@
-//! The state directory and its lock: where the journal lives, and that only one instance per
-//! host acts.
+//! The state directory and its lock: where the journal lives, and that only one instance uses it
+//! ([`HostLock`]: only one acts on the host).
 //!
 //! The lock is a `flock` on the file `lock`, so the kernel releases it whatever ends the process;
 //! the process id inside is only for the message. Which directory is used is the caller's choice.
 
+use crate::apply::host_lock::HostLock;
 use crate::error::Error;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -69,7 +70,7 @@ impl StateDir {
             }
         }
         file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
-        Ok(InstanceLock { state: self.clone(), _file: file })
+        Ok(InstanceLock { state: self.clone(), _file: file, host: None })
     }
 
     /// The process that holds the lock now, `None` when nobody does.
@@ -113,14 +114,24 @@ impl StateDir {
     }
 }
 
-/// Proof of being the one instance; released when dropped or when the process ends.
+/// Proof of being the one instance here; released when dropped or when the process ends.
 #[derive(Debug)]
 pub struct InstanceLock {
     state: StateDir,
     _file: File,
+    host: Option<HostLock>,
 }
 
 impl InstanceLock {
+    /// The same, being the one instance `name` on this host, too; see [`HostLock::take`].
+    ///
+    /// # Errors
+    /// As [`HostLock::take`].
+    pub fn on_host(mut self, name: &str) -> Result<Self, Error> {
+        self.host = Some(HostLock::take(name)?);
+        Ok(self)
+    }
+
     /// The directory that is locked.
     #[must_use]
     pub fn state(&self) -> &StateDir {

@@ -54,7 +54,7 @@ pub(crate) fn two_cpus() -> Option<(CpuSet, CpuSet)> {
     match (cpus.next(), cpus.next()) {
         (Some(a), Some(b)) => Some((CpuSet::one(a), CpuSet::one(b))),
         _ => {
-            eprintln!("skipped: one CPU is not enough to tell affinities apart");
+            instep_madehost::skip::note("one CPU is not enough to tell affinities apart");
             None
         }
     }

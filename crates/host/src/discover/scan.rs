@@ -122,6 +122,11 @@ impl Scanner {
         }
     }
 
+    /// What later scans may do.
+    pub fn set_options(&mut self, options: ScanOptions) {
+        self.options = options;
+    }
+
     /// Looks at every process.
     ///
     /// # Errors

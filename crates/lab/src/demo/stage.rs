@@ -124,6 +124,8 @@ impl Stage {
         self.say(&format!("\n$ instep {}", args.join(" ")))?;
         let mut command = Command::new(&self.instep);
         command.args(&args).current_dir(self.dir.path()).stdin(Stdio::null());
+        // It touches the demo's own guests only, so it may run beside the host's instance.
+        command.env("INSTEP_INSTANCE", format!("instep-demo-{}", std::process::id()));
         let mut child = command::die_with_parent(&mut command)
             .spawn()
             .with_context(|| format!("cannot start {}", self.instep.display()))?;

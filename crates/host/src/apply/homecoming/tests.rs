@@ -304,7 +304,7 @@ fn a_real_process_on_its_own_node_is_found_all_at_home() {
     let sleeper = Sleeper::start();
     let (root, key) = (Root::live(), sleeper.key());
     let Ok((found, _)) = ranges::read(&root, key.pid) else {
-        return eprintln!("skipped: numa_maps cannot be read here");
+        return instep_madehost::skip::note("numa_maps cannot be read here");
     };
     let nodes: NodeSet = found.iter().flat_map(|range| range.by_node.keys().copied()).collect();
     let mut coming = Homecoming::new(key.pid, nodes.clone(), found.clone());
@@ -322,7 +322,7 @@ fn memory_nodes_that_do_not_exist_are_refused_with_the_reason() {
     let sleeper = Sleeper::start();
     let (root, key) = (Root::live(), sleeper.key());
     let Ok((found, _)) = ranges::read(&root, key.pid) else {
-        return eprintln!("skipped: numa_maps cannot be read here");
+        return instep_madehost::skip::note("numa_maps cannot be read here");
     };
     let mut coming = Homecoming::new(key.pid, NodeSet::one(NodeId(900)), found);
     let mut rooms = vec![Room { node: NodeId(900), free: Bytes(1 << 30), huge: BTreeMap::new() }];

@@ -12,15 +12,13 @@ use std::collections::BTreeMap;
 
 /// Sampled addresses are kept to this unit, the small page of x86.
 const PAGE: u64 = 4096;
-/// Pages remembered at most; a sample of another page is then only counted.
+/// Pages remembered at most; a sample of another page is then passed over.
 const MAX_PAGES: usize = 1 << 16;
 
 /// Pages by how often they were sampled, except those served from local memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HotPages {
     hits: BTreeMap<u64, u32>,
-    /// Samples that found no room.
-    dropped: u64,
 }
 
 impl HotPages {
@@ -34,8 +32,6 @@ impl HotPages {
             *hits = hits.saturating_add(1);
         } else if self.hits.len() < MAX_PAGES {
             self.hits.insert(page, 1);
-        } else {
-            self.dropped += 1;
         }
     }
 
@@ -49,12 +45,6 @@ impl HotPages {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.hits.is_empty()
-    }
-
-    /// Samples that were not remembered for lack of room.
-    #[must_use]
-    pub fn dropped(&self) -> u64 {
-        self.dropped
     }
 
     /// The ranges `radius` pages around every sampled page, inside the `mapped` ranges (ascending,
@@ -175,7 +165,7 @@ mod tests {
         for page in 0..(MAX_PAGES as u64 + 100) {
             hot.add(&sample(page * PAGE, Served::Unknown));
         }
-        assert_eq!((hot.len(), hot.dropped()), (MAX_PAGES, 100));
+        assert_eq!(hot.len(), MAX_PAGES);
     }
 
     proptest! {

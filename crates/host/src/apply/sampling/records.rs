@@ -208,6 +208,74 @@ mod tests {
         }
     }
 
+    /// `perf_mem_data_src` by its fields and their widths, lowest bits first (perf_event_open(2)):
+    /// op, lvl, snoop, lock, dtlb, lvl_num, remote, snoopx, blk, hops.
+    fn data_src(fields: [u64; 10]) -> u64 {
+        let widths = [5, 14, 5, 2, 7, 4, 1, 2, 3, 3];
+        let (mut source, mut shift) = (0, 0);
+        for (field, width) in fields.into_iter().zip(widths) {
+            assert!(field < 1 << width);
+            source |= field << shift;
+            shift += width;
+        }
+        source
+    }
+
+    const LOAD: u64 = 0x2;
+    const HIT: u64 = 0x2;
+    /// The instruction's address is exact, as both PEBS and IBS say.
+    const EXACT_USER: u16 = 1 << 14 | MISC_USER;
+
+    fn check(samples: &[(u16, u64, u64, Served)]) {
+        let bytes: Vec<u8> =
+            samples.iter().flat_map(|(misc, at, from, _)| sample(*misc, *at, *from)).collect();
+        let decoded = decode(&bytes);
+        assert_eq!((decoded.damaged_at, decoded.unusable, decoded.lost), (None, 0, 0));
+        let found: Vec<_> = decoded.samples.iter().map(|s| (s.address, s.served)).collect();
+        let made: Vec<_> = samples.iter().map(|(_, at, _, served)| (*at, *served)).collect();
+        assert_eq!(found, made);
+    }
+
+    #[test]
+    fn loads_as_pebs_tells_them_are_decoded_by_where_they_were_served() {
+        // TLB: hit in level 1 or 2. Both the levels of old kernels and the newer ones are filled.
+        let tlb = 0x2 | 0x8 | 0x10;
+        let l1 = data_src([LOAD, HIT | 0x8, 0x2, 0x1, tlb, 0x1, 0, 0, 0, 0]);
+        let l3_hit_modified = data_src([LOAD, HIT | 0x40, 0x10, 0x1, tlb, 0x3, 0, 0, 0, 0]);
+        let other_cache = data_src([LOAD, HIT | 0x400, 0x10, 0x1, tlb, 0xb, 1, 0, 0, 0]);
+        let local = data_src([LOAD, HIT | 0x80, 0x4, 0x2, tlb, 0xd, 0, 0, 0, 0]);
+        let remote = data_src([LOAD, HIT | 0x100, 0x8, 0x1, tlb, 0xd, 1, 0, 0, 0]);
+        assert_eq!(remote, 0x3a_6940_2042, "by hand");
+        check(&[
+            (EXACT_USER, 0x7f12_3456_7000, l1, Served::Unknown),
+            (EXACT_USER, 0x7f12_3456_8008, l3_hit_modified, Served::Unknown),
+            (EXACT_USER, 0x7f12_3456_9010, other_cache, Served::Unknown),
+            (EXACT_USER, 0x7f12_3456_a018, local, Served::LocalMemory),
+            (EXACT_USER, 0x7f12_3456_b020, remote, Served::RemoteMemory),
+        ]);
+    }
+
+    #[test]
+    fn operations_as_ibs_tells_them_are_decoded_and_those_without_an_address_counted() {
+        // Levels by number only; no snoop, lock or block known; hops tell how far.
+        let na = |level, remote, hops| {
+            data_src([LOAD, 0x1, 0x1, 0x1, 0x2 | 0x8, level, remote, 0, 1, hops])
+        };
+        let store = data_src([0x4, HIT | 0x8, 0x1, 0x2, 0x4 | 0x10, 0x1, 0, 0, 1, 0]);
+        check(&[
+            (EXACT_USER, 0x5555_0000_1000, na(0xd, 0, 0), Served::LocalMemory),
+            (EXACT_USER, 0x5555_0000_2000, na(0xd, 1, 3), Served::RemoteMemory),
+            (EXACT_USER, 0x5555_0000_3000, na(0xb, 1, 2), Served::Unknown),
+            (EXACT_USER, 0x5555_0000_4000, na(0x3, 0, 0), Served::Unknown),
+            (EXACT_USER, 0x5555_0000_5000, store, Served::Unknown),
+            (MISC_USER, 0x5555_0000_6000, na(0xd, 1, 1), Served::RemoteMemory),
+        ]);
+        // An operation that touches no memory has no address; a guest's (5) is not the process's.
+        let mut bytes = sample(EXACT_USER, 0, data_src([0x1, 0x1, 0x1, 0x1, 0x1, 0xf, 0, 0, 1, 0]));
+        bytes.extend(sample(1 << 14 | 5, 0x5555_0000_1000, na(0xd, 1, 1)));
+        assert_eq!((decode(&bytes).samples.len(), decode(&bytes).unusable), (0, 2));
+    }
+
     #[test]
     fn samples_of_the_kernel_or_a_guest_are_counted_and_not_used() {
         let mut bytes = sample(MISC_USER, 0x7000, 0);

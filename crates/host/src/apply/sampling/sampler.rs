@@ -85,12 +85,6 @@ impl MemorySampler {
         Ok(())
     }
 
-    /// How many threads (or CPUs) are sampled.
-    #[must_use]
-    pub fn sources(&self) -> usize {
-        self.rings.len()
-    }
-
     /// Takes what was sampled since the last drain, adds this process's pages to `hot` and tells
     /// what was decoded of all.
     pub fn drain(&mut self, hot: &mut HotPages) -> Decoded {
@@ -207,7 +201,7 @@ mod tests {
         match MemorySampler::start(&source, std::process::id(), &[tid], &CpuSet::new()) {
             Ok(sampler) => Some(sampler),
             Err(error) => {
-                eprintln!("skipped: {error}");
+                instep_madehost::skip::note(&format!("{error}"));
                 None
             }
         }
@@ -216,7 +210,7 @@ mod tests {
     #[test]
     fn pages_that_this_thread_touches_are_found_in_its_samples() {
         let Some(mut sampler) = own_sampler() else { return };
-        assert_eq!(sampler.sources(), 1);
+        assert_eq!(sampler.rings.len(), 1);
         let touched = touch_fresh_pages(300, |_| {});
         let mut hot = HotPages::default();
         let decoded = sampler.drain(&mut hot);
@@ -270,7 +264,7 @@ mod tests {
             }
         });
         if around.is_empty() {
-            return eprintln!("skipped: numa_maps cannot be read here");
+            return instep_madehost::skip::note("numa_maps cannot be read here");
         }
         let covered = |page: &u64| around.iter().any(|r| r.start <= *page && *page < r.end);
         assert!(touched.iter().all(covered));
@@ -283,8 +277,8 @@ mod tests {
         sleeper.stop();
         let source = Source::page_faults();
         match MemorySampler::start(&source, tid.0, &[tid], &CpuSet::new()) {
-            Ok(sampler) => assert_eq!(sampler.sources(), 0),
-            Err(error) => eprintln!("skipped: {error}"),
+            Ok(sampler) => assert_eq!(sampler.rings.len(), 0),
+            Err(error) => instep_madehost::skip::note(&format!("{error}")),
         }
     }
 

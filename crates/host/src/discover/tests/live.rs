@@ -54,9 +54,9 @@ impl Guest {
                 Some(guest)
             }
             Err(error) => {
-                eprintln!(
-                    "skipped: {QEMU} cannot be started: {error} (apt install qemu-system-x86)"
-                );
+                instep_madehost::skip::note(&format!(
+                    "{QEMU} cannot be started: {error} (apt install qemu-system-x86)"
+                ));
                 None
             }
         }
@@ -275,7 +275,9 @@ fn asking_qemu_for_its_version_is_no_vm() {
         .stdin(Stdio::null())
         .spawn()
     else {
-        eprintln!("skipped: {QEMU} is not installed (apt install qemu-system-x86)");
+        instep_madehost::skip::note(&format!(
+            "{QEMU} is not installed (apt install qemu-system-x86)"
+        ));
         return;
     };
     std::thread::sleep(Duration::from_millis(300));

@@ -14,7 +14,7 @@ fn facts() -> Option<PathBuf> {
     if facts.is_dir() {
         return Some(facts);
     }
-    eprintln!("skipped: {} is absent (set INSTEP_SHARED_DATA)", facts.display());
+    instep_madehost::skip::note(&format!("{} is absent (set INSTEP_SHARED_DATA)", facts.display()));
     None
 }
 

@@ -1,0 +1,267 @@
+//! Memory on its way home: which VMs, how far, and how much of it in one cycle.
+//!
+//! The policy decided that it moves and where; the host adapter moves pages. Here the passes of
+//! several VMs share one cycle's budget, and a VM whose memory will not move is asked less and
+//! less often.
+
+mod live;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use live::LiveHost;
+
+use crate::config::MemoryConfig;
+use crate::observe::{Observation, facts_of};
+use crate::record::MemoryRecord;
+use instep_core::decision::{Action, Decision};
+use instep_core::idset::NodeSet;
+use instep_core::snapshot::Vm;
+use instep_core::units::{Bytes, VmId};
+use instep_host::Error;
+use instep_host::apply::homecoming::{Budget, Homecoming, Stop, Tally};
+use instep_host::apply::move_pages::{Cause, Pages};
+use instep_host::apply::ranges::Range;
+use instep_host::apply::room::Room;
+use instep_host::discover::Accel;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The longest that one step may keep a request to stop waiting.
+const STEP: Duration = Duration::from_millis(50);
+/// After fruitless passes a VM is passed over for up to this many cycles.
+const MAX_REST: u32 = 64;
+
+/// What is needed of the host; a test has one of its own.
+pub(crate) trait Host {
+    /// The pages of one process.
+    type Pages: Pages;
+
+    /// Where a process has memory. Expensive: it holds the process's memory map.
+    fn ranges(&mut self, pid: u32) -> Result<Vec<Range>, Error>;
+
+    /// The ranges among `mapped` that the VM uses most now; none where that cannot be told.
+    /// It takes a while, and ends early when `enough`, told the time, says so.
+    fn hot(
+        &mut self,
+        vm: &Vm,
+        accel: Option<Accel>,
+        mapped: &[Range],
+        enough: &mut dyn FnMut(Duration) -> bool,
+    ) -> Vec<Range>;
+
+    /// The pages of the process that started at `pid_start` (clock ticks since boot).
+    fn pages(&mut self, pid: u32, pid_start: u64) -> Result<Self::Pages, Error>;
+
+    /// What these nodes can take.
+    fn rooms(&mut self, home: &NodeSet) -> Result<Vec<Room>, Error>;
+
+    /// Time since some fixed moment.
+    fn now(&self) -> Duration;
+}
+
+/// How much one cycle may do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// The most that is moved.
+    bytes: Bytes,
+    /// The longest that it takes; without bound when `None`.
+    time: Option<Duration>,
+    /// The most that one batch moves.
+    batch: Bytes,
+}
+
+impl Limits {
+    /// Those of the configuration. The only cycle of a run brings everything home: there is no
+    /// later one to go on.
+    pub(crate) fn of(config: &MemoryConfig, once: bool) -> Self {
+        if once {
+            return Self { bytes: Bytes(u64::MAX), time: None, batch: config.batch };
+        }
+        let (bytes, time) = (config.per_cycle, Some(config.time_per_cycle));
+        Self { bytes, time, batch: config.batch }
+    }
+}
+
+/// The VMs whose memory is on its way.
+#[derive(Debug, Default)]
+pub(crate) struct Homes {
+    passes: BTreeMap<VmId, Pass>,
+}
+
+/// One VM's way home.
+#[derive(Debug)]
+struct Pass {
+    pid_start: u64,
+    homecoming: Homecoming,
+    /// Cycles to pass over before the next pass begins.
+    rest: u32,
+    /// `rest` after the next fruitless pass.
+    next_rest: u32,
+}
+
+impl Homes {
+    /// Goes on with what earlier cycles began and is still wanted, then moves memory for the VMs
+    /// that the decision names, within the limits and until `stopping`. A pass begins only when
+    /// its turn comes: to plan it is expensive for a large VM.
+    pub(crate) fn bring_home(
+        &mut self,
+        host: &mut impl Host,
+        (observation, decision): (&Observation, &Decision),
+        limits: Limits,
+        stopping: &mut dyn FnMut() -> bool,
+    ) -> Vec<MemoryRecord> {
+        self.drop_unwanted(observation, decision);
+        let deadline = limits.time.map(|time| host.now().saturating_add(time));
+        let mut left = limits.bytes;
+        let mut records = Vec::new();
+        for (id, to) in self.turns(decision) {
+            let Some(vm) = observation.snapshot.vm(id) else { continue };
+            let mut enough = |now: Duration| stopping() || deadline.is_some_and(|end| now >= end);
+            let mut tally = Tally::default();
+            let result = if left.0 == 0 || enough(host.now()) {
+                Ok(())
+            } else {
+                self.begin(host, observation, vm, to, &mut enough).and_then(|pass| {
+                    pass.walk(host, &mut tally, (&mut left, limits.batch), &mut enough)
+                })
+            };
+            let complete = self.passes.get(&id).is_some_and(|pass| pass.homecoming.is_finished());
+            records.push(record(vm, &tally, complete, result));
+            if let Some(pass) = self.passes.get_mut(&id) {
+                pass.settle();
+            }
+        }
+        records
+    }
+
+    /// Nothing is on its way any more.
+    pub(crate) fn clear(&mut self) {
+        self.passes.clear();
+    }
+
+    /// Drops the passes of VMs that are gone, that the policy no longer takes charge of, or that
+    /// it wants elsewhere now.
+    fn drop_unwanted(&mut self, observation: &Observation, decision: &Decision) {
+        self.passes.retain(|id, pass| {
+            let Some(vm) = observation.snapshot.vm(*id) else { return false };
+            start_of(observation, vm) == Some(pass.pid_start)
+                && wanted(decision, vm).is_some_and(|home| home == *pass.homecoming.home())
+        });
+    }
+
+    /// Whose memory moves in this cycle and where to: VMs on their way first, then those the
+    /// decision names. A VM that rests is passed over and has rested one cycle more.
+    fn turns(&mut self, decision: &Decision) -> Vec<(VmId, NodeSet)> {
+        let going = self.passes.iter().filter(|(_, pass)| !pass.homecoming.is_finished());
+        let mut turns: Vec<_> =
+            going.map(|(id, pass)| (*id, pass.homecoming.home().clone())).collect();
+        for action in &decision.actions {
+            let Action::MoveMemory { vm: id, to, .. } = action else { continue };
+            match self.passes.get_mut(id) {
+                Some(pass) if !pass.homecoming.is_finished() => {}
+                Some(pass) if pass.rest > 0 => pass.rest -= 1,
+                _ => turns.push((*id, to.clone())),
+            }
+        }
+        turns
+    }
+
+    /// The pass that is under way, or a new one.
+    fn begin(
+        &mut self,
+        host: &mut impl Host,
+        observation: &Observation,
+        vm: &Vm,
+        to: NodeSet,
+        enough: &mut dyn FnMut(Duration) -> bool,
+    ) -> Result<&mut Pass, Error> {
+        let before = self.passes.remove(&vm.id);
+        let next_rest = before.as_ref().map_or(1, |pass| pass.next_rest);
+        let pass = match before.filter(|pass| !pass.homecoming.is_finished()) {
+            Some(pass) => pass,
+            None => {
+                let mapped = host.ranges(vm.id.0)?;
+                let facts = facts_of(&observation.scan, vm);
+                let (accel, pid_start) =
+                    (facts.map(|facts| facts.accel), facts.map_or(0, |facts| facts.start_ticks));
+                let hot = host.hot(vm, accel, &mapped, enough);
+                let mut homecoming = Homecoming::new(vm.id.0, to, mapped);
+                homecoming.prefer(hot);
+                Pass { pid_start, homecoming, rest: 0, next_rest }
+            }
+        };
+        Ok(self.passes.entry(vm.id).or_insert(pass))
+    }
+}
+
+fn start_of(observation: &Observation, vm: &Vm) -> Option<u64> {
+    facts_of(&observation.scan, vm).map(|facts| facts.start_ticks)
+}
+
+/// Where the VM's memory shall be by this decision: as its action says, else on its home as far
+/// as its memory may lie there.
+fn wanted(decision: &Decision, vm: &Vm) -> Option<NodeSet> {
+    let asked = decision.actions.iter().find_map(|action| match action {
+        Action::MoveMemory { vm: id, to, .. } if *id == vm.id => Some(to.clone()),
+        _ => None,
+    });
+    let verdict = decision.vms.iter().find(|verdict| verdict.vm == vm.id);
+    let home = verdict.filter(|verdict| verdict.selected).map(|verdict| &verdict.home);
+    asked.or_else(|| {
+        home.map(|home| vm.memory_bound.as_ref().map_or_else(|| home.clone(), |b| home.and(b)))
+    })
+}
+
+impl Pass {
+    /// Walks until the pass is over, nothing is left of the budget or `enough` says so.
+    fn walk(
+        &mut self,
+        host: &mut impl Host,
+        tally: &mut Tally,
+        (left, batch): (&mut Bytes, Bytes),
+        enough: &mut dyn FnMut(Duration) -> bool,
+    ) -> Result<(), Error> {
+        let mut pages = host.pages(self.homecoming.pid(), self.pid_start)?;
+        let mut rooms = host.rooms(self.homecoming.home())?;
+        while left.0 != 0 && !enough(host.now()) {
+            let budget = Budget { bytes: Bytes(batch.0.min(left.0)), time: STEP };
+            let step = self.homecoming.step(&mut pages, &mut rooms, budget)?;
+            tally.add(&step.tally);
+            left.0 = left.0.saturating_sub(step.tally.of(Cause::Moved).0);
+            if matches!(step.stop, Stop::Finished | Stop::NoRoom) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// A pass that moved next to nothing makes the VM rest, twice as long each time.
+    fn settle(&mut self) {
+        if self.homecoming.is_finished() {
+            let moved = self.homecoming.total().of(Cause::Moved);
+            (self.rest, self.next_rest) = rest(moved, self.homecoming.remote(), self.next_rest);
+        }
+    }
+}
+
+/// Cycles to pass over after a pass that moved `moved` of `remote` bytes, and after the next one
+/// like it.
+fn rest(moved: Bytes, remote: Bytes, next: u32) -> (u32, u32) {
+    if moved.0 < remote.0 / 64 { (next, (next * 2).min(MAX_REST)) } else { (0, 1) }
+}
+
+fn record(vm: &Vm, tally: &Tally, complete: bool, result: Result<(), Error>) -> MemoryRecord {
+    let stayed = |cause: &Cause| !matches!(cause, Cause::Moved | Cause::AlreadyHome);
+    MemoryRecord {
+        vm: vm.name.clone(),
+        moved_bytes: tally.of(Cause::Moved),
+        stayed_bytes: tally
+            .0
+            .iter()
+            .filter(|(cause, _)| stayed(cause))
+            .map(|(cause, bytes)| (cause.to_string(), *bytes))
+            .collect(),
+        complete,
+        error: result.err().map(|error| error.to_string()),
+    }
+}

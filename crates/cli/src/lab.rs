@@ -1,0 +1,289 @@
+//! `instep lab`: scenarios on real kernels in an emulated host; the work is the crate `lab`'s.
+
+use crate::args::{LabCommand, LabHostArgs, LabListArgs, LabRunArgs, LabShellArgs};
+use crate::text::{indented, printable, ranges, width, wrapped};
+use crate::{Outcome, print, print_json};
+use anyhow::Context as _;
+use indicatif::ProgressBar;
+use instep_lab::cache::Cache;
+use instep_lab::scenario::Scenario;
+use instep_lab::scenario::report::Report;
+use instep_lab::scenario::run::{Kit, Options, run};
+use instep_lab::{Error, Stop, doctor};
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What `lab clean` removes of the cache.
+const CLEANED: [&str; 3] = ["kernels", "images", "failures"];
+
+/// How long a command typed at the prompt may take, by the host's clock.
+const PROMPT_LIMIT: Duration = Duration::from_secs(600);
+
+pub(crate) fn command(command: LabCommand) -> anyhow::Result<Outcome> {
+    match command {
+        LabCommand::Run(args) => run_scenario(&args),
+        LabCommand::Shell(args) => shell(&args),
+        LabCommand::List(args) => list(&args),
+        LabCommand::Doctor(args) => doctor(args.json),
+        LabCommand::Clean => clean(),
+    }
+}
+
+fn options(args: &LabHostArgs, keep: Option<PathBuf>) -> anyhow::Result<Options> {
+    let instep = std::env::current_exe().context("cannot find the path of this program")?;
+    let beside = || Some(instep.with_file_name("instep-load")).filter(|path| path.is_file());
+    let load = args.load.clone().or_else(beside);
+    Ok(Options { kernel: args.kernel.clone(), modules: args.modules.clone(), load, instep, keep })
+}
+
+fn run_scenario(args: &LabRunArgs) -> anyhow::Result<Outcome> {
+    let scenario = Scenario::load(&args.file)?;
+    let stop = Stop::on_signals()?;
+    let progress = Progress::start();
+    let options = options(&args.host, args.keep.clone())?;
+    let report = match run(&scenario, &options, &stop, &mut |said| progress.say(said)) {
+        Ok(report) => report,
+        Err(Error::Interrupted) => return interrupted(&progress),
+        Err(error) => return Err(error.into()),
+    };
+    drop(progress);
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print(&drawn(&report, width()))?;
+    }
+    Ok(if report.held { Outcome::Fine } else { Outcome::Finding })
+}
+
+fn interrupted(progress: &Progress) -> anyhow::Result<Outcome> {
+    progress.say("interrupted: everything is ended and removed");
+    Ok(Outcome::Finding)
+}
+
+/// Text in lines of this width, each with its end.
+fn folded(text: &str, width: usize) -> String {
+    indented(&wrapped(text, width), 0)
+}
+
+/// A report for people.
+fn drawn(report: &Report, width: usize) -> String {
+    let seconds = &report.seconds;
+    let mut text = folded(&format!("{}: {}", report.scenario, report.about), width);
+    text.push_str(&folded(
+        &format!(
+            "kernel {}; host up after {:.1}s, guests {:.1}s later, {:.1}s in all",
+            report.kernel, seconds.host_up, seconds.guests_up, seconds.total
+        ),
+        width,
+    ));
+    let clock = &report.clock;
+    let kind = format!("{:?}", clock.kind).to_lowercase();
+    let worth = format!("clock {kind}: shows {}; not {}", clock.shows, clock.does_not_show);
+    text.push_str(&folded(&worth, width));
+    if report.attempts > 1 {
+        text.push_str("begun twice: the first attempt was too slow\n");
+    }
+    for (name, seen) in &report.observations {
+        text.push_str(&format!("\n{name}:\n"));
+        for guest in &seen.guests {
+            let mut on: Vec<u32> = guest.vcpus().map(|vcpu| vcpu.cpu).collect();
+            on.sort_unstable();
+            let memory: Vec<String> =
+                guest.memory_bytes_by_node.iter().map(|bytes| (bytes >> 20).to_string()).collect();
+            let line = format!(
+                "{}: may use nodes {}, on CPUs {}; MiB by node {}, {:.0}% local",
+                guest.name,
+                ranges(&guest.nodes),
+                ranges(&on),
+                memory.join(" + "),
+                guest.locality * 100.0
+            );
+            text.push_str(&indented(&wrapped(&line, width.saturating_sub(2)), 2));
+        }
+    }
+    text.push('\n');
+    for check in &report.checks {
+        let mark = if check.held { "held  " } else { "FAILED" };
+        let line = format!("{mark} {} ({}): {}", check.what, check.about.trim(), check.found);
+        text.push_str(&folded(&printable(&line.replace('\n', " ")), width));
+    }
+    for file in &report.files {
+        text.push_str(&format!("kept: {file}\n"));
+    }
+    let failed = report.checks.iter().filter(|check| !check.held).count();
+    let all = report.checks.len();
+    text.push_str(&match failed {
+        0 => format!("{all} of {all} checks held\n"),
+        _ => format!("{failed} of {all} checks FAILED\n"),
+    });
+    text
+}
+
+fn shell(args: &LabShellArgs) -> anyhow::Result<Outcome> {
+    let scenario = match &args.file {
+        Some(file) => Scenario::load(file)?,
+        None => Scenario::parse(
+            "about = 'a prompt'\nlimit = '24h'\n[host]\nnodes = 2\ncores = 2\nthreads = 2\n\
+             memory = '2GiB'\n",
+            "shell",
+        )
+        .map_err(anyhow::Error::msg)?,
+    };
+    let scenario = Scenario { limit: Duration::from_secs(24 * 3600), ..scenario };
+    let stop = Stop::on_signals()?;
+    let progress = Progress::start();
+    let kit = Kit::obtain(&options(&args.host, None)?, &stop, &mut |said| progress.say(said))?;
+    progress.say("booting");
+    let mut running = kit.boot(&scenario, &stop)?;
+    progress.say("starting guests");
+    running.start_guests(&scenario, &stop)?;
+    drop(progress);
+    let prompt = io::stdin().is_terminal();
+    if prompt {
+        eprintln!(
+            "{} CPUs on {} nodes, kernel {}. Each line is a shell command of its own; end with \
+             Ctrl-D.",
+            scenario.host.cpus(),
+            scenario.host.nodes,
+            running.kernel
+        );
+    }
+    let mut last = 0;
+    let mut line = String::new();
+    loop {
+        if prompt {
+            eprint!("lab# ");
+        }
+        line.clear();
+        if io::stdin().lock().read_line(&mut line)? == 0 {
+            break;
+        }
+        if line.trim().is_empty() {
+            continue;
+        }
+        let answer = match running.host.run(&line, PROMPT_LIMIT, &stop) {
+            Ok(answer) => answer,
+            Err(Error::Interrupted) => return Ok(Outcome::Finding),
+            Err(error) => return Err(error.into()),
+        };
+        io::stdout().lock().write_all(&answer.stdout)?;
+        io::stdout().flush()?;
+        io::stderr().lock().write_all(answer.stderr.as_bytes())?;
+        last = answer.status;
+    }
+    Ok(if last == 0 { Outcome::Fine } else { Outcome::Finding })
+}
+
+fn list(args: &LabListArgs) -> anyhow::Result<Outcome> {
+    let found = scenarios(&args.dir)?;
+    let mut outcome = Outcome::Fine;
+    let mut json = Vec::new();
+    let mut text = String::new();
+    for path in &found {
+        match Scenario::load(path) {
+            Ok(scenario) => {
+                let host = &scenario.host;
+                let shape = format!(
+                    "{} nodes, {} CPUs, {} guests",
+                    host.nodes,
+                    host.cpus(),
+                    scenario.guest.len()
+                );
+                let line = format!("{}: {} ({shape})", path.display(), scenario.about);
+                text.push_str(&folded(&line, width()));
+                json.push(serde_json::json!({
+                    "file": path, "name": scenario.name, "about": scenario.about,
+                    "nodes": host.nodes, "cpus": host.cpus(), "guests": scenario.guest.len(),
+                }));
+            }
+            Err(error) => {
+                outcome = Outcome::Finding;
+                eprintln!("instep: {error}");
+            }
+        }
+    }
+    if args.json {
+        print_json(&serde_json::json!({"schema": "instep.lab.list/1", "scenarios": json}))?;
+    } else if found.is_empty() {
+        print(&format!("No scenario (*.toml) in {}.\n", args.dir.display()))?;
+    } else {
+        print(&text)?;
+    }
+    Ok(outcome)
+}
+
+fn scenarios(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(dir).with_context(|| {
+        format!("cannot list {}; name the directory of scenarios", dir.display())
+    })?;
+    let mut found: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
+        .collect();
+    found.sort();
+    Ok(found)
+}
+
+fn doctor(json: bool) -> anyhow::Result<Outcome> {
+    let findings = doctor::examine(&Stop::on_signals()?);
+    let fine = findings.iter().all(|finding| finding.fine);
+    if json {
+        let value = serde_json::json!({
+            "schema": "instep.lab.doctor/1", "fine": fine, "findings": findings,
+        });
+        print_json(&value)?;
+    } else {
+        let mut text = String::new();
+        for finding in &findings {
+            let mark = if finding.fine { "fine   " } else { "MISSING" };
+            let next = finding.next.as_ref().map(|next| format!("; {next}")).unwrap_or_default();
+            let line = format!("{mark} {}: {}{next}", finding.need, finding.found);
+            text.push_str(&folded(&line, width()));
+        }
+        text.push_str(if fine {
+            "The lab can run: instep lab run scenarios/lab/hello.toml\n"
+        } else {
+            "The lab cannot run yet.\n"
+        });
+        print(&text)?;
+    }
+    Ok(if fine { Outcome::Fine } else { Outcome::Finding })
+}
+
+fn clean() -> anyhow::Result<Outcome> {
+    let cache = Cache::open()?;
+    let _lock = cache.lock("kernels", &Stop::on_signals()?)?;
+    let mut bytes = 0;
+    for entry in CLEANED {
+        bytes += cache.remove(entry)?;
+    }
+    print(&format!("{} MiB removed from {}\n", bytes >> 20, cache.path("").display()))?;
+    Ok(Outcome::Fine)
+}
+
+/// What is being done, on standard error: a spinner on a terminal, lines for what is interrupted
+/// or fetched elsewhere.
+struct Progress(ProgressBar);
+
+impl Progress {
+    fn start() -> Self {
+        let bar = ProgressBar::new_spinner();
+        bar.enable_steady_tick(Duration::from_millis(120));
+        Self(bar)
+    }
+
+    fn say(&self, said: &str) {
+        self.0.set_message(said.lines().next().unwrap_or_default().to_owned());
+        if self.0.is_hidden() {
+            tracing::info!("{said}");
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

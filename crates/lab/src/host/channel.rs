@@ -1,0 +1,290 @@
+//! The channel to an emulated host: commands in, exit status and output back.
+//!
+//! A virtio port is a stream of bytes both ways. The host's `init.sh` speaks first:
+//! ```text
+//! ready UPTIME KVM RELEASE\n               KVM is yes or no
+//! ```
+//! Then, one command at a time:
+//! ```text
+//! run ID SECONDS BASE64\n              ->  a shell script, killed after SECONDS (status 143)
+//! <-  end ID STATUS OUT ERR\n OUT bytes of standard output, ERR bytes of standard error
+//! ```
+//! An answer with an older ID belongs to a command that was given up and is dropped. What comes
+//! from the host is bounded and never trusted to be well formed.
+
+use crate::error::Error;
+use crate::stop::{Stop, TICK};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// The most that one command may answer.
+const MAX_ANSWER: usize = 64 << 20;
+/// The most that a line may have.
+const MAX_LINE: usize = 4096;
+
+/// What a command did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Its exit status; 143 when it ran into its limit.
+    pub status: u32,
+    /// Standard output.
+    pub stdout: Vec<u8>,
+    /// Standard error, bytes that are not UTF-8 replaced.
+    pub stderr: String,
+}
+
+impl Answer {
+    /// Standard output as text, bytes that are not UTF-8 replaced.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+}
+
+/// What the host said when it was up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ready {
+    /// Its uptime in hundredths of a second, by its own clock.
+    pub uptime_centis: u64,
+    /// Whether it has a /dev/kvm.
+    pub kvm: bool,
+    /// Its kernel's release.
+    pub release: String,
+}
+
+/// Why the channel gave nothing.
+#[derive(Debug)]
+pub enum Silence {
+    /// The time was over.
+    Late,
+    /// The other side is gone.
+    Closed,
+    /// What came is not the protocol.
+    Broken(String),
+    /// A stop was asked for.
+    Interrupted,
+}
+
+/// One end of the channel.
+#[derive(Debug)]
+pub struct Channel {
+    stream: UnixStream,
+    buffer: Vec<u8>,
+    last: u64,
+}
+
+impl Channel {
+    /// Takes over a connected socket.
+    ///
+    /// # Errors
+    /// When the socket cannot be set up.
+    pub fn new(stream: UnixStream) -> Result<Self, Error> {
+        let setup = stream
+            .set_read_timeout(Some(TICK))
+            .and_then(|()| stream.set_write_timeout(Some(Duration::from_secs(30))));
+        setup.map_err(|error| Error::io("set up", "the port's socket", error))?;
+        Ok(Self { stream, buffer: Vec::new(), last: 0 })
+    }
+
+    /// Waits for the host's first line.
+    ///
+    /// # Errors
+    /// See [`Silence`].
+    pub fn ready(&mut self, deadline: Instant, stop: &Stop) -> Result<Ready, Silence> {
+        let line = self.line(deadline, stop)?;
+        parse_ready(&line).ok_or(Silence::Broken(line))
+    }
+
+    /// Runs a shell script, which the host kills after `limit`, and waits until `deadline`.
+    ///
+    /// # Errors
+    /// See [`Silence`].
+    pub fn run(
+        &mut self,
+        script: &str,
+        limit: Duration,
+        deadline: Instant,
+        stop: &Stop,
+    ) -> Result<Answer, Silence> {
+        self.last += 1;
+        let line =
+            format!("run {} {} {}\n", self.last, limit.as_secs().max(1), base64(script.as_bytes()));
+        self.stream.write_all(line.as_bytes()).map_err(|_| Silence::Closed)?;
+        loop {
+            let line = self.line(deadline, stop)?;
+            let Some(end) = parse_end(&line) else { return Err(Silence::Broken(line)) };
+            let stdout = self.bytes(end.stdout, deadline, stop)?;
+            let stderr = self.bytes(end.stderr, deadline, stop)?;
+            if end.id == self.last {
+                let stderr = String::from_utf8_lossy(&stderr).into_owned();
+                return Ok(Answer { status: end.status, stdout, stderr });
+            }
+        }
+    }
+
+    fn line(&mut self, deadline: Instant, stop: &Stop) -> Result<String, Silence> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                return Ok(String::from_utf8_lossy(&line).trim_end().to_owned());
+            }
+            if self.buffer.len() > MAX_LINE {
+                return Err(Silence::Broken("a line without end".to_owned()));
+            }
+            self.more(deadline, stop)?;
+        }
+    }
+
+    fn bytes(&mut self, count: usize, deadline: Instant, stop: &Stop) -> Result<Vec<u8>, Silence> {
+        while self.buffer.len() < count {
+            self.more(deadline, stop)?;
+        }
+        Ok(self.buffer.drain(..count).collect())
+    }
+
+    /// Reads what is there, at least a byte.
+    fn more(&mut self, deadline: Instant, stop: &Stop) -> Result<(), Silence> {
+        let mut chunk = [0u8; 1 << 16];
+        loop {
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Err(Silence::Closed),
+                Ok(count) => {
+                    self.buffer.extend_from_slice(&chunk[..count]);
+                    return Ok(());
+                }
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {}
+                    _ => return Err(Silence::Closed),
+                },
+            }
+            if stop.raised() {
+                return Err(Silence::Interrupted);
+            }
+            if Instant::now() >= deadline {
+                return Err(Silence::Late);
+            }
+        }
+    }
+}
+
+/// The header of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct End {
+    id: u64,
+    status: u32,
+    stdout: usize,
+    stderr: usize,
+}
+
+fn parse_end(line: &str) -> Option<End> {
+    let mut words = line.split(' ');
+    (words.next()? == "end").then_some(())?;
+    let end = End {
+        id: words.next()?.parse().ok()?,
+        status: words.next()?.parse().ok()?,
+        stdout: words.next()?.parse().ok()?,
+        stderr: words.next()?.parse().ok()?,
+    };
+    let total = end.stdout.checked_add(end.stderr)?;
+    (words.next().is_none() && total <= MAX_ANSWER).then_some(end)
+}
+
+fn parse_ready(line: &str) -> Option<Ready> {
+    let mut words = line.split(' ');
+    (words.next()? == "ready").then_some(())?;
+    let (seconds, centis) = words.next()?.split_once('.')?;
+    let (seconds, centis): (u64, u64) = (seconds.parse().ok()?, centis.parse().ok()?);
+    let uptime_centis = seconds.checked_mul(100)?.checked_add(centis)?;
+    let kvm = words.next()? == "yes";
+    Some(Ready { uptime_centis, kvm, release: words.next()?.to_owned() })
+}
+
+/// Base64 of RFC 4648, section 4.
+#[must_use]
+pub fn base64(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let byte = |at: usize| u32::from(chunk.get(at).copied().unwrap_or(0));
+        let word = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for digit in 0..4 {
+            let index = (word >> (18 - 6 * digit)) & 63;
+            let padding = digit > chunk.len();
+            text.push(if padding { '=' } else { char::from(ALPHABET[index as usize]) });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(30)
+    }
+
+    /// A channel whose other end says `said` and then closes.
+    fn hearing(said: &'static [u8]) -> (Channel, std::thread::JoinHandle<String>) {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let other = std::thread::spawn(move || {
+            theirs.write_all(said).unwrap();
+            theirs.shutdown(std::net::Shutdown::Write).unwrap();
+            let mut heard = String::new();
+            theirs.read_to_string(&mut heard).unwrap();
+            heard
+        });
+        (Channel::new(ours).unwrap(), other)
+    }
+
+    #[test]
+    fn base64_is_that_of_the_rfc() {
+        for (plain, coded) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foobar", "Zm9vYmFy")] {
+            assert_eq!(base64(plain.as_bytes()), coded);
+        }
+    }
+
+    #[test]
+    fn a_command_is_sent_in_one_line_and_its_answer_read() {
+        let (mut channel, other) = hearing(b"ready 4.25 yes 7.2.13\nend 1 3 5 2\nhi\n\x00\nno");
+        let ready = channel.ready(soon(), &Stop::never()).unwrap();
+        assert_eq!((ready.uptime_centis, ready.kvm, ready.release.as_str()), (425, true, "7.2.13"));
+        let answer = channel.run("a\nb", Duration::from_secs(9), soon(), &Stop::never()).unwrap();
+        assert_eq!((answer.status, answer.stdout.as_slice()), (3, b"hi\n\x00\n".as_slice()));
+        assert_eq!(answer.stderr, "no");
+        drop(channel);
+        assert_eq!(other.join().unwrap(), "run 1 9 YQpi\n");
+    }
+
+    #[test]
+    fn an_answer_to_a_command_given_up_is_dropped() {
+        let (mut channel, _other) = hearing(b"end 0 0 2 0\nxxend 1 0 1 0\ny");
+        let answer = channel.run("x", Duration::from_secs(9), soon(), &Stop::never()).unwrap();
+        assert_eq!(answer.stdout, b"y");
+    }
+
+    #[test]
+    fn a_host_that_talks_rubbish_or_too_much_is_an_error() {
+        for said in [
+            b"end 1 0 99999999999 0\n".as_slice(),
+            b"end 1 0 18446744073709551615 18446744073709551615\n",
+            b"end 1 0 1\n",
+            b"hello\n",
+        ] {
+            let (mut channel, _other) = hearing(said);
+            let result = channel.run("x", Duration::from_secs(9), soon(), &Stop::never());
+            assert!(matches!(result, Err(Silence::Broken(_))), "{said:?}");
+        }
+        let (mut channel, _other) = hearing(b"end 1 0 9 0\nshort");
+        let result = channel.run("x", Duration::from_secs(9), soon(), &Stop::never());
+        assert!(matches!(result, Err(Silence::Closed)));
+    }
+
+    #[test]
+    fn a_silent_host_is_late() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let mut channel = Channel::new(ours).unwrap();
+        assert!(matches!(channel.ready(Instant::now(), &Stop::never()), Err(Silence::Late)));
+    }
+}

@@ -1,0 +1,200 @@
+//! The emulated host's initramfs: busybox, the KVM modules, QEMU for the guests, what the guests
+//! boot from, Instep, and any further programs.
+//!
+//! Two archives one after the other: the large one, which changes with the machine's packages
+//! only, is kept in the cache; the small one holds what changes with every build and scenario.
+//! Neither is compressed: under software emulation unpacking costs more than reading.
+
+use crate::cache::Cache;
+use crate::cpio::{Archive, Node};
+use crate::error::Error;
+use crate::guest::QEMU;
+use crate::host::kernel::HostKernel;
+use crate::host::programs::{self, Packed};
+use crate::image::fingerprint;
+use crate::stop::Stop;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+const INIT: &str = include_str!("init.sh");
+const GUEST_INIT: &str = include_str!("guest.sh");
+
+/// What QEMU's `microvm` machine reads, and where a machine keeps it.
+const FIRMWARE: [&str; 3] = ["bios-microvm.bin", "linuxboot_dma.bin", "kvmvapic.bin"];
+const FIRMWARE_DIRS: [&str; 3] = ["/usr/share/qemu", "/usr/local/share/qemu", "/usr/share/seabios"];
+
+/// What goes into a host beside what is always there.
+#[derive(Clone, Debug, Default)]
+pub struct Extra {
+    /// Programs of this machine: the file and the name inside.
+    pub programs: Vec<(PathBuf, String)>,
+    /// The guest workload `instep-load`, a static program, when there is one.
+    pub load: Option<PathBuf>,
+}
+
+/// Writes the host's initramfs to `target`.
+///
+/// # Errors
+/// When something it holds is missing, or a file cannot be read or written.
+pub fn write(
+    target: &Path,
+    cache: &Cache,
+    kernel: &HostKernel,
+    busybox: &Path,
+    extra: &Extra,
+    stop: &Stop,
+) -> Result<(), Error> {
+    let base = base(cache, kernel, busybox, stop)?;
+    let mut out = File::create(target).map_err(|error| Error::io("make", target, error))?;
+    let mut large = File::open(&base).map_err(|error| Error::io("read", &base, error))?;
+    let copied = io::copy(&mut large, &mut out);
+    copied.map_err(|error| Error::io("write", target, error))?;
+    let mut files = BTreeMap::new();
+    for (file, name) in &extra.programs {
+        for packed in programs::with_libraries(file, name, stop)? {
+            files.insert(packed.inside, Content::File(packed.file));
+        }
+    }
+    files.insert("lab/guest.cpio".to_owned(), Content::Bytes(guest(busybox, extra)?));
+    let small = archive(&files)?;
+    out.write_all(&small).map_err(|error| Error::io("write", target, error))
+}
+
+/// The guests' initramfs.
+fn guest(busybox: &Path, extra: &Extra) -> Result<Vec<u8>, Error> {
+    let mut files = BTreeMap::new();
+    files.insert("bin/busybox".to_owned(), Content::File(busybox.to_owned()));
+    files.insert("init".to_owned(), Content::Bytes(GUEST_INIT.as_bytes().to_vec()));
+    if let Some(load) = &extra.load {
+        files.insert("bin/instep-load".to_owned(), Content::File(load.clone()));
+    }
+    archive(&files)
+}
+
+/// The large archive in the cache, built when one of its files changed.
+fn base(cache: &Cache, kernel: &HostKernel, busybox: &Path, stop: &Stop) -> Result<PathBuf, Error> {
+    let mut files: BTreeMap<String, Content> = BTreeMap::new();
+    let mut file = |inside: String, file: &Path| {
+        files.insert(inside, Content::File(file.to_owned()));
+    };
+    file("bin/busybox".to_owned(), busybox);
+    file("lab/vmlinuz".to_owned(), &kernel.image);
+    for module in &kernel.modules {
+        if let Some(name) = module.file_name() {
+            file(format!("lab/{}", name.to_string_lossy()), module);
+        }
+    }
+    if let Some(config) = &kernel.config {
+        file("boot/config".to_owned(), config);
+    }
+    for Packed { inside, file: from } in
+        programs::with_libraries(&programs::find(QEMU)?, QEMU, stop)?
+    {
+        file(inside, &from);
+    }
+    for name in FIRMWARE {
+        file(format!("usr/share/qemu/{name}"), &firmware(name)?);
+    }
+    files.insert("init".to_owned(), Content::Bytes(INIT.as_bytes().to_vec()));
+    let entry = format!("images/host-{:016x}", fingerprint(identity(&files)?.as_bytes()));
+    let path = cache.path(&entry).join("base.cpio");
+    if !path.exists() {
+        cache.fill(&entry, |into| {
+            let file = into.join("base.cpio");
+            fs::write(&file, archive(&files)?).map_err(|error| Error::io("write", file, error))
+        })?;
+    }
+    Ok(path)
+}
+
+fn firmware(name: &str) -> Result<PathBuf, Error> {
+    let found = FIRMWARE_DIRS.iter().map(|dir| Path::new(dir).join(name)).find(|p| p.is_file());
+    found.ok_or_else(|| {
+        let what = format!("QEMU's firmware {name} is not in {}", FIRMWARE_DIRS.join(", "));
+        Error::missing(what, "install it: apt-get install qemu-system-x86")
+    })
+}
+
+/// What a file of the image holds.
+#[derive(Clone, Debug)]
+enum Content {
+    File(PathBuf),
+    Bytes(Vec<u8>),
+}
+
+/// A text that changes when one of the files does: by size and modification time, since reading
+/// all of them costs more than booting is worth.
+fn identity(files: &BTreeMap<String, Content>) -> Result<String, Error> {
+    let mut text = String::new();
+    for (inside, content) in files {
+        let line = match content {
+            Content::File(path) => {
+                let meta = fs::metadata(path).map_err(|error| Error::io("read", path, error))?;
+                let (size, time) = (meta.size(), (meta.mtime(), meta.mtime_nsec()));
+                format!("{inside} {} {size} {time:?}\n", path.display())
+            }
+            Content::Bytes(bytes) => format!("{inside} {:016x}\n", fingerprint(bytes)),
+        };
+        text.push_str(&line);
+    }
+    Ok(text)
+}
+
+/// The archive of these files, with the directories they need.
+fn archive(files: &BTreeMap<String, Content>) -> Result<Vec<u8>, Error> {
+    let mut dirs = BTreeSet::from(["dev".to_owned()]);
+    for inside in files.keys() {
+        let mut dir = Path::new(inside).parent();
+        while let Some(path) = dir.filter(|path| !path.as_os_str().is_empty()) {
+            dirs.insert(path.to_string_lossy().into_owned());
+            dir = path.parent();
+        }
+    }
+    let mut archive = Archive::new();
+    for dir in &dirs {
+        archive = archive.add(dir, 0o755, &Node::Directory);
+    }
+    archive = archive.add("dev/console", 0o600, &Node::Device { major: 5, minor: 1 }).add(
+        "dev/null",
+        0o666,
+        &Node::Device { major: 1, minor: 3 },
+    );
+    for (inside, content) in files {
+        archive = match content {
+            Content::Bytes(bytes) => archive.add(inside, 0o755, &Node::File(bytes)),
+            Content::File(path) => {
+                let bytes = fs::read(path).map_err(|error| Error::io("read", path, error))?;
+                archive.add(inside, 0o755, &Node::File(&bytes))
+            }
+        };
+    }
+    Ok(archive.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_come_before_what_they_hold() {
+        let files = BTreeMap::from([("a/b/c".to_owned(), Content::Bytes(b"deep".to_vec()))]);
+        let bytes = archive(&files).unwrap();
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let at = |name: &str| text.find(&format!("{name}\0")).unwrap();
+        assert!(at("a") < at("a/b") && at("a/b") < at("a/b/c"));
+    }
+
+    #[test]
+    fn a_changed_file_makes_another_image() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let files = BTreeMap::from([("f".to_owned(), Content::File(path.clone()))]);
+        fs::write(&path, "one").unwrap();
+        let before = identity(&files).unwrap();
+        fs::write(&path, "three").unwrap();
+        assert_ne!(before, identity(&files).unwrap());
+    }
+}

@@ -1,0 +1,60 @@
+#!/bin/busybox sh
+# The first program of an emulated host: mounts what Instep and libbpf look at, loads KVM, then
+# runs the commands that come over a virtio port, one after the other. The protocol is told in
+# channel.rs.
+/bin/busybox mkdir -p /proc /sys /dev /run /tmp /sbin /usr/sbin
+/bin/busybox --install -s /bin
+export PATH=/usr/bin:/bin:/lab HOME=/tmp
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mkdir -p /dev/pts /dev/shm /dev/hugepages
+mount -t devpts pts /dev/pts
+mount -t tmpfs tmp /tmp
+mount -t tmpfs run /run
+mount -t tmpfs shm /dev/shm
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mount -t debugfs debug /sys/kernel/debug
+mount -t tracefs trace /sys/kernel/tracing 2>/dev/null
+mount -t bpf bpf /sys/fs/bpf 2>/dev/null
+mount -t hugetlbfs huge /dev/hugepages 2>/dev/null
+mkdir -p /run/lab
+echo "+cpu +cpuset +memory" >/sys/fs/cgroup/cgroup.subtree_control 2>/dev/null
+[ -e /boot/config ] && ln -s config "/boot/config-$(uname -r)"
+ip link set lo up 2>/dev/null
+hostname lab
+for word in $(cat /proc/cmdline); do
+    case $word in
+    numa_balancing=disable) echo 0 >/proc/sys/kernel/numa_balancing ;;
+    esac
+done
+for module in irqbypass kvm kvm-amd; do
+    [ -e /lab/$module.ko ] && insmod /lab/$module.ko
+done
+
+port=
+for name in /sys/class/virtio-ports/*/name; do
+    [ -e "$name" ] && [ "$(cat "$name")" = instep.lab ] && port=/dev/$(basename "${name%/name}")
+done
+if [ -z "$port" ]; then
+    echo "instep-lab: no virtio port named instep.lab"
+    poweroff -f
+fi
+exec 3<>"$port"
+kvm=no
+[ -c /dev/kvm ] && kvm=yes
+read -r up idle </proc/uptime
+echo "ready $up $kvm $(uname -r)" >&3
+echo "instep-lab: ready, up $up s, KVM: $kvm"
+while :; do
+    # At the end of the stream nobody listens outside.
+    read -r word id limit command <&3 || { sleep 0.1; continue; }
+    [ "$word" = run ] || continue
+    echo "$command" | base64 -d >/run/lab/command 2>/dev/null
+    timeout -k 5 "$limit" sh /run/lab/command >/run/lab/out 2>/run/lab/err </dev/null 3<&-
+    status=$?
+    {
+        echo "end $id $status $(stat -c %s /run/lab/out) $(stat -c %s /run/lab/err)"
+        cat /run/lab/out /run/lab/err
+    } >&3
+done

@@ -1,0 +1,267 @@
+//! The emulated host's kernel: Debian's newest of a suite whose kernels have sched_ext, with the
+//! KVM modules it loads, unpacked into the cache and found there the next time.
+//!
+//! A kernel of one's own does as well: `Config::kernel` names a bzImage and, where KVM is not
+//! built in, a directory with its modules. It does not look into the kernel's configuration; what
+//! a kernel lacks shows when it boots.
+
+use crate::apt::Apt;
+use crate::cache::Cache;
+use crate::command;
+use crate::error::Error;
+use crate::image;
+use crate::kernel::{by_version, newest_in};
+use crate::stop::Stop;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The suite whose kernels are used. `sid` always has the newest; older suites' kernels lack
+/// sched_ext or have a broken BTF.
+pub const SUITE: &str = "sid";
+
+/// The modules the host loads, in this order.
+pub const MODULES: [&str; 3] = ["irqbypass", "kvm", "kvm-amd"];
+
+/// The meta package that names the newest kernel.
+const META: &str = "linux-image-cloud-amd64";
+
+/// The prefixes of what holds the image, the modules and the configuration.
+const HOLDERS: [&str; 3] = ["linux-binary-", "linux-modules-", "linux-base-"];
+
+/// A kernel to boot a host from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostKernel {
+    /// Its release (`uname -r`), or the file's name where that is not known.
+    pub release: String,
+    /// The image (bzImage).
+    pub image: PathBuf,
+    /// Its configuration, where there is one.
+    pub config: Option<PathBuf>,
+    /// Its modules, unpacked, in the order of loading.
+    pub modules: Vec<PathBuf>,
+}
+
+/// The cached kernel, or one fetched by apt.
+///
+/// # Errors
+/// When it cannot be fetched: with what to run.
+pub fn obtain(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<HostKernel, Error> {
+    if let Some(found) = cached(cache) {
+        return Ok(found);
+    }
+    let kernels = kernels();
+    let _lock = cache.lock(&kernels, stop)?;
+    if let Some(found) = cached(cache) {
+        return Ok(found);
+    }
+    let busybox = image::busybox(cache, stop, say)?;
+    let fresh =
+        cache.fill(&format!("{kernels}/.fetched"), |into| fetch(into, &busybox, stop, say))?;
+    let release = fs::read_to_string(fresh.join("release"))
+        .map_err(|error| Error::io("read", fresh.join("release"), error))?;
+    let named = cache.path(&kernels).join(release.trim());
+    fs::rename(&fresh, &named).map_err(|error| Error::io("rename to", &named, error))?;
+    cached(cache).ok_or_else(|| {
+        let what = format!("the kernel packages of {SUITE} hold no image");
+        Error::missing(what, "give a kernel by hand: --kernel FILE")
+    })
+}
+
+/// The newest kernel in the cache, without fetching any.
+#[must_use]
+pub fn cached(cache: &Cache) -> Option<HostKernel> {
+    let kernels = kernels();
+    let mut names = cache.list(&kernels);
+    names.retain(|name| !name.starts_with('.'));
+    names.sort_by(|a, b| by_version(a, b));
+    names.iter().rev().find_map(|name| in_directory(&cache.path(&kernels).join(name), name))
+}
+
+/// A kernel of the user's own: an image and, perhaps, a directory below which its modules lie
+/// (`/lib/modules/RELEASE`), plain or compressed by xz.
+///
+/// # Errors
+/// When a module cannot be unpacked.
+pub fn own(
+    image: &Path,
+    modules: Option<&Path>,
+    into: &Path,
+    busybox: &Path,
+    stop: &Stop,
+) -> Result<HostKernel, Error> {
+    let release = image.file_name().unwrap_or(image.as_os_str()).to_string_lossy().into_owned();
+    let modules = match modules {
+        Some(dir) => unpack_modules(dir, into, busybox, stop)?,
+        None => Vec::new(),
+    };
+    Ok(HostKernel { release, image: image.to_owned(), config: None, modules })
+}
+
+fn kernels() -> String {
+    format!("kernels/{SUITE}")
+}
+
+fn in_directory(dir: &Path, release: &str) -> Option<HostKernel> {
+    let existing = |path: PathBuf| path.is_file().then_some(path);
+    let modules: Vec<PathBuf> =
+        MODULES.iter().map(|name| dir.join(format!("{name}.ko"))).filter(|p| p.is_file()).collect();
+    Some(HostKernel {
+        release: release.to_owned(),
+        image: newest_in(dir)?,
+        config: existing(dir.join("config")),
+        modules,
+    })
+}
+
+/// Fetches and unpacks into `into`: `vmlinuz-RELEASE`, `config`, the modules and `release`.
+fn fetch(into: &Path, busybox: &Path, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<(), Error> {
+    let private = into.join("apt");
+    let all = into.join("all");
+    for dir in [&private, &all] {
+        fs::create_dir(dir).map_err(|error| Error::io("make", dir, error))?;
+    }
+    let mut apt = Apt::of_suite(SUITE, &private, stop)?;
+    let architecture = apt.architecture()?;
+    if architecture != "amd64" {
+        let what = format!("no host kernel is known for {architecture}");
+        return Err(Error::missing(what, "give one by hand: --kernel FILE"));
+    }
+    apt.update(say)?;
+    let packages = holders(&apt)?;
+    apt.unpack(&packages, &all, say)?;
+    let trees = all.join("usr/lib/modules");
+    let release = only_name(&trees)?;
+    let tree = trees.join(&release);
+    let keep = |from: &Path, name: &str| {
+        let target = into.join(name);
+        fs::rename(from, &target).map_err(|error| Error::io("move to", target, error))
+    };
+    // Debian keeps image and configuration beside the modules, and before 2026 in /boot.
+    let boot = all.join("boot");
+    let either = |plain: &str| {
+        let beside = tree.join(plain);
+        if beside.is_file() { beside } else { boot.join(format!("{plain}-{release}")) }
+    };
+    keep(&either("vmlinuz"), &format!("vmlinuz-{release}"))?;
+    keep(&either("config"), "config")?;
+    unpack_modules(&tree, into, busybox, stop)?;
+    let named = into.join("release");
+    fs::write(&named, &release).map_err(|error| Error::io("write", named, error))?;
+    for dir in [&private, &all] {
+        fs::remove_dir_all(dir).map_err(|error| Error::io("remove", dir, error))?;
+    }
+    Ok(())
+}
+
+/// The packages to unpack: what the meta package's image depends on.
+fn holders(apt: &Apt) -> Result<Vec<String>, Error> {
+    let unknown = || {
+        let what = format!("the suite {SUITE} of this machine's mirror has no {META}");
+        Error::missing(what, "give a kernel by hand: --kernel FILE")
+    };
+    let first = apt.depends(META)?.ok_or_else(unknown)?;
+    let image = first.iter().find(|name| name.starts_with("linux-image-")).ok_or_else(unknown)?;
+    let mut packages = apt.depends(image)?.ok_or_else(unknown)?;
+    packages.retain(|name| HOLDERS.iter().any(|prefix| name.starts_with(prefix)));
+    packages.push(image.clone());
+    Ok(packages)
+}
+
+fn only_name(dir: &Path) -> Result<String, Error> {
+    let entries = fs::read_dir(dir).map_err(|error| Error::io("list", dir, error))?;
+    let mut names: Vec<String> =
+        entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort_by(|a, b| by_version(a, b));
+    names.pop().ok_or_else(|| {
+        let what = format!("the kernel packages of {SUITE} hold no modules");
+        Error::missing(what, "give a kernel by hand: --kernel FILE")
+    })
+}
+
+/// Unpacks [`MODULES`] from below `tree` into `into`; a module that is not there is built in.
+fn unpack_modules(
+    tree: &Path,
+    into: &Path,
+    busybox: &Path,
+    stop: &Stop,
+) -> Result<Vec<PathBuf>, Error> {
+    let mut unpacked = Vec::new();
+    for name in MODULES {
+        let Some(found) = find_module(tree, name, 0) else { continue };
+        let target = into.join(format!("{name}.ko"));
+        if found.extension().is_some_and(|ext| ext == "xz") {
+            let file = fs::File::create(&target).map_err(|e| Error::io("make", &target, e))?;
+            let mut unxz = Command::new(busybox);
+            unxz.arg("xzcat").arg(&found);
+            command::into_file(&mut unxz, file, Duration::from_secs(120), stop)?;
+        } else {
+            fs::copy(&found, &target).map_err(|error| Error::io("copy to", &target, error))?;
+        }
+        unpacked.push(target);
+    }
+    Ok(unpacked)
+}
+
+/// The file of a module, `NAME.ko` or `NAME.ko.xz`, at most 12 directories deep. Links are not
+/// followed: `build` and `source` lead out of the tree.
+fn find_module(dir: &Path, name: &str, depth: u32) -> Option<PathBuf> {
+    let mut entries: Vec<_> = fs::read_dir(dir).ok()?.flatten().collect();
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in &entries {
+        let file = entry.file_name();
+        let file = file.to_string_lossy();
+        let stem = file.strip_suffix(".xz").unwrap_or(&file);
+        // Modules' files and names differ in `-` and `_`.
+        if stem.strip_suffix(".ko").is_some_and(|s| s.replace('_', "-") == name) {
+            return Some(entry.path());
+        }
+    }
+    if depth == 12 {
+        return None;
+    }
+    entries
+        .iter()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .find_map(|entry| find_module(&entry.path(), name, depth + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_is_found_by_either_spelling_and_compressed() {
+        let dir = tempfile::tempdir().unwrap();
+        let deep = dir.path().join("kernel/arch/x86/kvm");
+        fs::create_dir_all(&deep).unwrap();
+        fs::write(deep.join("kvm_amd.ko.xz"), "").unwrap();
+        fs::write(deep.join("kvm.ko"), "").unwrap();
+        assert_eq!(find_module(dir.path(), "kvm-amd", 0), Some(deep.join("kvm_amd.ko.xz")));
+        assert_eq!(find_module(dir.path(), "kvm", 0), Some(deep.join("kvm.ko")));
+        assert_eq!(find_module(dir.path(), "irqbypass", 0), None);
+    }
+
+    #[test]
+    fn the_newest_cached_kernel_is_taken_with_its_modules_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path()).unwrap();
+        assert_eq!(cached(&cache), None);
+        for release in ["7.2.9", "7.2.13"] {
+            let fill = |at: &Path| {
+                for file in [&format!("vmlinuz-{release}"), "config", "kvm.ko", "irqbypass.ko"] {
+                    fs::write(at.join(file), "").unwrap();
+                }
+                Ok(())
+            };
+            cache.fill(&format!("{}/{release}", kernels()), fill).unwrap();
+        }
+        let found = cached(&cache).unwrap();
+        assert_eq!(found.release, "7.2.13");
+        let names: Vec<_> =
+            found.modules.iter().map(|p| p.file_name().unwrap().to_str().unwrap()).collect();
+        assert_eq!(names, ["irqbypass.ko", "kvm.ko"]);
+        assert!(found.config.is_some());
+    }
+}

@@ -1,0 +1,206 @@
+//! An emulated host of any topology, in which KVM runs real guests: its kernel, its image, its
+//! machine and the channel to it.
+//!
+//! ```text
+//! spawn ──> booting ──`ready` on the port──> up ──run──> up
+//!              │ exit, limit, stop            │ drop, life limit, owner dies
+//!              └──────> killed, reaped, directory removed <──────┘
+//! ```
+//! It knows nothing of scenarios and of what the commands do.
+
+pub mod channel;
+pub mod image;
+pub mod kernel;
+pub mod machine;
+pub mod programs;
+pub mod size;
+
+use crate::command;
+use crate::error::Error;
+use crate::guest::{INSTALL_QEMU, QEMU, read_lossy};
+use crate::process::Process;
+use crate::stop::Stop;
+use crate::workdir;
+use channel::{Answer, Channel, Ready, Silence};
+use kernel::HostKernel;
+use machine::{Files, Machine};
+use std::fs::File;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How much longer than a command's own limit its answer is waited for: the limit is by the
+/// emulated clock, which a busy machine slows down.
+const GRACE: u32 = 3;
+
+/// A running emulated host; dropping it ends it.
+#[derive(Debug)]
+pub struct Host {
+    // Fields are dropped in order: QEMU ends before its directory goes.
+    process: Process,
+    channel: Channel,
+    started: Instant,
+    dir: TempDir,
+}
+
+impl Host {
+    /// Starts an emulated host whose initramfs is written by `image` to the path it is given.
+    /// It ends when it has lived for `life`.
+    ///
+    /// # Errors
+    /// When the image cannot be written or QEMU cannot be started.
+    pub fn spawn(
+        machine: &Machine,
+        kernel: &HostKernel,
+        life: Duration,
+        image: impl FnOnce(&Path) -> Result<(), Error>,
+    ) -> Result<Self, Error> {
+        let dir = workdir::create("host")?;
+        let at = |name: &str| dir.path().join(name);
+        let (initrd, console, port) = (at("initrd.cpio"), at("console"), at("port"));
+        image(&initrd)?;
+        let files =
+            Files { kernel: &kernel.image, initrd: &initrd, console: &console, port: &port };
+        files.check()?;
+        let said = at("qemu.log");
+        let log = File::create(&said).map_err(|error| Error::io("make", &said, error))?;
+        let mut qemu = Command::new(QEMU);
+        qemu.args(machine.arguments(&files)).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let started = Instant::now();
+        let process = Process::spawn(&mut qemu, life, INSTALL_QEMU)?;
+        let channel = Channel::new(connect(&port, &process, &dir)?)?;
+        Ok(Self { process, channel, started, dir })
+    }
+
+    /// Waits until it is up; returns what it said.
+    ///
+    /// # Errors
+    /// When QEMU ends, the limit passes or `stop` is raised.
+    pub fn wait_ready(&mut self, limit: Duration, stop: &Stop) -> Result<Ready, Error> {
+        let ready = self.channel.ready(self.started + limit, stop);
+        ready.map_err(|silence| self.explain(silence, "ready"))
+    }
+
+    /// Runs a shell script in it, whatever its exit status. `limit` is by the host's clock.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub fn run(&mut self, script: &str, limit: Duration, stop: &Stop) -> Result<Answer, Error> {
+        let deadline = Instant::now() + limit * GRACE + Duration::from_secs(30);
+        let answer = self.channel.run(script, limit, deadline, stop);
+        answer.map_err(|silence| {
+            let first = script.lines().find(|line| !line.trim().is_empty()).unwrap_or("");
+            self.explain(silence, first)
+        })
+    }
+
+    /// Runs a script that must succeed and gives its standard output.
+    ///
+    /// # Errors
+    /// As [`Host::run`], and when it fails: with its last lines.
+    pub fn succeed(&mut self, script: &str, limit: Duration, stop: &Stop) -> Result<String, Error> {
+        let answer = self.run(script, limit, stop)?;
+        if answer.status == 0 {
+            return Ok(answer.text());
+        }
+        let said = if answer.stderr.trim().is_empty() { answer.text() } else { answer.stderr };
+        Err(Error::Command {
+            command: script.lines().next().unwrap_or("").to_owned(),
+            why: format!(
+                "failed in the host (status {}): {}",
+                answer.status,
+                command::last_lines(&said, 6)
+            ),
+        })
+    }
+
+    /// How long it has lived.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// The process id of its QEMU.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Its temporary directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// What it has printed so far.
+    #[must_use]
+    pub fn console(&self) -> String {
+        read_lossy(&self.dir.path().join("console"))
+    }
+
+    /// Keeps its console and QEMU's messages as files in `into`, for a failure's sake.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn keep_console(&self, into: &Path) -> Result<PathBuf, Error> {
+        let target = into.join("console.txt");
+        let text = format!("{}\n--- qemu ---\n{}", self.console(), qemu_said(self.dir.path()));
+        std::fs::write(&target, text).map_err(|error| Error::io("write", &target, error))?;
+        Ok(target)
+    }
+
+    fn explain(&self, silence: Silence, awaited: &str) -> Error {
+        let name = "emulated host".to_owned();
+        let console = last_words(self.dir.path());
+        let what = match silence {
+            Silence::Interrupted => return Error::Interrupted,
+            Silence::Late => {
+                let seconds = self.started.elapsed().as_secs();
+                return Error::Slow { name, awaited: awaited.to_owned(), seconds, console };
+            }
+            Silence::Closed => match self.process.ended() {
+                Some(how) => format!("QEMU ended ({how}) before `{awaited}`"),
+                None => format!("its port was closed before `{awaited}`"),
+            },
+            Silence::Broken(said) => format!("said `{said}` instead of answering `{awaited}`"),
+        };
+        Error::Guest { name, what, console }
+    }
+}
+
+/// Connects to the port, which QEMU makes soon after its start.
+fn connect(port: &Path, process: &Process, dir: &TempDir) -> Result<UnixStream, Error> {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        match UnixStream::connect(port) {
+            Ok(stream) => return Ok(stream),
+            Err(error) if Instant::now() >= end => {
+                return Err(Error::io("connect to", port, error));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+        if let Some(how) = process.ended() {
+            let what = format!("QEMU ended ({how})");
+            let console = last_words(dir.path());
+            return Err(Error::Guest { name: "emulated host".to_owned(), what, console });
+        }
+    }
+}
+
+fn last_words(dir: &Path) -> String {
+    let console = read_lossy(&dir.join("console"));
+    command::last_lines(&format!("{console}\n{}", qemu_said(dir)), 8)
+}
+
+/// What QEMU said, without its list of what the emulated CPU model lacks.
+fn qemu_said(dir: &Path) -> String {
+    let all = read_lossy(&dir.join("qemu.log"));
+    let lines = all.lines().filter(|line| {
+        !line.contains("TCG doesn't support requested feature")
+            && !line.contains("doesn't support hyperthreading")
+            && !line.contains("try enabling topoext")
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,112 @@
+//! Programs of this machine taken into the emulated host, with the shared libraries they need.
+//!
+//! `ldd` tells the libraries: it is run on programs of this machine only.
+
+use crate::command;
+use crate::error::Error;
+use crate::image::is_static_elf;
+use crate::stop::Stop;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A file to be put into the image.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Packed {
+    /// Its path inside, without a leading slash.
+    pub inside: String,
+    /// The file of this machine.
+    pub file: PathBuf,
+}
+
+/// The program at `file` as `usr/bin/NAME`, and its libraries at the paths where it looks for them.
+///
+/// # Errors
+/// When it cannot be read or a library is not found.
+pub fn with_libraries(file: &Path, name: &str, stop: &Stop) -> Result<Vec<Packed>, Error> {
+    let bytes = fs::read(file).map_err(|error| Error::io("read", file, error))?;
+    let mut all = vec![Packed { inside: format!("usr/bin/{name}"), file: file.to_owned() }];
+    if is_static_elf(&bytes) || bytes.starts_with(b"#!") {
+        return Ok(all);
+    }
+    let printed = command::succeed(Command::new("ldd").arg(file), LIMIT, stop)?;
+    let libraries = parse_ldd(&printed).map_err(|library| {
+        let what = format!("{} needs {library}, which is not found", file.display());
+        Error::missing(what, "install its package")
+    })?;
+    all.extend(libraries.into_iter().map(|path| Packed {
+        inside: path.trim_start_matches('/').to_owned(),
+        file: PathBuf::from(path),
+    }));
+    Ok(all)
+}
+
+/// The file of a program named in a scenario: a path, or a name looked up in PATH.
+///
+/// # Errors
+/// When there is no such file.
+pub fn find(name: &str) -> Result<PathBuf, Error> {
+    if name.contains('/') {
+        let path = PathBuf::from(name);
+        if path.is_file() {
+            return Ok(path);
+        }
+    } else if let Some(path) = std::env::var_os("PATH") {
+        let found = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|p| p.is_file());
+        if let Some(found) = found {
+            return Ok(found);
+        }
+    }
+    Err(Error::missing(format!("no program {name} found"), "install its package, or name its path"))
+}
+
+/// The absolute paths of libraries in the output of `ldd`, each once, sorted; `Err` is the first
+/// that is not found.
+///
+/// # Errors
+/// The name of a library that is not found.
+pub fn parse_ldd(text: &str) -> Result<Vec<String>, String> {
+    let mut paths = BTreeSet::new();
+    for line in text.lines() {
+        let line = line.trim();
+        let (name, target) = line.split_once(" => ").unwrap_or((line, line));
+        if target.starts_with("not found") {
+            return Err(name.to_owned());
+        }
+        let path = target.split(" (").next().unwrap_or(target).trim();
+        if path.starts_with('/') && !path.split('/').any(|part| part == "..") {
+            paths.insert(path.to_owned());
+        }
+    }
+    Ok(paths.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_and_the_loader_are_listed_and_the_vdso_is_not() {
+        let text = "\tlinux-vdso.so.1 (0x00007f)\n\tlibm.so.6 => /lib/x/libm.so.6 (0x00007f)\n\
+                    \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n\tlibm.so.6 => /lib/x/libm.so.6 (0x1)\n";
+        assert_eq!(parse_ldd(text).unwrap(), ["/lib/x/libm.so.6", "/lib64/ld-linux-x86-64.so.2"]);
+    }
+
+    #[test]
+    fn a_missing_library_is_named() {
+        assert_eq!(parse_ldd("\tlibx.so => not found\n"), Err("libx.so".to_owned()));
+        assert_eq!(parse_ldd("\tstatically linked\n"), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn this_test_needs_the_c_library() {
+        let own = std::env::current_exe().unwrap();
+        let all = with_libraries(&own, "test", &Stop::never()).unwrap();
+        assert_eq!(all[0].inside, "usr/bin/test");
+        assert!(all.iter().any(|packed| packed.inside.contains("libc.so")), "{all:?}");
+    }
+}

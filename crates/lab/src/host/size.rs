@@ -1,0 +1,35 @@
+//! Sizes in TOML: text with a unit, such as `128MiB`.
+
+use serde::{Deserialize, Deserializer, de};
+
+/// Reads a size as whole MiB.
+///
+/// # Errors
+/// When it is no size with a unit, or not a whole number of MiB.
+pub fn mib<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    let text = String::deserialize(from)?;
+    parse_mib(&text).map_err(de::Error::custom)
+}
+
+fn parse_mib(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}` is no size such as 128MiB or 2GiB");
+    if text.ends_with(|c: char| c.is_ascii_digit()) {
+        return Err(wrong());
+    }
+    let bytes = text.parse::<bytesize::ByteSize>().map_err(|_| wrong())?.as_u64();
+    if bytes % (1 << 20) == 0 { Ok(bytes >> 20) } else { Err(wrong()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units_and_are_whole() {
+        assert_eq!(parse_mib("2GiB"), Ok(2048));
+        assert_eq!(parse_mib("64MiB"), Ok(64));
+        for bad in ["64", "1KiB", "x", "", "-1MiB"] {
+            assert!(parse_mib(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Whether what must hold does hold, on an observation: each check gives a result with what was
+//! found, whether it held or not.
+
+use super::Hold;
+use super::evidence::{GuestSeen, Observation, ThreadSeen};
+use crate::host::machine::Machine;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The result of one check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What was checked, in the scenario's words.
+    pub what: String,
+    /// Where: a guest, or a step.
+    pub about: String,
+    /// Whether it held.
+    pub held: bool,
+    /// What was found.
+    pub found: String,
+}
+
+/// Checks an observation; `earlier` are those before it, by name.
+#[must_use]
+pub fn check(
+    hold: &Hold,
+    seen: &Observation,
+    earlier: &BTreeMap<String, Observation>,
+    host: &Machine,
+) -> Vec<Check> {
+    let mut checks = Vec::new();
+    for name in hold.guests.iter().chain(hold.home.keys()) {
+        if !seen.guests.iter().any(|guest| guest.name == *name) {
+            checks.push(result("runs", name, false, "it does not run".to_owned()));
+        }
+    }
+    let guests: Vec<&GuestSeen> = seen
+        .guests
+        .iter()
+        .filter(|guest| hold.guests.is_empty() || hold.guests.contains(&guest.name))
+        .collect();
+    if guests.is_empty() {
+        checks.push(result("runs", "any guest", false, "no guest runs".to_owned()));
+    }
+    for guest in &guests {
+        about_guest(hold, guest, earlier, host, &mut checks);
+    }
+    for (name, node) in &hold.home {
+        if let Some(guest) = seen.guests.iter().find(|guest| guest.name == *name) {
+            let held = guest.home() == Some(*node);
+            checks.push(result(&format!("home = {node}"), name, held, nodes(guest)));
+        }
+    }
+    if let Some(most) = hold.guests_per_node_at_most {
+        let mut homes: BTreeMap<u32, usize> = BTreeMap::new();
+        for guest in &guests {
+            for node in &guest.nodes {
+                *homes.entry(*node).or_default() += 1;
+            }
+        }
+        let held = homes.values().all(|count| *count <= most);
+        let found: Vec<String> =
+            homes.iter().map(|(node, count)| format!("node {node}: {count}")).collect();
+        let what = format!("guests_per_node_at_most = {most}");
+        checks.push(result(&what, "all guests", held, found.join(", ")));
+    }
+    checks
+}
+
+fn about_guest(
+    hold: &Hold,
+    guest: &GuestSeen,
+    earlier: &BTreeMap<String, Observation>,
+    host: &Machine,
+    checks: &mut Vec<Check>,
+) {
+    let mut put = |what: &str, held: bool, found: String| {
+        checks.push(result(what, &guest.name, held, found));
+    };
+    if hold.vcpus_on_home_node {
+        put("vcpus_on_home_node", guest.home().is_some(), nodes(guest));
+    }
+    if let Some(part) = hold.memory_home_at_least {
+        let what = format!("memory_home_at_least = {part}");
+        put(&what, guest.memory_home >= part, format!("{:.3}", guest.memory_home));
+    }
+    if hold.siblings_on_distinct_cores {
+        let mut cores: Vec<u32> = guest.vcpus().map(|vcpu| host.core_of(vcpu.cpu)).collect();
+        cores.sort_unstable();
+        let held = cores.windows(2).all(|pair| pair[0] != pair[1]);
+        let found: Vec<String> = guest.vcpus().map(|vcpu| vcpu.cpu.to_string()).collect();
+        put("siblings_on_distinct_cores", held, format!("on CPUs {}", found.join(", ")));
+    }
+    if !hold.cpus_unused.is_empty() {
+        let used = |vcpu: &ThreadSeen| vcpu.allowed.iter().any(|c| hold.cpus_unused.contains(c));
+        let found: Vec<String> =
+            guest.vcpus().filter(|vcpu| used(vcpu)).map(|vcpu| vcpu.name.clone()).collect();
+        let what = format!("cpus_unused = {:?}", hold.cpus_unused);
+        put(&what, found.is_empty(), format!("used by {} vCPUs", found.len()));
+    }
+    if let Some(name) = &hold.affinities_as {
+        let before = earlier
+            .get(name)
+            .and_then(|seen| seen.guests.iter().find(|before| before.name == guest.name));
+        let (held, found) = match before {
+            None => (false, format!("{} was not seen then", guest.name)),
+            Some(before) => same_affinities(before, guest),
+        };
+        put(&format!("affinities_as = {name}"), held, found);
+    }
+}
+
+fn same_affinities(before: &GuestSeen, now: &GuestSeen) -> (bool, String) {
+    let mut compared = 0;
+    for thread in &now.threads {
+        let Some(old) = before.threads.iter().find(|old| old.tid == thread.tid) else { continue };
+        compared += 1;
+        if old.allowed != thread.allowed {
+            let found = format!(
+                "thread {} ({}) has CPUs {:?}, before {:?}",
+                thread.tid, thread.name, thread.allowed, old.allowed
+            );
+            return (false, found);
+        }
+    }
+    (compared > 0, format!("{compared} threads as before"))
+}
+
+fn nodes(guest: &GuestSeen) -> String {
+    let nodes: Vec<String> = guest.nodes.iter().map(ToString::to_string).collect();
+    format!("CPUs of node {}", nodes.join(", "))
+}
+
+/// A result.
+#[must_use]
+pub fn result(what: &str, about: &str, held: bool, found: String) -> Check {
+    Check { what: what.to_owned(), about: about.to_owned(), held, found }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::evidence::{parse, tests::CAPTURED, tests::machine};
+
+    fn held(hold: &Hold, text: &str) -> Vec<bool> {
+        let earlier = BTreeMap::from([("before".to_owned(), parse(CAPTURED, &machine()))]);
+        let seen = parse(text, &machine());
+        check(hold, &seen, &earlier, &machine()).iter().map(|check| check.held).collect()
+    }
+
+    fn only_a() -> Hold {
+        Hold { guests: vec!["a".to_owned()], ..Hold::default() }
+    }
+
+    /// Each check is shown to fail on a host that breaks it.
+    #[test]
+    fn every_check_holds_on_the_good_host_and_fails_on_a_broken_one() {
+        let cases: [(Hold, &str, &str); 6] = [
+            (Hold { vcpus_on_home_node: true, ..only_a() }, "list:\t2-3", "list:\t2-4"),
+            (Hold { memory_home_at_least: Some(0.7), ..only_a() }, "N0=30", "N0=3"),
+            (Hold { siblings_on_distinct_cores: true, ..only_a() }, " 17 2 0", " 17 1 0"),
+            (Hold { affinities_as: Some("before".to_owned()), ..only_a() }, "\t0-7", "\t0-6"),
+            (Hold { cpus_unused: vec![7], ..only_a() }, "list:\t0-1", "list:\t0-7"),
+            (
+                Hold { home: BTreeMap::from([("a".to_owned(), 0)]), ..only_a() },
+                "list:\t0-1",
+                "list:\t4-5",
+            ),
+        ];
+        for (hold, good, bad) in cases {
+            assert_eq!(held(&hold, CAPTURED), [true], "{hold:?}");
+            let broken = CAPTURED.replace(good, bad);
+            assert_ne!(broken, CAPTURED);
+            assert_eq!(held(&hold, &broken), [false], "{hold:?}");
+        }
+    }
+
+    #[test]
+    fn too_many_guests_on_a_node_and_a_guest_that_is_gone_are_found() {
+        let hold = Hold { guests_per_node_at_most: Some(0), ..only_a() };
+        assert_eq!(held(&hold, CAPTURED), [false]);
+        assert_eq!(held(&only_a(), "online 0-7\n"), [false, false]);
+    }
+}

@@ -1,0 +1,197 @@
+//! The shell scripts that start real KVM guests inside an emulated host, wait for them and move
+//! them to where a scenario wants them.
+//!
+//! Pure: plans in, scripts out. A guest boots bound to the CPUs of its memory's node, so that what
+//! it touches first lies there; then its vCPU threads are moved. Each guest's files lie in the
+//! host's /run/lab: `NAME.pid`, `NAME.console`, `NAME.qemu`.
+
+use super::GuestPlan;
+use crate::host::channel::base64;
+use crate::host::machine::Machine;
+use std::fmt::Write as _;
+
+/// The kernel's command line in a guest. An emulated host makes its clocks look broken.
+const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 reboot=t mitigations=off nokaslr audit=0 \
+                            apparmor=0 nowatchdog rcupdate.rcu_cpu_stall_suppress=1 tsc=reliable \
+                            no_timer_check";
+
+/// The script that starts a guest; it returns at once.
+#[must_use]
+pub fn start(guest: &GuestPlan, host: &Machine) -> String {
+    let name = &guest.name;
+    let mut script = String::from("cd /run/lab\n");
+    let mut inner = format!("echo $$ >/run/lab/{name}.pid; ");
+    if let Some(weight) = guest.weight {
+        let group = format!("/sys/fs/cgroup/lab/{name}");
+        let _ = write!(
+            script,
+            "mkdir -p {group}\necho '+cpu +cpuset +memory' >/sys/fs/cgroup/lab/cgroup.subtree_control\n\
+             echo {weight} >{group}/cpu.weight || exit 1\n"
+        );
+        let _ = write!(inner, "echo $$ >{group}/cgroup.procs; ");
+    }
+    if guest.hugepages {
+        let pages = guest.memory_mib.div_ceil(2);
+        let nodes = match guest.start.memory_node {
+            Some(node) => format!("/sys/devices/system/node/node{node}"),
+            None => "/sys/kernel/mm".to_owned(),
+        };
+        let file = format!("{nodes}/hugepages/hugepages-2048kB/nr_hugepages");
+        let _ = write!(
+            script,
+            "had=$(cat {file}); echo $((had + {pages})) >{file}\n\
+             [ $(cat {file}) -ge $((had + {pages})) ] || \
+             {{ echo 'no {pages} huge pages are free' >&2; exit 1; }}\n"
+        );
+    }
+    let bound = match guest.start.memory_node {
+        Some(node) => {
+            let (first, last) = host.node_cpus(node);
+            format!("taskset {} ", mask(first..=last))
+        }
+        None => String::new(),
+    };
+    let _ = writeln!(
+        script,
+        "sh -c '{inner}exec {bound}qemu-system-x86_64 {}' </dev/null >/run/lab/{name}.qemu 2>&1 &",
+        arguments(guest).join(" ")
+    );
+    script
+}
+
+/// QEMU's arguments for a guest; none needs quoting but the kernel's command line, which has its own.
+fn arguments(guest: &GuestPlan) -> Vec<String> {
+    let mut args: Vec<String> = Vec::new();
+    let mut put = |flag: &str, value: String| args.extend([flag.to_owned(), value]);
+    put("-L", "/usr/share/qemu".to_owned());
+    put("-name", format!("guest={},debug-threads=on", guest.name));
+    let backed = if guest.hugepages { ",memory-backend=ram" } else { "" };
+    put("-M", format!("microvm,pit=off,pic=off,rtc=off{backed}"));
+    put("-accel", "kvm".to_owned());
+    // The plainest model: `host` fails on nested KVM with QEMU 7.2.
+    put("-cpu", "qemu64".to_owned());
+    put("-smp", guest.vcpus.to_string());
+    put("-m", format!("{}M", guest.memory_mib));
+    if guest.hugepages {
+        let size = guest.memory_mib;
+        put(
+            "-object",
+            format!("memory-backend-memfd,id=ram,size={size}M,hugetlb=on,hugetlbsize=2M"),
+        );
+    }
+    put("-kernel", "/lab/vmlinuz".to_owned());
+    put("-initrd", "/lab/guest.cpio".to_owned());
+    let load = base64(guest.load.as_bytes());
+    put("-append", format!("\"{COMMAND_LINE} touch={} load={load}\"", guest.touch_mib));
+    put("-serial", format!("file:/run/lab/{}.console", guest.name));
+    put("-display", "none".to_owned());
+    for flag in ["-nodefaults", "-no-user-config", "-no-reboot"] {
+        args.push(flag.to_owned());
+    }
+    args
+}
+
+/// The script that waits until these guests' loads run.
+#[must_use]
+pub fn wait_ready(names: &[&str]) -> String {
+    format!(
+        "cd /run/lab\nfor g in {}; do\n\
+         \x20   until grep -q 'instep-guest: ready' $g.console 2>/dev/null; do\n\
+         \x20       sleep 0.3\n\
+         \x20       pid=$(cat $g.pid 2>/dev/null) || continue\n\
+         \x20       [ -d /proc/$pid ] && continue\n\
+         \x20       echo \"guest $g ended\" >&2; tail -n 3 $g.console $g.qemu >&2; exit 1\n\
+         \x20   done\ndone\n",
+        names.join(" ")
+    )
+}
+
+/// The script that moves a guest that is up to where it shall start; `None` when anywhere will do.
+#[must_use]
+pub fn place(guest: &GuestPlan, host: &Machine) -> Option<String> {
+    let all = mask(0..=host.cpus() - 1);
+    let start = &guest.start;
+    if start.memory_node.is_none() && start.cpus.is_none() {
+        return None;
+    }
+    let mut moves = String::new();
+    for (vcpu, cpus) in start.cpus.iter().flatten().enumerate() {
+        let mask = mask(cpus.iter().copied());
+        let _ = writeln!(moves, "    'CPU {vcpu}/KVM') taskset -p {mask} $tid ;;");
+    }
+    let each = |cases: &str| {
+        format!(
+            "for task in /proc/$pid/task/*; do\ntid=${{task##*/}}\n\
+             case \"$(cat $task/comm)\" in\n{cases}    *) taskset -p {all} $tid ;;\nesac\ndone \
+             >/dev/null 2>&1\n"
+        )
+    };
+    let mut script = format!("pid=$(cat /run/lab/{}.pid)\n{}", guest.name, each(&moves));
+    if start.cpus.is_some() && !start.pinned {
+        script.push_str("sleep 0.5\n");
+        script.push_str(&each(""));
+    }
+    script.push_str("true\n");
+    Some(script)
+}
+
+/// A mask of CPUs below 64, as taskset reads it.
+fn mask(cpus: impl IntoIterator<Item = u32>) -> String {
+    let bits = cpus.into_iter().fold(0u64, |bits, cpu| bits | 1u64.checked_shl(cpu).unwrap_or(0));
+    format!("{bits:x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Scenario;
+
+    fn scenario(guest: &str) -> Scenario {
+        let text = format!(
+            "about = 'x'\n[host]\nnodes = 2\ncores = 2\nthreads = 2\nmemory = '1GiB'\n[[guest]]\n\
+             name = 'a'\nvcpus = 2\nmemory = '128MiB'\n{guest}"
+        );
+        Scenario::parse(&text, "x").unwrap()
+    }
+
+    #[test]
+    fn a_guest_boots_where_its_memory_shall_be_and_moves_then() {
+        let s = scenario("start = { memory_node = 1, cpus = [[0], [1]] }");
+        let script = start(&s.guest[0], &s.host);
+        assert!(script.contains("exec taskset f0 qemu-system-x86_64"), "{script}");
+        let script = place(&s.guest[0], &s.host).unwrap();
+        assert!(script.contains("'CPU 1/KVM') taskset -p 2 $tid"), "{script}");
+        assert_eq!(script.matches("*) taskset -p ff $tid").count(), 2, "{script}");
+    }
+
+    #[test]
+    fn a_pinned_guest_is_not_set_free_again() {
+        let s = scenario("start = { cpus = [[0], [1]], pinned = true }");
+        let script = place(&s.guest[0], &s.host).unwrap();
+        assert_eq!(script.matches("for task in").count(), 1, "{script}");
+        let s = scenario("");
+        assert_eq!(place(&s.guest[0], &s.host), None);
+    }
+
+    #[test]
+    fn a_load_with_quotes_reaches_the_guest_unharmed() {
+        let s = scenario("load = \"echo 'a\\\" b'\"");
+        let script = start(&s.guest[0], &s.host);
+        let coded = base64(b"echo 'a\" b'");
+        assert!(script.contains(&format!("load={coded}")), "{script}");
+    }
+
+    #[test]
+    fn weight_makes_a_cgroup_and_huge_pages_a_reserve() {
+        let s = scenario("weight = 300\nhugepages = true\nstart = { memory_node = 1 }");
+        let script = start(&s.guest[0], &s.host);
+        for part in [
+            "echo 300 >/sys/fs/cgroup/lab/a/cpu.weight",
+            "node1/hugepages/hugepages-2048kB/nr_hugepages",
+            "+ 64))",
+            "memory-backend-memfd",
+        ] {
+            assert!(script.contains(part), "{part}: {script}");
+        }
+    }
+}

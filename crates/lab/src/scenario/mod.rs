@@ -1,0 +1,398 @@
+//! A scenario: an emulated host, its guests, what is done and what must hold, as TOML.
+//!
+//! ```toml
+//! about = "two guests, each with its memory on the other's node"
+//! [host]
+//! nodes = 2
+//! cores = 2            # of each socket; as many sockets as nodes
+//! threads = 2
+//! memory = "2GiB"
+//! [[guest]]
+//! name = "a"
+//! vcpus = 2
+//! memory = "128MiB"
+//! touch = "64MiB"      # written to before the load starts
+//! load = "spin"        # or idle, or a shell command in the guest
+//! start = { memory_node = 0, cpus = [[4], [5]], pinned = false }
+//! [[step]]
+//! run = "instep run --once"
+//! [[step]]
+//! observe = "after"
+//! hold = { vcpus_on_home_node = true, memory_home_at_least = 0.9 }
+//! ```
+//! Steps run in order. The words are meant to serve the simulator, too: `host`, `guest` and `hold`
+//! say nothing of QEMU. This file knows the words; [`run`] carries them out.
+
+pub mod check;
+pub mod evidence;
+pub mod guests;
+pub mod report;
+pub mod run;
+
+use crate::error::Error;
+use crate::host::machine::Machine;
+use crate::host::size;
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+/// The most guests of a scenario.
+const MAX_GUESTS: usize = 32;
+
+/// A scenario.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// The file's name without `.toml`.
+    #[serde(skip)]
+    pub name: String,
+    /// What it shows, in one line.
+    pub about: String,
+    /// The host.
+    pub host: Machine,
+    /// Programs of this machine that the host needs, with their libraries (`perf`, a path).
+    #[serde(default)]
+    pub programs: Vec<String>,
+    /// How long the whole may take, by this machine's clock; 15m when not given.
+    #[serde(default = "fifteen_minutes", deserialize_with = "time")]
+    pub limit: Duration,
+    /// The guests.
+    #[serde(default)]
+    pub guest: Vec<GuestPlan>,
+    /// What is done, in order.
+    #[serde(default)]
+    pub step: Vec<Step>,
+}
+
+/// A guest.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GuestPlan {
+    /// Its name: letters, digits and dashes.
+    pub name: String,
+    /// Its vCPUs.
+    pub vcpus: u32,
+    /// Its memory in MiB; 96 is enough for the kernel.
+    #[serde(rename = "memory", deserialize_with = "size::mib")]
+    pub memory_mib: u64,
+    /// MiB it writes to before its load starts.
+    #[serde(default, rename = "touch", deserialize_with = "size::mib")]
+    pub touch_mib: u64,
+    /// `cpu.weight` of a cgroup of its own (1 to 10000); none without it.
+    pub weight: Option<u32>,
+    /// `spin` (an endless loop on each vCPU), `idle`, or a shell command, such as one of
+    /// `instep-load`.
+    #[serde(default = "idle")]
+    pub load: String,
+    /// Whether its memory is in huge pages of 2 MiB, which are reserved first.
+    #[serde(default)]
+    pub hugepages: bool,
+    /// Whether a step starts it, instead of the scenario's beginning.
+    #[serde(default)]
+    pub later: bool,
+    /// Where its memory and its vCPUs start.
+    #[serde(default)]
+    pub start: Start,
+}
+
+/// Where a guest starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Start {
+    /// The node on which it boots and first touches its memory; any when not given.
+    pub memory_node: Option<u32>,
+    /// The CPUs to which each vCPU is moved when it has booted, in the order of vCPUs.
+    pub cpus: Option<Vec<Vec<u32>>>,
+    /// Whether it stays bound to these CPUs, as by an operator's hand; else all CPUs are allowed
+    /// again once it was moved.
+    #[serde(default)]
+    pub pinned: bool,
+}
+
+/// One step: exactly one of `run`, `observe`, `start`, `end`, `wait`, `offline`, `online` and
+/// `fetch`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// A shell command on the host.
+    pub run: Option<String>,
+    /// Looks at every guest, and keeps what it sees by this name.
+    pub observe: Option<String>,
+    /// Starts a guest that is `later`, and waits until it is up.
+    pub start: Option<String>,
+    /// Kills a guest's QEMU.
+    pub end: Option<String>,
+    /// Waits, by the host's clock.
+    #[serde(default, deserialize_with = "optional_time")]
+    pub wait: Option<Duration>,
+    /// Takes a CPU offline.
+    pub offline: Option<u32>,
+    /// Brings it back.
+    pub online: Option<u32>,
+    /// A file of the host to bring back (up to 64 MiB).
+    pub fetch: Option<String>,
+
+    /// With `run`: the exit status it must have; 0 when not given.
+    #[serde(default)]
+    pub status: u32,
+    /// With `run`: how long it may take by the host's clock; 60s when not given.
+    #[serde(default = "a_minute", deserialize_with = "time")]
+    pub limit: Duration,
+    /// With `run`: texts that it must print.
+    #[serde(default)]
+    pub prints: Vec<String>,
+    /// With `observe`: what must hold.
+    pub hold: Option<Hold>,
+}
+
+/// What must hold at an observation.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hold {
+    /// The guests it is about; all that run when not given.
+    #[serde(default)]
+    pub guests: Vec<String>,
+    /// Every vCPU may use CPUs of one node only, the same for all of a guest (its home).
+    #[serde(default)]
+    pub vcpus_on_home_node: bool,
+    /// The home of each guest named.
+    #[serde(default)]
+    pub home: BTreeMap<String, u32>,
+    /// At least this part (0 to 1) of a guest's touched memory lies on the nodes whose CPUs its
+    /// vCPUs may use.
+    pub memory_home_at_least: Option<f64>,
+    /// No two vCPUs of a guest are on one core.
+    #[serde(default)]
+    pub siblings_on_distinct_cores: bool,
+    /// No node is the home of more guests than this.
+    pub guests_per_node_at_most: Option<usize>,
+    /// The allowed CPUs of every thread are those of this earlier observation.
+    pub affinities_as: Option<String>,
+    /// No vCPU may use any of these CPUs.
+    #[serde(default)]
+    pub cpus_unused: Vec<u32>,
+}
+
+impl Scenario {
+    /// Reads and checks a scenario.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is no scenario: with the file and the place.
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        let text = fs::read_to_string(path).map_err(|error| Error::io("read", path, error))?;
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        Self::parse(&text, &name).map_err(|what| Error::Scenario { path: path.to_owned(), what })
+    }
+
+    /// Parses and checks a scenario's text.
+    ///
+    /// # Errors
+    /// What is wrong, and where.
+    pub fn parse(text: &str, name: &str) -> Result<Self, String> {
+        let mut scenario: Scenario =
+            toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+        scenario.name = name.to_owned();
+        scenario.check()?;
+        Ok(scenario)
+    }
+
+    /// The guest of this name.
+    #[must_use]
+    pub fn guest_named(&self, name: &str) -> Option<&GuestPlan> {
+        self.guest.iter().find(|guest| guest.name == name)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.host.check()?;
+        if self.guest.len() > MAX_GUESTS {
+            return Err(format!("{} guests; possible are {MAX_GUESTS}", self.guest.len()));
+        }
+        let mut names = BTreeSet::new();
+        for guest in &self.guest {
+            guest.check(&self.host)?;
+            if !names.insert(guest.name.as_str()) {
+                return Err(format!("guest {}: the name is used twice", guest.name));
+            }
+        }
+        let mut seen = BTreeSet::new();
+        for (index, step) in self.step.iter().enumerate() {
+            let wrong = |what: String| format!("step {}: {what}", index + 1);
+            step.check(self, &seen).map_err(wrong)?;
+            seen.extend(step.observe.as_deref());
+        }
+        Ok(())
+    }
+}
+
+impl GuestPlan {
+    fn check(&self, host: &Machine) -> Result<(), String> {
+        let wrong = |what: String| Err(format!("guest {}: {what}", self.name));
+        let letter = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        if self.name.is_empty()
+            || self.name.len() > 20
+            || self.name.starts_with('-')
+            || !self.name.chars().all(letter)
+        {
+            return wrong("a name has 1 to 20 letters, digits and dashes".to_owned());
+        }
+        if self.vcpus == 0 || self.vcpus > 64 {
+            return wrong(format!("{} vCPUs; possible are 1 to 64", self.vcpus));
+        }
+        if self.memory_mib < 96 || self.memory_mib > host.memory_mib {
+            return wrong(format!("{} MiB of memory; possible are 96 and more", self.memory_mib));
+        }
+        if self.touch_mib + 64 > self.memory_mib {
+            return wrong(format!("it cannot touch {} MiB", self.touch_mib));
+        }
+        if self.weight.is_some_and(|weight| weight == 0 || weight > 10_000) {
+            return wrong("a weight is 1 to 10000".to_owned());
+        }
+        if let Some(node) = self.start.memory_node.filter(|node| *node >= host.nodes) {
+            return wrong(format!("start.memory_node: the host has no node {node}"));
+        }
+        if let Some(cpus) = &self.start.cpus {
+            if cpus.len() != self.vcpus as usize || cpus.iter().any(Vec::is_empty) {
+                return wrong(format!("start.cpus: {} lists of CPUs are needed", self.vcpus));
+            }
+            if let Some(cpu) = cpus.iter().flatten().find(|cpu| **cpu >= host.cpus()) {
+                return wrong(format!("start.cpus: the host has no CPU {cpu}"));
+            }
+        } else if self.start.pinned {
+            return wrong("start.pinned needs start.cpus".to_owned());
+        }
+        Ok(())
+    }
+}
+
+impl Step {
+    fn check(&self, scenario: &Scenario, seen: &BTreeSet<&str>) -> Result<(), String> {
+        let kinds = [
+            self.run.is_some(),
+            self.observe.is_some(),
+            self.start.is_some(),
+            self.end.is_some(),
+            self.wait.is_some(),
+            self.offline.is_some(),
+            self.online.is_some(),
+            self.fetch.is_some(),
+        ];
+        if kinds.iter().filter(|is| **is).count() != 1 {
+            return Err(
+                "exactly one of run, observe, start, end, wait, offline, online and fetch \
+                        is needed"
+                    .to_owned(),
+            );
+        }
+        for name in self.start.iter().chain(&self.end) {
+            let guest = scenario.guest_named(name).ok_or(format!("there is no guest {name}"))?;
+            if self.start.is_some() && !guest.later {
+                return Err(format!("guest {name} is not `later`: it runs from the beginning"));
+            }
+        }
+        if let Some(cpu) = self.offline.or(self.online)
+            && (cpu == 0 || cpu >= scenario.host.cpus())
+        {
+            return Err(format!("CPU {cpu} cannot be taken offline"));
+        }
+        let Some(hold) = &self.hold else { return Ok(()) };
+        if self.observe.is_none() {
+            return Err("`hold` goes with `observe`".to_owned());
+        }
+        for name in hold.guests.iter().chain(hold.home.keys()) {
+            scenario.guest_named(name).ok_or(format!("hold: there is no guest {name}"))?;
+        }
+        if let Some(name) = hold.affinities_as.as_deref().filter(|name| !seen.contains(name)) {
+            return Err(format!("hold.affinities_as: nothing was observed as {name} before"));
+        }
+        if hold.memory_home_at_least.is_some_and(|part| !(0.0..=1.0).contains(&part)) {
+            return Err("hold.memory_home_at_least: a part is 0 to 1".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn idle() -> String {
+    "idle".to_owned()
+}
+
+fn fifteen_minutes() -> Duration {
+    Duration::from_secs(900)
+}
+
+fn a_minute() -> Duration {
+    Duration::from_secs(60)
+}
+
+fn time<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(from)?;
+    let parsed = humantime::parse_duration(&text).map_err(serde::de::Error::custom)?;
+    if parsed.is_zero() || parsed > Duration::from_secs(24 * 3600) {
+        return Err(serde::de::Error::custom("a time is more than 0s and at most 24h"));
+    }
+    Ok(parsed)
+}
+
+fn optional_time<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    time(from).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOST: &str = "about = 'x'\n[host]\nnodes = 2\ncores = 2\nmemory = '1GiB'\n";
+    const GUEST: &str = "[[guest]]\nname = 'a'\nvcpus = 2\nmemory = '128MiB'\n";
+
+    fn error(rest: &str) -> String {
+        Scenario::parse(&format!("{HOST}{rest}"), "x").unwrap_err()
+    }
+
+    #[test]
+    fn the_words_of_a_scenario_are_read() {
+        let text = format!(
+            "{HOST}{GUEST}touch = '32MiB'\nstart = {{ memory_node = 1, cpus = [[0], [1]] }}\n\
+             [[step]]\nobserve = 'before'\n[[step]]\nrun = 'instep status'\nlimit = '90s'\n\
+             [[step]]\nwait = '2s'\n[[step]]\nobserve = 'after'\n\
+             hold = {{ affinities_as = 'before', home = {{ a = 1 }} }}\n"
+        );
+        let scenario = Scenario::parse(&text, "x").unwrap();
+        assert_eq!(scenario.guest[0].start.cpus, Some(vec![vec![0], vec![1]]));
+        assert_eq!(scenario.step[1].limit, Duration::from_secs(90));
+        assert_eq!(scenario.step[2].wait, Some(Duration::from_secs(2)));
+        assert_eq!(scenario.step[3].hold.as_ref().unwrap().home["a"], 1);
+    }
+
+    #[test]
+    fn a_word_that_is_not_known_is_refused_with_its_line() {
+        let said = error("[[step]]\nrum = 'x'\n");
+        assert!(said.contains("rum") && said.contains("line 7"), "{said}");
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_refused_by_name() {
+        let step = format!("{GUEST}[[step]]\n");
+        for (rest, word) in [
+            (format!("{GUEST}{GUEST}"), "used twice"),
+            (GUEST.replace("'a'", "'a b'"), "a name has"),
+            (GUEST.replace("128", "8"), "8 MiB"),
+            (format!("{GUEST}touch = '100MiB'\n"), "cannot touch"),
+            (format!("{GUEST}start = {{ memory_node = 2 }}\n"), "no node 2"),
+            (format!("{GUEST}start = {{ cpus = [[0]] }}\n"), "2 lists"),
+            (format!("{GUEST}start = {{ cpus = [[0], [9]] }}\n"), "no CPU 9"),
+            (format!("{GUEST}start = {{ pinned = true }}\n"), "needs start.cpus"),
+            (format!("{step}run = 'x'\nwait = '1s'\n"), "exactly one"),
+            (step.clone(), "step 1: exactly one"),
+            (format!("{step}end = 'b'\n"), "no guest b"),
+            (format!("{step}start = 'a'\n"), "not `later`"),
+            (format!("{step}offline = 0\n"), "CPU 0"),
+            (format!("{step}wait = '0s'\n"), "more than 0s"),
+            (format!("{step}observe = 'x'\nhold = {{ affinities_as = 'y' }}\n"), "observed as y"),
+            (format!("{step}observe = 'x'\nhold = {{ memory_home_at_least = 2.0 }}\n"), "0 to 1"),
+        ] {
+            let said = error(&rest);
+            assert!(said.contains(word), "{rest}: {said}");
+        }
+    }
+}

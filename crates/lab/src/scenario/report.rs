@@ -1,0 +1,127 @@
+//! The result of a run as one JSON document, schema `instep.lab/1`.
+
+use super::check::Check;
+use super::evidence::Observation;
+use crate::host::machine::Clock;
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// The result of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// `instep.lab/1`.
+    pub schema: &'static str,
+    /// The scenario's name.
+    pub scenario: String,
+    /// What it shows.
+    pub about: String,
+    /// The clock, and what its results are worth.
+    pub clock: ClockReport,
+    /// The emulated host's kernel.
+    pub kernel: String,
+    /// Whether KVM runs guests in it.
+    pub kvm: bool,
+    /// How often the run was begun: 2 when the first was too slow.
+    pub attempts: u32,
+    /// How long it took, by this machine's clock.
+    pub seconds: Seconds,
+    /// The steps, in order.
+    pub steps: Vec<StepReport>,
+    /// What was observed, by name.
+    pub observations: BTreeMap<String, Observation>,
+    /// The JSON lines that the guests' loads printed, by guest.
+    pub loads: BTreeMap<String, Vec<Value>>,
+    /// What had to hold.
+    pub checks: Vec<Check>,
+    /// Whether all of it held.
+    pub held: bool,
+    /// Files that were brought back or kept.
+    pub files: Vec<String>,
+}
+
+/// A clock and what its results are worth.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClockReport {
+    /// `real` or `counted`.
+    pub kind: Clock,
+    /// What results show.
+    pub shows: &'static str,
+    /// What they cannot show.
+    pub does_not_show: &'static str,
+}
+
+impl From<Clock> for ClockReport {
+    fn from(kind: Clock) -> Self {
+        Self { kind, shows: kind.shows(), does_not_show: kind.does_not_show() }
+    }
+}
+
+/// Times of this machine, in seconds.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Seconds {
+    /// From the start until the host was up.
+    pub host_up: f64,
+    /// From there until the guests were up and at their places.
+    pub guests_up: f64,
+    /// Everything.
+    pub total: f64,
+}
+
+/// A step that was done.
+#[derive(Clone, Debug, Serialize)]
+pub struct StepReport {
+    /// What was done.
+    pub step: String,
+    /// How long it took, by this machine's clock.
+    pub seconds: f64,
+    /// A command's exit status.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u32>,
+    /// What a command printed: JSON where it was that, else text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stdout: Option<Value>,
+    /// What it printed on standard error.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub stderr: String,
+}
+
+/// A command's output: one JSON document, or lines that are JSON each, or else text.
+#[must_use]
+pub fn as_value(text: &str) -> Value {
+    if let Ok(value) = serde_json::from_str(text) {
+        return value;
+    }
+    let lines: Result<Vec<Value>, _> = text.lines().map(serde_json::from_str).collect();
+    match lines {
+        Ok(lines) if !lines.is_empty() => Value::Array(lines),
+        _ => Value::String(text.to_owned()),
+    }
+}
+
+/// The lines of a console that are JSON objects.
+#[must_use]
+pub fn json_lines(console: &str) -> Vec<Value> {
+    let objects = console.lines().map(str::trim).filter(|line| line.starts_with('{'));
+    objects.filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn output_is_json_where_it_can_be() {
+        assert_eq!(as_value("{\"a\": 1}\n"), json!({"a": 1}));
+        assert_eq!(as_value("{\"a\":1}\n{\"a\":2}\n"), json!([{"a": 1}, {"a": 2}]));
+        assert_eq!(as_value("plain\n"), json!("plain\n"));
+        assert_eq!(as_value(""), json!(""));
+    }
+
+    #[test]
+    fn a_load_s_lines_are_found_among_the_kernel_s() {
+        let console = "[ 0.1] x\r\n{\"done\": 3}\r\n{broken\n{\"done\": 4}";
+        assert_eq!(json_lines(console), [json!({"done": 3}), json!({"done": 4})]);
+    }
+}

@@ -1,0 +1,44 @@
+//! Emulated hosts on this machine: they boot, run KVM guests and Instep, and leave nothing behind.
+
+use instep_lab::cache::Cache;
+use instep_lab::host::machine::Machine;
+use instep_lab::host::{Host, image, kernel};
+use instep_lab::{Stop, guest};
+use instep_madehost::skip;
+use std::path::Path;
+use std::time::Duration;
+
+#[test]
+fn an_emulated_host_shows_its_nodes_has_kvm_and_leaves_nothing_behind() {
+    let stop = Stop::never();
+    let mut say = |said: &str| eprintln!("{said}");
+    let ready = guest::qemu_present().and_then(|()| {
+        let cache = Cache::open()?;
+        let kernel = kernel::obtain(&cache, &stop, &mut say)?;
+        let busybox = instep_lab::image::busybox(&cache, &stop, &mut say)?;
+        Ok((cache, kernel, busybox))
+    });
+    let (cache, kernel, busybox) = match ready {
+        Ok(ready) => ready,
+        Err(error) => return skip::note(&error.to_string()),
+    };
+    let machine: Machine =
+        toml::from_str("nodes = 2\ncores = 1\nthreads = 2\nmemory = '1GiB'").unwrap();
+    let extra = image::Extra::default();
+    let mut host = Host::spawn(&machine, &kernel, Duration::from_secs(600), |target| {
+        image::write(target, &cache, &kernel, &busybox, &extra, &stop)
+    })
+    .unwrap();
+    let (pid, dir) = (host.pid(), host.dir().to_owned());
+    let ready = host.wait_ready(Duration::from_secs(300), &stop).unwrap();
+    assert!(ready.kvm, "{}", host.console());
+    let script = "cat /sys/devices/system/node/node*/cpulist\n\
+                  cat /sys/devices/system/cpu/cpu3/topology/thread_siblings_list\nexit 7";
+    let answer = host.run(script, Duration::from_secs(20), &stop).unwrap();
+    assert_eq!((answer.status, answer.text().as_str()), (7, "0-1\n2-3\n2-3\n"));
+    let answer = host.run("sleep 100", Duration::from_secs(1), &stop).unwrap();
+    assert_eq!(answer.status, 143, "a command that runs too long is killed");
+    eprintln!("up after {:?}", host.age());
+    drop(host);
+    assert!(!Path::new(&format!("/proc/{pid}")).exists() && !dir.exists());
+}
