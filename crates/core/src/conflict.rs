@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-/// A core whose vCPUs use less than this of a CPU counts as free, in thousandths.
+/// A core on which less than this of a CPU is used counts as free, in thousandths. Where vCPUs run
+/// is known; any other load may run anywhere and is taken to fill up as many cores as it can.
 const FREE_CORE: u64 = 250;
 
 /// One conflict of one VM.
@@ -44,7 +45,7 @@ pub enum ConflictKind {
         vcpus: Vec<u32>,
         /// All that they may use.
         cpus: CpuSet,
-        /// Cores of the cpuset that are free, and not among theirs.
+        /// Cores of the cpuset that are certainly free, and not among theirs.
         free_cores: usize,
     },
     /// vCPUs have a CPU each but fewer cores than they are, while the cpuset has free cores.
@@ -55,7 +56,7 @@ pub enum ConflictKind {
         cpus: CpuSet,
         /// How many cores that is.
         cores: usize,
-        /// Cores of the cpuset that are free, and not among theirs.
+        /// Cores of the cpuset that are certainly free, and not among theirs.
         free_cores: usize,
     },
     /// vCPUs that the guest takes for threads of one core are pinned to different cores.
@@ -132,7 +133,9 @@ impl fmt::Display for Free {
 #[must_use]
 pub fn find(snapshot: &Snapshot) -> Vec<Conflict> {
     let topology = snapshot.topology.as_ref();
-    let host = Cores { topology, free: free_cores(snapshot) };
+    let other = snapshot.fixed_busy().milli_of(snapshot.window).0 / FREE_CORE;
+    let in_use = usize::try_from(other).unwrap_or(usize::MAX);
+    let host = Cores { topology, free: free_cores(snapshot), in_use };
     let mut found = Vec::new();
     for vm in &snapshot.vms {
         let kinds = host.of(vm, |vcpu| &vcpu.allowed);
@@ -146,7 +149,8 @@ pub fn find(snapshot: &Snapshot) -> Vec<Conflict> {
 /// itself.
 pub(crate) fn mendable(snapshot: &Snapshot) -> Vec<Option<ConflictKind>> {
     let topology = snapshot.topology.as_ref();
-    let host = Cores { topology, free: topology.cpus().iter().map(|cpu| cpu.core).collect() };
+    let free = topology.cpus().iter().map(|cpu| cpu.core).collect();
+    let host = Cores { topology, free, in_use: 0 };
     let online = topology.all_cpus();
     let mendable = |vm: &Vm| {
         let all = vm.cpuset.and(&online);
@@ -173,6 +177,8 @@ fn free_cores(snapshot: &Snapshot) -> IdSet<CoreId> {
 struct Cores<'a> {
     topology: &'a Topology,
     free: IdSet<CoreId>,
+    /// How many of them other load may be using, wherever it runs.
+    in_use: usize,
 }
 
 impl Cores<'_> {
@@ -226,7 +232,7 @@ impl Cores<'_> {
             return Vec::new();
         }
         let rest = self.cores_of(&vm.cpuset).and(&self.free).minus(&matching.taken).len();
-        let free_cores = rest.saturating_sub(matching.easy);
+        let free_cores = rest.saturating_sub(matching.easy).saturating_sub(self.in_use);
         let mut found = Vec::new();
         for tight in matching.tight.iter().filter(|_| free_cores > 0) {
             let vcpus = tight.claimants.iter().flat_map(|one| claimants[*one].clone());

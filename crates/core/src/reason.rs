@@ -170,7 +170,7 @@ pub enum Reason {
         vcpus: usize,
         /// Guest nodes that were placed one by one; 1 when it was placed as a whole.
         guest_nodes: usize,
-        /// The VM's memory on those nodes.
+        /// Memory on those nodes; of guest nodes that were placed one by one, on the node of each.
         there: Bytes,
         /// All its memory.
         of: Bytes,
@@ -345,7 +345,11 @@ impl Reason {
                 if *guest_nodes > 1 {
                     write!(f, ", one by one for {}", Count::of(*guest_nodes, "guest node"))?;
                 }
-                write!(f, ": {there} of its {of} lie there")
+                match (guest_nodes, of) {
+                    (_, Bytes(0)) => write!(f, ": where its memory lies is not known"),
+                    (0 | 1, _) => write!(f, ": {there} of its {of} lie there"),
+                    _ => write!(f, ": {there} of its {of} lie with their vCPUs"),
+                }
             }
             Reason::Mends { nodes, conflict } => {
                 write!(f, "to {}, mending a conflict: {conflict}", Named("node", nodes))

@@ -13,9 +13,9 @@
 //! It knows nothing of time, caches or communication, and takes memory as it lies.
 
 use crate::idset::CpuSet;
-use crate::snapshot::{Snapshot, Vm};
+use crate::snapshot::Snapshot;
 use crate::topology::Topology;
-use crate::units::{Milli, NodeId};
+use crate::units::{Bytes, Milli, NodeId};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -35,7 +35,7 @@ pub const SHARED: Milli = Milli(700);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Score {
     /// Memory on the node where it is used: share of each VM's memory on the node of each of its
-    /// vCPUs, weighted by demand. 1000 without memory or load.
+    /// vCPUs (of its guest node's memory, where that is known), weighted by demand. 1000 without memory or load.
     pub locality: Milli,
     /// Competing modules (systems.md 1): products of the utilisations of pairs of CPUs of a core,
     /// summed over the host, in thousandths of a pair.
@@ -121,7 +121,7 @@ impl Estimate {
 struct Load {
     /// Position among all vCPUs of the snapshot.
     slot: usize,
-    vm: usize,
+    footprint: usize,
     demand: u64,
 }
 
@@ -142,8 +142,12 @@ pub(crate) struct Estimator<'a> {
     loads: Vec<Load>,
     /// Load per CPU of everything that is not a placeable vCPU, milli.
     base: u64,
-    /// `[vm * nodes + node]`: the share of its memory there, and its [remoteness].
+    /// `[footprint * nodes + node]`: the share of memory there, and its [remoteness].
     memory: Vec<(u64, u64)>,
+    /// The footprint of each VM; the first of them where its guest nodes have their own.
+    first: Vec<usize>,
+    /// The guest node of each vCPU of the VMs whose guest nodes have footprints of their own.
+    guests: BTreeMap<usize, Vec<usize>>,
     groups: Vec<Group>,
     known: BTreeMap<CpuSet, usize>,
 }
@@ -153,13 +157,24 @@ impl<'a> Estimator<'a> {
         let topology = snapshot.topology.as_ref();
         let position = |id: NodeId| topology.nodes().partition_point(|node| node.id < id);
         let node_of = topology.cpus().iter().map(|cpu| position(cpu.node)).collect();
-        let mut loads = Vec::new();
-        let mut slot = 0;
+        let (mut loads, mut slot) = (Vec::new(), 0);
+        let (mut memory, mut first, mut guests) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let nodes = topology.nodes().len().max(1);
         for (vm, one) in snapshot.vms.iter().enumerate() {
-            for vcpu in &one.vcpus {
+            let start = memory.len() / nodes;
+            first.push(start);
+            if let Some(footprints) = one.guest_footprints() {
+                footprints.iter().for_each(|part| memory.extend(remoteness(topology, part)));
+                guests.insert(vm, one.guest_node_of_vcpus());
+            } else {
+                memory.extend(remoteness(topology, &one.memory));
+            }
+            let guest = guests.get(&vm);
+            for (k, vcpu) in one.vcpus.iter().enumerate() {
                 let demand = vcpu.demand(snapshot.window).0;
                 if demand > 0 {
-                    loads.push(Load { slot, vm, demand });
+                    let footprint = start + guest.map_or(0, |guest: &Vec<usize>| guest[k]);
+                    loads.push(Load { slot, footprint, demand });
                 }
                 slot += 1;
             }
@@ -167,9 +182,8 @@ impl<'a> Estimator<'a> {
         loads.sort_by_key(|load| (Reverse(load.demand), load.slot));
         let cpus = topology.cpus().len() as u64;
         let base = (snapshot.fixed_busy().milli_of(snapshot.window).0 / cpus.max(1)).min(1000);
-        let memory = snapshot.vms.iter().flat_map(|vm| remoteness(topology, vm)).collect();
         let (groups, known) = (Vec::new(), BTreeMap::new());
-        Self { topology, node_of, loads, base, memory, groups, known }
+        Self { topology, node_of, loads, base, memory, first, guests, groups, known }
     }
 
     /// The number that stands for this set of CPUs, which has an online one, in
@@ -196,9 +210,16 @@ impl<'a> Estimator<'a> {
         self.groups.len() - 1
     }
 
-    /// Remoteness of a VM's memory from a node, both by position; see [`remoteness`].
-    pub(crate) fn remote(&self, vm: usize, node: usize) -> u64 {
-        self.memory[vm * self.topology.nodes().len() + node].1
+    /// Remoteness from a node of the memory that a vCPU of a VM uses, all by position; see
+    /// [`remoteness`].
+    pub(crate) fn remote(&self, vm: usize, vcpu: usize, node: usize) -> u64 {
+        let guest = self.guests.get(&vm).map_or(0, |guest| guest[vcpu]);
+        self.memory[(self.first[vm] + guest) * self.topology.nodes().len() + node].1
+    }
+
+    /// Whether all vCPUs of a VM use the same memory, as far as is known.
+    pub(crate) fn is_one(&self, vm: usize) -> bool {
+        !self.guests.contains_key(&vm)
     }
 
     /// Where the kernel would run everything when vCPU number k may use the CPUs of group
@@ -214,7 +235,7 @@ impl<'a> Estimator<'a> {
         let mut members = vec![(0, 0); self.loads.len()];
         for load in &self.loads {
             let end = &mut ends[choice[load.slot]];
-            members[*end] = (load.demand, load.vm);
+            members[*end] = (load.demand, load.footprint);
             *end += 1;
         }
         let members_of = |group: usize| {
@@ -235,12 +256,13 @@ impl<'a> Estimator<'a> {
     }
 }
 
-/// For every node by position: the share of the VM's memory on it, and its remoteness from it:
+/// For every node by position: the share of the memory on it, and its remoteness from it:
 /// share of memory times (distance - 10) / 10, summed over nodes. Both in thousandths; without
 /// known memory everything is local.
-fn remoteness(topology: &Topology, vm: &Vm) -> Vec<(u64, u64)> {
+fn remoteness(topology: &Topology, memory: &BTreeMap<NodeId, Bytes>) -> Vec<(u64, u64)> {
     let nodes = topology.nodes();
-    let bytes: Vec<u128> = nodes.iter().map(|node| u128::from(vm.memory_on(node.id).0)).collect();
+    let on = |id: NodeId| u128::from(memory.get(&id).copied().unwrap_or_default().0);
+    let bytes: Vec<u128> = nodes.iter().map(|node| on(node.id)).collect();
     let total: u128 = bytes.iter().sum();
     if total == 0 {
         return vec![(1000, 0); nodes.len()];
@@ -282,7 +304,7 @@ impl<'a> State<'a> {
         Self { of, cpus, cores, scale, estimate: Estimate::default() }
     }
 
-    /// Adds the (demand, VM) of vCPUs that may use the CPUs of `group`.
+    /// Adds the (demand, footprint) of vCPUs that may use the CPUs of `group`.
     fn fill(&mut self, group: &Group, members: &[(u64, usize)]) {
         let key = |state: &Self, index: usize| {
             let (core, cpus) = &group.cores[index];
@@ -292,7 +314,7 @@ impl<'a> State<'a> {
         let nodes = self.of.topology.nodes().len();
         let mut heap: BinaryHeap<_> =
             (0..group.cores.len()).map(|index| key(self, index)).collect();
-        for (demand, vm) in members {
+        for (demand, footprint) in members {
             let Some(mut top) = heap.peek_mut() else { return };
             let index = top.0 as u32 as usize;
             let (core, cpus) = &group.cores[index];
@@ -303,7 +325,7 @@ impl<'a> State<'a> {
             self.cpus[cpu] += demand;
             self.cores[*core] += demand * self.scale[*core];
             *top = key(self, index);
-            let (local, remote) = self.of.memory[vm * nodes + self.of.node_of[cpu]];
+            let (local, remote) = self.of.memory[footprint * nodes + self.of.node_of[cpu]];
             self.estimate.demand += demand;
             self.estimate.local += demand * local;
             self.estimate.remote += demand * remote;

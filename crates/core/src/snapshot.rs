@@ -65,6 +65,7 @@ pub struct Vm {
     /// Nodes its memory is bound to (mempolicy `bind` or cpuset.mems narrower than the host).
     pub memory_bound: Option<NodeSet>,
     /// Nodes it prefers without being bound: mempolicy `prefer` on Linux, node affinity on Xen.
+    /// Not those that its memory is interleaved over: that spreads memory and draws no vCPU.
     pub preferred: Option<NodeSet>,
     /// Threads per core that the guest believes in (`-smp threads=`), at least 1. vCPUs
     /// `k * n .. (k + 1) * n` share virtual core `k`.
@@ -133,7 +134,49 @@ impl Vcpu {
     }
 }
 
+impl GuestNode {
+    /// Where its memory lies: what is resident, or where that is not known its configured memory
+    /// in equal parts on the nodes it is bound to. Empty when neither is known.
+    #[must_use]
+    pub fn footprint(&self) -> BTreeMap<NodeId, Bytes> {
+        match &self.bound {
+            Some(bound) if self.resident.is_empty() && self.memory.0 > 0 => {
+                let part = Bytes(self.memory.0 / bound.len().max(1) as u64);
+                bound.iter().map(|node| (node, part)).collect()
+            }
+            _ => self.resident.clone(),
+        }
+    }
+}
+
 impl Vm {
+    /// Where the memory of each guest node lies, in their order; `None` with fewer than two guest
+    /// nodes, and unless it is known of every one that has vCPUs.
+    #[must_use]
+    pub fn guest_footprints(&self) -> Option<Vec<BTreeMap<NodeId, Bytes>>> {
+        if self.guest_nodes.len() < 2 {
+            return None;
+        }
+        self.guest_nodes
+            .iter()
+            .map(|node| {
+                let footprint = node.footprint();
+                let known = footprint.values().any(|bytes| bytes.0 > 0) || node.vcpus.is_empty();
+                known.then_some(footprint)
+            })
+            .collect()
+    }
+
+    /// Per vCPU, in their order, which of the guest's nodes it is in; the first where none says.
+    #[must_use]
+    pub fn guest_node_of_vcpus(&self) -> Vec<usize> {
+        let mut owner = BTreeMap::new();
+        for (position, node) in self.guest_nodes.iter().enumerate() {
+            node.vcpus.iter().for_each(|index| _ = owner.entry(*index).or_insert(position));
+        }
+        self.vcpus.iter().map(|vcpu| owner.get(&vcpu.index).copied().unwrap_or(0)).collect()
+    }
+
     /// CPU time that all vCPUs used in the window.
     #[must_use]
     pub fn busy(&self) -> Nanos {

@@ -179,9 +179,8 @@ impl MadeHost {
         let (bound, preferred) = match &vm.policy {
             MemPolicy::Bind(nodes) => (Some(nodes.clone()), None),
             MemPolicy::Prefer(node) => (None, Some(NodeSet::one(*node))),
-            // Interleaving prefers its nodes: it leaves them when they are full.
-            MemPolicy::Interleave(nodes) => (None, Some(nodes.clone())),
-            MemPolicy::Default => (None, None),
+            // Interleaving spreads memory; it says nothing of where to run.
+            MemPolicy::Interleave(_) | MemPolicy::Default => (None, None),
         };
         Vm {
             id: VmId(vm.pid),

@@ -48,7 +48,8 @@ fn candidate(vm: &Vm) -> Option<(&Vm, NodeSet, Bytes)> {
         Some(bound) => vm.placed.and(bound),
         None => vm.placed.clone(),
     };
-    if home.is_empty() {
+    // On several nodes each guest node's memory has a place of its own, which cannot be said.
+    if home.is_empty() || (home.len() > 1 && vm.guest_footprints().is_some()) {
         return None;
     }
     let away = vm.memory.iter().filter(|(node, _)| !home.contains(**node));

@@ -86,6 +86,16 @@ fn vcpus_pinned_to_siblings_of_one_core_are_found_whatever_their_sets() {
     assert_eq!(said(&pinned(&["0", "0-1", "1-2", "2-3"])), [] as [String; 0]);
 }
 
+/// It is not known where other load runs: half a CPU may make two cores busy.
+#[test]
+fn cores_that_other_load_may_use_are_not_free() {
+    let mut host = pinned(&["0", "0"]);
+    host.other_busy.0 = made::WINDOW.0 / 2;
+    assert_eq!(said(&host), ["2 vCPUs (0,1) may use only CPU 0 while 5 cores are free"]);
+    host.other_busy.0 = made::WINDOW.0 * 2;
+    assert_eq!(said(&host), [] as [String; 0]);
+}
+
 #[test]
 fn mending_sets_vcpus_on_siblings_apart() {
     let host = pinned(&["0", "8"]);

@@ -7,7 +7,7 @@ use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::policy::idle::idle_homecoming;
 use instep_core::policy::{PolicyName, Settings, decide};
 use instep_core::score::measure;
-use instep_core::snapshot::{GuestNode, OpaqueVm, Snapshot};
+use instep_core::snapshot::{GuestNode, OpaqueVm, Snapshot, Vcpu};
 use instep_core::units::{Bytes, CpuId, Nanos, NodeId, VmId};
 
 fn instep(host: &Snapshot) -> Decision {
@@ -223,8 +223,8 @@ fn vm_larger_than_a_node_takes_the_nearest_nodes_that_fit() {
     assert_eq!(why(&decision, 0), "its 7 vCPUs take nodes 2-3: 3.9GiB of its 3.9GiB lie there");
 }
 
-#[test]
-fn vm_larger_than_a_node_is_split_along_its_guest_nodes() {
+/// 4 nodes of 4 cores, and a VM of two guest nodes of 4 vCPUs with memory on nodes 1 and 2.
+fn large() -> Snapshot {
     let mut host = made::host(made::topology(4, 4, 1, 64 * GIB));
     let mut large = vm(&host, 1, 8, 900, &[0, 2000, 2000, 0]);
     let guest_node = |vcpus: std::ops::Range<u32>| GuestNode {
@@ -234,15 +234,71 @@ fn vm_larger_than_a_node_is_split_along_its_guest_nodes() {
     };
     large.guest_nodes = vec![guest_node(0..4), guest_node(4..8)];
     host.vms = vec![large];
-    let decision = instep(&host);
-    assert_eq!(home(&decision, 0), "1-2");
-    let sets = sets(&decision, 1);
-    let on = |list: &str, part: &[String]| part.iter().all(|set| cpus(set).is_subset(&cpus(list)));
-    let (low, high) = sets.split_at(4);
-    assert!(
-        (on("4-7", low) && on("8-11", high)) || (on("8-11", low) && on("4-7", high)),
-        "{sets:?}"
-    );
+    host
+}
+
+/// Where the first and the second four vCPUs are, and why.
+fn halves(host: &Snapshot) -> (String, String, String) {
+    let decision = instep(host);
+    assert!(!decision.actions.iter().any(|action| matches!(action, Action::MoveMemory { .. })));
+    let after = apply(host, &decision);
+    let on = |part: &[Vcpu]| {
+        let cpus = part.iter().fold(CpuSet::new(), |all, vcpu| all.or(&vcpu.allowed));
+        host.topology.nodes_of(&cpus).to_string()
+    };
+    let (low, high) = after.vms[0].vcpus.split_at(4);
+    (on(low), on(high), why(&decision, 0))
+}
+
+#[test]
+fn parts_of_a_large_vm_go_to_their_own_memory_whatever_their_loads() {
+    for (first, second) in [(1, 2), (2, 1)] {
+        let mut host = large();
+        for (guest, node) in host.vms[0].guest_nodes.iter_mut().zip([first, second]) {
+            guest.resident = [(NodeId(node), Bytes(2000 * made::MIB))].into();
+        }
+        let expected = (
+            first.to_string(),
+            second.to_string(),
+            "its 8 vCPUs take nodes 1-2, one by one for 2 guest nodes: 3.9GiB of its 3.9GiB lie \
+             with their vCPUs"
+                .to_string(),
+        );
+        assert_eq!(halves(&host), expected);
+        for hot in [0..4, 4..8] {
+            let mut hotter = host.clone();
+            hotter.vms[0].vcpus[hot].iter_mut().for_each(|vcpu| vcpu.busy = made::WINDOW);
+            assert_eq!(halves(&hotter), expected);
+        }
+        assert_eq!(measure(&apply(&host, &instep(&host))).locality.0, 1000);
+    }
+}
+
+#[test]
+fn parts_of_a_large_vm_go_where_their_memory_is_bound() {
+    let mut host = large();
+    for (guest, node) in host.vms[0].guest_nodes.iter_mut().zip([3, 0]) {
+        guest.bound = Some(nodes(&[node]));
+    }
+    let (low, high, _) = halves(&host);
+    assert_eq!((low, high), ("3".into(), "0".into()));
+}
+
+/// It would be as likely with each other's memory as with their own.
+#[test]
+fn large_vm_is_not_split_when_only_its_whole_memory_is_known() {
+    let mut host = large();
+    host.vms[0].memory = vm(&host, 1, 8, 900, &[0, 0, 2000, 2000]).memory;
+    let (_, _, why) = halves(&host);
+    assert_eq!(why, "its 8 vCPUs take nodes 2-3: 3.9GiB of its 3.9GiB lie there");
+}
+
+#[test]
+fn large_vm_of_unknown_memory_claims_nothing_about_it() {
+    let mut host = large();
+    host.vms[0].memory.clear();
+    let (_, _, why) = halves(&host);
+    assert_eq!(why, "may use nodes 0-3: where its memory lies is not known");
 }
 
 #[test]

@@ -251,8 +251,29 @@ pub(crate) fn restrict(made: &mut Snapshot, seed: u64) {
                 vm.vcpus.iter_mut().for_each(|vcpu| vcpu.allowed = cpus.clone());
             }
             5 => vm.preferred = Some([random.one_of(&nodes)].into_iter().collect()),
+            6 | 7 => halve(vm, &mut random, &nodes),
             _ => {}
         }
+    }
+}
+
+/// Gives a guest two nodes whose memory lies on one host node each, and at times so many vCPUs
+/// that it fits none.
+fn halve(vm: &mut Vm, random: &mut Random, nodes: &[NodeId]) {
+    if random.chance(50) {
+        let first = vm.vcpus[0].clone();
+        vm.vcpus = (0..random.within(8, 40) as u32)
+            .map(|index| Vcpu { index, tid: Tid(first.tid.0 + index), ..first.clone() })
+            .collect();
+    }
+    let half = vm.vcpus.len() as u32 / 2;
+    vm.memory.clear();
+    vm.guest_nodes.clear();
+    for vcpus in [0..half, half..vm.vcpus.len() as u32] {
+        let (node, memory) = (random.one_of(nodes), Bytes(random.within(64, 4096) * MIB));
+        *vm.memory.entry(node).or_default() = memory;
+        let resident = [(node, memory)].into();
+        vm.guest_nodes.push(GuestNode { vcpus: vcpus.collect(), memory, resident, bound: None });
     }
 }
 
@@ -284,7 +305,8 @@ pub(crate) fn spoil(made: &mut Snapshot, seed: u64) {
                 let node = GuestNode {
                     vcpus: vec![0, 0, u32::MAX],
                     memory: Bytes(u64::MAX),
-                    ..GuestNode::default()
+                    resident: [(NodeId(0), Bytes(u64::MAX)), (NodeId(9), Bytes(9))].into(),
+                    bound: Some([NodeId(8)].into_iter().collect()),
                 };
                 vm.guest_nodes = vec![node; 3];
                 vm.memory = [(NodeId(0), Bytes(u64::MAX))].into();

@@ -67,7 +67,7 @@ pub struct VmFacts {
     pub memory: Option<MemoryFacts>,
     /// Nodes the command line binds its memory backends to (`policy=bind,host-nodes=`).
     pub memory_bound: Option<NodeSet>,
-    /// Nodes the command line prefers for them (`policy=preferred` or `interleave`).
+    /// Nodes the command line prefers for them (`policy=preferred`).
     pub memory_preferred: Option<NodeSet>,
     /// Threads per core that the guest believes in, at least 1.
     pub guest_threads_per_core: u32,
@@ -175,7 +175,7 @@ pub struct MemoryFacts {
     pub taken_at: Nanos,
     /// Nodes that most of it is bound to by policy.
     pub bound: Option<NodeSet>,
-    /// Nodes that most of it prefers or is interleaved over by policy.
+    /// Nodes that most of it prefers by policy.
     pub preferred: Option<NodeSet>,
     /// Whether numa_maps was cut short, so that `by_node` is a part only.
     pub truncated: bool,

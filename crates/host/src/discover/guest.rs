@@ -32,7 +32,7 @@ pub struct Guest {
     pub node_backends: Vec<usize>,
     /// Host nodes that its memory backends are bound to.
     pub memory_bound: Option<NodeSet>,
-    /// Host nodes that its memory backends prefer or are interleaved over.
+    /// Host nodes that its memory backends prefer.
     pub memory_preferred: Option<NodeSet>,
     /// QMP sockets that might be free, at most four.
     pub qmp: Vec<QmpSocket>,

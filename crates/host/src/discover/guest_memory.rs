@@ -61,14 +61,14 @@ fn only<'a, 'b>(backend: &Backend, alike: &'a [Mapping<'b>]) -> Option<&'a Mappi
     }
 }
 
-/// Whether a mapping's policy is the one that the backend asked for; one that asked for none has
-/// its process's.
+/// Whether a mapping's policy may be the one that the backend asked for; one that asked for none
+/// has its process's.
 fn asked(backend: &Backend, policy: &Policy) -> bool {
     match (backend.policy.as_str(), policy) {
-        ("bind", Policy::Bound(nodes)) | ("preferred" | "interleave", Policy::Preferred(nodes)) => {
+        ("bind", Policy::Bound(nodes)) | ("preferred", Policy::Preferred(nodes)) => {
             *nodes == backend.host_nodes
         }
-        ("bind" | "preferred" | "interleave", _) => false,
+        ("bind" | "preferred", _) => false,
         _ => true,
     }
 }

@@ -56,7 +56,7 @@ pub fn policies(backends: &[Backend]) -> (Option<NodeSet>, Option<NodeSet>) {
             .fold(NodeSet::new(), |all, backend| all.or(&backend.host_nodes));
         (!nodes.is_empty()).then_some(nodes)
     };
-    (union(&["bind"]), union(&["preferred", "interleave"]))
+    (union(&["bind"]), union(&["preferred"]))
 }
 
 /// The guest's nodes that hold vCPUs.
@@ -224,6 +224,8 @@ mod tests {
             ["memory-backend-memfd,id=a,size=1G,host-nodes=2,policy=preferred"].into_iter(),
         );
         assert_eq!(policies(&read), (None, Some(NodeSet::one(NodeId(2)))));
+        let spread = ["memory-backend-ram,id=a,size=1G,host-nodes=0-1,policy=interleave"];
+        assert_eq!(policies(&backends(spread.into_iter())), (None, None));
     }
 
     #[test]

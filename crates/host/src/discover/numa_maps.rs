@@ -19,7 +19,7 @@ pub struct NumaMaps {
     pub by_node: BTreeMap<NodeId, Bytes>,
     /// Nodes that more than half of the bytes are bound to.
     pub bound: Option<NodeSet>,
-    /// Nodes that more than half of the bytes prefer or are interleaved over.
+    /// Nodes that more than half of the bytes prefer.
     pub preferred: Option<NodeSet>,
     /// Whether a mapping uses hugetlb pages.
     pub hugetlb: bool,
@@ -157,9 +157,9 @@ fn policy(rest: &str) -> Result<(Policy, &str), &'static str> {
     let nodes = || NodeSet::parse_list(nodes).map_err(|_| "has a policy whose nodes are no list");
     let policy = match head {
         "bind" => Policy::Bound(nodes()?),
-        "prefer" | "prefer (many)" | "interleave" | "weighted interleave" => {
-            Policy::Preferred(nodes()?)
-        }
+        "prefer" | "prefer (many)" => Policy::Preferred(nodes()?),
+        // Interleaving spreads memory; it says nothing of where to run.
+        "interleave" | "weighted interleave" => nodes().map(|_| Policy::Default)?,
         _ => Policy::Default,
     };
     Ok((policy, rest))
@@ -250,8 +250,8 @@ mod tests {
         assert_eq!(of("bind=static:1"), (Some("1".into()), None));
         assert_eq!(of("prefer:1"), (None, Some("1".into())));
         assert_eq!(of("prefer (many):1-2"), (None, Some("1-2".into())));
-        assert_eq!(of("interleave:0-3"), (None, Some("0-3".into())));
-        assert_eq!(of("weighted interleave:0,2"), (None, Some("0,2".into())));
+        assert_eq!(of("interleave:0-3"), (None, None));
+        assert_eq!(of("weighted interleave:0,2"), (None, None));
         assert_eq!(of("local"), (None, None));
         let few = line("bind:0", 40) + &line("default", 60);
         assert_eq!(parse(few.as_bytes(), "f", false).bound, None);

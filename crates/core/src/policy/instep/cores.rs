@@ -168,7 +168,7 @@ fn assign(
     taken: &mut Cores,
 ) -> Option<Vec<CpuSet>> {
     let topology = &host.snapshot.topology;
-    let mut order = Ranked::new(host, &host.snapshot.vms[unit.vm], spot, taken, had.len());
+    let mut order = Ranked::new(host, unit, spot, taken, had.len());
     let mut complete = true;
     for (k, core) in had.iter_mut().enumerate() {
         if core.is_none() {
@@ -187,20 +187,22 @@ fn assign(
 }
 
 /// Free cores of a spot in the order to use them: performance cores first, the node with most of
-/// the VM's memory, the LLC that the unit fits into most tightly, clusters in turn, then by number.
+/// the unit's memory, the LLC that the unit fits into most tightly, clusters in turn, then by number.
 struct Ranked(Vec<CoreId>);
 
 /// What is asked of a core first: that it is fast, and near the VM's memory.
 type Preference = (bool, Reverse<Bytes>);
 
 impl Ranked {
-    fn new(host: &Host, vm: &Vm, spot: &CpuSet, taken: &Cores, need: usize) -> Self {
+    fn new(host: &Host, unit: &Unit, spot: &CpuSet, taken: &Cores, need: usize) -> Self {
+        let memory = unit.memory(&host.snapshot.vms[unit.vm]);
         let topology = &host.snapshot.topology;
         let mut cores: BTreeMap<CoreId, (u32, u32, Preference)> = BTreeMap::new();
         for cpu in spot.iter().filter_map(|id| topology.cpu(id)) {
             if !taken.contains(cpu.core) {
                 let efficient = cpu.kind == Some(CoreKind::Efficient);
-                let preference = (efficient, Reverse(vm.memory_on(cpu.node)));
+                let preference =
+                    (efficient, Reverse(memory.get(&cpu.node).copied().unwrap_or_default()));
                 cores.insert(cpu.core, (cpu.llc.raw(), cpu.cluster.raw(), preference));
             }
         }

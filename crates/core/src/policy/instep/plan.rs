@@ -3,7 +3,7 @@
 
 use super::MOVE_PAYS;
 use super::host::{Crowd, Host, Spot, Spots};
-use super::unit::Unit;
+use super::unit::{self, Unit};
 use crate::score::{Estimator, REMOTE};
 use std::cmp::Reverse;
 
@@ -50,8 +50,15 @@ impl<'a> Planner<'a> {
         fixed: Vec<Crowd>,
     ) -> Self {
         let on = |unit: &Unit, place: usize| {
-            let remote = estimator.remote(unit.vm, host.places[place].position);
-            unit.crowd.sum * remote / 1000 * REMOTE.0 / 1000
+            let remote = |vcpu| estimator.remote(unit.vm, vcpu, host.places[place].position);
+            let vm = &host.snapshot.vms[unit.vm];
+            let lost: u64 = if unit.footprint.is_some() || estimator.is_one(unit.vm) {
+                unit.crowd.sum * remote(unit.vcpus[0])
+            } else {
+                let demand = |vcpu| unit::planned_demand(host.snapshot, vm, vcpu);
+                unit.vcpus.iter().map(|vcpu| demand(*vcpu) * remote(*vcpu)).sum()
+            };
+            lost / 1000 * REMOTE.0 / 1000
         };
         let remote = units
             .iter()
@@ -221,11 +228,14 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// What bringing the memory to a place costs, per second of the horizon.
+/// What bringing the memory to a place costs, per second of the horizon. That of a part of a VM
+/// stays where it is.
 fn moving(host: &Host, unit: &Unit, place: usize) -> u64 {
+    if unit.is_part {
+        return 0;
+    }
     let vm = &host.snapshot.vms[unit.vm];
     let there = vm.memory_on(host.places[place].id).0;
     let away = vm.memory_total().0.saturating_sub(there);
-    let part = u128::from(away) * unit.vcpus.len() as u128 / vm.vcpus.len().max(1) as u128;
-    (part as u64 >> 20).saturating_mul(MOVE_PER_GIB) >> 10
+    (away >> 20).saturating_mul(MOVE_PER_GIB) >> 10
 }

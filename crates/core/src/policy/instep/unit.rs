@@ -7,7 +7,8 @@ use super::host::{Crowd, Host, Spot, Spots};
 use crate::idset::{CpuSet, NodeSet};
 use crate::reason::Reason;
 use crate::snapshot::{Snapshot, Vm};
-use crate::units::Bytes;
+use crate::units::{Bytes, NodeId};
+use std::collections::BTreeMap;
 
 /// The least demand a vCPU is planned with, milli, so that idle VMs are spread, too.
 const IDLE_DEMAND: u64 = 10;
@@ -18,6 +19,10 @@ pub(super) struct Unit {
     pub(super) vm: usize,
     /// Positions of its vCPUs in the VM.
     pub(super) vcpus: Vec<usize>,
+    /// Whether it is one guest node of a VM, not all of it.
+    pub(super) is_part: bool,
+    /// Where the memory of this part lies, if it is one and that is known.
+    pub(super) footprint: Option<BTreeMap<NodeId, Bytes>>,
     /// What each of them may use; a single set where all may use the same.
     may: Vec<CpuSet>,
     pub(super) crowd: Crowd,
@@ -39,6 +44,11 @@ impl Unit {
     /// What its vCPU number `k` may use at all.
     pub(super) fn permitted(&self, k: usize) -> &CpuSet {
         self.may.get(k).unwrap_or(&self.may[0])
+    }
+
+    /// Its memory by node: its own, or the VM's where it has none of its own.
+    pub(super) fn memory<'v>(&'v self, vm: &'v Vm) -> &'v BTreeMap<NodeId, Bytes> {
+        self.footprint.as_ref().unwrap_or(&vm.memory)
     }
 
     /// Whether all its vCPUs may use the same CPUs.
@@ -63,10 +73,21 @@ pub(super) fn units_of(
     if may.is_empty() || may.iter().any(CpuSet::is_empty) {
         return Err(Reason::NothingPermitted { cpuset: vm.cpuset.clone() });
     }
-    let parts = guest_parts(host, vm).unwrap_or_else(|| vec![(0..vm.vcpus.len()).collect()]);
-    let memory = Bytes(vm.memory_total().0 / parts.len() as u64);
-    let whole = parts.len() == 1;
-    parts.into_iter().map(|vcpus| unit(host, spots, index, vcpus, &may, memory, whole)).collect()
+    let parts = guest_parts(host, vm).unwrap_or_else(|| {
+        let (vcpus, memory) = ((0..vm.vcpus.len()).collect(), vm.memory_total());
+        vec![Part { vcpus, memory, footprint: None, is_all: true }]
+    });
+    parts.into_iter().map(|part| unit(host, spots, index, part, &may)).collect()
+}
+
+/// vCPUs to be placed together, and their memory.
+struct Part {
+    /// Positions in the VM.
+    vcpus: Vec<usize>,
+    memory: Bytes,
+    footprint: Option<BTreeMap<NodeId, Bytes>>,
+    /// Whether it is the whole VM.
+    is_all: bool,
 }
 
 /// What each vCPU may use; a single set where all may use the same.
@@ -96,21 +117,34 @@ fn pinned_by_hand(vm: &Vm, online: &CpuSet) -> Option<Reason> {
     crowded.then_some(Reason::PinnedTogether { vcpus: vm.vcpus.len(), cpus: before })
 }
 
-/// The vCPUs of each guest node of a VM with more vCPUs or memory than any host node; `None` for
-/// smaller VMs and where the guest's nodes are not known.
-fn guest_parts(host: &Host, vm: &Vm) -> Option<Vec<Vec<usize>>> {
+/// The guest nodes of a VM with more vCPUs or memory than any host node; `None` for smaller VMs,
+/// where the guest's nodes are not known, and where only the VM's memory as a whole is: its parts
+/// might be placed with each other's memory then.
+fn guest_parts(host: &Host, vm: &Vm) -> Option<Vec<Part>> {
     let most_threads = host.places.iter().map(|place| place.threads).max()?;
     let most_memory = host.places.iter().map(|place| place.memory).max()?;
     let too_much = most_memory.0 > 0 && vm.memory_total() > most_memory;
     if (vm.vcpus.len() as u64 <= most_threads && !too_much) || vm.guest_nodes.len() < 2 {
         return None;
     }
-    let mut parts: Vec<Vec<usize>> = vec![Vec::new(); vm.guest_nodes.len()];
-    for (position, vcpu) in vm.vcpus.iter().enumerate() {
-        let owner = vm.guest_nodes.iter().position(|node| node.vcpus.contains(&vcpu.index));
-        parts[owner.unwrap_or(0)].push(position);
+    let mut footprints = vm.guest_footprints();
+    if footprints.is_none() && vm.memory_total() > Bytes(0) {
+        return None;
     }
-    parts.retain(|part| !part.is_empty());
+    let mut vcpus: Vec<Vec<usize>> = vec![Vec::new(); vm.guest_nodes.len()];
+    for (position, owner) in vm.guest_node_of_vcpus().into_iter().enumerate() {
+        vcpus[owner].push(position);
+    }
+    let part = |(owner, vcpus): (usize, Vec<usize>)| {
+        let footprint = footprints.as_mut().map(|all| std::mem::take(&mut all[owner]));
+        let sum = |all: &BTreeMap<_, Bytes>| {
+            Bytes(all.values().map(|bytes| bytes.0).fold(0, u64::saturating_add))
+        };
+        let memory = footprint.as_ref().map_or(vm.guest_nodes[owner].memory, sum);
+        Part { vcpus, memory, footprint, is_all: false }
+    };
+    let mut parts: Vec<Part> = vcpus.into_iter().enumerate().map(part).collect();
+    parts.retain(|part| !part.vcpus.is_empty());
     (parts.len() > 1).then_some(parts)
 }
 
@@ -118,12 +152,11 @@ fn unit(
     host: &Host,
     spots: &mut Spots,
     index: usize,
-    vcpus: Vec<usize>,
+    part: Part,
     may: &[CpuSet],
-    memory: Bytes,
-    whole: bool,
 ) -> Result<Unit, Reason> {
     let vm = &host.snapshot.vms[index];
+    let Part { vcpus, memory, footprint, is_all } = part;
     let may: Vec<CpuSet> = match may {
         [one] => vec![one.clone()],
         _ => vcpus.iter().map(|position| may[*position].clone()).collect(),
@@ -139,12 +172,13 @@ fn unit(
     let wide = spots.number(host, usable.clone());
     let options = options(host, spots, &usable, &Need { vcpus: vcpus.len(), may: &may, memory });
     let crowd = crowd_of(host.snapshot, vm, &vcpus);
-    let was = was_placed(host, vm, &vcpus, whole);
+    let was = was_placed(host, vm, &vcpus, is_all);
     // Where it would not be placed any more (it grew, limits changed) it does not stay.
     let current = (!was.is_empty() && was.iter().all(|place| usable.contains(place)))
         .then(|| spots.number(host, was))
         .filter(|spot| options.contains(spot));
-    Ok(Unit { vm: index, vcpus, may, crowd, wide, options, current })
+    let is_part = !is_all;
+    Ok(Unit { vm: index, vcpus, is_part, footprint, may, crowd, wide, options, current })
 }
 
 /// Where Instep placed it: a part of a VM stays where its threads are, within the VM's nodes.
@@ -160,9 +194,14 @@ fn was_placed(host: &Host, vm: &Vm, vcpus: &[usize], whole: bool) -> Vec<usize> 
     (0..host.places.len()).filter(|place| nodes.contains(host.places[*place].id)).collect()
 }
 
+/// The demand of the vCPU at this position to plan with, milli.
+pub(super) fn planned_demand(snapshot: &Snapshot, vm: &Vm, position: usize) -> u64 {
+    vm.vcpus[position].demand(snapshot.window).0.max(IDLE_DEMAND)
+}
+
 fn crowd_of(snapshot: &Snapshot, vm: &Vm, vcpus: &[usize]) -> Crowd {
     vcpus.iter().fold(Crowd::default(), |all, position| {
-        let demand = vm.vcpus[*position].demand(snapshot.window).0.max(IDLE_DEMAND);
+        let demand = planned_demand(snapshot, vm, *position);
         all.plus(Crowd { sum: demand, squares: demand * demand })
     })
 }

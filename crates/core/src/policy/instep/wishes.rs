@@ -44,7 +44,8 @@ pub(super) fn wishes(
         let its = Placed { chosen, vm, range: rest..rest + count, mend: mend[index].as_ref() };
         rest += count;
         let mut wish = its.wish();
-        if wish.selected && !its.is_wide() {
+        // One action cannot say which part's memory belongs where: parts follow their memory.
+        if wish.selected && !its.is_wide() && count == 1 {
             wish.memory = bring_home(vm, &wish.home, &mut room);
         }
         wishes.push(wish);
@@ -125,8 +126,7 @@ impl Placed<'_> {
             return Reason::Mends { nodes: home.clone(), conflict: conflict.clone() };
         }
         let cores = self.is_apart().then(|| self.chosen.host.cores());
-        let there = Bytes(self.vm.memory_total().0.saturating_sub(elsewhere(self.vm, home).0));
-        let of = self.vm.memory_total();
+        let (there, of) = self.at_home();
         if self.is_wide() && home.len() > 1 {
             let nodes = home.clone();
             return if of == Bytes(0) {
@@ -149,6 +149,21 @@ impl Placed<'_> {
             }
             _ => Reason::Home { node, there, of, kept: self.vm.placed == *home, cores },
         }
+    }
+
+    /// The memory of its units that lies on the nodes of each, and all of it.
+    fn at_home(&self) -> (Bytes, Bytes) {
+        let Chosen { host, spots, units, choice } = self.chosen;
+        let (mut there, mut of) = (0u64, 0u64);
+        for index in self.range.clone() {
+            let home = spots.node_set(host, choice.plan[index]);
+            // Parts without a footprint are those of a VM of whose memory nothing is known.
+            for (node, bytes) in units[index].memory(self.vm) {
+                of = of.saturating_add(bytes.0);
+                there = there.saturating_add(if home.contains(*node) { bytes.0 } else { 0 });
+            }
+        }
+        (Bytes(there), Bytes(of))
     }
 
     /// Beside the vCPUs when there is room, else with them, within their own limits.
