@@ -133,7 +133,7 @@ impl fmt::Display for Free {
 #[must_use]
 pub fn find(snapshot: &Snapshot) -> Vec<Conflict> {
     let topology = snapshot.topology.as_ref();
-    let other = snapshot.other_busy.milli_of(snapshot.window).0 / FREE_CORE;
+    let other = snapshot.fixed_busy().milli_of(snapshot.window).0 / FREE_CORE;
     let in_use = usize::try_from(other).unwrap_or(usize::MAX);
     let host = Cores { topology, free: free_cores(snapshot), in_use };
     let mut found = Vec::new();

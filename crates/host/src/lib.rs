@@ -8,6 +8,7 @@ pub mod apply;
 pub mod discover;
 pub mod error;
 pub mod root;
+pub mod system;
 pub mod topology;
 
 pub use error::Error;

@@ -401,6 +401,10 @@ fn guest_nodes(vm: &VmSpec) -> Vec<GuestNode> {
         .map(|node| GuestNode {
             vcpus: node.vcpus.clone(),
             memory: whole(node.memory),
+            bound: match &vm.policy {
+                MemPolicy::Bind(nodes) => Some(nodes.clone()),
+                _ => None,
+            },
             ..GuestNode::default()
         })
         .collect()

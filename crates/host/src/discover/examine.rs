@@ -8,8 +8,9 @@ use super::guest::Guest;
 use super::identify::{self, ByName, Named, ONE_THREAD, Vcpus};
 use super::process::{KvmFds, MAX_STATUS, Thread};
 use super::{memory, proc_text, process, qmp, vmm};
+use crate::system;
 use instep_core::idset::CpuSet;
-use instep_core::units::{CpuId, Nanos, Tid};
+use instep_core::units::Tid;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -397,10 +398,9 @@ impl ThreadReader<'_> {
 
     /// CPUs the thread may use: by system call on the running machine, which costs a small part
     /// of reading `status`. The outer `None` says that the thread has gone.
-    #[allow(clippy::option_option)]
     fn allowed(&mut self, tid: u32) -> Option<Option<CpuSet>> {
         if self.live {
-            match affinity(tid) {
+            match system::affinity(Tid(tid)) {
                 Ok(set) => return Some(Some(set)),
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return None,
                 Err(_) => {}
@@ -410,52 +410,6 @@ impl ThreadReader<'_> {
         let status = self.reader.read(&path, MAX_STATUS).ok();
         Some(status.and_then(proc_text::allowed))
     }
-}
-
-/// sched_getaffinity(2) for up to 8192 CPUs (NR_CPUS limit of x86-64, arch/x86/Kconfig, 6.18).
-fn affinity(tid: u32) -> std::io::Result<CpuSet> {
-    let tid =
-        libc::pid_t::try_from(tid).map_err(|_| std::io::Error::from_raw_os_error(libc::ESRCH))?;
-    let mut words = [0u64; 128];
-    // SAFETY: the buffer is writable for the size that is passed, and aligned for the kernel's
-    // unsigned longs; the call writes nothing beyond it.
-    let done = unsafe {
-        libc::sched_getaffinity(tid, std::mem::size_of_val(&words), words.as_mut_ptr().cast())
-    };
-    if done != 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    let mut set = CpuSet::new();
-    for (index, word) in (0u32..).zip(words) {
-        let mut rest = word;
-        while rest != 0 {
-            set.insert(CpuId(index * 64 + rest.trailing_zeros()));
-            rest &= rest - 1;
-        }
-    }
-    Ok(set)
-}
-
-/// The monotonic clock and the clock that counts from boot, suspension included.
-pub(super) fn clocks() -> (Nanos, Nanos) {
-    let read = |clock| {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the pointer is to a timespec of this frame, which the call fills.
-        let done = unsafe { libc::clock_gettime(clock, &mut time) };
-        if done != 0 {
-            return Nanos(0);
-        }
-        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-        Nanos(Nanos::from_secs(seconds).0 + u64::try_from(time.tv_nsec).unwrap_or(0))
-    };
-    (read(libc::CLOCK_MONOTONIC), read(libc::CLOCK_BOOTTIME))
-}
-
-/// A positive number that the C library knows of the system, or `otherwise`.
-pub(super) fn sysconf(name: libc::c_int, otherwise: u64) -> u64 {
-    // SAFETY: sysconf takes a number and has no effect.
-    let value = unsafe { libc::sysconf(name) };
-    u64::try_from(value).ok().filter(|value| *value != 0).unwrap_or(otherwise)
 }
 
 /// `relative` below the root, as a directory of a process.

@@ -5,7 +5,7 @@
 
 use super::args::{self, keys, last};
 use super::facts::{Manager, Vmm};
-use super::guest_numa;
+use super::guest_numa::{self, Backend};
 use super::smp::{self, Smp};
 use instep_core::idset::NodeSet;
 use instep_core::snapshot::GuestNode;
@@ -26,6 +26,10 @@ pub struct Guest {
     pub smp: Smp,
     /// Its NUMA nodes that hold vCPUs.
     pub nodes: Vec<GuestNode>,
+    /// Its memory backends.
+    pub backends: Vec<Backend>,
+    /// The backend of each of `nodes`, by its place in `backends`; empty unless each has one.
+    pub node_backends: Vec<usize>,
     /// Host nodes that its memory backends are bound to.
     pub memory_bound: Option<NodeSet>,
     /// Host nodes that its memory backends prefer.
@@ -80,6 +84,7 @@ fn qemu(arguments: &[String]) -> Guest {
     let smp = smp::qemu(args::values(arguments, "smp"));
     let backends = guest_numa::backends(args::values(arguments, "object"));
     let (memory_bound, memory_preferred) = guest_numa::policies(&backends);
+    let numa = guest_numa::nodes(args::values(arguments, "numa"), &backends, &smp);
     let by_libvirt = name_keys.iter().any(|(key, _)| key == "guest")
         && arguments.iter().any(|arg| arg.contains("/libvirt/") || arg.contains("masterKey0"));
     let manager = if by_libvirt {
@@ -98,7 +103,9 @@ fn qemu(arguments: &[String]) -> Guest {
             args::values(arguments, "smbios")
                 .find_map(|value| last(&keys(value, "type"), "uuid").map(str::to_owned))
         }),
-        nodes: guest_numa::nodes(args::values(arguments, "numa"), &backends, &smp),
+        nodes: numa.nodes,
+        backends,
+        node_backends: numa.backends,
         smp,
         memory_bound,
         memory_preferred,

@@ -59,16 +59,30 @@ pub fn policies(backends: &[Backend]) -> (Option<NodeSet>, Option<NodeSet>) {
     (union(&["bind"]), union(&["preferred"]))
 }
 
+/// The guest's nodes that hold vCPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Nodes {
+    /// Ascending by node id.
+    pub nodes: Vec<GuestNode>,
+    /// The memory backend of each of them, by its place among the backends; empty unless each has
+    /// one.
+    pub backends: Vec<usize>,
+}
+
+/// A node as it is put together from several options.
+#[derive(Default)]
+struct Found {
+    vcpus: CpuSet,
+    memory: Bytes,
+    backend: Option<usize>,
+}
+
 /// The guest's nodes with vCPUs, from `-numa node,...` and `-numa cpu,...`, ascending by node id.
 /// Empty when there are none, when vCPUs are spread by QEMU's default, when a vCPU is named twice
 /// or when single cores or threads are assigned.
 #[must_use]
-pub fn nodes<'a>(
-    options: impl Iterator<Item = &'a str>,
-    backends: &[Backend],
-    smp: &Smp,
-) -> Vec<GuestNode> {
-    let mut found: BTreeMap<u32, (CpuSet, Bytes)> = BTreeMap::new();
+pub fn nodes<'a>(options: impl Iterator<Item = &'a str>, backends: &[Backend], smp: &Smp) -> Nodes {
+    let mut found: BTreeMap<u32, Found> = BTreeMap::new();
     for option in options.take(2 * MAX_VCPUS as usize) {
         let read = keys(option, "type");
         let understood = match last(&read, "type") {
@@ -77,28 +91,33 @@ pub fn nodes<'a>(
             _ => Some(()),
         };
         if understood.is_none() {
-            return Vec::new();
+            return Nodes::default();
         }
     }
-    let all = found.values().fold(CpuSet::new(), |all, (cpus, _)| all.or(cpus));
-    if found.values().map(|(cpus, _)| cpus.len()).sum::<usize>() != all.len() {
-        return Vec::new();
+    let all = found.values().fold(CpuSet::new(), |all, node| all.or(&node.vcpus));
+    if found.values().map(|node| node.vcpus.len()).sum::<usize>() != all.len() {
+        return Nodes::default();
     }
-    found
-        .into_values()
-        .filter(|(cpus, _)| !cpus.is_empty())
-        .map(|(cpus, memory)| GuestNode {
-            vcpus: cpus.iter().map(Id::raw).collect(),
-            memory,
-            ..GuestNode::default()
-        })
-        .collect()
+    found.retain(|_, node| !node.vcpus.is_empty());
+    let each: Option<Vec<usize>> = found.values().map(|node| node.backend).collect();
+    let bound = |node: &Found| {
+        let backend = backends.get(node.backend?)?;
+        let bound = backend.policy == "bind" && !backend.host_nodes.is_empty();
+        bound.then(|| backend.host_nodes.clone())
+    };
+    let node = |node: &Found| GuestNode {
+        vcpus: node.vcpus.iter().map(Id::raw).collect(),
+        memory: node.memory,
+        bound: bound(node),
+        ..GuestNode::default()
+    };
+    Nodes { nodes: found.values().map(node).collect(), backends: each.unwrap_or_default() }
 }
 
 fn add_node(
     read: &[(String, String)],
     backends: &[Backend],
-    found: &mut BTreeMap<u32, (CpuSet, Bytes)>,
+    found: &mut BTreeMap<u32, Found>,
 ) -> Option<()> {
     let id = match last(read, "nodeid") {
         Some(text) => text.parse().ok().filter(|id| *id < MAX_NODES)?,
@@ -108,16 +127,16 @@ fn add_node(
     if cpus.iter().any(|cpu| cpu.0 >= MAX_VCPUS) {
         return None;
     }
-    let memory = match (last(read, "memdev"), last(read, "mem")) {
-        (Some(id), _) => {
-            backends.iter().find(|backend| backend.id == id).map_or(Bytes(0), |b| b.size)
-        }
+    let memdev = last(read, "memdev");
+    let backend = memdev.and_then(|id| backends.iter().position(|backend| backend.id == id));
+    let memory = match (memdev, last(read, "mem")) {
+        (Some(_), _) => backend.map_or(Bytes(0), |place| backends[place].size),
         (None, Some(text)) => Bytes(size(text, 1 << 20)?),
         (None, None) => Bytes(0),
     };
     let node = found.entry(id).or_default();
-    node.0 = node.0.or(&cpus);
-    node.1 = memory;
+    node.vcpus = node.vcpus.or(&cpus);
+    (node.memory, node.backend) = (memory, backend);
     Some(())
 }
 
@@ -125,7 +144,7 @@ fn add_node(
 fn add_socket(
     read: &[(String, String)],
     smp: &Smp,
-    found: &mut BTreeMap<u32, (CpuSet, Bytes)>,
+    found: &mut BTreeMap<u32, Found>,
 ) -> Option<()> {
     let finer = ["die-id", "cluster-id", "module-id", "core-id", "thread-id"];
     if smp.sockets == 0 || finer.iter().any(|key| last(read, key).is_some()) {
@@ -138,7 +157,7 @@ fn add_socket(
     }
     let each = smp.max / smp.sockets;
     let cpus = (socket * each..(socket + 1) * each).map(CpuId);
-    found.entry(node).or_default().0.extend(cpus);
+    found.entry(node).or_default().vcpus.extend(cpus);
     Some(())
 }
 
@@ -160,6 +179,7 @@ mod tests {
         let backends = backends(objects.iter().copied());
         let smp = super::super::smp::qemu([smp].into_iter());
         nodes(options.iter().copied(), &backends, &smp)
+            .nodes
             .into_iter()
             .map(|node| (node.vcpus, node.memory.0 >> 30))
             .collect()
@@ -180,6 +200,22 @@ mod tests {
         let (bound, preferred) = policies(&backends(objects.into_iter()));
         assert_eq!(bound.unwrap().to_string(), "0-1,3");
         assert_eq!(preferred, None);
+    }
+
+    #[test]
+    fn a_node_is_bound_where_its_own_backend_is() {
+        let objects = [
+            "memory-backend-ram,id=a,size=4G,host-nodes=2,policy=bind",
+            "memory-backend-ram,id=b,size=4G,host-nodes=3,policy=preferred",
+        ];
+        let backends = backends(objects.into_iter());
+        let smp = super::super::smp::qemu(["2"].into_iter());
+        let of = |last| nodes(["node,cpus=0,memdev=a", last].into_iter(), &backends, &smp);
+        let both = of("node,cpus=1,memdev=b");
+        let bound: Vec<_> = both.nodes.iter().map(|node| node.bound.clone()).collect();
+        assert_eq!(bound, [Some(NodeSet::one(NodeId(2))), None]);
+        assert_eq!(both.backends, [0, 1]);
+        assert!(of("node,cpus=1,mem=4G").backends.is_empty());
     }
 
     #[test]

@@ -10,11 +10,14 @@
 use super::cgroup::{Hierarchies, Membership};
 use super::facts::{MemoryFacts, MemorySource};
 use super::files::Reader;
+use super::guest::Guest;
 use super::process::MAX_STATUS;
-use super::{numa_maps, numa_stat, proc_text};
+use super::{guest_memory, numa_maps, numa_stat, proc_text};
+use crate::apply::ranges::parse_maps;
 use crate::root::Root;
 use instep_core::idset::NodeSet;
-use instep_core::units::Nanos;
+use instep_core::units::{Bytes, Nanos, NodeId};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -65,12 +68,19 @@ pub(super) struct State {
     tried: Option<(Nanos, Duration)>,
     hugetlb: Option<bool>,
     alone: Option<(u64, bool)>,
+    /// By guest node, as of the last numa_maps; empty when the nodes cannot be told apart.
+    nodes: Vec<BTreeMap<NodeId, Bytes>>,
 }
 
 impl State {
     /// The newest figures.
     pub(super) fn facts(&self) -> Option<MemoryFacts> {
         self.facts.clone()
+    }
+
+    /// Resident memory of each guest node by host node; empty when that is not known.
+    pub(super) fn by_guest_node(&self) -> &[BTreeMap<NodeId, Bytes>] {
+        &self.nodes
     }
 
     /// When numa_maps was last read, for the order of reads; never comes first.
@@ -125,8 +135,9 @@ impl State {
         let Some((then, cost)) = self.tried else { return true };
         let age = at.since(then);
         let rest = cost.as_nanos().saturating_mul(u128::from(options.ration));
-        let by_cgroup =
-            self.facts.as_ref().is_some_and(|f| f.source == MemorySource::CgroupNumaStat);
+        // The cgroup does not tell guest nodes apart.
+        let by_cgroup = self.nodes.is_empty()
+            && self.facts.as_ref().is_some_and(|f| f.source == MemorySource::CgroupNumaStat);
         u128::from(age.0) >= rest && (!by_cgroup || age >= POLICY_AGE)
     }
 
@@ -167,6 +178,7 @@ impl State {
             }
         }
         let mut warnings = maps.warnings;
+        self.nodes = if cut { Vec::new() } else { guest_nodes(of, &bytes, options, reader) };
         if cut {
             warnings.push(format!(
                 "{} was cut after {} bytes and {} ms; the VM's memory is known in part",
@@ -183,6 +195,8 @@ impl State {
 pub(super) struct Source<'a> {
     pub(super) pid: u32,
     pub(super) process: &'a Path,
+    /// What its command line says.
+    pub(super) guest: &'a Guest,
     pub(super) membership: &'a Membership,
     pub(super) hierarchies: &'a Hierarchies,
     /// Whether the cgroup is one that libvirt or Proxmox makes for a single VM.
@@ -193,6 +207,25 @@ pub(super) struct Source<'a> {
     pub(super) at: Nanos,
     /// Base page size in bytes.
     pub(super) page: u64,
+}
+
+/// Resident memory of each guest node; empty unless all of them can be told.
+fn guest_nodes(
+    of: &Source<'_>,
+    numa_maps: &[u8],
+    options: &MemoryOptions,
+    reader: &mut Reader,
+) -> Vec<BTreeMap<NodeId, Bytes>> {
+    let guest = of.guest;
+    if guest.node_backends.len() < 2 {
+        return Vec::new();
+    }
+    let path = of.process.join("maps");
+    let Ok(maps) = reader.read(&path, options.max_bytes) else { return Vec::new() };
+    let (maps, _) = parse_maps(&path, &String::from_utf8_lossy(maps));
+    let told = guest_memory::resident(numa_maps, &maps, &guest.backends);
+    let of_node = |place: &usize| told.get(*place).cloned().flatten();
+    guest.node_backends.iter().map(of_node).collect::<Option<_>>().unwrap_or_default()
 }
 
 /// The bytes of a file and whether it was cut by a bound.

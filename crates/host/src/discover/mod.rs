@@ -20,6 +20,7 @@ mod examine;
 mod facts;
 mod files;
 pub mod guest;
+pub mod guest_memory;
 pub mod guest_numa;
 pub mod identify;
 pub mod memory;

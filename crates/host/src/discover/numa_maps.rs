@@ -31,7 +31,7 @@ pub struct NumaMaps {
 
 /// A mapping's policy as far as placement cares.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Policy {
+pub(crate) enum Policy {
     Default,
     Bound(NodeSet),
     Preferred(NodeSet),
@@ -77,24 +77,46 @@ pub fn parse(bytes: &[u8], file: &str, cut: bool) -> NumaMaps {
     out
 }
 
-struct Mapping {
-    policy: Policy,
-    pages: Vec<(NodeId, u64)>,
-    page_kb: u64,
+/// One line.
+pub(crate) struct Mapping<'a> {
+    /// Its first byte.
+    pub(crate) start: u64,
+    pub(crate) policy: Policy,
+    /// The path of its file, with blanks as `\040`.
+    pub(crate) file: Option<&'a str>,
+    /// Resident pages by node.
+    pub(crate) pages: Vec<(NodeId, u64)>,
+    /// Their size; 0 only where there are none.
+    pub(crate) page_kb: u64,
     hugetlb: bool,
 }
 
-fn mapping(line: &[u8]) -> Result<Mapping, &'static str> {
+impl Mapping<'_> {
+    /// Resident bytes by node.
+    pub(crate) fn by_node(&self) -> BTreeMap<NodeId, Bytes> {
+        let mut sums: BTreeMap<NodeId, Bytes> = BTreeMap::new();
+        for (node, pages) in &self.pages {
+            let bytes = pages.saturating_mul(self.page_kb).saturating_mul(1024);
+            let sum = &mut sums.entry(*node).or_default().0;
+            *sum = sum.saturating_add(bytes);
+        }
+        sums
+    }
+}
+
+/// Parses one line; says what is wrong with it.
+pub(crate) fn mapping(line: &[u8]) -> Result<Mapping<'_>, &'static str> {
     let line = std::str::from_utf8(line).unwrap_or_default();
     let (address, rest) = line.split_once(' ').ok_or("is no mapping")?;
-    if u64::from_str_radix(address, 16).is_err() {
-        return Err("has no address");
-    }
+    let start = u64::from_str_radix(address, 16).map_err(|_| "has no address")?;
     let (policy, rest) = policy(rest)?;
-    let mut read = Mapping { policy, pages: Vec::new(), page_kb: 0, hugetlb: false };
+    let mut read =
+        Mapping { start, policy, file: None, pages: Vec::new(), page_kb: 0, hugetlb: false };
     for field in rest.split(' ').filter(|field| !field.is_empty()) {
         if field == "huge" {
             read.hugetlb = true;
+        } else if let Some(path) = field.strip_prefix("file=") {
+            read.file = Some(path);
         } else if let Some(kb) = field.strip_prefix("kernelpagesize_kB=") {
             read.page_kb = kb
                 .parse()
@@ -143,14 +165,13 @@ fn policy(rest: &str) -> Result<(Policy, &str), &'static str> {
     Ok((policy, rest))
 }
 
-fn take(out: &mut NumaMaps, policies: &mut Vec<(Policy, u64)>, read: Mapping) {
+fn take(out: &mut NumaMaps, policies: &mut Vec<(Policy, u64)>, read: Mapping<'_>) {
     out.hugetlb |= read.hugetlb;
     let mut total = 0u64;
-    for (node, pages) in read.pages {
-        let bytes = pages.saturating_mul(read.page_kb).saturating_mul(1024);
+    for (node, bytes) in read.by_node() {
         let sum = &mut out.by_node.entry(node).or_default().0;
-        *sum = sum.saturating_add(bytes);
-        total = total.saturating_add(bytes);
+        *sum = sum.saturating_add(bytes.0);
+        total = total.saturating_add(bytes.0);
     }
     if total == 0 {
         return;

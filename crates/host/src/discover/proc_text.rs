@@ -50,10 +50,7 @@ pub fn stat(bytes: &[u8]) -> Option<Stat> {
     let open = bytes.iter().position(|b| *b == b'(')?;
     let close = bytes.iter().rposition(|b| *b == b')').filter(|close| *close > open)?;
     let name = &bytes[open + 1..close.min(open + 1 + 64)];
-    let mut fields = bytes[close + 1..]
-        .split(|b| b.is_ascii_whitespace())
-        .filter(|field| !field.is_empty())
-        .take(50);
+    let mut fields = words(&bytes[close + 1..]).take(50);
     let state = *fields.next()?.first()?;
     let mut out =
         Stat { comm: String::from_utf8_lossy(name).into_owned(), state, ..Stat::default() };
@@ -75,11 +72,24 @@ pub fn stat(bytes: &[u8]) -> Option<Stat> {
     Some(out)
 }
 
+/// The start time in a `stat` line, in ticks since boot; `None` also for a line cut before it.
+#[must_use]
+pub fn start_ticks(bytes: &[u8]) -> Option<u64> {
+    let close = bytes.iter().rposition(|b| *b == b')')?;
+    // Numbered as in proc_pid_stat(5): the first field after the name is 3.
+    u64_of(words(&bytes[close + 1..]).nth(22 - 3)?)
+}
+
+/// What stands between white space.
+fn words(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    bytes.split(|b| b.is_ascii_whitespace()).filter(|word| !word.is_empty())
+}
+
 /// Parses `schedstat`: CPU time and run-queue wait, both in nanoseconds
 /// (Documentation/scheduler/sched-stats.rst).
 #[must_use]
 pub fn schedstat(bytes: &[u8]) -> Option<(Nanos, Nanos)> {
-    let mut fields = bytes.split(|b| b.is_ascii_whitespace()).filter(|field| !field.is_empty());
+    let mut fields = words(bytes);
     Some((Nanos(u64_of(fields.next()?)?), Nanos(u64_of(fields.next()?)?)))
 }
 
@@ -192,6 +202,14 @@ mod tests {
         assert_eq!(stat(b"159 (CPU"), None);
         assert_eq!(stat(b")("), None);
         assert_eq!(stat(b"1 (x) S").unwrap().start_ticks, 0);
+    }
+
+    #[test]
+    fn a_start_time_is_known_or_not_and_never_zero_for_a_cut_line() {
+        assert_eq!(start_ticks(STAT), Some(660));
+        assert_eq!(start_ticks(b"1 (x) S 0 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 0 1"), Some(0));
+        assert_eq!(start_ticks(b"159 (CPU 0/KVM) R 1 0"), None);
+        assert_eq!(start_ticks(b"159 (a) b (c"), None);
     }
 
     #[test]

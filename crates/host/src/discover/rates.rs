@@ -8,7 +8,7 @@
 use super::facts::{Scan, ThreadTime, VmFacts};
 use super::proc_text::ticks_to_nanos;
 use instep_core::idset::{CpuSet, NodeSet};
-use instep_core::snapshot::{Emulator, OpaqueVm, Snapshot, Vcpu, Vm};
+use instep_core::snapshot::{Emulator, GuestNode, OpaqueVm, Snapshot, Vcpu, Vm};
 use instep_core::topology::Topology;
 use instep_core::units::{Bytes, Nanos, NodeId, Tid, VmId};
 use std::collections::BTreeMap;
@@ -263,7 +263,7 @@ fn vm(facts: &VmFacts, rates: &Rates, topology: &Topology, online: &CpuSet) -> O
         memory_bound,
         preferred,
         guest_threads_per_core: facts.guest_threads_per_core.max(1),
-        guest_nodes: facts.guest_nodes.clone(),
+        guest_nodes: facts.guest_nodes.iter().map(|node| guest_node(topology, node)).collect(),
         weight: facts.weight,
         placed: NodeSet::new(),
     })
@@ -278,6 +278,16 @@ fn by_node(topology: &Topology, memory: &BTreeMap<NodeId, Bytes>) -> BTreeMap<No
         *sum = sum.saturating_add(bytes.0);
     }
     folded
+}
+
+/// A guest's node, with host nodes as the topology numbers them.
+fn guest_node(topology: &Topology, node: &GuestNode) -> GuestNode {
+    let bound = node.bound.as_ref().map(|set| online_nodes(topology, set));
+    GuestNode {
+        resident: by_node(topology, &node.resident),
+        bound: bound.filter(|set| !set.is_empty()),
+        ..node.clone()
+    }
 }
 
 /// The online nodes among `nodes` as the topology numbers them.

@@ -13,6 +13,7 @@ use super::proc_text::{self, Stat};
 use super::{process, qmp, vmm};
 use crate::error::Error;
 use crate::root::Root;
+use crate::system;
 use instep_core::units::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -105,7 +106,7 @@ impl Scanner {
     pub fn new(root: Root, options: ScanOptions) -> Self {
         let live = root.is_live();
         let system = |name, otherwise| {
-            if live { examine::sysconf(name, otherwise) } else { otherwise }
+            if live { system::sysconf(name, otherwise) } else { otherwise }
         };
         Self {
             ticks_per_second: system(libc::_SC_CLK_TCK, 100),
@@ -175,7 +176,7 @@ impl Scanner {
     fn begin(&mut self) -> Scan {
         let mut scan = Scan { ticks_per_second: self.ticks_per_second, ..Scan::default() };
         if self.root.is_live() {
-            let (monotonic, boot) = examine::clocks();
+            let (monotonic, boot) = system::clocks();
             (scan.at, scan.boot) = (monotonic, Some(boot));
         } else {
             let path = self.root.join("proc/uptime");
@@ -366,7 +367,7 @@ impl Scanner {
 
     /// The monotonic clock on the running machine; the time of a copy is that of its scan, `at`.
     fn now(&self, at: Nanos) -> Nanos {
-        if self.root.is_live() { examine::clocks().0 } else { at }
+        if self.root.is_live() { system::clocks().0 } else { at }
     }
 
     fn thread_reader(&mut self, monitor: &Monitor) -> ThreadReader<'_> {
@@ -392,7 +393,7 @@ impl Scanner {
                 continue;
             };
             let mut state = std::mem::take(&mut monitor.memory);
-            let source = source(vm, &shared, &monitor.dir, &self.hierarchies, scan.at, self.page);
+            let source = source(vm, &shared, monitor, &self.hierarchies, scan.at, self.page);
             state.read_cgroup(&source, &mut self.reader, self.scans);
             if !live || state.due(scan.at, &options) {
                 // Those without any figures first, then the oldest.
@@ -413,7 +414,7 @@ impl Scanner {
                 continue;
             }
             let mut state = std::mem::take(&mut monitor.memory);
-            let source = source(vm, &shared, &monitor.dir, &self.hierarchies, scan.at, self.page);
+            let source = source(vm, &shared, monitor, &self.hierarchies, scan.at, self.page);
             match state.read_maps(&source, &self.root, &options, &mut self.reader) {
                 Ok(warnings) => scan.warnings.extend(warnings),
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => denied += 1,
@@ -433,6 +434,11 @@ impl Scanner {
         for vm in found {
             if let Some(Process { monitor: Some(monitor), .. }) = self.known.get(&vm.pid) {
                 vm.facts.memory = monitor.memory.facts();
+                for (node, resident) in
+                    vm.facts.guest_nodes.iter_mut().zip(monitor.memory.by_guest_node())
+                {
+                    node.resident.clone_from(resident);
+                }
             }
         }
     }
@@ -465,14 +471,15 @@ impl Scanner {
 fn source<'a>(
     vm: &'a Found,
     shared: &BTreeSet<PathBuf>,
-    process: &'a Path,
+    monitor: &'a Monitor,
     hierarchies: &'a Hierarchies,
     at: Nanos,
     page: u64,
 ) -> Source<'a> {
     Source {
         pid: vm.pid,
-        process,
+        process: &monitor.dir,
+        guest: &monitor.guest,
         membership: &vm.membership,
         hierarchies,
         shared: hierarchies

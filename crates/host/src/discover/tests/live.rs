@@ -150,6 +150,23 @@ fn named_threads_are_the_vcpus_that_qmp_names() {
 }
 
 #[test]
+fn the_memory_of_each_guest_node_is_told_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let objects = [("a", 20), ("b", 12)]
+        .map(|(id, mib)| format!("memory-backend-ram,id={id},size={mib}M,prealloc=on"));
+    let [a, b] = objects.each_ref().map(String::as_str);
+    let nodes = ["-numa", "node,cpus=0,memdev=a", "-numa", "node,cpus=1,memdev=b"];
+    let more = [&TCG[..], &["-object", a, "-object", b], &nodes].concat();
+    let Some(guest) = Guest::start(dir.path(), "nodes,debug-threads=on", 2, &more) else { return };
+    let scan = scan(&mut Scanner::new(Root::live(), ScanOptions::once()));
+    let each = vm(&scan, guest.pid()).guest_nodes.iter();
+    let resident = |node: &instep_core::snapshot::GuestNode| {
+        node.resident.values().map(|bytes| bytes.0 >> 20).sum::<u64>()
+    };
+    assert_eq!(each.map(resident).collect::<Vec<_>>(), [20, 12]);
+}
+
+#[test]
 fn unnamed_threads_are_told_by_qmp_and_not_asked_twice() {
     let dir = tempfile::tempdir().unwrap();
     // QEMU 7.2 names threads unless told not to; QEMU 10 does not name them unless told to.

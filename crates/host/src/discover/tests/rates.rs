@@ -251,8 +251,15 @@ fn memory_on_a_node_that_is_another_again_counts_there() {
         preferred: nodes("1-2"),
         truncated: false,
     });
+    facts.vms[0].guest_nodes = vec![instep_core::snapshot::GuestNode {
+        resident: [(NodeId(2), Bytes(7))].into(),
+        bound: nodes("2-3"),
+        ..Default::default()
+    }];
     let vm = |facts: &Scan| snapshot(&host, None, facts, None).vms.remove(0);
     let seen = vm(&facts);
+    assert_eq!(seen.guest_nodes[0].resident, [(NodeId(0), Bytes(7))].into());
+    assert_eq!(seen.guest_nodes[0].bound, nodes("0"));
     assert_eq!(seen.memory, [(NodeId(0), Bytes(12)), (NodeId(1), Bytes(1))].into());
     assert_eq!((seen.memory_bound, seen.preferred), (nodes("0"), nodes("0-1")));
     facts.vms[0].memory = None;

@@ -1,0 +1,105 @@
+//! System calls that only ask the running kernel: clocks, constants, which CPUs a thread may use.
+//!
+//! What changes something is in [`crate::apply`].
+
+use instep_core::idset::{CpuSet, MAX_ID};
+use instep_core::units::{CpuId, Nanos, Tid};
+use std::io;
+
+/// Words of the first attempt: 8192 CPUs, the most of x86-64 (NR_CPUS, arch/x86/Kconfig, 6.18).
+const FIRST_WORDS: usize = 8192 / 64;
+/// Words of the last attempt.
+const MAX_WORDS: usize = (MAX_ID as usize + 1).div_ceil(64);
+
+/// The online CPUs that a thread may use, by sched_getaffinity(2).
+///
+/// # Errors
+/// `ESRCH` when there is no such thread; thread 0, which would mean the caller, never is.
+pub fn affinity(tid: Tid) -> io::Result<CpuSet> {
+    let pid = match libc::pid_t::try_from(tid.0) {
+        Ok(pid) if pid > 0 => pid,
+        _ => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
+    };
+    let mut words = [0u64; FIRST_WORDS];
+    match get(pid, &mut words) {
+        // EINVAL: the kernel's mask is larger than the buffer.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            let mut words = vec![0u64; MAX_WORDS];
+            get(pid, &mut words)?;
+            Ok(set_of(&words))
+        }
+        done => done.map(|()| set_of(&words)),
+    }
+}
+
+fn get(pid: libc::pid_t, words: &mut [u64]) -> io::Result<()> {
+    // SAFETY: the buffer is writable for the size that is passed, and aligned for the kernel's
+    // unsigned longs; the call writes nothing beyond it.
+    let done = unsafe {
+        libc::sched_getaffinity(pid, std::mem::size_of_val(words), words.as_mut_ptr().cast())
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn set_of(words: &[u64]) -> CpuSet {
+    let mut set = CpuSet::new();
+    for (index, word) in (0u32..).zip(words) {
+        let mut rest = *word;
+        while rest != 0 {
+            set.insert(CpuId(index * 64 + rest.trailing_zeros()));
+            rest &= rest - 1;
+        }
+    }
+    set
+}
+
+/// The monotonic clock and the clock that counts from boot, suspension included.
+#[must_use]
+pub fn clocks() -> (Nanos, Nanos) {
+    let read = |clock| {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the pointer is to a timespec of this frame, which the call fills.
+        let done = unsafe { libc::clock_gettime(clock, &mut time) };
+        if done != 0 {
+            return Nanos(0);
+        }
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        Nanos(Nanos::from_secs(seconds).0 + u64::try_from(time.tv_nsec).unwrap_or(0))
+    };
+    (read(libc::CLOCK_MONOTONIC), read(libc::CLOCK_BOOTTIME))
+}
+
+/// A positive number that the C library knows of the system, or `otherwise`.
+#[must_use]
+pub fn sysconf(name: libc::c_int, otherwise: u64) -> u64 {
+    // SAFETY: sysconf takes a number and has no effect.
+    let value = unsafe { libc::sysconf(name) };
+    u64::try_from(value).ok().filter(|value| *value != 0).unwrap_or(otherwise)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::discover::proc_text;
+
+    #[test]
+    fn the_kernel_and_proc_agree_on_a_threads_cpus() {
+        let asked = affinity(Tid(std::process::id())).unwrap();
+        let status = std::fs::read(format!("/proc/{}/status", std::process::id())).unwrap();
+        // The list of /proc holds offline CPUs too.
+        assert!(!asked.is_empty() && asked.is_subset(&proc_text::allowed(&status).unwrap()));
+    }
+
+    #[test]
+    fn no_thread_has_the_number_of_the_caller() {
+        for none in [0, u32::MAX] {
+            let error = affinity(Tid(none)).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
+        }
+    }
+
+    #[test]
+    fn every_bit_of_every_word_is_a_cpu() {
+        assert_eq!(set_of(&[1 << 63 | 5, 0, 1]).to_string(), "0,2,63,128");
+    }
+}
