@@ -110,7 +110,7 @@ fn observed(vms: &[&str]) -> Observation {
     let dir = tempfile::tempdir().unwrap();
     let mut made = MadeHost::new(HostSpec::new(2, 4));
     for name in vms {
-        made.push(VmSpec::new(*name, Vmm::QemuKvm, 2, NodeId(0), Bytes(MEMORY)));
+        made.push(VmSpec::new(name, Vmm::QemuKvm, 2, NodeId(0), Bytes(MEMORY)));
     }
     made.write(dir.path()).unwrap();
     let mut observer = Observer::new(Root::at(dir.path()), ScanOptions::once()).unwrap();
