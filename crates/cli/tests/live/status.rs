@@ -120,7 +120,7 @@ fn vcpus_bound_to_one_cpu_are_a_conflict_while_another_is_free() {
     let found = stage.instep(&["status", "--json", "--window", "1s"]).expect(1).json();
     let conflict = &list(&found, "conflicts")[0];
     assert_eq!(text(conflict, "vm"), guests[0].spec().name);
-    assert!(text(conflict, "text").starts_with("2 vCPUs (0,1) have only CPUs"), "{conflict}");
+    assert!(text(conflict, "text").starts_with("2 vCPUs (0,1) may use only CPU "), "{conflict}");
 }
 
 /// A QEMU that runs all vCPUs in one thread; it needs no kernel, its firmware is enough.
