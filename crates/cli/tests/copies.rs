@@ -348,7 +348,7 @@ fn a_conflict_makes_status_a_finding_and_a_plan_none() {
     fine.both(&["status"]).expect(0);
     let copies = Copies::of(&host(HostSpec::new(2, 4), [crowded.pinned(&one)]));
     let found = copies.both(&["status"]).expect(1);
-    let said = "CONFLICT 2 vCPUs (0,1) have only CPUs 3 while";
+    let said = "CONFLICT 2 vCPUs (0,1) may use only CPU 3 while";
     assert!(found.stdout.contains(said), "{}", found.all());
     assert!(found.stdout.contains("1 conflict found; `instep plan --mend-conflicts`"));
     let told = copies.both(&["status", "--json"]).expect(1).json();
