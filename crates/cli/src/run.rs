@@ -111,7 +111,7 @@ impl Sink for Output<'_> {
         if self.json {
             return io::stdout().lock().write_all(line.as_bytes());
         }
-        let text = drawn(record, width(), self.once) + &self.next(record);
+        let text = drawn(record, width()) + &self.next(record);
         io::stdout().lock().write_all(text.as_bytes())
     }
 
@@ -135,7 +135,7 @@ impl Output<'_> {
 }
 
 /// One cycle for people: what changed and what did not work, and the verdicts of few VMs.
-fn drawn(record: &Record<'_>, width: usize, once: bool) -> String {
+fn drawn(record: &Record<'_>, width: usize) -> String {
     let head = format!(
         "{} cycle {}: {}, {}, policy {}, own CPU {}ms",
         seconds(&record.time),
@@ -168,7 +168,7 @@ fn drawn(record: &Record<'_>, width: usize, once: bool) -> String {
         text.push_str("  add --json or --log FILE for the verdict on every VM\n");
     }
     for memory in record.memory {
-        text.push_str(&indented(&wrapped(&memory_line(memory, once), width - 2), 2));
+        text.push_str(&indented(&wrapped(&memory_line(memory), width - 2), 2));
     }
     for warning in record.warnings {
         text.push_str(&indented(&wrapped(&format!("warning: {warning}"), width - 2), 2));
@@ -211,7 +211,7 @@ fn described<'a>(action: &'a ActionRecord<'a>) -> Line<'a> {
     Line { vm, vcpu, what, outcome: &action.outcome }
 }
 
-fn memory_line(memory: &MemoryRecord, once: bool) -> String {
+fn memory_line(memory: &MemoryRecord) -> String {
     let mut line = format!("{}: {} came home", printable(&memory.vm), memory.moved_bytes);
     for (cause, bytes) in &memory.stayed_bytes {
         line.push_str(&format!(", {bytes} stayed ({cause})"));
@@ -219,7 +219,7 @@ fn memory_line(memory: &MemoryRecord, once: bool) -> String {
     if let Some(error) = &memory.error {
         line.push_str(&format!("; {error}"));
     } else if !memory.complete {
-        line.push_str(if once { "; the rest stays" } else { "; more in the next cycle" });
+        line.push_str("; that is not all yet");
     }
     line
 }
