@@ -235,7 +235,7 @@ fn memory_line(memory: &MemoryRecord) -> String {
     if let Some(error) = &memory.error {
         line.push_str(&format!("; {error}"));
     } else if !memory.complete {
-        line.push_str("; more in the next cycle");
+        line.push_str("; that is not all yet");
     }
     line
 }
