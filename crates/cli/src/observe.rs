@@ -25,7 +25,9 @@ pub(crate) struct Observed {
 /// Looks at the host that the options name.
 pub(crate) fn observe(args: &HostArgs, config: &Config) -> anyhow::Result<Observed> {
     let root = root(args.root.as_deref())?;
-    let mut observer = Observer::new(root.clone(), ScanOptions::default())?;
+    let mut loads_only = ScanOptions::once();
+    loads_only.memory.enabled = false;
+    let mut observer = Observer::new(root.clone(), loads_only.clone())?;
     let mut warnings = observer.topology().warnings().to_vec();
     let mut before = None;
     let journal = if root.is_live() {
@@ -34,12 +36,13 @@ pub(crate) fn observe(args: &HostArgs, config: &Config) -> anyhow::Result<Observ
         journal(args.state_dir.as_deref(), &mut warnings)
     } else {
         if let Some(dir) = &args.before {
-            let scan = Scanner::new(root_at(dir)?, ScanOptions::default()).scan()?;
+            let scan = Scanner::new(root_at(dir)?, loads_only).scan()?;
             before = Some(scan.at);
             observer.continue_from(scan);
         }
         None
     };
+    observer.set_options(ScanOptions::once());
     let elapsed = args.elapsed.map(|elapsed| Nanos(elapsed.as_nanos() as u64));
     let Observation { mut snapshot, scan } = observer.look(journal.as_ref(), elapsed)?;
     if let Some(before) = before {
