@@ -2,7 +2,7 @@
 //!
 //! Reads are bounded, so that a hostile or damaged copy cannot exhaust memory, and never wait: what
 //! is no regular file (a FIFO, a device) is not read. Symbolic links of a copy may lead out of it;
-//! readers of copies ask [`Inside`].
+//! readers of copies ask `Inside`.
 
 use crate::error::Error;
 use std::fs::{File, OpenOptions};

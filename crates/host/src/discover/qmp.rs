@@ -3,7 +3,7 @@
 //! A QMP socket serves one client at a time; a second one connects and is never greeted. So no
 //! greeting within [`GREETING`] means "not free". Nothing is sent before a greeting. A path comes
 //! from the command line of the monitor's owner, so only that process is listened to, what it says
-//! is only believed about its own threads (see [`super::identify`]), and [`Turns`] bounds what all
+//! is only believed about its own threads (see [`super::identify`]), and `Turns` bounds what all
 //! monitors together may take of a scan.
 
 use serde_json::Value;
