@@ -7,7 +7,6 @@ use crate::conflict::Conflict;
 use crate::idset::{CpuSet, NodeSet};
 use crate::reason::Reason;
 use crate::units::{Bytes, Tid, VmId};
-use serde::Serialize;
 
 /// Everything a policy decided for one snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,8 +33,7 @@ pub struct Verdict {
 }
 
 /// One change to the host.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Let a vCPU thread use exactly these CPUs.
     SetVcpuAffinity {

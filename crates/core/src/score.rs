@@ -42,9 +42,6 @@ pub struct Score {
     pub core_sharing: Milli,
     /// Balance as it matters to the VMs: the share of the demand that finds a CPU with time.
     pub balance: Milli,
-    /// Mean over the highest demand per CPU among nodes: 1000 is even. Not part of `combined`,
-    /// since an idle node costs nothing.
-    pub evenness: Milli,
     /// The share of the demand that is done at full speed; see the module.
     pub combined: Milli,
 }
@@ -90,8 +87,6 @@ pub(crate) struct Estimate {
     pub(crate) sharing: u64,
     /// Demand beyond what its CPU has, milli.
     waiting: u64,
-    /// Demand per CPU of each node, milli.
-    nodes: Vec<u64>,
 }
 
 impl Estimate {
@@ -104,14 +99,10 @@ impl Estimate {
     /// The score, out of these sums.
     fn score(&self) -> Score {
         let of_demand = |part: u64| (part * 1000).checked_div(self.demand).unwrap_or(0).min(1000);
-        let sum: u64 = self.nodes.iter().sum();
-        let highest = self.nodes.iter().copied().max().unwrap_or(0);
-        let even = (sum * 1000).checked_div(highest * self.nodes.len() as u64);
         Score {
             locality: Milli(self.local.checked_div(self.demand).unwrap_or(1000)),
             core_sharing: Milli(self.sharing / 1000),
             balance: Milli(1000 - of_demand(self.waiting)),
-            evenness: Milli(even.unwrap_or(1000)),
             combined: Milli(1000 - of_demand(self.lost())),
         }
     }
@@ -333,21 +324,16 @@ impl<'a> State<'a> {
     }
 
     fn sum_up(mut self) -> Estimate {
-        let mut nodes = vec![(0, 0); self.of.topology.nodes().len()];
         let mut used: Vec<(u64, u64)> = vec![(0, 0); self.cores.len()];
         for (position, cpu) in self.of.topology.cpus().iter().enumerate() {
             let load = self.cpus[position];
             self.estimate.waiting += load.saturating_sub(1000);
-            let node = &mut nodes[self.of.node_of[position]];
-            *node = (node.0 + load, node.1 + 1);
             // Sum and sum of squares: twice the sum over pairs is sum^2 - sum of squares.
             let core = &mut used[cpu.core.0 as usize];
             let busy = load.min(1000);
             *core = (core.0 + busy, core.1 + busy * busy);
         }
         self.estimate.sharing = used.iter().map(|(sum, squares)| (sum * sum - squares) / 2).sum();
-        self.estimate.nodes =
-            nodes.iter().filter_map(|(load, cpus)| u64::checked_div(*load, *cpus)).collect();
         self.estimate
     }
 }

@@ -116,7 +116,7 @@ pub struct Milli(pub u64);
 impl fmt::Display for Milli {
     /// As a decimal with two places: `Milli(1500)` is `1.50`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hundredths = (self.0 + 5) / 10;
+        let hundredths = self.0 / 10 + u64::from(self.0 % 10 >= 5);
         write!(f, "{}.{:02}", hundredths / 100, hundredths % 100)
     }
 }
@@ -163,6 +163,14 @@ mod tests {
         let shown: Vec<String> =
             [0, 512, 1024, 1 << 20, 3 << 29].iter().map(|b| Bytes(*b).to_string()).collect();
         assert_eq!(shown, ["0B", "512B", "1KiB", "1MiB", "1.5GiB"]);
+    }
+
+    #[test]
+    fn thousandths_print_rounded_however_many() {
+        let shown: Vec<String> =
+            [0, 4, 5, 1500, 1995].iter().map(|m| Milli(*m).to_string()).collect();
+        assert_eq!(shown, ["0.00", "0.00", "0.01", "1.50", "2.00"]);
+        assert_eq!(Milli(u64::MAX).to_string(), "18446744073709551.62");
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub struct NodeFacts {
 }
 
 /// One online CPU and where it sits. `PartialOrd` follows the CPU number.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cpu {
     /// The kernel's CPU number.
     pub id: CpuId,
@@ -77,7 +77,7 @@ pub struct Cpu {
 }
 
 /// One online NUMA node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Node {
     /// The kernel's node number.
     pub id: NodeId,
@@ -94,7 +94,7 @@ pub struct Node {
 /// every cluster inside one LLC, every LLC inside one package and one node; ids of cores,
 /// clusters, LLCs and packages dense from 0 in order of the lowest CPU; at least one CPU and
 /// node; every `distances` as long as `nodes`, with 10 at the node's own place.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Topology {
     cpus: Vec<Cpu>,
     nodes: Vec<Node>,
@@ -103,7 +103,6 @@ pub struct Topology {
     llcs: Vec<CpuSet>,
     packages: Vec<CpuSet>,
     /// Node numbers that were found to be another node again, with that node; ascending.
-    #[serde(default)]
     merged_nodes: Vec<(NodeId, NodeId)>,
     /// What was found wrong with the facts and how it was put right.
     warnings: Vec<String>,
