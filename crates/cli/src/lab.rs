@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 use instep_lab::cache::Cache;
 use instep_lab::scenario::Scenario;
 use instep_lab::scenario::report::Report;
-use instep_lab::scenario::run::{Kit, Options, run};
+use instep_lab::scenario::run::{Kit, Options, again, run};
 use instep_lab::{Error, Stop, doctor};
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -82,7 +82,11 @@ fn drawn(report: &Report, width: usize) -> String {
     let worth = format!("clock {kind}: shows {}; not {}", clock.shows, clock.does_not_show);
     text.push_str(&folded(&worth, width));
     if report.attempts > 1 {
-        text.push_str("begun twice: the first attempt was too slow\n");
+        let line = format!(
+            "begun {} times: before, it was too slow or the emulated kernel panicked",
+            report.attempts
+        );
+        text.push_str(&folded(&line, width));
     }
     for (name, seen) in &report.observations {
         text.push_str(&format!("\n{name}:\n"));
@@ -135,9 +139,12 @@ fn shell(args: &LabShellArgs) -> anyhow::Result<Outcome> {
     let progress = Progress::start();
     let kit = Kit::obtain(&options(&args.host, None)?, &stop, &mut |said| progress.say(said))?;
     progress.say("booting");
-    let mut running = kit.boot(&scenario, &stop)?;
-    progress.say("starting guests");
-    running.start_guests(&scenario, &stop)?;
+    let mut running = again(&stop, &mut |said| progress.say(said), |_, say| {
+        let mut running = kit.boot(&scenario, &stop)?;
+        say("starting guests");
+        running.start_guests(&scenario, &stop)?;
+        Ok(running)
+    })?;
     drop(progress);
     let prompt = io::stdin().is_terminal();
     if prompt {
