@@ -1,8 +1,9 @@
-//! Developer tasks: ci, tidy, bench, fuzz.
+//! Developer tasks: ci, tidy, bench, fuzz, load.
 
 mod bench;
 mod ci;
 mod fuzz;
+mod load;
 mod tidy;
 
 use anyhow::{Context, Result, bail};
@@ -18,6 +19,7 @@ usage: cargo xtask TASK
                          run with --release: cargo run --release -p xtask -- bench
   fuzz [--seconds S] [TARGET...]
                          every fuzz target (or those named) for S seconds, 60 by default
+  load                   build instep-load, the static guest program, and print its path
   fuzz-seeds             write the seeds of the fuzz targets to fuzz/corpus
 ";
 
@@ -46,6 +48,7 @@ fn run(args: &[String]) -> Result<bool> {
             let sizes: Result<Vec<u32>, _> = sizes.split(',').map(str::parse).collect();
             bench::run(&sizes.context("--vms takes numbers, such as 10,100,1000")?).map(|()| true)
         }
+        ["load"] => load::run(&root).map(|()| true),
         ["fuzz-seeds"] => fuzz::write_seeds(&root).map(|()| true),
         ["fuzz", rest @ ..] => fuzz::run(&root, rest),
         ["help" | "--help" | "-h"] => {

@@ -36,6 +36,7 @@ const LAYERS: &[Layer] = &[
             "instep-trace",
         ],
     },
+    Layer { name: "instep-load", may_know: &[] },
     Layer { name: "instep-madehost", may_know: &["instep-core"] },
     Layer { name: "xtask", may_know: &["instep-core", "instep-host", "instep-madehost"] },
 ];

@@ -1,0 +1,68 @@
+//! Seeded randomness (splitmix64): the same seed gives the same work on every machine.
+
+/// A stream of numbers.
+#[derive(Clone, Debug)]
+pub struct Rng {
+    state: u64,
+}
+
+impl Rng {
+    /// The stream of thread `index` under `seed`.
+    #[must_use]
+    pub fn new(seed: u64, index: usize) -> Self {
+        let mut own = Self { state: seed };
+        own.state = own.draw().wrapping_add(index as u64);
+        own.state = own.draw();
+        own
+    }
+
+    /// The next number.
+    pub fn draw(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `bound`; 0 when `bound` is 0. The bias is below 2^-32 for small bounds.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.draw()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// `mean` made up to `percent` per cent larger or smaller, evenly spread.
+    pub fn around(&mut self, mean: u64, percent: u32) -> u64 {
+        let spread = mean * u64::from(percent) / 100;
+        mean - spread + self.below(2 * spread + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_repeat_for_a_seed_and_differ_between_threads() {
+        let take = |seed, index| {
+            let mut rng = Rng::new(seed, index);
+            [rng.draw(), rng.draw(), rng.draw()]
+        };
+        assert_eq!(take(1, 0), take(1, 0));
+        assert_ne!(take(1, 0), take(1, 1));
+        assert_ne!(take(1, 0), take(2, 0));
+    }
+
+    #[test]
+    fn around_stays_in_its_range_and_keeps_the_mean() {
+        let mut rng = Rng::new(7, 0);
+        let mut sum = 0;
+        for _ in 0..10_000 {
+            let value = rng.around(1000, 20);
+            assert!((800..=1200).contains(&value), "{value}");
+            sum += value;
+        }
+        assert!((9_900_000..10_100_000).contains(&sum), "{sum}");
+        assert_eq!(rng.around(1000, 0), 1000);
+        assert_eq!(rng.around(0, 50), 0);
+    }
+}
