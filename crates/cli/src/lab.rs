@@ -32,9 +32,20 @@ pub(crate) fn command(command: LabCommand) -> anyhow::Result<Outcome> {
 
 fn options(args: &LabHostArgs, keep: Option<PathBuf>) -> anyhow::Result<Options> {
     let instep = std::env::current_exe().context("cannot find the path of this program")?;
-    let beside = || Some(instep.with_file_name("instep-load")).filter(|path| path.is_file());
-    let load = args.load.clone().or_else(beside);
+    let load = args.load.clone().or_else(|| built_load(&instep));
     Ok(Options { kernel: args.kernel.clone(), modules: args.modules.clone(), load, instep, keep })
+}
+
+/// The static `instep-load` beside this program, or where `cargo xtask load` puts it.
+fn built_load(instep: &Path) -> Option<PathBuf> {
+    let beside = instep.with_file_name("instep-load");
+    let target = instep.parent()?.parent()?;
+    let built = target.join("x86_64-unknown-linux-gnu/release/instep-load");
+    [built, beside].into_iter().find(|path| is_static(path))
+}
+
+fn is_static(path: &Path) -> bool {
+    std::fs::read(path).is_ok_and(|bytes| instep_lab::image::is_static_elf(&bytes))
 }
 
 fn run_scenario(args: &LabRunArgs) -> anyhow::Result<Outcome> {

@@ -93,7 +93,7 @@ impl Channel {
     /// See [`Silence`].
     pub fn ready(&mut self, deadline: Instant, stop: &Stop) -> Result<Ready, Silence> {
         let line = self.line(deadline, stop)?;
-        parse_ready(&line).ok_or_else(|| Silence::Broken(line))
+        parse_ready(&line).ok_or(Silence::Broken(line))
     }
 
     /// Runs a shell script, which the host kills after `limit`, and waits until `deadline`.

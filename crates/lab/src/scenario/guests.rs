@@ -56,9 +56,9 @@ pub fn start(guest: &GuestPlan, host: &Machine) -> String {
         }
         None => String::new(),
     };
-    let _ = write!(
+    let _ = writeln!(
         script,
-        "sh -c '{inner}exec {bound}qemu-system-x86_64 {}' </dev/null >/run/lab/{name}.qemu 2>&1 &\n",
+        "sh -c '{inner}exec {bound}qemu-system-x86_64 {}' </dev/null >/run/lab/{name}.qemu 2>&1 &",
         arguments(guest).join(" ")
     );
     script

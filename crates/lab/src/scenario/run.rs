@@ -89,6 +89,11 @@ impl Kit {
     /// When it does not come up.
     pub fn boot(&self, scenario: &Scenario, stop: &Stop) -> Result<Running, Error> {
         let mut extra = self.extra.clone();
+        let wanting = scenario.guest.iter().find(|guest| guest.load.contains("instep-load"));
+        if let (Some(guest), None) = (wanting, &extra.load) {
+            let what = format!("guest {} runs instep-load, which is not built", guest.name);
+            return Err(Error::missing(what, "run `cargo xtask load`, or give --load FILE"));
+        }
         for name in &scenario.programs {
             let file = programs::find(name)?;
             let inside = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
