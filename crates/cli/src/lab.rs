@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 use instep_lab::cache::Cache;
 use instep_lab::scenario::Scenario;
 use instep_lab::scenario::report::Report;
-use instep_lab::scenario::run::{Kit, Options, run};
+use instep_lab::scenario::run::{Kit, Options, again, run};
 use instep_lab::{Error, Stop, doctor};
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -32,9 +32,20 @@ pub(crate) fn command(command: LabCommand) -> anyhow::Result<Outcome> {
 
 fn options(args: &LabHostArgs, keep: Option<PathBuf>) -> anyhow::Result<Options> {
     let instep = std::env::current_exe().context("cannot find the path of this program")?;
-    let beside = || Some(instep.with_file_name("instep-load")).filter(|path| path.is_file());
-    let load = args.load.clone().or_else(beside);
+    let load = args.load.clone().or_else(|| built_load(&instep));
     Ok(Options { kernel: args.kernel.clone(), modules: args.modules.clone(), load, instep, keep })
+}
+
+/// The static `instep-load` beside this program, or where `cargo xtask load` puts it.
+fn built_load(instep: &Path) -> Option<PathBuf> {
+    let beside = instep.with_file_name("instep-load");
+    let target = instep.parent()?.parent()?;
+    let built = target.join("x86_64-unknown-linux-gnu/release/instep-load");
+    [built, beside].into_iter().find(|path| is_static(path))
+}
+
+fn is_static(path: &Path) -> bool {
+    std::fs::read(path).is_ok_and(|bytes| instep_lab::image::is_static_elf(&bytes))
 }
 
 fn run_scenario(args: &LabRunArgs) -> anyhow::Result<Outcome> {
@@ -82,7 +93,11 @@ fn drawn(report: &Report, width: usize) -> String {
     let worth = format!("clock {kind}: shows {}; not {}", clock.shows, clock.does_not_show);
     text.push_str(&folded(&worth, width));
     if report.attempts > 1 {
-        text.push_str("begun twice: the first attempt was too slow\n");
+        let line = format!(
+            "begun {} times: before, it was too slow or the emulated kernel panicked",
+            report.attempts
+        );
+        text.push_str(&folded(&line, width));
     }
     for (name, seen) in &report.observations {
         text.push_str(&format!("\n{name}:\n"));
@@ -135,9 +150,12 @@ fn shell(args: &LabShellArgs) -> anyhow::Result<Outcome> {
     let progress = Progress::start();
     let kit = Kit::obtain(&options(&args.host, None)?, &stop, &mut |said| progress.say(said))?;
     progress.say("booting");
-    let mut running = kit.boot(&scenario, &stop)?;
-    progress.say("starting guests");
-    running.start_guests(&scenario, &stop)?;
+    let mut running = again(&stop, &mut |said| progress.say(said), |_, say| {
+        let mut running = kit.boot(&scenario, &stop)?;
+        say("starting guests");
+        running.start_guests(&scenario, &stop)?;
+        Ok(running)
+    })?;
     drop(progress);
     let prompt = io::stdin().is_terminal();
     if prompt {

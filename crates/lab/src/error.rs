@@ -54,6 +54,17 @@ pub enum Error {
         /// The end of its console and of what QEMU said; may be empty.
         console: String,
     },
+    /// An emulated kernel died of what looks like a flaw of the emulation: another try may do.
+    #[error(
+        "{name}: its kernel panicked; QEMU before 8.1 sometimes runs code that the kernel has \
+         just changed, so try again, or install a newer QEMU{}", tail(.console)
+    )]
+    Panicked {
+        /// Whose kernel.
+        name: String,
+        /// The end of its console and of what QEMU said; may be empty.
+        console: String,
+    },
     /// A scenario that is none.
     #[error("{}: {what}", .path.display())]
     Scenario {

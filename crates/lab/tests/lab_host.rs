@@ -1,8 +1,9 @@
-//! Emulated hosts on this machine: they boot, run KVM guests and Instep, and leave nothing behind.
+//! An emulated host on this machine: it boots, has KVM, answers, and leaves nothing behind.
 
 use instep_lab::cache::Cache;
 use instep_lab::host::machine::Machine;
 use instep_lab::host::{Host, image, kernel};
+use instep_lab::scenario::run::again;
 use instep_lab::{Stop, guest};
 use instep_madehost::skip;
 use std::path::Path;
@@ -25,12 +26,15 @@ fn an_emulated_host_shows_its_nodes_has_kvm_and_leaves_nothing_behind() {
     let machine: Machine =
         toml::from_str("nodes = 2\ncores = 1\nthreads = 2\nmemory = '1GiB'").unwrap();
     let extra = image::Extra::default();
-    let mut host = Host::spawn(&machine, &kernel, Duration::from_secs(600), |target| {
-        image::write(target, &cache, &kernel, &busybox, &extra, &stop)
+    let (mut host, ready) = again(&stop, &mut say, |_, _| {
+        let mut host = Host::spawn(&machine, &kernel, Duration::from_secs(900), |target| {
+            image::write(target, &cache, &kernel, &busybox, &extra, &stop)
+        })?;
+        let ready = host.wait_ready(Duration::from_secs(300), &stop)?;
+        Ok((host, ready))
     })
     .unwrap();
     let (pid, dir) = (host.pid(), host.dir().to_owned());
-    let ready = host.wait_ready(Duration::from_secs(300), &stop).unwrap();
     assert!(ready.kvm, "{}", host.console());
     let script = "cat /sys/devices/system/node/node*/cpulist\n\
                   cat /sys/devices/system/cpu/cpu3/topology/thread_siblings_list\nexit 7";

@@ -35,6 +35,9 @@ use tempfile::TempDir;
 /// emulated clock, which a busy machine slows down.
 const GRACE: u32 = 3;
 
+/// What a kernel says on its console when it is lost.
+pub const PANIC: &str = "Kernel panic - not syncing";
+
 /// A running emulated host; dropping it ends it.
 #[derive(Debug)]
 pub struct Host {
@@ -159,6 +162,9 @@ impl Host {
             Silence::Late => {
                 let seconds = self.started.elapsed().as_secs();
                 return Error::Slow { name, awaited: awaited.to_owned(), seconds, console };
+            }
+            Silence::Closed if self.console().contains(PANIC) => {
+                return Error::Panicked { name, console };
             }
             Silence::Closed => match self.process.ended() {
                 Some(how) => format!("QEMU ended ({how}) before `{awaited}`"),

@@ -89,6 +89,11 @@ impl Kit {
     /// When it does not come up.
     pub fn boot(&self, scenario: &Scenario, stop: &Stop) -> Result<Running, Error> {
         let mut extra = self.extra.clone();
+        let wanting = scenario.guest.iter().find(|guest| guest.load.contains("instep-load"));
+        if let (Some(guest), None) = (wanting, &extra.load) {
+            let what = format!("guest {} runs instep-load, which is not built", guest.name);
+            return Err(Error::missing(what, "run `cargo xtask load`, or give --load FILE"));
+        }
         for name in &scenario.programs {
             let file = programs::find(name)?;
             let inside = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -98,7 +103,12 @@ impl Kit {
         let mut host = Host::spawn(&scenario.host, &self.kernel, scenario.limit, |target| {
             image::write(target, &self.cache, &self.kernel, &self.busybox, &extra, stop)
         })?;
-        let ready = host.wait_ready(scenario.limit / 2, stop)?;
+        let ready = host.wait_ready(scenario.limit / 2, stop).inspect_err(|error| {
+            let place = failures(&self.cache, scenario);
+            if !matches!(error, Error::Interrupted) && fs::create_dir_all(&place).is_ok() {
+                let _ = host.keep_console(&place);
+            }
+        })?;
         let seconds = Seconds { host_up: started.elapsed().as_secs_f64(), ..Seconds::default() };
         Ok(Running { host, kernel: ready.release, kvm: ready.kvm, started, seconds })
     }
@@ -132,12 +142,15 @@ impl Running {
     }
 }
 
-/// Runs a scenario; one that is too slow is begun once more, and that is said: machines that run
-/// labs are busy.
+/// How often a run is begun at most.
+const ATTEMPTS: u32 = 3;
+
+/// Runs a scenario. One that is too slow, or whose kernel fell to a flaw of the emulation, is begun
+/// again, and that is said and counted: machines that run labs are busy.
 ///
 /// # Errors
 /// When the host or a guest does not come up, or the run is interrupted. The consoles are then in
-/// `failures` of the cache, which the error names.
+/// `failures` of the cache.
 pub fn run(
     scenario: &Scenario,
     options: &Options,
@@ -145,12 +158,35 @@ pub fn run(
     say: &mut dyn FnMut(&str),
 ) -> Result<Report, Error> {
     let kit = Kit::obtain(options, stop, say)?;
-    match once(&kit, scenario, options, 1, stop, say) {
-        Err(Error::Slow { awaited, seconds, .. }) => {
-            say(&format!("no `{awaited}` within {seconds}s: trying once more"));
-            once(&kit, scenario, options, 2, stop, say)
+    again(stop, say, |attempt, say| once(&kit, scenario, options, attempt, stop, say))
+}
+
+/// Does what may fail by chance up to [`ATTEMPTS`] times; slowness is tried twice only.
+///
+/// # Errors
+/// The last attempt's.
+pub fn again<T>(
+    stop: &Stop,
+    say: &mut dyn FnMut(&str),
+    mut attempt: impl FnMut(u32, &mut dyn FnMut(&str)) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let mut number = 1;
+    loop {
+        let error = match attempt(number, say) {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        stop.check()?;
+        let chance = match &error {
+            Error::Slow { .. } => number < 2,
+            Error::Panicked { .. } => number < ATTEMPTS,
+            _ => false,
+        };
+        if !chance {
+            return Err(error);
         }
-        other => other,
+        say(&format!("{error}\ntrying once more"));
+        number += 1;
     }
 }
 
@@ -175,7 +211,7 @@ fn once(
     if (failed && !interrupted) || options.keep.is_some() {
         let place = match &options.keep {
             Some(dir) => dir.clone(),
-            None => kit.cache.path(&format!("failures/{}-{}", scenario.name, std::process::id())),
+            None => failures(&kit.cache, scenario),
         };
         let kept = keep(&mut running, scenario, &place, stop);
         doing.report.files.extend(kept.iter().map(|path| path.display().to_string()));
@@ -187,6 +223,11 @@ fn once(
     doing.report.seconds = running.seconds;
     doing.report.seconds.total = running.started.elapsed().as_secs_f64();
     Ok(doing.report)
+}
+
+/// Where a failed run's consoles are kept.
+fn failures(cache: &Cache, scenario: &Scenario) -> PathBuf {
+    cache.path(&format!("failures/{}-{}", scenario.name, std::process::id()))
 }
 
 /// A scenario in progress.
@@ -381,7 +422,30 @@ fn start(
     for plan in &plans {
         running.host.succeed(&guests::start(plan, &scenario.host), SMALL, stop)?;
     }
-    running.host.succeed(&guests::wait_ready(names), GUESTS_LIMIT, stop)?;
+    let up = running.host.run(&guests::wait_ready(names), GUESTS_LIMIT, stop)?;
+    let console = || crate::command::last_lines(&up.stderr, 8);
+    match up.status {
+        0 => {}
+        guests::PANICKED => {
+            return Err(Error::Panicked { name: "a guest".to_owned(), console: console() });
+        }
+        // Killed at its limit.
+        143 => {
+            return Err(Error::Slow {
+                name: names.join(", "),
+                awaited: "instep-guest: ready".to_owned(),
+                seconds: running.started.elapsed().as_secs(),
+                console: console(),
+            });
+        }
+        _ => {
+            return Err(Error::Guest {
+                name: names.join(", "),
+                what: "did not come up".to_owned(),
+                console: console(),
+            });
+        }
+    }
     for plan in &plans {
         if let Some(script) = guests::place(plan, &scenario.host) {
             running.host.succeed(&script, SMALL, stop)?;
