@@ -8,6 +8,17 @@ use crate::wording::{Count, Named};
 use serde::{Serialize, Serializer};
 use std::fmt;
 
+/// What keeps a VM from the node with most of its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bar {
+    /// It may use no CPU there.
+    NotAllowed,
+    /// It is elsewhere, and a move must clearly pay.
+    GainsTooLittle,
+    /// Others need the node's cores, or sharing would exceed the kernel's.
+    Others,
+}
+
 /// A reason. `Display` is one clause without a full stop, such as
 /// `best node 1: 2.1GiB of its 3GiB lie there`. Serialized as that text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,7 +143,7 @@ pub enum Reason {
         cores: Option<u64>,
     },
     /// `instep`: the node with most of the memory would cost more in crowding, or a move would.
-    Crowded {
+    Elsewhere {
         /// The node it lives on.
         node: NodeId,
         /// The node with most of its memory.
@@ -141,8 +152,8 @@ pub enum Reason {
         there: Bytes,
         /// All its memory.
         of: Bytes,
-        /// Whether it is not crowding that keeps it where it is, but that a move must clearly pay.
-        held: bool,
+        /// What keeps it from there.
+        bar: Bar,
         /// Cores of the host, when each vCPU has one of its own.
         cores: Option<u64>,
     },
@@ -241,9 +252,18 @@ impl fmt::Display for Reason {
             }
             Reason::MostRoom { node, left, vcpus, favoured: None } => write!(
                 f,
-                "its memory favours no node: node {node} has the most room, {left} vCPUs for \
-                 {vcpus}"
+                "no node has more than its share of the VM's memory: node {node} has the most room, \
+                 {left} vCPUs for {vcpus}"
             ),
+            Reason::MostRoom { node, left, vcpus, favoured: Some(favoured) }
+                if favoured == node =>
+            {
+                write!(
+                    f,
+                    "node {node} has its memory, and the most room though too little: {left} \
+                     vCPUs for {vcpus}"
+                )
+            }
             Reason::MostRoom { node, left, vcpus, favoured: Some(favoured) } => write!(
                 f,
                 "node {favoured} has its memory but no room: node {node} has the most, {left} \
@@ -263,7 +283,7 @@ impl fmt::Display for Reason {
             | Reason::Overcommitted { .. }
             | Reason::NoCoreEach { .. } => self.fmt_refusal(f),
             Reason::Home { .. }
-            | Reason::Crowded { .. }
+            | Reason::Elsewhere { .. }
             | Reason::Wide { .. }
             | Reason::MemoryUnknown { .. }
             | Reason::GainsTooLittle { .. }
@@ -320,18 +340,18 @@ impl Reason {
                 let verb = if *kept { "stays on node" } else { "best node" };
                 write!(f, "{verb} {node}: {there} of its {of} lie there{}", one_to_one(*cores))
             }
-            Reason::Crowded { node, favoured, there, of, held: true, cores } => write!(
-                f,
-                "stays on node {node}: node {favoured} has {there} of its {of}, but moving \
-                 there would gain too little{}",
-                one_to_one(*cores)
-            ),
-            Reason::Crowded { node, favoured, there, of, held: false, cores } => write!(
-                f,
-                "node {node}: node {favoured} has {there} of its {of} but is too crowded to \
-                 pay{}",
-                one_to_one(*cores)
-            ),
+            Reason::Elsewhere { node, favoured, there, of, bar, cores } => {
+                let (verb, bar) = match bar {
+                    Bar::NotAllowed => ("node", "none of the CPUs it may use"),
+                    Bar::GainsTooLittle => ("stays on node", "moving there would gain too little"),
+                    Bar::Others => ("node", "by the estimate the host does better with it here"),
+                };
+                write!(
+                    f,
+                    "{verb} {node}: node {favoured} has {there} of its {of}, but {bar}{}",
+                    one_to_one(*cores)
+                )
+            }
             Reason::Wide { nodes, vcpus, cores } => write!(
                 f,
                 "may use {}: on fewer its {vcpus} vCPUs would crowd themselves or \

@@ -89,7 +89,7 @@ fn vm_without_candidates_takes_the_node_with_most_room() {
     assert_eq!(homes(&decision), ["0", "1"]);
     assert_eq!(
         decision.vms[0].why.to_string(),
-        "its memory favours no node: node 0 has the most room, 2.00 vCPUs for 2"
+        "no node has more than its share of the VM's memory: node 0 has the most room, 2.00 vCPUs for 2"
     );
 }
 

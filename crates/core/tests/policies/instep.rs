@@ -158,7 +158,7 @@ fn crowding_of_whole_cores_outweighs_remote_memory() {
     assert_eq!((home(&decision, 0), home(&decision, 1)), ("0".into(), "1".into()));
     assert_eq!(
         why(&decision, 1),
-        "node 1: node 0 has 1.9GiB of its 1.9GiB but is too crowded to pay; a core for each \
+        "node 1: node 0 has 1.9GiB of its 1.9GiB, but by the estimate the host does better with it here; a core for each \
          vCPU, the host's 8 suffice"
     );
 }
@@ -420,4 +420,14 @@ fn memory_on_a_node_without_cpus_draws_a_vm_near_it() {
         let homes = decide(&host, &settings(policy)).vms.swap_remove(0).home;
         assert!(!homes.contains(NodeId(2)), "{policy} uses a node without CPUs");
     }
+}
+
+#[test]
+fn memory_on_a_node_it_may_not_use_is_said_to_be_out_of_reach() {
+    let mut host = made::host(made::topology(2, 4, 1, 64 * GIB));
+    host.vms = vec![vm(&host, 1, 2, 900, &[2000, 0])];
+    made::confine(&mut host.vms[0], &cpus("4-7"));
+    host.vms[0].cpuset = cpus("4-7");
+    let why = why(&instep(&host), 0);
+    assert!(why.contains("node 0 has") && why.contains("none of the CPUs it may use"), "{why}");
 }

@@ -7,8 +7,8 @@ use super::host::{Host, Spots};
 use super::unit::Unit;
 use crate::conflict::ConflictKind;
 use crate::idset::{CpuSet, NodeSet};
-use crate::reason::Reason;
-use crate::snapshot::Vm;
+use crate::reason::{Bar, Reason};
+use crate::snapshot::{Vcpu, Vm};
 use crate::units::{Bytes, NodeId};
 
 /// Remote memory below this is not worth a move: a kernel's and monitor's shared pages.
@@ -144,10 +144,24 @@ impl Placed<'_> {
         let Some(node) = home.first() else { return self.not_apart() };
         match favourite(self.vm).filter(|(favoured, _)| *favoured != node) {
             Some((favoured, most)) if most > self.vm.memory_on(node) => {
-                let held = self.is_held();
-                Reason::Crowded { node, favoured, there: most, of, held, cores }
+                let bar = self.bar(favoured);
+                Reason::Elsewhere { node, favoured, there: most, of, bar, cores }
             }
             _ => Reason::Home { node, there, of, kept: self.vm.placed == *home, cores },
+        }
+    }
+
+    /// What keeps it from the node that most of its memory is on.
+    fn bar(&self, favoured: NodeId) -> Bar {
+        let host = self.chosen.host;
+        let may = |vcpu: &Vcpu| vcpu.initial.and(&self.vm.cpuset).and(&host.online);
+        let node = host.snapshot.topology.node(favoured);
+        if !node.is_some_and(|node| self.vm.vcpus.iter().all(|v| may(v).intersects(&node.cpus))) {
+            Bar::NotAllowed
+        } else if self.is_held() {
+            Bar::GainsTooLittle
+        } else {
+            Bar::Others
         }
     }
 
