@@ -9,7 +9,7 @@ use instep_core::snapshot::{OpaqueVm, Snapshot, Vm};
 use instep_core::topology::Topology;
 use instep_core::units::{Nanos, VmId};
 use instep_host::apply::{Journal, ThreadKey};
-use instep_host::discover::{Scan, ScanOptions, Scanner, VmFacts, snapshot};
+use instep_host::discover::{Scan, ScanOptions, Scanner, VmFacts, load_warnings, snapshot};
 use instep_host::{Error, Root};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -85,7 +85,8 @@ impl Observer {
         elapsed: Option<Nanos>,
     ) -> Result<Observation, Error> {
         self.refresh_topology()?;
-        let scan = self.scanner.scan()?;
+        let mut scan = self.scanner.scan()?;
+        scan.warnings.extend(load_warnings(self.before.as_ref(), &scan));
         let mut snapshot = snapshot(&self.topology, self.before.as_ref(), &scan, elapsed);
         // Thread ids and start times of an earlier boot could be anyone's now.
         if let Some(journal) = journal.filter(|journal| !journal.is_void().unwrap_or(true)) {

@@ -8,6 +8,7 @@ use super::debugfs::KvmDirs;
 use super::examine::{self, Answer, Known, Means, Monitor, ThreadReader};
 use super::facts::{OpaqueFacts, Scan, VcpuFacts, VmFacts, Vmm};
 use super::files::{Reader, numbered};
+use super::gaps::Unpinned;
 use super::memory::{MemoryOptions, Source};
 use super::proc_text::{self, Stat};
 use super::{process, qmp, vmm};
@@ -145,6 +146,12 @@ impl Scanner {
         for pid in &pids {
             self.look_at(*pid, &dirs, &mut scan, &mut found);
         }
+        let mut unpinned = Unpinned::default();
+        for vm in &found {
+            let dir = examine::process_dir(&self.root.join(""), vm.pid);
+            unpinned.note(&dir, &vm.facts.vcpus);
+        }
+        scan.warnings.extend(unpinned.warning());
         let alive: BTreeSet<u32> = pids.into_iter().collect();
         self.known.retain(|pid, _| alive.contains(pid));
         self.memory(&mut found, &mut scan);
@@ -254,7 +261,11 @@ impl Scanner {
             match answer {
                 Answer::Known(known) => found.extend(self.vm(&monitor, known, scan)),
                 Answer::Opaque(why, vcpus) => {
-                    scan.opaque.push(self.opaque(&monitor, why, vcpus, scan.at));
+                    let facts = self.opaque(&monitor, why, vcpus, scan.at);
+                    let counted = facts.threads.iter().map(|time| time.run != Nanos(0));
+                    let threads = monitor.threads().iter().zip(counted);
+                    scan.gaps.note(&facts.name, &monitor.dir, threads);
+                    scan.opaque.push(facts);
                 }
                 Answer::NoGuest => {}
             }
@@ -268,11 +279,12 @@ impl Scanner {
     /// empty one where only the command line was copied.
     fn process_stat(&mut self, dir: &Path, pid: u32) -> Option<Stat> {
         let stat = self.reader.read_short(&dir.join("stat")).ok().and_then(proc_text::stat);
-        if stat.is_some() || self.root.is_live() {
+        if stat.as_ref().is_some_and(|stat| stat.whole) || self.root.is_live() {
             return stat;
         }
         let main = dir.join("task").join(pid.to_string()).join("stat");
-        let stat = self.reader.read_short(&main).ok().and_then(proc_text::stat);
+        let of_main = self.reader.read_short(&main).ok().and_then(proc_text::stat);
+        let stat = of_main.filter(|main| main.whole || stat.is_none()).or(stat);
         stat.or_else(|| dir.join("cmdline").exists().then(Stat::default))
     }
 
@@ -321,15 +333,21 @@ impl Scanner {
         }
         vcpus.sort_by_key(|vcpu| vcpu.index);
         scan.warnings.extend(known.warning);
+        let counted: BTreeMap<u32, bool> =
+            vcpus.iter().map(|vcpu| (vcpu.tid.0, vcpu.run != Nanos(0))).collect();
         let membership = self.membership(&monitor.dir);
         let limits = self.hierarchies.limits(&membership, &mut self.reader);
         let cgroup = membership.path().map(str::to_owned);
         let (by_path, _) = cgroup.as_deref().map(cgroup::told_by_path).unwrap_or_default();
         let guest = &monitor.guest;
+        let name = name(monitor, cgroup.as_deref());
+        let threads = monitor.threads().iter();
+        let threads = threads.filter_map(|thread| Some((thread, *counted.get(&thread.tid)?)));
+        scan.gaps.note(&name, &monitor.dir, threads);
         let facts = VmFacts {
             pid: monitor.pid,
             start_ticks: monitor.start_ticks,
-            name: name(monitor, cgroup.as_deref()),
+            name,
             uuid: guest.uuid.clone(),
             vmm: monitor.vmm.clone(),
             manager: by_path.or(guest.manager),

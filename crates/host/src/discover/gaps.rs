@@ -1,0 +1,137 @@
+//! What a scan of a copy lacks, and what that means for the loads of VMs, in words.
+//!
+//! A scan notes which files are missing or cut; whether loads suffer depends on the scan it is
+//! compared with, so the words come from both. It does not know how the loads are made up for:
+//! that is in `rates`.
+
+use super::facts::{Gaps, Scan, StatGap, VcpuFacts};
+use super::process::Thread;
+use std::path::{Path, PathBuf};
+
+/// How many VMs are named, each in a warning of its own.
+const NAMED: usize = 10;
+
+impl Gaps {
+    /// Notes a VM with the threads that its load comes from; `counted` tells whether a thread has
+    /// a time by schedstat.
+    pub(super) fn note<'a>(
+        &mut self,
+        vm: &str,
+        process: &Path,
+        threads: impl Iterator<Item = (&'a Thread, bool)>,
+    ) {
+        let mut gap: Option<StatGap> = None;
+        let mut all = 0;
+        for (thread, counted) in threads {
+            all += 1;
+            if thread.stat.whole {
+                continue;
+            }
+            let gap = gap.get_or_insert_with(|| StatGap {
+                vm: vm.to_owned(),
+                file: process.join("task").join(thread.tid.to_string()).join("stat"),
+                unread: 0,
+                unknown: 0,
+                threads: 0,
+            });
+            gap.unread += 1;
+            gap.unknown += u32::from(!counted);
+        }
+        if let Some(gap) = gap {
+            if self.stats.len() < NAMED {
+                self.stats.push(StatGap { threads: all, ..gap });
+            } else {
+                self.more = self.more.saturating_add(1);
+            }
+        }
+    }
+}
+
+/// What loads by [`snapshot`](super::snapshot) of the same scans lack, one sentence each; none on
+/// the running machine.
+#[must_use]
+pub fn load_warnings(before: Option<&Scan>, after: &Scan) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if let Some(before) = before {
+        stats(&before.gaps, Role::Before, &mut warnings);
+    }
+    let role = if before.is_some() { Role::After } else { Role::Only };
+    stats(&after.gaps, role, &mut warnings);
+    warnings
+}
+
+/// Which of the scans it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Only,
+    Before,
+    After,
+}
+
+fn stats(gaps: &Gaps, role: Role, warnings: &mut Vec<String>) {
+    for gap in &gaps.stats {
+        let part = if gap.unknown == gap.threads { "not known" } else { "known in part only" };
+        let what = match (role, gap.unknown) {
+            (Role::Only, 0) => {
+                "its loads are by schedstat, as means since the start of its process".to_owned()
+            }
+            (_, 0) => "its loads are by schedstat alone".to_owned(),
+            (Role::Before, _) => {
+                format!("what it had used then is {part}, so its loads are means since it started")
+            }
+            (_, unknown) => {
+                format!(
+                    "its load is {part}: {unknown} of its {} threads count as idle",
+                    gap.threads
+                )
+            }
+        };
+        warnings.push(format!(
+            "{} of VM {} is missing or cut{}; {what}",
+            gap.file.display(),
+            gap.vm,
+            match gap.unread {
+                1 => String::new(),
+                2 => " (so is 1 more of it)".to_owned(),
+                all => format!(" (so are {} more of it)", all - 1),
+            }
+        ));
+    }
+    if gaps.more != 0 {
+        warnings.push(format!(
+            "the stat files of threads of {} more VMs are missing or cut; their loads are not \
+             known or known in part only",
+            gaps.more
+        ));
+    }
+}
+
+/// The CPUs that threads may use, where no scan could tell: the first `status` and how many VMs.
+#[derive(Debug, Default)]
+pub(super) struct Unpinned {
+    first: Option<PathBuf>,
+    vms: u32,
+}
+
+impl Unpinned {
+    /// Notes a VM.
+    pub(super) fn note(&mut self, process: &Path, vcpus: &[VcpuFacts]) {
+        if let Some(vcpu) = vcpus.iter().find(|vcpu| vcpu.allowed.is_none()) {
+            self.vms += 1;
+            self.first.get_or_insert_with(|| {
+                process.join("task").join(vcpu.tid.0.to_string()).join("status")
+            });
+        }
+    }
+
+    /// What to say of them.
+    pub(super) fn warning(&self) -> Option<String> {
+        let first = self.first.as_ref()?;
+        Some(format!(
+            "which CPUs the vCPUs of {} VMs may use is not known, all are assumed: no \
+             Cpus_allowed_list, or half of one, in status (first: {})",
+            self.vms,
+            first.display()
+        ))
+    }
+}
