@@ -178,6 +178,16 @@ fn loads_that_cannot_be_read_are_told_in_json_and_in_text() {
 }
 
 #[test]
+fn memory_that_is_not_in_a_copy_is_told() {
+    let copy = Copy::new().without(&format!("proc/{PID}/numa_maps"));
+    let told = copy.run(&["status", "--json"]).expect(0).json();
+    let warnings = list(&told, "warnings");
+    let first = warnings[0].as_str().unwrap();
+    assert!(warnings.len() == 1 && first.starts_with("memory of 1 VMs is not in this"), "{told}");
+    copy.run(&["plan"]).expect(0).says(&["is not in this copy (first: "]);
+}
+
+#[test]
 fn copies_in_the_wrong_order_or_alone_are_refused() {
     let dir = tempfile::tempdir_in(scratch()).unwrap();
     let (before, after) = (dir.path().join("before"), dir.path().join("after"));

@@ -6,6 +6,7 @@
 
 use super::facts::{Gaps, Scan, StatGap, VcpuFacts};
 use super::process::Thread;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// How many VMs are named, each in a warning of its own.
@@ -133,5 +134,61 @@ impl Unpinned {
             self.vms,
             first.display()
         ))
+    }
+}
+
+/// The VMs whose memory is not known, and why.
+#[derive(Debug, Default)]
+pub(super) struct Lost {
+    denied: Option<(u32, String)>,
+    absent: Option<(u32, String)>,
+}
+
+impl Lost {
+    /// Notes a VM whose numa_maps gave nothing. On a running machine one that is not there is
+    /// that of a VM that ended, or of a kernel without NUMA.
+    pub(super) fn note(&mut self, vm: &str, process: &Path, error: Option<&io::Error>, live: bool) {
+        if error.is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
+            self.denied.get_or_insert_with(|| (0, vm.to_owned())).0 += 1;
+        } else if !live {
+            let path = || process.join("numa_maps").display().to_string();
+            self.absent.get_or_insert_with(|| (0, path())).0 += 1;
+        }
+    }
+
+    /// At most one sentence for each reason.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let denied = self.denied.as_ref().map(|(vms, first)| {
+            format!(
+                "memory of {vms} VMs cannot be read (first: {first}): run as root, or with \
+                 CAP_SYS_PTRACE"
+            )
+        });
+        let absent = self.absent.as_ref().map(|(vms, first)| {
+            format!("memory of {vms} VMs is not in this copy (first: {first})")
+        });
+        denied.into_iter().chain(absent).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_memory_is_told_by_its_reason_and_counted() {
+        let mut lost = Lost::default();
+        assert!(lost.warnings().is_empty());
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        let absent = io::Error::from(io::ErrorKind::NotFound);
+        lost.note("db", Path::new("/proc/7"), Some(&denied), true);
+        lost.note("web", Path::new("/proc/8"), Some(&denied), true);
+        lost.note("ended", Path::new("/proc/9"), Some(&absent), true);
+        let told =
+            "memory of 2 VMs cannot be read (first: db): run as root, or with CAP_SYS_PTRACE";
+        assert_eq!(lost.warnings(), [told]);
+        lost.note("ci", Path::new("copy/proc/9"), Some(&absent), false);
+        let told = "memory of 1 VMs is not in this copy (first: copy/proc/9/numa_maps)";
+        assert_eq!(lost.warnings()[1], told);
     }
 }

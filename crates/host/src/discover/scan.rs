@@ -8,7 +8,7 @@ use super::debugfs::KvmDirs;
 use super::examine::{self, Answer, Known, Means, Monitor, ThreadReader};
 use super::facts::{OpaqueFacts, Scan, VcpuFacts, VmFacts, Vmm};
 use super::files::{Reader, numbered};
-use super::gaps::Unpinned;
+use super::gaps::{Lost, Unpinned};
 use super::memory::{MemoryOptions, Source};
 use super::proc_text::{self, Stat};
 use super::{process, qmp, vmm};
@@ -72,11 +72,11 @@ pub struct Scanner {
     scans: u64,
     ticks_per_second: u64,
     page: u64,
-    /// What lack of privilege hides is said once.
+    /// What lack of privilege hides, or a copy lacks, is said once.
     warned: Warned,
 }
 
-/// Which warnings about privilege were given.
+/// Which of those warnings were given.
 #[derive(Debug, Default)]
 struct Warned {
     descriptors: bool,
@@ -420,7 +420,7 @@ impl Scanner {
         }
         queue.sort_unstable();
         let begun = Instant::now();
-        let mut denied = 0u32;
+        let mut lost = Lost::default();
         for (_, _, index) in queue {
             let vm = &found[index];
             let Some(Process { monitor: Some(monitor), .. }) = self.known.get_mut(&vm.pid) else {
@@ -432,21 +432,19 @@ impl Scanner {
             }
             let mut state = std::mem::take(&mut monitor.memory);
             let source = source(vm, &shared, &monitor.dir, &self.hierarchies, scan.at, self.page);
-            match state.read_maps(&source, &self.root, &options, &mut self.reader) {
-                Ok(warnings) => scan.warnings.extend(warnings),
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => denied += 1,
-                Err(_) => {}
+            let read = state.read_maps(&source, &self.root, &options, &mut self.reader);
+            if state.facts().is_none() {
+                lost.note(&vm.facts.name, &monitor.dir, read.as_ref().err(), live);
             }
+            scan.warnings.extend(read.unwrap_or_default());
             monitor.memory = state;
             scan.cost.numa_maps_reads += 1;
         }
         scan.cost.numa_maps = Nanos(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
-        if denied != 0 && !self.warned.memory {
-            self.warned.memory = true;
-            scan.warnings.push(format!(
-                "numa_maps of {denied} VMs cannot be read: where their memory lies is not known \
-                 (run as root, or with CAP_SYS_PTRACE)"
-            ));
+        if !self.warned.memory {
+            let warnings = lost.warnings();
+            self.warned.memory = !warnings.is_empty();
+            scan.warnings.extend(warnings);
         }
         for vm in found {
             if let Some(Process { monitor: Some(monitor), .. }) = self.known.get(&vm.pid) {
