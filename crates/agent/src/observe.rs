@@ -95,7 +95,7 @@ impl Observer {
         let new = untold.into_iter().filter(|warning| !scan.warnings.contains(warning));
         let new: Vec<String> = new.collect();
         scan.warnings.splice(0..0, new);
-        scan.warnings.extend(load_warnings(self.before.as_ref(), &scan));
+        scan.warnings.extend(load_warnings(self.before.as_ref(), &scan, elapsed));
         let mut snapshot = snapshot(&self.topology, self.before.as_ref(), &scan, elapsed);
         // Thread ids and start times of an earlier boot could be anyone's now.
         if let Some(journal) = journal.filter(|journal| !journal.is_void().unwrap_or(true)) {

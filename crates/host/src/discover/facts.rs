@@ -42,6 +42,8 @@ pub struct Scan {
 /// What a scan lacks for loads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gaps {
+    /// `/proc/uptime` where it is missing or not readable.
+    pub uptime: Option<PathBuf>,
     /// The first VMs with threads whose `stat` is missing or cut.
     pub stats: Vec<StatGap>,
     /// How many more VMs have such threads.

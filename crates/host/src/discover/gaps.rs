@@ -4,8 +4,9 @@
 //! compared with, so the words come from both. It does not know how the loads are made up for:
 //! that is in `rates`.
 
-use super::facts::{Gaps, Scan, StatGap, VcpuFacts};
+use super::facts::{Gaps, Scan, StatGap, VcpuFacts, VmFacts};
 use super::process::Thread;
+use instep_core::units::Nanos;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -51,8 +52,10 @@ impl Gaps {
 /// What loads by [`snapshot`](super::snapshot) of the same scans lack, one sentence each; none on
 /// the running machine.
 #[must_use]
-pub fn load_warnings(before: Option<&Scan>, after: &Scan) -> Vec<String> {
+pub fn load_warnings(before: Option<&Scan>, after: &Scan, elapsed: Option<Nanos>) -> Vec<String> {
     let mut warnings = Vec::new();
+    warnings.extend(uptime(before, after, elapsed));
+    warnings.extend(contradiction(before, after, elapsed));
     if let Some(before) = before {
         stats(&before.gaps, Role::Before, &mut warnings);
     }
@@ -67,6 +70,44 @@ enum Role {
     Only,
     Before,
     After,
+}
+
+/// A missing uptime matters where it would give the length of the window, or the age of a VM that
+/// the first scan lacks.
+fn uptime(before: Option<&Scan>, after: &Scan, elapsed: Option<Nanos>) -> Option<String> {
+    let missing = |scan: &Scan| scan.gaps.uptime.clone();
+    let path = before.and_then(missing).or_else(|| missing(after))?;
+    let what = match (before, elapsed) {
+        (None, _) => "loads are relative to the busiest vCPU (--before and --elapsed would do)",
+        (Some(_), None) => "loads are relative to the busiest vCPU (--elapsed would do)",
+        (Some(before), Some(_)) if after.vms.iter().any(|vm| !holds(before, vm)) => {
+            "VMs that the copy of --before lacks count as if they had started since"
+        }
+        _ => return None,
+    };
+    Some(format!("{} is missing or not readable: {what}", path.display()))
+}
+
+fn holds(scan: &Scan, vm: &VmFacts) -> bool {
+    let known = |pid: u32| pid == vm.pid;
+    scan.vms.iter().any(|vm| known(vm.pid)) || scan.opaque.iter().any(|vm| known(vm.pid))
+}
+
+/// A given length of the window that is not that between the uptimes, by more than a tenth.
+fn contradiction(before: Option<&Scan>, after: &Scan, elapsed: Option<Nanos>) -> Option<String> {
+    let given = elapsed?;
+    let shown = after.boot?.since(before?.boot?);
+    let apart = u128::from(given.0.abs_diff(shown.0)) * 10;
+    let seconds = |time: Nanos| time.milli_of(Nanos::SECOND);
+    (shown != Nanos(0) && apart > u128::from(shown.0)).then(|| {
+        format!(
+            "--elapsed says {}s, but the uptimes of the two copies are {}s apart; the given \
+             {}s are used",
+            seconds(given),
+            seconds(shown),
+            seconds(given)
+        )
+    })
 }
 
 fn stats(gaps: &Gaps, role: Role, warnings: &mut Vec<String>) {

@@ -120,6 +120,8 @@ impl Ages {
 
 impl Rates {
     fn between(before: &Scan, after: &Scan, elapsed: Option<Nanos>) -> Self {
+        // The uptime of one copy alone is no window.
+        let clocks = before.boot.is_some() && after.boot.is_some();
         let vcpus =
             before.vms.iter().flat_map(|vm| vm.vcpus.iter().map(|v| (vm.read_at, v.time())));
         let others =
@@ -127,12 +129,13 @@ impl Rates {
         let known = vcpus
             .chain(others)
             .map(|(read_at, thread)| {
-                let read_at = elapsed.is_none().then_some(read_at);
+                let read_at = (clocks && elapsed.is_none()).then_some(read_at);
                 ((thread.tid, thread.start_ticks), (thread, read_at))
             })
             .collect();
         let (began, ages) = (before.boot, Ages::of(after));
-        let shown = elapsed.unwrap_or_else(|| after.at.since(before.at));
+        let shown = if clocks { after.at.since(before.at) } else { Nanos(0) };
+        let shown = elapsed.unwrap_or(shown);
         let mut rates = Rates { window: shown, kind: Kind::Between { known, began, ages } };
         if rates.window == Nanos(0) {
             // No clock in either copy: the busiest vCPU is taken to have run all the time.

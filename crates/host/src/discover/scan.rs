@@ -188,13 +188,7 @@ impl Scanner {
             let path = self.root.join("proc/uptime");
             scan.boot = self.reader.read_short(&path).ok().and_then(proc_text::uptime);
             scan.at = scan.boot.unwrap_or_default();
-            if scan.boot.is_none() {
-                scan.warnings.push(format!(
-                    "{} is missing or not readable: without --before and --elapsed loads are \
-                     relative to the busiest vCPU",
-                    path.display()
-                ));
-            }
+            scan.gaps.uptime = scan.boot.is_none().then_some(path);
         }
         let stat = self.reader.read(&self.root.join("proc/stat"), 4 << 20).ok();
         let ticks = stat.and_then(proc_text::host_busy_ticks).unwrap_or(0);

@@ -229,7 +229,7 @@ fn a_copy_may_lack_almost_everything() {
     assert_eq!((vm.vcpus.len(), vm.guest_threads_per_core, vm.weight), (2, 2, 100));
     assert_eq!((&vm.vcpus[0].allowed, &vm.cpuset, &vm.memory), (&None, &None, &None));
     assert_eq!((scan.boot, scan.host_busy), (None, Nanos(0)));
-    assert!(scan.warnings[0].contains("proc/uptime"), "{:?}", scan.warnings);
+    assert!(load_warnings(None, &scan, None)[0].contains("proc/uptime"), "{:?}", scan.gaps);
 }
 
 #[test]
@@ -392,14 +392,14 @@ fn a_cut_stat_is_not_used_and_told_once_for_a_vm() {
         cut(&copy, 52, keep);
         let scan = copy.scan();
         assert_eq!(loads(None, &scan), [500, 500], "by schedstat, {keep}");
-        let told = load_warnings(None, &scan);
+        let told = load_warnings(None, &scan, None);
         assert_eq!(told.len(), 1, "{told:?}");
         assert!(told[0].contains("proc/50/task/51/stat of VM cut is missing or cut"), "{told:?}");
         assert!(told[0].contains("(so is 1 more of it)"), "{told:?}");
         fs::remove_file(copy.path("proc/50/task/52/schedstat")).unwrap();
         let scan = copy.scan();
         assert_eq!(loads(None, &scan), [500, 0]);
-        let told = load_warnings(None, &scan);
+        let told = load_warnings(None, &scan, None);
         let said = "its load is known in part only: 1 of its 2 threads count as idle";
         assert!(told.len() == 1 && told[0].ends_with(said), "{told:?}");
     }
@@ -412,7 +412,7 @@ fn a_vm_without_any_counter_is_told() {
         fs::remove_file(copy.path(&format!("proc/50/task/{tid}/stat"))).unwrap();
         fs::remove_file(copy.path(&format!("proc/50/task/{tid}/schedstat"))).unwrap();
     }
-    let told = load_warnings(None, &copy.scan());
+    let told = load_warnings(None, &copy.scan(), None);
     let said = "its load is not known: 2 of its 2 threads count as idle";
     assert!(told.len() == 1 && told[0].ends_with(said), "{told:?}");
 }
@@ -427,7 +427,7 @@ fn a_stat_cut_in_the_first_copy_never_makes_all_that_was_used_a_load() {
     fs::remove_file(before.path("proc/50/task/52/schedstat")).unwrap();
     let (before, mut after) = (before.scan(), after.scan());
     assert_eq!(loads(Some(&before), &after), [100, 495], "by schedstat; the mean since its start");
-    let told = load_warnings(Some(&before), &after);
+    let told = load_warnings(Some(&before), &after, None);
     assert!(told.len() == 1 && told[0].contains("means since it started"), "{told:?}");
     after.vms[0].vcpus[0].run = Nanos(0);
     assert_eq!(loads(Some(&before), &after)[0], 100, "by stat against schedstat");
@@ -442,7 +442,7 @@ fn warnings_of_cut_stats_are_bounded() {
         let dir = format!("proc/{pid}/task/{}", pid + 1);
         copy.write(&format!("{dir}/stat"), format!("{} (CPU 0/KVM) S 1 1", pid + 1));
     }
-    let told = load_warnings(None, &copy.scan());
+    let told = load_warnings(None, &copy.scan(), None);
     assert_eq!(told.len(), 11);
     assert!(told[10].contains("20 more VMs"), "{told:?}");
 }
@@ -461,4 +461,52 @@ fn a_status_cut_in_its_list_of_cpus_is_told_and_one_without_a_line_end_is_taken(
         let told = scan.warnings.iter().filter(|w| w.contains("task/51/status"));
         assert_eq!(told.count(), 1, "{:?}", scan.warnings);
     }
+}
+
+#[test]
+fn a_missing_uptime_is_told_only_where_it_matters() {
+    let (before, after) = (half_busy(), half_busy());
+    fs::remove_file(after.path("proc/uptime")).unwrap();
+    let (mut before, after) = (before.scan(), after.scan());
+    let told = |before: Option<&Scan>, elapsed| load_warnings(before, &after, elapsed);
+    assert!(told(None, None)[0].contains("proc/uptime is missing or not readable"));
+    assert!(told(Some(&before), None)[0].contains("relative to the busiest vCPU"));
+    assert!(told(Some(&before), Some(Nanos::SECOND)).is_empty());
+    before.vms.clear();
+    let unseen = told(Some(&before), Some(Nanos::SECOND));
+    assert!(unseen[0].ends_with("count as if they had started since"), "{unseen:?}");
+}
+
+#[test]
+fn one_uptime_alone_is_no_window() {
+    let (before, after) = (half_busy(), half_busy());
+    after.thread(50, 51, "CPU 0/KVM", (496 * 1_000_000_000, 0));
+    fs::remove_file(before.path("proc/uptime")).unwrap();
+    assert_eq!(loads(Some(&before.scan()), &after.scan()), [1000, 0], "by the busiest");
+}
+
+#[test]
+fn a_length_that_contradicts_the_uptimes_is_told_with_both_figures() {
+    let (before, after) = (half_busy(), half_busy());
+    after.write("proc/uptime", "1060.00 1500.00\n");
+    let (before, after) = (before.scan(), after.scan());
+    let told = |secs| load_warnings(Some(&before), &after, Some(Nanos::from_secs(secs)));
+    for near in [54, 60, 66] {
+        assert!(told(near).is_empty(), "{near}");
+    }
+    assert!(told(53)[0].starts_with("--elapsed says 53"), "{:?}", told(53));
+    assert!(told(600)[0].contains("of the two copies are 60"), "{:?}", told(600));
+}
+
+#[test]
+fn a_vm_that_only_the_second_copy_holds_counts_by_its_age() {
+    let (before, after) = (Copy::new(), half_busy());
+    after.write("proc/uptime", "1010.00 1500.00\n");
+    let before = before.scan();
+    assert_eq!(loads(Some(&before), &after.scan()), [495, 495], "its mean since its start");
+    // Started 5 s into the window, and busy for 4 s since.
+    after.thread(50, 51, "CPU 0/KVM", (4_000_000_000, 0));
+    let line = fs::read_to_string(after.path("proc/50/task/51/stat")).unwrap();
+    after.write("proc/50/task/51/stat", line.replace(" 0 1000 0 ", " 0 100500 0 "));
+    assert_eq!(loads(Some(&before), &after.scan()), [400, 495]);
 }
