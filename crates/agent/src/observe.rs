@@ -9,7 +9,7 @@ use instep_core::snapshot::{OpaqueVm, Snapshot, Vm};
 use instep_core::topology::Topology;
 use instep_core::units::{Nanos, VmId};
 use instep_host::apply::{Journal, ThreadKey};
-use instep_host::discover::{Scan, ScanOptions, Scanner, VmFacts, snapshot};
+use instep_host::discover::{Scan, ScanOptions, Scanner, VmFacts, load_warnings, snapshot};
 use instep_host::{Error, Root};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,6 +23,8 @@ pub struct Observer {
     /// What the kernel said is online when `topology` was read.
     online: [Option<String>; 2],
     before: Option<Scan>,
+    /// Warnings of a look that nobody was shown; some are given once only.
+    untold: Vec<String>,
     /// Where each VM was placed in the cycle before, with the start of its process.
     homes: BTreeMap<VmId, (u64, NodeSet)>,
 }
@@ -50,6 +52,7 @@ impl Observer {
             topology,
             online,
             before: None,
+            untold: Vec::new(),
             homes: BTreeMap::new(),
         })
     }
@@ -70,7 +73,9 @@ impl Observer {
     /// # Errors
     /// When the host cannot be read.
     pub fn begin(&mut self) -> Result<(), Error> {
-        self.before = Some(self.scanner.scan()?);
+        let mut scan = self.scanner.scan()?;
+        self.untold = std::mem::take(&mut scan.warnings);
+        self.before = Some(scan);
         Ok(())
     }
 
@@ -85,7 +90,12 @@ impl Observer {
         elapsed: Option<Nanos>,
     ) -> Result<Observation, Error> {
         self.refresh_topology()?;
-        let scan = self.scanner.scan()?;
+        let mut scan = self.scanner.scan()?;
+        let untold = std::mem::take(&mut self.untold);
+        let new = untold.into_iter().filter(|warning| !scan.warnings.contains(warning));
+        let new: Vec<String> = new.collect();
+        scan.warnings.splice(0..0, new);
+        scan.warnings.extend(load_warnings(self.before.as_ref(), &scan, elapsed));
         let mut snapshot = snapshot(&self.topology, self.before.as_ref(), &scan, elapsed);
         // Thread ids and start times of an earlier boot could be anyone's now.
         if let Some(journal) = journal.filter(|journal| !journal.is_void().unwrap_or(true)) {
@@ -232,6 +242,23 @@ mod tests {
         assert_eq!(memory(&mut observer), Bytes(0));
         observer.set_options(ScanOptions::default());
         assert_eq!(memory(&mut observer), Bytes::from_mib(512));
+    }
+
+    #[test]
+    fn what_the_look_at_the_begin_of_a_window_lacked_is_told_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut made = made();
+        made.vms.iter_mut().for_each(|vm| vm.numa_stat = false);
+        made.write(dir.path()).unwrap();
+        for vm in &made.vms {
+            std::fs::remove_file(dir.path().join(format!("proc/{}/numa_maps", vm.pid))).unwrap();
+        }
+        let mut observer = observer(dir.path());
+        observer.begin().unwrap();
+        let told = observer.look(None, Some(Nanos::SECOND)).unwrap().scan.warnings;
+        assert!(told.len() == 1 && told[0].starts_with("memory of 2 VMs is not in"), "{told:?}");
+        let told = observer.look(None, Some(Nanos::SECOND)).unwrap().scan.warnings;
+        assert!(told.is_empty(), "{told:?}");
     }
 
     #[test]

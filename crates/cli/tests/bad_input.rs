@@ -163,6 +163,31 @@ fn threads_that_vanish_or_whose_files_are_cut_harm_nobody() {
 }
 
 #[test]
+fn loads_that_cannot_be_read_are_told_in_json_and_in_text() {
+    let mut copy = Copy::new();
+    for file in ["stat", "schedstat"] {
+        copy = copy.without(&format!("{}/{file}", vcpu(0))).without(&format!("{}/{file}", vcpu(1)));
+    }
+    for command in ["status", "plan"] {
+        let told = copy.run(&[command, "--json"]).expect(0).json();
+        let warnings: Vec<&str> =
+            list(&told, "warnings").iter().map(|w| w.as_str().unwrap()).collect();
+        assert!(warnings.len() == 1 && warnings[0].contains("its load is not known"), "{told}");
+        copy.run(&[command]).expect(0).says(&["of VM alpha is missing or cut"]);
+    }
+}
+
+#[test]
+fn memory_that_is_not_in_a_copy_is_told() {
+    let copy = Copy::new().without(&format!("proc/{PID}/numa_maps"));
+    let told = copy.run(&["status", "--json"]).expect(0).json();
+    let warnings = list(&told, "warnings");
+    let first = warnings[0].as_str().unwrap();
+    assert!(warnings.len() == 1 && first.starts_with("memory of 1 VMs is not in this"), "{told}");
+    copy.run(&["plan"]).expect(0).says(&["is not in this copy (first: "]);
+}
+
+#[test]
 fn copies_in_the_wrong_order_or_alone_are_refused() {
     let dir = tempfile::tempdir_in(scratch()).unwrap();
     let (before, after) = (dir.path().join("before"), dir.path().join("after"));

@@ -127,6 +127,22 @@ fn one_copy_gives_the_loads_since_each_vm_started() {
     assert_eq!(homes(&plan), named(&TWO_NODES));
 }
 
+#[test]
+fn a_length_that_contradicts_the_uptimes_is_told_and_a_missing_uptime_only_where_it_matters() {
+    let copies = Copies::of(&two_nodes());
+    let before = copies.dir("before");
+    let warnings = |more: &[&str]| {
+        let args = ["status", "--json", "--before", before.to_str().unwrap()];
+        copies.one(&[&args, more].concat()).expect(0).json()["warnings"].clone()
+    };
+    assert_eq!(warnings(&["--elapsed", "60s"]), json!([]));
+    let told = warnings(&["--elapsed", "6s"]).to_string();
+    assert!(told.contains("--elapsed says 6") && told.contains("are 60"), "{told}");
+    fs::remove_file(copies.dir("after/proc/uptime")).unwrap();
+    assert_eq!(warnings(&["--elapsed", "60s"]), json!([]));
+    assert!(warnings(&[]).to_string().contains("relative to the busiest vCPU"));
+}
+
 /// Four nodes of 4 cores: CPUs 0-3, 4-7, 8-11, 12-15.
 /// Loads: p 4.0, q 3.6, r 3.0, s 2.4, t 0.5; all 13.5, four fifths 10.8.
 /// (i) p 4.0, q 7.6, r 10.6 (not more than 10.8), s 13.0: p, q, r, s.

@@ -8,6 +8,7 @@ use instep_core::snapshot::GuestNode;
 use instep_core::units::{Bytes, CpuId, Nanos, NodeId, Tid};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 
 /// One look at a host.
 #[derive(Clone, Debug, Default)]
@@ -29,10 +30,39 @@ pub struct Scan {
     pub host_busy: Nanos,
     /// What was wrong or could not be read, one sentence each.
     pub warnings: Vec<String>,
+    /// What loads lack. Whether that matters depends on the scan that this one is compared with:
+    /// [`load_warnings`](super::load_warnings) tells.
+    pub gaps: Gaps,
     /// What was looked for and where.
     pub looked: Looked,
     /// What the scan itself cost.
     pub cost: ScanCost,
+}
+
+/// What a scan lacks for loads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gaps {
+    /// `/proc/uptime` where it is missing or not readable.
+    pub uptime: Option<PathBuf>,
+    /// The first VMs with threads whose `stat` is missing or cut.
+    pub stats: Vec<StatGap>,
+    /// How many more VMs have such threads.
+    pub more: u32,
+}
+
+/// A VM with threads whose `stat` is missing or cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatGap {
+    /// The VM's name.
+    pub vm: String,
+    /// The first such file.
+    pub file: PathBuf,
+    /// How many of its threads that run vCPUs (all where those cannot be told) have none.
+    pub unread: u32,
+    /// How many of these have no schedstat either.
+    pub unknown: u32,
+    /// How many threads were looked at.
+    pub threads: u32,
 }
 
 /// A virtual machine monitor with its vCPU threads.
@@ -103,7 +133,7 @@ pub struct OpaqueFacts {
 pub struct ThreadTime {
     /// The thread.
     pub tid: Tid,
-    /// When it started, in ticks since boot.
+    /// When it started, in ticks since boot; zero when its stat is missing or cut.
     pub start_ticks: u64,
     /// CPU time by schedstat; zero when the kernel does not count it.
     pub run: Nanos,
@@ -128,7 +158,7 @@ pub struct VcpuFacts {
     pub index: u32,
     /// The thread that runs it.
     pub tid: Tid,
-    /// When the thread started, in ticks since boot.
+    /// When the thread started, in ticks since boot; zero when its stat is missing or cut.
     pub start_ticks: u64,
     /// The CPU it last ran on.
     pub cpu: Option<CpuId>,

@@ -19,6 +19,7 @@ pub mod debugfs;
 mod examine;
 mod facts;
 mod files;
+mod gaps;
 pub mod guest;
 pub mod guest_memory;
 pub mod guest_numa;
@@ -39,9 +40,10 @@ pub mod vmm;
 mod tests;
 
 pub use facts::{
-    Accel, Debugfs, EmulatorFacts, Looked, Manager, MemoryFacts, MemorySource, OpaqueFacts, Scan,
-    ScanCost, ThreadTime, VcpuFacts, VcpuSource, VmFacts, Vmm,
+    Accel, Debugfs, EmulatorFacts, Gaps, Looked, Manager, MemoryFacts, MemorySource, OpaqueFacts,
+    Scan, ScanCost, StatGap, ThreadTime, VcpuFacts, VcpuSource, VmFacts, Vmm,
 };
+pub use gaps::load_warnings;
 pub use memory::MemoryOptions;
 pub use rates::snapshot;
 pub use scan::{ScanOptions, Scanner};

@@ -27,6 +27,9 @@ pub struct Stat {
     pub start_ticks: u64,
     /// CPU it last ran on.
     pub cpu: Option<CpuId>,
+    /// Whether the line reaches past the start. Where it does not, times and start are zero
+    /// because they are not known.
+    pub whole: bool,
 }
 
 impl Stat {
@@ -44,14 +47,22 @@ impl Stat {
 }
 
 /// Parses a `stat` line. The name may hold any byte, `)` included, so the fields begin after the
-/// last `)`. Fields missing at the end are zero; `None` when there is no name and state.
+/// last `)`. Fields missing at the end are zero, and so are times and start unless all are there;
+/// `None` when there is no name and state. A field counts when another or white space follows it:
+/// what ends a line may be cut, and the last of the kernel's 52 is not needed.
 #[must_use]
 pub fn stat(bytes: &[u8]) -> Option<Stat> {
     let open = bytes.iter().position(|b| *b == b'(')?;
     let close = bytes.iter().rposition(|b| *b == b')').filter(|close| *close > open)?;
     let name = &bytes[open + 1..close.min(open + 1 + 64)];
-    let mut fields = words(&bytes[close + 1..]).take(50);
-    let state = *fields.next()?.first()?;
+    let rest = bytes[close + 1..].trim_ascii_start();
+    let state = *rest.first()?;
+    let end = rest.iter().rposition(u8::is_ascii_whitespace).unwrap_or(0);
+    let fields = rest[..end]
+        .split(|b| b.is_ascii_whitespace())
+        .filter(|field| !field.is_empty())
+        .take(50)
+        .skip(1);
     let mut out =
         Stat { comm: String::from_utf8_lossy(name).into_owned(), state, ..Stat::default() };
     // Numbered as in proc_pid_stat(5): the first field after the state is 4.
@@ -61,13 +72,19 @@ pub fn stat(bytes: &[u8]) -> Option<Stat> {
             9 => out.flags = u64_of(field).unwrap_or(0),
             14 | 15 => out.cpu_ticks = out.cpu_ticks.saturating_add(u64_of(field).unwrap_or(0)),
             20 => out.threads = u32_of(field).unwrap_or(0),
-            22 => out.start_ticks = u64_of(field).unwrap_or(0),
+            22 => {
+                out.start_ticks = u64_of(field).unwrap_or(0);
+                out.whole = true;
+            }
             39 => {
                 out.cpu = u32_of(field).map(CpuId);
                 break;
             }
             _ => {}
         }
+    }
+    if !out.whole {
+        out.cpu_ticks = 0;
     }
     Some(out)
 }
@@ -102,11 +119,15 @@ pub fn status_value<'a>(bytes: &'a [u8], key: &str) -> Option<&'a [u8]> {
     })
 }
 
-/// `Cpus_allowed_list` of a `status` file; `None` when it is absent or no list.
+/// `Cpus_allowed_list` of a `status` file; `None` when it is absent, empty or no list, as where a
+/// copy was cut in it.
 #[must_use]
 pub fn allowed(bytes: &[u8]) -> Option<CpuSet> {
     let list = std::str::from_utf8(status_value(bytes, "Cpus_allowed_list")?).ok()?;
-    CpuSet::parse_list(list).ok()
+    if list.ends_with([',', '-']) {
+        return None;
+    }
+    CpuSet::parse_list(list).ok().filter(|set| !set.is_empty())
 }
 
 /// `HugetlbPages` of a `status` file, in kB.
@@ -210,6 +231,29 @@ mod tests {
         assert_eq!(start_ticks(b"1 (x) S 0 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 0 1"), Some(0));
         assert_eq!(start_ticks(b"159 (CPU 0/KVM) R 1 0"), None);
         assert_eq!(start_ticks(b"159 (a) b (c"), None);
+    }
+
+    #[test]
+    fn a_line_cut_before_the_end_of_the_start_gives_no_times() {
+        let start = STAT.windows(5).position(|part| part == b" 660 ").unwrap();
+        for end in STAT.len() - 160..STAT.len() {
+            let Some(read) = stat(&STAT[..end]) else { continue };
+            let whole = end > start + 4;
+            assert_eq!(read.whole, whole, "{end}");
+            let times = if whole { (3035, 660) } else { (0, 0) };
+            assert_eq!((read.cpu_ticks, read.start_ticks), times, "{end}");
+        }
+        let unended = stat(STAT.trim_ascii_end()).unwrap();
+        assert_eq!(unended, stat(STAT).unwrap());
+    }
+
+    #[test]
+    fn a_list_that_ends_in_the_middle_is_none_and_one_without_a_line_end_is_taken() {
+        let list = |text: &str| allowed(format!("Name:\tx\n{text}").as_bytes());
+        assert_eq!(list("Cpus_allowed_list:\t0-3").unwrap().to_string(), "0-3");
+        for cut in ["", "\t", "\t0-", "\t0,", "\t0-3,"] {
+            assert_eq!(list(&format!("Cpus_allowed_list:{cut}")), None, "{cut:?}");
+        }
     }
 
     #[test]

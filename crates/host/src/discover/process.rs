@@ -106,9 +106,13 @@ pub(super) fn threads(process: &Path, reader: &mut Reader) -> Vec<Thread> {
             Ok(bytes) => proc_text::stat(bytes),
             Err(_) => None,
         };
-        // The running kernel shows both or neither; a copy may hold the name alone.
+        // The running kernel shows all or none; a copy may hold the name alone.
         let stat = stat.or_else(|| {
-            let comm = reader.text(&dir.join("comm"), 256)?;
+            let comm = reader.text(&dir.join("comm"), 256).or_else(|| {
+                let status = reader.read(&dir.join("status"), MAX_STATUS).ok()?;
+                let name = proc_text::status_value(status, "Name")?;
+                Some(String::from_utf8_lossy(&name[..name.len().min(64)]).into_owned())
+            })?;
             Some(Stat { comm, ..Stat::default() })
         });
         if let Some(stat) = stat.filter(|stat| !stat.is_dead()) {

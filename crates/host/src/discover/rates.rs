@@ -3,7 +3,8 @@
 //! A thread is the same in both scans when its id and its start agree, whether or not it was known
 //! for a vCPU then. What started after the first scan counts from its start; what is older and was
 //! not seen had the mean load since its start, as nothing else is known of the window. With one
-//! scan, all rates are such means, written over a window of one second.
+//! scan, all rates are such means, written over a window of one second. A thread whose start was
+//! not read (zero) is that of its id, and as old as its process where that counts.
 
 use super::facts::{Scan, ThreadTime, VmFacts};
 use super::proc_text::ticks_to_nanos;
@@ -78,8 +79,10 @@ enum Kind {
     Between {
         /// Its threads, with the time of their reading where the scans' own clocks count.
         known: BTreeMap<(Tid, u64), (ThreadTime, Option<Nanos>)>,
-        /// The host's uptime at the first scan, and what tells the age of threads it lacks.
-        older: Option<(Nanos, Ages)>,
+        /// The host's uptime at the first scan.
+        began: Option<Nanos>,
+        /// What tells the age of threads that it lacks.
+        ages: Option<Ages>,
     },
     /// Means since the start of each thread.
     SinceStart(Ages),
@@ -105,18 +108,20 @@ impl Ages {
     }
 
     /// The age at `read_at`.
-    fn age(&self, thread: &ThreadTime, read_at: Nanos) -> Nanos {
+    fn age(&self, start_ticks: u64, read_at: Nanos) -> Nanos {
         let now = Nanos(self.boot.0.saturating_add(read_at.since(self.at).0));
-        now.since(self.start(thread))
+        now.since(self.start(start_ticks))
     }
 
-    fn start(&self, thread: &ThreadTime) -> Nanos {
-        ticks_to_nanos(thread.start_ticks, self.per_second)
+    fn start(&self, start_ticks: u64) -> Nanos {
+        ticks_to_nanos(start_ticks, self.per_second)
     }
 }
 
 impl Rates {
     fn between(before: &Scan, after: &Scan, elapsed: Option<Nanos>) -> Self {
+        // The uptime of one copy alone is no window.
+        let clocks = before.boot.is_some() && after.boot.is_some();
         let vcpus =
             before.vms.iter().flat_map(|vm| vm.vcpus.iter().map(|v| (vm.read_at, v.time())));
         let others =
@@ -124,17 +129,19 @@ impl Rates {
         let known = vcpus
             .chain(others)
             .map(|(read_at, thread)| {
-                let read_at = elapsed.is_none().then_some(read_at);
+                let read_at = (clocks && elapsed.is_none()).then_some(read_at);
                 ((thread.tid, thread.start_ticks), (thread, read_at))
             })
             .collect();
-        let older = before.boot.zip(Ages::of(after));
-        let shown = elapsed.unwrap_or_else(|| after.at.since(before.at));
-        let mut rates = Rates { window: shown, kind: Kind::Between { known, older } };
+        let (began, ages) = (before.boot, Ages::of(after));
+        let shown = if clocks { after.at.since(before.at) } else { Nanos(0) };
+        let shown = elapsed.unwrap_or(shown);
+        let mut rates = Rates { window: shown, kind: Kind::Between { known, began, ages } };
         if rates.window == Nanos(0) {
             // No clock in either copy: the busiest vCPU is taken to have run all the time.
             rates.window = Nanos(u64::MAX);
-            rates.window = longest(after, |vm, vcpu| rates.used(vm.read_at, vcpu).0);
+            rates.window =
+                longest(after, |vm, vcpu| rates.used(vm.read_at, vcpu, vm.start_ticks).0);
         }
         rates
     }
@@ -148,19 +155,24 @@ impl Rates {
 
     /// CPU time of threads in the window.
     fn busy(&self, read_at: Nanos, threads: &[ThreadTime]) -> Nanos {
-        let each = threads.iter().map(|thread| self.used(read_at, thread).0.0);
+        let each = threads.iter().map(|thread| self.used(read_at, thread, 0).0.0);
         Nanos(each.fold(0, u64::saturating_add))
     }
 
     /// CPU time and run-queue wait of a thread in the window, each at most the window; its
-    /// counters were read at `now`.
-    fn used(&self, now: Nanos, thread: &ThreadTime) -> (Nanos, Nanos) {
+    /// counters were read at `now`, and its process started at `process` (zero: not known).
+    fn used(&self, now: Nanos, thread: &ThreadTime, process: u64) -> (Nanos, Nanos) {
+        let start = if is_unread(thread) { process } else { thread.start_ticks };
         let mean = |ages: &Ages| {
-            let age = ages.age(thread, now);
+            let age = ages.age(start, now);
             (scaled(thread.busy(), age, self.window), scaled(thread.wait, age, self.window))
         };
         let (busy, steal) = match &self.kind {
-            Kind::Between { known, older } => match known.get(&(thread.tid, thread.start_ticks)) {
+            Kind::Between { known, began, ages } => match seen(known, thread) {
+                // Neither file of it was read then: the mean is all that is known.
+                Some((then, _)) if is_unread(then) && then.busy() == Nanos(0) => {
+                    ages.as_ref().map(mean).unwrap_or_default()
+                }
                 Some((then, read_at)) => {
                     let (busy, steal) = difference(then, thread);
                     let own = read_at.map(|then| now.since(then));
@@ -171,7 +183,7 @@ impl Rates {
                         None => (busy, steal),
                     }
                 }
-                None => match older.filter(|(then, ages)| ages.start(thread) < *then) {
+                None => match began.zip(*ages).filter(|(then, ages)| ages.start(start) < *then) {
                     Some((_, ages)) => mean(&ages),
                     None => (thread.busy(), thread.wait),
                 },
@@ -195,8 +207,25 @@ impl Rates {
     }
 }
 
+/// Whether the stat of a thread was not read: no thread of a monitor starts at boot.
+fn is_unread(thread: &ThreadTime) -> bool {
+    thread.start_ticks == 0
+}
+
+/// The thread among those of the first scan; by its id alone where a start was not read.
+fn seen<'a, T>(known: &'a BTreeMap<(Tid, u64), T>, thread: &ThreadTime) -> Option<&'a T> {
+    let ThreadTime { tid, start_ticks, .. } = *thread;
+    if is_unread(thread) {
+        return known.range((tid, 0)..=(tid, u64::MAX)).next_back().map(|(_, then)| then);
+    }
+    known.get(&(tid, start_ticks)).or_else(|| known.get(&(tid, 0)))
+}
+
 /// CPU time and wait between two looks at one thread. Schedstat counts where both have it.
 fn difference(then: &ThreadTime, now: &ThreadTime) -> (Nanos, Nanos) {
+    if is_unread(then) || is_unread(now) {
+        return (now.busy().since(then.busy()), now.wait.since(then.wait));
+    }
     let schedstat = now.run != Nanos(0) && (then.run != Nanos(0) || then.ticks == Nanos(0));
     let busy = if schedstat { now.run.since(then.run) } else { now.ticks.since(then.ticks) };
     (busy, now.wait.since(then.wait))
@@ -231,7 +260,7 @@ fn vm(facts: &VmFacts, rates: &Rates, topology: &Topology, online: &CpuSet) -> O
         .vcpus
         .iter()
         .map(|vcpu| {
-            let (busy, steal) = rates.used(facts.read_at, &vcpu.time());
+            let (busy, steal) = rates.used(facts.read_at, &vcpu.time(), facts.start_ticks);
             let allowed = usable(&vcpu.allowed);
             Vcpu {
                 index: vcpu.index,

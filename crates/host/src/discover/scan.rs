@@ -8,6 +8,7 @@ use super::debugfs::KvmDirs;
 use super::examine::{self, Answer, Known, Means, Monitor, ThreadReader};
 use super::facts::{OpaqueFacts, Scan, VcpuFacts, VmFacts, Vmm};
 use super::files::{Reader, numbered};
+use super::gaps::{Lost, Unpinned};
 use super::memory::{MemoryOptions, Source};
 use super::proc_text::{self, Stat};
 use super::{process, qmp, vmm};
@@ -72,11 +73,11 @@ pub struct Scanner {
     scans: u64,
     ticks_per_second: u64,
     page: u64,
-    /// What lack of privilege hides is said once.
+    /// What lack of privilege hides, or a copy lacks, is said once.
     warned: Warned,
 }
 
-/// Which warnings about privilege were given.
+/// Which of those warnings were given.
 #[derive(Debug, Default)]
 struct Warned {
     descriptors: bool,
@@ -146,6 +147,12 @@ impl Scanner {
         for pid in &pids {
             self.look_at(*pid, &dirs, &mut scan, &mut found);
         }
+        let mut unpinned = Unpinned::default();
+        for vm in &found {
+            let dir = examine::process_dir(&self.root.join(""), vm.pid);
+            unpinned.note(&dir, &vm.facts.vcpus);
+        }
+        scan.warnings.extend(unpinned.warning());
         let alive: BTreeSet<u32> = pids.into_iter().collect();
         self.known.retain(|pid, _| alive.contains(pid));
         self.memory(&mut found, &mut scan);
@@ -182,13 +189,7 @@ impl Scanner {
             let path = self.root.join("proc/uptime");
             scan.boot = self.reader.read_short(&path).ok().and_then(proc_text::uptime);
             scan.at = scan.boot.unwrap_or_default();
-            if scan.boot.is_none() {
-                scan.warnings.push(format!(
-                    "{} is missing or not readable: without --before and --elapsed loads are \
-                     relative to the busiest vCPU",
-                    path.display()
-                ));
-            }
+            scan.gaps.uptime = scan.boot.is_none().then_some(path);
         }
         let stat = self.reader.read(&self.root.join("proc/stat"), 4 << 20).ok();
         let ticks = stat.and_then(proc_text::host_busy_ticks).unwrap_or(0);
@@ -255,7 +256,11 @@ impl Scanner {
             match answer {
                 Answer::Known(known) => found.extend(self.vm(&monitor, known, scan)),
                 Answer::Opaque(why, vcpus) => {
-                    scan.opaque.push(self.opaque(&monitor, why, vcpus, scan.at));
+                    let facts = self.opaque(&monitor, why, vcpus, scan.at);
+                    let counted = facts.threads.iter().map(|time| time.run != Nanos(0));
+                    let threads = monitor.threads().iter().zip(counted);
+                    scan.gaps.note(&facts.name, &monitor.dir, threads);
+                    scan.opaque.push(facts);
                 }
                 Answer::NoGuest => {}
             }
@@ -269,11 +274,12 @@ impl Scanner {
     /// empty one where only the command line was copied.
     fn process_stat(&mut self, dir: &Path, pid: u32) -> Option<Stat> {
         let stat = self.reader.read_short(&dir.join("stat")).ok().and_then(proc_text::stat);
-        if stat.is_some() || self.root.is_live() {
+        if stat.as_ref().is_some_and(|stat| stat.whole) || self.root.is_live() {
             return stat;
         }
         let main = dir.join("task").join(pid.to_string()).join("stat");
-        let stat = self.reader.read_short(&main).ok().and_then(proc_text::stat);
+        let of_main = self.reader.read_short(&main).ok().and_then(proc_text::stat);
+        let stat = of_main.filter(|main| main.whole || stat.is_none()).or(stat);
         stat.or_else(|| dir.join("cmdline").exists().then(Stat::default))
     }
 
@@ -322,15 +328,21 @@ impl Scanner {
         }
         vcpus.sort_by_key(|vcpu| vcpu.index);
         scan.warnings.extend(known.warning);
+        let counted: BTreeMap<u32, bool> =
+            vcpus.iter().map(|vcpu| (vcpu.tid.0, vcpu.run != Nanos(0))).collect();
         let membership = self.membership(&monitor.dir);
         let limits = self.hierarchies.limits(&membership, &mut self.reader);
         let cgroup = membership.path().map(str::to_owned);
         let (by_path, _) = cgroup.as_deref().map(cgroup::told_by_path).unwrap_or_default();
         let guest = &monitor.guest;
+        let name = name(monitor, cgroup.as_deref());
+        let threads = monitor.threads().iter();
+        let threads = threads.filter_map(|thread| Some((thread, *counted.get(&thread.tid)?)));
+        scan.gaps.note(&name, &monitor.dir, threads);
         let facts = VmFacts {
             pid: monitor.pid,
             start_ticks: monitor.start_ticks,
-            name: name(monitor, cgroup.as_deref()),
+            name,
             uuid: guest.uuid.clone(),
             vmm: monitor.vmm.clone(),
             manager: by_path.or(guest.manager),
@@ -403,7 +415,7 @@ impl Scanner {
         }
         queue.sort_unstable();
         let begun = Instant::now();
-        let mut denied = 0u32;
+        let mut lost = Lost::default();
         for (_, _, index) in queue {
             let vm = &found[index];
             let Some(Process { monitor: Some(monitor), .. }) = self.known.get_mut(&vm.pid) else {
@@ -415,21 +427,19 @@ impl Scanner {
             }
             let mut state = std::mem::take(&mut monitor.memory);
             let source = source(vm, &shared, monitor, &self.hierarchies, scan.at, self.page);
-            match state.read_maps(&source, &self.root, &options, &mut self.reader) {
-                Ok(warnings) => scan.warnings.extend(warnings),
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => denied += 1,
-                Err(_) => {}
+            let read = state.read_maps(&source, &self.root, &options, &mut self.reader);
+            if state.facts().is_none() {
+                lost.note(&vm.facts.name, &monitor.dir, read.as_ref().err(), live);
             }
+            scan.warnings.extend(read.unwrap_or_default());
             monitor.memory = state;
             scan.cost.numa_maps_reads += 1;
         }
         scan.cost.numa_maps = Nanos(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
-        if denied != 0 && !self.warned.memory {
-            self.warned.memory = true;
-            scan.warnings.push(format!(
-                "numa_maps of {denied} VMs cannot be read: where their memory lies is not known \
-                 (run as root, or with CAP_SYS_PTRACE)"
-            ));
+        if !self.warned.memory {
+            let warnings = lost.warnings();
+            self.warned.memory = !warnings.is_empty();
+            scan.warnings.extend(warnings);
         }
         for vm in found {
             if let Some(Process { monitor: Some(monitor), .. }) = self.known.get(&vm.pid) {

@@ -3,10 +3,13 @@
 use super::super::*;
 use crate::error::Error;
 use crate::root::Root;
+use instep_core::idset::CpuSet;
+use instep_core::topology::{CpuFacts, Topology};
 use instep_core::units::{Bytes, Nanos, NodeId};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// A copy of a host under construction.
 pub(super) struct Copy {
@@ -226,7 +229,7 @@ fn a_copy_may_lack_almost_everything() {
     assert_eq!((vm.vcpus.len(), vm.guest_threads_per_core, vm.weight), (2, 2, 100));
     assert_eq!((&vm.vcpus[0].allowed, &vm.cpuset, &vm.memory), (&None, &None, &None));
     assert_eq!((scan.boot, scan.host_busy), (None, Nanos(0)));
-    assert!(scan.warnings[0].contains("proc/uptime"), "{:?}", scan.warnings);
+    assert!(load_warnings(None, &scan, None)[0].contains("proc/uptime"), "{:?}", scan.gaps);
 }
 
 #[test]
@@ -355,4 +358,155 @@ fn a_process_known_to_be_no_monitor_is_left_alone_but_not_for_ever() {
         scans += 1;
         assert!(scans <= 16, "a monitor stayed unseen");
     }
+}
+
+/// A VM of two vCPUs that began 10 s after boot and, at 1000 s, were busy half the time.
+fn half_busy() -> Copy {
+    let copy = Copy::new();
+    copy.process(50, "qemu-system-x86_64 -name cut -smp 2");
+    for (tid, index) in [(51, 0), (52, 1)] {
+        copy.thread(50, tid, &format!("CPU {index}/KVM"), (495 * 1_000_000_000, 0));
+        copy.write(&format!("proc/50/task/{tid}/comm"), format!("CPU {index}/KVM\n"));
+    }
+    copy
+}
+
+fn cut(copy: &Copy, tid: u32, keep: usize) {
+    let path = format!("proc/50/task/{tid}/stat");
+    let line = fs::read(copy.path(&path)).unwrap();
+    copy.write(&path, &line[..keep]);
+}
+
+fn loads(before: Option<&Scan>, after: &Scan) -> Vec<u64> {
+    let facts = |id| CpuFacts { id, ..CpuFacts::default() };
+    let host = Arc::new(Topology::build(vec![facts(0), facts(1)], Vec::new()).unwrap());
+    let taken = snapshot(&host, before, after, None);
+    taken.vms[0].vcpus.iter().map(|v| v.busy.0 * 1000 / taken.window.0).collect()
+}
+
+#[test]
+fn a_cut_stat_is_not_used_and_told_once_for_a_vm() {
+    for keep in [12, 14, 40, 48, 58, 69] {
+        let copy = half_busy();
+        cut(&copy, 51, keep);
+        cut(&copy, 52, keep);
+        let scan = copy.scan();
+        assert_eq!(loads(None, &scan), [500, 500], "by schedstat, {keep}");
+        let told = load_warnings(None, &scan, None);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].contains("proc/50/task/51/stat of VM cut is missing or cut"), "{told:?}");
+        assert!(told[0].contains("(so is 1 more of it)"), "{told:?}");
+        fs::remove_file(copy.path("proc/50/task/52/schedstat")).unwrap();
+        let scan = copy.scan();
+        assert_eq!(loads(None, &scan), [500, 0]);
+        let told = load_warnings(None, &scan, None);
+        let said = "its load is known in part only: 1 of its 2 threads count as idle";
+        assert!(told.len() == 1 && told[0].ends_with(said), "{told:?}");
+    }
+}
+
+#[test]
+fn a_vm_without_any_counter_is_told() {
+    let copy = half_busy();
+    for tid in [51, 52] {
+        fs::remove_file(copy.path(&format!("proc/50/task/{tid}/stat"))).unwrap();
+        fs::remove_file(copy.path(&format!("proc/50/task/{tid}/schedstat"))).unwrap();
+    }
+    let told = load_warnings(None, &copy.scan(), None);
+    let said = "its load is not known: 2 of its 2 threads count as idle";
+    assert!(told.len() == 1 && told[0].ends_with(said), "{told:?}");
+}
+
+#[test]
+fn a_stat_cut_in_the_first_copy_never_makes_all_that_was_used_a_load() {
+    let (before, after) = (half_busy(), half_busy());
+    after.write("proc/uptime", "1010.00 1500.00\n");
+    after.thread(50, 51, "CPU 0/KVM", (496 * 1_000_000_000, 0));
+    cut(&before, 51, 66);
+    cut(&before, 52, 66);
+    fs::remove_file(before.path("proc/50/task/52/schedstat")).unwrap();
+    let (before, mut after) = (before.scan(), after.scan());
+    assert_eq!(loads(Some(&before), &after), [100, 495], "by schedstat; the mean since its start");
+    let told = load_warnings(Some(&before), &after, None);
+    assert!(told.len() == 1 && told[0].contains("means since it started"), "{told:?}");
+    after.vms[0].vcpus[0].run = Nanos(0);
+    assert_eq!(loads(Some(&before), &after)[0], 100, "by stat against schedstat");
+}
+
+#[test]
+fn warnings_of_cut_stats_are_bounded() {
+    let copy = Copy::new();
+    for pid in (100..160).step_by(2) {
+        copy.process(pid, &format!("qemu-system-x86_64 -name vm{pid}"));
+        copy.thread(pid, pid + 1, "CPU 0/KVM", (5, 5));
+        let dir = format!("proc/{pid}/task/{}", pid + 1);
+        copy.write(&format!("{dir}/stat"), format!("{} (CPU 0/KVM) S 1 1", pid + 1));
+    }
+    let told = load_warnings(None, &copy.scan(), None);
+    assert_eq!(told.len(), 11);
+    assert!(told[10].contains("20 more VMs"), "{told:?}");
+}
+
+#[test]
+fn a_status_cut_in_its_list_of_cpus_is_told_and_one_without_a_line_end_is_taken() {
+    let copy = half_busy();
+    copy.write("proc/50/task/51/status", "Cpus_allowed_list:\t1");
+    let scan = copy.scan();
+    assert_eq!(scan.vms[0].vcpus[0].allowed, CpuSet::parse_list("1").ok());
+    assert!(scan.warnings.iter().all(|w| !w.contains("Cpus_allowed_list")), "{scan:?}");
+    for list in ["", "\t0-", "\t0,"] {
+        copy.write("proc/50/task/51/status", format!("Cpus_allowed_list:{list}"));
+        let scan = copy.scan();
+        assert_eq!(scan.vms[0].vcpus[0].allowed, None);
+        let told = scan.warnings.iter().filter(|w| w.contains("task/51/status"));
+        assert_eq!(told.count(), 1, "{:?}", scan.warnings);
+    }
+}
+
+#[test]
+fn a_missing_uptime_is_told_only_where_it_matters() {
+    let (before, after) = (half_busy(), half_busy());
+    fs::remove_file(after.path("proc/uptime")).unwrap();
+    let (mut before, after) = (before.scan(), after.scan());
+    let told = |before: Option<&Scan>, elapsed| load_warnings(before, &after, elapsed);
+    assert!(told(None, None)[0].contains("proc/uptime is missing or not readable"));
+    assert!(told(Some(&before), None)[0].contains("relative to the busiest vCPU"));
+    assert!(told(Some(&before), Some(Nanos::SECOND)).is_empty());
+    before.vms.clear();
+    let unseen = told(Some(&before), Some(Nanos::SECOND));
+    assert!(unseen[0].ends_with("count as if they had started since"), "{unseen:?}");
+}
+
+#[test]
+fn one_uptime_alone_is_no_window() {
+    let (before, after) = (half_busy(), half_busy());
+    after.thread(50, 51, "CPU 0/KVM", (496 * 1_000_000_000, 0));
+    fs::remove_file(before.path("proc/uptime")).unwrap();
+    assert_eq!(loads(Some(&before.scan()), &after.scan()), [1000, 0], "by the busiest");
+}
+
+#[test]
+fn a_length_that_contradicts_the_uptimes_is_told_with_both_figures() {
+    let (before, after) = (half_busy(), half_busy());
+    after.write("proc/uptime", "1060.00 1500.00\n");
+    let (before, after) = (before.scan(), after.scan());
+    let told = |secs| load_warnings(Some(&before), &after, Some(Nanos::from_secs(secs)));
+    for near in [54, 60, 66] {
+        assert!(told(near).is_empty(), "{near}");
+    }
+    assert!(told(53)[0].starts_with("--elapsed says 53"), "{:?}", told(53));
+    assert!(told(600)[0].contains("of the two copies are 60"), "{:?}", told(600));
+}
+
+#[test]
+fn a_vm_that_only_the_second_copy_holds_counts_by_its_age() {
+    let (before, after) = (Copy::new(), half_busy());
+    after.write("proc/uptime", "1010.00 1500.00\n");
+    let before = before.scan();
+    assert_eq!(loads(Some(&before), &after.scan()), [495, 495], "its mean since its start");
+    // Started 5 s into the window, and busy for 4 s since.
+    after.thread(50, 51, "CPU 0/KVM", (4_000_000_000, 0));
+    let line = fs::read_to_string(after.path("proc/50/task/51/stat")).unwrap();
+    after.write("proc/50/task/51/stat", line.replace(" 0 1000 0 ", " 0 100500 0 "));
+    assert_eq!(loads(Some(&before), &after.scan()), [400, 495]);
 }
