@@ -2,9 +2,9 @@
 
 use instep_host::apply::journal;
 use instep_host::apply::ranges;
+use instep_host::apply::room;
 use instep_host::apply::sampling::source::{Bits, parse_terms};
 use instep_host::apply::sampling::{hot::HotPages, records};
-use instep_host::apply::{room, thread};
 use std::path::Path;
 
 /// `numa_maps`, `maps`, `meminfo`, `stat`, `status`, `uptime`: the text up to a zero byte is the
@@ -21,9 +21,6 @@ pub(crate) fn memory_ranges(data: &[u8]) {
         let _ = range.resident();
     }
     let _ = room::parse_meminfo(first);
-    let _ = thread::parse_start(first);
-    let _ = thread::parse_allowed(first);
-    let _ = thread::parse_uptime(first);
 }
 
 /// `journal.json`.

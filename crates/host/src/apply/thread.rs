@@ -4,6 +4,7 @@
 //! Start times are field 22 of `stat` in clock ticks since boot (proc(5)); two threads of the
 //! same id within one tick (10 ms) cannot be told apart.
 
+use crate::discover::proc_text;
 use crate::error::Error;
 use crate::root::Root;
 use instep_core::idset::CpuSet;
@@ -67,38 +68,21 @@ pub fn key_of(root: &Root, pid: u32, tid: Tid) -> Result<ThreadKey, Error> {
 
 fn start_of(root: &Root, relative: &Path) -> Result<u64, Error> {
     let text = root.read(relative)?;
-    parse_start(&text).ok_or_else(|| {
+    proc_text::start_ticks(text.as_bytes()).ok_or_else(|| {
         Error::parse(&root.join(relative), 0, text.trim_end(), "a stat line with a start time")
     })
 }
 
-/// Field 22 of a `stat` line. The name in field 2 may hold blanks and parentheses, so fields are
-/// counted from the last closing one.
-#[must_use]
-pub fn parse_start(stat: &str) -> Option<u64> {
-    let (_, after_name) = stat.rsplit_once(')')?;
-    // The first field after the name is number 3.
-    after_name.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
-}
-
-/// Now, on the clock of start times: clock ticks since boot, from `proc/uptime` (hundredths of a
-/// second, which is what a tick is on every architecture Instep is built for).
+/// Now, on the clock of start times: clock ticks since boot, from `proc/uptime`.
 ///
 /// # Errors
 /// An absent or strange `proc/uptime`.
 pub fn now_ticks(root: &Root) -> Result<u64, Error> {
     let text = root.read("proc/uptime")?;
-    parse_uptime(&text).ok_or_else(|| {
+    // A hundredth of a second is a tick on every architecture Instep is built for.
+    proc_text::uptime(text.as_bytes()).map(|time| time.0 / 10_000_000).ok_or_else(|| {
         Error::parse(&root.join("proc/uptime"), 1, text.trim(), "SECONDS.HUNDREDTHS")
     })
-}
-
-/// The first number of `uptime` in hundredths of a second.
-#[must_use]
-pub fn parse_uptime(text: &str) -> Option<u64> {
-    let (seconds, hundredths) = text.split_ascii_whitespace().next()?.split_once('.')?;
-    let hundredths: u64 = (hundredths.len() == 2).then(|| hundredths.parse().ok())??;
-    seconds.parse::<u64>().ok()?.checked_mul(100)?.checked_add(hundredths)
 }
 
 /// Keys of all threads of a process, ascending; those that end meanwhile are left out.
@@ -122,17 +106,10 @@ pub fn threads_of(root: &Root, pid: u32) -> Result<Vec<ThreadKey>, Error> {
 pub fn allowed_of(root: &Root, pid: u32, tid: Tid) -> Result<CpuSet, Error> {
     let relative = format!("proc/{pid}/task/{tid}/status");
     let text = root.read(&relative)?;
-    parse_allowed(&text).ok_or_else(|| {
+    proc_text::allowed(text.as_bytes()).ok_or_else(|| {
         let start = text.lines().next().unwrap_or_default();
         Error::parse(&root.join(&relative), 0, start, "a status file with Cpus_allowed_list")
     })
-}
-
-/// The value of `Cpus_allowed_list` in a `status` file.
-#[must_use]
-pub fn parse_allowed(status: &str) -> Option<CpuSet> {
-    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-    CpuSet::parse_list(list).ok()
 }
 
 /// The CPUs that are online.
@@ -151,21 +128,6 @@ pub fn online_cpus(root: &Root) -> Result<CpuSet, Error> {
 mod tests {
     use super::*;
     use crate::apply::testing::Sleeper;
-
-    const STAT: &str = "7 (CPU 0) KVM) S 1 7 7 0 -1 4194560 110 0 0 0 1 2 0 0 20 0 1 0 4711 \
-                        5660672 390 18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0\n";
-
-    #[test]
-    fn the_start_time_is_found_behind_a_name_with_parentheses() {
-        assert_eq!(parse_start(STAT), Some(4711));
-    }
-
-    #[test]
-    fn a_cut_stat_line_has_no_start_time() {
-        for cut in 0..STAT.find("4711").unwrap() {
-            assert_eq!(parse_start(&STAT[..cut]), None, "{cut}");
-        }
-    }
 
     #[test]
     fn a_thread_is_alive_until_it_ends_and_never_with_another_start() {
@@ -187,10 +149,6 @@ mod tests {
         let after = now_ticks(&root).unwrap();
         assert!((before..=after).contains(&sleeper.key().tid_start));
         assert_eq!(threads_of(&root, sleeper.key().pid).unwrap(), [sleeper.key()]);
-        for bad in ["", "5", "5.1", "x.00", "5.-1", "99999999999999999999.00"] {
-            assert_eq!(parse_uptime(bad), None, "{bad}");
-        }
-        assert_eq!(parse_uptime("2952.07 5000.10\n"), Some(295_207));
     }
 
     #[test]
@@ -199,7 +157,5 @@ mod tests {
         let root = Root::live();
         let allowed = allowed_of(&root, sleeper.key().pid, sleeper.tid()).unwrap();
         assert!(allowed.intersects(&online_cpus(&root).unwrap()));
-        assert_eq!(parse_allowed("Name:\tx\n"), None);
-        assert_eq!(parse_allowed("Cpus_allowed_list:\t0-fish\n"), None);
     }
 }
