@@ -92,9 +92,8 @@ fn about_guest(
         put("siblings_on_distinct_cores", held, format!("on CPUs {}", found.join(", ")));
     }
     if !hold.cpus_unused.is_empty() {
-        let used = |vcpu: &ThreadSeen| vcpu.allowed.iter().any(|c| hold.cpus_unused.contains(c));
-        let found: Vec<String> =
-            guest.vcpus().filter(|vcpu| used(vcpu)).map(|vcpu| vcpu.name.clone()).collect();
+        let found: Vec<&ThreadSeen> =
+            guest.vcpus().filter(|vcpu| hold.cpus_unused.contains(&vcpu.cpu)).collect();
         let what = format!("cpus_unused = {:?}", hold.cpus_unused);
         put(&what, found.is_empty(), format!("used by {} vCPUs", found.len()));
     }
@@ -160,7 +159,7 @@ mod tests {
             (Hold { memory_home_at_least: Some(0.7), ..only_a() }, "N0=30", "N0=3"),
             (Hold { siblings_on_distinct_cores: true, ..only_a() }, " 17 2 0", " 17 1 0"),
             (Hold { affinities_as: Some("before".to_owned()), ..only_a() }, "\t0-7", "\t0-6"),
-            (Hold { cpus_unused: vec![7], ..only_a() }, "list:\t0-1", "list:\t0-7"),
+            (Hold { cpus_unused: vec![7], ..only_a() }, " 17 2 0", " 17 7 0"),
             (
                 Hold { home: BTreeMap::from([("a".to_owned(), 0)]), ..only_a() },
                 "list:\t0-1",

@@ -170,7 +170,7 @@ pub struct Hold {
     pub guests_per_node_at_most: Option<usize>,
     /// The allowed CPUs of every thread are those of this earlier observation.
     pub affinities_as: Option<String>,
-    /// No vCPU may use any of these CPUs.
+    /// No vCPU is on any of these CPUs. (An allowed set may name CPUs that went offline.)
     #[serde(default)]
     pub cpus_unused: Vec<u32>,
 }
