@@ -344,7 +344,7 @@ impl Reason {
                 let (verb, bar) = match bar {
                     Bar::NotAllowed => ("node", "none of the CPUs it may use"),
                     Bar::GainsTooLittle => ("stays on node", "moving there would gain too little"),
-                    Bar::Others => ("node", "by the estimate the host does better with it here"),
+                    Bar::Others => ("node", "the host does better with it here"),
                 };
                 write!(
                     f,

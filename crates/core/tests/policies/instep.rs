@@ -158,7 +158,7 @@ fn crowding_of_whole_cores_outweighs_remote_memory() {
     assert_eq!((home(&decision, 0), home(&decision, 1)), ("0".into(), "1".into()));
     assert_eq!(
         why(&decision, 1),
-        "node 1: node 0 has 1.9GiB of its 1.9GiB, but by the estimate the host does better with it here; a core for each \
+        "node 1: node 0 has 1.9GiB of its 1.9GiB, but the host does better with it here; a core for each \
          vCPU, the host's 8 suffice"
     );
 }
