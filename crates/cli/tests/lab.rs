@@ -35,7 +35,7 @@ fn held(name: &str) -> Option<Value> {
         .flatten()
         .filter(|check| check["held"] != true)
         .collect();
-    assert!(failed.is_empty(), "{name}: {failed:#?}\n{said}");
+    assert!(failed.is_empty(), "{name}: {failed:#?}\n{said}\n{report:#}");
     assert_eq!(ran.status.code(), Some(0), "{said}");
     assert!(report["kvm"] == true && report["attempts"].as_u64() >= Some(1));
     eprintln!("{name}: {} in {} attempts", report["seconds"], report["attempts"]);

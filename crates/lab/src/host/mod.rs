@@ -23,7 +23,7 @@ use crate::stop::Stop;
 use crate::workdir;
 use channel::{Answer, Channel, Ready, Silence};
 use kernel::HostKernel;
-use machine::{Files, Machine};
+use machine::{Clock, Files, Machine};
 use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -32,8 +32,13 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How much longer than a command's own limit its answer is waited for: the limit is by the
-/// emulated clock, which a busy machine slows down.
-const GRACE: u32 = 3;
+/// emulated clock, which a busy machine slows down, and counting slows down much more.
+fn grace(clock: Clock) -> u32 {
+    match clock {
+        Clock::Real => 3,
+        Clock::Counted => 30,
+    }
+}
 
 /// What a kernel says on its console when it is lost.
 pub const PANIC: &str = "Kernel panic - not syncing";
@@ -45,6 +50,7 @@ pub struct Host {
     process: Process,
     channel: Channel,
     started: Instant,
+    grace: u32,
     dir: TempDir,
 }
 
@@ -74,7 +80,7 @@ impl Host {
         let started = Instant::now();
         let process = Process::spawn(&mut qemu, life, INSTALL_QEMU)?;
         let channel = Channel::new(connect(&port, &process, &dir)?)?;
-        Ok(Self { process, channel, started, dir })
+        Ok(Self { process, channel, started, grace: grace(machine.clock), dir })
     }
 
     /// Waits until it is up; returns what it said.
@@ -91,7 +97,7 @@ impl Host {
     /// # Errors
     /// When there is no answer.
     pub fn run(&mut self, script: &str, limit: Duration, stop: &Stop) -> Result<Answer, Error> {
-        let deadline = Instant::now() + limit * GRACE + Duration::from_secs(30);
+        let deadline = Instant::now() + limit * self.grace + Duration::from_secs(30);
         let answer = self.channel.run(script, limit, deadline, stop);
         answer.map_err(|silence| {
             let first = script.lines().find(|line| !line.trim().is_empty()).unwrap_or("");

@@ -135,7 +135,13 @@ pub fn place(guest: &GuestPlan, host: &Machine) -> Option<String> {
     let mut script = format!("pid=$(cat /run/lab/{}.pid)\n{}", guest.name, each(&moves));
     if start.cpus.is_some() && !start.pinned {
         script.push_str("sleep 0.5\n");
-        script.push_str(&each(""));
+    }
+    if !start.pinned {
+        // A thread that another starts meanwhile inherits what that one had.
+        for _ in 0..3 {
+            script.push_str(&each(""));
+            script.push_str("sleep 0.1\n");
+        }
     }
     script.push_str("true\n");
     Some(script)
@@ -167,7 +173,7 @@ mod tests {
         assert!(script.contains("exec taskset f0 qemu-system-x86_64"), "{script}");
         let script = place(&s.guest[0], &s.host).unwrap();
         assert!(script.contains("'CPU 1/KVM') taskset -p 2 $tid"), "{script}");
-        assert_eq!(script.matches("*) taskset -p ff $tid").count(), 2, "{script}");
+        assert_eq!(script.matches("*) taskset -p ff $tid").count(), 4, "{script}");
     }
 
     #[test]

@@ -215,6 +215,11 @@ fn once(
         };
         let kept = keep(&mut running, scenario, &place, stop);
         doing.report.files.extend(kept.iter().map(|path| path.display().to_string()));
+        if let Ok(text) = serde_json::to_string_pretty(&doing.report) {
+            let target = place.join("report.json");
+            // One more trace of a failure; the report itself goes to the caller.
+            let _ = fs::write(target, text);
+        }
         if done.is_err() {
             say(&format!("consoles are kept in {}", place.display()));
         }
