@@ -12,10 +12,12 @@ use crate::host::machine::Machine;
 use std::fmt::Write as _;
 
 /// The kernel's command line in a guest. An emulated host makes its clocks look broken; the driver
-/// of the clock chip that `microvm` has not waits 5 s for it (seen, Linux 7.2).
+/// of the clock chip that `microvm` has not waits 5 s for it (seen, Linux 7.2). The other one left
+/// out is explained at the host's command line.
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 reboot=t mitigations=off nokaslr audit=0 \
                             apparmor=0 nowatchdog rcupdate.rcu_cpu_stall_suppress=1 tsc=reliable \
-                            no_timer_check initcall_blacklist=cmos_init";
+                            no_timer_check \
+                            initcall_blacklist=cmos_init,sched_clock_init_late";
 
 /// The exit status by which [`wait_ready`] tells that a guest's kernel panicked.
 pub const PANICKED: u32 = 42;
