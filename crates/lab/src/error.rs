@@ -56,8 +56,8 @@ pub enum Error {
     },
     /// An emulated kernel died of what looks like a flaw of the emulation: another try may do.
     #[error(
-        "{name}: its kernel panicked; QEMU before 8.1 sometimes runs code that the kernel has \
-         just changed, so try again, or install a newer QEMU{}", tail(.console)
+        "{name}: its kernel panicked; seen now and then under emulation, so try again, or \
+         install a newer QEMU{}", tail(.console)
     )]
     Panicked {
         /// Whose kernel.

@@ -222,8 +222,9 @@ impl Machine {
 
     /// The kernel's command line. Mitigations and watchdogs cost much and show nothing under
     /// emulation; an emulated clock is to be trusted however late it comes. The late switch to a
-    /// stable scheduler clock patches code that every CPU runs at each tick, and QEMU before 8.1
-    /// then runs a stale `int3` and dies (seen in 4 of 10 boots of 16 CPUs; without it none of 6).
+    /// stable scheduler clock patches code that every CPU runs at each tick, and with
+    /// QEMU 7.2 the kernel then died of an `int3` in 4 of 10 boots of 16 CPUs (without it none of 6,
+    /// a small sample; that the patching is the cause is a reading).
     fn command_line(&self) -> String {
         let mut line = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr audit=0 apparmor=0 \
                         nowatchdog rcupdate.rcu_cpu_stall_suppress=1 tsc=reliable no_timer_check \
