@@ -4,7 +4,7 @@
 //! leaves a copy through a symbolic link: a line of a file of this machine could end up in a
 //! warning.
 
-use crate::root::{self, Inside, Root};
+use crate::root::{Inside, Root};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -26,11 +26,11 @@ impl Reader {
 
     /// Opens a file of the host for reading.
     pub(super) fn open(&mut self, path: &Path) -> io::Result<File> {
-        if !self.inside.holds(path) {
-            self.outside.get_or_insert_with(|| path.to_owned());
-            return Err(io::Error::other("it is a link that leaves the copy"));
-        }
-        root::open(path)
+        self.inside.open(path).inspect_err(|error| {
+            if Inside::is_outside(error) {
+                self.outside.get_or_insert_with(|| path.to_owned());
+            }
+        })
     }
 
     /// A file that was not read because it is outside the copy, if there was one since this was
