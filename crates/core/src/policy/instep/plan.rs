@@ -228,14 +228,10 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// What bringing the memory to a place costs, per second of the horizon. That of a part of a VM
-/// stays where it is.
+/// What bringing the unit's memory to a place costs, per second of the horizon.
 fn moving(host: &Host, unit: &Unit, place: usize) -> u64 {
-    if unit.is_part {
-        return 0;
-    }
-    let vm = &host.snapshot.vms[unit.vm];
-    let there = vm.memory_on(host.places[place].id).0;
-    let away = vm.memory_total().0.saturating_sub(there);
-    (away >> 20).saturating_mul(MOVE_PER_GIB) >> 10
+    let memory = unit.memory(&host.snapshot.vms[unit.vm]);
+    let total = memory.values().map(|bytes| bytes.0).fold(0, u64::saturating_add);
+    let there = memory.get(&host.places[place].id).map_or(0, |bytes| bytes.0);
+    (total.saturating_sub(there) >> 20).saturating_mul(MOVE_PER_GIB) >> 10
 }
