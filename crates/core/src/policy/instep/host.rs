@@ -174,19 +174,25 @@ impl Spots {
     pub(super) fn new(host: &Host) -> Self {
         let mut spots = Self { nodes: Vec::new(), cpus: Vec::new(), known: BTreeMap::new() };
         for place in 0..host.places.len() {
-            spots.number(host, vec![place]);
+            spots.number(host, &[place]);
         }
         spots
     }
 
     /// The number of this set of places.
-    pub(super) fn number(&mut self, host: &Host, mut places: Vec<usize>) -> Spot {
-        places.sort_unstable();
-        if let [one] = places[..]
+    pub(super) fn number(&mut self, host: &Host, places: &[usize]) -> Spot {
+        if let [one] = *places
             && one < self.nodes.len()
         {
             return one;
         }
+        if places.is_sorted()
+            && let Some(spot) = self.known.get(places)
+        {
+            return *spot;
+        }
+        let mut places = places.to_vec();
+        places.sort_unstable();
         if let Some(spot) = self.known.get(&places) {
             return *spot;
         }

@@ -169,13 +169,13 @@ fn unit(
         let others = may.iter().skip(1).fold(CpuSet::new(), |all, cpus| all.or(cpus));
         return Err(Reason::VcpusPinned { vcpu, cpus, others });
     }
-    let wide = spots.number(host, usable.clone());
+    let wide = spots.number(host, &usable);
     let options = options(host, spots, &usable, &Need { vcpus: vcpus.len(), may: &may, memory });
     let crowd = crowd_of(host.snapshot, vm, &vcpus);
     let was = was_placed(host, vm, &vcpus, guest_node.is_none());
     // Where it would not be placed any more (it grew, limits changed) it does not stay.
     let current = (!was.is_empty() && was.iter().all(|place| usable.contains(place)))
-        .then(|| spots.number(host, was))
+        .then(|| spots.number(host, &was))
         .filter(|spot| options.contains(spot));
     Ok(Unit { vm: index, vcpus, guest_node, footprint, may, crowd, wide, options, current })
 }
@@ -215,13 +215,22 @@ struct Need<'a> {
 /// The spots that offer a CPU per vCPU and room for the memory: from each usable node on, as few
 /// of the nearest nodes as fit, and as few as have a core per vCPU. Everything usable is last.
 fn options(host: &Host, spots: &mut Spots, usable: &[usize], need: &Need) -> Vec<Spot> {
-    let wide = spots.number(host, usable.to_vec());
+    let wide = spots.number(host, usable);
     let mut found = Vec::with_capacity(usable.len() + 1);
-    let may = need.may.iter().fold(CpuSet::new(), |all, cpus| all.or(cpus));
-    let on = |place: &usize| may.and(&host.places[*place].cpus).len();
+    let all;
+    let may = match need.may {
+        [one] => one,
+        several => {
+            all = several.iter().fold(CpuSet::new(), |all, cpus| all.or(cpus));
+            &all
+        }
+    };
+    let on = |place: &usize| may.common(&host.places[*place].cpus);
     let within: Vec<usize> = usable.iter().map(on).collect();
+    let mut taken = Vec::with_capacity(usable.len());
     for start in usable {
-        let (mut taken, mut cpus, mut cores, mut memory) = (Vec::new(), 0, 0, 0u64);
+        taken.clear();
+        let (mut cpus, mut cores, mut memory) = (0, 0, 0u64);
         let mut fitted = false;
         for place in &host.near[*start] {
             let Ok(at) = usable.binary_search(place) else { continue };
@@ -234,7 +243,7 @@ fn options(host: &Host, spots: &mut Spots, usable: &[usize], need: &Need) -> Vec
             let fits = cpus >= need.vcpus && memory >= need.memory.0;
             let ample = fits && cores >= need.vcpus;
             if ample || (fits && !fitted) {
-                let spot = spots.number(host, taken.clone());
+                let spot = spots.number(host, &taken);
                 fitted = true;
                 if spot != wide && !found.contains(&spot) {
                     found.push(spot);
