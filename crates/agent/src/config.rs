@@ -167,7 +167,9 @@ impl Config {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// It could not be read.
-    #[error("cannot read {path}: {source}")]
+    #[error(
+        "cannot read {path}: {source}; name another file with --config, or none for the defaults"
+    )]
     Read {
         /// The file.
         path: PathBuf,

@@ -73,7 +73,7 @@ pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Resul
     };
     match tools.applier.as_deref_mut() {
         Some(applier) => {
-            done.apply(applier)?;
+            done.apply(applier, tools.count)?;
             if config.memory.home {
                 let (seen, limits) = (&done.observation, Limits::of(&config.memory, once));
                 let mut stopping = || tools.events.stopping();
@@ -128,8 +128,8 @@ impl Done {
         observer.settle(self.observation, &decision);
     }
 
-    /// Carries out the changes of affinity and notes what came of each action.
-    fn apply(&mut self, applier: &mut Applier) -> Result<(), Error> {
+    /// Carries out the changes of affinity of cycle `count` and notes what came of each action.
+    fn apply(&mut self, applier: &mut Applier, count: u64) -> Result<(), Error> {
         let changes: Vec<AffinityChange> =
             self.decision.actions.iter().filter_map(|action| self.change(action)).collect();
         let mut applied: BTreeMap<Tid, Applied> = BTreeMap::new();
@@ -145,10 +145,8 @@ impl Done {
                 applied.insert(outcome.tid, outcome.applied);
             }
         }
-        if refused.len() == changes.len()
-            && let Some(first) = refused.first()
-        {
-            return Err(Error::Denied { first: first.clone(), count: refused.len() });
+        if let Some(error) = hopeless(&refused, changes.len(), count) {
+            return Err(error);
         }
         let outcome = |action: &Action| match action {
             Action::SetVcpuAffinity { tid, .. } | Action::SetEmulatorAffinity { tid, .. } => {
@@ -180,6 +178,13 @@ impl Done {
         };
         Some(change(vm, facts.start_ticks, kind, (tid, start), seen, cpus))
     }
+}
+
+/// The end of a run that may change nothing at all. Later, with its own VMs in place, all that is
+/// left to change may be another user's: that is told and no reason to end.
+fn hopeless(refused: &[String], changes: usize, cycle: u64) -> Option<Error> {
+    let first = refused.first().filter(|_| cycle == 1 && refused.len() == changes)?;
+    Some(Error::Denied { first: first.clone(), count: refused.len() })
 }
 
 fn change(
@@ -223,4 +228,18 @@ fn cpu_time() -> Nanos {
 
 fn nanos(time: std::time::Duration) -> Nanos {
     Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_users_vm_ends_a_run_only_if_it_is_all_there_is_from_the_start() {
+        let refused = ["Operation not permitted".to_owned()];
+        assert!(matches!(hopeless(&refused, 1, 1), Some(Error::Denied { count: 1, .. })));
+        assert!(hopeless(&refused, 2, 1).is_none(), "another change was made");
+        assert!(hopeless(&refused, 1, 2).is_none(), "the first cycle placed what it may");
+        assert!(hopeless(&[], 0, 1).is_none());
+    }
 }

@@ -185,14 +185,14 @@ fn remember(snapshot: &mut Snapshot, scan: &Scan, journal: &Journal) {
         let mut given = CpuSet::new();
         for (vcpu, facts) in vm.vcpus.iter_mut().zip(&facts.vcpus) {
             let thread = key(vcpu.tid, facts.start_ticks);
-            vcpu.initial = journal.initial_of(&thread, &vcpu.allowed, &online);
+            vcpu.initial = journal.initial_of(&thread, &vcpu.allowed, &online, &vm.cpuset);
             if vcpu.initial != vcpu.allowed {
                 given = given.or(&vcpu.allowed);
             }
         }
         for (emulator, facts) in vm.emulators.iter_mut().zip(&facts.emulators) {
             let thread = key(emulator.tid, facts.start_ticks);
-            emulator.initial = journal.initial_of(&thread, &emulator.allowed, &online);
+            emulator.initial = journal.initial_of(&thread, &emulator.allowed, &online, &vm.cpuset);
         }
         let nodes = topology.nodes_of(&given);
         if nodes.len() < nodes_with_cpus {

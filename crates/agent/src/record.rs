@@ -53,6 +53,8 @@ pub struct ActionRecord<'a> {
 pub struct MemoryRecord {
     /// The VM's unique name.
     pub vm: String,
+    /// The guest's NUMA node whose memory it is, by the guest's number; null for all of it.
+    pub guest_node: Option<u32>,
     /// Bytes that came home.
     pub moved_bytes: Bytes,
     /// Bytes that did not, by cause.

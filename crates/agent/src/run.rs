@@ -26,8 +26,8 @@ use std::io;
 pub struct Options<'a> {
     /// The configuration to begin with.
     pub config: Config,
-    /// Reads it again on SIGHUP.
-    pub reload: &'a mut dyn FnMut() -> Result<Config, ConfigError>,
+    /// Reads it again on SIGHUP; `None` when no file holds it.
+    pub reload: Option<&'a mut dyn FnMut() -> Result<Config, ConfigError>>,
     /// One cycle only; what it set stays.
     pub once: bool,
     /// Whether anything is changed.
@@ -202,8 +202,11 @@ pub fn restored(report: &RestoreReport) -> String {
         1 => "1 thread".to_owned(),
         _ => format!("{count} threads"),
     };
-    let verb = if report.restored == 1 { "has its" } else { "have their" };
-    let mut text = format!("{} {verb} original affinity again", count(report.restored));
+    let mut text = match report.restored {
+        0 => "there was no affinity to put back".to_owned(),
+        1 => "1 thread has its original affinity again".to_owned(),
+        more => format!("{more} threads have their original affinity again"),
+    };
     for (number, before, after) in [
         (report.gone, "", " ended before"),
         (report.left_alone.len(), "left ", " alone that someone else changed since"),
@@ -302,7 +305,14 @@ impl Agent<'_> {
     }
 
     fn reload(&mut self, sink: &mut dyn Sink) {
-        match (self.options.reload)() {
+        let Some(reload) = &mut self.options.reload else {
+            sink.notice(
+                "there is no configuration file to read again: the command line stands; start \
+                 `instep run` with --config FILE to have one",
+            );
+            return;
+        };
+        match reload() {
             Ok(config) => {
                 sink.notice("the configuration was read again");
                 self.options.config = config;
@@ -409,6 +419,16 @@ mod tests {
         let Some((heard, error)) = failing(spoil) else { return };
         assert!(error.contains("disk on fire"), "{error}");
         assert!(heard[0].contains(UNRESTORED) && heard[0].contains("instep restore"), "{heard:?}");
+    }
+
+    #[test]
+    fn a_restore_of_nothing_counts_no_threads() {
+        let nothing = RestoreReport::default();
+        assert_eq!(restored(&nothing), "there was no affinity to put back");
+        let gone = RestoreReport { gone: 2, ..RestoreReport::default() };
+        assert_eq!(restored(&gone), "there was no affinity to put back; 2 threads ended before");
+        let one = RestoreReport { restored: 1, ..RestoreReport::default() };
+        assert_eq!(restored(&one), "1 thread has its original affinity again");
     }
 
     #[test]

@@ -71,7 +71,9 @@ pub enum ActionView<'a> {
         cpus: Null,
         /// Its monitor's process.
         pid: VmId,
-        /// Where its memory shall be.
+        /// The guest's NUMA node whose memory it is, by the guest's number; null for all of it.
+        guest_node: Option<u32>,
+        /// Where the memory shall be.
         nodes: &'a NodeSet,
         /// How much lies elsewhere.
         remote_bytes: Bytes,
@@ -127,7 +129,7 @@ pub fn action<'a>(snapshot: &'a Snapshot, action: &'a Action) -> ActionView<'a> 
         Action::SetEmulatorAffinity { tid, cpus, .. } => {
             ActionView::EmulatorAffinity { vm, vcpu: (), tid: *tid, cpus, why }
         }
-        Action::MoveMemory { vm: pid, to, remote, .. } => {
+        Action::MoveMemory { vm: pid, guest_node, to, remote, .. } => {
             let (vcpu, tid, cpus, pid) = ((), (), (), *pid);
             ActionView::MoveMemory {
                 vm,
@@ -135,6 +137,7 @@ pub fn action<'a>(snapshot: &'a Snapshot, action: &'a Action) -> ActionView<'a> 
                 tid,
                 cpus,
                 pid,
+                guest_node: *guest_node,
                 nodes: to,
                 remote_bytes: *remote,
                 why,
@@ -179,6 +182,7 @@ mod tests {
                 tid: (),
                 cpus: (),
                 pid: VmId(7),
+                guest_node: None,
                 nodes: &nodes,
                 remote_bytes: Bytes(1),
                 why: why(),

@@ -2,9 +2,8 @@
 
 use crate::args::{PolicyArgs, RunArgs};
 use crate::observe::{journal, state_dir};
-use crate::text::{indented, plural, printable, ranges, width, wrapped};
+use crate::text::{indented, of_guest_node, plural, printable, ranges, width, wrapped};
 use crate::{Outcome, tell};
-use anyhow::Context as _;
 use instep_agent::config::{Config, ConfigError};
 use instep_agent::record::{ActionRecord, MemoryRecord, Record};
 use instep_agent::run::{Ended, Hands, Options, Sink, run, told};
@@ -47,7 +46,8 @@ pub(crate) fn command(args: RunArgs) -> anyhow::Result<Outcome> {
         interval.set(config.interval);
         Ok(config)
     };
-    let options = Options { config, reload: &mut reload, once: args.once, hands };
+    let reload = args.policy.config.is_some().then_some(&mut reload as &mut dyn FnMut() -> _);
+    let options = Options { config, reload, once: args.once, hands };
     let Ended { failed, restored: report } = run(options, &mut sink)?;
     if let Some(report) = &report {
         told(report).iter().for_each(|line| sink.notice(line));
@@ -92,7 +92,12 @@ fn config_from(
 fn open_log(path: &Path) -> anyhow::Result<File> {
     let mut options = OpenOptions::new();
     let file = options.append(true).create(true).open(path);
-    file.with_context(|| format!("cannot append to the log {}", path.display()))
+    file.map_err(|source| {
+        anyhow::anyhow!(
+            "cannot append to the log {}: {source}; name a file you may write with --log FILE",
+            path.display()
+        )
+    })
 }
 
 /// With more VMs than this the verdict on each is not drawn every cycle.
@@ -220,15 +225,17 @@ fn described<'a>(action: &'a ActionRecord<'a>) -> Line<'a> {
         ActionView::EmulatorAffinity { vm, cpus, .. } => {
             (vm, None, format!(" emulator -> CPUs {cpus}"))
         }
-        ActionView::MoveMemory { vm, nodes, remote_bytes, .. } => {
-            (vm, None, format!(" {remote_bytes} of memory -> node {nodes}"))
+        ActionView::MoveMemory { vm, guest_node, nodes, remote_bytes, .. } => {
+            let of = of_guest_node(*guest_node);
+            (vm, None, format!(" {remote_bytes} of memory{of} -> node {nodes}"))
         }
     };
     Line { vm, vcpu, what, outcome: &action.outcome }
 }
 
 fn memory_line(memory: &MemoryRecord) -> String {
-    let mut line = format!("{}: {} came home", printable(&memory.vm), memory.moved_bytes);
+    let (vm, of) = (printable(&memory.vm), of_guest_node(memory.guest_node));
+    let mut line = format!("{vm}: {}{of} came home", memory.moved_bytes);
     for (cause, bytes) in &memory.stayed_bytes {
         line.push_str(&format!(", {bytes} stayed ({cause})"));
     }

@@ -45,6 +45,11 @@ pub(crate) fn shortened(name: &str, width: usize) -> String {
     start.chain(['~']).chain(end).collect()
 }
 
+/// ` of guest node 1`, or nothing for all memory of a VM.
+pub(crate) fn of_guest_node(number: Option<u32>) -> String {
+    number.map_or_else(String::new, |number| format!(" of guest node {number}"))
+}
+
 /// Numbers as a list with ranges: `0-3,7`. Ascending input gives the shortest list.
 pub(crate) fn ranges(numbers: &[u32]) -> String {
     let parts = numbers.chunk_by(|a, b| a.checked_add(1) == Some(*b));

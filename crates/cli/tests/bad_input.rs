@@ -7,10 +7,12 @@ mod common;
 use common::{Ran, Started, binary, instep, list, text};
 use instep_core::units::{Bytes, Milli, Nanos, NodeId};
 use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm, scratch};
+use rustix::process::Signal;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Process of the one VM with two vCPUs, and the thread of its first.
@@ -241,7 +243,7 @@ fn a_bad_configuration_is_named_with_file_and_line_and_nothing_begins() {
         assert!(!Path::new(state).exists());
     }
     let absent = instep(&["plan", "--config", "/nowhere/instep.toml"]).expect(2);
-    let absent = absent.says(&["cannot read /nowhere/instep.toml: No such file"]);
+    let absent = absent.says(&["cannot read /nowhere/instep.toml: No such file", "--config"]);
     assert_eq!(absent.stderr.matches("No such file").count(), 1, "told once: {}", absent.stderr);
 }
 
@@ -281,18 +283,44 @@ fn a_state_directory_that_cannot_be_used_is_refused() {
     fs::create_dir(&open).unwrap();
     fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
     for (state, said) in [
-        (file.join("below"), "cannot create"),
+        (file.clone(), "file is, or lies below, a file"),
+        (file.join("below"), "below is, or lies below, a file"),
         (PathBuf::from("/proc/instep"), "cannot create /proc/instep"),
         (open, "others could change the journal"),
     ] {
         for command in [&["restore"][..], &["run", "--once"]] {
             let refused = instep(&[command, &["--state-dir", state.to_str().unwrap()]].concat());
-            refused.expect(2).says(&[said]);
+            refused.expect(2).says(&[said, "a folder of your own", "--state-dir"]);
         }
     }
     let state = dir.path().join("state");
     let log = ["run", "--once", "--log", "/nowhere/log", "--state-dir", state.to_str().unwrap()];
-    instep(&log).expect(2).says(&["cannot append to the log /nowhere/log"]);
+    instep(&log).expect(2).says(&["cannot append to the log /nowhere/log", "with --log FILE"]);
+}
+
+#[test]
+fn a_run_without_a_configuration_file_or_a_change_claims_neither() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = binary(env!("CARGO_BIN_EXE_instep"));
+    // By a name that no VM has, nothing is changed.
+    command.args(["run", "--vm", "no-vm-has-this-name", "--window", "10ms", "--json"]);
+    let run = Started::new(command.arg("--state-dir").arg(dir.path().join("state")));
+    let until = |what: &str, name: &str, word: &str| {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !run.text(name).contains(word) {
+            assert!(Instant::now() < end, "no {what}: {}", run.text("err"));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let pid = rustix::process::Pid::from_child(&run.child);
+    let signal = |signal| rustix::process::kill_process(pid, signal).unwrap();
+    until("cycle", "out", "instep.record/1");
+    signal(Signal::HUP);
+    until("answer", "err", "no configuration file to read again");
+    assert!(!run.text("err").contains("was read again"), "{}", run.text("err"));
+    signal(Signal::TERM);
+    let ended = run.end().expect(0).says(&["there was no affinity to put back", "--config FILE"]);
+    assert!(!ended.stderr.contains("0 threads"), "{}", ended.stderr);
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 
 use common::{Ran, instep, list, text};
 use instep_core::units::{Bytes, Milli, Nanos, NodeId};
-use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm, scratch};
+use instep_madehost::{GuestNodeSpec, HostSpec, MadeHost, VmSpec, Vmm, scratch};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
@@ -208,6 +208,32 @@ fn assert_has(value: &Value, shape: &Value) {
         }
         _ => panic!("{value} is not like {shape}"),
     }
+}
+
+/// Two nodes of 4 cores, and a VM of two guest nodes of 4 vCPUs: of the first, 3000 MiB lie on node
+/// 0 and 1000 on node 1, of the second 2500 on node 1.
+#[test]
+fn stray_memory_of_one_guest_node_of_a_split_vm_comes_to_its_vcpus() {
+    let mut large = vm("large", 8, 900, &[3010, 3500]);
+    let part = |vcpus: std::ops::Range<u32>, resident: &[(u32, u64)]| GuestNodeSpec {
+        vcpus: vcpus.collect(),
+        memory: Bytes::from_mib(resident.iter().map(|(_, mib)| mib).sum()),
+        resident: resident.iter().map(|(n, mib)| (NodeId(*n), Bytes::from_mib(*mib))).collect(),
+    };
+    large.guest_nodes = vec![part(0..4, &[(0, 3000), (1, 1000)]), part(4..8, &[(1, 2500)])];
+    let copies = Copies::of(&host(HostSpec::new(2, 4), [large]));
+    let plan = copies.both(&["plan", "--json"]).expect(0).json();
+    let moves: Vec<_> = list(&plan, "actions")
+        .iter()
+        .filter(|action| action["kind"] == "move_memory")
+        .map(|action| (&action["guest_node"], &action["nodes"], &action["remote_bytes"]))
+        .collect();
+    assert_eq!(moves, [(&json!(0), &json!([0]), &json!(1000u64 << 20))], "{plan}");
+    let text = copies.both(&["plan"]).expect(0).stdout;
+    assert!(text.contains("* memory of guest node 0: 1000MiB -> node 0"), "{text}");
+    let taskset = copies.both(&["plan", "--format", "taskset"]).expect(0).stdout;
+    assert!(taskset.contains("# large: left out: memory of guest node 0"), "{taskset}");
+    assert!(!taskset.lines().any(|line| line.starts_with("migratepages")), "{taskset}");
 }
 
 #[test]

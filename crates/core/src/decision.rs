@@ -59,10 +59,13 @@ pub enum Action {
         /// Why.
         why: Reason,
     },
-    /// Bring the VM's memory to these nodes.
+    /// Bring the memory of a VM, or of one of its guest's nodes, to these nodes.
     MoveMemory {
         /// The VM.
         vm: VmId,
+        /// The guest's NUMA node whose memory it is, by [its number](crate::snapshot::GuestNode::id);
+        /// `None` for all of the VM's.
+        guest_node: Option<u32>,
         /// Where its memory shall be, nearest first choice of the kernel among them.
         to: NodeSet,
         /// How much lies elsewhere now.

@@ -115,6 +115,12 @@ impl<T: Id> IdSet<T> {
         Self::from_words(self.words.iter().zip(&other.words).map(|(a, b)| a & b).collect())
     }
 
+    /// How many identities are in both.
+    #[must_use]
+    pub fn common(&self, other: &Self) -> usize {
+        self.words.iter().zip(&other.words).map(|(a, b)| (a & b).count_ones() as usize).sum()
+    }
+
     /// What is in either.
     #[must_use]
     pub fn or(&self, other: &Self) -> Self {

@@ -108,7 +108,8 @@ impl Estimate {
     }
 }
 
-/// One vCPU with demand.
+/// One vCPU with demand, in thousandths of a CPU and at most 1000.
+#[derive(Clone)]
 struct Load {
     /// Position among all vCPUs of the snapshot.
     slot: usize,
@@ -170,7 +171,7 @@ impl<'a> Estimator<'a> {
                 slot += 1;
             }
         }
-        loads.sort_by_key(|load| (Reverse(load.demand), load.slot));
+        let loads = by_demand(loads);
         let cpus = topology.cpus().len() as u64;
         let base = (snapshot.fixed_busy().milli_of(snapshot.window).0 / cpus.max(1)).min(1000);
         let (groups, known) = (Vec::new(), BTreeMap::new());
@@ -245,6 +246,24 @@ impl<'a> Estimator<'a> {
         }
         state.sum_up()
     }
+}
+
+/// Sorts loads, which ascend by slot, by demand, the largest first, and then by slot: counted, as
+/// demands are thousandths of a CPU.
+fn by_demand(loads: Vec<Load>) -> Vec<Load> {
+    let mut starts = vec![0usize; 1002];
+    let key = |load: &Load| 1000 - load.demand.min(1000) as usize;
+    loads.iter().for_each(|load| starts[key(load) + 1] += 1);
+    for key in 1..starts.len() {
+        starts[key] += starts[key - 1];
+    }
+    let mut sorted = loads.clone();
+    for load in loads {
+        let at = &mut starts[key(&load)];
+        sorted[*at] = load;
+        *at += 1;
+    }
+    sorted
 }
 
 /// For every node by position: the share of the memory on it, and its remoteness from it:

@@ -111,6 +111,9 @@ pub struct Emulator {
 /// One NUMA node that a guest sees.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestNode {
+    /// Its number in the guest (`nodeid=`); unique in a VM.
+    #[serde(default)]
+    pub id: u32,
     /// Indices of the vCPUs in it.
     pub vcpus: Vec<u32>,
     /// Its memory as configured.

@@ -94,8 +94,12 @@ fn threads_created_after_placing_are_known_and_restored() {
     assert!(matches!(place(&mut applier, maker.first, &b), Applied::Set));
     let (one, two, three) = (maker.create(), maker.create(), maker.create());
     assert_eq!((has(one), has(two)), (b.clone(), b.clone()), "inherited");
-    assert_eq!(applier.journal().initial_of(&one, &b, &online), found);
-    assert_eq!(applier.journal().initial_of(&maker.second, &b, &online), b, "an operator's");
+    assert_eq!(applier.journal().initial_of(&one, &b, &online, &CpuSet::new()), found);
+    assert_eq!(
+        applier.journal().initial_of(&maker.second, &b, &online, &CpuSet::new()),
+        b,
+        "an operator's"
+    );
     // One is placed itself, one is changed by an operator. Times are told apart by ticks of 10 ms.
     std::thread::sleep(Duration::from_millis(30));
     assert!(matches!(place(&mut applier, one, &a), Applied::Set));

@@ -396,16 +396,17 @@ fn write_debugfs(vm: &VmSpec, now: Nanos, sys: &Tree) -> io::Result<()> {
 
 fn guest_nodes(vm: &VmSpec) -> Vec<GuestNode> {
     let whole = |bytes: Bytes| Bytes(bytes.0 >> 20 << 20);
-    vm.guest_nodes
-        .iter()
-        .map(|node| GuestNode {
+    (0..)
+        .zip(&vm.guest_nodes)
+        .map(|(id, node)| GuestNode {
+            id,
             vcpus: node.vcpus.clone(),
             memory: whole(node.memory),
             bound: match &vm.policy {
                 MemPolicy::Bind(nodes) => Some(nodes.clone()),
                 _ => None,
             },
-            ..GuestNode::default()
+            resident: node.resident.clone(),
         })
         .collect()
 }

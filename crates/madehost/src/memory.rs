@@ -4,7 +4,7 @@
 //! own memory on huge pages, which memory.numa_stat does not count). Field order as in
 //! fs/proc/task_mmu.c, `show_numa_map`, Linux 6.18.
 
-use crate::vm::{MemPolicy, Pages, VmSpec};
+use crate::vm::{GuestNodeSpec, MemPolicy, Pages, VmSpec};
 use instep_core::units::{Bytes, NodeId};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -60,6 +60,10 @@ fn mappings(vm: &VmSpec) -> Vec<Mapping> {
         small(0x55ee_272a_1000, 16, "r--p", file, exe, BTreeMap::new()),
         small(0x55ee_273d_c000, heap, "rw-p", " heap".to_owned(), "[heap]", own(heap)),
     ];
+    let nodes: Vec<Mapping> = (1..)
+        .zip(&vm.guest_nodes)
+        .filter_map(|(n, node)| of_node(vm, n, node, &mut guest))
+        .collect();
     for (start, page) in GUEST.into_iter().zip([HUGE, PAGE]) {
         if page == HUGE && vm.pages != Pages::Huge {
             continue;
@@ -77,9 +81,35 @@ fn mappings(vm: &VmSpec) -> Vec<Mapping> {
             pages,
         });
     }
+    list.extend(nodes);
     list.push(small(0x7f6f_fe00_0000, 1, "---p", String::new(), "", BTreeMap::new()));
     list.push(small(0x7ffd_1d1c_8000, stack, "rw-p", " stack".to_owned(), "[stack]", own(stack)));
     list
+}
+
+/// The mapping of the guest's node number `n`, from 1, if it has one; taken from `guest`.
+fn of_node(
+    vm: &VmSpec,
+    n: u64,
+    node: &GuestNodeSpec,
+    guest: &mut BTreeMap<NodeId, Bytes>,
+) -> Option<Mapping> {
+    let pages: BTreeMap<NodeId, u64> =
+        node.resident.iter().map(|(node, bytes)| (*node, bytes.0 / PAGE)).collect();
+    for (node, pages) in &pages {
+        let left = guest.entry(*node).or_default();
+        left.0 = left.0.saturating_sub(pages * PAGE);
+    }
+    (!pages.is_empty()).then(|| Mapping {
+        start: GUEST[1] + (n << 32),
+        length: node.memory.0 >> 20 << 20,
+        permissions: "rw-p",
+        policy: policy(&vm.policy),
+        place: String::new(),
+        name: String::new(),
+        page: PAGE,
+        pages,
+    })
 }
 
 /// `/proc/PID/numa_maps`.

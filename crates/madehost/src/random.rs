@@ -8,6 +8,7 @@ use crate::made::MadeHost;
 use crate::vm::{Cgroup, GuestNodeSpec, MemPolicy, Pages, VmSpec, Vmm};
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::units::{Bytes, CpuId, Milli, NodeId};
+use std::collections::BTreeMap;
 
 /// A small generator of pseudo-random numbers; not for secrets.
 #[derive(Clone, Debug)]
@@ -187,8 +188,8 @@ fn make_odd(random: &mut Random, vm: &mut VmSpec, nodes: &[NodeId]) {
         let memory = Bytes::from_mib((vm.memory_total().0 >> 21).max(1));
         let half = vcpus / 2;
         vm.guest_nodes = vec![
-            GuestNodeSpec { vcpus: (0..half).collect(), memory },
-            GuestNodeSpec { vcpus: (half..vcpus).collect(), memory },
+            GuestNodeSpec { vcpus: (0..half).collect(), memory, resident: BTreeMap::new() },
+            GuestNodeSpec { vcpus: (half..vcpus).collect(), memory, resident: BTreeMap::new() },
         ];
     }
 }

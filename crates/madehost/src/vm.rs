@@ -116,6 +116,9 @@ pub struct GuestNodeSpec {
     pub vcpus: Vec<u32>,
     /// Its memory as configured.
     pub memory: Bytes,
+    /// Resident memory of it alone, which is part of [`VmSpec::memory`], in a mapping of its own as
+    /// long as `memory` (4 KiB pages only); empty for a guest whose memory is not told apart.
+    pub resident: BTreeMap<NodeId, Bytes>,
 }
 
 /// A virtual machine. Change the fields of a [`VmSpec::new`] as needed.

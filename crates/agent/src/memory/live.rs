@@ -39,8 +39,11 @@ impl LiveHost {
 impl Host for LiveHost {
     type Pages = KernelPages;
 
-    fn ranges(&mut self, pid: u32) -> Result<Vec<Range>, Error> {
-        let (ranges, warnings) = ranges::read(&Root::live(), pid)?;
+    fn ranges(&mut self, pid: u32, guest_node: Option<u32>) -> Result<Vec<Range>, Error> {
+        let (ranges, warnings) = match guest_node {
+            Some(number) => ranges::read_guest_node(&Root::live(), pid, number)?,
+            None => ranges::read(&Root::live(), pid)?,
+        };
         for warning in warnings {
             tracing::info!("{warning}");
         }

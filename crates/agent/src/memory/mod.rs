@@ -14,8 +14,9 @@ use crate::config::MemoryConfig;
 use crate::observe::{Observation, facts_of};
 use crate::record::MemoryRecord;
 use instep_core::decision::{Action, Decision};
-use instep_core::idset::NodeSet;
+use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::snapshot::Vm;
+use instep_core::topology::Topology;
 use instep_core::units::{Bytes, VmId};
 use instep_host::Error;
 use instep_host::apply::homecoming::{Budget, Homecoming, Stop, Tally};
@@ -36,8 +37,9 @@ pub(crate) trait Host {
     /// The pages of one process.
     type Pages: Pages;
 
-    /// Where a process has memory. Expensive: it holds the process's memory map.
-    fn ranges(&mut self, pid: u32) -> Result<Vec<Range>, Error>;
+    /// Where a process has memory, or that of one node of its guest by the guest's number.
+    /// Expensive: it holds the process's memory map.
+    fn ranges(&mut self, pid: u32, guest_node: Option<u32>) -> Result<Vec<Range>, Error>;
 
     /// The ranges among `mapped` that the VM uses most now; none where that cannot be told.
     /// It takes a while, and ends early when `enough`, told the time, says so.
@@ -82,16 +84,21 @@ impl Limits {
     }
 }
 
+/// Whose memory: the VM, and the number of the guest's node if it is not all of the VM's.
+type Owner = (VmId, Option<u32>);
+
 /// The VMs whose memory is on its way.
 #[derive(Debug, Default)]
 pub(crate) struct Homes {
-    passes: BTreeMap<VmId, Pass>,
+    passes: BTreeMap<Owner, Pass>,
 }
 
-/// One VM's way home.
+/// One VM's way home, or that of one of its guest's nodes.
 #[derive(Debug)]
 struct Pass {
     pid_start: u64,
+    /// Where the policy wants the memory, as the topology numbers nodes.
+    to: NodeSet,
     homecoming: Homecoming,
     /// Cycles to pass over before the next pass begins.
     rest: u32,
@@ -114,20 +121,21 @@ impl Homes {
         let deadline = limits.time.map(|time| host.now().saturating_add(time));
         let mut left = limits.bytes;
         let mut records = Vec::new();
-        for (id, to) in self.turns(decision) {
-            let Some(vm) = observation.snapshot.vm(id) else { continue };
+        for (owner, to) in self.turns(decision) {
+            let Some(vm) = observation.snapshot.vm(owner.0) else { continue };
             let mut enough = |now: Duration| stopping() || deadline.is_some_and(|end| now >= end);
             let mut tally = Tally::default();
             let result = if left.0 == 0 || enough(host.now()) {
                 Ok(())
             } else {
-                self.begin(host, observation, vm, to, &mut enough).and_then(|pass| {
+                self.begin(host, observation, (vm, owner.1), to, &mut enough).and_then(|pass| {
                     pass.walk(host, &mut tally, (&mut left, limits.batch), &mut enough)
                 })
             };
-            let complete = self.passes.get(&id).is_some_and(|pass| pass.homecoming.is_finished());
-            records.push(record(vm, &tally, complete, result));
-            if let Some(pass) = self.passes.get_mut(&id) {
+            let pass = self.passes.get(&owner);
+            let complete = pass.is_some_and(|pass| pass.homecoming.is_finished());
+            records.push(record((vm, owner.1), &tally, complete, result));
+            if let Some(pass) = self.passes.get_mut(&owner) {
                 pass.settle();
             }
         }
@@ -142,25 +150,26 @@ impl Homes {
     /// Drops the passes of VMs that are gone, that the policy no longer takes charge of, or that
     /// it wants elsewhere now.
     fn drop_unwanted(&mut self, observation: &Observation, decision: &Decision) {
-        self.passes.retain(|id, pass| {
+        let topology = &observation.snapshot.topology;
+        self.passes.retain(|(id, guest_node), pass| {
             let Some(vm) = observation.snapshot.vm(*id) else { return false };
             start_of(observation, vm) == Some(pass.pid_start)
-                && wanted(decision, vm).is_some_and(|home| home == *pass.homecoming.home())
+                && is_wanted(topology, decision, (vm, *guest_node), &pass.to)
         });
     }
 
     /// Whose memory moves in this cycle and where to: VMs on their way first, then those the
     /// decision names. A VM that rests is passed over and has rested one cycle more.
-    fn turns(&mut self, decision: &Decision) -> Vec<(VmId, NodeSet)> {
+    fn turns(&mut self, decision: &Decision) -> Vec<(Owner, NodeSet)> {
         let going = self.passes.iter().filter(|(_, pass)| !pass.homecoming.is_finished());
-        let mut turns: Vec<_> =
-            going.map(|(id, pass)| (*id, pass.homecoming.home().clone())).collect();
+        let mut turns: Vec<_> = going.map(|(owner, pass)| (*owner, pass.to.clone())).collect();
         for action in &decision.actions {
-            let Action::MoveMemory { vm: id, to, .. } = action else { continue };
-            match self.passes.get_mut(id) {
+            let Action::MoveMemory { vm, guest_node, to, .. } = action else { continue };
+            let owner = (*vm, *guest_node);
+            match self.passes.get_mut(&owner) {
                 Some(pass) if !pass.homecoming.is_finished() => {}
                 Some(pass) if pass.rest > 0 => pass.rest -= 1,
-                _ => turns.push((*id, to.clone())),
+                _ => turns.push((owner, to.clone())),
             }
         }
         turns
@@ -171,26 +180,29 @@ impl Homes {
         &mut self,
         host: &mut impl Host,
         observation: &Observation,
-        vm: &Vm,
+        (vm, guest_node): (&Vm, Option<u32>),
         to: NodeSet,
         enough: &mut dyn FnMut(Duration) -> bool,
     ) -> Result<&mut Pass, Error> {
-        let before = self.passes.remove(&vm.id);
+        let owner = (vm.id, guest_node);
+        let before = self.passes.remove(&owner);
         let next_rest = before.as_ref().map_or(1, |pass| pass.next_rest);
         let pass = match before.filter(|pass| !pass.homecoming.is_finished()) {
             Some(pass) => pass,
             None => {
-                let mapped = host.ranges(vm.id.0)?;
+                let mapped = host.ranges(vm.id.0, guest_node)?;
                 let facts = facts_of(&observation.scan, vm);
                 let (accel, pid_start) =
                     (facts.map(|facts| facts.accel), facts.map_or(0, |facts| facts.start_ticks));
                 let hot = host.hot(vm, accel, &mapped, enough);
-                let mut homecoming = Homecoming::new(vm.id.0, to, mapped);
+                // The kernel may have several nodes where the topology has one.
+                let home = observation.snapshot.topology.kernel_nodes(&to);
+                let mut homecoming = Homecoming::new(vm.id.0, home, mapped);
                 homecoming.prefer(hot);
-                Pass { pid_start, homecoming, rest: 0, next_rest }
+                Pass { pid_start, to, homecoming, rest: 0, next_rest }
             }
         };
-        Ok(self.passes.entry(vm.id).or_insert(pass))
+        Ok(self.passes.entry(owner).or_insert(pass))
     }
 }
 
@@ -198,17 +210,48 @@ fn start_of(observation: &Observation, vm: &Vm) -> Option<u64> {
     facts_of(&observation.scan, vm).map(|facts| facts.start_ticks)
 }
 
-/// Where the VM's memory shall be by this decision: as its action says, else on its home as far
-/// as its memory may lie there.
-fn wanted(decision: &Decision, vm: &Vm) -> Option<NodeSet> {
-    let asked = decision.actions.iter().find_map(|action| match action {
-        Action::MoveMemory { vm: id, to, .. } if *id == vm.id => Some(to.clone()),
+/// Whether this decision still wants the memory on `to`: as its action says, else by where the VM
+/// or the vCPUs of the guest's node are to be, as far as the memory may lie there.
+fn is_wanted(
+    topology: &Topology,
+    decision: &Decision,
+    (vm, guest_node): (&Vm, Option<u32>),
+    to: &NodeSet,
+) -> bool {
+    let mut its = decision.actions.iter().filter(|action| action.vm() == vm.id);
+    let asked = its.find_map(|action| match action {
+        Action::MoveMemory { guest_node: of, to, .. } if *of == guest_node => Some(to),
         _ => None,
     });
+    if let Some(asked) = asked {
+        return asked == to;
+    }
     let verdict = decision.vms.iter().find(|verdict| verdict.vm == vm.id);
-    let home = verdict.filter(|verdict| verdict.selected).map(|verdict| &verdict.home);
-    asked.or_else(|| {
-        home.map(|home| vm.memory_bound.as_ref().map_or_else(|| home.clone(), |b| home.and(b)))
+    let Some(verdict) = verdict.filter(|verdict| verdict.selected) else { return false };
+    let within = |bound: &Option<NodeSet>, home: NodeSet| match bound {
+        Some(bound) => home.and(bound),
+        None => home,
+    };
+    let Some(number) = guest_node else {
+        return within(&vm.memory_bound, verdict.home.clone()) == *to;
+    };
+    let Some(node) = vm.guest_nodes.iter().find(|node| node.id == number) else { return false };
+    let cpus = cpus_of(decision, vm, &node.vcpus);
+    let home = within(&node.bound, within(&vm.memory_bound, topology.nodes_of(&cpus)));
+    !home.is_empty() && home.is_subset(to)
+}
+
+/// The CPUs that these vCPUs of a VM will have by the decision.
+fn cpus_of(decision: &Decision, vm: &Vm, vcpus: &[u32]) -> CpuSet {
+    let now = vm.vcpus.iter().filter(|vcpu| vcpus.contains(&vcpu.index));
+    now.fold(CpuSet::new(), |all, vcpu| {
+        let changed = decision.actions.iter().find_map(|action| match action {
+            Action::SetVcpuAffinity { vm: id, vcpu: index, cpus, .. } => {
+                (*id == vm.id && *index == vcpu.index).then_some(cpus)
+            }
+            _ => None,
+        });
+        all.or(changed.unwrap_or(&vcpu.allowed))
     })
 }
 
@@ -222,8 +265,9 @@ impl Pass {
         enough: &mut dyn FnMut(Duration) -> bool,
     ) -> Result<(), Error> {
         let mut pages = host.pages(self.homecoming.pid(), self.pid_start)?;
-        let mut rooms = host.rooms(self.homecoming.home())?;
         while left.0 != 0 && !enough(host.now()) {
+            // Others take memory there meanwhile.
+            let mut rooms = host.rooms(self.homecoming.home())?;
             let budget = Budget { bytes: Bytes(batch.0.min(left.0)), time: STEP };
             let step = self.homecoming.step(&mut pages, &mut rooms, budget)?;
             tally.add(&step.tally);
@@ -247,13 +291,19 @@ impl Pass {
 /// Cycles to pass over after a pass that moved `moved` of `remote` bytes, and after the next one
 /// like it.
 fn rest(moved: Bytes, remote: Bytes, next: u32) -> (u32, u32) {
-    if moved.0 < remote.0 / 64 { (next, (next * 2).min(MAX_REST)) } else { (0, 1) }
+    if moved.0 == 0 || moved.0 < remote.0 / 64 { (next, (next * 2).min(MAX_REST)) } else { (0, 1) }
 }
 
-fn record(vm: &Vm, tally: &Tally, complete: bool, result: Result<(), Error>) -> MemoryRecord {
+fn record(
+    (vm, guest_node): (&Vm, Option<u32>),
+    tally: &Tally,
+    complete: bool,
+    result: Result<(), Error>,
+) -> MemoryRecord {
     let stayed = |cause: &Cause| !matches!(cause, Cause::Moved | Cause::AlreadyHome);
     MemoryRecord {
         vm: vm.name.clone(),
+        guest_node,
         moved_bytes: tally.of(Cause::Moved),
         stayed_bytes: tally
             .0

@@ -4,6 +4,8 @@ use super::*;
 use crate::observe::Observer;
 use instep_core::decision::Verdict;
 use instep_core::reason::Reason;
+use instep_core::snapshot::GuestNode;
+use instep_core::topology::{CpuFacts, NodeFacts};
 use instep_core::units::NodeId;
 use instep_host::Root;
 use instep_host::discover::ScanOptions;
@@ -65,21 +67,25 @@ struct Fake {
     read: Vec<u32>,
     /// How long reading one takes.
     reading: Duration,
+    /// After this many looks at its room a node is full.
+    full_after: Option<usize>,
 }
 
 impl Host for Fake {
     type Pages = Simulated;
 
-    fn ranges(&mut self, pid: u32) -> Result<Vec<Range>, Error> {
+    fn ranges(&mut self, pid: u32, guest_node: Option<u32>) -> Result<Vec<Range>, Error> {
         self.read.push(pid);
         self.table.now.set(self.table.now.get() + self.reading);
         let mut by_node = BTreeMap::new();
         let mut on = self.table.on.borrow_mut();
-        for address in (0..MEMORY).step_by(4096) {
+        // The memory of each guest node has a place of its own.
+        let start = u64::from(guest_node.unwrap_or(0)) * MEMORY;
+        for address in (start..start + MEMORY).step_by(4096) {
             let node = on.entry((pid, address)).or_insert(0);
             *by_node.entry(NodeId(*node)).or_default() += 1;
         }
-        Ok(vec![Range { start: 0, end: MEMORY, page: 4096, by_node }])
+        Ok(vec![Range { start, end: start + MEMORY, page: 4096, by_node }])
     }
 
     fn hot(
@@ -97,7 +103,10 @@ impl Host for Fake {
     }
 
     fn rooms(&mut self, home: &NodeSet) -> Result<Vec<Room>, Error> {
-        let room = |node| Room { node, free: Bytes::from_mib(4096), huge: BTreeMap::new() };
+        let full = self.full_after.is_some_and(|left| left == 0);
+        self.full_after = self.full_after.map(|left| left.saturating_sub(1));
+        let free = Bytes::from_mib(if full { 0 } else { 4096 });
+        let room = |node| Room { node, free, huge: BTreeMap::new() };
         Ok(home.iter().map(room).collect())
     }
 
@@ -125,11 +134,15 @@ fn decided(observation: &Observation, node: u32, moving: bool) -> Decision {
         let verdict = Verdict { vm: vm.id, selected: true, home: home.clone(), why: why() };
         decision.vms.push(verdict);
         if moving {
-            let (to, remote) = (home.clone(), Bytes(MEMORY));
-            decision.actions.push(Action::MoveMemory { vm: vm.id, to, remote, why: why() });
+            decision.actions.push(move_memory(vm.id, None, node));
         }
     }
     decision
+}
+
+fn move_memory(vm: VmId, guest_node: Option<u32>, node: u32) -> Action {
+    let (to, remote) = (NodeSet::one(NodeId(node)), Bytes(MEMORY));
+    Action::MoveMemory { vm, guest_node, to, remote, why: Reason::PolicyNone }
 }
 
 const FOUR_MIB: Limits =
@@ -154,6 +167,75 @@ fn a_pass_goes_on_while_the_home_stays_and_ends_when_it_changes() {
     given_back.vms[0].selected = false;
     assert_eq!(step(&mut homes, &given_back), 3072, "the policy is not in charge any more");
     assert_eq!(step(&mut homes, &Decision::default()), 3072);
+}
+
+/// A VM of two guest nodes of one vCPU each, which live on these nodes.
+fn halves_on(observation: &Observation, nodes: [u32; 2]) -> Decision {
+    let vm = &observation.snapshot.vms[0];
+    let mut decision = decided(observation, 0, false);
+    decision.vms[0].home = nodes.into_iter().map(NodeId).collect();
+    for (vcpu, node) in vm.vcpus.iter().zip(nodes) {
+        let cpus = observation.snapshot.topology.cpus_of(&NodeSet::one(NodeId(node)));
+        let (vcpu, tid, why) = (vcpu.index, vcpu.tid, Reason::PolicyNone);
+        decision.actions.push(Action::SetVcpuAffinity { vm: vm.id, vcpu, tid, cpus, why });
+    }
+    decision
+}
+
+#[test]
+fn memory_of_one_guest_node_follows_its_vcpus_and_leaves_the_rest() {
+    let mut observation = observed(&["a"]);
+    let vm = &mut observation.snapshot.vms[0];
+    vm.guest_nodes =
+        (0..2).map(|id| GuestNode { id, vcpus: vec![id], ..GuestNode::default() }).collect();
+    let id = vm.id;
+    let (mut homes, mut host) = (Homes::default(), Fake::default());
+    host.ranges(id.0, Some(0)).unwrap();
+    let mut step = |homes: &mut Homes, decision: &Decision| {
+        let records =
+            homes.bring_home(&mut host, (&observation, decision), FOUR_MIB, &mut || false);
+        assert!(records.iter().all(|record| record.guest_node == Some(1)), "{records:?}");
+        host.table.on(id.0, 1)
+    };
+    let mut first = halves_on(&observation, [0, 1]);
+    first.actions.push(move_memory(id, Some(1), 1));
+    assert_eq!(step(&mut homes, &first), 1024);
+    assert_eq!(step(&mut homes, &halves_on(&observation, [0, 1])), 2048, "its vCPUs are there");
+    assert_eq!(step(&mut homes, &halves_on(&observation, [1, 0])), 2048, "its vCPUs left");
+    assert_eq!(step(&mut homes, &first), 3072);
+    let mut all = first.clone();
+    all.vms[0].selected = false;
+    all.actions.clear();
+    assert_eq!(step(&mut homes, &all), 3072, "the policy is not in charge any more");
+    let first_half = |(of, address): &(u32, u64)| *of == id.0 && *address < MEMORY;
+    let on = host.table.on.borrow();
+    assert!(on.iter().filter(|(page, _)| first_half(page)).all(|(_, node)| *node == 0));
+}
+
+/// As `numa=fake` makes it: the kernel's nodes 0 and 2 are the topology's node 0, 1 and 3 its 1.
+#[test]
+fn memory_on_another_kernel_node_of_its_home_is_at_home() {
+    let mut observation = observed(&["a"]);
+    let node = |(id, cpus): (u32, &str)| NodeFacts {
+        id,
+        cpus: CpuSet::parse_list(cpus).unwrap(),
+        memory: Bytes::from_mib(4096),
+        distances: vec![10; 4],
+    };
+    let nodes = [(0, "0-3"), (1, "4-7"), (2, "0-3"), (3, "4-7")].map(node);
+    let cpus = (0..8).map(|id| CpuFacts { id, ..CpuFacts::default() }).collect();
+    observation.snapshot.topology = Topology::build(cpus, nodes.into()).unwrap().into();
+    let id = observation.snapshot.vms[0].id.0;
+    let (mut homes, mut host) = (Homes::default(), Fake::default());
+    for address in (0..MEMORY / 2).step_by(4096) {
+        host.table.on.borrow_mut().insert((id, address), 3);
+    }
+    let decision = decided(&observation, 1, true);
+    let limits = Limits::of(&MemoryConfig::default(), true);
+    let records = homes.bring_home(&mut host, (&observation, &decision), limits, &mut || false);
+    assert_eq!((records[0].moved_bytes.0, records[0].complete), (MEMORY / 2, true));
+    let [left, on_1, on_3] = [0, 1, 3].map(|node| host.table.on(id, node));
+    assert_eq!((left, on_1 + on_3), (0, 4096), "both kernel nodes take what comes home");
 }
 
 #[test]
@@ -210,6 +292,18 @@ fn the_only_cycle_brings_everything_home() {
 }
 
 #[test]
+fn a_node_that_others_fill_meanwhile_takes_no_more() {
+    let observation = observed(&["a"]);
+    let decision = decided(&observation, 1, true);
+    let (mut homes, mut host) = (Homes::default(), Fake::default());
+    host.full_after = Some(2);
+    let config = MemoryConfig { batch: Bytes(2 * MIB), ..MemoryConfig::default() };
+    let limits = Limits::of(&config, true);
+    let records = homes.bring_home(&mut host, (&observation, &decision), limits, &mut || false);
+    assert_eq!((records[0].moved_bytes, records[0].complete), (Bytes(4 * MIB), false));
+}
+
+#[test]
 fn memory_that_will_not_move_is_asked_for_less_and_less_often() {
     let (mut next, mut rests) = (1, Vec::new());
     for _ in 0..9 {
@@ -219,4 +313,5 @@ fn memory_that_will_not_move_is_asked_for_less_and_less_often() {
     }
     assert_eq!(rests, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
     assert_eq!(rest(Bytes::from_mib(32), Bytes::from_mib(64), next), (0, 1));
+    assert_eq!(rest(Bytes(0), Bytes(0), 4), (4, 8), "nothing was found where the policy saw some");
 }

@@ -3,7 +3,7 @@
 //! Names of VMs come from command lines of other users' processes: they are quoted, and a name
 //! that cannot be quoted is left out with a comment.
 
-use crate::text::printable;
+use crate::text::{of_guest_node, printable};
 use instep_agent::view::name_of;
 use instep_core::decision::{Action, Decision};
 use instep_core::snapshot::Snapshot;
@@ -44,7 +44,14 @@ pub(crate) fn taskset(snapshot: &Snapshot, decision: &Decision) -> String {
         | Action::SetEmulatorAffinity { tid, cpus, .. } => {
             Ok(format!("taskset --cpu-list --pid {cpus} {tid}"))
         }
-        Action::MoveMemory { vm, to, .. } => Ok(format!("migratepages {vm} all {to}")),
+        Action::MoveMemory { vm, guest_node: None, to, .. } => {
+            Ok(format!("migratepages {vm} all {to}"))
+        }
+        Action::MoveMemory { guest_node, to, .. } => Err(format!(
+            "memory{} to node {to}: migratepages would take that of the other guest nodes along, \
+             see instep run",
+            of_guest_node(*guest_node)
+        )),
     })
 }
 

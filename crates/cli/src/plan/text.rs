@@ -1,6 +1,6 @@
 //! A plan for people: per VM its verdict, then what changes, then conflicts.
 
-use crate::text::{indented, plural, printable, ranges, wrapped};
+use crate::text::{indented, of_guest_node, plural, printable, ranges, wrapped};
 use instep_agent::view::name_of;
 use instep_core::decision::{Action, Decision, Verdict};
 use instep_core::idset::CpuSet;
@@ -111,15 +111,17 @@ impl PlanText<'_> {
 }
 
 /// What an action changes, and from what to what; equal for threads that can share a line.
-fn change(vm: &Vm, action: &Action) -> (&'static str, String) {
+fn change(vm: &Vm, action: &Action) -> (String, String) {
     match action {
         Action::SetVcpuAffinity { tid, cpus, .. } => {
-            ("vCPU", format!("CPUs {} -> {cpus}", allowed(vm, *tid)))
+            ("vCPU".to_owned(), format!("CPUs {} -> {cpus}", allowed(vm, *tid)))
         }
         Action::SetEmulatorAffinity { tid, cpus, .. } => {
-            ("emulator", format!("CPUs {} -> {cpus}", allowed(vm, *tid)))
+            ("emulator".to_owned(), format!("CPUs {} -> {cpus}", allowed(vm, *tid)))
         }
-        Action::MoveMemory { to, remote, .. } => ("memory", format!("{remote} -> node {to}")),
+        Action::MoveMemory { guest_node, to, remote, .. } => {
+            (format!("memory{}", of_guest_node(*guest_node)), format!("{remote} -> node {to}"))
+        }
     }
 }
 

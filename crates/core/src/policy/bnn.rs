@@ -5,7 +5,7 @@
 //! and treats a VM larger than a node like any other; `instep` exists because of that.
 
 use super::fixed::on_node;
-use super::wish::{Wish, elsewhere, memory_may_move};
+use super::wish::{Homeward, Wish, elsewhere, memory_may_move};
 use crate::conflict::ConflictKind;
 use crate::reason::Reason;
 use crate::snapshot::{Snapshot, Vm};
@@ -30,11 +30,12 @@ pub(crate) fn decide(snapshot: &Snapshot, mend: &[Option<ConflictKind>]) -> Vec<
         let vm = &snapshot.vms[index];
         let Some((node, why)) = room.take_best(vm) else { continue };
         let mut wish = on_node(vm, node, &online, mend[index].is_some(), why);
-        let remote = elsewhere(vm, &wish.home);
+        let remote = elsewhere(&vm.memory, &wish.home);
         let moved = wish.selected && vm.placed != wish.home;
-        if moved && remote > Bytes(0) && memory_may_move(vm, &wish.home) {
-            let of = vm.memory_total();
-            wish.memory = Some((remote, Reason::MemoryElsewhere { remote, of }));
+        if moved && remote > Bytes(0) && memory_may_move(&[&vm.memory_bound], &wish.home) {
+            let (to, why) =
+                (wish.home.clone(), Reason::MemoryElsewhere { remote, of: vm.memory_total() });
+            wish.memory.push(Homeward { guest_node: None, to, remote, why });
         }
         wishes[index] = wish;
     }

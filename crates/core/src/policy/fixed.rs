@@ -50,7 +50,7 @@ pub(crate) fn on_node(vm: &Vm, node: &Node, online: &CpuSet, mend: bool, why: Re
         vcpus.push(cpus);
     }
     let emulators = emulators_back(vm, online, &why);
-    Wish { selected: true, home: NodeSet::one(node.id), why, vcpus, emulators, memory: None }
+    Wish { selected: true, home: NodeSet::one(node.id), why, vcpus, emulators, memory: Vec::new() }
 }
 
 /// One CPU of every core for every VM, so that its vCPUs never compete for a core's units. A VM
@@ -82,7 +82,7 @@ pub(crate) fn spread(snapshot: &Snapshot, mend: &[Option<ConflictKind>]) -> Vec<
         }
         let why = Reason::OneCpuPerCore { cores };
         let emulators = emulators_back(vm, &online, &why);
-        Wish { selected: true, home: NodeSet::new(), why, vcpus, emulators, memory: None }
+        Wish { selected: true, home: NodeSet::new(), why, vcpus, emulators, memory: Vec::new() }
     };
     snapshot.vms.iter().zip(mend).map(spread_one).collect()
 }

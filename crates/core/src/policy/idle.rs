@@ -38,7 +38,7 @@ fn draw(busy: Nanos, window: Nanos, vms: &[Vm], seed: u64) -> Option<Action> {
     let index = usize::try_from(mix(seed) % count).ok()?;
     let (vm, to, remote) = candidates.swap_remove(index);
     let why = Reason::IdleHomecoming { busy: busy.milli_of(window), remote, to: to.clone() };
-    Some(Action::MoveMemory { vm: vm.id, to, remote, why })
+    Some(Action::MoveMemory { vm: vm.id, guest_node: None, to, remote, why })
 }
 
 /// A placed VM with its home and what lies elsewhere, unless that is too little or its memory is
@@ -48,7 +48,7 @@ fn candidate(vm: &Vm) -> Option<(&Vm, NodeSet, Bytes)> {
         Some(bound) => vm.placed.and(bound),
         None => vm.placed.clone(),
     };
-    // On several nodes each guest node's memory has a place of its own, which cannot be said.
+    // On several nodes each guest node's memory has a place of its own: the policy looks after it.
     if home.is_empty() || (home.len() > 1 && vm.guest_footprints().is_some()) {
         return None;
     }
@@ -102,7 +102,8 @@ mod tests {
     fn a_host_that_uses_one_core_or_more_moves_nothing() {
         let vms = [vm(1, 100, 0)];
         assert_eq!(draw(WINDOW, WINDOW, &vms, 0), None);
-        let Some(Action::MoveMemory { vm, to, remote, why }) = draw(IDLE, WINDOW, &vms, 0) else {
+        let Some(Action::MoveMemory { vm, to, remote, why, .. }) = draw(IDLE, WINDOW, &vms, 0)
+        else {
             panic!("nothing drawn");
         };
         assert_eq!((vm, remote), (VmId(1), Bytes::from_mib(100)));

@@ -10,6 +10,7 @@ use crate::idset::{CpuSet, NodeSet};
 use crate::reason::Reason;
 use crate::snapshot::{Snapshot, Vcpu, Vm};
 use crate::units::{Bytes, NodeId};
+use std::collections::BTreeMap;
 
 /// What a policy wants for one VM.
 #[derive(Clone, Debug)]
@@ -24,8 +25,21 @@ pub(crate) struct Wish {
     pub(crate) vcpus: Vec<CpuSet>,
     /// CPUs of each emulator thread with the reason. An empty set leaves it as it is.
     pub(crate) emulators: Vec<(CpuSet, Reason)>,
-    /// Memory to bring to `home`, with the reason.
-    pub(crate) memory: Option<(Bytes, Reason)>,
+    /// Memory to bring home.
+    pub(crate) memory: Vec<Homeward>,
+}
+
+/// Memory of a VM, or of one of its guest's nodes, that is to move.
+#[derive(Clone, Debug)]
+pub(crate) struct Homeward {
+    /// The number of the guest's node; `None` for all memory of the VM.
+    pub(crate) guest_node: Option<u32>,
+    /// Where to.
+    pub(crate) to: NodeSet,
+    /// How much lies elsewhere.
+    pub(crate) remote: Bytes,
+    /// Why.
+    pub(crate) why: Reason,
 }
 
 impl Wish {
@@ -48,7 +62,7 @@ impl Wish {
             .map(|vcpu| initial(&vcpu.initial, &vcpu.allowed, &vm.cpuset, online))
             .collect();
         let emulators = emulators_back(vm, online, &why);
-        Self { selected, home, why, vcpus, emulators, memory: None }
+        Self { selected, home, why, vcpus, emulators, memory: Vec::new() }
     }
 }
 
@@ -77,15 +91,15 @@ pub(crate) fn permitted(vm: &Vm, vcpu: &Vcpu, online: &CpuSet, mend: bool) -> Cp
     if mend { within } else { within.and(&vcpu.initial) }
 }
 
-/// Resident memory that is not on `home`.
-pub(crate) fn elsewhere(vm: &Vm, home: &NodeSet) -> Bytes {
+/// The part of `memory` that is not on `home`.
+pub(crate) fn elsewhere(memory: &BTreeMap<NodeId, Bytes>, home: &NodeSet) -> Bytes {
     let there = |(node, bytes): (&NodeId, &Bytes)| if home.contains(*node) { 0 } else { bytes.0 };
-    Bytes(vm.memory.iter().map(there).fold(0, u64::saturating_add))
+    Bytes(memory.iter().map(there).fold(0, u64::saturating_add))
 }
 
-/// Whether its memory may lie on `home` at all: not bound to nodes outside it.
-pub(crate) fn memory_may_move(vm: &Vm, home: &NodeSet) -> bool {
-    vm.memory_bound.as_ref().is_none_or(|bound| home.is_subset(bound))
+/// Whether memory of these bounds may lie on `home` at all: it is not bound to other nodes.
+pub(crate) fn memory_may_move(bounds: &[&Option<NodeSet>], home: &NodeSet) -> bool {
+    bounds.iter().copied().flatten().all(|bound| home.is_subset(bound))
 }
 
 /// The decision that fulfils the wishes, which are in the order of the snapshot's VMs.
@@ -110,9 +124,8 @@ pub(crate) fn decision(
                 decision.actions.push(Action::SetEmulatorAffinity { vm: vm.id, tid, cpus, why });
             }
         }
-        if let Some((remote, why)) = wish.memory {
-            let to = wish.home.clone();
-            decision.actions.push(Action::MoveMemory { vm: vm.id, to, remote, why });
+        for Homeward { guest_node, to, remote, why } in wish.memory {
+            decision.actions.push(Action::MoveMemory { vm: vm.id, guest_node, to, remote, why });
         }
         let Wish { selected, home, why, .. } = wish;
         decision.vms.push(Verdict { vm: vm.id, selected, home, why });

@@ -2,6 +2,7 @@
 //! garbage.
 
 use super::*;
+use crate::idset::NodeSet;
 use crate::units::{Bytes, NodeId};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -130,6 +131,9 @@ fn nodes_that_name_the_same_cpus_are_one_node_with_all_their_memory() {
     assert_eq!(host.memory_node(NodeId(1)), Some(NodeId(0)));
     assert_eq!(host.memory_node(NodeId(0)), Some(NodeId(0)));
     assert_eq!(host.memory_node(NodeId(2)), None);
+    let all = |ids: &[u32]| ids.iter().copied().map(NodeId).collect::<NodeSet>();
+    assert_eq!(host.kernel_nodes(&all(&[0])), all(&[0, 1]));
+    assert_eq!(host.kernel_nodes(&all(&[])), all(&[]));
     assert_eq!(host.warnings().len(), 1);
 }
 

@@ -180,6 +180,14 @@ impl Topology {
         merged.ok().map(|at| self.merged_nodes[at].1).or(self.node(id).map(|node| node.id))
     }
 
+    /// The kernel's nodes whose memory counts to these: the nodes themselves and those that were
+    /// merged into them, the opposite of [`Topology::memory_node`].
+    #[must_use]
+    pub fn kernel_nodes(&self, nodes: &NodeSet) -> NodeSet {
+        let merged = self.merged_nodes.iter().filter(|(_, to)| nodes.contains(*to));
+        nodes.iter().chain(merged.map(|(from, _)| *from)).collect()
+    }
+
     /// All online CPUs.
     #[must_use]
     pub fn all_cpus(&self) -> CpuSet {

@@ -3,7 +3,7 @@
 
 use crate::made::Random;
 use instep_core::decision::{Action, Decision};
-use instep_core::idset::CpuSet;
+use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::policy::{PolicyName, Settings};
 use instep_core::snapshot::Snapshot;
 
@@ -95,8 +95,21 @@ pub(crate) fn inside(policy: Policy, snapshot: &Snapshot, mend: bool) -> Result<
                 let mut threads = vm.emulators.iter().filter(|thread| thread.tid == *tid);
                 threads.all(|thread| within(cpus, &vm.cpuset, &thread.initial))
             }
-            Action::MoveMemory { to, .. } => {
-                vm.memory_bound.as_ref().is_none_or(|bound| to.is_subset(bound))
+            Action::MoveMemory { guest_node, to, remote, .. } => {
+                let part = |number: &u32| vm.guest_nodes.iter().find(|node| node.id == *number);
+                let part = guest_node.as_ref().map(part);
+                let bound = part.flatten().and_then(|node| node.bound.as_ref());
+                let has = |nodes: &NodeSet| to.is_subset(nodes);
+                let memory = part.flatten().map_or(&vm.memory, |node| &node.resident);
+                let away = memory.iter().filter(|(node, _)| !to.contains(**node));
+                let away: u64 = away.map(|(_, bytes)| bytes.0).fold(0, u64::saturating_add);
+                // A guest node that is none would be all of the VM's memory.
+                part != Some(None)
+                    && away == remote.0
+                    && !to.is_empty()
+                    && to.iter().all(|node| snapshot.topology.node(node).is_some())
+                    && bound.is_none_or(has)
+                    && vm.memory_bound.as_ref().is_none_or(has)
             }
         };
         if !fine {

@@ -274,6 +274,44 @@ fn parts_of_a_large_vm_go_to_their_own_memory_whatever_their_loads() {
     }
 }
 
+/// What is to move of each guest node, and where to.
+fn moves(host: &Snapshot) -> Vec<(Option<u32>, String, u64)> {
+    let decision = instep(host);
+    let its = decision.actions.iter().filter_map(|action| match action {
+        Action::MoveMemory { guest_node, to, remote, .. } => {
+            Some((*guest_node, to.to_string(), remote.0 / made::MIB))
+        }
+        _ => None,
+    });
+    its.collect()
+}
+
+#[test]
+fn stray_memory_of_a_part_comes_to_the_part_unless_it_is_little_bound_or_without_room() {
+    let stray = |mib: u64| {
+        let mut host = large();
+        for (guest, node) in host.vms[0].guest_nodes.iter_mut().zip([1u32, 2]) {
+            guest.id = node + 4;
+            guest.resident = [(NodeId(node), Bytes(2000 * made::MIB))].into();
+        }
+        let first = &mut host.vms[0].guest_nodes[0];
+        first.resident.insert(NodeId(2), Bytes(mib * made::MIB));
+        host
+    };
+    assert_eq!(moves(&stray(500)), [(Some(5), "1".into(), 500)]);
+    assert_eq!(moves(&stray(90)), [], "less than a twentieth of the part");
+    let mut host = stray(500);
+    host.vms[0].guest_nodes[0].bound = Some(nodes(&[0, 2]));
+    assert_eq!(moves(&host), [], "the part's memory may not lie there");
+    let mut host = stray(500);
+    host.vms[0].memory_bound = Some(nodes(&[2]));
+    assert_eq!(moves(&host), [], "the VM's memory may not lie there");
+    let mut host = stray(500);
+    host.topology = made::topology(4, 4, 1, 2600 * made::MIB);
+    host.vms[0].memory.insert(NodeId(1), Bytes(2300 * made::MIB));
+    assert_eq!(moves(&host), [], "no room on the node");
+}
+
 #[test]
 fn parts_of_a_large_vm_go_where_their_memory_is_bound() {
     let mut host = large();

@@ -6,6 +6,7 @@ use instep_core::idset::CpuSet;
 use instep_core::snapshot::{Emulator, GuestNode, Snapshot, Vcpu, Vm};
 use instep_core::topology::{CoreKind, CpuFacts, NodeFacts, Topology};
 use instep_core::units::{Bytes, CpuId, Nanos, NodeId, Tid, VmId};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -271,9 +272,20 @@ fn halve(vm: &mut Vm, random: &mut Random, nodes: &[NodeId]) {
     vm.guest_nodes.clear();
     for vcpus in [0..half, half..vm.vcpus.len() as u32] {
         let (node, memory) = (random.one_of(nodes), Bytes(random.within(64, 4096) * MIB));
-        *vm.memory.entry(node).or_default() = memory;
-        let resident = [(node, memory)].into();
-        vm.guest_nodes.push(GuestNode { vcpus: vcpus.collect(), memory, resident, bound: None });
+        let mut resident = BTreeMap::from([(node, memory)]);
+        // Some of it strayed, or is bound. Drawn apart, so that the rest of a seed's host is what
+        // it was.
+        let mut random = Random(memory.0);
+        if random.chance(30) {
+            let part = Bytes(memory.0 / random.within(5, 30));
+            resident.entry(random.one_of(nodes)).or_default().0 += part.0;
+        }
+        let bound = random.chance(20).then(|| nodes.iter().copied().take(2).collect());
+        for (node, bytes) in &resident {
+            vm.memory.entry(*node).or_default().0 += bytes.0;
+        }
+        let (id, vcpus) = (vm.guest_nodes.len() as u32, vcpus.collect());
+        vm.guest_nodes.push(GuestNode { id, vcpus, memory, resident, bound });
     }
 }
 
@@ -303,6 +315,7 @@ pub(crate) fn spoil(made: &mut Snapshot, seed: u64) {
             7 => vm.guest_threads_per_core = random.one_of(&[0, u32::MAX]),
             8 => {
                 let node = GuestNode {
+                    id: 0,
                     vcpus: vec![0, 0, u32::MAX],
                     memory: Bytes(u64::MAX),
                     resident: [(NodeId(0), Bytes(u64::MAX)), (NodeId(9), Bytes(9))].into(),

@@ -52,6 +52,17 @@ proptest! {
     }
 }
 
+/// A window of a nanosecond and more busy time than 64 bits hold: found by the property above.
+#[test]
+fn a_load_that_no_host_has_overflows_no_cost() {
+    let mut host = made::random(12_917_978_063_422_544_049);
+    made::restrict(&mut host, 12_917_978_063_422_544_049);
+    made::spoil(&mut host, 12_917_978_063_422_544_049);
+    let mut settings = settings(PolicyName::Instep);
+    settings.include_pinned = false;
+    assert_eq!(decide(&host, &settings).vms.len(), host.vms.len());
+}
+
 /// Fixed seeds: this is a statement about how far apart plans must be, not an invariant.
 #[test]
 fn five_percent_of_noise_in_the_loads_moves_no_home() {

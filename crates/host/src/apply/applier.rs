@@ -117,9 +117,10 @@ impl<A: Affinity> Applier<A> {
         let ready: Vec<Option<Applied>> =
             changes.iter().map(|change| self.prepare(change, &online, now)).collect();
         if ready.iter().any(Option::is_none) {
-            self.journal.holder = journal::this_instance()?;
+            let before = std::mem::replace(&mut self.journal.holder, journal::this_instance()?);
             self.journal.drop_dead();
-            self.store()?;
+            // What an earlier run meant to stand still does when this one can change nothing.
+            self.store().inspect_err(|_| self.journal.holder = before)?;
         }
         let mut outcomes = Vec::with_capacity(changes.len());
         for (change, ready) in changes.iter().zip(ready) {
@@ -194,7 +195,8 @@ impl<A: Affinity> Applier<A> {
                     continue;
                 }
                 let Ok(present) = self.affinity.get(thread.tid) else { continue };
-                if let Some(origin) = self.journal.origin_of(&thread, &present, online)
+                if let Some(origin) =
+                    self.journal.origin_of(&thread, &present, online, &CpuSet::new())
                     && present != origin.original.and(online)
                 {
                     let kind = ThreadKind::Emulator;
@@ -248,7 +250,8 @@ impl<A: Affinity> Applier<A> {
         if present == change.cpus.and(online) {
             return Ok(Err(Applied::Unchanged));
         }
-        if let Some(entry) = self.journal.origin_of(&change.thread, &present, online) {
+        let origin = self.journal.origin_of(&change.thread, &present, online, &change.cpuset);
+        if let Some(entry) = origin {
             let (vm, kind, thread) = (change.vm.clone(), change.kind, change.thread);
             let pending = change.cpus.clone();
             let since = if entry.thread == thread { entry.since } else { now };
@@ -296,7 +299,7 @@ impl<A: Affinity> Applier<A> {
         self.stale |= narrowed;
         if let Some(entry) = self.journal.entries.get_mut(&(change.thread.pid, tid)) {
             entry.set = if narrowed { got.clone() } else { change.cpus.clone() };
-            entry.pending = CpuSet::new();
+            entry.pending = if narrowed { change.cpus.clone() } else { CpuSet::new() };
         }
         if narrowed { Applied::Narrowed(got) } else { Applied::Set }
     }

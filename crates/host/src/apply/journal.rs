@@ -66,7 +66,8 @@ pub struct Entry {
     /// What the kernel made of the last finished change.
     #[serde(with = "list", default, skip_serializing_if = "CpuSet::is_empty")]
     pub set: CpuSet,
-    /// What a change that is under way asks for.
+    /// What a change asks for that is under way, or of which the kernel kept only `set`: kernels from
+    /// 6.2 on give the rest when the cpuset is widened (`user_cpus_ptr`, kernel/sched/core.c).
     #[serde(with = "list", default, skip_serializing_if = "CpuSet::is_empty")]
     pub pending: CpuSet,
 }
@@ -80,6 +81,14 @@ impl Entry {
             // With none of its CPUs online a thread gets others from the kernel.
             left.is_empty() || left == *present
         })
+    }
+}
+
+impl Entry {
+    /// Whether an affinity of `present` is what `reach`, the online CPUs of a cpuset that became
+    /// narrower, leaves of Instep's own doing.
+    fn is_left_of_ours(&self, present: &CpuSet, reach: &CpuSet) -> bool {
+        !present.is_empty() && [&self.set, &self.pending].iter().any(|o| o.and(reach) == *present)
     }
 }
 
@@ -167,9 +176,16 @@ impl Journal {
 
     /// What the thread could use before Instep touched it, or the one it inherited from; `present`
     /// itself (online CPUs that it may use now) when Instep never did or someone else set it since.
+    /// `cpuset` is what the thread's cpuset allows now, empty where that is not known.
     #[must_use]
-    pub fn initial_of(&self, thread: &ThreadKey, present: &CpuSet, online: &CpuSet) -> CpuSet {
-        match self.origin_of(thread, present, online) {
+    pub fn initial_of(
+        &self,
+        thread: &ThreadKey,
+        present: &CpuSet,
+        online: &CpuSet,
+        cpuset: &CpuSet,
+    ) -> CpuSet {
+        match self.origin_of(thread, present, online, cpuset) {
             Some(entry) => entry.original.and(online),
             None => present.clone(),
         }
@@ -182,10 +198,15 @@ impl Journal {
         thread: &ThreadKey,
         present: &CpuSet,
         online: &CpuSet,
+        cpuset: &CpuSet,
     ) -> Option<&Entry> {
+        let reach = online.and(cpuset);
+        let is_ours = |entry: &Entry| {
+            entry.is_ours(present, online) || entry.is_left_of_ours(present, &reach)
+        };
         let own = self.entries.get(&(thread.pid, thread.tid));
         if let Some(own) = own.filter(|entry| entry.thread == *thread) {
-            return own.is_ours(present, online).then_some(own);
+            return is_ours(own).then_some(own);
         }
         let process = (thread.pid, Tid(0))..=(thread.pid, Tid(u32::MAX));
         // Of several the widest original: a thread created by one that was pinned may have been
@@ -194,7 +215,7 @@ impl Journal {
             .range(process)
             .map(|(_, entry)| entry)
             .filter(|entry| entry.thread.pid_start == thread.pid_start)
-            .filter(|entry| thread.tid_start >= entry.since && entry.is_ours(present, online))
+            .filter(|entry| thread.tid_start >= entry.since && is_ours(entry))
             .max_by_key(|entry| entry.original.len())
     }
 
@@ -461,7 +482,8 @@ mod tests {
         let journal = journal();
         let (online, ours) = (cpus("0-5"), cpus("2-3"));
         let key = |tid, tid_start| ThreadKey { pid: 7, pid_start: 1, tid: Tid(tid), tid_start };
-        let initial = |key, present: &CpuSet| journal.initial_of(&key, present, &online);
+        let unknown = CpuSet::new();
+        let initial = |key, present: &CpuSet| journal.initial_of(&key, present, &online, &unknown);
         assert_eq!(initial(key(9, 2), &ours), cpus("0-5"));
         assert_eq!(initial(key(9, 3), &ours), ours, "a reused id");
         assert_eq!(initial(key(9, 2), &cpus("4")), cpus("4"), "an operator");
@@ -472,6 +494,22 @@ mod tests {
         assert_eq!(initial(other, &ours), ours, "another process");
         let online = cpus("0-1");
         let present = cpus("0-1");
-        assert_eq!(journal.initial_of(&key(9, 2), &present, &online), present, "offlined");
+        assert_eq!(
+            journal.initial_of(&key(9, 2), &present, &online, &unknown),
+            present,
+            "offlined"
+        );
+    }
+
+    #[test]
+    fn what_a_narrower_cpuset_leaves_of_ours_is_no_operators_will() {
+        let (journal, online) = (journal(), cpus("0-5"));
+        let key = ThreadKey { pid: 7, pid_start: 1, tid: Tid(9), tid_start: 2 };
+        let initial = |present: &str, cpuset: &str| {
+            journal.initial_of(&key, &cpus(present), &online, &cpus(cpuset)).to_string()
+        };
+        assert_eq!(initial("3", "3-5"), "0-5");
+        assert_eq!(initial("3", "2-5"), "3", "the cpuset has the other CPU, too: an operator");
+        assert_eq!(initial("4-5", "4-5"), "4-5", "nothing of ours is left");
     }
 }

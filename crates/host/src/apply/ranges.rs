@@ -5,16 +5,15 @@
 //! in between; ranges are cut where the two disagree. It does not know which page of a range lies
 //! where: that is asked page by page when moving.
 
+use crate::discover::{Vmm, args, guest, guest_memory, numa_maps};
 use crate::error::Error;
 use crate::root::Root;
 use instep_core::idset::NodeSet;
 use instep_core::units::{Bytes, NodeId};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Largest page size believed, 16 GiB (Power's largest); anything else is a damaged line.
-const MAX_PAGE: u64 = 16 << 30;
-/// Warnings kept per file; the rest is only counted.
+/// Warnings kept of one `maps`; the rest is only counted.
 const MAX_WARNINGS: usize = 5;
 
 /// A mapping with at least one resident page.
@@ -57,79 +56,105 @@ impl Range {
 /// [`Error::is_gone`] when there is no such process; [`Error::is_denied`] without the right to
 /// look at it.
 pub fn read(root: &Root, pid: u32) -> Result<(Vec<Range>, Vec<String>), Error> {
-    let (numa_maps, maps) = (format!("proc/{pid}/numa_maps"), format!("proc/{pid}/maps"));
-    let numa_text = root.read(&numa_maps)?;
-    let maps_text = root.read(&maps)?;
-    let (lines, mut warnings) = parse_numa_maps(&root.join(&numa_maps), &numa_text);
-    let (mappings, more) = parse_maps(&root.join(&maps), &maps_text);
-    warnings.extend(more);
-    Ok((join(lines, &mappings), warnings))
+    let files = Files::read(root, pid)?;
+    let (ranges, warnings, _) = files.ranges();
+    Ok((ranges, warnings))
 }
 
-/// A line of `numa_maps` with resident pages: a [`Range`] whose `end` is not known yet and equals
-/// its `start`. Bad lines are passed over and told.
+/// As [`read`], but only the mapping that is the memory of one NUMA node of QEMU's guest, by the
+/// guest's number; no range, and a warning, where that cannot be told (see
+/// [`guest_memory`]).
+///
+/// # Errors
+/// As [`read`].
+pub fn read_guest_node(
+    root: &Root,
+    pid: u32,
+    guest_node: u32,
+) -> Result<(Vec<Range>, Vec<String>), Error> {
+    let command = root.read(format!("proc/{pid}/cmdline"))?;
+    let guest = guest::describe(&Vmm::Qemu, &args::split(command.as_bytes()));
+    let files = Files::read(root, pid)?;
+    let (mut ranges, mut warnings, mappings) = files.ranges();
+    let told = guest_memory::tell(files.numa_maps.1.as_bytes(), &mappings, &guest.backends);
+    let position = guest.nodes.iter().position(|node| node.id == guest_node);
+    let backend = position.and_then(|position| guest.node_backends.get(position));
+    let mapping = backend.and_then(|backend| told.get(*backend)?.as_ref());
+    if mapping.is_none() {
+        let file = files.numa_maps.0.display();
+        warnings.push(format!("{file}: no mapping can be told to be guest node {guest_node}'s"));
+    }
+    ranges.retain(|range| mapping.is_some_and(|mapping| mapping.start == range.start));
+    Ok((ranges, warnings))
+}
+
+/// The two files of a process, each with its path.
+struct Files {
+    numa_maps: (PathBuf, String),
+    maps: (PathBuf, String),
+}
+
+impl Files {
+    fn read(root: &Root, pid: u32) -> Result<Self, Error> {
+        let one = |name: &str| {
+            let relative = format!("proc/{pid}/{name}");
+            Ok((root.join(&relative), root.read(&relative)?))
+        };
+        Ok(Self { numa_maps: one("numa_maps")?, maps: one("maps")? })
+    }
+
+    /// The ranges, what is wrong with the files, and start and end of all mappings.
+    fn ranges(&self) -> (Vec<Range>, Vec<String>, Vec<(u64, u64)>) {
+        let (lines, mut warnings) = parse_numa_maps(&self.numa_maps.0, &self.numa_maps.1);
+        let (mappings, more) = parse_maps(&self.maps.0, &self.maps.1);
+        warnings.extend(more);
+        (join(lines, &mappings), warnings, mappings)
+    }
+}
+
+/// The lines of `numa_maps`, each a [`Range`] whose `end` is not known yet and
+/// equals its `start`. Bad lines are passed over and told.
 #[must_use]
 pub fn parse_numa_maps(path: &Path, text: &str) -> (Vec<Range>, Vec<String>) {
-    parse_lines(path, text, "an address, a policy and NODE=PAGES pairs", |line| {
-        let mut words = line.split_ascii_whitespace();
-        let start = u64::from_str_radix(words.next()?, 16).ok()?;
-        words.next()?;
-        let mut range = Range { start, end: start, page: 4096, by_node: BTreeMap::new() };
-        for word in words {
-            // A file name may hold anything, but never starts a word with N and a digit.
-            if let Some(kib) = word.strip_prefix("kernelpagesize_kB=") {
-                range.page = kib.parse::<u64>().ok()?.checked_mul(1024)?;
-            } else if let Some((node, pages)) = node_pages(word) {
-                range.by_node.insert(NodeId(node?), pages?);
-            }
+    let mut ranges = Vec::new();
+    let told = numa_maps::each(text.as_bytes(), &path.display().to_string(), |mapping| {
+        // Without pages it has no page size, but the mapping before it ends here.
+        let (start, page) = (mapping.start, mapping.page_kb.max(4) << 10);
+        // A page begins at a multiple of its size: anything else is a damaged address.
+        if start % page == 0 {
+            let by_node = mapping.pages.into_iter().collect();
+            ranges.push(Range { start, end: start, page, by_node });
         }
-        let sane = range.page.is_power_of_two() && range.page <= MAX_PAGE;
-        (sane && start % range.page == 0).then_some(range)
-    })
-}
-
-/// `N0=17` as (node, pages), each `None` when it is no number; `None` for any other word.
-fn node_pages(word: &str) -> Option<(Option<u32>, Option<u64>)> {
-    let rest = word.strip_prefix('N')?;
-    let (node, pages) = rest.split_once('=')?;
-    node.starts_with(|c: char| c.is_ascii_digit()).then(|| {
-        let node = node.parse().ok().filter(|node| *node <= instep_core::idset::MAX_ID);
-        (node, pages.parse().ok())
-    })
+    });
+    (ranges, told.warnings)
 }
 
 /// Start and end of every mapping of a `maps` file, in its order.
 #[must_use]
 pub fn parse_maps(path: &Path, text: &str) -> (Vec<(u64, u64)>, Vec<String>) {
-    parse_lines(path, text, "a mapping START-END", |line| {
-        let (start, end) = line.split_ascii_whitespace().next()?.split_once('-')?;
-        let start = u64::from_str_radix(start, 16).ok()?;
-        let end = u64::from_str_radix(end, 16).ok()?;
-        (start < end).then_some((start, end))
-    })
-}
-
-fn parse_lines<T>(
-    path: &Path,
-    text: &str,
-    expected: &'static str,
-    parse: impl Fn(&str) -> Option<T>,
-) -> (Vec<T>, Vec<String>) {
     let (mut found, mut warnings, mut bad) = (Vec::new(), Vec::new(), 0);
     for (index, line) in text.lines().enumerate() {
-        match parse(line) {
-            Some(item) => found.push(item),
-            None if bad < MAX_WARNINGS => {
-                bad += 1;
-                warnings.push(Error::parse(path, index + 1, line, expected).to_string());
-            }
-            None => bad += 1,
+        if let Some(mapping) = start_and_end(line) {
+            found.push(mapping);
+            continue;
+        }
+        bad += 1;
+        if bad <= MAX_WARNINGS {
+            let error = Error::parse(path, index + 1, line, "a mapping START-END");
+            warnings.push(error.to_string());
         }
     }
     if bad > MAX_WARNINGS {
         warnings.push(format!("{}: {} more bad lines", path.display(), bad - MAX_WARNINGS));
     }
     (found, warnings)
+}
+
+fn start_and_end(line: &str) -> Option<(u64, u64)> {
+    let (start, end) = line.split_ascii_whitespace().next()?.split_once('-')?;
+    let start = u64::from_str_radix(start, 16).ok()?;
+    let end = u64::from_str_radix(end, 16).ok()?;
+    (start < end).then_some((start, end))
 }
 
 /// Gives each range its end: that of its mapping, or the start of the next range where the
@@ -211,6 +236,30 @@ mod tests {
         let ends: Vec<u64> = both(numa, "1000-9000 rw-p\n").iter().map(|r| r.end).collect();
         assert_eq!(ends, [0x3000, 0x9000]);
         assert_eq!(both(numa, "1000-2000 rw-p\n").len(), 1);
+    }
+
+    #[test]
+    fn the_memory_of_one_guest_node_is_one_mapping() {
+        let dir = tempfile::tempdir().unwrap();
+        let process = dir.path().join("proc/5");
+        std::fs::create_dir_all(&process).unwrap();
+        let (a, b) = ("memory-backend-ram,id=a,size=2M", "memory-backend-ram,id=b,size=1M");
+        let (c, d) = ("node,nodeid=3,cpus=0,memdev=a", "node,nodeid=7,cpus=1,memdev=b");
+        let line = ["qemu", "-smp", "2", "-object", a, "-object", b, "-numa", c, "-numa", d];
+        std::fs::write(process.join("cmdline"), line.join("\0")).unwrap();
+        let numa = "100000 default N0=9 kernelpagesize_kB=4\n\
+                    400000 default N0=5 kernelpagesize_kB=4\n\
+                    800000 default N1=6 kernelpagesize_kB=4\n";
+        std::fs::write(process.join("numa_maps"), numa).unwrap();
+        let maps = "100000-200000 rw-p\n400000-600000 rw-p\n800000-803000 rw-p\n";
+        std::fs::write(process.join("maps"), maps).unwrap();
+        let of = |number| read_guest_node(&Root::at(dir.path()), 5, number).unwrap();
+        let starts = |number| of(number).0.iter().map(|range| range.start).collect::<Vec<_>>();
+        assert_eq!((starts(3), starts(7)), (vec![0x40_0000], vec![0x10_0000]));
+        let (ranges, warnings) = of(0);
+        assert_eq!((ranges, warnings.len()), (Vec::new(), 1));
+        assert!(warnings[0].contains("told to be guest node 0's"), "{warnings:?}");
+        assert_eq!(read(&Root::at(dir.path()), 5).unwrap().0.len(), 3);
     }
 
     #[test]

@@ -46,7 +46,7 @@ impl StateDir {
     pub fn lock(&self) -> Result<InstanceLock, Error> {
         self.prepare()?;
         let path = self.file("lock");
-        let failed = |source| Error::system(format!("cannot lock {}", path.display()), source);
+        let failed = |source| unusable(&format!("cannot lock {}", path.display()), &source);
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -94,7 +94,12 @@ impl StateDir {
     fn prepare(&self) -> Result<(), Error> {
         let shown = self.path.display();
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.path);
-        made.map_err(|source| Error::system(format!("cannot create {shown}"), source))?;
+        made.map_err(|source| match source.kind() {
+            io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+                unusable(&format!("the state directory {shown} is, or lies below, a file"), &source)
+            }
+            _ => unusable(&format!("cannot create {shown} for Instep's state"), &source),
+        })?;
         let meta = fs::metadata(&self.path).map_err(|source| Error::read(&self.path, source))?;
         // SAFETY: geteuid has no preconditions and cannot fail.
         let me = unsafe { libc::geteuid() };
@@ -107,10 +112,19 @@ impl StateDir {
                     meta.uid(),
                     meta.mode() & 0o7777
                 ),
-                next: "give a directory of your own, such as one that does not exist yet".into(),
+                next: "name a folder of your own with --state-dir DIR; it need not exist yet"
+                    .into(),
             });
         }
         Ok(())
+    }
+}
+
+/// A directory that the system does not let be used.
+fn unusable(what: &str, source: &io::Error) -> Error {
+    Error::Unusable {
+        what: format!("{what}: {source}"),
+        next: "name a folder of your own with --state-dir DIR; it need not exist yet".into(),
     }
 }
 

@@ -24,10 +24,20 @@ pub fn resident(
     maps: &[(u64, u64)],
     backends: &[Backend],
 ) -> Vec<Option<BTreeMap<NodeId, Bytes>>> {
+    let told = tell(numa_maps, maps, backends);
+    told.into_iter().map(|mapping| mapping.as_ref().map(Mapping::by_node)).collect()
+}
+
+/// The same as [`resident`], but the mapping itself.
+pub(crate) fn tell<'a>(
+    numa_maps: &'a [u8],
+    maps: &[(u64, u64)],
+    backends: &[Backend],
+) -> Vec<Option<Mapping<'a>>> {
     let wanted: BTreeSet<u64> = backends.iter().map(|backend| backend.size.0).collect();
     let ends: BTreeMap<u64, u64> = maps.iter().copied().collect();
     let mut alike: BTreeMap<u64, Vec<Mapping<'_>>> = BTreeMap::new();
-    for mapping in numa_maps.split(|b| *b == b'\n').filter_map(|l| numa_maps::mapping(l).ok()) {
+    numa_maps::each(numa_maps, "", |mapping| {
         let length = ends.get(&mapping.start).map_or(0, |end| end.saturating_sub(mapping.start));
         if wanted.contains(&length) {
             let same = alike.entry(length).or_default();
@@ -35,7 +45,7 @@ pub fn resident(
                 same.push(mapping);
             }
         }
-    }
+    });
     let of = |backend: &Backend| only(backend, alike.get(&backend.size.0)?);
     let told: Vec<Option<&Mapping<'_>>> = backends.iter().map(of).collect();
     let mut times: BTreeMap<u64, u32> = BTreeMap::new();
@@ -43,7 +53,7 @@ pub fn resident(
         *times.entry(mapping.start).or_default() += 1;
     }
     let own = |mapping: &&Mapping<'_>| times.get(&mapping.start) == Some(&1);
-    told.into_iter().map(|mapping| mapping.filter(own).map(Mapping::by_node)).collect()
+    told.into_iter().map(|mapping| mapping.filter(own).cloned()).collect()
 }
 
 /// The one mapping that is this backend's.

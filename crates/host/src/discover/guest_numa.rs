@@ -105,13 +105,14 @@ pub fn nodes<'a>(options: impl Iterator<Item = &'a str>, backends: &[Backend], s
         let bound = backend.policy == "bind" && !backend.host_nodes.is_empty();
         bound.then(|| backend.host_nodes.clone())
     };
-    let node = |node: &Found| GuestNode {
+    let node = |(id, node): (&u32, &Found)| GuestNode {
+        id: *id,
         vcpus: node.vcpus.iter().map(Id::raw).collect(),
         memory: node.memory,
         bound: bound(node),
         ..GuestNode::default()
     };
-    Nodes { nodes: found.values().map(node).collect(), backends: each.unwrap_or_default() }
+    Nodes { nodes: found.iter().map(node).collect(), backends: each.unwrap_or_default() }
 }
 
 fn add_node(
@@ -215,6 +216,9 @@ mod tests {
         let bound: Vec<_> = both.nodes.iter().map(|node| node.bound.clone()).collect();
         assert_eq!(bound, [Some(NodeSet::one(NodeId(2))), None]);
         assert_eq!(both.backends, [0, 1]);
+        assert_eq!([both.nodes[0].id, both.nodes[1].id], [0, 1]);
+        let later = of("node,nodeid=7,cpus=1,memdev=b");
+        assert_eq!(later.nodes[1].id, 7);
         assert!(of("node,cpus=1,mem=4G").backends.is_empty());
     }
 

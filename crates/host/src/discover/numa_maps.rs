@@ -40,44 +40,56 @@ pub(crate) enum Policy {
 /// Parses `bytes`; `file` is named in warnings; `cut` says that the reader stopped before the end.
 #[must_use]
 pub fn parse(bytes: &[u8], file: &str, cut: bool) -> NumaMaps {
-    let mut out = NumaMaps { truncated: cut, ..NumaMaps::default() };
-    let mut bad = 0usize;
+    let mut out = NumaMaps::default();
     let mut policies: Vec<(Policy, u64)> = Vec::new();
+    let Told { warnings, truncated } =
+        each(bytes, file, |mapping| take(&mut out, &mut policies, mapping));
+    (out.warnings, out.truncated) = (warnings, truncated || cut);
+    decide(&mut out, &policies);
+    out
+}
+
+/// What is to be said of a file besides its mappings.
+pub(crate) struct Told {
+    /// What was left out, each naming the file and line.
+    pub(crate) warnings: Vec<String>,
+    /// Whether it ends in the middle of a line.
+    pub(crate) truncated: bool,
+}
+
+/// Calls back with every mapping of a file; `file` is named in warnings.
+pub(crate) fn each<'a>(bytes: &'a [u8], file: &str, mut take: impl FnMut(Mapping<'a>)) -> Told {
+    let (mut warnings, mut bad) = (Vec::new(), 0usize);
     let whole = bytes.iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
     for (index, line) in bytes[..whole].split(|b| *b == b'\n').enumerate() {
         if line.is_empty() {
             continue;
         }
         match mapping(line) {
-            Ok(read) => take(&mut out, &mut policies, read),
+            Ok(read) => take(read),
             Err(why) => {
                 bad += 1;
                 if bad <= MAX_WARNINGS {
-                    out.warnings.push(format!(
-                        "{file}:{}: `{}` {why}; the mapping is left out",
-                        index + 1,
-                        shown(line)
-                    ));
+                    let (line, at) = (shown(line), index + 1);
+                    warnings.push(format!("{file}:{at}: `{line}` {why}; the mapping is left out"));
                 }
             }
         }
     }
     if bad > MAX_WARNINGS {
-        out.warnings.push(format!("{file}: {} more lines are left out", bad - MAX_WARNINGS));
+        warnings.push(format!("{file}: {} more lines are left out", bad - MAX_WARNINGS));
     }
-    if whole < bytes.len() {
-        out.truncated = true;
-        let line = 1 + bytes[..whole].iter().filter(|b| **b == b'\n').count();
-        out.warnings.push(format!(
-            "{file}:{line}: `{}` is cut short; the mapping is left out",
-            shown(&bytes[whole..])
-        ));
+    let truncated = whole < bytes.len();
+    if truncated {
+        let at = 1 + bytes[..whole].iter().filter(|b| **b == b'\n').count();
+        let line = shown(&bytes[whole..]);
+        warnings.push(format!("{file}:{at}: `{line}` is cut short; the mapping is left out"));
     }
-    decide(&mut out, &policies);
-    out
+    Told { warnings, truncated }
 }
 
 /// One line.
+#[derive(Clone, Debug)]
 pub(crate) struct Mapping<'a> {
     /// Its first byte.
     pub(crate) start: u64,
@@ -86,7 +98,7 @@ pub(crate) struct Mapping<'a> {
     pub(crate) file: Option<&'a str>,
     /// Resident pages by node.
     pub(crate) pages: Vec<(NodeId, u64)>,
-    /// Their size; 0 only where there are none.
+    /// Their size, a power of two; 0 only where there are none.
     pub(crate) page_kb: u64,
     hugetlb: bool,
 }
@@ -105,7 +117,7 @@ impl Mapping<'_> {
 }
 
 /// Parses one line; says what is wrong with it.
-pub(crate) fn mapping(line: &[u8]) -> Result<Mapping<'_>, &'static str> {
+fn mapping(line: &[u8]) -> Result<Mapping<'_>, &'static str> {
     let line = std::str::from_utf8(line).unwrap_or_default();
     let (address, rest) = line.split_once(' ').ok_or("is no mapping")?;
     let start = u64::from_str_radix(address, 16).map_err(|_| "has no address")?;
@@ -121,7 +133,7 @@ pub(crate) fn mapping(line: &[u8]) -> Result<Mapping<'_>, &'static str> {
             read.page_kb = kb
                 .parse()
                 .ok()
-                .filter(|kb| (1..=MAX_PAGE_KB).contains(kb))
+                .filter(|kb: &u64| kb.is_power_of_two() && *kb <= MAX_PAGE_KB)
                 .ok_or("has a page size that is none")?;
         } else if let Some((node, pages)) = node_pages(field) {
             let node = node
@@ -282,6 +294,7 @@ mod tests {
             "7f00 default N0=1",
             "7f00 bind:x N0=1 kernelpagesize_kB=4",
             "7f00 default N0=1 kernelpagesize_kB=0",
+            "7f00 default N0=1 kernelpagesize_kB=3",
             "7f00 default N99999999999=1 kernelpagesize_kB=4",
         ] {
             let text = format!("{line}\n");

@@ -40,25 +40,25 @@ pub(super) struct Guard<'a, 'e> {
 }
 
 impl<'a, 'e> Guard<'a, 'e> {
-    /// `untouched` holds what every vCPU of the snapshot has when Instep leaves it, by VM.
+    /// `untouched` holds what the vCPUs of the snapshot have when Instep leaves them, by VM.
     pub(super) fn new(
         estimator: &'e mut Estimator<'a>,
         spots: &'e Spots,
         units: &'e [Unit],
-        untouched: &[Vec<CpuSet>],
+        untouched: &[Vec<(CpuSet, usize)>],
     ) -> Self {
         let mut first = Vec::with_capacity(untouched.len());
         let mut choice = Vec::new();
         for sets in untouched {
             first.push(choice.len());
             let mut last: Option<(&CpuSet, usize)> = None;
-            for cpus in sets {
+            for (cpus, vcpus) in sets {
                 let group = match last {
                     Some((same, group)) if same == cpus => group,
                     _ => estimator.group(cpus),
                 };
                 last = Some((cpus, group));
-                choice.push(group);
+                choice.extend(std::iter::repeat_n(group, *vcpus));
             }
         }
         let kernel = estimator.estimate(&choice);

@@ -20,6 +20,9 @@ const EFFICIENT_CORE: u64 = 650;
 /// CPU of demand on a node with all cores in use. A tie-breaker, an order below [`SHARED`].
 const EVENNESS: u64 = 40;
 
+/// The most load that is believed, milli: a thousand times what a million CPUs can do.
+const MOST_LOAD: u64 = 1_000_000_000_000;
+
 /// A node that has CPUs.
 pub(super) struct Place {
     pub(super) id: NodeId,
@@ -72,7 +75,8 @@ impl<'a> Host<'a> {
                 order
             })
             .collect();
-        let milli = |busy: Nanos| busy.milli_of(snapshot.window).0;
+        // A load that no host has would overflow sums of costs.
+        let milli = |busy: Nanos| busy.milli_of(snapshot.window).0.min(MOST_LOAD);
         Self {
             snapshot,
             online: topology.all_cpus(),
@@ -174,19 +178,25 @@ impl Spots {
     pub(super) fn new(host: &Host) -> Self {
         let mut spots = Self { nodes: Vec::new(), cpus: Vec::new(), known: BTreeMap::new() };
         for place in 0..host.places.len() {
-            spots.number(host, vec![place]);
+            spots.number(host, &[place]);
         }
         spots
     }
 
     /// The number of this set of places.
-    pub(super) fn number(&mut self, host: &Host, mut places: Vec<usize>) -> Spot {
-        places.sort_unstable();
-        if let [one] = places[..]
+    pub(super) fn number(&mut self, host: &Host, places: &[usize]) -> Spot {
+        if let [one] = *places
             && one < self.nodes.len()
         {
             return one;
         }
+        if places.is_sorted()
+            && let Some(spot) = self.known.get(places)
+        {
+            return *spot;
+        }
+        let mut places = places.to_vec();
+        places.sort_unstable();
         if let Some(spot) = self.known.get(&places) {
             return *spot;
         }

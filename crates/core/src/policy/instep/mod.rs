@@ -202,16 +202,16 @@ fn tolerated(limit: u64) -> u64 {
     limit + limit / 1000 * KEEP_SHARING + KEEP_PAIRS * 1000
 }
 
-/// What each vCPU has when Instep leaves it, by VM.
-fn untouched(host: &Host) -> Vec<Vec<CpuSet>> {
+/// What vCPUs have when Instep leaves them, by VM: each set, and how many vCPUs in turn have it.
+fn untouched(host: &Host) -> Vec<Vec<(CpuSet, usize)>> {
     let sets = |vm: &crate::snapshot::Vm| {
-        vm.vcpus
-            .iter()
-            .map(|vcpu| {
-                let cpus = initial(&vcpu.initial, &vcpu.allowed, &vm.cpuset, &host.online);
-                if cpus.is_empty() { host.online.clone() } else { cpus }
-            })
-            .collect()
+        let sets = vm.vcpus.chunk_by(|a, b| a.initial == b.initial && a.allowed == b.allowed);
+        sets.map(|alike| {
+            let vcpu = &alike[0];
+            let cpus = initial(&vcpu.initial, &vcpu.allowed, &vm.cpuset, &host.online);
+            (if cpus.is_empty() { host.online.clone() } else { cpus }, alike.len())
+        })
+        .collect()
     };
     host.snapshot.vms.iter().map(sets).collect()
 }

@@ -28,16 +28,29 @@ pub(super) struct Planner<'a> {
     pub(super) units: &'a [Unit],
     /// Demand of vCPUs that are not planned, by place.
     fixed: Vec<Crowd>,
-    /// Cost of memory per unit and place when all its demand is there, milli.
-    remote: Vec<Vec<u64>>,
+    /// `[unit * places + place]`.
+    memory: Vec<MemoryCost>,
+    /// Load on each place that is not planned at all, milli.
+    other: u64,
+}
+
+/// What the memory of a unit costs at a place, milli.
+#[derive(Clone, Copy)]
+struct MemoryCost {
+    /// All its demand being there while the memory lies as it does.
+    remote: u64,
+    /// Bringing the memory there.
+    moving: u64,
 }
 
 /// Loads on the places while a plan is made.
 struct Loads {
     /// Load and its cost, by place.
     places: Vec<(Crowd, u64)>,
-    /// What each placed unit put where.
-    parts: Vec<Vec<(usize, Crowd)>>,
+    /// Where each unit is, if it is placed.
+    spots: Vec<Option<Spot>>,
+    /// `[unit * places + k]`: what each placed unit put on the place number k of its spot.
+    parts: Vec<Crowd>,
 }
 
 impl<'a> Planner<'a> {
@@ -60,11 +73,18 @@ impl<'a> Planner<'a> {
             };
             lost / 1000 * REMOTE.0 / 1000
         };
-        let remote = units
-            .iter()
-            .map(|unit| (0..host.places.len()).map(|place| on(unit, place)).collect())
-            .collect();
-        Self { host, spots, units, fixed, remote }
+        let mut memory = Vec::with_capacity(units.len() * host.places.len());
+        for unit in units {
+            let its = unit.memory(&host.snapshot.vms[unit.vm]);
+            let total = its.values().map(|bytes| bytes.0).fold(0, u64::saturating_add);
+            memory.extend((0..host.places.len()).map(|place| {
+                let there = its.get(&host.places[place].id).map_or(0, |bytes| bytes.0);
+                let moving = moving(total.saturating_sub(there));
+                MemoryCost { remote: on(unit, place), moving }
+            }));
+        }
+        let other = host.other / host.places.len().max(1) as u64;
+        Self { host, spots, units, fixed, memory, other }
     }
 
     /// A plan that leaves units with `Some` where that says and chooses for the others.
@@ -109,7 +129,8 @@ impl<'a> Planner<'a> {
     fn loads(&self) -> Loads {
         let place = |place: usize| (self.fixed[place], self.cost(self.fixed[place], place));
         let places = (0..self.fixed.len()).map(place).collect();
-        Loads { places, parts: vec![Vec::new(); self.units.len()] }
+        let (units, most) = (self.units.len(), self.host.places.len());
+        Loads { places, spots: vec![None; units], parts: vec![Crowd::default(); units * most] }
     }
 
     /// Lets each unit of `order` change its mind, a few times; `more` is what a spot costs a unit
@@ -146,7 +167,7 @@ impl<'a> Planner<'a> {
     ) -> Spot {
         let unit = &self.units[index];
         let mut best = (u64::MAX, unit.wide);
-        for spot in now.iter().chain(&unit.options) {
+        for spot in now.iter().chain(unit.options.iter().filter(|spot| now != Some(**spot))) {
             let cost = self.price(loads, index, *spot) + more(index, *spot);
             if cost < best.0 {
                 best = (cost, *spot);
@@ -158,84 +179,92 @@ impl<'a> Planner<'a> {
     /// CPU time lost by placing a unit there: its own and what it makes others lose.
     fn price(&self, loads: &Loads, index: usize, spot: Spot) -> u64 {
         let unit = &self.units[index];
-        let mut sum = 0;
-        self.for_parts(loads, index, spot, |place, part, weight, whole| {
+        let memory = &self.memory[index * self.host.places.len()..];
+        let more = |place: usize, part: Crowd| {
             let (before, cost) = loads.places[place];
-            sum += self.cost(before.plus(part), place).saturating_sub(cost);
-            sum += self.remote[index][place] * weight / whole;
-            if spot != unit.wide {
-                sum += moving(self.host, unit, place) * weight / whole;
+            self.cost(before.plus(part), place).saturating_sub(cost)
+        };
+        let moves = spot != unit.wide;
+        if let [place] = *self.spots.places(spot) {
+            let MemoryCost { remote, moving } = memory[place];
+            return more(place, unit.crowd) + remote + if moves { moving } else { 0 };
+        }
+        let mut sum = 0;
+        self.for_parts(loads, index, spot, |_, place, part, weight, whole| {
+            let MemoryCost { remote, moving } = memory[place];
+            sum += more(place, part) + remote * weight / whole;
+            if moves {
+                sum += moving * weight / whole;
             }
         });
         sum
     }
 
     fn put(&self, loads: &mut Loads, index: usize, spot: Spot) {
-        let mut parts = Vec::with_capacity(1);
-        self.for_parts(loads, index, spot, |place, part, _, _| parts.push((place, part)));
-        for (place, part) in &parts {
-            let crowd = loads.places[*place].0.plus(*part);
+        let start = index * self.host.places.len();
+        // All parts before the first is added: they go by the room there is without the unit.
+        let mut parts = std::mem::take(&mut loads.parts);
+        self.for_parts(loads, index, spot, |k, _, part, _, _| parts[start + k] = part);
+        loads.parts = parts;
+        for (k, place) in self.spots.places(spot).iter().enumerate() {
+            let crowd = loads.places[*place].0.plus(loads.parts[start + k]);
             loads.places[*place] = (crowd, self.cost(crowd, *place));
         }
-        loads.parts[index] = parts;
+        loads.spots[index] = Some(spot);
     }
 
     fn take(&self, loads: &mut Loads, index: usize) {
-        for (place, part) in std::mem::take(&mut loads.parts[index]) {
-            let crowd = loads.places[place].0.minus(part);
-            loads.places[place] = (crowd, self.cost(crowd, place));
+        let Some(spot) = loads.spots[index].take() else { return };
+        let start = index * self.host.places.len();
+        for (k, place) in self.spots.places(spot).iter().enumerate() {
+            let crowd = loads.places[*place].0.minus(loads.parts[start + k]);
+            loads.places[*place] = (crowd, self.cost(crowd, *place));
         }
     }
 
     /// How the kernel would divide a unit over the nodes of a spot: by the room they have. Calls
-    /// back with place, part, and the weight of the part in the whole.
+    /// back with the number of the place in the spot, place, part, and the weight of the part in the
+    /// whole.
     fn for_parts(
         &self,
         loads: &Loads,
         index: usize,
         spot: Spot,
-        mut each: impl FnMut(usize, Crowd, u64, u64),
+        mut each: impl FnMut(usize, usize, Crowd, u64, u64),
     ) {
         let crowd = self.units[index].crowd;
         let places = self.spots.places(spot);
         if let [place] = places {
-            return each(*place, crowd, 1, 1);
+            return each(0, *place, crowd, 1, 1);
         }
         let room = |place: &usize| {
             let cores = self.host.places[*place].cores * 1000;
             cores.saturating_sub(loads.places[*place].0.sum).max(cores / 16)
         };
         let whole: u64 = places.iter().map(room).sum();
-        for place in places {
+        for (k, place) in places.iter().enumerate() {
             let weight = room(place);
-            each(*place, crowd.part(weight, whole), weight, whole);
+            each(k, *place, crowd.part(weight, whole), weight, whole);
         }
     }
 
     fn cost(&self, crowd: Crowd, place: usize) -> u64 {
-        let other = self.host.other / self.host.places.len() as u64;
-        crowd.cost(&self.host.places[place], other)
+        crowd.cost(&self.host.places[place], self.other)
     }
 
     /// How much of a unit's memory cost the spot saves against leaving it wide, milli.
     pub(super) fn worth(&self, index: usize, spot: Spot) -> u64 {
         let mean = |spot: Spot| {
             let places = self.spots.places(spot);
-            let sum: u64 = places.iter().map(|place| self.remote[index][*place]).sum();
+            let memory = &self.memory[index * self.host.places.len()..];
+            let sum: u64 = places.iter().map(|place| memory[*place].remote).sum();
             sum / places.len().max(1) as u64
         };
         mean(self.units[index].wide).saturating_sub(mean(spot))
     }
 }
 
-/// What bringing the memory to a place costs, per second of the horizon. That of a part of a VM
-/// stays where it is.
-fn moving(host: &Host, unit: &Unit, place: usize) -> u64 {
-    if unit.is_part {
-        return 0;
-    }
-    let vm = &host.snapshot.vms[unit.vm];
-    let there = vm.memory_on(host.places[place].id).0;
-    let away = vm.memory_total().0.saturating_sub(there);
-    (away >> 20).saturating_mul(MOVE_PER_GIB) >> 10
+/// What bringing this many bytes to a place costs, per second of the horizon.
+fn moving(bytes: u64) -> u64 {
+    (bytes >> 20).saturating_mul(MOVE_PER_GIB) >> 10
 }

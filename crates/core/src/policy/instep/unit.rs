@@ -19,8 +19,8 @@ pub(super) struct Unit {
     pub(super) vm: usize,
     /// Positions of its vCPUs in the VM.
     pub(super) vcpus: Vec<usize>,
-    /// Whether it is one guest node of a VM, not all of it.
-    pub(super) is_part: bool,
+    /// The position of the guest node that it is, where it is not all of the VM.
+    pub(super) guest_node: Option<usize>,
     /// Where the memory of this part lies, if it is one and that is known.
     pub(super) footprint: Option<BTreeMap<NodeId, Bytes>>,
     /// What each of them may use; a single set where all may use the same.
@@ -75,7 +75,7 @@ pub(super) fn units_of(
     }
     let parts = guest_parts(host, vm).unwrap_or_else(|| {
         let (vcpus, memory) = ((0..vm.vcpus.len()).collect(), vm.memory_total());
-        vec![Part { vcpus, memory, footprint: None, is_all: true }]
+        vec![Part { vcpus, memory, footprint: None, guest_node: None }]
     });
     parts.into_iter().map(|part| unit(host, spots, index, part, &may)).collect()
 }
@@ -86,8 +86,8 @@ struct Part {
     vcpus: Vec<usize>,
     memory: Bytes,
     footprint: Option<BTreeMap<NodeId, Bytes>>,
-    /// Whether it is the whole VM.
-    is_all: bool,
+    /// The position of the guest node that it is; `None` for the whole VM.
+    guest_node: Option<usize>,
 }
 
 /// What each vCPU may use; a single set where all may use the same.
@@ -141,7 +141,7 @@ fn guest_parts(host: &Host, vm: &Vm) -> Option<Vec<Part>> {
             Bytes(all.values().map(|bytes| bytes.0).fold(0, u64::saturating_add))
         };
         let memory = footprint.as_ref().map_or(vm.guest_nodes[owner].memory, sum);
-        Part { vcpus, memory, footprint, is_all: false }
+        Part { vcpus, memory, footprint, guest_node: Some(owner) }
     };
     let mut parts: Vec<Part> = vcpus.into_iter().enumerate().map(part).collect();
     parts.retain(|part| !part.vcpus.is_empty());
@@ -156,7 +156,7 @@ fn unit(
     may: &[CpuSet],
 ) -> Result<Unit, Reason> {
     let vm = &host.snapshot.vms[index];
-    let Part { vcpus, memory, footprint, is_all } = part;
+    let Part { vcpus, memory, footprint, guest_node } = part;
     let may: Vec<CpuSet> = match may {
         [one] => vec![one.clone()],
         _ => vcpus.iter().map(|position| may[*position].clone()).collect(),
@@ -169,16 +169,15 @@ fn unit(
         let others = may.iter().skip(1).fold(CpuSet::new(), |all, cpus| all.or(cpus));
         return Err(Reason::VcpusPinned { vcpu, cpus, others });
     }
-    let wide = spots.number(host, usable.clone());
+    let wide = spots.number(host, &usable);
     let options = options(host, spots, &usable, &Need { vcpus: vcpus.len(), may: &may, memory });
     let crowd = crowd_of(host.snapshot, vm, &vcpus);
-    let was = was_placed(host, vm, &vcpus, is_all);
+    let was = was_placed(host, vm, &vcpus, guest_node.is_none());
     // Where it would not be placed any more (it grew, limits changed) it does not stay.
     let current = (!was.is_empty() && was.iter().all(|place| usable.contains(place)))
-        .then(|| spots.number(host, was))
+        .then(|| spots.number(host, &was))
         .filter(|spot| options.contains(spot));
-    let is_part = !is_all;
-    Ok(Unit { vm: index, vcpus, is_part, footprint, may, crowd, wide, options, current })
+    Ok(Unit { vm: index, vcpus, guest_node, footprint, may, crowd, wide, options, current })
 }
 
 /// Where Instep placed it: a part of a VM stays where its threads are, within the VM's nodes.
@@ -216,13 +215,22 @@ struct Need<'a> {
 /// The spots that offer a CPU per vCPU and room for the memory: from each usable node on, as few
 /// of the nearest nodes as fit, and as few as have a core per vCPU. Everything usable is last.
 fn options(host: &Host, spots: &mut Spots, usable: &[usize], need: &Need) -> Vec<Spot> {
-    let wide = spots.number(host, usable.to_vec());
+    let wide = spots.number(host, usable);
     let mut found = Vec::with_capacity(usable.len() + 1);
-    let may = need.may.iter().fold(CpuSet::new(), |all, cpus| all.or(cpus));
-    let on = |place: &usize| may.and(&host.places[*place].cpus).len();
+    let all;
+    let may = match need.may {
+        [one] => one,
+        several => {
+            all = several.iter().fold(CpuSet::new(), |all, cpus| all.or(cpus));
+            &all
+        }
+    };
+    let on = |place: &usize| may.common(&host.places[*place].cpus);
     let within: Vec<usize> = usable.iter().map(on).collect();
+    let mut taken = Vec::with_capacity(usable.len());
     for start in usable {
-        let (mut taken, mut cpus, mut cores, mut memory) = (Vec::new(), 0, 0, 0u64);
+        taken.clear();
+        let (mut cpus, mut cores, mut memory) = (0, 0, 0u64);
         let mut fitted = false;
         for place in &host.near[*start] {
             let Ok(at) = usable.binary_search(place) else { continue };
@@ -235,7 +243,7 @@ fn options(host: &Host, spots: &mut Spots, usable: &[usize], need: &Need) -> Vec
             let fits = cpus >= need.vcpus && memory >= need.memory.0;
             let ample = fits && cores >= need.vcpus;
             if ample || (fits && !fitted) {
-                let spot = spots.number(host, taken.clone());
+                let spot = spots.number(host, &taken);
                 fitted = true;
                 if spot != wide && !found.contains(&spot) {
                     found.push(spot);

@@ -1,6 +1,6 @@
 //! Turns the chosen spots and cores into wishes with reasons, per VM.
 
-use super::super::wish::{Wish, elsewhere, emulators_back, memory_may_move};
+use super::super::wish::{Homeward, Wish, elsewhere, emulators_back, memory_may_move};
 use super::Choice;
 use super::cores::{free_room, undercommitted};
 use super::host::{Host, Spots};
@@ -10,10 +10,11 @@ use crate::idset::{CpuSet, NodeSet};
 use crate::reason::{Bar, Reason};
 use crate::snapshot::{Vcpu, Vm};
 use crate::units::{Bytes, NodeId};
+use std::collections::BTreeMap;
 
 /// Remote memory below this is not worth a move: a kernel's and monitor's shared pages.
 const REMOTE_BYTES: Bytes = Bytes::from_mib(16);
-/// Nor is less than this part of the VM's memory, in percent.
+/// Nor is less than this part of the memory of the VM or the guest's node, in percent.
 const REMOTE_PERCENT: u64 = 5;
 
 /// What was chosen for all units of the host.
@@ -44,9 +45,9 @@ pub(super) fn wishes(
         let its = Placed { chosen, vm, range: rest..rest + count, mend: mend[index].as_ref() };
         rest += count;
         let mut wish = its.wish();
-        // One action cannot say which part's memory belongs where: parts follow their memory.
-        if wish.selected && !its.is_wide() && count == 1 {
-            wish.memory = bring_home(vm, &wish.home, &mut room);
+        if wish.selected {
+            wish.memory =
+                its.range.clone().filter_map(|index| its.homeward(index, &mut room)).collect();
         }
         wishes.push(wish);
     }
@@ -109,7 +110,7 @@ impl Placed<'_> {
         }
         let why = self.why(&home);
         let emulators = self.emulators(&spot, &why);
-        Wish { selected: true, home, why, vcpus, emulators, memory: None }
+        Wish { selected: true, home, why, vcpus, emulators, memory: Vec::new() }
     }
 
     fn not_apart(&self) -> Reason {
@@ -180,6 +181,28 @@ impl Placed<'_> {
         (Bytes(there), Bytes(of))
     }
 
+    /// The memory of a unit that is to move where the unit is.
+    fn homeward(&self, index: usize, room: &mut [(NodeId, u64)]) -> Option<Homeward> {
+        let Chosen { host, spots, units, choice } = self.chosen;
+        let (unit, spot) = (&units[index], choice.plan[index]);
+        if spot == unit.wide {
+            return None;
+        }
+        let to = spots.node_set(host, spot);
+        let (guest_node, memory, bound) = match unit.guest_node {
+            None => (None, &self.vm.memory, &None),
+            Some(position) => {
+                let node = &self.vm.guest_nodes[position];
+                (Some(node.id), &node.resident, &node.bound)
+            }
+        };
+        if !memory_may_move(&[bound, &self.vm.memory_bound], &to) {
+            return None;
+        }
+        let (remote, why) = bring_home(memory, &to, room)?;
+        Some(Homeward { guest_node, to, remote, why })
+    }
+
     /// Beside the vCPUs when there is room, else with them, within their own limits.
     fn emulators(&self, spot: &CpuSet, why: &Reason) -> Vec<(CpuSet, Reason)> {
         let online = &self.chosen.host.online;
@@ -221,11 +244,15 @@ fn free_memory(host: &Host) -> Vec<(NodeId, u64)> {
     nodes.map(|node| (node.id, node.memory.0.saturating_sub(used(node.id)))).collect()
 }
 
-/// The memory to bring home: enough of it to matter, allowed to move, and with room there.
-fn bring_home(vm: &Vm, home: &NodeSet, room: &mut [(NodeId, u64)]) -> Option<(Bytes, Reason)> {
-    let (remote, of) = (elsewhere(vm, home), vm.memory_total());
-    let matters = remote > REMOTE_BYTES && remote.0 / REMOTE_PERCENT > of.0 / 100;
-    if !matters || !memory_may_move(vm, home) {
+/// How much memory to bring home: enough of it to matter, and with room there.
+fn bring_home(
+    memory: &BTreeMap<NodeId, Bytes>,
+    home: &NodeSet,
+    room: &mut [(NodeId, u64)],
+) -> Option<(Bytes, Reason)> {
+    let remote = elsewhere(memory, home);
+    let of = Bytes(memory.values().map(|bytes| bytes.0).fold(0, u64::saturating_add));
+    if remote <= REMOTE_BYTES || remote.0 / REMOTE_PERCENT <= of.0 / 100 {
         return None;
     }
     let free: u64 = room.iter().filter(|(id, _)| home.contains(*id)).map(|(_, free)| *free).sum();

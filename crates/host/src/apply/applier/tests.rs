@@ -43,7 +43,7 @@ fn a_change_is_made_and_journalled_and_undone() {
     assert!(stored.entries.values().all(|entry| entry.unpinned));
     let online = thread::online_cpus(&Root::live()).unwrap();
     let key = sleepers[0].key();
-    assert_eq!(stored.initial_of(&key, &a, &online), found);
+    assert_eq!(stored.initial_of(&key, &a, &online, &CpuSet::new()), found);
 
     assert_eq!(applier.restore().unwrap().restored, 2);
     assert_eq!((has(&sleepers[0]), has(&sleepers[1])), (found.clone(), found));
@@ -281,6 +281,22 @@ fn what_the_kernel_narrowed_is_told_and_still_known_as_ours() {
     let stored = Journal::load(applier.lock.state()).unwrap().unwrap();
     assert_eq!(stored.entries[&(sleeper.tid().0, sleeper.tid())].set, b);
     assert_eq!(applier.affinity.sets.get(), 1);
+    // The cpuset is widened: the kernel gives what was asked for.
+    let online = thread::online_cpus(&Root::live()).unwrap();
+    let initial = stored.initial_of(&sleeper.key(), &a.or(&b), &online, &CpuSet::new());
+    assert_eq!(initial, a);
+}
+
+#[test]
+fn a_kept_placement_stands_when_a_later_run_cannot_write_the_journal() {
+    let Some((a, b)) = two_cpus() else { return };
+    let (dir, mut applier) = applier();
+    let sleeper = Sleeper::start();
+    applier.apply(&[change(&sleeper, &has(&sleeper), &a)]).unwrap();
+    applier.keep().unwrap();
+    std::fs::create_dir_all(dir.path().join("s/journal.json.new/x")).unwrap();
+    applier.apply(&[change(&sleeper, &a, &b)]).unwrap_err();
+    assert_eq!((applier.journal().holder, has(&sleeper)), (Holder::Kept, a));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! that sits in its firmware has all its threads. Skipped, with the reason, where QEMU is absent.
 
 use super::super::*;
+use crate::apply::ranges;
 use crate::root::Root;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
@@ -164,6 +165,9 @@ fn the_memory_of_each_guest_node_is_told_apart() {
         node.resident.values().map(|bytes| bytes.0 >> 20).sum::<u64>()
     };
     assert_eq!(each.map(resident).collect::<Vec<_>>(), [20, 12]);
+    let of = |node| ranges::read_guest_node(&Root::live(), guest.pid(), node).unwrap().0;
+    assert_eq!([of(0).len(), of(1).len(), of(2).len()], [1, 1, 0]);
+    assert_eq!(of(1)[0].end - of(1)[0].start, 12 << 20);
 }
 
 #[test]
