@@ -227,10 +227,13 @@ fn in_words(check: &Check) -> String {
     format!("{}: {} ({})", check.about.trim(), check.what.replace('_', " "), check.found)
 }
 
-/// A command as it is shown: what is only bookkeeping is left out.
+/// A command as it is shown, in a line: what is only bookkeeping is left out.
 fn shown(command: &str) -> Option<String> {
-    let first = command.trim().lines().next()?;
-    (!first.starts_with("cat ")).then(|| format!("\n# {}", command.trim().replace('\n', "\n# ")))
+    let mut first = command.trim().lines().next()?;
+    if first.starts_with("instep") {
+        first = first.split(" >").next()?;
+    }
+    (!first.starts_with("cat ")).then(|| format!("\n# {first}"))
 }
 
 impl Audience for Teller<'_> {
@@ -283,9 +286,6 @@ impl Audience for Teller<'_> {
         let Some(done) = report.steps.last() else { return };
         if let Some(output) = &done.stdout {
             self.printed(output);
-            if !done.stderr.trim().is_empty() {
-                self.line(done.stderr.trim());
-            }
         }
         let from = report.checks.len().saturating_sub(done.checks);
         let checks = report.checks.get(from..).unwrap_or_default();
@@ -322,7 +322,8 @@ mod tests {
     #[test]
     fn bookkeeping_is_not_shown_and_commands_are() {
         assert_eq!(shown("cat /tmp/x"), None);
-        assert_eq!(shown("\ninstep run &\necho $!"), Some("\n# instep run &\n# echo $!".into()));
+        assert_eq!(shown("\ninstep run >x &\necho $!"), Some("\n# instep run".into()));
+        assert_eq!(shown("printf x >y"), Some("\n# printf x >y".into()));
     }
 
     #[test]
