@@ -105,7 +105,7 @@ pub fn tell(value: &Value, after: u64) -> Told {
         }
     }
     let named = |(vm, sum): (&str, Moved)| Moved { vm: vm.to_owned(), ..sum };
-    told.moved = moved.into_iter().map(named).filter(|moved| moved.bytes > 0).collect();
+    told.moved = moved.into_iter().map(named).filter(|moved| moved.bytes >> 20 > 0).collect();
     told
 }
 

@@ -34,12 +34,7 @@ fn on(guest: &GuestSeen, node: u32) -> u64 {
     guest.memory_bytes_by_node.get(node as usize).copied().unwrap_or(0)
 }
 
-pub(super) fn draw(
-    host: &Machine,
-    seen: &Observation,
-    colours: &Colours,
-    scale: Scale,
-) -> String {
+pub(super) fn draw(host: &Machine, seen: &Observation, colours: &Colours, scale: Scale) -> String {
     let mut html = String::from("<div class=\"host\">\n");
     for node in 0..host.nodes {
         let _ = writeln!(html, "<div class=\"node\">\n<h3>node {node}</h3>\n<div class=\"cores\">");

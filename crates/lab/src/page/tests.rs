@@ -39,10 +39,8 @@ fn step(name: &str, began: f64, checks: usize) -> StepReport {
 fn report(name: &str) -> Report {
     let host: Machine =
         toml::from_str("nodes = 2\ncores = 2\nthreads = 2\nmemory = '1GiB'").unwrap();
-    let seen = |mib| Observation {
-        guests: vec![guest(name, 0, mib)],
-        online: vec![0, 1, 2, 3, 4, 5, 6],
-    };
+    let seen =
+        |mib| Observation { guests: vec![guest(name, 0, mib)], online: vec![0, 1, 2, 3, 4, 5, 6] };
     let (before, after) = (seen([0, 80]), seen([60, 20]));
     let samples =
         vec![Sample::of(&before, 1.0), Sample::of(&before, 2.0), Sample::of(&after, 11.0)];

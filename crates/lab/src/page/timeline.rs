@@ -94,12 +94,13 @@ fn guest(report: &Report, name: &str, axis: Axis, class: &str) -> String {
             );
         }
     }
+    let best = points.iter().map(|point| point.seen.memory_home).fold(0.0, f64::max);
     let home = stairs(&points, |seen| 98.0 - seen.memory_home * 96.0);
     let _ = write!(svg, "<path class=\"home\" d=\"M{}\"/>", home.trim_start_matches('L'));
     let words = format!(
-        "{:.0} % at home when first seen, {:.0} % at last; {} MiB",
+        "{:.0} % at home when first seen, {:.0} % at best; {} MiB",
         first.seen.memory_home * 100.0,
-        last.seen.memory_home * 100.0,
+        best * 100.0,
         total(last.seen) >> 20,
     );
     format!(

@@ -40,7 +40,8 @@ const MOMENTS: [(&str, &str, &str); 4] = [
         "four guests",
         "A third and a fourth VM arrive",
         "Now 8 vCPUs share 4 cores. To bind each to a core would make it wait there while another \
-         is free, so each VM has the CPUs of its node.",
+         is free, so each VM has the CPUs of its node. What memory of the two lies elsewhere follows in \
+         later cycles.",
     ),
     (
         "given back",

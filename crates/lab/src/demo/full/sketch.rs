@@ -119,7 +119,8 @@ mod tests {
         let guests = vec![guest("alpha", &[0, 1], [0, 86]), guest("beta", &[1, 1], [0, 80])];
         let drawn = host(&machine(), &Observation { guests, online: Vec::new() });
         assert!(drawn.lines().all(|line| line.chars().count() < 80), "{drawn}");
-        for part in ["0: alpha0 ", "1: alpha1 beta0 b~ ", "2: - ", "MiB: -", "MiB: alpha 86, beta 80"]
+        for part in
+            ["0: alpha0 ", "1: alpha1 beta0 b~ ", "2: - ", "MiB: -", "MiB: alpha 86, beta 80"]
         {
             assert!(drawn.contains(part), "{part}:\n{drawn}");
         }

@@ -8,11 +8,11 @@
 use super::{MOMENTS, sketch};
 use crate::host::machine::Machine;
 use crate::records;
-use crate::scenario::{Scenario, Step};
 use crate::scenario::audience::Audience;
 use crate::scenario::check::Check;
 use crate::scenario::evidence::Observation;
 use crate::scenario::report::Report;
+use crate::scenario::{Scenario, Step};
 use crate::stop::Stop;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;

@@ -12,13 +12,13 @@
 mod proof;
 mod stage;
 
+use super::{DemoOptions, Verdict};
 use crate::affinity;
 use crate::cache::Cache;
 use crate::error::Error;
 use crate::guest::Guest;
 use crate::probe::{self, Kvm};
 use crate::spec::{Accel, GuestSpec, Load};
-use super::{DemoOptions, Verdict};
 use crate::stop::Stop;
 use crate::{Assets, guest, image, kernel};
 use proof::{Proof, apart, vcpus};
