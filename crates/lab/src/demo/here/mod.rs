@@ -46,10 +46,10 @@ fn story(
 ) -> anyhow::Result<Verdict> {
     let mut stage = Stage::open(instep, stop.clone())?;
     stage.say(&format!(
-        "Instep's demo, the short form: three small VMs directly on this machine ({} CPUs), about\n\
-         a minute.\n\
-         It needs QEMU, a kernel package and busybox (fetched once, nothing is installed), and no\n\
-         root. It places no VM but its own, and leaves nothing behind, interrupted or not.\n",
+        "Instep's demo, the first form: three small VMs directly on this machine\n\
+         ({} CPUs), about a minute. It needs QEMU, a kernel package and busybox (fetched\n\
+         once, nothing is installed), and no root. It places no VM but its own, and\n\
+         leaves nothing behind, interrupted or not.\n",
         stage.cpus().len()
     ))?;
     let (assets, accel) = prepare(&stage, options)?;
