@@ -5,7 +5,7 @@
 SHELL := /bin/bash
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-# Builds Instep and shows it on three small VMs of its own.
+# Builds Instep and shows it on an emulated NUMA host with real KVM guests.
 demo:
 	@scripts/install-deps.sh demo
 	@echo "==> building (the first time takes some minutes)"

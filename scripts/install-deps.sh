@@ -56,7 +56,8 @@ if [ "$purpose" = test ]; then
     have lstopo || have lstopo-no-graphics || missing+=(hwloc-nox)
     have bzip2 || missing+=(bzip2)
 fi
-# The guests' kernel package is fetched later by an ordinary user: the lists must know it.
+# The kernel packages (of the emulated host and of the guests) are fetched later by an ordinary
+# user: the lists must know one. ldd, which the lab needs, too, is part of libc-bin.
 lists=yes
 if have apt-cache && ! apt-cache show linux-image-cloud-amd64 >/dev/null 2>&1 &&
     ! apt-cache show linux-image-virtual >/dev/null 2>&1; then

@@ -48,8 +48,12 @@ pub(crate) enum Command {
     /// Puts back what `run` changed, after `run --once` or a crash.
     #[command(after_help = "Example:\n  instep restore")]
     Restore(RestoreArgs),
-    /// Shows all of it on a machine without VMs: starts three small ones and places them.
-    #[command(after_help = "Example:\n  instep demo")]
+    /// Shows all of it without VMs of yours: an emulated NUMA host whose guests it places.
+    #[command(after_help = "Exits with 1 when something did not hold.\n\n\
+        The full form boots a host of 2 nodes x 2 cores x 2 threads in software, with real KVM \
+        guests in it, and draws what happened on one HTML page. Where that host cannot be had, or \
+        with --here, the first form starts three small VMs directly on this machine.\n\n\
+        Examples:\n  instep demo\n  instep demo --html demo.html\n  instep demo --here")]
     Demo(DemoArgs),
     /// Runs scenarios on real kernels with real KVM guests in an emulated host of any topology.
     #[command(subcommand)]
@@ -104,6 +108,9 @@ pub(crate) struct LabRunArgs {
     /// the cache without it.
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "instep-lab")]
     pub(crate) keep: Option<PathBuf>,
+    /// Draw the report as an HTML page, too.
+    #[arg(long, value_name = "PAGE")]
+    pub(crate) html: Option<PathBuf>,
     /// Print JSON (schema instep.lab/1).
     #[arg(long)]
     pub(crate) json: bool,
@@ -273,9 +280,18 @@ pub(crate) struct RestoreArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// Boot the guests with this kernel instead of Debian's.
+    /// Boot with this kernel (a bzImage) instead of Debian's.
     #[arg(long, value_name = "FILE")]
     pub(crate) kernel: Option<PathBuf>,
+    /// Where that kernel's modules lie (/lib/modules/RELEASE), if KVM is not built in.
+    #[arg(long, value_name = "DIR", requires = "kernel")]
+    pub(crate) modules: Option<PathBuf>,
+    /// The first form: three small VMs directly on this machine, no emulated host, no page.
+    #[arg(long, conflicts_with_all = ["html", "modules"])]
+    pub(crate) here: bool,
+    /// Where the page goes [default: instep/demo.html in the cache directory].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

@@ -7,7 +7,8 @@ use instep_lab::demo::{DemoOptions, Verdict, run};
 
 pub(crate) fn command(args: DemoArgs) -> anyhow::Result<Outcome> {
     let instep = std::env::current_exe().context("cannot find the path of this program")?;
-    Ok(match run(&instep, &DemoOptions { kernel: args.kernel })? {
+    let DemoArgs { kernel, modules, here, html } = args;
+    Ok(match run(&instep, &DemoOptions { kernel, modules, here, html })? {
         Verdict::Shown => Outcome::Fine,
         Verdict::Failed | Verdict::Interrupted => Outcome::Finding,
     })

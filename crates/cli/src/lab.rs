@@ -9,7 +9,7 @@ use instep_lab::cache::Cache;
 use instep_lab::scenario::Scenario;
 use instep_lab::scenario::report::Report;
 use instep_lab::scenario::run::{Kit, Options, again, run};
-use instep_lab::{Error, Stop, doctor};
+use instep_lab::{Error, Stop, doctor, page};
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -53,12 +53,16 @@ fn run_scenario(args: &LabRunArgs) -> anyhow::Result<Outcome> {
     let stop = Stop::on_signals()?;
     let progress = Progress::start();
     let options = options(&args.host, args.keep.clone())?;
-    let report = match run(&scenario, &options, &stop, &mut |said| progress.say(said)) {
+    let report = match run(&scenario, &options, &stop, &mut |said: &str| progress.say(said)) {
         Ok(report) => report,
         Err(Error::Interrupted) => return interrupted(&progress),
         Err(error) => return Err(error.into()),
     };
     drop(progress);
+    if let Some(path) = &args.html {
+        std::fs::write(path, page::draw(&report, &page::Words::default()))
+            .with_context(|| format!("cannot write the page {}", path.display()))?;
+    }
     if args.json {
         print_json(&report)?;
     } else {

@@ -1,5 +1,5 @@
-//! `instep demo` as a user runs it: it shows what it promises and leaves nothing behind.
-//! One demo at a time: each starts three guests.
+//! `instep demo` as a user runs it, in both forms: it shows what it promises and leaves nothing
+//! behind. One demo at a time: each starts guests.
 
 use instep_lab::{Assets, Stop, command};
 use instep_madehost::skip;
@@ -11,14 +11,28 @@ use std::time::{Duration, Instant};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// The demo with its temporary files under `temporary`; `None`, noted, where it cannot run.
+/// The first form of the demo with its temporary files under `temporary`; `None`, noted, where it cannot run.
 fn demo(temporary: &Path) -> Option<Command> {
     if let Err(error) = Assets::obtain(&mut |said| eprintln!("{said}")) {
         skip::note(&error.to_string());
         return None;
     }
     let mut demo = Command::new(env!("CARGO_BIN_EXE_instep"));
-    demo.arg("demo").env("TMPDIR", temporary);
+    demo.args(["demo", "--here"]).env("TMPDIR", temporary);
+    Some(demo)
+}
+
+/// The full form, its page at `page`; `None`, noted, where it cannot run.
+fn full_demo(temporary: &Path, page: &Path) -> Option<Command> {
+    let mut doctor = Command::new(env!("CARGO_BIN_EXE_instep"));
+    let ran =
+        command::output(doctor.args(["lab", "doctor"]), Duration::from_secs(60), &Stop::never());
+    if !ran.is_ok_and(|ran| ran.status.success()) {
+        skip::note("instep lab doctor: the lab cannot run here");
+        return None;
+    }
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_instep"));
+    demo.arg("demo").arg("--html").arg(page).env("TMPDIR", temporary);
     Some(demo)
 }
 
@@ -38,6 +52,74 @@ fn the_demo_mends_restores_proves_it_and_leaves_nothing() {
     for promised in ["$ instep run --once", "times as many", "Every affinity is as it was found"] {
         assert!(ran.stdout.contains(promised), "no `{promised}` in\n{said}");
     }
+    assert_eq!(names_in(temporary.path()), Vec::<String>::new());
+}
+
+#[test]
+fn the_full_demo_brings_guests_home_proves_it_draws_it_and_leaves_nothing() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let (temporary, output) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let page = output.path().join("page.html");
+    let mut tries = 0;
+    let ran = loop {
+        tries += 1;
+        let Some(mut demo) = full_demo(temporary.path(), &page) else { return };
+        match command::output(&mut demo, Duration::from_secs(900), &Stop::never()) {
+            Ok(ran) if ran.stderr.contains("cannot be had here") => {
+                return skip::note(ran.stderr.lines().nth(1).unwrap_or("no emulated host").trim());
+            }
+            // A machine that is busy with something else is slow, which proves nothing.
+            Ok(ran) if ran.status.code() != Some(0) && tries == 1 => eprintln!("{}", ran.stdout),
+            Err(error) if tries == 1 => eprintln!("once more: {error}"),
+            ran => break ran.unwrap(),
+        }
+    };
+    let said = format!("{}\n{}", ran.stdout, ran.stderr);
+    assert_eq!(ran.status.code(), Some(0), "{said}");
+    for promised in [
+        "1. Two VMs that somebody bound badly",
+        "CONFLICT 2 vCPUs",
+        "# instep run --mend-conflicts",
+        "siblings on distinct cores",
+        "came home in",
+        "gamma and delta are started",
+        "original affinity again",
+        "checks held, by what the host's /proc shows",
+    ] {
+        assert!(ran.stdout.contains(promised), "no `{promised}` in\n{said}");
+    }
+    let told = ran.stdout.trim_end().lines().last().unwrap_or_default();
+    assert!(told.ends_with("page.html"), "{told}");
+    let html = fs::read_to_string(&page).unwrap();
+    for drawn in [">alpha 0</span>", ">delta 1</span>", "Memory over time", "checks held"] {
+        assert!(html.contains(drawn), "no `{drawn}` on the page");
+    }
+    assert!(ran.stdout.lines().all(|line| line.chars().count() <= 80), "{said}");
+    assert_eq!(names_in(temporary.path()), Vec::<String>::new());
+}
+
+#[test]
+fn a_full_demo_interrupted_while_its_host_boots_leaves_nothing() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let (temporary, output) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let page = output.path().join("page.html");
+    let Some(mut demo) = full_demo(temporary.path(), &page) else { return };
+    demo.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command::die_with_parent(&mut demo).spawn().unwrap();
+    let end = Instant::now() + Duration::from_secs(300);
+    while names_in(temporary.path()).is_empty() {
+        assert!(child.try_wait().unwrap().is_none() && Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    let mut kill = Command::new("sh");
+    kill.args(["-c", &format!("kill -INT {}", child.id())]);
+    command::succeed(&mut kill, Duration::from_secs(10), &Stop::never()).unwrap();
+    let ended = command::wait(&mut child, Duration::from_secs(60), &Stop::never()).unwrap();
+    let _ = child.kill();
+    let _ = child.wait();
+    assert_eq!(ended.and_then(|status| status.code()), Some(1));
+    assert!(!page.exists());
     assert_eq!(names_in(temporary.path()), Vec::<String>::new());
 }
 

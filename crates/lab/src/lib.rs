@@ -2,8 +2,9 @@
 //!
 //! The pieces, from the bottom: a [`cache`] of fetched packages, a [`kernel`] and an [`image`]
 //! unpacked from them without installing anything, a [`guest`] that runs them and never outlives
-//! its owner, a [`probe`] that tells whether KVM really boots one, and the [`demo`] that tells
-//! the story on a machine without VMs. It knows nothing of policies and of how Instep finds VMs:
+//! its owner, a [`probe`] that tells whether KVM really boots one, an emulated [`host`] with its
+//! [`scenario`]s, a [`page`] that draws a scenario's report, and the [`demo`] that tells the story
+//! on a machine without VMs. It knows nothing of policies and of how Instep finds VMs:
 //! the demo runs the `instep` binary as a user would.
 
 pub mod affinity;
@@ -18,9 +19,11 @@ pub mod guest;
 pub mod host;
 pub mod image;
 pub mod kernel;
+pub mod page;
 pub mod probe;
 pub mod process;
 pub mod qmp;
+pub mod records;
 pub mod scenario;
 pub mod spec;
 pub mod stop;

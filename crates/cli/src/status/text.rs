@@ -157,7 +157,7 @@ fn memory(vm: &Vm) -> String {
 
 fn empty(observed: &Observed, width: usize) -> String {
     let text = format!("No VM runs here: {}.", observed.scan.looked);
-    let next = "`instep demo` starts three small ones and shows what Instep does.";
+    let next = "`instep demo` shows what Instep does on an emulated host.";
     indented(&wrapped(&text, width), 0) + &indented(&wrapped(next, width), 0)
 }
 

@@ -1,44 +1,39 @@
-//! The demo: on a machine without VMs, three small guests and the whole story of placing them.
+//! The demo: the whole story of placing VMs, on a machine that has none, in one of two forms.
 //!
-//! 1. One guest, both of whose busy vCPUs the demo binds to one CPU: `status` finds the conflict,
-//!    `plan` and `run --once` mend it, and the guest's own work counter shows what it was worth.
-//! 2. Two more guests: now there may be more vCPUs than CPUs, where binding hurts; `plan` says
-//!    what is done instead, `run --once` does it.
-//! 3. `restore`, and the demo's own proof from /proc that every affinity is as it was found.
-//!
-//! It runs the `instep` binary as a user would and knows nothing of its policies: what they
-//! decide is for `plan` to explain. Other VMs on the machine are never placed (`--vm`).
+//! ```text
+//! --here? ──yes─────────────────────────> the first form: three guests on this machine
+//!    no                                          ^
+//!    v                                           │ why, said
+//! the full form: an emulated NUMA host ──cannot come up here
+//! ```
+//! The full form is the scenario `scenarios/lab/demo.toml`, told while it runs; it touches nothing
+//! of this machine. Neither knows the policies: what they decide is for Instep to explain, and what
+//! came of it is read from /proc without Instep.
 
-mod proof;
-mod stage;
+mod full;
+mod here;
 
-use crate::affinity;
-use crate::cache::Cache;
 use crate::error::Error;
-use crate::guest::Guest;
-use crate::probe::{self, Kvm};
-use crate::spec::{Accel, GuestSpec, Load};
 use crate::stop::Stop;
-use crate::{Assets, guest, image, kernel};
-use proof::{Proof, apart, vcpus};
-use stage::Stage;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-
-/// How long a guest's work is counted for a rate.
-const COUNTED: Duration = Duration::from_secs(4);
 
 /// What the user asked for.
 #[derive(Clone, Debug, Default)]
 pub struct DemoOptions {
-    /// Boot the guests with this kernel image instead of a fetched one.
+    /// Boot with this kernel image instead of a fetched one.
     pub kernel: Option<PathBuf>,
+    /// The directory below which that kernel's modules lie.
+    pub modules: Option<PathBuf>,
+    /// The first form, directly on this machine.
+    pub here: bool,
+    /// Where the page of the full form goes; into the cache when not given.
+    pub html: Option<PathBuf>,
 }
 
 /// How the demo ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Everything was shown, and restored as proven from /proc.
+    /// Everything was shown, and held as proven from /proc.
     Shown,
     /// Something was not as it should be; it was said what.
     Failed,
@@ -53,8 +48,7 @@ pub enum Verdict {
 /// fails. Guests and temporary files are gone in any case.
 pub fn run(instep: &Path, options: &DemoOptions) -> anyhow::Result<Verdict> {
     let stop = Stop::on_signals()?;
-    let started = Instant::now();
-    match story(instep, options, &stop, started) {
+    match story(instep, options, &stop) {
         Err(error) if matches!(error.downcast_ref(), Some(Error::Interrupted)) => {
             eprintln!("interrupted: the guests and all temporary files are gone");
             Ok(Verdict::Interrupted)
@@ -63,175 +57,19 @@ pub fn run(instep: &Path, options: &DemoOptions) -> anyhow::Result<Verdict> {
     }
 }
 
-fn story(
-    instep: &Path,
-    options: &DemoOptions,
-    stop: &Stop,
-    started: Instant,
-) -> anyhow::Result<Verdict> {
-    let mut stage = Stage::open(instep, stop.clone())?;
-    stage.say(&format!(
-        "Instep's demo: three small VMs on this machine ({} CPUs), about a minute.\n\
-         It needs QEMU, a kernel package and busybox (fetched once, nothing is installed), and no\n\
-         root. It places no VM but its own, and leaves nothing behind, interrupted or not.\n",
-        stage.cpus().len()
-    ))?;
-    let (assets, accel) = prepare(&stage, options)?;
-    let mut proof = Proof::default();
-    let mended = mend_one(&mut stage, &assets, accel, &mut proof)?;
-    overcommit(&mut stage, &assets, accel, &mut proof)?;
-    let restored = give_back(&stage, &proof)?;
-    drop(stage);
-    eprintln!("The guests and all temporary files are gone; {}s.", started.elapsed().as_secs());
-    Ok(if mended && restored { Verdict::Shown } else { Verdict::Failed })
-}
-
-/// Kernel, image and accelerator.
-fn prepare(stage: &Stage, options: &DemoOptions) -> anyhow::Result<(Assets, Accel)> {
-    guest::qemu_present()?;
-    let cache = Cache::open()?;
-    let mut say = |text: &str| stage.note(text);
-    let kernel = match &options.kernel {
-        Some(path) => path.canonicalize().map_err(|error| Error::io("read", path, error))?,
-        None => kernel::obtain(&cache, stage.stop(), &mut say)?,
+fn story(instep: &Path, options: &DemoOptions, stop: &Stop) -> anyhow::Result<Verdict> {
+    if options.here {
+        return here::run(instep, options, stop);
+    }
+    let why = match full::run(instep, options, stop)? {
+        full::Ended::Told(verdict) => return Ok(verdict),
+        full::Ended::NoHost(why) => why,
     };
-    let assets = Assets { kernel, initrd: image::obtain(&cache, stage.stop(), &mut say)? };
-    let busy = stage.progress("trying whether KVM boots a guest here");
-    let found = probe::kvm(&assets, &cache, stage.stop())?;
-    drop(busy);
-    stage.say(&format!("kernel       {}", assets.kernel.display()))?;
-    let accel = match found {
-        Kvm::Works => {
-            stage.say("accelerator  KVM")?;
-            Accel::Kvm
-        }
-        Kvm::Unusable(why) => {
-            stage.say(&format!("accelerator  software emulation (TCG); KVM: {why}"))?;
-            Accel::Tcg
-        }
-    };
-    Ok((assets, accel))
-}
-
-/// Act 1: one guest, stacked on one CPU by hand, and set right; whether it was.
-fn mend_one(
-    stage: &mut Stage,
-    assets: &Assets,
-    accel: Accel,
-    proof: &mut Proof,
-) -> anyhow::Result<bool> {
-    stage.title("1. A VM that somebody bound badly")?;
-    let name = stage.name('a');
-    let spec = GuestSpec { accel, load: Load::Spin(2), ..GuestSpec::new(&name, assets) };
-    stage.boot(vec![spec])?;
-    let Some(&cpu) = stage.cpus().first() else { anyhow::bail!("this process may use no CPU") };
-    let guest = stage.guest(0);
-    for (_, tid) in vcpus(&affinity::of_process(guest.pid())?) {
-        affinity::bind(tid, cpu)?;
-    }
-    stage.say(&format!(
-        "The demo now binds both vCPUs of {name} to CPU {cpu}, as a script that counted wrong would."
-    ))?;
-    proof.note(stage.guest(0))?;
-    let before = rate(stage, "counting the work it does so")?;
-    stage.say(&format!("So bound, it does {before:.0} units of work a second."))?;
-
-    let filter = ["--vm", name.as_str()];
-    stage.instep(&[&["status"], &[][..]], &[0, 1])?;
-    stage.instep(&[&["plan", "--mend-conflicts"], &filter[..]], &[0, 1])?;
-    stage.instep(&[&["run", "--once", "--mend-conflicts"], &filter[..]], &[0])?;
-    stage.instep(&[&["status"], &[][..]], &[0, 1])?;
-
-    let after = rate(stage, "counting the work it does now")?;
-    let ratio = if before > 0.0 { after / before } else { 0.0 };
-    stage.say(&format!(
-        "\nNow it does {after:.0} units of work a second, {ratio:.1} times as many as before."
-    ))?;
-    if stage.cpus().len() < 2 {
-        stage.say("This machine gives the demo one CPU only: there was nothing to win.")?;
-        return Ok(true);
-    }
-    let mended = apart(&affinity::of_process(stage.guest(0).pid())?);
-    if !mended {
-        stage.say("/proc still shows both vCPUs on one CPU: they were NOT put apart.")?;
-    }
-    Ok(mended)
-}
-
-/// Act 2: two more guests.
-fn overcommit(
-    stage: &mut Stage,
-    assets: &Assets,
-    accel: Accel,
-    proof: &mut Proof,
-) -> anyhow::Result<()> {
-    stage.title("2. Two more VMs arrive")?;
-    let wide = GuestSpec {
-        accel,
-        vcpus: 4,
-        load: Load::Spin(4),
-        ..GuestSpec::new(stage.name('b'), assets)
-    };
-    let part = GuestSpec { accel, load: Load::Duty(50), ..GuestSpec::new(stage.name('c'), assets) };
-    stage.boot(vec![wide, part])?;
-    for index in 1..=2 {
-        proof.note(stage.guest(index))?;
-    }
-    let (vcpus, cpus) = (stage.vcpus(), stage.cpus().len());
-    stage.say(&if vcpus as usize > cpus {
-        format!(
-            "{vcpus} vCPUs now share {cpus} CPUs. Binding one to one would make a VM wait for its \
-             own\nCPU while another is free, so Instep must not do it."
-        )
-    } else {
-        format!("{vcpus} vCPUs have {cpus} CPUs: there is room for all of them.")
-    })?;
-    let names: Vec<String> = ['a', 'b', 'c'].iter().map(|letter| stage.name(*letter)).collect();
-    let filter: Vec<&str> = names.iter().flat_map(|name| ["--vm", name.as_str()]).collect();
-    stage.instep(&[&["plan", "--mend-conflicts"], &filter], &[0, 1])?;
-    stage.instep(&[&["run", "--once", "--mend-conflicts"], &filter], &[0])?;
-    stage.instep(&[&["status"], &[][..]], &[0, 1])?;
-    Ok(())
-}
-
-/// Act 3: everything as it was found, proven from /proc.
-fn give_back(stage: &Stage, proof: &Proof) -> anyhow::Result<bool> {
-    stage.title("3. Everything back")?;
-    stage.instep(&[&["restore"], &[][..]], &[0])?;
-    let (report, proven) = proof.check(stage.guests())?;
-    stage.say(&report)?;
-    stage.say(if proven {
-        "Every affinity is as it was found, the bad one included: what an operator set by hand\n\
-         is the operator's. This was read from /proc by the demo, not told by Instep."
-    } else {
-        "Some affinity is NOT as it was found: this is a fault of Instep; please report it."
-    })?;
-    Ok(proven)
-}
-
-/// Units of work per second of the first guest, by this machine's clock.
-fn rate(stage: &Stage, what: &str) -> Result<f64, Error> {
-    let _busy = stage.progress(what);
-    let guest = stage.guest(0);
-    let first = next_beat(stage, guest)?;
-    stage.stop().sleep(COUNTED)?;
-    let last = next_beat(stage, guest)?;
-    let work = last.1.saturating_sub(first.1) as f64;
-    Ok(work / last.0.duration_since(first.0).as_secs_f64())
-}
-
-/// Waits for a fresh heartbeat: when it came, and the work done by then.
-fn next_beat(stage: &Stage, guest: &Guest) -> Result<(Instant, u64), Error> {
-    let seen = guest.beats().len();
-    let end = Instant::now() + Duration::from_secs(30);
-    loop {
-        if let Some(beat) = guest.beats().get(seen) {
-            return Ok((Instant::now(), beat.work));
-        }
-        if Instant::now() >= end {
-            let (name, what) = (guest.spec().name.clone(), "no heartbeat for 30s".to_owned());
-            return Err(Error::Guest { name, what, console: String::new() });
-        }
-        stage.stop().sleep(Duration::from_millis(20))?;
-    }
+    eprintln!(
+        "The emulated NUMA host cannot be had here:\n  {}\n\
+         So this is the demo's first form, as with --here; `instep lab doctor` tells what is \
+         missing.\n",
+        why.to_string().replace('\n', "\n  ")
+    );
+    here::run(instep, options, stop)
 }

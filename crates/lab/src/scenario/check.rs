@@ -29,7 +29,7 @@ pub fn check(
     host: &Machine,
 ) -> Vec<Check> {
     let mut checks = Vec::new();
-    for name in hold.guests.iter().chain(hold.home.keys()) {
+    for name in hold.named() {
         if !seen.guests.iter().any(|guest| guest.name == *name) {
             checks.push(result("runs", name, false, "it does not run".to_owned()));
         }
@@ -50,6 +50,13 @@ pub fn check(
             let held = guest.home() == Some(*node);
             checks.push(result(&format!("home = {node}"), name, held, nodes(guest)));
         }
+    }
+    for guest in seen.guests.iter().filter(|guest| hold.unbound.contains(&guest.name)) {
+        let is_bound = |thread: &&ThreadSeen| thread.allowed.len() < host.cpus() as usize;
+        let bound = guest.threads.iter().filter(is_bound).count();
+        let held = bound == 0 && !guest.threads.is_empty();
+        let found = format!("{bound} of {} threads are bound", guest.threads.len());
+        checks.push(result("unbound", &guest.name, held, found));
     }
     if let Some(most) = hold.guests_per_node_at_most {
         let mut homes: BTreeMap<u32, usize> = BTreeMap::new();
@@ -84,12 +91,21 @@ fn about_guest(
         let what = format!("memory_home_at_least = {part}");
         put(&what, guest.memory_home >= part, format!("{:.3}", guest.memory_home));
     }
+    if let Some(part) = hold.memory_home_at_most {
+        let what = format!("memory_home_at_most = {part}");
+        put(&what, guest.memory_home <= part, format!("{:.3}", guest.memory_home));
+    }
+    let mut cores: Vec<u32> = guest.vcpus().map(|vcpu| host.core_of(vcpu.cpu)).collect();
+    cores.sort_unstable();
+    let on: Vec<String> = guest.vcpus().map(|vcpu| vcpu.cpu.to_string()).collect();
+    let on = format!("on CPUs {}", on.join(", "));
     if hold.siblings_on_distinct_cores {
-        let mut cores: Vec<u32> = guest.vcpus().map(|vcpu| host.core_of(vcpu.cpu)).collect();
-        cores.sort_unstable();
         let held = cores.windows(2).all(|pair| pair[0] != pair[1]);
-        let found: Vec<String> = guest.vcpus().map(|vcpu| vcpu.cpu.to_string()).collect();
-        put("siblings_on_distinct_cores", held, format!("on CPUs {}", found.join(", ")));
+        put("siblings_on_distinct_cores", held, on.clone());
+    }
+    if hold.siblings_on_one_core {
+        let held = !cores.is_empty() && cores.first() == cores.last();
+        put("siblings_on_one_core", held, on);
     }
     if !hold.cpus_unused.is_empty() {
         let found: Vec<&ThreadSeen> =
@@ -154,9 +170,10 @@ mod tests {
     /// Each check is shown to fail on a host that breaks it.
     #[test]
     fn every_check_holds_on_the_good_host_and_fails_on_a_broken_one() {
-        let cases: [(Hold, &str, &str); 6] = [
+        let cases: [(Hold, &str, &str); 7] = [
             (Hold { vcpus_on_home_node: true, ..only_a() }, "list:\t2-3", "list:\t2-4"),
             (Hold { memory_home_at_least: Some(0.7), ..only_a() }, "N0=30", "N0=3"),
+            (Hold { memory_home_at_most: Some(0.8), ..only_a() }, "N1=10", "N1=1"),
             (Hold { siblings_on_distinct_cores: true, ..only_a() }, " 17 2 0", " 17 1 0"),
             (Hold { affinities_as: Some("before".to_owned()), ..only_a() }, "\t0-7", "\t0-6"),
             (Hold { cpus_unused: vec![7], ..only_a() }, " 17 2 0", " 17 7 0"),
@@ -172,6 +189,17 @@ mod tests {
             assert_ne!(broken, CAPTURED);
             assert_eq!(held(&hold, &broken), [false], "{hold:?}");
         }
+    }
+
+    #[test]
+    fn stacked_siblings_and_unbound_threads_are_told_from_others() {
+        let stacked = Hold { siblings_on_one_core: true, ..only_a() };
+        assert_eq!(held(&stacked, CAPTURED), [false]);
+        assert_eq!(held(&stacked, &CAPTURED.replace(" 17 2 0", " 17 1 0")), [true]);
+        let unbound = Hold { unbound: vec!["a".to_owned()], ..only_a() };
+        assert_eq!(held(&unbound, CAPTURED), [false]);
+        let free = CAPTURED.replace("list:\t0-1", "list:\t0-7").replace("list:\t2-3", "list:\t0-7");
+        assert_eq!(held(&unbound, &free), [true]);
     }
 
     #[test]

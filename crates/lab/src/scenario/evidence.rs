@@ -73,14 +73,14 @@ impl GuestSeen {
 /// The script that prints the evidence about these guests.
 #[must_use]
 pub fn script(names: &[&str]) -> String {
+    // One process for each guest: starting one takes long on emulated CPUs that are busy.
     format!(
         "for g in {}; do\n\
-         \x20   pid=$(cat /run/lab/$g.pid 2>/dev/null) && [ -d /proc/$pid ] || continue\n\
+         \x20   read -r pid </run/lab/$g.pid && cd /proc/$pid || continue\n\
          \x20   echo \"guest $g $pid\"\n\
-         \x20   cd /proc/$pid/task && grep -H . */comm; grep -H . */stat\n\
-         \x20   grep -H '^Cpus_allowed_list:' */status\n\
-         \x20   grep -E 'anon=| huge' /proc/$pid/numa_maps\n\
-         done 2>/dev/null\necho \"online $(cat /sys/devices/system/cpu/online)\"\n",
+         \x20   grep -H -E '^[0-9]+ \\(|^Cpus_allowed_list:|anon=| huge' \\\n\
+         \x20       task/*/stat task/*/status numa_maps\n\
+         done 2>/dev/null\nread -r online </sys/devices/system/cpu/online\necho \"online $online\"\n",
         names.join(" ")
     )
 }
@@ -91,6 +91,7 @@ pub fn parse(text: &str, host: &Machine) -> Observation {
     let mut seen = Observation::default();
     let mut threads: BTreeMap<u32, ThreadSeen> = BTreeMap::new();
     for line in text.lines() {
+        let line = line.strip_prefix("task/").unwrap_or(line);
         if let Some(guest) = line.strip_prefix("guest ").and_then(parse_guest) {
             finish(&mut seen, &mut threads, host);
             let memory_bytes_by_node = vec![0; host.nodes as usize];
@@ -121,18 +122,17 @@ fn parse_guest(rest: &str) -> Option<GuestSeen> {
 
 fn read_thread(thread: &mut ThreadSeen, file: &str, rest: &str) {
     match file {
-        "comm" => {
-            thread.vcpu = rest
-                .strip_prefix("CPU ")
-                .and_then(|name| name.split('/').next())
-                .and_then(|index| index.parse().ok());
-            thread.name = rest.to_owned();
-        }
         "stat" => {
             // The name in parentheses may hold anything; what follows has fixed places, counted
             // from field 3 (proc(5)): 14 and 15 are CPU times, 39 is the CPU.
-            let fields: Vec<&str> =
-                rest.rsplit_once(')').map_or("", |(_, after)| after).split_whitespace().collect();
+            let (before, after) = rest.rsplit_once(')').unwrap_or_default();
+            let name = before.split_once('(').map_or("", |(_, name)| name);
+            thread.vcpu = name
+                .strip_prefix("CPU ")
+                .and_then(|name| name.split('/').next())
+                .and_then(|index| index.parse().ok());
+            thread.name = name.to_owned();
+            let fields: Vec<&str> = after.split_whitespace().collect();
             let number = |field: usize| -> u64 {
                 fields.get(field - 3).and_then(|text| text.parse().ok()).unwrap_or(0)
             };
@@ -203,17 +203,14 @@ pub(super) mod tests {
     /// Captured in an emulated host (Linux 7.2.13), shortened.
     pub(in crate::scenario) const CAPTURED: &str = "\
 guest a 168
-168/comm:qemu-system-x86
-189/comm:CPU 0/KVM
-190/comm:CPU 1/KVM
-168/stat:168 (qemu-system-x86) S 1 168 1 0 -1 4194560 1 0 0 0 20 5 0 0 20 0 6 0 1433 1 1 18446744073709551615 1 1 1 0 0 0 0 4096 0 0 0 0 17 3 0 0 0 0 0
-189/stat:189 (CPU 0/KVM) R 1 168 1 0 -1 4194560 1 0 0 0 900 50 0 0 20 0 6 0 1433 1 1 18446744073709551615 1 1 1 0 0 0 0 4096 0 0 0 0 17 0 0 0 0 0 0
-190/stat:190 (CPU 1/KVM) R 1 168 1 0 -1 4194560 1 0 0 0 900 51 0 0 20 0 6 0 1433 1 1 18446744073709551615 1 1 1 0 0 0 0 4096 0 0 0 0 17 2 0 0 0 0 0
-168/status:Cpus_allowed_list:\t0-7
-189/status:Cpus_allowed_list:\t0-1
-190/status:Cpus_allowed_list:\t2-3
-7f26c0000000 default anon=10 dirty=10 active=0 N0=30 N1=10 kernelpagesize_kB=4
-7f26d0000000 default file=/lib/x.so anon=2 dirty=2 mapped=9 N1=900 kernelpagesize_kB=4
+task/168/stat:168 (qemu-system-x86) S 1 168 1 0 -1 4194560 1 0 0 0 20 5 0 0 20 0 6 0 1433 1 1 18446744073709551615 1 1 1 0 0 0 0 4096 0 0 0 0 17 3 0 0 0 0 0
+task/189/stat:189 (CPU 0/KVM) R 1 168 1 0 -1 4194560 1 0 0 0 900 50 0 0 20 0 6 0 1433 1 1 18446744073709551615 1 1 1 0 0 0 0 4096 0 0 0 0 17 0 0 0 0 0 0
+task/190/stat:190 (CPU 1/KVM) R 1 168 1 0 -1 4194560 1 0 0 0 900 51 0 0 20 0 6 0 1433 1 1 18446744073709551615 1 1 1 0 0 0 0 4096 0 0 0 0 17 2 0 0 0 0 0
+task/168/status:Cpus_allowed_list:\t0-7
+task/189/status:Cpus_allowed_list:\t0-1
+task/190/status:Cpus_allowed_list:\t2-3
+numa_maps:7f26c0000000 default anon=10 dirty=10 active=0 N0=30 N1=10 kernelpagesize_kB=4
+numa_maps:7f26d0000000 default file=/lib/x.so anon=2 dirty=2 mapped=9 N1=900 kernelpagesize_kB=4
 guest b 170
 online 0-6
 ";
@@ -249,7 +246,7 @@ online 0-6
             "guest a 1\n1/stat:)",
             "guest a 1\nN0=18446744073709551615 anon=1 kernelpagesize_kB=18446744073709551615",
             "guest a 1\n1/status:Cpus_allowed_list:\t9-1",
-            "guest a 1\n1/comm:CPU 99999999999/KVM\nN99=1 anon=1",
+            "guest a 1\ntask/1/stat:1 (CPU 99999999999/KVM) R\nnuma_maps:1 N99=1 anon=1",
         ] {
             assert!(parse(text, &machine()).guests.len() <= 1);
         }

@@ -23,6 +23,7 @@
 //! Steps run in order. The words are meant to serve the simulator, too: `host`, `guest` and `hold`
 //! say nothing of QEMU. This file knows the words; [`run`] carries them out.
 
+pub mod audience;
 pub mod check;
 pub mod evidence;
 pub mod guests;
@@ -120,8 +121,9 @@ pub struct Step {
     pub run: Option<String>,
     /// Looks at every guest, and keeps what it sees by this name.
     pub observe: Option<String>,
-    /// Starts a guest that is `later`, and waits until it is up.
-    pub start: Option<String>,
+    /// Starts a guest that is `later`, or several side by side, and waits until they are up.
+    #[serde(default, deserialize_with = "one_or_more")]
+    pub start: Option<Vec<String>>,
     /// Kills a guest's QEMU.
     pub end: Option<String>,
     /// Waits, by the host's clock.
@@ -145,6 +147,10 @@ pub struct Step {
     pub prints: Vec<String>,
     /// With `observe`: what must hold.
     pub hold: Option<Hold>,
+    /// With `hold`: looks again and again until it holds, but no longer than this, by this
+    /// machine's clock.
+    #[serde(default, deserialize_with = "optional_time")]
+    pub within: Option<Duration>,
 }
 
 /// What must hold at an observation.
@@ -163,16 +169,31 @@ pub struct Hold {
     /// At least this part (0 to 1) of a guest's touched memory lies on the nodes whose CPUs its
     /// vCPUs may use.
     pub memory_home_at_least: Option<f64>,
+    /// At most this part of it lies there: what is misplaced.
+    pub memory_home_at_most: Option<f64>,
     /// No two vCPUs of a guest are on one core.
     #[serde(default)]
     pub siblings_on_distinct_cores: bool,
+    /// All vCPUs of a guest are on one core.
+    #[serde(default)]
+    pub siblings_on_one_core: bool,
     /// No node is the home of more guests than this.
     pub guests_per_node_at_most: Option<usize>,
     /// The allowed CPUs of every thread are those of this earlier observation.
     pub affinities_as: Option<String>,
+    /// Guests whose every thread may use every CPU.
+    #[serde(default)]
+    pub unbound: Vec<String>,
     /// No vCPU is on any of these CPUs. (An allowed set may name CPUs that went offline.)
     #[serde(default)]
     pub cpus_unused: Vec<u32>,
+}
+
+impl Hold {
+    /// Every guest that it names.
+    pub(crate) fn named(&self) -> impl Iterator<Item = &String> {
+        self.guests.iter().chain(self.home.keys()).chain(&self.unbound)
+    }
 }
 
 impl Scenario {
@@ -285,7 +306,10 @@ impl Step {
                     .to_owned(),
             );
         }
-        for name in self.start.iter().chain(&self.end) {
+        if self.start.as_ref().is_some_and(Vec::is_empty) {
+            return Err("start: no guest is named".to_owned());
+        }
+        for name in self.start.iter().flatten().chain(&self.end) {
             let guest = scenario.guest_named(name).ok_or(format!("there is no guest {name}"))?;
             if self.start.is_some() && !guest.later {
                 return Err(format!("guest {name} is not `later`: it runs from the beginning"));
@@ -296,18 +320,28 @@ impl Step {
         {
             return Err(format!("CPU {cpu} cannot be taken offline"));
         }
-        let Some(hold) = &self.hold else { return Ok(()) };
+        let Some(hold) = &self.hold else {
+            return match self.within {
+                Some(_) => Err("`within` goes with `hold`".to_owned()),
+                None => Ok(()),
+            };
+        };
         if self.observe.is_none() {
             return Err("`hold` goes with `observe`".to_owned());
         }
-        for name in hold.guests.iter().chain(hold.home.keys()) {
+        for name in hold.named() {
             scenario.guest_named(name).ok_or(format!("hold: there is no guest {name}"))?;
         }
         if let Some(name) = hold.affinities_as.as_deref().filter(|name| !seen.contains(name)) {
             return Err(format!("hold.affinities_as: nothing was observed as {name} before"));
         }
-        if hold.memory_home_at_least.is_some_and(|part| !(0.0..=1.0).contains(&part)) {
-            return Err("hold.memory_home_at_least: a part is 0 to 1".to_owned());
+        for (word, part) in [
+            ("memory_home_at_least", hold.memory_home_at_least),
+            ("memory_home_at_most", hold.memory_home_at_most),
+        ] {
+            if part.is_some_and(|part| !(0.0..=1.0).contains(&part)) {
+                return Err(format!("hold.{word}: a part is 0 to 1"));
+            }
         }
         Ok(())
     }
@@ -323,6 +357,20 @@ fn fifteen_minutes() -> Duration {
 
 fn a_minute() -> Duration {
     Duration::from_secs(60)
+}
+
+/// A name, or a list of them.
+fn one_or_more<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Vec<String>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Names {
+        One(String),
+        More(Vec<String>),
+    }
+    Ok(Some(match Names::deserialize(from)? {
+        Names::One(name) => vec![name],
+        Names::More(names) => names,
+    }))
 }
 
 fn time<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
@@ -390,6 +438,8 @@ mod tests {
             (format!("{step}wait = '0s'\n"), "more than 0s"),
             (format!("{step}observe = 'x'\nhold = {{ affinities_as = 'y' }}\n"), "observed as y"),
             (format!("{step}observe = 'x'\nhold = {{ memory_home_at_least = 2.0 }}\n"), "0 to 1"),
+            (format!("{step}observe = 'x'\nwithin = '9s'\n"), "goes with `hold`"),
+            (format!("{step}start = []\n"), "no guest is named"),
         ] {
             let said = error(&rest);
             assert!(said.contains(word), "{rest}: {said}");

@@ -2,7 +2,7 @@
 
 use super::check::Check;
 use super::evidence::Observation;
-use crate::host::machine::Clock;
+use crate::host::machine::{Clock, Machine};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -16,6 +16,8 @@ pub struct Report {
     pub scenario: String,
     /// What it shows.
     pub about: String,
+    /// The host's shape.
+    pub host: Machine,
     /// The clock, and what its results are worth.
     pub clock: ClockReport,
     /// The emulated host's kernel.
@@ -30,6 +32,8 @@ pub struct Report {
     pub steps: Vec<StepReport>,
     /// What was observed, by name.
     pub observations: BTreeMap<String, Observation>,
+    /// Where the guests' memory was, at every look, in order of time.
+    pub samples: Vec<Sample>,
     /// The JSON lines that the guests' loads printed, by guest.
     pub loads: BTreeMap<String, Vec<Value>>,
     /// What had to hold.
@@ -68,13 +72,53 @@ pub struct Seconds {
     pub total: f64,
 }
 
+/// Where the guests' memory was at one look.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Sample {
+    /// When, in seconds from the start, by this machine's clock.
+    pub seconds: f64,
+    /// What was seen of each guest.
+    pub guests: Vec<MemorySample>,
+}
+
+/// Where one guest's memory was.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MemorySample {
+    /// The guest.
+    pub name: String,
+    /// Bytes of touched memory on each node.
+    pub memory_bytes_by_node: Vec<u64>,
+    /// The nodes whose CPUs its vCPUs might use.
+    pub nodes: Vec<u32>,
+    /// The part (0 to 1) of that memory on `nodes`.
+    pub memory_home: f64,
+}
+
+impl Sample {
+    /// What an observation says of memory.
+    #[must_use]
+    pub fn of(seen: &Observation, seconds: f64) -> Self {
+        let guests = seen.guests.iter().map(|guest| MemorySample {
+            name: guest.name.clone(),
+            memory_bytes_by_node: guest.memory_bytes_by_node.clone(),
+            nodes: guest.nodes.clone(),
+            memory_home: guest.memory_home,
+        });
+        Self { seconds, guests: guests.collect() }
+    }
+}
+
 /// A step that was done.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepReport {
     /// What was done.
     pub step: String,
+    /// When it began, in seconds from the start.
+    pub began: f64,
     /// How long it took, by this machine's clock.
     pub seconds: f64,
+    /// How many of the report's checks it made, which are in the order of the steps.
+    pub checks: usize,
     /// A command's exit status.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u32>,

@@ -4,9 +4,10 @@
 //! What cannot be had (a host that does not come up, a guest that dies at boot) is an error; what
 //! was asked for and does not hold is a result.
 
+use super::audience::Audience;
 use super::check::{self, Check};
 use super::evidence::{self, Observation};
-use super::report::{Report, Seconds, StepReport, as_value, json_lines};
+use super::report::{Report, Sample, Seconds, StepReport, as_value, json_lines};
 use super::{Scenario, Step, guests};
 use crate::cache::Cache;
 use crate::error::Error;
@@ -15,6 +16,7 @@ use crate::host::{Host, image, programs};
 use crate::image::busybox;
 use crate::stop::Stop;
 use crate::{guest, workdir};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,6 +27,9 @@ use tempfile::TempDir;
 const GUESTS_LIMIT: Duration = Duration::from_secs(240);
 /// How long one look or one small change may take, by the host's clock.
 const SMALL: Duration = Duration::from_secs(60);
+
+/// The time between two looks that wait for something.
+const LOOKS: Duration = Duration::from_millis(300);
 
 /// What a user may choose for every run.
 #[derive(Clone, Debug, Default)]
@@ -155,10 +160,13 @@ pub fn run(
     scenario: &Scenario,
     options: &Options,
     stop: &Stop,
-    say: &mut dyn FnMut(&str),
+    audience: &mut dyn Audience,
 ) -> Result<Report, Error> {
-    let kit = Kit::obtain(options, stop, say)?;
-    again(stop, say, |attempt, say| once(&kit, scenario, options, attempt, stop, say))
+    let kit = Kit::obtain(options, stop, &mut |said| audience.say(said))?;
+    let audience = RefCell::new(audience);
+    again(stop, &mut |said| audience.borrow_mut().say(said), |attempt, _| {
+        once(&kit, scenario, options, attempt, stop, &mut **audience.borrow_mut())
+    })
 }
 
 /// Does what may fail by chance up to [`ATTEMPTS`] times; slowness is tried twice only.
@@ -196,16 +204,16 @@ fn once(
     options: &Options,
     attempts: u32,
     stop: &Stop,
-    say: &mut dyn FnMut(&str),
+    audience: &mut dyn Audience,
 ) -> Result<Report, Error> {
-    say(&format!(
+    audience.say(&format!(
         "booting a host of {} CPUs on {} nodes",
         scenario.host.cpus(),
         scenario.host.nodes
     ));
     let mut running = kit.boot(scenario, stop)?;
     let mut doing = Doing::new(scenario, options, &running, attempts);
-    let done = doing.all(&mut running, stop, say);
+    let done = doing.all(&mut running, stop, audience);
     let failed = done.is_err() || !doing.report.held;
     let interrupted = matches!(done, Err(Error::Interrupted));
     if (failed && !interrupted) || options.keep.is_some() {
@@ -221,7 +229,7 @@ fn once(
             let _ = fs::write(target, text);
         }
         if done.is_err() {
-            say(&format!("consoles are kept in {}", place.display()));
+            audience.say(&format!("consoles are kept in {}", place.display()));
         }
     }
     done?;
@@ -248,6 +256,7 @@ impl<'a> Doing<'a> {
             schema: "instep.lab/1",
             scenario: scenario.name.clone(),
             about: scenario.about.clone(),
+            host: scenario.host.clone(),
             clock: scenario.host.clock.into(),
             kernel: running.kernel.clone(),
             kvm: running.kvm,
@@ -255,6 +264,7 @@ impl<'a> Doing<'a> {
             seconds: Seconds::default(),
             steps: Vec::new(),
             observations: BTreeMap::new(),
+            samples: Vec::new(),
             loads: BTreeMap::new(),
             checks: Vec::new(),
             held: true,
@@ -267,25 +277,36 @@ impl<'a> Doing<'a> {
         &mut self,
         running: &mut Running,
         stop: &Stop,
-        say: &mut dyn FnMut(&str),
+        audience: &mut dyn Audience,
     ) -> Result<(), Error> {
         let now = self.scenario.guest.iter().filter(|guest| !guest.later).count();
-        say(&format!("host up after {:.1}s; starting {now} guests", running.seconds.host_up));
+        let up = running.seconds.host_up;
+        audience.say(&format!("host up after {up:.1}s; starting {now} guests"));
         running.start_guests(self.scenario, stop)?;
+        self.report.seconds = running.seconds;
+        audience.up(&self.report);
         for (index, step) in self.scenario.step.iter().enumerate() {
             let what = told(step);
-            say(&format!("step {}: {what}", index + 1));
-            let began = Instant::now();
+            audience.say(&format!("step {}: {what}", index + 1));
+            audience.begins(step);
+            let (began, checks) = (Instant::now(), self.report.checks.len());
             let mut done = StepReport {
                 step: what,
+                began: running.started.elapsed().as_secs_f64(),
                 seconds: 0.0,
+                checks: 0,
                 status: None,
                 stdout: None,
                 stderr: String::new(),
             };
-            self.step(step, &mut done, running, stop)?;
+            match &step.observe {
+                Some(name) => self.observe(name, step, running, stop, audience)?,
+                None => self.step(step, &mut done, running, stop)?,
+            }
             done.seconds = began.elapsed().as_secs_f64();
+            done.checks = self.report.checks.len() - checks;
             self.report.steps.push(done);
+            audience.done(step, &self.report);
         }
         self.gather_loads(running, stop)?;
         self.report.held = self.report.checks.iter().all(|check| check.held);
@@ -308,17 +329,9 @@ impl<'a> Doing<'a> {
             done.stdout = Some(as_value(&text));
             done.stderr = answer.stderr;
         }
-        if let Some(name) = &step.observe {
-            let seen = observe(host, self.scenario, stop)?;
-            if let Some(hold) = &step.hold {
-                let checks =
-                    check::check(hold, &seen, &self.report.observations, &self.scenario.host);
-                self.put_checks(checks);
-            }
-            self.report.observations.insert(name.clone(), seen);
-        }
-        if let Some(name) = &step.start {
-            start(running, self.scenario, &[name], stop)?;
+        if let Some(names) = &step.start {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            start(running, self.scenario, &names, stop)?;
         } else if let Some(name) = &step.end {
             let script = format!(
                 "pid=$(cat /run/lab/{name}.pid) || exit 1\nkill -9 $pid\n\
@@ -352,6 +365,34 @@ impl<'a> Doing<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Looks at the guests, again and again where what must hold may take a while.
+    fn observe(
+        &mut self,
+        name: &str,
+        step: &Step,
+        running: &mut Running,
+        stop: &Stop,
+        audience: &mut dyn Audience,
+    ) -> Result<(), Error> {
+        let end = Instant::now() + step.within.unwrap_or_default();
+        loop {
+            let seen = observe(&mut running.host, self.scenario, stop)?;
+            let seconds = running.started.elapsed().as_secs_f64();
+            self.report.samples.push(Sample::of(&seen, seconds));
+            let earlier = &self.report.observations;
+            let found = |hold| check::check(hold, &seen, earlier, &self.scenario.host);
+            let checks = step.hold.as_ref().map(found).unwrap_or_default();
+            let held = checks.iter().all(|check| check.held);
+            audience.looked(&seen, held);
+            if held || Instant::now() >= end {
+                self.put_checks(checks);
+                self.report.observations.insert(name.to_owned(), seen);
+                return Ok(());
+            }
+            stop.sleep(LOOKS)?;
+        }
     }
 
     fn check_command(&mut self, step: &Step, status: u32, stdout: &str, stderr: &str) {
@@ -490,7 +531,7 @@ fn told(step: &Step) -> String {
     step.run
         .clone()
         .or_else(|| step.observe.as_ref().map(|name| format!("observe {name}")))
-        .or_else(|| step.start.as_ref().map(|name| format!("start {name}")))
+        .or_else(|| step.start.as_ref().map(|names| format!("start {}", names.join(", "))))
         .or_else(|| step.end.as_ref().map(|name| format!("end {name}")))
         .or_else(|| step.wait.map(|wait| format!("wait {}", time(wait))))
         .or_else(|| step.offline.map(|cpu| format!("CPU {cpu} offline")))

@@ -1,0 +1,135 @@
+//! A host's moment and a guest's memory in plain characters, 79 columns wide at most for the
+//! demo's host.
+//!
+//! ```text
+//! node 0                                 node 1
+//! core 0             core 1              core 2             core 3
+//! 0: alpha0          2: beta0            4: -               6: -
+//! 1: alpha1          3: beta1            5: -               7: -
+//! memory: none                           memory: alpha 86, beta 86 MiB
+//! ```
+
+use crate::host::machine::Machine;
+use crate::scenario::evidence::{GuestSeen, Observation};
+
+/// Columns of the whole.
+const WIDTH: usize = 79;
+/// Columns of a bar of memory.
+const BAR: usize = 32;
+
+/// The host with the vCPUs where they ran last, and memory by node.
+pub(super) fn host(host: &Machine, seen: &Observation) -> String {
+    let threads = host.threads.max(1);
+    let cores = host.cpus() / threads;
+    let column = WIDTH / cores.max(1) as usize;
+    let wide = column * (cores / host.nodes.max(1)) as usize;
+    let mut lines = vec![
+        (0..host.nodes).map(|node| padded(&format!("node {node}"), wide)).collect::<String>(),
+        (0..cores).map(|core| padded(&format!("core {core}"), column)).collect(),
+    ];
+    for thread in 0..threads {
+        let cell = |core: u32| padded(&cpu(core * threads + thread, seen), column);
+        lines.push((0..cores).map(cell).collect());
+    }
+    lines.push((0..host.nodes).map(|node| padded(&memory(node, seen), wide)).collect());
+    lines.iter().map(|line| format!("  {}\n", line.trim_end())).collect()
+}
+
+/// A CPU and the vCPUs that were there last.
+fn cpu(cpu: u32, seen: &Observation) -> String {
+    let mut there = String::new();
+    for guest in &seen.guests {
+        for vcpu in guest.vcpus().filter(|vcpu| vcpu.cpu == cpu) {
+            there.push_str(&format!(" {}{}", guest.name, vcpu.vcpu.unwrap_or(0)));
+        }
+    }
+    if there.is_empty() { format!("{cpu}: -") } else { format!("{cpu}:{there}") }
+}
+
+fn memory(node: u32, seen: &Observation) -> String {
+    let on = |guest: &GuestSeen| guest.memory_bytes_by_node.get(node as usize).map(|b| b >> 20);
+    let parts: Vec<String> = seen
+        .guests
+        .iter()
+        .filter_map(|guest| Some((guest, on(guest).filter(|mib| *mib > 0)?)))
+        .map(|(guest, mib)| format!("{} {mib}", guest.name))
+        .collect();
+    if parts.is_empty() { "MiB: -".to_owned() } else { format!("MiB: {}", parts.join(", ")) }
+}
+
+/// Cut or filled to so many columns, with at least one blank at the end.
+fn padded(text: &str, columns: usize) -> String {
+    let room = columns.saturating_sub(1);
+    let mut cut: String = text.chars().take(room).collect();
+    if text.chars().count() > room {
+        cut.pop();
+        cut.push('~');
+    }
+    format!("{cut:<columns$}")
+}
+
+/// A guest's memory as a bar of its nodes' numbers, and in words.
+pub(super) fn bar(guest: &GuestSeen, names: usize) -> String {
+    let total: u64 = guest.memory_bytes_by_node.iter().sum();
+    let mut bar = String::new();
+    let mut below = 0;
+    for (node, bytes) in guest.memory_bytes_by_node.iter().enumerate() {
+        below += bytes;
+        let end = (below as f64 / total.max(1) as f64 * BAR as f64).round();
+        while bar.len() < end as usize {
+            bar.push(char::from_digit(node as u32 % 36, 36).unwrap_or('?'));
+        }
+    }
+    let mib: Vec<String> =
+        guest.memory_bytes_by_node.iter().map(|bytes| format!("{:>3}", bytes >> 20)).collect();
+    format!(
+        "{:<names$} [{bar:<BAR$}] {} MiB, {:>3.0} % at home",
+        guest.name,
+        mib.join(" + "),
+        guest.memory_home * 100.0
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::evidence::ThreadSeen;
+
+    fn machine() -> Machine {
+        toml::from_str("nodes = 2\ncores = 2\nthreads = 2\nmemory = '1GiB'").unwrap()
+    }
+
+    fn guest(name: &str, cpus: &[u32], mib: [u64; 2]) -> GuestSeen {
+        let thread = |(vcpu, cpu): (u32, &u32)| ThreadSeen {
+            vcpu: Some(vcpu),
+            cpu: *cpu,
+            ..ThreadSeen::default()
+        };
+        GuestSeen {
+            name: name.to_owned(),
+            memory_bytes_by_node: mib.map(|mib| mib << 20).to_vec(),
+            memory_home: 0.25,
+            threads: (0..).zip(cpus).map(thread).collect(),
+            ..GuestSeen::default()
+        }
+    }
+
+    #[test]
+    fn a_host_is_drawn_in_less_than_80_columns() {
+        let guests = vec![guest("alpha", &[0, 1], [0, 86]), guest("beta", &[1, 1], [0, 80])];
+        let drawn = host(&machine(), &Observation { guests, online: Vec::new() });
+        assert!(drawn.lines().all(|line| line.chars().count() < 80), "{drawn}");
+        for part in
+            ["0: alpha0 ", "1: alpha1 beta0 b~ ", "2: - ", "MiB: -", "MiB: alpha 86, beta 80"]
+        {
+            assert!(drawn.contains(part), "{part}:\n{drawn}");
+        }
+    }
+
+    #[test]
+    fn a_bar_has_each_node_s_number_by_its_part() {
+        let line = bar(&guest("beta", &[], [20, 60]), 5);
+        assert_eq!(line, "beta  [00000000111111111111111111111111]  20 +  60 MiB,  25 % at home");
+        assert!(bar(&guest("x", &[], [0, 0]), 5).contains(&" ".repeat(32)));
+    }
+}

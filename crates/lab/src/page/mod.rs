@@ -1,0 +1,231 @@
+//! A run's report as one HTML page that needs nothing else: no network, no script, no font.
+//!
+//! Every observation is drawn as the host it shows ([`host`]), the samples as a timeline
+//! ([`timeline`]), and beside them what was checked, what Instep said, and what the clock is worth.
+//! It draws from plain data, which it does not trust: every text from outside is escaped. Colours
+//! (Okabe and Ito's palette, told apart by people who see few colours) never stand alone: names do.
+
+mod host;
+mod timeline;
+
+use crate::records;
+use crate::scenario::check::Check;
+use crate::scenario::report::{Report, StepReport};
+use std::fmt::Write as _;
+
+const STYLE: &str = include_str!("style.css");
+
+/// What the page says beside what the report holds.
+#[derive(Clone, Debug, Default)]
+pub struct Words<'a> {
+    /// The heading; the scenario's name when empty.
+    pub title: &'a str,
+    /// A title and a sentence for an observation, by its name.
+    pub moments: &'a [(&'a str, &'a str, &'a str)],
+}
+
+/// Draws a report.
+#[must_use]
+pub fn draw(report: &Report, words: &Words<'_>) -> String {
+    let title = if words.title.is_empty() { &report.scenario } else { words.title };
+    let title = escaped(title);
+    let mut html = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n\
+         <header>\n<h1>{title}</h1>\n<p>{}</p>\n{}{}</header>\n",
+        escaped(&report.about),
+        verdict(report),
+        legend(report),
+    );
+    let colours = Colours::of(report);
+    let scale = host::Scale::of(report);
+    let mut number = 0;
+    let mut from = 0;
+    for step in &report.steps {
+        let checks = report.checks.get(from..from + step.checks).unwrap_or_default();
+        from += step.checks;
+        let Some((name, seen)) = observed(report, step) else { continue };
+        number += 1;
+        let known = words.moments.iter().find(|(moment, _, _)| *moment == name);
+        let (title, caption) = known.map_or((name, ""), |(_, title, caption)| (title, caption));
+        let _ = write!(
+            html,
+            "<section class=\"moment\">\n<h2><span class=\"number\">{number}</span> {}</h2>\n",
+            escaped(title)
+        );
+        if !caption.is_empty() {
+            let _ = writeln!(html, "<p>{}</p>", escaped(caption));
+        }
+        html.push_str(&host::draw(&report.host, seen, &colours, scale));
+        html.push_str(&checked(checks));
+        html.push_str("</section>\n");
+    }
+    html.push_str(&timeline::draw(report, &colours));
+    html.push_str(&reasons(report));
+    html.push_str(&worth(report));
+    html.push_str("</main>\n</body>\n</html>\n");
+    html
+}
+
+/// The name of the observation a step made, and what it saw.
+fn observed<'a>(
+    report: &'a Report,
+    step: &'a StepReport,
+) -> Option<(&'a str, &'a crate::scenario::evidence::Observation)> {
+    let name = step.step.strip_prefix("observe ")?;
+    Some((name, report.observations.get(name)?))
+}
+
+/// A number and a colour for each guest, in the order in which they appear.
+struct Colours(Vec<String>);
+
+impl Colours {
+    fn of(report: &Report) -> Self {
+        let mut names: Vec<String> = Vec::new();
+        let guests = report.samples.iter().flat_map(|sample| &sample.guests);
+        let seen = report.observations.values().flat_map(|seen| &seen.guests);
+        for name in guests.map(|guest| &guest.name).chain(seen.map(|guest| &guest.name)) {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
+        Self(names)
+    }
+
+    /// The style class of a guest.
+    fn class(&self, name: &str) -> String {
+        let at = self.0.iter().position(|known| known == name).unwrap_or(0);
+        format!("g{}", at % 7)
+    }
+}
+
+fn verdict(report: &Report) -> String {
+    let (all, failed) = (report.checks.len(), report.checks.iter().filter(|c| !c.held).count());
+    match (all, failed) {
+        (0, _) => String::new(),
+        (_, 0) => format!(
+            "<p class=\"verdict held\">&#10003; All {all} checks held, by what the host's kernel \
+             shows without Instep.</p>\n"
+        ),
+        _ => format!("<p class=\"verdict failed\">&#10007; {failed} of {all} checks FAILED.</p>\n"),
+    }
+}
+
+fn legend(report: &Report) -> String {
+    let colours = Colours::of(report);
+    let mut html = String::from("<ul class=\"legend\">\n");
+    for name in &colours.0 {
+        let _ = writeln!(
+            html,
+            "<li><span class=\"chip {}\"></span>{}</li>",
+            colours.class(name),
+            escaped(name)
+        );
+    }
+    html.push_str(
+        "<li><span class=\"chip away\"></span>memory on a node its vCPUs may not use</li>\n</ul>\n",
+    );
+    html
+}
+
+/// What was checked at one moment.
+fn checked(checks: &[Check]) -> String {
+    if checks.is_empty() {
+        return String::new();
+    }
+    let mut html = String::from("<ul class=\"checks\">\n");
+    for check in checks {
+        let (class, mark) =
+            if check.held { ("held", "&#10003;") } else { ("failed", "&#10007; FAILED") };
+        let _ = writeln!(
+            html,
+            "<li class=\"{class}\">{mark} <b>{}</b> {}: {}</li>",
+            escaped(&check.about),
+            escaped(&check.what.replace('_', " ")),
+            escaped(&check.found)
+        );
+    }
+    html.push_str("</ul>\n");
+    html
+}
+
+/// What Instep says that it changed and why.
+fn reasons(report: &Report) -> String {
+    let mut lines = Vec::new();
+    let mut last = 0;
+    for output in report.steps.iter().filter_map(|step| step.stdout.as_ref()) {
+        if !records::are_records(output) {
+            continue;
+        }
+        let told = records::tell(output, last);
+        last = told.last;
+        lines.extend(told.lines());
+    }
+    if lines.is_empty() {
+        return String::new();
+    }
+    let mut html =
+        String::from("<section>\n<h2>What Instep changed, and why, in its own words</h2>\n<ul>\n");
+    for line in lines {
+        let _ = writeln!(html, "<li>{}</li>", escaped(&line));
+    }
+    html.push_str("</ul>\n</section>\n");
+    html
+}
+
+/// What the results are worth.
+fn worth(report: &Report) -> String {
+    let (clock, seconds) = (&report.clock, &report.seconds);
+    let kind = format!("{:?}", clock.kind).to_lowercase();
+    let host = &report.host;
+    let mut html = format!(
+        "<section>\n<h2>What this is worth</h2>\n<dl>\n\
+         <dt>Host</dt><dd>emulated: {} nodes, {} cores, {} CPUs, {} MiB; Linux {}, whose KVM runs \
+         the guests on emulated AMD SVM</dd>\n\
+         <dt>Clock</dt><dd>{kind}. It shows {}.</dd>\n\
+         <dt>Not shown</dt><dd>{}.</dd>\n\
+         <dt>Evidence</dt><dd>CPUs, affinities and memory are read from the host's /proc, not told \
+         by Instep. Touched memory is what a guest's QEMU holds in anonymous or huge pages.</dd>\n\
+         <dt>Took</dt><dd>host up after {:.0} s, guests {:.0} s later, {:.0} s in all, by this \
+         machine's clock",
+        host.nodes,
+        host.cpus() / host.threads.max(1),
+        host.cpus(),
+        host.memory_mib,
+        escaped(&report.kernel),
+        escaped(clock.shows),
+        escaped(clock.does_not_show),
+        seconds.host_up,
+        seconds.guests_up,
+        seconds.total,
+    );
+    if report.attempts > 1 {
+        let _ = write!(html, "; begun {} times", report.attempts);
+    }
+    html.push_str("</dd>\n</dl>\n</section>\n");
+    html
+}
+
+/// Text as it may stand anywhere in a page, attributes included; control characters are shown as
+/// `?`.
+#[must_use]
+pub fn escaped(text: &str) -> String {
+    let mut html = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => html.push_str("&amp;"),
+            '<' => html.push_str("&lt;"),
+            '>' => html.push_str("&gt;"),
+            '"' => html.push_str("&quot;"),
+            '\'' => html.push_str("&#39;"),
+            '\n' | '\t' => html.push(' '),
+            c if c.is_control() => html.push('?'),
+            c => html.push(c),
+        }
+    }
+    html
+}
+
+#[cfg(test)]
+mod tests;

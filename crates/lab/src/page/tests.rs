@@ -1,0 +1,121 @@
+//! The page draws what a report holds, stands alone, and lets no text of a guest become markup.
+
+use super::*;
+use crate::host::machine::Machine;
+use crate::scenario::check::result;
+use crate::scenario::evidence::{GuestSeen, Observation, ThreadSeen};
+use crate::scenario::report::{Sample, Seconds};
+use std::collections::BTreeMap;
+
+fn guest(name: &str, home: u32, mib: [u64; 2]) -> GuestSeen {
+    let thread = |index: u32| ThreadSeen {
+        vcpu: Some(index),
+        cpu: home * 4 + index * 2,
+        allowed: vec![home * 4 + index * 2, home * 4 + index * 2 + 1],
+        ..ThreadSeen::default()
+    };
+    GuestSeen {
+        name: name.to_owned(),
+        nodes: vec![home],
+        memory_bytes_by_node: mib.map(|mib| mib << 20).to_vec(),
+        memory_home: 0.5,
+        threads: vec![thread(0), thread(1)],
+        ..GuestSeen::default()
+    }
+}
+
+fn step(name: &str, began: f64, checks: usize) -> StepReport {
+    StepReport {
+        step: format!("observe {name}"),
+        began,
+        seconds: 1.0,
+        checks,
+        status: None,
+        stdout: None,
+        stderr: String::new(),
+    }
+}
+
+fn report(name: &str) -> Report {
+    let host: Machine =
+        toml::from_str("nodes = 2\ncores = 2\nthreads = 2\nmemory = '1GiB'").unwrap();
+    let seen =
+        |mib| Observation { guests: vec![guest(name, 0, mib)], online: vec![0, 1, 2, 3, 4, 5, 6] };
+    let (before, after) = (seen([0, 80]), seen([60, 20]));
+    let samples =
+        vec![Sample::of(&before, 1.0), Sample::of(&before, 2.0), Sample::of(&after, 11.0)];
+    Report {
+        schema: "instep.lab/1",
+        scenario: "x".to_owned(),
+        about: "about <it>".to_owned(),
+        clock: host.clock.into(),
+        host,
+        kernel: "7.2".to_owned(),
+        kvm: true,
+        attempts: 1,
+        seconds: Seconds::default(),
+        steps: vec![step("before", 1.0, 1), step("after", 10.0, 1)],
+        observations: BTreeMap::from([("before".to_owned(), before), ("after".to_owned(), after)]),
+        samples,
+        loads: BTreeMap::new(),
+        checks: vec![
+            result("home_is", name, true, "found-one".to_owned()),
+            result("home_is", name, false, "found-two".to_owned()),
+        ],
+        held: false,
+        files: Vec::new(),
+    }
+}
+
+#[test]
+fn moments_are_drawn_in_order_with_their_checks_vcpus_and_memory() {
+    let html = draw(&report("alpha"), &Words::default());
+    let at = |text: &str| html.find(text).unwrap_or_else(|| panic!("no {text} in\n{html}"));
+    assert!(at("</span> before") < at("found-one") && at("found-one") < at("</span> after"));
+    assert!(at("</span> after") < at("found-two"));
+    for part in [
+        "1 of 2 checks FAILED",
+        ">alpha 1</span>",
+        "may use CPUs 2-3",
+        "CPU 7</span><span class=\"none\">offline",
+        "alpha 80 MiB (away from its vCPUs)",
+        "alpha 60 MiB</p>",
+        "about &lt;it&gt;",
+    ] {
+        assert!(html.contains(part), "no {part} in\n{html}");
+    }
+}
+
+#[test]
+fn a_page_loads_nothing_from_elsewhere() {
+    let html = draw(&report("alpha"), &Words::default());
+    for word in ["http:", "https:", "src=", "href=", "url(", "@import", "<script"] {
+        assert!(!html.contains(word), "{word}");
+    }
+}
+
+#[test]
+fn no_text_from_outside_becomes_markup() {
+    let evil = "<img onerror='x'>\"&\u{1b}";
+    let mut report = report(evil);
+    report.kernel = evil.to_owned();
+    report.steps[0].stdout = Some(serde_json::json!({
+        "schema": "instep.record/1", "cycle": 1, "vms": [{"name": evil, "why": evil}],
+        "actions": [{"kind": "vcpu_affinity", "vm": evil, "vcpu": 0, "cpus": [1], "outcome": evil}],
+        "memory": [{"vm": evil, "moved_bytes": 1, "stayed_bytes": {evil: 9_000_000}}],
+    }));
+    report.checks[0].found = evil.to_owned();
+    let words = Words { title: evil, moments: &[("before", evil, evil)] };
+    let html = draw(&report, &words);
+    assert!(!html.contains("<img") && !html.contains('\u{1b}') && !html.contains("'x'"));
+    assert!(html.matches("&lt;img onerror=&#39;x&#39;&gt;&quot;&amp;?").count() > 12);
+}
+
+#[test]
+fn a_report_without_guests_or_checks_is_a_page_too() {
+    let mut report = report("alpha");
+    (report.samples, report.checks, report.steps) = (Vec::new(), Vec::new(), Vec::new());
+    report.observations = BTreeMap::new();
+    let html = draw(&report, &Words::default());
+    assert!(html.ends_with("</html>\n") && !html.contains("class=\"checks\""));
+}

@@ -1,0 +1,32 @@
+//! Who hears what a run does while it does it: a progress line, or the demo that tells the story.
+//!
+//! It changes nothing of the run, and what is kept of one is in the report anyway.
+
+use super::Step;
+use super::evidence::Observation;
+use super::report::Report;
+
+/// Hears what a run does. Steps are counted from 0.
+pub trait Audience {
+    /// Something that takes long begins, or something else worth a line.
+    fn say(&mut self, said: &str);
+
+    /// Host and guests are up, and the steps begin. Heard again when a run is begun again.
+    fn up(&mut self, _report: &Report) {}
+
+    /// A step begins.
+    fn begins(&mut self, _step: &Step) {}
+
+    /// The guests were looked at, `held` tells whether what must hold does by now.
+    fn looked(&mut self, _seen: &Observation, _held: bool) {}
+
+    /// A step is done: the last one of the report.
+    fn done(&mut self, _step: &Step, _report: &Report) {}
+}
+
+/// An audience that hears lines only.
+impl<F: FnMut(&str)> Audience for F {
+    fn say(&mut self, said: &str) {
+        self(said);
+    }
+}
