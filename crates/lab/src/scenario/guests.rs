@@ -8,6 +8,7 @@
 use super::GuestPlan;
 use crate::host::PANIC;
 use crate::host::channel::base64;
+use crate::host::image::guest_archive;
 use crate::host::machine::Machine;
 use std::fmt::Write as _;
 
@@ -28,7 +29,8 @@ pub fn start(guest: &GuestPlan, host: &Machine) -> String {
     let name = &guest.name;
     let mut script = String::from("cd /run/lab\n");
     let mut inner = format!("echo $$ >/run/lab/{name}.pid; ");
-    if let Some(weight) = guest.weight {
+    let weight = guest.weight.or(guest.process.then_some(100));
+    if let Some(weight) = weight {
         let group = format!("/sys/fs/cgroup/lab/{name}");
         let _ = write!(
             script,
@@ -50,6 +52,16 @@ pub fn start(guest: &GuestPlan, host: &Machine) -> String {
              [ $(cat {file}) -ge $((had + {pages})) ] || \
              {{ echo 'no {pages} huge pages are free' >&2; exit 1; }}\n"
         );
+    }
+    if guest.process {
+        let load = base64(guest.load.as_bytes());
+        let _ = writeln!(
+            script,
+            "echo {load} | base64 -d >{name}.load\n\
+             sh -c '{inner}echo instep-guest: ready; . ./{name}.load' \
+             </dev/null >/run/lab/{name}.console 2>&1 &"
+        );
+        return script;
     }
     let bound = match guest.start.memory_node {
         Some(node) => {
@@ -87,7 +99,8 @@ fn arguments(guest: &GuestPlan) -> Vec<String> {
         );
     }
     put("-kernel", "/lab/vmlinuz".to_owned());
-    put("-initrd", "/lab/guest.cpio".to_owned());
+    let own = Some(guest.name.as_str()).filter(|_| !guest.programs.is_empty());
+    put("-initrd", format!("/{}", guest_archive(own)));
     let load = base64(guest.load.as_bytes());
     put("-append", format!("\"{COMMAND_LINE} touch={} load={load}\"", guest.touch_mib));
     put("-serial", format!("file:/run/lab/{}.console", guest.name));
