@@ -35,6 +35,8 @@ pub struct Extra {
     pub load: Option<PathBuf>,
     /// For guests that need programs of this machine: the guest's name, files and names inside.
     pub guests: Vec<(String, Vec<(PathBuf, String)>)>,
+    /// A shell script that the host runs to its end before it answers.
+    pub begin: Option<String>,
 }
 
 /// The guests' initramfs in the host: one for those that need no programs, and one for each that
@@ -65,6 +67,9 @@ pub fn write(
     put(&mut files, &extra.programs, stop)?;
     if let Some(load) = &extra.load {
         files.insert("usr/bin/instep-load".to_owned(), Content::File(load.clone()));
+    }
+    if let Some(script) = &extra.begin {
+        files.insert("lab/begin".to_owned(), Content::Bytes(script.clone().into_bytes()));
     }
     files.insert(guest_archive(None), Content::Bytes(guest(busybox, extra, &[], stop)?));
     for (name, programs) in &extra.guests {

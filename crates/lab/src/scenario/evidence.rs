@@ -247,8 +247,8 @@ guest a 168
 189/status:Cpus_allowed_list:\t0-1
 190/status:Cpus_allowed_list:\t2-3
 /sys/fs/cgroup/lab/a/cpu.stat:usage_usec 19010000
-{"schema":"instep.load/1","work":812}\r
-{"schema":"instep.load/1","wor
+{\"schema\":\"instep.load/1\",\"work\":812}\r
+{\"schema\":\"instep.load/1\",\"wor
 7f26c0000000 default anon=10 dirty=10 active=0 N0=30 N1=10 kernelpagesize_kB=4
 7f26d0000000 default file=/lib/x.so anon=2 dirty=2 mapped=9 N1=900 kernelpagesize_kB=4
 guest b 170

@@ -9,7 +9,7 @@ use super::GuestPlan;
 use crate::host::PANIC;
 use crate::host::channel::base64;
 use crate::host::image::guest_archive;
-use crate::host::machine::Machine;
+use crate::host::machine::{Clock, Machine};
 use std::fmt::Write as _;
 
 /// The kernel's command line in a guest. An emulated host makes its clocks look broken; the driver
@@ -22,6 +22,21 @@ const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 reboot=t mitigations=of
 
 /// The exit status by which [`wait_ready`] tells that a guest's kernel panicked.
 pub const PANICKED: u32 = 42;
+
+/// Whether a guest is started, and ends, before the host answers: a process under counted time. So
+/// nothing from outside comes in meanwhile, and every run is the same.
+#[must_use]
+pub fn is_sealed(guest: &GuestPlan, host: &Machine) -> bool {
+    guest.process && !guest.later && host.clock == Clock::Counted
+}
+
+/// The script that runs all sealed guests side by side to their ends; `None` without any.
+#[must_use]
+pub fn sealed(guests: &[GuestPlan], host: &Machine) -> Option<String> {
+    let scripts = guests.iter().filter(|guest| is_sealed(guest, host)).map(|g| start(g, host));
+    let all: String = scripts.collect();
+    (!all.is_empty()).then(|| all + "wait\n")
+}
 
 /// The script that starts a guest; it returns at once.
 #[must_use]
@@ -206,6 +221,17 @@ mod tests {
         let script = start(&s.guest[0], &s.host);
         let coded = base64(b"echo 'a\" b'");
         assert!(script.contains(&format!("load={coded}")), "{script}");
+    }
+
+    #[test]
+    fn processes_run_sealed_under_counted_time_only() {
+        let mut s = scenario("process = true\nload = 'instep-load compute'");
+        assert_eq!(sealed(&s.guest, &s.host), None);
+        s.host.clock = Clock::Counted;
+        let script = sealed(&s.guest, &s.host).unwrap();
+        assert!(script.ends_with("&\nwait\n") && !script.contains("qemu"), "{script}");
+        s.guest[0].later = true;
+        assert_eq!(sealed(&s.guest, &s.host), None);
     }
 
     #[test]

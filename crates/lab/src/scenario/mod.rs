@@ -36,7 +36,7 @@ use crate::host::machine::Machine;
 use crate::host::size;
 pub use hold::Hold;
 use serde::Deserialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;

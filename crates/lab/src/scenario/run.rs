@@ -78,7 +78,7 @@ impl Kit {
         let extra = image::Extra {
             programs: vec![(options.instep.clone(), "instep".to_owned())],
             load: options.load.clone(),
-            guests: Vec::new(),
+            ..image::Extra::default()
         };
         Ok(Self { cache, kernel, busybox, extra, _unpacked: unpacked })
     }
@@ -102,6 +102,7 @@ impl Kit {
                 guest.programs.iter().map(|name| programs::find(name)).collect();
             extra.guests.push((guest.name.clone(), found?));
         }
+        extra.begin = guests::sealed(&scenario.guest, &scenario.host);
         let started = Instant::now();
         let mut host = Host::spawn(&scenario.host, &self.kernel, scenario.limit, |target| {
             image::write(target, &self.cache, &self.kernel, &self.busybox, &extra, stop)
@@ -257,7 +258,7 @@ pub(super) fn start(
             console: crate::command::last_lines(&running.host.console(), 6),
         });
     }
-    for plan in &plans {
+    for plan in plans.iter().filter(|plan| !guests::is_sealed(plan, &scenario.host)) {
         running.host.succeed(&guests::start(plan, &scenario.host), SMALL, stop)?;
     }
     let up = running.host.run(&guests::wait_ready(names), GUESTS_LIMIT, stop)?;
