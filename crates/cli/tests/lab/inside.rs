@@ -33,9 +33,8 @@ fn tests_that_need_two_nodes_or_change_the_host_hold_in_an_emulated_one() {
     if found.len() < PROGRAMS.len() {
         return skip::note("the tests of instep-host are not built: cargo test --workspace");
     }
-    let mut text = String::from(
-        "about = 'tests inside'\n[host]\nnodes = 2\ncores = 1\nmemory = '1GiB'\n",
-    );
+    let mut text =
+        String::from("about = 'tests inside'\n[host]\nnodes = 2\ncores = 1\nmemory = '1GiB'\n");
     let paths: Vec<String> = found.iter().map(|path| format!("'{}'", path.display())).collect();
     text.insert_str(0, &format!("programs = [{}]\n", paths.join(", ")));
     for path in &found {

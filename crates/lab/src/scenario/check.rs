@@ -1,8 +1,8 @@
 //! Whether what must hold does hold, on an observation: each check gives a result with what was
 //! found, whether it held or not.
 
-use super::hold::{Hold, Part};
 use super::evidence::{GuestSeen, Observation, ThreadSeen};
+use super::hold::{Hold, Part};
 use crate::host::machine::Machine;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -84,21 +84,19 @@ fn about_work(
     checks: &mut Vec<Check>,
 ) {
     let begin = hold.since.as_ref().and_then(|name| earlier.get(name));
-    let named = |name: &str, seen: &'_ Observation, of: fn(&GuestSeen) -> u64| {
-        seen.guests.iter().find(|guest| guest.name == name).map_or(0, of)
+    let at = |seen: Option<&Observation>, name: &str, of: Counter| {
+        let guests = seen.map_or(&[][..], |seen| &seen.guests);
+        guests.iter().find(|guest| guest.name == name).map_or(0, of)
     };
-    let since = |name: &str, of: fn(&GuestSeen) -> u64| {
-        named(name, seen, of).saturating_sub(begin.map_or(0, |begin| named(name, begin, of)))
-    };
-    let work: fn(&GuestSeen) -> u64 = |guest| guest.work.unwrap_or(0);
+    let since =
+        |name: &str, of: Counter| at(Some(seen), name, of).saturating_sub(at(begin, name, of));
+    let work: Counter = |guest| guest.work.unwrap_or(0);
     for (name, least) in &hold.work_at_least {
         let done = since(name, work);
         let what = format!("work_at_least = {least}");
         checks.push(result(&what, name, done >= *least, format!("{done} done")));
     }
-    let shares: [(&str, &BTreeMap<String, Part>, fn(&GuestSeen) -> u64); 2] =
-        [("cpu_share", &hold.cpu_share, |guest| guest.cpu_us), ("work_share", &hold.work_share, work)];
-    for (word, parts, of) in shares {
+    let mut shares = |word: &str, parts: &BTreeMap<String, Part>, of: Counter| {
         let total: u64 = parts.keys().map(|name| since(name, of)).sum();
         for (name, [least, most]) in parts {
             let share = since(name, of) as f64 / total.max(1) as f64;
@@ -106,8 +104,13 @@ fn about_work(
             let held = (*least..=*most).contains(&share);
             checks.push(result(&what, name, held, format!("{share:.4} of {total}")));
         }
-    }
+    };
+    shares("cpu_share", &hold.cpu_share, |guest| guest.cpu_us);
+    shares("work_share", &hold.work_share, work);
 }
+
+/// What a guest has used or done so far.
+type Counter = fn(&GuestSeen) -> u64;
 
 fn about_guest(
     hold: &Hold,

@@ -205,7 +205,11 @@ fn finish(seen: &mut Observation, threads: &mut BTreeMap<u32, ThreadSeen>, host:
     let Some(guest) = seen.guests.last_mut() else { return };
     guest.threads = std::mem::take(threads).into_values().collect();
     if guest.cpu_us == 0 {
-        guest.cpu_us = guest.threads.iter().map(|thread| thread.cpu_centis.saturating_mul(10_000)).fold(0, u64::saturating_add);
+        guest.cpu_us = guest
+            .threads
+            .iter()
+            .map(|thread| thread.cpu_centis.saturating_mul(10_000))
+            .fold(0, u64::saturating_add);
     }
     let each = (host.cpus() / host.nodes).max(1);
     let nodes: BTreeSet<u32> =

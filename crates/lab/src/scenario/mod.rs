@@ -374,8 +374,14 @@ mod tests {
             (format!("{step}wait = '0s'\n"), "more than 0s"),
             (format!("{step}observe = 'x'\nhold = {{ affinities_as = 'y' }}\n"), "observed as y"),
             (format!("{step}observe = 'x'\nhold = {{ memory_home_at_least = 2.0 }}\n"), "0 to 1"),
-            (format!("{step}observe = 'x'\nhold = {{ cpu_share = {{ b = [0, 1] }} }}\n"), "no guest b"),
-            (format!("{step}observe = 'x'\nhold = {{ work_share = {{ a = [1, 0] }} }}\n"), "a = [1"),
+            (
+                format!("{step}observe = 'x'\nhold = {{ cpu_share = {{ b = [0, 1] }} }}\n"),
+                "no guest b",
+            ),
+            (
+                format!("{step}observe = 'x'\nhold = {{ work_share = {{ a = [1, 0] }} }}\n"),
+                "a = [1",
+            ),
             (format!("{step}observe = 'x'\nhold = {{ since = 'y' }}\n"), "observed as y"),
             (format!("{GUEST}process = true\n"), "not of a process"),
             (format!("{GUEST}process = true\ntouch = '8MiB'\nload = 'x'\n"), "no hugepages"),

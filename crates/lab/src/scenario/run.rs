@@ -310,4 +310,3 @@ fn keep(running: &mut Running, scenario: &Scenario, into: &Path, stop: &Stop) ->
     }
     kept
 }
-
