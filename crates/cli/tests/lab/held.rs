@@ -82,8 +82,8 @@ fn a_kernel_of_ones_own_boots_with_its_modules() {
     let Some(dir) = kernels.flatten().map(|entry| entry.path()).find(|path| path.is_dir()) else {
         return skip::note("no kernel in the cache to give by path");
     };
-    let files = std::fs::read_dir(&dir).unwrap().flatten().map(|entry| entry.path());
-    let image = files.filter(|f| f.to_string_lossy().contains("vmlinuz-")).next().unwrap();
+    let mut files = std::fs::read_dir(&dir).unwrap().flatten().map(|entry| entry.path());
+    let image = files.find(|f| f.to_string_lossy().contains("vmlinuz-")).unwrap();
     let more = ["--kernel", image.to_str().unwrap(), "--modules", dir.to_str().unwrap()];
     held(&named("hello"), &more);
 }
