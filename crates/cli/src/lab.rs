@@ -250,7 +250,7 @@ fn scenarios(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
 
 fn doctor(json: bool) -> anyhow::Result<Outcome> {
     let findings = doctor::examine(&Stop::on_signals()?);
-    let fine = findings.iter().all(|finding| finding.fine);
+    let fine = doctor::can_run(&findings);
     if json {
         let value = serde_json::json!({
             "schema": "instep.lab.doctor/1", "fine": fine, "findings": findings,
@@ -259,7 +259,11 @@ fn doctor(json: bool) -> anyhow::Result<Outcome> {
     } else {
         let mut text = String::new();
         for finding in &findings {
-            let mark = if finding.fine { "fine   " } else { "MISSING" };
+            let mark = match (finding.fine, finding.needed) {
+                (true, _) => "fine    ",
+                (false, true) => "MISSING ",
+                (false, false) => "optional",
+            };
             let next = finding.next.as_ref().map(|next| format!("; {next}")).unwrap_or_default();
             let line = format!("{mark} {}: {}{next}", finding.need, finding.found);
             text.push_str(&folded(&line, width()));

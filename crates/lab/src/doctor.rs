@@ -6,6 +6,7 @@ use crate::cache::Cache;
 use crate::command;
 use crate::guest::{INSTALL_QEMU, QEMU};
 use crate::host::kernel;
+use crate::host::programs::{self, PACKAGES};
 use crate::image::first_static_busybox;
 use crate::stop::Stop;
 use serde::Serialize;
@@ -23,6 +24,8 @@ const SPACE_MIB: u64 = 600;
 pub struct Finding {
     /// What is needed.
     pub need: &'static str,
+    /// Whether the lab cannot run without it; else some scenarios use it.
+    pub needed: bool,
     /// Whether it is there, or will be fetched when it is needed.
     pub fine: bool,
     /// What was found.
@@ -46,13 +49,34 @@ pub fn examine(stop: &Stop) -> Vec<Finding> {
         }
         Err(error) => all.push(Finding {
             need: "a cache directory",
+            needed: true,
             fine: false,
             found: error.to_string(),
             next: Some("set XDG_CACHE_HOME=DIR".to_owned()),
         }),
     }
     all.push(memory());
+    all.extend(PACKAGES.iter().map(|(name, package)| optional(name, package)));
     all
+}
+
+/// Whether the lab can run with these findings.
+#[must_use]
+pub fn can_run(findings: &[Finding]) -> bool {
+    findings.iter().all(|finding| finding.fine || !finding.needed)
+}
+
+/// A program that only scenarios with `programs` use.
+fn optional(name: &'static str, package: &str) -> Finding {
+    let finding = match programs::find(name) {
+        Ok((path, _)) => fine(name, path.display().to_string()),
+        Err(_) => missing(
+            name,
+            "not found; some scenarios use it".to_owned(),
+            &format!("apt-get install {package}"),
+        ),
+    };
+    Finding { needed: false, ..finding }
 }
 
 fn qemu(stop: &Stop) -> Finding {
@@ -139,11 +163,11 @@ fn memory() -> Finding {
 }
 
 fn fine(need: &'static str, found: String) -> Finding {
-    Finding { need, fine: true, found, next: None }
+    Finding { need, needed: true, fine: true, found, next: None }
 }
 
 fn missing(need: &'static str, found: String, next: &str) -> Finding {
-    Finding { need, fine: false, found, next: Some(next.to_owned()) }
+    Finding { need, needed: true, fine: false, found, next: Some(next.to_owned()) }
 }
 
 #[cfg(test)]
@@ -163,5 +187,13 @@ mod tests {
         for finding in examine(&Stop::never()) {
             assert_eq!(finding.fine, finding.next.is_none(), "{finding:?}");
         }
+    }
+
+    #[test]
+    fn the_lab_runs_without_what_only_some_scenarios_use() {
+        let mut findings = vec![optional("no-such-program", "a-package"), fine("x", String::new())];
+        assert!(!findings[0].fine && can_run(&findings));
+        findings.push(missing("y", String::new(), "install it"));
+        assert!(!can_run(&findings));
     }
 }

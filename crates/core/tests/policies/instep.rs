@@ -223,6 +223,46 @@ fn vm_larger_than_a_node_takes_the_nearest_nodes_that_fit() {
     assert_eq!(why(&decision, 0), "its 7 vCPUs take nodes 2-3: 3.9GiB of its 3.9GiB lie there");
 }
 
+/// Two nodes of four cores: a VM of 6 vCPUs and one of 2, a core for each.
+fn six_and_two(small: &[u64]) -> (Snapshot, Decision) {
+    let mut host = made::host(made::topology(2, 4, 1, GIB));
+    host.vms = vec![vm(&host, 1, 6, 900, &[170, 14]), vm(&host, 2, 2, 900, small)];
+    let decision = instep(&host);
+    (host, decision)
+}
+
+#[test]
+fn large_vm_gets_the_cores_beside_its_memory_that_small_ones_leave() {
+    let (_, decision) = six_and_two(&[0, 60]);
+    assert_eq!((home(&decision, 0), home(&decision, 1)), ("0-1".into(), "1".into()));
+    assert_eq!(sets(&decision, 1), ["0", "1", "2", "3", "6", "7"]);
+    assert_eq!(sets(&decision, 2), ["4", "5"]);
+}
+
+/// With both VMs' memory on one node either loses as much by giving way: as many vCPUs are away
+/// from their memory. That the small one's would come home, and the large one's not, is not
+/// counted: memory is taken as it lies, so that no plan rests on moves that may fail.
+#[test]
+fn small_vm_stays_with_its_memory_though_a_large_one_s_is_there_too() {
+    let (host, decision) = six_and_two(&[60, 0]);
+    assert_eq!((home(&decision, 0), home(&decision, 1)), ("0-1".into(), "0".into()));
+    assert_eq!(sets(&decision, 1).len(), 6);
+    assert_eq!(sets(&decision, 1)[..2], ["2", "3"], "the cores beside its memory come first");
+    let given_way = {
+        let mut other = apply(&host, &decision);
+        let swap = |cpu: u32| CpuSet::one(CpuId(cpu));
+        for (vcpu, cpu) in other.vms[0].vcpus.iter_mut().zip([0, 1, 2, 3, 6, 7]) {
+            vcpu.allowed = swap(cpu);
+        }
+        for (vcpu, cpu) in other.vms[1].vcpus.iter_mut().zip([4, 5]) {
+            vcpu.allowed = swap(cpu);
+        }
+        measure(&other).combined
+    };
+    let chosen = measure(&apply(&host, &decision)).combined;
+    assert!(chosen >= given_way, "{chosen:?} {given_way:?}");
+}
+
 /// 4 nodes of 4 cores, and a VM of two guest nodes of 4 vCPUs with memory on nodes 1 and 2.
 fn large() -> Snapshot {
     let mut host = made::host(made::topology(4, 4, 1, 64 * GIB));

@@ -4,7 +4,7 @@
 # touch=MIB, load=BASE64 of a shell command.
 /bin/busybox mkdir -p /proc /sys /tmp
 /bin/busybox --install -s /bin
-export PATH=/bin
+export PATH=/usr/bin:/bin HOME=/tmp
 mount -t proc proc /proc
 read -r began rest </proc/uptime
 mount -t sysfs sys /sys

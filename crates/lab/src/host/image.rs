@@ -33,6 +33,17 @@ pub struct Extra {
     pub programs: Vec<(PathBuf, String)>,
     /// The guest workload `instep-load`, a static program, when there is one.
     pub load: Option<PathBuf>,
+    /// For guests that need programs of this machine: the guest's name, files and names inside.
+    pub guests: Vec<(String, Vec<(PathBuf, String)>)>,
+    /// A shell script that the host runs to its end before it answers.
+    pub begin: Option<String>,
+}
+
+/// The guests' initramfs in the host: one for those that need no programs, and one for each that
+/// does.
+#[must_use]
+pub fn guest_archive(name: Option<&str>) -> String {
+    name.map_or("lab/guest.cpio".to_owned(), |name| format!("lab/guest-{name}.cpio"))
 }
 
 /// Writes the host's initramfs to `target`.
@@ -53,19 +64,45 @@ pub fn write(
     let copied = io::copy(&mut large, &mut out);
     copied.map_err(|error| Error::io("write", target, error))?;
     let mut files = BTreeMap::new();
-    for (file, name) in &extra.programs {
-        for packed in programs::with_libraries(file, name, stop)? {
-            files.insert(packed.inside, Content::File(packed.file));
-        }
+    put(&mut files, &extra.programs, stop)?;
+    if let Some(load) = &extra.load {
+        files.insert("usr/bin/instep-load".to_owned(), Content::File(load.clone()));
     }
-    files.insert("lab/guest.cpio".to_owned(), Content::Bytes(guest(busybox, extra)?));
+    if let Some(script) = &extra.begin {
+        files.insert("lab/begin".to_owned(), Content::Bytes(script.clone().into_bytes()));
+    }
+    files.insert(guest_archive(None), Content::Bytes(guest(busybox, extra, &[], stop)?));
+    for (name, programs) in &extra.guests {
+        let archive = guest(busybox, extra, programs, stop)?;
+        files.insert(guest_archive(Some(name)), Content::Bytes(archive));
+    }
     let small = archive(&files)?;
     out.write_all(&small).map_err(|error| Error::io("write", target, error))
 }
 
-/// The guests' initramfs.
-fn guest(busybox: &Path, extra: &Extra) -> Result<Vec<u8>, Error> {
+/// Adds programs and their libraries.
+fn put(
+    files: &mut BTreeMap<String, Content>,
+    programs: &[(PathBuf, String)],
+    stop: &Stop,
+) -> Result<(), Error> {
+    for (file, name) in programs {
+        for packed in programs::with_libraries(file, name, stop)? {
+            files.insert(packed.inside, Content::File(packed.file));
+        }
+    }
+    Ok(())
+}
+
+/// The initramfs of guests that need these programs.
+fn guest(
+    busybox: &Path,
+    extra: &Extra,
+    programs: &[(PathBuf, String)],
+    stop: &Stop,
+) -> Result<Vec<u8>, Error> {
     let mut files = BTreeMap::new();
+    put(&mut files, programs, stop)?;
     files.insert("bin/busybox".to_owned(), Content::File(busybox.to_owned()));
     files.insert("init".to_owned(), Content::Bytes(GUEST_INIT.as_bytes().to_vec()));
     if let Some(load) = &extra.load {
@@ -91,7 +128,7 @@ fn base(cache: &Cache, kernel: &HostKernel, busybox: &Path, stop: &Stop) -> Resu
         file("boot/config".to_owned(), config);
     }
     for Packed { inside, file: from } in
-        programs::with_libraries(&programs::find(QEMU)?, QEMU, stop)?
+        programs::with_libraries(&programs::find(QEMU)?.0, QEMU, stop)?
     {
         file(inside, &from);
     }

@@ -32,6 +32,9 @@ for module in irqbypass kvm kvm-amd; do
     [ -e /lab/$module.ko ] && insmod /lab/$module.ko
 done
 
+# What shall not depend on when anything comes from outside.
+[ -e /lab/begin ] && sh /lab/begin >/run/lab/begin.out 2>&1 </dev/null
+
 port=
 for name in /sys/class/virtio-ports/*/name; do
     [ -e "$name" ] && [ "$(cat "$name")" = instep.lab ] && port=/dev/$(basename "${name%/name}")

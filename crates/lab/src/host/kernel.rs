@@ -13,6 +13,7 @@ use crate::image;
 use crate::kernel::{by_version, newest_in};
 use crate::stop::Stop;
 use std::fs;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -79,11 +80,14 @@ pub fn cached(cache: &Cache) -> Option<HostKernel> {
     names.iter().rev().find_map(|name| in_directory(&cache.path(&kernels).join(name), name))
 }
 
+/// Where a bzImage says what it is, and how (Linux 6.1, Documentation/x86/boot.rst, `header`).
+const BZIMAGE_MAGIC: (usize, &[u8]) = (0x202, b"HdrS");
+
 /// A kernel of the user's own: an image and, perhaps, a directory below which its modules lie
 /// (`/lib/modules/RELEASE`), plain or compressed by xz.
 ///
 /// # Errors
-/// When a module cannot be unpacked.
+/// When the image cannot be read or is none, the directory is none, or a module cannot be unpacked.
 pub fn own(
     image: &Path,
     modules: Option<&Path>,
@@ -91,12 +95,36 @@ pub fn own(
     busybox: &Path,
     stop: &Stop,
 ) -> Result<HostKernel, Error> {
+    if !is_bzimage(image).map_err(|error| Error::io("read", image, error))? {
+        let what = format!("{} is no Linux kernel image (bzImage) for x86", image.display());
+        return Err(Error::missing(what, "give a vmlinuz, such as one of /boot"));
+    }
+    if let Some(dir) = modules.filter(|dir| !dir.is_dir()) {
+        let what = format!("{} is no directory of modules", dir.display());
+        return Err(Error::missing(what, "give --modules /lib/modules/RELEASE"));
+    }
     let release = image.file_name().unwrap_or(image.as_os_str()).to_string_lossy().into_owned();
     let modules = match modules {
         Some(dir) => unpack_modules(dir, into, busybox, stop)?,
         None => Vec::new(),
     };
-    Ok(HostKernel { release, image: image.to_owned(), config: None, modules })
+    let config = config_of(image, &release);
+    Ok(HostKernel { release, image: image.to_owned(), config, modules })
+}
+
+/// The configuration beside an image, under the names that distributions give it.
+fn config_of(image: &Path, name: &str) -> Option<PathBuf> {
+    let release = name.strip_prefix("vmlinuz-").unwrap_or_default();
+    let names = [format!("config-{release}"), "config".to_owned()];
+    names.iter().map(|name| image.with_file_name(name)).find(|path| path.is_file())
+}
+
+/// Whether a file begins as a bzImage does.
+fn is_bzimage(path: &Path) -> io::Result<bool> {
+    let (at, magic) = BZIMAGE_MAGIC;
+    let mut head = Vec::new();
+    fs::File::open(path)?.take((at + magic.len()) as u64).read_to_end(&mut head)?;
+    Ok(head.get(at..) == Some(magic))
 }
 
 fn kernels() -> String {
@@ -241,6 +269,26 @@ mod tests {
         assert_eq!(find_module(dir.path(), "kvm-amd", 0), Some(deep.join("kvm_amd.ko.xz")));
         assert_eq!(find_module(dir.path(), "kvm", 0), Some(deep.join("kvm.ko")));
         assert_eq!(find_module(dir.path(), "irqbypass", 0), None);
+    }
+
+    #[test]
+    fn what_is_no_kernel_is_refused_with_what_to_give() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("vmlinuz");
+        let own = |modules: Option<&Path>| {
+            own(&file, modules, dir.path(), Path::new("busybox"), &Stop::never())
+        };
+        assert!(own(None).unwrap_err().to_string().contains("cannot read"));
+        for bad in [b"".as_slice(), b"#!/bin/sh\n", &[0; 4096]] {
+            fs::write(&file, bad).unwrap();
+            assert!(own(None).unwrap_err().to_string().contains("give a vmlinuz"));
+        }
+        let mut image = vec![0; 0x300];
+        image[0x202..0x206].copy_from_slice(b"HdrS");
+        fs::write(&file, image).unwrap();
+        assert_eq!(own(None).unwrap().release, "vmlinuz");
+        let error = own(Some(&file)).unwrap_err().to_string();
+        assert!(error.contains("no directory of modules"), "{error}");
     }
 
     #[test]

@@ -180,6 +180,9 @@ impl Machine {
             Clock::Counted => {
                 put("-accel", "tcg,thread=single".to_owned());
                 put("-icount", "shift=1,sleep=off".to_owned());
+                // Nothing else may differ from run to run: what RDRAND gives, and the date.
+                put("-seed", "1".to_owned());
+                put("-rtc", "base=2026-01-01,clock=vm".to_owned());
             }
         }
         // The emulated AMD SVM is what KVM runs on; MONITOR makes idle CPUs spin under TCG.

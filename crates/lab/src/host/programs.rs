@@ -14,6 +14,15 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// Programs that scenarios like to use, and Debian's packages that have them.
+pub const PACKAGES: [(&str, &str); 5] = [
+    ("perf", "linux-perf"),
+    ("trace-cmd", "trace-cmd"),
+    ("stress-ng", "stress-ng"),
+    ("hackbench", "rt-tests"),
+    ("cyclictest", "rt-tests"),
+];
+
 /// A file to be put into the image.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Packed {
@@ -45,23 +54,27 @@ pub fn with_libraries(file: &Path, name: &str, stop: &Stop) -> Result<Vec<Packed
     Ok(all)
 }
 
-/// The file of a program named in a scenario: a path, or a name looked up in PATH.
+/// The file of a program named in a scenario (a path, or a name looked up in PATH), and its name.
 ///
 /// # Errors
-/// When there is no such file.
-pub fn find(name: &str) -> Result<PathBuf, Error> {
-    if name.contains('/') {
-        let path = PathBuf::from(name);
-        if path.is_file() {
-            return Ok(path);
-        }
-    } else if let Some(path) = std::env::var_os("PATH") {
-        let found = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|p| p.is_file());
-        if let Some(found) = found {
-            return Ok(found);
-        }
-    }
-    Err(Error::missing(format!("no program {name} found"), "install its package, or name its path"))
+/// When there is no such file: with the package that has it, where that is known.
+pub fn find(name: &str) -> Result<(PathBuf, String), Error> {
+    let found = if name.contains('/') {
+        Some(PathBuf::from(name)).filter(|path| path.is_file())
+    } else {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).map(|dir| dir.join(name)).find(|path| path.is_file())
+    };
+    let Some(file) = found else {
+        let install = PACKAGES.iter().find(|(known, _)| *known == name);
+        let next = match install {
+            Some((_, package)) => format!("install it: apt-get install {package}"),
+            None => "install its package, or name its path".to_owned(),
+        };
+        return Err(Error::missing(format!("no program {name} found"), next));
+    };
+    let inside = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Ok((file, inside))
 }
 
 /// The absolute paths of libraries in the output of `ldd`, each once, sorted; `Err` is the first
@@ -100,6 +113,17 @@ mod tests {
     fn a_missing_library_is_named() {
         assert_eq!(parse_ldd("\tlibx.so => not found\n"), Err("libx.so".to_owned()));
         assert_eq!(parse_ldd("\tstatically linked\n"), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_program_is_found_by_path_and_a_known_one_that_is_missing_has_a_package() {
+        let own = std::env::current_exe().unwrap();
+        assert_eq!(find(own.to_str().unwrap()).unwrap().0, own);
+        let error = find("no-such-program").unwrap_err().to_string();
+        assert!(error.contains("install its package"), "{error}");
+        if let Err(error) = find("hackbench") {
+            assert!(error.to_string().contains("apt-get install rt-tests"), "{error}");
+        }
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! Whether what must hold does hold, on an observation: each check gives a result with what was
 //! found, whether it held or not.
 
-use super::Hold;
 use super::evidence::{GuestSeen, Observation, ThreadSeen};
+use super::hold::{Hold, Part};
 use crate::host::machine::Machine;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -29,7 +29,7 @@ pub fn check(
     host: &Machine,
 ) -> Vec<Check> {
     let mut checks = Vec::new();
-    for name in hold.named() {
+    for name in hold.named().collect::<BTreeSet<_>>() {
         if !seen.guests.iter().any(|guest| guest.name == *name) {
             checks.push(result("runs", name, false, "it does not run".to_owned()));
         }
@@ -58,21 +58,66 @@ pub fn check(
         let found = format!("{bound} of {} threads are bound", guest.threads.len());
         checks.push(result("unbound", &guest.name, held, found));
     }
-    if let Some(most) = hold.guests_per_node_at_most {
-        let mut homes: BTreeMap<u32, usize> = BTreeMap::new();
-        for guest in &guests {
-            for node in &guest.nodes {
-                *homes.entry(*node).or_default() += 1;
-            }
-        }
-        let held = homes.values().all(|count| *count <= most);
-        let found: Vec<String> =
-            homes.iter().map(|(node, count)| format!("node {node}: {count}")).collect();
-        let what = format!("guests_per_node_at_most = {most}");
-        checks.push(result(&what, "all guests", held, found.join(", ")));
-    }
+    about_homes(hold, &guests, &mut checks);
+    about_work(hold, seen, earlier, &mut checks);
     checks
 }
+
+fn about_homes(hold: &Hold, guests: &[&GuestSeen], checks: &mut Vec<Check>) {
+    let mut homes: BTreeMap<u32, usize> = BTreeMap::new();
+    for node in guests.iter().filter_map(|guest| guest.home()) {
+        *homes.entry(node).or_default() += 1;
+    }
+    let found: Vec<String> =
+        homes.iter().map(|(node, count)| format!("node {node}: {count}")).collect();
+    let mut put = |what: &str, held: bool| {
+        checks.push(result(what, "all guests", held, found.join(", ")));
+    };
+    if let Some(most) = hold.guests_per_node_at_most {
+        let held = homes.values().all(|count| *count <= most);
+        put(&format!("guests_per_node_at_most = {most}"), held);
+    }
+    if let Some(least) = hold.guests_with_home_at_least {
+        let held = homes.values().sum::<usize>() >= least;
+        put(&format!("guests_with_home_at_least = {least}"), held);
+    }
+}
+
+/// CPU time and work, of each guest and as parts of what some got together.
+fn about_work(
+    hold: &Hold,
+    seen: &Observation,
+    earlier: &BTreeMap<String, Observation>,
+    checks: &mut Vec<Check>,
+) {
+    let begin = hold.since.as_ref().and_then(|name| earlier.get(name));
+    let at = |seen: Option<&Observation>, name: &str, of: Counter| {
+        let guests = seen.map_or(&[][..], |seen| &seen.guests);
+        guests.iter().find(|guest| guest.name == name).map_or(0, of)
+    };
+    let since =
+        |name: &str, of: Counter| at(Some(seen), name, of).saturating_sub(at(begin, name, of));
+    let work: Counter = |guest| guest.work.unwrap_or(0);
+    for (name, least) in &hold.work_at_least {
+        let done = since(name, work);
+        let what = format!("work_at_least = {least}");
+        checks.push(result(&what, name, done >= *least, format!("{done} done")));
+    }
+    let mut shares = |word: &str, parts: &BTreeMap<String, Part>, of: Counter| {
+        let total: u64 = parts.keys().map(|name| since(name, of)).sum();
+        for (name, [least, most]) in parts {
+            let share = since(name, of) as f64 / total.max(1) as f64;
+            let what = format!("{word} = [{least}, {most}]");
+            let held = (*least..=*most).contains(&share);
+            checks.push(result(&what, name, held, format!("{share:.4} of {total}")));
+        }
+    };
+    shares("cpu_share", &hold.cpu_share, |guest| guest.cpu_us);
+    shares("work_share", &hold.work_share, work);
+}
+
+/// What a guest has used or done so far.
+type Counter = fn(&GuestSeen) -> u64;
 
 fn about_guest(
     hold: &Hold,
@@ -94,6 +139,10 @@ fn about_guest(
     if let Some(part) = hold.memory_home_at_most {
         let what = format!("memory_home_at_most = {part}");
         put(&what, guest.memory_home <= part, format!("{:.3}", guest.memory_home));
+    }
+    if let Some(part) = hold.locality_at_least {
+        let what = format!("locality_at_least = {part}");
+        put(&what, guest.locality >= part, format!("{:.3}", guest.locality));
     }
     let mut cores: Vec<u32> = guest.vcpus().map(|vcpu| host.core_of(vcpu.cpu)).collect();
     cores.sort_unstable();
@@ -170,7 +219,7 @@ mod tests {
     /// Each check is shown to fail on a host that breaks it.
     #[test]
     fn every_check_holds_on_the_good_host_and_fails_on_a_broken_one() {
-        let cases: [(Hold, &str, &str); 7] = [
+        let cases: [(Hold, &str, &str); 9] = [
             (Hold { vcpus_on_home_node: true, ..only_a() }, "list:\t2-3", "list:\t2-4"),
             (Hold { memory_home_at_least: Some(0.7), ..only_a() }, "N0=30", "N0=3"),
             (Hold { memory_home_at_most: Some(0.8), ..only_a() }, "N1=10", "N1=1"),
@@ -181,6 +230,12 @@ mod tests {
                 Hold { home: BTreeMap::from([("a".to_owned(), 0)]), ..only_a() },
                 "list:\t0-1",
                 "list:\t4-5",
+            ),
+            (Hold { locality_at_least: Some(0.7), ..only_a() }, "N0=30", "N0=3"),
+            (
+                Hold { work_at_least: BTreeMap::from([("a".to_owned(), 812)]), ..only_a() },
+                "812",
+                "811",
             ),
         ];
         for (hold, good, bad) in cases {
@@ -203,8 +258,23 @@ mod tests {
     }
 
     #[test]
+    fn shares_are_of_what_came_since() {
+        let share = BTreeMap::from([("a".to_owned(), [0.9, 1.0]), ("b".to_owned(), [0.0, 0.1])]);
+        let hold = Hold { cpu_share: share, ..only_a() };
+        assert_eq!(held(&hold, CAPTURED), [true, true]);
+        let both = CAPTURED.replace("guest b 170", "guest b 170\nx/cpu.stat:usage_usec 19010000");
+        assert_eq!(held(&hold, &both), [false, false], "half and half");
+        let share = BTreeMap::from([("a".to_owned(), [1.0, 1.0])]);
+        let hold = Hold { work_share: share, since: Some("before".to_owned()), ..only_a() };
+        assert_eq!(held(&hold, CAPTURED), [false], "nothing was done since");
+        assert_eq!(held(&hold, &CAPTURED.replace("812", "813")), [true]);
+    }
+
+    #[test]
     fn too_many_guests_on_a_node_and_a_guest_that_is_gone_are_found() {
         let hold = Hold { guests_per_node_at_most: Some(0), ..only_a() };
+        assert_eq!(held(&hold, CAPTURED), [false]);
+        let hold = Hold { guests_with_home_at_least: Some(2), ..only_a() };
         assert_eq!(held(&hold, CAPTURED), [false]);
         assert_eq!(held(&only_a(), "online 0-7\n"), [false, false]);
     }

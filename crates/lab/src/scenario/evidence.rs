@@ -4,15 +4,17 @@
 //! A script prints parts of /proc; a pure function reads them. A guest's touched memory is what
 //! its QEMU holds in anonymous or huge pages: its own programs and libraries are shared by all.
 
+use super::GuestPlan;
 use crate::host::machine::Machine;
 use instep_core::idset::CpuSet;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 
 /// What was seen at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Observation {
-    /// Every guest that runs, by name.
+    /// Every guest that runs, by name; those that are processes also when they have ended.
     pub guests: Vec<GuestSeen>,
     /// The CPUs that are online.
     pub online: Vec<u32>,
@@ -23,8 +25,14 @@ pub struct Observation {
 pub struct GuestSeen {
     /// Its name.
     pub name: String,
-    /// Its QEMU's process id in the host.
+    /// The process id in the host of its QEMU, or of its load where that is a process; 0 when it
+    /// has ended.
     pub pid: u32,
+    /// CPU time that all its threads have used, in microseconds: its cgroup's where it has one of
+    /// its own, else in steps of 10 ms.
+    pub cpu_us: u64,
+    /// The work that its load has done, if that is an `instep-load` that has said so.
+    pub work: Option<u64>,
     /// The nodes whose CPUs its vCPUs may use.
     pub nodes: Vec<u32>,
     /// Bytes of touched memory on each node.
@@ -72,17 +80,27 @@ impl GuestSeen {
 
 /// The script that prints the evidence about these guests.
 #[must_use]
-pub fn script(names: &[&str]) -> String {
-    // One process for each guest: starting one takes long on emulated CPUs that are busy.
-    format!(
-        "for g in {}; do\n\
-         \x20   read -r pid </run/lab/$g.pid && cd /proc/$pid || continue\n\
-         \x20   echo \"guest $g $pid\"\n\
-         \x20   grep -H -E '^[0-9]+ \\(|^Cpus_allowed_list:|anon=| huge' \\\n\
-         \x20       task/*/stat task/*/status numa_maps\n\
-         done 2>/dev/null\nread -r online </sys/devices/system/cpu/online\necho \"online $online\"\n",
-        names.join(" ")
-    )
+pub fn script(guests: &[GuestPlan]) -> String {
+    // Few processes for each guest: starting one takes long on emulated CPUs that are busy.
+    let mut script = String::from("exec 2>/dev/null\n");
+    for guest in guests {
+        let gone = if guest.process { "pid=0" } else { "pid=" };
+        let _ = write!(
+            script,
+            "g={}; pid=; read -r pid </run/lab/$g.pid && {{ [ -d /proc/$pid ] || {gone}; }}\n\
+             if [ -n \"$pid\" ]; then\n\
+             \x20   echo \"guest $g $pid\"\n\
+             \x20   grep -H '^usage_usec' /sys/fs/cgroup/lab/$g/cpu.stat\n\
+             \x20   grep '^{{' /run/lab/$g.console | tail -n 2\n\
+             \x20   cd /proc/$pid && grep -H -E \\\n\
+             \x20       '^[0-9]+ \\(|^Cpus_allowed_list:|anon=| huge' \\\n\
+             \x20       task/*/stat task/*/status numa_maps\n\
+             fi\n",
+            guest.name
+        );
+    }
+    script.push_str("read -r online </sys/devices/system/cpu/online\necho \"online $online\"\n");
+    script
 }
 
 /// Reads what [`script`] printed; lines of another shape are left out.
@@ -99,6 +117,14 @@ pub fn parse(text: &str, host: &Machine) -> Observation {
         } else if let Some(list) = line.strip_prefix("online ") {
             seen.online = cpus(list);
         } else if let Some(guest) = seen.guests.last_mut() {
+            if line.starts_with('{') {
+                guest.work = work(line).or(guest.work);
+                continue;
+            }
+            if let Some((_, used)) = line.split_once("/cpu.stat:usage_usec ") {
+                guest.cpu_us = used.trim().parse().unwrap_or(0);
+                continue;
+            }
             match line.split_once(':').and_then(|(file, rest)| Some((file.split_once('/')?, rest)))
             {
                 Some(((tid, file), rest)) if tid.parse::<u32>().is_ok() => {
@@ -113,6 +139,11 @@ pub fn parse(text: &str, host: &Machine) -> Observation {
     }
     finish(&mut seen, &mut threads, host);
     seen
+}
+
+/// The work done since its start, in a line of `instep-load`; `None` where the line is cut.
+fn work(line: &str) -> Option<u64> {
+    serde_json::from_str::<serde_json::Value>(line.trim()).ok()?.get("work")?.as_u64()
 }
 
 fn parse_guest(rest: &str) -> Option<GuestSeen> {
@@ -173,6 +204,13 @@ fn add_memory(by_node: &mut [u64], line: &str) {
 fn finish(seen: &mut Observation, threads: &mut BTreeMap<u32, ThreadSeen>, host: &Machine) {
     let Some(guest) = seen.guests.last_mut() else { return };
     guest.threads = std::mem::take(threads).into_values().collect();
+    if guest.cpu_us == 0 {
+        guest.cpu_us = guest
+            .threads
+            .iter()
+            .map(|thread| thread.cpu_centis.saturating_mul(10_000))
+            .fold(0, u64::saturating_add);
+    }
     let each = (host.cpus() / host.nodes).max(1);
     let nodes: BTreeSet<u32> =
         guest.vcpus().flat_map(|vcpu| vcpu.allowed.iter().map(|cpu| cpu / each)).collect();
@@ -209,6 +247,9 @@ task/190/stat:190 (CPU 1/KVM) R 1 168 1 0 -1 4194560 1 0 0 0 900 51 0 0 20 0 6 0
 task/168/status:Cpus_allowed_list:\t0-7
 task/189/status:Cpus_allowed_list:\t0-1
 task/190/status:Cpus_allowed_list:\t2-3
+/sys/fs/cgroup/lab/a/cpu.stat:usage_usec 19010000
+{\"schema\":\"instep.load/1\",\"work\":812}\r
+{\"schema\":\"instep.load/1\",\"wor
 numa_maps:7f26c0000000 default anon=10 dirty=10 active=0 N0=30 N1=10 kernelpagesize_kB=4
 numa_maps:7f26d0000000 default file=/lib/x.so anon=2 dirty=2 mapped=9 N1=900 kernelpagesize_kB=4
 guest b 170
@@ -225,7 +266,8 @@ online 0-6
         assert!((guest.memory_home - 0.75).abs() < 1e-9 && (guest.locality - 0.75).abs() < 1e-9);
         let vcpu = &guest.threads[2];
         assert_eq!((vcpu.vcpu, vcpu.cpu, vcpu.cpu_centis), (Some(1), 2, 951));
-        assert_eq!(seen.guests[1].name, "b");
+        assert_eq!((guest.cpu_us, guest.work), (19_010_000, Some(812)));
+        assert_eq!((seen.guests[1].name.as_str(), seen.guests[1].work), ("b", None));
     }
 
     #[test]

@@ -8,7 +8,8 @@
 use super::GuestPlan;
 use crate::host::PANIC;
 use crate::host::channel::base64;
-use crate::host::machine::Machine;
+use crate::host::image::guest_archive;
+use crate::host::machine::{Clock, Machine};
 use std::fmt::Write as _;
 
 /// The kernel's command line in a guest. An emulated host makes its clocks look broken; the driver
@@ -22,13 +23,29 @@ const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1 reboot=t mitigations=of
 /// The exit status by which [`wait_ready`] tells that a guest's kernel panicked.
 pub const PANICKED: u32 = 42;
 
+/// Whether a guest is started, and ends, before the host answers: a process under counted time. So
+/// nothing from outside comes in meanwhile, and every run is the same.
+#[must_use]
+pub fn is_sealed(guest: &GuestPlan, host: &Machine) -> bool {
+    guest.process && !guest.later && host.clock == Clock::Counted
+}
+
+/// The script that runs all sealed guests side by side to their ends; `None` without any.
+#[must_use]
+pub fn sealed(guests: &[GuestPlan], host: &Machine) -> Option<String> {
+    let scripts = guests.iter().filter(|guest| is_sealed(guest, host)).map(|g| start(g, host));
+    let all: String = scripts.collect();
+    (!all.is_empty()).then(|| all + "wait\n")
+}
+
 /// The script that starts a guest; it returns at once.
 #[must_use]
 pub fn start(guest: &GuestPlan, host: &Machine) -> String {
     let name = &guest.name;
     let mut script = String::from("cd /run/lab\n");
     let mut inner = format!("echo $$ >/run/lab/{name}.pid; ");
-    if let Some(weight) = guest.weight {
+    let weight = guest.weight.or(guest.process.then_some(100));
+    if let Some(weight) = weight {
         let group = format!("/sys/fs/cgroup/lab/{name}");
         let _ = write!(
             script,
@@ -50,6 +67,16 @@ pub fn start(guest: &GuestPlan, host: &Machine) -> String {
              [ $(cat {file}) -ge $((had + {pages})) ] || \
              {{ echo 'no {pages} huge pages are free' >&2; exit 1; }}\n"
         );
+    }
+    if guest.process {
+        let load = base64(guest.load.as_bytes());
+        let _ = writeln!(
+            script,
+            "echo {load} | base64 -d >{name}.load\n\
+             sh -c '{inner}echo instep-guest: ready; . ./{name}.load' \
+             </dev/null >/run/lab/{name}.console 2>&1 &"
+        );
+        return script;
     }
     let bound = match guest.start.memory_node {
         Some(node) => {
@@ -87,7 +114,8 @@ fn arguments(guest: &GuestPlan) -> Vec<String> {
         );
     }
     put("-kernel", "/lab/vmlinuz".to_owned());
-    put("-initrd", "/lab/guest.cpio".to_owned());
+    let own = Some(guest.name.as_str()).filter(|_| !guest.programs.is_empty());
+    put("-initrd", format!("/{}", guest_archive(own)));
     let load = base64(guest.load.as_bytes());
     put("-append", format!("\"{COMMAND_LINE} touch={} load={load}\"", guest.touch_mib));
     put("-serial", format!("file:/run/lab/{}.console", guest.name));
@@ -193,6 +221,17 @@ mod tests {
         let script = start(&s.guest[0], &s.host);
         let coded = base64(b"echo 'a\" b'");
         assert!(script.contains(&format!("load={coded}")), "{script}");
+    }
+
+    #[test]
+    fn processes_run_sealed_under_counted_time_only() {
+        let mut s = scenario("process = true\nload = 'instep-load compute'");
+        assert_eq!(sealed(&s.guest, &s.host), None);
+        s.host.clock = Clock::Counted;
+        let script = sealed(&s.guest, &s.host).unwrap();
+        assert!(script.ends_with("&\nwait\n") && !script.contains("qemu"), "{script}");
+        s.guest[0].later = true;
+        assert_eq!(sealed(&s.guest, &s.host), None);
     }
 
     #[test]

@@ -27,14 +27,17 @@ pub mod audience;
 pub mod check;
 pub mod evidence;
 pub mod guests;
+pub mod hold;
 pub mod report;
 pub mod run;
+mod steps;
 
 use crate::error::Error;
 use crate::host::machine::Machine;
 use crate::host::size;
+pub use hold::Hold;
 use serde::Deserialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -87,6 +90,13 @@ pub struct GuestPlan {
     /// `instep-load`.
     #[serde(default = "idle")]
     pub load: String,
+    /// Programs of this machine that its load needs, with their libraries (`stress-ng`, a path).
+    #[serde(default)]
+    pub programs: Vec<String>,
+    /// Whether its load runs as a process of the host in a cgroup of its own, without KVM. It has no
+    /// vCPU threads, and `vcpus` is how many threads its load has.
+    #[serde(default)]
+    pub process: bool,
     /// Whether its memory is in huge pages of 2 MiB, which are reserved first.
     #[serde(default)]
     pub hugepages: bool,
@@ -151,49 +161,6 @@ pub struct Step {
     /// machine's clock.
     #[serde(default, deserialize_with = "optional_time")]
     pub within: Option<Duration>,
-}
-
-/// What must hold at an observation.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Hold {
-    /// The guests it is about; all that run when not given.
-    #[serde(default)]
-    pub guests: Vec<String>,
-    /// Every vCPU may use CPUs of one node only, the same for all of a guest (its home).
-    #[serde(default)]
-    pub vcpus_on_home_node: bool,
-    /// The home of each guest named.
-    #[serde(default)]
-    pub home: BTreeMap<String, u32>,
-    /// At least this part (0 to 1) of a guest's touched memory lies on the nodes whose CPUs its
-    /// vCPUs may use.
-    pub memory_home_at_least: Option<f64>,
-    /// At most this part of it lies there: what is misplaced.
-    pub memory_home_at_most: Option<f64>,
-    /// No two vCPUs of a guest are on one core.
-    #[serde(default)]
-    pub siblings_on_distinct_cores: bool,
-    /// All vCPUs of a guest are on one core.
-    #[serde(default)]
-    pub siblings_on_one_core: bool,
-    /// No node is the home of more guests than this.
-    pub guests_per_node_at_most: Option<usize>,
-    /// The allowed CPUs of every thread are those of this earlier observation.
-    pub affinities_as: Option<String>,
-    /// Guests whose every thread may use every CPU.
-    #[serde(default)]
-    pub unbound: Vec<String>,
-    /// No vCPU is on any of these CPUs. (An allowed set may name CPUs that went offline.)
-    #[serde(default)]
-    pub cpus_unused: Vec<u32>,
-}
-
-impl Hold {
-    /// Every guest that it names.
-    pub(crate) fn named(&self) -> impl Iterator<Item = &String> {
-        self.guests.iter().chain(self.home.keys()).chain(&self.unbound)
-    }
 }
 
 impl Scenario {
@@ -270,6 +237,17 @@ impl GuestPlan {
         if self.weight.is_some_and(|weight| weight == 0 || weight > 10_000) {
             return wrong("a weight is 1 to 10000".to_owned());
         }
+        if self.process {
+            if self.hugepages || self.start != Start::default() || self.touch_mib > 0 {
+                return wrong("a process has no hugepages, touch or start".to_owned());
+            }
+            if matches!(self.load.as_str(), "spin" | "idle") {
+                return wrong(format!("`{}` is a load of guests, not of a process", self.load));
+            }
+            if !self.programs.is_empty() {
+                return wrong("a process uses the host's programs".to_owned());
+            }
+        }
         if let Some(node) = self.start.memory_node.filter(|node| *node >= host.nodes) {
             return wrong(format!("start.memory_node: the host has no node {node}"));
         }
@@ -320,30 +298,12 @@ impl Step {
         {
             return Err(format!("CPU {cpu} cannot be taken offline"));
         }
-        let Some(hold) = &self.hold else {
-            return match self.within {
-                Some(_) => Err("`within` goes with `hold`".to_owned()),
-                None => Ok(()),
-            };
-        };
-        if self.observe.is_none() {
-            return Err("`hold` goes with `observe`".to_owned());
+        match &self.hold {
+            None if self.within.is_some() => Err("`within` goes with `hold`".to_owned()),
+            None => Ok(()),
+            Some(_) if self.observe.is_none() => Err("`hold` goes with `observe`".to_owned()),
+            Some(hold) => hold.check(scenario, seen),
         }
-        for name in hold.named() {
-            scenario.guest_named(name).ok_or(format!("hold: there is no guest {name}"))?;
-        }
-        if let Some(name) = hold.affinities_as.as_deref().filter(|name| !seen.contains(name)) {
-            return Err(format!("hold.affinities_as: nothing was observed as {name} before"));
-        }
-        for (word, part) in [
-            ("memory_home_at_least", hold.memory_home_at_least),
-            ("memory_home_at_most", hold.memory_home_at_most),
-        ] {
-            if part.is_some_and(|part| !(0.0..=1.0).contains(&part)) {
-                return Err(format!("hold.{word}: a part is 0 to 1"));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -440,6 +400,17 @@ mod tests {
             (format!("{step}observe = 'x'\nhold = {{ memory_home_at_least = 2.0 }}\n"), "0 to 1"),
             (format!("{step}observe = 'x'\nwithin = '9s'\n"), "goes with `hold`"),
             (format!("{step}start = []\n"), "no guest is named"),
+            (
+                format!("{step}observe = 'x'\nhold = {{ cpu_share = {{ b = [0, 1] }} }}\n"),
+                "no guest b",
+            ),
+            (
+                format!("{step}observe = 'x'\nhold = {{ work_share = {{ a = [1, 0] }} }}\n"),
+                "a = [1",
+            ),
+            (format!("{step}observe = 'x'\nhold = {{ since = 'y' }}\n"), "observed as y"),
+            (format!("{GUEST}process = true\n"), "not of a process"),
+            (format!("{GUEST}process = true\ntouch = '8MiB'\nload = 'x'\n"), "no hugepages"),
         ] {
             let said = error(&rest);
             assert!(said.contains(word), "{rest}: {said}");

@@ -129,10 +129,10 @@ impl<'a, 'e> Guard<'a, 'e> {
             (plan, best) = self.widen(&order, &intended);
             order.retain(|index| plan[*index] != intended[*index]);
             for index in order.iter().rev() {
-                self.try_spot(&mut plan, &mut best, *index, intended[*index]);
+                self.try_spot(planner, &mut plan, &mut best, *index, intended[*index]);
             }
         }
-        self.improve(&mut plan, &mut best, &order);
+        self.improve(planner, &mut plan, &mut best, &order);
         if best.lost() > self.kernel.lost() {
             plan = self.units.iter().map(|unit| unit.wide).collect();
             best = self.estimate(&plan);
@@ -177,7 +177,13 @@ impl<'a, 'e> Guard<'a, 'e> {
     }
 
     /// Tries every option of every unit, the units in `first` before the others.
-    fn improve(&mut self, plan: &mut Plan, best: &mut Estimate, first: &[usize]) {
+    fn improve(
+        &mut self,
+        planner: &Planner,
+        plan: &mut Plan,
+        best: &mut Estimate,
+        first: &[usize],
+    ) {
         let mut later = vec![true; plan.len()];
         first.iter().for_each(|index| later[*index] = false);
         let mut order: Vec<usize> = (0..plan.len()).collect();
@@ -187,19 +193,30 @@ impl<'a, 'e> Guard<'a, 'e> {
                 if self.left == 0 {
                     return;
                 }
-                self.try_spot(plan, best, index, *spot);
+                self.try_spot(planner, plan, best, index, *spot);
             }
         }
     }
 
-    /// Moves one unit if the plan then holds and loses less.
-    fn try_spot(&mut self, plan: &mut Plan, best: &mut Estimate, index: usize, spot: Spot) {
+    /// Moves one unit if the plan then holds and loses less; or as much, when it was left wide and
+    /// its memory gains: that an estimate puts it there all the same is by chance, as the kernel
+    /// does not know of memory.
+    fn try_spot(
+        &mut self,
+        planner: &Planner,
+        plan: &mut Plan,
+        best: &mut Estimate,
+        index: usize,
+        spot: Spot,
+    ) {
         if self.left == 0 || plan[index] == spot {
             return;
         }
         let before = std::mem::replace(&mut plan[index], spot);
         let estimate = self.estimate(plan);
-        if self.holds(&estimate) && estimate.lost() < best.lost() {
+        let narrows = before == self.units[index].wide && planner.worth(index, spot) > 0;
+        let less = estimate.lost() < best.lost() || (narrows && estimate.lost() == best.lost());
+        if self.holds(&estimate) && less {
             *best = estimate;
         } else {
             plan[index] = before;

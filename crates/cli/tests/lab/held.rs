@@ -1,0 +1,126 @@
+//! Scenarios that must hold. [`ALWAYS`] take about two minutes on two quiet cores; with
+//! INSTEP_LAB_ALL=1 all others follow, in half an hour.
+
+use crate::stage::{Lab, left_by, scenarios, turn};
+use instep_madehost::skip;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const ALWAYS: [&str; 2] = ["hello", "misplaced"];
+
+/// What a machine that cannot run a scenario says.
+const LACKING: [&str; 5] = ["apt", "give a kernel", "install", "cargo xtask load", "No space"];
+
+/// Runs a scenario whose every check must hold; `None`, and a note, when this machine cannot.
+pub(crate) fn held(file: &Path, more: &[&str]) -> Option<(Value, Lab)> {
+    let mut lab = Lab::start(file, more, None);
+    let status = lab.end();
+    let (said, name) = (lab.text("err"), file.display());
+    if status.code() == Some(2) && LACKING.iter().any(|word| said.contains(word)) {
+        skip::note(&format!("{name}: {}", said.lines().last().unwrap_or_default()));
+        return None;
+    }
+    let report: Value = serde_json::from_str(&lab.text("out"))
+        .unwrap_or_else(|error| panic!("{name}: {error}: {said}"));
+    let checks = report["checks"].as_array().into_iter().flatten();
+    let failed: Vec<&Value> = checks.filter(|check| check["held"] != true).collect();
+    assert!(failed.is_empty(), "{name}: {failed:#?}\n{said}\n{report:#}");
+    assert_eq!(status.code(), Some(0), "{said}");
+    assert!(report["kvm"] == true && report["attempts"].as_u64() >= Some(1));
+    assert_eq!(left_by(lab.pid()), Vec::<PathBuf>::new());
+    eprintln!("{name}: {} in {} attempts", report["seconds"], report["attempts"]);
+    Some((report, lab))
+}
+
+fn named(name: &str) -> PathBuf {
+    scenarios().join(format!("{name}.toml"))
+}
+
+fn all() -> bool {
+    std::env::var_os("INSTEP_LAB_ALL").is_some()
+}
+
+#[test]
+fn guests_of_an_emulated_host_are_seen_and_brought_home() {
+    let _turn = turn();
+    let Some((hello, _)) = held(&named("hello"), &[]) else { return };
+    assert_eq!(hello["observations"]["end"]["guests"][0]["name"], "hello");
+    for name in &ALWAYS[1..] {
+        held(&named(name), &[]);
+    }
+}
+
+#[test]
+fn every_other_scenario_holds() {
+    if !all() {
+        return skip::note("INSTEP_LAB_ALL=1 runs all scenarios of the lab");
+    }
+    let special = ["counted", "recording"];
+    let mut names: Vec<String> = std::fs::read_dir(scenarios())
+        .unwrap()
+        .map(|entry| entry.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned())
+        .filter(|name| !ALWAYS.contains(&&**name) && !special.contains(&&**name))
+        .collect();
+    names.sort();
+    let _turn = turn();
+    for name in names {
+        held(&named(&name), &[]);
+    }
+}
+
+#[test]
+fn a_kernel_of_ones_own_boots_with_its_modules() {
+    if !all() {
+        return skip::note("INSTEP_LAB_ALL=1 boots a kernel given by path");
+    }
+    let _turn = turn();
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).unwrap_or_else(|| {
+        PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache")
+    });
+    let kernels = std::fs::read_dir(cache.join("instep/kernels/sid")).into_iter().flatten();
+    let Some(dir) = kernels.flatten().map(|entry| entry.path()).find(|path| path.is_dir()) else {
+        return skip::note("no kernel in the cache to give by path");
+    };
+    let mut files = std::fs::read_dir(&dir).unwrap().flatten().map(|entry| entry.path());
+    let image = files.find(|f| f.to_string_lossy().contains("vmlinuz-")).unwrap();
+    let more = ["--kernel", image.to_str().unwrap(), "--modules", dir.to_str().unwrap()];
+    held(&named("hello"), &more);
+}
+
+#[test]
+fn a_recording_made_inside_can_be_read_here() {
+    if !all() {
+        return skip::note("INSTEP_LAB_ALL=1 records in the lab");
+    }
+    let _turn = turn();
+    let Some((_, lab)) = held(&named("recording"), &[]) else { return };
+    let file = lab.dir().join("host.perf.data");
+    let script = Command::new("perf").arg("script").arg("-i").arg(&file).output().unwrap();
+    let text = String::from_utf8_lossy(&script.stdout);
+    for event in ["kvm:kvm_entry", "sched:sched_switch"] {
+        assert!(text.contains(event), "{}", String::from_utf8_lossy(&script.stderr));
+    }
+}
+
+/// What each load did in all.
+fn work(report: &Value) -> Vec<(String, f64)> {
+    let loads = report["loads"].as_object().unwrap();
+    let total = |lines: &Value| lines.as_array().unwrap().last().unwrap()["work"].as_f64().unwrap();
+    loads.iter().map(|(name, lines)| (name.clone(), total(lines))).collect()
+}
+
+/// Whatever else this machine does: the other tests of this workspace run beside.
+#[test]
+fn counted_time_gives_the_same_work_in_every_run_to_a_thousandth() {
+    if !all() {
+        return skip::note("INSTEP_LAB_ALL=1 runs counted time twice");
+    }
+    let _turn = turn();
+    let Some((first, _)) = held(&named("counted"), &[]) else { return };
+    let Some((second, _)) = held(&named("counted"), &[]) else { return };
+    for ((name, one), (_, two)) in work(&first).into_iter().zip(work(&second)) {
+        eprintln!("{name}: {one} and {two}");
+        assert!((one - two).abs() <= one / 1000.0, "{name}: {one} and {two}");
+    }
+}

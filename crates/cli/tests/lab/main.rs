@@ -1,0 +1,68 @@
+//! `instep lab` with this very binary: scenarios hold on real kernels with real guests, and nothing
+//! is left behind, however a lab ends.
+//!
+//! Which scenarios run always is told in [`held`]; with INSTEP_LAB_ALL=1 every one does. A machine
+//! that lacks QEMU or the kernel skips them. Labs take turns: each uses all of a small machine.
+#![cfg(test)]
+
+mod endings;
+mod held;
+mod inside;
+mod stage;
+
+use serde_json::Value;
+use stage::{instep, scenarios};
+
+#[test]
+fn every_scenario_is_one() {
+    let ran = instep(&["lab", "list", scenarios().to_str().unwrap(), "--json"]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let listed: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let files = std::fs::read_dir(scenarios()).unwrap().count();
+    assert_eq!(listed["scenarios"].as_array().unwrap().len(), files);
+}
+
+#[test]
+fn the_doctor_names_what_is_missing_with_a_command() {
+    let ran = instep(&["lab", "doctor", "--json"]);
+    let found: Value = serde_json::from_slice(&ran.stdout).unwrap();
+    assert_eq!(ran.status.success(), found["fine"] == true);
+    let findings = found["findings"].as_array().unwrap();
+    for finding in findings {
+        assert_eq!(finding["fine"] == true, finding["next"].is_null(), "{finding}");
+    }
+    for program in ["perf", "trace-cmd", "stress-ng", "hackbench"] {
+        let finding = findings.iter().find(|finding| finding["need"] == program).unwrap();
+        assert_eq!(finding["needed"], false, "{program} is for some scenarios only");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_scenario_is_refused_with_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("bad.toml");
+    std::fs::write(&file, "about = 'x'\n[host]\ncores = 2\nmemory = '1GiB'\ncolour = 1\n").unwrap();
+    let ran = instep(&["lab", "run", file.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(2));
+    assert!(said.contains("bad.toml") && said.contains("line 5") && said.contains("colour"));
+}
+
+#[test]
+fn what_is_no_kernel_is_refused_before_anything_starts() {
+    let hello = scenarios().join("hello.toml");
+    let hello = hello.to_str().unwrap();
+    let own = scenarios().join("hello.toml");
+    for (kernel, words) in [
+        (own.to_str().unwrap(), "no Linux kernel image"),
+        ("/no/such/kernel", "cannot read /no/such/kernel"),
+    ] {
+        let ran = instep(&["lab", "run", hello, "--kernel", kernel]);
+        let said = String::from_utf8_lossy(&ran.stderr);
+        if said.contains("qemu") && said.contains("install") {
+            return instep_madehost::skip::note(said.trim());
+        }
+        assert_eq!(ran.status.code(), Some(2), "{said}");
+        assert!(said.contains(words), "{said}");
+    }
+}

@@ -1,0 +1,260 @@
+//! Does a scenario's steps one after the other on a running host, and gathers what must hold.
+
+use super::audience::Audience;
+use super::check::{self, Check};
+use super::evidence::{self, Observation};
+use super::report::{Report, Sample, Seconds, StepReport, as_value, json_lines};
+use super::run::{Options, Running, SMALL, start};
+use super::{Scenario, Step};
+use crate::error::Error;
+use crate::host::Host;
+use crate::stop::Stop;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The time between two looks that wait for something.
+const LOOKS: Duration = Duration::from_millis(300);
+
+/// A scenario in progress.
+pub(super) struct Doing<'a> {
+    scenario: &'a Scenario,
+    options: &'a Options,
+    pub(super) report: Report,
+}
+
+impl<'a> Doing<'a> {
+    pub(super) fn new(
+        scenario: &'a Scenario,
+        options: &'a Options,
+        running: &Running,
+        attempts: u32,
+    ) -> Self {
+        let report = Report {
+            schema: "instep.lab/1",
+            scenario: scenario.name.clone(),
+            about: scenario.about.clone(),
+            host: scenario.host.clone(),
+            clock: scenario.host.clock.into(),
+            kernel: running.kernel.clone(),
+            kvm: running.kvm,
+            attempts,
+            seconds: Seconds::default(),
+            steps: Vec::new(),
+            observations: BTreeMap::new(),
+            samples: Vec::new(),
+            loads: BTreeMap::new(),
+            checks: Vec::new(),
+            held: true,
+            files: Vec::new(),
+        };
+        Self { scenario, options, report }
+    }
+
+    pub(super) fn all(
+        &mut self,
+        running: &mut Running,
+        stop: &Stop,
+        audience: &mut dyn Audience,
+    ) -> Result<(), Error> {
+        let now = self.scenario.guest.iter().filter(|guest| !guest.later).count();
+        let up = running.seconds.host_up;
+        audience.say(&format!("host up after {up:.1}s; starting {now} guests"));
+        running.start_guests(self.scenario, stop)?;
+        self.report.seconds = running.seconds;
+        audience.up(&self.report);
+        for (index, step) in self.scenario.step.iter().enumerate() {
+            let what = told(step);
+            audience.say(&format!("step {}: {what}", index + 1));
+            audience.begins(step);
+            let (began, checks) = (Instant::now(), self.report.checks.len());
+            let mut done = StepReport {
+                step: what,
+                began: running.started.elapsed().as_secs_f64(),
+                seconds: 0.0,
+                checks: 0,
+                status: None,
+                stdout: None,
+                stderr: String::new(),
+            };
+            match &step.observe {
+                Some(name) => self.observe(name, step, running, stop, audience)?,
+                None => self.step(step, &mut done, running, stop)?,
+            }
+            done.seconds = began.elapsed().as_secs_f64();
+            done.checks = self.report.checks.len() - checks;
+            self.report.steps.push(done);
+            audience.done(step, &self.report);
+        }
+        self.gather_loads(running, stop)?;
+        self.report.held = self.report.checks.iter().all(|check| check.held);
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        step: &Step,
+        done: &mut StepReport,
+        running: &mut Running,
+        stop: &Stop,
+    ) -> Result<(), Error> {
+        let host = &mut running.host;
+        if let Some(command) = &step.run {
+            let answer = host.run(command, step.limit, stop)?;
+            let text = answer.text();
+            self.check_command(step, answer.status, &text, &answer.stderr);
+            done.status = Some(answer.status);
+            done.stdout = Some(as_value(&text));
+            done.stderr = answer.stderr;
+        }
+        if let Some(path) = &step.fetch {
+            done.status = Some(self.fetch(path, host, stop)?);
+        }
+        change(step, self.scenario, running, stop)
+    }
+
+    /// Looks at the guests, again and again where what must hold may take a while.
+    fn observe(
+        &mut self,
+        name: &str,
+        step: &Step,
+        running: &mut Running,
+        stop: &Stop,
+        audience: &mut dyn Audience,
+    ) -> Result<(), Error> {
+        let end = Instant::now() + step.within.unwrap_or_default();
+        loop {
+            let seen = observe(&mut running.host, self.scenario, stop)?;
+            let seconds = running.started.elapsed().as_secs_f64();
+            self.report.samples.push(Sample::of(&seen, seconds));
+            let earlier = &self.report.observations;
+            let found = |hold| check::check(hold, &seen, earlier, &self.scenario.host);
+            let checks = step.hold.as_ref().map(found).unwrap_or_default();
+            let held = checks.iter().all(|check| check.held);
+            audience.looked(&seen, held);
+            if held || Instant::now() >= end {
+                self.put_checks(checks);
+                self.report.observations.insert(name.to_owned(), seen);
+                return Ok(());
+            }
+            stop.sleep(LOOKS)?;
+        }
+    }
+
+    /// Brings a file of the host back; the status of reading it.
+    fn fetch(&mut self, path: &str, host: &mut Host, stop: &Stop) -> Result<u32, Error> {
+        let quoted = path.replace('\'', "'\\''");
+        let answer = host.run(&format!("cat '{quoted}'"), SMALL * 5, stop)?;
+        let held = answer.status == 0;
+        let found = if held {
+            format!("{} bytes", answer.stdout.len())
+        } else {
+            answer.stderr.trim().to_owned()
+        };
+        self.put_checks(vec![check::result("fetch", path, held, found)]);
+        if held {
+            self.save(path, &answer.stdout)?;
+        }
+        Ok(answer.status)
+    }
+
+    fn check_command(&mut self, step: &Step, status: u32, stdout: &str, stderr: &str) {
+        let about = told(step);
+        let mut checks = vec![check::result(
+            &format!("status = {}", step.status),
+            &about,
+            status == step.status,
+            match status {
+                status if status == step.status => format!("status {status}"),
+                status => format!(
+                    "status {status}: {}",
+                    crate::command::last_lines(if stderr.is_empty() { stdout } else { stderr }, 3)
+                ),
+            },
+        )];
+        for text in &step.prints {
+            let held = stdout.contains(text) || stderr.contains(text);
+            let found = if held { "printed" } else { "not printed" };
+            checks.push(check::result(&format!("prints {text:?}"), &about, held, found.to_owned()));
+        }
+        self.put_checks(checks);
+    }
+
+    fn put_checks(&mut self, checks: Vec<Check>) {
+        self.report.held &= checks.iter().all(|check| check.held);
+        self.report.checks.extend(checks);
+    }
+
+    /// Writes a file of the host where the user keeps things, else into the current directory.
+    fn save(&mut self, path: &str, bytes: &[u8]) -> Result<(), Error> {
+        let name = Path::new(path).file_name().unwrap_or_default();
+        let dir = self.options.keep.clone().unwrap_or_else(|| PathBuf::from("."));
+        fs::create_dir_all(&dir).map_err(|error| Error::io("make", &dir, error))?;
+        let target = dir.join(name);
+        fs::write(&target, bytes).map_err(|error| Error::io("write", &target, error))?;
+        self.report.files.push(target.display().to_string());
+        Ok(())
+    }
+
+    fn gather_loads(&mut self, running: &mut Running, stop: &Stop) -> Result<(), Error> {
+        for guest in &self.scenario.guest {
+            if matches!(guest.load.as_str(), "spin" | "idle") {
+                continue;
+            }
+            let script = format!("cat /run/lab/{}.console", guest.name);
+            let answer = running.host.run(&script, SMALL, stop)?;
+            self.report.loads.insert(guest.name.clone(), json_lines(&answer.text()));
+        }
+        Ok(())
+    }
+}
+
+/// Does a step that changes the host or its guests, or waits.
+fn change(
+    step: &Step,
+    scenario: &Scenario,
+    running: &mut Running,
+    stop: &Stop,
+) -> Result<(), Error> {
+    let (script, limit) = if let Some(names) = &step.start {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        return start(running, scenario, &names, stop);
+    } else if let Some(name) = &step.end {
+        let script = format!(
+            "pid=$(cat /run/lab/{name}.pid) || exit 1\nkill -9 $pid\n\
+             while [ -d /proc/$pid ]; do sleep 0.1; done"
+        );
+        (script, SMALL)
+    } else if let Some(time) = step.wait {
+        (format!("sleep {}", time.as_secs_f64()), time * 2 + SMALL)
+    } else if let Some((cpu, on)) =
+        step.offline.map(|cpu| (cpu, 0)).or(step.online.map(|cpu| (cpu, 1)))
+    {
+        (format!("echo {on} >/sys/devices/system/cpu/cpu{cpu}/online"), SMALL)
+    } else {
+        return Ok(());
+    };
+    running.host.succeed(&script, limit, stop).map(drop)
+}
+
+/// Looks at every guest.
+fn observe(host: &mut Host, scenario: &Scenario, stop: &Stop) -> Result<Observation, Error> {
+    let text = host.succeed(&evidence::script(&scenario.guest), SMALL, stop)?;
+    Ok(evidence::parse(&text, &scenario.host))
+}
+
+/// A step in words.
+fn told(step: &Step) -> String {
+    let time = |time: Duration| humantime::format_duration(time).to_string();
+    step.run
+        .clone()
+        .or_else(|| step.observe.as_ref().map(|name| format!("observe {name}")))
+        .or_else(|| step.start.as_ref().map(|names| format!("start {}", names.join(", "))))
+        .or_else(|| step.end.as_ref().map(|name| format!("end {name}")))
+        .or_else(|| step.wait.map(|wait| format!("wait {}", time(wait))))
+        .or_else(|| step.offline.map(|cpu| format!("CPU {cpu} offline")))
+        .or_else(|| step.online.map(|cpu| format!("CPU {cpu} online")))
+        .or_else(|| step.fetch.as_ref().map(|path| format!("fetch {path}")))
+        .unwrap_or_default()
+}
