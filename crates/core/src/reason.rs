@@ -338,7 +338,12 @@ impl Reason {
         match self {
             Reason::Home { node, there, of, kept, cores } => {
                 let verb = if *kept { "stays on node" } else { "best node" };
-                write!(f, "{verb} {node}: {there} of its {of} lie there{}", one_to_one(*cores))
+                write!(f, "{verb} {node}: ")?;
+                match of {
+                    Bytes(0) => write!(f, "where its memory lies is not known yet")?,
+                    _ => write!(f, "{there} of its {of} lie there")?,
+                }
+                write!(f, "{}", one_to_one(*cores))
             }
             Reason::Elsewhere { node, favoured, there, of, bar, cores } => {
                 let (verb, bar) = match bar {

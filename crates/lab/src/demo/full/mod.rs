@@ -33,7 +33,7 @@ const MOMENTS: [(&str, &str, &str); 4] = [
         "after",
         "Instep at work",
         "Each VM gets a node and each vCPU a core. One VM goes to its memory; the memory of the \
-         other comes to it. Here a cycle moves 24 MiB at most, so that it can be watched; by \
+         other comes to it. Here a cycle moves 48 MiB at most, so that it can be watched; by \
          itself it moves up to 4 GiB.",
     ),
     (
