@@ -46,9 +46,9 @@ pub(super) enum Pri {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Svc {
-    pub(super) pri: Pri,
-    pub(super) credit: i64,
+struct Svc {
+    pri: Pri,
+    credit: i64,
     /// CPU time that was paid for, nanoseconds.
     paid: u64,
     /// CPU time when it was picked last.
@@ -76,7 +76,7 @@ struct Pcpu {
 #[derive(Clone, Debug)]
 pub struct Credit {
     rules: Rules,
-    pub(super) svcs: Vec<Svc>,
+    svcs: Vec<Svc>,
     pcpus: Vec<Pcpu>,
     /// VMs with active vCPUs, in order of becoming active.
     active: Vec<usize>,
@@ -116,7 +116,7 @@ impl Credit {
         (self.rules.slice / MS * PER_MS) as i64
     }
 
-    pub(super) fn pri(&self, task: Option<TaskId>) -> Pri {
+    fn pri(&self, task: Option<TaskId>) -> Pri {
         task.map_or(Pri::Idle, |task| self.svcs[task.ix()].pri)
     }
 
@@ -130,7 +130,7 @@ impl Credit {
     }
 
     /// __runq_insert: after those of its priority.
-    pub(super) fn insert(&mut self, desk: &Desk, task: TaskId) {
+    fn insert(&mut self, desk: &Desk, task: TaskId) {
         let pri = self.svcs[task.ix()].pri;
         let queue = &self.pcpus[desk.task(task).cpu].queue;
         let mut at =
@@ -142,7 +142,7 @@ impl Credit {
         self.pcpus[desk.task(task).cpu].queue.insert(at, task);
     }
 
-    pub(super) fn unqueue(&mut self, cpu: usize, task: TaskId) -> bool {
+    fn unqueue(&mut self, cpu: usize, task: TaskId) -> bool {
         let queue = &mut self.pcpus[cpu].queue;
         let place = queue.iter().position(|queued| *queued == task);
         place.map(|at| queue.remove(at)).is_some()
@@ -164,7 +164,7 @@ impl Credit {
     }
 
     /// __runq_tickle: which CPUs shall choose again because `task` was queued.
-    pub(super) fn tickle(&mut self, desk: &mut Desk, task: TaskId) {
+    fn tickle(&mut self, desk: &mut Desk, task: TaskId) {
         let cpu = desk.task(task).cpu;
         let (new, current) = (self.svcs[task.ix()].pri, desk.current(cpu));
         let cur = self.pri(current);
@@ -383,6 +383,23 @@ impl Credit {
             }
         };
         self.pcpus[peer].queue.iter().take_while(better).find(may).copied()
+    }
+
+    /// Credits of a vCPU.
+    pub(super) fn credit(&self, task: TaskId) -> i64 {
+        self.svcs[task.ix()].credit
+    }
+
+    /// Gives a queued vCPU a higher priority and its new place; false if it has it already or is
+    /// not queued.
+    pub(super) fn raise(&mut self, desk: &mut Desk, task: TaskId, pri: Pri) -> bool {
+        if self.svcs[task.ix()].pri >= pri || !self.unqueue(desk.task(task).cpu, task) {
+            return false;
+        }
+        self.svcs[task.ix()].pri = pri;
+        self.insert(desk, task);
+        self.tickle(desk, task);
+        true
     }
 
     fn take_first(&mut self, cpu: usize) -> Option<TaskId> {

@@ -5,9 +5,15 @@
 //! the scheduler's queues until `put`. `tick` comes on every CPU each [`Scheduler::tick_period`],
 //! idle ones too.
 
+pub mod affinity;
+pub mod balance;
 pub mod cfs;
 pub mod credit;
+pub mod eevdf;
 pub mod pm;
+pub mod relaxed;
+pub mod strict;
+pub mod sync_aware;
 
 use crate::desk::{Desk, Put, TaskId, Waker};
 use std::fmt;
@@ -75,14 +81,21 @@ pub trait Scheduler: fmt::Debug + Send {
 }
 
 /// Names of all schedulers, as scenarios use them.
-pub const NAMES: [&str; 3] = ["credit", "cfs", "pm"];
+pub const NAMES: [&str; 9] =
+    ["credit", "sync-aware", "cfs", "balance", "affinity", "strict", "relaxed", "eevdf", "pm"];
 
 /// The scheduler of this name, with its published numbers.
 #[must_use]
 pub fn by_name(name: &str) -> Option<Box<dyn Scheduler>> {
     Some(match name {
         "credit" => Box::new(credit::Credit::new(credit::Rules::default())),
+        "sync-aware" => Box::new(sync_aware::SyncAware::new(credit::Rules::default())),
         "cfs" => Box::new(cfs::Cfs::new(cfs::Rules::default())),
+        "balance" => Box::new(balance::new(cfs::Rules::default())),
+        "affinity" => Box::new(affinity::Affinity::new(cfs::Rules::default())),
+        "strict" => Box::new(strict::Strict::new(strict::Rules::default())),
+        "relaxed" => Box::new(relaxed::Relaxed::new(relaxed::Rules::default())),
+        "eevdf" => Box::new(eevdf::Eevdf::new(eevdf::Rules::default())),
         "pm" => Box::new(pm::Pm::new(cfs::Rules::default())),
         _ => return None,
     })

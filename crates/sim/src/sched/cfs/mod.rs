@@ -272,23 +272,23 @@ impl Cfs {
         core.iter().find(|cpu| idle(*cpu) && self.may.has(*cpu)).unwrap_or(target)
     }
 
-    /// find_idlest_cpu: the least loaded node, LLC, core and CPU in turn.
+    /// find_idlest_cpu: the least loaded node, of it the least loaded LLC, core and CPU.
     fn idlest(&self, desk: &Desk, last: usize) -> usize {
         let host = &desk.host;
         let load = |mask: &Mask| -> u64 {
             let sum: u64 = mask.iter().map(|cpu| self.queues[cpu].weight).sum();
             sum * 1024 / u64::from(mask.count().max(1))
         };
-        let key = |cpu: usize| {
-            (
-                load(&host.nodes[host.node[cpu]]),
-                load(&host.llcs[host.llc[cpu]]),
-                load(&host.cores[host.core[cpu]]),
-                self.queues[cpu].weight,
-                cpu,
-            )
-        };
-        self.may.iter().min_by_key(|cpu| key(*cpu)).unwrap_or(last)
+        let mut span = None;
+        for groups in [&host.nodes, &host.llcs, &host.cores] {
+            let inside = groups.iter().filter(|group| {
+                group.meets(&self.may) && span.is_none_or(|span: &Mask| span.covers(group))
+            });
+            span = inside.min_by_key(|group| load(group)).or(span);
+        }
+        let Some(span) = span else { return last };
+        let own = span.iter().filter(|cpu| self.may.has(*cpu));
+        own.min_by_key(|cpu| (self.queues[*cpu].weight, *cpu)).unwrap_or(last)
     }
 }
 
@@ -429,6 +429,13 @@ impl Scheduler for Cfs {
 }
 
 impl Cfs {
+    /// For co-scheduling: a queued task is next on its CPU, if that is not too unfair, and now.
+    pub(super) fn favour(&mut self, desk: &mut Desk, task: TaskId) {
+        let cpu = desk.task(task).cpu;
+        self.queues[cpu].next = Some(task);
+        desk.resched(cpu);
+    }
+
     /// check_preempt_tick.
     fn tick_preempt(&self, desk: &mut Desk, cpu: usize, task: TaskId) {
         let entity = &self.entities[task.ix()];
