@@ -80,6 +80,8 @@ pub struct Task {
     pub allowed: Mask,
     /// CPUs it should rather use (Xen's node affinity); all when there is no preference.
     pub preferred: Mask,
+    /// Its part of its VM's time, for schedulers that give parts: by the sum of its siblings' parts.
+    pub part: u32,
     /// CPU time it had, up to `since`, in nanoseconds.
     ran: u64,
     /// When it began to run or was last charged, in nanoseconds.
@@ -146,7 +148,7 @@ impl Desk {
     pub(crate) fn new(
         host: Host,
         vms: Vec<Vm>,
-        affinity: impl Fn(usize, u32) -> (Mask, Mask),
+        task: impl Fn(usize, u32) -> (Mask, Mask, u32),
         rng: Rng,
         timers: Timers,
         first_timer: u32,
@@ -156,7 +158,7 @@ impl Desk {
         let mut tasks = Vec::new();
         for (at, vm) in vms.iter().enumerate() {
             for index in 0..vm.count {
-                let (allowed, preferred) = affinity(at, index);
+                let (allowed, preferred, part) = task(at, index);
                 let turn = tasks.len() % allowed.count().max(1) as usize;
                 let cpu = order.iter().copied().filter(|cpu| allowed.has(*cpu)).nth(turn);
                 let cpu = cpu.unwrap_or(0);
@@ -168,6 +170,7 @@ impl Desk {
                     cpu,
                     allowed,
                     preferred,
+                    part,
                     ran: 0,
                     since: 0,
                     counted: false,

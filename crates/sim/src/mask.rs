@@ -118,6 +118,21 @@ impl Mask {
         }
     }
 
+    /// The lowest CPU of those from `start` on that is in both.
+    #[inline]
+    #[must_use]
+    pub fn first_common(&self, other: &Mask, start: usize) -> Option<usize> {
+        let mut at = start / 64;
+        let mut keep = u64::MAX << (start % 64);
+        loop {
+            let word = self.words.get(at)? & other.words.get(at)? & keep;
+            if word != 0 {
+                return Some(at * 64 + word.trailing_zeros() as usize);
+            }
+            (at, keep) = (at + 1, u64::MAX);
+        }
+    }
+
     /// The first CPU after `cpu`, going round (Xen's `cpumask_cycle`); `cpu` itself only if it is
     /// the only one.
     #[must_use]
@@ -162,6 +177,7 @@ mod tests {
     fn sets_are_cut_joined_and_compared() {
         let (a, b) = (Mask::of(70, [1, 2, 69]), Mask::of(70, [2, 69]));
         assert!(a.covers(&b) && !b.covers(&a) && a.meets(&b));
+        assert_eq!((a.first_common(&b, 0), a.first_common(&b, 3)), (Some(2), Some(69)));
         assert_eq!((a.common(&b), a.count(), Mask::all(70).count()), (2, 3, 70));
         let mut rest = a.clone();
         rest.remove(&b);

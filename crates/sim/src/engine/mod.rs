@@ -40,6 +40,8 @@ pub struct VmSetup {
     pub weight: u32,
     /// For each vCPU what it may and what it should use.
     pub affinity: Vec<(Mask, Mask)>,
+    /// Parts of its vCPUs in its time; equal when empty.
+    pub parts: Vec<u32>,
     /// Part of its memory on each node, 1024ths.
     pub memory: Vec<u32>,
     /// What it runs.
@@ -200,11 +202,15 @@ impl Engine {
             })
             .collect();
         let slots = 3 * cpus + SCHED_TIMERS + threads + 1;
-        let affinity = |vm: usize, index: u32| setup.vms[vm].affinity[index as usize].clone();
+        let task = |vm: usize, index: u32| {
+            let (vm, index) = (&setup.vms[vm], index as usize);
+            let (allowed, preferred) = vm.affinity[index].clone();
+            (allowed, preferred, vm.parts.get(index).copied().unwrap_or(1))
+        };
         let desk = Desk::new(
             setup.host,
             vms,
-            affinity,
+            task,
             Rng::new(setup.seed),
             Timers::new(slots),
             2 * cpus as u32,

@@ -6,7 +6,7 @@ use crate::guest::program::Workload;
 use crate::host::Host;
 use crate::mask::Mask;
 use crate::params::{ONE, Params, Profile};
-use crate::sched::{self, Scheduler};
+use crate::sched::{self, Scheduler, Tuning};
 use instep_core::idset::CpuSet;
 use instep_core::topology::Topology;
 use std::collections::BTreeSet;
@@ -25,6 +25,8 @@ pub struct Plan {
     pub topology: Topology,
     /// The scheduler's name.
     pub scheduler: String,
+    /// Its numbers that differ from the published ones.
+    pub tuning: Tuning,
     /// Everything else.
     pub setup: Setup,
 }
@@ -39,7 +41,9 @@ impl Plan {
     /// What is impossible, and where.
     pub fn new(scenario: &Scenario, read: Read<'_>) -> Result<Self, Fault> {
         let name = scenario.scheduler.get_ref();
-        known_scheduler(name).map_err(|what| Fault::at(scenario.scheduler.span(), what))?;
+        let tuning = tuning(scenario)?;
+        let scheduler = sched::make(name, &tuning)
+            .map_err(|what| Fault::at(scenario.scheduler.span(), what))?;
         let span = scenario.host.span();
         let wrong = |what: String| Fault::at(span.clone(), format!("host: {what}"));
         let topology = topology(scenario.host.get_ref(), read).map_err(wrong)?;
@@ -64,24 +68,16 @@ impl Plan {
             warmup: ns(scenario.warmup),
             duration: ns(scenario.duration),
         };
-        if sched::by_name(name).is_some_and(|scheduler| scheduler.bare_metal()) {
+        if scheduler.bare_metal() {
             setup.vms.iter_mut().for_each(threads_for_vcpus);
         }
-        Ok(Self { topology, scheduler: name.clone(), setup })
+        Ok(Self { topology, scheduler: name.clone(), tuning, setup })
     }
 
     /// A new scheduler of the plan's kind.
     #[must_use]
     pub fn scheduler(&self) -> Box<dyn Scheduler> {
-        sched::by_name(&self.scheduler).expect("the plan was made with a known scheduler")
-    }
-}
-
-/// Checks a scheduler's name.
-pub(super) fn known_scheduler(name: &str) -> Result<(), String> {
-    match sched::by_name(name) {
-        Some(_) => Ok(()),
-        None => Err(format!("scheduler {name}: known are {}", sched::NAMES.join(", "))),
+        sched::make(&self.scheduler, &self.tuning).expect("the plan was made with it")
     }
 }
 
@@ -91,6 +87,16 @@ fn threads_for_vcpus(vm: &mut VmSetup) {
     let threads = vm.workload.threads.len().max(1);
     vm.affinity = (0..threads).map(|thread| all[thread % all.len()].clone()).collect();
     vm.workload.float = false;
+}
+
+fn tuning(scenario: &Scenario) -> Result<Tuning, Fault> {
+    let entry = |(name, text): (&String, &String)| {
+        let time = load::duration(text).map_err(|what| {
+            Fault::at(scenario.scheduler.span(), format!("tuning: {name} = {text}: {what}"))
+        })?;
+        Ok((name.clone(), u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
+    };
+    scenario.tuning.iter().map(entry).collect()
 }
 
 fn topology(host: &Machine, read: Read<'_>) -> Result<Topology, String> {
@@ -208,8 +214,19 @@ fn one_guest(guest: &Guest, host: &Host) -> Result<VmSetup, Fault> {
         weight,
         affinity: affinity(guest, vcpus, host)?,
         memory: memory(guest, host)?,
+        parts: parts(guest, vcpus)?,
         workload,
     })
+}
+
+fn parts(guest: &Guest, vcpus: u32) -> Result<Vec<u32>, Fault> {
+    let Some(parts) = &guest.parts else { return Ok(Vec::new()) };
+    let sound = |part: &u32| (1..=1_000_000).contains(part);
+    if parts.get_ref().len() != vcpus as usize || !parts.get_ref().iter().all(sound) {
+        let what = format!("parts: {vcpus} numbers from 1 to 1000000 are needed");
+        return Err(Fault::at(parts.span(), what));
+    }
+    Ok(parts.get_ref().clone())
 }
 
 fn workload(guest: &Guest, vcpus: u32) -> Result<Workload, Fault> {

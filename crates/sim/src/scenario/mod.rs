@@ -23,6 +23,7 @@ mod stages;
 
 use crate::error::Error;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
@@ -48,6 +49,9 @@ pub struct Scenario {
     pub warmup: Duration,
     /// The hypervisor's scheduler.
     pub scheduler: Spanned<String>,
+    /// Numbers of the scheduler that differ from the published ones.
+    #[serde(default)]
+    pub tuning: BTreeMap<String, String>,
     /// The host.
     pub host: Spanned<Machine>,
     /// The guests.
@@ -99,6 +103,8 @@ pub struct Guest {
     /// `cpu.weight` (1 to 10000); 100 when not given.
     #[serde(default = "hundred")]
     pub weight: Spanned<u32>,
+    /// Parts of its vCPUs in its time, for schedulers that give parts; equal when not given.
+    pub parts: Option<Spanned<Vec<u32>>>,
     /// What it runs: see [`load`]. Several run side by side.
     #[serde(default)]
     pub load: Option<Spanned<Load>>,
@@ -191,7 +197,8 @@ impl Scenario {
             scenario.seed = seed;
         }
         if let Some(name) = &overrides.scheduler {
-            build::known_scheduler(name).map_err(Error::Asked)?;
+            crate::sched::make(name, &Default::default()).map_err(Error::Asked)?;
+            scenario.tuning.clear();
             scenario.scheduler = Spanned::new(scenario.scheduler.span(), name.clone());
         }
         let read = |name: &str| {
@@ -207,7 +214,7 @@ impl Scenario {
 pub struct Overrides {
     /// The seed.
     pub seed: Option<u64>,
-    /// The scheduler's name.
+    /// The scheduler's name, with its published numbers.
     pub scheduler: Option<String>,
 }
 

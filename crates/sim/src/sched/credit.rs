@@ -86,6 +86,10 @@ pub struct Credit {
     sort: u64,
     cpus: Mask,
     idlers: Mask,
+    /// CPUs with somebody in their queue.
+    waiting: Mask,
+    /// Whether any vCPU has a node affinity.
+    prefers: bool,
 }
 
 /// The two passes over affinities.
@@ -109,11 +113,13 @@ impl Credit {
             sort: 0,
             cpus: Mask::none(0),
             idlers: Mask::none(0),
+            waiting: Mask::none(0),
+            prefers: false,
         }
     }
 
     fn full(&self) -> i64 {
-        (self.rules.slice / MS * PER_MS) as i64
+        (self.rules.slice / (MS / PER_MS)).max(1) as i64
     }
 
     fn pri(&self, task: Option<TaskId>) -> Pri {
@@ -139,13 +145,19 @@ impl Credit {
         if std::mem::take(&mut self.svcs[task.ix()].yielded) && at < queue.len() {
             at += 1;
         }
-        self.pcpus[desk.task(task).cpu].queue.insert(at, task);
+        let cpu = desk.task(task).cpu;
+        self.pcpus[cpu].queue.insert(at, task);
+        self.waiting.set(cpu);
     }
 
     fn unqueue(&mut self, cpu: usize, task: TaskId) -> bool {
         let queue = &mut self.pcpus[cpu].queue;
-        let place = queue.iter().position(|queued| *queued == task);
-        place.map(|at| queue.remove(at)).is_some()
+        let Some(at) = queue.iter().position(|queued| *queued == task) else { return false };
+        queue.remove(at);
+        if queue.is_empty() {
+            self.waiting.clear(cpu);
+        }
+        true
     }
 
     /// csched_balance_cpumask; false when the pass has nothing to say for this vCPU.
@@ -234,7 +246,8 @@ impl Credit {
                     bias = Some(next);
                     // Begin where the last search from there ended.
                     let from = self.pcpus[next].bias;
-                    cpu = first_common(&self.cpus, there, from).unwrap_or(next);
+                    let found = self.cpus.first_common(there, from + 1);
+                    cpu = found.or_else(|| self.cpus.first_common(there, 0)).unwrap_or(next);
                     self.cpus.remove(&host.cores[host.core[cpu]]);
                 } else {
                     self.cpus.remove(there);
@@ -341,16 +354,17 @@ impl Credit {
     /// csched_load_balance: work of higher priority than `pri` from busy CPUs, node by node.
     fn steal(&mut self, desk: &mut Desk, cpu: usize, pri: Pri) -> Option<TaskId> {
         let nodes = desk.host.nodes.len();
-        for pass in [Pass::Node, Pass::Vcpu] {
+        let passes = if self.prefers { &[Pass::Node, Pass::Vcpu][..] } else { &[Pass::Vcpu] };
+        for pass in passes {
             for step in 0..nodes {
-                let node = (desk.host.node[cpu] + step) % nodes;
-                let mut next = desk.host.nodes[node].first();
+                let node = &desk.host.nodes[(desk.host.node[cpu] + step) % nodes];
+                let mut next = node.first_common(&self.waiting, 0);
                 while let Some(peer) = next {
-                    next = desk.host.nodes[node].from(peer + 1);
+                    next = node.first_common(&self.waiting, peer + 1);
                     if peer == cpu || desk.idle.has(peer) {
                         continue;
                     }
-                    if let Some(task) = self.steal_from(desk, peer, cpu, pri, pass) {
+                    if let Some(task) = self.steal_from(desk, peer, cpu, pri, *pass) {
                         self.unqueue(peer, task);
                         desk.assign(task, cpu);
                         return Some(task);
@@ -403,21 +417,9 @@ impl Credit {
     }
 
     fn take_first(&mut self, cpu: usize) -> Option<TaskId> {
-        let queue = &mut self.pcpus[cpu].queue;
-        (!queue.is_empty()).then(|| queue.remove(0))
+        let first = *self.pcpus[cpu].queue.first()?;
+        self.unqueue(cpu, first).then_some(first)
     }
-}
-
-/// The first CPU in both sets after `from`, going round.
-fn first_common(a: &Mask, b: &Mask, from: usize) -> Option<usize> {
-    let mut next = a.from(from + 1);
-    while let Some(cpu) = next {
-        if b.has(cpu) {
-            return Some(cpu);
-        }
-        next = a.from(cpu + 1);
-    }
-    a.iter().find(|cpu| b.has(*cpu))
 }
 
 impl Scheduler for Credit {
@@ -440,6 +442,8 @@ impl Scheduler for Credit {
         self.counts = vec![0; desk.vms.len()];
         self.cpus = Mask::none(desk.host.cpus());
         self.idlers = Mask::none(desk.host.cpus());
+        self.waiting = Mask::none(desk.host.cpus());
+        self.prefers = desk.tasks.iter().any(|task| !task.preferred.covers(&task.allowed));
         self.active = Vec::with_capacity(desk.vms.len());
         desk.arm(0, self.rules.slice);
     }
@@ -530,6 +534,7 @@ impl Scheduler for Credit {
     }
 
     fn affinity_changed(&mut self, desk: &mut Desk, task: TaskId) {
+        self.prefers = true;
         let (state, cpu) = (desk.task(task).state, desk.task(task).cpu);
         match state {
             TaskState::Running => {

@@ -10,12 +10,14 @@ pub mod balance;
 pub mod cfs;
 pub mod credit;
 pub mod eevdf;
+pub mod period;
 pub mod pm;
 pub mod relaxed;
 pub mod strict;
 pub mod sync_aware;
 
 use crate::desk::{Desk, Put, TaskId, Waker};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// What shall run, and for how long at most.
@@ -81,22 +83,117 @@ pub trait Scheduler: fmt::Debug + Send {
 }
 
 /// Names of all schedulers, as scenarios use them.
-pub const NAMES: [&str; 9] =
-    ["credit", "sync-aware", "cfs", "balance", "affinity", "strict", "relaxed", "eevdf", "pm"];
+pub const NAMES: [&str; 10] = [
+    "credit",
+    "sync-aware",
+    "cfs",
+    "balance",
+    "affinity",
+    "strict",
+    "relaxed",
+    "eevdf",
+    "period",
+    "pm",
+];
 
-/// The scheduler of this name, with its published numbers.
-#[must_use]
-pub fn by_name(name: &str) -> Option<Box<dyn Scheduler>> {
-    Some(match name {
-        "credit" => Box::new(credit::Credit::new(credit::Rules::default())),
-        "sync-aware" => Box::new(sync_aware::SyncAware::new(credit::Rules::default())),
-        "cfs" => Box::new(cfs::Cfs::new(cfs::Rules::default())),
-        "balance" => Box::new(balance::new(cfs::Rules::default())),
-        "affinity" => Box::new(affinity::Affinity::new(cfs::Rules::default())),
-        "strict" => Box::new(strict::Strict::new(strict::Rules::default())),
-        "relaxed" => Box::new(relaxed::Relaxed::new(relaxed::Rules::default())),
-        "eevdf" => Box::new(eevdf::Eevdf::new(eevdf::Rules::default())),
-        "pm" => Box::new(pm::Pm::new(cfs::Rules::default())),
-        _ => return None,
-    })
+/// Numbers of a scheduler that differ from the published ones: name and nanoseconds.
+pub type Tuning = BTreeMap<String, u64>;
+
+/// Takes what is known of a tuning.
+struct Tuner<'a> {
+    scheduler: &'a str,
+    left: Tuning,
+    known: Vec<&'static str>,
+}
+
+impl Tuner<'_> {
+    fn set(&mut self, name: &'static str, value: &mut u64) {
+        self.known.push(name);
+        if let Some(given) = self.left.remove(name) {
+            *value = given.max(1);
+        }
+    }
+
+    fn finish(self) -> Result<(), String> {
+        let Some((name, _)) = self.left.first_key_value() else { return Ok(()) };
+        let known = self.known.join(", ");
+        Err(format!("tuning: {} knows no {name}; known are: {known}", self.scheduler))
+    }
+}
+
+/// The scheduler of this name, with its published numbers but for `tuning`.
+///
+/// # Errors
+/// When the name or a number's name is not known.
+pub fn make(name: &str, tuning: &Tuning) -> Result<Box<dyn Scheduler>, String> {
+    let mut tuner = Tuner { scheduler: name, left: tuning.clone(), known: Vec::new() };
+    let scheduler: Box<dyn Scheduler> = match name {
+        "credit" => Box::new(credit::Credit::new(credit_rules(&mut tuner))),
+        "sync-aware" => Box::new(sync_aware::SyncAware::new(credit_rules(&mut tuner))),
+        "cfs" => Box::new(cfs::Cfs::new(cfs_rules(&mut tuner))),
+        "balance" => Box::new(balance::new(cfs_rules(&mut tuner))),
+        "affinity" => Box::new(affinity::Affinity::new(cfs_rules(&mut tuner))),
+        "pm" => Box::new(pm::Pm::new(cfs_rules(&mut tuner))),
+        "strict" => {
+            let mut rules = strict::Rules::default();
+            tuner.set("slice", &mut rules.slice);
+            Box::new(strict::Strict::new(rules))
+        }
+        "relaxed" => {
+            let mut rules = relaxed::Rules { cfs: cfs_rules(&mut tuner), ..Default::default() };
+            tuner.set("threshold", &mut rules.threshold);
+            tuner.set("period", &mut rules.period);
+            Box::new(relaxed::Relaxed::new(rules))
+        }
+        "eevdf" => {
+            let mut rules = eevdf::Rules::default();
+            tuner.set("slice", &mut rules.slice);
+            tuner.set("tick", &mut rules.tick);
+            Box::new(eevdf::Eevdf::new(rules))
+        }
+        "period" => {
+            let mut rules = period::Rules::default();
+            tuner.set("period", &mut rules.period);
+            Box::new(period::Period::new(rules))
+        }
+        _ => return Err(format!("scheduler {name}: known are {}", NAMES.join(", "))),
+    };
+    tuner.finish().map(|()| scheduler)
+}
+
+fn credit_rules(tuner: &mut Tuner<'_>) -> credit::Rules {
+    let mut rules = credit::Rules::default();
+    tuner.set("slice", &mut rules.slice);
+    tuner.set("ratelimit", &mut rules.ratelimit);
+    rules
+}
+
+fn cfs_rules(tuner: &mut Tuner<'_>) -> cfs::Rules {
+    let mut rules = cfs::Rules::default();
+    tuner.set("latency", &mut rules.latency);
+    tuner.set("min_granularity", &mut rules.min_granularity);
+    tuner.set("wakeup_granularity", &mut rules.wakeup_granularity);
+    tuner.set("migration_cost", &mut rules.migration_cost);
+    tuner.set("tick", &mut rules.tick);
+    rules
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_makes_a_scheduler_of_that_name() {
+        for name in NAMES {
+            assert_eq!(make(name, &Tuning::new()).unwrap().name(), name);
+        }
+    }
+
+    #[test]
+    fn numbers_that_a_scheduler_does_not_have_are_refused() {
+        let tuning = Tuning::from([("period".to_owned(), 5)]);
+        assert!(make("period", &tuning).is_ok());
+        assert!(make("credit", &tuning).unwrap_err().contains("known are: slice, ratelimit"));
+        assert!(make("best", &tuning).is_err());
+    }
 }
