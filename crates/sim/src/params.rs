@@ -50,6 +50,22 @@ pub struct HaltPolling {
     pub grow: u64,
 }
 
+/// What a host does besides running VMs: a kernel thread bound to each CPU and a thread that roams
+/// for each VM (its monitor's main loop, Xen's back ends). Without it simulated schedulers fall into step, which real
+/// ones never do for long. Times are nanoseconds, each up to 90 % more or less. Source: assumed, of
+/// the order of what `perf sched` shows on a quiet server: some 100 short wake-ups a second and CPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Noise {
+    /// Whether there is any.
+    pub on: bool,
+    /// Work of a bound thread each time; one on each CPU.
+    pub bound: u64,
+    /// Work of a roaming thread each time; as many as VMs.
+    pub roaming: u64,
+    /// Time between two wake-ups of each.
+    pub wait: u64,
+}
+
 /// How busy neighbours slow each other down, in 1024ths of additional time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Contention {
@@ -84,6 +100,8 @@ pub struct Params {
     pub ple_window: u64,
     /// Whether spinning at user level is caught, too.
     pub ple_user: bool,
+    /// What the host does besides.
+    pub noise: Noise,
     /// Contention.
     pub contention: Contention,
     /// Additional time of a single thread for running in a VM at all, in 1024ths.
@@ -186,6 +204,7 @@ impl Params {
             polling: HaltPolling { max: 200_000, start: 10_000, grow: 2 },
             ple_window: 1_600,
             ple_user: false,
+            noise: Noise { on: true, bound: 30_000, roaming: 100_000, wait: 10_000_000 },
             // Two hyperthreads give 1.2 to 1.3 times one (Intel, Hyper-Threading Technology Journal
             // 2002; SPECint rates since): each about 1.6 times slower when both are busy.
             contention: Contention {
@@ -221,6 +240,7 @@ impl Params {
             polling: HaltPolling { max: 0, start: 0, grow: 0 },
             ple_window: 0,
             ple_user: false,
+            noise: Noise { on: false, bound: 0, roaming: 0, wait: 0 },
             contention: Contention {
                 fetch: 0,
                 fpu: 0,
@@ -244,6 +264,8 @@ impl Params {
             machine: "opteron-6376",
             polling: HaltPolling { max: 0, start: 0, grow: 0 },
             ple_window: 0,
+            // Xen has no threads of its own: only dom0's back ends run beside the VMs.
+            noise: Noise { on: true, bound: 0, roaming: 100_000, wait: 10_000_000 },
             contention: Contention {
                 fetch: 900,
                 fpu: 900,

@@ -111,7 +111,8 @@ impl Plan {
     #[must_use]
     pub fn alone(&self, vm: usize) -> Alone {
         let mut setup = self.setup.clone();
-        setup.vms = vec![setup.vms[vm].clone()];
+        let mut at = 0..;
+        setup.vms.retain(|other| at.next() == Some(vm) || other.hidden);
         Alone::of(&Engine::new(setup, self.scheduler()).run(), 0)
     }
 
@@ -128,7 +129,7 @@ impl Plan {
     /// with how many of how many runs are done.
     #[must_use]
     pub fn report(&self, progress: &mut dyn FnMut(usize, usize)) -> Report {
-        let vms = &self.setup.vms;
+        let vms: Vec<&VmSetup> = self.setup.vms.iter().filter(|vm| !vm.hidden).collect();
         // VMs that are alike are alone alike.
         let mut alone: Vec<Alone> = Vec::with_capacity(vms.len());
         let same = |a: usize, b: usize| {

@@ -112,7 +112,7 @@ proptest! {
         let outcome = plan.run();
         let busy: u64 = outcome.host.busy.iter().sum();
         let ran: u64 = outcome.vms.iter().map(|vm| vm.2.sums.running).sum();
-        prop_assert_eq!(busy, ran);
+        prop_assert_eq!(busy, ran + outcome.host.own);
         prop_assert!(outcome.host.busy.iter().all(|busy| *busy <= outcome.duration));
         for (name, _, tally) in &outcome.vms {
             prop_assert!(tally.progress + tally.spun <= tally.sums.running, "{}", name);

@@ -46,6 +46,9 @@ pub struct VmSetup {
     pub memory: Vec<u32>,
     /// What it runs.
     pub workload: Workload,
+    /// Whether it stands for the host's own threads: it comes after all others, and is no VM in
+    /// results.
+    pub hidden: bool,
 }
 
 /// Everything that fixes a run but the scheduler.
@@ -161,6 +164,7 @@ pub struct Engine {
     objects: Vec<Objects>,
     programs: Vec<Vec<Vec<Op>>>,
     floats: Vec<bool>,
+    hidden: Vec<bool>,
     names: Vec<String>,
     units: Vec<&'static str>,
     memory: Vec<Vec<u32>>,
@@ -179,7 +183,7 @@ pub struct Engine {
 const SAMPLE: u64 = 1_000_000_000;
 
 /// VMs start within so many nanoseconds, at random.
-const START: u64 = 1_000_000;
+const START: u64 = 20_000_000;
 
 /// Nanoseconds between the starts of two threads of a VM: creating a thread takes some 20 us.
 const STAGGER: u64 = 20_000;
@@ -231,6 +235,7 @@ impl Engine {
             objects: setup.vms.iter().map(|vm| Objects::new(&vm.workload)).collect(),
             programs: Vec::new(),
             floats: setup.vms.iter().map(|vm| vm.workload.float).collect(),
+            hidden: setup.vms.iter().map(|vm| vm.hidden).collect(),
             names: setup.vms.iter().map(|vm| vm.name.clone()).collect(),
             units: setup.vms.iter().map(|vm| vm.workload.unit).collect(),
             memory: setup.vms.iter().map(|vm| vm.memory.clone()).collect(),
@@ -295,8 +300,9 @@ impl Engine {
         self.sched.start(&mut self.desk);
         let (cpus, period) = (self.cpus.len(), self.sched.tick_period());
         for cpu in 0..cpus {
-            // Ticks of different CPUs are out of step (skew_tick, and Xen's staggered timers).
-            self.desk.timers.arm((cpus + cpu) as u32, period * (cpu as u64 + 1) / cpus as u64);
+            // Ticks of all CPUs come together: Linux without skew_tick, and Xen, which aligns them
+            // when a CPU leaves idle (csched_tick_resume).
+            self.desk.timers.arm((cpus + cpu) as u32, period);
         }
         let first = if self.warmup == 0 { SAMPLE } else { self.warmup };
         self.desk.timers.arm(self.sample_slot(), first);

@@ -79,6 +79,8 @@ pub struct HostTally {
     pub yields: u64,
     /// Busy time of each CPU, nanoseconds.
     pub busy: Vec<u64>,
+    /// CPU time of the host's own threads, nanoseconds.
+    pub own: u64,
     /// Competing modules, millionths times nanoseconds.
     pub competing: u128,
 }
@@ -149,11 +151,14 @@ impl Engine {
         let sums = self.desk.meters.iter_mut().map(|meter| meter.sums(now));
         let tallies =
             self.tally.into_iter().zip(sums).map(|(tally, sums)| VmTally { sums, ..tally });
-        let vms = self.names.into_iter().zip(self.units).zip(tallies);
+        let named = self.names.into_iter().zip(self.units).zip(tallies);
+        let vms = named.map(|((name, unit), tally)| (name, unit, tally)).zip(self.hidden);
+        let (hidden, vms): (Vec<_>, Vec<_>) = vms.partition(|(_, hidden)| *hidden);
+        self.host_tally.own = hidden.iter().map(|(vm, _)| vm.2.sums.running).sum();
         Outcome {
             events: self.events,
             duration: now - self.warmup.min(now),
-            vms: vms.map(|((name, unit), tally)| (name, unit, tally)).collect(),
+            vms: vms.into_iter().map(|(vm, _)| vm).collect(),
             host: self.host_tally,
         }
     }

@@ -2,10 +2,10 @@
 
 use super::{Fault, Guest, Load, Machine, Scenario, load, machine, stages};
 use crate::engine::{Setup, VmSetup};
-use crate::guest::program::Workload;
+use crate::guest::program::{Op, Program, Workload};
 use crate::host::Host;
 use crate::mask::Mask;
-use crate::params::{ONE, Params, Profile};
+use crate::params::{Noise, ONE, Params, Profile};
 use crate::sched::{self, Scheduler, Tuning};
 use instep_core::idset::CpuSet;
 use instep_core::topology::Topology;
@@ -50,9 +50,13 @@ impl Plan {
         let machine = scenario.host.get_ref().machine.as_deref().unwrap_or("generic");
         let unknown =
             || wrong(format!("machine {machine}: known are {}", Params::MACHINES.join(", ")));
-        let params = Params::machine(machine).ok_or_else(unknown)?;
+        let mut params = Params::machine(machine).ok_or_else(unknown)?;
+        params.noise.on = scenario.host.get_ref().noise.unwrap_or(params.noise.on);
         let host = Host::new(&topology);
-        let vms = guests(scenario, &host)?;
+        let mut vms = guests(scenario, &host)?;
+        if params.noise.on && params.noise.wait > 0 {
+            vms.extend(noise(&params.noise, &host, vms.len()));
+        }
         let ns = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let seconds = scenario.duration.as_secs().saturating_add(scenario.warmup.as_secs());
         if scenario.duration.is_zero() || seconds > MAX_SECONDS {
@@ -216,7 +220,39 @@ fn one_guest(guest: &Guest, host: &Host) -> Result<VmSetup, Fault> {
         memory: memory(guest, host)?,
         parts: parts(guest, vcpus)?,
         workload,
+        hidden: false,
     })
+}
+
+/// The host's own threads: those bound to a CPU each, and those that roam.
+fn noise(noise: &Noise, host: &Host, monitors: usize) -> [VmSetup; 2] {
+    let threads = |name: &str, work: u64, affinity: Vec<(Mask, Mask)>| VmSetup {
+        name: name.to_owned(),
+        weight: 100,
+        parts: Vec::new(),
+        memory: vec![0; host.memory.len()],
+        workload: Workload {
+            programs: vec![Program {
+                ops: vec![
+                    Op::Sleep { ns: noise.wait, spread: 90 },
+                    Op::Work { ns: work, spread: 90 },
+                    Op::Jump { to: 0 },
+                ],
+                profile: Profile::PLAIN,
+            }],
+            threads: (0..affinity.len()).map(|number| (0, number as u32)).collect(),
+            unit: "nothing",
+            ..Workload::default()
+        },
+        affinity,
+        hidden: true,
+    };
+    let cpus = host.cpus();
+    let all = || Mask::all(cpus);
+    let bound_cpus = if noise.bound > 0 { cpus } else { 0 };
+    let bound = (0..bound_cpus).map(|cpu| (Mask::of(cpus, [cpu]), all())).collect();
+    let roaming = (0..monitors).map(|_| (all(), all())).collect();
+    [threads("bound", noise.bound, bound), threads("roaming", noise.roaming, roaming)]
 }
 
 fn parts(guest: &Guest, vcpus: u32) -> Result<Vec<u32>, Fault> {

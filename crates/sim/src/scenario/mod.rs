@@ -85,6 +85,8 @@ pub struct Machine {
     pub distances: Option<Vec<Vec<u32>>>,
     /// Whose costs and contention; `generic` when not given.
     pub machine: Option<String>,
+    /// Whether the host's own threads run, too; as the machine says when not given.
+    pub noise: Option<bool>,
 }
 
 /// A guest, or several alike.

@@ -105,6 +105,7 @@ impl Relaxed {
             let task = TaskId(desk.vms[vm].first + at);
             if std::mem::take(&mut self.stopped[task.ix()]) {
                 self.cfs.wake(desk, task, Waker::Timer);
+                self.cfs.favour(desk, task);
             }
         }
     }
