@@ -151,7 +151,7 @@ impl Speed {
             let memory = self.memories[vm].far[host.node[cpu]] + self.queueing(vm);
             slow += memory * u64::from(own.memory) / 1000;
         }
-        (ONE * ONE / (ONE + slow)).max(1)
+        if slow == 0 { ONE } else { (ONE * ONE / (ONE + slow)).max(1) }
     }
 
     /// Additional time of work bound by this LLC: misses beyond those it has alone.

@@ -141,33 +141,34 @@ impl Engine {
         let Some(task) = self.desk.running[cpu] else { return };
         self.settle(cpu);
         let now = self.desk.now;
+        let mut armed = false;
         match self.vcpus[task.ix()].current {
-            None => {
-                if now >= self.idles[task.ix()].until {
-                    self.block(cpu, task);
-                    return;
-                }
+            None if now >= self.idles[task.ix()].until => {
+                self.block(cpu, task);
+                return;
             }
+            None => {}
             Some(thread) => {
-                let over = match self.threads[thread as usize].state {
-                    State::Burn => false,
-                    _ => self.threads[thread as usize].left == 0,
-                };
+                let this = &self.threads[thread as usize];
+                let over =
+                    this.state == State::Ready || this.state != State::Burn && this.left == 0;
                 if over && now >= self.cpus[cpu].from {
                     if !self.segment_over(cpu, thread) {
                         return;
                     }
                     self.proceed(cpu);
+                    armed = true;
                 } else if self.vcpus[task.ix()].turn == 0 {
                     self.vcpus[task.ix()].rotate(&mut self.links);
                     self.proceed(cpu);
+                    armed = true;
                 }
             }
         }
         if self.desk.running[cpu] == Some(task) {
             if now >= self.cpus[cpu].slice_end {
                 self.schedule(cpu, Put::SliceEnd);
-            } else {
+            } else if !armed {
                 self.arm_run(cpu);
             }
         }
