@@ -58,6 +58,26 @@ pub(crate) enum Command {
     /// Runs scenarios on real kernels with real KVM guests in an emulated host of any topology.
     #[command(subcommand)]
     Lab(LabCommand),
+    /// Simulates a host, its VMs and a hypervisor scheduler.
+    #[command(after_help = "Examples:\n  instep sim scenarios/sim/spinning.toml\n  \
+        instep sim scenarios/sim/opteron.toml --seed 7 --json")]
+    Sim(SimArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SimArgs {
+    /// The scenario.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The seed, instead of the scenario's.
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// The hypervisor's scheduler, instead of the scenario's.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) scheduler: Option<String>,
+    /// Print JSON (schema instep.sim/1).
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Subcommand)]

@@ -8,6 +8,7 @@ mod observe;
 mod plan;
 mod restore;
 mod run;
+mod sim;
 mod status;
 mod text;
 mod topology;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         Command::Restore(args) => restore::command(&args),
         Command::Demo(args) => demo::command(args),
         Command::Lab(command) => lab::command(command),
+        Command::Sim(args) => sim::command(&args),
     };
     match result {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,

@@ -8,6 +8,7 @@ pub mod conflict;
 pub mod decision;
 pub mod idset;
 mod matching;
+pub mod measure;
 pub mod policy;
 pub mod reason;
 pub mod score;

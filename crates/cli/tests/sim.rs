@@ -1,0 +1,146 @@
+//! `instep sim` with this very binary: results repeat to the byte, and bad input is answered with
+//! file, line and reason.
+
+#![cfg(test)]
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod common;
+
+use common::instep;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const GOOD: &str = r#"about = "two VMs"
+scheduler = "cfs"
+duration = "300ms"
+[host]
+cores = 2
+memory = "4GiB"
+[[guest]]
+name = "a"
+vcpus = 2
+memory = "1GiB"
+load = "instep-load barrier --phase 200us --imbalance 20%"
+[[guest]]
+name = "b"
+vcpus = 2
+memory = "1GiB"
+load = "spin"
+"#;
+
+fn scenarios() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/sim")
+}
+
+fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("it.toml");
+    fs::write(&path, text).unwrap();
+    (dir, path)
+}
+
+#[test]
+fn a_seed_gives_the_same_bytes_and_another_seed_others() {
+    let (_dir, path) = file(GOOD);
+    let run = |seed: &str| instep(&["sim", path.to_str().unwrap(), "--json", "--seed", seed]);
+    let (a, b, c) = (run("7"), run("7"), run("8"));
+    assert_eq!(a.code, Some(0), "{}", a.stderr);
+    assert_eq!(a.stdout, b.stdout);
+    assert_ne!(a.stdout, c.stdout);
+    let json: serde_json::Value = serde_json::from_str(&a.stdout).unwrap();
+    assert_eq!(json["schema"], "instep.sim/1");
+    assert_eq!((json["seed"].as_u64(), json["duration_ns"].as_u64()), (Some(7), Some(300_000_000)));
+    for measure in [
+        "name",
+        "throughput",
+        "fair_share_speed",
+        "stacking",
+        "co_run",
+        "competing_modules",
+        "locality",
+    ] {
+        assert!(!json["vms"][0][measure].is_null(), "{measure}");
+    }
+}
+
+#[test]
+fn every_scheduler_runs_the_same_scenario() {
+    let (_dir, path) = file(GOOD);
+    for name in ["credit", "sync-aware", "balance", "affinity", "strict", "relaxed", "eevdf", "pm"]
+    {
+        let ran = instep(&["sim", path.to_str().unwrap(), "--scheduler", name]);
+        assert_eq!(ran.code, Some(0), "{name}: {}", ran.stderr);
+        assert!(ran.stdout.starts_with(name), "{}", ran.stdout);
+    }
+}
+
+#[test]
+fn the_projects_scenarios_are_scenarios() {
+    let mut found = 0;
+    for entry in fs::read_dir(scenarios()).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        // Shortened: a debug build is slow.
+        let short: String = text
+            .lines()
+            .map(|line| if line.starts_with("duration") { "duration = \"20ms\"" } else { line })
+            .flat_map(|line| [line, "\n"])
+            .collect();
+        let (_dir, path) = file(&short);
+        let ran = instep(&["sim", path.to_str().unwrap(), "--json"]);
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        found += 1;
+    }
+    assert!(found > 2);
+}
+
+#[test]
+fn bad_input_is_answered_with_file_line_and_reason() {
+    let cases = [
+        ("cores = 2", "cores = 2\nspeed = 3", 6, "speed"),
+        ("cores = 2", "cores = 0", 4, "0 CPUs"),
+        ("cores = 2", "cores = 2\nnodes = 3\nsockets = 2", 4, "cannot be spread"),
+        ("cores = 2", "cores = 2\nnodes = 2\ndistances = [[10]]", 4, "2 rows of 2"),
+        ("cores = 2", "cores = 2\nmachine = \"abacus\"", 4, "known are generic"),
+        ("cores = 2", "cores = 2\ntopology = \"t.json\"", 4, "not from both"),
+        ("vcpus = 2", "vcpus = 0", 9, "0 vCPUs"),
+        ("\"1GiB\"", "\"8GiB\"", 10, "the host"),
+        ("\"1GiB\"", "\"1\"", 10, "no size"),
+        ("name = \"b\"", "name = \"a\"", 12, "used twice"),
+        ("load = \"spin\"", "load = \"make\"", 16, "known are spin"),
+        ("load = \"spin\"", "weight = 0", 16, "1 to 10000"),
+        ("load = \"spin\"", "allowed = \"9\"", 16, "no CPU 9"),
+        ("load = \"spin\"", "prefer_nodes = [4]", 16, "no node 4"),
+        ("load = \"spin\"", "parts = [1]", 16, "2 numbers"),
+        ("load = \"spin\"", "profile = \"odd\"", 16, "known are plain"),
+        ("load = \"spin\"", "start = { memory_node = 7 }", 16, "no node 7"),
+        ("load = \"spin\"", "start = { cpus = [[0], [1]] }", 16, "pinned"),
+        (
+            "load = \"spin\"",
+            "[[guest.stage]]\nname = \"x\"\nwork = \"1ms\"\nfrom = [\"x\"]",
+            16,
+            "cyclic",
+        ),
+        ("\"cfs\"", "\"best\"", 2, "known are credit"),
+        ("\"cfs\"", "\"cfs\"\ntuning = { period = \"1ms\" }", 2, "known are: latency"),
+        ("\"300ms\"", "\"300\"", 3, "durations look like"),
+        ("\"300ms\"", "\"0s\"", 0, "duration"),
+        ("[host]", "[host", 4, ""),
+    ];
+    for (from, to, line, reason) in cases {
+        let (_dir, path) = file(&GOOD.replacen(from, to, 1));
+        let shown = path.to_str().unwrap();
+        let ran = instep(&["sim", shown, "--json"]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{to}: {}", ran.stderr);
+        let place = if line == 0 { format!("{shown}: ") } else { format!("{shown}:{line}: ") };
+        assert!(ran.stderr.contains(&place), "{to}: {}", ran.stderr);
+        assert!(ran.stderr.contains(reason), "{to}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let ran = instep(&["sim", "nowhere.toml"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("nowhere.toml"), "{}", ran.stderr);
+}

@@ -1,0 +1,394 @@
+//! The engine: carries out what guests do and what the scheduler decides, event by event, in order
+//! of time. It decides nothing: which task runs where is the scheduler's, what threads do is their
+//! programs'.
+//!
+//! ```text
+//! timer -> what it stands for (a CPU's work or slice is over, a tick, a thread's sleep, ...)
+//!       -> threads that became ready go on, or wake their vCPU     (ready)
+//!       -> CPUs whose scheduler asked for it choose again          (pending)
+//! ```
+//! Every CPU has one timer for whatever ends first of what it does now. When a neighbour changes
+//! its speed, what was done so far is settled and the timer set anew. After the start nothing is
+//! allocated.
+
+mod dispatch;
+mod steal;
+mod step;
+mod tally;
+
+pub use tally::{HostTally, Outcome, VmTally};
+
+use crate::desk::{Desk, SCHED_TIMERS, TaskId, Vm, Waker};
+use crate::guest::kernel::Vcpu;
+use crate::guest::objects::{Links, NONE, Objects};
+use crate::guest::program::{Op, Workload};
+use crate::host::Host;
+use crate::mask::Mask;
+use crate::params::{ONE, Params, Profile};
+use crate::rng::Rng;
+use crate::sched::Scheduler;
+use crate::speed::{Memory, Speed};
+use crate::timers::Timers;
+use std::collections::VecDeque;
+
+/// A VM to simulate.
+#[derive(Clone, Debug)]
+pub struct VmSetup {
+    /// Its name.
+    pub name: String,
+    /// Its weight, as `cpu.weight`.
+    pub weight: u32,
+    /// For each vCPU what it may and what it should use.
+    pub affinity: Vec<(Mask, Mask)>,
+    /// Parts of its vCPUs in its time; equal when empty.
+    pub parts: Vec<u32>,
+    /// Part of its memory on each node, 1024ths.
+    pub memory: Vec<u32>,
+    /// What it runs.
+    pub workload: Workload,
+    /// Whether it stands for the host's own threads: it comes after all others, and is no VM in
+    /// results.
+    pub hidden: bool,
+}
+
+/// Everything that fixes a run but the scheduler.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The host.
+    pub host: Host,
+    /// Its numbers.
+    pub params: Params,
+    /// The profiles that programs name by index.
+    pub profiles: Vec<Profile>,
+    /// The VMs.
+    pub vms: Vec<VmSetup>,
+    /// The seed.
+    pub seed: u64,
+    /// Nanoseconds before measuring begins.
+    pub warmup: u64,
+    /// Nanoseconds measured.
+    pub duration: u64,
+}
+
+/// What a thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Will go on with its next operation.
+    Ready,
+    /// Computes; `left` 1024ths of a nanosecond are left.
+    Work,
+    /// Computes for ever.
+    Burn,
+    /// Computes its part of a pool; `left` as in `Work`.
+    Pool,
+    /// Waits on its CPU; `left` nanoseconds of spinning until `Limit`.
+    Spin(Limit),
+    /// Waits without a CPU.
+    Asleep,
+    /// Has ended.
+    Done,
+}
+
+/// What happens when a thread has spun for long enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit {
+    /// It sleeps.
+    Sleep,
+    /// The hardware catches its vCPU.
+    Caught,
+    /// It asks another worker for work.
+    Ask,
+}
+
+/// A thread of a guest.
+#[derive(Clone, Debug)]
+struct Thread {
+    vm: usize,
+    /// Its vCPU.
+    task: TaskId,
+    program: usize,
+    /// Its number within its program.
+    number: u32,
+    profile: usize,
+    at: u32,
+    state: State,
+    left: u64,
+    /// Rounds of `Turn`, misses of `Steal`.
+    round: u64,
+    /// When a periodic thread is due, or a sleeper fell asleep.
+    due: u64,
+    /// Who asked this worker for work.
+    asked: u32,
+}
+
+/// A CPU.
+#[derive(Clone, Copy, Debug)]
+struct Cpu {
+    /// Up to when its work is settled; in the future while it is busy with something else.
+    from: u64,
+    /// Work per nanosecond in 1024ths.
+    speed: u64,
+    /// When its task's slice ends.
+    slice_end: u64,
+    /// Which task it ran last.
+    last: Option<TaskId>,
+}
+
+/// How a vCPU idles.
+#[derive(Clone, Copy, Debug, Default)]
+struct Idle {
+    /// Until when it polls; meaningful while it runs without a thread.
+    until: u64,
+    /// When it had nothing more to do.
+    since: u64,
+    /// KVM's adaptive polling time.
+    poll: u64,
+    /// Whether it halted since it last ran.
+    halted: bool,
+    /// Where it ran last.
+    last: Option<usize>,
+}
+
+/// A simulation under way.
+#[derive(Debug)]
+pub struct Engine {
+    desk: Desk,
+    sched: Box<dyn Scheduler>,
+    params: Params,
+    speed: Speed,
+    cpus: Vec<Cpu>,
+    vcpus: Vec<Vcpu>,
+    idles: Vec<Idle>,
+    threads: Vec<Thread>,
+    links: Links,
+    objects: Vec<Objects>,
+    programs: Vec<Vec<Vec<Op>>>,
+    floats: Vec<bool>,
+    hidden: Vec<bool>,
+    names: Vec<String>,
+    units: Vec<&'static str>,
+    memory: Vec<Vec<u32>>,
+    ready: VecDeque<(u32, Waker)>,
+    tally: Vec<VmTally>,
+    host_tally: HostTally,
+    busy: Vec<u64>,
+    sampled: u64,
+    events: u64,
+    bare: bool,
+    warmup: u64,
+    end: u64,
+}
+
+/// Between two samples of utilisation, as published: every second.
+const SAMPLE: u64 = 1_000_000_000;
+
+/// VMs start within so many nanoseconds, at random.
+const START: u64 = 20_000_000;
+
+/// Nanoseconds between the starts of two threads of a VM: creating a thread takes some 20 us.
+const STAGGER: u64 = 20_000;
+
+impl Engine {
+    /// A simulation at its beginning. With a scheduler for the bare machine the caller gives every
+    /// thread a vCPU.
+    #[must_use]
+    pub fn new(setup: Setup, sched: Box<dyn Scheduler>) -> Self {
+        let cpus = setup.host.cpus();
+        let threads: usize = setup.vms.iter().map(|vm| vm.workload.threads.len()).sum();
+        let mut first = 0;
+        let vms: Vec<Vm> = setup
+            .vms
+            .iter()
+            .map(|vm| {
+                let count = vm.affinity.len() as u32;
+                first += count;
+                Vm { first: first - count, count, weight: vm.weight }
+            })
+            .collect();
+        let slots = 3 * cpus + SCHED_TIMERS + threads + 1;
+        let task = |vm: usize, index: u32| {
+            let (vm, index) = (&setup.vms[vm], index as usize);
+            let (allowed, preferred) = vm.affinity[index].clone();
+            (allowed, preferred, vm.parts.get(index).copied().unwrap_or(1))
+        };
+        let desk = Desk::new(
+            setup.host,
+            vms,
+            task,
+            Rng::new(setup.seed),
+            Timers::new(slots),
+            2 * cpus as u32,
+        );
+        let bare = sched.bare_metal();
+        let memories =
+            setup.vms.iter().map(|vm| Memory::new(&desk.host, vm.memory.clone())).collect();
+        let base = if bare { 0 } else { setup.params.virtualisation };
+        let contention = setup.params.contention.clone();
+        let speed = Speed::new(&desk.host, contention, base, setup.profiles, memories);
+        let idle_cpu = Cpu { from: 0, speed: ONE, slice_end: u64::MAX, last: None };
+        let mut engine = Self {
+            cpus: vec![idle_cpu; cpus],
+            vcpus: vec![Vcpu::default(); desk.tasks.len()],
+            idles: vec![Idle::default(); desk.tasks.len()],
+            threads: Vec::with_capacity(threads),
+            links: Links::new(threads),
+            objects: setup.vms.iter().map(|vm| Objects::new(&vm.workload)).collect(),
+            programs: Vec::new(),
+            floats: setup.vms.iter().map(|vm| vm.workload.float).collect(),
+            hidden: setup.vms.iter().map(|vm| vm.hidden).collect(),
+            names: setup.vms.iter().map(|vm| vm.name.clone()).collect(),
+            units: setup.vms.iter().map(|vm| vm.workload.unit).collect(),
+            memory: setup.vms.iter().map(|vm| vm.memory.clone()).collect(),
+            ready: VecDeque::with_capacity(threads + 1),
+            tally: vec![VmTally::default(); setup.vms.len()],
+            host_tally: HostTally::default(),
+            busy: vec![0; cpus],
+            sampled: 0,
+            events: 0,
+            bare,
+            warmup: setup.warmup,
+            end: setup.warmup.saturating_add(setup.duration),
+            params: setup.params,
+            desk,
+            sched,
+            speed,
+        };
+        for (vm, setup) in setup.vms.iter().enumerate() {
+            engine.add_threads(vm, &setup.workload);
+        }
+        engine
+    }
+
+    fn add_threads(&mut self, vm: usize, workload: &Workload) {
+        let (first, count) = (self.desk.vms[vm].first, self.desk.vms[vm].count);
+        for (at, (program, number)) in workload.threads.iter().enumerate() {
+            let plan = &workload.programs[*program];
+            for op in &plan.ops {
+                if let Op::Steal { pool } = op {
+                    let members = &mut self.objects[vm].pools[*pool as usize].members;
+                    members.push(self.threads.len() as u32);
+                }
+            }
+            self.threads.push(Thread {
+                vm,
+                task: TaskId(first + at as u32 % count),
+                program: *program,
+                number: *number,
+                profile: plan.profile,
+                at: 0,
+                state: State::Asleep,
+                left: 0,
+                round: 0,
+                due: 0,
+                asked: NONE,
+            });
+        }
+        self.programs.push(workload.programs.iter().map(|program| program.ops.clone()).collect());
+    }
+
+    /// Runs to the end.
+    #[must_use]
+    pub fn run(mut self) -> Outcome {
+        self.begin();
+        let end = self.end;
+        while self.advance(end) {}
+        self.finish()
+    }
+
+    /// Everything that happens at time 0. Called once, before [`Engine::advance`].
+    pub fn begin(&mut self) {
+        self.sched.start(&mut self.desk);
+        let (cpus, period) = (self.cpus.len(), self.sched.tick_period());
+        for cpu in 0..cpus {
+            // Ticks of all CPUs come together: Linux without skew_tick, and Xen, which aligns them
+            // when a CPU leaves idle (csched_tick_resume).
+            self.desk.timers.arm((cpus + cpu) as u32, period);
+        }
+        let first = if self.warmup == 0 { SAMPLE } else { self.warmup };
+        self.desk.timers.arm(self.sample_slot(), first);
+        let mut first = 0;
+        for thread in 0..self.threads.len() {
+            // A VM's threads come one after the other, as a program starts them.
+            if thread == 0 || self.threads[thread].vm != self.threads[thread - 1].vm {
+                first = self.desk.rng.below(START);
+            }
+            first += STAGGER;
+            self.desk.timers.arm(self.thread_slot(thread as u32), first);
+        }
+    }
+
+    /// The next event up to `until`; false when there is none.
+    #[inline]
+    pub fn advance(&mut self, until: u64) -> bool {
+        let Some((at, slot)) = self.desk.timers.pop(until) else { return false };
+        self.desk.now = at;
+        self.events += 1;
+        let (cpus, slot) = (self.cpus.len(), slot as usize);
+        let threads = 3 * cpus + SCHED_TIMERS;
+        if slot < cpus {
+            self.run_over(slot);
+        } else if slot < 2 * cpus {
+            self.tick(slot - cpus);
+        } else if slot < threads {
+            self.sched.timer(&mut self.desk, (slot - 2 * cpus) as u32);
+        } else if slot < threads + self.threads.len() {
+            self.slept(slot - threads);
+        } else {
+            self.sample();
+        }
+        self.settle_down();
+        true
+    }
+
+    /// The time, nanoseconds since the start.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.desk.now
+    }
+
+    /// Events so far.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// What is on the scheduler's desk: for checkers.
+    #[must_use]
+    pub fn desk(&self) -> &Desk {
+        &self.desk
+    }
+
+    /// Ends a simulation before or at its end.
+    #[must_use]
+    pub fn finish(mut self) -> Outcome {
+        self.desk.now = self.desk.now.max(self.end);
+        self.sum_up()
+    }
+
+    /// Carries out what the event set off.
+    fn settle_down(&mut self) {
+        loop {
+            if let Some((thread, by)) = self.ready.pop_front() {
+                self.make_ready(thread, by);
+            } else if self.desk.any_pending {
+                match self.desk.pending.first() {
+                    Some(cpu) => {
+                        self.desk.pending.clear(cpu);
+                        self.schedule(cpu, crate::desk::Put::Preempted);
+                    }
+                    None => self.desk.any_pending = false,
+                }
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn thread_slot(&self, thread: u32) -> u32 {
+        (3 * self.cpus.len() + SCHED_TIMERS) as u32 + thread
+    }
+
+    fn sample_slot(&self) -> u32 {
+        self.thread_slot(self.threads.len() as u32)
+    }
+}

@@ -1,0 +1,214 @@
+//! One operation of a thread's program: what it begins, whom it wakes, what it waits for.
+
+use super::{Engine, Limit, State};
+use crate::desk::{TaskState, Waker};
+use crate::guest::program::{Op, Waiting};
+use crate::params::ONE;
+
+impl Engine {
+    /// The thread computes `ns` nanoseconds of work.
+    pub(super) fn begin_work(&mut self, thread: u32, ns: u64) {
+        let thread = &mut self.threads[thread as usize];
+        thread.left = ns.saturating_mul(ONE);
+        thread.state = State::Work;
+    }
+
+    /// Carries out the next operation of the thread that runs on `cpu`.
+    pub(super) fn step(&mut self, cpu: usize, thread: u32) {
+        let state = &mut self.threads[thread as usize];
+        let (vm, number) = (state.vm, state.number);
+        let program = &self.programs[vm][state.program];
+        let Some(op) = program.get(state.at as usize).copied() else {
+            state.state = State::Done;
+            return;
+        };
+        state.at += 1;
+        match op {
+            Op::Work { ns, spread } => {
+                let ns = self.desk.rng.around(ns, spread);
+                if ns > 0 {
+                    self.begin_work(thread, ns);
+                }
+            }
+            Op::Burn => state.state = State::Burn,
+            Op::Barrier { barrier, wait } => self.barrier(cpu, thread, barrier as usize, wait),
+            Op::Lock { lock, wait } => self.lock(cpu, thread, lock as usize, wait),
+            Op::Unlock { lock } => self.unlock(cpu, thread, lock as usize),
+            Op::Push { queue } => self.push(cpu, thread, queue as usize),
+            Op::Pop { queue } => self.pop(cpu, thread, queue as usize),
+            Op::Sleep { ns, spread } | Op::Io { ns, spread } => {
+                let ns = self.desk.rng.around(ns, spread);
+                self.sleep_until(cpu, thread, self.desk.now.saturating_add(ns));
+            }
+            Op::Periodic { ns } => self.periodic(cpu, thread, ns.max(1)),
+            Op::Turn { of, rotating, skip } => {
+                let turn = if rotating { state.round % u64::from(of.max(1)) } else { 0 };
+                state.round += 1;
+                if turn != u64::from(number) {
+                    state.at += skip;
+                }
+            }
+            Op::Steal { pool } => self.join_pool(thread, pool as usize),
+            Op::Count { units } => self.tally[vm].units += units,
+            Op::Jump { to } => state.at = to,
+            Op::End => state.state = State::Done,
+        }
+    }
+
+    /// The thread waits for others from now on.
+    fn wait(&mut self, cpu: usize, thread: u32, wait: Waiting) {
+        let spin = |left, limit| (left, State::Spin(limit));
+        let window = self.params.ple_window;
+        let caught = window > 0 && !self.bare;
+        let (left, what) = match wait {
+            Waiting::Block => (0, State::Asleep),
+            Waiting::SpinBlock(limit) => spin(limit.max(1), Limit::Sleep),
+            Waiting::KernelSpin if caught => spin(window, Limit::Caught),
+            Waiting::Spin if caught && self.params.ple_user => spin(window, Limit::Caught),
+            Waiting::Spin | Waiting::KernelSpin => spin(u64::MAX, Limit::Caught),
+        };
+        let state = &mut self.threads[thread as usize];
+        (state.left, state.state) = (left, what);
+        if what == State::Asleep {
+            state.due = self.desk.now;
+            let task = state.task;
+            self.cost(cpu, self.params.costs.futex);
+            self.sched.sync_wait(&mut self.desk, task);
+        }
+    }
+
+    /// The thread that runs on `cpu` ended the wait of `other`.
+    fn release(&mut self, cpu: usize, thread: u32, other: u32) {
+        let own = self.threads[thread as usize].task;
+        let (state, vcpu, vm) = {
+            let thread = &self.threads[other as usize];
+            (thread.state, thread.task, thread.vm)
+        };
+        if state == State::Asleep {
+            self.cost(cpu, self.params.costs.futex);
+            let blocked = self.desk.tasks[vcpu.ix()].state == TaskState::Blocked;
+            if blocked && !self.bare && vcpu != own {
+                self.cost(cpu, self.params.costs.ipi_exit);
+            }
+            self.sched.sync_wake(&mut self.desk, vm);
+        }
+        self.ready.push_back((other, Waker::Sibling(own)));
+    }
+
+    fn barrier(&mut self, cpu: usize, thread: u32, at: usize, wait: Waiting) {
+        self.cost(cpu, self.params.costs.line);
+        let vm = self.threads[thread as usize].vm;
+        let barrier = &mut self.objects[vm].barriers[at];
+        barrier.arrived += 1;
+        if barrier.arrived < barrier.parties {
+            barrier.waiters.push(&mut self.links, thread);
+            self.wait(cpu, thread, wait);
+            return;
+        }
+        barrier.arrived = 0;
+        while let Some(other) = self.objects[vm].barriers[at].waiters.pop(&self.links) {
+            self.release(cpu, thread, other);
+        }
+    }
+
+    /// A lock that sleeps is taken by who comes (a woken thread tries again); one that spins serves
+    /// in order.
+    fn lock(&mut self, cpu: usize, thread: u32, at: usize, wait: Waiting) {
+        self.cost(cpu, self.params.costs.line);
+        let vm = self.threads[thread as usize].vm;
+        let lock = &mut self.objects[vm].locks[at];
+        if !lock.held {
+            lock.held = true;
+            return;
+        }
+        lock.waiters.push(&mut self.links, thread);
+        if matches!(wait, Waiting::Block) {
+            self.threads[thread as usize].at -= 1;
+        }
+        self.wait(cpu, thread, wait);
+    }
+
+    fn unlock(&mut self, cpu: usize, thread: u32, at: usize) {
+        let vm = self.threads[thread as usize].vm;
+        let lock = &mut self.objects[vm].locks[at];
+        let Some(next) = lock.waiters.pop(&self.links) else {
+            lock.held = false;
+            return;
+        };
+        // Who sleeps and will try again does not have it yet; who spins or waits in order has.
+        let program = self.threads[next as usize].program;
+        let at_lock = self.programs[vm][program].get(self.threads[next as usize].at as usize);
+        let again = matches!(at_lock, Some(Op::Lock { lock, wait: Waiting::Block }) if *lock as usize == at);
+        let asleep = self.threads[next as usize].state == State::Asleep;
+        self.objects[vm].locks[at].held = !(asleep && again);
+        self.release(cpu, thread, next);
+    }
+
+    fn push(&mut self, cpu: usize, thread: u32, at: usize) {
+        self.cost(cpu, self.params.costs.line);
+        let vm = self.threads[thread as usize].vm;
+        let queue = &mut self.objects[vm].queues[at];
+        if queue.items == queue.depth {
+            queue.full.push(&mut self.links, thread);
+            self.threads[thread as usize].at -= 1;
+            self.wait(cpu, thread, Waiting::Block);
+            return;
+        }
+        queue.items += 1;
+        if let Some(other) = queue.empty.pop(&self.links) {
+            self.release(cpu, thread, other);
+        }
+    }
+
+    fn pop(&mut self, cpu: usize, thread: u32, at: usize) {
+        self.cost(cpu, self.params.costs.line);
+        let vm = self.threads[thread as usize].vm;
+        let queue = &mut self.objects[vm].queues[at];
+        if queue.items == 0 {
+            queue.empty.push(&mut self.links, thread);
+            self.threads[thread as usize].at -= 1;
+            self.wait(cpu, thread, Waiting::Block);
+            return;
+        }
+        queue.items -= 1;
+        if let Some(other) = queue.full.pop(&self.links) {
+            self.release(cpu, thread, other);
+        }
+    }
+
+    /// Sleeps until its timer.
+    fn sleep_until(&mut self, cpu: usize, thread: u32, at: u64) {
+        self.threads[thread as usize].state = State::Asleep;
+        self.cost(cpu, self.params.costs.futex);
+        self.desk.timers.arm(self.thread_slot(thread), at);
+    }
+
+    /// Sleeps until the next period; periods that passed meanwhile are skipped and counted.
+    fn periodic(&mut self, cpu: usize, thread: u32, ns: u64) {
+        let now = self.desk.now;
+        let state = &mut self.threads[thread as usize];
+        if state.round == 0 {
+            state.due = now + self.desk.rng.below(ns);
+        } else {
+            let tally = &mut self.tally[state.vm];
+            tally.late(now.saturating_sub(state.due));
+            tally.units += 1;
+        }
+        state.round += 1;
+        state.due += ns * (now.saturating_sub(state.due) / ns + 1);
+        let due = state.due;
+        self.sleep_until(cpu, thread, due);
+    }
+
+    /// A thread's timer fires.
+    pub(super) fn slept(&mut self, thread: usize) {
+        let state = &self.threads[thread];
+        let program = &self.programs[state.vm][state.program];
+        let by = match (state.at as usize).checked_sub(1).map(|at| program[at]) {
+            None => Waker::Start,
+            Some(Op::Io { .. }) => Waker::Io,
+            Some(_) => Waker::Timer,
+        };
+        self.ready.push_back((thread as u32, by));
+    }
+}

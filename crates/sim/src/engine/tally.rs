@@ -1,0 +1,165 @@
+//! What a run counts, and the sums at its end.
+
+use super::Engine;
+use crate::desk::Waker;
+use crate::params::ONE;
+use instep_core::measure::{self, VmSums};
+
+/// Waits that ended so: how many, and nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// How many.
+    pub count: u64,
+    /// Nanoseconds in all.
+    pub ns: u64,
+}
+
+/// What is counted of one VM since warming up ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VmTally {
+    /// Units of throughput that programs counted.
+    pub units: u64,
+    /// Work done in `Burn` and pools, in 1024ths of a nanosecond.
+    pub done: u128,
+    /// Nanoseconds in which threads made progress, summed.
+    pub progress: u64,
+    /// Nanoseconds in which they spun.
+    pub spun: u64,
+    /// Times a vCPU blocked.
+    pub blocks: u64,
+    /// Times a vCPU began to run on another CPU than before.
+    pub migrations: u64,
+    /// Tasks given away under work stealing.
+    pub steals: u64,
+    /// CPU time times the part of the memory that was local to it, 1024ths of a nanosecond.
+    pub local: u128,
+    /// Blocked time by who ended it: siblings.
+    pub by_sibling: Waits,
+    /// Timers.
+    pub by_timer: Waits,
+    /// Devices.
+    pub by_io: Waits,
+    /// How late periodic threads woke: how many, and nanoseconds.
+    pub lateness: Waits,
+    /// The latest, nanoseconds.
+    pub latest: u64,
+    /// Integrals over time.
+    pub sums: VmSums,
+}
+
+impl VmTally {
+    /// A wait of `ns` nanoseconds ended.
+    pub(super) fn waited(&mut self, by: Waker, ns: u64) {
+        let waits = match by {
+            Waker::Start => return,
+            Waker::Sibling(_) => &mut self.by_sibling,
+            Waker::Timer => &mut self.by_timer,
+            Waker::Io => &mut self.by_io,
+        };
+        waits.count += 1;
+        waits.ns += ns;
+    }
+
+    /// A periodic thread woke so late.
+    pub(super) fn late(&mut self, ns: u64) {
+        self.lateness.count += 1;
+        self.lateness.ns += ns;
+        self.latest = self.latest.max(ns);
+    }
+}
+
+/// What is counted of the host since warming up ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostTally {
+    /// Times a CPU began to run another task than before.
+    pub switches: u64,
+    /// Times a task was taken off its CPU though it could go on.
+    pub preemptions: u64,
+    /// Pause-loop exits.
+    pub yields: u64,
+    /// Busy time of each CPU, nanoseconds.
+    pub busy: Vec<u64>,
+    /// CPU time of the host's own threads, nanoseconds.
+    pub own: u64,
+    /// Competing modules, millionths times nanoseconds.
+    pub competing: u128,
+}
+
+/// The sums of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Events in all, warming up included.
+    pub events: u64,
+    /// Nanoseconds measured.
+    pub duration: u64,
+    /// For each VM its name, what a unit of its throughput is, and its sums.
+    pub vms: Vec<(String, &'static str, VmTally)>,
+    /// The host.
+    pub host: HostTally,
+}
+
+impl Outcome {
+    /// Throughput of a VM in thousandths of a unit a second. Work that programs do not count
+    /// counts in microseconds.
+    #[must_use]
+    pub fn throughput_milli(&self, vm: usize) -> u64 {
+        let tally = &self.vms[vm].2;
+        let micros = tally.done / u128::from(ONE * 1000);
+        let units = if micros > 0 { micros } else { u128::from(tally.units) };
+        let rate = units * 1_000_000_000_000 / u128::from(self.duration.max(1));
+        u64::try_from(rate).unwrap_or(u64::MAX)
+    }
+
+    /// Mean competing modules in millionths.
+    #[must_use]
+    pub fn competing_micro(&self) -> u64 {
+        let mean = self.host.competing / u128::from(self.duration.max(1));
+        u64::try_from(mean).unwrap_or(u64::MAX)
+    }
+}
+
+impl Engine {
+    /// Everything is counted from now on.
+    pub(super) fn reset(&mut self) {
+        let now = self.desk.now;
+        self.desk.meters.iter_mut().for_each(|meter| meter.reset(now));
+        self.tally.iter_mut().for_each(|tally| *tally = VmTally::default());
+        self.busy.iter_mut().for_each(|busy| *busy = 0);
+        let cpus = self.busy.len();
+        self.host_tally = super::HostTally { busy: vec![0; cpus], ..Default::default() };
+    }
+
+    /// The window since the last sample ends.
+    pub(super) fn take_sample(&mut self) {
+        let window = self.desk.now - self.sampled;
+        let cores = self.desk.host.cores.iter().map(|core| core.iter());
+        let competing = measure::competing_modules(&self.busy, window, cores);
+        let sums = &mut self.host_tally;
+        sums.competing += u128::from(competing) * u128::from(window);
+        sums.busy.resize(self.busy.len(), 0);
+        for (sum, busy) in sums.busy.iter_mut().zip(&mut self.busy) {
+            *sum += std::mem::take(busy);
+        }
+    }
+
+    /// The end.
+    pub(super) fn sum_up(mut self) -> Outcome {
+        if self.sampled < self.desk.now {
+            self.sample();
+        }
+        let now = self.desk.now;
+        let sums = self.desk.meters.iter_mut().map(|meter| meter.sums(now));
+        let tallies =
+            self.tally.into_iter().zip(sums).map(|(tally, sums)| VmTally { sums, ..tally });
+        let named = self.names.into_iter().zip(self.units).zip(tallies);
+        let vms = named.map(|((name, unit), tally)| (name, unit, tally)).zip(self.hidden);
+        let (hidden, vms): (Vec<_>, Vec<_>) = vms.partition(|(_, hidden)| *hidden);
+        self.host_tally.own = hidden.iter().map(|(vm, _)| vm.2.sums.running).sum();
+        Outcome {
+            events: self.events,
+            duration: now - self.warmup.min(now),
+            vms: vms.into_iter().map(|(vm, _)| vm).collect(),
+            host: self.host_tally,
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What threads do: a program is a list of operations, run from the first and round by jumps.
+//!
+//! Work is in nanoseconds of an undisturbed CPU. Objects (barriers, locks, queues, pools) are
+//! numbered within a VM. A program knows nothing of vCPUs.
+
+/// How a thread waits for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// Sleeps in the guest kernel (futex).
+    Block,
+    /// Spins at user level for as long as it takes.
+    Spin,
+    /// Spins for so many nanoseconds, then sleeps.
+    SpinBlock(u64),
+    /// Spins in the guest kernel with the pause instruction: what pause-loop exiting catches.
+    KernelSpin,
+}
+
+/// One operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Computes `ns`, up to `spread` per cent more or less.
+    Work {
+        /// Nanoseconds.
+        ns: u64,
+        /// Per cent.
+        spread: u32,
+    },
+    /// Computes for ever; every microsecond of it is a unit of throughput.
+    Burn,
+    /// Meets the other threads.
+    Barrier {
+        /// Which barrier.
+        barrier: u32,
+        /// How it waits.
+        wait: Waiting,
+    },
+    /// Takes a lock, in order of asking.
+    Lock {
+        /// Which lock.
+        lock: u32,
+        /// How it waits.
+        wait: Waiting,
+    },
+    /// Gives the lock to who waits longest.
+    Unlock {
+        /// Which lock.
+        lock: u32,
+    },
+    /// Puts an item into a queue; sleeps while it is full.
+    Push {
+        /// Which queue.
+        queue: u32,
+    },
+    /// Takes an item out of a queue; sleeps while it is empty.
+    Pop {
+        /// Which queue.
+        queue: u32,
+    },
+    /// Sleeps until its own timer fires after `ns`, up to `spread` per cent more or less.
+    Sleep {
+        /// Nanoseconds.
+        ns: u64,
+        /// Per cent.
+        spread: u32,
+    },
+    /// Sleeps until the next multiple of `ns` since it began; how late it wakes is recorded.
+    Periodic {
+        /// Nanoseconds.
+        ns: u64,
+    },
+    /// Waits for a device for `ns`, up to `spread` per cent more or less.
+    Io {
+        /// Nanoseconds.
+        ns: u64,
+        /// Per cent.
+        spread: u32,
+    },
+    /// Skips the next `skip` operations unless it is this thread's turn: always that of thread 0,
+    /// or when `rotating` each one's once in `of` times.
+    Turn {
+        /// Threads.
+        of: u32,
+        /// Whether the turn goes round.
+        rotating: bool,
+        /// Operations to skip.
+        skip: u32,
+    },
+    /// Works off a pool of divisible work by stealing, round after round, for ever.
+    Steal {
+        /// Which pool.
+        pool: u32,
+    },
+    /// Counts units of throughput.
+    Count {
+        /// Units.
+        units: u64,
+    },
+    /// Goes to an operation.
+    Jump {
+        /// Its place.
+        to: u32,
+    },
+    /// Ends.
+    End,
+}
+
+/// What one kind of thread does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// The operations.
+    pub ops: Vec<Op>,
+    /// Index of the profile of its work.
+    pub profile: usize,
+}
+
+/// What a VM runs: programs, the threads that run them, and what they share.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Workload {
+    /// The programs.
+    pub programs: Vec<Program>,
+    /// For each thread its program and its number within it.
+    pub threads: Vec<(usize, u32)>,
+    /// Parties of each barrier.
+    pub barriers: Vec<u32>,
+    /// Number of locks.
+    pub locks: u32,
+    /// Items that fit into each queue.
+    pub queues: Vec<u32>,
+    /// Pools of divisible work.
+    pub pools: Vec<PoolPlan>,
+    /// Whether the guest's scheduler moves threads between vCPUs; else thread i stays on vCPU
+    /// i modulo their number.
+    pub float: bool,
+    /// What a unit of throughput is.
+    pub unit: &'static str,
+}
+
+/// A pool of divisible work: a search tree under backtracking-based work stealing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolPlan {
+    /// Work of one round, nanoseconds.
+    pub round: u64,
+    /// Work below this is not divided, nanoseconds.
+    pub grain: u64,
+    /// Of what is divided the victim keeps between `100 - uneven` and 100 per cent of a half.
+    pub uneven: u32,
+    /// Cost of giving work away: the victim backtracks, nanoseconds.
+    pub give: u64,
+}

@@ -1,0 +1,367 @@
+//! Makes a simulation of a scenario: checks what the words cannot say, and numbers everything.
+
+use super::{Fault, Guest, Load, Machine, Scenario, load, machine, stages};
+use crate::engine::{Setup, VmSetup};
+use crate::guest::program::{Op, Program, Workload};
+use crate::host::Host;
+use crate::mask::Mask;
+use crate::params::{Noise, ONE, Params, Profile};
+use crate::sched::{self, Scheduler, Tuning};
+use instep_core::idset::CpuSet;
+use instep_core::topology::Topology;
+use std::collections::BTreeSet;
+use toml::Spanned;
+
+/// The most VMs, and the most vCPUs and threads in all.
+const MAX_VMS: usize = 10_000;
+const MAX_TASKS: usize = 100_000;
+/// The longest simulation, seconds.
+const MAX_SECONDS: u64 = 100_000;
+
+/// A checked scenario, ready to be simulated any number of times.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The host's topology.
+    pub topology: Topology,
+    /// The scheduler's name.
+    pub scheduler: String,
+    /// Its numbers that differ from the published ones.
+    pub tuning: Tuning,
+    /// Everything else.
+    pub setup: Setup,
+}
+
+/// Reads a file that a scenario names.
+type Read<'a> = &'a dyn Fn(&str) -> Result<String, String>;
+
+impl Plan {
+    /// The plan of a scenario; `read` gives the text of files that it names.
+    ///
+    /// # Errors
+    /// What is impossible, and where.
+    pub fn new(scenario: &Scenario, read: Read<'_>) -> Result<Self, Fault> {
+        let name = scenario.scheduler.get_ref();
+        let tuning = tuning(scenario)?;
+        let scheduler = sched::make(name, &tuning)
+            .map_err(|what| Fault::at(scenario.scheduler.span(), what))?;
+        let span = scenario.host.span();
+        let wrong = |what: String| Fault::at(span.clone(), format!("host: {what}"));
+        let topology = topology(scenario.host.get_ref(), read).map_err(wrong)?;
+        let machine = scenario.host.get_ref().machine.as_deref().unwrap_or("generic");
+        let unknown =
+            || wrong(format!("machine {machine}: known are {}", Params::MACHINES.join(", ")));
+        let mut params = Params::machine(machine).ok_or_else(unknown)?;
+        params.noise.on = scenario.host.get_ref().noise.unwrap_or(params.noise.on);
+        let host = Host::new(&topology);
+        let mut vms = guests(scenario, &host)?;
+        if params.noise.on && params.noise.wait > 0 {
+            vms.extend(noise(&params.noise, &host, vms.len()));
+        }
+        let ns = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let seconds = scenario.duration.as_secs().saturating_add(scenario.warmup.as_secs());
+        if scenario.duration.is_zero() || seconds > MAX_SECONDS {
+            let what = format!("duration: more than 0s and, with warmup, up to {MAX_SECONDS}s");
+            return Err(Fault { at: None, what });
+        }
+        let mut setup = Setup {
+            host,
+            params,
+            profiles: Profile::known(),
+            vms,
+            seed: scenario.seed,
+            warmup: ns(scenario.warmup),
+            duration: ns(scenario.duration),
+        };
+        if scheduler.bare_metal() {
+            setup.vms.iter_mut().for_each(threads_for_vcpus);
+        }
+        Ok(Self { topology, scheduler: name.clone(), tuning, setup })
+    }
+
+    /// A new scheduler of the plan's kind.
+    #[must_use]
+    pub fn scheduler(&self) -> Box<dyn Scheduler> {
+        sched::make(&self.scheduler, &self.tuning).expect("the plan was made with it")
+    }
+}
+
+/// Without a hypervisor every thread is scheduled by the host; it may use what any vCPU may.
+fn threads_for_vcpus(vm: &mut VmSetup) {
+    let all = vm.affinity.clone();
+    let threads = vm.workload.threads.len().max(1);
+    vm.affinity = (0..threads).map(|thread| all[thread % all.len()].clone()).collect();
+    vm.workload.float = false;
+}
+
+fn tuning(scenario: &Scenario) -> Result<Tuning, Fault> {
+    let entry = |(name, text): (&String, &String)| {
+        let time = load::duration(text).map_err(|what| {
+            Fault::at(scenario.scheduler.span(), format!("tuning: {name} = {text}: {what}"))
+        })?;
+        Ok((name.clone(), u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
+    };
+    scenario.tuning.iter().map(entry).collect()
+}
+
+fn topology(host: &Machine, read: Read<'_>) -> Result<Topology, String> {
+    let shape = [host.nodes, host.sockets, host.cores, host.threads, host.caches, host.distance];
+    if let Some(file) = &host.topology {
+        if shape.iter().any(Option::is_some) || host.memory.is_some() || host.distances.is_some() {
+            return Err("topology comes from a file or from a shape, not from both".to_owned());
+        }
+        return machine::parse_topology(&read(file)?).map_err(|what| format!("{file}: {what}"));
+    }
+    let nodes = host.nodes.unwrap_or(1);
+    let sockets = host.sockets.unwrap_or(nodes);
+    let shape = machine::Shape {
+        nodes,
+        sockets,
+        cores: host.cores.ok_or("cores is missing: the cores of each socket")?,
+        threads: host.threads.unwrap_or(1),
+        memory: host.memory.ok_or("memory is missing: that of the whole host")?,
+        llcs: host.caches.unwrap_or(nodes.max(sockets)),
+    };
+    shape.check()?;
+    Ok(shape.topology(&distances(host, nodes)?))
+}
+
+fn distances(host: &Machine, nodes: u32) -> Result<Vec<Vec<u32>>, String> {
+    let other = host.distance.unwrap_or(20);
+    let size = nodes as usize;
+    let rows = match (&host.distances, host.distance) {
+        (Some(_), Some(_)) => return Err("distance or distances, not both".to_owned()),
+        (Some(rows), None) => rows.clone(),
+        (None, _) => {
+            let row = |own: usize| (0..size).map(|to| if to == own { 10 } else { other }).collect();
+            (0..size).map(row).collect()
+        }
+    };
+    if rows.len() != size || rows.iter().any(|row| row.len() != size) {
+        return Err(format!("distances: {nodes} rows of {nodes} numbers are needed"));
+    }
+    for (from, row) in rows.iter().enumerate() {
+        for (to, distance) in row.iter().enumerate() {
+            if (from == to) != (*distance == 10) || !(10..=255).contains(distance) {
+                return Err(format!("distance {distance} from node {from} to node {to}"));
+            }
+        }
+    }
+    Ok(rows)
+}
+
+fn guests(scenario: &Scenario, host: &Host) -> Result<Vec<VmSetup>, Fault> {
+    let (mut vms, mut names, mut memory) = (Vec::new(), BTreeSet::new(), 0u64);
+    let (mut tasks, all) = (0usize, host.memory.iter().sum::<u64>());
+    for guest in &scenario.guest {
+        let this = guest.get_ref();
+        let vm = one_guest(this, host).map_err(|fault| Fault {
+            at: fault.at.filter(|at| *at > 0).or(Some(guest.span().start)),
+            what: format!("guest {}: {}", this.name, fault.what),
+        })?;
+        let wrong = |what: String| Fault::at(guest.span(), format!("guest {}: {what}", this.name));
+        let count = this.count.unwrap_or(1);
+        let each = vm.affinity.len().max(vm.workload.threads.len());
+        if count == 0 || count as usize > MAX_VMS {
+            return Err(wrong(format!("{count} of it; possible are 1 to {MAX_VMS}")));
+        }
+        memory = memory.saturating_add(this.memory.get_ref().saturating_mul(u64::from(count)));
+        if memory > all {
+            let what = format!("the guests up to here have {memory} bytes, the host {all}");
+            return Err(Fault::at(
+                if this.memory.span().start > 0 { this.memory.span() } else { guest.span() },
+                format!("guest {}: {what}", this.name),
+            ));
+        }
+        tasks = tasks.saturating_add(each.saturating_mul(count as usize));
+        if tasks > MAX_TASKS || vms.len() + count as usize > MAX_VMS {
+            return Err(wrong(format!("more than {MAX_VMS} VMs or {MAX_TASKS} vCPUs or threads")));
+        }
+        for number in 1..=count {
+            let name = match this.count {
+                None => this.name.clone(),
+                Some(_) => format!("{}-{number}", this.name),
+            };
+            if !names.insert(name.clone()) {
+                return Err(wrong(format!("the name {name} is used twice")));
+            }
+            vms.push(VmSetup { name, ..vm.clone() });
+        }
+    }
+    if vms.is_empty() {
+        return Err(Fault { at: None, what: "there is no guest".to_owned() });
+    }
+    Ok(vms)
+}
+
+fn one_guest(guest: &Guest, host: &Host) -> Result<VmSetup, Fault> {
+    let letter = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    let name = &guest.name;
+    if name.is_empty() || name.len() > 40 || name.starts_with('-') || !name.chars().all(letter) {
+        let what = "a name has 1 to 40 letters, digits and dashes".to_owned();
+        return Err(Fault { at: None, what });
+    }
+    let vcpus = *guest.vcpus.get_ref();
+    if vcpus == 0 || vcpus > 4096 {
+        let what = format!("{vcpus} vCPUs; possible are 1 to 4096");
+        return Err(Fault::at(guest.vcpus.span(), what));
+    }
+    let weight = *guest.weight.get_ref();
+    if weight == 0 || weight > 10_000 {
+        return Err(Fault::at(guest.weight.span(), format!("weight {weight}: it is 1 to 10000")));
+    }
+    if *guest.memory.get_ref() == 0 {
+        return Err(Fault::at(guest.memory.span(), "it has no memory"));
+    }
+    let workload = workload(guest, vcpus)?;
+    Ok(VmSetup {
+        name: name.clone(),
+        weight,
+        affinity: affinity(guest, vcpus, host)?,
+        memory: memory(guest, host)?,
+        parts: parts(guest, vcpus)?,
+        workload,
+        hidden: false,
+    })
+}
+
+/// The host's own threads: those bound to a CPU each, and those that roam.
+fn noise(noise: &Noise, host: &Host, monitors: usize) -> [VmSetup; 2] {
+    let threads = |name: &str, work: u64, affinity: Vec<(Mask, Mask)>| VmSetup {
+        name: name.to_owned(),
+        weight: 100,
+        parts: Vec::new(),
+        memory: vec![0; host.memory.len()],
+        workload: Workload {
+            programs: vec![Program {
+                ops: vec![
+                    Op::Sleep { ns: noise.wait, spread: 90 },
+                    Op::Work { ns: work, spread: 90 },
+                    Op::Jump { to: 0 },
+                ],
+                profile: Profile::PLAIN,
+            }],
+            threads: (0..affinity.len()).map(|number| (0, number as u32)).collect(),
+            unit: "nothing",
+            ..Workload::default()
+        },
+        affinity,
+        hidden: true,
+    };
+    let cpus = host.cpus();
+    let all = || Mask::all(cpus);
+    let bound_cpus = if noise.bound > 0 { cpus } else { 0 };
+    let bound = (0..bound_cpus).map(|cpu| (Mask::of(cpus, [cpu]), all())).collect();
+    let roaming = (0..monitors).map(|_| (all(), all())).collect();
+    [threads("bound", noise.bound, bound), threads("roaming", noise.roaming, roaming)]
+}
+
+fn parts(guest: &Guest, vcpus: u32) -> Result<Vec<u32>, Fault> {
+    let Some(parts) = &guest.parts else { return Ok(Vec::new()) };
+    let sound = |part: &u32| (1..=1_000_000).contains(part);
+    if parts.get_ref().len() != vcpus as usize || !parts.get_ref().iter().all(sound) {
+        let what = format!("parts: {vcpus} numbers from 1 to 1000000 are needed");
+        return Err(Fault::at(parts.span(), what));
+    }
+    Ok(parts.get_ref().clone())
+}
+
+fn workload(guest: &Guest, vcpus: u32) -> Result<Workload, Fault> {
+    let mut workload = Workload { unit: "nothing", ..Workload::default() };
+    let profile = match &guest.profile {
+        None => None,
+        Some(name) => {
+            let known = Profile::known();
+            let found = known.iter().position(|profile| profile.name == *name.get_ref());
+            let names: Vec<_> = known.iter().map(|profile| profile.name.as_str()).collect();
+            let what = || format!("profile {}: known are {}", name.get_ref(), names.join(", "));
+            Some(found.ok_or_else(|| Fault::at(name.span(), what()))?)
+        }
+    };
+    if let Some(spanned) = &guest.load {
+        let loads = match spanned.get_ref() {
+            Load::One(load) => std::slice::from_ref(load),
+            Load::Several(loads) => loads.as_slice(),
+        };
+        for load in loads {
+            load::add(&mut workload, load, vcpus, profile)
+                .map_err(|what| Fault::at(spanned.span(), format!("load: {what}")))?;
+        }
+    }
+    stages::add(&mut workload, &guest.stage, profile.unwrap_or(Profile::PLAIN))?;
+    Ok(workload)
+}
+
+/// Part of the memory on each node in 1024ths; nodes without memory have none.
+fn memory(guest: &Guest, host: &Host) -> Result<Vec<u32>, Fault> {
+    let nodes = host.memory.len();
+    match &guest.start.memory_node {
+        Some(node) => {
+            let what = || format!("start.memory_node: the host has no node {}", node.get_ref());
+            let home = host.node_index(*node.get_ref());
+            let home = home.ok_or_else(|| Fault::at(node.span(), what()))?;
+            Ok((0..nodes).map(|at| if at == home { ONE as u32 } else { 0 }).collect())
+        }
+        None => {
+            let all: u128 = host.memory.iter().map(|bytes| u128::from(*bytes)).sum();
+            let part = |bytes: &u64| (u128::from(*bytes) * u128::from(ONE) / all.max(1)) as u32;
+            Ok(host.memory.iter().map(part).collect())
+        }
+    }
+}
+
+/// What each vCPU may and should use.
+fn affinity(guest: &Guest, vcpus: u32, host: &Host) -> Result<Vec<(Mask, Mask)>, Fault> {
+    let cpus = host.cpus();
+    let mut preferred = Mask::all(cpus);
+    if let Some(nodes) = &guest.prefer_nodes {
+        preferred = Mask::none(cpus);
+        for node in nodes.get_ref() {
+            let what = || format!("prefer_nodes: the host has no node {node}");
+            let at = host.node_index(*node).ok_or_else(|| Fault::at(nodes.span(), what()))?;
+            host.nodes[at].iter().for_each(|cpu| preferred.set(cpu));
+        }
+    }
+    let mut allowed = vec![Mask::all(cpus); vcpus as usize];
+    if let Some(text) = &guest.allowed {
+        let mask = list(text, host)?;
+        allowed.fill(mask);
+    }
+    if let Some(lists) = &guest.start.cpus {
+        let wrong = |what: String| Err(Fault::at(lists.span(), format!("start.cpus: {what}")));
+        if !guest.start.pinned {
+            return wrong("simulated only with pinned = true".to_owned());
+        }
+        if lists.get_ref().len() != vcpus as usize {
+            return wrong(format!("{vcpus} lists of CPUs are needed"));
+        }
+        for (mask, list) in allowed.iter_mut().zip(lists.get_ref()) {
+            let mut own = Mask::none(cpus);
+            for cpu in list {
+                match host.index(*cpu) {
+                    Some(index) => own.set(index),
+                    None => return wrong(format!("the host has no CPU {cpu}")),
+                }
+            }
+            mask.keep(&own);
+            if mask.is_empty() {
+                return wrong("a vCPU may use no CPU".to_owned());
+            }
+        }
+    } else if guest.start.pinned {
+        return Err(Fault { at: None, what: "start.pinned needs start.cpus".to_owned() });
+    }
+    Ok(allowed.into_iter().map(|allowed| (allowed, preferred.clone())).collect())
+}
+
+/// A list such as `0-3,8` of CPUs that the host has.
+fn list(text: &Spanned<String>, host: &Host) -> Result<Mask, Fault> {
+    let wrong = |what: String| Fault::at(text.span(), format!("allowed: {what}"));
+    let set = CpuSet::parse_list(text.get_ref())
+        .map_err(|_| wrong(format!("`{}` is no list such as 0-3,8", text.get_ref())))?;
+    let mut mask = Mask::none(host.cpus());
+    for cpu in set.iter() {
+        let index = host.index(cpu.0).ok_or_else(|| wrong(format!("the host has no CPU {cpu}")))?;
+        mask.set(index);
+    }
+    if mask.is_empty() { Err(wrong("it names no CPU".to_owned())) } else { Ok(mask) }
+}

@@ -1,0 +1,447 @@
+//! What a guest runs, in the words of the lab: `spin`, `idle`, or a command line of `instep-load`,
+//! which becomes programs of operations. Two modes exist only here: `io` and `burst`.
+//!
+//! Defaults are those of `instep-load`; options that only say how its results are printed are taken
+//! and ignored. Times are work on an undisturbed CPU.
+
+use crate::guest::program::{Op, PoolPlan, Program, Waiting, Workload};
+use crate::params::Profile;
+use std::time::Duration;
+
+/// Adds what `text` says to the workload of a guest with `vcpus` vCPUs.
+///
+/// # Errors
+/// What is not understood.
+pub fn add(
+    workload: &mut Workload,
+    text: &str,
+    vcpus: u32,
+    profile: Option<usize>,
+) -> Result<(), String> {
+    let words = shlex::split(text).ok_or_else(|| format!("`{text}`: a quote is not closed"))?;
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["idle"] => Ok(()),
+        ["spin"] => compute(workload, vcpus, profile.unwrap_or(Profile::PLAIN)),
+        ["instep-load", mode, rest @ ..] => {
+            let mut options = Options::new(mode, rest)?;
+            let threads = match *mode {
+                "idle" => 0,
+                _ => options.number("--threads", u64::from(vcpus), 1..=4096)? as u32,
+            };
+            for ignored in ["--duration", "--report", "--seed", "--unit-ns"] {
+                options.take(ignored);
+            }
+            workload.float |= options.take("--float").is_some();
+            add_mode(workload, mode, &mut options, threads, profile)?;
+            options.finish()
+        }
+        _ => Err(format!("`{text}`: known are spin, idle and instep-load MODE")),
+    }
+}
+
+fn add_mode(
+    workload: &mut Workload,
+    mode: &str,
+    options: &mut Options<'_>,
+    threads: u32,
+    profile: Option<usize>,
+) -> Result<(), String> {
+    let known = |name: &str| Profile::known().iter().position(|known| known.name == name);
+    let plain = profile.unwrap_or(Profile::PLAIN);
+    let usual = |name: &str| profile.or(known(name)).unwrap_or(Profile::PLAIN);
+    match mode {
+        "idle" => Ok(()),
+        "compute" => compute(workload, threads, plain),
+        "stream" | "chase" => {
+            options.take("--size");
+            compute(workload, threads, usual(mode))
+        }
+        "barrier" => barrier(workload, options, threads, plain),
+        "serial" => serial(workload, options, threads, plain),
+        "lock" => lock(workload, options, threads, plain),
+        "fib" | "nqueens" => steal(workload, options, threads, usual("fetch"), mode),
+        "pipeline" => pipeline(workload, options, threads, plain),
+        "ping" => ping(workload, options, threads, plain),
+        "io" => io(workload, options, threads, plain),
+        _ => Err(format!(
+            "instep-load {mode}: known are barrier, chase, compute, fib, idle, io, lock, nqueens, \
+             ping, pipeline, serial and stream"
+        )),
+    }
+}
+
+/// All threads run the same program.
+fn same(workload: &mut Workload, ops: Vec<Op>, threads: u32, profile: usize, unit: &'static str) {
+    let program = workload.programs.len();
+    workload.programs.push(Program { ops, profile });
+    workload.threads.extend((0..threads).map(|number| (program, number)));
+    workload.unit = unit;
+}
+
+fn compute(workload: &mut Workload, threads: u32, profile: usize) -> Result<(), String> {
+    same(workload, vec![Op::Burn], threads, profile, "us of work");
+    Ok(())
+}
+
+fn new_barrier(workload: &mut Workload, threads: u32) -> u32 {
+    workload.barriers.push(threads);
+    workload.barriers.len() as u32 - 1
+}
+
+fn barrier(
+    workload: &mut Workload,
+    options: &mut Options<'_>,
+    threads: u32,
+    profile: usize,
+) -> Result<(), String> {
+    let wait = waiting(options)?;
+    let ns = options.time("--phase", 100_000, 100)?;
+    let spread = options.percent("--imbalance", 0)?;
+    let barrier = new_barrier(workload, threads);
+    let ops = vec![
+        Op::Work { ns, spread },
+        Op::Barrier { barrier, wait },
+        Op::Turn { of: 1, rotating: false, skip: 1 },
+        Op::Count { units: 1 },
+        Op::Jump { to: 0 },
+    ];
+    same(workload, ops, threads, profile, "phases");
+    Ok(())
+}
+
+fn serial(
+    workload: &mut Workload,
+    options: &mut Options<'_>,
+    threads: u32,
+    profile: usize,
+) -> Result<(), String> {
+    let wait = waiting(options)?;
+    let parallel = options.time("--parallel", 8_000_000, 0)?;
+    let sequential = options.time("--sequential", 1_000_000, 100)?;
+    let rotating = match options.take("--serial") {
+        None | Some("fixed" | "imbalanced") => false,
+        Some("rotating" | "balanced") => true,
+        Some(other) => return Err(format!("--serial {other}: expected one of fixed, rotating")),
+    };
+    let barrier = new_barrier(workload, threads);
+    let ops = vec![
+        Op::Work { ns: parallel / u64::from(threads.max(1)), spread: 0 },
+        Op::Barrier { barrier, wait },
+        Op::Turn { of: threads, rotating, skip: 2 },
+        Op::Work { ns: sequential, spread: 0 },
+        Op::Count { units: 1 },
+        Op::Barrier { barrier, wait },
+        Op::Jump { to: 0 },
+    ];
+    same(workload, ops, threads, profile, "iterations");
+    Ok(())
+}
+
+fn lock(
+    workload: &mut Workload,
+    options: &mut Options<'_>,
+    threads: u32,
+    profile: usize,
+) -> Result<(), String> {
+    let wait = match options.take("--kind") {
+        None | Some("mutex") => Waiting::Block,
+        Some("ticket-spin") => Waiting::Spin,
+        Some("kernel-spin") => Waiting::KernelSpin,
+        Some(other) => {
+            return Err(format!("--kind {other}: expected one of mutex, ticket-spin, kernel-spin"));
+        }
+    };
+    let hold = options.time("--hold", 5_000, 0)?;
+    let think = options.time("--think", 20_000, 0)?;
+    let spread = options.percent("--imbalance", 50)?;
+    let lock = workload.locks;
+    workload.locks += 1;
+    let ops = vec![
+        Op::Work { ns: think, spread },
+        Op::Lock { lock, wait },
+        Op::Work { ns: hold, spread: 0 },
+        Op::Unlock { lock },
+        Op::Count { units: 1 },
+        Op::Jump { to: 0 },
+    ];
+    same(workload, ops, threads, profile, "acquisitions");
+    Ok(())
+}
+
+/// Nodes of the backtracking tree of N queens, N from 0 (OEIS A099152).
+const QUEENS: [u64; 19] = [
+    1,
+    2,
+    3,
+    6,
+    17,
+    54,
+    153,
+    552,
+    2057,
+    8394,
+    35_539,
+    166_926,
+    856_189,
+    4_674_890,
+    27_358_553,
+    171_129_072,
+    1_141_190_303,
+    8_017_021_932,
+    59_365_844_491,
+];
+
+fn steal(
+    workload: &mut Workload,
+    options: &mut Options<'_>,
+    threads: u32,
+    profile: usize,
+    mode: &str,
+) -> Result<(), String> {
+    // What an idle worker does between two requests makes no difference with a thread per vCPU.
+    options.take("--idle");
+    let n = options.operand(2..=60)?;
+    // 2 ns a call and 4 ns a node: assumed, of the order of a 2 to 3 GHz processor.
+    let (round, uneven) = if mode == "fib" {
+        let (mut a, mut b) = (1u64, 1u64);
+        (0..n).for_each(|_| (a, b) = (b, a.saturating_add(b)));
+        // fib gives the smaller branch away: 0.38 of the node, not a half.
+        (a.saturating_mul(2).saturating_mul(2), 24)
+    } else {
+        let nodes = QUEENS.get(n as usize).ok_or("nqueens: possible are 2 to 18")?;
+        (nodes * 4, 50)
+    };
+    workload.pools.push(PoolPlan { round, grain: 20_000, uneven, give: 500 });
+    let pool = workload.pools.len() as u32 - 1;
+    same(workload, vec![Op::Steal { pool }], threads, profile, "us of work");
+    Ok(())
+}
+
+fn pipeline(
+    workload: &mut Workload,
+    options: &mut Options<'_>,
+    threads: u32,
+    profile: usize,
+) -> Result<(), String> {
+    let ns = options.time("--stage", 100_000, 100)?;
+    let spread = options.percent("--imbalance", 20)?;
+    let depth = options.number("--depth", 4, 1..=65_536)? as u32;
+    let first = workload.queues.len() as u32;
+    workload.queues.extend((1..threads).map(|_| depth));
+    for stage in 0..threads {
+        let mut ops = Vec::new();
+        if stage > 0 {
+            ops.push(Op::Pop { queue: first + stage - 1 });
+        }
+        ops.push(Op::Work { ns, spread });
+        ops.push(match stage + 1 < threads {
+            true => Op::Push { queue: first + stage },
+            false => Op::Count { units: 1 },
+        });
+        ops.push(Op::Jump { to: 0 });
+        same(workload, ops, 1, profile, "items");
+    }
+    Ok(())
+}
+
+fn ping(
+    workload: &mut Workload,
+    options: &mut Options<'_>,
+    threads: u32,
+    profile: usize,
+) -> Result<(), String> {
+    let ns = options.time("--period", 1_000_000, 10_000)?;
+    let burst = options.time("--burst", 0, 0)?;
+    let ops = vec![Op::Periodic { ns }, Op::Work { ns: burst, spread: 0 }, Op::Jump { to: 0 }];
+    same(workload, ops, threads, profile, "wakeups");
+    Ok(())
+}
+
+fn io(
+    workload: &mut Workload,
+    options: &mut Options<'_>,
+    threads: u32,
+    profile: usize,
+) -> Result<(), String> {
+    let compute = options.time("--compute", 100_000, 0)?;
+    let ns = options.time("--wait", 200_000, 100)?;
+    let spread = options.percent("--imbalance", 20)?;
+    let ops = vec![
+        Op::Io { ns, spread },
+        Op::Work { ns: compute, spread },
+        Op::Count { units: 1 },
+        Op::Jump { to: 0 },
+    ];
+    same(workload, ops, threads, profile, "requests");
+    Ok(())
+}
+
+fn waiting(options: &mut Options<'_>) -> Result<Waiting, String> {
+    let limit = options.time("--spin-limit", 50_000, 1)?;
+    Ok(match options.take("--kind") {
+        None | Some("block") => Waiting::Block,
+        Some("spin") => Waiting::Spin,
+        Some("spin-block") => Waiting::SpinBlock(limit),
+        Some(other) => {
+            return Err(format!("--kind {other}: expected one of block, spin, spin-block"));
+        }
+    })
+}
+
+/// Options after the mode, until each is taken.
+struct Options<'a> {
+    mode: &'a str,
+    named: Vec<(&'a str, &'a str)>,
+    operands: Vec<&'a str>,
+}
+
+impl<'a> Options<'a> {
+    fn new(mode: &'a str, words: &[&'a str]) -> Result<Self, String> {
+        let mut options = Self { mode, named: Vec::new(), operands: Vec::new() };
+        let mut rest = words.iter();
+        while let Some(word) = rest.next() {
+            let (name, value) = match (word.strip_prefix("--"), word.split_once('=')) {
+                (None, _) => {
+                    options.operands.push(word);
+                    continue;
+                }
+                (Some(_), Some((name, value))) => (name, value),
+                (Some("float"), None) => (*word, ""),
+                (Some(_), None) => {
+                    (*word, *rest.next().ok_or_else(|| format!("{word} has no value"))?)
+                }
+            };
+            if options.named.iter().any(|(known, _)| *known == name) {
+                return Err(format!("{name} is given twice"));
+            }
+            options.named.push((name, value));
+        }
+        Ok(options)
+    }
+
+    fn take(&mut self, name: &str) -> Option<&'a str> {
+        let at = self.named.iter().position(|(known, _)| *known == name)?;
+        Some(self.named.remove(at).1)
+    }
+
+    fn time(&mut self, name: &str, default: u64, least: u64) -> Result<u64, String> {
+        let Some(text) = self.take(name) else { return Ok(default) };
+        let time = if text == "0" {
+            Duration::ZERO
+        } else {
+            duration(text).map_err(|error| format!("{name} {text}: {error}"))?
+        };
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        if ns < least || ns > 1_000_000_000_000_000 {
+            return Err(format!("{name} {text}: at least {least}ns and at most 11 days"));
+        }
+        Ok(ns)
+    }
+
+    fn percent(&mut self, name: &str, default: u32) -> Result<u32, String> {
+        let Some(text) = self.take(name) else { return Ok(default) };
+        let number = text.strip_suffix('%').unwrap_or(text).parse::<u32>();
+        number
+            .ok()
+            .filter(|percent| *percent <= 100)
+            .ok_or_else(|| format!("{name} {text}: expected a percentage such as 20%"))
+    }
+
+    fn number(
+        &mut self,
+        name: &str,
+        default: u64,
+        range: std::ops::RangeInclusive<u64>,
+    ) -> Result<u64, String> {
+        let Some(text) = self.take(name) else { return Ok(default) };
+        let number = text.parse::<u64>().ok().filter(|number| range.contains(number));
+        let (low, high) = (range.start(), range.end());
+        number.ok_or_else(|| format!("{name} {text}: expected a number from {low} to {high}"))
+    }
+
+    fn operand(&mut self, range: std::ops::RangeInclusive<u64>) -> Result<u64, String> {
+        let (mode, text) = (self.mode, self.operands.pop());
+        let number = text.and_then(|text| text.parse().ok());
+        let (low, high) = (range.start(), range.end());
+        number
+            .filter(|number| range.contains(number))
+            .ok_or_else(|| format!("{mode} needs a number from {low} to {high}"))
+    }
+
+    fn finish(self) -> Result<(), String> {
+        let unknown = self.named.first().map(|(name, _)| *name).or(self.operands.first().copied());
+        match unknown {
+            Some(word) => Err(format!("instep-load {} knows no {word}", self.mode)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A duration such as `4ms` or `1ms 500us`.
+///
+/// # Errors
+/// When it is none.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|_| "durations look like 100us, 4ms or 60s".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Workload, String> {
+        let mut workload = Workload::default();
+        add(&mut workload, text, 4, None).map(|()| workload)
+    }
+
+    #[test]
+    fn the_labs_loads_are_understood() {
+        for (text, threads) in [
+            ("spin", 4),
+            ("idle", 0),
+            ("instep-load idle", 0),
+            ("instep-load barrier --kind spin --phase 1ms --duration 0", 4),
+            ("instep-load barrier --kind spin-block --spin-limit=20us --threads 2", 2),
+            ("instep-load serial --parallel 4ms --sequential 2ms --serial rotating", 4),
+            ("instep-load lock --kind ticket-spin", 4),
+            ("instep-load fib 30", 4),
+            ("instep-load nqueens 8", 4),
+            ("instep-load pipeline --stage 50us --depth 2", 4),
+            ("instep-load ping --period 10ms --float", 4),
+            ("instep-load stream --size 24MiB", 4),
+            ("instep-load io --compute 10us --wait 1ms", 4),
+        ] {
+            let workload = parsed(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert_eq!(workload.threads.len(), threads, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named() {
+        for (text, word) in [
+            ("", "known are spin"),
+            ("make -j", "known are spin"),
+            ("instep-load dance", "known are barrier"),
+            ("instep-load barrier --phase", "no value"),
+            ("instep-load barrier --phase 100", "durations look like"),
+            ("instep-load barrier --phase 1ns", "at least 100ns"),
+            ("instep-load barrier --kind odd", "expected one of"),
+            ("instep-load barrier --speed 3", "knows no --speed"),
+            ("instep-load barrier --phase 1ms --phase 1ms", "given twice"),
+            ("instep-load fib", "needs a number"),
+            ("instep-load nqueens 19", "possible are"),
+            ("instep-load compute 'x", "not closed"),
+            ("instep-load compute --threads 0", "from 1"),
+        ] {
+            let error = parsed(text).unwrap_err();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_pipeline_has_a_queue_between_two_stages() {
+        let workload = parsed("instep-load pipeline --depth 3").unwrap();
+        assert_eq!((workload.queues.as_slice(), workload.programs.len()), ([3; 3].as_slice(), 4));
+    }
+}

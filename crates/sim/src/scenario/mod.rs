@@ -1,0 +1,257 @@
+//! A scenario: a host, its guests and a hypervisor scheduler, as TOML.
+//!
+//! ```toml
+//! about = "two guests of four vCPUs on four CPUs"
+//! scheduler = "cfs"
+//! duration = "10s"
+//! [host]
+//! cores = 4
+//! memory = "8GiB"
+//! [[guest]]
+//! name = "a"
+//! vcpus = 4
+//! memory = "1GiB"
+//! load = "instep-load barrier --kind spin --phase 1ms"
+//! ```
+//! `host` and `guest` use the words of the lab's scenarios where they mean the same. This file knows
+//! the words and where each stands; [`build`] makes a simulation of them.
+
+pub mod build;
+pub mod load;
+pub mod machine;
+mod stages;
+
+use crate::error::Error;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+use toml::Spanned;
+
+pub use stages::Stage;
+
+/// A scenario.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// What it shows, in one line.
+    pub about: String,
+    /// The seed; 1 when not given.
+    #[serde(default = "one")]
+    pub seed: u64,
+    /// How long is measured, in simulated time.
+    #[serde(deserialize_with = "time")]
+    pub duration: Duration,
+    /// How long it runs before; 1s when not given.
+    #[serde(default = "a_second", deserialize_with = "time")]
+    pub warmup: Duration,
+    /// The hypervisor's scheduler.
+    pub scheduler: Spanned<String>,
+    /// Numbers of the scheduler that differ from the published ones.
+    #[serde(default)]
+    pub tuning: BTreeMap<String, String>,
+    /// The host.
+    pub host: Spanned<Machine>,
+    /// The guests.
+    #[serde(default)]
+    pub guest: Vec<Spanned<Guest>>,
+}
+
+/// The host: a shape in the lab's words, or a file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// What `instep topology --json` printed, relative to the scenario; instead of a shape.
+    pub topology: Option<String>,
+    /// NUMA nodes; 1 when not given.
+    pub nodes: Option<u32>,
+    /// Sockets; as many as nodes when not given.
+    pub sockets: Option<u32>,
+    /// Cores of each socket.
+    pub cores: Option<u32>,
+    /// Threads of each core; 1 when not given.
+    pub threads: Option<u32>,
+    /// Last-level caches of the host; one for each node or socket, whichever are more, when not
+    /// given.
+    pub caches: Option<u32>,
+    /// Memory of the host.
+    #[serde(default, deserialize_with = "optional_size")]
+    pub memory: Option<u64>,
+    /// The distance between any two nodes; 20 when not given.
+    pub distance: Option<u32>,
+    /// The distances row by row, instead.
+    pub distances: Option<Vec<Vec<u32>>>,
+    /// Whose costs and contention; `generic` when not given.
+    pub machine: Option<String>,
+    /// Whether the host's own threads run, too; as the machine says when not given.
+    pub noise: Option<bool>,
+}
+
+/// A guest, or several alike.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Guest {
+    /// Its name: letters, digits and dashes.
+    pub name: String,
+    /// How many there are of it, named `name-1` and so on.
+    pub count: Option<u32>,
+    /// Its vCPUs.
+    pub vcpus: Spanned<u32>,
+    /// Its memory.
+    #[serde(deserialize_with = "spanned_size")]
+    pub memory: Spanned<u64>,
+    /// `cpu.weight` (1 to 10000); 100 when not given.
+    #[serde(default = "hundred")]
+    pub weight: Spanned<u32>,
+    /// Parts of its vCPUs in its time, for schedulers that give parts; equal when not given.
+    pub parts: Option<Spanned<Vec<u32>>>,
+    /// What it runs: see [`load`]. Several run side by side.
+    #[serde(default)]
+    pub load: Option<Spanned<Load>>,
+    /// Stages of a pipeline that it runs, instead or besides.
+    #[serde(default)]
+    pub stage: Vec<Spanned<Stage>>,
+    /// Profile of its work; by its load when not given.
+    pub profile: Option<Spanned<String>>,
+    /// CPUs that every vCPU may use (hard affinity), as a list such as `16-31`; all when not given.
+    pub allowed: Option<Spanned<String>>,
+    /// Nodes that its vCPUs should use (Xen's node affinity).
+    pub prefer_nodes: Option<Spanned<Vec<u32>>>,
+    /// Where it starts.
+    #[serde(default)]
+    pub start: Start,
+}
+
+/// What a guest runs: one load or several.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum Load {
+    /// One.
+    One(String),
+    /// Side by side.
+    Several(Vec<String>),
+}
+
+/// Where a guest starts.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Start {
+    /// The node that holds its memory; spread over all when not given.
+    pub memory_node: Option<Spanned<u32>>,
+    /// The CPUs that each vCPU may use, in the order of vCPUs.
+    pub cpus: Option<Spanned<Vec<Vec<u32>>>>,
+    /// Whether vCPUs stay bound to these CPUs. Without it `cpus` is not simulated, and refused.
+    #[serde(default)]
+    pub pinned: bool,
+}
+
+/// Something wrong in a scenario's text, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Byte offset, if it has a place.
+    pub at: Option<usize>,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl Fault {
+    /// What is wrong at this place.
+    pub fn at(span: Range<usize>, what: impl Into<String>) -> Self {
+        Self { at: Some(span.start), what: what.into() }
+    }
+
+    /// The line of the fault in `text`, from 1; 0 when it has no place.
+    #[must_use]
+    pub fn line(&self, text: &str) -> usize {
+        let before = |at: usize| text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n');
+        self.at.map_or(0, |at| before(at).count() + 1)
+    }
+}
+
+impl Scenario {
+    /// Reads a scenario's text, whatever it says.
+    ///
+    /// # Errors
+    /// Where it is no TOML, or has unknown or missing words.
+    pub fn parse(text: &str) -> Result<Self, Fault> {
+        toml::from_str(text).map_err(|error| Fault {
+            at: error.span().map(|span| span.start),
+            what: error.message().to_owned(),
+        })
+    }
+
+    /// Reads a scenario and makes a simulation of it.
+    ///
+    /// # Errors
+    /// When it cannot be read or simulated: file, line and reason.
+    pub fn load(path: &Path, overrides: &Overrides) -> Result<build::Plan, Error> {
+        let text = fs::read_to_string(path)
+            .map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        let wrong = |fault: Fault| Error::Scenario {
+            path: path.to_owned(),
+            line: fault.line(&text),
+            what: fault.what,
+        };
+        let mut scenario = Self::parse(&text).map_err(wrong)?;
+        if let Some(seed) = overrides.seed {
+            scenario.seed = seed;
+        }
+        if let Some(name) = &overrides.scheduler {
+            crate::sched::make(name, &Default::default()).map_err(Error::Asked)?;
+            scenario.tuning.clear();
+            scenario.scheduler = Spanned::new(scenario.scheduler.span(), name.clone());
+        }
+        let read = |name: &str| {
+            let file = path.parent().unwrap_or(Path::new("")).join(name);
+            fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))
+        };
+        build::Plan::new(&scenario, &read).map_err(wrong)
+    }
+}
+
+/// What a command line says instead of the scenario.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// The seed.
+    pub seed: Option<u64>,
+    /// The scheduler's name, with its published numbers.
+    pub scheduler: Option<String>,
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn hundred() -> Spanned<u32> {
+    Spanned::new(0..0, 100)
+}
+
+fn a_second() -> Duration {
+    Duration::from_secs(1)
+}
+
+fn time<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(from)?;
+    load::duration(&text).map_err(serde::de::Error::custom)
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}` is no size such as 128MiB or 2GiB");
+    if text.ends_with(|c: char| c.is_ascii_digit()) {
+        return Err(wrong());
+    }
+    text.parse::<bytesize::ByteSize>().map(|size| size.as_u64()).map_err(|_| wrong())
+}
+
+fn optional_size<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    let text = String::deserialize(from)?;
+    size(&text).map(Some).map_err(serde::de::Error::custom)
+}
+
+fn spanned_size<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Spanned<u64>, D::Error> {
+    let text = Spanned::<String>::deserialize(from)?;
+    let bytes = size(text.get_ref()).map_err(serde::de::Error::custom)?;
+    Ok(Spanned::new(text.span(), bytes))
+}

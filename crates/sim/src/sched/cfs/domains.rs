@@ -1,0 +1,114 @@
+//! Scheduling domains: for each CPU the spans in which its load is balanced, from its core outwards,
+//! each divided into groups. Spans of one group are left out. Knows no load.
+
+use crate::host::Host;
+use crate::mask::Mask;
+
+/// One span and its groups.
+#[derive(Clone, Debug)]
+pub(super) struct Domain {
+    /// Its groups with how many CPUs' worth each has, in 1024ths.
+    pub(super) groups: Vec<(Mask, u64)>,
+    /// How unequal groups may be, per cent (imbalance_pct).
+    pub(super) slack: u64,
+    /// Nanoseconds between two tries of a CPU that is idle: the span's size in milliseconds.
+    pub(super) interval: u64,
+}
+
+/// All spans, and those of each CPU, from the inside out.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Domains {
+    all: Vec<Domain>,
+    /// For each CPU its spans: the span, when it is balanced next, failures so far.
+    of: Vec<Vec<Turn>>,
+}
+
+/// When a CPU balances one of its spans.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    /// Index of the span.
+    pub(super) domain: usize,
+    /// Nanoseconds.
+    pub(super) next: u64,
+    /// Tries in a row in which nothing could be moved (nr_balance_failed).
+    pub(super) failed: u32,
+}
+
+/// Power of a core of two threads (SD_SHARE_CPUPOWER, 1178; kernel/sched/fair.c, 3.10).
+const SMT_POWER: u64 = 1178;
+
+impl Domains {
+    /// Those of this host: core, LLC, node, host.
+    pub(super) fn new(host: &Host) -> Self {
+        let cpus = host.cpus();
+        let power = |mask: &Mask| -> u64 {
+            let cores = host.cores.iter().map(|core| match mask.common(core) {
+                0 => 0,
+                1 if core.count() > 1 => SMT_POWER / u64::from(core.count()),
+                1 => 1024,
+                _ => SMT_POWER,
+            });
+            cores.sum()
+        };
+        let whole = [Mask::all(cpus)];
+        let singles: Vec<Mask> = (0..cpus).map(|cpu| Mask::of(cpus, [cpu])).collect();
+        let levels: [(&[Mask], &[Mask], u64); 4] = [
+            (&host.cores, &singles, 110),
+            (&host.llcs, &host.cores, 117),
+            (&host.nodes, &host.llcs, 125),
+            (&whole, &host.nodes, 125),
+        ];
+        let mut this = Self { all: Vec::new(), of: vec![Vec::new(); cpus] };
+        for (spans, parts, slack) in levels {
+            for span in spans {
+                let groups: Vec<_> = parts
+                    .iter()
+                    .filter(|part| !part.is_empty() && span.covers(part))
+                    .map(|part| (part.clone(), power(part)))
+                    .collect();
+                if groups.len() < 2 {
+                    continue;
+                }
+                let interval = u64::from(span.count()) * 1_000_000;
+                for cpu in span.iter() {
+                    this.of[cpu].push(Turn { domain: this.all.len(), next: 0, failed: 0 });
+                }
+                this.all.push(Domain { groups, slack, interval });
+            }
+        }
+        this
+    }
+
+    /// How many spans a CPU has.
+    pub(super) fn levels(&self, cpu: usize) -> usize {
+        self.of[cpu].len()
+    }
+
+    /// A CPU's span, counted from the inside.
+    pub(super) fn turn(&mut self, cpu: usize, level: usize) -> &mut Turn {
+        &mut self.of[cpu][level]
+    }
+
+    /// A span by its index.
+    pub(super) fn domain(&self, at: usize) -> &Domain {
+        &self.all[at]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn spans_go_from_the_core_to_the_host() {
+        let host = testing::host(2, 4, 2);
+        let domains = Domains::new(&host);
+        let sizes: Vec<u64> =
+            domains.of[0].iter().map(|turn| domains.all[turn.domain].interval).collect();
+        assert_eq!(sizes, [2_000_000, 8_000_000, 16_000_000]);
+        let llc = domains.domain(domains.of[0][1].domain);
+        assert_eq!((llc.groups.len(), llc.groups[0].1), (4, SMT_POWER));
+        assert!(Domains::new(&testing::host(1, 1, 1)).of[0].is_empty());
+    }
+}

@@ -1,0 +1,199 @@
+//! Hypervisor schedulers: one interface, and a module for each published set of rules.
+//!
+//! The engine tells what happened and asks what shall run; it never decides. Order of calls for a
+//! task: `wake`, then `pick` and `put` in turn, then `block`. A task that `pick` returned is out of
+//! the scheduler's queues until `put`. `tick` comes on every CPU each [`Scheduler::tick_period`],
+//! idle ones too.
+
+pub mod affinity;
+pub mod balance;
+pub mod cfs;
+pub mod credit;
+pub mod eevdf;
+pub mod period;
+pub mod pm;
+pub mod relaxed;
+pub mod strict;
+pub mod sync_aware;
+
+use crate::desk::{Desk, Put, TaskId, Waker};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What shall run, and for how long at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pick {
+    /// The task.
+    pub task: TaskId,
+    /// Nanoseconds from now after which the CPU chooses again; `u64::MAX` for no end.
+    pub slice: u64,
+}
+
+/// A hypervisor's scheduler.
+pub trait Scheduler: fmt::Debug + Send {
+    /// Its name, as in scenarios.
+    fn name(&self) -> &'static str;
+
+    /// Called once; all tasks are blocked. May arm timers and narrow affinities.
+    fn start(&mut self, desk: &mut Desk);
+
+    /// A blocked task became runnable: choose its CPU ([`Desk::assign`]), put it into a queue, ask
+    /// for CPUs to choose again ([`Desk::resched`]). Its state is `Queued` already.
+    fn wake(&mut self, desk: &mut Desk, task: TaskId, by: Waker);
+
+    /// The task that ran on `cpu` blocks. It is charged up to now and `Blocked` already.
+    fn block(&mut self, desk: &mut Desk, cpu: usize, task: TaskId);
+
+    /// The task that ran on `cpu` is runnable still: put it back into a queue. It is charged up to
+    /// now and `Queued` already. [`Scheduler::pick`] follows at once.
+    fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put);
+
+    /// What shall run on `cpu`: a queued task, which leaves its queue and is assigned to `cpu`.
+    fn pick(&mut self, desk: &mut Desk, cpu: usize) -> Option<Pick>;
+
+    /// The CPU's clock tick.
+    fn tick(&mut self, desk: &mut Desk, cpu: usize);
+
+    /// Nanoseconds between two ticks of a CPU.
+    fn tick_period(&self) -> u64;
+
+    /// A timer that was armed with [`Desk::arm`] is due.
+    fn timer(&mut self, _desk: &mut Desk, _id: u32) {}
+
+    /// Placement changed what a task may or should use, which is in [`Desk`] already. It may be
+    /// running or queued where it may not be any more.
+    fn affinity_changed(&mut self, desk: &mut Desk, task: TaskId);
+
+    /// The thread of a vCPU began to wait for siblings (futex_wait), seen from outside the guest.
+    fn sync_wait(&mut self, _desk: &mut Desk, _task: TaskId) {}
+
+    /// A vCPU of this VM woke its siblings (futex_wake).
+    fn sync_wake(&mut self, _desk: &mut Desk, _vm: usize) {}
+
+    /// Whether tasks are threads on the bare machine: no exits, no halts, no directed yields.
+    fn bare_metal(&self) -> bool {
+        false
+    }
+
+    /// Whether no CPU may be idle while a task that may use it waits, at the latest one tick
+    /// later. What checkers hold it to.
+    fn work_conserving(&self) -> bool {
+        true
+    }
+}
+
+/// Names of all schedulers, as scenarios use them.
+pub const NAMES: [&str; 10] = [
+    "credit",
+    "sync-aware",
+    "cfs",
+    "balance",
+    "affinity",
+    "strict",
+    "relaxed",
+    "eevdf",
+    "period",
+    "pm",
+];
+
+/// Numbers of a scheduler that differ from the published ones: name and nanoseconds.
+pub type Tuning = BTreeMap<String, u64>;
+
+/// Takes what is known of a tuning.
+struct Tuner<'a> {
+    scheduler: &'a str,
+    left: Tuning,
+    known: Vec<&'static str>,
+}
+
+impl Tuner<'_> {
+    fn set(&mut self, name: &'static str, value: &mut u64) {
+        self.known.push(name);
+        if let Some(given) = self.left.remove(name) {
+            *value = given.max(1);
+        }
+    }
+
+    fn finish(self) -> Result<(), String> {
+        let Some((name, _)) = self.left.first_key_value() else { return Ok(()) };
+        let known = self.known.join(", ");
+        Err(format!("tuning: {} knows no {name}; known are: {known}", self.scheduler))
+    }
+}
+
+/// The scheduler of this name, with its published numbers but for `tuning`.
+///
+/// # Errors
+/// When the name or a number's name is not known.
+pub fn make(name: &str, tuning: &Tuning) -> Result<Box<dyn Scheduler>, String> {
+    let mut tuner = Tuner { scheduler: name, left: tuning.clone(), known: Vec::new() };
+    let scheduler: Box<dyn Scheduler> = match name {
+        "credit" => Box::new(credit::Credit::new(credit_rules(&mut tuner))),
+        "sync-aware" => Box::new(sync_aware::SyncAware::new(credit_rules(&mut tuner))),
+        "cfs" => Box::new(cfs::Cfs::new(cfs_rules(&mut tuner))),
+        "balance" => Box::new(balance::new(cfs_rules(&mut tuner))),
+        "affinity" => Box::new(affinity::Affinity::new(cfs_rules(&mut tuner))),
+        "pm" => Box::new(pm::Pm::new(cfs_rules(&mut tuner))),
+        "strict" => {
+            let mut rules = strict::Rules::default();
+            tuner.set("slice", &mut rules.slice);
+            Box::new(strict::Strict::new(rules))
+        }
+        "relaxed" => {
+            let mut rules = relaxed::Rules { cfs: cfs_rules(&mut tuner), ..Default::default() };
+            tuner.set("threshold", &mut rules.threshold);
+            tuner.set("period", &mut rules.period);
+            Box::new(relaxed::Relaxed::new(rules))
+        }
+        "eevdf" => {
+            let mut rules = eevdf::Rules::default();
+            tuner.set("slice", &mut rules.slice);
+            tuner.set("tick", &mut rules.tick);
+            Box::new(eevdf::Eevdf::new(rules))
+        }
+        "period" => {
+            let mut rules = period::Rules::default();
+            tuner.set("period", &mut rules.period);
+            Box::new(period::Period::new(rules))
+        }
+        _ => return Err(format!("scheduler {name}: known are {}", NAMES.join(", "))),
+    };
+    tuner.finish().map(|()| scheduler)
+}
+
+fn credit_rules(tuner: &mut Tuner<'_>) -> credit::Rules {
+    let mut rules = credit::Rules::default();
+    tuner.set("slice", &mut rules.slice);
+    tuner.set("ratelimit", &mut rules.ratelimit);
+    rules
+}
+
+fn cfs_rules(tuner: &mut Tuner<'_>) -> cfs::Rules {
+    let mut rules = cfs::Rules::default();
+    tuner.set("latency", &mut rules.latency);
+    tuner.set("min_granularity", &mut rules.min_granularity);
+    tuner.set("wakeup_granularity", &mut rules.wakeup_granularity);
+    tuner.set("migration_cost", &mut rules.migration_cost);
+    tuner.set("tick", &mut rules.tick);
+    rules
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_makes_a_scheduler_of_that_name() {
+        for name in NAMES {
+            assert_eq!(make(name, &Tuning::new()).unwrap().name(), name);
+        }
+    }
+
+    #[test]
+    fn numbers_that_a_scheduler_does_not_have_are_refused() {
+        let tuning = Tuning::from([("period".to_owned(), 5)]);
+        assert!(make("period", &tuning).is_ok());
+        assert!(make("credit", &tuning).unwrap_err().contains("known are: slice, ratelimit"));
+        assert!(make("best", &tuning).is_err());
+    }
+}

@@ -1,0 +1,140 @@
+//! CPU time by allocation periods (systems.md, 5): in every period each vCPU has a slice of its own
+//! CPU; what is not used expires. Slices of a VM are equal, or in proportion to
+//! [`Task::part`](crate::desk::Task::part), which is the host's way to match allocation to work.
+//!
+//! A VM's part of the period is its weight by all weights, of one CPU for each vCPU. Who has time
+//! left runs before who has none, of equals the VM that was named first; who has none runs only when
+//! nobody else wants the CPU. vCPU i is on CPU i modulo the number it may use. The model behind
+//! longer periods and matched slices, in its pure form: no load balancing, no wake-up rules.
+
+use super::{Pick, Scheduler};
+use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
+
+/// The rules' numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Nanoseconds of an allocation period: 24 ms, CFS's on 8 CPUs and more.
+    pub period: u64,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { period: 24_000_000 }
+    }
+}
+
+/// The scheduler.
+#[derive(Clone, Debug)]
+pub struct Period {
+    rules: Rules,
+    /// Nanoseconds a period of each task.
+    slices: Vec<u64>,
+    /// CPU time of each task at the beginning of the period.
+    begun: Vec<u64>,
+    /// Tasks of each CPU.
+    of: Vec<Vec<TaskId>>,
+}
+
+impl Period {
+    /// With these numbers.
+    #[must_use]
+    pub fn new(rules: Rules) -> Self {
+        Self { rules, slices: Vec::new(), begun: Vec::new(), of: Vec::new() }
+    }
+
+    fn left(&self, desk: &Desk, task: TaskId) -> u64 {
+        self.slices[task.ix()].saturating_sub(desk.ran(task) - self.begun[task.ix()])
+    }
+
+    fn share_out(&mut self, desk: &Desk) {
+        let weights: u64 = desk.vms.iter().map(|vm| u64::from(vm.weight)).sum();
+        for vm in &desk.vms {
+            let parts: u64 = vm.tasks().map(|task| u64::from(desk.task(task).part)).sum();
+            let whole = u128::from(self.rules.period) * u128::from(vm.count);
+            let own = whole * u128::from(vm.weight) / u128::from(weights.max(1));
+            for task in vm.tasks() {
+                let part = u128::from(desk.task(task).part) * own / u128::from(parts.max(1));
+                self.slices[task.ix()] =
+                    u64::try_from(part).unwrap_or(u64::MAX).min(self.rules.period);
+            }
+        }
+    }
+
+    fn bind(&mut self, desk: &mut Desk) {
+        self.of.iter_mut().for_each(Vec::clear);
+        for at in 0..desk.tasks.len() {
+            let task = TaskId(at as u32);
+            let this = desk.task(task);
+            let turn = this.index as usize % this.allowed.count().max(1) as usize;
+            let cpu = this.allowed.iter().nth(turn).unwrap_or(0);
+            desk.assign(task, cpu);
+            self.of[cpu].push(task);
+        }
+    }
+}
+
+impl Scheduler for Period {
+    fn name(&self) -> &'static str {
+        "period"
+    }
+
+    fn start(&mut self, desk: &mut Desk) {
+        self.slices = vec![0; desk.tasks.len()];
+        self.begun = vec![0; desk.tasks.len()];
+        self.of = vec![Vec::new(); desk.host.cpus()];
+        self.bind(desk);
+        self.share_out(desk);
+        desk.arm(0, self.rules.period);
+    }
+
+    fn wake(&mut self, desk: &mut Desk, task: TaskId, _by: Waker) {
+        let cpu = desk.task(task).cpu;
+        desk.resched(cpu);
+    }
+
+    fn block(&mut self, _desk: &mut Desk, _cpu: usize, _task: TaskId) {}
+
+    fn put(&mut self, _desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
+        // Among those without time left, turns go round.
+        if why == Put::SliceEnd
+            && let Some(at) = self.of[cpu].iter().position(|other| *other == task)
+            && self.slices[task.ix()] == 0
+        {
+            self.of[cpu][at..].rotate_left(1);
+        }
+    }
+
+    fn pick(&mut self, desk: &mut Desk, cpu: usize) -> Option<Pick> {
+        let ready = |task: &TaskId| desk.task(*task).state == TaskState::Queued;
+        let mut others = self.of[cpu].iter().copied().filter(ready);
+        let first = others.clone().find(|task| self.left(desk, *task) > 0);
+        match first {
+            Some(task) => Some(Pick { task, slice: self.left(desk, task) }),
+            // Spare time goes to whom it finds, until somebody has time again.
+            None => others.next().map(|task| Pick { task, slice: u64::MAX }),
+        }
+    }
+
+    fn tick(&mut self, _desk: &mut Desk, _cpu: usize) {}
+
+    fn tick_period(&self) -> u64 {
+        self.rules.period
+    }
+
+    fn timer(&mut self, desk: &mut Desk, _id: u32) {
+        for at in 0..self.begun.len() {
+            self.begun[at] = desk.ran(TaskId(at as u32));
+        }
+        (0..desk.host.cpus()).for_each(|cpu| desk.resched(cpu));
+        desk.arm(0, desk.now + self.rules.period);
+    }
+
+    fn affinity_changed(&mut self, desk: &mut Desk, _task: TaskId) {
+        self.bind(desk);
+        (0..desk.host.cpus()).for_each(|cpu| desk.resched(cpu));
+    }
+
+    fn work_conserving(&self) -> bool {
+        false
+    }
+}

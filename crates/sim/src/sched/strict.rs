@@ -1,0 +1,201 @@
+//! Strict co-scheduling (systems.md, 3): all siblings of a VM start and stop together; the CPU of a
+//! sibling that has nothing to do is wasted.
+//!
+//! VMs are put into rows of the host's CPUs, largest first, each into the first row with room for
+//! all its vCPUs on CPUs they may use (Ousterhout's matrix). Rows take turns, for [`Rules::slice`]
+//! times the weight of their heaviest VM over 100. A row of which nothing is runnable is left out.
+//! A VM of more vCPUs than CPUs has a row of its own, in which its siblings take turns.
+//!
+//! ```text
+//!            CPU 0   CPU 1   CPU 2   CPU 3
+//!   row 0    A.0     A.1     A.2     A.3
+//!   row 1    B.0     B.1     C.0     (wasted)
+//! ```
+
+use super::{Pick, Scheduler};
+use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
+
+/// The rules' numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Nanoseconds of a row at weight 100: 6 ms, as CFS's latency. Not published.
+    pub slice: u64,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { slice: 6_000_000 }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Row {
+    /// For each CPU its tasks in this row; the next to run first.
+    columns: Vec<Vec<TaskId>>,
+    /// Nanoseconds of its turn.
+    slice: u64,
+    /// Tasks that are runnable.
+    runnable: u32,
+}
+
+/// The scheduler.
+#[derive(Clone, Debug)]
+pub struct Strict {
+    rules: Rules,
+    rows: Vec<Row>,
+    /// Row of each task.
+    row_of: Vec<usize>,
+    current: usize,
+    ends: u64,
+}
+
+impl Strict {
+    /// With these numbers.
+    #[must_use]
+    pub fn new(rules: Rules) -> Self {
+        Self { rules, rows: Vec::new(), row_of: Vec::new(), current: 0, ends: 0 }
+    }
+
+    /// The columns that a VM would take in a row, if it fits.
+    fn fit(desk: &Desk, vm: usize, row: &Row) -> Option<Vec<usize>> {
+        let (cpus, mut taken) = (desk.host.cpus(), Vec::new());
+        let fold = desk.vms[vm].count as usize > cpus;
+        let empty = row.columns.iter().all(Vec::is_empty);
+        for task in desk.vms[vm].tasks() {
+            let this = desk.task(task);
+            let uses = |cpu: &usize| taken.iter().filter(|other| *other == cpu).count();
+            let free = |cpu: &usize| row.columns[*cpu].is_empty() && uses(cpu) == 0;
+            let cpu = match this.allowed.iter().find(free) {
+                Some(cpu) => cpu,
+                // Alone in a row, siblings that may not be apart share.
+                None if fold || empty => this.allowed.iter().min_by_key(|cpu| (uses(cpu), *cpu))?,
+                None => return None,
+            };
+            taken.push(cpu);
+        }
+        Some(taken)
+    }
+
+    fn pack(&mut self, desk: &mut Desk) {
+        let mut order: Vec<usize> = (0..desk.vms.len()).collect();
+        order.sort_by_key(|vm| (u32::MAX - desk.vms[*vm].count, *vm));
+        for vm in order {
+            let found = self
+                .rows
+                .iter()
+                .enumerate()
+                .find_map(|(at, row)| Some((at, Self::fit(desk, vm, row)?)));
+            let (at, cpus) = match found {
+                Some(found) => found,
+                None => {
+                    let columns = vec![Vec::new(); desk.host.cpus()];
+                    self.rows.push(Row { columns, slice: 0, runnable: 0 });
+                    let at = self.rows.len() - 1;
+                    let Some(cpus) = Self::fit(desk, vm, &self.rows[at]) else { continue };
+                    (at, cpus)
+                }
+            };
+            let slice = self.rules.slice * u64::from(desk.vms[vm].weight) / 100;
+            self.rows[at].slice = self.rows[at].slice.max(slice.max(100_000));
+            for (task, cpu) in desk.vms[vm].tasks().zip(cpus) {
+                self.rows[at].columns[cpu].push(task);
+                self.row_of[task.ix()] = at;
+                desk.assign(task, cpu);
+            }
+        }
+    }
+
+    /// Goes on to the next row with something runnable.
+    fn turn(&mut self, desk: &mut Desk) {
+        let count = self.rows.len();
+        let next = (1..=count)
+            .map(|step| (self.current + step) % count)
+            .find(|row| self.rows[*row].runnable > 0);
+        let Some(next) = next else {
+            self.ends = desk.now;
+            return;
+        };
+        self.current = next;
+        self.ends = desk.now + self.rows[next].slice;
+        desk.arm(0, self.ends);
+        (0..desk.host.cpus()).for_each(|cpu| desk.resched(cpu));
+    }
+}
+
+impl Scheduler for Strict {
+    fn name(&self) -> &'static str {
+        "strict"
+    }
+
+    fn start(&mut self, desk: &mut Desk) {
+        self.row_of = vec![0; desk.tasks.len()];
+        self.pack(desk);
+    }
+
+    fn wake(&mut self, desk: &mut Desk, task: TaskId, _by: Waker) {
+        let row = self.row_of[task.ix()];
+        self.rows[row].runnable += 1;
+        if self.rows[self.current].runnable == 0 || desk.now >= self.ends {
+            self.turn(desk);
+        } else if row == self.current {
+            let cpu = desk.task(task).cpu;
+            desk.resched(cpu);
+        }
+    }
+
+    fn block(&mut self, desk: &mut Desk, _cpu: usize, task: TaskId) {
+        let row = self.row_of[task.ix()];
+        self.rows[row].runnable -= 1;
+        if row == self.current && self.rows[row].runnable == 0 {
+            self.turn(desk);
+        }
+    }
+
+    fn put(&mut self, _desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
+        let column = &mut self.rows[self.row_of[task.ix()]].columns[cpu];
+        if matches!(why, Put::SliceEnd | Put::Yield(_)) && column.first() == Some(&task) {
+            column.rotate_left(1);
+        }
+    }
+
+    fn pick(&mut self, desk: &mut Desk, cpu: usize) -> Option<Pick> {
+        let column = &self.rows.get(self.current)?.columns[cpu];
+        let ready = |task: &&TaskId| desk.task(**task).state == TaskState::Queued;
+        let count = column.iter().filter(ready).count() as u64;
+        let task = *column.iter().find(ready)?;
+        let left = self.ends.saturating_sub(desk.now);
+        let slice = if count > 1 { (left / count).max(100_000) } else { u64::MAX };
+        Some(Pick { task, slice })
+    }
+
+    fn tick(&mut self, _desk: &mut Desk, _cpu: usize) {}
+
+    fn tick_period(&self) -> u64 {
+        4_000_000
+    }
+
+    fn timer(&mut self, desk: &mut Desk, _id: u32) {
+        if desk.now >= self.ends {
+            self.turn(desk);
+        }
+    }
+
+    fn affinity_changed(&mut self, desk: &mut Desk, _task: TaskId) {
+        // All rows are packed anew.
+        for row in &mut self.rows {
+            row.columns.iter_mut().for_each(Vec::clear);
+            row.runnable = 0;
+        }
+        self.pack(desk);
+        for at in 0..desk.tasks.len() {
+            if desk.tasks[at].state != TaskState::Blocked {
+                self.rows[self.row_of[at]].runnable += 1;
+            }
+        }
+        self.turn(desk);
+    }
+
+    fn work_conserving(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,191 @@
+//! Timers: a fixed number of slots, each armed at most once; the earliest fires first, of equal
+//! times the one armed first.
+//!
+//! A 4-ary heap that knows where each slot lies, so that arming again and cancelling cost
+//! O(log n) and nothing is ever allocated after the start. What a slot stands for its owner knows.
+
+/// A slot's number.
+pub type Slot = u32;
+
+const NOWHERE: u32 = u32::MAX;
+const ARITY: usize = 4;
+
+/// When a slot fires: time in nanoseconds, then the order of arming.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Due {
+    at: u64,
+    sequence: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    due: Due,
+    slot: Slot,
+}
+
+/// The armed slots.
+#[derive(Clone, Debug)]
+pub struct Timers {
+    heap: Vec<Entry>,
+    place: Vec<u32>,
+    sequence: u64,
+}
+
+impl Timers {
+    /// `slots` slots, none armed.
+    #[must_use]
+    pub fn new(slots: usize) -> Self {
+        Self { heap: Vec::with_capacity(slots), place: vec![NOWHERE; slots], sequence: 0 }
+    }
+
+    /// Arms a slot for `at`, instead of what it was armed for.
+    #[inline]
+    pub fn arm(&mut self, slot: Slot, at: u64) {
+        self.sequence += 1;
+        let entry = Entry { due: Due { at, sequence: self.sequence }, slot };
+        let place = self.place[slot as usize];
+        if place == NOWHERE {
+            self.heap.push(entry);
+            self.up(self.heap.len() - 1, entry);
+        } else {
+            let place = place as usize;
+            if entry.due < self.heap[place].due {
+                self.up(place, entry);
+            } else {
+                self.down(place, entry);
+            }
+        }
+    }
+
+    /// Disarms a slot; nothing happens if it is not armed.
+    #[inline]
+    pub fn cancel(&mut self, slot: Slot) {
+        let place = std::mem::replace(&mut self.place[slot as usize], NOWHERE);
+        if place != NOWHERE {
+            self.remove(place as usize);
+        }
+    }
+
+    /// Takes the earliest slot if it is due until `until`, with its time.
+    #[inline]
+    pub fn pop(&mut self, until: u64) -> Option<(u64, Slot)> {
+        let first = *self.heap.first()?;
+        if first.due.at > until {
+            return None;
+        }
+        self.place[first.slot as usize] = NOWHERE;
+        self.remove(0);
+        Some((first.due.at, first.slot))
+    }
+
+    /// When a slot fires, if it is armed.
+    #[must_use]
+    pub fn due(&self, slot: Slot) -> Option<u64> {
+        let place = self.place[slot as usize];
+        (place != NOWHERE).then(|| self.heap[place as usize].due.at)
+    }
+
+    fn remove(&mut self, place: usize) {
+        let Some(last) = self.heap.pop() else { return };
+        if place == self.heap.len() {
+            return;
+        }
+        if last.due < self.heap[place].due {
+            self.up(place, last);
+        } else {
+            self.down(place, last);
+        }
+    }
+
+    #[inline]
+    fn up(&mut self, mut place: usize, entry: Entry) {
+        while place > 0 {
+            let parent = (place - 1) / ARITY;
+            if self.heap[parent].due <= entry.due {
+                break;
+            }
+            self.set(place, self.heap[parent]);
+            place = parent;
+        }
+        self.set(place, entry);
+    }
+
+    #[inline]
+    fn down(&mut self, mut place: usize, entry: Entry) {
+        loop {
+            let first = place * ARITY + 1;
+            let end = (first + ARITY).min(self.heap.len());
+            let Some(least) = (first..end).min_by_key(|at| self.heap[*at].due) else { break };
+            if entry.due <= self.heap[least].due {
+                break;
+            }
+            self.set(place, self.heap[least]);
+            place = least;
+        }
+        self.set(place, entry);
+    }
+
+    #[inline]
+    fn set(&mut self, place: usize, entry: Entry) {
+        self.heap[place] = entry;
+        self.place[entry.slot as usize] = place as u32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn of_equal_times_the_one_armed_first_fires_first() {
+        let mut timers = Timers::new(3);
+        timers.arm(2, 5);
+        timers.arm(0, 5);
+        timers.arm(1, 5);
+        timers.arm(2, 5);
+        let order: Vec<_> = std::iter::from_fn(|| timers.pop(9)).collect();
+        assert_eq!(order, [(5, 0), (5, 1), (5, 2)]);
+    }
+
+    #[test]
+    fn nothing_fires_before_its_time_or_after_it_was_cancelled() {
+        let mut timers = Timers::new(2);
+        timers.arm(0, 5);
+        timers.arm(1, 4);
+        timers.cancel(1);
+        assert_eq!((timers.pop(4), timers.due(0), timers.due(1)), (None, Some(5), None));
+        assert_eq!(timers.pop(5), Some((5, 0)));
+    }
+
+    proptest! {
+        #[test]
+        fn slots_fire_as_in_a_sorted_list(
+            steps in proptest::collection::vec((0u32..20, 0u64..50, 0u8..4), 1..300),
+        ) {
+            let mut timers = Timers::new(20);
+            let mut model: Vec<(u64, u64, u32)> = Vec::new();
+            for (sequence, (slot, at, what)) in steps.into_iter().enumerate() {
+                match what {
+                    0 => {
+                        timers.cancel(slot);
+                        model.retain(|armed| armed.2 != slot);
+                    }
+                    1 => {
+                        model.sort_unstable();
+                        let expected = model.first().copied().filter(|armed| armed.0 <= at);
+                        prop_assert_eq!(timers.pop(at), expected.map(|armed| (armed.0, armed.2)));
+                        if expected.is_some() {
+                            model.remove(0);
+                        }
+                    }
+                    _ => {
+                        timers.arm(slot, at);
+                        model.retain(|armed| armed.2 != slot);
+                        model.push((at, sequence as u64, slot));
+                    }
+                }
+            }
+        }
+    }
+}
