@@ -319,7 +319,7 @@ mod tests {
         let (own, foreign) = (own.change(), foreign.change());
         // In whatever cycle that is.
         for _ in 0..2 {
-            let refused = carry_out(&mut applier, &[foreign.clone()]);
+            let refused = carry_out(&mut applier, std::slice::from_ref(&foreign));
             assert!(matches!(refused, Err(Error::Denied { count: 1, .. })), "{refused:?}");
         }
         let both = carry_out(&mut applier, &[own, foreign.clone()]).unwrap();
