@@ -5,7 +5,7 @@ use instep_host::apply::ranges;
 use instep_host::apply::room;
 use instep_host::apply::sampling::source::{Bits, parse_terms};
 use instep_host::apply::sampling::{hot::HotPages, records};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// `numa_maps`, `maps`, `meminfo`, `stat`, `status`, `uptime`: the text up to a zero byte is the
 /// first file, the rest the second.
@@ -21,6 +21,23 @@ pub(crate) fn memory_ranges(data: &[u8]) {
         let _ = range.resident();
     }
     let _ = room::parse_meminfo(first);
+}
+
+/// The memory of each node of a guest: `cmdline`, `numa_maps` and `maps` of its monitor, each up to
+/// a byte 1.
+pub(crate) fn guest_ranges(data: &[u8]) {
+    let mut files = data.splitn(3, |byte| *byte == 1);
+    let command = files.next().unwrap_or_default();
+    let mut file = |name: &str| {
+        let bytes = files.next().unwrap_or_default();
+        (PathBuf::from(name), String::from_utf8_lossy(bytes).into_owned())
+    };
+    let files = ranges::Files { numa_maps: file("numa_maps"), maps: file("maps") };
+    let (guest, _) = ranges::guest_ranges(command, &files);
+    for node in guest.nodes.keys() {
+        let own = guest.of(Some(*node)).expect("its mapping was told");
+        assert!(own.iter().all(|range| guest.all.contains(range) && range.start < range.end));
+    }
 }
 
 /// `journal.json`.

@@ -17,6 +17,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("cgroup_files", rest::cgroup_files),
     ("command_lines", process::command_lines),
     ("config", rest::config),
+    ("guest_ranges", apply::guest_ranges),
     ("id_lists", topology::id_lists),
     ("journal", apply::journal),
     ("memory_ranges", apply::memory_ranges),

@@ -18,6 +18,17 @@ pub(crate) const TEXTS: &[(&str, &[&[u8]])] = &[
         &[b"event=0xcd,umask=0x1,ldlat=3", b"config1:0-15", b"config:0-7,32-35", b"config:19"],
     ),
     (
+        "guest_ranges",
+        &[
+            b"qemu\0-smp\x002\0-object\0memory-backend-ram,id=a,size=2M,host-nodes=0,policy=bind\0\
+              -object\0memory-backend-ram,id=b,size=1M\0-numa\0node,nodeid=3,cpus=0,memdev=a\0\
+              -numa\0node,cpus=1,memdev=b\x01\
+              7f0000000000 bind:0 N0=9 kernelpagesize_kB=4\n\
+              7f0000400000 default N1=5 kernelpagesize_kB=4\n\x01\
+              7f0000000000-7f0000200000 rw-p\n7f0000400000-7f0000500000 rw-p\n",
+        ],
+    ),
+    (
         "journal",
         &[
             br#"{"schema":"instep.journal/1","boot_id":"b","holder":"kept","threads":[]}"#,

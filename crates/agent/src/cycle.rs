@@ -12,7 +12,9 @@ use instep_core::decision::{Action, Decision};
 use instep_core::idset::CpuSet;
 use instep_core::snapshot::Vm;
 use instep_core::units::{Nanos, Tid};
-use instep_host::apply::{AffinityChange, Applied, Applier, Journal, ThreadKey, ThreadKind};
+use instep_host::apply::{
+    Affinity, AffinityChange, Applied, Applier, Journal, Outcome, ThreadKey, ThreadKind,
+};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
@@ -73,7 +75,7 @@ pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Resul
     };
     match tools.applier.as_deref_mut() {
         Some(applier) => {
-            done.apply(applier, tools.count)?;
+            done.apply(applier)?;
             if config.memory.home {
                 let (seen, limits) = (&done.observation, Limits::of(&config.memory, once));
                 let mut stopping = || tools.events.stopping();
@@ -128,26 +130,14 @@ impl Done {
         observer.settle(self.observation, &decision);
     }
 
-    /// Carries out the changes of affinity of cycle `count` and notes what came of each action.
-    fn apply(&mut self, applier: &mut Applier, count: u64) -> Result<(), Error> {
+    /// Carries out the changes of affinity and notes what came of each action.
+    fn apply(&mut self, applier: &mut Applier) -> Result<(), Error> {
         let changes: Vec<AffinityChange> =
             self.decision.actions.iter().filter_map(|action| self.change(action)).collect();
-        let mut applied: BTreeMap<Tid, Applied> = BTreeMap::new();
-        let mut refused = Vec::new();
-        if !changes.is_empty() {
-            for outcome in applier.apply(&changes)? {
-                if let Applied::Failed(error) = &outcome.applied {
-                    self.failed += 1;
-                    if error.is_denied() {
-                        refused.push(error.to_string());
-                    }
-                }
-                applied.insert(outcome.tid, outcome.applied);
-            }
-        }
-        if let Some(error) = hopeless(&refused, changes.len(), count) {
-            return Err(error);
-        }
+        let outcomes = carry_out(applier, &changes)?;
+        self.failed = outcomes.iter().filter(|o| matches!(o.applied, Applied::Failed(_))).count();
+        let applied: BTreeMap<Tid, Applied> =
+            outcomes.into_iter().map(|outcome| (outcome.tid, outcome.applied)).collect();
         let outcome = |action: &Action| match action {
             Action::SetVcpuAffinity { tid, .. } | Action::SetEmulatorAffinity { tid, .. } => {
                 applied.get(tid).map_or_else(|| "gone".to_owned(), said)
@@ -180,11 +170,31 @@ impl Done {
     }
 }
 
-/// The end of a run that may change nothing at all. Later, with its own VMs in place, all that is
-/// left to change may be another user's: that is told and no reason to end.
-fn hopeless(refused: &[String], changes: usize, cycle: u64) -> Option<Error> {
-    let first = refused.first().filter(|_| cycle == 1 && refused.len() == changes)?;
-    Some(Error::Denied { first: first.clone(), count: refused.len() })
+/// Makes the changes.
+///
+/// # Errors
+/// The journal cannot be written; every change was refused and no other stands, of this run or kept
+/// by one before: such a run can do nothing. With VMs in place that it may change, all that is left
+/// to change may be another user's: that is told and no reason to end.
+fn carry_out<A: Affinity>(
+    applier: &mut Applier<A>,
+    changes: &[AffinityChange],
+) -> Result<Vec<Outcome>, Error> {
+    if changes.is_empty() {
+        return Ok(Vec::new());
+    }
+    let outcomes = applier.apply(changes)?;
+    let mut refused = outcomes.iter().filter_map(|outcome| match &outcome.applied {
+        Applied::Failed(error) if error.is_denied() => Some(error),
+        _ => None,
+    });
+    let (first, count) = (refused.next().map(ToString::to_string), 1 + refused.count());
+    match first {
+        Some(first) if count == outcomes.len() && applier.journal().entries.is_empty() => {
+            Err(Error::Denied { first, count })
+        }
+        _ => Ok(outcomes),
+    }
 }
 
 fn change(
@@ -233,13 +243,98 @@ fn nanos(time: std::time::Duration) -> Nanos {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use instep_host::Root;
+    use instep_host::apply::{Holder, StateDir, thread};
+    use std::cell::RefCell;
+    use std::io;
+    use std::process::{Child, Command};
+
+    /// Of these threads' affinities only those on the list may be changed.
+    struct Users(Vec<Tid>, RefCell<BTreeMap<Tid, CpuSet>>);
+
+    impl Affinity for Users {
+        fn get(&self, tid: Tid) -> io::Result<CpuSet> {
+            Ok(self.1.borrow().get(&tid).cloned().unwrap_or_else(all))
+        }
+        fn set(&self, tid: Tid, cpus: &CpuSet) -> io::Result<()> {
+            if !self.0.contains(&tid) {
+                return Err(io::Error::from_raw_os_error(1));
+            }
+            self.1.borrow_mut().insert(tid, cpus.clone());
+            Ok(())
+        }
+    }
+
+    fn all() -> CpuSet {
+        thread::online_cpus(&Root::live()).unwrap()
+    }
+
+    struct Sleeper(Child);
+
+    impl Sleeper {
+        fn start() -> Self {
+            Self(Command::new("sleep").arg("60").spawn().unwrap())
+        }
+
+        fn tid(&self) -> Tid {
+            Tid(self.0.id())
+        }
+
+        fn change(&self) -> AffinityChange {
+            AffinityChange {
+                vm: "alpha".into(),
+                kind: ThreadKind::Vcpu(0),
+                thread: thread::key_of(&Root::live(), self.0.id(), self.tid()).unwrap(),
+                seen: all(),
+                cpuset: all(),
+                cpus: CpuSet::one(all().first().unwrap()),
+            }
+        }
+    }
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// A user's own VM and another user's, and what the user can do; `None` on a machine with one
+    /// CPU.
+    fn two_users(state: &std::path::Path) -> Option<([Sleeper; 2], Applier<Users>)> {
+        if all().len() < 2 {
+            instep_madehost::skip::note("one CPU is not enough to tell affinities apart");
+            return None;
+        }
+        let vms = [Sleeper::start(), Sleeper::start()];
+        let lock = StateDir::at(state.join("s")).lock().unwrap();
+        let users = Users(vec![vms[0].tid()], RefCell::default());
+        Some((vms, Applier::with(lock, users).unwrap()))
+    }
 
     #[test]
-    fn another_users_vm_ends_a_run_only_if_it_is_all_there_is_from_the_start() {
-        let refused = ["Operation not permitted".to_owned()];
-        assert!(matches!(hopeless(&refused, 1, 1), Some(Error::Denied { count: 1, .. })));
-        assert!(hopeless(&refused, 2, 1).is_none(), "another change was made");
-        assert!(hopeless(&refused, 1, 2).is_none(), "the first cycle placed what it may");
-        assert!(hopeless(&[], 0, 1).is_none());
+    fn another_users_vm_ends_only_a_run_under_which_nothing_stands() {
+        let dir = tempfile::tempdir().unwrap();
+        let Some(([own, foreign], mut applier)) = two_users(dir.path()) else { return };
+        let (own, foreign) = (own.change(), foreign.change());
+        // In whatever cycle that is.
+        for _ in 0..2 {
+            let refused = carry_out(&mut applier, std::slice::from_ref(&foreign));
+            assert!(matches!(refused, Err(Error::Denied { count: 1, .. })), "{refused:?}");
+        }
+        let both = carry_out(&mut applier, &[own, foreign.clone()]).unwrap();
+        assert!(matches!(both[0].applied, Applied::Set), "{both:?}");
+        let left = carry_out(&mut applier, &[foreign]);
+        assert!(matches!(left.unwrap()[0].applied, Applied::Failed(_)), "its own VM is in place");
+    }
+
+    #[test]
+    fn a_kept_placement_stands_beside_another_users_vm() {
+        let dir = tempfile::tempdir().unwrap();
+        let Some(([own, foreign], mut applier)) = two_users(dir.path()) else { return };
+        carry_out(&mut applier, &[own.change()]).unwrap();
+        applier.keep().unwrap();
+        assert!(carry_out(&mut applier, &[foreign.change()]).is_ok());
+        assert_eq!((applier.journal().holder, applier.journal().entries.len()), (Holder::Kept, 1));
     }
 }

@@ -1,6 +1,7 @@
 //! What one cycle decides: the policy, and what an idle host is good for. `plan` decides so, too.
 
 use crate::config::Config;
+use crate::memory::Wanted;
 use instep_core::decision::{Action, Decision};
 use instep_core::policy::idle::idle_homecoming;
 use instep_core::policy::{self, PolicyName};
@@ -15,17 +16,18 @@ pub fn decide(snapshot: &Snapshot, config: &Config, count: u64) -> Decision {
     let moves = decision.actions.iter().any(|action| matches!(action, Action::MoveMemory { .. }));
     if !moves && config.memory.home && config.policy != PolicyName::None {
         let action = idle_homecoming(snapshot, count);
-        decision.actions.extend(action.filter(|action| is_home(&decision, action)));
+        let wanted = action.filter(|action| is_home(snapshot, &decision, action));
+        decision.actions.extend(wanted);
     }
     decision
 }
 
-/// Whether the VM's home by this very decision is where the memory would go; the draw knows only
-/// the one before.
-fn is_home(decision: &Decision, action: &Action) -> bool {
-    let Action::MoveMemory { vm, to, .. } = action else { return false };
-    let verdict = decision.vms.iter().find(|verdict| verdict.vm == *vm);
-    verdict.is_some_and(|verdict| verdict.selected && to.is_subset(&verdict.home))
+/// Whether the home by this very decision is where the memory would go; the draw knows only the one
+/// before.
+fn is_home(snapshot: &Snapshot, decision: &Decision, action: &Action) -> bool {
+    let Action::MoveMemory { vm, guest_node, to, .. } = action else { return false };
+    let wanted = Wanted::by(decision, &snapshot.topology);
+    snapshot.vm(*vm).is_some_and(|vm| wanted.is_on(to, vm, *guest_node))
 }
 
 #[cfg(test)]

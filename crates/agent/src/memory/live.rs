@@ -5,7 +5,7 @@ use instep_core::idset::NodeSet;
 use instep_core::snapshot::Vm;
 use instep_core::units::{Bytes, Tid};
 use instep_host::apply::move_pages::KernelPages;
-use instep_host::apply::ranges::{self, Range};
+use instep_host::apply::ranges::{self, GuestRanges, Range};
 use instep_host::apply::room::{self, Room};
 use instep_host::apply::sampling::{HotPages, MemorySampler, Source};
 use instep_host::discover::Accel;
@@ -39,11 +39,8 @@ impl LiveHost {
 impl Host for LiveHost {
     type Pages = KernelPages;
 
-    fn ranges(&mut self, pid: u32, guest_node: Option<u32>) -> Result<Vec<Range>, Error> {
-        let (ranges, warnings) = match guest_node {
-            Some(number) => ranges::read_guest_node(&Root::live(), pid, number)?,
-            None => ranges::read(&Root::live(), pid)?,
-        };
+    fn ranges(&mut self, pid: u32) -> Result<GuestRanges, Error> {
+        let (ranges, warnings) = ranges::read_guest(&Root::live(), pid)?;
         for warning in warnings {
             tracing::info!("{warning}");
         }

@@ -7,21 +7,22 @@
 mod live;
 #[cfg(test)]
 mod tests;
+mod wanted;
 
 pub(crate) use live::LiveHost;
+pub(crate) use wanted::Wanted;
 
 use crate::config::MemoryConfig;
 use crate::observe::{Observation, facts_of};
 use crate::record::MemoryRecord;
 use instep_core::decision::{Action, Decision};
-use instep_core::idset::{CpuSet, NodeSet};
+use instep_core::idset::NodeSet;
 use instep_core::snapshot::Vm;
-use instep_core::topology::Topology;
 use instep_core::units::{Bytes, VmId};
 use instep_host::Error;
 use instep_host::apply::homecoming::{Budget, Homecoming, Stop, Tally};
 use instep_host::apply::move_pages::{Cause, Pages};
-use instep_host::apply::ranges::Range;
+use instep_host::apply::ranges::{GuestRanges, Range};
 use instep_host::apply::room::Room;
 use instep_host::discover::Accel;
 use std::collections::BTreeMap;
@@ -37,9 +38,9 @@ pub(crate) trait Host {
     /// The pages of one process.
     type Pages: Pages;
 
-    /// Where a process has memory, or that of one node of its guest by the guest's number.
-    /// Expensive: it holds the process's memory map.
-    fn ranges(&mut self, pid: u32, guest_node: Option<u32>) -> Result<Vec<Range>, Error>;
+    /// Where a process has memory, and where that of each of its guest's nodes begins. Expensive: it
+    /// holds the process's memory map.
+    fn ranges(&mut self, pid: u32) -> Result<GuestRanges, Error>;
 
     /// The ranges among `mapped` that the VM uses most now; none where that cannot be told.
     /// It takes a while, and ends early when `enough`, told the time, says so.
@@ -91,6 +92,8 @@ type Owner = (VmId, Option<u32>);
 #[derive(Debug, Default)]
 pub(crate) struct Homes {
     passes: BTreeMap<Owner, Pass>,
+    /// What was read last in this cycle: the nodes of one guest are begun one after the other.
+    read: Option<(VmId, GuestRanges)>,
 }
 
 /// One VM's way home, or that of one of its guest's nodes.
@@ -133,12 +136,14 @@ impl Homes {
                 })
             };
             let pass = self.passes.get(&owner);
-            let complete = pass.is_some_and(|pass| pass.homecoming.is_finished());
+            let finished = pass.is_some_and(|pass| pass.homecoming.is_finished());
+            let complete = finished && result.is_ok();
             records.push(record((vm, owner.1), &tally, complete, result));
             if let Some(pass) = self.passes.get_mut(&owner) {
                 pass.settle();
             }
         }
+        self.read = None;
         records
     }
 
@@ -150,11 +155,14 @@ impl Homes {
     /// Drops the passes of VMs that are gone, that the policy no longer takes charge of, or that
     /// it wants elsewhere now.
     fn drop_unwanted(&mut self, observation: &Observation, decision: &Decision) {
-        let topology = &observation.snapshot.topology;
+        if self.passes.is_empty() {
+            return;
+        }
+        let wanted = Wanted::by(decision, &observation.snapshot.topology);
         self.passes.retain(|(id, guest_node), pass| {
             let Some(vm) = observation.snapshot.vm(*id) else { return false };
             start_of(observation, vm) == Some(pass.pid_start)
-                && is_wanted(topology, decision, (vm, *guest_node), &pass.to)
+                && wanted.is_on(&pass.to, vm, *guest_node)
         });
     }
 
@@ -175,7 +183,8 @@ impl Homes {
         turns
     }
 
-    /// The pass that is under way, or a new one.
+    /// The pass that is under way, or a new one. One that cannot be planned is over at once, so that
+    /// it rests like others that moved nothing.
     fn begin(
         &mut self,
         host: &mut impl Host,
@@ -187,72 +196,43 @@ impl Homes {
         let owner = (vm.id, guest_node);
         let before = self.passes.remove(&owner);
         let next_rest = before.as_ref().map_or(1, |pass| pass.next_rest);
-        let pass = match before.filter(|pass| !pass.homecoming.is_finished()) {
-            Some(pass) => pass,
-            None => {
-                let mapped = host.ranges(vm.id.0, guest_node)?;
-                let facts = facts_of(&observation.scan, vm);
-                let (accel, pid_start) =
-                    (facts.map(|facts| facts.accel), facts.map_or(0, |facts| facts.start_ticks));
-                let hot = host.hot(vm, accel, &mapped, enough);
-                // The kernel may have several nodes where the topology has one.
-                let home = observation.snapshot.topology.kernel_nodes(&to);
-                let mut homecoming = Homecoming::new(vm.id.0, home, mapped);
-                homecoming.prefer(hot);
-                Pass { pid_start, to, homecoming, rest: 0, next_rest }
-            }
+        if let Some(pass) = before.filter(|pass| !pass.homecoming.is_finished()) {
+            return Ok(self.passes.entry(owner).or_insert(pass));
+        }
+        let (mut mapped, result) = match self.mapped(host, owner) {
+            Ok(mapped) => (mapped, Ok(())),
+            Err(error) => (Vec::new(), Err(error)),
         };
-        Ok(self.passes.entry(owner).or_insert(pass))
+        // The kernel may have several nodes where the topology has one.
+        let home = observation.snapshot.topology.kernel_nodes(&to);
+        mapped.retain(|range| range.remote(&home).0 > 0);
+        let facts = facts_of(&observation.scan, vm);
+        let hot = if mapped.is_empty() {
+            Vec::new()
+        } else {
+            host.hot(vm, facts.map(|facts| facts.accel), &mapped, enough)
+        };
+        let mut homecoming = Homecoming::new(vm.id.0, home, mapped);
+        homecoming.prefer(hot);
+        let pid_start = facts.map_or(0, |facts| facts.start_ticks);
+        let pass = Pass { pid_start, to, homecoming, rest: 0, next_rest };
+        let pass = self.passes.entry(owner).or_insert(pass);
+        result.map(|()| pass)
+    }
+
+    /// Where an owner's memory is. The memory map of a VM is read once for all nodes of its guest
+    /// whose turn comes in this cycle.
+    fn mapped(&mut self, host: &mut impl Host, (vm, node): Owner) -> Result<Vec<Range>, Error> {
+        let read = match self.read.take().filter(|(of, _)| *of == vm) {
+            Some((_, read)) => read,
+            None => host.ranges(vm.0)?,
+        };
+        self.read.insert((vm, read)).1.of(node)
     }
 }
 
 fn start_of(observation: &Observation, vm: &Vm) -> Option<u64> {
     facts_of(&observation.scan, vm).map(|facts| facts.start_ticks)
-}
-
-/// Whether this decision still wants the memory on `to`: as its action says, else by where the VM
-/// or the vCPUs of the guest's node are to be, as far as the memory may lie there.
-fn is_wanted(
-    topology: &Topology,
-    decision: &Decision,
-    (vm, guest_node): (&Vm, Option<u32>),
-    to: &NodeSet,
-) -> bool {
-    let mut its = decision.actions.iter().filter(|action| action.vm() == vm.id);
-    let asked = its.find_map(|action| match action {
-        Action::MoveMemory { guest_node: of, to, .. } if *of == guest_node => Some(to),
-        _ => None,
-    });
-    if let Some(asked) = asked {
-        return asked == to;
-    }
-    let verdict = decision.vms.iter().find(|verdict| verdict.vm == vm.id);
-    let Some(verdict) = verdict.filter(|verdict| verdict.selected) else { return false };
-    let within = |bound: &Option<NodeSet>, home: NodeSet| match bound {
-        Some(bound) => home.and(bound),
-        None => home,
-    };
-    let Some(number) = guest_node else {
-        return within(&vm.memory_bound, verdict.home.clone()) == *to;
-    };
-    let Some(node) = vm.guest_nodes.iter().find(|node| node.id == number) else { return false };
-    let cpus = cpus_of(decision, vm, &node.vcpus);
-    let home = within(&node.bound, within(&vm.memory_bound, topology.nodes_of(&cpus)));
-    !home.is_empty() && home.is_subset(to)
-}
-
-/// The CPUs that these vCPUs of a VM will have by the decision.
-fn cpus_of(decision: &Decision, vm: &Vm, vcpus: &[u32]) -> CpuSet {
-    let now = vm.vcpus.iter().filter(|vcpu| vcpus.contains(&vcpu.index));
-    now.fold(CpuSet::new(), |all, vcpu| {
-        let changed = decision.actions.iter().find_map(|action| match action {
-            Action::SetVcpuAffinity { vm: id, vcpu: index, cpus, .. } => {
-                (*id == vm.id && *index == vcpu.index).then_some(cpus)
-            }
-            _ => None,
-        });
-        all.or(changed.unwrap_or(&vcpu.allowed))
-    })
 }
 
 impl Pass {

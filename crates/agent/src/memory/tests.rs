@@ -3,9 +3,10 @@
 use super::*;
 use crate::observe::Observer;
 use instep_core::decision::Verdict;
+use instep_core::idset::CpuSet;
 use instep_core::reason::Reason;
 use instep_core::snapshot::GuestNode;
-use instep_core::topology::{CpuFacts, NodeFacts};
+use instep_core::topology::{CpuFacts, NodeFacts, Topology};
 use instep_core::units::NodeId;
 use instep_host::Root;
 use instep_host::discover::ScanOptions;
@@ -65,6 +66,12 @@ struct Fake {
     table: Rc<Table>,
     /// Whose memory map was read, in order.
     read: Vec<u32>,
+    /// Nodes of every guest, if more than one.
+    guest_nodes: u32,
+    /// The guest node whose mapping cannot be told.
+    untold: Option<u32>,
+    /// How often accesses were sampled.
+    sampled: usize,
     /// How long reading one takes.
     reading: Duration,
     /// After this many looks at its room a node is full.
@@ -74,18 +81,25 @@ struct Fake {
 impl Host for Fake {
     type Pages = Simulated;
 
-    fn ranges(&mut self, pid: u32, guest_node: Option<u32>) -> Result<Vec<Range>, Error> {
+    fn ranges(&mut self, pid: u32) -> Result<GuestRanges, Error> {
         self.read.push(pid);
         self.table.now.set(self.table.now.get() + self.reading);
-        let mut by_node = BTreeMap::new();
         let mut on = self.table.on.borrow_mut();
-        // The memory of each guest node has a place of its own.
-        let start = u64::from(guest_node.unwrap_or(0)) * MEMORY;
-        for address in (start..start + MEMORY).step_by(4096) {
-            let node = on.entry((pid, address)).or_insert(0);
-            *by_node.entry(NodeId(*node)).or_default() += 1;
+        let mut ranges = GuestRanges::default();
+        for guest_node in 0..self.guest_nodes.max(1) {
+            let mut by_node = BTreeMap::new();
+            // The memory of each guest node has a place of its own.
+            let start = u64::from(guest_node) * MEMORY;
+            for address in (start..start + MEMORY).step_by(4096) {
+                let node = on.entry((pid, address)).or_insert(0);
+                *by_node.entry(NodeId(*node)).or_default() += 1;
+            }
+            ranges.all.push(Range { start, end: start + MEMORY, page: 4096, by_node });
+            if self.untold != Some(guest_node) {
+                ranges.nodes.insert(guest_node, start);
+            }
         }
-        Ok(vec![Range { start, end: start + MEMORY, page: 4096, by_node }])
+        Ok(ranges)
     }
 
     fn hot(
@@ -95,6 +109,7 @@ impl Host for Fake {
         _: &[Range],
         _: &mut dyn FnMut(Duration) -> bool,
     ) -> Vec<Range> {
+        self.sampled += 1;
         Vec::new()
     }
 
@@ -182,15 +197,62 @@ fn halves_on(observation: &Observation, nodes: [u32; 2]) -> Decision {
     decision
 }
 
+/// A VM of two guest nodes of one vCPU each.
+fn two_guest_nodes() -> Observation {
+    let mut observation = observed(&["a"]);
+    observation.snapshot.vms[0].guest_nodes =
+        (0..2).map(|id| GuestNode { id, vcpus: vec![id], ..GuestNode::default() }).collect();
+    observation
+}
+
+/// The memory of both guest nodes shall come to node 1.
+fn both_to_node_1(observation: &Observation) -> Decision {
+    let mut decision = halves_on(observation, [1, 1]);
+    let id = observation.snapshot.vms[0].id;
+    decision.actions.extend([0, 1].map(|guest_node| move_memory(id, Some(guest_node), 1)));
+    decision
+}
+
+#[test]
+fn the_memory_map_is_read_once_for_all_nodes_of_a_guest() {
+    let observation = two_guest_nodes();
+    let id = observation.snapshot.vms[0].id.0;
+    let (mut homes, mut host) = (Homes::default(), Fake { guest_nodes: 2, ..Fake::default() });
+    let decision = both_to_node_1(&observation);
+    let limits = Limits::of(&MemoryConfig::default(), true);
+    homes.bring_home(&mut host, (&observation, &decision), limits, &mut || false);
+    assert_eq!((host.read.clone(), host.sampled, host.table.on(id, 1)), (vec![id], 2, 8192));
+    // All is at home: each rests a cycle later, and nothing is sampled.
+    homes.bring_home(&mut host, (&observation, &decision), limits, &mut || false);
+    assert_eq!((host.read, host.sampled), (vec![id, id], 2));
+}
+
+#[test]
+fn a_guest_node_whose_mapping_cannot_be_told_says_so_and_rests() {
+    let observation = two_guest_nodes();
+    let (mut homes, mut host) = (Homes::default(), Fake { guest_nodes: 2, ..Fake::default() });
+    host.untold = Some(1);
+    let decision = both_to_node_1(&observation);
+    let limits = Limits::of(&MemoryConfig::default(), true);
+    let mut cycle =
+        || homes.bring_home(&mut host, (&observation, &decision), limits, &mut || false);
+    let records = cycle();
+    let told: Vec<_> =
+        records.iter().map(|r| (r.guest_node, r.complete, r.moved_bytes.0)).collect();
+    assert_eq!(told, [(Some(0), true, MEMORY), (Some(1), false, 0)]);
+    let error = records[1].error.as_deref().unwrap_or_default();
+    assert!(error.contains("told to be the memory of guest node 1"), "{records:?}");
+    let later: Vec<usize> = (0..4)
+        .map(|_| cycle().iter().filter(|record| record.guest_node == Some(1)).count())
+        .collect();
+    assert_eq!(later, [0, 1, 0, 0], "it is asked less and less often");
+}
+
 #[test]
 fn memory_of_one_guest_node_follows_its_vcpus_and_leaves_the_rest() {
-    let mut observation = observed(&["a"]);
-    let vm = &mut observation.snapshot.vms[0];
-    vm.guest_nodes =
-        (0..2).map(|id| GuestNode { id, vcpus: vec![id], ..GuestNode::default() }).collect();
-    let id = vm.id;
-    let (mut homes, mut host) = (Homes::default(), Fake::default());
-    host.ranges(id.0, Some(0)).unwrap();
+    let observation = two_guest_nodes();
+    let id = observation.snapshot.vms[0].id;
+    let (mut homes, mut host) = (Homes::default(), Fake { guest_nodes: 2, ..Fake::default() });
     let mut step = |homes: &mut Homes, decision: &Decision| {
         let records =
             homes.bring_home(&mut host, (&observation, decision), FOUR_MIB, &mut || false);

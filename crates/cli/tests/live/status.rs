@@ -8,8 +8,9 @@ use serde_json::Value;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The clock tick is 10 ms at most; schedstat of a running thread may lag behind by one.
-const TICK: i128 = 10_000_000;
+/// The clock tick is 10 ms at most, in nanoseconds; schedstat of a running thread may lag behind by
+/// one.
+const TICK: f64 = 1e7;
 
 #[test]
 fn each_vm_and_its_vcpu_threads_are_named_as_qmp_does() {
@@ -40,45 +41,32 @@ fn each_vm_and_its_vcpu_threads_are_named_as_qmp_does() {
     }
 }
 
-/// Counters only grow, so between two readings of ours a reading of Instep's lies between, and
-/// what a thread ran outside Instep's window is at most the time outside it.
+/// Counters only grow, so what Instep read lies between a reading of ours before and one after, and
+/// what a thread ran outside Instep's window is at most the time outside it: on a busy machine the
+/// bounds are wider, and they hold.
 #[test]
 fn loads_are_those_of_schedstat() {
     let Some(stage) = Stage::new() else { return };
     let guest = stage.start_one("load");
     let tids = vcpus(&guest);
     let read = || tids.iter().map(|tid| schedstat(guest.pid(), *tid)).collect::<Vec<_>>();
-    for attempt in 1.. {
-        let (start, before) = (Instant::now(), read());
-        let status = stage.instep(&["status", "--json", "--window", "3s"]).json();
-        let (after, wall) = (read(), start.elapsed().as_nanos() as i128);
-        let window = i128::from(number(&status, "window_ns"));
-        assert!((3_000_000_000..=wall).contains(&window), "{window} of {wall}");
-        // Instep's window for these threads is not that of the scan: they are read a little after
-        // the instants that stand for it. It is shorter by `around` at most, and within `wall`.
-        let around = wall - window;
-        let most = |grew: i128| grew * window / (window - around).max(1) + 1;
-        let least = |grew: i128| (grew - 2 * around - 2 * TICK) * window / wall;
-        let close = around * 100 < window;
-        for (index, vcpu) in list(vm_of(&status, &guest), "vcpus").iter().enumerate() {
-            let told = |key: &str| (vcpu[key].as_f64().unwrap() * window as f64) as i128;
-            let ran = i128::from(after[index].0 - before[index].0);
-            let waited = i128::from(after[index].1 - before[index].1);
-            let used = told("utilisation");
-            assert!(used <= most(ran) && used >= least(ran), "{used} of {ran}, {around} around");
-            assert!(told("steal") <= most(waited), "{vcpu}: {waited}, {around} around");
-            if close {
-                let apart = (used as f64 / window as f64 - ran as f64 / wall as f64).abs();
-                assert!(apart <= 0.02 + 2.0 * TICK as f64 / window as f64, "{used} {ran}");
-            }
-        }
-        if close {
-            return;
-        }
-        if attempt == 5 {
-            skip::note("the machine is too busy to compare loads within 2 %");
-            return;
-        }
+    let (start, before) = (Instant::now(), read());
+    let status = stage.instep(&["status", "--json", "--window", "3s"]).json();
+    let (after, wall) = (read(), start.elapsed().as_nanos() as f64);
+    let window = number(&status, "window_ns") as f64;
+    assert!((3e9..=wall).contains(&window), "{window} of {wall}");
+    // Instep's own window for a thread is not exactly that of the scan, but no shorter than this.
+    let shortest = window - (wall - window);
+    for (index, vcpu) in list(vm_of(&status, &guest), "vcpus").iter().enumerate() {
+        let told = |key: &str| vcpu[key].as_f64().unwrap();
+        let ran = (after[index].0 - before[index].0) as f64;
+        let waited = (after[index].1 - before[index].1) as f64;
+        let least = 1.0 - (wall + 2.0 * TICK - ran) / shortest;
+        let most = ran / shortest;
+        let used = told("utilisation");
+        let shown = format!("{used} of {least} to {most}, {wall} around {window}");
+        assert!(used >= least - 0.02 * least.abs() && used <= 1.02 * most, "{shown}");
+        assert!(told("steal") <= 1.02 * waited / shortest, "{vcpu}: {waited}, {shown}");
     }
 }
 

@@ -7,10 +7,12 @@
 //! It does not know how much fits into one batch, nor whether the pages can be moved.
 
 use crate::decision::Action;
-use crate::idset::NodeSet;
+use crate::idset::{CpuSet, NodeSet};
+use crate::policy::wish::elsewhere;
 use crate::reason::Reason;
 use crate::snapshot::{Snapshot, Vm};
-use crate::units::{Bytes, Nanos};
+use crate::topology::Topology;
+use crate::units::{Bytes, Nanos, VmId};
 
 /// Less than this is not worth a batch: every process has some pages of files that other
 /// processes share and that never move.
@@ -25,36 +27,64 @@ pub fn idle_homecoming(snapshot: &Snapshot, seed: u64) -> Option<Action> {
     let busy = snapshot.vms.iter().fold(snapshot.fixed_busy().0, |sum, vm| {
         vm.vcpus.iter().fold(sum, |sum, vcpu| sum.saturating_add(vcpu.busy.0))
     });
-    draw(Nanos(busy), snapshot.window, &snapshot.vms, seed)
+    draw(Nanos(busy), snapshot, seed)
 }
 
-fn draw(busy: Nanos, window: Nanos, vms: &[Vm], seed: u64) -> Option<Action> {
+fn draw(busy: Nanos, snapshot: &Snapshot, seed: u64) -> Option<Action> {
+    let (window, topology) = (snapshot.window, &snapshot.topology);
     if busy >= window {
         return None;
     }
-    let mut candidates: Vec<(&Vm, NodeSet, Bytes)> = vms.iter().filter_map(candidate).collect();
-    candidates.sort_by_key(|(vm, ..)| vm.id);
+    let mut candidates: Vec<Candidate> =
+        snapshot.vms.iter().flat_map(|vm| candidates(vm, topology)).collect();
+    candidates.sort_by_key(|candidate| (candidate.vm, candidate.guest_node));
     let count = u64::try_from(candidates.len()).ok().filter(|count| *count > 0)?;
     let index = usize::try_from(mix(seed) % count).ok()?;
-    let (vm, to, remote) = candidates.swap_remove(index);
+    let Candidate { vm, guest_node, to, remote } = candidates.swap_remove(index);
     let why = Reason::IdleHomecoming { busy: busy.milli_of(window), remote, to: to.clone() };
-    Some(Action::MoveMemory { vm: vm.id, guest_node: None, to, remote, why })
+    Some(Action::MoveMemory { vm, guest_node, to, remote, why })
 }
 
-/// A placed VM with its home and what lies elsewhere, unless that is too little or its memory is
-/// bound to other nodes.
-fn candidate(vm: &Vm) -> Option<(&Vm, NodeSet, Bytes)> {
-    let home = match &vm.memory_bound {
-        Some(bound) => vm.placed.and(bound),
-        None => vm.placed.clone(),
+/// Memory that may come home: a VM's, or that of one of its guest's nodes.
+struct Candidate {
+    vm: VmId,
+    guest_node: Option<u32>,
+    to: NodeSet,
+    remote: Bytes,
+}
+
+/// What of a placed VM lies elsewhere than its home, unless that is too little or it is bound to
+/// other nodes. Of a VM that is placed by its guest's nodes, each is a VM of its own (systems.md 4):
+/// its home is where its vCPUs are.
+fn candidates(vm: &Vm, topology: &Topology) -> Vec<Candidate> {
+    let within = |bound: &Option<NodeSet>, home: NodeSet| match bound {
+        Some(bound) => home.and(bound),
+        None => home,
     };
-    // On several nodes each guest node's memory has a place of its own: the policy looks after it.
-    if home.is_empty() || (home.len() > 1 && vm.guest_footprints().is_some()) {
-        return None;
+    let home = within(&vm.memory_bound, vm.placed.clone());
+    let mut parts = Vec::new();
+    if home.len() > 1 && vm.guest_footprints().is_some() {
+        let mut cpus = vec![CpuSet::new(); vm.guest_nodes.len()];
+        for (vcpu, owner) in vm.vcpus.iter().zip(vm.guest_node_of_vcpus()) {
+            cpus[owner] = cpus[owner].or(&vcpu.allowed);
+        }
+        for (node, cpus) in vm.guest_nodes.iter().zip(cpus) {
+            let home = within(&vm.memory_bound, topology.nodes_of(&cpus));
+            parts.push((Some(node.id), within(&node.bound, home), &node.resident));
+        }
+    } else {
+        parts.push((None, home, &vm.memory));
     }
-    let away = vm.memory.iter().filter(|(node, _)| !home.contains(**node));
-    let remote = Bytes(away.fold(0, |sum, (_, bytes)| sum.saturating_add(bytes.0)));
-    (remote >= MIN_REMOTE).then_some((vm, home, remote))
+    let candidate = |(guest_node, to, memory): (_, NodeSet, _)| {
+        let remote = elsewhere(memory, &to);
+        (!to.is_empty() && remote >= MIN_REMOTE).then_some(Candidate {
+            vm: vm.id,
+            guest_node,
+            to,
+            remote,
+        })
+    };
+    parts.into_iter().filter_map(candidate).collect()
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014): one well-mixed number from a seed that may be a counter.
@@ -68,8 +98,9 @@ fn mix(seed: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::idset::CpuSet;
-    use crate::units::{NodeId, VmId};
+    use crate::snapshot::{GuestNode, Vcpu};
+    use crate::topology::{CpuFacts, NodeFacts};
+    use crate::units::{NodeId, Tid};
     use proptest::prelude::*;
 
     const WINDOW: Nanos = Nanos::from_secs(60);
@@ -94,16 +125,39 @@ mod tests {
         }
     }
 
+    fn cpus(list: &str) -> CpuSet {
+        CpuSet::parse_list(list).unwrap()
+    }
+
+    /// Two nodes of two CPUs each, and these VMs.
+    fn host(vms: &[Vm]) -> Snapshot {
+        let node = |(id, list): (u32, &str)| NodeFacts {
+            id,
+            cpus: cpus(list),
+            memory: Bytes::from_mib(4096),
+            distances: vec![10, 10],
+        };
+        let facts = (0..4).map(|id| CpuFacts { id, ..CpuFacts::default() }).collect();
+        let topology = Topology::build(facts, [(0, "0-1"), (1, "2-3")].map(node).into()).unwrap();
+        Snapshot {
+            at: WINDOW,
+            window: WINDOW,
+            topology: topology.into(),
+            other_busy: Nanos(0),
+            vms: vms.to_vec(),
+            opaque: Vec::new(),
+        }
+    }
+
     fn drawn(vms: &[Vm], seed: u64) -> Option<u32> {
-        draw(IDLE, WINDOW, vms, seed).map(|action| action.vm().0)
+        draw(IDLE, &host(vms), seed).map(|action| action.vm().0)
     }
 
     #[test]
     fn a_host_that_uses_one_core_or_more_moves_nothing() {
-        let vms = [vm(1, 100, 0)];
-        assert_eq!(draw(WINDOW, WINDOW, &vms, 0), None);
-        let Some(Action::MoveMemory { vm, to, remote, why, .. }) = draw(IDLE, WINDOW, &vms, 0)
-        else {
+        let host = host(&[vm(1, 100, 0)]);
+        assert_eq!(draw(WINDOW, &host, 0), None);
+        let Some(Action::MoveMemory { vm, to, remote, why, .. }) = draw(IDLE, &host, 0) else {
             panic!("nothing drawn");
         };
         assert_eq!((vm, remote), (VmId(1), Bytes::from_mib(100)));
@@ -117,6 +171,31 @@ mod tests {
         let bound = Vm { memory_bound: Some(NodeSet::one(NodeId(0))), ..vm(3, 100, 0) };
         let vms = [vm(1, 3, 100), unplaced, bound];
         assert!((0..100).all(|seed| drawn(&vms, seed).is_none()));
+    }
+
+    #[test]
+    fn of_a_vm_placed_by_its_guests_nodes_each_comes_home_to_its_vcpus() {
+        let mut split = vm(1, 140, 60);
+        split.placed = [0, 1].map(NodeId).into_iter().collect();
+        for (index, list) in [(0, "0-1"), (1, "2-3")] {
+            let (allowed, tid) = (cpus(list), Tid(10 + index));
+            let initial = allowed.clone();
+            let (cpu, busy, steal) = (None, Nanos(0), Nanos(0));
+            split.vcpus.push(Vcpu { index, tid, cpu, allowed, initial, busy, steal });
+            // The guest's first node is wholly at home.
+            let resident = [(0, 100 - 60 * u64::from(index)), (1, 60 * u64::from(index))];
+            let resident = resident.map(|(node, mib)| (NodeId(node), Bytes::from_mib(mib)));
+            let (id, vcpus, resident) = (index, vec![index], resident.into());
+            split.guest_nodes.push(GuestNode { id, vcpus, resident, ..GuestNode::default() });
+        }
+        let drawn = |vm: &Vm| draw(IDLE, &host(std::slice::from_ref(vm)), 0);
+        let Some(Action::MoveMemory { guest_node, to, remote, .. }) = drawn(&split) else {
+            panic!("nothing drawn");
+        };
+        assert_eq!((guest_node, remote), (Some(1), Bytes::from_mib(40)));
+        assert_eq!(to, NodeSet::one(NodeId(1)));
+        split.guest_nodes[1].bound = Some(NodeSet::one(NodeId(0)));
+        assert_eq!(drawn(&split), None, "bound to another node");
     }
 
     #[test]

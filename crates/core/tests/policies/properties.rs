@@ -5,6 +5,7 @@ use crate::check::{self, settings};
 use crate::made;
 use instep_core::policy::{PolicyName, decide};
 use proptest::prelude::*;
+use rustix::time::{ClockId, clock_gettime};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
@@ -52,15 +53,34 @@ proptest! {
     }
 }
 
-/// A window of a nanosecond and more busy time than 64 bits hold: found by the property above.
+/// CPU time of this thread, nanoseconds.
+fn cpu_time() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).expect("time since the start")
+}
+
+/// Four times the VMs take 5.2 times as long by n log n, 16 times by n squared. The shortest of many
+/// runs: others on the machine make some longer.
 #[test]
-fn a_load_that_no_host_has_overflows_no_cost() {
-    let mut host = made::random(12_917_978_063_422_544_049);
-    made::restrict(&mut host, 12_917_978_063_422_544_049);
-    made::spoil(&mut host, 12_917_978_063_422_544_049);
-    let mut settings = settings(PolicyName::Instep);
-    settings.include_pinned = false;
-    assert_eq!(decide(&host, &settings).vms.len(), host.vms.len());
+fn deciding_grows_as_n_log_n() {
+    let settings = settings(PolicyName::Instep);
+    let shortest = |count: u32| {
+        let mut random = made::Random(u64::from(count));
+        let mut host = made::host(made::topology(4, 16, 2, 512 * made::GIB));
+        for id in 1..=count {
+            let mib: Vec<u64> = (0..4).map(|_| random.within(0, 500)).collect();
+            let vm = made::vm(&host, id, 4, random.within(1, 200), &mib);
+            host.vms.push(vm);
+        }
+        let once = |_| {
+            let began = cpu_time();
+            assert_eq!(decide(&host, &settings).vms.len(), count as usize);
+            cpu_time() - began
+        };
+        (0..10).map(once).min().unwrap_or(0)
+    };
+    let (few, many) = (shortest(150), shortest(600));
+    assert!(many < 9 * few, "{many} ns after {few} ns");
 }
 
 /// Fixed seeds: this is a statement about how far apart plans must be, not an invariant.

@@ -9,6 +9,7 @@ use crate::apply::journal::{self, Entry, Holder, Journal, ThreadKind};
 use crate::apply::restore::{self, RestoreReport};
 use crate::apply::state::InstanceLock;
 use crate::apply::thread::{self, ThreadKey};
+use crate::discover::cgroup::Cpusets;
 use crate::error::Error;
 use crate::root::Root;
 use instep_core::idset::CpuSet;
@@ -114,18 +115,24 @@ impl<A: Affinity> Applier<A> {
             self.journal = Journal::new()?;
         }
         let now = thread::now_ticks(&self.root)?;
-        let ready: Vec<Option<Applied>> =
+        let ready: Vec<Result<Option<Entry>, Applied>> =
             changes.iter().map(|change| self.prepare(change, &online, now)).collect();
-        if ready.iter().any(Option::is_none) {
-            let before = std::mem::replace(&mut self.journal.holder, journal::this_instance()?);
+        let before = self.journal.holder;
+        if ready.iter().any(Result::is_ok) {
+            self.journal.holder = journal::this_instance()?;
             self.journal.drop_dead();
             // What an earlier run meant to stand still does when this one can change nothing.
             self.store().inspect_err(|_| self.journal.holder = before)?;
         }
         let mut outcomes = Vec::with_capacity(changes.len());
         for (change, ready) in changes.iter().zip(ready) {
-            let applied = ready.unwrap_or_else(|| self.set(change, &online));
+            let applied = ready.map_or_else(|done| done, |known| self.set(change, known, &online));
             outcomes.push(Outcome { tid: change.thread.tid, applied });
+        }
+        let changed = |done: &Outcome| matches!(done.applied, Applied::Set | Applied::Narrowed(_));
+        if !outcomes.iter().any(changed) {
+            self.stale |= self.journal.holder != before;
+            self.journal.holder = before;
         }
         if self.stale {
             self.store()?;
@@ -156,15 +163,17 @@ impl<A: Affinity> Applier<A> {
             report.gone = self.journal.entries.keys().filter(|key| chosen(key)).count();
             self.journal.entries.retain(|key, _| !chosen(key));
         }
+        let (affinity, root, cpusets) = (&self.affinity, &self.root, Cpusets::new(&self.root));
+        let mut host = restore::Host { affinity, root, online: &online, cpusets };
         let mut failed = Vec::new();
         let entries = self.journal.entries.iter().filter(|(key, _)| chosen(key));
         for (_, entry) in entries {
-            if !restore::restore_one(&self.affinity, &self.root, entry, &online, &mut report) {
+            if !restore::restore_one(&mut host, entry, &mut report) {
                 failed.push(entry.clone());
             }
         }
-        for entry in self.inherited(pids, &online) {
-            if !restore::restore_one(&self.affinity, &self.root, &entry, &online, &mut report) {
+        for entry in self.inherited(pids, &mut host) {
+            if !restore::restore_one(&mut host, &entry, &mut report) {
                 failed.push(entry);
             }
         }
@@ -182,7 +191,8 @@ impl<A: Affinity> Applier<A> {
 
     /// Entries for threads that are not journalled and have inherited an affinity from one that is.
     /// Asked after those were restored, so that no thread inherits any more.
-    fn inherited(&self, pids: &BTreeSet<u32>, online: &CpuSet) -> Vec<Entry> {
+    fn inherited(&self, pids: &BTreeSet<u32>, host: &mut restore::Host<'_, A>) -> Vec<Entry> {
+        let online = host.online;
         let mut found = Vec::new();
         let touched = |pid: &&u32| {
             self.journal.entries.range((**pid, Tid(0))..).next().is_some_and(|(k, _)| k.0 == **pid)
@@ -195,8 +205,8 @@ impl<A: Affinity> Applier<A> {
                     continue;
                 }
                 let Ok(present) = self.affinity.get(thread.tid) else { continue };
-                if let Some(origin) =
-                    self.journal.origin_of(&thread, &present, online, &CpuSet::new())
+                let cpuset = host.cpusets.of(*pid, thread.tid);
+                if let Some(origin) = self.journal.origin_of(&thread, &present, online, &cpuset)
                     && present != origin.original.and(online)
                 {
                     let kind = ThreadKind::Emulator;
@@ -220,16 +230,20 @@ impl<A: Affinity> Applier<A> {
         self.store()
     }
 
-    /// Journals the change in memory; an answer when there is nothing to do.
-    fn prepare(&mut self, change: &AffinityChange, online: &CpuSet, now: u64) -> Option<Applied> {
+    /// Journals the change in memory: the entry that was there before, or an answer when there is
+    /// nothing to do.
+    fn prepare(
+        &mut self,
+        change: &AffinityChange,
+        online: &CpuSet,
+        now: u64,
+    ) -> Result<Option<Entry>, Applied> {
         match self.prepared_entry(change, online, now) {
-            Ok(Ok(entry)) => {
-                self.journal.entries.insert((entry.thread.pid, entry.thread.tid), entry);
-                None
-            }
-            Ok(Err(applied)) => Some(applied),
-            Err(error) if error.is_gone() => Some(Applied::Gone),
-            Err(error) => Some(Applied::Failed(error)),
+            Ok(prepared) => prepared.map(|entry| {
+                self.journal.entries.insert((entry.thread.pid, entry.thread.tid), entry)
+            }),
+            Err(error) if error.is_gone() => Err(Applied::Gone),
+            Err(error) => Err(Applied::Failed(error)),
         }
     }
 
@@ -266,28 +280,27 @@ impl<A: Affinity> Applier<A> {
             unpinned: !change.cpuset.is_empty() && present == change.cpuset.and(online),
             since: now,
             set: CpuSet::new(),
+            asked: CpuSet::new(),
             pending: change.cpus.clone(),
         }))
     }
 
-    fn set(&mut self, change: &AffinityChange, online: &CpuSet) -> Applied {
+    /// Makes the change; `known` is the thread's entry before it was prepared.
+    fn set(&mut self, change: &AffinityChange, known: Option<Entry>, online: &CpuSet) -> Applied {
         let tid = change.thread.tid;
         // Writing the journal took a while on a slow disk: the id may be another thread's by now.
         // Only the call itself is still between this look and the change.
         match change.thread.is_alive(&self.root) {
             Ok(true) => {}
             Ok(false) => return Applied::Gone,
-            Err(error) => {
-                self.forget_pending(change.thread);
-                return Applied::Failed(error);
-            }
+            Err(error) => return self.failed(change, known, error),
         }
         match self.affinity.set(tid, &change.cpus) {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Applied::Gone,
             Err(error) => {
-                self.forget_pending(change.thread);
-                return Applied::Failed(affinity::set_error(tid, &change.cpus, error));
+                let error = affinity::set_error(tid, &change.cpus, error);
+                return self.failed(change, known, error);
             }
         }
         let got = match self.affinity.get(tid) {
@@ -298,22 +311,22 @@ impl<A: Affinity> Applier<A> {
         // The file says `pending`; that is as good as `set` unless the kernel changed it.
         self.stale |= narrowed;
         if let Some(entry) = self.journal.entries.get_mut(&(change.thread.pid, tid)) {
+            entry.pending = CpuSet::new();
             entry.set = if narrowed { got.clone() } else { change.cpus.clone() };
-            entry.pending = if narrowed { change.cpus.clone() } else { CpuSet::new() };
+            entry.asked = if narrowed { change.cpus.clone() } else { CpuSet::new() };
         }
         if narrowed { Applied::Narrowed(got) } else { Applied::Set }
     }
 
-    /// The kernel refused: the thread is as it was, and one that was never changed is not ours.
-    fn forget_pending(&mut self, thread: ThreadKey) {
+    /// Not done: the thread is as it was, so what was known of it is true again.
+    fn failed(&mut self, change: &AffinityChange, known: Option<Entry>, why: Error) -> Applied {
         self.stale = true;
-        let key = (thread.pid, thread.tid);
-        if let Some(entry) = self.journal.entries.get_mut(&key) {
-            entry.pending = CpuSet::new();
-            if entry.set.is_empty() {
-                self.journal.entries.remove(&key);
-            }
-        }
+        let key = (change.thread.pid, change.thread.tid);
+        match known {
+            Some(known) => self.journal.entries.insert(key, known),
+            None => self.journal.entries.remove(&key),
+        };
+        Applied::Failed(why)
     }
 
     fn store(&mut self) -> Result<(), Error> {

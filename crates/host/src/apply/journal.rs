@@ -5,8 +5,9 @@
 //! storage before the first system call of a cycle, hence at any moment
 //!
 //! ```text
-//! an entry's thread has `original`, `set` or `pending`  -> nobody else touched it: ours to undo
-//! ... anything else                                     -> someone else set it since
+//! an entry's thread has `original`, `set`, `asked` or `pending`, or what its cpuset leaves of them
+//!                     -> nobody else touched it: ours to undo
+//! ... anything else   -> someone else set it since
 //! ```
 //!
 //! A thread that is created later gets the affinity of the one that creates it, so a new thread of
@@ -66,29 +67,36 @@ pub struct Entry {
     /// What the kernel made of the last finished change.
     #[serde(with = "list", default, skip_serializing_if = "CpuSet::is_empty")]
     pub set: CpuSet,
-    /// What a change asks for that is under way, or of which the kernel kept only `set`: kernels from
-    /// 6.2 on give the rest when the cpuset is widened (`user_cpus_ptr`, kernel/sched/core.c).
+    /// What that change asked for if the kernel kept only `set` of it: kernels from 6.2 on give the
+    /// rest when the cpuset is widened (`user_cpus_ptr`, kernel/sched/core.c).
+    #[serde(with = "list", default, skip_serializing_if = "CpuSet::is_empty")]
+    pub asked: CpuSet,
+    /// What a change asks for that is under way.
     #[serde(with = "list", default, skip_serializing_if = "CpuSet::is_empty")]
     pub pending: CpuSet,
 }
 
 impl Entry {
+    /// What the thread may have from Instep.
+    fn ours(&self) -> impl Iterator<Item = &CpuSet> {
+        [&self.set, &self.asked, &self.pending].into_iter().filter(|ours| !ours.is_empty())
+    }
+
     /// Whether an affinity of `present` (online CPUs only) is Instep's own doing.
     #[must_use]
     pub fn is_ours(&self, present: &CpuSet, online: &CpuSet) -> bool {
-        [&self.set, &self.pending].into_iter().filter(|ours| !ours.is_empty()).any(|ours| {
+        self.ours().any(|ours| {
             let left = ours.and(online);
             // With none of its CPUs online a thread gets others from the kernel.
             left.is_empty() || left == *present
         })
     }
-}
 
-impl Entry {
     /// Whether an affinity of `present` is what `reach`, the online CPUs of a cpuset that became
-    /// narrower, leaves of Instep's own doing.
-    fn is_left_of_ours(&self, present: &CpuSet, reach: &CpuSet) -> bool {
-        !present.is_empty() && [&self.set, &self.pending].iter().any(|o| o.and(reach) == *present)
+    /// narrower, leaves of Instep's own doing. An operator's set that is just that cannot be told
+    /// from it; the thread may use no more CPUs then, whoever is right.
+    pub(crate) fn is_left_of_ours(&self, present: &CpuSet, reach: &CpuSet) -> bool {
+        !present.is_empty() && self.ours().any(|ours| ours.and(reach) == *present)
     }
 }
 
@@ -226,8 +234,8 @@ impl Journal {
         let main = |thread: ThreadKey| ThreadKey { tid: Tid(thread.pid), ..thread };
         self.entries.retain(|_, entry| alive(entry.thread) || alive(main(entry.thread)));
         let sort = |entry: &Entry| {
-            let sets = (entry.set.clone(), entry.pending.clone(), entry.original.clone());
-            (entry.thread.pid, entry.thread.pid_start, sets)
+            let ours: Vec<CpuSet> = entry.ours().cloned().collect();
+            (entry.thread.pid, entry.thread.pid_start, ours, entry.original.clone())
         };
         let (living, mut dead): (BTreeMap<_, _>, BTreeMap<_, _>) =
             std::mem::take(&mut self.entries).into_iter().partition(|(_, e)| alive(e.thread));
@@ -380,6 +388,7 @@ mod tests {
             unpinned: true,
             since: 100,
             set: CpuSet::new(),
+            asked: CpuSet::new(),
             pending: cpus("2-3"),
         }
     }

@@ -61,37 +61,69 @@ pub fn read(root: &Root, pid: u32) -> Result<(Vec<Range>, Vec<String>), Error> {
     Ok((ranges, warnings))
 }
 
-/// As [`read`], but only the mapping that is the memory of one NUMA node of QEMU's guest, by the
-/// guest's number; no range, and a warning, where that cannot be told (see
-/// [`guest_memory`]).
+/// All memory of a monitor's process, and which of it is whose.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GuestRanges {
+    /// All ranges, ascending.
+    pub all: Vec<Range>,
+    /// Where the mapping of each of the guest's NUMA nodes begins, by the guest's number; a node
+    /// whose mapping cannot be told (see [`guest_memory`]) is missing.
+    pub nodes: BTreeMap<u32, u64>,
+}
+
+impl GuestRanges {
+    /// All ranges, or those of the mapping that is the memory of one NUMA node of the guest.
+    ///
+    /// # Errors
+    /// It cannot be told which mapping that is.
+    pub fn of(&self, guest_node: Option<u32>) -> Result<Vec<Range>, Error> {
+        let Some(number) = guest_node else { return Ok(self.all.clone()) };
+        let start = self.nodes.get(&number).ok_or_else(|| Error::Unusable {
+            what: format!("no mapping can be told to be the memory of guest node {number}"),
+            next:
+                "its memory stays where it is; compare numa_maps and maps of the process with the \
+                   sizes of its -object memory-backend-..."
+                    .into(),
+        })?;
+        Ok(self.all.iter().filter(|range| range.start == *start).cloned().collect())
+    }
+}
+
+/// As [`read`], with what can be told of QEMU's guest nodes. Both take one look at the files.
 ///
 /// # Errors
 /// As [`read`].
-pub fn read_guest_node(
-    root: &Root,
-    pid: u32,
-    guest_node: u32,
-) -> Result<(Vec<Range>, Vec<String>), Error> {
+pub fn read_guest(root: &Root, pid: u32) -> Result<(GuestRanges, Vec<String>), Error> {
     let command = root.read(format!("proc/{pid}/cmdline"))?;
-    let guest = guest::describe(&Vmm::Qemu, &args::split(command.as_bytes()));
     let files = Files::read(root, pid)?;
-    let (mut ranges, mut warnings, mappings) = files.ranges();
-    let told = guest_memory::tell(files.numa_maps.1.as_bytes(), &mappings, &guest.backends);
-    let position = guest.nodes.iter().position(|node| node.id == guest_node);
-    let backend = position.and_then(|position| guest.node_backends.get(position));
-    let mapping = backend.and_then(|backend| told.get(*backend)?.as_ref());
-    if mapping.is_none() {
-        let file = files.numa_maps.0.display();
-        warnings.push(format!("{file}: no mapping can be told to be guest node {guest_node}'s"));
+    Ok(guest_ranges(command.as_bytes(), &files))
+}
+
+/// What the files of a process say, and its command line.
+#[must_use]
+pub fn guest_ranges(command: &[u8], files: &Files) -> (GuestRanges, Vec<String>) {
+    let (all, warnings, mappings) = files.ranges();
+    let guest = guest::describe(&Vmm::Qemu, &args::split(command));
+    let mut nodes = BTreeMap::new();
+    if !guest.node_backends.is_empty() {
+        let numa_maps = files.numa_maps.1.as_bytes();
+        let told = guest_memory::tell(numa_maps, &mappings, &guest.backends);
+        for (node, backend) in guest.nodes.iter().zip(guest.node_backends) {
+            if let Some(Some(mapping)) = told.get(backend) {
+                nodes.insert(node.id, mapping.start);
+            }
+        }
     }
-    ranges.retain(|range| mapping.is_some_and(|mapping| mapping.start == range.start));
-    Ok((ranges, warnings))
+    (GuestRanges { all, nodes }, warnings)
 }
 
 /// The two files of a process, each with its path.
-struct Files {
-    numa_maps: (PathBuf, String),
-    maps: (PathBuf, String),
+#[derive(Clone, Debug)]
+pub struct Files {
+    /// `numa_maps`.
+    pub numa_maps: (PathBuf, String),
+    /// `maps`.
+    pub maps: (PathBuf, String),
 }
 
 impl Files {
@@ -119,12 +151,9 @@ pub fn parse_numa_maps(path: &Path, text: &str) -> (Vec<Range>, Vec<String>) {
     let mut ranges = Vec::new();
     let told = numa_maps::each(text.as_bytes(), &path.display().to_string(), |mapping| {
         // Without pages it has no page size, but the mapping before it ends here.
-        let (start, page) = (mapping.start, mapping.page_kb.max(4) << 10);
-        // A page begins at a multiple of its size: anything else is a damaged address.
-        if start % page == 0 {
-            let by_node = mapping.pages.into_iter().collect();
-            ranges.push(Range { start, end: start, page, by_node });
-        }
+        let (start, page) = (mapping.start, mapping.page_bytes());
+        let by_node = mapping.pages.into_iter().collect();
+        ranges.push(Range { start, end: start, page, by_node });
     });
     (ranges, told.warnings)
 }
@@ -224,6 +253,11 @@ mod tests {
         let (ranges, warnings) = parse_numa_maps(Path::new("/proc/7/numa_maps"), &text);
         assert_eq!((ranges.len(), warnings.len()), (4, 2));
         assert!(warnings[0].starts_with("/proc/7/numa_maps:5: `fish"), "{}", warnings[0]);
+        let odd = "7f0000100000 default huge N0=1 kernelpagesize_kB=2048\n".repeat(9);
+        let (ranges, warnings) = parse_numa_maps(Path::new("numa_maps"), &odd);
+        assert_eq!((ranges.len(), warnings.len()), (0, 4), "{warnings:?}");
+        assert!(warnings[0].contains("numa_maps:1: `7f0000100000 default huge"), "{warnings:?}");
+        assert!(warnings[0].contains("begins in the middle of a page"), "{warnings:?}");
         let many = "x\n".repeat(100);
         let (_, warnings) = parse_maps(Path::new("maps"), &many);
         assert_eq!((warnings.len(), warnings[5].as_str()), (6, "maps: 95 more bad lines"));
@@ -253,13 +287,14 @@ mod tests {
         std::fs::write(process.join("numa_maps"), numa).unwrap();
         let maps = "100000-200000 rw-p\n400000-600000 rw-p\n800000-803000 rw-p\n";
         std::fs::write(process.join("maps"), maps).unwrap();
-        let of = |number| read_guest_node(&Root::at(dir.path()), 5, number).unwrap();
-        let starts = |number| of(number).0.iter().map(|range| range.start).collect::<Vec<_>>();
-        assert_eq!((starts(3), starts(7)), (vec![0x40_0000], vec![0x10_0000]));
-        let (ranges, warnings) = of(0);
-        assert_eq!((ranges, warnings.len()), (Vec::new(), 1));
-        assert!(warnings[0].contains("told to be guest node 0's"), "{warnings:?}");
-        assert_eq!(read(&Root::at(dir.path()), 5).unwrap().0.len(), 3);
+        let (guest, warnings) = read_guest(&Root::at(dir.path()), 5).unwrap();
+        assert_eq!(warnings, Vec::<String>::new());
+        let starts = |node| guest.of(Some(node)).unwrap().iter().map(|r| r.start).collect();
+        let (three, seven): (Vec<u64>, Vec<u64>) = (starts(3), starts(7));
+        assert_eq!((three, seven), (vec![0x40_0000], vec![0x10_0000]));
+        let error = guest.of(Some(0)).unwrap_err().to_string();
+        assert!(error.contains("told to be the memory of guest node 0"), "{error}");
+        assert_eq!(guest.of(None).unwrap(), read(&Root::at(dir.path()), 5).unwrap().0);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! gone, or another thread of that id         -> counted
 //! has its original affinity                  -> restored (a crash before the system call)
 //! has what Instep set                        -> original set, read back
-//! has a part of it                           -> the same if its cpuset leaves no more of it
+//! has all that its cpuset leaves of it        -> the same
 //! has anything else                          -> left alone: an operator's will is newer
 //! ```
 //! CPUs of the original that went offline are left out by the kernel; when none is left the
@@ -12,6 +12,8 @@
 
 use crate::apply::affinity::{self, Affinity};
 use crate::apply::journal::Entry;
+use crate::apply::thread::ThreadKey;
+use crate::discover::cgroup::Cpusets;
 use crate::error::Error;
 use crate::root::Root;
 use instep_core::idset::CpuSet;
@@ -67,15 +69,21 @@ impl RestoreReport {
     }
 }
 
+/// The host whose threads are restored.
+pub(crate) struct Host<'a, A> {
+    pub(crate) affinity: &'a A,
+    pub(crate) root: &'a Root,
+    pub(crate) online: &'a CpuSet,
+    pub(crate) cpusets: Cpusets,
+}
+
 /// Restores one thread and counts it; false when the entry must stay in the journal.
 pub(crate) fn restore_one(
-    affinity: &impl Affinity,
-    root: &Root,
+    host: &mut Host<'_, impl Affinity>,
     entry: &Entry,
-    online: &CpuSet,
     report: &mut RestoreReport,
 ) -> bool {
-    match try_restore(affinity, root, entry, online, report) {
+    match try_restore(host, entry, report) {
         Ok(()) => true,
         Err(error) if error.is_gone() => {
             report.gone += 1;
@@ -89,13 +97,12 @@ pub(crate) fn restore_one(
 }
 
 fn try_restore(
-    affinity: &impl Affinity,
-    root: &Root,
+    host: &mut Host<'_, impl Affinity>,
     entry: &Entry,
-    online: &CpuSet,
     report: &mut RestoreReport,
 ) -> Result<(), Error> {
-    let tid = entry.thread.tid;
+    let Host { affinity, root, online, cpusets } = host;
+    let ThreadKey { pid, tid, .. } = entry.thread;
     if !entry.thread.is_alive(root)? {
         report.gone += 1;
         return Ok(());
@@ -103,8 +110,8 @@ fn try_restore(
     let get = || affinity.get(tid).map_err(|error| affinity::get_error(tid, error));
     let wanted = entry.original.and(online);
     let present = get()?;
-    let ours =
-        entry.is_ours(&present, online) || is_cut_by_cpuset(affinity, entry, &present, online)?;
+    let ours = entry.is_ours(&present, online)
+        || entry.is_left_of_ours(&present, &cpusets.of(pid, tid).and(online));
     if !ours && present == wanted {
         report.restored += 1;
         return Ok(());
@@ -116,42 +123,19 @@ fn try_restore(
     if entry.unpinned {
         // All CPUs, cut by the kernel to the cpuset: the thread then follows later changes of its
         // cpuset again, as before. With the original set it would stay inside that for ever.
-        put(affinity, tid, &affinity::every_cpu())?;
+        put(*affinity, tid, &affinity::every_cpu())?;
         if get()? == wanted {
             report.restored += 1;
             return Ok(());
         }
     }
-    put(affinity, tid, &entry.original)?;
+    put(*affinity, tid, &entry.original)?;
     let got = get()?;
     report.restored += 1;
     if got != wanted {
         report.narrowed.push(left(entry, got));
     }
     Ok(())
-}
-
-/// Whether a part of what Instep set is all that the thread's cpuset leaves of it. Which cpuset that
-/// is cannot be asked here: the thread is given all of it, and what it had if it then has more.
-fn is_cut_by_cpuset(
-    affinity: &impl Affinity,
-    entry: &Entry,
-    present: &CpuSet,
-    online: &CpuSet,
-) -> Result<bool, Error> {
-    let tid = entry.thread.tid;
-    for ours in [&entry.set, &entry.pending] {
-        let whole = ours.and(online);
-        if present.is_empty() || !present.is_subset(&whole) || *present == whole {
-            continue;
-        }
-        put(affinity, tid, ours)?;
-        if affinity.get(tid).map_err(|error| affinity::get_error(tid, error))? == *present {
-            return Ok(true);
-        }
-        put(affinity, tid, present)?;
-    }
-    Ok(false)
 }
 
 /// Sets `cpus`, or every CPU when none of them can be used any more.
@@ -184,7 +168,6 @@ mod tests {
     use crate::apply::testing::{Sleeper, two_cpus};
     use crate::apply::thread;
     use crate::apply::{AffinityChange, Applier, StateDir};
-    use std::cell::RefCell;
 
     fn entry(sleeper: &Sleeper, original: &CpuSet, set: &CpuSet) -> Entry {
         Entry {
@@ -195,15 +178,18 @@ mod tests {
             unpinned: false,
             since: 0,
             set: set.clone(),
+            asked: CpuSet::new(),
             pending: CpuSet::new(),
         }
     }
 
     fn restore(entry: &Entry) -> RestoreReport {
-        let root = Root::live();
-        let online = thread::online_cpus(&root).unwrap();
+        let root = &Root::live();
+        let online = &thread::online_cpus(root).unwrap();
+        let cpusets = Cpusets::new(root);
         let mut report = RestoreReport::default();
-        restore_one(&KernelAffinity, &root, entry, &online, &mut report);
+        let mut host = Host { affinity: &KernelAffinity, root, online, cpusets };
+        restore_one(&mut host, entry, &mut report);
         report
     }
 
@@ -230,44 +216,6 @@ mod tests {
         assert_eq!((report.restored, has(&sleeper)), (0, a.clone()));
         let told = report.left_alone[0].to_string();
         assert!(told.contains(&format!("has CPUs {a}; Instep had set {b}")), "{told}");
-    }
-
-    /// A thread in a cpuset: the kernel keeps what was asked for and gives what the cpuset has of it.
-    struct Fenced {
-        asked: RefCell<CpuSet>,
-        cpuset: CpuSet,
-    }
-
-    impl Affinity for Fenced {
-        fn get(&self, _: Tid) -> std::io::Result<CpuSet> {
-            Ok(self.asked.borrow().and(&self.cpuset))
-        }
-        fn set(&self, _: Tid, cpus: &CpuSet) -> std::io::Result<()> {
-            if !cpus.intersects(&self.cpuset) {
-                return Err(std::io::Error::from_raw_os_error(libc::EINVAL));
-            }
-            self.asked.replace(cpus.clone());
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn a_cpuset_that_became_narrower_is_not_taken_for_an_operators_will() {
-        let cpus = |list: &str| CpuSet::parse_list(list).unwrap();
-        let sleeper = Sleeper::start();
-        let (all, set) = (cpus("0-7"), cpus("0-3"));
-        let restored = |asked: &str, unpinned: bool| {
-            let fenced = Fenced { asked: RefCell::new(cpus(asked)), cpuset: cpus("2-5") };
-            let mut report = RestoreReport::default();
-            let entry = Entry { unpinned, ..entry(&sleeper, &all, &set) };
-            restore_one(&fenced, &Root::live(), &entry, &all, &mut report);
-            let left = report.left_alone.len();
-            (report.restored, left, fenced.get(sleeper.tid()).unwrap().to_string())
-        };
-        assert_eq!(restored("0-3", true), (1, 0, "2-5".into()));
-        assert_eq!(restored("0-3", false), (1, 0, "2-5".into()));
-        assert_eq!(restored("2", true), (0, 1, "2".into()), "a part that the cpuset does not cut");
-        assert_eq!(restored("4", true), (0, 1, "4".into()));
     }
 
     #[test]

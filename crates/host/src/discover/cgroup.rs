@@ -8,7 +8,7 @@ use super::facts::Manager;
 use super::files::Reader;
 use crate::root::Root;
 use instep_core::idset::{CpuSet, IdSet, NodeSet};
-use instep_core::units::Id;
+use instep_core::units::{Id, Tid};
 use std::path::{Path, PathBuf};
 
 /// The most that is read of a cgroup file.
@@ -35,6 +35,11 @@ pub struct Membership {
 /// lead out of the reader's namespace (`/../`) are dropped: no file can be found by them.
 #[must_use]
 pub fn membership(text: &str) -> Membership {
+    hierarchies(text, vm_path)
+}
+
+/// The same without the cut, or with another one.
+fn hierarchies(text: &str, cut: impl Fn(&str) -> &str) -> Membership {
     let mut found = Membership::default();
     for line in text.lines().take(64) {
         let mut fields = line.splitn(3, ':');
@@ -46,7 +51,7 @@ pub fn membership(text: &str) -> Membership {
         if !path.starts_with('/') || path.split('/').any(|part| part == "..") {
             continue;
         }
-        let path = Some(vm_path(path).to_owned());
+        let path = Some(cut(path).to_owned());
         if number == "0" && controllers.is_empty() {
             found.unified = path;
             continue;
@@ -278,6 +283,30 @@ impl Hierarchies {
     }
 }
 
+/// Tells what the cpusets of single threads allow: libvirt gives each vCPU one of its own.
+#[derive(Debug)]
+pub(crate) struct Cpusets {
+    root: Root,
+    mounted: Hierarchies,
+    reader: Reader,
+}
+
+impl Cpusets {
+    /// Those of the host under `root`.
+    pub(crate) fn new(root: &Root) -> Self {
+        let mut reader = Reader::new(root);
+        Self { root: root.clone(), mounted: Hierarchies::find(root, &mut reader), reader }
+    }
+
+    /// The CPUs that a thread's cpuset allows; empty where that cannot be read.
+    pub(crate) fn of(&mut self, pid: u32, tid: Tid) -> CpuSet {
+        let path = self.root.join(format!("proc/{pid}/task/{tid}/cgroup"));
+        let Some(text) = self.reader.text(&path, MAX_CGROUP_FILE) else { return CpuSet::new() };
+        let of = hierarchies(&text, |path| path);
+        self.mounted.limits(&of, &mut self.reader).cpuset.unwrap_or_default()
+    }
+}
+
 /// The list in `file` of the cgroup, or of the nearest one above it that has the file and is not
 /// empty: a controller that is not enabled for a cgroup has no files in it and inherits.
 fn effective<T: Id>(
@@ -365,6 +394,28 @@ mod tests {
         assert_eq!(limits.cpuset.unwrap().to_string(), "0-3");
         assert_eq!(limits.mems.unwrap().to_string(), "0-1");
         assert_eq!(found.limits(&membership("0::/gone\n"), &mut reader).weight, None);
+    }
+
+    #[test]
+    fn a_thread_may_have_a_cpuset_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let scope = "machine.slice/machine-qemu\\x2d1\\x2da.scope";
+        let vcpu = format!("{scope}/libvirt/vcpu0");
+        for (file, text) in [
+            ("sys/fs/cgroup/cgroup.controllers", "cpuset"),
+            (&format!("sys/fs/cgroup/{scope}/cpuset.cpus.effective"), "0-7"),
+            (&format!("sys/fs/cgroup/{vcpu}/cpuset.cpus.effective"), "2"),
+            ("proc/7/task/8/cgroup", &format!("0::/{vcpu}\n")),
+            ("proc/7/task/9/cgroup", &format!("0::/{scope}/libvirt/emulator\n")),
+            ("proc/7/task/10/cgroup", "0::/../outside\n"),
+        ] {
+            let path = dir.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let mut cpusets = Cpusets::new(&Root::at(dir.path()));
+        let told = [8, 9, 10, 11].map(|tid| cpusets.of(7, Tid(tid)).to_string());
+        assert_eq!(told, ["2", "0-7", "", ""]);
     }
 
     #[test]

@@ -104,6 +104,11 @@ pub(crate) struct Mapping<'a> {
 }
 
 impl Mapping<'_> {
+    /// The size of its pages; that of the smallest there are where it has none.
+    pub(crate) fn page_bytes(&self) -> u64 {
+        self.page_kb.max(4) << 10
+    }
+
     /// Resident bytes by node.
     pub(crate) fn by_node(&self) -> BTreeMap<NodeId, Bytes> {
         let mut sums: BTreeMap<NodeId, Bytes> = BTreeMap::new();
@@ -147,6 +152,9 @@ fn mapping(line: &[u8]) -> Result<Mapping<'_>, &'static str> {
     }
     if !read.pages.is_empty() && read.page_kb == 0 {
         return Err("has pages without kernelpagesize_kB");
+    }
+    if !read.start.is_multiple_of(read.page_bytes()) {
+        return Err("begins in the middle of a page");
     }
     Ok(read)
 }
@@ -239,10 +247,10 @@ mod tests {
 
     #[test]
     fn pages_count_in_their_mappings_page_size() {
-        let text = "5500 default file=/usr/bin/q dirty=2 mapmax=2 active=0 N1=2 kernelpagesize_kB=4\n\
-            7f00 default\n\
-            7f10 default anon=10 dirty=10 N0=7 N1=3 kernelpagesize_kB=4\n\
-            7f20 default file=/dev/hugepages/x huge dirty=3 N1=3 kernelpagesize_kB=2048\n";
+        let text = "550000 default file=/usr/bin/q dirty=2 mapmax=2 active=0 N1=2 kernelpagesize_kB=4\n\
+            7f000 default\n\
+            7f10000 default anon=10 dirty=10 N0=7 N1=3 kernelpagesize_kB=4\n\
+            7f20000000 default file=/dev/hugepages/x huge dirty=3 N1=3 kernelpagesize_kB=2048\n";
         assert_eq!(sums(text), [(0, 7 * 4096), (1, 5 * 4096 + 3 * (2 << 20))]);
         assert!(parse(text.as_bytes(), "f", false).hugetlb);
     }
@@ -250,7 +258,7 @@ mod tests {
     #[test]
     fn a_policy_holds_when_it_covers_most_bytes() {
         let line = |policy: &str, pages: u32| {
-            format!("7f00 {policy} anon={pages} N0={pages} kernelpagesize_kB=4\n")
+            format!("7f000 {policy} anon={pages} N0={pages} kernelpagesize_kB=4\n")
         };
         let of = |policy: &str| {
             let text = line(policy, 60) + &line("default", 40);
@@ -271,12 +279,12 @@ mod tests {
 
     #[test]
     fn a_cut_last_line_is_named_and_not_counted() {
-        let text = b"7f00 default anon=1 N0=1 kernelpagesize_kB=4\n7f10 default anon=9 N0=12";
+        let text = b"7f000 default anon=1 N0=1 kernelpagesize_kB=4\n7f10000 default anon=9 N0=12";
         let read = parse(text, "proc/5/numa_maps", false);
         assert!(read.truncated);
         assert_eq!(read.by_node[&NodeId(0)], Bytes(4096));
         assert!(
-            read.warnings[0].starts_with("proc/5/numa_maps:2: `7f10 default"),
+            read.warnings[0].starts_with("proc/5/numa_maps:2: `7f10000 default"),
             "{:?}",
             read.warnings
         );
@@ -284,18 +292,18 @@ mod tests {
 
     #[test]
     fn garbled_lines_are_named_and_bounded() {
-        let bad = "7f00 default N0=x kernelpagesize_kB=4\n".repeat(10);
+        let bad = "7f000 default N0=x kernelpagesize_kB=4\n".repeat(10);
         let read = parse(bad.as_bytes(), "f", false);
         assert_eq!(read.warnings.len(), MAX_WARNINGS + 1);
         assert!(read.by_node.is_empty());
         for line in [
             "fish",
             "zz default",
-            "7f00 default N0=1",
-            "7f00 bind:x N0=1 kernelpagesize_kB=4",
-            "7f00 default N0=1 kernelpagesize_kB=0",
-            "7f00 default N0=1 kernelpagesize_kB=3",
-            "7f00 default N99999999999=1 kernelpagesize_kB=4",
+            "7f000 default N0=1",
+            "7f000 bind:x N0=1 kernelpagesize_kB=4",
+            "7f000 default N0=1 kernelpagesize_kB=0",
+            "7f000 default N0=1 kernelpagesize_kB=3",
+            "7f000 default N99999999999=1 kernelpagesize_kB=4",
         ] {
             let text = format!("{line}\n");
             assert_eq!(parse(text.as_bytes(), "f", false).warnings.len(), 1, "{line}");
@@ -304,6 +312,6 @@ mod tests {
 
     #[test]
     fn a_file_named_like_a_count_is_no_count() {
-        assert_eq!(sums("7f00 default file=/N0=5 N1=1 kernelpagesize_kB=4\n"), [(1, 4096)]);
+        assert_eq!(sums("7f000 default file=/N0=5 N1=1 kernelpagesize_kB=4\n"), [(1, 4096)]);
     }
 }

@@ -223,3 +223,28 @@ impl Spots {
         self.nodes[spot].iter().map(|place| host.places[*place].id).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::OpaqueVm;
+    use crate::topology::CpuFacts;
+    use crate::units::VmId;
+
+    #[test]
+    fn a_load_that_no_host_has_is_not_believed() {
+        let cpus = (0..2).map(|id| CpuFacts { id, ..CpuFacts::default() }).collect();
+        let (name, why) = ("a".to_owned(), "a test".to_owned());
+        let opaque = OpaqueVm { id: VmId(1), name, vcpus: 1, busy: Nanos(u64::MAX), why };
+        let snapshot = Snapshot {
+            at: Nanos(1),
+            window: Nanos(1),
+            topology: Topology::build(cpus, Vec::new()).unwrap().into(),
+            other_busy: Nanos(u64::MAX),
+            vms: Vec::new(),
+            opaque: vec![opaque],
+        };
+        let host = Host::new(&snapshot);
+        assert_eq!((host.other, host.other_than_vms), (MOST_LOAD, MOST_LOAD));
+    }
+}

@@ -3,7 +3,8 @@
 use super::*;
 use crate::apply::StateDir;
 use crate::apply::testing::{Sleeper, two_cpus};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::io;
 
 fn change(sleeper: &Sleeper, seen: &CpuSet, cpus: &CpuSet) -> AffinityChange {
@@ -319,4 +320,164 @@ fn a_thread_that_the_kernel_refuses_to_change_is_not_journalled_as_ours() {
     assert!(matches!(&outcomes[0].applied, Applied::Failed(error) if error.is_denied()));
     assert!(Journal::load(applier.lock.state()).unwrap().unwrap().entries.is_empty());
     assert_eq!(applier.restore().unwrap().restored, 0);
+}
+
+#[test]
+fn a_kept_placement_stands_when_all_that_a_later_run_asks_for_is_refused() {
+    let Some((a, _)) = two_cpus() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
+    let strict = Strict { refuse: false, only: a.clone(), sets: Cell::new(0) };
+    let mut applier = Applier::with(lock, strict).unwrap();
+    let (own, foreign) = (Sleeper::start(), Sleeper::start());
+    let found = has(&own);
+    applier.apply(&[change(&own, &found, &a)]).unwrap();
+    applier.keep().unwrap();
+    applier.affinity.refuse = true;
+    applier.apply(&[change(&foreign, &found, &a)]).unwrap();
+    let stored = Journal::load(applier.lock.state()).unwrap().unwrap();
+    for journal in [applier.journal(), &stored] {
+        assert_eq!((journal.holder, journal.entries.len()), (Holder::Kept, 1));
+    }
+    applier.affinity.refuse = false;
+    applier.apply(&[change(&foreign, &found, &a)]).unwrap();
+    assert_ne!(applier.journal().holder, Holder::Kept, "it answers for what it changed");
+}
+
+/// Threads in a cpuset: the kernel keeps what was asked for and gives what the cpuset has of it.
+struct Fenced {
+    asked: RefCell<BTreeMap<Tid, CpuSet>>,
+    cpuset: RefCell<CpuSet>,
+    sets: Cell<u32>,
+}
+
+impl Fenced {
+    fn new(asked: &[(u32, &str)], cpuset: &str) -> Self {
+        let asked = asked.iter().map(|(tid, list)| (Tid(*tid), cpus(list))).collect();
+        let (asked, cpuset) = (RefCell::new(asked), RefCell::new(cpus(cpuset)));
+        Self { asked, cpuset, sets: Cell::new(0) }
+    }
+
+    fn asked(&self, tid: u32) -> String {
+        self.asked.borrow()[&Tid(tid)].to_string()
+    }
+}
+
+impl Affinity for Fenced {
+    fn get(&self, tid: Tid) -> io::Result<CpuSet> {
+        Ok(self.asked.borrow()[&tid].and(&self.cpuset.borrow()))
+    }
+    fn set(&self, tid: Tid, cpus: &CpuSet) -> io::Result<()> {
+        self.sets.set(self.sets.get() + 1);
+        if !cpus.intersects(&self.cpuset.borrow()) {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        self.asked.borrow_mut().insert(tid, cpus.clone());
+        Ok(())
+    }
+}
+
+fn cpus(list: &str) -> CpuSet {
+    CpuSet::parse_list(list).unwrap()
+}
+
+/// An applier on a made host of CPUs 0-7. Its one process, 7, has threads 7 to 9 in a cpuset; Instep
+/// gave thread 7, which had all CPUs, CPUs 0-3, before it created the others.
+fn fenced(affinity: Fenced) -> (tempfile::TempDir, Applier<Fenced>) {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |file: &str, text: &str| {
+        let path = dir.path().join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    let stat = |tid: u32| format!("{tid} (x) S {}{tid}00 0\n", "0 ".repeat(18));
+    write("sys/devices/system/cpu/online", "0-7\n");
+    write("sys/fs/cgroup/cgroup.controllers", "cpuset\n");
+    write("sys/fs/cgroup/vm/cpuset.cpus.effective", &affinity.cpuset.borrow().to_string());
+    write("proc/7/stat", &stat(7));
+    for tid in 7..10 {
+        write(&format!("proc/7/task/{tid}/stat"), &stat(tid));
+        write(&format!("proc/7/task/{tid}/cgroup"), "0::/vm\n");
+    }
+    let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
+    let mut applier = Applier::with(lock, affinity).unwrap();
+    applier.root = Root::at(dir.path());
+    let entry = Entry {
+        vm: "alpha".into(),
+        kind: ThreadKind::Emulator,
+        thread: thread::key_of(&applier.root, 7, Tid(7)).unwrap(),
+        original: cpus("0-7"),
+        unpinned: true,
+        since: 750,
+        set: cpus("0-3"),
+        asked: CpuSet::new(),
+        pending: CpuSet::new(),
+    };
+    applier.journal.entries.insert((7, Tid(7)), entry);
+    (dir, applier)
+}
+
+/// What came of restoring thread 7, which last was given `asked`: how many were restored and left
+/// alone, what the kernel keeps for it and how often it was set.
+fn restored(asked: &str, cpuset: &str) -> (usize, usize, String, u32) {
+    let others = [(8, "0-7"), (9, "0-7")];
+    let (_dir, mut applier) = fenced(Fenced::new(&[&[(7, asked)], &others[..]].concat(), cpuset));
+    let report = applier.restore().unwrap();
+    let affinity = &applier.affinity;
+    (report.restored, report.left_alone.len(), affinity.asked(7), affinity.sets.get())
+}
+
+#[test]
+fn a_cpuset_that_became_narrower_is_not_taken_for_an_operators_will() {
+    assert_eq!(restored("0-3", "2-5"), (1, 0, "0-7".into(), 2));
+    assert_eq!(restored("0-3", "0-7"), (1, 0, every_cpu(), 1));
+}
+
+fn every_cpu() -> String {
+    affinity::every_cpu().to_string()
+}
+
+#[test]
+fn an_operators_affinity_is_not_touched_even_for_a_moment() {
+    let alone = |asked: &str, cpuset: &str| {
+        assert_eq!(restored(asked, cpuset), (0, 1, asked.into(), 0), "{asked} in {cpuset}");
+    };
+    alone("2", "2-5");
+    alone("4", "2-5");
+    // CPU 9 is offline and comes back some day.
+    alone("2,9", "0-7");
+}
+
+#[test]
+fn what_threads_inherited_and_a_cpuset_then_cut_is_restored_too() {
+    // Thread 9 was pinned by an operator.
+    let affinity = Fenced::new(&[(7, "0-3"), (8, "0-3"), (9, "3")], "2-5");
+    let (_dir, mut applier) = fenced(affinity);
+    let report = applier.restore().unwrap();
+    assert_eq!((report.restored, report.left_alone.len()), (2, 0), "{report:?}");
+    assert_eq!([7, 8, 9].map(|tid| applier.affinity.asked(tid)), ["0-7", "0-7", "3"]);
+}
+
+#[test]
+fn a_refused_change_forgets_nothing_of_the_one_before() {
+    let Some((a, b)) = two_cpus() else { return };
+    let sleeper = Sleeper::start();
+    let dir = tempfile::tempdir().unwrap();
+    let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
+    let both = a.or(&b);
+    let affinity = Fenced::new(&[(sleeper.tid().0, &both.to_string())], &b.to_string());
+    let mut applier = Applier::with(lock, affinity).unwrap();
+    let outcome = applier.apply(&[change(&sleeper, &b, &both)]).unwrap();
+    assert!(matches!(&outcome[0].applied, Applied::Narrowed(got) if *got == b), "{outcome:?}");
+    let outcome = applier.apply(&[change(&sleeper, &b, &a)]).unwrap();
+    assert!(matches!(outcome[0].applied, Applied::Failed(_)), "{outcome:?}");
+
+    // The cpuset is widened: the kernel gives what was asked for first.
+    applier.affinity.cpuset.replace(both.clone());
+    assert_eq!(applier.affinity.get(sleeper.tid()).unwrap(), both);
+    let online = thread::online_cpus(&Root::live()).unwrap();
+    let stored = Journal::load(applier.lock.state()).unwrap().unwrap();
+    for journal in [applier.journal(), &stored] {
+        assert_eq!(journal.initial_of(&sleeper.key(), &both, &online, &both), b);
+    }
 }

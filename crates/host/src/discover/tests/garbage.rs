@@ -118,7 +118,7 @@ proptest! {
     ) {
         let lines: Vec<String> = pages
             .iter()
-            .map(|(node, pages)| format!("7f00 default N{node}={pages} kernelpagesize_kB=4\n"))
+            .map(|(node, pages)| format!("7f000 default N{node}={pages} kernelpagesize_kB=4\n"))
             .collect();
         let sum = |count: usize| pages[..count].iter().map(|(_, pages)| pages * 4096).sum::<u64>();
         let text = lines.concat();

@@ -300,7 +300,7 @@ fn a_shared_cgroup_or_hugetlb_pages_make_numa_maps_count() {
         copy.thread(50, 51, "CPU 0/KVM", (1, 1));
         copy.write("proc/50/cgroup", "0::/vm.scope\n");
         copy.write("proc/50/status", format!("HugetlbPages:\t    {huge} kB\n"));
-        copy.write("proc/50/numa_maps", "7f00 default anon=2 N1=2 kernelpagesize_kB=4\n");
+        copy.write("proc/50/numa_maps", "7f000 default anon=2 N1=2 kernelpagesize_kB=4\n");
         copy.write("sys/fs/cgroup/vm.scope/cgroup.procs", procs);
         copy.write("sys/fs/cgroup/vm.scope/memory.numa_stat", "anon N0=1\n");
         let scan = copy.scan();
@@ -316,7 +316,7 @@ fn a_cut_numa_maps_is_named_in_a_warning() {
     let copy = Copy::new();
     copy.process(50, "qemu-system-x86_64 -name m,debug-threads=on");
     copy.thread(50, 51, "CPU 0/KVM", (1, 1));
-    copy.write("proc/50/numa_maps", "7f00 default N1=2 kernelpagesize_kB=4\n7f10 default N0=99");
+    copy.write("proc/50/numa_maps", "7f000 default N1=2 kernelpagesize_kB=4\n7f10 default N0=99");
     let scan = copy.scan();
     assert!(scan.warnings.iter().any(|w| w.contains("proc/50/numa_maps:2")), "{:?}", scan.warnings);
     let memory = scan.vms[0].memory.as_ref().unwrap();
