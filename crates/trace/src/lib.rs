@@ -2,9 +2,11 @@
 //!
 //! Readers ([`perf`], [`dat`]) pull [`event::Event`]s in order of time out of files that anybody
 //! may have written: every length is checked, memory is bounded, and what is lost, late or cut off
-//! is counted in a [`stream::Tally`]. Analyses take events and never look at a file. Nothing here knows this machine, draws or decides a placement.
+//! is counted in a [`stream::Tally`]. The analysis ([`analysis`]) takes events and never looks
+//! at a file. Nothing here knows this machine, draws or decides a placement.
 #![forbid(unsafe_code)]
 
+pub mod analysis;
 mod bytes;
 pub mod dat;
 pub mod error;
