@@ -120,7 +120,7 @@ fn a_pipe_is_read_as_it_comes() {
 
 #[test]
 fn cut_at_any_length_it_errs_or_says_so() {
-    for (name, data) in formats(20) {
+    for (name, data) in formats(6) {
         let whole = read(&data).unwrap().1.records;
         for length in 0..data.len() {
             let Ok((_, tally)) = read(&data[..length]) else { continue };
@@ -137,7 +137,7 @@ fn cut_at_any_length_it_errs_or_says_so() {
 fn any_changed_byte_is_survived() {
     for (_, data) in formats(3) {
         // Every byte takes minutes; a stride of a prime meets all parts. Fuzzing does the rest.
-        for at in (0..data.len()).step_by(7) {
+        for at in (0..data.len()).step_by(13) {
             let mut changed = data.clone();
             changed[at] = [0x00, 0xff, 0x80, data[at].wrapping_add(1)][at % 4];
             let _ = read(&changed);

@@ -1,22 +1,13 @@
 //! Real traces of ../shared/data, where they are present: what is read equals what the recorders
 //! themselves count.
 
-use instep_madehost::skip;
+mod common;
+
+use common::shared;
 use instep_trace::event::{Event, Fact};
 use instep_trace::stream::{Header, Tally};
 use std::fs::File;
-use std::path::{Path, PathBuf};
-
-fn shared(file: &str) -> Option<PathBuf> {
-    let root = std::env::var_os("INSTEP_SHARED_DATA").map(PathBuf::from);
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-    let path = root.unwrap_or_else(beside).join("traces").join(file);
-    if !path.exists() {
-        skip::note(&format!("{} is absent (INSTEP_SHARED_DATA names its folder)", path.display()));
-        return None;
-    }
-    Some(path)
-}
+use std::path::Path;
 
 fn read(path: &Path) -> (Header, Vec<Event>, Tally) {
     let file = File::open(path).expect("the file is there");

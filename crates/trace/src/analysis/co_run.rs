@@ -53,7 +53,7 @@ impl CoRun {
         let ran = vm.any_running.since(skew.running);
         let waited = vm.any_waiting.since(skew.waiting);
         match change.from {
-            Place::Waiting(_) => skew.behind.0 += ran.0,
+            Place::Waking | Place::Waiting(_) => skew.behind.0 += ran.0,
             Place::Running(_) => skew.behind = skew.behind.since(waited),
             // Who sleeps owes nobody anything.
             Place::Blocked | Place::Unknown => skew.behind = Nanos(0),
@@ -69,7 +69,7 @@ impl CoRun {
         let vm_state = &mut self.vms[vm];
         vm_state.upto(now);
         for vcpu in &world.members[vm] {
-            if matches!(world.vcpus[*vcpu].place, Place::Waiting(_)) {
+            if world.vcpus[*vcpu].place.is_waiting() {
                 let skew = &self.skew[*vcpu];
                 let behind = skew.behind.0 + vm_state.any_running.since(skew.running).0;
                 vm_state.max_skew = vm_state.max_skew.max(Nanos(behind));
@@ -98,7 +98,7 @@ impl Vm {
     fn count(&mut self, place: Place, enters: bool) {
         let count = match place {
             Place::Running(_) => &mut self.running,
-            Place::Waiting(_) => &mut self.waiting,
+            Place::Waking | Place::Waiting(_) => &mut self.waiting,
             Place::Blocked | Place::Unknown => return,
         };
         *count = if enters { *count + 1 } else { count.saturating_sub(1) };

@@ -1,8 +1,9 @@
 //! Who ran while each VM waited: every nanosecond that a vCPU waits on a CPU's queue is charged to
 //! the group that occupies that CPU then. What is charged to the VM itself is the loss by stacking,
-//! what is charged to nobody (an idle CPU) the latency of wake-ups.
+//! what is charged to an idle CPU, or to nobody
+//! between waking and queueing, the latency of wake-ups.
 
-use super::world::{Place, UNKNOWN, World};
+use super::world::{Place, UNKNOWN, WAKING, World};
 use instep_core::units::{CpuId, Nanos};
 
 /// Time waited by VM and group.
@@ -31,9 +32,14 @@ impl Culprits {
 
     /// Charges one vCPU up to now: called before it leaves a queue.
     pub(super) fn settle_one(&mut self, world: &mut World, vcpu: usize, time: Nanos) {
-        let Place::Waiting(cpu) = world.vcpus[vcpu].place else { return };
-        let state = world.cpu(cpu);
-        let group = if state.is_known { state.group } else { UNKNOWN };
+        let group = match world.vcpus[vcpu].place {
+            Place::Waiting(cpu) => {
+                let state = world.cpu(cpu);
+                if state.is_known { state.group } else { UNKNOWN }
+            }
+            Place::Waking => WAKING,
+            _ => return,
+        };
         let vcpu = &mut world.vcpus[vcpu];
         let span = time.since(vcpu.charged);
         vcpu.charged = vcpu.charged.max(time);

@@ -20,7 +20,7 @@ pub enum Kind {
     NotCoScheduled,
     /// A VM was held up by siblings that could have run.
     Bottleneck,
-    /// vCPUs waited on idle CPUs: wake-ups were slow.
+    /// vCPUs waited while nothing else ran: wake-ups were slow.
     WakeLatency,
     /// Cores were shared while others were idle.
     CoreSharing,
@@ -93,9 +93,10 @@ fn finding(kind: Kind, vm: &VmReport, lost: u64, text: String) -> Option<Finding
 }
 
 fn steal(vm: &VmReport, sums: &Sums) -> Option<Finding> {
-    let others = vm.culprits.iter().filter(|culprit| {
-        culprit.name != vm.name && culprit.name != "(idle)" && culprit.name != "(unknown)"
-    });
+    let others = vm
+        .culprits
+        .iter()
+        .filter(|culprit| culprit.name != vm.name && !culprit.name.starts_with('('));
     let others: Vec<_> = others.collect();
     let lost: u64 = others.iter().map(|culprit| culprit.ns).sum();
     let first = others.first().filter(|_| sums.is_much(lost))?;
@@ -175,20 +176,22 @@ fn bottleneck(vm: &VmReport, host: &HostReport, sums: &Sums) -> Option<Finding> 
 }
 
 fn wake_latency(vm: &VmReport, sums: &Sums) -> Option<Finding> {
-    let idle = vm.culprits.iter().find(|culprit| culprit.name == "(idle)")?;
-    if !sums.is_much(idle.ns) {
+    let is_latency = |name: &str| name == "(idle)" || name == "(waking)";
+    let latency = vm.culprits.iter().filter(|culprit| is_latency(&culprit.name));
+    let lost = latency.map(|culprit| culprit.ns).sum();
+    if !sums.is_much(lost) {
         return None;
     }
     let wakes = vm.wakeups.total().count;
     let text = format!(
-        "vCPUs of {} waited {} on CPUs that were idle: the time it takes an idle CPU to start \
-         one ({} a wake-up, {wakes} of them). Shallower idle states or guest-side halt polling \
+        "vCPUs of {} waited {} although nothing else ran: the time it takes to wake one up on \
+         an idle CPU ({} each time, {wakes} times). Shallower idle states or guest-side halt polling \
          help; Instep does not change this.",
         vm.name,
-        time(idle.ns),
-        time(idle.ns.checked_div(wakes).unwrap_or(0)),
+        time(lost),
+        time(lost.checked_div(wakes).unwrap_or(0)),
     );
-    finding(Kind::WakeLatency, vm, idle.ns, text)
+    finding(Kind::WakeLatency, vm, lost, text)
 }
 
 fn node_migrations(vm: &VmReport, duration: Nanos) -> Option<Finding> {

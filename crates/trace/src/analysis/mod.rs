@@ -7,12 +7,15 @@
 //! ([`world`]):
 //!
 //! ```text
-//!            wakeup                switch to
-//!  Blocked ----------> Waiting(cpu) ----------> Running(cpu)
-//!     ^                    ^        preempted       |
-//!     |                    +------------------------+
-//!     +---------------------------------------------+  switch from, asleep
+//!          waking         wakeup               switch to
+//!  Blocked ------> Waking ------> Waiting(cpu) ---------> Running(cpu)
+//!     ^                                ^      preempted       |
+//!     |                                +----------------------+
+//!     +-------------------------------------------------------+  asleep
 //! ```
+//!
+//! Waking and Waiting are steal: the vCPU could run. `perf sched timehist` counts the same when a
+//! trace has sched_waking; /proc's schedstat counts from the queue on.
 //!
 //! What it does not know: weights and quotas of VMs (shares are taken as equal), what the guest did
 //! with its time, and anything before the first and after the last event.

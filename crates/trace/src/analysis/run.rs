@@ -111,8 +111,6 @@ struct Engine {
     modules: Option<Modules>,
     topology_from: TopologyFrom,
     cpus: usize,
-    /// Whether the trace has sched_wakeup; otherwise sched_waking stands for it.
-    has_wakeups: bool,
     /// Whether anything in the trace says when a thread is woken.
     has_wakers: bool,
     edges: bool,
@@ -140,9 +138,8 @@ impl Engine {
     fn new(vms: Vec<FoundVm>, held: &[Event], header: &Header, settings: &Settings) -> Self {
         let begin = held.iter().find(|event| is_scheduling(&event.fact));
         let begin = begin.map_or(Nanos(0), |event| event.time);
-        let any = |wanted: &dyn Fn(&Fact) -> bool| held.iter().any(|event| wanted(&event.fact));
-        let has_wakeups = any(&|fact| matches!(fact, Fact::Wakeup { .. }));
-        let has_waking = any(&|fact| matches!(fact, Fact::Waking { .. }));
+        let is_wake = |fact: &Fact| matches!(fact, Fact::Wakeup { .. } | Fact::Waking { .. });
+        let has_wakers = held.iter().any(|event| is_wake(&event.fact));
         let (topology, topology_from) = match (&settings.topology, &header.topology) {
             (Some(topology), _) => (Some(topology.clone()), TopologyFrom::User),
             (None, Some(topology)) => (Some(topology.clone()), TopologyFrom::Header),
@@ -170,8 +167,7 @@ impl Engine {
             periods: Periods::new(settings.period, shares.clone(), begin),
             topology_from,
             cpus,
-            has_wakeups,
-            has_wakers: has_wakeups || has_waking,
+            has_wakers,
             edges: settings.edges,
             shares,
             late: 0,
@@ -241,14 +237,12 @@ impl Engine {
             Fact::Waking { tid, waker, context } => {
                 if let Some(vcpu) = self.world.vcpu_of(tid) {
                     self.waits.waker(&self.world, vcpu, waker, context);
-                    if !self.has_wakeups {
-                        self.wake(vcpu, cpu, time, sink);
-                    }
+                    self.wake(vcpu, Place::Waking, time, sink);
                 }
             }
             Fact::Wakeup { tid, target, .. } => {
                 if let Some(vcpu) = self.world.vcpu_of(tid) {
-                    self.wake(vcpu, target, time, sink);
+                    self.wake(vcpu, Place::Waiting(target), time, sink);
                 }
             }
             Fact::Migrate { tid, to, .. } => {
@@ -293,10 +287,11 @@ impl Engine {
     }
 
     /// A vCPU becomes runnable; one that is already stays where it is.
-    fn wake(&mut self, vcpu: usize, cpu: CpuId, time: Nanos, sink: &mut dyn Sink) {
+    fn wake(&mut self, vcpu: usize, to: Place, time: Nanos, sink: &mut dyn Sink) {
         self.begin_as(vcpu, Place::Blocked, time, sink);
-        if matches!(self.world.vcpus[vcpu].place, Place::Blocked | Place::Unknown) {
-            self.go(vcpu, Place::Waiting(cpu), time, sink);
+        let place = self.world.vcpus[vcpu].place;
+        if matches!(place, Place::Blocked | Place::Unknown | Place::Waking) {
+            self.go(vcpu, to, time, sink);
         }
     }
 
@@ -378,7 +373,7 @@ impl Engine {
             let span = now.since(state.since);
             match state.place {
                 Place::Running(_) => state.run.0 += span.0,
-                Place::Waiting(_) => state.wait.0 += span.0,
+                Place::Waking | Place::Waiting(_) => state.wait.0 += span.0,
                 Place::Blocked => state.blocked.0 += span.0,
                 Place::Unknown => continue,
             }

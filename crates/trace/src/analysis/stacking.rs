@@ -53,7 +53,7 @@ impl Stacking {
 fn queue(place: Place) -> Option<CpuId> {
     match place {
         Place::Running(cpu) | Place::Waiting(cpu) => Some(cpu),
-        Place::Blocked | Place::Unknown => None,
+        Place::Waking | Place::Blocked | Place::Unknown => None,
     }
 }
 

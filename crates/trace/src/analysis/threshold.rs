@@ -54,7 +54,7 @@ impl Threshold {
         let span = time.since(self.last);
         for (vm, state) in self.vms.iter_mut().enumerate() {
             let vcpus = || world.members[vm].iter().map(|vcpu| &world.vcpus[*vcpu]);
-            let waits = vcpus().any(|vcpu| matches!(vcpu.place, Place::Waiting(_)));
+            let waits = vcpus().any(|vcpu| vcpu.place.is_waiting());
             let slept = |vcpu: &super::world::Vcpu| {
                 vcpu.place == Place::Blocked && time.since(vcpu.since) > interval
             };

@@ -45,6 +45,8 @@ pub(super) struct Waits {
 #[derive(Clone, Debug, Default)]
 struct Vcpu {
     waker: Option<Kind>,
+    /// Since when it could run and does not.
+    wants: Nanos,
     table: WaitTable,
     sleeps: Histogram,
     waits: Histogram,
@@ -86,6 +88,9 @@ impl Waits {
     pub(super) fn change(&mut self, change: &Change) {
         let vcpu = &mut self.vcpus[change.vcpu];
         let span = change.time.since(change.since);
+        if !change.from.is_waiting() && change.to.is_waiting() {
+            vcpu.wants = change.time;
+        }
         match (change.from, change.to) {
             (Place::Blocked, _) => {
                 let kind = vcpu.waker.take().unwrap_or(Kind::Other);
@@ -99,7 +104,9 @@ impl Waits {
                 sleeps.ns += span.0;
                 vcpu.sleeps[class(span)] += 1;
             }
-            (Place::Waiting(_), Place::Running(_)) => vcpu.waits[class(span)] += 1,
+            (from, Place::Running(_)) if from.is_waiting() => {
+                vcpu.waits[class(change.time.since(vcpu.wants))] += 1;
+            }
             _ => {}
         }
     }

@@ -18,8 +18,18 @@ pub enum Place {
     Running(CpuId),
     /// Could run and waits, on this CPU's queue.
     Waiting(CpuId),
+    /// Was told to wake up and is not on a queue yet: the CPU it goes to may have to be told, too.
+    Waking,
     /// Sleeps: the guest CPU is halted, or the VMM waits for something.
     Blocked,
+}
+
+impl Place {
+    /// Whether the vCPU could run and does not.
+    #[must_use]
+    pub fn is_waiting(self) -> bool {
+        matches!(self, Place::Waking | Place::Waiting(_))
+    }
 }
 
 /// A change of a vCPU's state.
@@ -62,8 +72,10 @@ pub(super) struct Cpu {
 /// Groups that are always there.
 pub(super) const UNKNOWN: usize = 0;
 pub(super) const IDLE: usize = 1;
+/// Not a group of threads: waits between waking and queueing.
+pub(super) const WAKING: usize = 2;
 /// The groups of VMs follow.
-pub(super) const FIRST_VM: usize = 2;
+pub(super) const FIRST_VM: usize = 3;
 
 /// More groups of host threads than any report shows; the rest is one.
 const MAX_GROUPS: usize = 4096;
@@ -101,7 +113,7 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(vms: Vec<FoundVm>, begin: Nanos) -> Self {
-        let mut groups = vec!["(unknown)".to_owned(), "(idle)".to_owned()];
+        let mut groups = vec!["(unknown)".to_owned(), "(idle)".to_owned(), "(waking)".to_owned()];
         groups.extend(vms.iter().map(|vm| vm.name.clone()));
         let mut world = World {
             members: vec![Vec::new(); vms.len()],
@@ -227,9 +239,8 @@ impl World {
         let span = time.since(since);
         match from {
             Place::Running(_) => state.run.0 += span.0,
-            Place::Waiting(_) => state.wait.0 += span.0,
+            Place::Waking | Place::Waiting(_) => state.wait.0 += span.0,
             Place::Blocked => state.blocked.0 += span.0,
-            // What leaves a CPU first ran there from the beginning.
             Place::Unknown => {}
         }
         (state.place, state.since, state.charged) = (to, time, time);
