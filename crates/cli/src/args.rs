@@ -301,6 +301,12 @@ pub(crate) struct AnalyzeArgs {
     /// The allocation period whose use is reported.
     #[arg(long, value_name = "TIME", default_value = "24ms", value_parser = duration)]
     pub(crate) period: Duration,
+    /// Also write a page with a timeline, stacking and who ran instead.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Also write every run and wait of every vCPU for ui.perfetto.dev.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) perfetto: Option<PathBuf>,
     /// Print JSON (schema instep.analysis/1).
     #[arg(long)]
     pub(crate) json: bool,

@@ -15,6 +15,7 @@ mod format;
 mod open;
 mod order;
 pub mod perf;
+pub mod perfetto;
 pub mod source;
 pub mod stream;
 mod threads;

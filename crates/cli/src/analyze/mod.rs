@@ -2,6 +2,7 @@
 //! user told beforehand; the formats and the meaning are `instep-trace`'s.
 
 mod facts;
+mod html;
 mod text;
 mod topology_file;
 
@@ -13,19 +14,24 @@ use instep_core::topology::Topology;
 use instep_core::units::Nanos;
 use instep_trace::analysis::discover::FoundVm;
 use instep_trace::analysis::report::Report;
-use instep_trace::analysis::{Settings, analyze};
+use instep_trace::analysis::{Place, Settings, Sink, analyze_into};
 use instep_trace::event::Event;
+use instep_trace::perfetto::PerfettoWriter;
 use instep_trace::stream::{EventStream, Header, Tally};
-use std::fs::File;
-use std::io::{self, Read};
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Read};
 use std::path::Path;
 
 /// Analyses every file that the options name.
 pub(crate) fn command(args: &AnalyzeArgs) -> anyhow::Result<Outcome> {
+    anyhow::ensure!(
+        args.files.len() == 1 || (args.html.is_none() && args.perfetto.is_none()),
+        "--html and --perfetto draw one trace; name one FILE"
+    );
     let settings = settings(args)?;
     let mut reports = Vec::new();
     for path in &args.files {
-        reports.push(one(path, &settings)?);
+        reports.push(one(path, &settings, args)?);
     }
     if args.json {
         match reports.as_slice() {
@@ -80,7 +86,8 @@ fn named_vm(text: &str) -> anyhow::Result<FoundVm> {
     Ok(FoundVm { name: name.to_owned(), pid: None, vcpus })
 }
 
-fn one(path: &Path, settings: &Settings) -> anyhow::Result<Report> {
+/// Analyses one trace and writes the drawings that are wished for.
+fn one(path: &Path, settings: &Settings, args: &AnalyzeArgs) -> anyhow::Result<Report> {
     let shown = path.display().to_string();
     let mut stream: Box<dyn EventStream> = if shown == "-" {
         instep_trace::open_stream(io::stdin().lock(), "standard input", Default::default())?
@@ -98,9 +105,52 @@ fn one(path: &Path, settings: &Settings) -> anyhow::Result<Report> {
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
     bar.set_message(shown);
     let mut watched = Watched { stream: stream.as_mut(), bar: &bar };
-    let report = analyze(&mut watched, settings);
+    let mut sinks = Sinks::default();
+    if let Some(to) = &args.perfetto {
+        let file = File::create(to).with_context(|| format!("cannot write {}", to.display()))?;
+        sinks.perfetto = Some(PerfettoWriter::new(BufWriter::new(file)));
+    }
+    sinks.timeline = args.html.is_some().then(html::Timeline::default);
+    let report = analyze_into(&mut watched, settings, &mut sinks);
     bar.finish_and_clear();
+    if let (Some(to), Some(writer)) = (&args.perfetto, sinks.perfetto) {
+        writer.finish().with_context(|| format!("cannot write {}", to.display()))?;
+        tell(&format!("wrote {}; open it on ui.perfetto.dev", to.display()));
+    }
+    if let (Some(to), Some(timeline)) = (&args.html, sinks.timeline) {
+        let title = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+        let page = timeline.page(&title, &report)?;
+        fs::write(to, page).with_context(|| format!("cannot write {}", to.display()))?;
+        tell(&format!("wrote {}; open it in a browser", to.display()));
+    }
     Ok(report)
+}
+
+/// The drawings that are wished for.
+#[derive(Default)]
+struct Sinks {
+    perfetto: Option<PerfettoWriter<BufWriter<File>>>,
+    timeline: Option<html::Timeline>,
+}
+
+impl Sink for Sinks {
+    fn begin(&mut self, vms: &[FoundVm], begin: Nanos) {
+        if let Some(perfetto) = &mut self.perfetto {
+            perfetto.begin(vms, begin);
+        }
+        if let Some(timeline) = &mut self.timeline {
+            timeline.begin(vms, begin);
+        }
+    }
+
+    fn span(&mut self, vm: usize, vcpu: usize, place: Place, since: Nanos, until: Nanos) {
+        if let Some(perfetto) = &mut self.perfetto {
+            perfetto.span(vm, vcpu, place, since, until);
+        }
+        if let Some(timeline) = &mut self.timeline {
+            timeline.span(vm, vcpu, place, since, until);
+        }
+    }
 }
 
 /// A stream whose progress is shown (on a terminal only, as indicatif does).
