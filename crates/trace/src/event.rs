@@ -34,6 +34,8 @@ pub enum Fact {
     Waking {
         /// Who is woken.
         tid: Tid,
+        /// On whose queue it was last; where it goes is decided next.
+        target: CpuId,
         /// Who ran there; in interrupts merely who was interrupted.
         waker: Tid,
         /// In which context it was woken.
@@ -45,6 +47,8 @@ pub enum Fact {
         tid: Tid,
         /// On whose queue.
         target: CpuId,
+        /// Whether it was just made (sched_wakeup_new).
+        is_new: bool,
         /// Who ran there where this was recorded; it may be the target CPU (remote wake-ups).
         waker: Tid,
         /// The context in which this was recorded.

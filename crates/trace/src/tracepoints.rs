@@ -19,8 +19,8 @@ pub struct Options {
 #[derive(Clone, Debug)]
 enum Kind {
     Switch { prev: Word, next: Word, state: Word, names: [Word; 2] },
-    Waking { tid: Word, name: Word },
-    Wakeup { tid: Word, target: Word, name: Word },
+    Waking { tid: Word, target: Word, name: Word },
+    Wakeup { tid: Word, target: Word, name: Word, is_new: bool },
     Migrate { tid: Word, from: Word, to: Word, name: Word },
     Entry { vcpu: Word },
     Exit { reason: Word },
@@ -125,9 +125,13 @@ fn kind(format: &Format) -> Option<Kind> {
             state: word("prev_state")?,
             names: [name("prev_comm")?, name("next_comm")?],
         },
-        "sched_waking" => Kind::Waking { tid: word("pid")?, name: name("comm")? },
+        "sched_waking" => {
+            Kind::Waking { tid: word("pid")?, target: word("target_cpu")?, name: name("comm")? }
+        }
         "sched_wakeup" | "sched_wakeup_new" => {
-            Kind::Wakeup { tid: word("pid")?, target: word("target_cpu")?, name: name("comm")? }
+            let is_new = format.name == "sched_wakeup_new";
+            let (tid, target) = (word("pid")?, word("target_cpu")?);
+            Kind::Wakeup { tid, target, name: name("comm")?, is_new }
         }
         "sched_migrate_task" => Kind::Migrate {
             tid: word("pid")?,
@@ -211,17 +215,18 @@ fn facts(
             threads.named(at, next, &names[1].name(raw)?, out);
             Fact::Switch { prev, next, left: Left::from_prev_state(state.number(raw)?) }
         }
-        Kind::Waking { tid, name } => {
+        Kind::Waking { tid, target, name } => {
             let tid = Tid(tid.id(raw)?);
             threads.named(at, tid, &name.name(raw)?, out);
             let (waker, context) = current(raw)?;
-            Fact::Waking { tid, waker, context }
+            Fact::Waking { tid, target: CpuId(target.id(raw)?), waker, context }
         }
-        Kind::Wakeup { tid, target, name } => {
+        Kind::Wakeup { tid, target, name, is_new } => {
             let tid = Tid(tid.id(raw)?);
             threads.named(at, tid, &name.name(raw)?, out);
             let (waker, context) = current(raw)?;
-            Fact::Wakeup { tid, target: CpuId(target.id(raw)?), waker, context }
+            let (target, is_new) = (CpuId(target.id(raw)?), *is_new);
+            Fact::Wakeup { tid, target, is_new, waker, context }
         }
         Kind::Migrate { tid, from, to, name } => {
             let tid = Tid(tid.id(raw)?);

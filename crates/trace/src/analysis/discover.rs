@@ -151,7 +151,7 @@ fn wakes(single: &[(u32, u32)], events: &[Event]) -> BTreeMap<(u32, u32), u64> {
     let is_one = |tid: Tid| single.iter().any(|(_, one)| *one == tid.0);
     let mut pairs = BTreeMap::new();
     for event in events {
-        if let Fact::Waking { tid, waker, context: Context::Thread } = event.fact
+        if let Fact::Waking { tid, waker, context: Context::Thread, .. } = event.fact
             && is_one(tid)
             && is_one(waker)
         {
@@ -206,7 +206,8 @@ mod tests {
         for (tid, name) in [(158, 0), (159, 0), (160, 1), (161, 1)] {
             events.push(named(tid, &format!("CPU {name}/KVM")));
         }
-        let waking = Fact::Waking { tid: Tid(160), waker: Tid(158), context: Context::Thread };
+        let (tid, waker, target) = (Tid(160), Tid(158), CpuId(0));
+        let waking = Fact::Waking { tid, target, waker, context: Context::Thread };
         let vcpus = |events: &[Event]| -> Vec<Vec<(u32, u32)>> {
             discover(events, &[], &[]).vms.into_iter().map(|vm| vm.vcpus).collect()
         };

@@ -77,7 +77,7 @@ fn of_vm(vm: &VmReport, host: &HostReport, duration: Nanos) -> Vec<Finding> {
     let sums = Sums::of(vm);
     [
         steal(vm, &sums),
-        stacking(vm, &sums),
+        stacking(vm, host, &sums),
         not_co_scheduled(vm, &sums),
         bottleneck(vm, host, &sums),
         wake_latency(vm, &sums),
@@ -123,17 +123,23 @@ fn steal(vm: &VmReport, sums: &Sums) -> Option<Finding> {
     finding(Kind::Steal, vm, lost, text)
 }
 
-fn stacking(vm: &VmReport, sums: &Sums) -> Option<Finding> {
+fn stacking(vm: &VmReport, host: &HostReport, sums: &Sums) -> Option<Finding> {
     let own = vm.culprits.iter().find(|culprit| culprit.name == vm.name)?;
     if !sums.is_much(own.ns) {
         return None;
     }
     let worst = vm.stacked_on.iter().max_by_key(|on| (on.ns, std::cmp::Reverse(on.cpu)));
     let worst = worst.map_or(String::new(), |on| format!(", most on CPU {}", on.cpu));
+    let remedy = if vm.vcpus.len() > host.cpus {
+        "It has more vCPUs than the host has CPUs, so siblings must share; Instep would keep their \
+         number per CPU even. Fewer vCPUs would help more."
+    } else {
+        "Instep would never queue siblings on one CPU while another that they may use has none \
+         (balance)."
+    };
     let text = format!(
         "vCPUs of {} waited {} while a sibling ran on the same CPU; two or more were on one CPU \
-         {:.1} % of the time{worst}. Instep would never queue siblings on one CPU while another \
-         that they may use has none (balance).",
+         {:.1} % of the time{worst}. {remedy}",
         vm.name,
         time(own.ns),
         vm.stacking * 100.0,

@@ -111,6 +111,9 @@ struct Engine {
     modules: Option<Modules>,
     topology_from: TopologyFrom,
     cpus: usize,
+    /// Whether the trace has sched_wakeup: when a woken thread is on a queue, and on which.
+    /// Without (`perf sched record`), it is on the queue where it was last until it is moved.
+    has_wakeups: bool,
     /// Whether anything in the trace says when a thread is woken.
     has_wakers: bool,
     edges: bool,
@@ -140,6 +143,8 @@ impl Engine {
         let begin = begin.map_or(Nanos(0), |event| event.time);
         let is_wake = |fact: &Fact| matches!(fact, Fact::Wakeup { .. } | Fact::Waking { .. });
         let has_wakers = held.iter().any(|event| is_wake(&event.fact));
+        let is_queued = |fact: &Fact| matches!(fact, Fact::Wakeup { is_new: false, .. });
+        let has_wakeups = held.iter().any(|event| is_queued(&event.fact));
         let (topology, topology_from) = match (&settings.topology, &header.topology) {
             (Some(topology), _) => (Some(topology.clone()), TopologyFrom::User),
             (None, Some(topology)) => (Some(topology.clone()), TopologyFrom::Header),
@@ -168,6 +173,7 @@ impl Engine {
             topology_from,
             cpus,
             has_wakers,
+            has_wakeups,
             edges: settings.edges,
             shares,
             late: 0,
@@ -234,14 +240,20 @@ impl Engine {
         self.periods.upto(time);
         match fact {
             Fact::Switch { prev, next, left } => self.switch(time, cpu, (prev, next), left, sink),
-            Fact::Waking { tid, waker, context } => {
+            Fact::Waking { tid, target, waker, context } => {
                 if let Some(vcpu) = self.world.vcpu_of(tid) {
                     self.waits.waker(&self.world, vcpu, waker, context);
-                    self.wake(vcpu, Place::Waking, time, sink);
+                    let queued = Place::Waiting(target);
+                    let to = if self.has_wakeups { Place::Waking } else { queued };
+                    self.wake(vcpu, to, time, sink);
                 }
             }
-            Fact::Wakeup { tid, target, .. } => {
+            Fact::Wakeup { tid, target, waker, context, .. } => {
                 if let Some(vcpu) = self.world.vcpu_of(tid) {
+                    let slept = self.world.vcpus[vcpu].place == Place::Blocked;
+                    if slept && !self.waits.has_waker(vcpu) {
+                        self.waits.waker(&self.world, vcpu, waker, context);
+                    }
                     self.wake(vcpu, Place::Waiting(target), time, sink);
                 }
             }

@@ -85,6 +85,11 @@ impl Waits {
         self.vcpus[vcpu].waker = Some(kind);
     }
 
+    /// Whether it is known who wakes this vCPU next.
+    pub(super) fn has_waker(&self, vcpu: usize) -> bool {
+        self.vcpus[vcpu].waker.is_some()
+    }
+
     pub(super) fn change(&mut self, change: &Change) {
         let vcpu = &mut self.vcpus[change.vcpu];
         let span = change.time.since(change.since);
