@@ -7,6 +7,10 @@
 use instep_core::units::{CpuId, Nanos, Tid};
 use std::fmt;
 
+/// CPU numbers end below this (`NR_CPUS` of the largest kernels): a higher one is damage, and must
+/// not size a table.
+pub const MAX_CPUS: u32 = 8192;
+
 /// One fact at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {

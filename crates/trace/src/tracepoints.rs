@@ -3,7 +3,7 @@
 //! Tracepoints that no analysis uses are told by their number and cost one look-up.
 
 use crate::bytes::{u16_at, u32_at, u64_at};
-use crate::event::{Context, Event, Fact, Left};
+use crate::event::{Context, Event, Fact, Left, MAX_CPUS};
 use crate::format::{Field, Format};
 use crate::threads::{At, Threads};
 use instep_core::units::{CpuId, Nanos, Tid};
@@ -180,6 +180,12 @@ impl Word {
         self.number(raw).map(|number| number as u32)
     }
 
+    /// A number that is a CPU's.
+    #[inline]
+    fn cpu(self, raw: &[u8]) -> Option<CpuId> {
+        self.id(raw).filter(|cpu| *cpu < MAX_CPUS).map(CpuId)
+    }
+
     #[inline]
     fn name(self, raw: &[u8]) -> Option<[u8; 16]> {
         if self.size == 16 {
@@ -219,19 +225,19 @@ fn facts(
             let tid = Tid(tid.id(raw)?);
             threads.named(at, tid, &name.name(raw)?, out);
             let (waker, context) = current(raw)?;
-            Fact::Waking { tid, target: CpuId(target.id(raw)?), waker, context }
+            Fact::Waking { tid, target: target.cpu(raw)?, waker, context }
         }
         Kind::Wakeup { tid, target, name, is_new } => {
             let tid = Tid(tid.id(raw)?);
             threads.named(at, tid, &name.name(raw)?, out);
             let (waker, context) = current(raw)?;
-            let (target, is_new) = (CpuId(target.id(raw)?), *is_new);
+            let (target, is_new) = (target.cpu(raw)?, *is_new);
             Fact::Wakeup { tid, target, is_new, waker, context }
         }
         Kind::Migrate { tid, from, to, name } => {
             let tid = Tid(tid.id(raw)?);
             threads.named(at, tid, &name.name(raw)?, out);
-            Fact::Migrate { tid, from: CpuId(from.id(raw)?), to: CpuId(to.id(raw)?) }
+            Fact::Migrate { tid, from: from.cpu(raw)?, to: to.cpu(raw)? }
         }
         Kind::Entry { vcpu } => {
             threads.vcpu(at, current(raw)?.0, vcpu.id(raw)?, out);
@@ -286,6 +292,25 @@ mod tests {
             let (mut threads, mut out) = (Threads::default(), Vec::new());
             let read = points.read(&raw[..length], at, &mut threads, &mut out);
             assert_eq!(read, if length < 60 { Read::Damaged } else { Read::Used }, "{length}");
+        }
+    }
+
+    #[test]
+    fn a_cpu_that_cannot_be_is_damage() {
+        let text = "name: sched_migrate_task\nID: 3\n\
+            field:char comm[16];offset:8;size:16;\nfield:pid_t pid;offset:24;size:4;\n\
+            field:int orig_cpu;offset:28;size:4;\nfield:int dest_cpu;offset:32;size:4;\n";
+        let mut points = Tracepoints::default();
+        points.add(&crate::format::parse(text).unwrap(), Options::default());
+        let at = At { time: Nanos(1), cpu: CpuId(0) };
+        for (cpu, expected) in
+            [(8191u32, Read::Used), (8192, Read::Damaged), (u32::MAX, Read::Damaged)]
+        {
+            let mut raw = [0u8; 36];
+            raw[0] = 3;
+            raw[32..].copy_from_slice(&cpu.to_le_bytes());
+            let (mut threads, mut out) = (Threads::default(), Vec::new());
+            assert_eq!(points.read(&raw, at, &mut threads, &mut out), expected, "{cpu}");
         }
     }
 

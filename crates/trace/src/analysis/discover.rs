@@ -10,6 +10,9 @@ use crate::stream::Guest;
 use instep_core::units::Tid;
 use std::collections::BTreeMap;
 
+/// Tables have a row per VM and a column per CPU.
+const MAX_VMS: usize = 2048;
+
 /// A VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoundVm {
@@ -95,6 +98,10 @@ pub fn discover(events: &[Event], guests: &[Guest], known: &[FoundVm]) -> Found 
         vm.pid = vm.pid.or_else(|| threads.get(&first).and_then(|thread| thread.tgid));
     }
     vms.sort_by_key(|vm| (vm.pid, vm.vcpus.first().map(|(_, tid)| *tid)));
+    if vms.len() > MAX_VMS {
+        warnings.push(format!("of {} VMs the first {MAX_VMS} are analysed", vms.len()));
+        vms.truncate(MAX_VMS);
+    }
     Found { vms, warnings }
 }
 

@@ -4,7 +4,7 @@
 //! vCPU matter only as who occupied a CPU; they are put into groups by VM or by name.
 
 use super::discover::FoundVm;
-use crate::event::{Comm, Left};
+use crate::event::{Comm, Left, MAX_CPUS};
 use crate::tid_map::TidMap;
 use instep_core::units::{CpuId, Nanos, Tid};
 use std::collections::BTreeMap;
@@ -81,8 +81,6 @@ pub(super) const FIRST_VM: usize = 3;
 const MAX_GROUPS: usize = 4096;
 /// Threads that are told apart.
 const MAX_THREADS: usize = 1 << 20;
-/// CPUs; readers let none beyond.
-const MAX_CPUS: usize = 1 << 16;
 
 /// A thread as an occupant of CPUs.
 #[derive(Clone, Copy, Debug)]
@@ -220,7 +218,7 @@ impl World {
     /// The CPU with this number; those met first are made.
     #[inline]
     pub(super) fn cpu(&mut self, cpu: CpuId) -> &mut Cpu {
-        let at = (cpu.0 as usize).min(MAX_CPUS);
+        let at = cpu.0.min(MAX_CPUS - 1) as usize;
         if self.cpus.len() <= at {
             self.cpus.resize_with(at + 1, Cpu::default);
         }

@@ -5,6 +5,7 @@ use super::options::{Buffer, CpuData, Options, Tsc};
 use super::sections::{Section, id};
 use crate::bytes::Cursor;
 use crate::error::Fault;
+use crate::event::MAX_CPUS;
 use crate::format::Format;
 use crate::source::{ReadAt, read_up_to};
 use crate::stream::Header;
@@ -12,8 +13,6 @@ use crate::tracing_data::{self, PageLayout};
 
 /// The description of tracepoints takes some MB; kernel symbols some more.
 const MAX_HEAD: u64 = 256 << 20;
-/// CPUs of a host.
-const MAX_CPUS: usize = 1 << 16;
 
 /// Everything but the events.
 #[derive(Debug)]
@@ -45,8 +44,9 @@ pub(super) fn read(source: &dyn ReadAt) -> Result<Head, Fault> {
             )));
         }
     };
-    if head.cpus.len() > MAX_CPUS {
-        return Err(Fault::new("it has an absurd number of CPUs"));
+    let is_absurd = |data: &CpuData| data.cpu >= MAX_CPUS;
+    if head.cpus.len() > MAX_CPUS as usize || head.cpus.iter().any(is_absurd) {
+        return Err(Fault::new("it has CPUs of absurd numbers"));
     }
     Ok(head)
 }

@@ -8,7 +8,7 @@ use super::features::{Features, TRACING_DATA};
 use super::inflate::Inflater;
 use crate::bytes::{Cursor, u16_at, u32_at, u64_at};
 use crate::error::Fault;
-use crate::event::{Event, Fact};
+use crate::event::{Event, Fact, MAX_CPUS};
 use crate::order::Window;
 use crate::stream::Tally;
 use crate::threads::{At, Threads};
@@ -28,9 +28,6 @@ pub(super) const AUXTRACE: u32 = 71;
 const HEADER_FEATURE: u32 = 80;
 const COMPRESSED: u32 = 81;
 const COMPRESSED2: u32 = 83;
-
-/// CPUs with a higher number are a record's damage: no host has them.
-const MAX_CPUS: u32 = 1 << 16;
 
 /// A record's head: type, flags, size with the head.
 pub(super) const HEAD: usize = 8;
@@ -210,7 +207,7 @@ impl Records {
             None => self.tally.lost_places += 1,
         }
         let (Some(time), Some(cpu)) = (trailer.time, trailer.cpu) else { return };
-        let at = At { time: Nanos(time), cpu: CpuId(cpu.min(MAX_CPUS)) };
+        let at = At { time: Nanos(time), cpu: CpuId(cpu.min(MAX_CPUS - 1)) };
         let fact = Fact::Lost { events: events.unwrap_or(0) };
         self.window.pending().push(at.event(fact));
     }
