@@ -8,6 +8,7 @@ mod apply;
 mod process;
 mod rest;
 mod topology;
+mod trace;
 
 /// A parser under test: fed any bytes, it must return.
 pub type Target = fn(&[u8]);
@@ -24,6 +25,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("mounts", rest::mounts),
     ("numa_maps", process::numa_maps),
     ("numa_stat", rest::numa_stat),
+    ("perf_data", trace::perf_data),
     ("proc_files", process::proc_files),
     ("qmp_answers", rest::qmp_answers),
     ("samples", apply::samples),
@@ -31,6 +33,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("thread_names", process::thread_names),
     ("topology_build", topology::topology_build),
     ("topology_files", topology::topology_files),
+    ("trace_dat", trace::trace_dat),
 ];
 
 /// Feeds `data` to the target called `name`.

@@ -4,6 +4,7 @@
 #[path = "texts.rs"]
 mod texts;
 
+use instep_madehost::trace::{self, Moment, What};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -37,8 +38,30 @@ pub(crate) fn collect(tree: &Path) -> io::Result<Vec<(&'static str, Vec<u8>)>> {
     for (target, texts) in texts::TEXTS {
         seeds.extend(texts.iter().map(|text| (*target, text.to_vec())));
     }
+    seeds.extend(traces());
     walk(tree, &mut seeds)?;
     Ok(seeds)
+}
+
+/// Small made traces of every format that needs no compression.
+fn traces() -> Vec<(&'static str, Vec<u8>)> {
+    let vcpu = (11, "CPU 0/KVM");
+    let idle = (0, "swapper/0");
+    let moment = |time, current, what| Moment { time, cpu: 0, current, flags: 0, what };
+    let events = [
+        moment(1000, (0, 0), What::Waking(vcpu, 0)),
+        moment(1100, (0, 0), What::Wakeup(vcpu, 0)),
+        moment(1200, (0, 0), What::Switch(idle, vcpu, 0)),
+        moment(1300, (11, 10), What::Entry(0)),
+        moment(200_000_000, (11, 10), What::Migrate(vcpu, 0, 1)),
+        moment(300_000_000, (11, 10), What::Switch(vcpu, idle, 1)),
+    ];
+    vec![
+        ("perf_data", trace::perf_file(&events, 4)),
+        ("perf_data", trace::perf_pipe(&events, 4, None)),
+        ("trace_dat", trace::dat_6(&events, &[vcpu])),
+        ("trace_dat", trace::dat_7(&events, &[vcpu], "none", None)),
+    ]
 }
 
 fn walk(dir: &Path, seeds: &mut Vec<(&'static str, Vec<u8>)>) -> io::Result<()> {

@@ -55,6 +55,15 @@ pub(crate) enum Command {
         with --here, the first form starts three small VMs directly on this machine.\n\n\
         Examples:\n  instep demo\n  instep demo --html demo.html\n  instep demo --here")]
     Demo(DemoArgs),
+    /// Says of a recorded trace (perf.data, trace.dat) which VMs lost time, to whom, and why.
+    #[command(
+        after_help = "Exits with 1 when something was found. Record with `perf sched record -a \
+        -e kvm:kvm_entry` or\n`trace-cmd record -e sched -e kvm:kvm_entry`.\n\n\
+        Examples:\n  instep analyze perf.data\n  \
+        instep analyze trace.dat --vm db=158,161 --topology host.json --json\n  \
+        perf record -o - -a -e sched:\\* sleep 5 | instep analyze -"
+    )]
+    Analyze(AnalyzeArgs),
     /// Runs scenarios on real kernels with real KVM guests in an emulated host of any topology.
     #[command(subcommand)]
     Lab(LabCommand),
@@ -294,6 +303,38 @@ pub(crate) struct RestoreArgs {
     #[arg(long)]
     pub(crate) discard_damaged: bool,
     /// Print JSON (schema instep.restore/1).
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AnalyzeArgs {
+    /// The traces, each analysed by itself; `-` reads perf's pipe format from standard input.
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// A VM and the threads of its vCPUs 0, 1, ... (repeatable), where the trace does not tell.
+    #[arg(long = "vm", value_name = "NAME=TID,...")]
+    pub(crate) vms: Vec<String>,
+    /// Copies of /proc/PID of the VMs, taken beside the trace: they tell names.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) facts: Option<PathBuf>,
+    /// The host's topology, as `instep topology --json` printed it there; the trace's own when
+    /// not given.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) topology: Option<PathBuf>,
+    /// The scheduler's quantum, of which the ideal scheduling interval is made.
+    #[arg(long, value_name = "TIME", default_value = "3ms", value_parser = duration)]
+    pub(crate) quantum: Duration,
+    /// The allocation period whose use is reported.
+    #[arg(long, value_name = "TIME", default_value = "24ms", value_parser = duration)]
+    pub(crate) period: Duration,
+    /// Also write a page with a timeline, stacking and who ran instead.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Also write every run and wait of every vCPU for ui.perfetto.dev.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) perfetto: Option<PathBuf>,
+    /// Print JSON (schema instep.analysis/1).
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -1,6 +1,7 @@
 //! The `instep` binary: reads the command line, runs the command, turns errors into messages and
 //! an exit status.
 
+mod analyze;
 mod args;
 mod demo;
 mod lab;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::command(args),
         Command::Restore(args) => restore::command(&args),
         Command::Demo(args) => demo::command(args),
+        Command::Analyze(args) => analyze::command(&args),
         Command::Lab(command) => lab::command(command),
         Command::Sim(args) => sim::command(&args),
     };

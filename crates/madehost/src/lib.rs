@@ -16,6 +16,7 @@ mod procfs;
 mod random;
 pub mod skip;
 mod sysfs;
+pub mod trace;
 mod tree;
 mod vm;
 

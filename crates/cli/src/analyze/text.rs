@@ -1,0 +1,207 @@
+//! An analysis for people, in at most `width` columns. Draws; measures nothing.
+
+use crate::text::{indented, plural, printable, shortened, wrapped};
+use instep_trace::analysis::report::{Histogram, Report, Sleeps, VmReport};
+use instep_trace::analysis::time;
+use std::fmt::Write as _;
+
+/// vCPUs of one VM that are listed one by one.
+const MAX_ROWS: usize = 16;
+/// Who ran instead: the rest is summed.
+const MAX_CULPRITS: usize = 4;
+
+/// Draws the report of the trace called `path`.
+pub(super) fn draw(path: &str, report: &Report, width: usize) -> String {
+    let mut out = heading(path, report, width);
+    for vm in &report.vms {
+        out.push('\n');
+        draw_vm(&mut out, vm, report, width);
+    }
+    if let Some(mean) = report.host.competing_modules {
+        let _ = writeln!(out, "\nHost: competing modules {mean:.2}");
+    }
+    out.push('\n');
+    if report.findings.is_empty() {
+        out.push_str("Findings: none. No VM of this trace lost time worth mentioning.\n");
+        return out;
+    }
+    out.push_str("Findings, the most time lost first:\n");
+    for (number, finding) in report.findings.iter().enumerate() {
+        let text = format!("{:>8}  {}", time(finding.lost_ns), printable(&finding.text));
+        for (line, text) in wrapped(&text, width.saturating_sub(6)).iter().enumerate() {
+            let lead = if line == 0 { format!("{:>3}. ", number + 1) } else { " ".repeat(5) };
+            let _ = writeln!(out, "{lead}{text}");
+        }
+    }
+    out
+}
+
+fn heading(path: &str, report: &Report, width: usize) -> String {
+    let host = &report.host;
+    let mut said = vec![format!("{}: {}", printable(path), host.format)];
+    if let Some(name) = &host.hostname {
+        said.push(format!("host {}", printable(name)));
+    }
+    if let Some(release) = &host.release {
+        said.push(format!("Linux {}", printable(release)));
+    }
+    said.push(plural(host.cpus, "CPU"));
+    said.push(format!("{} recorded", time(report.duration_ns)));
+    said.push(format!("{} events, {} lost", report.events, report.lost));
+    said.push(plural(report.vms.len(), "VM"));
+    indented(&wrapped(&said.join(", "), width), 0)
+}
+
+fn draw_vm(out: &mut String, vm: &VmReport, report: &Report, width: usize) {
+    let pid = vm.pid.map_or(String::new(), |pid| format!(" (pid {pid})"));
+    let name = shortened(&printable(&vm.name), width / 2);
+    let _ = writeln!(out, "{name}{pid}, {}", plural(vm.vcpus.len(), "vCPU"));
+    let whole = report.duration_ns;
+    let _ = writeln!(out, "  vCPU   thread     run    steal  blocked  moves  run steal blocked");
+    for vcpu in vm.vcpus.iter().take(MAX_ROWS) {
+        let _ = writeln!(
+            out,
+            "  {:>4} {:>8} {:>7}  {:>7}  {:>7} {:>6} {:>3}% {:>4}% {:>6}%",
+            vcpu.index,
+            vcpu.tid,
+            time(vcpu.run_ns),
+            time(vcpu.steal_ns),
+            time(vcpu.blocked_ns),
+            vcpu.migrations,
+            percent(vcpu.run_ns, whole),
+            percent(vcpu.steal_ns, whole),
+            percent(vcpu.blocked_ns, whole),
+        );
+    }
+    if let Some(rest) = vm.vcpus.get(MAX_ROWS..).filter(|rest| !rest.is_empty()) {
+        let sum = |of: fn(&instep_trace::analysis::report::VcpuReport) -> u64| -> u64 {
+            rest.iter().map(of).sum()
+        };
+        let _ = writeln!(
+            out,
+            "  {} more: run {}, steal {}, blocked {} (--json lists each)",
+            rest.len(),
+            time(sum(|vcpu| vcpu.run_ns)),
+            time(sum(|vcpu| vcpu.steal_ns)),
+            time(sum(|vcpu| vcpu.blocked_ns)),
+        );
+    }
+    for line in lines(vm, report) {
+        out.push_str(&indented(&wrapped(&line, width - 4), 2));
+    }
+}
+
+/// What is said of a VM below its table.
+fn lines(vm: &VmReport, report: &Report) -> Vec<String> {
+    let mut lines = vec![format!(
+        "stacking {:.1} %, co-run {:.2}, skew up to {}",
+        vm.stacking * 100.0,
+        vm.co_run,
+        time(vm.max_skew_ns)
+    )];
+    lines.extend(culprits(vm));
+    lines.extend(woken(vm));
+    lines.extend(spread("sleeps", &vm.sleeps));
+    lines.extend(spread("waits for a CPU", &vm.waits));
+    lines.extend(moves(vm));
+    if vm.held_up.passes > 0 {
+        lines.push(format!(
+            "held up {} ({}) by siblings that could run: sleeps beyond {}",
+            plural(vm.held_up.passes as usize, "time"),
+            time(vm.held_up.held_ns),
+            time(report.host.ideal_interval_ns)
+        ));
+    }
+    let periods = &vm.periods;
+    if periods.count > 0 {
+        lines.push(format!(
+            "used {} of {} per period of {} (share as of equal VMs); all of it in {} of {} \
+             periods; efficiency {:.2}",
+            time(periods.mean_use_ns),
+            time(periods.share_ns),
+            time(report.host.period_ns),
+            periods.full,
+            periods.count,
+            periods.efficiency
+        ));
+    }
+    lines
+}
+
+fn culprits(vm: &VmReport) -> Option<String> {
+    let all: u64 = vm.culprits.iter().map(|culprit| culprit.ns).sum();
+    if all == 0 {
+        return None;
+    }
+    let own =
+        |name: &str| if name == vm.name { "its own siblings".to_owned() } else { printable(name) };
+    let mut said: Vec<String> = vm
+        .culprits
+        .iter()
+        .take(MAX_CULPRITS)
+        .map(|culprit| {
+            format!("{} {} ({} %)", own(&culprit.name), time(culprit.ns), percent(culprit.ns, all))
+        })
+        .collect();
+    let rest: u64 = vm.culprits.iter().skip(MAX_CULPRITS).map(|culprit| culprit.ns).sum();
+    if rest > 0 {
+        said.push(format!("others {}", time(rest)));
+    }
+    Some(format!("while it waited ran: {}", said.join(", ")))
+}
+
+fn woken(vm: &VmReport) -> Option<String> {
+    let table = &vm.wakeups;
+    let kinds = [
+        ("siblings", table.sibling),
+        ("timer or device", table.timer),
+        ("I/O threads", table.io),
+        ("others", table.other),
+    ];
+    let one = |(name, sleeps): &(&str, Sleeps)| {
+        format!("{name} {} after {} asleep", sleeps.count, time(sleeps.ns))
+    };
+    let said: Vec<String> = kinds.iter().filter(|kind| kind.1.count > 0).map(one).collect();
+    (!said.is_empty()).then(|| format!("woken by: {}", said.join(", ")))
+}
+
+/// Below which durations a half, nine tenths and 99 of 100 lie.
+fn spread(what: &str, histogram: &Histogram) -> Option<String> {
+    let all: u64 = histogram.iter().sum();
+    let below = |thousandths: u64| -> String {
+        let mut seen = 0;
+        let place = histogram.iter().position(|count| {
+            seen += count;
+            seen * 1000 >= all * thousandths
+        });
+        time(2000 << place.unwrap_or(19))
+    };
+    (all > 0).then(|| {
+        format!(
+            "{what}: {all}, half below {}, 90 % below {}, 99 % below {}",
+            below(500),
+            below(900),
+            below(990)
+        )
+    })
+}
+
+fn moves(vm: &VmReport) -> Option<String> {
+    let moves = &vm.moves;
+    if moves.total() == 0 {
+        return None;
+    }
+    if moves.unknown == moves.total() {
+        return Some(format!("ran on another CPU than before {} times", moves.unknown));
+    }
+    Some(format!(
+        "ran on another CPU than before: {} in the core, {} in the LLC, {} in the node, {} in \
+         another node",
+        moves.within_core, moves.within_llc, moves.within_node, moves.across_nodes
+    ))
+}
+
+fn percent(part: u64, whole: u64) -> u64 {
+    let percent = u128::from(part) * 100 + u128::from(whole) / 2;
+    percent.checked_div(u128::from(whole)).unwrap_or(0) as u64
+}

@@ -1,0 +1,109 @@
+//! Made perf.data, as a file and as a pipe writes it.
+
+use super::{Compress, Moment, tracing_data};
+
+/// IP, TID, TIME, CPU, PERIOD, RAW, IDENTIFIER: what `perf sched record` asks for.
+const SAMPLE_TYPE: u64 = 1 | 2 | 4 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 16;
+const ATTR: usize = 128;
+const IDENTIFIER: u64 = 12;
+
+fn attr() -> Vec<u8> {
+    let mut out = Vec::new();
+    out.extend(2u32.to_le_bytes());
+    out.extend((ATTR as u32).to_le_bytes());
+    for word in [310, 1, SAMPLE_TYPE, 4, 1 << 18] {
+        out.extend(u64::to_le_bytes(word));
+    }
+    out.resize(ATTR, 0);
+    out
+}
+
+fn record(kind: u32, body: &[u8]) -> Vec<u8> {
+    let mut out = kind.to_le_bytes().to_vec();
+    out.extend([0, 0]);
+    out.extend((body.len() as u16 + 8).to_le_bytes());
+    out.extend(body);
+    out
+}
+
+fn sample(event: &Moment) -> Vec<u8> {
+    let mut body = Vec::new();
+    for word in [IDENTIFIER, 0xffff_ffff_8100_0000] {
+        body.extend(word.to_le_bytes());
+    }
+    body.extend(event.current.1.to_le_bytes());
+    body.extend(event.current.0.to_le_bytes());
+    body.extend(event.time.to_le_bytes());
+    body.extend(u64::from(event.cpu).to_le_bytes());
+    body.extend(1u64.to_le_bytes());
+    let mut raw = event.raw();
+    // A raw record and its size together are a multiple of 8 bytes.
+    raw.resize((raw.len() + 4).next_multiple_of(8) - 4, 0);
+    body.extend((raw.len() as u32).to_le_bytes());
+    body.extend(raw);
+    record(9, &body)
+}
+
+/// Rounds of `round` events each, within a round CPU after CPU, as perf drains its buffers.
+fn rounds(events: &[Moment], round: usize) -> Vec<Vec<u8>> {
+    let mut sorted: Vec<&Moment> = events.iter().collect();
+    sorted.sort_by_key(|event| event.time);
+    let one = |events: &[&Moment]| {
+        let mut events = events.to_vec();
+        events.sort_by_key(|event| event.cpu);
+        let mut out: Vec<u8> = events.iter().flat_map(|event| sample(event)).collect();
+        out.extend(record(68, &[]));
+        out
+    };
+    sorted.chunks(round.max(1)).map(one).collect()
+}
+
+/// A file: head, attributes, records, features.
+#[must_use]
+pub fn perf_file(events: &[Moment], round: usize) -> Vec<u8> {
+    let data: Vec<u8> = rounds(events, round).concat();
+    let (ids_at, attrs_at) = (104u64, 112u64);
+    let data_at = attrs_at + ATTR as u64 + 16;
+    let mut out = b"PERFILE2".to_vec();
+    let head = [104, ATTR as u64 + 16, attrs_at, ATTR as u64 + 16, data_at, data.len() as u64];
+    out.extend(head.iter().flat_map(|word| word.to_le_bytes()));
+    out.extend([0; 16]);
+    // Feature 1 is the description of tracepoints, 3 the host's name.
+    out.extend([(1u64 << 1) | (1 << 3), 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()));
+    out.extend(IDENTIFIER.to_le_bytes());
+    out.extend(attr());
+    out.extend([ids_at, 8].iter().flat_map(|word| word.to_le_bytes()));
+    out.extend(data);
+    let mut hostname = 8u32.to_le_bytes().to_vec();
+    hostname.extend(b"made\0\0\0\0");
+    let features = [tracing_data(), hostname];
+    let mut at = out.len() as u64 + 32;
+    for feature in &features {
+        out.extend([at, feature.len() as u64].iter().flat_map(|word| word.to_le_bytes()));
+        at += feature.len() as u64;
+    }
+    features.iter().for_each(|feature| out.extend(feature));
+    out
+}
+
+/// A pipe: everything as records, those of the events compressed if so wished, one compressed
+/// record a round.
+#[must_use]
+pub fn perf_pipe(events: &[Moment], round: usize, compress: Option<Compress<'_>>) -> Vec<u8> {
+    let mut out = b"PERFILE2".to_vec();
+    out.extend(16u64.to_le_bytes());
+    let mut body = attr();
+    body.extend(IDENTIFIER.to_le_bytes());
+    out.extend(record(64, &body));
+    let mut formats = tracing_data();
+    formats.resize(formats.len().next_multiple_of(8), 0);
+    out.extend(record(66, &(formats.len() as u32).to_le_bytes()));
+    out.extend(formats);
+    for round in rounds(events, round) {
+        match compress {
+            Some(compress) => out.extend(record(81, &compress(&round))),
+            None => out.extend(round),
+        }
+    }
+    out
+}

@@ -1,0 +1,232 @@
+//! Finds the VMs of a trace and the threads that run their vCPUs.
+//!
+//! A thread runs a vCPU when it is named as VMMs name such threads (`CPU 0/KVM`, `vcpu0`,
+//! `fc_vcpu 0`, `crosvm_vcpu0`) or was seen in kvm_entry. Threads of one process are one VM. Where
+//! the trace does not tell processes, threads are put together by who wakes whom and, for want of
+//! that, by neighbouring thread ids; that is a guess, and said.
+
+use crate::event::{Comm, Context, Event, Fact};
+use crate::stream::Guest;
+use instep_core::units::Tid;
+use std::collections::BTreeMap;
+
+/// Tables have a row per VM and a column per CPU.
+const MAX_VMS: usize = 2048;
+
+/// A VM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FoundVm {
+    /// Its name, or `vm-` and a number for want of one.
+    pub name: String,
+    /// Its process, where known.
+    pub pid: Option<u32>,
+    /// Number of vCPU and thread, ascending by number.
+    pub vcpus: Vec<(u32, u32)>,
+}
+
+/// The VMs and what is uncertain of them.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// Ascending by process, then by first thread.
+    pub vms: Vec<FoundVm>,
+    /// What the reader of a report must know.
+    pub warnings: Vec<String>,
+}
+
+/// The number of the vCPU that a thread of this name runs.
+#[must_use]
+pub fn vcpu_of_name(name: &Comm) -> Option<u32> {
+    let name = std::str::from_utf8(name.as_bytes()).ok()?;
+    let number = if let Some(rest) = name.strip_prefix("CPU ") {
+        let (number, kind) = rest.split_once('/')?;
+        // The kernel cuts names at 15 bytes.
+        ["KVM", "TCG"].iter().any(|full| full.starts_with(kind)).then_some(number)?
+    } else {
+        ["vcpu", "fc_vcpu ", "crosvm_vcpu"].iter().find_map(|prefix| name.strip_prefix(prefix))?
+    };
+    number.parse().ok().filter(|number| *number < 4096)
+}
+
+#[derive(Clone, Debug, Default)]
+struct Thread {
+    name: Comm,
+    tgid: Option<u32>,
+    entered: Option<u32>,
+}
+
+/// Finds the VMs in the first part of a trace. What is `known` already (named by the user, by the
+/// recorder, by copies of /proc) comes first, and its threads are not looked for again.
+#[must_use]
+pub fn discover(events: &[Event], guests: &[Guest], known: &[FoundVm]) -> Found {
+    let threads = threads(events);
+    let mut vms: Vec<FoundVm> = known.to_vec();
+    for guest in guests {
+        let is_new = !guest.vcpus.iter().any(|(_, tid)| claims(&vms, *tid));
+        if is_new && !guest.vcpus.is_empty() {
+            let (name, vcpus) = (guest.name.clone(), guest.vcpus.clone());
+            vms.push(FoundVm { name, pid: None, vcpus });
+        }
+    }
+    let (mut grouped, mut single) = (BTreeMap::<u32, Vec<(u32, u32)>>::new(), Vec::new());
+    for (tid, thread) in &threads {
+        let index = thread.entered.or_else(|| vcpu_of_name(&thread.name));
+        let Some(index) = index.filter(|_| !claims(&vms, *tid)) else { continue };
+        match thread.tgid {
+            Some(tgid) => grouped.entry(tgid).or_default().push((index, *tid)),
+            None => single.push((index, *tid)),
+        }
+    }
+    let mut warnings = Vec::new();
+    if !single.is_empty() {
+        warnings.push(format!(
+            "the trace does not say which process {} vCPU threads belong to; they are put \
+             together by who wakes whom and by their numbers; name them with --vm NAME=TID,...",
+            single.len()
+        ));
+        vms.extend(guess(&mut single, events));
+    }
+    for (tgid, vcpus) in grouped {
+        // Known VMs take in what was found of their process.
+        match vms.iter_mut().find(|vm| vm.pid == Some(tgid)) {
+            Some(vm) => vm.vcpus.extend(vcpus),
+            None => vms.push(FoundVm { name: format!("vm-{tgid}"), pid: Some(tgid), vcpus }),
+        }
+    }
+    for vm in &mut vms {
+        vm.vcpus.sort_unstable();
+        let first = vm.vcpus.first().map_or(0, |(_, tid)| *tid);
+        vm.pid = vm.pid.or_else(|| threads.get(&first).and_then(|thread| thread.tgid));
+    }
+    vms.sort_by_key(|vm| (vm.pid, vm.vcpus.first().map(|(_, tid)| *tid)));
+    if vms.len() > MAX_VMS {
+        warnings.push(format!("of {} VMs the first {MAX_VMS} are analysed", vms.len()));
+        vms.truncate(MAX_VMS);
+    }
+    Found { vms, warnings }
+}
+
+fn claims(vms: &[FoundVm], tid: u32) -> bool {
+    vms.iter().any(|vm| vm.vcpus.iter().any(|(_, claimed)| *claimed == tid))
+}
+
+fn threads(events: &[Event]) -> BTreeMap<u32, Thread> {
+    let mut threads = BTreeMap::<u32, Thread>::new();
+    for event in events {
+        match event.fact {
+            Fact::Named { tid, name } => threads.entry(tid.0).or_default().name = name,
+            Fact::Member { tid, tgid } => threads.entry(tid.0).or_default().tgid = Some(tgid.0),
+            Fact::KvmEntry { tid, vcpu } => {
+                threads.entry(tid.0).or_default().entered = Some(vcpu).filter(|vcpu| *vcpu < 4096);
+            }
+            _ => {}
+        }
+    }
+    threads
+}
+
+/// Puts threads of unknown processes together: every vCPU 0 begins a VM; the others join the VM
+/// they exchange most wake-ups with, else the one with the nearest lower thread id that lacks
+/// their number.
+fn guess(single: &mut [(u32, u32)], events: &[Event]) -> Vec<FoundVm> {
+    single.sort_unstable_by_key(|(index, tid)| (*index, *tid));
+    let pairs = wakes(single, events);
+    let mut vms: Vec<FoundVm> = Vec::new();
+    for (index, tid) in single.iter().copied() {
+        let open = |vm: &FoundVm| vm.vcpus.iter().all(|(taken, _)| *taken != index);
+        let exchanged = |vm: &FoundVm| -> u64 {
+            let of = |other: u32| pairs.get(&(tid.min(other), tid.max(other)));
+            vm.vcpus.iter().filter_map(|(_, other)| of(*other)).sum()
+        };
+        let candidates = vms.iter_mut().filter(|vm| open(vm));
+        let best = candidates.max_by_key(|vm| {
+            let last = vm.vcpus.iter().map(|(_, other)| *other).filter(|other| *other < tid).max();
+            (exchanged(vm), last)
+        });
+        match best.filter(|_| index > 0) {
+            Some(vm) => vm.vcpus.push((index, tid)),
+            None => {
+                let vcpus = vec![(index, tid)];
+                vms.push(FoundVm { name: format!("vm-{tid}"), pid: None, vcpus });
+            }
+        }
+    }
+    vms
+}
+
+/// How often two of these threads woke each other, lower thread id first.
+fn wakes(single: &[(u32, u32)], events: &[Event]) -> BTreeMap<(u32, u32), u64> {
+    let is_one = |tid: Tid| single.iter().any(|(_, one)| *one == tid.0);
+    let mut pairs = BTreeMap::new();
+    for event in events {
+        if let Fact::Waking { tid, waker, context: Context::Thread, .. } = event.fact
+            && is_one(tid)
+            && is_one(waker)
+        {
+            *pairs.entry((tid.0.min(waker.0), tid.0.max(waker.0))).or_default() += 1;
+        }
+    }
+    pairs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use instep_core::units::{CpuId, Nanos};
+
+    fn event(fact: Fact) -> Event {
+        Event { time: Nanos(1), cpu: CpuId(0), fact }
+    }
+
+    fn named(tid: u32, name: &str) -> Event {
+        event(Fact::Named { tid: Tid(tid), name: Comm::new(name.as_bytes()) })
+    }
+
+    #[test]
+    fn threads_are_known_by_the_names_that_vmms_give() {
+        let of = |name: &str| vcpu_of_name(&Comm::new(name.as_bytes()));
+        let names =
+            ["CPU 0/KVM", "CPU 12/TCG", "vcpu3", "fc_vcpu 1", "crosvm_vcpu7", "CPU 1234567/KVM"];
+        assert_eq!(names.map(of), [Some(0), Some(12), Some(3), Some(1), Some(7), None]);
+        assert_eq!(["vcpu", "vcpux", "CPU /KVM", "CPU 1", "qemu"].map(of), [None; 5]);
+    }
+
+    #[test]
+    fn threads_of_one_process_are_one_vm() {
+        let member = |tid, tgid| event(Fact::Member { tid: Tid(tid), tgid: Tid(tgid) });
+        let entry = event(Fact::KvmEntry { tid: Tid(12), vcpu: 1 });
+        let events = [
+            named(11, "CPU 0/KVM"),
+            member(11, 10),
+            named(12, "qemu-system-x86"),
+            member(12, 10),
+            entry,
+        ];
+        let found = discover(&events, &[], &[]);
+        let expected =
+            FoundVm { name: "vm-10".to_owned(), pid: Some(10), vcpus: vec![(0, 11), (1, 12)] };
+        assert_eq!((found.vms, found.warnings.len()), (vec![expected], 0));
+    }
+
+    #[test]
+    fn without_processes_wakers_tell_siblings() {
+        let mut events = Vec::new();
+        for (tid, name) in [(158, 0), (159, 0), (160, 1), (161, 1)] {
+            events.push(named(tid, &format!("CPU {name}/KVM")));
+        }
+        let (tid, waker, target) = (Tid(160), Tid(158), CpuId(0));
+        let waking = Fact::Waking { tid, target, waker, context: Context::Thread };
+        let vcpus = |events: &[Event]| -> Vec<Vec<(u32, u32)>> {
+            discover(events, &[], &[]).vms.into_iter().map(|vm| vm.vcpus).collect()
+        };
+        assert_eq!(vcpus(&events), [[(0, 158), (1, 161)], [(0, 159), (1, 160)]]);
+        events.push(event(waking));
+        assert_eq!(vcpus(&events), [[(0, 158), (1, 160)], [(0, 159), (1, 161)]]);
+    }
+
+    #[test]
+    fn what_the_user_names_is_not_looked_for() {
+        let known = FoundVm { name: "db".to_owned(), pid: None, vcpus: vec![(0, 11)] };
+        let found = discover(&[named(11, "CPU 0/KVM")], &[], std::slice::from_ref(&known));
+        assert_eq!(found.vms, [known]);
+    }
+}

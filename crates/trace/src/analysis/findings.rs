@@ -1,0 +1,264 @@
+//! What the numbers mean: findings in plain words, each with its evidence and what Instep would do,
+//! the most time lost first.
+//!
+//! Times of different kinds overlap: what a VM loses by stacking is also time that it waits. Each
+//! finding stands for itself; they are not summed.
+
+use super::report::{Finding, HostReport, VmReport};
+use instep_core::units::Nanos;
+use serde::Serialize;
+
+/// Kinds of findings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// vCPUs waited while others ran on their CPUs.
+    Steal,
+    /// vCPUs waited for siblings on the same CPU.
+    Stacking,
+    /// A VM that does not block ran only in parts: its vCPUs may have spun for waiting siblings.
+    NotCoScheduled,
+    /// A VM was held up by siblings that could have run.
+    Bottleneck,
+    /// vCPUs waited while nothing else ran: wake-ups were slow.
+    WakeLatency,
+    /// Cores were shared while others were idle.
+    CoreSharing,
+    /// vCPUs moved between nodes.
+    NodeMigrations,
+}
+
+/// Below this part of a VM's wish for CPU time, or this time, nothing is worth a finding.
+const LEAST_PART: u64 = 10; // thousandths
+const LEAST: u64 = 1_000_000;
+
+/// Finds what is worth telling.
+pub(super) fn find(vms: &[VmReport], host: &HostReport, duration: Nanos) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = vms.iter().flat_map(|vm| of_vm(vm, host, duration)).collect();
+    findings.extend(core_sharing(host, duration));
+    findings.sort_by_key(|finding| {
+        (std::cmp::Reverse(finding.lost_ns), finding.kind, finding.vm.clone())
+    });
+    findings
+}
+
+/// A VM's sums over its vCPUs.
+struct Sums {
+    run: u64,
+    steal: u64,
+    blocked: u64,
+}
+
+impl Sums {
+    fn of(vm: &VmReport) -> Sums {
+        let sum = |of: &dyn Fn(&super::report::VcpuReport) -> u64| vm.vcpus.iter().map(of).sum();
+        Sums {
+            run: sum(&|vcpu| vcpu.run_ns),
+            steal: sum(&|vcpu| vcpu.steal_ns),
+            blocked: sum(&|vcpu| vcpu.blocked_ns),
+        }
+    }
+
+    fn wanted(&self) -> u64 {
+        self.run + self.steal
+    }
+
+    /// Whether its vCPUs hardly ever sleep: they compute or spin.
+    fn never_blocks(&self) -> bool {
+        self.blocked * 20 < self.wanted()
+    }
+
+    fn is_much(&self, time: u64) -> bool {
+        time >= LEAST && Nanos(time).milli_of(Nanos(self.wanted())).0 >= LEAST_PART
+    }
+}
+
+fn of_vm(vm: &VmReport, host: &HostReport, duration: Nanos) -> Vec<Finding> {
+    let sums = Sums::of(vm);
+    [
+        steal(vm, &sums),
+        stacking(vm, host, &sums),
+        not_co_scheduled(vm, &sums),
+        bottleneck(vm, host, &sums),
+        wake_latency(vm, &sums),
+        node_migrations(vm, duration),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn finding(kind: Kind, vm: &VmReport, lost: u64, text: String) -> Option<Finding> {
+    Some(Finding { kind, vm: Some(vm.name.clone()), lost_ns: lost, text })
+}
+
+fn steal(vm: &VmReport, sums: &Sums) -> Option<Finding> {
+    let others = vm
+        .culprits
+        .iter()
+        .filter(|culprit| culprit.name != vm.name && !culprit.name.starts_with('('));
+    let others: Vec<_> = others.collect();
+    let lost: u64 = others.iter().map(|culprit| culprit.ns).sum();
+    let first = others.first().filter(|_| sums.is_much(lost))?;
+    let remedy = if sums.never_blocks() && vm.vcpus.len() > 1 {
+        "Its vCPUs do not sleep, they compute or spin: Instep would run them at the same time \
+         (relaxed co-scheduling), so that what it spends waiting for siblings is saved."
+    } else {
+        "Its vCPUs sleep and wake: Instep would keep them on different CPUs and boost one that \
+         holds the others up, within the VM's share."
+    };
+    let text = format!(
+        "{} waited {} for a CPU, {} of the time its vCPUs wanted one; {} ran in {} of that{}. {remedy}",
+        vm.name,
+        time(lost),
+        percent(lost, sums.wanted()),
+        first.name,
+        percent(first.ns, lost),
+        match others.get(1) {
+            Some(second) if second.ns * 10 > lost =>
+                format!(", {} in {}", second.name, percent(second.ns, lost)),
+            _ => String::new(),
+        },
+    );
+    finding(Kind::Steal, vm, lost, text)
+}
+
+fn stacking(vm: &VmReport, host: &HostReport, sums: &Sums) -> Option<Finding> {
+    let own = vm.culprits.iter().find(|culprit| culprit.name == vm.name)?;
+    if !sums.is_much(own.ns) {
+        return None;
+    }
+    let worst = vm.stacked_on.iter().max_by_key(|on| (on.ns, std::cmp::Reverse(on.cpu)));
+    let worst = worst.map_or(String::new(), |on| format!(", most on CPU {}", on.cpu));
+    let remedy = if vm.vcpus.len() > host.cpus {
+        "It has more vCPUs than the host has CPUs, so siblings must share; Instep would keep their \
+         number per CPU even. Fewer vCPUs would help more."
+    } else {
+        "Instep would never queue siblings on one CPU while another that they may use has none \
+         (balance)."
+    };
+    let text = format!(
+        "vCPUs of {} waited {} while a sibling ran on the same CPU; two or more were on one CPU \
+         {:.1} % of the time{worst}. {remedy}",
+        vm.name,
+        time(own.ns),
+        vm.stacking * 100.0,
+    );
+    finding(Kind::Stacking, vm, own.ns, text)
+}
+
+fn not_co_scheduled(vm: &VmReport, sums: &Sums) -> Option<Finding> {
+    let lost = vm.beside_waiting_ns;
+    if !sums.never_blocks() || vm.vcpus.len() < 2 || vm.co_run > 0.9 || !sums.is_much(lost) {
+        return None;
+    }
+    let text = format!(
+        "{} never sleeps, and its vCPUs ran {} while a sibling was not let run (co-run {:.2}, up \
+         to {} apart): if they wait for each other by spinning, that was spent for nothing. Instep \
+         would start its vCPUs together and bound their skew.",
+        vm.name,
+        time(lost),
+        vm.co_run,
+        time(vm.max_skew_ns),
+    );
+    finding(Kind::NotCoScheduled, vm, lost, text)
+}
+
+fn bottleneck(vm: &VmReport, host: &HostReport, sums: &Sums) -> Option<Finding> {
+    let held = &vm.held_up;
+    if held.passes == 0 || !sums.is_much(held.held_ns) {
+        return None;
+    }
+    let text = format!(
+        "{} was held up {} for {}: vCPUs slept longer than the ideal scheduling interval ({}) \
+         while a sibling could run and did not. Instep would boost that sibling within the VM's \
+         share.",
+        vm.name,
+        if held.passes == 1 { "once".to_owned() } else { format!("{} times", held.passes) },
+        time(held.held_ns),
+        time(host.ideal_interval_ns),
+    );
+    finding(Kind::Bottleneck, vm, held.held_ns, text)
+}
+
+fn wake_latency(vm: &VmReport, sums: &Sums) -> Option<Finding> {
+    let is_latency = |name: &str| name == "(idle)" || name == "(waking)";
+    let latency = vm.culprits.iter().filter(|culprit| is_latency(&culprit.name));
+    let lost = latency.map(|culprit| culprit.ns).sum();
+    if !sums.is_much(lost) {
+        return None;
+    }
+    let wakes = vm.wakeups.total().count;
+    let text = format!(
+        "vCPUs of {} waited {} although nothing else ran: the time it takes to wake one up on \
+         an idle CPU ({} each time, {wakes} times). Shallower idle states or guest-side halt polling \
+         help; Instep does not change this.",
+        vm.name,
+        time(lost),
+        time(lost.checked_div(wakes).unwrap_or(0)),
+    );
+    finding(Kind::WakeLatency, vm, lost, text)
+}
+
+fn node_migrations(vm: &VmReport, duration: Nanos) -> Option<Finding> {
+    let moves = vm.moves.across_nodes;
+    let seconds = (duration.0 as f64 / 1e9).max(1e-9);
+    // Fewer than ten a second cost nothing that can be measured.
+    if moves == 0 || (moves as f64) < 10.0 * seconds {
+        return None;
+    }
+    let text = format!(
+        "vCPUs of {} moved between NUMA nodes {:.0} times a second, away from their memory and \
+         caches. Instep would keep them on the node that holds most of the VM's memory.",
+        vm.name,
+        moves as f64 / seconds,
+    );
+    finding(Kind::NodeMigrations, vm, 0, text)
+}
+
+fn core_sharing(host: &HostReport, duration: Nanos) -> Option<Finding> {
+    let lost = host.avoidable_sharing_ns?;
+    if lost < LEAST || Nanos(lost).milli_of(duration).0 < LEAST_PART {
+        return None;
+    }
+    let text = format!(
+        "Two threads of one core were busy for {} ({} of the trace) while another core was idle \
+         (competing modules {:.2}). Instep would use idle cores first.",
+        time(lost),
+        percent(lost, duration.0),
+        host.competing_modules.unwrap_or(0.0),
+    );
+    Some(Finding { kind: Kind::CoreSharing, vm: None, lost_ns: lost, text })
+}
+
+/// A duration for people: three digits and a unit.
+#[must_use]
+pub fn time(nanos: u64) -> String {
+    let (value, unit) = match nanos {
+        0..1_000 => (nanos as f64, "ns"),
+        1_000..1_000_000 => (nanos as f64 / 1e3, "us"),
+        1_000_000..1_000_000_000 => (nanos as f64 / 1e6, "ms"),
+        _ => (nanos as f64 / 1e9, "s"),
+    };
+    match value {
+        ..9.995 if unit != "ns" => format!("{value:.2}{unit}"),
+        ..99.95 if unit != "ns" => format!("{value:.1}{unit}"),
+        _ => format!("{value:.0}{unit}"),
+    }
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    let percent = if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 };
+    if percent < 9.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_three_digits_and_a_unit() {
+        let shown = [7, 1_500, 12_345_678, 1_999_000_000, 123_000_000_000].map(time);
+        assert_eq!(shown, ["7ns", "1.50us", "12.3ms", "2.00s", "123s"]);
+    }
+}

@@ -1,0 +1,162 @@
+//! What an analysis found, as plain data. Its JSON is schema `instep.analysis/1`: times in
+//! nanoseconds, fractions from 0 to 1.
+
+use serde::Serialize;
+
+pub use super::findings::Kind;
+pub use super::moves::Moves;
+pub use super::waits::{Histogram, Sleeps, WaitTable};
+
+/// Everything.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// `instep.analysis/1`.
+    pub schema: &'static str,
+    /// From the first scheduling event to the last.
+    pub duration_ns: u64,
+    /// Records in the trace, those that are not used included.
+    pub events: u64,
+    /// Events that the recorder lost, as far as it says.
+    pub lost: u64,
+    /// The VMs, by process.
+    pub vms: Vec<VmReport>,
+    /// What was found, the most time lost first.
+    pub findings: Vec<Finding>,
+    /// The host.
+    pub host: HostReport,
+    /// What makes the above uncertain.
+    pub warnings: Vec<String>,
+}
+
+/// The host and the trace.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct HostReport {
+    /// Its name, where the trace says.
+    pub hostname: Option<String>,
+    /// Its kernel.
+    pub release: Option<String>,
+    /// The trace's format.
+    pub format: String,
+    /// Online CPUs.
+    pub cpus: usize,
+    /// Time of the first scheduling event by the trace's clock.
+    pub begin_ns: u64,
+    /// The ideal scheduling interval (systems.md, 2) that vCPUs' sleeps were held against.
+    pub ideal_interval_ns: u64,
+    /// The allocation period (systems.md, 5).
+    pub period_ns: u64,
+    /// Mean of competing modules (systems.md, 1); none where no core has several threads or the
+    /// cores are unknown.
+    pub competing_modules: Option<f64>,
+    /// Time in which a core was shared while another was idle.
+    pub avoidable_sharing_ns: Option<u64>,
+}
+
+/// One VM.
+#[derive(Clone, Debug, Serialize)]
+pub struct VmReport {
+    /// Its name.
+    pub name: String,
+    /// Its process, where known.
+    pub pid: Option<u32>,
+    /// Its vCPUs by number.
+    pub vcpus: Vec<VcpuReport>,
+    /// Fraction of the trace in which two or more siblings were runnable on one CPU.
+    pub stacking: f64,
+    /// Mean fraction of the runnable vCPUs that ran while at least one did.
+    pub co_run: f64,
+    /// Who ran while its vCPUs waited, the longest first.
+    pub culprits: Vec<Culprit>,
+    /// The furthest that a waiting vCPU fell behind its siblings.
+    pub max_skew_ns: u64,
+    /// Time of vCPUs that ran while a sibling waited.
+    pub beside_waiting_ns: u64,
+    /// Time stacked, by CPU.
+    pub stacked_on: Vec<OnCpu>,
+    /// Sleeps by who ended them.
+    pub wakeups: WaitTable,
+    /// Sleeps by length, 1 us and doubling.
+    pub sleeps: Histogram,
+    /// Waits for a CPU by length, 1 us and doubling.
+    pub waits: Histogram,
+    /// Moves by distance.
+    pub moves: Moves,
+    /// When a bottleneck held it up.
+    pub held_up: HeldUpReport,
+    /// How it used its allocation periods.
+    pub periods: PeriodReport,
+}
+
+/// One vCPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct VcpuReport {
+    /// Its number.
+    pub index: u32,
+    /// Its thread.
+    pub tid: u32,
+    /// Time it ran.
+    pub run_ns: u64,
+    /// Time it could run and did not.
+    pub steal_ns: u64,
+    /// Time it slept.
+    pub blocked_ns: u64,
+    /// Moves between CPUs.
+    pub migrations: u64,
+}
+
+/// Who ran while a VM waited.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Culprit {
+    /// A VM, a thread's name, `(idle)`, or the VM itself: stacked siblings.
+    pub name: String,
+    /// For how long, summed over the vCPUs that waited.
+    pub ns: u64,
+}
+
+/// A time on a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct OnCpu {
+    /// The CPU.
+    pub cpu: u32,
+    /// The time.
+    pub ns: u64,
+}
+
+/// Bottlenecks (systems.md, 2).
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct HeldUpReport {
+    /// How often the threshold was passed.
+    pub passes: u64,
+    /// When, from the beginning; the first 1000.
+    pub times_ns: Vec<u64>,
+    /// How long the VM was held up.
+    pub held_ns: u64,
+}
+
+/// Allocation periods (systems.md, 5), with a share as of equal VMs.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct PeriodReport {
+    /// Whole periods in the trace.
+    pub count: u64,
+    /// The share of a period.
+    pub share_ns: u64,
+    /// Periods in which the share was used up.
+    pub full: u64,
+    /// Mean use of a period.
+    pub mean_use_ns: u64,
+    /// Mean of min(1, use / share).
+    pub efficiency: f64,
+}
+
+/// Something found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// What kind.
+    pub kind: Kind,
+    /// Which VM; none for the host.
+    pub vm: Option<String>,
+    /// The time it cost.
+    pub lost_ns: u64,
+    /// What, the evidence and the remedy, in words.
+    pub text: String,
+}

@@ -1,0 +1,505 @@
+//! Pulls a trace through the analysis: holds back the first part until the VMs are found, then
+//! hands every event to the state and every change to the measures.
+
+use super::co_run::CoRun;
+use super::culprits::Culprits;
+use super::discover::{FoundVm, discover};
+use super::findings;
+use super::modules::Modules;
+use super::moves::{Migrations, Moves};
+use super::period::Periods;
+use super::report::{
+    Culprit, HeldUpReport, HostReport, OnCpu, PeriodReport, Report, VcpuReport, VmReport,
+};
+use super::stacking::Stacking;
+use super::threshold::Threshold;
+use super::waits::{WaitTable, Waits};
+use super::world::{Change, IDLE, Place, World};
+use crate::event::{Event, Fact, Left};
+use crate::stream::{EventStream, Header};
+use instep_core::topology::Topology;
+use instep_core::units::{CpuId, Nanos, Tid};
+
+/// Events that are held back until the VMs are known: 20 MB.
+const HELD_BACK: usize = 500_000;
+
+/// What the analysis is told.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// VMs that are known beforehand.
+    pub vms: Vec<FoundVm>,
+    /// The host's topology; the trace's own when not given.
+    pub topology: Option<Topology>,
+    /// The scheduler's quantum `T` of the ideal scheduling interval.
+    pub quantum: Nanos,
+    /// The allocation period.
+    pub period: Nanos,
+    /// Whether what a vCPU does before its first and after its last event is counted, as far as it
+    /// can be told. Tools that look at pairs of events do not count it.
+    pub edges: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            vms: Vec::new(),
+            topology: None,
+            quantum: Nanos(3_000_000),
+            period: Nanos(24_000_000),
+            edges: true,
+        }
+    }
+}
+
+/// Who wants to see every state of every vCPU, for a drawing.
+pub trait Sink {
+    /// The VMs are known.
+    fn begin(&mut self, vms: &[FoundVm], begin: Nanos);
+    /// A vCPU, by VM and place in its list, was at `place` from `since` to `until`.
+    fn span(&mut self, vm: usize, vcpu: usize, place: Place, since: Nanos, until: Nanos);
+}
+
+struct NoSink;
+
+impl Sink for NoSink {
+    fn begin(&mut self, _: &[FoundVm], _: Nanos) {}
+    fn span(&mut self, _: usize, _: usize, _: Place, _: Nanos, _: Nanos) {}
+}
+
+/// Analyses a trace.
+pub fn analyze(stream: &mut dyn EventStream, settings: &Settings) -> Report {
+    analyze_into(stream, settings, &mut NoSink)
+}
+
+/// Analyses a trace and shows every state of its vCPUs to `sink`.
+pub fn analyze_into(
+    stream: &mut dyn EventStream,
+    settings: &Settings,
+    sink: &mut dyn Sink,
+) -> Report {
+    let (mut batch, mut held) = (Vec::new(), Vec::new());
+    while held.len() < HELD_BACK && stream.next_batch(&mut batch) {
+        held.append(&mut batch);
+    }
+    let header = stream.header().clone();
+    let found = discover(&held, &header.guests, &settings.vms);
+    let mut engine = Engine::new(found.vms, &held, &header, settings);
+    sink.begin(&engine.world.vms, engine.world.begin);
+    if settings.edges {
+        engine.start(&held, sink);
+    }
+    held.iter().for_each(|event| engine.event(event, sink));
+    drop(held);
+    while stream.next_batch(&mut batch) {
+        batch.iter().for_each(|event| engine.event(event, sink));
+    }
+    let mut warnings = header.warnings.clone();
+    warnings.extend(stream.tally().warnings());
+    warnings.extend(found.warnings);
+    engine.finish(stream, &header, settings, sink, warnings)
+}
+
+struct Engine {
+    world: World,
+    stacking: Stacking,
+    co_run: CoRun,
+    culprits: Culprits,
+    waits: Waits,
+    moves: Migrations,
+    threshold: Threshold,
+    periods: Periods,
+    modules: Option<Modules>,
+    topology_from: TopologyFrom,
+    cpus: usize,
+    /// Whether the trace has sched_wakeup: when a woken thread is on a queue, and on which.
+    /// Without (`perf sched record`), it is on the queue where it was last until it is moved.
+    has_wakeups: bool,
+    /// Whether anything in the trace says when a thread is woken.
+    has_wakers: bool,
+    edges: bool,
+    shares: Vec<Nanos>,
+    /// vCPU threads that came after the VMs were found.
+    late: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TopologyFrom {
+    User,
+    Header,
+    Nowhere,
+}
+
+/// Whether a fact is one of scheduling, whose time counts.
+fn is_scheduling(fact: &Fact) -> bool {
+    matches!(
+        fact,
+        Fact::Switch { .. } | Fact::Waking { .. } | Fact::Wakeup { .. } | Fact::Migrate { .. }
+    )
+}
+
+impl Engine {
+    fn new(vms: Vec<FoundVm>, held: &[Event], header: &Header, settings: &Settings) -> Self {
+        let begin = held.iter().find(|event| is_scheduling(&event.fact));
+        let begin = begin.map_or(Nanos(0), |event| event.time);
+        let is_wake = |fact: &Fact| matches!(fact, Fact::Wakeup { .. } | Fact::Waking { .. });
+        let has_wakers = held.iter().any(|event| is_wake(&event.fact));
+        let is_queued = |fact: &Fact| matches!(fact, Fact::Wakeup { is_new: false, .. });
+        let has_wakeups = held.iter().any(|event| is_queued(&event.fact));
+        let (topology, topology_from) = match (&settings.topology, &header.topology) {
+            (Some(topology), _) => (Some(topology.clone()), TopologyFrom::User),
+            (None, Some(topology)) => (Some(topology.clone()), TopologyFrom::Header),
+            (None, None) => (None, TopologyFrom::Nowhere),
+        };
+        let seen = held.iter().filter(|event| is_scheduling(&event.fact));
+        let seen = seen.map(|event| event.cpu.0 as usize + 1).max().unwrap_or(1);
+        let told = topology.as_ref().map(|topology| topology.cpus().len());
+        let cpus = told.or(header.cpus.map(|cpus| cpus as usize)).unwrap_or(0).max(seen);
+        let world = World::new(vms, begin);
+        let (vms, vcpus) = (world.vms.len(), world.vcpus.len());
+        let share = |vm: &FoundVm| {
+            let fair = settings.period.0.saturating_mul(cpus as u64) / vms.max(1) as u64;
+            Nanos(fair.min(settings.period.0.saturating_mul(vm.vcpus.len() as u64)))
+        };
+        let shares: Vec<Nanos> = world.vms.iter().map(share).collect();
+        Engine {
+            stacking: Stacking::new(vms),
+            co_run: CoRun::new(vms, vcpus, begin),
+            culprits: Culprits::new(vms),
+            waits: Waits::new(vcpus),
+            modules: topology.as_ref().and_then(|topology| Modules::new(topology, begin)),
+            moves: Migrations::new(vcpus, topology),
+            threshold: Threshold::new(vms, settings.quantum, vcpus, cpus, begin),
+            periods: Periods::new(settings.period, shares.clone(), begin),
+            topology_from,
+            cpus,
+            has_wakers,
+            has_wakeups,
+            edges: settings.edges,
+            shares,
+            late: 0,
+            world,
+        }
+    }
+
+    /// What the first event of every CPU and vCPU tells of the time before it.
+    fn start(&mut self, held: &[Event], sink: &mut dyn Sink) {
+        let begin = self.world.begin;
+        let mut places = vec![Place::Unknown; self.world.vcpus.len()];
+        let mut note = |vcpu: Option<usize>, place| {
+            if let Some(first) = vcpu.map(|vcpu| &mut places[vcpu])
+                && *first == Place::Unknown
+            {
+                *first = place;
+            }
+        };
+        for event in held {
+            match event.fact {
+                Fact::Named { tid, name } => self.world.named(tid, name),
+                Fact::Member { tid, tgid } => self.world.member(tid, tgid),
+                Fact::Switch { prev, next, .. } => {
+                    note(self.world.vcpu_of(prev), Place::Running(event.cpu));
+                    if self.has_wakers {
+                        note(self.world.vcpu_of(next), Place::Waiting(event.cpu));
+                    }
+                    let group = self.world.group_of(prev);
+                    let state = self.world.cpu(event.cpu);
+                    if !state.is_known {
+                        (state.group, state.is_known) = (group, true);
+                        if let Some(modules) = &mut self.modules {
+                            modules.set(event.cpu, group != IDLE, begin);
+                        }
+                    }
+                }
+                Fact::Waking { tid, .. } | Fact::Wakeup { tid, .. } => {
+                    note(self.world.vcpu_of(tid), Place::Blocked);
+                }
+                _ => {}
+            }
+        }
+        for (vcpu, place) in places.into_iter().enumerate() {
+            self.go(vcpu, place, begin, sink);
+        }
+    }
+
+    #[inline]
+    fn event(&mut self, event: &Event, sink: &mut dyn Sink) {
+        let Event { time, cpu, fact } = *event;
+        match fact {
+            Fact::Named { tid, name } => {
+                self.world.named(tid, name);
+                let is_vcpu = super::discover::vcpu_of_name(&name).is_some();
+                self.late += u64::from(is_vcpu && self.world.vcpu_of(tid).is_none());
+                return;
+            }
+            Fact::Member { tid, tgid } => return self.world.member(tid, tgid),
+            _ if !is_scheduling(&fact) => return,
+            _ => {}
+        }
+        self.world.now = self.world.now.max(time);
+        self.threshold.upto(&self.world, time);
+        self.periods.upto(time);
+        match fact {
+            Fact::Switch { prev, next, left } => self.switch(time, cpu, (prev, next), left, sink),
+            Fact::Waking { tid, target, waker, context } => {
+                if let Some(vcpu) = self.world.vcpu_of(tid) {
+                    self.waits.waker(&self.world, vcpu, waker, context);
+                    let queued = Place::Waiting(target);
+                    let to = if self.has_wakeups { Place::Waking } else { queued };
+                    self.wake(vcpu, to, time, sink);
+                }
+            }
+            Fact::Wakeup { tid, target, waker, context, .. } => {
+                if let Some(vcpu) = self.world.vcpu_of(tid) {
+                    let slept = self.world.vcpus[vcpu].place == Place::Blocked;
+                    if slept && !self.waits.has_waker(vcpu) {
+                        self.waits.waker(&self.world, vcpu, waker, context);
+                    }
+                    self.wake(vcpu, Place::Waiting(target), time, sink);
+                }
+            }
+            Fact::Migrate { tid, to, .. } => {
+                let vcpu = self.world.vcpu_of(tid);
+                self.moves.told(vcpu);
+                if let Some(vcpu) = vcpu
+                    && matches!(self.world.vcpus[vcpu].place, Place::Waiting(_))
+                {
+                    self.go(vcpu, Place::Waiting(to), time, sink);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    #[inline]
+    fn switch(
+        &mut self,
+        time: Nanos,
+        cpu: CpuId,
+        (prev, next): (Tid, Tid),
+        left: Left,
+        sink: &mut dyn Sink,
+    ) {
+        self.culprits.settle(&mut self.world, cpu, time);
+        if let Some(vcpu) = self.world.vcpu_of(prev) {
+            self.begin_as(vcpu, Place::Running(cpu), time, sink);
+            self.go(vcpu, World::after(left, cpu), time, sink);
+        }
+        if let Some(vcpu) = self.world.vcpu_of(next) {
+            if self.has_wakers {
+                self.begin_as(vcpu, Place::Waiting(cpu), time, sink);
+            }
+            self.go(vcpu, Place::Running(cpu), time, sink);
+        }
+        let group = self.world.group_of(next);
+        let state = self.world.cpu(cpu);
+        (state.group, state.is_known) = (group, true);
+        if let Some(modules) = &mut self.modules {
+            modules.set(cpu, group != IDLE, time);
+        }
+    }
+
+    /// A vCPU becomes runnable; one that is already stays where it is.
+    fn wake(&mut self, vcpu: usize, to: Place, time: Nanos, sink: &mut dyn Sink) {
+        self.begin_as(vcpu, Place::Blocked, time, sink);
+        let place = self.world.vcpus[vcpu].place;
+        if matches!(place, Place::Blocked | Place::Unknown | Place::Waking) {
+            self.go(vcpu, to, time, sink);
+        }
+    }
+
+    /// A vCPU's first event tells what it did from the beginning.
+    #[inline]
+    fn begin_as(&mut self, vcpu: usize, place: Place, time: Nanos, sink: &mut dyn Sink) {
+        if self.world.vcpus[vcpu].place == Place::Unknown {
+            let since = if self.edges { self.world.begin } else { time };
+            self.go(vcpu, place, since, sink);
+        }
+    }
+
+    #[inline]
+    fn go(&mut self, vcpu: usize, to: Place, time: Nanos, sink: &mut dyn Sink) {
+        self.culprits.settle_one(&mut self.world, vcpu, time);
+        let Some(change) = self.world.go(vcpu, to, time) else { return };
+        self.changed(&change, sink);
+    }
+
+    fn changed(&mut self, change: &Change, sink: &mut dyn Sink) {
+        self.stacking.change(change);
+        self.co_run.change(change);
+        self.waits.change(change);
+        self.moves.change(change);
+        self.periods.change(change);
+        if change.from != Place::Unknown {
+            let vcpu = change.vcpu - self.world.members[change.vm][0];
+            sink.span(change.vm, vcpu, change.from, change.since, change.time);
+        }
+    }
+
+    fn finish(
+        mut self,
+        stream: &dyn EventStream,
+        header: &Header,
+        settings: &Settings,
+        sink: &mut dyn Sink,
+        mut warnings: Vec<String>,
+    ) -> Report {
+        let now = self.world.now;
+        if self.edges {
+            self.close(now, sink);
+        }
+        self.warn(&mut warnings);
+        let duration = now.since(self.world.begin);
+        let begin = self.world.begin;
+        let modules = self.modules.as_mut().map(|modules| modules.finish(begin, now));
+        let host = HostReport {
+            hostname: header.hostname.clone().filter(|name| name != "(none)"),
+            release: header.release.clone(),
+            format: header.format.clone(),
+            cpus: self.cpus,
+            begin_ns: begin.0,
+            ideal_interval_ns: self.threshold.interval.0,
+            period_ns: settings.period.0,
+            competing_modules: modules.map(|(mean, _)| rounded(mean)),
+            avoidable_sharing_ns: modules.map(|(_, avoidable)| avoidable.0),
+        };
+        let vms: Vec<VmReport> =
+            (0..self.world.vms.len()).map(|vm| self.vm_report(vm, duration)).collect();
+        let findings = findings::find(&vms, &host, duration);
+        Report {
+            schema: "instep.analysis/1",
+            duration_ns: duration.0,
+            events: stream.tally().records,
+            lost: stream.tally().lost,
+            vms,
+            findings,
+            host,
+            warnings,
+        }
+    }
+
+    /// Accounts the last state of every vCPU up to the end.
+    fn close(&mut self, now: Nanos, sink: &mut dyn Sink) {
+        for vcpu in 0..self.world.vcpus.len() {
+            self.culprits.settle_one(&mut self.world, vcpu, now);
+            let state = &mut self.world.vcpus[vcpu];
+            let span = now.since(state.since);
+            match state.place {
+                Place::Running(_) => state.run.0 += span.0,
+                Place::Waking | Place::Waiting(_) => state.wait.0 += span.0,
+                Place::Blocked => state.blocked.0 += span.0,
+                Place::Unknown => continue,
+            }
+            let (vm, place, since) = (state.vm, state.place, state.since);
+            sink.span(vm, vcpu - self.world.members[vm][0], place, since, now);
+        }
+    }
+
+    fn warn(&self, warnings: &mut Vec<String>) {
+        if self.world.vms.is_empty() {
+            warnings.push(
+                "no vCPU thread was found: none is named as VMMs name them and none entered a \
+                 guest; name them with --vm NAME=TID,TID,..."
+                    .to_owned(),
+            );
+        }
+        let unseen = self.world.vcpus.iter().filter(|vcpu| vcpu.place == Place::Unknown).count();
+        if unseen > 0 {
+            warnings.push(format!(
+                "{unseen} vCPU threads have no event: they slept, or ran undisturbed, all the time"
+            ));
+        }
+        if self.topology_from == TopologyFrom::Nowhere {
+            warnings.push(
+                "cores, caches and nodes are unknown; give them with --topology FILE (instep \
+                 topology --json on that host)"
+                    .to_owned(),
+            );
+        }
+        if !self.has_wakers {
+            warnings.push(
+                "the trace has no wake-ups (sched_wakeup, sched_waking): sleeping and waiting \
+                 for a CPU cannot be told apart after a sleep"
+                    .to_owned(),
+            );
+        }
+        if self.late > 0 {
+            warnings.push(format!(
+                "{} vCPU threads came after the first {HELD_BACK} events and are not analysed; \
+                 name them with --vm NAME=TID,TID,...",
+                self.late
+            ));
+        }
+    }
+
+    fn vm_report(&mut self, vm: usize, duration: Nanos) -> VmReport {
+        let now = self.world.now;
+        let found = self.world.vms[vm].clone();
+        let (stacked, stacked_on) = self.stacking.of(vm, now);
+        let (mut wakeups, mut moves) = (WaitTable::default(), Moves::default());
+        let (mut sleeps, mut waits) = ([0; 20], [0; 20]);
+        let mut vcpus = Vec::new();
+        for vcpu in self.world.members[vm].iter().copied() {
+            let state = &self.world.vcpus[vcpu];
+            let (migrations, by_distance) = self.moves.of(vcpu);
+            let (table, slept, waited) = self.waits.of(vcpu);
+            wakeups.add(&table);
+            moves.add(&by_distance);
+            sleeps.iter_mut().zip(slept).for_each(|(sum, more)| *sum += more);
+            waits.iter_mut().zip(waited).for_each(|(sum, more)| *sum += more);
+            vcpus.push(VcpuReport {
+                index: state.index,
+                tid: state.tid.0,
+                run_ns: state.run.0,
+                steal_ns: state.wait.0,
+                blocked_ns: state.blocked.0,
+                migrations,
+            });
+        }
+        let culprits = self.culprits.of(vm).into_iter();
+        let culprits = culprits
+            .map(|(group, time)| Culprit { name: self.world.groups[group].clone(), ns: time.0 });
+        let culprits = culprits.collect();
+        let co_run = self.co_run.of(vm, now, &self.world);
+        let (held, used) = (self.threshold.of(vm), self.periods.of(vm));
+        let begin = self.world.begin;
+        VmReport {
+            name: found.name,
+            pid: found.pid,
+            vcpus,
+            stacking: fraction(stacked, duration),
+            co_run: co_run.milli() as f64 / 1000.0,
+            culprits,
+            max_skew_ns: co_run.max_skew.0,
+            beside_waiting_ns: co_run.beside_waiting.0,
+            stacked_on: stacked_on
+                .iter()
+                .map(|(cpu, time)| OnCpu { cpu: cpu.0, ns: time.0 })
+                .collect(),
+            wakeups,
+            sleeps,
+            waits,
+            moves,
+            held_up: HeldUpReport {
+                passes: held.passes,
+                times_ns: held.times.iter().map(|time| time.since(begin).0).collect(),
+                held_ns: held.held.0,
+            },
+            periods: PeriodReport {
+                count: used.count,
+                share_ns: self.shares[vm].0,
+                full: used.full,
+                mean_use_ns: used.total.0.checked_div(used.count).unwrap_or(0),
+                efficiency: used.efficiency() as f64 / 1000.0,
+            },
+        }
+    }
+}
+
+fn fraction(part: Nanos, whole: Nanos) -> f64 {
+    if whole.0 == 0 { 0.0 } else { rounded(part.0 as f64 / whole.0 as f64) }
+}
+
+/// To four places.
+fn rounded(value: f64) -> f64 {
+    (value * 10_000.0).round() / 10_000.0
+}

@@ -1,0 +1,118 @@
+//! Stacking (design.md; systems.md, 3): time in which two or more siblings are runnable on one CPU,
+//! running or waiting there, per VM and by CPU.
+
+use super::world::{Change, Place};
+use instep_core::units::{CpuId, Nanos};
+
+/// Of all VMs.
+#[derive(Debug)]
+pub(super) struct Stacking {
+    vms: Vec<Vm>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Vm {
+    /// Runnable siblings by CPU, since when there are two or more, and for how long in all.
+    cpus: Vec<(u32, Nanos, Nanos)>,
+    /// CPUs with two or more, since when there is one, and for how long in all.
+    stacked: u32,
+    since: Nanos,
+    total: Nanos,
+}
+
+impl Stacking {
+    pub(super) fn new(vms: usize) -> Self {
+        Stacking { vms: vec![Vm::default(); vms] }
+    }
+
+    pub(super) fn change(&mut self, change: &Change) {
+        let vm = &mut self.vms[change.vm];
+        if let Some(cpu) = queue(change.from) {
+            vm.step(cpu, change.time, false);
+        }
+        if let Some(cpu) = queue(change.to) {
+            vm.step(cpu, change.time, true);
+        }
+    }
+
+    /// Time in which siblings of this VM were stacked, up to `now`, and the same by CPU.
+    pub(super) fn of(&self, vm: usize, now: Nanos) -> (Nanos, Vec<(CpuId, Nanos)>) {
+        let vm = &self.vms[vm];
+        let open = |count: u32, least: u32, since: Nanos| {
+            if count >= least { now.since(since).0 } else { 0 }
+        };
+        let total = Nanos(vm.total.0 + open(vm.stacked, 1, vm.since));
+        let cpus = vm.cpus.iter().enumerate().map(|(cpu, (count, since, time))| {
+            (CpuId(cpu as u32), Nanos(time.0 + open(*count, 2, *since)))
+        });
+        (total, cpus.filter(|(_, time)| time.0 > 0).collect())
+    }
+}
+
+/// The CPU on whose queue a vCPU is.
+fn queue(place: Place) -> Option<CpuId> {
+    match place {
+        Place::Running(cpu) | Place::Waiting(cpu) => Some(cpu),
+        Place::Waking | Place::Blocked | Place::Unknown => None,
+    }
+}
+
+impl Vm {
+    fn step(&mut self, cpu: CpuId, time: Nanos, enters: bool) {
+        let at = cpu.0 as usize;
+        if self.cpus.len() <= at {
+            self.cpus.resize(at + 1, (0, Nanos(0), Nanos(0)));
+        }
+        let (count, since, total) = &mut self.cpus[at];
+        if enters {
+            *count += 1;
+            if *count == 2 {
+                *since = time;
+                self.stacked += 1;
+                if self.stacked == 1 {
+                    self.since = time;
+                }
+            }
+        } else {
+            if *count == 2 {
+                total.0 += time.since(*since).0;
+                self.stacked -= 1;
+                if self.stacked == 0 {
+                    self.total.0 += time.since(self.since).0;
+                }
+            }
+            *count = count.saturating_sub(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(time: u64, from: Place, to: Place) -> Change {
+        Change { time: Nanos(time), vcpu: 0, vm: 0, from, to, since: Nanos(0) }
+    }
+
+    #[test]
+    fn two_siblings_on_one_cpu_are_stacked_until_one_leaves() {
+        let mut stacking = Stacking::new(1);
+        let (here, there) = (CpuId(1), CpuId(2));
+        stacking.change(&change(0, Place::Unknown, Place::Running(here)));
+        stacking.change(&change(10, Place::Blocked, Place::Waiting(here)));
+        assert_eq!(stacking.of(0, Nanos(15)).0, Nanos(5));
+        stacking.change(&change(20, Place::Waiting(here), Place::Running(there)));
+        stacking.change(&change(40, Place::Running(there), Place::Blocked));
+        assert_eq!(stacking.of(0, Nanos(50)), (Nanos(10), vec![(here, Nanos(10))]));
+    }
+
+    #[test]
+    fn stacks_on_two_cpus_at_once_are_one_time() {
+        let mut stacking = Stacking::new(1);
+        for cpu in [0, 0, 1, 1] {
+            stacking.change(&change(10, Place::Blocked, Place::Waiting(CpuId(cpu))));
+        }
+        let (total, cpus) = stacking.of(0, Nanos(30));
+        assert_eq!((total, cpus.len()), (Nanos(20), 2));
+    }
+}

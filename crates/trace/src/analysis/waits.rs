@@ -1,0 +1,171 @@
+//! The wait table (systems.md, 2): how long each vCPU slept, by who ended it, and how long sleeps
+//! and waits for a CPU are.
+//!
+//! A sleep that a sibling's thread ends is an inter-processor interrupt: synchronisation. One that
+//! ends in an interrupt is the guest's timer or a device; one by another thread of the VM, a vhost
+//! or kernel thread is I/O.
+
+use super::world::{Change, IDLE, Place, World};
+use crate::event::Context;
+use instep_core::units::{Nanos, Tid};
+use serde::Serialize;
+
+/// Sleeps of a kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Sleeps {
+    /// How many.
+    pub count: u64,
+    /// How long together.
+    pub ns: u64,
+}
+
+/// Sleeps by who ended them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WaitTable {
+    /// A sibling vCPU.
+    pub sibling: Sleeps,
+    /// Another thread of the VM, a vhost thread or a kernel thread.
+    pub io: Sleeps,
+    /// An interrupt: the guest's timer, or a device.
+    pub timer: Sleeps,
+    /// Somebody else, or the trace does not say.
+    pub other: Sleeps,
+}
+
+/// Durations by powers of two: place `n` counts those from 2^n up to 2^(n+1) microseconds, the
+/// first also shorter ones, the last also longer ones.
+pub type Histogram = [u64; 20];
+
+/// Of all vCPUs.
+#[derive(Debug)]
+pub(super) struct Waits {
+    vcpus: Vec<Vcpu>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Vcpu {
+    waker: Option<Kind>,
+    /// Since when it could run and does not.
+    wants: Nanos,
+    table: WaitTable,
+    sleeps: Histogram,
+    waits: Histogram,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Sibling,
+    Io,
+    Timer,
+    Other,
+}
+
+impl Waits {
+    pub(super) fn new(vcpus: usize) -> Self {
+        Waits { vcpus: vec![Vcpu::default(); vcpus] }
+    }
+
+    /// Somebody is about to wake this vCPU.
+    pub(super) fn waker(&mut self, world: &World, vcpu: usize, waker: Tid, context: Context) {
+        let vm = world.vcpus[vcpu].vm;
+        let kind = match context {
+            Context::Interrupt | Context::SoftInterrupt => Kind::Timer,
+            Context::Thread => match world.vcpu_of(waker) {
+                Some(sibling) if world.vcpus[sibling].vm == vm => Kind::Sibling,
+                Some(_) => Kind::Other,
+                None => match world.group_of(waker) {
+                    // The idle thread wakes nobody by itself: it was interrupted.
+                    IDLE => Kind::Timer,
+                    group if world.vm_of_group(group) == Some(vm) => Kind::Io,
+                    group if is_kernel(&world.groups[group]) => Kind::Io,
+                    _ => Kind::Other,
+                },
+            },
+        };
+        self.vcpus[vcpu].waker = Some(kind);
+    }
+
+    /// Whether it is known who wakes this vCPU next.
+    pub(super) fn has_waker(&self, vcpu: usize) -> bool {
+        self.vcpus[vcpu].waker.is_some()
+    }
+
+    pub(super) fn change(&mut self, change: &Change) {
+        let vcpu = &mut self.vcpus[change.vcpu];
+        let span = change.time.since(change.since);
+        if !change.from.is_waiting() && change.to.is_waiting() {
+            vcpu.wants = change.time;
+        }
+        match (change.from, change.to) {
+            (Place::Blocked, _) => {
+                let kind = vcpu.waker.take().unwrap_or(Kind::Other);
+                let sleeps = match kind {
+                    Kind::Sibling => &mut vcpu.table.sibling,
+                    Kind::Io => &mut vcpu.table.io,
+                    Kind::Timer => &mut vcpu.table.timer,
+                    Kind::Other => &mut vcpu.table.other,
+                };
+                sleeps.count += 1;
+                sleeps.ns += span.0;
+                vcpu.sleeps[class(span)] += 1;
+            }
+            (from, Place::Running(_)) if from.is_waiting() => {
+                vcpu.waits[class(change.time.since(vcpu.wants))] += 1;
+            }
+            _ => {}
+        }
+    }
+
+    /// A vCPU's table, and how its sleeps and its waits for a CPU are distributed.
+    pub(super) fn of(&self, vcpu: usize) -> (WaitTable, Histogram, Histogram) {
+        let vcpu = &self.vcpus[vcpu];
+        (vcpu.table, vcpu.sleeps, vcpu.waits)
+    }
+}
+
+fn is_kernel(name: &str) -> bool {
+    ["kworker", "ksoftirqd", "vhost-", "irq", "kvm-"].iter().any(|start| name.starts_with(start))
+}
+
+/// The place of a duration in a histogram.
+fn class(span: Nanos) -> usize {
+    let micros = (span.0 / 1000).max(1);
+    (micros.ilog2() as usize).min(19)
+}
+
+impl WaitTable {
+    /// Adds another.
+    pub(super) fn add(&mut self, other: &WaitTable) {
+        let pairs = [
+            (&mut self.sibling, other.sibling),
+            (&mut self.io, other.io),
+            (&mut self.timer, other.timer),
+            (&mut self.other, other.other),
+        ];
+        for (sum, more) in pairs {
+            sum.count += more.count;
+            sum.ns += more.ns;
+        }
+    }
+
+    /// All sleeps.
+    #[must_use]
+    pub fn total(&self) -> Sleeps {
+        let all = [self.sibling, self.io, self.timer, self.other];
+        Sleeps {
+            count: all.iter().map(|sleeps| sleeps.count).sum(),
+            ns: all.iter().map(|sleeps| sleeps.ns).sum(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_fall_into_their_power_of_two() {
+        let of = |nanos| class(Nanos(nanos));
+        assert_eq!([of(0), of(1_999), of(2_000), of(1_000_000), of(u64::MAX)], [0, 0, 1, 9, 19]);
+    }
+}

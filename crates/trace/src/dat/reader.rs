@@ -1,0 +1,110 @@
+//! All CPUs of a trace.dat, merged by time.
+
+use super::cpu::{CpuStream, Shared};
+use super::head;
+use crate::error::{Fault, TraceError};
+use crate::event::Event;
+use crate::source::ReadAt;
+use crate::stream::{EventStream, Header, Tally};
+use crate::threads::{At, Threads};
+use crate::tracepoints::{Options, Tracepoints};
+use instep_core::units::{CpuId, Nanos, Tid};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Events that make a batch worth handing out.
+const BATCH: usize = 4096;
+
+/// The events of a trace.dat.
+pub struct DatStream<S> {
+    header: Header,
+    shared: Shared<S>,
+    cpus: Vec<CpuStream>,
+    /// The time of every CPU's next event.
+    heads: BinaryHeap<Reverse<(Nanos, usize)>>,
+    /// What is known before the first event.
+    early: Vec<Event>,
+}
+
+impl<S: ReadAt> DatStream<S> {
+    /// Opens a trace.dat.
+    ///
+    /// # Errors
+    /// When it is none, describes no scheduling, or its head is damaged.
+    pub fn open(source: S, path: &str, options: Options) -> Result<Self, TraceError> {
+        Self::open_source(source, options).map_err(|fault| fault.of(path))
+    }
+
+    fn open_source(source: S, options: Options) -> Result<Self, Fault> {
+        let head = head::read(&source)?;
+        let mut points = Tracepoints::default();
+        head.formats.iter().for_each(|format| points.add(format, options));
+        if !points.has_switch() {
+            return Err(Fault::new(
+                "it has no sched_switch, without which nothing can be said; record with \
+                 `trace-cmd record -e sched -e kvm:kvm_entry`",
+            ));
+        }
+        let mut header = head.header;
+        for name in &points.unknown {
+            let warning = format!("the layout of {name} is not understood: it is not used");
+            header.warnings.push(warning);
+        }
+        let mut threads = Threads::default();
+        let mut early = Vec::new();
+        let at = At { time: Nanos(0), cpu: CpuId(0) };
+        for (tid, name) in &head.names {
+            let mut raw = [0; 16];
+            raw.iter_mut().zip(name.bytes().take(15)).for_each(|(to, from)| *to = from);
+            threads.named(at, Tid(*tid), &raw, &mut early);
+        }
+        for (tid, tgid) in &head.tgids {
+            if let Ok(tgid) = tgid.trim().parse() {
+                threads.member(at, Tid(*tid), Tid(tgid), &mut early);
+            }
+        }
+        let mut shared = Shared {
+            source,
+            layout: head.layout,
+            page_size: head.page_size,
+            compression: head.compression,
+            tsc: head.tsc,
+            points,
+            threads,
+            tally: Tally::default(),
+        };
+        let used = head.cpus.into_iter().filter(|cpu| cpu.size > 0);
+        let mut cpus: Vec<CpuStream> = used.map(CpuStream::new).collect();
+        let mut heads = BinaryHeap::new();
+        for (index, cpu) in cpus.iter_mut().enumerate() {
+            heads.extend(cpu.head(&mut shared).map(|time| Reverse((time, index))));
+        }
+        Ok(DatStream { header, shared, cpus, heads, early })
+    }
+}
+
+impl<S: ReadAt> EventStream for DatStream<S> {
+    fn header(&self) -> &Header {
+        &self.header
+    }
+
+    fn next_batch(&mut self, batch: &mut Vec<Event>) -> bool {
+        batch.clear();
+        batch.append(&mut self.early);
+        while batch.len() < BATCH {
+            let Some(Reverse((_, index))) = self.heads.pop() else { break };
+            // Everything up to the next CPU's turn comes from this one.
+            let upto = self.heads.peek().map_or(Nanos(u64::MAX), |Reverse((time, _))| *time);
+            let cpu = &mut self.cpus[index];
+            cpu.give(upto, batch);
+            if let Some(time) = cpu.head(&mut self.shared) {
+                self.heads.push(Reverse((time, index)));
+            }
+        }
+        !batch.is_empty()
+    }
+
+    fn tally(&self) -> &Tally {
+        &self.shared.tally
+    }
+}

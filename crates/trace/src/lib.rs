@@ -1,0 +1,28 @@
+//! Recorded traces of a host's scheduler as plain facts, and the analysis of what they say of VMs.
+//!
+//! Readers ([`perf`], [`dat`]) pull [`event::Event`]s in order of time out of files that anybody
+//! may have written: every length is checked, memory is bounded, and what is lost, late or cut off
+//! is counted in a [`stream::Tally`]. The analysis ([`analysis`]) takes events and never looks
+//! at a file. Nothing here knows this machine, draws or decides a placement.
+#![forbid(unsafe_code)]
+
+pub mod analysis;
+mod bytes;
+pub mod dat;
+pub mod error;
+pub mod event;
+mod format;
+mod open;
+mod order;
+pub mod perf;
+pub mod perfetto;
+pub mod source;
+pub mod stream;
+mod threads;
+mod tid_map;
+mod tracepoints;
+mod tracing_data;
+
+pub use error::TraceError;
+pub use open::{Kind, open, open_stream};
+pub use tracepoints::Options;

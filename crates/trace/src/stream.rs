@@ -1,0 +1,122 @@
+//! What every reader of traces gives: a header, events in order of time by the batch, and a tally
+//! of what went wrong.
+//!
+//! Readers hold a bounded window of events to put them in order. What comes too late for it is
+//! given at the time reached and counted, so time never runs backwards for who pulls.
+
+use crate::event::Event;
+use instep_core::topology::Topology;
+use instep_core::units::Nanos;
+
+/// Events out of one trace.
+pub trait EventStream {
+    /// What the file says of the host and of itself.
+    fn header(&self) -> &Header;
+
+    /// Replaces the contents of `batch` by the next events in order of time. False, and an empty
+    /// batch, after the last. Damage ends the stream early and is told by [`EventStream::tally`].
+    fn next_batch(&mut self, batch: &mut Vec<Event>) -> bool;
+
+    /// What was counted so far.
+    fn tally(&self) -> &Tally;
+}
+
+/// What a trace says of the host it was recorded on; `None` and empty where it does not say.
+#[derive(Clone, Debug, Default)]
+pub struct Header {
+    /// The format, for people: `perf.data (file)`, `trace.dat version 7, zstd`.
+    pub format: String,
+    /// The host's name.
+    pub hostname: Option<String>,
+    /// The kernel's release.
+    pub release: Option<String>,
+    /// The command that recorded it.
+    pub command: Option<String>,
+    /// Online CPUs.
+    pub cpus: Option<u32>,
+    /// The clock of the timestamps, where named.
+    pub clock: Option<String>,
+    /// Guests whose vCPUs' threads the recorder knew (trace-cmd record -A).
+    pub guests: Vec<Guest>,
+    /// Cores, caches and nodes.
+    pub topology: Option<Topology>,
+    /// What is odd in the header.
+    pub warnings: Vec<String>,
+}
+
+/// A guest that the recorder knew.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Guest {
+    /// Its name.
+    pub name: String,
+    /// Number of vCPU and thread of the host that runs it.
+    pub vcpus: Vec<(u32, u32)>,
+}
+
+/// What a reader counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Records that carry an event of any kind, those that Instep does not use included.
+    pub records: u64,
+    /// Records of tracepoints that Instep uses.
+    pub used: u64,
+    /// Events that the recorder says it lost.
+    pub lost: u64,
+    /// Places where the recorder lost events without saying how many.
+    pub lost_places: u64,
+    /// Events that came after a later one of the same CPU and were put in their place.
+    pub reordered: u64,
+    /// Events that came too late to be put in their place.
+    pub late: u64,
+    /// The most that one came too late.
+    pub latest: Nanos,
+    /// Records that make no sense and were passed over.
+    pub damaged: u64,
+    /// What was wrong with the first of them.
+    pub first_damage: Option<String>,
+    /// Why the trace ended before its time.
+    pub cut: Option<String>,
+}
+
+impl Tally {
+    /// Counts a record that makes no sense.
+    pub(crate) fn damage(&mut self, what: impl FnOnce() -> String) {
+        self.damaged += 1;
+        if self.first_damage.is_none() {
+            self.first_damage = Some(what());
+        }
+    }
+
+    /// Notes why the trace ends here; the first reason stays.
+    pub(crate) fn cut(&mut self, why: impl Into<String>) {
+        self.cut.get_or_insert_with(|| why.into());
+    }
+
+    /// What a reader of a report must know, one sentence each.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let mut said = Vec::new();
+        if let Some(why) = &self.cut {
+            said.push(format!("the trace is not whole: {why}; what came before is analysed"));
+        }
+        if self.lost > 0 || self.lost_places > 0 {
+            said.push(format!(
+                "the recorder lost {} events (and an unknown number at {} places); times near \
+                 them are wrong; record with larger buffers (perf -m, trace-cmd -b)",
+                self.lost, self.lost_places
+            ));
+        }
+        if self.late > 0 {
+            said.push(format!(
+                "{} events came up to {} us too late to be put in order",
+                self.late,
+                self.latest.0 / 1000
+            ));
+        }
+        if self.damaged > 0 {
+            let first = self.first_damage.as_deref().unwrap_or("unknown");
+            said.push(format!("{} records make no sense (first: {first})", self.damaged));
+        }
+        said
+    }
+}
