@@ -76,6 +76,23 @@ static __noinline void charge(s32 cpu, u64 now)
 	c->own_vtime += pol_cost(ran, c->weight);
 }
 
+/*
+ * Before the number of running or waiting vCPUs changes: for how long they were as they are. The
+ * measure of co-scheduling (design.md, co-run); an update lost to another CPU costs one interval.
+ */
+static __always_inline void measure(struct vm_state *v, u64 now)
+{
+	u64 since = v->changed_at;
+
+	v->changed_at = now;
+	if (!since || !pol_before(since, now))
+		return;
+	if (v->nr_running > 1)
+		v->together_ns += now - since;
+	else if (v->nr_running && v->nr_queued)
+		v->apart_ns += now - since;
+}
+
 /* Ends a VM's allocation period when it is over. */
 static __always_inline void roll(u32 vm, u64 now)
 {

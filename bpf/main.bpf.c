@@ -53,7 +53,7 @@ static __always_inline bool goes_first(struct task_struct *p, struct task_state 
 	       pol_before(t->vtime, c->vtime);
 }
 
-static __always_inline void now_queued(struct task_state *t, s32 cpu)
+static __always_inline void now_queued(struct task_state *t, s32 cpu, u64 now)
 {
 	struct slot_info *i = slot_of(t->slot);
 	struct vm_state *v = vm_of(t->vm);
@@ -63,6 +63,7 @@ static __always_inline void now_queued(struct task_state *t, s32 cpu)
 	i->cpu = cpu;
 	i->state = SLOT_QUEUED;
 	v->account.waited = 1;
+	measure(v, now);
 	__sync_fetch_and_add(&v->nr_queued, 1);
 }
 
@@ -74,6 +75,7 @@ static __always_inline void no_longer_queued(struct task_state *t)
 	if (!i || !v || i->state != SLOT_QUEUED)
 		return;
 	i->state = SLOT_BLOCKED;
+	measure(v, scx_bpf_now());
 	if (v->nr_queued)
 		__sync_fetch_and_sub(&v->nr_queued, 1);
 }
@@ -138,7 +140,7 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	count(INSTEP_C_QUEUED);
 	arrive(t, cpu);
-	now_queued(t, cpu);
+	now_queued(t, cpu, now);
 	scx_bpf_dsq_insert_vtime(p, cpu, SET.slice_ns, key_of(t, c), enq_flags);
 	if ((enq_flags & SCX_ENQ_WAKEUP) && gives_way(t, cpu, now)) {
 		count(INSTEP_C_WAKE_PREEMPT);
@@ -232,6 +234,7 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 		arrive(t, cpu);
 	}
 	i->state = SLOT_RUNNING;
+	measure(v, now);
 	__sync_fetch_and_add(&v->nr_running, 1);
 	if (rank.gang) {
 		begin_episode(t->vm, cpu, now);
@@ -295,6 +298,7 @@ void BPF_STRUCT_OPS(instep_stopping, struct task_struct *p, bool runnable)
 	if (!v || !i)
 		return;
 	i->state = SLOT_BLOCKED;
+	measure(v, scx_bpf_now());
 	if (v->nr_running)
 		__sync_fetch_and_sub(&v->nr_running, 1);
 	leave(t);

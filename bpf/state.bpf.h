@@ -40,6 +40,9 @@ struct vm_state {
 	u64 probe_gap;
 	u64 total_ns;	/* CPU time since it is known */
 	u64 total_blocks;
+	u64 together_ns; /* time in which more than one of its vCPUs ran */
+	u64 apart_ns;	/* time in which one ran while another waited for a CPU */
+	u64 changed_at;	/* when nr_running or nr_queued last changed */
 	u32 blocks;	/* in this window */
 	u32 gang;	/* its siblings run together */
 	u32 probing;	/* windows left of a trial */

@@ -53,7 +53,17 @@ mod live {
             }
             Ok(vm)
         };
-        named.iter().map(vm).collect()
+        let mut all = Vec::new();
+        for name in named {
+            match name.strip_prefix('@') {
+                Some(file) => {
+                    let text = std::fs::read_to_string(file).unwrap_or_default();
+                    all.extend(text.split_whitespace().map(str::to_owned));
+                }
+                None => all.push(name.clone()),
+            }
+        }
+        all.iter().map(vm).collect()
     }
 
     pub(crate) fn main() -> Result<()> {
@@ -84,12 +94,19 @@ mod live {
         let possible = std::thread::available_parallelism()?.get();
         let mut loaded = Loaded::load(&settings, &vec![0; possible])?;
         let began = Instant::now();
-        while seconds == 0 || began.elapsed() < Duration::from_secs(seconds) {
+        let stop = std::path::Path::new("/tmp/dispatch.stop");
+        let _ = std::fs::remove_file(stop);
+        while !stop.exists() && (seconds == 0 || began.elapsed() < Duration::from_secs(seconds)) {
             for warning in loaded.feed(vms(&named).unwrap_or_default())? {
                 eprintln!("{warning}");
             }
             for event in loaded.drain() {
                 eprintln!("{event:?}");
+            }
+            if std::path::Path::new("/tmp/dispatch.show").exists() {
+                let _ = std::fs::remove_file("/tmp/dispatch.show");
+                println!("{:?}", loaded.vms());
+                println!("{:?}", loaded.counters());
             }
             if let Some((why, _)) = loaded.exited() {
                 anyhow::bail!("fell out: {why}");

@@ -74,6 +74,10 @@ pub struct VmSeen {
     pub cpu_ns: u64,
     /// How often a vCPU blocked since it is known.
     pub blocks: u64,
+    /// Time in which more than one of its vCPUs ran.
+    pub together_ns: u64,
+    /// Time in which one ran while another waited for a CPU.
+    pub apart_ns: u64,
     /// Its virtual time less the host's, in nanoseconds: negative when it is behind its share.
     pub lead_ns: i64,
 }
@@ -109,6 +113,7 @@ impl Loaded {
     /// room for.
     pub fn load(settings: &Settings, node_of: &[i32]) -> anyhow::Result<Self> {
         scx_utils::try_set_rlimit_infinity();
+        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Info, |_, text| tracing::debug!("{text}"))));
         // The open object must outlive the skeleton; it is as small as a pointer, once per load.
         let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let builder = BpfSkelBuilder::default();
@@ -244,6 +249,8 @@ impl Loaded {
                 gang: vm.gang != 0,
                 cpu_ns: vm.total_ns,
                 blocks: vm.total_blocks,
+                together_ns: vm.together_ns,
+                apart_ns: vm.apart_ns,
                 lead_ns: vm.account.vtime.wrapping_sub(data.instep.vtime) as i64,
             }
         };
