@@ -128,8 +128,8 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 				   enq_flags | SCX_ENQ_PREEMPT);
 		return;
 	}
-	/* select_cpu is skipped for threads bound to a CPU, and not called at the end of a slice. */
-	if (!(enq_flags & SCX_ENQ_REENQ)) {
+	/* Not again after select_cpu, which is skipped at the end of a slice and for bound threads. */
+	if (!__COMPAT_is_enq_cpu_selected(enq_flags) && !(enq_flags & SCX_ENQ_REENQ)) {
 		idle = pick_idle(p, t, cpu);
 		if (idle >= 0) {
 			arrive(t, idle);
@@ -138,14 +138,17 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 			return;
 		}
 	}
-	count(INSTEP_C_QUEUED);
 	arrive(t, cpu);
+	/* Straight to the CPU: neither ops.dispatch nor a second look at ranks is needed. */
+	if ((enq_flags & SCX_ENQ_WAKEUP) && gives_way(t, c, cpu, now)) {
+		count(INSTEP_C_WAKE_PREEMPT);
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SET.slice_ns,
+				   enq_flags | SCX_ENQ_PREEMPT);
+		return;
+	}
+	count(INSTEP_C_QUEUED);
 	now_queued(t, cpu, now);
 	scx_bpf_dsq_insert_vtime(p, cpu, SET.slice_ns, key_of(t, c), enq_flags);
-	if ((enq_flags & SCX_ENQ_WAKEUP) && gives_way(t, cpu, now)) {
-		count(INSTEP_C_WAKE_PREEMPT);
-		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
-	}
 }
 
 void BPF_STRUCT_OPS(instep_dequeue, struct task_struct *p, u64 deq_flags)
@@ -189,16 +192,21 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 {
 	u64 now = scx_bpf_now();
 	struct choice best = {};
+	bool runnable = prev && (prev->scx.flags & SCX_TASK_QUEUED);
+	s32 queued = scx_bpf_dsq_nr_queued(cpu);
 
 	charge(cpu, now);
-	if (scx_bpf_dsq_nr_queued(cpu))
+	/* The usual case: one goes to sleep and one waits. */
+	if (!runnable && queued == 1 && scx_bpf_dsq_move_to_local(cpu, 0))
+		return;
+	if (queued)
 		best_in(cpu, cpu, now, &best);
 	if (goes_on(prev, cpu, now, &best))
 		return;
 	if (best.tid && (take(cpu, cpu, best.tid, SET.slice_ns) ||
 			 scx_bpf_dsq_move_to_local(cpu, 0)))
 		return;
-	if (!(prev && (prev->scx.flags & SCX_TASK_QUEUED)))
+	if (!runnable)
 		steal(cpu, now);
 }
 

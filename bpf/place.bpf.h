@@ -121,12 +121,21 @@ static __always_inline bool whole_core_idle(s32 cpu)
 	return idle;
 }
 
+static __always_inline bool any_idle(void)
+{
+	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
+	bool any = !bpf_cpumask_empty(idle);
+
+	scx_bpf_put_idle_cpumask(idle);
+	return any;
+}
+
 /* Claims an idle CPU for a thread that wakes up; NO_CPU when there is none. */
 static __noinline s32 pick_idle(struct task_struct *p, struct task_state *t, s32 prev)
 {
 	s32 home, cpu;
 
-	if (!t)
+	if (!t || !any_idle())
 		return NO_CPU;
 	home = home_of(t);
 	if (at_home(prev, home) && bpf_cpumask_test_cpu(prev, p->cpus_ptr) &&

@@ -73,13 +73,12 @@ static __noinline bool rank_of_running(s32 cpu, u64 now, struct pol_rank *out)
 	return true;
 }
 
-/* Whether the thread that was just queued for `cpu` takes it at once. */
-static __noinline bool gives_way(struct task_state *t, s32 cpu, u64 now)
+/* Whether what runs on `cpu` gives way to a thread that wakes up for it. */
+static __always_inline bool gives_way(struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
-	struct cpu_state *c = cpu_of(cpu);
 	struct pol_rank wakes = {}, runs = {};
 
-	if (!t || !c || !on(INSTEP_M_WAKE) || !rank_of_running(cpu, now, &runs))
+	if (!on(INSTEP_M_WAKE) || !rank_of_running(cpu, now, &runs))
 		return false;
 	rank_of(t, c, now, &wakes);
 	return pol_wake_preempts(wakes, runs, SET.wake_slack_ns);

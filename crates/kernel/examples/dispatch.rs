@@ -107,6 +107,13 @@ mod live {
                 let _ = std::fs::remove_file("/tmp/dispatch.show");
                 println!("{:?}", loaded.vms());
                 println!("{:?}", loaded.counters());
+                for cost in loaded.costs() {
+                    let mean = cost.ns / cost.runs.max(1);
+                    println!(
+                        "{:<18} runs {:>8} mean {mean:>6} ns, {} instructions verified",
+                        cost.name, cost.runs, cost.instructions
+                    );
+                }
             }
             if let Some((why, _)) = loaded.exited() {
                 anyhow::bail!("fell out: {why}");

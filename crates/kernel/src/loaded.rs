@@ -82,6 +82,19 @@ pub struct VmSeen {
     pub lead_ns: i64,
 }
 
+/// What one BPF program cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// Its name.
+    pub name: String,
+    /// How often it ran.
+    pub runs: u64,
+    /// How long in all.
+    pub ns: u64,
+    /// Instructions that the verifier went through.
+    pub instructions: u32,
+}
+
 /// The loaded scheduler. Dropping it brings the default back.
 pub struct Loaded {
     // Dropped in order: the link first.
@@ -255,6 +268,22 @@ impl Loaded {
             }
         };
         self.table.vms.iter().map(seen).collect()
+    }
+
+    /// What each of its programs has cost; times only while `kernel.bpf_stats_enabled` is 1.
+    #[must_use]
+    pub fn costs(&self) -> Vec<Cost> {
+        let own = |name: &str| name.starts_with("instep_");
+        let all = libbpf_rs::query::ProgInfoIter::default().filter_map(|info| {
+            let name = info.name.to_string_lossy().into_owned();
+            own(&name).then_some(Cost {
+                name,
+                runs: info.run_cnt,
+                ns: info.run_time_ns,
+                instructions: info.verified_insns,
+            })
+        });
+        all.collect()
     }
 
     /// Events since they were last drained.
