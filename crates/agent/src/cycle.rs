@@ -1,6 +1,7 @@
 //! One cycle: observe, decide, apply, and the record of it.
 
 use crate::config::Config;
+use crate::dispatch::Dispatch;
 use crate::decide;
 use crate::error::Error;
 use crate::memory::{Homes, Limits, LiveHost};
@@ -120,6 +121,11 @@ impl Done {
             warnings: &self.observation.scan.warnings,
             cost: self.cost,
         }
+    }
+
+    /// Tells the kernel scheduler where the VMs are at home.
+    pub(crate) fn tell_homes(&self, dispatch: &mut Dispatch) {
+        dispatch.note_homes(&self.observation.snapshot, &self.decision);
     }
 
     /// Ends the cycle: the next one goes on from here. Nothing was placed on a dry run.

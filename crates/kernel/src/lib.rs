@@ -12,10 +12,14 @@
 pub mod backoff;
 pub mod plan;
 pub mod probe;
+pub mod seen;
 pub mod settings;
 pub mod table;
 
 #[cfg(feature = "kernel")]
+pub mod loaded;
+#[cfg(not(feature = "kernel"))]
+#[path = "absent.rs"]
 pub mod loaded;
 #[cfg(feature = "kernel")]
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
