@@ -53,27 +53,28 @@ static __always_inline void charge_vm(u32 vm, u32 slot, u64 ran)
 }
 
 /* Charges what the running thread of a CPU has used since it was last charged. */
-static __noinline void charge(s32 cpu, u64 now)
+SEPARATE int charge(s32 cpu, u64 now)
 {
 	struct cpu_state *c = cpu_of(cpu);
 	u64 since, ran;
 
 	if (!c || !c->tid || !pol_before(c->since, now))
-		return;
+		return 0;
 	/* Another CPU may do so at the same time: whoever exchanges first charges. */
 	since = __sync_lock_test_and_set(&c->since, now);
 	if (!pol_before(since, now))
-		return;
+		return 0;
 	ran = now - since;
 	if (c->vm != INSTEP_HOST && on(INSTEP_M_SHARES)) {
 		charge_vm(c->vm, c->slot, ran);
-		return;
+		return 0;
 	}
 	if (c->vm != INSTEP_HOST)
 		charge_vm(c->vm, c->slot, ran);
 	else
 		__sync_fetch_and_add(&INSTEP_STATE->group_vtime, pol_cost(ran, SET.host_weight));
 	c->own_vtime += pol_cost(ran, c->weight);
+	return 0;
 }
 
 /*
@@ -124,9 +125,9 @@ static __always_inline void bound_vm(u32 vm, struct cpu_state *c)
 /* A thread of no VM that slept has at most a slice of claim left. */
 static __always_inline void bound_own(struct task_state *t, struct cpu_state *c)
 {
-	u64 least = c->vtime - SET.slice_ns;
+	u64 least = c->host_vtime - SET.slice_ns;
 
-	t->vtime = pol_min(pol_max(t->vtime, least), c->vtime + SET.debt_ns);
+	t->vtime = pol_min(pol_max(t->vtime, least), c->host_vtime + SET.debt_ns);
 	INSTEP_STATE->group_vtime = pol_clamp(INSTEP_STATE->group_vtime, c->vtime, SET.debt_ns);
 }
 

@@ -31,13 +31,13 @@ static __always_inline bool in_episode(struct vm_state *v, u64 now)
 }
 
 /* Tells the CPUs where siblings wait to choose again. */
-static __noinline void gather(u32 vm, s32 self)
+SEPARATE int gather(u32 vm, s32 self)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
 	u32 n;
 
 	if (!s)
-		return;
+		return 0;
 	n = s->nr_vcpus < INSTEP_MAX_VCPUS ? s->nr_vcpus : INSTEP_MAX_VCPUS;
 	s32 k;
 	bpf_for(k, 0, n) {
@@ -48,6 +48,7 @@ static __noinline void gather(u32 vm, s32 self)
 		scx_bpf_kick_cpu(i->cpu, SCX_KICK_PREEMPT);
 		count(INSTEP_C_EPISODE_KICK);
 	}
+	return 0;
 }
 
 /* A vCPU of a gang was chosen: its VM's episode begins unless it is under way. */
@@ -106,17 +107,17 @@ static __always_inline bool probe(struct vm_state *v, u32 vm, bool verdict, u64 
 }
 
 /* Looks at a VM's evidence at the end of each window. */
-static __noinline void weigh(u32 vm, u64 now)
+SEPARATE int weigh(u32 vm, u64 now)
 {
 	struct vm_state *v = vm_of(vm);
 	struct instep_vm_settings *s = vm_set_of(vm);
 	bool gang;
 
 	if (!v || !s || now - v->window_at < WINDOW_NS)
-		return;
+		return 0;
 	/* A VM that runs little is given more time to show what it does. */
 	if (v->ran_ns < POL_EVIDENCE_NS && now - v->window_at < 10 * WINDOW_NS)
-		return;
+		return 0;
 	struct pol_evidence e = { .ran_ns = v->ran_ns, .blocks = v->blocks, .nr_vcpus = s->nr_vcpus };
 
 	v->window_at = now;
@@ -127,10 +128,11 @@ static __noinline void weigh(u32 vm, u64 now)
 	set_gang(v, vm, gang, now);
 	v->ran_ns = 0;
 	v->blocks = 0;
+	return 0;
 }
 
 /* Whether a running vCPU is further ahead in this episode than a waiting sibling may see. */
-static __noinline bool ahead(u32 vm, u32 slot)
+SEPARATE int ahead(u32 vm, u32 slot)
 {
 	struct vm_state *v = vm_of(vm);
 	struct instep_vm_settings *s = vm_set_of(vm);

@@ -38,7 +38,7 @@ static __always_inline struct task_state *known(struct task_struct *p)
 	return t;
 }
 
-static __always_inline u64 key_of(struct task_state *t, struct cpu_state *c)
+static __always_inline u64 key_of(struct task_state *t)
 {
 	if (t->vm == INSTEP_HOST || !on(INSTEP_M_SHARES))
 		return t->vtime;
@@ -50,7 +50,7 @@ static __always_inline bool goes_first(struct task_struct *p, struct task_state 
 				       struct cpu_state *c)
 {
 	return (p->flags & PF_KTHREAD) && p->nr_cpus_allowed == 1 &&
-	       pol_before(t->vtime, c->vtime);
+	       pol_before(t->vtime, c->host_vtime);
 }
 
 static __always_inline void now_queued(struct task_state *t, s32 cpu, u64 now)
@@ -148,7 +148,8 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	count(INSTEP_C_QUEUED);
 	now_queued(t, cpu, now);
-	scx_bpf_dsq_insert_vtime(p, cpu, SET.slice_ns, key_of(t, c), enq_flags);
+	scx_bpf_dsq_insert_vtime(p, t->vm == INSTEP_HOST ? host_queue(cpu) : vm_queue(cpu),
+				 SET.slice_ns, key_of(t), enq_flags);
 }
 
 void BPF_STRUCT_OPS(instep_dequeue, struct task_struct *p, u64 deq_flags)
@@ -188,23 +189,29 @@ static __always_inline bool goes_on(struct task_struct *prev, s32 cpu, u64 now, 
 	return true;
 }
 
+/* The first of a CPU's queues, without looking at ranks. */
+static __always_inline bool take_first(s32 cpu)
+{
+	return scx_bpf_dsq_move_to_local(vm_queue(cpu), 0) ||
+	       scx_bpf_dsq_move_to_local(host_queue(cpu), 0);
+}
+
 void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 {
 	u64 now = scx_bpf_now();
 	struct choice best = {};
 	bool runnable = prev && (prev->scx.flags & SCX_TASK_QUEUED);
-	s32 queued = scx_bpf_dsq_nr_queued(cpu);
+	s32 queued = waiting_for(cpu);
 
 	charge(cpu, now);
 	/* The usual case: one goes to sleep and one waits. */
-	if (!runnable && queued == 1 && scx_bpf_dsq_move_to_local(cpu, 0))
+	if (!runnable && queued == 1 && take_first(cpu))
 		return;
 	if (queued)
-		best_in(cpu, cpu, now, &best);
+		best_for(cpu, cpu, now, &best);
 	if (goes_on(prev, cpu, now, &best))
 		return;
-	if (best.tid && (take(cpu, cpu, best.tid, SET.slice_ns) ||
-			 scx_bpf_dsq_move_to_local(cpu, 0)))
+	if (best.tid && (take(best.queue, cpu, best.tid, SET.slice_ns) || take_first(cpu)))
 		return;
 	if (!runnable)
 		steal(cpu, now);
@@ -226,6 +233,8 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	rank_of(t, c, now, &rank);
 	c->vtime = pol_max(c->vtime, pol_min(rank.vtime, c->vtime + SET.debt_ns));
 	host_reached(c->vtime);
+	if (t->vm == INSTEP_HOST)
+		c->host_vtime = pol_max(c->host_vtime, t->vtime);
 	c->own_vtime = t->vtime;
 	c->weight = t->weight;
 	c->vm = t->vm;
@@ -269,10 +278,10 @@ void BPF_STRUCT_OPS(instep_tick, struct task_struct *p)
 	} else {
 		t->vtime = c->own_vtime;
 	}
-	if (!scx_bpf_dsq_nr_queued(cpu))
+	if (!waiting_for(cpu))
 		return;
 	rank_of(t, c, now, &rank);
-	best_in(cpu, cpu, now, &best);
+	best_for(cpu, cpu, now, &best);
 	if (!best.tid)
 		return;
 	if (rank.gang && rank.episode && ahead(t->vm, t->slot)) {
@@ -355,7 +364,7 @@ void BPF_STRUCT_OPS(instep_enable, struct task_struct *p)
 	if (!t)
 		return;
 	t->weight = p->scx.weight;
-	t->vtime = c ? c->vtime : POL_ORIGIN;
+	t->vtime = c ? c->host_vtime : POL_ORIGIN;
 }
 
 void BPF_STRUCT_OPS(instep_set_weight, struct task_struct *p, u32 weight)
@@ -406,7 +415,10 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(instep_init)
 		if (!c)
 			return -EINVAL;
 		c->vtime = POL_ORIGIN;
-		error = scx_bpf_create_dsq(cpu, -1);
+		c->host_vtime = POL_ORIGIN;
+		error = scx_bpf_create_dsq(vm_queue(cpu), -1);
+		if (!error)
+			error = scx_bpf_create_dsq(host_queue(cpu), -1);
 		if (error)
 			return error;
 	}
@@ -435,5 +447,5 @@ SCX_OPS_DEFINE(instep_ops,
 	       .init_task = (void *)instep_init_task,
 	       .init = (void *)instep_init,
 	       .exit = (void *)instep_exit,
-	       .timeout_ms = 5000,
+	       .timeout_ms = 10000,
 	       .name = "instep");

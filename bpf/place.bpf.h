@@ -190,7 +190,7 @@ static __noinline s32 apart(struct task_struct *p, struct task_state *t, s32 pre
 
 		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || sibling_on(t, cpu))
 			continue;
-		cost = scx_bpf_dsq_nr_queued(cpu) + (at_home(cpu, home) ? 0 : 4);
+		cost = waiting_for(cpu) + (at_home(cpu, home) ? 0 : 4);
 		if (cost < least) {
 			least = cost;
 			best = cpu;

@@ -83,15 +83,22 @@ static inline enum pol_rolled pol_roll(struct pol_account *a, u64 now, u64 perio
 }
 
 /*
- * Threads that belong to no VM have accounts of their own and one together. One that uses less
- * than its own share goes by its own (an ssh session beside a fork bomb), unless all together are
- * far beyond theirs; otherwise the later of the two counts.
+ * Threads that belong to no VM have accounts of their own, which order them among each other, and
+ * one together, which places them among the VMs. One that is behind its equals by more than
+ * `light`, as it mostly sleeps, goes first (an ssh session beside a fork bomb), unless all together
+ * are far beyond their share.
  */
-static inline u64 pol_host_rank(u64 own, u64 group, u64 cpu_vtime, u64 light, u64 bound)
+static inline u64 pol_host_rank(u64 behind, u64 group, u64 cpu_vtime, u64 light, u64 bound)
 {
-	if (pol_before(own + light, cpu_vtime) && pol_before(group, cpu_vtime + bound))
-		return own;
-	return pol_max(own, group);
+	if (behind > light && pol_before(group, cpu_vtime + bound))
+		return pol_min(group, cpu_vtime - light);
+	return group;
+}
+
+/* By how much a thread's own virtual time is behind that of its equals. */
+static inline u64 pol_behind(u64 own, u64 equals)
+{
+	return pol_before(own, equals) ? equals - own : 0;
 }
 
 /* --- Co-scheduling (systems.md, 3; design.md, 6) --------------------------------------------- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Choosing from the queues: one per CPU (its number is the queue's id), ordered by virtual time at
- * the moment of queueing.
+ * Choosing from the queues: two per CPU, one for threads of VMs, ordered by their VMs' virtual time
+ * at the moment of queueing, one for all others, ordered by their own.
  *
  * Problem: the order of a queue grows stale, and a CPU without work must not stay idle while
  * another's queue is not empty.
@@ -24,19 +24,35 @@
 struct choice {
 	struct pol_rank rank;
 	u32 tid; /* 0: none */
-	u32 pad;
+	u32 queue;
 };
+
+static __always_inline u32 vm_queue(s32 cpu)
+{
+	return cpu;
+}
+
+static __always_inline u32 host_queue(s32 cpu)
+{
+	return INSTEP_MAX_CPUS + cpu;
+}
+
+static __always_inline s32 waiting_for(s32 cpu)
+{
+	return scx_bpf_dsq_nr_queued(vm_queue(cpu)) + scx_bpf_dsq_nr_queued(host_queue(cpu));
+}
 
 static __always_inline bool may_run_on(struct task_struct *p, s32 cpu)
 {
 	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr) && !is_migration_disabled(p);
 }
 
-/* Finds the best thread of a queue for `cpu`. */
-static __noinline int best_in(u64 queue, s32 cpu, u64 now, struct choice *out)
+/* Finds the best thread of one queue for `cpu`; `depth` threads are looked at. */
+SEPARATE int best_in(u32 queue, s32 cpu, u64 now, u32 depth, struct choice *out)
 {
 	struct cpu_state *c = cpu_of(cpu);
-	struct choice gang = {}, other = {};
+	struct choice gang = { .queue = queue }, other = { .queue = queue };
+	bool own = queue == vm_queue(cpu) || queue == host_queue(cpu);
 	struct task_struct *p;
 	u32 seen = 0;
 
@@ -46,9 +62,9 @@ static __noinline int best_in(u64 queue, s32 cpu, u64 now, struct choice *out)
 		struct task_state *t = task_of(p);
 		struct pol_rank rank = {};
 
-		if (seen++ >= PICK_DEPTH)
+		if (seen++ >= depth)
 			break;
-		if (!t || (queue != (u64)cpu && !may_run_on(p, cpu)))
+		if (!t || (!own && !may_run_on(p, cpu)))
 			continue;
 		rank_of(t, c, now, &rank);
 		if (rank.gang) {
@@ -68,8 +84,28 @@ static __noinline int best_in(u64 queue, s32 cpu, u64 now, struct choice *out)
 	return 0;
 }
 
+/*
+ * Finds the best of what waits for `from`, to run on `cpu`. Threads of no VM wait in the order of
+ * their claims, so the first that may run there is the best of them.
+ */
+SEPARATE int best_for(s32 from, s32 cpu, u64 now, struct choice *out)
+{
+	struct choice host = {};
+
+	if (!out)
+		return 0;
+	if (scx_bpf_dsq_nr_queued(vm_queue(from)))
+		best_in(vm_queue(from), cpu, now, PICK_DEPTH, out);
+	if (!scx_bpf_dsq_nr_queued(host_queue(from)))
+		return 0;
+	best_in(host_queue(from), cpu, now, from == cpu ? 1 : PICK_DEPTH, &host);
+	if (host.tid && (!out->tid || pol_before(host.rank.vtime, out->rank.vtime)))
+		*out = host;
+	return 0;
+}
+
 /* Puts the chosen thread of a queue on `cpu`; false if it is gone. */
-static __noinline bool take(u64 queue, s32 cpu, u32 tid, u64 slice)
+SEPARATE int take(u32 queue, s32 cpu, u32 tid, u64 slice)
 {
 	struct task_struct *p;
 	bool taken = false;
@@ -97,19 +133,19 @@ static __always_inline u64 slice_of(struct task_state *t, struct pol_rank *rank,
 	return pol_slice(*rank, now, v ? v->episode_until : 0, SET.slice_ns);
 }
 
-/* Takes the best of a queue. */
-static __noinline bool take_best(u64 queue, s32 cpu, u64 now)
+/* Takes the best of what waits for another CPU. */
+SEPARATE int take_best(s32 from, s32 cpu, u64 now)
 {
 	struct choice best = {};
 
-	if (!scx_bpf_dsq_nr_queued(queue))
+	if (!waiting_for(from))
 		return false;
-	best_in(queue, cpu, now, &best);
-	return best.tid && take(queue, cpu, best.tid, SET.slice_ns);
+	best_for(from, cpu, now, &best);
+	return best.tid && take(best.queue, cpu, best.tid, SET.slice_ns);
 }
 
 /* Looks at the queues of all CPUs, in two rounds: own node, then all. */
-static __noinline bool steal(s32 cpu, u64 now)
+SEPARATE int steal(s32 cpu, u64 now)
 {
 	struct cpu_state *c = cpu_of(cpu);
 	u32 n = SET.nr_cpus;
@@ -134,7 +170,7 @@ static __noinline bool steal(s32 cpu, u64 now)
 }
 
 /* Whether a waiter elsewhere is so far behind `rank` that this CPU should take it over. */
-static __noinline bool pull(s32 cpu, u64 now, struct pol_rank *rank)
+SEPARATE int pull(s32 cpu, u64 now, struct pol_rank *rank)
 {
 	struct choice best = {};
 	u32 n = SET.nr_cpus;
@@ -144,13 +180,13 @@ static __noinline bool pull(s32 cpu, u64 now, struct pol_rank *rank)
 		return false;
 	/* A different one each time, without a counter. */
 	other = (cpu + 1 + (now >> 20) % (n - 1)) % n;
-	if (!scx_bpf_dsq_nr_queued(other))
+	if (!waiting_for(other))
 		return false;
-	best_in(other, cpu, now, &best);
+	best_for(other, cpu, now, &best);
 	if (!best.tid || (best.rank.gang && best.rank.episode) ||
 	    !pol_before(best.rank.vtime + SET.pull_ns, rank->vtime))
 		return false;
-	if (!take(other, cpu, best.tid, SET.slice_ns))
+	if (!take(best.queue, cpu, best.tid, SET.slice_ns))
 		return false;
 	count(INSTEP_C_PULLED);
 	return true;

@@ -47,6 +47,13 @@ static __noinline void rank_vm(struct task_state *t, u64 now, struct pol_rank *o
 	out->episode = out->gang && in_episode(v, now);
 }
 
+/* The rank of a thread of no VM with this own virtual time. */
+static __always_inline u64 host_rank(u64 own, struct cpu_state *c)
+{
+	return pol_host_rank(pol_behind(own, c->host_vtime), INSTEP_STATE->group_vtime, c->vtime,
+			     SET.slice_ns / 2, SET.debt_ns / 2);
+}
+
 /* The rank of a thread that waits for, or runs on, this CPU. */
 static __always_inline void rank_of(struct task_state *t, struct cpu_state *c, u64 now,
 				    struct pol_rank *out)
@@ -54,8 +61,7 @@ static __always_inline void rank_of(struct task_state *t, struct cpu_state *c, u
 	out->gang = false;
 	out->episode = false;
 	if (t->vm == INSTEP_HOST)
-		out->vtime = pol_host_rank(t->vtime, INSTEP_STATE->group_vtime, c->vtime,
-					   SET.slice_ns / 2, SET.debt_ns / 2);
+		out->vtime = host_rank(t->vtime, c);
 	else
 		rank_vm(t, now, out);
 }

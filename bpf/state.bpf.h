@@ -21,6 +21,7 @@ struct cpu_state {
 	u64 vtime;	/* of what was last chosen here: the CPU's own virtual time */
 	u64 since;	/* from when on the running thread is still to be charged */
 	u64 own_vtime;	/* of the running thread, if of no VM */
+	u64 host_vtime;	/* own virtual time of the last thread of no VM chosen here */
 	u32 tid;	/* of the running thread, 0 if none of this class */
 	u32 vm;
 	u32 slot;
@@ -140,6 +141,12 @@ static __always_inline void emit(u64 now, u32 kind, u32 vm, u64 a, u64 b)
 #endif
 
 #define SET (INSTEP_STATE->set)
+
+/*
+ * A function that the verifier checks once for all callers instead of again on every path that
+ * leads to it; it takes scalars and pointers to plain memory.
+ */
+#define SEPARATE __noinline
 
 static __always_inline bool on(u32 mechanism)
 {

@@ -49,7 +49,7 @@ static __always_inline void note_wake(struct task_state *t)
 }
 
 /* The rank of what runs on a CPU; false when nothing of this class does. */
-static __noinline bool rank_of_running(s32 cpu, u64 now, struct pol_rank *out)
+SEPARATE int rank_of_running(s32 cpu, u64 now, struct pol_rank *out)
 {
 	struct cpu_state *c = cpu_of(cpu);
 	struct vm_state *v;
@@ -60,8 +60,7 @@ static __noinline bool rank_of_running(s32 cpu, u64 now, struct pol_rank *out)
 	out->gang = false;
 	out->episode = false;
 	if (c->vm == INSTEP_HOST) {
-		out->vtime = pol_host_rank(c->own_vtime, INSTEP_STATE->group_vtime, c->vtime,
-					   SET.slice_ns / 2, SET.debt_ns / 2);
+		out->vtime = host_rank(c->own_vtime, c);
 		return true;
 	}
 	v = vm_of(c->vm);

@@ -67,7 +67,7 @@ mod c {
             host: u64,
         ) -> u32;
         pub(super) safe fn native_host_rank(
-            own: u64,
+            behind: u64,
             group: u64,
             cpu_vtime: u64,
             light: u64,
@@ -141,10 +141,10 @@ pub fn roll(account: &mut Account, now: u64, period: u64, host_vtime: u64) -> Ro
     }
 }
 
-/// The rank of a thread of no VM.
+/// The rank of a thread of no VM that is `behind` its equals.
 #[must_use]
-pub fn host_rank(own: u64, group: u64, cpu_vtime: u64, light: u64, bound: u64) -> u64 {
-    c::native_host_rank(own, group, cpu_vtime, light, bound)
+pub fn host_rank(behind: u64, group: u64, cpu_vtime: u64, light: u64, bound: u64) -> u64 {
+    c::native_host_rank(behind, group, cpu_vtime, light, bound)
 }
 
 /// Whether a VM's siblings should run together.

@@ -30,9 +30,9 @@ u32 native_roll(u64 *vtime, u64 *mark, u64 *period_at, u32 *waited, u64 now, u64
 	return rolled;
 }
 
-u64 native_host_rank(u64 own, u64 group, u64 cpu_vtime, u64 light, u64 bound)
+u64 native_host_rank(u64 behind, u64 group, u64 cpu_vtime, u64 light, u64 bound)
 {
-	return pol_host_rank(own, group, cpu_vtime, light, bound);
+	return pol_host_rank(behind, group, cpu_vtime, light, bound);
 }
 
 bool native_gang(u32 cosched, bool now, u64 ran_ns, u32 blocks, u32 nr_vcpus)
