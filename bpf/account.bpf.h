@@ -122,12 +122,15 @@ static __always_inline void bound_vm(u32 vm, struct cpu_state *c)
 	}
 }
 
-/* A thread of no VM that slept has at most a slice of claim left. */
+/*
+ * A thread of no VM that slept has at most a slice of claim left; none is further ahead than what
+ * two slices cost it, or with n others it would wait for n times as much.
+ */
 static __always_inline void bound_own(struct task_state *t, struct cpu_state *c)
 {
 	u64 least = c->host_vtime - SET.slice_ns;
 
-	t->vtime = pol_min(pol_max(t->vtime, least), c->host_vtime + SET.debt_ns);
+	t->vtime = pol_min(pol_max(t->vtime, least), c->host_vtime + 2 * pol_cost(SET.slice_ns, t->weight));
 	INSTEP_STATE->group_vtime = pol_clamp(INSTEP_STATE->group_vtime, c->vtime, SET.debt_ns);
 }
 

@@ -176,7 +176,7 @@ static __always_inline bool goes_on(struct task_struct *prev, s32 cpu, u64 now, 
 		t->vtime = c->own_vtime;
 	rank_of(t, c, now, &rank);
 	if (best->tid) {
-		if (pol_tick_preempts(best->rank, rank))
+		if (!pol_goes_on(rank, best->rank))
 			return false;
 	} else if (pull(cpu, now, &rank)) {
 		return true;

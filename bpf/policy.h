@@ -160,6 +160,17 @@ static inline bool pol_tick_preempts(struct pol_rank waiter, struct pol_rank run
 }
 
 /*
+ * Whether what runs goes on at the end of its slice although another waits: only if it is still
+ * behind. Equals take turns, or siblings and threads of no VM, whose ranks are one, would starve.
+ */
+static inline bool pol_goes_on(struct pol_rank runs, struct pol_rank waiter)
+{
+	if (runs.gang && waiter.gang && runs.episode != waiter.episode)
+		return runs.episode;
+	return pol_before(runs.vtime, waiter.vtime);
+}
+
+/*
  * Whether a thread that wakes up takes the CPU at once. It may be ahead by `slack` of a VM that
  * never blocks, so that a VM at its share is not held up by rounding; of others it must be behind.
  */

@@ -94,6 +94,14 @@ mod c {
             b_gang: bool,
             b_episode: bool,
         ) -> bool;
+        pub(super) safe fn native_goes_on(
+            a: u64,
+            a_gang: bool,
+            a_episode: bool,
+            b: u64,
+            b_gang: bool,
+            b_episode: bool,
+        ) -> bool;
         pub(super) safe fn native_wake_preempts(
             a: u64,
             a_gang: bool,
@@ -164,6 +172,13 @@ pub fn gang_before(a: Rank, b: Rank) -> bool {
 pub fn tick_preempts(waiter: Rank, runs: Rank) -> bool {
     let (w, r) = (waiter, runs);
     c::native_tick_preempts(w.vtime, w.gang, w.episode, r.vtime, r.gang, r.episode)
+}
+
+/// Whether what runs goes on at the end of its slice although another waits.
+#[must_use]
+pub fn goes_on(runs: Rank, waiter: Rank) -> bool {
+    let (r, w) = (runs, waiter);
+    c::native_goes_on(r.vtime, r.gang, r.episode, w.vtime, w.gang, w.episode)
 }
 
 /// Whether a thread that wakes up takes the CPU at once.

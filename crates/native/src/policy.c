@@ -52,6 +52,11 @@ bool native_tick_preempts(u64 a, bool a_gang, bool a_episode, u64 b, bool b_gang
 	return pol_tick_preempts(rank(a, a_gang, a_episode), rank(b, b_gang, b_episode));
 }
 
+bool native_goes_on(u64 a, bool a_gang, bool a_episode, u64 b, bool b_gang, bool b_episode)
+{
+	return pol_goes_on(rank(a, a_gang, a_episode), rank(b, b_gang, b_episode));
+}
+
 bool native_wake_preempts(u64 a, bool a_gang, bool a_episode, u64 b, bool b_gang, bool b_episode,
 			  u64 slack)
 {

@@ -86,6 +86,14 @@ fn an_episode_is_not_torn_apart_by_another_gang() {
 }
 
 #[test]
+fn equals_take_turns_when_a_slice_ends() {
+    assert!(!goes_on(rank(10), rank(10)));
+    assert!(goes_on(rank(9), rank(10)) && !goes_on(rank(11), rank(10)));
+    assert!(goes_on(gang_at(50, true), gang_at(10, false)));
+    assert!(!goes_on(gang_at(10, true), gang_at(10, true)));
+}
+
+#[test]
 fn a_vm_that_blocks_does_not_wait_for_an_episode() {
     assert!(tick_preempts(rank(10), gang_at(50, true)));
     assert!(wake_preempts(rank(10), gang_at(50, true), 0));
