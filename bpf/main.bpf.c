@@ -447,5 +447,5 @@ SCX_OPS_DEFINE(instep_ops,
 	       .init_task = (void *)instep_init_task,
 	       .init = (void *)instep_init,
 	       .exit = (void *)instep_exit,
-	       .timeout_ms = 10000,
+	       .timeout_ms = 20000,
 	       .name = "instep");

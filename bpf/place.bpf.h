@@ -9,7 +9,8 @@
  *      idle CPU of it; then the same of all CPUs that the thread may use (the spill: the node is
  *      full, so it pays);
  *   2. none idle: the previous CPU if no sibling is there, else the CPU without a sibling whose
- *      queue is shortest, home node first; where every CPU has one, the previous CPU.
+ *      queue is shortest, home node first; where every CPU has one, the previous CPU. Threads that
+ *      are no vCPUs take the emptier of two.
  * Limits: "idle core" is the kernel's notion (SMT siblings), not modules that share only decoders;
  * those are placement's. A CPU is counted as occupied while a sibling runs or waits there, not
  * while one sleeps that last ran there.
@@ -204,6 +205,20 @@ static __noinline s32 apart(struct task_struct *p, struct task_state *t, s32 pre
 	return best;
 }
 
+/* For a thread of no VM: of two CPUs, this one and another by chance, that where fewer wait. */
+static __always_inline s32 emptier(struct task_struct *p, s32 prev)
+{
+	u32 n = SET.nr_cpus;
+	s32 other;
+
+	if (n < 2 || n > INSTEP_MAX_CPUS)
+		return prev;
+	other = bpf_get_prandom_u32() % n;
+	if (other == prev || !bpf_cpumask_test_cpu(other, p->cpus_ptr))
+		return prev;
+	return waiting_for(other) + 1 < waiting_for(prev) ? other : prev;
+}
+
 /* Whose queue a thread waits in. */
 static __always_inline s32 queue_for(struct task_struct *p, struct task_state *t, s32 prev)
 {
@@ -211,6 +226,8 @@ static __always_inline s32 queue_for(struct task_struct *p, struct task_state *t
 		return scx_bpf_task_cpu(p);
 	if (prev < 0 || !bpf_cpumask_test_cpu(prev, p->cpus_ptr))
 		prev = bpf_cpumask_first(p->cpus_ptr);
+	if (t->slot == INSTEP_NO_SLOT)
+		return emptier(p, prev);
 	if (!on(INSTEP_M_BALANCE) || !sibling_on(t, prev))
 		return prev;
 	return apart(p, t, prev);
