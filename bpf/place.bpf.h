@@ -189,7 +189,7 @@ static __noinline s32 apart(struct task_struct *p, struct task_state *t, s32 pre
 		s32 cpu = (prev + k) % n;
 		u64 cost;
 
-		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || sibling_on(t, cpu))
+		if (!online(cpu) || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || sibling_on(t, cpu))
 			continue;
 		cost = waiting_for(cpu) + (at_home(cpu, home) ? 0 : 4);
 		if (cost < least) {
@@ -214,7 +214,7 @@ static __always_inline s32 emptier(struct task_struct *p, s32 prev)
 	if (n < 2 || n > INSTEP_MAX_CPUS)
 		return prev;
 	other = bpf_get_prandom_u32() % n;
-	if (other == prev || !bpf_cpumask_test_cpu(other, p->cpus_ptr))
+	if (other == prev || !online(other) || !bpf_cpumask_test_cpu(other, p->cpus_ptr))
 		return prev;
 	return waiting_for(other) + 1 < waiting_for(prev) ? other : prev;
 }

@@ -26,7 +26,7 @@ struct cpu_state {
 	u32 vm;
 	u32 slot;
 	u32 weight;
-	s32 node;	/* NUMA node */
+	s32 node;	/* NUMA node, -1 while the CPU was offline when it was loaded */
 	u32 pad;
 	u64 counters[INSTEP_NR_COUNTERS];
 };
@@ -168,6 +168,14 @@ static __always_inline struct cpu_state *cpu_of(s32 cpu)
 	if ((u32)cpu >= INSTEP_MAX_CPUS)
 		return NULL;
 	return &INSTEP_STATE->cpus[within(cpu, INSTEP_MAX_CPUS)];
+}
+
+/* Nobody serves the queues of a CPU that is offline. */
+static __always_inline bool online(s32 cpu)
+{
+	struct cpu_state *c = cpu_of(cpu);
+
+	return c && c->node >= 0;
 }
 
 static __always_inline struct vm_state *vm_of(u32 vm)
