@@ -56,18 +56,30 @@ if [ "$purpose" = test ]; then
     have lstopo || have lstopo-no-graphics || missing+=(hwloc-nox)
     have bzip2 || missing+=(bzip2)
 fi
+# For the kernel scheduler (feature `kernel`); everything else goes on without.
+wished=()
+if [ "$purpose" = test ]; then
+    have clang-19 || wished+=(clang-19)
+    have pkg-config || wished+=(pkg-config)
+    [ -e /usr/include/libelf.h ] || wished+=(libelf-dev)
+    [ -e /usr/include/zlib.h ] || wished+=(zlib1g-dev)
+fi
 # The guests' kernel package is fetched later by an ordinary user: the lists must know it.
 lists=yes
 if have apt-cache && ! apt-cache show linux-image-cloud-amd64 >/dev/null 2>&1 &&
     ! apt-cache show linux-image-virtual >/dev/null 2>&1; then
     lists=no
 fi
-if [ ${#missing[@]} -eq 0 ] && [ $lists = yes ]; then
+if [ ${#missing[@]} -eq 0 ] && [ ${#wished[@]} -eq 0 ] && [ $lists = yes ]; then
     echo "==> everything needed for 'make $purpose' is installed"
     exit 0
 fi
 
 # --- Install --------------------------------------------------------------------------------
+if [ ${#missing[@]} -eq 0 ] && [ $lists = yes ] && ! have apt-get; then
+    echo "not here: ${wished[*]}; the kernel scheduler is neither built nor tested" >&2
+    exit 0
+fi
 if ! have apt-get; then
     echo "This machine has no apt. Install what these Debian packages hold, then try again:" >&2
     echo "  ${missing[*]}" >&2
@@ -75,6 +87,10 @@ if ! have apt-get; then
 fi
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
+    if [ ${#missing[@]} -eq 0 ] && [ $lists = yes ] && ! have sudo; then
+        echo "not here: ${wished[*]}; the kernel scheduler is neither built nor tested" >&2
+        exit 0
+    fi
     if ! have sudo; then
         echo "Missing: ${missing[*]:-package lists}. Neither root nor sudo here: as root, run" >&2
         echo "  apt-get update && apt-get install --no-install-recommends ${missing[*]}" >&2
@@ -93,5 +109,10 @@ apt update >/dev/null || echo "apt-get update failed in part: going on" >&2
 if [ ${#missing[@]} -gt 0 ]; then
     echo "==> installing: ${missing[*]}"
     apt install -y --no-install-recommends "${missing[@]}"
+fi
+if [ ${#wished[@]} -gt 0 ]; then
+    echo "==> installing for the kernel scheduler: ${wished[*]}"
+    apt install -y --no-install-recommends "${wished[@]}" ||
+        echo "not installed: ${wished[*]}; the kernel scheduler is neither built nor tested" >&2
 fi
 echo "==> everything needed for 'make $purpose' is installed"

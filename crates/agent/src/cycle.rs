@@ -1,8 +1,8 @@
 //! One cycle: observe, decide, apply, and the record of it.
 
 use crate::config::Config;
-use crate::dispatch::Dispatch;
 use crate::decide;
+use crate::dispatch::Dispatch;
 use crate::error::Error;
 use crate::memory::{Homes, Limits, LiveHost};
 use crate::observe::{Observation, Observer, facts_of, keep_only};

@@ -287,7 +287,8 @@ impl Agent<'_> {
     fn wait(&mut self, time: Duration, sink: &mut dyn Sink) -> Wake {
         let end = Instant::now().checked_add(time);
         loop {
-            let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+            let left =
+                end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
             let Some(dispatch) = self.dispatch.as_mut().filter(|dispatch| dispatch.is_active())
             else {
                 return self.events.wait(left);

@@ -1,7 +1,7 @@
 //! The command line: every command, its options and its examples.
 
-use instep_agent::dispatch::config::ProcessVm;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use instep_agent::dispatch::config::ProcessVm;
 use instep_core::policy::PolicyName;
 use instep_kernel::Mode;
 use std::path::PathBuf;

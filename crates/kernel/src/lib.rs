@@ -22,7 +22,13 @@ pub mod loaded;
 #[path = "absent.rs"]
 pub mod loaded;
 #[cfg(feature = "kernel")]
-#[allow(missing_docs, unreachable_pub, clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    clippy::unwrap_used
+)]
 mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/bpf_skel.rs"));
 }

@@ -48,9 +48,12 @@ impl Loaded {
     /// room for.
     pub fn load(settings: &Settings, node_of: &[i32]) -> anyhow::Result<Self> {
         scx_utils::try_set_rlimit_infinity();
-        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Info, |_, text| tracing::debug!("{text}"))));
+        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Info, |_, text| {
+            tracing::debug!("{text}")
+        })));
         // The open object must outlive the skeleton; it is as small as a pointer, once per load.
-        let object: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
+        let object: &'static mut MaybeUninit<OpenObject> =
+            Box::leak(Box::new(MaybeUninit::uninit()));
         let builder = BpfSkelBuilder::default();
         let mut skel = scx_ops_open!(builder, object, instep_ops, None)?;
         {

@@ -136,6 +136,8 @@ mod tests {
 
     #[test]
     fn a_build_without_it_says_so() {
-        assert!(matches!(plan(Mode::Auto, &fine(), false, false), Plan::Stay(why) if why.contains("feature")));
+        assert!(
+            matches!(plan(Mode::Auto, &fine(), false, false), Plan::Stay(why) if why.contains("feature"))
+        );
     }
 }

@@ -118,10 +118,8 @@ impl Table {
         for entry in come {
             match room.find(&entry) {
                 Ok((vm, first_slot)) => vms.push(Placed { vm, first_slot, entry }),
-                Err(why) => warnings.push(format!(
-                    "VM {} is scheduled with the host's threads: {why}",
-                    entry.name
-                )),
+                Err(why) => warnings
+                    .push(format!("VM {} is scheduled with the host's threads: {why}", entry.name)),
             }
         }
         vms.sort_by_key(|placed| placed.vm);

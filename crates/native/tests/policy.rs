@@ -126,7 +126,12 @@ fn a_bottleneck_is_seen_after_the_ideal_interval() {
 #[test]
 fn trials_grow_rare() {
     let mut gap = 0;
-    let gaps: Vec<u64> = (0..8).map(|_| { gap = probe_next(gap); gap / (1000 * MS) }).collect();
+    let gaps: Vec<u64> = (0..8)
+        .map(|_| {
+            gap = probe_next(gap);
+            gap / (1000 * MS)
+        })
+        .collect();
     assert_eq!(gaps, [1, 2, 4, 8, 16, 32, 64, 64]);
 }
 

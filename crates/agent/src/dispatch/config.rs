@@ -114,7 +114,10 @@ impl DispatchConfig {
         let (least, most) = (Duration::from_micros(500), Duration::from_millis(100));
         for (name, time) in [("slice", self.slice), ("episode", self.episode)] {
             if time < least || time > most {
-                return Err(format!("dispatch.{name} {} is not between 500us and 100ms", shown(time)));
+                return Err(format!(
+                    "dispatch.{name} {} is not between 500us and 100ms",
+                    shown(time)
+                ));
             }
         }
         let weighs = |name: &str, weight: u32| match weight {

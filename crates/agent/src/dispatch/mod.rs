@@ -263,9 +263,8 @@ impl Dispatch {
     /// Leaves word for `instep status`; a directory that is full or gone is no reason to stop.
     fn write(&self) {
         let Some(file) = &self.file else { return };
-        let written = serde_json::to_vec(&self.in_force())
-            .map_err(std::io::Error::other)
-            .and_then(|bytes| {
+        let written =
+            serde_json::to_vec(&self.in_force()).map_err(std::io::Error::other).and_then(|bytes| {
                 let part = file.with_extension("part");
                 std::fs::write(&part, bytes)?;
                 std::fs::rename(&part, file)

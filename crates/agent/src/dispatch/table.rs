@@ -72,8 +72,8 @@ fn process(pid: u32) -> Option<Vec<ThreadId>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use super::super::config::ProcessVm;
+    use super::*;
 
     #[test]
     fn a_process_is_a_vm_of_its_threads() {
