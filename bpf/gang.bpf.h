@@ -9,12 +9,14 @@
  * other such VMs. Whoever chooses next begins the next episode and thereby ends this one on all
  * CPUs at once. Holes are filled by others. VMs that block are compared by virtual time alone, in
  * an episode or not: they never wait for one.
- * Skew: a vCPU that ran `skew_ns` more of the episode than a sibling that waits is stopped at its
- * next tick and something else runs there (relaxed); strict leaves the CPU empty meanwhile.
+ * Skew: siblings are apart by an episode at most; a vCPU that ran `skew_ns` more of it than a sibling
+ * that waits gives way at its next tick to a waiter of another kind (not to another such VM: seen, 2
+ * CPUs, that costs some per cent and wins nothing).
  * Which VMs: policy.h, pol_gang, from how often its vCPUs block per CPU time, looked at in windows.
  * A VM that blocks is tried together for some windows now and then, ever more rarely: one that
  * spins for a while before it blocks then hardly blocks any more, and stays.
- * Limits: slices end at ticks, so episodes are as precise as the tick where no other episode ends
+ * Limits: strict co-scheduling (holes left empty) is accepted as a setting and treated as relaxed so
+ * far. Slices end at ticks, so episodes are as precise as the tick where no other episode ends
  * them; VMs whose CPUs overlap only in part are co-scheduled as far as virtual times allow.
  */
 #ifndef INSTEP_GANG_BPF_H
