@@ -3,6 +3,7 @@
 //! TOML; a key that is not known is an error that names the file and line. Durations and sizes
 //! carry units. Knows nothing of the command line, which overrides it.
 
+use crate::dispatch::config::DispatchConfig;
 use instep_core::policy::{PolicyName, Settings};
 use instep_core::units::Bytes;
 use serde::{Deserialize, Deserializer};
@@ -45,6 +46,8 @@ pub struct Config {
     pub vms: Vec<String>,
     /// How memory is brought home.
     pub memory: MemoryConfig,
+    /// The kernel scheduler.
+    pub dispatch: DispatchConfig,
 }
 
 /// How memory is brought home.
@@ -74,6 +77,7 @@ impl Default for Config {
             include_pinned: false,
             vms: Vec::new(),
             memory: MemoryConfig::default(),
+            dispatch: DispatchConfig::default(),
         }
     }
 }
@@ -159,7 +163,7 @@ impl Config {
         if self.memory.batch.0 == 0 {
             return Err("memory.batch is 0".to_owned());
         }
-        Ok(())
+        self.dispatch.check()
     }
 }
 
@@ -204,7 +208,7 @@ fn policy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PolicyName, D::E
     String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
 }
 
-fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+pub(crate) fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(deserializer)?;
     humantime::parse_duration(&text).map_err(|error| {
         serde::de::Error::custom(format!("`{text}` is no duration such as 60s or 4ms: {error}"))

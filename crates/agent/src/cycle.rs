@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::decide;
+use crate::dispatch::Dispatch;
 use crate::error::Error;
 use crate::memory::{Homes, Limits, LiveHost};
 use crate::observe::{Observation, Observer, facts_of, keep_only};
@@ -122,6 +123,11 @@ impl Done {
             warnings: &self.observation.scan.warnings,
             cost: self.cost,
         }
+    }
+
+    /// Tells the kernel scheduler where the VMs are at home.
+    pub(crate) fn tell_homes(&self, dispatch: &mut Dispatch) {
+        dispatch.note_homes(&self.observation.snapshot, &self.decision);
     }
 
     /// Ends the cycle: the next one goes on from here. Nothing was placed on a dry run.

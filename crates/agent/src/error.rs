@@ -45,6 +45,12 @@ pub enum Error {
         /// Why.
         source: instep_host::Error,
     },
+    /// The kernel scheduler was demanded and cannot be loaded.
+    #[error("cannot load the kernel scheduler: {why}; `--dispatch auto` goes on without it")]
+    Dispatch {
+        /// Why.
+        why: String,
+    },
     /// Signals cannot be received.
     #[error("cannot set up signals: {0}")]
     Signals(#[source] std::io::Error),
@@ -61,6 +67,7 @@ impl Error {
             | Error::Config(_)
             | Error::NoSuchVm { .. }
             | Error::Denied { .. }
+            | Error::Dispatch { .. }
             | Error::Signals(_) => false,
         }
     }

@@ -7,6 +7,7 @@
 pub mod config;
 mod cycle;
 mod decide;
+pub mod dispatch;
 pub mod error;
 mod memory;
 pub mod observe;

@@ -7,6 +7,7 @@
 
 use crate::config::{Config, ConfigError};
 use crate::cycle::{Tools, cycle};
+use crate::dispatch::{Dispatch, LOOK};
 use crate::error::Error;
 use crate::memory::{Homes, LiveHost};
 use crate::observe::Observer;
@@ -21,6 +22,7 @@ use instep_host::apply::{
 };
 use instep_host::discover::ScanOptions;
 use std::io;
+use std::time::{Duration, Instant};
 
 /// What to run with.
 pub struct Options<'a> {
@@ -78,13 +80,22 @@ pub fn run(options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
         let observer = Observer::new(Root::live(), ScanOptions::once())?;
         let host = live_host(&observer, &options, sink);
         let homes = Homes::default();
-        let mut agent = Agent { options, observer, events, homes, host, count: 0 };
+        let dispatch = dispatch(&options, &observer)?;
+        let mut agent = Agent { options, observer, events, homes, host, dispatch, count: 0 };
         agent.run(applier.as_mut(), sink)
     });
     match applier {
         Some(applier) => end(result, applier, sink),
         None => result.map(|(ended, _)| ended),
     }
+}
+
+/// The kernel scheduler, where it is asked for: not for one cycle, whose end would end it, and not
+/// when nothing may be changed.
+fn dispatch(options: &Options<'_>, observer: &Observer) -> Result<Option<Dispatch>, Error> {
+    let (Hands::Free(state), false) = (&options.hands, options.once) else { return Ok(None) };
+    let config = &options.config.dispatch;
+    Dispatch::begin(config, observer.topology(), Some(state.path())).map(Some)
 }
 
 /// Leaves the placement standing or puts it back, whatever else went wrong.
@@ -225,6 +236,7 @@ struct Agent<'a> {
     events: Events,
     homes: Homes,
     host: LiveHost,
+    dispatch: Option<Dispatch>,
     count: u64,
 }
 
@@ -245,7 +257,7 @@ impl Agent<'_> {
         let mut ended = Ended::default();
         let mut wait = self.options.config.window;
         loop {
-            match self.events.wait(wait) {
+            match self.wait(wait, sink) {
                 Wake::Stop => return Ok((ended, Finish::Restore)),
                 Wake::Reload => {
                     self.reload(sink);
@@ -271,6 +283,24 @@ impl Agent<'_> {
                 return Ok((ended, if stopped { Finish::Restore } else { Finish::Keep }));
             }
             wait = self.options.config.interval;
+        }
+    }
+
+    /// Waits, looking after the kernel scheduler meanwhile.
+    fn wait(&mut self, time: Duration, sink: &mut dyn Sink) -> Wake {
+        let end = Instant::now().checked_add(time);
+        loop {
+            let left =
+                end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
+            let Some(dispatch) = self.dispatch.as_mut().filter(|dispatch| dispatch.is_active())
+            else {
+                return self.events.wait(left);
+            };
+            dispatch.look().iter().for_each(|line| sink.notice(line));
+            match self.events.wait(left.min(LOOK)) {
+                Wake::Time if left > LOOK => {}
+                wake => return wake,
+            }
         }
     }
 
@@ -300,6 +330,9 @@ impl Agent<'_> {
         let record = done.record(self.count, &options.config, dry_run);
         sink.record(&record).map_err(Error::Record)?;
         let failed = done.failed;
+        if let Some(dispatch) = &mut self.dispatch {
+            done.tell_homes(dispatch);
+        }
         done.settle(&mut self.observer, dry_run);
         Ok(failed)
     }
@@ -315,6 +348,9 @@ impl Agent<'_> {
         match reload() {
             Ok(config) => {
                 sink.notice("the configuration was read again");
+                if let Some(dispatch) = &mut self.dispatch {
+                    dispatch.reload(&config.dispatch);
+                }
                 self.options.config = config;
             }
             Err(error) => sink.notice(&format!("the old configuration stays: {error}")),

@@ -1,7 +1,9 @@
 //! The command line: every command, its options and its examples.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use instep_agent::dispatch::config::ProcessVm;
 use instep_core::policy::PolicyName;
+use instep_kernel::Mode;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -278,6 +280,16 @@ pub(crate) struct RunArgs {
     /// Decide and record, change nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// The kernel scheduler: auto (where the kernel has sched_ext), kernel (or fail) or off
+    /// [default: off].
+    #[arg(long, value_name = "MODE")]
+    pub(crate) dispatch: Option<Mode>,
+    /// Load the kernel scheduler although threads of VMs have core-scheduling cookies.
+    #[arg(long)]
+    pub(crate) dispatch_with_cookies: bool,
+    /// Treat a plain process as a VM of the kernel scheduler, its threads as vCPUs (repeatable).
+    #[arg(long = "process-vm", value_name = "NAME=PID", value_parser = process_vm)]
+    pub(crate) process_vms: Vec<ProcessVm>,
     /// Leave memory where it is.
     #[arg(long)]
     pub(crate) no_memory: bool,
@@ -359,6 +371,13 @@ fn duration(text: &str) -> Result<Duration, String> {
     let parsed = humantime::parse_duration(text)
         .map_err(|error| format!("durations look like 4ms, 60s or 5m ({error})"))?;
     if parsed.is_zero() { Err("must be longer than 0".to_owned()) } else { Ok(parsed) }
+}
+
+fn process_vm(text: &str) -> Result<ProcessVm, String> {
+    let wrong = || "NAME=PID, such as job=4711".to_owned();
+    let (name, pid) = text.split_once('=').ok_or_else(wrong)?;
+    let pid = pid.parse().map_err(|_| wrong())?;
+    if name.is_empty() { Err(wrong()) } else { Ok(ProcessVm { name: name.to_owned(), pid }) }
 }
 
 #[cfg(test)]

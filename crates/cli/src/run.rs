@@ -19,6 +19,9 @@ pub(crate) fn command(args: RunArgs) -> anyhow::Result<Outcome> {
     let make = || {
         let mut config = config_from(&args.policy, args.interval, args.window)?;
         config.memory.home &= !args.no_memory;
+        config.dispatch.mode = args.dispatch.unwrap_or(config.dispatch.mode);
+        config.dispatch.despite_cookies |= args.dispatch_with_cookies;
+        config.dispatch.process.extend(args.process_vms.iter().cloned());
         Ok(config)
     };
     let config = make()?;

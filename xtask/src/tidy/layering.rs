@@ -37,6 +37,7 @@ const LAYERS: &[Layer] = &[
         ],
     },
     Layer { name: "instep-load", may_know: &[] },
+    Layer { name: "instep-native", may_know: &[] },
     Layer { name: "instep-madehost", may_know: &["instep-core"] },
     Layer { name: "xtask", may_know: &["instep-core", "instep-host", "instep-madehost"] },
 ];

@@ -1,5 +1,6 @@
 //! `instep status`: every VM, its vCPUs, where they run, waits, memory by node, conflicts.
 
+mod dispatch;
 mod text;
 
 use crate::args::StatusArgs;
@@ -19,6 +20,8 @@ use std::collections::BTreeMap;
 struct StatusJson<'a> {
     schema: &'static str,
     window_ns: u64,
+    /// Who schedules threads on this host; null for a copy.
+    dispatch: Option<dispatch::DispatchJson>,
     vms: Vec<VmJson<'a>>,
     conflicts: Vec<ConflictView<'a>>,
     warnings: &'a [String],
@@ -61,11 +64,15 @@ pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
     }
     let observed = observe(&args.host, &config)?;
     let conflicts = conflict::find(&observed.snapshot);
+    let dispatch = args.host.root.is_none().then(|| dispatch::look(args.host.state_dir.as_deref()));
     if args.json {
-        print_json(&json(&observed, &conflicts))?;
+        print_json(&json(&observed, &conflicts, dispatch))?;
     } else {
         let width = crate::text::width();
         print(&text::draw(&observed, &conflicts, width, args.vcpus))?;
+        if let Some(dispatch) = dispatch {
+            print(&dispatch.drawn(width))?;
+        }
     }
     observed.report_warnings(args.json);
     Ok(if conflicts.is_empty() { Outcome::Fine } else { Outcome::Finding })
@@ -87,7 +94,11 @@ fn fraction(part: Nanos, whole: Nanos) -> f64 {
     if whole.0 == 0 { 0.0 } else { (part.0 as f64 / whole.0 as f64).min(1.0) }
 }
 
-fn json<'a>(observed: &'a Observed, conflicts: &'a [conflict::Conflict]) -> StatusJson<'a> {
+fn json<'a>(
+    observed: &'a Observed,
+    conflicts: &'a [conflict::Conflict],
+    dispatch: Option<dispatch::DispatchJson>,
+) -> StatusJson<'a> {
     let snapshot = &observed.snapshot;
     let mut vms: Vec<VmJson<'a>> = snapshot.vms.iter().map(|vm| vm_json(observed, vm)).collect();
     vms.extend(snapshot.opaque.iter().map(|vm| VmJson {
@@ -109,6 +120,7 @@ fn json<'a>(observed: &'a Observed, conflicts: &'a [conflict::Conflict]) -> Stat
     StatusJson {
         schema: "instep.status/1",
         window_ns: snapshot.window.0,
+        dispatch,
         vms,
         conflicts: view::conflicts(snapshot, conflicts),
         warnings: &observed.warnings,

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Synchronisation-aware boost: the vCPU that all others wait for goes first (systems.md, 2).
+ *
+ * Problem: a sibling that is ready but does not run (a bottleneck) holds up the whole VM; the time
+ * that the waiting vCPUs give away is lost for it.
+ * Method: the wait table. When a vCPU that siblings usually wake goes to sleep, its VM has an entry
+ * with that time; when a sibling wakes any vCPU of the VM, all entries of the VM are removed. So
+ * the oldest entry is all that is needed: one time per VM. The VM is held up when it is older than
+ * the ideal scheduling interval
+ *     |C| / |P| * T        (all vCPUs, all CPUs, the slice)
+ * and a vCPU is ready that does not run. It is then preferred by `boost_ns`, as long as the VM is
+ * not ahead of the host's virtual time: within its fair allocation.
+ * Limits: an idle guest's vCPUs sleep long, too, but are woken by timers and I/O: the share of
+ * wake-ups by siblings tells them apart, so it takes some wake-ups to learn. It is looked at when
+ * a CPU chooses and at ticks, not by a clock of its own: precise to a tick.
+ */
+#ifndef INSTEP_BOOST_BPF_H
+#define INSTEP_BOOST_BPF_H
+
+#include "account.bpf.h"
+
+/* Of 256: above it, a vCPU's sleeps are taken for synchronisation. */
+#define MOSTLY_BY_SIBLINGS 128
+
+static __always_inline void wait_begins(struct vm_state *v, struct slot_info *i, u64 now)
+{
+	i->blocked_at = now;
+	if (i->sibling_wakes >= MOSTLY_BY_SIBLINGS && !v->wait_since)
+		v->wait_since = now;
+}
+
+/* Removes the VM's entries when a sibling did it, and learns. */
+static __always_inline void wait_ends(struct vm_state *v, struct slot_info *i, bool by_sibling)
+{
+	i->sibling_wakes = i->sibling_wakes - i->sibling_wakes / 8 + (by_sibling ? 32 : 0);
+	if (by_sibling)
+		v->wait_since = 0;
+}
+
+/* Whether a VM is held up by a bottleneck and may be helped now. */
+static __always_inline bool bottlenecked(struct vm_state *v, u64 now)
+{
+	u64 since = v->wait_since;
+
+	if (!on(INSTEP_M_BOOST) || !since || !pol_before(since, now))
+		return false;
+	return pol_held_up(now - since, INSTEP_STATE->all_vcpus, SET.nr_cpus, SET.slice_ns,
+			   v->nr_queued) &&
+	       pol_may_boost(v->account.vtime, INSTEP_STATE->vtime);
+}
+
+#endif

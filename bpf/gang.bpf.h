@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Relaxed co-scheduling: siblings of a VM that never blocks run at the same time.
+ *
+ * Problem: a vCPU that spins for one that does not run wastes its share; with phases shorter than
+ * a slice nearly all of it (measured: 0.02 of fair-share speed at 100 us).
+ * Method: when a CPU chooses a vCPU of such a VM, an *episode* of `episode_ns` begins: CPUs where
+ * siblings wait are told to choose again, and until the episode ends its vCPUs go before those of
+ * other such VMs. Whoever chooses next begins the next episode and thereby ends this one on all
+ * CPUs at once. Holes are filled by others. VMs that block are compared by virtual time alone, in
+ * an episode or not: they never wait for one.
+ * Skew: siblings are apart by an episode at most; a vCPU that ran `skew_ns` more of it than a sibling
+ * that waits gives way at its next tick to a waiter of another kind (not to another such VM: seen, 2
+ * CPUs, that costs some per cent and wins nothing).
+ * Which VMs: policy.h, pol_gang, from how often its vCPUs block per CPU time, looked at in windows.
+ * A VM that blocks is tried together for some windows now and then, ever more rarely: one that
+ * spins for a while before it blocks then hardly blocks any more, and stays.
+ * Limits: strict co-scheduling (holes left empty) is accepted as a setting and treated as relaxed so
+ * far. Slices end at ticks, so episodes are as precise as the tick where no other episode ends
+ * them; VMs whose CPUs overlap only in part are co-scheduled as far as virtual times allow.
+ */
+#ifndef INSTEP_GANG_BPF_H
+#define INSTEP_GANG_BPF_H
+
+#include "account.bpf.h"
+
+#define WINDOW_NS (48 * POL_MS)
+#define PROBE_WINDOWS 3
+
+static __always_inline bool in_episode(struct vm_state *v, u64 now)
+{
+	return v->gang && pol_before(now, v->episode_until);
+}
+
+/* Tells the CPUs where siblings wait to choose again. */
+SEPARATE int gather(u32 vm, s32 self)
+{
+	struct instep_vm_settings *s = vm_set_of(vm);
+	u32 n;
+
+	if (!s)
+		return 0;
+	n = s->nr_vcpus < INSTEP_MAX_VCPUS ? s->nr_vcpus : INSTEP_MAX_VCPUS;
+	s32 k;
+	bpf_for(k, 0, n) {
+		struct slot_info *i = slot_of(s->first_slot + k);
+
+		if (!i || i->state != SLOT_QUEUED || (s32)i->cpu == self)
+			continue;
+		scx_bpf_kick_cpu(i->cpu, SCX_KICK_PREEMPT);
+		count(INSTEP_C_EPISODE_KICK);
+	}
+	return 0;
+}
+
+/* A vCPU of a gang was chosen: its VM's episode begins unless it is under way. */
+static __always_inline void begin_episode(u32 vm, s32 cpu, u64 now)
+{
+	struct vm_state *v = vm_of(vm);
+	u64 until;
+
+	if (!v || !v->gang || !on(INSTEP_M_GANG))
+		return;
+	until = v->episode_until;
+	if (pol_before(now, until))
+		return;
+	if (__sync_val_compare_and_swap(&v->episode_until, until, now + SET.episode_ns) != until)
+		return;
+	count(INSTEP_C_EPISODE);
+	gather(vm, cpu);
+}
+
+static __always_inline void set_gang(struct vm_state *v, u32 vm, bool gang, u64 now)
+{
+	if (!!v->gang == gang)
+		return;
+	v->gang = gang;
+	v->episode_until = now;
+	count(gang ? INSTEP_C_GANG_ON : INSTEP_C_GANG_OFF);
+	emit(now, gang ? INSTEP_E_GANG_ON : INSTEP_E_GANG_OFF, vm, v->blocks, v->ran_ns);
+}
+
+/* Begins, goes on with or ends a trial; whether the VM is to run together. */
+static __always_inline bool probe(struct vm_state *v, u32 vm, bool verdict, u64 now)
+{
+	if (v->probing) {
+		v->probing--;
+		if (v->probing)
+			return true;
+		if (verdict) {
+			emit(now, INSTEP_E_PROBE_KEPT, vm, v->blocks, v->ran_ns);
+			v->probe_gap = 0;
+		} else {
+			v->probe_gap = pol_probe_next(v->probe_gap);
+			v->probe_at = now + v->probe_gap;
+		}
+		return verdict;
+	}
+	if (verdict || !v->ran_ns)
+		return verdict;
+	if (!v->probe_at)
+		v->probe_at = now + POL_PROBE_FIRST_NS;
+	if (pol_before(now, v->probe_at))
+		return false;
+	v->probing = PROBE_WINDOWS;
+	count(INSTEP_C_PROBE);
+	emit(now, INSTEP_E_PROBE, vm, v->blocks, v->ran_ns);
+	return true;
+}
+
+/* Looks at a VM's evidence at the end of each window. */
+SEPARATE int weigh(u32 vm, u64 now)
+{
+	struct vm_state *v = vm_of(vm);
+	struct instep_vm_settings *s = vm_set_of(vm);
+	bool gang;
+
+	if (!v || !s || now - v->window_at < WINDOW_NS)
+		return 0;
+	/* A VM that runs little is given more time to show what it does. */
+	if (v->ran_ns < POL_EVIDENCE_NS && now - v->window_at < 10 * WINDOW_NS)
+		return 0;
+	struct pol_evidence e = { .ran_ns = v->ran_ns, .blocks = v->blocks, .nr_vcpus = s->nr_vcpus };
+
+	v->window_at = now;
+	gang = on(INSTEP_M_GANG) && pol_gang(s->cosched, v->gang, e);
+	if (on(INSTEP_M_GANG) && on(INSTEP_M_PROBE) && s->cosched == INSTEP_COSCHED_AUTO &&
+	    s->nr_vcpus > 1)
+		gang = probe(v, vm, gang, now);
+	set_gang(v, vm, gang, now);
+	v->ran_ns = 0;
+	v->blocks = 0;
+	return 0;
+}
+
+/* Whether a running vCPU is further ahead in this episode than a waiting sibling may see. */
+SEPARATE int ahead(u32 vm, u32 slot)
+{
+	struct vm_state *v = vm_of(vm);
+	struct instep_vm_settings *s = vm_set_of(vm);
+	struct slot_info *own = slot_of(slot);
+	bool found = false;
+	u32 n;
+	s32 k;
+
+	if (!v || !s || !own || !v->gang || own->episode != v->episode_until)
+		return false;
+	n = s->nr_vcpus < INSTEP_MAX_VCPUS ? s->nr_vcpus : INSTEP_MAX_VCPUS;
+	bpf_for(k, 0, n) {
+		struct slot_info *i = slot_of(s->first_slot + k);
+		u64 ran;
+
+		if (!i || i->state != SLOT_QUEUED)
+			continue;
+		ran = i->episode == v->episode_until ? i->ran_ns : 0;
+		if (own->ran_ns > ran + SET.skew_ns) {
+			found = true;
+			break;
+		}
+	}
+	return found;
+}
+
+#endif

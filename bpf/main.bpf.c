@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Instep's scheduler for the whole host: fetches facts, asks policy.h, carries the verdicts out.
+ *
+ *	wake-up -> select_cpu --idle--> local queue
+ *	              |none idle
+ *	              v
+ *	           enqueue -> queue of one CPU --preempt?--> kick
+ *	                            |
+ *	         dispatch <---------+   best of own queue | go on | steal
+ *	            |
+ *	         running -> tick ... -> stopping -> (enqueue | quiescent)
+ *
+ * Each mechanism has a header that says what it is for and where its limits are. Facts about
+ * sched_ext are those of kernel/sched/ext.c, Linux 6.12 to 7.2.
+ */
+#include <scx/common.bpf.h>
+#include <bpf_experimental.h>
+
+#include "yield.bpf.h"
+#include "wake.bpf.h"
+
+char _license[] SEC("license") = "GPL";
+
+UEI_DEFINE(uei);
+
+/* --- helpers of the operations ------------------------------------------------------------------ */
+
+/* The thread's record, made if it has none, brought up to date. */
+static __always_inline struct task_state *known(struct task_struct *p)
+{
+	struct task_state *t = task_of(p);
+
+	if (t && t->generation != SET.generation) {
+		leave(t);
+		look_up(p, t);
+	}
+	return t;
+}
+
+static __always_inline u64 key_of(struct task_state *t)
+{
+	if (t->vm == INSTEP_HOST || !on(INSTEP_M_SHARES))
+		return t->vtime;
+	return vm_vtime(t->vm);
+}
+
+/* Per-CPU kernel threads that use little go before everything. */
+static __always_inline bool goes_first(struct task_struct *p, struct task_state *t,
+				       struct cpu_state *c)
+{
+	return (p->flags & PF_KTHREAD) && p->nr_cpus_allowed == 1 &&
+	       pol_before(t->vtime, c->host_vtime);
+}
+
+static __always_inline void now_queued(struct task_state *t, s32 cpu, u64 now)
+{
+	struct slot_info *i = slot_of(t->slot);
+	struct vm_state *v = vm_of(t->vm);
+
+	if (!i || !v)
+		return;
+	i->cpu = cpu;
+	i->state = SLOT_QUEUED;
+	v->account.waited = 1;
+	measure(v, now);
+	__sync_fetch_and_add(&v->nr_queued, 1);
+}
+
+static __always_inline void no_longer_queued(struct task_state *t)
+{
+	struct slot_info *i = slot_of(t->slot);
+	struct vm_state *v = vm_of(t->vm);
+
+	if (!i || !v || i->state != SLOT_QUEUED)
+		return;
+	i->state = SLOT_BLOCKED;
+	measure(v, scx_bpf_now());
+	if (v->nr_queued)
+		__sync_fetch_and_sub(&v->nr_queued, 1);
+}
+
+/* --- operations --------------------------------------------------------------------------------- */
+
+s32 BPF_STRUCT_OPS(instep_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
+{
+	struct task_state *t = known(p);
+	s32 cpu;
+
+	if (!t)
+		return prev_cpu;
+	cpu = pick_idle(p, t, prev_cpu);
+	if (cpu >= 0) {
+		t->target = cpu;
+		arrive(t, cpu);
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, SET.slice_ns, 0);
+		return cpu;
+	}
+	cpu = queue_for(p, t, prev_cpu);
+	t->target = cpu;
+	return cpu;
+}
+
+void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
+{
+	u64 now = scx_bpf_now();
+	struct task_state *t = known(p);
+	struct cpu_state *c;
+	s32 cpu, idle;
+
+	if (!t) {
+		scx_bpf_dsq_insert(p, SCX_DSQ_GLOBAL, SET.slice_ns, enq_flags);
+		return;
+	}
+	cpu = queue_for(p, t, scx_bpf_task_cpu(p));
+	c = cpu_of(cpu);
+	if (!c)
+		return;
+	if (t->vm != INSTEP_HOST) {
+		roll(t->vm, now);
+		bound_vm(t->vm, c);
+	} else {
+		bound_own(t, c);
+	}
+	if (goes_first(p, t, c)) {
+		count(INSTEP_C_KTHREAD);
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SET.slice_ns,
+				   enq_flags | SCX_ENQ_PREEMPT);
+		return;
+	}
+	/* Not again after select_cpu, which is skipped at the end of a slice and for bound threads. */
+	if (!__COMPAT_is_enq_cpu_selected(enq_flags) && !(enq_flags & SCX_ENQ_REENQ)) {
+		idle = pick_idle(p, t, cpu);
+		if (idle >= 0) {
+			arrive(t, idle);
+			scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | idle, SET.slice_ns, enq_flags);
+			scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
+			return;
+		}
+	}
+	arrive(t, cpu);
+	/* Straight to the CPU: neither ops.dispatch nor a second look at ranks is needed. */
+	if ((enq_flags & SCX_ENQ_WAKEUP) && gives_way(t, c, cpu, now)) {
+		count(INSTEP_C_WAKE_PREEMPT);
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SET.slice_ns,
+				   enq_flags | SCX_ENQ_PREEMPT);
+		return;
+	}
+	count(INSTEP_C_QUEUED);
+	now_queued(t, cpu, now);
+	scx_bpf_dsq_insert_vtime(p, t->vm == INSTEP_HOST ? host_queue(cpu) : vm_queue(cpu),
+				 SET.slice_ns, key_of(t), enq_flags);
+}
+
+void BPF_STRUCT_OPS(instep_dequeue, struct task_struct *p, u64 deq_flags)
+{
+	struct task_state *t = task_of(p);
+
+	if (t)
+		no_longer_queued(t);
+}
+
+/* Whether the previous thread may go on, and is better than what waits. */
+static __always_inline bool goes_on(struct task_struct *prev, s32 cpu, u64 now, struct choice *best)
+{
+	struct task_state *t;
+	struct cpu_state *c = cpu_of(cpu);
+	struct pol_rank rank = {};
+
+	if (!prev || !c || !(prev->scx.flags & SCX_TASK_QUEUED))
+		return false;
+	t = task_of(prev);
+	if (!t)
+		return false;
+	if (t->vm == INSTEP_HOST)
+		t->vtime = c->own_vtime;
+	rank_of(t, c, now, &rank);
+	if (best->tid) {
+		if (!pol_goes_on(rank, best->rank))
+			return false;
+	} else if (pull(cpu, now, &rank)) {
+		return true;
+	}
+	if (rank.gang) {
+		begin_episode(t->vm, cpu, now);
+		rank.episode = true;
+	}
+	scx_bpf_task_set_slice(prev, slice_of(t, &rank, now));
+	return true;
+}
+
+/* The first of a CPU's queues, without looking at ranks. */
+static __always_inline bool take_first(s32 cpu)
+{
+	return scx_bpf_dsq_move_to_local(vm_queue(cpu), 0) ||
+	       scx_bpf_dsq_move_to_local(host_queue(cpu), 0);
+}
+
+void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
+{
+	u64 now = scx_bpf_now();
+	struct choice best = {};
+	bool runnable = prev && (prev->scx.flags & SCX_TASK_QUEUED);
+	s32 queued = waiting_for(cpu);
+
+	charge(cpu, now);
+	/* The usual case: one goes to sleep and one waits. */
+	if (!runnable && queued == 1 && take_first(cpu))
+		return;
+	if (queued)
+		best_for(cpu, cpu, now, &best);
+	if (goes_on(prev, cpu, now, &best))
+		return;
+	if (best.tid && (take(best.queue, cpu, best.tid, SET.slice_ns) || take_first(cpu)))
+		return;
+	if (!runnable)
+		steal(cpu, now);
+}
+
+void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
+{
+	u64 now = scx_bpf_now();
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct task_state *t = known(p);
+	struct cpu_state *c = cpu_of(cpu);
+	struct slot_info *i;
+	struct vm_state *v;
+	struct pol_rank rank = {};
+
+	if (!t || !c)
+		return;
+	no_longer_queued(t);
+	rank_of(t, c, now, &rank);
+	c->vtime = pol_max(c->vtime, pol_min(rank.vtime, c->vtime + SET.debt_ns));
+	host_reached(c->vtime);
+	if (t->vm == INSTEP_HOST)
+		c->host_vtime = pol_max(c->host_vtime, t->vtime);
+	c->own_vtime = t->vtime;
+	c->weight = t->weight;
+	c->vm = t->vm;
+	c->slot = t->slot;
+	c->since = now;
+	c->tid = p->pid;
+	count(INSTEP_C_SWITCH);
+	v = vm_of(t->vm);
+	i = slot_of(t->slot);
+	if (!v || !i)
+		return;
+	if ((s32)i->cpu != cpu || !t->placed) {
+		leave(t);
+		arrive(t, cpu);
+	}
+	i->state = SLOT_RUNNING;
+	measure(v, now);
+	__sync_fetch_and_add(&v->nr_running, 1);
+	if (rank.gang) {
+		begin_episode(t->vm, cpu, now);
+		rank.episode = true;
+		scx_bpf_task_set_slice(p, pol_slice(rank, now, v->episode_until, SET.slice_ns));
+	}
+}
+
+void BPF_STRUCT_OPS(instep_tick, struct task_struct *p)
+{
+	u64 now = scx_bpf_now();
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct task_state *t = task_of(p);
+	struct cpu_state *c = cpu_of(cpu);
+	struct choice best = {};
+	struct pol_rank rank = {};
+
+	if (!t || !c)
+		return;
+	charge(cpu, now);
+	if (t->vm != INSTEP_HOST) {
+		roll(t->vm, now);
+		weigh(t->vm, now);
+	} else {
+		t->vtime = c->own_vtime;
+	}
+	if (!waiting_for(cpu))
+		return;
+	rank_of(t, c, now, &rank);
+	best_for(cpu, cpu, now, &best);
+	if (!best.tid)
+		return;
+	if (rank.gang && rank.episode && ahead(t->vm, t->slot)) {
+		count(INSTEP_C_SKEW_STOP);
+		scx_bpf_task_set_slice(p, 0);
+		return;
+	}
+	if (pol_tick_preempts(best.rank, rank)) {
+		count(INSTEP_C_TICK_PREEMPT);
+		scx_bpf_task_set_slice(p, 0);
+	}
+}
+
+void BPF_STRUCT_OPS(instep_stopping, struct task_struct *p, bool runnable)
+{
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct task_state *t = task_of(p);
+	struct cpu_state *c = cpu_of(cpu);
+	struct slot_info *i;
+	struct vm_state *v;
+
+	if (!t || !c)
+		return;
+	charge(cpu, scx_bpf_now());
+	if (c->tid == (u32)p->pid) {
+		t->vtime = c->own_vtime;
+		c->tid = 0;
+	}
+	v = vm_of(t->vm);
+	i = slot_of(t->slot);
+	if (!v || !i)
+		return;
+	i->state = SLOT_BLOCKED;
+	measure(v, scx_bpf_now());
+	if (v->nr_running)
+		__sync_fetch_and_sub(&v->nr_running, 1);
+	leave(t);
+}
+
+/* A thread wakes up: who did it. */
+void BPF_STRUCT_OPS(instep_runnable, struct task_struct *p, u64 enq_flags)
+{
+	struct task_state *t = known(p);
+
+	if (t && (enq_flags & SCX_ENQ_WAKEUP))
+		note_wake(t);
+}
+
+/* A thread goes to sleep. */
+void BPF_STRUCT_OPS(instep_quiescent, struct task_struct *p, u64 deq_flags)
+{
+	struct task_state *t = task_of(p);
+	struct slot_info *i;
+	struct vm_state *v;
+
+	if (!t)
+		return;
+	no_longer_queued(t);
+	leave(t);
+	v = vm_of(t->vm);
+	i = slot_of(t->slot);
+	if (!v || !i || !(deq_flags & SCX_DEQ_SLEEP))
+		return;
+	__sync_fetch_and_add(&v->blocks, 1);
+	__sync_fetch_and_add(&v->total_blocks, 1);
+	wait_begins(v, i, scx_bpf_now());
+}
+
+bool BPF_STRUCT_OPS(instep_yield, struct task_struct *from, struct task_struct *to)
+{
+	scx_bpf_task_set_slice(from, 0);
+	return to && follow_yield(from, to, scx_bpf_now());
+}
+
+void BPF_STRUCT_OPS(instep_enable, struct task_struct *p)
+{
+	struct task_state *t = task_of(p);
+	struct cpu_state *c = cpu_of(scx_bpf_task_cpu(p));
+
+	if (!t)
+		return;
+	t->weight = p->scx.weight;
+	t->vtime = c ? c->host_vtime : POL_ORIGIN;
+}
+
+void BPF_STRUCT_OPS(instep_set_weight, struct task_struct *p, u32 weight)
+{
+	struct task_state *t = task_of(p);
+
+	if (t)
+		t->weight = weight;
+}
+
+void BPF_STRUCT_OPS(instep_disable, struct task_struct *p)
+{
+	struct task_state *t = task_of(p);
+
+	if (t) {
+		no_longer_queued(t);
+		leave(t);
+	}
+}
+
+s32 BPF_STRUCT_OPS(instep_init_task, struct task_struct *p, struct scx_init_task_args *args)
+{
+	struct task_state *t = new_task_of(p);
+
+	if (!t)
+		return -ENOMEM;
+	t->vm = INSTEP_HOST;
+	t->slot = INSTEP_NO_SLOT;
+	t->target = NO_CPU;
+	t->weight = 100;
+	t->vtime = POL_ORIGIN;
+	look_up(p, t);
+	return 0;
+}
+
+s32 BPF_STRUCT_OPS_SLEEPABLE(instep_init)
+{
+	u32 n = SET.nr_cpus;
+	s32 cpu, error;
+
+	if (!n || n > INSTEP_MAX_CPUS)
+		return -EINVAL;
+	INSTEP_STATE->vtime = POL_ORIGIN;
+	INSTEP_STATE->group_vtime = POL_ORIGIN;
+	bpf_for(cpu, 0, n) {
+		struct cpu_state *c = cpu_of(cpu);
+
+		if (!c)
+			return -EINVAL;
+		c->vtime = POL_ORIGIN;
+		c->host_vtime = POL_ORIGIN;
+		error = scx_bpf_create_dsq(vm_queue(cpu), -1);
+		if (!error)
+			error = scx_bpf_create_dsq(host_queue(cpu), -1);
+		if (error)
+			return error;
+	}
+	return 0;
+}
+
+void BPF_STRUCT_OPS(instep_exit, struct scx_exit_info *ei)
+{
+	UEI_RECORD(uei, ei);
+}
+
+SCX_OPS_DEFINE(instep_ops,
+	       .select_cpu = (void *)instep_select_cpu,
+	       .enqueue = (void *)instep_enqueue,
+	       .dequeue = (void *)instep_dequeue,
+	       .dispatch = (void *)instep_dispatch,
+	       .running = (void *)instep_running,
+	       .tick = (void *)instep_tick,
+	       .stopping = (void *)instep_stopping,
+	       .runnable = (void *)instep_runnable,
+	       .quiescent = (void *)instep_quiescent,
+	       .yield = (void *)instep_yield,
+	       .enable = (void *)instep_enable,
+	       .set_weight = (void *)instep_set_weight,
+	       .disable = (void *)instep_disable,
+	       .init_task = (void *)instep_init_task,
+	       .init = (void *)instep_init,
+	       .exit = (void *)instep_exit,
+	       .timeout_ms = 20000,
+	       .name = "instep");

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Where a thread that wakes up goes: an idle CPU, or the queue of which CPU.
+ *
+ * Problem: two siblings in one queue delay each other by whole slices (systems.md, 3, stacking);
+ * two busy threads on one core slow each other (systems.md, 1); memory is on the home node.
+ * Method, in this order:
+ *   1. idle: the previous CPU if its whole core is idle; a wholly idle core of the home node; any
+ *      idle CPU of it; then the same of all CPUs that the thread may use (the spill: the node is
+ *      full, so it pays);
+ *   2. none idle: the previous CPU if no sibling is there, else the CPU without a sibling whose
+ *      queue is shortest, home node first; where every CPU has one, the previous CPU. Threads that
+ *      are no vCPUs take the emptier of two.
+ * Limits: "idle core" is the kernel's notion (SMT siblings), not modules that share only decoders;
+ * those are placement's. A CPU is counted as occupied while a sibling runs or waits there, not
+ * while one sleeps that last ran there.
+ */
+#ifndef INSTEP_PLACE_BPF_H
+#define INSTEP_PLACE_BPF_H
+
+#include "queue.bpf.h"
+
+/* --- who is where ------------------------------------------------------------------------------ */
+
+/* A vCPU is on `cpu` from now on. */
+static __noinline void arrive(struct task_state *t, s32 cpu)
+{
+	struct vm_state *v;
+	struct slot_info *i;
+
+	if (!t || t->placed || t->slot == INSTEP_NO_SLOT)
+		return;
+	v = vm_of(t->vm);
+	i = slot_of(t->slot);
+	if (!v || !i || (u32)cpu >= INSTEP_MAX_CPUS)
+		return;
+	t->placed = 1;
+	i->cpu = cpu;
+	v->on_cpu[within(cpu, INSTEP_MAX_CPUS)]++;
+}
+
+/* It is on none. */
+static __noinline void leave(struct task_state *t)
+{
+	struct vm_state *v;
+	struct slot_info *i;
+	u32 cpu;
+
+	if (!t || !t->placed)
+		return;
+	v = vm_of(t->vm);
+	i = slot_of(t->slot);
+	if (!v || !i)
+		return;
+	t->placed = 0;
+	cpu = within(i->cpu, INSTEP_MAX_CPUS);
+	if (v->on_cpu[cpu])
+		v->on_cpu[cpu]--;
+}
+
+static __always_inline bool sibling_on(struct task_state *t, s32 cpu)
+{
+	struct vm_state *v = vm_of(t->vm);
+
+	if (t->slot == INSTEP_NO_SLOT || !v || (u32)cpu >= INSTEP_MAX_CPUS)
+		return false;
+	return v->on_cpu[within(cpu, INSTEP_MAX_CPUS)] > 0;
+}
+
+/* --- idle CPUs ---------------------------------------------------------------------------------- */
+
+static __always_inline s32 home_of(struct task_state *t)
+{
+	struct instep_vm_settings *s = vm_set_of(t->vm);
+
+	if (!on(INSTEP_M_HOME) || t->vm == INSTEP_HOST || !s)
+		return INSTEP_NO_NODE;
+	return s->home_node;
+}
+
+static __always_inline bool at_home(s32 cpu, s32 home)
+{
+	struct cpu_state *c = cpu_of(cpu);
+
+	return home == INSTEP_NO_NODE || (c && c->node == home);
+}
+
+/* Finds and claims an idle CPU at home among the allowed; NO_CPU when there is none. */
+static __noinline s32 idle_at_home(struct task_struct *p, s32 home)
+{
+	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
+	const struct cpumask *cores = scx_bpf_get_idle_smtmask();
+	u32 n = SET.nr_cpus;
+	s32 found = NO_CPU, cpu;
+
+	if (n > INSTEP_MAX_CPUS)
+		n = INSTEP_MAX_CPUS;
+	bpf_for(cpu, 0, n) {
+		if (!at_home(cpu, home) || !bpf_cpumask_test_cpu(cpu, idle) ||
+		    !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+			continue;
+		if (found == NO_CPU)
+			found = cpu;
+		if (!on(INSTEP_M_CORES) || bpf_cpumask_test_cpu(cpu, cores)) {
+			found = cpu;
+			break;
+		}
+	}
+	scx_bpf_put_idle_cpumask(cores);
+	scx_bpf_put_idle_cpumask(idle);
+	if (found != NO_CPU && scx_bpf_test_and_clear_cpu_idle(found))
+		return found;
+	return NO_CPU;
+}
+
+static __always_inline bool whole_core_idle(s32 cpu)
+{
+	const struct cpumask *cores = scx_bpf_get_idle_smtmask();
+	bool idle = bpf_cpumask_test_cpu(cpu, cores);
+
+	scx_bpf_put_idle_cpumask(cores);
+	return idle;
+}
+
+static __always_inline bool any_idle(void)
+{
+	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
+	bool any = !bpf_cpumask_empty(idle);
+
+	scx_bpf_put_idle_cpumask(idle);
+	return any;
+}
+
+/* Claims an idle CPU for a thread that wakes up; NO_CPU when there is none. */
+static __noinline s32 pick_idle(struct task_struct *p, struct task_state *t, s32 prev)
+{
+	s32 home, cpu;
+
+	if (!t || !any_idle())
+		return NO_CPU;
+	home = home_of(t);
+	if (at_home(prev, home) && bpf_cpumask_test_cpu(prev, p->cpus_ptr) &&
+	    (!on(INSTEP_M_CORES) || whole_core_idle(prev)) &&
+	    scx_bpf_test_and_clear_cpu_idle(prev)) {
+		count(INSTEP_C_IDLE_CORE);
+		return prev;
+	}
+	if (home != INSTEP_NO_NODE) {
+		cpu = idle_at_home(p, home);
+		if (cpu >= 0) {
+			count(INSTEP_C_IDLE_CPU);
+			return cpu;
+		}
+	}
+	if (on(INSTEP_M_CORES)) {
+		cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, SCX_PICK_IDLE_CORE);
+		if (cpu >= 0) {
+			count(home == INSTEP_NO_NODE ? INSTEP_C_IDLE_CORE : INSTEP_C_IDLE_REMOTE);
+			return cpu;
+		}
+	}
+	if (bpf_cpumask_test_cpu(prev, p->cpus_ptr) && scx_bpf_test_and_clear_cpu_idle(prev)) {
+		count(INSTEP_C_IDLE_CPU);
+		return prev;
+	}
+	cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+	if (cpu >= 0) {
+		count(home == INSTEP_NO_NODE ? INSTEP_C_IDLE_CPU : INSTEP_C_IDLE_REMOTE);
+		return cpu;
+	}
+	return NO_CPU;
+}
+
+/* --- none is idle -------------------------------------------------------------------------------- */
+
+/* The CPU without a sibling whose queue is shortest, at home if possible; else `prev`. */
+static __noinline s32 apart(struct task_struct *p, struct task_state *t, s32 prev)
+{
+	u32 n = SET.nr_cpus;
+	u64 least = ~0ull;
+	s32 best = NO_CPU, home, k;
+
+	if (!t)
+		return prev;
+	home = home_of(t);
+	if (n > INSTEP_MAX_CPUS)
+		n = INSTEP_MAX_CPUS;
+	bpf_for(k, 0, n) {
+		s32 cpu = (prev + k) % n;
+		u64 cost;
+
+		if (!online(cpu) || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || sibling_on(t, cpu))
+			continue;
+		cost = waiting_for(cpu) + (at_home(cpu, home) ? 0 : 4);
+		if (cost < least) {
+			least = cost;
+			best = cpu;
+		}
+	}
+	if (best == NO_CPU) {
+		count(INSTEP_C_STACKED);
+		return prev;
+	}
+	count(INSTEP_C_MOVED_APART);
+	return best;
+}
+
+/* For a thread of no VM: of two CPUs, this one and another by chance, that where fewer wait. */
+static __always_inline s32 emptier(struct task_struct *p, s32 prev)
+{
+	u32 n = SET.nr_cpus;
+	s32 other;
+
+	if (n < 2 || n > INSTEP_MAX_CPUS)
+		return prev;
+	other = bpf_get_prandom_u32() % n;
+	if (other == prev || !online(other) || !bpf_cpumask_test_cpu(other, p->cpus_ptr))
+		return prev;
+	return waiting_for(other) + 1 < waiting_for(prev) ? other : prev;
+}
+
+/* Whose queue a thread waits in. */
+static __always_inline s32 queue_for(struct task_struct *p, struct task_state *t, s32 prev)
+{
+	if (p->nr_cpus_allowed == 1 || is_migration_disabled(p))
+		return scx_bpf_task_cpu(p);
+	if (prev < 0 || !bpf_cpumask_test_cpu(prev, p->cpus_ptr))
+		prev = bpf_cpumask_first(p->cpus_ptr);
+	if (t->slot == INSTEP_NO_SLOT)
+		return emptier(p, prev);
+	if (!on(INSTEP_M_BALANCE) || !sibling_on(t, prev))
+		return prev;
+	return apart(p, t, prev);
+}
+
+#endif

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Decisions of the kernel scheduler as pure functions: integers in, a verdict out.
+ *
+ * No helper calls, no globals, no loops, no floats: it compiles to BPF and natively alike, where
+ * crates/dispatch tests it. Virtual times are nanoseconds of CPU time at weight 100, offset by
+ * POL_ORIGIN so that subtracting never wraps; they are compared by signed difference.
+ */
+#ifndef INSTEP_POLICY_H
+#define INSTEP_POLICY_H
+
+#include "intf.h"
+
+#define POL_MS 1000000ull
+#define POL_ORIGIN (1ull << 50)
+#define POL_WEIGHT_MAX 10000u
+#define POL_DEFAULT_PERIOD (24 * POL_MS)
+
+static inline bool pol_before(u64 a, u64 b)
+{
+	return (s64)(a - b) < 0;
+}
+
+static inline u64 pol_min(u64 a, u64 b)
+{
+	return pol_before(a, b) ? a : b;
+}
+
+static inline u64 pol_max(u64 a, u64 b)
+{
+	return pol_before(a, b) ? b : a;
+}
+
+/* --- Fair shares (design.md, kernel scheduler, 1) ------------------------------------------- */
+
+/* What `ran` ns of CPU time cost a VM of this weight: ran * 100 / weight. */
+static inline u64 pol_cost(u64 ran, u32 weight)
+{
+	u64 w = weight < 1 ? 1 : weight > POL_WEIGHT_MAX ? POL_WEIGHT_MAX : weight;
+
+	/* A second at a time at most: no clock jump can overflow the product. */
+	return (ran > 1000 * POL_MS ? 1000 * POL_MS : ran) * 100 / w;
+}
+
+/* A virtual time within `debt` of the CPU's own: neither a debt nor a claim is unbounded. */
+static inline u64 pol_clamp(u64 vtime, u64 cpu_vtime, u64 debt)
+{
+	return pol_max(pol_min(vtime, cpu_vtime + debt), cpu_vtime - debt);
+}
+
+/*
+ * The account of a VM over its allocation period. `mark` is the host's virtual time at the
+ * period's begin: who is behind it at the end and never had to wait did not want that time.
+ */
+struct pol_account {
+	u64 vtime;
+	u64 mark;
+	u64 period_at;
+	u32 waited; /* a vCPU of it had to wait in this period */
+};
+
+enum pol_rolled { POL_SAME, POL_ROLLED, POL_EXPIRED };
+
+/* Ends the period when it is over; POL_EXPIRED when unused time was lost. */
+static inline enum pol_rolled pol_roll(struct pol_account *a, u64 now, u64 period, u64 host_vtime)
+{
+	enum pol_rolled rolled = POL_ROLLED;
+	u64 age = now - a->period_at;
+	u64 floor;
+
+	if (age < period)
+		return POL_SAME;
+	/* Absent for more than a whole period: all that passed meanwhile is gone. */
+	floor = age >= 2 * period ? host_vtime : a->mark;
+	if (!a->waited && pol_before(a->vtime, floor)) {
+		a->vtime = floor;
+		rolled = POL_EXPIRED;
+	}
+	a->mark = host_vtime;
+	a->period_at = now;
+	a->waited = 0;
+	return rolled;
+}
+
+/*
+ * Threads that belong to no VM have accounts of their own, which order them among each other, and
+ * one together, which places them among the VMs. One that is behind its equals by more than
+ * `light`, as it mostly sleeps, goes first (an ssh session beside a fork bomb), unless all together
+ * are far beyond their share.
+ */
+static inline u64 pol_host_rank(u64 behind, u64 group, u64 cpu_vtime, u64 light, u64 bound)
+{
+	if (behind > light && pol_before(group, cpu_vtime + bound))
+		return pol_min(group, cpu_vtime - light);
+	return group;
+}
+
+/* By how much a thread's own virtual time is behind that of its equals. */
+static inline u64 pol_behind(u64 own, u64 equals)
+{
+	return pol_before(own, equals) ? equals - own : 0;
+}
+
+/* --- Co-scheduling (systems.md, 3; design.md, 6) --------------------------------------------- */
+
+/* Evidence of a VM over one window. */
+struct pol_evidence {
+	u64 ran_ns;   /* CPU time of its vCPUs */
+	u32 blocks;   /* how often one of them gave its CPU up to wait */
+	u32 nr_vcpus;
+};
+
+/* Fewer blocks than one in this much CPU time: it computes or spins. */
+#define POL_GANG_ON_NS (20 * POL_MS)
+/* More than one in this much: it waits by blocking. */
+#define POL_GANG_OFF_NS (10 * POL_MS)
+/* Less CPU time than this says nothing. */
+#define POL_EVIDENCE_NS (10 * POL_MS)
+
+/*
+ * Whether the siblings of a VM should run together, from what they did. A vCPU that never blocks
+ * computes, and loses nothing, or spins, and wins all (platform.md, what was measured).
+ */
+static inline bool pol_gang(u32 cosched, bool now, struct pol_evidence e)
+{
+	if (e.nr_vcpus < 2 || cosched == INSTEP_COSCHED_NEVER)
+		return false;
+	if (cosched != INSTEP_COSCHED_AUTO)
+		return true;
+	if (e.ran_ns < POL_EVIDENCE_NS)
+		return now;
+	if (now)
+		return (u64)e.blocks * POL_GANG_OFF_NS <= e.ran_ns;
+	return (u64)e.blocks * POL_GANG_ON_NS <= e.ran_ns;
+}
+
+/* A candidate for a CPU. */
+struct pol_rank {
+	u64 vtime;
+	bool gang;	/* of a VM whose siblings run together */
+	bool episode;	/* which do so now */
+};
+
+/* Whether `a` goes before `b`, both gangs: one that is under way is not torn apart. */
+static inline bool pol_gang_before(struct pol_rank a, struct pol_rank b)
+{
+	if (a.episode != b.episode)
+		return a.episode;
+	return pol_before(a.vtime, b.vtime);
+}
+
+/* Whether a waiter should take the CPU from what runs there when its tick comes. */
+static inline bool pol_tick_preempts(struct pol_rank waiter, struct pol_rank runs)
+{
+	if (waiter.gang && runs.gang && runs.episode && !waiter.episode)
+		return false;
+	if (waiter.gang && runs.gang && waiter.episode && !runs.episode)
+		return true;
+	return pol_before(waiter.vtime, runs.vtime);
+}
+
+/*
+ * Whether what runs goes on at the end of its slice although another waits: only if it is still
+ * behind. Equals take turns, or siblings and threads of no VM, whose ranks are one, would starve.
+ */
+static inline bool pol_goes_on(struct pol_rank runs, struct pol_rank waiter)
+{
+	if (runs.gang && waiter.gang && runs.episode != waiter.episode)
+		return runs.episode;
+	return pol_before(runs.vtime, waiter.vtime);
+}
+
+/*
+ * Whether a thread that wakes up takes the CPU at once. It may be ahead by `slack` of a VM that
+ * never blocks, so that a VM at its share is not held up by rounding; of others it must be behind.
+ */
+static inline bool pol_wake_preempts(struct pol_rank wakes, struct pol_rank runs, u64 slack)
+{
+	if (wakes.gang && runs.gang)
+		return pol_tick_preempts(wakes, runs);
+	if (runs.gang)
+		return pol_before(wakes.vtime, runs.vtime + slack);
+	return pol_before(wakes.vtime + slack, runs.vtime);
+}
+
+/* How long a thread may run: to the end of the episode, or a slice. */
+static inline u64 pol_slice(struct pol_rank r, u64 now, u64 episode_until, u64 slice)
+{
+	if (!r.episode || !pol_before(now, episode_until))
+		return slice;
+	return episode_until - now;
+}
+
+/* --- Synchronisation (systems.md, 2) ---------------------------------------------------------- */
+
+/*
+ * Whether a VM is held up: one of its vCPUs has waited for a sibling longer than the ideal
+ * scheduling interval |C| / |P| * T, while another of them is ready and does not run.
+ */
+static inline bool pol_held_up(u64 waited, u32 all_vcpus, u32 cpus, u64 slice, u32 ready)
+{
+	return ready && cpus && waited > (u64)all_vcpus * slice / cpus;
+}
+
+/* Only within its fair allocation: not when it is ahead of the host. */
+static inline bool pol_may_boost(u64 vtime, u64 host_vtime)
+{
+	return !pol_before(host_vtime, vtime);
+}
+
+/* --- Trying a VM that blocks together (spin-then-block) ---------------------------------------- */
+
+#define POL_PROBE_FIRST_NS (1000 * POL_MS)
+#define POL_PROBE_MOST_NS (64000 * POL_MS)
+
+/* When to try again after a trial that failed: twice as long as before. */
+static inline u64 pol_probe_next(u64 before)
+{
+	if (before < POL_PROBE_FIRST_NS)
+		return POL_PROBE_FIRST_NS;
+	return before >= POL_PROBE_MOST_NS / 2 ? POL_PROBE_MOST_NS : 2 * before;
+}
+
+#endif

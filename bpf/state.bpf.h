@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the scheduler remembers: one struct for the host, one entry per CPU, VM and vCPU slot, and
+ * a small record per thread. Everything is reached through the accessors here, so that another
+ * environment (the simulator) can keep one copy per run: it defines INSTEP_STATE and task_of().
+ *
+ * Concurrency: an entry of a CPU is written by that CPU (and read racily by others); fields of VMs
+ * are changed atomically or tolerate a lost update.
+ */
+#ifndef INSTEP_STATE_BPF_H
+#define INSTEP_STATE_BPF_H
+
+#include "intf.h"
+#include "policy.h"
+
+#define NO_CPU (-1)
+
+enum slot_state { SLOT_BLOCKED, SLOT_QUEUED, SLOT_RUNNING };
+
+struct cpu_state {
+	u64 vtime;	/* of what was last chosen here: the CPU's own virtual time */
+	u64 since;	/* from when on the running thread is still to be charged */
+	u64 own_vtime;	/* of the running thread, if of no VM */
+	u64 host_vtime;	/* own virtual time of the last thread of no VM chosen here */
+	u32 tid;	/* of the running thread, 0 if none of this class */
+	u32 vm;
+	u32 slot;
+	u32 weight;
+	s32 node;	/* NUMA node, -1 while the CPU was offline when it was loaded */
+	u32 pad;
+	u64 counters[INSTEP_NR_COUNTERS];
+};
+
+struct vm_state {
+	struct pol_account account;
+	u64 episode_until;
+	u64 window_at;	/* begin of the window of evidence */
+	u64 ran_ns;	/* in this window */
+	u64 wait_since; /* oldest entry of the wait table, 0 if none */
+	u64 probe_at;	/* when to try it together next */
+	u64 probe_gap;
+	u64 total_ns;	/* CPU time since it is known */
+	u64 total_blocks;
+	u64 together_ns; /* time in which more than one of its vCPUs ran */
+	u64 apart_ns;	/* time in which one ran while another waited for a CPU */
+	u64 changed_at;	/* when nr_running or nr_queued last changed */
+	u32 blocks;	/* in this window */
+	u32 gang;	/* its siblings run together */
+	u32 probing;	/* windows left of a trial */
+	u32 nr_queued;	/* vCPUs that wait for a CPU */
+	u32 nr_running;
+	u32 generation; /* of the table when this entry was begun */
+	u8 on_cpu[INSTEP_MAX_CPUS]; /* vCPUs that run or wait on each CPU */
+};
+
+struct slot_info {
+	u64 blocked_at;
+	u64 ran_ns;	/* in the running episode */
+	u64 episode;	/* which one that is */
+	u32 cpu;
+	u32 state;	/* enum slot_state */
+	u32 sibling_wakes; /* share of its wake-ups by siblings, 0..256, exponential mean */
+	u32 tid;
+};
+
+struct host_state {
+	struct instep_settings set;
+	u64 vtime;	/* the furthest of the CPUs' */
+	u64 group_vtime; /* of all threads of no VM, together */
+	u32 all_vcpus;
+	u32 pad;
+	struct instep_vm_settings vm_set[INSTEP_MAX_VMS];
+	struct vm_state vms[INSTEP_MAX_VMS];
+	struct cpu_state cpus[INSTEP_MAX_CPUS];
+	struct slot_info slots[INSTEP_MAX_SLOTS];
+};
+
+/* A thread. */
+struct task_state {
+	u64 vtime;	/* own, counted for threads of no VM */
+	u64 yield_until; /* it was named by a directed yield: first until then */
+	u32 generation;
+	u32 vm;		/* INSTEP_HOST for none */
+	u32 slot;	/* INSTEP_NO_SLOT for threads that are no vCPU */
+	u32 weight;
+	s32 target;	/* the CPU chosen at its wake-up, or NO_CPU */
+	u32 placed;	/* it is counted on `cpu` of its slot */
+};
+
+#ifndef INSTEP_STATE
+struct host_state instep;
+#define INSTEP_STATE (&instep)
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct task_state);
+} task_states SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, INSTEP_MAX_THREADS);
+	__type(key, u32);
+	__type(value, struct instep_thread);
+} threads SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 256 * 1024);
+} events SEC(".maps");
+
+/* Not read by the programs: tells user space the layout of the maps' entries. */
+struct instep_thread layout_thread;
+struct instep_event layout_event;
+
+static __always_inline struct task_state *task_of(struct task_struct *p)
+{
+	return bpf_task_storage_get(&task_states, p, 0, 0);
+}
+
+static __always_inline struct task_state *new_task_of(struct task_struct *p)
+{
+	return bpf_task_storage_get(&task_states, p, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+}
+
+static __always_inline struct instep_thread *thread_of(u32 tid)
+{
+	return bpf_map_lookup_elem(&threads, &tid);
+}
+
+static __always_inline void emit(u64 now, u32 kind, u32 vm, u64 a, u64 b)
+{
+	struct instep_event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+
+	if (!event)
+		return;
+	*event = (struct instep_event){ .at_ns = now, .kind = kind, .vm = vm, .a = a, .b = b };
+	bpf_ringbuf_submit(event, 0);
+}
+#endif
+
+#define SET (INSTEP_STATE->set)
+
+/*
+ * A function that the verifier checks once for all callers instead of again on every path that
+ * leads to it; it takes scalars and pointers to plain memory.
+ */
+#define SEPARATE __noinline
+
+static __always_inline bool on(u32 mechanism)
+{
+	return SET.mechanisms & mechanism;
+}
+
+/*
+ * An index that the verifier sees is within a table of `size` entries, a power of two: without the
+ * barrier the compiler drops the mask after a check that the verifier cannot follow.
+ */
+static __always_inline u32 within(u32 index, u32 size)
+{
+	barrier_var(index);
+	return index & (size - 1);
+}
+
+static __always_inline struct cpu_state *cpu_of(s32 cpu)
+{
+	if ((u32)cpu >= INSTEP_MAX_CPUS)
+		return NULL;
+	return &INSTEP_STATE->cpus[within(cpu, INSTEP_MAX_CPUS)];
+}
+
+/* Nobody serves the queues of a CPU that is offline. */
+static __always_inline bool online(s32 cpu)
+{
+	struct cpu_state *c = cpu_of(cpu);
+
+	return c && c->node >= 0;
+}
+
+static __always_inline struct vm_state *vm_of(u32 vm)
+{
+	if (vm >= INSTEP_MAX_VMS)
+		return NULL;
+	return &INSTEP_STATE->vms[within(vm, INSTEP_MAX_VMS)];
+}
+
+static __always_inline struct instep_vm_settings *vm_set_of(u32 vm)
+{
+	if (vm >= INSTEP_MAX_VMS)
+		return NULL;
+	return &INSTEP_STATE->vm_set[within(vm, INSTEP_MAX_VMS)];
+}
+
+static __always_inline struct slot_info *slot_of(u32 slot)
+{
+	if (slot >= INSTEP_MAX_SLOTS)
+		return NULL;
+	return &INSTEP_STATE->slots[within(slot, INSTEP_MAX_SLOTS)];
+}
+
+static __always_inline void count(enum instep_counter what)
+{
+	struct cpu_state *c = cpu_of(bpf_get_smp_processor_id());
+
+	if (c && what < INSTEP_NR_COUNTERS)
+		c->counters[what]++;
+}
+
+/*
+ * The thread's record, brought up to date with the table of threads. A thread id that was reused
+ * is told by its start time (`start_boottime`, task_struct since Linux 5.5).
+ */
+static __noinline void look_up(struct task_struct *p, struct task_state *t)
+{
+	struct instep_thread *entry = thread_of(p->pid);
+	u64 ticks = p->start_boottime / (10 * POL_MS);
+
+	t->generation = SET.generation;
+	if (entry && entry->vm < INSTEP_MAX_VMS && (entry->start_ticks == ticks)) {
+		t->vm = entry->vm;
+		t->slot = entry->slot;
+	} else {
+		t->vm = INSTEP_HOST;
+		t->slot = INSTEP_NO_SLOT;
+	}
+}
+
+#endif

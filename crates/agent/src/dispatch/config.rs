@@ -1,0 +1,187 @@
+//! The table `[dispatch]` of the configuration: how the kernel scheduler treats the host and single
+//! VMs.
+//!
+//! ```toml
+//! [dispatch]
+//! mode = "auto"                  # kernel: load it or fail; off
+//! host_weight = 100              # of everything that belongs to no VM, together
+//! without = ["probe"]            # mechanisms that are off
+//! slice = "3ms"
+//! episode = "6ms"
+//! [dispatch.vm.web]              # a VM by its name; all keys may be missing
+//! weight = 200                   # else its cgroup's cpu.weight
+//! period = "24ms"
+//! cosched = "auto"               # never, relaxed, strict
+//! latency = "prompt"             # normal
+//! [[dispatch.process]]           # a plain process as a VM: its threads are the vCPUs
+//! name = "job"
+//! pid = 4711
+//! ```
+
+use crate::config::duration;
+use instep_kernel::settings::{DEFAULT_PERIOD, Latency, PERIODS};
+use instep_kernel::{Cosched, Mechanisms, Mode, Settings};
+use serde::{Deserialize, Deserializer};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Everything of the table.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DispatchConfig {
+    /// Whether the kernel scheduler is loaded.
+    pub mode: Mode,
+    /// Load it although VMs have core-scheduling cookies.
+    pub despite_cookies: bool,
+    /// Weight of everything that belongs to no VM, together, 1 to 10000.
+    pub host_weight: u32,
+    /// How long a thread runs when others wait, 500us to 100ms.
+    #[serde(deserialize_with = "duration")]
+    pub slice: Duration,
+    /// How long siblings run together, 500us to 100ms.
+    #[serde(deserialize_with = "duration")]
+    pub episode: Duration,
+    /// Names of mechanisms that are off.
+    pub without: Vec<String>,
+    /// Settings of single VMs.
+    pub vm: BTreeMap<String, VmConfig>,
+    /// Processes that are treated as VMs.
+    pub process: Vec<ProcessVm>,
+}
+
+/// Settings of one VM.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct VmConfig {
+    /// 1 to 10000; its cgroup's when not given.
+    pub weight: Option<u32>,
+    /// Allocation period, 1ms to 1s; 24ms when not given.
+    #[serde(deserialize_with = "optional")]
+    pub period: Option<Duration>,
+    /// When its siblings run together.
+    pub cosched: Cosched,
+    /// How promptly it is served at wake-ups.
+    pub latency: Latency,
+}
+
+/// A process that is treated as a VM; its threads are the vCPUs.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProcessVm {
+    /// What it is called.
+    pub name: String,
+    /// Its process.
+    pub pid: u32,
+}
+
+impl Default for DispatchConfig {
+    fn default() -> Self {
+        let settings = Settings::default();
+        Self {
+            mode: Mode::default(),
+            despite_cookies: false,
+            host_weight: settings.host_weight,
+            slice: settings.slice,
+            episode: settings.episode,
+            without: Vec::new(),
+            vm: BTreeMap::new(),
+            process: Vec::new(),
+        }
+    }
+}
+
+impl DispatchConfig {
+    /// What the kernel side is told.
+    ///
+    /// # Errors
+    /// A mechanism that is none.
+    pub fn settings(&self) -> Result<Settings, String> {
+        Ok(Settings {
+            host_weight: self.host_weight,
+            slice: self.slice,
+            episode: self.episode,
+            mechanisms: Mechanisms::without(&self.without)?,
+            ..Settings::default()
+        })
+    }
+
+    /// Checks bounds.
+    ///
+    /// # Errors
+    /// A sentence that names the value and the bound.
+    pub fn check(&self) -> Result<(), String> {
+        let shown = |time: Duration| humantime::format_duration(time).to_string();
+        let (least, most) = (Duration::from_micros(500), Duration::from_millis(100));
+        for (name, time) in [("slice", self.slice), ("episode", self.episode)] {
+            if time < least || time > most {
+                return Err(format!(
+                    "dispatch.{name} {} is not between 500us and 100ms",
+                    shown(time)
+                ));
+            }
+        }
+        let weighs = |name: &str, weight: u32| match weight {
+            1..=10_000 => Ok(()),
+            _ => Err(format!("{name} {weight} is not between 1 and 10000")),
+        };
+        weighs("dispatch.host_weight", self.host_weight)?;
+        for (name, vm) in &self.vm {
+            weighs(&format!("dispatch.vm.{name}.weight"), vm.weight.unwrap_or(1))?;
+            let period = vm.period.unwrap_or(DEFAULT_PERIOD);
+            if period < PERIODS[0] || period > PERIODS[1] {
+                return Err(format!(
+                    "dispatch.vm.{name}.period {} is not between 1ms and 1s",
+                    shown(period)
+                ));
+            }
+        }
+        self.settings().map(|_| ()).map_err(|why| format!("dispatch.without: {why}"))
+    }
+}
+
+fn optional<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    duration(deserializer).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Config;
+    use instep_kernel::{Cosched, Mode};
+    use std::path::Path;
+    use std::time::Duration;
+
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(text, Path::new("i.toml")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn settings_of_vms_and_of_the_whole_are_read() {
+        let config = parse(
+            "[dispatch]\nmode = 'auto'\nslice = '2ms'\nwithout = ['gang']\n\
+             [dispatch.vm.web]\nweight = 200\nperiod = '96ms'\ncosched = 'never'\n\
+             [[dispatch.process]]\nname = 'job'\npid = 12\n",
+        )
+        .unwrap()
+        .dispatch;
+        assert_eq!((config.mode, config.slice), (Mode::Auto, Duration::from_millis(2)));
+        let web = &config.vm["web"];
+        assert_eq!((web.weight, web.cosched), (Some(200), Cosched::Never));
+        assert_eq!((config.process[0].pid, config.settings().unwrap().mechanisms.0 & 32), (12, 0));
+    }
+
+    #[test]
+    fn values_out_of_bounds_are_named_with_the_bound() {
+        for (text, said) in [
+            ("mode = 'on'", "unknown variant"),
+            ("slice = '1us'", "dispatch.slice 1us is not between 500us"),
+            ("host_weight = 0", "host_weight 0 is not between 1 and 10000"),
+            ("without = ['gangs']", "unknown mechanism `gangs`"),
+            ("[dispatch.vm.a]\nweight = 20000", "dispatch.vm.a.weight 20000"),
+            ("[dispatch.vm.a]\nperiod = '2s'", "dispatch.vm.a.period 2s is not between 1ms and 1s"),
+            ("[dispatch.vm.a]\ncosched = 'gang'", "unknown variant"),
+        ] {
+            let error = parse(&format!("[dispatch]\n{text}\n")).unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What the kernel scheduler is told of the VMs: from what a scan found and what was configured to
+//! entries of its table. Pure but for [`process`], which lists a process's threads.
+
+use super::config::{DispatchConfig, VmConfig};
+use instep_core::units::{NodeId, Tid};
+use instep_host::Root;
+use instep_host::apply::thread;
+use instep_host::discover::VmFacts;
+use instep_kernel::VmEntry;
+use instep_kernel::settings::DEFAULT_PERIOD;
+use instep_kernel::table::ThreadId;
+use std::collections::BTreeMap;
+
+/// The entry of a VM that was found. Threads whose start is not known are left to the host's.
+#[must_use]
+pub fn entry(facts: &VmFacts, home: Option<NodeId>, config: &DispatchConfig) -> VmEntry {
+    let id = |tid: Tid, start_ticks: u64| ThreadId { tid, start_ticks };
+    let vcpus = facts.vcpus.iter().map(|vcpu| id(vcpu.tid, vcpu.start_ticks)).collect();
+    let helpers = facts.emulators.iter().map(|thread| id(thread.tid, thread.start_ticks));
+    let mut entry = VmEntry::new(&facts.name, vcpus);
+    entry.helpers = helpers.collect();
+    entry.home = home;
+    configured(entry, facts.weight, config.vm.get(&facts.name))
+}
+
+fn configured(mut entry: VmEntry, weight: u32, config: Option<&VmConfig>) -> VmEntry {
+    entry.weight = weight;
+    if let Some(config) = config {
+        entry.weight = config.weight.unwrap_or(weight);
+        entry.period = config.period.unwrap_or(DEFAULT_PERIOD);
+        entry.cosched = config.cosched;
+        entry.latency = config.latency;
+    }
+    entry
+}
+
+/// All entries: VMs with their homes by name, then processes that are treated as VMs. A process
+/// that is a VM already is not one again.
+#[must_use]
+pub fn entries(
+    vms: &[VmFacts],
+    homes: &BTreeMap<String, NodeId>,
+    config: &DispatchConfig,
+) -> Vec<VmEntry> {
+    let mut all: Vec<VmEntry> =
+        vms.iter().map(|vm| entry(vm, homes.get(&vm.name).copied(), config)).collect();
+    for given in &config.process {
+        if vms.iter().any(|vm| vm.pid == given.pid || vm.name == given.name) {
+            continue;
+        }
+        if let Some(vcpus) = process(given.pid) {
+            let entry = VmEntry::new(&given.name, vcpus);
+            all.push(configured(entry, 100, config.vm.get(&given.name)));
+        }
+    }
+    all
+}
+
+/// The threads of a live process; `None` when there is none.
+fn process(pid: u32) -> Option<Vec<ThreadId>> {
+    let root = Root::live();
+    let listed = std::fs::read_dir(root.join(format!("proc/{pid}/task"))).ok()?;
+    let tids = listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let id = |tid: u32| {
+        let key = thread::key_of(&root, pid, Tid(tid)).ok()?;
+        Some(ThreadId { tid: key.tid, start_ticks: key.tid_start })
+    };
+    let mut all: Vec<ThreadId> = tids.filter_map(id).collect();
+    all.sort_unstable();
+    (!all.is_empty()).then_some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::ProcessVm;
+    use super::*;
+
+    #[test]
+    fn a_process_is_a_vm_of_its_threads() {
+        let own = std::process::id();
+        let process = vec![
+            ProcessVm { name: "own".into(), pid: own },
+            ProcessVm { name: "gone".into(), pid: u32::MAX - 1 },
+        ];
+        let config = DispatchConfig { process, ..DispatchConfig::default() };
+        let all = entries(&[], &BTreeMap::new(), &config);
+        assert_eq!((all.len(), all[0].name.as_str(), all[0].weight), (1, "own", 100));
+        assert!(all[0].vcpus.iter().any(|id| id.tid == Tid(own) && id.start_ticks > 0));
+    }
+
+    #[test]
+    fn what_is_configured_wins_over_the_cgroup() {
+        let entry = VmEntry::new("a", Vec::new());
+        assert_eq!(configured(entry.clone(), 300, None).weight, 300);
+        let own = VmConfig { weight: Some(50), ..VmConfig::default() };
+        assert_eq!(configured(entry.clone(), 300, Some(&own)).weight, 50);
+        let other = VmConfig::default();
+        assert_eq!(configured(entry, 300, Some(&other)).weight, 300);
+    }
+}

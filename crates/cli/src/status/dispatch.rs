@@ -1,0 +1,61 @@
+//! Which scheduler is in force on this host, and why.
+
+use crate::observe::state_dir;
+use crate::text::{indented, printable, wrapped};
+use instep_agent::dispatch::{InForce, VmInForce, read};
+use instep_kernel::Probe;
+use serde::Serialize;
+use std::path::Path;
+
+/// Who schedules threads on this host.
+#[derive(Debug, Serialize)]
+pub(crate) struct DispatchJson {
+    /// In words.
+    in_force: String,
+    /// Whether it is Instep's.
+    instep: bool,
+    /// Why, as far as a running `instep run` says.
+    why: Option<String>,
+    /// What the kernel offers.
+    kernel: Probe,
+    /// How often Instep's fell out since it was last sound.
+    failures: usize,
+    /// What Instep's knows of the VMs.
+    vms: Vec<VmInForce>,
+}
+
+/// Asks the kernel, and the word that a running `instep run` leaves.
+pub(crate) fn look(state: Option<&Path>) -> DispatchJson {
+    let kernel = Probe::of(Path::new("/"), &[]);
+    let told = state_dir(state).ok().and_then(|state| read(state.path()));
+    let known = told.is_some();
+    let InForce { instep, why, failures, vms, .. } = told.unwrap_or_default();
+    DispatchJson {
+        in_force: kernel.in_force(),
+        instep: instep && kernel.ops.as_deref().is_some_and(|ops| ops.starts_with("instep")),
+        why: known.then_some(why),
+        kernel,
+        failures,
+        vms,
+    }
+}
+
+impl DispatchJson {
+    /// For people: a line, and one for each VM that Instep's scheduler knows.
+    pub(crate) fn drawn(&self, width: usize) -> String {
+        let why = self.why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+        let line = printable(&format!("scheduler: {}{why}", self.in_force));
+        let mut text = format!("\n{}", indented(&wrapped(&line, width), 0));
+        for vm in &self.vms {
+            let how = if vm.together { "siblings together" } else { "siblings apart" };
+            let line = format!(
+                "{}: {how}, {:+}ms of its share, {} blocks",
+                printable(&vm.name),
+                vm.lead_ns / 1_000_000,
+                vm.blocks
+            );
+            text.push_str(&indented(&wrapped(&line, width.saturating_sub(2)), 2));
+        }
+        text
+    }
+}

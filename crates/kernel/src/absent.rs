@@ -1,0 +1,66 @@
+//! Stands in for the loaded scheduler in builds without the feature `kernel`: there never is one.
+
+use crate::seen::{Cost, Event, VmSeen};
+use crate::settings::Settings;
+use crate::table::{Table, VmEntry};
+
+/// A scheduler that cannot be.
+#[derive(Debug)]
+pub enum Loaded {}
+
+impl Loaded {
+    /// Refuses.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn load(_: &Settings, _: &[i32]) -> anyhow::Result<Self> {
+        anyhow::bail!("this build of instep has no kernel scheduler (feature `kernel`)")
+    }
+
+    /// Takes over new settings.
+    pub fn set(&mut self, _: &Settings) {
+        match *self {}
+    }
+
+    /// Feeds it the VMs.
+    ///
+    /// # Errors
+    /// Never.
+    pub fn feed(&mut self, _: Vec<VmEntry>) -> anyhow::Result<Vec<String>> {
+        match *self {}
+    }
+
+    /// The table it was last fed.
+    #[must_use]
+    pub fn table(&self) -> &Table {
+        match *self {}
+    }
+
+    /// Counters.
+    #[must_use]
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        match *self {}
+    }
+
+    /// What it knows of each VM.
+    #[must_use]
+    pub fn vms(&self) -> Vec<VmSeen> {
+        match *self {}
+    }
+
+    /// What its programs cost.
+    #[must_use]
+    pub fn costs(&self) -> Vec<Cost> {
+        match *self {}
+    }
+
+    /// Events.
+    pub fn drain(&mut self) -> Vec<Event> {
+        match *self {}
+    }
+
+    /// Why it fell out.
+    pub fn exited(&mut self) -> Option<(String, bool)> {
+        match *self {}
+    }
+}

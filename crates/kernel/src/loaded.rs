@@ -1,0 +1,307 @@
+//! The scheduler in the kernel: loads it, feeds it the VM table and settings, drains its counters
+//! and events, and notices when it fell out.
+//!
+//! Its end is the kernel's: when the link is dropped, or this process dies however, the default
+//! scheduler is back (kernel/sched/ext.c, struct_ops link, Linux 6.12 and later).
+
+use crate::seen::{COUNTERS, Cost, Event, VmSeen};
+use crate::settings::Settings;
+use crate::skeleton::{self, BpfSkel, BpfSkelBuilder};
+use crate::table::{LIMITS, Placed, Table, ThreadId, VmEntry};
+use anyhow::Context as _;
+use libbpf_rs::{Link, MapCore as _, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
+use scx_utils::{UserExitInfo, scx_ops_attach, scx_ops_load, scx_ops_open, uei_exited, uei_read};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem::MaybeUninit;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// The loaded scheduler. Dropping it brings the default back.
+pub struct Loaded {
+    // Dropped in order: the link first.
+    link: Option<Link>,
+    ring: RingBuffer<'static>,
+    heard: Rc<RefCell<Vec<Event>>>,
+    skel: BpfSkel<'static>,
+    table: Table,
+    threads: BTreeMap<u32, [u8; THREAD]>,
+}
+
+/// Bytes of `struct instep_thread`.
+const THREAD: usize = std::mem::size_of::<skeleton::types::instep_thread>();
+
+/// Most events that are kept until they are drained.
+const MAX_HEARD: usize = 4096;
+
+impl std::fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Loaded").field("table", &self.table).finish_non_exhaustive()
+    }
+}
+
+impl Loaded {
+    /// Loads the scheduler for the whole host. `node_of` gives the NUMA node of each possible CPU.
+    ///
+    /// # Errors
+    /// The kernel refuses it (too old, verifier, another scheduler), or has more CPUs than there is
+    /// room for.
+    pub fn load(settings: &Settings, node_of: &[i32]) -> anyhow::Result<Self> {
+        scx_utils::try_set_rlimit_infinity();
+        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Info, |_, text| {
+            tracing::debug!("{text}")
+        })));
+        // The open object must outlive the skeleton; it is as small as a pointer, once per load.
+        let object: &'static mut MaybeUninit<OpenObject> =
+            Box::leak(Box::new(MaybeUninit::uninit()));
+        let builder = BpfSkelBuilder::default();
+        let mut skel = scx_ops_open!(builder, object, instep_ops, None)?;
+        {
+            let data = skel.maps.bss_data.as_mut().context("the object has no data")?;
+            let cpus = &mut data.instep.cpus;
+            anyhow::ensure!(
+                node_of.len() <= cpus.len(),
+                "{} possible CPUs, more than {}",
+                node_of.len(),
+                cpus.len()
+            );
+            for (cpu, node) in cpus.iter_mut().zip(node_of) {
+                cpu.node = *node;
+            }
+            write(&mut data.instep.set, settings, node_of.len());
+        }
+        let mut skel = scx_ops_load!(skel, instep_ops, uei)?;
+        let link = scx_ops_attach!(skel, instep_ops)?;
+        let heard = Rc::new(RefCell::new(Vec::new()));
+        let mut rings = RingBufferBuilder::new();
+        let into = Rc::clone(&heard);
+        rings.add(&skel.maps.events, move |bytes| {
+            let mut heard = into.borrow_mut();
+            if let Some(event) = parse_event(bytes).filter(|_| heard.len() < MAX_HEARD) {
+                heard.push(event);
+            }
+            0
+        })?;
+        let ring = rings.build()?;
+        Ok(Self {
+            link: Some(link),
+            ring,
+            heard,
+            skel,
+            table: Table::default(),
+            threads: BTreeMap::new(),
+        })
+    }
+
+    /// Takes over new settings.
+    pub fn set(&mut self, settings: &Settings) {
+        if let Some(data) = self.skel.maps.bss_data.as_mut() {
+            let cpus = data.instep.set.nr_cpus as usize;
+            write(&mut data.instep.set, settings, cpus);
+        }
+    }
+
+    /// Feeds it the VMs as they are now; returns warnings on those that do not fit.
+    ///
+    /// # Errors
+    /// When the kernel does not take an entry.
+    pub fn feed(&mut self, entries: Vec<VmEntry>) -> anyhow::Result<Vec<String>> {
+        let (table, warnings) = self.table.renumbered(entries, LIMITS);
+        if table.vms == self.table.vms {
+            return Ok(warnings);
+        }
+        let known: BTreeSet<u32> = self.table.vms.iter().map(|placed| placed.vm).collect();
+        let data = self.skel.maps.bss_data.as_mut().context("the object has no data")?;
+        let state = &mut data.instep;
+        for vm in &table.freed {
+            state.vm_set[*vm as usize].weight = 0;
+        }
+        for placed in &table.vms {
+            let moved = !self.table.vms.iter().any(|old| {
+                (old.vm, old.first_slot, &old.entry.name)
+                    == (placed.vm, placed.first_slot, &placed.entry.name)
+            });
+            if moved || !known.contains(&placed.vm) {
+                let fresh = &mut state.vms[placed.vm as usize];
+                *fresh = Default::default();
+                fresh.account.vtime = state.vtime;
+                fresh.account.mark = state.vtime;
+            }
+            let set = &mut state.vm_set[placed.vm as usize];
+            set.period_ns = nanos(placed.entry.period);
+            set.home_node = placed.entry.home.map_or(-1, |node| node.0 as i32);
+            set.cosched = placed.entry.cosched.raw();
+            set.first_slot = placed.first_slot;
+            set.nr_vcpus = placed.entry.vcpus.len() as u32;
+            set.latency = placed.entry.latency.micros();
+            set.weight = placed.entry.weight.clamp(1, 10_000);
+        }
+        state.all_vcpus = table.vms.iter().map(|placed| placed.entry.vcpus.len() as u32).sum();
+        self.feed_threads(&table)?;
+        if let Some(data) = self.skel.maps.bss_data.as_mut() {
+            data.instep.set.generation = data.instep.set.generation.wrapping_add(1);
+        }
+        self.table = table;
+        Ok(warnings)
+    }
+
+    fn feed_threads(&mut self, table: &Table) -> anyhow::Result<()> {
+        let wanted: BTreeMap<u32, [u8; THREAD]> = table.vms.iter().flat_map(threads_of).collect();
+        let map = &self.skel.maps.threads;
+        for tid in self.threads.keys().filter(|tid| !wanted.contains_key(tid)) {
+            // It may have gone by itself; nothing else can fail.
+            let _ = map.delete(&tid.to_ne_bytes());
+        }
+        for (tid, value) in &wanted {
+            if self.threads.get(tid) != Some(value) {
+                map.update(&tid.to_ne_bytes(), value, MapFlags::ANY)
+                    .with_context(|| format!("cannot enter thread {tid}"))?;
+            }
+        }
+        self.threads = wanted;
+        Ok(())
+    }
+
+    /// The table it was last fed.
+    #[must_use]
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// Counters since it was loaded, by [`COUNTERS`].
+    #[must_use]
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        let Some(data) = self.skel.maps.bss_data.as_ref() else { return Vec::new() };
+        let sum = |index: usize| data.instep.cpus.iter().map(|cpu| cpu.counters[index]).sum();
+        COUNTERS.iter().enumerate().map(|(index, name)| (*name, sum(index))).collect()
+    }
+
+    /// What it knows of each VM.
+    #[must_use]
+    pub fn vms(&self) -> Vec<VmSeen> {
+        let Some(data) = self.skel.maps.bss_data.as_ref() else { return Vec::new() };
+        let seen = |placed: &Placed| {
+            let vm = &data.instep.vms[placed.vm as usize];
+            VmSeen {
+                name: placed.entry.name.clone(),
+                gang: vm.gang != 0,
+                cpu_ns: vm.total_ns,
+                blocks: vm.total_blocks,
+                together_ns: vm.together_ns,
+                apart_ns: vm.apart_ns,
+                lead_ns: vm.account.vtime.wrapping_sub(data.instep.vtime) as i64,
+            }
+        };
+        self.table.vms.iter().map(seen).collect()
+    }
+
+    /// What each of its programs has cost; times only while `kernel.bpf_stats_enabled` is 1.
+    #[must_use]
+    pub fn costs(&self) -> Vec<Cost> {
+        let own = |name: &str| name.starts_with("instep_");
+        let all = libbpf_rs::query::ProgInfoIter::default().filter_map(|info| {
+            let name = info.name.to_string_lossy().into_owned();
+            own(&name).then_some(Cost {
+                name,
+                runs: info.run_cnt,
+                ns: info.run_time_ns,
+                instructions: info.verified_insns,
+            })
+        });
+        all.collect()
+    }
+
+    /// Events since they were last drained.
+    pub fn drain(&mut self) -> Vec<Event> {
+        let _ = self.ring.consume();
+        std::mem::take(&mut self.heard.borrow_mut())
+    }
+
+    /// `None` while it is in force; else why it is not, and whether the kernel asks for a restart
+    /// (CPU hotplug).
+    pub fn exited(&mut self) -> Option<(String, bool)> {
+        if !uei_exited!(&self.skel, uei) {
+            return None;
+        }
+        let info: UserExitInfo = uei_read!(&self.skel, uei);
+        let restart = info.should_restart();
+        let why = match info.report() {
+            Ok(()) => "the kernel unloaded it".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        self.link = None;
+        Some((why, restart))
+    }
+}
+
+fn write(set: &mut skeleton::types::instep_settings, settings: &Settings, cpus: usize) {
+    set.slice_ns = nanos(settings.slice);
+    set.episode_ns = nanos(settings.episode);
+    set.skew_ns = nanos(settings.skew);
+    set.wake_slack_ns = nanos(settings.wake_slack);
+    set.boost_ns = nanos(settings.boost);
+    set.pull_ns = nanos(settings.pull);
+    set.debt_ns = nanos(settings.debt);
+    set.host_weight = settings.host_weight.clamp(1, 10_000);
+    set.mechanisms = settings.mechanisms.0;
+    set.nr_cpus = cpus as u32;
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The entries of a VM's threads in the kernel's table.
+fn threads_of(placed: &Placed) -> Vec<(u32, [u8; THREAD])> {
+    let entry = &placed.entry;
+    let vcpus = entry.vcpus.iter().zip(placed.first_slot..).map(|(id, slot)| (id, slot, 0));
+    let helpers = entry.helpers.iter().map(|id| (id, u32::MAX, 1));
+    let bytes = |(id, slot, role): (&ThreadId, u32, u32)| {
+        (id.tid.0, thread_bytes(id.start_ticks, placed.vm, slot, role))
+    };
+    vcpus.chain(helpers).map(bytes).collect()
+}
+
+/// `struct instep_thread` as the kernel reads it; a test compares the offsets with the object's.
+fn thread_bytes(start_ticks: u64, vm: u32, slot: u32, role: u32) -> [u8; THREAD] {
+    let mut bytes = [0; THREAD];
+    bytes[0..8].copy_from_slice(&start_ticks.to_ne_bytes());
+    bytes[8..12].copy_from_slice(&vm.to_ne_bytes());
+    bytes[12..16].copy_from_slice(&slot.to_ne_bytes());
+    bytes[16..20].copy_from_slice(&role.to_ne_bytes());
+    bytes
+}
+
+/// Reads a `struct instep_event`; `None` when it is too short.
+fn parse_event(bytes: &[u8]) -> Option<Event> {
+    let word = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    let half = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    Some(Event { at_ns: word(0)?, a: word(8)?, b: word(16)?, kind: half(24)?, vm: half(28)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skeleton::types;
+    use std::mem::offset_of;
+
+    #[test]
+    fn entries_of_threads_are_laid_out_as_the_kernel_reads_them() {
+        assert_eq!(offset_of!(types::instep_thread, start_ticks), 0);
+        assert_eq!(offset_of!(types::instep_thread, vm), 8);
+        assert_eq!(offset_of!(types::instep_thread, slot), 12);
+        assert_eq!(offset_of!(types::instep_thread, role), 16);
+        assert_eq!(offset_of!(types::instep_event, a), 8);
+        assert_eq!(offset_of!(types::instep_event, kind), 24);
+    }
+
+    #[test]
+    fn limits_and_counters_are_those_of_the_object() {
+        let state = types::host_state::default();
+        assert_eq!(state.vms.len(), LIMITS.vms as usize);
+        assert_eq!(state.slots.len(), LIMITS.slots as usize);
+        assert_eq!(state.cpus[0].counters.len(), COUNTERS.len());
+        let vcpus = LIMITS.vcpus;
+        assert!(vcpus <= LIMITS.slots);
+    }
+}

@@ -1,0 +1,143 @@
+//! Whether the kernel scheduler is loaded: a pure function of what was asked and what was found.
+
+use crate::probe::{Probe, State};
+use serde::{Deserialize, Serialize};
+use std::str::FromStr;
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Load it where that is possible and safe.
+    Auto,
+    /// Load it, or fail.
+    Kernel,
+    /// Leave the kernel's scheduler alone.
+    #[default]
+    Off,
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "kernel" => Ok(Self::Kernel),
+            "off" => Ok(Self::Off),
+            _ => Err(format!("unknown dispatch `{text}`: known are auto, kernel, off")),
+        }
+    }
+}
+
+/// What to do, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// Load it.
+    Load,
+    /// Leave it; the sentence says why.
+    Stay(String),
+}
+
+/// Whether this build can load a scheduler at all.
+pub const BUILT: bool = cfg!(feature = "kernel");
+
+/// Decides. `despite_cookies` is the operator's word that core scheduling and sched_ext may meet.
+#[must_use]
+pub fn plan(mode: Mode, probe: &Probe, built: bool, despite_cookies: bool) -> Plan {
+    let stay = |why: &str| Plan::Stay(why.to_owned());
+    if mode == Mode::Off {
+        return stay("it was not asked for (--dispatch kernel)");
+    }
+    if !built {
+        return stay("this build of instep has no kernel scheduler (feature `kernel`)");
+    }
+    match &probe.state {
+        None => {
+            return Plan::Stay(format!(
+                "Linux {} has no sched_ext (CONFIG_SCHED_CLASS_EXT, 6.12 or later)",
+                probe.release
+            ));
+        }
+        Some(State::Enabled) => {
+            return Plan::Stay(format!("{} is loaded; end it first", probe.in_force()));
+        }
+        Some(State::Other(state)) => {
+            return Plan::Stay(format!("sched_ext is in the state `{state}`; try again"));
+        }
+        Some(State::Disabled) => {}
+    }
+    if !probe.btf {
+        return stay("the kernel does not describe its types (/sys/kernel/btf/vmlinux)");
+    }
+    if !probe.config {
+        return Plan::Stay(format!(
+            "the kernel's configuration is not at /boot/config-{} or /proc/config.gz",
+            probe.release
+        ));
+    }
+    if probe.smt && !probe.cookies.is_empty() && !despite_cookies {
+        return Plan::Stay(format!(
+            "{} threads of VMs have core-scheduling cookies, which together with sched_ext can \
+             hang a host with SMT (sched-ext/scx issue 3715); switch core scheduling off in the \
+             VMM (cloud-hypervisor: --cpus core_scheduling=off), or pass --dispatch-with-cookies",
+            probe.cookies.len()
+        ));
+    }
+    Plan::Load
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use instep_core::units::Tid;
+
+    fn fine() -> Probe {
+        Probe {
+            release: "7.2.13".into(),
+            state: Some(State::Disabled),
+            btf: true,
+            config: true,
+            ..Probe::default()
+        }
+    }
+
+    fn why(mode: Mode, probe: &Probe) -> String {
+        match plan(mode, probe, true, false) {
+            Plan::Load => "load".to_owned(),
+            Plan::Stay(why) => why,
+        }
+    }
+
+    #[test]
+    fn it_is_loaded_where_nothing_speaks_against_it() {
+        assert_eq!(why(Mode::Auto, &fine()), "load");
+        assert_eq!(why(Mode::Kernel, &fine()), "load");
+        assert!(why(Mode::Off, &fine()).contains("not asked for"));
+    }
+
+    #[test]
+    fn each_danger_keeps_it_out_with_its_reason() {
+        let cookies = Probe { smt: true, cookies: vec![Tid(1)], ..fine() };
+        let other = Probe { state: Some(State::Enabled), ops: Some("lavd".into()), ..fine() };
+        for (probe, said) in [
+            (Probe { state: None, ..fine() }, "has no sched_ext"),
+            (other, "lavd is loaded"),
+            (Probe { state: Some(State::Other("enabling".into())), ..fine() }, "`enabling`"),
+            (Probe { btf: false, ..fine() }, "btf"),
+            (Probe { config: false, ..fine() }, "/boot/config-7.2.13"),
+            (cookies.clone(), "3715"),
+        ] {
+            assert!(why(Mode::Auto, &probe).contains(said), "{said}");
+        }
+        assert_eq!(plan(Mode::Auto, &cookies, true, true), Plan::Load);
+        assert_eq!(plan(Mode::Auto, &Probe { smt: false, ..cookies }, true, false), Plan::Load);
+    }
+
+    #[test]
+    fn a_build_without_it_says_so() {
+        assert!(
+            matches!(plan(Mode::Auto, &fine(), false, false), Plan::Stay(why) if why.contains("feature"))
+        );
+    }
+}

@@ -1,0 +1,80 @@
+//! What the loaded scheduler tells: counters, events, VMs, costs. Plain data.
+
+/// Names of the counters, in the order of `enum instep_counter`.
+pub const COUNTERS: [&str; 28] = [
+    "switches",
+    "idle_core",
+    "idle_cpu",
+    "idle_remote",
+    "queued",
+    "moved_apart",
+    "stacked",
+    "stolen",
+    "pulled",
+    "wake_sibling",
+    "wake_timer",
+    "wake_io",
+    "wake_preempt",
+    "tick_preempt",
+    "episodes",
+    "episode_kicks",
+    "skew_stops",
+    "holes_left",
+    "boosts",
+    "yields",
+    "yields_missed",
+    "expired",
+    "clamped",
+    "kthreads_first",
+    "gang_on",
+    "gang_off",
+    "probes",
+    "missed",
+];
+
+/// Something that the scheduler found out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When, on the monotonic clock.
+    pub at_ns: u64,
+    /// `enum instep_event_kind`.
+    pub kind: u32,
+    /// Index of the VM.
+    pub vm: u32,
+    /// See the kind.
+    pub a: u64,
+    /// See the kind.
+    pub b: u64,
+}
+
+/// What the kernel knows of one VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VmSeen {
+    /// Its name.
+    pub name: String,
+    /// Whether its siblings run together now.
+    pub gang: bool,
+    /// CPU time of its vCPUs since it is known.
+    pub cpu_ns: u64,
+    /// How often a vCPU blocked since it is known.
+    pub blocks: u64,
+    /// Time in which more than one of its vCPUs ran.
+    pub together_ns: u64,
+    /// Time in which one ran while another waited for a CPU.
+    pub apart_ns: u64,
+    /// Its virtual time less the host's, in nanoseconds: negative when it is behind its share.
+    pub lead_ns: i64,
+}
+
+/// What one BPF program cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// Its name.
+    pub name: String,
+    /// How often it ran.
+    pub runs: u64,
+    /// How long in all.
+    pub ns: u64,
+    /// Instructions that the verifier went through.
+    pub instructions: u32,
+}

@@ -1,0 +1,247 @@
+//! The VM table that the kernel scheduler is fed: which thread is which vCPU of which VM.
+//!
+//! Laying it out is a pure function: VMs in, numbered entries and warnings out. A VM keeps its
+//! number and slots while it lives and its vCPUs are as many, so that what the kernel learned of
+//! it stays with it.
+
+use crate::settings::{Cosched, DEFAULT_PERIOD, Latency};
+use instep_core::units::{NodeId, Tid};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// A thread, told from a later one of the same number by its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ThreadId {
+    /// The kernel's number.
+    pub tid: Tid,
+    /// Start in clock ticks since boot, as in `/proc/PID/stat`.
+    pub start_ticks: u64,
+}
+
+/// What the scheduler is told of a VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VmEntry {
+    /// Its unique name.
+    pub name: String,
+    /// `cpu.weight`, 1..=10000.
+    pub weight: u32,
+    /// Allocation period.
+    pub period: Duration,
+    /// Node where it should run, if one.
+    pub home: Option<NodeId>,
+    /// Co-scheduling.
+    pub cosched: Cosched,
+    /// Latency class.
+    pub latency: Latency,
+    /// Its vCPU threads, in the guest's order.
+    pub vcpus: Vec<ThreadId>,
+    /// Threads of its monitor that are no vCPUs.
+    pub helpers: Vec<ThreadId>,
+}
+
+impl VmEntry {
+    /// A VM with default settings.
+    #[must_use]
+    pub fn new(name: &str, vcpus: Vec<ThreadId>) -> Self {
+        Self {
+            name: name.to_owned(),
+            weight: 100,
+            period: DEFAULT_PERIOD,
+            home: None,
+            cosched: Cosched::Auto,
+            latency: Latency::Normal,
+            vcpus,
+            helpers: Vec::new(),
+        }
+    }
+}
+
+/// What the kernel side has room for (`INSTEP_MAX_*`).
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// VMs, with the host's own entry 0.
+    pub vms: u32,
+    /// vCPU slots.
+    pub slots: u32,
+    /// vCPUs of one VM.
+    pub vcpus: u32,
+    /// Threads in the table.
+    pub threads: usize,
+}
+
+/// The limits of `bpf/intf.h`; a test compares them.
+pub const LIMITS: Limits = Limits { vms: 256, slots: 4096, vcpus: 512, threads: 16384 };
+
+/// One VM with its numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Its index in the kernel's table, from 1.
+    pub vm: u32,
+    /// The slot of its first vCPU.
+    pub first_slot: u32,
+    /// The VM.
+    pub entry: VmEntry,
+}
+
+/// The table as it is, and as it was numbered before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// By VM index, ascending.
+    pub vms: Vec<Placed>,
+    /// VM indices that were in use before and are not now.
+    pub freed: Vec<u32>,
+}
+
+impl Table {
+    /// Numbers `entries`, keeping the numbers of `self` where name and vCPU count are the same.
+    /// What does not fit is left to the host's entry, with a warning.
+    #[must_use]
+    pub fn renumbered(&self, entries: Vec<VmEntry>, limits: Limits) -> (Self, Vec<String>) {
+        let mut warnings = Vec::new();
+        let old: BTreeMap<&str, &Placed> =
+            self.vms.iter().map(|placed| (placed.entry.name.as_str(), placed)).collect();
+        let kept = |entry: &VmEntry| {
+            old.get(entry.name.as_str())
+                .filter(|placed| placed.entry.vcpus.len() == entry.vcpus.len())
+                .map(|placed| (placed.vm, placed.first_slot))
+        };
+        let mut room = Room::new(limits);
+        let (stay, come): (Vec<_>, Vec<_>) =
+            entries.into_iter().partition(|entry| kept(entry).is_some());
+        let mut vms = Vec::new();
+        for entry in stay {
+            let Some((vm, first_slot)) = kept(&entry) else { continue };
+            if room.claim(vm, first_slot, &entry) {
+                vms.push(Placed { vm, first_slot, entry });
+            }
+        }
+        for entry in come {
+            match room.find(&entry) {
+                Ok((vm, first_slot)) => vms.push(Placed { vm, first_slot, entry }),
+                Err(why) => warnings
+                    .push(format!("VM {} is scheduled with the host's threads: {why}", entry.name)),
+            }
+        }
+        vms.sort_by_key(|placed| placed.vm);
+        let used: BTreeSet<u32> = vms.iter().map(|placed| placed.vm).collect();
+        let freed =
+            self.vms.iter().map(|placed| placed.vm).filter(|vm| !used.contains(vm)).collect();
+        (Self { vms, freed }, warnings)
+    }
+}
+
+/// What is left of the kernel's tables.
+struct Room {
+    limits: Limits,
+    vms: BTreeSet<u32>,
+    /// Taken slots as first -> one past the last.
+    slots: BTreeMap<u32, u32>,
+    threads: usize,
+}
+
+impl Room {
+    fn new(limits: Limits) -> Self {
+        Self { limits, vms: BTreeSet::new(), slots: BTreeMap::new(), threads: 0 }
+    }
+
+    fn claim(&mut self, vm: u32, first: u32, entry: &VmEntry) -> bool {
+        let count = entry.vcpus.len() as u32;
+        if !self.vms.insert(vm) {
+            return false;
+        }
+        self.slots.insert(first, first + count);
+        self.threads += entry.vcpus.len() + entry.helpers.len();
+        true
+    }
+
+    fn find(&mut self, entry: &VmEntry) -> Result<(u32, u32), String> {
+        let count = u32::try_from(entry.vcpus.len()).unwrap_or(u32::MAX);
+        let limits = self.limits;
+        if count == 0 {
+            return Err("its vCPU threads are not known".to_owned());
+        }
+        if count > limits.vcpus {
+            return Err(format!("{count} vCPUs, more than {}", limits.vcpus));
+        }
+        if self.threads + entry.vcpus.len() + entry.helpers.len() > limits.threads {
+            return Err(format!("more than {} threads of VMs", limits.threads));
+        }
+        let vm = (1..limits.vms)
+            .find(|vm| !self.vms.contains(vm))
+            .ok_or_else(|| format!("more than {} VMs", limits.vms - 1))?;
+        let mut first = 0;
+        for (from, to) in &self.slots {
+            if first + count <= *from {
+                break;
+            }
+            first = first.max(*to);
+        }
+        if first + count > limits.slots {
+            return Err(format!("more than {} vCPUs of all VMs", limits.slots));
+        }
+        self.claim(vm, first, entry);
+        Ok((vm, first))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn vm(name: &str, vcpus: u32) -> VmEntry {
+        let thread = |tid| ThreadId { tid: Tid(tid), start_ticks: 7 };
+        VmEntry::new(name, (1..=vcpus).map(thread).collect())
+    }
+
+    fn numbers(table: &Table) -> Vec<(String, u32, u32)> {
+        table.vms.iter().map(|p| (p.entry.name.clone(), p.vm, p.first_slot)).collect()
+    }
+
+    #[test]
+    fn a_vm_keeps_its_number_while_others_come_and_go() {
+        let (first, _) = Table::default().renumbered(vec![vm("a", 2), vm("b", 3)], LIMITS);
+        let (second, _) = first.renumbered(vec![vm("c", 1), vm("b", 3)], LIMITS);
+        assert_eq!(numbers(&second), [("c".into(), 1, 0), ("b".into(), 2, 2)]);
+        let (third, _) = second.renumbered(vec![vm("b", 3)], LIMITS);
+        assert_eq!((numbers(&third), third.freed), (vec![("b".into(), 2, 2)], vec![1]));
+    }
+
+    #[test]
+    fn a_vm_whose_vcpus_change_in_number_moves() {
+        let (first, _) = Table::default().renumbered(vec![vm("a", 2), vm("b", 2)], LIMITS);
+        let (second, _) = first.renumbered(vec![vm("a", 4), vm("b", 2)], LIMITS);
+        assert_eq!(numbers(&second), [("a".into(), 1, 4), ("b".into(), 2, 2)]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_and_left_out() {
+        let limits = Limits { vms: 3, slots: 8, vcpus: 4, threads: 100 };
+        let all = vec![vm("big", 5), vm("a", 4), vm("none", 0), vm("b", 4), vm("c", 1)];
+        let (table, warnings) = Table::default().renumbered(all, limits);
+        assert_eq!(numbers(&table), [("a".into(), 1, 0), ("b".into(), 2, 4)]);
+        assert_eq!(warnings.len(), 3);
+        assert!(warnings[0].contains("VM big") && warnings[0].contains("more than 4"));
+    }
+
+    proptest! {
+        #[test]
+        fn slots_never_overlap_and_stay_within_bounds(
+            rounds in prop::collection::vec(prop::collection::btree_map(0u8..12, 1u32..6, 0..10), 1..6)
+        ) {
+            let limits = Limits { vms: 9, slots: 20, vcpus: 5, threads: 60 };
+            let mut table = Table::default();
+            for round in rounds {
+                let entries = round.iter().map(|(n, c)| vm(&n.to_string(), *c)).collect();
+                table = table.renumbered(entries, limits).0;
+                let mut spans: Vec<(u32, u32)> = table.vms.iter()
+                    .map(|p| (p.first_slot, p.first_slot + p.entry.vcpus.len() as u32)).collect();
+                spans.sort_unstable();
+                prop_assert!(spans.windows(2).all(|w| w[0].1 <= w[1].0));
+                prop_assert!(spans.iter().all(|s| s.1 <= 20));
+                prop_assert!(table.vms.windows(2).all(|w| w[0].vm < w[1].vm));
+                prop_assert!(table.vms.iter().all(|p| p.vm >= 1 && p.vm < 9));
+            }
+        }
+    }
+}

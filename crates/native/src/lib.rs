@@ -1,0 +1,213 @@
+//! The kernel scheduler's decisions, bpf/policy.h, compiled for this machine: the same C as in the
+//! kernel, behind safe functions.
+//!
+//! It knows no kernel and keeps no state. Virtual times are nanoseconds of CPU time at weight 100.
+
+/// Where virtual times begin (`POL_ORIGIN`), so that subtracting never wraps.
+pub const ORIGIN: u64 = 1 << 50;
+
+/// A candidate for a CPU (`struct pol_rank`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rank {
+    /// Virtual time.
+    pub vtime: u64,
+    /// Of a VM whose siblings run together.
+    pub gang: bool,
+    /// Which do so now.
+    pub episode: bool,
+}
+
+/// A VM's account (`struct pol_account`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Virtual time.
+    pub vtime: u64,
+    /// The host's at the period's begin.
+    pub mark: u64,
+    /// When the period began.
+    pub period_at: u64,
+    /// Whether a vCPU had to wait in this period.
+    pub waited: bool,
+}
+
+/// What came of [`roll`] (`enum pol_rolled`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rolled {
+    /// The period goes on.
+    Same,
+    /// A new one began.
+    Rolled,
+    /// A new one began and unused time was lost.
+    Expired,
+}
+
+/// Co-scheduling as configured (`enum instep_cosched`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Cosched {
+    Auto = 0,
+    Never = 1,
+    Relaxed = 2,
+    Strict = 3,
+}
+
+mod c {
+    // SAFETY: the signatures are those of policy.c, which is compiled with this crate; all take
+    // and return scalars and keep no pointer.
+    unsafe extern "C" {
+        pub(super) safe fn native_cost(ran: u64, weight: u32) -> u64;
+        pub(super) safe fn native_clamp(vtime: u64, cpu_vtime: u64, debt: u64) -> u64;
+        pub(super) safe fn native_roll(
+            vtime: &mut u64,
+            mark: &mut u64,
+            period_at: &mut u64,
+            waited: &mut u32,
+            now: u64,
+            period: u64,
+            host: u64,
+        ) -> u32;
+        pub(super) safe fn native_host_rank(
+            behind: u64,
+            group: u64,
+            cpu_vtime: u64,
+            light: u64,
+            bound: u64,
+        ) -> u64;
+        pub(super) safe fn native_gang(
+            cosched: u32,
+            now: bool,
+            ran_ns: u64,
+            blocks: u32,
+            nr_vcpus: u32,
+        ) -> bool;
+        pub(super) safe fn native_gang_before(
+            a: u64,
+            a_episode: bool,
+            b: u64,
+            b_episode: bool,
+        ) -> bool;
+        pub(super) safe fn native_tick_preempts(
+            a: u64,
+            a_gang: bool,
+            a_episode: bool,
+            b: u64,
+            b_gang: bool,
+            b_episode: bool,
+        ) -> bool;
+        pub(super) safe fn native_goes_on(
+            a: u64,
+            a_gang: bool,
+            a_episode: bool,
+            b: u64,
+            b_gang: bool,
+            b_episode: bool,
+        ) -> bool;
+        pub(super) safe fn native_wake_preempts(
+            a: u64,
+            a_gang: bool,
+            a_episode: bool,
+            b: u64,
+            b_gang: bool,
+            b_episode: bool,
+            slack: u64,
+        ) -> bool;
+        pub(super) safe fn native_slice(episode: bool, now: u64, until: u64, slice: u64) -> u64;
+        pub(super) safe fn native_held_up(
+            waited: u64,
+            all_vcpus: u32,
+            cpus: u32,
+            slice: u64,
+            ready: u32,
+        ) -> bool;
+        pub(super) safe fn native_may_boost(vtime: u64, host_vtime: u64) -> bool;
+        pub(super) safe fn native_probe_next(before: u64) -> u64;
+    }
+}
+
+/// What `ran` nanoseconds cost a VM of this weight.
+#[must_use]
+pub fn cost(ran: u64, weight: u32) -> u64 {
+    c::native_cost(ran, weight)
+}
+
+/// A virtual time within `debt` of the CPU's.
+#[must_use]
+pub fn clamp(vtime: u64, cpu_vtime: u64, debt: u64) -> u64 {
+    c::native_clamp(vtime, cpu_vtime, debt)
+}
+
+/// Ends the account's period when it is over.
+pub fn roll(account: &mut Account, now: u64, period: u64, host_vtime: u64) -> Rolled {
+    let mut waited = u32::from(account.waited);
+    let Account { vtime, mark, period_at, .. } = account;
+    let rolled = c::native_roll(vtime, mark, period_at, &mut waited, now, period, host_vtime);
+    account.waited = waited != 0;
+    match rolled {
+        0 => Rolled::Same,
+        1 => Rolled::Rolled,
+        _ => Rolled::Expired,
+    }
+}
+
+/// The rank of a thread of no VM that is `behind` its equals.
+#[must_use]
+pub fn host_rank(behind: u64, group: u64, cpu_vtime: u64, light: u64, bound: u64) -> u64 {
+    c::native_host_rank(behind, group, cpu_vtime, light, bound)
+}
+
+/// Whether a VM's siblings should run together.
+#[must_use]
+pub fn gang(cosched: Cosched, now: bool, ran_ns: u64, blocks: u32, nr_vcpus: u32) -> bool {
+    c::native_gang(cosched as u32, now, ran_ns, blocks, nr_vcpus)
+}
+
+/// Whether `a` goes before `b`, both of VMs whose siblings run together.
+#[must_use]
+pub fn gang_before(a: Rank, b: Rank) -> bool {
+    c::native_gang_before(a.vtime, a.episode, b.vtime, b.episode)
+}
+
+/// Whether a waiter takes the CPU at a tick.
+#[must_use]
+pub fn tick_preempts(waiter: Rank, runs: Rank) -> bool {
+    let (w, r) = (waiter, runs);
+    c::native_tick_preempts(w.vtime, w.gang, w.episode, r.vtime, r.gang, r.episode)
+}
+
+/// Whether what runs goes on at the end of its slice although another waits.
+#[must_use]
+pub fn goes_on(runs: Rank, waiter: Rank) -> bool {
+    let (r, w) = (runs, waiter);
+    c::native_goes_on(r.vtime, r.gang, r.episode, w.vtime, w.gang, w.episode)
+}
+
+/// Whether a thread that wakes up takes the CPU at once.
+#[must_use]
+pub fn wake_preempts(wakes: Rank, runs: Rank, slack: u64) -> bool {
+    let (w, r) = (wakes, runs);
+    c::native_wake_preempts(w.vtime, w.gang, w.episode, r.vtime, r.gang, r.episode, slack)
+}
+
+/// How long a thread may run.
+#[must_use]
+pub fn slice(episode: bool, now: u64, until: u64, slice: u64) -> u64 {
+    c::native_slice(episode, now, until, slice)
+}
+
+/// Whether a VM is held up by a bottleneck.
+#[must_use]
+pub fn held_up(waited: u64, all_vcpus: u32, cpus: u32, slice: u64, ready: u32) -> bool {
+    c::native_held_up(waited, all_vcpus, cpus, slice, ready)
+}
+
+/// Whether it may be helped within its fair allocation.
+#[must_use]
+pub fn may_boost(vtime: u64, host_vtime: u64) -> bool {
+    c::native_may_boost(vtime, host_vtime)
+}
+
+/// When a VM that blocks is tried together again.
+#[must_use]
+pub fn probe_next(before: u64) -> u64 {
+    c::native_probe_next(before)
+}

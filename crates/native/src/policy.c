@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* Functions of bpf/policy.h for callers in other languages: scalars in, scalars out. */
+#include "policy.h"
+
+static struct pol_rank rank(u64 vtime, bool gang, bool episode)
+{
+	return (struct pol_rank){ .vtime = vtime, .gang = gang, .episode = episode };
+}
+
+u64 native_cost(u64 ran, u32 weight)
+{
+	return pol_cost(ran, weight);
+}
+
+u64 native_clamp(u64 vtime, u64 cpu_vtime, u64 debt)
+{
+	return pol_clamp(vtime, cpu_vtime, debt);
+}
+
+u32 native_roll(u64 *vtime, u64 *mark, u64 *period_at, u32 *waited, u64 now, u64 period, u64 host)
+{
+	struct pol_account a = { .vtime = *vtime, .mark = *mark, .period_at = *period_at,
+				 .waited = *waited };
+	enum pol_rolled rolled = pol_roll(&a, now, period, host);
+
+	*vtime = a.vtime;
+	*mark = a.mark;
+	*period_at = a.period_at;
+	*waited = a.waited;
+	return rolled;
+}
+
+u64 native_host_rank(u64 behind, u64 group, u64 cpu_vtime, u64 light, u64 bound)
+{
+	return pol_host_rank(behind, group, cpu_vtime, light, bound);
+}
+
+bool native_gang(u32 cosched, bool now, u64 ran_ns, u32 blocks, u32 nr_vcpus)
+{
+	struct pol_evidence e = { .ran_ns = ran_ns, .blocks = blocks, .nr_vcpus = nr_vcpus };
+
+	return pol_gang(cosched, now, e);
+}
+
+bool native_gang_before(u64 a, bool a_episode, u64 b, bool b_episode)
+{
+	return pol_gang_before(rank(a, true, a_episode), rank(b, true, b_episode));
+}
+
+bool native_tick_preempts(u64 a, bool a_gang, bool a_episode, u64 b, bool b_gang, bool b_episode)
+{
+	return pol_tick_preempts(rank(a, a_gang, a_episode), rank(b, b_gang, b_episode));
+}
+
+bool native_goes_on(u64 a, bool a_gang, bool a_episode, u64 b, bool b_gang, bool b_episode)
+{
+	return pol_goes_on(rank(a, a_gang, a_episode), rank(b, b_gang, b_episode));
+}
+
+bool native_wake_preempts(u64 a, bool a_gang, bool a_episode, u64 b, bool b_gang, bool b_episode,
+			  u64 slack)
+{
+	return pol_wake_preempts(rank(a, a_gang, a_episode), rank(b, b_gang, b_episode), slack);
+}
+
+u64 native_slice(bool episode, u64 now, u64 until, u64 slice)
+{
+	return pol_slice(rank(0, true, episode), now, until, slice);
+}
+
+bool native_held_up(u64 waited, u32 all_vcpus, u32 cpus, u64 slice, u32 ready)
+{
+	return pol_held_up(waited, all_vcpus, cpus, slice, ready);
+}
+
+bool native_may_boost(u64 vtime, u64 host_vtime)
+{
+	return pol_may_boost(vtime, host_vtime);
+}
+
+u64 native_probe_next(u64 before)
+{
+	return pol_probe_next(before);
+}

@@ -1,0 +1,183 @@
+//! What the kernel scheduler's decisions promise, checked on the very C that runs in the kernel.
+
+use instep_native::*;
+use proptest::prelude::*;
+
+const MS: u64 = 1_000_000;
+
+fn rank(vtime: u64) -> Rank {
+    Rank { vtime: ORIGIN + vtime, gang: false, episode: false }
+}
+
+fn gang_at(vtime: u64, episode: bool) -> Rank {
+    Rank { gang: true, episode, ..rank(vtime) }
+}
+
+#[test]
+fn twice_the_weight_costs_half() {
+    assert_eq!(cost(10 * MS, 100), 10 * MS);
+    assert_eq!(cost(10 * MS, 200), 5 * MS);
+    assert_eq!(cost(10 * MS, 0), cost(10 * MS, 1));
+    assert_eq!(cost(u64::MAX, 1), cost(1000 * MS, 1));
+}
+
+#[test]
+fn time_that_nobody_wanted_expires_with_the_period() {
+    let mut account = Account { vtime: ORIGIN, mark: ORIGIN, ..Account::default() };
+    assert_eq!(roll(&mut account, 23 * MS, 24 * MS, ORIGIN + 50 * MS), Rolled::Same);
+    // Behind the host, but not behind the mark of this period: the claim stands for one more.
+    assert_eq!(roll(&mut account, 24 * MS, 24 * MS, ORIGIN + 50 * MS), Rolled::Rolled);
+    assert_eq!(account.vtime, ORIGIN);
+    assert_eq!(roll(&mut account, 48 * MS, 24 * MS, ORIGIN + 90 * MS), Rolled::Expired);
+    assert_eq!(account.vtime, ORIGIN + 50 * MS);
+}
+
+#[test]
+fn a_vm_that_had_to_wait_keeps_its_claim() {
+    let mut account =
+        Account { vtime: ORIGIN, mark: ORIGIN + 9 * MS, waited: true, ..Account::default() };
+    assert_eq!(roll(&mut account, 24 * MS, 24 * MS, ORIGIN + 50 * MS), Rolled::Rolled);
+    assert_eq!((account.vtime, account.waited), (ORIGIN, false));
+}
+
+#[test]
+fn a_vm_that_was_away_for_long_claims_nothing() {
+    let mut account = Account { vtime: ORIGIN, mark: ORIGIN, ..Account::default() };
+    assert_eq!(roll(&mut account, 1000 * MS, 24 * MS, ORIGIN + 900 * MS), Rolled::Expired);
+    assert_eq!(account.vtime, ORIGIN + 900 * MS);
+}
+
+#[test]
+fn a_light_thread_goes_first_beside_a_fork_bomb() {
+    let at = ORIGIN + 500 * MS;
+    let (light, bound) = (2 * MS, 48 * MS);
+    assert_eq!(host_rank(3 * MS, at + 40 * MS, at, light, bound), at - light);
+    // One of the bomb's, not behind: by the account of all together.
+    assert_eq!(host_rank(0, at + 40 * MS, at, light, bound), at + 40 * MS);
+    // All together far beyond their share: no exception.
+    assert_eq!(host_rank(3 * MS, at + 50 * MS, at, light, bound), at + 50 * MS);
+}
+
+#[test]
+fn a_vm_that_never_blocks_runs_together_and_one_that_does_not() {
+    assert!(gang(Cosched::Auto, false, 40 * MS, 0, 2));
+    assert!(gang(Cosched::Auto, false, 40 * MS, 2, 2));
+    assert!(!gang(Cosched::Auto, false, 40 * MS, 3, 2));
+    // Between the thresholds it stays as it is.
+    assert!(gang(Cosched::Auto, true, 40 * MS, 4, 2));
+    assert!(!gang(Cosched::Auto, true, 40 * MS, 5, 2));
+}
+
+#[test]
+fn too_little_evidence_changes_nothing_and_settings_win() {
+    assert!(!gang(Cosched::Auto, false, 9 * MS, 0, 2));
+    assert!(gang(Cosched::Auto, true, 9 * MS, 100, 2));
+    assert!(!gang(Cosched::Never, true, 40 * MS, 0, 2));
+    assert!(gang(Cosched::Relaxed, false, 40 * MS, 99, 2));
+    assert!(!gang(Cosched::Strict, false, 40 * MS, 0, 1), "one vCPU has no siblings");
+}
+
+#[test]
+fn an_episode_is_not_torn_apart_by_another_gang() {
+    assert!(gang_before(gang_at(50, true), gang_at(10, false)));
+    assert!(!tick_preempts(gang_at(10, false), gang_at(50, true)));
+    assert!(tick_preempts(gang_at(50, true), gang_at(10, false)));
+    assert!(!wake_preempts(gang_at(10, false), gang_at(50, true), MS));
+}
+
+#[test]
+fn equals_take_turns_when_a_slice_ends() {
+    assert!(!goes_on(rank(10), rank(10)));
+    assert!(goes_on(rank(9), rank(10)) && !goes_on(rank(11), rank(10)));
+    assert!(goes_on(gang_at(50, true), gang_at(10, false)));
+    assert!(!goes_on(gang_at(10, true), gang_at(10, true)));
+}
+
+#[test]
+fn a_vm_that_blocks_does_not_wait_for_an_episode() {
+    assert!(tick_preempts(rank(10), gang_at(50, true)));
+    assert!(wake_preempts(rank(10), gang_at(50, true), 0));
+}
+
+#[test]
+fn a_waker_at_its_share_preempts_a_gang_but_not_an_equal_that_blocks() {
+    assert!(wake_preempts(rank(10 * MS), gang_at(10 * MS, true), MS));
+    assert!(!wake_preempts(rank(11 * MS), gang_at(10 * MS, true), MS));
+    assert!(!wake_preempts(rank(10 * MS), rank(10 * MS), MS));
+    assert!(wake_preempts(rank(8 * MS), rank(10 * MS), MS));
+}
+
+#[test]
+fn a_slice_ends_with_the_episode() {
+    assert_eq!(slice(true, 10 * MS, 14 * MS, 3 * MS), 4 * MS);
+    assert_eq!(slice(true, 14 * MS, 14 * MS, 3 * MS), 3 * MS);
+    assert_eq!(slice(false, 10 * MS, 14 * MS, 3 * MS), 3 * MS);
+}
+
+#[test]
+fn a_bottleneck_is_seen_after_the_ideal_interval() {
+    // 12 vCPUs on 6 CPUs and slices of 3 ms: 6 ms.
+    assert!(!held_up(6 * MS, 12, 6, 3 * MS, 1));
+    assert!(held_up(6 * MS + 1, 12, 6, 3 * MS, 1));
+    assert!(!held_up(60 * MS, 12, 6, 3 * MS, 0), "nobody is ready");
+    assert!(may_boost(ORIGIN, ORIGIN) && !may_boost(ORIGIN + 1, ORIGIN));
+}
+
+#[test]
+fn trials_grow_rare() {
+    let mut gap = 0;
+    let gaps: Vec<u64> = (0..8)
+        .map(|_| {
+            gap = probe_next(gap);
+            gap / (1000 * MS)
+        })
+        .collect();
+    assert_eq!(gaps, [1, 2, 4, 8, 16, 32, 64, 64]);
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_further_from_its_cpu_than_the_bound(v in 0u64..1 << 40, c in 0u64..1 << 40, d in 0u64..1 << 30) {
+        let clamped = clamp(ORIGIN + v, ORIGIN + c, d);
+        prop_assert!(clamped.abs_diff(ORIGIN + c) <= d);
+        if v.abs_diff(c) <= d {
+            prop_assert_eq!(clamped, ORIGIN + v);
+        }
+    }
+
+    #[test]
+    fn two_never_preempt_each_other(
+        a in 0u64..100, b in 0u64..100, kinds in 0u8..16, slack in 1u64..50
+    ) {
+        let kind = |v: u64, bits: u8| Rank { gang: bits & 1 != 0, episode: bits & 3 == 3, ..rank(v) };
+        let (a, b) = (kind(a, kinds & 3), kind(b, kinds >> 2));
+        prop_assert!(!(tick_preempts(a, b) && tick_preempts(b, a)));
+        if a.gang == b.gang {
+            prop_assert!(!(wake_preempts(a, b, slack) && wake_preempts(b, a, slack)));
+        }
+    }
+
+    #[test]
+    fn a_roll_never_takes_from_a_vm(v in 0u64..1 << 40, m in 0u64..1 << 40, now in 0u64..1 << 40, waited: bool) {
+        let before = Account { vtime: ORIGIN + v, mark: ORIGIN + m, period_at: 0, waited };
+        let mut after = before;
+        roll(&mut after, now, 24 * MS, ORIGIN + m + 5);
+        prop_assert!(after.vtime >= before.vtime);
+        prop_assert!(!waited || after.vtime == before.vtime);
+    }
+
+    #[test]
+    fn shares_follow_weights_whatever_the_run_lengths(
+        runs in prop::collection::vec(1u64..4 * MS, 2000..3000), weight in 1u32..=10
+    ) {
+        // Two VMs on one CPU, the one behind runs: times approach 100 : 100 * weight.
+        let (mut vtime, mut used) = ([0u64; 2], [0u64; 2]);
+        for run in runs {
+            let who = usize::from(vtime[1] < vtime[0]);
+            vtime[who] += cost(run, [100, 100 * weight][who]);
+            used[who] += run;
+        }
+        let ratio = used[1] as f64 / used[0] as f64;
+        prop_assert!((ratio / f64::from(weight) - 1.0).abs() < 0.1, "{ratio} for {weight}");
+    }
+}
