@@ -6,6 +6,7 @@ mod demo;
 mod lab;
 mod observe;
 mod plan;
+mod reproduce;
 mod restore;
 mod run;
 mod sim;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::command(args),
         Command::Lab(command) => lab::command(command),
         Command::Sim(args) => sim::command(&args),
+        Command::Reproduce(args) => reproduce::command(&args),
     };
     match result {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,

@@ -254,9 +254,17 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named_with_its_row() {
         for (from, to, said) in [
-            ("guest.0.count", "guest.7.count", "row two: set: guest.7.count: there is no such place"),
+            (
+                "guest.0.count",
+                "guest.7.count",
+                "row two: set: guest.7.count: there is no such place",
+            ),
             ("guest.0.count", "about.x", "there is no such place"),
-            ("\"balance\" }\n        [[row", "\"best\" }\n        [[row", "row two: scheduler best"),
+            (
+                "\"balance\" }\n        [[row",
+                "\"best\" }\n        [[row",
+                "row two: scheduler best",
+            ),
             ("\"stacking\"", "\"luck\"", "measure luck: known are"),
             ("seeds = 2", "seeds = 0", "at least one seed"),
             ("unit", "units", "unknown field"),

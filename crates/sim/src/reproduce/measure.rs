@@ -12,6 +12,8 @@ pub enum What {
     Competing,
     /// Units a second: mean of the VMs.
     Throughput,
+    /// Units counted in the time measured: mean of the VMs.
+    Units,
     /// How late periodic threads wake, microseconds: mean of the VMs.
     Late,
 }
@@ -24,9 +26,10 @@ impl FromStr for What {
             "stacking" => Self::Stacking,
             "competing" => Self::Competing,
             "throughput" => Self::Throughput,
+            "units" => Self::Units,
             "late" => Self::Late,
             _ => {
-                let known = "stacking, competing, throughput, late";
+                let known = "stacking, competing, throughput, units, late";
                 return Err(format!("measure {name}: known are {known}"));
             }
         })
@@ -80,9 +83,8 @@ impl Measure {
             What::Stacking => self.mean(run, |_, tally| {
                 tally.sums.stacked as f64 * 100.0 / tally.sums.elapsed.max(1) as f64
             }),
-            What::Throughput => {
-                self.mean(run, |vm, _| run.throughput_milli(vm) as f64 / 1000.0)
-            }
+            What::Throughput => self.mean(run, |vm, _| run.throughput_milli(vm) as f64 / 1000.0),
+            What::Units => self.mean(run, |_, tally| tally.units as f64),
             What::Late => self.mean(run, |_, tally| {
                 tally.lateness.ns as f64 / tally.lateness.count.max(1) as f64 / 1000.0
             }),

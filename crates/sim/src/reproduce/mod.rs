@@ -102,8 +102,22 @@ pub enum Verdict {
     /// The published figure lies in the interval, or not further from the mean than a tenth of
     /// itself, or than 2 % of the largest published figure of that unit.
     Agrees,
-    /// It does not.
+    /// It lies in the interval, but that is wider than the figure itself: more seeds are needed.
+    Unclear,
+    /// Neither.
     Differs,
+}
+
+impl Verdict {
+    /// The word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Agrees => "agrees",
+            Self::Unclear => "unclear",
+            Self::Differs => "differs",
+        }
+    }
 }
 
 impl Reproduced {
@@ -231,7 +245,10 @@ fn result(experiment: &Experiment, runs: &[Option<Outcome>]) -> Result {
 fn verdict(published: f64, found: stats::Estimate, largest: f64) -> Verdict {
     let allowed = f64::max(published.abs() * 0.1, largest * 0.02) + 1e-9;
     let within = found.low <= published && published <= found.high;
-    if within || (found.mean - published).abs() <= allowed {
+    let width = found.high - found.low;
+    if within && width > f64::max(published.abs(), allowed) {
+        Verdict::Unclear
+    } else if within || (found.mean - published).abs() <= allowed {
         Verdict::Agrees
     } else {
         Verdict::Differs

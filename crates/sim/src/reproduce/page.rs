@@ -82,16 +82,12 @@ fn section(out: &mut String, experiment: &Result) {
 
 fn cells(out: &mut String, row: &Row, unit: &str) {
     let number = |value: Option<f64>| value.map_or("-".to_owned(), figure);
-    let (class, verdict) = match row.verdict {
-        Some(Verdict::Agrees) => ("agrees", "agrees"),
-        Some(Verdict::Differs) => ("differs", "differs"),
-        None => ("", ""),
-    };
+    let verdict = row.verdict.map_or("", Verdict::word);
     let own = if row.unit == unit { String::new() } else { format!(" ({})", row.unit) };
     let _ = writeln!(
         out,
         "<tr><td>{}{}</td><td>{}{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
-         <td class=\"{class}\">{verdict}</td></tr>",
+         <td class=\"{verdict}\">{verdict}</td></tr>",
         escaped(&row.label),
         escaped(&own),
         number(row.published),

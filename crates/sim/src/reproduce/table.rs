@@ -18,16 +18,12 @@ pub fn table(found: &Reproduced) -> String {
         one(&mut out, experiment);
     }
     out.push_str("\n* follows from what is published, is no figure there\n");
-    let (mut agree, mut differ) = (0, 0);
-    for row in found.experiments.iter().flat_map(|experiment| &experiment.rows) {
-        match row.verdict {
-            Some(Verdict::Agrees) => agree += 1,
-            Some(Verdict::Differs) => differ += 1,
-            None => {}
-        }
-    }
-    if agree + differ > 0 {
-        let _ = writeln!(out, "{agree} figures agree, {differ} differ");
+    let rows = || found.experiments.iter().flat_map(|experiment| &experiment.rows);
+    let count = |verdict| rows().filter(|row| row.verdict == Some(verdict)).count();
+    let counts = [Verdict::Agrees, Verdict::Differs, Verdict::Unclear].map(count);
+    if counts.iter().any(|count| *count > 0) {
+        let [agree, differ, unclear] = counts;
+        let _ = writeln!(out, "figures: {agree} agree, {differ} differ, {unclear} are unclear");
     }
     out
 }
@@ -66,17 +62,14 @@ fn one(out: &mut String, experiment: &Result) {
 fn line(out: &mut String, row: &Row) {
     let label: String = row.label.chars().take(LABEL).collect();
     let star = if row.implied { "*" } else { "" };
-    let published = row.published.map_or("-".to_owned(), |value| format!("{}{star}", figure(value)));
+    let published =
+        row.published.map_or("-".to_owned(), |value| format!("{}{star}", figure(value)));
     let simulated = row.simulated.map_or("-".to_owned(), figure);
     let interval = match (row.low, row.high) {
         (Some(low), Some(high)) if row.seeds > 1 => format!("+-{}", figure((high - low) / 2.0)),
         _ => String::new(),
     };
-    let verdict = match row.verdict {
-        Some(Verdict::Agrees) => "agrees",
-        Some(Verdict::Differs) => "differs",
-        None => "",
-    };
+    let verdict = row.verdict.map_or("", Verdict::word);
     let text = format!("  {label:LABEL$} {published:>10} {simulated:>9} {interval:>10} {verdict}");
     let _ = writeln!(out, "{}", text.trim_end());
 }

@@ -56,8 +56,7 @@ fn what_was_finished_before_a_stop_is_kept() {
         done.fetch_add(1, Ordering::SeqCst);
     };
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-    let found =
-        pool.install(|| run(&tiny(), None, &count, &|| done.load(Ordering::SeqCst) >= 3));
+    let found = pool.install(|| run(&tiny(), None, &count, &|| done.load(Ordering::SeqCst) >= 3));
     let rows = &found.experiments[0].rows;
     assert_eq!(rows.iter().map(|row| row.seeds).sum::<usize>(), 3);
 }
@@ -74,7 +73,8 @@ fn the_sequential_section_gives_two_and_four_iterations_exactly() {
 fn a_verdict_is_by_interval_then_by_nearness() {
     let wide = stats::Estimate { mean: 5.0, low: 1.0, high: 9.0 };
     let sharp = stats::Estimate { mean: 5.0, low: 5.0, high: 5.0 };
-    assert_eq!(verdict(8.0, wide, 8.0), Verdict::Agrees);
+    assert_eq!(verdict(8.5, wide, 8.5), Verdict::Agrees);
+    assert_eq!(verdict(7.5, wide, 7.5), Verdict::Unclear);
     assert_eq!(verdict(5.5, sharp, 5.5), Verdict::Agrees);
     assert_eq!(verdict(5.6, sharp, 5.6), Verdict::Differs);
     assert_eq!(verdict(4.0, sharp, 60.0), Verdict::Agrees);
@@ -87,7 +87,9 @@ fn tables_keep_to_80_columns_and_pages_to_themselves() {
         let widest = text.lines().map(|line| line.chars().count()).max();
         assert!(widest.unwrap() <= 80, "{text}");
         let page = page::page(&found);
-        assert!(!page.contains("http://www") && !page.contains("https://") && !page.contains("src="));
+        assert!(
+            !page.contains("http://www") && !page.contains("https://") && !page.contains("src=")
+        );
         assert_eq!(page.matches("<svg").count(), found.experiments.len());
         assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
     }
