@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn numbers_have_as_many_places_as_they_are_worth() {
-        let written = [0.0, -0.001, 4.0, 9.999, 56.25, -3.14159, 123.4].map(figure);
-        assert_eq!(written, ["0.00", "0.00", "4.00", "10.0", "56.2", "-3.14", "123"]);
+        let written = [0.0, -0.001, 4.0, 9.999, 56.25, -3.254, 123.4].map(figure);
+        assert_eq!(written, ["0.00", "0.00", "4.00", "10.0", "56.2", "-3.25", "123"]);
     }
 
     #[test]
