@@ -73,6 +73,12 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  instep sim scenarios/sim/spinning.toml\n  \
         instep sim scenarios/sim/opteron.toml --seed 7 --json")]
     Sim(SimArgs),
+    /// Runs published experiments in the simulator, published beside simulated.
+    #[command(after_help = "A difference is shown, not an error. Ctrl-C leaves what is finished \
+        and exits with 1.\n\n\
+        Examples:\n  instep reproduce --list\n  instep reproduce stacking\n  \
+        instep reproduce all --html published.html")]
+    Reproduce(ReproduceArgs),
 }
 
 #[derive(Debug, Args)]
@@ -89,6 +95,25 @@ pub(crate) struct SimArgs {
     /// Print JSON (schema instep.sim/1).
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReproduceArgs {
+    /// The experiment, or all of them.
+    #[arg(value_name = "NAME", default_value = "all")]
+    pub(crate) name: String,
+    /// Say which there are and what was published; run nothing.
+    #[arg(long, conflicts_with_all = ["html", "seeds"])]
+    pub(crate) list: bool,
+    /// Print JSON (schema instep.reproduce/1).
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write one page that draws published against simulated.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Seeds of each experiment in which chance plays a part, instead of its own number.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub(crate) seeds: Option<u64>,
 }
 
 #[derive(Debug, Subcommand)]

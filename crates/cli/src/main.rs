@@ -7,6 +7,7 @@ mod demo;
 mod lab;
 mod observe;
 mod plan;
+mod reproduce;
 mod restore;
 mod run;
 mod sim;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         Command::Analyze(args) => analyze::command(&args),
         Command::Lab(command) => lab::command(command),
         Command::Sim(args) => sim::command(&args),
+        Command::Reproduce(args) => reproduce::command(&args),
     };
     match result {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,

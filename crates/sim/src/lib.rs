@@ -14,6 +14,7 @@ pub mod host;
 pub mod mask;
 pub mod params;
 pub mod report;
+pub mod reproduce;
 pub mod rng;
 pub mod scenario;
 pub mod sched;

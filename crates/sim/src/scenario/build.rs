@@ -88,6 +88,10 @@ impl Plan {
 /// Without a hypervisor every thread is scheduled by the host; it may use what any vCPU may.
 fn threads_for_vcpus(vm: &mut VmSetup) {
     let all = vm.affinity.clone();
+    if all.is_empty() {
+        // Xen has no threads of its own bound to CPUs: nothing to place.
+        return;
+    }
     let threads = vm.workload.threads.len().max(1);
     vm.affinity = (0..threads).map(|thread| all[thread % all.len()].clone()).collect();
     vm.workload.float = false;

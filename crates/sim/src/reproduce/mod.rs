@@ -1,0 +1,259 @@
+//! `instep reproduce`: the experiments of systems.md as scenarios with their published figures, run
+//! for several seeds and set beside what was published (schema `instep.reproduce/1`).
+//!
+//! Every experiment is a file of scenarios/published, built in. Runs are spread over the CPUs; which
+//! ends first does not change a number. Nothing is fitted here: what was fitted, the files name.
+
+pub mod file;
+pub mod measure;
+pub mod page;
+pub mod stats;
+pub mod table;
+
+pub use file::Experiment;
+
+use crate::engine::Outcome;
+use rayon::prelude::*;
+use serde::Serialize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+macro_rules! experiments {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../../../../scenarios/published/", $name, ".toml")))),*]
+    };
+}
+
+/// Name and text of every experiment.
+pub const FILES: &[(&str, &str)] = experiments![
+    "stacking",
+    "competing-0-16",
+    "competing-8-8",
+    "competing-remedies",
+    "opteron-speed",
+    "sequential-section",
+    "synthetic-periods",
+    "sync-aware-weights",
+    "mixed-workloads",
+    "types",
+    "eight-npb-vms",
+];
+
+/// What came of experiments, schema `instep.reproduce/1`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Reproduced {
+    /// `instep.reproduce/1`.
+    pub schema: &'static str,
+    /// The experiments.
+    pub experiments: Vec<Result>,
+}
+
+/// What came of one experiment.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Result {
+    /// Its name.
+    pub name: String,
+    /// The section of systems.md.
+    pub system: u8,
+    /// What it shows.
+    pub about: String,
+    /// Where the figures stand.
+    pub source: String,
+    /// The unit of its rows.
+    pub unit: String,
+    /// What to know when reading it.
+    pub note: Option<String>,
+    /// Which parameters were chosen so that which figures come out.
+    pub fitted: Option<String>,
+    /// Seeds that were to be run.
+    pub seeds: u64,
+    /// Its rows.
+    pub rows: Vec<Row>,
+}
+
+/// A row: published beside simulated.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// What it is.
+    pub label: String,
+    /// The published figure; null where there is none.
+    pub published: Option<f64>,
+    /// Whether that follows from what is published instead of being a figure there.
+    pub implied: bool,
+    /// The mean over seeds; null when nothing was run.
+    pub simulated: Option<f64>,
+    /// Lower end of its 95 % confidence interval.
+    pub low: Option<f64>,
+    /// Upper end.
+    pub high: Option<f64>,
+    /// Seeds that were run.
+    pub seeds: usize,
+    /// Its unit.
+    pub unit: String,
+    /// Whether the two agree; null where there is nothing to compare.
+    pub verdict: Option<Verdict>,
+    /// Why they differ, as far as known.
+    pub why: Option<String>,
+}
+
+/// Whether simulated and published agree. One rule for all experiments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// The published figure lies in the interval, or not further from the mean than a tenth of
+    /// itself, or than 2 % of the largest published figure of that unit.
+    Agrees,
+    /// It lies in the interval, but that is wider than the figure itself: more seeds are needed.
+    Unclear,
+    /// Neither.
+    Differs,
+}
+
+impl Verdict {
+    /// The word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Agrees => "agrees",
+            Self::Unclear => "unclear",
+            Self::Differs => "differs",
+        }
+    }
+}
+
+impl Reproduced {
+    fn of(experiments: Vec<Result>) -> Self {
+        Self { schema: "instep.reproduce/1", experiments }
+    }
+
+    /// Whether any row differs from what was published.
+    #[must_use]
+    pub fn differs(&self) -> bool {
+        let mut rows = self.experiments.iter().flat_map(|experiment| &experiment.rows);
+        rows.any(|row| row.verdict == Some(Verdict::Differs))
+    }
+}
+
+/// The experiments of this name; all when it is `all`.
+///
+/// # Errors
+/// When there is none of this name.
+pub fn find(name: &str) -> std::result::Result<Vec<Experiment>, crate::Error> {
+    let wanted = FILES.iter().filter(|(known, _)| name == "all" || *known == name);
+    let found: std::result::Result<Vec<_>, _> =
+        wanted.map(|(name, text)| Experiment::parse(name, text)).collect();
+    let found = found.map_err(crate::Error::Asked)?;
+    if found.is_empty() {
+        let known: Vec<&str> = FILES.iter().map(|(name, _)| *name).collect();
+        let what = format!("experiment {name}: known are all, {}", known.join(", "));
+        return Err(crate::Error::Asked(what));
+    }
+    Ok(found)
+}
+
+/// The experiments and their published figures; nothing is run.
+#[must_use]
+pub fn list(experiments: &[Experiment]) -> Reproduced {
+    Reproduced::of(experiments.iter().map(|experiment| result(experiment, &[])).collect())
+}
+
+/// Runs experiments. `seeds` replaces their number of seeds where chance plays a part; `progress` is
+/// called with how many of how many runs are done; once `stop` says so no further run is begun, and
+/// the result holds what was finished.
+#[must_use]
+pub fn run(
+    experiments: &[Experiment],
+    seeds: Option<u64>,
+    progress: &(dyn Fn(usize, usize) + Sync),
+    stop: &(dyn Fn() -> bool + Sync),
+) -> Reproduced {
+    let wanted = |experiment: &Experiment| match experiment.seeds {
+        1 => 1,
+        own => seeds.unwrap_or(own).max(1),
+    };
+    let mut jobs = Vec::new();
+    for (at, experiment) in experiments.iter().enumerate() {
+        for seed in 1..=wanted(experiment) {
+            jobs.extend((0..experiment.plans.len()).map(|plan| (at, seed, plan)));
+        }
+    }
+    let (done, all) = (AtomicUsize::new(0), jobs.len());
+    // One job at a time in their order, so that what a stop leaves is whole experiments.
+    let outcomes: Vec<Option<Outcome>> = jobs
+        .par_iter()
+        .with_max_len(1)
+        .map(|(at, seed, plan)| {
+            if stop() {
+                return None;
+            }
+            let mut plan = experiments[*at].plans[*plan].clone();
+            plan.setup.seed = *seed;
+            let outcome = plan.run();
+            progress(done.fetch_add(1, Ordering::Relaxed) + 1, all);
+            Some(outcome)
+        })
+        .collect();
+    let mut left = outcomes.as_slice();
+    let results = experiments.iter().map(|experiment| {
+        let (own, rest) = left.split_at(wanted(experiment) as usize * experiment.plans.len());
+        left = rest;
+        result(experiment, own)
+    });
+    Reproduced::of(results.collect())
+}
+
+/// The result of an experiment from its runs: seed by seed, each simulation.
+fn result(experiment: &Experiment, runs: &[Option<Outcome>]) -> Result {
+    let plans = experiment.plans.len().max(1);
+    let rows = experiment.rows.iter().map(|row| {
+        let values: Vec<f64> = runs
+            .chunks(plans)
+            .filter_map(|seed| row.measure.of(&|plan| seed.get(plan)?.as_ref()))
+            .collect();
+        let found = stats::estimate(&values);
+        let unit = row.unit.clone().unwrap_or_else(|| experiment.unit.clone());
+        Row {
+            label: row.label.clone(),
+            published: row.published,
+            implied: row.implied,
+            simulated: found.map(|found| found.mean),
+            low: found.map(|found| found.low),
+            high: found.map(|found| found.high),
+            seeds: values.len(),
+            verdict: row.published.zip(found).map(|(published, found)| {
+                let alike = |other: &&file::RowPlan| other.unit == row.unit;
+                let figures = experiment.rows.iter().filter(alike).filter_map(|row| row.published);
+                verdict(published, found, figures.fold(0.0, |most, one| f64::max(most, one.abs())))
+            }),
+            unit,
+            why: row.why.clone(),
+        }
+    });
+    Result {
+        name: experiment.name.clone(),
+        system: experiment.system,
+        about: experiment.about.clone(),
+        source: experiment.source.clone(),
+        unit: experiment.unit.clone(),
+        note: experiment.note.clone(),
+        fitted: experiment.fitted.clone(),
+        seeds: experiment.seeds,
+        rows: rows.collect(),
+    }
+}
+
+/// See [`Verdict`].
+fn verdict(published: f64, found: stats::Estimate, largest: f64) -> Verdict {
+    let allowed = f64::max(published.abs() * 0.1, largest * 0.02) + 1e-9;
+    let within = found.low <= published && published <= found.high;
+    let width = found.high - found.low;
+    if within && width > f64::max(published.abs(), allowed) {
+        Verdict::Unclear
+    } else if within || (found.mean - published).abs() <= allowed {
+        Verdict::Agrees
+    } else {
+        Verdict::Differs
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! Published beside simulated as text, in lines of up to 80 columns.
+
+use super::{Reproduced, Result, Row, Verdict};
+use std::fmt::Write as _;
+
+const WIDTH: usize = 80;
+/// Columns of a row's label.
+const LABEL: usize = 36;
+
+/// The table of these results.
+#[must_use]
+pub fn table(found: &Reproduced) -> String {
+    let mut out = String::new();
+    for experiment in &found.experiments {
+        if !out.is_empty() {
+            out.push('\n');
+        }
+        one(&mut out, experiment);
+    }
+    out.push_str("\n* follows from what is published, is no figure there\n");
+    let rows = || found.experiments.iter().flat_map(|experiment| &experiment.rows);
+    let count = |verdict| rows().filter(|row| row.verdict == Some(verdict)).count();
+    let counts = [Verdict::Agrees, Verdict::Differs, Verdict::Unclear].map(count);
+    if counts.iter().any(|count| *count > 0) {
+        let [agree, differ, unclear] = counts;
+        let _ = writeln!(out, "figures: {agree} agree, {differ} differ, {unclear} are unclear");
+    }
+    out
+}
+
+fn one(out: &mut String, experiment: &Result) {
+    wrap(out, "", &format!("{} ({}): {}", experiment.name, experiment.source, experiment.about));
+    let run = experiment.rows.iter().map(|row| row.seeds).max().unwrap_or(0);
+    let seeds = match (run, experiment.seeds) {
+        (0, 1) | (1, _) => "no chance in it or one seed".to_owned(),
+        (0, seeds) => format!("{seeds} seeds to be run"),
+        (run, _) => format!("{run} seeds, 95 % confidence"),
+    };
+    wrap(out, "  ", &format!("{}; {seeds}", experiment.unit));
+    let heads = ["published", "simulated", "interval"];
+    let _ = writeln!(out, "  {:LABEL$} {:>10} {:>9} {:>10}", "", heads[0], heads[1], heads[2]);
+    for row in &experiment.rows {
+        line(out, row);
+    }
+    for (head, text) in [("note", &experiment.note), ("fitted", &experiment.fitted)] {
+        if let Some(text) = text {
+            wrap(out, "  ", &format!("{head}: {text}"));
+        }
+    }
+    let mut told: Vec<&str> = Vec::new();
+    for row in &experiment.rows {
+        let Some(why) = row.why.as_deref().filter(|_| row.verdict == Some(Verdict::Differs)) else {
+            continue;
+        };
+        if !told.contains(&why) {
+            wrap(out, "  ", &format!("{} differs: {why}", row.label));
+            told.push(why);
+        }
+    }
+}
+
+fn line(out: &mut String, row: &Row) {
+    let label: String = row.label.chars().take(LABEL).collect();
+    let star = if row.implied { "*" } else { "" };
+    let published =
+        row.published.map_or("-".to_owned(), |value| format!("{}{star}", figure(value)));
+    let simulated = row.simulated.map_or("-".to_owned(), figure);
+    let interval = match (row.low, row.high) {
+        (Some(low), Some(high)) if row.seeds > 1 => format!("+-{}", figure((high - low) / 2.0)),
+        _ => String::new(),
+    };
+    let verdict = row.verdict.map_or("", Verdict::word);
+    let text = format!("  {label:LABEL$} {published:>10} {simulated:>9} {interval:>10} {verdict}");
+    let _ = writeln!(out, "{}", text.trim_end());
+}
+
+/// A number with as many places as it is worth.
+pub(super) fn figure(value: f64) -> String {
+    let text = match value.abs() {
+        size if size >= 99.95 => format!("{value:.0}"),
+        size if size >= 9.995 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    };
+    // A negative number that is rounded to zero is zero.
+    if text.trim_matches(['-', '0', '.']).is_empty() { text.replace('-', "") } else { text }
+}
+
+/// Writes words in lines of up to [`WIDTH`] columns; lines after the first begin two columns further.
+fn wrap(out: &mut String, indent: &str, text: &str) {
+    let mut line = indent.to_owned();
+    for word in text.split_whitespace() {
+        let long = line.chars().count() + 1 + word.chars().count() > WIDTH;
+        if long && !line.trim().is_empty() {
+            let _ = writeln!(out, "{line}");
+            line = format!("{indent}  ");
+        }
+        if !line.trim().is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    let _ = writeln!(out, "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_as_many_places_as_they_are_worth() {
+        let written = [0.0, -0.001, 4.0, 9.999, 56.25, -3.254, 123.4].map(figure);
+        assert_eq!(written, ["0.00", "0.00", "4.00", "10.0", "56.2", "-3.25", "123"]);
+    }
+
+    #[test]
+    fn words_are_wrapped_with_their_indent() {
+        let mut out = String::new();
+        wrap(&mut out, "  ", &"word ".repeat(30));
+        assert!(out.lines().count() == 2 && out.lines().all(|line| line.len() <= WIDTH));
+        assert!(out.lines().nth(1).is_some_and(|line| line.starts_with("    word")));
+    }
+}

@@ -1,0 +1,96 @@
+//! Tests of running experiments; the published ones are only read, save the smallest.
+
+use super::*;
+
+const TINY: &str = r#"
+    about = "siblings of two guests"
+    system = 3
+    source = "systems.md, 3"
+    unit = "%"
+    measure = "stacking"
+    vm = "a"
+    seeds = 3
+    [scenario]
+    about = "x"
+    scheduler = "cfs"
+    duration = "200ms"
+    warmup = "100ms"
+    host = { cores = 2, memory = "4GiB" }
+    guest = [{ name = "a", count = 2, vcpus = 2, memory = "1GiB", load = "spin" }]
+    [[row]]
+    label = "cfs"
+    [[row]]
+    label = "balance"
+    published = 0
+    set = { scheduler = "balance" }
+"#;
+
+fn tiny() -> Vec<Experiment> {
+    vec![Experiment::parse("tiny", TINY).unwrap()]
+}
+
+#[test]
+fn every_published_experiment_can_be_read_and_names_its_source() {
+    let all = find("all").unwrap();
+    assert_eq!(all.len(), FILES.len());
+    for experiment in &all {
+        assert!(experiment.source.starts_with(&format!("systems.md, {}", experiment.system)));
+    }
+    assert!(find("best").unwrap_err().to_string().contains("known are all, stacking"));
+}
+
+#[test]
+fn a_row_has_its_mean_between_the_ends_of_its_interval_and_a_verdict() {
+    let found = run(&tiny(), None, &|_, _| (), &|| false);
+    let rows = &found.experiments[0].rows;
+    assert!(rows.iter().all(|row| row.seeds == 3 && row.low <= row.simulated));
+    assert_eq!((rows[1].simulated, rows[1].verdict), (Some(0.0), Some(Verdict::Agrees)));
+    assert_eq!(rows[0].verdict, None);
+    assert_eq!(run(&tiny(), None, &|_, _| (), &|| false), found);
+}
+
+#[test]
+fn what_was_finished_before_a_stop_is_kept() {
+    let done = AtomicUsize::new(0);
+    let count = |_: usize, _: usize| {
+        done.fetch_add(1, Ordering::SeqCst);
+    };
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    let found = pool.install(|| run(&tiny(), None, &count, &|| done.load(Ordering::SeqCst) >= 3));
+    let rows = &found.experiments[0].rows;
+    assert_eq!(rows.iter().map(|row| row.seeds).sum::<usize>(), 3);
+}
+
+#[test]
+fn the_sequential_section_gives_two_and_four_iterations_exactly() {
+    let found = run(&find("sequential-section").unwrap(), Some(9), &|_, _| (), &|| false);
+    let rows = &found.experiments[0].rows;
+    assert!(rows.iter().all(|row| row.seeds == 1 && row.simulated == row.published), "{rows:?}");
+    assert!(!found.differs());
+}
+
+#[test]
+fn a_verdict_is_by_interval_then_by_nearness() {
+    let wide = stats::Estimate { mean: 5.0, low: 1.0, high: 9.0 };
+    let sharp = stats::Estimate { mean: 5.0, low: 5.0, high: 5.0 };
+    assert_eq!(verdict(8.5, wide, 8.5), Verdict::Agrees);
+    assert_eq!(verdict(7.5, wide, 7.5), Verdict::Unclear);
+    assert_eq!(verdict(5.5, sharp, 5.5), Verdict::Agrees);
+    assert_eq!(verdict(5.6, sharp, 5.6), Verdict::Differs);
+    assert_eq!(verdict(4.0, sharp, 60.0), Verdict::Agrees);
+}
+
+#[test]
+fn tables_keep_to_80_columns_and_pages_to_themselves() {
+    for found in [list(&find("all").unwrap()), run(&tiny(), Some(2), &|_, _| (), &|| false)] {
+        let text = table::table(&found);
+        let widest = text.lines().map(|line| line.chars().count()).max();
+        assert!(widest.unwrap() <= 80, "{text}");
+        let page = page::page(&found);
+        assert!(
+            !page.contains("http://www") && !page.contains("https://") && !page.contains("src=")
+        );
+        assert_eq!(page.matches("<svg").count(), found.experiments.len());
+        assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
+    }
+}
