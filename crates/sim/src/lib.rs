@@ -6,6 +6,7 @@
 //! and no iteration over hash maps. It sees no host, no kernel and no clock.
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod desk;
 pub mod engine;
 pub mod error;
