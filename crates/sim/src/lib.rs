@@ -19,6 +19,7 @@ pub mod rng;
 pub mod scenario;
 pub mod sched;
 pub mod speed;
+pub mod swarm;
 #[doc(hidden)]
 pub mod testing;
 pub mod timers;

@@ -14,8 +14,8 @@ pub struct Promises {
     pub turn: Option<u64>,
     /// Whether runnable siblings are never on one CPU.
     pub apart: bool,
-    /// How far VMs that always want to run are from their shares at most, per cent.
-    pub share: Option<u32>,
+    /// How far VMs that always want to run are from their shares at most.
+    pub share: Option<Share>,
 }
 
 impl Promises {
@@ -48,8 +48,8 @@ impl Promises {
         if self.apart {
             all.push(Box::<Apart>::default());
         }
-        if let Some(percent) = self.share.filter(|_| saturated) {
-            all.push(Box::new(Share { percent, slack: 60_000_000 }));
+        if let Some(share) = self.share.filter(|_| saturated) {
+            all.push(Box::new(share));
         }
         all
     }

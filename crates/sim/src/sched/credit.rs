@@ -11,6 +11,7 @@
 //! ```
 
 use super::{Pick, Scheduler};
+use crate::check::{Promises, Share};
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
 use crate::mask::Mask;
 
@@ -553,6 +554,12 @@ impl Scheduler for Credit {
                 desk.assign(task, to);
             }
         }
+    }
+
+    fn promises(&self) -> Promises {
+        let usual = Promises::usual(self.work_conserving(), self.tick_period());
+        let share = Share { percent: 25, slack: 2 * self.rules.slice, by_vcpu: true };
+        Promises { share: Some(share), ..usual }
     }
 
     fn work_conserving(&self) -> bool {

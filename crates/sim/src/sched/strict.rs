@@ -13,6 +13,7 @@
 //! ```
 
 use super::{Pick, Scheduler};
+use crate::check::Promises;
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
 
 /// The rules' numbers.
@@ -197,5 +198,10 @@ impl Scheduler for Strict {
 
     fn work_conserving(&self) -> bool {
         false
+    }
+
+    fn promises(&self) -> Promises {
+        // A woken task waits for its row on a CPU that idles.
+        Promises { woken: None, ..Promises::usual(false, self.tick_period()) }
     }
 }
