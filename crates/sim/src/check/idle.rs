@@ -1,14 +1,23 @@
-//! Work conservation: no CPU is idle for long while one and the same task that may use it waits all
-//! that time.
+//! Work conservation: no CPU is idle for long while at every moment somebody waits who may use it, the
+//! same task or one after the other.
 
 use super::Checker;
 use super::picture::{Life, Picture};
 
 /// The checker.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Idle {
-    /// How long that may last, nanoseconds.
-    pub grace: u64,
+    grace: u64,
+    /// Since when each CPU idles beside work.
+    since: Vec<Option<u64>>,
+}
+
+impl Idle {
+    /// That may last for so many nanoseconds.
+    #[must_use]
+    pub fn new(grace: u64) -> Self {
+        Self { grace, since: Vec::new() }
+    }
 }
 
 impl Checker for Idle {
@@ -17,21 +26,27 @@ impl Checker for Idle {
     }
 
     fn span(&mut self, picture: &Picture, to: u64) -> Option<String> {
-        if picture.waiting == 0 || picture.cpus.iter().all(|cpu| cpu.running.is_some()) {
+        self.since.resize(picture.cpus.len(), None);
+        if picture.waiting == 0 {
+            self.since.fill(None);
             return None;
         }
-        for (cpu, idle) in picture.cpus.iter().enumerate() {
-            if idle.running.is_some() || to - idle.since <= self.grace {
+        for (at, (cpu, since)) in picture.cpus.iter().zip(&mut self.since).enumerate() {
+            if cpu.running.is_some() {
+                *since = None;
                 continue;
             }
-            let kept = picture.tasks.iter().position(|task| {
-                let since = task.since.max(idle.since).max(task.allowed_since);
-                task.life == Life::Waiting && task.allowed.has(cpu) && to - since > self.grace
-            });
-            if let Some(task) = kept {
-                let (on, since) = (picture.tasks[task].cpu, picture.tasks[task].since);
-                let ms = (to - idle.since.max(since)) / 1_000_000;
-                return Some(format!("CPU {cpu} idles for {ms} ms beside task {task} of CPU {on}"));
+            let waits = |task: &super::picture::TaskPicture| {
+                task.life == Life::Waiting && task.allowed.has(at)
+            };
+            let Some(task) = picture.tasks.iter().position(waits) else {
+                *since = None;
+                continue;
+            };
+            let span = to - *since.get_or_insert(picture.now);
+            if span > self.grace {
+                let (on, ms) = (picture.tasks[task].cpu, span / 1_000_000);
+                return Some(format!("CPU {at} idles for {ms} ms beside task {task} of CPU {on}"));
             }
         }
         None

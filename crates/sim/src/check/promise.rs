@@ -27,7 +27,7 @@ impl Promises {
     #[must_use]
     pub fn usual(work_conserving: bool, tick: u64) -> Self {
         // Every CPU looks for work on a tick, one for its group in a span.
-        let idle = work_conserving.then_some(8 * tick + 50_000_000);
+        let idle = work_conserving.then_some(8 * tick + 100_000_000);
         Self { idle, woken: Some(tick), turn: Some(30_000_000), ..Self::NONE }
     }
 
@@ -40,7 +40,7 @@ impl Promises {
             all.push(Box::new(Woken { grace }));
         }
         if let Some(grace) = self.idle {
-            all.push(Box::new(Idle { grace }));
+            all.push(Box::new(Idle::new(grace)));
         }
         if let Some(turn) = self.turn {
             all.push(Box::new(Wait::new(turn)));

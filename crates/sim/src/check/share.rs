@@ -10,6 +10,8 @@ use instep_core::measure;
 pub struct Share {
     /// How far from its share a VM may be, in per cent of it.
     pub percent: u32,
+    /// And beside that, in per cent of all CPU time.
+    pub floor: u32,
     /// And beside that, nanoseconds for each task that a CPU has on average: starting, and turns
     /// that have begun.
     pub slack: u64,
@@ -37,7 +39,9 @@ impl Checker for Share {
         for (vm, share) in fair.into_iter().enumerate() {
             let fair = u128::from(share) * u128::from(picture.now) / 1000;
             let had: u64 = own(vm).map(|task| task.had(picture.now)).sum();
-            let slack = u128::from(self.slack) * u128::from(each);
+            let whole = u128::from(cpus) * u128::from(picture.now);
+            let slack = u128::from(self.slack) * u128::from(each)
+                + whole * u128::from(self.floor) / 100;
             let error = fair.abs_diff(u128::from(had));
             if error > fair * u128::from(self.percent) / 100 + slack {
                 let ms = 1_000_000;
