@@ -1,22 +1,26 @@
 //! Work conservation: no CPU is idle for long while at every moment somebody waits who may use it, the
 //! same task or one after the other.
 
-use super::Checker;
 use super::picture::{Life, Picture};
+use super::{Checker, Fact, What};
 
 /// The checker.
 #[derive(Clone, Debug)]
 pub struct Idle {
     grace: u64,
+    /// Whether that holds, too, where some tasks may not use all CPUs.
+    pinned: bool,
+    silent: bool,
     /// Since when each CPU idles beside work.
     since: Vec<Option<u64>>,
 }
 
 impl Idle {
-    /// That may last for so many nanoseconds.
+    /// That may last for so many nanoseconds. Not `pinned`: nothing is promised any more once some
+    /// task may not use all CPUs.
     #[must_use]
-    pub fn new(grace: u64) -> Self {
-        Self { grace, since: Vec::new() }
+    pub fn new(grace: u64, pinned: bool) -> Self {
+        Self { grace, pinned, silent: false, since: Vec::new() }
     }
 }
 
@@ -25,9 +29,16 @@ impl Checker for Idle {
         "idle"
     }
 
+    fn fact(&mut self, picture: &Picture, fact: &Fact) -> Option<String> {
+        if let What::Allowed { cpus, .. } = &fact.what {
+            self.silent |= !self.pinned && (cpus.count() as usize) < picture.cpus.len();
+        }
+        None
+    }
+
     fn span(&mut self, picture: &Picture, to: u64) -> Option<String> {
         self.since.resize(picture.cpus.len(), None);
-        if picture.waiting == 0 {
+        if self.silent || picture.waiting == 0 {
             self.since.fill(None);
             return None;
         }

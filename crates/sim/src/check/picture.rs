@@ -85,12 +85,7 @@ impl Picture {
             waited_from: 0,
         };
         let idle = CpuPicture::default();
-        Self {
-            now: 0,
-            tasks: tasks.iter().map(task).collect(),
-            cpus: vec![idle; cpus],
-            waiting: 0,
-        }
+        Self { now: 0, tasks: tasks.iter().map(task).collect(), cpus: vec![idle; cpus], waiting: 0 }
     }
 
     /// Whether a task and a CPU of these numbers exist.

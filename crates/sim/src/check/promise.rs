@@ -8,6 +8,8 @@ use super::{Affinity, Apart, Checker, Conserved, Idle, Share, Wait, Woken};
 pub struct Promises {
     /// For how long at most a CPU idles beside a task that it may run, nanoseconds.
     pub idle: Option<u64>,
+    /// Whether that holds, too, where some tasks may not use all CPUs.
+    pub pinned: bool,
     /// For how long at most a woken task waits on a CPU that idles, nanoseconds.
     pub woken: Option<u64>,
     /// How long a turn at weight 100 is at most, nanoseconds: bounds waits.
@@ -20,7 +22,8 @@ pub struct Promises {
 
 impl Promises {
     /// What every scheduler promises, and no more.
-    pub const NONE: Self = Self { idle: None, woken: None, turn: None, apart: false, share: None };
+    pub const NONE: Self =
+        Self { idle: None, pinned: true, woken: None, turn: None, apart: false, share: None };
 
     /// What the name *work conserving* says, and turns of at most 30 ms, for a scheduler with
     /// this tick, nanoseconds.
@@ -40,7 +43,7 @@ impl Promises {
             all.push(Box::new(Woken { grace }));
         }
         if let Some(grace) = self.idle {
-            all.push(Box::new(Idle::new(grace)));
+            all.push(Box::new(Idle::new(grace, self.pinned)));
         }
         if let Some(turn) = self.turn {
             all.push(Box::new(Wait::new(turn)));

@@ -40,8 +40,8 @@ impl Checker for Share {
             let fair = u128::from(share) * u128::from(picture.now) / 1000;
             let had: u64 = own(vm).map(|task| task.had(picture.now)).sum();
             let whole = u128::from(cpus) * u128::from(picture.now);
-            let slack = u128::from(self.slack) * u128::from(each)
-                + whole * u128::from(self.floor) / 100;
+            let slack =
+                u128::from(self.slack) * u128::from(each) + whole * u128::from(self.floor) / 100;
             let error = fair.abs_diff(u128::from(had));
             if error > fair * u128::from(self.percent) / 100 + slack {
                 let ms = 1_000_000;

@@ -128,11 +128,8 @@ fn again(draft: &Draft, rule: &str) -> Option<Finding> {
 /// Simulates a draft with all checkers; a panic is a finding, too.
 fn simulate(draft: &Draft) -> Checked {
     let run = || plan(draft).map(|plan| plan.check(MOST));
-    let found = |rule, what| Checked {
-        events: 0,
-        until: 0,
-        finding: Some(Finding { rule, at: 0, what }),
-    };
+    let found =
+        |rule, what| Checked { events: 0, until: 0, finding: Some(Finding { rule, at: 0, what }) };
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(checked)) => checked,
         Ok(Err(what)) => found("scenario", what),

@@ -404,7 +404,9 @@ impl Scheduler for Cfs {
 
     fn promises(&self) -> Promises {
         let apart = self.choice == Choice::Apart;
-        Promises { apart, ..Promises::usual(self.work_conserving(), self.tick_period()) }
+        // Groups are balanced by all their tasks, those included that may not move.
+        let pinned = false;
+        Promises { apart, pinned, ..Promises::usual(self.work_conserving(), self.tick_period()) }
     }
 
     fn affinity_changed(&mut self, desk: &mut Desk, task: TaskId) {

@@ -36,6 +36,12 @@ impl Line {
         self.members.is_empty()
     }
 
+    /// Begins anew; its room is kept.
+    pub(super) fn reset(&mut self) {
+        self.members.clear();
+        (self.current, self.floor) = (None, 0);
+    }
+
     /// How many are in it.
     pub(super) fn len(&self) -> usize {
         self.members.len()

@@ -80,7 +80,8 @@ impl Eevdf {
             Some(at) => at,
             None => match tasks.iter().position(|(_, line)| line.is_empty()) {
                 Some(at) => {
-                    tasks[at] = (vm as u32, Line::default());
+                    tasks[at].0 = vm as u32;
+                    tasks[at].1.reset();
                     at
                 }
                 None => {
