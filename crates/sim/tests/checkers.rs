@@ -1,6 +1,7 @@
 //! Every checker catches a scheduler that is broken in the way it is there for, and lets the sound one
 //! pass.
 
+#![cfg(test)]
 #![allow(missing_docs, reason = "a test")]
 
 use instep_sim::check::run::check;
