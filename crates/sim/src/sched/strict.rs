@@ -62,6 +62,9 @@ impl Strict {
         let (cpus, mut taken) = (desk.host.cpus(), Vec::new());
         let fold = desk.vms[vm].count as usize > cpus;
         let empty = row.columns.iter().all(Vec::is_empty);
+        if fold && !empty {
+            return None;
+        }
         for task in desk.vms[vm].tasks() {
             let this = desk.task(task);
             let uses = |cpu: &usize| taken.iter().filter(|other| *other == cpu).count();
@@ -154,8 +157,11 @@ impl Scheduler for Strict {
 
     fn put(&mut self, _desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
         let column = &mut self.rows[self.row_of[task.ix()]].columns[cpu];
-        if matches!(why, Put::SliceEnd | Put::Yield(_)) && column.first() == Some(&task) {
-            column.rotate_left(1);
+        // Behind all siblings, also if those before it are blocked.
+        if matches!(why, Put::SliceEnd | Put::Yield(_))
+            && let Some(at) = column.iter().position(|other| *other == task)
+        {
+            column[at..].rotate_left(1);
         }
     }
 
