@@ -129,7 +129,7 @@ impl Cfs {
         }
         let local = local?;
         // An idle CPU in a group with room trumps weights (force_balance): newly idle ones in Linux
-        // 3.x (fab476228ba3), all of them since 4.15 (583ffd99d765) and here. With the former alone a
+        // 3.x (fab47622), all of them since 4.15 (583ffd99d765) and here. With the former alone a
         // CPU idles for ever beside light tasks.
         let forced = crowded.filter(|_| idle && local.running < local.cpus);
         let forced = forced.map(|load: Load| (load.group, ANY_ONE));
