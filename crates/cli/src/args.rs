@@ -71,7 +71,9 @@ pub(crate) enum Command {
     Lab(LabCommand),
     /// Simulates a host, its VMs and a hypervisor scheduler.
     #[command(after_help = "Examples:\n  instep sim scenarios/sim/spinning.toml\n  \
-        instep sim scenarios/sim/opteron.toml --seed 7 --json")]
+        instep sim scenarios/sim/opteron.toml --seed 7 --json\n  \
+        instep sim scenarios/sim/spinning.toml --check\n  \
+        instep sim --swarm 2000 --scheduler cfs --out small.toml")]
     Sim(SimArgs),
     /// Runs published experiments in the simulator, published beside simulated.
     #[command(after_help = "A difference is shown, not an error. Ctrl-C leaves what is finished \
@@ -84,14 +86,24 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct SimArgs {
     /// The scenario.
-    #[arg(value_name = "FILE")]
-    pub(crate) file: PathBuf,
-    /// The seed, instead of the scenario's.
+    #[arg(value_name = "FILE", required_unless_present = "swarm")]
+    pub(crate) file: Option<PathBuf>,
+    /// The seed, instead of the scenario's; of a swarm, 1 when not given.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// The hypervisor's scheduler, instead of the scenario's.
+    /// The hypervisor's scheduler, instead of the scenario's; for a swarm also `all`.
     #[arg(long, value_name = "NAME")]
     pub(crate) scheduler: Option<String>,
+    /// Only checks the schedule: exits with 1 when a rule is broken that the scheduler promises.
+    #[arg(long, conflicts_with_all = ["json", "swarm"])]
+    pub(crate) check: bool,
+    /// Checks so many random scenarios instead; a finding is shrunk and printed as a scenario.
+    #[arg(long, value_name = "RUNS", conflicts_with_all = ["file", "json"],
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) swarm: Option<u64>,
+    /// Write the shrunk scenario of a swarm here instead of printing it.
+    #[arg(long, value_name = "FILE", requires = "swarm")]
+    pub(crate) out: Option<PathBuf>,
     /// Print JSON (schema instep.sim/1).
     #[arg(long)]
     pub(crate) json: bool,

@@ -75,6 +75,22 @@ fn every_scheduler_runs_the_same_scenario() {
 }
 
 #[test]
+fn a_swarm_repeats_to_the_byte_and_a_sound_schedule_passes_its_check() {
+    let (dir, path) = file(GOOD);
+    let args = ["sim", "--swarm", "6", "--seed", "3", "--scheduler", "balance"];
+    let (one, two) = (instep(&args), instep(&args));
+    assert_eq!(one.code, Some(0), "{}{}", one.stdout, one.stderr);
+    assert!(one.stdout.starts_with("seed 3: 6 runs"), "{}", one.stdout);
+    assert_eq!(one.stdout, two.stdout);
+    let checked = instep(&["sim", path.to_str().unwrap(), "--check"]);
+    assert_eq!((checked.code, checked.stdout.ends_with("no finding\n")), (Some(0), true));
+    let bad = instep(&["sim", "--swarm", "1", "--scheduler", "best"]);
+    assert_eq!(bad.code, Some(2));
+    assert!(bad.stderr.contains("known are"), "{}", bad.stderr);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is written");
+}
+
+#[test]
 fn the_projects_scenarios_are_scenarios() {
     let mut found = 0;
     for entry in fs::read_dir(scenarios()).unwrap() {

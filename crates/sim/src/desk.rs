@@ -10,6 +10,7 @@
 //!      +------------------------------------------+
 //! ```
 
+use crate::check::{Fact, What};
 use crate::host::Host;
 use crate::mask::Mask;
 use crate::rng::Rng;
@@ -134,6 +135,8 @@ pub struct Desk {
     pub(crate) any_pending: bool,
     pub(crate) timers: Timers,
     pub(crate) meters: Vec<VmMeter>,
+    /// What happened to the schedule, if somebody watches.
+    pub(crate) facts: Option<Vec<Fact>>,
     /// The slot of the scheduler's first timer.
     pub(crate) first_timer: u32,
 }
@@ -186,6 +189,7 @@ impl Desk {
             pending: Mask::none(cpus),
             any_pending: false,
             meters: vec![VmMeter::default(); vms.len()],
+            facts: None,
             host,
             tasks,
             vms,
@@ -243,6 +247,7 @@ impl Desk {
             self.uncount(task);
             self.tasks[task.ix()].cpu = cpu;
             self.count(task);
+            self.note(What::Move { task: task.0, cpu: cpu as u32 });
         } else {
             self.tasks[task.ix()].cpu = cpu;
         }
@@ -264,6 +269,14 @@ impl Desk {
     /// For schedulers: forgets a timer.
     pub fn disarm(&mut self, id: u32) {
         self.timers.cancel(self.first_timer + id);
+    }
+
+    /// Something happened to the schedule.
+    #[inline]
+    pub(crate) fn note(&mut self, what: What) {
+        if let Some(facts) = &mut self.facts {
+            facts.push(Fact { at: self.now, what });
+        }
     }
 
     /// `task` counts in the queue of its CPU.
@@ -304,11 +317,12 @@ impl Desk {
     pub(crate) fn begin(&mut self, task: TaskId, cpu: usize) {
         self.running[cpu] = Some(task);
         self.idle.clear(cpu);
-        let now = self.now;
+        let (now, id) = (self.now, task.0);
         let task = &mut self.tasks[task.ix()];
         task.state = TaskState::Running;
         task.since = now;
         self.meters[task.vm].running(now, 1);
+        self.note(What::Start { task: id, cpu: cpu as u32 });
     }
 
     /// A task that was charged stops running.

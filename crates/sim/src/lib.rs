@@ -6,6 +6,7 @@
 //! and no iteration over hash maps. It sees no host, no kernel and no clock.
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod desk;
 pub mod engine;
 pub mod error;
@@ -19,6 +20,7 @@ pub mod rng;
 pub mod scenario;
 pub mod sched;
 pub mod speed;
+pub mod swarm;
 #[doc(hidden)]
 pub mod testing;
 pub mod timers;

@@ -2,6 +2,7 @@
 //! scheduler picked.
 
 use super::{Engine, Limit, SAMPLE, State};
+use crate::check::What;
 use crate::desk::{Put, TaskId, TaskState, Waker};
 use crate::guest::kernel;
 use crate::params::Profile;
@@ -199,6 +200,7 @@ impl Engine {
             } else {
                 self.charge(cpu, task);
                 self.desk.tasks[task.ix()].state = TaskState::Queued;
+                self.desk.note(What::Stop { task: task.0, cpu: cpu as u32, blocks: false });
                 self.sched.put(&mut self.desk, cpu, task, why);
             }
         }
@@ -208,6 +210,7 @@ impl Engine {
         match (before, pick.map(|pick| pick.task)) {
             (Some(old), Some(new)) if old == new => {
                 self.desk.tasks[new.ix()].state = TaskState::Running;
+                self.desk.note(What::Start { task: new.0, cpu: cpu as u32 });
                 self.arm_run(cpu);
             }
             (old, new) => {
@@ -325,6 +328,7 @@ impl Engine {
         self.desk.meters[vm].runnable(self.desk.now, -1);
         self.tally[vm].blocks += 1;
         self.idles[task.ix()].halted = true;
+        self.desk.note(What::Stop { task: task.0, cpu: cpu as u32, blocks: true });
         self.sched.block(&mut self.desk, cpu, task);
         self.set_speed(cpu);
         self.desk.timers.cancel(cpu as u32);
@@ -343,6 +347,7 @@ impl Engine {
         self.sched.wake(&mut self.desk, task, by);
         self.desk.count(task);
         let cpu = self.desk.tasks[task.ix()].cpu;
+        self.desk.note(What::Wake { task: task.0, cpu: cpu as u32 });
         if let Some(other) = self.desk.running[cpu]
             && self.vcpus[other.ix()].current.is_none()
         {

@@ -18,6 +18,7 @@ mod tally;
 
 pub use tally::{HostTally, Outcome, VmTally};
 
+use crate::check::{Fact, What};
 use crate::desk::{Desk, SCHED_TIMERS, TaskId, Vm, Waker};
 use crate::guest::kernel::Vcpu;
 use crate::guest::objects::{Links, NONE, Objects};
@@ -298,6 +299,7 @@ impl Engine {
     /// Everything that happens at time 0. Called once, before [`Engine::advance`].
     pub fn begin(&mut self) {
         self.sched.start(&mut self.desk);
+        self.note_affinities();
         let (cpus, period) = (self.cpus.len(), self.sched.tick_period());
         for cpu in 0..cpus {
             // Ticks of all CPUs come together: Linux without skew_tick, and Xen, which aligns them
@@ -356,6 +358,28 @@ impl Engine {
     #[must_use]
     pub fn desk(&self) -> &Desk {
         &self.desk
+    }
+
+    /// From now on keeps what happens to the schedule, for [`Engine::facts`]. Called before
+    /// [`Engine::begin`].
+    pub fn watch(&mut self) {
+        self.desk.facts = Some(Vec::new());
+    }
+
+    /// What happened since the last call, in order of time; nothing if nobody watches.
+    pub fn facts(&mut self) -> impl Iterator<Item = Fact> + '_ {
+        self.desk.facts.iter_mut().flat_map(|facts| facts.drain(..))
+    }
+
+    /// Who may run where.
+    fn note_affinities(&mut self) {
+        if self.desk.facts.is_none() {
+            return;
+        }
+        for task in 0..self.desk.tasks.len() {
+            let cpus = self.desk.tasks[task].allowed.clone();
+            self.desk.note(What::Allowed { task: task as u32, cpus });
+        }
     }
 
     /// Ends a simulation before or at its end.

@@ -6,6 +6,7 @@
 
 use super::cfs::{Cfs, Rules};
 use super::{Pick, Scheduler};
+use crate::check::Promises;
 use crate::desk::{Desk, Put, TaskId, Waker};
 use crate::mask::Mask;
 
@@ -70,5 +71,8 @@ impl Scheduler for Affinity {
     }
     fn affinity_changed(&mut self, desk: &mut Desk, task: TaskId) {
         self.0.affinity_changed(desk, task);
+    }
+    fn promises(&self) -> Promises {
+        self.0.promises()
     }
 }

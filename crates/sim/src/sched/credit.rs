@@ -11,6 +11,7 @@
 //! ```
 
 use super::{Pick, Scheduler};
+use crate::check::{Promises, Share};
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
 use crate::mask::Mask;
 
@@ -275,9 +276,10 @@ impl Credit {
         let (full, mut left) = (self.full(), weights);
         let mut total = full * desk.host.cpus() as i64;
         let (mut balance, mut extra) = (0, false);
-        let vms = self.active.clone();
         let mut front = 0;
-        for (at, vm) in vms.into_iter().enumerate() {
+        // What goes to the front was passed already: places from `at` on stay.
+        for at in 0..self.active.len() {
+            let vm = self.active[at];
             let (own, count) = (weight(vm, &self.counts), i64::from(self.counts[vm]));
             left -= own;
             let mut peak = count * full;
@@ -519,8 +521,14 @@ impl Scheduler for Credit {
         if self.pcpus[cpu].sorted != self.sort {
             self.pcpus[cpu].sorted = self.sort;
             // csched_runq_sort: UNDER before OVER, else as they were.
-            let svcs = &self.svcs;
-            self.pcpus[cpu].queue.sort_by_key(|task| svcs[task.ix()].pri < Pri::Under);
+            let (svcs, queue) = (&self.svcs, &mut self.pcpus[cpu].queue);
+            let mut front = 0;
+            for at in 0..queue.len() {
+                if svcs[queue[at].ix()].pri >= Pri::Under {
+                    queue[front..=at].rotate_right(1);
+                    front += 1;
+                }
+            }
         }
     }
 
@@ -553,6 +561,14 @@ impl Scheduler for Credit {
                 desk.assign(task, to);
             }
         }
+    }
+
+    fn promises(&self) -> Promises {
+        let usual = Promises::usual(self.work_conserving(), self.tick_period());
+        // Debt beyond a slice is forgiven, so small weights have more than their share.
+        let slack = 2 * self.rules.slice;
+        let share = Share { percent: 25, floor: 8, slack, by_vcpu: true };
+        Promises { share: Some(share), ..usual }
     }
 
     fn work_conserving(&self) -> bool {

@@ -16,6 +16,7 @@ pub mod relaxed;
 pub mod strict;
 pub mod sync_aware;
 
+use crate::check::Promises;
 use crate::desk::{Desk, Put, TaskId, Waker};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -76,9 +77,14 @@ pub trait Scheduler: fmt::Debug + Send {
     }
 
     /// Whether no CPU may be idle while a task that may use it waits, at the latest one tick
-    /// later. What checkers hold it to.
+    /// later.
     fn work_conserving(&self) -> bool {
         true
+    }
+
+    /// What else it promises, and with which times.
+    fn promises(&self) -> Promises {
+        Promises::usual(self.work_conserving(), self.tick_period())
     }
 }
 

@@ -8,6 +8,7 @@
 //! longer periods and matched slices, in its pure form: no load balancing, no wake-up rules.
 
 use super::{Pick, Scheduler};
+use crate::check::Promises;
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
 
 /// The rules' numbers.
@@ -136,5 +137,10 @@ impl Scheduler for Period {
 
     fn work_conserving(&self) -> bool {
         false
+    }
+
+    fn promises(&self) -> Promises {
+        // Where slices of a CPU exceed the period, who was named last has nothing.
+        Promises { turn: None, ..Promises::usual(false, self.tick_period()) }
     }
 }

@@ -3,6 +3,7 @@
 
 use super::cfs::{Cfs, Rules};
 use super::{Pick, Scheduler};
+use crate::check::Promises;
 use crate::desk::{Desk, Put, TaskId, Waker};
 
 /// The scheduler. Each task is a thread.
@@ -44,6 +45,9 @@ impl Scheduler for Pm {
     }
     fn affinity_changed(&mut self, desk: &mut Desk, task: TaskId) {
         self.0.affinity_changed(desk, task);
+    }
+    fn promises(&self) -> Promises {
+        self.0.promises()
     }
     fn bare_metal(&self) -> bool {
         true

@@ -11,6 +11,7 @@
 
 use super::cfs::{Cfs, Rules as CfsRules};
 use super::{Pick, Scheduler};
+use crate::check::Promises;
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
 
 /// The rules' numbers.
@@ -173,5 +174,10 @@ impl Scheduler for Relaxed {
 
     fn work_conserving(&self) -> bool {
         false
+    }
+
+    fn promises(&self) -> Promises {
+        // Who is stopped waits on a CPU that idles.
+        Promises { woken: None, ..Promises::usual(false, self.tick_period()) }
     }
 }

@@ -13,6 +13,7 @@
 //! ```
 
 use super::{Pick, Scheduler};
+use crate::check::Promises;
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
 
 /// The rules' numbers.
@@ -61,6 +62,9 @@ impl Strict {
         let (cpus, mut taken) = (desk.host.cpus(), Vec::new());
         let fold = desk.vms[vm].count as usize > cpus;
         let empty = row.columns.iter().all(Vec::is_empty);
+        if fold && !empty {
+            return None;
+        }
         for task in desk.vms[vm].tasks() {
             let this = desk.task(task);
             let uses = |cpu: &usize| taken.iter().filter(|other| *other == cpu).count();
@@ -153,8 +157,11 @@ impl Scheduler for Strict {
 
     fn put(&mut self, _desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
         let column = &mut self.rows[self.row_of[task.ix()]].columns[cpu];
-        if matches!(why, Put::SliceEnd | Put::Yield(_)) && column.first() == Some(&task) {
-            column.rotate_left(1);
+        // Behind all siblings, also if those before it are blocked.
+        if matches!(why, Put::SliceEnd | Put::Yield(_))
+            && let Some(at) = column.iter().position(|other| *other == task)
+        {
+            column[at..].rotate_left(1);
         }
     }
 
@@ -197,5 +204,10 @@ impl Scheduler for Strict {
 
     fn work_conserving(&self) -> bool {
         false
+    }
+
+    fn promises(&self) -> Promises {
+        // A woken task waits for its row on a CPU that idles.
+        Promises { woken: None, ..Promises::usual(false, self.tick_period()) }
     }
 }

@@ -11,6 +11,9 @@ const BUSY_FACTOR: u64 = 32;
 /// Failures after which a running task is pushed away (cache_nice_tries + 2).
 const FAILURES: u32 = 3;
 
+/// An imbalance that stands for one task of whatever weight.
+const ANY_ONE: u64 = u64::MAX;
+
 /// Load of a group: weight per 1024ths of a CPU.
 #[derive(Clone, Copy, Debug)]
 struct Load {
@@ -18,6 +21,7 @@ struct Load {
     weight: u64,
     per_cpu: u64,
     running: u32,
+    cpus: u32,
     power: u64,
 }
 
@@ -61,7 +65,14 @@ impl Cfs {
             let weight = cpus.iter().map(|cpu| self.queues[cpu].weight).sum();
             let running = cpus.iter().map(|cpu| desk.load(cpu)).sum();
             let power = (*power).max(1);
-            Load { group, weight, per_cpu: weight * 1024 / power, running, power }
+            Load {
+                group,
+                weight,
+                per_cpu: weight * 1024 / power,
+                running,
+                cpus: cpus.count(),
+                power,
+            }
         })
     }
 
@@ -99,6 +110,7 @@ impl Cfs {
         let own = domain.groups.iter().position(|group| group.0.has(cpu))?;
         let (mut total, mut power) = (0, 0);
         let (mut local, mut busiest): (Option<Load>, Option<Load>) = (None, None);
+        let mut crowded: Option<Load> = None;
         for load in self.loads(desk, domain) {
             (total, power) = (total + load.weight, power + load.power);
             if load.group == own {
@@ -107,18 +119,28 @@ impl Cfs {
             }
             // Groups with no more tasks than capacity have nothing to give.
             let full = u64::from(load.running) * 1024 > load.power + 512;
+            let heavier = |other: Load| load.per_cpu > other.per_cpu;
+            if load.running > load.cpus && crowded.is_none_or(heavier) {
+                crowded = Some(load);
+            }
             if full && busiest.is_none_or(|other| load.per_cpu > other.per_cpu) {
                 busiest = Some(load);
             }
         }
-        let (local, busiest) = (local?, busiest?);
+        let local = local?;
+        // An idle CPU in a group with room trumps weights (force_balance): newly idle ones in Linux
+        // 3.x (fab47622), all of them since 4.15 (583ffd99d765) and here. With the former alone a
+        // CPU idles for ever beside light tasks.
+        let forced = crowded.filter(|_| idle && local.running < local.cpus);
+        let forced = forced.map(|load: Load| (load.group, ANY_ONE));
+        let Some(busiest) = busiest else { return forced };
         let mean = total * 1024 / power;
         if local.per_cpu >= busiest.per_cpu || local.per_cpu >= mean {
-            return None;
+            return forced;
         }
         if idle {
             if local.running + 1 >= busiest.running && local.running > 0 {
-                return None;
+                return forced;
             }
         } else if 100 * busiest.per_cpu <= domain.slack * local.per_cpu {
             return None;
@@ -150,7 +172,8 @@ impl Cfs {
         let (cpus, _) = &self.domains.domain(at).groups[group];
         let fits = |from: &usize| {
             let queue = &self.queues[*from];
-            *from != cpu && queue.weight > 0 && (desk.load(*from) > 1 || queue.weight <= imbalance)
+            let light = imbalance != ANY_ONE && queue.weight <= imbalance;
+            *from != cpu && queue.weight > 0 && (desk.load(*from) > 1 || light)
         };
         let heaviest = |from: &usize| (self.queues[*from].weight, usize::MAX - *from);
         let left = |from: &usize| below.is_none_or(|below| heaviest(from) < below);
@@ -159,6 +182,7 @@ impl Cfs {
 
     /// move_tasks: queued tasks, not hot in their cache, as long as there is imbalance.
     fn pull(&mut self, desk: &mut Desk, from: usize, to: usize, mut imbalance: u64) -> u32 {
+        let limit = imbalance;
         let (mut moved, mut at) = (0, self.queues[from].tasks.len());
         while at > 0 && imbalance > 0 {
             at -= 1;
@@ -173,7 +197,7 @@ impl Cfs {
             self.migrate(desk, task, to);
             imbalance = imbalance.saturating_sub(weight);
             moved += 1;
-            if desk.load(to) == 0 {
+            if limit == ANY_ONE || desk.load(to) == 0 {
                 // One is enough for a CPU that is about to idle.
                 break;
             }

@@ -10,6 +10,7 @@ mod balance;
 mod domains;
 
 use super::{Pick, Scheduler};
+use crate::check::Promises;
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
 use crate::mask::Mask;
 use domains::Domains;
@@ -345,14 +346,11 @@ impl Scheduler for Cfs {
 
     fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
         self.update(desk, task);
-        match self.entities[task.ix()].push.take() {
-            Some(to) if to != cpu && desk.task(task).allowed.has(to) => {
-                self.transfer(desk, task, to);
-                self.enqueue(desk, task);
-                self.preempt(desk, to, task);
-                return;
-            }
-            _ => {}
+        if let Some(to) = self.pushed(desk, cpu, task) {
+            self.transfer(desk, task, to);
+            self.enqueue(desk, task);
+            self.preempt(desk, to, task);
+            return;
         }
         if let Put::Yield(to) = why {
             // yield_to_task_fair: the yielder is skipped once, the other is next where it queues.
@@ -404,6 +402,13 @@ impl Scheduler for Cfs {
         self.rules.tick
     }
 
+    fn promises(&self) -> Promises {
+        let apart = self.choice == Choice::Apart;
+        // Groups are balanced by all their tasks, those included that may not move.
+        let pinned = false;
+        Promises { apart, pinned, ..Promises::usual(self.work_conserving(), self.tick_period()) }
+    }
+
     fn affinity_changed(&mut self, desk: &mut Desk, task: TaskId) {
         let (state, cpu) = (desk.task(task).state, desk.task(task).cpu);
         if desk.task(task).allowed.has(cpu) {
@@ -429,6 +434,19 @@ impl Scheduler for Cfs {
 }
 
 impl Cfs {
+    /// Where a task that stops on `cpu` was sent, if it may still be put there: since then a
+    /// sibling may have come. Who may not stay goes elsewhere.
+    fn pushed(&mut self, desk: &Desk, cpu: usize, task: TaskId) -> Option<usize> {
+        let to = self.entities[task.ix()].push.take()?;
+        self.narrow(desk, task);
+        let to = match self.may.has(to) {
+            true => to,
+            false if desk.task(task).allowed.has(cpu) => return None,
+            false => self.idlest(desk, cpu),
+        };
+        (to != cpu).then_some(to)
+    }
+
     /// For co-scheduling: a queued task is next on its CPU, if that is not too unfair, and now.
     pub(super) fn favour(&mut self, desk: &mut Desk, task: TaskId) {
         let cpu = desk.task(task).cpu;

@@ -36,6 +36,17 @@ impl Line {
         self.members.is_empty()
     }
 
+    /// An empty line with room for so many members.
+    pub(super) fn with_room(members: usize) -> Self {
+        Self { members: Vec::with_capacity(members), ..Self::default() }
+    }
+
+    /// Begins anew; its room is kept.
+    pub(super) fn reset(&mut self) {
+        self.members.clear();
+        (self.current, self.floor) = (None, 0);
+    }
+
     /// How many are in it.
     pub(super) fn len(&self) -> usize {
         self.members.len()

@@ -29,6 +29,9 @@ impl Default for Rules {
     }
 }
 
+/// VMs on a CPU, and tasks of each, for which there is room from the beginning.
+const ROOM: usize = 8;
+
 /// A CPU's queue.
 #[derive(Clone, Debug, Default)]
 struct Queue {
@@ -80,7 +83,8 @@ impl Eevdf {
             Some(at) => at,
             None => match tasks.iter().position(|(_, line)| line.is_empty()) {
                 Some(at) => {
-                    tasks[at] = (vm as u32, Line::default());
+                    tasks[at].0 = vm as u32;
+                    tasks[at].1.reset();
                     at
                 }
                 None => {
@@ -259,7 +263,11 @@ impl Scheduler for Eevdf {
     fn start(&mut self, desk: &mut Desk) {
         let cpus = desk.host.cpus();
         self.slice = (self.rules.slice * (1 + u64::from(cpus.clamp(1, 8).ilog2()))) as i64;
-        self.queues = vec![Queue::default(); cpus];
+        // Room for as many VMs as usually meet on a CPU.
+        let room = desk.vms.len().min(ROOM);
+        let lines = || (0..room).map(|_| (u32::MAX, Line::with_room(ROOM))).collect();
+        let queue = |_| Queue { vms: Line::with_room(room), tasks: lines(), next: 0 };
+        self.queues = (0..cpus).map(queue).collect();
         self.paid = vec![0; desk.tasks.len()];
         self.lags = vec![0; desk.tasks.len()];
         self.push = vec![None; desk.tasks.len()];

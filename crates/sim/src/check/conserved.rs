@@ -1,0 +1,76 @@
+//! CPU time conserved: a CPU runs one task at a time and a task is on one CPU at a time; only waiting
+//! tasks begin to run, only running ones stop, only blocked ones wake. So every nanosecond of every
+//! CPU belongs to one task or to nobody, and what tasks had is what CPUs gave.
+
+use super::picture::{Life, Picture};
+use super::{Checker, Fact, What};
+
+/// The checker.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Conserved;
+
+impl Conserved {
+    /// Whether an account of CPU time agrees with the picture: nanoseconds by CPU, and by VM.
+    ///
+    /// # Errors
+    /// What differs.
+    pub fn account(picture: &Picture, busy: &[u64], vms: &[u64]) -> Result<(), String> {
+        for (cpu, (seen, told)) in picture.cpus.iter().zip(busy).enumerate() {
+            if seen.busy != *told {
+                return Err(format!("CPU {cpu} was busy for {} ns, not {told}", seen.busy));
+            }
+        }
+        for (vm, told) in vms.iter().enumerate() {
+            let own = picture.tasks.iter().filter(|task| task.vm == vm);
+            let seen: u64 = own.map(|task| task.had(picture.now)).sum();
+            if seen != *told {
+                return Err(format!("VM {vm} had {seen} ns, not {told}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Checker for Conserved {
+    fn name(&self) -> &'static str {
+        "conserved"
+    }
+
+    fn fact(&mut self, picture: &Picture, fact: &Fact) -> Option<String> {
+        let id = fact.what.task();
+        let task = &picture.tasks[id as usize];
+        let running = |cpu: u32| picture.cpus[cpu as usize].running;
+        let is = |life: Life| task.life == life;
+        match fact.what {
+            What::Start { cpu, .. } if !is(Life::Waiting) => {
+                Some(format!("task {id} begins to run on CPU {cpu} while {}", said(task)))
+            }
+            What::Start { cpu, .. } => running(cpu)
+                .map(|other| format!("task {id} begins on CPU {cpu}, on which {other} runs")),
+            What::Stop { cpu, .. } if running(cpu) != Some(id) => {
+                Some(format!("task {id} stops on CPU {cpu}, on which it does not run"))
+            }
+            What::Wake { .. } if !is(Life::Blocked) => {
+                Some(format!("task {id} is woken while {}", said(task)))
+            }
+            What::Move { cpu, .. } if !is(Life::Waiting) => {
+                Some(format!("task {id} moves to CPU {cpu} while {}", said(task)))
+            }
+            _ => None,
+        }
+    }
+
+    fn end(&mut self, picture: &Picture) -> Option<String> {
+        let busy: u64 = picture.cpus.iter().map(|cpu| cpu.busy).sum();
+        let had: u64 = picture.tasks.iter().map(|task| task.had(picture.now)).sum();
+        (busy != had).then(|| format!("CPUs were busy for {busy} ns, tasks had {had} ns"))
+    }
+}
+
+fn said(task: &super::picture::TaskPicture) -> String {
+    match task.life {
+        Life::Blocked => "it is blocked".to_owned(),
+        Life::Waiting => format!("it waits on CPU {}", task.cpu),
+        Life::Running => format!("it runs on CPU {}", task.cpu),
+    }
+}

@@ -1,0 +1,142 @@
+//! Checkers over schedules, simulated or recorded: each reads a stream of [`Fact`]s and says when a
+//! rule is broken.
+//!
+//! A [`Watch`] draws the [`picture`] of the facts and shows it to its checkers, each of which knows one
+//! rule. Rules that not every scheduler promises are checked by its [`Promises`]. Time in which
+//! nothing lasts is not judged: what holds between two facts of the same instant never was.
+
+mod affinity;
+mod apart;
+mod conserved;
+mod fact;
+mod idle;
+pub mod picture;
+mod promise;
+pub mod run;
+mod share;
+mod wait;
+mod woken;
+
+pub use affinity::Affinity;
+pub use apart::Apart;
+pub use conserved::Conserved;
+pub use fact::{Fact, What};
+pub use idle::Idle;
+pub use promise::Promises;
+pub use share::Share;
+pub use wait::Wait;
+pub use woken::Woken;
+
+use picture::Picture;
+use std::fmt;
+
+/// One rule.
+pub trait Checker: fmt::Debug {
+    /// Its name in findings.
+    fn name(&self) -> &'static str;
+
+    /// A fact comes; the picture is that before it. What is wrong with it?
+    fn fact(&mut self, _picture: &Picture, _fact: &Fact) -> Option<String> {
+        None
+    }
+
+    /// The picture stood still from `picture.now` up to `to`, which is later. What is wrong with that?
+    fn span(&mut self, _picture: &Picture, _to: u64) -> Option<String> {
+        None
+    }
+
+    /// The schedule ends. What is wrong with all of it?
+    fn end(&mut self, _picture: &Picture) -> Option<String> {
+        None
+    }
+}
+
+/// A rule that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The rule: a checker's name.
+    pub rule: &'static str,
+    /// When it was found, nanoseconds.
+    pub at: u64,
+    /// What is wrong.
+    pub what: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {} us: {}", self.rule, self.at / 1000, self.what)
+    }
+}
+
+/// A picture and those who look at it.
+#[derive(Debug)]
+pub struct Watch {
+    picture: Picture,
+    checkers: Vec<Box<dyn Checker>>,
+}
+
+impl Watch {
+    /// Judges the schedule of these tasks (the VM of each and its weight) on so many CPUs.
+    #[must_use]
+    pub fn new(cpus: usize, tasks: &[(usize, u32)], checkers: Vec<Box<dyn Checker>>) -> Self {
+        Self { picture: Picture::new(cpus, tasks), checkers }
+    }
+
+    /// Takes in a fact.
+    ///
+    /// # Errors
+    /// The first rule that is broken.
+    pub fn see(&mut self, fact: &Fact) -> Result<(), Finding> {
+        let found = |rule, what| Finding { rule, at: fact.at, what };
+        if fact.at < self.picture.now {
+            let what = format!("{:?} comes after {} ns", fact.what, self.picture.now);
+            return Err(found("order", what));
+        }
+        if !self.picture.knows(&fact.what) {
+            return Err(found("order", format!("{:?}: there is no such task or CPU", fact.what)));
+        }
+        self.pass(fact.at)?;
+        for checker in &mut self.checkers {
+            if let Some(what) = checker.fact(&self.picture, fact) {
+                return Err(found(checker.name(), what));
+            }
+        }
+        self.picture.draw(fact);
+        Ok(())
+    }
+
+    /// Time goes on up to `to`, and nothing happens.
+    ///
+    /// # Errors
+    /// The first rule that is broken.
+    pub fn pass(&mut self, to: u64) -> Result<(), Finding> {
+        if to > self.picture.now {
+            for checker in &mut self.checkers {
+                if let Some(what) = checker.span(&self.picture, to) {
+                    return Err(Finding { rule: checker.name(), at: to, what });
+                }
+            }
+            self.picture.pass(to);
+        }
+        Ok(())
+    }
+
+    /// The schedule ends where it is.
+    ///
+    /// # Errors
+    /// The first rule that is broken.
+    pub fn end(&mut self) -> Result<(), Finding> {
+        for checker in &mut self.checkers {
+            if let Some(what) = checker.end(&self.picture) {
+                return Err(Finding { rule: checker.name(), at: self.picture.now, what });
+            }
+        }
+        Ok(())
+    }
+
+    /// What was seen so far.
+    #[must_use]
+    pub fn picture(&self) -> &Picture {
+        &self.picture
+    }
+}

@@ -1,0 +1,111 @@
+//! Runs a plan with checkers: every fact is judged as it happens, and at the end what the engine
+//! counted is compared with what was seen.
+
+use super::{Conserved, Finding, Promises, Watch};
+use crate::engine::{Engine, Setup};
+use crate::guest::program::Op;
+use crate::scenario::build::Plan;
+use crate::sched::Scheduler;
+
+/// Events of one instant after which the clock is said to stand still.
+const STUCK: u32 = 1_000_000;
+
+/// What a checked run came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// Events that were simulated.
+    pub events: u64,
+    /// Simulated time, nanoseconds.
+    pub until: u64,
+    /// The first rule that was broken.
+    pub finding: Option<Finding>,
+}
+
+impl Plan {
+    /// Simulates it once with all checkers of what its scheduler promises, up to its end, the first
+    /// finding or `most` events.
+    #[must_use]
+    pub fn check(&self, most: u64) -> Checked {
+        let scheduler = self.scheduler();
+        let promises = scheduler.promises();
+        check(&self.setup, scheduler, &promises, most)
+    }
+}
+
+/// As [`Plan::check`], with any scheduler and promises.
+#[must_use]
+pub fn check(
+    setup: &Setup,
+    scheduler: Box<dyn Scheduler>,
+    promises: &Promises,
+    most: u64,
+) -> Checked {
+    let tasks: Vec<(usize, u32)> = setup
+        .vms
+        .iter()
+        .enumerate()
+        .flat_map(|(vm, setup)| setup.affinity.iter().map(move |_| (vm, setup.weight)))
+        .collect();
+    let checkers = promises.checkers(saturated(setup));
+    let mut watch = Watch::new(setup.host.cpus(), &tasks, checkers);
+    // All is counted from the beginning: warming up would forget.
+    let mut setup = setup.clone();
+    setup.duration = setup.duration.saturating_add(std::mem::take(&mut setup.warmup));
+    let end = setup.duration;
+    let mut engine = Engine::new(setup, scheduler);
+    engine.watch();
+    engine.begin();
+    let result = judge(&mut engine, &mut watch, end, most);
+    let (events, until) = (engine.events(), engine.now());
+    let whole = matches!(result, Ok(true));
+    let mut finding = result.err();
+    if whole {
+        let outcome = engine.finish();
+        let vms: Vec<u64> = outcome.vms.iter().map(|vm| vm.2.sums.running).collect();
+        let account = Conserved::account(watch.picture(), &outcome.host.busy, &vms);
+        finding = account.err().map(|what| Finding { rule: "conserved", at: end, what });
+    }
+    Checked { events, until, finding }
+}
+
+/// Whether it came to its end.
+fn judge(engine: &mut Engine, watch: &mut Watch, end: u64, most: u64) -> Result<bool, Finding> {
+    let (mut instant, mut here) = (0, 0);
+    loop {
+        for fact in engine.facts() {
+            watch.see(&fact)?;
+        }
+        if engine.events() >= most {
+            return Ok(false);
+        }
+        if !engine.advance(end) {
+            break;
+        }
+        here = if engine.now() == instant { here + 1 } else { 0 };
+        instant = engine.now();
+        if here > STUCK {
+            let what = format!("{here} events, and no time passes");
+            return Err(Finding { rule: "clock", at: instant, what });
+        }
+    }
+    watch.pass(end)?;
+    watch.end()?;
+    Ok(true)
+}
+
+/// Whether all VMs always want all their vCPUs to run, and may use all CPUs.
+fn saturated(setup: &Setup) -> bool {
+    setup.vms.iter().all(|vm| {
+        let workload = &vm.workload;
+        let burns = |(program, _): &(usize, u32)| {
+            workload.programs.get(*program).and_then(|program| program.ops.first())
+                == Some(&Op::Burn)
+        };
+        let free = |(allowed, _): &(crate::mask::Mask, crate::mask::Mask)| {
+            allowed.count() as usize == setup.host.cpus()
+        };
+        workload.threads.len() >= vm.affinity.len()
+            && workload.threads.iter().all(burns)
+            && vm.affinity.iter().all(free)
+    })
+}

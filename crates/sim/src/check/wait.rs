@@ -1,0 +1,65 @@
+//! Bounded wait: who wants a CPU gets one in time. The bound is a turn for every other task, as many
+//! times as its weight is larger: with equal weights each goes round once.
+
+use super::Checker;
+use super::picture::{Life, Picture};
+
+/// The checker.
+#[derive(Clone, Debug)]
+pub struct Wait {
+    turn: u64,
+    bounds: Vec<u64>,
+}
+
+/// Beside the turns, nanoseconds: balancing between CPUs has its own times.
+const GRACE: u64 = 200_000_000;
+
+impl Wait {
+    /// With turns of so many nanoseconds at weight 100.
+    #[must_use]
+    pub fn new(turn: u64) -> Self {
+        Self { turn, bounds: Vec::new() }
+    }
+
+    /// How long each task may wait, nanoseconds. Twice all turns: one that has begun may be lost
+    /// by moving to another CPU.
+    fn bounds(&self, picture: &Picture) -> Vec<u64> {
+        let turns = |own: usize| {
+            let weight = u64::from(picture.tasks[own].weight.max(1));
+            let others = picture.tasks.iter().enumerate().filter(|(other, _)| *other != own);
+            let times = others.map(|(_, other)| {
+                let other = u64::from(other.weight);
+                other.div_ceil(weight).max(other.div_ceil(100)).max(1)
+            });
+            times.sum::<u64>()
+        };
+        let bound = |own| GRACE.saturating_add(self.turn.saturating_mul(2 * turns(own)));
+        (0..picture.tasks.len()).map(bound).collect()
+    }
+}
+
+impl Checker for Wait {
+    fn name(&self) -> &'static str {
+        "wait"
+    }
+
+    fn span(&mut self, picture: &Picture, to: u64) -> Option<String> {
+        if picture.waiting == 0 {
+            return None;
+        }
+        if self.bounds.len() != picture.tasks.len() {
+            self.bounds = self.bounds(picture);
+        }
+        let late = |(task, bound): (&super::picture::TaskPicture, &u64)| {
+            task.life == Life::Waiting && to - task.since > *bound
+        };
+        let at = picture.tasks.iter().zip(&self.bounds).position(late)?;
+        let (task, ms) = (&picture.tasks[at], 1_000_000);
+        Some(format!(
+            "task {at} waits for {} ms on CPU {}; {} ms are the bound",
+            (to - task.since) / ms,
+            task.cpu,
+            self.bounds[at] / ms
+        ))
+    }
+}

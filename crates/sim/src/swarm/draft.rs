@@ -1,0 +1,234 @@
+//! A random scenario: drawn from a seed, written as a scenario's TOML, and made smaller in all the ways
+//! that keep it a scenario. Decides nothing about schedules.
+
+use crate::rng::Rng;
+use std::fmt::Write as _;
+
+const LOADS: [&str; 14] = [
+    "spin",
+    "spin",
+    "idle",
+    "instep-load barrier --kind block --phase 200us --imbalance 30%",
+    "instep-load barrier --kind spin --phase 300us",
+    "instep-load barrier --kind spin-block --phase 100us --imbalance 10%",
+    "instep-load serial --parallel 4ms --sequential 1ms --serial rotating",
+    "instep-load lock --hold 20us --think 40us",
+    "instep-load lock --kind kernel-spin --hold 20us --think 40us",
+    "instep-load fib 30",
+    "instep-load pipeline --stage 80us",
+    "instep-load ping --period 3ms --burst 100us",
+    "instep-load barrier --kind block --phase 2ms --threads 6 --float",
+    "instep-load io --threads 6 --float --compute 200us --wait 500us",
+];
+const PROFILES: [&str; 5] = ["plain", "fetch", "l2", "stream", "chase"];
+const WEIGHTS: [u32; 8] = [1, 10, 50, 100, 100, 100, 238, 1000];
+
+/// A guest of a draft.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct DraftGuest {
+    vcpus: u32,
+    load: usize,
+    weight: u32,
+    profile: usize,
+    /// The first and the last CPU that it may use, if not all.
+    allowed: Option<(u32, u32)>,
+    /// The node that it should use.
+    prefers: Option<u32>,
+    /// Whether vCPU i is bound to CPU i, going round.
+    pinned: bool,
+}
+
+/// A scenario to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draft {
+    /// The scheduler's name.
+    pub scheduler: String,
+    seed: u64,
+    nodes: u32,
+    cores: u32,
+    threads: u32,
+    noise: bool,
+    millis: u64,
+    guests: Vec<DraftGuest>,
+}
+
+impl Draft {
+    /// The scenario of this stream of numbers.
+    #[must_use]
+    pub fn draw(rng: &mut Rng, scheduler: &str) -> Self {
+        let (nodes, cores) = ([1, 1, 2, 4][pick(rng, 4)], 1 + rng.below(4) as u32);
+        let threads = 1 + rng.below(2) as u32;
+        let cpus = nodes * cores * threads;
+        let mut guests: Vec<DraftGuest> = Vec::new();
+        let crowd = rng.below(4) == 0;
+        // A part of the drafts is only about shares: all spin, all may use all CPUs.
+        let plain = rng.below(6) == 0;
+        for _ in 0..1 + rng.below(if crowd { 10 } else { 4 }) {
+            guests.push(DraftGuest::draw(rng, cpus, nodes, plain));
+        }
+        Self {
+            scheduler: scheduler.to_owned(),
+            seed: rng.below(1 << 32),
+            nodes,
+            cores,
+            threads,
+            noise: rng.below(4) == 0,
+            // Shares need time to show.
+            millis: if plain { 5000 } else { [200, 400, 800, 1600][pick(rng, 4)] },
+            guests,
+        }
+    }
+
+    fn cpus(&self) -> u32 {
+        self.nodes * self.cores * self.threads
+    }
+
+    /// The scenario's text. `about` is one line.
+    #[must_use]
+    pub fn text(&self, about: &str) -> String {
+        let mut text = format!(
+            "about = {}\nseed = {}\nscheduler = \"{}\"\nduration = \"{}ms\"\nwarmup = \"0s\"\n\
+             [host]\nnodes = {}\ncores = {}\nthreads = {}\nmemory = \"64GiB\"\nnoise = {}\n",
+            toml::Value::from(about),
+            self.seed,
+            self.scheduler,
+            self.millis,
+            self.nodes,
+            self.cores,
+            self.threads,
+            self.noise
+        );
+        for (at, guest) in self.guests.iter().enumerate() {
+            guest.write(&mut text, at, self.cpus());
+        }
+        text
+    }
+
+    /// How large it is: what shrinking makes smaller.
+    #[must_use]
+    pub fn size(&self) -> (usize, u32, u32) {
+        let vcpus = self.guests.iter().map(|guest| guest.vcpus).sum();
+        (self.guests.len(), vcpus, self.cpus())
+    }
+
+    /// Ends it at this time, a millisecond later at most.
+    pub fn cut(&mut self, ns: u64) {
+        self.millis = self.millis.min(ns / 1_000_000 + 1);
+    }
+
+    /// All drafts that are one step smaller, the largest steps first.
+    #[must_use]
+    pub fn smaller(&self) -> Vec<Self> {
+        let mut all = Vec::new();
+        for at in (0..self.guests.len()).rev().filter(|_| self.guests.len() > 1) {
+            let mut less = self.clone();
+            less.guests.remove(at);
+            all.push(less);
+        }
+        let mut with = |change: &dyn Fn(&mut Self)| {
+            let mut less = self.clone();
+            change(&mut less);
+            less.fit();
+            if less != *self {
+                all.push(less);
+            }
+        };
+        with(&|less| less.noise = false);
+        with(&|less| less.nodes = (less.nodes / 2).max(1));
+        with(&|less| less.threads = 1);
+        with(&|less| less.cores = (less.cores / 2).max(1));
+        with(&|less| less.cores = (less.cores - 1).max(1));
+        for at in 0..self.guests.len() {
+            with(&|less| less.guests[at].vcpus = less.guests[at].vcpus.div_ceil(2));
+            with(&|less| less.guests[at].vcpus = (less.guests[at].vcpus - 1).max(1));
+            with(&|less| less.guests[at].load = 0);
+            with(&|less| less.guests[at].profile = 0);
+            with(&|less| less.guests[at].weight = 100);
+            with(&|less| less.guests[at].allowed = None);
+            with(&|less| less.guests[at].prefers = None);
+            with(&|less| less.guests[at].pinned = false);
+        }
+        all
+    }
+
+    /// Keeps affinities on the host.
+    fn fit(&mut self) {
+        let (cpus, nodes) = (self.cpus(), self.nodes);
+        for guest in &mut self.guests {
+            guest.prefers = guest.prefers.map(|node| node.min(nodes - 1));
+            guest.allowed =
+                guest.allowed.map(|(first, last)| (first.min(cpus - 1), last.min(cpus - 1)));
+        }
+    }
+}
+
+impl DraftGuest {
+    fn draw(rng: &mut Rng, cpus: u32, nodes: u32, plain: bool) -> Self {
+        let vcpus = 1 + rng.below(u64::from(cpus.min(7)) + 1) as u32;
+        let weight = match rng.below(3) {
+            0 => 100,
+            1 => WEIGHTS[pick(rng, WEIGHTS.len())],
+            _ => 1 + rng.below(300) as u32,
+        };
+        let (load, profile) = (pick(rng, LOADS.len()), pick(rng, PROFILES.len()));
+        let first = rng.below(u64::from(cpus)) as u32;
+        let last = first + rng.below(u64::from(cpus - first)) as u32;
+        let allowed = (rng.below(4) == 0).then_some((first, last));
+        let prefers = rng.below(u64::from(nodes)) as u32;
+        let prefers = (rng.below(4) == 0).then_some(prefers);
+        let pinned = allowed.is_none() && rng.below(8) == 0;
+        let any = Self { vcpus, load, weight, profile, allowed, prefers, pinned };
+        if !plain {
+            return any;
+        }
+        Self { load: 0, profile: 0, allowed: None, prefers: None, pinned: false, ..any }
+    }
+
+    fn write(&self, text: &mut String, at: usize, cpus: u32) {
+        let (load, profile) = (LOADS[self.load], PROFILES[self.profile]);
+        // Writing to a string does not fail.
+        let _ = write!(
+            text,
+            "[[guest]]\nname = \"g{at}\"\nvcpus = {}\nmemory = \"1GiB\"\nweight = {}\n\
+             load = \"{load}\"\nprofile = \"{profile}\"\n",
+            self.vcpus, self.weight
+        );
+        if let Some((first, last)) = self.allowed {
+            let _ = writeln!(text, "allowed = \"{first}-{last}\"");
+        }
+        if let Some(node) = self.prefers {
+            let _ = writeln!(text, "prefer_nodes = [{node}]");
+        }
+        if self.pinned {
+            let lists = (0..self.vcpus).map(|vcpu| format!("[{}]", vcpu % cpus));
+            let lists: Vec<String> = lists.collect();
+            let _ = writeln!(text, "start = {{ cpus = [{}], pinned = true }}", lists.join(", "));
+        }
+    }
+}
+
+fn pick(rng: &mut Rng, of: usize) -> usize {
+    rng.below(of as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::{Scenario, build::Plan};
+
+    fn plan(draft: &Draft) -> Plan {
+        let text = draft.text("a \"test\"");
+        let scenario = Scenario::parse(&text).unwrap_or_else(|fault| panic!("{fault:?}\n{text}"));
+        let plan = Plan::new(&scenario, &|_| Err(String::new()));
+        plan.unwrap_or_else(|fault| panic!("{fault:?}\n{text}"))
+    }
+
+    #[test]
+    fn every_draft_and_every_smaller_one_is_a_scenario() {
+        for seed in 0..300 {
+            let draft = Draft::draw(&mut Rng::new(seed), "cfs");
+            plan(&draft);
+            draft.smaller().iter().for_each(|less| drop(plan(less)));
+        }
+    }
+}

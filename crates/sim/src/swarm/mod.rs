@@ -1,0 +1,165 @@
+//! Random scenarios with all checkers on, side by side; the first finding is shrunk to a small
+//! scenario. A seed fixes scenarios, findings and what is written, in whatever order runs end.
+
+mod draft;
+
+pub use draft::Draft;
+
+use crate::check::Finding;
+use crate::check::run::Checked;
+use crate::rng::Rng;
+use crate::scenario::Scenario;
+use crate::scenario::build::Plan;
+use crate::sched::{self, Tuning};
+use rayon::prelude::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Events after which a run ends though its time is not over: some load makes many.
+const MOST: u64 = 400_000;
+/// Runs that shrinking may cost.
+const TRIES: u32 = 400;
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Swarm {
+    /// How many runs.
+    pub runs: u64,
+    /// The seed of all.
+    pub seed: u64,
+    /// Only this scheduler; all in turn when not given.
+    pub scheduler: Option<String>,
+}
+
+/// A broken rule and the scenario that shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Which run, from 0.
+    pub run: u64,
+    /// The scenario.
+    pub draft: Draft,
+    /// The rule.
+    pub finding: Finding,
+}
+
+/// What came of a swarm.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// Events in all.
+    pub events: u64,
+    /// Simulated time in all, nanoseconds.
+    pub simulated: u64,
+    /// All findings, by run.
+    pub found: Vec<Found>,
+}
+
+impl Swarm {
+    /// Runs all. `done` is called after each run, from any thread.
+    ///
+    /// # Errors
+    /// When the scheduler's name is not known.
+    pub fn run(&self, done: &(dyn Fn() + Sync)) -> Result<Sum, String> {
+        if let Some(name) = &self.scheduler {
+            sched::make(name, &Tuning::new())?;
+        }
+        let one = |run: u64| {
+            let draft = self.draft(run);
+            let checked = simulate(&draft);
+            done();
+            (run, draft, checked)
+        };
+        let all: Vec<(u64, Draft, Checked)> = (0..self.runs).into_par_iter().map(one).collect();
+        let mut sum = Sum::default();
+        for (run, draft, checked) in all {
+            sum.events += checked.events;
+            sum.simulated += checked.until;
+            sum.found.extend(checked.finding.map(|finding| Found { run, draft, finding }));
+        }
+        Ok(sum)
+    }
+
+    /// The scenario of a run.
+    #[must_use]
+    pub fn draft(&self, run: u64) -> Draft {
+        let turn = run % sched::NAMES.len() as u64;
+        let name = self.scheduler.as_deref().unwrap_or(sched::NAMES[turn as usize]);
+        let mut seeds = Rng::new(self.seed);
+        let mut rng = Rng::new(seeds.draw().wrapping_add(run));
+        Draft::draw(&mut rng, name)
+    }
+}
+
+impl Found {
+    /// The smallest scenario found that breaks the same rule. Greedy: the first step that still
+    /// breaks it is taken, until none does.
+    #[must_use]
+    pub fn shrink(&self) -> Self {
+        let (mut best, mut tries) = (self.clone(), 0);
+        best.draft.cut(best.finding.at);
+        if again(&best.draft, self.finding.rule).is_none() {
+            best = self.clone();
+        }
+        'smaller: loop {
+            for less in best.draft.smaller() {
+                tries += 1;
+                if tries > TRIES {
+                    break 'smaller;
+                }
+                if let Some(finding) = again(&less, self.finding.rule) {
+                    (best.draft, best.finding) = (less, finding);
+                    continue 'smaller;
+                }
+            }
+            break;
+        }
+        best
+    }
+
+    /// Its scenario as TOML; `about` says what is wrong and where it came from.
+    #[must_use]
+    pub fn text(&self, seed: u64) -> String {
+        self.draft.text(&format!("swarm seed {seed}, run {}: {}", self.run, self.finding))
+    }
+}
+
+fn again(draft: &Draft, rule: &str) -> Option<Finding> {
+    simulate(draft).finding.filter(|finding| finding.rule == rule)
+}
+
+/// Simulates a draft with all checkers; a panic is a finding, too.
+fn simulate(draft: &Draft) -> Checked {
+    let run = || plan(draft).map(|plan| plan.check(MOST));
+    let found =
+        |rule, what| Checked { events: 0, until: 0, finding: Some(Finding { rule, at: 0, what }) };
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(checked)) => checked,
+        Ok(Err(what)) => found("scenario", what),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            found("panic", text.unwrap_or("it panicked").to_owned())
+        }
+    }
+}
+
+fn plan(draft: &Draft) -> Result<Plan, String> {
+    let scenario = Scenario::parse(&draft.text("drawn")).map_err(|fault| fault.what)?;
+    Plan::new(&scenario, &|file| Err(format!("{file} is not read"))).map_err(|fault| fault.what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_gives_the_same_runs_whatever_their_order() {
+        let swarm = Swarm { runs: 12, seed: 5, scheduler: None };
+        assert_eq!(swarm.run(&|| ()), swarm.run(&|| ()));
+        assert_ne!(swarm.draft(0), Swarm { seed: 6, ..swarm.clone() }.draft(0));
+    }
+
+    #[test]
+    fn unknown_schedulers_are_refused() {
+        let swarm = Swarm { runs: 1, seed: 1, scheduler: Some("best".to_owned()) };
+        assert!(swarm.run(&|| ()).unwrap_err().contains("known are"));
+    }
+}

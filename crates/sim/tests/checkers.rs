@@ -1,0 +1,212 @@
+//! Every checker catches a scheduler that is broken in the way it is there for, and lets the sound one
+//! pass.
+
+#![cfg(test)]
+#![allow(missing_docs, reason = "a test")]
+
+use instep_sim::check::run::check;
+use instep_sim::check::{Conserved, Fact, Finding, Promises, Share, Watch, What};
+use instep_sim::desk::{Desk, Put, TaskId, TaskState, Waker};
+use instep_sim::scenario::Scenario;
+use instep_sim::scenario::build::Plan;
+use instep_sim::sched::{Pick, Scheduler};
+use std::collections::VecDeque;
+
+const MS: u64 = 1_000_000;
+
+/// How a scheduler is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// Not at all.
+    None,
+    /// It lets a task run on two CPUs.
+    Twice,
+    /// It forgets affinities.
+    Anywhere,
+    /// Its CPU 1 never works.
+    Lazy,
+    /// The last task runs only when no other wants to.
+    Unfair,
+    /// It lets siblings queue on one CPU.
+    Together,
+    /// It does not tell CPUs of those who woke.
+    Deaf,
+    /// VM 0 gets three turns of four.
+    Favour,
+}
+
+/// Round robin from one queue for all CPUs, in turns of 5 ms.
+#[derive(Debug)]
+struct Robin {
+    fault: Fault,
+    queue: VecDeque<TaskId>,
+    turn: u64,
+}
+
+impl Robin {
+    fn choose(&mut self, desk: &Desk, cpu: usize) -> Option<TaskId> {
+        let fault = self.fault;
+        self.turn += 1;
+        let may = |task: &TaskId| fault == Fault::Anywhere || desk.task(*task).allowed.has(cpu);
+        let favoured = |task: &TaskId| desk.task(*task).vm == 0;
+        let least = |task: &TaskId| task.ix() + 1 < desk.tasks.len();
+        let own = self.queue.iter().position(may)?;
+        let better = match fault {
+            Fault::Favour if !self.turn.is_multiple_of(4) => self.queue.iter().position(favoured),
+            Fault::Unfair => self.queue.iter().position(least),
+            _ => None,
+        };
+        self.queue.remove(better.unwrap_or(own))
+    }
+}
+
+impl Scheduler for Robin {
+    fn name(&self) -> &'static str {
+        "robin"
+    }
+
+    fn start(&mut self, _desk: &mut Desk) {}
+
+    fn wake(&mut self, desk: &mut Desk, task: TaskId, _by: Waker) {
+        self.queue.push_back(task);
+        if self.fault == Fault::Together {
+            desk.assign(task, 0);
+        }
+        if self.fault != Fault::Deaf {
+            let idle = desk.idle.clone();
+            idle.iter().for_each(|cpu| desk.resched(cpu));
+        }
+    }
+
+    fn block(&mut self, _desk: &mut Desk, _cpu: usize, _task: TaskId) {}
+
+    fn put(&mut self, _desk: &mut Desk, _cpu: usize, task: TaskId, _why: Put) {
+        self.queue.push_back(task);
+    }
+
+    fn pick(&mut self, desk: &mut Desk, cpu: usize) -> Option<Pick> {
+        let slice = 5 * MS;
+        if self.fault == Fault::Lazy && cpu == 1 {
+            return None;
+        }
+        if self.fault == Fault::Twice && cpu == 1 && desk.now > 50 * MS {
+            let other = desk.current(0).filter(|task| desk.task(*task).state == TaskState::Running);
+            return other.map(|task| Pick { task, slice });
+        }
+        self.choose(desk, cpu).map(|task| Pick { task, slice })
+    }
+
+    fn tick(&mut self, _desk: &mut Desk, _cpu: usize) {}
+
+    fn tick_period(&self) -> u64 {
+        4 * MS
+    }
+
+    fn affinity_changed(&mut self, _desk: &mut Desk, _task: TaskId) {}
+}
+
+fn plan(guests: &[(u32, &str, &str)]) -> Plan {
+    let mut text = "about = \"it\"\nscheduler = \"cfs\"\nduration = \"2s\"\nwarmup = \"0s\"\n\
+                    [host]\ncores = 2\nmemory = \"8GiB\"\nnoise = false\n"
+        .to_owned();
+    for (at, (vcpus, load, more)) in guests.iter().enumerate() {
+        text.push_str(&format!(
+            "[[guest]]\nname = \"g{at}\"\nvcpus = {vcpus}\nmemory = \"1GiB\"\n\
+             load = \"{load}\"\n{more}\n"
+        ));
+    }
+    Plan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap()
+}
+
+/// The rule that this scheduler breaks on these guests.
+fn rule(fault: Fault, promises: Promises, guests: &[(u32, &str, &str)]) -> Option<&'static str> {
+    let robin = Robin { fault, queue: VecDeque::new(), turn: 0 };
+    let checked = check(&plan(guests).setup, Box::new(robin), &promises, u64::MAX);
+    checked.finding.map(|finding| finding.rule)
+}
+
+/// Broken in this way the rule is found broken; sound it is not.
+fn shown(fault: Fault, promises: Promises, expected: &str, guests: &[(u32, &str, &str)]) {
+    assert_eq!(rule(Fault::None, promises, guests), None, "the sound one");
+    assert_eq!(rule(fault, promises, guests), Some(expected));
+}
+
+const SPIN: (u32, &str, &str) = (2, "spin", "");
+
+#[test]
+fn a_task_on_two_cpus_is_found() {
+    shown(Fault::Twice, Promises::NONE, "conserved", &[SPIN, SPIN]);
+}
+
+#[test]
+fn a_task_where_it_may_not_run_is_found() {
+    let bound = (2, "spin", "allowed = \"1\"");
+    shown(Fault::Anywhere, Promises::NONE, "affinity", &[bound, SPIN]);
+}
+
+#[test]
+fn an_idle_cpu_beside_waiting_tasks_is_found() {
+    let promises = Promises { idle: Some(20 * MS), ..Promises::NONE };
+    shown(Fault::Lazy, promises, "idle", &[SPIN, SPIN]);
+}
+
+#[test]
+fn a_starved_task_is_found() {
+    let promises = Promises { turn: Some(5 * MS), ..Promises::NONE };
+    shown(Fault::Unfair, promises, "wait", &[SPIN, SPIN]);
+}
+
+#[test]
+fn a_lost_wake_up_is_found() {
+    let promises = Promises { woken: Some(4 * MS), ..Promises::NONE };
+    let io = (2, "instep-load io --compute 200us --wait 50ms", "");
+    shown(Fault::Deaf, promises, "woken", &[io]);
+}
+
+#[test]
+fn unfair_shares_are_found() {
+    let share = Share { percent: 10, floor: 0, slack: 30 * MS, by_vcpu: false };
+    let promises = Promises { share: Some(share), ..Promises::NONE };
+    shown(Fault::Favour, promises, "share", &[SPIN, SPIN]);
+}
+
+#[test]
+fn stacked_siblings_are_found_and_balance_has_none() {
+    let promises = Promises { apart: true, ..Promises::NONE };
+    let guests = [SPIN, (2, "instep-load barrier --phase 300us", ""), SPIN];
+    assert_eq!(rule(Fault::Together, promises, &guests), Some("apart"));
+    let plan = plan(&guests);
+    let balance = instep_sim::sched::make("balance", &Default::default()).unwrap();
+    assert!(balance.promises().apart);
+    let checked = check(&plan.setup, balance, &promises, u64::MAX);
+    assert_eq!(checked.finding, None);
+}
+
+fn see(facts: &[(u64, What)]) -> Result<(), Finding> {
+    let mut watch = Watch::new(2, &[(0, 100), (0, 100)], Promises::NONE.checkers(false));
+    facts.iter().try_for_each(|(at, what)| watch.see(&Fact { at: *at, what: what.clone() }))
+}
+
+#[test]
+fn recorded_nonsense_is_a_finding_and_no_panic() {
+    let wake = |task, cpu| What::Wake { task, cpu };
+    assert_eq!(see(&[(1, wake(0, 1)), (1, What::Start { task: 0, cpu: 0 })]), Ok(()));
+    let rule = |facts: &[(u64, What)]| see(facts).map_err(|finding| finding.rule);
+    assert_eq!(rule(&[(5, wake(0, 0)), (4, wake(1, 0))]), Err("order"));
+    assert_eq!(rule(&[(5, wake(2, 0))]), Err("order"));
+    assert_eq!(rule(&[(5, wake(1, 2))]), Err("order"));
+    assert_eq!(rule(&[(5, wake(1, 1)), (6, wake(1, 1))]), Err("conserved"));
+    assert_eq!(rule(&[(5, What::Stop { task: 0, cpu: 0, blocks: true })]), Err("conserved"));
+    assert_eq!(rule(&[(u64::MAX, What::Move { task: 0, cpu: 0 })]), Err("conserved"));
+}
+
+#[test]
+fn an_account_that_disagrees_with_the_facts_is_found() {
+    let mut watch = Watch::new(1, &[(0, 100)], Vec::new());
+    watch.see(&Fact { at: 0, what: What::Wake { task: 0, cpu: 0 } }).unwrap();
+    watch.see(&Fact { at: 10, what: What::Start { task: 0, cpu: 0 } }).unwrap();
+    watch.pass(30).unwrap();
+    assert_eq!(Conserved::account(watch.picture(), &[20], &[20]), Ok(()));
+    assert!(Conserved::account(watch.picture(), &[21], &[20]).is_err());
+    assert!(Conserved::account(watch.picture(), &[20], &[19]).is_err());
+}
