@@ -28,6 +28,9 @@ pub(crate) enum Outcome {
     Finding,
 }
 
+/// The last line about something that this machine lacks; the tests skip by it.
+const LACKING: &str = "this machine lacks that; see all that is missing: instep lab doctor";
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     tracing_subscriber::fmt()
@@ -55,6 +58,10 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             tell(&told(&error));
+            if error.downcast_ref::<instep_lab::Error>().is_some_and(instep_lab::Error::is_lacking)
+            {
+                tell(LACKING);
+            }
             ExitCode::from(if is_failed_work(&error) { 1 } else { 2 })
         }
     }
