@@ -171,10 +171,10 @@ pub fn place(guest: &GuestPlan, host: &Machine) -> Option<String> {
         each(&moves)
     );
     let wanted = start.cpus.as_ref().map_or(0, Vec::len);
-    let _ = write!(
+    let _ = writeln!(
         script,
         "[ $moved -eq {wanted} ] || {{ \
-         echo \"guest {name}: $moved of {wanted} vCPU threads were found\" >&2; exit 1; }}\n"
+         echo \"guest {name}: $moved of {wanted} vCPU threads were found\" >&2; exit 1; }}"
     );
     if start.cpus.is_some() && !start.pinned {
         script.push_str("sleep 0.5\n");
