@@ -28,8 +28,8 @@ pub(crate) enum Outcome {
     Finding,
 }
 
-/// The last line about something that this machine lacks; the tests skip by it.
-const LACKING: &str = "this machine lacks that; see all that is missing: instep lab doctor";
+/// The last line when this machine lacks something: what, is said before. The tests skip by it.
+const LACKING: &str = "this cannot be done here; all that is missing is told by: instep lab doctor";
 
 fn main() -> ExitCode {
     let cli = Cli::parse();

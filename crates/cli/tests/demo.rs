@@ -14,6 +14,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 /// The first form of the demo with its temporary files under `temporary`; `None`, noted, where it cannot run.
 fn demo(temporary: &Path) -> Option<Command> {
     if let Err(error) = Assets::obtain(&mut |said| eprintln!("{said}")) {
+        assert!(error.is_lacking(), "{error}");
         skip::note(&error.to_string());
         return None;
     }

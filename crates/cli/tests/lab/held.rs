@@ -10,7 +10,8 @@ use std::process::Command;
 const ALWAYS: [&str; 5] = ["hello", "misplaced", "hugepages", "pinned", "comes-and-goes"];
 
 /// The last line of an `instep` whose machine lacks something.
-const LACKING: &str = "instep: this machine lacks that; see all that is missing: instep lab doctor";
+const LACKING: &str =
+    "instep: this cannot be done here; all that is missing is told by: instep lab doctor";
 
 /// What this machine lacks, by what `instep` said; `None` when anything else ended it.
 fn lacking(said: &str) -> Option<&str> {
