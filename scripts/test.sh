@@ -3,7 +3,7 @@
 #
 #   scripts/test.sh [ARGUMENT OF cargo test ...]
 #
-# First `cargo xtask ci --no-test` (fmt, clippy, tidy, docs), then `cargo test --workspace`. The
+# First `cargo xtask ci --no-test` (fmt, clippy, tidy, docs) and `cargo xtask load`, then `cargo test --workspace`. The
 # output ends with the closing line of each test program, the reasons of what was skipped, and
 #
 #   N passed, N failed, N skipped
@@ -14,11 +14,15 @@
 # this script does not. Tests marked #[ignore] count as skipped, too.
 #
 # Exit status: that of cargo test; when that is 0, 1 if a check failed or no test ran, else 0.
-# INSTEP_TEST_LIMIT: seconds after which the tests are stopped (status 124), 1200 by default.
+# INSTEP_LAB_ALL=1: every scenario of the lab, half an hour more on two quiet cores (docs/lab.md).
+# INSTEP_TEST_LIMIT: seconds after which the tests are stopped (status 124); by default 1200, with
+# INSTEP_LAB_ALL 2400.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-limit=${INSTEP_TEST_LIMIT:-1200}
+usual=1200
+[ -z "${INSTEP_LAB_ALL:-}" ] || usual=2400
+limit=${INSTEP_TEST_LIMIT:-$usual}
 work=$(mktemp -d)
 pid=
 finish() {
@@ -42,6 +46,13 @@ checks=0
 cargo xtask ci --no-test &
 pid=$!
 wait "$pid" || checks=$?
+pid=
+
+# The guest program that scenarios of the lab run. Without it they are skipped, and say so.
+echo "==> cargo xtask load"
+cargo xtask load &
+pid=$!
+wait "$pid" || echo "instep-load cannot be built: the scenarios that need it are skipped"
 pid=
 
 echo "==> cargo test --workspace $*"

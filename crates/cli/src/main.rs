@@ -29,6 +29,9 @@ pub(crate) enum Outcome {
     Finding,
 }
 
+/// The last line when this machine lacks something: what, is said before. The tests skip by it.
+const LACKING: &str = "this cannot be done here; all that is missing is told by: instep lab doctor";
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     tracing_subscriber::fmt()
@@ -57,6 +60,10 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             tell(&told(&error));
+            if error.downcast_ref::<instep_lab::Error>().is_some_and(instep_lab::Error::is_lacking)
+            {
+                tell(LACKING);
+            }
             ExitCode::from(if is_failed_work(&error) { 1 } else { 2 })
         }
     }

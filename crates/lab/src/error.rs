@@ -65,6 +65,14 @@ pub enum Error {
         /// The end of its console and of what QEMU said; may be empty.
         console: String,
     },
+    /// An emulated host is up and KVM is not: its kernel has none, or QEMU emulated no SVM.
+    #[error("kernel {kernel} has no /dev/kvm in the emulated host{}", tail(.console))]
+    NoKvm {
+        /// The release of the host's kernel.
+        kernel: String,
+        /// The end of its console; may be empty.
+        console: String,
+    },
     /// A scenario that is none.
     #[error("{}: {what}", .path.display())]
     Scenario {
@@ -84,6 +92,18 @@ impl Error {
         Error::Io { what, path: path.into(), source }
     }
 
+    /// Whether this machine lacks something that could be installed or fetched, or has no room for
+    /// it: no failure of the lab, so that a test may be skipped and the demo may do without.
+    #[must_use]
+    pub fn is_lacking(&self) -> bool {
+        match self {
+            Error::Missing { .. } => true,
+            Error::Command { command, .. } => command.starts_with("apt-"),
+            Error::Io { source, .. } => source.kind() == io::ErrorKind::StorageFull,
+            _ => false,
+        }
+    }
+
     /// Something missing and what to do about it.
     pub fn missing(what: impl Into<String>, next: impl Into<String>) -> Self {
         Error::Missing { what: what.into(), next: next.into() }
@@ -92,4 +112,33 @@ impl Error {
 
 fn tail(console: &str) -> String {
     if console.is_empty() { String::new() } else { format!("; it last said:\n{console}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_be_installed_or_fetched_is_lacking_and_a_failure_is_not() {
+        let command = |command: &str| Error::Command { command: command.into(), why: "x".into() };
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        for lacking in [
+            Error::missing("no QEMU", "install it"),
+            command("apt-get -q update"),
+            Error::io("write", "/x", full),
+        ] {
+            assert!(lacking.is_lacking(), "{lacking}");
+        }
+        let (name, console) = ("a".to_owned(), "apt: install me".to_owned());
+        for failure in [
+            Error::Panicked { name: name.clone(), console: console.clone() },
+            Error::Guest { name, what: "no apt: install it".into(), console: console.clone() },
+            Error::NoKvm { kernel: "7".into(), console },
+            command("qemu-system-x86_64 -version"),
+            Error::io("read", "/x", io::Error::other("apt")),
+            Error::Interrupted,
+        ] {
+            assert!(!failure.is_lacking(), "{failure}");
+        }
+    }
 }

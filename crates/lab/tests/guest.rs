@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 /// What guests boot from, or a note why this machine has it not.
 fn assets() -> Option<Assets> {
     Assets::obtain(&mut |said| eprintln!("{said}"))
-        .map_err(|error| skip::note(&error.to_string()))
+        .map_err(|error| {
+            assert!(error.is_lacking(), "{error}");
+            skip::note(&error.to_string());
+        })
         .ok()
 }
 

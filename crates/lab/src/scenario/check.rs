@@ -1,6 +1,7 @@
 //! Whether what must hold does hold, on an observation: each check gives a result with what was
 //! found, whether it held or not.
 
+use super::GuestPlan;
 use super::evidence::{GuestSeen, Observation, ThreadSeen};
 use super::hold::{Hold, Part};
 use crate::host::machine::Machine;
@@ -20,16 +21,21 @@ pub struct Check {
     pub found: String,
 }
 
-/// Checks an observation; `earlier` are those before it, by name.
+/// Checks an observation; `earlier` are those before it, by name. What `running` holds are the guests
+/// that must run by now ([`Scenario::running_at`]): all of them, where the hold names none.
+///
+/// [`Scenario::running_at`]: super::Scenario::running_at
 #[must_use]
 pub fn check(
     hold: &Hold,
     seen: &Observation,
     earlier: &BTreeMap<String, Observation>,
+    running: &[&GuestPlan],
     host: &Machine,
 ) -> Vec<Check> {
     let mut checks = Vec::new();
-    for name in hold.named().collect::<BTreeSet<_>>() {
+    let unnamed = running.iter().filter(|_| hold.guests.is_empty()).map(|plan| &plan.name);
+    for name in hold.named().chain(unnamed).collect::<BTreeSet<_>>() {
         if !seen.guests.iter().any(|guest| guest.name == *name) {
             checks.push(result("runs", name, false, "it does not run".to_owned()));
         }
@@ -43,6 +49,14 @@ pub fn check(
         checks.push(result("runs", "any guest", false, "no guest runs".to_owned()));
     }
     for guest in &guests {
+        // A guest that died has a process until that is waited for, without vCPU threads.
+        if let Some(plan) = running.iter().find(|plan| plan.name == guest.name && !plan.process) {
+            let (has, wanted) = (guest.vcpus().count(), plan.vcpus as usize);
+            if has != wanted {
+                let found = format!("{has} of {wanted} vCPU threads");
+                checks.push(result("runs", &guest.name, false, found));
+            }
+        }
         about_guest(hold, guest, earlier, host, &mut checks);
     }
     for (name, node) in &hold.home {
@@ -206,10 +220,41 @@ mod tests {
     use super::*;
     use crate::scenario::evidence::{parse, tests::CAPTURED, tests::machine};
 
+    fn plan(name: &str) -> GuestPlan {
+        let text = format!("name = '{name}'\nvcpus = 2\nmemory = '128MiB'");
+        toml::from_str(&text).unwrap()
+    }
+
+    fn held_of(hold: &Hold, text: &str, running: &[&GuestPlan]) -> Vec<(String, bool)> {
+        let earlier = BTreeMap::new();
+        let seen = parse(text, &machine());
+        let checks = check(hold, &seen, &earlier, running, &machine());
+        checks.into_iter().map(|check| (check.what, check.held)).collect()
+    }
+
+    #[test]
+    fn a_guest_that_died_fails_whatever_is_held_of_those_that_run() {
+        let (a, b, c) = (plan("a"), plan("b"), plan("c"));
+        let hold = Hold { siblings_on_distinct_cores: true, ..Hold::default() };
+        let word = "siblings_on_distinct_cores".to_owned();
+        let runs = "runs".to_owned();
+        let alive = CAPTURED.replace("guest b 170\n", "");
+        assert_eq!(held_of(&hold, &alive, &[&a]), [(word.clone(), true)]);
+        let found = held_of(&hold, &alive, &[&a, &c]);
+        assert_eq!(found, [(runs.clone(), false), (word.clone(), true)], "c has no process");
+        let found = held_of(&hold, CAPTURED, &[&a, &b]);
+        assert_eq!(found, [(word.clone(), true), (runs.clone(), false), (word.clone(), true)]);
+        let mut one = CAPTURED.replace("(CPU 1/KVM)", "(worker)").replace("guest b 170\n", "");
+        assert_eq!(held_of(&hold, &one, &[&a]), [(runs, false), (word, true)], "a vCPU is gone");
+        one = one.replace("(CPU 0/KVM)", "(worker)");
+        let process = GuestPlan { process: true, ..a };
+        assert!(held_of(&hold, &one, &[&process]).iter().all(|(_, held)| *held));
+    }
+
     fn held(hold: &Hold, text: &str) -> Vec<bool> {
         let earlier = BTreeMap::from([("before".to_owned(), parse(CAPTURED, &machine()))]);
         let seen = parse(text, &machine());
-        check(hold, &seen, &earlier, &machine()).iter().map(|check| check.held).collect()
+        check(hold, &seen, &earlier, &[], &machine()).iter().map(|check| check.held).collect()
     }
 
     fn only_a() -> Hold {

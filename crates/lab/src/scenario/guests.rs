@@ -142,27 +142,40 @@ pub fn wait_ready(names: &[&str]) -> String {
     )
 }
 
-/// The script that moves a guest that is up to where it shall start; `None` when anywhere will do.
+/// The script that moves a guest that is up to where it shall start; `None` when anywhere will do. It
+/// fails, and says why, when a vCPU thread was not found or a thread cannot be moved.
 #[must_use]
 pub fn place(guest: &GuestPlan, host: &Machine) -> Option<String> {
     let all = mask(0..=host.cpus() - 1);
-    let start = &guest.start;
+    let (name, start) = (&guest.name, &guest.start);
     if start.memory_node.is_none() && start.cpus.is_none() {
         return None;
     }
     let mut moves = String::new();
     for (vcpu, cpus) in start.cpus.iter().flatten().enumerate() {
         let mask = mask(cpus.iter().copied());
-        let _ = writeln!(moves, "    'CPU {vcpu}/KVM') taskset -p {mask} $tid ;;");
+        let _ = writeln!(moves, "    'CPU {vcpu}/KVM') bind {mask}; moved=$((moved + 1)) ;;");
     }
     let each = |cases: &str| {
         format!(
             "for task in /proc/$pid/task/*; do\ntid=${{task##*/}}\n\
-             case \"$(cat $task/comm)\" in\n{cases}    *) taskset -p {all} $tid ;;\nesac\ndone \
-             >/dev/null 2>&1\n"
+             case \"$(cat $task/comm 2>/dev/null)\" in\n{cases}    *) bind {all} ;;\nesac\ndone\n"
         )
     };
-    let mut script = format!("pid=$(cat /run/lab/{}.pid)\n{}", guest.name, each(&moves));
+    // A thread that has ended meanwhile is no failure.
+    let mut script = format!(
+        "pid=$(cat /run/lab/{name}.pid) || exit 1\nbad=0; moved=0\n\
+         bind() {{ taskset -p $1 $tid >/run/lab/{name}.moved 2>&1 || [ ! -d $task ] || {{\n\
+         \x20   bad=1; echo \"thread $tid of guest {name} cannot have the CPUs $1:\" >&2\n\
+         \x20   cat /run/lab/{name}.moved >&2\n}}; }}\n{}",
+        each(&moves)
+    );
+    let wanted = start.cpus.as_ref().map_or(0, Vec::len);
+    let _ = writeln!(
+        script,
+        "[ $moved -eq {wanted} ] || {{ \
+         echo \"guest {name}: $moved of {wanted} vCPU threads were found\" >&2; exit 1; }}"
+    );
     if start.cpus.is_some() && !start.pinned {
         script.push_str("sleep 0.5\n");
     }
@@ -173,7 +186,7 @@ pub fn place(guest: &GuestPlan, host: &Machine) -> Option<String> {
             script.push_str("sleep 0.1\n");
         }
     }
-    script.push_str("true\n");
+    script.push_str("[ $bad -eq 0 ]\n");
     Some(script)
 }
 
@@ -187,6 +200,8 @@ fn mask(cpus: impl IntoIterator<Item = u32>) -> String {
 mod tests {
     use super::*;
     use crate::scenario::Scenario;
+    use std::fs;
+    use std::process::Command;
 
     fn scenario(guest: &str) -> Scenario {
         let text = format!(
@@ -202,8 +217,8 @@ mod tests {
         let script = start(&s.guest[0], &s.host);
         assert!(script.contains("exec taskset f0 qemu-system-x86_64"), "{script}");
         let script = place(&s.guest[0], &s.host).unwrap();
-        assert!(script.contains("'CPU 1/KVM') taskset -p 2 $tid"), "{script}");
-        assert_eq!(script.matches("*) taskset -p ff $tid").count(), 4, "{script}");
+        assert!(script.contains("'CPU 1/KVM') bind 2; moved"), "{script}");
+        assert_eq!(script.matches("*) bind ff ;;").count(), 4, "{script}");
     }
 
     #[test]
@@ -213,6 +228,27 @@ mod tests {
         assert_eq!(script.matches("for task in").count(), 1, "{script}");
         let s = scenario("");
         assert_eq!(place(&s.guest[0], &s.host), None);
+    }
+
+    /// The script itself, run here on threads of this very test: taskset is one that fails.
+    #[test]
+    fn a_thread_that_cannot_be_moved_or_found_fails_the_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: String| fs::write(dir.path().join(name), text).unwrap();
+        write("a.pid", std::process::id().to_string());
+        let ran = |guest: &str, taskset: &str| {
+            let s = scenario(guest);
+            let script = place(&s.guest[0], &s.host).unwrap();
+            let script = script.replace("/run/lab", &dir.path().display().to_string());
+            let script = format!("taskset() {{ {taskset}; }}\nsleep() {{ :; }}\n{script}");
+            let ran = Command::new("sh").args(["-c", &script]).output().unwrap();
+            (ran.status.success(), String::from_utf8_lossy(&ran.stderr).into_owned())
+        };
+        assert_eq!(ran("start = { memory_node = 1 }", "true"), (true, String::new()));
+        let (fine, said) = ran("start = { memory_node = 1 }", "echo refused; false");
+        assert!(!fine && said.contains("cannot have the CPUs ff") && said.contains("refused"));
+        let (fine, said) = ran("start = { cpus = [[0], [1]] }", "true");
+        assert!(!fine && said.contains("0 of 2 vCPU threads were found"), "{said}");
     }
 
     #[test]

@@ -12,7 +12,8 @@ pub type Part = [f64; 2];
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hold {
-    /// The guests it is about; all that run when not given.
+    /// The guests it is about. When not given, every guest that was started and that no step ended,
+    /// and each of them must run.
     #[serde(default)]
     pub guests: Vec<String>,
     /// Every vCPU may use CPUs of one node only, the same for all of a guest (its home).

@@ -192,6 +192,20 @@ impl Scenario {
         self.guest.iter().find(|guest| guest.name == name)
     }
 
+    /// The guests that run when the step of this index (from 0) begins: those that were started and
+    /// that no step has ended.
+    #[must_use]
+    pub fn running_at(&self, index: usize) -> Vec<&GuestPlan> {
+        let before = &self.step[..index.min(self.step.len())];
+        let runs = |guest: &&GuestPlan| {
+            before.iter().fold(!guest.later, |runs, step| {
+                let started = step.start.iter().flatten().any(|name| *name == guest.name);
+                (runs || started) && step.end.as_ref() != Some(&guest.name)
+            })
+        };
+        self.guest.iter().filter(runs).collect()
+    }
+
     fn check(&self) -> Result<(), String> {
         self.host.check()?;
         if self.guest.len() > MAX_GUESTS {
@@ -370,6 +384,21 @@ mod tests {
         assert_eq!(scenario.step[1].limit, Duration::from_secs(90));
         assert_eq!(scenario.step[2].wait, Some(Duration::from_secs(2)));
         assert_eq!(scenario.step[3].hold.as_ref().unwrap().home["a"], 1);
+    }
+
+    #[test]
+    fn a_guest_runs_from_its_start_to_the_step_that_ends_it() {
+        let later = GUEST.replace("'a'", "'b'");
+        let text = format!(
+            "{HOST}{GUEST}{later}later = true\n[[step]]\nwait = '1s'\n[[step]]\nstart = 'b'\n\
+             [[step]]\nend = 'a'\n[[step]]\nobserve = 'x'\n"
+        );
+        let scenario = Scenario::parse(&text, "x").unwrap();
+        let at = |index| -> Vec<&str> {
+            scenario.running_at(index).iter().map(|guest| guest.name.as_str()).collect()
+        };
+        assert_eq!((at(0), at(1)), (vec!["a"], vec!["a"]));
+        assert_eq!((at(2), at(3), at(99)), (vec!["a", "b"], vec!["b"], vec!["b"]));
     }
 
     #[test]

@@ -257,9 +257,8 @@ pub(super) fn start(
     let named = |name: &&str| scenario.guest_named(name);
     let plans: Vec<_> = names.iter().filter_map(named).collect();
     if !running.kvm && plans.iter().any(|plan| !plan.process) {
-        return Err(Error::Guest {
-            name: "emulated host".to_owned(),
-            what: format!("kernel {} has no /dev/kvm there", running.kernel),
+        return Err(Error::NoKvm {
+            kernel: running.kernel.clone(),
             console: crate::command::last_lines(&running.host.console(), 6),
         });
     }

@@ -79,7 +79,7 @@ impl<'a> Doing<'a> {
                 stderr: String::new(),
             };
             match &step.observe {
-                Some(name) => self.observe(name, step, running, stop, audience)?,
+                Some(name) => self.observe(name, index, running, stop, audience)?,
                 None => self.step(step, &mut done, running, stop)?,
             }
             done.seconds = began.elapsed().as_secs_f64();
@@ -118,18 +118,21 @@ impl<'a> Doing<'a> {
     fn observe(
         &mut self,
         name: &str,
-        step: &Step,
+        index: usize,
         running: &mut Running,
         stop: &Stop,
         audience: &mut dyn Audience,
     ) -> Result<(), Error> {
+        let step = &self.scenario.step[index];
+        let guests = self.scenario.running_at(index);
         let end = Instant::now() + step.within.unwrap_or_default();
         loop {
             let seen = observe(&mut running.host, self.scenario, stop)?;
             let seconds = running.started.elapsed().as_secs_f64();
             self.report.samples.push(Sample::of(&seen, seconds));
             let earlier = &self.report.observations;
-            let found = |hold| check::check(hold, &seen, earlier, &self.scenario.host);
+            let host = &self.scenario.host;
+            let found = |hold| check::check(hold, &seen, earlier, &guests, host);
             let checks = step.hold.as_ref().map(found).unwrap_or_default();
             let held = checks.iter().all(|check| check.held);
             audience.looked(&seen, held);

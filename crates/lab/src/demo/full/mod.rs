@@ -21,6 +21,9 @@ use teller::Teller;
 
 const SCENARIO: &str = include_str!("../../../../../scenarios/lab/demo.toml");
 
+/// What is said when the lab fails, though this machine has all it needs.
+const FAILED: &str = "the emulated host failed; try again, or `instep demo --here`";
+
 /// The observations of the scenario: name, title, caption.
 const MOMENTS: [(&str, &str, &str); 4] = [
     (
@@ -81,8 +84,8 @@ pub(super) fn run(instep: &Path, options: &DemoOptions, stop: &Stop) -> anyhow::
     let report = match ran {
         Ok(report) => report,
         Err(error @ Error::Interrupted) => return Err(error.into()),
-        Err(error) if !teller.is_up() => return Ok(Ended::NoHost(error)),
-        Err(error) => return Err(error.into()),
+        Err(error) if can_do_without(&error) && !teller.is_up() => return Ok(Ended::NoHost(error)),
+        Err(error) => return Err(anyhow::Error::from(error).context(FAILED)),
     };
     teller.closing(&report);
     let words = Words { title: "Instep: misplaced VMs come home", moments: &MOMENTS };
@@ -90,6 +93,11 @@ pub(super) fn run(instep: &Path, options: &DemoOptions, stop: &Stop) -> anyhow::
     teller.line(&format!("All of it on one page: {}", page.display()));
     teller.heard()?;
     Ok(Ended::Told(verdict(&report)))
+}
+
+/// Whether the first form may take the place of the full one. A failure is told as such.
+fn can_do_without(error: &Error) -> bool {
+    error.is_lacking() || matches!(error, Error::NoKvm { .. })
 }
 
 fn verdict(report: &Report) -> Verdict {
@@ -106,6 +114,16 @@ fn write(path: &Path, html: &str) -> Result<PathBuf, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_this_machine_lacks_leads_to_the_first_form() {
+        let console = String::new();
+        assert!(can_do_without(&Error::missing("no QEMU", "install it")));
+        assert!(can_do_without(&Error::NoKvm { kernel: "7".into(), console: console.clone() }));
+        let name = "alpha".to_owned();
+        assert!(!can_do_without(&Error::Panicked { name: name.clone(), console: console.clone() }));
+        assert!(!can_do_without(&Error::Guest { name, what: "no taskset".into(), console }));
+    }
 
     #[test]
     fn the_demo_s_scenario_is_one_and_every_moment_has_its_words() {
