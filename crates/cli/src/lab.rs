@@ -55,7 +55,7 @@ fn run_scenario(args: &LabRunArgs) -> anyhow::Result<Outcome> {
     let options = options(&args.host, args.keep.clone())?;
     let report = match run(&scenario, &options, &stop, &mut |said: &str| progress.say(said)) {
         Ok(report) => report,
-        Err(Error::Interrupted) => return interrupted(&progress),
+        Err(Error::Interrupted) => return Ok(interrupted(progress)),
         Err(error) => return Err(error.into()),
     };
     drop(progress);
@@ -71,14 +71,22 @@ fn run_scenario(args: &LabRunArgs) -> anyhow::Result<Outcome> {
     Ok(if report.held { Outcome::Fine } else { Outcome::Finding })
 }
 
-fn interrupted(progress: &Progress) -> anyhow::Result<Outcome> {
-    progress.say("interrupted: everything is ended and removed");
-    Ok(Outcome::Finding)
+/// Said last: the spinner clears its line when it ends.
+fn interrupted(progress: Progress) -> Outcome {
+    drop(progress);
+    eprintln!("instep: interrupted: everything is ended and removed");
+    Outcome::Finding
 }
 
-/// Text in lines of this width, each with its end.
+/// Text in lines of this width, each with its end. What scenarios, hosts and guests say shall not
+/// steer the terminal.
 fn folded(text: &str, width: usize) -> String {
-    indented(&wrapped(text, width), 0)
+    indented(&wrapped(&plain(text), width), 0)
+}
+
+/// Text on one line without what steers a terminal.
+fn plain(text: &str) -> String {
+    printable(&text.replace('\n', " "))
 }
 
 /// A report for people.
@@ -104,7 +112,7 @@ fn drawn(report: &Report, width: usize) -> String {
         text.push_str(&folded(&line, width));
     }
     for (name, seen) in &report.observations {
-        text.push_str(&format!("\n{name}:\n"));
+        text.push_str(&format!("\n{}:\n", plain(name)));
         for guest in &seen.guests {
             let mut on: Vec<u32> = guest.vcpus().map(|vcpu| vcpu.cpu).collect();
             on.sort_unstable();
@@ -118,17 +126,17 @@ fn drawn(report: &Report, width: usize) -> String {
                 memory.join(" + "),
                 guest.locality * 100.0
             );
-            text.push_str(&indented(&wrapped(&line, width.saturating_sub(2)), 2));
+            text.push_str(&indented(&wrapped(&plain(&line), width.saturating_sub(2)), 2));
         }
     }
     text.push('\n');
     for check in &report.checks {
         let mark = if check.held { "held  " } else { "FAILED" };
         let line = format!("{mark} {} ({}): {}", check.what, check.about.trim(), check.found);
-        text.push_str(&folded(&printable(&line.replace('\n', " ")), width));
+        text.push_str(&folded(&line, width));
     }
     for file in &report.files {
-        text.push_str(&format!("kept: {file}\n"));
+        text.push_str(&format!("kept: {}\n", plain(file)));
     }
     let failed = report.checks.iter().filter(|check| !check.held).count();
     let all = report.checks.len();
@@ -221,7 +229,9 @@ fn list(args: &LabListArgs) -> anyhow::Result<Outcome> {
             }
             Err(error) => {
                 outcome = Outcome::Finding;
-                eprintln!("instep: {error}");
+                for line in error.to_string().lines() {
+                    eprintln!("instep: {}", printable(line));
+                }
             }
         }
     }
@@ -301,7 +311,7 @@ impl Progress {
     }
 
     fn say(&self, said: &str) {
-        self.0.set_message(said.lines().next().unwrap_or_default().to_owned());
+        self.0.set_message(printable(said.lines().next().unwrap_or_default()));
         if self.0.is_hidden() {
             tracing::info!("{said}");
         }
