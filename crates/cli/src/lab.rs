@@ -1,29 +1,27 @@
 //! `instep lab`: scenarios on real kernels in an emulated host; the work is the crate `lab`'s.
 
-use crate::args::{LabCommand, LabHostArgs, LabListArgs, LabRunArgs, LabShellArgs};
+mod shell;
+
+use crate::args::{LabCommand, LabHostArgs, LabListArgs, LabRunArgs};
 use crate::text::{indented, printable, ranges, width, wrapped};
-use crate::{Outcome, print, print_json};
+use crate::{Outcome, print, print_json, tell};
 use anyhow::Context as _;
 use indicatif::ProgressBar;
 use instep_lab::cache::Cache;
 use instep_lab::scenario::Scenario;
 use instep_lab::scenario::report::Report;
-use instep_lab::scenario::run::{Kit, Options, again, run};
+use instep_lab::scenario::run::{Options, run};
 use instep_lab::{Error, Stop, doctor, page};
-use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What `lab clean` removes of the cache.
 const CLEANED: [&str; 3] = ["kernels", "images", "failures"];
 
-/// How long a command typed at the prompt may take, by the host's clock.
-const PROMPT_LIMIT: Duration = Duration::from_secs(600);
-
 pub(crate) fn command(command: LabCommand) -> anyhow::Result<Outcome> {
     match command {
         LabCommand::Run(args) => run_scenario(&args),
-        LabCommand::Shell(args) => shell(&args),
+        LabCommand::Shell(args) => shell::command(&args),
         LabCommand::List(args) => list(&args),
         LabCommand::Doctor(args) => doctor(args.json),
         LabCommand::Clean => clean(),
@@ -74,7 +72,7 @@ fn run_scenario(args: &LabRunArgs) -> anyhow::Result<Outcome> {
 /// Said last: the spinner clears its line when it ends.
 fn interrupted(progress: Progress) -> Outcome {
     drop(progress);
-    eprintln!("instep: interrupted: everything is ended and removed");
+    tell("interrupted: everything is ended and removed");
     Outcome::Finding
 }
 
@@ -147,64 +145,6 @@ fn drawn(report: &Report, width: usize) -> String {
     text
 }
 
-fn shell(args: &LabShellArgs) -> anyhow::Result<Outcome> {
-    let scenario = match &args.file {
-        Some(file) => Scenario::load(file)?,
-        None => Scenario::parse(
-            "about = 'a prompt'\nlimit = '24h'\n[host]\nnodes = 2\ncores = 2\nthreads = 2\n\
-             memory = '2GiB'\n",
-            "shell",
-        )
-        .map_err(anyhow::Error::msg)?,
-    };
-    let scenario = Scenario { limit: Duration::from_secs(24 * 3600), ..scenario };
-    let stop = Stop::on_signals()?;
-    let progress = Progress::start();
-    let kit = Kit::obtain(&options(&args.host, None)?, &stop, &mut |said| progress.say(said))?;
-    progress.say("booting");
-    let mut running = again(&stop, &mut |said| progress.say(said), |_, say| {
-        let mut running = kit.boot(&scenario, &stop)?;
-        say("starting guests");
-        running.start_guests(&scenario, &stop)?;
-        Ok(running)
-    })?;
-    drop(progress);
-    let prompt = io::stdin().is_terminal();
-    if prompt {
-        eprintln!(
-            "{} CPUs on {} nodes, kernel {}. Each line is a shell command of its own; end with \
-             Ctrl-D.",
-            scenario.host.cpus(),
-            scenario.host.nodes,
-            running.kernel
-        );
-    }
-    let mut last = 0;
-    let mut line = String::new();
-    loop {
-        if prompt {
-            eprint!("lab# ");
-        }
-        line.clear();
-        if io::stdin().lock().read_line(&mut line)? == 0 {
-            break;
-        }
-        if line.trim().is_empty() {
-            continue;
-        }
-        let answer = match running.host.run(&line, PROMPT_LIMIT, &stop) {
-            Ok(answer) => answer,
-            Err(Error::Interrupted) => return Ok(Outcome::Finding),
-            Err(error) => return Err(error.into()),
-        };
-        io::stdout().lock().write_all(&answer.stdout)?;
-        io::stdout().flush()?;
-        io::stderr().lock().write_all(answer.stderr.as_bytes())?;
-        last = answer.status;
-    }
-    Ok(if last == 0 { Outcome::Fine } else { Outcome::Finding })
-}
-
 fn list(args: &LabListArgs) -> anyhow::Result<Outcome> {
     let found = scenarios(&args.dir)?;
     let mut outcome = Outcome::Fine;
@@ -229,9 +169,7 @@ fn list(args: &LabListArgs) -> anyhow::Result<Outcome> {
             }
             Err(error) => {
                 outcome = Outcome::Finding;
-                for line in error.to_string().lines() {
-                    eprintln!("instep: {}", printable(line));
-                }
+                tell(&error.to_string());
             }
         }
     }
@@ -321,5 +259,41 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.0.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use instep_lab::host::machine::Clock;
+    use instep_lab::scenario::evidence::Observation;
+    use instep_lab::scenario::report::Seconds;
+
+    const SCENARIO: &str = "about = 'x'\n[host]\ncores = 1\nmemory = '512MiB'\n";
+
+    #[test]
+    fn a_report_cannot_steer_the_terminal() {
+        let nasty = || "a\x1b]0;b\x07\x1b[2J\nc".to_owned();
+        let report = Report {
+            schema: "instep.lab/1",
+            scenario: "x".to_owned(),
+            about: nasty(),
+            host: Scenario::parse(SCENARIO, "x").unwrap().host,
+            clock: Clock::Real.into(),
+            kernel: nasty(),
+            kvm: true,
+            attempts: 1,
+            seconds: Seconds::default(),
+            steps: Vec::new(),
+            observations: [(nasty(), Observation::default())].into(),
+            samples: Vec::new(),
+            loads: [].into(),
+            checks: Vec::new(),
+            held: true,
+            files: vec![nasty()],
+        };
+        let text = drawn(&report, 80);
+        assert!(text.contains("a?]0;b??[2J c:\n"), "{text:?}");
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
     }
 }

@@ -85,11 +85,24 @@ impl Kit {
         Ok(Self { cache, kernel, busybox, extra, _unpacked: unpacked })
     }
 
-    /// Boots a scenario's host, without its guests.
+    /// Boots a scenario's host, without its guests; it lives as long as the scenario's limit says.
     ///
     /// # Errors
     /// When it does not come up.
     pub fn boot(&self, scenario: &Scenario, stop: &Stop) -> Result<Running, Error> {
+        self.boot_for(scenario, scenario.limit, stop)
+    }
+
+    /// As [`Kit::boot`], for a host that may live for `life`: coming up has the scenario's limit.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub fn boot_for(
+        &self,
+        scenario: &Scenario,
+        life: Duration,
+        stop: &Stop,
+    ) -> Result<Running, Error> {
         let mut extra = self.extra.clone();
         let wanting = scenario.guest.iter().find(|guest| guest.load.contains("instep-load"));
         if let (Some(guest), None) = (wanting, &extra.load) {
@@ -106,7 +119,7 @@ impl Kit {
         }
         extra.begin = guests::sealed(&scenario.guest, &scenario.host);
         let started = Instant::now();
-        let mut host = Host::spawn(&scenario.host, &self.kernel, scenario.limit, |target| {
+        let mut host = Host::spawn(&scenario.host, &self.kernel, life, |target| {
             image::write(target, &self.cache, &self.kernel, &self.busybox, &extra, stop)
         })?;
         let ready = host.wait_ready(scenario.limit / 2, stop).inspect_err(|error| {
@@ -117,6 +130,18 @@ impl Kit {
         })?;
         let seconds = Seconds { host_up: started.elapsed().as_secs_f64(), ..Seconds::default() };
         Ok(Running { host, kernel: ready.release, kvm: ready.kvm, started, seconds })
+    }
+
+    /// Keeps the consoles of host and guests after a failure, in a directory that is returned.
+    pub fn keep_consoles(
+        &self,
+        running: &mut Running,
+        scenario: &Scenario,
+        stop: &Stop,
+    ) -> PathBuf {
+        let place = failures(&self.cache, scenario);
+        keep(running, scenario, &place, stop);
+        place
     }
 }
 
