@@ -228,7 +228,10 @@ fn doctor(json: bool) -> anyhow::Result<Outcome> {
 
 fn clean() -> anyhow::Result<Outcome> {
     let cache = Cache::open()?;
-    let _lock = cache.lock("kernels", &Stop::on_signals()?)?;
+    let stop = Stop::on_signals()?;
+    let mut waits = || tell("waiting for labs that use the cache; Ctrl-C gives up");
+    let _unused = cache.unused(&stop, &mut waits)?;
+    let _lock = cache.lock("kernels", &stop)?;
     let mut bytes = 0;
     for entry in CLEANED {
         bytes += cache.remove(entry)?;
