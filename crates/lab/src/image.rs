@@ -10,6 +10,9 @@ use crate::stop::Stop;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// The directory of the cache for built images, filled under its lock only.
+pub(crate) const IMAGES: &str = "images";
+
 /// The guests' first program.
 pub const INIT: &str = include_str!("init.sh");
 
@@ -23,9 +26,10 @@ pub const READY: &str = "instep-guest: ready";
 pub fn obtain(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {
     let busybox = busybox(cache, stop, say)?;
     let image = build(&fs::read(&busybox).map_err(|e| Error::io("read", busybox, e))?);
-    let entry = format!("images/{:016x}", fingerprint(&image));
+    let entry = format!("{IMAGES}/{:016x}", fingerprint(&image));
     let path = cache.path(&entry).join("initrd.cpio");
     if !path.exists() {
+        let _lock = cache.lock(IMAGES, stop)?;
         cache.fill(&entry, |into| {
             let file = into.join("initrd.cpio");
             fs::write(&file, &image).map_err(|error| Error::io("write", file, error))
@@ -132,6 +136,18 @@ mod tests {
         elf[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
         elf[54] = 56;
         assert!(!is_static_elf(&elf));
+    }
+
+    #[test]
+    fn an_image_that_is_built_removes_what_a_killed_build_left() {
+        if first_static_busybox().is_none() {
+            return eprintln!("skipped: no static busybox here");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path()).unwrap();
+        fs::create_dir_all(cache.path("images/.filling-x")).unwrap();
+        obtain(&cache, &Stop::never(), &mut |_| ()).unwrap();
+        assert_eq!(cache.list("images").len(), 1);
     }
 
     #[test]
