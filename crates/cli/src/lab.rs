@@ -197,7 +197,9 @@ fn scenarios(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 fn doctor(json: bool) -> anyhow::Result<Outcome> {
-    let findings = doctor::examine(&Stop::on_signals()?);
+    let load =
+        built_load(&std::env::current_exe().context("cannot find the path of this program")?);
+    let findings = doctor::examine(load.as_deref(), &Stop::on_signals()?);
     let fine = doctor::can_run(&findings);
     if json {
         let value = serde_json::json!({

@@ -8,7 +8,7 @@ use crate::cpio::{Archive, Node};
 use crate::error::Error;
 use crate::stop::Stop;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The directory of the cache for built images, filled under its lock only.
 pub(crate) const IMAGES: &str = "images";
@@ -58,20 +58,26 @@ pub fn build(busybox: &[u8]) -> Vec<u8> {
 /// # Errors
 /// When there is none and it cannot be fetched.
 pub fn busybox(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {
-    if let Some(path) = first_static_busybox() {
-        return Ok(path);
-    }
-    let entry = "tools/busybox";
-    let unpacked = |root: &Path| [root.join("bin/busybox"), root.join("usr/bin/busybox")];
-    if let Some(path) = first_static(&unpacked(&cache.path(entry))) {
+    if let Some(path) = present_busybox(cache) {
         return Ok(path);
     }
     let _lock = cache.lock("tools", stop)?;
-    let dir = cache
-        .fill(entry, |into| Apt::own(stop)?.unpack(&["busybox-static".to_owned()], into, say))?;
-    first_static(&unpacked(&dir)).ok_or_else(|| {
+    cache
+        .fill(BUSYBOX, |into| Apt::own(stop)?.unpack(&["busybox-static".to_owned()], into, say))?;
+    present_busybox(cache).ok_or_else(|| {
         Error::missing("no static busybox found", "install one: apt-get install busybox-static")
     })
+}
+
+/// The directory of the cache for a fetched busybox.
+const BUSYBOX: &str = "tools/busybox";
+
+/// A static busybox that needs no fetching: the machine's own, else the cached one.
+#[must_use]
+pub fn present_busybox(cache: &Cache) -> Option<PathBuf> {
+    let root = cache.path(BUSYBOX);
+    let cached = || first_static(&[root.join("bin/busybox"), root.join("usr/bin/busybox")]);
+    first_static_busybox().or_else(cached)
 }
 
 /// The machine's own static busybox.

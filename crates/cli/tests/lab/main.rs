@@ -31,7 +31,7 @@ fn the_doctor_names_what_is_missing_with_a_command() {
     for finding in findings {
         assert_eq!(finding["fine"] == true, finding["next"].is_null(), "{finding}");
     }
-    for program in ["perf", "trace-cmd", "stress-ng", "hackbench"] {
+    for program in ["perf", "trace-cmd", "stress-ng", "hackbench", "instep-load"] {
         let finding = findings.iter().find(|finding| finding["need"] == program).unwrap();
         assert_eq!(finding["needed"], false, "{program} is for some scenarios only");
     }
