@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn an_image_that_is_built_removes_what_a_killed_build_left() {
         if first_static_busybox().is_none() {
-            return eprintln!("skipped: no static busybox here");
+            return instep_madehost::skip::note("no static busybox here");
         }
         let dir = tempfile::tempdir().unwrap();
         let cache = Cache::at(dir.path()).unwrap();

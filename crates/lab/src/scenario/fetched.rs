@@ -78,7 +78,7 @@ impl Fetched {
 
 fn there(target: &Path) -> Error {
     let what = format!("{} is there already and is not overwritten", target.display());
-    Error::Refused { what, next: "move it away, or give --keep DIR".to_owned() }
+    Error::Refused { what, next: "move it away, or name another directory: --keep DIR".to_owned() }
 }
 
 #[cfg(test)]
