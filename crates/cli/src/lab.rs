@@ -1,29 +1,27 @@
 //! `instep lab`: scenarios on real kernels in an emulated host; the work is the crate `lab`'s.
 
-use crate::args::{LabCommand, LabHostArgs, LabListArgs, LabRunArgs, LabShellArgs};
+mod shell;
+
+use crate::args::{LabCommand, LabHostArgs, LabListArgs, LabRunArgs};
 use crate::text::{indented, printable, ranges, width, wrapped};
-use crate::{Outcome, print, print_json};
+use crate::{Outcome, print, print_json, tell};
 use anyhow::Context as _;
 use indicatif::ProgressBar;
 use instep_lab::cache::Cache;
 use instep_lab::scenario::Scenario;
 use instep_lab::scenario::report::Report;
-use instep_lab::scenario::run::{Kit, Options, again, run};
+use instep_lab::scenario::run::{Options, run};
 use instep_lab::{Error, Stop, doctor, page};
-use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What `lab clean` removes of the cache.
 const CLEANED: [&str; 3] = ["kernels", "images", "failures"];
 
-/// How long a command typed at the prompt may take, by the host's clock.
-const PROMPT_LIMIT: Duration = Duration::from_secs(600);
-
 pub(crate) fn command(command: LabCommand) -> anyhow::Result<Outcome> {
     match command {
         LabCommand::Run(args) => run_scenario(&args),
-        LabCommand::Shell(args) => shell(&args),
+        LabCommand::Shell(args) => shell::command(&args),
         LabCommand::List(args) => list(&args),
         LabCommand::Doctor(args) => doctor(args.json),
         LabCommand::Clean => clean(),
@@ -55,7 +53,7 @@ fn run_scenario(args: &LabRunArgs) -> anyhow::Result<Outcome> {
     let options = options(&args.host, args.keep.clone())?;
     let report = match run(&scenario, &options, &stop, &mut |said: &str| progress.say(said)) {
         Ok(report) => report,
-        Err(Error::Interrupted) => return interrupted(&progress),
+        Err(Error::Interrupted) => return Ok(interrupted(progress)),
         Err(error) => return Err(error.into()),
     };
     drop(progress);
@@ -71,14 +69,22 @@ fn run_scenario(args: &LabRunArgs) -> anyhow::Result<Outcome> {
     Ok(if report.held { Outcome::Fine } else { Outcome::Finding })
 }
 
-fn interrupted(progress: &Progress) -> anyhow::Result<Outcome> {
-    progress.say("interrupted: everything is ended and removed");
-    Ok(Outcome::Finding)
+/// Said last: the spinner clears its line when it ends.
+fn interrupted(progress: Progress) -> Outcome {
+    drop(progress);
+    tell("interrupted: everything is ended and removed");
+    Outcome::Finding
 }
 
-/// Text in lines of this width, each with its end.
+/// Text in lines of this width, each with its end. What scenarios, hosts and guests say shall not
+/// steer the terminal.
 fn folded(text: &str, width: usize) -> String {
-    indented(&wrapped(text, width), 0)
+    indented(&wrapped(&plain(text), width), 0)
+}
+
+/// Text on one line without what steers a terminal.
+fn plain(text: &str) -> String {
+    printable(&text.replace('\n', " "))
 }
 
 /// A report for people.
@@ -104,7 +110,7 @@ fn drawn(report: &Report, width: usize) -> String {
         text.push_str(&folded(&line, width));
     }
     for (name, seen) in &report.observations {
-        text.push_str(&format!("\n{name}:\n"));
+        text.push_str(&format!("\n{}:\n", plain(name)));
         for guest in &seen.guests {
             let mut on: Vec<u32> = guest.vcpus().map(|vcpu| vcpu.cpu).collect();
             on.sort_unstable();
@@ -118,17 +124,17 @@ fn drawn(report: &Report, width: usize) -> String {
                 memory.join(" + "),
                 guest.locality * 100.0
             );
-            text.push_str(&indented(&wrapped(&line, width.saturating_sub(2)), 2));
+            text.push_str(&indented(&wrapped(&plain(&line), width.saturating_sub(2)), 2));
         }
     }
     text.push('\n');
     for check in &report.checks {
         let mark = if check.held { "held  " } else { "FAILED" };
         let line = format!("{mark} {} ({}): {}", check.what, check.about.trim(), check.found);
-        text.push_str(&folded(&printable(&line.replace('\n', " ")), width));
+        text.push_str(&folded(&line, width));
     }
     for file in &report.files {
-        text.push_str(&format!("kept: {file}\n"));
+        text.push_str(&format!("kept: {}\n", plain(file)));
     }
     let failed = report.checks.iter().filter(|check| !check.held).count();
     let all = report.checks.len();
@@ -137,64 +143,6 @@ fn drawn(report: &Report, width: usize) -> String {
         _ => format!("{failed} of {all} checks FAILED\n"),
     });
     text
-}
-
-fn shell(args: &LabShellArgs) -> anyhow::Result<Outcome> {
-    let scenario = match &args.file {
-        Some(file) => Scenario::load(file)?,
-        None => Scenario::parse(
-            "about = 'a prompt'\nlimit = '24h'\n[host]\nnodes = 2\ncores = 2\nthreads = 2\n\
-             memory = '2GiB'\n",
-            "shell",
-        )
-        .map_err(anyhow::Error::msg)?,
-    };
-    let scenario = Scenario { limit: Duration::from_secs(24 * 3600), ..scenario };
-    let stop = Stop::on_signals()?;
-    let progress = Progress::start();
-    let kit = Kit::obtain(&options(&args.host, None)?, &stop, &mut |said| progress.say(said))?;
-    progress.say("booting");
-    let mut running = again(&stop, &mut |said| progress.say(said), |_, say| {
-        let mut running = kit.boot(&scenario, &stop)?;
-        say("starting guests");
-        running.start_guests(&scenario, &stop)?;
-        Ok(running)
-    })?;
-    drop(progress);
-    let prompt = io::stdin().is_terminal();
-    if prompt {
-        eprintln!(
-            "{} CPUs on {} nodes, kernel {}. Each line is a shell command of its own; end with \
-             Ctrl-D.",
-            scenario.host.cpus(),
-            scenario.host.nodes,
-            running.kernel
-        );
-    }
-    let mut last = 0;
-    let mut line = String::new();
-    loop {
-        if prompt {
-            eprint!("lab# ");
-        }
-        line.clear();
-        if io::stdin().lock().read_line(&mut line)? == 0 {
-            break;
-        }
-        if line.trim().is_empty() {
-            continue;
-        }
-        let answer = match running.host.run(&line, PROMPT_LIMIT, &stop) {
-            Ok(answer) => answer,
-            Err(Error::Interrupted) => return Ok(Outcome::Finding),
-            Err(error) => return Err(error.into()),
-        };
-        io::stdout().lock().write_all(&answer.stdout)?;
-        io::stdout().flush()?;
-        io::stderr().lock().write_all(answer.stderr.as_bytes())?;
-        last = answer.status;
-    }
-    Ok(if last == 0 { Outcome::Fine } else { Outcome::Finding })
 }
 
 fn list(args: &LabListArgs) -> anyhow::Result<Outcome> {
@@ -221,7 +169,7 @@ fn list(args: &LabListArgs) -> anyhow::Result<Outcome> {
             }
             Err(error) => {
                 outcome = Outcome::Finding;
-                eprintln!("instep: {error}");
+                tell(&error.to_string());
             }
         }
     }
@@ -249,7 +197,9 @@ fn scenarios(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 fn doctor(json: bool) -> anyhow::Result<Outcome> {
-    let findings = doctor::examine(&Stop::on_signals()?);
+    let load =
+        built_load(&std::env::current_exe().context("cannot find the path of this program")?);
+    let findings = doctor::examine(load.as_deref(), &Stop::on_signals()?);
     let fine = doctor::can_run(&findings);
     if json {
         let value = serde_json::json!({
@@ -280,7 +230,10 @@ fn doctor(json: bool) -> anyhow::Result<Outcome> {
 
 fn clean() -> anyhow::Result<Outcome> {
     let cache = Cache::open()?;
-    let _lock = cache.lock("kernels", &Stop::on_signals()?)?;
+    let stop = Stop::on_signals()?;
+    let mut waits = || tell("waiting for labs that use the cache; Ctrl-C gives up");
+    let _unused = cache.unused(&stop, &mut waits)?;
+    let _lock = cache.lock("kernels", &stop)?;
     let mut bytes = 0;
     for entry in CLEANED {
         bytes += cache.remove(entry)?;
@@ -301,7 +254,7 @@ impl Progress {
     }
 
     fn say(&self, said: &str) {
-        self.0.set_message(said.lines().next().unwrap_or_default().to_owned());
+        self.0.set_message(printable(said.lines().next().unwrap_or_default()));
         if self.0.is_hidden() {
             tracing::info!("{said}");
         }
@@ -311,5 +264,41 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.0.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use instep_lab::host::machine::Clock;
+    use instep_lab::scenario::evidence::Observation;
+    use instep_lab::scenario::report::Seconds;
+
+    const SCENARIO: &str = "about = 'x'\n[host]\ncores = 1\nmemory = '512MiB'\n";
+
+    #[test]
+    fn a_report_cannot_steer_the_terminal() {
+        let nasty = || "a\x1b]0;b\x07\x1b[2J\nc".to_owned();
+        let report = Report {
+            schema: "instep.lab/1",
+            scenario: "x".to_owned(),
+            about: nasty(),
+            host: Scenario::parse(SCENARIO, "x").unwrap().host,
+            clock: Clock::Real.into(),
+            kernel: nasty(),
+            kvm: true,
+            attempts: 1,
+            seconds: Seconds::default(),
+            steps: Vec::new(),
+            observations: [(nasty(), Observation::default())].into(),
+            samples: Vec::new(),
+            loads: [].into(),
+            checks: Vec::new(),
+            held: true,
+            files: vec![nasty()],
+        };
+        let text = drawn(&report, 80);
+        assert!(text.contains("a?]0;b??[2J c:\n"), "{text:?}");
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
     }
 }

@@ -86,9 +86,11 @@ fn told(error: &anyhow::Error) -> String {
     text
 }
 
-/// Says one line on standard error. One that cannot be written has nowhere else to go.
-pub(crate) fn tell(line: &str) {
-    let _ = writeln!(io::stderr(), "instep: {line}");
+/// Says something on standard error, without what would steer the terminal: messages hold the ends
+/// of guests' consoles and lines of users' files. What cannot be written has nowhere else to go.
+pub(crate) fn tell(said: &str) {
+    let lines: Vec<String> = said.split('\n').map(text::printable).collect();
+    let _ = writeln!(io::stderr(), "instep: {}", lines.join("\n"));
 }
 
 /// Whether standard output's reader went away (`instep status | head`).

@@ -62,13 +62,7 @@ impl Apt {
     /// When apt is not there, no Debian mirror is configured, or `dir` cannot be written.
     pub fn of_suite(suite: &str, dir: &Path, stop: &Stop) -> Result<Self, Error> {
         let mut apt = Self::own(stop)?;
-        let mut targets = apt.call("apt-get");
-        targets.args(["indextargets", "--format", MIRROR_FORMAT, "Created-By: Packages"]);
-        let printed = command::succeed(&mut targets, QUERY, stop)?;
-        let Some(mirror) = parse_mirror(&printed) else {
-            let what = "apt's sources name no Debian mirror, so another suite cannot be read";
-            return Err(Error::missing(what, "give a kernel by hand: --kernel FILE"));
-        };
+        let mirror = apt.mirror()?;
         let sources = dir.join("sources.list");
         for path in [dir.join("lists/partial"), dir.join("cache/archives/partial")] {
             fs::create_dir_all(&path).map_err(|error| Error::io("make", path, error))?;
@@ -86,6 +80,20 @@ impl Apt {
         }
         apt.private = true;
         Ok(apt)
+    }
+
+    /// The Debian mirror that the machine's configuration names.
+    ///
+    /// # Errors
+    /// When it names none, or apt-get fails.
+    pub fn mirror(&self) -> Result<String, Error> {
+        let mut targets = self.call("apt-get");
+        targets.args(["indextargets", "--format", MIRROR_FORMAT, "Created-By: Packages"]);
+        let printed = command::succeed(&mut targets, QUERY, &self.stop)?;
+        parse_mirror(&printed).ok_or_else(|| {
+            let what = "apt's sources name no Debian mirror, so another suite cannot be read";
+            Error::missing(what, "give a kernel by hand: --kernel FILE")
+        })
     }
 
     /// The machine's architecture in Debian's words, such as `amd64`.

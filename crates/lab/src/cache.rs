@@ -2,7 +2,8 @@
 //! `$XDG_CACHE_HOME/instep` or `~/.cache/instep`.
 //!
 //! An entry is a directory that appears whole, by a rename: what was interrupted half-way never
-//! looks finished. A lock on the cache keeps two at once from fetching the same twice.
+//! looks finished. One lock on the cache keeps two at once from fetching the same twice; another,
+//! shared by all that use it, keeps it from being cleaned under them.
 
 use crate::error::Error;
 use crate::stop::Stop;
@@ -81,20 +82,54 @@ impl Cache {
     /// # Errors
     /// When the lock file cannot be made or locked, or `stop` is raised meanwhile.
     pub fn lock(&self, parent: &str, stop: &Stop) -> Result<File, Error> {
-        let path = self.path("lock");
-        let file = File::options().create(true).append(true).open(&path);
-        let file = file.map_err(|error| Error::io("open", &path, error))?;
-        loop {
-            match file.try_lock() {
-                Ok(()) => break,
-                Err(TryLockError::WouldBlock) => stop.sleep(Duration::from_millis(200))?,
-                Err(TryLockError::Error(error)) => return Err(Error::io("lock", path, error)),
-            }
-        }
+        let file = self.waited("lock", File::try_lock, stop, &mut || ())?;
         for name in self.list(parent).iter().filter(|name| name.starts_with(FILLING)) {
             let _ = fs::remove_dir_all(self.path(parent).join(name));
         }
         Ok(file)
+    }
+
+    /// Keeps others from removing what is used while the file lives; many may use it at once.
+    ///
+    /// # Errors
+    /// When the lock file cannot be made or locked, or `stop` is raised while somebody removes.
+    pub fn used(&self, stop: &Stop) -> Result<File, Error> {
+        self.waited("used", File::try_lock_shared, stop, &mut || ())
+    }
+
+    /// Waits until nobody uses what is here, which holds while the file lives; `waits` hears once
+    /// that somebody does.
+    ///
+    /// # Errors
+    /// When the lock file cannot be made or locked, or `stop` is raised meanwhile.
+    pub fn unused(&self, stop: &Stop, waits: &mut dyn FnMut()) -> Result<File, Error> {
+        self.waited("used", File::try_lock, stop, waits)
+    }
+
+    /// The file `name` once it can be locked this way.
+    fn waited(
+        &self,
+        name: &str,
+        lock: fn(&File) -> Result<(), TryLockError>,
+        stop: &Stop,
+        waits: &mut dyn FnMut(),
+    ) -> Result<File, Error> {
+        let path = self.path(name);
+        let file = File::options().create(true).append(true).open(&path);
+        let file = file.map_err(|error| Error::io("open", &path, error))?;
+        let mut told = false;
+        loop {
+            match lock(&file) {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::WouldBlock) => {
+                    if !std::mem::replace(&mut told, true) {
+                        waits();
+                    }
+                    stop.sleep(Duration::from_millis(200))?;
+                }
+                Err(TryLockError::Error(error)) => return Err(Error::io("lock", path, error)),
+            }
+        }
     }
 
     /// Fills the entry, a directory: `fill` works in a fresh directory beside it, which takes the
@@ -181,6 +216,22 @@ mod tests {
         fs::create_dir_all(cache.path("k/whole")).unwrap();
         let _lock = cache.lock("k", &Stop::never()).unwrap();
         assert_eq!(cache.list("k"), ["whole"]);
+    }
+
+    #[test]
+    fn what_labs_use_is_not_removed_meanwhile() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path()).unwrap();
+        let (now, mut waits) = (Stop::never(), 0);
+        now.raise();
+        let (one, two) = (cache.used(&now).unwrap(), cache.used(&now).unwrap());
+        drop(one);
+        let cleaning = cache.unused(&now, &mut || waits += 1);
+        assert!(matches!(cleaning, Err(Error::Interrupted)));
+        assert_eq!(waits, 1);
+        drop(two);
+        let _cleaning = cache.unused(&now, &mut || panic!("nobody uses it")).unwrap();
+        assert!(matches!(cache.used(&now), Err(Error::Interrupted)));
     }
 
     #[test]

@@ -71,8 +71,7 @@ pub fn output(command: &mut Command, limit: Duration, stop: &Stop) -> Result<Out
     let stderr = child.stderr.take().map(drain);
     let ended = wait(&mut child, limit, stop);
     if !matches!(ended, Ok(Some(_))) {
-        let _ = child.kill();
-        let _ = child.wait();
+        end(&mut child);
     }
     let status = match ended {
         Ok(Some(status)) => status,
@@ -114,8 +113,7 @@ pub fn into_file(
         .map_err(|error| failed(format!("cannot be started: {error}")))?;
     let ended = wait(&mut child, limit, stop);
     if !matches!(ended, Ok(Some(_))) {
-        let _ = child.kill();
-        let _ = child.wait();
+        end(&mut child);
     }
     match ended? {
         Some(status) if status.success() => Ok(()),
@@ -143,6 +141,26 @@ pub fn wait(child: &mut Child, limit: Duration, stop: &Stop) -> Result<Option<Ex
             return Ok(None);
         }
         std::thread::sleep(TICK);
+    }
+}
+
+/// How long a process is waited for that could not be killed.
+const LEFT_AFTER: Duration = Duration::from_secs(2);
+
+/// Kills a process and reaps it. One that may not be killed (`sudo`, which is root's) is left to
+/// itself after a while: its pipes are closed, and it has a limit of its own at best.
+fn end(child: &mut Child) {
+    let killed = child.kill().is_ok();
+    reap(child, killed);
+}
+
+fn reap(child: &mut Child, killed: bool) {
+    if killed {
+        let _ = child.wait();
+        return;
+    }
+    if let Ok(None) = wait(child, LEFT_AFTER, &Stop::never()) {
+        tracing::warn!(pid = child.id(), "cannot be killed, and is left running");
     }
 }
 
@@ -200,6 +218,16 @@ mod tests {
         let ran =
             succeed(&mut sh("seq 1 100000"), Duration::from_secs(30), &Stop::never()).unwrap();
         assert_eq!(ran.lines().count(), 100_000);
+    }
+
+    #[test]
+    fn one_that_may_not_be_killed_is_waited_for_a_while_only() {
+        let mut child = sh("exec sleep 60").spawn().unwrap();
+        let start = Instant::now();
+        reap(&mut child, false);
+        assert!(start.elapsed() < Duration::from_secs(30));
+        end(&mut child);
+        assert!(child.try_wait().unwrap().is_some());
     }
 
     #[test]

@@ -2,15 +2,17 @@
 //!
 //! It looks only: nothing is fetched.
 
+use crate::apt::Apt;
 use crate::cache::Cache;
-use crate::command;
+use crate::error::Error;
 use crate::guest::{INSTALL_QEMU, QEMU};
 use crate::host::kernel;
 use crate::host::programs::{self, PACKAGES};
-use crate::image::first_static_busybox;
 use crate::stop::Stop;
+use crate::{command, host, image};
 use serde::Serialize;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -18,6 +20,9 @@ use std::time::Duration;
 const MEMORY_MIB: u64 = 3 << 10;
 /// The space a fetched kernel and the images take, in MiB.
 const SPACE_MIB: u64 = 600;
+
+/// The architecture whose packages the lab boots, in Debian's words.
+const AMD64: &str = "amd64";
 
 /// One thing the lab needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -35,16 +40,19 @@ pub struct Finding {
     pub next: Option<String>,
 }
 
-/// Looks at everything.
+/// Looks at everything; `load` is the guest workload `instep-load`, when it is built.
 #[must_use]
-pub fn examine(stop: &Stop) -> Vec<Finding> {
+pub fn examine(load: Option<&Path>, stop: &Stop) -> Vec<Finding> {
     let cache = Cache::open();
-    let mut all = vec![qemu(stop)];
-    all.push(busybox());
+    let mut all = vec![qemu(stop), firmware()];
     all.push(program("ldd", "--version", "apt-get install libc-bin", stop));
     match &cache {
         Ok(cache) => {
-            all.push(host_kernel(cache, stop));
+            let source = Source::of_machine(stop);
+            let busybox = image::present_busybox(cache).map(|path| path.display().to_string());
+            all.push(busybox_from(busybox, &source));
+            let cached = kernel::cached(cache).map(|kernel| kernel.release);
+            all.push(kernel_from(cached, &source));
             all.push(space(cache));
         }
         Err(error) => all.push(Finding {
@@ -56,6 +64,7 @@ pub fn examine(stop: &Stop) -> Vec<Finding> {
         }),
     }
     all.push(memory());
+    all.push(workload(load));
     all.extend(PACKAGES.iter().map(|(name, package)| optional(name, package)));
     all
 }
@@ -95,32 +104,89 @@ fn program(name: &'static str, ask: &str, install: &str, stop: &Stop) -> Finding
     }
 }
 
-fn busybox() -> Finding {
-    const NEED: &str = "a static busybox";
-    match first_static_busybox() {
-        Some(path) => fine(NEED, path.display().to_string()),
-        None => fine(NEED, "not installed: will be fetched by apt-get download".to_owned()),
+/// Where packages could be fetched from.
+#[derive(Clone, Debug)]
+struct Source {
+    /// Debian's word for the architecture, or why nothing can be fetched.
+    architecture: Result<String, String>,
+    /// Whether apt's sources name a Debian mirror, or why not.
+    mirror: Result<(), String>,
+}
+
+impl Source {
+    fn of_machine(stop: &Stop) -> Self {
+        match Apt::own(stop) {
+            Ok(apt) => Self {
+                architecture: apt.architecture().map_err(|error| what(&error)),
+                mirror: apt.mirror().map(drop).map_err(|error| what(&error)),
+            },
+            Err(error) => {
+                Self { architecture: Err(what(&error)), mirror: Err("no apt".to_owned()) }
+            }
+        }
     }
 }
 
-fn host_kernel(cache: &Cache, stop: &Stop) -> Finding {
+/// An error without the next step, which is another one here.
+fn what(error: &Error) -> String {
+    match error {
+        Error::Missing { what, .. } => what.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn busybox_from(present: Option<String>, source: &Source) -> Finding {
+    const NEED: &str = "a static busybox";
+    const INSTALL: &str = "apt-get install busybox-static, or your system's package of that kind";
+    match (present, &source.architecture) {
+        (Some(path), _) => fine(NEED, path),
+        (None, Ok(name)) if name == AMD64 => {
+            fine(NEED, "not installed: will be fetched by apt-get download".to_owned())
+        }
+        (None, Ok(other)) => missing(NEED, format!("not found, and not for {other}"), INSTALL),
+        (None, Err(why)) => missing(NEED, format!("not found, and {why}"), INSTALL),
+    }
+}
+
+fn kernel_from(cached: Option<String>, source: &Source) -> Finding {
     const NEED: &str = "a kernel with sched_ext";
-    if let Some(kernel) = kernel::cached(cache) {
-        return fine(NEED, format!("{} in the cache", kernel.release));
+    if let Some(release) = cached {
+        return fine(NEED, format!("{release} in the cache"));
     }
-    let apt =
-        command::succeed(Command::new("apt-get").arg("--version"), Duration::from_secs(30), stop);
-    match apt {
-        Ok(_) => fine(
-            NEED,
-            format!("not in the cache: will be fetched from the suite {}", kernel::SUITE),
-        ),
-        Err(_) => missing(
-            NEED,
-            "not in the cache, and there is no apt to fetch it with".to_owned(),
-            "give one: instep lab run FILE --kernel VMLINUZ --modules /lib/modules/RELEASE",
-        ),
+    let why = match (&source.architecture, &source.mirror) {
+        (Ok(name), Ok(())) if name == AMD64 => {
+            let suite = kernel::SUITE;
+            let found = format!("not in the cache: will be fetched from the suite {suite}");
+            return fine(NEED, found);
+        }
+        (Ok(name), _) if name != AMD64 => format!("the lab has none for {name}"),
+        (Err(why), _) | (_, Err(why)) => why.clone(),
+        (Ok(_), Ok(())) => "it cannot be fetched".to_owned(),
+    };
+    missing(
+        NEED,
+        format!("not in the cache, and {why}"),
+        "give one: instep lab run FILE --kernel VMLINUZ --modules /lib/modules/RELEASE",
+    )
+}
+
+fn firmware() -> Finding {
+    const NEED: &str = "QEMU's firmware for microvm";
+    match host::image::lacks_firmware() {
+        None => fine(NEED, "found".to_owned()),
+        Some(error) => missing(NEED, what(&error), INSTALL_QEMU),
     }
+}
+
+fn workload(load: Option<&Path>) -> Finding {
+    const NEED: &str = "instep-load";
+    let finding = match load {
+        Some(path) => fine(NEED, path.display().to_string()),
+        None => {
+            missing(NEED, "not built; some scenarios use it".to_owned(), "run: cargo xtask load")
+        }
+    };
+    Finding { needed: false, ..finding }
 }
 
 fn space(cache: &Cache) -> Finding {
@@ -133,7 +199,7 @@ fn space(cache: &Cache) -> Finding {
         Some(mib) if mib < SPACE_MIB => missing(
             NEED,
             format!("{mib} MiB are free in {}", dir.display()),
-            "make room, or set XDG_CACHE_HOME=DIR",
+            "run: instep lab clean; or set XDG_CACHE_HOME=DIR",
         ),
         Some(mib) => fine(NEED, format!("{mib} MiB are free in {}", dir.display())),
         None => fine(NEED, "not known".to_owned()),
@@ -155,7 +221,7 @@ fn memory() -> Finding {
         Some(mib) if mib < MEMORY_MIB => missing(
             NEED,
             format!("{mib} MiB are available; a small host takes {MEMORY_MIB}"),
-            "end something large",
+            "see what takes it: ps -eo pid,rss,comm --sort=-rss | head",
         ),
         Some(mib) => fine(NEED, format!("{mib} MiB are available")),
         None => fine(NEED, "not known".to_owned()),
@@ -184,9 +250,41 @@ mod tests {
 
     #[test]
     fn what_is_missing_comes_with_a_command() {
-        for finding in examine(&Stop::never()) {
+        for finding in examine(None, &Stop::never()) {
             assert_eq!(finding.fine, finding.next.is_none(), "{finding:?}");
         }
+    }
+
+    fn source(architecture: Result<&str, &str>, mirror: Result<(), &str>) -> Source {
+        Source {
+            architecture: architecture.map(str::to_owned).map_err(str::to_owned),
+            mirror: mirror.map_err(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn what_is_to_be_fetched_is_fine_only_where_it_can_be() {
+        let debian = source(Ok("amd64"), Ok(()));
+        let arm = source(Ok("arm64"), Ok(()));
+        let other = source(Ok("amd64"), Err("apt's sources name no Debian mirror"));
+        let none = source(Err("this machine has no apt-get"), Err("no apt"));
+        let fine =
+            |source: &Source| (kernel_from(None, source).fine, busybox_from(None, source).fine);
+        assert_eq!(fine(&debian), (true, true));
+        assert_eq!(fine(&arm), (false, false));
+        assert_eq!(fine(&other), (false, true), "busybox comes from any of apt's sources");
+        assert_eq!(fine(&none), (false, false));
+        assert!(kernel_from(None, &arm).found.contains("arm64"));
+        assert!(kernel_from(None, &none).found.contains("has no apt-get"));
+        assert!(kernel_from(Some("7.2".to_owned()), &none).fine);
+    }
+
+    #[test]
+    fn the_workload_is_for_some_scenarios_only() {
+        let finding = workload(None);
+        assert!(!finding.fine && !finding.needed);
+        assert_eq!(finding.next.as_deref(), Some("run: cargo xtask load"));
+        assert!(workload(Some(Path::new("/x/instep-load"))).fine);
     }
 
     #[test]

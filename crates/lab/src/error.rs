@@ -81,6 +81,14 @@ pub enum Error {
         /// What is wrong, and where in it.
         what: String,
     },
+    /// What the lab does not do, though it could.
+    #[error("{what}; {next}")]
+    Refused {
+        /// What is refused.
+        what: String,
+        /// What to do instead.
+        next: String,
+    },
     /// The user or the system asked to stop.
     #[error("interrupted")]
     Interrupted,

@@ -8,7 +8,10 @@ use crate::cpio::{Archive, Node};
 use crate::error::Error;
 use crate::stop::Stop;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+/// The directory of the cache for built images, filled under its lock only.
+pub(crate) const IMAGES: &str = "images";
 
 /// The guests' first program.
 pub const INIT: &str = include_str!("init.sh");
@@ -23,9 +26,10 @@ pub const READY: &str = "instep-guest: ready";
 pub fn obtain(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {
     let busybox = busybox(cache, stop, say)?;
     let image = build(&fs::read(&busybox).map_err(|e| Error::io("read", busybox, e))?);
-    let entry = format!("images/{:016x}", fingerprint(&image));
+    let entry = format!("{IMAGES}/{:016x}", fingerprint(&image));
     let path = cache.path(&entry).join("initrd.cpio");
     if !path.exists() {
+        let _lock = cache.lock(IMAGES, stop)?;
         cache.fill(&entry, |into| {
             let file = into.join("initrd.cpio");
             fs::write(&file, &image).map_err(|error| Error::io("write", file, error))
@@ -54,20 +58,26 @@ pub fn build(busybox: &[u8]) -> Vec<u8> {
 /// # Errors
 /// When there is none and it cannot be fetched.
 pub fn busybox(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {
-    if let Some(path) = first_static_busybox() {
-        return Ok(path);
-    }
-    let entry = "tools/busybox";
-    let unpacked = |root: &Path| [root.join("bin/busybox"), root.join("usr/bin/busybox")];
-    if let Some(path) = first_static(&unpacked(&cache.path(entry))) {
+    if let Some(path) = present_busybox(cache) {
         return Ok(path);
     }
     let _lock = cache.lock("tools", stop)?;
-    let dir = cache
-        .fill(entry, |into| Apt::own(stop)?.unpack(&["busybox-static".to_owned()], into, say))?;
-    first_static(&unpacked(&dir)).ok_or_else(|| {
+    cache
+        .fill(BUSYBOX, |into| Apt::own(stop)?.unpack(&["busybox-static".to_owned()], into, say))?;
+    present_busybox(cache).ok_or_else(|| {
         Error::missing("no static busybox found", "install one: apt-get install busybox-static")
     })
+}
+
+/// The directory of the cache for a fetched busybox.
+const BUSYBOX: &str = "tools/busybox";
+
+/// A static busybox that needs no fetching: the machine's own, else the cached one.
+#[must_use]
+pub fn present_busybox(cache: &Cache) -> Option<PathBuf> {
+    let root = cache.path(BUSYBOX);
+    let cached = || first_static(&[root.join("bin/busybox"), root.join("usr/bin/busybox")]);
+    first_static_busybox().or_else(cached)
 }
 
 /// The machine's own static busybox.
@@ -132,6 +142,18 @@ mod tests {
         elf[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
         elf[54] = 56;
         assert!(!is_static_elf(&elf));
+    }
+
+    #[test]
+    fn an_image_that_is_built_removes_what_a_killed_build_left() {
+        if first_static_busybox().is_none() {
+            return instep_madehost::skip::note("no static busybox here");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path()).unwrap();
+        fs::create_dir_all(cache.path("images/.filling-x")).unwrap();
+        obtain(&cache, &Stop::never(), &mut |_| ()).unwrap();
+        assert_eq!(cache.list("images").len(), 1);
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub mod kernel;
 pub mod page;
 pub mod probe;
 pub mod process;
+pub mod prompt;
 pub mod qmp;
 pub mod records;
 pub mod scenario;

@@ -3,6 +3,7 @@
 use crate::stage::{Lab, can_run, left_by, runs, scenarios, turn};
 use instep_madehost::skip;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -87,6 +88,28 @@ fn ctrl_c_in_any_later_phase_leaves_nothing() {
     let mut lab = Lab::start(&file, &[], None);
     assert!(lab.said("step 1"), "{}", lab.text("err"));
     interrupt(lab, "a step runs");
+}
+
+/// At the prompt of a shell nobody types and nothing runs.
+#[test]
+fn a_shell_ends_in_order_on_sigterm_at_its_prompt() {
+    let _turn = turn();
+    if !can_run() {
+        return;
+    }
+    let (mut lab, mut input) = Lab::shell();
+    writeln!(input, "echo the host is $(hostname)").unwrap();
+    assert!(lab.until(|lab| lab.text("out").contains("the host is lab")), "{}", lab.text("err"));
+    let processes = lab.processes();
+    assert!(!processes.is_empty());
+    let asked = Instant::now();
+    lab.signal("TERM");
+    assert_eq!(lab.end().code(), Some(1), "{}", lab.text("err"));
+    assert!(asked.elapsed() < Duration::from_secs(30));
+    assert!(lab.text("err").contains("interrupted"), "{}", lab.text("err"));
+    assert_eq!(left_by(lab.pid()), Vec::<PathBuf>::new());
+    assert!(!processes.into_iter().any(runs));
+    drop(input);
 }
 
 /// Where kernels are kept, if there is one for hosts.

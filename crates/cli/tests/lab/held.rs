@@ -116,7 +116,7 @@ fn a_recording_made_inside_can_be_read_here() {
     }
     let _turn = turn();
     let Some((_, lab)) = held(&named("recording"), &[]) else { return };
-    let file = lab.dir().join("host.perf.data");
+    let file = lab.dir().join("instep-lab/host.perf.data");
     let script = Command::new("perf").arg("script").arg("-i").arg(&file).output().unwrap();
     let text = String::from_utf8_lossy(&script.stdout);
     for event in ["kvm:kvm_entry", "sched:sched_switch"] {

@@ -3,7 +3,7 @@
 use instep_madehost::skip;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -45,15 +45,28 @@ pub(crate) struct Lab {
 impl Lab {
     /// Starts a scenario; `cache` instead of the user's.
     pub(crate) fn start(file: &Path, more: &[&str], cache: Option<&Path>) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let to = |name: &str| File::create(dir.path().join(name)).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_instep"));
-        command.args(["lab", "run"]).arg(file).arg("--json").args(more);
-        command.env("INSTEP_LOG", "info").env("NO_COLOR", "1").current_dir(dir.path());
+        command.args(["lab", "run"]).arg(file).arg("--json").args(more).stdin(Stdio::null());
         if let Some(cache) = cache {
             command.env("XDG_CACHE_HOME", cache);
         }
-        command.stdin(Stdio::null()).stdout(to("out")).stderr(to("err"));
+        Self::spawn(command)
+    }
+
+    /// Starts a shell, with what feeds it.
+    pub(crate) fn shell() -> (Self, ChildStdin) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_instep"));
+        command.args(["lab", "shell"]).stdin(Stdio::piped());
+        let mut lab = Self::spawn(command);
+        let input = lab.child.stdin.take().expect("standard input is a pipe");
+        (lab, input)
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let to = |name: &str| File::create(dir.path().join(name)).unwrap();
+        command.env("INSTEP_LOG", "info").env("NO_COLOR", "1").current_dir(dir.path());
+        command.stdout(to("out")).stderr(to("err"));
         let child = command.spawn().expect("instep can be started");
         Self { child, dir, began: Instant::now() }
     }

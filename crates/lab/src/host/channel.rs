@@ -9,6 +9,8 @@
 //! run ID SECONDS BASE64\n              ->  a shell script, killed after SECONDS (status 143)
 //! <-  end ID STATUS OUT ERR\n OUT bytes of standard output, ERR bytes of standard error
 //! ```
+//! The other end is `channel.sh`: it passes on 48 MiB of standard output and 8 MiB of standard error,
+//! and makes it a failure (status 125, told on standard error) when there was more.
 //! An answer with an older ID belongs to a command that was given up and is dropped. What comes
 //! from the host is bounded and never trusted to be well formed.
 
@@ -26,7 +28,7 @@ const MAX_LINE: usize = 4096;
 /// What a command did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Its exit status; 143 when it ran into its limit.
+    /// Its exit status; 143 when it ran into its limit, 125 when not all output is passed on.
     pub status: u32,
     /// Standard output.
     pub stdout: Vec<u8>,
@@ -279,6 +281,57 @@ mod tests {
         let (mut channel, _other) = hearing(b"end 1 0 9 0\nshort");
         let result = channel.run("x", Duration::from_secs(9), soon(), &Stop::never());
         assert!(matches!(result, Err(Silence::Closed)));
+    }
+
+    /// A host's end of the channel, run by this machine's shell; killed when dropped.
+    struct Served {
+        shell: std::process::Child,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Drop for Served {
+        fn drop(&mut self) {
+            let _ = self.shell.kill();
+            let _ = self.shell.wait();
+        }
+    }
+
+    fn served(most: &str) -> (Channel, Served) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let mut shell = std::process::Command::new("sh");
+        shell.arg("-c").arg(format!("exec 3<&0\n{}", super::super::image::CHANNEL));
+        shell.env("lab_dir", dir.path()).env("lab_most", most);
+        let child = shell.stdin(std::os::fd::OwnedFd::from(theirs)).spawn().unwrap();
+        (Channel::new(ours).unwrap(), Served { shell: child, _dir: dir })
+    }
+
+    #[test]
+    fn what_a_background_job_prints_does_not_break_the_channel() {
+        let (mut channel, _served) = served("1000000");
+        let mut run = |script: &str| {
+            let answer = channel.run(script, Duration::from_secs(60), soon(), &Stop::never());
+            answer.unwrap_or_else(|silence| panic!("{script}: {silence:?}"))
+        };
+        let job = run("for i in $(seq 60); do seq 3000; done & echo begun; exit 3");
+        assert_eq!(job.status, 3);
+        assert!(job.text().contains("begun"));
+        for _ in 0..30 {
+            let answer = run("echo out; echo err >&2");
+            assert_eq!((answer.text().as_str(), answer.stderr.as_str()), ("out\n", "err\n"));
+        }
+    }
+
+    #[test]
+    fn too_much_output_fails_the_command_and_not_the_channel() {
+        let (mut channel, _served) = served("100");
+        let mut run = |script: &str| {
+            channel.run(script, Duration::from_secs(60), soon(), &Stop::never()).unwrap()
+        };
+        let much = run("seq 1000; echo why >&2");
+        assert_eq!((much.status, much.stdout.len()), (125, 100));
+        assert!(much.stderr.starts_with("why\n") && much.stderr.contains("of 3893 bytes"));
+        assert_eq!(run("echo fine").text(), "fine\n");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::guest::QEMU;
 use crate::host::kernel::HostKernel;
 use crate::host::programs::{self, Packed};
-use crate::image::fingerprint;
+use crate::image::{IMAGES, fingerprint};
 use crate::stop::Stop;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -19,7 +19,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+/// The host's first program: what is done once, and then the channel's other end.
 const INIT: &str = include_str!("init.sh");
+pub(super) const CHANNEL: &str = include_str!("channel.sh");
 const GUEST_INIT: &str = include_str!("guest.sh");
 
 /// What QEMU's `microvm` machine reads, and where a machine keeps it.
@@ -113,20 +115,11 @@ fn guest(
 
 /// The large archive in the cache, built when one of its files changed.
 fn base(cache: &Cache, kernel: &HostKernel, busybox: &Path, stop: &Stop) -> Result<PathBuf, Error> {
-    let mut files: BTreeMap<String, Content> = BTreeMap::new();
+    let mut files = of_kernel(kernel)?;
     let mut file = |inside: String, file: &Path| {
         files.insert(inside, Content::File(file.to_owned()));
     };
     file("bin/busybox".to_owned(), busybox);
-    file("lab/vmlinuz".to_owned(), &kernel.image);
-    for module in &kernel.modules {
-        if let Some(name) = module.file_name() {
-            file(format!("lab/{}", name.to_string_lossy()), module);
-        }
-    }
-    if let Some(config) = &kernel.config {
-        file("boot/config".to_owned(), config);
-    }
     for Packed { inside, file: from } in
         programs::with_libraries(&programs::find(QEMU)?.0, QEMU, stop)?
     {
@@ -135,16 +128,41 @@ fn base(cache: &Cache, kernel: &HostKernel, busybox: &Path, stop: &Stop) -> Resu
     for name in FIRMWARE {
         file(format!("usr/share/qemu/{name}"), &firmware(name)?);
     }
-    files.insert("init".to_owned(), Content::Bytes(INIT.as_bytes().to_vec()));
-    let entry = format!("images/host-{:016x}", fingerprint(identity(&files)?.as_bytes()));
+    let init = [INIT, CHANNEL].concat();
+    files.insert("init".to_owned(), Content::Bytes(init.into_bytes()));
+    let entry = format!("{IMAGES}/host-{:016x}", fingerprint(identity(&files)?.as_bytes()));
     let path = cache.path(&entry).join("base.cpio");
     if !path.exists() {
+        let _lock = cache.lock(IMAGES, stop)?;
         cache.fill(&entry, |into| {
             let file = into.join("base.cpio");
             fs::write(&file, archive(&files)?).map_err(|error| Error::io("write", file, error))
         })?;
     }
     Ok(path)
+}
+
+/// A kernel's files. Modules of a kernel of the user's own are unpacked anew for every run, so that
+/// only what they hold tells them apart.
+fn of_kernel(kernel: &HostKernel) -> Result<BTreeMap<String, Content>, Error> {
+    let mut files = BTreeMap::new();
+    files.insert("lab/vmlinuz".to_owned(), Content::File(kernel.image.clone()));
+    for module in &kernel.modules {
+        if let Some(name) = module.file_name() {
+            let bytes = fs::read(module).map_err(|error| Error::io("read", module, error))?;
+            files.insert(format!("lab/{}", name.to_string_lossy()), Content::Bytes(bytes));
+        }
+    }
+    if let Some(config) = &kernel.config {
+        files.insert("boot/config".to_owned(), Content::File(config.clone()));
+    }
+    Ok(files)
+}
+
+/// The firmware that is not found on this machine, with what to do; `None` when all of it is.
+#[must_use]
+pub fn lacks_firmware() -> Option<Error> {
+    FIRMWARE.iter().find_map(|name| firmware(name).err())
 }
 
 fn firmware(name: &str) -> Result<PathBuf, Error> {
@@ -222,6 +240,25 @@ mod tests {
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let at = |name: &str| text.find(&format!("{name}\0")).unwrap();
         assert!(at("a") < at("a/b") && at("a/b") < at("a/b/c"));
+    }
+
+    #[test]
+    fn modules_that_are_unpacked_anew_make_no_other_image() {
+        let vmlinuz = tempfile::NamedTempFile::new().unwrap();
+        let unpacked = |content: &str| {
+            let dir = tempfile::tempdir().unwrap();
+            let module = dir.path().join("kvm.ko");
+            fs::write(&module, content).unwrap();
+            let kernel = HostKernel {
+                release: "7".to_owned(),
+                image: vmlinuz.path().to_owned(),
+                config: None,
+                modules: vec![module],
+            };
+            identity(&of_kernel(&kernel).unwrap()).unwrap()
+        };
+        assert_eq!(unpacked("one"), unpacked("one"));
+        assert_ne!(unpacked("one"), unpacked("two"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 #!/bin/busybox sh
 # The first program of an emulated host: mounts what Instep and libbpf look at, loads KVM, then
-# runs the commands that come over a virtio port, one after the other. The protocol is told in
-# channel.rs.
+# runs the commands that come over a virtio port (descriptor 3), one after the other: channel.sh
+# follows here.
 /bin/busybox mkdir -p /proc /sys /dev /run /tmp /sbin /usr/sbin
 /bin/busybox --install -s /bin
 export PATH=/usr/bin:/bin:/lab HOME=/tmp
@@ -49,15 +49,3 @@ kvm=no
 read -r up idle </proc/uptime
 echo "ready $up $kvm $(uname -r)" >&3
 echo "instep-lab: ready, up $up s, KVM: $kvm"
-while :; do
-    # At the end of the stream nobody listens outside.
-    read -r word id limit command <&3 || { sleep 0.1; continue; }
-    [ "$word" = run ] || continue
-    echo "$command" | base64 -d >/run/lab/command 2>/dev/null
-    timeout -k 5 "$limit" sh /run/lab/command >/run/lab/out 2>/run/lab/err </dev/null 3<&-
-    status=$?
-    {
-        echo "end $id $status $(stat -c %s /run/lab/out) $(stat -c %s /run/lab/err)"
-        cat /run/lab/out /run/lab/err
-    } >&3
-done

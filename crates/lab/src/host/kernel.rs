@@ -49,15 +49,29 @@ pub struct HostKernel {
 /// # Errors
 /// When it cannot be fetched: with what to run.
 pub fn obtain(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<HostKernel, Error> {
+    obtain_with(cache, stop, say, image::busybox, fetch)
+}
+
+type Say<'a> = &'a mut dyn FnMut(&str);
+
+/// As [`obtain`], with the ways to get a busybox and to fetch a kernel by it into a directory.
+fn obtain_with(
+    cache: &Cache,
+    stop: &Stop,
+    say: Say,
+    busybox: impl FnOnce(&Cache, &Stop, Say) -> Result<PathBuf, Error>,
+    fetch: impl FnOnce(&Path, &Path, &Stop, Say) -> Result<(), Error>,
+) -> Result<HostKernel, Error> {
     if let Some(found) = cached(cache) {
         return Ok(found);
     }
+    // Before the lock: fetching a busybox takes the same one.
+    let busybox = busybox(cache, stop, say)?;
     let kernels = kernels();
     let _lock = cache.lock(&kernels, stop)?;
     if let Some(found) = cached(cache) {
         return Ok(found);
     }
-    let busybox = image::busybox(cache, stop, say)?;
     let fresh =
         cache.fill(&format!("{kernels}/.fetched"), |into| fetch(into, &busybox, stop, say))?;
     let release = fs::read_to_string(fresh.join("release"))
@@ -289,6 +303,24 @@ mod tests {
         assert_eq!(own(None).unwrap().release, "vmlinuz");
         let error = own(Some(&file)).unwrap_err().to_string();
         assert!(error.contains("no directory of modules"), "{error}");
+    }
+
+    #[test]
+    fn a_busybox_that_is_fetched_for_a_kernel_finds_the_cache_unlocked() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path()).unwrap();
+        let busybox = |cache: &Cache, _: &Stop, _: Say| {
+            let soon = Stop::never();
+            soon.raise();
+            cache.lock("tools", &soon).map(|_| PathBuf::from("busybox"))
+        };
+        let fetch = |into: &Path, _: &Path, _: &Stop, _: Say| {
+            fs::write(into.join("vmlinuz-7"), "").unwrap();
+            fs::write(into.join("release"), "7\n").unwrap();
+            Ok(())
+        };
+        let found = obtain_with(&cache, &Stop::never(), &mut |_| (), busybox, fetch);
+        assert_eq!(found.unwrap().release, "7");
     }
 
     #[test]

@@ -26,6 +26,7 @@
 pub mod audience;
 pub mod check;
 pub mod evidence;
+mod fetched;
 pub mod guests;
 pub mod hold;
 pub mod report;
@@ -143,7 +144,7 @@ pub struct Step {
     pub offline: Option<u32>,
     /// Brings it back.
     pub online: Option<u32>,
-    /// A file of the host to bring back (up to 64 MiB).
+    /// A file of the host to bring back (up to 48 MiB), under its own name.
     pub fetch: Option<String>,
 
     /// With `run`: the exit status it must have; 0 when not given.
@@ -218,11 +219,17 @@ impl Scenario {
                 return Err(format!("guest {}: the name is used twice", guest.name));
             }
         }
-        let mut seen = BTreeSet::new();
+        let (mut seen, mut fetch) = (BTreeSet::new(), BTreeSet::new());
         for (index, step) in self.step.iter().enumerate() {
             let wrong = |what: String| format!("step {}: {what}", index + 1);
             step.check(self, &seen).map_err(wrong)?;
             seen.extend(step.observe.as_deref());
+            if let Some(path) = &step.fetch {
+                let name = fetched::name(path).map_err(wrong)?;
+                if !fetch.insert(name) {
+                    return Err(wrong(format!("two files named {name} are fetched")));
+                }
+            }
         }
         Ok(())
     }
@@ -429,6 +436,11 @@ mod tests {
             (format!("{step}observe = 'x'\nhold = {{ memory_home_at_least = 2.0 }}\n"), "0 to 1"),
             (format!("{step}observe = 'x'\nwithin = '9s'\n"), "goes with `hold`"),
             (format!("{step}start = []\n"), "no guest is named"),
+            (format!("{step}fetch = '/tmp/.bashrc'\n"), "begins with a dot"),
+            (format!("{step}fetch = '/tmp/..'\n"), "names no file"),
+            (format!("{step}fetch = '/report.json'\n"), "name of the lab's own"),
+            (format!("{step}fetch = '/guest-a.txt'\n"), "name of the lab's own"),
+            (format!("{step}fetch = '/a/x'\n[[step]]\nfetch = '/b/x'\n"), "two files named x"),
             (
                 format!("{step}observe = 'x'\nhold = {{ cpu_share = {{ b = [0, 1] }} }}\n"),
                 "no guest b",

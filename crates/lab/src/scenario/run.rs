@@ -6,6 +6,7 @@
 //! was asked for and does not hold is a result.
 
 use super::audience::Audience;
+use super::fetched::Fetched;
 use super::report::{Report, Seconds};
 use super::steps::Doing;
 use super::{Scenario, guests};
@@ -38,7 +39,8 @@ pub struct Options {
     pub instep: PathBuf,
     /// The guest workload `instep-load`, when there is one.
     pub load: Option<PathBuf>,
-    /// Where consoles and files that are brought back are kept, also after success.
+    /// Where consoles and files that are brought back are kept, also after success. Without it, files
+    /// that are brought back go into `./instep-lab`, and consoles of failures into the cache.
     pub keep: Option<PathBuf>,
 }
 
@@ -49,6 +51,8 @@ pub struct Kit {
     kernel: HostKernel,
     busybox: PathBuf,
     extra: image::Extra,
+    /// Keeps `lab clean` off: a host that dies may have to boot again from the same files.
+    _used: fs::File,
     /// Holds the unpacked modules of a kernel of the user's own.
     _unpacked: Option<TempDir>,
 }
@@ -65,6 +69,7 @@ impl Kit {
     ) -> Result<Self, Error> {
         guest::qemu_present()?;
         let cache = Cache::open()?;
+        let used = cache.used(stop)?;
         let busybox = busybox(&cache, stop, say)?;
         let mut unpacked = None;
         let kernel = match &options.kernel {
@@ -82,14 +87,27 @@ impl Kit {
             load: options.load.clone(),
             ..image::Extra::default()
         };
-        Ok(Self { cache, kernel, busybox, extra, _unpacked: unpacked })
+        Ok(Self { cache, kernel, busybox, extra, _used: used, _unpacked: unpacked })
     }
 
-    /// Boots a scenario's host, without its guests.
+    /// Boots a scenario's host, without its guests; it lives as long as the scenario's limit says.
     ///
     /// # Errors
     /// When it does not come up.
     pub fn boot(&self, scenario: &Scenario, stop: &Stop) -> Result<Running, Error> {
+        self.boot_for(scenario, scenario.limit, stop)
+    }
+
+    /// As [`Kit::boot`], for a host that may live for `life`: coming up has the scenario's limit.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub fn boot_for(
+        &self,
+        scenario: &Scenario,
+        life: Duration,
+        stop: &Stop,
+    ) -> Result<Running, Error> {
         let mut extra = self.extra.clone();
         let wanting = scenario.guest.iter().find(|guest| guest.load.contains("instep-load"));
         if let (Some(guest), None) = (wanting, &extra.load) {
@@ -106,7 +124,7 @@ impl Kit {
         }
         extra.begin = guests::sealed(&scenario.guest, &scenario.host);
         let started = Instant::now();
-        let mut host = Host::spawn(&scenario.host, &self.kernel, scenario.limit, |target| {
+        let mut host = Host::spawn(&scenario.host, &self.kernel, life, |target| {
             image::write(target, &self.cache, &self.kernel, &self.busybox, &extra, stop)
         })?;
         let ready = host.wait_ready(scenario.limit / 2, stop).inspect_err(|error| {
@@ -117,6 +135,18 @@ impl Kit {
         })?;
         let seconds = Seconds { host_up: started.elapsed().as_secs_f64(), ..Seconds::default() };
         Ok(Running { host, kernel: ready.release, kvm: ready.kvm, started, seconds })
+    }
+
+    /// Keeps the consoles of host and guests after a failure, in a directory that is returned.
+    pub fn keep_consoles(
+        &self,
+        running: &mut Running,
+        scenario: &Scenario,
+        stop: &Stop,
+    ) -> PathBuf {
+        let place = failures(&self.cache, scenario);
+        keep(running, scenario, &place, stop);
+        place
     }
 }
 
@@ -163,10 +193,13 @@ pub fn run(
     stop: &Stop,
     audience: &mut dyn Audience,
 ) -> Result<Report, Error> {
+    let mut fetched = Fetched::new(scenario, options.keep.as_deref())?;
     let kit = Kit::obtain(options, stop, &mut |said| audience.say(said))?;
+    let keep = options.keep.as_deref();
     let audience = RefCell::new(audience);
     again(stop, &mut |said| audience.borrow_mut().say(said), |attempt, _| {
-        once(&kit, scenario, options, attempt, stop, &mut **audience.borrow_mut())
+        let mut audience = audience.borrow_mut();
+        once(&kit, scenario, (keep, &mut fetched), attempt, stop, &mut **audience)
     })
 }
 
@@ -202,7 +235,7 @@ pub fn again<T>(
 fn once(
     kit: &Kit,
     scenario: &Scenario,
-    options: &Options,
+    (kept, fetched): (Option<&Path>, &mut Fetched),
     attempts: u32,
     stop: &Stop,
     audience: &mut dyn Audience,
@@ -213,17 +246,17 @@ fn once(
         scenario.host.nodes
     ));
     let mut running = kit.boot(scenario, stop)?;
-    let mut doing = Doing::new(scenario, options, &running, attempts);
+    let mut doing = Doing::new(scenario, fetched, &running, attempts);
     let done = doing.all(&mut running, stop, audience);
     let failed = done.is_err() || !doing.report.held;
     let interrupted = matches!(done, Err(Error::Interrupted));
-    if (failed && !interrupted) || options.keep.is_some() {
-        let place = match &options.keep {
-            Some(dir) => dir.clone(),
-            None => failures(&kit.cache, scenario),
-        };
-        let kept = keep(&mut running, scenario, &place, stop);
-        doing.report.files.extend(kept.iter().map(|path| path.display().to_string()));
+    // As far as it has come, also for the report that is kept.
+    doing.report.seconds = running.seconds;
+    doing.report.seconds.total = running.started.elapsed().as_secs_f64();
+    if (failed && !interrupted) || kept.is_some() {
+        let place = kept.map_or_else(|| failures(&kit.cache, scenario), Path::to_owned);
+        let consoles = keep(&mut running, scenario, &place, stop);
+        doing.report.files.extend(consoles.iter().map(|path| path.display().to_string()));
         if let Ok(text) = serde_json::to_string_pretty(&doing.report) {
             let target = place.join("report.json");
             // One more trace of a failure; the report itself goes to the caller.
@@ -234,8 +267,6 @@ fn once(
         }
     }
     done?;
-    doing.report.seconds = running.seconds;
-    doing.report.seconds.total = running.started.elapsed().as_secs_f64();
     Ok(doing.report)
 }
 

@@ -3,15 +3,14 @@
 use super::audience::Audience;
 use super::check::{self, Check};
 use super::evidence::{self, Observation};
+use super::fetched::Fetched;
 use super::report::{Report, Sample, Seconds, StepReport, as_value, json_lines};
-use super::run::{Options, Running, SMALL, start};
+use super::run::{Running, SMALL, start};
 use super::{Scenario, Step};
 use crate::error::Error;
 use crate::host::Host;
 use crate::stop::Stop;
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// The time between two looks that wait for something.
@@ -20,14 +19,14 @@ const LOOKS: Duration = Duration::from_millis(300);
 /// A scenario in progress.
 pub(super) struct Doing<'a> {
     scenario: &'a Scenario,
-    options: &'a Options,
+    fetched: &'a mut Fetched,
     pub(super) report: Report,
 }
 
 impl<'a> Doing<'a> {
     pub(super) fn new(
         scenario: &'a Scenario,
-        options: &'a Options,
+        fetched: &'a mut Fetched,
         running: &Running,
         attempts: u32,
     ) -> Self {
@@ -49,7 +48,7 @@ impl<'a> Doing<'a> {
             held: true,
             files: Vec::new(),
         };
-        Self { scenario, options, report }
+        Self { scenario, fetched, report }
     }
 
     pub(super) fn all(
@@ -157,7 +156,8 @@ impl<'a> Doing<'a> {
         };
         self.put_checks(vec![check::result("fetch", path, held, found)]);
         if held {
-            self.save(path, &answer.stdout)?;
+            let target = self.fetched.save(path, &answer.stdout)?;
+            self.report.files.push(target.display().to_string());
         }
         Ok(answer.status)
     }
@@ -187,17 +187,6 @@ impl<'a> Doing<'a> {
     fn put_checks(&mut self, checks: Vec<Check>) {
         self.report.held &= checks.iter().all(|check| check.held);
         self.report.checks.extend(checks);
-    }
-
-    /// Writes a file of the host where the user keeps things, else into the current directory.
-    fn save(&mut self, path: &str, bytes: &[u8]) -> Result<(), Error> {
-        let name = Path::new(path).file_name().unwrap_or_default();
-        let dir = self.options.keep.clone().unwrap_or_else(|| PathBuf::from("."));
-        fs::create_dir_all(&dir).map_err(|error| Error::io("make", &dir, error))?;
-        let target = dir.join(name);
-        fs::write(&target, bytes).map_err(|error| Error::io("write", &target, error))?;
-        self.report.files.push(target.display().to_string());
-        Ok(())
     }
 
     fn gather_loads(&mut self, running: &mut Running, stop: &Stop) -> Result<(), Error> {

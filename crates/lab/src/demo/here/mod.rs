@@ -23,6 +23,7 @@ use crate::stop::Stop;
 use crate::{Assets, guest, image, kernel};
 use proof::{Proof, apart, vcpus};
 use stage::Stage;
+use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -52,7 +53,7 @@ fn story(
          leaves nothing behind, interrupted or not.\n",
         stage.cpus().len()
     ))?;
-    let (assets, accel) = prepare(&stage, options)?;
+    let (assets, accel, _used) = prepare(&stage, options)?;
     let mut proof = Proof::default();
     let mended = mend_one(&mut stage, &assets, accel, &mut proof)?;
     overcommit(&mut stage, &assets, accel, &mut proof)?;
@@ -62,10 +63,11 @@ fn story(
     Ok(if mended && restored { Verdict::Shown } else { Verdict::Failed })
 }
 
-/// Kernel, image and accelerator.
-fn prepare(stage: &Stage, options: &DemoOptions) -> anyhow::Result<(Assets, Accel)> {
+/// Kernel, image and accelerator, and what keeps `lab clean` off them.
+fn prepare(stage: &Stage, options: &DemoOptions) -> anyhow::Result<(Assets, Accel, File)> {
     guest::qemu_present()?;
     let cache = Cache::open()?;
+    let used = cache.used(stage.stop())?;
     let mut say = |text: &str| stage.note(text);
     let kernel = match &options.kernel {
         Some(path) => path.canonicalize().map_err(|error| Error::io("read", path, error))?,
@@ -86,7 +88,7 @@ fn prepare(stage: &Stage, options: &DemoOptions) -> anyhow::Result<(Assets, Acce
             Accel::Tcg
         }
     };
-    Ok((assets, accel))
+    Ok((assets, accel, used))
 }
 
 /// Act 1: one guest, stacked on one CPU by hand, and set right; whether it was.
