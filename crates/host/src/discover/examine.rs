@@ -375,8 +375,11 @@ impl ThreadReader<'_> {
     /// What a thread used.
     pub(super) fn time(&mut self, thread: &Thread) -> ThreadTime {
         let path = self.task.join(thread.tid.to_string()).join("schedstat");
-        let (run, wait) =
-            self.reader.read_short(&path).ok().and_then(proc_text::schedstat).unwrap_or_default();
+        let read = self.reader.read_short(&path).ok().map(proc_text::schedstat);
+        if read == Some(None) {
+            self.reader.note_damaged(path);
+        }
+        let (run, wait) = read.flatten().unwrap_or_default();
         ThreadTime {
             tid: Tid(thread.tid),
             start_ticks: thread.stat.start_ticks,

@@ -16,6 +16,8 @@ pub(super) struct Reader {
     inside: Inside,
     /// The first file that was not read because it is outside the copy.
     outside: Option<PathBuf>,
+    /// The first `schedstat` that could not be understood, and how many there were.
+    damaged: Option<(PathBuf, usize)>,
 }
 
 impl Reader {
@@ -37,6 +39,17 @@ impl Reader {
     /// last asked.
     pub(super) fn outside(&mut self) -> Option<PathBuf> {
         self.outside.take()
+    }
+
+    /// Notes a `schedstat` that could not be understood.
+    pub(super) fn note_damaged(&mut self, path: PathBuf) {
+        self.damaged.get_or_insert((path, 0)).1 += 1;
+    }
+
+    /// The first `schedstat` that could not be understood since this was last asked, and their
+    /// number.
+    pub(super) fn damaged(&mut self) -> Option<(PathBuf, usize)> {
+        self.damaged.take()
     }
 
     /// The first `limit` bytes of the file.

@@ -103,11 +103,14 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Parses `schedstat`: CPU time and run-queue wait, both in nanoseconds
-/// (Documentation/scheduler/sched-stats.rst).
+/// (Documentation/scheduler/sched-stats.rst). `None` where the third number, of time slices, is
+/// missing, too: the second may be cut then.
 #[must_use]
 pub fn schedstat(bytes: &[u8]) -> Option<(Nanos, Nanos)> {
     let mut fields = words(bytes);
-    Some((Nanos(u64_of(fields.next()?)?), Nanos(u64_of(fields.next()?)?)))
+    let (run, wait) = (u64_of(fields.next()?)?, u64_of(fields.next()?)?);
+    fields.next().and_then(u64_of)?;
+    Some((Nanos(run), Nanos(wait)))
 }
 
 /// The value of `key:` in a `status` file, without surrounding white space.
@@ -260,6 +263,7 @@ mod tests {
     fn schedstat_is_run_and_wait() {
         assert_eq!(schedstat(b"100 20 3\n"), Some((Nanos(100), Nanos(20))));
         assert_eq!(schedstat(b"100"), None);
+        assert_eq!(schedstat(b"100 2"), None, "20 is cut");
         assert_eq!(schedstat(b"-1 2 3"), None);
     }
 

@@ -162,8 +162,8 @@ impl Scanner {
         if scan.looked.unreadable_fd_dirs != 0 && !self.warned.descriptors {
             self.warned.descriptors = true;
             scan.warnings.push(format!(
-                "the descriptors of {} processes cannot be listed; VMs among them are found by \
-                 name only (run as root, or with CAP_SYS_PTRACE)",
+                "processes whose descriptors cannot be read: {}; VMs among them are found by name \
+                 only (it takes root or CAP_SYS_PTRACE, and no container or LSM that forbids it)",
                 scan.looked.unreadable_fd_dirs
             ));
         }
@@ -171,6 +171,13 @@ impl Scanner {
             scan.warnings.push(format!(
                 "{} is a link that leaves the copy; nor are others like it read",
                 path.display()
+            ));
+        }
+        if let Some((path, count)) = self.reader.damaged() {
+            scan.warnings.push(format!(
+                "{}: three numbers expected; steal is not known, and the load is by stat ({count} \
+                 such files)",
+                path.display(),
             ));
         }
         scan.warnings.truncate(MAX_WARNINGS);

@@ -250,7 +250,10 @@ impl GuestPlan {
             return wrong(format!("{} vCPUs; possible are 1 to 64", self.vcpus));
         }
         if self.memory_mib < 96 || self.memory_mib > host.memory_mib {
-            return wrong(format!("{} MiB of memory; possible are 96 and more", self.memory_mib));
+            return wrong(format!(
+                "{} MiB of memory; possible are 96 to the host's {}",
+                self.memory_mib, host.memory_mib
+            ));
         }
         if self.touch_mib + 64 > self.memory_mib {
             return wrong(format!("it cannot touch {} MiB", self.touch_mib));
