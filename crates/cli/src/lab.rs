@@ -48,6 +48,11 @@ fn is_static(path: &Path) -> bool {
 
 fn run_scenario(args: &LabRunArgs) -> anyhow::Result<Outcome> {
     let scenario = Scenario::load(&args.file)?;
+    anyhow::ensure!(
+        !scenario.step.is_empty(),
+        "{} has no [[step]], so nothing would be shown: is it cut? (`instep lab shell FILE` boots it)",
+        args.file.display()
+    );
     let stop = Stop::on_signals()?;
     let progress = Progress::start();
     let options = options(&args.host, args.keep.clone())?;

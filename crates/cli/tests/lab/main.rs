@@ -46,6 +46,11 @@ fn a_file_that_is_no_scenario_is_refused_with_its_place() {
     let said = String::from_utf8_lossy(&ran.stderr);
     assert_eq!(ran.status.code(), Some(2));
     assert!(said.contains("bad.toml") && said.contains("line 5") && said.contains("colour"));
+    std::fs::write(&file, "about = 'x'\n[host]\ncores = 2\nmemory = '1GiB'\n").unwrap();
+    let ran = instep(&["lab", "run", file.to_str().unwrap()]);
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(2), "{said}");
+    assert!(said.contains("bad.toml has no [[step]]"), "{said}");
 }
 
 #[test]
