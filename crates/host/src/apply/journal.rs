@@ -299,9 +299,11 @@ impl Journal {
 pub fn parse(path: &Path, bytes: &[u8]) -> Result<Journal, Error> {
     let damaged = |why: String| Error::Unusable {
         what: format!("the journal {} is damaged: {why}", path.display()),
-        next: "nothing was changed; look at the file, then set it aside with `instep restore \
-               --discard-damaged` (affinities it recorded stay as they are now)"
-            .into(),
+        next: format!(
+            "nothing was changed; look at the file, then set it aside with `instep restore \
+             --state-dir {} --discard-damaged` (affinities it recorded stay as they are now)",
+            path.parent().unwrap_or(path).display()
+        ),
     };
     if bytes.len() as u64 > MAX_JOURNAL {
         return Err(damaged("it is larger than 64MiB".into()));
