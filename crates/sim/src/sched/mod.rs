@@ -138,8 +138,8 @@ pub fn make(name: &str, tuning: &Tuning) -> Result<Box<dyn Scheduler>, String> {
         "sync-aware" => Box::new(sync_aware::SyncAware::new(credit_rules(&mut tuner))),
         "cfs" => Box::new(cfs::Cfs::new(cfs_rules(&mut tuner))),
         "balance" => Box::new(balance::new(cfs_rules(&mut tuner))),
-        "affinity" => Box::new(affinity::Affinity::new(cfs_rules(&mut tuner))),
-        "pm" => Box::new(pm::Pm::new(cfs_rules(&mut tuner))),
+        "affinity" => Box::new(affinity::new(cfs_rules(&mut tuner))),
+        "pm" => Box::new(pm::new(cfs_rules(&mut tuner))),
         "strict" => {
             let mut rules = strict::Rules::default();
             tuner.set("slice", &mut rules.slice);

@@ -9,6 +9,7 @@
 mod balance;
 mod domains;
 
+use super::affinity;
 use super::{Pick, Scheduler};
 use crate::check::Promises;
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
@@ -54,6 +55,8 @@ pub enum Choice {
     Any,
     /// Those whose queue holds the fewest siblings: the balance scheduler.
     Apart,
+    /// The one that it is bound to at the start: static affinity.
+    Bound,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -88,6 +91,7 @@ pub struct Cfs {
     rules: Rules,
     choice: Choice,
     name: &'static str,
+    bare_metal: bool,
     entities: Vec<Entity>,
     queues: Vec<Queue>,
     domains: Domains,
@@ -108,11 +112,17 @@ impl Cfs {
             rules,
             choice,
             name,
+            bare_metal: false,
             entities: Vec::new(),
             queues: Vec::new(),
             domains: Domains::default(),
             may: Mask::none(0),
         }
+    }
+
+    /// The same for threads straight on the host's CPUs.
+    pub(super) fn on_bare_metal(self) -> Self {
+        Self { bare_metal: true, ..self }
     }
 
     /// Brings the task's virtual runtime up to now.
@@ -201,7 +211,7 @@ impl Cfs {
     fn narrow(&mut self, desk: &Desk, task: TaskId) {
         let this = desk.task(task);
         self.may.copy(&this.allowed);
-        if self.choice == Choice::Any {
+        if self.choice != Choice::Apart {
             return;
         }
         let Some(least) = this.allowed.iter().map(|cpu| self.others(desk, task, cpu)).min() else {
@@ -299,6 +309,9 @@ impl Scheduler for Cfs {
     }
 
     fn start(&mut self, desk: &mut Desk) {
+        if self.choice == Choice::Bound {
+            affinity::bind(desk);
+        }
         let cpus = desk.host.cpus();
         let factor = 1 + u64::from(cpus.clamp(1, 8).ilog2());
         self.rules.latency *= factor;
@@ -400,6 +413,10 @@ impl Scheduler for Cfs {
 
     fn tick_period(&self) -> u64 {
         self.rules.tick
+    }
+
+    fn bare_metal(&self) -> bool {
+        self.bare_metal
     }
 
     fn promises(&self) -> Promises {
