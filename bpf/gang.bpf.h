@@ -15,14 +15,14 @@
  * Which VMs: policy.h, pol_gang, from how often its vCPUs block per CPU time, looked at in windows.
  * A VM that blocks is tried together for some windows now and then, ever more rarely: one that
  * spins for a while before it blocks then hardly blocks any more, and stays.
- * Limits: strict co-scheduling (holes left empty) is accepted as a setting and treated as relaxed so
- * far. Slices end at ticks, so episodes are as precise as the tick where no other episode ends
+ * Limits: slices end at ticks, so episodes are as precise as the tick where no other episode ends
  * them; VMs whose CPUs overlap only in part are co-scheduled as far as virtual times allow.
  */
 #ifndef INSTEP_GANG_BPF_H
 #define INSTEP_GANG_BPF_H
 
-#include "account.bpf.h"
+#include "gather.bpf.h"
+#include "strict.bpf.h"
 
 #define WINDOW_NS (48 * POL_MS)
 #define PROBE_WINDOWS 3
@@ -32,9 +32,22 @@ static __always_inline bool in_episode(struct vm_state *v, u64 now)
 	return v->gang && pol_before(now, v->episode_until);
 }
 
-/* Tells the CPUs where siblings wait to choose again. */
-SEPARATE int gather(u32 vm, s32 self)
+/* Whether a CPU would choose a gang's vCPU with this virtual time rather than go on. */
+static __always_inline bool would_choose(s32 cpu, u64 vtime)
 {
+	struct cpu_state *c = cpu_of(cpu);
+	struct vm_state *runs;
+
+	if (!c || !c->tid || c->vm == INSTEP_HOST)
+		return true;
+	runs = vm_of(c->vm);
+	return !runs || runs->gang || !pol_before(runs->account.vtime, vtime);
+}
+
+/* Tells the CPUs where siblings wait to choose again, unless that would change nothing. */
+SEPARATE int call_siblings(u32 vm, s32 self)
+{
+	u64 vtime = vm_vtime(vm);
 	struct instep_vm_settings *s = vm_set_of(vm);
 	u32 n;
 
@@ -47,6 +60,10 @@ SEPARATE int gather(u32 vm, s32 self)
 
 		if (!i || i->state != SLOT_QUEUED || (s32)i->cpu == self)
 			continue;
+		if (!would_choose(i->cpu, vtime)) {
+			count(INSTEP_C_KICK_SAVED);
+			continue;
+		}
 		scx_bpf_kick_cpu(i->cpu, SCX_KICK_PREEMPT);
 		count(INSTEP_C_EPISODE_KICK);
 	}
@@ -67,7 +84,9 @@ static __always_inline void begin_episode(u32 vm, s32 cpu, u64 now)
 	if (__sync_val_compare_and_swap(&v->episode_until, until, now + SET.episode_ns) != until)
 		return;
 	count(INSTEP_C_EPISODE);
-	gather(vm, cpu);
+	if (is_strict(vm))
+		hold_cpus(vm, cpu, now, now + SET.episode_ns);
+	call_siblings(vm, cpu);
 }
 
 static __always_inline void set_gang(struct vm_state *v, u32 vm, bool gang, u64 now)
@@ -85,11 +104,16 @@ static __always_inline bool probe(struct vm_state *v, u32 vm, bool verdict, u64 
 {
 	if (v->probing) {
 		v->probing--;
+		if (pol_probe_fails(v->apart_ran, v->apart_blocks, v->ran_ns, v->blocks)) {
+			v->probing = 0;
+			verdict = false;
+		}
 		if (v->probing)
 			return true;
 		if (verdict) {
 			emit(now, INSTEP_E_PROBE_KEPT, vm, v->blocks, v->ran_ns);
 			v->probe_gap = 0;
+			v->spins = 1;
 		} else {
 			v->probe_gap = pol_probe_next(v->probe_gap);
 			v->probe_at = now + v->probe_gap;
@@ -103,6 +127,8 @@ static __always_inline bool probe(struct vm_state *v, u32 vm, bool verdict, u64 
 	if (pol_before(now, v->probe_at))
 		return false;
 	v->probing = PROBE_WINDOWS;
+	v->apart_ran = v->ran_ns;
+	v->apart_blocks = v->blocks;
 	count(INSTEP_C_PROBE);
 	emit(now, INSTEP_E_PROBE, vm, v->blocks, v->ran_ns);
 	return true;
@@ -113,7 +139,8 @@ SEPARATE int weigh(u32 vm, u64 now)
 {
 	struct vm_state *v = vm_of(vm);
 	struct instep_vm_settings *s = vm_set_of(vm);
-	bool gang;
+	bool gang, tried;
+	u64 begun, wall;
 
 	if (!v || !s || now - v->window_at < WINDOW_NS)
 		return 0;
@@ -122,14 +149,30 @@ SEPARATE int weigh(u32 vm, u64 now)
 		return 0;
 	struct pol_evidence e = { .ran_ns = v->ran_ns, .blocks = v->blocks, .nr_vcpus = s->nr_vcpus };
 
-	v->window_at = now;
+	tried = v->probing;
+	begun = v->window_at;
+	/* Another CPU's tick may be at it, too. */
+	if (__sync_val_compare_and_swap(&v->window_at, begun, now) != begun || !begun)
+		return 0;
+	wall = now - begun;
 	gang = on(INSTEP_M_GANG) && pol_gang(s->cosched, v->gang, e);
 	if (on(INSTEP_M_GANG) && on(INSTEP_M_PROBE) && s->cosched == INSTEP_COSCHED_AUTO &&
 	    s->nr_vcpus > 1)
 		gang = probe(v, vm, gang, now);
 	set_gang(v, vm, gang, now);
+	if (!gang)
+		v->spins = 0;
+	else if (v->spins || s->cosched != INSTEP_COSCHED_AUTO)
+		INSTEP_STATE->spinner_at = now;
+	else
+		INSTEP_STATE->gang_at = now;
+	/* Windows of a trial together say nothing of gathering, which goes on if the trial fails. */
+	if (!v->probing && (gang || !tried))
+		weigh_gathering(v, vm, wall, now);
 	v->ran_ns = 0;
 	v->blocks = 0;
+	v->sibling_wakes = 0;
+	v->idle_wakes = 0;
 	return 0;
 }
 

@@ -43,7 +43,8 @@ typedef int64_t s64;
 #define INSTEP_M_WAKE (1u << 7)    /* a wake-up may preempt a VM that is further along */
 #define INSTEP_M_PULL (1u << 8)    /* a CPU takes over a waiter that is far behind */
 #define INSTEP_M_PROBE (1u << 9)   /* VMs that block are tried together now and then */
-#define INSTEP_M_ALL ((1u << 10) - 1)
+#define INSTEP_M_GATHER (1u << 10) /* VMs that hand over at a fine grain run on one CPU */
+#define INSTEP_M_ALL ((1u << 11) - 1)
 
 /* Co-scheduling of one VM. */
 enum instep_cosched {
@@ -123,6 +124,15 @@ enum instep_counter {
 	INSTEP_C_GANG_OFF,
 	INSTEP_C_PROBE,		/* VMs that block tried together */
 	INSTEP_C_MISSED,	/* a chosen thread was gone when it was to be taken */
+	INSTEP_C_GATHER_TRIAL,	/* VMs gathered to see whether it pays */
+	INSTEP_C_GATHER_ON,	/* of these, it paid */
+	INSTEP_C_GATHER_OFF,	/* VMs no longer gathered */
+	INSTEP_C_HANDED_OVER,	/* wake-ups of a sibling on the waker's own CPU */
+	INSTEP_C_KICK_SAVED,	/* CPUs not told to run a sibling, as it would not be chosen */
+	INSTEP_C_HOLES_ENDED,	/* strict episodes ended as no sibling ran any more */
+	INSTEP_C_IDLE_HOME,	/* wake-ups of a VM with a home that found an idle CPU there */
+	INSTEP_C_PROMPT,	/* wake-ups that preempted only by their VM's latency class */
+	INSTEP_C_RESCUED,	/* threads fetched from a CPU that a higher class has */
 	INSTEP_NR_COUNTERS,
 };
 
@@ -131,6 +141,9 @@ enum instep_event_kind {
 	INSTEP_E_GANG_OFF = 2,
 	INSTEP_E_PROBE = 3,
 	INSTEP_E_PROBE_KEPT = 4,
+	INSTEP_E_GATHER = 5, /* a: wake-ups by siblings in the trial, b: CPU time in it */
+	INSTEP_E_GATHER_KEPT = 6,
+	INSTEP_E_GATHER_OFF = 7,
 };
 
 struct instep_event {

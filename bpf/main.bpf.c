@@ -19,6 +19,7 @@
 
 #include "yield.bpf.h"
 #include "wake.bpf.h"
+#include "taken.bpf.h"
 
 char _license[] SEC("license") = "GPL";
 
@@ -38,11 +39,24 @@ static __always_inline struct task_state *known(struct task_struct *p)
 	return t;
 }
 
-static __always_inline u64 key_of(struct task_state *t)
+/*
+ * A thread's place in a queue. Behind siblings that run or wait on this CPU it is its VM's virtual time
+ * when its turn will come, or the many threads of one VM would lie before those of others, whose
+ * keys are of later (seen: 200 vCPUs on two CPUs left a VM of two a tenth of its share).
+ */
+static __always_inline u64 key_of(struct task_state *t, s32 cpu)
 {
-	if (t->vm == INSTEP_HOST || !on(INSTEP_M_SHARES))
+	struct vm_state *v = vm_of(t->vm);
+	struct instep_vm_settings *s = vm_set_of(t->vm);
+	u64 siblings, running;
+
+	if (t->vm == INSTEP_HOST || !on(INSTEP_M_SHARES) || !v || !s)
 		return t->vtime;
-	return vm_vtime(t->vm);
+	siblings = v->on_cpu[within(cpu, INSTEP_MAX_CPUS)];
+	if (t->slot == INSTEP_NO_SLOT || siblings < 2)
+		return v->account.vtime;
+	running = v->nr_running > 1 ? v->nr_running : 1;
+	return v->account.vtime + (siblings - 1) * running * pol_cost(SET.slice_ns, s->weight);
 }
 
 /* Per-CPU kernel threads that use little go before everything. */
@@ -62,6 +76,7 @@ static __always_inline void now_queued(struct task_state *t, s32 cpu, u64 now)
 		return;
 	i->cpu = cpu;
 	i->state = SLOT_QUEUED;
+	i->queued_at = now;
 	v->account.waited = 1;
 	measure(v, now);
 	__sync_fetch_and_add(&v->nr_queued, 1);
@@ -80,24 +95,49 @@ static __always_inline void no_longer_queued(struct task_state *t)
 		__sync_fetch_and_sub(&v->nr_queued, 1);
 }
 
+/*
+ * Whether a vCPU that wakes up follows its waker on this CPU without a look at what else waits: its
+ * VM is gathered here, runs here, and its stint since the last choice is shorter than a slice.
+ */
+static __always_inline bool hands_over(struct task_state *t, s32 cpu, u64 now)
+{
+	struct vm_state *v = vm_of(t->vm);
+	struct cpu_state *c = cpu_of(cpu);
+
+	if (t->slot == INSTEP_NO_SLOT || !v || !c || !gathered(v) || v->gang ||
+	    cpu != v->gather_cpu)
+		return false;
+	if (c->vm != t->vm || !c->tid || (u32)cpu != bpf_get_smp_processor_id())
+		return false;
+	v->account.waited = 1;
+	return now - c->stint_at < SET.slice_ns;
+}
+
 /* --- operations --------------------------------------------------------------------------------- */
 
 s32 BPF_STRUCT_OPS(instep_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 {
 	struct task_state *t = known(p);
+	u64 now = scx_bpf_now();
 	s32 cpu;
 
 	if (!t)
 		return prev_cpu;
-	cpu = pick_idle(p, t, prev_cpu);
+	cpu = pick_idle(p, t, prev_cpu, now);
 	if (cpu >= 0) {
 		t->target = cpu;
+		note_idle(t);
 		arrive(t, cpu);
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, SET.slice_ns, 0);
 		return cpu;
 	}
 	cpu = queue_for(p, t, prev_cpu);
 	t->target = cpu;
+	if (hands_over(t, cpu, now)) {
+		count(INSTEP_C_HANDED_OVER);
+		arrive(t, cpu);
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, SET.slice_ns, 0);
+	}
 	return cpu;
 }
 
@@ -112,15 +152,21 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 		scx_bpf_dsq_insert(p, SCX_DSQ_GLOBAL, SET.slice_ns, enq_flags);
 		return;
 	}
+	if (enq_flags & SCX_ENQ_REENQ)
+		leave(t);
 	cpu = queue_for(p, t, scx_bpf_task_cpu(p));
 	c = cpu_of(cpu);
 	if (!c)
 		return;
+	t->queued_at = now;
 	if (t->vm != INSTEP_HOST) {
 		roll(t->vm, now);
 		bound_vm(t->vm, c);
+		/* Without VM-level shares it has an own account that nothing else keeps near. */
+		if (!on(INSTEP_M_SHARES))
+			t->vtime = pol_clamp(t->vtime, c->vtime, SET.debt_ns);
 	} else {
-		bound_own(t, c);
+		bound_own(t, c, scx_bpf_dsq_nr_queued(host_queue(cpu)));
 	}
 	if (goes_first(p, t, c)) {
 		count(INSTEP_C_KTHREAD);
@@ -129,8 +175,8 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	/* Not again after select_cpu, which is skipped at the end of a slice and for bound threads. */
-	if (!__COMPAT_is_enq_cpu_selected(enq_flags) && !(enq_flags & SCX_ENQ_REENQ)) {
-		idle = pick_idle(p, t, cpu);
+	if (!__COMPAT_is_enq_cpu_selected(enq_flags) || (enq_flags & SCX_ENQ_REENQ)) {
+		idle = pick_idle(p, t, cpu, now);
 		if (idle >= 0) {
 			arrive(t, idle);
 			scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | idle, SET.slice_ns, enq_flags);
@@ -149,7 +195,7 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 	count(INSTEP_C_QUEUED);
 	now_queued(t, cpu, now);
 	scx_bpf_dsq_insert_vtime(p, t->vm == INSTEP_HOST ? host_queue(cpu) : vm_queue(cpu),
-				 SET.slice_ns, key_of(t), enq_flags);
+				 SET.slice_ns, key_of(t, cpu), enq_flags);
 }
 
 void BPF_STRUCT_OPS(instep_dequeue, struct task_struct *p, u64 deq_flags)
@@ -174,6 +220,8 @@ static __always_inline bool goes_on(struct task_struct *prev, s32 cpu, u64 now, 
 		return false;
 	if (t->vm == INSTEP_HOST)
 		t->vtime = c->own_vtime;
+	if (held_from(c, t->vm, now))
+		return false;
 	rank_of(t, c, now, &rank);
 	if (best->tid) {
 		if (!pol_goes_on(rank, best->rank))
@@ -181,6 +229,7 @@ static __always_inline bool goes_on(struct task_struct *prev, s32 cpu, u64 now, 
 	} else if (pull(cpu, now, &rank)) {
 		return true;
 	}
+	cpu_reached(c, rank.vtime);
 	if (rank.gang) {
 		begin_episode(t->vm, cpu, now);
 		rank.episode = true;
@@ -199,21 +248,38 @@ static __always_inline bool take_first(s32 cpu)
 void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 {
 	u64 now = scx_bpf_now();
+	struct cpu_state *c = cpu_of(cpu);
 	struct choice best = {};
 	bool runnable = prev && (prev->scx.flags & SCX_TASK_QUEUED);
 	s32 queued = waiting_for(cpu);
+	bool still;
 
+	if (!c)
+		return;
 	charge(cpu, now);
+	c->stint_at = now;
+	if (c->held_until && !held(c, now))
+		release_cpus(c->held_vm);
+	still = held(c, now);
+	if (rescue(cpu, now))
+		return;
 	/* The usual case: one goes to sleep and one waits. */
-	if (!runnable && queued == 1 && take_first(cpu))
+	if (!still && !runnable && queued == 1 && take_first(cpu))
 		return;
 	if (queued)
 		best_for(cpu, cpu, now, &best);
 	if (goes_on(prev, cpu, now, &best))
 		return;
-	if (best.tid && (take(best.queue, cpu, best.tid, SET.slice_ns) || take_first(cpu)))
+	if (best.tid && (take(best.queue, cpu, best.tid) ||
+			 (!still && take_first(cpu))))
 		return;
-	if (!runnable)
+	if (still && queued)
+		count(INSTEP_C_FILLED);
+	if (still)
+		return;
+	if (runnable)
+		scx_bpf_task_set_slice(prev, SET.slice_ns);
+	else
 		steal(cpu, now);
 }
 
@@ -229,12 +295,17 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 
 	if (!t || !c)
 		return;
+	c->taken_at = 0;
+	if (t->vm != INSTEP_HOST && overdue(t, c, now))
+		c->first_at = now;
 	no_longer_queued(t);
+	t->queued_at = 0;
 	rank_of(t, c, now, &rank);
-	c->vtime = pol_max(c->vtime, pol_min(rank.vtime, c->vtime + SET.debt_ns));
-	host_reached(c->vtime);
-	if (t->vm == INSTEP_HOST)
+	cpu_reached(c, rank.vtime);
+	if (t->vm == INSTEP_HOST) {
 		c->host_vtime = pol_max(c->host_vtime, t->vtime);
+		c->host_ran_at = now;
+	}
 	c->own_vtime = t->vtime;
 	c->weight = t->weight;
 	c->vm = t->vm;
@@ -278,7 +349,8 @@ void BPF_STRUCT_OPS(instep_tick, struct task_struct *p)
 	} else {
 		t->vtime = c->own_vtime;
 	}
-	if (!waiting_for(cpu))
+	/* The slice is over: ops.dispatch is about to choose anyway. */
+	if (!p->scx.slice || !waiting_for(cpu))
 		return;
 	rank_of(t, c, now, &rank);
 	best_for(cpu, cpu, now, &best);
@@ -306,6 +378,7 @@ void BPF_STRUCT_OPS(instep_stopping, struct task_struct *p, bool runnable)
 	if (!t || !c)
 		return;
 	charge(cpu, scx_bpf_now());
+	c->left_at = scx_bpf_now();
 	if (c->tid == (u32)p->pid) {
 		t->vtime = c->own_vtime;
 		c->tid = 0;
@@ -319,6 +392,8 @@ void BPF_STRUCT_OPS(instep_stopping, struct task_struct *p, bool runnable)
 	if (v->nr_running)
 		__sync_fetch_and_sub(&v->nr_running, 1);
 	leave(t);
+	if (!runnable)
+		none_runs(v, t->vm, scx_bpf_now());
 }
 
 /* A thread wakes up: who did it. */
@@ -443,9 +518,11 @@ SCX_OPS_DEFINE(instep_ops,
 	       .yield = (void *)instep_yield,
 	       .enable = (void *)instep_enable,
 	       .set_weight = (void *)instep_set_weight,
+	       .cpu_release = (void *)instep_cpu_release,
 	       .disable = (void *)instep_disable,
 	       .init_task = (void *)instep_init_task,
 	       .init = (void *)instep_init,
 	       .exit = (void *)instep_exit,
+	       .flags = SCX_OPS_ENQ_LAST,
 	       .timeout_ms = 20000,
 	       .name = "instep");

@@ -131,8 +131,17 @@ static __always_inline bool any_idle(void)
 	return any;
 }
 
+/* A vCPU's wake-up found an idle CPU: its VM has use for more than one. */
+static __always_inline void note_idle(struct task_state *t)
+{
+	struct vm_state *v = vm_of(t->vm);
+
+	if (t->slot != INSTEP_NO_SLOT && v)
+		__sync_fetch_and_add(&v->idle_wakes, 1);
+}
+
 /* Claims an idle CPU for a thread that wakes up; NO_CPU when there is none. */
-static __noinline s32 pick_idle(struct task_struct *p, struct task_state *t, s32 prev)
+static __noinline s32 claim_idle(struct task_struct *p, struct task_state *t, s32 prev)
 {
 	s32 home, cpu;
 
@@ -142,13 +151,15 @@ static __noinline s32 pick_idle(struct task_struct *p, struct task_state *t, s32
 	if (at_home(prev, home) && bpf_cpumask_test_cpu(prev, p->cpus_ptr) &&
 	    (!on(INSTEP_M_CORES) || whole_core_idle(prev)) &&
 	    scx_bpf_test_and_clear_cpu_idle(prev)) {
-		count(INSTEP_C_IDLE_CORE);
+		count(home != INSTEP_NO_NODE ? INSTEP_C_IDLE_HOME :
+		      on(INSTEP_M_CORES)     ? INSTEP_C_IDLE_CORE :
+					       INSTEP_C_IDLE_CPU);
 		return prev;
 	}
 	if (home != INSTEP_NO_NODE) {
 		cpu = idle_at_home(p, home);
 		if (cpu >= 0) {
-			count(INSTEP_C_IDLE_CPU);
+			count(INSTEP_C_IDLE_HOME);
 			return cpu;
 		}
 	}
@@ -171,14 +182,75 @@ static __noinline s32 pick_idle(struct task_struct *p, struct task_state *t, s32
 	return NO_CPU;
 }
 
+/* The same, but not one that stands still for another VM (strict.bpf.h). */
+static __always_inline s32 pick_idle(struct task_struct *p, struct task_state *t, s32 prev, u64 now)
+{
+	s32 cpu = claim_idle(p, t, prev);
+	struct cpu_state *c = cpu_of(cpu);
+
+	return c && held_from(c, t->vm, now) ? NO_CPU : cpu;
+}
+
 /* --- none is idle -------------------------------------------------------------------------------- */
+
+/* The allowed CPU with the fewest gathered VMs, at home if possible; `prev` among equals. */
+static __noinline s32 choose_gather_cpu(struct task_struct *p, struct task_state *t, s32 prev)
+{
+	u32 n = SET.nr_cpus;
+	u64 least = ~0ull;
+	s32 best = NO_CPU, home, k;
+
+	if (!t)
+		return NO_CPU;
+	home = home_of(t);
+	if (n > INSTEP_MAX_CPUS)
+		n = INSTEP_MAX_CPUS;
+	bpf_for(k, 0, n) {
+		s32 cpu = (prev + k) % n;
+		struct cpu_state *c = cpu_of(cpu);
+		u64 cost;
+
+		if (!c || !online(cpu) || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+			continue;
+		cost = c->gathered + (at_home(cpu, home) ? 0 : 4);
+		if (cost < least) {
+			least = cost;
+			best = cpu;
+		}
+	}
+	return best;
+}
+
+/* Where a thread's VM is gathered, if it is and the thread may run there; else NO_CPU. */
+static __noinline s32 gather_cpu_of(struct task_struct *p, struct task_state *t, s32 prev)
+{
+	struct vm_state *v;
+	struct cpu_state *c;
+	s32 cpu;
+
+	if (!t || t->slot == INSTEP_NO_SLOT)
+		return NO_CPU;
+	v = vm_of(t->vm);
+	if (!v || !gathered(v) || v->gang)
+		return NO_CPU;
+	cpu = v->gather_cpu;
+	if (cpu == NO_CPU) {
+		cpu = choose_gather_cpu(p, t, prev);
+		c = cpu_of(cpu);
+		if (c && __sync_val_compare_and_swap(&v->gather_cpu, NO_CPU, cpu) == NO_CPU)
+			__sync_fetch_and_add(&c->gathered, 1);
+	}
+	if (!online(cpu) || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+		return NO_CPU;
+	return cpu;
+}
 
 /* The CPU without a sibling whose queue is shortest, at home if possible; else `prev`. */
 static __noinline s32 apart(struct task_struct *p, struct task_state *t, s32 prev)
 {
 	u32 n = SET.nr_cpus;
 	u64 least = ~0ull;
-	s32 best = NO_CPU, home, k;
+	s32 best = NO_CPU, shared = NO_CPU, home, k;
 
 	if (!t)
 		return prev;
@@ -189,7 +261,11 @@ static __noinline s32 apart(struct task_struct *p, struct task_state *t, s32 pre
 		s32 cpu = (prev + k) % n;
 		u64 cost;
 
-		if (!online(cpu) || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || sibling_on(t, cpu))
+		if (!online(cpu) || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+			continue;
+		if (shared == NO_CPU)
+			shared = cpu;
+		if (sibling_on(t, cpu))
 			continue;
 		cost = waiting_for(cpu) + (at_home(cpu, home) ? 0 : 4);
 		if (cost < least) {
@@ -199,7 +275,7 @@ static __noinline s32 apart(struct task_struct *p, struct task_state *t, s32 pre
 	}
 	if (best == NO_CPU) {
 		count(INSTEP_C_STACKED);
-		return prev;
+		return shared == NO_CPU ? prev : shared;
 	}
 	count(INSTEP_C_MOVED_APART);
 	return best;
@@ -216,19 +292,24 @@ static __always_inline s32 emptier(struct task_struct *p, s32 prev)
 	other = bpf_get_prandom_u32() % n;
 	if (other == prev || !online(other) || !bpf_cpumask_test_cpu(other, p->cpus_ptr))
 		return prev;
-	return waiting_for(other) + 1 < waiting_for(prev) ? other : prev;
+	return !online(prev) || waiting_for(other) + 1 < waiting_for(prev) ? other : prev;
 }
 
 /* Whose queue a thread waits in. */
-static __always_inline s32 queue_for(struct task_struct *p, struct task_state *t, s32 prev)
+static __noinline s32 queue_for(struct task_struct *p, struct task_state *t, s32 prev)
 {
+	s32 cpu;
+
 	if (p->nr_cpus_allowed == 1 || is_migration_disabled(p))
 		return scx_bpf_task_cpu(p);
 	if (prev < 0 || !bpf_cpumask_test_cpu(prev, p->cpus_ptr))
 		prev = bpf_cpumask_first(p->cpus_ptr);
 	if (t->slot == INSTEP_NO_SLOT)
 		return emptier(p, prev);
-	if (!on(INSTEP_M_BALANCE) || !sibling_on(t, prev))
+	cpu = gather_cpu_of(p, t, prev);
+	if (cpu >= 0)
+		return cpu;
+	if (online(prev) && (!on(INSTEP_M_BALANCE) || !sibling_on(t, prev)))
 		return prev;
 	return apart(p, t, prev);
 }

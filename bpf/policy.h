@@ -31,6 +31,12 @@ static inline u64 pol_max(u64 a, u64 b)
 	return pol_before(a, b) ? b : a;
 }
 
+/*
+ * How far an episode may lead: on a CPU where nobody else waits a VM begins one after the other, and
+ * would take all of another CPU with them (seen: a VM of one busy vCPU had 24 % beside one of two).
+ */
+#define POL_LEAD_NS (48 * POL_MS)
+
 /* --- Fair shares (design.md, kernel scheduler, 1) ------------------------------------------- */
 
 /* What `ran` ns of CPU time cost a VM of this weight: ran * 100 / weight. */
@@ -70,8 +76,11 @@ static inline enum pol_rolled pol_roll(struct pol_account *a, u64 now, u64 perio
 
 	if (age < period)
 		return POL_SAME;
-	/* Absent for more than a whole period: all that passed meanwhile is gone. */
-	floor = age >= 2 * period ? host_vtime : a->mark;
+	/*
+	 * Absent for more than a whole period: all that passed meanwhile is gone. Else it may be behind
+	 * because others lead, while it runs all the time (seen: one vCPU beside two lost a sixth).
+	 */
+	floor = age >= 2 * period ? host_vtime : a->mark - POL_LEAD_NS;
 	if (!a->waited && pol_before(a->vtime, floor)) {
 		a->vtime = floor;
 		rolled = POL_EXPIRED;
@@ -99,6 +108,36 @@ static inline u64 pol_host_rank(u64 behind, u64 group, u64 cpu_vtime, u64 light,
 static inline u64 pol_behind(u64 own, u64 equals)
 {
 	return pol_before(own, equals) ? equals - own : 0;
+}
+
+/*
+ * Nothing waits without bound (design.md, 8), although virtual times are global and CPUs may advance
+ * at different speeds: a thread of a VM that has waited for this long goes first; behind siblings
+ * on its CPU so much longer for each, as they take turns in their VM's share (seen: 511 on two CPUs
+ * always had one that was overdue, and nobody else ran).
+ */
+#define POL_OVERDUE_NS (240 * POL_MS)
+#define POL_OVERDUE_SIBLINGS 32u
+
+static inline u64 pol_overdue_bound(u32 siblings)
+{
+	u32 n = siblings < 1 ? 1 : siblings > POL_OVERDUE_SIBLINGS ? POL_OVERDUE_SIBLINGS : siblings;
+
+	return n * POL_OVERDUE_NS;
+}
+
+/* So does one of no VM where none has run for this long: a slice of 3 ms in it at least. */
+#define POL_HOST_TURN_NS (96 * POL_MS)
+
+static inline bool pol_overdue(u64 since, u64 now, u64 bound)
+{
+	return since && pol_before(since + bound, now);
+}
+
+/* The rank of what is overdue: before all that is kept within `debt` of the CPU. */
+static inline u64 pol_first(u64 cpu_vtime, u64 debt)
+{
+	return cpu_vtime - 2 * debt;
 }
 
 /* --- Co-scheduling (systems.md, 3; design.md, 6) --------------------------------------------- */
@@ -134,6 +173,15 @@ static inline bool pol_gang(u32 cosched, bool now, struct pol_evidence e)
 	return (u64)e.blocks * POL_GANG_ON_NS <= e.ran_ns;
 }
 
+/*
+ * Whether a thread of `vm` may be chosen on a CPU that is held for `held_vm` until a time: held CPUs
+ * are for the siblings of a VM that runs all at once or not at all, and for threads of no VM.
+ */
+static inline bool pol_may_use(u32 held_vm, u64 held_until, u64 now, u32 vm)
+{
+	return !pol_before(now, held_until) || vm == held_vm || vm == INSTEP_HOST;
+}
+
 /* A candidate for a CPU. */
 struct pol_rank {
 	u64 vtime;
@@ -141,10 +189,19 @@ struct pol_rank {
 	bool episode;	/* which do so now */
 };
 
+/* Whether the episode of one of two gangs settles which goes first. */
+static inline bool pol_episode_counts(struct pol_rank a, struct pol_rank b)
+{
+	u64 runs = a.episode ? a.vtime : b.vtime, other = a.episode ? b.vtime : a.vtime;
+
+	return a.gang && b.gang && a.episode != b.episode &&
+	       pol_before(runs, other + POL_LEAD_NS);
+}
+
 /* Whether `a` goes before `b`, both gangs: one that is under way is not torn apart. */
 static inline bool pol_gang_before(struct pol_rank a, struct pol_rank b)
 {
-	if (a.episode != b.episode)
+	if (pol_episode_counts(a, b))
 		return a.episode;
 	return pol_before(a.vtime, b.vtime);
 }
@@ -152,10 +209,8 @@ static inline bool pol_gang_before(struct pol_rank a, struct pol_rank b)
 /* Whether a waiter should take the CPU from what runs there when its tick comes. */
 static inline bool pol_tick_preempts(struct pol_rank waiter, struct pol_rank runs)
 {
-	if (waiter.gang && runs.gang && runs.episode && !waiter.episode)
-		return false;
-	if (waiter.gang && runs.gang && waiter.episode && !runs.episode)
-		return true;
+	if (pol_episode_counts(waiter, runs))
+		return waiter.episode;
 	return pol_before(waiter.vtime, runs.vtime);
 }
 
@@ -165,7 +220,7 @@ static inline bool pol_tick_preempts(struct pol_rank waiter, struct pol_rank run
  */
 static inline bool pol_goes_on(struct pol_rank runs, struct pol_rank waiter)
 {
-	if (runs.gang && waiter.gang && runs.episode != waiter.episode)
+	if (pol_episode_counts(runs, waiter))
 		return runs.episode;
 	return pol_before(runs.vtime, waiter.vtime);
 }
@@ -181,6 +236,15 @@ static inline bool pol_wake_preempts(struct pol_rank wakes, struct pol_rank runs
 	if (runs.gang)
 		return pol_before(wakes.vtime, runs.vtime + slack);
 	return pol_before(wakes.vtime + slack, runs.vtime);
+}
+
+/*
+ * Whether a CPU takes over a waiter that is behind what it runs by `pull`, or that has waited for
+ * so long, behind a VM that is gathered there, although its own is not ahead.
+ */
+static inline bool pol_pulls(u64 waiter, u64 runs, u64 waited, u64 pull)
+{
+	return pol_before(waiter + pull, runs) || (waited > pull && !pol_before(runs, waiter));
 }
 
 /* How long a thread may run: to the end of the episode, or a slice. */
@@ -208,10 +272,74 @@ static inline bool pol_may_boost(u64 vtime, u64 host_vtime)
 	return !pol_before(host_vtime, vtime);
 }
 
+/* --- Gathering (gather.bpf.h) ------------------------------------------------------------------ */
+
+/* What a VM did in one window, or in several. */
+struct pol_handover {
+	u64 ran_ns;  /* CPU time of its vCPUs */
+	u64 wall_ns; /* length */
+	u64 wakes;   /* wake-ups of a vCPU by a sibling: what it gets done, as far as can be seen */
+	u64 idle;    /* wake-ups that found an idle CPU */
+};
+
+/* At least one wake-up by a sibling in this much CPU time. */
+#define POL_FINE_NS (POL_MS)
+
+/*
+ * Most of a CPU, in 128ths, that a VM may use and still be tried on one: what it uses apart is more
+ * than it needs there.
+ */
+#define POL_ONE_CPU 160
+
+/*
+ * Whether a VM might be served better by one CPU: its vCPUs hand over to each other at a fine
+ * grain, it is not given more than about one CPU, and its wake-ups find no idle one. One that is
+ * gathered already stays so at half the frequency.
+ */
+static inline bool pol_may_gather(struct pol_handover h, bool gathered)
+{
+	if (h.ran_ns < POL_EVIDENCE_NS || h.idle * 8 > h.wakes)
+		return false;
+	if (h.ran_ns * 128 > h.wall_ns * POL_ONE_CPU)
+		return false;
+	return h.wakes * POL_FINE_NS * (gathered ? 2 : 1) >= h.ran_ns;
+}
+
+/* The least gain by gathering, in 32nds; and beside VMs that never block, which might spin. */
+#define POL_GAIN 1u
+#define POL_GAIN_BESIDE_GANGS 3u
+
+/*
+ * Whether it gets more done gathered than apart: for its CPU time at least `gain` 32nds more, and
+ * not less in the time that passed (a VM that could have used several CPUs shows it there).
+ */
+static inline bool pol_gather_pays(struct pol_handover apart, struct pol_handover gathered,
+				   u32 gain)
+{
+	/* In microseconds, so that the products fit for windows of up to minutes. */
+	u64 ran_apart = apart.ran_ns / 1000, ran = gathered.ran_ns / 1000;
+
+	if (gathered.ran_ns < POL_EVIDENCE_NS)
+		return false;
+	if (gathered.wakes * ran_apart * 32 < apart.wakes * ran * (32 + gain))
+		return false;
+	return gathered.wakes * (apart.wall_ns / 1000) * 32 >=
+	       apart.wakes * (gathered.wall_ns / 1000) * 31;
+}
+
 /* --- Trying a VM that blocks together (spin-then-block) ---------------------------------------- */
 
 #define POL_PROBE_FIRST_NS (1000 * POL_MS)
 #define POL_PROBE_MOST_NS (64000 * POL_MS)
+
+/*
+ * Whether a trial of a VM that blocks has failed already: together, it blocks more than half as
+ * often for its CPU time as it did apart.
+ */
+static inline bool pol_probe_fails(u64 ran_apart, u32 blocks_apart, u64 ran, u32 blocks)
+{
+	return ran / 1000 * blocks_apart < ran_apart / 1000 * blocks * 2;
+}
 
 /* When to try again after a trial that failed: twice as long as before. */
 static inline u64 pol_probe_next(u64 before)

@@ -25,6 +25,7 @@ struct choice {
 	struct pol_rank rank;
 	u32 tid; /* 0: none */
 	u32 queue;
+	u32 slot;
 };
 
 static __always_inline u32 vm_queue(s32 cpu)
@@ -64,17 +65,19 @@ SEPARATE int best_in(u32 queue, s32 cpu, u64 now, u32 depth, struct choice *out)
 
 		if (seen++ >= depth)
 			break;
-		if (!t || (!own && !may_run_on(p, cpu)))
+		if (!t || (!own && !may_run_on(p, cpu)) || held_from(c, t->vm, now))
 			continue;
 		rank_of(t, c, now, &rank);
 		if (rank.gang) {
 			if (!gang.tid || pol_gang_before(rank, gang.rank)) {
 				gang.rank = rank;
 				gang.tid = p->pid;
+				gang.slot = t->slot;
 			}
 		} else if (!other.tid || pol_before(rank.vtime, other.rank.vtime)) {
 			other.rank = rank;
 			other.tid = p->pid;
+			other.slot = t->slot;
 		}
 	}
 	if (!gang.tid || (other.tid && pol_before(other.rank.vtime, gang.rank.vtime)))
@@ -99,24 +102,26 @@ SEPARATE int best_for(s32 from, s32 cpu, u64 now, struct choice *out)
 	if (!scx_bpf_dsq_nr_queued(host_queue(from)))
 		return 0;
 	best_in(host_queue(from), cpu, now, from == cpu ? 1 : PICK_DEPTH, &host);
-	if (host.tid && (!out->tid || pol_before(host.rank.vtime, out->rank.vtime)))
+	/* Of equals the host's: both are overdue, and its threads are so but once in a while. */
+	if (host.tid && (!out->tid || !pol_before(out->rank.vtime, host.rank.vtime)))
 		*out = host;
 	return 0;
 }
 
-/* Puts the chosen thread of a queue on `cpu`; false if it is gone. */
-SEPARATE int take(u32 queue, s32 cpu, u32 tid, u64 slice)
+/* Puts the chosen thread of a queue on `cpu`, which dispatches; false if it is gone. */
+SEPARATE int take(u32 queue, s32 cpu, u32 tid)
 {
 	struct task_struct *p;
 	bool taken = false;
 	u32 seen = 0;
 
+	if (scx_bpf_dsq_nr_queued(queue) == 1 && scx_bpf_dsq_move_to_local(queue, 0))
+		return true;
 	bpf_for_each(scx_dsq, p, queue, 0) {
 		if (seen++ > PICK_DEPTH)
 			break;
 		if ((u32)p->pid != tid)
 			continue;
-		scx_bpf_dsq_move_set_slice(BPF_FOR_EACH_ITER, slice);
 		taken = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
 		break;
 	}
@@ -141,7 +146,7 @@ SEPARATE int take_best(s32 from, s32 cpu, u64 now)
 	if (!waiting_for(from))
 		return false;
 	best_for(from, cpu, now, &best);
-	return best.tid && take(best.queue, cpu, best.tid, SET.slice_ns);
+	return best.tid && take(best.queue, cpu, best.tid);
 }
 
 /* Looks at the queues of all CPUs, in two rounds: own node, then all. */
@@ -169,6 +174,20 @@ SEPARATE int steal(s32 cpu, u64 now)
 	return false;
 }
 
+/*
+ * How long the chosen thread has waited behind a VM that is gathered on its CPU; else 0. Such a VM
+ * may take all of a CPU within its share, while a sibling of the waiter takes all of another.
+ */
+static __always_inline u64 waited(struct choice *best, s32 cpu, u64 now)
+{
+	struct slot_info *i = slot_of(best->slot);
+	struct cpu_state *c = cpu_of(cpu);
+
+	if (!c || !c->gathered)
+		return 0;
+	return i && pol_before(i->queued_at, now) ? now - i->queued_at : 0;
+}
+
 /* Whether a waiter elsewhere is so far behind `rank` that this CPU should take it over. */
 SEPARATE int pull(s32 cpu, u64 now, struct pol_rank *rank)
 {
@@ -184,9 +203,9 @@ SEPARATE int pull(s32 cpu, u64 now, struct pol_rank *rank)
 		return false;
 	best_for(other, cpu, now, &best);
 	if (!best.tid || (best.rank.gang && best.rank.episode) ||
-	    !pol_before(best.rank.vtime + SET.pull_ns, rank->vtime))
+	    !pol_pulls(best.rank.vtime, rank->vtime, waited(&best, other, now), SET.pull_ns))
 		return false;
-	if (!take(best.queue, cpu, best.tid, SET.slice_ns))
+	if (!take(best.queue, cpu, best.tid))
 		return false;
 	count(INSTEP_C_PULLED);
 	return true;

@@ -7,6 +7,9 @@
  * Method: the rank is made anew whenever a CPU chooses, from the VM's virtual time less what the
  * thread is preferred by: a bottleneck, the target of a directed yield, a helper thread, a VM with
  * a latency class.
+ * What has waited for too long goes first whatever its rank (policy.h, pol_overdue): a VM whose
+ * vCPUs are bound to CPUs of different load is charged as a whole, and its virtual time may leave
+ * that of one of the CPUs behind for good.
  * Limits: only the first PICK_DEPTH threads of a queue are looked at (queue.bpf.h).
  */
 #ifndef INSTEP_RANK_BPF_H
@@ -54,13 +57,37 @@ static __always_inline u64 host_rank(u64 own, struct cpu_state *c)
 			     SET.slice_ns / 2, SET.debt_ns / 2);
 }
 
+/*
+ * Whether a thread has waited for too long. One of a VM has that claim in every third slice of a CPU at
+ * most, so that VMs with many such threads do not take it all.
+ */
+static __always_inline bool overdue(struct task_state *t, struct cpu_state *c, u64 now)
+{
+	struct slot_info *i = slot_of(t->slot);
+	struct vm_state *v = vm_of(t->vm);
+	u32 siblings = 1;
+
+	if (!t->queued_at)
+		return false;
+	/* Where none has run yet, it is its own wait that counts. */
+	if (t->vm == INSTEP_HOST)
+		return pol_overdue(c->host_ran_at ?: t->queued_at, now, POL_HOST_TURN_NS);
+	if (pol_before(now, c->first_at + 3 * SET.slice_ns))
+		return false;
+	if (i && v)
+		siblings = v->on_cpu[within(i->cpu, INSTEP_MAX_CPUS)];
+	return pol_overdue(t->queued_at, now, pol_overdue_bound(siblings));
+}
+
 /* The rank of a thread that waits for, or runs on, this CPU. */
 static __always_inline void rank_of(struct task_state *t, struct cpu_state *c, u64 now,
 				    struct pol_rank *out)
 {
 	out->gang = false;
 	out->episode = false;
-	if (t->vm == INSTEP_HOST)
+	if (overdue(t, c, now))
+		out->vtime = pol_first(c->vtime, SET.debt_ns);
+	else if (t->vm == INSTEP_HOST)
 		out->vtime = host_rank(t->vtime, c);
 	else
 		rank_vm(t, now, out);

@@ -22,12 +22,20 @@ struct cpu_state {
 	u64 since;	/* from when on the running thread is still to be charged */
 	u64 own_vtime;	/* of the running thread, if of no VM */
 	u64 host_vtime;	/* own virtual time of the last thread of no VM chosen here */
+	u64 host_ran_at; /* when one was last chosen */
+	u64 first_at;	/* when a VM's thread was last chosen for being overdue */
+	u64 taken_at;	/* since when a higher class has it, 0 if none does */
+	u64 left_at;	/* when the last thread of this class stopped here */
 	u32 tid;	/* of the running thread, 0 if none of this class */
 	u32 vm;
 	u32 slot;
 	u32 weight;
 	s32 node;	/* NUMA node, -1 while the CPU was offline when it was loaded */
+	u32 gathered;	/* VMs that are gathered here */
+	u32 held_vm;	/* by whose strict episode */
 	u32 pad;
+	u64 held_until;	/* it is held */
+	u64 stint_at;	/* when a choice among all that wait was last made here */
 	u64 counters[INSTEP_NR_COUNTERS];
 };
 
@@ -50,11 +58,25 @@ struct vm_state {
 	u32 nr_queued;	/* vCPUs that wait for a CPU */
 	u32 nr_running;
 	u32 generation; /* of the table when this entry was begun */
-	u8 on_cpu[INSTEP_MAX_CPUS]; /* vCPUs that run or wait on each CPU */
+	u32 sibling_wakes; /* in this window: wake-ups of a vCPU by a sibling */
+	u32 idle_wakes; /* in this window: wake-ups that found an idle CPU */
+	u32 gathered;	/* enum gather_state */
+	s32 gather_cpu;	/* or NO_CPU while none is chosen */
+	u32 gather_windows; /* in this state */
+	u32 spins;	/* known to spin: a trial kept it together, or it yields */
+	u64 gather_at;	/* when it may be tried gathered, or is tried apart again */
+	u64 gather_gap;
+	u64 apart_ran;	/* CPU time and blocks in the window before a trial together */
+	u32 apart_blocks;
+	u32 pad;
+	struct pol_handover apart; /* sums of windows apart, and of the trial gathered */
+	struct pol_handover with;
+	u16 on_cpu[INSTEP_MAX_CPUS]; /* vCPUs that run or wait on each CPU */
 };
 
 struct slot_info {
 	u64 blocked_at;
+	u64 queued_at;
 	u64 ran_ns;	/* in the running episode */
 	u64 episode;	/* which one that is */
 	u32 cpu;
@@ -67,6 +89,8 @@ struct host_state {
 	struct instep_settings set;
 	u64 vtime;	/* the furthest of the CPUs' */
 	u64 group_vtime; /* of all threads of no VM, together */
+	u64 spinner_at;	/* when a VM that is known to spin was last seen to run */
+	u64 gang_at;	/* when one that never blocks was, which might */
 	u32 all_vcpus;
 	u32 pad;
 	struct instep_vm_settings vm_set[INSTEP_MAX_VMS];
@@ -79,6 +103,7 @@ struct host_state {
 struct task_state {
 	u64 vtime;	/* own, counted for threads of no VM */
 	u64 yield_until; /* it was named by a directed yield: first until then */
+	u64 queued_at;	/* it waits since, 0 if it does not */
 	u32 generation;
 	u32 vm;		/* INSTEP_HOST for none */
 	u32 slot;	/* INSTEP_NO_SLOT for threads that are no vCPU */
@@ -170,12 +195,12 @@ static __always_inline struct cpu_state *cpu_of(s32 cpu)
 	return &INSTEP_STATE->cpus[within(cpu, INSTEP_MAX_CPUS)];
 }
 
-/* Nobody serves the queues of a CPU that is offline. */
+/* Nobody serves the queues of a CPU that is offline, or that a higher class has. */
 static __always_inline bool online(s32 cpu)
 {
 	struct cpu_state *c = cpu_of(cpu);
 
-	return c && c->node >= 0;
+	return c && c->node >= 0 && !c->taken_at;
 }
 
 static __always_inline struct vm_state *vm_of(u32 vm)
@@ -207,23 +232,36 @@ static __always_inline void count(enum instep_counter what)
 		c->counters[what]++;
 }
 
+/* Whether an entry is of this thread: a thread id that was reused is told by its start time. */
+static __always_inline bool is_of(struct instep_thread *entry, u64 start_boottime)
+{
+	return entry && entry->vm < INSTEP_MAX_VMS &&
+	       entry->start_ticks == start_boottime / (10 * POL_MS);
+}
+
 /*
- * The thread's record, brought up to date with the table of threads. A thread id that was reused
- * is told by its start time (`start_boottime`, task_struct since Linux 5.5).
+ * The thread's record, brought up to date with the table of threads (`start_boottime`, task_struct
+ * since Linux 5.5). A thread that the table does not have yet is of the VM whose process it
+ * belongs to: else a VM that starts many at once would compete with the agent that is to tell of
+ * them (seen: 511 threads, and no cycle came to its end).
  */
 static __noinline void look_up(struct task_struct *p, struct task_state *t)
 {
 	struct instep_thread *entry = thread_of(p->pid);
-	u64 ticks = p->start_boottime / (10 * POL_MS);
 
 	t->generation = SET.generation;
-	if (entry && entry->vm < INSTEP_MAX_VMS && (entry->start_ticks == ticks)) {
+	t->vm = INSTEP_HOST;
+	t->slot = INSTEP_NO_SLOT;
+	if (is_of(entry, p->start_boottime)) {
 		t->vm = entry->vm;
 		t->slot = entry->slot;
-	} else {
-		t->vm = INSTEP_HOST;
-		t->slot = INSTEP_NO_SLOT;
+		return;
 	}
+	if (p->pid == p->tgid)
+		return;
+	entry = thread_of(p->tgid);
+	if (is_of(entry, p->group_leader->start_boottime))
+		t->vm = entry->vm;
 }
 
 #endif

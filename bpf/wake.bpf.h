@@ -45,6 +45,8 @@ static __always_inline void note_wake(struct task_state *t)
 	count(by == BY_SIBLING ? INSTEP_C_WAKE_SIBLING :
 	      by == BY_TIMER   ? INSTEP_C_WAKE_TIMER :
 				 INSTEP_C_WAKE_IO);
+	if (by == BY_SIBLING)
+		__sync_fetch_and_add(&v->sibling_wakes, 1);
 	wait_ends(v, i, by == BY_SIBLING);
 }
 
@@ -76,11 +78,20 @@ SEPARATE int rank_of_running(s32 cpu, u64 now, struct pol_rank *out)
 static __always_inline bool gives_way(struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
 {
 	struct pol_rank wakes = {}, runs = {};
+	struct instep_vm_settings *s;
 
-	if (!on(INSTEP_M_WAKE) || !rank_of_running(cpu, now, &runs))
+	if (!on(INSTEP_M_WAKE) || held_from(c, t->vm, now) || !rank_of_running(cpu, now, &runs))
 		return false;
 	rank_of(t, c, now, &wakes);
-	return pol_wake_preempts(wakes, runs, SET.wake_slack_ns);
+	if (!pol_wake_preempts(wakes, runs, SET.wake_slack_ns))
+		return false;
+	s = vm_set_of(t->vm);
+	if (s && s->latency) {
+		wakes.vtime += (u64)s->latency * 1000;
+		if (!pol_wake_preempts(wakes, runs, SET.wake_slack_ns))
+			count(INSTEP_C_PROMPT);
+	}
+	return true;
 }
 
 #endif

@@ -19,6 +19,7 @@ static __always_inline bool follow_yield(struct task_struct *from, struct task_s
 	struct task_state *t = task_of(to);
 	struct task_state *f = task_of(from);
 	struct slot_info *i;
+	struct vm_state *v;
 
 	if (!on(INSTEP_M_YIELD) || !t || !f || t->vm != f->vm || t->vm == INSTEP_HOST)
 		return false;
@@ -28,6 +29,8 @@ static __always_inline bool follow_yield(struct task_struct *from, struct task_s
 		return false;
 	}
 	t->yield_until = now + SET.slice_ns;
+	if ((v = vm_of(t->vm)))
+		v->spins = 1;
 	scx_bpf_kick_cpu(i->cpu, SCX_KICK_PREEMPT);
 	count(INSTEP_C_YIELD);
 	return true;

@@ -47,7 +47,10 @@ links() { # a C program links: rustc needs the linker and the C library's start 
     return $status
 }
 
+has_header() { echo "#include <$1>" | cc -E -x c - >/dev/null 2>&1; }
+
 missing=()
+bpf=()
 links || missing+=(gcc libc6-dev)
 have qemu-system-x86_64 || missing+=(qemu-system-x86)
 # Any busybox will do here; the guests' static one is fetched without installing if need be.
@@ -55,6 +58,12 @@ have busybox || missing+=(busybox-static)
 if [ "$purpose" = test ]; then
     have lstopo || have lstopo-no-graphics || missing+=(hwloc-nox)
     have bzip2 || missing+=(bzip2)
+    # The kernel scheduler: a clang that compiles BPF, and what libbpf needs. Where the release has
+    # none of these, everything else is tested without it.
+    have clang-19 || [ -n "${BPF_CLANG:-}" ] || bpf+=(clang-19)
+    has_header libelf.h || bpf+=(libelf-dev)
+    has_header zlib.h || bpf+=(zlib1g-dev)
+    have pkg-config || bpf+=(pkg-config)
 fi
 # The kernel packages (of the emulated host and of the guests) are fetched later by an ordinary
 # user: the lists must know one. ldd, which the lab needs, too, is part of libc-bin.
@@ -63,7 +72,7 @@ if have apt-cache && ! apt-cache show linux-image-cloud-amd64 >/dev/null 2>&1 &&
     ! apt-cache show linux-image-virtual >/dev/null 2>&1; then
     lists=no
 fi
-if [ ${#missing[@]} -eq 0 ] && [ $lists = yes ]; then
+if [ ${#missing[@]} -eq 0 ] && [ ${#bpf[@]} -eq 0 ] && [ $lists = yes ]; then
     echo "==> everything needed for 'make $purpose' is installed"
     exit 0
 fi
@@ -71,14 +80,14 @@ fi
 # --- Install --------------------------------------------------------------------------------
 if ! have apt-get; then
     echo "This machine has no apt. Install what these Debian packages hold, then try again:" >&2
-    echo "  ${missing[*]}" >&2
+    echo "  ${missing[*]} ${bpf[*]}" >&2
     exit 1
 fi
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
     if ! have sudo; then
-        echo "Missing: ${missing[*]:-package lists}. Neither root nor sudo here: as root, run" >&2
-        echo "  apt-get update && apt-get install --no-install-recommends ${missing[*]}" >&2
+        echo "Missing: ${missing[*]:-}${bpf[*]:- package lists}. Neither root nor sudo here: as root, run" >&2
+        echo "  apt-get update && apt-get install --no-install-recommends ${missing[*]} ${bpf[*]}" >&2
         exit 1
     fi
     as_root=(sudo)
@@ -94,5 +103,10 @@ apt update >/dev/null || echo "apt-get update failed in part: going on" >&2
 if [ ${#missing[@]} -gt 0 ]; then
     echo "==> installing: ${missing[*]}"
     apt install -y --no-install-recommends "${missing[@]}"
+fi
+if [ ${#bpf[@]} -gt 0 ]; then
+    echo "==> installing for the kernel scheduler: ${bpf[*]}"
+    apt install -y --no-install-recommends "${bpf[@]}" ||
+        echo "cannot be installed here: the kernel scheduler is neither built nor tested" >&2
 fi
 echo "==> everything needed for 'make $purpose' is installed"

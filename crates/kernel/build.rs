@@ -14,4 +14,9 @@ fn build() {
                 zlib1g-dev pkg-config)";
     let mut builder = scx_cargo::BpfBuilder::new().expect(hint);
     builder.enable_skel("../../bpf/main.bpf.c", "bpf").build().expect("bpf/main.bpf.c compiles");
+    let mut collector = scx_cargo::BpfBuilder::new().expect(hint);
+    collector
+        .enable_skel("../../bpf/collect.bpf.c", "collect")
+        .build()
+        .expect("bpf/collect.bpf.c compiles");
 }

@@ -63,6 +63,22 @@ pub(crate) fn samples(data: &[u8]) {
     assert!(length <= limit.0);
 }
 
+/// The records of traced context switches, and the timeline they make.
+pub(crate) fn switches(data: &[u8]) {
+    let decoded = instep_host::profile::records::decode(data);
+    assert!(decoded.events.len() <= data.len() / 32);
+    let mut timeline = instep_host::profile::timeline::Timeline::default();
+    let mut events = decoded.events;
+    // Clocks of kernels count years at most.
+    events.iter_mut().for_each(|event| event.at.0 >>= 14);
+    events.sort_by_key(|event| event.at);
+    events.iter().for_each(|event| timeline.take(event));
+    let last = events.last().map_or(0, |event| event.at.0);
+    timeline.cut(instep_core::units::Nanos(last + 1));
+    let levels: u64 = timeline.levels.iter().map(|time| time.0).sum();
+    assert_eq!(levels, timeline.intervals.iter().map(|interval| interval.length.0).sum::<u64>());
+}
+
 /// The event and format files of a PMU.
 pub(crate) fn sampling_source(data: &[u8]) {
     let text = String::from_utf8_lossy(data);

@@ -5,6 +5,7 @@
 //! same name in Cargo.toml, and its seeds in seeds.rs. The test tells what is missing.
 
 mod apply;
+mod documents;
 mod process;
 mod rest;
 mod topology;
@@ -18,6 +19,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("cgroup_files", rest::cgroup_files),
     ("command_lines", process::command_lines),
     ("config", rest::config),
+    ("event_tables", documents::event_tables),
     ("guest_ranges", apply::guest_ranges),
     ("id_lists", topology::id_lists),
     ("journal", apply::journal),
@@ -28,11 +30,16 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("perf_data", trace::perf_data),
     ("proc_files", process::proc_files),
     ("qmp_answers", rest::qmp_answers),
+    ("recording", trace::recording),
+    ("ring_pages", trace::ring_pages),
+    ("results", documents::results),
     ("samples", apply::samples),
     ("sampling_source", apply::sampling_source),
+    ("switches", apply::switches),
     ("thread_names", process::thread_names),
     ("topology_build", topology::topology_build),
     ("topology_files", topology::topology_files),
+    ("topology_json", documents::topology_json),
     ("trace_dat", trace::trace_dat),
 ];
 

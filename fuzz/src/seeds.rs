@@ -43,7 +43,7 @@ pub(crate) fn collect(tree: &Path) -> io::Result<Vec<(&'static str, Vec<u8>)>> {
     Ok(seeds)
 }
 
-/// Small made traces of every format that needs no compression.
+/// Small made traces of every format.
 fn traces() -> Vec<(&'static str, Vec<u8>)> {
     let vcpu = (11, "CPU 0/KVM");
     let idle = (0, "swapper/0");
@@ -56,12 +56,36 @@ fn traces() -> Vec<(&'static str, Vec<u8>)> {
         moment(200_000_000, (11, 10), What::Migrate(vcpu, 0, 1)),
         moment(300_000_000, (11, 10), What::Switch(vcpu, idle, 1)),
     ];
+    // Base 5, four records: to thread 7 from 3, a wake-up of it, its name, the end of a round.
+    let block = b"\x05\x04\x11\x02\x03\x07\x93\x04\x07\x00\x1b\x02\x07\x09CPU 0/KVM\x1e\x00";
+    // A page with one event of one word at time 1000.
+    let mut page = 1000u64.to_le_bytes().to_vec();
+    page.extend([8, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0]);
     vec![
+        ("recording", block.to_vec()),
+        ("ring_pages", page),
         ("perf_data", trace::perf_file(&events, 4)),
         ("perf_data", trace::perf_pipe(&events, 4, None)),
         ("trace_dat", trace::dat_6(&events, &[vcpu])),
         ("trace_dat", trace::dat_7(&events, &[vcpu], "none", None)),
+        ("perf_data", trace::perf_pipe(&events, 4, Some(&stored))),
+        ("trace_dat", trace::dat_7(&events, &[vcpu], "zstd", Some(&stored))),
     ]
+}
+
+/// A frame of zstd that holds `data` as it is, so that a fuzzer changes what is inside.
+fn stored(data: &[u8]) -> Vec<u8> {
+    // One segment, whose length is told in 4 bytes (RFC 8878, 3.1.1).
+    let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0xa0];
+    frame.extend((data.len() as u32).to_le_bytes());
+    let mut blocks = data.chunks(0x1_0000).peekable();
+    while let Some(block) = blocks.next() {
+        // Bit 0: the last one; bits 1 and 2: as it is; then the length.
+        let header = (block.len() as u32) << 3 | u32::from(blocks.peek().is_none());
+        frame.extend(&header.to_le_bytes()[..3]);
+        frame.extend(block);
+    }
+    frame
 }
 
 fn walk(dir: &Path, seeds: &mut Vec<(&'static str, Vec<u8>)>) -> io::Result<()> {

@@ -72,6 +72,46 @@ pub(crate) const TEXTS: &[(&str, &[&[u8]])] = &[
         ],
     ),
     (
+        "switches",
+        // Thread 1 is switched to at 256, sampled in the kernel at 512, switched from at 768.
+        &[&[
+            14, 0, 0, 0, 0, 0, 32, 0, 1, 0, 0, 0, 1, 0, 0, 0, //
+            0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, //
+            9, 0, 0, 0, 1, 0, 40, 0, 0, 0, 0, 0, 1, 0, 0, 0, //
+            1, 0, 0, 0, 1, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, //
+            14, 0, 0, 0, 0, 32, 32, 0, 1, 0, 0, 0, 1, 0, 0, 0, //
+            0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        ]],
+    ),
+    (
+        "event_tables",
+        &[
+            include_bytes!("../../crates/host/src/profile/events/amd-bulldozer.toml"),
+            include_bytes!("../../crates/host/src/profile/events/intel-skylake.toml"),
+            b"vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\nmodel name\t: x\n",
+        ],
+    ),
+    (
+        "results",
+        &[
+            br#"{"schema":"instep.analysis/1","duration_ns":9,"vms":[{"name":"a","vcpus":[{"run_ns":1,
+                "steal_ns":2,"migrations":3}],"stacking":0.5,"co_run":1,"max_skew_ns":4,"held_up":
+                {"held_ns":5},"wakeups":{"io":{"count":6}}}],"host":{"competing_modules":0.1}}"#,
+            br#"[{"schema":"instep.bench/1","cases":[{"name":"c","results":{"instep":{"rate":{"median":1,
+                "min":0,"max":2,"runs":3}}}}]}]"#,
+            br#"{"schema":"instep.sim/1","vms":[{"name":"a","stacking":0.5}]} {"schema":"instep.sim/1"}"#,
+        ],
+    ),
+    (
+        "topology_json",
+        &[br#"{"schema":"instep.topology/1","cpus":[
+            {"id":0,"core":0,"cluster":0,"llc":0,"package":0,"kind":null},
+            {"id":1,"core":0,"cluster":0,"llc":0,"package":0,"kind":null},
+            {"id":2,"core":1,"cluster":1,"llc":1,"package":1,"kind":null}],"nodes":[
+            {"id":0,"memory_bytes":1024,"cpus":[0,1],"distances":[10,20]},
+            {"id":1,"memory_bytes":1024,"cpus":[2],"distances":[20,10]}]}"#],
+    ),
+    (
         "qmp_answers",
         &[
             br#"[{"cpu-index":0,"thread-id":7,"qom-path":"/machine"},{"cpu-index":1,"thread-id":8}]"#,

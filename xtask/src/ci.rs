@@ -1,6 +1,7 @@
-//! Runs what CI runs, step by step, each named and timed.
+//! Runs what CI runs, step by step, each named and timed. Clippy and the tests have the feature `kernel`
+//! where this machine can build it.
 
-use crate::tidy;
+use crate::{bpf, tidy};
 use anyhow::{Context, Result};
 use std::path::Path;
 use std::process::Command;
@@ -39,14 +40,17 @@ pub(crate) fn run(root: &Path, test: bool) -> Result<bool> {
         results.push((name, passed, start.elapsed()));
         Ok(())
     };
+    let clang = bpf::clang();
+    let clang = clang.inspect_err(|why| eprintln!("without the feature `kernel`: {why}")).ok();
+    let clang = clang.as_deref();
     for step in BEFORE_TIDY {
-        timed(step.name, &|| cargo(root, step))?;
+        timed(step.name, &|| cargo(root, step, clang))?;
     }
     if test {
-        timed(TEST.name, &|| cargo(root, &TEST))?;
+        timed(TEST.name, &|| cargo(root, &TEST, clang))?;
     }
     timed("tidy", &|| tidy::run(root))?;
-    timed(DOC.name, &|| cargo(root, &DOC))?;
+    timed(DOC.name, &|| cargo(root, &DOC, None))?;
     eprintln!();
     for (name, passed, took) in &results {
         let verdict = if *passed { "ok" } else { "FAILED" };
@@ -58,12 +62,18 @@ pub(crate) fn run(root: &Path, test: bool) -> Result<bool> {
     Ok(results.iter().all(|(_, passed, _)| *passed))
 }
 
-fn cargo(root: &Path, step: &Step) -> Result<bool> {
+/// Runs a step, with the feature `kernel` when there is a clang for it and the step builds anything.
+fn cargo(root: &Path, step: &Step, clang: Option<&str>) -> Result<bool> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
-        .current_dir(root)
-        .args(step.cargo)
-        .envs(step.env.iter().copied())
+    let mut command = Command::new(cargo);
+    command.current_dir(root).envs(step.env.iter().copied());
+    for argument in step.cargo {
+        command.arg(argument);
+        if let ("--workspace", Some(clang)) = (*argument, clang) {
+            command.args(["--features", bpf::FEATURE]).env("BPF_CLANG", clang);
+        }
+    }
+    let status = command
         .status()
         .with_context(|| format!("cannot run cargo for the step `{}`", step.name))?;
     Ok(status.success())

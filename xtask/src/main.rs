@@ -1,9 +1,11 @@
-//! Developer tasks: ci, tidy, bench, fuzz, load.
+//! Developer tasks: ci, tidy, bench, fuzz, load, bpf-clang.
 
 mod bench;
+mod bpf;
 mod ci;
 mod fuzz;
 mod load;
+mod simbench;
 mod tidy;
 
 use anyhow::{Context, Result, bail};
@@ -17,9 +19,11 @@ usage: cargo xtask TASK
   tidy                   layering of the crates, file sizes, forbidden text
   bench [--vms N,N,...]  cycle time by number of VMs, as a table for docs/performance.md;
                          run with --release: cargo run --release -p xtask -- bench
+  bench sim              the simulator's speed by size, and beside SimSo (pip), as tables
   fuzz [--seconds S] [TARGET...]
                          every fuzz target (or those named) for S seconds, 60 by default
   load                   build instep-load, the static guest program, and print its path
+  bpf-clang              the clang that the feature `kernel` is built with; status 1 and why if none
   fuzz-seeds             write the seeds of the fuzz targets to fuzz/corpus
 ";
 
@@ -48,7 +52,18 @@ fn run(args: &[String]) -> Result<bool> {
             let sizes: Result<Vec<u32>, _> = sizes.split(',').map(str::parse).collect();
             bench::run(&sizes.context("--vms takes numbers, such as 10,100,1000")?).map(|()| true)
         }
+        ["bench", "sim"] => simbench::run(&root).map(|()| true),
         ["load"] => load::run(&root).map(|()| true),
+        ["bpf-clang"] => Ok(match bpf::clang() {
+            Ok(name) => {
+                println!("{name}");
+                true
+            }
+            Err(why) => {
+                eprintln!("the kernel scheduler is not built here: {why}");
+                false
+            }
+        }),
         ["fuzz-seeds"] => fuzz::write_seeds(&root).map(|()| true),
         ["fuzz", rest @ ..] => fuzz::run(&root, rest),
         ["help" | "--help" | "-h"] => {

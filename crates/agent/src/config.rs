@@ -4,6 +4,7 @@
 //! carry units. Knows nothing of the command line, which overrides it.
 
 use crate::dispatch::config::DispatchConfig;
+use instep_core::expected;
 use instep_core::policy::{PolicyName, Settings};
 use instep_core::units::Bytes;
 use serde::{Deserialize, Deserializer};
@@ -15,6 +16,8 @@ use std::time::Duration;
 /// The shortest interval between two cycles: below it, affinities would change faster than the
 /// kernel's own balancing settles.
 pub const MIN_INTERVAL: Duration = Duration::from_secs(1);
+/// The shortest window over which loads are measured: below it a counter may not have moved.
+pub const MIN_WINDOW: Duration = Duration::from_millis(10);
 /// The longest interval between two cycles, and the longest window: what is older than a day says
 /// nothing of a host's load now.
 pub const MAX_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
@@ -154,7 +157,7 @@ impl Config {
                 return Err(format!("{name} {} is above {}", shown(time), shown(most)));
             }
         }
-        if self.window < Duration::from_millis(10) || self.window > self.interval {
+        if self.window < MIN_WINDOW || self.window > self.interval {
             return Err(format!(
                 "window {:?} is not between 10ms and the interval {:?}",
                 self.window, self.interval
@@ -163,7 +166,7 @@ impl Config {
         if self.memory.batch.0 == 0 {
             return Err("memory.batch is 0".to_owned());
         }
-        self.dispatch.check()
+        Ok(())
     }
 }
 
@@ -209,17 +212,22 @@ fn policy<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PolicyName, D::E
 }
 
 pub(crate) fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    let text = String::deserialize(deserializer)?;
+    let text = expected::text(deserializer, "a duration such as \"60s\" or \"4ms\"")?;
     humantime::parse_duration(&text).map_err(|error| {
         serde::de::Error::custom(format!("`{text}` is no duration such as 60s or 4ms: {error}"))
     })
 }
 
 fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    text.parse::<bytesize::ByteSize>().map(|size| Bytes(size.as_u64())).map_err(|error| {
-        serde::de::Error::custom(format!("`{text}` is no size such as 64MiB or 2GiB: {error}"))
-    })
+    let text = expected::text(deserializer, "a size such as \"64MiB\" or \"2GiB\"")?;
+    let wrong = |why: &dyn std::fmt::Display| {
+        serde::de::Error::custom(format!("`{text}` is no size such as 64MiB or 2GiB: {why}"))
+    };
+    if text.ends_with(|c: char| c.is_ascii_digit()) {
+        return Err(wrong(&"it has no unit"));
+    }
+    let parsed = text.parse::<bytesize::ByteSize>();
+    parsed.map(|size| Bytes(size.as_u64())).map_err(|error| wrong(&error))
 }
 
 #[cfg(test)]
@@ -278,6 +286,9 @@ mod tests {
             ("window = \"2days\"\ninterval = \"1day\"", "window 2days is above 1day"),
             ("[memory]\ntime_per_cycle = \"61m\"", "memory.time_per_cycle 1h 1m is above 1h"),
             ("[memory]\nbatch = \"fish\"", "no size such as 64MiB"),
+            ("[memory]\nbatch = \"64\"", "`64` is no size such as 64MiB or 2GiB: it has no unit"),
+            ("[memory]\nbatch = 64", "integer `64`, expected a size such as \"64MiB\""),
+            ("interval = 60", "integer `60`, expected a duration such as \"60s\""),
             ("[memory]\nbatch = \"0B\"", "memory.batch is 0"),
         ] {
             let error = parse(text).unwrap_err();

@@ -1,6 +1,7 @@
 //! What ends the loop early.
 
 use crate::config::ConfigError;
+use instep_core::wording::Count;
 
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -18,7 +19,7 @@ pub enum Error {
         name: String,
     },
     /// Every change was refused for lack of privilege; nothing was changed.
-    #[error("may not change the VMs' threads: {first} (all {count} changes were refused)")]
+    #[error("may not change the VMs' threads: {first} (refused: all of {})", Count::of(*.count, "change"))]
     Denied {
         /// The first refusal.
         first: String,

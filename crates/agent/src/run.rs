@@ -7,13 +7,14 @@
 
 use crate::config::{Config, ConfigError};
 use crate::cycle::{Tools, cycle};
-use crate::dispatch::{Dispatch, LOOK};
+use crate::dispatch::{self, Dispatch, LOOK};
 use crate::error::Error;
 use crate::memory::{Homes, LiveHost};
 use crate::observe::Observer;
 use crate::record::Record;
 use crate::signals::{Events, Wake};
 use instep_core::units::Tid;
+use instep_core::wording::Count;
 use instep_host::Root;
 use instep_host::apply::host_lock::INSTANCE;
 use instep_host::apply::sampling::{self, Source};
@@ -21,6 +22,7 @@ use instep_host::apply::{
     Affinity, Applier, Holder, InstanceLock, Journal, RestoreReport, StateDir,
 };
 use instep_host::discover::ScanOptions;
+use instep_kernel::Mode;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -80,7 +82,7 @@ pub fn run(options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
         let observer = Observer::new(Root::live(), ScanOptions::once())?;
         let host = live_host(&observer, &options, sink);
         let homes = Homes::default();
-        let dispatch = dispatch(&options, &observer)?;
+        let dispatch = dispatch(&options, &observer, sink)?;
         let mut agent = Agent { options, observer, events, homes, host, dispatch, count: 0 };
         agent.run(applier.as_mut(), sink)
     });
@@ -91,11 +93,28 @@ pub fn run(options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
 }
 
 /// The kernel scheduler, where it is asked for: not for one cycle, whose end would end it, and not
-/// when nothing may be changed.
-fn dispatch(options: &Options<'_>, observer: &Observer) -> Result<Option<Dispatch>, Error> {
-    let (Hands::Free(state), false) = (&options.hands, options.once) else { return Ok(None) };
+/// when nothing may be changed; then what would be done is told.
+fn dispatch(
+    options: &Options<'_>,
+    observer: &Observer,
+    sink: &mut dyn Sink,
+) -> Result<Option<Dispatch>, Error> {
     let config = &options.config.dispatch;
-    Dispatch::begin(config, observer.topology(), Some(state.path())).map(Some)
+    match &options.hands {
+        Hands::Tied(_) => dispatch::preview(config).iter().for_each(|line| sink.notice(line)),
+        Hands::Free(_) if options.once => {
+            if config.mode != Mode::Off {
+                sink.notice(
+                    "the kernel scheduler is not loaded for one cycle, with which it would end; \
+                     leave --once out",
+                );
+            }
+        }
+        Hands::Free(state) => {
+            return Dispatch::begin(config, observer.topology(), Some(state.path())).map(Some);
+        }
+    }
+    Ok(None)
 }
 
 /// Leaves the placement standing or puts it back, whatever else went wrong.
@@ -209,10 +228,6 @@ pub fn told(report: &RestoreReport) -> Vec<String> {
 /// A restore in one line.
 #[must_use]
 pub fn restored(report: &RestoreReport) -> String {
-    let count = |count: usize| match count {
-        1 => "1 thread".to_owned(),
-        _ => format!("{count} threads"),
-    };
     let mut text = match report.restored {
         0 => "there was no affinity to put back".to_owned(),
         1 => "1 thread has its original affinity again".to_owned(),
@@ -224,7 +239,7 @@ pub fn restored(report: &RestoreReport) -> String {
         (report.failed.len(), "could not restore ", ""),
     ] {
         if number != 0 {
-            text.push_str(&format!("; {before}{}{after}", count(number)));
+            text.push_str(&format!("; {before}{}{after}", Count::of(number, "thread")));
         }
     }
     text

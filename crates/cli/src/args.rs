@@ -1,11 +1,23 @@
 //! The command line: every command, its options and its examples.
 
+mod lab;
+mod simulate;
+mod traces;
+mod values;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use instep_agent::dispatch::config::ProcessVm;
 use instep_core::policy::PolicyName;
 use instep_kernel::Mode;
+pub(crate) use lab::{
+    BenchArgs, BenchCellsArgs, DemoArgs, LabCommand, LabHostArgs, LabListArgs, LabRunArgs,
+    LabShellArgs,
+};
+pub(crate) use simulate::{AgreeArgs, ReproduceArgs, SimArgs};
 use std::path::PathBuf;
 use std::time::Duration;
+pub(crate) use traces::{AnalyzeArgs, CompareArgs, ProfileArgs, RecordArgs, RecordSource, TopArgs};
+use values::{duration, process_vm, window};
 
 /// Keeps the vCPUs of SMP virtual machines in step.
 ///
@@ -35,6 +47,10 @@ pub(crate) enum Command {
     #[command(after_help = "Exits with 1 when it finds an affinity conflict.\n\n\
         Examples:\n  instep status\n  instep status --window 5s --json")]
     Status(StatusArgs),
+    /// The same, live in the terminal: a map of the cores, the VMs, a VM's vCPUs.
+    #[command(after_help = "Keys: ? in it tells all.\n\n\
+        Examples:\n  instep top\n  instep top --interval 500ms\n  instep top --once")]
+    Top(TopArgs),
     /// What `run` would change and why; nothing is touched.
     #[command(
         after_help = "Examples:\n  instep plan\n  instep plan --policy bnn --format virsh\n  \
@@ -57,15 +73,39 @@ pub(crate) enum Command {
         with --here, the first form starts three small VMs directly on this machine.\n\n\
         Examples:\n  instep demo\n  instep demo --html demo.html\n  instep demo --here")]
     Demo(DemoArgs),
-    /// Says of a recorded trace (perf.data, trace.dat) which VMs lost time, to whom, and why.
+    /// Records this host's scheduling into a file for `analyze`.
+    #[command(after_help = "Takes root, or CAP_BPF and CAP_PERFMON (BPF), or access to tracefs. \
+        Exits with 1 when events were lost.\n\n\
+        Examples:\n  instep record\n  instep record -d 10s -o slow.instep --vm db\n  \
+        instep record -d 5s -o - | instep analyze -")]
+    Record(RecordArgs),
+    /// Says of a recorded trace (Instep's, perf.data, trace.dat) which VMs lost time, to whom, and why.
     #[command(
-        after_help = "Exits with 1 when something was found. Record with `perf sched record -a \
-        -e kvm:kvm_entry` or\n`trace-cmd record -e sched -e kvm:kvm_entry`.\n\n\
-        Examples:\n  instep analyze perf.data\n  \
+        after_help = "Exits with 1 when something was found. Record with `instep record`, `perf \
+        sched record -a`\nor `trace-cmd record -e sched -e kvm:kvm_entry`.\n\n\
+        Examples:\n  instep analyze host.instep\n  instep analyze perf.data\n  \
         instep analyze trace.dat --vm db=158,161 --topology host.json --json\n  \
         perf record -o - -a -e sched:\\* sleep 5 | instep analyze -"
     )]
     Analyze(AnalyzeArgs),
+    /// How an application would scale on VMs: runs it, or watches a process or a VM.
+    #[command(
+        after_help = "Exits with 1 when the command failed, 2 when there was nothing to profile.\n\n\
+        Examples:\n  instep profile -- make -j4\n  \
+        instep profile --threads 1,2,4 -- ./solver --threads {threads}\n  \
+        instep profile --vm db --share 25% --html db.html\n  \
+        instep profile --scenario app.toml -- ./app; instep sim app.toml"
+    )]
+    Profile(ProfileArgs),
+    /// Two analyses, benches or simulations side by side, and whether their runs show a difference.
+    #[command(
+        after_help = "Exits with 1 when a measure is shown to be worse in B, 2 when the two cannot \
+        be compared.\n\nA file holds what `analyze`, `bench` or `sim` printed with --json: one \
+        run, or several one after another.\n\n\
+        Examples:\n  instep compare before.json after.json\n  \
+        for s in 1 2 3 4 5; do instep sim x.toml --seed $s --json; done > a.json"
+    )]
+    Compare(CompareArgs),
     /// Runs scenarios on real kernels with real KVM guests in an emulated host of any topology.
     #[command(subcommand)]
     Lab(LabCommand),
@@ -73,6 +113,8 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  instep sim scenarios/sim/spinning.toml\n  \
         instep sim scenarios/sim/opteron.toml --seed 7 --json\n  \
         instep sim scenarios/sim/spinning.toml --check\n  \
+        instep sim scenarios/sim/consolidated.toml --seeds 10 --parquet runs.parquet\n  \
+        instep sim scenarios/sim/consolidated.toml --html page.html --perfetto trace.pftrace\n  \
         instep sim --swarm 2000 --scheduler cfs --out small.toml")]
     Sim(SimArgs),
     /// Runs published experiments in the simulator, published beside simulated.
@@ -81,134 +123,25 @@ pub(crate) enum Command {
         Examples:\n  instep reproduce --list\n  instep reproduce stacking\n  \
         instep reproduce all --html published.html")]
     Reproduce(ReproduceArgs),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct SimArgs {
-    /// The scenario.
-    #[arg(value_name = "FILE", required_unless_present = "swarm")]
-    pub(crate) file: Option<PathBuf>,
-    /// The seed, instead of the scenario's; of a swarm, 1 when not given.
-    #[arg(long, value_name = "N")]
-    pub(crate) seed: Option<u64>,
-    /// The hypervisor's scheduler, instead of the scenario's; for a swarm also `all`.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) scheduler: Option<String>,
-    /// Only checks the schedule: exits with 1 when a rule is broken that the scheduler promises.
-    #[arg(long, conflicts_with_all = ["json", "swarm"])]
-    pub(crate) check: bool,
-    /// Checks so many random scenarios instead; a finding is shrunk and printed as a scenario.
-    #[arg(long, value_name = "RUNS", conflicts_with_all = ["file", "json"],
-        value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub(crate) swarm: Option<u64>,
-    /// Write the shrunk scenario of a swarm here instead of printing it.
-    #[arg(long, value_name = "FILE", requires = "swarm")]
-    pub(crate) out: Option<PathBuf>,
-    /// Print JSON (schema instep.sim/1).
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ReproduceArgs {
-    /// The experiment, or all of them.
-    #[arg(value_name = "NAME", default_value = "all")]
-    pub(crate) name: String,
-    /// Say which there are and what was published; run nothing.
-    #[arg(long, conflicts_with_all = ["html", "seeds"])]
-    pub(crate) list: bool,
-    /// Print JSON (schema instep.reproduce/1).
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Write one page that draws published against simulated.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) html: Option<PathBuf>,
-    /// Seeds of each experiment in which chance plays a part, instead of its own number.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    pub(crate) seeds: Option<u64>,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum LabCommand {
-    /// Runs a scenario and says whether what it demands holds.
-    #[command(after_help = "Exits with 1 when something does not hold.\n\n\
-        Examples:\n  instep lab run scenarios/lab/hello.toml\n  \
-        instep lab run scenarios/lab/misplaced.toml --json")]
-    Run(LabRunArgs),
-    /// A prompt in an emulated host with Instep in it: each line is a shell command.
-    #[command(after_help = "Examples:\n  instep lab shell\n  \
-        echo 'instep status' | instep lab shell scenarios/lab/misplaced.toml")]
-    Shell(LabShellArgs),
-    /// The scenarios in a directory.
-    #[command(after_help = "Example:\n  instep lab list scenarios/lab")]
-    List(LabListArgs),
-    /// What this machine lacks for the lab, and the command that installs it.
-    #[command(after_help = "Exits with 1 when something is missing.\n\n\
-        Example:\n  instep lab doctor")]
-    Doctor(LabJsonArgs),
-    /// Removes fetched kernels, built images and kept consoles from the cache.
-    #[command(after_help = "Example:\n  instep lab clean")]
-    Clean,
-}
-
-/// What every emulated host takes.
-#[derive(Debug, Args)]
-pub(crate) struct LabHostArgs {
-    /// Boot this kernel (a bzImage) instead of Debian's newest.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) kernel: Option<PathBuf>,
-    /// Where that kernel's modules lie (/lib/modules/RELEASE), if KVM is not built in.
-    #[arg(long, value_name = "DIR", requires = "kernel")]
-    pub(crate) modules: Option<PathBuf>,
-    /// The guest workload; instep-load beside this program when not given.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) load: Option<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct LabRunArgs {
-    /// The scenario.
-    #[arg(value_name = "FILE")]
-    pub(crate) file: PathBuf,
-    #[command(flatten)]
-    pub(crate) host: LabHostArgs,
-    /// Keep consoles and files brought back in this directory; after a failure they are kept in
-    /// the cache without it.
-    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "instep-lab")]
-    pub(crate) keep: Option<PathBuf>,
-    /// Draw the report as an HTML page, too.
-    #[arg(long, value_name = "PAGE")]
-    pub(crate) html: Option<PathBuf>,
-    /// Print JSON (schema instep.lab/1).
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct LabShellArgs {
-    /// The scenario whose host and guests are booted; 2 nodes x 2 cores x 2 threads and no guest
-    /// without one.
-    #[arg(value_name = "FILE")]
-    pub(crate) file: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) host: LabHostArgs,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct LabListArgs {
-    /// The directory.
-    #[arg(value_name = "DIR", default_value = "scenarios/lab")]
-    pub(crate) dir: PathBuf,
-    /// Print JSON (schema instep.lab.list/1).
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct LabJsonArgs {
-    /// Print JSON (schema instep.lab.doctor/1).
-    #[arg(long)]
-    pub(crate) json: bool,
+    /// The same scenarios in the lab and in the simulator: what is measured, and whether they agree.
+    #[command(after_help = "Exits with 1 when a measure does not agree within its tolerance.\n\n\
+        Examples:\n  instep agree\n  instep agree spin-100us --runs 5\n  \
+        instep agree --json > lab.json; instep agree --from lab.json")]
+    Agree(AgreeArgs),
+    /// Schedulers side by side on the same work: the kernel's default, others, Instep with each
+    /// mechanism off in turn, Instep.
+    #[command(
+        after_help = "Exits with 1 when a scheduler could not take part or a cell failed.\n\n\
+        It boots an emulated host, which needs no root; docs/bench.md says what that shows.\n\n\
+        Examples:\n  instep bench --quick\n  instep bench --list\n  \
+        instep bench --case 'spin-*' --schedulers default,instep,scx_cosmos --html bench.html\n  \
+        instep bench --from one.json --from two.json --html both.html\n  \
+        sudo instep bench --here --quick"
+    )]
+    Bench(BenchArgs),
+    /// Runs cells of `bench` where it is (used in the emulated host).
+    #[command(hide = true)]
+    BenchCells(BenchCellsArgs),
 }
 
 #[derive(Debug, Args)]
@@ -234,8 +167,8 @@ pub(crate) struct HostArgs {
     /// Time between the two copies; their /proc/uptime tells when this is not given.
     #[arg(long, value_name = "TIME", requires = "before", value_parser = duration)]
     pub(crate) elapsed: Option<Duration>,
-    /// How long the loads of this host are measured [default: 1s].
-    #[arg(long, value_name = "TIME", conflicts_with = "root", value_parser = duration)]
+    /// How long the loads of this host are measured, 10ms to 1day [default: 1s].
+    #[arg(long, value_name = "TIME", conflicts_with = "root", value_parser = window)]
     pub(crate) window: Option<Duration>,
     /// Where the original affinities are recorded [default: /run/instep, or
     /// $XDG_RUNTIME_DIR/instep without root].
@@ -309,7 +242,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) interval: Option<Duration>,
     /// How long the loads are measured before the first cycle [default: 1s].
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = window)]
     pub(crate) window: Option<Duration>,
     /// One cycle; what it set stays until `instep restore`.
     #[arg(long)]
@@ -356,67 +289,6 @@ pub(crate) struct RestoreArgs {
     pub(crate) json: bool,
 }
 
-#[derive(Debug, Args)]
-pub(crate) struct AnalyzeArgs {
-    /// The traces, each analysed by itself; `-` reads perf's pipe format from standard input.
-    #[arg(value_name = "FILE", required = true)]
-    pub(crate) files: Vec<PathBuf>,
-    /// A VM and the threads of its vCPUs 0, 1, ... (repeatable), where the trace does not tell.
-    #[arg(long = "vm", value_name = "NAME=TID,...")]
-    pub(crate) vms: Vec<String>,
-    /// Copies of /proc/PID of the VMs, taken beside the trace: they tell names.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) facts: Option<PathBuf>,
-    /// The host's topology, as `instep topology --json` printed it there; the trace's own when
-    /// not given.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) topology: Option<PathBuf>,
-    /// The scheduler's quantum, of which the ideal scheduling interval is made.
-    #[arg(long, value_name = "TIME", default_value = "3ms", value_parser = duration)]
-    pub(crate) quantum: Duration,
-    /// The allocation period whose use is reported.
-    #[arg(long, value_name = "TIME", default_value = "24ms", value_parser = duration)]
-    pub(crate) period: Duration,
-    /// Also write a page with a timeline, stacking and who ran instead.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) html: Option<PathBuf>,
-    /// Also write every run and wait of every vCPU for ui.perfetto.dev.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) perfetto: Option<PathBuf>,
-    /// Print JSON (schema instep.analysis/1).
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct DemoArgs {
-    /// Boot with this kernel (a bzImage) instead of Debian's.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) kernel: Option<PathBuf>,
-    /// Where that kernel's modules lie (/lib/modules/RELEASE), if KVM is not built in.
-    #[arg(long, value_name = "DIR", requires = "kernel")]
-    pub(crate) modules: Option<PathBuf>,
-    /// The first form: three small VMs directly on this machine, no emulated host, no page.
-    #[arg(long, conflicts_with_all = ["html", "modules"])]
-    pub(crate) here: bool,
-    /// Where the page goes [default: instep/demo.html in the cache directory].
-    #[arg(long, value_name = "FILE")]
-    pub(crate) html: Option<PathBuf>,
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let parsed = humantime::parse_duration(text)
-        .map_err(|error| format!("durations look like 4ms, 60s or 5m ({error})"))?;
-    if parsed.is_zero() { Err("must be longer than 0".to_owned()) } else { Ok(parsed) }
-}
-
-fn process_vm(text: &str) -> Result<ProcessVm, String> {
-    let wrong = || "NAME=PID, such as job=4711".to_owned();
-    let (name, pid) = text.split_once('=').ok_or_else(wrong)?;
-    let pid = pid.parse().map_err(|_| wrong())?;
-    if name.is_empty() { Err(wrong()) } else { Ok(ProcessVm { name: name.to_owned(), pid }) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -432,6 +304,21 @@ mod tests {
         let error = Cli::try_parse_from(["instep", "plan", "--policy", "best"]).unwrap_err();
         assert!(error.to_string().contains("known are instep, bnn"), "{error}");
         assert_eq!(error.exit_code(), 2);
+    }
+
+    #[test]
+    fn a_window_has_bounds_that_are_said() {
+        for (command, bad) in
+            [("status", "10y"), ("plan", "10y"), ("run", "25h"), ("status", "1ms"), ("run", "1ns")]
+        {
+            let error = Cli::try_parse_from(["instep", command, "--window", bad]).unwrap_err();
+            assert!(error.to_string().contains("a window is 10ms to 1day"), "{command}: {error}");
+        }
+        let zero = Cli::try_parse_from(["instep", "status", "--window", "0"]).unwrap_err();
+        assert!(zero.to_string().contains("longer than 0"), "{zero}");
+        for good in ["10ms", "1day"] {
+            assert!(Cli::try_parse_from(["instep", "plan", "--window", good]).is_ok(), "{good}");
+        }
     }
 
     #[test]

@@ -3,8 +3,9 @@
 mod shell;
 
 use crate::args::{LabCommand, LabHostArgs, LabListArgs, LabRunArgs};
-use crate::text::{indented, printable, ranges, width, wrapped};
-use crate::{Outcome, print, print_json, tell};
+use crate::scenario_file::{Reader, hinted};
+use crate::text::{indented, plural, printable, ranges, terminal_width, width, wrapped};
+use crate::{Outcome, print, print_json, tell, writable};
 use anyhow::Context as _;
 use indicatif::ProgressBar;
 use instep_lab::cache::Cache;
@@ -28,7 +29,8 @@ pub(crate) fn command(command: LabCommand) -> anyhow::Result<Outcome> {
     }
 }
 
-fn options(args: &LabHostArgs, keep: Option<PathBuf>) -> anyhow::Result<Options> {
+/// What the options of every emulated host ask for.
+pub(crate) fn options(args: &LabHostArgs, keep: Option<PathBuf>) -> anyhow::Result<Options> {
     let instep = std::env::current_exe().context("cannot find the path of this program")?;
     let load = args.load.clone().or_else(|| built_load(&instep));
     Ok(Options { kernel: args.kernel.clone(), modules: args.modules.clone(), load, instep, keep })
@@ -47,12 +49,16 @@ fn is_static(path: &Path) -> bool {
 }
 
 fn run_scenario(args: &LabRunArgs) -> anyhow::Result<Outcome> {
-    let scenario = Scenario::load(&args.file)?;
+    let scenario = load(&args.file)?;
     anyhow::ensure!(
         !scenario.step.is_empty(),
         "{} has no [[step]], so nothing would be shown: is it cut? (`instep lab shell FILE` boots it)",
         args.file.display()
     );
+    if let Some(page) = &args.html {
+        // A run is not lost to a directory that is not there.
+        writable(page)?;
+    }
     let stop = Stop::on_signals()?;
     let progress = Progress::start();
     let options = options(&args.host, args.keep.clone())?;
@@ -72,6 +78,11 @@ fn run_scenario(args: &LabRunArgs) -> anyhow::Result<Outcome> {
         print(&drawn(&report, width()))?;
     }
     Ok(if report.held { Outcome::Fine } else { Outcome::Finding })
+}
+
+/// Reads a scenario; of a file that is none it is said what it may be.
+fn load(file: &Path) -> anyhow::Result<Scenario> {
+    Scenario::load(file).map_err(|error| hinted(error.into(), file, Reader::Lab))
 }
 
 /// Said last: the spinner clears its line when it ends.
@@ -144,14 +155,15 @@ fn drawn(report: &Report, width: usize) -> String {
     let failed = report.checks.iter().filter(|check| !check.held).count();
     let all = report.checks.len();
     text.push_str(&match failed {
-        0 => format!("{all} of {all} checks held\n"),
-        _ => format!("{failed} of {all} checks FAILED\n"),
+        0 => format!("{all} of {} held\n", plural(all, "check")),
+        _ => format!("{failed} of {} FAILED\n", plural(all, "check")),
     });
     text
 }
 
 fn list(args: &LabListArgs) -> anyhow::Result<Outcome> {
     let found = scenarios(&args.dir)?;
+    let columns = terminal_width();
     let mut outcome = Outcome::Fine;
     let mut json = Vec::new();
     let mut text = String::new();
@@ -160,13 +172,13 @@ fn list(args: &LabListArgs) -> anyhow::Result<Outcome> {
             Ok(scenario) => {
                 let host = &scenario.host;
                 let shape = format!(
-                    "{} nodes, {} CPUs, {} guests",
-                    host.nodes,
-                    host.cpus(),
-                    scenario.guest.len()
+                    "{}, {}, {}",
+                    plural(host.nodes as usize, "node"),
+                    plural(host.cpus() as usize, "CPU"),
+                    plural(scenario.guest.len(), "guest")
                 );
                 let line = format!("{}: {} ({shape})", path.display(), scenario.about);
-                text.push_str(&folded(&line, width()));
+                text.push_str(&entry(&line, columns));
                 json.push(serde_json::json!({
                     "file": path, "name": scenario.name, "about": scenario.about,
                     "nodes": host.nodes, "cpus": host.cpus(), "guests": scenario.guest.len(),
@@ -188,9 +200,22 @@ fn list(args: &LabListArgs) -> anyhow::Result<Outcome> {
     Ok(outcome)
 }
 
+/// An entry of a list: on a terminal in its width, further lines under the first; else one line, for
+/// programs that read lines.
+fn entry(text: &str, columns: Option<usize>) -> String {
+    let text = plain(text);
+    let Some(columns) = columns else { return format!("{text}\n") };
+    let mut lines = wrapped(&text, columns - 4).into_iter();
+    let first = lines.next().unwrap_or_default();
+    format!("{first}\n") + &indented(&lines.collect::<Vec<_>>(), 4)
+}
+
 fn scenarios(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let entries = std::fs::read_dir(dir).with_context(|| {
-        format!("cannot list {}; name the directory of scenarios", dir.display())
+    let entries = std::fs::read_dir(dir).map_err(|error| {
+        anyhow::anyhow!(
+            "cannot list {}: {error}; name a directory of scenarios: instep lab list DIR",
+            dir.display()
+        )
     })?;
     let mut found: Vec<PathBuf> = entries
         .flatten()
@@ -249,16 +274,16 @@ fn clean() -> anyhow::Result<Outcome> {
 
 /// What is being done, on standard error: a spinner on a terminal, lines for what is interrupted
 /// or fetched elsewhere.
-struct Progress(ProgressBar);
+pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let bar = ProgressBar::new_spinner();
         bar.enable_steady_tick(Duration::from_millis(120));
         Self(bar)
     }
 
-    fn say(&self, said: &str) {
+    pub(crate) fn say(&self, said: &str) {
         self.0.set_message(printable(said.lines().next().unwrap_or_default()));
         if self.0.is_hidden() {
             tracing::info!("{said}");
@@ -278,6 +303,15 @@ mod tests {
     use instep_lab::host::machine::Clock;
     use instep_lab::scenario::evidence::Observation;
     use instep_lab::scenario::report::Seconds;
+
+    #[test]
+    fn an_entry_keeps_to_the_terminal_and_is_one_line_elsewhere() {
+        let said = "scenarios/lab/misplaced.toml: two\nguests, each with its memory on the other";
+        let drawn = entry(said, Some(40));
+        assert!(drawn.lines().count() > 1 && drawn.lines().all(|line| line.len() <= 40), "{drawn}");
+        assert!(drawn.lines().skip(1).all(|line| line.starts_with("    ")), "{drawn}");
+        assert_eq!(entry(said, None), said.replace('\n', " ") + "\n");
+    }
 
     const SCENARIO: &str = "about = 'x'\n[host]\ncores = 1\nmemory = '512MiB'\n";
 

@@ -3,21 +3,33 @@
 
 mod analyze;
 mod args;
+mod bench;
+mod compare;
 mod demo;
 mod lab;
 mod observe;
+mod page;
+mod pending;
 mod plan;
+mod profile;
+mod record;
 mod reproduce;
 mod restore;
 mod run;
+mod scenario_file;
 mod sim;
 mod status;
 mod text;
+mod top;
 mod topology;
 
+use anyhow::Context as _;
 use args::{Cli, Command};
 use clap::Parser as _;
+use scenario_file::{Reader, hinted};
+use std::fs::OpenOptions;
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// How a command ended when nothing stood in its way.
@@ -27,6 +39,8 @@ pub(crate) enum Outcome {
     Fine,
     /// Something was found, or part of the work failed: exit status 1.
     Finding,
+    /// What was run for the user ended with this status, which becomes ours.
+    Status(u8),
 }
 
 /// The last line when this machine lacks something: what, is said before. The tests skip by it.
@@ -45,18 +59,29 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Topology(args) => topology::command(&args),
         Command::Status(args) => status::command(&args),
+        Command::Top(args) => top::command(&args),
         Command::Plan(args) => plan::command(&args),
         Command::Run(args) => run::command(args),
         Command::Restore(args) => restore::command(&args),
         Command::Demo(args) => demo::command(args),
+        Command::Record(args) => record::command(&args),
         Command::Analyze(args) => analyze::command(&args),
+        Command::Profile(args) => profile::command(&args),
+        Command::Compare(args) => compare::command(&args),
         Command::Lab(command) => lab::command(command),
-        Command::Sim(args) => sim::command(&args),
+        Command::Sim(args) => sim::command(&args).map_err(|error| match &args.file {
+            Some(file) => hinted(error, file, Reader::Sim),
+            None => error,
+        }),
+        Command::Agree(args) => bench::agree::command(&args),
+        Command::Bench(args) => bench::command(&args),
+        Command::BenchCells(args) => bench::cells::command(&args),
         Command::Reproduce(args) => reproduce::command(&args),
     };
     match result {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,
         Ok(Outcome::Finding) => ExitCode::from(1),
+        Ok(Outcome::Status(status)) => ExitCode::from(status),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             tell(&told(&error));
@@ -72,6 +97,9 @@ fn main() -> ExitCode {
 /// Whether work that had begun failed, rather than the command line or the environment.
 fn is_failed_work(error: &anyhow::Error) -> bool {
     error.downcast_ref::<instep_agent::Error>().is_some_and(instep_agent::Error::is_failed_work)
+        || error
+            .downcast_ref::<instep_record::Error>()
+            .is_some_and(instep_record::Error::is_failed_work)
 }
 
 /// An error with its causes, save those that the text before repeats already.
@@ -108,6 +136,18 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Whether a file can be written that is to hold what minutes of work give; it stays as it is.
+pub(crate) fn writable(file: &Path) -> anyhow::Result<()> {
+    let existed = file.exists();
+    let opened = OpenOptions::new().append(true).create(true).open(file);
+    opened.with_context(|| format!("cannot write {}", file.display()))?;
+    if !existed {
+        // Work that fails shall not leave an empty file.
+        let _ = std::fs::remove_file(file);
+    }
+    Ok(())
+}
+
 /// Prints a value as one JSON document, readable.
 pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     let mut text = serde_json::to_string_pretty(value)?;
@@ -118,7 +158,6 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anyhow::Context as _;
 
     #[test]
     fn a_cause_is_told_once() {

@@ -36,7 +36,8 @@ pub(crate) fn observe(args: &HostArgs, config: &Config) -> anyhow::Result<Observ
         journal(args.state_dir.as_deref(), &mut warnings)
     } else {
         if let Some(dir) = &args.before {
-            let scan = Scanner::new(root_at(dir)?, loads_only).scan()?;
+            let scan = Scanner::new(root_at(dir)?, loads_only).scan();
+            let scan = scan.context("the copy given with --before")?;
             before = Some(scan.at);
             observer.continue_from(scan);
         }
@@ -101,9 +102,10 @@ pub(crate) fn state_dir(named: Option<&Path>) -> anyhow::Result<StateDir> {
     if rustix::process::geteuid().is_root() {
         return Ok(StateDir::at("/run/instep"));
     }
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).context(
-        "there is no place for Instep's state: XDG_RUNTIME_DIR is not set; name a folder with \
-         --state-dir DIR",
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let runtime = runtime.filter(|dir| dir.is_absolute()).context(
+        "there is no place for Instep's state: XDG_RUNTIME_DIR names no directory; set it, or name \
+         a folder with --state-dir DIR",
     )?;
     Ok(StateDir::at(runtime.join("instep")))
 }

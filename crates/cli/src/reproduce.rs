@@ -2,28 +2,26 @@
 //! model and no figure.
 
 use crate::args::ReproduceArgs;
+use crate::pending::Pending;
 use crate::{Outcome, print, print_json, tell};
-use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use instep_lab::Stop;
 use instep_sim::reproduce::{self, Reproduced, page, table};
-use std::fs;
 
 /// Finds, runs, prints.
 pub(crate) fn command(args: &ReproduceArgs) -> anyhow::Result<Outcome> {
     let experiments = reproduce::find(&args.name)?;
     if args.list {
-        show(args, &reproduce::list(&experiments))?;
+        let list = reproduce::list(&experiments);
+        if experiments.len() > 1 && !args.json {
+            print(&table::summary(&list))?;
+        } else {
+            show(args, &list)?;
+        }
         return Ok(Outcome::Fine);
     }
-    if let Some(file) = &args.html {
-        // Minutes of work are not lost to a directory that is not there.
-        fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(file)
-            .with_context(|| format!("cannot write {}", file.display()))?;
-    }
+    // Minutes of work are not lost to a directory that is not there.
+    let html = args.html.as_deref().map(Pending::new).transpose()?;
     let stop = Stop::on_signals()?;
     let style = ProgressStyle::with_template("{bar:30} {pos} of {len} runs, {eta} left")
         .unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -34,9 +32,8 @@ pub(crate) fn command(args: &ReproduceArgs) -> anyhow::Result<Outcome> {
     };
     let found = reproduce::run(&experiments, args.seeds, &progress, &|| stop.raised());
     bar.finish_and_clear();
-    if let Some(file) = &args.html {
-        fs::write(file, page::page(&found))
-            .with_context(|| format!("cannot write {}", file.display()))?;
+    if let Some(html) = html {
+        html.write(page::page(&found).as_bytes(), "open it in a browser")?;
     }
     show(args, &found)?;
     if stop.raised() {

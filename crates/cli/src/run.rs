@@ -9,6 +9,7 @@ use instep_agent::record::{ActionRecord, MemoryRecord, Record};
 use instep_agent::run::{Ended, Hands, Options, Sink, run, told};
 use instep_agent::view::{ActionView, VerdictView};
 use instep_core::units::Milli;
+use instep_kernel::Mode;
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -25,6 +26,10 @@ pub(crate) fn command(args: RunArgs) -> anyhow::Result<Outcome> {
         Ok(config)
     };
     let config = make()?;
+    anyhow::ensure!(
+        args.process_vms.is_empty() || config.dispatch.mode != Mode::Off,
+        "--process-vm is for the kernel scheduler alone, which is off: add --dispatch auto"
+    );
     let interval = Cell::new(config.interval);
     let mut sink = Output {
         log: None,
@@ -184,7 +189,7 @@ fn drawn(record: &Record<'_>, verdicts: &str, width: usize) -> String {
         let who = match (vcpus.as_slice(), alike.len()) {
             ([one], _) => format!(" vCPU {one} ->"),
             ([], 1) => String::new(),
-            ([], count) => format!(", {count} threads:"),
+            ([], count) => format!(", {}:", plural(count, "thread")),
             (several, _) => format!(" vCPUs {} ->", ranges(several)),
         };
         let line = format!("{}{who}{what}: {outcome}", printable(vm));

@@ -1,25 +1,32 @@
 //! Small helpers for text on a terminal: wrapping, indenting, plurals, the terminal's width.
 
+use instep_core::wording::Count;
 use std::io::IsTerminal as _;
 
 /// Columns to draw in: the terminal's, or 80 in a pipe; never below 40 or above 160.
 pub(crate) fn width() -> usize {
-    let columns = if std::io::stdout().is_terminal() {
-        terminal_size::terminal_size().map_or(80, |(columns, _)| usize::from(columns.0))
-    } else {
-        80
-    };
-    columns.clamp(40, 160)
+    terminal_width().unwrap_or(80)
+}
+
+/// Columns of the terminal to draw in, never below 40 or above 160; `None` in a pipe or a file.
+pub(crate) fn terminal_width() -> Option<usize> {
+    std::io::stdout().is_terminal().then(|| {
+        let size = terminal_size::terminal_size();
+        size.map_or(80, |(columns, _)| usize::from(columns.0)).clamp(40, 160)
+    })
 }
 
 /// `1 VM`, `3 VMs`.
-pub(crate) fn plural(count: usize, noun: &str) -> String {
-    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+pub(crate) fn plural(count: usize, noun: &'static str) -> String {
+    Count::of(count, noun).to_string()
 }
 
 /// Breaks a sentence into lines of at most `width` columns at white space.
 pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
-    textwrap::wrap(text, width).into_iter().map(|line| line.into_owned()).collect()
+    let options = textwrap::Options::new(width)
+        // A path or a name broken at a hyphen could not be copied.
+        .word_splitter(textwrap::WordSplitter::NoHyphenation);
+    textwrap::wrap(text, options).into_iter().map(|line| line.into_owned()).collect()
 }
 
 /// The lines with `spaces` before each, each ended.
@@ -68,6 +75,11 @@ mod tests {
     fn long_sentences_wrap_and_indent() {
         let text = indented(&wrapped("one two three four", 9), 2);
         assert_eq!(text, "  one two\n  three\n  four\n");
+    }
+
+    #[test]
+    fn a_path_is_not_broken_at_its_hyphens() {
+        assert_eq!(wrapped("it is at /opt/instep-load", 22), ["it is at", "/opt/instep-load"]);
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! `instep analyze` as a user runs it: its schema, its exit status, its drawings, its errors.
 #![cfg(test)]
 
+#[path = "common/browser.rs"]
+mod browser;
 mod common;
 
+use browser::rendered;
 use common::{instep, list, text};
 use instep_madehost::trace::{Moment, What, dat_6, perf_file, perf_pipe};
 use serde_json::Value;
@@ -116,12 +119,121 @@ fn drawings_are_written_whole() {
     assert!(String::from_utf8_lossy(&trace).contains("runs on CPU 0"));
 }
 
+/// Compares with a file of `tests/golden`, or writes it when INSTEP_GOLDEN=write.
+fn golden(name: &str, found: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var_os("INSTEP_GOLDEN").is_some_and(|wish| wish == "write") {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        return fs::write(&path, found).unwrap();
+    }
+    let expected = fs::read_to_string(&path).unwrap_or_default();
+    let differs = || format!("{name} differs; INSTEP_GOLDEN=write cargo test writes it anew");
+    assert!(found == expected, "{}:\n{found}", differs());
+}
+
+#[test]
+fn the_text_of_a_made_trace_is_as_it_was() {
+    let (_dir, path) = made("perf.data", &perf_file(&events(), 20));
+    let text = analyze(&path, &["--weight", "vm-10=200"]).expect(1).stdout;
+    let shown = text.replace(&format!("{}", path.display()), "perf.data");
+    // The first lines wrap by the length of the path.
+    let (_, below) = shown.split_once("\n\n").unwrap();
+    golden("analyze.txt", below);
+}
+
+#[test]
+fn the_page_of_a_made_trace_shows_what_it_showed() {
+    let (dir, path) = made("perf.data", &perf_file(&events(), 20));
+    let page = dir.path().join("a.html");
+    analyze(&path, &["--html", page.to_str().unwrap()]).expect(1);
+    if let Some(seen) = rendered(&page) {
+        golden("analyze-page.txt", &seen.text);
+        golden("analyze-timeline.txt", &seen.timeline);
+    }
+}
+
+#[test]
+fn a_thread_that_the_trace_does_not_know_is_a_slip_of_the_pen() {
+    let (_dir, path) = made("perf.data", &perf_file(&events(), 20));
+    let said = ["--vm db=11,112", "does not know thread 112", "instep analyze"];
+    analyze(&path, &["--vm", "db=11,112"]).expect(2).says(&said);
+}
+
+#[test]
+fn shares_follow_weights() {
+    let (_dir, path) = made("perf.data", &perf_file(&events(), 20));
+    let share = |options: &[&str]| {
+        let json = analyze(&path, &[options, &["--json"]].concat()).json();
+        let vms = list(&json, "vms");
+        [0, 1].map(|vm: usize| vms[vm]["periods"]["share_ns"].as_u64().unwrap())
+    };
+    // Two CPUs, periods of 24 ms; the second VM has one vCPU and takes no more than one CPU.
+    assert_eq!(share(&[]), [24_000_000, 24_000_000]);
+    assert_eq!(share(&["--weight", "vm-10=300"]), [36_000_000, 12_000_000]);
+    analyze(&path, &["--weight", "vm-10"]).expect(2).says(&["NAME=WEIGHT"]);
+}
+
+#[test]
+fn a_recording_of_one_vm_speaks_of_that_vm_only() {
+    let (dir, perf) = made("perf.data", &perf_file(&events(), 20));
+    let file = fs::File::open(perf).unwrap();
+    let mut stream = instep_trace::open(file, "made", Default::default()).unwrap();
+    let head = instep_trace::rec::Head { only: vec!["vm-10".to_owned()], ..Default::default() };
+    let mut writer = instep_trace::rec::Writer::begin(Vec::new(), &head, true).unwrap();
+    let mut batch = Vec::new();
+    while stream.next_batch(&mut batch) {
+        batch.iter().for_each(|event| writer.event(event).unwrap());
+    }
+    let bytes = writer.finish(&Default::default()).unwrap();
+    let path = dir.path().join("a.instep");
+    fs::write(&path, &bytes).unwrap();
+    let json = analyze(&path, &["--json"]).expect(1).json();
+    let names: Vec<&str> = list(&json, "vms").iter().map(|vm| text(vm, "name")).collect();
+    assert_eq!((names, json["lost"].as_u64()), (vec!["vm-10"], Some(0)));
+    let cut = dir.path().join("cut.instep");
+    fs::write(&cut, &bytes[..bytes.len() - 10]).unwrap();
+    analyze(&cut, &[]).expect(1).says(&["the trace is not whole"]);
+}
+
+#[test]
+fn two_analyses_are_compared_and_a_worse_one_is_found() {
+    let (dir, path) = made("perf.data", &perf_file(&events(), 20));
+    let one = analyze(&path, &["--json"]).stdout;
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    // The same, less stacked.
+    let mut less: Value = serde_json::from_str(&one).unwrap();
+    less["vms"][0]["stacking"] = Value::from(0.5);
+    let less = less.to_string();
+    let (a, b) = (file("a.json", &less.repeat(3)), file("b.json", &one.repeat(3)));
+    let json = instep(&["compare", &a, &b, "--json"]).expect(1).json();
+    assert_eq!(
+        (text(&json, "schema"), text(&json, "of")),
+        ("instep.compare/1", "instep.analysis/1")
+    );
+    let bad: Vec<_> = list(&json, "rows").iter().filter(|row| row["verdict"] == "worse").collect();
+    assert_eq!((bad.len(), text(bad[0], "measure")), (1, "stacking"));
+    assert_eq!(json["a"]["runs"].as_u64(), Some(3));
+    instep(&["compare", &b, &a]).expect(0);
+    instep(&["compare", &a, &a]).expect(0);
+    let other = file("c.json", r#"{"schema":"instep.sim/1","vms":[]}"#);
+    instep(&["compare", &a, &other]).expect(2).says(&["only results of one kind"]);
+    let named = less.replace("vm-10", "db").replace("vm-20", "web").replace("\"host\"", "\"x\"");
+    let named = file("d.json", &named);
+    instep(&["compare", &a, &named]).expect(2).says(&["no measure in common", "VM db", "VM vm-10"]);
+    instep(&["compare", &a, "no-such-file"]).expect(2).says(&["no-such-file"]);
+}
+
 #[test]
 fn what_cannot_be_used_says_what_to_do_and_exits_with_2() {
     let data = perf_file(&events(), 20);
-    let cases: [(&[u8], &str); 4] = [
-        (b"hello", "neither perf.data nor trace.dat"),
-        (&data[..data.len() / 2], "cut off"),
+    let cases: [(&[u8], &str); 5] = [
+        (b"hello", "neither perf.data nor trace.dat nor a recording"),
+        (&data[..data.len() / 2], "cut off: it has"),
+        (&data[..data.len() / 2], "Copy the whole file again"),
         (b"2ELIFREP................", "big-endian"),
         (b"", "neither perf.data nor trace.dat"),
     ];
@@ -137,4 +249,83 @@ fn a_cut_trace_dat_is_analysed_and_said_to_be_cut() {
     let data = dat_6(&events(), &[]);
     let (_dir, path) = made("trace.dat", &data[..data.len() - 4096]);
     analyze(&path, &[]).expect(1).says(&["the trace is not whole"]);
+}
+
+/// A host of two CPUs, thread 11 and 12 of one VM and 21 of another, in milliseconds.
+fn schedule(moments: &[(u64, u32, What)]) -> (TempDir, PathBuf) {
+    let moment = |(ms, cpu, what): &(u64, u32, What)| Moment {
+        time: 1_000_000 * (ms + 1),
+        cpu: *cpu,
+        current: (0, 0),
+        flags: 0,
+        what: what.clone(),
+    };
+    let all: Vec<Moment> = moments.iter().map(moment).collect();
+    made("perf.data", &perf_file(&all, 20))
+}
+
+const IDLE: (u32, &str) = (0, "swapper");
+
+#[test]
+fn recorded_schedules_are_held_against_rules_and_each_breach_is_found() {
+    use What::{Switch, Wakeup};
+    let tell = "--vm=a=11,12";
+    let sleeps = 1;
+    let sound = vec![
+        (0, 0, Switch(ONE, TWO, 0)),
+        (0, 1, Switch(IDLE, OTHER, 0)),
+        (5, 0, Switch(TWO, ONE, 0)),
+        (9, 1, Switch(OTHER, IDLE, sleeps)),
+        (12, 1, Wakeup(OTHER, 1)),
+        (13, 1, Switch(IDLE, OTHER, 0)),
+        (300, 0, Switch(ONE, IDLE, sleeps)),
+    ];
+    let with = |at: usize, moment: (u64, u32, What)| {
+        let mut broken = sound.clone();
+        broken[at] = moment;
+        broken
+    };
+    let starved = (0..200).flat_map(|turn| {
+        let at = turn * 5;
+        [(at, 0, Switch(OTHER, TWO, 0)), (at + 2, 0, Switch(TWO, OTHER, 0))]
+    });
+    let starved: Vec<_> = [(0, 0, Switch(ONE, OTHER, 0))].into_iter().chain(starved).collect();
+    let cases: [(&str, Vec<_>, &[&str]); 7] = [
+        ("no finding", sound.clone(), &["--check=woken,wait"]),
+        ("conserved", with(2, (5, 1, Switch(OTHER, TWO, 0))), &["--check"]),
+        ("affinity", sound.clone(), &["--check", "--allowed=a=1"]),
+        ("woken", with(5, (100, 1, Switch(IDLE, OTHER, 0))), &["--check"]),
+        ("idle", with(5, (250, 1, Switch(IDLE, OTHER, 0))), &["--check=idle", "--allowed=a=0-1"]),
+        ("wait", starved.clone(), &["--check=wait"]),
+        ("apart", sound.clone(), &["--check=apart", "--allowed=a=0-1"]),
+    ];
+    for (rule, moments, options) in cases {
+        let (_dir, path) = schedule(&moments);
+        let ran = analyze(&path, &[&[tell, "--vm=b=21"], options].concat());
+        let ran = ran.expect(if rule == "no finding" { 0 } else { 1 });
+        assert!(ran.stdout.contains(&format!(": {rule}")), "{rule}: {}", ran.stdout);
+    }
+    // 11 had nothing, 12 two fifths.
+    let (_dir, path) = schedule(&starved);
+    let ran = analyze(&path, &["--vm=a=11", "--vm=b=12", "--vm=c=21", "--check=share"]).expect(1);
+    assert!(
+        ran.stdout.contains("share at ") && ran.stdout.contains("VM a had 0 ms"),
+        "{}",
+        ran.stdout
+    );
+}
+
+#[test]
+fn what_cannot_be_checked_is_refused() {
+    let (_dir, path) = made("perf.data", &perf_file(&events(), 20));
+    for (options, said) in [
+        (&["--check=luck"][..], "known are woken, idle"),
+        (&["--check", "--allowed=x=0"], "no such VM; it has vm-10"),
+        (&["--check", "--allowed=vm-10=x"], "takes NAME=CPUS"),
+    ] {
+        let ran = analyze(&path, options).expect(2);
+        assert!(ran.stderr.contains(said), "{}", ran.stderr);
+    }
+    let ran = instep(&["analyze", "-", "--check"]).expect(2);
+    assert!(ran.stderr.contains("not a pipe"), "{}", ran.stderr);
 }

@@ -185,7 +185,7 @@ fn memory_that_is_not_in_a_copy_is_told() {
     let told = copy.run(&["status", "--json"]).expect(0).json();
     let warnings = list(&told, "warnings");
     let first = warnings[0].as_str().unwrap();
-    assert!(warnings.len() == 1 && first.starts_with("memory of 1 VMs is not in this"), "{told}");
+    assert!(warnings.len() == 1 && first.starts_with("memory of 1 VM is not in this"), "{told}");
     copy.run(&["plan"]).expect(0).says(&["is not in this copy (first: "]);
 }
 
@@ -203,6 +203,10 @@ fn copies_in_the_wrong_order_or_alone_are_refused() {
     plan(&["--before", before]).expect(2).says(&["--root"]);
     plan(&["--elapsed", "60s"]).expect(2).says(&["--before"]);
     plan(&["--root", after, "--before", "/nowhere"]).expect(2).says(&["/nowhere is not a folder"]);
+    let empty = tempfile::tempdir().unwrap();
+    let empty = plan(&["--root", after, "--before", empty.path().to_str().unwrap()]).expect(2);
+    let empty = empty.says(&["the copy given with --before: ", "/proc cannot be listed"]);
+    assert!(!empty.stderr.contains("give --root"), "{}", empty.all());
 }
 
 #[test]
@@ -212,6 +216,10 @@ fn a_wrong_command_line_is_told_what_would_be_right() {
         (&["run", "--interval", "60"], "durations look like 4ms, 60s or 5m"),
         (&["run", "--interval", "0s"], "must be longer than 0"),
         (&["run", "--interval", "10ms"], "interval 10ms is below 1s"),
+        (&["status", "--window", "10y"], "a window is 10ms to 1day"),
+        (&["plan", "--window", "10y"], "a window is 10ms to 1day"),
+        (&["status", "--window", "0"], "must be longer than 0"),
+        (&["plan", "--root", "/", "--before", "/", "--elapsed", "9999y"], "longer than 584 years"),
         (&["plan", "--format", "xml"], "virsh"),
         (&["plan", "--json", "--format", "text"], "cannot be used with"),
         (&["stauts"], "status"),
@@ -219,6 +227,93 @@ fn a_wrong_command_line_is_told_what_would_be_right() {
     ] {
         let refused = instep(args).expect(2).says(&[said]);
         assert_eq!(refused.stdout, "");
+    }
+}
+
+/// The project's own scenarios.
+fn scenarios() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios")
+}
+
+#[test]
+fn a_scenario_of_another_command_is_told_which_one_reads_it() {
+    let file = |name: &str| scenarios().join(name).to_str().unwrap().to_owned();
+    let (lab, sim) = (file("lab/hello.toml"), file("sim/spinning.toml"));
+    let published = file("published/stacking.toml");
+    let (to_sim, to_lab) = (format!("instep sim {sim}"), format!("instep lab run {lab}"));
+    for (args, said) in [
+        (&["lab", "run", &sim][..], to_sim.as_str()),
+        (&["lab", "shell", &sim], &to_sim),
+        (&["sim", &lab], &to_lab),
+        (&["lab", "run", &published], "instep reproduce stacking"),
+        (&["sim", &published], "instep reproduce stacking"),
+    ] {
+        instep(args).expect(2).says(&[said]);
+    }
+    // What is wrong with a scenario of one's own is all that is said of it.
+    let dir = tempfile::tempdir().unwrap();
+    let own = dir.path().join("own.toml");
+    fs::write(&own, "about = 'x'\ncolour = 1\n").unwrap();
+    let own = instep(&["lab", "run", own.to_str().unwrap()]).expect(2).says(&["colour"]);
+    assert!(!own.stderr.contains("instep sim"), "{}", own.all());
+}
+
+#[test]
+fn a_scenario_that_is_not_there_is_told_the_nearest_or_where_it_was_looked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |dir: &Path, args: &[&str]| {
+        let mut command = binary(env!("CARGO_BIN_EXE_instep"));
+        Started::new(command.args(args).current_dir(dir)).end().expect(2)
+    };
+    let sources = scenarios().join("..");
+    at(&sources, &["lab", "run", "helo.toml"]).says(&["did you mean scenarios/lab/hello.toml"]);
+    at(&sources, &["lab", "shell", "hello"]).says(&["did you mean scenarios/lab/hello.toml?"]);
+    at(&sources, &["sim", "spining.toml"]).says(&["did you mean scenarios/sim/spinning.toml?"]);
+    at(&sources, &["lab", "run", "zzz"]).says(&["No such file", "scenarios in scenarios/lab"]);
+    let here = dir.path().canonicalize().unwrap();
+    let nowhere = at(&here, &["lab", "run", "scenarios/lab/hello.toml"]);
+    nowhere.says(&["No such file", here.to_str().unwrap(), "has no scenarios/lab"]);
+}
+
+/// /proc holds no directory that could be made, whoever asks.
+#[test]
+fn without_a_place_for_cache_or_state_the_variable_to_set_is_said() {
+    let hello = scenarios().join("lab/hello.toml");
+    let none = |args: &[&str], home: Option<&str>| {
+        let mut command = binary(env!("CARGO_BIN_EXE_instep"));
+        command.args(args).env_remove("XDG_CACHE_HOME").env_remove("HOME");
+        command.env_remove("XDG_RUNTIME_DIR");
+        if let Some(home) = home {
+            command.env("HOME", home);
+        }
+        Started::new(&mut command).end()
+    };
+    for home in [None, Some("/proc/nobody"), Some("relative")] {
+        let doctor = none(&["lab", "doctor"], home).expect(1);
+        let said = doctor.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(said.matches("set XDG_CACHE_HOME=DIR").count(), 1, "{said}");
+        none(&["lab", "clean"], home).expect(2).says(&["set XDG_CACHE_HOME=DIR"]);
+        if said.contains("fine qemu-system-x86_64") {
+            let run = none(&["lab", "run", hello.to_str().unwrap()], home);
+            run.expect(2).says(&["set XDG_CACHE_HOME=DIR", "instep lab doctor"]);
+            none(&["demo"], home).expect(2).says(&["set XDG_CACHE_HOME=DIR"]);
+        }
+    }
+    let instep = env!("CARGO_BIN_EXE_instep");
+    for args in [&["restore"][..], &["run", "--once"]] {
+        let mut command = binary("setpriv");
+        command.args(["--reuid", "65534", "--clear-groups", instep]).args(args);
+        command.env("XDG_RUNTIME_DIR", "relative");
+        if !rustix::process::geteuid().is_root() {
+            return instep_madehost::skip::note("only root can be another user");
+        }
+        let refused = Started::new(&mut command).end();
+        if refused.code == Some(2) {
+            refused.says(&["XDG_RUNTIME_DIR names no directory; set it", "--state-dir DIR"]);
+        } else {
+            // The other user cannot reach the program under test.
+            instep_madehost::skip::note(refused.stderr.trim());
+        }
     }
 }
 
@@ -272,6 +367,34 @@ fn a_damaged_journal_is_kept_until_the_user_sets_it_aside() {
     }
     fs::write(&journal, "{\"schema\":\"instep.journal/9\"}").unwrap();
     run(&["restore"]).expect(2).says(&["instep.journal/9", "with the version of Instep"]);
+}
+
+#[test]
+fn a_process_as_a_vm_needs_the_kernel_scheduler() {
+    let run = |args: &[&str]| {
+        let mut all = vec!["run", "--once", "--dry-run", "--window", "10ms"];
+        all.extend(args);
+        instep(&all)
+    };
+    let alone = run(&["--process-vm", "job=1"]).expect(2);
+    alone.says(&["--process-vm is for the kernel scheduler alone", "--dispatch auto"]);
+    run(&["--process-vm", "job", "--dispatch", "auto"]).expect(2).says(&["NAME=PID"]);
+}
+
+#[test]
+fn a_dry_run_says_what_would_become_of_the_scheduler() {
+    let own = format!("own={}", std::process::id());
+    let args = ["run", "--once", "--dry-run", "--window", "10ms", "--process-vm", &own];
+    let said = |mode| instep(&[&args[..], &["--dispatch", mode]].concat()).expect(0).stderr;
+    let (auto, kernel) = (said("auto"), said("kernel"));
+    if auto.contains("would load") {
+        assert!(auto.contains("own: ") && auto.contains("weight 100, period 24ms"), "{auto}");
+    } else {
+        let stays = "the kernel's default scheduler is in force, and";
+        assert!(auto.contains(&format!("{stays} it would stay: ")), "{auto}");
+        assert!(kernel.contains(&format!("{stays} a run would end here: ")), "{kernel}");
+    }
+    assert!(!Path::new("/sys/kernel/sched_ext/root/ops").exists() || auto.contains("is loaded"));
 }
 
 #[test]

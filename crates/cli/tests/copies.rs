@@ -296,6 +296,19 @@ fn scripts_are_valid_shell_and_name_every_vcpu() {
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
 }
 
+#[test]
+fn an_empty_script_says_that_there_is_nothing_to_do() {
+    let copies = Copies::of(&two_nodes());
+    for format in ["virsh", "taskset"] {
+        let script =
+            copies.both(&["plan", "--policy", "none", "--format", format]).expect(0).stdout;
+        let second = script.lines().nth(1).unwrap_or_default();
+        assert!(second.starts_with("# Nothing to do"), "{script}");
+        let some = copies.both(&["plan", "--policy", "bnn", "--format", format]).expect(0).stdout;
+        assert!(!some.contains("Nothing to do"), "{some}");
+    }
+}
+
 /// Names as their owners could choose them, and what is left of them.
 const HOSTILE: [(&str, &str); 7] = [
     ("two\nlines: placed", "two?lines: placed"),

@@ -128,7 +128,14 @@ fn bad_input_is_answered_with_file_line_and_reason() {
         ("load = \"spin\"", "allowed = \"9\"", 16, "no CPU 9"),
         ("load = \"spin\"", "prefer_nodes = [4]", 16, "no node 4"),
         ("load = \"spin\"", "parts = [1]", 16, "2 numbers"),
+        ("load = \"spin\"", "cosched = \"gang\"", 16, "cosched: `gang` is none of auto"),
+        ("load = \"spin\"", "latency = \"low\"", 16, "latency: `low` is none of normal"),
+        ("load = \"spin\"", "period = \"2s\"", 16, "not between 1ms and 1s"),
+        ("load = \"spin\"", "weights = 5", 16, "unknown field `weights`"),
         ("load = \"spin\"", "profile = \"odd\"", 16, "known are plain"),
+        ("load = \"spin\"", "profile = { memory = 900, l3 = 1 }", 16, "unknown field `l3`"),
+        ("load = \"spin\"", "profile = { memory = 900, llc = 200 }", 16, "1000 in all"),
+        ("load = \"spin\"", "load = \"stream\"", 16, "no program"),
         ("load = \"spin\"", "start = { memory_node = 7 }", 16, "no node 7"),
         ("load = \"spin\"", "start = { cpus = [[0], [1]] }", 16, "pinned"),
         (
@@ -155,8 +162,120 @@ fn bad_input_is_answered_with_file_line_and_reason() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_named() {
+fn a_file_that_is_not_there_is_named_with_where_it_was_looked_for() {
     let ran = instep(&["sim", "nowhere.toml"]);
     assert_eq!(ran.code, Some(2));
-    assert!(ran.stderr.contains("nowhere.toml"), "{}", ran.stderr);
+    let here = std::env::current_dir().unwrap().display().to_string();
+    for word in ["nowhere.toml", &here, "scenarios/sim"] {
+        assert!(ran.stderr.contains(word), "{word}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn tables_keep_to_80_columns_and_have_every_vm() {
+    let long = GOOD.replace("name = \"a\"", "name = \"a-very-long-name-of-a-virtual-machine\"");
+    let (_dir, path) = file(&long);
+    for seeds in ["1", "3"] {
+        let ran = instep(&["sim", path.to_str().unwrap(), "--seeds", seeds]);
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        let widest = ran.stdout.lines().map(|line| line.chars().count()).max();
+        assert!(widest.unwrap() <= 80, "{}", ran.stdout);
+        let of = |name| ran.stdout.lines().any(|line| line.starts_with(name));
+        assert!(of("a-very-long-n~ ") && of("b "), "{}", ran.stdout);
+    }
+}
+
+#[test]
+fn files_are_whole_and_named_and_several_seeds_are_a_list() {
+    let (dir, path) = file(GOOD);
+    let to = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (html, trace, rows) = (to("p.html"), to("t.pftrace"), to("r.parquet"));
+    let shown = path.to_str().unwrap();
+    let drawn = ["--html", &html, "--perfetto", &trace, "--parquet", &rows];
+    let ran = instep(&[&["sim", shown, "--json", "--seeds", "2"], &drawn[..]].concat());
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let json: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    let seeds: Vec<_> = json.as_array().unwrap().iter().map(|run| run["seed"].as_u64()).collect();
+    assert_eq!(seeds, [Some(1), Some(2)]);
+    let page = fs::read_to_string(&html).unwrap();
+    assert!(page.contains("\"name\":\"a 1\"") && !page.contains("/*DATA*/"));
+    let trace = fs::read(&trace).unwrap();
+    let has = |word: &[u8]| trace.windows(word.len()).any(|part| part == word);
+    assert!(has(b"vCPU 1 (3)") && has(b"runs on CPU 1") && has(b"waits for CPU 0"));
+    let rows = fs::read(&rows).unwrap();
+    assert!(rows.starts_with(b"PAR1") && rows.ends_with(b"PAR1"));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 4, "nothing else is left");
+}
+
+#[test]
+fn nothing_is_written_where_nothing_is_simulated() {
+    let (dir, path) = file(&GOOD.replace("vcpus = 2", "vcpus = 0"));
+    let to = dir.path().join("p.html");
+    let (shown, to) = (path.to_str().unwrap(), to.to_str().unwrap());
+    let ran = instep(&["sim", shown, "--html", to]);
+    assert_eq!((ran.code, fs::read_dir(dir.path()).unwrap().count()), (Some(2), 1));
+    let ran = instep(&["sim", shown, "--out", to]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{}", ran.stderr);
+    let (_dir, path) = file(GOOD);
+    let ran = instep(&["sim", path.to_str().unwrap(), "--html", "/nowhere/p.html"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+    assert!(ran.stderr.contains("cannot write /nowhere/p.html"), "{}", ran.stderr);
+}
+
+#[test]
+fn files_repeat_to_the_byte_on_any_number_of_threads() {
+    let (dir, path) = file(GOOD);
+    let run = |name: &str, threads: &str| {
+        let to = |end: &str| dir.path().join(format!("{name}.{end}")).to_str().unwrap().to_owned();
+        let (html, trace, rows) = (to("html"), to("pftrace"), to("parquet"));
+        let mut command = common::binary(env!("CARGO_BIN_EXE_instep"));
+        command.env("RAYON_NUM_THREADS", threads);
+        command.args(["sim", path.to_str().unwrap(), "--json", "--seeds", "3", "--html", &html]);
+        command.args(["--perfetto", &trace, "--parquet", &rows]);
+        let ran = common::Started::new(&mut command).end();
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        (ran.stdout, [html, trace, rows].map(|file| fs::read(file).unwrap()))
+    };
+    assert!(run("one", "1") == run("two", "2"), "the bytes differ");
+}
+
+#[test]
+fn a_file_without_end_is_refused() {
+    let ran = instep(&["sim", "/dev/zero"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{}", ran.stderr);
+    assert!(ran.stderr.contains("/dev/zero: it is larger than 1 MiB"), "{}", ran.stderr);
+}
+
+#[test]
+fn an_interrupt_leaves_what_was_finished() {
+    let (dir, path) = file(&GOOD.replace("300ms", "3s"));
+    let rows = dir.path().join("r.parquet");
+    let shown = [path.to_str().unwrap(), rows.to_str().unwrap()];
+    let many = ["sim", shown[0], "--seeds", "5000", "--json", "--parquet", shown[1]];
+    let child = std::process::Command::new(env!("CARGO_BIN_EXE_instep"))
+        .args(many)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = child.id().to_string();
+    // A busy machine gives little time: what counts is what it had, in ticks of 10 ms.
+    let had = || -> u64 {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields = stat.rsplit(')').next().unwrap().split_whitespace().skip(11).take(2);
+        fields.map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+    };
+    let began = std::time::Instant::now();
+    while had() < 300 && began.elapsed().as_secs() < 300 {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("interrupted: the results are those of the runs"), "{told}");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let runs = json.as_array().map_or(1, Vec::len);
+    assert!((1..5000).contains(&runs), "{runs}");
+    assert!(rows.exists());
 }

@@ -6,13 +6,16 @@
 
 pub mod conflict;
 pub mod decision;
+pub mod expected;
+pub mod html;
 pub mod idset;
 mod matching;
 pub mod measure;
 pub mod policy;
+pub mod profile;
 pub mod reason;
 pub mod score;
 pub mod snapshot;
 pub mod topology;
 pub mod units;
-mod wording;
+pub mod wording;

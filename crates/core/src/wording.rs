@@ -4,8 +4,9 @@ use crate::idset::IdSet;
 use crate::units::Id;
 use std::fmt;
 
-/// `1 core`, `3 cores`.
-pub(crate) struct Count(pub(crate) u64, pub(crate) &'static str);
+/// A number with what it counts, by its name for one: `1 core`, `3 cores`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count(pub u64, pub &'static str);
 
 impl fmt::Display for Count {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -16,7 +17,8 @@ impl fmt::Display for Count {
 
 impl Count {
     /// For lengths.
-    pub(crate) fn of(length: usize, noun: &'static str) -> Self {
+    #[must_use]
+    pub fn of(length: usize, noun: &'static str) -> Self {
         Self(length as u64, noun)
     }
 }

@@ -7,6 +7,8 @@
 pub mod apply;
 pub mod discover;
 pub mod error;
+pub mod profile;
+mod records;
 pub mod root;
 pub mod system;
 pub mod topology;

@@ -52,17 +52,7 @@ impl Root {
     /// When it cannot be opened or read, or is larger than [`MAX_FILE`].
     pub fn read(&self, relative: impl AsRef<Path>) -> Result<String, Error> {
         let path = self.join(relative);
-        let mut bytes = Vec::new();
-        open(&path)
-            .and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes))
-            .map_err(|source| Error::read(&path, source))?;
-        if bytes.len() as u64 > MAX_FILE {
-            return Err(Error::parse(&path, 0, "more than 64MiB", "a file of /proc or /sys"));
-        }
-        Ok(match String::from_utf8(bytes) {
-            Ok(text) => text,
-            Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
-        })
+        text(open(&path), &path)
     }
 
     /// Reads a file that may be absent: `None` when it is not there.
@@ -76,6 +66,24 @@ impl Root {
             Err(error) => Err(error),
         }
     }
+}
+
+/// What an opened file says, bytes that are not UTF-8 replaced; `path` is named in errors.
+///
+/// # Errors
+/// When it could not be opened, cannot be read, or is larger than [`MAX_FILE`].
+pub(crate) fn text(opened: io::Result<File>, path: &Path) -> Result<String, Error> {
+    let mut bytes = Vec::new();
+    opened
+        .and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes))
+        .map_err(|source| Error::read(path, source))?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(Error::parse(path, 0, "more than 64MiB", "a file of /proc or /sys"));
+    }
+    Ok(match String::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+    })
 }
 
 /// How files are opened: never waiting, never as a terminal of ours.

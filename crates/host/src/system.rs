@@ -77,6 +77,39 @@ pub fn sysconf(name: libc::c_int, otherwise: u64) -> u64 {
     u64::try_from(value).ok().filter(|value| *value != 0).unwrap_or(otherwise)
 }
 
+/// What ended children of the calling process, waited for, and their ended descendants have used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChildUsage {
+    /// User and system time.
+    pub cpu: Nanos,
+    /// Voluntary context switches.
+    pub voluntary: u64,
+    /// Other context switches.
+    pub involuntary: u64,
+}
+
+/// Asks getrusage(2) for what ended children have used until now.
+#[must_use]
+pub fn child_usage() -> ChildUsage {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the pointer is to an rusage of this frame, which the call fills.
+    let done = unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr()) };
+    if done != 0 {
+        return ChildUsage::default();
+    }
+    // SAFETY: zeroed, which is a valid rusage, and then filled.
+    let usage = unsafe { usage.assume_init() };
+    let time = |time: libc::timeval| {
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        Nanos::from_secs(seconds).0 + u64::try_from(time.tv_usec).unwrap_or(0) * 1000
+    };
+    ChildUsage {
+        cpu: Nanos(time(usage.ru_utime) + time(usage.ru_stime)),
+        voluntary: u64::try_from(usage.ru_nvcsw).unwrap_or(0),
+        involuntary: u64::try_from(usage.ru_nivcsw).unwrap_or(0),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

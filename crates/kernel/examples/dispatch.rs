@@ -3,17 +3,10 @@
 //! `dispatch SECONDS [--off MECHANISM] [--set KEY=VALUE] NAME=PID[:WEIGHT[:COSCHED]] ...`; every thread of PID
 //! but none of its children is a vCPU. Ends after SECONDS (0: never) with one JSON line.
 
-#[cfg(not(feature = "kernel"))]
-fn main() {
-    eprintln!("build with --features kernel");
-}
-
-#[cfg(feature = "kernel")]
 fn main() -> anyhow::Result<()> {
     live::main()
 }
 
-#[cfg(feature = "kernel")]
 mod live {
     use anyhow::{Context as _, Result};
     use instep_core::units::Tid;
@@ -115,8 +108,8 @@ mod live {
                     );
                 }
             }
-            if let Some((why, _)) = loaded.exited() {
-                anyhow::bail!("fell out: {why}");
+            if let Some(exit) = loaded.exited() {
+                anyhow::bail!("fell out: {}\n{}", exit.why(), exit.dump);
             }
             std::thread::sleep(Duration::from_millis(200));
         }

@@ -1,5 +1,6 @@
 //! Stands in for the loaded scheduler in builds without the feature `kernel`: there never is one.
 
+use crate::exit::Exit;
 use crate::seen::{Cost, Event, VmSeen};
 use crate::settings::Settings;
 use crate::table::{Table, VmEntry};
@@ -60,7 +61,7 @@ impl Loaded {
     }
 
     /// Why it fell out.
-    pub fn exited(&mut self) -> Option<(String, bool)> {
+    pub fn exited(&mut self) -> Option<Exit> {
         match *self {}
     }
 }

@@ -10,6 +10,9 @@
 //! nothing about placement and knows no file format but those of `/sys/kernel/sched_ext`.
 
 pub mod backoff;
+pub mod btf;
+pub mod collect;
+pub mod exit;
 pub mod plan;
 pub mod probe;
 pub mod seen;
@@ -31,6 +34,18 @@ pub mod loaded;
 )]
 mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/bpf_skel.rs"));
+}
+
+#[cfg(feature = "kernel")]
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    clippy::unwrap_used
+)]
+mod collect_skeleton {
+    include!(concat!(env!("OUT_DIR"), "/collect_skel.rs"));
 }
 
 pub use plan::{Mode, Plan, plan};

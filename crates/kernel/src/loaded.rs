@@ -4,13 +4,14 @@
 //! Its end is the kernel's: when the link is dropped, or this process dies however, the default
 //! scheduler is back (kernel/sched/ext.c, struct_ops link, Linux 6.12 and later).
 
+use crate::exit::Exit;
 use crate::seen::{COUNTERS, Cost, Event, VmSeen};
 use crate::settings::Settings;
 use crate::skeleton::{self, BpfSkel, BpfSkelBuilder};
 use crate::table::{LIMITS, Placed, Table, ThreadId, VmEntry};
 use anyhow::Context as _;
 use libbpf_rs::{Link, MapCore as _, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
-use scx_utils::{UserExitInfo, scx_ops_attach, scx_ops_load, scx_ops_open, uei_exited, uei_read};
+use scx_utils::{compat, scx_ops_attach, scx_ops_load, scx_ops_open};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
@@ -49,7 +50,7 @@ impl Loaded {
     pub fn load(settings: &Settings, node_of: &[i32]) -> anyhow::Result<Self> {
         scx_utils::try_set_rlimit_infinity();
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Info, |_, text| {
-            tracing::debug!("{text}")
+            tracing::debug!("{text}");
         })));
         // The open object must outlive the skeleton; it is as small as a pointer, once per load.
         let object: &'static mut MaybeUninit<OpenObject> =
@@ -69,6 +70,11 @@ impl Loaded {
                 cpu.node = *node;
             }
             write(&mut data.instep.set, settings, node_of.len());
+        }
+        // The kernel warns of a deprecated operation, which `bpf/taken.bpf.h` needs on old ones only.
+        let anywhere = ["scx_bpf_reenqueue_local___v2", "scx_bpf_dsq_reenq"];
+        if anywhere.iter().any(|name| compat::ksym_exists(name).unwrap_or(false)) {
+            skel.struct_ops.instep_ops_mut().cpu_release = std::ptr::null_mut();
         }
         let mut skel = scx_ops_load!(skel, instep_ops, uei)?;
         let link = scx_ops_attach!(skel, instep_ops)?;
@@ -115,6 +121,7 @@ impl Loaded {
         let state = &mut data.instep;
         for vm in &table.freed {
             state.vm_set[*vm as usize].weight = 0;
+            leave_gathered(state, *vm);
         }
         for placed in &table.vms {
             let moved = !self.table.vms.iter().any(|old| {
@@ -122,6 +129,7 @@ impl Loaded {
                     == (placed.vm, placed.first_slot, &placed.entry.name)
             });
             if moved || !known.contains(&placed.vm) {
+                leave_gathered(state, placed.vm);
                 let fresh = &mut state.vms[placed.vm as usize];
                 *fresh = Default::default();
                 fresh.account.vtime = state.vtime;
@@ -172,7 +180,10 @@ impl Loaded {
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let Some(data) = self.skel.maps.bss_data.as_ref() else { return Vec::new() };
-        let sum = |index: usize| data.instep.cpus.iter().map(|cpu| cpu.counters[index]).sum();
+        let sum = |index: usize| {
+            let counts = data.instep.cpus.iter().map(|cpu| cpu.counters[index]);
+            counts.fold(0u64, u64::wrapping_add)
+        };
         COUNTERS.iter().enumerate().map(|(index, name)| (*name, sum(index))).collect()
     }
 
@@ -182,9 +193,14 @@ impl Loaded {
         let Some(data) = self.skel.maps.bss_data.as_ref() else { return Vec::new() };
         let seen = |placed: &Placed| {
             let vm = &data.instep.vms[placed.vm as usize];
+            let set = &data.instep.vm_set[placed.vm as usize];
             VmSeen {
                 name: placed.entry.name.clone(),
+                weight: set.weight,
+                period_ns: set.period_ns,
+                cosched: placed.entry.cosched,
                 gang: vm.gang != 0,
+                gathered: vm.gathered != 0,
                 cpu_ns: vm.total_ns,
                 blocks: vm.total_blocks,
                 together_ns: vm.together_ns,
@@ -217,20 +233,33 @@ impl Loaded {
         std::mem::take(&mut self.heard.borrow_mut())
     }
 
-    /// `None` while it is in force; else why it is not, and whether the kernel asks for a restart
-    /// (CPU hotplug).
-    pub fn exited(&mut self) -> Option<(String, bool)> {
-        if !uei_exited!(&self.skel, uei) {
+    /// `None` while it is in force; else why it is not.
+    pub fn exited(&mut self) -> Option<Exit> {
+        let uei = &self.skel.maps.data_data.as_ref()?.uei;
+        // SAFETY: the record lies in memory shared with the kernel, which lives as long as the
+        // skeleton; the kernel writes `kind` last (UEI_RECORD of scx_cargo 1.1.4).
+        let kind = unsafe { std::ptr::read_volatile(&raw const uei.kind) };
+        if kind == 0 {
             return None;
         }
-        let info: UserExitInfo = uei_read!(&self.skel, uei);
-        let restart = info.should_restart();
-        let why = match info.report() {
-            Ok(()) => "the kernel unloaded it".to_owned(),
-            Err(error) => error.to_string(),
-        };
+        let bytes = |text: &[i8]| text.iter().map(|byte| byte.cast_unsigned()).collect::<Vec<u8>>();
+        let dump = self.skel.maps.data_uei_dump.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
+        let dump = dump.ok().flatten().unwrap_or_default();
+        let (reason, message) = (bytes(&uei.reason), bytes(&uei.msg));
+        let exit = Exit::of(kind, uei.exit_code, uei.exit_cpu, &reason, &message, &dump);
         self.link = None;
-        Some((why, restart))
+        Some(exit)
+    }
+}
+
+/// A VM that goes is no longer counted on the CPU where it was gathered.
+fn leave_gathered(state: &mut skeleton::types::host_state, vm: u32) {
+    let old = &mut state.vms[vm as usize];
+    let was = std::mem::take(&mut old.gathered) != 0;
+    if let (true, Ok(cpu)) = (was, usize::try_from(old.gather_cpu))
+        && let Some(cpu) = state.cpus.get_mut(cpu)
+    {
+        cpu.gathered = cpu.gathered.saturating_sub(1);
     }
 }
 

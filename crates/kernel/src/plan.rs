@@ -37,6 +37,8 @@ pub enum Plan {
     Load,
     /// Leave it; the sentence says why.
     Stay(String),
+    /// Leave it for now: somebody else's scheduler is loaded, or one is just coming or going.
+    Busy(String),
 }
 
 /// Whether this build can load a scheduler at all.
@@ -60,15 +62,34 @@ pub fn plan(mode: Mode, probe: &Probe, built: bool, despite_cookies: bool) -> Pl
             ));
         }
         Some(State::Enabled) => {
-            return Plan::Stay(format!("{} is loaded; end it first", probe.in_force()));
+            return Plan::Busy(format!("{} is loaded; end it first", probe.in_force()));
         }
         Some(State::Other(state)) => {
-            return Plan::Stay(format!("sched_ext is in the state `{state}`; try again"));
+            return Plan::Busy(format!("sched_ext is in the state `{state}`; try again"));
         }
         Some(State::Disabled) => {}
     }
     if !probe.btf {
         return stay("the kernel does not describe its types (/sys/kernel/btf/vmlinux)");
+    }
+    if let Some(why) = &probe.btf_error {
+        return Plan::Stay(format!(
+            "the kernel's description of its types (/sys/kernel/btf/vmlinux) cannot be read: {why}"
+        ));
+    }
+    if !probe.malformed.is_empty() {
+        return Plan::Stay(format!(
+            "this kernel describes functions of sched_ext wrongly ({}), so that no scheduler can be \
+             loaded: it was built with pahole before 1.26; boot another build of Linux",
+            few(&probe.malformed)
+        ));
+    }
+    if !probe.missing.is_empty() {
+        return Plan::Stay(format!(
+            "Linux {} lacks functions of sched_ext that Instep's scheduler calls ({})",
+            probe.release,
+            few(&probe.missing)
+        ));
     }
     if !probe.config {
         return Plan::Stay(format!(
@@ -87,6 +108,13 @@ pub fn plan(mode: Mode, probe: &Probe, built: bool, despite_cookies: bool) -> Pl
     Plan::Load
 }
 
+/// The first three, and how many more.
+fn few(names: &[String]) -> String {
+    let more = names.len().saturating_sub(3);
+    let shown = names[..names.len() - more].join(", ");
+    if more == 0 { shown } else { format!("{shown} and {more} more") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,10 +130,14 @@ mod tests {
         }
     }
 
+    fn names(each: &str) -> Vec<String> {
+        each.chars().map(String::from).collect()
+    }
+
     fn why(mode: Mode, probe: &Probe) -> String {
         match plan(mode, probe, true, false) {
             Plan::Load => "load".to_owned(),
-            Plan::Stay(why) => why,
+            Plan::Stay(why) | Plan::Busy(why) => why,
         }
     }
 
@@ -125,6 +157,9 @@ mod tests {
             (other, "lavd is loaded"),
             (Probe { state: Some(State::Other("enabling".into())), ..fine() }, "`enabling`"),
             (Probe { btf: false, ..fine() }, "btf"),
+            (Probe { btf_error: Some("cut at byte 9".into()), ..fine() }, "cut at byte 9"),
+            (Probe { malformed: names("abcd"), ..fine() }, "wrongly (a, b, c and 1 more)"),
+            (Probe { missing: names("x"), ..fine() }, "Instep's scheduler calls (x)"),
             (Probe { config: false, ..fine() }, "/boot/config-7.2.13"),
             (cookies.clone(), "3715"),
         ] {
@@ -132,6 +167,14 @@ mod tests {
         }
         assert_eq!(plan(Mode::Auto, &cookies, true, true), Plan::Load);
         assert_eq!(plan(Mode::Auto, &Probe { smt: false, ..cookies }, true, false), Plan::Load);
+    }
+
+    #[test]
+    fn what_passes_is_told_from_what_stays() {
+        let state = |state| plan(Mode::Auto, &Probe { state, ..fine() }, true, false);
+        assert!(matches!(state(Some(State::Enabled)), Plan::Busy(_)));
+        assert!(matches!(state(Some(State::Other("disabling".into()))), Plan::Busy(_)));
+        assert!(matches!(state(None), Plan::Stay(_)));
     }
 
     #[test]

@@ -3,13 +3,33 @@
 //! Reads `/sys/kernel/sched_ext` (kernel/sched/ext.c, Linux 6.12 and later) and the host's BTF, and
 //! asks for core-scheduling cookies (prctl PR_SCHED_CORE, Linux 5.14 and later). It decides nothing.
 
+use crate::btf::{self, Functions, MAX_BTF};
 use instep_core::units::Tid;
 use serde::Serialize;
-use std::fs;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 
 /// The most that is read of a file of sysfs.
-const MAX_LINE: usize = 4096;
+const MAX_LINE: u64 = 4096;
+
+/// Functions of the kernel that `bpf/` calls on every kernel; of those in one line any one will do
+/// (scx/compat.bpf.h of scx_cargo 1.1.4: names before and after Linux 6.13).
+const NEEDED: [&[&str]; 13] = [
+    &["scx_bpf_create_dsq"],
+    &["scx_bpf_dsq_insert", "scx_bpf_dispatch"],
+    &["scx_bpf_dsq_insert_vtime", "scx_bpf_dispatch_vtime", "__scx_bpf_dsq_insert_vtime"],
+    &["scx_bpf_dsq_move_to_local", "scx_bpf_consume"],
+    &["scx_bpf_dsq_move", "scx_bpf_dispatch_from_dsq"],
+    &["scx_bpf_dsq_nr_queued"],
+    &["scx_bpf_kick_cpu"],
+    &["scx_bpf_task_cpu"],
+    &["scx_bpf_get_idle_cpumask"],
+    &["scx_bpf_get_idle_smtmask"],
+    &["scx_bpf_put_idle_cpumask"],
+    &["scx_bpf_pick_idle_cpu"],
+    &["scx_bpf_test_and_clear_cpu_idle"],
+];
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -22,6 +42,12 @@ pub struct Probe {
     pub ops: Option<String>,
     /// Whether the kernel describes its types (`/sys/kernel/btf/vmlinux`).
     pub btf: bool,
+    /// Why that description cannot be read, where it cannot.
+    pub btf_error: Option<String>,
+    /// Functions of sched_ext whose description is wrong, so that no scheduler can be loaded.
+    pub malformed: Vec<String>,
+    /// Functions that Instep's scheduler calls and this kernel has not.
+    pub missing: Vec<String>,
     /// Whether the kernel's configuration can be read, which loading needs.
     pub config: bool,
     /// Threads of VMs with a core-scheduling cookie.
@@ -67,23 +93,37 @@ impl Probe {
     /// `root` is this host.
     #[must_use]
     pub fn of(root: &Path, threads: &[Tid]) -> Self {
-        let read = |path: &str| -> Option<String> {
-            let bytes = fs::read(root.join(path)).ok()?;
-            Some(String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_LINE)]).into_owned())
-        };
+        let read = |path: &str| read_line(root, path);
         let release = read("proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
         let there = |path: &str| root.join(path).exists();
         let live = root == Path::new("/");
         let config = there("proc/config.gz") || there(&format!("boot/config-{release}"));
+        let state = Self::state_of(root);
+        // Some MiB, which say nothing on a kernel without sched_ext.
+        let types = state.as_ref().map(|_| types(&root.join("sys/kernel/btf/vmlinux")));
+        let (functions, btf_error) = match types {
+            None => (None, None),
+            Some(Ok(functions)) => (Some(functions), None),
+            Some(Err(why)) => (None, Some(why)),
+        };
         Self {
-            state: read("sys/kernel/sched_ext/state").map(|text| State::parse(&text)),
+            state,
             ops: read("sys/kernel/sched_ext/root/ops").and_then(|text| ops_name(&text)),
             btf: there("sys/kernel/btf/vmlinux"),
+            btf_error,
+            missing: functions.as_ref().map_or_else(Vec::new, missing),
+            malformed: functions.map_or_else(Vec::new, |f| f.malformed.into_iter().collect()),
             config,
-            cookies: if live { with_cookie(threads) } else { Vec::new() },
+            cookies: if live { with_cookie(threads, cookie) } else { Vec::new() },
             smt: read("sys/devices/system/cpu/smt/active").is_some_and(|text| text.trim() == "1"),
             release,
         }
+    }
+
+    /// The state of sched_ext alone; `None` when the kernel has none.
+    #[must_use]
+    pub fn state_of(root: &Path) -> Option<State> {
+        read_line(root, "sys/kernel/sched_ext/state").map(|text| State::parse(&text))
     }
 
     /// Who schedules, in words.
@@ -97,8 +137,41 @@ impl Probe {
     }
 }
 
+fn read_line(root: &Path, path: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    File::open(root.join(path)).ok()?.take(MAX_LINE).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// What the kernel's own types say of sched_ext.
+fn types(path: &Path) -> Result<Functions, String> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        // That there is none is told apart.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(Functions::default());
+        }
+        Err(error) => return Err(error.to_string()),
+    };
+    let mut bytes = Vec::new();
+    file.take(MAX_BTF).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    btf::functions(&bytes).map_err(|error| error.to_string())
+}
+
+/// What of [`NEEDED`] is not among the functions; nothing when none is named at all.
+fn missing(functions: &Functions) -> Vec<String> {
+    if functions.named.is_empty() {
+        return Vec::new();
+    }
+    // Later kernels have `NAME___v2` beside or in place of NAME.
+    let bases: Vec<&str> =
+        functions.named.iter().filter_map(|name| name.split("___").next()).collect();
+    let lacks = |any: &&&[&str]| !any.iter().any(|name| bases.contains(name));
+    NEEDED.iter().filter(lacks).map(|any| any[0].to_owned()).collect()
+}
+
 /// Those threads that have a core-scheduling cookie.
-fn with_cookie(threads: &[Tid]) -> Vec<Tid> {
+fn with_cookie(threads: &[Tid], cookie: impl Fn(Tid) -> Option<u64>) -> Vec<Tid> {
     threads.iter().copied().filter(|tid| cookie(*tid).is_some_and(|cookie| cookie != 0)).collect()
 }
 
@@ -125,6 +198,7 @@ fn cookie(tid: Tid) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn host(files: &[(&str, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
@@ -166,6 +240,38 @@ mod tests {
 
     #[test]
     fn a_thread_of_ones_own_has_no_cookie() {
-        assert!(with_cookie(&[Tid(std::process::id())]).is_empty());
+        assert!(with_cookie(&[Tid(std::process::id())], cookie).is_empty());
+    }
+
+    #[test]
+    fn threads_that_share_cores_with_their_like_only_are_found() {
+        let made = |tid: Tid| [Some(0), Some(0xbeef), None].get(tid.0 as usize).copied().flatten();
+        assert_eq!(with_cookie(&[Tid(0), Tid(1), Tid(2), Tid(9)], made), [Tid(1)]);
+    }
+
+    #[test]
+    fn a_damaged_description_of_types_is_told_where_there_is_sched_ext() {
+        let files =
+            [("sys/kernel/btf/vmlinux", "no BTF"), ("sys/kernel/sched_ext/state", "disabled\n")];
+        let probe = Probe::of(host(&files).path(), &[]);
+        assert!(probe.btf && probe.btf_error.is_some_and(|why| why.contains("no BTF")));
+        assert_eq!(Probe::of(host(&files[..1]).path(), &[]).btf_error, None);
+    }
+
+    #[test]
+    fn a_function_under_its_old_name_is_not_missing() {
+        let named = |names: &[&str]| Functions {
+            named: names.iter().map(|name| (*name).to_owned()).collect(),
+            ..Functions::default()
+        };
+        let mut all: Vec<&str> = NEEDED.iter().map(|any| any[any.len() - 1]).collect();
+        assert_eq!(missing(&named(&all)), [""; 0]);
+        all.iter_mut().filter(|name| **name == "scx_bpf_kick_cpu").for_each(|name| {
+            *name = "scx_bpf_kick_cpu___v2";
+        });
+        assert_eq!(missing(&named(&all)), [""; 0]);
+        all.retain(|name| *name != "scx_bpf_dispatch");
+        assert_eq!(missing(&named(&all)), ["scx_bpf_dsq_insert"]);
+        assert_eq!(missing(&Functions::default()), [""; 0]);
     }
 }

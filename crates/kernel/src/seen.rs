@@ -1,7 +1,9 @@
 //! What the loaded scheduler tells: counters, events, VMs, costs. Plain data.
 
+use crate::settings::Cosched;
+
 /// Names of the counters, in the order of `enum instep_counter`.
-pub const COUNTERS: [&str; 28] = [
+pub const COUNTERS: [&str; 37] = [
     "switches",
     "idle_core",
     "idle_cpu",
@@ -30,6 +32,15 @@ pub const COUNTERS: [&str; 28] = [
     "gang_off",
     "probes",
     "missed",
+    "gather_trials",
+    "gather_on",
+    "gather_off",
+    "handed_over",
+    "kicks_saved",
+    "holes_ended",
+    "idle_home",
+    "prompt_preempt",
+    "rescued",
 ];
 
 /// Something that the scheduler found out.
@@ -52,8 +63,16 @@ pub struct Event {
 pub struct VmSeen {
     /// Its name.
     pub name: String,
+    /// Its weight, as the kernel has it.
+    pub weight: u32,
+    /// Its allocation period in nanoseconds, as the kernel has it.
+    pub period_ns: u64,
+    /// Its co-scheduling, as it was fed.
+    pub cosched: Cosched,
     /// Whether its siblings run together now.
     pub gang: bool,
+    /// Whether it runs on one CPU now, as its vCPUs hand over to each other at a fine grain.
+    pub gathered: bool,
     /// CPU time of its vCPUs since it is known.
     pub cpu_ns: u64,
     /// How often a vCPU blocked since it is known.

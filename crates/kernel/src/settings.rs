@@ -36,8 +36,10 @@ impl Cosched {
 }
 
 /// Names of the mechanisms, bit 0 first (`INSTEP_M_*`).
-pub const MECHANISMS: [&str; 10] =
-    ["shares", "balance", "cores", "home", "boost", "gang", "yield", "wake", "pull", "probe"];
+pub const MECHANISMS: [&str; 11] = [
+    "shares", "balance", "cores", "home", "boost", "gang", "yield", "wake", "pull", "probe",
+    "gather",
+];
 
 /// Which mechanisms are on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_named_mechanism_is_off_and_the_others_on() {
-        assert_eq!(Mechanisms::without(&["shares", "boost"]).unwrap().0, 0b11_1110_1110);
+        assert_eq!(Mechanisms::without(&["shares", "boost"]).unwrap().0, 0b111_1110_1110);
     }
 
     #[test]

@@ -28,10 +28,12 @@ impl Cache {
     /// # Errors
     /// When no home is known or the directory cannot be made.
     pub fn open() -> Result<Self, Error> {
-        let dir = place(std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME")).ok_or_else(
-            || Error::missing("no cache directory: HOME is not set", "set XDG_CACHE_HOME=DIR"),
-        )?;
-        Self::at(dir)
+        let missing = |why: String| {
+            Error::missing(format!("no cache directory: {why}"), "set XDG_CACHE_HOME=DIR to one")
+        };
+        let dir = place(std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME"))
+            .ok_or_else(|| missing("neither XDG_CACHE_HOME nor HOME names a directory".into()))?;
+        Self::at(dir).map_err(|error| missing(error.to_string()))
     }
 
     /// A cache in `dir`, made if need be.

@@ -59,8 +59,8 @@ pub fn examine(load: Option<&Path>, stop: &Stop) -> Vec<Finding> {
             need: "a cache directory",
             needed: true,
             fine: false,
-            found: error.to_string(),
-            next: Some("set XDG_CACHE_HOME=DIR".to_owned()),
+            found: what(error),
+            next: Some("set XDG_CACHE_HOME=DIR to one".to_owned()),
         }),
     }
     all.push(memory());

@@ -41,6 +41,19 @@ pub enum Rolled {
     Expired,
 }
 
+/// What a VM did in a window (`struct pol_handover`); times in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Handover {
+    /// CPU time of its vCPUs.
+    pub ran: u64,
+    /// The window's length.
+    pub wall: u64,
+    /// Wake-ups of a vCPU by a sibling.
+    pub wakes: u64,
+    /// Wake-ups that found an idle CPU.
+    pub idle: u64,
+}
+
 /// Co-scheduling as configured (`enum instep_cosched`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -121,6 +134,34 @@ mod c {
         ) -> bool;
         pub(super) safe fn native_may_boost(vtime: u64, host_vtime: u64) -> bool;
         pub(super) safe fn native_probe_next(before: u64) -> u64;
+        pub(super) safe fn native_may_gather(
+            ran: u64,
+            wall: u64,
+            wakes: u64,
+            idle: u64,
+            gathered: bool,
+        ) -> bool;
+        pub(super) safe fn native_gather_pays(
+            apart_ran: u64,
+            apart_wall: u64,
+            apart_wakes: u64,
+            ran: u64,
+            wall: u64,
+            wakes: u64,
+            gain: u32,
+        ) -> bool;
+        pub(super) safe fn native_may_use(held_vm: u32, held_until: u64, now: u64, vm: u32)
+        -> bool;
+        pub(super) safe fn native_overdue(since: u64, now: u64, bound: u64) -> bool;
+        pub(super) safe fn native_overdue_bound(siblings: u32) -> u64;
+        pub(super) safe fn native_first(cpu_vtime: u64, debt: u64) -> u64;
+        pub(super) safe fn native_pulls(waiter: u64, runs: u64, waited: u64, pull: u64) -> bool;
+        pub(super) safe fn native_probe_fails(
+            ran_apart: u64,
+            blocks_apart: u32,
+            ran: u64,
+            blocks: u32,
+        ) -> bool;
     }
 }
 
@@ -204,6 +245,55 @@ pub fn held_up(waited: u64, all_vcpus: u32, cpus: u32, slice: u64, ready: u32) -
 #[must_use]
 pub fn may_boost(vtime: u64, host_vtime: u64) -> bool {
     c::native_may_boost(vtime, host_vtime)
+}
+
+/// Whether a VM might be served better by one CPU.
+#[must_use]
+pub fn may_gather(seen: Handover, gathered: bool) -> bool {
+    c::native_may_gather(seen.ran, seen.wall, seen.wakes, seen.idle, gathered)
+}
+
+/// Whether it gets at least `gain` 32nds more done gathered than apart.
+#[must_use]
+pub fn gather_pays(apart: Handover, gathered: Handover, gain: u32) -> bool {
+    let (a, g) = (apart, gathered);
+    c::native_gather_pays(a.ran, a.wall, a.wakes, g.ran, g.wall, g.wakes, gain)
+}
+
+/// Whether a thread of `vm` (0: of none) may be chosen on a CPU that is held for another.
+#[must_use]
+pub fn may_use(held_vm: u32, held_until: u64, now: u64, vm: u32) -> bool {
+    c::native_may_use(held_vm, held_until, now, vm)
+}
+
+/// Whether something has waited, or been absent, for longer than `bound`; never when `since` is 0.
+#[must_use]
+pub fn overdue(since: u64, now: u64, bound: u64) -> bool {
+    c::native_overdue(since, now, bound)
+}
+
+/// How long a VM's thread may wait where so many vCPUs of its VM run or wait, itself included.
+#[must_use]
+pub fn overdue_bound(siblings: u32) -> u64 {
+    c::native_overdue_bound(siblings)
+}
+
+/// The rank of what is overdue.
+#[must_use]
+pub fn first(cpu_vtime: u64, debt: u64) -> u64 {
+    c::native_first(cpu_vtime, debt)
+}
+
+/// Whether a CPU takes over a waiter of another's queue.
+#[must_use]
+pub fn pulls(waiter: u64, runs: u64, waited: u64, pull: u64) -> bool {
+    c::native_pulls(waiter, runs, waited, pull)
+}
+
+/// Whether a trial together has failed already.
+#[must_use]
+pub fn probe_fails(ran_apart: u64, blocks_apart: u32, ran: u64, blocks: u32) -> bool {
+    c::native_probe_fails(ran_apart, blocks_apart, ran, blocks)
 }
 
 /// When a VM that blocks is tried together again.

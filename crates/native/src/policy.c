@@ -78,6 +78,53 @@ bool native_may_boost(u64 vtime, u64 host_vtime)
 	return pol_may_boost(vtime, host_vtime);
 }
 
+bool native_may_gather(u64 ran, u64 wall, u64 wakes, u64 idle, bool gathered)
+{
+	struct pol_handover h = { .ran_ns = ran, .wall_ns = wall, .wakes = wakes, .idle = idle };
+
+	return pol_may_gather(h, gathered);
+}
+
+bool native_gather_pays(u64 apart_ran, u64 apart_wall, u64 apart_wakes, u64 ran, u64 wall, u64 wakes,
+			u32 gain)
+{
+	struct pol_handover apart = { .ran_ns = apart_ran, .wall_ns = apart_wall,
+				      .wakes = apart_wakes };
+	struct pol_handover gathered = { .ran_ns = ran, .wall_ns = wall, .wakes = wakes };
+
+	return pol_gather_pays(apart, gathered, gain);
+}
+
+bool native_may_use(u32 held_vm, u64 held_until, u64 now, u32 vm)
+{
+	return pol_may_use(held_vm, held_until, now, vm);
+}
+
+bool native_overdue(u64 since, u64 now, u64 bound)
+{
+	return pol_overdue(since, now, bound);
+}
+
+u64 native_overdue_bound(u32 siblings)
+{
+	return pol_overdue_bound(siblings);
+}
+
+u64 native_first(u64 cpu_vtime, u64 debt)
+{
+	return pol_first(cpu_vtime, debt);
+}
+
+bool native_pulls(u64 waiter, u64 runs, u64 waited, u64 pull)
+{
+	return pol_pulls(waiter, runs, waited, pull);
+}
+
+bool native_probe_fails(u64 ran_apart, u32 blocks_apart, u64 ran, u32 blocks)
+{
+	return pol_probe_fails(ran_apart, blocks_apart, ran, blocks);
+}
+
 u64 native_probe_next(u64 before)
 {
 	return pol_probe_next(before);

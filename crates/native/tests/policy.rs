@@ -28,8 +28,11 @@ fn time_that_nobody_wanted_expires_with_the_period() {
     // Behind the host, but not behind the mark of this period: the claim stands for one more.
     assert_eq!(roll(&mut account, 24 * MS, 24 * MS, ORIGIN + 50 * MS), Rolled::Rolled);
     assert_eq!(account.vtime, ORIGIN);
+    // Nor further behind the next than others may lead, 48 ms; then it is.
     assert_eq!(roll(&mut account, 48 * MS, 24 * MS, ORIGIN + 90 * MS), Rolled::Expired);
-    assert_eq!(account.vtime, ORIGIN + 50 * MS);
+    assert_eq!(account.vtime, ORIGIN + 2 * MS);
+    assert_eq!(roll(&mut account, 72 * MS, 24 * MS, ORIGIN + 120 * MS), Rolled::Expired);
+    assert_eq!(account.vtime, ORIGIN + 42 * MS);
 }
 
 #[test]
@@ -83,6 +86,14 @@ fn an_episode_is_not_torn_apart_by_another_gang() {
     assert!(!tick_preempts(gang_at(10, false), gang_at(50, true)));
     assert!(tick_preempts(gang_at(50, true), gang_at(10, false)));
     assert!(!wake_preempts(gang_at(10, false), gang_at(50, true), MS));
+}
+
+#[test]
+fn an_episode_leads_by_no_more_than_its_bound() {
+    let (ahead, behind) = (gang_at(58 * MS, true), gang_at(10 * MS, false));
+    assert!(!gang_before(ahead, behind) && gang_before(behind, ahead));
+    assert!(tick_preempts(behind, ahead) && !goes_on(ahead, behind));
+    assert!(gang_before(gang_at(58 * MS - 1, true), behind));
 }
 
 #[test]
@@ -179,5 +190,92 @@ proptest! {
         }
         let ratio = used[1] as f64 / used[0] as f64;
         prop_assert!((ratio / f64::from(weight) - 1.0).abs() < 0.1, "{ratio} for {weight}");
+    }
+}
+
+/// A window of 48 ms in which a VM used `cpus` 100ths of a CPU and handed over each `grain` of it.
+fn window(cpus: u64, grain: u64) -> Handover {
+    let ran = 48 * MS * cpus / 100;
+    Handover { ran, wall: 48 * MS, wakes: ran / grain, idle: 0 }
+}
+
+#[test]
+fn a_vm_is_gathered_only_when_it_hands_over_finely_on_one_cpu() {
+    let us = 1000;
+    assert!(may_gather(window(50, 200 * us), false));
+    assert!(may_gather(window(110, 40 * us), false));
+    assert!(!may_gather(window(130, 40 * us), false), "it uses more than one CPU");
+    assert!(!may_gather(window(50, 2 * MS), false), "it computes for long between two");
+    assert!(!may_gather(window(10, 40 * us), false), "too little to judge by");
+    assert!(!may_gather(Handover { wakes: 0, ..window(90, MS) }, false), "it spins or computes");
+}
+
+#[test]
+fn a_vm_that_finds_idle_cpus_is_not_gathered() {
+    let busy = window(80, 100_000);
+    assert!(may_gather(Handover { idle: busy.wakes / 8, ..busy }, true));
+    assert!(!may_gather(Handover { idle: busy.wakes / 8 + 1, ..busy }, true));
+}
+
+#[test]
+fn gathering_pays_only_where_more_is_done() {
+    let apart = window(50, 320_000);
+    assert!(
+        gather_pays(apart, window(50, 280_000), 1) && gather_pays(apart, window(50, 280_000), 4)
+    );
+    assert!(gather_pays(apart, window(50, 300_000), 1));
+    assert!(!gather_pays(apart, window(50, 300_000), 4), "not beside VMs that might spin");
+    assert!(!gather_pays(apart, window(50, 318_000), 1), "not worth it");
+    assert!(gather_pays(apart, window(48, 280_000), 1), "more is done with less CPU time");
+    assert!(!gather_pays(apart, window(40, 280_000), 1), "less is done in the time that passed");
+    assert!(!gather_pays(apart, window(2, 1_000), 1), "too little to judge by");
+}
+
+#[test]
+fn a_trial_together_ends_early_unless_blocks_halve() {
+    assert!(probe_fails(40 * MS, 400, 40 * MS, 399));
+    assert!(!probe_fails(40 * MS, 400, 40 * MS, 200));
+    assert!(!probe_fails(40 * MS, 400, 0, 0), "it did not run");
+}
+
+#[test]
+fn a_held_cpu_is_for_its_vm_and_for_threads_of_none_until_the_hold_ends() {
+    assert!(may_use(1, 6 * MS, 5 * MS, 1) && may_use(1, 6 * MS, 5 * MS, 0));
+    assert!(!may_use(1, 6 * MS, 5 * MS, 2));
+    assert!(may_use(1, 6 * MS, 6 * MS, 2), "the hold is over");
+    assert!(may_use(1, 0, 5 * MS, 2), "it is not held");
+}
+
+#[test]
+fn a_waiter_far_behind_or_long_forgotten_is_taken_over() {
+    let at = |v: u64| ORIGIN + v * MS;
+    assert!(pulls(at(7), at(20), 0, 12 * MS));
+    assert!(!pulls(at(8), at(20), 0, 12 * MS));
+    assert!(pulls(at(20), at(20), 12 * MS + 1, 12 * MS), "a sibling of what runs");
+    assert!(!pulls(at(21), at(20), 100 * MS, 12 * MS), "it is ahead");
+}
+
+#[test]
+fn what_waits_for_too_long_is_overdue() {
+    assert!(!overdue(5 * MS, 245 * MS, 240 * MS));
+    assert!(overdue(5 * MS, 245 * MS + 1, 240 * MS));
+    assert!(!overdue(0, 245 * MS, 240 * MS), "it does not wait");
+    assert_eq!([0, 1, 3, 32, 512].map(overdue_bound), [1, 1, 3, 32, 32].map(|n| n * 240 * MS));
+}
+
+proptest! {
+    #[test]
+    fn the_overdue_go_before_all_that_is_within_the_bound(v in 0u64..1 << 40, c in 0u64..1 << 40) {
+        let debt = 96 * MS;
+        prop_assert!(first(ORIGIN + c, debt) < clamp(ORIGIN + v, ORIGIN + c, debt));
+    }
+
+    #[test]
+    fn what_does_not_pay_at_equal_work_never_pays_with_less(
+        ran in 11u64..10_000, wakes in 1u64..1 << 30, less in 0u64..1 << 30
+    ) {
+        let apart = Handover { ran: ran * MS, wall: ran * MS, wakes, idle: 0 };
+        let gathered = Handover { wakes: wakes.saturating_sub(less), ..apart };
+        prop_assert!(!gather_pays(apart, gathered, 1));
     }
 }

@@ -16,6 +16,7 @@ use crate::mask::Mask;
 use crate::rng::Rng;
 use crate::timers::Timers;
 use instep_core::measure::VmMeter;
+use instep_scx::instep::VmSettings;
 
 /// A schedulable thing: a vCPU, or with [`pm`](crate::sched::pm) a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -89,6 +90,9 @@ pub struct Task {
     since: u64,
     /// Whether it counts in the queue of `cpu`.
     counted: bool,
+    /// Time it waited for a CPU, up to `ready`, and since when it waits, nanoseconds.
+    waited: u64,
+    ready: u64,
 }
 
 /// A VM as the scheduler knows it. Its tasks have consecutive numbers.
@@ -100,6 +104,10 @@ pub struct Vm {
     pub count: u32,
     /// Its weight, as `cpu.weight`: 100 is usual.
     pub weight: u32,
+    /// What else is set for it, for scheduler `instep`.
+    pub own: VmSettings,
+    /// Whether it stands for the host's own threads.
+    pub hidden: bool,
 }
 
 impl Vm {
@@ -128,6 +136,8 @@ pub struct Desk {
     pub(crate) running: Vec<Option<TaskId>>,
     /// Tasks that count in each CPU's queue, the running one included.
     load: Vec<u32>,
+    /// Tasks in the queues of each node.
+    node_load: Vec<u32>,
     /// Tasks of a VM in a CPU's queue: `vm * cpus + cpu`.
     together: Vec<u16>,
     /// CPUs that shall choose again.
@@ -177,6 +187,8 @@ impl Desk {
                     ran: 0,
                     since: 0,
                     counted: false,
+                    waited: 0,
+                    ready: 0,
                 });
             }
         }
@@ -185,6 +197,7 @@ impl Desk {
             idle: Mask::all(cpus),
             running: vec![None; cpus],
             load: vec![0; cpus],
+            node_load: vec![0; host.nodes.len()],
             together: vec![0; cpus * vms.len()],
             pending: Mask::none(cpus),
             any_pending: false,
@@ -220,6 +233,13 @@ impl Desk {
         self.load[cpu]
     }
 
+    /// Tasks in the queues of a node's CPUs, running ones included.
+    #[inline]
+    #[must_use]
+    pub fn node_load(&self, node: usize) -> u32 {
+        self.node_load[node]
+    }
+
     /// Tasks of a VM in a CPU's queue, the running one included.
     #[inline]
     #[must_use]
@@ -234,6 +254,20 @@ impl Desk {
         let task = &self.tasks[task.ix()];
         let now = if task.state == TaskState::Running { self.now - task.since } else { 0 };
         task.ran + now
+    }
+
+    /// Time a task waited for a CPU so far, in nanoseconds.
+    #[must_use]
+    pub fn waited(&self, task: TaskId) -> u64 {
+        let task = &self.tasks[task.ix()];
+        task.waited + if task.state == TaskState::Queued { self.now - task.ready } else { 0 }
+    }
+
+    /// A blocked task waits for a CPU from now on.
+    pub(crate) fn ready(&mut self, task: TaskId) {
+        let now = self.now;
+        let task = &mut self.tasks[task.ix()];
+        (task.state, task.ready) = (TaskState::Queued, now);
     }
 
     /// For schedulers: `task` is in the queue of `cpu` from now on.
@@ -284,6 +318,7 @@ impl Desk {
         let (vm, cpu) = (self.tasks[task.ix()].vm, self.tasks[task.ix()].cpu);
         self.tasks[task.ix()].counted = true;
         self.load[cpu] += 1;
+        self.node_load[self.host.node[cpu]] += 1;
         let place = vm * self.host.cpus() + cpu;
         self.together[place] += 1;
         if self.together[place] == 2 {
@@ -296,6 +331,7 @@ impl Desk {
         let (vm, cpu) = (self.tasks[task.ix()].vm, self.tasks[task.ix()].cpu);
         self.tasks[task.ix()].counted = false;
         self.load[cpu] -= 1;
+        self.node_load[self.host.node[cpu]] -= 1;
         let place = vm * self.host.cpus() + cpu;
         self.together[place] -= 1;
         if self.together[place] == 1 {
@@ -321,6 +357,7 @@ impl Desk {
         let task = &mut self.tasks[task.ix()];
         task.state = TaskState::Running;
         task.since = now;
+        task.waited += now - task.ready;
         self.meters[task.vm].running(now, 1);
         self.note(What::Start { task: id, cpu: cpu as u32 });
     }
@@ -330,6 +367,7 @@ impl Desk {
         self.running[cpu] = None;
         self.idle.set(cpu);
         self.tasks[task.ix()].state = state;
+        self.tasks[task.ix()].ready = self.now;
         let vm = self.tasks[task.ix()].vm;
         self.meters[vm].running(self.now, -1);
     }

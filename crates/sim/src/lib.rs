@@ -12,6 +12,7 @@ pub mod engine;
 pub mod error;
 pub mod guest;
 pub mod host;
+pub mod library;
 pub mod mask;
 pub mod params;
 pub mod report;
@@ -19,6 +20,7 @@ pub mod reproduce;
 pub mod rng;
 pub mod scenario;
 pub mod sched;
+pub mod schedule;
 pub mod speed;
 pub mod swarm;
 #[doc(hidden)]

@@ -59,6 +59,8 @@ pub struct Speed {
     wanted: Vec<u64>,
     /// MiB/s wanted of each node, times [`ONE`].
     traffic: Vec<u64>,
+    /// How many nodes are asked for more than they have.
+    crowded: usize,
 }
 
 impl Speed {
@@ -86,6 +88,7 @@ impl Speed {
             doing: vec![None; host.cpus()],
             wanted: vec![0; host.llcs.len()],
             traffic: vec![0; host.nodes.len()],
+            crowded: 0,
             memories,
             contention,
             base,
@@ -102,7 +105,7 @@ impl Speed {
         }
         let mut disturbed = Disturbed { core: true, ..Disturbed::default() };
         let llc = host.llc[cpu];
-        let before = (self.wanted[llc], self.crowded());
+        let before = (self.wanted[llc], self.crowded > 0);
         if let Some((profile, vm)) = old {
             self.wanted[llc] -= self.profiles[profile].set_kib;
             self.flow(profile, vm, false);
@@ -113,7 +116,7 @@ impl Speed {
         }
         let size = self.contention.llc_kib;
         disturbed.llc = before.0 != self.wanted[llc] && before.0.max(self.wanted[llc]) > size;
-        disturbed.nodes = before.1 || self.crowded();
+        disturbed.nodes = before.1 || self.crowded > 0;
         disturbed
     }
 
@@ -122,16 +125,28 @@ impl Speed {
         if mib_s == 0 {
             return;
         }
+        let most = self.contention.node_mib_s.saturating_mul(ONE);
         for (traffic, part) in self.traffic.iter_mut().zip(&self.memories[vm].part) {
-            let flow = mib_s * u64::from(*part);
+            let (flow, was) = (mib_s * u64::from(*part), *traffic > most);
             *traffic = if on { *traffic + flow } else { *traffic - flow };
+            self.crowded = self.crowded + usize::from(*traffic > most) - usize::from(was);
         }
     }
 
-    /// Whether any node's bandwidth is exceeded.
-    fn crowded(&self) -> bool {
-        let most = self.contention.node_mib_s.saturating_mul(ONE);
-        self.traffic.iter().any(|traffic| *traffic > most)
+    /// A VM's memory lies otherwise from now on. Every CPU must be asked for its speed again.
+    pub fn set_memory(&mut self, vm: usize, memory: Memory) {
+        let uses = |speed: &Self, cpu: usize| speed.doing[cpu].filter(|doing| doing.1 == vm);
+        for cpu in 0..self.doing.len() {
+            if let Some((profile, vm)) = uses(self, cpu) {
+                self.flow(profile, vm, false);
+            }
+        }
+        self.memories[vm] = memory;
+        for cpu in 0..self.doing.len() {
+            if let Some((profile, vm)) = uses(self, cpu) {
+                self.flow(profile, vm, true);
+            }
+        }
     }
 
     /// The speed of `cpu` in 1024ths, 1 at least; [`ONE`] for one that does nothing.

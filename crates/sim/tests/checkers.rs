@@ -33,6 +33,8 @@ enum Fault {
     Deaf,
     /// VM 0 gets three turns of four.
     Favour,
+    /// It is thrown out of the kernel.
+    Ejected,
 }
 
 /// Round robin from one queue for all CPUs, in turns of 5 ms.
@@ -103,6 +105,10 @@ impl Scheduler for Robin {
     }
 
     fn affinity_changed(&mut self, _desk: &mut Desk, _task: TaskId) {}
+
+    fn failed(&self) -> Option<String> {
+        (self.fault == Fault::Ejected && self.turn > 100).then(|| "it stalled".to_owned())
+    }
 }
 
 fn plan(guests: &[(u32, &str, &str)]) -> Plan {
@@ -145,6 +151,11 @@ fn a_task_where_it_may_not_run_is_found() {
 }
 
 #[test]
+fn a_scheduler_that_is_thrown_out_is_found() {
+    shown(Fault::Ejected, Promises::NONE, "ejected", &[SPIN, SPIN]);
+}
+
+#[test]
 fn an_idle_cpu_beside_waiting_tasks_is_found() {
     let promises = Promises { idle: Some(20 * MS), ..Promises::NONE };
     shown(Fault::Lazy, promises, "idle", &[SPIN, SPIN]);
@@ -165,7 +176,7 @@ fn a_lost_wake_up_is_found() {
 
 #[test]
 fn unfair_shares_are_found() {
-    let share = Share { percent: 10, floor: 0, slack: 30 * MS, by_vcpu: false };
+    let share = Share { percent: 10, floor: 0, slack: 30 * MS, by_vcpu: false, among: None };
     let promises = Promises { share: Some(share), ..Promises::NONE };
     shown(Fault::Favour, promises, "share", &[SPIN, SPIN]);
 }

@@ -34,6 +34,15 @@ impl Fault {
         Fault(what.into())
     }
 
+    /// The file ends at byte `size`, and `what`, without which nothing can be read, goes up to byte
+    /// `end`. `instead`: how to record so that a cut file is of use.
+    pub(crate) fn cut(size: u64, what: &str, end: u64, instead: &str) -> Self {
+        Fault(format!(
+            "it is cut off: it has {size} bytes, and {what} to byte {end}, without which the rest \
+             means nothing. Copy the whole file again{instead}"
+        ))
+    }
+
     /// The fault as an error of the file called `path`.
     pub(crate) fn of(self, path: &str) -> TraceError {
         TraceError::Unusable { path: path.to_owned(), what: self.0 }

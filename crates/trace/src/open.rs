@@ -3,11 +3,12 @@
 use crate::dat::DatStream;
 use crate::error::{Fault, TraceError};
 use crate::perf::{self, PerfStream};
-use crate::source::{ReadAt, read_up_to};
+use crate::rec::{self, RecStream};
+use crate::source::{Part, ReadAt, read_up_to};
 use crate::stream::EventStream;
 use crate::tracepoints::Options;
 use crate::tracing_data;
-use std::io::Read;
+use std::io::{Cursor, Read};
 
 /// A format of traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub enum Kind {
     Perf,
     /// trace.dat of trace-cmd.
     Dat,
+    /// What `instep record` writes.
+    Rec,
 }
 
 impl Kind {
@@ -26,6 +29,8 @@ impl Kind {
             Some(Kind::Perf)
         } else if start.starts_with(tracing_data::MAGIC) {
             Some(Kind::Dat)
+        } else if start.starts_with(rec::MAGIC) {
+            Some(Kind::Rec)
         } else {
             None
         }
@@ -46,22 +51,35 @@ pub fn open<'a>(
     match Kind::of(&start) {
         Some(Kind::Perf) => Ok(Box::new(PerfStream::open(source, path, options)?)),
         Some(Kind::Dat) => Ok(Box::new(DatStream::open(source, path, options)?)),
+        Some(Kind::Rec) => {
+            let part = Part::new(source, 0, u64::MAX);
+            Ok(Box::new(RecStream::open(part, path, options)?))
+        }
         None => Err(Fault::new(
-            "neither perf.data nor trace.dat; record with `perf sched record -a` or \
-             `trace-cmd record -e sched -e kvm:kvm_entry`",
+            "neither perf.data nor trace.dat nor a recording of Instep; record with `instep \
+             record`, `perf sched record -a` or `trace-cmd record -e sched -e kvm:kvm_entry`",
         )
         .of(path)),
     }
 }
 
-/// Opens a trace that comes through a pipe: perf's only, for trace.dat is read at many places.
+/// Opens a trace that comes through a pipe: perf's or Instep's, for trace.dat is read at many
+/// places.
 ///
 /// # Errors
 /// As [`open`].
 pub fn open_stream<'a>(
-    source: impl Read + 'a,
+    mut source: impl Read + 'a,
     path: &str,
     options: Options,
 ) -> Result<Box<dyn EventStream + 'a>, TraceError> {
-    Ok(Box::new(PerfStream::pipe(source, path, options)?))
+    let mut start = Vec::new();
+    let failed = |source| TraceError::Read { path: path.to_owned(), source };
+    source.by_ref().take(8).read_to_end(&mut start).map_err(failed)?;
+    let kind = Kind::of(&start);
+    let whole = Cursor::new(start).chain(source);
+    match kind {
+        Some(Kind::Rec) => Ok(Box::new(RecStream::open(whole, path, options)?)),
+        _ => Ok(Box::new(PerfStream::pipe(whole, path, options)?)),
+    }
 }

@@ -29,14 +29,14 @@ impl<W: Write> PerfettoWriter<W> {
         PerfettoWriter { out, error: None, vms: Vec::new() }
     }
 
-    /// Ends the trace.
+    /// Ends the trace and gives back what it was written to.
     ///
     /// # Errors
     /// The first error that `out` gave.
-    pub fn finish(mut self) -> io::Result<()> {
+    pub fn finish(mut self) -> io::Result<W> {
         match self.error {
             Some(error) => Err(error),
-            None => self.out.flush(),
+            None => self.out.flush().map(|()| self.out),
         }
     }
 

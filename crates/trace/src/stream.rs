@@ -36,8 +36,10 @@ pub struct Header {
     pub cpus: Option<u32>,
     /// The clock of the timestamps, where named.
     pub clock: Option<String>,
-    /// Guests whose vCPUs' threads the recorder knew (trace-cmd record -A).
+    /// Guests whose vCPUs' threads the recorder knew (`instep record`, trace-cmd record -A).
     pub guests: Vec<Guest>,
+    /// Names of the guests whose wake-ups and moves alone were recorded; empty where all were.
+    pub only: Vec<String>,
     /// Cores, caches and nodes.
     pub topology: Option<Topology>,
     /// What is odd in the header.
@@ -49,8 +51,12 @@ pub struct Header {
 pub struct Guest {
     /// Its name.
     pub name: String,
+    /// Its process, where told.
+    pub pid: Option<u32>,
     /// Number of vCPU and thread of the host that runs it.
     pub vcpus: Vec<(u32, u32)>,
+    /// Its weight among VMs (`cpu.weight`, 100 as a rule), where told.
+    pub weight: Option<u32>,
 }
 
 /// What a reader counted.

@@ -80,7 +80,7 @@ pub(crate) fn header_info(cursor: &mut Cursor<'_>) -> Result<PageLayout, Fault> 
     Ok(layout)
 }
 
-fn page_layout(text: &str) -> Result<PageLayout, Fault> {
+pub(crate) fn page_layout(text: &str) -> Result<PageLayout, Fault> {
     let mut layout = PageLayout::default();
     for field in text.lines().filter_map(|line| format::field(line.trim())) {
         match field.name.as_str() {

@@ -113,6 +113,25 @@ fn a_vm_that_spins_in_parts_is_told_from_one_that_blocks() {
 }
 
 #[test]
+fn switches_that_are_missing_are_counted() {
+    let is_told = |report: &Report| {
+        report.warnings.iter().find(|warning| warning.contains("switches are missing")).cloned()
+    };
+    assert_eq!(is_told(&trace()), None);
+    // Of alpha's first vCPU only its leaving is kept.
+    let cut = trace_with(|what| !matches!(what, What::Switch(_, next, _) if next.0 == ALPHA[0].0));
+    let told = is_told(&cut).expect("said");
+    assert!(told.starts_with("49 switches"), "{told}");
+    // Who leaves a CPU ran on it: nothing else is made of the gap.
+    for vm in &cut.vms {
+        let steal: u64 = vm.vcpus.iter().map(|vcpu| vcpu.steal_ns).sum();
+        let charged: u64 = vm.culprits.iter().map(|culprit| culprit.ns).sum();
+        assert_eq!(steal, charged, "{}", vm.name);
+    }
+    assert!(cut.vms[0].vcpus[0].run_ns > trace().vms[0].vcpus[0].run_ns / 2);
+}
+
+#[test]
 fn every_nanosecond_is_accounted_for_and_every_wait_is_charged() {
     let report = trace();
     for vm in &report.vms {

@@ -19,8 +19,9 @@
 //! ```
 
 use crate::config::duration;
-use instep_kernel::settings::{DEFAULT_PERIOD, Latency, PERIODS};
+use instep_kernel::settings::{Latency, PERIODS};
 use instep_kernel::{Cosched, Mechanisms, Mode, Settings};
+use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,14 +35,16 @@ pub struct DispatchConfig {
     /// Load it although VMs have core-scheduling cookies.
     pub despite_cookies: bool,
     /// Weight of everything that belongs to no VM, together, 1 to 10000.
+    #[serde(deserialize_with = "weight")]
     pub host_weight: u32,
     /// How long a thread runs when others wait, 500us to 100ms.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "turn")]
     pub slice: Duration,
     /// How long siblings run together, 500us to 100ms.
-    #[serde(deserialize_with = "duration")]
+    #[serde(deserialize_with = "turn")]
     pub episode: Duration,
     /// Names of mechanisms that are off.
+    #[serde(deserialize_with = "mechanisms")]
     pub without: Vec<String>,
     /// Settings of single VMs.
     pub vm: BTreeMap<String, VmConfig>,
@@ -54,9 +57,10 @@ pub struct DispatchConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct VmConfig {
     /// 1 to 10000; its cgroup's when not given.
+    #[serde(deserialize_with = "some_weight")]
     pub weight: Option<u32>,
     /// Allocation period, 1ms to 1s; 24ms when not given.
-    #[serde(deserialize_with = "optional")]
+    #[serde(deserialize_with = "period")]
     pub period: Option<Duration>,
     /// When its siblings run together.
     pub cosched: Cosched,
@@ -104,43 +108,50 @@ impl DispatchConfig {
             ..Settings::default()
         })
     }
-
-    /// Checks bounds.
-    ///
-    /// # Errors
-    /// A sentence that names the value and the bound.
-    pub fn check(&self) -> Result<(), String> {
-        let shown = |time: Duration| humantime::format_duration(time).to_string();
-        let (least, most) = (Duration::from_micros(500), Duration::from_millis(100));
-        for (name, time) in [("slice", self.slice), ("episode", self.episode)] {
-            if time < least || time > most {
-                return Err(format!(
-                    "dispatch.{name} {} is not between 500us and 100ms",
-                    shown(time)
-                ));
-            }
-        }
-        let weighs = |name: &str, weight: u32| match weight {
-            1..=10_000 => Ok(()),
-            _ => Err(format!("{name} {weight} is not between 1 and 10000")),
-        };
-        weighs("dispatch.host_weight", self.host_weight)?;
-        for (name, vm) in &self.vm {
-            weighs(&format!("dispatch.vm.{name}.weight"), vm.weight.unwrap_or(1))?;
-            let period = vm.period.unwrap_or(DEFAULT_PERIOD);
-            if period < PERIODS[0] || period > PERIODS[1] {
-                return Err(format!(
-                    "dispatch.vm.{name}.period {} is not between 1ms and 1s",
-                    shown(period)
-                ));
-            }
-        }
-        self.settings().map(|_| ()).map_err(|why| format!("dispatch.without: {why}"))
-    }
 }
 
-fn optional<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    duration(deserializer).map(Some)
+/// A slice and an episode are between these: below, switching costs more than it brings; above, a
+/// turn is felt.
+const TURNS: [Duration; 2] = [Duration::from_micros(500), Duration::from_millis(100)];
+/// As cgroups have it (`cpu.weight`).
+const WEIGHTS: [u32; 2] = [1, 10_000];
+
+// Bounds are checked where a value is read, so that the error knows the line.
+
+fn weight<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let weight = i64::deserialize(deserializer)?;
+    let [least, most] = WEIGHTS;
+    u32::try_from(weight)
+        .ok()
+        .filter(|weight| (least..=most).contains(weight))
+        .ok_or_else(|| Error::custom(format!("weight {weight} is not between {least} and {most}")))
+}
+
+fn some_weight<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    weight(deserializer).map(Some)
+}
+
+fn turn<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    duration(deserializer).and_then(|time| bounded(time, TURNS))
+}
+
+fn period<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    duration(deserializer).and_then(|time| bounded(time, PERIODS)).map(Some)
+}
+
+fn bounded<E: Error>(time: Duration, [least, most]: [Duration; 2]) -> Result<Duration, E> {
+    if (least..=most).contains(&time) {
+        return Ok(time);
+    }
+    let shown = |time| humantime::format_duration(time).to_string();
+    let (time, least, most) = (shown(time), shown(least), shown(most));
+    Err(E::custom(format!("{time} is not between {least} and {most}")))
+}
+
+fn mechanisms<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let names = Vec::<String>::deserialize(deserializer)?;
+    Mechanisms::without(&names).map_err(Error::custom)?;
+    Ok(names)
 }
 
 #[cfg(test)]
@@ -172,16 +183,20 @@ mod tests {
     #[test]
     fn values_out_of_bounds_are_named_with_the_bound() {
         for (text, said) in [
-            ("mode = 'on'", "unknown variant"),
-            ("slice = '1us'", "dispatch.slice 1us is not between 500us"),
-            ("host_weight = 0", "host_weight 0 is not between 1 and 10000"),
-            ("without = ['gangs']", "unknown mechanism `gangs`"),
-            ("[dispatch.vm.a]\nweight = 20000", "dispatch.vm.a.weight 20000"),
-            ("[dispatch.vm.a]\nperiod = '2s'", "dispatch.vm.a.period 2s is not between 1ms and 1s"),
-            ("[dispatch.vm.a]\ncosched = 'gang'", "unknown variant"),
+            ("mode = 'on'", "i.toml:2: unknown variant `on`, expected one of `auto`"),
+            ("slice = '1us'", "i.toml:2: 1us is not between 500us and 100ms"),
+            ("slice = 3", "i.toml:2: invalid type: integer `3`"),
+            ("host_weight = 0", "i.toml:2: weight 0 is not between 1 and 10000"),
+            ("without = ['gangs']", "i.toml:2: unknown mechanism `gangs`"),
+            ("[dispatch.vm.a]\nweight = 20000", "i.toml:3: weight 20000 is not between"),
+            ("[dispatch.vm.a]\nweight = -1", "i.toml:3: weight -1 is not between"),
+            ("\n[dispatch.vm.a]\nperiod = '2s'", "i.toml:4: 2s is not between 1ms and 1s"),
+            ("[dispatch.vm.a]\ncosched = 'gang'", "i.toml:3: unknown variant `gang`"),
+            ("[dispatch.vm.a]\nlatency = 'low'", "i.toml:3: unknown variant `low`"),
+            ("[dispatch.vm.a]\nwight = 1", "i.toml:3: unknown field `wight`"),
         ] {
             let error = parse(&format!("[dispatch]\n{text}\n")).unwrap_err();
-            assert!(error.contains(said), "{text}: {error}");
+            assert!(error.starts_with(said), "{text}: {error}");
         }
     }
 }

@@ -3,17 +3,20 @@
 //!
 //! ```text
 //! off(why) <--plan-- begin --plan--> loaded --fell out--> waiting --backoff over--> loaded
-//!                                       ^                    |  CPU hotplug: at once
-//!                                       +--------------------+
+//!                      |                ^                    |  CPU hotplug: at once
+//!                      |                +--------------------+
+//!                      +--somebody else's is loaded--> waiting --every 30 s--> loaded
 //! ```
 //! It knows nothing of BPF: `instep-kernel` does. Without that crate's feature `kernel` it is
 //! always off.
 
 pub mod config;
+pub mod in_force;
 pub mod table;
 
 use crate::error::Error;
 use config::DispatchConfig;
+pub use in_force::{InForce, LastExit, Program, VmInForce, read};
 use instep_core::decision::Decision;
 use instep_core::snapshot::Snapshot;
 use instep_core::topology::Topology;
@@ -21,11 +24,11 @@ use instep_core::units::NodeId;
 use instep_host::Root;
 use instep_host::discover::{ScanOptions, Scanner};
 use instep_kernel::backoff::Backoff;
+use instep_kernel::exit::Exit;
 use instep_kernel::loaded::Loaded;
-use instep_kernel::seen::VmSeen;
-use instep_kernel::{Mode, Plan, Probe, plan};
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use instep_kernel::table::LIMITS;
+use instep_kernel::{Mode, Plan, Probe, Table, VmEntry, plan};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -33,46 +36,12 @@ use std::time::{Duration, Instant};
 pub const LOOK: Duration = Duration::from_secs(1);
 /// Looks between two scans for VMs that came and went.
 const LOOKS_PER_SCAN: u32 = 2;
-/// The file in the state directory that says what is in force.
-const FILE: &str = "dispatch.json";
-/// The most that is read of it.
-const MAX_FILE: usize = 1 << 20;
-
-/// What is in force and why, for `instep status` and records.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InForce {
-    /// Whether Instep's scheduler is in force.
-    pub instep: bool,
-    /// Why, or why not: one sentence.
-    pub why: String,
-    /// The process that loaded it, or would.
-    pub pid: u32,
-    /// How often it fell out since it was last sound.
-    pub failures: usize,
-    /// What it counted since it was loaded.
-    pub counters: BTreeMap<String, u64>,
-    /// What it knows of the VMs.
-    pub vms: Vec<VmInForce>,
-}
-
-/// One VM as the kernel scheduler sees it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VmInForce {
-    /// Its name.
-    pub name: String,
-    /// Whether its siblings run together.
-    pub together: bool,
-    /// Time in which more than one of its vCPUs ran, since it is known.
-    pub together_ns: u64,
-    /// Time in which one ran while another waited for a CPU.
-    pub apart_ns: u64,
-    /// CPU time of its vCPUs since it is known.
-    pub cpu_ns: u64,
-    /// How often a vCPU blocked.
-    pub blocks: u64,
-    /// Virtual time by which it is ahead of the host.
-    pub lead_ns: i64,
-}
+/// Looks between two questions after what the programs cost.
+const LOOKS_PER_COST: u32 = 10;
+/// How often it is tried again while somebody else's scheduler is loaded.
+const BUSY: Duration = Duration::from_secs(30);
+/// How long the start waits for a scheduler that is just going, such as that of a run before.
+const GOING: Duration = Duration::from_secs(5);
 
 /// The kernel scheduler as the loop holds it.
 #[derive(Debug)]
@@ -83,9 +52,13 @@ pub struct Dispatch {
     scanner: Scanner,
     backoff: Backoff,
     state: State,
-    file: Option<PathBuf>,
+    dir: Option<PathBuf>,
     looks: u32,
     said: Vec<String>,
+    /// Warnings on the VM table that stand and were told.
+    warned: BTreeSet<String>,
+    programs: Vec<Program>,
+    last_exit: Option<LastExit>,
 }
 
 #[derive(Debug)]
@@ -105,19 +78,24 @@ impl Dispatch {
         topology: &Topology,
         state: Option<&Path>,
     ) -> Result<Self, Error> {
-        let mut quick = ScanOptions::default();
-        quick.memory.enabled = false;
         let mut dispatch = Self {
             config: config.clone(),
             homes: BTreeMap::new(),
             nodes: nodes(topology),
-            scanner: Scanner::new(Root::live(), quick),
+            scanner: scanner(),
             backoff: Backoff::default(),
             state: State::Off(String::new()),
-            file: state.map(|dir| dir.join(FILE)),
+            dir: state.map(Path::to_owned),
             looks: 0,
             said: Vec::new(),
+            warned: BTreeSet::new(),
+            programs: Vec::new(),
+            last_exit: None,
         };
+        let end = Instant::now() + GOING;
+        while config.mode != Mode::Off && is_going() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(50));
+        }
         dispatch.try_load();
         match (&dispatch.state, config.mode) {
             (State::Off(why) | State::Waiting { why, .. }, Mode::Kernel) => {
@@ -135,9 +113,9 @@ impl Dispatch {
 
     /// Takes over a new configuration.
     pub fn reload(&mut self, config: &DispatchConfig) {
-        let was = self.config.mode;
-        self.config = config.clone();
-        if was != config.mode {
+        let was = std::mem::replace(&mut self.config, config.clone());
+        // What kept it out may be settled now.
+        if was.mode != config.mode || !matches!(self.state, State::Loaded { .. }) {
             self.state = State::Off(String::new());
             self.try_load();
         }
@@ -175,6 +153,8 @@ impl Dispatch {
         let base = InForce {
             pid: std::process::id(),
             failures: self.backoff.failures(),
+            programs: self.programs.clone(),
+            last_exit: self.last_exit.clone(),
             ..InForce::default()
         };
         match &self.state {
@@ -190,21 +170,26 @@ impl Dispatch {
     }
 
     fn try_load(&mut self) {
-        let threads: Vec<_> = if self.config.mode == Mode::Off {
-            Vec::new()
-        } else {
-            let scan = self.scanner.scan().map(|scan| scan.vms).unwrap_or_default();
-            scan.iter().flat_map(|vm| vm.vcpus.iter().map(|vcpu| vcpu.tid)).collect()
-        };
-        let probe = Probe::of(Path::new("/"), &threads);
-        let cookies = self.config.despite_cookies;
-        self.state = match plan(self.config.mode, &probe, plan::BUILT, cookies) {
+        let next = match decide(&self.config, &mut self.scanner).1 {
             Plan::Stay(why) => State::Off(why),
+            Plan::Busy(why) => State::Waiting { until: Instant::now() + BUSY, why },
             Plan::Load => self.load(),
         };
-        if let (State::Off(why), true) = (&self.state, self.config.mode != Mode::Off) {
+        if let (State::Off(why), true) = (&next, self.config.mode != Mode::Off) {
             self.said.push(format!("the kernel's default scheduler stays: {why}"));
         }
+        // Said once while it stays so.
+        let before = match &self.state {
+            State::Waiting { why, .. } => why.as_str(),
+            _ => "",
+        };
+        if let State::Waiting { why, until } = &next
+            && *until > Instant::now() + BUSY / 2
+            && why != before
+        {
+            self.said.push(format!("Instep's kernel scheduler is not loaded for now: {why}"));
+        }
+        self.state = next;
         self.write();
     }
 
@@ -232,18 +217,22 @@ impl Dispatch {
 
     fn look_at_loaded(&mut self) {
         let State::Loaded { kernel, since } = &mut self.state else { return };
-        if let Some((why, restart)) = kernel.exited() {
+        if let Some(exit) = kernel.exited() {
             let lasted = since.elapsed();
             self.state = State::Off(String::new());
-            if restart {
+            if exit.restart() {
                 self.said.push("CPUs came or went: loading the scheduler again".to_owned());
                 self.nodes = instep_host::topology::read(&Root::live())
                     .map_or_else(|_| self.nodes.clone(), |topology| nodes(&topology));
                 self.try_load();
             } else {
-                self.state = self.wait(format!("it fell out: {why}"), lasted);
+                self.note_exit(&exit);
+                self.state = self.wait(format!("it fell out: {}", exit.why()), lasted);
             }
             return;
+        }
+        if self.looks.is_multiple_of(LOOKS_PER_COST) {
+            self.programs = kernel.costs().into_iter().map(Program::from).collect();
         }
         for event in kernel.drain() {
             tracing::debug!(?event, "kernel scheduler");
@@ -251,45 +240,109 @@ impl Dispatch {
         if self.looks.is_multiple_of(LOOKS_PER_SCAN)
             && let Ok(scan) = self.scanner.scan()
         {
-            let entries = table::entries(&scan.vms, &self.homes, &self.config);
+            let (entries, mut warnings) = table::entries(&scan.vms, &self.homes, &self.config);
             match kernel.feed(entries) {
-                Ok(warnings) => self.said.extend(warnings),
+                Ok(more) => {
+                    warnings.extend(more);
+                    let now: BTreeSet<String> = warnings.into_iter().collect();
+                    self.said.extend(now.difference(&self.warned).cloned());
+                    self.warned = now;
+                }
                 Err(error) => self.said.push(format!("the VM table was not taken: {error:#}")),
             }
         }
         self.looks = self.looks.wrapping_add(1);
     }
 
+    /// Keeps what the kernel says of an end that was not asked for.
+    fn note_exit(&mut self, exit: &Exit) {
+        let dump = self.dir.as_deref().and_then(|dir| in_force::keep_dump(dir, exit));
+        if let Some(path) = &dump {
+            self.said.push(format!("what the CPUs were doing is told in {}", path.display()));
+        }
+        self.last_exit = Some(LastExit { why: exit.why(), dump });
+    }
+
     /// Leaves word for `instep status`; a directory that is full or gone is no reason to stop.
     fn write(&self) {
-        let Some(file) = &self.file else { return };
-        let written =
-            serde_json::to_vec(&self.in_force()).map_err(std::io::Error::other).and_then(|bytes| {
-                let part = file.with_extension("part");
-                std::fs::write(&part, bytes)?;
-                std::fs::rename(&part, file)
-            });
-        if let Err(error) = written {
-            tracing::debug!(%error, "cannot write {}", file.display());
+        let Some(dir) = &self.dir else { return };
+        if let Err(error) = in_force::write(dir, &self.in_force()) {
+            tracing::debug!(%error, "cannot write to {}", dir.display());
         }
     }
 }
 
 impl Drop for Dispatch {
     fn drop(&mut self) {
-        if let Some(file) = &self.file {
-            // Nothing is in force any more; that nobody is left to say so is what this says.
-            let _ = std::fs::remove_file(file);
+        if let Some(dir) = &self.dir {
+            in_force::forget(dir);
         }
     }
 }
 
-/// What a running `instep run` with this state directory says is in force; `None` when none does.
+/// What a run with this configuration would do with the kernel scheduler, in sentences; nothing is
+/// loaded.
 #[must_use]
-pub fn read(state: &Path) -> Option<InForce> {
-    let bytes = std::fs::read(state.join(FILE)).ok().filter(|bytes| bytes.len() <= MAX_FILE)?;
-    let in_force: InForce = serde_json::from_slice(&bytes).ok()?;
-    Path::new("/proc").join(in_force.pid.to_string()).exists().then_some(in_force)
+pub fn preview(config: &DispatchConfig) -> Vec<String> {
+    if config.mode == Mode::Off {
+        return Vec::new();
+    }
+    let mut scanner = scanner();
+    let (vms, plan) = decide(config, &mut scanner);
+    let why = match plan {
+        Plan::Stay(why) | Plan::Busy(why) => why,
+        Plan::Load => {
+            let (table, mut warnings) = Table::default().renumbered(vms.0, LIMITS);
+            let mut said = vec![format!(
+                "a run would load Instep's kernel scheduler for the whole host, with {} VMs",
+                table.vms.len()
+            )];
+            said.extend(table.vms.iter().map(|placed| described(&placed.entry)));
+            warnings.extend(vms.1);
+            said.extend(warnings);
+            return said;
+        }
+    };
+    let end = if config.mode == Mode::Kernel { "a run would end here" } else { "it would stay" };
+    vec![format!("the kernel's default scheduler is in force, and {end}: {why}")]
+}
+
+/// One VM as the scheduler would be told of it.
+fn described(entry: &VmEntry) -> String {
+    format!(
+        "{}: {} vCPUs, weight {}, period {}, co-scheduling {}",
+        entry.name,
+        entry.vcpus.len(),
+        entry.weight,
+        humantime::format_duration(entry.period),
+        entry.cosched
+    )
+}
+
+type Entries = (Vec<VmEntry>, Vec<String>);
+
+/// Looks at the host: the VMs that there are, with warnings, and what follows for the scheduler.
+fn decide(config: &DispatchConfig, scanner: &mut Scanner) -> (Entries, Plan) {
+    let vms = match config.mode {
+        Mode::Off => Vec::new(),
+        _ => scanner.scan().map(|scan| scan.vms).unwrap_or_default(),
+    };
+    let threads: Vec<_> = vms.iter().flat_map(|vm| vm.vcpus.iter().map(|vcpu| vcpu.tid)).collect();
+    let probe = Probe::of(Path::new("/"), &threads);
+    let plan = plan(config.mode, &probe, plan::BUILT, config.despite_cookies);
+    (table::entries(&vms, &BTreeMap::new(), config), plan)
+}
+
+/// Finds VMs, without their memory.
+fn scanner() -> Scanner {
+    let mut quick = ScanOptions::default();
+    quick.memory.enabled = false;
+    Scanner::new(Root::live(), quick)
+}
+
+/// Whether some scheduler is just coming or going.
+fn is_going() -> bool {
+    matches!(Probe::state_of(Path::new("/")), Some(instep_kernel::probe::State::Other(_)))
 }
 
 /// The node of each CPU by its number; -1 for CPUs that are offline.
@@ -307,20 +360,6 @@ fn possible_cpus() -> u32 {
     let text = Root::live().read("sys/devices/system/cpu/possible").unwrap_or_default();
     let last = text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<u32>().ok());
     last.map_or(0, |last| last.saturating_add(1)).min(4096)
-}
-
-impl From<VmSeen> for VmInForce {
-    fn from(seen: VmSeen) -> Self {
-        Self {
-            name: seen.name,
-            together: seen.gang,
-            together_ns: seen.together_ns,
-            apart_ns: seen.apart_ns,
-            cpu_ns: seen.cpu_ns,
-            blocks: seen.blocks,
-            lead_ns: seen.lead_ns,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -346,9 +385,9 @@ mod tests {
         drop(dispatch);
         assert_eq!(read(dir.path()), None);
         let gone = InForce { pid: u32::MAX - 1, ..InForce::default() };
-        std::fs::write(dir.path().join(FILE), serde_json::to_vec(&gone).unwrap()).unwrap();
+        in_force::write(dir.path(), &gone).unwrap();
         assert_eq!(read(dir.path()), None);
-        std::fs::write(dir.path().join(FILE), b"{\"instep\":").unwrap();
+        std::fs::write(dir.path().join("dispatch.json"), b"{\"instep\":").unwrap();
         assert_eq!(read(dir.path()), None);
     }
 

@@ -34,26 +34,33 @@ fn configured(mut entry: VmEntry, weight: u32, config: Option<&VmConfig>) -> VmE
     entry
 }
 
-/// All entries: VMs with their homes by name, then processes that are treated as VMs. A process
-/// that is a VM already is not one again.
+/// All entries: VMs with their homes by name, then processes that are treated as VMs; and warnings
+/// on processes that are not there. A process that is a VM already is not one again.
 #[must_use]
 pub fn entries(
     vms: &[VmFacts],
     homes: &BTreeMap<String, NodeId>,
     config: &DispatchConfig,
-) -> Vec<VmEntry> {
+) -> (Vec<VmEntry>, Vec<String>) {
+    let mut warnings = Vec::new();
     let mut all: Vec<VmEntry> =
         vms.iter().map(|vm| entry(vm, homes.get(&vm.name).copied(), config)).collect();
     for given in &config.process {
         if vms.iter().any(|vm| vm.pid == given.pid || vm.name == given.name) {
             continue;
         }
-        if let Some(vcpus) = process(given.pid) {
-            let entry = VmEntry::new(&given.name, vcpus);
-            all.push(configured(entry, 100, config.vm.get(&given.name)));
+        match process(given.pid) {
+            Some(vcpus) => {
+                let entry = VmEntry::new(&given.name, vcpus);
+                all.push(configured(entry, 100, config.vm.get(&given.name)));
+            }
+            None => warnings.push(format!(
+                "there is no process {} to be treated as the VM {}",
+                given.pid, given.name
+            )),
         }
     }
-    all
+    (all, warnings)
 }
 
 /// The threads of a live process; `None` when there is none.
@@ -83,7 +90,8 @@ mod tests {
             ProcessVm { name: "gone".into(), pid: u32::MAX - 1 },
         ];
         let config = DispatchConfig { process, ..DispatchConfig::default() };
-        let all = entries(&[], &BTreeMap::new(), &config);
+        let (all, warnings) = entries(&[], &BTreeMap::new(), &config);
+        assert!(warnings.len() == 1 && warnings[0].contains("the VM gone"), "{warnings:?}");
         assert_eq!((all.len(), all[0].name.as_str(), all[0].weight), (1, "own", 100));
         assert!(all[0].vcpus.iter().any(|id| id.tid == Tid(own) && id.start_ticks > 0));
     }

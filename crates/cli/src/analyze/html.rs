@@ -1,100 +1,25 @@
 //! An analysis as one page that needs no network: findings, a timeline to zoom into, the heat map
 //! of stacking and the culprit matrix.
-//!
-//! Keeps the spans of vCPUs up to a limit; what comes later is in the numbers, not in the timeline,
-//! and the page says so.
 
-use instep_core::units::Nanos;
-use instep_trace::analysis::discover::FoundVm;
+use crate::page::Timeline;
 use instep_trace::analysis::report::Report;
-use instep_trace::analysis::{Place, Sink};
-use serde::Serialize;
 
-/// Spans in the timeline: some MB of page.
-const MAX_SPANS: usize = 200_000;
 const PAGE: &str = include_str!("page.html");
-/// Where the page takes its data.
-const SLOT: &str = "/*DATA*/null";
 
-/// Spans for the timeline.
-#[derive(Default)]
-pub(super) struct Timeline {
-    begin: Nanos,
-    rows: Vec<Row>,
-    /// The first row of every VM.
-    first: Vec<usize>,
-    count: usize,
-    /// When the limit was reached.
-    cut: Option<Nanos>,
-}
-
-#[derive(Serialize)]
-struct Row {
-    vm: usize,
-    name: String,
-    /// Start and length in microseconds, state, CPU: 0 runs, 1 waits, 2 wakes.
-    spans: Vec<(u64, u64, u8, u32)>,
-}
-
-#[derive(Serialize)]
-struct Data<'a> {
-    title: &'a str,
-    report: &'a Report,
-    rows: &'a [Row],
-    /// Where the timeline ends, in microseconds, when not with the trace.
-    cut_us: Option<u64>,
-}
-
-impl Sink for Timeline {
-    fn begin(&mut self, vms: &[FoundVm], begin: Nanos) {
-        self.begin = begin;
-        for (vm, found) in vms.iter().enumerate() {
-            self.first.push(self.rows.len());
-            for (index, _) in &found.vcpus {
-                let name = format!("{} {index}", found.name);
-                self.rows.push(Row { vm, name, spans: Vec::new() });
-            }
-        }
-    }
-
-    fn span(&mut self, vm: usize, vcpu: usize, place: Place, since: Nanos, until: Nanos) {
-        let (state, cpu) = match place {
-            Place::Running(cpu) => (0, cpu.0),
-            Place::Waiting(cpu) => (1, cpu.0),
-            Place::Waking => (2, 0),
-            Place::Blocked | Place::Unknown => return,
-        };
-        if self.count >= MAX_SPANS {
-            self.cut.get_or_insert(since);
-            return;
-        }
-        self.count += 1;
-        let start = since.since(self.begin).0 / 1000;
-        let length = until.since(since).0 / 1000;
-        if let Some(row) = self.first.get(vm).and_then(|first| self.rows.get_mut(first + vcpu)) {
-            row.spans.push((start, length, state, cpu));
-        }
-    }
-}
-
-impl Timeline {
-    /// The page.
-    pub(super) fn page(&self, title: &str, report: &Report) -> anyhow::Result<String> {
-        let cut_us = self.cut.map(|cut| cut.since(self.begin).0 / 1000);
-        let data = Data { title, report, rows: &self.rows, cut_us };
-        // Nothing in the data may end the script that holds it.
-        let data = serde_json::to_string(&data)?.replace('<', "\\u003c");
-        Ok(PAGE.replacen(SLOT, &data, 1))
-    }
+/// The page.
+pub(super) fn page(timeline: &Timeline, title: &str, report: &Report) -> anyhow::Result<String> {
+    timeline.page(PAGE, title, report)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use instep_core::units::Nanos;
+    use instep_trace::analysis::Sink as _;
+    use instep_trace::analysis::discover::FoundVm;
 
     #[test]
     fn a_hostile_name_cannot_leave_the_script() {
-        assert_eq!(PAGE.matches(SLOT).count(), 1);
         let mut timeline = Timeline::default();
         let name = "</script><script>alert(1)".to_owned();
         timeline.begin(&[FoundVm { name, pid: None, vcpus: vec![(0, 1)] }], Nanos(0));
@@ -108,21 +33,10 @@ mod tests {
             findings: Vec::new(),
             host,
             warnings: Vec::new(),
+            unseen: Vec::new(),
         };
-        let page = timeline.page("t", &report).unwrap();
+        let page = page(&timeline, "t", &report).unwrap();
         assert!(!page.contains("</script><script>alert"), "{page}");
         assert!(page.contains("\\u003c/script>"));
-    }
-
-    #[test]
-    fn the_timeline_is_bounded_and_says_where_it_ends() {
-        let mut timeline = Timeline::default();
-        let vm = FoundVm { name: "a".to_owned(), pid: None, vcpus: vec![(0, 1)] };
-        timeline.begin(&[vm], Nanos(0));
-        for span in 0..MAX_SPANS as u64 + 5 {
-            timeline.span(0, 0, Place::Waking, Nanos(span * 1000), Nanos(span * 1000 + 500));
-        }
-        assert_eq!(timeline.rows[0].spans.len(), MAX_SPANS);
-        assert_eq!(timeline.cut, Some(Nanos(MAX_SPANS as u64 * 1000)));
     }
 }

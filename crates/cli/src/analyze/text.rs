@@ -17,12 +17,17 @@ pub(super) fn draw(path: &str, report: &Report, width: usize) -> String {
         out.push('\n');
         draw_vm(&mut out, vm, report, width);
     }
+    matrix(&mut out, report, width);
     if let Some(mean) = report.host.competing_modules {
         let _ = writeln!(out, "\nHost: competing modules {mean:.2}");
     }
     out.push('\n');
     if report.findings.is_empty() {
-        out.push_str("Findings: none. No VM of this trace lost time worth mentioning.\n");
+        out.push_str(match (report.events, report.vms.is_empty()) {
+            (0, _) => "Findings: none, for the trace holds no event.\n",
+            (_, true) => "Findings: none, for no VM was found in it.\n",
+            _ => "Findings: none. No VM of this trace lost time worth mentioning.\n",
+        });
         return out;
     }
     out.push_str("Findings, the most time lost first:\n");
@@ -115,11 +120,15 @@ fn lines(vm: &VmReport, report: &Report) -> Vec<String> {
     let periods = &vm.periods;
     if periods.count > 0 {
         lines.push(format!(
-            "used {} of {} per period of {} (share as of equal VMs); all of it in {} of {} \
-             periods; efficiency {:.2}",
+            "used {} of {} per period of {} (share by {}); all of it in {} of {} periods; \
+             efficiency {:.2}",
             time(periods.mean_use_ns),
             time(periods.share_ns),
             time(report.host.period_ns),
+            match periods.weight {
+                Some(weight) => format!("weight {weight}"),
+                None => "weight 100, none is told".to_owned(),
+            },
             periods.full,
             periods.count,
             periods.efficiency
@@ -148,6 +157,38 @@ fn culprits(vm: &VmReport) -> Option<String> {
         said.push(format!("others {}", time(rest)));
     }
     Some(format!("while it waited ran: {}", said.join(", ")))
+}
+
+/// Who ran while whom waited: a row for each VM that waited, a column for each of those who took
+/// the most. Nothing with one VM, whose own line says it all.
+fn matrix(out: &mut String, report: &Report, width: usize) {
+    let rows: Vec<&VmReport> =
+        report.vms.iter().filter(|vm| !vm.culprits.is_empty()).take(MAX_ROWS).collect();
+    if rows.len() < 2 {
+        return;
+    }
+    let mut sums = std::collections::BTreeMap::<&str, u64>::new();
+    for culprit in rows.iter().flat_map(|vm| &vm.culprits) {
+        *sums.entry(&culprit.name).or_default() += culprit.ns;
+    }
+    let mut columns: Vec<(&str, u64)> = sums.into_iter().collect();
+    columns.sort_by_key(|(name, ns)| (std::cmp::Reverse(*ns), *name));
+    let (first, cell) = (16, 11);
+    columns.truncate(width.saturating_sub(first + 2) / (cell + 1));
+    let _ = write!(out, "\nWho ran while whom waited\n  {:first$}", "");
+    for (name, _) in &columns {
+        let _ = write!(out, " {:>cell$}", shortened(&printable(name), cell));
+    }
+    out.push('\n');
+    for vm in rows {
+        let _ = write!(out, "  {:first$}", shortened(&printable(&vm.name), first));
+        for (name, _) in &columns {
+            let ns = vm.culprits.iter().find(|culprit| culprit.name == *name);
+            let shown = ns.map_or("-".to_owned(), |culprit| time(culprit.ns));
+            let _ = write!(out, " {shown:>cell$}");
+        }
+        out.push('\n');
+    }
 }
 
 fn woken(vm: &VmReport) -> Option<String> {

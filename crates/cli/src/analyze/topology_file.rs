@@ -1,41 +1,17 @@
-//! A host's topology from what `instep topology --json` printed there.
+//! A host's topology: what `instep topology --json` printed there, or, for a trace that has none, this
+//! host's where the trace seems to be of it.
 
 use anyhow::Context as _;
-use instep_core::idset::{CpuSet, IdSet};
-use instep_core::topology::{CoreKind, CpuFacts, NodeFacts, Topology};
-use instep_core::units::{Bytes, CpuId};
-use serde::Deserialize;
+use instep_core::topology::Topology;
+use instep_host::Root;
+use instep_trace::stream::Header;
+use instep_trace::topology::TopologyDocument;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
 /// A host of 4096 CPUs takes 1 MB.
 const MAX_FILE: u64 = 64 << 20;
-
-#[derive(Debug, Deserialize)]
-struct Document {
-    schema: String,
-    cpus: Vec<Cpu>,
-    nodes: Vec<Node>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Cpu {
-    id: u32,
-    core: u32,
-    cluster: u32,
-    llc: u32,
-    package: u32,
-    kind: Option<CoreKind>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Node {
-    id: u32,
-    memory_bytes: u64,
-    cpus: Vec<u32>,
-    distances: Vec<u32>,
-}
 
 /// Reads the file.
 pub(super) fn read(path: &Path) -> anyhow::Result<Topology> {
@@ -51,44 +27,48 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Topology> {
 }
 
 fn parse(text: &str) -> anyhow::Result<Topology> {
-    let document: Document = serde_json::from_str(text).context("no JSON of a topology")?;
-    anyhow::ensure!(
-        document.schema == "instep.topology/1",
-        "its schema is `{}`, not instep.topology/1",
-        document.schema
+    let document: TopologyDocument = serde_json::from_str(text).context("no JSON of a topology")?;
+    document.topology().map_err(anyhow::Error::msg)
+}
+
+/// The topology of the host under `root`, when the trace tells none and was recorded by the kernel
+/// that runs there, on as many CPUs, under its name; with why that is thought.
+pub(super) fn inferred(header: &Header, root: &Root) -> Option<(Topology, String)> {
+    if header.topology.is_some() {
+        return None;
+    }
+    let own =
+        |file: &str| Some(root.read(format!("proc/sys/kernel/{file}")).ok()?.trim().to_owned());
+    let release =
+        header.release.as_ref().filter(|release| own("osrelease").as_ref() == Some(release))?;
+    if header.hostname.as_ref().is_some_and(|name| own("hostname").as_ref() != Some(name)) {
+        return None;
+    }
+    let topology = instep_host::topology::read(root).ok()?;
+    if header.cpus.is_none_or(|cpus| cpus as usize != topology.cpus().len()) {
+        return None;
+    }
+    let why = format!(
+        "the trace tells no cores, caches and nodes; those of this machine are taken, since it has \
+         as many CPUs and runs the same kernel ({release}): if it was recorded elsewhere, name that \
+         host's with --topology FILE"
     );
-    let sharing = |of: &dyn Fn(&Cpu) -> u32, cpu: &Cpu| -> CpuSet {
-        let same = document.cpus.iter().filter(|other| of(other) == of(cpu));
-        same.map(|other| CpuId(other.id)).collect()
-    };
-    let facts = |cpu: &Cpu| CpuFacts {
-        id: cpu.id,
-        package: Some(cpu.package),
-        thread_siblings: Some(sharing(&|cpu| cpu.core, cpu)),
-        l1i: None,
-        l2: Some(sharing(&|cpu| cpu.cluster, cpu)),
-        llc: Some(sharing(&|cpu| cpu.llc, cpu)),
-        kind: cpu.kind,
-    };
-    let nodes = document.nodes.iter().map(|node| NodeFacts {
-        id: node.id,
-        cpus: node.cpus.iter().map(|cpu| CpuId(*cpu)).collect::<IdSet<CpuId>>(),
-        memory: Bytes(node.memory_bytes),
-        distances: node.distances.clone(),
-    });
-    Ok(Topology::build(document.cpus.iter().map(facts).collect(), nodes.collect())?)
+    Some((topology, why))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use instep_core::idset::CpuSet;
+    use instep_core::topology::{CpuFacts, NodeFacts};
+    use instep_core::units::{Bytes, CpuId};
 
     #[test]
     fn what_topology_prints_comes_back() {
         let cpu = |id: u32| CpuFacts {
             id,
             package: Some(id / 4),
-            thread_siblings: Some([CpuId(id & !1), CpuId(id | 1)].into_iter().collect()),
+            thread_siblings: Some([CpuId(id & !1), CpuId(id | 1)].into_iter().collect::<CpuSet>()),
             ..CpuFacts::default()
         };
         let node = |id: u32| NodeFacts {
@@ -105,8 +85,21 @@ mod tests {
     }
 
     #[test]
-    fn another_document_is_refused_with_its_schema() {
-        let error = parse(r#"{"schema":"x/1","cpus":[],"nodes":[]}"#).unwrap_err();
-        assert_eq!(error.to_string(), "its schema is `x/1`, not instep.topology/1");
+    fn this_hosts_topology_is_taken_only_for_a_trace_of_the_same_kernel_and_size() {
+        let root = Root::live();
+        let own = |file: &str| root.read(format!("proc/sys/kernel/{file}")).unwrap();
+        let (release, cpus) =
+            (own("osrelease").trim().to_owned(), instep_host::topology::read(&root));
+        let cpus = cpus.unwrap().cpus().len() as u32;
+        let same = Header { release: Some(release), cpus: Some(cpus), ..Header::default() };
+        let (topology, why) = inferred(&same, &root).unwrap();
+        assert!(topology.cpus().len() == cpus as usize && why.contains("--topology FILE"));
+        let larger = Header { cpus: Some(cpus + 1), ..same.clone() };
+        let older = Header { release: Some("2.6.18".to_owned()), ..same.clone() };
+        let named = Header { hostname: Some("elsewhere.example".to_owned()), ..same.clone() };
+        let told = Header { topology: Some(topology), ..same };
+        for other in [larger, older, named, told] {
+            assert!(inferred(&other, &root).is_none());
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! `instep lab shell`: a prompt in an emulated host; each line is a shell command there.
 
-use super::{Progress, interrupted, options};
+use super::{Progress, interrupted, load, options};
 use crate::args::LabShellArgs;
 use crate::{Outcome, tell};
+use instep_lab::host::channel::Answer;
 use instep_lab::prompt::Lines;
 use instep_lab::scenario::Scenario;
 use instep_lab::scenario::run::{Kit, Running, again};
@@ -22,7 +23,7 @@ const PLAIN: &str = "about = 'a prompt'\n\
 
 pub(super) fn command(args: &LabShellArgs) -> anyhow::Result<Outcome> {
     let scenario = match &args.file {
-        Some(file) => Scenario::load(file)?,
+        Some(file) => load(file)?,
         None => Scenario::parse(PLAIN, "shell").map_err(anyhow::Error::msg)?,
     };
     let stop = Stop::on_signals()?;
@@ -43,31 +44,39 @@ pub(super) fn command(args: &LabShellArgs) -> anyhow::Result<Outcome> {
         );
     }
     let mut lines = Lines::of(&io::stdin())?;
-    let mut last = 0;
-    loop {
+    let next = || {
         if prompt {
             eprint!("lab# ");
         }
-        let line = match lines.next(&stop) {
-            Ok(Some(line)) => line,
-            Ok(None) => break,
-            Err(Error::Interrupted) => return Ok(left(running)),
-            Err(error) => return Err(error.into()),
-        };
+        lines.next(&stop)
+    };
+    match converse(next, |line| running.host.run(line, PROMPT_LIMIT, &stop)) {
+        Ok(status) => Ok(Outcome::Status(status)),
+        Err(error) => match error.downcast_ref() {
+            Some(Error::Interrupted) => Ok(left(running)),
+            _ => Err(error),
+        },
+    }
+}
+
+/// Runs line after line and prints what each says. The status is that of the last line, as a
+/// shell's is, 0 when there was none.
+fn converse(
+    mut next: impl FnMut() -> Result<Option<String>, Error>,
+    mut run: impl FnMut(&str) -> Result<Answer, Error>,
+) -> anyhow::Result<u8> {
+    let mut last = 0;
+    while let Some(line) = next()? {
         if line.trim().is_empty() {
             continue;
         }
-        let answer = match running.host.run(&line, PROMPT_LIMIT, &stop) {
-            Ok(answer) => answer,
-            Err(Error::Interrupted) => return Ok(left(running)),
-            Err(error) => return Err(error.into()),
-        };
+        let answer = run(&line)?;
         io::stdout().lock().write_all(&answer.stdout)?;
         io::stdout().flush()?;
         io::stderr().lock().write_all(answer.stderr.as_bytes())?;
-        last = answer.status;
+        last = u8::try_from(answer.status).unwrap_or(u8::MAX);
     }
-    Ok(if last == 0 { Outcome::Fine } else { Outcome::Finding })
+    Ok(last)
 }
 
 /// A host with the scenario's guests; the consoles are kept of one whose guests do not come up.
@@ -106,4 +115,27 @@ fn left(running: Running) -> Outcome {
     drop(running);
     tell("interrupted: everything is ended and removed");
     Outcome::Finding
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status_of(lines: &[&str]) -> u8 {
+        let mut lines = lines.iter().map(|line| (*line).to_owned());
+        let answer = |line: &str| {
+            let status = line.trim_start_matches("exit ").parse().unwrap();
+            Ok(Answer { status, stdout: Vec::new(), stderr: String::new() })
+        };
+        converse(|| Ok(lines.next()), answer).unwrap()
+    }
+
+    #[test]
+    fn the_last_line_s_status_becomes_the_shell_s() {
+        assert_eq!(status_of(&["exit 0", "exit 3"]), 3);
+        assert_eq!(status_of(&["exit 3", "exit 0"]), 0);
+        assert_eq!(status_of(&["exit 7", "  ", ""]), 7, "an empty line is none");
+        assert_eq!(status_of(&[]), 0);
+        assert_eq!(status_of(&["exit 300"]), 255, "never a success by being cut");
+    }
 }

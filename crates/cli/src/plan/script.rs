@@ -60,7 +60,11 @@ fn script(
     decision: &Decision,
     mut line: impl FnMut(&str, &Action) -> Result<String, String>,
 ) -> String {
-    let mut text = String::from("#!/bin/sh\nset -eu\n");
+    let mut text = String::from("#!/bin/sh\n");
+    if decision.actions.is_empty() {
+        text.push_str("# Nothing to do: the plan changes nothing (instep plan says why).\n");
+    }
+    text.push_str("set -eu\n");
     for action in &decision.actions {
         let name = name_of(snapshot, action.vm());
         let written = match line(name, action) {

@@ -2,9 +2,10 @@
 
 use crate::observe::state_dir;
 use crate::text::{indented, printable, wrapped};
-use instep_agent::dispatch::{InForce, VmInForce, read};
+use instep_agent::dispatch::{InForce, LastExit, Program, VmInForce, read};
 use instep_kernel::Probe;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Who schedules threads on this host.
@@ -22,6 +23,12 @@ pub(crate) struct DispatchJson {
     failures: usize,
     /// What Instep's knows of the VMs.
     vms: Vec<VmInForce>,
+    /// What Instep's counted since it was loaded.
+    counters: BTreeMap<String, u64>,
+    /// What Instep's consists of.
+    programs: Vec<Program>,
+    /// How Instep's ended the last time.
+    last_exit: Option<LastExit>,
 }
 
 /// Asks the kernel, and the word that a running `instep run` leaves.
@@ -29,7 +36,8 @@ pub(crate) fn look(state: Option<&Path>) -> DispatchJson {
     let kernel = Probe::of(Path::new("/"), &[]);
     let told = state_dir(state).ok().and_then(|state| read(state.path()));
     let known = told.is_some();
-    let InForce { instep, why, failures, vms, .. } = told.unwrap_or_default();
+    let InForce { instep, why, failures, vms, counters, programs, last_exit, .. } =
+        told.unwrap_or_default();
     DispatchJson {
         in_force: kernel.in_force(),
         instep: instep && kernel.ops.as_deref().is_some_and(|ops| ops.starts_with("instep")),
@@ -37,6 +45,9 @@ pub(crate) fn look(state: Option<&Path>) -> DispatchJson {
         kernel,
         failures,
         vms,
+        counters,
+        programs,
+        last_exit,
     }
 }
 
@@ -46,11 +57,19 @@ impl DispatchJson {
         let why = self.why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
         let line = printable(&format!("scheduler: {}{why}", self.in_force));
         let mut text = format!("\n{}", indented(&wrapped(&line, width), 0));
+        if let Some(LastExit { why, dump }) = &self.last_exit {
+            let dump = dump.as_ref().map_or_else(String::new, |path| {
+                format!("; what the CPUs were doing is told in {}", path.display())
+            });
+            let line = printable(&format!("it was thrown out before: {why}{dump}"));
+            text.push_str(&indented(&wrapped(&line, width.saturating_sub(2)), 2));
+        }
         for vm in &self.vms {
             let how = if vm.together { "siblings together" } else { "siblings apart" };
             let line = format!(
-                "{}: {how}, {:+}ms of its share, {} blocks",
+                "{}: weight {}, {how}, {:+}ms of its share, {} blocks",
                 printable(&vm.name),
+                vm.weight,
                 vm.lead_ns / 1_000_000,
                 vm.blocks
             );

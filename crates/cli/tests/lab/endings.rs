@@ -77,7 +77,7 @@ fn ctrl_c_in_any_later_phase_leaves_nothing() {
     interrupt(lab, "the host boots");
 
     let mut lab = Lab::start(&hello(), &[], None);
-    assert!(lab.said("starting 1 guests"), "{}", lab.text("err"));
+    assert!(lab.said("starting 1 guest"), "{}", lab.text("err"));
     std::thread::sleep(Duration::from_secs(1));
     interrupt(lab, "a guest boots");
 
@@ -110,6 +110,21 @@ fn a_shell_ends_in_order_on_sigterm_at_its_prompt() {
     assert_eq!(left_by(lab.pid()), Vec::<PathBuf>::new());
     assert!(!processes.into_iter().any(runs));
     drop(input);
+}
+
+/// Two lines fail in the middle; the last one's status is the shell's.
+#[test]
+fn a_shell_fed_by_a_pipe_ends_with_the_status_of_its_last_line() {
+    let _turn = turn();
+    if !can_run() {
+        return;
+    }
+    let (mut lab, mut input) = Lab::shell();
+    write!(input, "false\nno-such-program\n\ninstep topology --json >/dev/null\nexit 3").unwrap();
+    drop(input);
+    assert_eq!(lab.end().code(), Some(3), "{}", lab.text("err"));
+    assert!(lab.text("err").contains("no-such-program"), "{}", lab.text("err"));
+    assert_eq!(left_by(lab.pid()), Vec::<PathBuf>::new());
 }
 
 /// Where kernels are kept, if there is one for hosts.

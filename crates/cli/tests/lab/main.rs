@@ -5,6 +5,9 @@
 //! that lacks QEMU or the kernel skips them. Labs take turns: each uses all of a small machine.
 #![cfg(test)]
 
+mod agree;
+mod bench;
+mod dispatch;
 mod endings;
 mod held;
 mod inside;
@@ -20,6 +23,16 @@ fn every_scenario_is_one() {
     let listed: Value = serde_json::from_slice(&ran.stdout).unwrap();
     let files = std::fs::read_dir(scenarios()).unwrap().count();
     assert_eq!(listed["scenarios"].as_array().unwrap().len(), files);
+}
+
+#[test]
+fn a_list_in_a_pipe_has_one_line_for_each_scenario() {
+    let ran = instep(&["lab", "list", scenarios().to_str().unwrap()]);
+    let text = String::from_utf8_lossy(&ran.stdout);
+    let files = std::fs::read_dir(scenarios()).unwrap().count();
+    assert_eq!(text.lines().count(), files, "{text}");
+    assert!(text.lines().all(|line| line.contains(".toml: ") && line.ends_with(')')), "{text}");
+    assert!(!text.contains("(1 nodes") && !text.contains(" 1 guests"), "{text}");
 }
 
 #[test]
@@ -71,5 +84,31 @@ fn what_is_no_kernel_is_refused_before_anything_starts() {
         }
         assert_eq!(ran.status.code(), Some(2), "{said}");
         assert!(said.contains(words), "{said}");
+        let ran = instep(&["demo", "--here", "--kernel", kernel]);
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.code() == Some(2) && said.contains(words), "{said}");
+    }
+}
+
+#[test]
+fn what_guests_could_not_run_or_a_page_that_cannot_be_written_is_refused_before_a_boot() {
+    let _turn = turn();
+    let hello = scenarios().join("hello.toml");
+    let hello = hello.to_str().unwrap();
+    let page = "/nowhere/page.html";
+    let demo = instep(&["demo", "--html", page]);
+    let said = String::from_utf8_lossy(&demo.stderr);
+    assert!(demo.status.code() == Some(2) && said.contains("cannot write /nowhere"), "{said}");
+    for (option, value, words) in [
+        ("--load", env!("CARGO_BIN_EXE_instep"), "no static x86-64 program"),
+        ("--load", "/no/such/load", "cannot read /no/such/load"),
+        ("--html", page, "cannot write /nowhere/page.html"),
+    ] {
+        let ran = instep(&["lab", "run", hello, option, value]);
+        let said = String::from_utf8_lossy(&ran.stderr);
+        if said.contains("qemu") && said.contains("install") {
+            return instep_madehost::skip::note(said.trim());
+        }
+        assert!(ran.status.code() == Some(2) && said.contains(words), "{said}");
     }
 }

@@ -9,6 +9,8 @@
 mod common;
 mod endings;
 mod placing;
+mod recording;
 mod stage;
 mod status;
+mod three;
 mod unprivileged;

@@ -410,6 +410,35 @@ fn hand_pinned_vms_are_left_alone_unless_told_otherwise() {
     assert_eq!(sets(&decide(&apart, &told), 1), ["6", "7"]);
 }
 
+/// Node 0 is CPUs 0-3, to which its vCPUs are pinned; its memory lies on node 1.
+#[test]
+fn memory_comes_to_a_vm_whose_pins_keep_it_from_its_memory() {
+    let mut host = made::host(made::topology(2, 4, 1, 64 * GIB));
+    host.vms = vec![vm(&host, 1, 2, 900, &[0, 2000])];
+    for (vcpu, list) in host.vms[0].vcpus.iter_mut().zip(["0-1", "2-3"]) {
+        (vcpu.allowed, vcpu.initial) = (cpus(list), cpus(list));
+    }
+    assert!(instep(&host).actions.is_empty(), "pinned by hand");
+    let told = Settings { include_pinned: true, ..settings(PolicyName::Instep) };
+    let decision = decide(&host, &told);
+    assert_eq!(
+        (home(&decision, 0).as_str(), sets(&decision, 1)),
+        ("0", vec!["0".into(), "2".into()])
+    );
+    let said = why(&decision, 0);
+    assert!(said.starts_with("node 0: node 1 has 1.9GiB of its 1.9GiB, but none of"), "{said}");
+    let moves = |decision: &Decision| {
+        let to = |action: &Action| match action {
+            Action::MoveMemory { to, .. } => Some(to.to_string()),
+            _ => None,
+        };
+        decision.actions.iter().filter_map(to).collect::<Vec<_>>()
+    };
+    assert_eq!(moves(&decision), ["0"]);
+    host.vms[0].memory_bound = Some(nodes(&[1]));
+    assert_eq!(moves(&decide(&host, &told)), [] as [String; 0], "bound by its operator");
+}
+
 #[test]
 fn a_limit_on_emulator_threads_alone_does_not_pin_the_vcpus() {
     let mut host = made::host(made::topology(2, 4, 1, 64 * GIB));

@@ -11,6 +11,7 @@ use super::{memory, proc_text, process, qmp, vmm};
 use crate::system;
 use instep_core::idset::CpuSet;
 use instep_core::units::Tid;
+use instep_core::wording::Count;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -211,19 +212,19 @@ impl Monitor {
         match (names, held) {
             (ByName::Found(vcpus, _), Some(held)) if vcpus.len() < held as usize => {
                 let warning = format!(
-                    "process {} holds {held} KVM vCPU descriptors but {} threads are named as \
-                     vCPUs; those threads are taken (unplugged vCPUs keep their descriptor)",
+                    "process {} holds {} but {} by name; the names are believed (unplugged \
+                     vCPUs keep their descriptor)",
                     self.pid,
-                    vcpus.len()
+                    Count(held.into(), "KVM vCPU descriptor"),
+                    Count::of(vcpus.len(), "vCPU thread")
                 );
                 known(VcpuSource::ThreadNames, accel, vcpus, Some(warning))
             }
             (ByName::Found(vcpus, _), held) => Answer::Opaque(
                 format!(
-                    "{} threads are named as vCPUs but the process holds {} KVM vCPU \
-                     descriptors; {qmp}",
-                    vcpus.len(),
-                    held.unwrap_or(0)
+                    "it has {} by name but holds {}; {qmp}",
+                    Count::of(vcpus.len(), "vCPU thread"),
+                    Count(held.unwrap_or(0).into(), "KVM vCPU descriptor")
                 ),
                 held.unwrap_or(1),
             ),

@@ -7,6 +7,7 @@
 use super::facts::{Gaps, Scan, StatGap, VcpuFacts, VmFacts};
 use super::process::Thread;
 use instep_core::units::Nanos;
+use instep_core::wording::Count;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -123,8 +124,9 @@ fn stats(gaps: &Gaps, role: Role, warnings: &mut Vec<String>) {
             }
             (_, unknown) => {
                 format!(
-                    "its load is {part}: {unknown} of its {} threads count as idle",
-                    gap.threads
+                    "its load is {part}: {unknown} of its {} threads {} as idle",
+                    gap.threads,
+                    if unknown == 1 { "counts" } else { "count" }
                 )
             }
         };
@@ -141,9 +143,9 @@ fn stats(gaps: &Gaps, role: Role, warnings: &mut Vec<String>) {
     }
     if gaps.more != 0 {
         warnings.push(format!(
-            "the stat files of threads of {} more VMs are missing or cut; their loads are not \
+            "the stat files of threads of {} are missing, too, or cut; their loads are not \
              known or known in part only",
-            gaps.more
+            Count(gaps.more.into(), "other VM")
         ));
     }
 }
@@ -170,9 +172,9 @@ impl Unpinned {
     pub(super) fn warning(&self) -> Option<String> {
         let first = self.first.as_ref()?;
         Some(format!(
-            "which CPUs the vCPUs of {} VMs may use is not known, all are assumed: no \
+            "which CPUs the vCPUs of {} may use is not known, all are assumed: no \
              Cpus_allowed_list, or half of one, in status (first: {})",
-            self.vms,
+            Count(self.vms.into(), "VM"),
             first.display()
         ))
     }
@@ -199,14 +201,18 @@ impl Lost {
 
     /// At most one sentence for each reason.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let denied = self.denied.as_ref().map(|(vms, first)| {
+        let denied = self.denied.as_ref().map(|(count, first)| {
             format!(
-                "memory of {vms} VMs cannot be read (first: {first}): run as root, or with \
-                 CAP_SYS_PTRACE"
+                "memory of {} cannot be read (first: {first}): run as root, or with \
+                 CAP_SYS_PTRACE",
+                Count((*count).into(), "VM")
             )
         });
-        let absent = self.absent.as_ref().map(|(vms, first)| {
-            format!("memory of {vms} VMs is not in this copy (first: {first})")
+        let absent = self.absent.as_ref().map(|(count, first)| {
+            format!(
+                "memory of {} is not in this copy (first: {first})",
+                Count((*count).into(), "VM")
+            )
         });
         denied.into_iter().chain(absent).collect()
     }
@@ -229,7 +235,7 @@ mod tests {
             "memory of 2 VMs cannot be read (first: db): run as root, or with CAP_SYS_PTRACE";
         assert_eq!(lost.warnings(), [told]);
         lost.note("ci", Path::new("copy/proc/9"), Some(&absent), false);
-        let told = "memory of 1 VMs is not in this copy (first: copy/proc/9/numa_maps)";
+        let told = "memory of 1 VM is not in this copy (first: copy/proc/9/numa_maps)";
         assert_eq!(lost.warnings()[1], told);
     }
 }

@@ -139,6 +139,13 @@ pub fn hugetlb_kb(bytes: &[u8]) -> Option<u64> {
     u64_of(status_value(bytes, "HugetlbPages")?.strip_suffix(b"kB")?.trim_ascii())
 }
 
+/// Voluntary and other context switches of a thread, from its `status` file.
+#[must_use]
+pub fn context_switches(bytes: &[u8]) -> Option<(u64, u64)> {
+    let count = |key| u64_of(status_value(bytes, key)?);
+    Some((count("voluntary_ctxt_switches")?, count("nonvoluntary_ctxt_switches")?))
+}
+
 /// The first number of `/proc/uptime`: time since boot.
 #[must_use]
 pub fn uptime(bytes: &[u8]) -> Option<Nanos> {
@@ -272,6 +279,9 @@ mod tests {
         let text = b"Cpus_allowed:\tf\nCpus_allowed_list:\t0-2,8\nHugetlbPages:\t    2048 kB\n";
         assert_eq!(allowed(text).unwrap().to_string(), "0-2,8");
         assert_eq!(hugetlb_kb(text), Some(2048));
+        let text = b"voluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t545\n";
+        assert_eq!(context_switches(text), Some((150, 545)));
+        assert_eq!(context_switches(&text[..30]), None);
         assert_eq!(allowed(b"Cpus_allowed_list:\tfish\n"), None);
         assert_eq!(allowed(b""), None);
     }

@@ -206,12 +206,12 @@ impl Scanner {
 
     fn processes(&self) -> Result<Vec<u32>, Error> {
         let path = self.root.join("proc");
-        let unusable = |what: String| Error::Unusable {
-            what,
-            next: "mount procfs there, or give --root a directory that holds copies of /proc \
-                   and /sys"
-                .to_owned(),
+        let next = if self.root.is_live() {
+            "mount procfs on /proc, or give a copy of a host's /proc and /sys with --root DIR"
+        } else {
+            "a copy (--root DIR, --before DIR) is a directory with `proc` and `sys` in it"
         };
+        let unusable = |what: String| Error::Unusable { what, next: next.to_owned() };
         let pids = numbered(&path)
             .map_err(|error| unusable(format!("{} cannot be listed: {error}", path.display())))?;
         if pids.is_empty() && !path.join("stat").exists() && !path.join("uptime").exists() {

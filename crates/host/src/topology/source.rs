@@ -2,7 +2,7 @@
 //! through a symbolic link.
 
 use crate::error::Error;
-use crate::root::{Inside, Root};
+use crate::root::{Inside, Root, text};
 
 /// Warnings kept; a broken copy of a large host could yield one a file.
 const MAX_WARNINGS: usize = 100;
@@ -44,7 +44,7 @@ impl<'a> Source<'a> {
         let next = if self.root.is_live() {
             "mount sysfs on /sys, or give a copy of a host's /proc and /sys with --root DIR"
         } else {
-            "--root DIR must name a directory with `proc` and `sys` in it"
+            "a copy (--root DIR) is a directory with `proc` and `sys` in it"
         };
         Error::Unusable { what, next: next.to_owned() }
     }
@@ -56,21 +56,24 @@ impl<'a> Source<'a> {
         path: &str,
         parse: impl Fn(&str) -> Result<T, &'static str>,
     ) -> Option<T> {
-        if !self.is_inside(path) {
+        let file = self.root.join(path);
+        let opened = self.inside.open(&file);
+        if opened.as_ref().is_err_and(Inside::is_outside) {
             self.warn(format!("{path}: is a link that leaves the copy; not read"));
             return None;
         }
-        let text = match self.root.read_opt(path) {
-            Ok(text) => text?,
+        let said = match text(opened, &file) {
+            Ok(said) => said,
+            Err(error) if error.is_gone() => return None,
             Err(error) => {
                 self.warn(error.to_string());
                 return None;
             }
         };
-        match parse(&text) {
+        match parse(&said) {
             Ok(value) => Some(value),
             Err(expected) => {
-                let error = Error::parse(&self.root.join(path), 0, text.trim(), expected);
+                let error = Error::parse(&file, 0, said.trim(), expected);
                 self.warn(format!("{error}; ignored"));
                 None
             }
@@ -79,7 +82,8 @@ impl<'a> Source<'a> {
 
     /// Names in a directory, sorted; `None` when it cannot be listed.
     pub(super) fn names(&mut self, dir: &str) -> Option<Vec<String>> {
-        if !self.is_inside(&format!("{dir}/x")) {
+        // That of a file in it: so the directory itself is followed, too.
+        if !self.inside.holds(&self.root.join(dir).join("x")) {
             self.warn(format!("{dir}: is a link that leaves the copy; not read"));
             return None;
         }
@@ -101,10 +105,5 @@ impl<'a> Source<'a> {
         numbers.sort_unstable();
         numbers.dedup();
         Some(numbers)
-    }
-
-    /// Whether a file of a copy is really in it. A missing file counts as inside.
-    fn is_inside(&mut self, path: &str) -> bool {
-        self.inside.holds(&self.root.join(path))
     }
 }

@@ -109,10 +109,7 @@ pub fn own(
     busybox: &Path,
     stop: &Stop,
 ) -> Result<HostKernel, Error> {
-    if !is_bzimage(image).map_err(|error| Error::io("read", image, error))? {
-        let what = format!("{} is no Linux kernel image (bzImage) for x86", image.display());
-        return Err(Error::missing(what, "give a vmlinuz, such as one of /boot"));
-    }
+    is_kernel(image)?;
     if let Some(dir) = modules.filter(|dir| !dir.is_dir()) {
         let what = format!("{} is no directory of modules", dir.display());
         return Err(Error::missing(what, "give --modules /lib/modules/RELEASE"));
@@ -124,6 +121,18 @@ pub fn own(
     };
     let config = config_of(image, &release);
     Ok(HostKernel { release, image: image.to_owned(), config, modules })
+}
+
+/// Refuses what is no kernel image that QEMU boots.
+///
+/// # Errors
+/// When the file cannot be read or is none.
+pub fn is_kernel(image: &Path) -> Result<(), Error> {
+    if is_bzimage(image).map_err(|error| Error::io("read", image, error))? {
+        return Ok(());
+    }
+    let what = format!("{} is no Linux kernel image (bzImage) for x86", image.display());
+    Err(Error::missing(what, "give a vmlinuz, such as one of /boot"))
 }
 
 /// The configuration beside an image, under the names that distributions give it.

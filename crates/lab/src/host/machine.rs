@@ -4,6 +4,7 @@
 //! first, then cores, then sockets, and so does Linux when it numbers by APIC id order here.
 
 use crate::error::Error;
+use instep_core::wording::Count;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -101,11 +102,13 @@ impl Machine {
             return Err(format!("host: {cpus} CPUs; possible are 1 to {MAX_CPUS}"));
         }
         if self.nodes == 0 || !cpus.is_multiple_of(self.nodes) {
-            return Err(format!("host: {cpus} CPUs cannot be spread over {} nodes", self.nodes));
+            let (cpus, nodes) = (Count(cpus.into(), "CPU"), Count(self.nodes.into(), "node"));
+            return Err(format!("host: {cpus} cannot be spread over {nodes}"));
         }
         if !self.sockets().is_multiple_of(self.nodes) && !self.nodes.is_multiple_of(self.sockets())
         {
-            return Err(format!("host: {} sockets on {} nodes", self.sockets(), self.nodes));
+            let sockets = Count(self.sockets().into(), "socket");
+            return Err(format!("host: {sockets} on {}", Count(self.nodes.into(), "node")));
         }
         if self.memory_mib / u64::from(self.nodes) < 256 {
             return Err(format!("host: {} MiB of memory; a node needs 256", self.memory_mib));

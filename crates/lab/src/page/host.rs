@@ -3,11 +3,12 @@
 //!
 //! Boxes that wrap, not a picture: it is read on narrow screens, too, and by screen readers.
 
-use super::{Colours, escaped};
+use super::Colours;
 use crate::host::machine::Machine;
 use crate::records::cpus_in_words;
 use crate::scenario::evidence::{GuestSeen, Observation};
 use crate::scenario::report::Report;
+use instep_core::html::escaped;
 use std::fmt::Write as _;
 
 /// Bytes that a full bar of memory stands for, the same in all moments.

@@ -11,6 +11,7 @@ mod timeline;
 use crate::records;
 use crate::scenario::check::Check;
 use crate::scenario::report::{Report, StepReport};
+use instep_core::html::escaped;
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("style.css");
@@ -204,26 +205,6 @@ fn worth(report: &Report) -> String {
         let _ = write!(html, "; begun {} times", report.attempts);
     }
     html.push_str("</dd>\n</dl>\n</section>\n");
-    html
-}
-
-/// Text as it may stand anywhere in a page, attributes included; control characters are shown as
-/// `?`.
-#[must_use]
-pub fn escaped(text: &str) -> String {
-    let mut html = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => html.push_str("&amp;"),
-            '<' => html.push_str("&lt;"),
-            '>' => html.push_str("&gt;"),
-            '"' => html.push_str("&quot;"),
-            '\'' => html.push_str("&#39;"),
-            '\n' | '\t' => html.push(' '),
-            c if c.is_control() => html.push('?'),
-            c => html.push(c),
-        }
-    }
     html
 }
 

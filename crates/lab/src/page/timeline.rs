@@ -4,8 +4,9 @@
 //! The SVG is stretched to the page's width and holds no text, so that words keep their size on
 //! any screen. Between two looks the earlier one is drawn: nothing is made up.
 
-use super::{Colours, escaped, observed};
+use super::{Colours, observed};
 use crate::scenario::report::{MemorySample, Report};
+use instep_core::html::escaped;
 use std::fmt::Write as _;
 
 /// The SVG's own width and height.

@@ -5,6 +5,7 @@ use super::GuestPlan;
 use super::evidence::{GuestSeen, Observation, ThreadSeen};
 use super::hold::{Hold, Part};
 use crate::host::machine::Machine;
+use instep_core::wording::Count;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -174,7 +175,7 @@ fn about_guest(
         let found: Vec<&ThreadSeen> =
             guest.vcpus().filter(|vcpu| hold.cpus_unused.contains(&vcpu.cpu)).collect();
         let what = format!("cpus_unused = {:?}", hold.cpus_unused);
-        put(&what, found.is_empty(), format!("used by {} vCPUs", found.len()));
+        put(&what, found.is_empty(), format!("used by {}", Count::of(found.len(), "vCPU")));
     }
     if let Some(name) = &hold.affinities_as {
         let before = earlier
@@ -201,7 +202,7 @@ fn same_affinities(before: &GuestSeen, now: &GuestSeen) -> (bool, String) {
             return (false, found);
         }
     }
-    (compared > 0, format!("{compared} threads as before"))
+    (compared > 0, format!("{} as before", Count::of(compared, "thread")))
 }
 
 fn nodes(guest: &GuestSeen) -> String {

@@ -37,11 +37,17 @@ use crate::error::Error;
 use crate::host::machine::Machine;
 use crate::host::size;
 pub use hold::Hold;
+use instep_core::expected;
+use instep_core::wording::Count;
 use serde::Deserialize;
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 use std::time::Duration;
+
+/// The most that is read of a scenario's file.
+const MAX_FILE: u64 = 1 << 20;
 
 /// The most guests of a scenario.
 const MAX_GUESTS: usize = 32;
@@ -170,7 +176,7 @@ impl Scenario {
     /// # Errors
     /// When the file cannot be read or is no scenario: with the file and the place.
     pub fn load(path: &Path) -> Result<Self, Error> {
-        let text = fs::read_to_string(path).map_err(|error| Error::io("read", path, error))?;
+        let text = read(path).map_err(|error| Error::io("read", path, error))?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         Self::parse(&text, &name).map_err(|what| Error::Scenario { path: path.to_owned(), what })
     }
@@ -277,7 +283,8 @@ impl GuestPlan {
         }
         if let Some(cpus) = &self.start.cpus {
             if cpus.len() != self.vcpus as usize || cpus.iter().any(Vec::is_empty) {
-                return wrong(format!("start.cpus: {} lists of CPUs are needed", self.vcpus));
+                let needed = Count(self.vcpus.into(), "list");
+                return wrong(format!("start.cpus: {needed} of CPUs needed"));
             }
             if let Some(cpu) = cpus.iter().flatten().find(|cpu| **cpu >= host.cpus()) {
                 return wrong(format!("start.cpus: the host has no CPU {cpu}"));
@@ -331,6 +338,17 @@ impl Step {
     }
 }
 
+/// A file's text; what is larger than a scenario can be is not read to its end.
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    // One byte more tells a file that is too large from one that just fits.
+    File::open(path)?.take(MAX_FILE + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_FILE {
+        return Err(io::Error::other("larger than 1MiB: this is no scenario"));
+    }
+    Ok(text)
+}
+
 fn idle() -> String {
     "idle".to_owned()
 }
@@ -358,8 +376,9 @@ fn one_or_more<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Vec<S
 }
 
 fn time<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    let text = String::deserialize(from)?;
-    let parsed = humantime::parse_duration(&text).map_err(serde::de::Error::custom)?;
+    let text = expected::text(from, "a time such as \"60s\" or \"5m\"")?;
+    let wrong = |why| serde::de::Error::custom(format!("`{text}` is no time such as 60s: {why}"));
+    let parsed = humantime::parse_duration(&text).map_err(wrong)?;
     if parsed.is_zero() || parsed > Duration::from_secs(24 * 3600) {
         return Err(serde::de::Error::custom("a time is more than 0s and at most 24h"));
     }
@@ -412,6 +431,12 @@ mod tests {
     }
 
     #[test]
+    fn a_file_without_end_is_refused() {
+        let error = Scenario::load(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert!(error.starts_with("cannot read /dev/zero") && error.contains("1MiB"), "{error}");
+    }
+
+    #[test]
     fn a_word_that_is_not_known_is_refused_with_its_line() {
         let said = error("[[step]]\nrum = 'x'\n");
         assert!(said.contains("rum") && said.contains("line 7"), "{said}");
@@ -435,6 +460,9 @@ mod tests {
             (format!("{step}start = 'a'\n"), "not `later`"),
             (format!("{step}offline = 0\n"), "CPU 0"),
             (format!("{step}wait = '0s'\n"), "more than 0s"),
+            (format!("{step}wait = 5\n"), "expected a time such as \"60s\""),
+            (format!("{step}wait = 'soon'\n"), "`soon` is no time such as 60s"),
+            (GUEST.replace("'128MiB'", "128"), "expected a size such as \"128MiB\""),
             (format!("{step}observe = 'x'\nhold = {{ affinities_as = 'y' }}\n"), "observed as y"),
             (format!("{step}observe = 'x'\nhold = {{ memory_home_at_least = 2.0 }}\n"), "0 to 1"),
             (format!("{step}observe = 'x'\nwithin = '9s'\n"), "goes with `hold`"),

@@ -14,9 +14,10 @@ use crate::cache::Cache;
 use crate::error::Error;
 use crate::host::kernel::{self, HostKernel};
 use crate::host::{Host, image, programs};
-use crate::image::busybox;
+use crate::image::{busybox, is_static_elf};
 use crate::stop::Stop;
 use crate::{guest, workdir};
+use instep_core::wording::Count;
 use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -68,6 +69,7 @@ impl Kit {
         say: &mut dyn FnMut(&str),
     ) -> Result<Self, Error> {
         guest::qemu_present()?;
+        options.load.as_deref().map_or(Ok(()), is_load)?;
         let cache = Cache::open()?;
         let used = cache.used(stop)?;
         let busybox = busybox(&cache, stop, say)?;
@@ -241,9 +243,9 @@ fn once(
     audience: &mut dyn Audience,
 ) -> Result<Report, Error> {
     audience.say(&format!(
-        "booting a host of {} CPUs on {} nodes",
-        scenario.host.cpus(),
-        scenario.host.nodes
+        "booting a host of {} on {}",
+        Count(scenario.host.cpus().into(), "CPU"),
+        Count(scenario.host.nodes.into(), "node")
     ));
     let mut running = kit.boot(scenario, stop)?;
     let mut doing = Doing::new(scenario, fetched, &running, attempts);
@@ -326,6 +328,17 @@ pub(super) fn start(
         }
     }
     Ok(())
+}
+
+/// Refuses a workload that cannot run in guests, which have no libraries.
+fn is_load(path: &Path) -> Result<(), Error> {
+    let bytes = fs::read(path).map_err(|error| Error::io("read", path, error))?;
+    if is_static_elf(&bytes) {
+        return Ok(());
+    }
+    let what = format!("{} is no static x86-64 program, as instep-load is", path.display());
+    let next = "run `cargo xtask load`, or give another --load FILE".to_owned();
+    Err(Error::Refused { what, next })
 }
 
 /// Writes the consoles of host and guests into `into`; what cannot be had is left out.

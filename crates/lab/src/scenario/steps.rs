@@ -10,6 +10,7 @@ use super::{Scenario, Step};
 use crate::error::Error;
 use crate::host::Host;
 use crate::stop::Stop;
+use instep_core::wording::Count;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -59,7 +60,8 @@ impl<'a> Doing<'a> {
     ) -> Result<(), Error> {
         let now = self.scenario.guest.iter().filter(|guest| !guest.later).count();
         let up = running.seconds.host_up;
-        audience.say(&format!("host up after {up:.1}s; starting {now} guests"));
+        let guests = Count::of(now, "guest");
+        audience.say(&format!("host up after {up:.1}s; starting {guests}"));
         running.start_guests(self.scenario, stop)?;
         self.report.seconds = running.seconds;
         audience.up(&self.report);

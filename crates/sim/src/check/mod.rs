@@ -62,6 +62,27 @@ pub struct Finding {
     pub what: String,
 }
 
+impl Finding {
+    /// The finding with every `task N` and `VM N` in it named by these functions.
+    #[must_use]
+    pub fn named(mut self, task: &dyn Fn(usize) -> String, vm: &dyn Fn(usize) -> String) -> Self {
+        let mut words: Vec<String> = self.what.split(' ').map(str::to_owned).collect();
+        for at in 1..words.len() {
+            let name = match words[at - 1].as_str() {
+                "task" => task,
+                "VM" => vm,
+                _ => continue,
+            };
+            let digits = words[at].trim_end_matches(|c: char| !c.is_ascii_digit());
+            if let Ok(number) = digits.parse() {
+                words[at] = format!("{}{}", name(number), &words[at][digits.len()..]);
+            }
+        }
+        self.what = words.join(" ");
+        self
+    }
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at {} us: {}", self.rule, self.at / 1000, self.what)

@@ -40,12 +40,13 @@ pub fn check(
     promises: &Promises,
     most: u64,
 ) -> Checked {
-    let tasks: Vec<(usize, u32)> = setup
-        .vms
-        .iter()
-        .enumerate()
-        .flat_map(|(vm, setup)| setup.affinity.iter().map(move |_| (vm, setup.weight)))
-        .collect();
+    // The host's own threads belong to no VM: each is alone, with a number after all VMs'.
+    let mut alone = setup.vms.len()..;
+    let mut tasks: Vec<(usize, u32)> = Vec::new();
+    for (vm, setup) in setup.vms.iter().enumerate() {
+        let own = |_| (if setup.hidden { alone.next().unwrap_or(vm) } else { vm }, setup.weight);
+        tasks.extend(setup.affinity.iter().map(own));
+    }
     let checkers = promises.checkers(saturated(setup));
     let mut watch = Watch::new(setup.host.cpus(), &tasks, checkers);
     // All is counted from the beginning: warming up would forget.
@@ -58,8 +59,10 @@ pub fn check(
     let result = judge(&mut engine, &mut watch, end, most);
     let (events, until) = (engine.events(), engine.now());
     let whole = matches!(result, Ok(true));
-    let mut finding = result.err();
-    if whole {
+    let failed = engine.scheduler().failed();
+    let thrown_out = failed.map(|what| Finding { rule: "ejected", at: until, what });
+    let mut finding = result.err().or(thrown_out);
+    if whole && finding.is_none() {
         let outcome = engine.finish();
         let vms: Vec<u64> = outcome.vms.iter().map(|vm| vm.2.sums.running).collect();
         let account = Conserved::account(watch.picture(), &outcome.host.busy, &vms);
@@ -95,17 +98,18 @@ fn judge(engine: &mut Engine, watch: &mut Watch, end: u64, most: u64) -> Result<
 
 /// Whether all VMs always want all their vCPUs to run, and may use all CPUs.
 fn saturated(setup: &Setup) -> bool {
-    setup.vms.iter().all(|vm| {
-        let workload = &vm.workload;
-        let burns = |(program, _): &(usize, u32)| {
-            workload.programs.get(*program).and_then(|program| program.ops.first())
-                == Some(&Op::Burn)
-        };
-        let free = |(allowed, _): &(crate::mask::Mask, crate::mask::Mask)| {
-            allowed.count() as usize == setup.host.cpus()
-        };
-        workload.threads.len() >= vm.affinity.len()
-            && workload.threads.iter().all(burns)
-            && vm.affinity.iter().all(free)
-    })
+    setup.placement.is_none()
+        && setup.vms.iter().all(|vm| {
+            let workload = &vm.workload;
+            let burns = |(program, _): &(usize, u32)| {
+                workload.programs.get(*program).and_then(|program| program.ops.first())
+                    == Some(&Op::Burn)
+            };
+            let free = |(allowed, _): &(crate::mask::Mask, crate::mask::Mask)| {
+                allowed.count() as usize == setup.host.cpus()
+            };
+            workload.threads.len() >= vm.affinity.len()
+                && workload.threads.iter().all(burns)
+                && vm.affinity.iter().all(free)
+        })
 }

@@ -17,6 +17,9 @@ pub struct Share {
     pub slack: u64,
     /// Whether a VM's weight counts once for each of its vCPUs, as Xen's credit scheduler has it.
     pub by_vcpu: bool,
+    /// Only VMs below this number are judged, and what they had together is what they share: on a
+    /// recorded host other threads run besides, as much as they want. All with `None`.
+    pub among: Option<usize>,
 }
 
 impl Checker for Share {
@@ -25,7 +28,8 @@ impl Checker for Share {
     }
 
     fn end(&mut self, picture: &Picture) -> Option<String> {
-        let vms = picture.tasks.iter().map(|task| task.vm + 1).max().unwrap_or(0);
+        let all = picture.tasks.iter().map(|task| task.vm + 1).max().unwrap_or(0);
+        let vms = self.among.unwrap_or(all).min(all);
         let cpus = picture.cpus.len() as u64;
         let each = (picture.tasks.len() as u64).div_ceil(cpus.max(1));
         let own = |vm: usize| picture.tasks.iter().filter(move |task| task.vm == vm);
@@ -35,11 +39,18 @@ impl Checker for Share {
             (if self.by_vcpu { weight * count } else { weight }, count.min(cpus) * 1000)
         };
         let claims: Vec<(u64, u64)> = (0..vms).map(claim).collect();
-        let fair = measure::fair_shares(cpus * 1000, &claims);
+        let whole = match self.among {
+            None => u128::from(cpus) * u128::from(picture.now),
+            Some(_) => {
+                let judged = picture.tasks.iter().filter(|task| task.vm < vms);
+                u128::from(judged.map(|task| task.had(picture.now)).sum::<u64>())
+            }
+        };
+        let thousandths = whole * 1000 / u128::from(picture.now.max(1));
+        let fair = measure::fair_shares(thousandths as u64, &claims);
         for (vm, share) in fair.into_iter().enumerate() {
             let fair = u128::from(share) * u128::from(picture.now) / 1000;
             let had: u64 = own(vm).map(|task| task.had(picture.now)).sum();
-            let whole = u128::from(cpus) * u128::from(picture.now);
             let slack =
                 u128::from(self.slack) * u128::from(each) + whole * u128::from(self.floor) / 100;
             let error = fair.abs_diff(u128::from(had));

@@ -31,12 +31,14 @@ impl Engine {
                 let done = elapsed.saturating_mul(state.speed).min(thread.left);
                 thread.left -= done;
                 tally.progress += elapsed;
+                thread.did += elapsed;
                 if thread.state == State::Pool {
                     tally.done += u128::from(done);
                 }
             }
             State::Burn => {
                 tally.progress += elapsed;
+                thread.did += elapsed;
                 tally.done += u128::from(elapsed) * u128::from(state.speed);
             }
             State::Spin(_) => {
@@ -118,7 +120,7 @@ impl Engine {
         }
     }
 
-    fn rerate(&mut self, cpu: usize) {
+    pub(super) fn rerate(&mut self, cpu: usize) {
         let speed = self.speed.of(&self.desk.host, cpu);
         if speed != self.cpus[cpu].speed && self.desk.running[cpu].is_some() {
             self.settle(cpu);
@@ -342,7 +344,7 @@ impl Engine {
         let waited = now - self.idles[task.ix()].since;
         self.adapt_polling(task, waited);
         self.tally[vm].waited(by, waited);
-        self.desk.tasks[task.ix()].state = TaskState::Queued;
+        self.desk.ready(task);
         self.desk.meters[vm].runnable(now, 1);
         self.sched.wake(&mut self.desk, task, by);
         self.desk.count(task);
@@ -380,7 +382,9 @@ impl Engine {
                 if let Some(cpu) = cpu {
                     self.settle(cpu);
                 }
-                self.threads[thread as usize].state = State::Ready;
+                let this = &mut self.threads[thread as usize];
+                this.spun(this.spin.saturating_sub(this.left));
+                this.state = State::Ready;
                 if let Some(cpu) = cpu {
                     self.cost(cpu, self.params.costs.line);
                     self.proceed(cpu);
@@ -448,6 +452,7 @@ impl Engine {
             State::Work => state.state = State::Ready,
             State::Pool => self.pool_over(thread),
             State::Spin(Limit::Sleep) => {
+                state.spun(state.spin);
                 state.state = State::Asleep;
                 state.due = self.desk.now;
                 let task = state.task;

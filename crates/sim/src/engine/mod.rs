@@ -12,10 +12,12 @@
 //! allocated.
 
 mod dispatch;
+mod place;
 mod steal;
 mod step;
 mod tally;
 
+pub use place::Placement;
 pub use tally::{HostTally, Outcome, VmTally};
 
 use crate::check::{Fact, What};
@@ -30,6 +32,7 @@ use crate::rng::Rng;
 use crate::sched::Scheduler;
 use crate::speed::{Memory, Speed};
 use crate::timers::Timers;
+use instep_scx::instep::VmSettings;
 use std::collections::VecDeque;
 
 /// A VM to simulate.
@@ -39,12 +42,16 @@ pub struct VmSetup {
     pub name: String,
     /// Its weight, as `cpu.weight`.
     pub weight: u32,
+    /// What else is set for it, for scheduler `instep`.
+    pub own: VmSettings,
     /// For each vCPU what it may and what it should use.
     pub affinity: Vec<(Mask, Mask)>,
     /// Parts of its vCPUs in its time; equal when empty.
     pub parts: Vec<u32>,
     /// Part of its memory on each node, 1024ths.
     pub memory: Vec<u32>,
+    /// Its memory, bytes.
+    pub bytes: u64,
     /// What it runs.
     pub workload: Workload,
     /// Whether it stands for the host's own threads: it comes after all others, and is no VM in
@@ -63,6 +70,8 @@ pub struct Setup {
     pub profiles: Vec<Profile>,
     /// The VMs.
     pub vms: Vec<VmSetup>,
+    /// What places them; nothing with `None`.
+    pub placement: Option<Placement>,
     /// The seed.
     pub seed: u64,
     /// Nanoseconds before measuring begins.
@@ -116,6 +125,11 @@ struct Thread {
     left: u64,
     /// Rounds of `Turn`, misses of `Steal`.
     round: u64,
+    /// Of an adaptive wait: for how long it may spin now, and the mean of past spins, nanoseconds.
+    spin: u64,
+    usual: u64,
+    /// Nanoseconds in which it made progress since warming up ended.
+    did: u64,
     /// When a periodic thread is due, or a sleeper fell asleep.
     due: u64,
     /// Who asked this worker for work.
@@ -169,6 +183,9 @@ pub struct Engine {
     names: Vec<String>,
     units: Vec<&'static str>,
     memory: Vec<Vec<u32>>,
+    bytes: Vec<u64>,
+    placement: Option<Placement>,
+    placer: Option<Box<place::Placer>>,
     ready: VecDeque<(u32, Waker)>,
     tally: Vec<VmTally>,
     host_tally: HostTally,
@@ -189,6 +206,15 @@ const START: u64 = 20_000_000;
 /// Nanoseconds between the starts of two threads of a VM: creating a thread takes some 20 us.
 const STAGGER: u64 = 20_000;
 
+impl Thread {
+    /// An adaptive wait ended after so many nanoseconds of spinning.
+    fn spun(&mut self, ns: u64) {
+        if std::mem::take(&mut self.spin) > 0 {
+            self.usual = (self.usual * 7 + ns) / 8;
+        }
+    }
+}
+
 impl Engine {
     /// A simulation at its beginning. With a scheduler for the bare machine the caller gives every
     /// thread a vCPU.
@@ -203,10 +229,16 @@ impl Engine {
             .map(|vm| {
                 let count = vm.affinity.len() as u32;
                 first += count;
-                Vm { first: first - count, count, weight: vm.weight }
+                Vm {
+                    first: first - count,
+                    count,
+                    weight: vm.weight,
+                    own: vm.own,
+                    hidden: vm.hidden,
+                }
             })
             .collect();
-        let slots = 3 * cpus + SCHED_TIMERS + threads + 1;
+        let slots = 3 * cpus + SCHED_TIMERS + threads + 2;
         let task = |vm: usize, index: u32| {
             let (vm, index) = (&setup.vms[vm], index as usize);
             let (allowed, preferred) = vm.affinity[index].clone();
@@ -240,6 +272,9 @@ impl Engine {
             names: setup.vms.iter().map(|vm| vm.name.clone()).collect(),
             units: setup.vms.iter().map(|vm| vm.workload.unit).collect(),
             memory: setup.vms.iter().map(|vm| vm.memory.clone()).collect(),
+            bytes: setup.vms.iter().map(|vm| vm.bytes).collect(),
+            placement: setup.placement,
+            placer: None,
             ready: VecDeque::with_capacity(threads + 1),
             tally: vec![VmTally::default(); setup.vms.len()],
             host_tally: HostTally::default(),
@@ -280,6 +315,9 @@ impl Engine {
                 state: State::Asleep,
                 left: 0,
                 round: 0,
+                spin: 0,
+                usual: 0,
+                did: 0,
                 due: 0,
                 asked: NONE,
             });
@@ -300,6 +338,10 @@ impl Engine {
     pub fn begin(&mut self) {
         self.sched.start(&mut self.desk);
         self.note_affinities();
+        if let Some(placement) = self.placement.take() {
+            let bytes = std::mem::take(&mut self.bytes);
+            self.begin_placing(placement, &bytes);
+        }
         let (cpus, period) = (self.cpus.len(), self.sched.tick_period());
         for cpu in 0..cpus {
             // Ticks of all CPUs come together: Linux without skew_tick, and Xen, which aligns them
@@ -335,8 +377,10 @@ impl Engine {
             self.sched.timer(&mut self.desk, (slot - 2 * cpus) as u32);
         } else if slot < threads + self.threads.len() {
             self.slept(slot - threads);
-        } else {
+        } else if slot == threads + self.threads.len() {
             self.sample();
+        } else {
+            self.place();
         }
         self.settle_down();
         true
@@ -358,6 +402,12 @@ impl Engine {
     #[must_use]
     pub fn desk(&self) -> &Desk {
         &self.desk
+    }
+
+    /// The scheduler, to be asked what it knows.
+    #[must_use]
+    pub fn scheduler(&self) -> &dyn Scheduler {
+        &*self.sched
     }
 
     /// From now on keeps what happens to the schedule, for [`Engine::facts`]. Called before
@@ -414,5 +464,9 @@ impl Engine {
 
     fn sample_slot(&self) -> u32 {
         self.thread_slot(self.threads.len() as u32)
+    }
+
+    fn place_slot(&self) -> u32 {
+        self.sample_slot() + 1
     }
 }

@@ -5,6 +5,9 @@ use crate::desk::{TaskState, Waker};
 use crate::guest::program::{Op, Waiting};
 use crate::params::ONE;
 
+/// What an adaptive wait spins at least: glibc's 10 rounds.
+const ADAPTIVE_LEAST: u64 = 500;
+
 impl Engine {
     /// The thread computes `ns` nanoseconds of work.
     pub(super) fn begin_work(&mut self, thread: u32, ns: u64) {
@@ -57,12 +60,18 @@ impl Engine {
 
     /// The thread waits for others from now on.
     fn wait(&mut self, cpu: usize, thread: u32, wait: Waiting) {
+        let this = &mut self.threads[thread as usize];
+        if let Waiting::Adaptive(limit) = wait {
+            this.spin = (this.usual * 2 + ADAPTIVE_LEAST).min(limit.max(1));
+        }
+        let adaptive = this.spin;
         let spin = |left, limit| (left, State::Spin(limit));
         let window = self.params.ple_window;
         let caught = window > 0 && !self.bare;
         let (left, what) = match wait {
             Waiting::Block => (0, State::Asleep),
             Waiting::SpinBlock(limit) => spin(limit.max(1), Limit::Sleep),
+            Waiting::Adaptive(_) => spin(adaptive, Limit::Sleep),
             Waiting::KernelSpin if caught => spin(window, Limit::Caught),
             Waiting::Spin if caught && self.params.ple_user => spin(window, Limit::Caught),
             Waiting::Spin | Waiting::KernelSpin => spin(u64::MAX, Limit::Caught),
@@ -122,7 +131,7 @@ impl Engine {
             return;
         }
         lock.waiters.push(&mut self.links, thread);
-        if matches!(wait, Waiting::Block) {
+        if sleeps(wait) {
             self.threads[thread as usize].at -= 1;
         }
         self.wait(cpu, thread, wait);
@@ -138,9 +147,12 @@ impl Engine {
         // Who sleeps and will try again does not have it yet; who spins or waits in order has.
         let program = self.threads[next as usize].program;
         let at_lock = self.programs[vm][program].get(self.threads[next as usize].at as usize);
-        let again = matches!(at_lock, Some(Op::Lock { lock, wait: Waiting::Block }) if *lock as usize == at);
+        let again = matches!(at_lock, Some(Op::Lock { lock, wait }) if *lock as usize == at && sleeps(*wait));
         let asleep = self.threads[next as usize].state == State::Asleep;
         self.objects[vm].locks[at].held = !(asleep && again);
+        if again && !asleep {
+            self.threads[next as usize].at += 1;
+        }
         self.release(cpu, thread, next);
     }
 
@@ -211,4 +223,9 @@ impl Engine {
         };
         self.ready.push_back((thread as u32, by));
     }
+}
+
+/// Whether who waits so sleeps in the end, and tries again when woken.
+fn sleeps(wait: Waiting) -> bool {
+    matches!(wait, Waiting::Block | Waiting::SpinBlock(_) | Waiting::Adaptive(_))
 }

@@ -23,6 +23,8 @@ pub struct VmTally {
     pub done: u128,
     /// Nanoseconds in which threads made progress, summed.
     pub progress: u64,
+    /// Of these, those of the thread that made most.
+    pub longest: u64,
     /// Nanoseconds in which they spun.
     pub spun: u64,
     /// Times a vCPU blocked.
@@ -124,6 +126,7 @@ impl Engine {
         let now = self.desk.now;
         self.desk.meters.iter_mut().for_each(|meter| meter.reset(now));
         self.tally.iter_mut().for_each(|tally| *tally = VmTally::default());
+        self.threads.iter_mut().for_each(|thread| thread.did = 0);
         self.busy.iter_mut().for_each(|busy| *busy = 0);
         let cpus = self.busy.len();
         self.host_tally = super::HostTally { busy: vec![0; cpus], ..Default::default() };
@@ -148,6 +151,10 @@ impl Engine {
             self.sample();
         }
         let now = self.desk.now;
+        for thread in &self.threads {
+            let longest = &mut self.tally[thread.vm].longest;
+            *longest = (*longest).max(thread.did);
+        }
         let sums = self.desk.meters.iter_mut().map(|meter| meter.sums(now));
         let tallies =
             self.tally.into_iter().zip(sums).map(|(tally, sums)| VmTally { sums, ..tally });

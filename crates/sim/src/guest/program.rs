@@ -12,6 +12,10 @@ pub enum Waiting {
     Spin,
     /// Spins for so many nanoseconds, then sleeps.
     SpinBlock(u64),
+    /// Spins for as long as waits of this thread usually take, so many nanoseconds at most, then
+    /// sleeps. The rule of glibc's adaptive mutex (nptl/pthread_mutex_lock.c, 2.36): twice the mean
+    /// of past spins, of which each new one weighs an eighth.
+    Adaptive(u64),
     /// Spins in the guest kernel with the pause instruction: what pause-loop exiting catches.
     KernelSpin,
 }

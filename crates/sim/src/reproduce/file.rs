@@ -16,7 +16,9 @@
 //! set = { "guest.0.count" = 1 }   # places in the scenario and what stands there instead
 //! ```
 //! A row with `over` (places again, on top of its own) is how many per cent its measure is above that
-//! of the changed scenario; with `per` it is the quotient of the two. Gives plans; runs nothing.
+//! of the changed scenario; with `per` it is the quotient of the two. With `spread = true` it is the
+//! standard deviation between runs, per cent of their mean; with `bound = true` the published figure is
+//! a bound. Gives plans; runs nothing.
 
 use super::measure::{Measure, Relation};
 use crate::scenario::Scenario;
@@ -51,6 +53,10 @@ struct RowText {
     published: Option<f64>,
     #[serde(default)]
     implied: bool,
+    #[serde(default)]
+    bound: bool,
+    #[serde(default)]
+    spread: bool,
     measure: Option<String>,
     unit: Option<String>,
     scale: Option<f64>,
@@ -95,6 +101,11 @@ pub struct RowPlan {
     pub published: Option<f64>,
     /// Whether that follows from what is published instead of being a figure there.
     pub implied: bool,
+    /// Whether the published figure is the most that was seen, not the figure itself.
+    pub bound: bool,
+    /// Whether it is the spread between runs that is measured: their standard deviation, per cent of
+    /// their mean.
+    pub spread: bool,
     /// Its unit, where not the experiment's.
     pub unit: Option<String>,
     /// Why simulated and published differ, as far as known.
@@ -172,6 +183,8 @@ fn row_plan(file: &File, row: &RowText, plans: &mut Plans) -> Result<RowPlan, St
         label: row.label.clone(),
         published: row.published,
         implied: row.implied,
+        bound: row.bound,
+        spread: row.spread,
         unit: row.unit.clone(),
         why: row.why.clone(),
         measure: Measure {

@@ -28,6 +28,7 @@ pub const FILES: &[(&str, &str)] = experiments![
     "stacking",
     "competing-0-16",
     "competing-8-8",
+    "competing-distributions",
     "competing-remedies",
     "opteron-speed",
     "sequential-section",
@@ -79,7 +80,9 @@ pub struct Row {
     pub published: Option<f64>,
     /// Whether that follows from what is published instead of being a figure there.
     pub implied: bool,
-    /// The mean over seeds; null when nothing was run.
+    /// Whether the published figure is the most that was seen, not the figure itself.
+    pub bound: bool,
+    /// The mean over seeds, or the spread between them; null when nothing was run.
     pub simulated: Option<f64>,
     /// Lower end of its 95 % confidence interval.
     pub low: Option<f64>,
@@ -100,7 +103,8 @@ pub struct Row {
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// The published figure lies in the interval, or not further from the mean than a tenth of
-    /// itself, or than 2 % of the largest published figure of that unit.
+    /// itself, or than 2 % of the largest published figure of that unit. Of a bound: the interval
+    /// begins below it.
     Agrees,
     /// It lies in the interval, but that is wider than the figure itself: more seeds are needed.
     Unclear,
@@ -209,17 +213,24 @@ fn result(experiment: &Experiment, runs: &[Option<Outcome>]) -> Result {
             .chunks(plans)
             .filter_map(|seed| row.measure.of(&|plan| seed.get(plan)?.as_ref()))
             .collect();
-        let found = stats::estimate(&values);
+        let found = match row.spread {
+            true => stats::spread_percent(&values),
+            false => stats::estimate(&values),
+        };
         let unit = row.unit.clone().unwrap_or_else(|| experiment.unit.clone());
         Row {
             label: row.label.clone(),
             published: row.published,
             implied: row.implied,
+            bound: row.bound,
             simulated: found.map(|found| found.mean),
             low: found.map(|found| found.low),
             high: found.map(|found| found.high),
             seeds: values.len(),
             verdict: row.published.zip(found).map(|(published, found)| {
+                if row.bound {
+                    return if found.low <= published { Verdict::Agrees } else { Verdict::Differs };
+                }
                 let alike = |other: &&file::RowPlan| other.unit == row.unit;
                 let figures = experiment.rows.iter().filter(alike).filter_map(|row| row.published);
                 verdict(published, found, figures.fold(0.0, |most, one| f64::max(most, one.abs())))

@@ -1,8 +1,9 @@
 //! Published against simulated as one HTML page that needs nothing else: a table and a plot (inline
 //! SVG) for each experiment. Knows only results.
 
-use super::table::figure;
+use super::table::{figure, published};
 use super::{Reproduced, Result, Row, Verdict};
+use instep_core::html::{escaped, head, marks};
 use std::fmt::Write as _;
 
 /// Widths and heights of a plot.
@@ -12,34 +13,19 @@ const RIGHT: f64 = 30.0;
 const LINE: f64 = 24.0;
 
 const STYLE: &str = "
-:root{--ink:#1c2126;--soft:#667078;--line:#d8dde1;--paper:#fff;--published:#c2410c;
---simulated:#0b63a5}
-@media(prefers-color-scheme:dark){:root{--ink:#e6e9eb;--soft:#98a2aa;--line:#3a4249;--paper:#14181b;
---published:#fb923c;--simulated:#60b0f4}}
-body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);
-max-width:840px;margin:2rem auto;padding:0 1rem}
-h1{font-size:1.5rem}h2{font-size:1.15rem;margin:2.5rem 0 0}p{margin:.3rem 0}
-.soft{color:var(--soft)}svg{width:100%;height:auto;margin:.5rem 0}
-text{font:12px system-ui,sans-serif;fill:var(--ink)}text.soft{fill:var(--soft)}
-.grid{stroke:var(--line)}.interval{stroke:var(--simulated);stroke-width:2}
+:root{--published:#c2410c;--simulated:#0b63a5}
+@media(prefers-color-scheme:dark){:root{--published:#fb923c;--simulated:#60b0f4}}
+.interval{stroke:var(--simulated);stroke-width:2}
 .simulated{fill:var(--simulated)}.published{fill:none;stroke:var(--published);stroke-width:2}
-table{border-collapse:collapse;width:100%;font-size:13px}
-th,td{text-align:right;padding:.15rem .4rem;border-bottom:1px solid var(--line)}
-th:first-child,td:first-child{text-align:left}.differs{color:var(--published)}
+.differs{color:var(--published)}
 ";
 
 /// The page of these results.
 #[must_use]
 pub fn page(found: &Reproduced) -> String {
-    let mut out = String::from(
-        "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n\
-         <title>Instep: published and simulated</title>\n<style>",
-    );
-    out.push_str(STYLE);
+    let mut out = head("Published and simulated", STYLE);
     out.push_str(
-        "</style></head>\n<body>\n<h1>Published and simulated</h1>\n\
-         <p class=\"soft\">Diamonds are published figures, hollow and dashed where they follow from \
+        "<p class=\"soft\">Diamonds are published figures, hollow and dashed where they follow from \
          what is published; dots are means over seeds with their 95 % confidence interval.</p>\n",
     );
     for experiment in &found.experiments {
@@ -86,12 +72,11 @@ fn cells(out: &mut String, row: &Row, unit: &str) {
     let own = if row.unit == unit { String::new() } else { format!(" ({})", row.unit) };
     let _ = writeln!(
         out,
-        "<tr><td>{}{}</td><td>{}{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
+        "<tr><td>{}{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
          <td class=\"{verdict}\">{verdict}</td></tr>",
         escaped(&row.label),
         escaped(&own),
-        number(row.published),
-        if row.implied { "*" } else { "" },
+        row.published.map_or("-".to_owned(), |value| escaped(&published(row, value))),
         number(row.simulated),
         number(row.low),
         number(row.high),
@@ -117,16 +102,6 @@ impl Scale {
     fn x(&self, value: f64) -> f64 {
         LEFT + (value - self.low) / (self.high - self.low) * PLOT
     }
-
-    /// Round numbers, four to nine of them.
-    fn marks(&self) -> Vec<f64> {
-        let rough = (self.high - self.low) / 5.0;
-        let ten = 10f64.powf(rough.log10().floor());
-        let step = [1.0, 2.0, 5.0, 10.0].map(|by| by * ten).into_iter().find(|step| *step >= rough);
-        let step = step.unwrap_or(rough);
-        let first = (self.low / step).ceil() as i64;
-        (first..=first + 12).map(|at| at as f64 * step).filter(|at| *at <= self.high).collect()
-    }
 }
 
 fn plot(out: &mut String, experiment: &Result) {
@@ -141,7 +116,7 @@ fn plot(out: &mut String, experiment: &Result) {
         bottom + 20.0,
         escaped(&experiment.name)
     );
-    for mark in scale.marks() {
+    for mark in marks(scale.low, scale.high) {
         let x = scale.x(mark);
         let _ = writeln!(
             out,
@@ -189,24 +164,13 @@ fn points(out: &mut String, scale: &Scale, y: f64, row: &Row) {
     }
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_round_numbers_within_the_scale() {
-        assert_eq!(Scale { low: 0.0, high: 9.0 }.marks(), [0.0, 2.0, 4.0, 6.0, 8.0]);
-        assert_eq!(Scale { low: -3.0, high: 49.0 }.marks(), [0.0, 20.0, 40.0]);
+    fn a_scale_without_values_is_one() {
         let scale = Scale::of(std::iter::empty());
-        assert!(scale.high > scale.low && scale.marks().len() > 3);
-    }
-
-    #[test]
-    fn text_cannot_become_markup() {
-        assert_eq!(escaped("<a b=\"c\">&"), "&lt;a b=&quot;c&quot;&gt;&amp;");
+        assert!(scale.high > scale.low && marks(scale.low, scale.high).len() > 3);
     }
 }

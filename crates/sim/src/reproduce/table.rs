@@ -28,6 +28,32 @@ pub fn table(found: &Reproduced) -> String {
     out
 }
 
+/// A few lines for each experiment: what it shows and how many figures it has.
+#[must_use]
+pub fn summary(found: &Reproduced) -> String {
+    let mut out = String::new();
+    for experiment in &found.experiments {
+        let rows = &experiment.rows;
+        let published = rows.iter().filter(|row| row.published.is_some() && !row.implied).count();
+        let implied = rows.iter().filter(|row| row.implied).count();
+        let figures = match (published, implied) {
+            (0, 0) => "none published".to_owned(),
+            (published, 0) => format!("{published} published"),
+            (published, implied) => format!("{published} published, {implied} that follow"),
+        };
+        let _ = writeln!(
+            out,
+            "{:20} {} rows, {figures}; seeds: {}",
+            experiment.name,
+            rows.len(),
+            experiment.seeds
+        );
+        wrap(&mut out, "    ", &format!("{} ({})", experiment.about, experiment.source));
+    }
+    out.push_str("\nrows and figures of one: instep reproduce --list NAME\n");
+    out
+}
+
 fn one(out: &mut String, experiment: &Result) {
     wrap(out, "", &format!("{} ({}): {}", experiment.name, experiment.source, experiment.about));
     let run = experiment.rows.iter().map(|row| row.seeds).max().unwrap_or(0);
@@ -61,17 +87,31 @@ fn one(out: &mut String, experiment: &Result) {
 
 fn line(out: &mut String, row: &Row) {
     let label: String = row.label.chars().take(LABEL).collect();
-    let star = if row.implied { "*" } else { "" };
-    let published =
-        row.published.map_or("-".to_owned(), |value| format!("{}{star}", figure(value)));
+    let published = row.published.map_or("-".to_owned(), |value| published(row, value));
     let simulated = row.simulated.map_or("-".to_owned(), figure);
     let interval = match (row.low, row.high) {
-        (Some(low), Some(high)) if row.seeds > 1 => format!("+-{}", figure((high - low) / 2.0)),
+        (Some(low), Some(high)) if row.seeds > 1 => between(row, low, high),
         _ => String::new(),
     };
     let verdict = row.verdict.map_or("", Verdict::word);
     let text = format!("  {label:LABEL$} {published:>10} {simulated:>9} {interval:>10} {verdict}");
     let _ = writeln!(out, "{}", text.trim_end());
+}
+
+/// An interval: half its width where its middle is the figure, else its ends.
+fn between(row: &Row, low: f64, high: f64) -> String {
+    let middle = row.simulated.unwrap_or(low);
+    if (low + high - 2.0 * middle).abs() <= 1e-6 * (1.0 + middle.abs()) {
+        format!("+-{}", figure((high - low) / 2.0))
+    } else {
+        format!("{}-{}", figure(low), figure(high))
+    }
+}
+
+/// A published figure with what it is: one that follows has a star, a bound its sign.
+pub(super) fn published(row: &Row, value: f64) -> String {
+    let (least, star) = (if row.bound { "<" } else { "" }, if row.implied { "*" } else { "" });
+    format!("{least}{}{star}", figure(value))
 }
 
 /// A number with as many places as it is worth.
@@ -110,6 +150,15 @@ mod tests {
     fn numbers_have_as_many_places_as_they_are_worth() {
         let written = [0.0, -0.001, 4.0, 9.999, 56.25, -3.254, 123.4].map(figure);
         assert_eq!(written, ["0.00", "0.00", "4.00", "10.0", "56.2", "-3.25", "123"]);
+    }
+
+    #[test]
+    fn a_summary_is_short_and_has_every_experiment() {
+        let all = crate::reproduce::find("all").unwrap();
+        let text = summary(&crate::reproduce::list(&all));
+        assert!(text.lines().count() <= 4 * all.len(), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(all.iter().all(|one| text.contains(&format!("{} ", one.name))), "{text}");
     }
 
     #[test]

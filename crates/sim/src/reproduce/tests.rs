@@ -65,7 +65,8 @@ fn what_was_finished_before_a_stop_is_kept() {
 fn the_sequential_section_gives_two_and_four_iterations_exactly() {
     let found = run(&find("sequential-section").unwrap(), Some(9), &|_, _| (), &|| false);
     let rows = &found.experiments[0].rows;
-    assert!(rows.iter().all(|row| row.seeds == 1 && row.simulated == row.published), "{rows:?}");
+    let mut published = rows.iter().filter(|row| row.published.is_some());
+    assert!(published.all(|row| row.seeds == 1 && row.simulated == row.published), "{rows:?}");
     assert!(!found.differs());
 }
 

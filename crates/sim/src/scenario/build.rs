@@ -1,15 +1,19 @@
 //! Makes a simulation of a scenario: checks what the words cannot say, and numbers everything.
 
-use super::{Fault, Guest, Load, Machine, Scenario, load, machine, stages};
-use crate::engine::{Setup, VmSetup};
+use super::{Fault, Guest, Load, Machine, Scenario, load, machine, settings, stages};
+use crate::engine::{Placement, Setup, VmSetup};
 use crate::guest::program::{Op, Program, Workload};
 use crate::host::Host;
+use crate::library;
 use crate::mask::Mask;
 use crate::params::{Noise, ONE, Params, Profile};
 use crate::sched::{self, Scheduler, Tuning};
 use instep_core::idset::CpuSet;
+use instep_core::policy::PolicyName;
 use instep_core::topology::Topology;
+use instep_scx::instep::VmSettings;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use toml::Spanned;
 
 /// The most VMs, and the most vCPUs and threads in all.
@@ -46,14 +50,15 @@ impl Plan {
             .map_err(|what| Fault::at(scenario.scheduler.span(), what))?;
         let span = scenario.host.span();
         let wrong = |what: String| Fault::at(span.clone(), format!("host: {what}"));
-        let topology = topology(scenario.host.get_ref(), read).map_err(wrong)?;
         let machine = scenario.host.get_ref().machine.as_deref().unwrap_or("generic");
-        let unknown =
-            || wrong(format!("machine {machine}: known are {}", Params::MACHINES.join(", ")));
-        let mut params = Params::machine(machine).ok_or_else(unknown)?;
+        let mut params = Params::machine(machine).map_err(wrong)?;
+        let topology = topology(scenario.host.get_ref(), machine, read).map_err(wrong)?;
         params.noise.on = scenario.host.get_ref().noise.unwrap_or(params.noise.on);
         let host = Host::new(&topology);
-        let mut vms = guests(scenario, &host)?;
+        let mut profiles = Profile::known();
+        let mut vms = guests(scenario, &host, &mut profiles)?;
+        let vcpus: Vec<usize> = vms.iter().map(|vm| vm.affinity.len()).collect();
+        scheduler.fits(&host, &vcpus).map_err(|what| Fault::at(scenario.scheduler.span(), what))?;
         if params.noise.on && params.noise.wait > 0 {
             vms.extend(noise(&params.noise, &host, vms.len()));
         }
@@ -63,10 +68,12 @@ impl Plan {
             let what = format!("duration: more than 0s and, with warmup, up to {MAX_SECONDS}s");
             return Err(Fault { at: None, what });
         }
+        let placement = placement(scenario, scheduler.name(), &topology)?;
         let mut setup = Setup {
+            placement,
             host,
             params,
-            profiles: Profile::known(),
+            profiles,
             vms,
             seed: scenario.seed,
             warmup: ns(scenario.warmup),
@@ -83,6 +90,45 @@ impl Plan {
     pub fn scheduler(&self) -> Box<dyn Scheduler> {
         sched::make(&self.scheduler, &self.tuning).expect("the plan was made with it")
     }
+}
+
+/// The policy of this name.
+pub(super) fn policy(name: &str) -> Result<PolicyName, String> {
+    name.parse().map_err(|unknown: instep_core::policy::UnknownPolicy| {
+        format!("placement: {}", unknown.to_string().replace("policy", "placement"))
+    })
+}
+
+/// What places VMs, unless that is left to the scheduler.
+fn placement(
+    scenario: &Scenario,
+    scheduler: &str,
+    topology: &Topology,
+) -> Result<Option<Placement>, Fault> {
+    let period = match &scenario.placement_period {
+        None => 60_000_000_000,
+        Some(text) => {
+            let wrong = |what: String| {
+                Fault::at(text.span(), format!("placement_period = {}: {what}", text.get_ref()))
+            };
+            let time = load::duration(text.get_ref()).map_err(wrong)?;
+            let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+            if ns < 1_000_000 {
+                return Err(wrong("at least 1ms".to_owned()));
+            }
+            ns
+        }
+    };
+    let Some(name) = &scenario.placement else { return Ok(None) };
+    let wrong = |what: String| Fault::at(name.span(), what);
+    let policy = policy(name.get_ref()).map_err(wrong)?;
+    if policy == PolicyName::None {
+        return Ok(None);
+    }
+    if ["pm", "affinity"].contains(&scheduler) {
+        return Err(wrong(format!("placement {policy}: scheduler {scheduler} binds by itself")));
+    }
+    Ok(Some(Placement { policy, period, topology: Arc::new(topology.clone()) }))
 }
 
 /// Without a hypervisor every thread is scheduled by the host; it may use what any vCPU may.
@@ -107,20 +153,36 @@ fn tuning(scenario: &Scenario) -> Result<Tuning, Fault> {
     scenario.tuning.iter().map(entry).collect()
 }
 
-fn topology(host: &Machine, read: Read<'_>) -> Result<Topology, String> {
+fn topology(host: &Machine, machine: &str, read: Read<'_>) -> Result<Topology, String> {
     let shape = [host.nodes, host.sockets, host.cores, host.threads, host.caches, host.distance];
+    let none = shape.iter().all(Option::is_none) && host.distances.is_none();
     if let Some(file) = &host.topology {
-        if shape.iter().any(Option::is_some) || host.memory.is_some() || host.distances.is_some() {
+        if !none || host.memory.is_some() {
             return Err("topology comes from a file or from a shape, not from both".to_owned());
         }
         return machine::parse_topology(&read(file)?).map_err(|what| format!("{file}: {what}"));
+    }
+    // Nothing said of a real machine: its own shape.
+    let mut own;
+    let mut host = host;
+    if none {
+        let shape = library::shape_of(machine)?;
+        own = host.clone();
+        (own.nodes, own.sockets, own.caches) = (shape.nodes, shape.sockets, shape.caches);
+        (own.cores, own.threads, own.distance) = (shape.cores, shape.threads, shape.distance);
+        if own.memory.is_none() {
+            own.memory = shape.memory.as_deref().map(super::size).transpose()?;
+        }
+        host = &own;
     }
     let nodes = host.nodes.unwrap_or(1);
     let sockets = host.sockets.unwrap_or(nodes);
     let shape = machine::Shape {
         nodes,
         sockets,
-        cores: host.cores.ok_or("cores is missing: the cores of each socket")?,
+        cores: host.cores.ok_or(
+            "cores is missing: the cores of each socket, or a machine of the library that has a shape",
+        )?,
         threads: host.threads.unwrap_or(1),
         memory: host.memory.ok_or("memory is missing: that of the whole host")?,
         llcs: host.caches.unwrap_or(nodes.max(sockets)),
@@ -153,12 +215,16 @@ fn distances(host: &Machine, nodes: u32) -> Result<Vec<Vec<u32>>, String> {
     Ok(rows)
 }
 
-fn guests(scenario: &Scenario, host: &Host) -> Result<Vec<VmSetup>, Fault> {
+fn guests(
+    scenario: &Scenario,
+    host: &Host,
+    profiles: &mut Vec<Profile>,
+) -> Result<Vec<VmSetup>, Fault> {
     let (mut vms, mut names, mut memory) = (Vec::new(), BTreeSet::new(), 0u64);
     let (mut tasks, all) = (0usize, host.memory.iter().sum::<u64>());
     for guest in &scenario.guest {
         let this = guest.get_ref();
-        let vm = one_guest(this, host).map_err(|fault| Fault {
+        let vm = one_guest(this, host, profiles).map_err(|fault| Fault {
             at: fault.at.filter(|at| *at > 0).or(Some(guest.span().start)),
             what: format!("guest {}: {}", this.name, fault.what),
         })?;
@@ -197,7 +263,7 @@ fn guests(scenario: &Scenario, host: &Host) -> Result<Vec<VmSetup>, Fault> {
     Ok(vms)
 }
 
-fn one_guest(guest: &Guest, host: &Host) -> Result<VmSetup, Fault> {
+fn one_guest(guest: &Guest, host: &Host, profiles: &mut Vec<Profile>) -> Result<VmSetup, Fault> {
     let letter = |c: char| c.is_ascii_alphanumeric() || c == '-';
     let name = &guest.name;
     if name.is_empty() || name.len() > 40 || name.starts_with('-') || !name.chars().all(letter) {
@@ -216,12 +282,14 @@ fn one_guest(guest: &Guest, host: &Host) -> Result<VmSetup, Fault> {
     if *guest.memory.get_ref() == 0 {
         return Err(Fault::at(guest.memory.span(), "it has no memory"));
     }
-    let workload = workload(guest, vcpus)?;
+    let workload = workload(guest, vcpus, profiles)?;
     Ok(VmSetup {
         name: name.clone(),
         weight,
+        own: settings::of(guest)?,
         affinity: affinity(guest, vcpus, host)?,
         memory: memory(guest, host)?,
+        bytes: *guest.memory.get_ref(),
         parts: parts(guest, vcpus)?,
         workload,
         hidden: false,
@@ -233,8 +301,10 @@ fn noise(noise: &Noise, host: &Host, monitors: usize) -> [VmSetup; 2] {
     let threads = |name: &str, work: u64, affinity: Vec<(Mask, Mask)>| VmSetup {
         name: name.to_owned(),
         weight: 100,
+        own: VmSettings::default(),
         parts: Vec::new(),
         memory: vec![0; host.memory.len()],
+        bytes: 0,
         workload: Workload {
             programs: vec![Program {
                 ops: vec![
@@ -269,27 +339,57 @@ fn parts(guest: &Guest, vcpus: u32) -> Result<Vec<u32>, Fault> {
     Ok(parts.get_ref().clone())
 }
 
-fn workload(guest: &Guest, vcpus: u32) -> Result<Workload, Fault> {
+/// The number of the guest's profile, and what a program of the library runs where nothing else is
+/// said.
+fn profile(
+    guest: &Guest,
+    profiles: &mut Vec<Profile>,
+) -> Result<(Option<usize>, Option<String>), Fault> {
+    let Some(given) = &guest.profile else { return Ok((None, None)) };
+    let wrong = |what: String| Fault::at(given.span(), format!("profile {what}"));
+    if let Some(name) = given.get_ref().as_str() {
+        let (number, found) = library::application(name).ok_or_else(|| wrong(known(name)))?;
+        return Ok((Some(number), found.load.clone()));
+    }
+    let own: super::OwnProfile =
+        given.get_ref().clone().try_into().map_err(|error: toml::de::Error| {
+            wrong(format!("is a name or a table: {}", error.message()))
+        })?;
+    let bounds = [own.fetch, own.fpu, own.l2, own.llc, own.memory];
+    let sum = bounds.iter().fold(0u32, |sum, bound| sum.saturating_add(*bound));
+    if sum > 1000 || own.mib_s > 1_000_000 {
+        let what = "its parts are thousandths, 1000 in all at most; mib_s up to 1000000";
+        return Err(wrong(format!("of its own: {what}")));
+    }
+    profiles.push(Profile {
+        set_kib: own.set.unwrap_or(0) / 1024,
+        mib_s: own.mib_s,
+        ..Profile::bound(&guest.name, bounds)
+    });
+    Ok((Some(profiles.len() - 1), None))
+}
+
+/// What names a library has, for one that it has not.
+fn known(name: &str) -> String {
+    let names: Vec<String> =
+        library::applications().into_iter().map(|one| one.profile.name).collect();
+    format!("{name}: known are {}", names.join(", "))
+}
+
+fn workload(guest: &Guest, vcpus: u32, profiles: &mut Vec<Profile>) -> Result<Workload, Fault> {
     let mut workload = Workload { unit: "nothing", ..Workload::default() };
-    let profile = match &guest.profile {
-        None => None,
-        Some(name) => {
-            let known = Profile::known();
-            let found = known.iter().position(|profile| profile.name == *name.get_ref());
-            let names: Vec<_> = known.iter().map(|profile| profile.name.as_str()).collect();
-            let what = || format!("profile {}: known are {}", name.get_ref(), names.join(", "));
-            Some(found.ok_or_else(|| Fault::at(name.span(), what()))?)
-        }
+    let (profile, own) = profile(guest, profiles)?;
+    let (loads, span) = match (&guest.load, own) {
+        (Some(given), _) => match given.get_ref() {
+            Load::One(load) => (vec![load.clone()], given.span()),
+            Load::Several(loads) => (loads.clone(), given.span()),
+        },
+        (None, Some(own)) if guest.stage.is_empty() => (vec![own], 0..0),
+        (None, _) => (Vec::new(), 0..0),
     };
-    if let Some(spanned) = &guest.load {
-        let loads = match spanned.get_ref() {
-            Load::One(load) => std::slice::from_ref(load),
-            Load::Several(loads) => loads.as_slice(),
-        };
-        for load in loads {
-            load::add(&mut workload, load, vcpus, profile)
-                .map_err(|what| Fault::at(spanned.span(), format!("load: {what}")))?;
-        }
+    for load in &loads {
+        load::add(&mut workload, load, vcpus, profile)
+            .map_err(|what| Fault::at(span.clone(), format!("load: {what}")))?;
     }
     stages::add(&mut workload, &guest.stage, profile.unwrap_or(Profile::PLAIN))?;
     Ok(workload)

@@ -1,10 +1,13 @@
 //! What a guest runs, in the words of the lab: `spin`, `idle`, or a command line of `instep-load`,
-//! which becomes programs of operations. Two modes exist only here: `io` and `burst`.
+//! which becomes programs of operations; or a program of the library (`npb/cg --threads 8`), whose
+//! options may be replaced. Only here exist the mode `io`, `barrier --total` and
+//! the kind `adaptive`.
 //!
 //! Defaults are those of `instep-load`; options that only say how its results are printed are taken
 //! and ignored. Times are work on an undisturbed CPU.
 
 use crate::guest::program::{Op, PoolPlan, Program, Waiting, Workload};
+use crate::library;
 use crate::params::Profile;
 use std::time::Duration;
 
@@ -36,8 +39,39 @@ pub fn add(
             add_mode(workload, mode, &mut options, threads, profile)?;
             options.finish()
         }
-        _ => Err(format!("`{text}`: known are spin, idle and instep-load MODE")),
+        [name, rest @ ..] if library::application(name).is_some() => {
+            program(workload, name, rest, vcpus, profile)
+        }
+        _ => Err(format!(
+            "`{text}`: known are spin, idle, instep-load MODE and programs of the library such as \
+             npb/cg (scenarios/library)"
+        )),
     }
+}
+
+/// A program of the library, with options that replace its own.
+fn program(
+    workload: &mut Workload,
+    name: &str,
+    rest: &[&str],
+    vcpus: u32,
+    profile: Option<usize>,
+) -> Result<(), String> {
+    let found = library::application(name).and_then(|(at, one)| Some((at, one.load.as_ref()?)));
+    let (number, load) = found
+        .ok_or_else(|| format!("`{name}` is a kind of work, no program: give it as profile"))?;
+    let words = shlex::split(load).unwrap_or_default();
+    let (mut kept, mut left) = (Vec::new(), words.iter().map(String::as_str));
+    while let Some(word) = left.next() {
+        if word.starts_with("--") && rest.iter().any(|own| own.split('=').next() == Some(word)) {
+            left.next();
+        } else {
+            kept.push(word);
+        }
+    }
+    kept.extend(rest);
+    let text = shlex::try_join(kept).map_err(|error| format!("`{name}`: {error}"))?;
+    add(workload, &text, vcpus, profile.or(Some(number))).map_err(|what| format!("{name}: {what}"))
 }
 
 fn add_mode(
@@ -47,7 +81,7 @@ fn add_mode(
     threads: u32,
     profile: Option<usize>,
 ) -> Result<(), String> {
-    let known = |name: &str| Profile::known().iter().position(|known| known.name == name);
+    let known = |name: &str| library::application(name).map(|(number, _)| number);
     let plain = profile.unwrap_or(Profile::PLAIN);
     let usual = |name: &str| profile.or(known(name)).unwrap_or(Profile::PLAIN);
     match mode {
@@ -96,7 +130,10 @@ fn barrier(
     profile: usize,
 ) -> Result<(), String> {
     let wait = waiting(options)?;
+    // Work of all threads between two barriers, instead: what a program of fixed size has.
+    let total = options.time("--total", 0, 0)?;
     let ns = options.time("--phase", 100_000, 100)?;
+    let ns = if total > 0 { (total / u64::from(threads.max(1))).max(100) } else { ns };
     let spread = options.percent("--imbalance", 0)?;
     let barrier = new_barrier(workload, threads);
     let ops = vec![
@@ -144,12 +181,16 @@ fn lock(
     threads: u32,
     profile: usize,
 ) -> Result<(), String> {
+    let limit = options.time("--spin-limit", 50_000, 1)?;
     let wait = match options.take("--kind") {
         None | Some("mutex") => Waiting::Block,
+        Some("adaptive") => Waiting::Adaptive(limit),
         Some("ticket-spin") => Waiting::Spin,
         Some("kernel-spin") => Waiting::KernelSpin,
         Some(other) => {
-            return Err(format!("--kind {other}: expected one of mutex, ticket-spin, kernel-spin"));
+            return Err(format!(
+                "--kind {other}: expected one of mutex, adaptive, ticket-spin, kernel-spin"
+            ));
         }
     };
     let hold = options.time("--hold", 5_000, 0)?;
@@ -283,8 +324,11 @@ fn waiting(options: &mut Options<'_>) -> Result<Waiting, String> {
         None | Some("block") => Waiting::Block,
         Some("spin") => Waiting::Spin,
         Some("spin-block") => Waiting::SpinBlock(limit),
+        Some("adaptive") => Waiting::Adaptive(limit),
         Some(other) => {
-            return Err(format!("--kind {other}: expected one of block, spin, spin-block"));
+            return Err(format!(
+                "--kind {other}: expected one of block, spin, spin-block, adaptive"
+            ));
         }
     })
 }
@@ -411,6 +455,10 @@ mod tests {
             ("instep-load ping --period 10ms --float", 4),
             ("instep-load stream --size 24MiB", 4),
             ("instep-load io --compute 10us --wait 1ms", 4),
+            ("npb/cg --threads 3 --kind=block", 3),
+            ("instep-load barrier --kind adaptive", 4),
+            ("instep-load lock --kind adaptive --spin-limit 5us", 4),
+            ("stealing/fib", 4),
         ] {
             let workload = parsed(text).unwrap_or_else(|error| panic!("{text}: {error}"));
             assert_eq!(workload.threads.len(), threads, "{text}");
@@ -422,6 +470,9 @@ mod tests {
         for (text, word) in [
             ("", "known are spin"),
             ("make -j", "known are spin"),
+            ("npb/none", "known are spin"),
+            ("stream", "no program"),
+            ("npb/cg --speed 3", "knows no --speed"),
             ("instep-load dance", "known are barrier"),
             ("instep-load barrier --phase", "no value"),
             ("instep-load barrier --phase 100", "durations look like"),
@@ -437,6 +488,16 @@ mod tests {
             let error = parsed(text).unwrap_err();
             assert!(error.contains(word), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_program_of_fixed_size_is_divided_among_its_threads() {
+        let work = |text: &str| parsed(text).unwrap().programs[0].ops[0];
+        let (four, one) = (work("npb/sp"), work("npb/sp --threads 1"));
+        assert_eq!(four, Op::Work { ns: 4_087_000, spread: 5 });
+        assert_eq!(one, Op::Work { ns: 16_348_000, spread: 5 });
+        let profile = parsed("npb/sp").unwrap().programs[0].profile;
+        assert_eq!(Profile::known()[profile].name, "npb/sp");
     }
 
     #[test]

@@ -19,12 +19,14 @@
 pub mod build;
 pub mod load;
 pub mod machine;
+pub mod settings;
 mod stages;
 
 use crate::error::Error;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
@@ -52,6 +54,10 @@ pub struct Scenario {
     /// Numbers of the scheduler that differ from the published ones.
     #[serde(default)]
     pub tuning: BTreeMap<String, String>,
+    /// What places VMs above the scheduler: none, bind, spread, bnn or instep; none when not given.
+    pub placement: Option<Spanned<String>>,
+    /// Time between two decisions of placement; 60s when not given.
+    pub placement_period: Option<Spanned<String>>,
     /// The host.
     pub host: Spanned<Machine>,
     /// The guests.
@@ -87,6 +93,8 @@ pub struct Machine {
     pub machine: Option<String>,
     /// Whether the host's own threads run, too; as the machine says when not given.
     pub noise: Option<bool>,
+    /// The lab's clock, `real` or `counted`: simulated time is neither, and nothing depends on it here.
+    pub clock: Option<String>,
 }
 
 /// A guest, or several alike.
@@ -105,6 +113,12 @@ pub struct Guest {
     /// `cpu.weight` (1 to 10000); 100 when not given.
     #[serde(default = "hundred")]
     pub weight: Spanned<u32>,
+    /// When its siblings run together under `instep`: auto, never, relaxed, strict.
+    pub cosched: Option<Spanned<String>>,
+    /// How promptly `instep` serves it at wake-ups: normal, prompt.
+    pub latency: Option<Spanned<String>>,
+    /// Its allocation period under `instep`, 1ms to 1s; 24ms when not given.
+    pub period: Option<Spanned<String>>,
     /// Parts of its vCPUs in its time, for schedulers that give parts; equal when not given.
     pub parts: Option<Spanned<Vec<u32>>>,
     /// What it runs: see [`load`]. Several run side by side.
@@ -113,8 +127,9 @@ pub struct Guest {
     /// Stages of a pipeline that it runs, instead or besides.
     #[serde(default)]
     pub stage: Vec<Spanned<Stage>>,
-    /// Profile of its work; by its load when not given.
-    pub profile: Option<Spanned<String>>,
+    /// Profile of its work: a name of the library, or a table of its own ([`OwnProfile`]); by its
+    /// load when not given.
+    pub profile: Option<Spanned<toml::Value>>,
     /// CPUs that every vCPU may use (hard affinity), as a list such as `16-31`; all when not given.
     pub allowed: Option<Spanned<String>>,
     /// Nodes that its vCPUs should use (Xen's node affinity).
@@ -122,6 +137,28 @@ pub struct Guest {
     /// Where it starts.
     #[serde(default)]
     pub start: Start,
+}
+
+/// A profile that a scenario describes itself: thousandths of the time alone in which the work is
+/// bound by each resource, its working set in the LLC and the bandwidth that it takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OwnProfile {
+    /// Instruction fetch and decode.
+    pub fetch: u32,
+    /// Floating-point unit.
+    pub fpu: u32,
+    /// Second-level cache.
+    pub l2: u32,
+    /// Last-level cache.
+    pub llc: u32,
+    /// Memory latency and bandwidth: its memory intensity.
+    pub memory: u32,
+    /// Working set in the LLC of each thread.
+    #[serde(deserialize_with = "optional_size")]
+    pub set: Option<u64>,
+    /// MiB/s that each thread takes of memory when undisturbed.
+    pub mib_s: u64,
 }
 
 /// What a guest runs: one load or several.
@@ -187,7 +224,7 @@ impl Scenario {
     /// # Errors
     /// When it cannot be read or simulated: file, line and reason.
     pub fn load(path: &Path, overrides: &Overrides) -> Result<build::Plan, Error> {
-        let text = fs::read_to_string(path)
+        let text = bounded(path, MAX_FILE)
             .map_err(|source| Error::Read { path: path.to_owned(), source })?;
         let wrong = |fault: Fault| Error::Scenario {
             path: path.to_owned(),
@@ -203,9 +240,13 @@ impl Scenario {
             scenario.tuning.clear();
             scenario.scheduler = Spanned::new(scenario.scheduler.span(), name.clone());
         }
+        if let Some(name) = &overrides.placement {
+            build::policy(name).map_err(Error::Asked)?;
+            scenario.placement = Some(Spanned::new(scenario.scheduler.span(), name.clone()));
+        }
         let read = |name: &str| {
             let file = path.parent().unwrap_or(Path::new("")).join(name);
-            fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))
+            bounded(&file, MAX_TOPOLOGY).map_err(|error| format!("{}: {error}", file.display()))
         };
         build::Plan::new(&scenario, &read).map_err(wrong)
     }
@@ -218,6 +259,23 @@ pub struct Overrides {
     pub seed: Option<u64>,
     /// The scheduler's name, with its published numbers.
     pub scheduler: Option<String>,
+    /// What places VMs.
+    pub placement: Option<String>,
+}
+
+/// The most that is read of a scenario, bytes, and of a topology: `instep topology --json` prints some
+/// 200 bytes a CPU.
+const MAX_FILE: u64 = 1 << 20;
+const MAX_TOPOLOGY: u64 = 16 << 20;
+
+/// The text of a file of so many bytes at most.
+fn bounded(path: &Path, most: u64) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(most + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > most {
+        return Err(io::Error::other(format!("it is larger than {} MiB", most >> 20)));
+    }
+    Ok(text)
 }
 
 fn one() -> u64 {
@@ -237,7 +295,8 @@ fn time<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Duration, D::Error>
     load::duration(&text).map_err(serde::de::Error::custom)
 }
 
-fn size(text: &str) -> Result<u64, String> {
+/// A size with its unit, in bytes.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is no size such as 128MiB or 2GiB");
     if text.ends_with(|c: char| c.is_ascii_digit()) {
         return Err(wrong());

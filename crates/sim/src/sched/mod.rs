@@ -10,6 +10,7 @@ pub mod balance;
 pub mod cfs;
 pub mod credit;
 pub mod eevdf;
+pub mod instep;
 pub mod period;
 pub mod pm;
 pub mod relaxed;
@@ -18,6 +19,7 @@ pub mod sync_aware;
 
 use crate::check::Promises;
 use crate::desk::{Desk, Put, TaskId, Waker};
+use crate::host::Host;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -71,6 +73,22 @@ pub trait Scheduler: fmt::Debug + Send {
     /// A vCPU of this VM woke its siblings (futex_wake).
     fn sync_wake(&mut self, _desk: &mut Desk, _vm: usize) {}
 
+    /// Whether it has room for this host and for VMs of so many vCPUs.
+    ///
+    /// # Errors
+    /// Why not.
+    fn fits(&self, _host: &Host, _vcpus: &[usize]) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Placement says on which node, an index, a VM is at home; on none with `None`.
+    fn set_home(&mut self, _vm: usize, _node: Option<u32>) {}
+
+    /// Why it does not schedule any more, if the host threw it out.
+    fn failed(&self) -> Option<String> {
+        None
+    }
+
     /// Whether tasks are threads on the bare machine: no exits, no halts, no directed yields.
     fn bare_metal(&self) -> bool {
         false
@@ -89,7 +107,7 @@ pub trait Scheduler: fmt::Debug + Send {
 }
 
 /// Names of all schedulers, as scenarios use them.
-pub const NAMES: [&str; 10] = [
+pub const NAMES: [&str; 11] = [
     "credit",
     "sync-aware",
     "cfs",
@@ -100,6 +118,7 @@ pub const NAMES: [&str; 10] = [
     "eevdf",
     "period",
     "pm",
+    "instep",
 ];
 
 /// Numbers of a scheduler that differ from the published ones: name and nanoseconds.
@@ -157,6 +176,7 @@ pub fn make(name: &str, tuning: &Tuning) -> Result<Box<dyn Scheduler>, String> {
             tuner.set("tick", &mut rules.tick);
             Box::new(eevdf::Eevdf::new(rules))
         }
+        "instep" => Box::new(instep::Instep::new(instep::Rules::tuned(&mut tuner))),
         "period" => {
             let mut rules = period::Rules::default();
             tuner.set("period", &mut rules.period);

@@ -4,8 +4,8 @@
 //!
 //! A VM's part of the period is its weight by all weights, of one CPU for each vCPU. Who has time
 //! left runs before who has none, of equals the VM that was named first; who has none runs only when
-//! nobody else wants the CPU. vCPU i is on CPU i modulo the number it may use. The model behind
-//! longer periods and matched slices, in its pure form: no load balancing, no wake-up rules.
+//! nobody else wants the CPU. The host's own threads have no part and go before all. vCPU i is on CPU
+//! i modulo the number it may use. The model behind longer periods and matched slices, in its pure form: no load balancing, no wake-up rules.
 
 use super::{Pick, Scheduler};
 use crate::check::Promises;
@@ -34,13 +34,15 @@ pub struct Period {
     begun: Vec<u64>,
     /// Tasks of each CPU.
     of: Vec<Vec<TaskId>>,
+    /// The CPU of each task; who runs elsewhere, as affinities changed, goes there when it stops.
+    cpu: Vec<usize>,
 }
 
 impl Period {
     /// With these numbers.
     #[must_use]
     pub fn new(rules: Rules) -> Self {
-        Self { rules, slices: Vec::new(), begun: Vec::new(), of: Vec::new() }
+        Self { rules, slices: Vec::new(), begun: Vec::new(), of: Vec::new(), cpu: Vec::new() }
     }
 
     fn left(&self, desk: &Desk, task: TaskId) -> u64 {
@@ -48,8 +50,14 @@ impl Period {
     }
 
     fn share_out(&mut self, desk: &Desk) {
-        let weights: u64 = desk.vms.iter().map(|vm| u64::from(vm.weight)).sum();
+        let shown = desk.vms.iter().filter(|vm| !vm.hidden);
+        let weights: u64 = shown.map(|vm| u64::from(vm.weight)).sum();
         for vm in &desk.vms {
+            if vm.hidden {
+                // The host's own threads are no VM: they do not share, and go first.
+                vm.tasks().for_each(|task| self.slices[task.ix()] = self.rules.period);
+                continue;
+            }
             let parts: u64 = vm.tasks().map(|task| u64::from(desk.task(task).part)).sum();
             let whole = u128::from(self.rules.period) * u128::from(vm.count);
             let own = whole * u128::from(vm.weight) / u128::from(weights.max(1));
@@ -68,8 +76,14 @@ impl Period {
             let this = desk.task(task);
             let turn = this.index as usize % this.allowed.count().max(1) as usize;
             let cpu = this.allowed.iter().nth(turn).unwrap_or(0);
-            desk.assign(task, cpu);
+            if this.state != TaskState::Running {
+                desk.assign(task, cpu);
+            }
+            self.cpu[at] = cpu;
             self.of[cpu].push(task);
+        }
+        for tasks in &mut self.of {
+            tasks.sort_by_key(|task| !desk.vms[desk.task(*task).vm].hidden);
         }
     }
 }
@@ -83,6 +97,7 @@ impl Scheduler for Period {
         self.slices = vec![0; desk.tasks.len()];
         self.begun = vec![0; desk.tasks.len()];
         self.of = vec![Vec::new(); desk.host.cpus()];
+        self.cpu = vec![0; desk.tasks.len()];
         self.bind(desk);
         self.share_out(desk);
         desk.arm(0, self.rules.period);
@@ -93,9 +108,16 @@ impl Scheduler for Period {
         desk.resched(cpu);
     }
 
-    fn block(&mut self, _desk: &mut Desk, _cpu: usize, _task: TaskId) {}
+    fn block(&mut self, desk: &mut Desk, _cpu: usize, task: TaskId) {
+        desk.assign(task, self.cpu[task.ix()]);
+    }
 
-    fn put(&mut self, _desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
+    fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
+        let own = self.cpu[task.ix()];
+        if own != cpu {
+            desk.assign(task, own);
+            desk.resched(own);
+        }
         // Among those without time left, turns go round.
         if why == Put::SliceEnd
             && let Some(at) = self.of[cpu].iter().position(|other| *other == task)
@@ -142,5 +164,30 @@ impl Scheduler for Period {
     fn promises(&self) -> Promises {
         // Where slices of a CPU exceed the period, who was named last has nothing.
         Promises { turn: None, ..Promises::usual(false, self.tick_period()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::scenario::{Scenario, build::Plan};
+
+    #[test]
+    fn the_hosts_own_threads_take_no_part_of_the_vms_time() {
+        let text = |noise| {
+            format!(
+                "about = \"it\"\nscheduler = \"period\"\nduration = \"4s\"\n[host]\ncores = 2\n\
+                 memory = \"8GiB\"\nnoise = {noise}\n[[guest]]\nname = \"a\"\nvcpus = 2\n\
+                 memory = \"1GiB\"\nload = \"spin\"\nweight = 300\n[[guest]]\nname = \"b\"\n\
+                 vcpus = 2\nmemory = \"1GiB\"\nload = \"spin\"\n"
+            )
+        };
+        let share = |noise| {
+            let plan = Plan::new(&Scenario::parse(&text(noise)).unwrap(), &|_| Err(String::new()));
+            let outcome = plan.unwrap().run();
+            let ran = |vm: usize| outcome.vms[vm].2.sums.running as f64;
+            ran(0) / (ran(0) + ran(1))
+        };
+        assert!((share(false) - 0.75).abs() < 0.01, "{}", share(false));
+        assert!((share(true) - 0.75).abs() < 0.02, "{}", share(true));
     }
 }

@@ -1,7 +1,7 @@
 //! Relaxed co-scheduling (systems.md, 3), over CFS: only the skew between siblings is bounded.
 //!
-//! A vCPU that is runnable without running while a sibling runs falls behind; its *skew* grows by
-//! that time and shrinks while it runs. When a skew exceeds [`Rules::threshold`], the siblings that
+//! A vCPU that is runnable without running while a sibling that is not behind runs falls behind; its
+//! *skew* grows by that time and shrinks while it runs. When a skew exceeds [`Rules::threshold`], the siblings that
 //! ran ahead stop (co-stop) and those behind are next on their CPUs. As soon as all that are behind
 //! run or blocked, the others may run again. A blocked vCPU does not fall behind.
 //!
@@ -63,7 +63,10 @@ impl Relaxed {
     /// Adds the time since the last look to the skews of a VM.
     fn measure(&mut self, desk: &Desk, vm: usize) {
         let state = |task: TaskId| desk.task(task).state;
-        let runs = desk.vms[vm].tasks().any(|task| state(task) == TaskState::Running);
+        // While those ahead are stopped nobody falls further behind: else siblings that take turns on
+        // one CPU would keep them stopped for good.
+        let ahead = |task: TaskId| state(task) == TaskState::Running && !self.behind(task);
+        let runs = desk.vms[vm].tasks().any(ahead);
         for task in desk.vms[vm].tasks() {
             let skew = &mut self.skew[task.ix()];
             match state(task) {

@@ -46,6 +46,8 @@ pub struct Strict {
     rows: Vec<Row>,
     /// Row of each task.
     row_of: Vec<usize>,
+    /// CPU of each task; who runs elsewhere, as affinities changed, goes there when it stops.
+    cpu_of: Vec<usize>,
     current: usize,
     ends: u64,
 }
@@ -54,7 +56,14 @@ impl Strict {
     /// With these numbers.
     #[must_use]
     pub fn new(rules: Rules) -> Self {
-        Self { rules, rows: Vec::new(), row_of: Vec::new(), current: 0, ends: 0 }
+        Self {
+            rules,
+            rows: Vec::new(),
+            row_of: Vec::new(),
+            cpu_of: Vec::new(),
+            current: 0,
+            ends: 0,
+        }
     }
 
     /// The columns that a VM would take in a row, if it fits.
@@ -104,7 +113,10 @@ impl Strict {
             for (task, cpu) in desk.vms[vm].tasks().zip(cpus) {
                 self.rows[at].columns[cpu].push(task);
                 self.row_of[task.ix()] = at;
-                desk.assign(task, cpu);
+                self.cpu_of[task.ix()] = cpu;
+                if desk.task(task).state != TaskState::Running {
+                    desk.assign(task, cpu);
+                }
             }
         }
     }
@@ -133,6 +145,7 @@ impl Scheduler for Strict {
 
     fn start(&mut self, desk: &mut Desk) {
         self.row_of = vec![0; desk.tasks.len()];
+        self.cpu_of = vec![0; desk.tasks.len()];
         self.pack(desk);
     }
 
@@ -148,6 +161,7 @@ impl Scheduler for Strict {
     }
 
     fn block(&mut self, desk: &mut Desk, _cpu: usize, task: TaskId) {
+        desk.assign(task, self.cpu_of[task.ix()]);
         let row = self.row_of[task.ix()];
         self.rows[row].runnable -= 1;
         if row == self.current && self.rows[row].runnable == 0 {
@@ -155,7 +169,12 @@ impl Scheduler for Strict {
         }
     }
 
-    fn put(&mut self, _desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
+    fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
+        let own = self.cpu_of[task.ix()];
+        if own != cpu {
+            desk.assign(task, own);
+            desk.resched(own);
+        }
         let column = &mut self.rows[self.row_of[task.ix()]].columns[cpu];
         // Behind all siblings, also if those before it are blocked.
         if matches!(why, Put::SliceEnd | Put::Yield(_))

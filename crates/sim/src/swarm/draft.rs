@@ -21,6 +21,7 @@ const LOADS: [&str; 14] = [
     "instep-load io --threads 6 --float --compute 200us --wait 500us",
 ];
 const PROFILES: [&str; 5] = ["plain", "fetch", "l2", "stream", "chase"];
+const PLACEMENTS: [&str; 4] = ["bnn", "instep", "spread", "bind"];
 const WEIGHTS: [u32; 8] = [1, 10, 50, 100, 100, 100, 238, 1000];
 
 /// A guest of a draft.
@@ -49,6 +50,8 @@ pub struct Draft {
     threads: u32,
     noise: bool,
     millis: u64,
+    /// What places VMs, and how often, milliseconds.
+    placement: Option<(usize, u64)>,
     guests: Vec<DraftGuest>,
 }
 
@@ -66,7 +69,10 @@ impl Draft {
         for _ in 0..1 + rng.below(if crowd { 10 } else { 4 }) {
             guests.push(DraftGuest::draw(rng, cpus, nodes, plain));
         }
+        let placed = !plain && rng.below(5) == 0 && !["pm", "affinity"].contains(&scheduler);
+        let placement = placed.then(|| (pick(rng, PLACEMENTS.len()), 20 + rng.below(200)));
         Self {
+            placement,
             scheduler: scheduler.to_owned(),
             seed: rng.below(1 << 32),
             nodes,
@@ -86,13 +92,18 @@ impl Draft {
     /// The scenario's text. `about` is one line.
     #[must_use]
     pub fn text(&self, about: &str) -> String {
+        let placement = self.placement.map(|(policy, ms)| {
+            let policy = PLACEMENTS[policy];
+            format!("placement = \"{policy}\"\nplacement_period = \"{ms}ms\"\n")
+        });
         let mut text = format!(
             "about = {}\nseed = {}\nscheduler = \"{}\"\nduration = \"{}ms\"\nwarmup = \"0s\"\n\
-             [host]\nnodes = {}\ncores = {}\nthreads = {}\nmemory = \"64GiB\"\nnoise = {}\n",
+             {}[host]\nnodes = {}\ncores = {}\nthreads = {}\nmemory = \"64GiB\"\nnoise = {}\n",
             toml::Value::from(about),
             self.seed,
             self.scheduler,
             self.millis,
+            placement.unwrap_or_default(),
             self.nodes,
             self.cores,
             self.threads,
@@ -133,6 +144,7 @@ impl Draft {
                 all.push(less);
             }
         };
+        with(&|less| less.placement = None);
         with(&|less| less.noise = false);
         with(&|less| less.nodes = (less.nodes / 2).max(1));
         with(&|less| less.threads = 1);

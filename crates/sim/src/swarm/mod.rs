@@ -44,6 +44,8 @@ pub struct Found {
 /// What came of a swarm.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
+    /// Runs that were done; fewer than wished for after a stop.
+    pub runs: u64,
     /// Events in all.
     pub events: u64,
     /// Simulated time in all, nanoseconds.
@@ -53,23 +55,33 @@ pub struct Sum {
 }
 
 impl Swarm {
-    /// Runs all. `done` is called after each run, from any thread.
+    /// Runs all. `done` is called after each run, from any thread; once `stop` says so no further
+    /// run is begun.
     ///
     /// # Errors
     /// When the scheduler's name is not known.
-    pub fn run(&self, done: &(dyn Fn() + Sync)) -> Result<Sum, String> {
+    pub fn run(
+        &self,
+        done: &(dyn Fn() + Sync),
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Sum, String> {
         if let Some(name) = &self.scheduler {
             sched::make(name, &Tuning::new())?;
         }
         let one = |run: u64| {
+            if stop() {
+                return None;
+            }
             let draft = self.draft(run);
             let checked = simulate(&draft);
             done();
-            (run, draft, checked)
+            Some((run, draft, checked))
         };
-        let all: Vec<(u64, Draft, Checked)> = (0..self.runs).into_par_iter().map(one).collect();
+        let all: Vec<(u64, Draft, Checked)> =
+            (0..self.runs).into_par_iter().filter_map(one).collect();
         let mut sum = Sum::default();
         for (run, draft, checked) in all {
+            sum.runs += 1;
             sum.events += checked.events;
             sum.simulated += checked.until;
             sum.found.extend(checked.finding.map(|finding| Found { run, draft, finding }));
@@ -153,13 +165,16 @@ mod tests {
     #[test]
     fn a_seed_gives_the_same_runs_whatever_their_order() {
         let swarm = Swarm { runs: 12, seed: 5, scheduler: None };
-        assert_eq!(swarm.run(&|| ()), swarm.run(&|| ()));
+        let all = || swarm.run(&|| (), &|| false);
+        assert_eq!(all(), all());
+        assert_eq!(all().unwrap().runs, 12);
+        assert_eq!(swarm.run(&|| (), &|| true).unwrap(), Sum::default());
         assert_ne!(swarm.draft(0), Swarm { seed: 6, ..swarm.clone() }.draft(0));
     }
 
     #[test]
     fn unknown_schedulers_are_refused() {
         let swarm = Swarm { runs: 1, seed: 1, scheduler: Some("best".to_owned()) };
-        assert!(swarm.run(&|| ()).unwrap_err().contains("known are"));
+        assert!(swarm.run(&|| (), &|| false).unwrap_err().contains("known are"));
     }
 }

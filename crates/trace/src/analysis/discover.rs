@@ -63,8 +63,8 @@ pub fn discover(events: &[Event], guests: &[Guest], known: &[FoundVm]) -> Found 
     for guest in guests {
         let is_new = !guest.vcpus.iter().any(|(_, tid)| claims(&vms, *tid));
         if is_new && !guest.vcpus.is_empty() {
-            let (name, vcpus) = (guest.name.clone(), guest.vcpus.clone());
-            vms.push(FoundVm { name, pid: None, vcpus });
+            let (name, pid, vcpus) = (guest.name.clone(), guest.pid, guest.vcpus.clone());
+            vms.push(FoundVm { name, pid, vcpus });
         }
     }
     let (mut grouped, mut single) = (BTreeMap::<u32, Vec<(u32, u32)>>::new(), Vec::new());

@@ -26,6 +26,9 @@ pub struct Report {
     pub host: HostReport,
     /// What makes the above uncertain.
     pub warnings: Vec<String>,
+    /// Threads that were said to run vCPUs and that the trace does not know.
+    #[serde(skip)]
+    pub unseen: Vec<u32>,
 }
 
 /// The host and the trace.
@@ -133,9 +136,11 @@ pub struct HeldUpReport {
     pub held_ns: u64,
 }
 
-/// Allocation periods (systems.md, 5), with a share as of equal VMs.
+/// Allocation periods (systems.md, 5), with a share by weight.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct PeriodReport {
+    /// The VM's weight, where the trace or the user tells; 100 is taken otherwise.
+    pub weight: Option<u32>,
     /// Whole periods in the trace.
     pub count: u64,
     /// The share of a period.

@@ -16,9 +16,11 @@ use super::threshold::Threshold;
 use super::waits::{WaitTable, Waits};
 use super::world::{Change, IDLE, Place, World};
 use crate::event::{Event, Fact, Left};
-use crate::stream::{EventStream, Header};
+use crate::stream::{EventStream, Guest, Header};
+use instep_core::measure;
 use instep_core::topology::Topology;
 use instep_core::units::{CpuId, Nanos, Tid};
+use std::collections::BTreeMap;
 
 /// Events that are held back until the VMs are known: 20 MB.
 const HELD_BACK: usize = 500_000;
@@ -30,6 +32,10 @@ pub struct Settings {
     pub vms: Vec<FoundVm>,
     /// The host's topology; the trace's own when not given.
     pub topology: Option<Topology>,
+    /// Why [`Settings::topology`] is only inferred, to be told.
+    pub inferred: Option<String>,
+    /// Weights of VMs by name, before those that the trace tells; 100 where neither does.
+    pub weights: BTreeMap<String, u32>,
     /// The scheduler's quantum `T` of the ideal scheduling interval.
     pub quantum: Nanos,
     /// The allocation period.
@@ -44,6 +50,8 @@ impl Default for Settings {
         Settings {
             vms: Vec::new(),
             topology: None,
+            inferred: None,
+            weights: BTreeMap::new(),
             quantum: Nanos(3_000_000),
             period: Nanos(24_000_000),
             edges: true,
@@ -118,8 +126,12 @@ struct Engine {
     has_wakers: bool,
     edges: bool,
     shares: Vec<Nanos>,
+    /// Of each VM, where anybody told it.
+    weights: Vec<Option<u32>>,
     /// vCPU threads that came after the VMs were found.
     late: u64,
+    /// Switches away from another thread than the one that was put there: one between is missing.
+    breaks: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +139,27 @@ enum TopologyFrom {
     User,
     Header,
     Nowhere,
+}
+
+/// What is known of the VMs' weights: told by the user, else by the trace.
+fn weights(vms: &[FoundVm], header: &Header, settings: &Settings) -> Vec<Option<u32>> {
+    let of = |vm: &FoundVm| {
+        let told = settings.weights.get(&vm.name).copied();
+        let is_same = |guest: &&Guest| guest.name == vm.name;
+        told.or_else(|| header.guests.iter().find(is_same).and_then(|guest| guest.weight))
+    };
+    vms.iter().map(of).collect()
+}
+
+/// CPU time per period by weight, at most one CPU a vCPU; what one cannot use the others share.
+fn shares(vms: &[FoundVm], weights: &[Option<u32>], cpus: usize, period: Nanos) -> Vec<Nanos> {
+    let claim = |(vm, weight): (&FoundVm, &Option<u32>)| {
+        let weight = u64::from(weight.unwrap_or(100).max(1));
+        (weight, period.0.saturating_mul(vm.vcpus.len() as u64))
+    };
+    let claims: Vec<(u64, u64)> = vms.iter().zip(weights).map(claim).collect();
+    let capacity = period.0.saturating_mul(cpus as u64);
+    measure::fair_shares(capacity, &claims).into_iter().map(Nanos).collect()
 }
 
 /// Whether a fact is one of scheduling, whose time counts.
@@ -156,11 +189,8 @@ impl Engine {
         let cpus = told.or(header.cpus.map(|cpus| cpus as usize)).unwrap_or(0).max(seen);
         let world = World::new(vms, begin);
         let (vms, vcpus) = (world.vms.len(), world.vcpus.len());
-        let share = |vm: &FoundVm| {
-            let fair = settings.period.0.saturating_mul(cpus as u64) / vms.max(1) as u64;
-            Nanos(fair.min(settings.period.0.saturating_mul(vm.vcpus.len() as u64)))
-        };
-        let shares: Vec<Nanos> = world.vms.iter().map(share).collect();
+        let weights = weights(&world.vms, header, settings);
+        let shares = shares(&world.vms, &weights, cpus, settings.period);
         Engine {
             stacking: Stacking::new(vms),
             co_run: CoRun::new(vms, vcpus, begin),
@@ -176,7 +206,9 @@ impl Engine {
             has_wakeups,
             edges: settings.edges,
             shares,
+            weights,
             late: 0,
+            breaks: 0,
             world,
         }
     }
@@ -227,11 +259,15 @@ impl Engine {
         match fact {
             Fact::Named { tid, name } => {
                 self.world.named(tid, name);
+                self.world.told(tid);
                 let is_vcpu = super::discover::vcpu_of_name(&name).is_some();
                 self.late += u64::from(is_vcpu && self.world.vcpu_of(tid).is_none());
                 return;
             }
-            Fact::Member { tid, tgid } => return self.world.member(tid, tgid),
+            Fact::Member { tid, tgid } => {
+                self.world.told(tid);
+                return self.world.member(tid, tgid);
+            }
             _ if !is_scheduling(&fact) => return,
             _ => {}
         }
@@ -279,6 +315,12 @@ impl Engine {
         left: Left,
         sink: &mut dyn Sink,
     ) {
+        let before = self.world.cpu(cpu).thread.replace((next, time));
+        let missing = before.filter(|(before, _)| *before != prev);
+        self.breaks += u64::from(missing.is_some());
+        if let Some((vcpu, (_, since))) = self.world.vcpu_of(prev).zip(missing) {
+            self.came_unseen(vcpu, cpu, since, sink);
+        }
         self.culprits.settle(&mut self.world, cpu, time);
         if let Some(vcpu) = self.world.vcpu_of(prev) {
             self.begin_as(vcpu, Place::Running(cpu), time, sink);
@@ -295,6 +337,15 @@ impl Engine {
         (state.group, state.is_known) = (group, true);
         if let Some(modules) = &mut self.modules {
             modules.set(cpu, group != IDLE, time);
+        }
+    }
+
+    /// A vCPU leaves a CPU on which the trace did not put it: it came after the last switch there, as
+    /// a rule at once, and the time until now is no wait.
+    fn came_unseen(&mut self, vcpu: usize, cpu: CpuId, since: Nanos, sink: &mut dyn Sink) {
+        let state = &self.world.vcpus[vcpu];
+        if state.place.is_waiting() {
+            self.go(vcpu, Place::Running(cpu), since.max(state.since), sink);
         }
     }
 
@@ -347,6 +398,7 @@ impl Engine {
         if self.edges {
             self.close(now, sink);
         }
+        warnings.extend(settings.inferred.clone());
         self.warn(&mut warnings);
         let duration = now.since(self.world.begin);
         let begin = self.world.begin;
@@ -362,8 +414,15 @@ impl Engine {
             competing_modules: modules.map(|(mean, _)| rounded(mean)),
             avoidable_sharing_ns: modules.map(|(_, avoidable)| avoidable.0),
         };
+        // Of VMs that were not asked for only who ran is recorded: nothing can be said of them.
+        let wanted = |name: &String| header.only.is_empty() || header.only.contains(name);
+        let wanted: Vec<usize> =
+            (0..self.world.vms.len()).filter(|vm| wanted(&self.world.vms[*vm].name)).collect();
         let vms: Vec<VmReport> =
-            (0..self.world.vms.len()).map(|vm| self.vm_report(vm, duration)).collect();
+            wanted.into_iter().map(|vm| self.vm_report(vm, duration)).collect();
+        let unseen = self.world.vcpus.iter().filter(|vcpu| !vcpu.is_told);
+        let unseen = unseen.filter(|vcpu| vcpu.place == Place::Unknown);
+        let unseen = unseen.map(|vcpu| vcpu.tid.0).collect();
         let findings = findings::find(&vms, &host, duration);
         Report {
             schema: "instep.analysis/1",
@@ -374,6 +433,7 @@ impl Engine {
             findings,
             host,
             warnings,
+            unseen,
         }
     }
 
@@ -421,6 +481,13 @@ impl Engine {
                  for a CPU cannot be told apart after a sleep"
                     .to_owned(),
             );
+        }
+        if self.breaks > 0 {
+            warnings.push(format!(
+                "{} switches are missing although no loss is told: a thread left a CPU that another \
+                 had been put on; it is taken to have come just after that one",
+                self.breaks
+            ));
         }
         if self.late > 0 {
             warnings.push(format!(
@@ -486,6 +553,7 @@ impl Engine {
             },
             periods: PeriodReport {
                 count: used.count,
+                weight: self.weights[vm],
                 share_ns: self.shares[vm].0,
                 full: used.full,
                 mean_use_ns: used.total.0.checked_div(used.count).unwrap_or(0),

@@ -57,6 +57,8 @@ pub(super) struct Vcpu {
     pub(super) blocked: Nanos,
     /// Up to when its present wait was charged to who ran instead.
     pub(super) charged: Nanos,
+    /// Whether the trace names its thread, with an event or without.
+    pub(super) is_told: bool,
 }
 
 /// One CPU.
@@ -65,6 +67,8 @@ pub(super) struct Cpu {
     /// The group that runs; [`UNKNOWN`] before the first switch.
     pub(super) group: usize,
     pub(super) is_known: bool,
+    /// Who the last switch put here, and when.
+    pub(super) thread: Option<(Tid, Nanos)>,
     /// vCPUs on its queue.
     pub(super) waiting: Vec<usize>,
 }
@@ -173,6 +177,13 @@ impl World {
         self.vms.iter().position(|vm| emulator(vm) == *name)
     }
 
+    /// The trace knows this thread.
+    pub(super) fn told(&mut self, tid: Tid) {
+        if let Some(vcpu) = self.vcpu_of(tid) {
+            self.vcpus[vcpu].is_told = true;
+        }
+    }
+
     /// A thread has this name.
     pub(super) fn named(&mut self, tid: Tid, name: Comm) {
         if self.index.get(tid).is_some_and(|at| self.who[at].is_fixed) {
@@ -266,7 +277,18 @@ impl Vcpu {
         let zero = Nanos(0);
         let (run, wait, blocked) = (zero, zero, zero);
         let place = Place::Unknown;
-        Vcpu { vm, index, tid, place, since: begin, run, wait, blocked, charged: begin }
+        Vcpu {
+            vm,
+            index,
+            tid,
+            place,
+            since: begin,
+            run,
+            wait,
+            blocked,
+            charged: begin,
+            is_told: false,
+        }
     }
 }
 

@@ -12,7 +12,7 @@ mod chunks;
 mod cpu;
 mod head;
 mod options;
-mod pages;
+pub(crate) mod pages;
 mod reader;
 mod sections;
 

@@ -115,7 +115,7 @@ fn guest(data: &[u8]) -> Result<Guest, Fault> {
     for _ in 0..count {
         vcpus.push((cursor.u32()?, cursor.u32()?));
     }
-    Ok(Guest { name, vcpus })
+    Ok(Guest { name, vcpus, ..Guest::default() })
 }
 
 /// The clock in brackets, of `local [global] counter ...`.
@@ -166,7 +166,8 @@ mod tests {
         for word in [2u32, 0, 158, 1, 161] {
             data.extend(word.to_le_bytes());
         }
-        let expected = Guest { name: "alpha".to_owned(), vcpus: vec![(0, 158), (1, 161)] };
+        let expected =
+            Guest { name: "alpha".to_owned(), vcpus: vec![(0, 158), (1, 161)], ..Guest::default() };
         assert_eq!(guest(&data), Ok(expected));
         data.truncate(data.len() - 1);
         assert!(guest(&data).is_err());

@@ -21,15 +21,15 @@ const STAMP_BITS: u32 = 59;
 
 /// A place in a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Page {
+pub(crate) struct Page {
     at: usize,
     end: usize,
-    pub(super) time: u64,
+    pub(crate) time: u64,
 }
 
 /// Events that were lost before a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Missed {
+pub(crate) enum Missed {
     Nothing,
     Unknown,
     Events(u64),
@@ -37,7 +37,7 @@ pub(super) enum Missed {
 
 /// What stands next in a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(crate) enum Next {
     /// A record of a tracepoint: from, to.
     Record(usize, usize),
     End,
@@ -47,7 +47,7 @@ pub(super) enum Next {
 
 impl Page {
     /// At the first event; `None` when the page's head makes no sense.
-    pub(super) fn begin(page: &[u8], layout: &PageLayout) -> Option<(Page, Missed)> {
+    pub(crate) fn begin(page: &[u8], layout: &PageLayout) -> Option<(Page, Missed)> {
         let time = u64_at(page, layout.time)?;
         let used = match layout.commit_size {
             8 => u64_at(page, layout.commit)?,
@@ -64,7 +64,7 @@ impl Page {
     }
 
     /// The next record and, in `time`, when it was written.
-    pub(super) fn next(&mut self, page: &[u8]) -> Next {
+    pub(crate) fn next(&mut self, page: &[u8]) -> Next {
         let page = &page[..self.end.min(page.len())];
         while self.at < self.end {
             let Some(word) = u32_at(page, self.at) else { return Next::Broken };

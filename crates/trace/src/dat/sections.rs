@@ -26,6 +26,13 @@ pub(super) mod id {
     pub(in crate::dat) const SAVED_TGIDS: u16 = 23;
 }
 
+/// A fault of a file that ends before what cannot be done without.
+fn cut(source: &dyn ReadAt, what: &str, end: u64) -> Result<Fault, Fault> {
+    let instead = ", or record it again and let trace-cmd end by itself or by SIGINT: it writes what \
+        tells where the events lie last";
+    Ok(Fault::cut(source.size()?, what, end, instead))
+}
+
 /// A section's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Section {
@@ -40,6 +47,9 @@ impl Section {
     /// Reads the head of the section at `offset`.
     pub(super) fn at(source: &dyn ReadAt, offset: u64) -> Result<Section, Fault> {
         let head = read_up_to(source, offset, HEAD)?;
+        if (head.len() as u64) < HEAD {
+            return Err(cut(source, "a list of what it holds goes", offset.saturating_add(HEAD))?);
+        }
         let mut cursor = Cursor::new(&head, "the head of a section");
         let (id, flags) = (cursor.u16()?, cursor.u16()?);
         let (_description, size) = (cursor.u32()?, cursor.u64()?);
@@ -64,11 +74,8 @@ impl Section {
         }
         let data = read_up_to(source, self.at, self.size)?;
         if (data.len() as u64) < self.size {
-            return Err(Fault::new(format!(
-                "it is cut off in section {expected}: {} of {} bytes are there",
-                data.len(),
-                self.size
-            )));
+            let end = self.at.saturating_add(self.size);
+            return Err(cut(source, &format!("its section {expected} goes"), end)?);
         }
         if !self.is_compressed {
             return Ok(data);

@@ -1,6 +1,7 @@
 //! The head of perf.data in a file: where attributes, records and features lie.
 
 use super::MAGIC;
+use super::features::TRACING_DATA;
 use super::records::Records;
 use crate::bytes::Cursor;
 use crate::error::Fault;
@@ -10,6 +11,8 @@ use crate::source::{ReadAt, read_up_to};
 pub(super) const FILE_HEAD: u64 = 104;
 /// Everything but a file: magic and its own size, 16.
 pub(super) const PIPE_HEAD: u64 = 16;
+const INSTEAD: &str = "; where files may be cut, record through a pipe (perf record -o - ... > FILE), \
+    which is read as far as it goes";
 /// More than any perf writes for attributes or for a feature; tracepoint formats are the largest
 /// and take some MB.
 const MAX_PART: u64 = 64 << 20;
@@ -85,7 +88,14 @@ impl FileHead {
             .filter(|bit| self.features[*bit as usize / 64] & (1 << (bit % 64)) != 0)
             .collect();
         let at = self.data.at.saturating_add(self.data.size);
+        let cut = |end: u64| {
+            let what = "the formats of its tracepoints stand behind its records, in the part up";
+            Ok::<_, Fault>(Fault::cut(source.size()?, what, end, INSTEAD))
+        };
         let list = read_up_to(source, at, bits.len() as u64 * 16)?;
+        if list.len() < bits.len() * 16 {
+            return Err(cut(at.saturating_add(bits.len() as u64 * 16))?);
+        }
         let mut cursor = Cursor::new(&list, "the list of features behind the records");
         for bit in bits {
             let Range { at, size } = range(&mut cursor)?;
@@ -93,6 +103,9 @@ impl FileHead {
                 return Err(Fault::new(format!("feature {bit} of its header is absurdly large")));
             }
             let data = read_up_to(source, at, size)?;
+            if bit == TRACING_DATA && (data.len() as u64) < size {
+                return Err(cut(at.saturating_add(size))?);
+            }
             records.features.add(bit, &data)?;
         }
         Ok(())

@@ -131,9 +131,15 @@ impl<'a> PerfStream<'a> {
 
     /// Everything before the records is read: is it enough?
     fn ready(&mut self, format: &str) -> Result<(), Fault> {
+        if let (Some(why), 0) = (&self.records.tally.cut, self.records.tally.records) {
+            return Err(Fault::new(format!(
+                "it is cut off before its first event: {why}; copy it again whole, or record anew"
+            )));
+        }
         if !self.records.learn_formats() {
             return Err(Fault::new(
-                "it has no sched_switch, without which nothing can be said; record with \
+                "it tells of no sched_switch, without which nothing can be said: other events were \
+                 recorded, or it is cut off before; record with \
                  `perf sched record -a` or `perf record -a -e sched:sched_switch,\
                  sched:sched_wakeup,sched:sched_waking,sched:sched_migrate_task,kvm:kvm_entry`",
             ));
@@ -239,6 +245,12 @@ impl<'a> PerfStream<'a> {
         self.start += here;
         let mut rest = self.source.by_ref().take((size - here) as u64);
         rest.read_to_end(&mut data)?;
+        if data.len() < size {
+            self.records.tally.cut(format!(
+                "it ends {} of {size} bytes into the formats of its tracepoints",
+                data.len()
+            ));
+        }
         self.records.features.add(super::features::TRACING_DATA, &data)?;
         self.records.learn_formats();
         self.has_unparsed = true;

@@ -44,8 +44,15 @@ pub(super) struct Records {
     inflater: Option<Inflater>,
     /// An incomplete record at the end of what was inflated last.
     carry: Vec<u8>,
-    /// The time of the last sample of every CPU.
-    last: Vec<Nanos>,
+    /// The last sample of every CPU.
+    last: Vec<Last>,
+}
+
+/// A CPU's last sample. Most samples are of the thread that the one before was of.
+#[derive(Clone, Copy, Debug, Default)]
+struct Last {
+    time: Nanos,
+    thread: Option<(u32, u32)>,
 }
 
 /// How much of some bytes was read.
@@ -136,16 +143,20 @@ impl Records {
         let at = At { time: Nanos(sample.time), cpu: CpuId(sample.cpu) };
         self.window.saw(at.time);
         if self.last.len() <= sample.cpu as usize {
-            self.last.resize(sample.cpu as usize + 1, Nanos(0));
+            self.last.resize(sample.cpu as usize + 1, Last::default());
         }
         let last = &mut self.last[sample.cpu as usize];
-        if at.time < *last {
+        if at.time < last.time {
             self.tally.reordered += 1;
         } else {
-            *last = at.time;
+            last.time = at.time;
         }
         let pending = self.window.pending();
-        if let (Some(pid), Some(tid)) = (sample.pid, sample.tid) {
+        let thread = sample.pid.zip(sample.tid);
+        if thread != last.thread
+            && let Some((pid, tid)) = thread
+        {
+            last.thread = thread;
             self.threads.member(at, Tid(tid), Tid(pid), pending);
         }
         if sample.raw.is_empty() {

@@ -185,7 +185,8 @@ impl Placed<'_> {
     fn homeward(&self, index: usize, room: &mut [(NodeId, u64)]) -> Option<Homeward> {
         let Chosen { host, spots, units, choice } = self.chosen;
         let (unit, spot) = (&units[index], choice.plan[index]);
-        if spot == unit.wide {
+        if spots.places(spot).len() == host.places.len() {
+            // Left open to every node, it has no home.
             return None;
         }
         let to = spots.node_set(host, spot);

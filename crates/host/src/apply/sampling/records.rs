@@ -4,6 +4,10 @@
 //! The buffer's records stand in the byte order of the host. A damaged one ends the decoding, for
 //! nothing tells where the next begins; what was decoded before is kept.
 
+use crate::records::{
+    HEADER, LOST as RECORD_LOST, LOST_SAMPLES as RECORD_LOST_SAMPLES, Record,
+    SAMPLE as RECORD_SAMPLE, u32_at, u64_at, walk,
+};
 use std::collections::BTreeMap;
 
 /// `sample_type` that [`decode`] expects: thread, address, data source, in this order.
@@ -12,14 +16,8 @@ const TID: u64 = 1 << 1;
 const ADDR: u64 = 1 << 3;
 const DATA_SRC: u64 = 1 << 15;
 
-const HEADER: usize = 8;
-const RECORD_LOST: u32 = 2;
 const RECORD_THROTTLE: u32 = 5;
 const RECORD_UNTHROTTLE: u32 = 6;
-const RECORD_SAMPLE: u32 = 9;
-const RECORD_LOST_SAMPLES: u32 = 13;
-const MISC_CPUMODE: u16 = 7;
-const MISC_USER: u16 = 2;
 
 /// Where the CPU says that the data came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,27 +74,15 @@ pub fn header(record_type: u32, misc: u16, length: u16) -> [u8; 8] {
 #[must_use]
 pub fn decode(bytes: &[u8]) -> Decoded {
     let mut decoded = Decoded::default();
-    let mut at = 0;
-    while at < bytes.len() {
-        let Some(next) = record(&bytes[at..], &mut decoded) else {
-            decoded.damaged_at = Some(at);
-            break;
-        };
-        at += next;
-    }
+    let damaged_at = walk(bytes, |record| take(record, &mut decoded));
+    decoded.damaged_at = damaged_at;
     decoded
 }
 
-/// Decodes the record at the start of `bytes`; its length, `None` when it is damaged.
-fn record(bytes: &[u8], decoded: &mut Decoded) -> Option<usize> {
-    let record_type = u32_at(bytes, 0)?;
-    let misc = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
-    let length = usize::from(u16::from_ne_bytes(bytes.get(6..8)?.try_into().ok()?));
-    if length < HEADER || length % 8 != 0 {
-        return None;
-    }
-    let body = bytes.get(HEADER..length)?;
-    match record_type {
+/// Decodes one record; `None` when it is damaged.
+fn take(record: &Record<'_>, decoded: &mut Decoded) -> Option<()> {
+    let body = record.body;
+    match record.kind {
         RECORD_SAMPLE => {
             let sample = Sample {
                 pid: u32_at(body, 0)?,
@@ -105,8 +91,7 @@ fn record(bytes: &[u8], decoded: &mut Decoded) -> Option<usize> {
                 served: served(u64_at(body, 16)?),
             };
             // The upper half of the address space is the kernel's.
-            if misc & MISC_CPUMODE == MISC_USER && sample.address != 0 && sample.address >> 63 == 0
-            {
+            if record.is_of_user() && sample.address != 0 && sample.address >> 63 == 0 {
                 decoded.samples.push(sample);
             } else {
                 decoded.unusable += 1;
@@ -118,7 +103,7 @@ fn record(bytes: &[u8], decoded: &mut Decoded) -> Option<usize> {
         RECORD_UNTHROTTLE => {}
         other => *decoded.other.entry(other).or_default() += 1,
     }
-    Some(length)
+    Some(())
 }
 
 /// Reads a `perf_mem_data_src`: bits 5-18 the levels of old kernels, 33-36 the level of newer ones,
@@ -138,17 +123,10 @@ fn served(source: u64) -> Served {
     }
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::records::MISC_USER;
     use proptest::prelude::*;
 
     /// Recorded by `records_a_fixture_when_asked` in sampler.rs: page faults of a process on

@@ -165,7 +165,13 @@ fn names_that_exceed_the_descriptors_are_not_believed() {
     let scan = copy.scan();
     assert!(scan.vms.is_empty());
     assert_eq!(scan.opaque[0].vcpus, 1);
-    assert!(scan.opaque[0].why.contains("2 threads are named as vCPUs"), "{}", scan.opaque[0].why);
+    assert!(
+        scan.opaque[0]
+            .why
+            .contains("it has 2 vCPU threads by name but holds 1 KVM vCPU descriptor;"),
+        "{}",
+        scan.opaque[0].why
+    );
 }
 
 #[test]
@@ -400,7 +406,7 @@ fn a_cut_stat_is_not_used_and_told_once_for_a_vm() {
         let scan = copy.scan();
         assert_eq!(loads(None, &scan), [500, 0]);
         let told = load_warnings(None, &scan, None);
-        let said = "its load is known in part only: 1 of its 2 threads count as idle";
+        let said = "its load is known in part only: 1 of its 2 threads counts as idle";
         assert!(told.len() == 1 && told[0].ends_with(said), "{told:?}");
     }
 }
@@ -444,7 +450,7 @@ fn warnings_of_cut_stats_are_bounded() {
     }
     let told = load_warnings(None, &copy.scan(), None);
     assert_eq!(told.len(), 11);
-    assert!(told[10].contains("20 more VMs"), "{told:?}");
+    assert!(told[10].contains("20 other VMs"), "{told:?}");
 }
 
 #[test]

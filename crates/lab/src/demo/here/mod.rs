@@ -17,6 +17,7 @@ use crate::affinity;
 use crate::cache::Cache;
 use crate::error::Error;
 use crate::guest::Guest;
+use crate::host::kernel::is_kernel;
 use crate::probe::{self, Kvm};
 use crate::spec::{Accel, GuestSpec, Load};
 use crate::stop::Stop;
@@ -70,7 +71,10 @@ fn prepare(stage: &Stage, options: &DemoOptions) -> anyhow::Result<(Assets, Acce
     let used = cache.used(stage.stop())?;
     let mut say = |text: &str| stage.note(text);
     let kernel = match &options.kernel {
-        Some(path) => path.canonicalize().map_err(|error| Error::io("read", path, error))?,
+        Some(path) => {
+            is_kernel(path)?;
+            path.canonicalize().map_err(|error| Error::io("read", path, error))?
+        }
         None => kernel::obtain(&cache, stage.stop(), &mut say)?,
     };
     let assets = Assets { kernel, initrd: image::obtain(&cache, stage.stop(), &mut say)? };

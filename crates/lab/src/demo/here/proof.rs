@@ -6,6 +6,7 @@
 use crate::affinity::{self, Affinities};
 use crate::error::Error;
 use crate::guest::Guest;
+use instep_core::wording::Count;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -80,8 +81,12 @@ fn compare(guest: &str, found: &Affinities, now: &Affinities) -> (String, bool) 
         others.iter().filter(|tid| now.get(tid).is_some_and(|t| t.1 != found[tid].1)).count();
     all_same &= changed == 0;
     let label = format!("{guest} others");
-    let _ =
-        writeln!(lines, "  {label:<20}  {both} threads, {changed} changed{}", mark(changed == 0));
+    let _ = writeln!(
+        lines,
+        "  {label:<20}  {}, {changed} changed{}",
+        Count::of(both, "thread"),
+        mark(changed == 0)
+    );
     (lines, all_same)
 }
 

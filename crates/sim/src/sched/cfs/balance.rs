@@ -62,8 +62,13 @@ impl Cfs {
 
     fn loads<'a>(&'a self, desk: &'a Desk, domain: &'a Domain) -> impl Iterator<Item = Load> + 'a {
         domain.groups.iter().enumerate().map(|(group, (cpus, power))| {
-            let weight = cpus.iter().map(|cpu| self.queues[cpu].weight).sum();
-            let running = cpus.iter().map(|cpu| desk.load(cpu)).sum();
+            let (weight, running) = match domain.nodes.get(group) {
+                Some(node) => (self.nodes[*node], desk.node_load(*node)),
+                None => (
+                    cpus.iter().map(|cpu| self.queues[cpu].weight).sum(),
+                    cpus.iter().map(|cpu| desk.load(cpu)).sum(),
+                ),
+            };
             let power = (*power).max(1);
             Load {
                 group,

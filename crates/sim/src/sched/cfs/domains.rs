@@ -9,6 +9,8 @@ use crate::mask::Mask;
 pub(super) struct Domain {
     /// Its groups with how many CPUs' worth each has, in 1024ths.
     pub(super) groups: Vec<(Mask, u64)>,
+    /// The node that each group is, where groups are nodes: their sums are at hand.
+    pub(super) nodes: Vec<usize>,
     /// How unequal groups may be, per cent (imbalance_pct).
     pub(super) slack: u64,
     /// Nanoseconds between two tries of a CPU that is idle: the span's size in milliseconds.
@@ -42,13 +44,17 @@ impl Domains {
     pub(super) fn new(host: &Host) -> Self {
         let cpus = host.cpus();
         let power = |mask: &Mask| -> u64 {
-            let cores = host.cores.iter().map(|core| match mask.common(core) {
-                0 => 0,
-                1 if core.count() > 1 => SMT_POWER / u64::from(core.count()),
-                1 => 1024,
-                _ => SMT_POWER,
-            });
-            cores.sum()
+            // Each core once: with its first CPU in the set.
+            let of_core = |cpu: usize| {
+                let core = &host.cores[host.core[cpu]];
+                match mask.common(core) {
+                    _ if mask.first_common(core, 0) != Some(cpu) => 0,
+                    1 if core.count() > 1 => SMT_POWER / u64::from(core.count()),
+                    1 => 1024,
+                    _ => SMT_POWER,
+                }
+            };
+            mask.iter().map(of_core).sum()
         };
         let whole = [Mask::all(cpus)];
         let singles: Vec<Mask> = (0..cpus).map(|cpu| Mask::of(cpus, [cpu])).collect();
@@ -63,7 +69,8 @@ impl Domains {
             for span in spans {
                 let groups: Vec<_> = parts
                     .iter()
-                    .filter(|part| !part.is_empty() && span.covers(part))
+                    .filter(|part| part.first().is_some_and(|cpu| span.has(cpu)))
+                    .filter(|part| span.covers(part))
                     .map(|part| (part.clone(), power(part)))
                     .collect();
                 if groups.len() < 2 {
@@ -73,7 +80,11 @@ impl Domains {
                 for cpu in span.iter() {
                     this.of[cpu].push(Turn { domain: this.all.len(), next: 0, failed: 0 });
                 }
-                this.all.push(Domain { groups, slack, interval });
+                let nodes = match std::ptr::eq(parts, host.nodes.as_slice()) {
+                    true => (0..parts.len()).filter(|at| !parts[*at].is_empty()).collect(),
+                    false => Vec::new(),
+                };
+                this.all.push(Domain { groups, nodes, slack, interval });
             }
         }
         this

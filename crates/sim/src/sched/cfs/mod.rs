@@ -94,6 +94,8 @@ pub struct Cfs {
     bare_metal: bool,
     entities: Vec<Entity>,
     queues: Vec<Queue>,
+    /// Weight of all queues of each node.
+    nodes: Vec<u64>,
     domains: Domains,
     may: Mask,
 }
@@ -115,6 +117,7 @@ impl Cfs {
             bare_metal: false,
             entities: Vec::new(),
             queues: Vec::new(),
+            nodes: Vec::new(),
             domains: Domains::default(),
             may: Mask::none(0),
         }
@@ -171,12 +174,27 @@ impl Cfs {
         self.preempt(desk, to, task);
     }
 
+    /// A queue has so much more weight.
+    #[inline]
+    fn heavier(&mut self, desk: &Desk, cpu: usize, weight: u64) {
+        self.queues[cpu].weight += weight;
+        self.nodes[desk.host.node[cpu]] += weight;
+    }
+
+    /// A queue has so much less weight.
+    #[inline]
+    fn lighter(&mut self, desk: &Desk, cpu: usize, weight: u64) {
+        self.queues[cpu].weight -= weight;
+        self.nodes[desk.host.node[cpu]] -= weight;
+    }
+
     /// Carries a runnable task's weight and place in line to another CPU.
     fn transfer(&mut self, desk: &mut Desk, task: TaskId, to: usize) {
         let from = desk.task(task).cpu;
+        let weight = self.entities[task.ix()].weight;
+        self.lighter(desk, from, weight);
+        self.heavier(desk, to, weight);
         let entity = &mut self.entities[task.ix()];
-        self.queues[from].weight -= entity.weight;
-        self.queues[to].weight += entity.weight;
         let ahead = entity.vruntime as i64 - self.queues[from].min_vruntime as i64;
         entity.vruntime = self.queues[to].min_vruntime.saturating_add_signed(ahead);
         desk.assign(task, to);
@@ -286,12 +304,14 @@ impl Cfs {
     /// find_idlest_cpu: the least loaded node, of it the least loaded LLC, core and CPU.
     fn idlest(&self, desk: &Desk, last: usize) -> usize {
         let host = &desk.host;
+        let mean = |sum: u64, mask: &Mask| sum * 1024 / u64::from(mask.count().max(1));
         let load = |mask: &Mask| -> u64 {
-            let sum: u64 = mask.iter().map(|cpu| self.queues[cpu].weight).sum();
-            sum * 1024 / u64::from(mask.count().max(1))
+            mean(mask.iter().map(|cpu| self.queues[cpu].weight).sum(), mask)
         };
-        let mut span = None;
-        for groups in [&host.nodes, &host.llcs, &host.cores] {
+        let nodes = host.nodes.iter().enumerate().filter(|(_, node)| node.meets(&self.may));
+        let node = nodes.min_by_key(|(at, node)| mean(self.nodes[*at], node));
+        let mut span = node.map(|(_, node)| node);
+        for groups in [&host.llcs, &host.cores] {
             let inside = groups.iter().filter(|group| {
                 group.meets(&self.may) && span.is_none_or(|span: &Mask| span.covers(group))
             });
@@ -323,6 +343,7 @@ impl Scheduler for Cfs {
         };
         self.entities = desk.tasks.iter().map(|task| entity(task.vm)).collect();
         self.queues = vec![Queue::default(); cpus];
+        self.nodes = vec![0; desk.host.nodes.len()];
         self.domains = Domains::new(&desk.host);
         self.may = Mask::none(cpus);
     }
@@ -344,7 +365,8 @@ impl Scheduler for Cfs {
             _ => new.saturating_sub(self.rules.latency / 2),
         };
         entity.vruntime = entity.vruntime.max(floor);
-        self.queues[to].weight += entity.weight;
+        let weight = entity.weight;
+        self.heavier(desk, to, weight);
         desk.assign(task, to);
         self.enqueue(desk, task);
         self.preempt(desk, to, task);
@@ -352,7 +374,7 @@ impl Scheduler for Cfs {
 
     fn block(&mut self, desk: &mut Desk, cpu: usize, task: TaskId) {
         self.update(desk, task);
-        self.queues[cpu].weight -= self.entities[task.ix()].weight;
+        self.lighter(desk, cpu, self.entities[task.ix()].weight);
         self.entities[task.ix()].push = None;
         self.update_min(desk, cpu);
     }

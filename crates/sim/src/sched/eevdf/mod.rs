@@ -204,7 +204,7 @@ impl Eevdf {
             .filter(|node| host.nodes[*node].meets(allowed))
             .min_by_key(|node| {
                 let size = u64::from(host.nodes[*node].count());
-                (load(&host.nodes[*node]) * 1024 / size.max(1), *node)
+                (u64::from(desk.node_load(*node)) * 1024 / size.max(1), *node)
             })?;
         let core = |cpu: usize| load(&host.cores[host.core[cpu]]);
         let own = host.nodes[node].iter().filter(|cpu| allowed.has(*cpu));

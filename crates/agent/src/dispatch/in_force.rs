@@ -1,0 +1,179 @@
+//! Which scheduler is in force and why: what `instep run` writes down for `instep status`.
+//!
+//! One file in the state directory, replaced as a whole; a reader believes it only while the process
+//! that wrote it lives. It does not ask the kernel.
+
+use instep_kernel::exit::Exit;
+use instep_kernel::seen::{Cost, VmSeen};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The file in the state directory that says what is in force.
+const FILE: &str = "dispatch.json";
+/// The file with the kernel's dump of the last time that the scheduler was thrown out.
+const DUMP: &str = "dispatch-exit.txt";
+/// The most that is read of it.
+const MAX_FILE: usize = 1 << 20;
+
+/// What is in force and why, for `instep status` and records.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InForce {
+    /// Whether Instep's scheduler is in force.
+    pub instep: bool,
+    /// Why, or why not: one sentence.
+    pub why: String,
+    /// The process that loaded it, or would.
+    pub pid: u32,
+    /// How often it fell out since it was last sound.
+    pub failures: usize,
+    /// What it counted since it was loaded.
+    pub counters: BTreeMap<String, u64>,
+    /// What it knows of the VMs.
+    pub vms: Vec<VmInForce>,
+    /// Its programs; times only while `kernel.bpf_stats_enabled` is 1.
+    #[serde(default)]
+    pub programs: Vec<Program>,
+    /// How it ended the last time that it did since this process runs.
+    #[serde(default)]
+    pub last_exit: Option<LastExit>,
+}
+
+/// One BPF program of the scheduler.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    /// Its name, of which the kernel keeps 15 bytes.
+    pub name: String,
+    /// Instructions that the verifier went through before it was accepted.
+    pub instructions: u32,
+    /// How often it ran.
+    pub runs: u64,
+    /// How long in all.
+    pub run_ns: u64,
+}
+
+/// Why it was thrown out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastExit {
+    /// One sentence.
+    pub why: String,
+    /// Where the kernel's dump is, if it made one.
+    pub dump: Option<PathBuf>,
+}
+
+/// One VM as the kernel scheduler sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmInForce {
+    /// Its name.
+    pub name: String,
+    /// Its weight, as the kernel has it.
+    #[serde(default)]
+    pub weight: u32,
+    /// Its allocation period, such as `24ms`, as the kernel has it.
+    #[serde(default)]
+    pub period: String,
+    /// Its co-scheduling: auto, never, relaxed, strict.
+    #[serde(default)]
+    pub cosched: String,
+    /// Whether its siblings run together.
+    pub together: bool,
+    /// Time in which more than one of its vCPUs ran, since it is known.
+    pub together_ns: u64,
+    /// Time in which one ran while another waited for a CPU.
+    pub apart_ns: u64,
+    /// CPU time of its vCPUs since it is known.
+    pub cpu_ns: u64,
+    /// How often a vCPU blocked.
+    pub blocks: u64,
+    /// Virtual time by which it is ahead of the host.
+    pub lead_ns: i64,
+}
+
+/// What a running `instep run` with this state directory says is in force; `None` when none does.
+#[must_use]
+pub fn read(state: &Path) -> Option<InForce> {
+    let bytes = std::fs::read(state.join(FILE)).ok().filter(|bytes| bytes.len() <= MAX_FILE)?;
+    let in_force: InForce = serde_json::from_slice(&bytes).ok()?;
+    Path::new("/proc").join(in_force.pid.to_string()).exists().then_some(in_force)
+}
+
+/// Writes down what is in force, all at once.
+///
+/// # Errors
+/// The directory is full or gone.
+pub(super) fn write(state: &Path, in_force: &InForce) -> io::Result<()> {
+    let bytes = serde_json::to_vec(in_force).map_err(io::Error::other)?;
+    let (part, whole) = (state.join(FILE).with_extension("part"), state.join(FILE));
+    std::fs::write(&part, bytes)?;
+    std::fs::rename(&part, &whole)
+}
+
+/// Nothing is in force any more, and nobody is left to say so.
+pub(super) fn forget(state: &Path) {
+    let _ = std::fs::remove_file(state.join(FILE));
+}
+
+/// Keeps the kernel's dump, over the one before; where it is.
+pub(super) fn keep_dump(state: &Path, exit: &Exit) -> Option<PathBuf> {
+    if exit.dump.is_empty() {
+        return None;
+    }
+    let path = state.join(DUMP);
+    std::fs::write(&path, format!("{}\n\n{}\n", exit.why(), exit.dump.trim_end())).ok()?;
+    Some(path)
+}
+
+impl From<Cost> for Program {
+    fn from(cost: Cost) -> Self {
+        let Cost { name, runs, ns, instructions } = cost;
+        Self { name, instructions, runs, run_ns: ns }
+    }
+}
+
+impl From<VmSeen> for VmInForce {
+    fn from(seen: VmSeen) -> Self {
+        Self {
+            name: seen.name,
+            weight: seen.weight,
+            period: humantime::format_duration(Duration::from_nanos(seen.period_ns)).to_string(),
+            cosched: seen.cosched.to_string(),
+            together: seen.gang,
+            together_ns: seen.together_ns,
+            apart_ns: seen.apart_ns,
+            cpu_ns: seen.cpu_ns,
+            blocks: seen.blocks,
+            lead_ns: seen.lead_ns,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dump_is_kept_with_its_reason_and_none_leaves_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(keep_dump(dir.path(), &Exit::of(67, 0, -1, b"sysrq", b"", b"")), None);
+        let exit = Exit::of(1026, 0, 1, b"", b"job[3] failed to run", b"CPU 0 : nr_run=2\n\0");
+        let path = keep_dump(dir.path(), &exit).unwrap();
+        let text = std::fs::read_to_string(path).unwrap();
+        assert!(
+            text.starts_with("a thread waited longer") && text.ends_with("nr_run=2\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn what_an_earlier_version_wrote_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = std::process::id();
+        let text = format!(
+            r#"{{"instep":true,"why":"x","pid":{own},"failures":0,"counters":{{}},"vms":[]}}"#
+        );
+        std::fs::write(dir.path().join(FILE), text).unwrap();
+        assert!(read(dir.path()).is_some_and(|found| found.instep && found.programs.is_empty()));
+    }
+}

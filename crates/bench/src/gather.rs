@@ -1,0 +1,234 @@
+//! Cells to figures: medians and spreads by case and scheduler, each cell's speed against the work
+//! alone in the same boot.
+
+use crate::case::Case;
+use crate::cell::{ALONE, Cell};
+use crate::plan::{DEFAULT, Scheduler};
+use crate::report::{CaseReport, Outcome, Spread};
+use std::collections::BTreeMap;
+
+/// What part of the time emulated CPUs may wait without a word.
+const MUCH: f64 = 0.05;
+
+/// The figures of all cases that have cells, in the order of `cases`.
+#[must_use]
+pub fn gather(cases: &[Case], schedulers: &[Scheduler], cells: &[Cell]) -> Vec<CaseReport> {
+    let reports = cases.iter().map(|case| {
+        // The work alone is measured once for all cases that have it.
+        let same: Vec<&str> = cases
+            .iter()
+            .filter(|other| other.is_same_alone(case))
+            .map(|other| other.name.as_str())
+            .collect();
+        let is_own = |cell: &&Cell| {
+            cell.case == case.name
+                || (cell.scheduler == ALONE && same.contains(&cell.case.as_str()))
+        };
+        let own: Vec<&Cell> = cells.iter().filter(is_own).collect();
+        one(case, schedulers, &own)
+    });
+    reports.filter(|report| report.alone.is_some() || !report.results.is_empty()).collect()
+}
+
+fn one(case: &Case, schedulers: &[Scheduler], cells: &[&Cell]) -> CaseReport {
+    let cpus = case.host.cpus();
+    let share = case.share(cpus);
+    let alone = alone_by_boot(cells);
+    let mut results: BTreeMap<String, Outcome> = BTreeMap::new();
+    for scheduler in schedulers {
+        let own: Vec<&&Cell> =
+            cells.iter().filter(|cell| cell.scheduler == scheduler.name).collect();
+        if !own.is_empty() {
+            results.insert(scheduler.name.clone(), outcome(&own, share, &alone));
+        }
+    }
+    if let Some(default) = results.get(DEFAULT).cloned() {
+        for outcome in results.values_mut() {
+            outcome.beside_default = beside(outcome, &default);
+        }
+    }
+    let of_alone = cells.iter().filter(|cell| cell.scheduler == ALONE);
+    let unit = cells.iter().find(|cell| !cell.unit.is_empty());
+    CaseReport {
+        name: case.name.clone(),
+        about: case.about.clone(),
+        kind: case.work.kind,
+        cpus,
+        vcpus: case.work.vcpus,
+        share,
+        unit: unit.map(|cell| cell.unit.clone()).unwrap_or_default(),
+        alone: Spread::of(of_alone.filter_map(|cell| cell.rate)),
+        results,
+    }
+}
+
+/// The median speed beside the default's. Of rates where there are no speeds: machines of several
+/// boots differ, and the work alone takes that out.
+fn beside(outcome: &Outcome, default: &Outcome) -> Option<f64> {
+    let by = |of: fn(&Outcome) -> Option<Spread>| {
+        let default = of(default)?.median;
+        Some(of(outcome)?.median / default).filter(|_| default > 0.0)
+    };
+    by(|outcome| outcome.fair_share_speed).or_else(|| by(|outcome| outcome.rate))
+}
+
+/// The median rate alone, by boot.
+fn alone_by_boot(cells: &[&Cell]) -> BTreeMap<u32, f64> {
+    let mut rates: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+    for cell in cells.iter().filter(|cell| cell.scheduler == ALONE) {
+        rates.entry(cell.boot).or_default().extend(cell.rate);
+    }
+    let median = |(boot, rates): (u32, Vec<f64>)| Some((boot, Spread::of(rates)?.median));
+    rates.into_iter().filter_map(median).filter(|(_, rate)| *rate > 0.0).collect()
+}
+
+fn outcome(cells: &[&&Cell], share: f64, alone: &BTreeMap<u32, f64>) -> Outcome {
+    let spread = |of: &dyn Fn(&Cell) -> Option<f64>| Spread::of(cells.iter().filter_map(|c| of(c)));
+    let speed = |cell: &Cell| Some(cell.rate? / (share * alone.get(&cell.boot)?));
+    let mut failed: Vec<String> = cells.iter().filter_map(|cell| cell.failed.clone()).collect();
+    failed.dedup();
+    let vms = cells.iter().map(|cell| cell.share_errors.len()).max().unwrap_or(0);
+    Outcome {
+        fair_share_speed: spread(&speed),
+        beside_default: None,
+        rate: spread(&|cell| cell.rate),
+        stacking: spread(&|cell| cell.stacking).map(|spread| spread.median),
+        competing_modules: spread(&|cell| cell.competing_modules).map(|spread| spread.median),
+        share_error: spread(&|cell| cell.share_error),
+        share_error_by_vm: (0..vms)
+            .map_while(|vm| spread(&|cell| cell.share_errors.get(vm).copied()))
+            .collect(),
+        wake_p50_ns: spread(&|cell| cell.late_p50_ns.map(|ns| ns as f64)),
+        wake_p99_ns: spread(&|cell| cell.late_p99_ns.map(|ns| ns as f64)),
+        bpf_ns_per_switch: spread(&|cell| cell.bpf_ns_per_switch),
+        bpf_ns_per_call: spread(&|cell| cell.bpf_ns_per_call),
+        bpf_cpu: spread(&|cell| cell.bpf_cpu),
+        switches_per_s: spread(&|cell| cell.switches_per_s),
+        diluted: spread(&|cell| cell.diluted),
+        failed,
+    }
+}
+
+/// What is to be said when the machine below was busy: with the work of others every time is longer, and
+/// not for all schedulers alike.
+#[must_use]
+pub fn dilution(cells: &[Cell]) -> Option<String> {
+    let all = Spread::of(cells.iter().filter_map(|cell| cell.diluted))?;
+    (all.median > MUCH || all.max > 4.0 * MUCH).then(|| {
+        format!(
+            "this machine was busy with other work: emulated CPUs waited {:.0} % of the time they wanted \
+             to run (median of all cells; {:.0} to {:.0} %): measure again when it is quiet",
+            all.median * 100.0,
+            all.min * 100.0,
+            all.max * 100.0
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn case() -> Vec<Case> {
+        let text = "[[case]]\nname = 'a'\nabout = 'x'\nwork = { load = 'x', vcpus = 2 }\n\
+                    beside = [{ load = 'x', vcpus = 2 }]\n";
+        crate::case::parse(text, Path::new("x")).unwrap()
+    }
+
+    fn cell(scheduler: &str, boot: u32, rate: Option<f64>) -> Cell {
+        let failed = rate.is_none().then(|| "it died".to_owned());
+        let (case, scheduler) = ("a".to_owned(), scheduler.to_owned());
+        Cell { case, scheduler, boot, rate, failed, ..Cell::default() }
+    }
+
+    fn schedulers() -> Vec<Scheduler> {
+        ["default", "instep", "scx_a"].map(|name| Scheduler::of(name, &[]).unwrap()).to_vec()
+    }
+
+    #[test]
+    fn speed_is_against_the_work_alone_in_the_same_boot() {
+        let cells = [
+            cell("alone", 0, Some(100.0)),
+            cell("alone", 1, Some(200.0)),
+            cell("default", 0, Some(25.0)),
+            cell("default", 1, Some(25.0)),
+            cell("instep", 0, Some(50.0)),
+        ];
+        let report = &gather(&case(), &schedulers(), &cells)[0];
+        let speed = |name: &str| report.results[name].fair_share_speed.unwrap();
+        assert_eq!((speed("default").min, speed("default").max), (0.25, 0.5));
+        assert_eq!(speed("instep").median, 1.0);
+        // Of speeds 0.25 and 0.5, and 1 beside them: not of rates of two boots.
+        let beside = report.results["instep"].beside_default.unwrap();
+        assert!((beside - 1.0 / 0.375).abs() < 1e-9, "{beside}");
+        assert!(!report.results.contains_key("scx_a"));
+    }
+
+    #[test]
+    fn without_alone_in_its_boot_a_cell_has_a_rate_and_no_speed() {
+        let cells = [cell("alone", 0, Some(100.0)), cell("instep", 1, Some(50.0))];
+        let report = &gather(&case(), &schedulers(), &cells)[0];
+        assert_eq!(report.results["instep"].fair_share_speed, None);
+        assert_eq!(report.results["instep"].rate.unwrap().median, 50.0);
+    }
+
+    #[test]
+    fn the_work_alone_of_one_case_is_that_of_all_cases_with_the_same_work() {
+        let mut cases = case();
+        cases.push(Case { name: "b".to_owned(), beside: Vec::new(), ..cases[0].clone() });
+        let mut other = Case { name: "c".to_owned(), ..cases[0].clone() };
+        other.work.vcpus = 1;
+        cases.push(other);
+        let of = |case: &str, scheduler: &str, rate: f64| Cell {
+            case: case.to_owned(),
+            ..cell(scheduler, 0, Some(rate))
+        };
+        let cells = [of("a", "alone", 100.0), of("b", "instep", 80.0), of("c", "instep", 80.0)];
+        let reports = gather(&cases, &schedulers(), &cells);
+        let speed = |name: &str| {
+            let report = reports.iter().find(|report| report.name == name).unwrap();
+            report.results["instep"].fair_share_speed.map(|speed| speed.median)
+        };
+        assert_eq!((speed("b"), speed("c")), (Some(0.8), None));
+    }
+
+    #[test]
+    fn a_vms_worst_error_of_its_share_is_its_own() {
+        let errors = |errors: &[f64]| Cell {
+            share_error: errors.iter().copied().reduce(f64::max),
+            share_errors: errors.to_vec(),
+            ..cell("instep", 0, Some(1.0))
+        };
+        let cells = [errors(&[0.1, 0.3]), errors(&[0.2, 0.1]), cell("instep", 0, None)];
+        let outcome = &gather(&case(), &schedulers(), &cells)[0].results["instep"];
+        let most: Vec<f64> = outcome.share_error_by_vm.iter().map(|spread| spread.max).collect();
+        assert_eq!((most, outcome.share_error.unwrap().max), (vec![0.2, 0.3], 0.3));
+    }
+
+    #[test]
+    fn failures_are_told_beside_the_runs_that_went_well() {
+        let cells =
+            [cell("alone", 0, Some(1.0)), cell("instep", 0, None), cell("instep", 0, Some(0.5))];
+        let outcome = &gather(&case(), &schedulers(), &cells)[0].results["instep"];
+        assert_eq!((outcome.failed.len(), outcome.fair_share_speed.unwrap().runs), (1, 1));
+    }
+
+    #[test]
+    fn a_busy_machine_is_told_of_and_a_quiet_one_is_not() {
+        let cells = |all: &[f64]| -> Vec<Cell> {
+            let of = |diluted: &f64| Cell { diluted: Some(*diluted), ..Cell::default() };
+            all.iter().map(of).collect()
+        };
+        assert_eq!(dilution(&cells(&[0.01, 0.02, 0.1])), None);
+        assert_eq!(dilution(&[Cell::default()]), None);
+        let said = dilution(&cells(&[0.3, 0.4, 0.5])).unwrap();
+        assert!(said.contains("waited 40 %") && said.contains("30 to 50 %"), "{said}");
+        assert!(dilution(&cells(&[0.0, 0.0, 0.5])).is_some(), "one cell was spoilt");
+    }
+
+    #[test]
+    fn a_case_without_cells_is_not_reported() {
+        assert!(gather(&case(), &schedulers(), &[]).is_empty());
+    }
+}

@@ -1,0 +1,126 @@
+//! Stacking by looking again and again, and competing modules from the CPUs' own counters.
+//!
+//! Where tracing cannot be switched on, siblings are looked at every few milliseconds: which are
+//! runnable, and on which CPU (/proc/PID/task/TID/stat, fields state and processor). It is a
+//! fraction of looks, not of time, and coarse: 100 looks tell 0.05 from 0, not from 0.03.
+
+use super::read;
+use instep_core::measure;
+use instep_core::topology::Topology;
+use std::time::{Duration, Instant};
+
+/// The time between two looks.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Fraction of looks in `time` at which two or more of these threads were runnable on one CPU;
+/// `None` when none of them was ever seen.
+pub(super) fn stacking(pid: u32, tids: &[u32], time: Duration) -> Option<f64> {
+    let end = Instant::now() + time;
+    let (mut looks, mut stacked) = (0u32, 0u32);
+    while Instant::now() < end {
+        let look = |tid: &u32| place(&read(format!("/proc/{pid}/task/{tid}/stat")));
+        let seen: Vec<(bool, u32)> = tids.iter().filter_map(look).collect();
+        if !seen.is_empty() {
+            looks += 1;
+            stacked += u32::from(is_stacked(&seen));
+        }
+        std::thread::sleep(LOOK);
+    }
+    (looks > 0).then(|| f64::from(stacked) / f64::from(looks))
+}
+
+/// Whether two runnable ones are on one CPU.
+fn is_stacked(seen: &[(bool, u32)]) -> bool {
+    let mut cpus: Vec<u32> = seen.iter().filter(|(runnable, _)| *runnable).map(|s| s.1).collect();
+    cpus.sort_unstable();
+    cpus.windows(2).any(|pair| pair[0] == pair[1])
+}
+
+/// Whether a thread is runnable, and its CPU, from its stat; `None` for what is no such text.
+fn place(stat: &str) -> Option<(bool, u32)> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let mut fields = rest.split_whitespace();
+    let state = fields.next()?;
+    // Field 39 of proc(5); the state is the third.
+    let cpu = fields.nth(35)?.parse().ok()?;
+    Some((state == "R", cpu))
+}
+
+/// Busy time of each CPU by number so far, in clock ticks, from /proc/stat.
+pub(super) fn busy() -> Vec<u64> {
+    busy_of(&read("/proc/stat"))
+}
+
+fn busy_of(text: &str) -> Vec<u64> {
+    let mut busy = Vec::new();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let number = words.next().and_then(|name| name.strip_prefix("cpu")?.parse::<usize>().ok());
+        let Some(cpu) = number.filter(|cpu| *cpu < 8192) else { continue };
+        let ticks: Vec<u64> = words.map_while(|word| word.parse().ok()).take(8).collect();
+        // Idle is the fourth, waiting for I/O the fifth.
+        let all: u64 = ticks.iter().sum();
+        let idle: u64 = ticks.iter().skip(3).take(2).sum();
+        busy.resize(busy.len().max(cpu + 1), 0);
+        busy[cpu] = all.saturating_sub(idle);
+    }
+    busy
+}
+
+/// Competing modules (systems.md, 1) between two readings of [`busy`]; `None` where no core has
+/// several threads.
+pub(super) fn competing(
+    before: &[u64],
+    after: &[u64],
+    time: Duration,
+    topology: &Topology,
+) -> Option<f64> {
+    if topology.cores().iter().all(|core| core.len() < 2) {
+        return None;
+    }
+    // Ticks of a hundredth of a second, as everywhere in /proc.
+    let window = u64::try_from(time.as_millis() / 10).unwrap_or(u64::MAX).max(1);
+    let spent: Vec<u64> =
+        after.iter().zip(before).map(|(now, then)| now.saturating_sub(*then).min(window)).collect();
+    let cores = topology.cores().iter().map(|core| core.iter().map(|cpu| cpu.0 as usize));
+    Some(measure::competing_modules(&spent, window, cores) as f64 / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_where_its_stat_says() {
+        let pid = std::process::id();
+        let text = read(format!("/proc/{pid}/task/{pid}/stat"));
+        assert!(place(&text).is_some(), "{text}");
+        let fields: Vec<String> = (4..=52).map(|n| n.to_string()).collect();
+        let text = format!("12 (a ) b) R {}", fields.join(" "));
+        assert_eq!(place(&text), Some((true, 39)));
+        assert_eq!(place(&text.replace(") R", ") S")), Some((false, 39)));
+        assert_eq!((place(""), place("1 (a) R 1 2")), (None, None));
+    }
+
+    #[test]
+    fn only_runnable_siblings_on_one_cpu_are_stacked() {
+        assert!(is_stacked(&[(true, 0), (true, 1), (true, 0)]));
+        assert!(!is_stacked(&[(true, 0), (true, 1), (false, 0)]));
+        assert!(!is_stacked(&[]));
+    }
+
+    #[test]
+    fn this_very_thread_is_seen_and_never_stacked_with_itself() {
+        let pid = std::process::id();
+        let seen = stacking(pid, &[pid], Duration::from_millis(20));
+        assert_eq!(seen, Some(0.0));
+        assert_eq!(stacking(pid, &[], Duration::from_millis(10)), None);
+    }
+
+    #[test]
+    fn busy_time_is_all_but_idle_and_waiting() {
+        let text = "cpu  9 9 9 9\ncpu0 1 2 3 100 50 4 5 6 7 8\ncpu2 10 0 0 5\nintr 1\n";
+        assert_eq!(busy_of(text), [21, 0, 10]);
+        assert_eq!(busy_of("garbage\ncpux 1\ncpu99999999 1 1 1 1\n"), Vec::<u64>::new());
+    }
+}

@@ -1,0 +1,298 @@
+//! A report as text of at most 80 columns: a table of speeds, and one for each further measure that
+//! has values. Four schedulers stand side by side; more make another table below.
+
+use crate::report::{CaseReport, Outcome, Report, Spread};
+use std::fmt::Write as _;
+
+/// Columns of the case's name, and of a scheduler.
+pub(crate) const NAME: usize = 20;
+const COLUMN: usize = 14;
+/// Schedulers side by side.
+const SIDE: usize = 4;
+
+/// One table's measure.
+pub(crate) struct Measure {
+    pub(crate) title: &'static str,
+    pub(crate) of: fn(&Outcome) -> Option<Spread>,
+    /// What is shown is the value times this.
+    pub(crate) by: f64,
+    /// Whether 1 is what it is held against.
+    pub(crate) one: bool,
+}
+
+fn exact(value: Option<f64>) -> Option<Spread> {
+    Spread::of(value)
+}
+
+/// What is shown, in this order.
+pub(crate) const MEASURES: [Measure; 12] = [
+    Measure {
+        title: "Fair-share speed: throughput / (fair share x throughput alone)",
+        of: |o| o.fair_share_speed,
+        by: 1.0,
+        one: true,
+    },
+    Measure {
+        title: "Speed beside the default's, of medians",
+        of: |o| exact(o.beside_default),
+        by: 1.0,
+        one: true,
+    },
+    Measure {
+        title: "Stacking: % of time with siblings runnable on one CPU",
+        of: |o| exact(o.stacking),
+        by: 100.0,
+        one: false,
+    },
+    Measure { title: "Competing modules", of: |o| exact(o.competing_modules), by: 1.0, one: false },
+    Measure {
+        title: "Worst error of a share of CPU time over 1 s, %",
+        of: |o| o.share_error,
+        by: 100.0,
+        one: false,
+    },
+    Measure { title: "Wake-up latency, median, ms", of: |o| o.wake_p50_ns, by: 1e-6, one: false },
+    Measure { title: "Wake-up latency, p99, ms", of: |o| o.wake_p99_ns, by: 1e-6, one: false },
+    Measure {
+        title: "Time of a run of a BPF program (a scheduling event), us",
+        of: |o| o.bpf_ns_per_call,
+        by: 1e-3,
+        one: false,
+    },
+    Measure {
+        title: "CPU time spent in BPF programs, %",
+        of: |o| o.bpf_cpu,
+        by: 100.0,
+        one: false,
+    },
+    Measure {
+        title: "Time in BPF programs per context switch, us",
+        of: |o| o.bpf_ns_per_switch,
+        by: 1e-3,
+        one: false,
+    },
+    Measure { title: "Context switches per ms", of: |o| o.switches_per_s, by: 1e-3, one: false },
+    Measure {
+        title: "Emulated CPUs waited for those of this machine, % of the time",
+        of: |o| o.diluted,
+        by: 100.0,
+        one: false,
+    },
+];
+
+/// The whole report.
+#[must_use]
+pub fn table(report: &Report) -> String {
+    let mut out = format!("kernel {}, {}\n", report.kernel, report.machine);
+    let _ = writeln!(
+        out,
+        "{} runs in rotation, {} s each after {} s; %: fair share; median, least-most\n",
+        report.runs, report.measure_s, report.settle_s
+    );
+    let ran: Vec<&str> = report.schedulers.iter().map(|s| s.name.as_str()).collect();
+    for measure in &MEASURES {
+        for names in ran.chunks(SIDE) {
+            one(&mut out, report, measure, names);
+        }
+    }
+    let mut said = Vec::new();
+    for scheduler in &report.schedulers {
+        if let Some(why) = &scheduler.why_not {
+            said.push(format!("{} took no part: {why}", scheduler.name));
+        }
+    }
+    for case in &report.cases {
+        for (name, outcome) in &case.results {
+            for why in &outcome.failed {
+                said.push(format!("{} under {name} failed: {why}", case.name));
+            }
+        }
+    }
+    said.extend(report.warnings.iter().map(|warning| format!("warning: {warning}")));
+    if !report.does_not_show.is_empty() {
+        said.push(format!("This cannot show {}.", report.does_not_show));
+    }
+    for line in said {
+        out.push_str(&folded(&line));
+    }
+    out
+}
+
+/// One measure of some schedulers; nothing when there is no value.
+fn one(out: &mut String, report: &Report, measure: &Measure, names: &[&str]) {
+    let value = |case: &CaseReport, name: &str| case.results.get(name).and_then(measure.of);
+    let has = |case: &&CaseReport| names.iter().any(|name| value(case, name).is_some());
+    let cases: Vec<&CaseReport> = report.cases.iter().filter(has).collect();
+    if cases.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "{}", measure.title);
+    let _ = write!(out, "{:NAME$} {:>3}", "case", "%");
+    for name in names {
+        let short = name.strip_prefix(crate::plan::WITHOUT).map(|without| format!("-{without}"));
+        let name = cut(short.as_deref().unwrap_or(name), COLUMN - 1);
+        let _ = write!(out, "{name:>COLUMN$}");
+    }
+    out.push('\n');
+    for case in cases {
+        let _ = write!(out, "{:NAME$} {:>3.0}", cut(&case.name, NAME), case.share * 100.0);
+        for name in names {
+            let failed = || case.results.get(*name).is_some_and(|o| !o.failed.is_empty());
+            let text = match value(case, name) {
+                Some(spread) => shown(spread, measure.by),
+                None if failed() => "failed".to_owned(),
+                None => "-".to_owned(),
+            };
+            let _ = write!(out, "{text:>COLUMN$}");
+        }
+        out.push('\n');
+    }
+    out.push('\n');
+}
+
+/// `0.97 .95-1.02`: median, least and most in at most 13 columns; the median alone of one run, or when
+/// the least and the most cannot be told apart in so few.
+pub(crate) fn shown(spread: Spread, by: f64) -> String {
+    let median = number(spread.median * by);
+    let (min, max) = (spread.min * by, spread.max * by);
+    if spread.runs < 2 || (number(min) == median && number(max) == median) {
+        return median;
+    }
+    let text = format!("{median} {}-{}", bare(number(min)), bare(number(max)));
+    if text.chars().count() < COLUMN {
+        return text;
+    }
+    let (min, max) = (short(min), short(max));
+    if min == max { median } else { format!("{median} {min}-{max}") }
+}
+
+/// A number in at most four columns.
+pub(crate) fn number(value: f64) -> String {
+    match value.abs() {
+        size if size < 0.0005 => "0".to_owned(),
+        size if size < 0.0995 => format!("{value:.3}").trim_start_matches('0').to_owned(),
+        size if size < 9.995 => format!("{value:.2}"),
+        size if size < 99.95 => format!("{value:.1}"),
+        size if size < 9999.5 => format!("{value:.0}"),
+        size if size < 999_500.0 => format!("{:.0}k", value / 1e3),
+        _ => format!("{value:.0e}"),
+    }
+}
+
+/// A number in at most three columns, but for thousands of thousands.
+fn short(value: f64) -> String {
+    match value.abs() {
+        size if size < 0.995 => bare(format!("{value:.2}")),
+        size if size < 9.95 => format!("{value:.1}"),
+        size if size < 999.5 => format!("{value:.0}"),
+        size if size < 99_500.0 => format!("{:.0}k", value / 1e3),
+        _ => number(value),
+    }
+}
+
+/// Without the zero before its point.
+fn bare(text: String) -> String {
+    text.strip_prefix("0.").map(|rest| format!(".{rest}")).unwrap_or(text)
+}
+
+fn cut(name: &str, width: usize) -> String {
+    name.chars().take(width).collect()
+}
+
+/// In lines of at most 80 columns, broken at spaces; what would steer the terminal is replaced.
+fn folded(text: &str) -> String {
+    let mut out = String::new();
+    let mut column = 0;
+    for word in text.split_whitespace() {
+        let word: String = word.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+        let length = word.chars().count();
+        if column > 0 && column + 1 + length > 80 {
+            out.push_str("\n  ");
+            column = 2;
+        } else if column > 0 {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(&word);
+        column += length;
+    }
+    out.push('\n');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::TookPart;
+
+    fn report() -> Report {
+        let outcome = |values: &[f64]| Outcome {
+            fair_share_speed: Spread::of(values.iter().copied()),
+            stacking: Some(0.25),
+            ..Outcome::default()
+        };
+        let failed =
+            Outcome { failed: vec!["it\x1b[2J fell out".to_owned()], ..Outcome::default() };
+        let names = ["default", "instep", "scx_cosmos", "scx_bpfland", "instep-without-gang"];
+        let case = CaseReport {
+            name: "spin-100us-at-a-fair-share-of-50".to_owned(),
+            share: 0.5,
+            results: [
+                ("default".to_owned(), outcome(&[0.04, 0.051, 0.031])),
+                ("instep".to_owned(), outcome(&[0.97])),
+                ("scx_cosmos".to_owned(), failed),
+                ("instep-without-gang".to_owned(), outcome(&[123.456, 1000.0])),
+            ]
+            .into(),
+            ..CaseReport::default()
+        };
+        let took = |name: &str| TookPart { name: name.to_owned(), ..TookPart::default() };
+        let mut schedulers: Vec<TookPart> = names.iter().map(|name| took(name)).collect();
+        schedulers[3].why_not = Some("it is not built: clang-19 is missing".to_owned());
+        Report { schedulers, cases: vec![case], ..Report::default() }
+    }
+
+    #[test]
+    fn no_line_is_wider_than_a_terminal_and_none_steers_it() {
+        let text = table(&report());
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+    }
+
+    #[test]
+    fn no_two_cells_touch_whatever_they_hold() {
+        let values = [
+            0.0, 0.0004, 0.031, 0.0995, 0.5, 0.996, 1.02, 9.99, 43.21, 99.96, 1234.0, 9999.9,
+            123_456.0,
+        ];
+        for median in values {
+            for (min, max) in values.into_iter().flat_map(|min| values.map(|max| (min, max))) {
+                let text = shown(Spread { median, min, max, runs: 3 }, 1.0);
+                assert!(text.chars().count() < COLUMN, "{text}: {min} {median} {max}");
+            }
+        }
+        let of = |median, min, max| shown(Spread { median, min, max, runs: 3 }, 1.0);
+        assert_eq!(of(0.97, 0.95, 1.02), "0.97 .95-1.02");
+        assert_eq!(of(1.02, 1.018, 1.028), "1.02");
+        assert_eq!(of(1234.0, 1100.0, 12_345.0), "1234 1100-12k");
+        assert_eq!((of(0.0, 0.0, 0.0), of(0.5, 0.4999, 0.5001)), ("0".into(), "0.50".into()));
+    }
+
+    #[test]
+    fn medians_failures_and_absences_are_told() {
+        let text = table(&report());
+        for part in [
+            ".040 .03-.05",
+            "0.97",
+            "failed",
+            "scx_bpfland took no part: it is not built: clang-19 is missing",
+            "-gang",
+            "562 123-1000",
+            "under scx_cosmos failed: it?[2J fell out",
+            "25.0",
+        ] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+        assert!(!text.contains("Competing"), "{text}");
+    }
+}

@@ -1,0 +1,413 @@
+//! `instep analyze --check`: holds a recorded schedule against the simulator's checkers.
+//!
+//! Three times through the file: to find the VMs, to see who is there and where, and to judge. A place
+//! where the recorder lost events ends one schedule and begins another, of which nothing is known: until
+//! its first switch (recorders begin on one CPU after the other) a CPU counts as busy.
+//!
+//! What it does not know: affinities (where nobody tells them, a thread may use the CPUs that it
+//! used), weights of what is no VM, real-time classes, quotas, and CPUs that went off line.
+
+use super::{Settings, open};
+use crate::args::AnalyzeArgs;
+use crate::{Outcome, print, tell};
+use anyhow::Context as _;
+use instep_core::idset::CpuSet;
+use instep_sim::check::picture::Life;
+use instep_sim::check::{Fact, Finding, Promises, Share, Watch, What};
+use instep_sim::mask::Mask;
+use instep_trace::analysis::analyze;
+use instep_trace::event::{Event, Fact as Seen, Left, MAX_CPUS};
+use instep_trace::stream::EventStream;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The most threads that are judged: every moment every one is looked at.
+const MAX_THREADS: usize = 20_000;
+const MS: u64 = 1_000_000;
+/// How long a woken thread may wait on a CPU that idles: interrupts between CPUs of a host that is
+/// itself a guest take that long.
+const WOKEN: u64 = 20 * MS;
+/// How long a CPU may idle beside a thread that may use it: as the simulator has it for a tick of
+/// 4 ms.
+const IDLE: u64 = 132 * MS;
+const TURN: u64 = 30 * MS;
+
+/// Judges every file.
+pub(super) fn command(
+    args: &AnalyzeArgs,
+    settings: &Settings,
+    rules: &str,
+) -> anyhow::Result<Outcome> {
+    let rules = Rules::parse(rules)?;
+    let allowed: anyhow::Result<Vec<_>> = args.allowed.iter().map(|text| allowed(text)).collect();
+    let allowed = allowed?;
+    let mut sound = true;
+    for path in &args.files {
+        let regular = std::fs::metadata(path).map_or(true, |metadata| metadata.is_file());
+        anyhow::ensure!(
+            regular && path.as_os_str() != "-",
+            "--check reads a trace three times: give it a file, not a pipe"
+        );
+        let cast = Cast::of(path, settings, &allowed, &rules)?;
+        let judged = judge(&mut *open(path)?, &cast, &rules);
+        sound &= judged.finding.is_none();
+        print(&said(path, &judged, &cast, &rules))?;
+        if judged.unwoken > 0 {
+            tell(&format!(
+                "warning: {} times a thread ran without a wake-up in the trace: `woken` and `wait` \
+                 do not see these waits",
+                judged.unwoken
+            ));
+        }
+    }
+    Ok(if sound { Outcome::Fine } else { Outcome::Finding })
+}
+
+/// Which rules besides `conserved` and `affinity`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Rules {
+    woken: bool,
+    idle: bool,
+    wait: bool,
+    apart: bool,
+    share: bool,
+}
+
+impl Rules {
+    fn parse(text: &str) -> anyhow::Result<Self> {
+        let mut rules = Self::default();
+        for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            *match name {
+                "woken" => &mut rules.woken,
+                "idle" => &mut rules.idle,
+                "wait" => &mut rules.wait,
+                "apart" => &mut rules.apart,
+                "share" => &mut rules.share,
+                _ => anyhow::bail!("--check {name}: known are woken, idle, wait, apart, share"),
+            } = true;
+        }
+        Ok(rules)
+    }
+
+    fn promises(&self, vms: usize) -> Promises {
+        let share = Share { percent: 25, floor: 8, slack: TURN, by_vcpu: false, among: Some(vms) };
+        Promises {
+            idle: self.idle.then_some(IDLE),
+            pinned: true,
+            woken: self.woken.then_some(WOKEN),
+            turn: self.wait.then_some(TURN),
+            apart: self.apart,
+            share: self.share.then_some(share),
+        }
+    }
+
+    fn names(&self) -> String {
+        let asked = [
+            ("woken", self.woken),
+            ("idle", self.idle),
+            ("wait", self.wait),
+            ("apart", self.apart),
+            ("share", self.share),
+        ];
+        let asked = asked.into_iter().filter_map(|(name, is)| is.then_some(name));
+        ["conserved", "affinity"].into_iter().chain(asked).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// `NAME=CPUS`.
+fn allowed(text: &str) -> anyhow::Result<(String, CpuSet)> {
+    let form = || format!("--allowed {text}: takes NAME=CPUS, such as db=0-3,8");
+    let (name, cpus) = text.rsplit_once('=').with_context(form)?;
+    let cpus = CpuSet::parse_list(cpus).ok().filter(|cpus| !cpus.is_empty());
+    Ok((name.to_owned(), cpus.with_context(form)?))
+}
+
+/// Who is in a trace.
+#[derive(Clone, Debug, Default)]
+struct Cast {
+    cpus: usize,
+    /// The threads, and the index of each.
+    threads: BTreeMap<u32, usize>,
+    /// By index: thread, VM, weight, CPUs.
+    tasks: Vec<(u32, usize, u32, Mask)>,
+    vms: Vec<String>,
+}
+
+impl Cast {
+    fn of(
+        path: &Path,
+        settings: &Settings,
+        allowed: &[(String, CpuSet)],
+        rules: &Rules,
+    ) -> anyhow::Result<Self> {
+        let mut stream = open(path)?;
+        let guests = stream.header().guests.clone();
+        let report = analyze(&mut *stream, settings);
+        let (mut cast, used) = Self::seen(&mut *open(path)?);
+        let threads = cast.threads.len();
+        anyhow::ensure!(
+            threads <= MAX_THREADS,
+            "{}: {threads} threads; --check judges {MAX_THREADS} at most",
+            path.display()
+        );
+        cast.vms = report.vms.iter().map(|vm| vm.name.clone()).collect();
+        for (name, _) in allowed {
+            anyhow::ensure!(
+                cast.vms.contains(name),
+                "--allowed {name}: the trace has no such VM; it has {}",
+                cast.vms.join(", ")
+            );
+        }
+        let mut alone = report.vms.len()..;
+        cast.tasks = cast
+            .threads
+            .keys()
+            .zip(used)
+            .map(|(tid, used)| (*tid, 0, 100, Mask::of(cast.cpus, used)))
+            .collect();
+        for (number, vm) in report.vms.iter().enumerate() {
+            let told = guests.iter().find(|guest| guest.name == vm.name);
+            let told = told.and_then(|guest| guest.weight);
+            let weight = settings.weights.get(&vm.name).copied().or(told).unwrap_or(100);
+            let own: Vec<usize> =
+                vm.vcpus.iter().filter_map(|vcpu| cast.threads.get(&vcpu.tid).copied()).collect();
+            let mask = cast.allowed_of(&vm.name, &own, allowed, rules.apart);
+            for at in own {
+                let task = &mut cast.tasks[at];
+                (task.1, task.2) = (number, weight);
+                if let Some(mask) = &mask {
+                    task.3 = mask.clone();
+                }
+            }
+        }
+        let vcpus: Vec<u32> =
+            report.vms.iter().flat_map(|vm| vm.vcpus.iter().map(|vcpu| vcpu.tid)).collect();
+        for task in cast.tasks.iter_mut().filter(|task| !vcpus.contains(&task.0)) {
+            task.1 = alone.next().unwrap_or(0);
+        }
+        Ok(cast)
+    }
+
+    /// The CPUs of a VM's vCPUs, if they are the same for all: as told, or for `apart` all that any
+    /// of them used.
+    fn allowed_of(
+        &self,
+        name: &str,
+        own: &[usize],
+        allowed: &[(String, CpuSet)],
+        together: bool,
+    ) -> Option<Mask> {
+        if let Some((_, told)) = allowed.iter().rev().find(|(told, _)| told == name) {
+            let cpus = told.iter().map(|cpu| cpu.0 as usize).filter(|cpu| *cpu < self.cpus);
+            return Some(Mask::of(self.cpus, cpus));
+        }
+        let used = own.iter().flat_map(|at| self.tasks[*at].3.iter());
+        together.then(|| Mask::of(self.cpus, used))
+    }
+
+    /// Threads, and the CPUs on which each ran.
+    fn seen(stream: &mut dyn EventStream) -> (Self, Vec<Vec<usize>>) {
+        let mut used: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        let (mut batch, mut cpus) = (Vec::new(), stream.header().cpus.unwrap_or(1));
+        let mut add = |tid: u32, cpu: u32| {
+            let used = used.entry(tid).or_default();
+            if !used.contains(&(cpu as usize)) {
+                used.push(cpu as usize);
+            }
+        };
+        while stream.next_batch(&mut batch) {
+            for event in &batch {
+                match event.fact {
+                    Seen::Switch { prev, next, .. } => {
+                        cpus = cpus.max(event.cpu.0 + 1);
+                        add(prev.0, event.cpu.0);
+                        add(next.0, event.cpu.0);
+                    }
+                    // Who never runs is there, too.
+                    Seen::Wakeup { tid, target, .. } => add(tid.0, target.0),
+                    _ => {}
+                }
+            }
+        }
+        used.remove(&0);
+        let cast = Self {
+            cpus: cpus.min(MAX_CPUS) as usize,
+            threads: used.keys().zip(0..).map(|(tid, at)| (*tid, at)).collect(),
+            ..Self::default()
+        };
+        (cast, used.into_values().collect())
+    }
+
+    fn task(&self, at: usize) -> String {
+        let Some((tid, vm, ..)) = self.tasks.get(at) else { return "of a CPU".to_owned() };
+        match self.vms.get(*vm) {
+            Some(name) => format!("{tid} ({name})"),
+            None => tid.to_string(),
+        }
+    }
+}
+
+/// What came of a trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Judged {
+    facts: u64,
+    /// How often a thread ran without a wake-up before.
+    unwoken: u64,
+    finding: Option<Finding>,
+}
+
+/// A part of the trace without losses that is being judged.
+struct Bench<'a> {
+    cast: &'a Cast,
+    begin: u64,
+    watch: Watch,
+    judged: Judged,
+}
+
+fn judge(stream: &mut dyn EventStream, cast: &Cast, rules: &Rules) -> Judged {
+    let (mut batch, mut judged) = (Vec::new(), Judged::default());
+    let mut bench: Option<Bench<'_>> = None;
+    while stream.next_batch(&mut batch) {
+        for event in &batch {
+            let result = match event.fact {
+                Seen::Lost { .. } => bench.take().map_or(Ok(()), |here| here.end(&mut judged)),
+                Seen::Switch { .. } | Seen::Wakeup { .. } | Seen::Migrate { .. } => {
+                    bench.get_or_insert_with(|| Bench::begin(cast, event.time.0, rules)).see(event)
+                }
+                _ => Ok(()),
+            };
+            if let Err(finding) = result {
+                judged.add(bench.take().map(|here| here.judged).unwrap_or_default());
+                return Judged { finding: Some(finding), ..judged };
+            }
+        }
+    }
+    judged.finding = bench.and_then(|here| here.end(&mut judged).err());
+    judged
+}
+
+impl Judged {
+    fn add(&mut self, other: Self) {
+        self.facts += other.facts;
+        self.unwoken += other.unwoken;
+    }
+}
+
+impl<'a> Bench<'a> {
+    fn begin(cast: &'a Cast, begin: u64, rules: &Rules) -> Self {
+        // After all threads one for each CPU, each of a VM of its own: what runs there until the first
+        // switch.
+        let others = cast.tasks.len() + cast.vms.len();
+        let tasks = cast.tasks.iter().map(|task| (task.1, task.2));
+        let tasks: Vec<(usize, u32)> =
+            tasks.chain((0..cast.cpus).map(|cpu| (others + cpu, 100))).collect();
+        let checkers = rules.promises(cast.vms.len()).checkers(true);
+        let watch = Watch::new(cast.cpus, &tasks, checkers);
+        let mut bench = Self { cast, begin, watch, judged: Judged::default() };
+        let allowed = cast.tasks.iter().zip(0..);
+        let mut facts: Vec<What> =
+            allowed.map(|((.., cpus), task)| What::Allowed { task, cpus: cpus.clone() }).collect();
+        for cpu in 0..cast.cpus as u32 {
+            let task = bench.unknown(cpu);
+            facts.extend([What::Wake { task, cpu }, What::Start { task, cpu }]);
+        }
+        for what in facts {
+            // These break no rule: all threads are blocked, and each CPU begins with one.
+            let _ = bench.watch.see(&Fact { at: 0, what });
+        }
+        bench
+    }
+
+    fn end(mut self, judged: &mut Judged) -> Result<(), Finding> {
+        judged.add(self.judged);
+        self.watch.end()
+    }
+
+    /// The task that runs on a CPU of which nothing is known yet.
+    fn unknown(&self, cpu: u32) -> u32 {
+        self.cast.tasks.len() as u32 + cpu
+    }
+
+    fn life(&self, task: u32) -> Life {
+        self.watch.picture().tasks[task as usize].life
+    }
+
+    /// Shows what happened to the checkers; what cannot matter is passed over.
+    fn see(&mut self, event: &Event) -> Result<(), Finding> {
+        let at = event.time.0.saturating_sub(self.begin);
+        let index = |tid: u32| self.cast.threads.get(&tid).map(|at| *at as u32);
+        match event.fact {
+            Seen::Switch { prev, next, left } => {
+                let (prev, next) = (index(prev.0), index(next.0));
+                self.switch(at, event.cpu.0, (prev, left), next)
+            }
+            Seen::Wakeup { tid, target, .. } => match index(tid.0) {
+                // A thread that still waits or runs is woken, too: that changes nothing.
+                Some(task) if self.life(task) == Life::Blocked => {
+                    self.tell(at, What::Wake { task, cpu: target.0 })
+                }
+                _ => Ok(()),
+            },
+            Seen::Migrate { tid, to, .. } => match index(tid.0) {
+                Some(task) if self.life(task) == Life::Waiting => {
+                    self.tell(at, What::Move { task, cpu: to.0 })
+                }
+                _ => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    fn switch(
+        &mut self,
+        at: u64,
+        cpu: u32,
+        (prev, left): (Option<u32>, Left),
+        next: Option<u32>,
+    ) -> Result<(), Finding> {
+        let unknown = self.unknown(cpu);
+        let running = self.watch.picture().cpus.get(cpu as usize).and_then(|cpu| cpu.running);
+        if running == Some(unknown) {
+            self.tell(at, What::Stop { task: unknown, cpu, blocks: true })?;
+            if let Some(task) = prev {
+                self.start(at, cpu, task)?;
+            }
+        }
+        if let Some(task) = prev {
+            self.tell(at, What::Stop { task, cpu, blocks: left != Left::Runnable })?;
+        }
+        next.map_or(Ok(()), |task| self.start(at, cpu, task))
+    }
+
+    fn start(&mut self, at: u64, cpu: u32, task: u32) -> Result<(), Finding> {
+        if self.life(task) == Life::Blocked {
+            let ran_before = self.watch.picture().tasks[task as usize].ran > 0;
+            self.judged.unwoken += u64::from(ran_before);
+            self.tell(at, What::Wake { task, cpu })?;
+        }
+        self.tell(at, What::Start { task, cpu })
+    }
+
+    fn tell(&mut self, at: u64, what: What) -> Result<(), Finding> {
+        self.judged.facts += 1;
+        self.watch.see(&Fact { at, what })
+    }
+}
+
+fn said(path: &Path, judged: &Judged, cast: &Cast, rules: &Rules) -> String {
+    let result = match &judged.finding {
+        None => "no finding".to_owned(),
+        Some(finding) => {
+            let vm = |at: usize| cast.vms.get(at).cloned().unwrap_or_else(|| at.to_string());
+            finding.clone().named(&|at| cast.task(at), &vm).to_string()
+        }
+    };
+    format!(
+        "{}: {} facts of {} threads on {} CPUs; rules {}: {result}\n",
+        path.display(),
+        judged.facts,
+        cast.tasks.len(),
+        cast.cpus,
+        rules.names()
+    )
+}

@@ -1,0 +1,89 @@
+//! Options of the simulator's commands.
+
+use super::lab::LabHostArgs;
+use clap::Args;
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+pub(crate) struct SimArgs {
+    /// The scenario.
+    #[arg(value_name = "FILE", required_unless_present = "swarm")]
+    pub(crate) file: Option<PathBuf>,
+    /// The seed, instead of the scenario's; of a swarm, 1 when not given.
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// The hypervisor's scheduler, instead of the scenario's; for a swarm also `all`.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) scheduler: Option<String>,
+    /// Simulate so many seeds, from the seed on, side by side; means and 95 % confidence.
+    #[arg(long, value_name = "N", conflicts_with_all = ["check", "swarm"],
+        value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub(crate) seeds: Option<u64>,
+    /// Write a page with the results and a timeline of the first seed.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["check", "swarm"])]
+    pub(crate) html: Option<PathBuf>,
+    /// Write a Parquet file: a row for each VM of each seed.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["check", "swarm"])]
+    pub(crate) parquet: Option<PathBuf>,
+    /// Write every run and wait of every vCPU, of the first seed, for ui.perfetto.dev.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["check", "swarm"])]
+    pub(crate) perfetto: Option<PathBuf>,
+    /// What places VMs above the scheduler, instead of the scenario's: none, bind, spread, bnn, instep.
+    #[arg(long, value_name = "NAME", conflicts_with = "swarm")]
+    pub(crate) placement: Option<String>,
+    /// Only checks the schedule: exits with 1 when a rule is broken that the scheduler promises.
+    #[arg(long, conflicts_with_all = ["json", "swarm"])]
+    pub(crate) check: bool,
+    /// Checks so many random scenarios instead; a finding is shrunk and printed as a scenario.
+    #[arg(long, value_name = "RUNS", conflicts_with_all = ["file", "json"],
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) swarm: Option<u64>,
+    /// Write the shrunk scenario of a swarm here instead of printing it.
+    #[arg(long, value_name = "FILE", conflicts_with = "file")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print JSON (schema instep.sim/1).
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReproduceArgs {
+    /// The experiment, or all of them.
+    #[arg(value_name = "NAME", default_value = "all")]
+    pub(crate) name: String,
+    /// Say which there are and what was published; run nothing.
+    #[arg(long, conflicts_with_all = ["html", "seeds"])]
+    pub(crate) list: bool,
+    /// Print JSON (schema instep.reproduce/1).
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write one page that draws published against simulated.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Seeds of each experiment in which chance plays a part, instead of its own number.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub(crate) seeds: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AgreeArgs {
+    /// Scenarios, by file or by name [default: all built-in ones].
+    #[arg(value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Compare with what the lab gave before, as --json printed it; boot nothing (repeatable).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) from: Vec<PathBuf>,
+    /// How often the lab runs everything.
+    #[arg(long, value_name = "N", default_value = "3", conflicts_with = "from",
+        value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) runs: u32,
+    /// Seeds to simulate.
+    #[arg(long, value_name = "N", default_value = "8",
+        value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub(crate) seeds: u64,
+    /// Print JSON (schema instep.agreement/1).
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) host: LabHostArgs,
+}

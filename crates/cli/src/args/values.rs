@@ -1,0 +1,66 @@
+//! Values of options: what text they take, and what is said of others.
+
+use bytesize::ByteSize;
+use instep_agent::config::{MAX_INTERVAL, MIN_WINDOW};
+use instep_agent::dispatch::config::ProcessVm;
+use instep_core::units::Milli;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let parsed = humantime::parse_duration(text)
+        .map_err(|error| format!("durations look like 4ms, 60s or 5m ({error})"))?;
+    if parsed.is_zero() {
+        return Err("must be longer than 0".to_owned());
+    }
+    // Nanoseconds are counted in 64 bits everywhere.
+    u64::try_from(parsed.as_nanos()).map_err(|_| "is longer than 584 years".to_owned())?;
+    Ok(parsed)
+}
+
+/// A time over which loads are measured.
+pub(super) fn window(text: &str) -> Result<Duration, String> {
+    let parsed = duration(text)?;
+    if (MIN_WINDOW..=MAX_INTERVAL).contains(&parsed) {
+        return Ok(parsed);
+    }
+    let shown = humantime::format_duration;
+    Err(format!("a window is {} to {}", shown(MIN_WINDOW), shown(MAX_INTERVAL)))
+}
+
+/// A percentage above 0 and up to 100.
+pub(super) fn share(text: &str) -> Result<Milli, String> {
+    let digits = text.strip_suffix('%').unwrap_or(text);
+    let part = digits.parse::<f64>().ok().filter(|part| *part > 0.0 && *part <= 100.0);
+    let milli = part.map(|part| Milli((part * 10.0).round() as u64)).filter(|milli| milli.0 > 0);
+    milli.ok_or_else(|| "a percentage above 0 and up to 100, such as 25%".to_owned())
+}
+
+pub(super) fn percent(text: &str) -> Result<f64, String> {
+    let number = text.trim_end_matches('%').trim().parse::<f64>().ok();
+    let number = number.filter(|number| (0.0..=100.0).contains(number));
+    number.ok_or_else(|| "a part in percent, from 0 to 100".to_owned())
+}
+
+pub(super) fn size(text: &str) -> Result<ByteSize, String> {
+    let wrong = || "sizes look like 64MiB or 1GiB".to_owned();
+    let size: ByteSize = text.parse().map_err(|_| wrong())?;
+    let has_unit = text.ends_with(|c: char| c.is_ascii_alphabetic());
+    if size.as_u64() > 0 && has_unit { Ok(size) } else { Err(wrong()) }
+}
+
+pub(super) fn peer(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((name, path)) if !name.is_empty() && !path.is_empty() => {
+            Ok((name.to_owned(), PathBuf::from(path)))
+        }
+        _ => Err("NAME=PATH, such as mine=./target/release/scx_mine".to_owned()),
+    }
+}
+
+pub(super) fn process_vm(text: &str) -> Result<ProcessVm, String> {
+    let wrong = || "NAME=PID, such as job=4711".to_owned();
+    let (name, pid) = text.split_once('=').ok_or_else(wrong)?;
+    let pid = pid.parse().map_err(|_| wrong())?;
+    if name.is_empty() { Err(wrong()) } else { Ok(ProcessVm { name: name.to_owned(), pid }) }
+}

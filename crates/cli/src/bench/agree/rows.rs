@@ -1,0 +1,234 @@
+//! What the lab measured and what was simulated, measure by measure, and whether they agree: medians
+//! of the lab's runs and of the simulated seeds not further apart than the scenario says.
+
+use super::file::{Both, Measure, What};
+use instep_bench::cell::Cell;
+use instep_bench::gather::gather;
+use instep_bench::plan::Scheduler;
+use instep_bench::report::{CaseReport, Spread};
+use instep_kernel::settings::MECHANISMS;
+use instep_sim::report::Report;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// The schema's name.
+pub(super) const SCHEMA: &str = "instep.agreement/1";
+
+/// Everything.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Agreement {
+    pub(super) schema: &'static str,
+    /// The release of the lab's kernel.
+    pub(super) kernel: String,
+    pub(super) machine: String,
+    pub(super) boots: u32,
+    /// Seeds simulated.
+    pub(super) seeds: u64,
+    pub(super) scenarios: Vec<Compared>,
+    pub(super) warnings: Vec<String>,
+    /// What the lab gave, for `--from`.
+    pub(super) cells: Vec<Cell>,
+}
+
+/// One scenario.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Compared {
+    pub(super) name: String,
+    pub(super) about: String,
+    pub(super) rows: Vec<Row>,
+}
+
+/// One measure. Fractions, 1 a whole; over runs of the lab and over seeds.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Row {
+    pub(super) measure: What,
+    pub(super) guest: String,
+    pub(super) under: String,
+    pub(super) lab: Option<Spread>,
+    pub(super) simulated: Option<Spread>,
+    /// How far the medians may be apart, and why so far.
+    pub(super) within: f64,
+    pub(super) why: String,
+    /// False, too, when one of them is missing.
+    pub(super) holds: bool,
+    /// Why it is known not to hold.
+    pub(super) differs: Option<String>,
+}
+
+impl Agreement {
+    /// Whether all agrees that is not known to differ.
+    pub(super) fn holds(&self) -> bool {
+        let known = |row: &Row| row.differs.is_some() && row.lab.is_some();
+        self.scenarios.iter().flat_map(|one| &one.rows).all(|row| row.holds || known(row))
+    }
+}
+
+impl Compared {
+    pub(super) fn new(
+        both: &Both,
+        cells: &[Cell],
+        simulated: &BTreeMap<String, Vec<Report>>,
+    ) -> Self {
+        let names = both.plans.keys();
+        let schedulers: Vec<Scheduler> =
+            names.filter_map(|name| Scheduler::of(name, &MECHANISMS).ok()).collect();
+        let gathered = gather(std::slice::from_ref(&both.case), &schedulers, cells);
+        let row = |measure: &Measure| {
+            let at = both.guests.iter().position(|name| Some(name) == measure.guest.as_ref());
+            let at = at.unwrap_or(0);
+            let own = cells.iter().filter(|cell| {
+                cell.case == both.case.name
+                    && cell.scheduler == measure.under
+                    && cell.failed.is_none()
+            });
+            let own: Vec<&Cell> = own.collect();
+            let lab = in_lab(measure, at, &own, gathered.first());
+            let reports = simulated.get(&measure.under).map_or(&[][..], Vec::as_slice);
+            let of = |report| in_simulator(measure.what, at, report, both);
+            let simulated = Spread::of(reports.iter().filter_map(of));
+            let apart = lab.zip(simulated).map(|(lab, sim)| (lab.median - sim.median).abs());
+            Row {
+                measure: measure.what,
+                guest: both.guests.get(at).cloned().unwrap_or_default(),
+                under: measure.under.clone(),
+                lab,
+                simulated,
+                within: measure.within,
+                why: measure.why.clone(),
+                holds: apart.is_some_and(|apart| apart <= measure.within),
+                differs: measure.differs.clone(),
+            }
+        };
+        Self {
+            name: both.case.name.clone(),
+            about: both.case.about.clone(),
+            rows: both.measures.iter().map(row).collect(),
+        }
+    }
+}
+
+fn in_lab(
+    measure: &Measure,
+    at: usize,
+    cells: &[&Cell],
+    gathered: Option<&CaseReport>,
+) -> Option<Spread> {
+    let share = |cell: &Cell| part(&cell.cpus, at);
+    let of = |of: &dyn Fn(&Cell) -> Option<f64>| Spread::of(cells.iter().filter_map(|c| of(c)));
+    match measure.what {
+        What::Speed => gathered?.results.get(&measure.under)?.fair_share_speed,
+        What::Share => of(&share),
+        What::Stacking => of(&|cell| cell.stacking),
+        What::CoRun => of(&|cell| cell.co_run),
+    }
+}
+
+fn in_simulator(what: What, at: usize, report: &Report, both: &Both) -> Option<f64> {
+    let vm = report.vms.get(at)?;
+    match what {
+        // The lab's fair share, by what vCPUs could use, not by what they used alone.
+        What::Speed => {
+            let share = both.case.share(both.case.host.cpus());
+            Some(vm.throughput / (share * vm.alone.filter(|alone| *alone > 0.0)?))
+        }
+        What::Share => part(&report.vms.iter().map(|vm| vm.cpus).collect::<Vec<f64>>(), at),
+        What::Stacking => Some(vm.stacking),
+        What::CoRun => Some(vm.co_run),
+    }
+}
+
+/// The part of the sum that is at this place.
+fn part(all: &[f64], at: usize) -> Option<f64> {
+    let sum: f64 = all.iter().sum();
+    Some(all.get(at)? / sum).filter(|part| part.is_finite())
+}
+
+fn shown(spread: Option<Spread>) -> String {
+    spread.map_or_else(
+        || "none".to_owned(),
+        |s| format!("{:.2} ({:.2}-{:.2})", s.median, s.min, s.max),
+    )
+}
+
+/// The whole as text.
+pub(super) fn table(report: &Agreement) -> String {
+    let mut out = format!("lab: kernel {}, {}\n", report.kernel, report.machine);
+    let _ = writeln!(out, "median (least-most) of its runs and of {} seeds\n", report.seeds);
+    let _ = writeln!(
+        out,
+        "{:11} {:15} {:19} {:>16} {:>16} {:>6}  holds",
+        "scenario", "measure", "under", "lab", "simulated", "within"
+    );
+    for one in &report.scenarios {
+        for row in &one.rows {
+            let what = match row.measure {
+                What::Speed => "speed".to_owned(),
+                What::Share => format!("share of {}", row.guest),
+                What::Stacking => "stacking".to_owned(),
+                What::CoRun => "co-run".to_owned(),
+            };
+            let _ = writeln!(
+                out,
+                "{:11} {what:15} {:19} {:>16} {:>16} {:>6.2}  {}",
+                one.name,
+                row.under,
+                shown(row.lab),
+                shown(row.simulated),
+                row.within,
+                if row.holds { "yes" } else { "no" }
+            );
+        }
+    }
+    for one in &report.scenarios {
+        for row in one.rows.iter().filter(|row| !row.holds) {
+            let said = match &row.differs {
+                Some(known) => format!("known to differ: {known}"),
+                None => format!("the bound was: {}", row.why),
+            };
+            let _ = writeln!(out, "{} under {}: {said}", one.name, row.under);
+        }
+    }
+    for warning in &report.warnings {
+        let _ = writeln!(out, "warning: {}", crate::text::printable(warning));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::file::parse;
+    use super::*;
+
+    const TEXT: &str = "about = 'x'\nscheduler = 'eevdf'\nduration = '500ms'\nwarmup = '0s'\n[host]\n\
+        cores = 2\nmemory = '1GiB'\nmachine = 'ideal'\n[[guest]]\nname = 'a'\nvcpus = 2\n\
+        memory = '64MiB'\nload = 'instep-load compute'\n[[guest]]\nname = 'b'\nvcpus = 2\n\
+        memory = '64MiB'\nload = 'instep-load compute'\n[[measure]]\nwhat = 'speed'\n\
+        under = 'default'\nwithin = 0.1\nwhy = 'x'\n[[measure]]\nwhat = 'share'\nguest = 'b'\n\
+        under = 'default'\nwithin = 0.1\nwhy = 'x'\n";
+
+    fn cell(scheduler: &str, rate: f64, cpus: &[f64]) -> Cell {
+        let scheduler = scheduler.to_owned();
+        let (rate, cpus) = (Some(rate), cpus.to_vec());
+        Cell { case: "x".to_owned(), scheduler, rate, cpus, ..Cell::default() }
+    }
+
+    fn holds(cells: &[Cell]) -> Vec<bool> {
+        let both = parse("x", TEXT, "x").unwrap();
+        let reports = both.plans["default"].reports(1, &mut (), &|_| (), &|| false);
+        let simulated = [("default".to_owned(), reports)].into();
+        let compared = Compared::new(&both, cells, &simulated);
+        compared.rows.iter().map(|row| row.holds).collect()
+    }
+
+    #[test]
+    fn what_is_near_agrees_and_what_is_far_or_missing_does_not() {
+        let alone = || cell("alone", 100.0, &[2.0]);
+        assert_eq!(holds(&[alone(), cell("default", 51.0, &[1.0, 1.0])]), [true, true]);
+        assert_eq!(holds(&[alone(), cell("default", 60.0, &[1.0, 1.0])]), [false, true]);
+        assert_eq!(holds(&[alone(), cell("default", 50.0, &[1.5, 0.5])]), [true, false]);
+        assert_eq!(holds(&[cell("default", 50.0, &[1.0, 1.0])]), [false, true]);
+        let failed = Cell { failed: Some("x".into()), ..cell("default", 0.0, &[1.0, 1.0]) };
+        assert_eq!(holds(&[failed]), [false, false]);
+    }
+}

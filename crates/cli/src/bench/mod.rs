@@ -1,0 +1,392 @@
+//! `instep bench`: which cases and schedulers, where they run, and how the report is shown. Knows
+//! nothing of how a cell is run or a figure made: the crate `bench` does.
+
+pub(crate) mod agree;
+mod busy;
+pub(crate) mod cells;
+mod emulated;
+mod here;
+mod pace;
+mod peers;
+
+use crate::args::BenchArgs;
+use crate::lab::Progress;
+use crate::{Outcome, print, print_json, tell};
+use anyhow::Context as _;
+use instep_bench::case::Case;
+use instep_bench::cell::Cell;
+use instep_bench::keep::{self, Boot, Keeper, Kept, Order};
+use instep_bench::plan::{DEFAULT, INSTEP, Scheduler, SchedulerKind, Times, WITHOUT};
+use instep_bench::report::{Report, SCHEMA};
+use instep_bench::{builtin, page, table};
+use instep_kernel::settings::MECHANISMS;
+use instep_lab::Stop;
+use instep_lab::host::machine::Clock;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Who takes part when nobody is named.
+const USUAL: [&str; 4] = ["default", "instep", "scx_cosmos", "scx_bpfland"];
+/// The most that is read of an earlier report.
+const MAX_REPORT: u64 = 64 << 20;
+
+/// What is to be run.
+#[derive(Debug)]
+struct Wanted {
+    cases: Vec<Case>,
+    schedulers: Vec<Scheduler>,
+    /// Programs of those that are no part of the kernel or Instep.
+    peers: BTreeMap<String, PathBuf>,
+    /// Those that cannot take part, and why.
+    absent: BTreeMap<String, String>,
+    runs: u32,
+    times: Times,
+    /// Whether scheduling is recorded at the end of every cell, instead of sampled in the first run.
+    recorded: bool,
+    /// The emulated host's.
+    clock: Clock,
+    warnings: Vec<String>,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+struct Came {
+    kept: Kept,
+    keeper: Option<Keeper>,
+    warnings: Vec<String>,
+}
+
+impl Came {
+    /// Goes on where a file ends, if one is named.
+    fn begin(order: Order, resume: Option<&Path>) -> anyhow::Result<Self> {
+        let mut came = Self::default();
+        if let Some(path) = resume {
+            came.kept = Kept::read(path)?;
+            came.kept.fits(&order, path)?;
+            came.keeper = Some(Keeper::open(path, &order)?);
+        }
+        came.kept.ordered(order);
+        Ok(came)
+    }
+
+    /// A machine came up; its number.
+    fn booted(&mut self, machine: Boot) -> anyhow::Result<u32> {
+        let boot = self.kept.next_boot();
+        let machine = Boot { boot, ..machine };
+        if let Some(keeper) = &mut self.keeper {
+            keeper.boot(&machine)?;
+        }
+        self.kept.boots.push(machine);
+        Ok(boot)
+    }
+
+    /// A cell is finished.
+    fn finished(&mut self, cell: Cell) -> anyhow::Result<()> {
+        if let Some(keeper) = &mut self.keeper {
+            keeper.cell(&cell)?;
+        }
+        self.kept.put(cell);
+        Ok(())
+    }
+
+    /// The figures of all that is finished.
+    fn report(self, warnings: &[String]) -> anyhow::Result<Report> {
+        let mut report = self.kept.report().context("nothing was to be run")?;
+        let first = [warnings, &self.warnings].concat();
+        report.warnings.splice(0..0, first);
+        report.warnings.dedup();
+        Ok(report)
+    }
+}
+
+pub(crate) fn command(args: &BenchArgs) -> anyhow::Result<Outcome> {
+    if !args.from.is_empty() {
+        return show(args, &earlier(&args.from)?);
+    }
+    let mut cases = builtin::chosen(builtin::with_files(&args.cases)?, &args.case, args.quick)?;
+    if args.ablation {
+        cases.retain(|case| case.ablate);
+        anyhow::ensure!(!cases.is_empty(), "none of these cases is marked for --ablation");
+    }
+    if args.list {
+        return list(args, &cases);
+    }
+    if let Some(file) = &args.html {
+        // Minutes of work are not lost to a directory that is not there.
+        fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(file)
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    let names = names(args);
+    let mut schedulers = Vec::new();
+    for name in &names {
+        let scheduler = Scheduler::of(name, &MECHANISMS)?;
+        if !schedulers.contains(&scheduler) {
+            schedulers.push(scheduler);
+        }
+    }
+    for (name, path) in &args.peers {
+        anyhow::ensure!(path.is_file(), "--peer {name}: there is no file {}", path.display());
+        let peer = Scheduler { name: name.clone(), kind: SchedulerKind::Peer };
+        anyhow::ensure!(
+            Scheduler::of(name, &MECHANISMS)? == peer,
+            "--peer {name}: this name is taken; give the program another one"
+        );
+        if !schedulers.contains(&peer) {
+            schedulers.push(peer);
+        }
+    }
+    let stop = Stop::on_signals()?;
+    let progress = Progress::start();
+    let mut wanted = Wanted {
+        cases,
+        schedulers,
+        peers: BTreeMap::new(),
+        absent: BTreeMap::new(),
+        runs: args.runs.unwrap_or(if args.quick { 2 } else { 3 }),
+        times: times(args),
+        recorded: false,
+        clock: Clock::Real,
+        warnings: Vec::new(),
+    };
+    if args.here {
+        here::check(&mut wanted)?;
+    }
+    find_peers(&mut wanted, args, &stop, &progress)?;
+    let ran = if args.here {
+        here::run(&wanted, args, &stop, &progress)
+    } else {
+        emulated::run(&mut wanted, &args.host, args.resume.as_deref(), &stop, &progress)
+    };
+    drop(progress);
+    let report = ran?.report(&wanted.warnings)?;
+    let outcome = show(args, &report)?;
+    if stop.raised() {
+        tell("interrupted: the figures are of the cells that were finished");
+        return Ok(Outcome::Finding);
+    }
+    Ok(outcome)
+}
+
+/// The schedulers that are asked for, by name.
+fn names(args: &BenchArgs) -> Vec<String> {
+    if !args.schedulers.is_empty() {
+        return args.schedulers.clone();
+    }
+    if args.ablation {
+        let without = MECHANISMS.iter().map(|mechanism| format!("{WITHOUT}{mechanism}"));
+        return [DEFAULT, INSTEP].map(str::to_owned).into_iter().chain(without).collect();
+    }
+    USUAL.map(str::to_owned).to_vec()
+}
+
+fn times(args: &BenchArgs) -> Times {
+    let ms = Duration::from_millis;
+    let (settle, measure) = (args.settle.unwrap_or(ms(800)), args.measure.unwrap_or(ms(1200)));
+    Times { settle, measure, trace: ms(400) }
+}
+
+/// Finds or builds the programs of peers; one that cannot be had takes no part, and that is told.
+fn find_peers(
+    wanted: &mut Wanted,
+    args: &BenchArgs,
+    stop: &Stop,
+    progress: &Progress,
+) -> anyhow::Result<()> {
+    let is_peer = |scheduler: &&Scheduler| scheduler.kind == SchedulerKind::Peer;
+    let names: Vec<String> =
+        wanted.schedulers.iter().filter(is_peer).map(|peer| peer.name.clone()).collect();
+    for name in names {
+        if let Some((_, path)) = args.peers.iter().find(|(given, _)| *given == name) {
+            wanted.peers.insert(name, path.clone());
+            continue;
+        }
+        match peers::program(&name, stop, progress) {
+            Ok(path) => {
+                wanted.peers.insert(name, path);
+            }
+            Err(instep_lab::Error::Interrupted) => anyhow::bail!("interrupted"),
+            Err(error) => {
+                wanted.absent.insert(name, error.to_string());
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Wanted {
+    /// What is to be run, with what tells builds of the programs apart.
+    fn order(&self, instep: &Path) -> Order {
+        let of = |path: &Path| {
+            let meta = fs::metadata(path).ok()?;
+            let time = meta.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+            Some(format!("{} bytes, {} s", meta.len(), time.as_secs()))
+        };
+        let peers = self.peers.iter().map(|(name, path)| (name.as_str(), path.as_path()));
+        let builds = peers
+            .chain([(INSTEP, instep)])
+            .filter_map(|(name, path)| Some((name.to_owned(), of(path)?)))
+            .collect();
+        Order {
+            schema: keep::SCHEMA.to_owned(),
+            cases: self.cases.clone(),
+            schedulers: self.schedulers.clone(),
+            absent: self.absent.clone(),
+            runs: self.runs,
+            times: self.times,
+            builds,
+        }
+    }
+
+    /// Those that can take part.
+    fn present(&self) -> Vec<Scheduler> {
+        let present = |s: &&Scheduler| !self.absent.contains_key(&s.name);
+        self.schedulers.iter().filter(present).cloned().collect()
+    }
+}
+
+/// What earlier runs printed, put together.
+fn earlier(files: &[PathBuf]) -> anyhow::Result<Report> {
+    let read = |path: &Path| -> anyhow::Result<Report> {
+        let size =
+            fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.len();
+        anyhow::ensure!(size <= MAX_REPORT, "{} is too large for a report", path.display());
+        let text =
+            fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        if let Some(report) = Kept::parse(&text).and_then(Kept::report) {
+            return Ok(report);
+        }
+        let report: Report = serde_json::from_str(&text).with_context(|| {
+            format!(
+                "{} is neither output of bench --json nor cells kept by --resume",
+                path.display()
+            )
+        })?;
+        anyhow::ensure!(
+            report.schema == SCHEMA,
+            "{}: its schema is {:?}, not {SCHEMA}",
+            path.display(),
+            report.schema
+        );
+        Ok(report)
+    };
+    let mut all = read(&files[0])?;
+    for path in &files[1..] {
+        all.add(read(path)?);
+    }
+    Ok(all)
+}
+
+fn show(args: &BenchArgs, report: &Report) -> anyhow::Result<Outcome> {
+    if let Some(file) = &args.html {
+        fs::write(file, page::page(report))
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    if args.json {
+        print_json(report)?
+    } else {
+        print(&table::table(report))?
+    }
+    Ok(if report.is_complete() { Outcome::Fine } else { Outcome::Finding })
+}
+
+fn list(args: &BenchArgs, cases: &[Case]) -> anyhow::Result<Outcome> {
+    if args.json {
+        let case = |case: &Case| {
+            serde_json::json!({
+                "name": case.name, "about": case.about, "cpus": case.host.cpus(),
+                "share": case.share(case.host.cpus()), "quick": case.quick, "ablate": case.ablate,
+                "kind": case.work.kind, "load": case.work.load,
+            })
+        };
+        let cases: Vec<_> = cases.iter().map(case).collect();
+        print_json(&serde_json::json!({"schema": "instep.bench.list/1", "cases": cases}))?;
+        return Ok(Outcome::Fine);
+    }
+    let mut text = String::new();
+    for case in cases {
+        let mark = if case.quick { "quick" } else { "" };
+        text.push_str(&format!("{:22} {mark:5} {}\n", case.name, case.about));
+    }
+    print(&text)?;
+    Ok(Outcome::Fine)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted() -> Wanted {
+        let ms = Duration::from_millis;
+        Wanted {
+            cases: builtin::chosen(builtin::cases().unwrap(), &["compute-50".to_owned()], false)
+                .unwrap(),
+            schedulers: USUAL.map(|name| Scheduler::of(name, &MECHANISMS).unwrap()).to_vec(),
+            peers: BTreeMap::new(),
+            absent: [("scx_bpfland".to_owned(), "no clang".to_owned())].into(),
+            runs: 2,
+            times: Times { settle: ms(1), measure: ms(1), trace: ms(1) },
+            recorded: false,
+            clock: Clock::Real,
+            warnings: Vec::new(),
+        }
+    }
+
+    fn report(wanted: &Wanted, cells: Vec<Cell>) -> Report {
+        let mut came = Came::begin(wanted.order(Path::new("/none")), None).unwrap();
+        cells.into_iter().for_each(|cell| came.finished(cell).unwrap());
+        came.report(&wanted.warnings).unwrap()
+    }
+
+    fn cell(scheduler: &str, rate: Option<f64>) -> Cell {
+        let failed = rate.is_none().then(|| "it fell out".to_owned());
+        let (case, scheduler) = ("compute-50".to_owned(), scheduler.to_owned());
+        Cell { case, scheduler, rate, failed, ..Cell::default() }
+    }
+
+    #[test]
+    fn who_took_no_part_is_told_with_the_reason() {
+        let cells = vec![
+            cell("alone", Some(10.0)),
+            cell("default", Some(5.0)),
+            cell("instep", Some(5.0)),
+            Cell { run: 1, ..cell("instep", None) },
+            cell("scx_cosmos", None),
+        ];
+        let report = report(&wanted(), cells);
+        let why =
+            |name: &str| report.schedulers.iter().find(|s| s.name == name).unwrap().why_not.clone();
+        assert_eq!((why("default"), why("instep")), (None, None));
+        assert_eq!(why("scx_cosmos").as_deref(), Some("it fell out"));
+        assert_eq!(why("scx_bpfland").as_deref(), Some("no clang"));
+        assert!(!report.is_complete());
+        let value = serde_json::to_value(&report).unwrap();
+        assert_eq!(value["schema"], "instep.bench/1");
+        assert_eq!(value["cases"][0]["results"]["default"]["fair_share_speed"]["median"], 1.0);
+    }
+
+    #[test]
+    fn earlier_reports_are_put_together_and_what_is_none_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.json");
+        let report = report(&wanted(), vec![cell("alone", Some(1.0))]);
+        fs::write(&file, serde_json::to_string(&report).unwrap()).unwrap();
+        assert_eq!(earlier(&[file.clone(), file.clone()]).unwrap().cases.len(), 1);
+        let kept = dir.path().join("a.cells");
+        let mut came = Came::begin(wanted().order(Path::new("/none")), Some(&kept)).unwrap();
+        came.finished(cell("alone", Some(2.0))).unwrap();
+        let from_kept = earlier(std::slice::from_ref(&kept)).unwrap();
+        assert_eq!(from_kept.cases[0].alone.unwrap().median, 2.0);
+        fs::write(&file, "{}").unwrap();
+        let error = earlier(std::slice::from_ref(&file)).unwrap_err();
+        assert!(
+            format!("{error:#}")
+                .contains("a.json is neither output of bench --json nor cells kept by --resume"),
+            "{error:#}"
+        );
+    }
+}

@@ -1,0 +1,233 @@
+//! Results that Instep printed, as measures of subjects: `instep.analysis/1`, `instep.bench/1`,
+//! `instep.sim/1`. One file holds one run or several: documents one after another, or in an array.
+
+use anyhow::Context as _;
+use serde_json::Value;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+
+/// No result is as large.
+const MAX_FILE: u64 = 256 << 20;
+
+/// Which way a measure is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Better {
+    Higher,
+    Lower,
+    /// It says what happened, not how well.
+    Neither,
+}
+
+/// One measure of one subject in one run.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Reading {
+    /// `VM db`, `host`, `case spin-100us, instep`.
+    pub(super) subject: String,
+    pub(super) measure: &'static str,
+    pub(super) better: Better,
+    pub(super) value: f64,
+    /// The least and the most of the runs that `value` is the median of.
+    pub(super) range: Option<(f64, f64)>,
+    /// How many runs these were.
+    pub(super) of: usize,
+}
+
+/// What one file holds.
+#[derive(Clone, Debug)]
+pub(super) struct Side {
+    pub(super) file: String,
+    pub(super) schema: String,
+    pub(super) runs: Vec<Vec<Reading>>,
+}
+
+impl Side {
+    /// Reads a file; `-` is no file here, for both sides would be it.
+    pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
+        let file = path.display().to_string();
+        let mut text = String::new();
+        File::open(path)
+            .and_then(|opened| opened.take(MAX_FILE).read_to_string(&mut text))
+            .with_context(|| format!("cannot read {file}"))?;
+        Self::parse(&file, &text)
+    }
+
+    /// Reads the text of a file.
+    pub(super) fn parse(file: &str, text: &str) -> anyhow::Result<Self> {
+        let hint = "wanted is what `instep analyze --json`, `instep bench --json` or `instep sim \
+                    --json` prints";
+        let mut documents = Vec::new();
+        for document in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
+            match document.with_context(|| format!("{file} is no JSON; {hint}"))? {
+                Value::Array(several) => documents.extend(several),
+                one => documents.push(one),
+            }
+        }
+        let schema_of = |document: &Value| document["schema"].as_str().unwrap_or("").to_owned();
+        let schema = documents.first().map(schema_of);
+        let schema = schema.with_context(|| format!("{file} is empty; {hint}"))?;
+        let mut runs = Vec::new();
+        for document in &documents {
+            let own = schema_of(document);
+            anyhow::ensure!(own == schema, "{file} holds both {schema} and {own}; {hint}");
+            runs.push(match own.as_str() {
+                "instep.analysis/1" => analysis(document),
+                "instep.sim/1" => sim(document),
+                "instep.bench/1" => bench(document),
+                _ => anyhow::bail!("{file}: its schema `{own}` cannot be compared; {hint}"),
+            });
+        }
+        Ok(Side { file: file.to_owned(), schema, runs })
+    }
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
+    value[key].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// Appends measures that are there and finite.
+fn push(
+    out: &mut Vec<Reading>,
+    subject: &str,
+    measure: &'static str,
+    better: Better,
+    value: Option<f64>,
+) {
+    if let Some(value) = value.filter(|value| value.is_finite()) {
+        let subject = subject.to_owned();
+        out.push(Reading { subject, measure, better, value, range: None, of: 1 });
+    }
+}
+
+fn analysis(document: &Value) -> Vec<Reading> {
+    use Better::{Higher, Lower, Neither};
+    let mut out = Vec::new();
+    let seconds = document["duration_ns"].as_f64().map(|nanos| nanos / 1e9);
+    let rate = |count: Option<f64>| Some(count? / seconds.filter(|seconds| *seconds > 0.0)?);
+    for vm in list(document, "vms") {
+        let subject = format!("VM {}", vm["name"].as_str().unwrap_or("?"));
+        let sum = |key: &str| list(vm, "vcpus").iter().filter_map(|vcpu| vcpu[key].as_f64()).sum();
+        let (run, steal): (f64, f64) = (sum("run_ns"), sum("steal_ns"));
+        let wanted = Some(run + steal).filter(|wanted| *wanted > 0.0);
+        let mut add = |measure, better, value| push(&mut out, &subject, measure, better, value);
+        add("CPUs used", Neither, rate(Some(run / 1e9)));
+        add("steal / wanted", Lower, wanted.map(|wanted| steal / wanted));
+        add("stacking", Lower, vm["stacking"].as_f64());
+        add("co-run", Higher, vm["co_run"].as_f64());
+        add("skew up to, ms", Lower, vm["max_skew_ns"].as_f64().map(|nanos| nanos / 1e6));
+        add("moves/s", Neither, rate(Some(sum("migrations"))));
+        let held = vm["held_up"]["held_ns"].as_f64().map(|nanos| nanos / 1e9);
+        add("held up", Lower, rate(held));
+        let kinds = ["sibling", "io", "timer", "other"];
+        let woken = kinds.iter().filter_map(|kind| vm["wakeups"][kind]["count"].as_f64()).sum();
+        add("wake-ups/s", Neither, rate(Some(woken)));
+    }
+    push(
+        &mut out,
+        "host",
+        "competing modules",
+        Lower,
+        document["host"]["competing_modules"].as_f64(),
+    );
+    out
+}
+
+fn sim(document: &Value) -> Vec<Reading> {
+    use Better::{Higher, Lower, Neither};
+    let mut out = Vec::new();
+    for vm in list(document, "vms") {
+        let subject = format!("VM {}", vm["name"].as_str().unwrap_or("?"));
+        let measures = [
+            ("fair-share speed", "fair_share_speed", Higher),
+            ("work/s", "throughput", Higher),
+            ("stacking", "stacking", Lower),
+            ("co-run", "co_run", Higher),
+            ("steal", "steal", Neither),
+            ("spinning", "spinning", Lower),
+            ("locality", "locality", Higher),
+            ("moves/s", "migrations_per_s", Neither),
+        ];
+        for (measure, key, better) in measures {
+            push(&mut out, &subject, measure, better, vm[key].as_f64());
+        }
+    }
+    let host = &document["host"];
+    push(&mut out, "host", "competing modules", Lower, host["competing_modules"].as_f64());
+    push(&mut out, "host", "switches/s", Neither, host["switches_per_s"].as_f64());
+    out
+}
+
+fn bench(document: &Value) -> Vec<Reading> {
+    use Better::{Higher, Lower, Neither};
+    let mut out = Vec::new();
+    for case in list(document, "cases") {
+        let name = case["name"].as_str().unwrap_or("?");
+        for (scheduler, result) in case["results"].as_object().into_iter().flatten() {
+            let subject = format!("{name}, {scheduler}");
+            let measures = [
+                ("fair-share speed", "fair_share_speed", Higher),
+                ("work/s", "rate", Higher),
+                ("stacking", "stacking", Lower),
+                ("competing modules", "competing_modules", Lower),
+                ("share error", "share_error", Lower),
+                ("wake-up p99, ns", "wake_p99_ns", Lower),
+                ("BPF ns/call", "bpf_ns_per_call", Lower),
+                ("BPF CPU", "bpf_cpu", Lower),
+                ("BPF ns/switch", "bpf_ns_per_switch", Lower),
+                ("switches/s", "switches_per_s", Neither),
+            ];
+            for (measure, key, better) in measures {
+                out.extend(spread(&subject, measure, better, &result[key]));
+            }
+        }
+    }
+    out
+}
+
+/// A number, or the median of several runs with the least and the most.
+fn spread(subject: &str, measure: &'static str, better: Better, value: &Value) -> Option<Reading> {
+    let number = |value: &Value| value.as_f64().filter(|number| number.is_finite());
+    let median = number(value).or_else(|| number(&value["median"]))?;
+    let range = number(&value["min"]).zip(number(&value["max"]));
+    let of = value["runs"].as_u64().and_then(|runs| usize::try_from(runs).ok()).unwrap_or(1);
+    Some(Reading { subject: subject.to_owned(), measure, better, value: median, range, of })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIM: &str = r#"{"schema":"instep.sim/1","vms":[{"name":"a","stacking":0.5}]}"#;
+
+    #[test]
+    fn several_runs_are_one_after_another_or_in_an_array() {
+        for text in [format!("{SIM}\n{SIM}"), format!("[{SIM},{SIM}]")] {
+            let side = Side::parse("f", &text).unwrap();
+            assert_eq!((side.runs.len(), side.schema.as_str()), (2, "instep.sim/1"));
+            assert_eq!(side.runs[0], side.runs[1]);
+            assert_eq!((side.runs[0][0].measure, side.runs[0][0].value), ("stacking", 0.5));
+        }
+    }
+
+    #[test]
+    fn a_bench_brings_its_ranges() {
+        let text = r#"{"schema":"instep.bench/1","cases":[{"name":"c","results":{"instep":
+            {"fair_share_speed":{"median":0.9,"min":0.8,"max":1.0,"runs":5},"stacking":0,
+            "bpf_ns_per_call":{"median":700.0,"min":600.0,"max":800.0,"runs":5}}}}]}"#;
+        let side = Side::parse("f", text).unwrap();
+        let [speed, stacking, cost] = &side.runs[0][..] else { panic!("{side:?}") };
+        assert_eq!((cost.measure, cost.value), ("BPF ns/call", 700.0));
+        assert_eq!((speed.value, speed.range, speed.of), (0.9, Some((0.8, 1.0)), 5));
+        assert_eq!((stacking.subject.as_str(), stacking.range), ("c, instep", None));
+    }
+
+    #[test]
+    fn what_cannot_be_compared_names_what_is_wanted() {
+        for wrong in ["", "x", "{}", r#"{"schema":"x/1"}"#, "[]", "7"] {
+            let error = format!("{:#}", Side::parse("f", wrong).unwrap_err());
+            assert!(error.starts_with('f') && error.contains("instep analyze --json"), "{error}");
+        }
+        let mixed = format!(r#"{SIM}{{"schema":"instep.bench/1"}}"#);
+        assert!(Side::parse("f", &mixed).is_err());
+    }
+}

@@ -1,0 +1,237 @@
+//! Whether two sets of runs differ.
+//!
+//! Several runs on each side: the means, and the 95 % interval of their difference by Welch's t.
+//! It is shown where that interval does not hold zero. One document with medians and ranges: shown
+//! where the ranges do not overlap. One run each: the difference is told, and nothing is shown.
+
+use super::documents::{Better, Reading, Side};
+use instep_sim::reproduce::stats;
+use serde::{Serialize, Serializer};
+use std::collections::BTreeMap;
+
+/// What became of a measure from A to B.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Verdict {
+    Better,
+    Worse,
+    /// It changed, and neither way is better.
+    Changed,
+    /// The runs show no difference beyond the tolerance.
+    Same,
+    /// One run on a side shows nothing; the difference is beyond the tolerance.
+    NotShown,
+}
+
+/// One side of a measure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Value {
+    /// The mean of the runs, or the median that a document tells.
+    pub(super) value: f64,
+    /// The 95 % interval of the mean, or the range that a document tells.
+    pub(super) low: Option<f64>,
+    pub(super) high: Option<f64>,
+    pub(super) runs: usize,
+    #[serde(skip)]
+    samples: Vec<f64>,
+    #[serde(skip)]
+    is_range: bool,
+}
+
+/// A measure on both sides.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Row {
+    pub(super) subject: String,
+    pub(super) measure: &'static str,
+    #[serde(serialize_with = "name_of")]
+    pub(super) better: Better,
+    pub(super) a: Value,
+    pub(super) b: Value,
+    /// B - A, and its interval where there is one.
+    pub(super) difference: f64,
+    pub(super) low: Option<f64>,
+    pub(super) high: Option<f64>,
+    /// The difference as a part of A; none where A is zero.
+    pub(super) relative: Option<f64>,
+    pub(super) verdict: Verdict,
+}
+
+/// Everything.
+#[derive(Clone, Debug)]
+pub(super) struct Comparison {
+    pub(super) rows: Vec<Row>,
+    pub(super) only_in_a: Vec<String>,
+    pub(super) only_in_b: Vec<String>,
+    pub(super) warnings: Vec<String>,
+}
+
+fn name_of<S: Serializer>(better: &Better, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(match better {
+        Better::Higher => "higher",
+        Better::Lower => "lower",
+        Better::Neither => "neither",
+    })
+}
+
+/// Subjects and measures in the order of the first document that has them.
+type Key = (String, &'static str);
+
+/// Compares B with A. Differences up to `tolerance`, a part of A, are none.
+pub(super) fn compare(a: &Side, b: &Side, tolerance: f64) -> Comparison {
+    let (keys_a, of_a) = gathered(a);
+    let (keys_b, of_b) = gathered(b);
+    let subjects = |keys: &[Key], other: &[Key]| {
+        let mut only: Vec<String> = keys
+            .iter()
+            .filter(|(subject, _)| !other.iter().any(|(there, _)| there == subject))
+            .map(|(subject, _)| subject.clone())
+            .collect();
+        only.dedup();
+        only
+    };
+    let rows = keys_a.iter().filter_map(|key| {
+        let (readings_a, readings_b) = (of_a.get(key)?, of_b.get(key)?);
+        Some(row(key, readings_a, readings_b, tolerance))
+    });
+    let rows: Vec<Row> = rows.collect();
+    let mut warnings = Vec::new();
+    let single = |row: &Row| row.low.is_none() && !(row.a.is_range && row.b.is_range);
+    if !rows.is_empty() && rows.iter().all(single) {
+        warnings.push(
+            "one run on a side shows no difference; put several in one file (cat run1.json \
+             run2.json > a.json)"
+                .to_owned(),
+        );
+    }
+    let (only_in_a, only_in_b) = (subjects(&keys_a, &keys_b), subjects(&keys_b, &keys_a));
+    Comparison { rows, only_in_a, only_in_b, warnings }
+}
+
+fn gathered(side: &Side) -> (Vec<Key>, BTreeMap<Key, Vec<&Reading>>) {
+    let (mut keys, mut found) = (Vec::new(), BTreeMap::<Key, Vec<&Reading>>::new());
+    for reading in side.runs.iter().flatten() {
+        let key = (reading.subject.clone(), reading.measure);
+        let readings = found.entry(key.clone()).or_default();
+        if readings.is_empty() {
+            keys.push(key);
+        }
+        readings.push(reading);
+    }
+    (keys, found)
+}
+
+fn value(readings: &[&Reading]) -> Value {
+    if let [one] = readings {
+        let (low, high) = one.range.unzip();
+        let (samples, is_range) = (vec![one.value], one.range.is_some());
+        return Value { value: one.value, low, high, runs: one.of, samples, is_range };
+    }
+    let samples: Vec<f64> = readings.iter().map(|reading| reading.value).collect();
+    let estimate = stats::estimate(&samples);
+    Value {
+        value: estimate.map_or(f64::NAN, |estimate| estimate.mean),
+        low: estimate.map(|estimate| estimate.low),
+        high: estimate.map(|estimate| estimate.high),
+        runs: samples.len(),
+        samples,
+        is_range: false,
+    }
+}
+
+fn row(key: &Key, a: &[&Reading], b: &[&Reading], tolerance: f64) -> Row {
+    let better = a.first().map_or(Better::Neither, |reading| reading.better);
+    let (a, b) = (value(a), value(b));
+    let difference = b.value - a.value;
+    let interval = stats::difference(&a.samples, &b.samples);
+    let (low, high) = interval.map(|interval| (interval.low, interval.high)).unzip();
+    let relative = (a.value != 0.0).then(|| difference / a.value.abs());
+    // Against a zero, the larger of the two is all there is to measure by.
+    let part = difference.abs() / a.value.abs().max(b.value.abs()).max(f64::MIN_POSITIVE);
+    let is_small = relative.map_or(part, f64::abs) <= tolerance || difference == 0.0;
+    let is_shown = match (interval, a.is_range && b.is_range) {
+        (Some(interval), _) => Some(interval.low > 0.0 || interval.high < 0.0),
+        (None, true) => Some(a.low > b.high || b.low > a.high),
+        (None, false) => None,
+    };
+    let verdict = match (is_small, is_shown) {
+        (true, _) | (false, Some(false)) => Verdict::Same,
+        (false, None) => Verdict::NotShown,
+        (false, Some(true)) => match (better, difference > 0.0) {
+            (Better::Neither, _) => Verdict::Changed,
+            (Better::Higher, true) | (Better::Lower, false) => Verdict::Better,
+            _ => Verdict::Worse,
+        },
+    };
+    let (subject, measure) = key.clone();
+    Row { subject, measure, better, a, b, difference, low, high, relative, verdict }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn side(stacking: &[f64]) -> Side {
+        let runs: Vec<String> = stacking
+            .iter()
+            .map(|value| {
+                format!(r#"{{"schema":"instep.sim/1","vms":[{{"name":"a","stacking":{value}}}]}}"#)
+            })
+            .collect();
+        Side::parse("f", &runs.join("\n")).unwrap()
+    }
+
+    fn bench(median: f64, min: f64, max: f64) -> Side {
+        let text = format!(
+            r#"{{"schema":"instep.bench/1","cases":[{{"name":"c","results":{{"instep":
+            {{"fair_share_speed":{{"median":{median},"min":{min},"max":{max},"runs":5}}}}}}}}]}}"#
+        );
+        Side::parse("f", &text).unwrap()
+    }
+
+    fn verdict(a: &Side, b: &Side) -> Verdict {
+        compare(a, b, 0.02).rows[0].verdict
+    }
+
+    #[test]
+    fn a_difference_beyond_the_scatter_of_the_runs_is_shown() {
+        let (low, high) = (side(&[0.10, 0.11, 0.12]), side(&[0.50, 0.52, 0.51]));
+        assert_eq!(verdict(&low, &high), Verdict::Worse);
+        assert_eq!(verdict(&high, &low), Verdict::Better);
+        assert_eq!(verdict(&low, &low), Verdict::Same);
+    }
+
+    #[test]
+    fn a_difference_within_the_scatter_is_none() {
+        let (wide, other) = (side(&[0.1, 0.9, 0.5]), side(&[0.2, 1.0, 0.6]));
+        assert_eq!(verdict(&wide, &other), Verdict::Same);
+    }
+
+    #[test]
+    fn one_run_shows_nothing_and_says_what_to_do() {
+        let compared = compare(&side(&[0.1]), &side(&[0.5]), 0.02);
+        assert_eq!(compared.rows[0].verdict, Verdict::NotShown);
+        assert!(compared.warnings[0].contains("cat run1.json"), "{:?}", compared.warnings);
+        assert_eq!(verdict(&side(&[0.500]), &side(&[0.501])), Verdict::Same);
+    }
+
+    #[test]
+    fn medians_differ_where_their_ranges_do_not_overlap() {
+        let (slow, fast) = (bench(0.5, 0.4, 0.6), bench(0.9, 0.8, 1.0));
+        assert_eq!(verdict(&slow, &fast), Verdict::Better);
+        assert_eq!(verdict(&fast, &slow), Verdict::Worse);
+        assert_eq!(verdict(&slow, &bench(0.62, 0.55, 0.7)), Verdict::Same);
+    }
+
+    #[test]
+    fn what_one_side_lacks_is_named() {
+        let other =
+            Side::parse("f", r#"{"schema":"instep.sim/1","vms":[{"name":"b","co_run":1}]}"#);
+        let compared = compare(&side(&[0.1]), &other.unwrap(), 0.02);
+        assert_eq!(
+            (compared.only_in_a, compared.only_in_b),
+            (vec!["VM a".into()], vec!["VM b".into()])
+        );
+        // The command refuses this.
+        assert!(compared.rows.is_empty() && compared.warnings.is_empty());
+    }
+}

@@ -1,0 +1,119 @@
+//! A comparison for people, in at most `width` columns.
+
+use super::documents::Side;
+use super::judge::{Comparison, Row, Value, Verdict};
+use crate::text::{indented, plural, printable, shortened, wrapped};
+use std::fmt::Write as _;
+
+/// Draws it; rows that are the same on both sides only when `all` are wanted.
+pub(super) fn draw(a: &Side, b: &Side, compared: &Comparison, all: bool, width: usize) -> String {
+    let mut out = String::new();
+    for (name, side) in [("A", a), ("B", b)] {
+        let runs = plural(side.runs.len(), "run");
+        let line = format!("{name}: {} ({}, {runs})", printable(&side.file), side.schema);
+        out.push_str(&indented(&wrapped(&line, width), 0));
+    }
+    let shown: Vec<&Row> =
+        compared.rows.iter().filter(|row| all || row.verdict != Verdict::Same).collect();
+    let mut subject = "";
+    for row in &shown {
+        if row.subject != subject {
+            subject = &row.subject;
+            let _ = writeln!(out, "\n{}", shortened(&printable(subject), width));
+            let _ = writeln!(out, "  {:<17} {:>19} {:>19}  {:>8}", "", "A", "B", "B/A - 1");
+        }
+        let relative =
+            row.relative.map_or("-".to_owned(), |part| format!("{:+.1} %", part * 100.0));
+        let _ = writeln!(
+            out,
+            "  {:<17} {:>19} {:>19}  {relative:>8}  {}",
+            row.measure,
+            cell(&row.a),
+            cell(&row.b),
+            word(row.verdict)
+        );
+    }
+    let same = compared.rows.len() - shown.len();
+    if same > 0 {
+        let _ = writeln!(
+            out,
+            "\n{} the same on both sides (--all lists them)",
+            plural(same, "measure")
+        );
+    }
+    for (name, only) in [("A", &compared.only_in_a), ("B", &compared.only_in_b)] {
+        if !only.is_empty() {
+            let line = format!("only in {name}: {}", printable(&only.join("; ")));
+            out.push_str(&indented(&wrapped(&line, width), 0));
+        }
+    }
+    let count = |verdict| compared.rows.iter().filter(|row| row.verdict == verdict).count();
+    let line = format!(
+        "{} better, {} worse, {} changed, {} the same, {} not shown by one run",
+        count(Verdict::Better),
+        count(Verdict::Worse),
+        count(Verdict::Changed),
+        count(Verdict::Same),
+        count(Verdict::NotShown)
+    );
+    let _ = writeln!(out, "\n{line}");
+    out
+}
+
+/// A value, with half of its interval's width where it has one.
+fn cell(value: &Value) -> String {
+    match value.low.zip(value.high) {
+        Some((low, high)) => format!("{} ±{}", number(value.value), number((high - low) / 2.0)),
+        None => number(value.value),
+    }
+}
+
+/// Three digits that count.
+fn number(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        ..0.0005 => format!("{value:.0e}"),
+        ..9.9995 => format!("{value:.3}"),
+        ..99.995 => format!("{value:.2}"),
+        ..999.95 => format!("{value:.1}"),
+        ..1e6 => format!("{value:.0}"),
+        _ => format!("{value:.3e}"),
+    }
+}
+
+fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Better => "better",
+        Verdict::Worse => "WORSE",
+        Verdict::Changed => "changed",
+        Verdict::Same => "",
+        Verdict::NotShown => "one run",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_fits_80_columns_and_hides_what_is_the_same() {
+        let run = |speed: f64, work: f64| {
+            format!(
+                r#"{{"schema":"instep.sim/1","vms":[{{"name":"a-rather-long-name","throughput":{work},
+                "fair_share_speed":{speed},"stacking":0.123}}]}}"#
+            )
+        };
+        let side = |file: &str, runs: [(f64, f64); 2]| {
+            Side::parse(file, &runs.map(|(speed, work)| run(speed, work)).join("\n")).unwrap()
+        };
+        let a = side("a.json", [(0.05, 123_456.7), (0.051, 123_466.7)]);
+        let b = side("b.json", [(0.95, 2_234_567.0), (0.951, 2_234_667.0)]);
+        let compared = super::super::judge::compare(&a, &b, 0.02);
+        let text = draw(&a, &b, &compared, false, 80);
+        assert_eq!(text.lines().find(|line| line.chars().count() > 80), None, "{text}");
+        let row = "  fair-share speed         0.051 ±0.006        0.950 ±0.006  +1782.2 %  better";
+        assert!(text.contains(row), "{text}");
+        assert!(text.contains("1 measure the same") && !text.contains("stacking"), "{text}");
+        assert!(draw(&a, &b, &compared, true, 80).contains("stacking"));
+    }
+}

@@ -1,0 +1,20 @@
+//! A profile as one page that needs no network: parallelism over time, speedup curve, potential.
+
+use super::report::Report;
+use super::text;
+use serde::Serialize;
+
+const PAGE: &str = include_str!("page.html");
+
+#[derive(Serialize)]
+struct Data<'a> {
+    report: &'a Report,
+    kind: String,
+    advice: Vec<String>,
+}
+
+/// The page.
+pub(super) fn page(report: &Report) -> anyhow::Result<String> {
+    let data = Data { report, kind: report.exact.kind.to_string(), advice: text::advice(report) };
+    crate::page::filled(PAGE, &data)
+}

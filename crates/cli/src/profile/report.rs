@@ -1,0 +1,308 @@
+//! The result of a profile as plain data: schema `instep.profile/1`, and what text and page draw.
+
+use super::judged;
+use super::watch::Seen;
+use instep_core::profile::advice::{Advice, CoScheduling};
+use instep_core::profile::{Profile, potential};
+use instep_core::units::{Milli, Nanos};
+use instep_host::profile::counters::NAMES;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Shares whose potential is told beside the one asked for.
+const SHARES: [u64; 4] = [250, 500, 750, 1000];
+/// Waiting for CPUs beyond this part of the CPU time is told.
+const DISTURBED: u64 = 50;
+/// The most points of the series that are kept; more are put together.
+const MAX_SERIES: usize = 4000;
+
+/// Schema `instep.profile/1`. Fractions are 0 to 1; a field that is not known is null.
+#[derive(Serialize)]
+pub(super) struct Report {
+    pub(super) schema: &'static str,
+    /// The command, process or VM.
+    pub(super) what: String,
+    /// `switches`: every context switch was traced; `proc`: /proc was asked at intervals.
+    pub(super) source: &'static str,
+    pub(super) cpus: u32,
+    pub(super) share: f64,
+    pub(super) period_ns: u64,
+    pub(super) profile: Numbers,
+    /// Mean threads active in each span: when it began, its length, threads.
+    pub(super) series: Vec<(u64, u64, f64)>,
+    /// Time with exactly 0, 1, 2, ... threads running; empty unless traced.
+    pub(super) levels_ns: Vec<u64>,
+    pub(super) potential: Vec<Bound>,
+    pub(super) advice: Advised,
+    pub(super) curve: Vec<Point>,
+    pub(super) places: Vec<Place>,
+    /// Whose events were counted in the places and where they are documented; null without.
+    pub(super) counters: Option<Counted>,
+    /// The synthetic program of a scenario that was written, and what the simulator makes of it.
+    pub(super) scenario: Option<Imitation>,
+    pub(super) warnings: Vec<String>,
+    #[serde(skip)]
+    pub(super) failed: bool,
+    #[serde(skip)]
+    pub(super) exact: Profile,
+    #[serde(skip)]
+    pub(super) advised: Advice,
+}
+
+#[derive(Serialize)]
+pub(super) struct Numbers {
+    pub(super) threads: u32,
+    pub(super) elapsed_ns: u64,
+    pub(super) run_ns: u64,
+    pub(super) wait_ns: u64,
+    /// Threads that ran or could run.
+    pub(super) busy: f64,
+    /// Of these without busy waiting, where that is known.
+    pub(super) parallelism: f64,
+    pub(super) blocks_per_s: f64,
+    pub(super) between_blocks_ns: Option<u64>,
+    pub(super) busy_waiting: Option<f64>,
+    pub(super) efficiency: f64,
+    pub(super) speedup: f64,
+    pub(super) slice_ns: u64,
+    #[serde(rename = "type")]
+    pub(super) kind: u8,
+}
+
+/// The potential at one share and period.
+#[derive(Serialize)]
+pub(super) struct Bound {
+    pub(super) share: f64,
+    pub(super) period_ns: u64,
+    pub(super) potential: f64,
+}
+
+#[derive(Serialize)]
+pub(super) struct Advised {
+    pub(super) vcpus: u32,
+    /// The part of the speed that so many vCPUs keep by Amdahl's law.
+    pub(super) keeps: f64,
+    pub(super) period_ns: u64,
+    /// Whether the VM's time should go to its vCPUs by their demand.
+    pub(super) match_work: bool,
+    /// `pays`, `harms`, `indifferent`, `if_it_spins` or `alone`.
+    pub(super) co_scheduling: &'static str,
+}
+
+/// A run with some number of threads.
+#[derive(Serialize)]
+pub(super) struct Point {
+    pub(super) threads: u32,
+    pub(super) elapsed_ns: u64,
+    pub(super) run_ns: u64,
+    pub(super) parallelism: f64,
+    pub(super) efficiency: f64,
+    /// Time of the first run / time of this one, times its threads; null where the runs took equal
+    /// times whatever they did.
+    pub(super) speedup: Option<f64>,
+    /// CPU time beyond that of the first run: busy waiting, or work slowed down by sharing.
+    pub(super) excess_ns: u64,
+}
+
+/// A run on some CPUs.
+#[derive(Serialize)]
+pub(super) struct Place {
+    pub(super) cpus: String,
+    pub(super) elapsed_ns: u64,
+    pub(super) run_ns: u64,
+    pub(super) parallelism: f64,
+    /// Events a second by name; null where the processor cannot count it.
+    pub(super) events_per_s: BTreeMap<&'static str, Option<f64>>,
+    /// The same over those of the first place.
+    pub(super) ratios: BTreeMap<&'static str, Option<f64>>,
+}
+
+/// An event table.
+#[derive(Serialize)]
+pub(super) struct Counted {
+    pub(super) table: String,
+    pub(super) source: String,
+}
+
+/// What the simulator makes of the synthetic program.
+#[derive(Serialize)]
+pub(super) struct Imitation {
+    pub(super) load: String,
+    pub(super) parallelism: f64,
+    pub(super) blocks_per_s: f64,
+}
+
+/// What was seen as a report.
+pub(super) fn new(what: String, seen: &Seen, share: Milli, period: Nanos) -> Report {
+    let watched = &seen.watched;
+    let (profile, advice) = judged(watched, share, period);
+    let mut shares = SHARES.to_vec();
+    shares.push(share.0);
+    shares.sort_unstable();
+    shares.dedup();
+    let periods: Vec<Nanos> = advice.potential.iter().map(|(period, _)| *period).collect();
+    let bound = |share: u64, period: Nanos| {
+        let potential = potential(watched, profile.threads, Milli(share), period)?;
+        Some(Bound {
+            share: fraction(Milli(share)),
+            period_ns: period.0,
+            potential: fraction(potential),
+        })
+    };
+    let bounds =
+        shares.iter().flat_map(|share| periods.iter().filter_map(|p| bound(*share, *p))).collect();
+    let mut warnings = seen.warnings.clone();
+    let failed = seen.ended.is_some_and(|ended| !ended.success());
+    if let Some(ended) = seen.ended.filter(|_| failed) {
+        warnings.push(format!("the command failed: {ended}"));
+    }
+    let waited = profile.wait.milli_of(profile.run);
+    if waited.0 > DISTURBED && watched.at_once() <= watched.cpus {
+        warnings.push(format!(
+            "it waited for CPUs for {}% of its CPU time though there are enough: others used them; \
+             profile on an idle machine",
+            waited.0 / 10
+        ));
+    }
+    Report {
+        schema: "instep.profile/1",
+        what,
+        source: if seen.traced { "switches" } else { "proc" },
+        cpus: watched.cpus,
+        share: fraction(share),
+        period_ns: period.0,
+        profile: numbers(&profile),
+        series: series(&watched.intervals, profile.threads),
+        levels_ns: watched.levels.iter().map(|time| time.0).collect(),
+        potential: bounds,
+        advice: Advised {
+            vcpus: advice.vcpus.0,
+            keeps: fraction(advice.vcpus.1),
+            period_ns: advice.period.0,
+            match_work: advice.match_work,
+            co_scheduling: match advice.together {
+                CoScheduling::Pays => "pays",
+                CoScheduling::Harms => "harms",
+                CoScheduling::Indifferent => "indifferent",
+                CoScheduling::IfItSpins => "if_it_spins",
+                CoScheduling::Alone => "alone",
+            },
+        },
+        curve: Vec::new(),
+        places: Vec::new(),
+        counters: None,
+        scenario: None,
+        warnings,
+        failed,
+        exact: profile,
+        advised: advice,
+    }
+}
+
+fn numbers(profile: &Profile) -> Numbers {
+    Numbers {
+        threads: profile.threads,
+        elapsed_ns: profile.elapsed.0,
+        run_ns: profile.run.0,
+        wait_ns: profile.wait.0,
+        busy: fraction(profile.busy),
+        parallelism: fraction(profile.parallelism),
+        blocks_per_s: fraction(profile.frequency),
+        between_blocks_ns: profile.between.map(|between| between.0),
+        busy_waiting: profile.busy_waiting.map(fraction),
+        efficiency: fraction(profile.efficiency),
+        speedup: fraction(profile.speedup()),
+        slice_ns: profile.slice.0,
+        kind: profile.kind.number(),
+    }
+}
+
+fn series(intervals: &[instep_core::profile::Interval], threads: u32) -> Vec<(u64, u64, f64)> {
+    let step = intervals.len().div_ceil(MAX_SERIES).max(1);
+    let mut at = 0;
+    let span = |part: &[instep_core::profile::Interval]| {
+        let length: u64 = part.iter().map(|interval| interval.length.0).sum();
+        let active: u64 = part.iter().map(|interval| interval.active(threads).0).sum();
+        let begin = at;
+        at += length;
+        (begin, length, fraction(Nanos(active).milli_of(Nanos(length))))
+    };
+    intervals.chunks(step).map(span).collect()
+}
+
+/// Thousandths as a number.
+pub(super) fn fraction(milli: Milli) -> f64 {
+    milli.0 as f64 / 1000.0
+}
+
+impl Point {
+    pub(super) fn new(threads: u32, profile: &Profile) -> Self {
+        Self {
+            threads,
+            elapsed_ns: profile.elapsed.0,
+            run_ns: profile.run.0,
+            parallelism: fraction(profile.parallelism),
+            efficiency: fraction(profile.efficiency),
+            speedup: None,
+            excess_ns: 0,
+        }
+    }
+}
+
+impl Place {
+    /// A run on `cpus` with what was counted; `first` is the run it is compared with.
+    pub(super) fn new(
+        cpus: &str,
+        profile: &Profile,
+        counts: &[Option<u64>],
+        first: Option<&Place>,
+    ) -> Self {
+        let seconds = (profile.elapsed.0 as f64 / 1e9).max(1e-9);
+        let rate = |count: &Option<u64>| count.map(|count| count as f64 / seconds);
+        let events: BTreeMap<_, _> = NAMES.into_iter().zip(counts.iter().map(rate)).collect();
+        let ratio = |name: &&'static str| {
+            let before = (*first?.events_per_s.get(name)?)?;
+            let now = (*events.get(name)?)?;
+            (before > 0.0).then(|| now / before)
+        };
+        let ratios = events.keys().map(|name| (*name, ratio(name))).collect();
+        Self {
+            cpus: cpus.to_owned(),
+            elapsed_ns: profile.elapsed.0,
+            run_ns: profile.run.0,
+            parallelism: fraction(profile.parallelism),
+            events_per_s: events,
+            ratios,
+        }
+    }
+}
+
+impl Report {
+    /// Takes the runs with different numbers of threads, the fewest first.
+    pub(super) fn set_curve(&mut self, mut points: Vec<Point>) {
+        let Some(first) = points.first() else { return };
+        let (base, cpu, threads) = (first.elapsed_ns, first.run_ns, first.threads);
+        let near = |time: u64| time.abs_diff(base) < base / 33;
+        let fixed = points.len() > 1 && points.iter().all(|point| near(point.elapsed_ns));
+        for point in &mut points {
+            if !fixed {
+                let times = base as f64 / point.elapsed_ns.max(1) as f64;
+                point.speedup = Some(times * f64::from(threads));
+                point.excess_ns = point.run_ns.saturating_sub(cpu);
+            }
+        }
+        if fixed {
+            self.warnings.push(
+                "all runs took the same time, so the command seems to run for a time and not for \
+                 an amount of work: there is no speedup by time"
+                    .to_owned(),
+            );
+        } else if threads != 1 {
+            self.warnings.push(format!(
+                "speedups take the run with {threads} threads for {threads} times as fast as one; \
+                 give --threads 1,..."
+            ));
+        }
+        self.curve = points;
+    }
+}

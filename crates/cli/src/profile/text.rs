@@ -1,0 +1,288 @@
+//! A profile for people: the features and what they mean, parallelism over time, potential, curve,
+//! advice.
+
+use super::report::Report;
+use crate::text::{indented, plural, printable, wrapped};
+use instep_core::profile::advice::CoScheduling;
+use std::fmt::Write as _;
+
+/// Eighths of a line's height.
+const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// Draws the report for a terminal of `width` columns.
+pub(super) fn draw(report: &Report, width: usize) -> String {
+    let mut text = indented(&wrapped(&printable(&report.what), width), 0);
+    let numbers = &report.profile;
+    let how = match report.source {
+        "switches" => "every context switch traced",
+        _ => "asked of /proc at intervals, to a tick",
+    };
+    let head = format!(
+        "{} for {} on {}; {how}",
+        plural(numbers.threads as usize, "thread"),
+        time(numbers.elapsed_ns),
+        plural(report.cpus as usize, "CPU"),
+    );
+    text.push_str(&indented(&wrapped(&head, width), 0));
+    text.push('\n');
+    features(&mut text, report, width);
+    text.push_str(&over_time(report, width));
+    text.push_str(&bounds(report));
+    text.push_str(&curve(report));
+    text.push_str(&places(report));
+    text.push_str("\nAdvice for a VM\n");
+    for line in advice(report) {
+        for (index, line) in wrapped(&line, width - 4).iter().enumerate() {
+            text.push_str(if index == 0 { "  * " } else { "    " });
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// The advice in words, with its numbers.
+pub(super) fn advice(report: &Report) -> Vec<String> {
+    let (numbers, advice) = (&report.profile, &report.advice);
+    let mut lines = Vec::new();
+    lines.push(if advice.vcpus < numbers.threads {
+        format!(
+            "{} would keep {} of its speed on {} (by Amdahl's law, from {:.2} active threads)",
+            plural(advice.vcpus as usize, "vCPU"),
+            percent(advice.keeps),
+            numbers.threads,
+            numbers.parallelism
+        )
+    } else {
+        format!(
+            "{}: {:.2} of {} active; fewer vCPUs would be slower",
+            plural(advice.vcpus as usize, "vCPU"),
+            numbers.parallelism,
+            plural(numbers.threads as usize, "thread")
+        )
+    });
+    let at = |period: u64| {
+        let same = |b: &&super::report::Bound| b.period_ns == period && b.share == report.share;
+        report.potential.iter().find(same).map_or(0.0, |bound| bound.potential)
+    };
+    lines.push(if advice.period_ns > report.period_ns {
+        format!(
+            "an allocation period of {}: the potential rises from {} to {} (throughput work only; \
+             it costs latency)",
+            time(advice.period_ns),
+            percent(at(report.period_ns)),
+            percent(at(advice.period_ns))
+        )
+    } else {
+        format!(
+            "an allocation period of {} is enough: longer ones raise the potential of {} by less \
+             than 2 points",
+            time(report.period_ns),
+            percent(at(report.period_ns))
+        )
+    });
+    if advice.match_work {
+        lines.push(
+            "give the VM's time to its vCPUs by their demand, as `instep run --dispatch` does: \
+             sequential parts then use the VM's whole share on one CPU"
+                .to_owned(),
+        );
+    }
+    lines.push(co_scheduling(report));
+    lines
+}
+
+fn co_scheduling(report: &Report) -> String {
+    let numbers = &report.profile;
+    let waiting = percent(numbers.busy_waiting.unwrap_or(0.0));
+    let blocks = format!("{:.0} blocks a second", numbers.blocks_per_s);
+    match report.advised.together {
+        CoScheduling::Pays => format!(
+            "co-scheduling would pay: {waiting} of the CPU time is busy waiting even here, and on \
+             a shared host a spinning thread waits for siblings that are not let run; use \
+             `instep run --dispatch`"
+        ),
+        CoScheduling::Harms => format!(
+            "no co-scheduling: with {blocks} its time would be wasted while siblings are held \
+             together; it wants them apart, and woken promptly"
+        ),
+        CoScheduling::Indifferent => format!(
+            "co-scheduling would change little: {blocks}, and {waiting} of the CPU time is seen \
+             to be busy waiting"
+        ),
+        CoScheduling::IfItSpins => format!(
+            "co-scheduling costs it nothing ({blocks}) and pays if it waits busily, which could \
+             not be told here; `instep run --dispatch` does so with VMs that never block"
+        ),
+        CoScheduling::Alone => "one thread needs no co-scheduling".to_owned(),
+    }
+}
+
+fn features(text: &mut String, report: &Report, width: usize) {
+    let numbers = &report.profile;
+    let high = |yes: bool| if yes { "high" } else { "low" };
+    let slice = format!("a slice is {}", time(numbers.slice_ns));
+    let often = report.exact.synchronises_often();
+    let between = numbers.between_blocks_ns.map_or_else(
+        || "never blocks".to_owned(),
+        |between| format!("one each {} of a thread's CPU time", time(between)),
+    );
+    let wide = numbers.efficiency >= 0.75;
+    let waiting = match numbers.busy_waiting {
+        Some(part) => {
+            format!("{} of the CPU time at least (code with a spin hint)", percent(part))
+        }
+        None => "unknown: no hardware counters, and no code to look at".to_owned(),
+    };
+    let rows = [
+        (
+            "parallelism",
+            format!(
+                "{:.2} of {} active, {} ({})",
+                numbers.parallelism,
+                plural(numbers.threads as usize, "thread"),
+                percent(numbers.efficiency),
+                high(wide)
+            ),
+        ),
+        (
+            "synchronisation",
+            format!("{:.0} blocks/s, {between} ({}; {slice})", numbers.blocks_per_s, high(often)),
+        ),
+        ("type", report.exact.kind.to_string()),
+        ("busy waiting", waiting),
+        (
+            "efficiency here",
+            format!("{}, a speedup of {:.2}", percent(numbers.efficiency), numbers.speedup),
+        ),
+    ];
+    for (name, value) in rows {
+        for (index, line) in wrapped(&value, width.saturating_sub(19)).iter().enumerate() {
+            let name = if index == 0 { name } else { "" };
+            writeln!(text, "  {name:<16} {line}").expect("writing to a string does not fail");
+        }
+    }
+}
+
+/// One line of bars: how many threads were active.
+fn over_time(report: &Report, width: usize) -> String {
+    let columns = report.series.len().min(width - 4).max(1);
+    let threads = f64::from(report.profile.threads);
+    let mut bars = String::new();
+    for column in 0..columns {
+        let begin = column * report.series.len() / columns;
+        let end = ((column + 1) * report.series.len() / columns).max(begin + 1);
+        let part = report.series.get(begin..end).unwrap_or_default();
+        let length: u64 = part.iter().map(|(_, length, _)| length).sum();
+        let active: f64 = part.iter().map(|(_, length, active)| *length as f64 * active).sum();
+        let level = active / (length.max(1) as f64) / threads * 8.0;
+        bars.push(BARS[(level.round() as usize).min(8)]);
+    }
+    let span = time(report.profile.elapsed_ns);
+    format!("\nActive threads over {span}, full height {threads}\n  {bars}\n")
+}
+
+fn bounds(report: &Report) -> String {
+    let mut text =
+        "\nPotential on a VM, by its share and the allocation period\n  share".to_owned();
+    let mut periods: Vec<u64> = report.potential.iter().map(|bound| bound.period_ns).collect();
+    periods.sort_unstable();
+    periods.dedup();
+    periods.iter().for_each(|period| text.push_str(&format!("{:>9}", time(*period))));
+    let mut share = -1.0;
+    for bound in &report.potential {
+        if bound.share != share {
+            share = bound.share;
+            text.push_str(&format!("\n{:>7}", percent(share)));
+        }
+        text.push_str(&format!("{:>9}", percent(bound.potential)));
+    }
+    text + "\n"
+}
+
+fn curve(report: &Report) -> String {
+    if report.curve.is_empty() {
+        return String::new();
+    }
+    let mut text =
+        "\nSpeedup\n  threads      time  speedup   active  efficiency  excess CPU time\n"
+            .to_owned();
+    for point in &report.curve {
+        let speedup = point.speedup.map_or("-".to_owned(), |speedup| format!("{speedup:.2}"));
+        writeln!(
+            text,
+            "  {:>7} {:>9} {speedup:>8} {:>8.2} {:>11} {:>16}",
+            point.threads,
+            time(point.elapsed_ns),
+            point.parallelism,
+            percent(point.efficiency),
+            time(point.excess_ns),
+        )
+        .expect("writing to a string does not fail");
+    }
+    text
+}
+
+fn places(report: &Report) -> String {
+    let Some(first) = report.places.first() else { return String::new() };
+    let mut text =
+        "\nPlaces\n  CPUs               time  CPU time   active  time / first\n".to_owned();
+    for place in &report.places {
+        writeln!(
+            text,
+            "  {:<13} {:>9} {:>9} {:>8.2} {:>13.2}",
+            place.cpus,
+            time(place.elapsed_ns),
+            time(place.run_ns),
+            place.parallelism,
+            place.elapsed_ns as f64 / first.elapsed_ns.max(1) as f64,
+        )
+        .expect("writing to a string does not fail");
+        for (name, ratio) in &place.ratios {
+            if let Some(ratio) = ratio {
+                writeln!(
+                    text,
+                    "    {:<24} {ratio:.2} times those of the first",
+                    name.replace('_', " ")
+                )
+                .expect("writing to a string does not fail");
+            }
+        }
+    }
+    text
+}
+
+fn percent(fraction: f64) -> String {
+    format!("{:.0}%", fraction * 100.0)
+}
+
+/// A time in the unit that leaves at least one, with up to three digits.
+pub(super) fn time(ns: u64) -> String {
+    let (value, unit) = match ns {
+        0..1_000 => return format!("{ns}ns"),
+        1_000..1_000_000 => (ns as f64 / 1e3, "us"),
+        1_000_000..1_000_000_000 => (ns as f64 / 1e6, "ms"),
+        _ => (ns as f64 / 1e9, "s"),
+    };
+    let digits = if value >= 99.95 { 0 } else { usize::from(value >= 9.995) };
+    let text = match digits {
+        0 if value >= 99.95 => format!("{value:.0}"),
+        1 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    };
+    let text =
+        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    format!("{text}{unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_three_digits_at_most() {
+        let shown =
+            [999, 1_500, 24_000_000, 12_345_678, 99_960_000, 100_000, 3_050_000_000].map(time);
+        assert_eq!(shown, ["999ns", "1.5us", "24ms", "12.3ms", "100ms", "100us", "3.05s"]);
+    }
+}

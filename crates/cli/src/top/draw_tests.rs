@@ -1,0 +1,142 @@
+//! Golden renders in `golden/`, of made hosts on an in-memory terminal. `INSTEP_GOLDEN=write cargo
+//! test -p instep-cli top` writes them anew; look at what changed before keeping it.
+
+use super::super::frame::tests::{frame, vm};
+use super::super::state::Key;
+use super::*;
+use instep_core::units::Milli;
+use instep_madehost::HostSpec;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+use std::path::Path;
+
+fn buffer(frame: &Frame, state: &State, width: u16, height: u16) -> Buffer {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|screen| draw(screen, frame, state)).unwrap();
+    terminal.backend().buffer().clone()
+}
+
+fn render(frame: &Frame, state: &State, width: u16, height: u16) -> String {
+    super::super::text_of(&buffer(frame, state, width, height))
+}
+
+fn golden(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top/golden").join(name);
+    if std::env::var_os("INSTEP_GOLDEN").is_some_and(|how| how == "write") {
+        std::fs::write(&path, text).unwrap();
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(kept == text, "{} differs; now:\n{text}", path.display());
+}
+
+/// Two CPUs, two VMs, one of which is stacked.
+fn small() -> Frame {
+    let mut idle = vm("idle", 0, &[1], 1);
+    idle.vcpus[0].steal = Milli(0);
+    frame(HostSpec::new(1, 2), vec![vm("spins", 0, &[0, 0], 700), idle], &[3, 2])
+}
+
+/// 256 CPUs: 4 nodes of 32 cores with two threads, four caches a node, and 18 VMs.
+fn large() -> Frame {
+    let mut host = HostSpec::new(4, 32).threads(2);
+    host.llcs_per_node = 4;
+    let mut vms = Vec::new();
+    for number in 0..16u32 {
+        let first = number * 16;
+        let step = if number % 4 == 3 { 1 } else { 2 };
+        let cpus: Vec<u32> = (0..8).map(|vcpu| first + vcpu * step).collect();
+        vms.push(vm(
+            &format!("tenant-{number:02}"),
+            number / 4,
+            &cpus,
+            900 - u64::from(number) * 20,
+        ));
+    }
+    vms.push(vm("database-with-a-very-long-name-of-a-customer", 0, &[40, 40, 300 % 256, 200], 990));
+    vms.push(vm("web", 3, &[255, 0], 350));
+    let blocks: Vec<u64> = (0..18).map(|number| if number % 3 == 0 { 4000 } else { 10 }).collect();
+    frame(host, vms, &blocks)
+}
+
+#[test]
+fn two_cpus_at_80x24() {
+    golden("small-80x24.txt", &render(&small(), &State::default(), 80, 24));
+}
+
+#[test]
+fn two_hundred_and_fifty_six_cpus_at_80x24() {
+    golden("large-80x24.txt", &render(&large(), &State::default(), 80, 24));
+}
+
+#[test]
+fn a_wide_screen_shows_nodes_and_vcpus_side_by_side() {
+    let mut state = State::default();
+    let large = large();
+    (0..3).for_each(|_| state.key(Key::Down, &large));
+    golden("large-200x50.txt", &render(&large, &state, 200, 50));
+}
+
+#[test]
+fn a_small_screen_shows_whole_columns_that_matter_most() {
+    let text = render(&small(), &State::default(), 40, 10);
+    let head = text.lines().find(|line| line.contains("VM ")).unwrap();
+    for column in ["used", "steal", "co-run", "stk"] {
+        assert!(head.contains(column), "{text}");
+    }
+    golden("small-40x10.txt", &text);
+}
+
+#[test]
+fn the_vcpus_of_a_vm_at_80x24() {
+    let mut state = State::default();
+    state.key(Key::Enter, &small());
+    golden("vcpus-80x24.txt", &render(&small(), &state, 80, 24));
+}
+
+#[test]
+fn the_help_fits_80x24() {
+    let mut state = State::default();
+    state.key(Key::Char('?'), &small());
+    let text = render(&small(), &state, 80, 24);
+    assert!(HELP.iter().all(|line| text.contains(line.trim_end())), "{text}");
+    golden("help-80x24.txt", &text);
+}
+
+#[test]
+fn stacking_is_red_and_each_vm_has_its_colour() {
+    let buffer = buffer(&small(), &State::default(), 80, 24);
+    let cell = buffer.content().iter().find(|cell| cell.symbol() == "!").unwrap();
+    assert_eq!(cell.bg, Color::Indexed(160));
+    let colours: std::collections::BTreeSet<String> =
+        (0..12).map(|place| format!("{:?}", map::colour(place))).collect();
+    assert_eq!(colours.len(), 12);
+}
+
+#[test]
+fn pause_filter_and_sort_are_told() {
+    let frame = small();
+    let mut state = State::default();
+    ['p', 's', 'r', '/', 'x'].iter().for_each(|c| state.key(Key::Char(*c), &frame));
+    let text = render(&frame, &state, 80, 24);
+    assert!(text.contains("PAUSED") && text.contains("filter: x_"), "{text}");
+    assert!(text.contains("no VM's name holds the filter"), "{text}");
+    state.key(Key::Enter, &frame);
+    let text = render(&frame, &state, 80, 24);
+    assert!(text.contains("sort: steal reversed") && text.contains("filter: x"), "{text}");
+}
+
+#[test]
+fn a_hostile_name_cannot_move_the_cursor_and_no_size_panics() {
+    let mut large = large();
+    large.vms[0].name = "a\x1b[2J\r\n\u{202e}".to_owned();
+    for (width, height) in [(1, 1), (5, 3), (20, 6), (40, 10), (79, 200), (300, 4)] {
+        for keys in ["", "v", "?", "m", "/"] {
+            let mut state = State::default();
+            keys.chars().for_each(|c| state.key(Key::Char(c), &large));
+            let text = render(&large, &state, width, height);
+            assert!(!text.contains('\x1b'), "{width}x{height}");
+        }
+    }
+    let _ = render(&Frame::default(), &State::default(), 80, 24);
+}

@@ -1,0 +1,275 @@
+//! What `instep top` shows at one moment, as plain data: made of a snapshot, knows no terminal.
+//!
+//! The map shows where a vCPU was last seen, which is all that /proc tells: two siblings whose last
+//! CPU is the same are stacked or were there one after the other. Co-run is known only of VMs that
+//! somebody traces or Instep's own scheduler runs.
+
+use instep_core::profile::Kind;
+use instep_core::snapshot::{Snapshot, Vm};
+use instep_core::units::{CpuId, Milli, Nanos, NodeId, Tid, VmId};
+use std::collections::BTreeMap;
+
+/// A vCPU that wants less than this part of a CPU is not shown in the map.
+const BUSY: u64 = 50;
+/// A VM that wants less than this part of a CPU has no type.
+const TYPED: u64 = 100;
+/// The allocation period and share by which types are told: a slice of 12 ms.
+const SLICE: Nanos = Nanos(12_000_000);
+
+/// One moment of a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Frame {
+    /// The window over which loads were measured.
+    pub(super) window: Nanos,
+    /// Nodes with CPUs, each with its last-level caches, their cores and the CPUs of these.
+    pub(super) nodes: Vec<(NodeId, Vec<Llc>)>,
+    /// Who is on each CPU: places in `vms`, one for each busy vCPU.
+    pub(super) on: BTreeMap<CpuId, Vec<usize>>,
+    /// Ascending by process id.
+    pub(super) vms: Vec<VmRow>,
+    /// VMs whose vCPUs cannot be told.
+    pub(super) opaque: usize,
+    /// CPU time of all else in the window, in CPUs.
+    pub(super) others: Milli,
+}
+
+/// Cores of a last-level cache.
+pub(super) type Llc = Vec<Vec<CpuId>>;
+
+/// A VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct VmRow {
+    pub(super) id: VmId,
+    pub(super) name: String,
+    pub(super) vcpus: Vec<VcpuRow>,
+    /// In CPUs.
+    pub(super) used: Milli,
+    pub(super) steal: Milli,
+    /// Memory on the nodes of the CPUs its busy vCPUs are on; `None` when memory is not known.
+    pub(super) locality: Option<Milli>,
+    /// Where it is known.
+    pub(super) co_run: Option<Milli>,
+    pub(super) kind: Option<Kind>,
+    /// CPUs with two or more of its busy vCPUs.
+    pub(super) stacked: usize,
+    /// Its busy vCPUs that share a core with another busy vCPU.
+    pub(super) sharing: usize,
+}
+
+/// A vCPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct VcpuRow {
+    pub(super) index: u32,
+    pub(super) tid: Tid,
+    pub(super) cpu: Option<CpuId>,
+    pub(super) node: Option<NodeId>,
+    pub(super) used: Milli,
+    pub(super) steal: Milli,
+    /// Voluntary context switches a second, in thousandths.
+    pub(super) blocks: Option<u64>,
+    pub(super) allowed: String,
+}
+
+/// What a snapshot does not hold.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Extra {
+    /// Voluntary context switches in the window by thread.
+    pub(super) blocks: BTreeMap<Tid, u64>,
+    /// Co-run where known.
+    pub(super) co_run: BTreeMap<VmId, Milli>,
+}
+
+impl Frame {
+    /// The frame of a snapshot.
+    pub(super) fn new(snapshot: &Snapshot, extra: &Extra) -> Self {
+        let mut on: BTreeMap<CpuId, Vec<usize>> = BTreeMap::new();
+        for (place, vm) in snapshot.vms.iter().enumerate() {
+            for vcpu in vm.vcpus.iter().filter(|vcpu| vcpu.demand(snapshot.window).0 >= BUSY) {
+                if let Some(cpu) = vcpu.cpu {
+                    on.entry(cpu).or_default().push(place);
+                }
+            }
+        }
+        let vms = snapshot.vms.iter().enumerate();
+        Self {
+            window: snapshot.window,
+            nodes: nodes(snapshot),
+            vms: vms.map(|(place, vm)| row(snapshot, extra, &on, place, vm)).collect(),
+            on,
+            opaque: snapshot.opaque.len(),
+            others: snapshot.fixed_busy().milli_of(snapshot.window),
+        }
+    }
+
+    /// CPUs shown.
+    pub(super) fn cpus(&self) -> usize {
+        self.nodes.iter().flat_map(|(_, llcs)| llcs.iter().flatten()).map(Vec::len).sum()
+    }
+
+    /// Whether two busy threads are on one core, on different CPUs of it.
+    pub(super) fn is_shared(&self, core: &[CpuId]) -> bool {
+        core.iter().filter(|cpu| self.on.contains_key(cpu)).count() > 1
+    }
+}
+
+fn nodes(snapshot: &Snapshot) -> Vec<(NodeId, Vec<Llc>)> {
+    let topology = &snapshot.topology;
+    let cores_of = |llc: &instep_core::idset::CpuSet| -> Llc {
+        let cores = topology.cores().iter().filter(|core| core.is_subset(llc));
+        cores.map(|core| core.iter().collect()).collect()
+    };
+    let filled = topology.nodes().iter().filter(|node| !node.cpus.is_empty());
+    filled
+        .map(|node| {
+            let llcs = topology.llcs().iter().filter(|llc| llc.is_subset(&node.cpus));
+            (node.id, llcs.map(cores_of).collect())
+        })
+        .collect()
+}
+
+fn row(
+    snapshot: &Snapshot,
+    extra: &Extra,
+    on: &BTreeMap<CpuId, Vec<usize>>,
+    place: usize,
+    vm: &Vm,
+) -> VmRow {
+    let window = snapshot.window;
+    let topology = &snapshot.topology;
+    let of = |cpu: &CpuId| topology.cpu(*cpu);
+    let mine = |there: &&Vec<usize>| there.iter().filter(|other| **other == place).count();
+    let stacked = on.values().filter(|there| mine(there) > 1).count();
+    // A core is shared when two of its CPUs have somebody.
+    let mut sharing = 0;
+    for core in topology.cores() {
+        let there: Vec<&Vec<usize>> = core.iter().filter_map(|cpu| on.get(&cpu)).collect();
+        if there.len() > 1 {
+            sharing += there.iter().map(mine).sum::<usize>();
+        }
+    }
+    let rate = |blocks: u64| {
+        let milli = u128::from(blocks) * 1_000_000_000_000 / u128::from(window.0.max(1));
+        u64::try_from(milli).unwrap_or(u64::MAX)
+    };
+    let vcpus: Vec<VcpuRow> = vm
+        .vcpus
+        .iter()
+        .map(|vcpu| VcpuRow {
+            index: vcpu.index,
+            tid: vcpu.tid,
+            cpu: vcpu.cpu,
+            node: vcpu.cpu.as_ref().and_then(of).map(|cpu| cpu.node),
+            used: vcpu.busy.milli_of(window),
+            steal: vcpu.steal.milli_of(window),
+            blocks: extra.blocks.get(&vcpu.tid).copied().map(rate),
+            allowed: vcpu.allowed.to_string(),
+        })
+        .collect();
+    VmRow {
+        id: vm.id,
+        name: vm.name.clone(),
+        used: vm.busy().milli_of(window),
+        steal: Milli(vcpus.iter().map(|vcpu| vcpu.steal.0).sum()),
+        locality: locality(vm, &vcpus),
+        co_run: extra.co_run.get(&vm.id).copied(),
+        kind: kind(snapshot, extra, vm),
+        stacked,
+        sharing,
+        vcpus,
+    }
+}
+
+/// *Locality*: each vCPU's demand finds this part of the memory on its own node.
+fn locality(vm: &Vm, vcpus: &[VcpuRow]) -> Option<Milli> {
+    let all = u128::from(vm.memory_total().0);
+    let (mut sum, mut weights) = (0u128, 0u128);
+    for vcpu in vcpus {
+        // An idle VM's vCPUs count alike.
+        let weight = u128::from(vcpu.used.0 + vcpu.steal.0) + 1;
+        sum += weight * u128::from(vm.memory_on(vcpu.node?).0);
+        weights += weight;
+    }
+    let part = (sum * 1000).checked_div(all * weights)?;
+    Some(Milli(u64::try_from(part).unwrap_or(1000)))
+}
+
+/// The type (systems.md, 5) by the vCPUs' demand and blocks; `None` for idle VMs and where blocks
+/// are not known.
+fn kind(snapshot: &Snapshot, extra: &Extra, vm: &Vm) -> Option<Kind> {
+    let demand = vm.demand(snapshot.window);
+    if demand.0 < TYPED {
+        return None;
+    }
+    let blocks: Option<Vec<u64>> =
+        vm.vcpus.iter().map(|vcpu| extra.blocks.get(&vcpu.tid).copied()).collect();
+    let blocks: u64 = blocks?.iter().sum();
+    let between = vm.busy().0.checked_div(blocks).map(Nanos);
+    let threads = u32::try_from(vm.vcpus.len()).unwrap_or(u32::MAX);
+    Some(Kind::of(demand, threads, between, SLICE))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use instep_core::units::Bytes;
+    use instep_madehost::{HostSpec, MadeHost, VcpuSpec, VmSpec, Vmm};
+    use std::sync::Arc;
+
+    /// A VM whose busy vCPUs were last on these CPUs.
+    pub(in crate::top) fn vm(name: &str, node: u32, cpus: &[u32], load: u64) -> VmSpec {
+        let count = cpus.len() as u32;
+        let mut vm = VmSpec::new(name, Vmm::Libvirt, count, NodeId(node), Bytes::from_mib(1024));
+        vm.vcpus = cpus
+            .iter()
+            .map(|cpu| VcpuSpec {
+                load: Milli(load),
+                steal: Milli((1000 - load) / 2),
+                cpu: Some(CpuId(*cpu)),
+                ..VcpuSpec::default()
+            })
+            .collect();
+        vm
+    }
+
+    /// The frame of a made host; every vCPU of a VM blocks this often in its second.
+    pub(in crate::top) fn frame(host: HostSpec, vms: Vec<VmSpec>, blocks: &[u64]) -> Frame {
+        let topology = instep_core::topology::Topology::build(host.cpu_facts(), host.node_facts());
+        let mut made = MadeHost::new(host);
+        vms.into_iter().for_each(|vm| _ = made.push(vm));
+        let snapshot = made.snapshot(Arc::new(topology.unwrap()), Nanos::SECOND);
+        let mut extra = Extra::default();
+        for (vm, blocks) in snapshot.vms.iter().zip(blocks) {
+            extra.blocks.extend(vm.vcpus.iter().map(|vcpu| (vcpu.tid, *blocks)));
+        }
+        if let Some(first) = snapshot.vms.first().filter(|_| !blocks.is_empty()) {
+            extra.co_run.insert(first.id, Milli(640));
+        }
+        Frame::new(&snapshot, &extra)
+    }
+
+    #[test]
+    fn stacking_sharing_and_locality_are_seen() {
+        let vms = vec![vm("a", 0, &[0, 0, 4], 600), vm("b", 1, &[1, 5], 600), vm("c", 0, &[6], 10)];
+        let frame = frame(HostSpec::new(2, 2).threads(2), vms, &[]);
+        let shown: Vec<_> =
+            frame.vms.iter().map(|vm| (vm.stacked, vm.sharing, vm.locality)).collect();
+        // a: two on CPU 0, whose sibling CPU 1 has b's; its third on node 1, whose sibling has b's.
+        assert_eq!(shown[0], (1, 3, Some(Milli(666))));
+        assert_eq!(shown[1], (0, 2, Some(Milli(500))));
+        assert_eq!((shown[2].0, shown[2].1), (0, 0));
+        let cores = &frame.nodes[0].1[0];
+        assert_eq!(frame.cpus(), 8);
+        assert!(frame.is_shared(&cores[0]) && !frame.is_shared(&cores[1]));
+    }
+
+    #[test]
+    fn types_are_told_of_busy_vms_whose_blocks_are_known() {
+        let vms = || vec![vm("a", 0, &[0, 1], 1000), vm("b", 0, &[2, 3], 200)];
+        let host = || HostSpec::new(1, 4);
+        let kinds = |blocks: &[u64]| {
+            frame(host(), vms(), blocks).vms.iter().map(|vm| vm.kind).collect::<Vec<_>>()
+        };
+        assert_eq!(kinds(&[5, 5000]), [Some(Kind::HighLow), Some(Kind::LowHigh)]);
+        assert_eq!(kinds(&[]), [None, None]);
+    }
+}

@@ -1,0 +1,91 @@
+//! `instep agree --from` with this very binary: what the lab gave, kept in data/agreement.json, against
+//! the simulator as it is now; and what is refused.
+//!
+//! The file is what `instep agree --json` printed (its `kernel` and `machine` say where), cells and all.
+
+#![cfg(test)]
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod common;
+
+use common::instep;
+use serde_json::Value;
+use std::path::Path;
+
+const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/agreement.json");
+
+/// Scenarios of which every measure agrees.
+const AGREE: [&str; 5] = ["shares", "stacking", "spin-100us", "spin-1ms", "block-1ms"];
+/// Those of which some do not, and how many do.
+const PARTLY: [(&str, usize); 2] = [("boost", 1), ("cosched", 2)];
+
+fn rows(json: &Value) -> Vec<(String, Value)> {
+    let scenarios = json["scenarios"].as_array().unwrap().iter();
+    let of = |one: &Value| {
+        let name = one["name"].as_str().unwrap().to_owned();
+        one["rows"].as_array().unwrap().iter().map(|row| (name.clone(), row.clone())).collect()
+    };
+    scenarios.flat_map(|one| -> Vec<(String, Value)> { of(one) }).collect()
+}
+
+#[test]
+fn the_simulator_agrees_with_what_the_lab_gave() {
+    let found = instep(&["agree", "--from", KEPT, "--seeds", "4", "--json"]);
+    let json: Value = serde_json::from_str(&found.stdout).unwrap_or_else(|error| {
+        panic!("{error}: {}", found.stderr);
+    });
+    assert_eq!(json["schema"], "instep.agreement/1");
+    let rows = rows(&json);
+    let holds = |row: &Value| row["holds"] == true;
+    let apart: Vec<_> =
+        rows.iter().filter(|(_, row)| !holds(row) && row["differs"].is_null()).collect();
+    assert!(apart.is_empty(), "{apart:#?}");
+    assert_eq!(found.code, Some(0), "{}", found.stderr);
+    for what in ["speed", "share", "stacking", "co-run"] {
+        assert!(rows.iter().any(|(_, row)| row["measure"] == what && holds(row)), "{what}");
+    }
+    let agrees = |name: &str| rows.iter().filter(|(of, _)| of == name).all(|(_, row)| holds(row));
+    for name in AGREE {
+        assert!(rows.iter().any(|(of, _)| of == name) && agrees(name), "{name}");
+    }
+    for (name, most) in PARTLY {
+        let held = rows.iter().filter(|(of, row)| of == name && holds(row)).count();
+        assert!(held >= most, "{name}: {held}");
+    }
+}
+
+#[test]
+fn a_lab_that_gave_something_else_does_not_agree() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("other.json");
+    let mut kept: Value = serde_json::from_str(&std::fs::read_to_string(KEPT).unwrap()).unwrap();
+    for cell in kept["cells"].as_array_mut().unwrap() {
+        if cell["scheduler"] == "instep" {
+            cell["cpus"] = serde_json::json!([0.5, 1.5]);
+        }
+    }
+    std::fs::write(&file, kept.to_string()).unwrap();
+    let found =
+        instep(&["agree", "shares", "--from", file.to_str().unwrap(), "--seeds", "1", "--json"]);
+    assert_eq!(found.code, Some(1), "{}", found.stderr);
+    let json: Value = serde_json::from_str(&found.stdout).unwrap();
+    let apart: Vec<_> = rows(&json).into_iter().filter(|(_, row)| row["holds"] != true).collect();
+    assert!(apart.iter().all(|(_, row)| row["under"] == "instep") && apart.len() == 1);
+}
+
+#[test]
+fn what_is_no_scenario_or_no_result_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("bad.toml");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios/agreement/shares.toml");
+    let text = std::fs::read_to_string(path).unwrap();
+    std::fs::write(&file, text.replacen("cores = 2", "cores = 2\ncolour = 1", 1)).unwrap();
+    let found = instep(&["agree", file.to_str().unwrap()]);
+    assert_eq!(found.code, Some(2));
+    assert!(found.stderr.contains("bad.toml: line 7: unknown field"), "{}", found.stderr);
+    let found = instep(&["agree", "--from", file.to_str().unwrap()]);
+    assert_eq!(found.code, Some(2));
+    assert!(found.stderr.contains("is no output of agree --json"), "{}", found.stderr);
+    let found = instep(&["agree", "luck"]);
+    assert!(found.stderr.contains("no file luck; built in are shares"), "{}", found.stderr);
+}

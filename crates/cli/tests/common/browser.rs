@@ -1,0 +1,73 @@
+//! What a browser makes of a page: its text, and its timeline sampled as letters, so that golden
+//! files of both can be read and do not depend on fonts.
+
+use instep_madehost::skip;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A page as shown.
+pub(crate) struct Rendered {
+    /// The text of its body, a line a cell.
+    pub(crate) text: String,
+    /// Rows of its timeline, 76 samples each: `r` runs, `w` waits, `k` waking, `.` neither. Empty
+    /// without a timeline.
+    pub(crate) timeline: String,
+}
+
+/// Samples the canvas after it was drawn (page.js: rows of 16 pixels, 3 apart, names on the left).
+const SAMPLER: &str = r#"<pre id="sampled"></pre><script>{
+const canvas = document.getElementById("time"), rows = [];
+if (canvas) {
+  const style = getComputedStyle(document.documentElement), draw = canvas.getContext("2d");
+  const colour = name => parseInt(style.getPropertyValue(name).trim().slice(1), 16);
+  const known = { "--run": "r", "--wait": "w", "--wake": "k" };
+  for (let y = 11; y < canvas.height - 24; y += 19) {
+    let row = "";
+    for (let n = 0; n < 76; n++) {
+      const x = Math.floor(120 + (n + .5) * (canvas.width - 120) / 76);
+      const [r, g, b, a] = draw.getImageData(x, y, 1, 1).data, at = r << 16 | g << 8 | b;
+      const found = Object.keys(known).find(name => a > 200 && colour(name) === at);
+      row += found ? known[found] : ".";
+    }
+    rows.push(row);
+  }
+}
+document.getElementById("sampled").textContent = rows.join("\n");
+}</script></body>"#;
+
+/// Shows the page in a browser; notes the reason and gives nothing where there is none.
+pub(crate) fn rendered(page: &Path) -> Option<Rendered> {
+    let dir = tempfile::tempdir().unwrap();
+    let sampled = dir.path().join("page.html");
+    fs::write(&sampled, fs::read_to_string(page).unwrap().replace("</body>", SAMPLER)).unwrap();
+    let profile = format!("--user-data-dir={}", dir.path().join("profile").display());
+    let output = Command::new("timeout")
+        .args(["60", "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"])
+        .args(["--virtual-time-budget=3000", "--window-size=1280,900", &profile])
+        .arg(format!("file://{}", sampled.display()))
+        .stdin(Stdio::null())
+        .output();
+    let dom = match output {
+        Ok(output) if output.status.success() => {
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        }
+        _ => {
+            skip::note("chromium cannot be run: what the page shows is not looked at");
+            return None;
+        }
+    };
+    let body = dom.split_once("<body").and_then(|(_, body)| body.split_once("<script")).unwrap().0;
+    let mut text = String::new();
+    for part in body.split('<').skip(1) {
+        let said = part.split_once('>').map_or("", |(_, said)| said).trim();
+        if !said.is_empty() {
+            text.push_str(said);
+            text.push('\n');
+        }
+    }
+    let timeline =
+        dom.split_once("<pre id=\"sampled\">").unwrap().1.split_once("</pre>").unwrap().0;
+    let timeline = if timeline.is_empty() { String::new() } else { format!("{timeline}\n") };
+    Some(Rendered { text, timeline })
+}

@@ -1,0 +1,129 @@
+//! The kernel scheduler on a real kernel: it loads and counts, and whatever happens to it or to its
+//! agent, the host goes on and the default scheduler is back.
+//!
+//! Only where `instep` is built with the feature `kernel`; else skipped, and counted.
+
+use crate::held::{all, held, named};
+use crate::stage::turn;
+use instep_madehost::skip;
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+
+/// Those that run here.
+pub(crate) const SCENARIOS: [&str; 5] =
+    ["dispatch", "dispatch-mechanisms", "dispatch-pressure", "dispatch-churn", "dispatch-faults"];
+
+/// Whether `instep` can load a scheduler; a note when not.
+pub(crate) fn is_built() -> bool {
+    let built = cfg!(feature = "kernel");
+    if !built {
+        skip::note(
+            "instep is built without the feature `kernel`; cargo xtask bpf-clang tells what it needs",
+        );
+    }
+    built
+}
+
+/// Whether a long test runs here: one of all that INSTEP_LAB_ALL asks for; a note when not.
+pub(crate) fn is_asked_for(what: &str) -> bool {
+    if !is_built() {
+        return false;
+    }
+    if !all() {
+        skip::note(&format!("INSTEP_LAB_ALL=1 {what}"));
+    }
+    all()
+}
+
+/// The program of crates/kernel/examples, which cargo builds before it runs tests.
+fn spoil() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    let path = own.parent()?.parent()?.join("examples/spoil");
+    path.is_file().then_some(path)
+}
+
+/// After the faults of the scenario, nonsense in the scheduler's memory.
+const SPOILT: &str = r#"
+[[step]]
+run = '''
+. /tmp/f.sh
+>/tmp/log; loads || exit 1
+sleep 2; spoil 1; sleep 8; echo the host goes on; tail -3 /tmp/log
+awaits enabled && echo in force; kill -TERM $(pidof instep); awaits disabled && echo the default is back
+'''
+prints = ["bytes spoilt", "the host goes on", "in force", "the default is back"]
+limit = "120s"
+"#;
+
+fn said(report: &Value) -> String {
+    let steps = report["steps"].as_array().into_iter().flatten();
+    steps.filter_map(|step| step["stdout"].as_str()).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn it_loads_tells_who_spins_from_who_blocks_and_ends_with_its_agent() {
+    let _turn = turn();
+    if is_built() {
+        held(&named("dispatch"), &[]);
+    }
+}
+
+#[test]
+fn whatever_happens_to_the_agent_or_the_scheduler_the_default_is_back() {
+    let _turn = turn();
+    if !is_asked_for("puts the kernel scheduler under faults") {
+        return;
+    }
+    let mut text = fs::read_to_string(named("dispatch-faults")).unwrap();
+    match spoil() {
+        Some(path) => {
+            let with = format!("programs = [\"chrt\", '{}']", path.display());
+            text = text.replacen("programs = [\"chrt\"]", &with, 1) + SPOILT;
+            assert!(text.contains("/spoil"), "the scenario takes programs");
+        }
+        None => skip::note("crates/kernel/examples/spoil is not built: cargo test --workspace"),
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("dispatch-faults.toml");
+    fs::write(&file, text).unwrap();
+    if let Some((report, _)) = held(&file, &[]) {
+        eprintln!("{}", said(&report));
+    }
+}
+
+#[test]
+fn each_mechanism_works_where_it_should() {
+    let _turn = turn();
+    if !is_asked_for("tries each mechanism of the kernel scheduler") {
+        return;
+    }
+    held(&named("dispatch-mechanisms"), &[]);
+}
+
+/// How long threads of no VM waited, of which there are so many.
+fn no_long_wait(scenario: &str, count: usize) {
+    let Some((report, _)) = held(&named(scenario), &[]) else { return };
+    let said = said(&report);
+    let waits: Vec<&str> = said.lines().filter(|line| line.starts_with("longest wait")).collect();
+    eprintln!("{waits:#?}");
+    assert_eq!(waits.len(), count, "{said}");
+    assert!(!said.contains("\nmore than "), "{waits:#?}");
+}
+
+#[test]
+fn nothing_waits_long_under_pressure() {
+    let _turn = turn();
+    if is_built() {
+        no_long_wait("dispatch-pressure", 3);
+    }
+}
+
+#[test]
+fn many_vcpus_and_vms_that_come_and_go_are_stood() {
+    let _turn = turn();
+    if !is_asked_for("lets 100 VMs come and go, and one of 511 vCPUs") {
+        return;
+    }
+    no_long_wait("dispatch-churn", 2);
+}

@@ -1,0 +1,305 @@
+//! `instep profile` on real programs: types and parallelism are what theory says of them. Programs
+//! that this machine lacks are skipped; where others use the CPUs, a few tries are made.
+
+#![cfg(test)]
+
+#[path = "common/browser.rs"]
+#[allow(dead_code, reason = "other tests look at the timeline, too")]
+mod browser;
+#[allow(dead_code, reason = "other tests use the rest")]
+mod common;
+
+use common::{Ran, instep, list, text};
+use instep_madehost::skip;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+/// Tries on a machine that others use, too.
+const TRIES: usize = 4;
+
+/// `instep-load` as built beside `instep`, or for guests.
+fn load() -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_BIN_EXE_instep")).with_file_name("instep-load");
+    let target = beside.ancestors().nth(2)?;
+    let guests = target.join("x86_64-unknown-linux-gnu/release/instep-load");
+    let found = [guests, beside].into_iter().find(|path| path.exists());
+    if found.is_none() {
+        skip::note("instep-load is not built; cargo xtask load does");
+    }
+    found
+}
+
+fn installed(program: &str) -> bool {
+    let found = Command::new("sh")
+        .args(["-c", &format!("command -v {program}")])
+        .stdout(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    if !found {
+        skip::note(&format!("{program} is not installed"));
+    }
+    found
+}
+
+fn two_cpus() -> bool {
+    let enough = std::thread::available_parallelism().is_ok_and(|count| count.get() >= 2);
+    if !enough {
+        skip::note("two CPUs are needed");
+    }
+    enough
+}
+
+/// What measures takes turns: tests side by side would take each other's CPUs.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn profiled(args: &[&str], command: &str) -> (Value, Ran) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let words = command.split_whitespace();
+    let args: Vec<&str> =
+        ["profile", "--json"].iter().chain(args).copied().chain(["--"]).chain(words).collect();
+    let ran = instep(&args).expect(0);
+    let json = ran.json();
+    assert_eq!(json["schema"], "instep.profile/1");
+    (json, ran)
+}
+
+fn number(json: &Value, path: &str) -> f64 {
+    json.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {path} in {json}"))
+}
+
+/// Profiles until `fits`, or fails with the last profile; `None`, and a note, where others had the CPUs for
+/// so long that it says more of them.
+fn until(args: &[&str], command: &str, fits: impl Fn(&Value) -> bool) -> Option<(Value, Ran)> {
+    for _ in 1..TRIES {
+        let (json, ran) = profiled(args, command);
+        if fits(&json) {
+            return Some((json, ran));
+        }
+    }
+    let (json, ran) = profiled(args, command);
+    let (run, wait) = (number(&json, "/profile/run_ns"), number(&json, "/profile/wait_ns"));
+    if !fits(&json) && wait > run / 5.0 {
+        skip::note(&format!(
+            "others had the CPUs: {command} ran for {run} ns and waited {wait} ns"
+        ));
+        return None;
+    }
+    assert!(fits(&json), "{command}: {:#} {:#}", json["profile"], json["warnings"]);
+    Some((json, ran))
+}
+
+/// The last line that `instep-load` printed.
+fn own_count(ran: &Ran) -> Value {
+    let line = ran.stderr.lines().rfind(|line| line.contains("\"total\":true"));
+    serde_json::from_str(line.unwrap_or_else(|| panic!("{}", ran.all()))).unwrap()
+}
+
+#[test]
+fn a_blocking_barrier_is_of_type_3_and_uses_the_cpu_time_it_counts_itself() {
+    let Some(load) = load().filter(|_| two_cpus()) else { return };
+    let command =
+        format!("{} barrier --threads 2 --kind block --phase 1ms --duration 2s", load.display());
+    // Of type 2 where something takes CPU time from one of the two at a time, such as a hypervisor: each
+    // waits for the other then, which is low parallelism at the same frequency.
+    let often = |json: &Value| json["profile"]["type"] == 3 || json["profile"]["type"] == 2;
+    let Some((json, ran)) = until(&[], &command, often) else { return };
+    if json["profile"]["type"] == 3 {
+        assert_eq!(json["advice"]["co_scheduling"], "harms");
+    } else {
+        let parallelism = number(&json, "/profile/parallelism");
+        assert!(parallelism > 1.2, "{:#}", json["profile"]);
+        skip::note(&format!(
+            "held in part: a barrier of 2 threads has a parallelism of {parallelism} here"
+        ));
+    }
+    assert!(number(&json, "/profile/blocks_per_s") > 100.0);
+    let own = own_count(&ran);
+    let cpus = number(&own, "/cpu_ns") / number(&own, "/t_ns");
+    let seen = number(&json, "/profile/run_ns") / number(&json, "/profile/elapsed_ns");
+    assert!((seen / cpus - 1.0).abs() < 0.15, "seen {seen}, by itself {cpus}");
+}
+
+#[test]
+fn a_spinning_barrier_never_blocks_and_its_spinning_is_no_parallelism() {
+    let Some(load) = load().filter(|_| two_cpus()) else { return };
+    let command = format!(
+        "{} barrier --threads 2 --kind spin --phase 1ms --imbalance 60% --duration 2s",
+        load.display()
+    );
+    let traced = |json: &Value| json["source"] == "switches";
+    let spins = |json: &Value| number(json, "/profile/busy_waiting") > 0.05;
+    let Some((json, _)) = until(&[], &command, |json| !traced(json) || spins(json)) else { return };
+    assert!(number(&json, "/profile/between_blocks_ns") > 12e6, "{:#}", json["profile"]);
+    if !traced(&json) {
+        assert_eq!(json["advice"]["co_scheduling"], "if_it_spins");
+        return skip::note("context switches cannot be traced here");
+    }
+    assert_eq!(json["advice"]["co_scheduling"], "pays");
+    let (busy, parallel) = (number(&json, "/profile/busy"), number(&json, "/profile/parallelism"));
+    assert!(parallel < busy * 0.96, "{busy} {parallel}");
+    // /proc alone cannot tell.
+    let (json, _) = profiled(&["--no-trace"], &command);
+    assert_eq!((&json["source"], &json["profile"]["busy_waiting"]), (&"proc".into(), &Value::Null));
+}
+
+#[test]
+fn computing_is_of_type_1() {
+    if !installed("stress-ng") || !two_cpus() {
+        return;
+    }
+    for args in [&[][..], &["--no-trace"]] {
+        let computes = |json: &Value| {
+            json["profile"]["type"] == 1 && number(json, "/profile/parallelism") > 1.7
+        };
+        let Some((json, _)) = until(args, "stress-ng --cpu 2 -t 2 -q", computes) else { return };
+        assert_eq!(json["profile"]["threads"], 2);
+        assert!(number(&json, "/profile/blocks_per_s") < 100.0);
+    }
+}
+
+#[test]
+fn messages_between_many_are_of_type_3() {
+    if !installed("hackbench") || !two_cpus() {
+        return;
+    }
+    for args in [&[][..], &["--no-trace"]] {
+        let Some((json, _)) =
+            until(args, "hackbench -g 2 -l 2000", |json| json["profile"]["type"] == 3)
+        else {
+            return;
+        };
+        assert!(number(&json, "/profile/blocks_per_s") > 500.0);
+    }
+}
+
+#[test]
+fn the_scenario_behaves_in_the_simulator_as_the_program_does() {
+    let Some(load) = load().filter(|_| two_cpus()) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("app.toml");
+    let file = file.to_str().unwrap();
+    for mode in [
+        "serial --threads 2 --kind block --parallel 8ms --sequential 8ms",
+        "barrier --threads 2 --kind block --phase 2ms",
+    ] {
+        let command = format!("{} {mode} --duration 2s", load.display());
+        let (json, _) = profiled(&["--share", "100%", "--scenario", file], &command);
+        let sim = instep(&["sim", file, "--json"]).expect(0).json();
+        let vm = &list(&sim, "vms")[0];
+        for (real, simulated, within) in [
+            ("/profile/parallelism", "/parallelism", 0.12),
+            ("/profile/blocks_per_s", "/blocks_per_s", 0.1),
+        ] {
+            let (real, simulated) = (number(&json, real), number(vm, simulated));
+            assert!((simulated / real - 1.0).abs() < within, "{mode}: {real}, {simulated}");
+        }
+    }
+}
+
+#[test]
+fn a_curve_has_a_point_for_each_number_of_threads() {
+    // As many loops as threads, each an equal part of the same work.
+    let script = "for i in $(seq {threads}); do (n=$((400000 / {threads})); while [ $n -gt 0 ]; do \
+                  n=$((n-1)); done) & done; wait";
+    let args = ["profile", "--json", "--threads", "2,1", "--", "sh", "-c", script];
+    let json = instep(&args).expect(0).json();
+    let curve = list(&json, "curve");
+    assert_eq!(
+        (curve.len(), &curve[0]["threads"], &curve[1]["threads"]),
+        (2, &1.into(), &2.into())
+    );
+    assert_eq!(number(&curve[0], "/speedup"), 1.0);
+    assert!(number(&curve[1], "/speedup") > 0.3);
+}
+
+#[test]
+fn a_process_is_watched_for_the_time_that_is_given() {
+    let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+    let pid = child.id().to_string();
+    let ran = instep(&["profile", "--pid", &pid, "--duration", "500ms", "--json"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let json = ran.expect(0).json();
+    assert_eq!(json["profile"]["threads"], 1);
+    let elapsed = number(&json, "/profile/elapsed_ns");
+    assert!((0.3e9..20e9).contains(&elapsed), "{elapsed}");
+    assert!(number(&json, "/profile/run_ns") > 0.0);
+    assert_eq!(json["advice"]["co_scheduling"], "alone");
+}
+
+#[test]
+fn places_are_compared_by_time_and_what_cannot_be_counted_is_said() {
+    if !installed("taskset") {
+        return;
+    }
+    let script = "n=200000; while [ $n -gt 0 ]; do n=$((n-1)); done";
+    let ran = instep(&["profile", "--json", "--on", "0", "--on", "0", "--", "sh", "-c", script]);
+    let json = ran.expect(0).json();
+    assert_eq!(list(&json, "places").len(), 2);
+    let counted = !json["counters"].is_null();
+    let told = list(&json, "warnings").iter().any(|w| w.as_str().unwrap().contains("counters"));
+    assert!(counted || told || json["warnings"].to_string().contains("event table"), "{json}");
+}
+
+#[test]
+fn text_fits_80_columns_and_the_page_holds_its_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join("p.html");
+    let args = [
+        "profile",
+        "--html",
+        page.to_str().unwrap(),
+        "--",
+        "sh",
+        "-c",
+        "sleep 0.3; echo '</script>'",
+    ];
+    let ran = instep(&args);
+    assert!(ran.stdout.lines().all(|line| line.chars().count() <= 80), "{}", ran.stdout);
+    for part in ["parallelism", "type", "Potential on a VM", "Advice"] {
+        assert!(ran.stdout.contains(part), "{}", ran.stdout);
+    }
+    let source = std::fs::read_to_string(&page).unwrap();
+    assert!(source.contains("instep.profile/1") && !source.contains("echo '</script>"));
+    let Some(seen) = browser::rendered(&page) else { return };
+    let parallelism = ran.stdout.lines().find_map(|line| line.trim().strip_prefix("parallelism"));
+    let number = parallelism.unwrap().split_whitespace().next().unwrap();
+    for part in
+        [number, "echo '&lt;/script&gt;'", "Busy waiting", "Potential on a VM", "24 ms", "50%"]
+    {
+        assert!(seen.text.contains(part), "no {part} on the page:\n{}", seen.text);
+    }
+}
+
+#[test]
+fn a_failed_command_is_a_finding_and_wrong_use_is_explained() {
+    let json =
+        instep(&["profile", "--json", "--", "sh", "-c", "sleep 0.3; exit 3"]).expect(1).json();
+    assert!(json["warnings"].to_string().contains("the command failed: exit status: 3"));
+    for (args, words) in [
+        (&["profile"][..], "required"),
+        (&["profile", "--pid", "1", "--", "true"], "cannot be used with"),
+        (&["profile", "--threads", "1,2", "--", "true"], "{threads}"),
+        (&["profile", "--", "echo", "{threads}"], "--threads 1,2,4"),
+        (&["profile", "--share", "0%", "--", "true"], "above 0"),
+        (&["profile", "--pid", "4194304"], "there is no process 4194304"),
+        (&["profile", "--vm", "nobody"], "no VM is called `nobody`"),
+        (&["profile", "--on", "x", "--", "true"], "--on x"),
+        (&["profile", "--on", "60000", "--", "true"], "CPU 60000 is not among those"),
+        (&["profile", "--", "no-such-program"], "`no-such-program` is no program"),
+        (&["profile", "--", "/etc/passwd"], "not executable"),
+        (&["profile", "--", "false"], "there is nothing to profile"),
+    ] {
+        instep(args).expect(2).says(&[words]);
+    }
+}
+
+#[test]
+fn orphans_of_a_command_are_watched_and_its_output_is_kept_apart() {
+    let script = "sh -c 'sleep 0.2; n=30000; while [ $n -gt 0 ]; do n=$((n-1)); done' & echo hello";
+    let ran = instep(&["profile", "--json", "--", "sh", "-c", script]);
+    let json = ran.json();
+    assert!(text(&json, "what").contains("echo hello") && ran.stderr.contains("hello"));
+}

@@ -1,0 +1,122 @@
+//! What /proc knows and events do not tell: names and processes of the threads that were there
+//! before, and the kernel's own counters of vCPU threads.
+
+use instep_core::units::{Nanos, Tid};
+use instep_host::Root;
+use instep_host::discover::proc_text;
+use instep_host::system;
+use instep_trace::event::Comm;
+use instep_trace::rec::Counter;
+use std::fs;
+use std::path::Path;
+
+/// More threads than this are not asked for: the rest has numbers only.
+const MAX_THREADS: usize = 1 << 20;
+
+/// A thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Thread {
+    pub(crate) tid: Tid,
+    pub(crate) tgid: Tid,
+    pub(crate) name: Comm,
+}
+
+/// Every thread of the host, ascending by process and number. Those that end meanwhile are missing.
+pub(crate) fn threads(root: &Root) -> Vec<Thread> {
+    let proc = root.join("proc");
+    let mut threads = Vec::new();
+    for tgid in numbers(&proc) {
+        let tasks = proc.join(tgid.to_string()).join("task");
+        for tid in numbers(&tasks) {
+            if threads.len() >= MAX_THREADS {
+                return threads;
+            }
+            if let Ok(mut name) = fs::read(tasks.join(tid.to_string()).join("comm")) {
+                name.truncate(name.iter().position(|byte| *byte == b'\n').unwrap_or(name.len()));
+                threads.push(Thread { tid: Tid(tid), tgid: Tid(tgid), name: Comm::new(&name) });
+            }
+        }
+    }
+    threads
+}
+
+fn numbers(dir: &Path) -> Vec<u32> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut numbers: Vec<u32> =
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// One reading of a thread's schedstat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reading {
+    tid: u32,
+    at: Nanos,
+    run: Nanos,
+    wait: Nanos,
+}
+
+/// On a busy host the reader may lose its CPU between the clock and the counter, for far longer
+/// than a reading takes: it is read again, so many times at most, until the two are as close.
+const TRIES: usize = 20;
+const CLOSE: Nanos = Nanos(200_000);
+
+/// Reads the counters of these threads; of those that are gone there is none.
+pub(crate) fn readings(root: &Root, tids: &[u32]) -> Vec<Reading> {
+    let one = |tid: &u32| {
+        let path = root.join(format!("proc/{tid}/schedstat"));
+        let mut closest: Option<(Nanos, Reading)> = None;
+        for _ in 0..TRIES {
+            let before = system::clocks().0;
+            let (run, wait) = proc_text::schedstat(&fs::read(&path).ok()?)?;
+            let took = system::clocks().0.since(before);
+            if closest.as_ref().is_none_or(|(best, _)| took < *best) {
+                let at = Nanos(before.0 + took.0 / 2);
+                closest = Some((took, Reading { tid: *tid, at, run, wait }));
+            }
+            if took <= CLOSE {
+                break;
+            }
+        }
+        closest.map(|(_, reading)| reading)
+    };
+    tids.iter().filter_map(one).collect()
+}
+
+/// What the kernel counted from one reading to another.
+pub(crate) fn counters(from: &[Reading], to: &[Reading]) -> Vec<Counter> {
+    let one = |from: &Reading| {
+        let to = to.iter().find(|to| to.tid == from.tid)?;
+        Some(Counter {
+            tid: from.tid,
+            from_ns: from.at.0,
+            to_ns: to.at.0,
+            run_ns: to.run.since(from.run).0,
+            wait_ns: to.wait.since(from.wait).0,
+        })
+    };
+    from.iter().filter_map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_test_is_among_the_threads_with_its_process() {
+        let own = Tid(std::process::id());
+        let threads = threads(&Root::live());
+        let found = threads.iter().find(|thread| thread.tid == own).unwrap();
+        assert_eq!(found.tgid, own);
+        assert!(!found.name.as_bytes().is_empty());
+    }
+
+    #[test]
+    fn counters_are_differences_and_need_both_readings() {
+        let at = |tid, at, run| Reading { tid, at: Nanos(at), run: Nanos(run), wait: Nanos(run) };
+        let counted = counters(&[at(1, 10, 5), at(2, 10, 5)], &[at(1, 30, 12)]);
+        let expected = Counter { tid: 1, from_ns: 10, to_ns: 30, run_ns: 7, wait_ns: 7 };
+        assert_eq!(counted, [expected]);
+    }
+}

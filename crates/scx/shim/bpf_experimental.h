@@ -1,0 +1,2 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* Nothing of it is needed here: see scx/common.bpf.h. */

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Instep's scheduler as it is, and what fills and reads its state: so no layout of bpf/intf.h or
+ * bpf/state.bpf.h is known outside C.
+ */
+#include "main.bpf.c"
+
+__thread const struct shim_here *shim_here;
+
+void shim_enter(const struct shim_here *here)
+{
+	shim_here = here;
+}
+
+const struct shim_here *shim_where(void)
+{
+	return shim_here;
+}
+
+size_t shim_state_size(void)
+{
+	return sizeof(struct host_state);
+}
+
+size_t shim_storage_size(void)
+{
+	return sizeof(struct task_state);
+}
+
+size_t shim_thread_size(void)
+{
+	return sizeof(struct instep_thread);
+}
+
+/* Sizes and offsets for the test that compares src/abi.rs; 0 after the last. */
+size_t shim_layout(u32 at)
+{
+	const size_t layout[] = {
+		sizeof(struct cpumask),
+		sizeof(struct task_struct),
+		offsetof(struct task_struct, cpus_ptr),
+		offsetof(struct task_struct, scx.slice),
+		offsetof(struct task_struct, scx.flags),
+		offsetof(struct task_struct, stored),
+		offsetof(struct task_struct, storage),
+		sizeof(struct shim_here),
+		offsetof(struct shim_here, online),
+		offsetof(struct shim_here, in_interrupt),
+		sizeof(struct sched_ext_ops),
+		offsetof(struct sched_ext_ops, yield),
+		offsetof(struct sched_ext_ops, init),
+		offsetof(struct sched_ext_ops, timeout_ms),
+		sizeof(struct bpf_iter_scx_dsq),
+		offsetof(struct bpf_iter_scx_dsq, set),
+	};
+
+	return at < ARRAY_SIZE(layout) ? layout[at] : 0;
+}
+
+u32 shim_mechanisms(void)
+{
+	return INSTEP_M_ALL;
+}
+
+u32 shim_max_cpus(void)
+{
+	return INSTEP_MAX_CPUS;
+}
+
+u32 shim_max_vms(void)
+{
+	return INSTEP_MAX_VMS;
+}
+
+u32 shim_max_slots(void)
+{
+	return INSTEP_MAX_SLOTS;
+}
+
+u32 shim_max_vcpus(void)
+{
+	return INSTEP_MAX_VCPUS;
+}
+
+void shim_set_times(struct host_state *s, u64 slice, u64 episode, u64 skew, u64 wake_slack, u64 boost,
+		    u64 pull, u64 debt)
+{
+	s->set.slice_ns = slice;
+	s->set.episode_ns = episode;
+	s->set.skew_ns = skew;
+	s->set.wake_slack_ns = wake_slack;
+	s->set.boost_ns = boost;
+	s->set.pull_ns = pull;
+	s->set.debt_ns = debt;
+}
+
+void shim_set_host(struct host_state *s, u32 host_weight, u32 without, u32 nr_cpus)
+{
+	s->set.host_weight = host_weight;
+	s->set.mechanisms = INSTEP_M_ALL & ~without;
+	s->set.nr_cpus = nr_cpus;
+	s->set.generation = 1;
+}
+
+void shim_set_cpu(struct host_state *s, u32 cpu, s32 node)
+{
+	if (cpu < INSTEP_MAX_CPUS)
+		s->cpus[cpu].node = node;
+}
+
+void shim_set_vm(struct host_state *s, u32 vm, u32 weight, u64 period, u32 cosched, u32 latency,
+		 u32 first_slot, u32 nr_vcpus)
+{
+	if (vm >= INSTEP_MAX_VMS)
+		return;
+	s->vm_set[vm] = (struct instep_vm_settings){
+		.period_ns = period,
+		.weight = weight,
+		.home_node = INSTEP_NO_NODE,
+		.cosched = cosched,
+		.latency = latency,
+		.first_slot = first_slot,
+		.nr_vcpus = nr_vcpus,
+	};
+	s->all_vcpus += nr_vcpus;
+}
+
+void shim_set_home(struct host_state *s, u32 vm, s32 node)
+{
+	if (vm < INSTEP_MAX_VMS)
+		s->vm_set[vm].home_node = node;
+}
+
+void shim_set_thread(void *threads, u32 tid, u64 start_ticks, u32 vm, u32 slot)
+{
+	((struct instep_thread *)threads)[tid] = (struct instep_thread){
+		.start_ticks = start_ticks,
+		.vm = vm,
+		.slot = slot,
+		.role = slot == INSTEP_NO_SLOT ? INSTEP_ROLE_HELPER : INSTEP_ROLE_VCPU,
+	};
+}
+
+/* In whose queue a thread of this queue waits: the queues of a CPU, as bpf/queue.bpf.h numbers them. */
+u64 shim_vm_queue(s32 cpu)
+{
+	return vm_queue(cpu);
+}
+
+u64 shim_host_queue(s32 cpu)
+{
+	return host_queue(cpu);
+}
+
+u64 shim_counter(const struct host_state *s, u32 what)
+{
+	u64 sum = 0;
+
+	for (u32 cpu = 0; cpu < s->set.nr_cpus && cpu < INSTEP_MAX_CPUS; cpu++)
+		sum += what < INSTEP_NR_COUNTERS ? s->cpus[cpu].counters[what] : 0;
+	return sum;
+}
+
+u32 shim_counter_index(u32 which)
+{
+	const u32 index[] = {
+		INSTEP_C_SWITCH, INSTEP_C_EPISODE, INSTEP_C_STACKED,	  INSTEP_C_STOLEN,
+		INSTEP_C_YIELD,	 INSTEP_C_BOOST,   INSTEP_C_WAKE_SIBLING, INSTEP_C_GANG_ON,
+		INSTEP_C_IDLE_CORE, INSTEP_C_EXPIRED,
+	};
+
+	return which < ARRAY_SIZE(index) ? index[which] : INSTEP_NR_COUNTERS;
+}

@@ -1,0 +1,318 @@
+//! Instep's scheduler (bpf/main.bpf.c) on a [`Kernel`]: its settings, its table of VMs, its queues.
+//!
+//! The layout of what it keeps is known in C only (shim/shim.c).
+
+use crate::abi::Ops;
+use crate::kernel::{Kernel, Refused, Sizes};
+use crate::{Machine, Release, TaskSetup};
+use std::ffi::c_void;
+
+mod c {
+    use super::{Ops, c_void};
+
+    // SAFETY: the signatures are those of shim/shim.c, which is compiled with this crate.
+    unsafe extern "C" {
+        pub(super) static instep_ops: Ops;
+        pub(super) safe fn shim_state_size() -> usize;
+        pub(super) safe fn shim_storage_size() -> usize;
+        pub(super) safe fn shim_thread_size() -> usize;
+        pub(super) safe fn shim_mechanisms() -> u32;
+        pub(super) safe fn shim_max_cpus() -> u32;
+        pub(super) safe fn shim_max_vms() -> u32;
+        pub(super) safe fn shim_max_slots() -> u32;
+        pub(super) safe fn shim_max_vcpus() -> u32;
+        pub(super) safe fn shim_vm_queue(cpu: i32) -> u64;
+        pub(super) safe fn shim_host_queue(cpu: i32) -> u64;
+        pub(super) safe fn shim_counter_index(which: u32) -> u32;
+        pub(super) fn shim_set_times(
+            state: *mut c_void,
+            slice: u64,
+            episode: u64,
+            skew: u64,
+            wake_slack: u64,
+            boost: u64,
+            pull: u64,
+            debt: u64,
+        );
+        pub(super) fn shim_set_host(state: *mut c_void, weight: u32, without: u32, cpus: u32);
+        pub(super) fn shim_set_cpu(state: *mut c_void, cpu: u32, node: i32);
+        pub(super) fn shim_set_vm(
+            state: *mut c_void,
+            vm: u32,
+            weight: u32,
+            period: u64,
+            cosched: u32,
+            latency: u32,
+            first_slot: u32,
+            vcpus: u32,
+        );
+        pub(super) fn shim_set_home(state: *mut c_void, vm: u32, node: i32);
+        pub(super) fn shim_set_thread(
+            threads: *mut c_void,
+            tid: u32,
+            start_ticks: u64,
+            vm: u32,
+            slot: u32,
+        );
+        pub(super) fn shim_counter(state: *const c_void, what: u32) -> u64;
+    }
+}
+
+/// Times of the whole scheduler, nanoseconds, and what else it is told (`struct instep_settings`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How long a thread runs when others wait.
+    pub slice: u64,
+    /// How long siblings run together.
+    pub episode: u64,
+    /// How far a vCPU may run ahead of a waiting sibling.
+    pub skew: u64,
+    /// Virtual time by which a waker may be ahead of what it preempts.
+    pub wake_slack: u64,
+    /// Virtual time by which a bottleneck is preferred.
+    pub boost: u64,
+    /// Virtual time behind which a waiter is taken over.
+    pub pull: u64,
+    /// Most that anything may be ahead of or behind its CPU.
+    pub debt: u64,
+    /// Allocation period of VMs.
+    pub period: u64,
+    /// Weight of what belongs to no VM, together.
+    pub host_weight: u32,
+    /// Mechanisms that are off: `INSTEP_M_*`.
+    pub without: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        const MS: u64 = 1_000_000;
+        Self {
+            slice: 3 * MS,
+            episode: 6 * MS,
+            skew: 3 * MS,
+            wake_slack: MS,
+            boost: 6 * MS,
+            pull: 12 * MS,
+            debt: 96 * MS,
+            period: 24 * MS,
+            host_weight: 100,
+            without: 0,
+        }
+    }
+}
+
+/// What it has room for: CPUs, VMs, vCPUs of all, vCPUs of one VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "named as what they limit")]
+pub struct Limits {
+    pub cpus: usize,
+    pub vms: usize,
+    pub vcpus: usize,
+    pub vcpus_of_one: usize,
+}
+
+/// All mechanisms that it has: `INSTEP_M_ALL`.
+#[must_use]
+pub fn mechanisms() -> u32 {
+    c::shim_mechanisms()
+}
+
+/// The limits of bpf/intf.h.
+#[must_use]
+pub fn limits() -> Limits {
+    Limits {
+        cpus: c::shim_max_cpus() as usize,
+        // Entry 0 is the host's own.
+        vms: c::shim_max_vms() as usize - 1,
+        vcpus: c::shim_max_slots() as usize,
+        vcpus_of_one: c::shim_max_vcpus() as usize,
+    }
+}
+
+/// When the siblings of a VM run together (`enum instep_cosched`, whose numbers these are).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cosched {
+    /// By what the VM does.
+    #[default]
+    Auto = 0,
+    /// Never.
+    Never = 1,
+    /// Always, holes filled by others.
+    Relaxed = 2,
+    /// Always, holes left empty.
+    Strict = 3,
+}
+
+/// What is set for one VM (`[dispatch.vm.NAME]`, docs/dispatch.md) besides its weight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VmSettings {
+    /// When its siblings run together.
+    pub cosched: Cosched,
+    /// Virtual microseconds by which its wake-ups are preferred.
+    pub latency_us: u32,
+    /// Its allocation period, nanoseconds; that of [`Settings`] with `None`.
+    pub period: Option<u64>,
+}
+
+/// A VM: its weight, its settings and its vCPUs, which are consecutive tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vm {
+    /// As `cpu.weight`.
+    pub weight: u32,
+    /// What else is set for it.
+    pub own: VmSettings,
+    /// Its first task.
+    pub first: usize,
+    /// How many vCPUs it has.
+    pub count: usize,
+}
+
+/// Counters of the scheduler (`enum instep_counter`), those that callers ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "bpf/intf.h")]
+pub enum Counter {
+    Switch,
+    Episode,
+    Stacked,
+    Stolen,
+    Yield,
+    Boost,
+    WakeSibling,
+    GangOn,
+    IdleCore,
+    Expired,
+}
+
+/// The scheduler, loaded on a host.
+#[derive(Debug)]
+pub struct Instep {
+    kernel: Kernel,
+    /// The CPU of each of its queues, by the queue's number, ascending.
+    queues: Vec<(u64, usize)>,
+}
+
+impl Instep {
+    /// Loads it on a host whose tasks are these; those of no VM belong to the host.
+    ///
+    /// # Errors
+    /// When there is no room for so many.
+    pub fn new(
+        machine: Machine,
+        tasks: &[TaskSetup],
+        vms: &[Vm],
+        settings: &Settings,
+        seed: u64,
+        release: Release,
+    ) -> Result<Self, Refused> {
+        let (cpus, room) = (machine.core.len(), limits());
+        let vcpus: usize = vms.iter().map(|vm| vm.count).sum();
+        let most = vms.iter().map(|vm| vm.count).max().unwrap_or(0);
+        if cpus > room.cpus
+            || vms.len() > room.vms
+            || vcpus > room.vcpus
+            || most > room.vcpus_of_one
+        {
+            return Err(Refused(format!("more than {room:?}")));
+        }
+        let sizes = Sizes {
+            globals: c::shim_state_size(),
+            storage: c::shim_storage_size(),
+            thread: c::shim_thread_size(),
+        };
+        // SAFETY: a constant.
+        let ops = unsafe { c::instep_ops };
+        let nodes = machine.node.clone();
+        let mut kernel = Kernel::new(machine, tasks, ops, sizes, seed, release)?;
+        Self::tell(&mut kernel, &nodes, vms, settings);
+        kernel.load(0)?;
+        let mut queues: Vec<(u64, usize)> = (0..cpus)
+            .flat_map(|cpu| {
+                let at = cpu as i32;
+                [(c::shim_vm_queue(at), cpu), (c::shim_host_queue(at), cpu)]
+            })
+            .collect();
+        queues.sort_unstable();
+        Ok(Self { kernel, queues })
+    }
+
+    /// What user space tells it before it is loaded.
+    fn tell(kernel: &mut Kernel, nodes: &[i32], vms: &[Vm], s: &Settings) {
+        let (state, threads) = (kernel.globals(), kernel.threads());
+        let mut slot = 0;
+        // SAFETY: `state` is memory of `shim_state_size` bytes and `threads` a table with room for all
+        // tasks, both owned by the kernel; C checks the numbers of CPUs and VMs.
+        unsafe {
+            c::shim_set_times(
+                state,
+                s.slice,
+                s.episode,
+                s.skew,
+                s.wake_slack,
+                s.boost,
+                s.pull,
+                s.debt,
+            );
+            c::shim_set_host(state, s.host_weight, s.without, nodes.len() as u32);
+            for (cpu, node) in nodes.iter().enumerate() {
+                c::shim_set_cpu(state, cpu as u32, *node);
+            }
+            for (vm, number) in vms.iter().zip(1u32..) {
+                c::shim_set_vm(
+                    state,
+                    number,
+                    vm.weight,
+                    vm.own.period.unwrap_or(s.period),
+                    vm.own.cosched as u32,
+                    vm.own.latency_us,
+                    slot,
+                    vm.count as u32,
+                );
+                for task in vm.first..vm.first + vm.count {
+                    let start = kernel.task(task).start_boottime / 10_000_000;
+                    let tid = kernel.task(task).pid as u32;
+                    c::shim_set_thread(threads, tid, start, number, slot);
+                    slot += 1;
+                }
+            }
+        }
+    }
+
+    /// User space says on which node a VM is at home; on none with `None`.
+    pub fn set_home(&mut self, vm: usize, node: Option<u32>) {
+        let node = node.and_then(|node| i32::try_from(node).ok()).unwrap_or(-1);
+        // SAFETY: it is the state that this scheduler was loaded with; C checks the VM's number.
+        unsafe { c::shim_set_home(self.kernel.globals(), vm as u32 + 1, node) };
+    }
+
+    /// The host.
+    pub fn kernel(&mut self) -> &mut Kernel {
+        &mut self.kernel
+    }
+
+    /// What runs on a CPU.
+    #[must_use]
+    pub fn current(&self, cpu: usize) -> Option<usize> {
+        self.kernel.current(cpu)
+    }
+
+    /// Why the kernel threw it out, if it did.
+    #[must_use]
+    pub fn ejected(&self) -> Option<String> {
+        self.kernel.ejected()
+    }
+
+    /// A task that may be elsewhere than before, and the CPU for which it waits or on which it runs.
+    pub fn take_moved(&mut self) -> Option<(usize, usize)> {
+        let (task, cpu, queue) = self.kernel.take_moved()?;
+        let at = queue.and_then(|id| self.queues.binary_search_by_key(&id, |(id, _)| *id).ok());
+        Some((task, at.map_or(cpu, |at| self.queues[at].1)))
+    }
+
+    /// What a counter says, all CPUs together.
+    #[must_use]
+    pub fn counter(&mut self, which: Counter) -> u64 {
+        let what = c::shim_counter_index(which as u32);
+        // SAFETY: it is the state that this scheduler was loaded with, and only read.
+        unsafe { c::shim_counter(self.kernel.globals(), what) }
+    }
+}

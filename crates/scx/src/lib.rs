@@ -1,0 +1,23 @@
+//! sched_ext outside the kernel: the C of bpf/, compiled for this machine as it is, on an interface
+//! with the kernel's semantics.
+//!
+//! [`kernel`] is the host: run queues, dispatch queues, idle masks, kicks, in the order in which the
+//! kernel calls a scheduler's operations, which is checked. [`instep`] is Instep's scheduler on it.
+//! Facts are those of kernel/sched/ext.c, Linux 6.12 to 7.2. It knows no time but what it is told, no
+//! work, no VM's inside; nothing is shared between instances.
+
+pub mod abi;
+mod dsq;
+mod flow;
+mod idle;
+mod inner;
+pub mod instep;
+pub mod kernel;
+mod kfunc;
+mod order;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use inner::{Event, Machine, Release, TaskSetup};
+pub use kernel::{Kernel, Refused, Sizes, Waker};

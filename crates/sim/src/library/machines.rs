@@ -1,0 +1,238 @@
+//! Machines: costs, contention and, for a real one, its shape.
+
+use super::{Given, nanoseconds};
+use crate::params::{Contention, Costs, HaltPolling, Noise, Params};
+use serde::Deserialize;
+use toml::{Table, Value};
+
+macro_rules! files {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!(
+            "../../../../scenarios/library/machines/", $name, ".toml"
+        )))),*]
+    };
+}
+
+const FILES: &[(&str, &str)] = files![
+    "generic",
+    "ideal",
+    "kvm-4",
+    "kvm-16",
+    "lab",
+    "opteron-6376",
+    "xen-6",
+    "xeon-4-node",
+    "xeon-ple"
+];
+
+/// How many machines may be like each other in a row.
+const DEEPEST: usize = 4;
+
+/// Names of all machines.
+pub fn machine_names() -> impl Iterator<Item = &'static str> {
+    FILES.iter().map(|(name, _)| *name)
+}
+
+/// A machine's shape, as far as it has one: the words of a scenario's host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shape {
+    /// NUMA nodes.
+    pub nodes: Option<u32>,
+    /// Sockets.
+    pub sockets: Option<u32>,
+    /// Cores of each socket.
+    pub cores: Option<u32>,
+    /// Threads of each core.
+    pub threads: Option<u32>,
+    /// Last-level caches of the host.
+    pub caches: Option<u32>,
+    /// The distance between any two nodes.
+    pub distance: Option<u32>,
+    /// Memory of the host, such as `64GiB`.
+    pub memory: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(rename = "about")]
+    _about: String,
+    #[serde(rename = "like")]
+    _like: Option<String>,
+    #[serde(default)]
+    host: HostPart,
+    costs: CostsPart,
+    polling: PollingPart,
+    spinning: SpinningPart,
+    noise: NoisePart,
+    contention: ContentionPart,
+    guest: GuestPart,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HostPart {
+    nodes: Option<Given<u32>>,
+    sockets: Option<Given<u32>>,
+    cores: Option<Given<u32>>,
+    threads: Option<Given<u32>>,
+    caches: Option<Given<u32>>,
+    distance: Option<Given<u32>>,
+    memory: Option<Given<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CostsPart {
+    context_switch: Given<String>,
+    migrate_llc: Given<String>,
+    migrate_far: Given<String>,
+    idle_exit: Given<String>,
+    ipi_exit: Given<String>,
+    halt: Given<String>,
+    resume: Given<String>,
+    futex: Given<String>,
+    line: Given<String>,
+    tick: Given<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PollingPart {
+    max: Given<String>,
+    start: Given<String>,
+    grow: Given<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SpinningPart {
+    ple_window: Given<String>,
+    ple_user: Given<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NoisePart {
+    on: Given<bool>,
+    bound: Given<String>,
+    roaming: Given<String>,
+    wait: Given<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ContentionPart {
+    fetch: Given<u64>,
+    fpu: Given<u64>,
+    l2: Given<u64>,
+    any: Given<u64>,
+    llc: Given<String>,
+    llc_miss: Given<u64>,
+    node_mib_s: Given<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GuestPart {
+    virtualisation: Given<u64>,
+}
+
+/// The numbers of a machine.
+///
+/// # Errors
+/// When there is none of this name.
+pub fn machine(name: &str) -> Result<Params, String> {
+    params(name, read(name)?).map_err(|what| format!("machine {name}: {what}"))
+}
+
+/// The shape of a machine.
+///
+/// # Errors
+/// When there is none of this name.
+pub fn shape_of(name: &str) -> Result<Shape, String> {
+    let host = read(name)?.host;
+    let number = |given: Option<Given<u32>>| given.map(|given| given.is);
+    Ok(Shape {
+        nodes: number(host.nodes),
+        sockets: number(host.sockets),
+        cores: number(host.cores),
+        threads: number(host.threads),
+        caches: number(host.caches),
+        distance: number(host.distance),
+        memory: host.memory.map(|given| given.is),
+    })
+}
+
+fn read(name: &str) -> Result<File, String> {
+    let table = table(name, DEEPEST)?;
+    Value::Table(table).try_into().map_err(|error| format!("machine {name}: {error}"))
+}
+
+/// The file's table over that of what it is like; a shape is nobody else's.
+fn table(name: &str, deepest: usize) -> Result<Table, String> {
+    let known = || machine_names().collect::<Vec<_>>().join(", ");
+    let unknown = || format!("machine {name}: known are {}", known());
+    let text = FILES.iter().find(|file| file.0 == name).ok_or_else(unknown)?.1;
+    let own: Table = toml::from_str(text).map_err(|error| format!("machine {name}: {error}"))?;
+    let Some(like) = own.get("like").and_then(Value::as_str) else { return Ok(own) };
+    if deepest == 0 {
+        return Err(format!("machine {name}: it is like {like}, which is like too many others"));
+    }
+    let mut whole = table(like, deepest - 1)?;
+    whole.remove("host");
+    for (part, values) in own {
+        match (whole.get_mut(&part), values) {
+            (Some(Value::Table(known)), Value::Table(values)) => known.extend(values),
+            (_, values) => {
+                whole.insert(part, values);
+            }
+        }
+    }
+    Ok(whole)
+}
+
+fn params(name: &str, file: File) -> Result<Params, String> {
+    let time = |given: Given<String>, place: &str| nanoseconds(&given.checked(place)?);
+    let (costs, polling, noise) = (file.costs, file.polling, file.noise);
+    let (spinning, contention) = (file.spinning, file.contention);
+    let llc = contention.llc.checked("contention.llc")?;
+    Ok(Params {
+        machine: name.to_owned(),
+        costs: Costs {
+            context_switch: time(costs.context_switch, "costs.context_switch")?,
+            migrate_llc: time(costs.migrate_llc, "costs.migrate_llc")?,
+            migrate_far: time(costs.migrate_far, "costs.migrate_far")?,
+            idle_exit: time(costs.idle_exit, "costs.idle_exit")?,
+            ipi_exit: time(costs.ipi_exit, "costs.ipi_exit")?,
+            halt: time(costs.halt, "costs.halt")?,
+            resume: time(costs.resume, "costs.resume")?,
+            futex: time(costs.futex, "costs.futex")?,
+            line: time(costs.line, "costs.line")?,
+            tick: time(costs.tick, "costs.tick")?,
+        },
+        polling: HaltPolling {
+            max: time(polling.max, "polling.max")?,
+            start: time(polling.start, "polling.start")?,
+            grow: polling.grow.checked("polling.grow")?,
+        },
+        ple_window: time(spinning.ple_window, "spinning.ple_window")?,
+        ple_user: spinning.ple_user.checked("spinning.ple_user")?,
+        noise: Noise {
+            on: noise.on.checked("noise.on")?,
+            bound: time(noise.bound, "noise.bound")?,
+            roaming: time(noise.roaming, "noise.roaming")?,
+            wait: time(noise.wait, "noise.wait")?,
+        },
+        contention: Contention {
+            fetch: contention.fetch.checked("contention.fetch")?,
+            fpu: contention.fpu.checked("contention.fpu")?,
+            l2: contention.l2.checked("contention.l2")?,
+            any: contention.any.checked("contention.any")?,
+            llc_kib: crate::scenario::size(&llc)? / 1024,
+            llc_miss: contention.llc_miss.checked("contention.llc_miss")?,
+            node_mib_s: contention.node_mib_s.checked("contention.node_mib_s")?,
+        },
+        virtualisation: file.guest.virtualisation.checked("guest.virtualisation")?,
+    })
+}

@@ -1,0 +1,90 @@
+//! The libraries that scenarios name: machines and profiles of applications, each a TOML file of
+//! scenarios/library in which every number stands with its source.
+//!
+//! ```toml
+//! like = "generic"                 # where this file says nothing
+//! [costs]
+//! context_switch = { is = "1500ns", source = "lmbench lat_ctx" }
+//! ```
+//! The files are built in and read at first use. Gives plain numbers; knows no model that uses them.
+
+mod applications;
+mod machines;
+
+pub use applications::{Application, application, applications};
+pub use machines::{Shape, machine, machine_names, shape_of};
+
+use serde::Deserialize;
+
+/// A value and where it is from.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Given<T> {
+    is: T,
+    source: String,
+}
+
+impl<T> Given<T> {
+    fn checked(self, place: &str) -> Result<T, String> {
+        match self.source.trim().is_empty() {
+            true => Err(format!("{place}: its source is not named")),
+            false => Ok(self.is),
+        }
+    }
+}
+
+/// A time such as `1500ns`, as nanoseconds.
+fn nanoseconds(text: &str) -> Result<u64, String> {
+    let time = crate::scenario::load::duration(text)?;
+    u64::try_from(time.as_nanos()).map_err(|_| format!("{text}: too long"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::{Params, Profile};
+
+    #[test]
+    fn every_machine_can_be_read_and_has_every_number() {
+        for name in machine_names() {
+            let params = machine(name).unwrap();
+            assert_eq!(params.machine, name);
+        }
+        assert_eq!(machine("abacus").unwrap_err(), machine("abacus").unwrap_err());
+        assert!(machine("abacus").unwrap_err().contains("known are generic, ideal"));
+    }
+
+    #[test]
+    fn a_machine_has_its_own_numbers_and_those_of_what_it_is_like() {
+        let (generic, opteron) = (Params::generic(), Params::opteron());
+        assert_eq!(opteron.costs, generic.costs);
+        assert_eq!((opteron.polling.max, opteron.virtualisation), (0, 246));
+        assert_eq!(opteron.contention.llc_kib, 6 * 1024);
+        assert_eq!(machine("xen-6").unwrap().virtualisation, 246);
+    }
+
+    #[test]
+    fn every_profile_can_be_read_and_its_load_is_understood() {
+        let all = applications();
+        assert!(all.len() > 20);
+        for application in &all {
+            let profile = &application.profile;
+            let bound = profile.fetch + profile.fpu + profile.l2 + profile.llc + profile.memory;
+            assert!(bound <= 1000, "{}", profile.name);
+            if let Some(load) = &application.load {
+                let mut workload = Default::default();
+                crate::scenario::load::add(&mut workload, load, 4, None)
+                    .unwrap_or_else(|error| panic!("{}: {error}", profile.name));
+            }
+        }
+        assert_eq!(all[Profile::PLAIN].profile.name, "plain");
+        assert_eq!(all[Profile::SPIN].profile.name, "spin");
+        assert!(all[..2].iter().all(|one| one.load.is_none()));
+    }
+
+    #[test]
+    fn a_number_without_a_source_is_refused() {
+        let given = Given { is: 1, source: " ".to_owned() };
+        assert!(given.checked("costs.tick").unwrap_err().contains("costs.tick: its source"));
+    }
+}

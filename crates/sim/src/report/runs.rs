@@ -1,0 +1,227 @@
+//! The runs behind a report: the scenario itself, and every different VM alone, for any number of
+//! seeds, side by side on the CPUs there are. Which ends first does not change a number.
+
+use super::Report;
+use crate::engine::{Engine, Outcome, VmSetup};
+use crate::scenario::build::Plan;
+use crate::schedule::{Known, Recorder, Spans, VmSchedule};
+use instep_core::measure;
+use rayon::prelude::*;
+use std::sync::Mutex;
+
+/// Events between two looks at whether to stop.
+const LOOK: u64 = 4096;
+
+/// Called with how many nanoseconds more were simulated.
+pub type Progress<'a> = &'a (dyn Fn(u64) + Sync);
+/// Whether to stop.
+pub type Stop<'a> = &'a (dyn Fn() -> bool + Sync);
+
+/// A run and what its schedule did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observed {
+    /// Its seed.
+    pub seed: u64,
+    /// What the engine counted.
+    pub outcome: Outcome,
+    /// What the schedule did to each VM; the host's own threads come last.
+    pub schedule: Vec<VmSchedule>,
+}
+
+/// What a VM does alone.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Alone {
+    /// Throughput in thousandths of a unit a second.
+    pub rate_milli: u64,
+    /// CPU time per time in thousandths.
+    pub cpus_milli: u64,
+    /// Time in which the thread that made most progress did so, nanoseconds.
+    pub longest: u64,
+    /// Mean number of threads that make progress.
+    pub parallelism: f64,
+    /// Waits for siblings a second in which a vCPU blocked.
+    pub syncs_per_s: f64,
+    /// CPU time in each whole allocation period, nanoseconds.
+    pub used: Vec<u64>,
+}
+
+impl Alone {
+    fn of(observed: &Observed) -> Self {
+        let (outcome, tally) = (&observed.outcome, &observed.outcome.vms[0].2);
+        let duration = outcome.duration.max(1);
+        let cpus = (u128::from(tally.sums.running) * 1000).div_ceil(u128::from(duration));
+        Self {
+            rate_milli: outcome.throughput_milli(0),
+            cpus_milli: u64::try_from(cpus).unwrap_or(u64::MAX),
+            longest: tally.longest,
+            parallelism: tally.progress as f64 / duration as f64,
+            syncs_per_s: tally.by_sibling.count as f64 * 1e9 / duration as f64,
+            used: observed.schedule[0].used.clone(),
+        }
+    }
+}
+
+impl Plan {
+    /// Simulates it once.
+    #[must_use]
+    pub fn run(&self) -> Outcome {
+        Engine::new(self.setup.clone(), self.scheduler()).run()
+    }
+
+    /// Simulates it once and looks at the schedule; nothing when it was stopped.
+    #[must_use]
+    pub fn observe(
+        &self,
+        spans: &mut dyn Spans,
+        more: Progress<'_>,
+        stop: Stop<'_>,
+    ) -> Option<Observed> {
+        let end = self.setup.warmup.saturating_add(self.setup.duration);
+        let known = |(at, vm): (usize, &VmSetup)| Known {
+            vcpus: vm.affinity.len(),
+            rate_micro: self.rate_micro(at),
+            hidden: vm.hidden,
+        };
+        let known: Vec<Known> = self.setup.vms.iter().enumerate().map(known).collect();
+        let (cpus, from) = (self.setup.host.cpus(), self.setup.warmup);
+        let mut recorder = Recorder::new(cpus, &known, from, super::model::PERIOD_NS);
+        let mut engine = Engine::new(self.setup.clone(), self.scheduler());
+        engine.watch();
+        engine.begin();
+        let mut told = 0;
+        loop {
+            engine.facts().for_each(|fact| recorder.see(&fact, spans));
+            if engine.events().is_multiple_of(LOOK) {
+                more(engine.now() - told);
+                told = engine.now();
+                if stop() {
+                    return None;
+                }
+            }
+            if !engine.advance(end) {
+                break;
+            }
+        }
+        more(end - told.min(end));
+        let schedule = recorder.finish(end, spans);
+        Some(Observed { seed: self.setup.seed, outcome: engine.finish(), schedule })
+    }
+
+    /// The plan with nothing but this VM and the host's own threads.
+    fn only(&self, vm: usize) -> Self {
+        let mut plan = self.clone();
+        let mut at = 0..;
+        plan.setup.vms.retain(|other| at.next() == Some(vm) || other.hidden);
+        plan
+    }
+
+    /// CPUs that a VM has by its weight.
+    #[must_use]
+    pub fn by_weight(&self, vm: usize) -> f64 {
+        let vms = || self.setup.vms.iter().filter(|vm| !vm.hidden);
+        let all: u64 = vms().map(|vm| u64::from(vm.weight)).sum();
+        let own = vms().nth(vm).map_or(0, |vm| vm.weight);
+        self.setup.host.cpus() as f64 * f64::from(own) / all.max(1) as f64
+    }
+
+    /// Millionths of a CPU that each of its vCPUs has by weight, a whole one at most.
+    fn rate_micro(&self, vm: usize) -> u64 {
+        let vcpus = self.setup.vms[vm].affinity.len().max(1) as f64;
+        (self.by_weight(vm) / vcpus * 1e6).min(1e6) as u64
+    }
+
+    /// The quantum of the Lag model: 30 ms for credit schedulers, as published, 3 ms for others.
+    #[must_use]
+    pub fn quantum(&self) -> u64 {
+        match self.scheduler.as_str() {
+            "credit" | "sync-aware" => 30_000_000,
+            _ => 3_000_000,
+        }
+    }
+
+    /// Each VM's fair share of the CPUs by weight, in thousandths of a CPU: nobody more than it uses
+    /// alone (or, where that is not known, than its vCPUs), and what one does not use goes to the others.
+    #[must_use]
+    pub fn fair_shares(&self, alone: &[Option<Alone>]) -> Vec<u64> {
+        let most = |vm: &VmSetup, alone: &Option<Alone>| {
+            alone.as_ref().map_or(vm.affinity.len() as u64 * 1000, |alone| alone.cpus_milli)
+        };
+        let claim =
+            |(vm, alone): (&VmSetup, &Option<Alone>)| (u64::from(vm.weight), most(vm, alone));
+        let claims: Vec<(u64, u64)> = self.setup.vms.iter().zip(alone).map(claim).collect();
+        measure::fair_shares(self.setup.host.cpus() as u64 * 1000, &claims)
+    }
+
+    /// For each VM the first that is like it: alone they do the same.
+    fn like(&self) -> Vec<usize> {
+        let vms: Vec<&VmSetup> = self.setup.vms.iter().filter(|vm| !vm.hidden).collect();
+        let same = |a: usize, b: usize| {
+            vms[a].workload == vms[b].workload
+                && vms[a].affinity == vms[b].affinity
+                && vms[a].memory == vms[b].memory
+        };
+        (0..vms.len()).map(|vm| (0..vm).find(|other| same(*other, vm)).unwrap_or(vm)).collect()
+    }
+
+    /// Simulated nanoseconds of all runs behind the reports of so many seeds.
+    #[must_use]
+    pub fn work(&self, seeds: u64) -> u64 {
+        let end = self.setup.warmup.saturating_add(self.setup.duration);
+        end.saturating_mul(self.jobs().len() as u64).saturating_mul(seeds)
+    }
+
+    /// The runs of one seed: the scenario, then each different VM alone, if it is not alone anyway.
+    fn jobs(&self) -> Vec<Option<usize>> {
+        let like = self.like();
+        let alone = (0..like.len()).filter(|vm| like.len() > 1 && like[*vm] == *vm).map(Some);
+        std::iter::once(None).chain(alone).collect()
+    }
+
+    /// Simulates it with `seeds` seeds, from its own on, and every different VM alone, and says what
+    /// came of each; `spans` has the first seed's schedule. Once `stop` says so no run goes on: the
+    /// reports are those of scenarios that were finished, without VMs alone that were not.
+    #[must_use]
+    pub fn reports(
+        &self,
+        seeds: u64,
+        spans: &mut dyn Spans,
+        more: Progress<'_>,
+        stop: Stop<'_>,
+    ) -> Vec<Report> {
+        let (jobs, spans) = (self.jobs(), Mutex::new(spans));
+        let all: Vec<(u64, Option<usize>)> =
+            (0..seeds).flat_map(|seed| jobs.iter().map(move |job| (seed, *job))).collect();
+        let run = |(seed, job): &(u64, Option<usize>)| {
+            let mut plan = job.map_or_else(|| self.clone(), |vm| self.only(vm));
+            plan.setup.seed = self.setup.seed.wrapping_add(*seed);
+            if stop() {
+                return None;
+            }
+            if *seed == 0
+                && job.is_none()
+                && let Ok(mut spans) = spans.lock()
+            {
+                return plan.observe(*spans, more, stop);
+            }
+            plan.observe(&mut (), more, stop)
+        };
+        let runs: Vec<Option<Observed>> = all.par_iter().with_max_len(1).map(run).collect();
+        let like = self.like();
+        let report = |runs: &[Option<Observed>]| {
+            let observed = runs.first()?.as_ref()?;
+            let alone = |vm: &usize| {
+                let job = jobs.iter().position(|job| *job == Some(*vm)).unwrap_or(0);
+                runs.get(job)?.as_ref().map(Alone::of)
+            };
+            let alone: Vec<Option<Alone>> = like.iter().map(alone).collect();
+            Some(Report::new(self, observed, &alone))
+        };
+        runs.chunks(jobs.len()).filter_map(report).collect()
+    }
+
+    /// The report of its own seed.
+    #[must_use]
+    pub fn report(&self) -> Option<Report> {
+        self.reports(1, &mut (), &|_| (), &|| false).pop()
+    }
+}

@@ -1,0 +1,186 @@
+//! A report for people, in lines of up to 80 columns: what every VM got, and why.
+
+use super::{Report, VmReport};
+use crate::reproduce::stats::estimate;
+use std::fmt::Write as _;
+
+/// Columns of a VM's name.
+const NAME: usize = 14;
+
+impl Report {
+    /// The tables.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let mut out = String::new();
+        let seconds = self.duration_ns as f64 / 1e9;
+        let busy: f64 = self.host.utilisation.iter().sum();
+        let _ = writeln!(
+            out,
+            "{} on {} CPUs ({}), {seconds} s simulated, seed {}, {} events",
+            self.scheduler, self.host.cpus, self.machine, self.seed, self.events
+        );
+        let _ = writeln!(
+            out,
+            "{busy:.2} CPUs busy, competing modules {:.2}, {:.0} switches/s\n",
+            self.host.competing_modules, self.host.switches_per_s
+        );
+        let longest = self.vms.iter().map(|vm| vm.name.chars().count()).max().unwrap_or(2);
+        let width = longest.clamp(2, NAME);
+        self.got(&mut out, width);
+        out.push('\n');
+        self.why(&mut out, width);
+        out.push_str(
+            "\nspeed: throughput / (fair share x throughput alone); least: the same by the Lag\n\
+             model; usable: part of its share that it could use (potential). See docs/sim.md\n",
+        );
+        out
+    }
+
+    fn got(&self, out: &mut String, width: usize) {
+        let _ = writeln!(
+            out,
+            "{:width$} {:>11} {:<12} {:>6} {:>6} {:>6} {:>6} {:>6} {:>4}",
+            "VM", "throughput", "a second", "speed", "least", "usable", "share", "CPUs", "type"
+        );
+        for vm in &self.vms {
+            let least = vm
+                .fair_share_speed
+                .zip(vm.lag.as_ref())
+                .map(|(speed, lag)| speed * self.duration_ns as f64 / lag.latest_ns.max(1) as f64);
+            let _ = writeln!(
+                out,
+                "{:width$} {:>11.1} {:<12} {:>6} {:>6} {:>6} {:>6} {:>6.2} {:>4}",
+                short(&vm.name, width),
+                vm.throughput,
+                short(vm.unit, 12),
+                or_dash(vm.fair_share_speed, 3),
+                or_dash(least, 3),
+                or_dash(vm.potential, 2),
+                or_dash(vm.fair_share, 3),
+                vm.cpus,
+                vm.kind.map_or("-".to_owned(), |kind| kind.to_string()),
+            );
+        }
+    }
+
+    fn why(&self, out: &mut String, width: usize) {
+        let _ = writeln!(
+            out,
+            "{:width$} {:>6} {:>6} {:>8} {:>6} {:>8} {:>5} ran instead",
+            "VM", "stack", "co-run", "skew", "steal", "wait 99%", "local"
+        );
+        for vm in &self.vms {
+            let _ = writeln!(
+                out,
+                "{:width$} {:>6.3} {:>6.3} {:>8} {:>6.2} {:>8} {:>5.2} {}",
+                short(&vm.name, width),
+                vm.stacking,
+                vm.co_run,
+                time(vm.max_skew_ns),
+                vm.steal,
+                time(vm.wait.p99_ns),
+                vm.locality,
+                short(&instead(vm), 80 - 46 - width),
+            );
+        }
+    }
+}
+
+/// Several seeds of one scenario: of every VM the means with 95 % confidence.
+#[must_use]
+pub fn summary(runs: &[Report]) -> String {
+    let mut out = String::new();
+    let Some(first) = runs.first() else { return out };
+    let seconds = first.duration_ns as f64 / 1e9;
+    let _ = writeln!(
+        out,
+        "{} on {} CPUs ({}), {seconds} s simulated, {} seeds from {}",
+        first.scheduler,
+        first.host.cpus,
+        first.machine,
+        runs.len(),
+        first.seed
+    );
+    let longest = first.vms.iter().map(|vm| vm.name.chars().count()).max().unwrap_or(2);
+    let width = longest.clamp(2, NAME);
+    let _ = writeln!(
+        out,
+        "\n{:width$} {:>19} {:<12} {:>15} {:>6} {:>6}",
+        "VM", "throughput", "a second", "speed", "stack", "co-run"
+    );
+    for (at, vm) in first.vms.iter().enumerate() {
+        let values = |of: &dyn Fn(&VmReport) -> Option<f64>| -> Vec<f64> {
+            runs.iter().filter_map(|run| of(run.vms.get(at)?)).collect()
+        };
+        let shown = |values: Vec<f64>, places: usize| {
+            estimate(&values).map_or("-".to_owned(), |found| {
+                format!("{:.places$} +-{:.places$}", found.mean, found.high - found.mean)
+            })
+        };
+        let mean = |values: Vec<f64>| or_dash(estimate(&values).map(|found| found.mean), 3);
+        let _ = writeln!(
+            out,
+            "{:width$} {:>19} {:<12} {:>15} {:>6} {:>6}",
+            short(&vm.name, width),
+            shown(values(&|vm| Some(vm.throughput)), 1),
+            short(vm.unit, 12),
+            shown(values(&|vm| vm.fair_share_speed), 3),
+            mean(values(&|vm| Some(vm.stacking))),
+            mean(values(&|vm| Some(vm.co_run))),
+        );
+    }
+    out.push_str("\nspeed: throughput / (fair share x throughput alone); +-: 95 % confidence\n");
+    out
+}
+
+/// Who had the CPU for most of the time that it waited.
+fn instead(vm: &VmReport) -> String {
+    let all: u64 = vm.culprits.iter().map(|one| one.ns).sum();
+    let most = vm.culprits.iter().max_by_key(|one| one.ns).filter(|one| one.ns > 0);
+    most.map_or("-".to_owned(), |most| {
+        format!("{:.0}% {}", most.ns as f64 * 100.0 / all as f64, most.name)
+    })
+}
+
+fn or_dash(value: Option<f64>, places: usize) -> String {
+    value.map_or("-".to_owned(), |value| match value.abs() {
+        size if size >= 1000.0 => format!("{value:.0}"),
+        _ => format!("{value:.places$}"),
+    })
+}
+
+/// A time in up to seven columns.
+fn time(ns: u64) -> String {
+    let (value, unit) = match ns {
+        0..1_000 => (ns as f64, "ns"),
+        1_000..1_000_000 => (ns as f64 / 1e3, "us"),
+        1_000_000..1_000_000_000 => (ns as f64 / 1e6, "ms"),
+        _ => (ns as f64 / 1e9, "s"),
+    };
+    let places = usize::from(value < 99.95 && unit != "ns");
+    format!("{value:.places$}{unit}")
+}
+
+/// The text, or its beginning and a mark.
+fn short(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width.saturating_sub(1)).chain(['~']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_short() {
+        let shown = [0, 999, 1_500, 250_000, 99_960_000, 4_000_000_000, 400_000_000_000].map(time);
+        assert_eq!(shown, ["0ns", "999ns", "1.5us", "250us", "100ms", "4.0s", "400s"]);
+    }
+
+    #[test]
+    fn long_names_are_cut_with_a_mark() {
+        assert_eq!((short("abcdef", 4), short("abcd", 4)), ("abc~".to_owned(), "abcd".to_owned()));
+    }
+}

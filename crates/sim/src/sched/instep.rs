@@ -1,0 +1,263 @@
+//! Instep's own scheduler: bpf/'s C as the kernel runs it, compiled natively, on `instep-scx`'s
+//! sched_ext. Here only the two hosts are made to agree: the desk's tasks and CPUs, and the kernel's.
+//!
+//! Ticks come every 4 ms (HZ 250), slices end at ticks, as under sched_ext. Tasks that belong to no VM
+//! are the host's; those of them that are bound to a CPU are kernel threads. Times that calls of the
+//! scheduler take are not simulated.
+
+use super::{Pick, Scheduler, Tuner};
+use crate::check::Promises;
+use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
+use crate::host::Host;
+use crate::mask::Mask;
+use instep_scx::abi::{CpuMask, PF_KTHREAD};
+use instep_scx::instep::{Instep as Native, Settings, Vm, limits, mechanisms};
+use instep_scx::{Machine, Release, TaskSetup, Waker as By};
+
+/// The rules' numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// What the scheduler is told.
+    pub settings: Settings,
+    /// 1 s / HZ: 4 ms.
+    pub tick: u64,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { settings: Settings::default(), tick: 4_000_000 }
+    }
+}
+
+/// The bit of the mechanism that runs a VM's vCPUs on one CPU where that is better: while it is on,
+/// siblings are not promised to be apart.
+const GATHER: u32 = 10;
+
+/// Names of mechanisms in the order of their bits (bpf/intf.h), as `--dispatch` configures them: a
+/// tuning `without.NAME` switches one off.
+const MECHANISMS: [(&str, u32); 11] = [
+    ("without.shares", 0),
+    ("without.balance", 1),
+    ("without.cores", 2),
+    ("without.home", 3),
+    ("without.boost", 4),
+    ("without.gang", 5),
+    ("without.yield", 6),
+    ("without.wake", 7),
+    ("without.pull", 8),
+    ("without.probe", 9),
+    ("without.gather", GATHER),
+];
+
+impl Rules {
+    pub(super) fn tuned(tuner: &mut Tuner<'_>) -> Self {
+        let mut rules = Self::default();
+        let set = &mut rules.settings;
+        tuner.set("slice", &mut set.slice);
+        tuner.set("episode", &mut set.episode);
+        tuner.set("skew", &mut set.skew);
+        tuner.set("wake_slack", &mut set.wake_slack);
+        tuner.set("boost", &mut set.boost);
+        tuner.set("pull", &mut set.pull);
+        tuner.set("debt", &mut set.debt);
+        tuner.set("period", &mut set.period);
+        tuner.set("tick", &mut rules.tick);
+        for (name, bit) in MECHANISMS {
+            let mut off = 0;
+            tuner.set(name, &mut off);
+            rules.settings.without |= u32::from(off > 0) << bit;
+        }
+        rules
+    }
+}
+
+/// The scheduler.
+#[derive(Debug)]
+pub struct Instep {
+    rules: Rules,
+    /// There from [`Scheduler::start`] on.
+    native: Option<Native>,
+    /// Running tasks that may not stay where they are.
+    leaving: Vec<bool>,
+    /// When the scheduler's own timer is set for.
+    alarm: Option<u64>,
+    /// Where VMs are at home, before the start.
+    homes: Vec<Option<u32>>,
+}
+
+fn cpu_mask(mask: &Mask) -> CpuMask {
+    CpuMask::of(mask.iter())
+}
+
+impl Instep {
+    /// With these numbers.
+    #[must_use]
+    pub fn new(rules: Rules) -> Self {
+        Self { rules, native: None, leaving: Vec::new(), alarm: None, homes: Vec::new() }
+    }
+
+    /// Calls the kernel, and takes over what came of it.
+    fn call<R>(&mut self, desk: &mut Desk, call: impl FnOnce(&mut Native, u64) -> R) -> Option<R> {
+        let native = self.native.as_mut()?;
+        let result = call(native, desk.now);
+        while let Some((task, cpu)) = native.take_moved() {
+            let task = TaskId(task as u32);
+            if desk.task(task).state != TaskState::Running {
+                desk.assign(task, cpu);
+            }
+        }
+        while let Some(cpu) = native.kernel().take_resched() {
+            desk.resched(cpu);
+        }
+        let alarm = native.kernel().next_timer();
+        if alarm != self.alarm {
+            self.alarm = alarm;
+            match alarm {
+                Some(at) => desk.arm(0, at.max(desk.now)),
+                None => desk.disarm(0),
+            }
+        }
+        Some(result)
+    }
+
+    fn set_affinity(&mut self, desk: &mut Desk, task: TaskId) {
+        let allowed = cpu_mask(&desk.task(task).allowed);
+        self.call(desk, |native, now| native.kernel().set_affinity(task.ix(), &allowed, now));
+    }
+}
+
+impl Scheduler for Instep {
+    fn name(&self) -> &'static str {
+        "instep"
+    }
+
+    fn fits(&self, host: &Host, vcpus: &[usize]) -> Result<(), String> {
+        let room = limits();
+        let most = vcpus.iter().max().copied().unwrap_or(0);
+        let all: usize = vcpus.iter().sum();
+        if host.cpus() > room.cpus
+            || vcpus.len() > room.vms
+            || all > room.vcpus
+            || most > room.vcpus_of_one
+        {
+            return Err(format!(
+                "scheduler instep: at most {} CPUs, {} VMs, {} vCPUs and {} of one VM (bpf/intf.h)",
+                room.cpus, room.vms, room.vcpus, room.vcpus_of_one
+            ));
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, desk: &mut Desk) {
+        let host = &desk.host;
+        let machine = Machine {
+            core: host.core.iter().map(|core| host.cores[*core].iter().collect()).collect(),
+            node: host.node.iter().map(|node| *node as i32).collect(),
+        };
+        let task = |task: &crate::desk::Task| TaskSetup {
+            allowed: cpu_mask(&task.allowed),
+            cpu: task.cpu,
+            flags: match desk.vms[task.vm].hidden && task.allowed.count() == 1 {
+                true => PF_KTHREAD,
+                false => 0,
+            },
+        };
+        let tasks: Vec<TaskSetup> = desk.tasks.iter().map(task).collect();
+        let shown = desk.vms.iter().filter(|vm| !vm.hidden);
+        let vm = |vm: &crate::desk::Vm| Vm {
+            weight: vm.weight,
+            own: vm.own,
+            first: vm.first as usize,
+            count: vm.count as usize,
+        };
+        let vms: Vec<Vm> = shown.map(vm).collect();
+        let seed = desk.rng.draw();
+        let native = Native::new(machine, &tasks, &vms, &self.rules.settings, seed, Release::V7_2);
+        self.native = Some(native.expect("the plan was checked for room"));
+        self.leaving = vec![false; desk.tasks.len()];
+        for (vm, home) in std::mem::take(&mut self.homes).into_iter().enumerate() {
+            self.set_home(vm, home);
+        }
+        self.call(desk, |_, _| ());
+    }
+
+    fn wake(&mut self, desk: &mut Desk, task: TaskId, by: Waker) {
+        let own = desk.task(task).cpu;
+        let by = match by {
+            Waker::Sibling(waker) if desk.task(waker).state == TaskState::Running => {
+                By::Task(desk.task(waker).cpu)
+            }
+            Waker::Timer => By::Interrupt(own),
+            Waker::Sibling(_) | Waker::Start | Waker::Io => By::Other(own),
+        };
+        self.call(desk, |native, now| native.kernel().wake(task.ix(), by, now));
+    }
+
+    fn block(&mut self, desk: &mut Desk, cpu: usize, task: TaskId) {
+        self.call(desk, |native, now| native.kernel().block(cpu, now));
+        if std::mem::take(&mut self.leaving[task.ix()]) {
+            self.set_affinity(desk, task);
+        }
+    }
+
+    fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
+        if std::mem::take(&mut self.leaving[task.ix()]) {
+            self.set_affinity(desk, task);
+        } else if let Put::Yield(Some(to)) = why {
+            // Without anybody to yield to KVM enters the guest again (kvm_vcpu_on_spin).
+            self.call(desk, |native, now| native.kernel().yield_to(cpu, Some(to.ix()), now));
+        }
+    }
+
+    fn pick(&mut self, desk: &mut Desk, cpu: usize) -> Option<Pick> {
+        let task = self.call(desk, |native, now| {
+            native.kernel().schedule(cpu, now);
+            native.current(cpu)
+        });
+        let task = task.flatten().map(|task| TaskId(task as u32))?;
+        Some(Pick { task, slice: u64::MAX })
+    }
+
+    fn tick(&mut self, desk: &mut Desk, cpu: usize) {
+        self.call(desk, |native, now| native.kernel().tick(cpu, now));
+    }
+
+    fn tick_period(&self) -> u64 {
+        self.rules.tick
+    }
+
+    fn timer(&mut self, desk: &mut Desk, _id: u32) {
+        self.alarm = None;
+        self.call(desk, |native, now| while native.kernel().fire_timer(0, now) {});
+    }
+
+    fn affinity_changed(&mut self, desk: &mut Desk, task: TaskId) {
+        let this = desk.task(task);
+        let cpu = this.cpu;
+        if this.state == TaskState::Running && !this.allowed.has(cpu) {
+            self.leaving[task.ix()] = true;
+            desk.resched(cpu);
+        } else {
+            self.set_affinity(desk, task);
+        }
+    }
+
+    fn set_home(&mut self, vm: usize, node: Option<u32>) {
+        match &mut self.native {
+            Some(native) => native.set_home(vm, node),
+            None => {
+                self.homes.resize(self.homes.len().max(vm + 1), None);
+                self.homes[vm] = node;
+            }
+        }
+    }
+
+    fn failed(&self) -> Option<String> {
+        self.native.as_ref().and_then(Native::ejected)
+    }
+
+    fn promises(&self) -> Promises {
+        let apart = mechanisms() & !self.rules.settings.without & 1 << GATHER == 0;
+        Promises { apart, ..Promises::usual(true, self.rules.tick) }
+    }
+}

@@ -1,0 +1,111 @@
+//! What guests do: adaptive waiting, programs of the library, profiles of their own, machines.
+
+#![cfg(test)]
+
+use instep_sim::report::{Report, VmReport};
+use instep_sim::scenario::Scenario;
+use instep_sim::scenario::build::Plan;
+
+fn report(host: &str, scheduler: &str, guests: &str) -> Report {
+    let text = format!(
+        "about = \"x\"\nscheduler = \"{scheduler}\"\nduration = \"400ms\"\nwarmup = \"100ms\"\n\
+         [host]\n{host}\n{guests}"
+    );
+    let scenario = Scenario::parse(&text).unwrap_or_else(|fault| panic!("{fault:?}"));
+    let plan = Plan::new(&scenario, &|_| Err(String::new()));
+    plan.unwrap_or_else(|fault| panic!("{fault:?}")).report().unwrap()
+}
+
+fn guest(name: &str, vcpus: u32, load: &str) -> String {
+    format!("[[guest]]\nname = \"{name}\"\nvcpus = {vcpus}\nmemory = \"1GiB\"\nload = \"{load}\"\n")
+}
+
+fn one(scheduler: &str, cpus: u32, load: &str, beside: bool) -> VmReport {
+    let other = if beside { guest("b", 4, "spin") } else { String::new() };
+    let host = format!("cores = {cpus}\nmemory = \"4GiB\"");
+    let found = report(&host, scheduler, &(guest("a", 4, load) + &other));
+    found.vms[0].clone()
+}
+
+#[test]
+fn an_adaptive_barrier_spins_where_siblings_come_soon() {
+    let barrier = |kind: &str| {
+        format!("instep-load barrier --kind {kind} --phase 20us --imbalance 20% --spin-limit 1ms")
+    };
+    // Alone, everybody comes within microseconds: nobody sleeps in vain.
+    let alone = one("cfs", 4, &barrier("adaptive"), false);
+    let blocking = one("cfs", 4, &barrier("block"), false);
+    assert!(alone.throughput > 0.95 * blocking.throughput, "{alone:?}");
+    assert!(alone.spinning > 0.1 && blocking.spinning == 0.0);
+    assert!(alone.waits.sibling_ns < blocking.waits.sibling_ns / 4, "{:?}", alone.waits);
+}
+
+#[test]
+fn an_adaptive_lock_is_passed_on_without_being_lost() {
+    for scheduler in ["cfs", "eevdf", "credit"] {
+        let load = "instep-load lock --kind adaptive --hold 5us --think 10us --spin-limit 20us";
+        let found = one(scheduler, 2, load, true);
+        assert!(found.throughput > 1_000.0, "{scheduler}: {found:?}");
+        assert!(found.spinning > 0.0);
+    }
+}
+
+#[test]
+fn a_machine_of_the_library_has_its_shape() {
+    let found = report("machine = \"opteron-6376\"", "credit", &guest("a", 16, "npb/ep"));
+    assert_eq!((found.host.cpus, found.machine.as_str()), (32, "opteron-6376"));
+    let found =
+        report("machine = \"xeon-4-node\"\nmemory = \"8GiB\"", "cfs", &guest("a", 4, "spin"));
+    assert_eq!(found.host.cpus, 32);
+}
+
+#[test]
+fn a_program_runs_by_its_profile_alone_and_a_profile_of_ones_own_is_slowed_by_distance() {
+    let program =
+        "[[guest]]\nname = \"a\"\nvcpus = 4\nmemory = \"1GiB\"\nprofile = \"npb/lu-hp\"\n";
+    let found = report("machine = \"kvm-4\"", "cfs", program);
+    assert_eq!((found.vms[0].unit, found.vms[0].throughput > 100.0), ("phases", true));
+    let far = |node: u32| {
+        let text = format!(
+            "[[guest]]\nname = \"a\"\nvcpus = 1\nmemory = \"1GiB\"\nload = \"spin\"\nallowed = \"0\"\n\
+             profile = {{ memory = 500, set = \"8MiB\", mib_s = 1000 }}\nstart = {{ memory_node = {node} }}\n"
+        );
+        let host = "nodes = 2\ncores = 2\nmemory = \"4GiB\"\nmachine = \"ideal\"";
+        report(host, "cfs", &text).vms[0].throughput
+    };
+    // Distance 20: half of the work takes twice as long.
+    assert!((far(0) / far(1) - 1.5).abs() < 0.01, "{} {}", far(0), far(1));
+}
+
+#[test]
+fn types_are_those_of_the_programs_that_stand_for_them() {
+    for (program, kind) in [("type-1", 1), ("type-2", 2), ("type-3", 3), ("type-4", 4)] {
+        let guests = guest("a", 16, &format!("parsec/{program}"))
+            + "[[guest]]\nname = \"b\"\ncount = 3\nvcpus = 16\nmemory = \"1GiB\"\nload = \"spin\"\n";
+        let text = format!(
+            "about = \"x\"\nscheduler = \"pm\"\nduration = \"2s\"\nwarmup = \"0s\"\n\
+             [host]\nmachine = \"kvm-16\"\n{guests}"
+        );
+        let plan = Plan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap();
+        assert_eq!(plan.report().unwrap().vms[0].kind, Some(kind), "{program}");
+    }
+}
+
+#[test]
+fn bounds_hold_for_a_program_that_the_model_describes() {
+    // Blocking phases of equal work: what the model of Lag was made for.
+    let found = report(
+        "cores = 4\nmemory = \"4GiB\"\nmachine = \"ideal\"",
+        "credit",
+        &(guest("a", 4, "instep-load barrier --kind block --phase 5ms") + &guest("b", 4, "spin")),
+    );
+    let vm = &found.vms[0];
+    let lag = vm.lag.as_ref().unwrap();
+    assert!((lag.rate - 0.5).abs() < 1e-9);
+    assert!(lag.latest_ns >= found.duration_ns * 9 / 10, "{lag:?}");
+    assert!(vm.potential.unwrap() > 0.99 && vm.efficiency.unwrap() <= 1.0);
+    let charged: u64 = vm.culprits.iter().map(|one| one.ns).sum();
+    let steal: u64 = vm.steal_by_vcpu_ns.iter().sum();
+    assert_eq!(charged, steal);
+    assert!((vm.steal - steal as f64 / found.duration_ns as f64).abs() < 1e-3);
+}

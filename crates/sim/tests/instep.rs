@@ -1,0 +1,199 @@
+//! Instep's scheduler in the simulator does what it does in the lab (docs/dispatch.md): the same cases,
+//! the same direction. And runs of it share nothing.
+
+#![allow(missing_docs, reason = "a test")]
+#![expect(clippy::unwrap_used, reason = "all of this is a test, which fails by a panic")]
+
+use instep_sim::check::Promises;
+use instep_sim::check::run::check;
+use instep_sim::scenario::Scenario;
+use instep_sim::scenario::build::Plan;
+use instep_sim::sched;
+use instep_sim::swarm::Swarm;
+use rayon::prelude::*;
+
+/// Two CPUs, a VM of two threads with this load, and as many neighbours that compute as leave it
+/// this share, per cent; all weights equal.
+fn plan(scheduler: &str, load: &str, share: u32, seed: u64) -> Plan {
+    let neighbours = 100 / share - 1;
+    let text = format!(
+        "about = \"it\"\nseed = {seed}\nscheduler = \"{scheduler}\"\nduration = \"2s\"\n\
+         warmup = \"500ms\"\n[host]\ncores = 2\nmemory = \"8GiB\"\n\
+         [[guest]]\nname = \"a\"\nvcpus = 2\nmemory = \"1GiB\"\nload = \"{load}\"\n\
+         [[guest]]\nname = \"n\"\ncount = {neighbours}\nvcpus = 2\nmemory = \"1GiB\"\nload = \"spin\"\n"
+    );
+    Plan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap()
+}
+
+/// The VM's fair-share speed: the median of three seeds.
+fn speed(scheduler: &str, load: &str, share: u32) -> f64 {
+    let one = |seed| {
+        let report = plan(scheduler, load, share, seed).report().unwrap();
+        report.vms[0].fair_share_speed.unwrap()
+    };
+    let mut all: Vec<f64> = (1..4u64).into_par_iter().map(one).collect();
+    all.sort_by(f64::total_cmp);
+    all[1]
+}
+
+const SPIN: &str = "instep-load barrier --kind spin --phase 100us";
+
+#[test]
+fn a_vm_that_spins_gets_its_share_of_speed_and_the_default_loses_most_of_it() {
+    for share in [50, 25] {
+        let (instep, eevdf) = (speed("instep", SPIN, share), speed("eevdf", SPIN, share));
+        println!("spin 100us at {share} %: instep {instep:.2}, eevdf {eevdf:.2}");
+        assert!(instep >= 0.85, "{share} %: {instep}");
+        assert!(eevdf < 0.6 * instep, "{share} %: {eevdf} beside {instep}");
+    }
+}
+
+#[test]
+fn a_vm_of_many_vcpus_leaves_one_of_few_its_share() {
+    for cpus in [2, 8] {
+        let text = format!(
+            "about = \"it\"\nscheduler = \"instep\"\nduration = \"6s\"\nwarmup = \"1s\"\n\
+             [host]\ncores = {cpus}\nmemory = \"8GiB\"\n\
+             [[guest]]\nname = \"many\"\nvcpus = {}\nmemory = \"1GiB\"\nload = \"spin\"\n\
+             [[guest]]\nname = \"few\"\nvcpus = {cpus}\nmemory = \"1GiB\"\nload = \"spin\"\n",
+            60 * cpus
+        );
+        let plan = Plan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap();
+        let report = plan.report().unwrap();
+        for vm in &report.vms {
+            let speed = vm.fair_share_speed.unwrap();
+            assert!((0.93..1.07).contains(&speed), "{} on {cpus} CPUs: {speed}", vm.name);
+        }
+    }
+}
+
+#[test]
+fn it_is_co_scheduling_that_does_it() {
+    let with = |off: u64| {
+        let mut plan = plan("instep", SPIN, 25, 1);
+        (0..off).for_each(|_| _ = plan.tuning.insert("without.gang".to_owned(), 1));
+        plan.report().unwrap().vms[0].fair_share_speed.unwrap()
+    };
+    let (on, off) = (with(0), with(1));
+    println!("spin 100us at 25 %: with co-scheduling {on:.2}, without {off:.2}");
+    assert!(off < on - 0.15, "{on} with, {off} without");
+}
+
+#[test]
+fn a_vm_that_blocks_or_computes_is_not_slower_than_under_the_default() {
+    for (load, least) in [
+        ("instep-load barrier --kind block --phase 1ms", 0.95),
+        ("instep-load barrier --kind block --phase 100us", 0.85),
+        ("instep-load compute", 0.97),
+    ] {
+        let (instep, eevdf) = (speed("instep", load, 50), speed("eevdf", load, 50));
+        println!("{load}: instep {instep:.2}, eevdf {eevdf:.2}");
+        assert!(instep >= least * eevdf, "{load}: {instep} beside {eevdf}");
+    }
+}
+
+#[test]
+fn weights_divide_the_host() {
+    let mut plan = plan("instep", "spin", 50, 1);
+    plan.setup.vms[0].weight = 500;
+    let outcome = plan.run();
+    let ran = |vm: usize| outcome.vms[vm].2.sums.running as f64;
+    let part = ran(0) / (ran(0) + ran(1));
+    assert!((part - 5.0 / 6.0).abs() < 0.03, "{part}");
+}
+
+#[test]
+fn runs_side_by_side_are_as_runs_one_by_one() {
+    let json = |seed: u64| {
+        let load = ["spin", SPIN, "instep-load lock --hold 20us --think 40us"][seed as usize % 3];
+        let report = plan("instep", load, 50, seed).report().unwrap();
+        serde_json::to_string(&report).unwrap()
+    };
+    let alone: Vec<String> = (0..6).map(json).collect();
+    let together: Vec<String> = (0..6u64).into_par_iter().map(json).collect();
+    assert_eq!(alone, together);
+}
+
+#[test]
+fn it_keeps_what_it_promises_and_is_never_thrown_out() {
+    for load in [SPIN, "instep-load lock --kind kernel-spin --hold 20us --think 40us", "spin"] {
+        let plan = plan("instep", load, 25, 7);
+        let promises = plan.scheduler().promises();
+        let checked = check(&plan.setup, plan.scheduler(), &promises, u64::MAX);
+        assert_eq!(checked.finding, None, "{load}");
+    }
+}
+
+#[test]
+fn a_host_beyond_its_tables_is_refused() {
+    let text = "about = \"it\"\nscheduler = \"instep\"\nduration = \"1s\"\n[host]\nnodes = 4\n\
+                cores = 200\nmemory = \"64GiB\"\n[[guest]]\nname = \"a\"\nvcpus = 2\n\
+                memory = \"1GiB\"\n";
+    let fault = Plan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap_err();
+    assert!(fault.what.contains("at most 512 CPUs"), "{}", fault.what);
+    let small = "about = \"it\"\nscheduler = \"instep\"\nduration = \"1s\"\n[host]\ncores = 2\n\
+                 memory = \"64GiB\"\n[[guest]]\nname = \"a\"\nvcpus = 513\nmemory = \"1GiB\"\n";
+    let fault = Plan::new(&Scenario::parse(small).unwrap(), &|_| Err(String::new())).unwrap_err();
+    assert!(fault.what.contains("513") || fault.what.contains("512 of one VM"), "{}", fault.what);
+    assert!(sched::NAMES.contains(&"instep"));
+}
+
+#[test]
+fn all_vcpus_of_a_vm_that_is_ahead_get_their_turn() {
+    let text = include_str!("../../../scenarios/sim/ahead.toml");
+    let plan = Plan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap();
+    let promises = Promises { turn: Some(30_000_000), ..plan.scheduler().promises() };
+    let checked = check(&plan.setup, plan.scheduler(), &promises, u64::MAX);
+    assert_eq!(checked.finding, None);
+}
+
+#[test]
+fn a_thread_of_the_host_where_none_has_run_yet_gets_its_turn() {
+    let text = "about = \"found by a swarm\"\nseed = 125742957\nscheduler = \"instep\"\n\
+                duration = \"1693ms\"\nwarmup = \"0s\"\n\
+                [host]\ncores = 3\nthreads = 2\nmemory = \"64GiB\"\nnoise = true\n\
+                [[guest]]\nname = \"g0\"\nvcpus = 3\nmemory = \"1GiB\"\nload = \"spin\"\n\
+                [[guest]]\nname = \"g1\"\nvcpus = 6\nmemory = \"1GiB\"\nweight = 10\n\
+                load = \"spin\"\n";
+    let plan = Plan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap();
+    let promises = plan.scheduler().promises();
+    let checked = check(&plan.setup, plan.scheduler(), &promises, u64::MAX);
+    assert_eq!(checked.finding, None);
+}
+
+#[test]
+fn a_small_swarm_finds_nothing() {
+    let swarm = Swarm { runs: 30, seed: 1, scheduler: Some("instep".to_owned()) };
+    let sum = swarm.run(&|| (), &|| false).unwrap();
+    let found: Vec<String> = sum.found.iter().map(|found| found.text(1)).collect();
+    assert_eq!(found, Vec::<String>::new());
+}
+
+/// Two CPUs, `a` with this load and these settings beside a VM that computes.
+fn set(load: &str, settings: &str) -> Plan {
+    let text = format!(
+        "about = \"it\"\nscheduler = \"instep\"\nduration = \"2s\"\nwarmup = \"500ms\"\n\
+         [host]\ncores = 2\nmemory = \"8GiB\"\n\
+         [[guest]]\nname = \"a\"\nvcpus = 2\nmemory = \"1GiB\"\nload = \"{load}\"\n{settings}\n\
+         [[guest]]\nname = \"n\"\nvcpus = 2\nmemory = \"1GiB\"\nload = \"spin\"\n"
+    );
+    Plan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap()
+}
+
+#[test]
+fn settings_of_a_vm_reach_the_scheduler() {
+    let speed = |settings| set(SPIN, settings).report().unwrap().vms[0].fair_share_speed.unwrap();
+    let (never, relaxed) = (speed("cosched = \"never\""), speed("cosched = \"relaxed\""));
+    println!("spin 100us: never {never:.2}, relaxed {relaxed:.2}");
+    assert!(never < relaxed - 0.05, "{never} {relaxed}");
+    let others = |settings: &str| set(SPIN, settings).report().unwrap().vms[1].throughput;
+    let (strict, filled) = (others("cosched = \"strict\""), others("cosched = \"relaxed\""));
+    println!("the other VM: {strict:.0} beside strict, {filled:.0} beside relaxed");
+    let ping = "instep-load ping --threads 1 --period 3ms --burst 1ms";
+    let late = |settings: &str| set(ping, settings).report().unwrap().vms[0].late_ns.unwrap()[0];
+    let (normal, prompt) = (late("latency = \"normal\""), late("latency = \"prompt\""));
+    println!("ping late: normal {normal} ns, prompt {prompt} ns");
+    assert!(prompt <= normal, "{prompt} {normal}");
+    let own = set("spin", "period = \"96ms\"").setup.vms[0].own;
+    assert_eq!(own.period, Some(96_000_000));
+}

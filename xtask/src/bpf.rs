@@ -1,0 +1,75 @@
+//! Whether this machine can build the kernel scheduler (feature `kernel`): a clang that compiles
+//! BPF, and the headers of libelf and zlib for libbpf. It does not look at the running kernel.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+/// The oldest that scx_cargo 1.1.4 takes.
+const OLDEST: u32 = 16;
+/// Tried in this order; Debian's packages add the version to the name.
+const NAMES: [&str; 7] =
+    ["clang-19", "clang-20", "clang-21", "clang-18", "clang-17", "clang-16", "clang"];
+/// What crates enable with it; others follow.
+pub(crate) const FEATURE: &str = "instep-cli/kernel";
+
+/// The clang to build with.
+///
+/// # Errors
+/// What is missing, and the command that installs it.
+pub(crate) fn clang() -> Result<String, String> {
+    let next = "apt-get install clang-19 libelf-dev zlib1g-dev pkg-config";
+    let named = std::env::var("BPF_CLANG").ok();
+    let mut names = named.iter().map(String::as_str).chain(NAMES.iter().copied());
+    let fit = |name: &&str| version_of(name).is_some_and(|version| version >= OLDEST);
+    let Some(clang) = names.find(fit) else {
+        return Err(format!("no clang of version {OLDEST} or newer: {next}"));
+    };
+    for header in ["libelf.h", "zlib.h"] {
+        if !has_header(header) {
+            return Err(format!("no {header}: {next}"));
+        }
+    }
+    Ok(clang.to_owned())
+}
+
+fn version_of(clang: &str) -> Option<u32> {
+    let ran = Command::new(clang).arg("--version").stderr(Stdio::null()).output().ok()?;
+    parse_version(&String::from_utf8_lossy(&ran.stdout))
+}
+
+/// The major version in what `clang --version` prints.
+fn parse_version(text: &str) -> Option<u32> {
+    let rest = text.split("clang version ").nth(1)?;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// Whether the C compiler finds a header.
+fn has_header(name: &str) -> bool {
+    let mut cc = Command::new("cc");
+    cc.args(["-E", "-x", "c", "-", "-o", "/dev/null"]).stdin(Stdio::piped());
+    let Ok(mut child) = cc.stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
+        return false;
+    };
+    let line = format!("#include <{name}>\n");
+    let written =
+        child.stdin.take().is_some_and(|mut into| into.write_all(line.as_bytes()).is_ok());
+    child.wait().is_ok_and(|status| status.success()) && written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_read_from_what_clang_prints() {
+        assert_eq!(parse_version("Debian clang version 19.1.7 (3~deb12u1)\nTarget:"), Some(19));
+        assert_eq!(parse_version("Ubuntu clang version 14.0.0-1ubuntu1.1"), Some(14));
+        assert_eq!(parse_version("gcc (Debian 12.2.0) 12.2.0"), None);
+        assert_eq!(parse_version("clang version next"), None);
+    }
+
+    #[test]
+    fn a_header_that_is_not_there_is_not_found() {
+        assert!(has_header("stdio.h") && !has_header("no/such/header.h"));
+    }
+}
