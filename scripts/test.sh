@@ -11,7 +11,7 @@
 # Skipped: a test that cannot run on this machine notes the reason by
 # `instep_madehost::skip::note(reason)` and returns; the note goes to the file named by the
 # environment variable INSTEP_SKIP_LOG, which is set here. Cargo counts such a test as passed,
-# this script does not. Tests marked #[ignore] count as skipped, too.
+# this script does not. What a test ran once more is noted there, too, and shown. Tests marked #[ignore] count as skipped, too.
 #
 # Exit status: that of cargo test; when that is 0, 1 if a check failed or no test ran, else 0.
 # INSTEP_LAB_ALL=1: every scenario of the lab, half an hour more on two quiet cores (docs/lab.md).
@@ -84,7 +84,7 @@ fi
 if [ "$checks" -ne 0 ]; then
     echo "a check failed: run cargo xtask ci --no-test"
 fi
-skipped=$(sort -u "$INSTEP_SKIP_LOG" | wc -l)
+skipped=$(sort -u "$INSTEP_SKIP_LOG" | grep -c '^skipped: ' || true)
 read -r passed failed ignored < <(
     awk '/^test result:/ {
         for (i = 2; i <= NF; i++) {

@@ -125,6 +125,11 @@ fn drawn(report: &Report, width: usize) -> String {
         );
         text.push_str(&folded(&line, width));
     }
+    if !report.restarted.is_empty() {
+        let line =
+            format!("hung at boot under emulation, started again: {}", report.restarted.join(", "));
+        text.push_str(&folded(&line, width));
+    }
     for (name, seen) in &report.observations {
         text.push_str(&format!("\n{}:\n", plain(name)));
         for guest in &seen.guests {
@@ -327,6 +332,7 @@ mod tests {
             kernel: nasty(),
             kvm: true,
             attempts: 1,
+            restarted: Vec::new(),
             seconds: Seconds::default(),
             steps: Vec::new(),
             observations: [(nasty(), Observation::default())].into(),

@@ -1,5 +1,7 @@
 //! Skipping a test because of what the machine lacks: said aloud, and counted by scripts/test.sh.
 //!
+//! So is what was run once more ([`retried`]), which counts as what it then is.
+//!
 //! The convention: a test that cannot run here calls [`note`] with the reason and returns. The
 //! line `skipped: REASON (TEST)` goes to standard error and, when the environment variable
 //! `INSTEP_SKIP_LOG` names a file, is appended there, since cargo hides what passing tests print.
@@ -9,8 +11,17 @@ use std::io::Write;
 
 /// Notes that the calling test is skipped, and why.
 pub fn note(reason: &str) {
+    tell("skipped", reason);
+}
+
+/// Notes that the calling test runs something once more, and why.
+pub fn retried(reason: &str) {
+    tell("retried once", reason);
+}
+
+fn tell(what: &str, reason: &str) {
     let thread = std::thread::current();
-    let line = format!("skipped: {reason} ({})\n", thread.name().unwrap_or("unnamed test"));
+    let line = format!("{what}: {reason} ({})\n", thread.name().unwrap_or("unnamed test"));
     eprint!("{line}");
     if let Some(path) = std::env::var_os("INSTEP_SKIP_LOG") {
         // One write of one line: appends of tests that run at once do not mix.

@@ -34,25 +34,41 @@ fn only_what_is_lacking_skips_a_scenario() {
     }
 }
 
-/// Runs a scenario whose every check must hold; `None`, and a note, when this machine cannot.
+/// Runs a scenario whose every check must hold; `None`, and a note, when this machine cannot. One that
+/// fails is run once more, which is noted, too: machines that run labs are busy, and emulation has flaws.
 pub(crate) fn held(file: &Path, more: &[&str]) -> Option<(Value, Lab)> {
+    let run = tried(file, more).or_else(|why| {
+        eprintln!("once more: {why}");
+        skip::retried(why.lines().next().unwrap_or_default());
+        tried(file, more)
+    });
+    let (report, lab) = run.unwrap_or_else(|why| panic!("{why}"))?;
+    eprintln!("{}: {} in {} attempts", file.display(), report["seconds"], report["attempts"]);
+    Some((report, lab))
+}
+
+/// One run, or why it failed.
+fn tried(file: &Path, more: &[&str]) -> Result<Option<(Value, Lab)>, String> {
     let mut lab = Lab::start(file, more, None);
     let status = lab.end();
-    let (said, name) = (lab.text("err"), file.display());
+    let (said, name) = (lab.text("err"), file.file_stem().unwrap_or_default().to_string_lossy());
     if let (Some(2), Some(what)) = (status.code(), lacking(&said)) {
         skip::note(&format!("{name}: {what}"));
-        return None;
+        return Ok(None);
     }
-    let report: Value = serde_json::from_str(&lab.text("out"))
-        .unwrap_or_else(|error| panic!("{name}: {error}: {said}"));
-    let checks = report["checks"].as_array().into_iter().flatten();
-    let failed: Vec<&Value> = checks.filter(|check| check["held"] != true).collect();
-    assert!(failed.is_empty(), "{name}: {failed:#?}\n{said}\n{report:#}");
-    assert_eq!(status.code(), Some(0), "{said}");
-    assert!(report["kvm"] == true && report["attempts"].as_u64() >= Some(1));
     assert_eq!(left_by(lab.pid()), Vec::<PathBuf>::new());
-    eprintln!("{name}: {} in {} attempts", report["seconds"], report["attempts"]);
-    Some((report, lab))
+    let report: Value = serde_json::from_str(&lab.text("out")).map_err(|_| {
+        let last = said.lines().rfind(|line| line.starts_with("instep: ")).unwrap_or("no report");
+        format!("{name}: {last}\n{said}")
+    })?;
+    let checks = report["checks"].as_array().into_iter().flatten();
+    let failed: Vec<String> =
+        checks.filter(|check| check["held"] != true).map(Value::to_string).collect();
+    if !failed.is_empty() || status.code() != Some(0) {
+        return Err(format!("{name}: not held: {}\n{said}\n{report:#}", failed.join(" ")));
+    }
+    assert!(report["kvm"] == true && report["attempts"].as_u64() >= Some(1));
+    Ok(Some((report, lab)))
 }
 
 pub(crate) fn named(name: &str) -> PathBuf {
@@ -128,6 +144,9 @@ fn a_kernel_of_ones_own_boots_with_its_modules() {
 
 #[test]
 fn a_recording_made_inside_can_be_read_here() {
+    if !all() {
+        return skip::note("INSTEP_LAB_ALL=1 records three VMs in the lab");
+    }
     let _turn = turn();
     let Some((_, lab)) = held(&named("recording"), &[]) else { return };
     let file = lab.dir().join("instep-lab/host.perf.data");

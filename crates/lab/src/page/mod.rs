@@ -204,6 +204,10 @@ fn worth(report: &Report) -> String {
     if report.attempts > 1 {
         let _ = write!(html, "; begun {} times", report.attempts);
     }
+    if !report.restarted.is_empty() {
+        let names = escaped(&report.restarted.join(", "));
+        let _ = write!(html, "; hung at boot under emulation, started again: {names}");
+    }
     html.push_str("</dd>\n</dl>\n</section>\n");
     html
 }

@@ -10,6 +10,7 @@ use crate::host::PANIC;
 use crate::host::channel::base64;
 use crate::host::image::guest_archive;
 use crate::host::machine::{Clock, Machine};
+use crate::image::READY;
 use std::fmt::Write as _;
 
 /// The kernel's command line in a guest. An emulated host makes its clocks look broken; the driver
@@ -73,7 +74,7 @@ pub fn start(guest: &GuestPlan, host: &Machine) -> String {
         let _ = writeln!(
             script,
             "echo {load} | base64 -d >{name}.load\n\
-             sh -c '{inner}echo instep-guest: ready; . ./{name}.load' \
+             sh -c '{inner}echo {READY}; . ./{name}.load' \
              </dev/null >/run/lab/{name}.console 2>&1 &"
         );
         return script;
@@ -132,7 +133,7 @@ fn arguments(guest: &GuestPlan) -> Vec<String> {
 pub fn wait_ready(names: &[&str]) -> String {
     format!(
         "cd /run/lab\nfor g in {}; do\n\
-         \x20   until grep -q 'instep-guest: ready' $g.console 2>/dev/null; do\n\
+         \x20   until grep -q '{READY}' $g.console 2>/dev/null; do\n\
          \x20       sleep 0.3\n\
          \x20       pid=$(cat $g.pid 2>/dev/null) || continue\n\
          \x20       [ -d /proc/$pid ] && continue\n\
@@ -140,6 +141,22 @@ pub fn wait_ready(names: &[&str]) -> String {
          \x20       echo \"guest $g ended\" >&2; tail -n 3 $g.console $g.qemu >&2; exit 1\n\
          \x20   done\ndone\n",
         names.join(" ")
+    )
+}
+
+/// The script whose status is 0 when a guest is up.
+#[must_use]
+pub fn is_up(name: &str) -> String {
+    format!("grep -q '{READY}' /run/lab/{name}.console")
+}
+
+/// The script that ends a guest and waits until it is gone; its console is kept beside the next one's.
+#[must_use]
+pub fn end(name: &str) -> String {
+    format!(
+        "cd /run/lab\npid=$(cat {name}.pid) && kill -KILL $pid 2>/dev/null\n\
+         while [ -n \"$pid\" ] && [ -d /proc/$pid ]; do sleep 0.1; done\n\
+         cat {name}.console >>{name}.hung 2>/dev/null; rm -f {name}.console {name}.pid\n"
     )
 }
 

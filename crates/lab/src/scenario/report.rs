@@ -26,6 +26,8 @@ pub struct Report {
     pub kvm: bool,
     /// How often the run was begun: 2 when the first was too slow.
     pub attempts: u32,
+    /// The guests that hung at boot and were started again, once for each time.
+    pub restarted: Vec<String>,
     /// How long it took, by this machine's clock.
     pub seconds: Seconds,
     /// The steps, in order.

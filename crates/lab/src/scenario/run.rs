@@ -9,12 +9,12 @@ use super::audience::Audience;
 use super::fetched::Fetched;
 use super::report::{Report, Seconds};
 use super::steps::Doing;
-use super::{Scenario, guests};
+use super::{GuestPlan, Scenario, guests};
 use crate::cache::Cache;
 use crate::error::Error;
 use crate::host::kernel::{self, HostKernel};
 use crate::host::{Host, image, programs};
-use crate::image::{busybox, is_static_elf};
+use crate::image::{READY, busybox, is_static_elf};
 use crate::stop::Stop;
 use crate::{guest, workdir};
 use instep_core::wording::Count;
@@ -25,7 +25,12 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long guests may take to boot, by the host's clock.
-const GUESTS_LIMIT: Duration = Duration::from_secs(240);
+const BOOT_LIMIT: Duration = Duration::from_secs(60);
+const BOOT_LIMIT_EACH: Duration = Duration::from_secs(20);
+
+/// How often a guest is started that hangs at boot, which emulation lets happen now and then.
+const STARTS: u32 = 3;
+
 /// How long one look or one small change may take, by the host's clock.
 pub(super) const SMALL: Duration = Duration::from_secs(60);
 
@@ -136,7 +141,14 @@ impl Kit {
             }
         })?;
         let seconds = Seconds { host_up: started.elapsed().as_secs_f64(), ..Seconds::default() };
-        Ok(Running { host, kernel: ready.release, kvm: ready.kvm, started, seconds })
+        Ok(Running {
+            host,
+            kernel: ready.release,
+            kvm: ready.kvm,
+            started,
+            seconds,
+            restarted: Vec::new(),
+        })
     }
 
     /// Keeps the consoles of host and guests after a failure, in a directory that is returned.
@@ -163,6 +175,8 @@ pub struct Running {
     pub kvm: bool,
     pub(super) started: Instant,
     pub(super) seconds: Seconds,
+    /// The guests that hung at boot and were started again, once for each time.
+    pub(super) restarted: Vec<String>,
 }
 
 impl Running {
@@ -255,6 +269,7 @@ fn once(
     // As far as it has come, also for the report that is kept.
     doing.report.seconds = running.seconds;
     doing.report.seconds.total = running.started.elapsed().as_secs_f64();
+    doing.report.restarted.clone_from(&running.restarted);
     if (failed && !interrupted) || kept.is_some() {
         let place = kept.map_or_else(|| failures(&kit.cache, scenario), Path::to_owned);
         let consoles = keep(&mut running, scenario, &place, stop);
@@ -298,29 +313,21 @@ pub(super) fn start(
     for plan in plans.iter().filter(|plan| !guests::is_sealed(plan, &scenario.host)) {
         running.host.succeed(&guests::start(plan, &scenario.host), SMALL, stop)?;
     }
-    let up = running.host.run(&guests::wait_ready(names), GUESTS_LIMIT, stop)?;
-    let console = || crate::command::last_lines(&up.stderr, 8);
-    match up.status {
-        0 => {}
-        guests::PANICKED => {
-            return Err(Error::Panicked { name: "a guest".to_owned(), console: console() });
+    let mut starts = 1;
+    while let Err(error) = await_guests(running, names, stop) {
+        let again: Vec<_> = match &error {
+            Error::Slow { .. } if starts < STARTS => hung(running, &plans, stop)?,
+            _ => return Err(error),
+        };
+        if again.is_empty() {
+            return Err(error);
         }
-        // Killed at its limit.
-        143 => {
-            return Err(Error::Slow {
-                name: names.join(", "),
-                awaited: "instep-guest: ready".to_owned(),
-                seconds: running.started.elapsed().as_secs(),
-                console: console(),
-            });
+        for plan in again {
+            running.host.succeed(&guests::end(&plan.name), SMALL, stop)?;
+            running.host.succeed(&guests::start(plan, &scenario.host), SMALL, stop)?;
+            running.restarted.push(plan.name.clone());
         }
-        _ => {
-            return Err(Error::Guest {
-                name: names.join(", "),
-                what: "did not come up".to_owned(),
-                console: console(),
-            });
-        }
+        starts += 1;
     }
     for plan in &plans {
         if let Some(script) = guests::place(plan, &scenario.host) {
@@ -328,6 +335,44 @@ pub(super) fn start(
         }
     }
     Ok(())
+}
+
+/// Waits until guests are up.
+fn await_guests(running: &mut Running, names: &[&str], stop: &Stop) -> Result<(), Error> {
+    let limit = BOOT_LIMIT + BOOT_LIMIT_EACH * u32::try_from(names.len()).unwrap_or(u32::MAX);
+    let up = running.host.run(&guests::wait_ready(names), limit, stop)?;
+    let console = || crate::command::last_lines(&up.stderr, 8);
+    match up.status {
+        0 => Ok(()),
+        guests::PANICKED => Err(Error::Panicked { name: "a guest".to_owned(), console: console() }),
+        // Killed at its limit.
+        143 => Err(Error::Slow {
+            name: names.join(", "),
+            awaited: READY.to_owned(),
+            seconds: running.started.elapsed().as_secs(),
+            console: console(),
+        }),
+        _ => Err(Error::Guest {
+            name: names.join(", "),
+            what: "did not come up".to_owned(),
+            console: console(),
+        }),
+    }
+}
+
+/// Those VMs among the guests that are not up; a process that is not has its own reason.
+fn hung<'a>(
+    running: &mut Running,
+    plans: &[&'a GuestPlan],
+    stop: &Stop,
+) -> Result<Vec<&'a GuestPlan>, Error> {
+    let mut hung = Vec::new();
+    for plan in plans.iter().filter(|plan| !plan.process) {
+        if running.host.run(&guests::is_up(&plan.name), SMALL, stop)?.status != 0 {
+            hung.push(*plan);
+        }
+    }
+    Ok(hung)
 }
 
 /// Refuses a workload that cannot run in guests, which have no libraries.

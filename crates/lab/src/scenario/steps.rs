@@ -40,6 +40,7 @@ impl<'a> Doing<'a> {
             kernel: running.kernel.clone(),
             kvm: running.kvm,
             attempts,
+            restarted: Vec::new(),
             seconds: Seconds::default(),
             steps: Vec::new(),
             observations: BTreeMap::new(),
