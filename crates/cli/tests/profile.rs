@@ -254,7 +254,7 @@ fn text_fits_80_columns_and_the_page_holds_its_data() {
         "--",
         "sh",
         "-c",
-        "sleep 0.3; echo '</script>'",
+        "n=200000; while [ $n -gt 0 ]; do n=$((n-1)); done; sleep 0.3; echo '</script>'",
     ];
     let ran = instep(&args);
     assert!(ran.stdout.lines().all(|line| line.chars().count() <= 80), "{}", ran.stdout);
@@ -271,6 +271,26 @@ fn text_fits_80_columns_and_the_page_holds_its_data() {
     {
         assert!(seen.text.contains(part), "no {part} on the page:\n{}", seen.text);
     }
+}
+
+#[test]
+fn who_hardly_runs_gets_no_type_and_no_advice_but_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let page = dir.path().join("p.html");
+    let options = ["profile", "--html", page.to_str().unwrap(), "--json", "--", "sleep", "0.5"];
+    let json = instep(&options).expect(0).json();
+    let told = |path: &str| json.pointer(path).unwrap();
+    assert_eq!((told("/profile/type"), told("/advice")), (&Value::Null, &Value::Null));
+    assert_eq!(list(&json, "potential").len(), 0);
+    assert!(text(&json, "no_advice").contains("hardly active: 0.0"), "{json}");
+    let said = instep(&["profile", "--", "sleep", "0.5"]).expect(0).stdout;
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("none: it was hardly active"), "{said}");
+    for nonsense in ["vCPU", "demand", "Potential", "co-scheduling", "(low", "(high"] {
+        assert!(!said.contains(nonsense), "{said}");
+    }
+    let Some(seen) = browser::rendered(&page) else { return };
+    assert!(seen.text.contains("none: it was hardly active"), "{}", seen.text);
 }
 
 #[test]

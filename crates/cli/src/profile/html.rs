@@ -15,6 +15,6 @@ struct Data<'a> {
 
 /// The page.
 pub(super) fn page(report: &Report) -> anyhow::Result<String> {
-    let data = Data { report, kind: report.exact.kind.to_string(), advice: text::advice(report) };
+    let data = Data { report, kind: text::kind(report), advice: text::advice(report) };
     crate::page::filled(PAGE, &data)
 }

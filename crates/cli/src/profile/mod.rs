@@ -160,7 +160,7 @@ fn of_vm(watcher: &Watcher, name: &str, share: Milli, period: Nanos) -> anyhow::
 }
 
 /// What a watching amounts to.
-fn judged(watched: &Watched, share: Milli, period: Nanos) -> (Profile, Advice) {
+fn judged(watched: &Watched, share: Milli, period: Nanos) -> (Profile, Option<Advice>) {
     let profile = Profile::of(watched, share, period);
     let advice = Advice::of(watched, &profile, share, period);
     (profile, advice)

@@ -3,7 +3,7 @@
 use super::judged;
 use super::watch::Seen;
 use instep_core::profile::advice::{Advice, CoScheduling};
-use instep_core::profile::{Profile, potential};
+use instep_core::profile::{HARDLY_ACTIVE, Kind, Profile, potential};
 use instep_core::units::{Milli, Nanos};
 use instep_host::profile::counters::NAMES;
 use serde::Serialize;
@@ -32,8 +32,11 @@ pub(super) struct Report {
     pub(super) series: Vec<(u64, u64, f64)>,
     /// Time with exactly 0, 1, 2, ... threads running; empty unless traced.
     pub(super) levels_ns: Vec<u64>,
+    /// Empty for who is hardly active.
     pub(super) potential: Vec<Bound>,
-    pub(super) advice: Advised,
+    /// Null for who is hardly active; then [`Report::no_advice`] says why.
+    pub(super) advice: Option<Advised>,
+    pub(super) no_advice: Option<String>,
     pub(super) curve: Vec<Point>,
     pub(super) places: Vec<Place>,
     /// Whose events were counted in the places and where they are documented; null without.
@@ -46,7 +49,7 @@ pub(super) struct Report {
     #[serde(skip)]
     pub(super) exact: Profile,
     #[serde(skip)]
-    pub(super) advised: Advice,
+    pub(super) advised: Option<Advice>,
 }
 
 #[derive(Serialize)]
@@ -66,7 +69,7 @@ pub(super) struct Numbers {
     pub(super) speedup: f64,
     pub(super) slice_ns: u64,
     #[serde(rename = "type")]
-    pub(super) kind: u8,
+    pub(super) kind: Option<u8>,
 }
 
 /// The potential at one share and period.
@@ -140,7 +143,8 @@ pub(super) fn new(what: String, seen: &Seen, share: Milli, period: Nanos) -> Rep
     shares.push(share.0);
     shares.sort_unstable();
     shares.dedup();
-    let periods: Vec<Nanos> = advice.potential.iter().map(|(period, _)| *period).collect();
+    let periods: Vec<Nanos> =
+        advice.iter().flat_map(|advice| &advice.potential).map(|(period, _)| *period).collect();
     let bound = |share: u64, period: Nanos| {
         let potential = potential(watched, profile.threads, Milli(share), period)?;
         Some(Bound {
@@ -175,7 +179,32 @@ pub(super) fn new(what: String, seen: &Seen, share: Milli, period: Nanos) -> Rep
         series: series(&watched.intervals, profile.threads),
         levels_ns: watched.levels.iter().map(|time| time.0).collect(),
         potential: bounds,
-        advice: Advised {
+        advice: advice.as_ref().map(Advised::new),
+        no_advice: advice.is_none().then(|| hardly_active(&profile)),
+        curve: Vec::new(),
+        places: Vec::new(),
+        counters: None,
+        scenario: None,
+        warnings,
+        failed,
+        exact: profile,
+        advised: advice,
+    }
+}
+
+/// Why there is neither type nor advice.
+fn hardly_active(profile: &Profile) -> String {
+    format!(
+        "it was hardly active: {:.3} CPUs on average, and below {:.1} chance decides its type. Any VM \
+         serves it as it was; profile it under the load that matters",
+        fraction(profile.busy),
+        fraction(HARDLY_ACTIVE)
+    )
+}
+
+impl Advised {
+    fn new(advice: &Advice) -> Self {
+        Self {
             vcpus: advice.vcpus.0,
             keeps: fraction(advice.vcpus.1),
             period_ns: advice.period.0,
@@ -187,15 +216,7 @@ pub(super) fn new(what: String, seen: &Seen, share: Milli, period: Nanos) -> Rep
                 CoScheduling::IfItSpins => "if_it_spins",
                 CoScheduling::Alone => "alone",
             },
-        },
-        curve: Vec::new(),
-        places: Vec::new(),
-        counters: None,
-        scenario: None,
-        warnings,
-        failed,
-        exact: profile,
-        advised: advice,
+        }
     }
 }
 
@@ -213,7 +234,7 @@ fn numbers(profile: &Profile) -> Numbers {
         efficiency: fraction(profile.efficiency),
         speedup: fraction(profile.speedup()),
         slice_ns: profile.slice.0,
-        kind: profile.kind.number(),
+        kind: profile.kind.map(Kind::number),
     }
 }
 

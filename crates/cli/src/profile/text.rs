@@ -43,7 +43,10 @@ pub(super) fn draw(report: &Report, width: usize) -> String {
 
 /// The advice in words, with its numbers.
 pub(super) fn advice(report: &Report) -> Vec<String> {
-    let (numbers, advice) = (&report.profile, &report.advice);
+    let numbers = &report.profile;
+    let Some((advice, exact)) = report.advice.as_ref().zip(report.advised.as_ref()) else {
+        return report.no_advice.iter().map(|why| format!("none: {why}")).collect();
+    };
     let mut lines = Vec::new();
     lines.push(if advice.vcpus < numbers.threads {
         format!(
@@ -88,15 +91,20 @@ pub(super) fn advice(report: &Report) -> Vec<String> {
                 .to_owned(),
         );
     }
-    lines.push(co_scheduling(report));
+    lines.push(co_scheduling(report, exact.together));
     lines
 }
 
-fn co_scheduling(report: &Report) -> String {
+/// The type, or that there is none.
+pub(super) fn kind(report: &Report) -> String {
+    report.exact.kind.map_or_else(|| "none: hardly active".to_owned(), |kind| kind.to_string())
+}
+
+fn co_scheduling(report: &Report, together: CoScheduling) -> String {
     let numbers = &report.profile;
     let waiting = percent(numbers.busy_waiting.unwrap_or(0.0));
     let blocks = format!("{:.0} blocks a second", numbers.blocks_per_s);
-    match report.advised.together {
+    match together {
         CoScheduling::Pays => format!(
             "co-scheduling would pay: {waiting} of the CPU time is busy waiting even here, and on \
              a shared host a spinning thread waits for siblings that are not let run; use \
@@ -120,7 +128,13 @@ fn co_scheduling(report: &Report) -> String {
 
 fn features(text: &mut String, report: &Report, width: usize) {
     let numbers = &report.profile;
-    let high = |yes: bool| if yes { "high" } else { "low" };
+    let typed = report.exact.kind.is_some();
+    // Who has no type is neither high nor low.
+    let rated = |high: bool, before: &str, after: &str| match (typed, high) {
+        (false, _) => String::new(),
+        (true, true) => format!("{before}high{after}"),
+        (true, false) => format!("{before}low{after}"),
+    };
     let slice = format!("a slice is {}", time(numbers.slice_ns));
     let often = report.exact.synchronises_often();
     let between = numbers.between_blocks_ns.map_or_else(
@@ -138,18 +152,22 @@ fn features(text: &mut String, report: &Report, width: usize) {
         (
             "parallelism",
             format!(
-                "{:.2} of {} active, {} ({})",
+                "{:.2} of {} active, {}{}",
                 numbers.parallelism,
                 plural(numbers.threads as usize, "thread"),
                 percent(numbers.efficiency),
-                high(wide)
+                rated(wide, " (", ")")
             ),
         ),
         (
             "synchronisation",
-            format!("{:.0} blocks/s, {between} ({}; {slice})", numbers.blocks_per_s, high(often)),
+            format!(
+                "{:.0} blocks/s, {between} ({}{slice})",
+                numbers.blocks_per_s,
+                rated(often, "", "; ")
+            ),
         ),
-        ("type", report.exact.kind.to_string()),
+        ("type", kind(report)),
         ("busy waiting", waiting),
         (
             "efficiency here",
@@ -183,6 +201,9 @@ fn over_time(report: &Report, width: usize) -> String {
 }
 
 fn bounds(report: &Report) -> String {
+    if report.potential.is_empty() {
+        return String::new();
+    }
     let mut text =
         "\nPotential on a VM, by its share and the allocation period\n  share".to_owned();
     let mut periods: Vec<u64> = report.potential.iter().map(|bound| bound.period_ns).collect();

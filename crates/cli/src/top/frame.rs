@@ -4,15 +4,13 @@
 //! CPU is the same are stacked or were there one after the other. Co-run is known only of VMs that
 //! somebody traces or Instep's own scheduler runs.
 
-use instep_core::profile::Kind;
+use instep_core::profile::{HARDLY_ACTIVE, Kind};
 use instep_core::snapshot::{Snapshot, Vm};
 use instep_core::units::{CpuId, Milli, Nanos, NodeId, Tid, VmId};
 use std::collections::BTreeMap;
 
 /// A vCPU that wants less than this part of a CPU is not shown in the map.
 const BUSY: u64 = 50;
-/// A VM that wants less than this part of a CPU has no type.
-const TYPED: u64 = 100;
 /// The allocation period and share by which types are told: a slice of 12 ms.
 const SLICE: Nanos = Nanos(12_000_000);
 
@@ -197,7 +195,7 @@ fn locality(vm: &Vm, vcpus: &[VcpuRow]) -> Option<Milli> {
 /// are not known.
 fn kind(snapshot: &Snapshot, extra: &Extra, vm: &Vm) -> Option<Kind> {
     let demand = vm.demand(snapshot.window);
-    if demand.0 < TYPED {
+    if demand < HARDLY_ACTIVE {
         return None;
     }
     let blocks: Option<Vec<u64>> =

@@ -51,9 +51,11 @@ pub enum CoScheduling {
 
 impl Advice {
     /// What `watched` and its `profile` advise for a VM with this share of its vCPUs' time;
-    /// `period` is the allocation period now.
+    /// `period` is the allocation period now. `None` for who is hardly active: it has no type, any VM
+    /// serves it, and advice would be drawn from noise.
     #[must_use]
-    pub fn of(watched: &Watched, profile: &Profile, share: Milli, period: Nanos) -> Self {
+    pub fn of(watched: &Watched, profile: &Profile, share: Milli, period: Nanos) -> Option<Self> {
+        profile.kind?;
         let mut periods: Vec<Nanos> = PERIODS_MS.iter().map(|ms| Nanos(ms * 1_000_000)).collect();
         periods.push(period);
         periods.sort_unstable();
@@ -63,18 +65,18 @@ impl Advice {
             periods.iter().filter_map(|period| Some((*period, bound(period)?))).collect();
         let best = potential.iter().map(|(_, bound)| bound.0).max().unwrap_or(0);
         let enough = potential.iter().find(|(_, bound)| bound.0 + WORTH > best);
-        Self {
+        Some(Self {
             vcpus: size(watched, profile),
             period: enough.map_or(period, |(enough, _)| *enough),
             potential,
             match_work: profile.threads > 1 && is_low(profile),
             together: together(profile),
-        }
+        })
     }
 }
 
 fn is_low(profile: &Profile) -> bool {
-    matches!(profile.kind, Kind::LowHigh | Kind::LowLow)
+    matches!(profile.kind, Some(Kind::LowHigh | Kind::LowLow))
 }
 
 fn together(profile: &Profile) -> CoScheduling {
@@ -157,7 +159,7 @@ mod tests {
             ..Watched::default()
         };
         let (share, period) = (Milli(500), Nanos(24 * MS));
-        Advice::of(&watched, &Profile::of(&watched, share, period), share, period)
+        Advice::of(&watched, &Profile::of(&watched, share, period), share, period).unwrap()
     }
 
     #[test]
@@ -188,9 +190,19 @@ mod tests {
     }
 
     #[test]
+    fn who_is_hardly_active_gets_no_advice() {
+        let interval = Interval { length: Nanos(24 * MS), run: Nanos(2 * MS), wait: Nanos(0) };
+        let watched =
+            Watched { cpus: 2, intervals: vec![interval; 8], voluntary: 8, ..Watched::default() };
+        let (share, period) = (Milli(500), Nanos(24 * MS));
+        let profile = Profile::of(&watched, share, period);
+        assert_eq!(Advice::of(&watched, &profile, share, period), None);
+    }
+
+    #[test]
     fn time_should_follow_work_where_parallelism_is_low() {
         assert!(advice(&[40; 8], 4, 4, None).match_work);
         assert!(!advice(&[96; 8], 4, 4, None).match_work);
-        assert!(!advice(&[1; 8], 1, 4, None).match_work);
+        assert!(!advice(&[3; 8], 1, 4, None).match_work);
     }
 }

@@ -16,6 +16,8 @@ use std::fmt;
 
 /// Parallelism from this part of the threads on is high: 75 % (systems.md, 5).
 pub const HIGH_PARALLELISM: Milli = Milli(750);
+/// Who is active on less than a tenth of a CPU on average has no type: chance decides its ratios.
+pub const HARDLY_ACTIVE: Milli = Milli(100);
 /// A thread that had less than this part of the busiest one's CPU time is no worker.
 const WORKER: u64 = 100;
 
@@ -100,8 +102,8 @@ pub struct Profile {
     pub efficiency: Milli,
     /// The CPU time a thread gets in one allocation period of the VM asked for.
     pub slice: Nanos,
-    /// The type on such a VM.
-    pub kind: Kind,
+    /// The type on such a VM; `None` for who is [hardly active](HARDLY_ACTIVE).
+    pub kind: Option<Kind>,
 }
 
 impl Watched {
@@ -155,7 +157,8 @@ impl Profile {
             busy_waiting: watched.busy_waiting,
             efficiency: Milli(parallelism.0 / u64::from(threads)),
             slice,
-            kind: Kind::of(parallelism, threads, between, slice),
+            kind: (busy.0 >= HARDLY_ACTIVE.0)
+                .then(|| Kind::of(parallelism, threads, between, slice)),
         }
     }
 
@@ -168,7 +171,7 @@ impl Profile {
     /// Whether it blocks more often than once a slice.
     #[must_use]
     pub fn synchronises_often(&self) -> bool {
-        matches!(self.kind, Kind::LowHigh | Kind::HighHigh)
+        self.between.is_some_and(|between| between < self.slice)
     }
 }
 
@@ -325,7 +328,7 @@ mod tests {
     }
 
     fn kind(watched: &Watched) -> Kind {
-        Profile::of(watched, Milli(500), Nanos(24 * MS)).kind
+        Profile::of(watched, Milli(500), Nanos(24 * MS)).kind.unwrap()
     }
 
     #[test]
@@ -359,7 +362,7 @@ mod tests {
         watched.busy_waiting = Some(Milli(400));
         let profile = Profile::of(&watched, Milli(500), Nanos(24 * MS));
         assert_eq!((profile.busy, profile.parallelism), (Milli(4000), Milli(2400)));
-        assert_eq!(profile.kind, Kind::LowLow);
+        assert_eq!(profile.kind, Some(Kind::LowLow));
     }
 
     #[test]
@@ -393,12 +396,19 @@ mod tests {
     }
 
     #[test]
+    fn who_is_hardly_active_has_no_type() {
+        // 2 and 3 of 24 ms: less than a tenth of a CPU, and more.
+        let kind = |run| Profile::of(&watched(&[run; 4], 1, 1), Milli(500), Nanos(24 * MS)).kind;
+        assert_eq!((kind(2), kind(3)), (None, Some(Kind::LowLow)));
+    }
+
+    #[test]
     fn waiting_for_a_cpu_is_no_idleness_of_the_application() {
         let mut watched = watched(&[24, 24], 2, 0);
         watched.intervals.iter_mut().for_each(|interval| interval.wait = Nanos(20 * MS));
         let profile = Profile::of(&watched, Milli(500), Nanos(24 * MS));
         assert_eq!(profile.busy, Milli(1833));
-        assert_eq!(profile.kind, Kind::HighLow);
+        assert_eq!(profile.kind, Some(Kind::HighLow));
     }
 
     proptest! {
