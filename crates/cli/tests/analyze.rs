@@ -157,6 +157,9 @@ fn a_thread_that_the_trace_does_not_know_is_a_slip_of_the_pen() {
     let (_dir, path) = made("perf.data", &perf_file(&events(), 20));
     let said = ["--vm db=11,112", "does not know thread 112", "instep analyze"];
     analyze(&path, &["--vm", "db=11,112"]).expect(2).says(&said);
+    analyze(&path, &["--vm", "db=11,112", "--check"]).expect(2).says(&said);
+    let said = ["--vm db=11,11: thread 11 is named twice"];
+    analyze(&path, &["--vm", "db=11,11"]).expect(2).says(&said);
 }
 
 #[test]
@@ -171,6 +174,10 @@ fn shares_follow_weights() {
     assert_eq!(share(&[]), [24_000_000, 24_000_000]);
     assert_eq!(share(&["--weight", "vm-10=300"]), [36_000_000, 12_000_000]);
     analyze(&path, &["--weight", "vm-10"]).expect(2).says(&["NAME=WEIGHT"]);
+    let said = ["--weight nobody: the trace has no such VM; it has vm-10, vm-20"];
+    for options in [&["--weight", "nobody=5"][..], &["--weight", "nobody=5", "--check=share"]] {
+        analyze(&path, options).expect(2).says(&said);
+    }
 }
 
 #[test]

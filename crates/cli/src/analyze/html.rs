@@ -34,6 +34,7 @@ mod tests {
             host,
             warnings: Vec::new(),
             unseen: Vec::new(),
+            strangers: Vec::new(),
         };
         let page = page(&timeline, "t", &report).unwrap();
         assert!(!page.contains("</script><script>alert"), "{page}");

@@ -7,7 +7,7 @@
 //! What it does not know: affinities (where nobody tells them, a thread may use the CPUs that it
 //! used), weights of what is no VM, real-time classes, quotas, and CPUs that went off line.
 
-use super::{Settings, open};
+use super::{Settings, open, told};
 use crate::args::AnalyzeArgs;
 use crate::{Outcome, print, tell};
 use anyhow::Context as _;
@@ -48,7 +48,7 @@ pub(super) fn command(
             regular && path.as_os_str() != "-",
             "--check reads a trace three times: give it a file, not a pipe"
         );
-        let cast = Cast::of(path, settings, &allowed, &rules)?;
+        let cast = Cast::of(path, (args, settings), &allowed, &rules)?;
         let judged = judge(&mut *open(path)?, &cast, &rules);
         sound &= judged.finding.is_none();
         print(&said(path, &judged, &cast, &rules))?;
@@ -136,13 +136,14 @@ struct Cast {
 impl Cast {
     fn of(
         path: &Path,
-        settings: &Settings,
+        (args, settings): (&AnalyzeArgs, &Settings),
         allowed: &[(String, CpuSet)],
         rules: &Rules,
     ) -> anyhow::Result<Self> {
         let mut stream = open(path)?;
         let guests = stream.header().guests.clone();
         let report = analyze(&mut *stream, settings);
+        told::ensure_known(&report, args)?;
         let (mut cast, used) = Self::seen(&mut *open(path)?);
         let threads = cast.threads.len();
         anyhow::ensure!(

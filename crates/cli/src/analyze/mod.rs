@@ -6,6 +6,7 @@ mod html;
 mod judged;
 mod strip;
 mod text;
+mod told;
 mod topology_file;
 
 use crate::args::AnalyzeArgs;
@@ -13,7 +14,6 @@ use crate::page::Timeline;
 use crate::{Outcome, print, print_json, tell};
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
-use instep_core::topology::Topology;
 use instep_core::units::Nanos;
 use instep_trace::analysis::discover::FoundVm;
 use instep_trace::analysis::report::Report;
@@ -32,7 +32,7 @@ pub(crate) fn command(args: &AnalyzeArgs) -> anyhow::Result<Outcome> {
             || (args.html.is_none() && args.perfetto.is_none() && args.strip.is_none()),
         "--html, --perfetto and --strip draw one trace; name one FILE"
     );
-    let settings = settings(args)?;
+    let settings = told::settings(args)?;
     if let Some(rules) = &args.check {
         return judged::command(args, &settings, rules);
     }
@@ -55,77 +55,12 @@ pub(crate) fn command(args: &AnalyzeArgs) -> anyhow::Result<Outcome> {
     Ok(if found { Outcome::Finding } else { Outcome::Fine })
 }
 
-fn settings(args: &AnalyzeArgs) -> anyhow::Result<Settings> {
-    let mut vms = Vec::new();
-    for vm in &args.vms {
-        vms.push(named_vm(vm)?);
-    }
-    if let Some(dir) = &args.facts {
-        let known = facts::read(dir)?;
-        vms.extend(known.into_iter().filter(|vm| !vms_claim(&vms, vm)).collect::<Vec<_>>());
-    }
-    let topology: Option<Topology> =
-        args.topology.as_deref().map(topology_file::read).transpose()?;
-    let weights: anyhow::Result<Vec<_>> = args.weights.iter().map(|text| weight(text)).collect();
-    Ok(Settings {
-        vms,
-        topology,
-        weights: weights?.into_iter().collect(),
-        inferred: None,
-        quantum: Nanos(args.quantum.as_nanos() as u64),
-        period: Nanos(args.period.as_nanos() as u64),
-        edges: true,
-    })
-}
-
-/// Whether a thread of `vm` was named for another VM.
-fn vms_claim(vms: &[FoundVm], vm: &FoundVm) -> bool {
-    let is_claimed = |tid| vms.iter().any(|vm| vm.vcpus.iter().any(|(_, own)| *own == tid));
-    vm.vcpus.iter().any(|(_, tid)| is_claimed(*tid))
-}
-
-/// `NAME=TID,TID,...`: the threads of vCPU 0, 1 and so on.
-fn named_vm(text: &str) -> anyhow::Result<FoundVm> {
-    let form = || format!("--vm {text}: takes NAME=TID,TID,... (threads of vCPU 0, 1, ...)");
-    let (name, tids) = text.split_once('=').with_context(form)?;
-    let tids: Result<Vec<u32>, _> = tids.split(',').map(|tid| tid.trim().parse()).collect();
-    let tids = tids.with_context(form)?;
-    anyhow::ensure!(!name.is_empty() && !tids.is_empty(), form());
-    let vcpus = tids.into_iter().enumerate().map(|(index, tid)| (index as u32, tid)).collect();
-    Ok(FoundVm { name: name.to_owned(), pid: None, vcpus })
-}
-
-/// `NAME=WEIGHT`.
-fn weight(text: &str) -> anyhow::Result<(String, u32)> {
-    let form = || format!("--weight {text}: takes NAME=WEIGHT, such as db=200 (1 to 10000)");
-    let (name, weight) = text.rsplit_once('=').with_context(form)?;
-    let weight = weight.parse().ok().filter(|weight| (1..=10_000).contains(weight));
-    Ok((name.to_owned(), weight.with_context(form)?))
-}
-
 /// A trace as messages name it.
 fn name(path: &Path) -> String {
     if path.as_os_str() == "-" {
         return "standard input".to_owned();
     }
     path.display().to_string()
-}
-
-/// A thread that was named with --vm and that the trace does not know is a slip of the pen.
-fn ensure_seen(report: &Report, args: &AnalyzeArgs) -> anyhow::Result<()> {
-    for text in &args.vms {
-        let vm = named_vm(text)?;
-        let is_unseen = |tid: &u32| report.unseen.contains(tid);
-        let unseen: Vec<String> =
-            vm.vcpus.iter().map(|(_, tid)| *tid).filter(is_unseen).map(|t| t.to_string()).collect();
-        anyhow::ensure!(
-            unseen.is_empty(),
-            "--vm {text}: the trace does not know thread {}; `instep analyze` without --vm lists \
-             the vCPU threads that it finds",
-            unseen.join(", ")
-        );
-    }
-    Ok(())
 }
 
 /// The events of a file, of a pipe or, for `-`, of standard input.
@@ -169,7 +104,7 @@ fn one(path: &Path, settings: &Settings, args: &AnalyzeArgs) -> anyhow::Result<R
     }
     let report = analyze_into(&mut watched, &settings, &mut sinks);
     bar.finish_and_clear();
-    ensure_seen(&report, args)?;
+    told::ensure_known(&report, args)?;
     if let (Some(to), Some(writer)) = (&args.perfetto, sinks.perfetto) {
         writer.finish().with_context(|| format!("cannot write {}", to.display()))?;
         tell(&format!("wrote {}; open it on ui.perfetto.dev", to.display()));
@@ -233,27 +168,5 @@ impl EventStream for Watched<'_> {
 
     fn tally(&self) -> &Tally {
         self.stream.tally()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_vm_is_named_by_its_threads() {
-        let vm = named_vm("db=158,161").unwrap();
-        assert_eq!((vm.name.as_str(), vm.vcpus), ("db", vec![(0, 158), (1, 161)]));
-        for wrong in ["db", "db=", "=1", "db=x"] {
-            assert!(named_vm(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn a_weight_is_named_by_its_vm() {
-        assert_eq!(weight("db=200").unwrap(), ("db".to_owned(), 200));
-        for wrong in ["db", "db=", "db=0", "db=10001", "db=-1"] {
-            assert!(weight(wrong).is_err(), "{wrong}");
-        }
     }
 }

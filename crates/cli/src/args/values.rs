@@ -28,9 +28,11 @@ pub(super) fn window(text: &str) -> Result<Duration, String> {
     Err(format!("a window is {} to {}", shown(MIN_WINDOW), shown(MAX_INTERVAL)))
 }
 
-/// A percentage above 0 and up to 100.
+/// A percentage above 0 and up to 100, with its sign: 0.5 alone could be a half or half a percent.
 pub(super) fn share(text: &str) -> Result<Milli, String> {
-    let digits = text.strip_suffix('%').unwrap_or(text);
+    let Some(digits) = text.strip_suffix('%') else {
+        return Err("a percentage with its sign, such as 25% (a half is 50%)".to_owned());
+    };
     let part = digits.parse::<f64>().ok().filter(|part| *part > 0.0 && *part <= 100.0);
     let milli = part.map(|part| Milli((part * 10.0).round() as u64)).filter(|milli| milli.0 > 0);
     milli.ok_or_else(|| "a percentage above 0 and up to 100, such as 25%".to_owned())

@@ -29,6 +29,9 @@ pub struct Report {
     /// Threads that were said to run vCPUs and that the trace does not know.
     #[serde(skip)]
     pub unseen: Vec<u32>,
+    /// VMs whose weight was told and that the trace does not have.
+    #[serde(skip)]
+    pub strangers: Vec<String>,
 }
 
 /// The host and the trace.

@@ -423,6 +423,9 @@ impl Engine {
         let unseen = self.world.vcpus.iter().filter(|vcpu| !vcpu.is_told);
         let unseen = unseen.filter(|vcpu| vcpu.place == Place::Unknown);
         let unseen = unseen.map(|vcpu| vcpu.tid.0).collect();
+        let is_there = |name: &String| self.world.vms.iter().any(|vm| vm.name == *name);
+        let strangers =
+            settings.weights.keys().filter(|name| !is_there(name)).cloned().collect();
         let findings = findings::find(&vms, &host, duration);
         Report {
             schema: "instep.analysis/1",
@@ -434,6 +437,7 @@ impl Engine {
             host,
             warnings,
             unseen,
+            strangers,
         }
     }
 
