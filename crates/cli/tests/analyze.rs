@@ -10,6 +10,7 @@ use common::{instep, list, text};
 use instep_madehost::trace::{Moment, What, dat_6, perf_file, perf_pipe};
 use serde_json::Value;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
@@ -93,17 +94,50 @@ fn a_named_vm_has_its_name_and_a_quiet_one_no_finding() {
     assert!(found.iter().all(|finding| finding["vm"] == "db"), "{found:?}");
 }
 
-#[test]
-fn a_pipe_is_read_from_standard_input() {
-    let (_dir, path) = made("pipe", &perf_pipe(&events(), 20, None));
-    let file = fs::File::open(path).unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_instep"))
-        .args(["analyze", "-", "--json"])
-        .stdin(Stdio::from(file))
-        .output()
+/// What `instep analyze` says of these bytes on standard input, which is a pipe.
+fn piped(data: &[u8], options: &[&str]) -> std::process::Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_instep"))
+        .args(["analyze", "-"])
+        .args(options)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
         .unwrap();
-    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(json["events"].as_u64(), Some(200));
+    // Who does not want all of it closes the pipe.
+    let _ = child.stdin.take().unwrap().write_all(data);
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn every_format_is_read_from_standard_input_be_it_a_pipe_or_a_file() {
+    for data in [perf_pipe(&events(), 20, None), perf_file(&events(), 20), dat_6(&events(), &[])] {
+        let (_dir, path) = made("trace", &data);
+        let file = Command::new(env!("CARGO_BIN_EXE_instep"))
+            .args(["analyze", "-", "--json"])
+            .stdin(Stdio::from(fs::File::open(path).unwrap()))
+            .output()
+            .unwrap();
+        for output in [piped(&data, &["--json"]), file] {
+            let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!(json["events"].as_u64(), Some(200));
+        }
+    }
+}
+
+#[test]
+fn a_pipe_that_breaks_off_says_where_and_what_is_missing() {
+    let data = perf_pipe(&events(), 20, None);
+    for (data, expected) in [
+        (&b""[..], "standard input: it is empty: its recorder wrote nothing"),
+        (b"hello", "standard input: neither perf.data nor trace.dat"),
+        (&data[..12], "standard input: it is cut off: it ends at byte 12 of its head of 16"),
+    ] {
+        let output = piped(data, &[]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(expected), "{said}");
+    }
 }
 
 #[test]
@@ -242,13 +276,22 @@ fn what_cannot_be_used_says_what_to_do_and_exits_with_2() {
         (&data[..data.len() / 2], "cut off: it has"),
         (&data[..data.len() / 2], "Copy the whole file again"),
         (b"2ELIFREP................", "big-endian"),
-        (b"", "neither perf.data nor trace.dat"),
+        (b"", "it is empty: its recorder wrote nothing"),
     ];
     for (data, expected) in cases {
         let (_dir, path) = made("trace", data);
         analyze(&path, &[]).expect(2).says(&[expected, "trace: "]);
     }
     analyze(Path::new("no-such-file"), &[]).expect(2).says(&["no-such-file"]);
+}
+
+#[test]
+fn drawings_go_to_files_for_standard_output_is_the_reports() {
+    let (_dir, path) = made("perf.data", &perf_file(&events(), 20));
+    for option in ["--perfetto", "--html", "--strip"] {
+        analyze(&path, &[option, "-"]).expect(2).says(&[option, "standard output is the report's"]);
+    }
+    assert!(!Path::new("-").exists());
 }
 
 #[test]

@@ -27,5 +27,5 @@ mod tracepoints;
 mod tracing_data;
 
 pub use error::TraceError;
-pub use open::{Kind, open, open_stream};
+pub use open::{Kind, START, is_read_at_places, open, open_stream};
 pub use tracepoints::Options;

@@ -37,6 +37,30 @@ impl Kind {
     }
 }
 
+/// Bytes by which [`Kind::of`] and [`is_read_at_places`] know a trace.
+pub const START: u64 = 16;
+
+/// Whether a trace that starts so cannot be read from its front to its back: trace.dat, and perf.data
+/// that perf wrote to a file, have at their end what tells how to read the rest.
+#[must_use]
+pub fn is_read_at_places(start: &[u8]) -> bool {
+    match Kind::of(start) {
+        Some(Kind::Dat) => true,
+        Some(Kind::Perf) => start.starts_with(perf::MAGIC) && perf::is_file(start),
+        Some(Kind::Rec) | None => false,
+    }
+}
+
+/// What begins as no known format does.
+fn unknown(start: &[u8]) -> Fault {
+    Fault::new(if start.is_empty() {
+        "it is empty: its recorder wrote nothing; see what that said"
+    } else {
+        "neither perf.data nor trace.dat nor a recording of Instep; record with `instep record`, \
+         `perf sched record -a` or `trace-cmd record -e sched -e kvm:kvm_entry`"
+    })
+}
+
 /// Opens a trace that can be read at any place; `path` is for messages.
 ///
 /// # Errors
@@ -46,7 +70,7 @@ pub fn open<'a>(
     path: &str,
     options: Options,
 ) -> Result<Box<dyn EventStream + 'a>, TraceError> {
-    let start = read_up_to(&source, 0, 16)
+    let start = read_up_to(&source, 0, START)
         .map_err(|source| TraceError::Read { path: path.to_owned(), source })?;
     match Kind::of(&start) {
         Some(Kind::Perf) => Ok(Box::new(PerfStream::open(source, path, options)?)),
@@ -55,16 +79,12 @@ pub fn open<'a>(
             let part = Part::new(source, 0, u64::MAX);
             Ok(Box::new(RecStream::open(part, path, options)?))
         }
-        None => Err(Fault::new(
-            "neither perf.data nor trace.dat nor a recording of Instep; record with `instep \
-             record`, `perf sched record -a` or `trace-cmd record -e sched -e kvm:kvm_entry`",
-        )
-        .of(path)),
+        None => Err(unknown(&start).of(path)),
     }
 }
 
-/// Opens a trace that comes through a pipe: perf's or Instep's, for trace.dat is read at many
-/// places.
+/// Opens a trace that comes through a pipe: perf's or Instep's; others [are read at many
+/// places](is_read_at_places).
 ///
 /// # Errors
 /// As [`open`].
@@ -75,11 +95,16 @@ pub fn open_stream<'a>(
 ) -> Result<Box<dyn EventStream + 'a>, TraceError> {
     let mut start = Vec::new();
     let failed = |source| TraceError::Read { path: path.to_owned(), source };
-    source.by_ref().take(8).read_to_end(&mut start).map_err(failed)?;
+    source.by_ref().take(START).read_to_end(&mut start).map_err(failed)?;
     let kind = Kind::of(&start);
-    let whole = Cursor::new(start).chain(source);
+    let whole = Cursor::new(start.clone()).chain(source);
     match kind {
         Some(Kind::Rec) => Ok(Box::new(RecStream::open(whole, path, options)?)),
-        _ => Ok(Box::new(PerfStream::pipe(whole, path, options)?)),
+        Some(Kind::Perf) => Ok(Box::new(PerfStream::pipe(whole, path, options)?)),
+        Some(Kind::Dat) => Err(Fault::new(
+            "trace.dat is read at many places, so it cannot come through a pipe; write it to a file",
+        )
+        .of(path)),
+        None => Err(unknown(&start).of(path)),
     }
 }

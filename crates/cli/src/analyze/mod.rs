@@ -13,6 +13,7 @@ use crate::args::AnalyzeArgs;
 use crate::page::Timeline;
 use crate::{Outcome, print, print_json, tell};
 use anyhow::Context as _;
+use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
 use instep_core::units::Nanos;
 use instep_trace::analysis::discover::FoundVm;
@@ -22,8 +23,12 @@ use instep_trace::event::Event;
 use instep_trace::perfetto::PerfettoWriter;
 use instep_trace::stream::{EventStream, Header, Tally};
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Read};
+use std::io::{self, BufWriter, Cursor, Read};
+use std::os::fd::AsFd as _;
 use std::path::Path;
+
+/// The most that is kept of a pipe whose trace is read at many places.
+const MAX_KEPT: u64 = 1 << 30;
 
 /// Analyses every file that the options name.
 pub(crate) fn command(args: &AnalyzeArgs) -> anyhow::Result<Outcome> {
@@ -63,18 +68,41 @@ fn name(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// The events of a file, of a pipe or, for `-`, of standard input.
+/// The events of a file, of a pipe or, for `-`, of standard input, which may be either.
 fn open(path: &Path) -> anyhow::Result<Box<dyn EventStream>> {
     let shown = name(path);
-    if path.as_os_str() == "-" {
-        return Ok(instep_trace::open_stream(io::stdin().lock(), &shown, Default::default())?);
-    }
-    let file = File::open(path).with_context(|| format!("cannot read {shown}"))?;
+    let unread = || format!("cannot read {shown}");
+    let mut file = if path.as_os_str() == "-" {
+        File::from(io::stdin().as_fd().try_clone_to_owned().with_context(unread)?)
+    } else {
+        File::open(path).with_context(unread)?
+    };
     if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
         return Ok(instep_trace::open(file, &shown, Default::default())?);
     }
-    let pipe: Box<dyn Read> = Box::new(file);
+    let mut start = Vec::new();
+    file.by_ref().take(instep_trace::START).read_to_end(&mut start).with_context(unread)?;
+    let is_whole_only = instep_trace::is_read_at_places(&start);
+    let pipe = Cursor::new(start).chain(file);
+    if is_whole_only {
+        let kept = kept(pipe, &shown, MAX_KEPT)?;
+        return Ok(instep_trace::open(kept, &shown, Default::default())?);
+    }
     Ok(instep_trace::open_stream(pipe, &shown, Default::default())?)
+}
+
+/// What comes through a pipe, in a temporary file that has no name, at most so many bytes.
+fn kept(pipe: impl Read, shown: &str, most: u64) -> anyhow::Result<File> {
+    let unkept = || format!("{shown}: cannot be kept in a temporary file (TMPDIR says where)");
+    let mut file = tempfile::tempfile().with_context(unkept)?;
+    let size = io::copy(&mut pipe.take(most + 1), &mut file).with_context(unkept)?;
+    anyhow::ensure!(
+        size <= most,
+        "{shown}: a trace of this format is read at many places, and from a pipe up to {} only; \
+         write it to a file and name that: instep analyze FILE",
+        ByteSize(most)
+    );
+    Ok(file)
 }
 
 /// Analyses one trace and writes the drawings that are wished for.
@@ -168,5 +196,18 @@ impl EventStream for Watched<'_> {
 
     fn tally(&self) -> &Tally {
         self.stream.tally()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_pipe_gives_is_kept_up_to_a_bound() {
+        let kept = |most| kept(&[7u8; 100][..], "standard input", most);
+        assert_eq!(kept(100).unwrap().metadata().unwrap().len(), 100);
+        let said = kept(99).unwrap_err().to_string();
+        assert!(said.contains("standard input: ") && said.contains("up to 99 B only"), "{said}");
     }
 }

@@ -1,6 +1,7 @@
 //! Options of the simulator's commands.
 
 use super::lab::LabHostArgs;
+use super::values::beside;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -20,13 +21,13 @@ pub(crate) struct SimArgs {
         value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub(crate) seeds: Option<u64>,
     /// Write a page with the results and a timeline of the first seed.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["check", "swarm"])]
+    #[arg(long, value_name = "FILE", value_parser = beside(), conflicts_with_all = ["check", "swarm"])]
     pub(crate) html: Option<PathBuf>,
     /// Write a Parquet file: a row for each VM of each seed.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["check", "swarm"])]
+    #[arg(long, value_name = "FILE", value_parser = beside(), conflicts_with_all = ["check", "swarm"])]
     pub(crate) parquet: Option<PathBuf>,
     /// Write every run and wait of every vCPU, of the first seed, for ui.perfetto.dev.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["check", "swarm"])]
+    #[arg(long, value_name = "FILE", value_parser = beside(), conflicts_with_all = ["check", "swarm"])]
     pub(crate) perfetto: Option<PathBuf>,
     /// What places VMs above the scheduler, instead of the scenario's: none, bind, spread, bnn, instep.
     #[arg(long, value_name = "NAME", conflicts_with = "swarm")]
@@ -39,7 +40,7 @@ pub(crate) struct SimArgs {
         value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) swarm: Option<u64>,
     /// Write the shrunk scenario of a swarm here instead of printing it.
-    #[arg(long, value_name = "FILE", conflicts_with = "file")]
+    #[arg(long, value_name = "FILE", value_parser = beside(), conflicts_with = "file")]
     pub(crate) out: Option<PathBuf>,
     /// Print JSON (schema instep.sim/1).
     #[arg(long)]
@@ -58,7 +59,7 @@ pub(crate) struct ReproduceArgs {
     #[arg(long)]
     pub(crate) json: bool,
     /// Write one page that draws published against simulated.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = beside())]
     pub(crate) html: Option<PathBuf>,
     /// Seeds of each experiment in which chance plays a part, instead of its own number.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]

@@ -1,7 +1,7 @@
 //! Options of commands that watch, record and compare.
 
 use super::HostArgs;
-use super::values::{duration, percent, share, size};
+use super::values::{beside, duration, percent, share, size};
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
 use instep_core::units::Milli;
@@ -72,13 +72,13 @@ pub(crate) struct AnalyzeArgs {
     #[arg(long, value_name = "TIME", default_value = "24ms", value_parser = duration)]
     pub(crate) period: Duration,
     /// Also write a page with a timeline, stacking and who ran instead.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = beside())]
     pub(crate) html: Option<PathBuf>,
     /// Also write every run and wait of every vCPU for ui.perfetto.dev.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = beside())]
     pub(crate) perfetto: Option<PathBuf>,
     /// Also draw a part of the trace as an SVG picture.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = beside())]
     pub(crate) strip: Option<PathBuf>,
     /// Where that part begins, after the trace's begin [default: 0].
     #[arg(long, value_name = "TIME", requires = "strip", value_parser = duration)]
@@ -146,10 +146,10 @@ pub(crate) struct ProfileArgs {
     #[arg(long)]
     pub(crate) no_trace: bool,
     /// Write a simulator scenario that behaves alike.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = beside())]
     pub(crate) scenario: Option<PathBuf>,
     /// Write a page with plots.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = beside())]
     pub(crate) html: Option<PathBuf>,
     /// Print JSON (schema instep.profile/1).
     #[arg(long)]

@@ -1,11 +1,20 @@
 //! Values of options: what text they take, and what is said of others.
 
 use bytesize::ByteSize;
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use instep_agent::config::{MAX_INTERVAL, MIN_WINDOW};
 use instep_agent::dispatch::config::ProcessVm;
 use instep_core::units::Milli;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// A file to write beside the report, which has standard output.
+pub(super) fn beside() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| match path.as_os_str() == "-" {
+        true => Err("standard output is the report's; name a file"),
+        false => Ok(path),
+    })
+}
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let parsed = humantime::parse_duration(text)

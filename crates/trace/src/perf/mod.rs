@@ -21,3 +21,8 @@ pub use reader::PerfStream;
 pub(crate) const MAGIC: &[u8; 8] = b"PERFILE2";
 /// The same on a machine of the other byte order.
 pub(crate) const MAGIC_SWAPPED: &[u8; 8] = b"2ELIFREP";
+
+/// Whether what begins so is as perf writes it to a file. In a pipe everything is a record, in order.
+pub(crate) fn is_file(start: &[u8]) -> bool {
+    crate::bytes::u64_at(start, 8).is_some_and(|size| size != head::PIPE_HEAD)
+}

@@ -87,16 +87,22 @@ impl<'a> PerfStream<'a> {
         path: &str,
         options: Options,
     ) -> Result<Self, TraceError> {
-        let mut head = [0; PIPE_HEAD as usize];
+        let mut head = Vec::new();
         source
-            .read_exact(&mut head)
+            .by_ref()
+            .take(PIPE_HEAD)
+            .read_to_end(&mut head)
             .map_err(Fault::from)
-            .and_then(|()| check_magic(&head))
+            .and_then(|_| check_magic(&head))
             .and_then(|()| match u64_at(&head, 8) {
                 Some(PIPE_HEAD) => Self::pipe_after_head(source, options, u64::MAX),
-                _ => Err(Fault::new(
+                Some(_) => Err(Fault::new(
                     "it is a perf.data file; name the file instead of reading it from a pipe",
                 )),
+                None => Err(Fault::new(format!(
+                    "it is cut off: it ends at byte {} of its head of {PIPE_HEAD}; record anew",
+                    head.len()
+                ))),
             })
             .map_err(|fault| fault.of(path))
     }
