@@ -71,7 +71,8 @@ fn analysed(data: &[u8]) {
     let Ok(mut stream) = instep_trace::open(Cursor::new(data), "fuzz", OPTIONS) else { return };
     let report = analyze(stream.as_mut(), &Settings::default());
     for vcpu in report.vms.iter().flat_map(|vm| &vm.vcpus) {
-        let sum = u128::from(vcpu.run_ns) + u128::from(vcpu.steal_ns) + u128::from(vcpu.blocked_ns);
+        let times = [vcpu.run_ns, vcpu.steal_ns, vcpu.blocked_ns];
+        let sum: u128 = times.into_iter().flatten().map(u128::from).sum();
         assert!(sum <= u128::from(report.duration_ns), "{vcpu:?} in {}", report.duration_ns);
     }
 }

@@ -8,6 +8,7 @@ mod common;
 use browser::rendered;
 use common::{instep, list, text};
 use instep_madehost::trace::{Moment, What, dat_6, perf_file, perf_pipe};
+use instep_trace::rec::{Counter, End, Head, VcpuHead, VmHead, Writer};
 use serde_json::Value;
 use std::fs;
 use std::io::Write as _;
@@ -214,20 +215,57 @@ fn shares_follow_weights() {
     }
 }
 
-#[test]
-fn a_recording_of_one_vm_speaks_of_that_vm_only() {
-    let (dir, perf) = made("perf.data", &perf_file(&events(), 20));
-    let file = fs::File::open(perf).unwrap();
-    let mut stream = instep_trace::open(file, "made", Default::default()).unwrap();
-    let head = instep_trace::rec::Head { only: vec!["vm-10".to_owned()], ..Default::default() };
-    let mut writer = instep_trace::rec::Writer::begin(Vec::new(), &head, true).unwrap();
+/// The same events as a recording of Instep's with this head and end.
+fn recorded(head: &Head, end: &End) -> Vec<u8> {
+    let data = perf_file(&events(), 20);
+    let source = std::io::Cursor::new(data);
+    let mut stream = instep_trace::open(source, "made", Default::default()).unwrap();
+    let mut writer = Writer::begin(Vec::new(), head, true).unwrap();
     let mut batch = Vec::new();
     while stream.next_batch(&mut batch) {
         batch.iter().for_each(|event| writer.event(event).unwrap());
     }
-    let bytes = writer.finish(&Default::default()).unwrap();
-    let path = dir.path().join("a.instep");
-    fs::write(&path, &bytes).unwrap();
+    writer.finish(end).unwrap()
+}
+
+#[test]
+fn what_no_event_and_no_counter_tells_is_null_and_no_good_number() {
+    let vcpus = [(0, 31), (1, 32)].map(|(index, tid)| VcpuHead { index, tid }).to_vec();
+    let quiet = VmHead { name: "quiet".to_owned(), pid: 30, vcpus, weight: None };
+    let head = Head { vms: vec![quiet], ..Head::default() };
+    let shown = |run: Option<u64>| {
+        let counter = |run_ns| Counter { tid: 31, run_ns, ..Counter::default() };
+        let end = End { counters: run.map(counter).into_iter().collect(), ..End::default() };
+        let (_dir, path) = made("a.instep", &recorded(&head, &end));
+        let json = analyze(&path, &["--json"]).json();
+        let vm = list(&json, "vms").iter().find(|vm| vm["name"] == "quiet").unwrap().clone();
+        for key in ["stacking", "co_run", "max_skew_ns", "beside_waiting_ns"] {
+            assert_eq!(vm[key], Value::Null, "{key}");
+        }
+        assert_eq!(vm["periods"]["efficiency"], Value::Null);
+        assert_eq!(vm["vcpus"][1]["run_ns"], Value::Null);
+        let times = ["run_ns", "steal_ns", "blocked_ns"].map(|key| vm["vcpus"][0][key].as_u64());
+        (times, json["duration_ns"].as_u64().unwrap(), analyze(&path, &[]))
+    };
+    let (times, _, ran) = shown(None);
+    assert_eq!(times, [None; 3]);
+    let line = ran.stdout.lines().find(|line| line.split_whitespace().nth(1) == Some("31"));
+    let words: Vec<&str> = line.unwrap().split_whitespace().collect();
+    assert_eq!(words, ["0", "31", "-", "-", "-", "0", "-", "-", "-"]);
+    assert!(ran.stdout.contains("stacking -, co-run -, skew up to -"), "{}", ran.stdout);
+    ran.says(&["2 vCPU threads have no event", "which of both is not known"]);
+    // The kernel counted that it slept, or that it ran.
+    let (times, whole, ran) = shown(Some(0));
+    assert_eq!(times, [Some(0), Some(0), Some(whole)]);
+    ran.says(&["1 vCPU threads have no event: their times are what the kernel counted"]);
+    assert_eq!(shown(Some(90_000_000)).0, [Some(90_000_000), Some(0), Some(whole - 90_000_000)]);
+}
+
+#[test]
+fn a_recording_of_one_vm_speaks_of_that_vm_only() {
+    let head = Head { only: vec!["vm-10".to_owned()], ..Head::default() };
+    let bytes = recorded(&head, &End::default());
+    let (dir, path) = made("a.instep", &bytes);
     let json = analyze(&path, &["--json"]).expect(1).json();
     let names: Vec<&str> = list(&json, "vms").iter().map(|vm| text(vm, "name")).collect();
     assert_eq!((names, json["lost"].as_u64()), (vec!["vm-10"], Some(0)));

@@ -5,6 +5,7 @@
 //! given at the time reached and counted, so time never runs backwards for who pulls.
 
 use crate::event::Event;
+use crate::rec::Counter;
 use instep_core::topology::Topology;
 use instep_core::units::Nanos;
 
@@ -19,6 +20,12 @@ pub trait EventStream {
 
     /// What was counted so far.
     fn tally(&self) -> &Tally;
+
+    /// What the kernel itself counted of vCPUs' threads meanwhile; known after the last event, and of
+    /// Instep's own recordings only.
+    fn counters(&self) -> &[Counter] {
+        &[]
+    }
 }
 
 /// What a trace says of the host it was recorded on; `None` and empty where it does not say.

@@ -108,8 +108,8 @@ fn a_vm_that_spins_in_parts_is_told_from_one_that_blocks() {
     assert!(found("alpha") && !found("beta"));
     let alpha = &report.vms[0];
     // One of its two vCPUs runs at any time.
-    assert!((alpha.co_run - 0.5).abs() < 0.02, "{}", alpha.co_run);
-    assert_eq!(alpha.stacking, 0.0);
+    assert!((alpha.co_run.unwrap() - 0.5).abs() < 0.02, "{:?}", alpha.co_run);
+    assert_eq!(alpha.stacking, Some(0.0));
 }
 
 #[test]
@@ -124,11 +124,11 @@ fn switches_that_are_missing_are_counted() {
     assert!(told.starts_with("49 switches"), "{told}");
     // Who leaves a CPU ran on it: nothing else is made of the gap.
     for vm in &cut.vms {
-        let steal: u64 = vm.vcpus.iter().map(|vcpu| vcpu.steal_ns).sum();
+        let steal: u64 = vm.vcpus.iter().filter_map(|vcpu| vcpu.steal_ns).sum();
         let charged: u64 = vm.culprits.iter().map(|culprit| culprit.ns).sum();
         assert_eq!(steal, charged, "{}", vm.name);
     }
-    assert!(cut.vms[0].vcpus[0].run_ns > trace().vms[0].vcpus[0].run_ns / 2);
+    assert!(cut.vms[0].vcpus[0].run_ns > trace().vms[0].vcpus[0].run_ns.map(|run| run / 2));
 }
 
 #[test]
@@ -136,14 +136,15 @@ fn every_nanosecond_is_accounted_for_and_every_wait_is_charged() {
     let report = trace();
     for vm in &report.vms {
         for vcpu in &vm.vcpus {
-            let sum = vcpu.run_ns + vcpu.steal_ns + vcpu.blocked_ns;
+            let sum =
+                [vcpu.run_ns, vcpu.steal_ns, vcpu.blocked_ns].into_iter().flatten().sum::<u64>();
             assert_eq!(sum, report.duration_ns, "{} vCPU {}", vm.name, vcpu.index);
         }
-        let steal: u64 = vm.vcpus.iter().map(|vcpu| vcpu.steal_ns).sum();
+        let steal: u64 = vm.vcpus.iter().filter_map(|vcpu| vcpu.steal_ns).sum();
         let charged: u64 = vm.culprits.iter().map(|culprit| culprit.ns).sum();
         assert_eq!(steal, charged, "{}", vm.name);
     }
-    let busy: u64 = report.vms.iter().flat_map(|vm| &vm.vcpus).map(|vcpu| vcpu.run_ns).sum();
+    let busy: u64 = report.vms.iter().flat_map(|vm| &vm.vcpus).filter_map(|vcpu| vcpu.run_ns).sum();
     assert_eq!(busy, 4 * report.duration_ns);
 }
 

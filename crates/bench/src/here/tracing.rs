@@ -71,5 +71,6 @@ fn look(file: &Path, vcpus: &[(u32, u32)]) -> Result<Option<(f64, f64)>, String>
         instep_trace::open(source, &name, Default::default()).map_err(|error| error.to_string())?;
     let vm = FoundVm { name: NAME.to_owned(), pid: None, vcpus: vcpus.to_vec() };
     let report = analyze(stream.as_mut(), &Settings { vms: vec![vm], ..Settings::default() });
-    Ok(report.vms.iter().find(|vm| vm.name == NAME).map(|vm| (vm.stacking, vm.co_run)))
+    let vm = report.vms.iter().find(|vm| vm.name == NAME);
+    Ok(vm.and_then(|vm| vm.stacking.zip(vm.co_run)))
 }

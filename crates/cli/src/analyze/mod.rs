@@ -21,6 +21,7 @@ use instep_trace::analysis::report::Report;
 use instep_trace::analysis::{Place, Settings, Sink, analyze_into};
 use instep_trace::event::Event;
 use instep_trace::perfetto::PerfettoWriter;
+use instep_trace::rec::Counter;
 use instep_trace::stream::{EventStream, Header, Tally};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Cursor, Read};
@@ -196,6 +197,10 @@ impl EventStream for Watched<'_> {
 
     fn tally(&self) -> &Tally {
         self.stream.tally()
+    }
+
+    fn counters(&self) -> &[Counter] {
+        self.stream.counters()
     }
 }
 

@@ -1,7 +1,7 @@
 //! An analysis for people, in at most `width` columns. Draws; measures nothing.
 
 use crate::text::{indented, plural, printable, shortened, wrapped};
-use instep_trace::analysis::report::{Histogram, Report, Sleeps, VmReport};
+use instep_trace::analysis::report::{Histogram, Report, Sleeps, VcpuReport, VmReport};
 use instep_trace::analysis::time;
 use std::fmt::Write as _;
 
@@ -61,27 +61,26 @@ fn draw_vm(out: &mut String, vm: &VmReport, report: &Report, width: usize) {
     let pid = vm.pid.map_or(String::new(), |pid| format!(" (pid {pid})"));
     let name = shortened(&printable(&vm.name), width / 2);
     let _ = writeln!(out, "{name}{pid}, {}", plural(vm.vcpus.len(), "vCPU"));
-    let whole = report.duration_ns;
+    let part =
+        |of: Option<u64>| or_dash(of.map(|of| format!("{}%", percent(of, report.duration_ns))));
     let _ = writeln!(out, "  vCPU   thread     run    steal  blocked  moves  run steal blocked");
     for vcpu in vm.vcpus.iter().take(MAX_ROWS) {
         let _ = writeln!(
             out,
-            "  {:>4} {:>8} {:>7}  {:>7}  {:>7} {:>6} {:>3}% {:>4}% {:>6}%",
+            "  {:>4} {:>8} {:>7}  {:>7}  {:>7} {:>6} {:>4} {:>5} {:>7}",
             vcpu.index,
             vcpu.tid,
-            time(vcpu.run_ns),
-            time(vcpu.steal_ns),
-            time(vcpu.blocked_ns),
+            or_dash(vcpu.run_ns.map(time)),
+            or_dash(vcpu.steal_ns.map(time)),
+            or_dash(vcpu.blocked_ns.map(time)),
             vcpu.migrations,
-            percent(vcpu.run_ns, whole),
-            percent(vcpu.steal_ns, whole),
-            percent(vcpu.blocked_ns, whole),
+            part(vcpu.run_ns),
+            part(vcpu.steal_ns),
+            part(vcpu.blocked_ns),
         );
     }
     if let Some(rest) = vm.vcpus.get(MAX_ROWS..).filter(|rest| !rest.is_empty()) {
-        let sum = |of: fn(&instep_trace::analysis::report::VcpuReport) -> u64| -> u64 {
-            rest.iter().map(of).sum()
-        };
+        let sum = |of: fn(&VcpuReport) -> Option<u64>| -> u64 { rest.iter().filter_map(of).sum() };
         let _ = writeln!(
             out,
             "  {} more: run {}, steal {}, blocked {} (--json lists each)",
@@ -99,10 +98,10 @@ fn draw_vm(out: &mut String, vm: &VmReport, report: &Report, width: usize) {
 /// What is said of a VM below its table.
 fn lines(vm: &VmReport, report: &Report) -> Vec<String> {
     let mut lines = vec![format!(
-        "stacking {:.1} %, co-run {:.2}, skew up to {}",
-        vm.stacking * 100.0,
-        vm.co_run,
-        time(vm.max_skew_ns)
+        "stacking {}, co-run {}, skew up to {}",
+        or_dash(vm.stacking.map(|part| format!("{:.1} %", part * 100.0))),
+        or_dash(vm.co_run.map(|part| format!("{part:.2}"))),
+        or_dash(vm.max_skew_ns.map(time))
     )];
     lines.extend(culprits(vm));
     lines.extend(woken(vm));
@@ -118,20 +117,22 @@ fn lines(vm: &VmReport, report: &Report) -> Vec<String> {
         ));
     }
     let periods = &vm.periods;
-    if periods.count > 0 {
+    if let (Some(used), Some(full), Some(efficiency)) =
+        (periods.mean_use_ns, periods.full, periods.efficiency)
+    {
         lines.push(format!(
             "used {} of {} per period of {} (share by {}); all of it in {} of {} periods; \
              efficiency {:.2}",
-            time(periods.mean_use_ns),
+            time(used),
             time(periods.share_ns),
             time(report.host.period_ns),
             match periods.weight {
                 Some(weight) => format!("weight {weight}"),
                 None => "weight 100, none is told".to_owned(),
             },
-            periods.full,
+            full,
             periods.count,
-            periods.efficiency
+            efficiency
         ));
     }
     lines
@@ -240,6 +241,11 @@ fn moves(vm: &VmReport) -> Option<String> {
          another node",
         moves.within_core, moves.within_llc, moves.within_node, moves.across_nodes
     ))
+}
+
+/// What is not known is a dash.
+fn or_dash(shown: Option<String>) -> String {
+    shown.unwrap_or_else(|| "-".to_owned())
 }
 
 fn percent(part: u64, whole: u64) -> u64 {

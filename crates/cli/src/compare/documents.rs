@@ -108,9 +108,10 @@ fn analysis(document: &Value) -> Vec<Reading> {
         let subject = format!("VM {}", vm["name"].as_str().unwrap_or("?"));
         let sum = |key: &str| list(vm, "vcpus").iter().filter_map(|vcpu| vcpu[key].as_f64()).sum();
         let (run, steal): (f64, f64) = (sum("run_ns"), sum("steal_ns"));
+        let is_known = list(vm, "vcpus").iter().any(|vcpu| vcpu["run_ns"].is_number());
         let wanted = Some(run + steal).filter(|wanted| *wanted > 0.0);
         let mut add = |measure, better, value| push(&mut out, &subject, measure, better, value);
-        add("CPUs used", Neither, rate(Some(run / 1e9)));
+        add("CPUs used", Neither, rate(is_known.then_some(run / 1e9)));
         add("steal / wanted", Lower, wanted.map(|wanted| steal / wanted));
         add("stacking", Lower, vm["stacking"].as_f64());
         add("co-run", Higher, vm["co_run"].as_f64());

@@ -104,12 +104,10 @@ impl Vm {
         *count = if enters { *count + 1 } else { count.saturating_sub(1) };
     }
 
-    /// Mean fraction, in thousandths, of the runnable that run while at least one runs.
-    pub(super) fn milli(&self) -> u64 {
-        if self.active.0 == 0 {
-            return 1000;
-        }
-        (self.weighted / u128::from(self.active.0)) as u64
+    /// Mean fraction, in thousandths, of the runnable that run while at least one runs; `None` when
+    /// none ran.
+    pub(super) fn milli(&self) -> Option<u64> {
+        self.weighted.checked_div(u128::from(self.active.0)).map(|milli| milli as u64)
     }
 }
 
@@ -131,6 +129,7 @@ mod tests {
         co_run.change(&change(100, 1, wait, Place::Running(CpuId(1))));
         let vm = &mut co_run.vms[0];
         vm.upto(Nanos(200));
-        assert_eq!((vm.milli(), vm.beside_waiting, vm.max_skew), (750, Nanos(100), Nanos(100)));
+        assert_eq!(vm.milli(), Some(750));
+        assert_eq!((vm.beside_waiting, vm.max_skew), (Nanos(100), Nanos(100)));
     }
 }

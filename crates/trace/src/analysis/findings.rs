@@ -51,7 +51,9 @@ struct Sums {
 
 impl Sums {
     fn of(vm: &VmReport) -> Sums {
-        let sum = |of: &dyn Fn(&super::report::VcpuReport) -> u64| vm.vcpus.iter().map(of).sum();
+        let sum = |of: &dyn Fn(&super::report::VcpuReport) -> Option<u64>| {
+            vm.vcpus.iter().filter_map(of).sum()
+        };
         Sums {
             run: sum(&|vcpu| vcpu.run_ns),
             steal: sum(&|vcpu| vcpu.steal_ns),
@@ -142,14 +144,14 @@ fn stacking(vm: &VmReport, host: &HostReport, sums: &Sums) -> Option<Finding> {
          {:.1} % of the time{worst}. {remedy}",
         vm.name,
         time(own.ns),
-        vm.stacking * 100.0,
+        vm.stacking? * 100.0,
     );
     finding(Kind::Stacking, vm, own.ns, text)
 }
 
 fn not_co_scheduled(vm: &VmReport, sums: &Sums) -> Option<Finding> {
-    let lost = vm.beside_waiting_ns;
-    if !sums.never_blocks() || vm.vcpus.len() < 2 || vm.co_run > 0.9 || !sums.is_much(lost) {
+    let (lost, co_run) = vm.beside_waiting_ns.zip(vm.co_run)?;
+    if !sums.never_blocks() || vm.vcpus.len() < 2 || co_run > 0.9 || !sums.is_much(lost) {
         return None;
     }
     let text = format!(
@@ -158,8 +160,8 @@ fn not_co_scheduled(vm: &VmReport, sums: &Sums) -> Option<Finding> {
          would start its vCPUs together and bound their skew.",
         vm.name,
         time(lost),
-        vm.co_run,
-        time(vm.max_skew_ns),
+        co_run,
+        time(vm.max_skew_ns?),
     );
     finding(Kind::NotCoScheduled, vm, lost, text)
 }

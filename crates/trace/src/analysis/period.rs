@@ -96,9 +96,10 @@ impl Use {
         self.at = self.at.max(time);
     }
 
-    /// Mean of min(1, use / share), in thousandths: the potential of systems.md, 5.
-    pub(super) fn efficiency(&self) -> u64 {
-        self.efficiency.checked_div(self.count).unwrap_or(0)
+    /// Mean of min(1, use / share), in thousandths: the potential of systems.md, 5. `None` where no
+    /// period is whole.
+    pub(super) fn efficiency(&self) -> Option<u64> {
+        self.efficiency.checked_div(self.count)
     }
 }
 
@@ -126,6 +127,6 @@ mod tests {
         let vm = periods.of(0);
         // 20, 100 and 60 of 50 each.
         assert_eq!((vm.count, vm.full, vm.total, vm.unused), (3, 2, Nanos(180), Nanos(30)));
-        assert_eq!(vm.efficiency(), (400 + 1000 + 1000) / 3);
+        assert_eq!(vm.efficiency(), Some((400 + 1000 + 1000) / 3));
     }
 }

@@ -58,7 +58,7 @@ pub struct HostReport {
     pub avoidable_sharing_ns: Option<u64>,
 }
 
-/// One VM.
+/// One VM. `None` where no event tells: none of its vCPUs has one, or one that has none ran.
 #[derive(Clone, Debug, Serialize)]
 pub struct VmReport {
     /// Its name.
@@ -68,15 +68,15 @@ pub struct VmReport {
     /// Its vCPUs by number.
     pub vcpus: Vec<VcpuReport>,
     /// Fraction of the trace in which two or more siblings were runnable on one CPU.
-    pub stacking: f64,
-    /// Mean fraction of the runnable vCPUs that ran while at least one did.
-    pub co_run: f64,
+    pub stacking: Option<f64>,
+    /// Mean fraction of the runnable vCPUs that ran while at least one did; `None` if none did, too.
+    pub co_run: Option<f64>,
     /// Who ran while its vCPUs waited, the longest first.
     pub culprits: Vec<Culprit>,
     /// The furthest that a waiting vCPU fell behind its siblings.
-    pub max_skew_ns: u64,
+    pub max_skew_ns: Option<u64>,
     /// Time of vCPUs that ran while a sibling waited.
-    pub beside_waiting_ns: u64,
+    pub beside_waiting_ns: Option<u64>,
     /// Time stacked, by CPU.
     pub stacked_on: Vec<OnCpu>,
     /// Sleeps by who ended them.
@@ -93,7 +93,7 @@ pub struct VmReport {
     pub periods: PeriodReport,
 }
 
-/// One vCPU.
+/// One vCPU. Its times are `None` where it has no event and no counter of the kernel is recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct VcpuReport {
     /// Its number.
@@ -101,11 +101,11 @@ pub struct VcpuReport {
     /// Its thread.
     pub tid: u32,
     /// Time it ran.
-    pub run_ns: u64,
+    pub run_ns: Option<u64>,
     /// Time it could run and did not.
-    pub steal_ns: u64,
+    pub steal_ns: Option<u64>,
     /// Time it slept.
-    pub blocked_ns: u64,
+    pub blocked_ns: Option<u64>,
     /// Moves between CPUs.
     pub migrations: u64,
 }
@@ -139,7 +139,8 @@ pub struct HeldUpReport {
     pub held_ns: u64,
 }
 
-/// Allocation periods (systems.md, 5), with a share by weight.
+/// Allocation periods (systems.md, 5), with a share by weight. `None` where no period is whole, and as
+/// in [`VmReport`].
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct PeriodReport {
     /// The VM's weight, where the trace or the user tells; 100 is taken otherwise.
@@ -149,11 +150,11 @@ pub struct PeriodReport {
     /// The share of a period.
     pub share_ns: u64,
     /// Periods in which the share was used up.
-    pub full: u64,
+    pub full: Option<u64>,
     /// Mean use of a period.
-    pub mean_use_ns: u64,
+    pub mean_use_ns: Option<u64>,
     /// Mean of min(1, use / share).
-    pub efficiency: f64,
+    pub efficiency: Option<f64>,
 }
 
 /// Something found.

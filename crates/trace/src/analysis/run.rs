@@ -1,19 +1,18 @@
 //! Pulls a trace through the analysis: holds back the first part until the VMs are found, then
 //! hands every event to the state and every change to the measures.
 
+mod finish;
+
 use super::co_run::CoRun;
 use super::culprits::Culprits;
 use super::discover::{FoundVm, discover};
-use super::findings;
 use super::modules::Modules;
-use super::moves::{Migrations, Moves};
+use super::moves::Migrations;
 use super::period::Periods;
-use super::report::{
-    Culprit, HeldUpReport, HostReport, OnCpu, PeriodReport, Report, VcpuReport, VmReport,
-};
+use super::report::Report;
 use super::stacking::Stacking;
 use super::threshold::Threshold;
-use super::waits::{WaitTable, Waits};
+use super::waits::Waits;
 use super::world::{Change, IDLE, Place, World};
 use crate::event::{Event, Fact, Left};
 use crate::stream::{EventStream, Guest, Header};
@@ -385,193 +384,4 @@ impl Engine {
             sink.span(change.vm, vcpu, change.from, change.since, change.time);
         }
     }
-
-    fn finish(
-        mut self,
-        stream: &dyn EventStream,
-        header: &Header,
-        settings: &Settings,
-        sink: &mut dyn Sink,
-        mut warnings: Vec<String>,
-    ) -> Report {
-        let now = self.world.now;
-        if self.edges {
-            self.close(now, sink);
-        }
-        warnings.extend(settings.inferred.clone());
-        self.warn(&mut warnings);
-        let duration = now.since(self.world.begin);
-        let begin = self.world.begin;
-        let modules = self.modules.as_mut().map(|modules| modules.finish(begin, now));
-        let host = HostReport {
-            hostname: header.hostname.clone().filter(|name| name != "(none)"),
-            release: header.release.clone(),
-            format: header.format.clone(),
-            cpus: self.cpus,
-            begin_ns: begin.0,
-            ideal_interval_ns: self.threshold.interval.0,
-            period_ns: settings.period.0,
-            competing_modules: modules.map(|(mean, _)| rounded(mean)),
-            avoidable_sharing_ns: modules.map(|(_, avoidable)| avoidable.0),
-        };
-        // Of VMs that were not asked for only who ran is recorded: nothing can be said of them.
-        let wanted = |name: &String| header.only.is_empty() || header.only.contains(name);
-        let wanted: Vec<usize> =
-            (0..self.world.vms.len()).filter(|vm| wanted(&self.world.vms[*vm].name)).collect();
-        let vms: Vec<VmReport> =
-            wanted.into_iter().map(|vm| self.vm_report(vm, duration)).collect();
-        let unseen = self.world.vcpus.iter().filter(|vcpu| !vcpu.is_told);
-        let unseen = unseen.filter(|vcpu| vcpu.place == Place::Unknown);
-        let unseen = unseen.map(|vcpu| vcpu.tid.0).collect();
-        let is_there = |name: &String| self.world.vms.iter().any(|vm| vm.name == *name);
-        let strangers =
-            settings.weights.keys().filter(|name| !is_there(name)).cloned().collect();
-        let findings = findings::find(&vms, &host, duration);
-        Report {
-            schema: "instep.analysis/1",
-            duration_ns: duration.0,
-            events: stream.tally().records,
-            lost: stream.tally().lost,
-            vms,
-            findings,
-            host,
-            warnings,
-            unseen,
-            strangers,
-        }
-    }
-
-    /// Accounts the last state of every vCPU up to the end.
-    fn close(&mut self, now: Nanos, sink: &mut dyn Sink) {
-        for vcpu in 0..self.world.vcpus.len() {
-            self.culprits.settle_one(&mut self.world, vcpu, now);
-            let state = &mut self.world.vcpus[vcpu];
-            let span = now.since(state.since);
-            match state.place {
-                Place::Running(_) => state.run.0 += span.0,
-                Place::Waking | Place::Waiting(_) => state.wait.0 += span.0,
-                Place::Blocked => state.blocked.0 += span.0,
-                Place::Unknown => continue,
-            }
-            let (vm, place, since) = (state.vm, state.place, state.since);
-            sink.span(vm, vcpu - self.world.members[vm][0], place, since, now);
-        }
-    }
-
-    fn warn(&self, warnings: &mut Vec<String>) {
-        if self.world.vms.is_empty() {
-            warnings.push(
-                "no vCPU thread was found: none is named as VMMs name them and none entered a \
-                 guest; name them with --vm NAME=TID,TID,..."
-                    .to_owned(),
-            );
-        }
-        let unseen = self.world.vcpus.iter().filter(|vcpu| vcpu.place == Place::Unknown).count();
-        if unseen > 0 {
-            warnings.push(format!(
-                "{unseen} vCPU threads have no event: they slept, or ran undisturbed, all the time"
-            ));
-        }
-        if self.topology_from == TopologyFrom::Nowhere {
-            warnings.push(
-                "cores, caches and nodes are unknown; give them with --topology FILE (instep \
-                 topology --json on that host)"
-                    .to_owned(),
-            );
-        }
-        if !self.has_wakers {
-            warnings.push(
-                "the trace has no wake-ups (sched_wakeup, sched_waking): sleeping and waiting \
-                 for a CPU cannot be told apart after a sleep"
-                    .to_owned(),
-            );
-        }
-        if self.breaks > 0 {
-            warnings.push(format!(
-                "{} switches are missing although no loss is told: a thread left a CPU that another \
-                 had been put on; it is taken to have come just after that one",
-                self.breaks
-            ));
-        }
-        if self.late > 0 {
-            warnings.push(format!(
-                "{} vCPU threads came after the first {HELD_BACK} events and are not analysed; \
-                 name them with --vm NAME=TID,TID,...",
-                self.late
-            ));
-        }
-    }
-
-    fn vm_report(&mut self, vm: usize, duration: Nanos) -> VmReport {
-        let now = self.world.now;
-        let found = self.world.vms[vm].clone();
-        let (stacked, stacked_on) = self.stacking.of(vm, now);
-        let (mut wakeups, mut moves) = (WaitTable::default(), Moves::default());
-        let (mut sleeps, mut waits) = ([0; 20], [0; 20]);
-        let mut vcpus = Vec::new();
-        for vcpu in self.world.members[vm].iter().copied() {
-            let state = &self.world.vcpus[vcpu];
-            let (migrations, by_distance) = self.moves.of(vcpu);
-            let (table, slept, waited) = self.waits.of(vcpu);
-            wakeups.add(&table);
-            moves.add(&by_distance);
-            sleeps.iter_mut().zip(slept).for_each(|(sum, more)| *sum += more);
-            waits.iter_mut().zip(waited).for_each(|(sum, more)| *sum += more);
-            vcpus.push(VcpuReport {
-                index: state.index,
-                tid: state.tid.0,
-                run_ns: state.run.0,
-                steal_ns: state.wait.0,
-                blocked_ns: state.blocked.0,
-                migrations,
-            });
-        }
-        let culprits = self.culprits.of(vm).into_iter();
-        let culprits = culprits
-            .map(|(group, time)| Culprit { name: self.world.groups[group].clone(), ns: time.0 });
-        let culprits = culprits.collect();
-        let co_run = self.co_run.of(vm, now, &self.world);
-        let (held, used) = (self.threshold.of(vm), self.periods.of(vm));
-        let begin = self.world.begin;
-        VmReport {
-            name: found.name,
-            pid: found.pid,
-            vcpus,
-            stacking: fraction(stacked, duration),
-            co_run: co_run.milli() as f64 / 1000.0,
-            culprits,
-            max_skew_ns: co_run.max_skew.0,
-            beside_waiting_ns: co_run.beside_waiting.0,
-            stacked_on: stacked_on
-                .iter()
-                .map(|(cpu, time)| OnCpu { cpu: cpu.0, ns: time.0 })
-                .collect(),
-            wakeups,
-            sleeps,
-            waits,
-            moves,
-            held_up: HeldUpReport {
-                passes: held.passes,
-                times_ns: held.times.iter().map(|time| time.since(begin).0).collect(),
-                held_ns: held.held.0,
-            },
-            periods: PeriodReport {
-                count: used.count,
-                weight: self.weights[vm],
-                share_ns: self.shares[vm].0,
-                full: used.full,
-                mean_use_ns: used.total.0.checked_div(used.count).unwrap_or(0),
-                efficiency: used.efficiency() as f64 / 1000.0,
-            },
-        }
-    }
-}
-
-fn fraction(part: Nanos, whole: Nanos) -> f64 {
-    if whole.0 == 0 { 0.0 } else { rounded(part.0 as f64 / whole.0 as f64) }
-}
-
-/// To four places.
-fn rounded(value: f64) -> f64 {
-    (value * 10_000.0).round() / 10_000.0
 }
