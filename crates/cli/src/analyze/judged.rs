@@ -2,7 +2,9 @@
 //!
 //! Three times through the file: to find the VMs, to see who is there and where, and to judge. A place
 //! where the recorder lost events ends one schedule and begins another, of which nothing is known: until
-//! its first switch (recorders begin on one CPU after the other) a CPU counts as busy.
+//! its first switch (recorders begin on one CPU after the other) a CPU counts as busy. So does a place
+//! where a switch is missing though no loss is told: a thread leaves a CPU on which another had been put.
+//! When it came is not known, so what every CPU did since that other was put there is not judged.
 //!
 //! What it does not know: affinities (where nobody tells them, a thread may use the CPUs that it
 //! used), weights of what is no VM, real-time classes, quotas, and CPUs that went off line.
@@ -52,6 +54,13 @@ pub(super) fn command(
         let judged = judge(&mut *open(path)?, &cast, &rules);
         sound &= judged.finding.is_none();
         print(&said(path, &judged, &cast, &rules))?;
+        if cast.missing > 0 {
+            tell(&format!(
+                "warning: switches are missing at {} places although no loss is told: the schedule \
+                 begins anew behind each, and {} events before are not judged",
+                cast.missing, judged.passed
+            ));
+        }
         if judged.unwoken > 0 {
             tell(&format!(
                 "warning: {} times a thread ran without a wake-up in the trace: `woken` and `wait` \
@@ -131,6 +140,41 @@ struct Cast {
     /// By index: thread, VM, weight, CPUs.
     tasks: Vec<(u32, usize, u32, Mask)>,
     vms: Vec<String>,
+    /// Places where a switch is missing.
+    missing: u64,
+    /// Events between which one is missing, by their number in the trace: ascending and apart.
+    gaps: Vec<(u64, u64)>,
+}
+
+/// Who was put on each CPU, and by which event.
+#[derive(Default)]
+struct Chain {
+    put: BTreeMap<u32, (u32, u64)>,
+    gaps: Vec<(u64, u64)>,
+}
+
+impl Chain {
+    /// The event with this number switches `cpu` from `prev` to `next`.
+    fn switch(&mut self, cpu: u32, (prev, next): (u32, u32), number: u64) {
+        if let Some((put, since)) = self.put.insert(cpu, (next, number))
+            && put != prev
+        {
+            self.gaps.push((since, number));
+        }
+    }
+
+    /// The gaps, those that overlap as one.
+    fn gaps(mut self) -> Vec<(u64, u64)> {
+        self.gaps.sort_unstable();
+        let mut apart: Vec<(u64, u64)> = Vec::new();
+        for (begin, end) in self.gaps {
+            match apart.last_mut().filter(|last| begin < last.1) {
+                Some(last) => last.1 = last.1.max(end),
+                None => apart.push((begin, end)),
+            }
+        }
+        apart
+    }
 }
 
 impl Cast {
@@ -206,9 +250,10 @@ impl Cast {
         together.then(|| Mask::of(self.cpus, used))
     }
 
-    /// Threads, and the CPUs on which each ran.
+    /// Threads, the CPUs on which each ran, and where switches are missing.
     fn seen(stream: &mut dyn EventStream) -> (Self, Vec<Vec<usize>>) {
         let mut used: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        let (mut chain, mut number) = (Chain::default(), 0);
         let (mut batch, mut cpus) = (Vec::new(), stream.header().cpus.unwrap_or(1));
         let mut add = |tid: u32, cpu: u32| {
             let used = used.entry(tid).or_default();
@@ -218,14 +263,18 @@ impl Cast {
         };
         while stream.next_batch(&mut batch) {
             for event in &batch {
+                number += 1;
                 match event.fact {
                     Seen::Switch { prev, next, .. } => {
+                        chain.switch(event.cpu.0, (prev.0, next.0), number);
                         cpus = cpus.max(event.cpu.0 + 1);
                         add(prev.0, event.cpu.0);
                         add(next.0, event.cpu.0);
                     }
                     // Who never runs is there, too.
                     Seen::Wakeup { tid, target, .. } => add(tid.0, target.0),
+                    // A loss that is told begins a schedule anew by itself.
+                    Seen::Lost { .. } => chain.put.clear(),
                     _ => {}
                 }
             }
@@ -234,6 +283,8 @@ impl Cast {
         let cast = Self {
             cpus: cpus.min(MAX_CPUS) as usize,
             threads: used.keys().zip(0..).map(|(tid, at)| (*tid, at)).collect(),
+            missing: chain.gaps.len() as u64,
+            gaps: chain.gaps(),
             ..Self::default()
         };
         (cast, used.into_values().collect())
@@ -254,6 +305,8 @@ struct Judged {
     facts: u64,
     /// How often a thread ran without a wake-up before.
     unwoken: u64,
+    /// Events that were passed over, for a switch is missing near them.
+    passed: u64,
     finding: Option<Finding>,
 }
 
@@ -268,9 +321,19 @@ struct Bench<'a> {
 fn judge(stream: &mut dyn EventStream, cast: &Cast, rules: &Rules) -> Judged {
     let (mut batch, mut judged) = (Vec::new(), Judged::default());
     let mut bench: Option<Bench<'_>> = None;
+    let (mut gaps, mut number) = (cast.gaps.as_slice(), 0);
     while stream.next_batch(&mut batch) {
         for event in &batch {
+            number += 1;
+            while let Some(((_, end), rest)) = gaps.split_first()
+                && *end <= number
+            {
+                gaps = rest;
+            }
+            let in_gap = gaps.first().is_some_and(|(begin, _)| *begin < number);
+            judged.passed += u64::from(in_gap);
             let result = match event.fact {
+                _ if in_gap => bench.take().map_or(Ok(()), |here| here.end(&mut judged)),
                 Seen::Lost { .. } => bench.take().map_or(Ok(()), |here| here.end(&mut judged)),
                 Seen::Switch { .. } | Seen::Wakeup { .. } | Seen::Migrate { .. } => {
                     bench.get_or_insert_with(|| Bench::begin(cast, event.time.0, rules)).see(event)
@@ -291,6 +354,7 @@ impl Judged {
     fn add(&mut self, other: Self) {
         self.facts += other.facts;
         self.unwoken += other.unwoken;
+        self.passed += other.passed;
     }
 }
 

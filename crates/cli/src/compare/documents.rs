@@ -39,6 +39,9 @@ pub(super) struct Side {
     pub(super) file: String,
     pub(super) schema: String,
     pub(super) runs: Vec<Vec<Reading>>,
+    /// Analyses that are there more than once, and were taken once: two recordings have different
+    /// times, so the same numbers again are no second run.
+    pub(super) repeated: usize,
 }
 
 impl Side {
@@ -66,10 +69,14 @@ impl Side {
         let schema_of = |document: &Value| document["schema"].as_str().unwrap_or("").to_owned();
         let schema = documents.first().map(schema_of);
         let schema = schema.with_context(|| format!("{file} is empty; {hint}"))?;
-        let mut runs = Vec::new();
-        for document in &documents {
+        let (mut runs, mut repeated) = (Vec::new(), 0);
+        for (number, document) in documents.iter().enumerate() {
             let own = schema_of(document);
             anyhow::ensure!(own == schema, "{file} holds both {schema} and {own}; {hint}");
+            if own == "instep.analysis/1" && documents[..number].contains(document) {
+                repeated += 1;
+                continue;
+            }
             runs.push(match own.as_str() {
                 "instep.analysis/1" => analysis(document),
                 "instep.sim/1" => sim(document),
@@ -77,7 +84,7 @@ impl Side {
                 _ => anyhow::bail!("{file}: its schema `{own}` cannot be compared; {hint}"),
             });
         }
-        Ok(Side { file: file.to_owned(), schema, runs })
+        Ok(Side { file: file.to_owned(), schema, runs, repeated })
     }
 }
 

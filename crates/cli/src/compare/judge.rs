@@ -9,6 +9,9 @@ use instep_sim::reproduce::stats;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 
+/// Equal runs have means that differ by this part at most, from how sums of floats are rounded.
+const ROUNDING: f64 = 1e-9;
+
 /// What became of a measure from A to B.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -95,6 +98,12 @@ pub(super) fn compare(a: &Side, b: &Side, tolerance: f64) -> Comparison {
     });
     let rows: Vec<Row> = rows.collect();
     let mut warnings = Vec::new();
+    for side in [a, b].into_iter().filter(|side| side.repeated > 0) {
+        warnings.push(format!(
+            "{} holds {} runs again that it has already: each counts once",
+            side.file, side.repeated
+        ));
+    }
     let single = |row: &Row| row.low.is_none() && !(row.a.is_range && row.b.is_range);
     if !rows.is_empty() && rows.iter().all(single) {
         warnings.push(
@@ -147,7 +156,7 @@ fn row(key: &Key, a: &[&Reading], b: &[&Reading], tolerance: f64) -> Row {
     let relative = (a.value != 0.0).then(|| difference / a.value.abs());
     // Against a zero, the larger of the two is all there is to measure by.
     let part = difference.abs() / a.value.abs().max(b.value.abs()).max(f64::MIN_POSITIVE);
-    let is_small = relative.map_or(part, f64::abs) <= tolerance || difference == 0.0;
+    let is_small = relative.map_or(part, f64::abs) <= tolerance.max(ROUNDING);
     let is_shown = match (interval, a.is_range && b.is_range) {
         (Some(interval), _) => Some(interval.low > 0.0 || interval.high < 0.0),
         (None, true) => Some(a.low > b.high || b.low > a.high),
@@ -204,6 +213,39 @@ mod tests {
     fn a_difference_within_the_scatter_is_none() {
         let (wide, other) = (side(&[0.1, 0.9, 0.5]), side(&[0.2, 1.0, 0.6]));
         assert_eq!(verdict(&wide, &other), Verdict::Same);
+    }
+
+    #[test]
+    fn equal_is_equal_however_means_are_rounded_and_whatever_is_tolerated() {
+        // The mean of three is 0.10000000000000002.
+        let (three, two) = (side(&[0.1; 3]), side(&[0.1; 2]));
+        for (a, b) in [(&three, &two), (&two, &three), (&three, &three)] {
+            assert_eq!(compare(a, b, 0.0).rows[0].verdict, Verdict::Same);
+        }
+        let zero = side(&[0.0; 2]);
+        assert_eq!(compare(&zero, &zero, 0.0).rows[0].verdict, Verdict::Same);
+    }
+
+    #[test]
+    fn one_analysis_twice_is_one_run() {
+        let run = |steal: u32, begin: u32| {
+            format!(
+                r#"{{"schema":"instep.analysis/1","duration_ns":100,"host":{{"begin_ns":{begin}}},
+                "vms":[{{"name":"a","vcpus":[{{"run_ns":50,"steal_ns":{steal}}}]}}]}}"#
+            )
+        };
+        let side = |runs: &[(u32, u32)]| {
+            let runs: Vec<String> = runs.iter().map(|(steal, begin)| run(*steal, *begin)).collect();
+            Side::parse("f", &runs.join("\n")).unwrap()
+        };
+        let verdict = |compared: &Comparison| {
+            compared.rows.iter().find(|row| row.measure == "steal / wanted").unwrap().verdict
+        };
+        let twice = compare(&side(&[(10, 1), (10, 1)]), &side(&[(11, 2), (11, 2)]), 0.02);
+        assert_eq!(verdict(&twice), Verdict::NotShown);
+        assert!(twice.warnings[0].contains("f holds 1 runs again"), "{:?}", twice.warnings);
+        let two = compare(&side(&[(10, 1), (10, 2)]), &side(&[(11, 3), (11, 4)]), 0.02);
+        assert_eq!((verdict(&two), two.warnings.len()), (Verdict::Worse, 0));
     }
 
     #[test]
