@@ -124,7 +124,9 @@ struct View<'a> {
     lost: u64,
     lost_by_place: &'a [instep_trace::rec::Lost],
     cost_ns: u64,
+    /// Null where the kernel does not count it; then the next says why.
     kernel_cost_ns: Option<u64>,
+    why_no_kernel_cost: Option<&'a str>,
     vms: Vec<VmView<'a>>,
     warnings: &'a [String],
 }
@@ -151,7 +153,7 @@ fn report(args: &RecordArgs, summary: &Summary, to_stdout: bool) -> anyhow::Resu
             plural(summary.lost_events() as usize, "event")
         ));
     }
-    let text = told(args, summary);
+    let text = told(&args.output, summary);
     if to_stdout {
         text.lines().for_each(tell)
     } else {
@@ -160,7 +162,7 @@ fn report(args: &RecordArgs, summary: &Summary, to_stdout: bool) -> anyhow::Resu
     Ok(())
 }
 
-fn told(args: &RecordArgs, summary: &Summary) -> String {
+fn told(output: &Path, summary: &Summary) -> String {
     let seconds = summary.duration.as_secs_f64();
     let part = summary.cost.as_secs_f64() * 100.0 / seconds.max(1e-9);
     let mut text = format!(
@@ -182,13 +184,16 @@ fn told(args: &RecordArgs, summary: &Summary) -> String {
         let part = kernel.as_secs_f64() * 100.0 / seconds.max(1e-9);
         text.push_str(&format!(", and {part:.2} % in the kernel"));
     }
+    if let Some(why) = &summary.why_no_kernel_cost {
+        text.push_str(&format!(", without its part in the kernel, which is not counted: {why}"));
+    }
     text.push('\n');
     let vms: Vec<String> =
         summary.vms.iter().map(|vm| format!("{} ({})", printable(&vm.0), vm.2)).collect();
     let vms = if vms.is_empty() { "none seen".to_owned() } else { vms.join(", ") };
     text.push_str(&format!("VMs (vCPUs): {vms}\n"));
-    if args.output != Path::new("-") {
-        text.push_str(&format!("next: instep analyze {}\n", args.output.display()));
+    if output != Path::new("-") {
+        text.push_str(&format!("next: instep analyze {}\n", output.display()));
     }
     text
 }
@@ -208,6 +213,7 @@ fn view<'a>(args: &RecordArgs, summary: &'a Summary) -> View<'a> {
         lost_by_place: &summary.lost,
         cost_ns: nanos(summary.cost),
         kernel_cost_ns: summary.kernel_cost.map(nanos),
+        why_no_kernel_cost: summary.why_no_kernel_cost.as_deref(),
         vms: summary.vms.iter().map(vm).collect(),
         warnings: &summary.warnings,
     }
@@ -220,6 +226,23 @@ fn nanos(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn its_own_cost_is_told_with_what_is_not_counted_of_it() {
+        let duration = Duration::from_secs(10);
+        let cost = Duration::from_millis(30);
+        let summary = Summary { duration, cost, ..Summary::default() };
+        let said = |summary: Summary| told(Path::new("f"), &summary);
+        let kernel_cost = Some(Duration::from_millis(20));
+        let counted = said(Summary { kernel_cost, ..summary.clone() });
+        assert!(
+            counted.contains("took 0.30 % of one CPU, and 0.20 % in the kernel\n"),
+            "{counted}"
+        );
+        let why_no_kernel_cost = Some("it is off".to_owned());
+        let part = said(Summary { why_no_kernel_cost, ..summary });
+        assert!(part.contains("without its part in the kernel, which is not counted: it is off"));
+    }
 
     #[test]
     fn only_a_recording_is_replaced() {

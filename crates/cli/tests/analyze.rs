@@ -184,6 +184,7 @@ fn the_page_of_a_made_trace_shows_what_it_showed() {
     if let Some(seen) = rendered(&page) {
         golden("analyze-page.txt", &seen.text);
         golden("analyze-timeline.txt", &seen.timeline);
+        golden("analyze-heat.txt", &seen.heat);
     }
 }
 

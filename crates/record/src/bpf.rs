@@ -85,8 +85,12 @@ impl Source for Bpf {
         vec![one("ring", lost.ring.iter().sum()), one("nested", lost.nested)]
     }
 
-    fn kernel_cost_ns(&self) -> Option<u64> {
-        self.collector.cost_ns()
+    fn kernel_cost_ns(&self) -> Result<u64, String> {
+        self.collector.cost_ns().ok_or_else(|| {
+            "kernel.bpf_stats_enabled is 0; `sysctl kernel.bpf_stats_enabled=1` lets the kernel count \
+             it, at some cost to every BPF program of the host"
+                .to_owned()
+        })
     }
 
     fn warnings(&self) -> Vec<String> {

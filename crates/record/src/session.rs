@@ -71,6 +71,8 @@ pub struct Summary {
     pub cost: Duration,
     /// CPU time of its programs in the kernel, where that is counted.
     pub kernel_cost: Option<Duration>,
+    /// Why that is not counted, where it is not.
+    pub why_no_kernel_cost: Option<String>,
     /// VMs at the beginning: name, process, number of vCPUs.
     pub vms: Vec<(String, u32, usize)>,
     /// What was odd.
@@ -310,7 +312,10 @@ impl<W: Write> Session<W> {
             self.threads(system::clocks().0)?;
         }
         let lost = self.source.lost();
-        let kernel_cost = self.source.kernel_cost_ns();
+        let (kernel_cost, why_no_kernel_cost) = match self.source.kernel_cost_ns() {
+            Ok(cost) => (Some(cost), None),
+            Err(why) => (None, Some(why)),
+        };
         let cost = cpu_time().saturating_sub(self.cost_before);
         let end = End {
             ended: ended.to_owned(),
@@ -333,6 +338,7 @@ impl<W: Write> Session<W> {
             lost,
             cost,
             kernel_cost: kernel_cost.map(Duration::from_nanos),
+            why_no_kernel_cost,
             warnings: self.warnings,
             ..Summary::default()
         })

@@ -47,8 +47,8 @@ pub(crate) trait Source {
     /// What was lost so far, by place.
     fn lost(&mut self) -> Vec<Lost>;
 
-    /// CPU time of it in the kernel, where that is counted.
-    fn kernel_cost_ns(&self) -> Option<u64>;
+    /// CPU time of it in the kernel, or why that is not counted.
+    fn kernel_cost_ns(&self) -> Result<u64, String>;
 
     /// What is odd about it.
     fn warnings(&self) -> Vec<String>;

@@ -122,8 +122,8 @@ impl Source for Tracefs {
         vec![one("ring", self.pages.lost()), one("damaged", self.pages.damaged())]
     }
 
-    fn kernel_cost_ns(&self) -> Option<u64> {
-        None
+    fn kernel_cost_ns(&self) -> Result<u64, String> {
+        Err("the kernel does not count what tracefs costs".to_owned())
     }
 
     fn warnings(&self) -> Vec<String> {

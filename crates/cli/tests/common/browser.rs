@@ -13,10 +13,14 @@ pub(crate) struct Rendered {
     /// Rows of its timeline, 76 samples each: `r` runs, `w` waits, `k` waking, `.` neither. Empty
     /// without a timeline.
     pub(crate) timeline: String,
+    /// Its heat maps: every row of the tables of stacking and of culprits, each cell with the strength
+    /// of its colour in per cent, if it has one. Empty without such a table.
+    #[allow(dead_code, reason = "not every page has one")]
+    pub(crate) heat: String,
 }
 
 /// Samples the canvas after it was drawn (page.js: rows of 16 pixels, 3 apart, names on the left).
-const SAMPLER: &str = r#"<pre id="sampled"></pre><script>{
+const SAMPLER: &str = r#"<pre id="sampled"></pre><pre id="heat"></pre><script>{
 const canvas = document.getElementById("time"), rows = [];
 if (canvas) {
   const style = getComputedStyle(document.documentElement), draw = canvas.getContext("2d");
@@ -34,6 +38,13 @@ if (canvas) {
   }
 }
 document.getElementById("sampled").textContent = rows.join("\n");
+const heat = [];
+for (const id of ["stacking", "culprits"]) for (const row of document.querySelectorAll(`#${id} tr`))
+  heat.push(id + ": " + [...row.cells].map(cell => {
+    const colour = getComputedStyle(cell).backgroundColor.match(/^rgba\(209, 73, 91, ([0-9.]+)\)$/);
+    return cell.textContent + (colour ? ` [${Math.round(100 * colour[1])}]` : "");
+  }).join(" | "));
+document.getElementById("heat").textContent = heat.join("\n");
 }</script></body>"#;
 
 /// Shows the page in a browser; notes the reason and gives nothing where there is none.
@@ -66,8 +77,10 @@ pub(crate) fn rendered(page: &Path) -> Option<Rendered> {
             text.push('\n');
         }
     }
-    let timeline =
-        dom.split_once("<pre id=\"sampled\">").unwrap().1.split_once("</pre>").unwrap().0;
-    let timeline = if timeline.is_empty() { String::new() } else { format!("{timeline}\n") };
-    Some(Rendered { text, timeline })
+    let sampled = |id: &str| {
+        let (_, from) = dom.split_once(&format!("<pre id=\"{id}\">")).unwrap();
+        let lines = from.split_once("</pre>").unwrap().0;
+        if lines.is_empty() { String::new() } else { format!("{lines}\n") }
+    };
+    Some(Rendered { text, timeline: sampled("sampled"), heat: sampled("heat") })
 }
