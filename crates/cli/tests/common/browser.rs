@@ -15,7 +15,6 @@ pub(crate) struct Rendered {
     pub(crate) timeline: String,
     /// Its heat maps: every row of the tables of stacking and of culprits, each cell with the strength
     /// of its colour in per cent, if it has one. Empty without such a table.
-    #[allow(dead_code, reason = "not every page has one")]
     pub(crate) heat: String,
 }
 

@@ -2,6 +2,7 @@
 //! INSTEP_LAB_ALL=1 all others follow, in half an hour.
 
 use crate::stage::{self, Lab, left_by, scenarios, turn};
+use crate::sums;
 use instep_madehost::skip;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -161,6 +162,14 @@ fn a_recording_made_inside_can_be_read_here() {
         let analysis: Value = serde_json::from_slice(&read.stdout)
             .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&read.stderr)));
         three_vms(&analysis);
+    }
+    let (perf, dat) = (file, lab.dir().join("instep-lab/host.trace.dat"));
+    let args = ["sched", "timehist", "--state", "-i", perf.to_str().unwrap()];
+    if let Some(text) = sums::printed("perf", &args) {
+        sums::assert_agree(&sums::report(&perf, false), &sums::timehist(&text), 8);
+    }
+    if let Some(text) = sums::printed("trace-cmd", &["report", "-t", dat.to_str().unwrap()]) {
+        sums::assert_agree(&sums::report(&dat, false), &sums::trace_cmd(&text), 8);
     }
 }
 

@@ -12,6 +12,8 @@ mod endings;
 mod held;
 mod inside;
 mod stage;
+#[path = "../../../trace/tests/common/sums.rs"]
+mod sums;
 
 use serde_json::Value;
 use stage::{instep, scenarios, turn};

@@ -1,8 +1,7 @@
-//! What the tests over real traces share: where they are, reading them, and running other tools.
+//! Where the real traces are that tests read.
 
 use instep_madehost::skip;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 /// A trace of ../shared/data; notes the reason and gives nothing where it is absent.
 pub(crate) fn shared(file: &str) -> Option<PathBuf> {
@@ -14,23 +13,4 @@ pub(crate) fn shared(file: &str) -> Option<PathBuf> {
         return None;
     }
     Some(path)
-}
-
-/// What another tool prints; notes the reason and gives nothing where it is missing or fails.
-#[allow(dead_code, reason = "not every test that includes this file runs tools")]
-pub(crate) fn printed(tool: &str, args: &[&str]) -> Option<String> {
-    let output = Command::new(tool).args(args).stdin(Stdio::null()).output();
-    match output {
-        Ok(output) if output.status.success() => {
-            Some(String::from_utf8_lossy(&output.stdout).into_owned())
-        }
-        Ok(output) => {
-            skip::note(&format!("{tool} {args:?} failed: {}", output.status));
-            None
-        }
-        Err(error) => {
-            skip::note(&format!("{tool} cannot be run: {error}"));
-            None
-        }
-    }
 }

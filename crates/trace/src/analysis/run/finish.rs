@@ -133,10 +133,13 @@ impl Engine {
             );
         }
         if self.breaks > 0 {
+            let tally = stream.tally();
+            let is_told = tally.lost > 0 || tally.lost_places > 0;
             warnings.push(format!(
-                "{} switches are missing although no loss is told: a thread left a CPU that another \
+                "{} switches are missing{}: a thread left a CPU that another \
                  had been put on; it is taken to have come just after that one",
-                self.breaks
+                self.breaks,
+                if is_told { "" } else { " although no loss is told" }
             ));
         }
         if self.late > 0 {
