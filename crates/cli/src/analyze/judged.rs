@@ -150,6 +150,8 @@ struct Cast {
 #[derive(Default)]
 struct Chain {
     put: BTreeMap<u32, (u32, u64)>,
+    /// Where each thread was last.
+    last: BTreeMap<u32, u32>,
     gaps: Vec<(u64, u64)>,
 }
 
@@ -161,10 +163,17 @@ impl Chain {
         {
             self.gaps.push((since, number));
         }
+        self.last.extend([(prev, cpu), (next, cpu)]);
     }
 
     /// The gaps, those that overlap as one.
     fn gaps(mut self) -> Vec<(u64, u64)> {
+        // A CPU's last switch may be missing: who is last elsewhere left it.
+        for (cpu, (tid, since)) in &self.put {
+            if *tid != 0 && self.last.get(tid) != Some(cpu) {
+                self.gaps.push((*since, u64::MAX));
+            }
+        }
         self.gaps.sort_unstable();
         let mut apart: Vec<(u64, u64)> = Vec::new();
         for (begin, end) in self.gaps {
@@ -280,11 +289,12 @@ impl Cast {
             }
         }
         used.remove(&0);
+        let gaps = chain.gaps();
         let cast = Self {
             cpus: cpus.min(MAX_CPUS) as usize,
             threads: used.keys().zip(0..).map(|(tid, at)| (*tid, at)).collect(),
-            missing: chain.gaps.len() as u64,
-            gaps: chain.gaps(),
+            missing: gaps.len() as u64,
+            gaps,
             ..Self::default()
         };
         (cast, used.into_values().collect())
