@@ -105,9 +105,14 @@ impl Found {
     /// breaks it is taken, until none does.
     #[must_use]
     pub fn shrink(&self) -> Self {
+        self.shrink_while(|draft| again(draft, self.finding.rule))
+    }
+
+    /// The same, for whatever says that a draft still breaks it.
+    fn shrink_while(&self, breaks: impl Fn(&Draft) -> Option<Finding>) -> Self {
         let (mut best, mut tries) = (self.clone(), 0);
         best.draft.cut(best.finding.at);
-        if again(&best.draft, self.finding.rule).is_none() {
+        if breaks(&best.draft).is_none() {
             best = self.clone();
         }
         'smaller: loop {
@@ -116,7 +121,7 @@ impl Found {
                 if tries > TRIES {
                     break 'smaller;
                 }
-                if let Some(finding) = again(&less, self.finding.rule) {
+                if let Some(finding) = breaks(&less) {
                     (best.draft, best.finding) = (less, finding);
                     continue 'smaller;
                 }
@@ -170,6 +175,56 @@ mod tests {
         assert_eq!(all().unwrap().runs, 12);
         assert_eq!(swarm.run(&|| (), &|| true).unwrap(), Sum::default());
         assert_ne!(swarm.draft(0), Swarm { seed: 6, ..swarm.clone() }.draft(0));
+    }
+
+    fn found(run: u64) -> Found {
+        let draft = Swarm { runs: 1, seed: 3, scheduler: Some("cfs".to_owned()) }.draft(run);
+        let finding = Finding { rule: "wait", at: 5_000_000, what: "made".to_owned() };
+        Found { run, draft, finding }
+    }
+
+    #[test]
+    fn shrinking_ends_with_what_the_finding_needs() {
+        // As if two guests on two CPUs broke the rule as soon as one has three vCPUs.
+        let needs = |draft: &Draft| {
+            let (guests, _, cpus) = draft.size();
+            guests >= 2 && cpus >= 2 && (0..3).any(|at| draft.text("").contains(&three(at)))
+        };
+        fn three(at: usize) -> String {
+            format!("name = \"g{at}\"\nvcpus = 3\n")
+        }
+        let breaks = |draft: &Draft| {
+            needs(draft).then(|| Finding { rule: "wait", at: 7, what: "made".to_owned() })
+        };
+        let mut shrunk = 0;
+        for found in (0..400).map(found).filter(|found| needs(&found.draft)) {
+            let small = found.shrink_while(breaks);
+            assert!(needs(&small.draft) && small.finding.at == 7 && small.run == found.run);
+            assert!(!small.draft.smaller().iter().any(needs), "{}", small.text(3));
+            let (guests, vcpus, cpus) = small.draft.size();
+            assert_eq!((guests, vcpus, cpus), (2, 4, 2), "{}", small.text(3));
+            assert!(small.draft.text("").contains("duration = \"6ms\""));
+            shrunk += 1;
+        }
+        assert!(shrunk > 20, "{shrunk}");
+    }
+
+    #[test]
+    fn a_finding_that_needs_its_time_keeps_it() {
+        let found = found(1);
+        let whole = found.draft.text("");
+        let duration = whole.lines().find(|line| line.starts_with("duration")).unwrap();
+        let breaks =
+            |draft: &Draft| draft.text("").contains(duration).then(|| found.finding.clone());
+        let small = found.shrink_while(breaks);
+        assert!(small.draft.text("").contains(duration));
+        assert_eq!(small.draft.size(), (1, 1, 1));
+    }
+
+    #[test]
+    fn nothing_smaller_that_breaks_it_leaves_it_as_it_was() {
+        let found = found(2);
+        assert_eq!(found.shrink_while(|_| None), found);
     }
 
     #[test]
