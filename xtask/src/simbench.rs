@@ -55,7 +55,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     let speed = build(root)?;
     println!("| CPUs | vCPUs | scheduler | events | million events a second | per event ns |");
     println!("|---:|---:|---|---:|---:|---:|");
-    for scheduler in ["credit", "cfs", "eevdf"] {
+    for scheduler in ["credit", "cfs", "eevdf", "instep"] {
         let rounds: Vec<Vec<Line>> = (0..ROUNDS)
             .map(|_| lines(Command::new(&speed).args(["engine", scheduler])))
             .collect::<Result<_>>()?;

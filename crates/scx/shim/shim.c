@@ -62,6 +62,17 @@ u32 shim_mechanisms(void)
 	return INSTEP_M_ALL;
 }
 
+/* The bound on waits of bpf/policy.h, and how many that wait a CPU looks at. */
+u64 shim_overdue_bound(u32 siblings)
+{
+	return pol_overdue_bound(siblings);
+}
+
+u32 shim_pick_depth(void)
+{
+	return PICK_DEPTH;
+}
+
 u32 shim_max_cpus(void)
 {
 	return INSTEP_MAX_CPUS;

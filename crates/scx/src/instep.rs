@@ -17,6 +17,8 @@ mod c {
         pub(super) safe fn shim_storage_size() -> usize;
         pub(super) safe fn shim_thread_size() -> usize;
         pub(super) safe fn shim_mechanisms() -> u32;
+        pub(super) safe fn shim_overdue_bound(siblings: u32) -> u64;
+        pub(super) safe fn shim_pick_depth() -> u32;
         pub(super) safe fn shim_max_cpus() -> u32;
         pub(super) safe fn shim_max_vms() -> u32;
         pub(super) safe fn shim_max_slots() -> u32;
@@ -115,6 +117,19 @@ pub struct Limits {
 #[must_use]
 pub fn mechanisms() -> u32 {
     c::shim_mechanisms()
+}
+
+/// After how long a vCPU that waits goes first where so many siblings, itself included, run or wait on
+/// its CPU, nanoseconds: `pol_overdue_bound`.
+#[must_use]
+pub fn overdue_bound(siblings: u32) -> u64 {
+    c::shim_overdue_bound(siblings)
+}
+
+/// How many of those that wait a CPU looks at: `PICK_DEPTH`.
+#[must_use]
+pub fn pick_depth() -> u32 {
+    c::shim_pick_depth()
 }
 
 /// The limits of bpf/intf.h.

@@ -3,6 +3,7 @@
 #![allow(missing_docs, reason = "criterion's macros make public items")]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use instep_scx::instep::limits;
 use instep_sim::engine::Engine;
 use instep_sim::scenario::Scenario;
 use instep_sim::scenario::build::Plan;
@@ -36,7 +37,11 @@ fn benchmark(criterion: &mut Criterion) {
     group.sample_size(10);
     let sizes = [(4, 4, 14, 4, 1000), (16, 8, 112, 4, 100), (64, 8, 1250, 8, 20)];
     for (nodes, cores, vms, vcpus, ms) in sizes {
-        for scheduler in ["credit", "cfs"] {
+        for scheduler in ["credit", "cfs", "eevdf", "instep"] {
+            // Beyond its tables.
+            if scheduler == "instep" && (nodes * cores * 2) as usize > limits().cpus {
+                continue;
+            }
             let plan = plan(scheduler, nodes, cores, vms, vcpus, ms);
             let events = plan.run().events;
             group.throughput(Throughput::Elements(events));

@@ -6,16 +6,29 @@
 use std::fmt;
 
 /// A set of CPU indices.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Mask {
     words: Box<[u64]>,
+    /// No word before this one has a member, nor any from the second one on: what is searched of the
+    /// masks of cores and caches does not grow with the host.
+    low: usize,
+    end: usize,
 }
+
+impl PartialEq for Mask {
+    fn eq(&self, other: &Self) -> bool {
+        self.words == other.words
+    }
+}
+
+impl Eq for Mask {}
 
 impl Mask {
     /// The empty set, for a host of `cpus` CPUs.
     #[must_use]
     pub fn none(cpus: usize) -> Self {
-        Self { words: vec![0; cpus.div_ceil(64)].into() }
+        let words: Box<[u64]> = vec![0; cpus.div_ceil(64)].into();
+        Self { low: words.len(), end: 0, words }
     }
 
     /// All of `cpus` CPUs.
@@ -35,7 +48,9 @@ impl Mask {
     /// Adds a CPU.
     #[inline]
     pub fn set(&mut self, cpu: usize) {
-        self.words[cpu / 64] |= 1 << (cpu % 64);
+        let at = cpu / 64;
+        self.words[at] |= 1 << (cpu % 64);
+        (self.low, self.end) = (self.low.min(at), self.end.max(at + 1));
     }
 
     /// Removes a CPU.
@@ -54,36 +69,39 @@ impl Mask {
     /// How many CPUs are in it.
     #[must_use]
     pub fn count(&self) -> u32 {
-        self.words.iter().map(|word| word.count_ones()).sum()
+        self.used().iter().map(|word| word.count_ones()).sum()
     }
 
     /// Whether none is.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.words.iter().all(|word| *word == 0)
+        self.used().iter().all(|word| *word == 0)
     }
 
     /// Whether there is a CPU in both.
     #[must_use]
     pub fn meets(&self, other: &Mask) -> bool {
-        self.words.iter().zip(&other.words).any(|(a, b)| a & b != 0)
+        self.common_words(other).any(|word| word != 0)
     }
 
     /// How many CPUs are in both.
     #[must_use]
     pub fn common(&self, other: &Mask) -> u32 {
-        self.words.iter().zip(&other.words).map(|(a, b)| (a & b).count_ones()).sum()
+        self.common_words(other).map(u64::count_ones).sum()
     }
 
     /// Whether all of `other` is in it.
     #[must_use]
     pub fn covers(&self, other: &Mask) -> bool {
-        self.words.iter().zip(&other.words).all(|(a, b)| b & !a == 0)
+        (other.low..other.end).all(|at| other.words[at] & !self.words[at] == 0)
     }
 
     /// Makes it a copy of `other`.
     pub fn copy(&mut self, other: &Mask) {
-        self.words.copy_from_slice(&other.words);
+        self.words[self.low.min(self.end)..self.end].fill(0);
+        let used = other.low.min(other.end)..other.end;
+        self.words[used.clone()].copy_from_slice(&other.words[used]);
+        (self.low, self.end) = (other.low, other.end);
     }
 
     /// Keeps what is in `other`, too.
@@ -94,6 +112,17 @@ impl Mask {
     /// Removes what is in `other`.
     pub fn remove(&mut self, other: &Mask) {
         self.words.iter_mut().zip(&other.words).for_each(|(a, b)| *a &= !b);
+    }
+
+    /// The words that may have members.
+    fn used(&self) -> &[u64] {
+        &self.words[self.low.min(self.end)..self.end]
+    }
+
+    /// The words of what is in both.
+    fn common_words(&self, other: &Mask) -> impl Iterator<Item = u64> {
+        let both = self.low.max(other.low)..self.end.min(other.end);
+        both.map(|at| self.words[at] & other.words[at])
     }
 
     /// The lowest CPU.
@@ -108,14 +137,18 @@ impl Mask {
     #[must_use]
     pub fn from(&self, start: usize) -> Option<usize> {
         let mut at = start / 64;
-        let mut word = self.words.get(at)? & (u64::MAX << (start % 64));
-        loop {
+        let mut keep = u64::MAX << (start % 64);
+        if at < self.low {
+            (at, keep) = (self.low, u64::MAX);
+        }
+        while at < self.end {
+            let word = self.words[at] & keep;
             if word != 0 {
                 return Some(at * 64 + word.trailing_zeros() as usize);
             }
-            at += 1;
-            word = *self.words.get(at)?;
+            (at, keep) = (at + 1, u64::MAX);
         }
+        None
     }
 
     /// The lowest CPU of those from `start` on that is in both.
@@ -124,13 +157,18 @@ impl Mask {
     pub fn first_common(&self, other: &Mask, start: usize) -> Option<usize> {
         let mut at = start / 64;
         let mut keep = u64::MAX << (start % 64);
-        loop {
-            let word = self.words.get(at)? & other.words.get(at)? & keep;
+        let low = self.low.max(other.low);
+        if at < low {
+            (at, keep) = (low, u64::MAX);
+        }
+        while at < self.end.min(other.end) {
+            let word = self.words[at] & other.words[at] & keep;
             if word != 0 {
                 return Some(at * 64 + word.trailing_zeros() as usize);
             }
             (at, keep) = (at + 1, u64::MAX);
         }
+        None
     }
 
     /// The first CPU after `cpu`, going round (Xen's `cpumask_cycle`); `cpu` itself only if it is
@@ -171,6 +209,20 @@ mod tests {
         assert_eq!(Mask::of(130, [5]).after(5), Some(5));
         assert_eq!(Mask::none(130).after(5), None);
         assert_eq!(mask.iter().collect::<Vec<_>>(), [0, 63, 64, 129]);
+    }
+
+    #[test]
+    fn a_copy_forgets_what_was_there() {
+        let mut mask = Mask::of(200, [3, 70]);
+        mask.copy(&Mask::of(200, [130, 190]));
+        assert_eq!(mask.iter().collect::<Vec<_>>(), [130, 190]);
+        assert_eq!(mask, Mask::of(200, [130, 190]));
+        mask.set(5);
+        assert_eq!((mask.first(), mask.from(6), mask.from(191)), (Some(5), Some(130), None));
+        assert_eq!(mask.first_common(&Mask::of(200, [5, 190]), 6), Some(190));
+        mask.copy(&Mask::none(200));
+        assert_eq!((mask.first(), mask.count(), mask.is_empty()), (None, 0, true));
+        assert!(Mask::all(200).covers(&mask) && !mask.meets(&Mask::all(200)));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 #![allow(missing_docs, reason = "a test")]
 
 use instep_sim::check::run::check;
-use instep_sim::check::{Conserved, Fact, Finding, Promises, Share, Watch, What};
+use instep_sim::check::{Conserved, Fact, Finding, Overdue, Promises, Share, Watch, What};
 use instep_sim::desk::{Desk, Put, TaskId, TaskState, Waker};
 use instep_sim::scenario::Scenario;
 use instep_sim::scenario::build::Plan;
@@ -167,6 +167,37 @@ fn a_starved_task_is_found() {
     shown(Fault::Unfair, promises, "wait", &[SPIN, SPIN]);
 }
 
+/// Who has waited for 20 ms a sibling goes first, one in 10 ms.
+const OVERDUE: Overdue =
+    Overdue { each: 20 * MS, siblings: 32, times: 1, claim: 10 * MS, depth: 24 };
+
+#[test]
+fn a_task_that_is_overdue_and_not_served_is_found() {
+    let promises = Promises { overdue: Some(OVERDUE), ..Promises::NONE };
+    shown(Fault::Unfair, promises, "wait", &[SPIN, SPIN]);
+}
+
+#[test]
+fn who_has_more_siblings_on_its_cpu_is_overdue_later() {
+    // Two CPUs; VM 0 is tasks 0 and 1, VM 1 is task 2; task 3 is a thread of no VM.
+    let tasks = [(0, 100), (0, 100), (1, 100), (2, 100)];
+    let found = |from: &[u32], runs: u32| {
+        let promises = Promises { overdue: Some(OVERDUE), ..Promises::NONE };
+        let mut watch = Watch::new(2, &tasks, promises.checkers(2, false));
+        let mut see = |what| watch.see(&Fact { at: 0, what });
+        from.iter().for_each(|task| see(What::Wake { task: *task, cpu: 0 }).unwrap());
+        see(What::Start { task: runs, cpu: 0 }).unwrap();
+        (1..200).find(|ms| watch.pass(ms * MS).is_err())
+    };
+    // Its bound, and 10 ms for each that waits and for one that was chosen just before.
+    assert_eq!(found(&[0, 2], 2), Some(41));
+    assert_eq!(found(&[0, 1], 1), Some(61));
+    assert_eq!(found(&[0, 1, 2], 2), Some(71));
+    assert_eq!(found(&[3, 2], 2), None);
+    // One that runs is served.
+    assert_eq!(found(&[0], 0), None);
+}
+
 #[test]
 fn a_lost_wake_up_is_found() {
     let promises = Promises { woken: Some(4 * MS), ..Promises::NONE };
@@ -176,7 +207,7 @@ fn a_lost_wake_up_is_found() {
 
 #[test]
 fn unfair_shares_are_found() {
-    let share = Share { percent: 10, floor: 0, slack: 30 * MS, by_vcpu: false, among: None };
+    let share = Share { percent: 10, slack: 30 * MS, ..Share::default() };
     let promises = Promises { share: Some(share), ..Promises::NONE };
     shown(Fault::Favour, promises, "share", &[SPIN, SPIN]);
 }
@@ -194,7 +225,7 @@ fn stacked_siblings_are_found_and_balance_has_none() {
 }
 
 fn see(facts: &[(u64, What)]) -> Result<(), Finding> {
-    let mut watch = Watch::new(2, &[(0, 100), (0, 100)], Promises::NONE.checkers(false));
+    let mut watch = Watch::new(2, &[(0, 100), (0, 100)], Promises::NONE.checkers(2, false));
     facts.iter().try_for_each(|(at, what)| watch.see(&Fact { at: *at, what: what.clone() }))
 }
 

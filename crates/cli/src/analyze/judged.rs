@@ -99,7 +99,8 @@ impl Rules {
     }
 
     fn promises(&self, vms: usize) -> Promises {
-        let share = Share { percent: 25, floor: 8, slack: TURN, by_vcpu: false, among: Some(vms) };
+        let among = Some(vms);
+        let share = Share { percent: 25, floor: 8, slack: TURN, among, ..Share::default() };
         Promises {
             idle: self.idle.then_some(IDLE),
             pinned: true,
@@ -107,6 +108,7 @@ impl Rules {
             turn: self.wait.then_some(TURN),
             apart: self.apart,
             share: self.share.then_some(share),
+            ..Promises::NONE
         }
     }
 
@@ -376,7 +378,7 @@ impl<'a> Bench<'a> {
         let tasks = cast.tasks.iter().map(|task| (task.1, task.2));
         let tasks: Vec<(usize, u32)> =
             tasks.chain((0..cast.cpus).map(|cpu| (others + cpu, 100))).collect();
-        let checkers = rules.promises(cast.vms.len()).checkers(true);
+        let checkers = rules.promises(cast.vms.len()).checkers(cast.vms.len(), true);
         let watch = Watch::new(cast.cpus, &tasks, checkers);
         let mut bench = Self { cast, begin, watch, judged: Judged::default() };
         let allowed = cast.tasks.iter().zip(0..);

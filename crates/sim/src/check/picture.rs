@@ -26,6 +26,8 @@ pub struct TaskPicture {
     pub life: Life,
     /// Since when, nanoseconds. A wait that a run of no length interrupts goes on.
     pub since: u64,
+    /// Since when, a run of no length being one, nanoseconds.
+    pub queued: u64,
     /// Whether its wait began with a wake-up.
     pub woken: bool,
     /// The CPU on which it runs, or in whose queue it is or was last.
@@ -76,6 +78,7 @@ impl Picture {
             weight: *weight,
             life: Life::Blocked,
             since: 0,
+            queued: 0,
             woken: false,
             cpu: 0,
             there: 0,
@@ -157,7 +160,7 @@ impl TaskPicture {
     }
 
     fn become_(&mut self, life: Life, at: u64) {
-        (self.life, self.since) = (life, at);
+        (self.life, self.since, self.queued) = (life, at, at);
     }
 
     fn go(&mut self, cpu: usize, at: u64) {

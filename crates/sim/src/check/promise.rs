@@ -1,7 +1,7 @@
 //! What a scheduler promises, as far as checkers can hold it to it. Affinity, conservation of CPU time
 //! and the order of facts are promised by all.
 
-use super::{Affinity, Apart, Checker, Conserved, Idle, Share, Wait, Woken};
+use super::{Affinity, Apart, Checker, Conserved, Idle, Overdue, Share, Wait, Woken, overdue};
 
 /// Promises; what is `None` or false is not given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub struct Promises {
     pub woken: Option<u64>,
     /// How long a turn at weight 100 is at most, nanoseconds: bounds waits.
     pub turn: Option<u64>,
+    /// Instead of that for vCPUs: after which wait one goes first.
+    pub overdue: Option<Overdue>,
     /// Whether runnable siblings are never on one CPU.
     pub apart: bool,
     /// How far VMs that always want to run are from their shares at most.
@@ -22,8 +24,15 @@ pub struct Promises {
 
 impl Promises {
     /// What every scheduler promises, and no more.
-    pub const NONE: Self =
-        Self { idle: None, pinned: true, woken: None, turn: None, apart: false, share: None };
+    pub const NONE: Self = Self {
+        idle: None,
+        pinned: true,
+        woken: None,
+        turn: None,
+        overdue: None,
+        apart: false,
+        share: None,
+    };
 
     /// What the name *work conserving* says, and turns of at most 30 ms, for a scheduler with
     /// this tick, nanoseconds.
@@ -34,10 +43,10 @@ impl Promises {
         Self { idle, woken: Some(tick), turn: Some(30_000_000), ..Self::NONE }
     }
 
-    /// The checkers of these promises. `saturated`: all VMs always want all their vCPUs to run, and
-    /// may use all CPUs.
+    /// The checkers of these promises. VMs from number `vms` on stand for threads of none. `saturated`:
+    /// all VMs always want all their vCPUs to run, and may use all CPUs.
     #[must_use]
-    pub fn checkers(&self, saturated: bool) -> Vec<Box<dyn Checker>> {
+    pub fn checkers(&self, vms: usize, saturated: bool) -> Vec<Box<dyn Checker>> {
         let mut all: Vec<Box<dyn Checker>> = vec![Box::new(Conserved), Box::new(Affinity)];
         if let Some(grace) = self.woken {
             all.push(Box::new(Woken { grace }));
@@ -46,7 +55,11 @@ impl Promises {
             all.push(Box::new(Idle::new(grace, self.pinned)));
         }
         if let Some(turn) = self.turn {
-            all.push(Box::new(Wait::new(turn)));
+            let from = if self.overdue.is_some() { vms } else { 0 };
+            all.push(Box::new(Wait::of(turn, from)));
+        }
+        if let Some(rules) = self.overdue {
+            all.push(Box::new(overdue::Checked::new(rules, vms)));
         }
         if self.apart {
             all.push(Box::<Apart>::default());

@@ -47,7 +47,8 @@ pub fn check(
         let own = |_| (if setup.hidden { alone.next().unwrap_or(vm) } else { vm }, setup.weight);
         tasks.extend(setup.affinity.iter().map(own));
     }
-    let checkers = promises.checkers(saturated(setup));
+    let shown = setup.vms.iter().filter(|vm| !vm.hidden).count();
+    let checkers = promises.checkers(shown, saturated(setup));
     let mut watch = Watch::new(setup.host.cpus(), &tasks, checkers);
     // All is counted from the beginning: warming up would forget.
     let mut setup = setup.clone();

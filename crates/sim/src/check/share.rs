@@ -6,7 +6,7 @@ use super::picture::Picture;
 use instep_core::measure;
 
 /// The checker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
     /// How far from its share a VM may be, in per cent of it.
     pub percent: u32,
@@ -15,6 +15,8 @@ pub struct Share {
     /// And beside that, nanoseconds for each task that a CPU has on average: starting, and turns
     /// that have begun.
     pub slack: u64,
+    /// Whether it holds where all wait for one CPU only.
+    pub one_cpu: bool,
     /// Whether a VM's weight counts once for each of its vCPUs, as Xen's credit scheduler has it.
     pub by_vcpu: bool,
     /// Only VMs below this number are judged, and what they had together is what they share: on a
@@ -31,6 +33,9 @@ impl Checker for Share {
         let all = picture.tasks.iter().map(|task| task.vm + 1).max().unwrap_or(0);
         let vms = self.among.unwrap_or(all).min(all);
         let cpus = picture.cpus.len() as u64;
+        if self.one_cpu && cpus != 1 {
+            return None;
+        }
         let each = (picture.tasks.len() as u64).div_ceil(cpus.max(1));
         let own = |vm: usize| picture.tasks.iter().filter(move |task| task.vm == vm);
         let claim = |vm: usize| {

@@ -8,6 +8,8 @@ use super::picture::{Life, Picture};
 #[derive(Clone, Debug)]
 pub struct Wait {
     turn: u64,
+    /// Only tasks of VMs from this number on.
+    from: usize,
     bounds: Vec<u64>,
 }
 
@@ -18,7 +20,12 @@ impl Wait {
     /// With turns of so many nanoseconds at weight 100.
     #[must_use]
     pub fn new(turn: u64) -> Self {
-        Self { turn, bounds: Vec::new() }
+        Self { turn, from: 0, bounds: Vec::new() }
+    }
+
+    /// The same, for VMs from this number on.
+    pub(super) fn of(turn: u64, from: usize) -> Self {
+        Self { from, ..Self::new(turn) }
     }
 
     /// How long each task may wait, nanoseconds. Twice all turns: one that has begun may be lost
@@ -51,7 +58,7 @@ impl Checker for Wait {
             self.bounds = self.bounds(picture);
         }
         let late = |(task, bound): (&super::picture::TaskPicture, &u64)| {
-            task.life == Life::Waiting && to - task.since > *bound
+            task.vm >= self.from && task.life == Life::Waiting && to - task.since > *bound
         };
         let at = picture.tasks.iter().zip(&self.bounds).position(late)?;
         let (task, ms) = (&picture.tasks[at], 1_000_000);

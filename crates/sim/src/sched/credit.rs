@@ -567,7 +567,7 @@ impl Scheduler for Credit {
         let usual = Promises::usual(self.work_conserving(), self.tick_period());
         // Debt beyond a slice is forgiven, so small weights have more than their share.
         let slack = 2 * self.rules.slice;
-        let share = Share { percent: 25, floor: 8, slack, by_vcpu: true, among: None };
+        let share = Share { percent: 25, floor: 8, slack, by_vcpu: true, ..Share::default() };
         Promises { share: Some(share), ..usual }
     }
 

@@ -6,13 +6,16 @@
 //! scheduler take are not simulated.
 
 use super::{Pick, Scheduler, Tuner};
-use crate::check::Promises;
+use crate::check::{Overdue, Promises};
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
 use crate::host::Host;
 use crate::mask::Mask;
 use instep_scx::abi::{CpuMask, PF_KTHREAD};
-use instep_scx::instep::{Instep as Native, Settings, Vm, limits, mechanisms};
+use instep_scx::instep::{self as bpf, Instep as Native, Settings, Vm, limits, mechanisms};
 use instep_scx::{Machine, Release, TaskSetup, Waker as By};
+
+/// Which bpf/ it is: a hash of its sources.
+pub const SOURCES: &str = instep_scx::SOURCES;
 
 /// The rules' numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +86,23 @@ pub struct Instep {
     alarm: Option<u64>,
     /// Where VMs are at home, before the start.
     homes: Vec<Option<u32>>,
+}
+
+/// The policy's own bound on waits.
+fn overdue(rules: &Rules) -> Overdue {
+    let each = bpf::overdue_bound(1);
+    // A CPU serves such a claim in every third slice (bpf/rank.bpf.h), at a tick; not while it is held
+    // for an episode, and a turn of the host's or a wake-up may lie between.
+    let turn = (3 * rules.settings.slice).max(rules.settings.episode);
+    let claim = turn.next_multiple_of(rules.tick) + 2 * rules.tick;
+    Overdue {
+        each,
+        siblings: bpf::overdue_bound(u32::MAX) / each,
+        // To be 1: who is overdue is passed over for a VM more than 2 * debt behind the CPU (docs/sim.md).
+        times: 2,
+        claim,
+        depth: u64::from(bpf::pick_depth()),
+    }
 }
 
 fn cpu_mask(mask: &Mask) -> CpuMask {
@@ -258,6 +278,8 @@ impl Scheduler for Instep {
 
     fn promises(&self) -> Promises {
         let apart = mechanisms() & !self.rules.settings.without & 1 << GATHER == 0;
-        Promises { apart, ..Promises::usual(true, self.rules.tick) }
+        let overdue = Some(overdue(&self.rules));
+        let usual = Promises::usual(true, self.rules.tick);
+        Promises { apart, overdue, ..usual }
     }
 }

@@ -16,6 +16,7 @@ use instep_kernel::settings::MECHANISMS;
 use instep_lab::Stop;
 use instep_lab::host::machine::Clock;
 use instep_sim::report::Report;
+use instep_sim::sched::instep::SOURCES;
 use rows::{Agreement, Compared, SCHEMA};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +35,8 @@ struct Measured {
     cells: Vec<Cell>,
     kernel: String,
     machine: String,
+    /// Hashes of its bpf/.
+    bpf: Option<String>,
     boots: u32,
     warnings: Vec<String>,
 }
@@ -46,6 +49,7 @@ impl From<Came> for Measured {
             cells: kept.cells,
             kernel: boot.kernel,
             machine: boot.machine,
+            bpf: Some(SOURCES.to_owned()),
             boots: kept.boots.len() as u32,
             warnings: [kept.warnings, warnings].concat(),
         }
@@ -58,6 +62,8 @@ struct Earlier {
     schema: String,
     kernel: String,
     machine: String,
+    #[serde(default)]
+    bpf: Option<String>,
     boots: u32,
     cells: Vec<Cell>,
     #[serde(default)]
@@ -68,7 +74,7 @@ pub(crate) fn command(args: &AgreeArgs) -> anyhow::Result<Outcome> {
     let mut all = scenarios(&args.files)?;
     let stop = Stop::on_signals()?;
     let progress = Progress::start();
-    let came = if args.from.is_empty() {
+    let mut came = if args.from.is_empty() {
         measured(&all, args, &stop, &progress)?
     } else {
         earlier(&args.from)?
@@ -87,10 +93,12 @@ pub(crate) fn command(args: &AgreeArgs) -> anyhow::Result<Outcome> {
         }
     }
     drop(progress);
+    came.warnings.extend(older(came.bpf.as_deref()));
     let report = Agreement {
         schema: SCHEMA,
         kernel: came.kernel,
         machine: came.machine,
+        bpf: came.bpf,
         boots: came.boots,
         seeds: args.seeds,
         scenarios: compared,
@@ -172,6 +180,9 @@ fn add(sum: &mut Measured, mut came: Measured) {
     sum.cells.extend(came.cells);
     sum.warnings.extend(came.warnings);
     sum.boots += came.boots;
+    // Results of two that differ are of no one bpf/.
+    let same = sum.kernel.is_empty() || sum.bpf == came.bpf;
+    sum.bpf = came.bpf.filter(|_| same);
     sum.kernel = came.kernel;
     if sum.machine.is_empty() {
         sum.machine = came.machine;
@@ -199,10 +210,22 @@ fn earlier(files: &[PathBuf]) -> anyhow::Result<Measured> {
     };
     let mut sum = Measured::default();
     for path in files {
-        let Earlier { kernel, machine, boots, cells, warnings, .. } = read(path)?;
-        add(&mut sum, Measured { cells, kernel, machine, boots, warnings });
+        let Earlier { kernel, machine, bpf, boots, cells, warnings, .. } = read(path)?;
+        add(&mut sum, Measured { cells, kernel, machine, bpf, boots, warnings });
     }
     Ok(sum)
+}
+
+/// What to say where the lab's kernel scheduler was not the one that is simulated.
+fn older(bpf: Option<&str>) -> Option<String> {
+    let was = match bpf {
+        Some(bpf) if bpf == SOURCES => return None,
+        Some(bpf) => format!("bpf/ {bpf}"),
+        None => "an unknown bpf/".to_owned(),
+    };
+    Some(format!(
+        "the lab ran {was}, simulated is bpf/ {SOURCES}: have the lab run it anew (instep agree)"
+    ))
 }
 
 /// Reports of all seeds, by scheduler.
@@ -228,6 +251,26 @@ mod tests {
         add(&mut sum, came());
         add(&mut sum, came());
         assert_eq!(sum.cells.iter().map(|cell| cell.boot).collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn another_bpf_is_told_and_results_of_two_are_of_none() {
+        let came = |bpf: &str| Measured {
+            bpf: Some(bpf.to_owned()),
+            kernel: "7.2.13".to_owned(),
+            ..Measured::default()
+        };
+        let sum = |all: &[&str]| {
+            let mut sum = Measured::default();
+            all.iter().for_each(|bpf| add(&mut sum, came(bpf)));
+            sum.bpf
+        };
+        assert_eq!(older(sum(&[SOURCES, SOURCES]).as_deref()), None);
+        assert_eq!(sum(&["1", "1"]).as_deref(), Some("1"));
+        assert_eq!(sum(&["1", SOURCES]), None);
+        assert_eq!(sum(&["1", SOURCES, SOURCES]), None);
+        assert!(older(Some("1")).unwrap().contains("the lab ran bpf/ 1, simulated is bpf/ "));
+        assert!(older(None).unwrap().contains("an unknown bpf/"));
     }
 
     #[test]

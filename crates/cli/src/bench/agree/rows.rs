@@ -22,6 +22,8 @@ pub(super) struct Agreement {
     /// The release of the lab's kernel.
     pub(super) kernel: String,
     pub(super) machine: String,
+    /// A hash of the sources of the lab's kernel scheduler (bpf/); none if it is not known.
+    pub(super) bpf: Option<String>,
     pub(super) boots: u32,
     /// Seeds simulated.
     pub(super) seeds: u64,

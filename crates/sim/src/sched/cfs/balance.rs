@@ -3,7 +3,7 @@
 //! moves: that is how siblings come together.
 
 use super::Cfs;
-use super::domains::Domain;
+use super::domains::{Domain, Turn};
 use crate::desk::{Desk, TaskId};
 
 /// How many times more seldom a busy CPU balances (busy_factor).
@@ -37,7 +37,7 @@ impl Cfs {
             let interval = self.domains.domain(turn.domain).interval;
             let factor = if idle { 1 } else { BUSY_FACTOR };
             self.domains.turn(cpu, level).next = desk.now + interval * factor;
-            if self.should_balance(desk, cpu, turn.domain) {
+            if self.should_balance(desk, cpu, turn) {
                 self.balance(desk, cpu, level, idle);
             }
         }
@@ -53,38 +53,33 @@ impl Cfs {
     }
 
     /// Whether `cpu` balances for its group: its first idle CPU does, or its first.
-    fn should_balance(&self, desk: &Desk, cpu: usize, domain: usize) -> bool {
-        let groups = &self.domains.domain(domain).groups;
-        let Some((own, _)) = groups.iter().find(|group| group.0.has(cpu)) else { return false };
-        let idle = own.iter().find(|other| desk.load(*other) == 0);
-        idle.or(own.first()) == Some(cpu)
+    fn should_balance(&self, desk: &Desk, cpu: usize, turn: Turn) -> bool {
+        let own = &self.domains.domain(turn.domain).groups[turn.own].cpus;
+        let idle = own.iter().find(|other| desk.load(**other) == 0);
+        idle.or(own.first()) == Some(&cpu)
     }
 
     fn loads<'a>(&'a self, desk: &'a Desk, domain: &'a Domain) -> impl Iterator<Item = Load> + 'a {
-        domain.groups.iter().enumerate().map(|(group, (cpus, power))| {
-            let (weight, running) = match domain.nodes.get(group) {
-                Some(node) => (self.nodes[*node], desk.node_load(*node)),
+        domain.groups.iter().enumerate().map(|(at, group)| {
+            let cpus = &group.cpus;
+            let (weight, running) = match group.node {
+                Some(node) => (self.nodes[node], desk.node_load(node)),
                 None => (
-                    cpus.iter().map(|cpu| self.queues[cpu].weight).sum(),
-                    cpus.iter().map(|cpu| desk.load(cpu)).sum(),
+                    cpus.iter().map(|cpu| self.queues[*cpu].weight).sum(),
+                    cpus.iter().map(|cpu| desk.load(*cpu)).sum(),
                 ),
             };
-            let power = (*power).max(1);
-            Load {
-                group,
-                weight,
-                per_cpu: weight * 1024 / power,
-                running,
-                cpus: cpus.count(),
-                power,
-            }
+            let power = group.power.max(1);
+            let (per_cpu, cpus) = (weight * 1024 / power, cpus.len() as u32);
+            Load { group: at, weight, per_cpu, running, cpus, power }
         })
     }
 
     /// Pulls to `cpu` within one span; how many tasks came.
     fn balance(&mut self, desk: &mut Desk, cpu: usize, level: usize, idle: bool) -> u32 {
-        let at = self.domains.turn(cpu, level).domain;
-        let Some((busiest, imbalance)) = self.imbalance(desk, at, cpu, idle) else {
+        let turn = *self.domains.turn(cpu, level);
+        let at = turn.domain;
+        let Some((busiest, imbalance)) = self.imbalance(desk, turn, idle) else {
             self.domains.turn(cpu, level).failed = 0;
             return 0;
         };
@@ -110,15 +105,14 @@ impl Cfs {
     }
 
     /// find_busiest_group and calculate_imbalance: the group to pull from and how much weight.
-    fn imbalance(&self, desk: &Desk, at: usize, cpu: usize, idle: bool) -> Option<(usize, u64)> {
-        let domain = self.domains.domain(at);
-        let own = domain.groups.iter().position(|group| group.0.has(cpu))?;
+    fn imbalance(&self, desk: &Desk, turn: Turn, idle: bool) -> Option<(usize, u64)> {
+        let domain = self.domains.domain(turn.domain);
         let (mut total, mut power) = (0, 0);
         let (mut local, mut busiest): (Option<Load>, Option<Load>) = (None, None);
         let mut crowded: Option<Load> = None;
         for load in self.loads(desk, domain) {
             (total, power) = (total + load.weight, power + load.power);
-            if load.group == own {
+            if load.group == turn.own {
                 local = Some(load);
                 continue;
             }
@@ -174,7 +168,7 @@ impl Cfs {
         cpu: usize,
         below: Option<(u64, usize)>,
     ) -> Option<usize> {
-        let (cpus, _) = &self.domains.domain(at).groups[group];
+        let cpus = &self.domains.domain(at).groups[group].cpus;
         let fits = |from: &usize| {
             let queue = &self.queues[*from];
             let light = imbalance != ANY_ONE && queue.weight <= imbalance;
@@ -182,16 +176,16 @@ impl Cfs {
         };
         let heaviest = |from: &usize| (self.queues[*from].weight, usize::MAX - *from);
         let left = |from: &usize| below.is_none_or(|below| heaviest(from) < below);
-        cpus.iter().filter(fits).filter(left).max_by_key(heaviest)
+        cpus.iter().copied().filter(fits).filter(left).max_by_key(heaviest)
     }
 
     /// move_tasks: queued tasks, not hot in their cache, as long as there is imbalance.
     fn pull(&mut self, desk: &mut Desk, from: usize, to: usize, mut imbalance: u64) -> u32 {
         let limit = imbalance;
-        let (mut moved, mut at) = (0, self.queues[from].tasks.len());
+        let (mut moved, mut at) = (0, self.queues[from].tasks().len());
         while at > 0 && imbalance > 0 {
             at -= 1;
-            let Some(task) = self.queues[from].tasks.get(at).copied() else { break };
+            let Some(task) = self.queues[from].tasks().get(at).copied() else { break };
             let entity = &self.entities[task.ix()];
             let hot = desk.now - entity.last_ran.min(desk.now) < self.rules.migration_cost
                 && entity.paid > 0;

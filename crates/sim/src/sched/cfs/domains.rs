@@ -7,14 +7,23 @@ use crate::mask::Mask;
 /// One span and its groups.
 #[derive(Clone, Debug)]
 pub(super) struct Domain {
-    /// Its groups with how many CPUs' worth each has, in 1024ths.
-    pub(super) groups: Vec<(Mask, u64)>,
-    /// The node that each group is, where groups are nodes: their sums are at hand.
-    pub(super) nodes: Vec<usize>,
+    /// Its groups.
+    pub(super) groups: Vec<Group>,
     /// How unequal groups may be, per cent (imbalance_pct).
     pub(super) slack: u64,
     /// Nanoseconds between two tries of a CPU that is idle: the span's size in milliseconds.
     pub(super) interval: u64,
+}
+
+/// A part of a span.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    /// Its CPUs, ascending.
+    pub(super) cpus: Vec<usize>,
+    /// How many CPUs' worth it has, in 1024ths.
+    pub(super) power: u64,
+    /// The node that it is, where groups are nodes: their sums are at hand.
+    pub(super) node: Option<usize>,
 }
 
 /// All spans, and those of each CPU, from the inside out.
@@ -30,6 +39,8 @@ pub(super) struct Domains {
 pub(super) struct Turn {
     /// Index of the span.
     pub(super) domain: usize,
+    /// Index of the CPU's group in it.
+    pub(super) own: usize,
     /// Nanoseconds.
     pub(super) next: u64,
     /// Tries in a row in which nothing could be moved (nr_balance_failed).
@@ -67,24 +78,24 @@ impl Domains {
         let mut this = Self { all: Vec::new(), of: vec![Vec::new(); cpus] };
         for (spans, parts, slack) in levels {
             for span in spans {
-                let groups: Vec<_> = parts
-                    .iter()
-                    .filter(|part| part.first().is_some_and(|cpu| span.has(cpu)))
-                    .filter(|part| span.covers(part))
-                    .map(|part| (part.clone(), power(part)))
-                    .collect();
+                let nodes = std::ptr::eq(parts, host.nodes.as_slice());
+                let inside = |part: &Mask| !part.is_empty() && span.covers(part);
+                let group = |(at, part): (usize, &Mask)| Group {
+                    cpus: part.iter().collect(),
+                    power: power(part),
+                    node: nodes.then_some(at),
+                };
+                let parts = parts.iter().enumerate().filter(|(_, part)| inside(part));
+                let groups: Vec<Group> = parts.map(group).collect();
                 if groups.len() < 2 {
                     continue;
                 }
                 let interval = u64::from(span.count()) * 1_000_000;
-                for cpu in span.iter() {
-                    this.of[cpu].push(Turn { domain: this.all.len(), next: 0, failed: 0 });
+                for (own, group) in groups.iter().enumerate() {
+                    let turn = Turn { domain: this.all.len(), own, next: 0, failed: 0 };
+                    group.cpus.iter().for_each(|cpu| this.of[*cpu].push(turn));
                 }
-                let nodes = match std::ptr::eq(parts, host.nodes.as_slice()) {
-                    true => (0..parts.len()).filter(|at| !parts[*at].is_empty()).collect(),
-                    false => Vec::new(),
-                };
-                this.all.push(Domain { groups, nodes, slack, interval });
+                this.all.push(Domain { groups, slack, interval });
             }
         }
         this
@@ -119,7 +130,8 @@ mod tests {
             domains.of[0].iter().map(|turn| domains.all[turn.domain].interval).collect();
         assert_eq!(sizes, [2_000_000, 8_000_000, 16_000_000]);
         let llc = domains.domain(domains.of[0][1].domain);
-        assert_eq!((llc.groups.len(), llc.groups[0].1), (4, SMT_POWER));
+        assert_eq!((llc.groups.len(), llc.groups[0].power), (4, SMT_POWER));
+        assert_eq!((&llc.groups[1].cpus[..], domains.of[3][1].own), (&[2, 3][..], 1));
         assert!(Domains::new(&testing::host(1, 1, 1)).of[0].is_empty());
     }
 }

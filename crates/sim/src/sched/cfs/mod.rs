@@ -8,13 +8,15 @@
 
 mod balance;
 mod domains;
+mod queue;
 
 use super::affinity;
 use super::{Pick, Scheduler};
-use crate::check::Promises;
+use crate::check::{Promises, Share};
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
 use crate::mask::Mask;
 use domains::Domains;
+use queue::Queue;
 
 const MS: u64 = 1_000_000;
 /// Weight of a task of a VM of weight 100 (NICE_0_LOAD).
@@ -71,18 +73,6 @@ struct Entity {
     last_ran: u64,
     /// Where active balancing sends it when it stops.
     push: Option<usize>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Queue {
-    tasks: Vec<TaskId>,
-    min_vruntime: u64,
-    /// Weight of all its tasks, the running one included.
-    weight: u64,
-    /// Whom a directed yield asked to run next.
-    next: Option<TaskId>,
-    /// Who yielded and shall not run next.
-    skip: Option<TaskId>,
 }
 
 /// The scheduler. See the module.
@@ -147,8 +137,9 @@ impl Cfs {
     fn update_min(&mut self, desk: &Desk, cpu: usize) {
         let queue = &self.queues[cpu];
         let current = desk.current(cpu).filter(|task| desk.task(*task).cpu == cpu);
-        let all = queue.tasks.iter().copied().chain(current);
-        if let Some(least) = all.map(|task| self.entities[task.ix()].vruntime).min() {
+        let current = current.map(|task| self.entities[task.ix()].vruntime);
+        let waits = queue.nth(0).map(|(vruntime, _)| vruntime);
+        if let Some(least) = waits.into_iter().chain(current).min() {
             let queue = &mut self.queues[cpu];
             queue.min_vruntime = queue.min_vruntime.max(least);
         }
@@ -156,13 +147,12 @@ impl Cfs {
 
     /// Puts a task into the queue of its CPU.
     fn enqueue(&mut self, desk: &Desk, task: TaskId) {
-        self.queues[desk.task(task).cpu].tasks.push(task);
+        let vruntime = self.entities[task.ix()].vruntime;
+        self.queues[desk.task(task).cpu].join(task, vruntime);
     }
 
     fn unqueue(&mut self, cpu: usize, task: TaskId) -> bool {
-        let queue = &mut self.queues[cpu].tasks;
-        let place = queue.iter().position(|queued| *queued == task);
-        place.map(|at| queue.remove(at)).is_some()
+        self.queues[cpu].leave(task, self.entities[task.ix()].vruntime)
     }
 
     /// Moves a queued task into another CPU's queue.
@@ -217,7 +207,7 @@ impl Cfs {
     /// sched_slice: the task's part of the period.
     fn slice(&self, cpu: usize, task: TaskId) -> u64 {
         let queue = &self.queues[cpu];
-        let count = queue.tasks.len() as u64 + 1;
+        let count = queue.tasks().len() as u64 + 1;
         let fits = self.rules.latency / self.rules.min_granularity;
         let period =
             if count > fits { count * self.rules.min_granularity } else { self.rules.latency };
@@ -252,7 +242,7 @@ impl Cfs {
     /// Whether a runnable task counts in the queue of `cpu` itself.
     fn counts(&self, desk: &Desk, task: TaskId, cpu: usize) -> bool {
         desk.task(task).cpu == cpu
-            && (desk.current(cpu) == Some(task) || self.queues[cpu].tasks.contains(&task))
+            && (desk.current(cpu) == Some(task) || self.queues[cpu].tasks().contains(&task))
     }
 
     /// select_task_rq_fair for a wake-up: the waker's CPU or the last one, then an idle one beside.
@@ -400,21 +390,18 @@ impl Scheduler for Cfs {
     }
 
     fn pick(&mut self, desk: &mut Desk, cpu: usize) -> Option<Pick> {
-        if self.queues[cpu].tasks.is_empty() {
+        if self.queues[cpu].tasks().is_empty() {
             self.balance_new_idle(desk, cpu);
         }
         let queue = &mut self.queues[cpu];
         let (next, skip) = (queue.next.take(), queue.skip.take());
-        let order = |task: &TaskId| (self.entities[task.ix()].vruntime, task.0);
-        let left = queue.tasks.iter().copied().min_by_key(order)?;
-        let near = |task: TaskId| {
-            let behind = self.entities[task.ix()].vruntime;
-            behind <= self.entities[left.ix()].vruntime + self.rules.wakeup_granularity
-        };
-        let others = queue.tasks.iter().copied().filter(|task| *task != left);
-        let second = others.min_by_key(order).filter(|task| near(*task));
+        let (least, left) = queue.nth(0)?;
+        let near = |behind: u64| behind <= least + self.rules.wakeup_granularity;
+        let second = queue.nth(1).filter(|(behind, _)| near(*behind)).map(|(_, task)| task);
         let mut task = if skip == Some(left) { second.unwrap_or(left) } else { left };
-        if let Some(next) = next.filter(|next| queue.tasks.contains(next) && near(*next)) {
+        let fits =
+            |next: &TaskId| near(self.entities[next.ix()].vruntime) && queue.tasks().contains(next);
+        if let Some(next) = next.filter(fits) {
             task = next;
         }
         self.unqueue(cpu, task);
@@ -426,7 +413,7 @@ impl Scheduler for Cfs {
     fn tick(&mut self, desk: &mut Desk, cpu: usize) {
         if let Some(task) = desk.current(cpu) {
             self.update(desk, task);
-            if !self.queues[cpu].tasks.is_empty() {
+            if !self.queues[cpu].tasks().is_empty() {
                 self.tick_preempt(desk, cpu, task);
             }
         }
@@ -445,7 +432,13 @@ impl Scheduler for Cfs {
         let apart = self.choice == Choice::Apart;
         // Groups are balanced by all their tasks, those included that may not move.
         let pinned = false;
-        Promises { apart, pinned, ..Promises::usual(self.work_conserving(), self.tick_period()) }
+        // In a queue virtual runtimes keep together, but for turns, which end at ticks; weights are
+        // rounded. Between queues balancing keeps within a task or a quarter (imbalance_pct), and three
+        // equal tasks on two CPUs stay as they are: no share is promised there.
+        let slack = 20 * MS + 2 * (self.rules.tick + self.rules.latency);
+        let share = Share { percent: 3, slack, one_cpu: true, by_vcpu: true, ..Share::default() };
+        let usual = Promises::usual(self.work_conserving(), self.tick_period());
+        Promises { apart, pinned, share: Some(share), ..usual }
     }
 
     fn affinity_changed(&mut self, desk: &mut Desk, task: TaskId) {
@@ -497,8 +490,7 @@ impl Cfs {
     fn tick_preempt(&self, desk: &mut Desk, cpu: usize, task: TaskId) {
         let entity = &self.entities[task.ix()];
         let (ideal, ran) = (self.slice(cpu, task), desk.ran(task) - entity.picked);
-        let vruntime = |task: &TaskId| self.entities[task.ix()].vruntime;
-        let least = self.queues[cpu].tasks.iter().map(vruntime).min().unwrap_or(u64::MAX);
+        let least = self.queues[cpu].nth(0).map_or(u64::MAX, |(vruntime, _)| vruntime);
         if ran > ideal
             || (ran >= self.rules.min_granularity && entity.vruntime > least.saturating_add(ideal))
         {

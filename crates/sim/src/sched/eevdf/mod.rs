@@ -10,6 +10,7 @@
 mod line;
 
 use super::{Pick, Scheduler};
+use crate::check::{Promises, Share};
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
 use crate::mask::Mask;
 use line::{Line, UNIT};
@@ -346,6 +347,17 @@ impl Scheduler for Eevdf {
 
     fn tick_period(&self) -> u64 {
         self.rules.tick
+    }
+
+    fn promises(&self) -> Promises {
+        // On a CPU the lag of a VM's group is bounded by its request and by what overruns it up to the
+        // tick. A group's weight is divided among CPUs by how many of its tasks are on each, so that
+        // beside a VM of one vCPU on its CPU one of many is there with a part of its weight: over
+        // several CPUs the kernel promises no VM its share.
+        let slack = 20_000_000 + 2 * (self.rules.tick + self.rules.slice);
+        let share = Share { percent: 3, slack, one_cpu: true, ..Share::default() };
+        let usual = Promises::usual(self.work_conserving(), self.tick_period());
+        Promises { share: Some(share), ..usual }
     }
 
     fn affinity_changed(&mut self, desk: &mut Desk, task: TaskId) {
