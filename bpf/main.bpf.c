@@ -67,6 +67,11 @@ static __always_inline bool goes_first(struct task_struct *p, struct task_state 
 	       pol_before(t->vtime, c->host_vtime);
 }
 
+static __always_inline u64 waits_since(struct task_state *t, u64 now)
+{
+	return pol_waits_since(t->owed_at, now - t->came_at, SET.slice_ns / 2, now);
+}
+
 static __always_inline void now_queued(struct task_state *t, s32 cpu, u64 now)
 {
 	struct slot_info *i = slot_of(t->slot);
@@ -158,7 +163,8 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 	c = cpu_of(cpu);
 	if (!c)
 		return;
-	t->queued_at = now;
+	/* One that slept had what it wanted. */
+	t->queued_at = enq_flags & SCX_ENQ_WAKEUP ? now : waits_since(t, now);
 	if (t->vm != INSTEP_HOST) {
 		roll(t->vm, now);
 		bound_vm(t->vm, c);
@@ -296,8 +302,12 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	if (!t || !c)
 		return;
 	c->taken_at = 0;
-	if (t->vm != INSTEP_HOST && overdue(t, c, now))
+	t->owed_at = 0;
+	t->came_at = now;
+	if (t->vm != INSTEP_HOST && overdue(t, c, now)) {
 		c->first_at = now;
+		t->owed_at = t->queued_at;
+	}
 	no_longer_queued(t);
 	t->queued_at = 0;
 	rank_of(t, c, now, &rank);

@@ -134,10 +134,24 @@ static inline bool pol_overdue(u64 since, u64 now, u64 bound)
 	return since && pol_before(since + bound, now);
 }
 
-/* The rank of what is overdue: before all that is kept within `debt` of the CPU. */
-static inline u64 pol_first(u64 cpu_vtime, u64 debt)
+/*
+ * The rank of what is overdue: before all others. Not before what is kept near the CPU only: a VM that
+ * runs on one CPU and never waits may be further behind another than that.
+ */
+#define POL_FIRST (1ull << 40)
+
+static inline u64 pol_first(u64 cpu_vtime)
 {
-	return cpu_vtime - 2 * debt;
+	return cpu_vtime - POL_FIRST;
+}
+
+/*
+ * Since when a thread waits that must wait again: one that was chosen for having waited too long, and
+ * lost the CPU at once (to siblings that start together), has not had its turn.
+ */
+static inline u64 pol_waits_since(u64 owed, u64 ran, u64 turn, u64 now)
+{
+	return owed && ran < turn ? owed : now;
 }
 
 /* --- Co-scheduling (systems.md, 3; design.md, 6) --------------------------------------------- */

@@ -86,7 +86,7 @@ static __always_inline void rank_of(struct task_state *t, struct cpu_state *c, u
 	out->gang = false;
 	out->episode = false;
 	if (overdue(t, c, now))
-		out->vtime = pol_first(c->vtime, SET.debt_ns);
+		out->vtime = pol_first(c->vtime);
 	else if (t->vm == INSTEP_HOST)
 		out->vtime = host_rank(t->vtime, c);
 	else

@@ -104,6 +104,8 @@ struct task_state {
 	u64 vtime;	/* own, counted for threads of no VM */
 	u64 yield_until; /* it was named by a directed yield: first until then */
 	u64 queued_at;	/* it waits since, 0 if it does not */
+	u64 owed_at;	/* chosen for being overdue: it had waited since, else 0 */
+	u64 came_at;	/* it runs since, or ran last */
 	u32 generation;
 	u32 vm;		/* INSTEP_HOST for none */
 	u32 slot;	/* INSTEP_NO_SLOT for threads that are no vCPU */

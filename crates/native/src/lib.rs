@@ -154,7 +154,8 @@ mod c {
         -> bool;
         pub(super) safe fn native_overdue(since: u64, now: u64, bound: u64) -> bool;
         pub(super) safe fn native_overdue_bound(siblings: u32) -> u64;
-        pub(super) safe fn native_first(cpu_vtime: u64, debt: u64) -> u64;
+        pub(super) safe fn native_first(cpu_vtime: u64) -> u64;
+        pub(super) safe fn native_waits_since(owed: u64, ran: u64, turn: u64, now: u64) -> u64;
         pub(super) safe fn native_pulls(waiter: u64, runs: u64, waited: u64, pull: u64) -> bool;
         pub(super) safe fn native_probe_fails(
             ran_apart: u64,
@@ -280,8 +281,15 @@ pub fn overdue_bound(siblings: u32) -> u64 {
 
 /// The rank of what is overdue.
 #[must_use]
-pub fn first(cpu_vtime: u64, debt: u64) -> u64 {
-    c::native_first(cpu_vtime, debt)
+pub fn first(cpu_vtime: u64) -> u64 {
+    c::native_first(cpu_vtime)
+}
+
+/// Since when a thread waits that must wait again, having run for `ran`; `owed`: since when it had waited
+/// when it was chosen for that, else 0.
+#[must_use]
+pub fn waits_since(owed: u64, ran: u64, turn: u64, now: u64) -> u64 {
+    c::native_waits_since(owed, ran, turn, now)
 }
 
 /// Whether a CPU takes over a waiter of another's queue.

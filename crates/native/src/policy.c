@@ -110,9 +110,14 @@ u64 native_overdue_bound(u32 siblings)
 	return pol_overdue_bound(siblings);
 }
 
-u64 native_first(u64 cpu_vtime, u64 debt)
+u64 native_first(u64 cpu_vtime)
 {
-	return pol_first(cpu_vtime, debt);
+	return pol_first(cpu_vtime);
+}
+
+u64 native_waits_since(u64 owed, u64 ran, u64 turn, u64 now)
+{
+	return pol_waits_since(owed, ran, turn, now);
 }
 
 bool native_pulls(u64 waiter, u64 runs, u64 waited, u64 pull)

@@ -16,8 +16,6 @@ pub struct Overdue {
     pub each: u64,
     /// As many siblings count at most.
     pub siblings: u64,
-    /// How many such bounds pass at most: 1 where nobody who is overdue is passed over.
-    pub times: u64,
     /// In so long a CPU chooses one that is overdue, if there is one.
     pub claim: u64,
     /// How many of those that wait a CPU looks at.
@@ -46,7 +44,7 @@ impl Checked {
         let waits = |other: &&TaskPicture| other.life == Life::Waiting;
         let there = |other: &&TaskPicture| other.vm == task.vm && other.life != Life::Blocked;
         let bound = (here().filter(there).count() as u64).min(rules.siblings) * rules.each;
-        (begun(task) + self.rules.times * bound, here().filter(waits).count() as u64)
+        (begun(task) + bound, here().filter(waits).count() as u64)
     }
 }
 

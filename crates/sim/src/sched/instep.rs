@@ -98,8 +98,6 @@ fn overdue(rules: &Rules) -> Overdue {
     Overdue {
         each,
         siblings: bpf::overdue_bound(u32::MAX) / each,
-        // To be 1: who is overdue is passed over for a VM more than 2 * debt behind the CPU (docs/sim.md).
-        times: 2,
         claim,
         depth: u64::from(bpf::pick_depth()),
     }
