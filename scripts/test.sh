@@ -15,13 +15,13 @@
 #
 # Exit status: that of cargo test; when that is 0, 1 if a check failed or no test ran, else 0.
 # INSTEP_LAB_ALL=1: every scenario of the lab, half an hour more on two quiet cores (docs/lab.md).
-# INSTEP_TEST_LIMIT: seconds after which the tests are stopped (status 124); by default 1800, with
-# INSTEP_LAB_ALL 3000.
+# INSTEP_TEST_LIMIT: seconds after which the tests are stopped (status 124); by default 2700, with
+# INSTEP_LAB_ALL 4500.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-usual=1800
-[ -z "${INSTEP_LAB_ALL:-}" ] || usual=3000
+usual=2700
+[ -z "${INSTEP_LAB_ALL:-}" ] || usual=4500
 limit=${INSTEP_TEST_LIMIT:-$usual}
 work=$(mktemp -d)
 pid=
