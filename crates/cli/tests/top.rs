@@ -8,6 +8,10 @@ mod common;
 use common::instep;
 use instep_core::units::{Bytes, CpuId, Milli, Nanos, NodeId};
 use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use std::fs::File;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Two nodes of two cores with two threads; `crossed` has its memory on the other node.
 fn made() -> MadeHost {
@@ -52,4 +56,34 @@ fn without_a_terminal_it_names_what_to_use() {
 fn this_host_has_a_frame() {
     let ran = instep(&["top", "--once", "--window", "100ms"]).expect(0);
     assert!(ran.stdout.contains("node 0"), "{}", ran.all());
+}
+
+/// A process that is not in its terminal's foreground gets no SIGHUP, and whoever reads the terminal reads
+/// the end of input for ever.
+#[test]
+fn it_ends_when_its_terminal_is_gone() {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    let terminal = || File::options().read(true).write(true).open(&name).unwrap();
+    let mut top = Command::new(env!("CARGO_BIN_EXE_instep"));
+    top.args(["top", "--interval", "500ms"]).stdin(terminal()).stdout(terminal());
+    let mut top = top.stderr(Stdio::null()).spawn().unwrap();
+    // Until it has taken the screen.
+    let mut drawn = Vec::new();
+    while !drawn.windows(6).any(|bytes| bytes == b"?1049h") {
+        let mut more = [0; 1024];
+        let count = rustix::io::read(&master, &mut more).unwrap();
+        drawn.extend_from_slice(&more[..count]);
+    }
+    drop(master);
+    let end = Instant::now() + Duration::from_secs(60);
+    while top.try_wait().unwrap().is_none() {
+        if Instant::now() > end {
+            top.kill().unwrap();
+            panic!("it goes on without a terminal");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }

@@ -18,6 +18,8 @@ use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::{DefaultTerminal, Terminal};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use state::{Key, State};
 use std::io::IsTerminal as _;
@@ -54,10 +56,25 @@ pub(crate) fn command(args: &TopArgs) -> anyhow::Result<Outcome> {
     }
     // The first look takes its window, before the screen is taken.
     let first = live.frame(None)?;
+    end_with_terminal(Arc::clone(&stop));
     let mut terminal = ratatui::try_init().context("cannot take the terminal")?;
     let shown = show(&mut terminal, &mut live, first, args.interval, &stop);
     ratatui::restore();
     shown.map(|()| Outcome::Fine)
+}
+
+/// Ends this process when its terminal is gone: crossterm then reads the end of input for ever, and a
+/// process that is not in the terminal's foreground (under `timeout`) gets no SIGHUP.
+fn end_with_terminal(stop: Arc<AtomicBool>) {
+    std::thread::spawn(move || {
+        let input = std::io::stdin();
+        // Asked for nothing, it wakes up when the other side has hung up.
+        let mut looked = [PollFd::new(&input, PollFlags::empty())];
+        while rustix::event::poll(&mut looked, None) == Err(Errno::INTR) {}
+        stop.store(true, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_secs(1));
+        std::process::exit(1);
+    });
 }
 
 fn show(
