@@ -168,8 +168,7 @@ fn a_starved_task_is_found() {
 }
 
 /// Who has waited for 20 ms a sibling goes first, one in 10 ms.
-const OVERDUE: Overdue =
-    Overdue { each: 20 * MS, siblings: 32, claim: 10 * MS, depth: 24 };
+const OVERDUE: Overdue = Overdue { each: 20 * MS, siblings: 32, claim: 10 * MS, depth: 24 };
 
 #[test]
 fn a_task_that_is_overdue_and_not_served_is_found() {
