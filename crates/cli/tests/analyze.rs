@@ -468,13 +468,23 @@ fn a_sound_schedule_of_which_a_switch_is_missing_is_not_accused() {
         let is_told = ran.stderr.contains("switches are missing at 1 places");
         assert_eq!(is_told, ![0, 6].contains(&left_out), "{left_out}: {}", ran.stderr);
     }
-    // What is wrong behind the gap is found: OTHER waits for 98 ms on a CPU that idles.
+    // Nor where it would have been the only event between two.
+    let near = [
+        (0, 0, Switch(ONE, TWO, 0)),
+        (1, 1, Switch(IDLE, OTHER, 0)),
+        (5, 0, Switch(TWO, ONE, 0)),
+        (12, 0, Switch(TWO, ONE, 0)),
+        (15, 0, Switch(ONE, TWO, 0)),
+    ];
+    assert!(ran(&near).expect(0).stderr.contains("missing at 1 places"));
+    // What is wrong behind the gap is found, and when, of the whole trace: OTHER waits for 98 ms on a
+    // CPU that idles.
     let mut moments = whole.clone();
     moments.remove(2);
     moments[5] = (119, 1, Switch(IDLE, OTHER, 0));
     moments[6] = (130, 0, Switch(TWO, ONE, 0));
     let ran = ran(&moments).expect(1);
-    assert!(ran.stdout.contains(": woken"), "{}", ran.stdout);
+    assert!(ran.stdout.contains(": woken at 119000 us"), "{}", ran.stdout);
 }
 
 #[test]

@@ -136,6 +136,8 @@ fn allowed(text: &str) -> anyhow::Result<(String, CpuSet)> {
 /// Who is in a trace.
 #[derive(Clone, Debug, Default)]
 struct Cast {
+    /// When the trace begins, by its clock.
+    begin: u64,
     cpus: usize,
     /// The threads, and the index of each.
     threads: BTreeMap<u32, usize>,
@@ -206,6 +208,7 @@ impl Cast {
             "{}: {threads} threads; --check judges {MAX_THREADS} at most",
             path.display()
         );
+        cast.begin = report.host.begin_ns;
         cast.vms = report.vms.iter().map(|vm| vm.name.clone()).collect();
         for (name, _) in allowed {
             anyhow::ensure!(
@@ -330,31 +333,45 @@ struct Bench<'a> {
     judged: Judged,
 }
 
+/// Walks along the gaps, event by event.
+struct Gaps<'a> {
+    left: &'a [(u64, u64)],
+    number: u64,
+}
+
+impl Gaps<'_> {
+    /// The next event comes: whether a gap ends with it, which may hold no event, and whether it is
+    /// within one.
+    fn step(&mut self) -> (bool, bool) {
+        self.number += 1;
+        let ended = self.left.iter().take_while(|(_, end)| *end <= self.number).count();
+        self.left = &self.left[ended..];
+        (ended > 0, self.left.first().is_some_and(|(begin, _)| *begin < self.number))
+    }
+}
+
 fn judge(stream: &mut dyn EventStream, cast: &Cast, rules: &Rules) -> Judged {
     let (mut batch, mut judged) = (Vec::new(), Judged::default());
     let mut bench: Option<Bench<'_>> = None;
-    let (mut gaps, mut number) = (cast.gaps.as_slice(), 0);
+    let mut gaps = Gaps { left: &cast.gaps, number: 0 };
     while stream.next_batch(&mut batch) {
         for event in &batch {
-            number += 1;
-            while let Some(((_, end), rest)) = gaps.split_first()
-                && *end <= number
-            {
-                gaps = rest;
+            let (ended, within) = gaps.step();
+            judged.passed += u64::from(within);
+            if ended || within || matches!(event.fact, Seen::Lost { .. }) {
+                judged.finding = bench.take().and_then(|here| here.end(&mut judged).err());
             }
-            let in_gap = gaps.first().is_some_and(|(begin, _)| *begin < number);
-            judged.passed += u64::from(in_gap);
-            let result = match event.fact {
-                _ if in_gap => bench.take().map_or(Ok(()), |here| here.end(&mut judged)),
-                Seen::Lost { .. } => bench.take().map_or(Ok(()), |here| here.end(&mut judged)),
-                Seen::Switch { .. } | Seen::Wakeup { .. } | Seen::Migrate { .. } => {
-                    bench.get_or_insert_with(|| Bench::begin(cast, event.time.0, rules)).see(event)
-                }
-                _ => Ok(()),
-            };
-            if let Err(finding) = result {
+            let schedules = matches!(
+                event.fact,
+                Seen::Switch { .. } | Seen::Wakeup { .. } | Seen::Migrate { .. }
+            );
+            if judged.finding.is_none() && schedules && !within {
+                let here = bench.get_or_insert_with(|| Bench::begin(cast, event.time.0, rules));
+                judged.finding = here.see(event).err().map(|finding| here.dated(finding));
+            }
+            if judged.finding.is_some() {
                 judged.add(bench.take().map(|here| here.judged).unwrap_or_default());
-                return Judged { finding: Some(finding), ..judged };
+                return judged;
             }
         }
     }
@@ -396,8 +413,13 @@ impl<'a> Bench<'a> {
     }
 
     fn end(mut self, judged: &mut Judged) -> Result<(), Finding> {
-        judged.add(self.judged);
-        self.watch.end()
+        judged.add(std::mem::take(&mut self.judged));
+        self.watch.end().map_err(|finding| self.dated(finding))
+    }
+
+    /// The finding with its time since the trace's begin instead of this part's.
+    fn dated(&self, finding: Finding) -> Finding {
+        Finding { at: finding.at + self.begin.saturating_sub(self.cast.begin), ..finding }
     }
 
     /// The task that runs on a CPU of which nothing is known yet.
