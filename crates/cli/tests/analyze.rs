@@ -86,6 +86,29 @@ fn text_fits_80_columns_and_names_the_cause() {
 }
 
 #[test]
+fn who_sleeps_often_is_not_said_to_spin_however_short_its_sleeps_are() {
+    // Siblings on one CPU run for 1 ms each, sleep for 10 us of it and wait for the rest; the others
+    // sleep as long, but once in 50 ms.
+    let taking_turns = |turns: u64, length: u64| {
+        let mut events = Vec::new();
+        for turn in 0..turns {
+            let (from, to) = if turn % 2 == 0 { (ONE, TWO) } else { (TWO, ONE) };
+            let at = (turn + 1) * length;
+            let mut push = |time, what| {
+                events.push(Moment { time, cpu: 0, current: (to.0, 10), flags: 0, what });
+            };
+            push(at, What::Switch(from, to, 1));
+            push(at + 10_000, What::Wakeup(from, 0));
+        }
+        let (_dir, path) = made("perf.data", &perf_file(&events, 20));
+        let json = analyze(&path, &["--vm=a=11,12", "--json"]).expect(1).json();
+        list(&json, "findings").iter().any(|found| found["kind"] == "not_co_scheduled")
+    };
+    assert!(taking_turns(10, 50_000_000));
+    assert!(!taking_turns(500, 1_000_000));
+}
+
+#[test]
 fn a_named_vm_has_its_name_and_a_quiet_one_no_finding() {
     let (_dir, path) = made("trace.dat", &dat_6(&events(), &[]));
     let json = analyze(&path, &["--vm", "db=11,12", "--vm", "web=21", "--json"]).json();

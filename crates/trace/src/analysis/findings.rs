@@ -16,7 +16,7 @@ pub enum Kind {
     Steal,
     /// vCPUs waited for siblings on the same CPU.
     Stacking,
-    /// A VM that does not block ran only in parts: its vCPUs may have spun for waiting siblings.
+    /// A VM that hardly ever blocks ran only in parts: its vCPUs may have spun for waiting siblings.
     NotCoScheduled,
     /// A VM was held up by siblings that could have run.
     Bottleneck,
@@ -31,6 +31,11 @@ pub enum Kind {
 /// Below this part of a VM's wish for CPU time, or this time, nothing is worth a finding.
 const LEAST_PART: u64 = 10; // thousandths
 const LEAST: u64 = 1_000_000;
+/// Who sleeps less often than once in this much CPU time computes or spins, and the scheduler runs its
+/// vCPUs together (bpf/policy.h, POL_GANG_ON_NS). It does not look at how long sleeps are.
+const RARELY: u64 = 20_000_000;
+/// Less CPU time than this says nothing (POL_EVIDENCE_NS).
+const EVIDENCE: u64 = 10_000_000;
 
 /// Finds what is worth telling.
 pub(super) fn find(vms: &[VmReport], host: &HostReport, duration: Nanos) -> Vec<Finding> {
@@ -46,7 +51,7 @@ pub(super) fn find(vms: &[VmReport], host: &HostReport, duration: Nanos) -> Vec<
 struct Sums {
     run: u64,
     steal: u64,
-    blocked: u64,
+    sleeps: u64,
 }
 
 impl Sums {
@@ -57,7 +62,7 @@ impl Sums {
         Sums {
             run: sum(&|vcpu| vcpu.run_ns),
             steal: sum(&|vcpu| vcpu.steal_ns),
-            blocked: sum(&|vcpu| vcpu.blocked_ns),
+            sleeps: vm.wakeups.total().count,
         }
     }
 
@@ -66,8 +71,17 @@ impl Sums {
     }
 
     /// Whether its vCPUs hardly ever sleep: they compute or spin.
-    fn never_blocks(&self) -> bool {
-        self.blocked * 20 < self.wanted()
+    fn rarely_sleeps(&self) -> bool {
+        self.run >= EVIDENCE && self.sleeps.saturating_mul(RARELY) <= self.run
+    }
+
+    /// How often they sleep, where that is rarely.
+    fn sleeps(&self) -> String {
+        match self.sleeps {
+            0 => "never sleeps".to_owned(),
+            1 => format!("slept once in {} of CPU time", time(self.run)),
+            count => format!("slept {count} times in {} of CPU time", time(self.run)),
+        }
     }
 
     fn is_much(&self, time: u64) -> bool {
@@ -102,8 +116,8 @@ fn steal(vm: &VmReport, sums: &Sums) -> Option<Finding> {
     let others: Vec<_> = others.collect();
     let lost: u64 = others.iter().map(|culprit| culprit.ns).sum();
     let first = others.first().filter(|_| sums.is_much(lost))?;
-    let remedy = if sums.never_blocks() && vm.vcpus.len() > 1 {
-        "Its vCPUs do not sleep, they compute or spin: Instep would run them at the same time \
+    let remedy = if sums.rarely_sleeps() && vm.vcpus.len() > 1 {
+        "Its vCPUs hardly ever sleep, they compute or spin: Instep would run them at the same time \
          (relaxed co-scheduling), so that what it spends waiting for siblings is saved."
     } else {
         "Its vCPUs sleep and wake: Instep would keep them on different CPUs and boost one that \
@@ -151,14 +165,15 @@ fn stacking(vm: &VmReport, host: &HostReport, sums: &Sums) -> Option<Finding> {
 
 fn not_co_scheduled(vm: &VmReport, sums: &Sums) -> Option<Finding> {
     let (lost, co_run) = vm.beside_waiting_ns.zip(vm.co_run)?;
-    if !sums.never_blocks() || vm.vcpus.len() < 2 || co_run > 0.9 || !sums.is_much(lost) {
+    if !sums.rarely_sleeps() || vm.vcpus.len() < 2 || co_run > 0.9 || !sums.is_much(lost) {
         return None;
     }
     let text = format!(
-        "{} never sleeps, and its vCPUs ran {} while a sibling was not let run (co-run {:.2}, up \
+        "{} {}, and its vCPUs ran {} while a sibling was not let run (co-run {:.2}, up \
          to {} apart): if they wait for each other by spinning, that was spent for nothing. Instep \
          would start its vCPUs together and bound their skew.",
         vm.name,
+        sums.sleeps(),
         time(lost),
         co_run,
         time(vm.max_skew_ns?),
