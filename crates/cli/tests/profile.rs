@@ -113,6 +113,11 @@ fn until(args: &[&str], command: &str, fits: impl Fn(&Value) -> bool) -> Option<
     None
 }
 
+/// Whether others took so much that there is no advice.
+fn is_disturbed(json: &Value) -> bool {
+    json["no_advice"].as_str().is_some_and(|why| why.starts_with("others had the CPUs"))
+}
+
 /// The last line that `instep-load` printed.
 fn own_count(ran: &Ran) -> Value {
     let line = ran.stderr.lines().rfind(|line| line.contains("\"total\":true"));
@@ -269,6 +274,9 @@ fn a_process_is_watched_for_the_time_that_is_given() {
     let elapsed = number(&json, "/profile/elapsed_ns");
     assert!((0.3e9..20e9).contains(&elapsed), "{elapsed}");
     assert!(number(&json, "/profile/run_ns") > 0.0);
+    if is_disturbed(&json) {
+        return skip::note("others had the CPUs: there is no advice");
+    }
     assert_eq!(json["advice"]["co_scheduling"], "alone");
 }
 
@@ -301,6 +309,9 @@ fn text_fits_80_columns_and_the_page_holds_its_data() {
     ];
     let ran = instep(&args);
     assert!(ran.stdout.lines().all(|line| line.chars().count() <= 80), "{}", ran.stdout);
+    if ran.stdout.contains("none: others had the CPUs") {
+        return skip::note("others had the CPUs: there is neither potential nor advice");
+    }
     for part in ["parallelism", "type", "Potential on a VM", "Advice"] {
         assert!(ran.stdout.contains(part), "{}", ran.stdout);
     }

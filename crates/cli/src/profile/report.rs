@@ -3,7 +3,7 @@
 use super::judged;
 use super::watch::Seen;
 use instep_core::profile::advice::{Advice, CoScheduling};
-use instep_core::profile::{HARDLY_ACTIVE, Kind, Profile, potential};
+use instep_core::profile::{HARDLY_ACTIVE, Kind, Profile, Watched, potential};
 use instep_core::units::{Milli, Nanos};
 use instep_host::profile::counters::NAMES;
 use serde::Serialize;
@@ -11,8 +11,10 @@ use std::collections::BTreeMap;
 
 /// Shares whose potential is told beside the one asked for.
 const SHARES: [u64; 4] = [250, 500, 750, 1000];
-/// Waiting for CPUs beyond this part of the CPU time is told.
+/// Others that had more than this part of the CPU time that was wanted are told.
 const DISTURBED: u64 = 50;
+/// With more than this part there is no type and no advice: both would be of the machine's other load.
+const SPOILT: u64 = 250;
 /// The most points of the series that are kept; more are put together.
 const MAX_SERIES: usize = 4000;
 
@@ -32,9 +34,9 @@ pub(super) struct Report {
     pub(super) series: Vec<(u64, u64, f64)>,
     /// Time with exactly 0, 1, 2, ... threads running; empty unless traced.
     pub(super) levels_ns: Vec<u64>,
-    /// Empty for who is hardly active.
+    /// Empty without advice.
     pub(super) potential: Vec<Bound>,
-    /// Null for who is hardly active; then [`Report::no_advice`] says why.
+    /// Null for who is hardly active or was kept from CPUs; then [`Report::no_advice`] says why.
     pub(super) advice: Option<Advised>,
     pub(super) no_advice: Option<String>,
     pub(super) curve: Vec<Point>,
@@ -138,7 +140,13 @@ pub(super) struct Imitation {
 /// What was seen as a report.
 pub(super) fn new(what: String, seen: &Seen, share: Milli, period: Nanos) -> Report {
     let watched = &seen.watched;
-    let (profile, advice) = judged(watched, share, period);
+    let (mut profile, mut advice) = judged(watched, share, period);
+    // Who is hardly active with all its waits lost nothing that matters.
+    let mut no_advice = advice.is_none().then(|| hardly_active(&profile));
+    let taken = advice.as_ref().map(|_| Disturbance::of(watched));
+    if let Some(taken) = taken.as_ref().filter(|taken| taken.part.0 > SPOILT) {
+        (profile.kind, advice, no_advice) = (None, None, Some(taken.said()));
+    }
     let mut shares = SHARES.to_vec();
     shares.push(share.0);
     shares.sort_unstable();
@@ -160,14 +168,7 @@ pub(super) fn new(what: String, seen: &Seen, share: Milli, period: Nanos) -> Rep
     if let Some(ended) = seen.ended.filter(|_| failed) {
         warnings.push(format!("the command failed: {ended}"));
     }
-    let waited = profile.wait.milli_of(profile.run);
-    if waited.0 > DISTURBED && watched.at_once() <= watched.cpus {
-        warnings.push(format!(
-            "it waited for CPUs for {}% of its CPU time though there are enough: others used them; \
-             profile on an idle machine",
-            waited.0 / 10
-        ));
-    }
+    warnings.extend(taken.filter(|taken| taken.part.0 > DISTURBED).map(|taken| taken.said()));
     Report {
         schema: "instep.profile/1",
         what,
@@ -180,7 +181,7 @@ pub(super) fn new(what: String, seen: &Seen, share: Milli, period: Nanos) -> Rep
         levels_ns: watched.levels.iter().map(|time| time.0).collect(),
         potential: bounds,
         advice: advice.as_ref().map(Advised::new),
-        no_advice: advice.is_none().then(|| hardly_active(&profile)),
+        no_advice,
         curve: Vec::new(),
         places: Vec::new(),
         counters: None,
@@ -189,6 +190,30 @@ pub(super) fn new(what: String, seen: &Seen, share: Milli, period: Nanos) -> Rep
         failed,
         exact: profile,
         advised: advice,
+    }
+}
+
+/// CPU time that others had while it was wanted.
+struct Disturbance {
+    taken: Nanos,
+    /// Of all that was wanted and could be had.
+    part: Milli,
+}
+
+impl Disturbance {
+    fn of(watched: &Watched) -> Self {
+        let taken = watched.taken();
+        let wanted = Nanos(watched.run().0.saturating_add(taken.0));
+        Self { taken, part: taken.milli_of(wanted) }
+    }
+
+    fn said(&self) -> String {
+        format!(
+            "others had the CPUs in {}% of the time that its threads wanted to run ({}); measure again \
+             when the machine is quiet",
+            self.part.0 / 10,
+            super::text::time(self.taken.0)
+        )
     }
 }
 
@@ -325,5 +350,42 @@ impl Report {
             ));
         }
         self.curve = points;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use instep_core::profile::{Interval, ThreadSum};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Two threads and a third that waits for them on two CPUs of which others had this many seconds.
+    fn report(others: u64, wait: u64) -> Report {
+        let thread = |run| ThreadSum { seen: (0, 0), run: Nanos(run) };
+        let run = Nanos(2 * SECOND);
+        let watched = Watched {
+            cpus: 2,
+            intervals: vec![Interval { length: Nanos(2 * SECOND), run, wait: Nanos(wait) }],
+            threads: vec![thread(SECOND), thread(SECOND), thread(SECOND / 50)],
+            others: Some(Nanos(others * SECOND)),
+            ..Watched::default()
+        };
+        let (warnings, counts) = (Vec::new(), Vec::new());
+        let seen = Seen { watched, traced: true, warnings, ended: None, counts };
+        new("a program".to_owned(), &seen, Milli(500), Nanos(24_000_000))
+    }
+
+    #[test]
+    fn on_a_disturbed_machine_there_is_no_type_and_no_advice_but_the_reason() {
+        let disturbed = report(2, 2000 * SECOND);
+        let reason = "others had the CPUs in 50% of the time that its threads wanted to run (2s)";
+        let why = disturbed.no_advice.unwrap();
+        assert!(why.starts_with(reason) && why.contains("when the machine is quiet"), "{why}");
+        assert_eq!(disturbed.warnings, [why]);
+        assert!(disturbed.profile.kind.is_none() && disturbed.potential.is_empty());
+        // What its own threads wait for each other is no disturbance.
+        let own = report(0, 2 * SECOND);
+        assert!(own.warnings.is_empty() && own.advice.is_some() && own.profile.kind.is_some());
     }
 }

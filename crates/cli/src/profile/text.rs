@@ -3,6 +3,7 @@
 
 use super::report::Report;
 use crate::text::{indented, plural, printable, wrapped};
+use instep_core::profile::HARDLY_ACTIVE;
 use instep_core::profile::advice::CoScheduling;
 use std::fmt::Write as _;
 
@@ -97,7 +98,11 @@ pub(super) fn advice(report: &Report) -> Vec<String> {
 
 /// The type, or that there is none.
 pub(super) fn kind(report: &Report) -> String {
-    report.exact.kind.map_or_else(|| "none: hardly active".to_owned(), |kind| kind.to_string())
+    let none = || {
+        let idle = report.exact.busy < HARDLY_ACTIVE;
+        if idle { "none: hardly active" } else { "none: others had the CPUs" }.to_owned()
+    };
+    report.exact.kind.map_or_else(none, |kind| kind.to_string())
 }
 
 fn co_scheduling(report: &Report, together: CoScheduling) -> String {

@@ -210,6 +210,7 @@ impl Watcher {
                 used.since(seen).milli_of(used).0 / 10
             ));
         }
+        watched.others = watched.others.map(|others| others.since(used.since(seen)));
         watched.workers = self.workers.or(watched.workers);
         anyhow::ensure!(
             !watched.intervals.is_empty(),

@@ -40,6 +40,8 @@ pub struct Watched {
     pub busy_waiting: Option<Milli>,
     /// Time with exactly 0, 1, 2, ... threads running; empty where only sums are known.
     pub levels: Vec<Nanos>,
+    /// CPU time that everybody else had meanwhile; `None` where that is not known.
+    pub others: Option<Nanos>,
 }
 
 /// A span of time in which an application was watched.
@@ -117,6 +119,15 @@ impl Watched {
     #[must_use]
     pub fn run(&self) -> Nanos {
         sum(self.intervals.iter().map(|interval| interval.run))
+    }
+
+    /// CPU time that its threads wanted and others had: while they waited, up to the CPUs that it may
+    /// use. More threads than these wait for each other, and that is not counted.
+    #[must_use]
+    pub fn taken(&self) -> Nanos {
+        let missed = |interval: &Interval| interval.active(self.cpus).since(interval.run);
+        let missed = sum(self.intervals.iter().map(missed));
+        missed.min(self.others.unwrap_or_default())
     }
 
     /// N: threads that work at the same time, at most one for each CPU, at least one.
@@ -409,6 +420,18 @@ mod tests {
         let profile = Profile::of(&watched, Milli(500), Nanos(24 * MS));
         assert_eq!(profile.busy, Milli(1833));
         assert_eq!(profile.kind, Some(Kind::HighLow));
+    }
+
+    #[test]
+    fn others_took_what_its_threads_waited_for_and_could_have_had() {
+        // Of 2 CPUs for 24 ms it had 20 and waited for 100: no more than 28 could be had.
+        let mut watched = watched(&[20], 2, 0);
+        watched.intervals[0].wait = Nanos(100 * MS);
+        let mut taken = |others: Option<u64>| {
+            watched.others = others.map(|ms| Nanos(ms * MS));
+            watched.taken().0 / MS
+        };
+        assert_eq!((taken(Some(90)), taken(Some(5)), taken(None)), (28, 5, 0));
     }
 
     proptest! {

@@ -53,6 +53,8 @@ pub struct Watch {
     family: BTreeSet<u32>,
     strangers: BTreeSet<u32>,
     switches: (u64, u64),
+    /// CPU time of the whole machine at the first look, and at the last that asked.
+    machine: Option<(Nanos, Nanos)>,
     overflow: bool,
     buffer: Vec<u8>,
 }
@@ -96,6 +98,7 @@ impl Watch {
             family: BTreeSet::new(),
             strangers: BTreeSet::new(),
             switches: (0, 0),
+            machine: None,
             overflow: false,
             buffer: Vec::new(),
         }
@@ -157,6 +160,11 @@ impl Watch {
             self.threads.insert((pid, tid), known);
         }
         self.drop_ended();
+        if (first || count_switches)
+            && let Some(busy) = self.busy()
+        {
+            self.machine = Some((self.machine.map_or(busy, |(begin, _)| begin), busy));
+        }
         let interval = self.last.map(|last| now.since(last)).filter(|length| length.0 > 0);
         let interval =
             interval.map(|length| Interval { length, run: Nanos(run), wait: Nanos(wait) });
@@ -189,6 +197,7 @@ impl Watch {
             },
             voluntary: self.switches.0,
             involuntary: self.switches.1,
+            others: self.machine.map(|(begin, end)| end.since(begin).since(self.run())),
             ..Watched::default()
         }
     }
@@ -248,6 +257,17 @@ impl Watch {
         self.family.retain(|pid| alive.contains(pid));
         self.strangers.retain(|pid| alive.contains(pid));
         self.family.iter().copied().collect()
+    }
+
+    fn run(&self) -> Nanos {
+        Nanos(self.intervals.iter().map(|interval| interval.run.0).sum())
+    }
+
+    /// CPU time of the whole machine since it started.
+    fn busy(&mut self) -> Option<Nanos> {
+        let path = self.root.join("proc/stat");
+        let ticks = read(&path, &mut self.buffer).and_then(proc_text::host_busy_ticks)?;
+        Some(proc_text::ticks_to_nanos(ticks, system::sysconf(libc::_SC_CLK_TCK, 100)))
     }
 
     fn schedstat(&mut self, dir: &Path) -> Option<(Nanos, Nanos)> {
@@ -334,6 +354,22 @@ mod tests {
         let watched = watch.watched(4);
         assert_eq!((watched.voluntary, watched.involuntary), (7, 3));
         assert_eq!(watched.workers(), 2);
+    }
+
+    #[test]
+    fn what_the_machine_did_beside_it_is_of_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut watch = Watch::at(Root::at(dir.path()), Target::Process(10));
+        let mut look = |at: u64, machine: u64, run: u64| {
+            thread(dir.path(), 10, 1, 10, run, 0);
+            let line = format!("cpu  {machine} 0 0 500 0 0 0 0 0 0\n");
+            fs::write(dir.path().join("proc/stat"), line).unwrap();
+            watch.look_at(Nanos(at), true);
+        };
+        let tick = Nanos::SECOND.0 / system::sysconf(libc::_SC_CLK_TCK, 100);
+        look(1, 1000, 7 * tick);
+        look(2, 1100, 37 * tick);
+        assert_eq!(watch.watched(1).others, Some(Nanos(70 * tick)));
     }
 
     #[test]
