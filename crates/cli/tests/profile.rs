@@ -281,6 +281,14 @@ fn a_process_is_watched_for_the_time_that_is_given() {
 }
 
 #[test]
+fn a_command_that_is_ended_when_its_time_is_over_did_not_fail() {
+    let args = ["profile", "-d", "500ms", "--json", "--", "sleep", "60"];
+    let json = instep(&args).expect(0).json();
+    assert!(!json["warnings"].to_string().contains("failed"), "{:#}", json["warnings"]);
+    assert!(number(&json, "/profile/elapsed_ns") < 30e9);
+}
+
+#[test]
 fn places_are_compared_by_time_and_what_cannot_be_counted_is_said() {
     if !installed("taskset") {
         return;

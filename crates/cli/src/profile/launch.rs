@@ -91,6 +91,11 @@ impl Launched {
         Ok(self.ended)
     }
 
+    /// Whether it was asked to end.
+    pub(super) fn was_asked(&self) -> bool {
+        self.asked.is_some()
+    }
+
     /// Asks it to end; kills it when it was asked long ago.
     pub(super) fn end(&mut self) -> anyhow::Result<()> {
         match self.asked {

@@ -26,7 +26,7 @@ pub(super) struct Seen {
     /// Whether every context switch was traced; else /proc was asked.
     pub(super) traced: bool,
     pub(super) warnings: Vec<String>,
-    /// How the command ended.
+    /// How the command ended, unless it was ended here: its time was over, or a signal said so.
     pub(super) ended: Option<ExitStatus>,
     /// What hardware counters counted, in the order of their names; empty without.
     pub(super) counts: Vec<Option<u64>>,
@@ -107,7 +107,7 @@ impl Watcher {
         if elapsed < SHORT {
             let took = format!("{}ms", elapsed.as_millis());
             anyhow::ensure!(
-                ended.success(),
+                ended.success() || launched.was_asked(),
                 "the command failed after {took} ({ended}), so there is nothing to profile; try it \
                  alone first"
             );
@@ -126,7 +126,7 @@ impl Watcher {
         let used = used.cpu.since(before.cpu);
         let counts = counters.as_mut().map_or_else(Vec::new, Counters::read);
         let seen = self.finish(watched, &watch, tracer, warnings, Some(used), false)?;
-        Ok(Seen { ended: Some(ended), counts, ..seen })
+        Ok(Seen { ended: (!launched.was_asked()).then_some(ended), counts, ..seen })
     }
 
     /// Watches a process that runs already.
