@@ -95,7 +95,9 @@ impl Live {
         let Some(vm) = chosen.and_then(|id| snapshot.vm(id)) else { return };
         if let Some((id, tracer)) = self.traced.as_mut().filter(|(id, _)| *id == vm.id) {
             tracer.look();
-            extra.co_run.extend(tracer.co_run().map(|co_run| (*id, co_run)));
+            // Both are of the time since the frame before.
+            let waited = Nanos(vm.vcpus.iter().map(|vcpu| vcpu.steal.0).sum());
+            extra.co_run.extend(tracer.co_run(waited).map(|co_run| (*id, co_run)));
             return;
         }
         let tids: Vec<Tid> = vm.vcpus.iter().map(|vcpu| vcpu.tid).collect();

@@ -8,16 +8,19 @@
 //!
 //! Who begins to run on a CPU ends whoever ran there, so that lost records do not add up. From a
 //! wake-up until it runs a thread counts as blocked: switches do not tell when it was
-//! woken.
+//! woken. Where that is much of the waiting, there is no co-run: it would seem the better, the longer
+//! they wait.
 
 use super::records::{Event, What};
 use instep_core::measure::VmMeter;
 use instep_core::profile::{Interval, ThreadSum};
-use instep_core::units::Nanos;
+use instep_core::units::{Milli, Nanos};
 use std::collections::BTreeMap;
 
 /// Levels that are told apart; more threads at once count as this many.
 const MAX_LEVEL: usize = 1024;
+/// Waiting that was not seen and is less than this part of the running: a tenth.
+const UNSEEN: u64 = 10;
 
 /// What threads did, told event by event.
 #[derive(Clone, Debug, Default)]
@@ -119,10 +122,14 @@ impl Timeline {
         self.open = Interval::default();
     }
 
-    /// Until when it was told.
-    #[must_use]
-    pub fn told(&self) -> Option<Nanos> {
-        self.now
+    /// *Co-run* since this was last asked, for threads that waited for CPUs for this long in all; `None`
+    /// when none ran, and where they waited for longer than was seen: after wake-ups.
+    pub fn co_run(&mut self, waited: Nanos) -> Option<Milli> {
+        let until = self.now?.0;
+        let sums = self.meter.sums(until);
+        self.meter.reset(until);
+        let unseen = waited.0.saturating_sub(sums.waiting);
+        (sums.active > 0 && unseen <= sums.running / UNSEEN).then(|| sums.co_run())
     }
 
     /// What each thread had.
@@ -181,8 +188,28 @@ mod tests {
         assert_eq!(timeline.levels[0], Nanos(10));
         let sums: Vec<u64> = timeline.threads().iter().map(|sum| sum.run.0).collect();
         assert_eq!(sums, [80, 40]);
-        // From 120 to 130 one of two ran; somebody ran for 90.
-        assert_eq!(timeline.meter.sums(200).co_run().0, 944);
+    }
+
+    #[test]
+    fn co_run_is_told_where_the_waits_were_seen() {
+        let told = |waited: u64| {
+            let mut timeline = Timeline::default();
+            for (at, tid, what) in [
+                (100, 1, What::In),
+                (110, 2, What::In),
+                (120, 1, What::Preempted),
+                (130, 1, What::In),
+                (150, 2, What::Blocked),
+                (190, 1, What::Blocked),
+            ] {
+                timeline.take(&event(at, tid, what));
+            }
+            timeline.co_run(Nanos(waited))
+        };
+        // From 120 to 130 one of two ran; somebody ran for 90, and they for 120 in all. What is beyond
+        // the 10 that were seen came after wake-ups.
+        assert_eq!([10, 22].map(told), [Some(Milli(944)); 2]);
+        assert_eq!([23, 500].map(told), [None; 2]);
     }
 
     #[test]

@@ -175,12 +175,10 @@ impl Tracer {
         }
     }
 
-    /// *Co-run* of the traced threads since this was last asked; `None` when none ran.
-    pub fn co_run(&mut self) -> Option<Milli> {
-        let until = self.timeline.told()?;
-        let sums = self.timeline.meter.sums(until.0);
-        self.timeline.meter.reset(until.0);
-        (sums.active > 0).then(|| sums.co_run())
+    /// *Co-run* of the traced threads since this was last asked, where it can be told: see
+    /// [`Timeline::co_run`].
+    pub fn co_run(&mut self, waited: Nanos) -> Option<Milli> {
+        self.timeline.co_run(waited)
     }
 
     /// Records that the kernel had no room for.
