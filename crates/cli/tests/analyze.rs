@@ -377,6 +377,20 @@ fn what_cannot_be_used_says_what_to_do_and_exits_with_2() {
 }
 
 #[test]
+fn a_bad_file_among_others_does_not_keep_them_from_being_analysed() {
+    let (_dir, good) = made("perf.data", &perf_file(&events(), 20));
+    let (_dir, empty) = made("empty", b"");
+    let (good, empty) = (good.to_str().unwrap(), empty.to_str().unwrap());
+    let said = ["empty: it is empty", "1 of 3 files could not be analysed"];
+    let ran = instep(&["analyze", good, empty, good]).expect(2).says(&said);
+    assert_eq!(ran.stdout.matches("99.0ms recorded").count(), 2, "{}", ran.stdout);
+    let json = instep(&["analyze", "--json", good, empty, good]).expect(2).json();
+    assert_eq!(json.as_array().map(Vec::len), Some(2));
+    let json = instep(&["analyze", "--json", good, empty]).expect(2).json();
+    assert_eq!(json[0]["schema"], "instep.analysis/1");
+}
+
+#[test]
 fn drawings_go_to_files_for_standard_output_is_the_reports() {
     let (_dir, path) = made("perf.data", &perf_file(&events(), 20));
     for option in ["--perfetto", "--html", "--strip"] {

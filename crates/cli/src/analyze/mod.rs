@@ -42,9 +42,18 @@ pub(crate) fn command(args: &AnalyzeArgs) -> anyhow::Result<Outcome> {
     if let Some(rules) = &args.check {
         return judged::command(args, &settings, rules);
     }
-    let mut reports = Vec::new();
+    let (mut reports, mut failed) = (Vec::new(), Vec::new());
     for path in &args.files {
-        let report = one(path, &settings, args)?;
+        let report = match one(path, &settings, args) {
+            Ok(report) => report,
+            // The others are analysed; of one that is alone the error is all.
+            Err(error) if args.files.len() > 1 => {
+                tell(&crate::told(&error));
+                failed.push(name(path));
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         if !args.json {
             report.warnings.iter().for_each(|warning| tell(&format!("warning: {warning}")));
             print(&text::draw(&name(path), &report, crate::text::width()))?;
@@ -53,10 +62,17 @@ pub(crate) fn command(args: &AnalyzeArgs) -> anyhow::Result<Outcome> {
     }
     if args.json {
         match reports.as_slice() {
-            [one] => print_json(one)?,
+            [one] if args.files.len() == 1 => print_json(one)?,
             several => print_json(&several)?,
         }
     }
+    anyhow::ensure!(
+        failed.is_empty(),
+        "{} of {} files could not be analysed: {}",
+        failed.len(),
+        args.files.len(),
+        failed.join(", ")
+    );
     let found = reports.iter().any(|report| !report.findings.is_empty());
     Ok(if found { Outcome::Finding } else { Outcome::Fine })
 }
