@@ -8,6 +8,7 @@ mod common;
 use browser::rendered;
 use common::{instep, list, text};
 use instep_madehost::trace::{Moment, What, dat_6, perf_file, perf_pipe};
+use instep_madehost::{HostSpec, MadeHost};
 use instep_trace::rec::{Counter, End, Head, VcpuHead, VmHead, Writer};
 use serde_json::Value;
 use std::fs;
@@ -388,6 +389,26 @@ fn a_bad_file_among_others_does_not_keep_them_from_being_analysed() {
     assert_eq!(json.as_array().map(Vec::len), Some(2));
     let json = instep(&["analyze", "--json", good, empty]).expect(2).json();
     assert_eq!(json[0]["schema"], "instep.analysis/1");
+}
+
+#[test]
+fn a_topology_without_cpus_that_the_trace_shows_is_refused() {
+    let (_dir, path) = made("perf.data", &perf_file(&events(), 20));
+    for cpus in [1, 2] {
+        let host = tempfile::tempdir().unwrap();
+        MadeHost::new(HostSpec::new(1, cpus)).write(host.path()).unwrap();
+        let root = host.path().to_str().unwrap();
+        let topology = instep(&["topology", "--json", "--root", root]).expect(0).stdout;
+        let (_dir, file) = made("topology.json", topology.as_bytes());
+        let file = file.to_str().unwrap();
+        let report = analyze(&path, &["--topology", file]);
+        let judged = analyze(&path, &["--topology", file, "--check"]);
+        let said = "that host has 1 CPU, and the trace shows 2";
+        for ran in [report, judged] {
+            assert_eq!(ran.stderr.contains(said), cpus == 1, "{}", ran.all());
+            assert_eq!(ran.code == Some(2), cpus == 1, "{}", ran.all());
+        }
+    }
 }
 
 #[test]

@@ -200,7 +200,7 @@ impl Cast {
         let mut stream = open(path)?;
         let guests = stream.header().guests.clone();
         let report = analyze(&mut *stream, settings);
-        told::ensure_known(&report, args)?;
+        told::ensure_known(&report, args, settings)?;
         let (mut cast, used) = Self::seen(&mut *open(path)?);
         let threads = cast.threads.len();
         anyhow::ensure!(

@@ -149,7 +149,7 @@ fn one(path: &Path, settings: &Settings, args: &AnalyzeArgs) -> anyhow::Result<R
     }
     let report = analyze_into(&mut watched, &settings, &mut sinks);
     bar.finish_and_clear();
-    told::ensure_known(&report, args)?;
+    told::ensure_known(&report, args, &settings)?;
     if let (Some(to), Some(writer)) = (&args.perfetto, sinks.perfetto) {
         writer.finish().with_context(|| format!("cannot write {}", to.display()))?;
         tell(&format!("wrote {}; open it on ui.perfetto.dev", to.display()));

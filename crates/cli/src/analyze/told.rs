@@ -1,8 +1,10 @@
 //! What the user tells of a trace beforehand: VMs and their threads, weights, names, topology. A name or
-//! a thread that the trace does not have is a slip of the pen, and an error.
+//! a thread that the trace does not have is a slip of the pen, and an error; so is a topology without
+//! CPUs that the trace has.
 
 use super::{facts, topology_file};
 use crate::args::AnalyzeArgs;
+use crate::text::plural;
 use anyhow::Context as _;
 use instep_core::topology::Topology;
 use instep_core::units::Nanos;
@@ -90,7 +92,23 @@ fn weight(text: &str) -> anyhow::Result<(String, u32)> {
 }
 
 /// Holds what the options name against what the trace has.
-pub(super) fn ensure_known(report: &Report, args: &AnalyzeArgs) -> anyhow::Result<()> {
+pub(super) fn ensure_known(
+    report: &Report,
+    args: &AnalyzeArgs,
+    settings: &Settings,
+) -> anyhow::Result<()> {
+    if let Some((file, topology)) = args.topology.as_ref().zip(settings.topology.as_ref()) {
+        // CPUs may be off line: the highest number counts.
+        let last = topology.cpus().iter().map(|cpu| cpu.id.0 as usize + 1).max().unwrap_or(0);
+        anyhow::ensure!(
+            report.host.cpus <= last,
+            "--topology {}: that host has {}, and the trace shows {}; make it on the host that was \
+             recorded",
+            file.display(),
+            plural(topology.cpus().len(), "CPU"),
+            report.host.cpus
+        );
+    }
     for text in &args.vms {
         let vm = named_vm(text)?;
         let is_unseen = |tid: &u32| report.unseen.contains(tid);
