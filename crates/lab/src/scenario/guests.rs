@@ -144,10 +144,11 @@ pub fn wait_ready(names: &[&str]) -> String {
     )
 }
 
-/// The script whose status is 0 when a guest is up.
+/// The script that prints the names of those guests that are not up.
 #[must_use]
-pub fn is_up(name: &str) -> String {
-    format!("grep -q '{READY}' /run/lab/{name}.console")
+pub fn not_up(names: &[&str]) -> String {
+    let names = names.join(" ");
+    format!("cd /run/lab\nfor g in {names}; do grep -q '{READY}' $g.console || echo $g; done\n")
 }
 
 /// The script that ends a guest and waits until it is gone; its console is kept beside the next one's.

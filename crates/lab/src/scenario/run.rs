@@ -313,21 +313,27 @@ pub(super) fn start(
     for plan in plans.iter().filter(|plan| !guests::is_sealed(plan, &scenario.host)) {
         running.host.succeed(&guests::start(plan, &scenario.host), SMALL, stop)?;
     }
-    let mut starts = 1;
-    while let Err(error) = await_guests(running, names, stop) {
-        let again: Vec<_> = match &error {
-            Error::Slow { .. } if starts < STARTS => hung(running, &plans, stop)?,
-            _ => return Err(error),
-        };
-        if again.is_empty() {
-            return Err(error);
+    for starts_left in (0..STARTS).rev() {
+        let late = await_guests(running, names, stop)?;
+        if late.is_empty() {
+            break;
+        }
+        // A process that is not up has its own reason.
+        let hung = |plan: &&&GuestPlan| !plan.process && late.lines().any(|name| name == plan.name);
+        let again: Vec<_> = plans.iter().filter(hung).collect();
+        if again.is_empty() || starts_left == 0 {
+            return Err(Error::Slow {
+                name: names.join(", "),
+                awaited: READY.to_owned(),
+                seconds: running.started.elapsed().as_secs(),
+                console: String::new(),
+            });
         }
         for plan in again {
             running.host.succeed(&guests::end(&plan.name), SMALL, stop)?;
             running.host.succeed(&guests::start(plan, &scenario.host), SMALL, stop)?;
             running.restarted.push(plan.name.clone());
         }
-        starts += 1;
     }
     for plan in &plans {
         if let Some(script) = guests::place(plan, &scenario.host) {
@@ -337,42 +343,22 @@ pub(super) fn start(
     Ok(())
 }
 
-/// Waits until guests are up.
-fn await_guests(running: &mut Running, names: &[&str], stop: &Stop) -> Result<(), Error> {
+/// Waits until guests are up; the names of those that are not by then, a line each.
+fn await_guests(running: &mut Running, names: &[&str], stop: &Stop) -> Result<String, Error> {
     let limit = BOOT_LIMIT + BOOT_LIMIT_EACH * u32::try_from(names.len()).unwrap_or(u32::MAX);
     let up = running.host.run(&guests::wait_ready(names), limit, stop)?;
     let console = || crate::command::last_lines(&up.stderr, 8);
     match up.status {
-        0 => Ok(()),
+        0 => Ok(String::new()),
         guests::PANICKED => Err(Error::Panicked { name: "a guest".to_owned(), console: console() }),
         // Killed at its limit.
-        143 => Err(Error::Slow {
-            name: names.join(", "),
-            awaited: READY.to_owned(),
-            seconds: running.started.elapsed().as_secs(),
-            console: console(),
-        }),
+        143 => running.host.succeed(&guests::not_up(names), SMALL, stop),
         _ => Err(Error::Guest {
             name: names.join(", "),
             what: "did not come up".to_owned(),
             console: console(),
         }),
     }
-}
-
-/// Those VMs among the guests that are not up; a process that is not has its own reason.
-fn hung<'a>(
-    running: &mut Running,
-    plans: &[&'a GuestPlan],
-    stop: &Stop,
-) -> Result<Vec<&'a GuestPlan>, Error> {
-    let mut hung = Vec::new();
-    for plan in plans.iter().filter(|plan| !plan.process) {
-        if running.host.run(&guests::is_up(&plan.name), SMALL, stop)?.status != 0 {
-            hung.push(*plan);
-        }
-    }
-    Ok(hung)
 }
 
 /// Refuses a workload that cannot run in guests, which have no libraries.
