@@ -26,6 +26,16 @@ pub(crate) fn command(command: LabCommand) -> anyhow::Result<Outcome> {
         LabCommand::List(args) => list(&args),
         LabCommand::Doctor(args) => doctor(args.json),
         LabCommand::Clean => clean(),
+        LabCommand::Anchor => anchor(),
+    }
+}
+
+/// Holds a VM until this process is ended; says so when it has it.
+fn anchor() -> anyhow::Result<Outcome> {
+    instep_lab::host::anchor::hold()?;
+    print("held\n")?;
+    loop {
+        std::thread::park();
     }
 }
 
@@ -120,7 +130,7 @@ fn drawn(report: &Report, width: usize) -> String {
     text.push_str(&folded(&worth, width));
     if report.attempts > 1 {
         let line = format!(
-            "begun {} times: before, it was too slow or the emulated kernel panicked",
+            "begun {} times: before, it was too slow or the emulated host died",
             report.attempts
         );
         text.push_str(&folded(&line, width));

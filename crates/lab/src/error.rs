@@ -54,14 +54,16 @@ pub enum Error {
         /// The end of its console and of what QEMU said; may be empty.
         console: String,
     },
-    /// An emulated kernel died of what looks like a flaw of the emulation: another try may do.
+    /// An emulated machine died of what looks like a flaw of the emulation: another try may do.
     #[error(
-        "{name}: its kernel panicked; seen now and then under emulation, so try again, or \
-         install a newer QEMU{}", tail(.console)
+        "{name}: {how}; seen now and then under emulation, so try again, or install a newer \
+         QEMU{}", tail(.console)
     )]
-    Panicked {
-        /// Whose kernel.
+    Died {
+        /// Whose machine.
         name: String,
+        /// How it died.
+        how: String,
         /// The end of its console and of what QEMU said; may be empty.
         console: String,
     },
@@ -138,8 +140,10 @@ mod tests {
             assert!(lacking.is_lacking(), "{lacking}");
         }
         let (name, console) = ("a".to_owned(), "apt: install me".to_owned());
+        let how = "no apt: install it".to_owned();
+        let died = Error::Died { name: name.clone(), how, console: console.clone() };
         for failure in [
-            Error::Panicked { name: name.clone(), console: console.clone() },
+            died,
             Error::Guest { name, what: "no apt: install it".into(), console: console.clone() },
             Error::NoKvm { kernel: "7".into(), console },
             command("qemu-system-x86_64 -version"),

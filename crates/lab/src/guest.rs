@@ -178,7 +178,7 @@ impl Guest {
     /// How QEMU ended, if it did.
     #[must_use]
     pub fn ended(&self) -> Option<String> {
-        self.process.ended()
+        self.process.ended().map(|status| status.to_string())
     }
 
     fn failed(&self, what: String) -> Error {

@@ -6,11 +6,12 @@
 
 use crate::command;
 use crate::error::Error;
+use crate::stop::TICK;
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A running process; dropping it ends it.
 #[derive(Debug)]
@@ -52,8 +53,21 @@ impl Process {
 
     /// How it ended, if it did.
     #[must_use]
-    pub fn ended(&self) -> Option<String> {
-        lock(&self.child).try_wait().ok().flatten().map(|status| status.to_string())
+    pub fn ended(&self) -> Option<ExitStatus> {
+        lock(&self.child).try_wait().ok().flatten()
+    }
+
+    /// As [`Process::ended`], waiting for the end for so long at most.
+    #[must_use]
+    pub fn ends_within(&self, limit: Duration) -> Option<ExitStatus> {
+        let end = Instant::now() + limit;
+        loop {
+            let ended = self.ended();
+            if ended.is_some() || Instant::now() >= end {
+                return ended;
+            }
+            std::thread::sleep(TICK);
+        }
     }
 }
 
@@ -90,7 +104,6 @@ fn watch(child: Arc<Mutex<Child>>, limit: Duration) -> mpsc::Sender<()> {
 mod tests {
     use super::*;
     use std::path::Path;
-    use std::time::Instant;
 
     fn sleeper(limit: Duration) -> Process {
         Process::spawn(Command::new("sleep").arg("60"), limit, "install sleep").unwrap()

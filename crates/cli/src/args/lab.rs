@@ -93,6 +93,9 @@ pub(crate) enum LabCommand {
     /// Removes fetched kernels, built images and kept consoles from the cache.
     #[command(after_help = "Example:\n  instep lab clean")]
     Clean,
+    /// In an emulated host: holds a VM that never runs, until it is ended.
+    #[command(hide = true)]
+    Anchor,
 }
 
 /// What every emulated host takes.

@@ -7,9 +7,15 @@ use instep_madehost::skip;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 const ALWAYS: [&str; 7] =
     ["hello", "misplaced", "hugepages", "pinned", "comes-and-goes", "larger-than-a-node", "eight"];
+
+/// The longest that one run may take, begun again or not: three times what the longest takes on two slow cores.
+const RUN: Duration = Duration::from_secs(720);
+/// The longest that its processes and files may be there after it was asked to stop.
+const STOPS: Duration = Duration::from_secs(60);
 
 /// The last line of an `instep` whose machine lacks something.
 const LACKING: &str =
@@ -51,8 +57,13 @@ pub(crate) fn held(file: &Path, more: &[&str]) -> Option<(Value, Lab)> {
 /// One run, or why it failed.
 fn tried(file: &Path, more: &[&str]) -> Result<Option<(Value, Lab)>, String> {
     let mut lab = Lab::start(file, more, None);
-    let status = lab.end();
+    let ended = lab.ends_within(RUN);
     let (said, name) = (lab.text("err"), file.file_stem().unwrap_or_default().to_string_lossy());
+    let Some(status) = ended else {
+        lab.signal("TERM");
+        assert!(lab.ends_within(RUN + STOPS).is_some(), "{name} does not stop:\n{said}");
+        return Err(format!("{name}: not over after {}s\n{said}", RUN.as_secs()));
+    };
     if let (Some(2), Some(what)) = (status.code(), lacking(&said)) {
         skip::note(&format!("{name}: {what}"));
         return Ok(None);

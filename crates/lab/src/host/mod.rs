@@ -8,6 +8,7 @@
 //! ```
 //! It knows nothing of scenarios and of what the commands do.
 
+pub mod anchor;
 pub mod channel;
 pub mod image;
 pub mod kernel;
@@ -26,8 +27,9 @@ use kernel::HostKernel;
 use machine::{Clock, Files, Machine};
 use std::fs::File;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -42,6 +44,11 @@ fn grace(clock: Clock) -> u32 {
 
 /// What a kernel says on its console when it is lost.
 pub const PANIC: &str = "Kernel panic - not syncing";
+/// That in words.
+pub const PANICKED: &str = "its kernel panicked";
+
+/// How long QEMU may take to end once its port is closed.
+const ENDS: Duration = Duration::from_secs(5);
 
 /// A running emulated host; dropping it ends it.
 #[derive(Debug)]
@@ -169,16 +176,35 @@ impl Host {
                 let seconds = self.started.elapsed().as_secs();
                 return Error::Slow { name, awaited: awaited.to_owned(), seconds, console };
             }
-            Silence::Closed if self.console().contains(PANIC) => {
-                return Error::Panicked { name, console };
+            Silence::Closed => {
+                let ended = self.process.ends_within(ENDS);
+                if let Some(how) = died(&self.console(), ended) {
+                    return Error::Died { name, how, console };
+                }
+                match ended {
+                    Some(how) => format!("QEMU ended ({how}) before `{awaited}`"),
+                    None => format!("its port was closed before `{awaited}`"),
+                }
             }
-            Silence::Closed => match self.process.ended() {
-                Some(how) => format!("QEMU ended ({how}) before `{awaited}`"),
-                None => format!("its port was closed before `{awaited}`"),
-            },
             Silence::Broken(said) => format!("said `{said}` instead of answering `{awaited}`"),
         };
         Error::Guest { name, what, console }
+    }
+}
+
+/// How a host died of what nobody asked for, as far as can be told from its console and from how QEMU
+/// ended: QEMU that was killed was out of time or memory, and one that failed said why.
+fn died(console: &str, ended: Option<ExitStatus>) -> Option<String> {
+    if console.contains(PANIC) {
+        return Some(PANICKED.to_owned());
+    }
+    let ended = ended?;
+    match ended.signal() {
+        None if ended.success() => Some("its machine reset itself or was powered off".to_owned()),
+        Some(libc::SIGSEGV | libc::SIGABRT | libc::SIGBUS | libc::SIGILL) => {
+            Some(format!("QEMU crashed ({ended})"))
+        }
+        _ => None,
     }
 }
 
@@ -215,4 +241,21 @@ fn qemu_said(dir: &Path) -> String {
             && !line.contains("try enabling topoext")
     });
     lines.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_fell_is_told_from_one_that_was_ended_or_said_why() {
+        let ended = |raw| Some(ExitStatus::from_raw(raw));
+        let died_of = |console, raw| died(console, ended(raw)).unwrap();
+        assert_eq!(died("[1.0] Kernel panic - not syncing: x", None).as_deref(), Some(PANICKED));
+        assert_eq!(died_of("", 0), "its machine reset itself or was powered off");
+        assert_eq!(died_of("", libc::SIGSEGV), "QEMU crashed (signal: 11 (SIGSEGV))");
+        for (console, how) in [("", None), ("", ended(libc::SIGKILL)), ("", ended(1 << 8))] {
+            assert_eq!(died(console, how), None, "{how:?}");
+        }
+    }
 }

@@ -197,7 +197,7 @@ impl Running {
 /// How often a run is begun at most.
 const ATTEMPTS: u32 = 3;
 
-/// Runs a scenario. One that is too slow, or whose kernel fell to a flaw of the emulation, is begun
+/// Runs a scenario. One that is too slow, or whose host fell to a flaw of the emulation, is begun
 /// again, and that is said and counted: machines that run labs are busy.
 ///
 /// # Errors
@@ -237,7 +237,7 @@ pub fn again<T>(
         stop.check()?;
         let chance = match &error {
             Error::Slow { .. } => number < 2,
-            Error::Panicked { .. } => number < ATTEMPTS,
+            Error::Died { .. } => number < ATTEMPTS,
             _ => false,
         };
         if !chance {
@@ -350,7 +350,10 @@ fn await_guests(running: &mut Running, names: &[&str], stop: &Stop) -> Result<St
     let console = || crate::command::last_lines(&up.stderr, 8);
     match up.status {
         0 => Ok(String::new()),
-        guests::PANICKED => Err(Error::Panicked { name: "a guest".to_owned(), console: console() }),
+        guests::PANICKED => {
+            let how = crate::host::PANICKED.to_owned();
+            Err(Error::Died { name: "a guest".to_owned(), how, console: console() })
+        }
         // Killed at its limit.
         143 => running.host.succeed(&guests::not_up(names), SMALL, stop),
         _ => Err(Error::Guest {

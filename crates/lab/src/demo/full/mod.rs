@@ -121,7 +121,9 @@ mod tests {
         assert!(can_do_without(&Error::missing("no QEMU", "install it")));
         assert!(can_do_without(&Error::NoKvm { kernel: "7".into(), console: console.clone() }));
         let name = "alpha".to_owned();
-        assert!(!can_do_without(&Error::Panicked { name: name.clone(), console: console.clone() }));
+        let how = "its kernel panicked".to_owned();
+        let died = Error::Died { name: name.clone(), how, console: console.clone() };
+        assert!(!can_do_without(&died));
         assert!(!can_do_without(&Error::Guest { name, what: "no taskset".into(), console }));
     }
 
