@@ -10,7 +10,7 @@ read -r began rest </proc/uptime
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev 2>/dev/null
 mount -t tmpfs -o size=90% tmp /tmp
-# Booted with one: host/machine.rs tells why.
+# Booted with one: scenario/guests.rs tells why.
 for cpu in /sys/devices/system/cpu/cpu[1-9]*/online; do
     [ -e "$cpu" ] && echo 1 >"$cpu"
 done

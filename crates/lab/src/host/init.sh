@@ -40,10 +40,6 @@ if [ -c /dev/kvm ]; then
     instep lab anchor >/run/lab/anchor 2>&1 </dev/null &
     until [ -s /run/lab/anchor ] || ! kill -0 $! 2>/dev/null; do sleep 0.1; done
 fi
-# The kernel was booted with one, for the same reason.
-for cpu in /sys/devices/system/cpu/cpu[1-9]*/online; do
-    [ -e "$cpu" ] && echo 1 >"$cpu"
-done
 
 # What shall not depend on when anything comes from outside.
 [ -e /lab/begin ] && sh /lab/begin >/run/lab/begin.out 2>&1 </dev/null

@@ -229,14 +229,15 @@ impl Machine {
     /// The kernel's command line. Mitigations and watchdogs cost much and show nothing under
     /// emulation; an emulated clock is to be trusted however late it comes.
     ///
-    /// It boots on one CPU, and `init.sh` brings the others when the kernel has changed its code for what
-    /// it found and loaded: done while other CPUs run, QEMU 7.2 lets the kernel die of it (`anchor.rs`;
-    /// 4 of 10 boots of 16 CPUs did at the scheduler's clock becoming stable, which is left out
-    /// altogether). `lpj` spares each CPU a second of measuring its delay loop (16 CPUs: up after 15 s, 25 s
-    /// when all came at boot); delays count the TSC, so its value stretches them at most.
+    /// The late switch to a stable scheduler clock changes code that every CPU runs at each tick, of
+    /// which the kernel died in 4 of 10 boots of 16 CPUs (`anchor.rs`; without it none of 6). `lpj`
+    /// spares each CPU a second of measuring its delay loop; delays count the TSC, so its value
+    /// stretches them at most. A host does not boot on one CPU, as its guests do: CPUs that come later
+    /// have no deadline server (`sched_init_dl_servers`, kernel/sched/deadline.c, 7.2), and a real-time
+    /// thread starves all others there.
     fn command_line(&self) -> String {
         let mut line = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr audit=0 apparmor=0 \
-                        maxcpus=1 lpj=8000000 nowatchdog rcupdate.rcu_cpu_stall_suppress=1 \
+                        lpj=8000000 nowatchdog rcupdate.rcu_cpu_stall_suppress=1 \
                         tsc=reliable no_timer_check initcall_blacklist=sched_clock_init_late"
             .to_owned();
         if !self.numa_balancing {
