@@ -130,7 +130,7 @@ fn drawn(report: &Report, width: usize) -> String {
     text.push_str(&folded(&worth, width));
     if report.attempts > 1 {
         let line = format!(
-            "begun {} times: before, it was too slow or the emulated host died",
+            "begun {} times: before, it was too slow, or the host or a guest died",
             report.attempts
         );
         text.push_str(&folded(&line, width));

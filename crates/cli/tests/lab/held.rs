@@ -62,6 +62,7 @@ fn tried(file: &Path, more: &[&str]) -> Result<Option<(Value, Lab)>, String> {
     let Some(status) = ended else {
         lab.signal("TERM");
         assert!(lab.ends_within(RUN + STOPS).is_some(), "{name} does not stop:\n{said}");
+        assert_eq!(left_by(lab.pid()), Vec::<PathBuf>::new());
         return Err(format!("{name}: not over after {}s\n{said}", RUN.as_secs()));
     };
     if let (Some(2), Some(what)) = (status.code(), lacking(&said)) {

@@ -231,13 +231,13 @@ impl Machine {
     ///
     /// The late switch to a stable scheduler clock changes code that every CPU runs at each tick, of
     /// which the kernel died in 4 of 10 boots of 16 CPUs (`anchor.rs`; without it none of 6). `lpj`
-    /// spares each CPU a second of measuring its delay loop; delays count the TSC, so its value
-    /// stretches them at most. A host does not boot on one CPU, as its guests do: CPUs that come later
-    /// have no deadline server (`sched_init_dl_servers`, kernel/sched/deadline.c, 7.2), and a real-time
-    /// thread starves all others there.
+    /// spares each CPU a second of measuring its delay loop: its value is that of a TSC of 5 GHz (250 ticks
+    /// a second), so that delays, which count the TSC, are stretched at most. A host does not boot on one
+    /// CPU, as its guests do: CPUs that come later have no deadline server (`sched_init_dl_servers`,
+    /// kernel/sched/deadline.c, 7.2), and a real-time thread starves all others there.
     fn command_line(&self) -> String {
         let mut line = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr audit=0 apparmor=0 \
-                        lpj=8000000 nowatchdog rcupdate.rcu_cpu_stall_suppress=1 \
+                        lpj=20000000 nowatchdog rcupdate.rcu_cpu_stall_suppress=1 \
                         tsc=reliable no_timer_check initcall_blacklist=sched_clock_init_late"
             .to_owned();
         if !self.numa_balancing {

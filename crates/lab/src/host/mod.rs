@@ -44,7 +44,9 @@ fn grace(clock: Clock) -> u32 {
 
 /// What a kernel says on its console when it is lost.
 pub const PANIC: &str = "Kernel panic - not syncing";
-/// That in words.
+/// What the first program says before it gives up: a kernel without virtio is no flaw of the emulation.
+const NO_PORT: &str = "instep-lab: no virtio port";
+/// A panic in words.
 pub const PANICKED: &str = "its kernel panicked";
 
 /// How long QEMU may take to end once its port is closed.
@@ -169,6 +171,11 @@ impl Host {
 
     fn explain(&self, silence: Silence, awaited: &str) -> Error {
         let name = "emulated host".to_owned();
+        let ended = match silence {
+            Silence::Interrupted => return Error::Interrupted,
+            Silence::Closed => self.process.ends_within(ENDS),
+            _ => None,
+        };
         let console = last_words(self.dir.path());
         let what = match silence {
             Silence::Interrupted => return Error::Interrupted,
@@ -177,7 +184,6 @@ impl Host {
                 return Error::Slow { name, awaited: awaited.to_owned(), seconds, console };
             }
             Silence::Closed => {
-                let ended = self.process.ends_within(ENDS);
                 if let Some(how) = died(&self.console(), ended) {
                     return Error::Died { name, how, console };
                 }
@@ -198,7 +204,7 @@ fn died(console: &str, ended: Option<ExitStatus>) -> Option<String> {
     if console.contains(PANIC) {
         return Some(PANICKED.to_owned());
     }
-    let ended = ended?;
+    let ended = ended.filter(|_| !console.contains(NO_PORT))?;
     match ended.signal() {
         None if ended.success() => Some("its machine reset itself or was powered off".to_owned()),
         Some(libc::SIGSEGV | libc::SIGABRT | libc::SIGBUS | libc::SIGILL) => {
@@ -254,7 +260,10 @@ mod tests {
         assert_eq!(died("[1.0] Kernel panic - not syncing: x", None).as_deref(), Some(PANICKED));
         assert_eq!(died_of("", 0), "its machine reset itself or was powered off");
         assert_eq!(died_of("", libc::SIGSEGV), "QEMU crashed (signal: 11 (SIGSEGV))");
-        for (console, how) in [("", None), ("", ended(libc::SIGKILL)), ("", ended(1 << 8))] {
+        let no_port = "instep-lab: no virtio port named x";
+        for (console, how) in
+            [("", None), ("", ended(libc::SIGKILL)), ("", ended(1 << 8)), (no_port, ended(0))]
+        {
             assert_eq!(died(console, how), None, "{how:?}");
         }
     }

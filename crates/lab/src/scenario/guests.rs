@@ -16,8 +16,9 @@ use std::fmt::Write as _;
 /// The kernel's command line in a guest. An emulated host makes its clocks look broken; the driver
 /// of the clock chip that `microvm` has not waits 5 s for it (seen, Linux 7.2). The other one left
 /// out and `lpj` are explained at the host's command line. It boots on one vCPU, and `guest.sh` brings the
-/// others when the kernel has changed its code for what it found: host/anchor.rs.
-const COMMAND_LINE: &str = "console=ttyS0 maxcpus=1 lpj=8000000 quiet panic=-1 reboot=t \
+/// others when the kernel has changed its code for what it found: host/anchor.rs. (They have no deadline
+/// server then, which only a guest's real-time threads would tell.)
+const COMMAND_LINE: &str = "console=ttyS0 maxcpus=1 lpj=20000000 quiet panic=-1 reboot=t \
                             mitigations=off nokaslr audit=0 apparmor=0 nowatchdog rcupdate.rcu_cpu_stall_suppress=1 tsc=reliable \
                             no_timer_check \
                             initcall_blacklist=cmos_init,sched_clock_init_late";

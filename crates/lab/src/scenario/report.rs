@@ -24,7 +24,7 @@ pub struct Report {
     pub kernel: String,
     /// Whether KVM runs guests in it.
     pub kvm: bool,
-    /// How often the run was begun: 2 when the first was too slow.
+    /// How often the run was begun: again when it was too slow, or the host or a guest died.
     pub attempts: u32,
     /// The guests that hung at boot and were started again, once for each time.
     pub restarted: Vec<String>,

@@ -197,7 +197,7 @@ impl Running {
 /// How often a run is begun at most.
 const ATTEMPTS: u32 = 3;
 
-/// Runs a scenario. One that is too slow, or whose host fell to a flaw of the emulation, is begun
+/// Runs a scenario. One that is too slow, or whose host or guest fell to a flaw of the emulation, is begun
 /// again, and that is said and counted: machines that run labs are busy.
 ///
 /// # Errors
