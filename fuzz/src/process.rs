@@ -17,8 +17,9 @@ pub(crate) fn proc_files(data: &[u8]) {
     let _ = proc_text::allowed(data);
     let _ = proc_text::hugetlb_kb(data);
     let _ = proc_text::uptime(data);
-    if let Some(ticks) = proc_text::host_busy_ticks(data) {
-        let _ = proc_text::ticks_to_nanos(ticks, 100);
+    if let Some(ticks) = proc_text::host_ticks(data) {
+        assert!(ticks.stolen <= ticks.busy);
+        let _ = proc_text::ticks_to_nanos(ticks.busy, 100);
     }
 }
 

@@ -196,6 +196,8 @@ pub(super) fn new(what: String, seen: &Seen, share: Milli, period: Nanos) -> Rep
 /// CPU time that others had while it was wanted.
 struct Disturbance {
     taken: Nanos,
+    /// Of that, at most: what the machine's own hypervisor gave to other machines.
+    stolen: Nanos,
     /// Of all that was wanted and could be had.
     part: Milli,
 }
@@ -204,15 +206,19 @@ impl Disturbance {
     fn of(watched: &Watched) -> Self {
         let taken = watched.taken();
         let wanted = Nanos(watched.run().0.saturating_add(taken.0));
-        Self { taken, part: taken.milli_of(wanted) }
+        Self { taken, stolen: watched.stolen.min(taken), part: taken.milli_of(wanted) }
     }
 
     fn said(&self) -> String {
+        let mut taken = super::text::time(self.taken.0);
+        if self.stolen.0 > 0 {
+            let stolen = super::text::time(self.stolen.0);
+            taken = format!("{taken}, of it {stolen} by this machine's own hypervisor");
+        }
         format!(
-            "others had the CPUs in {}% of the time that its threads wanted to run ({}); measure again \
-             when the machine is quiet",
+            "others had the CPUs in {}% of the time that its threads wanted to run ({taken}); measure \
+             again when the machine is quiet",
             self.part.0 / 10,
-            super::text::time(self.taken.0)
         )
     }
 }
@@ -369,6 +375,7 @@ mod tests {
             intervals: vec![Interval { length: Nanos(2 * SECOND), run, wait: Nanos(wait) }],
             threads: vec![thread(SECOND), thread(SECOND), thread(SECOND / 50)],
             others: Some(Nanos(others * SECOND)),
+            stolen: Nanos(others * SECOND / 2),
             ..Watched::default()
         };
         let (warnings, counts) = (Vec::new(), Vec::new());
@@ -379,7 +386,8 @@ mod tests {
     #[test]
     fn on_a_disturbed_machine_there_is_no_type_and_no_advice_but_the_reason() {
         let disturbed = report(2, 2000 * SECOND);
-        let reason = "others had the CPUs in 50% of the time that its threads wanted to run (2s)";
+        let reason = "others had the CPUs in 50% of the time that its threads wanted to run (2s, of it \
+                      1s by this machine's own hypervisor)";
         let why = disturbed.no_advice.unwrap();
         assert!(why.starts_with(reason) && why.contains("when the machine is quiet"), "{why}");
         assert_eq!(disturbed.warnings, [why]);

@@ -42,6 +42,8 @@ pub struct Watched {
     pub levels: Vec<Nanos>,
     /// CPU time that everybody else had meanwhile; `None` where that is not known.
     pub others: Option<Nanos>,
+    /// Of that, what the machine's own hypervisor gave to other machines.
+    pub stolen: Nanos,
 }
 
 /// A span of time in which an application was watched.

@@ -162,20 +162,34 @@ pub fn uptime(bytes: &[u8]) -> Option<Nanos> {
     Some(Nanos(seconds.checked_mul(Nanos::SECOND.0)?.checked_add(nanos)?))
 }
 
-/// Ticks that all CPUs together were not idle, from the `cpu` line of `/proc/stat`: user, nice,
-/// system, irq, softirq and steal (time the machine's own hypervisor gave to others is not there
-/// to be used). `guest` is part of user. Idle and iowait are left out.
+/// Ticks of all CPUs together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostTicks {
+    /// In which they were not idle: user, nice, system, irq, softirq and steal. `guest` is part of user;
+    /// idle and iowait are left out.
+    pub busy: u64,
+    /// Of these, steal: what the machine's own hypervisor gave to others was not there to be used.
+    pub stolen: u64,
+}
+
+/// [`HostTicks`] from the `cpu` line of `/proc/stat`.
 #[must_use]
-pub fn host_busy_ticks(bytes: &[u8]) -> Option<u64> {
+pub fn host_ticks(bytes: &[u8]) -> Option<HostTicks> {
+    const IDLE: [usize; 2] = [3, 4];
+    const STEAL: usize = 7;
     let line = bytes.split(|b| *b == b'\n').find(|line| line.starts_with(b"cpu "))?;
-    let mut busy = 0u64;
-    let fields = line[4..].split(|b| *b == b' ').filter(|field| !field.is_empty()).take(8);
+    let mut ticks = HostTicks::default();
+    let fields = line[4..].split(|b| *b == b' ').filter(|field| !field.is_empty()).take(STEAL + 1);
     for (index, field) in fields.enumerate() {
-        if !matches!(index, 3 | 4) {
-            busy = busy.saturating_add(u64_of(field)?);
+        let field = u64_of(field)?;
+        if !IDLE.contains(&index) {
+            ticks.busy = ticks.busy.saturating_add(field);
+        }
+        if index == STEAL {
+            ticks.stolen = field;
         }
     }
-    Some(busy)
+    Some(ticks)
 }
 
 /// `ticks` at `per_second` as time.
@@ -298,9 +312,9 @@ mod tests {
     #[test]
     fn idle_and_iowait_are_not_busy() {
         let text = b"cpu  10 20 30 4000 500 6 7 8 900 90\ncpu0 1 1 1 1\n";
-        assert_eq!(host_busy_ticks(text), Some(81));
-        assert_eq!(host_busy_ticks(b"cpu  1 x\n"), None);
-        assert_eq!(host_busy_ticks(b"intr 1\n"), None);
+        assert_eq!(host_ticks(text), Some(HostTicks { busy: 81, stolen: 8 }));
+        assert_eq!(host_ticks(b"cpu  1 x\n"), None);
+        assert_eq!(host_ticks(b"intr 1\n"), None);
     }
 
     #[test]

@@ -199,7 +199,7 @@ impl Scanner {
             scan.gaps.uptime = scan.boot.is_none().then_some(path);
         }
         let stat = self.reader.read(&self.root.join("proc/stat"), 4 << 20).ok();
-        let ticks = stat.and_then(proc_text::host_busy_ticks).unwrap_or(0);
+        let ticks = stat.and_then(proc_text::host_ticks).unwrap_or_default().busy;
         scan.host_busy = proc_text::ticks_to_nanos(ticks, self.ticks_per_second);
         scan
     }

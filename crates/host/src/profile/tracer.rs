@@ -12,7 +12,7 @@ use super::records::{self, Event, What};
 use super::timeline::Timeline;
 use crate::error::Error;
 use crate::system;
-use instep_core::profile::Watched;
+use instep_core::profile::{Interval, Watched};
 use instep_core::units::{Milli, Nanos, Tid};
 use perf_event::events::Software;
 use perf_event::{Builder, Clock, Sampler};
@@ -188,7 +188,8 @@ impl Tracer {
     }
 
     /// Puts what was traced in the place of what `/proc` told, as far as it is better. The waits of
-    /// `/proc` stay in sum: those from wake-ups are not traced, and are spread by CPU time.
+    /// `/proc` stay in sum: those from wake-ups are not traced, and are spread by CPU time. So is what
+    /// the machine's own hypervisor took from a thread on a CPU: no switch tells of it, and it is waiting.
     /// Busy waiting is known unless `guest`, whose code is not that of the thread. Whether there was
     /// anything.
     pub fn improve(&self, watched: &mut Watched, guest: bool) -> bool {
@@ -197,18 +198,13 @@ impl Tracer {
         if timeline.intervals.is_empty() || self.lost > switches / MOST_LOST {
             return false;
         }
-        let total = |of: fn(&instep_core::profile::Interval) -> Nanos, all: &[_]| {
-            all.iter().map(of).fold(0u64, |sum, time| sum.saturating_add(time.0))
-        };
         let known = total(|interval| interval.wait, &watched.intervals);
         let run = total(|interval| interval.run, &timeline.intervals);
         let waking = known.saturating_sub(total(|interval| interval.wait, &timeline.intervals));
+        // `/proc` does not see all who live short, either.
+        let stolen = run.saturating_sub(watched.run().0).min(watched.stolen.0);
         watched.intervals.clone_from(&timeline.intervals);
-        for interval in &mut watched.intervals {
-            let part = u128::from(waking) * u128::from(interval.run.0) / u128::from(run.max(1));
-            let part = u64::try_from(part).unwrap_or(u64::MAX);
-            interval.wait.0 = interval.wait.0.saturating_add(part);
-        }
+        spread(&mut watched.intervals, waking, stolen);
         watched.threads = timeline.threads();
         watched.levels.clone_from(&timeline.levels);
         watched.voluntary = timeline.voluntary;
@@ -224,6 +220,24 @@ impl Tracer {
     }
 }
 
+/// Adds waits from wake-ups, and makes waits of what was stolen of the running, by CPU time.
+fn spread(intervals: &mut [Interval], waking: u64, stolen: u64) {
+    let run = total(|interval| interval.run, intervals);
+    for interval in intervals {
+        let part = |of: u64| {
+            let part = u128::from(of) * u128::from(interval.run.0) / u128::from(run.max(1));
+            u64::try_from(part).unwrap_or(u64::MAX)
+        };
+        let (waking, stolen) = (part(waking), part(stolen.min(run)));
+        interval.run.0 -= stolen;
+        interval.wait.0 = interval.wait.0.saturating_add(waking).saturating_add(stolen);
+    }
+}
+
+fn total(of: fn(&Interval) -> Nanos, all: &[Interval]) -> u64 {
+    all.iter().map(of).fold(0u64, |sum, time| sum.saturating_add(time.0))
+}
+
 fn is(error: &io::Error, numbers: &[i32]) -> bool {
     error.raw_os_error().is_some_and(|number| numbers.contains(&number))
 }
@@ -236,4 +250,20 @@ fn refused(source: io::Error) -> Error {
         "/proc alone is blurred by a tick, and tells nothing of busy waiting"
     };
     Error::Unusable { what, next: next.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_machines_hypervisor_took_of_the_running_is_waiting() {
+        let interval =
+            |run, wait| Interval { length: Nanos(100), run: Nanos(run), wait: Nanos(wait) };
+        let mut intervals = [interval(90, 0), interval(30, 5), interval(0, 7)];
+        spread(&mut intervals, 4, 40);
+        assert_eq!(intervals, [interval(60, 33), interval(20, 16), interval(0, 7)]);
+        spread(&mut intervals, 0, u64::MAX);
+        assert_eq!(total(|interval| interval.run, &intervals), 0);
+    }
 }

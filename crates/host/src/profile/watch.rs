@@ -6,7 +6,7 @@
 //! A thread that ends between two looks takes what it did since the last one with it; `seen` says
 //! how much was missed where the whole is known. It does not know why a thread blocked.
 
-use crate::discover::proc_text;
+use crate::discover::proc_text::{self, HostTicks};
 use crate::error::Error;
 use crate::root::Root;
 use crate::system;
@@ -54,7 +54,7 @@ pub struct Watch {
     strangers: BTreeSet<u32>,
     switches: (u64, u64),
     /// CPU time of the whole machine at the first look, and at the last that asked.
-    machine: Option<(Nanos, Nanos)>,
+    machine: Option<(HostTicks, HostTicks)>,
     overflow: bool,
     buffer: Vec<u8>,
 }
@@ -161,9 +161,9 @@ impl Watch {
         }
         self.drop_ended();
         if (first || count_switches)
-            && let Some(busy) = self.busy()
+            && let Some(ticks) = self.host_ticks()
         {
-            self.machine = Some((self.machine.map_or(busy, |(begin, _)| begin), busy));
+            self.machine = Some((self.machine.map_or(ticks, |(begin, _)| begin), ticks));
         }
         let interval = self.last.map(|last| now.since(last)).filter(|length| length.0 > 0);
         let interval =
@@ -187,6 +187,11 @@ impl Watch {
     #[must_use]
     pub fn watched(&self, cpus: u32) -> Watched {
         let alive = self.threads.values().map(|known| known.sum);
+        let per_second = system::sysconf(libc::_SC_CLK_TCK, 100);
+        let since = |of: fn(HostTicks) -> u64| {
+            let (begin, end) = self.machine?;
+            Some(proc_text::ticks_to_nanos(of(end).saturating_sub(of(begin)), per_second))
+        };
         Watched {
             cpus: cpus.max(1),
             intervals: self.intervals.clone(),
@@ -197,7 +202,8 @@ impl Watch {
             },
             voluntary: self.switches.0,
             involuntary: self.switches.1,
-            others: self.machine.map(|(begin, end)| end.since(begin).since(self.run())),
+            others: since(|ticks| ticks.busy).map(|busy| busy.since(self.run())),
+            stolen: since(|ticks| ticks.stolen).unwrap_or_default(),
             ..Watched::default()
         }
     }
@@ -264,10 +270,9 @@ impl Watch {
     }
 
     /// CPU time of the whole machine since it started.
-    fn busy(&mut self) -> Option<Nanos> {
+    fn host_ticks(&mut self) -> Option<HostTicks> {
         let path = self.root.join("proc/stat");
-        let ticks = read(&path, &mut self.buffer).and_then(proc_text::host_busy_ticks)?;
-        Some(proc_text::ticks_to_nanos(ticks, system::sysconf(libc::_SC_CLK_TCK, 100)))
+        read(&path, &mut self.buffer).and_then(proc_text::host_ticks)
     }
 
     fn schedstat(&mut self, dir: &Path) -> Option<(Nanos, Nanos)> {
@@ -362,14 +367,15 @@ mod tests {
         let mut watch = Watch::at(Root::at(dir.path()), Target::Process(10));
         let mut look = |at: u64, machine: u64, run: u64| {
             thread(dir.path(), 10, 1, 10, run, 0);
-            let line = format!("cpu  {machine} 0 0 500 0 0 0 0 0 0\n");
+            let line = format!("cpu  {machine} 0 0 500 0 0 0 {} 0 0\n", machine / 10);
             fs::write(dir.path().join("proc/stat"), line).unwrap();
             watch.look_at(Nanos(at), true);
         };
         let tick = Nanos::SECOND.0 / system::sysconf(libc::_SC_CLK_TCK, 100);
         look(1, 1000, 7 * tick);
         look(2, 1100, 37 * tick);
-        assert_eq!(watch.watched(1).others, Some(Nanos(70 * tick)));
+        let watched = watch.watched(1);
+        assert_eq!((watched.others, watched.stolen), (Some(Nanos(80 * tick)), Nanos(10 * tick)));
     }
 
     #[test]

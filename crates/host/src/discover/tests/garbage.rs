@@ -68,7 +68,7 @@ fn all_parsers(text: &str) {
     let _ = proc_text::allowed(bytes);
     let _ = proc_text::hugetlb_kb(bytes);
     let _ = proc_text::uptime(bytes);
-    let _ = proc_text::host_busy_ticks(bytes);
+    let _ = proc_text::host_ticks(bytes);
     let maps = numa_maps::parse(bytes, "f", false);
     assert!(maps.warnings.len() <= 5);
     let _ = numa_stat::parse(text, 4096);
