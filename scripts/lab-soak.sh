@@ -15,6 +15,14 @@ temporary=${TMPDIR:-/tmp}
 # Everything that a lab of ours could leave: other labs of this user may run meanwhile, so a
 # directory or process counts only when it is of a run of this script.
 pids=()
+pid=
+finish() {
+    [ -z "$pid" ] || kill -TERM "$pid" 2>/dev/null || true
+    rm -f "$temporary/lab-soak.$$"
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
 left=0
 failed=0
 began=$(date +%s)
@@ -26,6 +34,7 @@ for run in $(seq "$runs"); do
     pids+=("$pid")
     status=0
     wait "$pid" || status=$?
+    pid=
     echo "run $run: status $status, $(((${EPOCHREALTIME/./} - start) / 1000)) ms"
     if [ "$status" -ne 0 ]; then
         failed=$((failed + 1))

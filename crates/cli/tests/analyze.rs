@@ -489,6 +489,10 @@ fn recorded_schedules_are_held_against_rules_and_each_breach_is_found() {
         let ran = ran.expect(if rule == "no finding" { 0 } else { 1 });
         assert!(ran.stdout.contains(&format!(": {rule}")), "{rule}: {}", ran.stdout);
     }
+    let (_dir, path) = schedule(&starved);
+    let ran = analyze(&path, &[tell, "--vm=b=21", "--check=wait", "--json"]).expect(1);
+    let finding = &ran.json()["files"][0]["finding"];
+    assert!(text(finding, "rule") == "wait" && finding["at_ns"].as_u64() > Some(0), "{finding}");
     // 11 had nothing, 12 two fifths.
     let (_dir, path) = schedule(&starved);
     let ran = analyze(&path, &["--vm=a=11", "--vm=b=12", "--vm=c=21", "--check=share"]).expect(1);
@@ -558,4 +562,22 @@ fn what_cannot_be_checked_is_refused() {
     }
     let ran = instep(&["analyze", "-", "--check"]).expect(2);
     assert!(ran.stderr.contains("not a pipe"), "{}", ran.stderr);
+    // Beside others only that one is left out.
+    let path = path.to_str().unwrap();
+    let ran = instep(&["analyze", "/nowhere", path, "--check", "--json"]).expect(2);
+    assert!(
+        ran.stderr.contains("1 of 2 files") && ran.stderr.contains("/nowhere"),
+        "{}",
+        ran.stderr
+    );
+    let judged = ran.json();
+    assert_eq!((&judged["schema"], list(&judged, "files").len()), (&"instep.check/1".into(), 1));
+    let file = &judged["files"][0];
+    assert_eq!((text(file, "file"), file["finding"].is_null()), (path, true));
+    assert_eq!(
+        file["rules"],
+        serde_json::json!(["conserved", "affinity", "woken", "idle", "wait"])
+    );
+    let ran = instep(&["compare", path, path]).expect(2);
+    ran.says(&["is no JSON; wanted is"]);
 }

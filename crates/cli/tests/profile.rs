@@ -351,6 +351,14 @@ fn who_hardly_runs_gets_no_type_and_no_advice_but_the_reason() {
     for nonsense in ["vCPU", "demand", "Potential", "co-scheduling", "(low", "(high"] {
         assert!(!said.contains(nonsense), "{said}");
     }
+    let brief = instep(&["profile", "--json", "--", "true"]);
+    if brief.code == Some(0) {
+        let json = brief.json();
+        assert_eq!(json.pointer("/profile/type"), Some(&Value::Null), "{json}");
+        assert!(text(&json, "no_advice").contains("its start rather than its work"), "{json}");
+    } else {
+        brief.expect(2).says(&["it ended before it could be watched"]);
+    }
     let Some(seen) = browser::rendered(&page) else { return };
     assert!(seen.text.contains("none: it was hardly active"), "{}", seen.text);
 }

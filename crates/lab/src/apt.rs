@@ -43,10 +43,7 @@ impl Apt {
             stop.check()?;
             if ran.is_err() {
                 let what = format!("this machine has no {tool}, so no package can be fetched");
-                return Err(Error::missing(
-                    what,
-                    "give a kernel by hand: instep demo --kernel FILE",
-                ));
+                return Err(Error::missing(what, "give a kernel by hand: --kernel FILE"));
             }
         }
         // Downloading happens as the calling user: there is no `_apt` to drop to.

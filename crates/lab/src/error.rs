@@ -43,7 +43,10 @@ pub enum Error {
         console: String,
     },
     /// A guest was too slow: on an overloaded machine another try may do.
-    #[error("guest {name}: no `{awaited}` on its console within {seconds}s{}", tail(.console))]
+    #[error(
+        "guest {name}: no `{awaited}` on its console within {seconds}s; try again when this machine has less \
+         to do{}", tail(.console)
+    )]
     Slow {
         /// The guest's name.
         name: String,
@@ -68,7 +71,10 @@ pub enum Error {
         console: String,
     },
     /// An emulated host is up and KVM is not: its kernel has none, or QEMU emulated no SVM.
-    #[error("kernel {kernel} has no /dev/kvm in the emulated host{}", tail(.console))]
+    #[error(
+        "kernel {kernel} has no /dev/kvm in the emulated host; give one with KVM and its modules: \
+         --kernel FILE --modules /lib/modules/{kernel}{}", tail(.console)
+    )]
     NoKvm {
         /// The release of the host's kernel.
         kernel: String,

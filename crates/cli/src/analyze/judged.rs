@@ -9,128 +9,129 @@
 //! What it does not know: affinities (where nobody tells them, a thread may use the CPUs that it
 //! used), weights of what is no VM, real-time classes, quotas, and CPUs that went off line.
 
+use super::rules::{self, Rules};
 use super::{Settings, open, told};
 use crate::args::AnalyzeArgs;
-use crate::{Outcome, print, tell};
-use anyhow::Context as _;
+use crate::{Outcome, print, print_json, tell};
 use instep_core::idset::CpuSet;
 use instep_sim::check::picture::Life;
-use instep_sim::check::{Fact, Finding, Promises, Share, Watch, What};
+use instep_sim::check::{Fact, Finding, Watch, What};
 use instep_sim::mask::Mask;
 use instep_trace::analysis::analyze;
 use instep_trace::event::{Event, Fact as Seen, Left, MAX_CPUS};
 use instep_trace::stream::EventStream;
+use serde::{Serialize, Serializer};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The most threads that are judged: every moment every one is looked at.
 const MAX_THREADS: usize = 20_000;
-const MS: u64 = 1_000_000;
-/// How long a woken thread may wait on a CPU that idles: interrupts between CPUs of a host that is
-/// itself a guest take that long.
-const WOKEN: u64 = 20 * MS;
-/// How long a CPU may idle beside a thread that may use it: as the simulator has it for a tick of
-/// 4 ms.
-const IDLE: u64 = 132 * MS;
-const TURN: u64 = 30 * MS;
 
-/// Judges every file.
+/// Judges every file; one that cannot be judged does not keep the others from it.
 pub(super) fn command(
     args: &AnalyzeArgs,
     settings: &Settings,
     rules: &str,
 ) -> anyhow::Result<Outcome> {
     let rules = Rules::parse(rules)?;
-    let allowed: anyhow::Result<Vec<_>> = args.allowed.iter().map(|text| allowed(text)).collect();
+    let allowed: anyhow::Result<Vec<_>> =
+        args.allowed.iter().map(|text| rules::allowed(text)).collect();
     let allowed = allowed?;
-    let mut sound = true;
+    let (mut told, mut failed) = (Vec::new(), Vec::new());
     for path in &args.files {
-        let regular = std::fs::metadata(path).map_or(true, |metadata| metadata.is_file());
-        anyhow::ensure!(
-            regular && path.as_os_str() != "-",
-            "--check reads a trace three times: give it a file, not a pipe"
-        );
-        let cast = Cast::of(path, (args, settings), &allowed, &rules)?;
-        let judged = judge(&mut *open(path)?, &cast, &rules);
-        sound &= judged.finding.is_none();
-        print(&said(path, &judged, &cast, &rules))?;
-        if cast.missing > 0 {
-            tell(&format!(
-                "warning: switches are missing at {} places although no loss is told: the schedule \
-                 begins anew behind each, and {} events before are not judged",
-                cast.missing, judged.passed
-            ));
+        let said = match one(path, (args, settings), &allowed, &rules) {
+            Ok(said) => said,
+            Err(error) if args.files.len() > 1 => {
+                tell(&crate::told(&error));
+                failed.push(super::name(path));
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        if !args.json {
+            print(&said.line())?;
+            said.warnings.iter().for_each(|warning| tell(&format!("warning: {warning}")));
         }
-        if judged.unwoken > 0 {
-            tell(&format!(
-                "warning: {} times a thread ran without a wake-up in the trace: `woken` and `wait` \
-                 do not see these waits",
-                judged.unwoken
-            ));
-        }
+        told.push(said);
     }
+    if args.json {
+        print_json(&json!({ "schema": "instep.check/1", "files": told }))?;
+    }
+    super::ensure_all(&failed, args.files.len())?;
+    let sound = told.iter().all(|said| said.finding.is_none());
     Ok(if sound { Outcome::Fine } else { Outcome::Finding })
 }
 
-/// Which rules besides `conserved` and `affinity`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Rules {
-    woken: bool,
-    idle: bool,
-    wait: bool,
-    apart: bool,
-    share: bool,
+fn one(
+    path: &Path,
+    (args, settings): (&AnalyzeArgs, &Settings),
+    allowed: &[(String, CpuSet)],
+    rules: &Rules,
+) -> anyhow::Result<Said> {
+    let regular = std::fs::metadata(path).map_or(true, |metadata| metadata.is_file());
+    anyhow::ensure!(
+        regular && path.as_os_str() != "-",
+        "--check reads a trace three times: give it a file, not a pipe"
+    );
+    let cast = Cast::of(path, (args, settings), allowed, rules)?;
+    let judged = judge(&mut *open(path)?, &cast, rules);
+    let mut warnings = Vec::new();
+    if cast.missing > 0 {
+        warnings.push(format!(
+            "switches are missing at {} places although no loss is told: the schedule begins anew \
+             behind each, and {} events before are not judged",
+            cast.missing, judged.passed
+        ));
+    }
+    if judged.unwoken > 0 {
+        warnings.push(format!(
+            "{} times a thread ran without a wake-up in the trace: `woken` and `wait` do not see these \
+             waits",
+            judged.unwoken
+        ));
+    }
+    let vm = |at: usize| cast.vms.get(at).cloned().unwrap_or_else(|| at.to_string());
+    let finding = judged.finding.map(|finding| finding.named(&|at| cast.task(at), &vm));
+    Ok(Said {
+        file: super::name(path),
+        facts: judged.facts,
+        threads: cast.tasks.len(),
+        cpus: cast.cpus,
+        rules: rules.names(),
+        finding,
+        warnings,
+    })
 }
 
-impl Rules {
-    fn parse(text: &str) -> anyhow::Result<Self> {
-        let mut rules = Self::default();
-        for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-            *match name {
-                "woken" => &mut rules.woken,
-                "idle" => &mut rules.idle,
-                "wait" => &mut rules.wait,
-                "apart" => &mut rules.apart,
-                "share" => &mut rules.share,
-                _ => anyhow::bail!("--check {name}: known are woken, idle, wait, apart, share"),
-            } = true;
-        }
-        Ok(rules)
-    }
+/// What is told of a file.
+#[derive(Serialize)]
+struct Said {
+    file: String,
+    facts: u64,
+    threads: usize,
+    cpus: usize,
+    rules: Vec<&'static str>,
+    #[serde(serialize_with = "finding")]
+    finding: Option<Finding>,
+    warnings: Vec<String>,
+}
 
-    fn promises(&self, vms: usize) -> Promises {
-        let among = Some(vms);
-        let share = Share { percent: 25, floor: 8, slack: TURN, among, ..Share::default() };
-        Promises {
-            idle: self.idle.then_some(IDLE),
-            pinned: true,
-            woken: self.woken.then_some(WOKEN),
-            turn: self.wait.then_some(TURN),
-            apart: self.apart,
-            share: self.share.then_some(share),
-            ..Promises::NONE
-        }
-    }
-
-    fn names(&self) -> String {
-        let asked = [
-            ("woken", self.woken),
-            ("idle", self.idle),
-            ("wait", self.wait),
-            ("apart", self.apart),
-            ("share", self.share),
-        ];
-        let asked = asked.into_iter().filter_map(|(name, is)| is.then_some(name));
-        ["conserved", "affinity"].into_iter().chain(asked).collect::<Vec<_>>().join(", ")
+impl Said {
+    fn line(&self) -> String {
+        let Self { file, facts, threads, cpus, .. } = self;
+        let rules = self.rules.join(", ");
+        let result = self.finding.as_ref().map_or("no finding".to_owned(), Finding::to_string);
+        format!(
+            "{file}: {facts} facts of {threads} threads on {cpus} CPUs; rules {rules}: {result}\n"
+        )
     }
 }
 
-/// `NAME=CPUS`.
-fn allowed(text: &str) -> anyhow::Result<(String, CpuSet)> {
-    let form = || format!("--allowed {text}: takes NAME=CPUS, such as db=0-3,8");
-    let (name, cpus) = text.rsplit_once('=').with_context(form)?;
-    let cpus = CpuSet::parse_list(cpus).ok().filter(|cpus| !cpus.is_empty());
-    Ok((name.to_owned(), cpus.with_context(form)?))
+fn finding<S: Serializer>(finding: &Option<Finding>, to: S) -> Result<S::Ok, S::Error> {
+    let told =
+        |Finding { rule, at, what }: &Finding| json!({ "rule": rule, "at_ns": at, "what": what });
+    finding.as_ref().map(told).serialize(to)
 }
 
 /// Who is in a trace.
@@ -230,7 +231,7 @@ impl Cast {
             let weight = settings.weights.get(&vm.name).copied().or(told).unwrap_or(100);
             let own: Vec<usize> =
                 vm.vcpus.iter().filter_map(|vcpu| cast.threads.get(&vcpu.tid).copied()).collect();
-            let mask = cast.allowed_of(&vm.name, &own, allowed, rules.apart);
+            let mask = cast.allowed_of(&vm.name, &own, allowed, rules.is_apart());
             for at in own {
                 let task = &mut cast.tasks[at];
                 (task.1, task.2) = (number, weight);
@@ -491,22 +492,4 @@ impl<'a> Bench<'a> {
         self.judged.facts += 1;
         self.watch.see(&Fact { at, what })
     }
-}
-
-fn said(path: &Path, judged: &Judged, cast: &Cast, rules: &Rules) -> String {
-    let result = match &judged.finding {
-        None => "no finding".to_owned(),
-        Some(finding) => {
-            let vm = |at: usize| cast.vms.get(at).cloned().unwrap_or_else(|| at.to_string());
-            finding.clone().named(&|at| cast.task(at), &vm).to_string()
-        }
-    };
-    format!(
-        "{}: {} facts of {} threads on {} CPUs; rules {}: {result}\n",
-        path.display(),
-        judged.facts,
-        cast.tasks.len(),
-        cast.cpus,
-        rules.names()
-    )
 }

@@ -4,6 +4,7 @@
 mod facts;
 mod html;
 mod judged;
+mod rules;
 mod strip;
 mod text;
 mod told;
@@ -66,15 +67,16 @@ pub(crate) fn command(args: &AnalyzeArgs) -> anyhow::Result<Outcome> {
             several => print_json(&several)?,
         }
     }
-    anyhow::ensure!(
-        failed.is_empty(),
-        "{} of {} files could not be analysed: {}",
-        failed.len(),
-        args.files.len(),
-        failed.join(", ")
-    );
+    ensure_all(&failed, args.files.len())?;
     let found = reports.iter().any(|report| !report.findings.is_empty());
     Ok(if found { Outcome::Finding } else { Outcome::Fine })
+}
+
+/// Fails where some of so many files could not be read.
+fn ensure_all(failed: &[String], files: usize) -> anyhow::Result<()> {
+    let (count, names) = (failed.len(), failed.join(", "));
+    anyhow::ensure!(count == 0, "{count} of {files} files could not be analysed: {names}");
+    Ok(())
 }
 
 /// A trace as messages name it.

@@ -89,12 +89,12 @@ pub(crate) struct AnalyzeArgs {
     /// Only hold the schedule against rules: those that every scheduler keeps, and those named here of
     /// woken, idle, wait, apart, share [default: woken,idle,wait]. Exits with 1 when one is broken.
     #[arg(long, value_name = "RULES", num_args = 0..=1, default_missing_value = "woken,idle,wait",
-        require_equals = true, conflicts_with_all = ["json", "html", "perfetto", "strip"])]
+        require_equals = true, conflicts_with_all = ["html", "perfetto", "strip"])]
     pub(crate) check: Option<String>,
     /// The CPUs that a VM may use (repeatable), for --check; those that its threads used otherwise.
     #[arg(long = "allowed", value_name = "NAME=CPUS", requires = "check")]
     pub(crate) allowed: Vec<String>,
-    /// Print JSON (schema instep.analysis/1).
+    /// Print JSON (schema instep.analysis/1; with --check, instep.check/1).
     #[arg(long)]
     pub(crate) json: bool,
 }

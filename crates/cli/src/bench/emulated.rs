@@ -334,7 +334,7 @@ impl Bench<'_> {
             if attempt > 1 {
                 say("booting it again");
             }
-            let mut running = self.kit.boot_for(scenario, life, self.stop)?;
+            let mut running = self.kit.boot_for(scenario, life, None, self.stop)?;
             if guests > 0 {
                 running.host.succeed(&freezer(scenario), Duration::from_secs(30), self.stop)?;
                 running.start_guests(scenario, self.stop)?;

@@ -7,6 +7,8 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
+const WANTED: &str =
+    "wanted is what `instep analyze --json`, `instep bench --json` or `instep sim --json` prints";
 /// No result is as large.
 const MAX_FILE: u64 = 256 << 20;
 
@@ -48,31 +50,33 @@ impl Side {
     /// Reads a file; `-` is no file here, for both sides would be it.
     pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
         let file = path.display().to_string();
-        let mut text = String::new();
+        let mut bytes = Vec::new();
         File::open(path)
-            .and_then(|opened| opened.take(MAX_FILE).read_to_string(&mut text))
+            .and_then(|opened| opened.take(MAX_FILE).read_to_end(&mut bytes))
             .with_context(|| format!("cannot read {file}"))?;
+        let text = String::from_utf8(bytes).ok();
+        let text = text.with_context(|| {
+            format!("{file} is no JSON; {WANTED}: of a recording, instep analyze --json {file}")
+        })?;
         Self::parse(&file, &text)
     }
 
     /// Reads the text of a file.
     pub(super) fn parse(file: &str, text: &str) -> anyhow::Result<Self> {
-        let hint = "wanted is what `instep analyze --json`, `instep bench --json` or `instep sim \
-                    --json` prints";
         let mut documents = Vec::new();
         for document in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
-            match document.with_context(|| format!("{file} is no JSON; {hint}"))? {
+            match document.with_context(|| format!("{file} is no JSON; {WANTED}"))? {
                 Value::Array(several) => documents.extend(several),
                 one => documents.push(one),
             }
         }
         let schema_of = |document: &Value| document["schema"].as_str().unwrap_or("").to_owned();
         let schema = documents.first().map(schema_of);
-        let schema = schema.with_context(|| format!("{file} is empty; {hint}"))?;
+        let schema = schema.with_context(|| format!("{file} is empty; {WANTED}"))?;
         let (mut runs, mut repeated) = (Vec::new(), 0);
         for (number, document) in documents.iter().enumerate() {
             let own = schema_of(document);
-            anyhow::ensure!(own == schema, "{file} holds both {schema} and {own}; {hint}");
+            anyhow::ensure!(own == schema, "{file} holds both {schema} and {own}; {WANTED}");
             if own == "instep.analysis/1" && documents[..number].contains(document) {
                 repeated += 1;
                 continue;
@@ -81,7 +85,7 @@ impl Side {
                 "instep.analysis/1" => analysis(document),
                 "instep.sim/1" => sim(document),
                 "instep.bench/1" => bench(document),
-                _ => anyhow::bail!("{file}: its schema `{own}` cannot be compared; {hint}"),
+                _ => anyhow::bail!("{file}: its schema `{own}` cannot be compared; {WANTED}"),
             });
         }
         Ok(Side { file: file.to_owned(), schema, runs, repeated })

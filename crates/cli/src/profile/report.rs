@@ -36,7 +36,7 @@ pub(super) struct Report {
     pub(super) levels_ns: Vec<u64>,
     /// Empty without advice.
     pub(super) potential: Vec<Bound>,
-    /// Null for who is hardly active or was kept from CPUs; then [`Report::no_advice`] says why.
+    /// Null for who is hardly active, too brief or was kept from CPUs; then [`Report::no_advice`] says why.
     pub(super) advice: Option<Advised>,
     pub(super) no_advice: Option<String>,
     pub(super) curve: Vec<Point>,
@@ -137,6 +137,9 @@ pub(super) struct Imitation {
     pub(super) blocks_per_s: f64,
 }
 
+/// Who runs for less than this is not judged: a few allocation periods.
+pub(super) const BRIEF: Nanos = Nanos(100_000_000);
+
 /// What was seen as a report.
 pub(super) fn new(what: String, seen: &Seen, share: Milli, period: Nanos) -> Report {
     let watched = &seen.watched;
@@ -144,7 +147,9 @@ pub(super) fn new(what: String, seen: &Seen, share: Milli, period: Nanos) -> Rep
     // Who is hardly active with all its waits lost nothing that matters.
     let mut no_advice = advice.is_none().then(|| hardly_active(&profile));
     let taken = advice.as_ref().map(|_| Disturbance::of(watched));
-    if let Some(taken) = taken.as_ref().filter(|taken| taken.part.0 > SPOILT) {
+    if profile.elapsed < BRIEF {
+        (profile.kind, advice, no_advice) = (None, None, Some(too_brief(&profile)));
+    } else if let Some(taken) = taken.as_ref().filter(|taken| taken.part.0 > SPOILT) {
         (profile.kind, advice, no_advice) = (None, None, Some(taken.said()));
     }
     let mut shares = SHARES.to_vec();
@@ -221,6 +226,15 @@ impl Disturbance {
             self.part.0 / 10,
         )
     }
+}
+
+/// Why there is neither type nor advice.
+fn too_brief(profile: &Profile) -> String {
+    format!(
+        "it ran for {} only, and that is its start rather than its work. Profile something that runs \
+         for a second or more",
+        super::text::time(profile.elapsed.0)
+    )
 }
 
 /// Why there is neither type nor advice.

@@ -1,7 +1,7 @@
 //! A profile for people: the features and what they mean, parallelism over time, potential, curve,
 //! advice.
 
-use super::report::Report;
+use super::report::{BRIEF, Report};
 use crate::text::{indented, plural, printable, wrapped};
 use instep_core::profile::HARDLY_ACTIVE;
 use instep_core::profile::advice::CoScheduling;
@@ -99,8 +99,14 @@ pub(super) fn advice(report: &Report) -> Vec<String> {
 /// The type, or that there is none.
 pub(super) fn kind(report: &Report) -> String {
     let none = || {
-        let idle = report.exact.busy < HARDLY_ACTIVE;
-        if idle { "none: hardly active" } else { "none: others had the CPUs" }.to_owned()
+        let why = if report.exact.elapsed < BRIEF {
+            "too brief"
+        } else if report.exact.busy < HARDLY_ACTIVE {
+            "hardly active"
+        } else {
+            "others had the CPUs"
+        };
+        format!("none: {why}")
     };
     report.exact.kind.map_or_else(none, |kind| kind.to_string())
 }

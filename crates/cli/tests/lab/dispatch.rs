@@ -3,7 +3,7 @@
 //!
 //! Only where `instep` is built with the feature `kernel`; else skipped, and counted.
 
-use crate::held::{all, held, named};
+use crate::held::{all, measured, named};
 use crate::stage::turn;
 use instep_madehost::skip;
 use serde_json::Value;
@@ -65,7 +65,7 @@ fn said(report: &Value) -> String {
 fn it_loads_tells_who_spins_from_who_blocks_and_ends_with_its_agent() {
     let _turn = turn();
     if is_built() {
-        held(&named("dispatch"), &[]);
+        measured(&named("dispatch"));
     }
 }
 
@@ -87,7 +87,7 @@ fn whatever_happens_to_the_agent_or_the_scheduler_the_default_is_back() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("dispatch-faults.toml");
     fs::write(&file, text).unwrap();
-    if let Some((report, _)) = held(&file, &[]) {
+    if let Some((report, _)) = measured(&file) {
         eprintln!("{}", said(&report));
     }
 }
@@ -98,12 +98,12 @@ fn each_mechanism_works_where_it_should() {
     if !is_asked_for("tries each mechanism of the kernel scheduler") {
         return;
     }
-    held(&named("dispatch-mechanisms"), &[]);
+    measured(&named("dispatch-mechanisms"));
 }
 
 /// How long threads of no VM waited, of which there are so many.
 fn no_long_wait(scenario: &str, count: usize) {
-    let Some((report, _)) = held(&named(scenario), &[]) else { return };
+    let Some((report, _)) = measured(&named(scenario)) else { return };
     let said = said(&report);
     let waits: Vec<&str> = said.lines().filter(|line| line.starts_with("longest wait")).collect();
     eprintln!("{waits:#?}");

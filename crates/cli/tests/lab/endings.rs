@@ -1,5 +1,6 @@
 //! However and whenever a lab ends, nothing is left of it; and labs do not meet.
 
+use crate::held::lacking;
 use crate::stage::{Lab, can_run, left_by, runs, scenarios, turn};
 use instep_madehost::skip;
 use std::fs;
@@ -46,7 +47,9 @@ fn ctrl_c_while_the_kernel_is_fetched_leaves_nothing() {
     let cache = tempfile::tempdir().unwrap();
     let mut lab = Lab::start(&hello(), &[], Some(cache.path()));
     if !lab.said("(apt-get") {
-        return skip::note(&format!("nothing is fetched here: {}", lab.text("err").trim()));
+        let said = lab.text("err");
+        let what = lacking(&said).unwrap_or_else(|| panic!("nothing is fetched: {said}"));
+        return skip::note(&format!("nothing is fetched here: {what}"));
     }
     interrupt(lab, "fetching");
     assert_eq!(unfinished(cache.path()), Vec::<PathBuf>::new());

@@ -59,6 +59,7 @@ pub struct Host {
     process: Process,
     channel: Channel,
     started: Instant,
+    life: Duration,
     grace: u32,
     dir: TempDir,
 }
@@ -89,7 +90,7 @@ impl Host {
         let started = Instant::now();
         let process = Process::spawn(&mut qemu, life, INSTALL_QEMU)?;
         let channel = Channel::new(connect(&port, &process, &dir)?)?;
-        Ok(Self { process, channel, started, grace: grace(machine.clock), dir })
+        Ok(Self { process, channel, started, life, grace: grace(machine.clock), dir })
     }
 
     /// Waits until it is up; returns what it said.
@@ -188,6 +189,10 @@ impl Host {
                     return Error::Died { name, how, console };
                 }
                 match ended {
+                    Some(_) if self.age() >= self.life => format!(
+                        "its limit of {} passed before `{awaited}`; raise the scenario's `limit`",
+                        humantime::format_duration(self.life)
+                    ),
                     Some(how) => format!("QEMU ended ({how}) before `{awaited}`"),
                     None => format!("its port was closed before `{awaited}`"),
                 }

@@ -90,7 +90,9 @@ pub fn start(guest: &GuestPlan, host: &Machine) -> String {
     };
     let _ = writeln!(
         script,
-        "sh -c '{inner}exec {bound}qemu-system-x86_64 {}' </dev/null >/run/lab/{name}.qemu 2>&1 &",
+        "rm -f {name}.ended\n\
+         {{ sh -c '{inner}exec {bound}qemu-system-x86_64 {}' </dev/null >/run/lab/{name}.qemu 2>&1\n\
+         echo $? >/run/lab/{name}.ended; }} &",
         arguments(guest).join(" ")
     );
     script
@@ -153,6 +155,26 @@ pub fn wait_ready(names: &[&str]) -> String {
 pub fn not_up(names: &[&str]) -> String {
     let names = names.join(" ");
     format!("cd /run/lab\nfor g in {names}; do grep -q '{READY}' $g.console || echo $g; done\n")
+}
+
+/// The script that prints `NAME STATUS` of each of these guests whose QEMU has ended.
+#[must_use]
+pub fn ended(names: &[&str]) -> String {
+    let names = names.join(" ");
+    format!(
+        "cd /run/lab\nfor g in {names}; do [ -s $g.ended ] && echo $g $(cat $g.ended); done; :\n"
+    )
+}
+
+/// How a guest died of what nobody asked for, by its QEMU's exit status: who was killed was ended by
+/// somebody, or out of memory.
+#[must_use]
+pub fn died(status: &str) -> Option<String> {
+    match status.parse().ok()? {
+        0 => Some("its machine reset itself or was powered off".to_owned()),
+        status @ (132 | 134 | 135 | 139) => Some(format!("its QEMU crashed (status {status})")),
+        _ => None,
+    }
 }
 
 /// The script that ends a guest and waits until it is gone; its console is kept beside the next one's.
@@ -305,5 +327,15 @@ mod tests {
         ] {
             assert!(script.contains(part), "{part}: {script}");
         }
+    }
+
+    #[test]
+    fn a_guest_that_fell_is_told_from_one_that_was_killed() {
+        assert!(died("0").is_some_and(|how| how.contains("reset itself")));
+        assert!(died("139").is_some_and(|how| how.contains("crashed")));
+        for ended in ["137", "143", "1", ""] {
+            assert_eq!(died(ended), None, "{ended}");
+        }
+        assert!(start(&scenario("").guest[0], &scenario("").host).contains("a.ended"));
     }
 }

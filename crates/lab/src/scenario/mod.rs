@@ -34,7 +34,7 @@ pub mod run;
 mod steps;
 
 use crate::error::Error;
-use crate::host::machine::Machine;
+use crate::host::machine::{Clock, Machine};
 use crate::host::size;
 pub use hold::Hold;
 use instep_core::expected;
@@ -267,6 +267,10 @@ impl GuestPlan {
         if self.weight.is_some_and(|weight| weight == 0 || weight > 10_000) {
             return wrong("a weight is 1 to 10000".to_owned());
         }
+        if !self.process && host.clock == Clock::Counted {
+            let what = "KVM guests do not come up under counted time: `process = true`";
+            return wrong(format!("{what}, or `clock = \"real\"`"));
+        }
         if self.process {
             if self.hugepages || self.start != Start::default() || self.touch_mib > 0 {
                 return wrong("a process has no hugepages, touch or start".to_owned());
@@ -487,5 +491,8 @@ mod tests {
             let said = error(&rest);
             assert!(said.contains(word), "{rest}: {said}");
         }
+        let counted = HOST.replace("[host]\n", "[host]\nclock = 'counted'\n");
+        let said = Scenario::parse(&format!("{counted}{GUEST}"), "x").unwrap_err();
+        assert!(said.contains("guest a: KVM guests do not come up under counted time"), "{said}");
     }
 }

@@ -97,22 +97,16 @@ impl Kit {
         Ok(Self { cache, kernel, busybox, extra, _used: used, _unpacked: unpacked })
     }
 
-    /// Boots a scenario's host, without its guests; it lives as long as the scenario's limit says.
+    /// Boots a scenario's host, without its guests; it may live for `life`, and coming up has half of the
+    /// scenario's limit.
     ///
     /// # Errors
-    /// When it does not come up.
-    pub fn boot(&self, scenario: &Scenario, stop: &Stop) -> Result<Running, Error> {
-        self.boot_for(scenario, scenario.limit, stop)
-    }
-
-    /// As [`Kit::boot`], for a host that may live for `life`: coming up has the scenario's limit.
-    ///
-    /// # Errors
-    /// When it does not come up.
+    /// When it does not come up; its console is then in `kept`, or in `failures` of the cache.
     pub fn boot_for(
         &self,
         scenario: &Scenario,
         life: Duration,
+        kept: Option<&Path>,
         stop: &Stop,
     ) -> Result<Running, Error> {
         let mut extra = self.extra.clone();
@@ -135,9 +129,12 @@ impl Kit {
             image::write(target, &self.cache, &self.kernel, &self.busybox, &extra, stop)
         })?;
         let ready = host.wait_ready(scenario.limit / 2, stop).inspect_err(|error| {
-            let place = failures(&self.cache, scenario);
-            if !matches!(error, Error::Interrupted) && fs::create_dir_all(&place).is_ok() {
-                let _ = host.keep_console(&place);
+            let place = self.place(scenario, kept);
+            if !matches!(error, Error::Interrupted)
+                && fs::create_dir_all(&place).is_ok()
+                && let Ok(console) = host.keep_console(&place)
+            {
+                tracing::warn!("its console is kept as {}", console.display());
             }
         })?;
         let seconds = Seconds { host_up: started.elapsed().as_secs_f64(), ..Seconds::default() };
@@ -158,9 +155,15 @@ impl Kit {
         scenario: &Scenario,
         stop: &Stop,
     ) -> PathBuf {
-        let place = failures(&self.cache, scenario);
+        let place = self.place(scenario, None);
         keep(running, scenario, &place, stop);
         place
+    }
+
+    /// Where consoles are kept: where it was asked for, or of a failed run in the cache.
+    fn place(&self, scenario: &Scenario, kept: Option<&Path>) -> PathBuf {
+        let own = || format!("failures/{}-{}", scenario.name, std::process::id());
+        kept.map_or_else(|| self.cache.path(&own()), Path::to_owned)
     }
 }
 
@@ -261,9 +264,12 @@ fn once(
         Count(scenario.host.cpus().into(), "CPU"),
         Count(scenario.host.nodes.into(), "node")
     ));
-    let mut running = kit.boot(scenario, stop)?;
+    let mut running = kit.boot_for(scenario, scenario.limit, kept, stop)?;
     let mut doing = Doing::new(scenario, fetched, &running, attempts);
-    let done = doing.all(&mut running, stop, audience);
+    let mut done = doing.all(&mut running, stop, audience);
+    if !doing.report.held || matches!(done, Err(Error::Guest { .. } | Error::Slow { .. })) {
+        done = fallen(&mut running, scenario, stop).map_or(done, Err);
+    }
     let failed = done.is_err() || !doing.report.held;
     let interrupted = matches!(done, Err(Error::Interrupted));
     // As far as it has come, also for the report that is kept.
@@ -271,7 +277,7 @@ fn once(
     doing.report.seconds.total = running.started.elapsed().as_secs_f64();
     doing.report.restarted.clone_from(&running.restarted);
     if (failed && !interrupted) || kept.is_some() {
-        let place = kept.map_or_else(|| failures(&kit.cache, scenario), Path::to_owned);
+        let place = kit.place(scenario, kept);
         let consoles = keep(&mut running, scenario, &place, stop);
         doing.report.files.extend(consoles.iter().map(|path| path.display().to_string()));
         if let Ok(text) = serde_json::to_string_pretty(&doing.report) {
@@ -287,9 +293,13 @@ fn once(
     Ok(doing.report)
 }
 
-/// Where a failed run's consoles are kept.
-fn failures(cache: &Cache, scenario: &Scenario) -> PathBuf {
-    cache.path(&format!("failures/{}-{}", scenario.name, std::process::id()))
+/// The first guest that died of what looks like a flaw of the emulation, which is then why the run failed.
+fn fallen(running: &mut Running, scenario: &Scenario, stop: &Stop) -> Option<Error> {
+    let names: Vec<&str> = scenario.guest.iter().map(|guest| guest.name.as_str()).collect();
+    let told = running.host.run(&guests::ended(&names), SMALL, stop).ok()?.text();
+    let mut ended = told.lines().filter_map(|line| line.split_once(' '));
+    let (name, how) = ended.find_map(|(name, status)| Some((name, guests::died(status)?)))?;
+    Some(Error::Died { name: format!("guest {name}"), how, console: String::new() })
 }
 
 /// Starts guests side by side, waits until all are up, and moves each to its place.
@@ -382,8 +392,13 @@ fn keep(running: &mut Running, scenario: &Scenario, into: &Path, stop: &Stop) ->
         return kept;
     }
     kept.extend(running.host.keep_console(into).ok());
+    // Its console has the gravest words only.
+    if let Ok(answer) = running.host.run("dmesg | tail -n 200", Duration::from_secs(5), stop) {
+        let target = into.join("dmesg.txt");
+        kept.extend(fs::write(&target, &answer.stdout).is_ok().then_some(target));
+    }
     for guest in &scenario.guest {
-        let script = format!("cd /run/lab; cat {0}.console {0}.qemu", guest.name);
+        let script = format!("cd /run/lab; cat {0}.hung {0}.console {0}.qemu", guest.name);
         let Ok(answer) = running.host.run(&script, Duration::from_secs(5), stop) else { break };
         let target = into.join(format!("guest-{}.txt", guest.name));
         if fs::write(&target, &answer.stdout).is_ok() {
