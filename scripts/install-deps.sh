@@ -51,6 +51,7 @@ has_header() { echo "#include <$1>" | cc -E -x c - >/dev/null 2>&1; }
 
 missing=()
 bpf=()
+tools=()
 links || missing+=(gcc libc6-dev)
 have qemu-system-x86_64 || missing+=(qemu-system-x86)
 # Any busybox will do here; the guests' static one is fetched without installing if need be.
@@ -64,6 +65,11 @@ if [ "$purpose" = test ]; then
     has_header libelf.h || bpf+=(libelf-dev)
     has_header zlib.h || bpf+=(zlib1g-dev)
     have pkg-config || bpf+=(pkg-config)
+    # What profiles and recordings are held against. Where it cannot be had those tests are skipped.
+    have stress-ng || tools+=(stress-ng)
+    have hackbench || tools+=(rt-tests)
+    have perf || tools+=(linux-perf)
+    have trace-cmd || tools+=(trace-cmd)
 fi
 # The kernel packages (of the emulated host and of the guests) are fetched later by an ordinary
 # user: the lists must know one. ldd, which the lab needs, too, is part of libc-bin.
@@ -72,7 +78,7 @@ if have apt-cache && ! apt-cache show linux-image-cloud-amd64 >/dev/null 2>&1 &&
     ! apt-cache show linux-image-virtual >/dev/null 2>&1; then
     lists=no
 fi
-if [ ${#missing[@]} -eq 0 ] && [ ${#bpf[@]} -eq 0 ] && [ $lists = yes ]; then
+if [ ${#missing[@]} -eq 0 ] && [ ${#bpf[@]} -eq 0 ] && [ ${#tools[@]} -eq 0 ] && [ $lists = yes ]; then
     echo "==> everything needed for 'make $purpose' is installed"
     exit 0
 fi
@@ -80,14 +86,14 @@ fi
 # --- Install --------------------------------------------------------------------------------
 if ! have apt-get; then
     echo "This machine has no apt. Install what these Debian packages hold, then try again:" >&2
-    echo "  ${missing[*]} ${bpf[*]}" >&2
+    echo "  ${missing[*]} ${bpf[*]} ${tools[*]}" >&2
     exit 1
 fi
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
     if ! have sudo; then
-        echo "Missing: ${missing[*]:-}${bpf[*]:- package lists}. Neither root nor sudo here: as root, run" >&2
-        echo "  apt-get update && apt-get install --no-install-recommends ${missing[*]} ${bpf[*]}" >&2
+        echo "Missing: ${missing[*]:-} ${bpf[*]:-} ${tools[*]:-package lists}. Neither root nor sudo here: as root, run" >&2
+        echo "  apt-get update && apt-get install --no-install-recommends ${missing[*]} ${bpf[*]} ${tools[*]}" >&2
         exit 1
     fi
     as_root=(sudo)
@@ -109,4 +115,9 @@ if [ ${#bpf[@]} -gt 0 ]; then
     apt install -y --no-install-recommends "${bpf[@]}" ||
         echo "cannot be installed here: the kernel scheduler is neither built nor tested" >&2
 fi
+for tool in "${tools[@]}"; do
+    echo "==> installing for tests: $tool"
+    apt install -y --no-install-recommends "$tool" ||
+        echo "cannot be installed here: the tests that need $tool are skipped" >&2
+done
 echo "==> everything needed for 'make $purpose' is installed"
