@@ -101,14 +101,22 @@ fn each_mechanism_works_where_it_should() {
     measured(&named("dispatch-mechanisms"));
 }
 
-/// How long threads of no VM waited, of which there are so many.
+/// How long threads of no VM waited, of which there are so many. Emulated CPUs wait for real ones, too: who
+/// waited for too long is measured once more.
 fn no_long_wait(scenario: &str, count: usize) {
-    let Some((report, _)) = measured(&named(scenario)) else { return };
-    let said = said(&report);
-    let waits: Vec<&str> = said.lines().filter(|line| line.starts_with("longest wait")).collect();
-    eprintln!("{waits:#?}");
-    assert_eq!(waits.len(), count, "{said}");
-    assert!(!said.contains("\nmore than "), "{waits:#?}");
+    for is_last in [false, true] {
+        let Some((report, _)) = measured(&named(scenario)) else { return };
+        let said = said(&report);
+        let waits: Vec<&str> =
+            said.lines().filter(|line| line.starts_with("longest wait")).collect();
+        eprintln!("{waits:#?}");
+        assert_eq!(waits.len(), count, "{said}");
+        if !said.contains("\nmore than ") {
+            return;
+        }
+        assert!(!is_last, "{waits:#?}");
+        skip::retried(&format!("{scenario}: {}", waits.join(", ")));
+    }
 }
 
 #[test]
