@@ -14,7 +14,7 @@ pub fn new(rules: Rules) -> Cfs {
     Cfs::with(rules, Choice::Bound, "affinity")
 }
 
-/// Binds every task to one of the CPUs it may use: fewest siblings first, then fewest tasks, then in
+/// Binds every vCPU to one of the CPUs it may use: fewest siblings first, then fewest tasks, then in
 /// the order in which an idle host is filled.
 pub(super) fn bind(desk: &mut Desk) {
     let (cpus, order) = (desk.host.cpus(), desk.host.spread());
@@ -22,6 +22,9 @@ pub(super) fn bind(desk: &mut Desk) {
     order.iter().enumerate().for_each(|(at, cpu)| rank[*cpu] = at);
     let mut tasks = vec![0u32; cpus];
     for vm in 0..desk.vms.len() {
+        if desk.vms[vm].hidden {
+            continue;
+        }
         let mut siblings = vec![0u32; cpus];
         for task in desk.vms[vm].tasks() {
             let this = &mut desk.tasks[task.ix()];

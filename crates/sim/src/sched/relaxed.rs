@@ -161,7 +161,7 @@ impl Scheduler for Relaxed {
 
     fn timer(&mut self, desk: &mut Desk, _id: u32) {
         for vm in 0..desk.vms.len() {
-            if desk.vms[vm].count > 1 {
+            if desk.vms[vm].count > 1 && !desk.vms[vm].hidden {
                 self.measure(desk, vm);
                 self.steer(desk, vm);
             }

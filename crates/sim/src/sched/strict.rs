@@ -4,7 +4,8 @@
 //! VMs are put into rows of the host's CPUs, largest first, each into the first row with room for
 //! all its vCPUs on CPUs they may use (Ousterhout's matrix). Rows take turns, for [`Rules::slice`]
 //! times the weight of their heaviest VM over 100. A row of which nothing is runnable is left out.
-//! A VM of more vCPUs than CPUs has a row of its own, in which its siblings take turns.
+//! A VM of more vCPUs than CPUs has a row of its own, in which its siblings take turns. Each of the host's
+//! own threads is packed alone.
 //!
 //! ```text
 //!            CPU 0   CPU 1   CPU 2   CPU 3
@@ -66,16 +67,16 @@ impl Strict {
         }
     }
 
-    /// The columns that a VM would take in a row, if it fits.
-    fn fit(desk: &Desk, vm: usize, row: &Row) -> Option<Vec<usize>> {
+    /// The columns that a gang would take in a row, if it fits.
+    fn fit(desk: &Desk, gang: &[TaskId], row: &Row) -> Option<Vec<usize>> {
         let (cpus, mut taken) = (desk.host.cpus(), Vec::new());
-        let fold = desk.vms[vm].count as usize > cpus;
+        let fold = gang.len() > cpus;
         let empty = row.columns.iter().all(Vec::is_empty);
         if fold && !empty {
             return None;
         }
-        for task in desk.vms[vm].tasks() {
-            let this = desk.task(task);
+        for task in gang {
+            let this = desk.task(*task);
             let uses = |cpu: &usize| taken.iter().filter(|other| *other == cpu).count();
             let free = |cpu: &usize| row.columns[*cpu].is_empty() && uses(cpu) == 0;
             let cpu = match this.allowed.iter().find(free) {
@@ -90,27 +91,36 @@ impl Strict {
     }
 
     fn pack(&mut self, desk: &mut Desk) {
-        let mut order: Vec<usize> = (0..desk.vms.len()).collect();
-        order.sort_by_key(|vm| (u32::MAX - desk.vms[*vm].count, *vm));
-        for vm in order {
+        // Who starts and stops together: a VM's vCPUs. The host's own threads are no siblings.
+        let mut gangs: Vec<Vec<TaskId>> = Vec::new();
+        for vm in &desk.vms {
+            if vm.hidden {
+                gangs.extend(vm.tasks().map(|task| vec![task]));
+            } else {
+                gangs.push(vm.tasks().collect());
+            }
+        }
+        gangs.sort_by_key(|gang| std::cmp::Reverse(gang.len()));
+        for gang in gangs {
             let found = self
                 .rows
                 .iter()
                 .enumerate()
-                .find_map(|(at, row)| Some((at, Self::fit(desk, vm, row)?)));
+                .find_map(|(at, row)| Some((at, Self::fit(desk, &gang, row)?)));
             let (at, cpus) = match found {
                 Some(found) => found,
                 None => {
                     let columns = vec![Vec::new(); desk.host.cpus()];
                     self.rows.push(Row { columns, slice: 0, runnable: 0 });
                     let at = self.rows.len() - 1;
-                    let Some(cpus) = Self::fit(desk, vm, &self.rows[at]) else { continue };
+                    let Some(cpus) = Self::fit(desk, &gang, &self.rows[at]) else { continue };
                     (at, cpus)
                 }
             };
-            let slice = self.rules.slice * u64::from(desk.vms[vm].weight) / 100;
+            let weight = gang.first().map_or(100, |task| desk.vms[desk.task(*task).vm].weight);
+            let slice = self.rules.slice * u64::from(weight) / 100;
             self.rows[at].slice = self.rows[at].slice.max(slice.max(100_000));
-            for (task, cpu) in desk.vms[vm].tasks().zip(cpus) {
+            for (task, cpu) in gang.into_iter().zip(cpus) {
                 self.rows[at].columns[cpu].push(task);
                 self.row_of[task.ix()] = at;
                 self.cpu_of[task.ix()] = cpu;

@@ -10,6 +10,7 @@
 
 use super::credit::{Credit, Pri, Rules};
 use super::{Pick, Scheduler};
+use crate::check::Promises;
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
 
 /// The scheduler's second timer.
@@ -43,6 +44,9 @@ impl SyncAware {
 
     fn check(&mut self, desk: &mut Desk) {
         for vm in 0..desk.vms.len() {
+            if desk.vms[vm].hidden {
+                continue;
+            }
             let tasks = || desk.vms[vm].tasks();
             let late = |task: &TaskId| {
                 self.waits[task.ix()].is_some_and(|since| desk.now - since > self.threshold)
@@ -74,7 +78,9 @@ impl Scheduler for SyncAware {
     fn start(&mut self, desk: &mut Desk) {
         self.credit.start(desk);
         self.waits = vec![None; desk.tasks.len()];
-        let (vcpus, cpus) = (desk.tasks.len() as u64, desk.host.cpus() as u64);
+        let shown = desk.vms.iter().filter(|vm| !vm.hidden);
+        let vcpus: u64 = shown.map(|vm| u64::from(vm.count)).sum();
+        let cpus = desk.host.cpus() as u64;
         self.threshold = self.rules.slice * vcpus / cpus.max(1);
         desk.arm(CHECK, self.tick_period());
     }
@@ -114,6 +120,9 @@ impl Scheduler for SyncAware {
         for task in desk.vms[vm].tasks() {
             self.waits[task.ix()] = None;
         }
+    }
+    fn promises(&self) -> Promises {
+        self.credit.promises()
     }
     fn work_conserving(&self) -> bool {
         self.credit.work_conserving()

@@ -219,7 +219,7 @@ impl Cfs {
     fn narrow(&mut self, desk: &Desk, task: TaskId) {
         let this = desk.task(task);
         self.may.copy(&this.allowed);
-        if self.choice != Choice::Apart {
+        if self.choice != Choice::Apart || desk.vms[this.vm].hidden {
             return;
         }
         let Some(least) = this.allowed.iter().map(|cpu| self.others(desk, task, cpu)).min() else {
