@@ -37,3 +37,18 @@ pub(super) fn bind(desk: &mut Desk) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::desk;
+
+    #[test]
+    fn vcpus_are_bound_and_the_hosts_own_threads_are_not() {
+        let mut desk = desk(4, &[4]);
+        bind(&mut desk);
+        let bound: Vec<u32> = desk.tasks.iter().map(|task| task.allowed.count()).collect();
+        // The vCPUs; the threads that are the CPUs' own; the one that roams.
+        assert_eq!(bound, [1, 1, 1, 1, 1, 1, 1, 1, 4]);
+    }
+}

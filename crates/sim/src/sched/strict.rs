@@ -240,3 +240,21 @@ impl Scheduler for Strict {
         Promises { woken: None, ..Promises::usual(false, self.tick_period()) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::desk;
+
+    #[test]
+    fn the_hosts_own_threads_are_packed_one_by_one() {
+        // VM 0 is tasks 0 to 2; tasks 3 to 6 are bound to CPUs 0 to 3, task 7 roams.
+        let mut desk = desk(4, &[3]);
+        let mut strict = Strict::new(Rules::default());
+        strict.start(&mut desk);
+        assert_eq!(strict.row_of[..3], [0; 3]);
+        // What the VM leaves is room for the thread of CPU 3; the others go to the next row.
+        assert_eq!(strict.row_of[3..], [1, 1, 1, 0, 1]);
+        assert_eq!(strict.cpu_of, [0, 1, 2, 0, 1, 2, 3, 3]);
+    }
+}

@@ -128,3 +128,25 @@ impl Scheduler for SyncAware {
         self.credit.work_conserving()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::desk;
+
+    #[test]
+    fn the_threshold_counts_vcpus_and_no_threads_of_the_host() {
+        // Two CPUs, four vCPUs, and four threads of the host: 4 / 2 * 30 ms.
+        let mut desk = desk(2, &[2, 2]);
+        assert_eq!(desk.tasks.len(), 8);
+        let mut sync_aware = SyncAware::new(Rules::default());
+        sync_aware.start(&mut desk);
+        assert_eq!(sync_aware.threshold, 60_000_000);
+    }
+
+    #[test]
+    fn it_promises_what_credit_promises() {
+        let rules = Rules::default();
+        assert_eq!(SyncAware::new(rules).promises(), Credit::new(rules).promises());
+    }
+}
