@@ -157,12 +157,13 @@ pub fn find(name: &str) -> std::result::Result<Vec<Experiment>, crate::Error> {
 /// The experiments and their published figures; nothing is run.
 #[must_use]
 pub fn list(experiments: &[Experiment]) -> Reproduced {
-    Reproduced::of(experiments.iter().map(|experiment| result(experiment, &[])).collect())
+    Reproduced::of(experiments.iter().map(|one| result(one, one.seeds, &[])).collect())
 }
 
-/// Runs experiments. `seeds` replaces their number of seeds where chance plays a part; `progress` is
-/// called with how many of how many runs are done; once `stop` says so no further run is begun, and
-/// the result holds what was finished.
+/// Runs experiments, one after the other, the runs of each side by side. `seeds` replaces their number
+/// of seeds where chance plays a part; `progress` is called with how many of how many runs are done;
+/// once `stop` says so no further run is begun, and the result holds what was finished: whole
+/// experiments, at most one in part, and none of those after it.
 #[must_use]
 pub fn run(
     experiments: &[Experiment],
@@ -174,39 +175,41 @@ pub fn run(
         1 => 1,
         own => seeds.unwrap_or(own).max(1),
     };
-    let mut jobs = Vec::new();
-    for (at, experiment) in experiments.iter().enumerate() {
-        for seed in 1..=wanted(experiment) {
-            jobs.extend((0..experiment.plans.len()).map(|plan| (at, seed, plan)));
-        }
-    }
-    let (done, all) = (AtomicUsize::new(0), jobs.len());
-    // One job at a time in their order, so that what a stop leaves is whole experiments.
-    let outcomes: Vec<Option<Outcome>> = jobs
-        .par_iter()
-        .with_max_len(1)
-        .map(|(at, seed, plan)| {
-            if stop() {
-                return None;
-            }
-            let mut plan = experiments[*at].plans[*plan].clone();
-            plan.setup.seed = *seed;
-            let outcome = plan.run();
-            progress(done.fetch_add(1, Ordering::Relaxed) + 1, all);
-            Some(outcome)
-        })
-        .collect();
-    let mut left = outcomes.as_slice();
+    let runs = |experiment: &Experiment| wanted(experiment) as usize * experiment.plans.len();
+    let (done, all) = (AtomicUsize::new(0), experiments.iter().map(runs).sum());
+    let more = || progress(done.fetch_add(1, Ordering::Relaxed) + 1, all);
     let results = experiments.iter().map(|experiment| {
-        let (own, rest) = left.split_at(wanted(experiment) as usize * experiment.plans.len());
-        left = rest;
-        result(experiment, own)
+        let seeds = wanted(experiment);
+        result(experiment, seeds, &outcomes(experiment, seeds, &more, stop))
     });
     Reproduced::of(results.collect())
 }
 
-/// The result of an experiment from its runs: seed by seed, each simulation.
-fn result(experiment: &Experiment, runs: &[Option<Outcome>]) -> Result {
+/// The runs of an experiment: seed by seed, each simulation; none of those that a stop left out.
+fn outcomes(
+    experiment: &Experiment,
+    seeds: u64,
+    more: &(dyn Fn() + Sync),
+    stop: &(dyn Fn() -> bool + Sync),
+) -> Vec<Option<Outcome>> {
+    let plans = 0..experiment.plans.len();
+    let jobs: Vec<(u64, usize)> =
+        (1..=seeds).flat_map(|seed| plans.clone().map(move |plan| (seed, plan))).collect();
+    let one = |(seed, plan): &(u64, usize)| {
+        if stop() {
+            return None;
+        }
+        let mut plan = experiment.plans[*plan].clone();
+        plan.setup.seed = *seed;
+        let outcome = plan.run();
+        more();
+        Some(outcome)
+    };
+    jobs.par_iter().with_max_len(1).map(one).collect()
+}
+
+/// The result of an experiment of so many seeds from its runs.
+fn result(experiment: &Experiment, seeds: u64, runs: &[Option<Outcome>]) -> Result {
     let plans = experiment.plans.len().max(1);
     let rows = experiment.rows.iter().map(|row| {
         let values: Vec<f64> = runs
@@ -247,7 +250,7 @@ fn result(experiment: &Experiment, runs: &[Option<Outcome>]) -> Result {
         unit: experiment.unit.clone(),
         note: experiment.note.clone(),
         fitted: experiment.fitted.clone(),
-        seeds: experiment.seeds,
+        seeds,
         rows: rows.collect(),
     }
 }

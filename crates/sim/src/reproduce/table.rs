@@ -60,6 +60,9 @@ fn one(out: &mut String, experiment: &Result) {
     let seeds = match (run, experiment.seeds) {
         (0, 1) | (1, _) => "no chance in it or one seed".to_owned(),
         (0, seeds) => format!("{seeds} seeds to be run"),
+        (run, seeds) if (run as u64) < seeds => {
+            format!("{run} of {seeds} seeds, 95 % confidence")
+        }
         (run, _) => format!("{run} seeds, 95 % confidence"),
     };
     wrap(out, "  ", &format!("{}; {seeds}", experiment.unit));

@@ -62,6 +62,29 @@ fn what_was_finished_before_a_stop_is_kept() {
 }
 
 #[test]
+fn a_stop_leaves_whole_experiments_and_nothing_of_those_after_the_one_that_it_met() {
+    let three = [tiny(), tiny(), tiny()].concat();
+    let each = 3 * three[0].plans.len();
+    let done = AtomicUsize::new(0);
+    let count = |_: usize, all: usize| {
+        assert_eq!(all, 3 * each);
+        done.fetch_add(1, Ordering::SeqCst);
+    };
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    let stop = || done.load(Ordering::SeqCst) > each;
+    let found = pool.install(|| run(&three, None, &count, &stop));
+    let ran = |at: usize| found.experiments[at].rows.iter().map(|row| row.seeds).sum::<usize>();
+    assert_eq!((ran(0), ran(2)), (each, 0));
+    assert!((1..each).contains(&ran(1)), "{}", ran(1));
+}
+
+#[test]
+fn the_seeds_that_were_wished_for_are_those_to_be_run() {
+    let found = run(&tiny(), Some(2), &|_, _| (), &|| true);
+    assert_eq!(found.experiments[0].seeds, 2);
+}
+
+#[test]
 fn the_sequential_section_gives_two_and_four_iterations_exactly() {
     let found = run(&find("sequential-section").unwrap(), Some(9), &|_, _| (), &|| false);
     let rows = &found.experiments[0].rows;
