@@ -91,6 +91,20 @@ fn a_swarm_repeats_to_the_byte_and_a_sound_schedule_passes_its_check() {
 }
 
 #[test]
+fn a_swarm_that_cannot_write_its_finding_is_refused_before_it_runs() {
+    let args = ["sim", "--swarm", "2", "--scheduler", "balance", "--out"];
+    let ran = instep(&[&args[..], &["/nowhere/small.toml"]].concat());
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{}", ran.stderr);
+    assert!(ran.stderr.contains("cannot write /nowhere/small.toml"), "{}", ran.stderr);
+    // Without a finding a file that is there stays what it is.
+    let (dir, path) = file(GOOD);
+    let ran = instep(&[&args[..], &[path.to_str().unwrap()]].concat());
+    assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+    assert_eq!(fs::read_to_string(&path).unwrap(), GOOD);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left");
+}
+
+#[test]
 fn the_projects_scenarios_are_scenarios() {
     let mut found = 0;
     for entry in fs::read_dir(scenarios()).unwrap() {

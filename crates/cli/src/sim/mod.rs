@@ -5,16 +5,15 @@ mod files;
 mod parquet;
 
 use crate::args::SimArgs;
+use crate::pending::Pending;
 use crate::{Outcome, print, print_json, tell};
-use anyhow::Context;
 use files::Files;
 use indicatif::{ProgressBar, ProgressStyle};
 use instep_lab::Stop;
 use instep_sim::report;
 use instep_sim::scenario::build::Plan;
 use instep_sim::scenario::{Overrides, Scenario};
-use instep_sim::swarm::{Sum, Swarm};
-use std::path::Path;
+use instep_sim::swarm::{Found, Sum, Swarm};
 
 /// Reads, simulates, prints.
 pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
@@ -84,6 +83,8 @@ fn swarm(args: &SimArgs) -> anyhow::Result<Outcome> {
         seed: args.seed.unwrap_or(1),
         scheduler: args.scheduler.clone().filter(|name| name != "all"),
     };
+    // A finding is not lost to a directory that is not there.
+    let out = args.out.as_deref().map(Pending::new).transpose()?;
     let bar = bar(swarm.runs);
     let stop = Stop::on_signals()?;
     let sum = swarm.run(&|| bar.inc(1), &|| stop.raised()).map_err(instep_sim::Error::Asked)?;
@@ -95,24 +96,25 @@ fn swarm(args: &SimArgs) -> anyhow::Result<Outcome> {
         print(&counted(&swarm, &sum))?;
         return Ok(if stop.raised() { Outcome::Finding } else { Outcome::Fine });
     };
-    let mut text = first.shrink().text(swarm.seed);
-    for found in &sum.found[1..] {
-        text.push_str(&format!(
-            "# run {}, {}: {}\n",
-            found.run, found.draft.scheduler, found.finding
-        ));
+    if out.is_some() {
+        print(&counted(&swarm, &sum))?;
+        sum.found.iter().try_for_each(|found| print(&format!("{}\n", told(found))))?;
     }
-    match &args.out {
+    let mut text = first.shrink().text(swarm.seed);
+    sum.found[1..].iter().for_each(|found| text.push_str(&format!("# {}\n", told(found))));
+    match out {
         None => print(&text)?,
-        Some(file) => write(file, &text, &counted(&swarm, &sum))?,
+        Some(out) => {
+            let see = format!("see it with: instep sim {} --check", out.to.display());
+            out.write(text.as_bytes(), &see)?;
+        }
     }
     Ok(Outcome::Finding)
 }
 
-fn write(file: &Path, text: &str, counted: &str) -> anyhow::Result<()> {
-    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
-    print(&format!("{counted}see it with: instep sim {} --check\n", file.display()))?;
-    Ok(())
+/// A finding, and the run that showed it.
+fn told(found: &Found) -> String {
+    format!("run {}, {}: {}", found.run, found.draft.scheduler, found.finding)
 }
 
 fn counted(swarm: &Swarm, sum: &Sum) -> String {
@@ -125,7 +127,9 @@ fn counted(swarm: &Swarm, sum: &Sum) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::{Found, Swarm, told};
     use instep_kernel::settings::{Cosched, DEFAULT_PERIOD, Latency, PERIODS, Settings};
+    use instep_sim::check::Finding;
     use instep_sim::scenario::settings;
     use instep_sim::sched::instep::Rules;
 
@@ -157,5 +161,13 @@ mod tests {
         assert_eq!(settings::PROMPT_US, Latency::Prompt.micros());
         let periods = PERIODS.map(|time| u64::try_from(time.as_nanos()).unwrap());
         assert_eq!(settings::PERIODS, periods);
+    }
+    #[test]
+    fn a_finding_is_told_with_what_repeats_it() {
+        let swarm = Swarm { runs: 1, seed: 3, scheduler: Some("cfs".to_owned()) };
+        let finding = Finding { rule: "wait", at: 5_000_000, what: "made".to_owned() };
+        let found = Found { run: 7, draft: swarm.draft(7), finding };
+        assert!(told(&found).starts_with("run 7, cfs: "), "{}", told(&found));
+        assert!(told(&found).contains("wait"), "{}", told(&found));
     }
 }
