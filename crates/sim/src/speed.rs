@@ -4,6 +4,10 @@
 //! Speed is `ONE / (ONE + slowdowns)`; slowdowns add up. Two profiles that share a core slow each
 //! other by the product of their shares of each resource. Cache and bandwidth count only beyond
 //! their size. It captures steady contention, not the history of caches.
+//!
+//! Of distances: firmware scales them to 10 for local memory (ACPI 6.5, 5.2.17, SLIT). That work which
+//! is bound by memory takes longer in that proportion, twice as long at 20, is assumed, because no
+//! table of times is at hand for the machines; firmware tends to say more than latencies measure.
 
 use crate::host::Host;
 use crate::params::{Contention, ONE, Profile};

@@ -27,7 +27,8 @@ use std::sync::Arc;
 /// Nanoseconds that moving a page of 4 KiB takes. Source: Goglin and Furmento (MTAAP 2009) have
 /// move_pages at some 600 MB/s on Opterons.
 pub(super) const PAGE: u64 = 6_800;
-/// Nanoseconds of moving between two looks at what else there is to do.
+/// Nanoseconds of moving between two looks at what else there is to do. Assumed: published is "a
+/// bounded batch" without its size (systems.md, 4); this holds up a vCPU for less than a slice.
 const BATCH: u64 = 2_000_000;
 /// Nanoseconds from one batch to the next: half of a CPU. Assumed.
 const PACE: u64 = 4_000_000;

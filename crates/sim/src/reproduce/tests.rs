@@ -40,6 +40,14 @@ fn every_published_experiment_can_be_read_and_names_its_source() {
 }
 
 #[test]
+fn what_was_published_of_one_policy_is_no_figure_of_another() {
+    let npb = find("eight-npb-vms").unwrap();
+    for row in npb[0].rows.iter().filter(|row| row.published.is_some()) {
+        assert!(row.label.contains("placement bnn"), "{}", row.label);
+    }
+}
+
+#[test]
 fn a_row_has_its_mean_between_the_ends_of_its_interval_and_a_verdict() {
     let found = run(&tiny(), None, &|_, _| (), &|| false);
     let rows = &found.experiments[0].rows;

@@ -253,6 +253,8 @@ fn steal(
         let nodes = QUEENS.get(n as usize).ok_or("nqueens: possible are 2 to 18")?;
         (nodes * 4, 50)
     };
+    // Nothing below 20 us is given away, and to give takes 500 ns: assumed, as nothing is published; with
+    // much less giving would cost more than it brings.
     workload.pools.push(PoolPlan { round, grain: 20_000, uneven, give: 500 });
     let pool = workload.pools.len() as u32 - 1;
     same(workload, vec![Op::Steal { pool }], threads, profile, "us of work");
