@@ -4,6 +4,7 @@
 //! Numbers are computed here, once, from the integers of a run; they do not act back on anything.
 
 pub mod model;
+mod pools;
 mod runs;
 mod table;
 
@@ -50,7 +51,8 @@ pub struct VmReport {
     /// Throughput when simulated alone on this host by this scheduler; null when that was not
     /// simulated to its end.
     pub alone: Option<f64>,
-    /// Its fair share of the CPUs by weight as a part of what it uses alone; null without that.
+    /// Its fair share by weight of the CPUs that it shares with others, as a part of what it uses alone;
+    /// null without that.
     pub fair_share: Option<f64>,
     /// Throughput / (fair share x throughput alone); null when it does nothing alone.
     pub fair_share_speed: Option<f64>,
@@ -168,9 +170,12 @@ impl Report {
     #[must_use]
     pub fn new(plan: &Plan, observed: &Observed, alone: &[Option<Alone>]) -> Self {
         let outcome = &observed.outcome;
-        let shares = plan.fair_shares(alone);
-        let vms = (0..outcome.vms.len())
-            .map(|vm| VmReport::new(plan, observed, vm, alone[vm].as_ref(), shares[vm]));
+        let (shares, by_weight) = (plan.fair_shares(alone), plan.by_weight());
+        let one = |vm: usize| {
+            let share = Share { fair_milli: shares[vm], by_weight: by_weight[vm] };
+            VmReport::new(plan, observed, vm, alone[vm].as_ref(), &share)
+        };
+        let vms = (0..outcome.vms.len()).map(one);
         let host = &outcome.host;
         let duration = outcome.duration;
         Self {
@@ -193,16 +198,30 @@ impl Report {
     }
 }
 
+/// What is due to a VM.
+struct Share {
+    /// Thousandths of a CPU.
+    fair_milli: u64,
+    /// CPUs, whether it can use them or not.
+    by_weight: f64,
+}
+
 impl VmReport {
-    fn new(plan: &Plan, observed: &Observed, vm: usize, alone: Option<&Alone>, share: u64) -> Self {
+    fn new(
+        plan: &Plan,
+        observed: &Observed,
+        vm: usize,
+        alone: Option<&Alone>,
+        due: &Share,
+    ) -> Self {
         let outcome = &observed.outcome;
         let (name, unit, tally): &(String, &'static str, VmTally) = &outcome.vms[vm];
         let (sums, duration) = (&tally.sums, outcome.duration);
         let (schedule, rate) = (&observed.schedule[vm], outcome.throughput_milli(vm));
-        let fair_share = alone.map(|alone| ratio(share, alone.cpus_milli));
+        let fair_share = alone.map(|alone| ratio(due.fair_milli, alone.cpus_milli));
         let deserved = alone.zip(fair_share);
         let deserved = deserved.map_or(0.0, |(alone, share)| share * alone.rate_milli as f64);
-        let by_weight = plan.by_weight(vm);
+        let by_weight = due.by_weight;
         let vcpus = schedule.steal.len();
         let per_vcpu = (by_weight / vcpus.max(1) as f64).min(1.0);
         Self {

@@ -2,6 +2,7 @@
 //! seeds, side by side on the CPUs there are. Which ends first does not change a number.
 
 use super::Report;
+use super::pools::Pool;
 use crate::engine::{Engine, Outcome, VmSetup};
 use crate::scenario::build::Plan;
 use crate::schedule::{Known, Recorder, Spans, VmSchedule};
@@ -77,9 +78,10 @@ impl Plan {
         stop: Stop<'_>,
     ) -> Option<Observed> {
         let end = self.setup.warmup.saturating_add(self.setup.duration);
+        let by_weight = self.by_weight();
         let known = |(at, vm): (usize, &VmSetup)| Known {
             vcpus: vm.affinity.len(),
-            rate_micro: self.rate_micro(at),
+            rate_micro: Self::rate_micro(vm, by_weight.get(at).copied().unwrap_or(0.0)),
             hidden: vm.hidden,
         };
         let known: Vec<Known> = self.setup.vms.iter().enumerate().map(known).collect();
@@ -115,19 +117,25 @@ impl Plan {
         plan
     }
 
-    /// CPUs that a VM has by its weight.
+    /// CPUs that each VM has by its weight, of those that it shares with others ([`Pool`]).
     #[must_use]
-    pub fn by_weight(&self, vm: usize) -> f64 {
-        let vms = || self.setup.vms.iter().filter(|vm| !vm.hidden);
-        let all: u64 = vms().map(|vm| u64::from(vm.weight)).sum();
-        let own = vms().nth(vm).map_or(0, |vm| vm.weight);
-        self.setup.host.cpus() as f64 * f64::from(own) / all.max(1) as f64
+    pub fn by_weight(&self) -> Vec<f64> {
+        let mut all = vec![0.0; self.setup.vms.len()];
+        for pool in Pool::all(&self.setup) {
+            let weight = |vm: usize| f64::from(self.setup.vms[vm].weight);
+            let weights: f64 = pool.vms.iter().map(|vm| weight(*vm)).sum();
+            for vm in &pool.vms {
+                all[*vm] = pool.cpus() as f64 * weight(*vm) / weights.max(1.0);
+            }
+        }
+        all.truncate(self.setup.vms.iter().filter(|vm| !vm.hidden).count());
+        all
     }
 
-    /// Millionths of a CPU that each of its vCPUs has by weight, a whole one at most.
-    fn rate_micro(&self, vm: usize) -> u64 {
-        let vcpus = self.setup.vms[vm].affinity.len().max(1) as f64;
-        (self.by_weight(vm) / vcpus * 1e6).min(1e6) as u64
+    /// Millionths of a CPU that each of its vCPUs has of so many CPUs, a whole one at most.
+    fn rate_micro(vm: &VmSetup, cpus: f64) -> u64 {
+        let vcpus = vm.affinity.len().max(1) as f64;
+        (cpus / vcpus * 1e6).min(1e6) as u64
     }
 
     /// The quantum of the Lag model: 30 ms for credit schedulers, as published, 3 ms for others.
@@ -139,17 +147,24 @@ impl Plan {
         }
     }
 
-    /// Each VM's fair share of the CPUs by weight, in thousandths of a CPU: nobody more than it uses
-    /// alone (or, where that is not known, than its vCPUs), and what one does not use goes to the others.
+    /// Each VM's fair share by weight of the CPUs that it shares with others ([`Pool`]), in thousandths
+    /// of a CPU: nobody more than it uses alone (or, where that is not known, than its vCPUs), and what
+    /// one does not use goes to the others.
     #[must_use]
     pub fn fair_shares(&self, alone: &[Option<Alone>]) -> Vec<u64> {
-        let most = |vm: &VmSetup, alone: &Option<Alone>| {
-            alone.as_ref().map_or(vm.affinity.len() as u64 * 1000, |alone| alone.cpus_milli)
-        };
-        let claim =
-            |(vm, alone): (&VmSetup, &Option<Alone>)| (u64::from(vm.weight), most(vm, alone));
-        let claims: Vec<(u64, u64)> = self.setup.vms.iter().zip(alone).map(claim).collect();
-        measure::fair_shares(self.setup.host.cpus() as u64 * 1000, &claims)
+        let mut shares = vec![0; alone.len()];
+        for pool in Pool::all(&self.setup) {
+            let claim = |vm: &usize| {
+                let this = &self.setup.vms[*vm];
+                let vcpus = this.affinity.len() as u64 * 1000;
+                let most = alone[*vm].as_ref().map_or(vcpus, |alone| alone.cpus_milli);
+                (u64::from(this.weight), most)
+            };
+            let claims: Vec<(u64, u64)> = pool.vms.iter().map(claim).collect();
+            let own = measure::fair_shares(pool.cpus() * 1000, &claims);
+            pool.vms.iter().zip(own).for_each(|(vm, share)| shares[*vm] = share);
+        }
+        shares
     }
 
     /// For each VM the first that is like it: alone they do the same.
