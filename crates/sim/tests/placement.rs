@@ -43,6 +43,15 @@ fn locality(outcome: &Outcome, vm: usize) -> f64 {
 }
 
 #[test]
+fn locality_is_of_the_memory_by_where_the_vcpus_ran() {
+    for (allowed, expected) in [("0-7", 1.0), ("8-15", 0.0), ("0-15", 0.5)] {
+        let more = format!("start = {{ memory_node = 0 }}\nallowed = \"{allowed}\"");
+        let found = locality(&plan("cfs", "none", &guest("a", 16, &more)).run(), 0);
+        assert!((found - expected).abs() < 0.02, "{allowed}: {found}");
+    }
+}
+
+#[test]
 fn bnn_puts_vms_where_their_memory_is() {
     let home = |node: u32| format!("start = {{ memory_node = {node} }}");
     let guests: String =

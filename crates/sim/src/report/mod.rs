@@ -86,7 +86,8 @@ pub struct VmReport {
     pub wait: WaitReport,
     /// How far a waiting vCPU fell behind its siblings at most.
     pub max_skew_ns: u64,
-    /// Part of its memory that is local to where it ran, by CPU time.
+    /// Part of its memory that is local to where it ran: mean over its CPU time, 1 without any. Not the
+    /// part on a home node.
     pub locality: f64,
     /// Blocked waits of vCPUs a second: the synchronisation frequency.
     pub blocks_per_s: f64,
