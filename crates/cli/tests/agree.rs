@@ -80,6 +80,24 @@ fn a_lab_that_gave_something_else_does_not_agree() {
 }
 
 #[test]
+fn what_is_known_to_differ_may_not_differ_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("other.json");
+    let mut kept: Value = serde_json::from_str(&std::fs::read_to_string(KEPT).unwrap()).unwrap();
+    for cell in kept["cells"].as_array_mut().unwrap() {
+        if cell["scheduler"] == "instep" && !cell["co_run"].is_null() {
+            cell["co_run"] = serde_json::json!(0.6);
+        }
+    }
+    std::fs::write(&file, kept.to_string()).unwrap();
+    let from = file.to_str().unwrap();
+    let found = instep(&["agree", "cosched", "--from", from, "--seeds", "1"]);
+    assert_eq!(found.code, Some(1), "{}{}", found.stdout, found.stderr);
+    let said = "cosched under instep: known to differ, but by 0.25 at most";
+    assert!(found.stdout.contains(said), "{}", found.stdout);
+}
+
+#[test]
 fn cells_of_another_bpf_are_told_and_those_of_this_one_are_not() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("other.json");

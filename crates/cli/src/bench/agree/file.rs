@@ -23,7 +23,8 @@
 //! under = "default"            # instep, instep-without-MECHANISM
 //! within = 0.03
 //! why = "ticks of 4ms over 3s"
-//! differs = "what is not modelled" # where they are known not to agree
+//! differs = "what is not modelled" # where they are known not to agree,
+//! at_most = 0.3                # and how far they may be apart all the same
 //! ```
 //! In the lab a guest is a process in a cgroup of its own, whose threads are the vCPUs. `default` is
 //! the kernel's scheduler there, `eevdf` in the simulator.
@@ -87,6 +88,8 @@ pub(super) struct Measure {
     pub(super) why: String,
     /// Known not to agree: why, as far as that is known. It is told, and is no finding.
     pub(super) differs: Option<String>,
+    /// How far medians may be apart that are known not to agree.
+    pub(super) at_most: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -171,6 +174,14 @@ fn check(measure: &Measure, scenario: &Scenario) -> Result<(), String> {
     }
     if measure.why.trim().is_empty() {
         return Err("why: a tolerance needs its reason".to_owned());
+    }
+    match (&measure.differs, measure.at_most) {
+        (Some(_), None) => return Err("differs: at_most must say by how much".to_owned()),
+        (None, Some(_)) => return Err("at_most: differs must say why".to_owned()),
+        (Some(_), Some(most)) if !(most > measure.within && most.is_finite()) => {
+            return Err(format!("at_most {most}: it is more than within"));
+        }
+        _ => {}
     }
     Ok(())
 }
@@ -319,6 +330,9 @@ mod tests {
             ("within = 0.1", "within = 0.0", "line 18: within 0: possible"),
             ("why = 'x'", "why = ''", "line 18: why: a tolerance needs"),
             ("why = 'x'", "why = 'x'\ncolour = 1", "line 24: unknown field"),
+            ("why = 'x'", "why = 'x'\ndiffers = 'y'", "line 18: differs: at_most must say"),
+            ("why = 'x'", "why = 'x'\nat_most = 0.2", "line 18: at_most: differs must say"),
+            ("why = 'x'", "why = 'x'\ndiffers = 'y'\nat_most = 0.1", "line 18: at_most 0.1: it is"),
             ("vcpus = 2", "vcpus = 0", "line 9"),
         ] {
             let error = read(&TEXT.replacen(from, to, 1)).unwrap_err();

@@ -56,13 +56,26 @@ pub(super) struct Row {
     pub(super) holds: bool,
     /// Why it is known not to hold.
     pub(super) differs: Option<String>,
+    /// How far apart they may be all the same.
+    pub(super) at_most: Option<f64>,
+}
+
+impl Row {
+    /// How far the medians are apart; nothing when one is missing.
+    fn apart(&self) -> Option<f64> {
+        self.lab.zip(self.simulated).map(|(lab, sim)| (lab.median - sim.median).abs())
+    }
+
+    /// Whether it differs no more than is known.
+    fn known(&self) -> bool {
+        self.apart().zip(self.at_most).is_some_and(|(apart, most)| apart <= most)
+    }
 }
 
 impl Agreement {
-    /// Whether all agrees that is not known to differ.
+    /// Whether all agrees that is not known to differ, and that no more than known.
     pub(super) fn holds(&self) -> bool {
-        let known = |row: &Row| row.differs.is_some() && row.lab.is_some();
-        self.scenarios.iter().flat_map(|one| &one.rows).all(|row| row.holds || known(row))
+        self.scenarios.iter().flat_map(|one| &one.rows).all(|row| row.holds || row.known())
     }
 }
 
@@ -89,8 +102,7 @@ impl Compared {
             let reports = simulated.get(&measure.under).map_or(&[][..], Vec::as_slice);
             let of = |report| in_simulator(measure.what, at, report, both);
             let simulated = Spread::of(reports.iter().filter_map(of));
-            let apart = lab.zip(simulated).map(|(lab, sim)| (lab.median - sim.median).abs());
-            Row {
+            let row = Row {
                 measure: measure.what,
                 guest: both.guests.get(at).cloned().unwrap_or_default(),
                 under: measure.under.clone(),
@@ -98,9 +110,12 @@ impl Compared {
                 simulated,
                 within: measure.within,
                 why: measure.why.clone(),
-                holds: apart.is_some_and(|apart| apart <= measure.within),
+                holds: false,
                 differs: measure.differs.clone(),
-            }
+                at_most: measure.at_most,
+            };
+            let holds = row.apart().is_some_and(|apart| apart <= row.within);
+            Row { holds, ..row }
         };
         Self {
             name: both.case.name.clone(),
@@ -184,9 +199,12 @@ pub(super) fn table(report: &Agreement) -> String {
     }
     for one in &report.scenarios {
         for row in one.rows.iter().filter(|row| !row.holds) {
-            let said = match &row.differs {
-                Some(known) => format!("known to differ: {known}"),
-                None => format!("the bound was: {}", row.why),
+            let said = match (&row.differs, row.at_most) {
+                (Some(known), Some(_)) if row.known() => format!("known to differ: {known}"),
+                (Some(known), Some(most)) => {
+                    format!("known to differ, but by {most} at most: {known}")
+                }
+                _ => format!("the bound was: {}", row.why),
             };
             let _ = writeln!(out, "{} under {}: {said}", one.name, row.under);
         }
@@ -221,6 +239,22 @@ mod tests {
         let simulated = [("default".to_owned(), reports)].into();
         let compared = Compared::new(&both, cells, &simulated);
         compared.rows.iter().map(|row| row.holds).collect()
+    }
+
+    #[test]
+    fn what_is_known_to_differ_has_a_bound_too() {
+        let text = TEXT.replacen("why = 'x'", "why = 'x'\ndiffers = 'y'\nat_most = 0.2", 1);
+        let both = parse("x", &text, "x").unwrap();
+        let reports = both.plans["default"].reports(1, &mut (), &|_| (), &|| false);
+        let simulated = [("default".to_owned(), reports)].into();
+        let known = |rate: f64| {
+            let cells = [cell("alone", 100.0, &[2.0]), cell("default", rate, &[1.0, 1.0])];
+            let row = &Compared::new(&both, &cells, &simulated).rows[0];
+            (row.holds, row.known())
+        };
+        assert_eq!(known(51.0), (true, true));
+        assert_eq!(known(58.0), (false, true));
+        assert_eq!(known(65.0), (false, false));
     }
 
     #[test]
