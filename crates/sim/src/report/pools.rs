@@ -60,9 +60,10 @@ mod tests {
 
     /// A plan of 8 CPUs and a VM of 8 vCPUs for each of these sets of CPUs and weights.
     fn plan(guests: &[(&str, u32)]) -> Plan {
-        let mut text = "about = \"it\"\nscheduler = \"eevdf\"\nduration = \"1s\"\nwarmup = \"1s\"\n\
+        let mut text =
+            "about = \"it\"\nscheduler = \"eevdf\"\nduration = \"1s\"\nwarmup = \"1s\"\n\
                         [host]\ncores = 8\nmemory = \"64GiB\"\n"
-            .to_owned();
+                .to_owned();
         for (at, (allowed, weight)) in guests.iter().enumerate() {
             text.push_str(&format!(
                 "[[guest]]\nname = \"g{at}\"\nvcpus = 8\nmemory = \"1GiB\"\nload = \"spin\"\n\

@@ -22,6 +22,10 @@ const LOADS: [&str; 14] = [
 ];
 const PROFILES: [&str; 5] = ["plain", "fetch", "l2", "stream", "chase"];
 const PLACEMENTS: [&str; 4] = ["bnn", "instep", "spread", "bind"];
+/// Settings of a VM for `instep`; the first is what it is without.
+const COSCHED: [&str; 4] = ["auto", "never", "relaxed", "strict"];
+const LATENCY: [&str; 2] = ["normal", "prompt"];
+const PERIOD: [&str; 5] = ["24ms", "1ms", "6ms", "192ms", "1s"];
 const WEIGHTS: [u32; 8] = [1, 10, 50, 100, 100, 100, 238, 1000];
 
 /// A guest of a draft.
@@ -37,6 +41,15 @@ pub(super) struct DraftGuest {
     prefers: Option<u32>,
     /// Whether vCPU i is bound to CPU i, going round.
     pinned: bool,
+    own: Own,
+}
+
+/// What only `instep` knows of a VM: indices of [`COSCHED`], [`LATENCY`] and [`PERIOD`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Own {
+    cosched: usize,
+    latency: usize,
+    period: usize,
 }
 
 /// A scenario to be.
@@ -49,6 +62,8 @@ pub struct Draft {
     cores: u32,
     threads: u32,
     noise: bool,
+    /// Whether `instep` may gather siblings on one CPU; without it they are promised to be apart.
+    gather: bool,
     millis: u64,
     /// What places VMs, and how often, milliseconds.
     placement: Option<(usize, u64)>,
@@ -71,8 +86,13 @@ impl Draft {
         }
         let placed = !plain && rng.below(5) == 0 && !["pm", "affinity"].contains(&scheduler);
         let placement = placed.then(|| (pick(rng, PLACEMENTS.len()), 20 + rng.below(200)));
+        let instep = scheduler == "instep";
+        if instep && !plain {
+            guests.iter_mut().for_each(|guest| guest.own = Own::draw(rng));
+        }
         Self {
             placement,
+            gather: !instep || rng.below(3) > 0,
             scheduler: scheduler.to_owned(),
             seed: rng.below(1 << 32),
             nodes,
@@ -96,8 +116,9 @@ impl Draft {
             let policy = PLACEMENTS[policy];
             format!("placement = \"{policy}\"\nplacement_period = \"{ms}ms\"\n")
         });
+        let tuning = if self.gather { "" } else { "tuning = { \"without.gather\" = \"1ns\" }\n" };
         let mut text = format!(
-            "about = {}\nseed = {}\nscheduler = \"{}\"\nduration = \"{}ms\"\nwarmup = \"0s\"\n\
+            "about = {}\nseed = {}\nscheduler = \"{}\"\n{tuning}duration = \"{}ms\"\nwarmup = \"0s\"\n\
              {}[host]\nnodes = {}\ncores = {}\nthreads = {}\nmemory = \"64GiB\"\nnoise = {}\n",
             toml::Value::from(about),
             self.seed,
@@ -145,6 +166,7 @@ impl Draft {
             }
         };
         with(&|less| less.placement = None);
+        with(&|less| less.gather = true);
         with(&|less| less.noise = false);
         with(&|less| less.nodes = (less.nodes / 2).max(1));
         with(&|less| less.threads = 1);
@@ -159,6 +181,9 @@ impl Draft {
             with(&|less| less.guests[at].allowed = None);
             with(&|less| less.guests[at].prefers = None);
             with(&|less| less.guests[at].pinned = false);
+            with(&|less| less.guests[at].own.cosched = 0);
+            with(&|less| less.guests[at].own.latency = 0);
+            with(&|less| less.guests[at].own.period = 0);
         }
         all
     }
@@ -189,7 +214,8 @@ impl DraftGuest {
         let prefers = rng.below(u64::from(nodes)) as u32;
         let prefers = (rng.below(4) == 0).then_some(prefers);
         let pinned = allowed.is_none() && rng.below(8) == 0;
-        let any = Self { vcpus, load, weight, profile, allowed, prefers, pinned };
+        let any =
+            Self { vcpus, load, weight, profile, allowed, prefers, pinned, own: Own::default() };
         if !plain {
             return any;
         }
@@ -216,6 +242,26 @@ impl DraftGuest {
             let lists: Vec<String> = lists.collect();
             let _ = writeln!(text, "start = {{ cpus = [{}], pinned = true }}", lists.join(", "));
         }
+        self.own.write(text);
+    }
+}
+
+impl Own {
+    /// Most VMs have no settings.
+    fn draw(rng: &mut Rng) -> Self {
+        let mut one = |of: usize| if rng.below(3) == 0 { pick(rng, of) } else { 0 };
+        Self { cosched: one(COSCHED.len()), latency: one(LATENCY.len()), period: one(PERIOD.len()) }
+    }
+
+    fn write(self, text: &mut String) {
+        let words = [
+            ("cosched", COSCHED[self.cosched], self.cosched),
+            ("latency", LATENCY[self.latency], self.latency),
+            ("period", PERIOD[self.period], self.period),
+        ];
+        for (name, word, _) in words.iter().filter(|(.., at)| *at > 0) {
+            let _ = writeln!(text, "{name} = \"{word}\"");
+        }
     }
 }
 
@@ -238,9 +284,25 @@ mod tests {
     #[test]
     fn every_draft_and_every_smaller_one_is_a_scenario() {
         for seed in 0..300 {
-            let draft = Draft::draw(&mut Rng::new(seed), "cfs");
+            let scheduler = ["cfs", "instep"][seed as usize % 2];
+            let draft = Draft::draw(&mut Rng::new(seed), scheduler);
             plan(&draft);
             draft.smaller().iter().for_each(|less| drop(plan(less)));
         }
+    }
+
+    #[test]
+    fn drafts_of_instep_have_its_settings_and_are_held_to_siblings_apart() {
+        let drafts = (0..300).map(|seed| Draft::draw(&mut Rng::new(seed), "instep"));
+        let drafts: Vec<Draft> = drafts.collect();
+        let text: String = drafts.iter().map(|draft| draft.text("it")).collect();
+        for word in COSCHED[1..].iter().chain(&LATENCY[1..]).chain(&PERIOD[1..]) {
+            assert!(text.contains(&format!(" = \"{word}\"\n")), "{word}");
+        }
+        let apart = |draft: &&Draft| plan(draft).scheduler().promises().apart;
+        let held = drafts.iter().filter(apart).count();
+        assert!((50..150).contains(&held), "{held}");
+        let other = Draft::draw(&mut Rng::new(1), "cfs").text("it");
+        assert!(!other.contains("cosched") && !other.contains("tuning"), "{other}");
     }
 }
