@@ -32,6 +32,10 @@ impl Default for Rules {
     }
 }
 
+/// For how long the kernel has been up when a run begins: an hour, nanoseconds. To the scheduler whoever
+/// comes has been away for longer than an allocation period, however long that is.
+const UPTIME: u64 = 3_600_000_000_000;
+
 /// The bit of the mechanism that runs a VM's vCPUs on one CPU where that is better: while it is on,
 /// siblings are not promised to be apart.
 const GATHER: u32 = 10;
@@ -117,7 +121,7 @@ impl Instep {
     /// Calls the kernel, and takes over what came of it.
     fn call<R>(&mut self, desk: &mut Desk, call: impl FnOnce(&mut Native, u64) -> R) -> Option<R> {
         let native = self.native.as_mut()?;
-        let result = call(native, desk.now);
+        let result = call(native, UPTIME + desk.now);
         while let Some((task, cpu)) = native.take_moved() {
             let task = TaskId(task as u32);
             if desk.task(task).state != TaskState::Running {
@@ -127,7 +131,7 @@ impl Instep {
         while let Some(cpu) = native.kernel().take_resched() {
             desk.resched(cpu);
         }
-        let alarm = native.kernel().next_timer();
+        let alarm = native.kernel().next_timer().map(|at| at.saturating_sub(UPTIME));
         if alarm != self.alarm {
             self.alarm = alarm;
             match alarm {
