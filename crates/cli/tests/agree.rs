@@ -60,19 +60,21 @@ fn the_simulator_agrees_with_what_the_lab_gave() {
     }
 }
 
-#[test]
-fn a_lab_that_gave_something_else_does_not_agree() {
+/// The kept cells, changed: the file, and the directory that holds it.
+fn other(change: impl Fn(&mut Value)) -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("other.json");
     let mut kept: Value = serde_json::from_str(&std::fs::read_to_string(KEPT).unwrap()).unwrap();
-    for cell in kept["cells"].as_array_mut().unwrap() {
-        if cell["scheduler"] == "instep" {
-            cell["cpus"] = serde_json::json!([0.5, 1.5]);
-        }
-    }
+    let cells = kept["cells"].as_array_mut().unwrap();
+    cells.iter_mut().filter(|cell| cell["scheduler"] == "instep").for_each(change);
     std::fs::write(&file, kept.to_string()).unwrap();
-    let found =
-        instep(&["agree", "shares", "--from", file.to_str().unwrap(), "--seeds", "1", "--json"]);
+    (dir, file.to_str().unwrap().to_owned())
+}
+
+#[test]
+fn a_lab_that_gave_something_else_does_not_agree() {
+    let (_dir, from) = other(|cell| cell["cpus"] = serde_json::json!([0.5, 1.5]));
+    let found = instep(&["agree", "shares", "--from", &from, "--seeds", "1", "--json"]);
     assert_eq!(found.code, Some(1), "{}", found.stderr);
     let json: Value = serde_json::from_str(&found.stdout).unwrap();
     let apart: Vec<_> = rows(&json).into_iter().filter(|(_, row)| row["holds"] != true).collect();
@@ -81,17 +83,12 @@ fn a_lab_that_gave_something_else_does_not_agree() {
 
 #[test]
 fn what_is_known_to_differ_may_not_differ_more() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("other.json");
-    let mut kept: Value = serde_json::from_str(&std::fs::read_to_string(KEPT).unwrap()).unwrap();
-    for cell in kept["cells"].as_array_mut().unwrap() {
-        if cell["scheduler"] == "instep" && !cell["co_run"].is_null() {
+    let (_dir, from) = other(|cell| {
+        if !cell["co_run"].is_null() {
             cell["co_run"] = serde_json::json!(0.6);
         }
-    }
-    std::fs::write(&file, kept.to_string()).unwrap();
-    let from = file.to_str().unwrap();
-    let found = instep(&["agree", "cosched", "--from", from, "--seeds", "1"]);
+    });
+    let found = instep(&["agree", "cosched", "--from", &from, "--seeds", "1"]);
     assert_eq!(found.code, Some(1), "{}{}", found.stdout, found.stderr);
     let said = "cosched under instep: known to differ, but by 0.25 at most";
     assert!(found.stdout.contains(said), "{}", found.stdout);

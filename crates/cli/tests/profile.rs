@@ -10,6 +10,7 @@ mod browser;
 mod common;
 
 use common::{Ran, list, text};
+use instep_host::discover::proc_text;
 use instep_madehost::skip;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -79,13 +80,9 @@ fn number(json: &Value, path: &str) -> f64 {
 
 /// Time that the CPUs were not idle so far, what a hypervisor took included, in nanoseconds.
 fn taken() -> f64 {
-    let text = std::fs::read_to_string("/proc/stat").unwrap();
-    let times: Vec<f64> =
-        text.lines().next().unwrap().split_whitespace().flat_map(str::parse).collect();
-    // user nice system idle iowait irq softirq steal; guests are in user.
-    let [user, nice, system, _, _, irq, softirq, steal, ..] = times[..] else { panic!("{text}") };
+    let ticks = proc_text::host_ticks(&std::fs::read("/proc/stat").unwrap()).unwrap();
     // Hundredths of a second on every machine.
-    (user + nice + system + irq + softirq + steal) * 1e7
+    proc_text::ticks_to_nanos(ticks.busy, 100).0 as f64
 }
 
 /// Profiles until `fits`, or fails with the last profile; `None`, and a note, where others had a tenth of

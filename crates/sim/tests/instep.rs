@@ -12,6 +12,11 @@ use instep_sim::sched;
 use instep_sim::swarm::Swarm;
 use rayon::prelude::*;
 
+/// The plan of a scenario that is one.
+fn planned(text: &str) -> Plan {
+    Plan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap()
+}
+
 /// Two CPUs, a VM of two threads with this load, and as many neighbours that compute as leave it
 /// this share, per cent; all weights equal.
 fn plan(scheduler: &str, load: &str, share: u32, seed: u64) -> Plan {
@@ -22,7 +27,7 @@ fn plan(scheduler: &str, load: &str, share: u32, seed: u64) -> Plan {
          [[guest]]\nname = \"a\"\nvcpus = 2\nmemory = \"1GiB\"\nload = \"{load}\"\n\
          [[guest]]\nname = \"n\"\ncount = {neighbours}\nvcpus = 2\nmemory = \"1GiB\"\nload = \"spin\"\n"
     );
-    Plan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap()
+    planned(&text)
 }
 
 /// The VM's fair-share speed: the median of three seeds.
@@ -58,7 +63,7 @@ fn a_vm_of_many_vcpus_leaves_one_of_few_its_share() {
              [[guest]]\nname = \"few\"\nvcpus = {cpus}\nmemory = \"1GiB\"\nload = \"spin\"\n",
             60 * cpus
         );
-        let plan = Plan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap();
+        let plan = planned(&text);
         let report = plan.report().unwrap();
         for vm in &report.vms {
             let speed = vm.fair_share_speed.unwrap();
@@ -141,7 +146,7 @@ fn a_host_beyond_its_tables_is_refused() {
 #[test]
 fn all_vcpus_of_a_vm_that_is_ahead_get_their_turn() {
     let text = include_str!("../../../scenarios/sim/ahead.toml");
-    let plan = Plan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap();
+    let plan = planned(text);
     let promises = Promises { turn: Some(30_000_000), ..plan.scheduler().promises() };
     let checked = check(&plan.setup, plan.scheduler(), &promises, u64::MAX);
     assert_eq!(checked.finding, None);
@@ -155,7 +160,7 @@ fn a_thread_of_the_host_where_none_has_run_yet_gets_its_turn() {
                 [[guest]]\nname = \"g0\"\nvcpus = 3\nmemory = \"1GiB\"\nload = \"spin\"\n\
                 [[guest]]\nname = \"g1\"\nvcpus = 6\nmemory = \"1GiB\"\nweight = 10\n\
                 load = \"spin\"\n";
-    let plan = Plan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap();
+    let plan = planned(text);
     let promises = plan.scheduler().promises();
     let checked = check(&plan.setup, plan.scheduler(), &promises, u64::MAX);
     assert_eq!(checked.finding, None);
@@ -180,7 +185,7 @@ fn set(load: &str, settings: &str, others: (u32, &str), seed: u64) -> Plan {
          [[guest]]\nname = \"n\"\ncount = {count}\nvcpus = 2\nmemory = \"1GiB\"\n\
          load = \"{theirs}\"\n"
     );
-    Plan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap()
+    planned(&text)
 }
 
 /// How late `a` wakes with these settings, microseconds: mean over four seeds.
@@ -247,6 +252,6 @@ fn who_comes_first_does_not_wait_for_the_end_of_a_long_period() {
                 [[guest]]\nname = \"g0\"\nvcpus = 1\nmemory = \"1GiB\"\nload = \"spin\"\n\
                 period = \"1s\"\n[[guest]]\nname = \"g1\"\nvcpus = 1\nmemory = \"1GiB\"\n\
                 load = \"spin\"\nstart = { cpus = [[0]], pinned = true }\n";
-    let plan = Plan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap();
+    let plan = planned(text);
     assert_eq!(plan.check(u64::MAX).finding, None);
 }

@@ -10,7 +10,7 @@
 //! used), weights of what is no VM, real-time classes, quotas, and CPUs that went off line.
 
 use super::rules::{self, Rules};
-use super::{Settings, open, told};
+use super::{Settings, each, open, told};
 use crate::args::AnalyzeArgs;
 use crate::{Outcome, print, print_json, tell};
 use instep_core::idset::CpuSet;
@@ -38,27 +38,20 @@ pub(super) fn command(
     let allowed: anyhow::Result<Vec<_>> =
         args.allowed.iter().map(|text| rules::allowed(text)).collect();
     let allowed = allowed?;
-    let (mut told, mut failed) = (Vec::new(), Vec::new());
-    for path in &args.files {
-        let said = match one(path, (args, settings), &allowed, &rules) {
-            Ok(said) => said,
-            Err(error) if args.files.len() > 1 => {
-                tell(&crate::told(&error));
-                failed.push(super::name(path));
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
-        if !args.json {
-            print(&said.line())?;
-            said.warnings.iter().for_each(|warning| tell(&format!("warning: {warning}")));
+    let show = |_: &Path, said: &Said| {
+        if args.json {
+            return Ok(());
         }
-        told.push(said);
-    }
+        print(&said.line())?;
+        said.warnings.iter().for_each(|warning| tell(&format!("warning: {warning}")));
+        Ok(())
+    };
+    let one = |path: &Path| one(path, (args, settings), &allowed, &rules);
+    let (told, whole) = each(&args.files, one, show)?;
     if args.json {
         print_json(&json!({ "schema": "instep.check/1", "files": told }))?;
     }
-    super::ensure_all(&failed, args.files.len())?;
+    whole?;
     let sound = told.iter().all(|said| said.finding.is_none());
     Ok(if sound { Outcome::Fine } else { Outcome::Finding })
 }

@@ -27,7 +27,7 @@ use instep_trace::stream::{EventStream, Header, Tally};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Cursor, Read};
 use std::os::fd::AsFd as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The most that is kept of a pipe whose trace is read at many places.
 const MAX_KEPT: u64 = 1 << 30;
@@ -43,40 +43,53 @@ pub(crate) fn command(args: &AnalyzeArgs) -> anyhow::Result<Outcome> {
     if let Some(rules) = &args.check {
         return judged::command(args, &settings, rules);
     }
-    let (mut reports, mut failed) = (Vec::new(), Vec::new());
-    for path in &args.files {
-        let report = match one(path, &settings, args) {
-            Ok(report) => report,
-            // The others are analysed; of one that is alone the error is all.
-            Err(error) if args.files.len() > 1 => {
-                tell(&crate::told(&error));
-                failed.push(name(path));
-                continue;
-            }
-            Err(error) => return Err(error),
-        };
-        if !args.json {
-            report.warnings.iter().for_each(|warning| tell(&format!("warning: {warning}")));
-            print(&text::draw(&name(path), &report, crate::text::width()))?;
+    let show = |path: &Path, report: &Report| {
+        if args.json {
+            return Ok(());
         }
-        reports.push(report);
-    }
+        report.warnings.iter().for_each(|warning| tell(&format!("warning: {warning}")));
+        print(&text::draw(&name(path), report, crate::text::width()))
+    };
+    let (reports, whole) = each(&args.files, |path| one(path, &settings, args), show)?;
     if args.json {
         match reports.as_slice() {
             [one] if args.files.len() == 1 => print_json(one)?,
             several => print_json(&several)?,
         }
     }
-    ensure_all(&failed, args.files.len())?;
+    whole?;
     let found = reports.iter().any(|report| !report.findings.is_empty());
     Ok(if found { Outcome::Finding } else { Outcome::Fine })
 }
 
-/// Fails where some of so many files could not be read.
-fn ensure_all(failed: &[String], files: usize) -> anyhow::Result<()> {
-    let (count, names) = (failed.len(), failed.join(", "));
-    anyhow::ensure!(count == 0, "{count} of {files} files could not be analysed: {names}");
-    Ok(())
+/// What comes of `one` for every file, shown at once, and whether it came of all: one of several that
+/// fails does not keep the others from it; of one that is alone the error is all.
+fn each<T>(
+    files: &[PathBuf],
+    one: impl Fn(&Path) -> anyhow::Result<T>,
+    show: impl Fn(&Path, &T) -> anyhow::Result<()>,
+) -> anyhow::Result<(Vec<T>, anyhow::Result<()>)> {
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    for path in files {
+        match one(path) {
+            Ok(result) => {
+                show(path, &result)?;
+                done.push(result);
+            }
+            Err(error) if files.len() > 1 => {
+                tell(&crate::told(&error));
+                failed.push(name(path));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let (count, all, names) = (failed.len(), files.len(), failed.join(", "));
+    let whole = if failed.is_empty() {
+        Ok(())
+    } else {
+        Err(anyhow::anyhow!("{count} of {all} files could not be analysed: {names}"))
+    };
+    Ok((done, whole))
 }
 
 /// A trace as messages name it.

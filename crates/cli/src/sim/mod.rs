@@ -162,6 +162,7 @@ mod tests {
         let periods = PERIODS.map(|time| u64::try_from(time.as_nanos()).unwrap());
         assert_eq!(settings::PERIODS, periods);
     }
+
     #[test]
     fn a_finding_is_told_with_what_repeats_it() {
         let swarm = Swarm { runs: 1, seed: 3, scheduler: Some("cfs".to_owned()) };

@@ -4,6 +4,7 @@
 use super::common::{list, text};
 use super::stage::{Stage, vcpus};
 use instep_core::units::{CpuId, Nanos, Tid};
+use instep_host::discover::proc_text;
 use instep_lab::Guest;
 use instep_madehost::skip;
 use instep_trace::event::{Event, Fact, Left};
@@ -15,6 +16,8 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 
+/// Ticks of /proc a second, on every machine.
+const HERTZ: u64 = 100;
 /// A counter of a running thread may lag behind by a clock tick.
 const TICK: u64 = 10_000_000;
 /// What may be unknown of a thread's waits over seconds, of which a switch is missing.
@@ -145,10 +148,8 @@ fn assert_near(what: &str, found: u64, expected: u64, slack: u64) {
 
 /// What the hypervisor of this machine took of all CPUs so far, in nanoseconds.
 fn stolen() -> u64 {
-    let text = std::fs::read_to_string("/proc/stat").unwrap();
-    // cpu user nice system idle iowait irq softirq steal, in hundredths of a second on every machine.
-    let steal = text.split_whitespace().nth(8).unwrap();
-    steal.parse::<u64>().unwrap() * 10_000_000
+    let ticks = proc_text::host_ticks(&std::fs::read("/proc/stat").unwrap()).unwrap();
+    proc_text::ticks_to_nanos(ticks.stolen, HERTZ).0
 }
 
 /// What the events say of one thread, as the kernel counts: time on a CPU within a window, and

@@ -172,11 +172,9 @@ impl Host {
 
     fn explain(&self, silence: Silence, awaited: &str) -> Error {
         let name = "emulated host".to_owned();
-        let ended = match silence {
-            Silence::Interrupted => return Error::Interrupted,
-            Silence::Closed => self.process.ends_within(ENDS),
-            _ => None,
-        };
+        // Before its last words are read.
+        let is_closed = matches!(silence, Silence::Closed);
+        let ended = is_closed.then(|| self.process.ends_within(ENDS)).flatten();
         let console = last_words(self.dir.path());
         let what = match silence {
             Silence::Interrupted => return Error::Interrupted,
@@ -209,7 +207,11 @@ fn died(console: &str, ended: Option<ExitStatus>) -> Option<String> {
     if console.contains(PANIC) {
         return Some(PANICKED.to_owned());
     }
-    let ended = ended.filter(|_| !console.contains(NO_PORT))?;
+    ended.filter(|_| !console.contains(NO_PORT)).and_then(fell)
+}
+
+/// How a machine fell, by how its QEMU ended, if nobody ended it.
+pub fn fell(ended: ExitStatus) -> Option<String> {
     match ended.signal() {
         None if ended.success() => Some("its machine reset itself or was powered off".to_owned()),
         Some(libc::SIGSEGV | libc::SIGABRT | libc::SIGBUS | libc::SIGILL) => {

@@ -6,12 +6,14 @@
 //! host's /run/lab: `NAME.pid`, `NAME.console`, `NAME.qemu`.
 
 use super::GuestPlan;
-use crate::host::PANIC;
 use crate::host::channel::base64;
 use crate::host::image::guest_archive;
 use crate::host::machine::{Clock, Machine};
+use crate::host::{PANIC, fell};
 use crate::image::READY;
 use std::fmt::Write as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
 
 /// The kernel's command line in a guest. An emulated host makes its clocks look broken; the driver
 /// of the clock chip that `microvm` has not waits 5 s for it (seen, Linux 7.2). The other one left
@@ -170,11 +172,9 @@ pub fn ended(names: &[&str]) -> String {
 /// somebody, or out of memory.
 #[must_use]
 pub fn died(status: &str) -> Option<String> {
-    match status.parse().ok()? {
-        0 => Some("its machine reset itself or was powered off".to_owned()),
-        status @ (132 | 134 | 135 | 139) => Some(format!("its QEMU crashed (status {status})")),
-        _ => None,
-    }
+    let status: i32 = status.parse().ok()?;
+    // A shell adds 128 to a signal; wait(2) has signals below and statuses above 8 bits.
+    fell(ExitStatus::from_raw(if status > 128 { status - 128 } else { status << 8 }))
 }
 
 /// The script that ends a guest and waits until it is gone; its console is kept beside the next one's.
