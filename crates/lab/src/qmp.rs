@@ -1,4 +1,4 @@
-//! A tiny QMP client: enough to ask QEMU which threads its vCPUs are.
+//! A tiny QMP client: enough to ask QEMU which threads its vCPUs are, and what its monitor tells people.
 //!
 //! Protocol: QEMU's docs/interop/qmp-spec. A socket serves one client at a time; dropping the
 //! [`Qmp`] frees it.
@@ -74,6 +74,15 @@ impl Qmp {
     pub fn vcpu_threads(&mut self) -> Result<Vec<(u32, u32)>, Error> {
         let answer = self.execute("query-cpus-fast", json!({}))?;
         parse_cpus(&answer).ok_or_else(|| self.broken("query-cpus-fast: not a list of vCPUs"))
+    }
+
+    /// What QEMU's monitor for people answers to a line.
+    ///
+    /// # Errors
+    /// When QEMU does not answer.
+    pub fn monitor(&mut self, line: &str) -> Result<String, Error> {
+        let answer = self.execute("human-monitor-command", json!({"command-line": line}))?;
+        answer.as_str().map(str::to_owned).ok_or_else(|| self.broken(&format!("{line}: no text")))
     }
 
     fn receive(&mut self) -> Result<Value, Error> {

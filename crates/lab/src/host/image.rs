@@ -10,9 +10,11 @@ use crate::cpio::{Archive, Node};
 use crate::error::Error;
 use crate::guest::QEMU;
 use crate::host::kernel::HostKernel;
+use crate::host::lean;
 use crate::host::programs::{self, Packed};
 use crate::image::{IMAGES, fingerprint};
 use crate::stop::Stop;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -25,7 +27,7 @@ pub(super) const CHANNEL: &str = include_str!("channel.sh");
 const GUEST_INIT: &str = include_str!("guest.sh");
 
 /// What QEMU's `microvm` machine reads, and where a machine keeps it.
-const FIRMWARE: [&str; 3] = ["bios-microvm.bin", "linuxboot_dma.bin", "kvmvapic.bin"];
+const FIRMWARE: [&str; 4] = ["bios-microvm.bin", "linuxboot_dma.bin", "kvmvapic.bin", "pvh.bin"];
 const FIRMWARE_DIRS: [&str; 3] = ["/usr/share/qemu", "/usr/local/share/qemu", "/usr/share/seabios"];
 
 /// What goes into a host beside what is always there.
@@ -40,6 +42,9 @@ pub struct Extra {
     /// A shell script that the host runs to its end before it answers.
     pub begin: Option<String>,
 }
+
+/// The guests' kernel in the host, which is the host's own.
+pub const GUEST_KERNEL: &str = "lab/kernel";
 
 /// The guests' initramfs in the host: one for those that need no programs, and one for each that
 /// does.
@@ -67,6 +72,11 @@ pub fn write(
     copied.map_err(|error| Error::io("write", target, error))?;
     let mut files = BTreeMap::new();
     put(&mut files, &extra.programs, stop)?;
+    for (file, _) in &extra.programs {
+        for content in files.values_mut().filter(|content| content.is(file)) {
+            *content = Content::Lean(file.clone(), lean::loaded);
+        }
+    }
     if let Some(load) = &extra.load {
         files.insert("usr/bin/instep-load".to_owned(), Content::File(load.clone()));
     }
@@ -146,7 +156,8 @@ fn base(cache: &Cache, kernel: &HostKernel, busybox: &Path, stop: &Stop) -> Resu
 /// only what they hold tells them apart.
 fn of_kernel(kernel: &HostKernel) -> Result<BTreeMap<String, Content>, Error> {
     let mut files = BTreeMap::new();
-    files.insert("lab/vmlinuz".to_owned(), Content::File(kernel.image.clone()));
+    let image = Content::Lean(kernel.image.clone(), lean::kernel);
+    files.insert(GUEST_KERNEL.to_owned(), image);
     for module in &kernel.modules {
         if let Some(name) = module.file_name() {
             let bytes = fs::read(module).map_err(|error| Error::io("read", module, error))?;
@@ -177,7 +188,27 @@ fn firmware(name: &str) -> Result<PathBuf, Error> {
 #[derive(Clone, Debug)]
 enum Content {
     File(PathBuf),
+    /// What can be made of a file, or the file as it is.
+    Lean(PathBuf, fn(&[u8]) -> Option<Vec<u8>>),
     Bytes(Vec<u8>),
+}
+
+impl Content {
+    fn is(&self, file: &Path) -> bool {
+        matches!(self, Content::File(path) if path == file)
+    }
+
+    fn bytes(&self) -> Result<Cow<'_, [u8]>, Error> {
+        let read = |path| fs::read(path).map_err(|error| Error::io("read", path, error));
+        Ok(match self {
+            Content::Bytes(bytes) => Cow::from(bytes),
+            Content::File(path) => Cow::from(read(path)?),
+            Content::Lean(path, made) => {
+                let whole = read(path)?;
+                Cow::from(made(&whole).unwrap_or(whole))
+            }
+        })
+    }
 }
 
 /// A text that changes when one of the files does: by size and modification time, since reading
@@ -186,7 +217,7 @@ fn identity(files: &BTreeMap<String, Content>) -> Result<String, Error> {
     let mut text = String::new();
     for (inside, content) in files {
         let line = match content {
-            Content::File(path) => {
+            Content::File(path) | Content::Lean(path, _) => {
                 let meta = fs::metadata(path).map_err(|error| Error::io("read", path, error))?;
                 let (size, time) = (meta.size(), (meta.mtime(), meta.mtime_nsec()));
                 format!("{inside} {} {size} {time:?}\n", path.display())
@@ -218,13 +249,7 @@ fn archive(files: &BTreeMap<String, Content>) -> Result<Vec<u8>, Error> {
         &Node::Device { major: 1, minor: 3 },
     );
     for (inside, content) in files {
-        archive = match content {
-            Content::Bytes(bytes) => archive.add(inside, 0o755, &Node::File(bytes)),
-            Content::File(path) => {
-                let bytes = fs::read(path).map_err(|error| Error::io("read", path, error))?;
-                archive.add(inside, 0o755, &Node::File(&bytes))
-            }
-        };
+        archive = archive.add(inside, 0o755, &Node::File(&content.bytes()?));
     }
     Ok(archive.finish())
 }

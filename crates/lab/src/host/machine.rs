@@ -171,7 +171,7 @@ impl Machine {
         given.unwrap_or_else(|| self.distance.unwrap_or(20))
     }
 
-    /// QEMU's arguments: console into a file, the lab's port on a socket.
+    /// QEMU's arguments: console into a file, the lab's port and QMP on sockets.
     #[must_use]
     pub fn arguments(&self, files: &Files<'_>) -> Vec<String> {
         let mut args: Vec<String> = Vec::new();
@@ -220,14 +220,16 @@ impl Machine {
         put("-chardev", format!("socket,id=lab,path={},server=on,wait=off", files.port.display()));
         put("-device", "virtio-serial-pci".to_owned());
         put("-device", "virtserialport,chardev=lab,name=instep.lab".to_owned());
+        put("-qmp", format!("unix:{},server=on,wait=off", files.qmp.display()));
         for flag in ["-nodefaults", "-no-user-config", "-no-reboot"] {
             args.push(flag.to_owned());
         }
         args
     }
 
-    /// The kernel's command line. Mitigations and watchdogs cost much and show nothing under
-    /// emulation; an emulated clock is to be trusted however late it comes.
+    /// The kernel's command line. Mitigations, watchdogs, tests of ciphers at boot and memory that is zeroed when
+    /// it is allocated cost much and show nothing under emulation; an emulated clock is to be trusted however
+    /// late it comes.
     ///
     /// The late switch to a stable scheduler clock changes code that every CPU runs at each tick, of
     /// which the kernel died in 4 of 10 boots of 16 CPUs (`anchor.rs`; without it none of 6). `lpj`
@@ -238,7 +240,8 @@ impl Machine {
     fn command_line(&self) -> String {
         let mut line = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr audit=0 apparmor=0 \
                         lpj=20000000 nowatchdog rcupdate.rcu_cpu_stall_suppress=1 \
-                        tsc=reliable no_timer_check initcall_blacklist=sched_clock_init_late"
+                        tsc=reliable no_timer_check cryptomgr.notests init_on_alloc=0 \
+                        initcall_blacklist=sched_clock_init_late"
             .to_owned();
         if !self.numa_balancing {
             line.push_str(" numa_balancing=disable");
@@ -258,6 +261,8 @@ pub struct Files<'a> {
     pub console: &'a Path,
     /// The socket of the lab's port.
     pub port: &'a Path,
+    /// The socket by which QEMU itself is asked.
+    pub qmp: &'a Path,
 }
 
 impl Files<'_> {
@@ -294,6 +299,7 @@ mod tests {
             initrd: Path::new("/i"),
             console: Path::new("/t/console"),
             port: Path::new("/t/port"),
+            qmp: Path::new("/t/qmp"),
         }
     }
 

@@ -12,6 +12,7 @@ pub mod anchor;
 pub mod channel;
 pub mod image;
 pub mod kernel;
+pub mod lean;
 pub mod machine;
 pub mod programs;
 pub mod size;
@@ -20,6 +21,7 @@ use crate::command;
 use crate::error::Error;
 use crate::guest::{INSTALL_QEMU, QEMU, read_lossy};
 use crate::process::Process;
+use crate::qmp::Qmp;
 use crate::stop::Stop;
 use crate::workdir;
 use channel::{Answer, Channel, Ready, Silence};
@@ -48,6 +50,9 @@ pub const PANIC: &str = "Kernel panic - not syncing";
 const NO_PORT: &str = "instep-lab: no virtio port";
 /// A panic in words.
 pub const PANICKED: &str = "its kernel panicked";
+
+/// The socket in its directory by which QEMU itself is asked.
+const QMP: &str = "qmp";
 
 /// How long QEMU may take to end once its port is closed.
 const ENDS: Duration = Duration::from_secs(5);
@@ -78,10 +83,10 @@ impl Host {
     ) -> Result<Self, Error> {
         let dir = workdir::create("host")?;
         let at = |name: &str| dir.path().join(name);
-        let (initrd, console, port) = (at("initrd.cpio"), at("console"), at("port"));
+        let (initrd, console, port, qmp) = (at("initrd.cpio"), at("console"), at("port"), at(QMP));
         image(&initrd)?;
-        let files =
-            Files { kernel: &kernel.image, initrd: &initrd, console: &console, port: &port };
+        let kernel = &kernel.image;
+        let files = Files { kernel, initrd: &initrd, console: &console, port: &port, qmp: &qmp };
         files.check()?;
         let said = at("qemu.log");
         let log = File::create(&said).map_err(|error| Error::io("make", &said, error))?;
@@ -159,15 +164,23 @@ impl Host {
         read_lossy(&self.dir.path().join("console"))
     }
 
-    /// Keeps its console and QEMU's messages as files in `into`, for a failure's sake.
+    /// Keeps its console and QEMU's messages as a file in `into`, for a failure's sake.
     ///
     /// # Errors
-    /// When they cannot be written.
+    /// When it cannot be written.
     pub fn keep_console(&self, into: &Path) -> Result<PathBuf, Error> {
-        let target = into.join("console.txt");
-        let text = format!("{}\n--- qemu ---\n{}", self.console(), qemu_said(self.dir.path()));
-        std::fs::write(&target, text).map_err(|error| Error::io("write", &target, error))?;
-        Ok(target)
+        let said = qemu_said(self.dir.path());
+        kept(into.join("console.txt"), &format!("{}\n--- qemu ---\n{said}", self.console()))
+    }
+
+    /// Keeps its CPUs' registers as QEMU tells them, as a file in `into`: a host that does not answer says
+    /// nothing itself.
+    ///
+    /// # Errors
+    /// When QEMU does not answer either, or the file cannot be written.
+    pub fn keep_registers(&self, into: &Path) -> Result<PathBuf, Error> {
+        let registers = Qmp::connect(&self.dir.path().join(QMP))?.monitor("info registers -a")?;
+        kept(into.join("registers.txt"), &registers)
     }
 
     fn explain(&self, silence: Silence, awaited: &str) -> Error {
@@ -219,6 +232,11 @@ pub fn fell(ended: ExitStatus) -> Option<String> {
         }
         _ => None,
     }
+}
+
+fn kept(target: PathBuf, text: &str) -> Result<PathBuf, Error> {
+    let written = std::fs::write(&target, text);
+    written.map_err(|error| Error::io("write", &target, error)).map(|()| target)
 }
 
 /// Connects to the port, which QEMU makes soon after its start.

@@ -26,7 +26,7 @@ pub(super) fn name(path: &str) -> Result<&str, String> {
         return Err(format!("fetch: {name:?} has control characters"));
     }
     let guest = name.starts_with("guest-") && name.ends_with(".txt");
-    if guest || ["console.txt", "dmesg.txt", "report.json"].contains(&name) {
+    if guest || ["console.txt", "dmesg.txt", "registers.txt", "report.json"].contains(&name) {
         return Err(format!("fetch: {name} is a name of the lab's own; give the file another"));
     }
     Ok(name)

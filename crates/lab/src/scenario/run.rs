@@ -134,6 +134,8 @@ impl Kit {
                 && fs::create_dir_all(&place).is_ok()
                 && let Ok(console) = host.keep_console(&place)
             {
+                // Gone when QEMU is.
+                let _ = host.keep_registers(&place);
                 tracing::warn!("its console is kept as {}", console.display());
             }
         })?;
@@ -396,6 +398,8 @@ fn keep(running: &mut Running, scenario: &Scenario, into: &Path, stop: &Stop) ->
     if let Ok(answer) = running.host.run("dmesg | tail -n 200", Duration::from_secs(5), stop) {
         let target = into.join("dmesg.txt");
         kept.extend(fs::write(&target, &answer.stdout).is_ok().then_some(target));
+    } else {
+        kept.extend(running.host.keep_registers(into).ok());
     }
     for guest in &scenario.guest {
         let script = format!("cd /run/lab; cat {0}.hung {0}.console {0}.qemu", guest.name);

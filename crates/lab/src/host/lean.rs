@@ -1,0 +1,188 @@
+//! Programs and kernels without what an emulated host would only copy, or slowly unpack.
+//!
+//! Pure: a file's bytes in, those of a smaller or plainer file out, or `None` when it is none of that kind: it
+//! does as it is. Formats: ELF (gABI 4.1); bzImage (Linux 7.2, Documentation/arch/x86/boot.rst).
+
+use object::Endianness;
+use object::elf::{FileHeader64, PT_NOTE, SHT_NOBITS};
+use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _};
+use std::io::Read as _;
+
+/// The fields of an ELF-64 header that tell where the sections are: `e_shoff`, `e_shnum`, `e_shstrndx`.
+const SECTION_FIELDS: [std::ops::Range<usize>; 2] = [0x28..0x30, 0x3c..0x40];
+
+/// The note by which a kernel says where it is entered without a boot loader's help (PVH): its owner's
+/// name and its type, `XEN_ELFNOTE_PHYS32_ENTRY` (Linux 7.2, include/xen/interface/elfnote.h).
+const PVH_NOTE: (&[u8], u32) = (b"Xen", 18);
+
+/// A bzImage's `setup_sects` (a byte), and `payload_offset` with `payload_length` after it (32 bits each).
+const SETUP_SECTS: usize = 0x1f1;
+const PAYLOAD: usize = 0x248;
+/// How a payload that is compressed by zstd begins.
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// The largest kernel; Debian's has 62 MB.
+const MAX_KERNEL: u64 = 256 << 20;
+
+/// A program as far as it is loaded: its debugging information is five sixths of a file that cargo makes.
+/// `None` when it has more than its sections at its end, which it may want to read.
+#[must_use]
+pub fn loaded(program: &[u8]) -> Option<Vec<u8>> {
+    let (lean, whole) = cut(program)?;
+    (whole == program.len() as u64).then_some(lean)
+}
+
+/// An ELF file to the end of its last segment, without sections, and where it ended with them.
+fn cut(program: &[u8]) -> Option<(Vec<u8>, u64)> {
+    let header = FileHeader64::<Endianness>::parse(program).ok()?;
+    let endian = header.endian().ok()?;
+    let end = |offset: u64, size: u64| offset.checked_add(size);
+    let mut cut = 0;
+    for segment in header.program_headers(endian, program).ok()? {
+        cut = cut.max(end(segment.p_offset(endian), segment.p_filesz(endian))?);
+    }
+    let sections = header.section_headers(endian, program).ok()?;
+    let table = u64::from(header.e_shentsize(endian)) * sections.len() as u64;
+    let mut all = cut.max(end(header.e_shoff(endian), table)?);
+    for section in sections.iter().filter(|section| section.sh_type(endian) != SHT_NOBITS) {
+        all = all.max(end(section.sh_offset(endian), section.sh_size(endian))?);
+    }
+    let mut lean = program.get(..usize::try_from(cut).ok()?)?.to_vec();
+    for field in SECTION_FIELDS {
+        lean.get_mut(field)?.fill(0);
+    }
+    Some((lean, all))
+}
+
+/// The kernel inside a bzImage, if it is compressed by zstd and QEMU can enter it as it is: to unpack
+/// itself takes a guest three seconds.
+#[must_use]
+pub fn kernel(image: &[u8]) -> Option<Vec<u8>> {
+    let number = |at: usize| {
+        let bytes = image.get(at..at + 4)?.try_into().ok()?;
+        usize::try_from(u32::from_le_bytes(bytes)).ok()
+    };
+    let setup = (usize::from(*image.get(SETUP_SECTS)?) + 1) * 512;
+    let from = setup.checked_add(number(PAYLOAD)?)?;
+    let payload = image.get(from..from.checked_add(number(PAYLOAD + 4)?)?)?;
+    if !payload.starts_with(&ZSTD) {
+        return None;
+    }
+    let mut plain = Vec::new();
+    // The size, which the kernel's build appends, is no part of the frame.
+    let decoder = zstd::Decoder::with_buffer(payload).ok()?.single_frame();
+    decoder.take(MAX_KERNEL).read_to_end(&mut plain).ok()?;
+    has_pvh_entry(&plain)?;
+    // What follows it serves to move it elsewhere, which its command line forbids (`nokaslr`).
+    cut(&plain).map(|(lean, _)| lean)
+}
+
+fn has_pvh_entry(kernel: &[u8]) -> Option<()> {
+    let header = FileHeader64::<Endianness>::parse(kernel).ok()?;
+    let endian = header.endian().ok()?;
+    let segments = header.program_headers(endian, kernel).ok()?;
+    segments.iter().filter(|segment| segment.p_type(endian) == PT_NOTE).find_map(|segment| {
+        let mut notes = segment.notes(endian, kernel).ok()??;
+        while let Some(note) = notes.next().ok()? {
+            if (note.name(), note.n_type(endian).0) == PVH_NOTE {
+                return Some(());
+            }
+        }
+        None
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::process::Command;
+
+    fn this_program() -> Vec<u8> {
+        std::fs::read(std::env::current_exe().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_lean_program_runs() {
+        let whole = this_program();
+        let lean = loaded(&whole).unwrap();
+        assert!(lean.len() < whole.len() * 3 / 4, "{} of {}", lean.len(), whole.len());
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("lean");
+        std::fs::write(&file, lean).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let ran = Command::new(&file).arg("--list").output().unwrap();
+        assert!(String::from_utf8_lossy(&ran.stdout).contains("a_lean_program_runs"), "{ran:?}");
+    }
+
+    #[test]
+    fn a_program_with_something_appended_is_left_alone() {
+        let mut program = this_program();
+        program.extend(b"an archive of its own");
+        assert_eq!(loaded(&program), None);
+        assert_eq!(loaded(b"#!/bin/sh\n"), None);
+    }
+
+    /// A bzImage as far as it is read, around this payload.
+    fn image(payload: &[u8]) -> Vec<u8> {
+        let mut image = vec![0; 1024];
+        image[SETUP_SECTS] = 1;
+        image[PAYLOAD + 4..PAYLOAD + 8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+        image.extend(payload);
+        image
+    }
+
+    /// An ELF file of a note alone.
+    fn noted(kind: u32) -> Vec<u8> {
+        let mut elf = b"\x7fELF\x02\x01\x01".to_vec();
+        elf.resize(64, 0);
+        elf[0x20] = 64; // e_phoff
+        elf[0x36] = 56; // e_phentsize
+        elf[0x38] = 1; // e_phnum
+        let mut segment = vec![4, 0, 0, 0, 4, 0, 0, 0]; // PT_NOTE, readable
+        for value in [120u64, 0, 0, 24, 24, 4] {
+            segment.extend(value.to_le_bytes());
+        }
+        elf.extend(segment);
+        for value in [4u32, 8, kind] {
+            elf.extend(value.to_le_bytes());
+        }
+        elf.extend(b"Xen\0");
+        elf.extend([0; 8]);
+        elf
+    }
+
+    fn packed(plain: &[u8]) -> Vec<u8> {
+        let mut payload = zstd::encode_all(plain, 1).unwrap();
+        payload.extend((plain.len() as u32).to_le_bytes());
+        payload
+    }
+
+    #[test]
+    fn a_kernel_that_qemu_can_enter_is_unpacked() {
+        assert_eq!(kernel(&image(&packed(&noted(18)))), Some(noted(18)));
+        assert_eq!(kernel(&image(&packed(&noted(17)))), None, "no PVH entry");
+        assert_eq!(kernel(&image(&packed(b"no ELF file"))), None);
+        assert_eq!(kernel(&image(b"\xfd7zXZ\0 another way")), None);
+        let cut = image(&packed(&noted(18)));
+        assert_eq!(kernel(&cut[..cut.len() - 6]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_makes_it_fail(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..2048), which in 0..3usize,
+            at in 0..2048usize, value in any::<u8>(),
+        ) {
+            match which {
+                0 => bytes = noted(18),
+                1 => bytes = image(&packed(&noted(18))),
+                _ => {}
+            }
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = value;
+            }
+            let _ = (loaded(&bytes), kernel(&bytes));
+        }
+    }
+}
