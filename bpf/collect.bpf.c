@@ -271,9 +271,13 @@ SEC("tp_btf/kvm_entry")
 int BPF_PROG(collect_kvm_entry, struct kvm_vcpu___instep *vcpu)
 {
 	u32 tid = (u32)bpf_get_current_pid_tgid();
-	u32 *known = bpf_map_lookup_elem(&entered, &tid);
-	u32 id = BPF_CORE_READ(vcpu, vcpu_id);
+	u32 *known, id;
 
+	/* Linux 7.2's verifier takes tracepoints of modules to pass anything, a null pointer too. */
+	if (!vcpu)
+		return 0;
+	known = bpf_map_lookup_elem(&entered, &tid);
+	id = BPF_CORE_READ(vcpu, vcpu_id);
 	if (known && *known == id)
 		return 0;
 	bpf_map_update_elem(&entered, &tid, &id, BPF_ANY);

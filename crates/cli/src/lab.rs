@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What `lab clean` removes of the cache.
-const CLEANED: [&str; 3] = ["kernels", "images", "failures"];
+const CLEANED: [&str; 5] = ["kernels", "images", "failures", "tools", "kvm"];
 
 pub(crate) fn command(command: LabCommand) -> anyhow::Result<Outcome> {
     match command {

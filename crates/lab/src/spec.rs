@@ -148,7 +148,8 @@ impl GuestSpec {
     fn command_line(&self) -> String {
         format!(
             "console=ttyS0 quiet panic=-1 nowatchdog rcupdate.rcu_cpu_stall_suppress=1 \
-             tsc=reliable no_timer_check load={} touch={}",
+             tsc=reliable no_timer_check mitigations=off cryptomgr.notests init_on_alloc=0 \
+             load={} touch={}",
             self.load, self.touch_mib
         )
     }

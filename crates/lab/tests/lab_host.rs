@@ -28,7 +28,7 @@ fn an_emulated_host_shows_its_nodes_has_kvm_and_leaves_nothing_behind() {
         toml::from_str("nodes = 2\ncores = 1\nthreads = 2\nmemory = '1GiB'").unwrap();
     let extra = image::Extra::default();
     let (mut host, ready) = again(&stop, &mut say, |_, _| {
-        let mut host = Host::spawn(&machine, &kernel, Duration::from_secs(900), |target| {
+        let mut host = Host::spawn(&machine, &kernel, Duration::from_secs(900), &stop, |target| {
             image::write(target, &cache, &kernel, &busybox, &extra, &stop)
         })?;
         let ready = host.wait_ready(Duration::from_secs(300), &stop)?;

@@ -90,7 +90,7 @@ pub(crate) enum LabCommand {
     #[command(after_help = "Exits with 1 when something is missing.\n\n\
         Example:\n  instep lab doctor")]
     Doctor(LabJsonArgs),
-    /// Removes fetched kernels, built images and kept consoles from the cache.
+    /// Removes what was fetched, built, found out and kept of failures from the cache.
     #[command(after_help = "Example:\n  instep lab clean")]
     Clean,
     /// In an emulated host: holds a VM that never runs, until it is ended.

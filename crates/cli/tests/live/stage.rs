@@ -3,7 +3,7 @@
 
 use super::common::{Ran, Started, binary, list};
 use instep_lab::affinity::{self, Affinities};
-use instep_lab::{Assets, Guest, GuestSpec, Stop};
+use instep_lab::{Assets, Error, Guest, GuestSpec, Stop};
 use instep_madehost::skip;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -70,14 +70,21 @@ impl Stage {
         spec
     }
 
-    /// Boots guests side by side.
+    /// Boots guests side by side. One that is too slow is booted once more by itself: now and then QEMU's
+    /// emulation hangs before a guest says anything.
     pub(crate) fn start(&self, specs: impl IntoIterator<Item = GuestSpec>) -> Vec<Guest> {
         let guests: Vec<Guest> =
             specs.into_iter().map(|spec| Guest::spawn(spec).unwrap()).collect();
-        for guest in &guests {
-            guest.wait_ready(&Stop::never()).unwrap();
-        }
-        guests
+        let up = |guest: Guest| match guest.wait_ready(&Stop::never()) {
+            Err(error @ Error::Slow { .. }) => {
+                let spec = guest.spec().clone();
+                drop(guest);
+                skip::retried(&error.to_string());
+                Guest::start(spec).unwrap()
+            }
+            ready => ready.map(|_| guest).unwrap(),
+        };
+        guests.into_iter().map(up).collect()
     }
 
     /// Boots one guest.

@@ -8,6 +8,7 @@ use libbpf_rs::{MapCore as _, MapFlags, OpenObject, RingBuffer, RingBufferBuilde
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::mem::MaybeUninit;
 use std::rc::Rc;
 
@@ -90,9 +91,7 @@ impl Collector {
                     }
                     return Ok(collector);
                 }
-                Err(error) if error.kind() == libbpf_rs::ErrorKind::PermissionDenied => {
-                    return Err(NoCollector(refusal(&error)));
-                }
+                Err(error) if is_forbidden(&error) => return Err(NoCollector(refusal(&error))),
                 Err(error) => last = Some(error),
             }
         }
@@ -202,16 +201,34 @@ fn programs() -> BTreeSet<u32> {
     all.filter(|info| own(&info.name.to_string_lossy())).map(|info| info.id).collect()
 }
 
+/// Whether the right to load programs is lacking (EPERM). That a program was rejected (EACCES) is
+/// `PermissionDenied`, too, and tells of the kernel, not of the user.
+fn is_forbidden(error: &libbpf_rs::Error) -> bool {
+    let forbidden = io::Error::from_raw_os_error(libc::EPERM).to_string();
+    error.kind() == libbpf_rs::ErrorKind::PermissionDenied
+        && format!("{error:#}").contains(&forbidden)
+}
+
 /// Why, for people, with what helps.
 fn refusal(error: &libbpf_rs::Error) -> String {
     let why = match error.kind() {
-        libbpf_rs::ErrorKind::PermissionDenied => {
-            "not permitted: it takes root, or CAP_BPF and CAP_PERFMON"
-        }
+        _ if is_forbidden(error) => "not permitted: it takes root, or CAP_BPF and CAP_PERFMON",
         libbpf_rs::ErrorKind::NotFound => {
             "this kernel lacks something: BTF (/sys/kernel/btf/vmlinux) and Linux 5.18 are needed"
         }
         _ => "the kernel refused its programs (INSTEP_LOG=debug tells what libbpf says)",
     };
     format!("{why}: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_not_is_told_from_what_the_kernel_rejects() {
+        let refused = |code| refusal(&libbpf_rs::Error::from_raw_os_error(code));
+        assert!(refused(libc::EPERM).contains("CAP_BPF"), "{}", refused(libc::EPERM));
+        assert!(refused(libc::EACCES).contains("INSTEP_LOG=debug"), "{}", refused(libc::EACCES));
+    }
 }

@@ -10,9 +10,13 @@ read -r began rest </proc/uptime
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev 2>/dev/null
 mount -t tmpfs -o size=90% tmp /tmp
-# Booted with one: scenario/guests.rs tells why.
+# Booted with one: scenario/guests.rs tells why. A guest that lacks a vCPU is none that is up: who waits for it
+# starts it again.
 for cpu in /sys/devices/system/cpu/cpu[1-9]*/online; do
-    [ -e "$cpu" ] && echo 1 >"$cpu"
+    until [ ! -e "$cpu" ] || echo 1 >"$cpu"; do
+        echo "instep-guest: $cpu does not come up"
+        sleep 1
+    done
 done
 touch=0 load=
 for word in $(cat /proc/cmdline); do

@@ -43,7 +43,7 @@ pub struct Extra {
     pub begin: Option<String>,
 }
 
-/// The guests' kernel in the host, which is the host's own.
+/// The guests' kernel in the host: the host's own, unpacked where QEMU can enter it.
 pub const GUEST_KERNEL: &str = "lab/kernel";
 
 /// The guests' initramfs in the host: one for those that need no programs, and one for each that
@@ -72,10 +72,8 @@ pub fn write(
     copied.map_err(|error| Error::io("write", target, error))?;
     let mut files = BTreeMap::new();
     put(&mut files, &extra.programs, stop)?;
-    for (file, _) in &extra.programs {
-        for content in files.values_mut().filter(|content| content.is(file)) {
-            *content = Content::Lean(file.clone(), lean::loaded);
-        }
+    for content in files.values_mut() {
+        content.made_by(lean::loaded);
     }
     if let Some(load) = &extra.load {
         files.insert("usr/bin/instep-load".to_owned(), Content::File(load.clone()));
@@ -194,8 +192,11 @@ enum Content {
 }
 
 impl Content {
-    fn is(&self, file: &Path) -> bool {
-        matches!(self, Content::File(path) if path == file)
+    /// Lets something be made of a file.
+    fn made_by(&mut self, make: fn(&[u8]) -> Option<Vec<u8>>) {
+        if let Content::File(path) = self {
+            *self = Content::Lean(std::mem::take(path), make);
+        }
     }
 
     fn bytes(&self) -> Result<Cow<'_, [u8]>, Error> {
@@ -205,7 +206,11 @@ impl Content {
             Content::File(path) => Cow::from(read(path)?),
             Content::Lean(path, made) => {
                 let whole = read(path)?;
-                Cow::from(made(&whole).unwrap_or(whole))
+                let lean = made(&whole).unwrap_or_else(|| {
+                    tracing::debug!("{} is taken along unchanged", path.display());
+                    whole
+                });
+                Cow::from(lean)
             }
         })
     }
@@ -218,9 +223,10 @@ fn identity(files: &BTreeMap<String, Content>) -> Result<String, Error> {
     for (inside, content) in files {
         let line = match content {
             Content::File(path) | Content::Lean(path, _) => {
+                let how = matches!(content, Content::Lean(..)).then_some(lean::VERSION);
                 let meta = fs::metadata(path).map_err(|error| Error::io("read", path, error))?;
                 let (size, time) = (meta.size(), (meta.mtime(), meta.mtime_nsec()));
-                format!("{inside} {} {size} {time:?}\n", path.display())
+                format!("{inside} {} {size} {time:?} {how:?}\n", path.display())
             }
             Content::Bytes(bytes) => format!("{inside} {:016x}\n", fingerprint(bytes)),
         };
@@ -284,6 +290,20 @@ mod tests {
         };
         assert_eq!(unpacked("one"), unpacked("one"));
         assert_ne!(unpacked("one"), unpacked("two"));
+    }
+
+    #[test]
+    fn what_nothing_can_be_made_of_is_taken_unchanged_and_told_apart() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "a kernel of another kind").unwrap();
+        let mut content = Content::File(file.path().to_owned());
+        let of = |content: &Content| {
+            identity(&BTreeMap::from([("k".to_owned(), content.clone())])).unwrap()
+        };
+        let before = of(&content);
+        content.made_by(lean::kernel);
+        assert_eq!(&content.bytes().unwrap()[..], b"a kernel of another kind");
+        assert_ne!(of(&content), before);
     }
 
     #[test]

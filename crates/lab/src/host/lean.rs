@@ -1,10 +1,9 @@
 //! Programs and kernels without what an emulated host would only copy, or slowly unpack.
 //!
-//! Pure: a file's bytes in, those of a smaller or plainer file out, or `None` when it is none of that kind: it
-//! does as it is. Formats: ELF (gABI 4.1); bzImage (Linux 7.2, Documentation/arch/x86/boot.rst).
+//! Pure: a file's bytes in, those of a smaller or plainer file out; `None`: use the file unchanged. Formats: ELF (gABI 4.1); bzImage (Linux 7.2, Documentation/arch/x86/boot.rst).
 
 use object::Endianness;
-use object::elf::{FileHeader64, PT_NOTE, SHT_NOBITS};
+use object::elf::{FileHeader64, PN_XNUM, PT_NOTE, ProgramHeader64, SHT_NOBITS};
 use object::read::elf::{FileHeader as _, ProgramHeader as _, SectionHeader as _};
 use std::io::Read as _;
 
@@ -23,12 +22,29 @@ const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// The largest kernel; Debian's has 62 MB.
 const MAX_KERNEL: u64 = 256 << 20;
 
-/// A program as far as it is loaded: its debugging information is five sixths of a file that cargo makes.
-/// `None` when it has more than its sections at its end, which it may want to read.
+/// The version of what is made here, of which images are kept.
+pub const VERSION: u32 = 1;
+
+/// The sections that no program reads of itself.
+const FOR_TOOLS: [&[u8]; 6] =
+    [b".debug", b".symtab", b".strtab", b".shstrtab", b".comment", b".gnu_debug"];
+
+/// A program as far as it is loaded: of a release of Instep, which has tables for debuggers, a seventh.
+/// `None` when it has more than these at its end, which it may want to read.
 #[must_use]
 pub fn loaded(program: &[u8]) -> Option<Vec<u8>> {
     let (lean, whole) = cut(program)?;
-    (whole == program.len() as u64).then_some(lean)
+    let header = FileHeader64::<Endianness>::parse(program).ok()?;
+    let endian = header.endian().ok()?;
+    let sections = header.sections(endian, program).ok()?;
+    let dispensable = sections.iter().all(|section| {
+        let lies_behind = section.sh_offset(endian) >= lean.len() as u64;
+        let name = sections.section_name(endian, section).unwrap_or_default();
+        !lies_behind
+            || section.sh_type(endian) == SHT_NOBITS
+            || FOR_TOOLS.iter().any(|tool| name.starts_with(tool))
+    });
+    (dispensable && whole == program.len() as u64).then_some(lean)
 }
 
 /// An ELF file to the end of its last segment, without sections, and where it ended with them.
@@ -36,7 +52,11 @@ fn cut(program: &[u8]) -> Option<(Vec<u8>, u64)> {
     let header = FileHeader64::<Endianness>::parse(program).ok()?;
     let endian = header.endian().ok()?;
     let end = |offset: u64, size: u64| offset.checked_add(size);
-    let mut cut = 0;
+    let headers = u64::from(header.e_phentsize(endian)) * u64::from(header.e_phnum(endian));
+    let mut cut = end(header.e_phoff(endian), headers)?;
+    if header.e_phnum(endian) == PN_XNUM {
+        return None;
+    }
     for segment in header.program_headers(endian, program).ok()? {
         cut = cut.max(end(segment.p_offset(endian), segment.p_filesz(endian))?);
     }
@@ -71,24 +91,28 @@ pub fn kernel(image: &[u8]) -> Option<Vec<u8>> {
     // The size, which the kernel's build appends, is no part of the frame.
     let decoder = zstd::Decoder::with_buffer(payload).ok()?.single_frame();
     decoder.take(MAX_KERNEL).read_to_end(&mut plain).ok()?;
-    has_pvh_entry(&plain)?;
+    if !has_pvh_entry(&plain).unwrap_or(false) {
+        return None;
+    }
     // What follows it serves to move it elsewhere, which its command line forbids (`nokaslr`).
     cut(&plain).map(|(lean, _)| lean)
 }
 
-fn has_pvh_entry(kernel: &[u8]) -> Option<()> {
+fn has_pvh_entry(kernel: &[u8]) -> Option<bool> {
     let header = FileHeader64::<Endianness>::parse(kernel).ok()?;
     let endian = header.endian().ok()?;
     let segments = header.program_headers(endian, kernel).ok()?;
-    segments.iter().filter(|segment| segment.p_type(endian) == PT_NOTE).find_map(|segment| {
+    let is_entry = |segment: &ProgramHeader64<Endianness>| {
         let mut notes = segment.notes(endian, kernel).ok()??;
         while let Some(note) = notes.next().ok()? {
             if (note.name(), note.n_type(endian).0) == PVH_NOTE {
-                return Some(());
+                return Some(true);
             }
         }
         None
-    })
+    };
+    let mut notes = segments.iter().filter(|segment| segment.p_type(endian) == PT_NOTE);
+    Some(notes.any(|segment| is_entry(segment).unwrap_or(false)))
 }
 
 #[cfg(test)]
@@ -106,7 +130,7 @@ mod tests {
     fn a_lean_program_runs() {
         let whole = this_program();
         let lean = loaded(&whole).unwrap();
-        assert!(lean.len() < whole.len() * 3 / 4, "{} of {}", lean.len(), whole.len());
+        assert!(lean.len() < whole.len() && lean[0x28..0x30] == [0; 8]);
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("lean");
         std::fs::write(&file, lean).unwrap();
@@ -130,6 +154,16 @@ mod tests {
         image[PAYLOAD + 4..PAYLOAD + 8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
         image.extend(payload);
         image
+    }
+
+    /// The same with a table of one section, and what a kernel's build puts behind that.
+    fn with_sections(mut elf: Vec<u8>) -> Vec<u8> {
+        elf[0x28] = 144; // e_shoff
+        elf[0x3a] = 64; // e_shentsize
+        elf[0x3c] = 1; // e_shnum
+        elf.extend([0; 64]);
+        elf.extend(b"where it can be moved");
+        elf
     }
 
     /// An ELF file of a note alone.
@@ -161,6 +195,9 @@ mod tests {
     #[test]
     fn a_kernel_that_qemu_can_enter_is_unpacked() {
         assert_eq!(kernel(&image(&packed(&noted(18)))), Some(noted(18)));
+        let mut bare = noted(18);
+        bare[0x3a] = 64;
+        assert_eq!(kernel(&image(&packed(&with_sections(noted(18))))), Some(bare));
         assert_eq!(kernel(&image(&packed(&noted(17)))), None, "no PVH entry");
         assert_eq!(kernel(&image(&packed(b"no ELF file"))), None);
         assert_eq!(kernel(&image(b"\xfd7zXZ\0 another way")), None);
@@ -171,18 +208,21 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_makes_it_fail(
-            mut bytes in proptest::collection::vec(any::<u8>(), 0..2048), which in 0..3usize,
-            at in 0..2048usize, value in any::<u8>(),
+            which in 0..4usize,
+            changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+            random in proptest::collection::vec(any::<u8>(), 1..2048),
         ) {
-            match which {
-                0 => bytes = noted(18),
-                1 => bytes = image(&packed(&noted(18))),
-                _ => {}
+            let mut bytes = match which {
+                0 => noted(18),
+                1 => with_sections(noted(18)),
+                2 => image(&packed(&with_sections(noted(18)))),
+                _ => random,
+            };
+            for (at, value) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = value;
             }
-            if let Some(byte) = bytes.get_mut(at) {
-                *byte = value;
-            }
-            let _ = (loaded(&bytes), kernel(&bytes));
+            let _ = (loaded(&bytes), cut(&bytes), has_pvh_entry(&bytes), kernel(&bytes));
         }
     }
 }

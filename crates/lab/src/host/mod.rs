@@ -51,6 +51,9 @@ const NO_PORT: &str = "instep-lab: no virtio port";
 /// A panic in words.
 pub const PANICKED: &str = "its kernel panicked";
 
+/// The file that tells where the CPUs of a host that does not answer are.
+pub const REGISTERS: &str = "registers.txt";
+
 /// The socket in its directory by which QEMU itself is asked.
 const QMP: &str = "qmp";
 
@@ -74,11 +77,12 @@ impl Host {
     /// It ends when it has lived for `life`.
     ///
     /// # Errors
-    /// When the image cannot be written or QEMU cannot be started.
+    /// When the image cannot be written, QEMU cannot be started, or `stop` is raised.
     pub fn spawn(
         machine: &Machine,
         kernel: &HostKernel,
         life: Duration,
+        stop: &Stop,
         image: impl FnOnce(&Path) -> Result<(), Error>,
     ) -> Result<Self, Error> {
         let dir = workdir::create("host")?;
@@ -94,7 +98,7 @@ impl Host {
         qemu.args(machine.arguments(&files)).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let started = Instant::now();
         let process = Process::spawn(&mut qemu, life, INSTALL_QEMU)?;
-        let channel = Channel::new(connect(&port, &process, &dir)?)?;
+        let channel = Channel::new(connect(&port, &process, &dir, stop)?)?;
         Ok(Self { process, channel, started, life, grace: grace(machine.clock), dir })
     }
 
@@ -180,7 +184,7 @@ impl Host {
     /// When QEMU does not answer either, or the file cannot be written.
     pub fn keep_registers(&self, into: &Path) -> Result<PathBuf, Error> {
         let registers = Qmp::connect(&self.dir.path().join(QMP))?.monitor("info registers -a")?;
-        kept(into.join("registers.txt"), &registers)
+        kept(into.join(REGISTERS), &registers)
     }
 
     fn explain(&self, silence: Silence, awaited: &str) -> Error {
@@ -240,7 +244,12 @@ fn kept(target: PathBuf, text: &str) -> Result<PathBuf, Error> {
 }
 
 /// Connects to the port, which QEMU makes soon after its start.
-fn connect(port: &Path, process: &Process, dir: &TempDir) -> Result<UnixStream, Error> {
+fn connect(
+    port: &Path,
+    process: &Process,
+    dir: &TempDir,
+    stop: &Stop,
+) -> Result<UnixStream, Error> {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
         match UnixStream::connect(port) {
@@ -250,11 +259,14 @@ fn connect(port: &Path, process: &Process, dir: &TempDir) -> Result<UnixStream, 
             }
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
-        if let Some(how) = process.ended() {
-            let what = format!("QEMU ended ({how})");
-            let console = last_words(dir.path());
-            return Err(Error::Guest { name: "emulated host".to_owned(), what, console });
+        if let Some(status) = process.ended() {
+            let (name, console) = ("emulated host".to_owned(), last_words(dir.path()));
+            return Err(match fell(status) {
+                Some(how) => Error::Died { name, how, console },
+                None => Error::Guest { name, what: format!("QEMU ended ({status})"), console },
+            });
         }
+        stop.check()?;
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::Scenario;
 use crate::error::Error;
+use crate::host::REGISTERS;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{ErrorKind, Write as _};
@@ -26,7 +27,7 @@ pub(super) fn name(path: &str) -> Result<&str, String> {
         return Err(format!("fetch: {name:?} has control characters"));
     }
     let guest = name.starts_with("guest-") && name.ends_with(".txt");
-    if guest || ["console.txt", "dmesg.txt", "registers.txt", "report.json"].contains(&name) {
+    if guest || ["console.txt", "dmesg.txt", REGISTERS, "report.json"].contains(&name) {
         return Err(format!("fetch: {name} is a name of the lab's own; give the file another"));
     }
     Ok(name)

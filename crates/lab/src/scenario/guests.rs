@@ -3,7 +3,7 @@
 //!
 //! Pure: plans in, scripts out. A guest boots bound to the CPUs of its memory's node, so that what
 //! it touches first lies there; then its vCPU threads are moved. Each guest's files lie in the
-//! host's /run/lab: `NAME.pid`, `NAME.console`, `NAME.qemu`.
+//! host's /run/lab: `NAME.pid`, `NAME.console`, `NAME.qemu`; `NAME.pages` says that its huge pages are reserved.
 
 use super::GuestPlan;
 use crate::host::channel::base64;
@@ -18,13 +18,23 @@ use std::process::ExitStatus;
 /// The kernel's command line in a guest. An emulated host makes its clocks look broken; the driver
 /// of the clock chip that `microvm` has not waits 5 s for it (seen, Linux 7.2), and the kernel's
 /// certificates, half a second, are for modules, of which there are none. The rest is explained at the
-/// host's command line. It boots on one vCPU, and `guest.sh` brings the others when the kernel has changed
+/// host's command line; `reboot=t` makes a guest end by a fault, which is quick. It boots on one vCPU, and `guest.sh` brings the others when the kernel has changed
 /// its code for what it found: host/anchor.rs. (They have no deadline server then, which only a guest's
 /// real-time threads would tell.)
 const COMMAND_LINE: &str = "console=ttyS0 maxcpus=1 lpj=20000000 quiet panic=-1 reboot=t \
                             mitigations=off nokaslr audit=0 apparmor=0 nowatchdog \
                             rcupdate.rcu_cpu_stall_suppress=1 tsc=reliable no_timer_check cryptomgr.notests init_on_alloc=0 \
                             initcall_blacklist=cmos_init,sched_clock_init_late,load_system_certificate_list";
+
+/// The kernel that the guests of one start boot from, while they do. QEMU keeps this file mapped, which
+/// counts as a guest's memory wherever the file lies (not only here: `numa_maps` tells of all mappings).
+const KERNEL: &str = "/run/lab/kernel";
+
+/// The script that puts [`KERNEL`] there.
+#[must_use]
+pub fn kernel() -> String {
+    format!("cp /{GUEST_KERNEL} {KERNEL}\n")
+}
 
 /// The exit status by which [`wait_ready`] tells that a guest's kernel panicked.
 pub const PANICKED: u32 = 42;
@@ -48,7 +58,8 @@ pub fn sealed(guests: &[GuestPlan], host: &Machine) -> Option<String> {
 #[must_use]
 pub fn start(guest: &GuestPlan, host: &Machine) -> String {
     let name = &guest.name;
-    let mut script = String::from("cd /run/lab\n");
+    // What a guest of this name left that has ended: it would be taken for the new one's.
+    let mut script = format!("cd /run/lab\nrm -f {name}.ended {name}.console {name}.pid\n");
     let mut inner = format!("echo $$ >/run/lab/{name}.pid; ");
     let weight = guest.weight.or(guest.process.then_some(100));
     if let Some(weight) = weight {
@@ -61,18 +72,7 @@ pub fn start(guest: &GuestPlan, host: &Machine) -> String {
         let _ = write!(inner, "echo $$ >{group}/cgroup.procs; ");
     }
     if guest.hugepages {
-        let pages = guest.memory_mib.div_ceil(2);
-        let nodes = match guest.start.memory_node {
-            Some(node) => format!("/sys/devices/system/node/node{node}"),
-            None => "/sys/kernel/mm".to_owned(),
-        };
-        let file = format!("{nodes}/hugepages/hugepages-2048kB/nr_hugepages");
-        let _ = write!(
-            script,
-            "had=$(cat {file}); echo $((had + {pages})) >{file}\n\
-             [ $(cat {file}) -ge $((had + {pages})) ] || \
-             {{ echo 'no {pages} huge pages are free' >&2; exit 1; }}\n"
-        );
+        script.push_str(&reserve(guest));
     }
     if guest.process {
         let load = base64(guest.load.as_bytes());
@@ -93,13 +93,28 @@ pub fn start(guest: &GuestPlan, host: &Machine) -> String {
     };
     let _ = writeln!(
         script,
-        "rm -f {name}.ended\n\
-         {{ sh -c '{inner}{bound}cp /{GUEST_KERNEL} {name}.kernel && \
-         exec {bound}qemu-system-x86_64 {}' </dev/null >/run/lab/{name}.qemu 2>&1\n\
+        "{{ sh -c '{inner}exec {bound}qemu-system-x86_64 {}' </dev/null >/run/lab/{name}.qemu 2>&1\n\
          echo $? >/run/lab/{name}.ended; }} &",
         arguments(guest).join(" ")
     );
     script
+}
+
+/// The lines that reserve a guest's huge pages, once for all its starts.
+fn reserve(guest: &GuestPlan) -> String {
+    let (name, pages) = (&guest.name, guest.memory_mib.div_ceil(2));
+    let nodes = match guest.start.memory_node {
+        Some(node) => format!("/sys/devices/system/node/node{node}"),
+        None => "/sys/kernel/mm".to_owned(),
+    };
+    let file = format!("{nodes}/hugepages/hugepages-2048kB/nr_hugepages");
+    format!(
+        "if [ ! -e {name}.pages ]; then\n\
+         had=$(cat {file}); echo $((had + {pages})) >{file}\n\
+         [ $(cat {file}) -ge $((had + {pages})) ] || \
+         {{ echo 'no {pages} huge pages are free' >&2; exit 1; }}\n\
+         : >{name}.pages\nfi\n"
+    )
 }
 
 /// QEMU's arguments for a guest; none needs quoting but the kernel's command line, which has its own.
@@ -125,7 +140,7 @@ fn arguments(guest: &GuestPlan) -> Vec<String> {
             format!("memory-backend-memfd,id=ram,size={size}M,hugetlb=on,hugetlbsize=2M"),
         );
     }
-    put("-kernel", format!("{}.kernel", guest.name));
+    put("-kernel", KERNEL.to_owned());
     let own = Some(guest.name.as_str()).filter(|_| !guest.programs.is_empty());
     put("-initrd", format!("/{}", guest_archive(own)));
     let load = base64(guest.load.as_bytes());
@@ -138,8 +153,8 @@ fn arguments(guest: &GuestPlan) -> Vec<String> {
     args
 }
 
-/// The script that waits until these guests' loads run. QEMU keeps its kernel's file mapped, which would count
-/// as the guest's memory wherever the file lies: each guest has a copy, which is emptied then.
+/// The script that waits until these guests' loads run. It empties their kernel then, which none of them
+/// reads again: they end where others are reset (`-no-reboot`).
 #[must_use]
 pub fn wait_ready(names: &[&str]) -> String {
     format!(
@@ -150,7 +165,8 @@ pub fn wait_ready(names: &[&str]) -> String {
          \x20       [ -d /proc/$pid ] && continue\n\
          \x20       grep -q '{PANIC}' $g.console && exit {PANICKED}\n\
          \x20       echo \"guest $g ended\" >&2; tail -n 3 $g.console $g.qemu >&2; exit 1\n\
-         \x20   done\n\x20   : >$g.kernel\ndone\n",
+         \x20   done\ndone\n\
+         [ ! -e {KERNEL} ] || : >{KERNEL}\n",
         names.join(" ")
     )
 }
@@ -263,9 +279,7 @@ mod tests {
     fn a_guest_boots_where_its_memory_shall_be_and_moves_then() {
         let s = scenario("start = { memory_node = 1, cpus = [[0], [1]] }");
         let script = start(&s.guest[0], &s.host);
-        for bound in ["exec taskset f0 qemu-system-x86_64", "taskset f0 cp /lab/kernel a.kernel"] {
-            assert!(script.contains(bound), "{script}");
-        }
+        assert!(script.contains("exec taskset f0 qemu-system-x86_64"), "{script}");
         let script = place(&s.guest[0], &s.host).unwrap();
         assert!(script.contains("'CPU 1/KVM') bind 2; moved"), "{script}");
         assert_eq!(script.matches("*) bind ff ;;").count(), 4, "{script}");
@@ -301,6 +315,42 @@ mod tests {
         assert!(!fine && said.contains("0 of 2 vCPU threads were found"), "{said}");
     }
 
+    /// The script itself, run here: what it says of a guest by what that one left.
+    #[test]
+    fn guests_are_up_by_their_own_words_or_have_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().display().to_string();
+        let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+        let ran = |script: &str| {
+            let script = format!("sleep() {{ :; }}\n{}", script.replace("/run/lab", &at));
+            let ran = Command::new("sh").args(["-c", &script]).output().unwrap();
+            (ran.status.code(), String::from_utf8_lossy(&ran.stderr).into_owned())
+        };
+        let wait = wait_ready(&["a"]);
+        write("kernel", "what it booted from");
+        write("a.pid", "999999999");
+        write("a.console", "last words\n");
+        write("a.qemu", "");
+        let (status, said) = ran(&wait);
+        assert!(status == Some(1) && said.contains("guest a ended") && said.contains("last words"));
+        write("a.console", PANIC);
+        assert_eq!(ran(&wait).0, Some(42));
+        write("a.console", READY);
+        assert_eq!(ran(&wait), (Some(0), String::new()));
+        assert_eq!(fs::read(dir.path().join("kernel")).unwrap(), b"");
+        // Started again, the words of the one before are gone before anything is.
+        let s = scenario("");
+        let script = start(&s.guest[0], &s.host);
+        let (before, _) = script.split_once("{ sh").unwrap();
+        assert_eq!(ran(before).0, Some(0));
+        assert!(!dir.path().join("a.console").exists() && !dir.path().join("a.pid").exists());
+        // Without a kernel's copy, as for processes alone, none is made.
+        fs::remove_file(dir.path().join("kernel")).unwrap();
+        write("a.console", READY);
+        assert_eq!(ran(&wait).0, Some(0));
+        assert!(!dir.path().join("kernel").exists());
+    }
+
     #[test]
     fn a_load_with_quotes_reaches_the_guest_unharmed() {
         let s = scenario("load = \"echo 'a\\\" b'\"");
@@ -328,6 +378,7 @@ mod tests {
             "echo 300 >/sys/fs/cgroup/lab/a/cpu.weight",
             "node1/hugepages/hugepages-2048kB/nr_hugepages",
             "+ 64))",
+            "[ ! -e a.pages ]",
             "memory-backend-memfd",
         ] {
             assert!(script.contains(part), "{part}: {script}");

@@ -13,7 +13,7 @@ use super::{GuestPlan, Scenario, guests};
 use crate::cache::Cache;
 use crate::error::Error;
 use crate::host::kernel::{self, HostKernel};
-use crate::host::{Host, image, programs};
+use crate::host::{Host, REGISTERS, image, programs};
 use crate::image::{READY, busybox, is_static_elf};
 use crate::stop::Stop;
 use crate::{guest, workdir};
@@ -125,7 +125,7 @@ impl Kit {
         }
         extra.begin = guests::sealed(&scenario.guest, &scenario.host);
         let started = Instant::now();
-        let mut host = Host::spawn(&scenario.host, &self.kernel, life, |target| {
+        let mut host = Host::spawn(&scenario.host, &self.kernel, life, stop, |target| {
             image::write(target, &self.cache, &self.kernel, &self.busybox, &extra, stop)
         })?;
         let ready = host.wait_ready(scenario.limit / 2, stop).inspect_err(|error| {
@@ -134,8 +134,9 @@ impl Kit {
                 && fs::create_dir_all(&place).is_ok()
                 && let Ok(console) = host.keep_console(&place)
             {
-                // Gone when QEMU is.
-                let _ = host.keep_registers(&place);
+                if matches!(error, Error::Slow { .. }) {
+                    let _ = host.keep_registers(&place);
+                }
                 tracing::warn!("its console is kept as {}", console.display());
             }
         })?;
@@ -266,6 +267,8 @@ fn once(
         Count(scenario.host.cpus().into(), "CPU"),
         Count(scenario.host.nodes.into(), "node")
     ));
+    // Of this attempt, or none.
+    let _ = fs::remove_file(kit.place(scenario, kept).join(REGISTERS));
     let mut running = kit.boot_for(scenario, scenario.limit, kept, stop)?;
     let mut doing = Doing::new(scenario, fetched, &running, attempts);
     let mut done = doing.all(&mut running, stop, audience);
@@ -321,6 +324,9 @@ pub(super) fn start(
             kernel: running.kernel.clone(),
             console: crate::command::last_lines(&running.host.console(), 6),
         });
+    }
+    if plans.iter().any(|plan| !plan.process) {
+        running.host.succeed(&guests::kernel(), SMALL, stop)?;
     }
     for plan in plans.iter().filter(|plan| !guests::is_sealed(plan, &scenario.host)) {
         running.host.succeed(&guests::start(plan, &scenario.host), SMALL, stop)?;
@@ -395,11 +401,16 @@ fn keep(running: &mut Running, scenario: &Scenario, into: &Path, stop: &Stop) ->
     }
     kept.extend(running.host.keep_console(into).ok());
     // Its console has the gravest words only.
-    if let Ok(answer) = running.host.run("dmesg | tail -n 200", Duration::from_secs(5), stop) {
-        let target = into.join("dmesg.txt");
-        kept.extend(fs::write(&target, &answer.stdout).is_ok().then_some(target));
-    } else {
-        kept.extend(running.host.keep_registers(into).ok());
+    match running.host.run("dmesg | tail -n 200", Duration::from_secs(5), stop) {
+        Ok(answer) => {
+            let target = into.join("dmesg.txt");
+            kept.extend(fs::write(&target, &answer.stdout).is_ok().then_some(target));
+        }
+        Err(error) => {
+            let silent = matches!(error, Error::Slow { .. });
+            kept.extend(silent.then(|| running.host.keep_registers(into).ok()).flatten());
+            return kept;
+        }
     }
     for guest in &scenario.guest {
         let script = format!("cd /run/lab; cat {0}.hung {0}.console {0}.qemu", guest.name);
