@@ -6,6 +6,7 @@ mod common;
 mod sums;
 
 use common::shared;
+use std::path::Path;
 use sums::{assert_agree, printed, report, timehist, trace_cmd};
 
 #[test]
@@ -23,6 +24,15 @@ fn sums_agree_with_trace_cmd_report() {
         return;
     };
     assert_agree(&report(&path, false), &trace_cmd(&text), 4);
+}
+
+/// Three VMs of eight vCPUs, recorded in an emulated host (scenarios/lab/recording.toml).
+#[test]
+fn sums_of_three_vms_agree_with_perf_sched_timehist() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/three-vms/host.perf.data");
+    let args = ["sched", "timehist", "--state", "-i", path.to_str().unwrap()];
+    let Some(text) = printed("perf", &args) else { return };
+    assert_agree(&report(&path, false), &timehist(&text), 8);
 }
 
 #[test]

@@ -1,0 +1,80 @@
+//! What is said of real recordings: the guide's, three VMs recorded in the lab, and the shared ones.
+#![cfg(test)]
+
+mod common;
+
+use common::{list, text};
+use instep_madehost::skip;
+use serde_json::Value;
+use std::path::Path;
+
+/// The lines of the guide's example, in order, but for those that tell of an omission, are the
+/// analysis's of the recording that the guide names.
+#[test]
+fn the_guides_example_is_what_analyze_says_of_its_recording() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let guide = std::fs::read_to_string(root.join("docs/guide.md")).unwrap();
+    let (_, from) = guide.split_once("    instep analyze docs/recordings/").unwrap();
+    let (name, after) = from.split_once('\n').unwrap();
+    let (_, quoted) = after.split_once("`[...]` stands:\n").unwrap();
+    let (quoted, _) = quoted.split_once("\nRead it in this order").unwrap();
+    let file = root.join("docs/recordings").join(name);
+    let said = common::instep(&["analyze", file.to_str().unwrap()]).expect(1).stdout;
+    let (said, quoted) = (words(&said), words(quoted));
+    let mut rest = said.as_str();
+    let parts: Vec<&str> = quoted.split("[...]").map(str::trim).collect();
+    assert!(parts.len() > 1 && parts.iter().all(|part| part.len() > 100), "{parts:?}");
+    for part in parts {
+        let at = rest.find(part).unwrap_or_else(|| panic!("`{part}` in this order in\n{said}"));
+        rest = &rest[at + part.len()..];
+    }
+}
+
+/// What is said of a trace with the copies of /proc beside it, and each VM's name and vCPUs.
+fn with_facts(trace: &Path, facts: &Path) -> (Value, Vec<(String, usize)>) {
+    let args = ["analyze", trace.to_str().unwrap(), "--facts", facts.to_str().unwrap(), "--json"];
+    let report: Value = serde_json::from_str(&common::instep(&args).stdout).unwrap();
+    let vms = list(&report, "vms").iter();
+    let mut named: Vec<(String, usize)> =
+        vms.map(|vm| (text(vm, "name").to_owned(), list(vm, "vcpus").len())).collect();
+    named.sort();
+    (report, named)
+}
+
+/// Recorded by perf in an emulated host (scenarios/lab/recording.toml): two VMs, one of which spins and one
+/// of which blocks, lose time to the one that computes.
+#[test]
+fn three_vms_are_named_and_lose_time_to_the_one_that_computes() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trace/tests/data/three-vms");
+    let (report, named) = with_facts(&dir.join("host.perf.data"), &dir.join("facts"));
+    let expected = [("computes", 4), ("spins", 2), ("waits", 2)];
+    assert_eq!(named, expected.map(|(name, vcpus)| (name.to_owned(), vcpus)));
+    for name in ["spins", "waits"] {
+        let vm = list(&report, "vms").iter().find(|vm| vm["name"] == name).unwrap();
+        let mut others = list(vm, "culprits").iter().map(|culprit| text(culprit, "name"));
+        let worst = others.find(|other| *other != name && !other.starts_with('('));
+        assert_eq!(worst, Some("computes"), "{vm:#}");
+        let mut of = list(&report, "findings").iter().filter(|finding| finding["vm"] == name);
+        assert!(of.any(|finding| text(finding, "text").contains("computes ran")), "{report:#}");
+    }
+}
+
+/// Of the three VMs that ../shared/data tells of, two ran while they were recorded: four vCPU threads.
+#[test]
+fn the_shared_recordings_name_the_vms_that_ran() {
+    let root = std::env::var_os("INSTEP_SHARED_DATA").map(std::path::PathBuf::from);
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    let dir = root.unwrap_or_else(beside).join("traces/kvm-3vms");
+    if !dir.exists() {
+        return skip::note(&format!("{} is absent", dir.display()));
+    }
+    for trace in ["host.perf.data", "host.trace.dat"] {
+        let (_, named) = with_facts(&dir.join(trace), &dir.join("facts"));
+        assert_eq!(named, [("alpha".to_owned(), 2), ("beta".to_owned(), 2)], "{trace}");
+    }
+}
+
+/// However wide the lines were.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
