@@ -26,6 +26,7 @@ pub(crate) fn results(data: &[u8]) {
     let Ok(side) = results::Side::parse("fuzz", &String::from_utf8_lossy(data)) else { return };
     for reading in side.runs.iter().flatten() {
         assert!(reading.value.is_finite(), "{reading:?}");
+        assert!(reading.samples.iter().all(|sample| sample.is_finite()), "{reading:?}");
         if let Some((low, high)) = reading.range {
             assert!(low.is_finite() && high.is_finite(), "{reading:?}");
         }

@@ -65,11 +65,11 @@ fn one(case: &Case, schedulers: &[Scheduler], cells: &[&Cell]) -> CaseReport {
 /// The median speed beside the default's. Of rates where there are no speeds: machines of several
 /// boots differ, and the work alone takes that out.
 fn beside(outcome: &Outcome, default: &Outcome) -> Option<f64> {
-    let by = |of: fn(&Outcome) -> Option<Spread>| {
+    let by = |of: fn(&Outcome) -> Option<&Spread>| {
         let default = of(default)?.median;
         Some(of(outcome)?.median / default).filter(|_| default > 0.0)
     };
-    by(|outcome| outcome.fair_share_speed).or_else(|| by(|outcome| outcome.rate))
+    by(|outcome| outcome.fair_share_speed.as_ref()).or_else(|| by(|outcome| outcome.rate.as_ref()))
 }
 
 /// The median rate alone, by boot.
@@ -88,12 +88,16 @@ fn outcome(cells: &[&&Cell], share: f64, alone: &BTreeMap<u32, f64>) -> Outcome 
     let mut failed: Vec<String> = cells.iter().filter_map(|cell| cell.failed.clone()).collect();
     failed.dedup();
     let vms = cells.iter().map(|cell| cell.share_errors.len()).max().unwrap_or(0);
+    let stacking = spread(&|cell| cell.stacking);
+    let competing = spread(&|cell| cell.competing_modules);
     Outcome {
         fair_share_speed: spread(&speed),
         beside_default: None,
         rate: spread(&|cell| cell.rate),
-        stacking: spread(&|cell| cell.stacking).map(|spread| spread.median),
-        competing_modules: spread(&|cell| cell.competing_modules).map(|spread| spread.median),
+        stacking: stacking.as_ref().map(|spread| spread.median),
+        stacking_samples: stacking.map(|spread| spread.samples).unwrap_or_default(),
+        competing_modules: competing.as_ref().map(|spread| spread.median),
+        competing_modules_samples: competing.map(|spread| spread.samples).unwrap_or_default(),
         share_error: spread(&|cell| cell.share_error),
         share_error_by_vm: (0..vms)
             .map_while(|vm| spread(&|cell| cell.share_errors.get(vm).copied()))
@@ -156,7 +160,7 @@ mod tests {
             cell("instep", 0, Some(50.0)),
         ];
         let report = &gather(&case(), &schedulers(), &cells)[0];
-        let speed = |name: &str| report.results[name].fair_share_speed.unwrap();
+        let speed = |name: &str| report.results[name].fair_share_speed.clone().unwrap();
         assert_eq!((speed("default").min, speed("default").max), (0.25, 0.5));
         assert_eq!(speed("instep").median, 1.0);
         // Of speeds 0.25 and 0.5, and 1 beside them: not of rates of two boots.
@@ -170,7 +174,7 @@ mod tests {
         let cells = [cell("alone", 0, Some(100.0)), cell("instep", 1, Some(50.0))];
         let report = &gather(&case(), &schedulers(), &cells)[0];
         assert_eq!(report.results["instep"].fair_share_speed, None);
-        assert_eq!(report.results["instep"].rate.unwrap().median, 50.0);
+        assert_eq!(report.results["instep"].rate.as_ref().unwrap().median, 50.0);
     }
 
     #[test]
@@ -188,7 +192,7 @@ mod tests {
         let reports = gather(&cases, &schedulers(), &cells);
         let speed = |name: &str| {
             let report = reports.iter().find(|report| report.name == name).unwrap();
-            report.results["instep"].fair_share_speed.map(|speed| speed.median)
+            report.results["instep"].fair_share_speed.as_ref().map(|speed| speed.median)
         };
         assert_eq!((speed("b"), speed("c")), (Some(0.8), None));
     }
@@ -203,7 +207,7 @@ mod tests {
         let cells = [errors(&[0.1, 0.3]), errors(&[0.2, 0.1]), cell("instep", 0, None)];
         let outcome = &gather(&case(), &schedulers(), &cells)[0].results["instep"];
         let most: Vec<f64> = outcome.share_error_by_vm.iter().map(|spread| spread.max).collect();
-        assert_eq!((most, outcome.share_error.unwrap().max), (vec![0.2, 0.3], 0.3));
+        assert_eq!((most, outcome.share_error.as_ref().unwrap().max), (vec![0.2, 0.3], 0.3));
     }
 
     #[test]
@@ -211,7 +215,7 @@ mod tests {
         let cells =
             [cell("alone", 0, Some(1.0)), cell("instep", 0, None), cell("instep", 0, Some(0.5))];
         let outcome = &gather(&case(), &schedulers(), &cells)[0].results["instep"];
-        assert_eq!((outcome.failed.len(), outcome.fair_share_speed.unwrap().runs), (1, 1));
+        assert_eq!((outcome.failed.len(), outcome.fair_share_speed.as_ref().unwrap().runs), (1, 1));
     }
 
     #[test]

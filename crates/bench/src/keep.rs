@@ -340,7 +340,8 @@ mod tests {
         let kept = Kept::read(&path).unwrap();
         assert_eq!((kept.cells.len(), kept.done().len()), (4, 2));
         let report = kept.report().unwrap();
-        let speed = |name: &str| report.cases[0].results[name].fair_share_speed.unwrap().median;
+        let speed =
+            |name: &str| report.cases[0].results[name].fair_share_speed.as_ref().unwrap().median;
         assert_eq!((speed("default"), speed("scx_a"), report.boots), (0.5, 1.0, 2));
         assert!(report.is_complete(), "the failure was mended: {report:#?}");
     }

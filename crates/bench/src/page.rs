@@ -79,6 +79,7 @@ fn value(case: &CaseReport, name: &str, measure: &Measure) -> Option<Spread> {
         median: spread.median * by,
         min: spread.min * by,
         max: spread.max * by,
+        samples: spread.samples.iter().map(|sample| sample * by).collect(),
         ..spread
     })
 }
@@ -101,7 +102,7 @@ fn section(out: &mut String, report: &Report, measure: &Measure) {
         let _ = write!(out, "<tr><td>{} ({})</td>", escaped(&case.name), number(case.share));
         for name in &names {
             let text = match value(case, name, measure) {
-                Some(spread) => shown(spread, 1.0),
+                Some(spread) => shown(&spread, 1.0),
                 None => "-".to_owned(),
             };
             let _ = write!(out, "<td>{text}</td>");
@@ -183,7 +184,7 @@ fn plot(out: &mut String, cases: &[&CaseReport], names: &[&str], measure: &Measu
         for (place, spread) in of_case {
             let label = (names.len() > COLOURS).then(|| short(names[place]));
             let label = label.as_deref();
-            lane(out, &scale, y + LANE / 2.0, (place, names[place], label), spread);
+            lane(out, &scale, y + LANE / 2.0, (place, names[place], label), &spread);
             y += LANE;
         }
         y += GAP;
@@ -202,7 +203,7 @@ fn lane(
     scale: &Scale,
     y: f64,
     (place, name, label): (usize, &str, Option<&str>),
-    spread: Spread,
+    spread: &Spread,
 ) {
     let (x, from, to) = (scale.x(spread.median), scale.x(spread.min), scale.x(spread.max));
     let colour = place % COLOURS;
@@ -233,7 +234,8 @@ fn cases(out: &mut String, report: &Report) {
     out.push_str("<section>\n<h2>The cases</h2>\n<div class=\"wide\"><table>\n");
     for case in &report.cases {
         let kind = format!("{:?}", case.kind).to_lowercase();
-        let alone = case.alone.map_or("-".to_owned(), |rate| format!("{:.0}", rate.median));
+        let alone =
+            case.alone.as_ref().map_or("-".to_owned(), |rate| format!("{:.0}", rate.median));
         let _ = writeln!(
             out,
             "<tr><td>{}</td><td style=\"text-align:left;white-space:normal\">{}</td><td>{kind}</td>\

@@ -105,10 +105,16 @@ pub struct Outcome {
     pub beside_default: Option<f64>,
     /// Work per second.
     pub rate: Option<Spread>,
-    /// Fraction of time in which siblings of the work were runnable on one CPU.
+    /// Fraction of time in which siblings of the work were runnable on one CPU; the median.
     pub stacking: Option<f64>,
-    /// Competing modules (systems.md, 1); none without hardware threads.
+    /// It in each run.
+    #[serde(default)]
+    pub stacking_samples: Vec<f64>,
+    /// Competing modules (systems.md, 1); the median. None without hardware threads.
     pub competing_modules: Option<f64>,
+    /// They in each run.
+    #[serde(default)]
+    pub competing_modules_samples: Vec<f64>,
     /// Worst error of anybody's part of the CPU time in any window of 1 s.
     pub share_error: Option<Spread>,
     /// The same for each VM, the work first.
@@ -135,8 +141,8 @@ pub struct Outcome {
     pub failed: Vec<String>,
 }
 
-/// Median, least and most.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// Median, least and most, and the values themselves.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// The median; the mean of the middle two of an even number.
     pub median: f64,
@@ -146,19 +152,23 @@ pub struct Spread {
     pub max: f64,
     /// Of how many.
     pub runs: usize,
+    /// Each of them in the order of the runs; empty in documents of versions that did not keep them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub samples: Vec<f64>,
 }
 
 impl Spread {
     /// Of these values; those that are no finite numbers are left out. `None` without any.
     #[must_use]
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
-        let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
+        let samples: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
+        let mut values = samples.clone();
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
         let half = values.len() / 2;
         let odd = values.len() % 2 == 1;
         let median = if odd { values[half] } else { f64::midpoint(values[half - 1], values[half]) };
-        Some(Self { median, min, max, runs: values.len() })
+        Some(Self { median, min, max, runs: values.len(), samples })
     }
 }
 
@@ -214,7 +224,8 @@ mod tests {
     #[test]
     fn the_median_is_of_the_middle_and_what_is_no_number_is_left_out() {
         let spread = Spread::of([3.0, f64::NAN, 1.0, 2.0]).unwrap();
-        assert_eq!(spread, Spread { median: 2.0, min: 1.0, max: 3.0, runs: 3 });
+        let samples = vec![3.0, 1.0, 2.0];
+        assert_eq!(spread, Spread { median: 2.0, min: 1.0, max: 3.0, runs: 3, samples });
         assert_eq!(Spread::of([1.0, 4.0, 2.0, 3.0]).unwrap().median, 2.5);
         assert_eq!(Spread::of([f64::INFINITY]), None);
     }
@@ -243,5 +254,15 @@ mod tests {
         report.cases[0].alone = Spread::of([1.0, 2.0]);
         let text = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+    }
+
+    #[test]
+    fn each_run_is_in_the_document_and_one_without_them_is_still_read() {
+        let text = serde_json::to_string(&Spread::of([2.0, 1.0])).unwrap();
+        assert!(text.ends_with(r#""runs":2,"samples":[2.0,1.0]}"#), "{text}");
+        let old = r#"{"median":1.5,"min":1.0,"max":2.0,"runs":2}"#;
+        let read: Spread = serde_json::from_str(old).unwrap();
+        assert_eq!((read.median, read.samples.len()), (1.5, 0));
+        assert_eq!(serde_json::to_string(&read).unwrap(), old, "none are made up");
     }
 }

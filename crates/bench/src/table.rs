@@ -28,7 +28,7 @@ fn exact(value: Option<f64>) -> Option<Spread> {
 pub(crate) const MEASURES: [Measure; 12] = [
     Measure {
         title: "Fair-share speed: throughput / (fair share x throughput alone)",
-        of: |o| o.fair_share_speed,
+        of: |o| o.fair_share_speed.clone(),
         by: 1.0,
         one: true,
     },
@@ -47,34 +47,49 @@ pub(crate) const MEASURES: [Measure; 12] = [
     Measure { title: "Competing modules", of: |o| exact(o.competing_modules), by: 1.0, one: false },
     Measure {
         title: "Worst error of a share of CPU time over 1 s, %",
-        of: |o| o.share_error,
+        of: |o| o.share_error.clone(),
         by: 100.0,
         one: false,
     },
-    Measure { title: "Wake-up latency, median, ms", of: |o| o.wake_p50_ns, by: 1e-6, one: false },
-    Measure { title: "Wake-up latency, p99, ms", of: |o| o.wake_p99_ns, by: 1e-6, one: false },
+    Measure {
+        title: "Wake-up latency, median, ms",
+        of: |o| o.wake_p50_ns.clone(),
+        by: 1e-6,
+        one: false,
+    },
+    Measure {
+        title: "Wake-up latency, p99, ms",
+        of: |o| o.wake_p99_ns.clone(),
+        by: 1e-6,
+        one: false,
+    },
     Measure {
         title: "Time of a run of a BPF program (a scheduling event), us",
-        of: |o| o.bpf_ns_per_call,
+        of: |o| o.bpf_ns_per_call.clone(),
         by: 1e-3,
         one: false,
     },
     Measure {
         title: "CPU time spent in BPF programs, %",
-        of: |o| o.bpf_cpu,
+        of: |o| o.bpf_cpu.clone(),
         by: 100.0,
         one: false,
     },
     Measure {
         title: "Time in BPF programs per context switch, us",
-        of: |o| o.bpf_ns_per_switch,
+        of: |o| o.bpf_ns_per_switch.clone(),
         by: 1e-3,
         one: false,
     },
-    Measure { title: "Context switches per ms", of: |o| o.switches_per_s, by: 1e-3, one: false },
+    Measure {
+        title: "Context switches per ms",
+        of: |o| o.switches_per_s.clone(),
+        by: 1e-3,
+        one: false,
+    },
     Measure {
         title: "Emulated CPUs waited for those of this machine, % of the time",
-        of: |o| o.diluted,
+        of: |o| o.diluted.clone(),
         by: 100.0,
         one: false,
     },
@@ -139,7 +154,7 @@ fn one(out: &mut String, report: &Report, measure: &Measure, names: &[&str]) {
         for name in names {
             let failed = || case.results.get(*name).is_some_and(|o| !o.failed.is_empty());
             let text = match value(case, name) {
-                Some(spread) => shown(spread, measure.by),
+                Some(spread) => shown(&spread, measure.by),
                 None if failed() => "failed".to_owned(),
                 None => "-".to_owned(),
             };
@@ -152,7 +167,7 @@ fn one(out: &mut String, report: &Report, measure: &Measure, names: &[&str]) {
 
 /// `0.97 .95-1.02`: median, least and most in at most 13 columns; the median alone of one run, or when
 /// the least and the most cannot be told apart in so few.
-pub(crate) fn shown(spread: Spread, by: f64) -> String {
+pub(crate) fn shown(spread: &Spread, by: f64) -> String {
     let median = number(spread.median * by);
     let (min, max) = (spread.min * by, spread.max * by);
     if spread.runs < 2 || (number(min) == median && number(max) == median) {
@@ -267,11 +282,13 @@ mod tests {
         ];
         for median in values {
             for (min, max) in values.into_iter().flat_map(|min| values.map(|max| (min, max))) {
-                let text = shown(Spread { median, min, max, runs: 3 }, 1.0);
+                let text = shown(&Spread { median, min, max, runs: 3, ..Spread::default() }, 1.0);
                 assert!(text.chars().count() < COLUMN, "{text}: {min} {median} {max}");
             }
         }
-        let of = |median, min, max| shown(Spread { median, min, max, runs: 3 }, 1.0);
+        let of = |median, min, max| {
+            shown(&Spread { median, min, max, runs: 3, ..Spread::default() }, 1.0)
+        };
         assert_eq!(of(0.97, 0.95, 1.02), "0.97 .95-1.02");
         assert_eq!(of(1.02, 1.018, 1.028), "1.02");
         assert_eq!(of(1234.0, 1100.0, 12_345.0), "1234 1100-12k");

@@ -380,7 +380,7 @@ mod tests {
         let mut came = Came::begin(wanted().order(Path::new("/none")), Some(&kept)).unwrap();
         came.finished(cell("alone", Some(2.0))).unwrap();
         let from_kept = earlier(std::slice::from_ref(&kept)).unwrap();
-        assert_eq!(from_kept.cases[0].alone.unwrap().median, 2.0);
+        assert_eq!(from_kept.cases[0].alone.as_ref().unwrap().median, 2.0);
         fs::write(&file, "{}").unwrap();
         let error = earlier(std::slice::from_ref(&file)).unwrap_err();
         assert!(

@@ -7,6 +7,8 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
+/// What is measured: the same numbers again are the same run, copied.
+const MEASURED: [&str; 2] = ["instep.analysis/1", "instep.bench/1"];
 const WANTED: &str =
     "wanted is what `instep analyze --json`, `instep bench --json` or `instep sim --json` prints";
 /// No result is as large.
@@ -29,8 +31,11 @@ pub(super) struct Reading {
     pub(super) measure: &'static str,
     pub(super) better: Better,
     pub(super) value: f64,
-    /// The least and the most of the runs that `value` is the median of.
+    /// The least and the most of the runs that `value` is the median of, where that is all the document
+    /// tells of them.
     pub(super) range: Option<(f64, f64)>,
+    /// Each of these runs; empty where the document does not tell.
+    pub(super) samples: Vec<f64>,
     /// How many runs these were.
     pub(super) of: usize,
 }
@@ -41,8 +46,8 @@ pub(super) struct Side {
     pub(super) file: String,
     pub(super) schema: String,
     pub(super) runs: Vec<Vec<Reading>>,
-    /// Analyses that are there more than once, and were taken once: two recordings have different
-    /// times, so the same numbers again are no second run.
+    /// Analyses and benches that are there more than once, and were taken once: what is measured twice
+    /// has different times, so the same numbers again are no second run.
     pub(super) repeated: usize,
 }
 
@@ -77,7 +82,7 @@ impl Side {
         for (number, document) in documents.iter().enumerate() {
             let own = schema_of(document);
             anyhow::ensure!(own == schema, "{file} holds both {schema} and {own}; {WANTED}");
-            if own == "instep.analysis/1" && documents[..number].contains(document) {
+            if MEASURED.contains(&own.as_str()) && documents[..number].contains(document) {
                 repeated += 1;
                 continue;
             }
@@ -106,7 +111,8 @@ fn push(
 ) {
     if let Some(value) = value.filter(|value| value.is_finite()) {
         let subject = subject.to_owned();
-        out.push(Reading { subject, measure, better, value, range: None, of: 1 });
+        let (range, samples) = (None, Vec::new());
+        out.push(Reading { subject, measure, better, value, range, samples, of: 1 });
     }
 }
 
@@ -172,6 +178,7 @@ fn sim(document: &Value) -> Vec<Reading> {
 fn bench(document: &Value) -> Vec<Reading> {
     use Better::{Higher, Lower, Neither};
     let mut out = Vec::new();
+    let all_runs = count(&document["runs"]);
     for case in list(document, "cases") {
         let name = case["name"].as_str().unwrap_or("?");
         for (scheduler, result) in case["results"].as_object().into_iter().flatten() {
@@ -189,20 +196,40 @@ fn bench(document: &Value) -> Vec<Reading> {
                 ("switches/s", "switches_per_s", Neither),
             ];
             for (measure, key, better) in measures {
-                out.extend(spread(&subject, measure, better, &result[key]));
+                let beside = &result[format!("{key}_samples")];
+                let (range, samples, of) = spread(&result[key], beside);
+                let of = of.or(all_runs).unwrap_or(1);
+                let value = number(&result[key]).or_else(|| number(&result[key]["median"]));
+                let subject = subject.clone();
+                let reading =
+                    |value| Reading { subject, measure, better, value, range, samples, of };
+                out.extend(value.map(reading));
             }
         }
     }
     out
 }
 
-/// A number, or the median of several runs with the least and the most.
-fn spread(subject: &str, measure: &'static str, better: Better, value: &Value) -> Option<Reading> {
-    let number = |value: &Value| value.as_f64().filter(|number| number.is_finite());
-    let median = number(value).or_else(|| number(&value["median"]))?;
+fn number(value: &Value) -> Option<f64> {
+    value.as_f64().filter(|number| number.is_finite())
+}
+
+fn count(value: &Value) -> Option<usize> {
+    usize::try_from(value.as_u64()?).ok()
+}
+
+/// The runs that a number with them `beside` it, or a median with them inside, is of: each, else the
+/// least and the most, and how many where that is known.
+fn spread(value: &Value, beside: &Value) -> (Option<(f64, f64)>, Vec<f64>, Option<usize>) {
+    let each = value["samples"].as_array().or_else(|| beside.as_array());
+    let samples: Vec<f64> = each.into_iter().flatten().filter_map(number).collect();
+    if !samples.is_empty() {
+        let of = Some(samples.len());
+        return (None, samples, of);
+    }
+    let of = count(&value["runs"]);
     let range = number(&value["min"]).zip(number(&value["max"]));
-    let of = value["runs"].as_u64().and_then(|runs| usize::try_from(runs).ok()).unwrap_or(1);
-    Some(Reading { subject: subject.to_owned(), measure, better, value: median, range, of })
+    (range.filter(|(min, max)| of != Some(1) || min < max), samples, of)
 }
 
 #[cfg(test)]
@@ -222,15 +249,19 @@ mod tests {
     }
 
     #[test]
-    fn a_bench_brings_its_ranges() {
+    fn a_bench_brings_each_run_or_its_ranges() {
         let text = r#"{"schema":"instep.bench/1","cases":[{"name":"c","results":{"instep":
             {"fair_share_speed":{"median":0.9,"min":0.8,"max":1.0,"runs":5},"stacking":0,
-            "bpf_ns_per_call":{"median":700.0,"min":600.0,"max":800.0,"runs":5}}}}]}"#;
+            "stacking_samples":[0,0,0.5],"bpf_ns_per_call":{"median":700.0,"min":600.0,"max":800.0,
+            "runs":3,"samples":[800.0,600.0,700.0]}}}}]}"#;
         let side = Side::parse("f", text).unwrap();
         let [speed, stacking, cost] = &side.runs[0][..] else { panic!("{side:?}") };
-        assert_eq!((cost.measure, cost.value), ("BPF ns/call", 700.0));
+        assert_eq!((cost.measure, cost.value, cost.range), ("BPF ns/call", 700.0, None));
+        assert_eq!((&cost.samples[..], cost.of), (&[800.0, 600.0, 700.0][..], 3));
         assert_eq!((speed.value, speed.range, speed.of), (0.9, Some((0.8, 1.0)), 5));
+        assert!(speed.samples.is_empty());
         assert_eq!((stacking.subject.as_str(), stacking.range), ("c, instep", None));
+        assert_eq!((stacking.value, &stacking.samples[..]), (0.0, &[0.0, 0.0, 0.5][..]));
     }
 
     #[test]

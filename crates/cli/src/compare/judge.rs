@@ -1,8 +1,10 @@
 //! Whether two sets of runs differ.
 //!
 //! Several runs on each side: the means, and the 95 % interval of their difference by Welch's t.
-//! It is shown where that interval does not hold zero. One document with medians and ranges: shown
-//! where the ranges do not overlap. One run each: the difference is told, and nothing is shown.
+//! It is shown where that interval does not hold zero. Of one bench its runs are the runs; of several
+//! benches the median of each is one, for what differs from one to the next is in none of them. One
+//! run on a side, or a bench of a version that kept no runs: the difference is told, and nothing is
+//! shown.
 
 use super::documents::{Better, Reading, Side};
 use instep_sim::reproduce::stats;
@@ -22,23 +24,32 @@ pub(super) enum Verdict {
     Changed,
     /// The runs show no difference beyond the tolerance.
     Same,
-    /// One run on a side shows nothing; the difference is beyond the tolerance.
+    /// The difference is beyond the tolerance, and no confidence can be told: there is one run on a
+    /// side, or the document has none of its runs.
     NotShown,
 }
 
 /// One side of a measure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Value {
-    /// The mean of the runs, or the median that a document tells.
+    /// The mean of the runs, or the median that a document without its runs tells.
     pub(super) value: f64,
-    /// The 95 % interval of the mean, or the range that a document tells.
+    /// The 95 % interval of the mean; none from one run.
     pub(super) low: Option<f64>,
     pub(super) high: Option<f64>,
+    /// The least and the most that a document without its runs tells: no interval of confidence.
+    pub(super) min: Option<f64>,
+    pub(super) max: Option<f64>,
     pub(super) runs: usize,
     #[serde(skip)]
     samples: Vec<f64>,
-    #[serde(skip)]
-    is_range: bool,
+}
+
+impl Value {
+    /// Whether it is of several runs that the document does not tell.
+    pub(super) fn is_untold(&self) -> bool {
+        self.low.is_none() && self.runs > 1
+    }
 }
 
 /// A measure on both sides.
@@ -97,6 +108,13 @@ pub(super) fn compare(a: &Side, b: &Side, tolerance: f64) -> Comparison {
         Some(row(key, readings_a, readings_b, tolerance))
     });
     let rows: Vec<Row> = rows.collect();
+    let warnings = warnings(a, b, &rows);
+    let (only_in_a, only_in_b) = (subjects(&keys_a, &keys_b), subjects(&keys_b, &keys_a));
+    Comparison { rows, only_in_a, only_in_b, warnings }
+}
+
+/// What keeps the rows from showing more.
+fn warnings(a: &Side, b: &Side, rows: &[Row]) -> Vec<String> {
     let mut warnings = Vec::new();
     for side in [a, b].into_iter().filter(|side| side.repeated > 0) {
         warnings.push(format!(
@@ -104,16 +122,24 @@ pub(super) fn compare(a: &Side, b: &Side, tolerance: f64) -> Comparison {
             side.file, side.repeated
         ));
     }
-    let single = |row: &Row| row.low.is_none() && !(row.a.is_range && row.b.is_range);
-    if !rows.is_empty() && rows.iter().all(single) {
+    let untold = |of: fn(&Row) -> &Value| rows.iter().any(|row| of(row).is_untold());
+    let sides = [(a, untold(|row| &row.a)), (b, untold(|row| &row.b))];
+    for (side, _) in sides.iter().filter(|(_, untold)| *untold) {
+        warnings.push(format!(
+            "{} does not have each of its runs, as older versions wrote it: no confidence can be told; \
+             run `instep bench` again",
+            side.file
+        ));
+    }
+    let known = sides.iter().all(|(_, untold)| !untold);
+    if known && !rows.is_empty() && rows.iter().all(|row| row.low.is_none()) {
         warnings.push(
             "one run on a side shows no difference; put several in one file (cat run1.json \
              run2.json > a.json)"
                 .to_owned(),
         );
     }
-    let (only_in_a, only_in_b) = (subjects(&keys_a, &keys_b), subjects(&keys_b, &keys_a));
-    Comparison { rows, only_in_a, only_in_b, warnings }
+    warnings
 }
 
 fn gathered(side: &Side) -> (Vec<Key>, BTreeMap<Key, Vec<&Reading>>) {
@@ -130,20 +156,25 @@ fn gathered(side: &Side) -> (Vec<Key>, BTreeMap<Key, Vec<&Reading>>) {
 }
 
 fn value(readings: &[&Reading]) -> Value {
-    if let [one] = readings {
-        let (low, high) = one.range.unzip();
-        let (samples, is_range) = (vec![one.value], one.range.is_some());
-        return Value { value: one.value, low, high, runs: one.of, samples, is_range };
-    }
-    let samples: Vec<f64> = readings.iter().map(|reading| reading.value).collect();
+    let samples: Vec<f64> = match readings {
+        [one] if !one.samples.is_empty() => one.samples.clone(),
+        _ => readings.iter().map(|reading| reading.value).collect(),
+    };
+    let (range, runs) = match readings {
+        [one] => (one.range, one.of),
+        several => (None, several.len()),
+    };
+    let (min, max) = range.unzip();
     let estimate = stats::estimate(&samples);
+    let interval = estimate.filter(|_| samples.len() > 1);
     Value {
         value: estimate.map_or(f64::NAN, |estimate| estimate.mean),
-        low: estimate.map(|estimate| estimate.low),
-        high: estimate.map(|estimate| estimate.high),
-        runs: samples.len(),
+        low: interval.map(|interval| interval.low),
+        high: interval.map(|interval| interval.high),
+        min,
+        max,
+        runs,
         samples,
-        is_range: false,
     }
 }
 
@@ -157,11 +188,7 @@ fn row(key: &Key, a: &[&Reading], b: &[&Reading], tolerance: f64) -> Row {
     // Against a zero, the larger of the two is all there is to measure by.
     let part = difference.abs() / a.value.abs().max(b.value.abs()).max(f64::MIN_POSITIVE);
     let is_small = relative.map_or(part, f64::abs) <= tolerance.max(ROUNDING);
-    let is_shown = match (interval, a.is_range && b.is_range) {
-        (Some(interval), _) => Some(interval.low > 0.0 || interval.high < 0.0),
-        (None, true) => Some(a.low > b.high || b.low > a.high),
-        (None, false) => None,
-    };
+    let is_shown = interval.map(|interval| interval.low > 0.0 || interval.high < 0.0);
     let verdict = match (is_small, is_shown) {
         (true, _) | (false, Some(false)) => Verdict::Same,
         (false, None) => Verdict::NotShown,
@@ -189,12 +216,23 @@ mod tests {
         Side::parse("f", &runs.join("\n")).unwrap()
     }
 
-    fn bench(median: f64, min: f64, max: f64) -> Side {
-        let text = format!(
-            r#"{{"schema":"instep.bench/1","cases":[{{"name":"c","results":{{"instep":
-            {{"fair_share_speed":{{"median":{median},"min":{min},"max":{max},"runs":5}}}}}}}}]}}"#
-        );
-        Side::parse("f", &text).unwrap()
+    /// A bench by what is in its fair-share speed.
+    fn bench(speed: &str) -> String {
+        format!(
+            r#"{{"schema":"instep.bench/1","runs":5,"cases":[{{"name":"c","results":{{"instep":
+            {{"fair_share_speed":{{{speed}}},"stacking":0.5}}}}}}]}}"#
+        )
+    }
+
+    /// One with each of its runs.
+    fn bench_of(samples: &[f64]) -> String {
+        let spread = instep_bench::report::Spread::of(samples.iter().copied()).unwrap();
+        let spread = serde_json::to_string(&spread).unwrap();
+        bench(spread.trim_start_matches('{').trim_end_matches('}'))
+    }
+
+    fn parsed(text: &str) -> Side {
+        Side::parse("f", text).unwrap()
     }
 
     fn verdict(a: &Side, b: &Side) -> Verdict {
@@ -257,11 +295,50 @@ mod tests {
     }
 
     #[test]
-    fn medians_differ_where_their_ranges_do_not_overlap() {
-        let (slow, fast) = (bench(0.5, 0.4, 0.6), bench(0.9, 0.8, 1.0));
-        assert_eq!(verdict(&slow, &fast), Verdict::Better);
+    fn benches_are_judged_by_their_runs() {
+        let slow = parsed(&bench_of(&[0.4, 0.5, 0.6, 0.5, 0.5]));
+        let fast = parsed(&bench_of(&[0.9, 0.8, 1.0]));
+        let compared = compare(&slow, &fast, 0.02);
+        let row = &compared.rows[0];
+        assert_eq!((row.verdict, row.a.runs, row.b.runs), (Verdict::Better, 5, 3));
+        assert_eq!(row.a.min, None);
+        let student = stats::estimate(&[0.9, 0.8, 1.0]).unwrap();
+        assert_eq!((row.b.low, row.b.high), (Some(student.low), Some(student.high)));
         assert_eq!(verdict(&fast, &slow), Verdict::Worse);
-        assert_eq!(verdict(&slow, &bench(0.62, 0.55, 0.7)), Verdict::Same);
+        // The ranges do not overlap, and two runs each with such a scatter show nothing.
+        let (few, other) = (bench_of(&[0.5, 0.7]), bench_of(&[0.72, 0.9]));
+        assert_eq!(verdict(&parsed(&few), &parsed(&other)), Verdict::Same);
+        // One run is no range.
+        let one = compare(&parsed(&bench_of(&[0.5])), &fast, 0.02);
+        assert_eq!((one.rows[0].verdict, one.rows[0].a.low), (Verdict::NotShown, None));
+    }
+
+    #[test]
+    fn of_several_benches_each_is_one_run_and_a_copy_is_none() {
+        let (one, two) = (bench_of(&[0.5, 0.5, 0.5]), bench_of(&[0.6, 0.6, 0.6]));
+        let both = parsed(&format!("{one}{two}"));
+        let row = &compare(&both, &both, 0.02).rows[0];
+        assert_eq!((row.a.runs, row.a.value), (2, 0.55));
+        assert_eq!(compare(&parsed(&format!("{one}{one}")), &both, 0.02).rows[0].a.runs, 3);
+    }
+
+    #[test]
+    fn of_a_bench_without_its_runs_the_range_is_told_and_no_confidence() {
+        let old = |median: f64, min: f64, max: f64| {
+            parsed(&bench(&format!(r#""median":{median},"min":{min},"max":{max},"runs":5"#)))
+        };
+        let (slow, fast) = (old(0.5, 0.4, 0.6), old(0.9, 0.8, 1.0));
+        for new in [fast, parsed(&bench_of(&[0.9, 0.8, 1.0]))] {
+            let compared = compare(&slow, &new, 0.02);
+            let row = &compared.rows[0];
+            assert_eq!((row.verdict, row.low), (Verdict::NotShown, None));
+            assert_eq!((row.a.low, row.a.min, row.a.max), (None, Some(0.4), Some(0.6)));
+            assert_eq!(row.a.runs, 5);
+            // A number alone is of these runs, too.
+            assert!(compared.rows[1].a.is_untold() && compared.rows[1].a.min.is_none());
+            assert!(compared.warnings[0].contains("no confidence can be told"));
+        }
+        assert_eq!(verdict(&slow, &old(0.501, 0.4, 0.7)), Verdict::Same);
     }
 
     #[test]

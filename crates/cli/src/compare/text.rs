@@ -9,7 +9,9 @@ use std::fmt::Write as _;
 pub(super) fn draw(a: &Side, b: &Side, compared: &Comparison, all: bool, width: usize) -> String {
     let mut out = String::new();
     for (name, side) in [("A", a), ("B", b)] {
-        let runs = plural(side.runs.len(), "run");
+        // A bench holds several runs of everything.
+        let one = if side.schema == "instep.bench/1" { "document" } else { "run" };
+        let runs = plural(side.runs.len(), one);
         let line = format!("{name}: {} ({}, {runs})", printable(&side.file), side.schema);
         out.push_str(&indented(&wrapped(&line, width), 0));
     }
@@ -30,7 +32,7 @@ pub(super) fn draw(a: &Side, b: &Side, compared: &Comparison, all: bool, width: 
             row.measure,
             cell(&row.a),
             cell(&row.b),
-            word(row.verdict)
+            word(row)
         );
     }
     let same = compared.rows.len() - shown.len();
@@ -49,7 +51,7 @@ pub(super) fn draw(a: &Side, b: &Side, compared: &Comparison, all: bool, width: 
     }
     let count = |verdict| compared.rows.iter().filter(|row| row.verdict == verdict).count();
     let line = format!(
-        "{} better, {} worse, {} changed, {} the same, {} not shown by one run",
+        "{} better, {} worse, {} changed, {} the same, {} not shown",
         count(Verdict::Better),
         count(Verdict::Worse),
         count(Verdict::Changed),
@@ -60,11 +62,15 @@ pub(super) fn draw(a: &Side, b: &Side, compared: &Comparison, all: bool, width: 
     out
 }
 
-/// A value, with half of its interval's width where it has one.
+/// A mean with half of its confidence interval's width; of a document without its runs the least and
+/// the most, which are no such interval.
 fn cell(value: &Value) -> String {
-    match value.low.zip(value.high) {
-        Some((low, high)) => format!("{} ±{}", number(value.value), number((high - low) / 2.0)),
-        None => number(value.value),
+    match (value.low.zip(value.high), value.min.zip(value.max)) {
+        (Some((low, high)), _) => {
+            format!("{} ±{}", number(value.value), number((high - low) / 2.0))
+        }
+        (None, Some((min, max))) => format!("{} to {}", number(min), number(max)),
+        (None, None) => number(value.value),
     }
 }
 
@@ -81,12 +87,13 @@ fn number(value: f64) -> String {
     }
 }
 
-fn word(verdict: Verdict) -> &'static str {
-    match verdict {
+fn word(row: &Row) -> &'static str {
+    match row.verdict {
         Verdict::Better => "better",
         Verdict::Worse => "WORSE",
         Verdict::Changed => "changed",
         Verdict::Same => "",
+        Verdict::NotShown if row.a.is_untold() || row.b.is_untold() => "unknown",
         Verdict::NotShown => "one run",
     }
 }
@@ -115,5 +122,26 @@ mod tests {
         assert!(text.contains(row), "{text}");
         assert!(text.contains("1 measure the same") && !text.contains("stacking"), "{text}");
         assert!(draw(&a, &b, &compared, true, 80).contains("stacking"));
+    }
+
+    #[test]
+    fn a_range_is_never_drawn_as_an_interval_of_confidence() {
+        let side = |median: f64, more: &str| {
+            let text = format!(
+                r#"{{"schema":"instep.bench/1","cases":[{{"name":"c","results":{{"instep":{{
+                "rate":{{"median":{median},"min":1234567.0,"max":3000000.0,"runs":3{more}}}}}}}}}]}}"#
+            );
+            Side::parse("f", &text).unwrap()
+        };
+        let drawn = |more: &str| {
+            let (a, b) = (side(2e6, more), side(2.5e6, more));
+            draw(&a, &b, &super::super::judge::compare(&a, &b, 0.02), true, 80)
+        };
+        let text = drawn("");
+        assert!(!text.contains('±') && text.contains("unknown"), "{text}");
+        assert!(text.contains("1.235e6 to 3.000e6  1.235e6 to 3.000e6"), "{text}");
+        assert_eq!(text.lines().find(|line| line.chars().count() > 80), None, "{text}");
+        let text = drawn(r#","samples":[1234567.0,2000000.0,3000000.0]"#);
+        assert!(text.contains('±') && !text.contains(" to "), "{text}");
     }
 }

@@ -63,7 +63,10 @@ pub(super) struct Row {
 impl Row {
     /// How far the medians are apart; nothing when one is missing.
     fn apart(&self) -> Option<f64> {
-        self.lab.zip(self.simulated).map(|(lab, sim)| (lab.median - sim.median).abs())
+        self.lab
+            .as_ref()
+            .zip(self.simulated.as_ref())
+            .map(|(lab, sim)| (lab.median - sim.median).abs())
     }
 
     /// Whether it differs no more than is known.
@@ -134,7 +137,7 @@ fn in_lab(
     let share = |cell: &Cell| part(&cell.cpus, at);
     let of = |of: &dyn Fn(&Cell) -> Option<f64>| Spread::of(cells.iter().filter_map(|c| of(c)));
     match measure.what {
-        What::Speed => gathered?.results.get(&measure.under)?.fair_share_speed,
+        What::Speed => gathered?.results.get(&measure.under)?.fair_share_speed.clone(),
         What::Share => of(&share),
         What::Stacking => of(&|cell| cell.stacking),
         What::CoRun => of(&|cell| cell.co_run),
@@ -161,7 +164,7 @@ fn part(all: &[f64], at: usize) -> Option<f64> {
     Some(all.get(at)? / sum).filter(|part| part.is_finite())
 }
 
-fn shown(spread: Option<Spread>) -> String {
+fn shown(spread: Option<&Spread>) -> String {
     spread.map_or_else(
         || "none".to_owned(),
         |s| format!("{:.2} ({:.2}-{:.2})", s.median, s.min, s.max),
@@ -190,8 +193,8 @@ pub(super) fn table(report: &Agreement) -> String {
                 "{:11} {what:15} {:19} {:>16} {:>16} {:>6.2}  {}",
                 one.name,
                 row.under,
-                shown(row.lab),
-                shown(row.simulated),
+                shown(row.lab.as_ref()),
+                shown(row.simulated.as_ref()),
                 row.within,
                 if row.holds { "yes" } else { "no" }
             );
