@@ -253,8 +253,25 @@ fn a_curve_has_a_point_for_each_number_of_threads() {
         (curve.len(), &curve[0]["threads"], &curve[1]["threads"]),
         (2, &1.into(), &2.into())
     );
-    assert_eq!(number(&curve[0], "/speedup"), 1.0);
-    assert!(number(&curve[1], "/speedup") > 0.3);
+    let cpus = std::thread::available_parallelism().unwrap().get() as f64;
+    let none = curve.iter().all(|point| point["speedup"].is_null());
+    assert_eq!(none, json["warnings"].to_string().contains("all runs took the same time"));
+    for point in curve {
+        let of = |key: &str| number(point, &format!("/{key}"));
+        // What holds however busy the machine is: who can be active at once, and what follows.
+        let most = of("threads").min(cpus);
+        assert!(of("parallelism") <= most && of("efficiency") <= 1.0, "{point}");
+        assert!((of("efficiency") - of("parallelism") / most).abs() < 0.002, "{point}");
+        assert!(of("run_ns") <= 1.1 * cpus * of("elapsed_ns"), "{point}");
+        if none {
+            continue;
+        }
+        let times = number(&curve[0], "/elapsed_ns") / of("elapsed_ns");
+        assert!((of("speedup") - times).abs() < 1e-9, "{point}");
+        let excess = (of("run_ns") - number(&curve[0], "/run_ns")).max(0.0);
+        assert_eq!(of("excess_ns"), excess, "{point}");
+    }
+    assert!(none || number(&curve[0], "/speedup") == 1.0);
 }
 
 #[test]
@@ -293,7 +310,15 @@ fn places_are_compared_by_time_and_what_cannot_be_counted_is_said() {
     let script = "n=200000; while [ $n -gt 0 ]; do n=$((n-1)); done";
     let ran = instep(&["profile", "--json", "--on", "0", "--on", "0", "--", "sh", "-c", script]);
     let json = ran.expect(0).json();
+    for place in list(&json, "places") {
+        assert_eq!(
+            (&place["threads"], &place["cores"], &place["nodes"]),
+            (&1.into(), &1.into(), &1.into())
+        );
+    }
     assert_eq!(list(&json, "places").len(), 2);
+    // One thread shares its core with none of its own.
+    assert!(json["advice"].is_null() || json["advice"]["policy"].is_null(), "{json:#}");
     let counted = !json["counters"].is_null();
     let told = list(&json, "warnings").iter().any(|w| w.as_str().unwrap().contains("counters"));
     assert!(counted || told || json["warnings"].to_string().contains("event table"), "{json}");
@@ -317,7 +342,9 @@ fn text_fits_80_columns_and_the_page_holds_its_data() {
     if ran.stdout.contains("none: others had the CPUs") {
         return skip::note("others had the CPUs: there is neither potential nor advice");
     }
-    for part in ["parallelism", "type", "Potential on a VM", "Advice"] {
+    for part in
+        ["parallelism", "type", "Potential on a VM", "Advice", "placement policy: cannot be told"]
+    {
         assert!(ran.stdout.contains(part), "{}", ran.stdout);
     }
     let source = std::fs::read_to_string(&page).unwrap();

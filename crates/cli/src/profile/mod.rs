@@ -3,6 +3,7 @@
 
 mod html;
 mod launch;
+mod placing;
 mod report;
 mod scenario;
 mod text;
@@ -13,7 +14,9 @@ use crate::{Outcome, print, print_json, tell};
 use anyhow::Context;
 use instep_core::idset::CpuSet;
 use instep_core::profile::advice::Advice;
+use instep_core::profile::placing::Run;
 use instep_core::profile::{Profile, Watched};
+use instep_core::topology::Topology;
 use instep_core::units::{Milli, Nanos};
 use instep_host::Root;
 use instep_host::discover::{ScanOptions, Scanner};
@@ -35,6 +38,7 @@ pub(crate) fn command(args: &ProfileArgs) -> anyhow::Result<Outcome> {
         .clamp(std::time::Duration::from_millis(4), std::time::Duration::from_millis(100));
     let mut watcher = Watcher::new(interval)?;
     (watcher.limit, watcher.workers, watcher.trace) = (args.duration, args.workers, !args.no_trace);
+    let topology = instep_host::topology::read(&Root::live())?;
     let mut report = if let Some(name) = &args.vm {
         watcher.limit = args.duration.or(Some(WATCHED));
         of_vm(&watcher, name, args.share, period)?
@@ -43,8 +47,11 @@ pub(crate) fn command(args: &ProfileArgs) -> anyhow::Result<Outcome> {
         let seen = watcher.process(pid)?;
         report::new(format!("process {pid}"), &seen, args.share, period)
     } else {
-        of_command(&mut watcher, args, period)?
+        of_command(&mut watcher, args, period, &topology)?
     };
+    if report.placing.is_none() {
+        report.place(&[], &topology);
+    }
     if let Some(file) = &args.scenario {
         let text = scenario::write(&mut report);
         write(file, &text)?;
@@ -68,7 +75,12 @@ fn write(file: &Path, text: &str) -> anyhow::Result<()> {
 }
 
 /// Runs the command: once, once for each number of threads, or once on each set of CPUs.
-fn of_command(watcher: &mut Watcher, args: &ProfileArgs, period: Nanos) -> anyhow::Result<Report> {
+fn of_command(
+    watcher: &mut Watcher,
+    args: &ProfileArgs,
+    period: Nanos,
+    topology: &Topology,
+) -> anyhow::Result<Report> {
     let words = &args.command;
     let name = words.join(" ");
     let template = words.iter().any(|word| word.contains(THREADS));
@@ -89,23 +101,39 @@ fn of_command(watcher: &mut Watcher, args: &ProfileArgs, period: Nanos) -> anyho
     if args.on.is_empty() {
         return curve(watcher, args, &name, period);
     }
+    places(watcher, args, &name, period, topology)
+}
+
+/// Runs the command on each set of CPUs; the profile is that of the last.
+fn places(
+    watcher: &mut Watcher,
+    args: &ProfileArgs,
+    name: &str,
+    period: Nanos,
+    topology: &Topology,
+) -> anyhow::Result<Report> {
     let table = counters::choose(&Root::live());
     watcher.events = table.as_ref().ok().cloned();
-    let mut places: Vec<Place> = Vec::new();
+    let (mut places, mut runs) = (Vec::<Place>::new(), Vec::new());
     let mut last = None;
     for list in &args.on {
         let cpus = CpuSet::parse_list(list).with_context(|| format!("--on {list}"))?;
-        let seen = watcher.command(words, Some(&cpus))?;
+        let seen = watcher.command(&args.command, Some(&cpus))?;
         let profile = Profile::of(&seen.watched, args.share, period);
-        places.push(Place::new(list, &profile, &seen.counts, places.first()));
+        let run = Run::new(&seen.watched, &cpus, topology);
+        places.push(Place::new(list, &profile, &seen.counts, &run, places.first()));
+        if seen.ended.is_none_or(|ended| ended.success()) {
+            runs.push(run);
+        }
         last = Some(seen);
         if watcher.stopped() {
             break;
         }
     }
     let seen = last.context("--on names no CPUs")?;
-    let mut report = report::new(name, &seen, args.share, period);
+    let mut report = report::new(name.to_owned(), &seen, args.share, period);
     report.places = places;
+    report.place(&runs, topology);
     match table {
         Ok(table) => report.counters = Some(Counted { table: table.name, source: table.source }),
         Err(error) => report.warnings.push(error.to_string()),
@@ -156,7 +184,9 @@ fn of_vm(watcher: &Watcher, name: &str, share: Milli, period: Nanos) -> anyhow::
     let vm = vm.with_context(|| format!("no VM is called `{name}`; see `instep status`"))?;
     let tids: Vec<_> = vm.vcpus.iter().map(|vcpu| vcpu.tid).collect();
     let seen = watcher.vm(vm.pid, &tids)?;
-    Ok(report::new(format!("VM {name} (pid {})", vm.pid), &seen, share, period))
+    let mut report = report::new(format!("VM {name} (pid {})", vm.pid), &seen, share, period);
+    report.vcpu_tids = tids.iter().map(|tid| tid.0).collect();
+    Ok(report)
 }
 
 /// What a watching amounts to.

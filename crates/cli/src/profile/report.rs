@@ -1,9 +1,13 @@
 //! The result of a profile as plain data: schema `instep.profile/1`, and what text and page draw.
 
 use super::judged;
+use super::placing;
 use super::watch::Seen;
+use instep_core::policy::PolicyName;
 use instep_core::profile::advice::{Advice, CoScheduling};
+use instep_core::profile::placing::Run;
 use instep_core::profile::{HARDLY_ACTIVE, Kind, Profile, Watched, potential};
+use instep_core::topology::Topology;
 use instep_core::units::{Milli, Nanos};
 use instep_host::profile::counters::NAMES;
 use serde::Serialize;
@@ -24,6 +28,8 @@ pub(super) struct Report {
     pub(super) schema: &'static str,
     /// The command, process or VM.
     pub(super) what: String,
+    /// Of a VM its vCPU threads in the order of the vCPUs; else empty.
+    pub(super) vcpu_tids: Vec<u32>,
     /// `switches`: every context switch was traced; `proc`: /proc was asked at intervals.
     pub(super) source: &'static str,
     pub(super) cpus: u32,
@@ -52,6 +58,8 @@ pub(super) struct Report {
     pub(super) exact: Profile,
     #[serde(skip)]
     pub(super) advised: Option<Advice>,
+    #[serde(skip)]
+    pub(super) placing: Option<placing::Advice>,
 }
 
 #[derive(Serialize)]
@@ -67,6 +75,7 @@ pub(super) struct Numbers {
     pub(super) blocks_per_s: f64,
     pub(super) between_blocks_ns: Option<u64>,
     pub(super) busy_waiting: Option<f64>,
+    pub(super) why_no_busy_waiting: Option<&'static str>,
     pub(super) efficiency: f64,
     pub(super) speedup: f64,
     pub(super) slice_ns: u64,
@@ -92,6 +101,12 @@ pub(super) struct Advised {
     pub(super) match_work: bool,
     /// `pays`, `harms`, `indifferent`, `if_it_spins` or `alone`.
     pub(super) co_scheduling: &'static str,
+    /// The placement policy, where the places tell; by the two below.
+    pub(super) policy: Option<PolicyName>,
+    /// Time with threads that share cores, times that apart.
+    pub(super) core_sharing: Option<f64>,
+    /// Time across nodes, times that within one.
+    pub(super) across_nodes: Option<f64>,
 }
 
 /// A run with some number of threads.
@@ -113,6 +128,10 @@ pub(super) struct Point {
 #[derive(Serialize)]
 pub(super) struct Place {
     pub(super) cpus: String,
+    pub(super) threads: u32,
+    /// Cores and nodes that the CPUs belong to.
+    pub(super) cores: u32,
+    pub(super) nodes: u32,
     pub(super) elapsed_ns: u64,
     pub(super) run_ns: u64,
     pub(super) parallelism: f64,
@@ -177,11 +196,12 @@ pub(super) fn new(what: String, seen: &Seen, share: Milli, period: Nanos) -> Rep
     Report {
         schema: "instep.profile/1",
         what,
+        vcpu_tids: Vec::new(),
         source: if seen.traced { "switches" } else { "proc" },
         cpus: watched.cpus,
         share: fraction(share),
         period_ns: period.0,
-        profile: numbers(&profile),
+        profile: numbers(&profile, unseen(seen)),
         series: series(&watched.intervals, profile.threads),
         levels_ns: watched.levels.iter().map(|time| time.0).collect(),
         potential: bounds,
@@ -195,6 +215,17 @@ pub(super) fn new(what: String, seen: &Seen, share: Milli, period: Nanos) -> Rep
         failed,
         exact: profile,
         advised: advice,
+        placing: None,
+    }
+}
+
+/// Why busy waiting could not be told.
+fn unseen(seen: &Seen) -> Option<&'static str> {
+    match (seen.watched.busy_waiting, seen.guest, seen.traced) {
+        (Some(_), ..) => None,
+        (None, true, _) => Some("the code that its vCPUs run is the guest's"),
+        (None, false, false) => Some("/proc does not tell which code runs"),
+        (None, false, true) => Some("too little of the code that ran could be read"),
     }
 }
 
@@ -261,11 +292,14 @@ impl Advised {
                 CoScheduling::IfItSpins => "if_it_spins",
                 CoScheduling::Alone => "alone",
             },
+            policy: None,
+            core_sharing: None,
+            across_nodes: None,
         }
     }
 }
 
-fn numbers(profile: &Profile) -> Numbers {
+fn numbers(profile: &Profile, why_no_busy_waiting: Option<&'static str>) -> Numbers {
     Numbers {
         threads: profile.threads,
         elapsed_ns: profile.elapsed.0,
@@ -276,6 +310,7 @@ fn numbers(profile: &Profile) -> Numbers {
         blocks_per_s: fraction(profile.frequency),
         between_blocks_ns: profile.between.map(|between| between.0),
         busy_waiting: profile.busy_waiting.map(fraction),
+        why_no_busy_waiting,
         efficiency: fraction(profile.efficiency),
         speedup: fraction(profile.speedup()),
         slice_ns: profile.slice.0,
@@ -321,6 +356,7 @@ impl Place {
         cpus: &str,
         profile: &Profile,
         counts: &[Option<u64>],
+        run: &Run,
         first: Option<&Place>,
     ) -> Self {
         let seconds = (profile.elapsed.0 as f64 / 1e9).max(1e-9);
@@ -334,6 +370,9 @@ impl Place {
         let ratios = events.keys().map(|name| (*name, ratio(name))).collect();
         Self {
             cpus: cpus.to_owned(),
+            threads: run.threads,
+            cores: run.cores,
+            nodes: run.nodes,
             elapsed_ns: profile.elapsed.0,
             run_ns: profile.run.0,
             parallelism: fraction(profile.parallelism),
@@ -344,6 +383,17 @@ impl Place {
 }
 
 impl Report {
+    /// Advises a placement policy by the runs of each place on this machine.
+    pub(super) fn place(&mut self, runs: &[Run], topology: &Topology) {
+        let placing = placing::Advice::new(runs, topology, self.exact.threads);
+        if let Some(advice) = &mut self.advice {
+            advice.policy = placing.told.policy;
+            advice.core_sharing = placing.told.sharing.map(fraction);
+            advice.across_nodes = placing.told.across.map(fraction);
+        }
+        self.placing = Some(placing);
+    }
+
     /// Takes the runs with different numbers of threads, the fewest first.
     pub(super) fn set_curve(&mut self, mut points: Vec<Point>) {
         let Some(first) = points.first() else { return };
@@ -393,7 +443,7 @@ mod tests {
             ..Watched::default()
         };
         let (warnings, counts) = (Vec::new(), Vec::new());
-        let seen = Seen { watched, traced: true, warnings, ended: None, counts };
+        let seen = Seen { watched, traced: true, guest: false, warnings, ended: None, counts };
         new("a program".to_owned(), &seen, Milli(500), Nanos(24_000_000))
     }
 
@@ -409,5 +459,51 @@ mod tests {
         // What its own threads wait for each other is no disturbance.
         let own = report(0, 2 * SECOND);
         assert!(own.warnings.is_empty() && own.advice.is_some() && own.profile.kind.is_some());
+    }
+
+    fn curve(first: u32, times: &[(u32, u64)]) -> Report {
+        let point = |(threads, ms): &(u32, u64)| Point {
+            threads: *threads,
+            elapsed_ns: ms * SECOND / 1000,
+            run_ns: SECOND * u64::from(*threads),
+            parallelism: 1.0,
+            efficiency: 1.0,
+            speedup: None,
+            excess_ns: 0,
+        };
+        let mut report = report(0, 0);
+        report.warnings.clear();
+        report.set_curve([&[(first, 1000)], times].concat().iter().map(point).collect());
+        report
+    }
+
+    #[test]
+    fn a_speedup_is_against_one_thread_and_there_is_none_of_what_runs_for_a_time() {
+        let speedups = |report: &Report| -> Vec<Option<f64>> {
+            report.curve.iter().map(|point| point.speedup).collect()
+        };
+        let one = curve(1, &[(2, 500), (4, 2000)]);
+        assert_eq!(speedups(&one), [Some(1.0), Some(2.0), Some(0.5)]);
+        assert_eq!((one.curve[2].excess_ns, one.warnings.len()), (3 * SECOND, 0));
+        // The first is taken for as many times as fast as one, which is said.
+        let two = curve(2, &[(4, 500)]);
+        assert_eq!(speedups(&two), [Some(2.0), Some(4.0)]);
+        assert!(two.warnings[0].contains("--threads 1"), "{:?}", two.warnings);
+        let timed = curve(1, &[(2, 1020), (4, 980)]);
+        assert_eq!((speedups(&timed), timed.curve[2].excess_ns), (vec![None; 3], 0));
+        assert!(timed.warnings[0].contains("the same time"), "{:?}", timed.warnings);
+    }
+
+    #[test]
+    fn why_busy_waiting_is_unknown_is_said() {
+        let seen = |guest: bool, traced: bool, known: Option<u64>| {
+            let watched = Watched { busy_waiting: known.map(Milli), ..Watched::default() };
+            let (warnings, counts) = (Vec::new(), Vec::new());
+            unseen(&Seen { watched, traced, guest, warnings, ended: None, counts })
+        };
+        assert_eq!(seen(false, true, Some(0)), None);
+        assert!(seen(true, true, None).unwrap().contains("the guest's"));
+        assert!(seen(false, false, None).unwrap().contains("/proc"));
+        assert!(seen(false, true, None).unwrap().contains("too little"));
     }
 }

@@ -1,10 +1,12 @@
 //! A profile for people: the features and what they mean, parallelism over time, potential, curve,
 //! advice.
 
+use super::placing;
 use super::report::{BRIEF, Report};
 use crate::text::{indented, plural, printable, wrapped};
 use instep_core::profile::HARDLY_ACTIVE;
 use instep_core::profile::advice::CoScheduling;
+use instep_core::units::Milli;
 use std::fmt::Write as _;
 
 /// Eighths of a line's height.
@@ -92,6 +94,7 @@ pub(super) fn advice(report: &Report) -> Vec<String> {
                 .to_owned(),
         );
     }
+    lines.extend(report.placing.as_ref().map(placing::Advice::line));
     lines.push(co_scheduling(report, exact.together));
     lines
 }
@@ -157,7 +160,7 @@ fn features(text: &mut String, report: &Report, width: usize) {
         Some(part) => {
             format!("{} of the CPU time at least (code with a spin hint)", percent(part))
         }
-        None => "unknown: no hardware counters, and no code to look at".to_owned(),
+        None => format!("unknown: {}", numbers.why_no_busy_waiting.unwrap_or("it was not seen")),
     };
     let rows = [
         (
@@ -282,6 +285,11 @@ fn places(report: &Report) -> String {
         }
     }
     text
+}
+
+/// How often one time goes into another.
+pub(super) fn times(ratio: Milli) -> String {
+    format!("{:.2} times", super::report::fraction(ratio))
 }
 
 fn percent(fraction: f64) -> String {

@@ -25,6 +25,8 @@ pub(super) struct Seen {
     pub(super) watched: Watched,
     /// Whether every context switch was traced; else /proc was asked.
     pub(super) traced: bool,
+    /// Whether what ran was a guest's code.
+    pub(super) guest: bool,
     pub(super) warnings: Vec<String>,
     /// How the command ended, unless it was ended here: its time was over, or a signal said so.
     pub(super) ended: Option<ExitStatus>,
@@ -216,7 +218,7 @@ impl Watcher {
             !watched.intervals.is_empty(),
             "it ended before it could be watched; profile something that runs for a second or more"
         );
-        Ok(Seen { watched, traced, warnings, ended: None, counts: Vec::new() })
+        Ok(Seen { watched, traced, guest, warnings, ended: None, counts: Vec::new() })
     }
 
     fn traced(

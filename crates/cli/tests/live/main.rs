@@ -9,6 +9,7 @@
 mod common;
 mod endings;
 mod placing;
+mod profiling;
 mod recording;
 mod stage;
 mod status;

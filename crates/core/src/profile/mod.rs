@@ -2,13 +2,15 @@
 //! (systems.md, 5): workload parallelism, synchronisation frequency, type, efficiency, potential.
 //!
 //! [`Watched`] is what was seen, interval by interval; [`Profile::of`] says what it means, and
-//! [`advice`] what follows for a VM; [`behaviour`] finds a synthetic program of the same features.
+//! [`advice`] and [`placing`] what follows for a VM; [`behaviour`] finds a synthetic program of the
+//! same features.
 //! Time in which a thread could run and another ran counts as active, so that a host that is not
 //! idle disturbs less. It does not know what a thread waits for, nor whether one that runs makes
 //! progress unless it is told ([`Watched::busy_waiting`]).
 
 pub mod advice;
 pub mod behaviour;
+pub mod placing;
 
 use crate::units::{Milli, Nanos};
 use serde::Serialize;
