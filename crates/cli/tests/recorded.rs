@@ -20,6 +20,7 @@ fn the_guides_example_is_what_analyze_says_of_its_recording() {
     let (quoted, _) = quoted.split_once("\nRead it in this order").unwrap();
     let file = root.join("docs/recordings").join(name);
     let said = common::instep(&["analyze", file.to_str().unwrap()]).expect(1).stdout;
+
     let (said, quoted) = (words(&said), words(quoted));
     let mut rest = said.as_str();
     let parts: Vec<&str> = quoted.split("[...]").map(str::trim).collect();
@@ -33,7 +34,7 @@ fn the_guides_example_is_what_analyze_says_of_its_recording() {
 /// What is said of a trace with the copies of /proc beside it, and each VM's name and vCPUs.
 fn with_facts(trace: &Path, facts: &Path) -> (Value, Vec<(String, usize)>) {
     let args = ["analyze", trace.to_str().unwrap(), "--facts", facts.to_str().unwrap(), "--json"];
-    let report: Value = serde_json::from_str(&common::instep(&args).stdout).unwrap();
+    let report = common::instep(&args).json();
     let vms = list(&report, "vms").iter();
     let mut named: Vec<(String, usize)> =
         vms.map(|vm| (text(vm, "name").to_owned(), list(vm, "vcpus").len())).collect();
@@ -57,6 +58,12 @@ fn three_vms_are_named_and_lose_time_to_the_one_that_computes() {
         let mut of = list(&report, "findings").iter().filter(|finding| finding["vm"] == name);
         assert!(of.any(|finding| text(finding, "text").contains("computes ran")), "{report:#}");
     }
+}
+
+#[test]
+fn facts_that_are_not_there_are_told_by_what_is_wanted() {
+    let args = ["analyze", "host.perf.data", "--facts", "/none"];
+    common::instep(&args).expect(2).says(&["/none", "a copy of /proc/PID per VM is wanted"]);
 }
 
 /// Of the three VMs that ../shared/data tells of, two ran while they were recorded: four vCPU threads.
