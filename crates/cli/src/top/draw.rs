@@ -68,12 +68,13 @@ pub(super) fn draw(screen: &mut Screen<'_>, frame: &Frame, state: &State) {
     .areas(area);
     screen.render_widget(heading(frame, state, area.width.into()), head);
     screen.render_widget(cut_map(lines, map_height), map);
-    let (list, vcpus) = split(rest, state);
     let rows = state.rows(frame);
     let cursor = state.cursor(frame, &rows);
+    let chosen = rows.get(cursor).map(|place| (&frame.vms[*place], *place));
+    let (list, vcpus) = split(rest, state, chosen.map_or(0, |(vm, _)| vm.vcpus.len()));
     draw_list(screen, frame, state, &rows, cursor, list);
-    if let (Some(area), Some(place)) = (vcpus, rows.get(cursor)) {
-        draw_vcpus(screen, &frame.vms[*place], *place, area);
+    if let (Some(area), Some((vm, place))) = (vcpus, chosen) {
+        draw_vcpus(screen, vm, place, area);
     }
     screen.render_widget(footer(state), foot);
     if state.mode == Mode::Help {
@@ -81,16 +82,20 @@ pub(super) fn draw(screen: &mut Screen<'_>, frame: &Frame, state: &State) {
     }
 }
 
-fn split(rest: Rect, state: &State) -> (Rect, Option<Rect>) {
+/// Places for the list and for so many vCPUs, where these are shown.
+fn split(rest: Rect, state: &State, vcpus: usize) -> (Rect, Option<Rect>) {
+    // Each has a line, and so have the head and both borders.
+    let lines = u16::try_from(vcpus + 3).unwrap_or(u16::MAX);
     if rest.width >= WIDE {
         let [list, vcpus] =
             Layout::horizontal([Constraint::Fill(3), Constraint::Fill(2)]).spacing(2).areas(rest);
-        return (list, Some(vcpus));
+        return (list, Some(Rect { height: vcpus.height.min(lines), ..vcpus }));
     }
     if !state.vcpus || rest.height < 6 {
         return (rest, None);
     }
-    let [list, vcpus] = Layout::vertical([Constraint::Fill(1), Constraint::Fill(1)]).areas(rest);
+    let lines = Constraint::Length(lines.min(rest.height / 2));
+    let [list, vcpus] = Layout::vertical([Constraint::Fill(1), lines]).areas(rest);
     (list, Some(vcpus))
 }
 
@@ -122,8 +127,7 @@ fn heading(frame: &Frame, state: &State, width: usize) -> Line<'static> {
         spans.push(Span::styled(format!(" {stacked} stacked "), map::alarm()));
     }
     if sharing > 0 {
-        let style = Style::new().fg(Color::Yellow).add_modifier(Modifier::BOLD);
-        spans.push(Span::styled(format!(" {sharing} share a core "), style));
+        spans.push(Span::styled(format!(" {sharing} share a core "), map::warning()));
     }
     if frame.opaque > 0 {
         spans.push(Span::raw(format!(" {} left alone ", frame.opaque)));
@@ -163,7 +167,9 @@ fn draw_list(
     let first = cursor.saturating_sub(room / 2).min(rows.len().saturating_sub(room));
     for (at, place) in rows.iter().enumerate().skip(first).take(room) {
         let line = vm_line(&frame.vms[*place], *place, names, &columns);
-        let chosen = Style::new().add_modifier(Modifier::BOLD).bg(Color::Indexed(238));
+        // Its own foreground, too: that of a light terminal is dark.
+        let chosen = Style::new().fg(Color::Indexed(255)).bg(Color::Indexed(238));
+        let chosen = chosen.add_modifier(Modifier::BOLD);
         lines.push(if at == cursor { line.style(chosen) } else { line });
     }
     if rows.is_empty() {
@@ -204,8 +210,8 @@ fn vm_line(
     for (name, width) in columns {
         let (text, style) = value(vm, name);
         // What is coloured is the value, not the gap before it.
-        spans.push(Span::raw(" "));
-        spans.push(Span::styled(format!("{text:>wide$}", wide = width - 1), style));
+        spans.push(Span::raw(" ".repeat(width.saturating_sub(text.chars().count()))));
+        spans.push(Span::styled(text, style));
     }
     Line::from(spans)
 }
@@ -230,9 +236,7 @@ fn value(vm: &VmRow, column: &str) -> (String, Style) {
         "local" => part(vm.locality),
         "type" => vm.kind.map_or("-".to_owned(), |kind| kind.number().to_string()),
         "stk" => return (count(vm.stacked), when(vm.stacked > 0, map::alarm())),
-        "shr" => {
-            return (count(vm.sharing), when(vm.sharing > 0, Style::new().fg(Color::Yellow)));
-        }
+        "shr" => return (count(vm.sharing), when(vm.sharing > 0, map::warning())),
         _ => nodes(),
     };
     (text, Style::new())

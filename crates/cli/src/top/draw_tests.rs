@@ -1,5 +1,6 @@
-//! Golden renders in `golden/`, of made hosts on an in-memory terminal. `INSTEP_GOLDEN=write cargo
-//! test -p instep-cli top` writes them anew; look at what changed before keeping it.
+//! Golden renders in `golden/`, of made hosts on an in-memory terminal: the text, below it a letter for
+//! how each cell is drawn, and what the letters mean. `INSTEP_GOLDEN=write cargo test -p instep-cli top`
+//! writes them anew; look at what changed before keeping it.
 
 use super::super::frame::tests::{frame, vm};
 use super::super::state::Key;
@@ -8,7 +9,7 @@ use instep_core::units::Milli;
 use instep_madehost::HostSpec;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use ratatui::buffer::Buffer;
+use ratatui::buffer::{Buffer, Cell};
 use std::path::Path;
 
 fn buffer(frame: &Frame, state: &State, width: u16, height: u16) -> Buffer {
@@ -21,10 +22,58 @@ fn render(frame: &Frame, state: &State, width: u16, height: u16) -> String {
     super::super::text_of(&buffer(frame, state, width, height))
 }
 
-fn golden(name: &str, text: &str) {
+/// How a cell that shows something differs from plain text; nothing where it does not.
+fn look(cell: &Cell) -> String {
+    let filled = cell.bg != Color::Reset || cell.modifier.contains(Modifier::REVERSED);
+    let mut said = Vec::new();
+    if cell.symbol() == " " && !filled {
+        return String::new();
+    }
+    if cell.fg != Color::Reset {
+        said.push(cell.fg.to_string());
+    }
+    if cell.bg != Color::Reset {
+        said.push(format!("on {}", cell.bg));
+    }
+    if !cell.modifier.is_empty() {
+        said.push(format!("{:?}", cell.modifier).to_lowercase());
+    }
+    said.join(" ")
+}
+
+/// A buffer's text, its cells' looks as letters in the order in which they appear, and the letters.
+fn drawn(buffer: &Buffer) -> String {
+    let mut looks: Vec<String> = Vec::new();
+    let mut letter = |cell: &Cell| {
+        let look = look(cell);
+        if look.is_empty() {
+            return ' ';
+        }
+        let known = looks.iter().position(|known| *known == look);
+        let place = known.unwrap_or_else(|| {
+            looks.push(look);
+            looks.len() - 1
+        });
+        ('A'..='Z').chain('a'..='z').nth(place).expect("fewer looks than letters")
+    };
+    let width = usize::from(buffer.area.width).max(1);
+    let mut text = super::super::text_of(buffer) + "\n";
+    for row in buffer.content().chunks(width) {
+        let letters: String = row.iter().map(&mut letter).collect();
+        text.push_str(letters.trim_end());
+        text.push('\n');
+    }
+    for (letter, look) in ('A'..='Z').chain('a'..='z').zip(&looks) {
+        let _ = write!(text, "\n{letter} {look}");
+    }
+    text + "\n"
+}
+
+fn golden(name: &str, buffer: &Buffer) {
+    let text = drawn(buffer);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top/golden").join(name);
     if std::env::var_os("INSTEP_GOLDEN").is_some_and(|how| how == "write") {
-        std::fs::write(&path, text).unwrap();
+        std::fs::write(&path, &text).unwrap();
     }
     let kept = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(kept == text, "{} differs; now:\n{text}", path.display());
@@ -61,12 +110,12 @@ fn large() -> Frame {
 
 #[test]
 fn two_cpus_at_80x24() {
-    golden("small-80x24.txt", &render(&small(), &State::default(), 80, 24));
+    golden("small-80x24.txt", &buffer(&small(), &State::default(), 80, 24));
 }
 
 #[test]
 fn two_hundred_and_fifty_six_cpus_at_80x24() {
-    golden("large-80x24.txt", &render(&large(), &State::default(), 80, 24));
+    golden("large-80x24.txt", &buffer(&large(), &State::default(), 80, 24));
 }
 
 #[test]
@@ -74,33 +123,49 @@ fn a_wide_screen_shows_nodes_and_vcpus_side_by_side() {
     let mut state = State::default();
     let large = large();
     (0..3).for_each(|_| state.key(Key::Down, &large));
-    golden("large-200x50.txt", &render(&large, &state, 200, 50));
+    golden("large-200x50.txt", &buffer(&large, &state, 200, 50));
+}
+
+#[test]
+fn two_cpus_on_a_wide_screen() {
+    golden("small-200x50.txt", &buffer(&small(), &State::default(), 200, 50));
+}
+
+#[test]
+fn a_golden_render_tells_another_colour_of_a_single_cell() {
+    let mut cells = buffer(&small(), &State::default(), 80, 24);
+    let before = drawn(&cells);
+    let letter = cells.content.iter_mut().find(|cell| cell.symbol() == "!").unwrap();
+    letter.bg = Color::Indexed(161);
+    assert_ne!(drawn(&cells), before);
 }
 
 #[test]
 fn a_small_screen_shows_whole_columns_that_matter_most() {
-    let text = render(&small(), &State::default(), 40, 10);
+    let buffer = buffer(&small(), &State::default(), 40, 10);
+    let text = super::super::text_of(&buffer);
     let head = text.lines().find(|line| line.contains("VM ")).unwrap();
     for column in ["used", "steal", "co-run", "stk"] {
         assert!(head.contains(column), "{text}");
     }
-    golden("small-40x10.txt", &text);
+    golden("small-40x10.txt", &buffer);
 }
 
 #[test]
 fn the_vcpus_of_a_vm_at_80x24() {
     let mut state = State::default();
     state.key(Key::Enter, &small());
-    golden("vcpus-80x24.txt", &render(&small(), &state, 80, 24));
+    golden("vcpus-80x24.txt", &buffer(&small(), &state, 80, 24));
 }
 
 #[test]
 fn the_help_fits_80x24() {
     let mut state = State::default();
     state.key(Key::Char('?'), &small());
-    let text = render(&small(), &state, 80, 24);
+    let buffer = buffer(&small(), &state, 80, 24);
+    let text = super::super::text_of(&buffer);
     assert!(HELP.iter().all(|line| text.contains(line.trim_end())), "{text}");
-    golden("help-80x24.txt", &text);
+    golden("help-80x24.txt", &buffer);
 }
 
 #[test]

@@ -45,6 +45,11 @@ pub(super) fn alarm() -> Style {
     Style::new().fg(Color::Indexed(231)).bg(Color::Indexed(160)).add_modifier(Modifier::BOLD)
 }
 
+/// How sharing is marked, of cores or of CPUs by several VMs.
+pub(super) fn warning() -> Style {
+    Style::new().fg(Color::Black).bg(Color::Yellow)
+}
+
 /// The map in lines of up to `width` columns, nodes side by side where there is room.
 pub(super) fn lines(frame: &Frame, width: usize) -> Vec<Line<'static>> {
     let columns = columns(frame, width);
@@ -108,7 +113,8 @@ fn block(frame: &Frame, node: usize, width: usize) -> Vec<Line<'static>> {
 /// A core: its CPUs between spaces, or between brackets where busy CPUs share it.
 fn core_spans(frame: &Frame, core: &[CpuId]) -> Vec<Span<'static>> {
     let shared = frame.is_shared(core);
-    let mark = Style::new().fg(Color::Yellow).add_modifier(Modifier::BOLD);
+    // Yellow cannot be seen on a light terminal.
+    let mark = Style::new().fg(Color::Indexed(172)).add_modifier(Modifier::BOLD);
     let (left, right) = if shared { ("[", "]") } else { (" ", " ") };
     let mut spans = vec![Span::styled(left, mark)];
     spans.extend(core.iter().map(|cpu| cpu_span(frame, *cpu)));
@@ -125,7 +131,7 @@ fn cpu_span(frame: &Frame, cpu: CpuId) -> Span<'static> {
             Span::styled(letter(*one).to_string(), style)
         }
         [first, rest @ ..] if rest.contains(first) || twice(rest) => Span::styled("!", alarm()),
-        _ => Span::styled("+", Style::new().fg(Color::Black).bg(Color::Yellow)),
+        _ => Span::styled("+", warning()),
     }
 }
 
