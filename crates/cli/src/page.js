@@ -4,10 +4,10 @@ const $ = id => document.getElementById(id);
 function time(ns) {
   const [v, u] = ns < 1e3 ? [ns, "ns"] : ns < 1e6 ? [ns / 1e3, "us"]
     : ns < 1e9 ? [ns / 1e6, "ms"] : [ns / 1e9, "s"];
-  return v.toFixed(u === "ns" || v >= 99.95 ? 0 : v >= 9.995 ? 1 : 2) + " " + u;
+  return v.toFixed(u === "ns" || v >= 99.95 ? 0 : v >= 9.995 ? 1 : 2) + u;
 }
 // The same without zeros at the end, for axes and sentences.
-const brief = ns => time(ns).replace(/(\.\d*?)0+ /, "$1 ").replace(". ", " ");
+const brief = ns => ns === 0 ? "0" : time(ns).replace(/(\.\d*?)0+([a-z])/, "$1$2").replace(/\.([a-z])/, "$1");
 // Round values between two, at most so many.
 function ticks(from, to, most) {
   const least = Math.max((to - from) / most, 1e-12), unit = 10 ** Math.floor(Math.log10(least));
@@ -59,28 +59,52 @@ function timeline(rows, end, cut_us) {
     while (a < b) { const m = (a + b) >> 1; if (spans[m][0] + spans[m][1] < t) a = m + 1; else b = m; }
     return a;
   }
+  // The parts of each column's time that a row was in the states.
+  function columns(spans, count) {
+    const parts = Array.from({ length: count }, () => [0, 0, 0]), width = (to - from) / count;
+    for (let i = firstAt(spans, from); i < spans.length && spans[i][0] < to; i++) {
+      const [start, length, state] = spans[i];
+      const a = Math.max(0, (start - from) / width), b = Math.min(count, (start + length - from) / width);
+      for (let n = Math.floor(a); n < b; n++) parts[n][state] += Math.min(b, n + 1) - Math.max(a, n);
+    }
+    return parts;
+  }
+  // Bars over each other, the least of them a pixel high; columns that are alike are one.
+  function bars(c, parts, y, width, colours) {
+    for (let n = 0, next; n < parts.length; n = next) {
+      next = n + 1;
+      while (next < parts.length && parts[next].every((part, state) => part === parts[n][state])) next++;
+      let bottom = y + H;
+      parts[n].forEach((part, state) => {
+        if (part <= 0) return;
+        const high = Math.max(1, Math.min(1, part) * H), top = Math.max(y, bottom - high);
+        c.fillStyle = colours[state]; c.fillRect(LEFT + n * width, top, (next - n) * width, high);
+        bottom = top;
+      });
+    }
+  }
+  function axis(c, w, h, x, colour) {
+    c.textBaseline = "middle"; c.fillStyle = colour;
+    for (const t of ticks(from, to, 9)) {
+      c.textAlign = x(t) < LEFT + 20 ? "left" : x(t) > w - 25 ? "right" : "center";
+      c.fillRect(Math.min(w - 1, x(t)), h - 22, 1, 4);
+      c.fillText(brief(t * 1000), x(t), h - 9);
+    }
+  }
   function draw() {
     const ratio = devicePixelRatio || 1, w = canvas.clientWidth, h = rows.length * (H + 3) + 24;
     canvas.width = w * ratio; canvas.height = h * ratio; canvas.style.height = h + "px";
-    const c = canvas.getContext("2d"), colours = colour(), style = getComputedStyle(document.body);
+    const c = canvas.getContext("2d"), colours = colour(), text = getComputedStyle(document.body).color;
     c.scale(ratio, ratio); c.clearRect(0, 0, w, h);
-    const x = t => LEFT + (t - from) / (to - from) * (w - LEFT);
-    c.font = "12px system-ui"; c.textBaseline = "middle";
+    c.font = "12px system-ui"; c.textBaseline = "middle"; c.textAlign = "left";
+    const count = Math.max(1, Math.round((w - LEFT) * ratio));
     rows.forEach((r, n) => {
       const y = n * (H + 3) + 3;
-      c.fillStyle = style.color; c.textAlign = "left";
+      c.fillStyle = text;
       c.fillText(r.name.length > 17 ? r.name.slice(0, 8) + "~" + r.name.slice(-8) : r.name, 4, y + H / 2);
-      let lastX = -1, lastS = -1;
-      for (let i = firstAt(r.spans, from); i < r.spans.length && r.spans[i][0] < to; i++) {
-        const s = r.spans[i], a = Math.max(LEFT, x(s[0])), b = Math.min(w, x(s[0] + s[1]));
-        if (b - a < 0.3 && Math.floor(a) === lastX && s[2] === lastS) continue;
-        c.fillStyle = colours[s[2]]; c.fillRect(a, y, Math.max(0.5, b - a), H);
-        lastX = Math.floor(a); lastS = s[2];
-      }
+      bars(c, columns(r.spans, count), y, (w - LEFT) / count, colours);
     });
-    c.fillStyle = style.color; c.textAlign = "center";
-    for (const t of ticks(from, to, 9))
-      if (x(t) > LEFT + 20 && x(t) < w - 25) c.fillText(brief(t * 1000), x(t), h - 10);
+    axis(c, w, h, t => LEFT + (t - from) / (to - from) * (w - LEFT), text);
   }
   function zoom(at, factor) {
     const w = canvas.clientWidth, t = from + (at - LEFT) / (w - LEFT) * (to - from);

@@ -1,6 +1,7 @@
 //! `instep analyze` as a user runs it: its schema, its exit status, its drawings, its errors.
 #![cfg(test)]
 
+#[allow(dead_code, reason = "other tests look at drawings, too")]
 #[path = "common/browser.rs"]
 mod browser;
 mod common;

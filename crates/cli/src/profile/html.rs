@@ -18,3 +18,7 @@ pub(super) fn page(report: &Report) -> anyhow::Result<String> {
     let data = Data { report, kind: text::kind(report), advice: text::advice(report) };
     crate::page::filled(PAGE, &data)
 }
+
+#[cfg(test)]
+#[path = "html_tests.rs"]
+mod tests;

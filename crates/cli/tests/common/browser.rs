@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 /// A page as shown.
 pub(crate) struct Rendered {
-    /// The text of its body, a line a cell.
+    /// The text of its body, a line a cell, without what is hidden.
     pub(crate) text: String,
     /// Rows of its timeline, 76 samples each: `r` runs, `w` waits, `k` waking, `.` neither. Empty
     /// without a timeline.
@@ -16,10 +16,12 @@ pub(crate) struct Rendered {
     /// Its heat maps: every row of the tables of stacking and of culprits, each cell with the strength
     /// of its colour in per cent, if it has one. Empty without such a table.
     pub(crate) heat: String,
+    /// Its drawings, a line a shape, in whole pixels. Empty without one.
+    pub(crate) shapes: String,
 }
 
 /// Samples the canvas after it was drawn (page.js: rows of 16 pixels, 3 apart, names on the left).
-const SAMPLER: &str = r#"<pre id="sampled"></pre><pre id="heat"></pre><script>{
+const SAMPLER: &str = r#"<pre id="sampled"></pre><pre id="heat"></pre><pre id="shapes"></pre><script>{
 const canvas = document.getElementById("time"), rows = [];
 if (canvas) {
   const style = getComputedStyle(document.documentElement), draw = canvas.getContext("2d");
@@ -44,6 +46,12 @@ for (const id of ["stacking", "culprits"]) for (const row of document.querySelec
     return cell.textContent + (colour ? ` [${Math.round(100 * colour[1])}]` : "");
   }).join(" | "));
 document.getElementById("heat").textContent = heat.join("\n");
+const shapes = [];
+for (const shape of document.querySelectorAll("svg *:not(text)"))
+  shapes.push([shape.closest("[id]").id + ":", shape.tagName, ...[...shape.attributes].map(a =>
+    `${a.name}=` + a.value.replace(/\d+\.\d+/g, n => /opacity|stroke-width/.test(a.name) ? n : Math.round(n)))].join(" "));
+document.getElementById("shapes").textContent = shapes.join("\n");
+document.querySelectorAll("[hidden]").forEach(part => part.remove());
 }</script></body>"#;
 
 /// Shows the page in a browser; notes the reason and gives nothing where there is none.
@@ -81,5 +89,6 @@ pub(crate) fn rendered(page: &Path) -> Option<Rendered> {
         let lines = from.split_once("</pre>").unwrap().0;
         if lines.is_empty() { String::new() } else { format!("{lines}\n") }
     };
-    Some(Rendered { text, timeline: sampled("sampled"), heat: sampled("heat") })
+    let (timeline, heat, shapes) = (sampled("sampled"), sampled("heat"), sampled("shapes"));
+    Some(Rendered { text, timeline, heat, shapes })
 }

@@ -1,0 +1,85 @@
+//! Golden renders of the page in `tests/golden`: what a browser shows of a made profile, in words and in
+//! shapes. `INSTEP_GOLDEN=write cargo test -p instep-cli page` writes them anew; look at what changed.
+
+#[allow(dead_code, reason = "other tests look at timelines and heat maps, too")]
+#[path = "../../tests/common/browser.rs"]
+mod browser;
+
+use super::super::report::{self, Counted, Place, Point};
+use super::super::watch::Seen;
+use super::*;
+use browser::rendered;
+use instep_core::profile::{Interval, Profile, ThreadSum, Watched};
+use instep_core::units::{Milli, Nanos};
+
+const MS: u64 = 1_000_000;
+const PERIOD: Nanos = Nanos(24 * MS);
+
+/// 960 ms in which one thread and then both, by turns of 24 ms, work on two CPUs, as the second CPU allows.
+fn seen(second: u64) -> Seen {
+    let interval = |turn: u64| Interval {
+        length: PERIOD,
+        run: Nanos(if turn.is_multiple_of(2) { 24 * MS } else { 24 * MS + second * MS }),
+        wait: Nanos(0),
+    };
+    let watched = Watched {
+        cpus: 2,
+        intervals: (0..40).map(interval).collect(),
+        threads: [960 * MS, 20 * second * MS]
+            .map(|run| ThreadSum { seen: (0, 39), run: Nanos(run) })
+            .into(),
+        voluntary: 500,
+        busy_waiting: Some(Milli(20)),
+        levels: [30, 460, 470].map(|ms| Nanos(ms * MS)).into(),
+        others: Some(Nanos(0)),
+        ..Watched::default()
+    };
+    Seen { watched, traced: true, warnings: Vec::new(), ended: None, counts: Vec::new() }
+}
+
+/// A profile with all that a page can show.
+fn full() -> Report {
+    let mut report =
+        report::new("a program <with> & its arguments".to_owned(), &seen(24), Milli(500), PERIOD);
+    let profile = |run: u64| Profile::of(&seen(run).watched, Milli(500), PERIOD);
+    let alone = Point { elapsed_ns: 1700 * MS, ..Point::new(1, &profile(1)) };
+    report.set_curve(vec![alone, Point::new(2, &profile(24))]);
+    let first = Place::new("0-1", &profile(24), &[Some(5_000_000), Some(0), None, None], None);
+    let counts = [Some(7_000_000), Some(10), None, None];
+    report.places = vec![Place::new("0,2", &profile(20), &counts, Some(&first))];
+    report.places.insert(0, first);
+    report.counters =
+        Some(Counted { table: "a made table".to_owned(), source: "its source".to_owned() });
+    report.warnings.push("a made warning".to_owned());
+    report
+}
+
+fn golden(name: &str, report: &Report) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("p.html");
+    std::fs::write(&file, page(report).unwrap()).unwrap();
+    let Some(seen) = rendered(&file) else { return };
+    let found = format!("{}\n{}", seen.text, seen.shapes);
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var_os("INSTEP_GOLDEN").is_some_and(|wish| wish == "write") {
+        std::fs::write(&path, &found).unwrap();
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(kept == found, "{} differs; now:\n{found}", path.display());
+}
+
+#[test]
+fn a_page_with_all_its_parts_is_as_it_was() {
+    golden("profile-page.txt", &full());
+}
+
+#[test]
+fn a_page_without_type_and_advice_hides_what_it_has_not() {
+    let mut idle = seen(0);
+    idle.watched.intervals.iter_mut().for_each(|interval| interval.run = Nanos(MS / 10));
+    idle.watched.threads.truncate(1);
+    idle.watched.levels.clear();
+    (idle.traced, idle.watched.busy_waiting) = (false, None);
+    let report = report::new("a program that sleeps".to_owned(), &idle, Milli(500), PERIOD);
+    golden("profile-page-idle.txt", &report);
+}
