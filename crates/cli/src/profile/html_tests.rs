@@ -9,6 +9,7 @@ use super::super::report::{self, Counted, Place, Point};
 use super::super::watch::Seen;
 use super::*;
 use browser::rendered;
+use instep_core::profile::placing::Run;
 use instep_core::profile::{Interval, Profile, ThreadSum, Watched};
 use instep_core::units::{Milli, Nanos};
 
@@ -34,7 +35,14 @@ fn seen(second: u64) -> Seen {
         others: Some(Nanos(0)),
         ..Watched::default()
     };
-    Seen { watched, traced: true, warnings: Vec::new(), ended: None, counts: Vec::new() }
+    Seen {
+        watched,
+        traced: true,
+        guest: false,
+        warnings: Vec::new(),
+        ended: None,
+        counts: Vec::new(),
+    }
 }
 
 /// A profile with all that a page can show.
@@ -44,9 +52,11 @@ fn full() -> Report {
     let profile = |run: u64| Profile::of(&seen(run).watched, Milli(500), PERIOD);
     let alone = Point { elapsed_ns: 1700 * MS, ..Point::new(1, &profile(1)) };
     report.set_curve(vec![alone, Point::new(2, &profile(24))]);
-    let first = Place::new("0-1", &profile(24), &[Some(5_000_000), Some(0), None, None], None);
+    let run = Run { threads: 2, cores: 1, nodes: 1, elapsed: Nanos(960 * MS), taken: Milli(0) };
+    let counts = [Some(5_000_000), Some(0), None, None];
+    let first = Place::new("0-1", &profile(24), &counts, &run, None);
     let counts = [Some(7_000_000), Some(10), None, None];
-    report.places = vec![Place::new("0,2", &profile(20), &counts, Some(&first))];
+    report.places = vec![Place::new("0,2", &profile(20), &counts, &run, Some(&first))];
     report.places.insert(0, first);
     report.counters =
         Some(Counted { table: "a made table".to_owned(), source: "its source".to_owned() });
