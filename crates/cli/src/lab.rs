@@ -69,6 +69,11 @@ fn run_scenario(args: &LabRunArgs) -> anyhow::Result<Outcome> {
         // A run is not lost to a directory that is not there.
         writable(page)?;
     }
+    if let Some(dir) = &args.keep {
+        std::fs::create_dir_all(dir)
+            .with_context(|| format!("--keep {}: no directory that can be had", dir.display()))?;
+        writable(&dir.join("report.json"))?;
+    }
     let stop = Stop::on_signals()?;
     let progress = Progress::start();
     let options = options(&args.host, args.keep.clone())?;

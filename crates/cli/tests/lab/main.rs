@@ -105,6 +105,8 @@ fn what_guests_could_not_run_or_a_page_that_cannot_be_written_is_refused_before_
         ("--load", env!("CARGO_BIN_EXE_instep"), "no static x86-64 program"),
         ("--load", "/no/such/load", "cannot read /no/such/load"),
         ("--html", page, "cannot write /nowhere/page.html"),
+        ("--keep", hello, "no directory that can be had"),
+        ("--keep", "/proc/self", "cannot write /proc/self/report.json"),
     ] {
         let ran = instep(&["lab", "run", hello, option, value]);
         let said = String::from_utf8_lossy(&ran.stderr);
