@@ -5,6 +5,14 @@
 #[path = "common/browser.rs"]
 mod browser;
 mod common;
+#[path = "analyze/damage.rs"]
+mod damage;
+#[path = "analyze/facts.rs"]
+mod facts;
+#[path = "../../trace/tests/common/pipe.rs"]
+mod pipe;
+#[path = "../../trace/tests/common/mod.rs"]
+mod traces;
 
 use browser::rendered;
 use common::{instep, list, text};
@@ -148,21 +156,6 @@ fn every_format_is_read_from_standard_input_be_it_a_pipe_or_a_file() {
             let json: Value = serde_json::from_slice(&output.stdout).unwrap();
             assert_eq!(json["events"].as_u64(), Some(200));
         }
-    }
-}
-
-#[test]
-fn a_pipe_that_breaks_off_says_where_and_what_is_missing() {
-    let data = perf_pipe(&events(), 20, None);
-    for (data, expected) in [
-        (&b""[..], "standard input: it is empty: its recorder wrote nothing"),
-        (b"hello", "standard input: neither perf.data nor trace.dat"),
-        (&data[..12], "standard input: it is cut off: it ends at byte 12 of its head of 16"),
-    ] {
-        let output = piped(data, &[]);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains(expected), "{said}");
     }
 }
 
@@ -419,13 +412,6 @@ fn drawings_go_to_files_for_standard_output_is_the_reports() {
         analyze(&path, &[option, "-"]).expect(2).says(&[option, "standard output is the report's"]);
     }
     assert!(!Path::new("-").exists());
-}
-
-#[test]
-fn a_cut_trace_dat_is_analysed_and_said_to_be_cut() {
-    let data = dat_6(&events(), &[]);
-    let (_dir, path) = made("trace.dat", &data[..data.len() - 4096]);
-    analyze(&path, &[]).expect(1).says(&["the trace is not whole"]);
 }
 
 /// A host of two CPUs, thread 11 and 12 of one VM and 21 of another, in milliseconds.

@@ -77,7 +77,8 @@ pub struct Tally {
     pub lost: u64,
     /// Places where the recorder lost events without saying how many.
     pub lost_places: u64,
-    /// Events that came after a later one of the same CPU and were put in their place.
+    /// Events that came after a later one of the same CPU and were put in their place by their times, which
+    /// falsifies nothing where these are right. Counted of perf.data only.
     pub reordered: u64,
     /// Events that came too late to be put in their place.
     pub late: u64,
@@ -121,7 +122,10 @@ impl Tally {
         }
         if self.late > 0 {
             said.push(format!(
-                "{} events came up to {} us too late to be put in order",
+                "{} events came up to {} us too late to be put in order and are taken at the time \
+                 that was reached then: times near them are wrong by as much; a clock that stepped \
+                 back does that, and a recorder that keeps more than 2 million events before it writes \
+                 them (less with a smaller perf -m)",
                 self.late,
                 self.latest.0 / 1000
             ));

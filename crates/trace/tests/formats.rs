@@ -1,11 +1,19 @@
 //! Every format of a made trace gives the same facts; cut at any length or with any byte changed
 //! it gives an error or says that it is not whole, and never panics.
 
-use instep_madehost::trace::{Moment, What, dat_6, dat_7, perf_file, perf_pipe};
+#[path = "common/pipe.rs"]
+mod pipe;
+
+use instep_madehost::trace::{
+    Moment, What, dat_6, dat_7, perf_file, perf_file_compressed, perf_pipe,
+};
 use instep_trace::event::{Event, Fact, Left};
 use instep_trace::rec::{End, Head, Writer};
 use instep_trace::stream::{EventStream, Tally};
 use instep_trace::{TraceError, open, open_stream};
+use pipe::{ROUND, records};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::io::{Cursor, Write};
 
 const ALPHA: (u32, &str) = (101, "CPU 0/KVM");
@@ -34,6 +42,17 @@ fn events(turns: u64) -> Vec<Moment> {
 
 fn zstd(data: &[u8]) -> Vec<u8> {
     zstd::bulk::compress(data, 1).expect("memory does not fail")
+}
+
+/// One stream that goes on from piece to piece, as perf's.
+fn zstd_stream() -> impl Fn(&[u8]) -> Vec<u8> {
+    let encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).expect("memory does not fail");
+    let encoder = RefCell::new(encoder);
+    move |piece| {
+        let mut encoder = encoder.borrow_mut();
+        encoder.write_all(piece).and_then(|()| encoder.flush()).expect("memory does not fail");
+        std::mem::take(encoder.get_mut())
+    }
 }
 
 fn zlib(data: &[u8]) -> Vec<u8> {
@@ -65,7 +84,8 @@ fn formats(turns: u64) -> Vec<(&'static str, Vec<u8>)> {
         ("recording, zstd", rec(&file, true)),
         ("perf file", file),
         ("perf pipe", perf_pipe(&events, 8, None)),
-        ("perf pipe, compressed", perf_pipe(&events, 8, Some(&zstd))),
+        ("perf pipe, compressed", perf_pipe(&events, 8, Some(&zstd_stream()))),
+        ("perf file, compressed", perf_file_compressed(&events, 8, &zstd_stream())),
         ("trace.dat 6", dat_6(&events, &names)),
         ("trace.dat 7", dat_7(&events, &names, "none", None)),
         ("trace.dat 7, zstd", dat_7(&events, &names, "zstd", Some(&zstd))),
@@ -143,16 +163,26 @@ fn a_pipe_is_read_as_it_comes() {
 fn cut_at_any_length_it_errs_or_says_so() {
     for (name, data) in formats(6) {
         let whole = read(&data).unwrap().1.records;
+        let is_pipe = name.starts_with("perf pipe");
+        let rounds = if is_pipe { after_rounds(&data) } else { BTreeSet::new() };
         for length in 0..data.len() {
             let Ok((_, tally)) = read(&data[..length]) else { continue };
-            // A pipe has no end of its own: cut between two records it is whole. Padding at the
-            // end of an uncompressed page may be missed without harm.
             let said = tally.cut.is_some() || tally.damaged > 0;
+            // A pipe has no end of its own: cut right behind a round it is whole.
+            if is_pipe {
+                assert_eq!(said, !rounds.contains(&length), "{name} cut at {length}: {tally:?}");
+                continue;
+            }
+            // Padding at the end of an uncompressed page may be missed without harm.
             let is_whole = !name.starts_with("recording") && tally.records == whole;
-            let fine = name.starts_with("perf pipe") || is_whole;
-            assert!(said || fine, "{name} cut at {length} of {}: {tally:?}", data.len());
+            assert!(said || is_whole, "{name} cut at {length} of {}: {tally:?}", data.len());
         }
     }
+}
+
+/// Where a pipe's records that end a round end.
+fn after_rounds(pipe: &[u8]) -> BTreeSet<usize> {
+    records(pipe).filter(|record| record.kind == ROUND).map(|record| record.at.end).collect()
 }
 
 #[test]

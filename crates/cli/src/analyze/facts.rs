@@ -16,13 +16,14 @@ const MAX_FILE: u64 = 1 << 20;
 pub(super) fn read(dir: &Path) -> anyhow::Result<Vec<FoundVm>> {
     let proc = dir.join("proc");
     let dir = if proc.is_dir() { proc.as_path() } else { dir };
+    let wanted =
+        || format!("--facts {}: a folder with a copy of /proc/PID per VM is wanted", dir.display());
     let mut vms: Vec<FoundVm> = numbers(dir)
-        .with_context(|| {
-            format!("--facts {}: a folder with a copy of /proc/PID per VM is wanted", dir.display())
-        })?
+        .with_context(wanted)?
         .into_iter()
         .filter_map(|pid| vm(&dir.join(pid.to_string()), pid))
         .collect();
+    anyhow::ensure!(!vms.is_empty(), "{}; no process in it is a VM", wanted());
     vms.sort_by_key(|vm| vm.pid);
     Ok(vms)
 }

@@ -69,7 +69,7 @@ fn one(
     );
     let cast = Cast::of(path, (args, settings), allowed, rules)?;
     let judged = judge(&mut *open(path)?, &cast, rules);
-    let mut warnings = Vec::new();
+    let mut warnings = cast.warnings.clone();
     if cast.missing > 0 {
         warnings.push(format!(
             "switches are missing at {} places although no loss is told: the schedule begins anew \
@@ -138,6 +138,8 @@ struct Cast {
     /// By index: thread, VM, weight, CPUs.
     tasks: Vec<(u32, usize, u32, Mask)>,
     vms: Vec<String>,
+    /// What is wrong with the trace.
+    warnings: Vec<String>,
     /// Places where a switch is missing.
     missing: u64,
     /// Events between which one is missing, by their number in the trace: ascending and apart.
@@ -203,6 +205,7 @@ impl Cast {
             path.display()
         );
         cast.begin = report.host.begin_ns;
+        cast.warnings = stream.tally().warnings();
         cast.vms = report.vms.iter().map(|vm| vm.name.clone()).collect();
         for (name, _) in allowed {
             anyhow::ensure!(

@@ -8,7 +8,7 @@ mod dat;
 mod perf;
 
 pub use dat::{dat_6, dat_7};
-pub use perf::{perf_file, perf_pipe};
+pub use perf::{perf_file, perf_file_compressed, perf_pipe};
 
 /// Compresses a part of a trace (zstd or zlib, as the caller says elsewhere).
 pub type Compress<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;

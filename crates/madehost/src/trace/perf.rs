@@ -6,6 +6,10 @@ use super::{Compress, Moment, tracing_data};
 const SAMPLE_TYPE: u64 = 1 | 2 | 4 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 16;
 const ATTR: usize = 128;
 const IDENTIFIER: u64 = 12;
+/// The head of a record.
+const HEAD: usize = 8;
+/// What is compressed at once: some events and a part of one.
+const PIECE: usize = 500;
 
 fn attr() -> Vec<u8> {
     let mut out = Vec::new();
@@ -61,7 +65,25 @@ fn rounds(events: &[Moment], round: usize) -> Vec<Vec<u8>> {
 /// A file: head, attributes, records, features.
 #[must_use]
 pub fn perf_file(events: &[Moment], round: usize) -> Vec<u8> {
-    let data: Vec<u8> = rounds(events, round).concat();
+    file(&rounds(events, round).concat())
+}
+
+/// The same with compressed records as newer perfs write them: with their size, and padded.
+#[must_use]
+pub fn perf_file_compressed(events: &[Moment], round: usize, compress: Compress<'_>) -> Vec<u8> {
+    let compressed = |piece: &[u8]| {
+        let data = compress(piece);
+        let mut body = (data.len() as u64).to_le_bytes().to_vec();
+        body.extend(&data);
+        body.resize(body.len().next_multiple_of(8), 0);
+        record(83, &body)
+    };
+    let rounds = rounds(events, round);
+    file(&rounds.iter().flat_map(|round| packed(round, &compressed)).collect::<Vec<u8>>())
+}
+
+/// A file with these records.
+fn file(data: &[u8]) -> Vec<u8> {
     let (ids_at, attrs_at) = (104u64, 112u64);
     let data_at = attrs_at + ATTR as u64 + 16;
     let mut out = b"PERFILE2".to_vec();
@@ -86,8 +108,7 @@ pub fn perf_file(events: &[Moment], round: usize) -> Vec<u8> {
     out
 }
 
-/// A pipe: everything as records, those of the events compressed if so wished, one compressed
-/// record a round.
+/// A pipe: everything as records, those of the events compressed if so wished, as perf 6.1 does it.
 #[must_use]
 pub fn perf_pipe(events: &[Moment], round: usize, compress: Option<Compress<'_>>) -> Vec<u8> {
     let mut out = b"PERFILE2".to_vec();
@@ -101,9 +122,16 @@ pub fn perf_pipe(events: &[Moment], round: usize, compress: Option<Compress<'_>>
     out.extend(formats);
     for round in rounds(events, round) {
         match compress {
-            Some(compress) => out.extend(record(81, &compress(&round))),
+            Some(compress) => out.extend(packed(&round, &|piece| record(81, &compress(piece)))),
             None => out.extend(round),
         }
     }
     out
+}
+
+/// A round whose events are compressed, its end is not. A piece of perf's buffers is one compressed record,
+/// wherever the events in it begin and end.
+fn packed(round: &[u8], record: Compress<'_>) -> Vec<u8> {
+    let (events, end) = round.split_at(round.len() - HEAD);
+    events.chunks(PIECE).flat_map(record).chain(end.iter().copied()).collect()
 }

@@ -11,13 +11,15 @@ const STEP: usize = 256 << 10;
 /// The stream.
 pub(crate) struct Inflater {
     decoder: Decoder<'static>,
+    /// Room for a piece of what comes out.
+    buffer: Vec<u8>,
 }
 
 impl Inflater {
     /// At its beginning.
     pub(crate) fn new() -> Result<Self, Fault> {
         let decoder = Decoder::new().map_err(|error| Fault::new(format!("zstd: {error}")))?;
-        Ok(Inflater { decoder })
+        Ok(Inflater { decoder, buffer: vec![0; STEP] })
     }
 
     /// Feeds one record's payload and hands out what it holds in pieces. `take` says whether to
@@ -28,10 +30,9 @@ impl Inflater {
         mut take: impl FnMut(&[u8]) -> bool,
     ) -> Result<(), Fault> {
         let mut input = InBuffer::around(payload);
-        let mut buffer = vec![0; STEP];
         let mut total = 0;
         loop {
-            let mut output = OutBuffer::around(&mut buffer[..]);
+            let mut output = OutBuffer::around(&mut self.buffer[..]);
             self.decoder
                 .run(&mut input, &mut output)
                 .map_err(|error| Fault::new(format!("a compressed record is damaged: {error}")))?;

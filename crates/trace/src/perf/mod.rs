@@ -5,6 +5,10 @@
 //! formats); a pipe has everything as records. Little-endian only. What is read: samples of
 //! tracepoints, names, forks, exits, losses. What is not: call chains, maps, hardware counters.
 //!
+//! A file says how long it is. A pipe does not, but perf ends a round (FINISHED_ROUND) whenever it has
+//! emptied its buffers, so events behind the last one mean that the rest is missing. A pipe that was cut
+//! right behind a round looks like a whole one.
+//!
 //! Sources: tools/perf/Documentation/perf.data-file-format.txt and include/uapi/linux/perf_event.h
 //! of Linux 6.18.
 

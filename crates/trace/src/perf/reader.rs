@@ -274,6 +274,9 @@ impl<'a> PerfStream<'a> {
                 tally.cut(format!("it ends {left} bytes into a record"));
             }
             self.records.finish(out);
+            if let Some(why) = self.records.unended().filter(|_| self.promised.is_none()) {
+                self.records.tally.cut(why);
+            }
         }
         false
     }

@@ -46,6 +46,9 @@ pub(super) struct Records {
     carry: Vec<u8>,
     /// The last sample of every CPU.
     last: Vec<Last>,
+    /// How many rounds perf ended, and the events since.
+    rounds: u64,
+    in_round: u64,
 }
 
 /// A CPU's last sample. Most samples are of the thread that the one before was of.
@@ -80,6 +83,8 @@ impl Records {
             inflater: None,
             carry: Vec::new(),
             last: Vec::new(),
+            rounds: 0,
+            in_round: 0,
         }
     }
 
@@ -125,7 +130,10 @@ impl Records {
             COMM | FORK | EXIT => self.task_or_damage(kind, body),
             LOST => self.lost(u64_at(body, 8), body),
             LOST_SAMPLES => self.lost(u64_at(body, 0), body),
-            FINISHED_ROUND => self.window.round(out, &mut self.tally),
+            FINISHED_ROUND => {
+                (self.rounds, self.in_round) = (self.rounds + 1, 0);
+                self.window.round(out, &mut self.tally);
+            }
             HEADER_ATTR => self.attr(body),
             HEADER_FEATURE => self.feature(body),
             _ => {}
@@ -162,6 +170,7 @@ impl Records {
         if sample.raw.is_empty() {
             return;
         }
+        self.in_round += 1;
         match self.points.read(sample.raw, at, &mut self.threads, pending) {
             Read::Used => self.tally.used += 1,
             Read::Unused => {}
@@ -195,12 +204,14 @@ impl Records {
             let text = name.iter().take(15).take_while(|byte| **byte != 0);
             raw.iter_mut().zip(text).for_each(|(to, from)| *to = *from);
             let at = at(trailer.time.unwrap_or(0));
+            self.in_round += u64::from(at.time.0 > 0);
             self.threads.member(at, tid, pid, pending);
             self.threads.named(at, tid, &raw, pending);
             return Some(());
         }
         let (pid, tid) = (Tid(u32_at(body, 0)?), Tid(u32_at(body, 8)?));
         let (parent, at) = (Tid(u32_at(body, 12)?), at(u64_at(body, 16)?));
+        self.in_round += u64::from(at.time.0 > 0);
         if kind == FORK {
             self.threads.forked(at, parent, tid, pending);
             self.threads.member(at, tid, pid, pending);
@@ -218,6 +229,7 @@ impl Records {
             None => self.tally.lost_places += 1,
         }
         let (Some(time), Some(cpu)) = (trailer.time, trailer.cpu) else { return };
+        self.in_round += u64::from(time > 0);
         let at = At { time: Nanos(time), cpu: CpuId(cpu.min(MAX_CPUS - 1)) };
         let fact = Fact::Lost { events: events.unwrap_or(0) };
         self.window.pending().push(at.event(fact));
@@ -299,6 +311,19 @@ impl Records {
             at += size;
         }
         Some(at)
+    }
+
+    /// Why a pipe that ends here is not whole, as far as that can be told. Whenever perf has emptied its
+    /// buffers it ends a round, the last time too; what may follow has no time of its own: counts of
+    /// losses, threads that were there before, samples of what is no tracepoint.
+    pub(super) fn unended(&self) -> Option<String> {
+        match (self.rounds, self.in_round) {
+            (0, _) => Some("perf ended no round of events in it".to_owned()),
+            (_, 0) => None,
+            (_, events) => {
+                Some(format!("it ends {events} events into a round that perf did not end"))
+            }
+        }
     }
 
     /// Everything was read: gives what is left.

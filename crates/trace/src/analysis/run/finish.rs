@@ -142,6 +142,14 @@ impl Engine {
                 if is_told { "" } else { " although no loss is told" }
             ));
         }
+        let reordered = stream.tally().reordered;
+        if self.breaks > 0 && reordered > 0 {
+            warnings.push(format!(
+                "{reordered} events came after a later one of their CPU and were put in order by their \
+                 times, and then switches are missing: if the clock stepped back, times near them are \
+                 wrong"
+            ));
+        }
         if self.late > 0 {
             warnings.push(format!(
                 "{} vCPU threads came after the first {HELD_BACK} events and are not analysed; \

@@ -1,0 +1,92 @@
+//! What `instep analyze` says of a trace that was cut off or whose events are out of order: in the text, in
+//! the JSON and on the page.
+
+use super::{analyze, events, made, piped};
+use crate::common::list;
+use crate::pipe::{ROUND, records};
+use instep_madehost::trace::{dat_6, perf_pipe};
+use serde_json::Value;
+use std::fs;
+
+/// The type of an event's record.
+const SAMPLE: u32 = 9;
+
+/// How many events a trace has, and what is said of it with these words: the same by every way.
+fn warned(data: &[u8], words: &str) -> Option<(u64, String)> {
+    let (dir, path) = made("perf.pipe", data);
+    let page = dir.path().join("a.html");
+    let ran = analyze(&path, &["--json", "--html", page.to_str().unwrap()]);
+    let json = ran.json();
+    let said: Vec<&str> = list(&json, "warnings").iter().filter_map(Value::as_str).collect();
+    let said = said.into_iter().find(|said| said.contains(words)).map(str::to_owned);
+    let page = fs::read_to_string(page).unwrap();
+    let shown = analyze(&path, &[]);
+    let judged = analyze(&path, &["--check", "--json"]).json();
+    let judged = list(&judged["files"][0], "warnings");
+    match &said {
+        Some(said) => {
+            assert!(shown.stderr.contains(&format!("warning: {said}")), "{}", shown.all());
+            assert!(page.contains(said.as_str()) && judged.contains(&said.as_str().into()));
+        }
+        None => assert!(!shown.stderr.contains(words) && !page.contains(words)),
+    }
+    said.map(|said| (json["events"].as_u64().unwrap(), said))
+}
+
+#[test]
+fn a_perf_pipe_that_ends_between_two_records_is_said_to_be_cut() {
+    let data = perf_pipe(&events(), 20, None);
+    assert_eq!(warned(&data, "not whole"), None);
+    let samples = || records(&data).filter(|record| record.kind == SAMPLE);
+    let cut = samples().nth(104).unwrap().at.end;
+    let (events, said) = warned(&data[..cut], "not whole").unwrap();
+    assert_eq!(events, 105);
+    assert!(said.contains("it ends 5 events into a round that perf did not end"), "{said}");
+    // Behind a round it looks like a whole one.
+    let round = records(&data).filter(|record| record.kind == ROUND).nth(4).unwrap();
+    assert_eq!(warned(&data[..round.at.end], "not whole"), None);
+    // Before the first event there is nothing to tell of.
+    let before = samples().next().unwrap().at.start;
+    let output = piped(&data[..before], &[]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("cut off before its first event: perf ended no round"), "{said}");
+}
+
+#[test]
+fn a_pipe_that_breaks_off_says_where_and_what_is_missing() {
+    let data = perf_pipe(&events(), 20, None);
+    for (data, expected) in [
+        (&b""[..], "standard input: it is empty: its recorder wrote nothing"),
+        (b"hello", "standard input: neither perf.data nor trace.dat"),
+        (&data[..12], "standard input: it is cut off: it ends at byte 12 of its head of 16"),
+    ] {
+        let output = piped(data, &[]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(expected), "{said}");
+    }
+}
+
+#[test]
+fn a_cut_trace_dat_is_analysed_and_said_to_be_cut() {
+    let data = dat_6(&events(), &[]);
+    let (_dir, path) = made("trace.dat", &data[..data.len() - 4096]);
+    analyze(&path, &[]).expect(1).says(&["the trace is not whole"]);
+}
+
+#[test]
+fn events_that_come_too_late_to_be_put_in_order_are_said() {
+    let data = perf_pipe(&events(), 20, None);
+    assert_eq!(warned(&data, "put in order"), None);
+    // The first event of all comes at the end of the fifth round.
+    let first = records(&data).find(|record| record.kind == SAMPLE).unwrap().at;
+    let end = records(&data).filter(|record| record.kind == ROUND).nth(4).unwrap().at.start;
+    let parts = [&data[..first.start], &data[first.end..end], &data[first], &data[end..]];
+    let (events, said) = warned(&parts.concat(), "put in order").unwrap();
+    assert_eq!(events, 200);
+    assert!(
+        said.starts_with("1 events came up to ") && said.contains("wrong by as much"),
+        "{said}"
+    );
+}
