@@ -24,75 +24,35 @@ fn exact(value: Option<f64>) -> Option<Spread> {
     Spread::of(value)
 }
 
+const fn measure(title: &'static str, by: f64, of: fn(&Outcome) -> Option<Spread>) -> Measure {
+    Measure { title, of, by, one: false }
+}
+
+/// One that is held against 1.
+const fn speed(title: &'static str, of: fn(&Outcome) -> Option<Spread>) -> Measure {
+    Measure { title, of, by: 1.0, one: true }
+}
+
 /// What is shown, in this order.
 pub(crate) const MEASURES: [Measure; 12] = [
-    Measure {
-        title: "Fair-share speed: throughput / (fair share x throughput alone)",
-        of: |o| o.fair_share_speed.clone(),
-        by: 1.0,
-        one: true,
-    },
-    Measure {
-        title: "Speed beside the default's, of medians",
-        of: |o| exact(o.beside_default),
-        by: 1.0,
-        one: true,
-    },
-    Measure {
-        title: "Stacking: % of time with siblings runnable on one CPU",
-        of: |o| exact(o.stacking),
-        by: 100.0,
-        one: false,
-    },
-    Measure { title: "Competing modules", of: |o| exact(o.competing_modules), by: 1.0, one: false },
-    Measure {
-        title: "Worst error of a share of CPU time over 1 s, %",
-        of: |o| o.share_error.clone(),
-        by: 100.0,
-        one: false,
-    },
-    Measure {
-        title: "Wake-up latency, median, ms",
-        of: |o| o.wake_p50_ns.clone(),
-        by: 1e-6,
-        one: false,
-    },
-    Measure {
-        title: "Wake-up latency, p99, ms",
-        of: |o| o.wake_p99_ns.clone(),
-        by: 1e-6,
-        one: false,
-    },
-    Measure {
-        title: "Time of a run of a BPF program (a scheduling event), us",
-        of: |o| o.bpf_ns_per_call.clone(),
-        by: 1e-3,
-        one: false,
-    },
-    Measure {
-        title: "CPU time spent in BPF programs, %",
-        of: |o| o.bpf_cpu.clone(),
-        by: 100.0,
-        one: false,
-    },
-    Measure {
-        title: "Time in BPF programs per context switch, us",
-        of: |o| o.bpf_ns_per_switch.clone(),
-        by: 1e-3,
-        one: false,
-    },
-    Measure {
-        title: "Context switches per ms",
-        of: |o| o.switches_per_s.clone(),
-        by: 1e-3,
-        one: false,
-    },
-    Measure {
-        title: "Emulated CPUs waited for those of this machine, % of the time",
-        of: |o| o.diluted.clone(),
-        by: 100.0,
-        one: false,
-    },
+    speed("Fair-share speed: throughput / (fair share x throughput alone)", |o| {
+        o.fair_share_speed.clone()
+    }),
+    speed("Speed beside the default's, of medians", |o| exact(o.beside_default)),
+    measure("Stacking: % of time with siblings runnable on one CPU", 100.0, |o| exact(o.stacking)),
+    measure("Competing modules", 1.0, |o| exact(o.competing_modules)),
+    measure("Worst error of a share of CPU time over 1 s, %", 100.0, |o| o.share_error.clone()),
+    measure("Wake-up latency, median, ms", 1e-6, |o| o.wake_p50_ns.clone()),
+    measure("Wake-up latency, p99, ms", 1e-6, |o| o.wake_p99_ns.clone()),
+    measure("Time of a run of a BPF program (a scheduling event), us", 1e-3, |o| {
+        o.bpf_ns_per_call.clone()
+    }),
+    measure("CPU time spent in BPF programs, %", 100.0, |o| o.bpf_cpu.clone()),
+    measure("Time in BPF programs per context switch, us", 1e-3, |o| o.bpf_ns_per_switch.clone()),
+    measure("Context switches per ms", 1e-3, |o| o.switches_per_s.clone()),
+    measure("Emulated CPUs waited for those of this machine, % of the time", 100.0, |o| {
+        o.diluted.clone()
+    }),
 ];
 
 /// The whole report.

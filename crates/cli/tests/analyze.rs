@@ -9,13 +9,18 @@ mod common;
 mod damage;
 #[path = "analyze/facts.rs"]
 mod facts;
+#[path = "common/golden.rs"]
+mod golden;
 #[path = "../../trace/tests/common/pipe.rs"]
 mod pipe;
+#[path = "analyze/recorded.rs"]
+mod recorded;
 #[path = "../../trace/tests/common/mod.rs"]
 mod traces;
 
 use browser::rendered;
 use common::{instep, list, text};
+use golden::golden;
 use instep_madehost::trace::{Moment, What, dat_6, perf_file, perf_pipe};
 use instep_madehost::{HostSpec, MadeHost};
 use instep_trace::rec::{Counter, End, Head, VcpuHead, VmHead, Writer};
@@ -172,18 +177,6 @@ fn drawings_are_written_whole() {
     assert!(String::from_utf8_lossy(&trace).contains("runs on CPU 0"));
 }
 
-/// Compares with a file of `tests/golden`, or writes it when INSTEP_GOLDEN=write.
-fn golden(name: &str, found: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
-    if std::env::var_os("INSTEP_GOLDEN").is_some_and(|wish| wish == "write") {
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        return fs::write(&path, found).unwrap();
-    }
-    let expected = fs::read_to_string(&path).unwrap_or_default();
-    let differs = || format!("{name} differs; INSTEP_GOLDEN=write cargo test writes it anew");
-    assert!(found == expected, "{}:\n{found}", differs());
-}
-
 #[test]
 fn the_text_of_a_made_trace_is_as_it_was() {
     let (_dir, path) = made("perf.data", &perf_file(&events(), 20));
@@ -191,7 +184,7 @@ fn the_text_of_a_made_trace_is_as_it_was() {
     let shown = text.replace(&format!("{}", path.display()), "perf.data");
     // The first lines wrap by the length of the path.
     let (_, below) = shown.split_once("\n\n").unwrap();
-    golden("analyze.txt", below);
+    golden("tests/golden/analyze.txt", below);
 }
 
 #[test]
@@ -200,8 +193,8 @@ fn the_page_of_a_made_trace_shows_what_it_showed() {
     let page = dir.path().join("a.html");
     analyze(&path, &["--html", page.to_str().unwrap()]).expect(1);
     if let Some(seen) = rendered(&page) {
-        golden("analyze-page.txt", &seen.text);
-        golden("analyze-timeline.txt", &seen.timeline);
+        golden("tests/golden/analyze-page.txt", &seen.text);
+        golden("tests/golden/analyze-timeline.txt", &seen.timeline);
     }
 }
 
@@ -221,7 +214,7 @@ fn the_heat_map_shows_where_siblings_were_stacked_and_for_how_long() {
     let options = ["--vm=a=11,12", "--vm=b=21", "--html", page.to_str().unwrap()];
     analyze(&path, &options).expect(1);
     if let Some(seen) = rendered(&page) {
-        golden("analyze-heat.txt", &seen.heat);
+        golden("tests/golden/analyze-heat.txt", &seen.heat);
     }
 }
 

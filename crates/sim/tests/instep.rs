@@ -160,10 +160,7 @@ fn a_thread_of_the_host_where_none_has_run_yet_gets_its_turn() {
                 [[guest]]\nname = \"g0\"\nvcpus = 3\nmemory = \"1GiB\"\nload = \"spin\"\n\
                 [[guest]]\nname = \"g1\"\nvcpus = 6\nmemory = \"1GiB\"\nweight = 10\n\
                 load = \"spin\"\n";
-    let plan = planned(text);
-    let promises = plan.scheduler().promises();
-    let checked = check(&plan.setup, plan.scheduler(), &promises, u64::MAX);
-    assert_eq!(checked.finding, None);
+    assert_eq!(planned(text).check(u64::MAX).finding, None);
 }
 
 #[test]
@@ -252,6 +249,5 @@ fn who_comes_first_does_not_wait_for_the_end_of_a_long_period() {
                 [[guest]]\nname = \"g0\"\nvcpus = 1\nmemory = \"1GiB\"\nload = \"spin\"\n\
                 period = \"1s\"\n[[guest]]\nname = \"g1\"\nvcpus = 1\nmemory = \"1GiB\"\n\
                 load = \"spin\"\nstart = { cpus = [[0]], pinned = true }\n";
-    let plan = planned(text);
-    assert_eq!(plan.check(u64::MAX).finding, None);
+    assert_eq!(planned(text).check(u64::MAX).finding, None);
 }

@@ -4,11 +4,14 @@
 #[allow(dead_code, reason = "other tests look at timelines and heat maps, too")]
 #[path = "../../tests/common/browser.rs"]
 mod browser;
+#[path = "../../tests/common/golden.rs"]
+mod golden;
 
 use super::super::report::{self, Counted, Place, Point};
 use super::super::watch::Seen;
 use super::*;
 use browser::rendered;
+use golden::golden;
 use instep_core::profile::placing::Run;
 use instep_core::profile::{Interval, Profile, ThreadSum, Watched};
 use instep_core::units::{Milli, Nanos};
@@ -64,23 +67,17 @@ fn full() -> Report {
     report
 }
 
-fn golden(name: &str, report: &Report) {
+fn held(name: &str, report: &Report) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("p.html");
     std::fs::write(&file, page(report).unwrap()).unwrap();
     let Some(seen) = rendered(&file) else { return };
-    let found = format!("{}\n{}", seen.text, seen.shapes);
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
-    if std::env::var_os("INSTEP_GOLDEN").is_some_and(|wish| wish == "write") {
-        std::fs::write(&path, &found).unwrap();
-    }
-    let kept = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(kept == found, "{} differs; now:\n{found}", path.display());
+    golden(&format!("tests/golden/{name}"), &format!("{}\n{}", seen.text, seen.shapes));
 }
 
 #[test]
 fn a_page_with_all_its_parts_is_as_it_was() {
-    golden("profile-page.txt", &full());
+    held("profile-page.txt", &full());
 }
 
 #[test]
@@ -91,5 +88,5 @@ fn a_page_without_type_and_advice_hides_what_it_has_not() {
     idle.watched.levels.clear();
     (idle.traced, idle.watched.busy_waiting) = (false, None);
     let report = report::new("a program that sleeps".to_owned(), &idle, Milli(500), PERIOD);
-    golden("profile-page-idle.txt", &report);
+    held("profile-page-idle.txt", &report);
 }

@@ -2,15 +2,18 @@
 //! how each cell is drawn, and what the letters mean. `INSTEP_GOLDEN=write cargo test -p instep-cli top`
 //! writes them anew; look at what changed before keeping it.
 
+#[path = "../../tests/common/golden.rs"]
+mod golden;
+
 use super::super::frame::tests::{frame, vm};
 use super::super::state::Key;
 use super::*;
+use golden::golden;
 use instep_core::units::Milli;
 use instep_madehost::HostSpec;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::{Buffer, Cell};
-use std::path::Path;
 
 fn buffer(frame: &Frame, state: &State, width: u16, height: u16) -> Buffer {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
@@ -69,14 +72,8 @@ fn drawn(buffer: &Buffer) -> String {
     text + "\n"
 }
 
-fn golden(name: &str, buffer: &Buffer) {
-    let text = drawn(buffer);
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top/golden").join(name);
-    if std::env::var_os("INSTEP_GOLDEN").is_some_and(|how| how == "write") {
-        std::fs::write(&path, &text).unwrap();
-    }
-    let kept = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(kept == text, "{} differs; now:\n{text}", path.display());
+fn held(name: &str, buffer: &Buffer) {
+    golden(&format!("src/top/golden/{name}"), &drawn(buffer));
 }
 
 /// Two CPUs, two VMs, one of which is stacked.
@@ -110,12 +107,12 @@ fn large() -> Frame {
 
 #[test]
 fn two_cpus_at_80x24() {
-    golden("small-80x24.txt", &buffer(&small(), &State::default(), 80, 24));
+    held("small-80x24.txt", &buffer(&small(), &State::default(), 80, 24));
 }
 
 #[test]
 fn two_hundred_and_fifty_six_cpus_at_80x24() {
-    golden("large-80x24.txt", &buffer(&large(), &State::default(), 80, 24));
+    held("large-80x24.txt", &buffer(&large(), &State::default(), 80, 24));
 }
 
 #[test]
@@ -123,12 +120,12 @@ fn a_wide_screen_shows_nodes_and_vcpus_side_by_side() {
     let mut state = State::default();
     let large = large();
     (0..3).for_each(|_| state.key(Key::Down, &large));
-    golden("large-200x50.txt", &buffer(&large, &state, 200, 50));
+    held("large-200x50.txt", &buffer(&large, &state, 200, 50));
 }
 
 #[test]
 fn two_cpus_on_a_wide_screen() {
-    golden("small-200x50.txt", &buffer(&small(), &State::default(), 200, 50));
+    held("small-200x50.txt", &buffer(&small(), &State::default(), 200, 50));
 }
 
 #[test]
@@ -148,14 +145,14 @@ fn a_small_screen_shows_whole_columns_that_matter_most() {
     for column in ["used", "steal", "co-run", "stk"] {
         assert!(head.contains(column), "{text}");
     }
-    golden("small-40x10.txt", &buffer);
+    held("small-40x10.txt", &buffer);
 }
 
 #[test]
 fn the_vcpus_of_a_vm_at_80x24() {
     let mut state = State::default();
     state.key(Key::Enter, &small());
-    golden("vcpus-80x24.txt", &buffer(&small(), &state, 80, 24));
+    held("vcpus-80x24.txt", &buffer(&small(), &state, 80, 24));
 }
 
 #[test]
@@ -165,7 +162,7 @@ fn the_help_fits_80x24() {
     let buffer = buffer(&small(), &state, 80, 24);
     let text = super::super::text_of(&buffer);
     assert!(HELP.iter().all(|line| text.contains(line.trim_end())), "{text}");
-    golden("help-80x24.txt", &buffer);
+    held("help-80x24.txt", &buffer);
 }
 
 #[test]

@@ -33,44 +33,84 @@ const FOR_TOOLS: [&[u8]; 6] =
 /// `None` when it has more than these at its end, which it may want to read.
 #[must_use]
 pub fn loaded(program: &[u8]) -> Option<Vec<u8>> {
-    let (lean, whole) = cut(program)?;
-    let header = FileHeader64::<Endianness>::parse(program).ok()?;
-    let endian = header.endian().ok()?;
-    let sections = header.sections(endian, program).ok()?;
-    let dispensable = sections.iter().all(|section| {
-        let lies_behind = section.sh_offset(endian) >= lean.len() as u64;
-        let name = sections.section_name(endian, section).unwrap_or_default();
-        !lies_behind
-            || section.sh_type(endian) == SHT_NOBITS
-            || FOR_TOOLS.iter().any(|tool| name.starts_with(tool))
-    });
-    (dispensable && whole == program.len() as u64).then_some(lean)
+    let elf = Elf::read(program)?;
+    elf.has_nothing_behind_but_for_tools()?.then(|| elf.cut()).flatten()
 }
 
-/// An ELF file to the end of its last segment, without sections, and where it ended with them.
-fn cut(program: &[u8]) -> Option<(Vec<u8>, u64)> {
-    let header = FileHeader64::<Endianness>::parse(program).ok()?;
-    let endian = header.endian().ok()?;
-    let end = |offset: u64, size: u64| offset.checked_add(size);
-    let headers = u64::from(header.e_phentsize(endian)) * u64::from(header.e_phnum(endian));
-    let mut cut = end(header.e_phoff(endian), headers)?;
-    if header.e_phnum(endian) == PN_XNUM {
-        return None;
+/// An ELF file.
+struct Elf<'a> {
+    data: &'a [u8],
+    header: &'a FileHeader64<Endianness>,
+    endian: Endianness,
+}
+
+impl<'a> Elf<'a> {
+    fn read(data: &'a [u8]) -> Option<Self> {
+        let header = FileHeader64::<Endianness>::parse(data).ok()?;
+        Some(Self { data, header, endian: header.endian().ok()? })
     }
-    for segment in header.program_headers(endian, program).ok()? {
-        cut = cut.max(end(segment.p_offset(endian), segment.p_filesz(endian))?);
+
+    fn segments(&self) -> Option<&'a [ProgramHeader64<Endianness>]> {
+        self.header.program_headers(self.endian, self.data).ok()
     }
-    let sections = header.section_headers(endian, program).ok()?;
-    let table = u64::from(header.e_shentsize(endian)) * sections.len() as u64;
-    let mut all = cut.max(end(header.e_shoff(endian), table)?);
-    for section in sections.iter().filter(|section| section.sh_type(endian) != SHT_NOBITS) {
-        all = all.max(end(section.sh_offset(endian), section.sh_size(endian))?);
+
+    /// The end of what is loaded, and of the headers that tell what is.
+    fn loaded_end(&self) -> Option<u64> {
+        let (header, endian) = (self.header, self.endian);
+        // Their number is then in a section.
+        if header.e_phnum(endian) == PN_XNUM {
+            return None;
+        }
+        let headers = u64::from(header.e_phentsize(endian)) * u64::from(header.e_phnum(endian));
+        self.segments()?.iter().try_fold(
+            header.e_phoff(endian).checked_add(headers)?,
+            |end, segment| {
+                let own = segment.p_offset(endian).checked_add(segment.p_filesz(endian))?;
+                Some(end.max(own))
+            },
+        )
     }
-    let mut lean = program.get(..usize::try_from(cut).ok()?)?.to_vec();
-    for field in SECTION_FIELDS {
-        lean.get_mut(field)?.fill(0);
+
+    /// Whether what lies behind the loaded part is sections for tools, their table, and nothing else.
+    fn has_nothing_behind_but_for_tools(&self) -> Option<bool> {
+        let (header, endian, loaded) = (self.header, self.endian, self.loaded_end()?);
+        let sections = header.sections(endian, self.data).ok()?;
+        let table = u64::from(header.e_shentsize(endian)) * sections.len() as u64;
+        let mut end = loaded.max(header.e_shoff(endian).checked_add(table)?);
+        for section in sections.iter().filter(|section| section.sh_type(endian) != SHT_NOBITS) {
+            let from = section.sh_offset(endian);
+            end = end.max(from.checked_add(section.sh_size(endian))?);
+            let name = sections.section_name(endian, section).unwrap_or_default();
+            if from >= loaded && !FOR_TOOLS.iter().any(|tool| name.starts_with(tool)) {
+                return Some(false);
+            }
+        }
+        Some(end == self.data.len() as u64)
     }
-    Some((lean, all))
+
+    /// The file to the end of what is loaded, without sections.
+    fn cut(&self) -> Option<Vec<u8>> {
+        let mut lean = self.data.get(..usize::try_from(self.loaded_end()?).ok()?)?.to_vec();
+        for field in SECTION_FIELDS {
+            lean.get_mut(field)?.fill(0);
+        }
+        Some(lean)
+    }
+
+    fn has_pvh_entry(&self) -> bool {
+        let is_entry = |segment: &&ProgramHeader64<Endianness>| {
+            let mut notes = segment.notes(self.endian, self.data).ok()??;
+            while let Some(note) = notes.next().ok()? {
+                if (note.name(), note.n_type(self.endian).0) == PVH_NOTE {
+                    return Some(());
+                }
+            }
+            None
+        };
+        let segments = self.segments().unwrap_or_default();
+        let mut notes = segments.iter().filter(|segment| segment.p_type(self.endian) == PT_NOTE);
+        notes.any(|segment| is_entry(&segment).is_some())
+    }
 }
 
 /// The kernel inside a bzImage, if it is compressed by zstd and QEMU can enter it as it is: to unpack
@@ -91,28 +131,9 @@ pub fn kernel(image: &[u8]) -> Option<Vec<u8>> {
     // The size, which the kernel's build appends, is no part of the frame.
     let decoder = zstd::Decoder::with_buffer(payload).ok()?.single_frame();
     decoder.take(MAX_KERNEL).read_to_end(&mut plain).ok()?;
-    if !has_pvh_entry(&plain).unwrap_or(false) {
-        return None;
-    }
+    let elf = Elf::read(&plain).filter(Elf::has_pvh_entry)?;
     // What follows it serves to move it elsewhere, which its command line forbids (`nokaslr`).
-    cut(&plain).map(|(lean, _)| lean)
-}
-
-fn has_pvh_entry(kernel: &[u8]) -> Option<bool> {
-    let header = FileHeader64::<Endianness>::parse(kernel).ok()?;
-    let endian = header.endian().ok()?;
-    let segments = header.program_headers(endian, kernel).ok()?;
-    let is_entry = |segment: &ProgramHeader64<Endianness>| {
-        let mut notes = segment.notes(endian, kernel).ok()??;
-        while let Some(note) = notes.next().ok()? {
-            if (note.name(), note.n_type(endian).0) == PVH_NOTE {
-                return Some(true);
-            }
-        }
-        None
-    };
-    let mut notes = segments.iter().filter(|segment| segment.p_type(endian) == PT_NOTE);
-    Some(notes.any(|segment| is_entry(segment).unwrap_or(false)))
+    elf.cut()
 }
 
 #[cfg(test)]
@@ -222,7 +243,8 @@ mod tests {
                 let at = at.index(bytes.len());
                 bytes[at] = value;
             }
-            let _ = (loaded(&bytes), cut(&bytes), has_pvh_entry(&bytes), kernel(&bytes));
+            let _ = (loaded(&bytes), kernel(&bytes));
+            let _ = Elf::read(&bytes).map(|elf| (elf.cut(), elf.has_pvh_entry()));
         }
     }
 }

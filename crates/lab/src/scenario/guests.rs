@@ -3,7 +3,8 @@
 //!
 //! Pure: plans in, scripts out. A guest boots bound to the CPUs of its memory's node, so that what
 //! it touches first lies there; then its vCPU threads are moved. Each guest's files lie in the
-//! host's /run/lab: `NAME.pid`, `NAME.console`, `NAME.qemu`; `NAME.pages` says that its huge pages are reserved.
+//! host's /run/lab: `NAME.pid`, `NAME.console`, `NAME.qemu`; `NAME.pages` says that its huge pages are
+//! reserved.
 
 use super::GuestPlan;
 use crate::host::channel::base64;
@@ -18,9 +19,9 @@ use std::process::ExitStatus;
 /// The kernel's command line in a guest. An emulated host makes its clocks look broken; the driver
 /// of the clock chip that `microvm` has not waits 5 s for it (seen, Linux 7.2), and the kernel's
 /// certificates, half a second, are for modules, of which there are none. The rest is explained at the
-/// host's command line; `reboot=t` makes a guest end by a fault, which is quick. It boots on one vCPU, and `guest.sh` brings the others when the kernel has changed
-/// its code for what it found: host/anchor.rs. (They have no deadline server then, which only a guest's
-/// real-time threads would tell.)
+/// host's command line; `reboot=t` makes a guest end by a fault, which is quick. It boots on one vCPU, and
+/// `guest.sh` brings the others when the kernel has changed its code for what it found: host/anchor.rs. (They
+/// have no deadline server then, which only a guest's real-time threads would tell.)
 const COMMAND_LINE: &str = "console=ttyS0 maxcpus=1 lpj=20000000 quiet panic=-1 reboot=t \
                             mitigations=off nokaslr audit=0 apparmor=0 nowatchdog \
                             rcupdate.rcu_cpu_stall_suppress=1 tsc=reliable no_timer_check cryptomgr.notests init_on_alloc=0 \

@@ -1,10 +1,6 @@
 //! What is said of real recordings: the guide's, three VMs recorded in the lab, and the shared ones.
-#![cfg(test)]
 
-mod common;
-
-use common::{list, text};
-use instep_madehost::skip;
+use crate::common::{self, list, text};
 use serde_json::Value;
 use std::path::Path;
 
@@ -57,27 +53,6 @@ fn three_vms_are_named_and_lose_time_to_the_one_that_computes() {
         assert_eq!(worst, Some("computes"), "{vm:#}");
         let mut of = list(&report, "findings").iter().filter(|finding| finding["vm"] == name);
         assert!(of.any(|finding| text(finding, "text").contains("computes ran")), "{report:#}");
-    }
-}
-
-#[test]
-fn facts_that_are_not_there_are_told_by_what_is_wanted() {
-    let args = ["analyze", "host.perf.data", "--facts", "/none"];
-    common::instep(&args).expect(2).says(&["/none", "a copy of /proc/PID per VM is wanted"]);
-}
-
-/// Of the three VMs that ../shared/data tells of, two ran while they were recorded: four vCPU threads.
-#[test]
-fn the_shared_recordings_name_the_vms_that_ran() {
-    let root = std::env::var_os("INSTEP_SHARED_DATA").map(std::path::PathBuf::from);
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-    let dir = root.unwrap_or_else(beside).join("traces/kvm-3vms");
-    if !dir.exists() {
-        return skip::note(&format!("{} is absent", dir.display()));
-    }
-    for trace in ["host.perf.data", "host.trace.dat"] {
-        let (_, named) = with_facts(&dir.join(trace), &dir.join("facts"));
-        assert_eq!(named, [("alpha".to_owned(), 2), ("beta".to_owned(), 2)], "{trace}");
     }
 }
 
