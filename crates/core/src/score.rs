@@ -92,8 +92,12 @@ pub(crate) struct Estimate {
 impl Estimate {
     /// CPU time lost, in thousandths of a CPU.
     pub(crate) fn lost(&self) -> u64 {
-        let remote = self.remote / 1000 * REMOTE.0 / 1000;
-        remote + self.sharing / 1000 * SHARED.0 / 1000 + self.waiting
+        self.remote / 1000 * REMOTE.0 / 1000 + self.lost_on_cpus()
+    }
+
+    /// The part of it that is not for where memory lies.
+    pub(crate) fn lost_on_cpus(&self) -> u64 {
+        self.sharing / 1000 * SHARED.0 / 1000 + self.waiting
     }
 
     /// The score, out of these sums.

@@ -94,9 +94,10 @@ pub struct Settings {
 /// Decides for one snapshot.
 ///
 /// The result holds one verdict per VM, in the snapshot's order, and only actions that change
-/// something: applied to the snapshot, a second decision changes no affinity. Every vCPU keeps at
-/// least one CPU, inside its VM's cpuset and, unless conflicts are mended, inside its initial
-/// affinity. The order of VMs and threads in the snapshot does not matter.
+/// something: applied to the snapshot, a second decision changes no affinity, but that `instep` may
+/// then narrow VMs that it left wide, within a few decisions. Every vCPU keeps at least one CPU,
+/// inside its VM's cpuset and, unless conflicts are mended, inside its initial affinity. The order
+/// of VMs and threads in the snapshot does not matter.
 #[must_use]
 pub fn decide(snapshot: &Snapshot, settings: &Settings) -> Decision {
     if is_sorted(snapshot) {

@@ -7,10 +7,12 @@
 //! Then, one command at a time:
 //! ```text
 //! run ID SECONDS BASE64\n              ->  a shell script, killed after SECONDS (status 143)
+//! <-  alive ID\n                          every 5 s while it runs
 //! <-  end ID STATUS OUT ERR\n OUT bytes of standard output, ERR bytes of standard error
 //! ```
 //! The other end is `channel.sh`: it passes on 48 MiB of standard output and 8 MiB of standard error,
 //! and makes it a failure (status 125, told on standard error) when there was more.
+//! A host that does not even say that it lives is one whose emulated CPUs stand still.
 //! An answer with an older ID belongs to a command that was given up and is dropped. What comes
 //! from the host is bounded and never trusted to be well formed.
 
@@ -60,6 +62,8 @@ pub struct Ready {
 pub enum Silence {
     /// The time was over.
     Late,
+    /// It stopped saying that it lives, this long ago.
+    Dead(Duration),
     /// The other side is gone.
     Closed,
     /// What came is not the protocol.
@@ -74,19 +78,24 @@ pub struct Channel {
     stream: UnixStream,
     buffer: Vec<u8>,
     last: u64,
+    /// How long it may say nothing while a command runs.
+    patience: Duration,
+    /// When it last said something, while a command runs.
+    heard: Option<Instant>,
 }
 
 impl Channel {
-    /// Takes over a connected socket.
+    /// Takes over a connected socket, of a host that is dead when it is silent for `patience` while a
+    /// command runs.
     ///
     /// # Errors
     /// When the socket cannot be set up.
-    pub fn new(stream: UnixStream) -> Result<Self, Error> {
+    pub fn new(stream: UnixStream, patience: Duration) -> Result<Self, Error> {
         let setup = stream
             .set_read_timeout(Some(TICK))
             .and_then(|()| stream.set_write_timeout(Some(Duration::from_secs(30))));
         setup.map_err(|error| Error::io("set up", "the port's socket", error))?;
-        Ok(Self { stream, buffer: Vec::new(), last: 0 })
+        Ok(Self { stream, buffer: Vec::new(), last: 0, patience, heard: None })
     }
 
     /// Waits for the host's first line.
@@ -109,12 +118,33 @@ impl Channel {
         deadline: Instant,
         stop: &Stop,
     ) -> Result<Answer, Silence> {
+        // After a command that found it dead, none waits for it again.
+        if !self.heard.is_some_and(|at| at.elapsed() >= self.patience) {
+            self.heard = Some(Instant::now());
+        }
+        let answer = self.answer(script, limit, deadline, stop);
+        if !matches!(answer, Err(Silence::Dead(_))) {
+            self.heard = None;
+        }
+        answer
+    }
+
+    fn answer(
+        &mut self,
+        script: &str,
+        limit: Duration,
+        deadline: Instant,
+        stop: &Stop,
+    ) -> Result<Answer, Silence> {
         self.last += 1;
         let line =
             format!("run {} {} {}\n", self.last, limit.as_secs().max(1), base64(script.as_bytes()));
         self.stream.write_all(line.as_bytes()).map_err(|_| Silence::Closed)?;
         loop {
             let line = self.line(deadline, stop)?;
+            if line.strip_prefix("alive ").is_some_and(|id| id.parse::<u64>().is_ok()) {
+                continue;
+            }
             let Some(end) = parse_end(&line) else { return Err(Silence::Broken(line)) };
             let stdout = self.bytes(end.stdout, deadline, stop)?;
             let stderr = self.bytes(end.stderr, deadline, stop)?;
@@ -153,6 +183,7 @@ impl Channel {
                 Ok(0) => return Err(Silence::Closed),
                 Ok(count) => {
                     self.buffer.extend_from_slice(&chunk[..count]);
+                    self.heard = self.heard.map(|_| Instant::now());
                     return Ok(());
                 }
                 Err(error) => match error.kind() {
@@ -165,6 +196,10 @@ impl Channel {
             }
             if Instant::now() >= deadline {
                 return Err(Silence::Late);
+            }
+            let silent = self.heard.map(|at| at.elapsed());
+            if let Some(silent) = silent.filter(|silent| *silent >= self.patience) {
+                return Err(Silence::Dead(silent));
             }
         }
     }
@@ -222,6 +257,10 @@ pub fn base64(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{Pid, Signal, kill_process_group};
+    use std::os::unix::process::CommandExt as _;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
 
     fn soon() -> Instant {
         Instant::now() + Duration::from_secs(30)
@@ -237,7 +276,7 @@ mod tests {
             theirs.read_to_string(&mut heard).unwrap();
             heard
         });
-        (Channel::new(ours).unwrap(), other)
+        (Channel::new(ours, PATIENCE).unwrap(), other)
     }
 
     #[test]
@@ -289,26 +328,35 @@ mod tests {
         _dir: tempfile::TempDir,
     }
 
+    impl Served {
+        /// To the shell and what it started but for commands, which have groups of their own.
+        fn signal(&self, signal: Signal) {
+            let group = Pid::from_child(&self.shell);
+            kill_process_group(group, signal).unwrap();
+        }
+    }
+
     impl Drop for Served {
         fn drop(&mut self) {
-            let _ = self.shell.kill();
+            self.signal(Signal::KILL);
             let _ = self.shell.wait();
         }
     }
 
-    fn served(most: &str) -> (Channel, Served) {
+    fn served(most: &str, patience: Duration) -> (Channel, Served) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let mut shell = std::process::Command::new("sh");
         shell.arg("-c").arg(format!("exec 3<&0\n{}", super::super::image::CHANNEL));
-        shell.env("lab_dir", dir.path()).env("lab_most", most);
-        let child = shell.stdin(std::os::fd::OwnedFd::from(theirs)).spawn().unwrap();
-        (Channel::new(ours).unwrap(), Served { shell: child, _dir: dir })
+        shell.env("lab_dir", dir.path()).env("lab_most", most).env("lab_beat", "0.1");
+        let child =
+            shell.process_group(0).stdin(std::os::fd::OwnedFd::from(theirs)).spawn().unwrap();
+        (Channel::new(ours, patience).unwrap(), Served { shell: child, _dir: dir })
     }
 
     #[test]
     fn what_a_background_job_prints_does_not_break_the_channel() {
-        let (mut channel, _served) = served("1000000");
+        let (mut channel, _served) = served("1000000", PATIENCE);
         let mut run = |script: &str| {
             let answer = channel.run(script, Duration::from_secs(60), soon(), &Stop::never());
             answer.unwrap_or_else(|silence| panic!("{script}: {silence:?}"))
@@ -324,7 +372,7 @@ mod tests {
 
     #[test]
     fn too_much_output_fails_the_command_and_not_the_channel() {
-        let (mut channel, _served) = served("100");
+        let (mut channel, _served) = served("100", PATIENCE);
         let mut run = |script: &str| {
             channel.run(script, Duration::from_secs(60), soon(), &Stop::never()).unwrap()
         };
@@ -335,9 +383,26 @@ mod tests {
     }
 
     #[test]
+    fn a_host_that_lives_may_work_for_long_and_one_that_stands_still_is_dead() {
+        let (mut channel, served) = served("100", Duration::from_secs(3));
+        let stop = Stop::never();
+        let answer = channel.run("sleep 5; echo done", Duration::from_secs(60), soon(), &stop);
+        assert_eq!(answer.unwrap().text(), "done\n");
+        // As all CPUs of an emulated host may.
+        served.signal(Signal::STOP);
+        let limit = Duration::from_secs(60);
+        let silence = channel.run("true", limit, soon(), &stop);
+        let Err(Silence::Dead(silent)) = silence else { panic!("{silence:?}") };
+        assert!(silent >= Duration::from_secs(3));
+        let again = Instant::now();
+        assert!(matches!(channel.run("true", limit, soon(), &stop), Err(Silence::Dead(_))));
+        assert!(again.elapsed() < Duration::from_secs(2), "nobody waits for the dead");
+    }
+
+    #[test]
     fn a_silent_host_is_late() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
-        let mut channel = Channel::new(ours).unwrap();
+        let mut channel = Channel::new(ours, PATIENCE).unwrap();
         assert!(matches!(channel.ready(Instant::now(), &Stop::never()), Err(Silence::Late)));
     }
 }

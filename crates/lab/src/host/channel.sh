@@ -18,8 +18,13 @@ while :; do
     read -r word id limit command <&3 || { sleep 0.1; continue; }
     [ "$word" = run ] || continue
     echo "$command" | base64 -d >"$dir/command" 2>/dev/null
+    (while sleep "${lab_beat:-5}"; do echo "alive $id"; done) >&3 2>/dev/null &
+    beat=$!
     timeout -k 5 "$limit" sh "$dir/command" >"$dir/out.$id" 2>"$dir/err.$id" </dev/null 3<&-
     status=$?
+    # Gone before the answer begins.
+    kill $beat
+    wait $beat 2>/dev/null
     cut=
     copied out 50331648
     copied err 8388608

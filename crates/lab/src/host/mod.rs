@@ -60,6 +60,10 @@ const QMP: &str = "qmp";
 /// How long QEMU may take to end once its port is closed.
 const ENDS: Duration = Duration::from_secs(5);
 
+/// By its own clock, how long a host that lives may say nothing while a command runs: four times as long
+/// as it means to.
+const SILENT: Duration = Duration::from_secs(20);
+
 /// A running emulated host; dropping it ends it.
 #[derive(Debug)]
 pub struct Host {
@@ -98,8 +102,9 @@ impl Host {
         qemu.args(machine.arguments(&files)).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let started = Instant::now();
         let process = Process::spawn(&mut qemu, life, INSTALL_QEMU)?;
-        let channel = Channel::new(connect(&port, &process, &dir, stop)?)?;
-        Ok(Self { process, channel, started, life, grace: grace(machine.clock), dir })
+        let grace = grace(machine.clock);
+        let channel = Channel::new(connect(&port, &process, &dir, stop)?, SILENT * grace)?;
+        Ok(Self { process, channel, started, life, grace, dir })
     }
 
     /// Waits until it is up; returns what it said.
@@ -198,6 +203,11 @@ impl Host {
             Silence::Late => {
                 let seconds = self.started.elapsed().as_secs();
                 return Error::Slow { name, awaited: awaited.to_owned(), seconds, console };
+            }
+            Silence::Dead(silent) => {
+                let how =
+                    format!("has said nothing for {} s: its CPUs stand still", silent.as_secs());
+                return Error::Died { name, how, console };
             }
             Silence::Closed => {
                 if let Some(how) = died(&self.console(), ended) {

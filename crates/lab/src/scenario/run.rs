@@ -407,7 +407,7 @@ fn keep(running: &mut Running, scenario: &Scenario, into: &Path, stop: &Stop) ->
             kept.extend(fs::write(&target, &answer.stdout).is_ok().then_some(target));
         }
         Err(error) => {
-            let silent = matches!(error, Error::Slow { .. });
+            let silent = matches!(error, Error::Slow { .. } | Error::Died { .. });
             kept.extend(silent.then(|| running.host.keep_registers(into).ok()).flatten());
             return kept;
         }

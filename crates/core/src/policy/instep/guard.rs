@@ -22,6 +22,10 @@ const MOST_ESTIMATES: usize = 400;
 /// are given up, in thousandths of all demand.
 const KEEP_LOSS: u64 = 50;
 
+/// What narrowing VMs that were left wide must save, in thousandths of their demand: a quarter of
+/// what memory of which half is one hop away costs ([`crate::score::REMOTE`]).
+const NARROWING_PAYS: u64 = 25;
+
 /// Estimates plans, counting against a budget.
 pub(super) struct Guard<'a, 'e> {
     estimator: &'e mut Estimator<'a>,
@@ -138,6 +142,39 @@ impl<'a, 'e> Guard<'a, 'e> {
             best = self.estimate(&plan);
         }
         (plan, best)
+    }
+
+    /// A plan with as many of the narrower spots of `intended` as hold by half of what a plan in
+    /// force is tolerated to share more, and save [`NARROWING_PAYS`] of the demand that is narrowed
+    /// once memory has followed.
+    pub(super) fn narrowed(
+        &mut self,
+        planner: &Planner,
+        (plan, now): (Plan, Estimate),
+        intended: &Plan,
+    ) -> (Plan, Estimate) {
+        self.left = self.budget;
+        let limit = self.kernel.sharing.midpoint(tolerated(self.kernel.sharing));
+        let worth = |index: usize| planner.worth_in_time(index, intended[index]);
+        let demand = |index: usize| self.units[index].crowd.sum.max(1);
+        let mut order: Vec<usize> =
+            (0..plan.len()).filter(|index| plan[*index] != intended[*index]).collect();
+        order.sort_by_key(|index| (Reverse(worth(*index) * 1000 / demand(*index)), *index));
+        // Those that gain most, and half as many when they do not hold.
+        while !order.is_empty() && self.left > 0 {
+            let mut tried = plan.clone();
+            order.iter().for_each(|index| tried[*index] = intended[*index]);
+            let estimate = self.estimate(&tried);
+            let gains: u64 = order.iter().map(|index| worth(*index)).sum();
+            let moved: u64 = order.iter().map(|index| demand(*index)).sum();
+            let margin = moved * NARROWING_PAYS / 1000;
+            let pays = estimate.lost_on_cpus() + margin < now.lost_on_cpus() + gains;
+            if estimate.sharing <= limit && pays {
+                return (tried, estimate);
+            }
+            order.truncate(order.len() / 2);
+        }
+        (plan, now)
     }
 
     /// Bound units, those first whose memory loses least per demand when they are widened.

@@ -87,6 +87,14 @@ impl<'a> Host<'a> {
         }
     }
 
+    /// Memory on each node that no VM of the snapshot has, as far as it is known.
+    pub(super) fn free_memory(&self) -> Vec<(NodeId, u64)> {
+        let vms = &self.snapshot.vms;
+        let used = |node| vms.iter().map(|vm| vm.memory_on(node).0).fold(0, u64::saturating_add);
+        let nodes = self.snapshot.topology.nodes().iter();
+        nodes.map(|node| (node.id, node.memory.0.saturating_sub(used(node.id)))).collect()
+    }
+
     /// All cores of the host.
     pub(super) fn cores(&self) -> u64 {
         self.places.iter().map(|place| place.cores).sum()

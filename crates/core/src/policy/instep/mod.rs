@@ -1,9 +1,10 @@
 //! `instep`, the default: Best Node that counts whole cores, weighs load and memory together,
-//! keeps what works and never makes core sharing worse than the kernel would.
+//! keeps what works, makes no plan that shares cores more than the kernel would, and lets one in
+//! force do so little more that no VM misses its home for it.
 //!
 //! ```text
 //! units ──> plan: greedy by demand, passes ──> guard: estimate, widen ──┐
-//!   └────> keep: where they are, new ones added ────────────────────────┴─> the new plan only
+//!   └────> keep: where they are, new ones added ──> narrow what is wide ┴─> the new plan only
 //!                                                     if it clearly pays ──> cores, emulators
 //! ```
 //!
@@ -98,7 +99,7 @@ fn choose(host: &Host, spots: &Spots, units: &[Unit], refused: &[Option<Reason>]
     let planner = Planner::new(host, spots, units, &estimator, fixed);
     let mut guard = Guard::new(&mut estimator, spots, units, &untouched);
     if open {
-        (plan, wanted) = places(&planner, &mut guard);
+        (plan, wanted) = places(&planner, &mut guard, !undercommitted);
     }
     if undercommitted {
         let left: Vec<bool> = refused.iter().map(Option::is_some).collect();
@@ -111,8 +112,9 @@ fn choose(host: &Host, spots: &Spots, units: &[Unit], refused: &[Option<Reason>]
 }
 
 /// The spot of every unit: as it is now with new units added, or a new plan if that pays. And the
-/// new plan, as far as it was worked out.
-fn places(planner: &Planner, guard: &mut Guard) -> (Plan, Plan) {
+/// new plan, as far as it was worked out. Where VMs are that have no core for each vCPU (`crowded`),
+/// what is wide is narrowed.
+fn places(planner: &Planner, guard: &mut Guard, crowded: bool) -> (Plan, Plan) {
     let units = planner.units;
     let intended = planner.complete(&vec![None; units.len()]);
     if units.iter().all(|unit| unit.current.is_none()) {
@@ -121,6 +123,7 @@ fn places(planner: &Planner, guard: &mut Guard) -> (Plan, Plan) {
     }
     let (kept, now) = keep(planner, guard);
     let (kept, now) = relieved(planner, guard, kept, now);
+    let (kept, now) = narrowed(planner, guard, (kept, now), crowded);
     let limit = guard.kernel.sharing;
     // What would not pay without the guard is not worth the search for what holds it.
     let wanted = guard.estimate(&intended);
@@ -128,6 +131,7 @@ fn places(planner: &Planner, guard: &mut Guard) -> (Plan, Plan) {
         return (kept, intended);
     }
     let (fresh, new) = fresh(planner, guard, intended);
+    let (fresh, new) = narrowed(planner, guard, (fresh, new), crowded);
     let plan = if pays(units, (&kept, &now), (&fresh, &new), limit) { fresh.clone() } else { kept };
     (plan, fresh)
 }
@@ -159,6 +163,21 @@ fn relieved(
         }
         (plan, now) = (moved, new);
     }
+}
+
+/// Gives units that are wide a spot, on a host where a plan is in force and cores are shared: such
+/// a plan may share more than the kernel, so that a VM does not miss its home by a hair.
+fn narrowed(
+    planner: &Planner,
+    guard: &mut Guard,
+    from: (Plan, Estimate),
+    crowded: bool,
+) -> (Plan, Estimate) {
+    if !crowded {
+        return from;
+    }
+    let intended = planner.narrow(&from.0);
+    guard.narrowed(planner, from, &intended)
 }
 
 /// Placed units stay, the others are added where that costs least, or wide if they would make

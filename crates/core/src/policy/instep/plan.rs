@@ -41,6 +41,8 @@ struct MemoryCost {
     remote: u64,
     /// Bringing the memory there.
     moving: u64,
+    /// Whether it may be brought there, and has room.
+    follows: bool,
 }
 
 /// Loads on the places while a plan is made.
@@ -73,14 +75,18 @@ impl<'a> Planner<'a> {
             };
             lost / 1000 * REMOTE.0 / 1000
         };
+        let free = host.free_memory();
         let mut memory = Vec::with_capacity(units.len() * host.places.len());
         for unit in units {
-            let its = unit.memory(&host.snapshot.vms[unit.vm]);
+            let vm = &host.snapshot.vms[unit.vm];
+            let its = unit.memory(vm);
             let total = its.values().map(|bytes| bytes.0).fold(0, u64::saturating_add);
             memory.extend((0..host.places.len()).map(|place| {
-                let there = its.get(&host.places[place].id).map_or(0, |bytes| bytes.0);
-                let moving = moving(total.saturating_sub(there));
-                MemoryCost { remote: on(unit, place), moving }
+                let id = host.places[place].id;
+                let away = total.saturating_sub(its.get(&id).map_or(0, |bytes| bytes.0));
+                let room = free.iter().any(|(node, free)| *node == id && *free >= away);
+                let follows = room && unit.memory_may_move(vm, &std::iter::once(id).collect());
+                MemoryCost { remote: on(unit, place), moving: moving(away), follows }
             }));
         }
         let other = host.other / host.places.len().max(1) as u64;
@@ -123,6 +129,41 @@ impl<'a> Planner<'a> {
             if moves { self.units[index].crowd.sum * MOVE_PAYS / 1000 } else { 0 }
         });
         plan
+    }
+
+    /// A plan in which units that were left wide have the spot that is best once their memory has
+    /// followed them there.
+    pub(super) fn narrow(&self, start: &Plan) -> Plan {
+        let mut loads = self.loads();
+        for (index, spot) in start.iter().enumerate() {
+            self.put(&mut loads, index, *spot);
+        }
+        let is_wide = |index: &usize| start[*index] == self.units[*index].wide;
+        let mut order: Vec<usize> = (0..start.len()).filter(is_wide).collect();
+        order.sort_by_key(|index| (Reverse(self.units[*index].crowd.sum), *index));
+        let mut plan = start.clone();
+        self.pass(&mut loads, &mut plan, &order, |index, spot| {
+            let most = self.memory_of(index).iter().map(|cost| cost.remote).max();
+            most.unwrap_or(0).saturating_sub(self.follows(index, spot))
+        });
+        plan
+    }
+
+    /// What remote memory costs a unit at first that it will have followed to this spot.
+    fn follows(&self, index: usize, spot: Spot) -> u64 {
+        match *self.spots.places(spot) {
+            [place] if spot != self.units[index].wide => {
+                let cost = self.memory_of(index)[place];
+                if cost.follows { cost.remote } else { 0 }
+            }
+            _ => 0,
+        }
+    }
+
+    /// By place.
+    fn memory_of(&self, index: usize) -> &[MemoryCost] {
+        let places = self.host.places.len();
+        &self.memory[index * places..][..places]
     }
 
     /// Loads before any unit is placed.
@@ -179,19 +220,19 @@ impl<'a> Planner<'a> {
     /// CPU time lost by placing a unit there: its own and what it makes others lose.
     fn price(&self, loads: &Loads, index: usize, spot: Spot) -> u64 {
         let unit = &self.units[index];
-        let memory = &self.memory[index * self.host.places.len()..];
+        let memory = self.memory_of(index);
         let more = |place: usize, part: Crowd| {
             let (before, cost) = loads.places[place];
             self.cost(before.plus(part), place).saturating_sub(cost)
         };
         let moves = spot != unit.wide;
         if let [place] = *self.spots.places(spot) {
-            let MemoryCost { remote, moving } = memory[place];
+            let MemoryCost { remote, moving, .. } = memory[place];
             return more(place, unit.crowd) + remote + if moves { moving } else { 0 };
         }
         let mut sum = 0;
         self.for_parts(loads, index, spot, |_, place, part, weight, whole| {
-            let MemoryCost { remote, moving } = memory[place];
+            let MemoryCost { remote, moving, .. } = memory[place];
             sum += more(place, part) + remote * weight / whole;
             if moves {
                 sum += moving * weight / whole;
@@ -254,13 +295,24 @@ impl<'a> Planner<'a> {
 
     /// How much of a unit's memory cost the spot saves against leaving it wide, milli.
     pub(super) fn worth(&self, index: usize, spot: Spot) -> u64 {
-        let mean = |spot: Spot| {
-            let places = self.spots.places(spot);
-            let memory = &self.memory[index * self.host.places.len()..];
-            let sum: u64 = places.iter().map(|place| memory[*place].remote).sum();
-            sum / places.len().max(1) as u64
+        self.mean_remote(index, self.units[index].wide)
+            .saturating_sub(self.mean_remote(index, spot))
+    }
+
+    /// The same when its memory has followed it there, less what moving that costs.
+    pub(super) fn worth_in_time(&self, index: usize, spot: Spot) -> u64 {
+        let moving = match *self.spots.places(spot) {
+            [place] => self.memory_of(index)[place].moving,
+            _ => 0,
         };
-        mean(self.units[index].wide).saturating_sub(mean(spot))
+        let there = self.mean_remote(index, spot).saturating_sub(self.follows(index, spot));
+        self.mean_remote(index, self.units[index].wide).saturating_sub(there + moving)
+    }
+
+    fn mean_remote(&self, index: usize, spot: Spot) -> u64 {
+        let (places, memory) = (self.spots.places(spot), self.memory_of(index));
+        let sum: u64 = places.iter().map(|place| memory[*place].remote).sum();
+        sum / places.len().max(1) as u64
     }
 }
 

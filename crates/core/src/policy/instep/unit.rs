@@ -2,7 +2,7 @@
 //! Decides which VMs are left alone, and which spots a piece has to choose from.
 
 use super::super::Settings;
-use super::super::wish::permitted;
+use super::super::wish::{memory_may_move, permitted};
 use super::host::{Crowd, Host, Spot, Spots};
 use crate::idset::{CpuSet, NodeSet};
 use crate::reason::Reason;
@@ -49,6 +49,12 @@ impl Unit {
     /// Its memory by node: its own, or the VM's where it has none of its own.
     pub(super) fn memory<'v>(&'v self, vm: &'v Vm) -> &'v BTreeMap<NodeId, Bytes> {
         self.footprint.as_ref().unwrap_or(&vm.memory)
+    }
+
+    /// Whether nobody bound its memory to other nodes.
+    pub(super) fn memory_may_move(&self, vm: &Vm, to: &NodeSet) -> bool {
+        let node = self.guest_node.map(|position| &vm.guest_nodes[position]);
+        memory_may_move(&[node.map_or(&None, |node| &node.bound), &vm.memory_bound], to)
     }
 
     /// Whether all its vCPUs may use the same CPUs.

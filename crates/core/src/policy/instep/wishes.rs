@@ -1,6 +1,6 @@
 //! Turns the chosen spots and cores into wishes with reasons, per VM.
 
-use super::super::wish::{Homeward, Wish, elsewhere, emulators_back, memory_may_move};
+use super::super::wish::{Homeward, Wish, elsewhere, emulators_back};
 use super::Choice;
 use super::cores::{free_room, undercommitted};
 use super::host::{Host, Spots};
@@ -33,7 +33,7 @@ pub(super) fn wishes(
     mend: &[Option<ConflictKind>],
 ) -> Vec<Wish> {
     let mut rest = 0;
-    let mut room = free_memory(chosen.host);
+    let mut room = chosen.host.free_memory();
     let mut wishes = Vec::with_capacity(refused.len());
     for (index, why) in refused.into_iter().enumerate() {
         let vm = &chosen.host.snapshot.vms[index];
@@ -190,14 +190,10 @@ impl Placed<'_> {
             return None;
         }
         let to = spots.node_set(host, spot);
-        let (guest_node, memory, bound) = match unit.guest_node {
-            None => (None, &self.vm.memory, &None),
-            Some(position) => {
-                let node = &self.vm.guest_nodes[position];
-                (Some(node.id), &node.resident, &node.bound)
-            }
-        };
-        if !memory_may_move(&[bound, &self.vm.memory_bound], &to) {
+        let node = unit.guest_node.map(|position| &self.vm.guest_nodes[position]);
+        let guest_node = node.map(|node| node.id);
+        let memory = node.map_or(&self.vm.memory, |node| &node.resident);
+        if !unit.memory_may_move(self.vm, &to) {
             return None;
         }
         let (remote, why) = bring_home(memory, &to, room)?;
@@ -234,15 +230,6 @@ fn favourite(vm: &Vm) -> Option<(NodeId, Bytes)> {
     let most = vm.memory.values().copied().max()?;
     let (node, _) = vm.memory.iter().find(|(_, bytes)| **bytes == most)?;
     Some((*node, most))
-}
-
-/// Memory on each place of the host that no VM of the snapshot has, as far as it is known.
-fn free_memory(host: &Host) -> Vec<(NodeId, u64)> {
-    let used = |node: NodeId| {
-        host.snapshot.vms.iter().map(|vm| vm.memory_on(node).0).fold(0, u64::saturating_add)
-    };
-    let nodes = host.snapshot.topology.nodes().iter();
-    nodes.map(|node| (node.id, node.memory.0.saturating_sub(used(node.id)))).collect()
 }
 
 /// How much memory to bring home: enough of it to matter, and with room there.
