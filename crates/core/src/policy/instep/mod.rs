@@ -26,6 +26,7 @@ use crate::idset::CpuSet;
 use crate::reason::Reason;
 use crate::score::{Estimate, Estimator};
 use crate::snapshot::Snapshot;
+use crate::units::Nanos;
 use cores::{Apart, Before};
 use guard::Guard;
 use host::{Crowd, Host, Spot, Spots};
@@ -51,6 +52,10 @@ const KEEP_SHARING: u64 = 250;
 /// The same in thousandths of a pair of fully busy CPUs.
 const KEEP_PAIRS: u64 = 250;
 
+/// What a vCPU counts as at least while every vCPU can have a core of its own, in thousandths of a
+/// CPU: a pair of these loses 448 by sharing a core, and gets 320 from memory one hop away.
+const MAY_BE_BUSY: u64 = 800;
+
 /// Decides for every VM, in the snapshot's order, which is ascending by id. `mend` holds
 /// the conflict for which a VM's initial affinity is to be widened.
 pub(super) fn decide(
@@ -59,18 +64,51 @@ pub(super) fn decide(
     mend: &[Option<ConflictKind>],
 ) -> Vec<Wish> {
     let host = Host::new(snapshot);
-    let mut spots = Spots::new(&host);
-    let mut units = Vec::with_capacity(snapshot.vms.len());
-    let mut refused: Vec<Option<Reason>> = vec![None; snapshot.vms.len()];
-    for index in 0..snapshot.vms.len() {
-        match unit::units_of(&host, &mut spots, index, settings, mend[index].is_some()) {
+    if cores::undercommitted(&host, Before::new(&host).other) {
+        let busy = may_be_busy(snapshot);
+        if let Some(wishes) = planned(&Host::new(&busy), settings, mend, true) {
+            return wishes;
+        }
+    }
+    planned(&host, settings, mend, false).unwrap_or_default()
+}
+
+/// The host as if all vCPUs were busy, those that are a little more: where each can have a core, VMs
+/// that rest now do not share cores for it, nor beside free ones for their memory, which can follow.
+fn may_be_busy(snapshot: &Snapshot) -> Snapshot {
+    let mut busy = snapshot.clone();
+    for vcpu in busy.vms.iter_mut().flat_map(|vm| &mut vm.vcpus) {
+        let demand = vcpu.demand(snapshot.window).0;
+        let counted = MAY_BE_BUSY + demand * (1000 - MAY_BE_BUSY) / 1000;
+        vcpu.steal = Nanos(0);
+        vcpu.busy = Nanos((u128::from(snapshot.window.0) * u128::from(counted) / 1000) as u64);
+    }
+    busy
+}
+
+/// The wishes for this host; `None` where all VMs were to have cores of their own (`apart`) and do not.
+fn planned(
+    host: &Host,
+    settings: &Settings,
+    mend: &[Option<ConflictKind>],
+    apart: bool,
+) -> Option<Vec<Wish>> {
+    let vms = host.snapshot.vms.len();
+    let mut spots = Spots::new(host);
+    let mut units = Vec::with_capacity(vms);
+    let mut refused: Vec<Option<Reason>> = vec![None; vms];
+    for index in 0..vms {
+        match unit::units_of(host, &mut spots, index, settings, mend[index].is_some()) {
             Ok(more) => units.extend(more),
             Err(why) => refused[index] = Some(why),
         }
     }
-    let choice = choose(&host, &spots, &units, &refused);
-    let chosen = wishes::Chosen { host: &host, spots: &spots, units: &units, choice: &choice };
-    wishes::wishes(&chosen, refused, mend)
+    let choice = choose(host, &spots, &units, &refused);
+    if apart && choice.apart.vcpus.iter().any(Option::is_none) {
+        return None;
+    }
+    let chosen = wishes::Chosen { host, spots: &spots, units: &units, choice: &choice };
+    Some(wishes::wishes(&chosen, refused, mend))
 }
 
 /// What was chosen for all units.
