@@ -292,8 +292,8 @@ fn clean() -> anyhow::Result<Outcome> {
     Ok(Outcome::Fine)
 }
 
-/// What is being done, on standard error: a spinner on a terminal, lines for what is interrupted
-/// or fetched elsewhere.
+/// What is being done, on standard error: a spinner on a terminal, lines elsewhere and for what is
+/// to stay.
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
@@ -303,10 +303,13 @@ impl Progress {
         Self(bar)
     }
 
+    /// One line is progress; several are more, and stay.
     pub(crate) fn say(&self, said: &str) {
-        self.0.set_message(printable(said.lines().next().unwrap_or_default()));
-        if self.0.is_hidden() {
-            tracing::info!("{said}");
+        let mut lines = said.lines().map(printable);
+        if self.0.is_hidden() || said.lines().count() > 1 {
+            self.0.suspend(|| lines.for_each(|line| eprintln!("{line}")));
+        } else {
+            self.0.set_message(lines.next().unwrap_or_default());
         }
     }
 }

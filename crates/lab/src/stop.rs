@@ -3,6 +3,7 @@
 
 use crate::error::Error;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +11,10 @@ use std::time::{Duration, Instant};
 
 /// The interval at which waits look at the flag and at what they wait for.
 pub const TICK: Duration = Duration::from_millis(20);
+
+/// How much later than the first another signal is another wish: `timeout` sends its own to the process
+/// and to the group that it is in.
+const ANOTHER: Duration = Duration::from_secs(1);
 
 /// A flag that says "stop".
 #[derive(Clone, Debug, Default)]
@@ -22,22 +27,27 @@ impl Stop {
         Self::default()
     }
 
-    /// A flag that SIGINT, SIGTERM and SIGHUP raise. A second such signal ends the process at
-    /// once; guests then die with it, and the next run removes the directories left behind.
+    /// A flag that SIGINT, SIGTERM and SIGHUP raise. Another such signal, [`ANOTHER`] later, ends the
+    /// process at once; guests then die with it, and the next run removes the directories left behind.
     ///
     /// # Errors
     /// When the handlers cannot be installed.
     pub fn on_signals() -> Result<Self, Error> {
-        let flag = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            let second = signal_hook::flag::register_conditional_default(signal, Arc::clone(&flag));
-            let first = signal_hook::flag::register(signal, Arc::clone(&flag));
-            for registered in [second, first] {
-                registered
-                    .map_err(|e| Error::io("handle signals by", Path::new("sigaction"), e))?;
+        let failed = |e| Error::io("handle signals by", Path::new("sigaction"), e);
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
+        let stop = Self::default();
+        let raised = stop.clone();
+        let heard = move || {
+            let mut first = None;
+            for signal in signals.forever() {
+                raised.raise();
+                if first.get_or_insert_with(Instant::now).elapsed() >= ANOTHER {
+                    let _ = signal_hook::low_level::emulate_default_handler(signal);
+                }
             }
-        }
-        Ok(Self(flag))
+        };
+        std::thread::Builder::new().name("signals".to_owned()).spawn(heard).map_err(failed)?;
+        Ok(stop)
     }
 
     /// Whether it was raised.
@@ -87,5 +97,15 @@ mod tests {
         let start = Instant::now();
         assert!(matches!(stop.sleep(Duration::from_secs(60)), Err(Error::Interrupted)));
         assert!(start.elapsed() < Duration::from_secs(5));
+    }
+
+    /// As `timeout` sends them; the second ended the process, and what it had made was left.
+    #[test]
+    fn two_signals_at_once_are_one_wish() {
+        let stop = Stop::on_signals().unwrap();
+        for _ in 0..2 {
+            signal_hook::low_level::raise(SIGHUP).unwrap();
+            assert!(stop.sleep(Duration::from_secs(60)).is_err());
+        }
     }
 }

@@ -8,7 +8,7 @@ use super::report::Report;
 
 /// Hears what a run does. Steps are counted from 0.
 pub trait Audience {
-    /// Something that takes long begins, or something else worth a line.
+    /// Something that takes long begins: one line. Several lines tell what is to stay on the screen.
     fn say(&mut self, said: &str);
 
     /// Host and guests are up, and the steps begin. Heard again when a run is begun again.

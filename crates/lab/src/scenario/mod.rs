@@ -164,8 +164,8 @@ pub struct Step {
     pub prints: Vec<String>,
     /// With `observe`: what must hold.
     pub hold: Option<Hold>,
-    /// With `hold`: looks again and again until it holds, but no longer than this, by this
-    /// machine's clock.
+    /// With `hold` or `run`: looks or runs again and again until it holds or does as it must, but no
+    /// longer than this, by this machine's clock.
     #[serde(default, deserialize_with = "optional_time")]
     pub within: Option<Duration>,
 }
@@ -334,7 +334,9 @@ impl Step {
             return Err(format!("CPU {cpu} cannot be taken offline"));
         }
         match &self.hold {
-            None if self.within.is_some() => Err("`within` goes with `hold`".to_owned()),
+            None if self.within.is_some() && self.run.is_none() => {
+                Err("`within` goes with `hold` or `run`".to_owned())
+            }
             None => Ok(()),
             Some(_) if self.observe.is_none() => Err("`hold` goes with `observe`".to_owned()),
             Some(hold) => hold.check(scenario, seen),

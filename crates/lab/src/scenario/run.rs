@@ -291,7 +291,7 @@ fn once(
             let _ = fs::write(target, text);
         }
         if done.is_err() {
-            audience.say(&format!("consoles are kept in {}", place.display()));
+            audience.say(&format!("consoles and report.json are kept in\n{}", place.display()));
         }
     }
     done?;

@@ -103,12 +103,20 @@ impl<'a> Doing<'a> {
     ) -> Result<(), Error> {
         let host = &mut running.host;
         if let Some(command) = &step.run {
-            let answer = host.run(command, step.limit, stop)?;
-            let text = answer.text();
-            self.check_command(step, answer.status, &text, &answer.stderr);
-            done.status = Some(answer.status);
-            done.stdout = Some(as_value(&text));
-            done.stderr = answer.stderr;
+            let end = Instant::now() + step.within.unwrap_or_default();
+            loop {
+                let answer = host.run(command, step.limit, stop)?;
+                let text = answer.text();
+                let checks = checks_of(step, answer.status, &text, &answer.stderr);
+                if checks.iter().all(|check| check.held) || Instant::now() >= end {
+                    self.put_checks(checks);
+                    done.status = Some(answer.status);
+                    done.stdout = Some(as_value(&text));
+                    done.stderr = answer.stderr;
+                    break;
+                }
+                stop.sleep(LOOKS)?;
+            }
         }
         if let Some(path) = &step.fetch {
             done.status = Some(self.fetch(path, host, stop)?);
@@ -165,28 +173,6 @@ impl<'a> Doing<'a> {
         Ok(answer.status)
     }
 
-    fn check_command(&mut self, step: &Step, status: u32, stdout: &str, stderr: &str) {
-        let about = told(step);
-        let mut checks = vec![check::result(
-            &format!("status = {}", step.status),
-            &about,
-            status == step.status,
-            match status {
-                status if status == step.status => format!("status {status}"),
-                status => format!(
-                    "status {status}: {}",
-                    crate::command::last_lines(if stderr.is_empty() { stdout } else { stderr }, 3)
-                ),
-            },
-        )];
-        for text in &step.prints {
-            let held = stdout.contains(text) || stderr.contains(text);
-            let found = if held { "printed" } else { "not printed" };
-            checks.push(check::result(&format!("prints {text:?}"), &about, held, found.to_owned()));
-        }
-        self.put_checks(checks);
-    }
-
     fn put_checks(&mut self, checks: Vec<Check>) {
         self.report.held &= checks.iter().all(|check| check.held);
         self.report.checks.extend(checks);
@@ -203,6 +189,29 @@ impl<'a> Doing<'a> {
         }
         Ok(())
     }
+}
+
+/// Whether a command did what it must.
+fn checks_of(step: &Step, status: u32, stdout: &str, stderr: &str) -> Vec<Check> {
+    let about = told(step);
+    let mut checks = vec![check::result(
+        &format!("status = {}", step.status),
+        &about,
+        status == step.status,
+        match status {
+            status if status == step.status => format!("status {status}"),
+            status => format!(
+                "status {status}: {}",
+                crate::command::last_lines(if stderr.is_empty() { stdout } else { stderr }, 3)
+            ),
+        },
+    )];
+    for text in &step.prints {
+        let held = stdout.contains(text) || stderr.contains(text);
+        let found = if held { "printed" } else { "not printed" };
+        checks.push(check::result(&format!("prints {text:?}"), &about, held, found.to_owned()));
+    }
+    checks
 }
 
 /// Does a step that changes the host or its guests, or waits.

@@ -11,6 +11,8 @@
 
 use crate::host::machine::Machine;
 use crate::scenario::evidence::{GuestSeen, Observation};
+use instep_core::idset::NodeSet;
+use instep_core::units::NodeId;
 
 /// Columns of the whole.
 const WIDTH: usize = 79;
@@ -82,8 +84,9 @@ pub(super) fn bar(guest: &GuestSeen, names: usize) -> String {
     }
     let mib: Vec<String> =
         guest.memory_bytes_by_node.iter().map(|bytes| format!("{:>3}", bytes >> 20)).collect();
+    let home: NodeSet = guest.nodes.iter().map(|node| NodeId(*node)).collect();
     format!(
-        "{:<names$} [{bar:<BAR$}] {} MiB, {:>3.0} % at home",
+        "{:<names$} [{bar:<BAR$}] {} MiB, {:>3.0} % at home {home}",
         guest.name,
         mib.join(" + "),
         guest.memory_home * 100.0
@@ -128,8 +131,8 @@ mod tests {
 
     #[test]
     fn a_bar_has_each_node_s_number_by_its_part() {
-        let line = bar(&guest("beta", &[], [20, 60]), 5);
-        assert_eq!(line, "beta  [00000000111111111111111111111111]  20 +  60 MiB,  25 % at home");
+        let line = bar(&GuestSeen { nodes: vec![0], ..guest("beta", &[], [20, 60]) }, 5);
+        assert_eq!(line, "beta  [00000000111111111111111111111111]  20 +  60 MiB,  25 % at home 0");
         assert!(bar(&guest("x", &[], [0, 0]), 5).contains(&" ".repeat(32)));
     }
 }

@@ -10,7 +10,7 @@ use crate::host::machine::Machine;
 use crate::records;
 use crate::scenario::audience::Audience;
 use crate::scenario::check::Check;
-use crate::scenario::evidence::Observation;
+use crate::scenario::evidence::{GuestSeen, Observation};
 use crate::scenario::report::Report;
 use crate::scenario::{Scenario, Step};
 use crate::stop::Stop;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// Columns that are written in.
 const WIDTH: usize = 79;
-/// A guest's memory is told again in a pipe when so much of it is elsewhere than told.
+/// A guest is told of again in a pipe when its home is another, or so much of its memory is elsewhere.
 const WORTH_A_LINE: u64 = 4 << 20;
 
 /// Tells the story.
@@ -38,8 +38,8 @@ pub(super) struct Teller<'a> {
     up: bool,
     /// The observation that is being made, if it may take long.
     live: bool,
-    /// The memory by node that was told last, by guest.
-    told: Vec<(String, Vec<u64>)>,
+    /// What was told of each guest last.
+    told: Vec<GuestSeen>,
     /// The last of Instep's cycles that was told.
     cycle: u64,
     /// Why the first line that could not be written was not.
@@ -205,16 +205,19 @@ impl<'a> Teller<'a> {
         }
         let seconds = self.started.elapsed().as_secs();
         for (guest, bar) in seen.guests.iter().zip(bars) {
-            let now = &guest.memory_bytes_by_node;
-            let before = self.told.iter_mut().find(|(name, _)| *name == guest.name);
-            match before {
-                Some((_, before)) if moved(before, now) < WORTH_A_LINE => continue,
-                Some((_, before)) => before.clone_from(now),
-                None => self.told.push((guest.name.clone(), now.clone())),
+            match self.told.iter_mut().find(|told| told.name == guest.name) {
+                Some(told) if !differs(told, guest) => continue,
+                Some(told) => told.clone_from(guest),
+                None => self.told.push(guest.clone()),
             }
             self.line(&format!("{seconds:>4}s {bar}"));
         }
     }
+}
+
+fn differs(before: &GuestSeen, now: &GuestSeen) -> bool {
+    let moved = moved(&before.memory_bytes_by_node, &now.memory_bytes_by_node);
+    before.nodes != now.nodes || moved >= WORTH_A_LINE
 }
 
 /// The bytes that are on a node now and were not before.
@@ -238,9 +241,10 @@ fn shown(command: &str) -> Option<String> {
 
 impl Audience for Teller<'_> {
     fn say(&mut self, said: &str) {
-        let first = said.lines().next().unwrap_or_default();
-        if !self.progress.is_hidden() {
-            self.progress.set_message(first.to_owned());
+        if self.up && said.lines().count() > 1 {
+            self.line(&format!("\n{said}"));
+        } else if !self.progress.is_hidden() {
+            self.progress.set_message(said.lines().next().unwrap_or_default().to_owned());
         } else if !self.up {
             // In a pipe, what comes before the story is progress, too.
             let _ = writeln!(io::stderr(), "{said}");
