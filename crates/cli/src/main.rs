@@ -6,6 +6,9 @@ mod args;
 mod bench;
 mod compare;
 mod demo;
+#[cfg(test)]
+#[path = "../tests/common/golden.rs"]
+mod golden;
 mod lab;
 mod observe;
 mod page;

@@ -38,7 +38,9 @@ impl Reader {
 
 /// The error, with what the user may have meant by `file` where that can be told.
 pub(crate) fn hinted(error: anyhow::Error, file: &Path, reader: Reader) -> anyhow::Error {
-    let hint = if file.try_exists().unwrap_or(true) {
+    let hint = if file.is_dir() {
+        Some(format!("give the path of a scenario in it: {}/NAME.toml", file.display()))
+    } else if file.try_exists().unwrap_or(true) {
         other_reader(file, reader)
     } else {
         Some(near(file, reader))

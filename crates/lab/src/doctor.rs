@@ -191,7 +191,7 @@ fn workload(load: Option<&Path>) -> Finding {
 
 fn space(cache: &Cache) -> Finding {
     const NEED: &str = "space for the cache";
-    let dir = cache.path(".");
+    let dir = cache.path("");
     let mut df = Command::new("df");
     let ran = command::succeed(df.arg("-Pm").arg(&dir), Duration::from_secs(30), &Stop::never());
     let free = ran.ok().and_then(|text| parse_df(&text));

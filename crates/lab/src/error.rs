@@ -32,23 +32,23 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
-    /// A guest did not do what it should.
-    #[error("guest {name}: {what}{}", tail(.console))]
+    /// A machine did not do what it should.
+    #[error("{name}: {what}{}", tail(.console))]
     Guest {
-        /// The guest's name.
+        /// Whose machine.
         name: String,
         /// What went wrong.
         what: String,
         /// The end of its console and of what QEMU said; may be empty.
         console: String,
     },
-    /// A guest was too slow: on an overloaded machine another try may do.
+    /// A machine was too slow: on an overloaded one another try may do.
     #[error(
-        "guest {name}: no `{awaited}` on its console within {seconds}s; try again when this machine has less \
-         to do{}", tail(.console)
+        "{name}: no `{awaited}` within {seconds}s; try again when this machine has less to do{}",
+        tail(.console)
     )]
     Slow {
-        /// The guest's name.
+        /// Whose machine.
         name: String,
         /// What was waited for.
         awaited: String,

@@ -123,7 +123,7 @@ impl Guest {
             }
             if Instant::now() >= deadline {
                 return Err(Error::Slow {
-                    name: self.spec.name.clone(),
+                    name: self.named(),
                     awaited: needle.to_owned(),
                     seconds: self.started.elapsed().as_secs(),
                     console: self.last_words(),
@@ -137,6 +137,12 @@ impl Guest {
     #[must_use]
     pub fn spec(&self) -> &GuestSpec {
         &self.spec
+    }
+
+    /// What it is called in messages.
+    #[must_use]
+    pub fn named(&self) -> String {
+        format!("guest {}", self.spec.name)
     }
 
     /// The process id of its QEMU.
@@ -182,7 +188,7 @@ impl Guest {
     }
 
     fn failed(&self, what: String) -> Error {
-        Error::Guest { name: self.spec.name.clone(), what, console: self.last_words() }
+        Error::Guest { name: self.named(), what, console: self.last_words() }
     }
 
     /// The end of the console and of what QEMU said.

@@ -4,14 +4,12 @@
 #[allow(dead_code, reason = "other tests look at timelines and heat maps, too")]
 #[path = "../../tests/common/browser.rs"]
 mod browser;
-#[path = "../../tests/common/golden.rs"]
-mod golden;
 
 use super::super::report::{self, Counted, Place, Point};
 use super::super::watch::Seen;
 use super::*;
+use crate::golden::golden;
 use browser::rendered;
-use golden::golden;
 use instep_core::profile::placing::Run;
 use instep_core::profile::{Interval, Profile, ThreadSum, Watched};
 use instep_core::units::{Milli, Nanos};

@@ -2,13 +2,10 @@
 //! how each cell is drawn, and what the letters mean. `INSTEP_GOLDEN=write cargo test -p instep-cli top`
 //! writes them anew; look at what changed before keeping it.
 
-#[path = "../../tests/common/golden.rs"]
-mod golden;
-
 use super::super::frame::tests::{frame, vm};
 use super::super::state::Key;
 use super::*;
-use golden::golden;
+use crate::golden::golden;
 use instep_core::units::Milli;
 use instep_madehost::HostSpec;
 use ratatui::Terminal;

@@ -167,9 +167,9 @@ fn settled(policy: Policy, snapshot: &Snapshot) -> Result<(Snapshot, Decision), 
 fn only_narrows(host: &Snapshot, next: &Decision) -> Result<(), String> {
     let widens = |action: &&Action| match action {
         Action::SetVcpuAffinity { vm, vcpu, cpus, .. } => {
-            let vm = host.vms.iter().find(|one| one.id == *vm).unwrap();
-            let before = &vm.vcpus.iter().find(|one| one.index == *vcpu).unwrap().allowed;
-            !cpus.is_subset(before)
+            let vms = host.vms.iter().filter(|one| one.id == *vm);
+            let mut before = vms.flat_map(|vm| &vm.vcpus).filter(|one| one.index == *vcpu);
+            !before.all(|vcpu| cpus.is_subset(&vcpu.allowed))
         }
         // What the vCPUs leave free may be theirs.
         Action::SetEmulatorAffinity { .. } => next

@@ -7,6 +7,7 @@ mod check;
 mod claims;
 mod conflict;
 mod fixed;
+mod homes;
 mod instep;
 mod made;
 mod properties;

@@ -119,7 +119,7 @@ impl Channel {
         stop: &Stop,
     ) -> Result<Answer, Silence> {
         // After a command that found it dead, none waits for it again.
-        if !self.heard.is_some_and(|at| at.elapsed() >= self.patience) {
+        if self.heard.is_none_or(|at| at.elapsed() < self.patience) {
             self.heard = Some(Instant::now());
         }
         let answer = self.answer(script, limit, deadline, stop);

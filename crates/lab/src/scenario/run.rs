@@ -341,7 +341,7 @@ pub(super) fn start(
         let again: Vec<_> = plans.iter().filter(hung).collect();
         if again.is_empty() || starts_left == 0 {
             return Err(Error::Slow {
-                name: names.join(", "),
+                name: guests_named(names),
                 awaited: READY.to_owned(),
                 seconds: running.started.elapsed().as_secs(),
                 console: String::new(),
@@ -375,11 +375,16 @@ fn await_guests(running: &mut Running, names: &[&str], stop: &Stop) -> Result<St
         // Killed at its limit.
         143 => running.host.succeed(&guests::not_up(names), SMALL, stop),
         _ => Err(Error::Guest {
-            name: names.join(", "),
+            name: guests_named(names),
             what: "did not come up".to_owned(),
             console: console(),
         }),
     }
+}
+
+fn guests_named(names: &[&str]) -> String {
+    let word = if names.len() == 1 { "guest" } else { "guests" };
+    format!("{word} {}", names.join(", "))
 }
 
 /// Refuses a workload that cannot run in guests, which have no libraries.

@@ -211,7 +211,7 @@ fn next_beat(stage: &Stage, guest: &Guest) -> Result<(Instant, u64), Error> {
             return Ok((Instant::now(), beat.work));
         }
         if Instant::now() >= end {
-            let (name, what) = (guest.spec().name.clone(), "no heartbeat for 30s".to_owned());
+            let (name, what) = (guest.named(), "no heartbeat for 30s".to_owned());
             return Err(Error::Guest { name, what, console: String::new() });
         }
         stage.stop().sleep(Duration::from_millis(20))?;
