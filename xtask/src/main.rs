@@ -2,11 +2,13 @@
 
 mod bench;
 mod bpf;
+mod built;
 mod ci;
 mod fuzz;
 mod load;
 mod simbench;
 mod tidy;
+mod tracebench;
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -20,6 +22,8 @@ usage: cargo xtask TASK
   bench [--vms N,N,...]  cycle time by number of VMs, as a table for docs/performance.md;
                          run with --release: cargo run --release -p xtask -- bench
   bench sim              the simulator's speed by size, and beside SimSo (pip), as tables
+  bench analyze [PERF_DATA...]
+                         instep analyze beside perf sched timehist, as a table
   fuzz [--seconds S] [TARGET...]
                          every fuzz target (or those named) for S seconds, 60 by default
   load                   build instep-load, the static guest program, and print its path
@@ -53,6 +57,7 @@ fn run(args: &[String]) -> Result<bool> {
             bench::run(&sizes.context("--vms takes numbers, such as 10,100,1000")?).map(|()| true)
         }
         ["bench", "sim"] => simbench::run(&root).map(|()| true),
+        ["bench", "analyze", files @ ..] => tracebench::run(&root, files).map(|()| true),
         ["load"] => load::run(&root).map(|()| true),
         ["bpf-clang"] => Ok(match bpf::clang() {
             Ok(name) => {

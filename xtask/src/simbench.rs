@@ -5,6 +5,7 @@
 //! EDF, Instep under CFS with what Linux does at ticks and wake-ups. It is installed into an
 //! environment in the cache directory; without pip or a network that part is skipped with the reason.
 
+use crate::built::{built, done};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -52,7 +53,7 @@ struct Line {
 
 /// Measures and prints Markdown tables for docs/performance.md.
 pub(crate) fn run(root: &Path) -> Result<()> {
-    let speed = build(root)?;
+    let speed = built(root, &["-p", "instep-sim", "--example", "speed"], "speed")?;
     println!("| CPUs | vCPUs | scheduler | events | million events a second | per event ns |");
     println!("|---:|---:|---|---:|---:|---:|");
     for scheduler in ["credit", "cfs", "eevdf", "instep"] {
@@ -96,27 +97,6 @@ fn beside_simso(speed: &Path, python: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The built example.
-fn build(root: &Path) -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .current_dir(root)
-        .args(["build", "--release", "-p", "instep-sim", "--example", "speed"])
-        .args(["--message-format", "json-render-diagnostics"])
-        .output()
-        .context("cannot run cargo build")?;
-    if !output.status.success() {
-        bail!("cargo build failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
-    let messages = text.lines().filter_map(|line| serde_json::from_str(line).ok());
-    let mut found = messages.filter_map(|message: serde_json::Value| {
-        let name = message["target"]["name"].as_str()?;
-        (name == "speed").then(|| message["executable"].as_str().map(PathBuf::from)).flatten()
-    });
-    found.next_back().context("cargo build names no example `speed`")
-}
-
 /// Python with SimSo in it.
 fn simso() -> Result<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| {
@@ -134,15 +114,6 @@ fn simso() -> Result<PathBuf> {
         done(Command::new(&python).args(["-m", "pip", "-q", "install", SIMSO]))?;
     }
     if works() { Ok(python) } else { bail!("{} cannot import simso", python.display()) }
-}
-
-fn done(command: &mut Command) -> Result<String> {
-    let shown = format!("{command:?}");
-    let output = command.output().with_context(|| format!("cannot run {shown}"))?;
-    if !output.status.success() {
-        bail!("{shown}: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn lines(command: &mut Command) -> Result<Vec<Line>> {
