@@ -68,7 +68,8 @@ impl<'a> Doing<'a> {
         audience.up(&self.report);
         for (index, step) in self.scenario.step.iter().enumerate() {
             let what = told(step);
-            audience.say(&format!("step {}: {what}", index + 1));
+            let first = what.trim().lines().next().unwrap_or_default();
+            audience.say(&format!("step {}: {first}", index + 1));
             audience.begins(step);
             let (began, checks) = (Instant::now(), self.report.checks.len());
             let mut done = StepReport {
