@@ -50,7 +50,7 @@ pub(crate) fn run(root: &Path, test: bool) -> Result<bool> {
         timed(TEST.name, &|| cargo(root, &TEST, clang))?;
     }
     timed("tidy", &|| tidy::run(root))?;
-    timed(DOC.name, &|| cargo(root, &DOC, None))?;
+    timed(DOC.name, &|| cargo(root, &DOC, clang))?;
     eprintln!();
     for (name, passed, took) in &results {
         let verdict = if *passed { "ok" } else { "FAILED" };
