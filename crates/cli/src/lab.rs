@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What `lab clean` removes of the cache.
-const CLEANED: [&str; 5] = ["kernels", "images", "failures", "tools", "kvm"];
+const CLEANED: [&str; 7] = ["kernels", "images", "failures", "tools", "kvm", "peers", "demo.html"];
 
 pub(crate) fn command(command: LabCommand) -> anyhow::Result<Outcome> {
     match command {
@@ -292,8 +292,8 @@ fn clean() -> anyhow::Result<Outcome> {
     Ok(Outcome::Fine)
 }
 
-/// What is being done, on standard error: a spinner on a terminal, lines elsewhere and for what is
-/// to stay.
+/// What is being done, on standard error: a spinner on a terminal, nothing elsewhere but what is to
+/// stay.
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
@@ -305,11 +305,11 @@ impl Progress {
 
     /// One line is progress; several are more, and stay.
     pub(crate) fn say(&self, said: &str) {
-        let mut lines = said.lines().map(printable);
-        if self.0.is_hidden() || said.lines().count() > 1 {
+        let lines = said.lines().map(printable);
+        if said.lines().count() > 1 {
             self.0.suspend(|| lines.for_each(|line| eprintln!("{line}")));
         } else {
-            self.0.set_message(lines.next().unwrap_or_default());
+            self.0.set_message(lines.collect::<String>());
         }
     }
 }
@@ -351,6 +351,7 @@ mod tests {
             kvm: true,
             attempts: 1,
             restarted: Vec::new(),
+            earlier: Vec::new(),
             seconds: Seconds::default(),
             steps: Vec::new(),
             observations: [(nasty(), Observation::default())].into(),

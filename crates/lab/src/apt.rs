@@ -69,6 +69,10 @@ impl Apt {
         for (option, value) in [
             ("Dir::Etc::SourceList", sources.display().to_string()),
             ("Dir::Etc::SourceParts", "/dev/null".to_owned()),
+            // What the machine prefers is of its own suites.
+            ("Dir::Etc::Preferences", "/dev/null".to_owned()),
+            ("Dir::Etc::PreferencesParts", "/dev/null".to_owned()),
+            ("APT::Default-Release", String::new()),
             ("Dir::State::Lists", dir.join("lists").display().to_string()),
             ("Dir::Cache", dir.join("cache").display().to_string()),
             ("Acquire::Languages", "none".to_owned()),

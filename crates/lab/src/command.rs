@@ -1,7 +1,8 @@
 //! Runs a command to its end, within a time limit, and captures what it prints.
 //!
 //! Every process started here dies with the thread that started it (PR_SET_PDEATHSIG), so a
-//! killed test or demo leaves nothing running.
+//! killed test or demo leaves nothing running. What is waited for has a process group of its own, so that
+//! a terminal's Ctrl-C reaches Instep alone, which then ends it: its end is no failure of its own.
 
 use crate::error::Error;
 use crate::stop::{Stop, TICK};
@@ -64,7 +65,7 @@ pub fn output(command: &mut Command, limit: Duration, stop: &Stop) -> Result<Out
     let name = shown(command);
     let failed = |why: String| Error::Command { command: name.clone(), why };
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = die_with_parent(command)
+    let mut child = die_with_parent(command.process_group(0))
         .spawn()
         .map_err(|error| failed(format!("cannot be started: {error}")))?;
     let stdout = child.stdout.take().map(drain);
@@ -108,7 +109,7 @@ pub fn into_file(
     let name = shown(command);
     let failed = |why: String| Error::Command { command: name.clone(), why };
     command.stdin(Stdio::null()).stdout(file).stderr(Stdio::null());
-    let mut child = die_with_parent(command)
+    let mut child = die_with_parent(command.process_group(0))
         .spawn()
         .map_err(|error| failed(format!("cannot be started: {error}")))?;
     let ended = wait(&mut child, limit, stop);
@@ -189,6 +190,19 @@ fn gathered(reader: Option<JoinHandle<Vec<u8>>>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_terminal_s_ctrl_c_does_not_reach_what_is_waited_for() {
+        let mut asks = Command::new("sh");
+        let group = succeed(
+            asks.args(["-c", "echo $$; ps -o pgid= -p $$"]),
+            Duration::from_secs(30),
+            &Stop::never(),
+        );
+        let group = group.unwrap();
+        let ids: Vec<&str> = group.split_whitespace().collect();
+        assert_eq!(ids[0], ids[1]);
+    }
 
     fn sh(script: &str) -> Command {
         let mut command = Command::new("sh");

@@ -28,8 +28,8 @@ pub(super) fn command(args: &LabShellArgs) -> anyhow::Result<Outcome> {
     };
     let stop = Stop::on_signals()?;
     let progress = Progress::start();
-    let mut running = match up(args, &scenario, &stop, &progress) {
-        Ok(running) => running,
+    let (kit, mut running) = match up(args, &scenario, &stop, &progress) {
+        Ok(both) => both,
         Err(error) => return ended(progress, error),
     };
     drop(progress);
@@ -54,7 +54,12 @@ pub(super) fn command(args: &LabShellArgs) -> anyhow::Result<Outcome> {
         Ok(status) => Ok(Outcome::Status(status)),
         Err(error) => match error.downcast_ref() {
             Some(Error::Interrupted) => Ok(left(running)),
-            _ => Err(error),
+            Some(_) => {
+                let place = kit.keep_consoles(&mut running, &scenario, &stop);
+                tell(&format!("consoles are kept in {}", place.display()));
+                Err(error)
+            }
+            None => Err(error),
         },
     }
 }
@@ -85,7 +90,7 @@ fn up(
     scenario: &Scenario,
     stop: &Stop,
     progress: &Progress,
-) -> anyhow::Result<Running> {
+) -> anyhow::Result<(Kit, Running)> {
     let kit = Kit::obtain(&options(&args.host, None)?, stop, &mut |said| progress.say(said))?;
     progress.say("booting");
     let running = again(stop, &mut |said| progress.say(said), |_, say| {
@@ -100,7 +105,7 @@ fn up(
         }
         Ok(running)
     })?;
-    Ok(running)
+    Ok((kit, running))
 }
 
 fn ended(progress: Progress, error: anyhow::Error) -> anyhow::Result<Outcome> {

@@ -242,20 +242,29 @@ fn unpack_modules(
     for name in MODULES {
         let Some(found) = find_module(tree, name, 0) else { continue };
         let target = into.join(format!("{name}.ko"));
-        if found.extension().is_some_and(|ext| ext == "xz") {
-            let file = fs::File::create(&target).map_err(|e| Error::io("make", &target, e))?;
-            let mut unxz = Command::new(busybox);
-            unxz.arg("xzcat").arg(&found);
-            command::into_file(&mut unxz, file, Duration::from_secs(120), stop)?;
-        } else {
-            fs::copy(&found, &target).map_err(|error| Error::io("copy to", &target, error))?;
+        let packed = found.extension().and_then(|extension| extension.to_str());
+        let made = || fs::File::create(&target).map_err(|e| Error::io("make", &target, e));
+        match packed {
+            Some(kind @ ("xz" | "gz")) => {
+                let mut unpack = Command::new(busybox);
+                unpack.arg(if kind == "xz" { "xzcat" } else { "zcat" }).arg(&found);
+                command::into_file(&mut unpack, made()?, Duration::from_secs(120), stop)?;
+            }
+            Some("zst") => {
+                let file = fs::File::open(&found).map_err(|e| Error::io("read", &found, e))?;
+                let unpacked = zstd::stream::copy_decode(file, made()?);
+                unpacked.map_err(|error| Error::io("unpack", &found, error))?;
+            }
+            _ => {
+                fs::copy(&found, &target).map_err(|error| Error::io("copy to", &target, error))?;
+            }
         }
         unpacked.push(target);
     }
     Ok(unpacked)
 }
 
-/// The file of a module, `NAME.ko` or `NAME.ko.xz`, at most 12 directories deep. Links are not
+/// The file of a module, `NAME.ko`, `.ko.xz`, `.ko.zst` or `.ko.gz`, at most 12 directories deep. Links are not
 /// followed: `build` and `source` lead out of the tree.
 fn find_module(dir: &Path, name: &str, depth: u32) -> Option<PathBuf> {
     let mut entries: Vec<_> = fs::read_dir(dir).ok()?.flatten().collect();
@@ -263,7 +272,8 @@ fn find_module(dir: &Path, name: &str, depth: u32) -> Option<PathBuf> {
     for entry in &entries {
         let file = entry.file_name();
         let file = file.to_string_lossy();
-        let stem = file.strip_suffix(".xz").unwrap_or(&file);
+        let packed = [".xz", ".zst", ".gz"].iter().find_map(|end| file.strip_suffix(end));
+        let stem = packed.unwrap_or(&file);
         // Modules' files and names differ in `-` and `_`.
         if stem.strip_suffix(".ko").is_some_and(|s| s.replace('_', "-") == name) {
             return Some(entry.path());

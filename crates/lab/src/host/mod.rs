@@ -64,6 +64,9 @@ const ENDS: Duration = Duration::from_secs(5);
 /// as it means to.
 const SILENT: Duration = Duration::from_secs(20);
 
+/// By its own clock, how long a host may take to boot, which takes 10 s; it may hang.
+const BOOTS: Duration = Duration::from_secs(60);
+
 /// A running emulated host; dropping it ends it.
 #[derive(Debug)]
 pub struct Host {
@@ -112,6 +115,7 @@ impl Host {
     /// # Errors
     /// When QEMU ends, the limit passes or `stop` is raised.
     pub fn wait_ready(&mut self, limit: Duration, stop: &Stop) -> Result<Ready, Error> {
+        let limit = limit.min(BOOTS * self.grace);
         let ready = self.channel.ready(self.started + limit, stop);
         ready.map_err(|silence| self.explain(silence, "ready"))
     }

@@ -54,6 +54,7 @@ fn report(name: &str) -> Report {
         kvm: true,
         attempts: 1,
         restarted: Vec::new(),
+        earlier: Vec::new(),
         seconds: Seconds::default(),
         steps: vec![step("before", 1.0, 1), step("after", 10.0, 1)],
         observations: BTreeMap::from([("before".to_owned(), before), ("after".to_owned(), after)]),

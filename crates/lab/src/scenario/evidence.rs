@@ -62,6 +62,17 @@ pub struct ThreadSeen {
     pub cpu_centis: u64,
 }
 
+impl ThreadSeen {
+    /// The CPU it ran on last; of one that was bound elsewhere and has slept since, where it will run.
+    #[must_use]
+    pub fn home_cpu(&self) -> u32 {
+        match self.allowed.first() {
+            Some(first) if !self.allowed.contains(&self.cpu) => *first,
+            _ => self.cpu,
+        }
+    }
+}
+
 impl GuestSeen {
     /// The threads that run vCPUs.
     pub fn vcpus(&self) -> impl Iterator<Item = &ThreadSeen> {
@@ -278,6 +289,13 @@ online 0-6
             "7f default file=/memfd:x huge dirty=3 N1=3 kernelpagesize_kB=2048",
         );
         assert_eq!(by_node, [0, 3 << 21]);
+    }
+
+    #[test]
+    fn a_thread_that_was_just_bound_is_where_it_may_be() {
+        let thread = |cpu| ThreadSeen { cpu, allowed: vec![2, 3], ..ThreadSeen::default() };
+        assert_eq!((thread(3).home_cpu(), thread(4).home_cpu()), (3, 2));
+        assert_eq!(ThreadSeen { cpu: 4, ..ThreadSeen::default() }.home_cpu(), 4);
     }
 
     #[test]

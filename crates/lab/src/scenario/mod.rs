@@ -229,7 +229,9 @@ impl Scenario {
         for (index, step) in self.step.iter().enumerate() {
             let wrong = |what: String| format!("step {}: {what}", index + 1);
             step.check(self, &seen).map_err(wrong)?;
-            seen.extend(step.observe.as_deref());
+            if let Some(name) = step.observe.as_deref().filter(|name| !seen.insert(*name)) {
+                return Err(wrong(format!("two observations are named {name}")));
+            }
             if let Some(path) = &step.fetch {
                 let name = fetched::name(path).map_err(wrong)?;
                 if !fetch.insert(name) {
@@ -240,6 +242,10 @@ impl Scenario {
         Ok(())
     }
 }
+
+/// The bytes of a guest's load, which goes by its kernel's command line, in base64: of that Linux takes
+/// 2048 (COMMAND_LINE_SIZE), and the rest has less than 400.
+const LONGEST_LOAD: usize = 1200;
 
 impl GuestPlan {
     fn check(&self, host: &Machine) -> Result<(), String> {
@@ -263,6 +269,10 @@ impl GuestPlan {
         }
         if self.touch_mib + 64 > self.memory_mib {
             return wrong(format!("it cannot touch {} MiB", self.touch_mib));
+        }
+        if self.load.len() > LONGEST_LOAD && !self.process {
+            let most = "most is 1200, as the kernel's command line holds it";
+            return wrong(format!("a load of {} bytes; the {most}", self.load.len()));
         }
         if self.weight.is_some_and(|weight| weight == 0 || weight > 10_000) {
             return wrong("a weight is 1 to 10000".to_owned());
@@ -332,6 +342,9 @@ impl Step {
             && (cpu == 0 || cpu >= scenario.host.cpus())
         {
             return Err(format!("CPU {cpu} cannot be taken offline"));
+        }
+        if self.run.is_none() && (self.status != 0 || !self.prints.is_empty()) {
+            return Err("`status` and `prints` go with `run`".to_owned());
         }
         match &self.hold {
             None if self.within.is_some() && self.run.is_none() => {
@@ -472,6 +485,9 @@ mod tests {
             (format!("{step}observe = 'x'\nhold = {{ affinities_as = 'y' }}\n"), "observed as y"),
             (format!("{step}observe = 'x'\nhold = {{ memory_home_at_least = 2.0 }}\n"), "0 to 1"),
             (format!("{step}observe = 'x'\nwithin = '9s'\n"), "goes with `hold`"),
+            (format!("{step}observe = 'x'\nprints = ['y']\n"), "go with `run`"),
+            (format!("{step}observe = 'x'\n[[step]]\nobserve = 'x'\n"), "two observations"),
+            (format!("{GUEST}load = '{}'\n", "x".repeat(1201)), "most is 1200"),
             (format!("{step}start = []\n"), "no guest is named"),
             (format!("{step}fetch = '/tmp/.bashrc'\n"), "begins with a dot"),
             (format!("{step}fetch = '/tmp/..'\n"), "names no file"),

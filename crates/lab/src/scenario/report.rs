@@ -28,6 +28,8 @@ pub struct Report {
     pub attempts: u32,
     /// The guests that hung at boot and were started again, once for each time.
     pub restarted: Vec<String>,
+    /// How the earlier attempts ended, a line each.
+    pub earlier: Vec<String>,
     /// How long it took, by this machine's clock.
     pub seconds: Seconds,
     /// The steps, in order.

@@ -219,9 +219,15 @@ pub fn run(
     let kit = Kit::obtain(options, stop, &mut |said| audience.say(said))?;
     let keep = options.keep.as_deref();
     let audience = RefCell::new(audience);
+    let mut earlier = Vec::new();
     again(stop, &mut |said| audience.borrow_mut().say(said), |attempt, _| {
         let mut audience = audience.borrow_mut();
-        once(&kit, scenario, (keep, &mut fetched), attempt, stop, &mut **audience)
+        let mut done = once(&kit, scenario, (keep, &mut fetched), attempt, stop, &mut **audience);
+        match &mut done {
+            Ok(report) => report.earlier = std::mem::take(&mut earlier),
+            Err(why) => earlier.extend(why.to_string().lines().next().map(str::to_owned)),
+        }
+        done
     })
 }
 
@@ -418,7 +424,8 @@ fn keep(running: &mut Running, scenario: &Scenario, into: &Path, stop: &Stop) ->
         }
     }
     for guest in &scenario.guest {
-        let script = format!("cd /run/lab; cat {0}.hung {0}.console {0}.qemu", guest.name);
+        let script =
+            format!("cd /run/lab; cat {0}.hung {0}.console {0}.qemu {0}.ended", guest.name);
         let Ok(answer) = running.host.run(&script, Duration::from_secs(5), stop) else { break };
         let target = into.join(format!("guest-{}.txt", guest.name));
         if fs::write(&target, &answer.stdout).is_ok() {

@@ -41,6 +41,7 @@ impl<'a> Doing<'a> {
             kvm: running.kvm,
             attempts,
             restarted: Vec::new(),
+            earlier: Vec::new(),
             seconds: Seconds::default(),
             steps: Vec::new(),
             observations: BTreeMap::new(),

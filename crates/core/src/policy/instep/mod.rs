@@ -53,7 +53,8 @@ const KEEP_SHARING: u64 = 250;
 const KEEP_PAIRS: u64 = 250;
 
 /// What a vCPU counts as at least while every vCPU can have a core of its own, in thousandths of a
-/// CPU: a pair of these loses 448 by sharing a core, and gets 320 from memory one hop away.
+/// CPU. A pair of these loses 448 by sharing a core, and each of them 160 for all memory one hop away:
+/// up to distance 38 a VM goes to free cores rather than share.
 const MAY_BE_BUSY: u64 = 800;
 
 /// Decides for every VM, in the snapshot's order, which is ascending by id. `mend` holds

@@ -241,7 +241,7 @@ fn shown(command: &str) -> Option<String> {
 
 impl Audience for Teller<'_> {
     fn say(&mut self, said: &str) {
-        if self.up && said.lines().count() > 1 {
+        if said.lines().count() > 1 {
             self.line(&format!("\n{said}"));
         } else if !self.progress.is_hidden() {
             self.progress.set_message(said.lines().next().unwrap_or_default().to_owned());
