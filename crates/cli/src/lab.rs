@@ -293,7 +293,7 @@ fn clean() -> anyhow::Result<Outcome> {
 }
 
 /// What is being done, on standard error: a spinner on a terminal, nothing elsewhere but what is to
-/// stay.
+/// stay (and what the log is asked for).
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
@@ -308,6 +308,8 @@ impl Progress {
         let lines = said.lines().map(printable);
         if said.lines().count() > 1 {
             self.0.suspend(|| lines.for_each(|line| eprintln!("{line}")));
+        } else if self.0.is_hidden() {
+            tracing::info!("{said}");
         } else {
             self.0.set_message(lines.collect::<String>());
         }

@@ -19,7 +19,9 @@ use std::time::Duration;
 /// The memory that this machine should have free, in MiB: a small host and its image.
 const MEMORY_MIB: u64 = 3 << 10;
 /// The space a fetched kernel and the images take, in MiB.
-const SPACE_MIB: u64 = 600;
+const CACHE_MIB: u64 = 600;
+/// The space that the image of a running host takes, in MiB.
+const IMAGE_MIB: u64 = 200;
 
 /// The architecture whose packages the lab boots, in Debian's words.
 const AMD64: &str = "amd64";
@@ -53,7 +55,8 @@ pub fn examine(load: Option<&Path>, stop: &Stop) -> Vec<Finding> {
             all.push(busybox_from(busybox, &source));
             let cached = kernel::cached(cache).map(|kernel| kernel.release);
             all.push(kernel_from(cached, &source));
-            all.push(space(cache));
+            let next = "run: instep lab clean; or set XDG_CACHE_HOME=DIR";
+            all.push(space("space for the cache", &cache.path(""), CACHE_MIB, next));
         }
         Err(error) => all.push(Finding {
             need: "a cache directory",
@@ -63,6 +66,8 @@ pub fn examine(load: Option<&Path>, stop: &Stop) -> Vec<Finding> {
             next: Some("set XDG_CACHE_HOME=DIR to one".to_owned()),
         }),
     }
+    let temporary = std::env::temp_dir();
+    all.push(space("space for a host's image", &temporary, IMAGE_MIB, "set TMPDIR=DIR"));
     all.push(memory());
     all.push(workload(load));
     all.extend(PACKAGES.iter().map(|(name, package)| optional(name, package)));
@@ -189,20 +194,16 @@ fn workload(load: Option<&Path>) -> Finding {
     Finding { needed: false, ..finding }
 }
 
-fn space(cache: &Cache) -> Finding {
-    const NEED: &str = "space for the cache";
-    let dir = cache.path("");
+/// Of a place that needs so much.
+fn space(need: &'static str, dir: &Path, least: u64, next: &str) -> Finding {
     let mut df = Command::new("df");
-    let ran = command::succeed(df.arg("-Pm").arg(&dir), Duration::from_secs(30), &Stop::never());
-    let free = ran.ok().and_then(|text| parse_df(&text));
-    match free {
-        Some(mib) if mib < SPACE_MIB => missing(
-            NEED,
-            format!("{mib} MiB are free in {}", dir.display()),
-            "run: instep lab clean; or set XDG_CACHE_HOME=DIR",
-        ),
-        Some(mib) => fine(NEED, format!("{mib} MiB are free in {}", dir.display())),
-        None => fine(NEED, "not known".to_owned()),
+    let ran = command::succeed(df.arg("-Pm").arg(dir), Duration::from_secs(30), &Stop::never());
+    match ran.ok().and_then(|text| parse_df(&text)) {
+        Some(mib) if mib < least => {
+            missing(need, format!("{mib} MiB are free in {}, not {least}", dir.display()), next)
+        }
+        Some(mib) => fine(need, format!("{mib} MiB are free in {}", dir.display())),
+        None => fine(need, "not known".to_owned()),
     }
 }
 

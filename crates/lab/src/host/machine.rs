@@ -101,9 +101,10 @@ impl Machine {
         if cpus == 0 || cpus > MAX_CPUS {
             return Err(format!("host: {cpus} CPUs; possible are 1 to {MAX_CPUS}"));
         }
-        if self.nodes == 0 || !cpus.is_multiple_of(self.nodes) {
-            let (cpus, nodes) = (Count(cpus.into(), "CPU"), Count(self.nodes.into(), "node"));
-            return Err(format!("host: {cpus} cannot be spread over {nodes}"));
+        let cores = cpus / self.threads;
+        if self.nodes == 0 || !cores.is_multiple_of(self.nodes) {
+            let (cores, nodes) = (Count(cores.into(), "core"), Count(self.nodes.into(), "node"));
+            return Err(format!("host: {cores} cannot be spread over {nodes}"));
         }
         if !self.sockets().is_multiple_of(self.nodes) && !self.nodes.is_multiple_of(self.sockets())
         {
@@ -334,6 +335,10 @@ mod tests {
         for (text, word) in [
             ("cores = 0\nmemory = '1GiB'", "0 CPUs"),
             ("cores = 100000\nthreads = 100000\nmemory = '1GiB'", "CPUs"),
+            (
+                "nodes = 2\nsockets = 1\ncores = 1\nthreads = 2\nmemory = '1GiB'",
+                "1 core cannot be spread over 2 nodes",
+            ),
             ("nodes = 3\nsockets = 2\ncores = 3\nmemory = '1GiB'", "2 sockets on 3 nodes"),
             ("nodes = 2\ncores = 2\nmemory = '256MiB'", "256 MiB"),
             ("cores = 2\nmemory = '1TiB'", "64 GiB"),

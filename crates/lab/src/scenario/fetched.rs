@@ -72,7 +72,11 @@ impl Fetched {
             _ => Error::io("make", &target, error),
         })?;
         self.written.insert(target.clone());
-        file.write_all(bytes).map_err(|error| Error::io("write", &target, error))?;
+        file.write_all(bytes).map_err(|error| {
+            // Half of it would be in the way of the next run.
+            let _ = fs::remove_file(&target);
+            Error::io("write", &target, error)
+        })?;
         Ok(target)
     }
 }
