@@ -69,7 +69,7 @@ static __always_inline bool goes_first(struct task_struct *p, struct task_state 
 
 static __always_inline u64 waits_since(struct task_state *t, u64 now)
 {
-	return pol_waits_since(t->owed_at, now - t->came_at, SET.slice_ns / 2, now);
+	return pol_waits_since(t->waited_at, t->came_at, now - t->came_at, SET.slice_ns / 2);
 }
 
 static __always_inline void now_queued(struct task_state *t, s32 cpu, u64 now)
@@ -157,8 +157,8 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 		scx_bpf_dsq_insert(p, SCX_DSQ_GLOBAL, SET.slice_ns, enq_flags);
 		return;
 	}
-	if (enq_flags & SCX_ENQ_REENQ)
-		leave(t);
+	/* One that is put in order again, or pushed to another CPU, never slept: it still counts there. */
+	leave(t);
 	cpu = queue_for(p, t, scx_bpf_task_cpu(p));
 	c = cpu_of(cpu);
 	if (!c)
@@ -229,12 +229,10 @@ static __always_inline bool goes_on(struct task_struct *prev, s32 cpu, u64 now, 
 	if (held_from(c, t->vm, now))
 		return false;
 	rank_of(t, c, now, &rank);
-	if (best->tid) {
-		if (!pol_goes_on(rank, best->rank))
-			return false;
-	} else if (pull(cpu, now, &rank)) {
+	if (best->tid && !pol_goes_on(rank, best->rank))
+		return false;
+	if (pull(cpu, now, &rank))
 		return true;
-	}
 	cpu_reached(c, rank.vtime);
 	if (rank.gang) {
 		begin_episode(t->vm, cpu, now);
@@ -276,6 +274,8 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 		best_for(cpu, cpu, now, &best);
 	if (goes_on(prev, cpu, now, &best))
 		return;
+	if (best.tid && !still && pull(cpu, now, &best.rank))
+		return;
 	if (best.tid && (take(best.queue, cpu, best.tid) ||
 			 (!still && take_first(cpu))))
 		return;
@@ -298,20 +298,23 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	struct slot_info *i;
 	struct vm_state *v;
 	struct pol_rank rank = {};
+	bool first;
 
 	if (!t || !c)
 		return;
 	c->taken_at = 0;
-	t->owed_at = 0;
+	t->waited_at = t->vm != INSTEP_HOST ? t->queued_at : 0;
 	t->came_at = now;
-	if (t->vm != INSTEP_HOST && overdue(t, c, now)) {
+	first = overdue(t, c, now);
+	c->turn_until = first ? now + SET.slice_ns : 0;
+	if (first && t->vm != INSTEP_HOST)
 		c->first_at = now;
-		t->owed_at = t->queued_at;
-	}
 	no_longer_queued(t);
 	t->queued_at = 0;
 	rank_of(t, c, now, &rank);
-	cpu_reached(c, rank.vtime);
+	/* What came before its turn says nothing of how far the CPU is. */
+	if (!first)
+		cpu_reached(c, rank.vtime);
 	if (t->vm == INSTEP_HOST) {
 		c->host_vtime = pol_max(c->host_vtime, t->vtime);
 		c->host_ran_at = now;
@@ -437,7 +440,12 @@ void BPF_STRUCT_OPS(instep_quiescent, struct task_struct *p, u64 deq_flags)
 
 bool BPF_STRUCT_OPS(instep_yield, struct task_struct *from, struct task_struct *to)
 {
+	struct task_state *t = task_of(from);
+
 	scx_bpf_task_set_slice(from, 0);
+	/* It gave its turn away: it has no claim to another for having waited. */
+	if (t)
+		t->waited_at = 0;
 	return to && follow_yield(from, to, scx_bpf_now());
 }
 

@@ -20,53 +20,6 @@
 
 #include "queue.bpf.h"
 
-/* --- who is where ------------------------------------------------------------------------------ */
-
-/* A vCPU is on `cpu` from now on. */
-static __noinline void arrive(struct task_state *t, s32 cpu)
-{
-	struct vm_state *v;
-	struct slot_info *i;
-
-	if (!t || t->placed || t->slot == INSTEP_NO_SLOT)
-		return;
-	v = vm_of(t->vm);
-	i = slot_of(t->slot);
-	if (!v || !i || (u32)cpu >= INSTEP_MAX_CPUS)
-		return;
-	t->placed = 1;
-	i->cpu = cpu;
-	v->on_cpu[within(cpu, INSTEP_MAX_CPUS)]++;
-}
-
-/* It is on none. */
-static __noinline void leave(struct task_state *t)
-{
-	struct vm_state *v;
-	struct slot_info *i;
-	u32 cpu;
-
-	if (!t || !t->placed)
-		return;
-	v = vm_of(t->vm);
-	i = slot_of(t->slot);
-	if (!v || !i)
-		return;
-	t->placed = 0;
-	cpu = within(i->cpu, INSTEP_MAX_CPUS);
-	if (v->on_cpu[cpu])
-		v->on_cpu[cpu]--;
-}
-
-static __always_inline bool sibling_on(struct task_state *t, s32 cpu)
-{
-	struct vm_state *v = vm_of(t->vm);
-
-	if (t->slot == INSTEP_NO_SLOT || !v || (u32)cpu >= INSTEP_MAX_CPUS)
-		return false;
-	return v->on_cpu[within(cpu, INSTEP_MAX_CPUS)] > 0;
-}
-
 /* --- idle CPUs ---------------------------------------------------------------------------------- */
 
 static __always_inline s32 home_of(struct task_state *t)
@@ -85,8 +38,16 @@ static __always_inline bool at_home(s32 cpu, s32 home)
 	return home == INSTEP_NO_NODE || (c && c->node == home);
 }
 
-/* Finds and claims an idle CPU at home among the allowed; NO_CPU when there is none. */
-static __noinline s32 idle_at_home(struct task_struct *p, s32 home)
+/* Whether an idle CPU may be had: no other VM holds it, and no sibling waits for it to wake up. */
+static __always_inline bool is_free(struct task_state *t, s32 cpu, u64 now)
+{
+	struct cpu_state *c = cpu_of(cpu);
+
+	return c && !held_from(c, t->vm, now) && !(on(INSTEP_M_BALANCE) && sibling_on(t, cpu));
+}
+
+/* Finds and claims an idle CPU at home among the allowed that no other VM holds and no sibling is on. */
+static __noinline s32 idle_among(struct task_struct *p, struct task_state *t, s32 home, u64 now)
 {
 	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
 	const struct cpumask *cores = scx_bpf_get_idle_smtmask();
@@ -97,7 +58,7 @@ static __noinline s32 idle_at_home(struct task_struct *p, s32 home)
 		n = INSTEP_MAX_CPUS;
 	bpf_for(cpu, 0, n) {
 		if (!at_home(cpu, home) || !bpf_cpumask_test_cpu(cpu, idle) ||
-		    !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+		    !bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || !is_free(t, cpu, now))
 			continue;
 		if (found == NO_CPU)
 			found = cpu;
@@ -140,8 +101,38 @@ static __always_inline void note_idle(struct task_state *t)
 		__sync_fetch_and_add(&v->idle_wakes, 1);
 }
 
+/* What was claimed away from home, or without one. */
+static __always_inline s32 claimed(s32 cpu, s32 home, bool core)
+{
+	if (cpu < 0)
+		return NO_CPU;
+	count(home != INSTEP_NO_NODE ? INSTEP_C_IDLE_REMOTE :
+	      core		     ? INSTEP_C_IDLE_CORE :
+				       INSTEP_C_IDLE_CPU);
+	return cpu;
+}
+
+/* Claims any idle CPU, a wholly idle core first. */
+static __always_inline s32 claim_any(struct task_struct *p, struct task_state *t, s32 prev, s32 home,
+				     u64 now)
+{
+	s32 cpu;
+
+	/* What the kernel picks may be held, and once claimed nobody else would be sent there. */
+	if (some_held(now))
+		return claimed(idle_among(p, t, INSTEP_NO_NODE, now), home, false);
+	if (on(INSTEP_M_CORES)) {
+		cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, SCX_PICK_IDLE_CORE);
+		if (cpu >= 0)
+			return claimed(cpu, home, true);
+	}
+	if (bpf_cpumask_test_cpu(prev, p->cpus_ptr) && scx_bpf_test_and_clear_cpu_idle(prev))
+		return claimed(prev, home, false);
+	return claimed(scx_bpf_pick_idle_cpu(p->cpus_ptr, 0), home, false);
+}
+
 /* Claims an idle CPU for a thread that wakes up; NO_CPU when there is none. */
-static __noinline s32 claim_idle(struct task_struct *p, struct task_state *t, s32 prev)
+static __noinline s32 pick_idle(struct task_struct *p, struct task_state *t, s32 prev, u64 now)
 {
 	s32 home, cpu;
 
@@ -149,7 +140,7 @@ static __noinline s32 claim_idle(struct task_struct *p, struct task_state *t, s3
 		return NO_CPU;
 	home = home_of(t);
 	if (at_home(prev, home) && bpf_cpumask_test_cpu(prev, p->cpus_ptr) &&
-	    (!on(INSTEP_M_CORES) || whole_core_idle(prev)) &&
+	    (!on(INSTEP_M_CORES) || whole_core_idle(prev)) && is_free(t, prev, now) &&
 	    scx_bpf_test_and_clear_cpu_idle(prev)) {
 		count(home != INSTEP_NO_NODE ? INSTEP_C_IDLE_HOME :
 		      on(INSTEP_M_CORES)     ? INSTEP_C_IDLE_CORE :
@@ -157,38 +148,13 @@ static __noinline s32 claim_idle(struct task_struct *p, struct task_state *t, s3
 		return prev;
 	}
 	if (home != INSTEP_NO_NODE) {
-		cpu = idle_at_home(p, home);
+		cpu = idle_among(p, t, home, now);
 		if (cpu >= 0) {
 			count(INSTEP_C_IDLE_HOME);
 			return cpu;
 		}
 	}
-	if (on(INSTEP_M_CORES)) {
-		cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, SCX_PICK_IDLE_CORE);
-		if (cpu >= 0) {
-			count(home == INSTEP_NO_NODE ? INSTEP_C_IDLE_CORE : INSTEP_C_IDLE_REMOTE);
-			return cpu;
-		}
-	}
-	if (bpf_cpumask_test_cpu(prev, p->cpus_ptr) && scx_bpf_test_and_clear_cpu_idle(prev)) {
-		count(INSTEP_C_IDLE_CPU);
-		return prev;
-	}
-	cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
-	if (cpu >= 0) {
-		count(home == INSTEP_NO_NODE ? INSTEP_C_IDLE_CPU : INSTEP_C_IDLE_REMOTE);
-		return cpu;
-	}
-	return NO_CPU;
-}
-
-/* The same, but not one that stands still for another VM (strict.bpf.h). */
-static __always_inline s32 pick_idle(struct task_struct *p, struct task_state *t, s32 prev, u64 now)
-{
-	s32 cpu = claim_idle(p, t, prev);
-	struct cpu_state *c = cpu_of(cpu);
-
-	return c && held_from(c, t->vm, now) ? NO_CPU : cpu;
+	return claim_any(p, t, prev, home, now);
 }
 
 /* --- none is idle -------------------------------------------------------------------------------- */

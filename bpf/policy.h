@@ -145,13 +145,21 @@ static inline u64 pol_first(u64 cpu_vtime)
 	return cpu_vtime - POL_FIRST;
 }
 
+/* Who ran for less lost the CPU at once, and has not had a turn. */
+#define POL_TORN_NS (POL_MS / 20)
+
 /*
- * Since when a thread waits that must wait again: one that was chosen for having waited too long, and
- * lost the CPU at once (to siblings that start together), has not had its turn.
+ * Since when a thread waits that must wait again, after it ran for `ran` from `came` on and had waited
+ * since `waited` before: what was torn away at once still waits (seen: by siblings that start together,
+ * again and again), and so does one that was chosen for having waited too long and had less than
+ * its `turn`.
  */
-static inline u64 pol_waits_since(u64 owed, u64 ran, u64 turn, u64 now)
+static inline u64 pol_waits_since(u64 waited, u64 came, u64 ran, u64 turn)
 {
-	return owed && ran < turn ? owed : now;
+	if (waited && (ran < POL_TORN_NS ||
+		       (ran < turn && pol_overdue(waited, came, POL_OVERDUE_NS))))
+		return waited;
+	return came + ran;
 }
 
 /* --- Co-scheduling (systems.md, 3; design.md, 6) --------------------------------------------- */

@@ -8,8 +8,9 @@
  * Method: a CPU looks at the first PICK_DEPTH threads of its queue, ranks them as of now and takes
  * the best: the best of those that run together and the best of the others are found apart, then
  * compared by virtual time (policy.h). A CPU without anything looks at all queues, those of its own
- * node first. With nothing better to do than to go on, it looks at one other queue in turn for a
- * waiter more than `pull_ns` behind: so virtual times stay together across queues.
+ * node first. With nothing better to do than to go on, or where another CPU lags, it looks at
+ * one other queue in turn for a waiter more than `pull_ns` behind what it would choose: so virtual
+ * times stay together across queues.
  * Limits: the verifier allows one queue iteration per function, so a choice is made in one and
  * carried out in another; what was chosen may be gone by then (INSTEP_C_MISSED), which costs a
  * second look. With more than PICK_DEPTH waiters stale keys decide who is looked at.
@@ -18,6 +19,7 @@
 #define INSTEP_QUEUE_BPF_H
 
 #include "rank.bpf.h"
+#include "where.bpf.h"
 
 #define PICK_DEPTH 24
 
@@ -48,6 +50,16 @@ static __always_inline bool may_run_on(struct task_struct *p, s32 cpu)
 	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr) && !is_migration_disabled(p);
 }
 
+/* Whether a thread of another CPU's queue may come to `cpu`: allowed there, and no sibling waits. */
+static __always_inline bool may_join(struct task_struct *p, struct task_state *t, s32 cpu)
+{
+	struct cpu_state *c = cpu_of(cpu);
+
+	if (!c || !may_run_on(p, cpu))
+		return false;
+	return !on(INSTEP_M_BALANCE) || !sibling_on(t, cpu) || (c->tid && c->vm == t->vm);
+}
+
 /* Finds the best thread of one queue for `cpu`; `depth` threads are looked at. */
 SEPARATE int best_in(u32 queue, s32 cpu, u64 now, u32 depth, struct choice *out)
 {
@@ -65,7 +77,7 @@ SEPARATE int best_in(u32 queue, s32 cpu, u64 now, u32 depth, struct choice *out)
 
 		if (seen++ >= depth)
 			break;
-		if (!t || (!own && !may_run_on(p, cpu)) || held_from(c, t->vm, now))
+		if (!t || (!own && !may_join(p, t, cpu)) || held_from(c, t->vm, now))
 			continue;
 		rank_of(t, c, now, &rank);
 		if (rank.gang) {
@@ -108,14 +120,18 @@ SEPARATE int best_for(s32 from, s32 cpu, u64 now, struct choice *out)
 	return 0;
 }
 
-/* Puts the chosen thread of a queue on `cpu`, which dispatches; false if it is gone. */
+/*
+ * Puts the chosen thread of a queue on `cpu`, which dispatches; false if it is gone. One of another
+ * CPU's queue is on this one at once: what ran here must not queue behind its sibling.
+ */
 SEPARATE int take(u32 queue, s32 cpu, u32 tid)
 {
+	bool own = queue == vm_queue(cpu) || queue == host_queue(cpu);
 	struct task_struct *p;
 	bool taken = false;
 	u32 seen = 0;
 
-	if (scx_bpf_dsq_nr_queued(queue) == 1 && scx_bpf_dsq_move_to_local(queue, 0))
+	if (own && scx_bpf_dsq_nr_queued(queue) == 1 && scx_bpf_dsq_move_to_local(queue, 0))
 		return true;
 	bpf_for_each(scx_dsq, p, queue, 0) {
 		if (seen++ > PICK_DEPTH)
@@ -123,11 +139,37 @@ SEPARATE int take(u32 queue, s32 cpu, u32 tid)
 		if ((u32)p->pid != tid)
 			continue;
 		taken = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
+		if (taken && !own) {
+			leave(task_of(p));
+			arrive(task_of(p), cpu);
+		}
 		break;
 	}
 	if (!taken)
 		count(INSTEP_C_MISSED);
 	return taken;
+}
+
+/*
+ * Whether somebody on a CPU is further behind a VM than an episode may lead: it would not be let go
+ * first there, so a strict episode does not hold the CPU either (strict.bpf.h).
+ */
+SEPARATE int owed_more(s32 cpu, u32 vm, u64 now)
+{
+	struct cpu_state *c = cpu_of(cpu);
+	struct choice best = {};
+	u64 least;
+
+	if (!c)
+		return false;
+	if (has_turn(c, now))
+		return true;
+	least = (on(INSTEP_M_SHARES) ? vm_vtime(vm) : c->vtime) - POL_LEAD_NS;
+	if (on(INSTEP_M_SHARES) && c->tid && c->vm != INSTEP_HOST &&
+	    pol_before(vm_vtime(c->vm), least))
+		return true;
+	best_in(vm_queue(cpu), cpu, now, PICK_DEPTH, &best);
+	return best.tid && pol_before(best.rank.vtime, least);
 }
 
 /* How long what was chosen may run. */
@@ -188,6 +230,14 @@ static __always_inline u64 waited(struct choice *best, s32 cpu, u64 now)
 	return i && pol_before(i->queued_at, now) ? now - i->queued_at : 0;
 }
 
+/* Whether what a CPU chose last is far behind. Two loads, where a look at its queue is dear. */
+static __always_inline bool lags(s32 cpu, u64 vtime)
+{
+	struct cpu_state *c = cpu_of(cpu);
+
+	return c && pol_before(c->vtime + SET.pull_ns, vtime);
+}
+
 /* Whether a waiter elsewhere is so far behind `rank` that this CPU should take it over. */
 SEPARATE int pull(s32 cpu, u64 now, struct pol_rank *rank)
 {
@@ -199,10 +249,10 @@ SEPARATE int pull(s32 cpu, u64 now, struct pol_rank *rank)
 		return false;
 	/* A different one each time, without a counter. */
 	other = (cpu + 1 + (now >> 20) % (n - 1)) % n;
-	if (!waiting_for(other))
+	if (!waiting_for(other) || (waiting_for(cpu) && !lags(other, rank->vtime)))
 		return false;
 	best_for(other, cpu, now, &best);
-	if (!best.tid || (best.rank.gang && best.rank.episode) ||
+	if (!best.tid ||
 	    !pol_pulls(best.rank.vtime, rank->vtime, waited(&best, other, now), SET.pull_ns))
 		return false;
 	if (!take(best.queue, cpu, best.tid))

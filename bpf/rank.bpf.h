@@ -53,7 +53,7 @@ static __noinline void rank_vm(struct task_state *t, u64 now, struct pol_rank *o
 /* The rank of a thread of no VM with this own virtual time. */
 static __always_inline u64 host_rank(u64 own, struct cpu_state *c)
 {
-	return pol_host_rank(pol_behind(own, c->host_vtime), INSTEP_STATE->group_vtime, c->vtime,
+	return pol_host_rank(pol_behind(own, c->host_vtime), group_at(c), c->vtime,
 			     SET.slice_ns / 2, SET.debt_ns / 2);
 }
 
@@ -79,13 +79,19 @@ static __always_inline bool overdue(struct task_state *t, struct cpu_state *c, u
 	return pol_overdue(t->queued_at, now, pol_overdue_bound(siblings));
 }
 
+/* Whether what runs here was overdue, and is not to give way before its turn is over. */
+static __always_inline bool has_turn(struct cpu_state *c, u64 now)
+{
+	return pol_before(now, c->turn_until);
+}
+
 /* The rank of a thread that waits for, or runs on, this CPU. */
 static __always_inline void rank_of(struct task_state *t, struct cpu_state *c, u64 now,
 				    struct pol_rank *out)
 {
 	out->gang = false;
 	out->episode = false;
-	if (overdue(t, c, now))
+	if (overdue(t, c, now) || (!t->queued_at && has_turn(c, now)))
 		out->vtime = pol_first(c->vtime);
 	else if (t->vm == INSTEP_HOST)
 		out->vtime = host_rank(t->vtime, c);

@@ -23,6 +23,8 @@ struct cpu_state {
 	u64 own_vtime;	/* of the running thread, if of no VM */
 	u64 host_vtime;	/* own virtual time of the last thread of no VM chosen here */
 	u64 host_ran_at; /* when one was last chosen */
+	u64 turn_until;	/* what runs was overdue, and is not to give way before */
+	u64 group_lead;	/* by how much the host's group_vtime is taken to be further along here */
 	u64 first_at;	/* when a VM's thread was last chosen for being overdue */
 	u64 taken_at;	/* since when a higher class has it, 0 if none does */
 	u64 left_at;	/* when the last thread of this class stopped here */
@@ -91,6 +93,7 @@ struct host_state {
 	u64 group_vtime; /* of all threads of no VM, together */
 	u64 spinner_at;	/* when a VM that is known to spin was last seen to run */
 	u64 gang_at;	/* when one that never blocks was, which might */
+	u64 held_until;	/* the end of the latest strict episode that held CPUs */
 	u32 all_vcpus;
 	u32 pad;
 	struct instep_vm_settings vm_set[INSTEP_MAX_VMS];
@@ -104,7 +107,7 @@ struct task_state {
 	u64 vtime;	/* own, counted for threads of no VM */
 	u64 yield_until; /* it was named by a directed yield: first until then */
 	u64 queued_at;	/* it waits since, 0 if it does not */
-	u64 owed_at;	/* chosen for being overdue: it had waited since, else 0 */
+	u64 waited_at;	/* before it ran last it had waited since, 0 if it had not */
 	u64 came_at;	/* it runs since, or ran last */
 	u32 generation;
 	u32 vm;		/* INSTEP_HOST for none */

@@ -6,9 +6,11 @@
  * it (systems.md, 3). Relaxed co-scheduling fills the holes of an episode; this does not, so that
  * what filling is worth can be measured. A setting of a VM, never chosen by evidence.
  * Method: the VM's episode (gang.bpf.h) *holds* the CPUs of all its vCPUs, those that sleep too, until
- * it ends: threads of other VMs are not chosen there (policy.h, pol_may_use). CPUs that run
- * something else are told to choose again. The hold is a time, so it ends by itself; the end of the
- * episode, or the last sibling going to sleep, calls the CPUs that stand still.
+ * it ends: threads of other VMs are not chosen there (policy.h, pol_may_use), nor sent there when it
+ * idles. CPUs that run something else are told to choose again. A CPU where somebody is overdue, or
+ * further behind than an episode may lead (POL_LEAD_NS), is not held: the episode runs without it
+ * (seen: one vCPU beside five on four CPUs was never chosen). The hold is a time, so it ends by
+ * itself; the end of the episode, or the last sibling going to sleep, calls the CPUs that stand still.
  *
  *	begin_episode --> hold CPUs --> siblings run | CPU idle, others wait
  *	                     |                 |
@@ -42,6 +44,14 @@ static __always_inline bool held(struct cpu_state *c, u64 now)
 	return pol_before(now, c->held_until);
 }
 
+/* Whether any CPU may be held, or was a moment ago and is still to wake up. */
+static __always_inline bool some_held(u64 now)
+{
+	return pol_before(now, INSTEP_STATE->held_until + SET.slice_ns);
+}
+
+SEPARATE int owed_more(s32 cpu, u32 vm, u64 now);
+
 /* The VM's episode begins: its vCPUs' CPUs are its own until it ends. */
 SEPARATE int hold_cpus(u32 vm, s32 self, u64 now, u64 until)
 {
@@ -59,10 +69,11 @@ SEPARATE int hold_cpus(u32 vm, s32 self, u64 now, u64 until)
 		if (!i)
 			continue;
 		c = cpu_of(i->cpu);
-		if (!c || held_from(c, vm, now))
+		if (!c || held_from(c, vm, now) || owed_more(i->cpu, vm, now))
 			continue;
 		c->held_vm = vm;
 		c->held_until = until;
+		INSTEP_STATE->held_until = until;
 		if ((s32)i->cpu != self && c->vm != vm)
 			scx_bpf_kick_cpu(i->cpu, SCX_KICK_PREEMPT);
 	}

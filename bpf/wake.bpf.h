@@ -61,6 +61,10 @@ SEPARATE int rank_of_running(s32 cpu, u64 now, struct pol_rank *out)
 	charge(cpu, now);
 	out->gang = false;
 	out->episode = false;
+	if (has_turn(c, now)) {
+		out->vtime = pol_first(c->vtime);
+		return true;
+	}
 	if (c->vm == INSTEP_HOST) {
 		out->vtime = host_rank(c->own_vtime, c);
 		return true;

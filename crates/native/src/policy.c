@@ -115,9 +115,9 @@ u64 native_first(u64 cpu_vtime)
 	return pol_first(cpu_vtime);
 }
 
-u64 native_waits_since(u64 owed, u64 ran, u64 turn, u64 now)
+u64 native_waits_since(u64 waited, u64 came, u64 ran, u64 turn)
 {
-	return pol_waits_since(owed, ran, turn, now);
+	return pol_waits_since(waited, came, ran, turn);
 }
 
 bool native_pulls(u64 waiter, u64 runs, u64 waited, u64 pull)

@@ -257,10 +257,13 @@ fn a_waiter_far_behind_or_long_forgotten_is_taken_over() {
 
 #[test]
 fn a_turn_that_is_taken_back_at_once_was_none() {
-    let (owed, turn, now) = (5 * MS, 1500 * MS / 1000, 900 * MS);
-    assert_eq!(waits_since(owed, 0, turn, now), owed);
-    assert_eq!(waits_since(owed, turn, turn, now), now);
-    assert_eq!(waits_since(0, 0, turn, now), now, "it was not chosen for having waited");
+    let (waited, turn) = (5 * MS, 1500 * MS / 1000);
+    let (soon, late) = (100 * MS, 900 * MS);
+    assert_eq!(waits_since(waited, late, turn - 1, turn), waited, "it was overdue");
+    assert_eq!(waits_since(waited, late, turn, turn), late + turn);
+    assert_eq!(waits_since(waited, soon, MS / 20 - 1, turn), waited, "it was torn away");
+    assert_eq!(waits_since(waited, soon, MS / 20, turn), soon + MS / 20);
+    assert_eq!(waits_since(0, late, 0, turn), late, "it had not waited");
 }
 
 #[test]

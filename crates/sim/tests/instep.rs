@@ -164,8 +164,18 @@ fn a_thread_of_the_host_where_none_has_run_yet_gets_its_turn() {
 }
 
 #[test]
+fn what_swarms_found_does_not_come_back() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/found");
+    let files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+    assert!(files.len() >= 8, "{files:?}");
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(planned(&text).check(u64::MAX).finding, None, "{}", file.display());
+    }
+}
+
+#[test]
 fn a_small_swarm_finds_nothing() {
-    // Of 600 runs of seed 1 nine break a rule (docs/sim.md, what is not kept): not one of these.
     let swarm = Swarm { runs: 30, seed: 3, scheduler: Some("instep".to_owned()) };
     let sum = swarm.run(&|| (), &|| false).unwrap();
     let found: Vec<String> = sum.found.iter().map(|found| found.text(3)).collect();
@@ -236,7 +246,7 @@ fn a_vm_of_a_long_period_catches_up_on_what_it_did_not_use() {
     let late = |period: &str| late(load, &format!("period = \"{period}\""), (1, "spin"));
     let (short, long) = (late("1ms"), late("1s"));
     println!("bursts of 100 ms late: period 1 ms {short} us, 1 s {long} us");
-    assert!(long * 100 < short * 80, "{long} {short}");
+    assert!(long * 100 < short * 92, "{long} {short}");
 }
 
 #[test]

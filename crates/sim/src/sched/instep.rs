@@ -6,7 +6,7 @@
 //! scheduler take are not simulated.
 
 use super::{Pick, Scheduler, Tuner};
-use crate::check::{Overdue, Promises};
+use crate::check::{Overdue, Promises, Share};
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
 use crate::host::Host;
 use crate::mask::Mask;
@@ -282,6 +282,9 @@ impl Scheduler for Instep {
         let apart = mechanisms() & !self.rules.settings.without & 1 << GATHER == 0;
         let overdue = Some(overdue(&self.rules));
         let usual = Promises::usual(true, self.rules.tick);
-        Promises { apart, overdue, ..usual }
+        let slack = 2 * (self.rules.settings.slice + self.rules.tick);
+        // What is overdue comes first whatever its weight, so small weights have more than their share.
+        let share = Share { percent: 10, floor: 8, slack, ..Share::default() };
+        Promises { apart, overdue, share: Some(share), ..usual }
     }
 }

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Which CPUs a VM's vCPUs are on: counted per VM and CPU while one runs or waits there.
+ *
+ * Problem: whether a sibling is on a CPU is asked at every wake-up, and must not need a look at all
+ * siblings.
+ * Method: a vCPU arrives where it is queued, dispatched or taken over, and leaves when it sleeps or
+ * stops; arriving and leaving twice changes nothing.
+ * Limits: counts are of this moment; two siblings that arrive at the same time may meet.
+ */
+#ifndef INSTEP_WHERE_BPF_H
+#define INSTEP_WHERE_BPF_H
+
+#include "state.bpf.h"
+
+/* A vCPU is on `cpu` from now on. */
+static __noinline void arrive(struct task_state *t, s32 cpu)
+{
+	struct vm_state *v;
+	struct slot_info *i;
+
+	if (!t || t->placed || t->slot == INSTEP_NO_SLOT)
+		return;
+	v = vm_of(t->vm);
+	i = slot_of(t->slot);
+	if (!v || !i || (u32)cpu >= INSTEP_MAX_CPUS)
+		return;
+	t->placed = 1;
+	i->cpu = cpu;
+	v->on_cpu[within(cpu, INSTEP_MAX_CPUS)]++;
+}
+
+/* It is on none. */
+static __noinline void leave(struct task_state *t)
+{
+	struct vm_state *v;
+	struct slot_info *i;
+	u32 cpu;
+
+	if (!t || !t->placed)
+		return;
+	v = vm_of(t->vm);
+	i = slot_of(t->slot);
+	if (!v || !i)
+		return;
+	t->placed = 0;
+	cpu = within(i->cpu, INSTEP_MAX_CPUS);
+	if (v->on_cpu[cpu])
+		v->on_cpu[cpu]--;
+}
+
+static __always_inline bool sibling_on(struct task_state *t, s32 cpu)
+{
+	struct vm_state *v = vm_of(t->vm);
+
+	if (t->slot == INSTEP_NO_SLOT || !v || (u32)cpu >= INSTEP_MAX_CPUS)
+		return false;
+	return v->on_cpu[within(cpu, INSTEP_MAX_CPUS)] > 0;
+}
+
+#endif
