@@ -166,7 +166,8 @@ fn a_thread_of_the_host_where_none_has_run_yet_gets_its_turn() {
 #[test]
 fn what_swarms_found_does_not_come_back() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/found");
-    let files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+    let files: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
     assert!(files.len() >= 8, "{files:?}");
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
