@@ -8,6 +8,9 @@ use std::process::Command;
 
 const ROUNDS: usize = 5;
 
+/// `perf sched timehist` takes at least so many times the CPU time (docs/performance.md).
+const LEAST: f64 = 3.0;
+
 /// Three VMs recorded in the lab; written over and over it is as long as traces that matter.
 const RECORDED: &str = "crates/trace/tests/data/three-vms/host.perf.data";
 /// How often.
@@ -29,8 +32,16 @@ pub(crate) fn run(root: &Path, files: &[&str]) -> Result<()> {
         "| file | events | timehist | timehist -s | analyze | million events a second | timehist / analyze | timehist -s / analyze |"
     );
     println!("|---|---:|---:|---:|---:|---:|---:|---:|");
+    let mut slow = Vec::new();
     for path in paths {
-        println!("{}", measured(&instep, &path)?);
+        let (row, ratio) = measured(&instep, &path)?;
+        println!("{row}");
+        if ratio < LEAST {
+            slow.push(format!("{} ({ratio:.1})", path.display()));
+        }
+    }
+    if !slow.is_empty() {
+        bail!("timehist / analyze is below {LEAST:.0} of {}", slow.join(", "));
     }
     Ok(())
 }
@@ -43,8 +54,8 @@ fn long(root: &Path, dir: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A row of the table.
-fn measured(instep: &Path, path: &Path) -> Result<String> {
+/// A row of the table, and timehist / analyze.
+fn measured(instep: &Path, path: &Path) -> Result<(String, f64)> {
     let commands = [
         ("perf sched timehist -i \"$0\"".to_owned(), 0),
         ("perf sched timehist -s -i \"$0\"".to_owned(), 0),
@@ -65,12 +76,13 @@ fn measured(instep: &Path, path: &Path) -> Result<String> {
     let told: serde_json::Value = serde_json::from_slice(&told.stdout)?;
     let events = told["events"].as_u64().context("the analysis tells no events")?;
     let name = path.file_name().unwrap_or_default().display();
-    Ok(format!(
+    let row = format!(
         "| {name} | {events} | {timehist:.2} | {sums:.2} | {own:.2} | {:.0} | {:.1} | {:.1} |",
         events as f64 / own / 1e6,
         timehist / own,
         sums / own
-    ))
+    );
+    Ok((row, timehist / own))
 }
 
 /// CPU seconds of a shell command that reads `path`, its output thrown away; it may end with a

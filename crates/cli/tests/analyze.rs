@@ -17,6 +17,8 @@ mod pipe;
 mod recorded;
 #[path = "../../trace/tests/common/mod.rs"]
 mod traces;
+#[path = "analyze/words.rs"]
+mod words;
 
 use browser::rendered;
 use common::{instep, list, text};
@@ -82,6 +84,7 @@ fn json_has_every_key_of_the_schema() {
     assert!(vm["stacking"].as_f64().unwrap() > 0.99);
     assert!((vm["co_run"].as_f64().unwrap() - 0.5).abs() < 0.01);
     assert_eq!(vm["culprits"][0]["name"], "vm-10");
+    assert_eq!(vm["halts"], Value::Null);
     assert!(vm["culprits"][0]["ns"].as_u64().unwrap() > duration * 9 / 10);
     let finding = &json["findings"][0];
     assert!(["stacking", "not_co_scheduled"].contains(&text(finding, "kind")));
@@ -288,7 +291,7 @@ fn what_no_event_and_no_counter_tells_is_null_and_no_good_number() {
     // The kernel counted that it slept, or that it ran.
     let (times, whole, ran) = shown(Some(0));
     assert_eq!(times, [Some(0), Some(0), Some(whole)]);
-    ran.says(&["1 vCPU threads have no event: their times are what the kernel counted"]);
+    ran.says(&["1 vCPU thread has no event: the times are what the kernel counted"]);
     assert_eq!(shown(Some(90_000_000)).0, [Some(90_000_000), Some(0), Some(whole - 90_000_000)]);
 }
 
@@ -507,7 +510,7 @@ fn a_sound_schedule_of_which_a_switch_is_missing_is_not_accused() {
         moments.remove(left_out);
         let ran = ran(&moments).expect(0);
         // Of what is first or last on a CPU nobody knows.
-        let is_told = ran.stderr.contains("switches are missing at 1 places");
+        let is_told = ran.stderr.contains("switches are missing at 1 place ");
         assert_eq!(is_told, ![0, 6].contains(&left_out), "{left_out}: {}", ran.stderr);
     }
     // Nor where it would have been the only event between two.
@@ -518,7 +521,7 @@ fn a_sound_schedule_of_which_a_switch_is_missing_is_not_accused() {
         (12, 0, Switch(TWO, ONE, 0)),
         (15, 0, Switch(ONE, TWO, 0)),
     ];
-    assert!(ran(&near).expect(0).stderr.contains("missing at 1 places"));
+    assert!(ran(&near).expect(0).stderr.contains("missing at 1 place "));
     // What is wrong behind the gap is found, and when, of the whole trace: OTHER waits for 98 ms on a
     // CPU that idles.
     let mut moments = whole.clone();

@@ -167,6 +167,49 @@ fn a_spinning_barrier_never_blocks_and_its_spinning_is_no_parallelism() {
 }
 
 #[test]
+fn a_balanced_spinner_is_no_blocking_program_of_long_phases() {
+    let Some(load) = load().filter(|_| two_cpus()) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("app.toml");
+    let command = format!(
+        "{} barrier --threads 2 --kind spin --phase 200us --duration 1500ms",
+        load.display()
+    );
+    let spins = |json: &Value| {
+        json["source"] != "switches"
+            || (json["profile"]["type"] == 1 && number(json, "/profile/busy_waiting") >= 0.01)
+    };
+    let Some((json, _)) = until(&[], &command, spins) else { return };
+    if json["source"] != "switches" {
+        return skip::note("context switches cannot be traced here");
+    }
+    let told = json["advice"]["co_scheduling"].as_str().unwrap();
+    assert!(["may_pay", "pays"].contains(&told), "{told}");
+    // A measurement of its own, in which others may have more.
+    let args = ["profile", "--json", "--scenario", file.to_str().unwrap(), "--"];
+    let ran = instep(&args.into_iter().chain(command.split_whitespace()).collect::<Vec<_>>());
+    let json = ran.json();
+    if is_disturbed(&json) || number(&json, "/profile/busy_waiting") < 0.01 {
+        return skip::note("others had the CPUs: the scenario is not looked at");
+    }
+    let written = std::fs::read_to_string(&file).unwrap();
+    assert!(written.contains("barrier --threads 2 --kind spin"), "{written}");
+}
+
+#[test]
+fn without_advice_there_is_no_scenario_but_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("app.toml");
+    for (command, why) in [("sleep 0.3", "it was hardly active"), ("true", "it ran for")] {
+        let args = ["profile", "--json", "--scenario", file.to_str().unwrap(), "--"];
+        let ran = instep(&args.into_iter().chain(command.split_whitespace()).collect::<Vec<_>>());
+        let ran = ran.expect(2);
+        assert!(ran.stderr.contains(&format!("is not written, as there is no advice: {why}")));
+        assert!(!file.exists() && ran.json()["scenario"].is_null());
+    }
+}
+
+#[test]
 fn a_program_that_spins_while_one_thread_works_is_of_type_4() {
     let Some(load) = load().filter(|_| two_cpus()) else { return };
     // Of 7 ms both work for 1 and one for 6: 1.14 of two threads.
@@ -226,9 +269,13 @@ fn the_scenario_behaves_in_the_simulator_as_the_program_does() {
         "barrier --threads 2 --kind block --phase 2ms",
     ] {
         let command = format!("{} {mode} --duration 2s", load.display());
-        let turn = turn();
-        let (json, _) = profiled(&["--share", "100%", "--scenario", file], &command);
-        drop(turn);
+        let args = ["profile", "--json", "--share", "100%", "--scenario", file, "--"];
+        let ran = instep(&args.into_iter().chain(command.split_whitespace()).collect::<Vec<_>>());
+        let json = ran.json();
+        if is_disturbed(&json) {
+            skip::note("others had the CPUs: no scenario is written");
+            continue;
+        }
         let sim = instep(&["sim", file, "--json"]).expect(0).json();
         let vm = &list(&sim, "vms")[0];
         for (real, simulated, within) in [

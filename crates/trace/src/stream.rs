@@ -8,6 +8,7 @@ use crate::event::Event;
 use crate::rec::Counter;
 use instep_core::topology::Topology;
 use instep_core::units::Nanos;
+use instep_core::wording::Count;
 
 /// Events out of one trace.
 pub trait EventStream {
@@ -49,6 +50,8 @@ pub struct Header {
     pub only: Vec<String>,
     /// Cores, caches and nodes.
     pub topology: Option<Topology>,
+    /// Whether `instep record` wrote it.
+    pub is_own: bool,
     /// What is odd in the header.
     pub warnings: Vec<String>,
 }
@@ -108,32 +111,74 @@ impl Tally {
 
     /// What a reader of a report must know, one sentence each.
     #[must_use]
-    pub fn warnings(&self) -> Vec<String> {
+    pub fn warnings(&self, header: &Header) -> Vec<String> {
         let mut said = Vec::new();
         if let Some(why) = &self.cut {
             said.push(format!("the trace is not whole: {why}; what came before is analysed"));
         }
-        if self.lost > 0 || self.lost_places > 0 {
-            said.push(format!(
-                "the recorder lost {} events (and an unknown number at {} places); times near \
-                 them are wrong; record with larger buffers (perf -m, trace-cmd -b)",
-                self.lost, self.lost_places
-            ));
-        }
+        said.extend(self.loss(header));
         if self.late > 0 {
             said.push(format!(
-                "{} events came up to {} us too late to be put in order and are taken at the time \
-                 that was reached then: times near them are wrong by as much; a clock that stepped \
-                 back does that, and a recorder that keeps more than 2 million events before it writes \
-                 them (less with a smaller perf -m)",
-                self.late,
+                "{} up to {} us too late to be put in order: the time that was reached then is taken \
+                 instead, and times near there are wrong by as much; a clock that stepped back does \
+                 that, and a recorder that keeps more than 2 million events before it writes them \
+                 (less with a smaller perf -m)",
+                counted(self.late, "event came", "events came"),
                 self.latest.0 / 1000
             ));
         }
         if self.damaged > 0 {
             let first = self.first_damage.as_deref().unwrap_or("unknown");
-            said.push(format!("{} records make no sense (first: {first})", self.damaged));
+            said.push(format!(
+                "the trace is damaged: {} no sense (first: {first}); events are missing there, and \
+                 times near there are wrong",
+                counted(self.damaged, "record makes", "records make")
+            ));
         }
         said
+    }
+
+    /// What the recorder lost, and what helps.
+    fn loss(&self, header: &Header) -> Option<String> {
+        let (events, places) =
+            (Count(self.lost, "event").to_string(), Count(self.lost_places, "place").to_string());
+        let what = match (self.lost, self.lost_places) {
+            (0, 0) => return None,
+            (_, 0) => events,
+            (0, _) => format!("an unknown number of events at {places}"),
+            _ => format!("{events}, and an unknown number at {places}"),
+        };
+        let option = if header.is_own { "instep record --buffer" } else { "perf -m, trace-cmd -b" };
+        Some(format!(
+            "the recorder lost {what}; times near there are wrong; record with larger buffers ({option})"
+        ))
+    }
+}
+
+/// A number with words that follow it, those for one or for any other.
+pub(crate) fn counted(count: u64, one: &str, more: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { more })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_is_told_with_the_option_of_who_recorded_and_damage_with_none() {
+        let own = Header { is_own: true, ..Header::default() };
+        let said = |lost, lost_places, damaged, header: &Header| {
+            let tally = Tally { lost, lost_places, damaged, ..Tally::default() };
+            tally.warnings(header).join("\n")
+        };
+        let other = said(1, 0, 0, &Header::default());
+        assert!(other.contains("lost 1 event; ") && other.contains("perf -m"), "{other}");
+        let lost = said(0, 1, 0, &own);
+        assert!(lost.contains("an unknown number of events at 1 place; "), "{lost}");
+        assert!(lost.contains("instep record --buffer") && !lost.contains("perf"), "{lost}");
+        assert!(said(2, 3, 0, &own).contains("lost 2 events, and an unknown number at 3 places"));
+        let damaged = said(0, 0, 1, &own);
+        assert!(damaged.contains("damaged: 1 record makes no sense"), "{damaged}");
+        assert!(!damaged.contains("buffer"), "{damaged}");
     }
 }

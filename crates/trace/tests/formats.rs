@@ -9,7 +9,7 @@ use instep_madehost::trace::{
 };
 use instep_trace::event::{Event, Fact, Left};
 use instep_trace::rec::{End, Head, Writer};
-use instep_trace::stream::{EventStream, Tally};
+use instep_trace::stream::{EventStream, Header, Tally};
 use instep_trace::{TraceError, open, open_stream};
 use pipe::{ROUND, records};
 use std::cell::RefCell;
@@ -123,7 +123,11 @@ fn every_format_gives_the_same_facts() {
         assert!(scheduling(&events) == expected, "{name}: {} facts", events.len());
         // Of kvm_entry a recording has only what is new.
         let records = if name.starts_with("recording") { 162 } else { 200 };
-        assert_eq!((tally.records, tally.warnings()), (records, vec![]), "{name}");
+        assert_eq!(
+            (tally.records, tally.warnings(&Header::default())),
+            (records, vec![]),
+            "{name}"
+        );
         assert!(events.is_sorted_by_key(|event| event.time), "{name}");
     }
 }

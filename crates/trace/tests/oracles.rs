@@ -23,7 +23,9 @@ fn sums_agree_with_trace_cmd_report() {
     let Some(text) = printed("trace-cmd", &["report", "-t", path.to_str().unwrap()]) else {
         return;
     };
-    assert_agree(&report(&path, false), &trace_cmd(&text), 4);
+    assert_agree(&report(&path, false), &trace_cmd(&text, false), 4);
+    // As `instep analyze` does it: from the trace's first event to its last.
+    assert_agree(&report(&path, true), &trace_cmd(&text, true), 4);
 }
 
 /// Three VMs of eight vCPUs, recorded in an emulated host (scenarios/lab/recording.toml).

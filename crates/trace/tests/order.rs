@@ -11,7 +11,7 @@ use instep_trace::analysis::{Settings, analyze};
 use instep_trace::event::{Event, Fact};
 use instep_trace::open;
 use instep_trace::rec::{End, Head, Writer};
-use instep_trace::stream::Tally;
+use instep_trace::stream::{Header, Tally};
 use pipe::{ROUND, records};
 use std::io::Cursor;
 
@@ -82,7 +82,7 @@ fn a_healthy_pipe_says_nothing_of_order() {
     assert!(whole(parts(&data)) == data);
     let (events, tally, report) = read(&data);
     assert_eq!(events.len() as u64, 2 * TURNS);
-    assert_eq!((tally.reordered, tally.late, tally.warnings()), (0, 0, vec![]));
+    assert_eq!((tally.reordered, tally.late, tally.warnings(&Header::default())), (0, 0, vec![]));
     assert!(!speaks_of(&report, "order"), "{:?}", report.warnings);
 }
 
@@ -97,7 +97,7 @@ fn what_is_out_of_order_within_a_round_is_put_in_place_and_changes_nothing() {
     let (events, tally, report) = read(&whole((before, rounds)));
     assert!(events == expected);
     assert!(tally.reordered >= 180, "{tally:?}");
-    assert_eq!((tally.late, tally.warnings()), (0, vec![]));
+    assert_eq!((tally.late, tally.warnings(&Header::default())), (0, vec![]));
     assert_eq!(
         serde_json::to_value(report).unwrap(),
         serde_json::to_value(sound).unwrap(),
@@ -115,7 +115,7 @@ fn what_comes_rounds_too_late_is_counted_and_what_it_means_is_said() {
     assert_eq!(events.len() as u64, 2 * TURNS);
     assert_eq!((tally.reordered, tally.late), (3, 3));
     assert_eq!(tally.latest, Nanos(40 * MS + 1000 - 11 * MS));
-    let said = "3 events came up to 29001 us too late to be put in order and are taken at the time";
+    let said = "3 events came up to 29001 us too late to be put in order: the time that was reached then is taken";
     assert!(speaks_of(&report, said), "{:?}", report.warnings);
 }
 
@@ -130,7 +130,7 @@ fn a_clock_that_steps_back_within_a_round_is_spoken_of_where_switches_do_not_fit
     let (_, tally, report) = read(&whole((before, rounds)));
     assert_eq!((tally.reordered, tally.late), (2, 0), "{tally:?}");
     assert!(speaks_of(&report, "switches are missing although no loss"), "{:?}", report.warnings);
-    let said = "2 events came after a later one of their CPU and were put in order by their times";
+    let said = "2 events came after a later one of the same CPU and had to be put in order by time";
     assert!(speaks_of(&report, said), "{:?}", report.warnings);
 }
 
@@ -150,12 +150,12 @@ fn a_recording_of_insteps_own_is_put_in_order_by_its_rounds() {
     mixed.chunks_mut(20).for_each(|round| round.sort_by_key(|event| event.cpu));
     let (found, tally, report) = recorded(&mixed);
     assert!(found == events);
-    assert_eq!((tally.late, tally.warnings()), (0, vec![]));
+    assert_eq!((tally.late, tally.warnings(&Header::default())), (0, vec![]));
     assert!(!speaks_of(&report, "order"), "{:?}", report.warnings);
     // One that comes after three rounds.
     let late = mixed.remove(0);
     mixed.insert(70, late);
     let (_, tally, report) = recorded(&mixed);
     assert_eq!(tally.late, 1);
-    assert!(speaks_of(&report, "1 events came up to"), "{:?}", report.warnings);
+    assert!(speaks_of(&report, "1 event came up to"), "{:?}", report.warnings);
 }

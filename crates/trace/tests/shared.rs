@@ -4,6 +4,8 @@
 mod common;
 
 use common::shared;
+use instep_trace::analysis::report::Halts;
+use instep_trace::analysis::{Settings, analyze};
 use instep_trace::event::{Event, Fact};
 use instep_trace::stream::{Header, Tally};
 use std::fs::File;
@@ -24,7 +26,7 @@ fn perf_data_gives_every_sample_and_the_topology() {
     let Some(path) = shared("kvm-3vms/host.perf.data") else { return };
     let (header, events, tally) = read(&path);
     // As `perf report -D` and `perf script` count them.
-    assert_eq!((tally.records, tally.warnings()), (24370, vec![]));
+    assert_eq!((tally.records, tally.warnings(&header)), (24370, vec![]));
     let count = |wanted: &dyn Fn(&Fact) -> bool| events.iter().filter(|e| wanted(&e.fact)).count();
     assert_eq!(count(&|fact| matches!(fact, Fact::Switch { .. })), 3024);
     assert_eq!(count(&|fact| matches!(fact, Fact::Waking { .. })), 1525);
@@ -36,11 +38,25 @@ fn perf_data_gives_every_sample_and_the_topology() {
 }
 
 #[test]
+fn halts_that_ended_by_polling_are_told_of_each_vm() {
+    let Some(path) = shared("kvm-3vms/host.perf.data") else { return };
+    let file = File::open(path).unwrap();
+    let mut stream = instep_trace::open(file, "shared", Default::default()).unwrap();
+    let report = analyze(stream.as_mut(), &Settings::default());
+    let halts: Vec<_> =
+        report.vms.iter().map(|vm| vm.halts.expect("their event is there")).collect();
+    let sum = |of: fn(&Halts) -> u64| halts.iter().map(of).sum::<u64>();
+    // As `perf script` prints them: `polling` of either.
+    assert_eq!((sum(|halts| halts.count), sum(|halts| halts.polled)), (1519, 43));
+    assert!(sum(|halts| halts.polled_ns) > 0);
+}
+
+#[test]
 fn trace_dat_gives_as_many_records_as_the_ring_buffers_counted() {
     let Some(path) = shared("kvm-3vms/host.trace.dat") else { return };
     let (header, events, tally) = read(&path);
     // The sum of `read events` in the file's own CPU statistics.
-    assert_eq!((tally.records, tally.warnings()), (26096, vec![]));
+    assert_eq!((tally.records, tally.warnings(&header)), (26096, vec![]));
     assert_eq!(header.format, "trace.dat version 7, zstd");
     assert_eq!(header.clock.as_deref(), Some("global"));
     assert!(events.is_sorted_by_key(|event| event.time));
@@ -50,7 +66,7 @@ fn trace_dat_gives_as_many_records_as_the_ring_buffers_counted() {
 fn version_6_of_another_architecture_is_read() {
     let Some(path) = shared("arm-sched-load.trace.dat") else { return };
     let (header, events, tally) = read(&path);
-    assert_eq!((header.format.as_str(), tally.warnings()), ("trace.dat version 6", vec![]));
+    assert_eq!((header.format.as_str(), tally.warnings(&header)), ("trace.dat version 6", vec![]));
     assert!(events.iter().any(|event| matches!(event.fact, Fact::Switch { .. })));
 }
 

@@ -12,6 +12,7 @@
 use super::rules::{self, Rules};
 use super::{Settings, each, open, told};
 use crate::args::AnalyzeArgs;
+use crate::text::plural;
 use crate::{Outcome, print, print_json, tell};
 use instep_core::idset::CpuSet;
 use instep_sim::check::picture::Life;
@@ -72,9 +73,10 @@ fn one(
     let mut warnings = cast.warnings.clone();
     if cast.missing > 0 {
         warnings.push(format!(
-            "switches are missing at {} places although no loss is told: the schedule begins anew \
+            "switches are missing at {} although no loss is told: the schedule begins anew \
              behind each, and {} events before are not judged",
-            cast.missing, judged.passed
+            plural(cast.missing as usize, "place"),
+            judged.passed
         ));
     }
     if judged.unwoken > 0 {
@@ -205,7 +207,7 @@ impl Cast {
             path.display()
         );
         cast.begin = report.host.begin_ns;
-        cast.warnings = stream.tally().warnings();
+        cast.warnings = stream.tally().warnings(stream.header());
         cast.vms = report.vms.iter().map(|vm| vm.name.clone()).collect();
         for (name, _) in allowed {
             anyhow::ensure!(

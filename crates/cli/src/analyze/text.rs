@@ -1,12 +1,16 @@
 //! An analysis for people, in at most `width` columns. Draws; measures nothing.
 
 use crate::text::{indented, plural, printable, shortened, wrapped};
-use instep_trace::analysis::report::{Histogram, Report, Sleeps, VcpuReport, VmReport};
+use instep_trace::analysis::report::{
+    Culprit, Histogram, Occupant, Report, Sleeps, VcpuReport, VmReport,
+};
 use instep_trace::analysis::time;
 use std::fmt::Write as _;
 
 /// vCPUs of one VM that are listed one by one.
 const MAX_ROWS: usize = 16;
+/// Times at which a VM was held up; the JSON has more.
+const MAX_PASSES: usize = 5;
 /// Who ran instead: the rest is summed.
 const MAX_CULPRITS: usize = 4;
 
@@ -18,7 +22,9 @@ pub(super) fn draw(path: &str, report: &Report, width: usize) -> String {
         draw_vm(&mut out, vm, report, width);
     }
     matrix(&mut out, report, width);
-    if let Some(mean) = report.host.competing_modules {
+    if report.host.has_single_cores {
+        out.push_str("\nHost: competing modules 0, no core has two CPUs\n");
+    } else if let Some(mean) = report.host.competing_modules {
         let _ = writeln!(out, "\nHost: competing modules {mean:.2}");
     }
     out.push('\n');
@@ -32,7 +38,9 @@ pub(super) fn draw(path: &str, report: &Report, width: usize) -> String {
     }
     out.push_str("Findings, the most time lost first:\n");
     for (number, finding) in report.findings.iter().enumerate() {
-        let text = format!("{:>8}  {}", time(finding.lost_ns), printable(&finding.text));
+        // What costs a time that cannot be measured has none.
+        let lost = or_dash((finding.lost_ns > 0).then(|| time(finding.lost_ns)));
+        let text = format!("{lost:>8}  {}", printable(&finding.text));
         for (line, text) in wrapped(&text, width.saturating_sub(6)).iter().enumerate() {
             let lead = if line == 0 { format!("{:>3}. ", number + 1) } else { " ".repeat(5) };
             let _ = writeln!(out, "{lead}{text}");
@@ -108,14 +116,8 @@ fn lines(vm: &VmReport, report: &Report) -> Vec<String> {
     lines.extend(spread("sleeps", &vm.sleeps));
     lines.extend(spread("waits for a CPU", &vm.waits));
     lines.extend(moves(vm));
-    if vm.held_up.passes > 0 {
-        lines.push(format!(
-            "held up {} ({}) by siblings that could run: sleeps beyond {}",
-            plural(vm.held_up.passes as usize, "time"),
-            time(vm.held_up.held_ns),
-            time(report.host.ideal_interval_ns)
-        ));
-    }
+    lines.extend(halts(vm));
+    lines.extend(held_up(vm, report));
     let periods = &vm.periods;
     if let (Some(used), Some(full), Some(efficiency)) =
         (periods.mean_use_ns, periods.full, periods.efficiency)
@@ -143,14 +145,16 @@ fn culprits(vm: &VmReport) -> Option<String> {
     if all == 0 {
         return None;
     }
-    let own =
-        |name: &str| if name == vm.name { "its own siblings".to_owned() } else { printable(name) };
+    let own = |culprit: &Culprit| match culprit.who {
+        Occupant::Siblings => "its own siblings".to_owned(),
+        _ => printable(&culprit.name),
+    };
     let mut said: Vec<String> = vm
         .culprits
         .iter()
         .take(MAX_CULPRITS)
         .map(|culprit| {
-            format!("{} {} ({} %)", own(&culprit.name), time(culprit.ns), percent(culprit.ns, all))
+            format!("{} {} ({} %)", own(culprit), time(culprit.ns), percent(culprit.ns, all))
         })
         .collect();
     let rest: u64 = vm.culprits.iter().skip(MAX_CULPRITS).map(|culprit| culprit.ns).sum();
@@ -207,23 +211,57 @@ fn woken(vm: &VmReport) -> Option<String> {
     (!said.is_empty()).then(|| format!("woken by: {}", said.join(", ")))
 }
 
-/// Below which durations a half, nine tenths and 99 of 100 lie.
+/// Below which durations a half, nine tenths and 99 of 100 lie. The last class has no upper end: what
+/// lies in it is counted.
 fn spread(what: &str, histogram: &Histogram) -> Option<String> {
     let all: u64 = histogram.iter().sum();
-    let below = |thousandths: u64| -> String {
+    if all == 0 {
+        return None;
+    }
+    let last = histogram.len() - 1;
+    let mut said = vec![format!("{what}: {all}")];
+    for (name, thousandths) in [("half", 500), ("90 %", 900), ("99 %", 990)] {
         let mut seen = 0;
         let place = histogram.iter().position(|count| {
             seen += count;
             seen * 1000 >= all * thousandths
         });
-        time(2000 << place.unwrap_or(19))
-    };
-    (all > 0).then(|| {
+        if let Some(place) = place.filter(|place| *place < last) {
+            said.push(format!("{name} below {}", time(2000 << place)));
+        }
+    }
+    if histogram[last] > 0 {
+        said.push(format!("{} above {}", histogram[last], time(1000 << last)));
+    }
+    Some(said.join(", "))
+}
+
+/// Halts, and how many of them KVM ended while it polled.
+fn halts(vm: &VmReport) -> Option<String> {
+    let halts = vm.halts.as_ref().filter(|halts| halts.count > 0)?;
+    Some(format!(
+        "{}; {} ended while KVM polled, {} in all, which counts as running",
+        plural(halts.count as usize, "halt"),
+        halts.polled,
+        time(halts.polled_ns)
+    ))
+}
+
+/// How often siblings held it up, and when first.
+fn held_up(vm: &VmReport, report: &Report) -> Option<String> {
+    let held = &vm.held_up;
+    let at = |ns: &u64| format!("{:.2}s", *ns as f64 / 1e9);
+    let mut times: Vec<String> = held.times_ns.iter().take(MAX_PASSES).map(at).collect();
+    if held.passes > times.len() as u64 {
+        times.push("...".to_owned());
+    }
+    (held.passes > 0).then(|| {
         format!(
-            "{what}: {all}, half below {}, 90 % below {}, 99 % below {}",
-            below(500),
-            below(900),
-            below(990)
+            "held up {} ({}) by siblings that could run: sleeps beyond {}, at {}",
+            plural(held.passes as usize, "time"),
+            time(held.held_ns),
+            time(report.host.ideal_interval_ns),
+            times.join(", ")
         )
     })
 }
@@ -251,4 +289,23 @@ fn or_dash(shown: Option<String>) -> String {
 fn percent(part: u64, whole: u64) -> u64 {
     let percent = u128::from(part) * 100 + u128::from(whole) / 2;
     percent.checked_div(u128::from(whole)).unwrap_or(0) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_class_of_durations_has_no_upper_end() {
+        let mut sleeps: Histogram = [0; 20];
+        (sleeps[9], sleeps[18]) = (6, 2);
+        let said = |sleeps: &Histogram| spread("sleeps", sleeps).unwrap();
+        assert_eq!(
+            said(&sleeps),
+            "sleeps: 8, half below 1.02ms, 90 % below 524ms, 99 % below 524ms"
+        );
+        sleeps[19] = 2;
+        assert_eq!(said(&sleeps), "sleeps: 10, half below 1.02ms, 2 above 524ms");
+        assert_eq!(spread("sleeps", &[0; 20]), None);
+    }
 }

@@ -1,7 +1,8 @@
 //! Whether two sets of runs differ.
 //!
-//! Several runs on each side: the means, and the 95 % interval of their difference by Welch's t.
-//! It is shown where that interval does not hold zero. Of one bench its runs are the runs; of several
+//! Several runs on each side: the means, and the 95 % interval of their difference by Welch's t. A
+//! difference beyond the tolerance is shown where that interval does not hold zero; both sides are the
+//! same where it lies within the tolerance; else the runs show neither. Of one bench its runs are the runs; of several
 //! benches the median of each is one, for what differs from one to the next is in none of them. One
 //! run on a side, or a bench of a version that kept no runs: the difference is told, and nothing is
 //! shown.
@@ -22,10 +23,11 @@ pub(super) enum Verdict {
     Worse,
     /// It changed, and neither way is better.
     Changed,
-    /// The runs show no difference beyond the tolerance.
+    /// No difference beyond the tolerance: the interval lies within it, or, where there is none, the
+    /// difference.
     Same,
-    /// The difference is beyond the tolerance, and no confidence can be told: there is one run on a
-    /// side, or the document has none of its runs.
+    /// Neither: the interval holds zero, or the end of what is tolerated; or no confidence can be told of
+    /// a difference, for there is one run on a side, or the document has none of its runs.
     NotShown,
 }
 
@@ -186,20 +188,32 @@ fn row(key: &Key, a: &[&Reading], b: &[&Reading], tolerance: f64) -> Row {
     let (low, high) = interval.map(|interval| (interval.low, interval.high)).unzip();
     let relative = (a.value != 0.0).then(|| difference / a.value.abs());
     // Against a zero, the larger of the two is all there is to measure by.
-    let part = difference.abs() / a.value.abs().max(b.value.abs()).max(f64::MIN_POSITIVE);
-    let is_small = relative.map_or(part, f64::abs) <= tolerance.max(ROUNDING);
-    let is_shown = interval.map(|interval| interval.low > 0.0 || interval.high < 0.0);
-    let verdict = match (is_small, is_shown) {
-        (true, _) | (false, Some(false)) => Verdict::Same,
-        (false, None) => Verdict::NotShown,
-        (false, Some(true)) => match (better, difference > 0.0) {
-            (Better::Neither, _) => Verdict::Changed,
-            (Better::Higher, true) | (Better::Lower, false) => Verdict::Better,
-            _ => Verdict::Worse,
-        },
-    };
+    let scale = if a.value == 0.0 { b.value.abs() } else { a.value.abs() };
+    let verdict = verdict(difference, interval, scale * tolerance.max(ROUNDING), better);
     let (subject, measure) = key.clone();
     Row { subject, measure, better, a, b, difference, low, high, relative, verdict }
+}
+
+/// What a difference, and its interval where there is one, show; up to `tolerated` is none.
+fn verdict(
+    difference: f64,
+    interval: Option<stats::Estimate>,
+    tolerated: f64,
+    better: Better,
+) -> Verdict {
+    let is_small = difference.abs() <= tolerated;
+    let is_shown = match interval {
+        Some(found) if found.low >= -tolerated && found.high <= tolerated => return Verdict::Same,
+        None if is_small => return Verdict::Same,
+        Some(found) => !is_small && (found.low > 0.0 || found.high < 0.0),
+        None => false,
+    };
+    match (better, difference > 0.0) {
+        _ if !is_shown => Verdict::NotShown,
+        (Better::Neither, _) => Verdict::Changed,
+        (Better::Higher, true) | (Better::Lower, false) => Verdict::Better,
+        _ => Verdict::Worse,
+    }
 }
 
 #[cfg(test)]
@@ -244,13 +258,27 @@ mod tests {
         let (low, high) = (side(&[0.10, 0.11, 0.12]), side(&[0.50, 0.52, 0.51]));
         assert_eq!(verdict(&low, &high), Verdict::Worse);
         assert_eq!(verdict(&high, &low), Verdict::Better);
-        assert_eq!(verdict(&low, &low), Verdict::Same);
     }
 
     #[test]
-    fn a_difference_within_the_scatter_is_none() {
-        let (wide, other) = (side(&[0.1, 0.9, 0.5]), side(&[0.2, 1.0, 0.6]));
-        assert_eq!(verdict(&wide, &other), Verdict::Same);
+    fn a_difference_within_the_scatter_is_not_shown_and_neither_is_that_there_is_none() {
+        // 0.067 and 0.199 with intervals of 0.8 and 1.4.
+        let (wide, other) = (side(&[0.005, 0.129]), side(&[0.09, 0.308]));
+        for (a, b) in [(&wide, &other), (&wide, &wide)] {
+            let compared = compare(a, b, 0.02);
+            assert_eq!(compared.rows[0].verdict, Verdict::NotShown);
+            assert!(compared.rows[0].low < Some(0.0) && compared.rows[0].high > Some(0.0));
+        }
+    }
+
+    #[test]
+    fn who_is_the_same_has_an_interval_within_the_tolerance() {
+        let (steady, near) = (side(&[0.5, 0.501, 0.499]), side(&[0.501, 0.502, 0.5]));
+        assert_eq!(verdict(&steady, &near), Verdict::Same);
+        // Larger by 1.8 % for sure, and by more than is tolerated or not.
+        let larger = compare(&steady, &side(&[0.509, 0.510, 0.508]), 0.02);
+        assert!(larger.rows[0].low > Some(0.0) && larger.rows[0].high > Some(0.01));
+        assert_eq!(larger.rows[0].verdict, Verdict::NotShown);
     }
 
     #[test]
@@ -307,7 +335,7 @@ mod tests {
         assert_eq!(verdict(&fast, &slow), Verdict::Worse);
         // The ranges do not overlap, and two runs each with such a scatter show nothing.
         let (few, other) = (bench_of(&[0.5, 0.7]), bench_of(&[0.72, 0.9]));
-        assert_eq!(verdict(&parsed(&few), &parsed(&other)), Verdict::Same);
+        assert_eq!(verdict(&parsed(&few), &parsed(&other)), Verdict::NotShown);
         // One run is no range.
         let one = compare(&parsed(&bench_of(&[0.5])), &fast, 0.02);
         assert_eq!((one.rows[0].verdict, one.rows[0].a.low), (Verdict::NotShown, None));

@@ -59,7 +59,17 @@ pub(super) fn draw(a: &Side, b: &Side, compared: &Comparison, all: bool, width: 
         count(Verdict::NotShown)
     );
     let _ = writeln!(out, "\n{line}");
+    if compared.rows.iter().any(is_scattered) {
+        let line = "not shown: the 95 % interval of the difference holds 0, or the end of what is \
+                    tolerated; more runs make it narrower";
+        out.push_str(&indented(&wrapped(line, width), 0));
+    }
     out
+}
+
+/// Whether there are runs enough for an interval, and it shows nothing.
+fn is_scattered(row: &Row) -> bool {
+    row.verdict == Verdict::NotShown && row.low.is_some()
 }
 
 /// A mean with half of its confidence interval's width; of a document without its runs the least and
@@ -93,6 +103,7 @@ fn word(row: &Row) -> &'static str {
         Verdict::Worse => "WORSE",
         Verdict::Changed => "changed",
         Verdict::Same => "",
+        Verdict::NotShown if is_scattered(row) => "not shown",
         Verdict::NotShown if row.a.is_untold() || row.b.is_untold() => "unknown",
         Verdict::NotShown => "one run",
     }
@@ -122,6 +133,26 @@ mod tests {
         assert!(text.contains(row), "{text}");
         assert!(text.contains("1 measure the same") && !text.contains("stacking"), "{text}");
         assert!(draw(&a, &b, &compared, true, 80).contains("stacking"));
+    }
+
+    #[test]
+    fn what_the_runs_do_not_show_is_listed_and_told_apart_from_what_is_the_same() {
+        let side = |file: &str, co_run: [f64; 2]| {
+            let run = |co_run| {
+                format!(
+                    r#"{{"schema":"instep.sim/1","vms":[{{"name":"a","co_run":{co_run},
+                    "stacking":0.25}}]}}"#
+                )
+            };
+            Side::parse(file, &co_run.map(run).join("\n")).unwrap()
+        };
+        let (a, b) = (side("a.json", [0.005, 0.129]), side("b.json", [0.09, 0.308]));
+        let compared = super::super::judge::compare(&a, &b, 0.02);
+        let text = draw(&a, &b, &compared, false, 80);
+        assert!(text.contains("+197.0 %  not shown\n"), "{text}");
+        assert!(text.contains("1 measure the same"), "{text}");
+        assert!(text.contains("0 changed, 1 the same, 1 not shown\nnot shown: the 95 %"), "{text}");
+        assert_eq!(text.lines().find(|line| line.chars().count() > 80), None, "{text}");
     }
 
     #[test]

@@ -52,8 +52,8 @@ pub(crate) fn command(args: &ProfileArgs) -> anyhow::Result<Outcome> {
     if report.placing.is_none() {
         report.place(&[], &topology);
     }
-    if let Some(file) = &args.scenario {
-        let text = scenario::write(&mut report);
+    if let Some(file) = args.scenario.as_ref().filter(|_| report.no_advice.is_none()) {
+        let text = scenario::of(&mut report);
         write(file, &text)?;
         tell(&format!("wrote {}; try: instep sim {0}", file.display()));
     }
@@ -66,6 +66,9 @@ pub(crate) fn command(args: &ProfileArgs) -> anyhow::Result<Outcome> {
     } else {
         print(&text::draw(&report, crate::text::width()))?;
         report.warnings.iter().for_each(|warning| tell(&format!("warning: {warning}")));
+    }
+    if let Some((file, why)) = args.scenario.as_ref().zip(report.no_advice.as_ref()) {
+        anyhow::bail!("{} is not written, as there is no advice: {why}", file.display());
     }
     Ok(if report.failed { Outcome::Finding } else { Outcome::Fine })
 }

@@ -99,7 +99,7 @@ pub(super) struct Advised {
     pub(super) period_ns: u64,
     /// Whether the VM's time should go to its vCPUs by their demand.
     pub(super) match_work: bool,
-    /// `pays`, `harms`, `indifferent`, `if_it_spins` or `alone`.
+    /// `pays`, `may_pay`, `harms`, `indifferent`, `if_it_spins` or `alone`.
     pub(super) co_scheduling: &'static str,
     /// The placement policy, where the places tell; by the two below.
     pub(super) policy: Option<PolicyName>,
@@ -288,6 +288,7 @@ impl Advised {
             co_scheduling: match advice.together {
                 CoScheduling::Pays => "pays",
                 CoScheduling::Harms => "harms",
+                CoScheduling::MayPay => "may_pay",
                 CoScheduling::Indifferent => "indifferent",
                 CoScheduling::IfItSpins => "if_it_spins",
                 CoScheduling::Alone => "alone",

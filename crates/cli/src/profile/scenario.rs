@@ -16,8 +16,8 @@ const TRIALS: usize = 4;
 /// A program that blocks as often within this part needs no further trial.
 const NEAR: f64 = 0.02;
 
-/// The scenario's text; the report is told what the simulator makes of the program.
-pub(super) fn write(report: &mut Report) -> String {
+/// The scenario's text; the report, which has advice, is told what the simulator makes of the program.
+pub(super) fn of(report: &mut Report) -> String {
     let wanted = fraction(report.exact.frequency);
     let threads = report.exact.threads;
     let mut program = Behaviour::of(&report.exact);
@@ -26,8 +26,7 @@ pub(super) fn write(report: &mut Report) -> String {
         let ratio = found.blocks_per_s / wanted.max(0.001);
         let off = (ratio - 1.0).abs();
         report.scenario = Some(found);
-        // A program that never blocks has no times to scale.
-        if off < NEAR || ratio < 0.01 || matches!(program, Behaviour::Compute { .. }) {
+        if off < NEAR || ratio < 0.01 || !blocks(&program) {
             break;
         }
         program = program.scaled(Milli((ratio.clamp(0.05, 20.0) * 1000.0) as u64));
@@ -43,6 +42,11 @@ pub(super) fn write(report: &mut Report) -> String {
     }
     let about = format!("behaves as: {}", report.what);
     text(&about, &program, threads, neighbours(report.share))
+}
+
+/// Whether it waits by blocking, as often as its times say.
+fn blocks(program: &Behaviour) -> bool {
+    !matches!(program, Behaviour::Compute { .. } | Behaviour::Barrier { spins: true, .. })
 }
 
 /// Busy neighbours of equal weight that leave a VM this share of the CPUs.

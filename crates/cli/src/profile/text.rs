@@ -128,6 +128,11 @@ fn co_scheduling(report: &Report, together: CoScheduling) -> String {
             "no co-scheduling: with {blocks} its time would be wasted while siblings are held \
              together; it wants them apart, and woken promptly"
         ),
+        CoScheduling::MayPay => format!(
+            "co-scheduling may pay: it has spin loops ({waiting} of the CPU time even alone, where all \
+             its threads run at once), and among neighbours it waits in them for those that are not \
+             let run; try it: `instep run --dispatch`, or --scenario FILE and `instep sim`"
+        ),
         CoScheduling::Indifferent => format!(
             "co-scheduling would change little: {blocks}, and {waiting} of the CPU time is seen \
              to be busy waiting"

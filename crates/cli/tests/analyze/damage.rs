@@ -1,10 +1,11 @@
 //! What `instep analyze` says of a trace that was cut off or whose events are out of order: in the text, in
 //! the JSON and on the page.
 
-use super::{analyze, events, made, piped};
+use super::{analyze, events, made, piped, recorded};
 use crate::common::list;
 use crate::pipe::{ROUND, records};
 use instep_madehost::trace::{dat_6, perf_pipe};
+use instep_trace::rec::{End, Head};
 use serde_json::Value;
 use std::fs;
 
@@ -76,6 +77,18 @@ fn a_cut_trace_dat_is_analysed_and_said_to_be_cut() {
 }
 
 #[test]
+fn damage_is_told_apart_from_a_loss_which_larger_buffers_prevent() {
+    let mut data = recorded(&Head::default(), &End::default());
+    // The head, a block of events, the end.
+    let marks: Vec<usize> = (0..data.len()).filter(|at| data[*at..].starts_with(b"IBLK")).collect();
+    data[(marks[1] + marks[2]) / 2] ^= 0x10;
+    let (_dir, path) = made("a.instep", &data);
+    let said = ["the trace is damaged: 1 record makes no sense", "events are missing there"];
+    let ran = analyze(&path, &[]).says(&said);
+    assert!(!ran.stderr.contains("buffers") && ran.stdout.contains("0 lost"), "{}", ran.all());
+}
+
+#[test]
 fn events_that_come_too_late_to_be_put_in_order_are_said() {
     let data = perf_pipe(&events(), 20, None);
     assert_eq!(warned(&data, "put in order"), None);
@@ -85,8 +98,5 @@ fn events_that_come_too_late_to_be_put_in_order_are_said() {
     let parts = [&data[..first.start], &data[first.end..end], &data[first], &data[end..]];
     let (events, said) = warned(&parts.concat(), "put in order").unwrap();
     assert_eq!(events, 200);
-    assert!(
-        said.starts_with("1 events came up to ") && said.contains("wrong by as much"),
-        "{said}"
-    );
+    assert!(said.starts_with("1 event came up to ") && said.contains("wrong by as much"), "{said}");
 }

@@ -232,7 +232,7 @@ fn a_recording_made_inside_can_be_read_here() {
         sums::assert_agree(&sums::report(&perf, false), &sums::timehist(&text), 8);
     }
     if let Some(text) = sums::printed("trace-cmd", &["report", "-t", dat.to_str().unwrap()]) {
-        sums::assert_agree(&sums::report(&dat, false), &sums::trace_cmd(&text), 8);
+        sums::assert_agree(&sums::report(&dat, false), &sums::trace_cmd(&text, false), 8);
     }
 }
 

@@ -264,7 +264,7 @@ fn read(path: &Path) -> (Vec<Event>, Vec<Counter>) {
     while stream.next_batch(&mut batch) {
         events.append(&mut batch);
     }
-    assert_eq!(stream.tally().warnings(), Vec::<String>::new());
+    assert_eq!(stream.tally().warnings(stream.header()), Vec::<String>::new());
     (events, stream.end().unwrap().counters.clone())
 }
 

@@ -6,7 +6,7 @@
 //! synchronisation, both of which make fewer vCPUs look worse than they are. What co-scheduling does
 //! was measured (docs/dispatch.md): it gives a spinning guest its share and ruins a blocking one.
 
-use super::{Kind, Profile, Watched, in_periods, potential};
+use super::{Kind, Profile, Spinning, Watched, in_periods, potential};
 use crate::units::{Milli, Nanos};
 
 /// Allocation periods in question, in milliseconds (systems.md, 5).
@@ -15,8 +15,6 @@ pub const PERIODS_MS: [u64; 4] = [24, 48, 96, 192];
 const KEPT: u64 = 900;
 /// A longer period is advised when it raises the potential by at least this much.
 const WORTH: u64 = 20;
-/// Busy waiting below this part of the CPU time is none.
-const SPINS: u64 = 50;
 
 /// What follows from a profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +39,8 @@ pub enum CoScheduling {
     Pays,
     /// It blocks often: while its siblings run together, the time of those that block is wasted.
     Harms,
+    /// It does not block and waits a little in spin loops even alone; beside others it may wait longer.
+    MayPay,
     /// It neither blocks nor waits busily: it computes, and co-scheduling neither helps nor costs.
     Indifferent,
     /// It does not block, and whether it spins could not be told.
@@ -80,17 +80,13 @@ fn is_low(profile: &Profile) -> bool {
 }
 
 fn together(profile: &Profile) -> CoScheduling {
-    let waiting = profile.busy_waiting.map(|part| part.0);
-    if profile.threads < 2 {
-        CoScheduling::Alone
-    } else if waiting.is_some_and(|part| part >= SPINS) {
-        CoScheduling::Pays
-    } else if profile.synchronises_often() {
-        CoScheduling::Harms
-    } else if waiting.is_some() {
-        CoScheduling::Indifferent
-    } else {
-        CoScheduling::IfItSpins
+    match profile.spinning() {
+        _ if profile.threads < 2 => CoScheduling::Alone,
+        Spinning::Often => CoScheduling::Pays,
+        _ if profile.synchronises_often() => CoScheduling::Harms,
+        Spinning::Seldom => CoScheduling::MayPay,
+        Spinning::Hardly => CoScheduling::Indifferent,
+        Spinning::Unknown => CoScheduling::IfItSpins,
     }
 }
 
@@ -184,9 +180,17 @@ mod tests {
         assert_eq!(advice(&[96; 8], 4, 40_000, Some(400)).together, CoScheduling::Pays);
         assert_eq!(advice(&[96; 8], 4, 40_000, None).together, CoScheduling::Harms);
         assert_eq!(advice(&[96; 8], 4, 40_000, Some(0)).together, CoScheduling::Harms);
-        assert_eq!(advice(&[96; 8], 4, 4, Some(10)).together, CoScheduling::Indifferent);
+        assert_eq!(advice(&[96; 8], 4, 4, Some(9)).together, CoScheduling::Indifferent);
         assert_eq!(advice(&[96; 8], 4, 4, None).together, CoScheduling::IfItSpins);
         assert_eq!(advice(&[24; 8], 1, 4, None).together, CoScheduling::Alone);
+    }
+
+    #[test]
+    fn who_has_spin_loops_and_is_balanced_may_gain_among_neighbours() {
+        for waiting in [10, 30, 49] {
+            assert_eq!(advice(&[48; 8], 2, 9, Some(waiting)).together, CoScheduling::MayPay);
+            assert_eq!(advice(&[48; 8], 2, 40_000, Some(waiting)).together, CoScheduling::Harms);
+        }
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! one thread, or parallelism below 1 ---> io: each thread computes, then waits
-//! spins ---------------------------> barrier --kind spin
-//! never blocks --------------------> compute
+//! spins, or a little and blocks rarely -> barrier --kind spin
+//! hardly ever blocks ---------------> compute
 //! parallelism nearly N -------------> barrier: a phase per N-1 blocks
 //! else -----------------------------> serial: a part on all threads, a part on one
 //! ```
@@ -12,7 +12,7 @@
 //! What is lost: who waits for whom, how phases vary, memory. A spinning program's phases cannot be
 //! seen from outside; they are assumed.
 
-use super::Profile;
+use super::{Profile, Spinning};
 use crate::units::{Milli, Nanos};
 use std::fmt;
 
@@ -20,8 +20,8 @@ use std::fmt;
 pub const ASSUMED_PHASE: Nanos = Nanos(1_000_000);
 /// Sequential parts below this part of an iteration are taken for imbalance.
 const SEQUENTIAL: u64 = 60;
-/// Busy waiting from this part of the CPU time on is a spinning barrier.
-const SPINS: u64 = 50;
+/// Threads that block so often each in all their time only start and end: it is no synchronisation.
+const ONCE: u64 = 6;
 /// The shortest and longest times that are written.
 const BOUNDS: (u64, u64) = (1_000, 3_600_000_000_000);
 
@@ -70,13 +70,11 @@ impl Behaviour {
     pub fn of(profile: &Profile) -> Self {
         let threads = profile.threads;
         let n = u64::from(threads);
-        let spins = profile.busy_waiting.is_some_and(|part| part.0 >= SPINS);
-        if spins && threads > 1 {
+        if spins(profile) && threads > 1 {
             let imbalance = imbalance(Milli(profile.parallelism.0 * 1000 / profile.busy.0.max(1)));
             return Behaviour::Barrier { threads, phase: ASSUMED_PHASE, imbalance, spins: true };
         }
-        let rare = profile.between.is_none_or(|between| between.0 > profile.elapsed.0 / 4);
-        if rare && profile.efficiency.0 >= 900 {
+        if hardly_blocks(profile) && profile.efficiency.0 >= 900 {
             return Behaviour::Compute { threads };
         }
         // The time in which threads block so often.
@@ -124,6 +122,24 @@ impl Behaviour {
             }
         }
     }
+}
+
+/// Whether it waits by spinning: much, or a little and not by blocking.
+fn spins(profile: &Profile) -> bool {
+    match profile.spinning() {
+        Spinning::Often => true,
+        Spinning::Seldom => !profile.synchronises_often(),
+        Spinning::Hardly | Spinning::Unknown => false,
+    }
+}
+
+/// Whether its threads block a few times in all, or once in a quarter of the time.
+fn hardly_blocks(profile: &Profile) -> bool {
+    let few = ONCE * u64::from(profile.threads);
+    let is_rare = |between: Nanos| {
+        between.0 > profile.elapsed.0 / 4 || between.0.saturating_mul(few) >= profile.run.0
+    };
+    profile.between.is_none_or(is_rare)
 }
 
 /// How much phases must vary, in per cent of their mean, for threads to be busy `efficiency` of the
@@ -198,8 +214,26 @@ mod tests {
         let expected = Behaviour::Barrier { threads: 4, phase: ms, imbalance: 1, spins: false };
         assert_eq!(phases, expected);
         assert!(matches!(behaviour(4, 4000, 3, Some(300)), Behaviour::Barrier { spins: true, .. }));
+        // Balanced, it waits little while all run: 3 % of the time.
+        let spins = behaviour(4, 4000, 20, Some(30));
+        let expected = Behaviour::Barrier { threads: 4, phase: ms, imbalance: 3, spins: true };
+        assert_eq!(spins, expected);
+        assert!(matches!(
+            behaviour(4, 4000, 3000, Some(30)),
+            Behaviour::Barrier { spins: false, .. }
+        ));
         assert!(matches!(behaviour(4, 200, 1000, None), Behaviour::Io { threads: 4, .. }));
         assert!(matches!(behaviour(1, 900, 1000, None), Behaviour::Io { threads: 1, .. }));
+    }
+
+    #[test]
+    fn who_only_starts_and_ends_by_blocking_is_no_program_of_long_phases() {
+        // 9 blocks of two threads in a second.
+        for waiting in [None, Some(0), Some(9)] {
+            assert_eq!(behaviour(2, 1990, 9, waiting), Behaviour::Compute { threads: 2 });
+        }
+        assert!(matches!(behaviour(2, 1990, 9, Some(30)), Behaviour::Barrier { spins: true, .. }));
+        assert!(matches!(behaviour(2, 1990, 50, None), Behaviour::Barrier { spins: false, .. }));
     }
 
     #[test]

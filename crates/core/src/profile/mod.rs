@@ -20,6 +20,10 @@ use std::fmt;
 pub const HIGH_PARALLELISM: Milli = Milli(750);
 /// Who is active on less than a tenth of a CPU on average has no type: chance decides its ratios.
 pub const HARDLY_ACTIVE: Milli = Milli(100);
+/// Busy waiting from this part of the CPU time on counts, even alone.
+const SPINS: Milli = Milli(50);
+/// Busy waiting from this part of the CPU time on says that there are spin loops.
+const SPINS_SELDOM: Milli = Milli(10);
 /// A thread that had less than this part of the busiest one's CPU time is no worker.
 const WORKER: u64 = 100;
 
@@ -81,6 +85,20 @@ pub enum Kind {
     HighHigh,
     /// Type 4: both low.
     LowLow,
+}
+
+/// How much of its CPU time an application waits busily, alone on a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spinning {
+    /// It could not be told.
+    Unknown,
+    /// Below 1 %: none was seen that counts.
+    Hardly,
+    /// From 1 to 5 %: it has spin loops. Who is balanced hardly waits in them as long as all of its
+    /// threads run, and waits for those that are not let run among neighbours.
+    Seldom,
+    /// 5 % and more.
+    Often,
 }
 
 /// What an application's behaviour amounts to.
@@ -181,6 +199,17 @@ impl Profile {
     #[must_use]
     pub fn speedup(&self) -> Milli {
         self.parallelism
+    }
+
+    /// How much it waits busily.
+    #[must_use]
+    pub fn spinning(&self) -> Spinning {
+        match self.busy_waiting {
+            None => Spinning::Unknown,
+            Some(part) if part < SPINS_SELDOM => Spinning::Hardly,
+            Some(part) if part < SPINS => Spinning::Seldom,
+            Some(_) => Spinning::Often,
+        }
     }
 
     /// Whether it blocks more often than once a slice.

@@ -1,12 +1,12 @@
 //! Finds the VMs of a trace and the threads that run their vCPUs.
 //!
 //! A thread runs a vCPU when it is named as VMMs name such threads (`CPU 0/KVM`, `vcpu0`,
-//! `fc_vcpu 0`, `crosvm_vcpu0`) or was seen in kvm_entry. Threads of one process are one VM. Where
+//! `fc_vcpu 0`, `crosvm_vcpu0`, `kvm-vcpu-0`) or was seen in kvm_entry. Threads of one process are one VM. Where
 //! the trace does not tell processes, threads are put together by who wakes whom and, for want of
 //! that, by neighbouring thread ids; that is a guess, and said.
 
 use crate::event::{Comm, Context, Event, Fact};
-use crate::stream::Guest;
+use crate::stream::{Guest, counted};
 use instep_core::units::Tid;
 use std::collections::BTreeMap;
 
@@ -42,7 +42,9 @@ pub fn vcpu_of_name(name: &Comm) -> Option<u32> {
         // The kernel cuts names at 15 bytes.
         ["KVM", "TCG"].iter().any(|full| full.starts_with(kind)).then_some(number)?
     } else {
-        ["vcpu", "fc_vcpu ", "crosvm_vcpu"].iter().find_map(|prefix| name.strip_prefix(prefix))?
+        // cloud-hypervisor, Firecracker, crosvm, kvmtool.
+        let prefixes = ["vcpu", "fc_vcpu ", "crosvm_vcpu", "kvm-vcpu-"];
+        prefixes.iter().find_map(|prefix| name.strip_prefix(prefix))?
     };
     number.parse().ok().filter(|number| *number < 4096)
 }
@@ -79,9 +81,9 @@ pub fn discover(events: &[Event], guests: &[Guest], known: &[FoundVm]) -> Found 
     let mut warnings = Vec::new();
     if !single.is_empty() {
         warnings.push(format!(
-            "the trace does not say which process {} vCPU threads belong to; they are put \
-             together by who wakes whom and by their numbers; name them with --vm NAME=TID,...",
-            single.len()
+            "the trace does not say of which process {}: VMs are put together by who wakes whom \
+             and by numbers; name them with --vm NAME=TID,...",
+            counted(single.len() as u64, "vCPU thread is", "vCPU threads are")
         ));
         vms.extend(guess(&mut single, events));
     }
@@ -184,9 +186,9 @@ mod tests {
     #[test]
     fn threads_are_known_by_the_names_that_vmms_give() {
         let of = |name: &str| vcpu_of_name(&Comm::new(name.as_bytes()));
-        let names =
-            ["CPU 0/KVM", "CPU 12/TCG", "vcpu3", "fc_vcpu 1", "crosvm_vcpu7", "CPU 1234567/KVM"];
-        assert_eq!(names.map(of), [Some(0), Some(12), Some(3), Some(1), Some(7), None]);
+        let names = ["CPU 0/KVM", "CPU 12/TCG", "vcpu3", "fc_vcpu 1", "crosvm_vcpu7", "kvm-vcpu-2"];
+        assert_eq!(names.map(of), [Some(0), Some(12), Some(3), Some(1), Some(7), Some(2)]);
+        assert_eq!(of("CPU 1234567/KVM"), None);
         assert_eq!(["vcpu", "vcpux", "CPU /KVM", "CPU 1", "qemu"].map(of), [None; 5]);
     }
 

@@ -4,7 +4,7 @@
 //! Times of different kinds overlap: what a VM loses by stacking is also time that it waits. Each
 //! finding stands for itself; they are not summed.
 
-use super::report::{Finding, HostReport, VmReport};
+use super::report::{Finding, HostReport, Occupant, VmReport};
 use instep_core::units::Nanos;
 use serde::Serialize;
 
@@ -70,9 +70,9 @@ impl Sums {
         self.run + self.steal
     }
 
-    /// Whether its vCPUs hardly ever sleep: they compute or spin.
-    fn rarely_sleeps(&self) -> bool {
-        self.run >= EVIDENCE && self.sleeps.saturating_mul(RARELY) <= self.run
+    /// Whether its vCPUs hardly ever sleep: they compute or spin. `None` when they ran too little to tell.
+    fn rarely_sleeps(&self) -> Option<bool> {
+        (self.run >= EVIDENCE).then(|| self.sleeps.saturating_mul(RARELY) <= self.run)
     }
 
     /// How often they sleep, where that is rarely.
@@ -109,20 +109,11 @@ fn finding(kind: Kind, vm: &VmReport, lost: u64, text: String) -> Option<Finding
 }
 
 fn steal(vm: &VmReport, sums: &Sums) -> Option<Finding> {
-    let others = vm
-        .culprits
-        .iter()
-        .filter(|culprit| culprit.name != vm.name && !culprit.name.starts_with('('));
-    let others: Vec<_> = others.collect();
+    let others: Vec<_> =
+        vm.culprits.iter().filter(|culprit| culprit.who == Occupant::Other).collect();
     let lost: u64 = others.iter().map(|culprit| culprit.ns).sum();
     let first = others.first().filter(|_| sums.is_much(lost))?;
-    let remedy = if sums.rarely_sleeps() && vm.vcpus.len() > 1 {
-        "Its vCPUs hardly ever sleep, they compute or spin: Instep would run them at the same time \
-         (relaxed co-scheduling), so that what it spends waiting for siblings is saved."
-    } else {
-        "Its vCPUs sleep and wake: Instep would keep them on different CPUs and boost one that \
-         holds the others up, within the VM's share."
-    };
+    let remedy = steal_remedy(vm.vcpus.len(), sums);
     let text = format!(
         "{} waited {} for a CPU, {} of the time its vCPUs wanted one; {} ran in {} of that{}. {remedy}",
         vm.name,
@@ -139,8 +130,26 @@ fn steal(vm: &VmReport, sums: &Sums) -> Option<Finding> {
     finding(Kind::Steal, vm, lost, text)
 }
 
+/// What Instep would do for a VM that others keep from its CPUs.
+fn steal_remedy(vcpus: usize, sums: &Sums) -> &'static str {
+    match sums.rarely_sleeps() {
+        _ if vcpus < 2 => {
+            "Instep would place its one vCPU where there is room, and give it its share by weight."
+        }
+        Some(true) => {
+            "Its vCPUs hardly ever sleep, they compute or spin: Instep would run them at the same time \
+             (relaxed co-scheduling), so that what it spends waiting for siblings is saved."
+        }
+        Some(false) => {
+            "Its vCPUs sleep and wake: Instep would keep them on different CPUs and boost one that \
+             holds the others up, within the VM's share."
+        }
+        None => "Instep would keep its vCPUs on different CPUs, and give it its share by weight.",
+    }
+}
+
 fn stacking(vm: &VmReport, host: &HostReport, sums: &Sums) -> Option<Finding> {
-    let own = vm.culprits.iter().find(|culprit| culprit.name == vm.name)?;
+    let own = vm.culprits.iter().find(|culprit| culprit.who == Occupant::Siblings)?;
     if !sums.is_much(own.ns) {
         return None;
     }
@@ -165,7 +174,11 @@ fn stacking(vm: &VmReport, host: &HostReport, sums: &Sums) -> Option<Finding> {
 
 fn not_co_scheduled(vm: &VmReport, sums: &Sums) -> Option<Finding> {
     let (lost, co_run) = vm.beside_waiting_ns.zip(vm.co_run)?;
-    if !sums.rarely_sleeps() || vm.vcpus.len() < 2 || co_run > 0.9 || !sums.is_much(lost) {
+    if sums.rarely_sleeps() != Some(true)
+        || vm.vcpus.len() < 2
+        || co_run > 0.9
+        || !sums.is_much(lost)
+    {
         return None;
     }
     let text = format!(
@@ -199,8 +212,8 @@ fn bottleneck(vm: &VmReport, host: &HostReport, sums: &Sums) -> Option<Finding> 
 }
 
 fn wake_latency(vm: &VmReport, sums: &Sums) -> Option<Finding> {
-    let is_latency = |name: &str| name == "(idle)" || name == "(waking)";
-    let latency = vm.culprits.iter().filter(|culprit| is_latency(&culprit.name));
+    let is_latency = |who: Occupant| matches!(who, Occupant::Idle | Occupant::Waking);
+    let latency = vm.culprits.iter().filter(|culprit| is_latency(culprit.who));
     let lost = latency.map(|culprit| culprit.ns).sum();
     if !sums.is_much(lost) {
         return None;

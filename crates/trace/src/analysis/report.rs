@@ -5,7 +5,7 @@ use serde::Serialize;
 
 pub use super::findings::Kind;
 pub use super::moves::Moves;
-pub use super::waits::{Histogram, Sleeps, WaitTable};
+pub use super::waits::{Halts, Histogram, Sleeps, WaitTable};
 
 /// Everything.
 #[derive(Clone, Debug, Serialize)]
@@ -51,11 +51,14 @@ pub struct HostReport {
     pub ideal_interval_ns: u64,
     /// The allocation period (systems.md, 5).
     pub period_ns: u64,
-    /// Mean of competing modules (systems.md, 1); none where no core has several threads or the
-    /// cores are unknown.
+    /// Mean of competing modules (systems.md, 1); 0 where no core has several CPUs, none where the cores
+    /// are unknown.
     pub competing_modules: Option<f64>,
-    /// Time in which a core was shared while another was idle.
+    /// Time in which a core was shared while another was idle; as above.
     pub avoidable_sharing_ns: Option<u64>,
+    /// Whether the cores are known and none has several CPUs.
+    #[serde(skip)]
+    pub has_single_cores: bool,
 }
 
 /// One VM. `None` where no event tells: none of its vCPUs has one, or one that has none ran.
@@ -81,9 +84,11 @@ pub struct VmReport {
     pub stacked_on: Vec<OnCpu>,
     /// Sleeps by who ended them.
     pub wakeups: WaitTable,
-    /// Sleeps by length, 1 us and doubling.
+    /// Halts of its guest's CPUs; `None` where the trace has no kvm_vcpu_wakeup.
+    pub halts: Option<Halts>,
+    /// Sleeps by length, 1 us and doubling; the last entry is open.
     pub sleeps: Histogram,
-    /// Waits for a CPU by length, 1 us and doubling.
+    /// Waits for a CPU by length, 1 us and doubling; the last entry is open.
     pub waits: Histogram,
     /// Moves by distance.
     pub moves: Moves,
@@ -117,6 +122,22 @@ pub struct Culprit {
     pub name: String,
     /// For how long, summed over the vCPUs that waited.
     pub ns: u64,
+    /// What the name stands for: threads may have any name.
+    #[serde(skip)]
+    pub who: Occupant,
+}
+
+/// What occupied a CPU, seen from the VM that waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occupant {
+    /// Its own vCPUs.
+    Siblings,
+    /// Nothing: the CPU idled.
+    Idle,
+    /// Nothing: the vCPU was on no queue yet.
+    Waking,
+    /// Other VMs and threads.
+    Other,
 }
 
 /// A time on a CPU.

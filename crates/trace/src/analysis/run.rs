@@ -19,10 +19,13 @@ use crate::stream::{EventStream, Guest, Header};
 use instep_core::measure;
 use instep_core::topology::Topology;
 use instep_core::units::{CpuId, Nanos, Tid};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Events that are held back until the VMs are known: 20 MB.
 const HELD_BACK: usize = 500_000;
+
+/// vCPU threads that came too late and are told apart, to bound memory.
+const MAX_LATE: usize = 4096;
 
 /// What the analysis is told.
 #[derive(Clone, Debug)]
@@ -97,11 +100,12 @@ pub fn analyze_into(
     }
     held.iter().for_each(|event| engine.event(event, sink));
     drop(held);
+    engine.is_found = true;
     while stream.next_batch(&mut batch) {
         batch.iter().for_each(|event| engine.event(event, sink));
     }
     let mut warnings = header.warnings.clone();
-    warnings.extend(stream.tally().warnings());
+    warnings.extend(stream.tally().warnings(stream.header()));
     warnings.extend(found.warnings);
     engine.finish(stream, &header, settings, sink, warnings)
 }
@@ -127,8 +131,10 @@ struct Engine {
     shares: Vec<Nanos>,
     /// Of each VM, where anybody told it.
     weights: Vec<Option<u32>>,
-    /// vCPU threads that came after the VMs were found.
-    late: u64,
+    /// Whether the events by which VMs were found have gone by.
+    is_found: bool,
+    /// vCPU threads that came after these.
+    late: BTreeSet<Tid>,
     /// Switches away from another thread than the one that was put there: one between is missing.
     breaks: u64,
 }
@@ -206,7 +212,8 @@ impl Engine {
             edges: settings.edges,
             shares,
             weights,
-            late: 0,
+            is_found: false,
+            late: BTreeSet::new(),
             breaks: 0,
             world,
         }
@@ -259,9 +266,14 @@ impl Engine {
             Fact::Named { tid, name } => {
                 self.world.named(tid, name);
                 self.world.told(tid);
-                let is_vcpu = super::discover::vcpu_of_name(&name).is_some();
-                self.late += u64::from(is_vcpu && self.world.vcpu_of(tid).is_none());
+                if super::discover::vcpu_of_name(&name).is_some() {
+                    self.runs_a_vcpu(tid);
+                }
                 return;
+            }
+            Fact::KvmEntry { tid, .. } => return self.runs_a_vcpu(tid),
+            Fact::VcpuWakeup { tid, halted, slept } => {
+                return self.waits.halted(self.world.vcpu_of(tid), halted, slept);
             }
             Fact::Member { tid, tgid } => {
                 self.world.told(tid);
@@ -302,6 +314,13 @@ impl Engine {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// A thread turns out to run a vCPU: too late, if it is none of those that were found.
+    fn runs_a_vcpu(&mut self, tid: Tid) {
+        if self.is_found && self.late.len() < MAX_LATE && self.world.vcpu_of(tid).is_none() {
+            self.late.insert(tid);
         }
     }
 

@@ -32,6 +32,18 @@ pub struct WaitTable {
     pub other: Sleeps,
 }
 
+/// Halts of a guest's CPU, as KVM ends them (kvm_vcpu_wakeup): the thread sleeps, or it polls for an end
+/// first and needs no sleep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Halts {
+    /// How many.
+    pub count: u64,
+    /// How many ended while the thread polled.
+    pub polled: u64,
+    /// How long it polled in these, which is time that it ran.
+    pub polled_ns: u64,
+}
+
 /// Durations by powers of two: place `n` counts those from 2^n up to 2^(n+1) microseconds, the
 /// first also shorter ones, the last also longer ones.
 pub type Histogram = [u64; 20];
@@ -40,11 +52,14 @@ pub type Histogram = [u64; 20];
 #[derive(Debug)]
 pub(super) struct Waits {
     vcpus: Vec<Vcpu>,
+    /// Whether the trace tells of halts.
+    has_halts: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Vcpu {
     waker: Option<Kind>,
+    halts: Halts,
     /// Since when it could run and does not.
     wants: Nanos,
     table: WaitTable,
@@ -62,7 +77,32 @@ enum Kind {
 
 impl Waits {
     pub(super) fn new(vcpus: usize) -> Self {
-        Waits { vcpus: vec![Vcpu::default(); vcpus] }
+        Waits { vcpus: vec![Vcpu::default(); vcpus], has_halts: false }
+    }
+
+    /// A halt ended, that of a known vCPU or another.
+    pub(super) fn halted(&mut self, vcpu: Option<usize>, time: Nanos, slept: bool) {
+        self.has_halts = true;
+        let Some(vcpu) = vcpu else { return };
+        let halts = &mut self.vcpus[vcpu].halts;
+        halts.count += 1;
+        if !slept {
+            halts.polled += 1;
+            halts.polled_ns = halts.polled_ns.saturating_add(time.0);
+        }
+    }
+
+    /// Halts of these vCPUs together, where the trace tells of any.
+    pub(super) fn halts(&self, vcpus: &[usize]) -> Option<Halts> {
+        let add = |sum: Halts, vcpu: &usize| {
+            let more = self.vcpus[*vcpu].halts;
+            Halts {
+                count: sum.count + more.count,
+                polled: sum.polled + more.polled,
+                polled_ns: sum.polled_ns.saturating_add(more.polled_ns),
+            }
+        };
+        self.has_halts.then(|| vcpus.iter().fold(Halts::default(), add))
     }
 
     /// Somebody is about to wake this vCPU.

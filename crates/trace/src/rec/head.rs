@@ -119,6 +119,7 @@ impl Head {
     pub(super) fn header(&self, version: u16) -> Header {
         let source = self.source.as_deref().unwrap_or("unknown");
         let mut header = Header {
+            is_own: true,
             format: format!("Instep recording version {version} ({source})"),
             hostname: self.hostname.clone(),
             release: self.release.clone(),

@@ -4,7 +4,7 @@
 use instep_madehost::skip;
 use instep_trace::analysis::report::Report;
 use instep_trace::analysis::{Settings, analyze};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -85,10 +85,13 @@ pub(crate) fn timehist(text: &str) -> BTreeMap<u32, Sums> {
     all
 }
 
-/// Sums from the lines of `trace-cmd report -t`; a thread wants to run from its waking on.
-pub(crate) fn trace_cmd(text: &str) -> BTreeMap<u32, Sums> {
+/// Sums from the lines of `trace-cmd report -t`; a thread wants to run from its waking on. With `edges`
+/// what its first event tells of the time before it counts, too, and its last of the time behind.
+pub(crate) fn trace_cmd(text: &str, edges: bool) -> BTreeMap<u32, Sums> {
     let mut all = BTreeMap::<u32, Sums>::new();
-    let (mut on, mut runnable) = (BTreeMap::<String, f64>::new(), BTreeMap::<u32, f64>::new());
+    let (mut on, mut runnable) =
+        (BTreeMap::<String, (u32, f64)>::new(), BTreeMap::<u32, f64>::new());
+    let (mut begin, mut end, mut seen) = (None, 0.0, BTreeSet::new());
     for line in text.lines() {
         let Some((cpu, rest)) = line.split_once('[').and_then(|(_, rest)| rest.split_once(']'))
         else {
@@ -104,9 +107,17 @@ pub(crate) fn trace_cmd(text: &str) -> BTreeMap<u32, Sums> {
             let Some((prev, state)) = prev.trim().rsplit_once("] ") else { continue };
             let thread = |text: &str| tid(text.rsplit_once(" [")?.0);
             let (Some(prev), Some(next)) = (thread(prev), thread(next)) else { continue };
-            if let Some(since) = on.insert(cpu.to_owned(), time) {
+            (begin, end) = (begin.or(Some(time)), time);
+            let before = time - begin.unwrap_or(time);
+            if let Some((_, since)) = on.insert(cpu.to_owned(), (next, time)) {
                 all.entry(prev).or_default().run += time - since;
+            } else if edges && seen.insert(prev) {
+                all.entry(prev).or_default().run += before;
             }
+            if edges && seen.insert(next) {
+                all.entry(next).or_default().steal += before;
+            }
+            seen.insert(prev);
             runnable.remove(&prev);
             if state.trim().starts_with('R') {
                 runnable.insert(prev, time);
@@ -118,13 +129,22 @@ pub(crate) fn trace_cmd(text: &str) -> BTreeMap<u32, Sums> {
             && let Some((_, pid)) = rest.split_once(" pid=")
             && let Some(Ok(tid)) = pid.split(' ').next().map(str::parse)
         {
+            (begin, end) = (begin.or(Some(time)), time);
+            seen.insert(tid);
             runnable.entry(tid).or_insert(time);
         } else if let Some(rest) = rest.trim().strip_prefix("sched_wakeup:")
             && let Some(tid) = rest.rsplit_once(" [").and_then(|(name, _)| tid(name))
         {
+            (begin, end) = (begin.or(Some(time)), time);
+            seen.insert(tid);
             // A waking that overtakes the switch to sleep on another CPU is not seen as one.
             runnable.entry(tid).or_insert(time);
         }
+    }
+    if edges {
+        on.into_values().for_each(|(tid, since)| all.entry(tid).or_default().run += end - since);
+        let waits = runnable.into_iter();
+        waits.for_each(|(tid, since)| all.entry(tid).or_default().steal += end - since);
     }
     all
 }

@@ -6,14 +6,15 @@
 use super::super::findings;
 use super::super::moves::Moves;
 use super::super::report::{
-    Culprit, HeldUpReport, HostReport, OnCpu, PeriodReport, Report, VcpuReport, VmReport,
+    Culprit, HeldUpReport, HostReport, Occupant, OnCpu, PeriodReport, Report, VcpuReport, VmReport,
 };
 use super::super::waits::WaitTable;
-use super::super::world::Place;
-use super::{Engine, HELD_BACK, Settings, Sink, TopologyFrom};
+use super::super::world::{FIRST_VM, IDLE, Place, WAKING};
+use super::{Engine, HELD_BACK, MAX_LATE, Settings, Sink, TopologyFrom};
 use crate::rec::Counter;
-use crate::stream::{EventStream, Header};
+use crate::stream::{EventStream, Header, counted};
 use instep_core::units::Nanos;
+use instep_core::wording::Count;
 
 /// A vCPU without events that had at least this part of the time, in thousandths, ran.
 const RAN: u64 = 10;
@@ -39,6 +40,9 @@ impl Engine {
         let duration = now.since(self.world.begin);
         let begin = self.world.begin;
         let modules = self.modules.as_mut().map(|modules| modules.finish(begin, now));
+        let has_single_cores = modules.is_none() && self.topology_from != TopologyFrom::Nowhere;
+        // Where no core has two CPUs, nothing competes.
+        let modules = modules.or(has_single_cores.then_some((0.0, Nanos(0))));
         let host = HostReport {
             hostname: header.hostname.clone().filter(|name| name != "(none)"),
             release: header.release.clone(),
@@ -49,6 +53,7 @@ impl Engine {
             period_ns: settings.period.0,
             competing_modules: modules.map(|(mean, _)| rounded(mean)),
             avoidable_sharing_ns: modules.map(|(_, avoidable)| avoidable.0),
+            has_single_cores,
         };
         // Of VMs that were not asked for only who ran is recorded: nothing can be said of them.
         let wanted = |name: &String| header.only.is_empty() || header.only.contains(name);
@@ -102,20 +107,18 @@ impl Engine {
             );
         }
         let quiet = self.world.vcpus.iter().filter(|vcpu| vcpu.place == Place::Unknown);
-        let (counted, unknown): (Vec<_>, Vec<_>) =
+        let (known, unknown): (Vec<_>, Vec<_>) =
             quiet.partition(|vcpu| counter(stream.counters(), vcpu.tid.0).is_some());
         if !unknown.is_empty() {
             warnings.push(format!(
-                "{} vCPU threads have no event: they slept, or ran undisturbed, all the time; which \
-                 of both is not known",
-                unknown.len()
+                "{}: asleep, or undisturbed on a CPU, all the time; which of both is not known",
+                without_events(unknown.len())
             ));
         }
-        if !counted.is_empty() {
+        if !known.is_empty() {
             warnings.push(format!(
-                "{} vCPU threads have no event: their times are what the kernel counted, to a clock \
-                 tick",
-                counted.len()
+                "{}: the times are what the kernel counted, to a clock tick",
+                without_events(known.len())
             ));
         }
         if self.topology_from == TopologyFrom::Nowhere {
@@ -132,31 +135,49 @@ impl Engine {
                     .to_owned(),
             );
         }
+        self.warn_of_gaps(stream, warnings);
+    }
+
+    /// Switches that are missing, and vCPUs that are.
+    fn warn_of_gaps(&self, stream: &dyn EventStream, warnings: &mut Vec<String>) {
         if self.breaks > 0 {
             let tally = stream.tally();
-            let is_told = tally.lost > 0 || tally.lost_places > 0;
+            let is_told = tally.lost > 0 || tally.lost_places > 0 || tally.damaged > 0;
             warnings.push(format!(
-                "{} switches are missing{}: a thread left a CPU that another \
+                "{} missing{}: a thread left a CPU that another \
                  had been put on; it is taken to have come just after that one",
-                self.breaks,
+                counted(self.breaks, "switch is", "switches are"),
                 if is_told { "" } else { " although no loss is told" }
             ));
         }
         let reordered = stream.tally().reordered;
         if self.breaks > 0 && reordered > 0 {
             warnings.push(format!(
-                "{reordered} events came after a later one of their CPU and were put in order by their \
-                 times, and then switches are missing: if the clock stepped back, times near them are \
-                 wrong"
+                "{} after a later one of the same CPU and had to be put in order by time, and then \
+                 switches are missing: if the clock stepped back, times near them are wrong",
+                counted(reordered, "event came", "events came")
             ));
         }
-        if self.late > 0 {
+        if !self.late.is_empty() {
+            let count = self.late.len();
             warnings.push(format!(
-                "{} vCPU threads came after the first {HELD_BACK} events and are not analysed; \
-                 name them with --vm NAME=TID,TID,...",
-                self.late
+                "{}{} after the first {HELD_BACK} events, too late to be found; name them with \
+                 --vm NAME=TID,TID,...",
+                if count == MAX_LATE { "at least " } else { "" },
+                counted(count as u64, "vCPU thread came", "vCPU threads came"),
             ));
         }
+    }
+
+    /// Who occupied CPUs, seen from a VM.
+    fn culprit(&self, vm: usize, group: usize, time: Nanos) -> Culprit {
+        let who = match group {
+            IDLE => Occupant::Idle,
+            WAKING => Occupant::Waking,
+            group if group == FIRST_VM + vm => Occupant::Siblings,
+            _ => Occupant::Other,
+        };
+        Culprit { name: self.world.groups[group].clone(), ns: time.0, who }
     }
 
     /// The times of a vCPU, if anything tells them.
@@ -207,9 +228,7 @@ impl Engine {
             });
         }
         let culprits = self.culprits.of(vm).into_iter();
-        let culprits = culprits
-            .map(|(group, time)| Culprit { name: self.world.groups[group].clone(), ns: time.0 });
-        let culprits = culprits.collect();
+        let culprits = culprits.map(|(group, time)| self.culprit(vm, group, time)).collect();
         let evident = self.is_evident(vm, duration, counters);
         let co_run = self.co_run.of(vm, now, &self.world);
         let (held, used) = (self.threshold.of(vm), self.periods.of(vm));
@@ -228,6 +247,7 @@ impl Engine {
                 .map(|(cpu, time)| OnCpu { cpu: cpu.0, ns: time.0 })
                 .collect(),
             wakeups,
+            halts: self.waits.halts(&self.world.members[vm]),
             sleeps,
             waits,
             moves,
@@ -246,6 +266,12 @@ impl Engine {
             },
         }
     }
+}
+
+/// `1 vCPU thread has no event`, `2 vCPU threads have no event`.
+fn without_events(count: usize) -> String {
+    let have = if count == 1 { "has" } else { "have" };
+    format!("{} {have} no event", Count::of(count, "vCPU thread"))
 }
 
 /// What the kernel counted of a thread.

@@ -1,0 +1,65 @@
+//! What the text of `instep analyze` says of times: when a VM was held up, and of a finding that has none.
+
+use super::{ONE, OTHER, TWO, analyze, made};
+use crate::common::{Ran, instep, list};
+use instep_madehost::trace::{Moment, What, perf_file};
+use instep_madehost::{HostSpec, MadeHost};
+
+const IDLE: (u32, &str) = (0, "swapper");
+const WORKER: (u32, &str) = (5, "kworker/0:0");
+
+fn ran(moments: Vec<(u64, u32, What)>, options: &[&str]) -> Ran {
+    let of = |(time, cpu, what)| Moment { time, cpu, current: (0, 0), flags: 0, what };
+    let moments: Vec<Moment> = moments.into_iter().map(of).collect();
+    let (_dir, path) = made("perf.data", &perf_file(&moments, 20));
+    analyze(&path, options)
+}
+
+/// The text with each run of white space as one blank.
+fn words(ran: &Ran) -> String {
+    ran.stdout.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn the_first_times_at_which_a_vm_was_held_up_are_told() {
+    // One vCPU sleeps all the time; the other waits for 20 ms of each 40.
+    let mut moments = vec![(1, 0, What::Switch(TWO, ONE, 1))];
+    for turn in 0..7u64 {
+        let at = (turn + 1) * 40_000_000;
+        moments.push((at, 0, What::Switch(ONE, OTHER, 0)));
+        moments.push((at + 5_000_000, 0, What::Switch(OTHER, WORKER, 0)));
+        moments.push((at + 6_000_000, 0, What::Switch(WORKER, OTHER, 1)));
+        moments.push((at + 20_000_000, 0, What::Switch(OTHER, ONE, 0)));
+    }
+    let said = words(&ran(moments, &["--vm=a=11,12", "--vm=b=21"]));
+    let expected = "sleeps beyond 9.00ms, at 0.04s, 0.08s, 0.12s, 0.16s, 0.20s, ...";
+    assert!(said.contains("held up 7 times (") && said.contains(expected), "{said}");
+}
+
+#[test]
+fn a_finding_without_a_time_has_none_beside_it() {
+    let host = tempfile::tempdir().unwrap();
+    MadeHost::new(HostSpec::new(2, 1)).write(host.path()).unwrap();
+    let root = host.path().to_str().unwrap();
+    let topology = instep(&["topology", "--json", "--root", root]).expect(0).stdout;
+    let (_dir, file) = made("topology.json", topology.as_bytes());
+    // A vCPU sleeps on the one node and wakes up on the other.
+    let mut moments = Vec::new();
+    for turn in 1..50u64 {
+        let (at, cpu) = (turn * 2_000_000, (turn % 2) as u32);
+        moments.push((at, cpu, What::Wakeup(ONE, cpu)));
+        moments.push((at + 1000, cpu, What::Switch(IDLE, ONE, 0)));
+        moments.push((at + 1_000_000, cpu, What::Switch(ONE, IDLE, 1)));
+    }
+    let options = ["--vm=a=11", "--topology", file.to_str().unwrap()];
+    let text = ran(moments.clone(), &options);
+    let said = words(&text);
+    assert!(said.contains("1. - vCPUs of a moved between NUMA nodes"), "{said}");
+    assert!(said.contains("Host: competing modules 0, no core has two CPUs"), "{said}");
+    let json = ran(moments, &[&options[..], &["--json"]].concat()).json();
+    let found = list(&json, "findings");
+    assert_eq!((found.len(), &found[0]["kind"]), (1, &"node_migrations".into()));
+    assert_eq!(found[0]["lost_ns"], 0);
+    assert_eq!(json["host"]["competing_modules"], 0.0);
+    assert!(json["vms"][0]["halts"].is_null(), "{:#}", json["vms"][0]);
+}
