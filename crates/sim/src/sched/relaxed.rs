@@ -15,8 +15,8 @@
 //!
 //! They start when they are due: by the sum of how far they are ahead of the others on their CPUs, and
 //! that a task must be behind to preempt (CFS's wake-up granularity, four times that if the other has
-//! not had its least turn). So the VM as a whole has its share. Where there are too few CPUs siblings
-//! take turns; such VMs' skews have no bound.
+//! not had its least turn), or after [`PATIENCE`]. So the VM as a whole has its share. A VM whose vCPUs may not have a CPU each is
+//! left to CFS.
 
 use super::cfs::{Cfs, Rules as CfsRules};
 use super::{Pick, Scheduler};
@@ -39,6 +39,9 @@ impl Default for Rules {
         Self { threshold: 3_000_000, period: 1_000_000, cfs: CfsRules::default() }
     }
 }
+
+/// Nanoseconds after which a VM that is held starts although it is not due. Not published.
+const PATIENCE: u64 = 30_000_000;
 
 /// A vCPU.
 #[derive(Clone, Copy, Debug, Default)]
@@ -72,6 +75,8 @@ pub struct Relaxed {
     cfs: Cfs,
     members: Vec<Member>,
     gangs: Vec<Gang>,
+    /// Which VMs can have a CPU for each of their vCPUs.
+    able: Vec<bool>,
     /// When each VM was held last.
     since: Vec<u64>,
     /// Who runs next on each CPU, whoever is due.
@@ -90,6 +95,7 @@ impl Relaxed {
             rules,
             members: Vec::new(),
             gangs: Vec::new(),
+            able: Vec::new(),
             since: Vec::new(),
             forced: Vec::new(),
             taken: Vec::new(),
@@ -124,7 +130,7 @@ impl Relaxed {
                 this.skew = 0;
             }
             let least = if this.lags { self.rules.threshold / 2 } else { self.rules.threshold };
-            this.lags = this.skew > least;
+            this.lags = self.able[vm] && this.skew > least;
         }
     }
 
@@ -136,7 +142,8 @@ impl Relaxed {
         }
         let waits = |task| self.lags(task) && desk.task(task).state == TaskState::Queued;
         let waiting = desk.vms[vm].tasks().any(waits);
-        self.gangs[vm] = aim;
+        let held = self.gangs[vm] == Gang::Held && waiting;
+        self.gangs[vm] = if held { Gang::Held } else { aim };
         self.sort(desk, vm, waiting || aim == Gang::Alone);
         if waiting && !self.start_together(desk, vm, None) {
             self.stop(desk, vm);
@@ -178,7 +185,9 @@ impl Relaxed {
 
     /// Holds a VM: all of it that run choose again.
     fn stop(&mut self, desk: &mut Desk, vm: usize) {
-        (self.gangs[vm], self.since[vm]) = (Gang::Held, desk.now);
+        if std::mem::replace(&mut self.gangs[vm], Gang::Held) != Gang::Held {
+            self.since[vm] = desk.now;
+        }
         for task in desk.vms[vm].tasks() {
             if desk.task(task).state == TaskState::Running {
                 desk.resched(desk.task(task).cpu);
@@ -243,7 +252,8 @@ impl Relaxed {
                 }
             }
         }
-        ahead <= 0
+        let held = self.gangs[vm] == Gang::Held && desk.now - self.since[vm] > PATIENCE;
+        ahead <= 0 || held
     }
 
     /// The CPU that a task would start on: its last one or the least loaded that is not taken; none if
@@ -273,6 +283,17 @@ impl Relaxed {
     }
 }
 
+/// Whether there is a CPU for each vCPU of a VM, those that may use the fewest first.
+fn able(desk: &Desk, vm: usize) -> bool {
+    let mut tasks: Vec<TaskId> = desk.vms[vm].tasks().collect();
+    tasks.sort_by_key(|task| desk.task(*task).allowed.count());
+    let mut taken = vec![false; desk.host.cpus()];
+    tasks.into_iter().all(|task| {
+        let free = desk.task(task).allowed.iter().find(|cpu| !taken[*cpu]);
+        free.is_some_and(|cpu| !std::mem::replace(&mut taken[cpu], true))
+    })
+}
+
 impl Scheduler for Relaxed {
     fn name(&self) -> &'static str {
         "relaxed"
@@ -284,6 +305,7 @@ impl Scheduler for Relaxed {
         self.members = desk.tasks.iter().map(member).collect();
         self.gangs = vec![Gang::Free; desk.vms.len()];
         self.since = vec![0; desk.vms.len()];
+        self.able = (0..desk.vms.len()).map(|vm| able(desk, vm)).collect();
         self.forced = vec![None; desk.host.cpus()];
         self.taken = vec![false; desk.host.cpus()];
         desk.arm(0, self.rules.period);
@@ -365,6 +387,8 @@ impl Scheduler for Relaxed {
     }
 
     fn affinity_changed(&mut self, desk: &mut Desk, task: TaskId) {
+        let vm = desk.task(task).vm;
+        self.able[vm] = able(desk, vm);
         if !self.members[task.ix()].stopped {
             self.cfs.affinity_changed(desk, task);
         }
@@ -377,5 +401,22 @@ impl Scheduler for Relaxed {
     fn promises(&self) -> Promises {
         // Who is stopped waits on a CPU that idles.
         Promises { woken: None, ..Promises::usual(false, self.tick_period()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mask::Mask;
+    use crate::testing::desk;
+
+    #[test]
+    fn a_vm_without_a_cpu_for_each_vcpu_is_left_to_cfs() {
+        let mut desk = desk(2, &[2, 3]);
+        assert_eq!([able(&desk, 0), able(&desk, 1)], [true, false]);
+        desk.tasks[0].allowed = Mask::of(2, [1]);
+        assert!(able(&desk, 0));
+        desk.tasks[1].allowed = Mask::of(2, [1]);
+        assert!(!able(&desk, 0));
     }
 }
