@@ -168,12 +168,11 @@ impl Relaxed {
             let this = &mut self.members[task.ix()];
             let runs = this.lags || !held;
             match desk.task(task).state {
-                TaskState::Queued if runs => {
-                    if std::mem::take(&mut this.stopped) {
-                        self.cfs.unpark(desk, task);
-                    }
+                TaskState::Queued if runs && this.stopped => {
+                    this.stopped = false;
+                    self.cfs.unpark(desk, task);
                 }
-                TaskState::Queued if !this.stopped => {
+                TaskState::Queued if !runs && !this.stopped => {
                     this.stopped = true;
                     self.cfs.park(desk, task);
                 }
