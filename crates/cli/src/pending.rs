@@ -42,6 +42,28 @@ impl Pending {
     }
 }
 
+/// None of these files, read or to be written, is another of them: it would be lost.
+pub(crate) fn apart(files: &[&Path]) -> anyhow::Result<()> {
+    let places: Vec<PathBuf> = files.iter().map(|file| place(file)).collect();
+    for (at, file) in files.iter().enumerate() {
+        let same = places[..at].iter().position(|other| *other == places[at]);
+        if let Some(other) = same.map(|other| files[other].display()) {
+            anyhow::bail!("cannot write {}: it is {other}, which is named, too", file.display());
+        }
+    }
+    Ok(())
+}
+
+/// Where a file is or would be, links followed.
+fn place(file: &Path) -> PathBuf {
+    if let Ok(whole) = file.canonicalize() {
+        return whole;
+    }
+    let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    dir.join(file.file_name().unwrap_or_default())
+}
+
 /// Temporary files are their owner's alone; results are as other files are.
 fn open_to_all(path: &Path) {
     use std::os::unix::fs::PermissionsExt as _;

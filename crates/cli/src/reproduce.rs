@@ -10,7 +10,14 @@ use instep_sim::reproduce::{self, Reproduced, page, table};
 
 /// Finds, runs, prints.
 pub(crate) fn command(args: &ReproduceArgs) -> anyhow::Result<Outcome> {
-    let experiments = reproduce::find(&args.name)?;
+    let mut experiments: Vec<reproduce::Experiment> = Vec::new();
+    for name in &args.names {
+        for found in reproduce::find(name)? {
+            if experiments.iter().all(|other| other.name != found.name) {
+                experiments.push(found);
+            }
+        }
+    }
     if args.list {
         let list = reproduce::list(&experiments);
         if experiments.len() > 1 && !args.json {

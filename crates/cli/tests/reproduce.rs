@@ -56,3 +56,12 @@ fn the_list_is_a_summary_and_that_of_one_has_its_rows() {
     let one = instep(&["reproduce", "--list", "stacking"]);
     assert!(one.stdout.contains("CFS, 2 VMs") && one.stdout.contains("43.1"), "{}", one.stdout);
 }
+
+#[test]
+fn several_experiments_are_listed_once_each_in_the_order_asked_for() {
+    let found = instep(&["reproduce", "--list", "--json", "types", "stacking", "types"]);
+    assert_eq!(found.code, Some(0), "{}", found.stderr);
+    let json: serde_json::Value = serde_json::from_str(&found.stdout).unwrap();
+    let names = json["experiments"].as_array().unwrap().iter().map(|one| &one["name"]);
+    assert_eq!(names.collect::<Vec<_>>(), ["types", "stacking"]);
+}

@@ -58,16 +58,22 @@ fn a_seed_gives_the_same_bytes_and_another_seed_others() {
         "co_run",
         "competing_modules",
         "locality",
+        "local_access",
     ] {
         assert!(!json["vms"][0][measure].is_null(), "{measure}");
     }
+    let vm = &json["vms"][0];
+    let each = vm["waits_by_vcpu"].as_array().unwrap().iter();
+    let each: Vec<u64> = each.map(|waits| waits["sibling_ns"].as_u64().unwrap()).collect();
+    assert_eq!(each.len(), 2);
+    assert_eq!(Some(each.iter().sum()), vm["waits"]["sibling_ns"].as_u64());
+    assert!(each.iter().all(|ns| *ns > 0), "{each:?}");
 }
 
 #[test]
 fn every_scheduler_runs_the_same_scenario() {
     let (_dir, path) = file(GOOD);
-    for name in ["credit", "sync-aware", "balance", "affinity", "strict", "relaxed", "eevdf", "pm"]
-    {
+    for name in instep_sim::sched::NAMES {
         let ran = instep(&["sim", path.to_str().unwrap(), "--scheduler", name]);
         assert_eq!(ran.code, Some(0), "{name}: {}", ran.stderr);
         assert!(ran.stdout.starts_with(name), "{}", ran.stdout);
@@ -161,7 +167,21 @@ fn bad_input_is_answered_with_file_line_and_reason() {
         ("\"cfs\"", "\"best\"", 2, "known are credit"),
         ("\"cfs\"", "\"cfs\"\ntuning = { period = \"1ms\" }", 2, "known are: latency"),
         ("\"300ms\"", "\"300\"", 3, "durations look like"),
-        ("\"300ms\"", "\"0s\"", 0, "duration"),
+        ("\"300ms\"", "\"0s\"", 3, "duration"),
+        ("\"300ms\"", "\"1000000h\"", 3, "up to 100000s"),
+        ("\"cfs\"", "\"cfs\"\ntuning = { tick = \"0s\" }", 3, "tick = 0ns: it is 100us at least"),
+        ("\"cfs\"", "\"cfs\"\ntuning = { tick = \"4\" }", 3, "durations look like"),
+        ("cores = 2", "cores = 2\ndistance = 0", 4, "distance 0 between nodes"),
+        ("load = \"spin\"", "load = []", 16, "an empty list"),
+        ("\"1GiB\"", "\"99999999999999999999GiB\"", 10, "more than 1EiB"),
+        ("\"1GiB\"", "\"100GiB\"", 10, "have 100GiB, the host 4GiB"),
+        (
+            "cores = 2\nmemory = \"4GiB\"\n[[guest]]\nname = \"a\"\nvcpus = 2\nmemory = \"1GiB\"",
+            "cores = 1\nnodes = 2\nmemory = \"8GiB\"\n[[guest]]\nname = \"a\"\nvcpus = 2\nmemory = \"7GiB\"\n\
+             start = { memory_node = 0 }",
+            12,
+            "node 0 has 4GiB, it 7GiB",
+        ),
         ("[host]", "[host", 4, ""),
     ];
     for (from, to, line, reason) in cases {
@@ -173,6 +193,60 @@ fn bad_input_is_answered_with_file_line_and_reason() {
         assert!(ran.stderr.contains(&place), "{to}: {}", ran.stderr);
         assert!(ran.stderr.contains(reason), "{to}: {}", ran.stderr);
     }
+}
+
+#[test]
+fn what_it_is_about_need_not_be_said() {
+    let (_dir, path) =
+        file(&GOOD.replace("about = \"two VMs\"", "").replace("[host]", "[host]\nx = 1"));
+    let ran = instep(&["sim", path.to_str().unwrap()]);
+    assert!(ran.stderr.contains(":5: ") && ran.stderr.contains("`x`"), "{}", ran.stderr);
+    let (_dir, path) = file(&GOOD.replace("about = \"two VMs\"", ""));
+    let ran = instep(&["sim", path.to_str().unwrap()]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+}
+
+#[test]
+fn an_impossible_host_of_a_file_is_refused_with_the_file_and_the_reason() {
+    let shape = "cores = 2\nmemory = \"4GiB\"";
+    let (dir, path) = file(&GOOD.replacen(shape, "topology = \"t.json\"", 1));
+    let text = r#"{"schema":"instep.topology/1",
+        "cpus":[{"id":0,"core":0,"llc":0,"package":0,"node":0},
+                {"id":0,"core":1,"llc":0,"package":0,"node":77}],
+        "nodes":[{"id":0,"memory_bytes":8589934592,"cpus":[0],"distances":[10]}]}"#;
+    fs::write(dir.path().join("t.json"), text).unwrap();
+    let ran = instep(&["sim", path.to_str().unwrap()]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{}", ran.stderr);
+    for said in ["it.toml:4: ", "t.json: ", "described twice", "of node 77"] {
+        assert!(ran.stderr.contains(said), "{said}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn files_that_are_read_or_written_are_not_written_over() {
+    let (dir, path) = file(GOOD);
+    let (shown, page) = (path.to_str().unwrap(), dir.path().join("p.html"));
+    let page = page.to_str().unwrap();
+    let link = dir.path().join("link.toml");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    for args in [
+        ["--perfetto", shown, "--html", page],
+        ["--html", link.to_str().unwrap(), "--parquet", page],
+        ["--html", page, "--parquet", page],
+    ] {
+        let ran = instep(&[&["sim", shown], &args[..]].concat());
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{}", ran.stderr);
+        assert!(ran.stderr.contains("which is named, too"), "{}", ran.stderr);
+        assert_eq!(fs::read_to_string(&path).unwrap(), GOOD);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing is written");
+    }
+}
+
+#[test]
+fn without_a_scenario_the_swarm_is_named() {
+    let ran = instep(&["sim"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+    assert!(ran.stderr.contains("--swarm RUNS"), "{}", ran.stderr);
 }
 
 #[test]

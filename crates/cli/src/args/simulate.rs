@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 pub(crate) struct SimArgs {
-    /// The scenario.
-    #[arg(value_name = "FILE", required_unless_present = "swarm")]
+    /// The scenario; --swarm makes its own.
+    #[arg(value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
     /// The seed, instead of the scenario's; of a swarm, 1 when not given.
     #[arg(long, value_name = "N")]
@@ -49,9 +49,9 @@ pub(crate) struct SimArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReproduceArgs {
-    /// The experiment, or all of them.
+    /// The experiments, or all of them.
     #[arg(value_name = "NAME", default_value = "all")]
-    pub(crate) name: String,
+    pub(crate) names: Vec<String>,
     /// Say which there are and what was published; run nothing.
     #[arg(long, conflicts_with_all = ["html", "seeds"])]
     pub(crate) list: bool,

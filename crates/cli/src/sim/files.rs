@@ -4,7 +4,7 @@
 
 use crate::args::SimArgs;
 use crate::page::Timeline;
-use crate::pending::Pending;
+use crate::pending::{Pending, apart};
 use crate::sim::parquet;
 use anyhow::Context as _;
 use instep_core::units::{CpuId, Nanos};
@@ -39,6 +39,9 @@ impl Files {
             FoundVm { name: vm.name.clone(), pid: None, vcpus }
         });
         let vms: Vec<FoundVm> = vms.collect();
+        let outputs = [&args.html, &args.parquet, &args.perfetto];
+        let named = args.file.iter().chain(outputs.into_iter().flatten());
+        apart(&named.map(PathBuf::as_path).collect::<Vec<_>>())?;
         let html = args.html.as_deref().map(Pending::new).transpose()?;
         let parquet = args.parquet.as_deref().map(Pending::new).transpose()?;
         let perfetto = args.perfetto.as_deref().map(Pending::new).transpose()?.map(|pending| {

@@ -17,7 +17,15 @@ use instep_sim::swarm::{Found, Sum, Swarm};
 
 /// Reads, simulates, prints.
 pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
-    let Some(file) = &args.file else { return swarm(args) };
+    let Some(file) = &args.file else {
+        return match args.swarm {
+            Some(runs) => swarm(args, runs),
+            None => anyhow::bail!(
+                "a scenario is needed (instep sim FILE), or --swarm RUNS for random ones; \
+                 instep sim --help has examples"
+            ),
+        };
+    };
     let overrides = Overrides {
         seed: args.seed,
         scheduler: args.scheduler.clone(),
@@ -77,9 +85,9 @@ fn check(plan: &Plan) -> anyhow::Result<Outcome> {
 }
 
 /// Random scenarios with all checkers.
-fn swarm(args: &SimArgs) -> anyhow::Result<Outcome> {
+fn swarm(args: &SimArgs, runs: u64) -> anyhow::Result<Outcome> {
     let swarm = Swarm {
-        runs: args.swarm.unwrap_or(1),
+        runs,
         seed: args.seed.unwrap_or(1),
         scheduler: args.scheduler.clone().filter(|name| name != "all"),
     };
@@ -103,7 +111,7 @@ fn swarm(args: &SimArgs) -> anyhow::Result<Outcome> {
     let mut text = first.shrink().text(swarm.seed);
     sum.found[1..].iter().for_each(|found| text.push_str(&format!("# {}\n", told(found))));
     match out {
-        None => print(&text)?,
+        None => print(&format!("{text}# {}", counted(&swarm, &sum)))?,
         Some(out) => {
             let see = format!("see it with: instep sim {} --check", out.to.display());
             out.write(text.as_bytes(), &see)?;

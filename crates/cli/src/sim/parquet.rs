@@ -1,5 +1,8 @@
 //! Results as Parquet: a row for each VM of each run, for notebooks and databases. Columns have the
-//! names and units of the JSON (schema `instep.sim/1`); what is null there is null here.
+//! names and units of the JSON (schema `instep.sim/1`), of what lies deeper joined by underscores
+//! (`wait_p50_ns`, `waits_sibling_ns`, `lag_latest_ns`, `host_switches_per_s`); what is null there is null
+//! here. Lists are left out, but that `late_ns` is `late_mean_ns` and `late_max_ns`, and of
+//! `host.utilisation` the sum is `host_busy_cpus`.
 
 use instep_sim::report::{Report, VmReport};
 use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
@@ -96,6 +99,10 @@ fn columns(reports: &[Report]) -> Vec<(&'static str, Values)> {
         ("duration_ns", count(&|run, _| Some(run.duration_ns))),
         ("host_cpus", count(&|run, _| Some(run.host.cpus as u64))),
         ("host_busy_cpus", real(&|run, _| Some(run.host.utilisation.iter().sum()))),
+        ("host_switches_per_s", real(&|run, _| Some(run.host.switches_per_s))),
+        ("host_preemptions_per_s", real(&|run, _| Some(run.host.preemptions_per_s))),
+        ("host_yields_per_s", real(&|run, _| Some(run.host.yields_per_s))),
+        ("host_boosts_per_s", real(&|run, _| run.host.boosts_per_s)),
         ("competing_modules", real(&|run, _| Some(run.host.competing_modules))),
         ("name", text(&|_, vm| vm.name.clone())),
         ("type", count(&|_, vm| vm.kind.map(u64::from))),
@@ -106,7 +113,10 @@ fn columns(reports: &[Report]) -> Vec<(&'static str, Values)> {
         ("fair_share_speed", real(&|_, vm| vm.fair_share_speed)),
         ("potential", real(&|_, vm| vm.potential)),
         ("efficiency", real(&|_, vm| vm.efficiency)),
-        ("lag_quanta", real(&|_, vm| vm.lag.as_ref().map(|lag| lag.lag))),
+        ("lag_lag", real(&|_, vm| vm.lag.as_ref().map(|lag| lag.lag))),
+        ("lag_quantum_ns", count(&|_, vm| vm.lag.as_ref().map(|lag| lag.quantum_ns))),
+        ("lag_rate", real(&|_, vm| vm.lag.as_ref().map(|lag| lag.rate))),
+        ("lag_e_t", real(&|_, vm| vm.lag.as_ref().map(|lag| lag.e_t))),
         ("lag_latest_ns", count(&|_, vm| vm.lag.as_ref().map(|lag| lag.latest_ns))),
         ("lag_ideal_ns", count(&|_, vm| vm.lag.as_ref().map(|lag| lag.ideal_ns))),
         ("stacking", real(&|_, vm| Some(vm.stacking))),
@@ -117,6 +127,7 @@ fn columns(reports: &[Report]) -> Vec<(&'static str, Values)> {
         ("spinning", real(&|_, vm| Some(vm.spinning))),
         ("steal", real(&|_, vm| Some(vm.steal))),
         ("locality", real(&|_, vm| Some(vm.locality))),
+        ("local_access", real(&|_, vm| Some(vm.local_access))),
         ("blocks_per_s", real(&|_, vm| Some(vm.blocks_per_s))),
         ("migrations_per_s", real(&|_, vm| Some(vm.migrations_per_s))),
         ("wait_count", count(&|_, vm| Some(vm.wait.count))),
@@ -125,9 +136,9 @@ fn columns(reports: &[Report]) -> Vec<(&'static str, Values)> {
         ("wait_p90_ns", count(&|_, vm| Some(vm.wait.p90_ns))),
         ("wait_p99_ns", count(&|_, vm| Some(vm.wait.p99_ns))),
         ("wait_max_ns", count(&|_, vm| Some(vm.wait.max_ns))),
-        ("blocked_sibling_ns", count(&|_, vm| Some(vm.waits.sibling_ns))),
-        ("blocked_timer_ns", count(&|_, vm| Some(vm.waits.timer_ns))),
-        ("blocked_io_ns", count(&|_, vm| Some(vm.waits.io_ns))),
+        ("waits_sibling_ns", count(&|_, vm| Some(vm.waits.sibling_ns))),
+        ("waits_timer_ns", count(&|_, vm| Some(vm.waits.timer_ns))),
+        ("waits_io_ns", count(&|_, vm| Some(vm.waits.io_ns))),
         ("late_mean_ns", count(&|_, vm| vm.late_ns.map(|late| late[0]))),
         ("late_max_ns", count(&|_, vm| vm.late_ns.map(|late| late[1]))),
     ]
@@ -160,6 +171,21 @@ mod tests {
         let at = |row: usize, name: &str| -> Field {
             rows[row].get_column_iter().find(|column| column.0 == name).unwrap().1.clone()
         };
+        // Every column is in the JSON by the rule of the module, but what it names.
+        let json = serde_json::to_value(&reports[0]).unwrap();
+        for (name, _) in rows[0].get_column_iter() {
+            let own = ["late_mean_ns", "late_max_ns", "host_busy_cpus"].contains(&name.as_str());
+            let deep = name.split_once('_').is_some_and(|(outer, inner)| {
+                json[outer].get(inner).is_some() || json["vms"][0][outer].get(inner).is_some()
+            });
+            let plain = json.get(name).is_some() || json["vms"][0].get(name).is_some();
+            assert!(own || deep || plain, "{name}");
+        }
+        let scalars = json["vms"][0].as_object().unwrap().iter();
+        for (name, _) in scalars.filter(|(_, value)| value.is_number() || value.is_string()) {
+            assert!(rows[0].get_column_iter().any(|column| column.0 == name), "{name}");
+        }
+        assert_eq!(at(0, "type"), Field::Long(json["vms"][0]["type"].as_i64().unwrap()));
         assert_eq!(at(0, "name"), Field::Str("a".to_owned()));
         assert_eq!(at(0, "throughput"), Field::Double(reports[0].vms[0].throughput));
         assert_eq!(

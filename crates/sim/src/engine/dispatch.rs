@@ -134,8 +134,10 @@ impl Engine {
         let delta = self.desk.charge(task);
         self.busy[cpu] += delta;
         let vm = self.desk.tasks[task.ix()].vm;
-        let part = self.memory[vm].get(self.desk.host.node[cpu]).copied().unwrap_or(0);
+        let node = self.desk.host.node[cpu];
+        let part = self.memory[vm].get(node).copied().unwrap_or(0);
         let tally = &mut self.tally[vm];
+        tally.on_node[node] += delta;
         tally.local += u128::from(delta) * u128::from(part);
     }
 
@@ -343,7 +345,8 @@ impl Engine {
         let vm = self.desk.tasks[task.ix()].vm;
         let waited = now - self.idles[task.ix()].since;
         self.adapt_polling(task, waited);
-        self.tally[vm].waited(by, waited);
+        let index = self.desk.tasks[task.ix()].index;
+        self.tally[vm].waited(index, by, waited);
         self.desk.ready(task);
         self.desk.meters[vm].runnable(now, 1);
         self.sched.wake(&mut self.desk, task, by);
@@ -431,7 +434,8 @@ impl Engine {
     fn end_poll(&mut self, task: TaskId, by: Waker) {
         let cpu = self.desk.tasks[task.ix()].cpu;
         let waited = self.desk.now - self.idles[task.ix()].since;
-        self.tally[self.desk.tasks[task.ix()].vm].waited(by, waited);
+        let this = &self.desk.tasks[task.ix()];
+        self.tally[this.vm].waited(this.index, by, waited);
         self.settle(cpu);
         self.cost(cpu, self.params.costs.line);
         self.proceed(cpu);

@@ -189,6 +189,8 @@ pub struct Engine {
     ready: VecDeque<(u32, Waker)>,
     tally: Vec<VmTally>,
     host_tally: HostTally,
+    /// Of the scheduler, while warming up.
+    boosts_before: u64,
     busy: Vec<u64>,
     sampled: u64,
     events: u64,
@@ -259,6 +261,8 @@ impl Engine {
         let contention = setup.params.contention.clone();
         let speed = Speed::new(&desk.host, contention, base, setup.profiles, memories);
         let idle_cpu = Cpu { from: 0, speed: ONE, slice_end: u64::MAX, last: None };
+        let nodes = desk.host.nodes.len();
+        let tallies = setup.vms.iter().map(|vm| VmTally::new(vm.affinity.len(), nodes)).collect();
         let mut engine = Self {
             cpus: vec![idle_cpu; cpus],
             vcpus: vec![Vcpu::default(); desk.tasks.len()],
@@ -276,8 +280,9 @@ impl Engine {
             placement: setup.placement,
             placer: None,
             ready: VecDeque::with_capacity(threads + 1),
-            tally: vec![VmTally::default(); setup.vms.len()],
+            tally: tallies,
             host_tally: HostTally::default(),
+            boosts_before: 0,
             busy: vec![0; cpus],
             sampled: 0,
             events: 0,

@@ -4,6 +4,7 @@ use super::Engine;
 use crate::desk::Waker;
 use crate::params::ONE;
 use instep_core::measure::{self, VmSums};
+use std::cmp::Reverse;
 
 /// Waits that ended so: how many, and nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,6 +36,12 @@ pub struct VmTally {
     pub steals: u64,
     /// CPU time times the part of the memory that was local to it, 1024ths of a nanosecond.
     pub local: u128,
+    /// CPU time on each node, nanoseconds.
+    pub on_node: Vec<u64>,
+    /// Part of its memory, at the end, on the node where it had most CPU time: 1024ths.
+    pub home: u32,
+    /// Blocked time of each vCPU by who ended it: siblings, timers, devices; nanoseconds.
+    pub by_vcpu: Vec<[u64; 3]>,
     /// Blocked time by who ended it: siblings.
     pub by_sibling: Waits,
     /// Timers.
@@ -50,16 +57,22 @@ pub struct VmTally {
 }
 
 impl VmTally {
-    /// A wait of `ns` nanoseconds ended.
-    pub(super) fn waited(&mut self, by: Waker, ns: u64) {
-        let waits = match by {
+    /// Of a VM of so many vCPUs on so many nodes.
+    pub(super) fn new(vcpus: usize, nodes: usize) -> Self {
+        Self { on_node: vec![0; nodes], by_vcpu: vec![[0; 3]; vcpus], ..Self::default() }
+    }
+
+    /// A wait of `ns` nanoseconds of a vCPU ended.
+    pub(super) fn waited(&mut self, vcpu: u32, by: Waker, ns: u64) {
+        let (waits, kind) = match by {
             Waker::Start => return,
-            Waker::Sibling(_) => &mut self.by_sibling,
-            Waker::Timer => &mut self.by_timer,
-            Waker::Io => &mut self.by_io,
+            Waker::Sibling(_) => (&mut self.by_sibling, 0),
+            Waker::Timer => (&mut self.by_timer, 1),
+            Waker::Io => (&mut self.by_io, 2),
         };
         waits.count += 1;
         waits.ns += ns;
+        self.by_vcpu[vcpu as usize][kind] += ns;
     }
 
     /// A periodic thread woke so late.
@@ -79,6 +92,8 @@ pub struct HostTally {
     pub preemptions: u64,
     /// Pause-loop exits.
     pub yields: u64,
+    /// Times a VM's bottleneck was put first, if the scheduler does that.
+    pub boosts: Option<u64>,
     /// Busy time of each CPU, nanoseconds.
     pub busy: Vec<u64>,
     /// CPU time of the host's own threads, nanoseconds.
@@ -125,7 +140,10 @@ impl Engine {
     pub(super) fn reset(&mut self) {
         let now = self.desk.now;
         self.desk.meters.iter_mut().for_each(|meter| meter.reset(now));
-        self.tally.iter_mut().for_each(|tally| *tally = VmTally::default());
+        for tally in &mut self.tally {
+            *tally = VmTally::new(tally.by_vcpu.len(), tally.on_node.len());
+        }
+        self.boosts_before = self.sched.boosts().unwrap_or(0);
         self.threads.iter_mut().for_each(|thread| thread.did = 0);
         self.busy.iter_mut().for_each(|busy| *busy = 0);
         let cpus = self.busy.len();
@@ -155,6 +173,11 @@ impl Engine {
             let longest = &mut self.tally[thread.vm].longest;
             *longest = (*longest).max(thread.did);
         }
+        for (tally, memory) in self.tally.iter_mut().zip(&self.memory) {
+            let most = tally.on_node.iter().enumerate().max_by_key(|(at, ns)| (**ns, Reverse(*at)));
+            tally.home = most.and_then(|(node, _)| memory.get(node)).copied().unwrap_or(0);
+        }
+        self.host_tally.boosts = self.sched.boosts().map(|all| all - self.boosts_before);
         let sums = self.desk.meters.iter_mut().map(|meter| meter.sums(now));
         let tallies =
             self.tally.into_iter().zip(sums).map(|(tally, sums)| VmTally { sums, ..tally });

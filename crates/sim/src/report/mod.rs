@@ -86,15 +86,18 @@ pub struct VmReport {
     pub wait: WaitReport,
     /// How far a waiting vCPU fell behind its siblings at most.
     pub max_skew_ns: u64,
-    /// Part of its memory that is local to where it ran: mean over its CPU time, 1 without any. Not the
-    /// part on a home node.
+    /// Part of its memory, at the end, on its home: the node where it had most CPU time; 1 without any.
     pub locality: f64,
+    /// Part of its memory that is local to where it ran: mean over its CPU time, 1 without any.
+    pub local_access: f64,
     /// Blocked waits of vCPUs a second: the synchronisation frequency.
     pub blocks_per_s: f64,
     /// Migrations a second.
     pub migrations_per_s: f64,
     /// Blocked time by who ended it.
     pub waits: WaitsReport,
+    /// The same of each vCPU.
+    pub waits_by_vcpu: Vec<WaitsReport>,
     /// How late periodic threads woke: mean and latest; null without any.
     pub late_ns: Option<[u64; 2]>,
     /// Competing modules of the whole host, as with every VM.
@@ -156,6 +159,8 @@ pub struct HostReport {
     pub preemptions_per_s: f64,
     /// Pause-loop exits a second.
     pub yields_per_s: f64,
+    /// Boosts of bottlenecks a second; null for schedulers that have none.
+    pub boosts_per_s: Option<f64>,
 }
 
 fn per_second(count: u64, duration: u64) -> f64 {
@@ -194,6 +199,7 @@ impl Report {
                 switches_per_s: per_second(host.switches, duration),
                 preemptions_per_s: per_second(host.preemptions, duration),
                 yields_per_s: per_second(host.yields, duration),
+                boosts_per_s: host.boosts.map(|boosts| per_second(boosts, duration)),
             },
         }
     }
@@ -256,15 +262,18 @@ impl VmReport {
             max_skew_ns: schedule.skew,
             locality: match sums.running {
                 0 => 1.0,
+                _ => f64::from(tally.home) / ONE as f64,
+            },
+            local_access: match sums.running {
+                0 => 1.0,
                 ran => tally.local as f64 / (ran as f64 * ONE as f64),
             },
             blocks_per_s: per_second(tally.blocks, duration),
             migrations_per_s: per_second(tally.migrations, duration),
-            waits: WaitsReport {
-                sibling_ns: tally.by_sibling.ns,
-                timer_ns: tally.by_timer.ns,
-                io_ns: tally.by_io.ns,
-            },
+            waits: WaitsReport::new(
+                [&tally.by_sibling, &tally.by_timer, &tally.by_io].map(|by| by.ns),
+            ),
+            waits_by_vcpu: tally.by_vcpu.iter().copied().map(WaitsReport::new).collect(),
             late_ns: (tally.lateness.count > 0)
                 .then(|| [tally.lateness.ns / tally.lateness.count, tally.latest]),
             competing_modules: outcome.competing_micro() as f64 / 1e6,
@@ -285,6 +294,12 @@ fn culprits(outcome: &Outcome, schedule: &VmSchedule) -> Vec<Culprit> {
         times.map(|(at, ns)| Culprit { name: name(at), ns: *ns }).collect();
     list.sort_by(|a, b| b.ns.cmp(&a.ns).then_with(|| a.name.cmp(&b.name)));
     list
+}
+
+impl WaitsReport {
+    fn new([sibling_ns, timer_ns, io_ns]: [u64; 3]) -> Self {
+        Self { sibling_ns, timer_ns, io_ns }
+    }
 }
 
 impl WaitReport {

@@ -21,8 +21,12 @@ impl Report {
         );
         let _ = writeln!(
             out,
-            "{busy:.2} CPUs busy, competing modules {:.2}, {:.0} switches/s\n",
-            self.host.competing_modules, self.host.switches_per_s
+            "{busy:.2} CPUs busy, competing modules {:.2}, {:.0} switches/s{}\n",
+            self.host.competing_modules,
+            self.host.switches_per_s,
+            self.host
+                .boosts_per_s
+                .map_or(String::new(), |boosts| format!(", {boosts:.1} boosts/s"))
         );
         let longest = self.vms.iter().map(|vm| vm.name.chars().count()).max().unwrap_or(2);
         let width = longest.clamp(2, NAME);
@@ -79,7 +83,7 @@ impl Report {
                 time(vm.max_skew_ns),
                 vm.steal,
                 time(vm.wait.p99_ns),
-                vm.locality,
+                vm.local_access,
                 short(&instead(vm), 80 - 46 - width),
             );
         }

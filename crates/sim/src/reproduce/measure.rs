@@ -16,6 +16,8 @@ pub enum What {
     Units,
     /// How late periodic threads wake, microseconds: mean of the VMs.
     Late,
+    /// Boosts of bottlenecks a second: of the host; 0 for schedulers that have none.
+    Boosts,
 }
 
 impl FromStr for What {
@@ -28,8 +30,9 @@ impl FromStr for What {
             "throughput" => Self::Throughput,
             "units" => Self::Units,
             "late" => Self::Late,
+            "boosts" => Self::Boosts,
             _ => {
-                let known = "stacking, competing, throughput, units, late";
+                let known = "stacking, competing, throughput, units, late, boosts";
                 return Err(format!("measure {name}: known are {known}"));
             }
         })
@@ -80,6 +83,9 @@ impl Measure {
     fn quantity(&self, run: &Outcome) -> Option<f64> {
         match self.what {
             What::Competing => Some(run.competing_micro() as f64 / 1e6),
+            What::Boosts => {
+                Some(run.host.boosts.unwrap_or(0) as f64 * 1e9 / run.duration.max(1) as f64)
+            }
             What::Stacking => self.mean(run, |_, tally| {
                 tally.sums.stacked as f64 * 100.0 / tally.sums.elapsed.max(1) as f64
             }),

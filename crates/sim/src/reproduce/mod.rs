@@ -67,6 +67,9 @@ pub struct Result {
     pub fitted: Option<String>,
     /// Seeds that were to be run.
     pub seeds: u64,
+    /// Whether chance plays a part in it.
+    #[serde(skip)]
+    pub chance: bool,
     /// Its rows.
     pub rows: Vec<Row>,
 }
@@ -250,6 +253,7 @@ fn result(experiment: &Experiment, seeds: u64, runs: &[Option<Outcome>]) -> Resu
         unit: experiment.unit.clone(),
         note: experiment.note.clone(),
         fitted: experiment.fitted.clone(),
+        chance: experiment.seeds > 1,
         seeds,
         rows: rows.collect(),
     }

@@ -58,7 +58,8 @@ fn one(out: &mut String, experiment: &Result) {
     wrap(out, "", &format!("{} ({}): {}", experiment.name, experiment.source, experiment.about));
     let run = experiment.rows.iter().map(|row| row.seeds).max().unwrap_or(0);
     let seeds = match (run, experiment.seeds) {
-        (0, 1) | (1, _) => "no chance in it or one seed".to_owned(),
+        _ if !experiment.chance => "no chance in it".to_owned(),
+        (_, 1) => "one seed, no interval".to_owned(),
         (0, seeds) => format!("{seeds} seeds to be run"),
         (run, seeds) if (run as u64) < seeds => {
             format!("{run} of {seeds} seeds, 95 % confidence")

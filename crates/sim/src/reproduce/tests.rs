@@ -126,3 +126,17 @@ fn tables_keep_to_80_columns_and_pages_to_themselves() {
         assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
     }
 }
+
+#[test]
+fn one_seed_of_what_chance_plays_a_part_in_is_said_to_be_one() {
+    let text = |name| {
+        let found = run(&find(name).unwrap()[..1], Some(1), &|_, _| (), &|| true);
+        table::table(&found)
+    };
+    assert!(text("sequential-section").contains("no chance in it"));
+    let listed = list(&find("stacking").unwrap());
+    let once = Reproduced::of(
+        listed.experiments.into_iter().map(|one| Result { seeds: 1, ..one }).collect(),
+    );
+    assert!(table::table(&once).contains("one seed, no interval"));
+}

@@ -11,6 +11,7 @@ use crate::sched::{self, Scheduler, Tuning};
 use instep_core::idset::CpuSet;
 use instep_core::policy::PolicyName;
 use instep_core::topology::Topology;
+use instep_core::units::Bytes;
 use instep_scx::instep::VmSettings;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -46,8 +47,11 @@ impl Plan {
     pub fn new(scenario: &Scenario, read: Read<'_>) -> Result<Self, Fault> {
         let name = scenario.scheduler.get_ref();
         let tuning = tuning(scenario)?;
-        let scheduler = sched::make(name, &tuning)
-            .map_err(|what| Fault::at(scenario.scheduler.span(), what))?;
+        let scheduler = sched::make(name, &tuning).map_err(|what| {
+            let meant = |name: &str| what.starts_with(&format!("tuning: {name} = "));
+            let number = scenario.tuning.iter().find(|(name, _)| meant(name));
+            Fault::at(number.map_or(scenario.scheduler.span(), |number| number.1.span()), what)
+        })?;
         let span = scenario.host.span();
         let wrong = |what: String| Fault::at(span.clone(), format!("host: {what}"));
         let machine = scenario.host.get_ref().machine.as_deref().unwrap_or("generic");
@@ -63,10 +67,11 @@ impl Plan {
             vms.extend(noise(&params.noise, &host, vms.len()));
         }
         let ns = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let seconds = scenario.duration.as_secs().saturating_add(scenario.warmup.as_secs());
-        if scenario.duration.is_zero() || seconds > MAX_SECONDS {
+        let duration = *scenario.duration.get_ref();
+        let seconds = duration.as_secs().saturating_add(scenario.warmup.as_secs());
+        if duration.is_zero() || seconds > MAX_SECONDS {
             let what = format!("duration: more than 0s and, with warmup, up to {MAX_SECONDS}s");
-            return Err(Fault { at: None, what });
+            return Err(Fault::at(scenario.duration.span(), what));
         }
         let placement = placement(scenario, scheduler.name(), &topology)?;
         let mut setup = Setup {
@@ -77,7 +82,7 @@ impl Plan {
             vms,
             seed: scenario.seed,
             warmup: ns(scenario.warmup),
-            duration: ns(scenario.duration),
+            duration: ns(duration),
         };
         if scheduler.bare_metal() {
             setup.vms.iter_mut().for_each(threads_for_vcpus);
@@ -144,9 +149,9 @@ fn threads_for_vcpus(vm: &mut VmSetup) {
 }
 
 fn tuning(scenario: &Scenario) -> Result<Tuning, Fault> {
-    let entry = |(name, text): (&String, &String)| {
-        let time = load::duration(text).map_err(|what| {
-            Fault::at(scenario.scheduler.span(), format!("tuning: {name} = {text}: {what}"))
+    let entry = |(name, text): (&String, &Spanned<String>)| {
+        let time = load::duration(text.get_ref()).map_err(|what| {
+            Fault::at(text.span(), format!("tuning: {name} = {}: {what}", text.get_ref()))
         })?;
         Ok((name.clone(), u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
     };
@@ -193,6 +198,9 @@ fn topology(host: &Machine, machine: &str, read: Read<'_>) -> Result<Topology, S
 
 fn distances(host: &Machine, nodes: u32) -> Result<Vec<Vec<u32>>, String> {
     let other = host.distance.unwrap_or(20);
+    if !(11..=255).contains(&other) {
+        return Err(format!("distance {other} between nodes; possible are 11 to 255"));
+    }
     let size = nodes as usize;
     let rows = match (&host.distances, host.distance) {
         (Some(_), Some(_)) => return Err("distance or distances, not both".to_owned()),
@@ -236,7 +244,8 @@ fn guests(
         }
         memory = memory.saturating_add(this.memory.get_ref().saturating_mul(u64::from(count)));
         if memory > all {
-            let what = format!("the guests up to here have {memory} bytes, the host {all}");
+            let (memory, all) = (Bytes(memory), Bytes(all));
+            let what = format!("the guests up to here have {memory}, the host {all}");
             return Err(Fault::at(
                 if this.memory.span().start > 0 { this.memory.span() } else { guest.span() },
                 format!("guest {}: {what}", this.name),
@@ -387,6 +396,9 @@ fn workload(guest: &Guest, vcpus: u32, profiles: &mut Vec<Profile>) -> Result<Wo
         (None, Some(own)) if guest.stage.is_empty() => (vec![own], 0..0),
         (None, _) => (Vec::new(), 0..0),
     };
+    if loads.is_empty() && guest.load.is_some() {
+        return Err(Fault::at(span, "load: an empty list; `idle` is what does nothing"));
+    }
     for load in &loads {
         load::add(&mut workload, load, vcpus, profile)
             .map_err(|what| Fault::at(span.clone(), format!("load: {what}")))?;
@@ -403,6 +415,11 @@ fn memory(guest: &Guest, host: &Host) -> Result<Vec<u32>, Fault> {
             let what = || format!("start.memory_node: the host has no node {}", node.get_ref());
             let home = host.node_index(*node.get_ref());
             let home = home.ok_or_else(|| Fault::at(node.span(), what()))?;
+            let (bytes, there) = (Bytes(*guest.memory.get_ref()), Bytes(host.memory[home]));
+            if bytes > there {
+                let node_is = format!("start.memory_node: node {} has {there}", node.get_ref());
+                return Err(Fault::at(node.span(), format!("{node_is}, it {bytes}")));
+            }
             Ok((0..nodes).map(|at| if at == home { ONE as u32 } else { 0 }).collect())
         }
         None => {

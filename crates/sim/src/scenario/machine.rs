@@ -114,6 +114,8 @@ struct CpuView {
     llc: u32,
     package: u32,
     #[serde(default)]
+    node: Option<u32>,
+    #[serde(default)]
     cluster: Option<u32>,
     #[serde(default)]
     kind: Option<CoreKind>,
@@ -130,7 +132,7 @@ struct NodeView {
 /// Reads what `instep topology --json` printed.
 ///
 /// # Errors
-/// When it is not that, or names no CPU or too many.
+/// When it is not that, names no CPU or too many, or what it says of them cannot all be so.
 pub fn parse_topology(text: &str) -> Result<Topology, String> {
     let view: View = serde_json::from_str(text).map_err(|error| error.to_string())?;
     if view.schema != "instep.topology/1" {
@@ -165,7 +167,46 @@ pub fn parse_topology(text: &str) -> Result<Topology, String> {
         memory: Bytes(node.memory_bytes),
         distances: node.distances.clone(),
     });
-    Topology::build(facts.collect(), nodes.collect()).map_err(|error| error.to_string())
+    let topology = Topology::build(facts.collect(), nodes.collect());
+    let topology = topology.map_err(|error| error.to_string())?;
+    let mut wrong = contradictions(&view);
+    wrong.extend_from_slice(topology.warnings());
+    if wrong.is_empty() { Ok(topology) } else { Err(wrong.join("; ")) }
+}
+
+/// What the CPUs of a view and its nodes say of each other that cannot be.
+fn contradictions(view: &View) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut owners = BTreeMap::new();
+    for node in &view.nodes {
+        for cpu in node.cpus.iter() {
+            if let Some(other) = owners.insert(cpu.0, node.id) {
+                wrong.push(format!("CPU {cpu} is of nodes {other} and {}", node.id));
+            }
+        }
+    }
+    let mut known = CpuSet::default();
+    let mut packages = BTreeMap::new();
+    for cpu in &view.cpus {
+        if !known.insert(CpuId(cpu.id)) {
+            wrong.push(format!("CPU {} is described twice", cpu.id));
+        }
+        if cpu.llc >= MAX_CPUS || cpu.core >= MAX_CPUS {
+            wrong.push(format!(
+                "CPU {}: core {}, llc {}: below {MAX_CPUS}",
+                cpu.id, cpu.core, cpu.llc
+            ));
+        }
+        if let Some(node) = cpu.node.filter(|node| owners.get(&cpu.id) != Some(node)) {
+            wrong.push(format!("CPU {} is of node {node}, which does not list it", cpu.id));
+        }
+        if *packages.entry(cpu.core).or_insert(cpu.package) != cpu.package {
+            wrong.push(format!("core {} is of two packages", cpu.core));
+        }
+    }
+    let strangers = owners.iter().filter(|(cpu, _)| !known.contains(CpuId(**cpu)));
+    wrong.extend(strangers.map(|(cpu, node)| format!("node {node}: there is no CPU {cpu}")));
+    wrong
 }
 
 #[cfg(test)]
@@ -206,6 +247,27 @@ mod tests {
             "nodes":[{"id":0,"memory_bytes":1024,"cpus":[0,4],"distances":[10]}]}"#;
         let topology = parse_topology(text).unwrap();
         assert_eq!((topology.cpus().len(), topology.cores().len()), (2, 1));
+        for (from, to, said) in [
+            (r#""id":4"#, r#""id":0"#, "described twice"),
+            (
+                r#""package":0,"node":0,"cluster":0,"kind":null}]"#,
+                r#""package":1,"node":0}]"#,
+                "two packages",
+            ),
+            (r#""node":0,"cluster":0,"kind":null}]"#, r#""node":77}]"#, "of node 77"),
+            (r#""llc":0"#, r#""llc":4000000000"#, "llc 4000000000"),
+            (
+                "[10]}",
+                r#"[10,20]},{"id":1,"memory_bytes":1,"cpus":[0,4],"distances":[20,10]}"#,
+                "nodes 0 and 1",
+            ),
+            ("[10]", "[3]", "distance"),
+        ] {
+            let bad = text.replacen(from, to, 9);
+            assert_ne!(bad, text, "{from}");
+            let refused = parse_topology(&bad).unwrap_err();
+            assert!(refused.contains(said), "{said}: {refused}");
+        }
         assert!(parse_topology("{}").is_err());
         assert!(parse_topology(&text.replace("topology/1", "topology/9")).is_err());
     }

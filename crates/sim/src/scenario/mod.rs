@@ -38,14 +38,15 @@ pub use stages::Stage;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What it shows, in one line.
+    /// What it shows, in one line; empty when not given.
+    #[serde(default)]
     pub about: String,
     /// The seed; 1 when not given.
     #[serde(default = "one")]
     pub seed: u64,
     /// How long is measured, in simulated time.
-    #[serde(deserialize_with = "time")]
-    pub duration: Duration,
+    #[serde(deserialize_with = "spanned_time")]
+    pub duration: Spanned<Duration>,
     /// How long it runs before; 1s when not given.
     #[serde(default = "a_second", deserialize_with = "time")]
     pub warmup: Duration,
@@ -53,7 +54,7 @@ pub struct Scenario {
     pub scheduler: Spanned<String>,
     /// Numbers of the scheduler that differ from the published ones.
     #[serde(default)]
-    pub tuning: BTreeMap<String, String>,
+    pub tuning: BTreeMap<String, Spanned<String>>,
     /// What places VMs above the scheduler: none, bind, spread, bnn or instep; none when not given.
     pub placement: Option<Spanned<String>>,
     /// Time between two decisions of placement; 60s when not given.
@@ -295,13 +296,26 @@ fn time<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Duration, D::Error>
     load::duration(&text).map_err(serde::de::Error::custom)
 }
 
+fn spanned_time<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Spanned<Duration>, D::Error> {
+    let text = Spanned::<String>::deserialize(from)?;
+    let time = load::duration(text.get_ref()).map_err(serde::de::Error::custom)?;
+    Ok(Spanned::new(text.span(), time))
+}
+
+/// The most memory that a host or a guest has: 1 EiB.
+const MAX_SIZE: u64 = 1 << 60;
+
 /// A size with its unit, in bytes.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is no size such as 128MiB or 2GiB");
     if text.ends_with(|c: char| c.is_ascii_digit()) {
         return Err(wrong());
     }
-    text.parse::<bytesize::ByteSize>().map(|size| size.as_u64()).map_err(|_| wrong())
+    let size = text.parse::<bytesize::ByteSize>().map_err(|_| wrong())?.as_u64();
+    if size > MAX_SIZE {
+        return Err(format!("`{text}`: more than 1EiB"));
+    }
+    Ok(size)
 }
 
 fn optional_size<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {

@@ -11,3 +11,36 @@ use super::cfs::{Cfs, Choice, Rules};
 pub fn new(rules: Rules) -> Cfs {
     Cfs::with(rules, Choice::Apart, "balance")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::desk::{TaskId, Waker};
+    use crate::sched::Scheduler as _;
+    use crate::testing::desk;
+
+    #[test]
+    fn a_woken_vcpu_goes_where_no_sibling_is_and_then_where_the_fewest_are() {
+        // Two VMs of three vCPUs on two CPUs.
+        let mut desk = desk(2, &[3, 3]);
+        let mut balance = new(Rules::default());
+        balance.start(&mut desk);
+        let mut wake = |task: u32| {
+            let task = TaskId(task);
+            desk.ready(task);
+            // All were on CPU 0 last.
+            desk.assign(task, 0);
+            balance.wake(&mut desk, task, Waker::Timer);
+            desk.count(task);
+            desk.task(task).cpu
+        };
+        let first = wake(0);
+        let second = wake(1);
+        assert_ne!(first, second, "siblings are apart");
+        let other = wake(3);
+        assert_ne!(wake(4), other, "so are those of the other VM");
+        wake(2);
+        let most = (0..2).map(|cpu| desk.siblings_on(0, cpu)).max();
+        assert_eq!(most, Some(2), "three siblings on two CPUs: two and one");
+    }
+}

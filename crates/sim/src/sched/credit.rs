@@ -576,3 +576,6 @@ impl Scheduler for Credit {
         false
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -84,6 +84,11 @@ pub trait Scheduler: fmt::Debug + Send {
     /// Placement says on which node, an index, a VM is at home; on none with `None`.
     fn set_home(&mut self, _vm: usize, _node: Option<u32>) {}
 
+    /// How often it put those first who hold their VM up; none for who does not look for them.
+    fn boosts(&self) -> Option<u64> {
+        None
+    }
+
     /// Why it does not schedule any more, if the host threw it out.
     fn failed(&self) -> Option<String> {
         None
@@ -129,7 +134,13 @@ struct Tuner<'a> {
     scheduler: &'a str,
     left: Tuning,
     known: Vec<&'static str>,
+    /// Who is shorter than it may be.
+    short: Option<String>,
 }
+
+/// The shortest time that may pass between two of a scheduler's own doings, nanoseconds: with less a
+/// run does little else.
+const LEAST: u64 = 100_000;
 
 impl Tuner<'_> {
     fn set(&mut self, name: &'static str, value: &mut u64) {
@@ -139,7 +150,24 @@ impl Tuner<'_> {
         }
     }
 
+    /// The same for a time between two ticks, looks or turns.
+    fn pace(&mut self, name: &'static str, value: &mut u64) {
+        self.paced(name);
+        self.set(name, value);
+    }
+
+    /// A time that paces the scheduler is not too short.
+    fn paced(&mut self, name: &str) {
+        if let Some(given) = self.left.get(name).filter(|given| **given < LEAST) {
+            let least = LEAST / 1000;
+            self.short = Some(format!("tuning: {name} = {given}ns: it is {least}us at least"));
+        }
+    }
+
     fn finish(self) -> Result<(), String> {
+        if let Some(short) = self.short {
+            return Err(short);
+        }
         let Some((name, _)) = self.left.first_key_value() else { return Ok(()) };
         let known = self.known.join(", ");
         Err(format!("tuning: {} knows no {name}; known are: {known}", self.scheduler))
@@ -151,7 +179,7 @@ impl Tuner<'_> {
 /// # Errors
 /// When the name or a number's name is not known.
 pub fn make(name: &str, tuning: &Tuning) -> Result<Box<dyn Scheduler>, String> {
-    let mut tuner = Tuner { scheduler: name, left: tuning.clone(), known: Vec::new() };
+    let mut tuner = Tuner { scheduler: name, left: tuning.clone(), known: Vec::new(), short: None };
     let scheduler: Box<dyn Scheduler> = match name {
         "credit" => Box::new(credit::Credit::new(credit_rules(&mut tuner))),
         "sync-aware" => Box::new(sync_aware::SyncAware::new(credit_rules(&mut tuner))),
@@ -161,25 +189,28 @@ pub fn make(name: &str, tuning: &Tuning) -> Result<Box<dyn Scheduler>, String> {
         "pm" => Box::new(pm::new(cfs_rules(&mut tuner))),
         "strict" => {
             let mut rules = strict::Rules::default();
-            tuner.set("slice", &mut rules.slice);
+            tuner.pace("slice", &mut rules.slice);
             Box::new(strict::Strict::new(rules))
         }
         "relaxed" => {
             let mut rules = relaxed::Rules { cfs: cfs_rules(&mut tuner), ..Default::default() };
             tuner.set("threshold", &mut rules.threshold);
-            tuner.set("period", &mut rules.period);
+            tuner.pace("period", &mut rules.period);
             Box::new(relaxed::Relaxed::new(rules))
         }
         "eevdf" => {
             let mut rules = eevdf::Rules::default();
-            tuner.set("slice", &mut rules.slice);
-            tuner.set("tick", &mut rules.tick);
+            tuner.pace("slice", &mut rules.slice);
+            tuner.pace("tick", &mut rules.tick);
             Box::new(eevdf::Eevdf::new(rules))
         }
-        "instep" => Box::new(instep::Instep::new(instep::Rules::tuned(&mut tuner))),
+        "instep" => {
+            ["slice", "period", "tick"].iter().for_each(|name| tuner.paced(name));
+            Box::new(instep::Instep::new(instep::Rules::tuned(&mut tuner)))
+        }
         "period" => {
             let mut rules = period::Rules::default();
-            tuner.set("period", &mut rules.period);
+            tuner.pace("period", &mut rules.period);
             Box::new(period::Period::new(rules))
         }
         _ => return Err(format!("scheduler {name}: known are {}", NAMES.join(", "))),
@@ -189,7 +220,7 @@ pub fn make(name: &str, tuning: &Tuning) -> Result<Box<dyn Scheduler>, String> {
 
 fn credit_rules(tuner: &mut Tuner<'_>) -> credit::Rules {
     let mut rules = credit::Rules::default();
-    tuner.set("slice", &mut rules.slice);
+    tuner.pace("slice", &mut rules.slice);
     tuner.set("ratelimit", &mut rules.ratelimit);
     rules
 }
@@ -200,7 +231,7 @@ fn cfs_rules(tuner: &mut Tuner<'_>) -> cfs::Rules {
     tuner.set("min_granularity", &mut rules.min_granularity);
     tuner.set("wakeup_granularity", &mut rules.wakeup_granularity);
     tuner.set("migration_cost", &mut rules.migration_cost);
-    tuner.set("tick", &mut rules.tick);
+    tuner.pace("tick", &mut rules.tick);
     rules
 }
 
@@ -216,8 +247,32 @@ mod tests {
     }
 
     #[test]
+    fn times_that_pace_a_scheduler_have_a_least_value() {
+        let of = |scheduler, name: &str, ns| make(scheduler, &[(name.to_owned(), ns)].into());
+        for (scheduler, name) in [
+            ("cfs", "tick"),
+            ("credit", "slice"),
+            ("sync-aware", "slice"),
+            ("relaxed", "period"),
+            ("strict", "slice"),
+            ("eevdf", "slice"),
+            ("period", "period"),
+            ("instep", "tick"),
+            ("instep", "slice"),
+        ] {
+            let refused = of(scheduler, name, 99_999).unwrap_err();
+            assert!(
+                refused.contains(&format!("{name} = 99999ns: it is 100us at least")),
+                "{refused}"
+            );
+            assert!(of(scheduler, name, 100_000).is_ok(), "{scheduler} {name}");
+        }
+        assert!(of("instep", "without.gather", 1).is_ok());
+    }
+
+    #[test]
     fn numbers_that_a_scheduler_does_not_have_are_refused() {
-        let tuning = Tuning::from([("period".to_owned(), 5)]);
+        let tuning = Tuning::from([("period".to_owned(), 5_000_000)]);
         assert!(make("period", &tuning).is_ok());
         assert!(make("credit", &tuning).unwrap_err().contains("known are: slice, ratelimit"));
         assert!(make("best", &tuning).is_err());

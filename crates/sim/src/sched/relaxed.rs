@@ -1,18 +1,27 @@
 //! Relaxed co-scheduling (systems.md, 3), over CFS: only the skew between siblings is bounded.
 //!
-//! A vCPU that is runnable without running while a sibling that is not behind runs falls behind; its
-//! *skew* grows by that time and shrinks while it runs. When a skew exceeds [`Rules::threshold`], the siblings that
-//! ran ahead stop (co-stop) and those behind are next on their CPUs. As soon as all that are behind
-//! run or blocked, the others may run again. A blocked vCPU does not fall behind.
+//! A vCPU's *skew* grows while it waits for a CPU and a sibling runs, and shrinks while it runs and a
+//! sibling waits, not below zero; a blocked vCPU has none. Who has more than [`Rules::threshold`] *lags*
+//! until it has half of it. When one that lags waits, the VM is *held*: its siblings stop (co-stop) until
+//! all that lag can start together, each on a CPU of its own; then it is *going*, and the others start
+//! with them as far as they are due. Beyond the threshold and two looks nothing more is borne: then only
+//! those that lag run, and losing a CPU holds the VM at once.
 //!
 //! ```text
-//!   free --a skew > threshold--> stopped (who is not behind) --all behind run or block--> free
+//!   free --one that lags waits--> held --all that lag start--> going --nobody lags--> free
+//!                                  ^---------one of them waits---'
 //! ```
+//! (`Alone`: going, and somebody is beyond those two looks.)
+//!
+//! They start when they are due: by the sum of how far they are ahead of the others on their CPUs, and
+//! that a task must be behind to preempt (CFS's wake-up granularity, four times that if the other has
+//! not had its least turn), or after [`PATIENCE`]. So the VM as a whole has its share. A VM whose vCPUs may not have a CPU each is
+//! left to CFS.
 
 use super::cfs::{Cfs, Rules as CfsRules};
 use super::{Pick, Scheduler};
 use crate::check::Promises;
-use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
+use crate::desk::{Desk, Put, Task, TaskId, TaskState, Waker};
 
 /// The rules' numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,16 +40,50 @@ impl Default for Rules {
     }
 }
 
+/// Nanoseconds after which a VM that is held starts although it is not due. Not published.
+const PATIENCE: u64 = 30_000_000;
+
+/// A vCPU.
+#[derive(Clone, Copy, Debug, Default)]
+struct Member {
+    vm: usize,
+    skew: u64,
+    /// CPU time and time waited at the last look.
+    ran: u64,
+    waited: u64,
+    /// Between two looks: CPU time and time waited.
+    runs: u64,
+    waits: u64,
+    lags: bool,
+    /// Stopped: runnable, but in no queue of CFS.
+    stopped: bool,
+}
+
+/// Where a VM is. See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gang {
+    Free,
+    Held,
+    Going,
+    Alone,
+}
+
 /// The scheduler.
 #[derive(Clone, Debug)]
 pub struct Relaxed {
     rules: Rules,
     cfs: Cfs,
-    skew: Vec<u64>,
-    /// Tasks that are stopped: runnable, but in no queue of CFS.
-    stopped: Vec<bool>,
-    /// VMs of which some are stopped.
-    stopping: Vec<bool>,
+    members: Vec<Member>,
+    gangs: Vec<Gang>,
+    /// Which VMs can have a CPU for each of their vCPUs.
+    able: Vec<bool>,
+    /// When each VM was held last.
+    since: Vec<u64>,
+    /// Who runs next on each CPU, whoever is due.
+    forced: Vec<Option<TaskId>>,
+    /// Of a start that is tried: CPUs that are taken, and who is to go where.
+    taken: Vec<bool>,
+    plan: Vec<(TaskId, usize)>,
 }
 
 impl Relaxed {
@@ -50,69 +93,204 @@ impl Relaxed {
         Self {
             cfs: Cfs::new(rules.cfs),
             rules,
-            skew: Vec::new(),
-            stopped: Vec::new(),
-            stopping: Vec::new(),
+            members: Vec::new(),
+            gangs: Vec::new(),
+            able: Vec::new(),
+            since: Vec::new(),
+            forced: Vec::new(),
+            taken: Vec::new(),
+            plan: Vec::new(),
         }
     }
 
-    fn behind(&self, task: TaskId) -> bool {
-        self.skew[task.ix()] > self.rules.threshold
+    fn lags(&self, task: TaskId) -> bool {
+        self.members[task.ix()].lags
     }
 
-    /// Adds the time since the last look to the skews of a VM.
+    /// Whether it lags so far that nothing is borne any more.
+    fn far(&self, task: TaskId) -> bool {
+        self.members[task.ix()].skew > self.rules.threshold + 2 * self.rules.period
+    }
+
+    /// Brings the skews of a VM up to now, and says who lags.
     fn measure(&mut self, desk: &Desk, vm: usize) {
-        let state = |task: TaskId| desk.task(task).state;
-        // While those ahead are stopped nobody falls further behind: else siblings that take turns on
-        // one CPU would keep them stopped for good.
-        let ahead = |task: TaskId| state(task) == TaskState::Running && !self.behind(task);
-        let runs = desk.vms[vm].tasks().any(ahead);
+        let (mut ran, mut waited) = (0, 0);
         for task in desk.vms[vm].tasks() {
-            let skew = &mut self.skew[task.ix()];
-            match state(task) {
-                TaskState::Running => *skew = skew.saturating_sub(self.rules.period),
-                TaskState::Queued if runs && !self.stopped[task.ix()] => *skew += self.rules.period,
-                TaskState::Queued => {}
-                TaskState::Blocked => *skew = 0,
+            let this = &mut self.members[task.ix()];
+            let (all, queued) = (desk.ran(task), desk.waited(task));
+            (this.runs, this.waits) = (all - this.ran, queued - this.waited);
+            (this.ran, this.waited) = (all, queued);
+            (ran, waited) = (ran.max(this.runs), waited.max(this.waits));
+        }
+        for task in desk.vms[vm].tasks() {
+            let this = &mut self.members[task.ix()];
+            this.skew += this.waits.min(ran);
+            this.skew = this.skew.saturating_sub(this.runs.min(waited));
+            if desk.task(task).state == TaskState::Blocked {
+                this.skew = 0;
             }
+            let least = if this.lags { self.rules.threshold / 2 } else { self.rules.threshold };
+            this.lags = self.able[vm] && this.skew > least;
         }
     }
 
-    /// Stops who is ahead, starts who is behind, or lets all run.
+    /// Stops who is ahead, starts who lags, or lets all run.
     fn steer(&mut self, desk: &mut Desk, vm: usize) {
-        let mut waiting = false;
-        for at in 0..desk.vms[vm].count {
-            let task = TaskId(desk.vms[vm].first + at);
-            if self.behind(task) && desk.task(task).state == TaskState::Queued {
-                waiting = true;
-                self.cfs.favour(desk, task);
-            }
-        }
-        if !waiting {
-            if std::mem::take(&mut self.stopping[vm]) {
-                self.release(desk, vm);
-            }
+        let aim = self.aim(desk, vm);
+        if aim == Gang::Free && self.gangs[vm] == Gang::Free {
             return;
         }
-        self.stopping[vm] = true;
-        for at in 0..desk.vms[vm].count {
-            let task = TaskId(desk.vms[vm].first + at);
-            if !self.behind(task) && desk.task(task).state == TaskState::Running {
-                let cpu = desk.task(task).cpu;
+        let waits = |task| self.lags(task) && desk.task(task).state == TaskState::Queued;
+        let waiting = desk.vms[vm].tasks().any(waits);
+        let held = self.gangs[vm] == Gang::Held && waiting;
+        self.gangs[vm] = if held { Gang::Held } else { aim };
+        self.sort(desk, vm, waiting || aim == Gang::Alone);
+        if waiting && !self.start_together(desk, vm, None) {
+            self.stop(desk, vm);
+        } else if waiting {
+            self.sort(desk, vm, aim == Gang::Alone);
+        }
+    }
+
+    /// Where a VM is if all of it that lag can run.
+    fn aim(&self, desk: &Desk, vm: usize) -> Gang {
+        let tasks = || desk.vms[vm].tasks();
+        match tasks().any(|task| self.lags(task)) {
+            false => Gang::Free,
+            true if tasks().any(|task| self.far(task)) => Gang::Alone,
+            true => Gang::Going,
+        }
+    }
+
+    /// All have a place in a queue, or with `held` only those who lag.
+    fn sort(&mut self, desk: &mut Desk, vm: usize, held: bool) {
+        for task in desk.vms[vm].tasks() {
+            let this = &mut self.members[task.ix()];
+            let runs = this.lags || !held;
+            match desk.task(task).state {
+                TaskState::Queued if runs && this.stopped => {
+                    this.stopped = false;
+                    self.cfs.unpark(desk, task);
+                }
+                TaskState::Queued if !runs && !this.stopped => {
+                    this.stopped = true;
+                    self.cfs.park(desk, task);
+                }
+                TaskState::Running if !runs => desk.resched(desk.task(task).cpu),
+                _ => {}
+            }
+        }
+    }
+
+    /// Holds a VM: all of it that run choose again.
+    fn stop(&mut self, desk: &mut Desk, vm: usize) {
+        if std::mem::replace(&mut self.gangs[vm], Gang::Held) != Gang::Held {
+            self.since[vm] = desk.now;
+        }
+        for task in desk.vms[vm].tasks() {
+            if desk.task(task).state == TaskState::Running {
+                desk.resched(desk.task(task).cpu);
+            }
+        }
+    }
+
+    /// Whether all of a VM that lag can start now; if so each is next on its CPU. `choosing`: the CPU
+    /// that is choosing what to run.
+    fn start_together(&mut self, desk: &mut Desk, vm: usize, choosing: Option<usize>) -> bool {
+        let aim = self.aim(desk, vm);
+        // With nobody that lags the next look lets all run.
+        if aim == Gang::Free || !self.plan(desk, vm, aim) {
+            return false;
+        }
+        self.gangs[vm] = aim;
+        for at in 0..self.plan.len() {
+            let (task, cpu) = self.plan[at];
+            if std::mem::take(&mut self.members[task.ix()].stopped) {
+                self.cfs.unpark(desk, task);
+            }
+            self.cfs.bring(desk, task, cpu);
+            self.forced[cpu] = Some(task);
+            if choosing != Some(cpu) {
                 desk.resched(cpu);
             }
         }
+        true
     }
 
-    fn release(&mut self, desk: &mut Desk, vm: usize) {
-        for at in 0..desk.vms[vm].count {
-            let task = TaskId(desk.vms[vm].first + at);
-            if std::mem::take(&mut self.stopped[task.ix()]) {
-                self.cfs.wake(desk, task, Waker::Timer);
-                self.cfs.favour(desk, task);
+    /// Plans who of a VM runs where; whether it can be done and they are due. Who lags must start, the
+    /// others start with them as far as that is due.
+    fn plan(&mut self, desk: &Desk, vm: usize, aim: Gang) -> bool {
+        self.plan.clear();
+        self.taken.fill(false);
+        let mut ahead = 0;
+        for task in desk.vms[vm].tasks().filter(|task| self.members[task.ix()].lags) {
+            if desk.task(task).state == TaskState::Running {
+                self.taken[desk.task(task).cpu] = true;
+                ahead += self.cfs.advance(desk, task);
             }
         }
+        let queued = |task: TaskId| desk.task(task).state == TaskState::Queued;
+        for must in [true, false] {
+            for task in desk.vms[vm].tasks() {
+                if !queued(task) || self.lags(task) != must {
+                    continue;
+                }
+                let Some(cpu) = self.seat(desk, task) else {
+                    // Another VM is about to start on what is left for it.
+                    let left = |cpu: usize| !self.taken[cpu] && desk.task(task).allowed.has(cpu);
+                    if must && (0..self.taken.len()).any(left) {
+                        return false;
+                    }
+                    continue;
+                };
+                let cost = self.cost(desk, task, cpu);
+                if must || (aim == Gang::Going && ahead + cost <= 0) {
+                    ahead += cost;
+                    self.taken[cpu] = true;
+                    self.plan.push((task, cpu));
+                }
+            }
+        }
+        let held = self.gangs[vm] == Gang::Held && desk.now - self.since[vm] > PATIENCE;
+        ahead <= 0 || held
     }
+
+    /// The CPU that a task would start on: its last one or the least loaded that is not taken; none if
+    /// there are too few, and it takes turns.
+    fn seat(&self, desk: &Desk, task: TaskId) -> Option<usize> {
+        let this = desk.task(task);
+        let free = |cpu: &usize| {
+            !self.taken[*cpu] && this.allowed.has(*cpu) && self.forced[*cpu].is_none()
+        };
+        let lightest = || {
+            let idle =
+                |cpu: usize| desk.current(cpu).is_none_or(|other| desk.task(other).vm == this.vm);
+            let all = (0..desk.host.cpus()).filter(free);
+            all.min_by_key(|cpu| (!idle(*cpu), self.cfs.weight(*cpu), *cpu))
+        };
+        Some(this.cpu).filter(free).or_else(lightest)
+    }
+
+    /// By how much virtual time a task would be ahead of what it is due, started on this CPU.
+    fn cost(&mut self, desk: &Desk, task: TaskId, cpu: usize) -> i64 {
+        let (advance, vm) = (self.cfs.advance(desk, task), desk.task(task).vm);
+        if desk.current(cpu).is_none_or(|other| desk.task(other).vm == vm) {
+            return advance.min(0);
+        }
+        let early = if self.cfs.had_its_turn(desk, cpu) { 1 } else { 4 };
+        advance + early * self.cfs.granularity()
+    }
+}
+
+/// Whether there is a CPU for each vCPU of a VM, those that may use the fewest first.
+fn able(desk: &Desk, vm: usize) -> bool {
+    let mut tasks: Vec<TaskId> = desk.vms[vm].tasks().collect();
+    tasks.sort_by_key(|task| desk.task(*task).allowed.count());
+    let mut taken = vec![false; desk.host.cpus()];
+    tasks.into_iter().all(|task| {
+        let free = desk.task(task).allowed.iter().find(|cpu| !taken[*cpu]);
+        free.is_some_and(|cpu| !std::mem::replace(&mut taken[cpu], true))
+    })
 }
 
 impl Scheduler for Relaxed {
@@ -122,25 +300,37 @@ impl Scheduler for Relaxed {
 
     fn start(&mut self, desk: &mut Desk) {
         self.cfs.start(desk);
-        self.skew = vec![0; desk.tasks.len()];
-        self.stopped = vec![false; desk.tasks.len()];
-        self.stopping = vec![false; desk.vms.len()];
+        let member = |task: &Task| Member { vm: task.vm, ..Member::default() };
+        self.members = desk.tasks.iter().map(member).collect();
+        self.gangs = vec![Gang::Free; desk.vms.len()];
+        self.since = vec![0; desk.vms.len()];
+        self.able = (0..desk.vms.len()).map(|vm| able(desk, vm)).collect();
+        self.forced = vec![None; desk.host.cpus()];
+        self.taken = vec![false; desk.host.cpus()];
         desk.arm(0, self.rules.period);
     }
 
     fn wake(&mut self, desk: &mut Desk, task: TaskId, by: Waker) {
-        self.cfs.wake(desk, task, by);
+        if matches!(self.gangs[desk.task(task).vm], Gang::Free | Gang::Going) {
+            self.cfs.wake(desk, task, by);
+        } else {
+            self.members[task.ix()].stopped = true;
+        }
     }
 
     fn block(&mut self, desk: &mut Desk, cpu: usize, task: TaskId) {
-        self.skew[task.ix()] = 0;
+        let this = &mut self.members[task.ix()];
+        (this.skew, this.lags) = (0, false);
         self.cfs.block(desk, cpu, task);
     }
 
     fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
         let vm = desk.task(task).vm;
-        if self.stopping[vm] && !self.behind(task) {
-            self.stopped[task.ix()] = true;
+        if self.gangs[vm] == Gang::Alone && self.far(task) {
+            self.stop(desk, vm);
+        }
+        if !self.lags(task) && matches!(self.gangs[vm], Gang::Held | Gang::Alone) {
+            self.members[task.ix()].stopped = true;
             self.cfs.block(desk, cpu, task);
         } else {
             self.cfs.put(desk, cpu, task, why);
@@ -148,7 +338,33 @@ impl Scheduler for Relaxed {
     }
 
     fn pick(&mut self, desk: &mut Desk, cpu: usize) -> Option<Pick> {
-        self.cfs.pick(desk, cpu)
+        if let Some(vm) = self.cfs.first(cpu).map(|task| desk.task(task).vm)
+            && self.forced[cpu].is_none()
+            && self.gangs[vm] == Gang::Held
+            // Not while those that were stopped just now leave their CPUs.
+            && self.since[vm] < desk.now
+        {
+            self.start_together(desk, vm, Some(cpu));
+        }
+        let (members, gangs) = (&self.members, &self.gangs);
+        let may = |task: TaskId| match gangs[members[task.ix()].vm] {
+            Gang::Free | Gang::Going => true,
+            Gang::Held => false,
+            Gang::Alone => members[task.ix()].lags,
+        };
+        let ready = |task: &TaskId| {
+            let this = desk.task(*task);
+            may(*task) && this.state == TaskState::Queued && this.allowed.has(cpu)
+        };
+        let forced = self.forced[cpu].take().filter(ready);
+        match forced.filter(|task| !members[task.ix()].stopped) {
+            Some(task) => {
+                // Balancing may have pulled it away.
+                self.cfs.bring(desk, task, cpu);
+                Some(self.cfs.take(desk, cpu, task))
+            }
+            None => self.cfs.pick_among(desk, cpu, may),
+        }
     }
 
     fn tick(&mut self, desk: &mut Desk, cpu: usize) {
@@ -170,7 +386,9 @@ impl Scheduler for Relaxed {
     }
 
     fn affinity_changed(&mut self, desk: &mut Desk, task: TaskId) {
-        if !self.stopped[task.ix()] {
+        let vm = desk.task(task).vm;
+        self.able[vm] = able(desk, vm);
+        if !self.members[task.ix()].stopped {
             self.cfs.affinity_changed(desk, task);
         }
     }
@@ -182,5 +400,22 @@ impl Scheduler for Relaxed {
     fn promises(&self) -> Promises {
         // Who is stopped waits on a CPU that idles.
         Promises { woken: None, ..Promises::usual(false, self.tick_period()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mask::Mask;
+    use crate::testing::desk;
+
+    #[test]
+    fn a_vm_without_a_cpu_for_each_vcpu_is_left_to_cfs() {
+        let mut desk = desk(2, &[2, 3]);
+        assert_eq!([able(&desk, 0), able(&desk, 1)], [true, false]);
+        desk.tasks[0].allowed = Mask::of(2, [1]);
+        assert!(able(&desk, 0));
+        desk.tasks[1].allowed = Mask::of(2, [1]);
+        assert!(!able(&desk, 0));
     }
 }

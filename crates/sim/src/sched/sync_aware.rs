@@ -36,12 +36,6 @@ impl SyncAware {
         Self { credit, rules, waits: Vec::new(), threshold: 0, boosts: 0 }
     }
 
-    /// How often a bottleneck was boosted.
-    #[must_use]
-    pub fn boosts(&self) -> u64 {
-        self.boosts
-    }
-
     fn check(&mut self, desk: &mut Desk) {
         for vm in 0..desk.vms.len() {
             if desk.vms[vm].hidden {
@@ -120,6 +114,9 @@ impl Scheduler for SyncAware {
         for task in desk.vms[vm].tasks() {
             self.waits[task.ix()] = None;
         }
+    }
+    fn boosts(&self) -> Option<u64> {
+        Some(self.boosts)
     }
     fn promises(&self) -> Promises {
         self.credit.promises()

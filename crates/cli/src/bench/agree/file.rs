@@ -153,7 +153,7 @@ pub(super) fn parse(name: &str, text: &str, file: &str) -> anyhow::Result<Both> 
         case,
         counted: scenario.host.get_ref().clock.as_deref() == Some("counted"),
         settle: scenario.warmup,
-        duration: scenario.duration,
+        duration: *scenario.duration.get_ref(),
         guests: scenario.guest.iter().map(|guest| guest.get_ref().name.clone()).collect(),
         plans,
         measures: measures.measure.into_iter().map(toml::Spanned::into_inner).collect(),
@@ -198,7 +198,9 @@ fn under(scenario: &Scenario, name: &str) -> Result<Scenario, String> {
             ));
         }
     };
-    let off = off.into_iter().map(|mechanism| (format!("without.{mechanism}"), "1ns".to_owned()));
+    let off = off.into_iter().map(|mechanism| {
+        (format!("without.{mechanism}"), toml::Spanned::new(0..0, "1ns".to_owned()))
+    });
     scenario.tuning = off.collect();
     scenario.scheduler = toml::Spanned::new(scenario.scheduler.span(), simulated.to_owned());
     Ok(scenario)

@@ -8,6 +8,7 @@
 
 mod balance;
 mod domains;
+mod gang;
 mod queue;
 
 use super::affinity;
@@ -390,24 +391,7 @@ impl Scheduler for Cfs {
     }
 
     fn pick(&mut self, desk: &mut Desk, cpu: usize) -> Option<Pick> {
-        if self.queues[cpu].tasks().is_empty() {
-            self.balance_new_idle(desk, cpu);
-        }
-        let queue = &mut self.queues[cpu];
-        let (next, skip) = (queue.next.take(), queue.skip.take());
-        let (least, left) = queue.nth(0)?;
-        let near = |behind: u64| behind <= least + self.rules.wakeup_granularity;
-        let second = queue.nth(1).filter(|(behind, _)| near(*behind)).map(|(_, task)| task);
-        let mut task = if skip == Some(left) { second.unwrap_or(left) } else { left };
-        let fits =
-            |next: &TaskId| near(self.entities[next.ix()].vruntime) && queue.tasks().contains(next);
-        if let Some(next) = next.filter(fits) {
-            task = next;
-        }
-        self.unqueue(cpu, task);
-        self.entities[task.ix()].picked = desk.ran(task);
-        // The slice is looked at on ticks, as Linux without HRTICK does.
-        Some(Pick { task, slice: u64::MAX })
+        self.pick_among(desk, cpu, |_| true)
     }
 
     fn tick(&mut self, desk: &mut Desk, cpu: usize) {
@@ -479,11 +463,31 @@ impl Cfs {
         (to != cpu).then_some(to)
     }
 
-    /// For co-scheduling: a queued task is next on its CPU, if that is not too unfair, and now.
-    pub(super) fn favour(&mut self, desk: &mut Desk, task: TaskId) {
-        let cpu = desk.task(task).cpu;
-        self.queues[cpu].next = Some(task);
-        desk.resched(cpu);
+    /// pick_next_entity, of tasks that `may` run; a CPU without any pulls some first.
+    pub(super) fn pick_among(
+        &mut self,
+        desk: &mut Desk,
+        cpu: usize,
+        may: impl Fn(TaskId) -> bool,
+    ) -> Option<Pick> {
+        if !self.queues[cpu].tasks().iter().any(|task| may(*task)) {
+            self.balance_new_idle(desk, cpu);
+        }
+        let queue = &mut self.queues[cpu];
+        let (next, skip) = (queue.next.take(), queue.skip.take());
+        let mut line = queue.line().filter(|(_, task)| may(*task));
+        let (least, left) = line.next()?;
+        let near = |behind: u64| behind <= least + self.rules.wakeup_granularity;
+        let second = line.next().filter(|(behind, _)| near(*behind)).map(|(_, task)| task);
+        let mut task = if skip == Some(left) { second.unwrap_or(left) } else { left };
+        let fits = |next: &TaskId| {
+            may(*next) && near(self.entities[next.ix()].vruntime) && queue.tasks().contains(next)
+        };
+        if let Some(next) = next.filter(fits) {
+            task = next;
+        }
+        drop(line);
+        Some(self.take(desk, cpu, task))
     }
 
     /// check_preempt_tick.

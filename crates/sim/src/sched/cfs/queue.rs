@@ -43,6 +43,11 @@ impl Queue {
         place.map(|at| self.tasks.remove(at)).is_some()
     }
 
+    /// Who waits, by virtual runtime.
+    pub(super) fn line(&self) -> impl Iterator<Item = (u64, TaskId)> + '_ {
+        self.line.iter().copied()
+    }
+
     /// The task of least virtual runtime and, with 1, the next: its virtual runtime and itself.
     pub(super) fn nth(&self, at: usize) -> Option<(u64, TaskId)> {
         self.line.get(at).copied()

@@ -1,0 +1,85 @@
+//! What co-scheduling asks of CFS ([`relaxed`](crate::sched::relaxed)): tasks that may not run leave
+//! their queue and come back, one is chosen whatever its virtual runtime, a turn is looked ahead to.
+
+use super::Cfs;
+use crate::desk::{Desk, TaskId};
+use crate::sched::Pick;
+
+impl Cfs {
+    /// A runnable task leaves its queue, and its weight goes with it.
+    pub(in crate::sched) fn park(&mut self, desk: &Desk, task: TaskId) {
+        let cpu = desk.task(task).cpu;
+        if self.unqueue(cpu, task) {
+            self.lighter(desk, cpu, self.entities[task.ix()].weight);
+            self.update_min(desk, cpu);
+        }
+    }
+
+    /// It comes back where it was, or where it may be: what others ran meanwhile is not made up for.
+    pub(in crate::sched) fn unpark(&mut self, desk: &mut Desk, task: TaskId) {
+        let cpu = desk.task(task).cpu;
+        self.narrow(desk, task);
+        let to = if self.may.has(cpu) { cpu } else { self.idlest(desk, cpu) };
+        let floor = self.queues[to].min_vruntime;
+        let least = floor.saturating_sub(self.rules.latency);
+        let entity = &mut self.entities[task.ix()];
+        entity.vruntime = if to == cpu { entity.vruntime.max(least) } else { floor };
+        let weight = entity.weight;
+        self.heavier(desk, to, weight);
+        desk.assign(task, to);
+        self.enqueue(desk, task);
+        self.preempt(desk, to, task);
+    }
+
+    /// Moves a queued task to `to`, where it shall run.
+    pub(in crate::sched) fn bring(&mut self, desk: &mut Desk, task: TaskId, to: usize) {
+        if desk.task(task).cpu != to {
+            self.migrate(desk, task, to);
+        }
+    }
+
+    /// Who is first in line on a CPU.
+    pub(in crate::sched) fn first(&self, cpu: usize) -> Option<TaskId> {
+        self.queues[cpu].nth(0).map(|(_, task)| task)
+    }
+
+    /// Weight of all tasks of a CPU.
+    pub(in crate::sched) fn weight(&self, cpu: usize) -> u64 {
+        self.queues[cpu].weight
+    }
+
+    /// A queued task runs on its CPU, whoever is first in line.
+    pub(in crate::sched) fn take(&mut self, desk: &Desk, cpu: usize, task: TaskId) -> Pick {
+        self.unqueue(cpu, task);
+        self.entities[task.ix()].picked = desk.ran(task);
+        // The slice is looked at on ticks, as Linux without HRTICK does.
+        Pick { task, slice: u64::MAX }
+    }
+
+    /// By how much virtual time a task is ahead of whoever is the furthest behind of the others on
+    /// its CPU: negative when it is due. 0 when it is alone.
+    pub(in crate::sched) fn advance(&mut self, desk: &Desk, task: TaskId) -> i64 {
+        let cpu = desk.task(task).cpu;
+        let current = desk.current(cpu).filter(|current| *current != task);
+        if let Some(current) = desk.current(cpu) {
+            self.update(desk, current);
+        }
+        let waits = (0..2).filter_map(|at| self.queues[cpu].nth(at));
+        let waits = waits.filter(|(_, other)| *other != task).map(|(vruntime, _)| vruntime);
+        let runs = current.map(|current| self.entities[current.ix()].vruntime);
+        let own = self.entities[task.ix()].vruntime;
+        waits.chain(runs).min().map_or(0, |least| own as i64 - least as i64)
+    }
+
+    /// Whether who runs on `cpu` had the least turn.
+    pub(in crate::sched) fn had_its_turn(&self, desk: &Desk, cpu: usize) -> bool {
+        desk.current(cpu).is_none_or(|task| {
+            desk.ran(task) - self.entities[task.ix()].picked >= self.rules.min_granularity
+        })
+    }
+
+    /// By how much virtual time a task of usual weight must be behind to preempt.
+    pub(in crate::sched) fn granularity(&self) -> i64 {
+        self.rules.wakeup_granularity as i64
+    }
+}

@@ -1,0 +1,42 @@
+use super::*;
+use crate::testing::desk;
+
+fn queued(credit: &mut Credit, desk: &mut Desk, task: u32, pri: Pri) {
+    let task = TaskId(task);
+    desk.assign(task, 0);
+    desk.tasks[task.ix()].state = crate::desk::TaskState::Queued;
+    credit.svcs[task.ix()].pri = pri;
+    credit.insert(desk, task);
+}
+
+#[test]
+fn a_queue_is_in_order_of_priority_then_of_arrival_and_a_yielder_lets_one_pass() {
+    let mut desk = desk(2, &[5]);
+    let mut credit = Credit::new(Rules::default());
+    credit.start(&mut desk);
+    queued(&mut credit, &mut desk, 0, Pri::Over);
+    queued(&mut credit, &mut desk, 1, Pri::Under);
+    queued(&mut credit, &mut desk, 2, Pri::Boost);
+    queued(&mut credit, &mut desk, 3, Pri::Under);
+    assert_eq!(credit.pcpus[0].queue, [2, 1, 3, 0].map(TaskId));
+    credit.svcs[4].yielded = true;
+    queued(&mut credit, &mut desk, 4, Pri::Under);
+    assert_eq!(credit.pcpus[0].queue, [2, 1, 3, 0, 4].map(TaskId));
+}
+
+#[test]
+fn soft_affinity_counts_only_where_it_says_more_than_the_hard_one() {
+    let mut desk = desk(4, &[1]);
+    let mut credit = Credit::new(Rules::default());
+    credit.start(&mut desk);
+    let task = TaskId(0);
+    assert!(!credit.affinity(&desk, task, Pass::Node), "all are preferred");
+    desk.tasks[0].preferred = Mask::of(4, [0, 1]);
+    desk.tasks[0].allowed = Mask::of(4, [1, 2, 3]);
+    assert!(credit.affinity(&desk, task, Pass::Node));
+    assert_eq!(credit.cpus, Mask::of(4, [1]));
+    assert!(credit.affinity(&desk, task, Pass::Vcpu));
+    assert_eq!(credit.cpus, Mask::of(4, [1, 2, 3]));
+    desk.tasks[0].preferred = Mask::of(4, [0]);
+    assert!(!credit.affinity(&desk, task, Pass::Node), "none of the preferred is allowed");
+}
