@@ -184,7 +184,8 @@ impl Relaxed {
 
     /// Holds a VM: all of it that run choose again.
     fn stop(&mut self, desk: &mut Desk, vm: usize) {
-        if std::mem::replace(&mut self.gangs[vm], Gang::Held) != Gang::Held {
+        // Held again after it was alone it has waited since it started, or it would for good.
+        if let Gang::Free | Gang::Going = std::mem::replace(&mut self.gangs[vm], Gang::Held) {
             self.since[vm] = desk.now;
         }
         for task in desk.vms[vm].tasks() {
@@ -203,6 +204,7 @@ impl Relaxed {
             return false;
         }
         self.gangs[vm] = aim;
+        self.since[vm] = desk.now;
         for at in 0..self.plan.len() {
             let (task, cpu) = self.plan[at];
             if std::mem::take(&mut self.members[task.ix()].stopped) {
@@ -326,6 +328,11 @@ impl Scheduler for Relaxed {
 
     fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
         let vm = desk.task(task).vm;
+        // It spins for a sibling, which is stopped for its sake: it does not lag.
+        if let Put::Yield(_) = why {
+            let this = &mut self.members[task.ix()];
+            (this.skew, this.lags) = (0, false);
+        }
         if self.gangs[vm] == Gang::Alone && self.far(task) {
             self.stop(desk, vm);
         }

@@ -87,7 +87,7 @@ pub(crate) fn command(args: &AgreeArgs) -> anyhow::Result<Outcome> {
     for both in &all {
         progress.say(&format!("simulating {}", both.case.name));
         let simulated = simulated(both, args.seeds, &stop);
-        compared.push(Compared::new(both, &came.cells, &simulated));
+        compared.push(Compared::new(both, &all, &came.cells, &simulated));
         if stop.raised() {
             break;
         }

@@ -2,6 +2,7 @@
 //! of the lab's runs and of the simulated seeds not further apart than the scenario says.
 
 use super::file::{Both, Measure, What};
+use instep_bench::case::Case;
 use instep_bench::cell::Cell;
 use instep_bench::gather::gather;
 use instep_bench::plan::Scheduler;
@@ -85,13 +86,17 @@ impl Agreement {
 impl Compared {
     pub(super) fn new(
         both: &Both,
+        all: &[Both],
         cells: &[Cell],
         simulated: &BTreeMap<String, Vec<Report>>,
     ) -> Self {
         let names = both.plans.keys();
         let schedulers: Vec<Scheduler> =
             names.filter_map(|name| Scheduler::of(name, &MECHANISMS).ok()).collect();
-        let gathered = gather(std::slice::from_ref(&both.case), &schedulers, cells);
+        // Of all scenarios: what several do alone is measured once, for the first of them.
+        let cases: Vec<Case> = all.iter().map(|one| one.case.clone()).collect();
+        let gathered = gather(&cases, &schedulers, cells);
+        let gathered = gathered.iter().find(|report| report.name == both.case.name);
         let row = |measure: &Measure| {
             let at = both.guests.iter().position(|name| Some(name) == measure.guest.as_ref());
             let at = at.unwrap_or(0);
@@ -101,7 +106,7 @@ impl Compared {
                     && cell.failed.is_none()
             });
             let own: Vec<&Cell> = own.collect();
-            let lab = in_lab(measure, at, &own, gathered.first());
+            let lab = in_lab(measure, at, &own, gathered);
             let reports = simulated.get(&measure.under).map_or(&[][..], Vec::as_slice);
             let of = |report| in_simulator(measure.what, at, report, both);
             let simulated = Spread::of(reports.iter().filter_map(of));
@@ -240,7 +245,7 @@ mod tests {
         let both = parse("x", TEXT, "x").unwrap();
         let reports = both.plans["default"].reports(1, &mut (), &|_| (), &|| false);
         let simulated = [("default".to_owned(), reports)].into();
-        let compared = Compared::new(&both, cells, &simulated);
+        let compared = Compared::new(&both, std::slice::from_ref(&both), cells, &simulated);
         compared.rows.iter().map(|row| row.holds).collect()
     }
 
@@ -252,12 +257,25 @@ mod tests {
         let simulated = [("default".to_owned(), reports)].into();
         let known = |rate: f64| {
             let cells = [cell("alone", 100.0, &[2.0]), cell("default", rate, &[1.0, 1.0])];
-            let row = &Compared::new(&both, &cells, &simulated).rows[0];
+            let row =
+                &Compared::new(&both, std::slice::from_ref(&both), &cells, &simulated).rows[0];
             (row.holds, row.known())
         };
         assert_eq!(known(51.0), (true, true));
         assert_eq!(known(58.0), (false, true));
         assert_eq!(known(65.0), (false, false));
+    }
+
+    #[test]
+    fn what_several_do_alone_is_that_of_the_first() {
+        let both = parse("x", TEXT, "x").unwrap();
+        let first = parse("first", TEXT, "first").unwrap();
+        let reports = both.plans["default"].reports(1, &mut (), &|_| (), &|| false);
+        let simulated = [("default".to_owned(), reports)].into();
+        let alone = Cell { case: "first".to_owned(), ..cell("alone", 100.0, &[2.0]) };
+        let cells = [alone, cell("default", 51.0, &[1.0, 1.0])];
+        let all = [first, both];
+        assert!(Compared::new(&all[1], &all, &cells, &simulated).rows[0].holds);
     }
 
     #[test]
