@@ -1,3 +1,5 @@
+//! Rules of Xen's credit scheduler, each on a small host.
+
 use super::*;
 use crate::testing::desk;
 
