@@ -239,10 +239,15 @@ fn shown(command: &str) -> Option<String> {
     (!first.starts_with("cat ")).then(|| format!("\n# {first}"))
 }
 
+/// Lines, none longer than the others: a kernel's last words are as long as they are.
+fn narrow(text: &str) -> String {
+    text.lines().map(|line| textwrap::fill(line, WIDTH)).collect::<Vec<_>>().join("\n")
+}
+
 impl Audience for Teller<'_> {
     fn say(&mut self, said: &str) {
         if said.lines().count() > 1 {
-            self.line(&format!("\n{said}"));
+            self.line(&format!("\n{}", narrow(said)));
         } else if !self.progress.is_hidden() {
             self.progress.set_message(said.lines().next().unwrap_or_default().to_owned());
         } else if !self.up {
@@ -328,6 +333,18 @@ mod tests {
         assert_eq!(shown("cat /tmp/x"), None);
         assert_eq!(shown("\ninstep run >x &\necho $!"), Some("\n# instep run".into()));
         assert_eq!(shown("printf x >y"), Some("\n# printf x >y".into()));
+    }
+
+    #[test]
+    fn words_of_a_kernel_that_panicked_are_no_wider_than_the_story() {
+        let said = format!(
+            "its kernel panicked; {}\n[ 1.1] {}\nagain",
+            "it said ".repeat(20),
+            "f".repeat(90)
+        );
+        let narrow = narrow(&said);
+        assert!(narrow.lines().all(|line| line.len() <= WIDTH), "{narrow}");
+        assert!(narrow.ends_with("\nagain"));
     }
 
     #[test]
