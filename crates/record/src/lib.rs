@@ -3,10 +3,11 @@
 //!
 //! ```text
 //! scan VMs -> start source -> names and processes of all threads -> head
+//!     -> after the first round: visit CPUs whose vCPUs no switch told of
 //!     -> every tenth of a second: drain -> write           (time, size, stop)
 //!     -> stop source -> drain the rest -> counters -> end
 //! ```
-//! It changes nothing of how threads are scheduled, decides nothing and draws nothing. Nothing is
+//! It changes nothing of how threads are scheduled (but see `silent`), decides nothing and draws nothing. Nothing is
 //! lost silently: what a source lost is written where it happened and summed at the end.
 #![forbid(unsafe_code)]
 
@@ -14,6 +15,7 @@ mod bpf;
 mod error;
 mod known;
 mod session;
+mod silent;
 mod source;
 mod tracefs;
 

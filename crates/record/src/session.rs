@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::known::{self, Thread};
+use crate::silent::Silent;
 use crate::source::{self, Choice, Source, Wanted};
 use instep_core::units::{CpuId, Nanos, Tid};
 use instep_host::discover::{ScanOptions, Scanner, VmFacts};
@@ -204,6 +205,7 @@ struct Session<W> {
     /// when events were recorded already.
     before: Option<Vec<known::Reading>>,
     tids: Vec<u32>,
+    silent: Silent,
     seen: BTreeSet<Tid>,
     warnings: Vec<String>,
 }
@@ -230,6 +232,7 @@ impl<W: Write> Session<W> {
             events: Vec::new(),
             begin,
             cost_before: cpu_time(),
+            silent: Silent::new(&tids),
             tids,
             seen: BTreeSet::new(),
             warnings: head.warnings,
@@ -270,6 +273,7 @@ impl<W: Write> Session<W> {
             self.drain(options.max_bytes)?;
             if self.before.is_none() {
                 self.before = Some(known::readings(&self.root, &self.tids));
+                self.silent.visit(&self.root);
             }
             if round.is_multiple_of(FLUSH_EVERY) {
                 self.writer.flush().map_err(Error::Write)?;
@@ -289,6 +293,7 @@ impl<W: Write> Session<W> {
             self.events.clear();
             let is_more = self.source.drain(&mut self.events)?;
             for event in &self.events {
+                self.silent.hear(event);
                 self.writer.event(event).map_err(Error::Write)?;
             }
             // More than can be written must not keep it here for ever.

@@ -21,6 +21,8 @@ pub struct Stat {
     pub flags: u64,
     /// User and system time in ticks.
     pub cpu_ticks: u64,
+    /// Whether it is a real-time or deadline thread: such priorities are shown as less than -1.
+    pub is_real_time: bool,
     /// Threads of the process.
     pub threads: u32,
     /// Start in ticks since boot.
@@ -71,6 +73,10 @@ pub fn stat(bytes: &[u8]) -> Option<Stat> {
             4 => out.ppid = u32_of(field).unwrap_or(0),
             9 => out.flags = u64_of(field).unwrap_or(0),
             14 | 15 => out.cpu_ticks = out.cpu_ticks.saturating_add(u64_of(field).unwrap_or(0)),
+            18 => {
+                let priority = std::str::from_utf8(field).ok().and_then(|text| text.parse().ok());
+                out.is_real_time = priority.is_some_and(|priority: i32| priority < -1);
+            }
             20 => out.threads = u32_of(field).unwrap_or(0),
             22 => {
                 out.start_ticks = u64_of(field).unwrap_or(0);
