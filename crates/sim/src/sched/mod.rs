@@ -202,6 +202,7 @@ pub fn make(name: &str, tuning: &Tuning) -> Result<Box<dyn Scheduler>, String> {
             let mut rules = eevdf::Rules::default();
             tuner.pace("slice", &mut rules.slice);
             tuner.pace("tick", &mut rules.tick);
+            tuner.set("hrtick", &mut rules.hrtick);
             Box::new(eevdf::Eevdf::new(rules))
         }
         "instep" => {

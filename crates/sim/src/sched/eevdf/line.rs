@@ -114,6 +114,14 @@ impl Line {
         true
     }
 
+    /// CPU time until the member's request is used up, at least 1 ns.
+    pub(super) fn left(&self, key: u32) -> u64 {
+        let Some(at) = self.at(key) else { return 1 };
+        let member = &self.members[at];
+        let left = i128::from(member.deadline - member.v) * i128::from(member.weight);
+        u64::try_from((left.max(1) - 1) / i128::from(UNIT) + 1).unwrap_or(u64::MAX)
+    }
+
     /// reweight_entity: lag and what is left of the request are kept in real time.
     pub(super) fn reweigh(&mut self, key: u32, weight: i64) {
         let weight = weight.max(2);
@@ -198,6 +206,7 @@ mod tests {
         line.run(1);
         assert!(!line.charge(1, 1_000_000, SLICE));
         assert_eq!(line.best(), Some(1), "until its request is used up");
+        assert_eq!(line.left(1), 2_000_000);
         assert!(line.charge(1, 2_000_000, SLICE));
         assert_eq!(line.best(), Some(2));
     }

@@ -2,7 +2,8 @@
 //! its share on each CPU in proportion to how many of its tasks are there; inside it tasks are equal.
 //!
 //! Both levels are the same [`line`]. The current task is not disturbed before its slice is used up
-//! (RUN_TO_PARITY), slices are looked at on ticks and when somebody wakes. Idle CPUs are found under
+//! (RUN_TO_PARITY), slices are looked at on ticks and when somebody wakes; with SCHED_HRTICK they end when
+//! they are over. Idle CPUs are found under
 //! the waker's or the last LLC; balancing is by number of runnable tasks, as the fair class does
 //! when groups have spare CPUs. Not modelled: delayed dequeue, load averages over time, cgroup
 //! bandwidth, NUMA balancing.
@@ -22,11 +23,14 @@ pub struct Rules {
     pub slice: u64,
     /// 1 s / HZ: 4 ms.
     pub tick: u64,
+    /// How long after its end a timer of its own ends a slice (SCHED_HRTICK); 0: a tick does. Not by
+    /// default: the feature is off in 6.12, on in 7.2.
+    pub hrtick: u64,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { slice: 700_000, tick: 4_000_000 }
+        Self { slice: 700_000, tick: 4_000_000, hrtick: 0 }
     }
 }
 
@@ -325,7 +329,11 @@ impl Scheduler for Eevdf {
         let vm = desk.task(task).vm;
         self.queues[cpu].vms.run(vm as u32);
         self.line(cpu, vm).run(task.0);
-        Some(Pick { task, slice: u64::MAX })
+        let slice = match self.rules.hrtick {
+            0 => u64::MAX,
+            late => self.queues[cpu].vms.left(vm as u32).min(self.line(cpu, vm).left(task.0)) + late,
+        };
+        Some(Pick { task, slice })
     }
 
     fn tick(&mut self, desk: &mut Desk, cpu: usize) {
