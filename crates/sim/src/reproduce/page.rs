@@ -7,8 +7,8 @@ use instep_core::html::{escaped, head, marks};
 use std::fmt::Write as _;
 
 /// Widths and heights of a plot.
-const LEFT: f64 = 270.0;
-const PLOT: f64 = 480.0;
+const LEFT: f64 = 300.0;
+const PLOT: f64 = 460.0;
 const RIGHT: f64 = 30.0;
 const LINE: f64 = 24.0;
 
@@ -169,11 +169,12 @@ fn points(out: &mut String, scale: &Scale, y: f64, row: &Row) {
     if let Some(published) = row.published {
         let (x, dashed) = (scale.x(published), if row.implied { "2 2" } else { "none" });
         if row.bound {
-            // A bar where the bound is, and an arrow to where the figure may be.
+            // A bar where the bound is, dashed if it follows, and an arrow to where the figure may be.
             let _ = writeln!(
                 out,
                 "<path class=\"published bound\" stroke-dasharray=\"{dashed}\" \
-                 d=\"M{x:.1} {:.1}V{:.1}M{x:.1} {y:.1}h-16m5 -4l-5 4l5 4\"/>",
+                 d=\"M{x:.1} {:.1}V{:.1}\"/>\
+                 <path class=\"published\" d=\"M{x:.1} {y:.1}h-16m5 -4l-5 4l5 4\"/>",
                 y - 8.0,
                 y + 8.0
             );
