@@ -182,6 +182,21 @@ fn bad_input_is_answered_with_file_line_and_reason() {
             12,
             "node 0 has 4GiB, it 7GiB",
         ),
+        (
+            "cores = 2\nmemory = \"4GiB\"\n[[guest]]\nname = \"a\"\nvcpus = 2\nmemory = \"1GiB\"",
+            "cores = 1\nnodes = 2\nmemory = \"8GiB\"\n[[guest]]\nname = \"z\"\nvcpus = 2\nmemory = \"3GiB\"\n\
+             start = { memory_node = 0 }\n[[guest]]\nname = \"a\"\nvcpus = 2\nmemory = \"2GiB\"\n\
+             start = { memory_node = 0 }",
+            17,
+            "guest a: start.memory_node: node 0 has 4GiB, guests before it 3GiB of them, it 2GiB",
+        ),
+        (
+            "cores = 2\nmemory = \"4GiB\"\n[[guest]]\nname = \"a\"\nvcpus = 2\nmemory = \"1GiB\"",
+            "cores = 1\nnodes = 2\nmemory = \"8GiB\"\n[[guest]]\nname = \"a\"\nvcpus = 2\nmemory = \"2GiB\"\n\
+             count = 3\nstart = { memory_node = 0 }",
+            13,
+            "node 0 has 4GiB, it 3 times 2GiB",
+        ),
         ("[host]", "[host", 4, ""),
     ];
     for (from, to, line, reason) in cases {

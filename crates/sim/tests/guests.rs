@@ -51,6 +51,44 @@ fn an_adaptive_lock_is_passed_on_without_being_lost() {
 }
 
 #[test]
+fn throughput_is_that_of_the_first_load() {
+    let found = |loads: &str| {
+        let guest = guest("a", 4, "spin").replace("\"spin\"", loads);
+        report("cores = 4\nmemory = \"4GiB\"", "cfs", &guest).vms[0].clone()
+    };
+    let (barrier, fib) = ("\"instep-load barrier --phase 1ms\"", "\"instep-load fib 30\"");
+    let io = "\"instep-load io --compute 100us --wait 300us\"";
+    let lock = "\"instep-load lock --hold 2us --think 20us\"";
+    for (loads, unit, most) in [
+        (format!("[{barrier}, {fib}]"), "phases", 1_000.0),
+        (format!("[{fib}, {barrier}]"), "us of work", 4e6),
+        (format!("[\"idle\", {io}, {lock}]"), "requests", 10_500.0),
+        (format!("[{io}, \"instep-load ping --period 100us\"]"), "requests", 10_500.0),
+    ] {
+        let found = found(&loads);
+        assert_eq!(found.unit, unit, "{loads}");
+        assert!((100.0..most).contains(&found.throughput), "{loads}: {}", found.throughput);
+    }
+    let with_stages = guest("a", 2, "instep-load barrier --phase 1ms")
+        + "[[guest.stage]]\nname = \"x\"\nwork = \"10us\"\n";
+    let found = report("cores = 2\nmemory = \"4GiB\"", "cfs", &with_stages).vms[0].clone();
+    assert!(found.unit == "phases" && found.throughput < 1_000.0, "{found:?}");
+}
+
+#[test]
+fn a_guest_that_is_bound_to_no_node_lies_where_others_leave_memory() {
+    let home = "start = { memory_node = 0 }\n";
+    let guests = guest("a", 1, "spin").replace("1GiB", "2GiB") + home + &guest("b", 1, "spin");
+    let host = "nodes = 2\ncores = 1\nmemory = \"4GiB\"";
+    let text = format!("scheduler = \"cfs\"\nduration = \"1ms\"\n[host]\n{host}\n{guests}");
+    let plan = Plan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap();
+    assert_eq!(
+        (&plan.setup.vms[0].memory[..], &plan.setup.vms[1].memory[..]),
+        (&[1024, 0][..], &[0, 1024][..])
+    );
+}
+
+#[test]
 fn a_machine_of_the_library_has_its_shape() {
     let found = report("machine = \"opteron-6376\"", "credit", &guest("a", 16, "npb/ep"));
     assert_eq!((found.host.cpus, found.machine.as_str()), (32, "opteron-6376"));

@@ -56,7 +56,7 @@ fn bnn_puts_vms_where_their_memory_is() {
     let home = |node: u32| format!("start = {{ memory_node = {node} }}");
     let guests: String =
         (0..4u32).map(|at| guest(&format!("g{at}"), 4, &home(at.div_ceil(2) % 2))).collect();
-    for scheduler in ["cfs", "eevdf", "instep"] {
+    for scheduler in ["cfs", "eevdf", "instep", "pm"] {
         let outcome = plan(scheduler, "bnn", &guests).run();
         for vm in 0..4 {
             let local = locality(&outcome, vm);
@@ -103,7 +103,7 @@ fn a_seed_fixes_placement_too() {
 fn every_scheduler_follows_affinities_that_change() {
     let load = "load = \"instep-load lock --hold 20us --think 300us\"";
     let guests = guest("a", 4, "").replace("load = \"spin\"", load) + &guest("b", 3, "");
-    for name in sched::NAMES.into_iter().filter(|name| !["pm", "affinity"].contains(name)) {
+    for name in sched::NAMES.into_iter().filter(|name| *name != "affinity") {
         let plan = plan(name, "none", &guests);
         let mut engine = Engine::new(plan.setup.clone(), plan.scheduler());
         engine.begin();
@@ -129,7 +129,7 @@ fn every_scheduler_follows_affinities_that_change() {
 #[test]
 fn schedulers_keep_their_promises_under_placement() {
     let guests = guest("a", 6, "") + &guest("b", 3, "weight = 300") + &guest("c", 2, "");
-    for scheduler in ["cfs", "eevdf", "credit", "balance", "instep"] {
+    for scheduler in ["cfs", "eevdf", "credit", "balance", "instep", "pm"] {
         for policy in ["bnn", "instep", "bind", "spread"] {
             let mut plan = plan(scheduler, policy, &guests);
             plan.setup.placement.as_mut().unwrap().period = 150 * MS;
@@ -172,8 +172,7 @@ fn what_cannot_be_placed_is_refused() {
     assert!(text("cfs", "bnn", "60s").is_ok());
     for (scheduler, placement, period, word) in [
         ("cfs", "best", "60s", "known are instep, bnn"),
-        ("pm", "bnn", "60s", "binds by itself"),
-        ("affinity", "bind", "60s", "binds by itself"),
+        ("affinity", "bind", "60s", "affinity is a placement: it binds each vCPU to one CPU, once"),
         ("cfs", "bnn", "0", "placement_period"),
         ("cfs", "bnn", "1us", "at least 1ms"),
     ] {

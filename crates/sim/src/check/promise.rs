@@ -14,6 +14,8 @@ pub struct Promises {
     pub woken: Option<u64>,
     /// How long a turn at weight 100 is at most, nanoseconds: bounds waits.
     pub turn: Option<u64>,
+    /// Whether that bounds waits only where all VMs always want to run: who wakes goes first, each time.
+    pub wakers_first: bool,
     /// Instead of that for vCPUs: after which wait one goes first.
     pub overdue: Option<Overdue>,
     /// Whether runnable siblings are never on one CPU.
@@ -29,6 +31,7 @@ impl Promises {
         pinned: true,
         woken: None,
         turn: None,
+        wakers_first: false,
         overdue: None,
         apart: false,
         share: None,
@@ -54,7 +57,7 @@ impl Promises {
         if let Some(grace) = self.idle {
             all.push(Box::new(Idle::new(grace, self.pinned)));
         }
-        if let Some(turn) = self.turn {
+        if let Some(turn) = self.turn.filter(|_| saturated || !self.wakers_first) {
             let from = if self.overdue.is_some() { vms } else { 0 };
             all.push(Box::new(Wait::of(turn, from)));
         }

@@ -32,14 +32,16 @@ impl Engine {
                 thread.left -= done;
                 tally.progress += elapsed;
                 thread.did += elapsed;
-                if thread.state == State::Pool {
+                if thread.state == State::Pool && thread.measured {
                     tally.done += u128::from(done);
                 }
             }
             State::Burn => {
                 tally.progress += elapsed;
                 thread.did += elapsed;
-                tally.done += u128::from(elapsed) * u128::from(state.speed);
+                if thread.measured {
+                    tally.done += u128::from(elapsed) * u128::from(state.speed);
+                }
             }
             State::Spin(_) => {
                 tally.spun += elapsed;

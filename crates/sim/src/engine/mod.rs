@@ -119,6 +119,8 @@ struct Thread {
     program: usize,
     /// Its number within its program.
     number: u32,
+    /// Whether what it does is its VM's throughput.
+    measured: bool,
     profile: usize,
     at: u32,
     state: State,
@@ -202,10 +204,12 @@ pub struct Engine {
 /// Between two samples of utilisation, as published: every second.
 const SAMPLE: u64 = 1_000_000_000;
 
-/// VMs start within so many nanoseconds, at random.
+/// VMs start within so many nanoseconds, at random. Assumed: two periods of noise and of credit's tick, so
+/// that seeds begin in different phases of both, and a fiftieth of the usual warm-up.
 const START: u64 = 20_000_000;
 
-/// Nanoseconds between the starts of two threads of a VM: creating a thread takes some 20 us.
+/// Nanoseconds between the starts of two threads of a VM. Assumed: pthread_create takes some 20 us, with the
+/// new thread's first wake-up.
 const STAGGER: u64 = 20_000;
 
 impl Thread {
@@ -315,6 +319,7 @@ impl Engine {
                 task: TaskId(first + at as u32 % count),
                 program: *program,
                 number: *number,
+                measured: workload.measures(*program),
                 profile: plan.profile,
                 at: 0,
                 state: State::Asleep,

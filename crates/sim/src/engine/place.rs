@@ -32,7 +32,8 @@ pub(super) const PAGE: u64 = 6_800;
 const BATCH: u64 = 2_000_000;
 /// Nanoseconds from one batch to the next: half of a CPU. Assumed.
 const PACE: u64 = 4_000_000;
-/// Nanoseconds after which is decided for the first time: some load must have been seen.
+/// Nanoseconds after which is decided for the first time. Assumed: policies need some load to have been
+/// seen; half of the usual warm-up, so that what is measured is placed.
 const FIRST: u64 = 500_000_000;
 
 /// What places VMs. See the module.

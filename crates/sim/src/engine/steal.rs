@@ -54,7 +54,7 @@ impl Engine {
         let vm = self.threads[thread as usize].vm;
         self.objects[vm].pools[pool].busy -= 1;
         if self.objects[vm].pools[pool].busy == 0 {
-            self.tally[vm].units += 1;
+            self.tally[vm].units += u64::from(self.threads[thread as usize].measured);
             self.new_round(thread, pool);
         } else {
             self.ask(thread);

@@ -52,7 +52,8 @@ impl Engine {
                 }
             }
             Op::Steal { pool } => self.join_pool(thread, pool as usize),
-            Op::Count { units } => self.tally[vm].units += units,
+            Op::Count { units } if state.measured => self.tally[vm].units += units,
+            Op::Count { .. } => {}
             Op::Jump { to } => state.at = to,
             Op::End => state.state = State::Done,
         }
@@ -204,7 +205,7 @@ impl Engine {
         } else {
             let tally = &mut self.tally[state.vm];
             tally.late(now.saturating_sub(state.due));
-            tally.units += 1;
+            tally.units += u64::from(state.measured);
         }
         state.round += 1;
         state.due += ns * (now.saturating_sub(state.due) / ns + 1);

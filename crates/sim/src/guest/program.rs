@@ -138,6 +138,31 @@ pub struct Workload {
     pub float: bool,
     /// What a unit of throughput is.
     pub unit: &'static str,
+    /// Of programs before this one throughput is measured; of all with `None`.
+    pub measured: Option<usize>,
+}
+
+impl Workload {
+    /// Throughput is that of the programs so far, if there are any and none were before: loads that run
+    /// beside the first one have other units, which cannot be added to its.
+    pub fn measure_first(&mut self) {
+        if self.measured.is_none() && !self.programs.is_empty() {
+            self.measured = Some(self.programs.len());
+        }
+    }
+
+    /// Says what a unit is, unless that of what is measured has been said.
+    pub fn count_in(&mut self, unit: &'static str) {
+        if self.measured.is_none() {
+            self.unit = unit;
+        }
+    }
+
+    /// Whether what threads of this program do is throughput.
+    #[must_use]
+    pub fn measures(&self, program: usize) -> bool {
+        self.measured.is_none_or(|end| program < end)
+    }
 }
 
 /// A pool of divisible work: a search tree under backtracking-based work stealing.

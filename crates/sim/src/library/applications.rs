@@ -27,6 +27,8 @@ pub struct Application {
     pub about: String,
     /// A guest's `load`; nothing where it is a kind of work only.
     pub load: Option<String>,
+    /// Which of its numbers were chosen after results had been seen: place and source.
+    pub chosen: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -95,6 +97,12 @@ fn one(entry: Entry, known: &[Application]) -> Result<Application, String> {
         }
     };
     profile.name = entry.name;
+    let mut chosen = Vec::new();
+    let mut note = |place: &str, source: &str| {
+        if super::after_results(source) {
+            chosen.push(format!("{place}: {source}"));
+        }
+    };
     let bounds = [
         (entry.fetch, &mut profile.fetch, "fetch"),
         (entry.fpu, &mut profile.fpu, "fpu"),
@@ -104,15 +112,21 @@ fn one(entry: Entry, known: &[Application]) -> Result<Application, String> {
     ];
     for (given, bound, place) in bounds {
         if let Some(given) = given {
+            note(place, &given.source);
             *bound = given.checked(place)?;
         }
     }
     if let Some(set) = entry.set {
+        note("set", &set.source);
         profile.set_kib = crate::scenario::size(&set.checked("set")?)? / 1024;
     }
     if let Some(mib_s) = entry.mib_s {
+        note("mib_s", &mib_s.source);
         profile.mib_s = mib_s.checked("mib_s")?;
     }
+    if let Some(load) = &entry.load {
+        note("load", &load.source);
+    }
     let load = entry.load.map(|load| load.checked("load")).transpose()?;
-    Ok(Application { profile, about: entry.about, load })
+    Ok(Application { profile, about: entry.about, load, chosen })
 }

@@ -164,6 +164,25 @@ pub fn shape_of(name: &str) -> Result<Shape, String> {
     })
 }
 
+/// Numbers of a machine that were chosen after results had been seen, in order of place: place and
+/// source.
+///
+/// # Errors
+/// When there is none of this name.
+pub fn chosen(name: &str) -> Result<Vec<(String, String)>, String> {
+    let mut all = Vec::new();
+    for (part, values) in table(name, DEEPEST)? {
+        for (word, given) in values.as_table().into_iter().flatten() {
+            let source = given.get("source").and_then(Value::as_str).unwrap_or_default();
+            if super::after_results(source) {
+                all.push((format!("{part}.{word}"), source.to_owned()));
+            }
+        }
+    }
+    all.sort();
+    Ok(all)
+}
+
 fn read(name: &str) -> Result<File, String> {
     let table = table(name, DEEPEST)?;
     Value::Table(table).try_into().map_err(|error| format!("machine {name}: {error}"))

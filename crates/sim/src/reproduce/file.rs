@@ -8,6 +8,7 @@
 //! measure = "stacking"            # of the guests whose names begin with `vm`
 //! vm = "a"
 //! seeds = 20
+//! fitted = "Nothing."              # which numbers to which figures
 //! [scenario]                      # as for `instep sim`
 //! scheduler = "cfs"
 //! [[row]]
@@ -21,6 +22,8 @@
 //! a bound. Gives plans; runs nothing.
 
 use super::measure::{Measure, Relation};
+use crate::engine::Setup;
+use crate::library;
 use crate::scenario::Scenario;
 use crate::scenario::build::Plan;
 use serde::Deserialize;
@@ -41,7 +44,7 @@ struct File {
     vm: String,
     seeds: u64,
     note: Option<String>,
-    fitted: Option<String>,
+    fitted: String,
     scenario: Table,
     row: Vec<RowText>,
 }
@@ -82,8 +85,11 @@ pub struct Experiment {
     pub unit: String,
     /// What to know when reading it.
     pub note: Option<String>,
-    /// Which parameters were chosen so that which figures come out.
-    pub fitted: Option<String>,
+    /// Which parameters were chosen so that which figures come out; "Nothing" where none was.
+    pub fitted: String,
+    /// What its machines and programs have, and what the engine does, that was chosen after results of
+    /// any experiment had been seen, with the reason.
+    pub chosen: Vec<String>,
     /// Seeds to run; 1 when chance plays no part.
     pub seeds: u64,
     /// Its rows.
@@ -139,6 +145,7 @@ impl Experiment {
             unit: file.unit,
             note: file.note,
             fitted: file.fitted,
+            chosen: chosen(&plans.made),
             seeds: file.seeds,
             rows,
             plans: plans.made,
@@ -167,6 +174,34 @@ impl Plans {
         self.known.insert(text, self.made.len() - 1);
         Ok(self.made.len() - 1)
     }
+}
+
+/// What was chosen after results had been seen and applies to every simulation.
+const EVERYWHERE: &str = "vCPUs start spread over the host (engine): chosen after stacking and competing-0-16 \
+                          had been seen";
+
+/// What plans have that was chosen after results had been seen: by the sources that the library gives.
+fn chosen(plans: &[Plan]) -> Vec<String> {
+    let mut all = vec![EVERYWHERE.to_owned()];
+    let mut add = |what: String| {
+        if !all.contains(&what) {
+            all.push(what);
+        }
+    };
+    let known = library::applications();
+    for Setup { params, vms, .. } in plans.iter().map(|plan| &plan.setup) {
+        for (place, source) in library::chosen(&params.machine).unwrap_or_default() {
+            // Of noise that is off no number plays a part.
+            if params.noise.on || !place.starts_with("noise.") {
+                add(format!("{place} of machine {}: {source}", params.machine));
+            }
+        }
+        let programs = vms.iter().flat_map(|vm| &vm.workload.programs);
+        for one in programs.filter_map(|program| known.get(program.profile)) {
+            one.chosen.iter().for_each(|what| add(format!("{}, {what}", one.profile.name)));
+        }
+    }
+    all
 }
 
 fn row_plan(file: &File, row: &RowText, plans: &mut Plans) -> Result<RowPlan, String> {
@@ -239,6 +274,7 @@ mod tests {
         measure = "stacking"
         vm = "a"
         seeds = 2
+        fitted = "Nothing."
         [scenario]
         about = "x"
         scheduler = "cfs"
@@ -265,6 +301,21 @@ mod tests {
     }
 
     #[test]
+    fn what_was_chosen_after_results_is_named_where_it_applies() {
+        let chosen = |from: &str, to: &str| {
+            Experiment::parse("x", &TEXT.replace(from, to)).unwrap().chosen.join("\n")
+        };
+        let all = chosen("\"spin\"", "\"npb/ep\"");
+        for words in ["start spread", "noise.on of machine generic: chosen", "npb/ep, fpu: chosen"]
+        {
+            assert!(all.contains(words), "{words}: {all}");
+        }
+        let ideal = chosen("cores = 2,", "cores = 2, machine = \"ideal\",");
+        assert!(ideal.contains("start spread") && !ideal.contains("noise"), "{ideal}");
+        assert!(!chosen("cores = 2,", "cores = 2, noise = false,").contains("noise"));
+    }
+
+    #[test]
     fn what_is_wrong_is_named_with_its_row() {
         for (from, to, said) in [
             (
@@ -281,6 +332,7 @@ mod tests {
             ("\"stacking\"", "\"luck\"", "measure luck: known are"),
             ("seeds = 2", "seeds = 0", "at least one seed"),
             ("unit", "units", "unknown field"),
+            ("fitted = \"Nothing.\"", "", "missing field `fitted`"),
         ] {
             let error = Experiment::parse("x", &TEXT.replace(from, to)).unwrap_err();
             assert!(error.contains(said), "{error}");

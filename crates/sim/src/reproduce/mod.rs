@@ -63,8 +63,11 @@ pub struct Result {
     pub unit: String,
     /// What to know when reading it.
     pub note: Option<String>,
-    /// Which parameters were chosen so that which figures come out.
-    pub fitted: Option<String>,
+    /// Which parameters were chosen so that which figures come out; "Nothing" where none was.
+    pub fitted: String,
+    /// What it has of machines, programs and engine that was chosen after results of any experiment had
+    /// been seen.
+    pub chosen: Vec<String>,
     /// Seeds that were to be run.
     pub seeds: u64,
     /// Whether chance plays a part in it.
@@ -253,6 +256,7 @@ fn result(experiment: &Experiment, seeds: u64, runs: &[Option<Outcome>]) -> Resu
         unit: experiment.unit.clone(),
         note: experiment.note.clone(),
         fitted: experiment.fitted.clone(),
+        chosen: experiment.chosen.clone(),
         chance: experiment.seeds > 1,
         seeds,
         rows: rows.collect(),

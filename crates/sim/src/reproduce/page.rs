@@ -1,5 +1,5 @@
-//! Published against simulated as one HTML page that needs nothing else: a table and a plot (inline
-//! SVG) for each experiment. Knows only results.
+//! Published against simulated as one HTML page that needs nothing else: a table for each experiment
+//! and a plot (inline SVG) for each unit of its rows. Knows only results.
 
 use super::table::{figure, published};
 use super::{Reproduced, Result, Row, Verdict};
@@ -7,8 +7,8 @@ use instep_core::html::{escaped, head, marks};
 use std::fmt::Write as _;
 
 /// Widths and heights of a plot.
-const LEFT: f64 = 270.0;
-const PLOT: f64 = 480.0;
+const LEFT: f64 = 300.0;
+const PLOT: f64 = 460.0;
 const RIGHT: f64 = 30.0;
 const LINE: f64 = 24.0;
 
@@ -17,6 +17,7 @@ const STYLE: &str = "
 @media(prefers-color-scheme:dark){:root{--published:#fb923c;--simulated:#60b0f4}}
 .interval{stroke:var(--simulated);stroke-width:2}
 .simulated{fill:var(--simulated)}.published{fill:none;stroke:var(--published);stroke-width:2}
+h3{font-size:.95rem;font-weight:600;margin:1rem 0 0}
 .differs{color:var(--published)}
 ";
 
@@ -25,8 +26,9 @@ const STYLE: &str = "
 pub fn page(found: &Reproduced) -> String {
     let mut out = head("Published and simulated", STYLE);
     out.push_str(
-        "<p class=\"soft\">Diamonds are published figures, hollow and dashed where they follow from \
-         what is published; dots are means over seeds with their 95 % confidence interval.</p>\n",
+        "<p class=\"soft\">Diamonds are published figures, dashed where they follow from what is \
+         published; an arrow to the left from a bar is a published bound, the most that was seen; dots \
+         are means over seeds (of spreads: the spread) with their 95 % confidence interval.</p>\n",
     );
     for experiment in &found.experiments {
         section(&mut out, experiment);
@@ -44,7 +46,18 @@ fn section(out: &mut String, experiment: &Result) {
         escaped(&experiment.source),
         escaped(&experiment.unit)
     );
-    plot(out, experiment);
+    let mut units: Vec<&str> = Vec::new();
+    for row in &experiment.rows {
+        if !units.contains(&row.unit.as_str()) {
+            units.push(&row.unit);
+        }
+    }
+    for unit in &units {
+        if units.len() > 1 {
+            let _ = writeln!(out, "<h3>{}</h3>", escaped(unit));
+        }
+        plot(out, experiment, unit);
+    }
     out.push_str(
         "<table><tr><th></th><th>published</th><th>simulated</th><th>from</th><th>to</th>\
          <th>seeds</th><th></th></tr>\n",
@@ -53,11 +66,14 @@ fn section(out: &mut String, experiment: &Result) {
         cells(out, row, &experiment.unit);
     }
     out.push_str("</table>\n");
-    for (head, text) in [("Note", &experiment.note), ("Fitted", &experiment.fitted)] {
-        if let Some(text) = text {
-            let _ = writeln!(out, "<p class=\"soft\">{head}: {}</p>", escaped(text));
-        }
+    let mut soft = |head: &str, text: &str| {
+        let _ = writeln!(out, "<p class=\"soft\">{head}: {}</p>", escaped(text));
+    };
+    if let Some(note) = &experiment.note {
+        soft("Note", note);
     }
+    soft("Fitted", &experiment.fitted);
+    experiment.chosen.iter().for_each(|what| soft("Chosen after results", what));
     for row in experiment.rows.iter().filter(|row| row.verdict == Some(Verdict::Differs)) {
         if let Some(why) = &row.why {
             let _ = writeln!(out, "<p>{} differs: {}</p>", escaped(&row.label), escaped(why));
@@ -104,9 +120,9 @@ impl Scale {
     }
 }
 
-fn plot(out: &mut String, experiment: &Result) {
-    // Rows of another unit stand in the table only.
-    let rows = || experiment.rows.iter().filter(|row| row.unit == experiment.unit);
+/// The rows of one unit.
+fn plot(out: &mut String, experiment: &Result, unit: &str) {
+    let rows = || experiment.rows.iter().filter(|row| row.unit == unit);
     let scale = Scale::of(rows());
     let bottom = LINE * (rows().count() as f64 + 0.5);
     let _ = writeln!(
@@ -114,7 +130,7 @@ fn plot(out: &mut String, experiment: &Result) {
         "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">",
         LEFT + PLOT + RIGHT,
         bottom + 20.0,
-        escaped(&experiment.name)
+        escaped(&format!("{}, {unit}", experiment.name))
     );
     for mark in marks(scale.low, scale.high) {
         let x = scale.x(mark);
@@ -152,6 +168,18 @@ fn points(out: &mut String, scale: &Scale, y: f64, row: &Row) {
     }
     if let Some(published) = row.published {
         let (x, dashed) = (scale.x(published), if row.implied { "2 2" } else { "none" });
+        if row.bound {
+            // A bar where the bound is, dashed if it follows, and an arrow to where the figure may be.
+            let _ = writeln!(
+                out,
+                "<path class=\"published bound\" stroke-dasharray=\"{dashed}\" \
+                 d=\"M{x:.1} {:.1}V{:.1}\"/>\
+                 <path class=\"published\" d=\"M{x:.1} {y:.1}h-16m5 -4l-5 4l5 4\"/>",
+                y - 8.0,
+                y + 8.0
+            );
+            return;
+        }
         let _ = writeln!(
             out,
             "<path class=\"published\" stroke-dasharray=\"{dashed}\" \

@@ -72,10 +72,12 @@ fn one(out: &mut String, experiment: &Result) {
     for row in &experiment.rows {
         line(out, row);
     }
-    for (head, text) in [("note", &experiment.note), ("fitted", &experiment.fitted)] {
-        if let Some(text) = text {
-            wrap(out, "  ", &format!("{head}: {text}"));
-        }
+    if let Some(note) = &experiment.note {
+        wrap(out, "  ", &format!("note: {note}"));
+    }
+    wrap(out, "  ", &format!("fitted: {}", experiment.fitted));
+    for what in &experiment.chosen {
+        wrap(out, "  ", &format!("chosen after results: {what}"));
     }
     let mut told: Vec<&str> = Vec::new();
     for row in &experiment.rows {

@@ -1,6 +1,7 @@
 //! Tests of running experiments; the published ones are only read, save the smallest.
 
 use super::*;
+use instep_core::html::escaped;
 
 const TINY: &str = r#"
     about = "siblings of two guests"
@@ -10,6 +11,7 @@ const TINY: &str = r#"
     measure = "stacking"
     vm = "a"
     seeds = 3
+    fitted = "Nothing."
     [scenario]
     about = "x"
     scheduler = "cfs"
@@ -122,7 +124,17 @@ fn tables_keep_to_80_columns_and_pages_to_themselves() {
         assert!(
             !page.contains("http://www") && !page.contains("https://") && !page.contains("src=")
         );
-        assert_eq!(page.matches("<svg").count(), found.experiments.len());
+        let units = |one: &Result| {
+            one.rows.iter().map(|row| row.unit.clone()).collect::<std::collections::BTreeSet<_>>()
+        };
+        let plots: usize = found.experiments.iter().map(|one| units(one).len()).sum();
+        assert_eq!(page.matches("<svg").count(), plots);
+        for row in found.experiments.iter().flat_map(|one| &one.rows) {
+            let drawn = format!("text-anchor=\"end\">{}</text>", escaped(&row.label));
+            assert!(page.contains(&drawn), "{} is drawn", row.label);
+        }
+        let bounds = found.experiments.iter().flat_map(|one| &one.rows).filter(|row| row.bound);
+        assert_eq!(page.matches("class=\"published bound\"").count(), bounds.count());
         assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
     }
 }

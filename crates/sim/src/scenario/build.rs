@@ -130,8 +130,9 @@ fn placement(
     if policy == PolicyName::None {
         return Ok(None);
     }
-    if ["pm", "affinity"].contains(&scheduler) {
-        return Err(wrong(format!("placement {policy}: scheduler {scheduler} binds by itself")));
+    if scheduler == "affinity" {
+        let what = "scheduler affinity is a placement: it binds each vCPU to one CPU, once";
+        return Err(wrong(format!("placement {policy}: {what}")));
     }
     Ok(Some(Placement { policy, period, topology: Arc::new(topology.clone()) }))
 }
@@ -230,9 +231,10 @@ fn guests(
 ) -> Result<Vec<VmSetup>, Fault> {
     let (mut vms, mut names, mut memory) = (Vec::new(), BTreeSet::new(), 0u64);
     let (mut tasks, all) = (0usize, host.memory.iter().sum::<u64>());
+    let free = left_by_bound(scenario, host)?;
     for guest in &scenario.guest {
         let this = guest.get_ref();
-        let vm = one_guest(this, host, profiles).map_err(|fault| Fault {
+        let vm = one_guest(this, host, &free, profiles).map_err(|fault| Fault {
             at: fault.at.filter(|at| *at > 0).or(Some(guest.span().start)),
             what: format!("guest {}: {}", this.name, fault.what),
         })?;
@@ -272,7 +274,12 @@ fn guests(
     Ok(vms)
 }
 
-fn one_guest(guest: &Guest, host: &Host, profiles: &mut Vec<Profile>) -> Result<VmSetup, Fault> {
+fn one_guest(
+    guest: &Guest,
+    host: &Host,
+    free: &[u64],
+    profiles: &mut Vec<Profile>,
+) -> Result<VmSetup, Fault> {
     let letter = |c: char| c.is_ascii_alphanumeric() || c == '-';
     let name = &guest.name;
     if name.is_empty() || name.len() > 40 || name.starts_with('-') || !name.chars().all(letter) {
@@ -297,7 +304,7 @@ fn one_guest(guest: &Guest, host: &Host, profiles: &mut Vec<Profile>) -> Result<
         weight,
         own: settings::of(guest)?,
         affinity: affinity(guest, vcpus, host)?,
-        memory: memory(guest, host)?,
+        memory: memory(guest, host, free),
         bytes: *guest.memory.get_ref(),
         parts: parts(guest, vcpus)?,
         workload,
@@ -402,32 +409,54 @@ fn workload(guest: &Guest, vcpus: u32, profiles: &mut Vec<Profile>) -> Result<Wo
     for load in &loads {
         load::add(&mut workload, load, vcpus, profile)
             .map_err(|what| Fault::at(span.clone(), format!("load: {what}")))?;
+        workload.measure_first();
     }
     stages::add(&mut workload, &guest.stage, profile.unwrap_or(Profile::PLAIN))?;
+    workload.measure_first();
     Ok(workload)
 }
 
-/// Part of the memory on each node in 1024ths; nodes without memory have none.
-fn memory(guest: &Guest, host: &Host) -> Result<Vec<u32>, Fault> {
-    let nodes = host.memory.len();
-    match &guest.start.memory_node {
-        Some(node) => {
-            let what = || format!("start.memory_node: the host has no node {}", node.get_ref());
-            let home = host.node_index(*node.get_ref());
-            let home = home.ok_or_else(|| Fault::at(node.span(), what()))?;
-            let (bytes, there) = (Bytes(*guest.memory.get_ref()), Bytes(host.memory[home]));
-            if bytes > there {
-                let node_is = format!("start.memory_node: node {} has {there}", node.get_ref());
-                return Err(Fault::at(node.span(), format!("{node_is}, it {bytes}")));
-            }
-            Ok((0..nodes).map(|at| if at == home { ONE as u32 } else { 0 }).collect())
+/// Bytes of each node that guests bound to it (`start.memory_node`) leave.
+fn left_by_bound(scenario: &Scenario, host: &Host) -> Result<Vec<u64>, Fault> {
+    let mut free = host.memory.clone();
+    for guest in &scenario.guest {
+        let this = guest.get_ref();
+        let Some(node) = &this.start.memory_node else { continue };
+        let wrong = |what: String| {
+            let at = if node.span().start > 0 { node.span() } else { guest.span() };
+            Fault::at(at, format!("guest {}: start.memory_node: {what}", this.name))
+        };
+        let home = host.node_index(*node.get_ref());
+        let home = home.ok_or_else(|| wrong(format!("the host has no node {}", node.get_ref())))?;
+        let (each, count) = (*this.memory.get_ref(), this.count.unwrap_or(1));
+        let bytes = each.saturating_mul(u64::from(count));
+        if bytes > free[home] {
+            let there = Bytes(host.memory[home]);
+            let before = match host.memory[home] - free[home] {
+                0 => String::new(),
+                taken => format!(", guests before it {} of them", Bytes(taken)),
+            };
+            let times = if count == 1 { String::new() } else { format!("{count} times ") };
+            let node = node.get_ref();
+            return Err(wrong(format!(
+                "node {node} has {there}{before}, it {times}{}",
+                Bytes(each)
+            )));
         }
-        None => {
-            let all: u128 = host.memory.iter().map(|bytes| u128::from(*bytes)).sum();
-            let part = |bytes: &u64| (u128::from(*bytes) * u128::from(ONE) / all.max(1)) as u32;
-            Ok(host.memory.iter().map(part).collect())
-        }
+        free[home] -= bytes;
     }
+    Ok(free)
+}
+
+/// Part of the memory on each node in 1024ths: all on one, or by what those leave free.
+fn memory(guest: &Guest, host: &Host, free: &[u64]) -> Vec<u32> {
+    let home = guest.start.memory_node.as_ref().and_then(|node| host.node_index(*node.get_ref()));
+    if let Some(home) = home {
+        return (0..free.len()).map(|at| if at == home { ONE as u32 } else { 0 }).collect();
+    }
+    let all: u128 = free.iter().map(|bytes| u128::from(*bytes)).sum();
+    let part = |bytes: &u64| (u128::from(*bytes) * u128::from(ONE) / all.max(1)) as u32;
+    free.iter().map(part).collect()
 }
 
 /// What each vCPU may and should use.

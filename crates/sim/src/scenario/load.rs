@@ -110,7 +110,7 @@ fn same(workload: &mut Workload, ops: Vec<Op>, threads: u32, profile: usize, uni
     let program = workload.programs.len();
     workload.programs.push(Program { ops, profile });
     workload.threads.extend((0..threads).map(|number| (program, number)));
-    workload.unit = unit;
+    workload.count_in(unit);
 }
 
 fn compute(workload: &mut Workload, threads: u32, profile: usize) -> Result<(), String> {

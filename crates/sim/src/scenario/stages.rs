@@ -110,7 +110,7 @@ fn build(
         workload.threads.push((workload.programs.len(), 0));
         workload.programs.push(Program { ops, profile });
     }
-    workload.unit = "items";
+    workload.count_in("items");
 }
 
 #[cfg(test)]

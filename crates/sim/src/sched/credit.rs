@@ -568,7 +568,9 @@ impl Scheduler for Credit {
         // Debt beyond a slice is forgiven, so small weights have more than their share.
         let slack = 2 * self.rules.slice;
         let share = Share { percent: 25, floor: 8, slack, by_vcpu: true, ..Share::default() };
-        Promises { share: Some(share), ..usual }
+        // Who wakes or is sent away by one who does is BOOST, as often as it happens, and comes before all that
+        // are not: as long as those who block keep a CPU busy, nobody else has it.
+        Promises { share: Some(share), wakers_first: true, ..usual }
     }
 
     fn work_conserving(&self) -> bool {

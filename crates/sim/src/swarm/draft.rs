@@ -84,7 +84,7 @@ impl Draft {
         for _ in 0..1 + rng.below(if crowd { 10 } else { 4 }) {
             guests.push(DraftGuest::draw(rng, cpus, nodes, plain));
         }
-        let placed = !plain && rng.below(5) == 0 && !["pm", "affinity"].contains(&scheduler);
+        let placed = !plain && rng.below(5) == 0 && scheduler != "affinity";
         let placement = placed.then(|| (pick(rng, PLACEMENTS.len()), 20 + rng.below(200)));
         let instep = scheduler == "instep";
         if instep && !plain {

@@ -27,6 +27,28 @@ fn a_queue_is_in_order_of_priority_then_of_arrival_and_a_yielder_lets_one_pass()
 }
 
 #[test]
+fn who_wakes_comes_before_who_lost_its_boost_while_it_waited_as_often_as_it_wakes() {
+    let mut desk = desk(2, &[3]);
+    let mut credit = Credit::new(Rules::default());
+    credit.start(&mut desk);
+    queued(&mut credit, &mut desk, 0, Pri::Boost);
+    queued(&mut credit, &mut desk, 1, Pri::Boost);
+    // Accounting makes UNDER of what is active and queued, BOOST or not (csched_acct), and sorting knows UNDER
+    // and OVER only (csched_runq_sort).
+    credit.svcs[0].active = true;
+    credit.pay(&desk, 0, 0);
+    credit.sort += 1;
+    credit.tick(&mut desk, 0);
+    assert_eq!(credit.pcpus[0].queue, [0, 1].map(TaskId));
+    for _ in 0..3 {
+        queued(&mut credit, &mut desk, 2, Pri::Boost);
+        assert_eq!(credit.pcpus[0].queue, [2, 0, 1].map(TaskId));
+        assert_eq!(credit.take_first(0), Some(TaskId(2)));
+    }
+    assert!(credit.promises().wakers_first);
+}
+
+#[test]
 fn soft_affinity_counts_only_where_it_says_more_than_the_hard_one() {
     let mut desk = desk(4, &[1]);
     let mut credit = Credit::new(Rules::default());
