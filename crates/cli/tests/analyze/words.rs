@@ -31,9 +31,31 @@ fn the_first_times_at_which_a_vm_was_held_up_are_told() {
         moments.push((at + 6_000_000, 0, What::Switch(WORKER, OTHER, 1)));
         moments.push((at + 20_000_000, 0, What::Switch(OTHER, ONE, 0)));
     }
-    let said = words(&ran(moments, &["--vm=a=11,12", "--vm=b=21"]));
+    let vms = ["--vm=a=11,12", "--vm=b=21"];
+    let said = words(&ran(moments.clone(), &vms));
     let expected = "sleeps beyond 9.00ms, at 0.04s, 0.08s, 0.12s, 0.16s, 0.20s, ...";
-    assert!(said.contains("held up 7 times (") && said.contains(expected), "{said}");
+    assert!(said.contains("held up 7 times (140ms)") && said.contains(expected), "{said}");
+    let held = &ran(moments, &[&vms[..], &["--json"]].concat()).json()["vms"][0]["held_up"];
+    let times: Vec<u64> = (1..8).map(|turn| turn * 40_000_000).collect();
+    assert_eq!((&held["held_ns"], &held["times_ns"]), (&140_000_000.into(), &times.into()));
+}
+
+#[test]
+fn a_threshold_that_is_passed_between_two_events_counts_from_then_on() {
+    // One vCPU falls asleep at 10 ms, the other waits from 11 to 50 ms: held up from 14.5 ms on.
+    let ms = 1_000_000;
+    let moments = vec![
+        (1, 1, What::Switch(IDLE, TWO, 0)),
+        (2, 0, What::Switch(IDLE, ONE, 0)),
+        (10 * ms, 1, What::Switch(TWO, IDLE, 1)),
+        (11 * ms, 0, What::Switch(ONE, OTHER, 0)),
+        (50 * ms, 0, What::Switch(OTHER, ONE, 1)),
+        (90 * ms, 0, What::Switch(ONE, IDLE, 1)),
+    ];
+    let json = ran(moments, &["--vm=a=11,12", "--vm=b=21", "--json"]).json();
+    let (interval, held) = (&json["host"]["ideal_interval_ns"], &json["vms"][0]["held_up"]);
+    assert_eq!((interval, &held["passes"]), (&(4_500_000).into(), &1.into()));
+    assert_eq!((&held["held_ns"], &held["times_ns"]), (&(35 * ms).into(), &vec![15 * ms].into()));
 }
 
 #[test]
