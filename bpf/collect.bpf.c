@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Collector of scheduling events for `instep record`: switches, wake-ups, migrations, births, ends
- * and names of threads, and which thread runs which vCPU, into one ring.
+ * and names of threads, which thread runs which vCPU, and ends of vCPUs' halts, into one ring.
  *
  * Problem: what a recording costs is what it changes. perf and ftrace carry two names and two
  * priorities with every switch.
@@ -282,5 +282,17 @@ int BPF_PROG(collect_kvm_entry, struct kvm_vcpu___instep *vcpu)
 		return 0;
 	bpf_map_update_elem(&entered, &tid, &id, BPF_ANY);
 	put(COLLECT_KVM_ENTRY, 0, tid, id, 0);
+	return 0;
+}
+
+/* Comes in the vCPU's own thread: a halt has ended, after polling alone or after a sleep. */
+SEC("tp_btf/kvm_vcpu_wakeup")
+int BPF_PROG(collect_kvm_wakeup, u64 ns, bool waited)
+{
+	u64 who = bpf_get_current_pid_tgid();
+	u32 tgid = who >> 32;
+
+	if (!only_wanted || bpf_map_lookup_elem(&wanted, &tgid))
+		put(COLLECT_KVM_WAKEUP, waited, (u32)who, (u32)ns, ns >> 32);
 	return 0;
 }

@@ -16,6 +16,7 @@ enum collect_kind {
 	COLLECT_FORK = 6,	/* a: parent, b: child, c: its thread group, name */
 	COLLECT_EXIT = 7,	/* a: thread */
 	COLLECT_RENAME = 8,	/* a: thread, c: its thread group, name */
+	COLLECT_KVM_WAKEUP = 9, /* a: thread, b, c: ns halted, low and high half, arg: 1 slept */
 };
 
 /* How a thread left its CPU. */

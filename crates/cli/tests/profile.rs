@@ -389,8 +389,7 @@ fn text_fits_80_columns_and_the_page_holds_its_data() {
     if ran.stdout.contains("none: others had the CPUs") {
         return skip::note("others had the CPUs: there is neither potential nor advice");
     }
-    for part in
-        ["parallelism", "type", "Potential on a VM", "Advice", "placement policy: cannot be told"]
+    for part in ["parallelism", "type", "Potential on a VM", "Advice", "placement policy `instep`"]
     {
         assert!(ran.stdout.contains(part), "{}", ran.stdout);
     }

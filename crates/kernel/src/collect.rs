@@ -25,6 +25,9 @@ pub mod kind {
     pub const EXIT: u8 = 7;
     /// `a` of process `c` has the name that follows.
     pub const RENAME: u8 = 8;
+    /// A halt of the vCPU that `a` runs ended after `b` (low half) and `c` (high half) nanoseconds; `arg`
+    /// is 1 when the thread slept, 0 when it polled.
+    pub const KVM_WAKEUP: u8 = 9;
 }
 
 /// How a thread left its CPU; `enum collect_left`.
@@ -203,6 +206,7 @@ mod tests {
             ("COLLECT_FORK", kind::FORK),
             ("COLLECT_EXIT", kind::EXIT),
             ("COLLECT_RENAME", kind::RENAME),
+            ("COLLECT_KVM_WAKEUP", kind::KVM_WAKEUP),
             ("COLLECT_RUNNABLE", left::RUNNABLE),
             ("COLLECT_ASLEEP", left::ASLEEP),
             ("COLLECT_UNINTERRUPTIBLE", left::UNINTERRUPTIBLE),

@@ -122,6 +122,10 @@ fn facts(raw: &Collected, out: &mut Vec<Event>) {
             push(Fact::Named { tid: child, name: Comm::new(&raw.name) });
             push(Fact::Member { tid: child, tgid: Tid(c) });
         }
+        kind::KVM_WAKEUP => {
+            let halted = Nanos(u64::from(c) << 32 | u64::from(b));
+            push(Fact::VcpuWakeup { tid: a, halted, slept: raw.arg != 0 });
+        }
         kind::EXIT => push(Fact::Exit { tid: a }),
         kind::RENAME => push(Fact::Named { tid: a, name: Comm::new(&raw.name) }),
         _ => {}
@@ -164,6 +168,17 @@ mod tests {
             Fact::Member { tid, tgid: Tid(3) },
         ];
         assert_eq!(out.iter().map(|event| event.fact).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_halt_has_its_whole_length_and_whether_the_thread_slept() {
+        for (arg, slept) in [(0, false), (1, true)] {
+            let raw = Collected { a: 7, b: 3, c: 1, arg, kind: kind::KVM_WAKEUP, ..raw() };
+            let mut out = Vec::new();
+            facts(&raw, &mut out);
+            let halted = Nanos((1 << 32) + 3);
+            assert_eq!(out[0].fact, Fact::VcpuWakeup { tid: Tid(7), halted, slept });
+        }
     }
 
     #[test]

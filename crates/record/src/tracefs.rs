@@ -2,7 +2,8 @@
 //! buffers, read page by page without waiting.
 //!
 //! The instance is removed when the recording ends; what a killed recorder left behind is removed
-//! by the next one. kvm_entry is left out: here every entry would be a record. A thread that is
+//! by the next one. kvm_entry is left out: here every entry would be a record; ends of
+//! halts are taken where KVM is loaded. A thread that is
 //! born does not come with its process; the session looks that up.
 
 use crate::error::Error;
@@ -27,6 +28,8 @@ const EVENTS: [&str; 8] = [
     "sched/sched_process_exit",
     "task/task_rename",
 ];
+/// Recorded where KVM is there.
+const OPTIONAL: [&str; 1] = ["kvm/kvm_vcpu_wakeup"];
 /// Pages of one CPU that are read before the next CPU's turn.
 const AT_ONCE: usize = 256;
 const PREFIX: &str = "instep-";
@@ -56,6 +59,10 @@ impl Tracefs {
         for event in EVENTS {
             formats.push(instance.get(&format!("events/{event}/format"))?);
         }
+        let there: Vec<&str> = OPTIONAL.into_iter().filter(|event| instance.has(event)).collect();
+        for event in &there {
+            formats.push(instance.get(&format!("events/{event}/format"))?);
+        }
         // Instances have no header_page of their own; the layout is that of the kernel.
         let header = root.join("events/header_page");
         let header = fs::read(&header).map_err(|error| told(&header, &error))?;
@@ -66,7 +73,7 @@ impl Tracefs {
             let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
             cpus.push((*cpu, file.map_err(|error| told(&path, &error))?));
         }
-        for event in EVENTS {
+        for event in EVENTS.into_iter().chain(there) {
             instance.put(&format!("events/{event}/enable"), "1")?;
         }
         instance.put("tracing_on", "1")?;
@@ -144,6 +151,10 @@ impl Instance {
     fn put(&self, file: &str, value: &str) -> Result<(), String> {
         let path = self.0.join(file);
         fs::write(&path, value).map_err(|error| told(&path, &error))
+    }
+
+    fn has(&self, event: &str) -> bool {
+        self.0.join("events").join(event).join("format").exists()
     }
 
     fn get(&self, file: &str) -> Result<Vec<u8>, String> {

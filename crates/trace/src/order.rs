@@ -5,7 +5,7 @@
 //! can no longer be preceded goes out. perf says when that is: at the end of a round everything
 //! up to the latest time of the round before is complete.
 
-use crate::event::Event;
+use crate::event::{Event, MAX_CPUS};
 use crate::stream::Tally;
 use instep_core::units::Nanos;
 
@@ -22,6 +22,25 @@ pub(crate) struct Window {
     latest: Nanos,
     complete: Nanos,
     capacity: usize,
+}
+
+/// The latest time of each CPU, to see what comes behind it.
+#[derive(Debug, Default)]
+pub(crate) struct Latest(Vec<Nanos>);
+
+impl Latest {
+    /// Whether an event of this CPU comes after a later one.
+    #[inline]
+    pub(crate) fn is_behind(&mut self, event: &Event) -> bool {
+        let at = event.cpu.0.min(MAX_CPUS - 1) as usize;
+        if self.0.len() <= at {
+            self.0.resize(at + 1, Nanos(0));
+        }
+        let latest = &mut self.0[at];
+        let is_behind = event.time < *latest;
+        *latest = (*latest).max(event.time);
+        is_behind
+    }
 }
 
 impl Default for Window {

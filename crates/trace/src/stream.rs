@@ -80,8 +80,9 @@ pub struct Tally {
     pub lost: u64,
     /// Places where the recorder lost events without saying how many.
     pub lost_places: u64,
-    /// Events that came after a later one of the same CPU and were put in their place by their times, which
-    /// falsifies nothing where these are right. Counted of perf.data only.
+    /// Events that came after a later one of the same CPU. They are put in their place by their times, which
+    /// falsifies nothing where these are right, unless they are [`Tally::late`], too. In trace.dat nothing
+    /// that is of one CPU can be put in another place: there such events are late only.
     pub reordered: u64,
     /// Events that came too late to be put in their place.
     pub late: u64,

@@ -1,5 +1,5 @@
-//! Events that are out of order in a file: what can be put in place changes nothing and is not spoken of,
-//! what cannot is counted and said.
+//! Events that are out of order in a file: what can be put in place is counted and changes nothing, what
+//! cannot is said, too.
 
 #[path = "common/pipe.rs"]
 mod pipe;
@@ -94,9 +94,11 @@ fn what_is_out_of_order_within_a_round_is_put_in_place_and_changes_nothing() {
     // A round later is early enough, too.
     let moved = rounds[3].remove(0);
     rounds[4].push(moved);
-    let (events, tally, report) = read(&whole((before, rounds)));
+    let (events, tally, mut report) = read(&whole((before, rounds)));
     assert!(events == expected);
     assert!(tally.reordered >= 180, "{tally:?}");
+    assert_eq!(report.trace.reordered, tally.reordered);
+    report.trace.reordered = 0;
     assert_eq!((tally.late, tally.warnings(&Header::default())), (0, vec![]));
     assert_eq!(
         serde_json::to_value(report).unwrap(),
@@ -151,11 +153,13 @@ fn a_recording_of_insteps_own_is_put_in_order_by_its_rounds() {
     let (found, tally, report) = recorded(&mixed);
     assert!(found == events);
     assert_eq!((tally.late, tally.warnings(&Header::default())), (0, vec![]));
+    assert_eq!(tally.reordered, 0, "each CPU's are in order");
     assert!(!speaks_of(&report, "order"), "{:?}", report.warnings);
     // One that comes after three rounds.
     let late = mixed.remove(0);
     mixed.insert(70, late);
     let (_, tally, report) = recorded(&mixed);
-    assert_eq!(tally.late, 1);
+    assert_eq!((tally.reordered, tally.late), (1, 1));
+    assert_eq!((report.trace.reordered, report.trace.late), (1, 1));
     assert!(speaks_of(&report, "1 event came up to"), "{:?}", report.warnings);
 }

@@ -29,6 +29,7 @@ mod tests {
             duration_ns: 0,
             events: 0,
             lost: 0,
+            trace: Default::default(),
             vms: Vec::new(),
             findings: Vec::new(),
             host,

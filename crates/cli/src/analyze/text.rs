@@ -60,9 +60,37 @@ fn heading(path: &str, report: &Report, width: usize) -> String {
     }
     said.push(plural(host.cpus, "CPU"));
     said.push(format!("{} recorded", time(report.duration_ns)));
-    said.push(format!("{} events, {} lost", report.events, report.lost));
+    said.push(format!("{} events, {}", report.events, lost(report)));
     said.push(plural(report.vms.len(), "VM"));
-    indented(&wrapped(&said.join(", "), width), 0)
+    let mut out = indented(&wrapped(&said.join(", "), width), 0);
+    if report.trace.reordered > 0 {
+        let line = format!(
+            "{} after a later one of the same CPU; {}",
+            counted(report.trace.reordered, "event came", "events came"),
+            match report.trace.late {
+                0 => "all are put in their places".to_owned(),
+                late => format!("all but {late} are put in their places"),
+            }
+        );
+        out.push_str(&indented(&wrapped(&line, width), 0));
+    }
+    out
+}
+
+/// `3 lost`, and at how many places nobody knows how many.
+fn lost(report: &Report) -> String {
+    match (report.lost, report.trace.lost_places) {
+        (lost, 0) => format!("{lost} lost"),
+        (0, places) => format!("an unknown number lost at {}", plural(places as usize, "place")),
+        (lost, places) => {
+            format!("{lost} lost and an unknown number at {}", plural(places as usize, "place"))
+        }
+    }
+}
+
+/// A number with words that follow it, those for one or for any other.
+fn counted(count: u64, one: &str, more: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { more })
 }
 
 fn draw_vm(out: &mut String, vm: &VmReport, report: &Report, width: usize) {

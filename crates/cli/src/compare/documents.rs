@@ -3,6 +3,7 @@
 
 use anyhow::Context as _;
 use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
@@ -49,6 +50,8 @@ pub(super) struct Side {
     /// Analyses and benches that are there more than once, and were taken once: what is measured twice
     /// has different times, so the same numbers again are no second run.
     pub(super) repeated: usize,
+    /// Subjects of which one run had several: they are numbered.
+    pub(super) namesakes: BTreeSet<String>,
 }
 
 impl Side {
@@ -78,7 +81,7 @@ impl Side {
         let schema_of = |document: &Value| document["schema"].as_str().unwrap_or("").to_owned();
         let schema = documents.first().map(schema_of);
         let schema = schema.with_context(|| format!("{file} is empty; {WANTED}"))?;
-        let (mut runs, mut repeated) = (Vec::new(), 0);
+        let (mut runs, mut repeated, mut namesakes) = (Vec::new(), 0, BTreeSet::new());
         for (number, document) in documents.iter().enumerate() {
             let own = schema_of(document);
             anyhow::ensure!(own == schema, "{file} holds both {schema} and {own}; {WANTED}");
@@ -86,15 +89,30 @@ impl Side {
                 repeated += 1;
                 continue;
             }
-            runs.push(match own.as_str() {
+            let readings = match own.as_str() {
                 "instep.analysis/1" => analysis(document),
                 "instep.sim/1" => sim(document),
                 "instep.bench/1" => bench(document),
                 _ => anyhow::bail!("{file}: its schema `{own}` cannot be compared; {WANTED}"),
-            });
+            };
+            runs.push(numbered(readings, &mut namesakes));
         }
-        Ok(Side { file: file.to_owned(), schema, runs, repeated })
+        Ok(Side { file: file.to_owned(), schema, runs, repeated, namesakes })
     }
+}
+
+/// Two subjects of one name are two, and no two runs of one: from the second on they have numbers.
+fn numbered(mut readings: Vec<Reading>, namesakes: &mut BTreeSet<String>) -> Vec<Reading> {
+    let mut seen = BTreeMap::<(String, &'static str), usize>::new();
+    for reading in &mut readings {
+        let count = seen.entry((reading.subject.clone(), reading.measure)).or_default();
+        *count += 1;
+        if *count > 1 {
+            namesakes.insert(reading.subject.clone());
+            reading.subject = format!("{} ({count})", reading.subject);
+        }
+    }
+    readings
 }
 
 fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {

@@ -124,6 +124,14 @@ fn warnings(a: &Side, b: &Side, rows: &[Row]) -> Vec<String> {
             side.file, side.repeated
         ));
     }
+    for side in [a, b].into_iter().filter(|side| !side.namesakes.is_empty()) {
+        let names: Vec<&str> = side.namesakes.iter().map(String::as_str).collect();
+        warnings.push(format!(
+            "{} has several in one run that are called {}: they are numbered in its order",
+            side.file,
+            names.join(", ")
+        ));
+    }
     let untold = |of: fn(&Row) -> &Value| rows.iter().any(|row| of(row).is_untold());
     let sides = [(a, untold(|row| &row.a)), (b, untold(|row| &row.b))];
     for (side, _) in sides.iter().filter(|(_, untold)| *untold) {
@@ -312,6 +320,28 @@ mod tests {
         assert!(twice.warnings[0].contains("f holds 1 runs again"), "{:?}", twice.warnings);
         let two = compare(&side(&[(10, 1), (10, 2)]), &side(&[(11, 3), (11, 4)]), 0.02);
         assert_eq!((verdict(&two), two.warnings.len()), (Verdict::Worse, 0));
+    }
+
+    #[test]
+    fn two_of_one_name_in_a_run_are_two_and_no_two_runs() {
+        let vm =
+            |steal: u32| format!(r#"{{"name":"a","vcpus":[{{"run_ns":50,"steal_ns":{steal}}}]}}"#);
+        let side = |steals: [u32; 2]| {
+            let head = r#"{"schema":"instep.analysis/1","duration_ns":100,"vms":["#;
+            parsed(&format!("{head}{},{}]}}", vm(steals[0]), vm(steals[1])))
+        };
+        let compared = compare(&side([50, 150]), &side([50, 50]), 0.02);
+        let of = |subject: &str| {
+            let is = |row: &&Row| row.subject == subject && row.measure == "steal / wanted";
+            let row = compared.rows.iter().find(is).unwrap();
+            (row.a.runs, row.a.value, row.b.value)
+        };
+        assert_eq!((of("VM a"), of("VM a (2)")), ((1, 0.5, 0.5), (1, 0.75, 0.5)));
+        assert!(
+            compared.warnings[0].contains("called VM a: they are numbered"),
+            "{:?}",
+            compared.warnings
+        );
     }
 
     #[test]

@@ -21,4 +21,4 @@ pub(super) fn page(report: &Report) -> anyhow::Result<String> {
 
 #[cfg(test)]
 #[path = "html_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -47,7 +47,7 @@ fn seen(second: u64) -> Seen {
 }
 
 /// A profile with all that a page can show.
-fn full() -> Report {
+pub(in super::super) fn full() -> Report {
     let mut report =
         report::new("a program <with> & its arguments".to_owned(), &seen(24), Milli(500), PERIOD);
     let profile = |run: u64| Profile::of(&seen(run).watched, Milli(500), PERIOD);

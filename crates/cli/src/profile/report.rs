@@ -101,8 +101,11 @@ pub(super) struct Advised {
     pub(super) match_work: bool,
     /// `pays`, `may_pay`, `harms`, `indifferent`, `if_it_spins` or `alone`.
     pub(super) co_scheduling: &'static str,
-    /// The placement policy, where the places tell; by the two below.
+    /// The placement policy: what the places tell, by the two below, or the default where no two were
+    /// compared; none where they were and tell nothing.
     pub(super) policy: Option<PolicyName>,
+    /// Whether it is what places that were compared tell.
+    pub(super) policy_measured: bool,
     /// Time with threads that share cores, times that apart.
     pub(super) core_sharing: Option<f64>,
     /// Time across nodes, times that within one.
@@ -294,6 +297,7 @@ impl Advised {
                 CoScheduling::Alone => "alone",
             },
             policy: None,
+            policy_measured: false,
             core_sharing: None,
             across_nodes: None,
         }
@@ -386,9 +390,15 @@ impl Place {
 impl Report {
     /// Advises a placement policy by the runs of each place on this machine.
     pub(super) fn place(&mut self, runs: &[Run], topology: &Topology) {
-        let placing = placing::Advice::new(runs, topology, self.exact.threads);
+        let whose = placing::Whose {
+            threads: self.exact.threads,
+            parallelism: self.exact.parallelism,
+            is_vm: !self.vcpu_tids.is_empty(),
+        };
+        let placing = placing::Advice::new(runs, topology, whose);
         if let Some(advice) = &mut self.advice {
-            advice.policy = placing.told.policy;
+            advice.policy = placing.policy();
+            advice.policy_measured = placing.told.policy.is_some();
             advice.core_sharing = placing.told.sharing.map(fraction);
             advice.across_nodes = placing.told.across.map(fraction);
         }

@@ -89,7 +89,7 @@ pub(super) fn advice(report: &Report) -> Vec<String> {
     });
     if advice.match_work {
         lines.push(
-            "give the VM's time to its vCPUs by their demand, as `instep run --dispatch` does: \
+            "give the VM's time to its vCPUs by their demand, as `instep run --dispatch auto` does: \
              sequential parts then use the VM's whole share on one CPU"
                 .to_owned(),
         );
@@ -122,7 +122,7 @@ fn co_scheduling(report: &Report, together: CoScheduling) -> String {
         CoScheduling::Pays => format!(
             "co-scheduling would pay: {waiting} of the CPU time is busy waiting even here, and on \
              a shared host a spinning thread waits for siblings that are not let run; use \
-             `instep run --dispatch`"
+             `instep run --dispatch auto`"
         ),
         CoScheduling::Harms => format!(
             "no co-scheduling: with {blocks} its time would be wasted while siblings are held \
@@ -131,7 +131,7 @@ fn co_scheduling(report: &Report, together: CoScheduling) -> String {
         CoScheduling::MayPay => format!(
             "co-scheduling may pay: it has spin loops ({waiting} of the CPU time even alone, where all \
              its threads run at once), and among neighbours it waits in them for those that are not \
-             let run; try it: `instep run --dispatch`, or --scenario FILE and `instep sim`"
+             let run; try it: `instep run --dispatch auto`, or --scenario FILE and `instep sim FILE`"
         ),
         CoScheduling::Indifferent => format!(
             "co-scheduling would change little: {blocks}, and {waiting} of the CPU time is seen \
@@ -139,7 +139,7 @@ fn co_scheduling(report: &Report, together: CoScheduling) -> String {
         ),
         CoScheduling::IfItSpins => format!(
             "co-scheduling costs it nothing ({blocks}) and pays if it waits busily, which could \
-             not be told here; `instep run --dispatch` does so with VMs that never block"
+             not be told here; `instep run --dispatch auto` does so with VMs that never block"
         ),
         CoScheduling::Alone => "one thread needs no co-scheduling".to_owned(),
     }
@@ -329,5 +329,39 @@ mod tests {
         let shown =
             [999, 1_500, 24_000_000, 12_345_678, 99_960_000, 100_000, 3_050_000_000].map(time);
         assert_eq!(shown, ["999ns", "1.5us", "24ms", "12.3ms", "100ms", "100us", "3.05s"]);
+    }
+
+    /// Commands that stand in a text in backquotes, with words for what stands for something else.
+    fn commands(text: &str) -> Vec<Vec<String>> {
+        let quoted = text.split('`').skip(1).step_by(2).filter(|part| part.starts_with("instep "));
+        let word = |word: &str| match word {
+            "CPUS" => "0".to_owned(),
+            other => other.to_owned(),
+        };
+        quoted.map(|part| part.split_whitespace().map(word).collect()).collect()
+    }
+
+    #[test]
+    fn every_command_that_the_advice_names_is_one() {
+        use crate::args::Cli;
+        use clap::Parser as _;
+        let mut report = super::super::html::tests::full();
+        let mut said = Vec::new();
+        use CoScheduling::{Alone, Harms, IfItSpins, Indifferent, MayPay, Pays};
+        for together in [Pays, Harms, MayPay, Indifferent, IfItSpins, Alone] {
+            said.push(co_scheduling(&report, together));
+        }
+        for match_work in [false, true] {
+            report.advice.as_mut().expect("it is advised").match_work = match_work;
+            said.extend(advice(&report));
+        }
+        said.extend(placing::tests::every_line());
+        let named: Vec<Vec<String>> = said.iter().flat_map(|line| commands(line)).collect();
+        let of = |command: &str| named.iter().filter(|words| words[1] == command).count();
+        assert!(of("run") >= 5 && of("profile") >= 2 && of("sim") >= 1, "{named:#?}");
+        for words in named {
+            let parsed = Cli::try_parse_from(&words);
+            assert!(parsed.is_ok(), "{words:?}: {}", parsed.unwrap_err());
+        }
     }
 }

@@ -5,8 +5,8 @@ use anyhow::Context;
 use instep_core::idset::CpuSet;
 use instep_core::profile::Watched;
 use instep_core::units::{Id, Nanos, Tid};
-use instep_host::profile::counters::Table;
-use instep_host::profile::{Counters, Target, Tracer, Watch, watch};
+use instep_host::profile::counters::{self, Table};
+use instep_host::profile::{Counters, PauseCounters, Target, Tracer, Watch, watch};
 use instep_host::{Root, system};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::process::ExitStatus;
@@ -139,14 +139,17 @@ impl Watcher {
         let cpus = allowed(pid)?;
         // Its threads come and go, and only those that are there now could be traced.
         let tracer = self.traced(|| Tracer::of_threads(&tids, false), &mut warnings);
-        self.watch(Target::Process(pid), cpus.len(), tracer, warnings, false)
+        let hints = hints(&tids);
+        let seen = self.watch(Target::Process(pid), cpus.len(), tracer, warnings, false)?;
+        Ok(with_hints(seen, hints))
     }
 
     /// Watches the vCPUs of a VM.
     pub(super) fn vm(&self, pid: u32, tids: &[Tid]) -> anyhow::Result<Seen> {
         let mut warnings = Vec::new();
         let tracer = self.traced(|| Tracer::of_threads(tids, true), &mut warnings);
-        self.watch(Target::Threads(pid, tids.to_vec()), tids.len(), tracer, warnings, true)
+        let (hints, target) = (hints(tids), Target::Threads(pid, tids.to_vec()));
+        Ok(with_hints(self.watch(target, tids.len(), tracer, warnings, true)?, hints))
     }
 
     fn watch(
@@ -246,6 +249,20 @@ impl Watcher {
         }
         std::thread::sleep(*next - now);
     }
+}
+
+/// Counts spin hints of these threads, where the processor's table has them and the kernel lets them be
+/// counted; else busy waiting stays as known as it is.
+fn hints(tids: &[Tid]) -> Option<PauseCounters> {
+    let table = counters::choose(&Root::live()).ok()?;
+    PauseCounters::of_threads(tids, &table).ok()?
+}
+
+/// What the code did not tell, as that of a guest, the counted hints may.
+fn with_hints(mut seen: Seen, mut hints: Option<PauseCounters>) -> Seen {
+    let counted = || hints.as_mut().and_then(PauseCounters::part);
+    seen.watched.busy_waiting = seen.watched.busy_waiting.or_else(counted);
+    seen
 }
 
 fn allowed(pid: u32) -> anyhow::Result<CpuSet> {

@@ -16,6 +16,8 @@ use std::fmt::Write as _;
 const WIDE: u16 = 150;
 /// The least rows that the list keeps beside map and vCPUs.
 const LIST: u16 = 6;
+/// Rows that the map leaves to vCPUs below the list: their head, borders, and eight of them.
+const VCPUS: u16 = 11;
 /// Columns of a VM's row besides its name: heads and widths.
 const COLUMNS: [(&str, usize); 9] = [
     ("vCPUs", 6),
@@ -41,14 +43,15 @@ const HELP: &[&str] = &[
     "",
     "used, steal  CPUs it had; CPUs it waited for while others ran",
     "co-run       part of its runnable vCPUs that run while one does; `-` where",
-    "             nobody traces it (top traces the selected VM where it may),",
-    "             and where vCPUs wait long after they are woken",
+    "             nobody traces it (top traces up to 256 vCPUs where it may, the",
+    "             selected VM's first) and where vCPUs wait long after waking",
     "local        memory on the node of the vCPUs' CPUs",
     "type         1 high parallelism, low frequency of synchronisation;",
     "             2 low/high; 3 high/high; 4 low/low",
     "stk, shr     CPUs with stacked siblings; vCPUs that share a core",
     "",
     "j k, arrows  select      Enter, v  vCPUs of the VM    m  map on and off",
+    "PgUp, PgDn   page of VMs, or of the vCPUs while these are listed",
     "s, r         sort by, reverse      /  filter by name  p  pause",
     "h, ?         this help             q  quit",
 ];
@@ -57,7 +60,14 @@ const HELP: &[&str] = &[
 pub(super) fn draw(screen: &mut Screen<'_>, frame: &Frame, state: &State) {
     let area = screen.area();
     let lines = if state.no_map { Vec::new() } else { map::lines(frame, area.width.into()) };
-    let spare = area.height.saturating_sub(LIST + 3);
+    let rows = state.rows(frame);
+    let cursor = state.cursor(frame, &rows);
+    let chosen = rows.get(cursor).map(|place| (&frame.vms[*place], *place));
+    let below = match chosen.filter(|_| state.vcpus && area.width < WIDE) {
+        Some((vm, _)) => vcpu_lines(vm.vcpus.len()).min(VCPUS),
+        None => 0,
+    };
+    let spare = area.height.saturating_sub(LIST + 3 + below);
     let map_height = u16::try_from(lines.len()).unwrap_or(u16::MAX).min(spare);
     let [head, map, rest, foot] = Layout::vertical([
         Constraint::Length(1),
@@ -68,13 +78,10 @@ pub(super) fn draw(screen: &mut Screen<'_>, frame: &Frame, state: &State) {
     .areas(area);
     screen.render_widget(heading(frame, state, area.width.into()), head);
     screen.render_widget(cut_map(lines, map_height), map);
-    let rows = state.rows(frame);
-    let cursor = state.cursor(frame, &rows);
-    let chosen = rows.get(cursor).map(|place| (&frame.vms[*place], *place));
     let (list, vcpus) = split(rest, state, chosen.map_or(0, |(vm, _)| vm.vcpus.len()));
     draw_list(screen, frame, state, &rows, cursor, list);
     if let (Some(area), Some((vm, place))) = (vcpus, chosen) {
-        draw_vcpus(screen, vm, place, area);
+        draw_vcpus(screen, vm, place, state.vcpus_from, area);
     }
     screen.render_widget(footer(state), foot);
     if state.mode == Mode::Help {
@@ -84,8 +91,7 @@ pub(super) fn draw(screen: &mut Screen<'_>, frame: &Frame, state: &State) {
 
 /// Places for the list and for so many vCPUs, where these are shown.
 fn split(rest: Rect, state: &State, vcpus: usize) -> (Rect, Option<Rect>) {
-    // Each has a line, and so have the head and both borders.
-    let lines = u16::try_from(vcpus + 3).unwrap_or(u16::MAX);
+    let lines = vcpu_lines(vcpus);
     if rest.width >= WIDE {
         let [list, vcpus] =
             Layout::horizontal([Constraint::Fill(3), Constraint::Fill(2)]).spacing(2).areas(rest);
@@ -94,9 +100,15 @@ fn split(rest: Rect, state: &State, vcpus: usize) -> (Rect, Option<Rect>) {
     if !state.vcpus || rest.height < 6 {
         return (rest, None);
     }
-    let lines = Constraint::Length(lines.min(rest.height / 2));
+    let most = rest.height.saturating_sub(LIST + 1).min(VCPUS).max(rest.height / 2);
+    let lines = Constraint::Length(lines.min(most));
     let [list, vcpus] = Layout::vertical([Constraint::Fill(1), lines]).areas(rest);
     (list, Some(vcpus))
+}
+
+/// Lines of so many vCPUs: each has one, and so have the head and both borders.
+fn vcpu_lines(vcpus: usize) -> u16 {
+    u16::try_from(vcpus + 3).unwrap_or(u16::MAX)
 }
 
 /// The map, or its beginning and what is left out.
@@ -242,7 +254,8 @@ fn value(vm: &VmRow, column: &str) -> (String, Style) {
     (text, Style::new())
 }
 
-fn draw_vcpus(screen: &mut Screen<'_>, vm: &VmRow, place: usize, area: Rect) {
+/// The vCPUs of a VM from the one at `from` on; those that have no room are counted, before and after.
+fn draw_vcpus(screen: &mut Screen<'_>, vm: &VmRow, place: usize, from: usize, area: Rect) {
     let title = format!(" {} (pid {}) ", printable(&vm.name), vm.id);
     let block = Block::bordered()
         .title(shortened(&title, usize::from(area.width).saturating_sub(4)))
@@ -253,7 +266,14 @@ fn draw_vcpus(screen: &mut Screen<'_>, vm: &VmRow, place: usize, area: Rect) {
     )];
     let room = usize::from(area.height).saturating_sub(3);
     let known = |number: Option<u32>| number.map_or("?".to_owned(), |number| number.to_string());
-    for vcpu in vm.vcpus.iter().take(room) {
+    // The last page is full.
+    let from = from.min((vm.vcpus.len() + usize::from(from > 0)).saturating_sub(room));
+    let before = usize::from(from > 0);
+    if from > 0 {
+        lines.push(Line::raw(format!("... {from} before; PgUp")));
+    }
+    let shown = vm.vcpus.iter().skip(from);
+    for vcpu in shown.take(room.saturating_sub(before)) {
         lines.push(Line::raw(format!(
             "{:>4} {:>8} {:>5} {:>4} {:>5} {:>5} {:>8} {}",
             vcpu.index,
@@ -266,9 +286,10 @@ fn draw_vcpus(screen: &mut Screen<'_>, vm: &VmRow, place: usize, area: Rect) {
             vcpu.allowed,
         )));
     }
-    if vm.vcpus.len() > room && room > 0 {
+    let after = vm.vcpus.len().saturating_sub(from + room.saturating_sub(before));
+    if after > 0 && room > 0 {
         lines.truncate(room);
-        lines.push(Line::raw(format!("... {} more", vm.vcpus.len() + 1 - room)));
+        lines.push(Line::raw(format!("... {} more; PgDn", after + 1)));
     }
     screen.render_widget(Paragraph::new(lines).block(block), area);
 }

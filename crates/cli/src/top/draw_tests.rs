@@ -153,6 +153,28 @@ fn the_vcpus_of_a_vm_at_80x24() {
 }
 
 #[test]
+fn the_vcpus_of_a_vm_of_256_cpus_at_80x24_can_all_be_seen() {
+    let (mut state, mut large) = (State::default(), large());
+    let vcpu = large.vms[0].vcpus[0].clone();
+    let more = (8..40).map(|index| super::super::frame::VcpuRow { index, ..vcpu.clone() });
+    large.vms[0].vcpus.extend(more);
+    state.key(Key::Enter, &large);
+    state.selected = Some(large.vms[0].id);
+    held("large-vcpus-80x24.txt", &buffer(&large, &state, 80, 24));
+    let mut seen = std::collections::BTreeSet::new();
+    for page in 0..10 {
+        let text = render(&large, &state, 80, 24);
+        if page == 3 {
+            held("large-vcpus-on-80x24.txt", &buffer(&large, &state, 80, 24));
+        }
+        let rows = text.lines().filter_map(|line| line.strip_prefix('\u{2502}'));
+        seen.extend(rows.filter_map(|row| row.split_whitespace().next()?.parse::<u32>().ok()));
+        state.key(Key::PageDown, &large);
+    }
+    assert_eq!(seen.into_iter().collect::<Vec<u32>>(), (0..40).collect::<Vec<u32>>());
+}
+
+#[test]
 fn the_help_fits_80x24() {
     let mut state = State::default();
     state.key(Key::Char('?'), &small());

@@ -229,12 +229,17 @@ pub(super) mod tests {
         vm
     }
 
-    /// The frame of a made host; every vCPU of a VM blocks this often in its second.
-    pub(in crate::top) fn frame(host: HostSpec, vms: Vec<VmSpec>, blocks: &[u64]) -> Frame {
+    /// A second of a made host.
+    pub(in crate::top) fn snapshot(host: HostSpec, vms: Vec<VmSpec>) -> Snapshot {
         let topology = instep_core::topology::Topology::build(host.cpu_facts(), host.node_facts());
         let mut made = MadeHost::new(host);
         vms.into_iter().for_each(|vm| _ = made.push(vm));
-        let snapshot = made.snapshot(Arc::new(topology.unwrap()), Nanos::SECOND);
+        made.snapshot(Arc::new(topology.unwrap()), Nanos::SECOND)
+    }
+
+    /// The frame of a made host; every vCPU of a VM blocks this often in its second.
+    pub(in crate::top) fn frame(host: HostSpec, vms: Vec<VmSpec>, blocks: &[u64]) -> Frame {
+        let snapshot = snapshot(host, vms);
         let mut extra = Extra::default();
         for (vm, blocks) in snapshot.vms.iter().zip(blocks) {
             extra.blocks.extend(vm.vcpus.iter().map(|vcpu| (vcpu.tid, *blocks)));

@@ -5,13 +5,17 @@ use crate::args::TopArgs;
 use crate::observe::{observe, root};
 use instep_agent::config::Config;
 use instep_agent::observe::{Observation, Observer};
-use instep_core::snapshot::Snapshot;
+use instep_core::snapshot::{Snapshot, Vm};
 use instep_core::units::{Nanos, Tid, VmId};
 use instep_host::Root;
 use instep_host::discover::ScanOptions;
 use instep_host::profile::{Tracer, watch};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+/// So many vCPUs are traced at most, but for those of the selected VM: what tracing costs (some microseconds a
+/// switch, a descriptor and a ring a thread) is bounded.
+const MAX_TRACED: usize = 256;
 /// With more vCPUs than this, blocks are counted of none: a file a vCPU would have to be read.
 const MAX_COUNTED: u64 = 4096;
 
@@ -21,7 +25,13 @@ pub(super) struct Live {
     source: Source,
     warnings: Vec<String>,
     blocks: BTreeMap<Tid, u64>,
-    traced: Option<(VmId, Tracer)>,
+    traced: BTreeMap<VmId, Traced>,
+}
+
+/// A VM that is traced.
+struct Traced {
+    tids: Vec<Tid>,
+    tracer: Tracer,
 }
 
 enum Source {
@@ -40,7 +50,7 @@ impl Live {
             source,
             warnings,
             blocks: BTreeMap::new(),
-            traced: None,
+            traced: BTreeMap::new(),
         };
         if !root.is_live() {
             let observed = observe(&args.host, &config)?;
@@ -71,7 +81,8 @@ impl Live {
         &self.warnings
     }
 
-    /// The next frame; `chosen` is traced, where that is allowed, for its co-run.
+    /// The next frame. VMs are traced, where that is allowed, for their co-run, `chosen` in any case: it is
+    /// known from the second frame on.
     pub(super) fn frame(&mut self, chosen: Option<VmId>) -> anyhow::Result<Frame> {
         let snapshot = match &mut self.source {
             Source::Copy(snapshot, extra) => return Ok(Frame::new(snapshot, extra)),
@@ -92,18 +103,47 @@ impl Live {
     }
 
     fn trace(&mut self, snapshot: &Snapshot, chosen: Option<VmId>, extra: &mut Extra) {
-        let Some(vm) = chosen.and_then(|id| snapshot.vm(id)) else { return };
-        if let Some((id, tracer)) = self.traced.as_mut().filter(|(id, _)| *id == vm.id) {
-            tracer.look();
-            // Both are of the time since the frame before.
-            let waited = Nanos(vm.vcpus.iter().map(|vcpu| vcpu.steal.0).sum());
-            extra.co_run.extend(tracer.co_run(waited).map(|co_run| (*id, co_run)));
-            return;
+        let traced = &self.traced;
+        let wanted = wanted(snapshot, chosen, |vm| traced.contains_key(&vm), MAX_TRACED);
+        let at_once = wanted.iter().map(|vm| vm.vcpus.len()).sum();
+        self.traced.retain(|id, _| wanted.iter().any(|vm| vm.id == *id));
+        for vm in wanted {
+            let tids: Vec<Tid> = vm.vcpus.iter().map(|vcpu| vcpu.tid).collect();
+            if let Some(traced) = self.traced.get_mut(&vm.id).filter(|traced| traced.tids == tids) {
+                traced.tracer.look();
+                // Both are of the time since the frame before.
+                let waited = Nanos(vm.vcpus.iter().map(|vcpu| vcpu.steal.0).sum());
+                extra.co_run.extend(traced.tracer.co_run(waited).map(|co_run| (vm.id, co_run)));
+                continue;
+            }
+            // Without the privilege co-run stays unknown, and is shown so.
+            match Tracer::of_vcpus(&tids, at_once) {
+                Ok(tracer) => self.traced.insert(vm.id, Traced { tids, tracer }),
+                Err(_) => self.traced.remove(&vm.id),
+            };
         }
-        let tids: Vec<Tid> = vm.vcpus.iter().map(|vcpu| vcpu.tid).collect();
-        // Without the privilege co-run stays unknown, and is shown so.
-        self.traced = Tracer::of_threads(&tids, true).ok().map(|tracer| (vm.id, tracer));
     }
+}
+
+/// The VMs that are traced: the selected one, then those that are already, for co-run is told of two looks,
+/// then those that use most, as long as they have no more than `most` vCPUs.
+fn wanted(
+    snapshot: &Snapshot,
+    chosen: Option<VmId>,
+    is_traced: impl Fn(VmId) -> bool,
+    most: usize,
+) -> Vec<&Vm> {
+    let mut vms: Vec<&Vm> = snapshot.vms.iter().collect();
+    let rank = |vm: &Vm| (Some(vm.id) != chosen, !is_traced(vm.id), Reverse(vm.busy()), vm.id);
+    vms.sort_by_key(|vm| rank(vm));
+    let mut room = most;
+    vms.retain(|vm| {
+        let fits = vm.vcpus.len() <= room;
+        let is_kept = fits || Some(vm.id) == chosen;
+        room = room.saturating_sub(if is_kept { vm.vcpus.len() } else { 0 });
+        is_kept
+    });
+    vms
 }
 
 /// Blocks of every vCPU since it started.
@@ -123,5 +163,30 @@ fn copied(snapshot: &Snapshot, before: &Root, after: &Root) -> Extra {
     Extra {
         blocks: if snapshot.window > Nanos(0) { blocks } else { BTreeMap::new() },
         ..Extra::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::frame::tests::{snapshot, vm};
+    use super::*;
+    use instep_madehost::HostSpec;
+
+    #[test]
+    fn the_selected_vm_is_traced_and_of_the_others_as_many_as_there_is_room_for() {
+        // 2, 3 and 1 vCPUs.
+        let vms =
+            vec![vm("a", 0, &[0, 1], 100), vm("b", 0, &[0, 1, 2], 900), vm("c", 0, &[3], 500)];
+        let snapshot = snapshot(HostSpec::new(1, 4), vms);
+        let [a, b, c] = [0, 1, 2].map(|place| snapshot.vms[place].id);
+        let of = |chosen, traced: &[VmId], most| -> Vec<VmId> {
+            let are = |vm| traced.contains(&vm);
+            wanted(&snapshot, chosen, are, most).iter().map(|vm| vm.id).collect()
+        };
+        assert_eq!(of(None, &[], 256), [b, c, a], "all, who uses most first");
+        assert_eq!(of(None, &[], 4), [b, c], "no room for two more");
+        assert_eq!(of(None, &[a, c], 4), [c, a], "who is traced stays");
+        assert_eq!(of(Some(a), &[c], 5), [a, c]);
+        assert_eq!(of(Some(b), &[], 2), [b], "the selected one in any case");
     }
 }

@@ -32,6 +32,7 @@ pub(super) enum Sort {
     #[default]
     Used,
     Steal,
+    CoRun,
     Locality,
     Stacked,
     Type,
@@ -57,6 +58,8 @@ pub(super) struct State {
     pub(super) paused: bool,
     /// Whether the vCPUs of the selected VM are listed.
     pub(super) vcpus: bool,
+    /// How many of them come before the first that is shown, where not all have room.
+    pub(super) vcpus_from: usize,
     /// Whether the map is hidden.
     pub(super) no_map: bool,
     /// The VM that is selected, wherever it is sorted to.
@@ -64,19 +67,28 @@ pub(super) struct State {
     pub(super) quit: bool,
 }
 
-/// Rows of a page.
+/// Rows of a page, and of one of vCPUs, as many as a small screen has.
 const PAGE: usize = 10;
+const VCPUS_PAGE: usize = 5;
 /// The longest filter.
 const MAX_FILTER: usize = 60;
 
 impl Sort {
-    const ALL: [Sort; 6] =
-        [Sort::Used, Sort::Steal, Sort::Locality, Sort::Stacked, Sort::Type, Sort::Name];
+    const ALL: [Sort; 7] = [
+        Sort::Used,
+        Sort::Steal,
+        Sort::CoRun,
+        Sort::Locality,
+        Sort::Stacked,
+        Sort::Type,
+        Sort::Name,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Sort::Used => "used",
             Sort::Steal => "steal",
+            Sort::CoRun => "co-run",
             Sort::Locality => "locality",
             Sort::Stacked => "stacked",
             Sort::Type => "type",
@@ -94,6 +106,7 @@ impl Sort {
         match self {
             Sort::Used => rows.sort_by_key(|(_, vm)| Reverse(vm.used)),
             Sort::Steal => rows.sort_by_key(|(_, vm)| Reverse(vm.steal)),
+            Sort::CoRun => rows.sort_by_key(|(_, vm)| vm.co_run.map_or(u64::MAX, |part| part.0)),
             Sort::Locality => rows.sort_by_key(|(_, vm)| vm.locality.map_or(u64::MAX, |l| l.0)),
             Sort::Stacked => rows.sort_by_key(|(_, vm)| Reverse((vm.stacked, vm.sharing))),
             Sort::Type => {
@@ -160,7 +173,11 @@ impl State {
             Key::Char('p' | ' ') => self.paused = !self.paused,
             Key::Char('m') => self.no_map = !self.no_map,
             Key::Char('h' | '?') => self.mode = Mode::Help,
-            Key::Enter | Key::Char('v') => self.vcpus = !self.vcpus,
+            Key::Enter | Key::Char('v') => (self.vcpus, self.vcpus_from) = (!self.vcpus, 0),
+            Key::PageUp if self.vcpus => {
+                self.vcpus_from = self.vcpus_from.saturating_sub(VCPUS_PAGE);
+            }
+            Key::PageDown if self.vcpus => self.vcpus_on(frame),
             Key::Up | Key::Char('k') => self.step(frame, |at, _| at.saturating_sub(1)),
             Key::Down | Key::Char('j') => self.step(frame, |at, _| at + 1),
             Key::PageUp => self.step(frame, |at, _| at.saturating_sub(PAGE)),
@@ -171,11 +188,22 @@ impl State {
         }
     }
 
+    /// A page of vCPUs on, as long as there are some.
+    fn vcpus_on(&mut self, frame: &Frame) {
+        let rows = self.rows(frame);
+        let chosen = rows.get(self.cursor(frame, &rows)).map(|place| &frame.vms[*place]);
+        let next = self.vcpus_from + VCPUS_PAGE;
+        if chosen.is_some_and(|vm| next < vm.vcpus.len()) {
+            self.vcpus_from = next;
+        }
+    }
+
     fn step(&mut self, frame: &Frame, to: impl Fn(usize, usize) -> usize) {
         let rows = self.rows(frame);
         let Some(last) = rows.len().checked_sub(1) else { return };
         let at = to(self.cursor(frame, &rows), last).min(last);
         self.selected = Some(frame.vms[rows[at]].id);
+        self.vcpus_from = 0;
     }
 }
 
@@ -205,6 +233,13 @@ mod tests {
         assert_eq!(names(&state, &frame), ["db", "batch", "web"]);
         typed(&mut state, "s", &frame);
         assert_eq!((state.sort.name(), &names(&state, &frame)[0][..]), ("steal", "web"));
+        let mut known = frame.clone();
+        known.vms.iter_mut().zip([Some(400), None, Some(200)]).for_each(|(vm, part)| {
+            vm.co_run = part.map(instep_core::units::Milli);
+        });
+        typed(&mut state, "s", &frame);
+        assert_eq!(state.sort.name(), "co-run");
+        assert_eq!(names(&state, &known), ["batch", "web", "db"], "who is not known comes last");
         typed(&mut state, "ss", &frame);
         assert_eq!((state.sort.name(), &names(&state, &frame)[0][..]), ("stacked", "db"));
         typed(&mut state, "ss", &frame);
@@ -250,6 +285,26 @@ mod tests {
         let empty = Frame::default();
         state.key(Key::Down, &empty);
         assert!(state.rows(&empty).is_empty());
+    }
+
+    #[test]
+    fn pages_turn_those_of_the_vcpus_while_they_are_listed() {
+        let vms = vec![vm("wide", 0, &[0; 12], 900), vm("web", 0, &[1], 300)];
+        let (mut state, frame) = (State::default(), frame(HostSpec::new(1, 4), vms, &[]));
+        state.key(Key::Enter, &frame);
+        let mut seen = Vec::new();
+        for _ in 0..4 {
+            seen.push(state.vcpus_from);
+            state.key(Key::PageDown, &frame);
+        }
+        assert_eq!((seen, state.selected), (vec![0, 5, 10, 10], None));
+        state.key(Key::PageUp, &frame);
+        assert_eq!(state.vcpus_from, 5);
+        state.key(Key::Down, &frame);
+        assert_eq!(state.vcpus_from, 0, "those of another VM begin with the first");
+        state.key(Key::Escape, &frame);
+        state.key(Key::PageUp, &frame);
+        assert_eq!(state.cursor(&frame, &state.rows(&frame)), 0, "the list's again");
     }
 
     #[test]

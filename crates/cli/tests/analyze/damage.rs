@@ -4,8 +4,10 @@
 use super::{analyze, events, made, piped, recorded};
 use crate::common::list;
 use crate::pipe::{ROUND, records};
+use instep_core::units::{CpuId, Nanos, Tid};
 use instep_madehost::trace::{dat_6, perf_pipe};
-use instep_trace::rec::{End, Head};
+use instep_trace::event::{Event, Fact, Left};
+use instep_trace::rec::{End, Head, Writer};
 use serde_json::Value;
 use std::fs;
 
@@ -99,4 +101,54 @@ fn events_that_come_too_late_to_be_put_in_order_are_said() {
     let (events, said) = warned(&parts.concat(), "put in order").unwrap();
     assert_eq!(events, 200);
     assert!(said.starts_with("1 event came up to ") && said.contains("wrong by as much"), "{said}");
+}
+
+#[test]
+fn what_is_wrong_with_a_trace_is_in_the_json_by_kind() {
+    let data = perf_pipe(&events(), 20, None);
+    let sound = ["reordered", "late", "damaged", "lost_places", "cut"];
+    let trace = |data: &[u8]| {
+        let (_dir, path) = made("trace", data);
+        let (text, json) = (analyze(&path, &[]).stdout, analyze(&path, &["--json"]).json());
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let numbers = sound.map(|key| json["trace"][key].as_u64().unwrap());
+        (text, numbers)
+    };
+    let (text, numbers) = trace(&data);
+    assert!(numbers == [0; 5] && !text.contains("after a later"), "{numbers:?} {text}");
+    // The first event of CPU 0 comes behind its second.
+    let samples: Vec<_> = records(&data).filter(|record| record.kind == SAMPLE).collect();
+    let (first, rest) = (samples[0].at.clone(), samples[4].at.end);
+    let moved = [&data[..first.start], &data[first.end..rest], &data[first.clone()], &data[rest..]];
+    let (text, numbers) = trace(&moved.concat());
+    assert_eq!(numbers, [1, 0, 0, 0, 0]);
+    let said = "1 event came after a later one of the same CPU; all are put in their places";
+    assert!(text.contains(said), "{text}");
+    let (_, numbers) = trace(&data[..samples[104].at.end]);
+    assert_eq!(numbers, [0, 0, 0, 0, 1]);
+}
+
+#[test]
+fn a_loss_of_unknown_size_is_no_nought_in_the_heading() {
+    let at = |time, fact| Event { time: Nanos(time), cpu: CpuId(0), fact };
+    let switch =
+        |prev, next| Fact::Switch { prev: Tid(prev), next: Tid(next), left: Left::Runnable };
+    let of = |losses: &[u64]| {
+        let mut writer = Writer::begin(Vec::new(), &Head::default(), false).unwrap();
+        writer.event(&at(1, switch(11, 12))).unwrap();
+        for events in losses {
+            writer.event(&at(2, Fact::Lost { events: *events })).unwrap();
+        }
+        writer.event(&at(3, switch(12, 11))).unwrap();
+        let (_dir, path) = made("a.instep", &writer.finish(&End::default()).unwrap());
+        let json = analyze(&path, &["--json"]).json();
+        let text = analyze(&path, &[]).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        (text, json["lost"].as_u64(), json["trace"]["lost_places"].as_u64())
+    };
+    let (text, lost, places) = of(&[0]);
+    assert_eq!((lost, places), (Some(0), Some(1)));
+    assert!(text.contains("2 events, an unknown number lost at 1 place"), "{text}");
+    let (text, lost, places) = of(&[7, 0]);
+    assert_eq!((lost, places), (Some(7), Some(1)));
+    assert!(text.contains("2 events, 7 lost and an unknown number at 1 place"), "{text}");
 }

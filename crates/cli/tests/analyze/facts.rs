@@ -75,6 +75,19 @@ fn copies_of_proc_tell_names_and_threads_of_vms() {
 }
 
 #[test]
+fn vms_that_share_a_name_are_told_apart_by_their_processes() {
+    let mut host = host();
+    host.push(VmSpec::new("db", Vmm::QemuKvm, 1, NodeId(0), Bytes(64 << 20)));
+    let root = tempfile::tempdir().unwrap();
+    host.write(root.path()).unwrap();
+    let (_dir, path) = made("trace.dat", &trace(&threads(&host)));
+    let named = found(&path, &["--facts", root.path().to_str().unwrap()]);
+    let names: Vec<&str> = named.iter().map(|(name, _)| name.as_str()).collect();
+    let of = |place: usize| format!("db@{}", host.vms[place].pid);
+    assert_eq!(names, [&of(0), "web", &of(2)]);
+}
+
+#[test]
 fn a_folder_without_vms_is_refused() {
     let (_dir, path) = made("trace.dat", &trace(&threads(&host())));
     let empty = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
 //! What the text of `instep analyze` says of times: when a VM was held up, and of a finding that has none.
 
+use super::browser::rendered;
 use super::{ONE, OTHER, TWO, analyze, made};
 use crate::common::{Ran, instep, list};
 use instep_madehost::trace::{Moment, What, perf_file};
@@ -31,9 +32,31 @@ fn the_first_times_at_which_a_vm_was_held_up_are_told() {
         moments.push((at + 6_000_000, 0, What::Switch(WORKER, OTHER, 1)));
         moments.push((at + 20_000_000, 0, What::Switch(OTHER, ONE, 0)));
     }
-    let said = words(&ran(moments, &["--vm=a=11,12", "--vm=b=21"]));
+    let vms = ["--vm=a=11,12", "--vm=b=21"];
+    let said = words(&ran(moments.clone(), &vms));
     let expected = "sleeps beyond 9.00ms, at 0.04s, 0.08s, 0.12s, 0.16s, 0.20s, ...";
-    assert!(said.contains("held up 7 times (") && said.contains(expected), "{said}");
+    assert!(said.contains("held up 7 times (140ms)") && said.contains(expected), "{said}");
+    let held = &ran(moments, &[&vms[..], &["--json"]].concat()).json()["vms"][0]["held_up"];
+    let times: Vec<u64> = (1..8).map(|turn| turn * 40_000_000).collect();
+    assert_eq!((&held["held_ns"], &held["times_ns"]), (&140_000_000.into(), &times.into()));
+}
+
+#[test]
+fn a_threshold_that_is_passed_between_two_events_counts_from_then_on() {
+    // One vCPU falls asleep at 10 ms, the other waits from 11 to 50 ms: held up from 14.5 ms on.
+    let ms = 1_000_000;
+    let moments = vec![
+        (1, 1, What::Switch(IDLE, TWO, 0)),
+        (2, 0, What::Switch(IDLE, ONE, 0)),
+        (10 * ms, 1, What::Switch(TWO, IDLE, 1)),
+        (11 * ms, 0, What::Switch(ONE, OTHER, 0)),
+        (50 * ms, 0, What::Switch(OTHER, ONE, 1)),
+        (90 * ms, 0, What::Switch(ONE, IDLE, 1)),
+    ];
+    let json = ran(moments, &["--vm=a=11,12", "--vm=b=21", "--json"]).json();
+    let (interval, held) = (&json["host"]["ideal_interval_ns"], &json["vms"][0]["held_up"]);
+    assert_eq!((interval, &held["passes"]), (&(4_500_000).into(), &1.into()));
+    assert_eq!((&held["held_ns"], &held["times_ns"]), (&(35 * ms).into(), &vec![15 * ms].into()));
 }
 
 #[test]
@@ -62,4 +85,34 @@ fn a_finding_without_a_time_has_none_beside_it() {
     assert_eq!(found[0]["lost_ns"], 0);
     assert_eq!(json["host"]["competing_modules"], 0.0);
     assert!(json["vms"][0]["halts"].is_null(), "{:#}", json["vms"][0]);
+}
+
+#[test]
+fn the_wait_table_is_told_of_each_vcpu_too() {
+    // vCPU 0 sleeps for 3 ms until its sibling wakes it, vCPU 1 for 5 ms until an interrupt does.
+    let (ms, hard) = (1_000_000, 0x08);
+    let at = |time, cpu, tid, flags, what| Moment { time, cpu, current: (tid, 10), flags, what };
+    let moments = [
+        at(ms, 0, 0, 0, What::Switch(IDLE, ONE, 0)),
+        at(ms, 1, 0, 0, What::Switch(IDLE, TWO, 0)),
+        at(2 * ms, 0, 11, 0, What::Switch(ONE, IDLE, 1)),
+        at(5 * ms, 1, 12, 0, What::Wakeup(ONE, 0)),
+        at(5 * ms + 1, 0, 0, 0, What::Switch(IDLE, ONE, 0)),
+        at(6 * ms, 1, 12, 0, What::Switch(TWO, IDLE, 1)),
+        at(11 * ms, 1, 0, hard, What::Wakeup(TWO, 1)),
+        at(11 * ms, 1, 0, 0, What::Switch(IDLE, TWO, 0)),
+        at(20 * ms, 1, 12, 0, What::Switch(TWO, IDLE, 1)),
+    ];
+    let (dir, path) = made("perf.data", &perf_file(&moments, 20));
+    let page = dir.path().join("a.html");
+    let options = ["--vm=a=11,12", "--json", "--html", page.to_str().unwrap()];
+    let json = analyze(&path, &options).json();
+    let vm = &json["vms"][0];
+    let of = |sibling: u64, timer: u64| serde_json::json!({"sibling_ns": sibling, "timer_ns": timer, "io_ns": 0, "other_ns": 0});
+    assert_eq!(vm["waits_by_vcpu"], serde_json::json!([of(3 * ms, 0), of(0, 5 * ms)]));
+    assert_eq!(vm["wakeups"]["sibling"]["ns"], 3 * ms);
+    if let Some(seen) = rendered(&page) {
+        let lines = seen.text.replace('\n', " ");
+        assert!(lines.contains("vCPU 0 3.00ms - - - vCPU 1 - 5.00ms - -"), "{lines}");
+    }
 }

@@ -20,6 +20,9 @@ use std::path::Path;
 const HERTZ: u64 = 100;
 /// A counter of a running thread may lag behind by a clock tick.
 const TICK: u64 = 10_000_000;
+/// How long reading a counter and the clock beside it may take: a wait that ends within this of either end of
+/// the window may be counted by one of the two only.
+const RESOLUTION: u64 = 1_000_000;
 /// What may be unknown of a thread's waits over seconds, of which a switch is missing.
 const MISSING: u64 = 100_000_000;
 
@@ -38,8 +41,8 @@ fn agrees_with_schedstat(source: &str) {
         return skip::note("recording takes root");
     }
     let Some(stage) = Stage::new() else { return };
-    let one = |name| instep_lab::GuestSpec { vcpus: 1, ..stage.spec(name) };
-    let guests = stage.start([one("first"), one("second")]);
+    // Two busy vCPUs each: on two CPUs everyone waits for half of the time, which is seconds.
+    let guests = stage.start([stage.spec("first"), stage.spec("second")]);
     let file = stage.file("guests.instep");
     let path = file.to_str().unwrap();
     let args = ["record", "-d", "6s", "-o", path, "--source", source, "--json"];
@@ -70,12 +73,8 @@ fn agrees_with_schedstat(source: &str) {
             // What the analysis says is what the events say, all of them.
             let all = Sums::of(&events, Tid(tid), 0..u64::MAX);
             assert_near("run time", number(vcpu, "run_ns"), all.run, TICK + all.gaps);
-            assert_near(
-                "steal",
-                number(vcpu, "steal_ns"),
-                all.wait + all.waking,
-                5 * TICK + all.gaps,
-            );
+            let wanted = all.wait + all.waking + all.open;
+            assert_near("steal", number(vcpu, "steal_ns"), wanted, TICK + all.gaps);
             gaps.extend((all.gaps > 0).then(|| format!("thread {tid} for {} ns", all.gaps)));
         }
     }
@@ -95,12 +94,18 @@ fn agrees(counted: &Sums, counter: &Counter, stolen: u64) {
     let least = counted.run.saturating_sub(stolen);
     let run = counter.run_ns.clamp(least, counted.run);
     assert_near("run time by schedstat", run, counter.run_ns, TICK + counted.gaps);
-    // A wait at either end of the window is counted by one of the two only. Where a switch is missing, so
-    // may others be: seen, 24 ms of 169 where gaps of 8 ms told of some.
+    // Both count a wait when it ends, to the nanosecond. Where a switch is missing, others may be, too: seen,
+    // 24 ms of 169 where gaps of 8 ms told of some.
     let unseen = if counted.gaps > 0 { MISSING + counted.gaps } else { 0 };
-    let slack = TICK + counted.longest + unseen + counter.wait_ns / 100;
+    let slack = 2 * RESOLUTION + counted.edges + unseen + counter.wait_ns / 100;
     let (least, most) = (counted.wait, counted.wait + counted.elsewhere);
-    println!("waiting by schedstat: {least} to {most} ns, {} ns there", counter.wait_ns);
+    let off = least.saturating_sub(counter.wait_ns).max(counter.wait_ns.saturating_sub(most));
+    println!(
+        "waiting by schedstat: {least} to {most} ns, {} ns there: {:.3} % off, {} ns unknown",
+        counter.wait_ns,
+        off as f64 * 100.0 / counter.wait_ns.max(1) as f64,
+        counted.edges + unseen
+    );
     assert!(counter.wait_ns + slack >= least, "{counted:?} {counter:?}");
     assert!(counter.wait_ns <= most + slack, "{counted:?} {counter:?}");
 }
@@ -128,7 +133,7 @@ fn a_wait_that_is_not_in_the_events_is_noticed() {
         std::panic::catch_unwind(|| agrees(&counted, &counter, 50 * ms)).is_err()
     };
     assert!(!fails(counter(1900, 4000)));
-    assert!(fails(counter(1900, 3500)) && fails(counter(1900, 4500)));
+    assert!(fails(counter(1900, 3950)) && fails(counter(1900, 4050)));
     assert!(
         !fails(counter(1850, 4000)) && fails(counter(1800, 4000)) && fails(counter(1950, 4000))
     );
@@ -159,7 +164,10 @@ struct Sums {
     run: u64,
     wait: u64,
     waking: u64,
-    longest: u64,
+    /// Waits that end at either end of the window, as near as it can be told.
+    edges: u64,
+    /// Waits that began before the first event or end after the last.
+    open: u64,
     /// Sleeps that ended on another CPU. Since 6.12 a thread that falls asleep may stay on its queue
     /// (DELAY_DEQUEUE); when the balancer moves it then, schedstat takes its further sleep for waiting, not
     /// always with an event of the move (seen: Linux 6.18). So the kernel's count may hold these.
@@ -227,15 +235,22 @@ impl Sums {
             }
         }
         let last = events.last().map_or(0, |event| event.time.0).min(window.end);
+        sums.open += now.queued.map_or(0, |since| last.saturating_sub(since));
         sums.run += now.runs.map_or(0, |since| within(&inside, since, last));
         sums
     }
 
     fn came(&mut self, now: &mut Now, window: &Range<u64>, time: u64, cpu: CpuId) {
+        // Who comes first had waited from the beginning.
+        if !now.is_seen && now.queued.is_none() && now.woken.is_none() {
+            self.open += time.saturating_sub(window.start);
+        }
         let since = now.queued.take().unwrap_or(time);
+        if window.start.abs_diff(time).min(window.end.abs_diff(time)) < RESOLUTION {
+            self.edges += time - since;
+        }
         if window.contains(&time) {
             self.wait += time - since;
-            self.longest = self.longest.max(time - since);
         }
         if let Some((_, slept)) = now.slept.take().filter(|(at, _)| *at != cpu) {
             self.elsewhere += since.saturating_sub(slept);

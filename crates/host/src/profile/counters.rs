@@ -7,6 +7,7 @@
 
 use crate::error::Error;
 use crate::root::Root;
+use instep_core::units::{Milli, Tid};
 use perf_event::events::Raw;
 use perf_event::{Builder, Counter};
 use serde::Deserialize;
@@ -14,13 +15,16 @@ use std::io;
 
 /// What is counted, in the order of [`Table::events`].
 pub const NAMES: [&str; 4] = ["fetch_stall", "fpu_stall", "l2_miss", "llc_miss"];
-const TABLES: [&str; 3] = [
+const TABLES: [&str; 4] = [
     include_str!("events/amd-bulldozer.toml"),
     include_str!("events/amd-zen2.toml"),
     include_str!("events/intel-skylake.toml"),
+    include_str!("events/intel-skylake-server.toml"),
 ];
 /// `PERF_TYPE_RAW` (include/uapi/linux/perf_event.h).
 const RAW: u32 = 4;
+/// `PERF_TYPE_HARDWARE` and `PERF_COUNT_HW_CPU_CYCLES`.
+const CYCLES: (u32, u64) = (0, 0);
 
 /// The events of one microarchitecture.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -40,6 +44,29 @@ pub struct Table {
     fpu_stall: Option<Event>,
     l2_miss: Option<Event>,
     llc_miss: Option<Event>,
+    /// Spin hints, where they can be counted.
+    pause: Option<Pause>,
+}
+
+/// The event of the spin hint PAUSE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pause {
+    code: u16,
+    umask: u8,
+    /// Cycles that one takes.
+    cycles: u64,
+}
+
+impl Pause {
+    /// The part of the cycles that went by in so many hints; none without cycles. What a loop does between
+    /// two hints is not in it.
+    #[must_use]
+    pub fn part(self, hints: u64, cycles: u64) -> Option<Milli> {
+        let spent = u128::from(hints) * u128::from(self.cycles) * 1000;
+        let part = spent.checked_div(cycles.into())?;
+        Some(Milli(u64::try_from(part).unwrap_or(1000).min(1000)))
+    }
 }
 
 /// An event as the processor numbers it.
@@ -89,6 +116,47 @@ impl Event {
     pub fn config(self) -> u64 {
         let code = u64::from(self.code);
         code & 0xff | u64::from(self.umask) << 8 | (code >> 8 & 0xf) << 32
+    }
+}
+
+/// Counters of the spin hint and of cycles of threads that run already: of guests' vCPUs, what the guest
+/// does. A hint that makes the guest exit (pause-loop exiting) is not counted.
+pub struct PauseCounters {
+    pause: Pause,
+    threads: Vec<Counters>,
+}
+
+impl std::fmt::Debug for PauseCounters {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PauseCounters {{ {} threads }}", self.threads.len())
+    }
+}
+
+impl PauseCounters {
+    /// Counts from now on; `None` where the table has no such event.
+    ///
+    /// # Errors
+    /// The kernel refuses the events.
+    pub fn of_threads(tids: &[Tid], table: &Table) -> Result<Option<Self>, Error> {
+        let Some(pause) = table.pause else { return Ok(None) };
+        let event = Event { code: pause.code, umask: pause.umask };
+        let words = [Some((RAW, event.config())), Some(CYCLES)];
+        let open = |tid: &Tid| Counters::open_at(tid.0, &words, false);
+        let threads: io::Result<_> = tids.iter().map(open).collect();
+        let threads = threads.map_err(|error| Error::system("cannot count spin hints", error))?;
+        Ok(Some(Self { pause, threads }))
+    }
+
+    /// The part of the threads' cycles that went by in spin hints since.
+    pub fn part(&mut self) -> Option<Milli> {
+        let (mut hints, mut cycles) = (0u64, 0u64);
+        for thread in &mut self.threads {
+            if let [Some(more_hints), Some(more_cycles)] = thread.read()[..] {
+                hints = hints.saturating_add(more_hints);
+                cycles = cycles.saturating_add(more_cycles);
+            }
+        }
+        self.pause.part(hints, cycles)
     }
 }
 
@@ -157,12 +225,18 @@ impl Counters {
     }
 
     fn open(pid: u32, words: &[Option<(u32, u64)>]) -> io::Result<Self> {
+        Self::open_at(pid, words, true)
+    }
+
+    /// From `exec` on with all that is started then, or the thread `pid` alone from now on.
+    fn open_at(pid: u32, words: &[Option<(u32, u64)>], exec: bool) -> io::Result<Self> {
         let pid =
             libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
         let counter = |(kind, config): (u32, u64)| {
             let mut builder = Builder::new(Raw::new(config));
             builder.attrs_mut().type_ = kind;
-            builder.observe_pid(pid).any_cpu().inherit(true).enable_on_exec(true).build()
+            builder.observe_pid(pid).any_cpu().inherit(exec);
+            if exec { builder.enable_on_exec(true).build() } else { builder.enabled(true).build() }
         };
         let counters: io::Result<_> =
             words.iter().map(|word| word.map(counter).transpose()).collect();
@@ -203,8 +277,28 @@ mod tests {
             Table::of(&cpu).map(|table| table.name)
         };
         assert!(of("AuthenticAMD", 0x15, 2).unwrap().contains("Piledriver"), "Opteron 6376");
-        assert_eq!(of("GenuineIntel", 6, 0x55).unwrap(), "Intel Skylake");
+        assert_eq!(of("GenuineIntel", 6, 0x55).unwrap(), "Intel Skylake server");
+        assert_eq!(of("GenuineIntel", 6, 0x5e).unwrap(), "Intel Skylake");
         assert_eq!(of("GenuineIntel", 6, 1), None);
+    }
+
+    #[test]
+    fn spin_hints_are_a_part_of_the_cycles() {
+        let pause = |text: &str| parse(text).unwrap().pause;
+        let client = pause(TABLES[2]).unwrap();
+        assert_eq!((client.code, client.umask, client.cycles), (0xcc, 0x40, 140));
+        assert_eq!(pause(TABLES[3]).map(|pause| pause.cycles), Some(40));
+        assert_eq!(pause(TABLES[1]), None);
+        assert_eq!(client.part(1_000_000, 280_000_000), Some(Milli(500)));
+        assert_eq!(client.part(0, 1_000), Some(Milli(0)));
+        assert_eq!(client.part(3_000_000, 280_000_000), Some(Milli(1000)), "no more than all");
+        assert_eq!((client.part(5, 0), client.part(u64::MAX, 1)), (None, Some(Milli(1000))));
+    }
+
+    #[test]
+    fn zen_2_has_what_came_from_memory_for_misses_of_the_last_level() {
+        let events = parse(TABLES[1]).unwrap().events();
+        assert_eq!(events[3], Some(Event { code: 0x43, umask: 0x48 }));
     }
 
     #[test]

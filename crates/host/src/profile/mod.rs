@@ -12,6 +12,6 @@ pub mod timeline;
 pub mod tracer;
 pub mod watch;
 
-pub use counters::Counters;
+pub use counters::{Counters, PauseCounters};
 pub use tracer::Tracer;
 pub use watch::{Target, Watch};

@@ -20,6 +20,9 @@ use std::io;
 
 /// Room for records between two looks: some 16,000 switches of a CPU.
 const RING: usize = 512 << 10;
+/// Room for all threads of many that are traced at once, and the least that each has.
+const ALL_RINGS: usize = 32 << 20;
+const LEAST_RING: usize = 64 << 10;
 /// CPU time between two samples where the code tells busy waiting.
 const SAMPLE: Nanos = Nanos(1_000_000);
 /// The same where samples only tell that a thread runs: a sample makes a guest exit.
@@ -38,6 +41,8 @@ pub struct Tracer {
     timeline: Timeline,
     code: Code,
     sample: Nanos,
+    /// Bytes of each ring.
+    ring: usize,
     /// Samples in busy waiting, elsewhere, and where the code could not be read.
     samples: [u64; 3],
     lost: u64,
@@ -70,13 +75,28 @@ impl Tracer {
     /// # Errors
     /// The kernel refuses: with what would allow it. Threads that ended are passed over.
     pub fn of_threads(tids: &[Tid], guest: bool) -> Result<Self, Error> {
-        let mut tracer = Self::new(if guest { SAMPLE_GUEST } else { SAMPLE });
+        Self::new(if guest { SAMPLE_GUEST } else { SAMPLE }).with(tids)
+    }
+
+    /// The same of a guest's vCPUs, of as many threads as are traced `at_once` by several tracers: these
+    /// have room for less each, so that all together have no more than 32 MiB (512 of them).
+    ///
+    /// # Errors
+    /// As [`Tracer::of_threads`].
+    pub fn of_vcpus(tids: &[Tid], at_once: usize) -> Result<Self, Error> {
+        let mut tracer = Self::new(SAMPLE_GUEST);
+        let room = ALL_RINGS / at_once.max(1).next_power_of_two();
+        tracer.ring = room.clamp(LEAST_RING, RING);
+        tracer.with(tids)
+    }
+
+    fn with(mut self, tids: &[Tid]) -> Result<Self, Error> {
         for tid in tids {
-            tracer.open(tid.0, |builder| {
+            self.open(tid.0, |builder| {
                 builder.any_cpu().enabled(true);
             })?;
         }
-        Ok(tracer)
+        Ok(self)
     }
 
     fn new(sample: Nanos) -> Self {
@@ -86,6 +106,7 @@ impl Tracer {
             timeline: Timeline::default(),
             code: Code::default(),
             sample,
+            ring: RING,
             samples: [0; 3],
             lost: 0,
         }
@@ -111,7 +132,7 @@ impl Tracer {
         }
         let ring = match built {
             Err(error) if is(&error, &[libc::ESRCH]) => return Ok(()),
-            built => built.and_then(|counter| counter.sampled(RING)).map_err(refused)?,
+            built => built.and_then(|counter| counter.sampled(self.ring)).map_err(refused)?,
         };
         self.rings.push(ring);
         Ok(())

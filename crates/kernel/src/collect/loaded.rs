@@ -84,8 +84,8 @@ impl Collector {
                 Ok(mut collector) => {
                     if !variant.kvm {
                         collector.warnings.push(
-                            "this kernel has no kvm_entry to trace: vCPU threads are known by \
-                             the scan and by their names"
+                            "this kernel has no events of KVM to trace: vCPU threads are known by \
+                             the scan and by their names, and halts are not told"
                                 .to_owned(),
                         );
                     }
@@ -110,6 +110,7 @@ impl Collector {
         }
         let progs = &mut open.progs;
         progs.collect_kvm_entry.set_autoload(variant.kvm);
+        progs.collect_kvm_wakeup.set_autoload(variant.kvm);
         let counted = variant.interrupts == Interrupts::Counted;
         progs.collect_waking.set_autoload(counted);
         progs.collect_wakeup.set_autoload(counted);

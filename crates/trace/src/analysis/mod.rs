@@ -24,6 +24,8 @@ mod co_run;
 mod culprits;
 pub mod discover;
 mod findings;
+#[cfg(test)]
+mod measure_tests;
 mod modules;
 mod moves;
 mod period;

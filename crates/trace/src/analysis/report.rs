@@ -1,6 +1,7 @@
 //! What an analysis found, as plain data. Its JSON is schema `instep.analysis/1`: times in
 //! nanoseconds, fractions from 0 to 1.
 
+use crate::stream::Tally;
 use serde::Serialize;
 
 pub use super::findings::Kind;
@@ -18,6 +19,8 @@ pub struct Report {
     pub events: u64,
     /// Events that the recorder lost, as far as it says.
     pub lost: u64,
+    /// What else is wrong with the trace.
+    pub trace: TraceReport,
     /// The VMs, by process.
     pub vms: Vec<VmReport>,
     /// What was found, the most time lost first.
@@ -32,6 +35,29 @@ pub struct Report {
     /// VMs whose weight was told and that the trace does not have.
     #[serde(skip)]
     pub strangers: Vec<String>,
+}
+
+/// What is wrong with a trace beside the events that the recorder counted as lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TraceReport {
+    /// Events that came after a later one of the same CPU.
+    pub reordered: u64,
+    /// Events that came too late to be put in their place.
+    pub late: u64,
+    /// Records that make no sense.
+    pub damaged: u64,
+    /// Places where the recorder lost events without saying how many.
+    pub lost_places: u64,
+    /// 1 when the trace ends before its time, else 0.
+    pub cut: u64,
+}
+
+impl From<&Tally> for TraceReport {
+    fn from(tally: &Tally) -> Self {
+        let Tally { reordered, late, damaged, lost_places, .. } = *tally;
+        let cut = u64::from(tally.cut.is_some());
+        TraceReport { reordered, late, damaged, lost_places, cut }
+    }
 }
 
 /// The host and the trace.
@@ -84,6 +110,8 @@ pub struct VmReport {
     pub stacked_on: Vec<OnCpu>,
     /// Sleeps by who ended them.
     pub wakeups: WaitTable,
+    /// The time asleep of each vCPU by who ended it, in the order of [`VmReport::vcpus`].
+    pub waits_by_vcpu: Vec<WaitsReport>,
     /// Halts of its guest's CPUs; `None` where the trace has no kvm_vcpu_wakeup.
     pub halts: Option<Halts>,
     /// Sleeps by length, 1 us and doubling; the last entry is open.
@@ -113,6 +141,30 @@ pub struct VcpuReport {
     pub blocked_ns: Option<u64>,
     /// Moves between CPUs.
     pub migrations: u64,
+}
+
+/// Time that a vCPU slept by who ended it, as `instep sim` has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WaitsReport {
+    /// A sibling: synchronisation.
+    pub sibling_ns: u64,
+    /// An interrupt: the guest's timer, or a device.
+    pub timer_ns: u64,
+    /// Another thread of the VM, a vhost thread or a kernel thread.
+    pub io_ns: u64,
+    /// Somebody else, or the trace does not say; no simulation has it.
+    pub other_ns: u64,
+}
+
+impl From<&WaitTable> for WaitsReport {
+    fn from(table: &WaitTable) -> Self {
+        WaitsReport {
+            sibling_ns: table.sibling.ns,
+            timer_ns: table.timer.ns,
+            io_ns: table.io.ns,
+            other_ns: table.other.ns,
+        }
+    }
 }
 
 /// Who ran while a VM waited.

@@ -1,7 +1,9 @@
 //! Bottlenecks (systems.md, 2): a vCPU that sleeps longer than the ideal scheduling interval
 //! `|C| / |P| * T` while siblings could run and do not means that these hold the VM up.
 //!
-//! Looked at every millisecond of the trace's time, as the published scheduler does periodically.
+//! Looked at every millisecond of the trace's time, as the published scheduler does periodically, and
+//! each look stands for a millisecond. Between two events nothing changes but how long sleeps last, so
+//! the looks that fall between them are counted when the second comes, with the state of the first.
 
 use super::world::{Place, World};
 use instep_core::units::Nanos;
@@ -17,7 +19,6 @@ pub(super) struct Threshold {
     /// The ideal scheduling interval.
     pub(super) interval: Nanos,
     next: Nanos,
-    last: Nanos,
     vms: Vec<HeldUp>,
 }
 
@@ -27,9 +28,9 @@ pub(super) struct HeldUp {
     is_held: bool,
     /// How often the threshold was passed.
     pub(super) passes: u64,
-    /// When, the first of them.
+    /// When, the first of them: the look that saw it, up to a millisecond after the fact.
     pub(super) times: Vec<Nanos>,
-    /// For how long together, to a millisecond.
+    /// For how long together: a millisecond for each look.
     pub(super) held: Nanos,
 }
 
@@ -38,7 +39,7 @@ impl Threshold {
     pub(super) fn new(vms: usize, quantum: Nanos, vcpus: usize, cpus: usize, begin: Nanos) -> Self {
         let vms = vec![HeldUp::default(); vms];
         let interval = Nanos(quantum.0.saturating_mul(vcpus as u64) / cpus.max(1) as u64);
-        Threshold { interval, next: Nanos(begin.0.saturating_add(EVERY.0)), last: begin, vms }
+        Threshold { interval, next: Nanos(begin.0.saturating_add(EVERY.0)), vms }
     }
 
     /// Called before the event at `time` changes anything.
@@ -49,32 +50,42 @@ impl Threshold {
         }
     }
 
+    /// The looks from the next one up to `time`.
     fn look(&mut self, world: &World, time: Nanos) {
-        let interval = self.interval;
-        let span = time.since(self.last);
+        let (next, interval) = (self.next, self.interval);
+        let looks = time.since(next).0 / EVERY.0 + 1;
         for (vm, state) in self.vms.iter_mut().enumerate() {
             let vcpus = || world.members[vm].iter().map(|vcpu| &world.vcpus[*vcpu]);
-            let waits = vcpus().any(|vcpu| vcpu.place.is_waiting());
-            let slept = |vcpu: &super::world::Vcpu| {
-                vcpu.place == Place::Blocked && time.since(vcpu.since) > interval
-            };
-            let is_held = waits && vcpus().any(slept);
-            if state.is_held {
-                state.held.0 += span.0;
-            }
-            if is_held && !state.is_held {
-                state.passes += 1;
-                if state.times.len() < KEPT {
-                    state.times.push(time);
-                }
-            }
-            state.is_held = is_held;
+            let asleep = vcpus().filter(|vcpu| vcpu.place == Place::Blocked);
+            let longest = asleep.map(|vcpu| vcpu.since).min();
+            let longest = longest.filter(|_| vcpus().any(|vcpu| vcpu.place.is_waiting()));
+            // Looks before the sleep is longer than the interval.
+            let before = longest.map(|since| Nanos(since.0.saturating_add(interval.0)));
+            let before = before.map(|passed| match passed.0.checked_sub(next.0) {
+                Some(until) => until / EVERY.0 + 1,
+                None => 0,
+            });
+            state.saw(before.unwrap_or(looks).min(looks), looks, next);
         }
-        self.last = time;
-        self.next = Nanos(time.0.saturating_add(EVERY.0));
+        self.next = Nanos(next.0.saturating_add(looks.saturating_mul(EVERY.0)));
     }
 
     pub(super) fn of(&self, vm: usize) -> &HeldUp {
         &self.vms[vm]
+    }
+}
+
+impl HeldUp {
+    /// Of so many looks from `next` on all but the first few saw it held up.
+    fn saw(&mut self, before: u64, looks: u64, next: Nanos) {
+        let was_held = self.is_held && before == 0;
+        self.is_held = before < looks;
+        if self.is_held && !was_held {
+            self.passes += 1;
+            if self.times.len() < KEPT {
+                self.times.push(Nanos(next.0.saturating_add(before * EVERY.0)));
+            }
+        }
+        self.held.0 += (looks - before) * EVERY.0;
     }
 }

@@ -9,7 +9,7 @@ use super::head::{Counter, End, Head};
 use crate::bytes::u16_at;
 use crate::error::{Fault, TraceError};
 use crate::event::{Event, Fact};
-use crate::order::Window;
+use crate::order::{Latest, Window};
 use crate::stream::{EventStream, Header, Tally};
 use crate::tracepoints::Options;
 use instep_core::units::{CpuId, Nanos};
@@ -27,6 +27,7 @@ pub struct RecStream<R> {
     end: Option<End>,
     options: Options,
     window: Window,
+    latest: Latest,
     tally: Tally,
     /// Records as the writer counts them.
     seen: u64,
@@ -75,6 +76,7 @@ impl<R: Read> RecStream<R> {
             end: None,
             options,
             window: Window::default(),
+            latest: Latest::default(),
             tally: Tally::default(),
             seen: 0,
             last: Nanos(0),
@@ -158,6 +160,7 @@ impl<R: Read> RecStream<R> {
             _ => {
                 self.tally.records += 1;
                 self.tally.used += 1;
+                self.tally.reordered += u64::from(self.latest.is_behind(&event));
             }
         }
         if matches!(event.fact, Fact::KvmExit { .. }) && !self.options.exits {

@@ -72,6 +72,7 @@ impl Engine {
             duration_ns: duration.0,
             events: stream.tally().records,
             lost: stream.tally().lost,
+            trace: stream.tally().into(),
             vms,
             findings,
             host,
@@ -151,7 +152,8 @@ impl Engine {
             ));
         }
         let reordered = stream.tally().reordered;
-        if self.breaks > 0 && reordered > 0 {
+        // The clock of Instep's own recordings never steps.
+        if self.breaks > 0 && reordered > 0 && !stream.header().is_own {
             warnings.push(format!(
                 "{} after a later one of the same CPU and had to be put in order by time, and then \
                  switches are missing: if the clock stepped back, times near them are wrong",
@@ -209,12 +211,13 @@ impl Engine {
         let (stacked, stacked_on) = self.stacking.of(vm, now);
         let (mut wakeups, mut moves) = (WaitTable::default(), Moves::default());
         let (mut sleeps, mut waits) = ([0; 20], [0; 20]);
-        let mut vcpus = Vec::new();
+        let (mut vcpus, mut waits_by_vcpu) = (Vec::new(), Vec::new());
         for vcpu in self.world.members[vm].iter().copied() {
             let (state, times) = (&self.world.vcpus[vcpu], self.times(vcpu, duration, counters));
             let (migrations, by_distance) = self.moves.of(vcpu);
             let (table, slept, waited) = self.waits.of(vcpu);
             wakeups.add(&table);
+            waits_by_vcpu.push((&table).into());
             moves.add(&by_distance);
             sleeps.iter_mut().zip(slept).for_each(|(sum, more)| *sum += more);
             waits.iter_mut().zip(waited).for_each(|(sum, more)| *sum += more);
@@ -247,6 +250,7 @@ impl Engine {
                 .map(|(cpu, time)| OnCpu { cpu: cpu.0, ns: time.0 })
                 .collect(),
             wakeups,
+            waits_by_vcpu,
             halts: self.waits.halts(&self.world.members[vm]),
             sleeps,
             waits,
