@@ -95,9 +95,10 @@ fn agrees(counted: &Sums, counter: &Counter, stolen: u64) {
     let run = counter.run_ns.clamp(least, counted.run);
     assert_near("run time by schedstat", run, counter.run_ns, TICK + counted.gaps);
     // Both count a wait when it ends, to the nanosecond. Where a switch is missing, others may be, too: seen,
-    // 24 ms of 169 where gaps of 8 ms told of some.
+    // 24 ms of 169 where gaps of 8 ms told of some. What the hypervisor takes between the scheduler's look at
+    // its clock and the event is in one of the two only: seen, 43 ms where it took half a second.
     let unseen = if counted.gaps > 0 { MISSING + counted.gaps } else { 0 };
-    let slack = 2 * RESOLUTION + counted.edges + unseen + counter.wait_ns / 100;
+    let slack = 2 * RESOLUTION + counted.edges + unseen + stolen + counter.wait_ns / 100;
     let (least, most) = (counted.wait, counted.wait + counted.elsewhere);
     let off = least.saturating_sub(counter.wait_ns).max(counter.wait_ns.saturating_sub(most));
     println!(
@@ -133,7 +134,7 @@ fn a_wait_that_is_not_in_the_events_is_noticed() {
         std::panic::catch_unwind(|| agrees(&counted, &counter, 50 * ms)).is_err()
     };
     assert!(!fails(counter(1900, 4000)));
-    assert!(fails(counter(1900, 3950)) && fails(counter(1900, 4050)));
+    assert!(fails(counter(1900, 3850)) && fails(counter(1900, 4150)));
     assert!(
         !fails(counter(1850, 4000)) && fails(counter(1800, 4000)) && fails(counter(1950, 4000))
     );

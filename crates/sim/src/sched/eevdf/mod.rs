@@ -331,7 +331,9 @@ impl Scheduler for Eevdf {
         self.line(cpu, vm).run(task.0);
         let slice = match self.rules.hrtick {
             0 => u64::MAX,
-            late => self.queues[cpu].vms.left(vm as u32).min(self.line(cpu, vm).left(task.0)) + late,
+            late => {
+                self.queues[cpu].vms.left(vm as u32).min(self.line(cpu, vm).left(task.0)) + late
+            }
         };
         Some(Pick { task, slice })
     }
