@@ -12,8 +12,9 @@
 # `perf bench sched pipe` with and without, in turns. LOADS names the loads, if not all are wanted;
 # `LOADS=` and the throughput alone. kernel.bpf_stats_enabled is put back as it was.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-instep=${1:-target/release/instep}
+root=$(realpath "$(dirname "$0")/..")
+instep=$(realpath -e "${1:-$root/target/release/instep}")
+cd "$root"
 seconds=${2:-5}
 rate=${RATE:-200000}
 loads=${LOADS-nothing hogs pipes paced vms}
@@ -101,6 +102,7 @@ pace() {
 
 vms() {
     mkfifo "$work/hold" 2>/dev/null || true
+    rm -f "$work/guests"
     cargo run --quiet --release -p instep-lab --example busy <"$work/hold" >"$work/guests" &
     pids+=($!)
     exec 9>"$work/hold"
@@ -116,7 +118,8 @@ nothing() { :; }
 
 # Events a second, lost, cost in the kernel, own cost: in percent of all CPUs.
 one() {
-    "$instep" record -d "${seconds}s" -o "$work/cost.instep" --source "$2" --json >"$work/json" 2>/dev/null || true
+    "$instep" record -d "${seconds}s" -o "$work/cost.instep" --source "$2" --json >"$work/json" 2>"$work/said" || true
+    [ -s "$work/json" ] || { cat "$work/said" >&2; exit 1; }
     python3 - "$work/json" "$cpus" <<'PY'
 import json, sys
 told, cpus = json.load(open(sys.argv[1])), int(sys.argv[2])
@@ -146,7 +149,8 @@ PY
     done
 done
 
-# Round trips a second, alone and recorded, in turns.
+# Round trips a second, alone and recorded, in turns; without the kernel's statistics, which cost, too.
+echo "$stats" >/proc/sys/kernel/bpf_stats_enabled
 for _ in 1 2 3; do
     for source in none bpf tracefs; do
         if [ "$source" != none ]; then

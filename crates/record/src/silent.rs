@@ -1,14 +1,20 @@
 //! vCPUs of which events say nothing because they run on: whoever has a CPU for himself is not switched
-//! for seconds, and what it did before would be unknown. This thread goes to such a CPU once, for
-//! some microseconds, so that a switch tells who runs there. It goes nowhere else, never behind a real-time
-//! thread, behind which it might wait for ever, and comes back to where it may run.
+//! for seconds, and what it did before would be unknown. A thread goes to such a CPU once, for some
+//! microseconds, so that a switch tells who runs there. Not where a real-time thread runs or the vCPU only
+//! waits: behind a real-time thread it might wait for ever, and the process could not end.
 
-use instep_core::units::{CpuId, Tid};
+use instep_core::units::{CpuId, Nanos, Tid};
 use instep_host::Root;
 use instep_host::discover::proc_text;
 use instep_trace::event::{Event, Fact};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::collections::BTreeSet;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use std::{fs, io};
+
+/// Long enough for some ticks of a CPU that is not free of them (nohz_full: such stay untold).
+const LOOK: Duration = Duration::from_millis(20);
 
 /// vCPUs that no switch has told of.
 #[derive(Debug)]
@@ -30,23 +36,38 @@ impl Silent {
         }
     }
 
-    /// Goes to the CPUs on which those who are left run; once.
+    /// Has a thread go to the CPUs on which those who are left run; once. Nobody waits for it.
     pub(crate) fn visit(&mut self, root: &Root) {
         let silent = std::mem::take(&mut self.0);
-        let cpus: BTreeSet<CpuId> = silent.iter().filter_map(|tid| runs_on(root, *tid)).collect();
-        let Ok(before) = sched_getaffinity(None) else { return };
-        for cpu in cpus {
-            // A CPU that this process may not use stays untold.
-            let _ = go_to(cpu);
+        if !silent.is_empty() {
+            // Without such a thread they stay untold.
+            let _ = visitor(root.clone(), silent);
         }
-        let _ = sched_setaffinity(None, &before);
     }
 }
 
-/// Where a thread runs that is no real-time thread.
-fn runs_on(root: &Root, tid: Tid) -> Option<CpuId> {
-    let stat = proc_text::stat(&std::fs::read(root.join(format!("proc/{}/stat", tid.0))).ok()?)?;
-    stat.cpu.filter(|_| stat.state == b'R' && !stat.is_real_time)
+/// The thread, which returns the CPUs that it came to: where this process may not run stays untold.
+fn visitor(root: Root, silent: BTreeSet<Tid>) -> io::Result<JoinHandle<BTreeSet<CpuId>>> {
+    let visit = move || {
+        let cpus = running(&root, &silent);
+        cpus.into_iter().filter(|cpu| go_to(*cpu).is_ok()).collect()
+    };
+    thread::Builder::new().name("visitor".to_owned()).spawn(visit)
+}
+
+/// The CPUs on which some of these threads run, that are no real-time threads and do not wait behind one:
+/// in a look's time they had CPU time, as the kernel counts it at each tick.
+fn running(root: &Root, tids: &BTreeSet<Tid>) -> BTreeSet<CpuId> {
+    let read = |tid: &Tid, file: &str| fs::read(root.join(format!("proc/{}/{file}", tid.0))).ok();
+    let ran = |tid: &Tid| Some(proc_text::schedstat(&read(tid, "schedstat")?)?.0);
+    let before: Vec<Option<Nanos>> = tids.iter().map(ran).collect();
+    thread::sleep(LOOK);
+    let place = |(tid, before): (&Tid, Option<Nanos>)| {
+        let stat = proc_text::stat(&read(tid, "stat")?)?;
+        let runs = stat.state == b'R' && !stat.is_real_time && ran(tid)? > before?;
+        stat.cpu.filter(|_| runs)
+    };
+    tids.iter().zip(before).filter_map(place).collect()
 }
 
 fn go_to(cpu: CpuId) -> rustix::io::Result<()> {
@@ -73,24 +94,31 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_back_and_a_thread_that_runs_is_found_where_it_runs() {
-        let (done, before) = (AtomicBool::new(false), sched_getaffinity(None).unwrap());
-        std::thread::scope(|scope| {
+    fn a_thread_that_runs_is_visited_and_who_sleeps_is_not() {
+        let done = AtomicBool::new(false);
+        let visited = thread::scope(|scope| {
             let (tell, told) = std::sync::mpsc::channel();
-            let done = &done;
+            let own = || Tid(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+            let (runs, sleeps) = (tell.clone(), tell);
+            let (done, until) = (&done, Duration::from_millis(200));
             scope.spawn(move || {
-                tell.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
+                sleeps.send(own()).unwrap();
+                thread::sleep(until);
+            });
+            let sleeper = told.recv().unwrap();
+            scope.spawn(move || {
+                runs.send(own()).unwrap();
                 while !done.load(Ordering::Relaxed) {
                     std::hint::spin_loop();
                 }
             });
-            let tid = told.recv().unwrap();
-            let cpu = runs_on(&Root::live(), Tid(tid)).unwrap();
-            assert!(before.is_set(cpu.0 as usize));
-            Silent::new(&[tid]).visit(&Root::live());
+            let runner = told.recv().unwrap();
+            let asleep = running(&Root::live(), &BTreeSet::from([sleeper, Tid(u32::MAX)]));
+            let visited = visitor(Root::live(), BTreeSet::from([runner])).unwrap().join().unwrap();
             done.store(true, Ordering::Relaxed);
+            (asleep, visited)
         });
-        assert_eq!(sched_getaffinity(None).unwrap(), before);
-        assert_eq!(runs_on(&Root::live(), Tid(u32::MAX)), None);
+        assert_eq!(visited.0, BTreeSet::new());
+        assert_eq!(visited.1.len(), 1);
     }
 }

@@ -65,12 +65,10 @@ fn heading(path: &str, report: &Report, width: usize) -> String {
     let mut out = indented(&wrapped(&said.join(", "), width), 0);
     if report.trace.reordered > 0 {
         let line = format!(
-            "{} after a later one of the same CPU; {}",
+            "{} after a later one of the same CPU{}",
             counted(report.trace.reordered, "event came", "events came"),
-            match report.trace.late {
-                0 => "all are put in their places".to_owned(),
-                late => format!("all but {late} are put in their places"),
-            }
+            // A warning says how many of all came too late for that.
+            if report.trace.late == 0 { "; all are put in their places" } else { "" }
         );
         out.push_str(&indented(&wrapped(&line, width), 0));
     }

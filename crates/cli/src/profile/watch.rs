@@ -4,7 +4,7 @@ use super::launch::Launched;
 use anyhow::Context;
 use instep_core::idset::CpuSet;
 use instep_core::profile::Watched;
-use instep_core::units::{Id, Nanos, Tid};
+use instep_core::units::{Id, Milli, Nanos, Tid};
 use instep_host::profile::counters::{self, Table};
 use instep_host::profile::{Counters, PauseCounters, Target, Tracer, Watch, watch};
 use instep_host::{Root, system};
@@ -139,17 +139,18 @@ impl Watcher {
         let cpus = allowed(pid)?;
         // Its threads come and go, and only those that are there now could be traced.
         let tracer = self.traced(|| Tracer::of_threads(&tids, false), &mut warnings);
-        let hints = hints(&tids);
+        let hints = hints(&tids, false, &mut warnings);
         let seen = self.watch(Target::Process(pid), cpus.len(), tracer, warnings, false)?;
-        Ok(with_hints(seen, hints))
+        Ok(with_hints(seen, hints, false))
     }
 
     /// Watches the vCPUs of a VM.
     pub(super) fn vm(&self, pid: u32, tids: &[Tid]) -> anyhow::Result<Seen> {
         let mut warnings = Vec::new();
         let tracer = self.traced(|| Tracer::of_threads(tids, true), &mut warnings);
-        let (hints, target) = (hints(tids), Target::Threads(pid, tids.to_vec()));
-        Ok(with_hints(self.watch(target, tids.len(), tracer, warnings, true)?, hints))
+        let hints = hints(tids, true, &mut warnings);
+        let target = Target::Threads(pid, tids.to_vec());
+        Ok(with_hints(self.watch(target, tids.len(), tracer, warnings, true)?, hints, true))
     }
 
     fn watch(
@@ -251,17 +252,25 @@ impl Watcher {
     }
 }
 
+/// Of guests, less than so much says nothing: hints that made them exit are not counted.
+const LEAST_OF_A_GUEST: Milli = Milli(10);
+
 /// Counts spin hints of these threads, where the processor's table has them and the kernel lets them be
 /// counted; else busy waiting stays as known as it is.
-fn hints(tids: &[Tid]) -> Option<PauseCounters> {
+fn hints(tids: &[Tid], guests: bool, warnings: &mut Vec<String>) -> Option<PauseCounters> {
     let table = counters::choose(&Root::live()).ok()?;
-    PauseCounters::of_threads(tids, &table).ok()?
+    let counters = PauseCounters::of_threads(tids, guests, &table);
+    counters.unwrap_or_else(|error| {
+        warnings.push(error.to_string());
+        None
+    })
 }
 
 /// What the code did not tell, as that of a guest, the counted hints may.
-fn with_hints(mut seen: Seen, mut hints: Option<PauseCounters>) -> Seen {
-    let counted = || hints.as_mut().and_then(PauseCounters::part);
-    seen.watched.busy_waiting = seen.watched.busy_waiting.or_else(counted);
+fn with_hints(mut seen: Seen, mut hints: Option<PauseCounters>, guests: bool) -> Seen {
+    let mut counted = || hints.as_mut().and_then(PauseCounters::part);
+    let told = |part: &Milli| !guests || *part >= LEAST_OF_A_GUEST;
+    seen.watched.busy_waiting = seen.watched.busy_waiting.or_else(|| counted().filter(told));
     seen
 }
 

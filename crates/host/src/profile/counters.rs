@@ -119,8 +119,9 @@ impl Event {
     }
 }
 
-/// Counters of the spin hint and of cycles of threads that run already: of guests' vCPUs, what the guest
-/// does. A hint that makes the guest exit (pause-loop exiting) is not counted.
+/// Counters of the spin hint and of cycles of threads that run already, at user level; of guests' vCPUs,
+/// what the guest does at any level, and nothing of the host. A hint that makes the guest exit
+/// (pause-loop exiting) is not counted.
 pub struct PauseCounters {
     pause: Pause,
     threads: Vec<Counters>,
@@ -133,16 +134,21 @@ impl std::fmt::Debug for PauseCounters {
 }
 
 impl PauseCounters {
-    /// Counts from now on; `None` where the table has no such event.
+    /// Counts from now on, of threads that are `guests`' vCPUs or not; `None` where the table has no such
+    /// event. Threads that have ended are left out.
     ///
     /// # Errors
     /// The kernel refuses the events.
-    pub fn of_threads(tids: &[Tid], table: &Table) -> Result<Option<Self>, Error> {
+    pub fn of_threads(tids: &[Tid], guests: bool, table: &Table) -> Result<Option<Self>, Error> {
         let Some(pause) = table.pause else { return Ok(None) };
         let event = Event { code: pause.code, umask: pause.umask };
         let words = [Some((RAW, event.config())), Some(CYCLES)];
-        let open = |tid: &Tid| Counters::open_at(tid.0, &words, false);
-        let threads: io::Result<_> = tids.iter().map(open).collect();
+        let of = if guests { Of::Guest } else { Of::Thread };
+        let open = |tid: &Tid| match Counters::open_at(tid.0, &words, of) {
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => None,
+            opened => Some(opened),
+        };
+        let threads: io::Result<_> = tids.iter().filter_map(open).collect();
         let threads = threads.map_err(|error| Error::system("cannot count spin hints", error))?;
         Ok(Some(Self { pause, threads }))
     }
@@ -202,6 +208,17 @@ pub fn choose(root: &Root) -> Result<Table, Error> {
     })
 }
 
+/// What counters are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    /// A process from its exec on, and all that is started then; user level.
+    Command,
+    /// One thread, from now on; user level.
+    Thread,
+    /// One vCPU thread, from now on: what its guest does at any level.
+    Guest,
+}
+
 /// Counters of a command that has not begun yet.
 pub struct Counters {
     counters: Vec<Option<Counter>>,
@@ -225,18 +242,23 @@ impl Counters {
     }
 
     fn open(pid: u32, words: &[Option<(u32, u64)>]) -> io::Result<Self> {
-        Self::open_at(pid, words, true)
+        Self::open_at(pid, words, Of::Command)
     }
 
-    /// From `exec` on with all that is started then, or the thread `pid` alone from now on.
-    fn open_at(pid: u32, words: &[Option<(u32, u64)>], exec: bool) -> io::Result<Self> {
+    fn open_at(pid: u32, words: &[Option<(u32, u64)>], of: Of) -> io::Result<Self> {
         let pid =
             libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
         let counter = |(kind, config): (u32, u64)| {
             let mut builder = Builder::new(Raw::new(config));
             builder.attrs_mut().type_ = kind;
-            builder.observe_pid(pid).any_cpu().inherit(exec);
-            if exec { builder.enable_on_exec(true).build() } else { builder.enabled(true).build() }
+            builder.observe_pid(pid).any_cpu().inherit(of == Of::Command);
+            if of == Of::Guest {
+                builder.include_kernel().exclude_host(true);
+            }
+            match of {
+                Of::Command => builder.enable_on_exec(true).build(),
+                Of::Thread | Of::Guest => builder.enabled(true).build(),
+            }
         };
         let counters: io::Result<_> =
             words.iter().map(|word| word.map(counter).transpose()).collect();

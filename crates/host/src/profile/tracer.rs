@@ -46,6 +46,8 @@ pub struct Tracer {
     /// Samples in busy waiting, elsewhere, and where the code could not be read.
     samples: [u64; 3],
     lost: u64,
+    /// Of them, when *co-run* was last asked.
+    lost_before: u64,
 }
 
 impl std::fmt::Debug for Tracer {
@@ -109,6 +111,7 @@ impl Tracer {
             ring: RING,
             samples: [0; 3],
             lost: 0,
+            lost_before: 0,
         }
     }
 
@@ -196,10 +199,11 @@ impl Tracer {
         }
     }
 
-    /// *Co-run* of the traced threads since this was last asked, where it can be told: see
-    /// [`Timeline::co_run`].
+    /// *Co-run* of the traced threads since this was last asked, where it can be told and nothing was lost:
+    /// see [`Timeline::co_run`].
     pub fn co_run(&mut self, waited: Nanos) -> Option<Milli> {
-        self.timeline.co_run(waited)
+        let known = std::mem::replace(&mut self.lost_before, self.lost) == self.lost;
+        self.timeline.co_run(waited).filter(|_| known)
     }
 
     /// Records that the kernel had no room for.

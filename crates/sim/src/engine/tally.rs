@@ -169,7 +169,7 @@ impl Engine {
             self.sample();
         }
         let now = self.desk.now;
-        for thread in &self.threads {
+        for thread in self.threads.iter().filter(|thread| thread.measured) {
             let longest = &mut self.tally[thread.vm].longest;
             *longest = (*longest).max(thread.did);
         }

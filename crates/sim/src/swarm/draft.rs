@@ -116,7 +116,11 @@ impl Draft {
             let policy = PLACEMENTS[policy];
             format!("placement = \"{policy}\"\nplacement_period = \"{ms}ms\"\n")
         });
-        let tuning = if self.gather { "" } else { "tuning = { \"without.gather\" = \"1ns\" }\n" };
+        let tuning = match self.scheduler.as_str() {
+            "eevdf" if self.seed % 2 == 1 => "tuning = { hrtick = \"10us\" }\n",
+            _ if !self.gather => "tuning = { \"without.gather\" = \"1ns\" }\n",
+            _ => "",
+        };
         let mut text = format!(
             "about = {}\nseed = {}\nscheduler = \"{}\"\n{tuning}duration = \"{}ms\"\nwarmup = \"0s\"\n\
              {}[host]\nnodes = {}\ncores = {}\nthreads = {}\nmemory = \"64GiB\"\nnoise = {}\n",

@@ -83,9 +83,10 @@ impl HeldUp {
         if self.is_held && !was_held {
             self.passes += 1;
             if self.times.len() < KEPT {
-                self.times.push(Nanos(next.0.saturating_add(before * EVERY.0)));
+                self.times.push(Nanos(next.0.saturating_add(before.saturating_mul(EVERY.0))));
             }
         }
-        self.held.0 += (looks - before) * EVERY.0;
+        let held = (looks - before).saturating_mul(EVERY.0);
+        self.held.0 = self.held.0.saturating_add(held);
     }
 }

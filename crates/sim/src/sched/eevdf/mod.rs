@@ -155,7 +155,8 @@ impl Eevdf {
             None => desk.resched(cpu),
             Some(current) => {
                 self.update(desk, cpu, current);
-                if self.best(cpu) == Some(task) {
+                // Who ran alone until now has no timer yet.
+                if self.best(cpu) == Some(task) || self.rules.hrtick > 0 {
                     desk.resched(cpu);
                 }
             }
@@ -331,6 +332,7 @@ impl Scheduler for Eevdf {
         self.line(cpu, vm).run(task.0);
         let slice = match self.rules.hrtick {
             0 => u64::MAX,
+            _ if desk.load(cpu) < 2 => u64::MAX,
             late => {
                 self.queues[cpu].vms.left(vm as u32).min(self.line(cpu, vm).left(task.0)) + late
             }
