@@ -1,5 +1,6 @@
 //! EEVDF as newer kernels have it: slices end by a timer of their own.
 
+#![cfg(test)]
 #![allow(missing_docs, reason = "a test")]
 
 use instep_sim::report::Report;
