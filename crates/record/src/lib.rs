@@ -7,8 +7,9 @@
 //!     -> every tenth of a second: drain -> write           (time, size, stop)
 //!     -> stop source -> drain the rest -> counters -> end
 //! ```
-//! It changes nothing of how threads are scheduled (but see `silent`), decides nothing and draws nothing. Nothing is
-//! lost silently: what a source lost is written where it happened and summed at the end.
+//! It changes nothing of how threads are scheduled (but see `silent`), decides nothing and draws
+//! nothing. Nothing is lost silently: what a source lost is written where it happened and summed at
+//! the end.
 #![forbid(unsafe_code)]
 
 mod bpf;

@@ -264,7 +264,7 @@ impl<W: Write> Session<W> {
     ) -> Result<&'static str, Error> {
         let start = system::clocks().0;
         for round in 1u32.. {
-            let elapsed = Duration::from_nanos(system::clocks().0.since(start).0);
+            let elapsed = since(start);
             let left = options.duration.map(|all| all.saturating_sub(elapsed));
             if left == Some(Duration::ZERO) {
                 return Ok("time");
@@ -306,7 +306,7 @@ impl<W: Write> Session<W> {
     }
 
     fn elapsed(&self) -> Duration {
-        Duration::from_nanos(system::clocks().0.since(self.begin).0)
+        since(self.begin)
     }
 
     fn finish(mut self, ended: &str) -> Result<Summary, Error> {
@@ -350,6 +350,10 @@ impl<W: Write> Session<W> {
             ..Summary::default()
         })
     }
+}
+
+fn since(begin: Nanos) -> Duration {
+    Duration::from_nanos(system::clocks().0.since(begin).0)
 }
 
 fn nanos(time: Duration) -> u64 {

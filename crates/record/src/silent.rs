@@ -81,7 +81,6 @@ fn go_to(cpu: CpuId) -> rustix::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use instep_core::units::Nanos;
     use instep_trace::event::Left;
     use std::sync::atomic::{AtomicBool, Ordering};
 

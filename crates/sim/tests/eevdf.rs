@@ -7,12 +7,18 @@ use instep_sim::report::Report;
 use instep_sim::scenario::Scenario;
 use instep_sim::scenario::build::Plan;
 
-fn report(first: &str, machine: &str, load: &str) -> Report {
+fn report(tuning: &str) -> Report {
+    let guest = |name: &str| {
+        format!(
+            "[[guest]]\nname = \"{name}\"\nvcpus = 2\nmemory = \"128MiB\"\n\
+             load = \"instep-load compute\"\n"
+        )
+    };
     let text = format!(
-        "about = \"x\"\nduration = \"3s\"\n{first}\n\
-         [host]\ncores = 2\nmemory = \"2GiB\"\nmachine = \"{machine}\"\n\
-         [[guest]]\nname = \"a\"\nvcpus = 2\nmemory = \"128MiB\"\nload = \"{load}\"\n\
-         [[guest]]\nname = \"b\"\nvcpus = 2\nmemory = \"128MiB\"\nload = \"instep-load compute\"\n"
+        "about = \"x\"\nscheduler = \"eevdf\"\nduration = \"3s\"\n{tuning}\n\
+         [host]\ncores = 2\nmemory = \"2GiB\"\nmachine = \"ideal\"\n{}{}",
+        guest("a"),
+        guest("b")
     );
     let scenario = Scenario::parse(&text).unwrap();
     Plan::new(&scenario, &|_| Err(String::new())).unwrap().report().unwrap()
@@ -20,10 +26,7 @@ fn report(first: &str, machine: &str, load: &str) -> Report {
 
 #[test]
 fn a_timer_ends_slices_of_eevdf_where_ticks_do_not() {
-    let of = |tuning: &str| {
-        let first = format!("scheduler = \"eevdf\"\n{tuning}");
-        report(&first, "ideal", "instep-load compute").host.switches_per_s
-    };
+    let of = |tuning: &str| report(tuning).host.switches_per_s;
     // Slices of 1.4 ms on two CPUs, by ticks of 4 ms each.
     let (ticks, timer) = (of(""), of("tuning = { hrtick = \"10us\" }"));
     assert!((450.0..510.0).contains(&ticks), "{ticks}");

@@ -157,7 +157,8 @@ impl Tally {
 }
 
 /// A number with words that follow it, those for one or for any other.
-pub(crate) fn counted(count: u64, one: &str, more: &str) -> String {
+#[must_use]
+pub fn counted(count: u64, one: &str, more: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { more })
 }
 

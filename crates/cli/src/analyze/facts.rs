@@ -3,7 +3,7 @@
 
 use anyhow::Context as _;
 use instep_host::discover::names::{self, Role};
-use instep_host::discover::{args, guest, vmm};
+use instep_host::discover::{args, guest, name_uniquely, vmm};
 use instep_trace::analysis::discover::FoundVm;
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -25,20 +25,8 @@ pub(super) fn read(dir: &Path) -> anyhow::Result<Vec<FoundVm>> {
         .collect();
     anyhow::ensure!(!vms.is_empty(), "{}; no process in it is a VM", wanted());
     vms.sort_by_key(|vm| vm.pid);
-    name_uniquely(&mut vms);
+    name_uniquely(vms.iter_mut().filter_map(|vm| Some((&mut vm.name, vm.pid?))));
     Ok(vms)
-}
-
-/// Appends `@PID` to every name that two VMs share, as a scan of the host does.
-fn name_uniquely(vms: &mut [FoundVm]) {
-    let names: Vec<String> = vms.iter().map(|vm| vm.name.clone()).collect();
-    for vm in vms {
-        if let Some(pid) =
-            vm.pid.filter(|_| names.iter().filter(|name| **name == vm.name).count() > 1)
-        {
-            vm.name = format!("{}@{pid}", vm.name);
-        }
-    }
 }
 
 fn vm(dir: &Path, pid: u32) -> Option<FoundVm> {

@@ -5,6 +5,7 @@ use instep_trace::analysis::report::{
     Culprit, Histogram, Occupant, Report, Sleeps, VcpuReport, VmReport,
 };
 use instep_trace::analysis::time;
+use instep_trace::stream::counted;
 use std::fmt::Write as _;
 
 /// vCPUs of one VM that are listed one by one.
@@ -84,11 +85,6 @@ fn lost(report: &Report) -> String {
             format!("{lost} lost and an unknown number at {}", plural(places as usize, "place"))
         }
     }
-}
-
-/// A number with words that follow it, those for one or for any other.
-fn counted(count: u64, one: &str, more: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { more })
 }
 
 fn draw_vm(out: &mut String, vm: &VmReport, report: &Report, width: usize) {

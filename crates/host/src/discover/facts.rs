@@ -374,3 +374,17 @@ pub struct ScanCost {
     /// QMP sockets tried.
     pub qmp_tries: u32,
 }
+
+/// Appends `@PID` to every name that two VMs share.
+pub fn name_uniquely<'a>(vms: impl Iterator<Item = (&'a mut String, u32)>) {
+    let vms: Vec<(&mut String, u32)> = vms.collect();
+    let mut count: BTreeMap<String, u32> = BTreeMap::new();
+    for (name, _) in &vms {
+        *count.entry((*name).clone()).or_default() += 1;
+    }
+    for (name, pid) in vms {
+        if count.get(name.as_str()).is_some_and(|count| *count > 1) {
+            *name = format!("{name}@{pid}");
+        }
+    }
+}

@@ -41,7 +41,7 @@ mod tests;
 
 pub use facts::{
     Accel, Debugfs, EmulatorFacts, Gaps, Looked, Manager, MemoryFacts, MemorySource, OpaqueFacts,
-    Scan, ScanCost, StatGap, ThreadTime, VcpuFacts, VcpuSource, VmFacts, Vmm,
+    Scan, ScanCost, StatGap, ThreadTime, VcpuFacts, VcpuSource, VmFacts, Vmm, name_uniquely,
 };
 pub use gaps::load_warnings;
 pub use memory::MemoryOptions;

@@ -6,7 +6,7 @@
 use super::cgroup::{self, Hierarchies, Membership};
 use super::debugfs::KvmDirs;
 use super::examine::{self, Answer, Known, Means, Monitor, ThreadReader};
-use super::facts::{OpaqueFacts, Scan, VcpuFacts, VmFacts, Vmm};
+use super::facts::{OpaqueFacts, Scan, VcpuFacts, VmFacts, Vmm, name_uniquely};
 use super::files::{Reader, numbered};
 use super::gaps::{Lost, Unpinned};
 use super::memory::{MemoryOptions, Source};
@@ -158,7 +158,8 @@ impl Scanner {
         self.memory(&mut found, &mut scan);
         scan.vms = found.into_iter().map(|found| found.facts).collect();
         self.drop_forks(&mut scan);
-        name_uniquely(&mut scan);
+        let vms = scan.vms.iter_mut().map(|vm| (&mut vm.name, vm.pid));
+        name_uniquely(vms.chain(scan.opaque.iter_mut().map(|vm| (&mut vm.name, vm.pid))));
         if scan.looked.unreadable_fd_dirs != 0 && !self.warned.descriptors {
             self.warned.descriptors = true;
             scan.warnings.push(format!(
@@ -526,20 +527,4 @@ fn name(monitor: &Monitor, cgroup: Option<&str>) -> String {
         .clone()
         .or_else(by_path)
         .unwrap_or_else(|| format!("{}-{}", monitor.vmm, monitor.pid))
-}
-
-/// Appends `@PID` to every name that two VMs share.
-fn name_uniquely(scan: &mut Scan) {
-    let mut count: BTreeMap<String, u32> = BTreeMap::new();
-    let vms = scan.vms.iter_mut().map(|vm| (&mut vm.name, vm.pid));
-    let all: Vec<(&mut String, u32)> =
-        vms.chain(scan.opaque.iter_mut().map(|vm| (&mut vm.name, vm.pid))).collect();
-    for (name, _) in &all {
-        *count.entry((*name).clone()).or_default() += 1;
-    }
-    for (name, pid) in all {
-        if count.get(name.as_str()).is_some_and(|count| *count > 1) {
-            *name = format!("{name}@{pid}");
-        }
-    }
 }

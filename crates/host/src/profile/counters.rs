@@ -144,7 +144,7 @@ impl PauseCounters {
         let event = Event { code: pause.code, umask: pause.umask };
         let words = [Some((RAW, event.config())), Some(CYCLES)];
         let of = if guests { Of::Guest } else { Of::Thread };
-        let open = |tid: &Tid| match Counters::open_at(tid.0, &words, of) {
+        let open = |tid: &Tid| match Counters::open(tid.0, &words, of) {
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => None,
             opened => Some(opened),
         };
@@ -238,14 +238,11 @@ impl Counters {
     /// The kernel refuses the events.
     pub fn of_command(pid: u32, table: &Table) -> Result<Self, Error> {
         let words = table.events().map(|event| event.map(|event| (RAW, event.config())));
-        Self::open(pid, &words).map_err(|error| Error::system("cannot count events", error))
+        Self::open(pid, &words, Of::Command)
+            .map_err(|error| Error::system("cannot count events", error))
     }
 
-    fn open(pid: u32, words: &[Option<(u32, u64)>]) -> io::Result<Self> {
-        Self::open_at(pid, words, Of::Command)
-    }
-
-    fn open_at(pid: u32, words: &[Option<(u32, u64)>], of: Of) -> io::Result<Self> {
+    fn open(pid: u32, words: &[Option<(u32, u64)>], of: Of) -> io::Result<Self> {
         let pid =
             libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
         let counter = |(kind, config): (u32, u64)| {
@@ -350,7 +347,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "kill -STOP $$; exec sh -c 'sh -c \"i=0; while [ \\$i -lt 20000 ]; do i=\\$((i+1)); done\"; :'"]);
         let mut child = command.spawn().unwrap();
-        let opened = Counters::open(child.id(), &[Some((1, 1)), None]);
+        let opened = Counters::open(child.id(), &[Some((1, 1)), None], Of::Command);
         // SAFETY: a signal to our own child, which is not reaped yet.
         unsafe { libc::kill(child.id().cast_signed(), libc::SIGCONT) };
         let mut counters = match opened {

@@ -145,7 +145,7 @@ impl Experiment {
             unit: file.unit,
             note: file.note,
             fitted: file.fitted,
-            chosen: chosen(&plans.made),
+            chosen: chosen(&plans.made).map_err(wrong)?,
             seeds: file.seeds,
             rows,
             plans: plans.made,
@@ -181,7 +181,7 @@ const EVERYWHERE: &str = "vCPUs start spread over the host (engine): chosen afte
                           had been seen";
 
 /// What plans have that was chosen after results had been seen: by the sources that the library gives.
-fn chosen(plans: &[Plan]) -> Vec<String> {
+fn chosen(plans: &[Plan]) -> Result<Vec<String>, String> {
     let mut all = vec![EVERYWHERE.to_owned()];
     let mut add = |what: String| {
         if !all.contains(&what) {
@@ -190,7 +190,7 @@ fn chosen(plans: &[Plan]) -> Vec<String> {
     };
     let known = library::applications();
     for Setup { params, vms, .. } in plans.iter().map(|plan| &plan.setup) {
-        for (place, source) in library::chosen(&params.machine).unwrap_or_default() {
+        for (place, source) in library::chosen(&params.machine)? {
             // Of noise that is off no number plays a part.
             if params.noise.on || !place.starts_with("noise.") {
                 add(format!("{place} of machine {}: {source}", params.machine));
@@ -201,7 +201,7 @@ fn chosen(plans: &[Plan]) -> Vec<String> {
             one.chosen.iter().for_each(|what| add(format!("{}, {what}", one.profile.name)));
         }
     }
-    all
+    Ok(all)
 }
 
 fn row_plan(file: &File, row: &RowText, plans: &mut Plans) -> Result<RowPlan, String> {

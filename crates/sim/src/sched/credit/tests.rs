@@ -1,7 +1,14 @@
 //! Rules of Xen's credit scheduler, each on a small host.
 
 use super::*;
-use crate::testing::desk;
+use crate::testing;
+
+/// So many CPUs under a scheduler that has begun, and VMs of so many vCPUs.
+fn started(cpus: u32, vms: &[u32]) -> (Desk, Credit) {
+    let (mut desk, mut credit) = (testing::desk(cpus, vms), Credit::new(Rules::default()));
+    credit.start(&mut desk);
+    (desk, credit)
+}
 
 fn queued(credit: &mut Credit, desk: &mut Desk, task: u32, pri: Pri) {
     let task = TaskId(task);
@@ -13,9 +20,7 @@ fn queued(credit: &mut Credit, desk: &mut Desk, task: u32, pri: Pri) {
 
 #[test]
 fn a_queue_is_in_order_of_priority_then_of_arrival_and_a_yielder_lets_one_pass() {
-    let mut desk = desk(2, &[5]);
-    let mut credit = Credit::new(Rules::default());
-    credit.start(&mut desk);
+    let (mut desk, mut credit) = started(2, &[5]);
     queued(&mut credit, &mut desk, 0, Pri::Over);
     queued(&mut credit, &mut desk, 1, Pri::Under);
     queued(&mut credit, &mut desk, 2, Pri::Boost);
@@ -28,9 +33,7 @@ fn a_queue_is_in_order_of_priority_then_of_arrival_and_a_yielder_lets_one_pass()
 
 #[test]
 fn who_wakes_comes_before_who_lost_its_boost_while_it_waited_as_often_as_it_wakes() {
-    let mut desk = desk(2, &[3]);
-    let mut credit = Credit::new(Rules::default());
-    credit.start(&mut desk);
+    let (mut desk, mut credit) = started(2, &[3]);
     queued(&mut credit, &mut desk, 0, Pri::Boost);
     queued(&mut credit, &mut desk, 1, Pri::Boost);
     // Accounting makes UNDER of what is active and queued, BOOST or not (csched_acct), and sorting knows UNDER
@@ -50,9 +53,7 @@ fn who_wakes_comes_before_who_lost_its_boost_while_it_waited_as_often_as_it_wake
 
 #[test]
 fn soft_affinity_counts_only_where_it_says_more_than_the_hard_one() {
-    let mut desk = desk(4, &[1]);
-    let mut credit = Credit::new(Rules::default());
-    credit.start(&mut desk);
+    let (mut desk, mut credit) = started(4, &[1]);
     let task = TaskId(0);
     assert!(!credit.affinity(&desk, task, Pass::Node), "all are preferred");
     desk.tasks[0].preferred = Mask::of(4, [0, 1]);

@@ -2,10 +2,10 @@
 //! its share on each CPU in proportion to how many of its tasks are there; inside it tasks are equal.
 //!
 //! Both levels are the same [`line`]. The current task is not disturbed before its slice is used up
-//! (RUN_TO_PARITY), slices are looked at on ticks and when somebody wakes; with SCHED_HRTICK they end when
-//! they are over. Idle CPUs are found under
-//! the waker's or the last LLC; balancing is by number of runnable tasks, as the fair class does
-//! when groups have spare CPUs. Not modelled: delayed dequeue, load averages over time, cgroup
+//! (RUN_TO_PARITY), slices are looked at on ticks and when somebody wakes; with SCHED_HRTICK they end
+//! when they are over. Idle CPUs are found under the waker's or the last LLC; balancing is by number
+//! of runnable tasks, as the fair class does when groups have spare CPUs. Not modelled: delayed
+//! dequeue, load averages over time, cgroup
 //! bandwidth, NUMA balancing.
 
 mod line;
@@ -330,12 +330,11 @@ impl Scheduler for Eevdf {
         let vm = desk.task(task).vm;
         self.queues[cpu].vms.run(vm as u32);
         self.line(cpu, vm).run(task.0);
-        let slice = match self.rules.hrtick {
-            0 => u64::MAX,
-            _ if desk.load(cpu) < 2 => u64::MAX,
-            late => {
-                self.queues[cpu].vms.left(vm as u32).min(self.line(cpu, vm).left(task.0)) + late
-            }
+        let slice = if self.rules.hrtick > 0 && desk.load(cpu) > 1 {
+            let left = self.queues[cpu].vms.left(vm as u32).min(self.line(cpu, vm).left(task.0));
+            left + self.rules.hrtick
+        } else {
+            u64::MAX
         };
         Some(Pick { task, slice })
     }
