@@ -4,10 +4,11 @@
  *
  * Problem: a sibling that is ready but does not run (a bottleneck) holds up the whole VM; the time
  * that the waiting vCPUs give away is lost for it.
- * Method: the wait table. When a vCPU that siblings usually wake goes to sleep, its VM has an entry
- * with that time; when a sibling wakes any vCPU of the VM, all entries of the VM are removed. So
- * the oldest entry is all that is needed: one time per VM. The VM is held up when it is older than
- * the ideal scheduling interval
+ * Method: the wait table. When a vCPU that siblings usually wake goes to sleep, it has an entry with
+ * that time; when a sibling wakes any vCPU of the VM, all entries of the VM are removed, and when
+ * something else wakes it, its own. The VM's oldest entry is kept beside them: a look at all
+ * siblings is needed only when that one goes alone. The VM is held up when it is older than the
+ * ideal scheduling interval
  *     |C| / |P| * T        (all vCPUs, all CPUs, the slice)
  * and a vCPU is ready that does not run. It is then preferred by `boost_ns`, as long as the VM is
  * not ahead of the host's virtual time: within its fair allocation.
@@ -25,17 +26,50 @@
 
 static __always_inline void wait_begins(struct vm_state *v, struct slot_info *i, u64 now)
 {
-	i->blocked_at = now;
-	if (i->sibling_wakes >= MOSTLY_BY_SIBLINGS && !v->wait_since)
+	i->waits_since = i->sibling_wakes >= MOSTLY_BY_SIBLINGS ? now : 0;
+	if (i->waits_since && !v->wait_since)
 		v->wait_since = now;
 }
 
-/* Removes the VM's entries when a sibling did it, and learns. */
-static __always_inline void wait_ends(struct vm_state *v, struct slot_info *i, bool by_sibling)
+/* The VM's oldest entry has gone alone: the oldest of the others, 0 if there is none. */
+SEPARATE int find_oldest_wait(u32 vm)
 {
+	struct vm_state *v = vm_of(vm);
+	struct instep_vm_settings *s = vm_set_of(vm);
+	u64 oldest = 0;
+	u32 n;
+	s32 k;
+
+	if (!v || !s)
+		return 0;
+	n = s->nr_vcpus < INSTEP_MAX_VCPUS ? s->nr_vcpus : INSTEP_MAX_VCPUS;
+	bpf_for(k, 0, n) {
+		struct slot_info *i = slot_of(s->first_slot + k);
+
+		/* Before the last removal of all: no entry any more. */
+		if (!i || !i->waits_since || !pol_before(v->waits_removed_at, i->waits_since))
+			continue;
+		if (!oldest || pol_before(i->waits_since, oldest))
+			oldest = i->waits_since;
+	}
+	v->wait_since = oldest;
+	return 0;
+}
+
+/* A vCPU wakes up: removes its entry, or all of the VM when a sibling did it, and learns. */
+static __always_inline void wait_ends(struct vm_state *v, u32 vm, struct slot_info *i,
+				      bool by_sibling, u64 now)
+{
+	u64 since = i->waits_since;
+
 	i->sibling_wakes = i->sibling_wakes - i->sibling_wakes / 8 + (by_sibling ? 32 : 0);
-	if (by_sibling)
+	i->waits_since = 0;
+	if (by_sibling) {
 		v->wait_since = 0;
+		v->waits_removed_at = now;
+	} else if (since && since == v->wait_since) {
+		find_oldest_wait(vm);
+	}
 }
 
 /* Whether a VM is held up by a bottleneck and may be helped now. */

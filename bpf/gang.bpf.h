@@ -10,8 +10,9 @@
  * CPUs at once. Holes are filled by others. VMs that block are compared by virtual time alone, in
  * an episode or not: they never wait for one.
  * Skew: siblings are apart by an episode at most; a vCPU that ran `skew_ns` more of it than a sibling
- * that waits gives way at its next tick to a waiter of another kind (not to another such VM: seen, 2
- * CPUs, that costs some per cent and wins nothing).
+ * that waits gives way at its next tick to a waiter of another kind, even to one ahead of it by what
+ * an episode may lead (POL_LEAD_NS; not to another such VM: seen, 2 CPUs, that costs some per cent and
+ * wins nothing). Beyond that fair shares go before skew.
  * Which VMs: policy.h, pol_gang, from how often its vCPUs block per CPU time, looked at in windows.
  * A VM that blocks is tried together for some windows now and then, ever more rarely: one that
  * spins for a while before it blocks then hardly blocks any more, and stays.

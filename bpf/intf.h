@@ -133,6 +133,7 @@ enum instep_counter {
 	INSTEP_C_IDLE_HOME,	/* wake-ups of a VM with a home that found an idle CPU there */
 	INSTEP_C_PROMPT,	/* wake-ups that preempted only by their VM's latency class */
 	INSTEP_C_RESCUED,	/* threads fetched from a CPU that a higher class has */
+	INSTEP_C_CORE_LEFT,	/* vCPUs that left a shared core for an idle one */
 	INSTEP_NR_COUNTERS,
 };
 

@@ -190,6 +190,12 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 			return;
 		}
 	}
+	/* It was alone here, was to go to an idle core, and came too late: nobody would call this CPU. */
+	if ((enq_flags & SCX_ENQ_LAST) && !held(c, now) && cpu == scx_bpf_task_cpu(p)) {
+		arrive(t, cpu);
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SET.slice_ns, enq_flags);
+		return;
+	}
 	arrive(t, cpu);
 	/* Straight to the CPU: neither ops.dispatch nor a second look at ranks is needed. */
 	if ((enq_flags & SCX_ENQ_WAKEUP) && gives_way(t, c, cpu, now)) {
@@ -212,7 +218,10 @@ void BPF_STRUCT_OPS(instep_dequeue, struct task_struct *p, u64 deq_flags)
 		no_longer_queued(t);
 }
 
-/* Whether the previous thread may go on, and is better than what waits. */
+/*
+ * Whether the previous thread may go on, and is better than what waits. One that is too far ahead of a
+ * sibling gives way to a waiter of another kind even so (gang.bpf.h, skew).
+ */
 static __always_inline bool goes_on(struct task_struct *prev, s32 cpu, u64 now, struct choice *best)
 {
 	struct task_state *t;
@@ -230,6 +239,8 @@ static __always_inline bool goes_on(struct task_struct *prev, s32 cpu, u64 now, 
 		return false;
 	rank_of(t, c, now, &rank);
 	if (best->tid && !pol_goes_on(rank, best->rank))
+		return false;
+	if (best->tid && pol_skew_stops(rank, best->rank) && ahead(t->vm, t->slot))
 		return false;
 	if (pull(cpu, now, &rank))
 		return true;
@@ -270,8 +281,12 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 	/* The usual case: one goes to sleep and one waits. */
 	if (!still && !runnable && queued == 1 && take_first(cpu))
 		return;
-	if (queued)
+	if (queued) {
 		best_for(cpu, cpu, now, &best);
+	} else if (runnable && !still && leaves_core(prev, task_of(prev), cpu, now)) {
+		count(INSTEP_C_CORE_LEFT);
+		return; /* the kernel enqueues it: SCX_OPS_ENQ_LAST */
+	}
 	if (goes_on(prev, cpu, now, &best))
 		return;
 	if (best.tid && !still && pull(cpu, now, &best.rank))
@@ -369,7 +384,7 @@ void BPF_STRUCT_OPS(instep_tick, struct task_struct *p)
 	best_for(cpu, cpu, now, &best);
 	if (!best.tid)
 		return;
-	if (rank.gang && rank.episode && ahead(t->vm, t->slot)) {
+	if (pol_skew_stops(rank, best.rank) && ahead(t->vm, t->slot)) {
 		count(INSTEP_C_SKEW_STOP);
 		scx_bpf_task_set_slice(p, 0);
 		return;

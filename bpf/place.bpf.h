@@ -11,6 +11,8 @@
  *   2. none idle: the previous CPU if no sibling is there, else the CPU without a sibling whose
  *      queue is shortest, home node first; where every CPU has one, the previous CPU. Threads that
  *      are no vCPUs take the emptier of two.
+ * One that never sleeps is looked at when its slice ends and nobody waits: where another vCPU runs on
+ * its core while a core is wholly idle it is enqueued again, which finds that (method 1).
  * Limits: "idle core" is the kernel's notion (SMT siblings), not modules that share only decoders;
  * those are placement's. A CPU is counted as occupied while a sibling runs or waits there, not
  * while one sleeps that last ran there.
@@ -19,6 +21,9 @@
 #define INSTEP_PLACE_BPF_H
 
 #include "queue.bpf.h"
+
+/* Threads of a core, at most. */
+#define MAX_THREADS 8
 
 /* --- idle CPUs ---------------------------------------------------------------------------------- */
 
@@ -155,6 +160,51 @@ static __noinline s32 pick_idle(struct task_struct *p, struct task_state *t, s32
 		}
 	}
 	return claim_any(p, t, prev, home, now);
+}
+
+/* Whether another vCPU runs on the core of this CPU. */
+static __always_inline bool shares_core(s32 cpu)
+{
+	struct cpu_state *c = cpu_of(cpu);
+	s32 k;
+
+	bpf_for(k, 0, MAX_THREADS - 1) {
+		s32 other = c ? c->next_thread : cpu;
+
+		(void)k;
+		if (other == cpu)
+			break;
+		c = cpu_of(other);
+		if (c && c->tid && c->slot != INSTEP_NO_SLOT)
+			return true;
+	}
+	return false;
+}
+
+/* Whether a vCPU that nobody delays has better elsewhere: a core of its own, at home if it has one. */
+static __noinline bool leaves_core(struct task_struct *p, struct task_state *t, s32 cpu, u64 now)
+{
+	const struct cpumask *cores;
+	u32 n = SET.nr_cpus;
+	bool found = false;
+	s32 home, k;
+
+	if (!t || t->slot == INSTEP_NO_SLOT || !on(INSTEP_M_CORES) || p->nr_cpus_allowed == 1 ||
+	    is_migration_disabled(p) || !shares_core(cpu))
+		return false;
+	home = home_of(t);
+	if (n > INSTEP_MAX_CPUS)
+		n = INSTEP_MAX_CPUS;
+	cores = scx_bpf_get_idle_smtmask();
+	bpf_for(k, 0, n) {
+		if (!bpf_cpumask_test_cpu(k, cores) || !bpf_cpumask_test_cpu(k, p->cpus_ptr) ||
+		    !at_home(k, home) || !is_free(t, k, now))
+			continue;
+		found = true;
+		break;
+	}
+	scx_bpf_put_idle_cpumask(cores);
+	return found;
 }
 
 /* --- none is idle -------------------------------------------------------------------------------- */

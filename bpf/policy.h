@@ -248,6 +248,15 @@ static inline bool pol_goes_on(struct pol_rank runs, struct pol_rank waiter)
 }
 
 /*
+ * Whether a vCPU that is too far ahead of a waiting sibling gives way to this waiter, which may be ahead
+ * of its share by what an episode may lead. Not to another gang: whose siblings would be torn apart.
+ */
+static inline bool pol_skew_stops(struct pol_rank runs, struct pol_rank waiter)
+{
+	return runs.episode && !waiter.gang && pol_before(waiter.vtime, runs.vtime + POL_LEAD_NS);
+}
+
+/*
  * Whether a thread that wakes up takes the CPU at once. It may be ahead by `slack` of a VM that
  * never blocks, so that a VM at its share is not held up by rounding; of others it must be behind.
  */

@@ -35,7 +35,7 @@ struct cpu_state {
 	s32 node;	/* NUMA node, -1 while the CPU was offline when it was loaded */
 	u32 gathered;	/* VMs that are gathered here */
 	u32 held_vm;	/* by whose strict episode */
-	u32 pad;
+	s32 next_thread; /* the next CPU of its core, in a ring: itself if it is alone */
 	u64 held_until;	/* it is held */
 	u64 stint_at;	/* when a choice among all that wait was last made here */
 	u64 counters[INSTEP_NR_COUNTERS];
@@ -47,6 +47,7 @@ struct vm_state {
 	u64 window_at;	/* begin of the window of evidence */
 	u64 ran_ns;	/* in this window */
 	u64 wait_since; /* oldest entry of the wait table, 0 if none */
+	u64 waits_removed_at; /* when all entries were removed last */
 	u64 probe_at;	/* when to try it together next */
 	u64 probe_gap;
 	u64 total_ns;	/* CPU time since it is known */
@@ -77,7 +78,7 @@ struct vm_state {
 };
 
 struct slot_info {
-	u64 blocked_at;
+	u64 waits_since; /* its entry of the wait table, 0 if none (boost.bpf.h) */
 	u64 queued_at;
 	u64 ran_ns;	/* in the running episode */
 	u64 episode;	/* which one that is */

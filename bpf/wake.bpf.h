@@ -47,7 +47,7 @@ static __always_inline void note_wake(struct task_state *t)
 				 INSTEP_C_WAKE_IO);
 	if (by == BY_SIBLING)
 		__sync_fetch_and_add(&v->sibling_wakes, 1);
-	wait_ends(v, i, by == BY_SIBLING);
+	wait_ends(v, t->vm, i, by == BY_SIBLING, scx_bpf_now());
 }
 
 /* The rank of what runs on a CPU; false when nothing of this class does. */

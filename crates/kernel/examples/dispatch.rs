@@ -12,7 +12,7 @@ mod live {
     use instep_core::units::Tid;
     use instep_kernel::loaded::Loaded;
     use instep_kernel::table::{ThreadId, VmEntry};
-    use instep_kernel::{Mechanisms, Settings};
+    use instep_kernel::{CpuPlace, Mechanisms, Settings};
     use std::time::{Duration, Instant};
 
     fn threads(pid: u32) -> Result<Vec<ThreadId>> {
@@ -85,7 +85,12 @@ mod live {
         }
         settings.mechanisms = Mechanisms::without(&off).map_err(anyhow::Error::msg)?;
         let possible = std::thread::available_parallelism()?.get();
-        let mut loaded = Loaded::load(&settings, &vec![0; possible])?;
+        let mut loaded = Loaded::load(
+            &settings,
+            &(0..possible)
+                .map(|cpu| CpuPlace { node: 0, next_thread: cpu as i32 })
+                .collect::<Vec<_>>(),
+        )?;
         let began = Instant::now();
         let stop = std::path::Path::new("/tmp/dispatch.stop");
         let _ = std::fs::remove_file(stop);

@@ -2,7 +2,7 @@
 
 use crate::exit::Exit;
 use crate::seen::{Cost, Event, VmSeen};
-use crate::settings::Settings;
+use crate::settings::{CpuPlace, Settings};
 use crate::table::{Table, VmEntry};
 
 /// A scheduler that cannot be.
@@ -14,7 +14,7 @@ impl Loaded {
     ///
     /// # Errors
     /// Always.
-    pub fn load(_: &Settings, _: &[i32]) -> anyhow::Result<Self> {
+    pub fn load(_: &Settings, _: &[CpuPlace]) -> anyhow::Result<Self> {
         anyhow::bail!("this build of instep has no kernel scheduler (feature `kernel`)")
     }
 

@@ -50,5 +50,5 @@ mod collect_skeleton {
 
 pub use plan::{Mode, Plan, plan};
 pub use probe::Probe;
-pub use settings::{Cosched, Mechanisms, Settings};
+pub use settings::{Cosched, CpuPlace, Mechanisms, Settings};
 pub use table::{Limits, Table, VmEntry};

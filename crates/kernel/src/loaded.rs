@@ -6,7 +6,7 @@
 
 use crate::exit::Exit;
 use crate::seen::{COUNTERS, Cost, Event, VmSeen};
-use crate::settings::Settings;
+use crate::settings::{CpuPlace, Settings};
 use crate::skeleton::{self, BpfSkel, BpfSkelBuilder};
 use crate::table::{LIMITS, Placed, Table, ThreadId, VmEntry};
 use anyhow::Context as _;
@@ -42,12 +42,12 @@ impl std::fmt::Debug for Loaded {
 }
 
 impl Loaded {
-    /// Loads the scheduler for the whole host. `node_of` gives the NUMA node of each possible CPU.
+    /// Loads the scheduler for the whole host. `places` are those of all possible CPUs.
     ///
     /// # Errors
     /// The kernel refuses it (too old, verifier, another scheduler), or has more CPUs than there is
     /// room for.
-    pub fn load(settings: &Settings, node_of: &[i32]) -> anyhow::Result<Self> {
+    pub fn load(settings: &Settings, places: &[CpuPlace]) -> anyhow::Result<Self> {
         scx_utils::try_set_rlimit_infinity();
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Info, |_, text| {
             tracing::debug!("{text}");
@@ -61,15 +61,16 @@ impl Loaded {
             let data = skel.maps.bss_data.as_mut().context("the object has no data")?;
             let cpus = &mut data.instep.cpus;
             anyhow::ensure!(
-                node_of.len() <= cpus.len(),
+                places.len() <= cpus.len(),
                 "{} possible CPUs, more than {}",
-                node_of.len(),
+                places.len(),
                 cpus.len()
             );
-            for (cpu, node) in cpus.iter_mut().zip(node_of) {
-                cpu.node = *node;
+            for (cpu, place) in cpus.iter_mut().zip(places) {
+                cpu.node = place.node;
+                cpu.next_thread = place.next_thread;
             }
-            write(&mut data.instep.set, settings, node_of.len());
+            write(&mut data.instep.set, settings, places.len());
         }
         // The kernel warns of a deprecated operation, which `bpf/taken.bpf.h` needs on old ones only.
         let anywhere = ["scx_bpf_reenqueue_local___v2", "scx_bpf_dsq_reenq"];

@@ -3,7 +3,7 @@
 use crate::settings::Cosched;
 
 /// Names of the counters, in the order of `enum instep_counter`.
-pub const COUNTERS: [&str; 37] = [
+pub const COUNTERS: [&str; 38] = [
     "switches",
     "idle_core",
     "idle_cpu",
@@ -41,6 +41,7 @@ pub const COUNTERS: [&str; 37] = [
     "idle_home",
     "prompt_preempt",
     "rescued",
+    "cores_left",
 ];
 
 /// Something that the scheduler found out.

@@ -162,6 +162,15 @@ impl fmt::Display for Cosched {
     }
 }
 
+/// Where a CPU is in the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuPlace {
+    /// Its NUMA node; -1 while it is offline.
+    pub node: i32,
+    /// The next CPU of its core, in a ring: itself if it is alone.
+    pub next_thread: i32,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

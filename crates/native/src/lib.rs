@@ -115,6 +115,14 @@ mod c {
             b_gang: bool,
             b_episode: bool,
         ) -> bool;
+        pub(super) safe fn native_skew_stops(
+            a: u64,
+            a_gang: bool,
+            a_episode: bool,
+            b: u64,
+            b_gang: bool,
+            b_episode: bool,
+        ) -> bool;
         pub(super) safe fn native_wake_preempts(
             a: u64,
             a_gang: bool,
@@ -221,6 +229,13 @@ pub fn tick_preempts(waiter: Rank, runs: Rank) -> bool {
 pub fn goes_on(runs: Rank, waiter: Rank) -> bool {
     let (r, w) = (runs, waiter);
     c::native_goes_on(r.vtime, r.gang, r.episode, w.vtime, w.gang, w.episode)
+}
+
+/// Whether a vCPU that is too far ahead of a waiting sibling gives way to this waiter.
+#[must_use]
+pub fn skew_stops(runs: Rank, waiter: Rank) -> bool {
+    let (r, w) = (runs, waiter);
+    c::native_skew_stops(r.vtime, r.gang, r.episode, w.vtime, w.gang, w.episode)
 }
 
 /// Whether a thread that wakes up takes the CPU at once.

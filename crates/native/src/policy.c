@@ -57,6 +57,11 @@ bool native_goes_on(u64 a, bool a_gang, bool a_episode, u64 b, bool b_gang, bool
 	return pol_goes_on(rank(a, a_gang, a_episode), rank(b, b_gang, b_episode));
 }
 
+bool native_skew_stops(u64 a, bool a_gang, bool a_episode, u64 b, bool b_gang, bool b_episode)
+{
+	return pol_skew_stops(rank(a, a_gang, a_episode), rank(b, b_gang, b_episode));
+}
+
 bool native_wake_preempts(u64 a, bool a_gang, bool a_episode, u64 b, bool b_gang, bool b_episode,
 			  u64 slack)
 {

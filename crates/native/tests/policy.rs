@@ -97,6 +97,13 @@ fn an_episode_leads_by_no_more_than_its_bound() {
 }
 
 #[test]
+fn skew_gives_way_to_other_kinds_as_far_as_an_episode_may_lead() {
+    let runs = gang_at(10 * MS, true);
+    assert!(skew_stops(runs, rank(58 * MS - 1)) && !skew_stops(runs, rank(58 * MS)));
+    assert!(!skew_stops(runs, gang_at(0, false)) && !skew_stops(gang_at(10, false), rank(0)));
+}
+
+#[test]
 fn equals_take_turns_when_a_slice_ends() {
     assert!(!goes_on(rank(10), rank(10)));
     assert!(goes_on(rank(9), rank(10)) && !goes_on(rank(11), rank(10)));

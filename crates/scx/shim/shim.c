@@ -113,10 +113,12 @@ void shim_set_host(struct host_state *s, u32 host_weight, u32 without, u32 nr_cp
 	s->set.generation = 1;
 }
 
-void shim_set_cpu(struct host_state *s, u32 cpu, s32 node)
+void shim_set_cpu(struct host_state *s, u32 cpu, s32 node, s32 next_thread)
 {
-	if (cpu < INSTEP_MAX_CPUS)
-		s->cpus[cpu].node = node;
+	if (cpu >= INSTEP_MAX_CPUS)
+		return;
+	s->cpus[cpu].node = node;
+	s->cpus[cpu].next_thread = next_thread;
 }
 
 void shim_set_vm(struct host_state *s, u32 vm, u32 weight, u64 period, u32 cosched, u32 latency,
@@ -177,7 +179,8 @@ u32 shim_counter_index(u32 which)
 	const u32 index[] = {
 		INSTEP_C_SWITCH, INSTEP_C_EPISODE, INSTEP_C_STACKED,	  INSTEP_C_STOLEN,
 		INSTEP_C_YIELD,	 INSTEP_C_BOOST,   INSTEP_C_WAKE_SIBLING, INSTEP_C_GANG_ON,
-		INSTEP_C_IDLE_CORE, INSTEP_C_EXPIRED,
+		INSTEP_C_IDLE_CORE, INSTEP_C_EXPIRED, INSTEP_C_SKEW_STOP,
+		INSTEP_C_CORE_LEFT,
 	};
 
 	return which < ARRAY_SIZE(index) ? index[which] : INSTEP_NR_COUNTERS;

@@ -7,6 +7,9 @@ use crate::kernel::{Kernel, Refused, Sizes};
 use crate::{Machine, Release, TaskSetup};
 use std::ffi::c_void;
 
+#[cfg(test)]
+mod tests;
+
 mod c {
     use super::{Ops, c_void};
 
@@ -37,7 +40,7 @@ mod c {
             debt: u64,
         );
         pub(super) fn shim_set_host(state: *mut c_void, weight: u32, without: u32, cpus: u32);
-        pub(super) fn shim_set_cpu(state: *mut c_void, cpu: u32, node: i32);
+        pub(super) fn shim_set_cpu(state: *mut c_void, cpu: u32, node: i32, next: i32);
         pub(super) fn shim_set_vm(
             state: *mut c_void,
             vm: u32,
@@ -196,6 +199,14 @@ pub enum Counter {
     GangOn,
     IdleCore,
     Expired,
+    SkewStop,
+    CoreLeft,
+}
+
+/// The CPU after this one in the ring of its core's, itself if it is alone.
+fn next_thread(core: &[usize], cpu: usize) -> i32 {
+    let at = core.iter().position(|one| *one == cpu);
+    at.map_or(cpu, |at| core[(at + 1) % core.len()]) as i32
 }
 
 /// The scheduler, loaded on a host.
@@ -236,9 +247,15 @@ impl Instep {
         };
         // SAFETY: a constant.
         let ops = unsafe { c::instep_ops };
-        let nodes = machine.node.clone();
+        let places: Vec<(i32, i32)> = machine
+            .node
+            .iter()
+            .zip(&machine.core)
+            .enumerate()
+            .map(|(cpu, (node, core))| (*node, next_thread(core, cpu)))
+            .collect();
         let mut kernel = Kernel::new(machine, tasks, ops, sizes, seed, release)?;
-        Self::tell(&mut kernel, &nodes, vms, settings);
+        Self::tell(&mut kernel, &places, vms, settings);
         kernel.load(0)?;
         let mut queues: Vec<(u64, usize)> = (0..cpus)
             .flat_map(|cpu| {
@@ -251,7 +268,7 @@ impl Instep {
     }
 
     /// What user space tells it before it is loaded.
-    fn tell(kernel: &mut Kernel, nodes: &[i32], vms: &[Vm], s: &Settings) {
+    fn tell(kernel: &mut Kernel, places: &[(i32, i32)], vms: &[Vm], s: &Settings) {
         let (state, threads) = (kernel.globals(), kernel.threads());
         let mut slot = 0;
         // SAFETY: `state` is memory of `shim_state_size` bytes and `threads` a table with room for all
@@ -267,9 +284,9 @@ impl Instep {
                 s.pull,
                 s.debt,
             );
-            c::shim_set_host(state, s.host_weight, s.without, nodes.len() as u32);
-            for (cpu, node) in nodes.iter().enumerate() {
-                c::shim_set_cpu(state, cpu as u32, *node);
+            c::shim_set_host(state, s.host_weight, s.without, places.len() as u32);
+            for (cpu, (node, next)) in places.iter().enumerate() {
+                c::shim_set_cpu(state, cpu as u32, *node, *next);
             }
             for (vm, number) in vms.iter().zip(1u32..) {
                 c::shim_set_vm(

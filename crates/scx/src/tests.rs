@@ -4,7 +4,6 @@ use crate::abi::{
     CpuMask, DSQ_GLOBAL, DSQ_LOCAL, DSQ_LOCAL_ON, ENQ_PREEMPT, Here, Iter, KICK_IDLE, KICK_PREEMPT,
     Ops, PICK_IDLE_CORE, SLICE_DFL, Task,
 };
-use crate::instep::{Counter, Instep, Settings, Vm, VmSettings};
 use crate::kfunc::{
     shim_claim_idle, shim_create_dsq, shim_insert, shim_iter_begin, shim_iter_next, shim_kick,
     shim_move, shim_move_to_local, shim_nr_queued, shim_pick_idle, shim_timer,
@@ -535,47 +534,4 @@ fn instances_do_not_see_each_other() {
     schedule(&mut other, 5 * MS);
     one.block(0, MS);
     assert_eq!((one.current(0), other.current(0)), (None, Some(0)));
-}
-
-/// Two CPUs, two VMs of two vCPUs that never block, for `ms` milliseconds; then CPU time of each.
-fn spinners(settings: &Settings, weights: [u32; 2], ms: u64) -> (Instep, [u64; 2]) {
-    let machine = Machine { core: vec![vec![0], vec![1]], node: vec![0; 2] };
-    let task = TaskSetup { allowed: CpuMask::of(0..2), cpu: 0, flags: 0 };
-    let vm =
-        |at: usize| Vm { weight: weights[at], own: VmSettings::default(), first: 2 * at, count: 2 };
-    let tasks = vec![task; 4];
-    let mut instep =
-        Instep::new(machine, &tasks, &[vm(0), vm(1)], settings, 1, Release::V7_2).expect("it fits");
-    for task in 0..4 {
-        instep.kernel().wake(task, Waker::Other(0), 0);
-    }
-    let mut ran = [0; 2];
-    for now in 0..ms {
-        while let Some(cpu) = instep.kernel().take_resched() {
-            instep.kernel().schedule(cpu, now * MS);
-        }
-        for cpu in 0..2 {
-            let task = instep.current(cpu).expect("nobody blocks");
-            ran[task / 2] += 1;
-            if now % 4 == 0 {
-                instep.kernel().tick(cpu, now * MS);
-            }
-        }
-    }
-    assert_eq!(instep.ejected(), None);
-    (instep, ran)
-}
-
-#[test]
-fn insteps_own_c_runs_siblings_together_and_shares_by_weight() {
-    let (mut instep, ran) = spinners(&Settings::default(), [100, 300], 4000);
-    let part = ran[1] as f64 / (ran[0] + ran[1]) as f64;
-    assert!((part - 0.75).abs() < 0.05, "{part}");
-    assert!(instep.counter(Counter::GangOn) >= 2 && instep.counter(Counter::Episode) > 100);
-    let events = instep.kernel().take_events();
-    assert!(events.iter().any(|event| event.kind == 1 && event.vm == 1), "{events:?}");
-    let gang = 1 << 5;
-    let off = Settings { without: gang, ..Settings::default() };
-    let (mut instep, _) = spinners(&off, [100, 300], 1000);
-    assert_eq!(instep.counter(Counter::Episode), 0);
 }

@@ -27,7 +27,7 @@ use instep_kernel::backoff::Backoff;
 use instep_kernel::exit::Exit;
 use instep_kernel::loaded::Loaded;
 use instep_kernel::table::LIMITS;
-use instep_kernel::{Mode, Plan, Probe, Table, VmEntry, plan};
+use instep_kernel::{CpuPlace, Mode, Plan, Probe, Table, VmEntry, plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ const GOING: Duration = Duration::from_secs(5);
 pub struct Dispatch {
     config: DispatchConfig,
     homes: BTreeMap<String, NodeId>,
-    nodes: Vec<i32>,
+    places: Vec<CpuPlace>,
     scanner: Scanner,
     backoff: Backoff,
     state: State,
@@ -81,7 +81,7 @@ impl Dispatch {
         let mut dispatch = Self {
             config: config.clone(),
             homes: BTreeMap::new(),
-            nodes: nodes(topology),
+            places: places(topology),
             scanner: scanner(),
             backoff: Backoff::default(),
             state: State::Off(String::new()),
@@ -195,7 +195,7 @@ impl Dispatch {
 
     fn load(&mut self) -> State {
         let settings = self.config.settings().unwrap_or_default();
-        match Loaded::load(&settings, &self.nodes) {
+        match Loaded::load(&settings, &self.places) {
             Ok(kernel) => {
                 self.said.push("Instep's kernel scheduler is in force".to_owned());
                 self.looks = 0;
@@ -222,8 +222,8 @@ impl Dispatch {
             self.state = State::Off(String::new());
             if exit.restart() {
                 self.said.push("CPUs came or went: loading the scheduler again".to_owned());
-                self.nodes = instep_host::topology::read(&Root::live())
-                    .map_or_else(|_| self.nodes.clone(), |topology| nodes(&topology));
+                self.places = instep_host::topology::read(&Root::live())
+                    .map_or_else(|_| self.places.clone(), |topology| places(&topology));
                 self.try_load();
             } else {
                 self.note_exit(&exit);
@@ -345,14 +345,20 @@ fn is_going() -> bool {
     matches!(Probe::state_of(Path::new("/")), Some(instep_kernel::probe::State::Other(_)))
 }
 
-/// The node of each CPU by its number; -1 for CPUs that are offline.
-fn nodes(topology: &Topology) -> Vec<i32> {
+/// Where each CPU is, by its number; those that are offline are on node -1 and alone.
+fn places(topology: &Topology) -> Vec<CpuPlace> {
     let possible = possible_cpus().max(topology.cpus().last().map_or(0, |cpu| cpu.id.0 + 1));
-    let mut nodes = vec![-1; possible as usize];
+    let absent = |cpu| CpuPlace { node: -1, next_thread: cpu };
+    let mut places: Vec<CpuPlace> = (0..possible as i32).map(absent).collect();
     for cpu in topology.cpus() {
-        nodes[cpu.id.0 as usize] = i32::try_from(cpu.node.0).unwrap_or(-1);
+        places[cpu.id.0 as usize].node = i32::try_from(cpu.node.0).unwrap_or(-1);
     }
-    nodes
+    for core in topology.cores() {
+        for (cpu, next) in core.iter().zip(core.iter().skip(1).chain(core.first())) {
+            places[cpu.0 as usize].next_thread = next.0 as i32;
+        }
+    }
+    places
 }
 
 /// One more than the highest possible CPU (`/sys/devices/system/cpu/possible`), 0 when not known.
@@ -405,9 +411,18 @@ mod tests {
     }
 
     #[test]
-    fn every_online_cpu_has_its_node() {
+    fn every_online_cpu_has_its_node_and_a_ring_of_its_cores() {
         let topology = topology();
-        let nodes = nodes(&topology);
-        assert!(topology.cpus().iter().all(|cpu| nodes[cpu.id.0 as usize] == cpu.node.0 as i32));
+        let places = places(&topology);
+        for core in topology.cores() {
+            let first = core.first().unwrap().0 as i32;
+            let ring = std::iter::successors(Some(first), |cpu| {
+                Some(places[*cpu as usize].next_thread).filter(|next| *next != first)
+            });
+            assert!(ring.take(99).eq(core.iter().map(|cpu| cpu.0 as i32)));
+        }
+        for cpu in topology.cpus() {
+            assert_eq!(places[cpu.id.0 as usize].node, cpu.node.0 as i32);
+        }
     }
 }

@@ -1,0 +1,169 @@
+//! Instep's own C on the kernel's side, task by task.
+
+use super::*;
+use crate::Waker;
+use crate::abi::CpuMask;
+
+const MS: u64 = 1_000_000;
+
+/// Two CPUs, two VMs of two vCPUs that never block, for `ms` milliseconds; then CPU time of each.
+fn spinners(settings: &Settings, weights: [u32; 2], ms: u64) -> (Instep, [u64; 2]) {
+    let machine = Machine { core: vec![vec![0], vec![1]], node: vec![0; 2] };
+    let task = TaskSetup { allowed: CpuMask::of(0..2), cpu: 0, flags: 0 };
+    let vm =
+        |at: usize| Vm { weight: weights[at], own: VmSettings::default(), first: 2 * at, count: 2 };
+    let tasks = vec![task; 4];
+    let mut instep =
+        Instep::new(machine, &tasks, &[vm(0), vm(1)], settings, 1, Release::V7_2).expect("it fits");
+    for task in 0..4 {
+        instep.kernel().wake(task, Waker::Other(0), 0);
+    }
+    let mut ran = [0; 2];
+    for now in 0..ms {
+        while let Some(cpu) = instep.kernel().take_resched() {
+            instep.kernel().schedule(cpu, now * MS);
+        }
+        for cpu in 0..2 {
+            let task = instep.current(cpu).expect("nobody blocks");
+            ran[task / 2] += 1;
+            if now % 4 == 0 {
+                instep.kernel().tick(cpu, now * MS);
+            }
+        }
+    }
+    assert_eq!(instep.ejected(), None);
+    (instep, ran)
+}
+
+#[test]
+fn insteps_own_c_runs_siblings_together_and_shares_by_weight() {
+    let (mut instep, ran) = spinners(&Settings::default(), [100, 300], 4000);
+    let part = ran[1] as f64 / (ran[0] + ran[1]) as f64;
+    assert!((part - 0.75).abs() < 0.05, "{part}");
+    assert!(instep.counter(Counter::GangOn) >= 2 && instep.counter(Counter::Episode) > 100);
+    let events = instep.kernel().take_events();
+    assert!(events.iter().any(|event| event.kind == 1 && event.vm == 1), "{events:?}");
+    let gang = 1 << 5;
+    let off = Settings { without: gang, ..Settings::default() };
+    let (mut instep, _) = spinners(&off, [100, 300], 1000);
+    assert_eq!(instep.counter(Counter::Episode), 0);
+}
+
+/// Two CPUs and VMs of so many vCPUs and such weights; `cpus` are those that each task may use.
+fn loaded(vms: &[(usize, u32)], cpus: &[&[usize]]) -> Instep {
+    let machine = Machine { core: vec![vec![0], vec![1]], node: vec![0; 2] };
+    let task = |allowed: &&[usize]| TaskSetup {
+        allowed: CpuMask::of(allowed.iter().copied()),
+        cpu: allowed[0],
+        flags: 0,
+    };
+    let tasks: Vec<TaskSetup> = cpus.iter().map(task).collect();
+    let mut first = 0;
+    let vms: Vec<Vm> = vms
+        .iter()
+        .map(|(count, weight)| {
+            first += count;
+            Vm { weight: *weight, own: VmSettings::default(), first: first - count, count: *count }
+        })
+        .collect();
+    Instep::new(machine, &tasks, &vms, &Settings::default(), 1, Release::V7_2).expect("it fits")
+}
+
+fn settle(instep: &mut Instep, now: u64) {
+    while let Some(cpu) = instep.kernel().take_resched() {
+        instep.kernel().schedule(cpu, now);
+    }
+}
+
+/// Boosts in 200 ms after vCPU 0, which siblings usually wake, went to sleep, while two others of its
+/// VM (1 and 2) and one of another (3) want two CPUs; a timer wakes it after 1 ms, or nobody does.
+fn boosts(timer: bool) -> u64 {
+    let mut instep = loaded(&[(3, 300), (1, 100)], &[&[0], &[1], &[1], &[1]]);
+    instep.kernel().wake(0, Waker::Other(0), 0);
+    instep.kernel().wake(1, Waker::Other(1), 0);
+    settle(&mut instep, 0);
+    for at in 1..17 {
+        instep.kernel().block(0, at * MS);
+        instep.kernel().wake(0, Waker::Task(1), at * MS + MS / 2);
+        settle(&mut instep, at * MS + MS / 2);
+    }
+    instep.kernel().block(0, 20 * MS);
+    instep.kernel().wake(2, Waker::Other(1), 20 * MS);
+    instep.kernel().wake(3, Waker::Other(1), 20 * MS);
+    if timer {
+        instep.kernel().wake(0, Waker::Interrupt(0), 21 * MS);
+    }
+    let before = instep.counter(Counter::Boost);
+    for now in 21..221 {
+        settle(&mut instep, now * MS);
+        if now % 4 == 0 {
+            (0..2).for_each(|cpu| instep.kernel().tick(cpu, now * MS));
+        }
+    }
+    assert_eq!((instep.ejected(), instep.counter(Counter::WakeSibling)), (None, 16));
+    instep.counter(Counter::Boost) - before
+}
+
+#[test]
+fn a_wait_ends_with_whatever_wakes_the_vcpu() {
+    assert!(boosts(false) > 0, "a sibling that nobody wakes is waited for");
+    assert_eq!(boosts(true), 0);
+}
+
+#[test]
+fn who_is_too_far_ahead_of_a_sibling_gives_way_even_to_who_is_ahead_of_its_share() {
+    // CPU 0: a vCPU of a VM that never blocks, and one of small weight; CPU 1: the first's sibling,
+    // which has little of it beside a VM of ten times the weight.
+    let mut instep = loaded(&[(2, 100), (1, 20), (1, 1000)], &[&[0], &[1], &[0], &[1]]);
+    (0..4).for_each(|task| instep.kernel().wake(task, Waker::Other(0), 0));
+    let mut stops = 0;
+    for now in 0..2000 {
+        settle(&mut instep, now * MS);
+        if now % 4 > 0 {
+            continue;
+        }
+        let before = instep.counter(Counter::SkewStop);
+        let ahead = instep.current(0);
+        instep.kernel().tick(0, now * MS);
+        let stopped = instep.counter(Counter::SkewStop) > before;
+        settle(&mut instep, now * MS);
+        if stopped {
+            assert_eq!((ahead, instep.current(0)), (Some(0), Some(2)), "after {now} ms");
+            stops += 1;
+        }
+        instep.kernel().tick(1, now * MS);
+    }
+    assert_eq!(instep.ejected(), None);
+    assert!(stops > 0);
+}
+
+#[test]
+fn who_never_sleeps_leaves_a_shared_core_when_another_is_idle() {
+    // Two cores of two CPUs, full; then both vCPUs of the second core go to sleep.
+    let core = |cpu: usize| vec![cpu & !1, cpu | 1];
+    let machine = Machine { core: (0..4).map(core).collect(), node: vec![0; 4] };
+    let tasks: Vec<TaskSetup> =
+        (0..4).map(|cpu| TaskSetup { allowed: CpuMask::of(0..4), cpu, flags: 0 }).collect();
+    let vm = |first| Vm { weight: 100, own: VmSettings::default(), first, count: 2 };
+    let cores = |without: u32| {
+        let settings = Settings { without, ..Settings::default() };
+        let mut instep =
+            Instep::new(machine.clone(), &tasks, &[vm(0), vm(2)], &settings, 1, Release::V7_2)
+                .expect("it fits");
+        (0..4).for_each(|task| instep.kernel().wake(task, Waker::Other(0), 0));
+        settle(&mut instep, 0);
+        assert!((0..4).all(|cpu| instep.current(cpu).is_some()));
+        (2..4).for_each(|cpu| instep.kernel().block(cpu, MS));
+        for now in 1..20 {
+            settle(&mut instep, now * MS);
+            (0..4).for_each(|cpu| instep.kernel().tick(cpu, now * MS));
+        }
+        assert_eq!(instep.ejected(), None);
+        let busy = (0..4).filter(|cpu| instep.current(*cpu).is_some());
+        let cores: std::collections::BTreeSet<usize> = busy.map(|cpu| cpu / 2).collect();
+        (cores.len(), instep.counter(Counter::CoreLeft))
+    };
+    assert_eq!(cores(0), (2, 1));
+    let without_cores = 1 << 2;
+    assert_eq!(cores(without_cores), (1, 0));
+}
