@@ -17,6 +17,9 @@ const LOAD_LIMIT: Duration = Duration::from_secs(90);
 /// How long one may take to go when asked.
 const END_LIMIT: Duration = Duration::from_secs(20);
 
+/// What the kernel says of all CPUs when it throws a scheduler out, in Instep's state directory.
+const EXIT_DUMP: &str = "dispatch-exit.txt";
+
 /// A scheduler's process.
 #[derive(Debug)]
 pub(super) struct InForce {
@@ -54,7 +57,10 @@ impl InForce {
             // Placing waits: its cycle, once a minute by default, shall not fall into one cell only.
             command.args(["run", "--dispatch", "kernel", "--window", "3600s"]);
             command.args(["--interval", "3600s", "--config"]).arg(&file);
-            command.arg("--state-dir").arg(tools.dir.join("state"));
+            let state = tools.dir.join("state");
+            // That of an earlier one.
+            let _ = fs::remove_file(state.join(EXIT_DUMP));
+            command.arg("--state-dir").arg(state);
             config = Some(file);
             command
         } else {
@@ -114,7 +120,10 @@ impl InForce {
         if now == "enabled" && matches!(self.child.try_wait(), Ok(None)) {
             return None;
         }
-        Some(format!("it fell out (sched_ext is {now}): {}", self.last_words()))
+        let dump = self.log.with_file_name("state").join(EXIT_DUMP);
+        let waits = longest_waits(&read(&dump))
+            .map_or_else(String::new, |waits| format!("; waited longest: {waits}"));
+        Some(format!("it fell out (sched_ext is {now}): {}{waits}", self.last_words()))
     }
 
     /// The last lines of what it said.
@@ -179,6 +188,21 @@ fn last_words(text: &str) -> String {
     if cut.is_empty() { "it said nothing".to_owned() } else { cut }
 }
 
+/// The threads of such a dump (scx_dump_task, kernel/sched/ext.c: ` R comm[pid] -20012ms`) that were
+/// runnable for longest, five at most, and since when.
+fn longest_waits(dump: &str) -> Option<String> {
+    let task = |line: &str| -> Option<(i64, String)> {
+        let (name, since) = line.trim_end().rsplit_once(' ')?;
+        let since: i64 = since.strip_suffix("ms")?.parse().ok()?;
+        name.ends_with(']').then(|| (since, format!("{} {since}ms", name.trim())))
+    };
+    let mut tasks: Vec<(i64, String)> = dump.lines().filter_map(task).collect();
+    tasks.sort();
+    tasks.truncate(5);
+    let names: Vec<String> = tasks.into_iter().map(|(_, name)| name).collect();
+    (!names.is_empty()).then(|| names.join(", "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,6 +215,15 @@ mod tests {
         assert_eq!(dispatch["without"][0].as_str(), Some("gang"));
         assert_eq!(dispatch["vm"]["r0-1-work"]["weight"].as_integer(), Some(300));
         assert_eq!(dispatch["process"][0]["pid"].as_integer(), Some(4711));
+    }
+
+    #[test]
+    fn who_waited_longest_is_read_from_the_kernels_dump() {
+        let dump = "CPU 0   : nr_run=3 flags=0x1 cpu_rel=0\n          curr=x[7] class=ext\n\n  \
+                    R kworker/u8:2[47] -20012ms\n      scx_state/flags=3/0x1\n *R a b[9] +0ms\n";
+        let waits = longest_waits(dump).unwrap();
+        assert_eq!(waits, "R kworker/u8:2[47] -20012ms, *R a b[9] 0ms");
+        assert_eq!(longest_waits("nothing 12ms\n"), None);
     }
 
     #[test]

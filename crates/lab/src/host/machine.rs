@@ -47,8 +47,8 @@ impl Clock {
                  absolute times when this machine is busy"
             }
             Clock::Counted => {
-                "microsecond synchronisation (a CPU runs until the next timer), and costs of \
-                 caches, core sharing and remote memory"
+                "what CPUs ask of each other and microsecond synchronisation (a CPU runs until the \
+                 next timer), and costs of caches, core sharing and remote memory"
             }
         }
     }
