@@ -147,3 +147,15 @@ fn bounds_hold_for_a_program_that_the_model_describes() {
     assert_eq!(charged, steal);
     assert!((vm.steal - steal as f64 / found.duration_ns as f64).abs() < 1e-3);
 }
+
+#[test]
+fn bounds_know_that_threads_share_vcpus() {
+    let found = report(
+        "cores = 2\nmemory = \"4GiB\"\nmachine = \"ideal\"",
+        "credit",
+        &(guest("a", 2, "instep-load fib 48 --threads 16") + &guest("b", 2, "spin")),
+    );
+    let lag = found.vms[0].lag.as_ref().unwrap();
+    // Sixteen threads' work on two vCPUs: the busiest thread alone would mean an eighth.
+    assert!(lag.latest_ns >= found.duration_ns * 3 / 4, "{lag:?}");
+}

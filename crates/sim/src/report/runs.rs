@@ -36,7 +36,8 @@ pub struct Alone {
     pub rate_milli: u64,
     /// CPU time per time in thousandths.
     pub cpus_milli: u64,
-    /// Time in which the thread that made most progress did so, nanoseconds.
+    /// Time in which the thread that made most progress did so, and not less than what each vCPU has
+    /// to do where threads share them, nanoseconds.
     pub longest: u64,
     /// Mean number of threads that make progress.
     pub parallelism: f64,
@@ -50,11 +51,12 @@ impl Alone {
     fn of(observed: &Observed) -> Self {
         let (outcome, tally) = (&observed.outcome, &observed.outcome.vms[0].2);
         let duration = outcome.duration.max(1);
+        let vcpus = observed.schedule[0].steal.len().max(1) as u64;
         let cpus = (u128::from(tally.sums.running) * 1000).div_ceil(u128::from(duration));
         Self {
             rate_milli: outcome.throughput_milli(0),
             cpus_milli: u64::try_from(cpus).unwrap_or(u64::MAX),
-            longest: tally.longest,
+            longest: tally.longest.max(tally.progress / vcpus),
             parallelism: tally.progress as f64 / duration as f64,
             syncs_per_s: tally.by_sibling.count as f64 * 1e9 / duration as f64,
             used: observed.schedule[0].used.clone(),
