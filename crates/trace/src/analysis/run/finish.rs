@@ -151,6 +151,13 @@ impl Engine {
                 if is_told { "" } else { " although no loss is told" }
             ));
         }
+        if self.beyond > 0 {
+            warnings.push(format!(
+                "{} more than 13 days after the first: the file is damaged there, and times \
+                 that long after it are wrong",
+                counted(self.beyond, "event came", "events came")
+            ));
+        }
         let reordered = stream.tally().reordered;
         // The clock of Instep's own recordings never steps.
         if self.breaks > 0 && reordered > 0 && !stream.header().is_own {
