@@ -150,6 +150,11 @@ impl Records {
             }
             HEADER_ATTR => self.attr(body),
             HEADER_FEATURE => self.feature(body),
+            // Others of the kernel's, as of mappings: only that they came, for `unended`.
+            kind if kind < HEADER_ATTR => {
+                let time = self.layouts.of_others().and_then(|layout| layout.trailer(body).time);
+                self.in_round += u64::from(time.is_some_and(|time| time > 0));
+            }
             _ => {}
         }
     }
