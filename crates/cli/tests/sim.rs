@@ -102,6 +102,7 @@ fn a_swarm_that_cannot_write_its_finding_is_refused_before_it_runs() {
     let ran = instep(&[&args[..], &["/nowhere/small.toml"]].concat());
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{}", ran.stderr);
     assert!(ran.stderr.contains("cannot write /nowhere/small.toml: No such"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains(".tmp"), "{}", ran.stderr);
     // Without a finding a file that is there stays what it is.
     let (dir, path) = file(GOOD);
     let ran = instep(&[&args[..], &[path.to_str().unwrap()]].concat());
@@ -381,6 +382,7 @@ fn nothing_is_written_where_nothing_is_simulated() {
     let ran = instep(&["sim", path.to_str().unwrap(), "--html", "/nowhere/p.html"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
     assert!(ran.stderr.contains("cannot write /nowhere/p.html: No such file"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains(".tmp"), "{}", ran.stderr);
 }
 
 #[test]
