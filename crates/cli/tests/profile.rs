@@ -454,7 +454,7 @@ fn a_failed_command_is_a_finding_and_wrong_use_is_explained() {
         instep(&["profile", "--json", "--", "sh", "-c", "sleep 0.3; exit 3"]).expect(1).json();
     assert!(json["warnings"].to_string().contains("the command failed: exit status: 3"));
     for (args, words) in [
-        (&["profile"][..], "required"),
+        (&["profile"][..], "--pid PID"),
         (&["profile", "--pid", "1", "--", "true"], "cannot be used with"),
         (&["profile", "--threads", "1,2", "--", "true"], "{threads}"),
         (&["profile", "--", "echo", "{threads}"], "--threads 1,2,4"),

@@ -12,6 +12,7 @@ mod topology_file;
 
 use crate::args::AnalyzeArgs;
 use crate::page::Timeline;
+use crate::pending::apart;
 use crate::{Outcome, print, print_json, tell};
 use anyhow::Context as _;
 use bytesize::ByteSize;
@@ -39,6 +40,7 @@ pub(crate) fn command(args: &AnalyzeArgs) -> anyhow::Result<Outcome> {
             || (args.html.is_none() && args.perfetto.is_none() && args.strip.is_none()),
         "--html, --perfetto and --strip draw one trace; name one FILE"
     );
+    nothing_is_lost(args)?;
     let settings = told::settings(args)?;
     if let Some(rules) = &args.check {
         return judged::command(args, &settings, rules);
@@ -60,6 +62,18 @@ pub(crate) fn command(args: &AnalyzeArgs) -> anyhow::Result<Outcome> {
     whole?;
     let found = reports.iter().any(|report| !report.findings.is_empty());
     Ok(if found { Outcome::Finding } else { Outcome::Fine })
+}
+
+/// No file that is read, or written, is written over.
+fn nothing_is_lost(args: &AnalyzeArgs) -> anyhow::Result<()> {
+    let input = |file: &PathBuf| match file.as_os_str() == "-" {
+        true => PathBuf::from("/dev/stdin"),
+        false => file.clone(),
+    };
+    let read: Vec<PathBuf> = args.files.iter().chain(&args.topology).map(input).collect();
+    let read: Vec<&Path> = read.iter().map(PathBuf::as_path).collect();
+    let written = [&args.html, &args.perfetto, &args.strip].into_iter().flatten();
+    apart(&read, &written.map(PathBuf::as_path).collect::<Vec<_>>())
 }
 
 /// What comes of `one` for every file, shown at once, and whether it came of all: one of several that
@@ -164,6 +178,7 @@ fn one(path: &Path, settings: &Settings, args: &AnalyzeArgs) -> anyhow::Result<R
     }
     let report = analyze_into(&mut watched, &settings, &mut sinks);
     bar.finish_and_clear();
+    told::ensure_begun(path, stream.tally())?;
     told::ensure_known(&report, args, &settings)?;
     if let (Some(to), Some(writer)) = (&args.perfetto, sinks.perfetto) {
         writer.finish().with_context(|| format!("cannot write {}", to.display()))?;

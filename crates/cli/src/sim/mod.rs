@@ -10,10 +10,12 @@ use crate::{Outcome, print, print_json, tell};
 use files::Files;
 use indicatif::{ProgressBar, ProgressStyle};
 use instep_lab::Stop;
+use instep_sim::check::Finding;
 use instep_sim::report;
 use instep_sim::scenario::build::Plan;
 use instep_sim::scenario::{Overrides, Scenario};
 use instep_sim::swarm::{Found, Sum, Swarm};
+use serde_json::{Value, json};
 
 /// Reads, simulates, prints.
 pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
@@ -33,12 +35,17 @@ pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
     };
     let plan = Scenario::load(file, &overrides)?;
     if args.check {
-        return check(&plan);
+        return check(&plan, args.json);
     }
+    let seeds = args.seeds.unwrap_or(1);
+    anyhow::ensure!(
+        plan.setup.seed.checked_add(seeds - 1).is_some(),
+        "--seed and --seeds go beyond 2^64: the first seed is {}",
+        plan.setup.seed
+    );
     let title = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
     let mut files = Files::open(args, &plan, &title)?;
     let stop = Stop::on_signals()?;
-    let seeds = args.seeds.unwrap_or(1);
     let style = ProgressStyle::with_template("{bar:30} {percent} % simulated, {eta} left");
     let bar = ProgressBar::new(plan.work(seeds))
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -70,18 +77,27 @@ fn bar(runs: u64) -> ProgressBar {
 }
 
 /// Whether a scenario's schedule keeps all rules.
-fn check(plan: &Plan) -> anyhow::Result<Outcome> {
+fn check(plan: &Plan, in_json: bool) -> anyhow::Result<Outcome> {
     let checked = plan.check(u64::MAX);
-    match checked.finding {
-        None => {
-            print(&format!("{} events, no finding\n", checked.events))?;
-            Ok(Outcome::Fine)
-        }
-        Some(finding) => {
-            print(&format!("{finding}\n"))?;
-            Ok(Outcome::Finding)
-        }
+    match &checked.finding {
+        _ if in_json => print_json(&json!({
+            "schema": "instep.sim/1",
+            "checked": true,
+            "seed": plan.setup.seed,
+            "scheduler": plan.scheduler,
+            "events": checked.events,
+            "simulated_ns": checked.until,
+            "finding": checked.finding.as_ref().map(finding_json),
+        }))?,
+        None => print(&format!("{} events, no finding\n", checked.events))?,
+        Some(finding) => print(&format!("{finding}\n"))?,
     }
+    Ok(if checked.finding.is_some() { Outcome::Finding } else { Outcome::Fine })
+}
+
+/// A broken rule as every document has it.
+pub(crate) fn finding_json(Finding { rule, at, what }: &Finding) -> Value {
+    json!({ "rule": rule, "at_ns": at, "what": what })
 }
 
 /// Random scenarios with all checkers.
@@ -100,24 +116,49 @@ fn swarm(args: &SimArgs, runs: u64) -> anyhow::Result<Outcome> {
     if stop.raised() {
         tell("interrupted: the results are those of the runs that were finished");
     }
-    let Some(first) = sum.found.first() else {
-        print(&counted(&swarm, &sum))?;
-        return Ok(if stop.raised() { Outcome::Finding } else { Outcome::Fine });
-    };
-    if out.is_some() {
+    let counts_first = out.is_some() || sum.found.is_empty();
+    if counts_first && !args.json {
         print(&counted(&swarm, &sum))?;
         sum.found.iter().try_for_each(|found| print(&format!("{}\n", told(found))))?;
     }
-    let mut text = first.shrink().text(swarm.seed);
-    sum.found[1..].iter().for_each(|found| text.push_str(&format!("# {}\n", told(found))));
-    match out {
-        None => print(&format!("{text}# {}", counted(&swarm, &sum)))?,
-        Some(out) => {
-            let see = format!("see it with: instep sim {} --check", out.to.display());
-            out.write(text.as_bytes(), &see)?;
-        }
+    let small = smallest(&swarm, &sum);
+    match &small {
+        _ if args.json => print_json(&swarm_json(&swarm, &sum, small.as_deref()))?,
+        Some(small) if !counts_first => print(&format!("{small}# {}", counted(&swarm, &sum)))?,
+        _ => {}
     }
-    Ok(Outcome::Finding)
+    if let Some((small, out)) = small.as_ref().zip(out) {
+        let see = format!("see it with: instep sim {} --check", out.to.display());
+        out.write(small.as_bytes(), &see)?;
+    }
+    Ok(if small.is_some() || stop.raised() { Outcome::Finding } else { Outcome::Fine })
+}
+
+/// The first finding as a small scenario, the others as comments behind it.
+fn smallest(swarm: &Swarm, sum: &Sum) -> Option<String> {
+    let (first, others) = sum.found.split_first()?;
+    let mut text = first.shrink().text(swarm.seed);
+    others.iter().for_each(|found| text.push_str(&format!("# {}\n", told(found))));
+    Some(text)
+}
+
+/// `instep.swarm/1`: the findings, and the first as a small scenario.
+fn swarm_json(swarm: &Swarm, sum: &Sum, small: Option<&str>) -> Value {
+    let finding = |found: &Found| {
+        let mut finding = finding_json(&found.finding);
+        finding["run"] = found.run.into();
+        finding["scheduler"] = found.draft.scheduler.clone().into();
+        finding
+    };
+    json!({
+        "schema": "instep.swarm/1",
+        "seed": swarm.seed,
+        "runs": sum.runs,
+        "events": sum.events,
+        "simulated_ns": sum.simulated,
+        "findings": sum.found.iter().map(finding).collect::<Vec<_>>(),
+        "scenario": small,
+    })
 }
 
 /// A finding, and the run that showed it.
@@ -135,9 +176,8 @@ fn counted(swarm: &Swarm, sum: &Sum) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Found, Swarm, told};
+    use super::{Finding, Found, Sum, Swarm, swarm_json, told};
     use instep_kernel::settings::{Cosched, DEFAULT_PERIOD, Latency, PERIODS, Settings};
-    use instep_sim::check::Finding;
     use instep_sim::scenario::settings;
     use instep_sim::sched::instep::Rules;
 
@@ -178,5 +218,11 @@ mod tests {
         let found = Found { run: 7, draft: swarm.draft(7), finding };
         assert!(told(&found).starts_with("run 7, cfs: "), "{}", told(&found));
         assert!(told(&found).contains("wait"), "{}", told(&found));
+        let sum = Sum { runs: 9, events: 5, simulated: 3, found: vec![found.clone(), found] };
+        let json = swarm_json(&swarm, &sum, Some("small"));
+        let first = &json["findings"][0];
+        assert_eq!((first["run"].as_u64(), first["at_ns"].as_u64()), (Some(7), Some(5_000_000)));
+        assert_eq!((&first["scheduler"], &first["rule"]), (&"cfs".into(), &"wait".into()));
+        assert_eq!((&json["simulated_ns"], &json["scenario"]), (&3.into(), &"small".into()));
     }
 }

@@ -79,6 +79,25 @@ fn a_cut_trace_dat_is_analysed_and_said_to_be_cut() {
 }
 
 #[test]
+fn a_recording_that_is_cut_before_its_first_event_is_no_result() {
+    let data = recorded(&Head::default(), &End::default());
+    let marks: Vec<usize> = (0..data.len()).filter(|at| data[*at..].starts_with(b"IBLK")).collect();
+    let (dir, path) = made("a.instep", &data[..(marks[1] + marks[2]) / 2]);
+    let page = dir.path().join("a.html");
+    for options in [&[][..], &["--json"], &["--check"], &["--html", page.to_str().unwrap()]] {
+        let ran = analyze(&path, options).expect(2);
+        let ran = ran.says(&["a.instep: no event can be read of it: ", "cut off", "record anew"]);
+        assert!(ran.stdout.is_empty() && !page.exists(), "{}", ran.all());
+    }
+    // A whole one may have none.
+    let writer = Writer::begin(Vec::new(), &Head::default(), false).unwrap();
+    let (_dir, path) = made("a.instep", &writer.finish(&End::default()).unwrap());
+    let ran = analyze(&path, &[]).expect(0);
+    assert!(ran.stdout.contains("the trace holds no event"), "{}", ran.all());
+    assert!(!ran.stderr.contains("no wake-ups"), "{}", ran.all());
+}
+
+#[test]
 fn damage_is_told_apart_from_a_loss_which_larger_buffers_prevent() {
     let mut data = recorded(&Head::default(), &End::default());
     // The head, a block of events, the end.

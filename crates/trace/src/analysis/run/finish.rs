@@ -129,7 +129,7 @@ impl Engine {
                     .to_owned(),
             );
         }
-        if !self.has_wakers {
+        if !self.has_wakers && stream.tally().records > 0 {
             warnings.push(
                 "the trace has no wake-ups (sched_wakeup, sched_waking): sleeping and waiting \
                  for a CPU cannot be told apart after a sleep"
