@@ -309,8 +309,17 @@ fn a_curve_has_a_point_for_each_number_of_threads() {
     let script = "for i in $(seq {threads}); do (n=$((400000 / {threads})); while [ $n -gt 0 ]; do \
                   n=$((n-1)); done) & done; wait";
     let args = ["profile", "--json", "--threads", "2,1", "--", "sh", "-c", script];
-    let json = instep(&args).expect(0).json();
+    let turn = turn();
+    let before = taken();
+    let json = common::instep(&args).expect(0).json();
+    let all = taken() - before;
+    drop(turn);
     let curve = list(&json, "curve");
+    let sum = |key: &str| curve.iter().map(|point| number(point, &format!("/{key}"))).sum::<f64>();
+    // Half of the work each, at once.
+    if all - sum("run_ns") < 0.1 * sum("elapsed_ns") && two_cpus() {
+        assert!(number(&curve[1], "/speedup") > 1.6, "{curve:#?}");
+    }
     assert_eq!(
         (curve.len(), &curve[0]["threads"], &curve[1]["threads"]),
         (2, &1.into(), &2.into())

@@ -25,6 +25,7 @@ use instep_trace::event::Event;
 use instep_trace::perfetto::PerfettoWriter;
 use instep_trace::rec::Counter;
 use instep_trace::stream::{EventStream, Header, Tally};
+use serde::Serialize;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Cursor, Read};
 use std::os::fd::AsFd as _;
@@ -45,22 +46,23 @@ pub(crate) fn command(args: &AnalyzeArgs) -> anyhow::Result<Outcome> {
     if let Some(rules) = &args.check {
         return judged::command(args, &settings, rules);
     }
-    let show = |path: &Path, report: &Report| {
+    let show = |path: &Path, Named { report, .. }: &Named| {
         if args.json {
             return Ok(());
         }
         report.warnings.iter().for_each(|warning| tell(&format!("warning: {warning}")));
         print(&text::draw(&name(path), report, crate::text::width()))
     };
-    let (reports, whole) = each(&args.files, |path| one(path, &settings, args), show)?;
+    let named = |path: &Path| Ok(Named { file: name(path), report: one(path, &settings, args)? });
+    let (reports, whole) = each(&args.files, named, show)?;
     if args.json {
         match reports.as_slice() {
-            [one] if args.files.len() == 1 => print_json(one)?,
+            [one] if args.files.len() == 1 => print_json(&one.report)?,
             several => print_json(&several)?,
         }
     }
     whole?;
-    let found = reports.iter().any(|report| !report.findings.is_empty());
+    let found = reports.iter().any(|named| !named.report.findings.is_empty());
     Ok(if found { Outcome::Finding } else { Outcome::Fine })
 }
 
@@ -74,6 +76,14 @@ fn nothing_is_lost(args: &AnalyzeArgs) -> anyhow::Result<()> {
     let read: Vec<&Path> = read.iter().map(PathBuf::as_path).collect();
     let written = [&args.html, &args.perfetto, &args.strip].into_iter().flatten();
     apart(&read, &written.map(PathBuf::as_path).collect::<Vec<_>>())
+}
+
+/// A report among several.
+#[derive(Serialize)]
+struct Named {
+    file: String,
+    #[serde(flatten)]
+    report: Report,
 }
 
 /// What comes of `one` for every file, shown at once, and whether it came of all: one of several that

@@ -1,11 +1,11 @@
-//! What `instep analyze` says of a trace that was cut off or whose events are out of order: in the text, in
-//! the JSON and on the page.
+//! What `instep analyze` says of a trace that was cut off, whose events are out of order, or that cannot be read
+//! beside others: in the text, in the JSON and on the page.
 
 use super::{analyze, events, made, piped, recorded};
-use crate::common::list;
+use crate::common::{instep, list};
 use crate::pipe::{ROUND, records};
 use instep_core::units::{CpuId, Nanos, Tid};
-use instep_madehost::trace::{dat_6, perf_pipe};
+use instep_madehost::trace::{dat_6, perf_file, perf_pipe};
 use instep_trace::event::{Event, Fact, Left};
 use instep_trace::rec::{End, Head, Writer};
 use serde_json::Value;
@@ -170,4 +170,15 @@ fn a_loss_of_unknown_size_is_no_nought_in_the_heading() {
     let (text, lost, places) = of(&[7, 0]);
     assert_eq!((lost, places), (Some(7), Some(1)));
     assert!(text.contains("2 events, 7 lost and an unknown number at 1 place"), "{text}");
+}
+
+#[test]
+fn reports_of_several_files_name_them() {
+    let (_dir, path) = made("perf.data", &perf_file(&events(), 20));
+    let path = path.to_str().unwrap();
+    let ran = instep(&["analyze", path, "/nowhere", path, "--json"]).expect(2);
+    let json = ran.json();
+    let files: Vec<_> = json.as_array().unwrap().iter().map(|report| &report["file"]).collect();
+    assert_eq!(files, [path, path]);
+    assert!(ran.stderr.contains("/nowhere"), "{}", ran.stderr);
 }
