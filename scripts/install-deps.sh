@@ -70,6 +70,8 @@ if [ "$purpose" = test ]; then
     have hackbench || tools+=(rt-tests)
     have perf || tools+=(linux-perf)
     have trace-cmd || tools+=(trace-cmd)
+    # What pages show is looked at in a browser.
+    have chromium || tools+=(chromium)
 fi
 # The kernel packages (of the emulated host and of the guests) are fetched later by an ordinary
 # user: the lists must know one. ldd, which the lab needs, too, is part of libc-bin.
