@@ -3,23 +3,23 @@
 
 mod files;
 mod parquet;
+mod swarm;
 
 use crate::args::SimArgs;
-use crate::pending::Pending;
 use crate::{Outcome, print, print_json, tell};
 use files::Files;
 use indicatif::{ProgressBar, ProgressStyle};
 use instep_lab::Stop;
+use instep_sim::check::run::Checked;
 use instep_sim::report;
 use instep_sim::scenario::build::Plan;
 use instep_sim::scenario::{Overrides, Scenario};
-use instep_sim::swarm::{Found, Sum, Swarm};
 
 /// Reads, simulates, prints.
 pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
     let Some(file) = &args.file else {
         return match args.swarm {
-            Some(runs) => swarm(args, runs),
+            Some(runs) => swarm::command(args, runs),
             None => anyhow::bail!(
                 "a scenario is needed (instep sim FILE), or --swarm RUNS for random ones; \
                  instep sim --help has examples"
@@ -50,8 +50,9 @@ pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
     }
     files.keep(&reports)?;
     match reports.as_slice() {
+        // A list is asked for by --seeds, however many there come to be.
+        several if args.json && args.seeds.is_some() => print_json(&several)?,
         [one] if args.json => print_json(one)?,
-        several if args.json => print_json(&several)?,
         [one] => print(&one.table())?,
         several => print(&report::summary(several))?,
     }
@@ -62,80 +63,25 @@ pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
     Ok(Outcome::Fine)
 }
 
-fn bar(runs: u64) -> ProgressBar {
-    ProgressBar::new(runs).with_style(
-        ProgressStyle::with_template("{bar:30} {pos} of {len} runs, {eta} left")
-            .unwrap_or_else(|_| ProgressStyle::default_bar()),
-    )
-}
-
 /// Whether a scenario's schedule keeps all rules.
 fn check(plan: &Plan) -> anyhow::Result<Outcome> {
-    let checked = plan.check(u64::MAX);
-    match checked.finding {
-        None => {
-            print(&format!("{} events, no finding\n", checked.events))?;
-            Ok(Outcome::Fine)
-        }
-        Some(finding) => {
-            print(&format!("{finding}\n"))?;
-            Ok(Outcome::Finding)
-        }
-    }
+    let (text, outcome) = judged(&plan.check(u64::MAX));
+    print(&text)?;
+    Ok(outcome)
 }
 
-/// Random scenarios with all checkers.
-fn swarm(args: &SimArgs, runs: u64) -> anyhow::Result<Outcome> {
-    let swarm = Swarm {
-        runs,
-        seed: args.seed.unwrap_or(1),
-        scheduler: args.scheduler.clone().filter(|name| name != "all"),
-    };
-    // A finding is not lost to a directory that is not there.
-    let out = args.out.as_deref().map(Pending::new).transpose()?;
-    let bar = bar(swarm.runs);
-    let stop = Stop::on_signals()?;
-    let sum = swarm.run(&|| bar.inc(1), &|| stop.raised()).map_err(instep_sim::Error::Asked)?;
-    bar.finish_and_clear();
-    if stop.raised() {
-        tell("interrupted: the results are those of the runs that were finished");
+/// What is printed of a checked run.
+fn judged(checked: &Checked) -> (String, Outcome) {
+    match &checked.finding {
+        None => (format!("{} events, no finding\n", checked.events), Outcome::Fine),
+        Some(finding) => (format!("{finding}\n"), Outcome::Finding),
     }
-    let Some(first) = sum.found.first() else {
-        print(&counted(&swarm, &sum))?;
-        return Ok(if stop.raised() { Outcome::Finding } else { Outcome::Fine });
-    };
-    if out.is_some() {
-        print(&counted(&swarm, &sum))?;
-        sum.found.iter().try_for_each(|found| print(&format!("{}\n", told(found))))?;
-    }
-    let mut text = first.shrink().text(swarm.seed);
-    sum.found[1..].iter().for_each(|found| text.push_str(&format!("# {}\n", told(found))));
-    match out {
-        None => print(&format!("{text}# {}", counted(&swarm, &sum)))?,
-        Some(out) => {
-            let see = format!("see it with: instep sim {} --check", out.to.display());
-            out.write(text.as_bytes(), &see)?;
-        }
-    }
-    Ok(Outcome::Finding)
-}
-
-/// A finding, and the run that showed it.
-fn told(found: &Found) -> String {
-    format!("run {}, {}: {}", found.run, found.draft.scheduler, found.finding)
-}
-
-fn counted(swarm: &Swarm, sum: &Sum) -> String {
-    let (findings, seconds) = (sum.found.len(), sum.simulated as f64 / 1e9);
-    format!(
-        "seed {}: {} runs, {} events, {seconds:.0} s simulated, {findings} findings\n",
-        swarm.seed, sum.runs, sum.events
-    )
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Found, Swarm, told};
+    use super::{Checked, judged};
+    use crate::Outcome;
     use instep_kernel::settings::{Cosched, DEFAULT_PERIOD, Latency, PERIODS, Settings};
     use instep_sim::check::Finding;
     use instep_sim::scenario::settings;
@@ -172,11 +118,12 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_is_told_with_what_repeats_it() {
-        let swarm = Swarm { runs: 1, seed: 3, scheduler: Some("cfs".to_owned()) };
-        let finding = Finding { rule: "wait", at: 5_000_000, what: "made".to_owned() };
-        let found = Found { run: 7, draft: swarm.draft(7), finding };
-        assert!(told(&found).starts_with("run 7, cfs: "), "{}", told(&found));
-        assert!(told(&found).contains("wait"), "{}", told(&found));
+    fn a_check_prints_its_finding_and_fails() {
+        let finding = Finding { rule: "wait", at: 5_000_000, what: "made up".to_owned() };
+        let broken = Checked { events: 7, until: 9, finding: Some(finding.clone()) };
+        assert_eq!(judged(&broken), (format!("{finding}\n"), Outcome::Finding));
+        assert!(judged(&broken).0.contains("made up"));
+        let sound = Checked { finding: None, ..broken };
+        assert_eq!(judged(&sound), ("7 events, no finding\n".to_owned(), Outcome::Fine));
     }
 }
