@@ -1,11 +1,13 @@
 //! What to say beside the error of a command that could not use a scenario's file: which command
-//! reads that file, or which scenarios have a name like it.
+//! reads that file, a recording too, or which scenarios have a name like it.
 //!
 //! It does not know what scenarios mean: it asks the commands' readers.
 
 use instep_lab::scenario::Scenario as LabScenario;
 use instep_sim::scenario::{Overrides, Scenario as SimScenario};
-use std::fs;
+use instep_trace::{Kind, START};
+use std::fs::{self, File};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 /// Files larger than this are no scenarios, and are not tried.
@@ -53,11 +55,14 @@ pub(crate) fn hinted(error: anyhow::Error, file: &Path, reader: Reader) -> anyho
 
 /// Which other command reads this file.
 fn other_reader(file: &Path, reader: Reader) -> Option<String> {
-    let small = fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.len() <= MAX_FILE);
-    if !small {
+    let meta = fs::metadata(file).ok().filter(fs::Metadata::is_file)?;
+    let shown = file.display();
+    if is_trace(file) {
+        return Some(format!("it is a recording: instep analyze {shown}"));
+    }
+    if meta.len() > MAX_FILE {
         return None;
     }
-    let shown = file.display();
     if reader != Reader::Lab && LabScenario::load(file).is_ok() {
         return Some(format!("it is a scenario of the lab: instep lab run {shown}"));
     }
@@ -68,6 +73,12 @@ fn other_reader(file: &Path, reader: Reader) -> Option<String> {
     let is_experiment = fs::read_to_string(file).is_ok_and(|text| text.contains("\n[[row]]"))
         && instep_sim::reproduce::find(name).is_ok();
     is_experiment.then(|| format!("it is a published experiment: instep reproduce {name}"))
+}
+
+fn is_trace(file: &Path) -> bool {
+    let mut start = Vec::new();
+    let read = File::open(file).and_then(|file| file.take(START).read_to_end(&mut start));
+    read.is_ok() && Kind::of(&start).is_some()
 }
 
 /// Where scenarios with a name like this one are, or where it was looked for.

@@ -181,6 +181,34 @@ fn drawings_are_written_whole() {
 }
 
 #[test]
+fn a_file_that_is_read_or_drawn_is_not_drawn_over() {
+    let data = perf_file(&events(), 20);
+    let (dir, path) = made("perf.data", &data);
+    let hosts = dir.path().join("t.json");
+    fs::write(&hosts, "{}").unwrap();
+    let (hard, dotted, drawn) = ("hard.data", "./perf.data", "new");
+    fs::hard_link(&path, dir.path().join(hard)).unwrap();
+    for options in [
+        &["perf.data", "--html", "perf.data"][..],
+        &["perf.data", "--strip", dotted],
+        &["perf.data", "--perfetto", hard],
+        &["perf.data", "--html", drawn, "--perfetto", "./new"],
+        &["perf.data", "--topology", "t.json", "--html", "t.json"],
+        &["-", "--perfetto", "perf.data"],
+    ] {
+        let mut command = common::binary(env!("CARGO_BIN_EXE_instep"));
+        command.arg("analyze").args(options).current_dir(dir.path());
+        command.stdin(fs::File::open(&path).unwrap());
+        let ran = common::Started::new(&mut command).end().expect(2);
+        let ran = ran.says(&["cannot write ", "which is named, too"]);
+        assert_eq!(ran.stdout, "");
+        assert!(fs::read(&path).unwrap() == data, "{}", ran.all());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3, "nothing is written");
+    }
+    assert_eq!(fs::read(&hosts).unwrap(), b"{}");
+}
+
+#[test]
 fn the_text_of_a_made_trace_is_as_it_was() {
     let (_dir, path) = made("perf.data", &perf_file(&events(), 20));
     let text = analyze(&path, &["--weight", "vm-10=200"]).expect(1).stdout;

@@ -222,6 +222,11 @@ fn a_wrong_command_line_is_told_what_would_be_right() {
         (&["plan", "--root", "/", "--before", "/", "--elapsed", "9999y"], "longer than 584 years"),
         (&["plan", "--format", "xml"], "virsh"),
         (&["plan", "--json", "--format", "text"], "cannot be used with"),
+        (&["profile"], "(instep profile -- CMD), a process (--pid PID) or a VM (--vm NAME)"),
+        (
+            &["analyze", "--vm", "x=1,abc", "t"],
+            "NAME=TID,TID,... (threads of vCPU 0, 1, ...); `abc`",
+        ),
         (&["stauts"], "status"),
         (&[], "Usage: instep"),
     ] {
@@ -309,7 +314,8 @@ fn without_a_place_for_cache_or_state_the_variable_to_set_is_said() {
         }
         let refused = Started::new(&mut command).end();
         if refused.code == Some(2) {
-            refused.says(&["XDG_RUNTIME_DIR names no directory; set it", "--state-dir DIR"]);
+            let said = ["XDG_RUNTIME_DIR names no directory; run it as root", "CAP_SYS_NICE"];
+            refused.says(&said).says(&["--state-dir DIR"]);
         } else {
             // The other user cannot reach the program under test.
             instep_madehost::skip::note(refused.stderr.trim());

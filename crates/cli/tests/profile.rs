@@ -110,6 +110,13 @@ fn until(args: &[&str], command: &str, fits: impl Fn(&Value) -> bool) -> Option<
     None
 }
 
+/// Whether the parallelism is what theory says, to a tenth.
+fn parallel(json: &Value, theory: f64) -> bool {
+    let found = json["profile"]["parallelism"].as_f64();
+    println!("parallelism {found:?}, by theory {theory}");
+    found.is_some_and(|found| (found / theory - 1.0).abs() < 0.1)
+}
+
 /// Whether others took so much that there is no advice.
 fn is_disturbed(json: &Value) -> bool {
     json["no_advice"].as_str().is_some_and(|why| why.starts_with("others had the CPUs"))
@@ -135,6 +142,8 @@ fn a_blocking_barrier_is_of_type_3_and_uses_the_cpu_time_it_counts_itself() {
     let cpus = number(&own, "/cpu_ns") / number(&own, "/t_ns");
     let seen = number(&json, "/profile/run_ns") / number(&json, "/profile/elapsed_ns");
     assert!((seen / cpus - 1.0).abs() < 0.15, "seen {seen}, by itself {cpus}");
+    // It never spins: whoever has a CPU makes progress.
+    assert!(parallel(&json, cpus), "{:#}", json["profile"]);
 }
 
 #[test]
@@ -145,7 +154,9 @@ fn a_spinning_barrier_never_blocks_and_its_spinning_is_no_parallelism() {
         load.display()
     );
     let traced = |json: &Value| json["source"] == "switches";
-    let spins = |json: &Value| !traced(json) || number(json, "/profile/busy_waiting") > 0.05;
+    let spins = |json: &Value| {
+        !traced(json) || (number(json, "/profile/busy_waiting") > 0.05 && parallel(json, 1.67))
+    };
     // It never blocks, and of two phases of 1 ms, give or take 60 %, the longer one is 1.2 ms: 1.67 of two
     // threads work on average.
     let Some((json, _)) = until(&[], &command, |json| json["profile"]["type"] == 1 && spins(json))
@@ -218,7 +229,8 @@ fn a_program_that_spins_while_one_thread_works_is_of_type_4() {
         load.display()
     );
     let traced = |json: &Value| json["source"] == "switches";
-    let fits = |json: &Value| !traced(json) || json["profile"]["type"] == 4;
+    let fits =
+        |json: &Value| !traced(json) || (json["profile"]["type"] == 4 && parallel(json, 8.0 / 7.0));
     let Some((json, _)) = until(&[], &command, fits) else { return };
     if !traced(&json) {
         return skip::note("context switches cannot be traced here");
@@ -250,7 +262,10 @@ fn messages_between_many_are_of_type_3() {
     }
     for args in [&[][..], &["--no-trace"]] {
         let Some((json, _)) =
-            until(args, "hackbench -g 2 -l 2000", |json| json["profile"]["type"] == 3)
+            // Far more threads than CPUs, of which some can always go on.
+            until(args, "hackbench -g 2 -l 2000", |json| {
+                json["profile"]["type"] == 3 && parallel(json, 2.0)
+            })
         else {
             return;
         };
@@ -294,8 +309,17 @@ fn a_curve_has_a_point_for_each_number_of_threads() {
     let script = "for i in $(seq {threads}); do (n=$((400000 / {threads})); while [ $n -gt 0 ]; do \
                   n=$((n-1)); done) & done; wait";
     let args = ["profile", "--json", "--threads", "2,1", "--", "sh", "-c", script];
-    let json = instep(&args).expect(0).json();
+    let turn = turn();
+    let before = taken();
+    let json = common::instep(&args).expect(0).json();
+    let all = taken() - before;
+    drop(turn);
     let curve = list(&json, "curve");
+    let sum = |key: &str| curve.iter().map(|point| number(point, &format!("/{key}"))).sum::<f64>();
+    // Half of the work each, at once.
+    if all - sum("run_ns") < 0.1 * sum("elapsed_ns") && two_cpus() {
+        assert!(number(&curve[1], "/speedup") > 1.6, "{curve:#?}");
+    }
     assert_eq!(
         (curve.len(), &curve[0]["threads"], &curve[1]["threads"]),
         (2, &1.into(), &2.into())
@@ -439,7 +463,7 @@ fn a_failed_command_is_a_finding_and_wrong_use_is_explained() {
         instep(&["profile", "--json", "--", "sh", "-c", "sleep 0.3; exit 3"]).expect(1).json();
     assert!(json["warnings"].to_string().contains("the command failed: exit status: 3"));
     for (args, words) in [
-        (&["profile"][..], "required"),
+        (&["profile"][..], "--pid PID"),
         (&["profile", "--pid", "1", "--", "true"], "cannot be used with"),
         (&["profile", "--threads", "1,2", "--", "true"], "{threads}"),
         (&["profile", "--", "echo", "{threads}"], "--threads 1,2,4"),

@@ -101,7 +101,8 @@ fn a_swarm_that_cannot_write_its_finding_is_refused_before_it_runs() {
     let args = ["sim", "--swarm", "2", "--scheduler", "balance", "--out"];
     let ran = instep(&[&args[..], &["/nowhere/small.toml"]].concat());
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{}", ran.stderr);
-    assert!(ran.stderr.contains("cannot write /nowhere/small.toml"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("cannot write /nowhere/small.toml: No such"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains(".tmp"), "{}", ran.stderr);
     // Without a finding a file that is there stays what it is.
     let (dir, path) = file(GOOD);
     let ran = instep(&[&args[..], &[path.to_str().unwrap()]].concat());
@@ -166,7 +167,9 @@ fn bad_input_is_answered_with_file_line_and_reason() {
         ),
         ("\"cfs\"", "\"best\"", 2, "known are credit"),
         ("\"cfs\"", "\"cfs\"\ntuning = { period = \"1ms\" }", 2, "known are: latency"),
-        ("\"300ms\"", "\"300\"", 3, "durations look like"),
+        ("\"300ms\"", "\"300\"", 3, "duration = \"300\": durations look like"),
+        ("\"300ms\"", "\"300ms\"\nwarmup = \"1\"", 4, "warmup = \"1\": durations look like"),
+        ("name = \"b\"", "name = \"\"", 12, "guest \"\": a name has"),
         ("\"300ms\"", "\"0s\"", 3, "duration"),
         ("\"300ms\"", "\"1000000h\"", 3, "up to 100000s"),
         ("\"cfs\"", "\"cfs\"\ntuning = { tick = \"0s\" }", 3, "tick = 0ns: it is 100us at least"),
@@ -258,6 +261,62 @@ fn files_that_are_read_or_written_are_not_written_over() {
 }
 
 #[test]
+fn the_file_of_a_scenarios_host_is_not_written_over() {
+    let shape = "cores = 2\nmemory = \"4GiB\"";
+    let (dir, path) = file(&GOOD.replacen(shape, "topology = \"t.json\"", 1));
+    let host = dir.path().join("t.json");
+    let text = r#"{"schema":"instep.topology/1",
+        "cpus":[{"id":0,"core":0,"llc":0,"package":0,"node":0},
+                {"id":1,"core":1,"llc":0,"package":0,"node":0}],
+        "nodes":[{"id":0,"memory_bytes":8589934592,"cpus":[0,1],"distances":[10]}]}"#;
+    fs::write(&host, text).unwrap();
+    let (shown, host) = (path.to_str().unwrap(), host.to_str().unwrap());
+    let ran = instep(&["sim", shown, "--html", host]).expect(2);
+    ran.says(&["cannot write ", "t.json, which is named, too"]);
+    assert_eq!(fs::read_to_string(host).unwrap(), text);
+    instep(&["sim", shown, "--check"]).expect(0);
+}
+
+#[test]
+fn a_check_and_a_swarm_tell_their_result_in_json() {
+    let (_dir, path) = file(GOOD);
+    let json = instep(&["sim", path.to_str().unwrap(), "--check", "--json"]).expect(0).json();
+    assert_eq!((&json["schema"], &json["checked"]), (&"instep.sim/1".into(), &true.into()));
+    assert_eq!((&json["scheduler"], &json["seed"]), (&"cfs".into(), &1.into()));
+    assert!(json["events"].as_u64() > Some(100) && json["simulated_ns"].as_u64() > Some(1));
+    assert!(json["finding"].is_null(), "{json}");
+    let args = ["sim", "--swarm", "2", "--seed", "3", "--scheduler", "balance", "--json"];
+    let json = instep(&args).expect(0).json();
+    assert_eq!((&json["schema"], &json["runs"]), (&"instep.swarm/1".into(), &2.into()));
+    assert_eq!(json["seed"], 3);
+    assert!(json["events"].as_u64() > Some(1) && json["simulated_ns"].as_u64() > Some(1));
+    assert!(json["scenario"].is_null() && json["findings"] == serde_json::json!([]), "{json}");
+}
+
+#[test]
+fn what_is_no_scenario_is_told_with_the_next_step() {
+    let guests = GOOD.find("[[guest]]").unwrap();
+    let (dir, path) = file(&GOOD[..guests]);
+    let shown = path.to_str().unwrap();
+    instep(&["sim", shown]).expect(2).says(&["there is no guest: add a [[guest]]", "load"]);
+    fs::write(&path, b"about = \"\xff\"\n").unwrap();
+    instep(&["sim", shown]).expect(2).says(&["it.toml: it is no text in UTF-8", "another file"]);
+    let trace = dir.path().join("host.instep");
+    fs::write(&trace, [&instep_trace::rec::MAGIC[..], &[0xff; 2 << 20]].concat()).unwrap();
+    let trace = trace.to_str().unwrap();
+    instep(&["sim", trace]).expect(2).says(&[&format!("a recording: instep analyze {trace}")]);
+}
+
+#[test]
+fn seeds_beyond_the_last_are_refused() {
+    let (_dir, path) = file(GOOD);
+    let last = u64::MAX.to_string();
+    let run = |seeds| instep(&["sim", path.to_str().unwrap(), "--seed", &last, "--seeds", seeds]);
+    run("3").expect(2).says(&["--seed and --seeds go beyond 2^64"]);
+    run("1").expect(0);
+}
+
+#[test]
 fn without_a_scenario_the_swarm_is_named() {
     let ran = instep(&["sim"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
@@ -325,7 +384,8 @@ fn nothing_is_written_where_nothing_is_simulated() {
     let (_dir, path) = file(GOOD);
     let ran = instep(&["sim", path.to_str().unwrap(), "--html", "/nowhere/p.html"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
-    assert!(ran.stderr.contains("cannot write /nowhere/p.html"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("cannot write /nowhere/p.html: No such file"), "{}", ran.stderr);
+    assert!(!ran.stderr.contains(".tmp"), "{}", ran.stderr);
 }
 
 #[test]

@@ -124,9 +124,7 @@ impl Said {
 }
 
 fn finding<S: Serializer>(finding: &Option<Finding>, to: S) -> Result<S::Ok, S::Error> {
-    let told =
-        |Finding { rule, at, what }: &Finding| json!({ "rule": rule, "at_ns": at, "what": what });
-    finding.as_ref().map(told).serialize(to)
+    finding.as_ref().map(crate::sim::finding_json).serialize(to)
 }
 
 /// Who is in a trace.
@@ -198,6 +196,7 @@ impl Cast {
         let mut stream = open(path)?;
         let guests = stream.header().guests.clone();
         let report = analyze(&mut *stream, settings);
+        told::ensure_begun(path, stream.tally())?;
         told::ensure_known(&report, args, settings)?;
         let (mut cast, used) = Self::seen(&mut *open(path)?);
         let threads = cast.threads.len();

@@ -12,6 +12,7 @@ mod topology_file;
 
 use crate::args::AnalyzeArgs;
 use crate::page::Timeline;
+use crate::pending::apart;
 use crate::{Outcome, print, print_json, tell};
 use anyhow::Context as _;
 use bytesize::ByteSize;
@@ -24,6 +25,7 @@ use instep_trace::event::Event;
 use instep_trace::perfetto::PerfettoWriter;
 use instep_trace::rec::Counter;
 use instep_trace::stream::{EventStream, Header, Tally};
+use serde::Serialize;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Cursor, Read};
 use std::os::fd::AsFd as _;
@@ -39,27 +41,49 @@ pub(crate) fn command(args: &AnalyzeArgs) -> anyhow::Result<Outcome> {
             || (args.html.is_none() && args.perfetto.is_none() && args.strip.is_none()),
         "--html, --perfetto and --strip draw one trace; name one FILE"
     );
+    nothing_is_lost(args)?;
     let settings = told::settings(args)?;
     if let Some(rules) = &args.check {
         return judged::command(args, &settings, rules);
     }
-    let show = |path: &Path, report: &Report| {
+    let show = |path: &Path, Named { report, .. }: &Named| {
         if args.json {
             return Ok(());
         }
         report.warnings.iter().for_each(|warning| tell(&format!("warning: {warning}")));
         print(&text::draw(&name(path), report, crate::text::width()))
     };
-    let (reports, whole) = each(&args.files, |path| one(path, &settings, args), show)?;
+    let named = |path: &Path| Ok(Named { file: name(path), report: one(path, &settings, args)? });
+    let (reports, whole) = each(&args.files, named, show)?;
     if args.json {
         match reports.as_slice() {
-            [one] if args.files.len() == 1 => print_json(one)?,
+            [one] if args.files.len() == 1 => print_json(&one.report)?,
             several => print_json(&several)?,
         }
     }
     whole?;
-    let found = reports.iter().any(|report| !report.findings.is_empty());
+    let found = reports.iter().any(|named| !named.report.findings.is_empty());
     Ok(if found { Outcome::Finding } else { Outcome::Fine })
+}
+
+/// No file that is read, or written, is written over.
+fn nothing_is_lost(args: &AnalyzeArgs) -> anyhow::Result<()> {
+    let input = |file: &PathBuf| match file.as_os_str() == "-" {
+        true => PathBuf::from("/dev/stdin"),
+        false => file.clone(),
+    };
+    let read: Vec<PathBuf> = args.files.iter().chain(&args.topology).map(input).collect();
+    let read: Vec<&Path> = read.iter().map(PathBuf::as_path).collect();
+    let written = [&args.html, &args.perfetto, &args.strip].into_iter().flatten();
+    apart(&read, &written.map(PathBuf::as_path).collect::<Vec<_>>())
+}
+
+/// A report among several.
+#[derive(Serialize)]
+struct Named {
+    file: String,
+    #[serde(flatten)]
+    report: Report,
 }
 
 /// What comes of `one` for every file, shown at once, and whether it came of all: one of several that
@@ -164,6 +188,7 @@ fn one(path: &Path, settings: &Settings, args: &AnalyzeArgs) -> anyhow::Result<R
     }
     let report = analyze_into(&mut watched, &settings, &mut sinks);
     bar.finish_and_clear();
+    told::ensure_begun(path, stream.tally())?;
     told::ensure_known(&report, args, &settings)?;
     if let (Some(to), Some(writer)) = (&args.perfetto, sinks.perfetto) {
         writer.finish().with_context(|| format!("cannot write {}", to.display()))?;

@@ -32,7 +32,7 @@ pub(super) fn draw(path: &str, report: &Report, width: usize) -> String {
     if report.findings.is_empty() {
         out.push_str(match (report.events, report.vms.is_empty()) {
             (0, _) => "Findings: none, for the trace holds no event.\n",
-            (_, true) => "Findings: none, for no VM was found in it.\n",
+            (_, true) => "Findings: none, for no VM was found in it: nothing was analysed.\n",
             _ => "Findings: none. No VM of this trace lost time worth mentioning.\n",
         });
         return out;

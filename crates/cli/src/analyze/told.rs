@@ -1,6 +1,6 @@
 //! What the user tells of a trace beforehand: VMs and their threads, weights, names, topology. A name or
 //! a thread that the trace does not have is a slip of the pen, and an error; so is a topology without
-//! CPUs that the trace has.
+//! CPUs that the trace has, and a trace of which nothing is left.
 
 use super::{facts, topology_file};
 use crate::args::AnalyzeArgs;
@@ -11,7 +11,9 @@ use instep_core::units::Nanos;
 use instep_trace::analysis::Settings;
 use instep_trace::analysis::discover::FoundVm;
 use instep_trace::analysis::report::Report;
+use instep_trace::stream::Tally;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 /// What the options say, none of it held against a trace yet.
 pub(super) fn settings(args: &AnalyzeArgs) -> anyhow::Result<Settings> {
@@ -65,9 +67,12 @@ fn named_vms(texts: &[String]) -> anyhow::Result<Vec<FoundVm>> {
 fn named_vm(text: &str) -> anyhow::Result<FoundVm> {
     let form = || format!("--vm {text}: takes NAME=TID,TID,... (threads of vCPU 0, 1, ...)");
     let (name, tids) = text.split_once('=').with_context(form)?;
-    let tids: Result<Vec<u32>, _> = tids.split(',').map(|tid| tid.trim().parse()).collect();
-    let tids = tids.with_context(form)?;
-    anyhow::ensure!(!name.is_empty() && !tids.is_empty(), form());
+    let number = |tid: &str| {
+        let parsed = tid.trim().parse::<u32>().ok();
+        parsed.with_context(|| format!("{}; `{tid}` is no thread's number", form()))
+    };
+    let tids = tids.split(',').map(number).collect::<anyhow::Result<Vec<u32>>>()?;
+    anyhow::ensure!(!name.is_empty(), form());
     let vcpus = tids.into_iter().enumerate().map(|(index, tid)| (index as u32, tid)).collect();
     Ok(FoundVm { name: name.to_owned(), pid: None, vcpus })
 }
@@ -89,6 +94,17 @@ fn weight(text: &str) -> anyhow::Result<(String, u32)> {
     let (name, weight) = text.rsplit_once('=').with_context(form)?;
     let weight = weight.parse().ok().filter(|weight| (1..=10_000).contains(weight));
     Ok((name.to_owned(), weight.with_context(form)?))
+}
+
+/// A trace that broke off before its first event is no empty one: it tells nothing.
+pub(super) fn ensure_begun(path: &Path, tally: &Tally) -> anyhow::Result<()> {
+    if let Some(why) = tally.cut.as_ref().filter(|_| tally.records == 0) {
+        anyhow::bail!(
+            "{}: no event can be read of it: {why}; copy it again whole, or record anew",
+            super::name(path)
+        );
+    }
+    Ok(())
 }
 
 /// Holds what the options name against what the trace has.
@@ -140,6 +156,9 @@ mod tests {
         for wrong in ["db", "db=", "=1", "db=x"] {
             assert!(named_vm(wrong).is_err(), "{wrong}");
         }
+        let said = crate::told(&named_vm("db=1,abc").unwrap_err());
+        assert!(said.contains("`abc` is no thread's number"), "{said}");
+        assert!(said.contains("NAME=TID,TID") && !said.contains("digit"), "{said}");
     }
 
     #[test]

@@ -13,7 +13,8 @@ pub(crate) struct SimArgs {
     /// The seed, instead of the scenario's; of a swarm, 1 when not given.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// The hypervisor's scheduler, instead of the scenario's; for a swarm also `all`.
+    /// The hypervisor's scheduler, instead of the scenario's; a swarm takes all in turn without it, or
+    /// with `all`.
     #[arg(long, value_name = "NAME")]
     pub(crate) scheduler: Option<String>,
     /// Simulate so many seeds, from the seed on, side by side; means and 95 % confidence.
@@ -33,16 +34,16 @@ pub(crate) struct SimArgs {
     #[arg(long, value_name = "NAME", conflicts_with = "swarm")]
     pub(crate) placement: Option<String>,
     /// Only checks the schedule: exits with 1 when a rule is broken that the scheduler promises.
-    #[arg(long, conflicts_with_all = ["json", "swarm"])]
+    #[arg(long, conflicts_with = "swarm")]
     pub(crate) check: bool,
     /// Checks so many random scenarios instead; a finding is shrunk and printed as a scenario.
-    #[arg(long, value_name = "RUNS", conflicts_with_all = ["file", "json"],
+    #[arg(long, value_name = "RUNS", conflicts_with = "file",
         value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) swarm: Option<u64>,
     /// Write the shrunk scenario of a swarm here instead of printing it.
     #[arg(long, value_name = "FILE", value_parser = beside(), conflicts_with = "file")]
     pub(crate) out: Option<PathBuf>,
-    /// Print JSON (schema instep.sim/1).
+    /// Print JSON (schema instep.sim/1; with --swarm, instep.swarm/1).
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -114,8 +114,7 @@ pub(crate) struct TopArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ProfileArgs {
     /// The command to run and profile; what it prints goes to standard error.
-    #[arg(last = true, value_name = "CMD", required_unless_present_any = ["pid", "vm"],
-        conflicts_with_all = ["pid", "vm"])]
+    #[arg(last = true, value_name = "CMD", conflicts_with_all = ["pid", "vm"])]
     pub(crate) command: Vec<String>,
     /// Watch this process.
     #[arg(long, value_name = "PID", conflicts_with = "vm")]

@@ -11,6 +11,7 @@ mod peers;
 
 use crate::args::BenchArgs;
 use crate::lab::Progress;
+use crate::pending::apart;
 use crate::{Outcome, print, print_json, tell};
 use anyhow::Context as _;
 use instep_bench::case::Case;
@@ -102,6 +103,8 @@ impl Came {
 }
 
 pub(crate) fn command(args: &BenchArgs) -> anyhow::Result<Outcome> {
+    let read = args.from.iter().chain(&args.cases).chain(&args.resume).map(PathBuf::as_path);
+    apart(&read.collect::<Vec<_>>(), args.html.as_deref().as_slice())?;
     if !args.from.is_empty() {
         return show(args, &earlier(&args.from)?);
     }

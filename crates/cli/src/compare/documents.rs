@@ -141,17 +141,19 @@ fn analysis(document: &Value) -> Vec<Reading> {
     let rate = |count: Option<f64>| Some(count? / seconds.filter(|seconds| *seconds > 0.0)?);
     for vm in list(document, "vms") {
         let subject = format!("VM {}", vm["name"].as_str().unwrap_or("?"));
-        let sum = |key: &str| list(vm, "vcpus").iter().filter_map(|vcpu| vcpu[key].as_f64()).sum();
-        let (run, steal): (f64, f64) = (sum("run_ns"), sum("steal_ns"));
-        let is_known = list(vm, "vcpus").iter().any(|vcpu| vcpu["run_ns"].is_number());
-        let wanted = Some(run + steal).filter(|wanted| *wanted > 0.0);
+        // Of a VM that is known in part nothing is compared.
+        let sum = |key: &str| -> Option<f64> {
+            let vcpus = list(vm, "vcpus").iter();
+            vcpus.map(|vcpu| vcpu[key].as_f64()).sum::<Option<f64>>()
+        };
+        let times = sum("run_ns").zip(sum("steal_ns")).filter(|(run, steal)| run + steal > 0.0);
         let mut add = |measure, better, value| push(&mut out, &subject, measure, better, value);
-        add("CPUs used", Neither, rate(is_known.then_some(run / 1e9)));
-        add("steal / wanted", Lower, wanted.map(|wanted| steal / wanted));
+        add("CPUs used", Neither, rate(sum("run_ns").map(|run| run / 1e9)));
+        add("steal / wanted", Lower, times.map(|(run, steal)| steal / (run + steal)));
         add("stacking", Lower, vm["stacking"].as_f64());
         add("co-run", Higher, vm["co_run"].as_f64());
         add("skew up to, ms", Lower, vm["max_skew_ns"].as_f64().map(|nanos| nanos / 1e6));
-        add("moves/s", Neither, rate(Some(sum("migrations"))));
+        add("moves/s", Neither, rate(sum("migrations")));
         let held = vm["held_up"]["held_ns"].as_f64().map(|nanos| nanos / 1e9);
         add("held up", Lower, rate(held));
         let kinds = ["sibling", "io", "timer", "other"];

@@ -29,7 +29,7 @@ pub(super) fn draw(a: &Side, b: &Side, compared: &Comparison, all: bool, width: 
         let _ = writeln!(
             out,
             "  {:<17} {:>19} {:>19}  {relative:>8}  {}",
-            row.measure,
+            labelled(row.measure),
             cell(&row.a),
             cell(&row.b),
             word(row)
@@ -65,6 +65,15 @@ pub(super) fn draw(a: &Side, b: &Side, compared: &Comparison, all: bool, width: 
         out.push_str(&indented(&wrapped(line, width), 0));
     }
     out
+}
+
+/// A measure with the unit of what has none in its name: these are parts of the time.
+fn labelled(measure: &str) -> &str {
+    match measure {
+        "stacking" => "stacking, of time",
+        "held up" => "held up, of time",
+        other => other,
+    }
 }
 
 /// Whether there are runs enough for an interval, and it shows nothing.
@@ -132,7 +141,7 @@ mod tests {
         let row = "  fair-share speed         0.051 ±0.006        0.950 ±0.006  +1782.2 %  better";
         assert!(text.contains(row), "{text}");
         assert!(text.contains("1 measure the same") && !text.contains("stacking"), "{text}");
-        assert!(draw(&a, &b, &compared, true, 80).contains("stacking"));
+        assert!(draw(&a, &b, &compared, true, 80).contains("  stacking, of time  "));
     }
 
     #[test]

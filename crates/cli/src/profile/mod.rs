@@ -10,6 +10,7 @@ mod text;
 mod watch;
 
 use crate::args::ProfileArgs;
+use crate::pending::apart;
 use crate::{Outcome, print, print_json, tell};
 use anyhow::Context;
 use instep_core::idset::CpuSet;
@@ -22,7 +23,7 @@ use instep_host::Root;
 use instep_host::discover::{ScanOptions, Scanner};
 use instep_host::profile::counters;
 use report::{Counted, Place, Point, Report};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use watch::{Seen, Watcher};
 
 /// Where a template takes the number of threads.
@@ -32,6 +33,13 @@ const WATCHED: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Watches, judges, prints.
 pub(crate) fn command(args: &ProfileArgs) -> anyhow::Result<Outcome> {
+    anyhow::ensure!(
+        !args.command.is_empty() || args.pid.is_some() || args.vm.is_some(),
+        "name what to profile: a command (instep profile -- CMD), a process (--pid PID) or a VM \
+         (--vm NAME)"
+    );
+    let written = args.scenario.iter().chain(&args.html).map(PathBuf::as_path);
+    apart(&[], &written.collect::<Vec<_>>())?;
     let period = Nanos(u64::try_from(args.period.as_nanos()).unwrap_or(u64::MAX));
     let interval = args
         .period

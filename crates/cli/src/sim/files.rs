@@ -15,7 +15,7 @@ use instep_trace::analysis::discover::FoundVm;
 use instep_trace::analysis::{Place, Sink as _};
 use instep_trace::perfetto::PerfettoWriter;
 use std::io::BufWriter;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 const PAGE: &str = include_str!("page.html");
@@ -40,8 +40,9 @@ impl Files {
         });
         let vms: Vec<FoundVm> = vms.collect();
         let outputs = [&args.html, &args.parquet, &args.perfetto];
-        let named = args.file.iter().chain(outputs.into_iter().flatten());
-        apart(&named.map(PathBuf::as_path).collect::<Vec<_>>())?;
+        let written: Vec<&Path> = outputs.into_iter().flatten().map(PathBuf::as_path).collect();
+        let read = args.file.iter().chain(&plan.topology_file);
+        apart(&read.map(PathBuf::as_path).collect::<Vec<_>>(), &written)?;
         let html = args.html.as_deref().map(Pending::new).transpose()?;
         let parquet = args.parquet.as_deref().map(Pending::new).transpose()?;
         let perfetto = args.perfetto.as_deref().map(Pending::new).transpose()?.map(|pending| {

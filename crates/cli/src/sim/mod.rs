@@ -10,10 +10,12 @@ use crate::{Outcome, print, print_json, tell};
 use files::Files;
 use indicatif::{ProgressBar, ProgressStyle};
 use instep_lab::Stop;
+use instep_sim::check::Finding;
 use instep_sim::check::run::Checked;
 use instep_sim::report;
 use instep_sim::scenario::build::Plan;
 use instep_sim::scenario::{Overrides, Scenario};
+use serde_json::{Value, json};
 
 /// Reads, simulates, prints.
 pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
@@ -33,12 +35,17 @@ pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
     };
     let plan = Scenario::load(file, &overrides)?;
     if args.check {
-        return check(&plan);
+        return check(&plan, args.json);
     }
+    let seeds = args.seeds.unwrap_or(1);
+    anyhow::ensure!(
+        plan.setup.seed.checked_add(seeds - 1).is_some(),
+        "--seed and --seeds go beyond 2^64: the first seed is {}",
+        plan.setup.seed
+    );
     let title = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
     let mut files = Files::open(args, &plan, &title)?;
     let stop = Stop::on_signals()?;
-    let seeds = args.seeds.unwrap_or(1);
     let style = ProgressStyle::with_template("{bar:30} {percent} % simulated, {eta} left");
     let bar = ProgressBar::new(plan.work(seeds))
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -64,9 +71,14 @@ pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
 }
 
 /// Whether a scenario's schedule keeps all rules.
-fn check(plan: &Plan) -> anyhow::Result<Outcome> {
-    let (text, outcome) = judged(&plan.check(u64::MAX));
-    print(&text)?;
+fn check(plan: &Plan, in_json: bool) -> anyhow::Result<Outcome> {
+    let checked = plan.check(u64::MAX);
+    let (text, outcome) = judged(&checked);
+    if in_json {
+        print_json(&checked_json(plan, &checked))?
+    } else {
+        print(&text)?
+    }
     Ok(outcome)
 }
 
@@ -78,12 +90,29 @@ fn judged(checked: &Checked) -> (String, Outcome) {
     }
 }
 
+/// The same as JSON.
+fn checked_json(plan: &Plan, checked: &Checked) -> Value {
+    json!({
+        "schema": "instep.sim/1",
+        "checked": true,
+        "seed": plan.setup.seed,
+        "scheduler": plan.scheduler,
+        "events": checked.events,
+        "simulated_ns": checked.until,
+        "finding": checked.finding.as_ref().map(finding_json),
+    })
+}
+
+/// A broken rule as every document has it.
+pub(crate) fn finding_json(Finding { rule, at, what }: &Finding) -> Value {
+    json!({ "rule": rule, "at_ns": at, "what": what })
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Checked, judged};
+    use super::{Checked, Finding, Plan, Scenario, checked_json, judged};
     use crate::Outcome;
     use instep_kernel::settings::{Cosched, DEFAULT_PERIOD, Latency, PERIODS, Settings};
-    use instep_sim::check::Finding;
     use instep_sim::scenario::settings;
     use instep_sim::sched::instep::Rules;
 
@@ -123,6 +152,15 @@ mod tests {
         let broken = Checked { events: 7, until: 9, finding: Some(finding.clone()) };
         assert_eq!(judged(&broken), (format!("{finding}\n"), Outcome::Finding));
         assert!(judged(&broken).0.contains("made up"));
+        let text = "scheduler = \"cfs\"\nduration = \"1s\"\nseed = 4\n[host]\nmemory = \"1GiB\"\ncores = 1\n\
+                    [[guest]]\nname = \"a\"\nvcpus = 1\nmemory = \"1GiB\"\nload = \"spin\"\n";
+        let plan = Plan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap();
+        let json = checked_json(&plan, &broken);
+        assert_eq!((&json["seed"], &json["scheduler"]), (&4.into(), &"cfs".into()));
+        assert_eq!(
+            (&json["finding"]["rule"], &json["finding"]["at_ns"]),
+            (&"wait".into(), &5_000_000.into())
+        );
         let sound = Checked { finding: None, ..broken };
         assert_eq!(judged(&sound), ("7 events, no finding\n".to_owned(), Outcome::Fine));
     }

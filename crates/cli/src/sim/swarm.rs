@@ -1,12 +1,14 @@
 //! `instep sim --swarm`: random scenarios with all checkers, what is printed of findings, and the small
 //! scenario that shows the first.
 
+use super::finding_json;
 use crate::args::SimArgs;
 use crate::pending::Pending;
 use crate::{Outcome, print, tell};
 use indicatif::{ProgressBar, ProgressStyle};
 use instep_lab::Stop;
 use instep_sim::swarm::{Found, Sum, Swarm};
+use serde_json::{Value, json};
 
 /// Where text goes.
 type Print<'a> = &'a mut dyn FnMut(&str) -> anyhow::Result<()>;
@@ -27,7 +29,8 @@ pub(super) fn command(args: &SimArgs, runs: u64) -> anyhow::Result<Outcome> {
     if stop.raised() {
         tell("interrupted: the results are those of the runs that were finished");
     }
-    let outcome = say(&swarm, &sum, &Found::shrink, out, &mut |text| print(text))?;
+    let how = How { json: args.json, out };
+    let outcome = say(&swarm, &sum, &Found::shrink, how, &mut |text| print(text))?;
     Ok(if stop.raised() { Outcome::Finding } else { outcome })
 }
 
@@ -38,33 +41,69 @@ fn bar(runs: u64) -> ProgressBar {
     )
 }
 
+/// How a result is wished for.
+struct How {
+    /// As JSON.
+    json: bool,
+    /// Where the small scenario goes, if not to be printed.
+    out: Option<Pending>,
+}
+
 /// Prints what was found; the first finding's scenario, made small by `shrink`, goes to `out` if there
 /// is one. Shrinking takes time: what else is to be said is said before.
 fn say(
     swarm: &Swarm,
     sum: &Sum,
     shrink: &dyn Fn(&Found) -> Found,
-    out: Option<Pending>,
+    how: How,
     print: Print<'_>,
 ) -> anyhow::Result<Outcome> {
-    let Some(first) = sum.found.first() else {
-        print(&counted(swarm, sum))?;
-        return Ok(Outcome::Fine);
-    };
-    if out.is_some() {
+    let counts_first = how.out.is_some() || sum.found.is_empty();
+    if counts_first && !how.json {
         print(&counted(swarm, sum))?;
         sum.found.iter().try_for_each(|found| print(&format!("{}\n", told(found))))?;
     }
-    let mut text = shrink(first).text(swarm.seed);
-    sum.found[1..].iter().for_each(|found| text.push_str(&format!("# {}\n", told(found))));
-    match out {
-        None => print(&format!("{text}# {}", counted(swarm, sum)))?,
-        Some(out) => {
-            let see = format!("see it with: instep sim {} --check", out.to.display());
-            out.write(text.as_bytes(), &see)?;
+    let small = smallest(swarm, sum, shrink);
+    match &small {
+        small if how.json => {
+            let json = swarm_json(swarm, sum, small.as_deref());
+            print(&format!("{}\n", serde_json::to_string_pretty(&json)?))?;
         }
+        Some(small) if !counts_first => print(&format!("{small}# {}", counted(swarm, sum)))?,
+        _ => {}
     }
-    Ok(Outcome::Finding)
+    if let Some((small, out)) = small.as_ref().zip(how.out) {
+        let see = format!("see it with: instep sim {} --check", out.to.display());
+        out.write(small.as_bytes(), &see)?;
+    }
+    Ok(if small.is_some() { Outcome::Finding } else { Outcome::Fine })
+}
+
+/// The first finding as a small scenario, the others as comments behind it.
+fn smallest(swarm: &Swarm, sum: &Sum, shrink: &dyn Fn(&Found) -> Found) -> Option<String> {
+    let (first, others) = sum.found.split_first()?;
+    let mut text = shrink(first).text(swarm.seed);
+    others.iter().for_each(|found| text.push_str(&format!("# {}\n", told(found))));
+    Some(text)
+}
+
+/// `instep.swarm/1`: the findings, and the first as a small scenario.
+fn swarm_json(swarm: &Swarm, sum: &Sum, small: Option<&str>) -> Value {
+    let finding = |found: &Found| {
+        let mut finding = finding_json(&found.finding);
+        finding["run"] = found.run.into();
+        finding["scheduler"] = found.draft.scheduler.clone().into();
+        finding
+    };
+    json!({
+        "schema": "instep.swarm/1",
+        "seed": swarm.seed,
+        "runs": sum.runs,
+        "events": sum.events,
+        "simulated_ns": sum.simulated,
+        "findings": sum.found.iter().map(finding).collect::<Vec<_>>(),
+        "scenario": small,
+    })
 }
 
 /// A finding, and the run that showed it.
@@ -106,14 +145,14 @@ mod tests {
     }
 
     /// Its status and what it printed. As if run 8's scenario were the small one.
-    fn said(sum: &Sum, out: Option<Pending>) -> (Outcome, String) {
+    fn said(sum: &Sum, json: bool, out: Option<Pending>) -> (Outcome, String) {
         let mut text = String::new();
         let small = |found: &Found| Found { draft: swarm().draft(8), ..found.clone() };
         let mut keep = |more: &str| {
             text.push_str(more);
             Ok(())
         };
-        let outcome = say(&swarm(), sum, &small, out, &mut keep).unwrap();
+        let outcome = say(&swarm(), sum, &small, How { json, out }, &mut keep).unwrap();
         (outcome, text)
     }
 
@@ -130,7 +169,7 @@ mod tests {
 
     #[test]
     fn findings_are_printed_as_a_scenario_with_the_others_as_comments() {
-        let (outcome, text) = said(&sum(&[2, 5]), None);
+        let (outcome, text) = said(&sum(&[2, 5]), false, None);
         assert_eq!(outcome, Outcome::Finding);
         is_the_finding(&text);
         assert!(text.ends_with(&format!("\n# {COUNTED} 2 findings\n")), "{text}");
@@ -140,7 +179,7 @@ mod tests {
     fn with_out_findings_are_listed_and_the_scenario_is_written() {
         let dir = tempfile::tempdir().unwrap();
         let to = dir.path().join("small.toml");
-        let (outcome, text) = said(&sum(&[2, 5]), Some(Pending::new(&to).unwrap()));
+        let (outcome, text) = said(&sum(&[2, 5]), false, Some(Pending::new(&to).unwrap()));
         assert_eq!(outcome, Outcome::Finding);
         is_the_finding(&fs::read_to_string(&to).unwrap());
         let lines: Vec<&str> = text.lines().collect();
@@ -153,10 +192,28 @@ mod tests {
     }
 
     #[test]
+    fn findings_are_told_in_json_with_the_scenario() {
+        let dir = tempfile::tempdir().unwrap();
+        let to = dir.path().join("small.toml");
+        for out in [None, Some(Pending::new(&to).unwrap())] {
+            let (outcome, text) = said(&sum(&[2, 5]), true, out);
+            assert_eq!(outcome, Outcome::Finding);
+            let json: Value = serde_json::from_str(&text).unwrap();
+            assert_eq!((&json["schema"], &json["runs"]), (&"instep.swarm/1".into(), &9.into()));
+            assert_eq!(json["simulated_ns"], 4_000_000_000u64);
+            is_the_finding(json["scenario"].as_str().unwrap());
+            let other = &json["findings"][1];
+            assert_eq!((&other["run"], &other["at_ns"]), (&5.into(), &5_000_000.into()));
+            assert_eq!((&other["scheduler"], &other["rule"]), (&"cfs".into(), &"wait".into()));
+        }
+        is_the_finding(&fs::read_to_string(&to).unwrap());
+    }
+
+    #[test]
     fn without_a_finding_nothing_is_written() {
         let dir = tempfile::tempdir().unwrap();
         let out = Pending::new(&dir.path().join("small.toml")).unwrap();
-        let (outcome, text) = said(&sum(&[]), Some(out));
+        let (outcome, text) = said(&sum(&[]), false, Some(out));
         assert_eq!((outcome, text), (Outcome::Fine, format!("{COUNTED} 0 findings\n")));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }

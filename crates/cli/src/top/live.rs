@@ -19,6 +19,9 @@ const MAX_TRACED: usize = 256;
 /// With more vCPUs than this, blocks are counted of none: a file a vCPU would have to be read.
 const MAX_COUNTED: u64 = 4096;
 
+/// So many warnings are kept at most.
+const MAX_WARNINGS: usize = 32;
+
 /// The host that is looked at.
 pub(super) struct Live {
     root: Root,
@@ -76,7 +79,7 @@ impl Live {
         matches!(self.source, Source::Host(_))
     }
 
-    /// What should be said of the first look.
+    /// What should be said of the looks up to now.
     pub(super) fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -88,6 +91,7 @@ impl Live {
             Source::Copy(snapshot, extra) => return Ok(Frame::new(snapshot, extra)),
             Source::Host(observer) => {
                 let Observation { snapshot, scan } = observer.look(None, None)?;
+                scan.warnings.iter().for_each(|warning| note(&mut self.warnings, warning));
                 observer.continue_from(scan);
                 snapshot
             }
@@ -119,9 +123,19 @@ impl Live {
             // Without the privilege co-run stays unknown, and is shown so.
             match Tracer::of_vcpus(&tids, at_once) {
                 Ok(tracer) => self.traced.insert(vm.id, Traced { tids, tracer }),
-                Err(_) => self.traced.remove(&vm.id),
+                Err(error) => {
+                    note(&mut self.warnings, &format!("co-run is not known: {error}"));
+                    self.traced.remove(&vm.id)
+                }
             };
         }
+    }
+}
+
+/// Keeps what was not said before.
+fn note(warnings: &mut Vec<String>, said: &str) {
+    if warnings.len() < MAX_WARNINGS && warnings.iter().all(|known| known != said) {
+        warnings.push(said.to_owned());
     }
 }
 
@@ -171,6 +185,13 @@ mod tests {
     use super::super::frame::tests::{snapshot, vm};
     use super::*;
     use instep_madehost::HostSpec;
+
+    #[test]
+    fn a_warning_is_kept_once_and_not_without_end() {
+        let mut warnings = Vec::new();
+        (0..100).for_each(|number| note(&mut warnings, &format!("{}", number / 2)));
+        assert_eq!((warnings.len(), warnings[1].as_str()), (MAX_WARNINGS, "1"));
+    }
 
     #[test]
     fn the_selected_vm_is_traced_and_of_the_others_as_many_as_there_is_room_for() {

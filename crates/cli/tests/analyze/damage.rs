@@ -1,11 +1,11 @@
-//! What `instep analyze` says of a trace that was cut off or whose events are out of order: in the text, in
-//! the JSON and on the page.
+//! What `instep analyze` says of a trace that was cut off, whose events are out of order, or that cannot be read
+//! beside others: in the text, in the JSON and on the page.
 
 use super::{analyze, events, made, piped, recorded};
-use crate::common::list;
+use crate::common::{instep, list};
 use crate::pipe::{ROUND, records};
 use instep_core::units::{CpuId, Nanos, Tid};
-use instep_madehost::trace::{dat_6, perf_pipe};
+use instep_madehost::trace::{dat_6, perf_file, perf_pipe};
 use instep_trace::event::{Event, Fact, Left};
 use instep_trace::rec::{End, Head, Writer};
 use serde_json::Value;
@@ -76,6 +76,25 @@ fn a_cut_trace_dat_is_analysed_and_said_to_be_cut() {
     let data = dat_6(&events(), &[]);
     let (_dir, path) = made("trace.dat", &data[..data.len() - 4096]);
     analyze(&path, &[]).expect(1).says(&["the trace is not whole"]);
+}
+
+#[test]
+fn a_recording_that_is_cut_before_its_first_event_is_no_result() {
+    let data = recorded(&Head::default(), &End::default());
+    let marks: Vec<usize> = (0..data.len()).filter(|at| data[*at..].starts_with(b"IBLK")).collect();
+    let (dir, path) = made("a.instep", &data[..(marks[1] + marks[2]) / 2]);
+    let page = dir.path().join("a.html");
+    for options in [&[][..], &["--json"], &["--check"], &["--html", page.to_str().unwrap()]] {
+        let ran = analyze(&path, options).expect(2);
+        let ran = ran.says(&["a.instep: no event can be read of it: ", "cut off", "record anew"]);
+        assert!(ran.stdout.is_empty() && !page.exists(), "{}", ran.all());
+    }
+    // A whole one may have none.
+    let writer = Writer::begin(Vec::new(), &Head::default(), false).unwrap();
+    let (_dir, path) = made("a.instep", &writer.finish(&End::default()).unwrap());
+    let ran = analyze(&path, &[]).expect(0);
+    assert!(ran.stdout.contains("the trace holds no event"), "{}", ran.all());
+    assert!(!ran.stderr.contains("no wake-ups"), "{}", ran.all());
 }
 
 #[test]
@@ -151,4 +170,15 @@ fn a_loss_of_unknown_size_is_no_nought_in_the_heading() {
     let (text, lost, places) = of(&[7, 0]);
     assert_eq!((lost, places), (Some(7), Some(1)));
     assert!(text.contains("2 events, 7 lost and an unknown number at 1 place"), "{text}");
+}
+
+#[test]
+fn reports_of_several_files_name_them() {
+    let (_dir, path) = made("perf.data", &perf_file(&events(), 20));
+    let path = path.to_str().unwrap();
+    let ran = instep(&["analyze", path, "/nowhere", path, "--json"]).expect(2);
+    let json = ran.json();
+    let files: Vec<_> = json.as_array().unwrap().iter().map(|report| &report["file"]).collect();
+    assert_eq!(files, [path, path]);
+    assert!(ran.stderr.contains("/nowhere"), "{}", ran.stderr);
 }

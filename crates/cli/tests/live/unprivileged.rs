@@ -40,6 +40,10 @@ fn without_privilege_the_missing_capability_is_named_and_nothing_changes() {
     assert!(!state.join("journal.json").exists(), "nothing was changed, so nothing is recorded");
     // Looking and dry runs need no privilege.
     run(&[&["run", "--once", "--dry-run"][..], &mend].concat()).expect(0);
-    run(&["status", "--window", "100ms"]);
+    let status = run(&["status", "--window", "100ms"]);
+    let top = run(&["top", "--once", "--window", "100ms"]).expect(0);
+    for line in status.stderr.lines().filter(|line| line.contains("CAP_SYS_PTRACE")) {
+        assert!(top.stderr.contains(line), "{line}\n{}", top.all());
+    }
     assert_as_before(&guest, &before);
 }

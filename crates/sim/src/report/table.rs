@@ -35,8 +35,8 @@ impl Report {
         self.why(&mut out, width);
         out.push_str(
             "\nspeed: throughput / (fair share x throughput alone); least: the same by the Lag\n\
-             model; usable: part of its share that it could use (potential).\n\
-             See docs/models/results.md\n",
+             model; usable: part of its share that it could use (potential). See\n\
+             docs/models/results.md\n",
         );
         out
     }

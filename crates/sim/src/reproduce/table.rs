@@ -92,7 +92,8 @@ fn one(out: &mut String, experiment: &Result) {
 }
 
 fn line(out: &mut String, row: &Row) {
-    let label: String = row.label.chars().take(LABEL).collect();
+    let labels = folded(&row.label, LABEL);
+    let label = &labels[0];
     let published = row.published.map_or("-".to_owned(), |value| published(row, value));
     let simulated = row.simulated.map_or("-".to_owned(), figure);
     let interval = match (row.low, row.high) {
@@ -102,6 +103,7 @@ fn line(out: &mut String, row: &Row) {
     let verdict = row.verdict.map_or("", Verdict::word);
     let text = format!("  {label:LABEL$} {published:>10} {simulated:>9} {interval:>10} {verdict}");
     let _ = writeln!(out, "{}", text.trim_end());
+    labels[1..].iter().for_each(|rest| out.push_str(&format!("    {rest}\n")));
 }
 
 /// An interval: half its width where its middle is the figure, else its ends.
@@ -133,19 +135,27 @@ pub(super) fn figure(value: f64) -> String {
 
 /// Writes words in lines of up to [`WIDTH`] columns; lines after the first begin two columns further.
 fn wrap(out: &mut String, indent: &str, text: &str) {
-    let mut line = indent.to_owned();
-    for word in text.split_whitespace() {
-        let long = line.chars().count() + 1 + word.chars().count() > WIDTH;
-        if long && !line.trim().is_empty() {
-            let _ = writeln!(out, "{line}");
-            line = format!("{indent}  ");
-        }
-        if !line.trim().is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
+    for (number, line) in folded(text, WIDTH - indent.len()).iter().enumerate() {
+        let _ = writeln!(out, "{indent}{}{line}", if number == 0 { "" } else { "  " });
     }
-    let _ = writeln!(out, "{line}");
+}
+
+/// Words in one line at least, of up to `width` columns, those after the first of two less.
+fn folded(text: &str, width: usize) -> Vec<String> {
+    let (mut lines, mut room) = (vec![String::new()], width);
+    for word in text.split_whitespace() {
+        let last = lines.last_mut().expect("there is one from the start");
+        if last.is_empty() {
+            last.push_str(word);
+        } else if last.chars().count() + 1 + word.chars().count() <= room {
+            last.push(' ');
+            last.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+            room = width - 2;
+        }
+    }
+    lines
 }
 
 #[cfg(test)]
@@ -165,6 +175,20 @@ mod tests {
         assert!(text.lines().count() <= 4 * all.len(), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         assert!(all.iter().all(|one| text.contains(&format!("{} ", one.name))), "{text}");
+    }
+
+    #[test]
+    fn a_label_is_whole_however_long_it_is() {
+        let found = crate::reproduce::list(&crate::reproduce::find("all").unwrap());
+        let text = table(&found);
+        assert_eq!(text.lines().find(|line| line.chars().count() > WIDTH), None);
+        for row in found.experiments.iter().flat_map(|experiment| &experiment.rows) {
+            for part in folded(&row.label, LABEL) {
+                assert!(text.lines().any(|line| line.trim_start().starts_with(&part)), "{part}");
+            }
+        }
+        let long = "  equal slices, rotating work, machine          -         -\n    kvm-16\n";
+        assert!(text.contains(long), "{text}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use instep_core::topology::Topology;
 use instep_core::units::Bytes;
 use instep_scx::instep::VmSettings;
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use toml::Spanned;
 
@@ -23,11 +24,16 @@ const MAX_TASKS: usize = 100_000;
 /// The longest simulation, seconds.
 const MAX_SECONDS: u64 = 100_000;
 
+const NO_GUEST: &str = "there is no guest: add a [[guest]] with name, vcpus, memory and load, such as \
+                        `load = \"spin\"`";
+
 /// A checked scenario, ready to be simulated any number of times.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The host's topology.
     pub topology: Topology,
+    /// The file it is from, if it is from one that was [loaded](Scenario::load).
+    pub topology_file: Option<PathBuf>,
     /// The scheduler's name.
     pub scheduler: String,
     /// Its numbers that differ from the published ones.
@@ -87,7 +93,7 @@ impl Plan {
         if scheduler.bare_metal() {
             setup.vms.iter_mut().for_each(threads_for_vcpus);
         }
-        Ok(Self { topology, scheduler: name.clone(), tuning, setup })
+        Ok(Self { topology, topology_file: None, scheduler: name.clone(), tuning, setup })
     }
 
     /// A new scheduler of the plan's kind.
@@ -236,7 +242,7 @@ fn guests(
         let this = guest.get_ref();
         let vm = one_guest(this, host, &free, profiles).map_err(|fault| Fault {
             at: fault.at.filter(|at| *at > 0).or(Some(guest.span().start)),
-            what: format!("guest {}: {}", this.name, fault.what),
+            what: format!("guest {}: {}", shown(&this.name), fault.what),
         })?;
         let wrong = |what: String| Fault::at(guest.span(), format!("guest {}: {what}", this.name));
         let count = this.count.unwrap_or(1);
@@ -269,9 +275,19 @@ fn guests(
         }
     }
     if vms.is_empty() {
-        return Err(Fault { at: None, what: "there is no guest".to_owned() });
+        return Err(Fault { at: None, what: NO_GUEST.to_owned() });
     }
     Ok(vms)
+}
+
+/// A name that may be none, as messages have it.
+fn shown(name: &str) -> String {
+    if is_name(name) { name.to_owned() } else { format!("{name:?}") }
+}
+
+fn is_name(name: &str) -> bool {
+    let letter = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    (1..=40).contains(&name.len()) && !name.starts_with('-') && name.chars().all(letter)
 }
 
 fn one_guest(
@@ -280,9 +296,8 @@ fn one_guest(
     free: &[u64],
     profiles: &mut Vec<Profile>,
 ) -> Result<VmSetup, Fault> {
-    let letter = |c: char| c.is_ascii_alphanumeric() || c == '-';
     let name = &guest.name;
-    if name.is_empty() || name.len() > 40 || name.starts_with('-') || !name.chars().all(letter) {
+    if !is_name(name) {
         let what = "a name has 1 to 40 letters, digits and dashes".to_owned();
         return Err(Fault { at: None, what });
     }

@@ -45,10 +45,10 @@ pub struct Scenario {
     #[serde(default = "one")]
     pub seed: u64,
     /// How long is measured, in simulated time.
-    #[serde(deserialize_with = "spanned_time")]
+    #[serde(deserialize_with = "length")]
     pub duration: Spanned<Duration>,
     /// How long it runs before; 1s when not given.
-    #[serde(default = "a_second", deserialize_with = "time")]
+    #[serde(default = "a_second", deserialize_with = "warmup")]
     pub warmup: Duration,
     /// The hypervisor's scheduler.
     pub scheduler: Spanned<String>,
@@ -245,11 +245,14 @@ impl Scenario {
             build::policy(name).map_err(Error::Asked)?;
             scenario.placement = Some(Spanned::new(scenario.scheduler.span(), name.clone()));
         }
+        let beside = |name: &str| path.parent().unwrap_or(Path::new("")).join(name);
         let read = |name: &str| {
-            let file = path.parent().unwrap_or(Path::new("")).join(name);
+            let file = beside(name);
             bounded(&file, MAX_TOPOLOGY).map_err(|error| format!("{}: {error}", file.display()))
         };
-        build::Plan::new(&scenario, &read).map_err(wrong)
+        let plan = build::Plan::new(&scenario, &read).map_err(wrong)?;
+        let topology_file = scenario.host.get_ref().topology.as_deref().map(beside);
+        Ok(build::Plan { topology_file, ..plan })
     }
 }
 
@@ -271,12 +274,14 @@ const MAX_TOPOLOGY: u64 = 16 << 20;
 
 /// The text of a file of so many bytes at most.
 fn bounded(path: &Path, most: u64) -> io::Result<String> {
-    let mut text = String::new();
-    File::open(path)?.take(most + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > most {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
         return Err(io::Error::other(format!("it is larger than {} MiB", most >> 20)));
     }
-    Ok(text)
+    let no_text =
+        || io::Error::other("it is no text in UTF-8, as TOML and JSON are; name another file");
+    String::from_utf8(bytes).map_err(|_| no_text())
 }
 
 fn one() -> u64 {
@@ -291,15 +296,23 @@ fn a_second() -> Duration {
     Duration::from_secs(1)
 }
 
-fn time<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    let text = String::deserialize(from)?;
-    load::duration(&text).map_err(serde::de::Error::custom)
+fn warmup<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    time("warmup", &String::deserialize(from)?).map_err(serde::de::Error::custom)
 }
 
-fn spanned_time<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Spanned<Duration>, D::Error> {
+/// Of a stage ([`Stage`]).
+fn work<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    time("work", &String::deserialize(from)?).map_err(serde::de::Error::custom)
+}
+
+fn length<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Spanned<Duration>, D::Error> {
     let text = Spanned::<String>::deserialize(from)?;
-    let time = load::duration(text.get_ref()).map_err(serde::de::Error::custom)?;
+    let time = time("duration", text.get_ref()).map_err(serde::de::Error::custom)?;
     Ok(Spanned::new(text.span(), time))
+}
+
+fn time(key: &str, text: &str) -> Result<Duration, String> {
+    load::duration(text).map_err(|what| format!("{key} = {text:?}: {what}"))
 }
 
 /// The most memory that a host or a guest has: 1 EiB.

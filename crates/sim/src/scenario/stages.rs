@@ -15,7 +15,7 @@ pub struct Stage {
     /// Its name.
     pub name: String,
     /// Work on each item.
-    #[serde(deserialize_with = "super::time")]
+    #[serde(deserialize_with = "super::work")]
     pub work: Duration,
     /// Each work is up to this many per cent longer or shorter; 0 when not given.
     #[serde(default)]

@@ -8,10 +8,12 @@
 use crate::event::{Comm, Context, Event, Fact};
 use crate::stream::{Guest, counted};
 use instep_core::units::Tid;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Tables have a row per VM and a column per CPU.
 const MAX_VMS: usize = 2048;
+/// vCPU threads of unknown processes that are put together by who wakes whom, at most.
+const MAX_GUESSED: usize = 8192;
 
 /// A VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +24,20 @@ pub struct FoundVm {
     pub pid: Option<u32>,
     /// Number of vCPU and thread, ascending by number.
     pub vcpus: Vec<(u32, u32)>,
+}
+
+impl FoundVm {
+    fn tids(&self) -> impl Iterator<Item = u32> + '_ {
+        self.vcpus.iter().map(|(_, tid)| *tid)
+    }
+
+    /// Takes a thread in, by the next number if its own is another's.
+    fn take_in(&mut self, mut index: u32, tid: u32) {
+        while self.vcpus.iter().any(|(taken, _)| *taken == index) {
+            index += 1;
+        }
+        self.vcpus.push((index, tid));
+    }
 }
 
 /// The VMs and what is uncertain of them.
@@ -62,17 +78,25 @@ struct Thread {
 pub fn discover(events: &[Event], guests: &[Guest], known: &[FoundVm]) -> Found {
     let threads = threads(events);
     let mut vms: Vec<FoundVm> = known.to_vec();
+    let mut claimed: BTreeSet<u32> = known.iter().flat_map(FoundVm::tids).collect();
     for guest in guests {
-        let is_new = !guest.vcpus.iter().any(|(_, tid)| claims(&vms, *tid));
+        let is_new = !guest.vcpus.iter().any(|(_, tid)| claimed.contains(tid));
         if is_new && !guest.vcpus.is_empty() {
             let (name, pid, vcpus) = (guest.name.clone(), guest.pid, guest.vcpus.clone());
-            vms.push(FoundVm { name, pid, vcpus });
+            let vm = FoundVm { name, pid, vcpus };
+            claimed.extend(vm.tids());
+            vms.push(vm);
         }
+    }
+    // Of a VM of which only some threads were named the others belong to it, too.
+    let tgid = |tid: u32| threads.get(&tid).and_then(|thread| thread.tgid);
+    for vm in &mut vms {
+        vm.pid = vm.pid.or_else(|| vm.tids().find_map(tgid));
     }
     let (mut grouped, mut single) = (BTreeMap::<u32, Vec<(u32, u32)>>::new(), Vec::new());
     for (tid, thread) in &threads {
         let index = thread.entered.or_else(|| vcpu_of_name(&thread.name));
-        let Some(index) = index.filter(|_| !claims(&vms, *tid)) else { continue };
+        let Some(index) = index.filter(|_| !claimed.contains(tid)) else { continue };
         match thread.tgid {
             Some(tgid) => grouped.entry(tgid).or_default().push((index, *tid)),
             None => single.push((index, *tid)),
@@ -85,19 +109,21 @@ pub fn discover(events: &[Event], guests: &[Guest], known: &[FoundVm]) -> Found 
              and by numbers; name them with --vm NAME=TID,...",
             counted(single.len() as u64, "vCPU thread is", "vCPU threads are")
         ));
+        if single.len() > MAX_GUESSED {
+            warnings.push(format!("of those the first {MAX_GUESSED} are put together"));
+            single.truncate(MAX_GUESSED);
+        }
         vms.extend(guess(&mut single, events));
     }
     for (tgid, vcpus) in grouped {
         // Known VMs take in what was found of their process.
         match vms.iter_mut().find(|vm| vm.pid == Some(tgid)) {
-            Some(vm) => vm.vcpus.extend(vcpus),
+            Some(vm) => vcpus.into_iter().for_each(|(index, tid)| vm.take_in(index, tid)),
             None => vms.push(FoundVm { name: format!("vm-{tgid}"), pid: Some(tgid), vcpus }),
         }
     }
     for vm in &mut vms {
         vm.vcpus.sort_unstable();
-        let first = vm.vcpus.first().map_or(0, |(_, tid)| *tid);
-        vm.pid = vm.pid.or_else(|| threads.get(&first).and_then(|thread| thread.tgid));
     }
     vms.sort_by_key(|vm| (vm.pid, vm.vcpus.first().map(|(_, tid)| *tid)));
     if vms.len() > MAX_VMS {
@@ -105,10 +131,6 @@ pub fn discover(events: &[Event], guests: &[Guest], known: &[FoundVm]) -> Found 
         vms.truncate(MAX_VMS);
     }
     Found { vms, warnings }
-}
-
-fn claims(vms: &[FoundVm], tid: u32) -> bool {
-    vms.iter().any(|vm| vm.vcpus.iter().any(|(_, claimed)| *claimed == tid))
 }
 
 fn threads(events: &[Event]) -> BTreeMap<u32, Thread> {
@@ -157,12 +179,12 @@ fn guess(single: &mut [(u32, u32)], events: &[Event]) -> Vec<FoundVm> {
 
 /// How often two of these threads woke each other, lower thread id first.
 fn wakes(single: &[(u32, u32)], events: &[Event]) -> BTreeMap<(u32, u32), u64> {
-    let is_one = |tid: Tid| single.iter().any(|(_, one)| *one == tid.0);
+    let single: BTreeSet<u32> = single.iter().map(|(_, tid)| *tid).collect();
     let mut pairs = BTreeMap::new();
     for event in events {
         if let Fact::Waking { tid, waker, context: Context::Thread, .. } = event.fact
-            && is_one(tid)
-            && is_one(waker)
+            && single.contains(&tid.0)
+            && single.contains(&waker.0)
         {
             *pairs.entry((tid.0.min(waker.0), tid.0.max(waker.0))).or_default() += 1;
         }
@@ -230,5 +252,18 @@ mod tests {
         let known = FoundVm { name: "db".to_owned(), pid: None, vcpus: vec![(0, 11)] };
         let found = discover(&[named(11, "CPU 0/KVM")], &[], std::slice::from_ref(&known));
         assert_eq!(found.vms, [known]);
+    }
+
+    #[test]
+    fn a_vm_that_is_named_in_part_is_whole() {
+        let member = |tid, index: u32| {
+            let (tid, tgid) = (Tid(tid), Tid(100));
+            [event(Fact::Member { tid, tgid }), event(Fact::KvmEntry { tid, vcpu: index })]
+        };
+        let events: Vec<Event> = [member(101, 0), member(102, 1), member(103, 2)].concat();
+        let named = FoundVm { name: "db".into(), pid: None, vcpus: vec![(0, 103)] };
+        let found = discover(&events, &[], &[named]).vms;
+        let whole = vec![(0, 103), (1, 101), (2, 102)];
+        assert_eq!(found, [FoundVm { name: "db".into(), pid: Some(100), vcpus: whole }]);
     }
 }

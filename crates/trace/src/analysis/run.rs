@@ -27,6 +27,11 @@ const HELD_BACK: usize = 500_000;
 /// vCPU threads that came too late and are told apart, to bound memory.
 const MAX_LATE: usize = 4096;
 
+/// The longest trace, 13 days, and the latest time that one can begin at, 146 years after the boot: what lies
+/// beyond is damage. So sums over all vCPUs stay in 64 bits.
+const LONGEST: u64 = 1 << 50;
+const LATEST: u64 = 1 << 62;
+
 /// What the analysis is told.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -137,6 +142,8 @@ struct Engine {
     late: BTreeSet<Tid>,
     /// Switches away from another thread than the one that was put there: one between is missing.
     breaks: u64,
+    /// Events that came after the longest trace's end.
+    beyond: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,7 +185,7 @@ fn is_scheduling(fact: &Fact) -> bool {
 impl Engine {
     fn new(vms: Vec<FoundVm>, held: &[Event], header: &Header, settings: &Settings) -> Self {
         let begin = held.iter().find(|event| is_scheduling(&event.fact));
-        let begin = begin.map_or(Nanos(0), |event| event.time);
+        let begin = begin.map_or(Nanos(0), |event| event.time.min(Nanos(LATEST)));
         let is_wake = |fact: &Fact| matches!(fact, Fact::Wakeup { .. } | Fact::Waking { .. });
         let has_wakers = held.iter().any(|event| is_wake(&event.fact));
         let is_queued = |fact: &Fact| matches!(fact, Fact::Wakeup { is_new: false, .. });
@@ -215,6 +222,7 @@ impl Engine {
             is_found: false,
             late: BTreeSet::new(),
             breaks: 0,
+            beyond: 0,
             world,
         }
     }
@@ -282,6 +290,13 @@ impl Engine {
             _ if !is_scheduling(&fact) => return,
             _ => {}
         }
+        let end = Nanos(self.world.begin.0 + LONGEST);
+        let time = if time > end {
+            self.beyond += 1;
+            end
+        } else {
+            time
+        };
         self.world.now = self.world.now.max(time);
         self.threshold.upto(&self.world, time);
         self.periods.upto(time);

@@ -17,6 +17,9 @@ use instep_core::units::{CpuId, Nanos};
 const BLOCK: usize = 64 << 10;
 /// trace-cmd's chunks are some pages.
 const MAX_CHUNK: u32 = 16 << 20;
+/// What all CPUs together may hold of the file and of events out of it: 512 CPUs with pages of 64 KiB, ten a
+/// chunk, have 340 MB.
+const MAX_HELD: usize = 512 << 20;
 
 /// What all CPUs of a trace share.
 pub(super) struct Shared<S> {
@@ -28,6 +31,8 @@ pub(super) struct Shared<S> {
     pub(super) points: Tracepoints,
     pub(super) threads: Threads,
     pub(super) tally: Tally,
+    /// Bytes that all CPUs hold.
+    pub(super) held: usize,
 }
 
 /// One CPU's place in the file and its decoded events.
@@ -42,6 +47,8 @@ pub(super) struct CpuStream {
     events: Vec<Event>,
     next: usize,
     last: Nanos,
+    /// Bytes that it holds, as far as counted in [`Shared::held`].
+    held: usize,
 }
 
 impl CpuStream {
@@ -56,6 +63,7 @@ impl CpuStream {
             events: Vec::new(),
             next: 0,
             last: Nanos(0),
+            held: 0,
         }
     }
 
@@ -72,6 +80,8 @@ impl CpuStream {
                 Ok(false) => return None,
                 Err(fault) => {
                     shared.tally.cut(format!("CPU {}: {}", self.cpu, fault.0));
+                    (self.block, self.events) = (Vec::new(), Vec::new());
+                    self.account(shared);
                     return None;
                 }
             }
@@ -88,8 +98,11 @@ impl CpuStream {
 
     /// Decodes the next page; false at the end.
     fn page<S: ReadAt>(&mut self, shared: &mut Shared<S>) -> Result<bool, Fault> {
-        if self.block_at >= self.block.len() && !self.next_block(shared)? {
-            return Ok(false);
+        if self.block_at >= self.block.len() {
+            if !self.next_block(shared)? {
+                return Ok(false);
+            }
+            self.bounded(shared)?;
         }
         let block = std::mem::take(&mut self.block);
         let end = (self.block_at + shared.page_size).min(block.len());
@@ -104,7 +117,23 @@ impl CpuStream {
         self.records(page, place, missed, shared);
         self.block_at = end;
         self.block = block;
+        self.bounded(shared)?;
         Ok(true)
+    }
+
+    fn account<S>(&mut self, shared: &mut Shared<S>) {
+        let now = self.block.capacity() + self.events.capacity() * size_of::<Event>();
+        shared.held = shared.held.saturating_sub(self.held).saturating_add(now);
+        self.held = now;
+    }
+
+    /// Refuses to hold more than all CPUs may.
+    fn bounded<S>(&mut self, shared: &mut Shared<S>) -> Result<(), Fault> {
+        self.account(shared);
+        match shared.held > MAX_HELD {
+            true => Err(Fault::new("all CPUs' pages together take more than 512 MiB")),
+            false => Ok(()),
+        }
     }
 
     fn records<S>(&mut self, page: &[u8], mut place: Page, missed: Missed, shared: &mut Shared<S>) {
@@ -180,7 +209,7 @@ impl CpuStream {
         self.block.resize(wanted, 0);
         let got = read_full(&shared.source, &mut self.block, self.at)?;
         self.block.truncate(got);
-        self.at += got as u64;
+        self.at = self.at.saturating_add(got as u64);
         if got == 0 {
             self.at = self.end;
             return Err(Fault::new("its data are cut off"));
@@ -208,7 +237,7 @@ impl CpuStream {
         }
         let mut data = vec![0; packed as usize];
         let got = read_full(&shared.source, &mut data, self.at)?;
-        self.at += u64::from(packed);
+        self.at = self.at.saturating_add(u64::from(packed));
         if got < data.len() {
             return Err(Fault::new("a compressed chunk is cut off"));
         }
@@ -219,7 +248,7 @@ impl CpuStream {
     fn number<S: ReadAt>(&mut self, shared: &Shared<S>) -> Result<u32, Fault> {
         let mut bytes = [0; 4];
         let got = read_full(&shared.source, &mut bytes, self.at)?;
-        self.at += 4;
+        self.at = self.at.saturating_add(4);
         u32_at(&bytes[..got], 0).ok_or_else(|| Fault::new("its compressed data are cut off"))
     }
 }

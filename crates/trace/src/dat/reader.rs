@@ -72,6 +72,7 @@ impl<S: ReadAt> DatStream<S> {
             points,
             threads,
             tally: Tally::default(),
+            held: 0,
         };
         let used = head.cpus.into_iter().filter(|cpu| cpu.size > 0);
         let mut cpus: Vec<CpuStream> = used.map(CpuStream::new).collect();
@@ -106,5 +107,33 @@ impl<S: ReadAt> EventStream for DatStream<S> {
 
     fn tally(&self) -> &Tally {
         &self.shared.tally
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use instep_madehost::trace::{Moment, What, dat_6};
+
+    #[test]
+    fn all_cpus_together_hold_no_more_than_they_may() {
+        let threads = ((0, "swapper/0"), (101, "CPU 0/KVM"));
+        let moment = |time| Moment {
+            time,
+            cpu: 0,
+            current: (0, 0),
+            flags: 0,
+            what: What::Switch(threads.0, threads.1, 0),
+        };
+        let moments: Vec<Moment> = (0..2000).map(|at| moment(1000 + at * 1000)).collect();
+        let data = dat_6(&moments, &[threads.1]);
+        let mut stream =
+            DatStream::open(std::io::Cursor::new(data), "made", Options::default()).unwrap();
+        // As if other CPUs held all that there is room for.
+        stream.shared.held = usize::MAX / 2;
+        let mut batch = Vec::new();
+        while stream.next_batch(&mut batch) {}
+        let cut = stream.tally().cut.as_deref().unwrap_or("nothing");
+        assert!(cut.contains("take more than 512 MiB"), "{cut}");
     }
 }

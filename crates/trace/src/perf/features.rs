@@ -21,6 +21,8 @@ const CACHE: u32 = 20;
 
 /// Hosts have fewer CPUs, nodes and caches than this; lists of hostile files end here.
 const MAX_LIST: u32 = 8192;
+/// Nodes that are read: each has a distance to each.
+const MAX_NODES: u32 = 1024;
 
 /// What the features told so far.
 #[derive(Debug, Default)]
@@ -100,7 +102,9 @@ impl Features {
     }
 
     fn numa_topology(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Fault> {
-        for _ in 0..cursor.u32()?.min(MAX_LIST) {
+        // A pipe may have it again: the last one holds.
+        self.nodes.clear();
+        for _ in 0..cursor.u32()?.min(MAX_NODES) {
             let (id, total, _free) = (cursor.u32()?, cursor.u64()?, cursor.u64()?);
             let cpus = CpuSet::parse_list(&string(cursor)?).unwrap_or_default();
             let memory = Bytes(total.saturating_mul(1024));
@@ -114,6 +118,7 @@ impl Features {
         if version != 1 {
             return Err(Fault::new(format!("version {version} of the caches is unknown")));
         }
+        self.caches.clear();
         for _ in 0..cursor.u32()?.min(MAX_LIST) {
             let level = cursor.u32()?;
             cursor.take(12)?;

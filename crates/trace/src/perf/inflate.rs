@@ -5,7 +5,7 @@ use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
 
 /// A record of at most 64 KiB of compressed zeros could be gigabytes: no further than this from
 /// one record. perf flushes its stream per record, of buffers that are far smaller.
-const MAX_FROM_ONE: usize = 512 << 20;
+const MAX_FROM_ONE: usize = 64 << 20;
 const STEP: usize = 256 << 10;
 
 /// The stream.
@@ -43,7 +43,7 @@ impl Inflater {
                 return Ok(());
             }
             if total > MAX_FROM_ONE {
-                return Err(Fault::new("a compressed record holds more than 512 MiB"));
+                return Err(Fault::new("a compressed record holds more than 64 MiB"));
             }
             if !full && input.pos() >= payload.len() {
                 return Ok(());

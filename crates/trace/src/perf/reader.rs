@@ -179,6 +179,10 @@ impl<'a> PerfStream<'a> {
         self.buffer = data;
         match parsed {
             Parsed::Upto(used) => self.start += used,
+            Parsed::Enough(used) => {
+                self.start += used;
+                self.has_unparsed = true;
+            }
             Parsed::Broken(at) => {
                 self.records.tally.cut(format!(
                     "a record of a size below {HEAD} bytes, {} bytes before the end of the buffer",

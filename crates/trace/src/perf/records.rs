@@ -44,6 +44,8 @@ pub(super) struct Records {
     inflater: Option<Inflater>,
     /// An incomplete record at the end of what was inflated last.
     carry: Vec<u8>,
+    /// Whether the compressed stream was damaged: nothing behind that can be read.
+    inflate_ended: bool,
     /// The last sample of every CPU.
     last: Vec<Last>,
     /// How many rounds perf ended, and the events since.
@@ -58,11 +60,16 @@ struct Last {
     thread: Option<(u32, u32)>,
 }
 
+/// Complete events that are handed out before more is read.
+const ENOUGH: usize = 1 << 16;
+
 /// How much of some bytes was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Parsed {
     /// All whole records, up to here; what follows is the beginning of one.
     Upto(usize),
+    /// Whole records up to here, and enough events came of them: what follows is still to be read.
+    Enough(usize),
     /// A record head of no sense at this offset: the rest cannot be read.
     Broken(usize),
     /// A record of this type at the first offset is followed by data of its own, from the second
@@ -82,6 +89,7 @@ impl Records {
             tally: Tally::default(),
             inflater: None,
             carry: Vec::new(),
+            inflate_ended: false,
             last: Vec::new(),
             rounds: 0,
             in_round: 0,
@@ -101,7 +109,7 @@ impl Records {
         &self.points.unknown
     }
 
-    /// Reads the records in `data` until its end or until some events are complete.
+    /// Reads the records in `data` until its end or until enough events are complete.
     pub(super) fn parse(&mut self, data: &[u8], out: &mut Vec<Event>) -> Parsed {
         let mut at = 0;
         while let Some(head) = data.get(at..at + HEAD) {
@@ -120,6 +128,9 @@ impl Records {
                 self.record(kind, body, out);
             }
             at += size;
+            if out.len() >= ENOUGH {
+                return Parsed::Enough(at);
+            }
         }
         Parsed::Upto(at)
     }
@@ -127,15 +138,23 @@ impl Records {
     fn record(&mut self, kind: u32, body: &[u8], out: &mut Vec<Event>) {
         match kind {
             SAMPLE => self.sample(body, out),
-            COMM | FORK | EXIT => self.task_or_damage(kind, body),
-            LOST => self.lost(u64_at(body, 8), body),
-            LOST_SAMPLES => self.lost(u64_at(body, 0), body),
+            COMM | FORK | EXIT => {
+                self.task_or_damage(kind, body);
+                self.bound(out);
+            }
+            LOST => self.lost(u64_at(body, 8), body, out),
+            LOST_SAMPLES => self.lost(u64_at(body, 0), body, out),
             FINISHED_ROUND => {
                 (self.rounds, self.in_round) = (self.rounds + 1, 0);
                 self.window.round(out, &mut self.tally);
             }
             HEADER_ATTR => self.attr(body),
             HEADER_FEATURE => self.feature(body),
+            // Others of the kernel's, as of mappings: only that they came, for `unended`.
+            kind if kind < HEADER_ATTR => {
+                let time = self.layouts.of_others().and_then(|layout| layout.trailer(body).time);
+                self.in_round += u64::from(time.is_some_and(|time| time > 0));
+            }
             _ => {}
         }
     }
@@ -179,6 +198,12 @@ impl Records {
                 self.tally.damage(|| format!("a raw record of {length} bytes at {} ns", at.time.0));
             }
         }
+        self.bound(out);
+    }
+
+    /// Gives the older half of what waits to be put in order when it is too much.
+    #[inline]
+    fn bound(&mut self, out: &mut Vec<Event>) {
         if self.window.is_full() {
             self.window.overflow(out, &mut self.tally);
         }
@@ -196,6 +221,8 @@ impl Records {
         let trailer = trailer.unwrap_or_default();
         let cpu = trailer.cpu.filter(|cpu| *cpu < MAX_CPUS).unwrap_or(0);
         let at = |time: u64| At { time: Nanos(time), cpu: CpuId(cpu) };
+        let told = if kind == COMM { trailer.time } else { u64_at(body, 16) };
+        self.window.saw(Nanos(told.unwrap_or(0)));
         let pending = self.window.pending();
         if kind == COMM {
             let (pid, tid) = (Tid(u32_at(body, 0)?), Tid(u32_at(body, 4)?));
@@ -221,7 +248,7 @@ impl Records {
         Some(())
     }
 
-    fn lost(&mut self, events: Option<u64>, body: &[u8]) {
+    fn lost(&mut self, events: Option<u64>, body: &[u8], out: &mut Vec<Event>) {
         let trailer = self.layouts.of_others().map(|layout| layout.trailer(body));
         let trailer = trailer.unwrap_or_default();
         match events {
@@ -232,7 +259,9 @@ impl Records {
         self.in_round += u64::from(time > 0);
         let at = At { time: Nanos(time), cpu: CpuId(cpu.min(MAX_CPUS - 1)) };
         let fact = Fact::Lost { events: events.unwrap_or(0) };
+        self.window.saw(at.time);
         self.window.pending().push(at.event(fact));
+        self.bound(out);
     }
 
     /// An event's attributes within a pipe: the attributes in their own size, then numbers.
@@ -264,6 +293,10 @@ impl Records {
     }
 
     fn inflate(&mut self, kind: u32, body: &[u8], out: &mut Vec<Event>) {
+        // One stream goes on from record to record: behind damage nothing of it can be read.
+        if self.inflate_ended {
+            return;
+        }
         let mut payload = body;
         if kind == COMPRESSED2 {
             let mut cursor = Cursor::new(body, "a compressed record");
@@ -277,7 +310,7 @@ impl Records {
             Err(fault) => return self.tally.cut(fault.0),
         };
         let mut inflater = inflater;
-        let mut carry = std::mem::take(&mut self.carry);
+        let (mut carry, mut ended) = (std::mem::take(&mut self.carry), false);
         let fed = inflater.feed(payload, |piece| {
             carry.extend_from_slice(piece);
             match self.parse_inflated(&carry, out) {
@@ -285,13 +318,18 @@ impl Records {
                     carry.drain(..used);
                     true
                 }
-                None => false,
+                None => {
+                    ended = true;
+                    false
+                }
             }
         });
         if let Err(fault) = fed {
             self.tally.cut(fault.0);
+            ended = true;
         }
-        self.carry = carry;
+        self.inflate_ended = ended;
+        self.carry = if ended { Vec::new() } else { carry };
         self.inflater = Some(inflater);
     }
 

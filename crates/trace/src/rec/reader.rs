@@ -111,10 +111,7 @@ impl<R: Read> RecStream<R> {
             }
             Block::Whole(Kind::Head | Kind::Other, _) => {}
             Block::Damaged(fault) => {
-                self.lost_block(fault);
-                if self.tally.damaged > MAX_DAMAGED {
-                    return Err(Fault::new("too much of it is damaged"));
-                }
+                self.lost_block(fault, out);
             }
             Block::Cut => return Err(Fault::new("its last block is cut off")),
             Block::Nothing => {
@@ -123,26 +120,38 @@ impl<R: Read> RecStream<R> {
                 ));
             }
         }
+        if self.tally.damaged > MAX_DAMAGED {
+            return Err(Fault::new("too much of it is damaged"));
+        }
         Ok(true)
     }
 
-    fn lost_block(&mut self, fault: Fault) {
+    fn lost_block(&mut self, fault: Fault, out: &mut Vec<Event>) {
         self.tally.damage(|| fault.0);
         let fact = Fact::Lost { events: 0 };
         self.window.pending().push(Event { time: self.last, cpu: CpuId(0), fact });
+        self.bound(out);
+    }
+
+    /// Gives the older half of what waits to be put in order when it is too much.
+    #[inline]
+    fn bound(&mut self, out: &mut Vec<Event>) {
+        if self.window.is_full() {
+            self.window.overflow(out, &mut self.tally);
+        }
     }
 
     fn events(&mut self, contents: &[u8], out: &mut Vec<Event>) {
         let mut decoder = match Decoder::new(contents) {
             Ok(decoder) => decoder,
-            Err(fault) => return self.lost_block(fault),
+            Err(fault) => return self.lost_block(fault, out),
         };
         while let Some(item) = decoder.next() {
             match item {
                 Ok(Item::Event(event)) => self.event(event, out),
                 Ok(Item::Round) => self.window.round(out, &mut self.tally),
                 Ok(Item::Passed) => {}
-                Err(fault) => return self.lost_block(fault),
+                Err(fault) => return self.lost_block(fault, out),
             }
             self.seen += 1;
         }
@@ -168,9 +177,7 @@ impl<R: Read> RecStream<R> {
         }
         self.window.pending().push(event);
         self.window.saw(event.time);
-        if self.window.is_full() {
-            self.window.overflow(out, &mut self.tally);
-        }
+        self.bound(out);
     }
 }
 

@@ -129,7 +129,7 @@ impl Engine {
                     .to_owned(),
             );
         }
-        if !self.has_wakers {
+        if !self.has_wakers && stream.tally().records > 0 {
             warnings.push(
                 "the trace has no wake-ups (sched_wakeup, sched_waking): sleeping and waiting \
                  for a CPU cannot be told apart after a sleep"
@@ -149,6 +149,13 @@ impl Engine {
                  had been put on; it is taken to have come just after that one",
                 counted(self.breaks, "switch is", "switches are"),
                 if is_told { "" } else { " although no loss is told" }
+            ));
+        }
+        if self.beyond > 0 {
+            warnings.push(format!(
+                "{} more than 13 days after the first: the file is damaged there, and times \
+                 that long after it are wrong",
+                counted(self.beyond, "event came", "events came")
             ));
         }
         let reordered = stream.tally().reordered;
