@@ -8,6 +8,9 @@ use serde::Serialize;
 /// One: a speed, a slowdown or a share in 1024ths.
 pub const ONE: u64 = 1024;
 
+/// KVM's allocation period in systems.md, 5.
+pub const PERIOD_NS: u64 = 24_000_000;
+
 /// Costs in nanoseconds of what a host does beside the work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Costs {

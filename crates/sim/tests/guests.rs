@@ -149,6 +149,56 @@ fn bounds_hold_for_a_program_that_the_model_describes() {
 }
 
 #[test]
+fn who_has_fewer_threads_than_vcpus_is_typed_by_them() {
+    let kind = |load: &str| {
+        let found = report(
+            "cores = 16\nmemory = \"4GiB\"",
+            "cfs",
+            &(guest("a", 16, load) + &guest("b", 16, "spin")),
+        );
+        found.vms[0].kind
+    };
+    assert_eq!(kind("instep-load fib 48 --threads 4"), Some(1));
+    assert_eq!(kind("instep-load barrier --kind block --phase 500us --threads 4"), Some(3));
+    // One of four works at a time.
+    assert_eq!(kind("instep-load serial --parallel 0 --sequential 100ms --threads 4"), Some(4));
+}
+
+#[test]
+fn the_quantum_of_lag_is_the_schedulers() {
+    let quantum = |scheduler: &str, cpus: u32| {
+        let host = format!("cores = {cpus}\nmemory = \"4GiB\"");
+        report(&host, scheduler, &guest("a", 2, "spin")).vms[0].lag.as_ref().unwrap().quantum_ns
+    };
+    assert_eq!(quantum("credit", 2), 30_000_000);
+    assert_eq!(quantum("credit\"\ntuning = { slice = \"10ms\" }\n#\"", 2), 10_000_000);
+    assert_eq!((quantum("cfs", 2), quantum("balance", 8)), (1_500_000, 3_000_000));
+    assert_eq!(quantum("eevdf", 4), 2_100_000);
+    assert_eq!((quantum("strict", 2), quantum("instep", 2)), (6_000_000, 3_000_000));
+    assert_eq!(quantum("period", 2), 3_000_000);
+}
+
+#[test]
+fn spinning_is_no_use_of_a_share() {
+    // Four threads work for 1 ms, then one for 3 ms while the others spin: 1.75 CPUs of 4.
+    let load = "instep-load serial --parallel 4ms --sequential 3ms --kind spin";
+    let found = report(
+        "cores = 4\nmemory = \"4GiB\"\nmachine = \"ideal\"",
+        "cfs",
+        &(guest("a", 4, load) + &guest("b", 4, "spin")),
+    );
+    let (vm, other) = (&found.vms[0], &found.vms[1]);
+    // Its share is 2 CPUs.
+    let potential = vm.potential.unwrap();
+    assert!((potential - 1.75 / 2.0).abs() < 0.02, "{potential}");
+    let used = (vm.cpus - vm.spinning) / 2.0;
+    let efficiency = vm.efficiency.unwrap();
+    assert!(vm.spinning > 0.3 && efficiency > 0.1, "{vm:?}");
+    assert!(efficiency <= used + 0.01, "{efficiency}, used {used}");
+    assert!(other.potential.unwrap() > 0.99, "{other:?}");
+}
+
+#[test]
 fn bounds_know_that_threads_share_vcpus() {
     let found = report(
         "cores = 2\nmemory = \"4GiB\"\nmachine = \"ideal\"",

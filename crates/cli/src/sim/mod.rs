@@ -3,25 +3,25 @@
 
 mod files;
 mod parquet;
+mod swarm;
 
 use crate::args::SimArgs;
-use crate::pending::Pending;
 use crate::{Outcome, print, print_json, tell};
 use files::Files;
 use indicatif::{ProgressBar, ProgressStyle};
 use instep_lab::Stop;
 use instep_sim::check::Finding;
+use instep_sim::check::run::Checked;
 use instep_sim::report;
 use instep_sim::scenario::build::Plan;
 use instep_sim::scenario::{Overrides, Scenario};
-use instep_sim::swarm::{Found, Sum, Swarm};
 use serde_json::{Value, json};
 
 /// Reads, simulates, prints.
 pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
     let Some(file) = &args.file else {
         return match args.swarm {
-            Some(runs) => swarm(args, runs),
+            Some(runs) => swarm::command(args, runs),
             None => anyhow::bail!(
                 "a scenario is needed (instep sim FILE), or --swarm RUNS for random ones; \
                  instep sim --help has examples"
@@ -57,8 +57,9 @@ pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
     }
     files.keep(&reports)?;
     match reports.as_slice() {
+        // A list is asked for by --seeds, however many there come to be.
+        several if args.json && args.seeds.is_some() => print_json(&several)?,
         [one] if args.json => print_json(one)?,
-        several if args.json => print_json(&several)?,
         [one] => print(&one.table())?,
         several => print(&report::summary(several))?,
     }
@@ -69,30 +70,37 @@ pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
     Ok(Outcome::Fine)
 }
 
-fn bar(runs: u64) -> ProgressBar {
-    ProgressBar::new(runs).with_style(
-        ProgressStyle::with_template("{bar:30} {pos} of {len} runs, {eta} left")
-            .unwrap_or_else(|_| ProgressStyle::default_bar()),
-    )
-}
-
 /// Whether a scenario's schedule keeps all rules.
 fn check(plan: &Plan, in_json: bool) -> anyhow::Result<Outcome> {
     let checked = plan.check(u64::MAX);
-    match &checked.finding {
-        _ if in_json => print_json(&json!({
-            "schema": "instep.sim/1",
-            "checked": true,
-            "seed": plan.setup.seed,
-            "scheduler": plan.scheduler,
-            "events": checked.events,
-            "simulated_ns": checked.until,
-            "finding": checked.finding.as_ref().map(finding_json),
-        }))?,
-        None => print(&format!("{} events, no finding\n", checked.events))?,
-        Some(finding) => print(&format!("{finding}\n"))?,
+    let (text, outcome) = judged(&checked);
+    if in_json {
+        print_json(&checked_json(plan, &checked))?
+    } else {
+        print(&text)?
     }
-    Ok(if checked.finding.is_some() { Outcome::Finding } else { Outcome::Fine })
+    Ok(outcome)
+}
+
+/// What is printed of a checked run.
+fn judged(checked: &Checked) -> (String, Outcome) {
+    match &checked.finding {
+        None => (format!("{} events, no finding\n", checked.events), Outcome::Fine),
+        Some(finding) => (format!("{finding}\n"), Outcome::Finding),
+    }
+}
+
+/// The same as JSON.
+fn checked_json(plan: &Plan, checked: &Checked) -> Value {
+    json!({
+        "schema": "instep.sim/1",
+        "checked": true,
+        "seed": plan.setup.seed,
+        "scheduler": plan.scheduler,
+        "events": checked.events,
+        "simulated_ns": checked.until,
+        "finding": checked.finding.as_ref().map(finding_json),
+    })
 }
 
 /// A broken rule as every document has it.
@@ -100,83 +108,10 @@ pub(crate) fn finding_json(Finding { rule, at, what }: &Finding) -> Value {
     json!({ "rule": rule, "at_ns": at, "what": what })
 }
 
-/// Random scenarios with all checkers.
-fn swarm(args: &SimArgs, runs: u64) -> anyhow::Result<Outcome> {
-    let swarm = Swarm {
-        runs,
-        seed: args.seed.unwrap_or(1),
-        scheduler: args.scheduler.clone().filter(|name| name != "all"),
-    };
-    // A finding is not lost to a directory that is not there.
-    let out = args.out.as_deref().map(Pending::new).transpose()?;
-    let bar = bar(swarm.runs);
-    let stop = Stop::on_signals()?;
-    let sum = swarm.run(&|| bar.inc(1), &|| stop.raised()).map_err(instep_sim::Error::Asked)?;
-    bar.finish_and_clear();
-    if stop.raised() {
-        tell("interrupted: the results are those of the runs that were finished");
-    }
-    let counts_first = out.is_some() || sum.found.is_empty();
-    if counts_first && !args.json {
-        print(&counted(&swarm, &sum))?;
-        sum.found.iter().try_for_each(|found| print(&format!("{}\n", told(found))))?;
-    }
-    let small = smallest(&swarm, &sum);
-    match &small {
-        _ if args.json => print_json(&swarm_json(&swarm, &sum, small.as_deref()))?,
-        Some(small) if !counts_first => print(&format!("{small}# {}", counted(&swarm, &sum)))?,
-        _ => {}
-    }
-    if let Some((small, out)) = small.as_ref().zip(out) {
-        let see = format!("see it with: instep sim {} --check", out.to.display());
-        out.write(small.as_bytes(), &see)?;
-    }
-    Ok(if small.is_some() || stop.raised() { Outcome::Finding } else { Outcome::Fine })
-}
-
-/// The first finding as a small scenario, the others as comments behind it.
-fn smallest(swarm: &Swarm, sum: &Sum) -> Option<String> {
-    let (first, others) = sum.found.split_first()?;
-    let mut text = first.shrink().text(swarm.seed);
-    others.iter().for_each(|found| text.push_str(&format!("# {}\n", told(found))));
-    Some(text)
-}
-
-/// `instep.swarm/1`: the findings, and the first as a small scenario.
-fn swarm_json(swarm: &Swarm, sum: &Sum, small: Option<&str>) -> Value {
-    let finding = |found: &Found| {
-        let mut finding = finding_json(&found.finding);
-        finding["run"] = found.run.into();
-        finding["scheduler"] = found.draft.scheduler.clone().into();
-        finding
-    };
-    json!({
-        "schema": "instep.swarm/1",
-        "seed": swarm.seed,
-        "runs": sum.runs,
-        "events": sum.events,
-        "simulated_ns": sum.simulated,
-        "findings": sum.found.iter().map(finding).collect::<Vec<_>>(),
-        "scenario": small,
-    })
-}
-
-/// A finding, and the run that showed it.
-fn told(found: &Found) -> String {
-    format!("run {}, {}: {}", found.run, found.draft.scheduler, found.finding)
-}
-
-fn counted(swarm: &Swarm, sum: &Sum) -> String {
-    let (findings, seconds) = (sum.found.len(), sum.simulated as f64 / 1e9);
-    format!(
-        "seed {}: {} runs, {} events, {seconds:.0} s simulated, {findings} findings\n",
-        swarm.seed, sum.runs, sum.events
-    )
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Finding, Found, Sum, Swarm, swarm_json, told};
+    use super::{Checked, Finding, Plan, Scenario, checked_json, judged};
+    use crate::Outcome;
     use instep_kernel::settings::{Cosched, DEFAULT_PERIOD, Latency, PERIODS, Settings};
     use instep_sim::scenario::settings;
     use instep_sim::sched::instep::Rules;
@@ -212,17 +147,21 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_is_told_with_what_repeats_it() {
-        let swarm = Swarm { runs: 1, seed: 3, scheduler: Some("cfs".to_owned()) };
-        let finding = Finding { rule: "wait", at: 5_000_000, what: "made".to_owned() };
-        let found = Found { run: 7, draft: swarm.draft(7), finding };
-        assert!(told(&found).starts_with("run 7, cfs: "), "{}", told(&found));
-        assert!(told(&found).contains("wait"), "{}", told(&found));
-        let sum = Sum { runs: 9, events: 5, simulated: 3, found: vec![found.clone(), found] };
-        let json = swarm_json(&swarm, &sum, Some("small"));
-        let first = &json["findings"][0];
-        assert_eq!((first["run"].as_u64(), first["at_ns"].as_u64()), (Some(7), Some(5_000_000)));
-        assert_eq!((&first["scheduler"], &first["rule"]), (&"cfs".into(), &"wait".into()));
-        assert_eq!((&json["simulated_ns"], &json["scenario"]), (&3.into(), &"small".into()));
+    fn a_check_prints_its_finding_and_fails() {
+        let finding = Finding { rule: "wait", at: 5_000_000, what: "made up".to_owned() };
+        let broken = Checked { events: 7, until: 9, finding: Some(finding.clone()) };
+        assert_eq!(judged(&broken), (format!("{finding}\n"), Outcome::Finding));
+        assert!(judged(&broken).0.contains("made up"));
+        let text = "scheduler = \"cfs\"\nduration = \"1s\"\nseed = 4\n[host]\nmemory = \"1GiB\"\ncores = 1\n\
+                    [[guest]]\nname = \"a\"\nvcpus = 1\nmemory = \"1GiB\"\nload = \"spin\"\n";
+        let plan = Plan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap();
+        let json = checked_json(&plan, &broken);
+        assert_eq!((&json["seed"], &json["scheduler"]), (&4.into(), &"cfs".into()));
+        assert_eq!(
+            (&json["finding"]["rule"], &json["finding"]["at_ns"]),
+            (&"wait".into(), &5_000_000.into())
+        );
+        let sound = Checked { finding: None, ..broken };
+        assert_eq!(judged(&sound), ("7 events, no finding\n".to_owned(), Outcome::Fine));
     }
 }

@@ -45,6 +45,9 @@ impl Engine {
             }
             State::Spin(_) => {
                 tally.spun += elapsed;
+                // What was before warming up ended is of no length.
+                let since = (now - elapsed).saturating_sub(self.warmup);
+                tally.spins(since, now.saturating_sub(self.warmup));
                 if thread.left != u64::MAX {
                     thread.left = thread.left.saturating_sub(elapsed);
                 }

@@ -27,7 +27,7 @@ use crate::guest::objects::{Links, NONE, Objects};
 use crate::guest::program::{Op, Workload};
 use crate::host::Host;
 use crate::mask::Mask;
-use crate::params::{ONE, Params, Profile};
+use crate::params::{ONE, PERIOD_NS, Params, Profile};
 use crate::rng::Rng;
 use crate::sched::Scheduler;
 use crate::speed::{Memory, Speed};
@@ -266,7 +266,9 @@ impl Engine {
         let speed = Speed::new(&desk.host, contention, base, setup.profiles, memories);
         let idle_cpu = Cpu { from: 0, speed: ONE, slice_end: u64::MAX, last: None };
         let nodes = desk.host.nodes.len();
-        let tallies = setup.vms.iter().map(|vm| VmTally::new(vm.affinity.len(), nodes)).collect();
+        let periods = (setup.duration / PERIOD_NS) as usize;
+        let tally = |vm: &VmSetup| VmTally::new(vm.affinity.len(), nodes, periods);
+        let tallies = setup.vms.iter().map(tally).collect();
         let mut engine = Self {
             cpus: vec![idle_cpu; cpus],
             vcpus: vec![Vcpu::default(); desk.tasks.len()],

@@ -2,7 +2,7 @@
 
 use super::Engine;
 use crate::desk::Waker;
-use crate::params::ONE;
+use crate::params::{ONE, PERIOD_NS};
 use instep_core::measure::{self, VmSums};
 use std::cmp::Reverse;
 
@@ -28,6 +28,8 @@ pub struct VmTally {
     pub longest: u64,
     /// Nanoseconds in which they spun.
     pub spun: u64,
+    /// The same in each whole allocation period.
+    pub spun_in: Vec<u64>,
     /// Times a vCPU blocked.
     pub blocks: u64,
     /// Times a vCPU began to run on another CPU than before.
@@ -57,9 +59,27 @@ pub struct VmTally {
 }
 
 impl VmTally {
-    /// Of a VM of so many vCPUs on so many nodes.
-    pub(super) fn new(vcpus: usize, nodes: usize) -> Self {
-        Self { on_node: vec![0; nodes], by_vcpu: vec![[0; 3]; vcpus], ..Self::default() }
+    /// Of a VM of so many vCPUs on so many nodes, for so many allocation periods.
+    pub(super) fn new(vcpus: usize, nodes: usize, periods: usize) -> Self {
+        Self {
+            on_node: vec![0; nodes],
+            by_vcpu: vec![[0; 3]; vcpus],
+            spun_in: vec![0; periods],
+            ..Self::default()
+        }
+    }
+
+    /// A thread spun in this time, nanoseconds since warming up ended.
+    pub(super) fn spins(&mut self, since: u64, until: u64) {
+        let mut from = since;
+        while from < until {
+            let period = from / PERIOD_NS;
+            let to = until.min((period + 1).saturating_mul(PERIOD_NS));
+            if let Some(sum) = self.spun_in.get_mut(period as usize) {
+                *sum += to - from;
+            }
+            from = to;
+        }
     }
 
     /// A wait of `ns` nanoseconds of a vCPU ended.
@@ -141,7 +161,8 @@ impl Engine {
         let now = self.desk.now;
         self.desk.meters.iter_mut().for_each(|meter| meter.reset(now));
         for tally in &mut self.tally {
-            *tally = VmTally::new(tally.by_vcpu.len(), tally.on_node.len());
+            let periods = tally.spun_in.len();
+            *tally = VmTally::new(tally.by_vcpu.len(), tally.on_node.len(), periods);
         }
         self.boosts_before = self.sched.boosts().unwrap_or(0);
         self.threads.iter_mut().for_each(|thread| thread.did = 0);
@@ -191,5 +212,21 @@ impl Engine {
             vms: vms.into_iter().map(|(vm, _)| vm).collect(),
             host: self.host_tally,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spinning_is_told_by_allocation_period() {
+        let mut tally = VmTally::new(1, 1, 3);
+        tally.spins(0, 0);
+        tally.spins(PERIOD_NS - 5, 2 * PERIOD_NS + 7);
+        tally.spins(2 * PERIOD_NS + 7, 2 * PERIOD_NS + 8);
+        // The last period is not whole.
+        tally.spins(3 * PERIOD_NS - 1, 3 * PERIOD_NS + 9);
+        assert_eq!(tally.spun_in, [5, PERIOD_NS, 9]);
     }
 }

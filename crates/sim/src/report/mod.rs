@@ -57,9 +57,9 @@ pub struct VmReport {
     /// Throughput / (fair share x throughput alone); null when it does nothing alone.
     pub fair_share_speed: Option<f64>,
     /// Bound: the part of its share of each allocation period (24 ms) that it could use, by what it
-    /// uses alone (systems.md, 5).
+    /// uses alone without spinning (systems.md, 5).
     pub potential: Option<f64>,
-    /// The part that it used: its efficiency.
+    /// The part that it used without spinning: its efficiency.
     pub efficiency: Option<f64>,
     /// Bounds: the model of completion by Lag (systems.md, 2).
     pub lag: Option<LagModel>,
@@ -239,16 +239,17 @@ impl VmReport {
             fair_share,
             fair_share_speed: (deserved > 0.0).then(|| rate as f64 / deserved),
             potential: alone.and_then(|alone| model::part_of_share(&alone.used, by_weight)),
-            efficiency: model::part_of_share(&schedule.used, by_weight),
+            efficiency: model::part_of_share(&observed.useful(vm), by_weight),
             lag: alone.filter(|alone| alone.rate_milli > 0).and_then(|alone| {
                 // What the busiest thread would have needed alone for what was done.
                 let work = alone.longest as f64 * rate as f64 / alone.rate_milli as f64;
                 LagModel::new(plan.quantum(), per_vcpu, work, schedule.lag)
             }),
             kind: alone.map(|alone| {
-                let slice = per_vcpu * model::PERIOD_NS as f64;
-                let sync_hz = alone.syncs_per_s / vcpus.max(1) as f64;
-                model::type_of(alone.parallelism, sync_hz, vcpus, slice)
+                // Of the vCPUs it has threads for.
+                let n = plan.setup.vms[vm].workload.threads.len().clamp(1, vcpus.max(1));
+                let slice = (by_weight / n as f64).min(1.0) * model::PERIOD_NS as f64;
+                model::type_of(alone.parallelism, alone.syncs_per_s / n as f64, n, slice)
             }),
             stacking: ratio(sums.stacked, sums.elapsed),
             co_run: sums.co_run().0 as f64 / 1000.0,

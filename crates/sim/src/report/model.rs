@@ -6,13 +6,12 @@
 
 use serde::Serialize;
 
-/// KVM's allocation period in systems.md, 5.
-pub const PERIOD_NS: u64 = 24_000_000;
+pub use crate::params::PERIOD_NS;
 
 /// The model of completion by Lag (systems.md, 2), for the work that the VM did in the run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LagModel {
-    /// The quantum T: 30 ms for credit schedulers, 3 ms for others.
+    /// The quantum T, as the scheduler says.
     pub quantum_ns: u64,
     /// `R_I`: the part of a CPU that each vCPU has by weight, 1 at most.
     pub rate: f64,
@@ -51,7 +50,8 @@ fn t_parallel(lag: f64, e_t: f64, rate: f64) -> f64 {
 }
 
 /// The mean over allocation periods of min(1, used / share): *efficiency* of what the VM used in the
-/// run, *potential* of what it uses alone (systems.md, 5). `share` in CPUs; nothing without a period.
+/// run, *potential* of what it uses alone (systems.md, 5). Spinning is no use. `share` in CPUs; nothing
+/// without a period.
 #[must_use]
 pub fn part_of_share(used: &[u64], share: f64) -> Option<f64> {
     let due = share * PERIOD_NS as f64;
@@ -60,11 +60,11 @@ pub fn part_of_share(used: &[u64], share: f64) -> Option<f64> {
 }
 
 /// The type of an application, 1 to 4 (systems.md, 5), by what it does alone: mean threads that make
-/// progress, blocked waits for siblings a second of each of its `vcpus`; `slice_ns` is a vCPU's time
-/// in an allocation period.
+/// progress, blocked waits for siblings a second of each of its `threads`; `slice_ns` is a thread's
+/// time in an allocation period.
 #[must_use]
-pub fn type_of(parallelism: f64, sync_hz: f64, vcpus: usize, slice_ns: f64) -> u8 {
-    let parallel = parallelism >= 0.75 * vcpus as f64;
+pub fn type_of(parallelism: f64, sync_hz: f64, threads: usize, slice_ns: f64) -> u8 {
+    let parallel = parallelism >= 0.75 * threads as f64;
     let frequent = sync_hz > 0.0 && 1e9 / sync_hz < slice_ns;
     match (parallel, frequent) {
         (true, false) => 1,

@@ -43,8 +43,18 @@ pub struct Alone {
     pub parallelism: f64,
     /// Waits for siblings a second in which a vCPU blocked.
     pub syncs_per_s: f64,
-    /// CPU time in each whole allocation period, nanoseconds.
+    /// CPU time without spinning in each whole allocation period, nanoseconds.
     pub used: Vec<u64>,
+}
+
+impl Observed {
+    /// CPU time of a VM without spinning in each whole allocation period, nanoseconds.
+    #[must_use]
+    pub fn useful(&self, vm: usize) -> Vec<u64> {
+        let (used, spun) = (&self.schedule[vm].used, &self.outcome.vms[vm].2.spun_in);
+        let spun = spun.iter().copied().chain(std::iter::repeat(0));
+        used.iter().zip(spun).map(|(used, spun)| used.saturating_sub(spun)).collect()
+    }
 }
 
 impl Alone {
@@ -59,7 +69,7 @@ impl Alone {
             longest: tally.longest.max(tally.progress / vcpus),
             parallelism: tally.progress as f64 / duration as f64,
             syncs_per_s: tally.by_sibling.count as f64 * 1e9 / duration as f64,
-            used: observed.schedule[0].used.clone(),
+            used: observed.useful(0),
         }
     }
 }
@@ -140,13 +150,10 @@ impl Plan {
         (cpus / vcpus * 1e6).min(1e6) as u64
     }
 
-    /// The quantum of the Lag model: 30 ms for credit schedulers, as published, 3 ms for others.
+    /// The quantum of the Lag model.
     #[must_use]
     pub fn quantum(&self) -> u64 {
-        match self.scheduler.as_str() {
-            "credit" | "sync-aware" => 30_000_000,
-            _ => 3_000_000,
-        }
+        self.scheduler().quantum(self.setup.host.cpus())
     }
 
     /// Each VM's fair share by weight of the CPUs that it shares with others ([`Pool`]), in thousandths

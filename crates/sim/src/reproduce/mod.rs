@@ -109,12 +109,13 @@ pub struct Row {
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// The published figure lies in the interval, or not further from the mean than a tenth of
-    /// itself, or than 2 % of the largest published figure of that unit. Of a bound: the interval
-    /// begins below it.
+    /// itself, or than 2 % of the largest published figure of that unit. Of a bound: the whole
+    /// interval lies below it.
     Agrees,
-    /// It lies in the interval, but that is wider than the figure itself: more seeds are needed.
+    /// It lies in the interval, but that is wider than the figure itself: more seeds are needed. Of a
+    /// bound: it lies in the interval.
     Unclear,
-    /// Neither.
+    /// Neither. Of a bound: the whole interval lies above it.
     Differs,
 }
 
@@ -238,7 +239,7 @@ fn result(experiment: &Experiment, seeds: u64, runs: &[Option<Outcome>]) -> Resu
             seeds: values.len(),
             verdict: row.published.zip(found).map(|(published, found)| {
                 if row.bound {
-                    return if found.low <= published { Verdict::Agrees } else { Verdict::Differs };
+                    return below(published, found);
                 }
                 let alike = |other: &&file::RowPlan| other.unit == row.unit;
                 let figures = experiment.rows.iter().filter(alike).filter_map(|row| row.published);
@@ -263,7 +264,18 @@ fn result(experiment: &Experiment, seeds: u64, runs: &[Option<Outcome>]) -> Resu
     }
 }
 
-/// See [`Verdict`].
+/// See [`Verdict`], of a bound.
+fn below(bound: f64, found: stats::Estimate) -> Verdict {
+    if found.high <= bound {
+        Verdict::Agrees
+    } else if found.low <= bound {
+        Verdict::Unclear
+    } else {
+        Verdict::Differs
+    }
+}
+
+/// See [`Verdict`], of a figure.
 fn verdict(published: f64, found: stats::Estimate, largest: f64) -> Verdict {
     let allowed = f64::max(published.abs() * 0.1, largest * 0.02) + 1e-9;
     let within = found.low <= published && published <= found.high;

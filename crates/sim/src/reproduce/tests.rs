@@ -115,6 +115,31 @@ fn a_verdict_is_by_interval_then_by_nearness() {
 }
 
 #[test]
+fn what_is_a_bound_has_the_whole_interval_below_it() {
+    let found = stats::Estimate { mean: 5.0, low: 1.0, high: 9.0 };
+    assert_eq!(below(9.0, found), Verdict::Agrees);
+    assert_eq!(below(8.9, found), Verdict::Unclear);
+    assert_eq!(below(1.0, found), Verdict::Unclear);
+    assert_eq!(below(0.9, found), Verdict::Differs);
+    let at_it = stats::Estimate { mean: 5.0, low: 5.0, high: 5.0 };
+    assert_eq!(below(5.0, at_it), Verdict::Agrees);
+    // In a row, too: throughput changes from seed to seed.
+    let verdict = |bound: f64| {
+        let row = format!("label = \"cfs\"\npublished = {bound}\nbound = true");
+        let text = TINY.replace("label = \"cfs\"", &row).replace("stacking", "throughput");
+        let text = text.replace("\"spin\"", "\"instep-load barrier --phase 1ms --imbalance 50%\"");
+        let tiny = vec![Experiment::parse("tiny", &text).unwrap()];
+        run(&tiny, None, &|_, _| (), &|| false).experiments[0].rows[0].clone()
+    };
+    let row = verdict(1.0);
+    let (low, mean, high) = (row.low.unwrap(), row.simulated.unwrap(), row.high.unwrap());
+    assert!(low < mean && mean < high, "{row:?}");
+    assert_eq!(verdict(high + 0.1).verdict, Some(Verdict::Agrees));
+    assert_eq!(verdict(mean).verdict, Some(Verdict::Unclear));
+    assert_eq!(verdict(low - 0.1).verdict, Some(Verdict::Differs));
+}
+
+#[test]
 fn tables_keep_to_80_columns_and_pages_to_themselves() {
     for found in [list(&find("all").unwrap()), run(&tiny(), Some(2), &|_, _| (), &|| false)] {
         let text = table::table(&found);

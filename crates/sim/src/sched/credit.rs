@@ -536,6 +536,10 @@ impl Scheduler for Credit {
         self.rules.slice / self.rules.ticks
     }
 
+    fn quantum(&self, _cpus: usize) -> u64 {
+        self.rules.slice
+    }
+
     fn timer(&mut self, desk: &mut Desk, _id: u32) {
         self.account(desk);
         desk.arm(0, desk.now + self.rules.slice);

@@ -248,6 +248,10 @@ impl Scheduler for Instep {
         self.rules.tick
     }
 
+    fn quantum(&self, _cpus: usize) -> u64 {
+        self.rules.settings.slice
+    }
+
     fn timer(&mut self, desk: &mut Desk, _id: u32) {
         self.alarm = None;
         self.call(desk, |native, now| while native.kernel().fire_timer(0, now) {});

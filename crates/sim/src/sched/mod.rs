@@ -60,6 +60,13 @@ pub trait Scheduler: fmt::Debug + Send {
     /// Nanoseconds between two ticks of a CPU.
     fn tick_period(&self) -> u64;
 
+    /// Its quantum on a host of so many CPUs, for the model of Lag (systems.md, 2): nanoseconds that
+    /// who was chosen runs while others wait. Asked before it is started. Without one of its own, CFS's
+    /// on 8 CPUs.
+    fn quantum(&self, _cpus: usize) -> u64 {
+        3_000_000
+    }
+
     /// A timer that was armed with [`Desk::arm`] is due.
     fn timer(&mut self, _desk: &mut Desk, _id: u32) {}
 
@@ -136,6 +143,11 @@ struct Tuner<'a> {
     known: Vec<&'static str>,
     /// Who is shorter than it may be.
     short: Option<String>,
+}
+
+/// Linux's numbers grow with the CPUs, up to eight (sched_tunable_scaling): by this factor.
+fn scaling(cpus: usize) -> u64 {
+    1 + u64::from(cpus.clamp(1, 8).ilog2())
 }
 
 /// The shortest time that may pass between two of a scheduler's own doings, nanoseconds: with less a

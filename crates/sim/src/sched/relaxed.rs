@@ -382,6 +382,10 @@ impl Scheduler for Relaxed {
         self.cfs.tick_period()
     }
 
+    fn quantum(&self, cpus: usize) -> u64 {
+        self.cfs.quantum(cpus)
+    }
+
     fn timer(&mut self, desk: &mut Desk, _id: u32) {
         for vm in 0..desk.vms.len() {
             if desk.vms[vm].count > 1 && !desk.vms[vm].hidden {

@@ -210,6 +210,10 @@ impl Scheduler for Strict {
         4_000_000
     }
 
+    fn quantum(&self, _cpus: usize) -> u64 {
+        self.rules.slice
+    }
+
     fn timer(&mut self, desk: &mut Desk, _id: u32) {
         if desk.now >= self.ends {
             self.turn(desk);

@@ -96,6 +96,9 @@ impl Scheduler for SyncAware {
     fn tick_period(&self) -> u64 {
         self.credit.tick_period()
     }
+    fn quantum(&self, cpus: usize) -> u64 {
+        self.credit.quantum(cpus)
+    }
     fn timer(&mut self, desk: &mut Desk, id: u32) {
         if id == CHECK {
             self.check(desk);

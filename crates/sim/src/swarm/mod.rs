@@ -19,6 +19,10 @@ const MOST: u64 = 400_000;
 /// Runs that shrinking may cost.
 const TRIES: u32 = 400;
 
+/// Simulates a plan with checkers, up to so many events: [`Plan::check`], or what shall be checked
+/// instead, as a scheduler that is known to be broken.
+pub type Judge<'a> = &'a (dyn Fn(&Plan, u64) -> Checked + Sync);
+
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Swarm {
@@ -65,6 +69,19 @@ impl Swarm {
         done: &(dyn Fn() + Sync),
         stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<Sum, String> {
+        self.run_by(&Plan::check, done, stop)
+    }
+
+    /// The same by another judge.
+    ///
+    /// # Errors
+    /// When the scheduler's name is not known.
+    pub fn run_by(
+        &self,
+        judge: Judge<'_>,
+        done: &(dyn Fn() + Sync),
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Sum, String> {
         if let Some(name) = &self.scheduler {
             sched::make(name, &Tuning::new())?;
         }
@@ -73,7 +90,7 @@ impl Swarm {
                 return None;
             }
             let draft = self.draft(run);
-            let checked = simulate(&draft);
+            let checked = simulate(&draft, judge);
             done();
             Some((run, draft, checked))
         };
@@ -105,7 +122,14 @@ impl Found {
     /// breaks it is taken, until none does.
     #[must_use]
     pub fn shrink(&self) -> Self {
-        self.shrink_while(|draft| again(draft, self.finding.rule))
+        self.shrink_by(&Plan::check)
+    }
+
+    /// The same by the judge that found it.
+    #[must_use]
+    pub fn shrink_by(&self, judge: Judge<'_>) -> Self {
+        let again = |finding: &Finding| finding.rule == self.finding.rule;
+        self.shrink_while(|draft| simulate(draft, judge).finding.filter(again))
     }
 
     /// The same, for whatever says that a draft still breaks it.
@@ -138,13 +162,9 @@ impl Found {
     }
 }
 
-fn again(draft: &Draft, rule: &str) -> Option<Finding> {
-    simulate(draft).finding.filter(|finding| finding.rule == rule)
-}
-
 /// Simulates a draft with all checkers; a panic is a finding, too.
-fn simulate(draft: &Draft) -> Checked {
-    let run = || plan(draft).map(|plan| plan.check(MOST));
+fn simulate(draft: &Draft, judge: Judge<'_>) -> Checked {
+    let run = || plan(draft).map(|plan| judge(&plan, MOST));
     let found =
         |rule, what| Checked { events: 0, until: 0, finding: Some(Finding { rule, at: 0, what }) };
     match catch_unwind(AssertUnwindSafe(run)) {

@@ -12,7 +12,7 @@ mod gang;
 mod queue;
 
 use super::affinity;
-use super::{Pick, Scheduler};
+use super::{Pick, Scheduler, scaling};
 use crate::check::{Promises, Share};
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
 use crate::mask::Mask;
@@ -324,7 +324,7 @@ impl Scheduler for Cfs {
             affinity::bind(desk);
         }
         let cpus = desk.host.cpus();
-        let factor = 1 + u64::from(cpus.clamp(1, 8).ilog2());
+        let factor = scaling(cpus);
         self.rules.latency *= factor;
         self.rules.min_granularity *= factor;
         self.rules.wakeup_granularity *= factor;
@@ -406,6 +406,10 @@ impl Scheduler for Cfs {
 
     fn tick_period(&self) -> u64 {
         self.rules.tick
+    }
+
+    fn quantum(&self, cpus: usize) -> u64 {
+        self.rules.min_granularity * scaling(cpus)
     }
 
     fn bare_metal(&self) -> bool {

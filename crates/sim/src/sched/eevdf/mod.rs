@@ -10,7 +10,7 @@
 
 mod line;
 
-use super::{Pick, Scheduler};
+use super::{Pick, Scheduler, scaling};
 use crate::check::{Promises, Share};
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
 use crate::mask::Mask;
@@ -268,7 +268,7 @@ impl Scheduler for Eevdf {
 
     fn start(&mut self, desk: &mut Desk) {
         let cpus = desk.host.cpus();
-        self.slice = (self.rules.slice * (1 + u64::from(cpus.clamp(1, 8).ilog2()))) as i64;
+        self.slice = self.quantum(cpus) as i64;
         // Room for as many VMs as usually meet on a CPU.
         let room = desk.vms.len().min(ROOM);
         let lines = || (0..room).map(|_| (u32::MAX, Line::with_room(ROOM))).collect();
@@ -358,6 +358,10 @@ impl Scheduler for Eevdf {
 
     fn tick_period(&self) -> u64 {
         self.rules.tick
+    }
+
+    fn quantum(&self, cpus: usize) -> u64 {
+        self.rules.slice * scaling(cpus)
     }
 
     fn promises(&self) -> Promises {
