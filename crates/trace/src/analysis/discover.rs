@@ -7,7 +7,7 @@
 
 use crate::event::{Comm, Context, Event, Fact};
 use crate::stream::{Guest, counted};
-use instep_core::units::Tid;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Tables have a row per VM and a column per CPU.
@@ -195,7 +195,7 @@ fn wakes(single: &[(u32, u32)], events: &[Event]) -> BTreeMap<(u32, u32), u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use instep_core::units::{CpuId, Nanos};
+    use instep_core::units::{CpuId, Nanos, Tid};
 
     fn event(fact: Fact) -> Event {
         Event { time: Nanos(1), cpu: CpuId(0), fact }
