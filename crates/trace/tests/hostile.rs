@@ -61,11 +61,11 @@ fn analysed(more: &[u8], times: &[u64]) -> (Tally, Vec<String>, usize) {
 /// Records of one zstd stream, a record for each piece.
 fn compressed<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
-    let mut pack = |piece: &[u8]| {
+    let pack = |piece: &[u8]| {
         encoder.write_all(piece).and_then(|()| encoder.flush()).unwrap();
         record(COMPRESSED, &std::mem::take(encoder.get_mut()))
     };
-    pieces.flat_map(|piece| pack(piece)).collect()
+    pieces.flat_map(pack).collect()
 }
 
 #[test]
