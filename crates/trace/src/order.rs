@@ -67,14 +67,21 @@ impl Window {
         self.latest = self.latest.max(time);
     }
 
-    /// Whether the window is full: [`Window::overflow`] must be called.
     #[inline]
-    pub(crate) fn is_full(&self) -> bool {
+    fn is_full(&self) -> bool {
         self.pending.len() >= self.capacity
     }
 
+    /// To be called when something was appended: of a full window gives the older half.
+    #[inline]
+    pub(crate) fn bound(&mut self, out: &mut Vec<Event>, tally: &mut Tally) {
+        if self.is_full() {
+            self.overflow(out, tally);
+        }
+    }
+
     /// Gives the older half, complete or not.
-    pub(crate) fn overflow(&mut self, out: &mut Vec<Event>, tally: &mut Tally) {
+    fn overflow(&mut self, out: &mut Vec<Event>, tally: &mut Tally) {
         self.sort(tally);
         let count = self.pending.len() / 2;
         self.give(count, out);

@@ -7,7 +7,6 @@
 
 use crate::event::{Comm, Context, Event, Fact};
 use crate::stream::{Guest, counted};
-
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Tables have a row per VM and a column per CPU.

@@ -140,7 +140,7 @@ impl Records {
             SAMPLE => self.sample(body, out),
             COMM | FORK | EXIT => {
                 self.task_or_damage(kind, body);
-                self.bound(out);
+                self.window.bound(out, &mut self.tally);
             }
             LOST => self.lost(u64_at(body, 8), body, out),
             LOST_SAMPLES => self.lost(u64_at(body, 0), body, out),
@@ -198,15 +198,7 @@ impl Records {
                 self.tally.damage(|| format!("a raw record of {length} bytes at {} ns", at.time.0));
             }
         }
-        self.bound(out);
-    }
-
-    /// Gives the older half of what waits to be put in order when it is too much.
-    #[inline]
-    fn bound(&mut self, out: &mut Vec<Event>) {
-        if self.window.is_full() {
-            self.window.overflow(out, &mut self.tally);
-        }
+        self.window.bound(out, &mut self.tally);
     }
 
     fn task_or_damage(&mut self, kind: u32, body: &[u8]) {
@@ -261,7 +253,7 @@ impl Records {
         let fact = Fact::Lost { events: events.unwrap_or(0) };
         self.window.saw(at.time);
         self.window.pending().push(at.event(fact));
-        self.bound(out);
+        self.window.bound(out, &mut self.tally);
     }
 
     /// An event's attributes within a pipe: the attributes in their own size, then numbers.

@@ -110,9 +110,7 @@ impl<R: Read> RecStream<R> {
                 return Ok(false);
             }
             Block::Whole(Kind::Head | Kind::Other, _) => {}
-            Block::Damaged(fault) => {
-                self.lost_block(fault, out);
-            }
+            Block::Damaged(fault) => self.lost_block(fault, out),
             Block::Cut => return Err(Fault::new("its last block is cut off")),
             Block::Nothing => {
                 return Err(Fault::new(
@@ -130,15 +128,7 @@ impl<R: Read> RecStream<R> {
         self.tally.damage(|| fault.0);
         let fact = Fact::Lost { events: 0 };
         self.window.pending().push(Event { time: self.last, cpu: CpuId(0), fact });
-        self.bound(out);
-    }
-
-    /// Gives the older half of what waits to be put in order when it is too much.
-    #[inline]
-    fn bound(&mut self, out: &mut Vec<Event>) {
-        if self.window.is_full() {
-            self.window.overflow(out, &mut self.tally);
-        }
+        self.window.bound(out, &mut self.tally);
     }
 
     fn events(&mut self, contents: &[u8], out: &mut Vec<Event>) {
@@ -177,7 +167,7 @@ impl<R: Read> RecStream<R> {
         }
         self.window.pending().push(event);
         self.window.saw(event.time);
-        self.bound(out);
+        self.window.bound(out, &mut self.tally);
     }
 }
 
