@@ -6,8 +6,9 @@
 /// Where virtual times begin (`POL_ORIGIN`), so that subtracting never wraps.
 pub const ORIGIN: u64 = 1 << 50;
 
-/// A candidate for a CPU (`struct pol_rank`).
+/// A candidate for a CPU (`struct pol_rank`, as it is laid out there).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct Rank {
     /// Virtual time.
     pub vtime: u64,
@@ -65,8 +66,10 @@ pub enum Cosched {
 }
 
 mod c {
-    // SAFETY: the signatures are those of policy.c, which is compiled with this crate; all take
-    // and return scalars and keep no pointer.
+    use super::Rank;
+
+    // SAFETY: the signatures are those of policy.c, which is compiled with this crate, and Rank is
+    // `struct pol_rank`; values are passed, and references that are not kept.
     unsafe extern "C" {
         pub(super) safe fn native_cost(ran: u64, weight: u32) -> u64;
         pub(super) safe fn native_clamp(vtime: u64, cpu_vtime: u64, debt: u64) -> u64;
@@ -93,45 +96,11 @@ mod c {
             blocks: u32,
             nr_vcpus: u32,
         ) -> bool;
-        pub(super) safe fn native_gang_before(
-            a: u64,
-            a_episode: bool,
-            b: u64,
-            b_episode: bool,
-        ) -> bool;
-        pub(super) safe fn native_tick_preempts(
-            a: u64,
-            a_gang: bool,
-            a_episode: bool,
-            b: u64,
-            b_gang: bool,
-            b_episode: bool,
-        ) -> bool;
-        pub(super) safe fn native_goes_on(
-            a: u64,
-            a_gang: bool,
-            a_episode: bool,
-            b: u64,
-            b_gang: bool,
-            b_episode: bool,
-        ) -> bool;
-        pub(super) safe fn native_skew_stops(
-            a: u64,
-            a_gang: bool,
-            a_episode: bool,
-            b: u64,
-            b_gang: bool,
-            b_episode: bool,
-        ) -> bool;
-        pub(super) safe fn native_wake_preempts(
-            a: u64,
-            a_gang: bool,
-            a_episode: bool,
-            b: u64,
-            b_gang: bool,
-            b_episode: bool,
-            slack: u64,
-        ) -> bool;
+        pub(super) safe fn native_gang_before(a: Rank, b: Rank) -> bool;
+        pub(super) safe fn native_tick_preempts(waiter: Rank, runs: Rank) -> bool;
+        pub(super) safe fn native_goes_on(runs: Rank, waiter: Rank) -> bool;
+        pub(super) safe fn native_skew_stops(runs: Rank, waiter: Rank) -> bool;
+        pub(super) safe fn native_wake_preempts(wakes: Rank, runs: Rank, slack: u64) -> bool;
         pub(super) safe fn native_slice(episode: bool, now: u64, until: u64, slice: u64) -> u64;
         pub(super) safe fn native_held_up(
             waited: u64,
@@ -214,35 +183,31 @@ pub fn gang(cosched: Cosched, now: bool, ran_ns: u64, blocks: u32, nr_vcpus: u32
 /// Whether `a` goes before `b`, both of VMs whose siblings run together.
 #[must_use]
 pub fn gang_before(a: Rank, b: Rank) -> bool {
-    c::native_gang_before(a.vtime, a.episode, b.vtime, b.episode)
+    c::native_gang_before(Rank { gang: true, ..a }, Rank { gang: true, ..b })
 }
 
 /// Whether a waiter takes the CPU at a tick.
 #[must_use]
 pub fn tick_preempts(waiter: Rank, runs: Rank) -> bool {
-    let (w, r) = (waiter, runs);
-    c::native_tick_preempts(w.vtime, w.gang, w.episode, r.vtime, r.gang, r.episode)
+    c::native_tick_preempts(waiter, runs)
 }
 
 /// Whether what runs goes on at the end of its slice although another waits.
 #[must_use]
 pub fn goes_on(runs: Rank, waiter: Rank) -> bool {
-    let (r, w) = (runs, waiter);
-    c::native_goes_on(r.vtime, r.gang, r.episode, w.vtime, w.gang, w.episode)
+    c::native_goes_on(runs, waiter)
 }
 
 /// Whether a vCPU that is too far ahead of a waiting sibling gives way to this waiter.
 #[must_use]
 pub fn skew_stops(runs: Rank, waiter: Rank) -> bool {
-    let (r, w) = (runs, waiter);
-    c::native_skew_stops(r.vtime, r.gang, r.episode, w.vtime, w.gang, w.episode)
+    c::native_skew_stops(runs, waiter)
 }
 
 /// Whether a thread that wakes up takes the CPU at once.
 #[must_use]
 pub fn wake_preempts(wakes: Rank, runs: Rank, slack: u64) -> bool {
-    let (w, r) = (wakes, runs);
-    c::native_wake_preempts(w.vtime, w.gang, w.episode, r.vtime, r.gang, r.episode, slack)
+    c::native_wake_preempts(wakes, runs, slack)
 }
 
 /// How long a thread may run.

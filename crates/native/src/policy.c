@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* Functions of bpf/policy.h for callers in other languages: scalars in, scalars out. */
+/* Functions of bpf/policy.h for callers in other languages: scalars and ranks. */
 #include "policy.h"
-
-static struct pol_rank rank(u64 vtime, bool gang, bool episode)
-{
-	return (struct pol_rank){ .vtime = vtime, .gang = gang, .episode = episode };
-}
 
 u64 native_cost(u64 ran, u32 weight)
 {
@@ -42,35 +37,36 @@ bool native_gang(u32 cosched, bool now, u64 ran_ns, u32 blocks, u32 nr_vcpus)
 	return pol_gang(cosched, now, e);
 }
 
-bool native_gang_before(u64 a, bool a_episode, u64 b, bool b_episode)
+bool native_gang_before(struct pol_rank a, struct pol_rank b)
 {
-	return pol_gang_before(rank(a, true, a_episode), rank(b, true, b_episode));
+	return pol_gang_before(a, b);
 }
 
-bool native_tick_preempts(u64 a, bool a_gang, bool a_episode, u64 b, bool b_gang, bool b_episode)
+bool native_tick_preempts(struct pol_rank waiter, struct pol_rank runs)
 {
-	return pol_tick_preempts(rank(a, a_gang, a_episode), rank(b, b_gang, b_episode));
+	return pol_tick_preempts(waiter, runs);
 }
 
-bool native_goes_on(u64 a, bool a_gang, bool a_episode, u64 b, bool b_gang, bool b_episode)
+bool native_goes_on(struct pol_rank runs, struct pol_rank waiter)
 {
-	return pol_goes_on(rank(a, a_gang, a_episode), rank(b, b_gang, b_episode));
+	return pol_goes_on(runs, waiter);
 }
 
-bool native_skew_stops(u64 a, bool a_gang, bool a_episode, u64 b, bool b_gang, bool b_episode)
+bool native_skew_stops(struct pol_rank runs, struct pol_rank waiter)
 {
-	return pol_skew_stops(rank(a, a_gang, a_episode), rank(b, b_gang, b_episode));
+	return pol_skew_stops(runs, waiter);
 }
 
-bool native_wake_preempts(u64 a, bool a_gang, bool a_episode, u64 b, bool b_gang, bool b_episode,
-			  u64 slack)
+bool native_wake_preempts(struct pol_rank wakes, struct pol_rank runs, u64 slack)
 {
-	return pol_wake_preempts(rank(a, a_gang, a_episode), rank(b, b_gang, b_episode), slack);
+	return pol_wake_preempts(wakes, runs, slack);
 }
 
 u64 native_slice(bool episode, u64 now, u64 until, u64 slice)
 {
-	return pol_slice(rank(0, true, episode), now, until, slice);
+	struct pol_rank rank = { .gang = true, .episode = episode };
+
+	return pol_slice(rank, now, until, slice);
 }
 
 bool native_held_up(u64 waited, u32 all_vcpus, u32 cpus, u64 slice, u32 ready)
