@@ -27,6 +27,11 @@ const RESOLUTION: u64 = 1_000_000;
 const MUCH: u64 = 50_000_000;
 /// What may be unknown of a thread's waits over seconds, of which a switch is missing.
 const MISSING: u64 = 100_000_000;
+/// Recordings until one must agree. A pause of this machine between the scheduler's look at its clock and the event,
+/// which nothing counts (a page of its memory that its own host fetches first), is in one of the two sums
+/// only: seen, 38 ms of 3 s that were running by the events and waiting by the counters. A fault of the
+/// recorder is in every recording.
+const ATTEMPTS: usize = 3;
 
 #[test]
 fn a_recording_through_tracefs_agrees_with_schedstat() {
@@ -45,6 +50,22 @@ fn agrees_with_schedstat(source: &str) {
     let Some(stage) = Stage::new() else { return };
     // Two busy vCPUs each: on two CPUs everyone waits for half of the time, which is seconds.
     let guests = stage.start([stage.spec("first"), stage.spec("second")]);
+    let mut offs = Vec::new();
+    while let Err(off) = recorded_agrees(&stage, &guests, source) {
+        offs.push(off);
+        assert!(
+            offs.len() < ATTEMPTS,
+            "none of {ATTEMPTS} recordings agrees:\n{}",
+            offs.join("\n")
+        );
+    }
+    for off in offs {
+        skip::note(&format!("a recording did not agree and was made again: {off}"));
+    }
+}
+
+/// Makes one recording; whether the kernel's counters are those of its events.
+fn recorded_agrees(stage: &Stage, guests: &[Guest], source: &str) -> Result<(), String> {
     let file = stage.file("guests.instep");
     let path = file.to_str().unwrap();
     let args = ["record", "-d", "6s", "-o", path, "--source", source, "--json"];
@@ -52,7 +73,8 @@ fn agrees_with_schedstat(source: &str) {
     let ran = super::common::instep(&args);
     let stolen = stolen() - before;
     if ran.code == Some(2) {
-        return skip::note(ran.stderr.trim());
+        skip::note(ran.stderr.trim());
+        return Ok(());
     }
     let told = ran.expect(0).json();
     assert_eq!((text(&told, "schema"), text(&told, "source")), ("instep.recording/1", source));
@@ -62,7 +84,7 @@ fn agrees_with_schedstat(source: &str) {
     let report = super::common::instep(&["analyze", path, "--json"]).json();
     let (events, counters) = read(&file);
     let mut gaps = Vec::new();
-    for guest in &guests {
+    for guest in guests {
         let vm = of(&report, guest);
         assert_eq!(text(vm, "name"), guest.spec().name);
         let tids: Vec<u32> =
@@ -71,7 +93,7 @@ fn agrees_with_schedstat(source: &str) {
         for (vcpu, tid) in list(vm, "vcpus").iter().zip(tids) {
             let counter = counters.iter().find(|counter| counter.tid == tid).unwrap();
             let counted = Sums::of(&events, Tid(tid), counter.from_ns..counter.to_ns);
-            agrees(&counted, counter, stolen);
+            agrees(&counted, counter, stolen)?;
             // What the analysis says is what the events say, all of them.
             let all = Sums::of(&events, Tid(tid), 0..u64::MAX);
             assert_near("run time", number(vcpu, "run_ns"), all.run, TICK + all.gaps);
@@ -80,7 +102,6 @@ fn agrees_with_schedstat(source: &str) {
             gaps.extend((all.gaps > 0).then(|| format!("thread {tid} for {} ns", all.gaps)));
         }
     }
-    drop(guests);
     if stolen > MUCH {
         skip::note(&format!(
             "this machine's hypervisor took {} ms, so counters are held to the events to that only",
@@ -93,30 +114,29 @@ fn agrees_with_schedstat(source: &str) {
             gaps.join(", ")
         ));
     }
+    Ok(())
 }
 
 /// The kernel's own count of one thread is that of the events, within 1 % and a clock tick, but for times
 /// of which a switch is missing, and but for what this machine's own hypervisor took: the kernel does not
 /// count that as running, and no switch tells of it.
-fn agrees(counted: &Sums, counter: &Counter, stolen: u64) {
+fn agrees(counted: &Sums, counter: &Counter, stolen: u64) -> Result<(), String> {
+    let off = || format!("{counted:?} of the events are not {counter:?}, {stolen} ns stolen");
     let least = counted.run.saturating_sub(stolen);
     let run = counter.run_ns.clamp(least, counted.run);
-    assert_near("run time by schedstat", run, counter.run_ns, TICK + counted.gaps);
+    if run.abs_diff(counter.run_ns) > counter.run_ns / 100 + TICK + counted.gaps {
+        return Err(off());
+    }
     // Both count a wait when it ends, to the nanosecond. Where a switch is missing, others may be, too: seen,
     // 24 ms of 169 where gaps of 8 ms told of some. What the hypervisor takes between the scheduler's look at
     // its clock and the event is in one of the two only: seen, 43 ms where it took half a second.
     let unseen = if counted.gaps > 0 { MISSING + counted.gaps } else { 0 };
     let slack = 2 * RESOLUTION + counted.edges + unseen + stolen + counter.wait_ns / 100;
     let (least, most) = (counted.wait, counted.wait + counted.elsewhere);
-    let off = least.saturating_sub(counter.wait_ns).max(counter.wait_ns.saturating_sub(most));
-    println!(
-        "waiting by schedstat: {least} to {most} ns, {} ns there: {:.3} % off, {} ns unknown",
-        counter.wait_ns,
-        off as f64 * 100.0 / counter.wait_ns.max(1) as f64,
-        counted.edges + unseen
-    );
-    assert!(counter.wait_ns + slack >= least, "{counted:?} {counter:?}");
-    assert!(counter.wait_ns <= most + slack, "{counted:?} {counter:?}");
+    if counter.wait_ns + slack < least || counter.wait_ns > most + slack {
+        return Err(off());
+    }
+    Ok(())
 }
 
 #[test]
@@ -138,9 +158,7 @@ fn a_wait_that_is_not_in_the_events_is_noticed() {
         wait_ns: wait * ms,
         ..Counter::default()
     };
-    let fails = |counter: Counter| {
-        std::panic::catch_unwind(|| agrees(&counted, &counter, 50 * ms)).is_err()
-    };
+    let fails = |counter: Counter| agrees(&counted, &counter, 50 * ms).is_err();
     assert!(!fails(counter(1900, 4000)));
     assert!(fails(counter(1900, 3850)) && fails(counter(1900, 4150)));
     assert!(
