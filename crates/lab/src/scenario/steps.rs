@@ -233,7 +233,8 @@ fn change(
         );
         (script, SMALL)
     } else if let Some(time) = step.wait {
-        (format!("sleep {}", time.as_secs_f64()), time * 2 + SMALL)
+        // It ends by the same clock as its limit, so a host where it does not is lost: not long to wait for.
+        (format!("sleep {}", time.as_secs_f64()), time + SMALL / 3)
     } else if let Some((cpu, on)) =
         step.offline.map(|cpu| (cpu, 0)).or(step.online.map(|cpu| (cpu, 1)))
     {
