@@ -44,7 +44,9 @@ typedef int64_t s64;
 #define INSTEP_M_PULL (1u << 8)    /* a CPU takes over a waiter that is far behind */
 #define INSTEP_M_PROBE (1u << 9)   /* VMs that block are tried together now and then */
 #define INSTEP_M_GATHER (1u << 10) /* VMs that hand over at a fine grain run on one CPU */
-#define INSTEP_M_ALL ((1u << 11) - 1)
+#define INSTEP_M_HOST (1u << 11)   /* host threads that mostly sleep, and per-CPU ones, go first */
+#define INSTEP_M_RESCUE (1u << 12) /* what waits for a CPU that a higher class has is fetched */
+#define INSTEP_M_ALL ((1u << 13) - 1)
 
 /* Co-scheduling of one VM. */
 enum instep_cosched {

@@ -63,7 +63,7 @@ static __always_inline u64 key_of(struct task_state *t, s32 cpu)
 static __always_inline bool goes_first(struct task_struct *p, struct task_state *t,
 				       struct cpu_state *c)
 {
-	return (p->flags & PF_KTHREAD) && p->nr_cpus_allowed == 1 &&
+	return on(INSTEP_M_HOST) && (p->flags & PF_KTHREAD) && p->nr_cpus_allowed == 1 &&
 	       pol_before(t->vtime, c->host_vtime);
 }
 
@@ -190,13 +190,12 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 			return;
 		}
 	}
+	arrive(t, cpu);
 	/* It was alone here, was to go to an idle core, and came too late: nobody would call this CPU. */
 	if ((enq_flags & SCX_ENQ_LAST) && !held(c, now) && cpu == scx_bpf_task_cpu(p)) {
-		arrive(t, cpu);
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SET.slice_ns, enq_flags);
 		return;
 	}
-	arrive(t, cpu);
 	/* Straight to the CPU: neither ops.dispatch nor a second look at ranks is needed. */
 	if ((enq_flags & SCX_ENQ_WAKEUP) && gives_way(t, c, cpu, now)) {
 		count(INSTEP_C_WAKE_PREEMPT);
@@ -276,7 +275,7 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 	if (c->held_until && !held(c, now))
 		release_cpus(c->held_vm);
 	still = held(c, now);
-	if (rescue(cpu, now))
+	if (on(INSTEP_M_RESCUE) && rescue(cpu, now))
 		return;
 	/* The usual case: one goes to sleep and one waits. */
 	if (!still && !runnable && queued == 1 && take_first(cpu))

@@ -51,8 +51,12 @@ static __always_inline bool is_free(struct task_state *t, s32 cpu, u64 now)
 	return c && !held_from(c, t->vm, now) && !(on(INSTEP_M_BALANCE) && sibling_on(t, cpu));
 }
 
-/* Finds and claims an idle CPU at home among the allowed that no other VM holds and no sibling is on. */
-static __noinline s32 idle_among(struct task_struct *p, struct task_state *t, s32 home, u64 now)
+/*
+ * An idle CPU at home among the allowed that no other VM holds and no sibling is on: one of a wholly idle
+ * core if there is one, and no other where `whole` is asked for.
+ */
+static __noinline s32 idle_among(struct task_struct *p, struct task_state *t, s32 home, u64 now,
+				 bool whole)
 {
 	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
 	const struct cpumask *cores = scx_bpf_get_idle_smtmask();
@@ -65,7 +69,7 @@ static __noinline s32 idle_among(struct task_struct *p, struct task_state *t, s3
 		if (!at_home(cpu, home) || !bpf_cpumask_test_cpu(cpu, idle) ||
 		    !bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || !is_free(t, cpu, now))
 			continue;
-		if (found == NO_CPU)
+		if (found == NO_CPU && !whole)
 			found = cpu;
 		if (!on(INSTEP_M_CORES) || bpf_cpumask_test_cpu(cpu, cores)) {
 			found = cpu;
@@ -74,9 +78,15 @@ static __noinline s32 idle_among(struct task_struct *p, struct task_state *t, s3
 	}
 	scx_bpf_put_idle_cpumask(cores);
 	scx_bpf_put_idle_cpumask(idle);
-	if (found != NO_CPU && scx_bpf_test_and_clear_cpu_idle(found))
-		return found;
-	return NO_CPU;
+	return found;
+}
+
+/* Claims such a CPU; NO_CPU when there is none, or it was somebody's meanwhile. */
+static __always_inline s32 claim_among(struct task_struct *p, struct task_state *t, s32 home, u64 now)
+{
+	s32 cpu = idle_among(p, t, home, now, false);
+
+	return cpu >= 0 && scx_bpf_test_and_clear_cpu_idle(cpu) ? cpu : NO_CPU;
 }
 
 static __always_inline bool whole_core_idle(s32 cpu)
@@ -125,7 +135,7 @@ static __always_inline s32 claim_any(struct task_struct *p, struct task_state *t
 
 	/* What the kernel picks may be held, and once claimed nobody else would be sent there. */
 	if (some_held(now))
-		return claimed(idle_among(p, t, INSTEP_NO_NODE, now), home, false);
+		return claimed(claim_among(p, t, INSTEP_NO_NODE, now), home, false);
 	if (on(INSTEP_M_CORES)) {
 		cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, SCX_PICK_IDLE_CORE);
 		if (cpu >= 0)
@@ -153,7 +163,7 @@ static __noinline s32 pick_idle(struct task_struct *p, struct task_state *t, s32
 		return prev;
 	}
 	if (home != INSTEP_NO_NODE) {
-		cpu = idle_among(p, t, home, now);
+		cpu = claim_among(p, t, home, now);
 		if (cpu >= 0) {
 			count(INSTEP_C_IDLE_HOME);
 			return cpu;
@@ -182,29 +192,12 @@ static __always_inline bool shares_core(s32 cpu)
 }
 
 /* Whether a vCPU that nobody delays has better elsewhere: a core of its own, at home if it has one. */
-static __noinline bool leaves_core(struct task_struct *p, struct task_state *t, s32 cpu, u64 now)
+static __always_inline bool leaves_core(struct task_struct *p, struct task_state *t, s32 cpu, u64 now)
 {
-	const struct cpumask *cores;
-	u32 n = SET.nr_cpus;
-	bool found = false;
-	s32 home, k;
-
 	if (!t || t->slot == INSTEP_NO_SLOT || !on(INSTEP_M_CORES) || p->nr_cpus_allowed == 1 ||
 	    is_migration_disabled(p) || !shares_core(cpu))
 		return false;
-	home = home_of(t);
-	if (n > INSTEP_MAX_CPUS)
-		n = INSTEP_MAX_CPUS;
-	cores = scx_bpf_get_idle_smtmask();
-	bpf_for(k, 0, n) {
-		if (!bpf_cpumask_test_cpu(k, cores) || !bpf_cpumask_test_cpu(k, p->cpus_ptr) ||
-		    !at_home(k, home) || !is_free(t, k, now))
-			continue;
-		found = true;
-		break;
-	}
-	scx_bpf_put_idle_cpumask(cores);
-	return found;
+	return idle_among(p, t, home_of(t), now, true) >= 0;
 }
 
 /* --- none is idle -------------------------------------------------------------------------------- */

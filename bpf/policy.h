@@ -3,7 +3,7 @@
  * Decisions of the kernel scheduler as pure functions: integers in, a verdict out.
  *
  * No helper calls, no globals, no loops, no floats: it compiles to BPF and natively alike, where
- * crates/dispatch tests it. Virtual times are nanoseconds of CPU time at weight 100, offset by
+ * crates/native tests it. Virtual times are nanoseconds of CPU time at weight 100, offset by
  * POL_ORIGIN so that subtracting never wraps; they are compared by signed difference.
  */
 #ifndef INSTEP_POLICY_H

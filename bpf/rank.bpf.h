@@ -53,8 +53,9 @@ static __noinline void rank_vm(struct task_state *t, u64 now, struct pol_rank *o
 /* The rank of a thread of no VM with this own virtual time. */
 static __always_inline u64 host_rank(u64 own, struct cpu_state *c)
 {
-	return pol_host_rank(pol_behind(own, c->host_vtime), group_at(c), c->vtime,
-			     SET.slice_ns / 2, SET.debt_ns / 2);
+	u64 behind = on(INSTEP_M_HOST) ? pol_behind(own, c->host_vtime) : 0;
+
+	return pol_host_rank(behind, group_at(c), c->vtime, SET.slice_ns / 2, SET.debt_ns / 2);
 }
 
 /*

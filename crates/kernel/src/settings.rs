@@ -36,9 +36,9 @@ impl Cosched {
 }
 
 /// Names of the mechanisms, bit 0 first (`INSTEP_M_*`).
-pub const MECHANISMS: [&str; 11] = [
+pub const MECHANISMS: [&str; 13] = [
     "shares", "balance", "cores", "home", "boost", "gang", "yield", "wake", "pull", "probe",
-    "gather",
+    "gather", "host", "rescue",
 ];
 
 /// Which mechanisms are on.

@@ -201,6 +201,7 @@ pub enum Counter {
     Expired,
     SkewStop,
     CoreLeft,
+    Rescued,
 }
 
 /// The CPU after this one in the ring of its core's, itself if it is alone.

@@ -167,3 +167,96 @@ fn who_never_sleeps_leaves_a_shared_core_when_another_is_idle() {
     let without_cores = 1 << 2;
     assert_eq!(cores(without_cores), (1, 0));
 }
+
+#[test]
+fn a_host_thread_that_mostly_sleeps_goes_first_unless_that_is_off() {
+    // On CPU 0 a vCPU and a host thread that never sleep, and one that wants 1 ms of every 10.
+    let machine = Machine { core: vec![vec![0], vec![1]], node: vec![0; 2] };
+    let tasks = vec![TaskSetup { allowed: CpuMask::of([0]), cpu: 0, flags: 0 }; 3];
+    let vm = Vm { weight: 100, own: VmSettings::default(), first: 0, count: 1 };
+    let waited = |without: u32| {
+        let settings = Settings { without, ..Settings::default() };
+        let mut instep =
+            Instep::new(machine.clone(), &tasks, &[vm.clone()], &settings, 1, Release::V7_2)
+                .expect("it fits");
+        (0..2).for_each(|task| instep.kernel().wake(task, Waker::Other(1), 0));
+        let (mut wants, mut waited) = (false, 0);
+        for now in 0..2000 {
+            if now % 10 == 0 && !wants {
+                instep.kernel().wake(2, Waker::Interrupt(1), now * MS);
+                wants = true;
+            }
+            settle(&mut instep, now * MS);
+            match instep.current(0) {
+                Some(2) => {
+                    instep.kernel().block(0, now * MS + MS / 2);
+                    settle(&mut instep, now * MS + MS / 2);
+                    wants = false;
+                }
+                _ => waited += u32::from(wants),
+            }
+            instep.kernel().tick(0, now * MS + 3 * MS / 4);
+        }
+        assert_eq!(instep.ejected(), None);
+        waited
+    };
+    let host = 1 << 11;
+    let (on, off) = (waited(0), waited(host));
+    assert!(on * 4 < off, "{on} and {off} ms");
+}
+
+#[test]
+fn what_waits_for_a_cpu_that_a_higher_class_has_is_fetched_unless_that_is_off() {
+    let machine = Machine { core: vec![vec![0], vec![1]], node: vec![0; 2] };
+    // The first two may run on either CPU, CPU 0 first; the third keeps CPU 1 busy.
+    let task = |cpu: usize| TaskSetup { allowed: CpuMask::of(cpu..2), cpu, flags: 0 };
+    let vm = |first, count| Vm { weight: 100, own: VmSettings::default(), first, count };
+    let rescued = |without: u32| {
+        let settings = Settings { without, ..Settings::default() };
+        let (tasks, vms) = ([task(0), task(0), task(1)], [vm(0, 2), vm(2, 1)]);
+        let mut instep = Instep::new(machine.clone(), &tasks, &vms, &settings, 1, Release::V7_2)
+            .expect("it fits");
+        instep.kernel().wake(2, Waker::Other(1), 0);
+        settle(&mut instep, 0);
+        (0..2).for_each(|task| instep.kernel().wake(task, Waker::Other(0), MS));
+        // CPU 0 chooses nobody.
+        let mut ran = [false; 3];
+        for now in 1..100 {
+            instep.kernel().tick(1, now * MS);
+            instep.kernel().schedule(1, now * MS);
+            ran[instep.current(1).expect("it is busy")] = true;
+        }
+        assert_eq!(instep.ejected(), None);
+        (ran[0] || ran[1], instep.counter(Counter::Rescued) > 0)
+    };
+    // Both wait for CPU 0, and nothing else fetches them.
+    let (balance, pull, rescue) = (1 << 1, 1 << 8, 1 << 12);
+    assert_eq!(rescued(balance | pull), (true, true));
+    assert_eq!(rescued(balance | pull | rescue), (false, false));
+}
+
+#[test]
+fn a_sibling_that_is_yielded_to_runs_at_once_unless_that_is_off() {
+    // CPU 0: a vCPU; CPU 1: its sibling, behind one of another VM that is far behind its share.
+    let machine = Machine { core: vec![vec![0], vec![1]], node: vec![0; 2] };
+    let task = |cpu| TaskSetup { allowed: CpuMask::of([cpu]), cpu, flags: 0 };
+    let vm = |first, count, weight| Vm { weight, own: VmSettings::default(), first, count };
+    let after = |without: u32| {
+        let settings = Settings { without, ..Settings::default() };
+        let (tasks, vms) = ([task(0), task(1), task(1)], [vm(0, 2, 100), vm(2, 1, 100)]);
+        let mut instep = Instep::new(machine.clone(), &tasks, &vms, &settings, 1, Release::V7_2)
+            .expect("it fits");
+        for task in [2, 0, 1] {
+            instep.kernel().wake(task, Waker::Other(task.min(1)), 0);
+            settle(&mut instep, 0);
+        }
+        assert_eq!((instep.current(0), instep.current(1)), (Some(0), Some(2)));
+        instep.kernel().yield_to(0, Some(1), MS);
+        settle(&mut instep, MS);
+        assert_eq!(instep.ejected(), None);
+        (instep.current(1), instep.counter(Counter::Yield))
+    };
+    let (gang, directed) = (1 << 5, 1 << 6);
+    assert_eq!(after(gang), (Some(1), 1));
+    assert_eq!(after(gang | directed), (Some(2), 0));
+}

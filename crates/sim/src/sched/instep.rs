@@ -42,7 +42,7 @@ const GATHER: u32 = 10;
 
 /// Names of mechanisms in the order of their bits (bpf/intf.h), as `--dispatch` configures them: a
 /// tuning `without.NAME` switches one off.
-const MECHANISMS: [(&str, u32); 11] = [
+const MECHANISMS: [(&str, u32); 13] = [
     ("without.shares", 0),
     ("without.balance", 1),
     ("without.cores", 2),
@@ -54,6 +54,8 @@ const MECHANISMS: [(&str, u32); 11] = [
     ("without.pull", 8),
     ("without.probe", 9),
     ("without.gather", GATHER),
+    ("without.host", 11),
+    ("without.rescue", 12),
 ];
 
 impl Rules {
