@@ -71,6 +71,18 @@ fn a_seed_gives_the_same_bytes_and_another_seed_others() {
 }
 
 #[test]
+fn numbers_of_another_scheduler_than_asked_for_are_said_to_be_left_out() {
+    let (_dir, path) = file(&GOOD.replace("[host]", "tuning = { latency = \"1ms\" }\n[host]"));
+    let path = path.to_str().unwrap();
+    let run = |more: &[&str]| instep(&[&["sim", path, "--json"], more].concat());
+    let (tuned, same, other) =
+        (run(&[]), run(&["--scheduler", "cfs"]), run(&["--scheduler", "credit"]));
+    assert_eq!((tuned.stdout, tuned.stderr), (same.stdout, same.stderr));
+    assert!(other.stderr.contains("tuning (latency)"), "{}", other.stderr);
+    assert_eq!(other.code, Some(0));
+}
+
+#[test]
 fn every_scheduler_runs_the_same_scenario() {
     let (_dir, path) = file(GOOD);
     for name in instep_sim::sched::NAMES {

@@ -34,6 +34,13 @@ pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
         placement: args.placement.clone(),
     };
     let plan = Scenario::load(file, &overrides)?;
+    if !plan.untuned.is_empty() {
+        tell(&format!(
+            "the scenario's tuning ({}) is of another scheduler and not used: {} runs as published",
+            plan.untuned.join(", "),
+            plan.scheduler
+        ));
+    }
     if args.check {
         return check(&plan, args.json);
     }

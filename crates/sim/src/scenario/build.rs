@@ -38,6 +38,8 @@ pub struct Plan {
     pub scheduler: String,
     /// Its numbers that differ from the published ones.
     pub tuning: Tuning,
+    /// Names of the scenario's numbers that are of another scheduler than was asked for, so not used.
+    pub untuned: Vec<String>,
     /// Everything else.
     pub setup: Setup,
 }
@@ -93,7 +95,14 @@ impl Plan {
         if scheduler.bare_metal() {
             setup.vms.iter_mut().for_each(threads_for_vcpus);
         }
-        Ok(Self { topology, topology_file: None, scheduler: name.clone(), tuning, setup })
+        Ok(Self {
+            topology,
+            topology_file: None,
+            scheduler: name.clone(),
+            tuning,
+            untuned: Vec::new(),
+            setup,
+        })
     }
 
     /// A new scheduler of the plan's kind.

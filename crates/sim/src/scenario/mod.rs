@@ -233,12 +233,15 @@ impl Scenario {
             what: fault.what,
         };
         let mut scenario = Self::parse(&text).map_err(wrong)?;
+        let mut untuned = Vec::new();
         if let Some(seed) = overrides.seed {
             scenario.seed = seed;
         }
         if let Some(name) = &overrides.scheduler {
             crate::sched::make(name, &Default::default()).map_err(Error::Asked)?;
-            scenario.tuning.clear();
+            if scenario.scheduler.get_ref() != name {
+                untuned = std::mem::take(&mut scenario.tuning).into_keys().collect();
+            }
             scenario.scheduler = Spanned::new(scenario.scheduler.span(), name.clone());
         }
         if let Some(name) = &overrides.placement {
@@ -252,7 +255,7 @@ impl Scenario {
         };
         let plan = build::Plan::new(&scenario, &read).map_err(wrong)?;
         let topology_file = scenario.host.get_ref().topology.as_deref().map(beside);
-        Ok(build::Plan { topology_file, ..plan })
+        Ok(build::Plan { topology_file, untuned, ..plan })
     }
 }
 
@@ -261,7 +264,7 @@ impl Scenario {
 pub struct Overrides {
     /// The seed.
     pub seed: Option<u64>,
-    /// The scheduler's name, with its published numbers.
+    /// The scheduler's name; another than the scenario's comes with its published numbers.
     pub scheduler: Option<String>,
     /// What places VMs.
     pub placement: Option<String>,
