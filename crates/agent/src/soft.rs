@@ -4,10 +4,9 @@
 //! observed --seen--> the snapshot policies see --policy--> decision --soften--> what is done
 //! ```
 //! An affinity would keep a vCPU from the idle CPUs of other nodes when its own is full, which the
-//! scheduler would have lent it ([decision 14](../../../docs/decisions/0014-soft-homes.md)). Policies
-//! go on as if each vCPU had what they gave it, or they would give it anew in every cycle: the
-//! snapshot they see says so. Of what they decide, changes of vCPUs whose home is soft are left out,
-//! and what earlier cycles set is put back.
+//! scheduler would have lent it (decision 14). Policies go on as if each vCPU had what they gave it, or
+//! they would give it anew in every cycle: the snapshot they see says so. Of what they decide, changes
+//! of vCPUs whose home is soft are left out, and what earlier cycles set is put back.
 //!
 //! Whose home is soft: VMs with one home node that nobody bound, neither by affinity nor by cpuset.
 //! It does not know which scheduler is in force; it is told by VM.

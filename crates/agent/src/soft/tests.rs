@@ -144,6 +144,23 @@ fn a_soft_home_is_told_once_and_binds_no_vcpu() {
 }
 
 #[test]
+fn policies_see_vcpus_with_what_they_gave_them_and_change_nothing() {
+    let mut run = Run::of(vec![vm("a", 1), vm("b", 0)]);
+    run.cycle(ALL);
+    run.made.write(run.dir.path()).unwrap();
+    let observed = run.observer.look(Some(&run.journal), Some(Nanos::SECOND)).unwrap();
+    let seen = run.soft.seen(&observed);
+    let allowed = |snapshot: &Snapshot| {
+        let vcpus = snapshot.vms.iter().flat_map(|vm| &vm.vcpus);
+        vcpus.map(|vcpu| vcpu.allowed.to_string()).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(allowed(&observed.snapshot), "0-7 0-7 0-7 0-7");
+    assert_eq!(allowed(&seen), "4 5 0 1", "a core each");
+    let again = decide(&seen, &run.config, 2).actions;
+    assert!(again.is_empty(), "{again:?}");
+}
+
+#[test]
 fn emulator_threads_and_memory_are_brought_home_as_ever() {
     let kinds = |keeps| {
         let mut run = Run::of(vec![vm("a", 1).memory_on(NodeId(0), Bytes::from_mib(200))]);
