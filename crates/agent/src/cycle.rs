@@ -1,13 +1,13 @@
 //! One cycle: observe, decide, apply, and the record of it.
 
 use crate::config::Config;
-use crate::decide;
 use crate::dispatch::Dispatch;
 use crate::error::Error;
 use crate::memory::{Homes, Limits, LiveHost};
 use crate::observe::{Observation, Observer, facts_of, keep_only};
 use crate::record::{ActionRecord, Cost, MemoryRecord, Record};
 use crate::signals::Events;
+use crate::soft::{Keeps, SoftHomes, Told};
 use crate::view;
 use instep_core::decision::{Action, Decision};
 use instep_core::idset::CpuSet;
@@ -30,6 +30,9 @@ pub(crate) struct Tools<'a> {
     pub(crate) applier: Option<&'a mut Applier>,
     pub(crate) homes: &'a mut Homes,
     pub(crate) host: &'a mut LiveHost,
+    pub(crate) soft: &'a mut SoftHomes,
+    /// The kernel scheduler, if it was asked for.
+    pub(crate) dispatch: Option<&'a Dispatch>,
     pub(crate) events: &'a mut Events,
     /// Cycles since the start, this one included.
     pub(crate) count: u64,
@@ -41,6 +44,8 @@ pub(crate) struct Done {
     observation: Observation,
     decision: Decision,
     outcomes: Vec<String>,
+    /// Homes that the kernel scheduler is told and was not before.
+    told: Vec<Told>,
     memory: Vec<MemoryRecord>,
     cost: Cost,
     time: SystemTime,
@@ -63,12 +68,16 @@ pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Resul
     let warnings = missing.iter().map(|name| format!("no VM is called `{name}` now"));
     observation.scan.warnings.extend(warnings);
     let observed = Instant::now();
-    let decision = decide(&observation.snapshot, config, tools.count);
+    let dispatch = tools.dispatch.filter(|dispatch| dispatch.keeps_homes());
+    let keeps = dispatch.map(|dispatch| |vm: &str| dispatch.keeps_home(vm));
+    let keeps = keeps.as_ref().map(|keeps| keeps as Keeps<'_>);
+    let (decision, told) = tools.soft.decide(&observation, (config, tools.count), keeps);
     let decided = Instant::now();
     let mut done = Done {
         observation,
         decision,
         outcomes: Vec::new(),
+        told,
         memory: Vec::new(),
         cost: Cost::default(),
         time,
@@ -103,7 +112,13 @@ impl Done {
     /// The record of this cycle.
     pub(crate) fn record<'a>(&'a self, cycle: u64, config: &Config, dry_run: bool) -> Record<'a> {
         let snapshot = &self.observation.snapshot;
-        let actions = self.decision.actions.iter().zip(&self.outcomes);
+        let changed = self.decision.actions.iter().zip(&self.outcomes).map(|(action, outcome)| {
+            ActionRecord { action: view::action(snapshot, action), outcome: outcome.clone() }
+        });
+        let told = self.told.iter().map(|told| ActionRecord {
+            action: view::soft_home(snapshot, told.vm, told.node, &told.why),
+            outcome: "told the kernel scheduler".to_owned(),
+        });
         Record {
             schema: "instep.record/1",
             cycle,
@@ -112,12 +127,7 @@ impl Done {
             dry_run,
             window_ns: snapshot.window,
             vms: view::verdicts(snapshot, &self.decision),
-            actions: actions
-                .map(|(action, outcome)| ActionRecord {
-                    action: view::action(snapshot, action),
-                    outcome: outcome.clone(),
-                })
-                .collect(),
+            actions: told.chain(changed).collect(),
             conflicts: view::conflicts(snapshot, &self.decision.conflicts),
             memory: &self.memory,
             warnings: &self.observation.scan.warnings,

@@ -14,6 +14,7 @@ pub mod observe;
 pub mod record;
 pub mod run;
 mod signals;
+mod soft;
 pub mod view;
 
 pub use decide::decide;

@@ -13,6 +13,7 @@ use crate::memory::{Homes, LiveHost};
 use crate::observe::Observer;
 use crate::record::Record;
 use crate::signals::{Events, Wake};
+use crate::soft::SoftHomes;
 use instep_core::units::Tid;
 use instep_core::wording::Count;
 use instep_host::Root;
@@ -83,7 +84,9 @@ pub fn run(options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
         let host = live_host(&observer, &options, sink);
         let homes = Homes::default();
         let dispatch = dispatch(&options, &observer, sink)?;
-        let mut agent = Agent { options, observer, events, homes, host, dispatch, count: 0 };
+        let (soft, kept) = (SoftHomes::default(), false);
+        let mut agent =
+            Agent { options, observer, events, homes, host, soft, dispatch, kept, count: 0 };
         agent.run(applier.as_mut(), sink)
     });
     match applier {
@@ -251,7 +254,10 @@ struct Agent<'a> {
     events: Events,
     homes: Homes,
     host: LiveHost,
+    soft: SoftHomes,
     dispatch: Option<Dispatch>,
+    /// Whether the kernel scheduler kept VMs at home when that was last looked at.
+    kept: bool,
     count: u64,
 }
 
@@ -301,17 +307,25 @@ impl Agent<'_> {
         }
     }
 
-    /// Waits, looking after the kernel scheduler meanwhile.
+    /// Waits, looking after the kernel scheduler meanwhile. When it begins or ceases to keep VMs at
+    /// home, a cycle follows soon, which gives their affinities back or sets them.
     fn wait(&mut self, time: Duration, sink: &mut dyn Sink) -> Wake {
-        let end = Instant::now().checked_add(time);
+        let mut end = Instant::now().checked_add(time);
         loop {
-            let left =
-                end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()));
-            let Some(dispatch) = self.dispatch.as_mut().filter(|dispatch| dispatch.is_active())
-            else {
+            let dispatch = self.dispatch.as_mut().filter(|dispatch| dispatch.is_active());
+            if let Some(dispatch) = dispatch {
+                dispatch.look().iter().for_each(|line| sink.notice(line));
+            }
+            let keeps = self.dispatch.as_ref().is_some_and(Dispatch::keeps_homes);
+            let now = Instant::now();
+            if std::mem::replace(&mut self.kept, keeps) != keeps {
+                let soon = now.checked_add(self.options.config.window);
+                end = end.into_iter().chain(soon).min();
+            }
+            let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(now));
+            if !self.dispatch.as_ref().is_some_and(Dispatch::is_active) {
                 return self.events.wait(left);
-            };
-            dispatch.look().iter().for_each(|line| sink.notice(line));
+            }
             match self.events.wait(left.min(LOOK)) {
                 Wake::Time if left > LOOK => {}
                 wake => return wake,
@@ -337,6 +351,8 @@ impl Agent<'_> {
             applier,
             homes: &mut self.homes,
             host: &mut self.host,
+            soft: &mut self.soft,
+            dispatch: self.dispatch.as_ref(),
             events: &mut self.events,
             count: self.count,
         };

@@ -5,6 +5,7 @@
 use instep_core::conflict::Conflict;
 use instep_core::decision::{Action, Decision};
 use instep_core::idset::{CpuSet, NodeSet};
+use instep_core::reason::Reason;
 use instep_core::snapshot::Snapshot;
 use instep_core::units::{Bytes, NodeId, Tid, VmId};
 use serde::Serialize;
@@ -56,6 +57,21 @@ pub enum ActionView<'a> {
         tid: Tid,
         /// The CPUs.
         cpus: &'a CpuSet,
+        /// Why.
+        why: String,
+    },
+    /// Tell the kernel scheduler that the VM is at home on `node`; its vCPUs are not bound to it.
+    SoftHome {
+        /// The VM's unique name.
+        vm: &'a str,
+        /// It concerns all of them.
+        vcpu: Null,
+        /// It concerns no single thread.
+        tid: Null,
+        /// It binds to none.
+        cpus: Null,
+        /// The node.
+        node: NodeId,
         /// Why.
         why: String,
     },
@@ -146,6 +162,18 @@ pub fn action<'a>(snapshot: &'a Snapshot, action: &'a Action) -> ActionView<'a> 
     }
 }
 
+/// The kernel scheduler is told a home.
+#[must_use]
+pub fn soft_home<'a>(
+    snapshot: &'a Snapshot,
+    vm: VmId,
+    node: NodeId,
+    why: &Reason,
+) -> ActionView<'a> {
+    let (vm, why) = (name_of(snapshot, vm), why.to_string());
+    ActionView::SoftHome { vm, vcpu: (), tid: (), cpus: (), node, why }
+}
+
 /// The conflicts, in their order.
 #[must_use]
 pub fn conflicts<'a>(snapshot: &'a Snapshot, conflicts: &'a [Conflict]) -> Vec<ConflictView<'a>> {
@@ -176,6 +204,14 @@ mod tests {
                 cpus: &cpus,
                 why: why(),
             },
+            ActionView::SoftHome {
+                vm: "a",
+                vcpu: (),
+                tid: (),
+                cpus: (),
+                node: NodeId(1),
+                why: why(),
+            },
             ActionView::MoveMemory {
                 vm: "a",
                 vcpu: (),
@@ -188,7 +224,7 @@ mod tests {
                 why: why(),
             },
         ];
-        let kinds = ["vcpu_affinity", "emulator_affinity", "move_memory"];
+        let kinds = ["vcpu_affinity", "emulator_affinity", "soft_home", "move_memory"];
         for (action, kind) in actions.iter().zip(kinds) {
             let json = serde_json::to_value(action).unwrap();
             assert_eq!(json["kind"], kind);

@@ -233,6 +233,7 @@ fn described<'a>(action: &'a ActionRecord<'a>) -> Line<'a> {
         ActionView::EmulatorAffinity { vm, cpus, .. } => {
             (vm, None, format!(" emulator -> CPUs {cpus}"))
         }
+        ActionView::SoftHome { vm, node, .. } => (vm, None, format!(" home -> node {node}")),
         ActionView::MoveMemory { vm, guest_node, nodes, remote_bytes, .. } => {
             let of = of_guest_node(*guest_node);
             (vm, None, format!(" {remote_bytes} of memory{of} -> node {nodes}"))

@@ -205,6 +205,11 @@ pub enum Reason {
         /// The CPUs.
         cpus: CpuSet,
     },
+    /// The kernel scheduler keeps the VM at home: no affinity does.
+    SoftHome {
+        /// The home.
+        node: NodeId,
+    },
     /// Memory lies on other nodes than the VM's home.
     MemoryElsewhere {
         /// How much.
@@ -271,6 +276,9 @@ impl fmt::Display for Reason {
             ),
             Reason::MemoryElsewhere { remote, of } => {
                 write!(f, "{remote} of its {of} lie on other nodes")
+            }
+            Reason::SoftHome { node } => {
+                write!(f, "the kernel scheduler keeps it on node {node} while that has room")
             }
             Reason::IdleHomecoming { busy, remote, to } => write!(
                 f,

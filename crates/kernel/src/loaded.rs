@@ -200,6 +200,7 @@ impl Loaded {
                 weight: set.weight,
                 period_ns: set.period_ns,
                 cosched: placed.entry.cosched,
+                home: placed.entry.home,
                 gang: vm.gang != 0,
                 gathered: vm.gathered != 0,
                 cpu_ns: vm.total_ns,

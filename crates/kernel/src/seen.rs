@@ -1,6 +1,7 @@
 //! What the loaded scheduler tells: counters, events, VMs, costs. Plain data.
 
 use crate::settings::Cosched;
+use instep_core::units::NodeId;
 
 /// Names of the counters, in the order of `enum instep_counter`.
 pub const COUNTERS: [&str; 38] = [
@@ -70,6 +71,8 @@ pub struct VmSeen {
     pub period_ns: u64,
     /// Its co-scheduling, as it was fed.
     pub cosched: Cosched,
+    /// The node that it was told to keep the VM on, if any.
+    pub home: Option<NodeId>,
     /// Whether its siblings run together now.
     pub gang: bool,
     /// Whether it runs on one CPU now, as its vCPUs hand over to each other at a fine grain.

@@ -95,6 +95,12 @@ impl Default for DispatchConfig {
 }
 
 impl DispatchConfig {
+    /// Whether the scheduler is to keep VMs on their home nodes.
+    #[must_use]
+    pub fn keeps_homes(&self) -> bool {
+        !self.without.iter().any(|name| name == "home")
+    }
+
     /// What the kernel side is told.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 //! One file in the state directory, replaced as a whole; a reader believes it only while the process
 //! that wrote it lives. It does not ask the kernel.
 
+use instep_core::units::NodeId;
 use instep_kernel::exit::Exit;
 use instep_kernel::seen::{Cost, VmSeen};
 use serde::{Deserialize, Serialize};
@@ -77,6 +78,9 @@ pub struct VmInForce {
     /// Its co-scheduling: auto, never, relaxed, strict.
     #[serde(default)]
     pub cosched: String,
+    /// The node that it keeps the VM on while that has room; null without one.
+    #[serde(default)]
+    pub home_node: Option<NodeId>,
     /// Whether its siblings run together.
     pub together: bool,
     /// Time in which more than one of its vCPUs ran, since it is known.
@@ -139,6 +143,7 @@ impl From<VmSeen> for VmInForce {
             weight: seen.weight,
             period: humantime::format_duration(Duration::from_nanos(seen.period_ns)).to_string(),
             cosched: seen.cosched.to_string(),
+            home_node: seen.home,
             together: seen.gang,
             together_ns: seen.together_ns,
             apart_ns: seen.apart_ns,

@@ -57,6 +57,8 @@ pub struct Dispatch {
     said: Vec<String>,
     /// Warnings on the VM table that stand and were told.
     warned: BTreeSet<String>,
+    /// VMs that there is no room for in its table, or that it did not take: it keeps none at home.
+    refused: BTreeSet<String>,
     programs: Vec<Program>,
     last_exit: Option<LastExit>,
 }
@@ -89,6 +91,7 @@ impl Dispatch {
             looks: 0,
             said: Vec::new(),
             warned: BTreeSet::new(),
+            refused: BTreeSet::new(),
             programs: Vec::new(),
             last_exit: None,
         };
@@ -111,6 +114,18 @@ impl Dispatch {
         !matches!(self.state, State::Off(_))
     }
 
+    /// Whether it keeps VMs on the home nodes that it is told: it is in force, and so is that mechanism.
+    #[must_use]
+    pub fn keeps_homes(&self) -> bool {
+        matches!(self.state, State::Loaded { .. }) && self.config.keeps_homes()
+    }
+
+    /// Whether it keeps this VM at home, or will as soon as it is told.
+    #[must_use]
+    pub fn keeps_home(&self, vm: &str) -> bool {
+        self.keeps_homes() && !self.refused.contains(vm)
+    }
+
     /// Takes over a new configuration.
     pub fn reload(&mut self, config: &DispatchConfig) {
         let was = std::mem::replace(&mut self.config, config.clone());
@@ -131,7 +146,11 @@ impl Dispatch {
             let node = verdict.home.first().filter(|_| verdict.home.len() == 1)?;
             Some((snapshot.vm(verdict.vm)?.name.clone(), node))
         };
-        self.homes = decision.vms.iter().filter(|v| v.selected).filter_map(home).collect();
+        let homes = decision.vms.iter().filter(|v| v.selected).filter_map(home).collect();
+        if std::mem::replace(&mut self.homes, homes) != self.homes {
+            // The next look tells it.
+            self.looks = 0;
+        }
     }
 
     /// Looks after it, once a second: notices that it fell out, loads it again when it is time,
@@ -199,6 +218,7 @@ impl Dispatch {
             Ok(kernel) => {
                 self.said.push("Instep's kernel scheduler is in force".to_owned());
                 self.looks = 0;
+                self.refused.clear();
                 State::Loaded { kernel: Box::new(kernel), since: Instant::now() }
             }
             Err(error) => self.wait(format!("it cannot be loaded: {error:#}"), Duration::ZERO),
@@ -241,7 +261,12 @@ impl Dispatch {
             && let Ok(scan) = self.scanner.scan()
         {
             let (entries, mut warnings) = table::entries(&scan.vms, &self.homes, &self.config);
-            match kernel.feed(entries) {
+            let mut names: BTreeSet<String> = entries.iter().map(|vm| vm.name.clone()).collect();
+            let fed = kernel.feed(entries);
+            let taken = fed.as_ref().map_or(&[][..], |_| kernel.table().vms.as_slice());
+            taken.iter().for_each(|placed| _ = names.remove(&placed.entry.name));
+            self.refused = names;
+            match fed {
                 Ok(more) => {
                     warnings.extend(more);
                     let now: BTreeSet<String> = warnings.into_iter().collect();
@@ -298,6 +323,13 @@ pub fn preview(config: &DispatchConfig) -> Vec<String> {
                 table.vms.len()
             )];
             said.extend(table.vms.iter().map(|placed| described(&placed.entry)));
+            if config.keeps_homes() {
+                said.push(
+                    "vCPUs of VMs with one home node would not be bound to it: it would be told \
+                     the node"
+                        .to_owned(),
+                );
+            }
             warnings.extend(vms.1);
             said.extend(warnings);
             return said;
@@ -380,6 +412,7 @@ mod tests {
     fn off_is_off_and_says_why() {
         let dispatch = Dispatch::begin(&DispatchConfig::default(), &topology(), None).unwrap();
         assert!(!dispatch.is_active() && dispatch.in_force().why.contains("not asked for"));
+        assert!(!dispatch.keeps_homes() && !dispatch.keeps_home("a"));
     }
 
     #[test]

@@ -249,6 +249,20 @@ fn a_guest_node_whose_mapping_cannot_be_told_says_so_and_rests() {
 }
 
 #[test]
+fn memory_of_a_guest_node_goes_on_to_a_home_that_no_vcpu_is_bound_to() {
+    let observation = two_guest_nodes();
+    let id = observation.snapshot.vms[0].id.0;
+    let (mut homes, mut host) = (Homes::default(), Fake { guest_nodes: 2, ..Fake::default() });
+    let mut step = |decision: &Decision| {
+        homes.bring_home(&mut host, (&observation, decision), FOUR_MIB, &mut || false);
+        host.table.on(id, 1)
+    };
+    let begun = step(&both_to_node_1(&observation));
+    let on_its_way = decided(&observation, 1, false);
+    assert!(begun > 0 && step(&on_its_way) > begun);
+}
+
+#[test]
 fn memory_of_one_guest_node_follows_its_vcpus_and_leaves_the_rest() {
     let observation = two_guest_nodes();
     let id = observation.snapshot.vms[0].id;

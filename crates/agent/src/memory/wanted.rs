@@ -54,7 +54,11 @@ impl<'a> Wanted<'a> {
             return within(&vm.memory_bound, verdict.home.clone()) == *to;
         };
         let Some(node) = vm.guest_nodes.iter().find(|node| node.id == number) else { return false };
-        let nodes = self.topology.nodes_of(&self.cpus_of(vm, &node.vcpus));
+        // On one home node all vCPUs are at home, those that are not bound to it, too.
+        let nodes = match verdict.home.len() {
+            1 => verdict.home.clone(),
+            _ => self.topology.nodes_of(&self.cpus_of(vm, &node.vcpus)),
+        };
         let home = within(&node.bound, within(&vm.memory_bound, nodes));
         !home.is_empty() && home.is_subset(to)
     }

@@ -3,6 +3,7 @@
 use crate::observe::state_dir;
 use crate::text::{indented, printable, wrapped};
 use instep_agent::dispatch::{InForce, LastExit, Program, VmInForce, read};
+use instep_core::units::NodeId;
 use instep_kernel::Probe;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -52,6 +53,12 @@ pub(crate) fn look(state: Option<&Path>) -> DispatchJson {
 }
 
 impl DispatchJson {
+    /// The node that Instep's scheduler keeps a VM on while that has room.
+    pub(crate) fn home_of(&self, vm: &str) -> Option<NodeId> {
+        let known = self.vms.iter().filter(|_| self.instep);
+        known.filter(|known| known.name == vm).find_map(|known| known.home_node)
+    }
+
     /// For people: a line, and one for each VM that Instep's scheduler knows.
     pub(crate) fn drawn(&self, width: usize) -> String {
         let why = self.why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
@@ -66,8 +73,9 @@ impl DispatchJson {
         }
         for vm in &self.vms {
             let how = if vm.together { "siblings together" } else { "siblings apart" };
+            let home = vm.home_node.map_or_else(String::new, |node| format!("home node {node}, "));
             let line = format!(
-                "{}: weight {}, {how}, {:+}ms of its share, {} blocks",
+                "{}: weight {}, {home}{how}, {:+}ms of its share, {} blocks",
                 printable(&vm.name),
                 vm.weight,
                 vm.lead_ns / 1_000_000,
@@ -76,5 +84,22 @@ impl DispatchJson {
             text.push_str(&indented(&wrapped(&line, width.saturating_sub(2)), 2));
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vm_is_at_home_where_the_scheduler_that_is_in_force_keeps_it() {
+        let mut dispatch = look(Some(Path::new("/nonexistent")));
+        let home_node = Some(NodeId(1));
+        dispatch.vms = vec![VmInForce { name: "a".into(), home_node, ..VmInForce::default() }];
+        dispatch.instep = true;
+        assert_eq!((dispatch.home_of("a"), dispatch.home_of("b")), (home_node, None));
+        assert!(dispatch.drawn(80).contains("a: weight 0, home node 1, siblings apart"));
+        dispatch.instep = false;
+        assert_eq!(dispatch.home_of("a"), None);
     }
 }

@@ -6,6 +6,7 @@ mod text;
 use crate::args::StatusArgs;
 use crate::observe::{Observed, observe};
 use crate::{Outcome, print, print_json};
+use dispatch::DispatchJson;
 use instep_agent::observe::facts_of;
 use instep_agent::view::{self, ConflictView};
 use instep_core::conflict;
@@ -21,7 +22,7 @@ struct StatusJson<'a> {
     schema: &'static str,
     window_ns: u64,
     /// Who schedules threads on this host; null for a copy.
-    dispatch: Option<dispatch::DispatchJson>,
+    dispatch: Option<DispatchJson>,
     vms: Vec<VmJson<'a>>,
     conflicts: Vec<ConflictView<'a>>,
     warnings: &'a [String],
@@ -69,7 +70,8 @@ pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
         print_json(&json(&observed, &conflicts, dispatch))?;
     } else {
         let width = crate::text::width();
-        print(&text::draw(&observed, &conflicts, width, args.vcpus))?;
+        let home = |vm: &Vm| home_node(&observed.snapshot, vm, dispatch.as_ref());
+        print(&text::draw(&observed, &conflicts, &home, (width, args.vcpus)))?;
         if let Some(dispatch) = dispatch {
             print(&dispatch.drawn(width))?;
         }
@@ -78,12 +80,15 @@ pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
     Ok(if conflicts.is_empty() { Outcome::Fine } else { Outcome::Finding })
 }
 
-/// The node a VM lives on: the one its vCPUs are confined to, else the one that holds more than
-/// half of its memory, else none.
-fn home_node(snapshot: &Snapshot, vm: &Vm) -> Option<NodeId> {
+/// The node a VM lives on: the one its vCPUs are confined to, else the one that Instep's kernel
+/// scheduler keeps it on, else the one that holds more than half of its memory, else none.
+fn home_node(snapshot: &Snapshot, vm: &Vm, dispatch: Option<&DispatchJson>) -> Option<NodeId> {
     let nodes = snapshot.topology.nodes_of(&vm.allowed());
     if nodes.len() == 1 {
         return nodes.first();
+    }
+    if let Some(kept) = dispatch.and_then(|dispatch| dispatch.home_of(&vm.name)) {
+        return Some(kept);
     }
     let total = vm.memory_total().0;
     vm.memory.iter().find(|(_, bytes)| bytes.0 > total / 2).map(|(node, _)| *node)
@@ -97,10 +102,11 @@ fn fraction(part: Nanos, whole: Nanos) -> f64 {
 fn json<'a>(
     observed: &'a Observed,
     conflicts: &'a [conflict::Conflict],
-    dispatch: Option<dispatch::DispatchJson>,
+    dispatch: Option<DispatchJson>,
 ) -> StatusJson<'a> {
     let snapshot = &observed.snapshot;
-    let mut vms: Vec<VmJson<'a>> = snapshot.vms.iter().map(|vm| vm_json(observed, vm)).collect();
+    let shown = |vm| vm_json(observed, vm, home_node(snapshot, vm, dispatch.as_ref()));
+    let mut vms: Vec<VmJson<'a>> = snapshot.vms.iter().map(shown).collect();
     vms.extend(snapshot.opaque.iter().map(|vm| VmJson {
         id: &vm.name,
         name: &vm.name,
@@ -127,7 +133,7 @@ fn json<'a>(
     }
 }
 
-fn vm_json<'a>(observed: &'a Observed, vm: &'a Vm) -> VmJson<'a> {
+fn vm_json<'a>(observed: &'a Observed, vm: &'a Vm, home_node: Option<NodeId>) -> VmJson<'a> {
     let snapshot = &observed.snapshot;
     let facts = facts_of(&observed.scan, vm);
     VmJson {
@@ -140,7 +146,7 @@ fn vm_json<'a>(observed: &'a Observed, vm: &'a Vm) -> VmJson<'a> {
         accel: facts.map(|facts| facts.accel.to_string()),
         identified_by: facts.map(|facts| facts.identified_by.to_string()),
         cgroup: facts.and_then(|facts| facts.cgroup.as_deref()),
-        home_node: home_node(snapshot, vm),
+        home_node,
         vcpus: vm
             .vcpus
             .iter()

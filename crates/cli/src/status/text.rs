@@ -5,18 +5,21 @@ use crate::text::{indented, plural, printable, shortened, wrapped};
 use instep_agent::observe::facts_of;
 use instep_core::conflict::Conflict;
 use instep_core::snapshot::Vm;
-use instep_core::units::{Milli, Nanos};
+use instep_core::units::{Milli, Nanos, NodeId};
 use std::fmt::Write as _;
 
 /// More vCPUs than this on a host are only listed when asked for.
 const FEW_VCPUS: u64 = 32;
 
+/// The node that a VM lives on.
+type HomeOf<'a> = &'a dyn Fn(&Vm) -> Option<NodeId>;
+
 /// Draws the status for a terminal of `width` columns.
 pub(crate) fn draw(
     observed: &Observed,
     conflicts: &[Conflict],
-    width: usize,
-    all_vcpus: bool,
+    home_of: HomeOf<'_>,
+    (width, all_vcpus): (usize, bool),
 ) -> String {
     let snapshot = &observed.snapshot;
     if snapshot.vms.is_empty() && snapshot.opaque.is_empty() {
@@ -32,9 +35,9 @@ pub(crate) fn draw(
     for vm in &snapshot.vms {
         if list_vcpus {
             text.push('\n');
-            text.push_str(&vm_lines(observed, vm, width));
+            text.push_str(&vm_lines(observed, vm, home_of(vm), width));
         } else {
-            text.push_str(&vm_row(observed, vm, names));
+            text.push_str(&vm_row(observed, vm, home_of(vm), names));
         }
         for conflict in conflicts.iter().filter(|conflict| conflict.vm == vm.id) {
             let line = format!("CONFLICT {}", conflict.kind);
@@ -75,14 +78,13 @@ fn heading(observed: &Observed) -> String {
 }
 
 /// A VM in full: who runs it, what it uses, and a row per vCPU.
-fn vm_lines(observed: &Observed, vm: &Vm, width: usize) -> String {
+fn vm_lines(observed: &Observed, vm: &Vm, home: Option<NodeId>, width: usize) -> String {
     let snapshot = &observed.snapshot;
     let kind = facts_of(&observed.scan, vm).map_or_else(String::new, |facts| {
         let manager = facts.manager.map_or_else(String::new, |m| format!(" ({m})"));
         format!("{}/{}{manager}, ", facts.vmm, facts.accel)
     });
-    let home = super::home_node(snapshot, vm)
-        .map_or_else(|| "home open".to_owned(), |node| format!("home node {node}"));
+    let home = home.map_or_else(|| "home open".to_owned(), |node| format!("home node {node}"));
     let head = format!("{}: {kind}pid {}, {home}", printable(&vm.name), vm.id);
     let mut text = hanging(&head, width);
     let load = format!(
@@ -111,9 +113,8 @@ fn vm_lines(observed: &Observed, vm: &Vm, width: usize) -> String {
 }
 
 /// A VM among many: one row.
-fn vm_row(observed: &Observed, vm: &Vm, names: usize) -> String {
+fn vm_row(observed: &Observed, vm: &Vm, home: Option<NodeId>, names: usize) -> String {
     let snapshot = &observed.snapshot;
-    let home = super::home_node(snapshot, vm);
     let total = vm.memory_total();
     let there = home
         .filter(|_| total.0 > 0)

@@ -11,8 +11,14 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Those that run here.
-pub(crate) const SCENARIOS: [&str; 5] =
-    ["dispatch", "dispatch-mechanisms", "dispatch-pressure", "dispatch-churn", "dispatch-faults"];
+pub(crate) const SCENARIOS: [&str; 6] = [
+    "dispatch",
+    "dispatch-mechanisms",
+    "dispatch-pressure",
+    "dispatch-churn",
+    "dispatch-faults",
+    "dispatch-spill",
+];
 
 /// Whether `instep` can load a scheduler; a note when not.
 pub(crate) fn is_built() -> bool {
@@ -98,6 +104,15 @@ fn each_mechanism_works_where_it_should() {
     if is_built() {
         measured(&named("dispatch-mechanisms"));
     }
+}
+
+#[test]
+fn a_vm_whose_home_node_is_full_runs_on_the_other_ones_idle_cpus() {
+    let _turn = turn();
+    if !is_asked_for("fills the home node of a VM") {
+        return;
+    }
+    measured(&named("dispatch-spill"));
 }
 
 /// How long threads of no VM waited, of which there are so many. Emulated CPUs wait for real ones, too: who

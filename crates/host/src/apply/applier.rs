@@ -15,6 +15,7 @@ use crate::root::Root;
 use instep_core::idset::CpuSet;
 use instep_core::units::Tid;
 use std::collections::BTreeSet;
+use std::io;
 
 /// One thread shall use other CPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -295,7 +296,7 @@ impl<A: Affinity> Applier<A> {
             Ok(false) => return Applied::Gone,
             Err(error) => return self.failed(change, known, error),
         }
-        match self.affinity.set(tid, &change.cpus) {
+        match self.put(change, online) {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Applied::Gone,
             Err(error) => {
@@ -316,6 +317,21 @@ impl<A: Affinity> Applier<A> {
             entry.asked = if narrowed { change.cpus.clone() } else { CpuSet::new() };
         }
         if narrowed { Applied::Narrowed(got) } else { Applied::Set }
+    }
+
+    /// The system call. A thread that nobody had pinned and that gets back what it had follows its
+    /// cpuset again, as when it is restored.
+    fn put(&self, change: &AffinityChange, online: &CpuSet) -> io::Result<()> {
+        let tid = change.thread.tid;
+        let entry = self.journal.entries.get(&(change.thread.pid, tid));
+        let back = |entry: &&Entry| entry.unpinned && entry.original.and(online) == change.cpus;
+        if entry.filter(back).is_some() {
+            self.affinity.set(tid, &affinity::every_cpu())?;
+            if self.affinity.get(tid)? == change.cpus {
+                return Ok(());
+            }
+        }
+        self.affinity.set(tid, &change.cpus)
     }
 
     /// Not done: the thread is as it was, so what was known of it is true again.

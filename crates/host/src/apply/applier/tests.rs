@@ -394,6 +394,7 @@ fn fenced(affinity: Fenced) -> (tempfile::TempDir, Applier<Fenced>) {
     write("sys/devices/system/cpu/online", "0-7\n");
     write("sys/fs/cgroup/cgroup.controllers", "cpuset\n");
     write("sys/fs/cgroup/vm/cpuset.cpus.effective", &affinity.cpuset.borrow().to_string());
+    write("proc/uptime", "9.00 9.00\n");
     write("proc/7/stat", &stat(7));
     for tid in 7..10 {
         write(&format!("proc/7/task/{tid}/stat"), &stat(tid));
@@ -480,4 +481,24 @@ fn a_refused_change_forgets_nothing_of_the_one_before() {
     for journal in [applier.journal(), &stored] {
         assert_eq!(journal.initial_of(&sleeper.key(), &both, &online, &both), b);
     }
+}
+
+#[test]
+fn a_thread_that_gets_its_original_back_follows_its_cpuset_again() {
+    // Thread 9 has its affinity from one that an operator had pinned.
+    let back = |thread: u32| {
+        let (_dir, mut applier) = fenced(Fenced::new(&[(7, "0-3"), (8, "0-3"), (9, "0-3")], "0-5"));
+        let key = thread::key_of(&applier.root, 7, Tid(thread)).unwrap();
+        if let Some(entry) = applier.journal.entries.get_mut(&(7, Tid(7))) {
+            entry.original = cpus("0-5");
+            entry.unpinned = thread != 9;
+        }
+        let [seen, cpuset, cpus] = ["0-3", "0-5", "0-5"].map(cpus);
+        let (vm, kind) = ("alpha".into(), ThreadKind::Emulator);
+        let change = AffinityChange { vm, kind, thread: key, seen, cpuset, cpus };
+        let outcome = applier.apply(&[change]).unwrap();
+        assert!(matches!(outcome[0].applied, Applied::Set), "{outcome:?}");
+        applier.affinity.asked(thread)
+    };
+    assert_eq!([back(7), back(8), back(9)], [every_cpu(), every_cpu(), "0-5".into()]);
 }
