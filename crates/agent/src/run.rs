@@ -212,6 +212,7 @@ pub fn lock(state: &StateDir) -> Result<InstanceLock, Error> {
 /// Becomes the one instance, and restores what one that crashed left behind.
 fn begin(state: &StateDir, sink: &mut dyn Sink) -> Result<Applier, Error> {
     let mut applier = Applier::open(lock(state)?)?;
+    dispatch::forget(state.path());
     if applier.journal().is_abandoned()? {
         let report = applier.restore()?;
         let mut lines = told(&report);

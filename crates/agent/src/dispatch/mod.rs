@@ -16,12 +16,13 @@ pub mod table;
 
 use crate::error::Error;
 use config::DispatchConfig;
-pub use in_force::{InForce, LastExit, Program, VmInForce, read};
+pub use in_force::{Gone, InForce, LastExit, Program, VmInForce, forget, gone, read};
 use instep_core::decision::Decision;
 use instep_core::snapshot::Snapshot;
 use instep_core::topology::Topology;
 use instep_core::units::NodeId;
 use instep_host::Root;
+use instep_host::apply::Instance;
 use instep_host::discover::{ScanOptions, Scanner};
 use instep_kernel::backoff::Backoff;
 use instep_kernel::exit::Exit;
@@ -53,6 +54,7 @@ pub struct Dispatch {
     backoff: Backoff,
     state: State,
     dir: Option<PathBuf>,
+    instance: Option<Instance>,
     looks: u32,
     said: Vec<String>,
     /// Warnings on the VM table that stand and were told.
@@ -86,6 +88,7 @@ impl Dispatch {
             backoff: Backoff::default(),
             state: State::Off(String::new()),
             dir: state.map(Path::to_owned),
+            instance: Instance::this().ok(),
             looks: 0,
             said: Vec::new(),
             warned: BTreeSet::new(),
@@ -152,6 +155,7 @@ impl Dispatch {
     pub fn in_force(&self) -> InForce {
         let base = InForce {
             pid: std::process::id(),
+            instance: self.instance.clone(),
             failures: self.backoff.failures(),
             programs: self.programs.clone(),
             last_exit: self.last_exit.clone(),

@@ -1,9 +1,10 @@
 //! A run that is killed: its guardian puts everything back, or what is left to `instep restore`.
 
-use super::common::Started;
+use super::common::{Started, binary, text};
 use super::stage::{
     Stage, affinities, assert_as_before, crash, of_vcpus, records, signal, terminate, wait_for,
 };
+use instep_madehost::skip;
 use rustix::process::{Pid, Signal, getpgid, getsid, kill_process};
 use std::fs;
 use std::time::{Duration, Instant};
@@ -130,4 +131,53 @@ fn a_run_started_at_once_after_a_kill_goes_on_whoever_restores() {
         terminate(next).expect(0);
         assert_as_before(&guest, &before);
     }
+}
+
+/// No scheduler can be loaded here: what a run that had loaded one leaves is made by hand.
+#[test]
+fn status_says_why_the_default_is_in_force_after_a_run_was_killed() {
+    let state = fs::read_to_string("/sys/kernel/sched_ext/state").unwrap_or_default();
+    if state.trim() == "enabled" {
+        return skip::note("another scheduler is in force on this machine");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let command = |args: &[&str]| {
+        let mut command = binary(env!("CARGO_BIN_EXE_instep"));
+        Started::new(command.args(args).arg("--state-dir").arg(&state)).end()
+    };
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    // The first process lives, but started at another time.
+    let left = |boot: &str| {
+        let instance = format!(r#"{{"boot_id":"{boot}","pid":1,"start":999999999}}"#);
+        let rest = r#""why":"","failures":0,"counters":{},"vms":[]"#;
+        let text = format!(r#"{{"instep":true,"pid":1,"instance":{instance},{rest}}}"#);
+        fs::write(state.join("dispatch.json"), text).unwrap();
+    };
+    let dispatch = || command(&["status", "--json", "--window", "10ms"]).json()["dispatch"].take();
+    let silent = |what: &str| {
+        let dispatch = dispatch();
+        assert!(dispatch["why"].is_null() && dispatch["ended"].is_null(), "{what}: {dispatch}");
+    };
+    command(&["restore"]).expect(0);
+    silent("no run was killed");
+
+    left("another");
+    silent("that run went down with the machine");
+    left(boot.trim());
+    let told = dispatch();
+    assert_eq!((&told["ended"]["pid"], &told["instep"]), (&1.into(), &false.into()), "{told}");
+    assert!(text(&told["ended"], "last_heard").ends_with('Z'), "{told}");
+    assert!(text(&told, "why").contains("ended without saying so"), "{told}");
+    let said = command(&["status", "--window", "10ms"]).stdout;
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line =
+        "scheduler: the kernel's default: the `instep run` that had loaded Instep's (process 1,";
+    assert!(said.contains(line) && said.contains("; start it again"), "{said}");
+
+    command(&["restore"]).expect(0);
+    silent("all was restored");
+    left(boot.trim());
+    command(&["run", "--once", "--window", "10ms", "--vm", "no-vm-has-this-name"]).expect(2);
+    silent("another run began");
 }
