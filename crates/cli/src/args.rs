@@ -266,8 +266,8 @@ pub(crate) struct RunArgs {
     /// Leave memory where it is.
     #[arg(long)]
     pub(crate) no_memory: bool,
-    /// Start no guardian, the small process that puts everything back when this one is killed: for
-    /// what restores itself, and to see what a killed run leaves to `instep restore`.
+    /// Start no guardian, the small process that puts everything back when this one is killed: what
+    /// a killed run changed then stays until `instep restore`, which is to be run by other means.
     #[arg(long)]
     pub(crate) no_guard: bool,
     /// Append one JSON line per cycle to this file (schema instep.record/1).
