@@ -136,6 +136,7 @@ enum instep_counter {
 	INSTEP_C_PROMPT,	/* wake-ups that preempted only by their VM's latency class */
 	INSTEP_C_RESCUED,	/* threads fetched from a CPU that a higher class has */
 	INSTEP_C_CORE_LEFT,	/* vCPUs that left a shared core for an idle one */
+	INSTEP_C_CAME_HOME,	/* vCPUs that had run on another node and went to their home node */
 	INSTEP_NR_COUNTERS,
 };
 

@@ -191,7 +191,7 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 		}
 	}
 	arrive(t, cpu);
-	/* It was alone here, was to go to an idle core, and came too late: nobody would call this CPU. */
+	/* It was alone here, was to go to an idle CPU, and came too late: nobody would call this CPU. */
 	if ((enq_flags & SCX_ENQ_LAST) && !held(c, now) && cpu == scx_bpf_task_cpu(p)) {
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SET.slice_ns, enq_flags);
 		return;
@@ -282,8 +282,7 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (queued) {
 		best_for(cpu, cpu, now, &best);
-	} else if (runnable && !still && leaves_core(prev, task_of(prev), cpu, now)) {
-		count(INSTEP_C_CORE_LEFT);
+	} else if (runnable && !still && leaves(prev, task_of(prev), cpu, now)) {
 		return; /* the kernel enqueues it: SCX_OPS_ENQ_LAST */
 	}
 	if (goes_on(prev, cpu, now, &best))

@@ -8,11 +8,12 @@
  *   1. idle: the previous CPU if its whole core is idle; a wholly idle core of the home node; any
  *      idle CPU of it; then the same of all CPUs that the thread may use (the spill: the node is
  *      full, so it pays);
- *   2. none idle: the previous CPU if no sibling is there, else the CPU without a sibling whose
- *      queue is shortest, home node first; where every CPU has one, the previous CPU. Threads that
- *      are no vCPUs take the emptier of two.
- * One that never sleeps is looked at when its slice ends and nobody waits: where another vCPU runs on
- * its core while a core is wholly idle it is enqueued again, which finds that (method 1).
+ *   2. none idle: the previous CPU if it is at home and no sibling is there, else the CPU without a
+ *      sibling whose queue is shortest, where one of another node counts as AWAY_COSTS longer; where
+ *      every CPU has one, the previous CPU. Threads that are no vCPUs take the emptier of two.
+ * One that never sleeps is looked at when its slice ends and nobody waits: where it is away while a CPU
+ * at home is idle, or another vCPU runs on its core while a core is wholly idle, it is enqueued again,
+ * which finds that (method 1). Where somebody waits it queues again by method 2.
  * Limits: "idle core" is the kernel's notion (SMT siblings), not modules that share only decoders;
  * those are placement's. A CPU is counted as occupied while a sibling runs or waits there, not
  * while one sleeps that last ran there.
@@ -22,26 +23,13 @@
 
 #include "queue.bpf.h"
 
+/* By how many waiters a queue away from home counts as longer. */
+#define AWAY_COSTS 4
+
 /* Threads of a core, at most. */
 #define MAX_THREADS 8
 
 /* --- idle CPUs ---------------------------------------------------------------------------------- */
-
-static __always_inline s32 home_of(struct task_state *t)
-{
-	struct instep_vm_settings *s = vm_set_of(t->vm);
-
-	if (!on(INSTEP_M_HOME) || t->vm == INSTEP_HOST || !s)
-		return INSTEP_NO_NODE;
-	return s->home_node;
-}
-
-static __always_inline bool at_home(s32 cpu, s32 home)
-{
-	struct cpu_state *c = cpu_of(cpu);
-
-	return home == INSTEP_NO_NODE || (c && c->node == home);
-}
 
 /* Whether an idle CPU may be had: no other VM holds it, and no sibling waits for it to wake up. */
 static __always_inline bool is_free(struct task_state *t, s32 cpu, u64 now)
@@ -191,13 +179,23 @@ static __always_inline bool shares_core(s32 cpu)
 	return false;
 }
 
-/* Whether a vCPU that nobody delays has better elsewhere: a core of its own, at home if it has one. */
-static __always_inline bool leaves_core(struct task_struct *p, struct task_state *t, s32 cpu, u64 now)
+/*
+ * Whether a vCPU that nobody delays has better elsewhere: an idle CPU at home, which queue_for() counts, or
+ * a core of its own.
+ */
+static __always_inline bool leaves(struct task_struct *p, struct task_state *t, s32 cpu, u64 now)
 {
-	if (!t || t->slot == INSTEP_NO_SLOT || !on(INSTEP_M_CORES) || p->nr_cpus_allowed == 1 ||
-	    is_migration_disabled(p) || !shares_core(cpu))
+	s32 home;
+
+	if (!t || t->slot == INSTEP_NO_SLOT || p->nr_cpus_allowed == 1 || is_migration_disabled(p))
 		return false;
-	return idle_among(p, t, home_of(t), now, true) >= 0;
+	home = home_of(t);
+	if (!at_home(cpu, home))
+		return idle_among(p, t, home, now, false) >= 0;
+	if (!on(INSTEP_M_CORES) || !shares_core(cpu) || idle_among(p, t, home, now, true) < 0)
+		return false;
+	count(INSTEP_C_CORE_LEFT);
+	return true;
 }
 
 /* --- none is idle -------------------------------------------------------------------------------- */
@@ -221,7 +219,7 @@ static __noinline s32 choose_gather_cpu(struct task_struct *p, struct task_state
 
 		if (!c || !online(cpu) || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
 			continue;
-		cost = c->gathered + (at_home(cpu, home) ? 0 : 4);
+		cost = c->gathered + (at_home(cpu, home) ? 0 : AWAY_COSTS);
 		if (cost < least) {
 			least = cost;
 			best = cpu;
@@ -254,7 +252,7 @@ static __noinline s32 gather_cpu_of(struct task_struct *p, struct task_state *t,
 	return cpu;
 }
 
-/* The CPU without a sibling whose queue is shortest, at home if possible; else `prev`. */
+/* The CPU without a sibling whose queue is shortest, at home if possible; else any, `prev` if allowed. */
 static __noinline s32 apart(struct task_struct *p, struct task_state *t, s32 prev)
 {
 	u32 n = SET.nr_cpus;
@@ -274,9 +272,9 @@ static __noinline s32 apart(struct task_struct *p, struct task_state *t, s32 pre
 			continue;
 		if (shared == NO_CPU)
 			shared = cpu;
-		if (sibling_on(t, cpu))
+		if (on(INSTEP_M_BALANCE) && sibling_on(t, cpu))
 			continue;
-		cost = waiting_for(cpu) + (at_home(cpu, home) ? 0 : 4);
+		cost = waiting_for(cpu) + (at_home(cpu, home) ? 0 : AWAY_COSTS);
 		if (cost < least) {
 			least = cost;
 			best = cpu;
@@ -286,7 +284,10 @@ static __noinline s32 apart(struct task_struct *p, struct task_state *t, s32 pre
 		count(INSTEP_C_STACKED);
 		return shared == NO_CPU ? prev : shared;
 	}
-	count(INSTEP_C_MOVED_APART);
+	if (sibling_on(t, prev))
+		count(INSTEP_C_MOVED_APART);
+	else if (!at_home(prev, home) && at_home(best, home))
+		count(INSTEP_C_CAME_HOME);
 	return best;
 }
 
@@ -318,7 +319,8 @@ static __noinline s32 queue_for(struct task_struct *p, struct task_state *t, s32
 	cpu = gather_cpu_of(p, t, prev);
 	if (cpu >= 0)
 		return cpu;
-	if (online(prev) && (!on(INSTEP_M_BALANCE) || !sibling_on(t, prev)))
+	if (online(prev) && at_home(prev, home_of(t)) &&
+	    (!on(INSTEP_M_BALANCE) || !sibling_on(t, prev)))
 		return prev;
 	return apart(p, t, prev);
 }

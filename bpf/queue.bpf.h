@@ -23,11 +23,15 @@
 
 #define PICK_DEPTH 24
 
+/* By how many times `pull_ns` a waiter is behind that another node takes from its home. */
+#define AWAY_PULLS 4
+
 struct choice {
 	struct pol_rank rank;
 	u32 tid; /* 0: none */
 	u32 queue;
 	u32 slot;
+	bool away; /* it would leave its home node */
 };
 
 static __always_inline u32 vm_queue(s32 cpu)
@@ -85,11 +89,13 @@ SEPARATE int best_in(u32 queue, s32 cpu, u64 now, u32 depth, struct choice *out)
 				gang.rank = rank;
 				gang.tid = p->pid;
 				gang.slot = t->slot;
+				gang.away = !own && !at_home(cpu, home_of(t));
 			}
 		} else if (!other.tid || pol_before(rank.vtime, other.rank.vtime)) {
 			other.rank = rank;
 			other.tid = p->pid;
 			other.slot = t->slot;
+			other.away = !own && !at_home(cpu, home_of(t));
 		}
 	}
 	if (!gang.tid || (other.tid && pol_before(other.rank.vtime, gang.rank.vtime)))
@@ -243,6 +249,7 @@ SEPARATE int pull(s32 cpu, u64 now, struct pol_rank *rank)
 {
 	struct choice best = {};
 	u32 n = SET.nr_cpus;
+	u64 least = SET.pull_ns;
 	s32 other;
 
 	if (!on(INSTEP_M_PULL) || !rank || n < 2)
@@ -252,8 +259,9 @@ SEPARATE int pull(s32 cpu, u64 now, struct pol_rank *rank)
 	if (!waiting_for(other) || (waiting_for(cpu) && !lags(other, rank->vtime)))
 		return false;
 	best_for(other, cpu, now, &best);
-	if (!best.tid ||
-	    !pol_pulls(best.rank.vtime, rank->vtime, waited(&best, other, now), SET.pull_ns))
+	if (best.away)
+		least *= AWAY_PULLS;
+	if (!best.tid || !pol_pulls(best.rank.vtime, rank->vtime, waited(&best, other, now), least))
 		return false;
 	if (!take(best.queue, cpu, best.tid))
 		return false;

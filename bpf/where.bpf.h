@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Which CPUs a VM's vCPUs are on: counted per VM and CPU while one runs or waits there.
+ * Which CPUs a VM's vCPUs are on, counted per VM and CPU while one runs or waits there; and its home node.
  *
  * Problem: whether a sibling is on a CPU is asked at every wake-up, and must not need a look at all
  * siblings.
@@ -56,6 +56,23 @@ static __always_inline bool sibling_on(struct task_state *t, s32 cpu)
 	if (t->slot == INSTEP_NO_SLOT || !v || (u32)cpu >= INSTEP_MAX_CPUS)
 		return false;
 	return v->on_cpu[within(cpu, INSTEP_MAX_CPUS)] > 0;
+}
+
+/* The node where a thread's VM is at home, INSTEP_NO_NODE if that does not matter. */
+static __always_inline s32 home_of(struct task_state *t)
+{
+	struct instep_vm_settings *s = vm_set_of(t->vm);
+
+	if (!on(INSTEP_M_HOME) || t->vm == INSTEP_HOST || !s)
+		return INSTEP_NO_NODE;
+	return s->home_node;
+}
+
+static __always_inline bool at_home(s32 cpu, s32 home)
+{
+	struct cpu_state *c = cpu_of(cpu);
+
+	return home == INSTEP_NO_NODE || (c && c->node == home);
 }
 
 #endif

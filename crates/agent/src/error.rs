@@ -55,6 +55,9 @@ pub enum Error {
     /// Signals cannot be received.
     #[error("cannot set up signals: {0}")]
     Signals(#[source] std::io::Error),
+    /// A guardian cannot wait for its agent.
+    #[error("cannot wait for the end of the run that is guarded: {0}")]
+    Guard(#[source] std::io::Error),
 }
 
 impl Error {
@@ -69,7 +72,8 @@ impl Error {
             | Error::NoSuchVm { .. }
             | Error::Denied { .. }
             | Error::Dispatch { .. }
-            | Error::Signals(_) => false,
+            | Error::Signals(_)
+            | Error::Guard(_) => false,
         }
     }
 

@@ -9,6 +9,7 @@ mod cycle;
 mod decide;
 pub mod dispatch;
 pub mod error;
+pub mod guard;
 mod memory;
 pub mod observe;
 pub mod record;

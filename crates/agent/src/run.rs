@@ -1,14 +1,15 @@
 //! `run`: cycles until told to stop, and everything put back at the end.
 //!
 //! ```text
-//! lock -> (crashed before? restore) -> measure -> cycle -> once? keep : wait -> cycle ...
-//!                                                              stop asked for -> restore
+//! lock -> (crashed before? restore) -> guardian -> measure -> cycle -> once? keep : wait -> cycle ...
+//!                                                                       stop asked for -> restore
 //! ```
 
 use crate::config::{Config, ConfigError};
 use crate::cycle::{Tools, cycle};
 use crate::dispatch::{self, Dispatch, LOOK};
 use crate::error::Error;
+use crate::guard::{self, Guard};
 use crate::memory::{Homes, LiveHost};
 use crate::observe::Observer;
 use crate::record::Record;
@@ -25,6 +26,7 @@ use instep_host::apply::{
 use instep_host::discover::ScanOptions;
 use instep_kernel::Mode;
 use std::io;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// What to run with.
@@ -37,6 +39,8 @@ pub struct Options<'a> {
     pub once: bool,
     /// Whether anything is changed.
     pub hands: Hands,
+    /// Starts the guardian ([`guard`]) of a run that goes on; without one there is none.
+    pub guardian: Option<Command>,
 }
 
 /// Whether a run changes the host.
@@ -74,11 +78,13 @@ pub struct Ended {
 /// Another instance runs; the host cannot be read at the start or the journal not be written;
 /// every change was refused; a record cannot be written. What was changed is restored first, and the
 /// sink told what came of that. [`Error::is_failed_work`] tells failures after the beginning.
-pub fn run(options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
+pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
     let mut applier = match &options.hands {
         Hands::Free(state) => Some(begin(state, sink)?),
         Hands::Tied(_) => None,
     };
+    let command = options.guardian.take().filter(|_| applier.is_some() && !options.once);
+    let mut guard = Guard::start(command, sink);
     let result = Events::install().and_then(|events| {
         let observer = Observer::new(Root::live(), ScanOptions::once())?;
         let host = live_host(&observer, &options, sink);
@@ -87,12 +93,14 @@ pub fn run(options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
         let (soft, kept) = (SoftHomes::default(), false);
         let mut agent =
             Agent { options, observer, events, homes, host, soft, dispatch, kept, count: 0 };
-        agent.run(applier.as_mut(), sink)
+        agent.run(applier.as_mut(), &mut guard, sink)
     });
-    match applier {
+    let ended = match applier {
         Some(applier) => end(result, applier, sink),
         None => result.map(|(ended, _)| ended),
-    }
+    };
+    guard.release();
+    ended
 }
 
 /// The kernel scheduler, where it is asked for: not for one cycle, whose end would end it, and not
@@ -193,19 +201,21 @@ enum Finish {
 }
 
 /// Becomes the one instance that uses this directory and acts on this host. Tests that need several
-/// side by side give each a name in the environment variable `INSTEP_INSTANCE`.
+/// side by side give each a name in the environment variable `INSTEP_INSTANCE`. A guardian at work
+/// is waited for.
 ///
 /// # Errors
 /// Another instance runs (its process is named); the directory is not usable.
 pub fn lock(state: &StateDir) -> Result<InstanceLock, Error> {
     let name = std::env::var_os("INSTEP_INSTANCE");
     let name = name.as_ref().map_or(INSTANCE.into(), |name| name.to_string_lossy());
-    Ok(state.lock()?.on_host(&name)?)
+    Ok(guard::after_guardians(|| state.lock()?.on_host(&name))?)
 }
 
 /// Becomes the one instance, and restores what one that crashed left behind.
 fn begin(state: &StateDir, sink: &mut dyn Sink) -> Result<Applier, Error> {
     let mut applier = Applier::open(lock(state)?)?;
+    dispatch::forget(state.path());
     if applier.journal().is_abandoned()? {
         let report = applier.restore()?;
         let mut lines = told(&report);
@@ -265,6 +275,7 @@ impl Agent<'_> {
     fn run(
         &mut self,
         mut applier: Option<&mut Applier>,
+        guard: &mut Guard,
         sink: &mut dyn Sink,
     ) -> Result<(Ended, Finish), Error> {
         for warning in self.observer.topology().warnings() {
@@ -288,6 +299,7 @@ impl Agent<'_> {
                 }
                 Wake::Time => {}
             }
+            guard.look(sink);
             match self.cycle(applier.as_deref_mut(), sink) {
                 Ok(failed) => ended.failed = failed,
                 Err(error @ Error::Host(_)) if self.count > 1 => {
@@ -396,7 +408,7 @@ mod tests {
     use instep_host::apply::{AffinityChange, KernelAffinity, ThreadKind, thread};
     use std::cell::{Cell, RefCell};
     use std::path::Path;
-    use std::process::{Child, Command};
+    use std::process::Child;
 
     /// Hears notices.
     #[derive(Default)]

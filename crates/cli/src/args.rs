@@ -66,6 +66,9 @@ pub(crate) enum Command {
     /// Puts back what `run` changed, after `run --once` or a crash.
     #[command(after_help = "Example:\n  instep restore")]
     Restore(RestoreArgs),
+    /// Waits for the end of the `run` that started it, and restores if that was killed.
+    #[command(hide = true)]
+    Guard(GuardArgs),
     /// Shows all of it without VMs of yours: an emulated NUMA host whose guests it places.
     #[command(after_help = "Exits with 1 when something did not hold.\n\n\
         The full form boots a host of 2 nodes x 2 cores x 2 threads in software, with real KVM \
@@ -263,6 +266,10 @@ pub(crate) struct RunArgs {
     /// Leave memory where it is.
     #[arg(long)]
     pub(crate) no_memory: bool,
+    /// Start no guardian, the small process that puts everything back when this one is killed: what
+    /// a killed run changed then stays until `instep restore`, which is to be run by other means.
+    #[arg(long)]
+    pub(crate) no_guard: bool,
     /// Append one JSON line per cycle to this file (schema instep.record/1).
     #[arg(long, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
@@ -273,6 +280,13 @@ pub(crate) struct RunArgs {
     /// $XDG_RUNTIME_DIR/instep without root].
     #[arg(long, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GuardArgs {
+    /// Where the original affinities are recorded.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state_dir: PathBuf,
 }
 
 #[derive(Debug, Args)]

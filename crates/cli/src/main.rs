@@ -9,6 +9,7 @@ mod demo;
 #[cfg(test)]
 #[path = "../tests/common/golden.rs"]
 mod golden;
+mod guard;
 mod lab;
 mod observe;
 mod page;
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::command(&args),
         Command::Run(args) => run::command(args),
         Command::Restore(args) => restore::command(&args),
+        Command::Guard(args) => guard::command(&args),
         Command::Demo(args) => demo::command(args),
         Command::Record(args) => record::command(&args),
         Command::Analyze(args) => analyze::command(&args),

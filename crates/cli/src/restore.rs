@@ -3,6 +3,7 @@
 use crate::args::RestoreArgs;
 use crate::observe::state_dir;
 use crate::{Outcome, print, print_json, tell};
+use instep_agent::dispatch;
 use instep_agent::run::{lock, restored};
 use instep_host::apply::{Applier, Journal, RestoreReport};
 use serde::Serialize;
@@ -27,6 +28,7 @@ pub(crate) fn command(args: &RestoreArgs) -> anyhow::Result<Outcome> {
         tell(&format!("the damaged journal is now {}", aside.display()));
     }
     let report = Applier::open(lock)?.restore()?;
+    dispatch::forget(state.path());
     let outcome = if report.is_complete() { Outcome::Fine } else { Outcome::Finding };
     if args.json {
         print_json(&json(&report))?;

@@ -3,7 +3,7 @@
 use crate::args::{PolicyArgs, RunArgs};
 use crate::observe::{journal, state_dir};
 use crate::text::{indented, of_guest_node, plural, printable, ranges, width, wrapped};
-use crate::{Outcome, tell};
+use crate::{Outcome, guard, tell};
 use instep_agent::config::{Config, ConfigError};
 use instep_agent::record::{ActionRecord, MemoryRecord, Record};
 use instep_agent::run::{Ended, Hands, Options, Sink, run, told};
@@ -49,13 +49,17 @@ pub(crate) fn command(args: RunArgs) -> anyhow::Result<Outcome> {
     } else {
         Hands::Free(state_dir(args.state_dir.as_deref())?)
     };
+    let guardian = match &hands {
+        Hands::Free(state) if !args.no_guard => Some(guard::command_of(state)?),
+        _ => None,
+    };
     let mut reload = || {
         let config = make()?;
         interval.set(config.interval);
         Ok(config)
     };
     let reload = args.policy.config.is_some().then_some(&mut reload as &mut dyn FnMut() -> _);
-    let options = Options { config, reload, once: args.once, hands };
+    let options = Options { config, reload, once: args.once, hands, guardian };
     let Ended { failed, restored: report } = run(options, &mut sink)?;
     if let Some(report) = &report {
         told(report).iter().for_each(|line| sink.notice(line));

@@ -35,6 +35,14 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// Another instance of Instep acts on this host.
+    #[error("Instep already runs on this host as {}; {}", who(*.pid, *.user), to_stop(*.pid))]
+    Taken {
+        /// Its process, where that can be told.
+        pid: Option<u32>,
+        /// Its user, where that is known.
+        user: Option<u32>,
+    },
     /// This is no place where Instep can work.
     #[error("{what}; {next}")]
     Unusable {
@@ -70,7 +78,7 @@ impl Error {
                 source.kind() == io::ErrorKind::NotFound
                     || source.raw_os_error() == Some(libc::ESRCH)
             }
-            Error::Parse { .. } | Error::Unusable { .. } => false,
+            Error::Parse { .. } | Error::Taken { .. } | Error::Unusable { .. } => false,
         }
     }
 
@@ -81,8 +89,23 @@ impl Error {
             Error::Read { source, .. } | Error::System { source, .. } => {
                 source.kind() == io::ErrorKind::PermissionDenied
             }
-            Error::Parse { .. } | Error::Unusable { .. } => false,
+            Error::Parse { .. } | Error::Taken { .. } | Error::Unusable { .. } => false,
         }
+    }
+}
+
+fn who(pid: Option<u32>, user: Option<u32>) -> String {
+    match (pid, user) {
+        (Some(pid), Some(user)) => format!("process {pid} of user {user}"),
+        (Some(pid), None) => format!("process {pid}"),
+        (None, _) => "another process".to_owned(),
+    }
+}
+
+fn to_stop(pid: Option<u32>) -> String {
+    match pid {
+        Some(pid) => format!("stop it first with `kill {pid}`; it restores what it changed"),
+        None => "find it with `ps -C instep` and stop it first".to_owned(),
     }
 }
 

@@ -12,6 +12,7 @@
 pub mod backoff;
 pub mod btf;
 pub mod collect;
+pub mod cookies;
 pub mod exit;
 pub mod plan;
 pub mod probe;

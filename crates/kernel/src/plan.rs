@@ -1,5 +1,6 @@
 //! Whether the kernel scheduler is loaded: a pure function of what was asked and what was found.
 
+use crate::cookies;
 use crate::probe::{Probe, State};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
@@ -37,7 +38,8 @@ pub enum Plan {
     Load,
     /// Leave it; the sentence says why.
     Stay(String),
-    /// Leave it for now: somebody else's scheduler is loaded, or one is just coming or going.
+    /// Leave it for now: somebody else's scheduler is loaded, one is just coming or going, or VMs have
+    /// core-scheduling cookies.
     Busy(String),
 }
 
@@ -97,13 +99,9 @@ pub fn plan(mode: Mode, probe: &Probe, built: bool, despite_cookies: bool) -> Pl
             probe.release
         ));
     }
-    if probe.smt && !probe.cookies.is_empty() && !despite_cookies {
-        return Plan::Stay(format!(
-            "{} threads of VMs have core-scheduling cookies, which together with sched_ext can \
-             hang a host with SMT (sched-ext/scx issue 3715); switch core scheduling off in the \
-             VMM (cloud-hypervisor: --cpus core_scheduling=off), or pass --dispatch-with-cookies",
-            probe.cookies.len()
-        ));
+    // A VM with cookies ends some day, or its VMM is started without.
+    if let Some(why) = cookies::forbid(probe.smt, &probe.cookies, despite_cookies) {
+        return Plan::Busy(why);
     }
     Plan::Load
 }
@@ -118,7 +116,6 @@ fn few(names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use instep_core::units::Tid;
 
     fn fine() -> Probe {
         Probe {
@@ -150,7 +147,7 @@ mod tests {
 
     #[test]
     fn each_danger_keeps_it_out_with_its_reason() {
-        let cookies = Probe { smt: true, cookies: vec![Tid(1)], ..fine() };
+        let cookies = Probe { smt: true, cookies: names("x"), ..fine() };
         let other = Probe { state: Some(State::Enabled), ops: Some("lavd".into()), ..fine() };
         for (probe, said) in [
             (Probe { state: None, ..fine() }, "has no sched_ext"),
@@ -175,6 +172,8 @@ mod tests {
         assert!(matches!(state(Some(State::Enabled)), Plan::Busy(_)));
         assert!(matches!(state(Some(State::Other("disabling".into()))), Plan::Busy(_)));
         assert!(matches!(state(None), Plan::Stay(_)));
+        let cookies = Probe { smt: true, cookies: names("x"), ..fine() };
+        assert!(matches!(plan(Mode::Auto, &cookies, true, false), Plan::Busy(_)));
     }
 
     #[test]

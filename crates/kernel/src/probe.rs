@@ -1,9 +1,10 @@
 //! What this kernel offers for a scheduler of one's own, and what is dangerous on it.
 //!
 //! Reads `/sys/kernel/sched_ext` (kernel/sched/ext.c, Linux 6.12 and later) and the host's BTF, and
-//! asks for core-scheduling cookies (prctl PR_SCHED_CORE, Linux 5.14 and later). It decides nothing.
+//! asks for core-scheduling cookies. It decides nothing.
 
 use crate::btf::{self, Functions, MAX_BTF};
+use crate::cookies;
 use instep_core::units::Tid;
 use serde::Serialize;
 use std::fs::File;
@@ -50,8 +51,8 @@ pub struct Probe {
     pub missing: Vec<String>,
     /// Whether the kernel's configuration can be read, which loading needs.
     pub config: bool,
-    /// Threads of VMs with a core-scheduling cookie.
-    pub cookies: Vec<Tid>,
+    /// Names of VMs with core-scheduling cookies.
+    pub cookies: Vec<String>,
     /// Whether some core has several threads.
     pub smt: bool,
 }
@@ -89,10 +90,10 @@ pub fn ops_name(text: &str) -> Option<String> {
 }
 
 impl Probe {
-    /// Looks at the host under `root` (`/` for this one), and at the cookies of `threads` when
-    /// `root` is this host.
+    /// Looks at the host under `root` (`/` for this one), and at the cookies of these threads of
+    /// VMs when `root` is this host.
     #[must_use]
-    pub fn of(root: &Path, threads: &[Tid]) -> Self {
+    pub fn of(root: &Path, vcpus: &[(&str, Tid)]) -> Self {
         let read = |path: &str| read_line(root, path);
         let release = read("proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned();
         let there = |path: &str| root.join(path).exists();
@@ -114,8 +115,8 @@ impl Probe {
             missing: functions.as_ref().map_or_else(Vec::new, missing),
             malformed: functions.map_or_else(Vec::new, |f| f.malformed.into_iter().collect()),
             config,
-            cookies: if live { with_cookie(threads, cookie) } else { Vec::new() },
-            smt: read("sys/devices/system/cpu/smt/active").is_some_and(|text| text.trim() == "1"),
+            cookies: if live { cookies::of(vcpus.iter().copied()) } else { Vec::new() },
+            smt: cookies::smt(root),
             release,
         }
     }
@@ -170,31 +171,6 @@ fn missing(functions: &Functions) -> Vec<String> {
     NEEDED.iter().filter(lacks).map(|any| any[0].to_owned()).collect()
 }
 
-/// Those threads that have a core-scheduling cookie.
-fn with_cookie(threads: &[Tid], cookie: impl Fn(Tid) -> Option<u64>) -> Vec<Tid> {
-    threads.iter().copied().filter(|tid| cookie(*tid).is_some_and(|cookie| cookie != 0)).collect()
-}
-
-/// A thread's core-scheduling cookie; `None` when there is no such thread or no such feature.
-fn cookie(tid: Tid) -> Option<u64> {
-    const PR_SCHED_CORE: libc::c_int = 62;
-    const PR_SCHED_CORE_GET: libc::c_ulong = 0;
-    const PIDTYPE_PID: libc::c_ulong = 0;
-    let mut cookie: u64 = 0;
-    // SAFETY: the kernel writes one u64 to the address given (kernel/sched/core_sched.c), which
-    // is that of a live local variable.
-    let status = unsafe {
-        libc::prctl(
-            PR_SCHED_CORE,
-            PR_SCHED_CORE_GET,
-            libc::c_ulong::from(tid.0),
-            PIDTYPE_PID,
-            std::ptr::from_mut(&mut cookie),
-        )
-    };
-    (status == 0).then_some(cookie)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,17 +212,6 @@ mod tests {
         assert!(!ops_name(&long).unwrap().contains('\u{1b}'));
         assert!(matches!(State::parse(&long), State::Other(text) if text.len() <= 32));
         assert_eq!(ops_name("\n"), None);
-    }
-
-    #[test]
-    fn a_thread_of_ones_own_has_no_cookie() {
-        assert!(with_cookie(&[Tid(std::process::id())], cookie).is_empty());
-    }
-
-    #[test]
-    fn threads_that_share_cores_with_their_like_only_are_found() {
-        let made = |tid: Tid| [Some(0), Some(0xbeef), None].get(tid.0 as usize).copied().flatten();
-        assert_eq!(with_cookie(&[Tid(0), Tid(1), Tid(2), Tid(9)], made), [Tid(1)]);
     }
 
     #[test]

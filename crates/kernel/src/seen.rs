@@ -4,7 +4,7 @@ use crate::settings::Cosched;
 use instep_core::units::NodeId;
 
 /// Names of the counters, in the order of `enum instep_counter`.
-pub const COUNTERS: [&str; 38] = [
+pub const COUNTERS: [&str; 39] = [
     "switches",
     "idle_core",
     "idle_cpu",
@@ -43,6 +43,7 @@ pub const COUNTERS: [&str; 38] = [
     "prompt_preempt",
     "rescued",
     "cores_left",
+    "came_home",
 ];
 
 /// Something that the scheduler found out.

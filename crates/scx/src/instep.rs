@@ -202,6 +202,7 @@ pub enum Counter {
     SkewStop,
     CoreLeft,
     Rescued,
+    CameHome,
 }
 
 /// The CPU after this one in the ring of its core's, itself if it is alone.

@@ -1,16 +1,18 @@
 //! Which scheduler is in force and why: what `instep run` writes down for `instep status`.
 //!
-//! One file in the state directory, replaced as a whole; a reader believes it only while the process
-//! that wrote it lives. It does not ask the kernel.
+//! One file in the state directory, replaced as a whole. While the process that wrote it lives, it says
+//! what is in force; an orderly end removes it, so that what is left of a process that is gone says that
+//! it was killed. It does not ask the kernel.
 
 use instep_core::units::NodeId;
+use instep_host::apply::{Instance, Life};
 use instep_kernel::exit::Exit;
 use instep_kernel::seen::{Cost, VmSeen};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// The file in the state directory that says what is in force.
 const FILE: &str = "dispatch.json";
@@ -28,6 +30,9 @@ pub struct InForce {
     pub why: String,
     /// The process that loaded it, or would.
     pub pid: u32,
+    /// The same, told from others of its number.
+    #[serde(default)]
+    pub instance: Option<Instance>,
     /// How often it fell out since it was last sound.
     pub failures: usize,
     /// What it counted since it was loaded.
@@ -95,12 +100,59 @@ pub struct VmInForce {
     pub lead_ns: i64,
 }
 
+/// A run that had loaded Instep's scheduler and is gone without a word: it was killed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gone {
+    /// Its process.
+    pub pid: u32,
+    /// When it last said what was in force, as it does every second.
+    pub heard: Option<SystemTime>,
+}
+
+impl Gone {
+    /// Why the default scheduler is in force: one sentence.
+    #[must_use]
+    pub fn why(&self) -> String {
+        let heard =
+            self.heard_at().map_or_else(String::new, |at| format!(", last heard of at {at}"));
+        format!(
+            "the `instep run` that had loaded Instep's (process {}{heard}) ended without saying so; \
+             start it again",
+            self.pid
+        )
+    }
+
+    /// That moment in UTC, such as `2026-11-23T08:11:15Z`.
+    #[must_use]
+    pub fn heard_at(&self) -> Option<String> {
+        self.heard.map(|heard| humantime::format_rfc3339_seconds(heard).to_string())
+    }
+}
+
 /// What a running `instep run` with this state directory says is in force; `None` when none does.
 #[must_use]
 pub fn read(state: &Path) -> Option<InForce> {
+    stored(state).filter(|in_force| match &in_force.instance {
+        Some(instance) => matches!(instance.life(), Ok(Life::Runs)),
+        None => Path::new("/proc").join(in_force.pid.to_string()).exists(),
+    })
+}
+
+/// The run that had loaded Instep's scheduler and was killed, until a run with this state directory
+/// begins or something is restored there. One that the machine's end ended is none.
+#[must_use]
+pub fn gone(state: &Path) -> Option<Gone> {
+    let InForce { pid, .. } = stored(state).filter(|in_force| {
+        let ended = |instance: &Instance| matches!(instance.life(), Ok(Life::Ended));
+        in_force.instep && in_force.instance.as_ref().is_some_and(ended)
+    })?;
+    let written = std::fs::metadata(state.join(FILE)).and_then(|file| file.modified());
+    Some(Gone { pid, heard: written.ok() })
+}
+
+fn stored(state: &Path) -> Option<InForce> {
     let bytes = std::fs::read(state.join(FILE)).ok().filter(|bytes| bytes.len() <= MAX_FILE)?;
-    let in_force: InForce = serde_json::from_slice(&bytes).ok()?;
-    Path::new("/proc").join(in_force.pid.to_string()).exists().then_some(in_force)
+    serde_json::from_slice(&bytes).ok()
 }
 
 /// Writes down what is in force, all at once.
@@ -114,8 +166,8 @@ pub(super) fn write(state: &Path, in_force: &InForce) -> io::Result<()> {
     std::fs::rename(&part, &whole)
 }
 
-/// Nothing is in force any more, and nobody is left to say so.
-pub(super) fn forget(state: &Path) {
+/// Forgets what was in force: a run ends in order, another begins, or all was restored.
+pub fn forget(state: &Path) {
     let _ = std::fs::remove_file(state.join(FILE));
 }
 
@@ -180,5 +232,38 @@ mod tests {
         );
         std::fs::write(dir.path().join(FILE), text).unwrap();
         assert!(read(dir.path()).is_some_and(|found| found.instep && found.programs.is_empty()));
+    }
+
+    #[test]
+    fn of_a_run_that_was_killed_it_is_known_until_it_is_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let this = Instance::this().unwrap();
+        let dead = Instance { start: this.start + 1, ..this.clone() };
+        let left = |instep, instance: &Instance| {
+            let instance = Some(instance.clone());
+            let pid = std::process::id();
+            write(dir.path(), &InForce { instep, pid, instance, ..InForce::default() }).unwrap();
+            (read(dir.path()).is_some(), gone(dir.path()))
+        };
+        assert_eq!(left(true, &this), (true, None));
+        assert_eq!(left(false, &dead), (false, None), "it had loaded nothing");
+        let booted = Instance { boot_id: "another".to_owned(), ..this.clone() };
+        assert_eq!(left(true, &booted), (false, None), "nobody killed it: the machine went down");
+        let (read, found) = left(true, &dead);
+        let found = found.unwrap();
+        assert!(!read && found.pid == this.pid);
+        let ago = SystemTime::now().duration_since(found.heard.unwrap()).unwrap();
+        assert!(ago < Duration::from_secs(60), "{ago:?}");
+        forget(dir.path());
+        assert_eq!(gone(dir.path()), None);
+    }
+
+    #[test]
+    fn why_the_default_is_in_force_after_a_kill_names_process_and_time() {
+        let heard = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_421_475);
+        let why = Gone { pid: 1234, heard: Some(heard) }.why();
+        let said = "(process 1234, last heard of at 2026-11-23T";
+        assert!(why.contains(said) && why.ends_with("; start it again"), "{why}");
+        assert!(Gone { pid: 9, heard: None }.why().contains("(process 9) ended"));
     }
 }

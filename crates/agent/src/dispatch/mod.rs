@@ -6,6 +6,7 @@
 //!                      |                ^                    |  CPU hotplug: at once
 //!                      |                +--------------------+
 //!                      +--somebody else's is loaded--> waiting --every 30 s--> loaded
+//!                                        loaded --a VM has cookies--^
 //! ```
 //! It knows nothing of BPF: `instep-kernel` does. Without that crate's feature `kernel` it is
 //! always off.
@@ -16,18 +17,19 @@ pub mod table;
 
 use crate::error::Error;
 use config::DispatchConfig;
-pub use in_force::{InForce, LastExit, Program, VmInForce, read};
+pub use in_force::{Gone, InForce, LastExit, Program, VmInForce, forget, gone, read};
 use instep_core::decision::Decision;
 use instep_core::snapshot::Snapshot;
 use instep_core::topology::Topology;
 use instep_core::units::NodeId;
 use instep_host::Root;
+use instep_host::apply::Instance;
 use instep_host::discover::{ScanOptions, Scanner};
 use instep_kernel::backoff::Backoff;
 use instep_kernel::exit::Exit;
 use instep_kernel::loaded::Loaded;
 use instep_kernel::table::LIMITS;
-use instep_kernel::{CpuPlace, Mode, Plan, Probe, Table, VmEntry, plan};
+use instep_kernel::{CpuPlace, Mode, Plan, Probe, Table, VmEntry, cookies, plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -38,7 +40,7 @@ pub const LOOK: Duration = Duration::from_secs(1);
 const LOOKS_PER_SCAN: u32 = 2;
 /// Looks between two questions after what the programs cost.
 const LOOKS_PER_COST: u32 = 10;
-/// How often it is tried again while somebody else's scheduler is loaded.
+/// How often it is tried again while somebody else's scheduler is loaded or VMs have cookies.
 const BUSY: Duration = Duration::from_secs(30);
 /// How long the start waits for a scheduler that is just going, such as that of a run before.
 const GOING: Duration = Duration::from_secs(5);
@@ -53,6 +55,7 @@ pub struct Dispatch {
     backoff: Backoff,
     state: State,
     dir: Option<PathBuf>,
+    instance: Option<Instance>,
     looks: u32,
     said: Vec<String>,
     /// Warnings on the VM table that stand and were told.
@@ -88,6 +91,7 @@ impl Dispatch {
             backoff: Backoff::default(),
             state: State::Off(String::new()),
             dir: state.map(Path::to_owned),
+            instance: Instance::this().ok(),
             looks: 0,
             said: Vec::new(),
             warned: BTreeSet::new(),
@@ -171,6 +175,7 @@ impl Dispatch {
     pub fn in_force(&self) -> InForce {
         let base = InForce {
             pid: std::process::id(),
+            instance: self.instance.clone(),
             failures: self.backoff.failures(),
             programs: self.programs.clone(),
             last_exit: self.last_exit.clone(),
@@ -261,6 +266,9 @@ impl Dispatch {
             && let Ok(scan) = self.scanner.scan()
         {
             let (entries, mut warnings) = table::entries(&scan.vms, &self.homes, &self.config);
+            if let Some(why) = cookies::look(table::vcpus(&entries), self.config.despite_cookies) {
+                return self.unload(why);
+            }
             let mut names: BTreeSet<String> = entries.iter().map(|vm| vm.name.clone()).collect();
             let fed = kernel.feed(entries);
             let taken = fed.as_ref().map_or(&[][..], |_| kernel.table().vms.as_slice());
@@ -277,6 +285,12 @@ impl Dispatch {
             }
         }
         self.looks = self.looks.wrapping_add(1);
+    }
+
+    /// Brings the default back until nothing speaks against Instep's any more.
+    fn unload(&mut self, why: String) {
+        self.said.push(format!("Instep's kernel scheduler is taken out for now: {why}"));
+        self.state = State::Waiting { until: Instant::now() + BUSY, why };
     }
 
     /// Keeps what the kernel says of an end that was not asked for.
@@ -359,10 +373,11 @@ fn decide(config: &DispatchConfig, scanner: &mut Scanner) -> (Entries, Plan) {
         Mode::Off => Vec::new(),
         _ => scanner.scan().map(|scan| scan.vms).unwrap_or_default(),
     };
-    let threads: Vec<_> = vms.iter().flat_map(|vm| vm.vcpus.iter().map(|vcpu| vcpu.tid)).collect();
-    let probe = Probe::of(Path::new("/"), &threads);
+    let entries = table::entries(&vms, &BTreeMap::new(), config);
+    let vcpus: Vec<_> = table::vcpus(&entries.0).collect();
+    let probe = Probe::of(Path::new("/"), &vcpus);
     let plan = plan(config.mode, &probe, plan::BUILT, config.despite_cookies);
-    (table::entries(&vms, &BTreeMap::new(), config), plan)
+    (entries, plan)
 }
 
 /// Finds VMs, without their memory.
@@ -441,6 +456,21 @@ mod tests {
         assert!(!auto.is_active());
         let error = Dispatch::begin(&config(Mode::Kernel), &topology(), None).unwrap_err();
         assert!(error.to_string().contains("--dispatch"), "{error}");
+    }
+
+    #[test]
+    fn what_takes_it_out_while_it_is_loaded_is_told_once_and_looked_at_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = DispatchConfig::default();
+        let mut dispatch = Dispatch::begin(&config, &topology(), Some(dir.path())).unwrap();
+        dispatch.unload("vCPUs of db have cookies".to_owned());
+        assert!(dispatch.is_active(), "it is loaded again when nothing speaks against it");
+        let said = dispatch.look();
+        assert!(said.len() == 1 && said[0].contains("vCPUs of db"), "{said:?}");
+        assert_eq!(dispatch.look(), [""; 0]);
+        let told = read(dir.path()).unwrap();
+        assert!(!told.instep && told.why.contains("vCPUs of db"), "{told:?}");
+        assert_eq!(told.failures, 0, "it did not fail");
     }
 
     #[test]

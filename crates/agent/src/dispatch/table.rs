@@ -63,6 +63,13 @@ pub fn entries(
     (all, warnings)
 }
 
+/// The vCPU threads of all entries, each with the name of its VM.
+pub fn vcpus(entries: &[VmEntry]) -> impl Iterator<Item = (&str, Tid)> {
+    entries.iter().flat_map(|VmEntry { name, vcpus, .. }| {
+        vcpus.iter().map(move |vcpu| (name.as_str(), vcpu.tid))
+    })
+}
+
 /// The threads of a live process; `None` when there is none.
 fn process(pid: u32) -> Option<Vec<ThreadId>> {
     let root = Root::live();
@@ -94,6 +101,18 @@ mod tests {
         assert!(warnings.len() == 1 && warnings[0].contains("the VM gone"), "{warnings:?}");
         assert_eq!((all.len(), all[0].name.as_str(), all[0].weight), (1, "own", 100));
         assert!(all[0].vcpus.iter().any(|id| id.tid == Tid(own) && id.start_ticks > 0));
+    }
+
+    #[test]
+    fn every_vcpu_is_looked_at_with_the_name_of_its_vm_and_no_helper() {
+        let ids = |tids: &[u32]| -> Vec<ThreadId> {
+            tids.iter().map(|tid| ThreadId { tid: Tid(*tid), start_ticks: 1 }).collect()
+        };
+        let mut first = VmEntry::new("a", ids(&[1, 2]));
+        first.helpers = ids(&[9]);
+        let entries = [first, VmEntry::new("b", ids(&[3]))];
+        let all: Vec<_> = vcpus(&entries).collect();
+        assert_eq!(all, [("a", Tid(1)), ("a", Tid(2)), ("b", Tid(3))]);
     }
 
     #[test]

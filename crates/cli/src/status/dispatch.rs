@@ -2,9 +2,10 @@
 
 use crate::observe::state_dir;
 use crate::text::{indented, printable, wrapped};
-use instep_agent::dispatch::{InForce, LastExit, Program, VmInForce, read};
+use instep_agent::dispatch::{Gone, InForce, LastExit, Program, VmInForce, gone, read};
 use instep_core::units::NodeId;
 use instep_kernel::Probe;
+use instep_kernel::probe::State;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,8 +17,10 @@ pub(crate) struct DispatchJson {
     in_force: String,
     /// Whether it is Instep's.
     instep: bool,
-    /// Why, as far as a running `instep run` says.
+    /// Why, as far as a running `instep run` says, or one that was killed left word.
     why: Option<String>,
+    /// The run that had loaded Instep's and was killed, while nothing else is in force.
+    ended: Option<EndedJson>,
     /// What the kernel offers.
     kernel: Probe,
     /// How often Instep's fell out since it was last sound.
@@ -32,17 +35,30 @@ pub(crate) struct DispatchJson {
     last_exit: Option<LastExit>,
 }
 
+/// A run that is gone without a word.
+#[derive(Debug, Serialize)]
+struct EndedJson {
+    /// Its process.
+    pid: u32,
+    /// When it last said what was in force, in UTC.
+    last_heard: Option<String>,
+}
+
 /// Asks the kernel, and the word that a running `instep run` leaves.
 pub(crate) fn look(state: Option<&Path>) -> DispatchJson {
     let kernel = Probe::of(Path::new("/"), &[]);
-    let told = state_dir(state).ok().and_then(|state| read(state.path()));
+    let state = state_dir(state).ok();
+    let told = state.as_ref().and_then(|state| read(state.path()));
     let known = told.is_some();
+    let enabled = kernel.state == Some(State::Enabled);
+    let gone = state.filter(|_| !known && !enabled).and_then(|state| gone(state.path()));
     let InForce { instep, why, failures, vms, counters, programs, last_exit, .. } =
         told.unwrap_or_default();
     DispatchJson {
         in_force: kernel.in_force(),
         instep: instep && kernel.ops.as_deref().is_some_and(|ops| ops.starts_with("instep")),
-        why: known.then_some(why),
+        why: known.then_some(why).or_else(|| gone.as_ref().map(Gone::why)),
+        ended: gone.map(|gone| EndedJson { pid: gone.pid, last_heard: gone.heard_at() }),
         kernel,
         failures,
         vms,

@@ -26,14 +26,14 @@ fn every_affinity_is_as_before_after_sigterm_and_after_kill_and_restore_or_a_new
         fs::read_dir(stage.state()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["lock"], "no journal stays");
 
-    crash(stage.mending_run(&guest, &[]));
+    crash(stage.mending_run(&guest, &["--no-guard"]));
     assert_ne!(of_vcpus(&guest), pinned, "nobody was left to put it back");
     let restored = stage.instep(&["restore", "--json"]).expect(0).json();
     assert_eq!(restored["schema"], "instep.restore/1");
     assert!(restored["restored"].as_u64() > Some(0), "{restored}");
     assert_as_before(&guest, &before);
 
-    crash(stage.mending_run(&guest, &[]));
+    crash(stage.mending_run(&guest, &["--no-guard"]));
     let run = stage.mending_run(&guest, &[]);
     let said = run.text("err");
     assert!(said.contains("an earlier run ended without restoring"), "{said}");

@@ -8,6 +8,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod endings;
+mod killed;
 mod placing;
 mod profiling;
 mod recording;

@@ -49,14 +49,8 @@ impl HostLock {
 }
 
 fn held_by(address: &SockAddr) -> Error {
-    let (who, next) = match holder(address) {
-        Some((pid, uid)) => (
-            format!("process {pid} of user {uid}"),
-            format!("stop it first with `kill {pid}`; it restores what it changed"),
-        ),
-        None => ("another process".into(), "find it with `ps -C instep` and stop it first".into()),
-    };
-    Error::Unusable { what: format!("Instep already runs on this host as {who}"), next }
+    let (pid, user) = holder(address).unzip();
+    Error::Taken { pid, user }
 }
 
 /// Process and user that listen at this address; `None` when they ended meanwhile, are outside

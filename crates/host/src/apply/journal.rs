@@ -17,10 +17,10 @@
 //! CPU sets are lists (`0-63`): as arrays the journal of 8,000 threads on 256 CPUs would be 16 MB
 //! a write. It does not know whether a thread is still alive; [`ThreadKey`] does.
 
+use crate::apply::instance::{Instance, Life, boot_id};
 use crate::apply::state::{InstanceLock, StateDir};
 use crate::apply::thread::ThreadKey;
 use crate::error::Error;
-use crate::root::Root;
 use instep_core::idset::CpuSet;
 use instep_core::units::Tid;
 use serde::{Deserialize, Serialize};
@@ -176,8 +176,8 @@ impl Journal {
         match self.holder {
             Holder::Kept => Ok(false),
             Holder::Instance { pid, start } => {
-                let key = ThreadKey { pid, pid_start: start, tid: Tid(pid), tid_start: start };
-                Ok(self.is_void()? || !key.is_alive(&Root::live())?)
+                let boot_id = self.boot_id.clone();
+                Ok(Instance { boot_id, pid, start }.life()? != Life::Runs)
             }
         }
     }
@@ -279,7 +279,9 @@ impl Journal {
     pub fn discard_damaged(lock: &InstanceLock) -> Result<Option<PathBuf>, Error> {
         match Self::load(lock.state()) {
             Ok(_) => Ok(None),
-            Err(error @ (Error::Read { .. } | Error::System { .. })) => Err(error),
+            Err(error @ (Error::Read { .. } | Error::System { .. } | Error::Taken { .. })) => {
+                Err(error)
+            }
             Err(Error::Parse { .. } | Error::Unusable { .. }) => {
                 let from = lock.state().file(FILE);
                 let aside = lock.state().file("journal.json.damaged");
@@ -336,13 +338,8 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Journal, Error> {
 
 /// This process as a holder.
 pub(crate) fn this_instance() -> Result<Holder, Error> {
-    let pid = std::process::id();
-    let key = crate::apply::thread::key_of(&Root::live(), pid, Tid(pid))?;
-    Ok(Holder::Instance { pid, start: key.pid_start })
-}
-
-fn boot_id() -> Result<String, Error> {
-    Ok(Root::live().read("proc/sys/kernel/random/boot_id")?.trim().to_owned())
+    let Instance { pid, start, .. } = Instance::this()?;
+    Ok(Holder::Instance { pid, start })
 }
 
 /// The lock makes this the only writer, so one fixed name for the new file leaves no litter.

@@ -41,7 +41,7 @@ impl StateDir {
     /// Creates the directory (mode 0700) where it is missing and becomes the one instance.
     ///
     /// # Errors
-    /// Another instance runs (names its process); the directory cannot be created, is not the
+    /// Another instance runs ([`Error::Taken`]); the directory cannot be created, is not the
     /// caller's, or is writable by others.
     pub fn lock(&self) -> Result<InstanceLock, Error> {
         self.prepare()?;
@@ -65,7 +65,9 @@ impl StateDir {
                     attempt += 1;
                     std::thread::sleep(LOCK_PAUSE);
                 }
-                Err(TryLockError::WouldBlock) => return Err(held_by_other(&mut file)),
+                Err(TryLockError::WouldBlock) => {
+                    return Err(Error::Taken { pid: holder(&mut file), user: None });
+                }
                 Err(TryLockError::Error(source)) => return Err(failed(source)),
             }
         }
@@ -150,17 +152,6 @@ impl InstanceLock {
     #[must_use]
     pub fn state(&self) -> &StateDir {
         &self.state
-    }
-}
-
-fn held_by_other(file: &mut File) -> Error {
-    let who = holder(file).map_or_else(|| "another process".into(), |pid| format!("process {pid}"));
-    Error::Unusable {
-        what: format!("Instep already runs on this host as {who}"),
-        next: match holder(file) {
-            Some(pid) => format!("stop it first with `kill {pid}`; it restores what it changed"),
-            None => "find it with `ps -C instep` and stop it first".into(),
-        },
     }
 }
 

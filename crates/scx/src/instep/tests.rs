@@ -260,3 +260,66 @@ fn a_sibling_that_is_yielded_to_runs_at_once_unless_that_is_off() {
     assert_eq!(after(gang), (Some(1), 1));
     assert_eq!(after(gang | directed), (Some(2), 0));
 }
+
+/// Two nodes of one CPU each, and VMs of one vCPU that never sleeps: on which CPU each begins, and where
+/// it is at home. `sleeps` goes to sleep after 10 ms. Then, of the last 200 of 400 ms, how long each ran at home, and
+/// the counter of those that came home.
+fn at_home(vms: &[(usize, u32)], sleeps: Option<usize>, without: u32) -> (Vec<usize>, u64) {
+    let machine = Machine { core: vec![vec![0], vec![1]], node: vec![0, 1] };
+    let task =
+        |(cpu, _): &(usize, u32)| TaskSetup { allowed: CpuMask::of(0..2), cpu: *cpu, flags: 0 };
+    let tasks: Vec<TaskSetup> = vms.iter().map(task).collect();
+    let vm = |first| Vm { weight: 100, own: VmSettings::default(), first, count: 1 };
+    let table: Vec<Vm> = (0..vms.len()).map(vm).collect();
+    let settings = Settings { without, ..Settings::default() };
+    let mut instep =
+        Instep::new(machine, &tasks, &table, &settings, 1, Release::V7_2).expect("it fits");
+    // They begin without a home, so that each begins where it is told to.
+    for (task, (cpu, _)) in vms.iter().enumerate() {
+        instep.kernel().wake(task, Waker::Other(*cpu), 0);
+        settle(&mut instep, 0);
+    }
+    let mut ran = vec![0; vms.len()];
+    for now in 1..400 {
+        if now == 5 {
+            let homes = vms.iter().enumerate();
+            homes.for_each(|(vm, (_, home))| instep.set_home(vm, Some(*home)));
+        }
+        settle(&mut instep, now * MS);
+        for cpu in 0..2 {
+            match instep.current(cpu) {
+                Some(task) if now >= 10 && sleeps == Some(task) => {
+                    instep.kernel().block(cpu, now * MS);
+                }
+                Some(task) if now >= 200 && vms[task].1 == cpu as u32 => ran[task] += 1,
+                _ => {}
+            }
+            instep.kernel().tick(cpu, now * MS);
+        }
+    }
+    assert_eq!(instep.ejected(), None);
+    (ran, instep.counter(Counter::CameHome))
+}
+
+#[test]
+fn who_never_sleeps_comes_home_when_a_cpu_is_idle_there() {
+    let home = 1 << 3;
+    // The second begins away from home, as the first has its CPU, until that one sleeps.
+    let vms = [(0, 0), (1, 0)];
+    assert_eq!(at_home(&vms, Some(0), 0), (vec![0, 200], 1));
+    assert_eq!(at_home(&vms, Some(0), home), (vec![0, 0], 0));
+    // While it does not, who is away stays: that is what idle CPUs of other nodes are for.
+    let (ran, came) = at_home(&vms, None, 0);
+    assert_eq!((ran[0] + ran[1], came), (200, 0));
+}
+
+#[test]
+fn who_must_wait_does_so_at_home() {
+    // Two on each node, all away from home.
+    let vms = [(0, 1), (1, 0), (0, 1), (1, 0)];
+    let (ran, came) = at_home(&vms, None, 0);
+    assert!(ran.iter().all(|ran| *ran >= 80) && came >= 4, "{ran:?}, {came}");
+    let home = 1 << 3;
+    let (ran, came) = at_home(&vms, None, home);
+    assert!(ran.iter().sum::<usize>() < 40 && came == 0, "{ran:?}, {came}");
+}
