@@ -9,7 +9,7 @@
  * so that a sequential section may use one CPU fully while the siblings sleep (systems.md, 5).
  * Time that a VM did not want expires at the end of its allocation period: its virtual time is
  * lifted to what others may lead (48 ms) below the host's at the period's begin (policy.h, pol_roll).
- * Threads of no VM have a virtual time each and one together with a weight of its own.
+ * Threads of no VM have a virtual time each and one together with a weight of its own (host.bpf.h).
  * Limits: virtual times are global, queues are per CPU; where affinities cut the host into parts
  * with different contention, a VM in several parts is only kept within `debt_ns` of each.
  */
@@ -145,36 +145,6 @@ static __always_inline void bound_vm(u32 vm, struct cpu_state *c)
 		v->account.vtime = bounded;
 		count(INSTEP_C_CLAMPED);
 	}
-}
-
-/*
- * The virtual time of all threads of no VM, as a CPU sees it. What they use is one account, but what they
- * did not use is forgotten, or forgiven, by each CPU for itself: where CPUs advance at different speeds
- * one bound for all would leave the host behind on the slow ones (seen: 30 us of a thread waited for a
- * second, beside a VM of weight 10 on another CPU).
- */
-static __always_inline u64 group_at(struct cpu_state *c)
-{
-	return INSTEP_STATE->group_vtime + c->group_lead;
-}
-
-/* About the longest that a thread of no VM waits for being ahead of `n` others of its CPU. */
-#define LONGEST_WAIT (1000 * POL_MS)
-
-/*
- * A thread of no VM that slept has at most a slice of claim left; none is further ahead than what
- * two slices cost it, nor than what makes it wait for a second: behind `n` others it waits for n
- * times its lead. (Seen: with 200 others one of nice 19, to which a slice costs a hundred, waited
- * beyond the watchdog's limit.)
- */
-static __always_inline void bound_own(struct task_state *t, struct cpu_state *c, u32 n)
-{
-	u64 least = c->host_vtime - SET.slice_ns;
-	u64 lead = pol_min(2 * pol_cost(SET.slice_ns, t->weight),
-			   pol_max(SET.slice_ns, LONGEST_WAIT / (n + 1)));
-
-	t->vtime = pol_min(pol_max(t->vtime, least), c->host_vtime + lead);
-	c->group_lead += pol_clamp(group_at(c), c->vtime, SET.debt_ns) - group_at(c);
 }
 
 #endif

@@ -13,9 +13,12 @@
  * that waits gives way at its next tick to a waiter of another kind, even to one ahead of it by what
  * an episode may lead (POL_LEAD_NS; not to another such VM: seen, 2 CPUs, that costs some per cent and
  * wins nothing). Beyond that fair shares go before skew.
- * Which VMs: policy.h, pol_gang, from how often its vCPUs block per CPU time, looked at in windows.
- * A VM that blocks is tried together for some windows now and then, ever more rarely: one that
- * spins for a while before it blocks then hardly blocks any more, and stays.
+ * Which VMs (policy.h, pol_gang), by what its vCPUs did in a window of WINDOW_NS:
+ *     blocks * 20 ms <= CPU time    together
+ *     blocks * 10 ms >  CPU time    apart; between the two it stays as it is
+ * The trial (mechanism `probe`): a VM that blocks is tried together for PROBE_WINDOWS after 1 s, 2 s, 4 s ...
+ * 64 s: one that spins for a while before it blocks then hardly blocks any more, and stays. It fails when
+ *     blocks / CPU time > half of what it was apart
  * Limits: slices end at ticks, so episodes are as precise as the tick where no other episode ends
  * them; VMs whose CPUs overlap only in part are co-scheduled as far as virtual times allow.
  */
@@ -112,6 +115,7 @@ static __always_inline bool probe(struct vm_state *v, u32 vm, bool verdict, u64 
 		if (v->probing)
 			return true;
 		if (verdict) {
+			count(INSTEP_C_PROBE_KEPT);
 			emit(now, INSTEP_E_PROBE_KEPT, vm, v->blocks, v->ran_ns);
 			v->probe_gap = 0;
 			v->spins = 1;

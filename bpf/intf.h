@@ -114,9 +114,9 @@ enum instep_counter {
 	INSTEP_C_TICK_PREEMPT,	/* slices cut short for a waiter */
 	INSTEP_C_EPISODE,	/* episodes begun */
 	INSTEP_C_EPISODE_KICK,	/* CPUs told to run a sibling */
-	INSTEP_C_SKEW_STOP,	/* vCPUs stopped for being ahead */
-	INSTEP_C_FILLED,	/* holes of a strict gang left empty */
-	INSTEP_C_BOOST,		/* bottlenecks put first */
+	INSTEP_C_SKEW_STOP,	/* vCPUs that gave way only for being ahead of a sibling */
+	INSTEP_C_HOLES_LEFT,	/* times that a CPU stayed empty beside a strict episode */
+	INSTEP_C_BOOST,		/* looks at a vCPU of a VM that is held up, which put it first */
 	INSTEP_C_YIELD,		/* directed yields followed */
 	INSTEP_C_YIELD_MISSED,	/* directed yields that could not be */
 	INSTEP_C_EXPIRED,	/* allocation periods whose unused time expired */
@@ -137,6 +137,8 @@ enum instep_counter {
 	INSTEP_C_RESCUED,	/* threads fetched from a CPU that a higher class has */
 	INSTEP_C_CORE_LEFT,	/* vCPUs that left a shared core for an idle one */
 	INSTEP_C_CAME_HOME,	/* vCPUs that had run on another node and went to their home node */
+	INSTEP_C_OVERDUE,	/* threads that went first for having waited too long */
+	INSTEP_C_PROBE_KEPT,	/* trials together that were kept */
 	INSTEP_NR_COUNTERS,
 };
 

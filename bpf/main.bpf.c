@@ -59,14 +59,6 @@ static __always_inline u64 key_of(struct task_state *t, s32 cpu)
 	return v->account.vtime + (siblings - 1) * running * pol_cost(SET.slice_ns, s->weight);
 }
 
-/* Per-CPU kernel threads that use little go before everything. */
-static __always_inline bool goes_first(struct task_struct *p, struct task_state *t,
-				       struct cpu_state *c)
-{
-	return on(INSTEP_M_HOST) && (p->flags & PF_KTHREAD) && p->nr_cpus_allowed == 1 &&
-	       pol_before(t->vtime, c->host_vtime);
-}
-
 static __always_inline u64 waits_since(struct task_state *t, u64 now)
 {
 	return pol_waits_since(t->waited_at, t->came_at, now - t->came_at, SET.slice_ns / 2);
@@ -239,8 +231,10 @@ static __always_inline bool goes_on(struct task_struct *prev, s32 cpu, u64 now, 
 	rank_of(t, c, now, &rank);
 	if (best->tid && !pol_goes_on(rank, best->rank))
 		return false;
-	if (best->tid && pol_skew_stops(rank, best->rank) && ahead(t->vm, t->slot))
+	if (best->tid && pol_skew_stops(rank, best->rank) && ahead(t->vm, t->slot)) {
+		count(INSTEP_C_SKEW_STOP);
 		return false;
+	}
 	if (pull(cpu, now, &rank))
 		return true;
 	cpu_reached(c, rank.vtime);
@@ -293,7 +287,7 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 			 (!still && take_first(cpu))))
 		return;
 	if (still && queued)
-		count(INSTEP_C_FILLED);
+		count(INSTEP_C_HOLES_LEFT);
 	if (still)
 		return;
 	if (runnable)
@@ -319,6 +313,8 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	t->waited_at = t->vm != INSTEP_HOST ? t->queued_at : 0;
 	t->came_at = now;
 	first = overdue(t, c, now);
+	if (first)
+		count(INSTEP_C_OVERDUE);
 	c->turn_until = first ? now + SET.slice_ns : 0;
 	if (first && t->vm != INSTEP_HOST)
 		c->first_at = now;
@@ -383,7 +379,6 @@ void BPF_STRUCT_OPS(instep_tick, struct task_struct *p)
 	if (!best.tid)
 		return;
 	if (pol_skew_stops(rank, best.rank) && ahead(t->vm, t->slot)) {
-		count(INSTEP_C_SKEW_STOP);
 		scx_bpf_task_set_slice(p, 0);
 		return;
 	}

@@ -11,6 +11,7 @@
  *   2. none idle: the previous CPU if it is at home and no sibling is there, else the CPU without a
  *      sibling whose queue is shortest, where one of another node counts as AWAY_COSTS longer; where
  *      every CPU has one, the previous CPU. Threads that are no vCPUs take the emptier of two.
+ *          length = waiting + (away ? AWAY_COSTS : 0)
  * One that never sleeps is looked at when its slice ends and nobody waits: where it is away while a CPU
  * at home is idle, or another vCPU runs on its core while a core is wholly idle, it is enqueued again,
  * which finds that (method 1). Where somebody waits it queues again by method 2.

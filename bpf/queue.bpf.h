@@ -10,7 +10,8 @@
  * compared by virtual time (policy.h). A CPU without anything looks at all queues, those of its own
  * node first. With nothing better to do than to go on, or where another CPU lags, it looks at
  * one other queue in turn for a waiter more than `pull_ns` behind what it would choose: so virtual
- * times stay together across queues.
+ * times stay together across queues:
+ *     waiter + pull_ns * (leaves its home ? AWAY_PULLS : 1) < chosen
  * Limits: the verifier allows one queue iteration per function, so a choice is made in one and
  * carried out in another; what was chosen may be gone by then (INSTEP_C_MISSED), which costs a
  * second look. With more than PICK_DEPTH waiters stale keys decide who is looked at.

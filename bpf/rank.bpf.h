@@ -6,7 +6,8 @@
  * on with every sibling that runs.
  * Method: the rank is made anew whenever a CPU chooses, from the VM's virtual time less what the
  * thread is preferred by: a bottleneck, the target of a directed yield, a helper thread, a VM with
- * a latency class.
+ * a latency class:
+ *     rank = vtime - latency - (helper ? slice : 0) - (yielded to ? boost : 0) - (bottleneck ? boost : 0)
  * What has waited for too long goes first whatever its rank (policy.h, pol_overdue): a VM whose
  * vCPUs are bound to CPUs of different load is charged as a whole, and its virtual time may leave
  * that of one of the CPUs behind for good.
@@ -17,6 +18,7 @@
 
 #include "boost.bpf.h"
 #include "gang.bpf.h"
+#include "host.bpf.h"
 
 static __always_inline u64 preference(struct task_state *t, struct vm_state *v,
 				      struct instep_vm_settings *s, u64 now)
@@ -48,14 +50,6 @@ static __noinline void rank_vm(struct task_state *t, u64 now, struct pol_rank *o
 	out->vtime = (on(INSTEP_M_SHARES) ? v->account.vtime : t->vtime) - preference(t, v, s, now);
 	out->gang = v->gang && t->slot != INSTEP_NO_SLOT && on(INSTEP_M_GANG);
 	out->episode = out->gang && in_episode(v, now);
-}
-
-/* The rank of a thread of no VM with this own virtual time. */
-static __always_inline u64 host_rank(u64 own, struct cpu_state *c)
-{
-	u64 behind = on(INSTEP_M_HOST) ? pol_behind(own, c->host_vtime) : 0;
-
-	return pol_host_rank(behind, group_at(c), c->vtime, SET.slice_ns / 2, SET.debt_ns / 2);
 }
 
 /*

@@ -12,6 +12,8 @@
  * (seen: one vCPU beside five on four CPUs was never chosen). The hold is a time, so it ends by
  * itself; the end of the episode, or the last sibling going to sleep, calls the CPUs that stand still.
  *
+ *     a thread may be chosen    where now >= held_until, or its VM holds the CPU, or it is of no VM
+ *
  *	begin_episode --> hold CPUs --> siblings run | CPU idle, others wait
  *	                     |                 |
  *	                     +-- until reached or no sibling runs --> CPUs choose again

@@ -6,7 +6,9 @@
  * synchronisation); one woken by a timer or by I/O was not. And a VM that blocks and is within its
  * share must not wait for another's slice to end.
  * Method: the waker is the current thread, unless an interrupt is being served: then it is a timer
- * or a device. A wake-up preempts by virtual time (policy.h, pol_wake_preempts).
+ * or a device. A wake-up preempts by virtual time (policy.h, pol_wake_preempts):
+ *     wakes < runs + wake_slack    beside a VM that runs together
+ *     wakes + wake_slack < runs    beside others
  * Limits: an inter-processor interrupt that is posted to a running vCPU wakes nobody; a wake-up that
  * KVM does on behalf of a device from a worker thread counts as I/O. Where the kernel's
  * interrupt count cannot be found by name, all wake-ups while a sibling is current are taken for

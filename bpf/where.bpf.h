@@ -6,6 +6,7 @@
  * siblings.
  * Method: a vCPU arrives where it is queued, dispatched or taken over, and leaves when it sleeps or
  * stops; arriving and leaving twice changes nothing.
+ *     a sibling is on a CPU    where on_cpu[VM][CPU] > 0
  * Limits: counts are of this moment; two siblings that arrive at the same time may meet.
  */
 #ifndef INSTEP_WHERE_BPF_H

@@ -5,7 +5,8 @@
  * Problem: on pause-loop exits KVM calls yield_to() (kvm_vcpu_on_spin, Linux 6.12..7.2), which
  * reaches ops.yield(from, to); without an answer the spinner just goes on.
  * Method: the named sibling goes first for a slice, its CPU chooses again, and the spinner's slice
- * ends.
+ * ends:
+ *     rank = vtime - boost_ns    until now + slice    (rank.bpf.h)
  * Limits: yield_to() returns early when both run queues hold one thread; `to` is NULL for
  * sched_yield(), which only ends the slice.
  */

@@ -27,6 +27,8 @@ pub struct Loaded {
     skel: BpfSkel<'static>,
     table: Table,
     threads: BTreeMap<u32, [u8; THREAD]>,
+    /// What was last found out of each VM, by its index.
+    found: BTreeMap<u32, String>,
 }
 
 /// Bytes of `struct instep_thread`.
@@ -97,6 +99,7 @@ impl Loaded {
             skel,
             table: Table::default(),
             threads: BTreeMap::new(),
+            found: BTreeMap::new(),
         })
     }
 
@@ -122,6 +125,7 @@ impl Loaded {
         let state = &mut data.instep;
         for vm in &table.freed {
             state.vm_set[*vm as usize].weight = 0;
+            self.found.remove(vm);
             leave_gathered(state, *vm);
         }
         for placed in &table.vms {
@@ -131,6 +135,7 @@ impl Loaded {
             });
             if moved || !known.contains(&placed.vm) {
                 leave_gathered(state, placed.vm);
+                self.found.remove(&placed.vm);
                 let fresh = &mut state.vms[placed.vm as usize];
                 *fresh = Default::default();
                 fresh.account.vtime = state.vtime;
@@ -200,9 +205,11 @@ impl Loaded {
                 weight: set.weight,
                 period_ns: set.period_ns,
                 cosched: placed.entry.cosched,
+                latency: placed.entry.latency,
                 home: placed.entry.home,
                 gang: vm.gang != 0,
                 gathered: vm.gathered != 0,
+                found: self.found.get(&placed.vm).cloned(),
                 cpu_ns: vm.total_ns,
                 blocks: vm.total_blocks,
                 together_ns: vm.together_ns,
@@ -229,10 +236,13 @@ impl Loaded {
         all.collect()
     }
 
-    /// Events since they were last drained.
+    /// Events since they were last drained; what they say of VMs is known from then on.
     pub fn drain(&mut self) -> Vec<Event> {
         let _ = self.ring.consume();
-        std::mem::take(&mut self.heard.borrow_mut())
+        let events = std::mem::take(&mut *self.heard.borrow_mut());
+        let told = events.iter().filter_map(|event| Some((event.vm, event.told()?)));
+        self.found.extend(told);
+        events
     }
 
     /// `None` while it is in force; else why it is not.

@@ -1,10 +1,10 @@
 //! What the loaded scheduler tells: counters, events, VMs, costs. Plain data.
 
-use crate::settings::Cosched;
+use crate::settings::{Cosched, Latency};
 use instep_core::units::NodeId;
 
 /// Names of the counters, in the order of `enum instep_counter`.
-pub const COUNTERS: [&str; 39] = [
+pub const COUNTERS: [&str; 41] = [
     "switches",
     "idle_core",
     "idle_cpu",
@@ -44,6 +44,8 @@ pub const COUNTERS: [&str; 39] = [
     "rescued",
     "cores_left",
     "came_home",
+    "overdue",
+    "probes_kept",
 ];
 
 /// Something that the scheduler found out.
@@ -61,6 +63,26 @@ pub struct Event {
     pub b: u64,
 }
 
+impl Event {
+    /// What it says of its VM; `None` for a kind that is not known.
+    #[must_use]
+    pub fn told(&self) -> Option<String> {
+        let in_cpu = format!("in {} ms of CPU time", self.b / 1_000_000);
+        let blocks = format!("{} blocks {in_cpu}", self.a);
+        let wakes = format!("{} wake-ups by siblings {in_cpu}", self.a);
+        Some(match self.kind {
+            1 => format!("runs together: {blocks}"),
+            2 => format!("runs apart: {blocks}"),
+            3 => format!("tried together: {blocks} apart"),
+            4 => format!("stays together: {blocks} in the trial"),
+            5 => format!("tried on one CPU: {wakes} apart"),
+            6 => format!("stays on one CPU: {wakes} in the trial"),
+            7 => format!("no longer on one CPU: {wakes}"),
+            _ => return None,
+        })
+    }
+}
+
 /// What the kernel knows of one VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VmSeen {
@@ -72,12 +94,16 @@ pub struct VmSeen {
     pub period_ns: u64,
     /// Its co-scheduling, as it was fed.
     pub cosched: Cosched,
+    /// Its latency class, as it was fed.
+    pub latency: Latency,
     /// The node that it was told to keep the VM on, if any.
     pub home: Option<NodeId>,
     /// Whether its siblings run together now.
     pub gang: bool,
     /// Whether it runs on one CPU now, as its vCPUs hand over to each other at a fine grain.
     pub gathered: bool,
+    /// What the scheduler last found out of it, since it is known.
+    pub found: Option<String>,
     /// CPU time of its vCPUs since it is known.
     pub cpu_ns: u64,
     /// How often a vCPU blocked since it is known.
@@ -101,4 +127,19 @@ pub struct Cost {
     pub ns: u64,
     /// Instructions that the verifier went through.
     pub instructions: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_event_says_what_was_counted() {
+        let event = |kind| Event { at_ns: 0, kind, vm: 1, a: 17, b: 48_000_000 };
+        for kind in 1..=7 {
+            let told = event(kind).told().unwrap();
+            assert!(told.contains("17 ") && told.contains("in 48 ms of CPU time"), "{told}");
+        }
+        assert_eq!((event(0).told(), event(8).told()), (None, None));
+    }
 }

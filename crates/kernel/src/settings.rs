@@ -137,6 +137,15 @@ impl Latency {
     }
 }
 
+impl fmt::Display for Latency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Normal => "normal",
+            Self::Prompt => "prompt",
+        })
+    }
+}
+
 impl FromStr for Cosched {
     type Err = String;
 

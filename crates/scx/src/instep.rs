@@ -203,6 +203,7 @@ pub enum Counter {
     CoreLeft,
     Rescued,
     CameHome,
+    Kthread,
 }
 
 /// The CPU after this one in the ring of its core's, itself if it is alone.

@@ -83,11 +83,20 @@ pub struct VmInForce {
     /// Its co-scheduling: auto, never, relaxed, strict.
     #[serde(default)]
     pub cosched: String,
+    /// Its latency class: normal, prompt.
+    #[serde(default)]
+    pub latency: String,
     /// The node that it keeps the VM on while that has room; null without one.
     #[serde(default)]
     pub home_node: Option<NodeId>,
     /// Whether its siblings run together.
     pub together: bool,
+    /// Whether it runs on one CPU, as its vCPUs hand over to each other at a fine grain.
+    #[serde(default)]
+    pub gathered: bool,
+    /// What the scheduler last found out of it, in words.
+    #[serde(default)]
+    pub found: Option<String>,
     /// Time in which more than one of its vCPUs ran, since it is known.
     pub together_ns: u64,
     /// Time in which one ran while another waited for a CPU.
@@ -195,8 +204,11 @@ impl From<VmSeen> for VmInForce {
             weight: seen.weight,
             period: humantime::format_duration(Duration::from_nanos(seen.period_ns)).to_string(),
             cosched: seen.cosched.to_string(),
+            latency: seen.latency.to_string(),
             home_node: seen.home,
             together: seen.gang,
+            gathered: seen.gathered,
+            found: seen.found,
             together_ns: seen.together_ns,
             apart_ns: seen.apart_ns,
             cpu_ns: seen.cpu_ns,

@@ -88,19 +88,26 @@ impl DispatchJson {
             text.push_str(&indented(&wrapped(&line, width.saturating_sub(2)), 2));
         }
         for vm in &self.vms {
-            let how = if vm.together { "siblings together" } else { "siblings apart" };
-            let home = vm.home_node.map_or_else(String::new, |node| format!("home node {node}, "));
-            let line = format!(
-                "{}: weight {}, {home}{how}, {:+}ms of its share, {} blocks",
-                printable(&vm.name),
-                vm.weight,
-                vm.lead_ns / 1_000_000,
-                vm.blocks
-            );
+            let line = printable(&told(vm));
             text.push_str(&indented(&wrapped(&line, width.saturating_sub(2)), 2));
         }
         text
     }
+}
+
+/// One VM in a line.
+fn told(vm: &VmInForce) -> String {
+    let VmInForce { name, weight, .. } = vm;
+    let home = vm.home_node.map_or_else(String::new, |node| format!("home node {node}, "));
+    let prompt = if vm.latency == "prompt" { "prompt, " } else { "" };
+    let how = match (vm.gathered, vm.together) {
+        (true, _) => "siblings on one CPU",
+        (false, true) => "siblings together",
+        (false, false) => "siblings apart",
+    };
+    let (lead, blocks) = (vm.lead_ns / 1_000_000, vm.blocks);
+    let found = vm.found.as_ref().map_or_else(String::new, |found| format!("; {found}"));
+    format!("{name}: weight {weight}, {prompt}{home}{how}, {lead:+}ms of its share, {blocks} blocks{found}")
 }
 
 #[cfg(test)]
@@ -115,6 +122,10 @@ mod tests {
         dispatch.instep = true;
         assert_eq!((dispatch.home_of("a"), dispatch.home_of("b")), (home_node, None));
         assert!(dispatch.drawn(80).contains("a: weight 0, home node 1, siblings apart"));
+        dispatch.vms[0].gathered = true;
+        dispatch.vms[0].found = Some("stays on one CPU: 900 wake-ups".into());
+        let drawn = dispatch.drawn(200);
+        assert!(drawn.contains("siblings on one CPU") && drawn.contains("; stays on one CPU: 900"));
         dispatch.instep = false;
         assert_eq!(dispatch.home_of("a"), None);
     }

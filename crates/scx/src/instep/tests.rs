@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Waker;
-use crate::abi::CpuMask;
+use crate::abi::{CpuMask, PF_KTHREAD};
 
 const MS: u64 = 1_000_000;
 
@@ -125,9 +125,8 @@ fn who_is_too_far_ahead_of_a_sibling_gives_way_even_to_who_is_ahead_of_its_share
         let before = instep.counter(Counter::SkewStop);
         let ahead = instep.current(0);
         instep.kernel().tick(0, now * MS);
-        let stopped = instep.counter(Counter::SkewStop) > before;
         settle(&mut instep, now * MS);
-        if stopped {
+        if instep.counter(Counter::SkewStop) > before {
             assert_eq!((ahead, instep.current(0)), (Some(0), Some(2)), "after {now} ms");
             stops += 1;
         }
@@ -166,6 +165,47 @@ fn who_never_sleeps_leaves_a_shared_core_when_another_is_idle() {
     assert_eq!(cores(0), (2, 1));
     let without_cores = 1 << 2;
     assert_eq!(cores(without_cores), (1, 0));
+}
+
+#[test]
+fn a_per_cpu_kernel_thread_takes_the_cpu_at_once_unless_that_is_off() {
+    // On CPU 0 a vCPU that never sleeps, and a kernel thread of that CPU that works for 100 us of every 10 ms.
+    let machine = Machine { core: vec![vec![0], vec![1]], node: vec![0; 2] };
+    let task = |flags| TaskSetup { allowed: CpuMask::of([0]), cpu: 0, flags };
+    let tasks = [task(0), task(PF_KTHREAD)];
+    let vm = Vm { weight: 100, own: VmSettings::default(), first: 0, count: 1 };
+    let at_once = |without: u32| {
+        let settings = Settings { without, ..Settings::default() };
+        let mut instep =
+            Instep::new(machine.clone(), &tasks, &[vm.clone()], &settings, 1, Release::V7_2)
+                .expect("it fits");
+        instep.kernel().wake(0, Waker::Other(1), 0);
+        let mut at_once = 0;
+        for round in 1..100 {
+            let now = round * 10 * MS;
+            settle(&mut instep, now - MS);
+            instep.kernel().tick(0, now - MS);
+            settle(&mut instep, now - MS);
+            instep.kernel().wake(1, Waker::Interrupt(0), now);
+            settle(&mut instep, now);
+            at_once += u32::from(instep.current(0) == Some(1));
+            // Until it had its turn.
+            for later in 0..9 {
+                if instep.current(0) == Some(1) {
+                    instep.kernel().block(0, now + later * MS + MS / 10);
+                }
+                instep.kernel().tick(0, now + later * MS + MS / 2);
+                settle(&mut instep, now + later * MS + MS / 2);
+            }
+        }
+        assert_eq!(instep.ejected(), None);
+        (at_once, instep.counter(Counter::Kthread))
+    };
+    let (now, first) = at_once(0);
+    assert!(now > 90 && first > 90, "{now}, {first}");
+    let host = 1 << 11;
+    let (now, first) = at_once(host);
+    assert!(now < 90 && first == 0, "{now}, {first}");
 }
 
 #[test]
