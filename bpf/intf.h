@@ -136,7 +136,7 @@ enum instep_counter {
 	INSTEP_C_PROMPT,	/* wake-ups that preempted only by their VM's latency class */
 	INSTEP_C_RESCUED,	/* threads fetched from a CPU that a higher class has */
 	INSTEP_C_CORE_LEFT,	/* vCPUs that left a shared core for an idle one */
-	INSTEP_C_CAME_HOME,	/* vCPUs that had run on another node and went to their home node */
+	INSTEP_C_CAME_HOME,	/* vCPUs that ran on another node and went home without having slept */
 	INSTEP_C_OVERDUE,	/* threads that went first for having waited too long */
 	INSTEP_C_PROBE_KEPT,	/* trials together that were kept */
 	INSTEP_NR_COUNTERS,

@@ -138,20 +138,30 @@ s32 BPF_STRUCT_OPS(instep_select_cpu, struct task_struct *p, s32 prev_cpu, u64 w
 	return cpu;
 }
 
+/* On the local queue of a CPU that has been claimed, or that is about to choose. */
+static __always_inline void put_on(struct task_struct *p, struct task_state *t, s32 cpu, u64 enq_flags)
+{
+	arrive(t, cpu);
+	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SET.slice_ns, enq_flags);
+}
+
 void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	u64 now = scx_bpf_now();
 	struct task_state *t = known(p);
-	struct cpu_state *c;
-	s32 cpu, idle;
+	s32 cpu, idle, here = scx_bpf_task_cpu(p);
+	struct cpu_state *c = cpu_of(here);
+	bool alone;
 
-	if (!t) {
+	if (!t || !c) {
 		scx_bpf_dsq_insert(p, SCX_DSQ_GLOBAL, SET.slice_ns, enq_flags);
 		return;
 	}
 	/* One that is put in order again, or pushed to another CPU, never slept: it still counts there. */
 	leave(t);
-	cpu = queue_for(p, t, scx_bpf_task_cpu(p));
+	/* It was alone here, and is to have better. */
+	alone = (enq_flags & SCX_ENQ_LAST) && !held(c, now);
+	cpu = alone ? here : queue_for(p, t, here);
 	c = cpu_of(cpu);
 	if (!c)
 		return;
@@ -172,30 +182,32 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 				   enq_flags | SCX_ENQ_PREEMPT);
 		return;
 	}
+	if (alone) {
+		cpu = better_or_same(p, t, here, now);
+		put_on(p, t, cpu, enq_flags);
+		if (cpu != here)
+			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+		return;
+	}
 	/* Not again after select_cpu, which is skipped at the end of a slice and for bound threads. */
 	if (!__COMPAT_is_enq_cpu_selected(enq_flags) || (enq_flags & SCX_ENQ_REENQ)) {
 		idle = pick_idle(p, t, cpu, now);
 		if (idle >= 0) {
-			arrive(t, idle);
-			scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | idle, SET.slice_ns, enq_flags);
+			put_on(p, t, idle, enq_flags);
 			scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
 			return;
 		}
 	}
-	arrive(t, cpu);
-	/* It was alone here, was to go to an idle CPU, and came too late: nobody would call this CPU. */
-	if ((enq_flags & SCX_ENQ_LAST) && !held(c, now) && cpu == scx_bpf_task_cpu(p)) {
-		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SET.slice_ns, enq_flags);
-		return;
-	}
 	/* Straight to the CPU: neither ops.dispatch nor a second look at ranks is needed. */
 	if ((enq_flags & SCX_ENQ_WAKEUP) && gives_way(t, c, cpu, now)) {
 		count(INSTEP_C_WAKE_PREEMPT);
-		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SET.slice_ns,
-				   enq_flags | SCX_ENQ_PREEMPT);
+		put_on(p, t, cpu, enq_flags | SCX_ENQ_PREEMPT);
 		return;
 	}
+	if (comes_home(t, here, cpu))
+		count(INSTEP_C_CAME_HOME);
 	count(INSTEP_C_QUEUED);
+	arrive(t, cpu);
 	now_queued(t, cpu, now);
 	scx_bpf_dsq_insert_vtime(p, t->vm == INSTEP_HOST ? host_queue(cpu) : vm_queue(cpu),
 				 SET.slice_ns, key_of(t, cpu), enq_flags);
@@ -276,7 +288,7 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (queued) {
 		best_for(cpu, cpu, now, &best);
-	} else if (runnable && !still && leaves(prev, task_of(prev), cpu, now)) {
+	} else if (runnable && !still && better_cpu(prev, task_of(prev), cpu, now) >= 0) {
 		return; /* the kernel enqueues it: SCX_OPS_ENQ_LAST */
 	}
 	if (goes_on(prev, cpu, now, &best))

@@ -120,17 +120,23 @@ static __always_inline s32 claimed(s32 cpu, s32 home, bool core)
 static __always_inline s32 claim_any(struct task_struct *p, struct task_state *t, s32 prev, s32 home,
 				     u64 now)
 {
+	bool allowed;
 	s32 cpu;
 
 	/* What the kernel picks may be held, and once claimed nobody else would be sent there. */
 	if (some_held(now))
 		return claimed(claim_among(p, t, INSTEP_NO_NODE, now), home, false);
+	allowed = bpf_cpumask_test_cpu(prev, p->cpus_ptr);
+	/* Away from home, where no look at it was worth while yet: what it left in the caches is there. */
+	if (home != INSTEP_NO_NODE && allowed && (!on(INSTEP_M_CORES) || whole_core_idle(prev)) &&
+	    is_free(t, prev, now) && scx_bpf_test_and_clear_cpu_idle(prev))
+		return claimed(prev, home, false);
 	if (on(INSTEP_M_CORES)) {
 		cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, SCX_PICK_IDLE_CORE);
 		if (cpu >= 0)
 			return claimed(cpu, home, true);
 	}
-	if (bpf_cpumask_test_cpu(prev, p->cpus_ptr) && scx_bpf_test_and_clear_cpu_idle(prev))
+	if (allowed && scx_bpf_test_and_clear_cpu_idle(prev))
 		return claimed(prev, home, false);
 	return claimed(scx_bpf_pick_idle_cpu(p->cpus_ptr, 0), home, false);
 }
@@ -181,22 +187,37 @@ static __always_inline bool shares_core(s32 cpu)
 }
 
 /*
- * Whether a vCPU that nobody delays has better elsewhere: an idle CPU at home, which queue_for() counts, or
- * a core of its own.
+ * The idle CPU that a vCPU which nobody delays would better have, not claimed: one at home, or a core of its
+ * own (where it has a home, on the node where it is). NO_CPU when it has none better.
  */
-static __always_inline bool leaves(struct task_struct *p, struct task_state *t, s32 cpu, u64 now)
+static __noinline s32 better_cpu(struct task_struct *p, struct task_state *t, s32 cpu, u64 now)
 {
-	s32 home;
+	struct cpu_state *c = cpu_of(cpu);
+	s32 home, found = NO_CPU;
 
-	if (!t || t->slot == INSTEP_NO_SLOT || p->nr_cpus_allowed == 1 || is_migration_disabled(p))
-		return false;
+	if (!t || !c || t->slot == INSTEP_NO_SLOT || p->nr_cpus_allowed == 1 ||
+	    is_migration_disabled(p))
+		return NO_CPU;
 	home = home_of(t);
 	if (!at_home(cpu, home))
-		return idle_among(p, t, home, now, false) >= 0;
-	if (!on(INSTEP_M_CORES) || !shares_core(cpu) || idle_among(p, t, home, now, true) < 0)
-		return false;
-	count(INSTEP_C_CORE_LEFT);
-	return true;
+		found = idle_among(p, t, home, now, false);
+	if (found >= 0 || !on(INSTEP_M_CORES) || !shares_core(cpu))
+		return found;
+	return idle_among(p, t, home == INSTEP_NO_NODE ? home : c->node, now, true);
+}
+
+/*
+ * Where one goes that was alone on `cpu` and was to have better: there, or on where it was, as nobody would
+ * call that CPU again.
+ */
+static __always_inline s32 better_or_same(struct task_struct *p, struct task_state *t, s32 cpu, u64 now)
+{
+	s32 found = better_cpu(p, t, cpu, now);
+
+	if (found < 0 || !scx_bpf_test_and_clear_cpu_idle(found))
+		return cpu;
+	count(comes_home(t, cpu, found) ? INSTEP_C_CAME_HOME : INSTEP_C_CORE_LEFT);
+	return found;
 }
 
 /* --- none is idle -------------------------------------------------------------------------------- */
@@ -259,10 +280,12 @@ static __noinline s32 apart(struct task_struct *p, struct task_state *t, s32 pre
 	u32 n = SET.nr_cpus;
 	u64 least = ~0ull;
 	s32 best = NO_CPU, shared = NO_CPU, home, k;
+	bool homeward;
 
 	if (!t)
 		return prev;
 	home = home_of(t);
+	homeward = online(prev) && !at_home(prev, home) && !sibling_on(t, prev);
 	if (n > INSTEP_MAX_CPUS)
 		n = INSTEP_MAX_CPUS;
 	bpf_for(k, 0, n) {
@@ -270,6 +293,9 @@ static __noinline s32 apart(struct task_struct *p, struct task_state *t, s32 pre
 		u64 cost;
 
 		if (!online(cpu) || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+			continue;
+		/* Who could wait here goes home or stays. */
+		if (homeward && cpu != prev && !at_home(cpu, home))
 			continue;
 		if (shared == NO_CPU)
 			shared = cpu;
@@ -287,8 +313,6 @@ static __noinline s32 apart(struct task_struct *p, struct task_state *t, s32 pre
 	}
 	if (sibling_on(t, prev))
 		count(INSTEP_C_MOVED_APART);
-	else if (!at_home(prev, home) && at_home(best, home))
-		count(INSTEP_C_CAME_HOME);
 	return best;
 }
 

@@ -11,7 +11,7 @@
  * node first. With nothing better to do than to go on, or where another CPU lags, it looks at
  * one other queue in turn for a waiter more than `pull_ns` behind what it would choose: so virtual
  * times stay together across queues:
- *     waiter + pull_ns * (leaves its home ? AWAY_PULLS : 1) < chosen
+ *     waiter + pull_ns * (leaves its home ? 1 + AWAY_PULLS : 1) < chosen
  * Limits: the verifier allows one queue iteration per function, so a choice is made in one and
  * carried out in another; what was chosen may be gone by then (INSTEP_C_MISSED), which costs a
  * second look. With more than PICK_DEPTH waiters stale keys decide who is looked at.
@@ -24,15 +24,14 @@
 
 #define PICK_DEPTH 24
 
-/* By how many times `pull_ns` a waiter is behind that another node takes from its home. */
-#define AWAY_PULLS 4
+/* By how many times `pull_ns` more a waiter must be behind that another node takes from its home. */
+#define AWAY_PULLS 3
 
 struct choice {
 	struct pol_rank rank;
 	u32 tid; /* 0: none */
 	u32 queue;
 	u32 slot;
-	bool away; /* it would leave its home node */
 };
 
 static __always_inline u32 vm_queue(s32 cpu)
@@ -85,18 +84,18 @@ SEPARATE int best_in(u32 queue, s32 cpu, u64 now, u32 depth, struct choice *out)
 		if (!t || (!own && !may_join(p, t, cpu)) || held_from(c, t->vm, now))
 			continue;
 		rank_of(t, c, now, &rank);
+		if (!own && leaves_home(t, within(queue, INSTEP_MAX_CPUS), cpu))
+			rank.vtime += AWAY_PULLS * SET.pull_ns;
 		if (rank.gang) {
 			if (!gang.tid || pol_gang_before(rank, gang.rank)) {
 				gang.rank = rank;
 				gang.tid = p->pid;
 				gang.slot = t->slot;
-				gang.away = !own && !at_home(cpu, home_of(t));
 			}
 		} else if (!other.tid || pol_before(rank.vtime, other.rank.vtime)) {
 			other.rank = rank;
 			other.tid = p->pid;
 			other.slot = t->slot;
-			other.away = !own && !at_home(cpu, home_of(t));
 		}
 	}
 	if (!gang.tid || (other.tid && pol_before(other.rank.vtime, gang.rank.vtime)))
@@ -250,7 +249,6 @@ SEPARATE int pull(s32 cpu, u64 now, struct pol_rank *rank)
 {
 	struct choice best = {};
 	u32 n = SET.nr_cpus;
-	u64 least = SET.pull_ns;
 	s32 other;
 
 	if (!on(INSTEP_M_PULL) || !rank || n < 2)
@@ -260,9 +258,8 @@ SEPARATE int pull(s32 cpu, u64 now, struct pol_rank *rank)
 	if (!waiting_for(other) || (waiting_for(cpu) && !lags(other, rank->vtime)))
 		return false;
 	best_for(other, cpu, now, &best);
-	if (best.away)
-		least *= AWAY_PULLS;
-	if (!best.tid || !pol_pulls(best.rank.vtime, rank->vtime, waited(&best, other, now), least))
+	if (!best.tid ||
+	    !pol_pulls(best.rank.vtime, rank->vtime, waited(&best, other, now), SET.pull_ns))
 		return false;
 	if (!take(best.queue, cpu, best.tid))
 		return false;

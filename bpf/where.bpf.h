@@ -76,4 +76,18 @@ static __always_inline bool at_home(s32 cpu, s32 home)
 	return home == INSTEP_NO_NODE || (c && c->node == home);
 }
 
+static __always_inline bool comes_home(struct task_state *t, s32 from, s32 cpu)
+{
+	s32 home = home_of(t);
+
+	return !at_home(from, home) && at_home(cpu, home);
+}
+
+static __always_inline bool leaves_home(struct task_state *t, s32 from, s32 cpu)
+{
+	s32 home = home_of(t);
+
+	return at_home(from, home) && !at_home(cpu, home);
+}
+
 #endif

@@ -107,7 +107,9 @@ fn told(vm: &VmInForce) -> String {
     };
     let (lead, blocks) = (vm.lead_ns / 1_000_000, vm.blocks);
     let found = vm.found.as_ref().map_or_else(String::new, |found| format!("; {found}"));
-    format!("{name}: weight {weight}, {prompt}{home}{how}, {lead:+}ms of its share, {blocks} blocks{found}")
+    format!(
+        "{name}: weight {weight}, {prompt}{home}{how}, {lead:+}ms of its share, {blocks} blocks{found}"
+    )
 }
 
 #[cfg(test)]
