@@ -1,4 +1,4 @@
-//! Instep's scheduler in the simulator does what it does in the lab (docs/dispatch.md): the same cases,
+//! Instep's scheduler in the simulator does what it does in the lab (docs/performance.md): the same cases,
 //! the same direction. And runs of it share nothing.
 
 #![allow(missing_docs, reason = "a test")]

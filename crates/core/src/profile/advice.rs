@@ -4,7 +4,7 @@
 //! Speed at fewer vCPUs is Amdahl's, interval by interval: what ran on `p` of N threads is taken for
 //! a part on one thread and a part on all. That knows neither caches nor the cost of
 //! synchronisation, both of which make fewer vCPUs look worse than they are. What co-scheduling does
-//! was measured (docs/dispatch.md): it gives a spinning guest its share and ruins a blocking one.
+//! was measured (docs/performance.md): it gives a spinning guest its share and ruins a blocking one.
 
 use super::{Kind, Profile, Spinning, Watched, in_periods, potential};
 use crate::units::{Milli, Nanos};

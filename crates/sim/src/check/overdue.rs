@@ -1,5 +1,5 @@
 //! Bounded wait where who has waited for too long goes first, whatever its rank (bpf/policy.h,
-//! `pol_overdue`; docs/dispatch.md): a task is *overdue* after its bound, and from then on waits for the
+//! `pol_overdue`; docs/dispatch-safety.md): a task is *overdue* after its bound, and from then on waits for the
 //! claims of those that were before it on its CPU. Weights do not count.
 //!
 //! The bound grows with a vCPU's siblings on its CPU, which take turns. Where more wait for a CPU than it
