@@ -254,7 +254,7 @@ static __always_inline bool goes_on(struct task_struct *prev, s32 cpu, u64 now, 
 		begin_episode(t->vm, cpu, now);
 		rank.episode = true;
 	}
-	scx_bpf_task_set_slice(prev, slice_of(t, &rank, now));
+	scx_bpf_task_set_slice(prev, slice_of(t, cpu, &rank, now));
 	return true;
 }
 
@@ -361,7 +361,7 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	if (rank.gang) {
 		begin_episode(t->vm, cpu, now);
 		rank.episode = true;
-		scx_bpf_task_set_slice(p, pol_slice(rank, now, v->episode_until, SET.slice_ns));
+		scx_bpf_task_set_slice(p, slice_of(t, cpu, &rank, now));
 	}
 }
 

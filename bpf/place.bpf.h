@@ -10,7 +10,7 @@
  *      full, so it pays);
  *   2. none idle: the previous CPU if it is at home and no sibling is there, else the CPU without a
  *      sibling whose queue is shortest, where one of another node counts as AWAY_COSTS longer; where
- *      every CPU has one, the previous CPU. Threads that are no vCPUs take the emptier of two.
+ *      every CPU has one, that with the fewest. Threads that are no vCPUs take the emptier of two.
  *          length = waiting + (away ? AWAY_COSTS : 0)
  * One that never sleeps is looked at when its slice ends and nobody waits: where it is away while a CPU
  * at home is idle, or another vCPU runs on its core while a core is wholly idle, it is enqueued again,
@@ -26,6 +26,8 @@
 
 /* By how many waiters a queue away from home counts as longer. */
 #define AWAY_COSTS 4
+/* A sibling on a CPU counts for more than any queue. */
+#define SIBLING_COSTS (1u << 16)
 
 /* Threads of a core, at most. */
 #define MAX_THREADS 8
@@ -274,12 +276,16 @@ static __noinline s32 gather_cpu_of(struct task_struct *p, struct task_state *t,
 	return cpu;
 }
 
-/* The CPU without a sibling whose queue is shortest, at home if possible; else any, `prev` if allowed. */
+/*
+ * The CPU without a sibling whose queue is shortest, at home if possible. Where every CPU has siblings the one
+ * with the fewest, `prev` among equals (seen: three of four that spin on one CPU of two, which had a sixth
+ * of what they have two by two).
+ */
 static __noinline s32 apart(struct task_struct *p, struct task_state *t, s32 prev)
 {
 	u32 n = SET.nr_cpus;
 	u64 least = ~0ull;
-	s32 best = NO_CPU, shared = NO_CPU, home, k;
+	s32 best = NO_CPU, home, k;
 	bool homeward;
 
 	if (!t)
@@ -290,28 +296,26 @@ static __noinline s32 apart(struct task_struct *p, struct task_state *t, s32 pre
 		n = INSTEP_MAX_CPUS;
 	bpf_for(k, 0, n) {
 		s32 cpu = (prev + k) % n;
-		u64 cost;
+		u64 siblings, cost;
 
 		if (!online(cpu) || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
 			continue;
 		/* Who could wait here goes home or stays. */
 		if (homeward && cpu != prev && !at_home(cpu, home))
 			continue;
-		if (shared == NO_CPU)
-			shared = cpu;
-		if (on(INSTEP_M_BALANCE) && sibling_on(t, cpu))
-			continue;
-		cost = waiting_for(cpu) + (at_home(cpu, home) ? 0 : AWAY_COSTS);
+		siblings = on(INSTEP_M_BALANCE) ? siblings_on(t, cpu) : 0;
+		cost = siblings ? siblings * SIBLING_COSTS :
+				  waiting_for(cpu) + (at_home(cpu, home) ? 0 : AWAY_COSTS);
 		if (cost < least) {
 			least = cost;
 			best = cpu;
 		}
 	}
-	if (best == NO_CPU) {
+	if (best == NO_CPU)
+		return prev;
+	if (sibling_on(t, best))
 		count(INSTEP_C_STACKED);
-		return shared == NO_CPU ? prev : shared;
-	}
-	if (sibling_on(t, prev))
+	if (best != prev && sibling_on(t, prev))
 		count(INSTEP_C_MOVED_APART);
 	return best;
 }

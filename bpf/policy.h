@@ -278,10 +278,13 @@ static inline bool pol_pulls(u64 waiter, u64 runs, u64 waited, u64 pull)
 	return pol_before(waiter + pull, runs) || (waited > pull && !pol_before(runs, waiter));
 }
 
-/* How long a thread may run: to the end of the episode, or a slice. */
-static inline u64 pol_slice(struct pol_rank r, u64 now, u64 episode_until, u64 slice)
+/*
+ * How long a thread may run: to the end of the episode, or a slice. Siblings that share a CPU take turns in the
+ * episode: one that spins for another that waits behind it must not keep it to the end.
+ */
+static inline u64 pol_slice(struct pol_rank r, u64 now, u64 episode_until, u64 slice, u32 siblings)
 {
-	if (!r.episode || !pol_before(now, episode_until))
+	if (!r.episode || siblings > 1 || !pol_before(now, episode_until))
 		return slice;
 	return episode_until - now;
 }

@@ -178,12 +178,12 @@ SEPARATE int owed_more(s32 cpu, u32 vm, u64 now)
 	return best.tid && pol_before(best.rank.vtime, least);
 }
 
-/* How long what was chosen may run. */
-static __always_inline u64 slice_of(struct task_state *t, struct pol_rank *rank, u64 now)
+/* How long what was chosen may run on a CPU. */
+static __always_inline u64 slice_of(struct task_state *t, s32 cpu, struct pol_rank *rank, u64 now)
 {
 	struct vm_state *v = vm_of(t->vm);
 
-	return pol_slice(*rank, now, v ? v->episode_until : 0, SET.slice_ns);
+	return pol_slice(*rank, now, v ? v->episode_until : 0, SET.slice_ns, siblings_on(t, cpu));
 }
 
 /* Takes the best of what waits for another CPU. */

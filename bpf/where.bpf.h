@@ -50,13 +50,19 @@ static __noinline void leave(struct task_state *t)
 		v->on_cpu[cpu]--;
 }
 
-static __always_inline bool sibling_on(struct task_state *t, s32 cpu)
+/* How many of the VM's vCPUs run or wait on a CPU. */
+static __always_inline u32 siblings_on(struct task_state *t, s32 cpu)
 {
 	struct vm_state *v = vm_of(t->vm);
 
 	if (t->slot == INSTEP_NO_SLOT || !v || (u32)cpu >= INSTEP_MAX_CPUS)
-		return false;
-	return v->on_cpu[within(cpu, INSTEP_MAX_CPUS)] > 0;
+		return 0;
+	return v->on_cpu[within(cpu, INSTEP_MAX_CPUS)];
+}
+
+static __always_inline bool sibling_on(struct task_state *t, s32 cpu)
+{
+	return siblings_on(t, cpu) > 0;
 }
 
 /* The node where a thread's VM is at home, INSTEP_NO_NODE if that does not matter. */

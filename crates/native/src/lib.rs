@@ -101,7 +101,13 @@ mod c {
         pub(super) safe fn native_goes_on(runs: Rank, waiter: Rank) -> bool;
         pub(super) safe fn native_skew_stops(runs: Rank, waiter: Rank) -> bool;
         pub(super) safe fn native_wake_preempts(wakes: Rank, runs: Rank, slack: u64) -> bool;
-        pub(super) safe fn native_slice(episode: bool, now: u64, until: u64, slice: u64) -> u64;
+        pub(super) safe fn native_slice(
+            episode: bool,
+            now: u64,
+            until: u64,
+            slice: u64,
+            siblings: u32,
+        ) -> u64;
         pub(super) safe fn native_held_up(
             waited: u64,
             all_vcpus: u32,
@@ -212,8 +218,8 @@ pub fn wake_preempts(wakes: Rank, runs: Rank, slack: u64) -> bool {
 
 /// How long a thread may run.
 #[must_use]
-pub fn slice(episode: bool, now: u64, until: u64, slice: u64) -> u64 {
-    c::native_slice(episode, now, until, slice)
+pub fn slice(episode: bool, now: u64, until: u64, slice: u64, siblings: u32) -> u64 {
+    c::native_slice(episode, now, until, slice, siblings)
 }
 
 /// Whether a VM is held up by a bottleneck.

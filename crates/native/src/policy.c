@@ -62,11 +62,11 @@ bool native_wake_preempts(struct pol_rank wakes, struct pol_rank runs, u64 slack
 	return pol_wake_preempts(wakes, runs, slack);
 }
 
-u64 native_slice(bool episode, u64 now, u64 until, u64 slice)
+u64 native_slice(bool episode, u64 now, u64 until, u64 slice, u32 siblings)
 {
 	struct pol_rank rank = { .gang = true, .episode = episode };
 
-	return pol_slice(rank, now, until, slice);
+	return pol_slice(rank, now, until, slice, siblings);
 }
 
 bool native_held_up(u64 waited, u32 all_vcpus, u32 cpus, u64 slice, u32 ready)

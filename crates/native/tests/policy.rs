@@ -127,9 +127,11 @@ fn a_waker_at_its_share_preempts_a_gang_but_not_an_equal_that_blocks() {
 
 #[test]
 fn a_slice_ends_with_the_episode() {
-    assert_eq!(slice(true, 10 * MS, 14 * MS, 3 * MS), 4 * MS);
-    assert_eq!(slice(true, 14 * MS, 14 * MS, 3 * MS), 3 * MS);
-    assert_eq!(slice(false, 10 * MS, 14 * MS, 3 * MS), 3 * MS);
+    assert_eq!(slice(true, 10 * MS, 14 * MS, 3 * MS, 1), 4 * MS);
+    assert_eq!(slice(true, 14 * MS, 14 * MS, 3 * MS, 1), 3 * MS);
+    assert_eq!(slice(false, 10 * MS, 14 * MS, 3 * MS, 1), 3 * MS);
+    // Two on one CPU take turns in it.
+    assert_eq!(slice(true, 10 * MS, 14 * MS, 3 * MS, 2), 3 * MS);
 }
 
 #[test]

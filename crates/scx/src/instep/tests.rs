@@ -428,3 +428,32 @@ fn who_must_wait_does_so_at_home() {
     let (ran, came) = (at_home(&vms, &ran), instep.counter(Counter::CameHome));
     assert!(ran.iter().sum::<usize>() < 40 && came == 0, "{ran:?}, {came}");
 }
+
+#[test]
+fn more_siblings_than_cpus_are_spread_evenly_and_take_turns() {
+    // All four begin on CPU 0; another VM has a vCPU on each CPU.
+    let machine = Machine { core: vec![vec![0], vec![1]], node: vec![0; 2] };
+    let tasks = vec![TaskSetup { allowed: CpuMask::of(0..2), cpu: 0, flags: 0 }; 6];
+    let vm = |first, count| Vm { weight: 100, own: VmSettings::default(), first, count };
+    let vms = [vm(0, 4), vm(4, 2)];
+    let mut instep = Instep::new(machine, &tasks, &vms, &Settings::default(), 1, Release::V7_2)
+        .expect("it fits");
+    for task in [4, 5, 0, 1, 2, 3] {
+        instep.kernel().wake(task, Waker::Other(0), START);
+    }
+    // When each of the four last began to run, and the longest that one of them did not.
+    let (mut began, mut longest) = ([0; 4], 0);
+    for now in 1..=600 {
+        settle(&mut instep, START + now * MS);
+        for task in (0..2).filter_map(|cpu| instep.current(cpu)).filter(|task| *task < 4) {
+            longest = longest.max(if now > 100 { now - began[task] } else { 0 });
+            began[task] = now;
+        }
+        if now % 4 == 0 {
+            (0..2).for_each(|cpu| instep.kernel().tick(cpu, START + now * MS));
+        }
+    }
+    assert_eq!(instep.ejected(), None);
+    // Half of two CPUs, two by two, a tick each: a round is 16 ms, and what is left of another VM's turn.
+    assert!(longest <= 24, "{longest} ms");
+}

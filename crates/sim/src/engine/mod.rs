@@ -134,6 +134,8 @@ struct Thread {
     did: u64,
     /// When a periodic thread is due, or a sleeper fell asleep.
     due: u64,
+    /// When the timer of a periodic thread fires that has not run since; 0 without one.
+    wakes_at: u64,
     /// Who asked this worker for work.
     asked: u32,
 }
@@ -331,6 +333,7 @@ impl Engine {
                 usual: 0,
                 did: 0,
                 due: 0,
+                wakes_at: 0,
                 asked: NONE,
             });
         }

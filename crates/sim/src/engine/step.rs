@@ -20,6 +20,10 @@ impl Engine {
     pub(super) fn step(&mut self, cpu: usize, thread: u32) {
         let state = &mut self.threads[thread as usize];
         let (vm, number) = (state.vm, state.number);
+        let wakes_at = std::mem::take(&mut state.wakes_at);
+        if wakes_at != 0 {
+            self.tally[vm].late(self.desk.now.saturating_sub(wakes_at));
+        }
         let program = &self.programs[vm][state.program];
         let Some(op) = program.get(state.at as usize).copied() else {
             state.state = State::Done;
@@ -203,12 +207,11 @@ impl Engine {
         if state.round == 0 {
             state.due = now + self.desk.rng.below(ns);
         } else {
-            let tally = &mut self.tally[state.vm];
-            tally.late(now.saturating_sub(state.due));
-            tally.units += u64::from(state.measured);
+            self.tally[state.vm].units += u64::from(state.measured);
         }
         state.round += 1;
         state.due += ns * (now.saturating_sub(state.due) / ns + 1);
+        state.wakes_at = state.due;
         let due = state.due;
         self.sleep_until(cpu, thread, due);
     }
