@@ -2,6 +2,7 @@
 
 use crate::config::ConfigError;
 use instep_core::wording::Count;
+use std::path::PathBuf;
 
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +56,17 @@ pub enum Error {
     /// Signals cannot be received.
     #[error("cannot set up signals: {0}")]
     Signals(#[source] std::io::Error),
+    /// A guardian has not put back what its agent left behind.
+    #[error(
+        "what `instep run` changed was not put back: {source}; \
+         `instep restore --state-dir {}` puts it back", .state.display()
+    )]
+    Left {
+        /// Where that is recorded.
+        state: PathBuf,
+        /// Why.
+        source: Box<Error>,
+    },
     /// A guardian cannot wait for its agent.
     #[error("cannot wait for the end of the run that is guarded: {0}")]
     Guard(#[source] std::io::Error),
@@ -66,7 +78,9 @@ impl Error {
     #[must_use]
     pub fn is_failed_work(&self) -> bool {
         match self {
-            Error::Record(_) | Error::Later { .. } | Error::Ending { .. } => true,
+            Error::Record(_) | Error::Later { .. } | Error::Ending { .. } | Error::Left { .. } => {
+                true
+            }
             Error::Host(_)
             | Error::Config(_)
             | Error::NoSuchVm { .. }

@@ -5,8 +5,8 @@
 //! start --------- spawns ---------> its own session, deaf to signals
 //!       <-------- "ready" --------- waits
 //! cycles
-//! release ------- "done" ---------> ends
-//! killed -------- end of file ----> the journal is abandoned -> lock -> restore -> ends
+//! all put back -- "done" ---------> ends
+//! killed, or not - end of file ---> once the agent is gone: lock -> restore -> ends
 //! ```
 //! The agent alone holds the write end of the pipe that the guardian waits on, so that the kernel
 //! closes it whatever ends the agent. The guardian is the same program started anew: it shares no
@@ -16,19 +16,25 @@
 //! SIGTERM to what is left of a service as soon as its main process was killed, which is when the
 //! guardian is needed. What kills both leaves the rest to `instep restore` and the next run.
 
-use crate::error::Error;
-use crate::run::{Sink, lock};
-use instep_host::apply::{Applier, Holder, Journal, RestoreReport, StateDir};
+mod duty;
+mod lock;
+#[cfg(test)]
+mod testing;
+
+use crate::run::Sink;
+pub use duty::stand;
+use instep_host::apply::{Holder, Journal, StateDir};
+pub(crate) use lock::after_guardians;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, getppid, setsid};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::fmt::Display;
 use std::io::{self, Read as _, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What the kernel calls a guardian, so that neither `ps -C instep` nor a name's signal means it.
-const NAME: &std::ffi::CStr = c"instep-guard";
+/// A guardian's name for the kernel and, as its first argument, for everybody else: what goes by the
+/// whole name (`pidof instep`, `killall instep`, `pkill -x instep`) means the agent alone. Plain `pkill
+/// instep` means both.
+pub const NAME: &std::ffi::CStr = c"instep-guard";
 /// The guardian's word that it stands.
 const READY: &[u8] = b"ready\n";
 /// The agent's word that there is nothing left to do.
@@ -37,14 +43,23 @@ const DONE: &[u8] = b"done\n";
 const START: Duration = Duration::from_secs(10);
 /// How long the agent waits for it to end.
 const END: Duration = Duration::from_secs(2);
-/// How long a killed agent may take to be gone, and a guardian to put things back.
+/// How long a guardian may take to put things back, and one that cannot begin waits for who is in its
+/// way.
 const GOING: Duration = Duration::from_secs(10);
+/// The pause between two looks at what is waited for: the first one, and the longest.
+const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(200)];
+/// How many times as long as a start took in vain the next one is put off: the loop has other work.
+const REST: u32 = 10;
 
 /// The agent's side. Dropping it is no word: the guardian then looks for something to put back.
 #[derive(Debug)]
 pub(crate) struct Guard {
     command: Option<Command>,
     standing: Option<Standing>,
+    /// Whether it was said that none stands.
+    missed: bool,
+    /// When one may be started.
+    next: Instant,
 }
 
 #[derive(Debug)]
@@ -56,34 +71,50 @@ struct Standing {
 impl Guard {
     /// Starts a guardian by this command, none without one; says so where it cannot.
     pub(crate) fn start(command: Option<Command>, sink: &mut dyn Sink) -> Self {
-        let mut guard = Self { command, standing: None };
+        let mut guard = Self { command, standing: None, missed: false, next: Instant::now() };
         guard.begin(sink);
         guard
     }
 
     fn begin(&mut self, sink: &mut dyn Sink) {
-        let Some(command) = &mut self.command else { return };
+        let began = Instant::now();
+        let Some(command) = self.command.as_mut().filter(|_| began >= self.next) else { return };
         match Standing::start(command) {
-            Ok(standing) => self.standing = Some(standing),
-            Err(error) => sink.notice(&format!(
-                "there is no guardian ({error}): if this process is killed, affinities stay as they \
-                 are until `instep restore` or the next `instep run`"
-            )),
+            Ok(standing) => {
+                self.standing = Some(standing);
+                if std::mem::take(&mut self.missed) {
+                    sink.notice("a guardian stands again");
+                }
+            }
+            Err(error) => {
+                self.next = Instant::now() + began.elapsed() * REST;
+                if !std::mem::replace(&mut self.missed, true) {
+                    sink.notice(&missing(&error));
+                }
+            }
         }
     }
 
-    /// Starts another one where it was killed.
+    /// Starts one where none stands: it was killed, or could not be started before.
     pub(crate) fn look(&mut self, sink: &mut dyn Sink) {
         let ended = |standing: &mut Standing| standing.child.try_wait().ok().flatten();
         if let Some(status) = self.standing.as_mut().and_then(ended) {
             sink.notice(&format!("the guardian ended ({status}); another one is started"));
             self.standing = None;
+        }
+        if self.standing.is_none() {
             self.begin(sink);
         }
     }
 
-    /// Everything is as it should be: the guardian ends.
-    pub(crate) fn release(self) {
+    /// The run ends. So does the guardian if nothing is left to put back; otherwise it hears no word.
+    pub(crate) fn leave(self, state: &StateDir) {
+        if is_settled(state) {
+            self.release();
+        }
+    }
+
+    fn release(self) {
         let Some(Standing { mut child, mut word }) = self.standing else { return };
         // One that is gone needs no word.
         let _ = word.write_all(DONE);
@@ -93,6 +124,22 @@ impl Guard {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+/// Whether no affinity is recorded that anybody would have to put back. What cannot be read is not
+/// settled: the guardian tells of it.
+pub(crate) fn is_settled(state: &StateDir) -> bool {
+    let journal = Journal::load(state);
+    journal.is_ok_and(|journal| journal.is_none_or(|journal| journal.holder == Holder::Kept))
+}
+
+/// That there is no guardian, and what follows from it.
+#[must_use]
+pub fn missing(why: &dyn Display) -> String {
+    format!(
+        "there is no guardian ({why}): if this process is killed, affinities stay as they are until \
+         `instep restore` or the next `instep run`"
+    )
 }
 
 impl Standing {
@@ -130,85 +177,9 @@ fn readable(from: &impl std::os::fd::AsFd, limit: Duration) -> io::Result<()> {
     }
 }
 
-/// The guardian's side: waits for its parent's end, and puts back what that has left behind.
-/// `None` when there was nothing to do, or another instance does it.
-///
-/// # Errors
-/// It cannot wait, or what is recorded can be neither read nor put back.
-pub fn stand(state: &StateDir) -> Result<Option<RestoreReport>, Error> {
-    let agent = getppid().map(Pid::as_raw_nonzero).and_then(|pid| u32::try_from(pid.get()).ok());
-    // Neither is necessary: a name is for people, and a session of its own has who leads one.
-    let _ = rustix::thread::set_name(NAME);
-    let _ = setsid();
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::default()).map_err(Error::Signals)?;
-    }
-    if wait().map_err(Error::Guard)? {
-        return Ok(None);
-    }
-    clean_up(state, agent)
-}
-
-/// Waits for the agent's end; whether it said that there is nothing left to do.
-fn wait() -> io::Result<bool> {
-    let mut out = io::stdout().lock();
-    out.write_all(READY).and_then(|()| out.flush())?;
-    let mut word = Vec::new();
-    io::stdin().lock().read_to_end(&mut word)?;
-    Ok(word == DONE)
-}
-
-/// Restores what the agent left behind, once it is gone.
-fn clean_up(state: &StateDir, agent: Option<u32>) -> Result<Option<RestoreReport>, Error> {
-    let end = Instant::now() + GOING;
-    loop {
-        // The pipe is closed a moment before the locks are free and the process has ended.
-        let Some(journal) = Journal::load(state)? else { return Ok(None) };
-        let is_going = |pid: Option<u32>| pid == agent && Instant::now() < end;
-        if journal.is_abandoned()? {
-            match lock(state) {
-                Ok(lock) => {
-                    let mut applier = Applier::open(lock)?;
-                    let ours = applier.journal().is_abandoned()?;
-                    return if ours { Ok(Some(applier.restore()?)) } else { Ok(None) };
-                }
-                Err(Error::Host(instep_host::Error::Taken { pid, .. })) if !is_going(pid) => {
-                    return Ok(None);
-                }
-                Err(Error::Host(instep_host::Error::Taken { .. })) => {}
-                Err(error) => return Err(error),
-            }
-        } else if !matches!(journal.holder, Holder::Instance { pid, .. } if is_going(Some(pid))) {
-            return Ok(None);
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Whether a guardian holds the lock that could not be had: it will be free in a moment.
-pub(crate) fn holds(error: &instep_host::Error) -> bool {
-    let instep_host::Error::Taken { pid: Some(pid), .. } = error else { return false };
-    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    name.strip_suffix(b"\n") == Some(NAME.to_bytes())
-}
-
-/// Takes a lock, waiting while it is a guardian that has it.
-pub(crate) fn after_guardians<T>(
-    mut take: impl FnMut() -> Result<T, instep_host::Error>,
-) -> Result<T, instep_host::Error> {
-    let end = Instant::now() + GOING;
-    loop {
-        match take() {
-            Err(error) if holds(&error) && Instant::now() < end => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            taken => return taken,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::testing::{by_process, left_by};
     use super::*;
     use crate::record::Record;
     use std::path::Path;
@@ -264,6 +235,49 @@ mod tests {
     }
 
     #[test]
+    fn an_agent_that_leaves_something_behind_says_no_word() {
+        let said = |holder: &str| {
+            let (_dir, state) = left_by(holder);
+            hearing(|guard| guard.leave(&state))
+        };
+        assert_eq!(said(&by_process(std::process::id(), 1)), "");
+        assert_eq!(said("\"kept\"").as_bytes(), DONE);
+        let (dir, state) = left_by("\"kept\"");
+        let journal = dir.path().join("journal.json");
+        std::fs::write(&journal, "{").unwrap();
+        assert_eq!(hearing(|guard| guard.leave(&state)), "", "who knows what is in it");
+        std::fs::remove_file(journal).unwrap();
+        assert_eq!(hearing(|guard| guard.leave(&state)).as_bytes(), DONE);
+    }
+
+    #[test]
+    fn a_guardian_that_could_not_start_is_tried_again_and_each_is_said_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let may = dir.path().join("may");
+        let script = format!("test -e {} && echo ready && cat", may.display());
+        let mut heard = Heard::default();
+        let mut guard = Guard::start(Some(shell(&script)), &mut heard);
+        let until = |guard: &mut Guard, heard: &mut Heard, stands: bool| {
+            let limit = Instant::now() + Duration::from_secs(20);
+            for looks in 0.. {
+                guard.look(heard);
+                if guard.standing.is_some() == stands && (stands || looks == 50) {
+                    return;
+                }
+                assert!(Instant::now() < limit, "{:?}", heard.0);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        until(&mut guard, &mut heard, false);
+        assert_eq!(heard.0.len(), 1, "{:?}", heard.0);
+        std::fs::write(may, "").unwrap();
+        until(&mut guard, &mut heard, true);
+        guard.look(&mut heard);
+        assert!(heard.0.len() == 2 && heard.0[1].contains("stands again"), "{:?}", heard.0);
+        guard.release();
+    }
+
+    #[test]
     fn that_there_is_no_guardian_is_told_and_harms_nothing() {
         for (command, why) in [
             (Command::new("/no/such/program"), "No such file"),
@@ -278,32 +292,5 @@ mod tests {
             guard.release();
             assert_eq!(heard.0.len(), 1);
         }
-    }
-
-    #[test]
-    fn a_lock_that_a_guardian_holds_is_waited_for() {
-        let taken = |pid| instep_host::Error::Taken { pid, user: None };
-        assert!(!holds(&taken(None)) && !holds(&taken(Some(std::process::id()))));
-        std::thread::spawn(move || {
-            rustix::thread::set_name(NAME).unwrap();
-            // /proc/PID/comm is that of the first thread, which a test is not.
-            let tid = rustix::thread::gettid().as_raw_nonzero().get();
-            let mut times = 0;
-            let done = after_guardians(|| {
-                times += 1;
-                if times < 3 { Err(taken(u32::try_from(tid).ok())) } else { Ok(times) }
-            });
-            assert_eq!(done.unwrap(), 3);
-        })
-        .join()
-        .unwrap();
-    }
-
-    #[test]
-    fn nothing_is_restored_where_nothing_was_changed() {
-        let dir = tempfile::tempdir().unwrap();
-        let state = StateDir::at(dir.path().join("none"));
-        assert!(clean_up(&state, None).unwrap().is_none());
-        assert!(!state.path().exists(), "nothing is made to look for it");
     }
 }

@@ -39,7 +39,8 @@ pub struct Options<'a> {
     pub once: bool,
     /// Whether anything is changed.
     pub hands: Hands,
-    /// Starts the guardian ([`guard`]) of a run that goes on; without one there is none.
+    /// Starts the guardian ([`guard`]) of a run that goes on; without one there is none. It hears that
+    /// all is done only where nothing is left to put back.
     pub guardian: Option<Command>,
 }
 
@@ -79,10 +80,11 @@ pub struct Ended {
 /// every change was refused; a record cannot be written. What was changed is restored first, and the
 /// sink told what came of that. [`Error::is_failed_work`] tells failures after the beginning.
 pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
-    let mut applier = match &options.hands {
-        Hands::Free(state) => Some(begin(state, sink)?),
+    let state = match &options.hands {
+        Hands::Free(state) => Some(state.clone()),
         Hands::Tied(_) => None,
     };
+    let mut applier = state.as_ref().map(|state| begin(state, sink)).transpose()?;
     let command = options.guardian.take().filter(|_| applier.is_some() && !options.once);
     let mut guard = Guard::start(command, sink);
     let result = Events::install().and_then(|events| {
@@ -99,7 +101,9 @@ pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error
         Some(applier) => end(result, applier, sink),
         None => result.map(|(ended, _)| ended),
     };
-    guard.release();
+    if let Some(state) = state {
+        guard.leave(&state);
+    }
     ended
 }
 
@@ -207,9 +211,14 @@ enum Finish {
 /// # Errors
 /// Another instance runs (its process is named); the directory is not usable.
 pub fn lock(state: &StateDir) -> Result<InstanceLock, Error> {
+    Ok(guard::after_guardians(|| take(state))?)
+}
+
+/// As [`lock`], without waiting for anybody.
+pub(crate) fn take(state: &StateDir) -> Result<InstanceLock, instep_host::Error> {
     let name = std::env::var_os("INSTEP_INSTANCE");
     let name = name.as_ref().map_or(INSTANCE.into(), |name| name.to_string_lossy());
-    Ok(guard::after_guardians(|| state.lock()?.on_host(&name))?)
+    state.lock()?.on_host(&name)
 }
 
 /// Becomes the one instance, and restores what one that crashed left behind.
@@ -449,8 +458,9 @@ mod tests {
     }
 
     /// What is heard and returned when a run that changed one thread fails, and then restoring
-    /// fails in the way that `spoil` arranges; `None` on a machine with one CPU.
-    fn failing(spoil: impl Fn(&Cell<bool>, &Path)) -> Option<(Vec<String>, String)> {
+    /// fails in the way that `spoil` arranges, and whether its guardian has nothing left to do; `None`
+    /// on a machine with one CPU.
+    fn failing(spoil: impl Fn(&Cell<bool>, &Path)) -> Option<(Vec<String>, String, bool)> {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("s");
         let sleeper = Sleeper(Command::new("sleep").arg("60").spawn().unwrap());
@@ -477,13 +487,13 @@ mod tests {
         let first = Err(Error::Record(io::Error::other("disk on fire")));
         let error = end(first, applier, &mut heard).unwrap_err();
         assert!(error.is_failed_work());
-        Some((heard.0, error.to_string()))
+        Some((heard.0, error.to_string(), guard::is_settled(&StateDir::at(state))))
     }
 
     #[test]
     fn a_thread_that_cannot_be_restored_after_an_error_is_told_with_the_error() {
-        let Some((heard, error)) = failing(|refuse, _| refuse.set(true)) else { return };
-        assert!(error.contains("disk on fire"), "{error}");
+        let Some((heard, error, settled)) = failing(|refuse, _| refuse.set(true)) else { return };
+        assert!(error.contains("disk on fire") && !settled, "{error}");
         assert!(heard[0].contains("could not restore 1 thread"), "{heard:?}");
         assert!(heard[1].contains("could not be restored: "), "{heard:?}");
     }
@@ -495,9 +505,15 @@ mod tests {
             std::fs::remove_file(state.join("journal.json")).unwrap();
             std::fs::create_dir_all(state.join("journal.json/x")).unwrap();
         };
-        let Some((heard, error)) = failing(spoil) else { return };
-        assert!(error.contains("disk on fire"), "{error}");
+        let Some((heard, error, settled)) = failing(spoil) else { return };
+        assert!(error.contains("disk on fire") && !settled, "{error}");
         assert!(heard[0].contains(UNRESTORED) && heard[0].contains("instep restore"), "{heard:?}");
+    }
+
+    #[test]
+    fn what_was_restored_after_an_error_needs_no_guardian() {
+        let Some((heard, _, settled)) = failing(|_, _| {}) else { return };
+        assert!(settled && heard == ["1 thread has its original affinity again"], "{heard:?}");
     }
 
     #[test]

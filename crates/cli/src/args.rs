@@ -66,7 +66,7 @@ pub(crate) enum Command {
     /// Puts back what `run` changed, after `run --once` or a crash.
     #[command(after_help = "Example:\n  instep restore")]
     Restore(RestoreArgs),
-    /// Waits for the end of the `run` that started it, and restores if that was killed.
+    /// Waits for the end of the `run` that started it, and restores if that did not.
     #[command(hide = true)]
     Guard(GuardArgs),
     /// Shows all of it without VMs of yours: an emulated NUMA host whose guests it places.
@@ -287,6 +287,9 @@ pub(crate) struct GuardArgs {
     /// Where the original affinities are recorded.
     #[arg(long, value_name = "DIR")]
     pub(crate) state_dir: PathBuf,
+    /// The process of that `run`.
+    #[arg(long, value_name = "PID")]
+    pub(crate) agent: u32,
 }
 
 #[derive(Debug, Args)]

@@ -2,26 +2,40 @@
 
 use crate::args::GuardArgs;
 use crate::{Outcome, tell};
-use anyhow::Context as _;
-use instep_agent::guard::stand;
+use instep_agent::guard::{NAME, stand};
 use instep_agent::run::told;
 use instep_host::apply::StateDir;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
+/// This program, also after another version of it was installed.
+const THIS_PROGRAM: &str = "/proc/self/exe";
+
 pub(crate) fn command(args: &GuardArgs) -> anyhow::Result<Outcome> {
-    let Some(report) = stand(&StateDir::at(&args.state_dir))? else { return Ok(Outcome::Fine) };
+    let state = StateDir::at(&args.state_dir);
+    let Some(report) = stand(&state, args.agent)? else { return Ok(Outcome::Fine) };
     let mut lines = told(&report);
-    lines[0].insert_str(0, "`instep run` was killed; ");
+    lines[0].insert_str(0, "`instep run` ended without restoring everything; ");
+    if !report.is_complete() {
+        let state = state.path().display();
+        lines.push(format!("`instep restore --state-dir {state}` tries again"));
+    }
     // To where the run told things; nobody may be left to hear it.
     lines.iter().for_each(|line| tell(line));
     Ok(if report.is_complete() { Outcome::Fine } else { Outcome::Finding })
 }
 
-/// The command that starts a guardian for a run with this state directory.
-pub(crate) fn command_of(state: &StateDir) -> anyhow::Result<Command> {
-    let program = std::env::current_exe().context("cannot tell where this program is")?;
-    let state = std::path::absolute(state.path()).context("cannot tell where the state is kept")?;
-    let mut command = Command::new(program);
-    command.args(["guard", "--state-dir"]).arg(state);
+/// The command that starts a guardian of this process, a run with this state directory.
+///
+/// # Errors
+/// Where the directory is cannot be told.
+pub(crate) fn command_of(state: &StateDir) -> io::Result<Command> {
+    let state = std::path::absolute(state.path())?;
+    let mut command = Command::new(THIS_PROGRAM);
+    command.arg0(OsStr::from_bytes(NAME.to_bytes())).arg("guard");
+    command.arg("--agent").arg(std::process::id().to_string()).arg("--state-dir").arg(state);
     Ok(command)
 }

@@ -5,6 +5,7 @@ use crate::observe::{journal, state_dir};
 use crate::text::{indented, of_guest_node, plural, printable, ranges, width, wrapped};
 use crate::{Outcome, guard, tell};
 use instep_agent::config::{Config, ConfigError};
+use instep_agent::guard::missing;
 use instep_agent::record::{ActionRecord, MemoryRecord, Record};
 use instep_agent::run::{Ended, Hands, Options, Sink, run, told};
 use instep_agent::view::{ActionView, VerdictView};
@@ -50,7 +51,10 @@ pub(crate) fn command(args: RunArgs) -> anyhow::Result<Outcome> {
         Hands::Free(state_dir(args.state_dir.as_deref())?)
     };
     let guardian = match &hands {
-        Hands::Free(state) if !args.no_guard => Some(guard::command_of(state)?),
+        Hands::Free(state) if !args.no_guard && !args.once => {
+            let command = guard::command_of(state);
+            command.inspect_err(|error| sink.notice(&missing(error))).ok()
+        }
         _ => None,
     };
     let mut reload = || {

@@ -29,10 +29,7 @@ pub struct InForce {
     /// Why, or why not: one sentence.
     pub why: String,
     /// The process that loaded it, or would.
-    pub pid: u32,
-    /// The same, told from others of its number.
-    #[serde(default)]
-    pub instance: Option<Instance>,
+    pub instance: Instance,
     /// How often it fell out since it was last sound.
     pub failures: usize,
     /// What it counted since it was loaded.
@@ -141,22 +138,17 @@ impl Gone {
 /// What a running `instep run` with this state directory says is in force; `None` when none does.
 #[must_use]
 pub fn read(state: &Path) -> Option<InForce> {
-    stored(state).filter(|in_force| match &in_force.instance {
-        Some(instance) => matches!(instance.life(), Ok(Life::Runs)),
-        None => Path::new("/proc").join(in_force.pid.to_string()).exists(),
-    })
+    stored(state).filter(|in_force| matches!(in_force.instance.life(), Ok(Life::Runs)))
 }
 
 /// The run that had loaded Instep's scheduler and was killed, until a run with this state directory
 /// begins or something is restored there. One that the machine's end ended is none.
 #[must_use]
 pub fn gone(state: &Path) -> Option<Gone> {
-    let InForce { pid, .. } = stored(state).filter(|in_force| {
-        let ended = |instance: &Instance| matches!(instance.life(), Ok(Life::Ended));
-        in_force.instep && in_force.instance.as_ref().is_some_and(ended)
-    })?;
+    let ended = |in_force: &InForce| matches!(in_force.instance.life(), Ok(Life::Ended));
+    let told = stored(state).filter(|in_force| in_force.instep && ended(in_force))?;
     let written = std::fs::metadata(state.join(FILE)).and_then(|file| file.modified());
-    Some(Gone { pid, heard: written.ok() })
+    Some(Gone { pid: told.instance.pid, heard: written.ok() })
 }
 
 fn stored(state: &Path) -> Option<InForce> {
@@ -236,14 +228,19 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_version_wrote_is_read() {
+    fn what_an_earlier_version_wrote_is_read_unless_a_mere_number_tells_its_process() {
         let dir = tempfile::tempdir().unwrap();
-        let own = std::process::id();
-        let text = format!(
-            r#"{{"instep":true,"why":"x","pid":{own},"failures":0,"counters":{{}},"vms":[]}}"#
-        );
-        std::fs::write(dir.path().join(FILE), text).unwrap();
-        assert!(read(dir.path()).is_some_and(|found| found.instep && found.programs.is_empty()));
+        let found = |instance: &str| {
+            let rest = r#""why":"x","failures":0,"counters":{},"vms":[]"#;
+            let text = format!(r#"{{"instep":true,{instance},{rest}}}"#);
+            std::fs::write(dir.path().join(FILE), text).unwrap();
+            read(dir.path())
+        };
+        let this = serde_json::to_string(&Instance::this().unwrap()).unwrap();
+        let same = found(&format!(r#""pid":1,"instance":{this}"#));
+        assert!(same.is_some_and(|found| found.instep && found.programs.is_empty()));
+        // Any process may have that number by now.
+        assert_eq!(found(&format!(r#""pid":{}"#, std::process::id())), None);
     }
 
     #[test]
@@ -252,9 +249,8 @@ mod tests {
         let this = Instance::this().unwrap();
         let dead = Instance { start: this.start + 1, ..this.clone() };
         let left = |instep, instance: &Instance| {
-            let instance = Some(instance.clone());
-            let pid = std::process::id();
-            write(dir.path(), &InForce { instep, pid, instance, ..InForce::default() }).unwrap();
+            let instance = instance.clone();
+            write(dir.path(), &InForce { instep, instance, ..InForce::default() }).unwrap();
             (read(dir.path()).is_some(), gone(dir.path()))
         };
         assert_eq!(left(true, &this), (true, None));

@@ -55,7 +55,7 @@ pub struct Dispatch {
     backoff: Backoff,
     state: State,
     dir: Option<PathBuf>,
-    instance: Option<Instance>,
+    instance: Instance,
     looks: u32,
     said: Vec<String>,
     /// Warnings on the VM table that stand and were told.
@@ -77,7 +77,7 @@ impl Dispatch {
     /// Probes, plans and loads. `state` is where what is in force is written.
     ///
     /// # Errors
-    /// The mode is `kernel` and it cannot be loaded.
+    /// The mode is `kernel` and it cannot be loaded; this process cannot be read under /proc.
     pub fn begin(
         config: &DispatchConfig,
         topology: &Topology,
@@ -91,7 +91,7 @@ impl Dispatch {
             backoff: Backoff::default(),
             state: State::Off(String::new()),
             dir: state.map(Path::to_owned),
-            instance: Instance::this().ok(),
+            instance: Instance::this()?,
             looks: 0,
             said: Vec::new(),
             warned: BTreeSet::new(),
@@ -174,7 +174,6 @@ impl Dispatch {
     #[must_use]
     pub fn in_force(&self) -> InForce {
         let base = InForce {
-            pid: std::process::id(),
             instance: self.instance.clone(),
             failures: self.backoff.failures(),
             programs: self.programs.clone(),
@@ -438,7 +437,8 @@ mod tests {
         assert_eq!(read(dir.path()), Some(dispatch.in_force()));
         drop(dispatch);
         assert_eq!(read(dir.path()), None);
-        let gone = InForce { pid: u32::MAX - 1, ..InForce::default() };
+        let instance = Instance { pid: u32::MAX - 1, ..Instance::this().unwrap() };
+        let gone = InForce { instance, ..InForce::default() };
         in_force::write(dir.path(), &gone).unwrap();
         assert_eq!(read(dir.path()), None);
         std::fs::write(dir.path().join("dispatch.json"), b"{\"instep\":").unwrap();

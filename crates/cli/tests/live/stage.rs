@@ -16,6 +16,8 @@ use tempfile::TempDir;
 static TURN: Mutex<()> = Mutex::new(());
 static ASSETS: OnceLock<Result<Assets, String>> = OnceLock::new();
 
+/// The binary under test.
+const INSTEP: &str = env!("CARGO_BIN_EXE_instep");
 /// How long a test waits for something that happens by itself.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -109,7 +111,11 @@ impl Stage {
 
     /// The same with another state directory; all of one test are one instance on this host.
     pub(crate) fn background_in(&self, state: &Path, args: &[&str]) -> Started {
-        let mut command = binary(env!("CARGO_BIN_EXE_instep"));
+        self.background_by(Path::new(INSTEP), state, args)
+    }
+
+    fn background_by(&self, program: &Path, state: &Path, args: &[&str]) -> Started {
+        let mut command = binary(program);
         command.env("INSTEP_INSTANCE", format!("instep-test-live-{}", std::process::id()));
         Started::new(command.args(args).arg("--state-dir").arg(state))
     }
@@ -122,13 +128,18 @@ impl Stage {
     /// Starts `run --json` that mends this guest and waits for its first cycle; it does another
     /// only when `more` says so.
     pub(crate) fn mending_run(&self, guest: &Guest, more: &[&str]) -> Started {
+        self.mending_run_by(Path::new(INSTEP), guest, more)
+    }
+
+    /// The same by a copy of `instep`.
+    pub(crate) fn mending_run_by(&self, program: &Path, guest: &Guest, more: &[&str]) -> Started {
         let mut args = vec!["run", "--json", "--window", "200ms"];
         if !more.contains(&"--interval") {
             args.extend(["--interval", "1h"]);
         }
         args.extend(["--mend-conflicts", "--include-pinned", "--vm", &guest.spec().name]);
         args.extend(more);
-        let run = self.background(&args);
+        let run = self.background_by(program, &self.state(), &args);
         wait_for("the first cycle", &run, || records(&run).len() == 1);
         run
     }

@@ -8,8 +8,8 @@ use crate::root::Root;
 use instep_core::units::Tid;
 use serde::{Deserialize, Serialize};
 
-/// A process of one boot.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A process of one boot; the default is none, of no boot.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
     /// `/proc/sys/kernel/random/boot_id` of its boot.
     pub boot_id: String,

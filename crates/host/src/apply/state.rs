@@ -72,7 +72,7 @@ impl StateDir {
             }
         }
         file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
-        Ok(InstanceLock { state: self.clone(), _file: file, host: None })
+        Ok(InstanceLock { state: self.clone(), host: None, _file: file })
     }
 
     /// The process that holds the lock now, `None` when nobody does.
@@ -134,8 +134,9 @@ fn unusable(what: &str, source: &io::Error) -> Error {
 #[derive(Debug)]
 pub struct InstanceLock {
     state: StateDir,
-    _file: File,
+    // Released in this order, the reverse of taking: who has the file may have the host at once.
     host: Option<HostLock>,
+    _file: File,
 }
 
 impl InstanceLock {
@@ -171,6 +172,7 @@ mod tests {
     use std::time::Instant;
 
     const HOLD: &str = "INSTEP_TEST_HOLD_LOCK";
+    const FREE: &str = "INSTEP_TEST_FREE_LOCK";
 
     #[test]
     fn a_second_instance_is_told_the_process_of_the_first() {
@@ -217,16 +219,46 @@ mod tests {
         std::thread::sleep(Duration::from_secs(60));
     }
 
+    /// This test program, told to run one helper with this state directory.
+    fn helper(name: &str, variable: &str, state: &StateDir) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.arg("--exact").arg(format!("apply::state::tests::{name}"));
+        command.env(variable, state.path()).stdout(Stdio::null());
+        command
+    }
+
+    /// Run by the next test in a process of its own, where no other one starts processes, which have
+    /// what is open here for a moment; does nothing otherwise.
+    #[test]
+    fn helper_that_takes_what_is_just_freed() {
+        let Ok(path) = std::env::var(FREE) else { return };
+        let name = format!("instep-test-free-{}", std::process::id());
+        let state = StateDir::at(path);
+        for round in 0..2000 {
+            let first = state.lock().unwrap().on_host(&name).unwrap();
+            let file = File::open(state.file("lock")).unwrap();
+            let drops = std::thread::spawn(move || drop(first));
+            while file.try_lock().is_err() {}
+            let taken = HostLock::take(&name);
+            assert!(taken.is_ok(), "round {round}: the file is free, the host is not");
+            drops.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn whose_file_is_free_is_no_instance_on_the_host_any_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::at(dir.path().join("instep"));
+        let helper = helper("helper_that_takes_what_is_just_freed", FREE, &state).status();
+        assert!(helper.unwrap().success());
+    }
+
     #[test]
     fn the_lock_of_a_killed_instance_is_free() {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::at(dir.path().join("instep"));
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "apply::state::tests::helper_that_holds_the_lock_until_killed"])
-            .env(HOLD, state.path())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
+        let helper = helper("helper_that_holds_the_lock_until_killed", HOLD, &state).spawn();
+        let mut child = helper.unwrap();
         let start = Instant::now();
         while state.running_instance().unwrap() != Some(child.id()) {
             assert!(start.elapsed() < Duration::from_secs(20), "the child never took the lock");

@@ -1,0 +1,196 @@
+//! The guardian's side: what it waits for, and how it puts back what its agent left behind.
+//!
+//! ```text
+//! no journal, or one kept ------------------------> ends
+//! the agent's, which is not gone yet -------------> waits, however long
+//! a living instance's ----------------------------> ends: that one restored
+//! abandoned, the lock is free --------------------> restores, ends
+//! abandoned, the agent has the lock --------------> waits, however long
+//! abandoned, somebody else has it, or nobody knows who -> waits for 10 s, tells the way out, fails
+//! ```
+
+use super::lock::worded;
+use super::{DONE, GOING, NAME, PAUSES, READY};
+use crate::error::Error;
+use crate::run::take;
+use instep_host::apply::{Applier, Holder, InstanceLock, Journal, RestoreReport, StateDir};
+use rustix::process::setsid;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io::{self, Read as _, Write as _};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The guardian's side: waits for the end of the agent, process `agent`, and puts back what that has
+/// left behind. `None` when there was nothing to do, or a new instance has done it.
+///
+/// # Errors
+/// It cannot wait, or what was left behind can be neither read nor put back.
+pub fn stand(state: &StateDir, agent: u32) -> Result<Option<RestoreReport>, Error> {
+    // Neither is necessary: a name is for people, and a session of its own has who leads one.
+    let _ = rustix::thread::set_name(NAME);
+    let _ = setsid();
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::default()).map_err(Error::Signals)?;
+    }
+    if wait().map_err(Error::Guard)? {
+        return Ok(None);
+    }
+    Duty { state, agent, patience: GOING }.fulfil(|| take(state))
+}
+
+/// Waits for the agent's end; whether it said that there is nothing left to do.
+fn wait() -> io::Result<bool> {
+    let mut out = io::stdout().lock();
+    // An agent that hears nothing any more has ended already, which its own pipe tells.
+    let _ = out.write_all(READY).and_then(|()| out.flush());
+    let mut word = Vec::new();
+    io::stdin().lock().read_to_end(&mut word)?;
+    Ok(word == DONE)
+}
+
+/// What a guardian has to do once its agent's pipe is closed.
+struct Duty<'a> {
+    state: &'a StateDir,
+    agent: u32,
+    /// How long it waits for others than the agent.
+    patience: Duration,
+}
+
+impl Duty<'_> {
+    /// Restores what the agent left behind, by the lock that `take` gives.
+    fn fulfil(
+        &self,
+        take: impl FnMut() -> Result<InstanceLock, instep_host::Error>,
+    ) -> Result<Option<RestoreReport>, Error> {
+        self.restore(take).map_err(|source| Error::Left {
+            state: self.state.path().to_owned(),
+            source: Box::new(source),
+        })
+    }
+
+    /// The agent's pipe is closed a moment before its locks are free and it is gone, or long before when
+    /// the kernel cannot end it yet; it changes nothing any more.
+    fn restore(
+        &self,
+        mut take: impl FnMut() -> Result<InstanceLock, instep_host::Error>,
+    ) -> Result<Option<RestoreReport>, Error> {
+        let [mut pause, longest] = PAUSES;
+        let mut in_the_way = None;
+        loop {
+            let Some(journal) = Journal::load(self.state)? else { return Ok(None) };
+            let is_agents = |pid| pid == self.agent;
+            if journal.is_abandoned()? {
+                match take() {
+                    Ok(lock) => {
+                        let mut applier = Applier::open(lock)?;
+                        let is_left = applier.journal().is_abandoned()?;
+                        return Ok(if is_left { Some(applier.restore()?) } else { None });
+                    }
+                    Err(instep_host::Error::Taken { pid: Some(pid), .. }) if is_agents(pid) => {}
+                    // A new instance with this directory restores; one with another does not.
+                    Err(error @ instep_host::Error::Taken { .. }) => {
+                        let since: &mut Instant = in_the_way.get_or_insert_with(Instant::now);
+                        if since.elapsed() >= self.patience {
+                            return Err(worded(error).into());
+                        }
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            } else if !matches!(journal.holder, Holder::Instance { pid, .. } if is_agents(pid)) {
+                return Ok(None);
+            }
+            std::thread::sleep(pause);
+            pause = longest.min(pause * 2);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{by_process, left_by};
+    use super::*;
+    use instep_core::units::Tid;
+    use instep_host::Root;
+    use instep_host::apply::thread;
+    use std::process::Command;
+
+    /// The first process did not start that late: this one ended.
+    fn left_by_a_dead_one() -> (tempfile::TempDir, StateDir) {
+        left_by(&by_process(1, u64::MAX))
+    }
+
+    fn start_of(pid: u32) -> u64 {
+        thread::key_of(&Root::live(), pid, Tid(pid)).unwrap().pid_start
+    }
+
+    fn duty(state: &StateDir, patience: Duration) -> Duty<'_> {
+        Duty { state, agent: 7, patience }
+    }
+
+    fn taken(pid: Option<u32>) -> Result<InstanceLock, instep_host::Error> {
+        Err(instep_host::Error::Taken { pid, user: None })
+    }
+
+    #[test]
+    fn nothing_is_restored_where_nothing_was_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let nothing = |state: &StateDir| {
+            let done = duty(state, Duration::ZERO).fulfil(|| panic!("there is no need for a lock"));
+            assert!(done.unwrap().is_none());
+        };
+        let state = StateDir::at(dir.path().join("none"));
+        nothing(&state);
+        assert!(!state.path().exists(), "nothing is made to look for it");
+        let own = std::process::id();
+        for holder in ["\"kept\"".to_owned(), by_process(own, start_of(own))] {
+            nothing(&left_by(&holder).1);
+        }
+    }
+
+    #[test]
+    fn a_holder_that_cannot_be_told_is_waited_for() {
+        let (_dir, state) = left_by_a_dead_one();
+        let mut times = 0;
+        let report = duty(&state, Duration::from_secs(60)).fulfil(|| {
+            times += 1;
+            if times < 4 { taken(None) } else { state.lock() }
+        });
+        let report = report.unwrap();
+        assert!(report.is_some_and(|report| report.is_complete()) && times == 4);
+        assert_eq!(Journal::load(&state).unwrap(), None);
+    }
+
+    #[test]
+    fn what_stays_since_another_instance_is_in_the_way_is_told_with_the_way_out() {
+        let (_dir, state) = left_by_a_dead_one();
+        for pid in [None, Some(std::process::id())] {
+            let error = duty(&state, Duration::from_millis(20)).fulfil(|| taken(pid)).unwrap_err();
+            assert!(error.is_failed_work());
+            let way_out = format!("`instep restore --state-dir {}`", state.path().display());
+            let said = error.to_string();
+            assert!(said.contains(&way_out) && said.contains("already runs"), "{said}");
+        }
+        assert!(Journal::load(&state).unwrap().is_some());
+    }
+
+    #[test]
+    fn an_agent_that_is_long_in_going_is_waited_for() {
+        let mut agent = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = agent.id();
+        let (_dir, state) = left_by(&by_process(pid, start_of(pid)));
+        let (began, time) = (Instant::now(), Duration::from_millis(100));
+        let kill = std::thread::spawn(move || {
+            std::thread::sleep(time);
+            agent.kill().unwrap();
+            agent
+        });
+        let mut times = 0;
+        let duty = Duty { agent: pid, ..duty(&state, Duration::ZERO) };
+        let report = duty.fulfil(|| {
+            times += 1;
+            if times < 3 { taken(Some(pid)) } else { state.lock() }
+        });
+        assert!(report.unwrap().is_some() && times == 3 && began.elapsed() >= time);
+        kill.join().unwrap().wait().unwrap();
+    }
+}
