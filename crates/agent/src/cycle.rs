@@ -1,18 +1,19 @@
-//! One cycle: observe, decide, apply, and the record of it.
+//! One cycle: observe, decide, apply, tell homes, bring memory home; and the record of it.
 
 use crate::config::Config;
 use crate::dispatch::Dispatch;
 use crate::error::Error;
-use crate::memory::{Homes, Limits, LiveHost};
-use crate::observe::{Observation, Observer, facts_of, keep_only};
+use crate::memory::{Homes, Host, Limits, LiveHost};
+use crate::observe::{Observation, Observer, VmKey, facts_of, keep_only};
 use crate::record::{ActionRecord, Cost, MemoryRecord, Record};
-use crate::signals::Events;
-use crate::soft::{Keeps, SoftHomes, Told};
+use crate::run::Sink;
+use crate::soft::{Decided, SoftHomes, Told};
 use crate::view;
-use instep_core::decision::{Action, Decision};
+use crate::watch::{Scheduler, Watch};
+use instep_core::decision::{Action, Decision, Verdict};
 use instep_core::idset::CpuSet;
 use instep_core::snapshot::Vm;
-use instep_core::units::{Nanos, Tid};
+use instep_core::units::{Nanos, NodeId, Tid};
 use instep_host::apply::{
     Affinity, AffinityChange, Applied, Applier, Journal, Outcome, ThreadKey, ThreadKind,
 };
@@ -21,19 +22,18 @@ use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
 
 /// What a cycle is done with.
-#[derive(Debug)]
-pub(crate) struct Tools<'a> {
+pub(crate) struct Tools<'a, H = LiveHost, S = Dispatch> {
     pub(crate) observer: &'a mut Observer,
     /// On a dry run, what an earlier run changed.
     pub(crate) known: Option<&'a Journal>,
     /// `None` on a dry run.
     pub(crate) applier: Option<&'a mut Applier>,
     pub(crate) homes: &'a mut Homes,
-    pub(crate) host: &'a mut LiveHost,
-    pub(crate) soft: &'a mut SoftHomes,
-    /// The kernel scheduler, if it was asked for.
-    pub(crate) dispatch: Option<&'a Dispatch>,
-    pub(crate) events: &'a mut Events,
+    pub(crate) host: &'a mut H,
+    pub(crate) watch: &'a mut Watch<S>,
+    /// Whether a stop was asked for.
+    pub(crate) stopping: &'a mut dyn FnMut() -> bool,
+    pub(crate) sink: &'a mut dyn Sink,
     /// Cycles since the start, this one included.
     pub(crate) count: u64,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Done {
     observation: Observation,
     decision: Decision,
     outcomes: Vec<String>,
-    /// Homes that the kernel scheduler is told and was not before.
+    /// Homes that are new to the kernel scheduler.
     told: Vec<Told>,
     memory: Vec<MemoryRecord>,
     cost: Cost,
@@ -52,6 +52,11 @@ pub(crate) struct Done {
     /// Changes that failed, other than by the thread's end.
     pub(crate) failed: usize,
 }
+
+/// What came of a home that is new to the kernel scheduler.
+const TOLD: &str = "told the kernel scheduler";
+/// The next cycle binds the VM, and follows soon.
+const UNTOLD: &str = "not told: the kernel scheduler is gone or has no room for the VM";
 
 /// Does one cycle.
 ///
@@ -68,32 +73,14 @@ pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Resul
     let warnings = missing.iter().map(|name| format!("no VM is called `{name}` now"));
     observation.scan.warnings.extend(warnings);
     let observed = Instant::now();
-    let dispatch = tools.dispatch.filter(|dispatch| dispatch.keeps_homes());
-    let keeps = dispatch.map(|dispatch| |vm: &str| dispatch.keeps_home(vm));
-    let keeps = keeps.as_ref().map(|keeps| keeps as Keeps<'_>);
-    let (decision, told) = tools.soft.decide(&observation, (config, tools.count), keeps);
+    let Decided { decision, told, soft } = tools.watch.decide(&observation, (config, tools.count));
     let decided = Instant::now();
-    let mut done = Done {
-        observation,
-        decision,
-        outcomes: Vec::new(),
-        told,
-        memory: Vec::new(),
-        cost: Cost::default(),
-        time,
-        failed: 0,
-    };
+    let mut done = Done::of(time, observation, decision, told);
     match tools.applier.as_deref_mut() {
         Some(applier) => {
             done.apply(applier)?;
-            if config.memory.home {
-                let (seen, limits) = (&done.observation, Limits::of(&config.memory, once));
-                let mut stopping = || tools.events.stopping();
-                let decided = (seen, &done.decision);
-                done.memory = tools.homes.bring_home(tools.host, decided, limits, &mut stopping);
-            } else {
-                tools.homes.clear();
-            }
+            let memory = config.memory.home.then(|| Limits::of(&config.memory, once));
+            done.go_home(soft, tools, memory);
         }
         None => done.outcomes = vec!["dry run".to_owned(); done.decision.actions.len()],
     }
@@ -109,6 +96,20 @@ pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Resul
 }
 
 impl Done {
+    /// What is to be done, and nothing of it yet.
+    fn of(time: SystemTime, observation: Observation, decision: Decision, told: Vec<Told>) -> Self {
+        Self {
+            observation,
+            decision,
+            outcomes: Vec::new(),
+            told,
+            memory: Vec::new(),
+            cost: Cost::default(),
+            time,
+            failed: 0,
+        }
+    }
+
     /// The record of this cycle.
     pub(crate) fn record<'a>(&'a self, cycle: u64, config: &Config, dry_run: bool) -> Record<'a> {
         let snapshot = &self.observation.snapshot;
@@ -116,8 +117,8 @@ impl Done {
             ActionRecord { action: view::action(snapshot, action), outcome: outcome.clone() }
         });
         let told = self.told.iter().map(|told| ActionRecord {
-            action: view::soft_home(snapshot, told.vm, told.node, &told.why),
-            outcome: "told the kernel scheduler".to_owned(),
+            action: view::soft_home(snapshot, told.vm.id, told.node, &told.why),
+            outcome: if told.taken { TOLD } else { UNTOLD }.to_owned(),
         });
         Record {
             schema: "instep.record/1",
@@ -135,15 +136,35 @@ impl Done {
         }
     }
 
-    /// Tells the kernel scheduler where the VMs are at home.
-    pub(crate) fn tell_homes(&self, dispatch: &mut Dispatch) {
-        dispatch.note_homes(&self.observation.snapshot, &self.decision);
-    }
-
     /// Ends the cycle: the next one goes on from here. Nothing was placed on a dry run.
     pub(crate) fn settle(self, observer: &mut Observer, dry_run: bool) {
         let decision = if dry_run { Decision::default() } else { self.decision };
         observer.settle(self.observation, &decision);
+    }
+
+    /// Goes on when affinities are set: the kernel scheduler is told homes first, as vCPUs with a soft one
+    /// are bound by nothing. Then memory moves, until a stop is asked for or the next cycle is due.
+    fn go_home<H: Host, S: Scheduler>(
+        &mut self,
+        soft: SoftHomes,
+        tools: &mut Tools<'_, H, S>,
+        memory: Option<Limits>,
+    ) {
+        tools.watch.tell(self.homes(), (soft, &mut self.told), tools.sink);
+        let Some(limits) = memory else { return tools.homes.clear() };
+        let mut over = || (tools.stopping)() || tools.watch.interrupts(tools.sink);
+        let decided = (&self.observation, &self.decision);
+        self.memory = tools.homes.bring_home(tools.host, decided, limits, &mut over);
+    }
+
+    /// Where VMs with one home node are at home.
+    fn homes(&self) -> BTreeMap<VmKey, NodeId> {
+        let home = |verdict: &Verdict| {
+            let single = verdict.selected && verdict.home.len() == 1;
+            let node = verdict.home.first().filter(|_| single)?;
+            Some((self.observation.key_of(verdict.vm)?, node))
+        };
+        self.decision.vms.iter().filter_map(home).collect()
     }
 
     /// Carries out the changes of affinity and notes what came of each action.
@@ -255,6 +276,9 @@ fn cpu_time() -> Nanos {
 fn nanos(time: std::time::Duration) -> Nanos {
     Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
+
+#[cfg(test)]
+mod going_home;
 
 #[cfg(test)]
 mod tests {

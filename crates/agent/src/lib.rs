@@ -17,6 +17,7 @@ pub mod run;
 mod signals;
 mod soft;
 pub mod view;
+mod watch;
 
 pub use decide::decide;
 pub use error::Error;

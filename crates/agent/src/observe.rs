@@ -25,8 +25,26 @@ pub struct Observer {
     before: Option<Scan>,
     /// Warnings of a look that nobody was shown; some are given once only.
     untold: Vec<String>,
-    /// Where each VM was placed in the cycle before, with the start of its process.
-    homes: BTreeMap<VmId, (u64, NodeSet)>,
+    /// Where each VM was placed in the cycle before.
+    homes: BTreeMap<VmKey, NodeSet>,
+}
+
+/// A VM by its process, told from a later one of the same number by its start. A name is none: it
+/// changes when another VM of the same name comes or goes, and the next VM may have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VmKey {
+    /// The monitor's process.
+    pub id: VmId,
+    /// When that process started, in ticks since boot.
+    pub start_ticks: u64,
+}
+
+impl VmKey {
+    /// That of a VM that a scan found.
+    #[must_use]
+    pub fn of(facts: &VmFacts) -> Self {
+        Self { id: VmId(facts.pid), start_ticks: facts.start_ticks }
+    }
 }
 
 /// One look: the snapshot, and the scan it was made from.
@@ -36,6 +54,13 @@ pub struct Observation {
     pub snapshot: Snapshot,
     /// What was found, with everything policies need not know.
     pub scan: Scan,
+}
+
+impl Observation {
+    /// What tells this VM of the snapshot from others for as long as it runs.
+    pub(crate) fn key_of(&self, vm: VmId) -> Option<VmKey> {
+        facts_of(&self.scan, self.snapshot.vm(vm)?).map(VmKey::of)
+    }
 }
 
 impl Observer {
@@ -102,8 +127,8 @@ impl Observer {
             remember(&mut snapshot, &scan, journal);
         }
         for vm in &mut snapshot.vms {
-            let start = facts_of(&scan, vm).map(|facts| facts.start_ticks);
-            if let Some((_, home)) = self.homes.get(&vm.id).filter(|(s, _)| Some(*s) == start) {
+            let key = facts_of(&scan, vm).map(VmKey::of);
+            if let Some(home) = key.and_then(|key| self.homes.get(&key)) {
                 vm.placed.clone_from(home);
             }
         }
@@ -114,11 +139,8 @@ impl Observer {
     /// policies are told where they placed each VM.
     pub(crate) fn settle(&mut self, observation: Observation, decision: &Decision) {
         let placed = decision.vms.iter().filter(|verdict| verdict.selected);
-        let home = |verdict: &Verdict| {
-            let vm = observation.snapshot.vm(verdict.vm)?;
-            let start = facts_of(&observation.scan, vm)?.start_ticks;
-            Some((vm.id, (start, verdict.home.clone())))
-        };
+        let home =
+            |verdict: &Verdict| Some((observation.key_of(verdict.vm)?, verdict.home.clone()));
         self.homes = placed.filter_map(home).collect();
         self.before = Some(observation.scan);
     }

@@ -5,16 +5,16 @@
 //!                                                                       stop asked for -> restore
 //! ```
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, MIN_INTERVAL};
 use crate::cycle::{Tools, cycle};
-use crate::dispatch::{self, Dispatch, LOOK};
+use crate::dispatch::{self, Dispatch};
 use crate::error::Error;
 use crate::guard::{self, Guard};
 use crate::memory::{Homes, LiveHost};
 use crate::observe::Observer;
 use crate::record::Record;
 use crate::signals::{Events, Wake};
-use crate::soft::SoftHomes;
+use crate::watch::Watch;
 use instep_core::units::Tid;
 use instep_core::wording::Count;
 use instep_host::Root;
@@ -91,10 +91,9 @@ pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error
         let observer = Observer::new(Root::live(), ScanOptions::once())?;
         let host = live_host(&observer, &options, sink);
         let homes = Homes::default();
-        let dispatch = dispatch(&options, &observer, sink)?;
-        let (soft, kept) = (SoftHomes::default(), false);
-        let mut agent =
-            Agent { options, observer, events, homes, host, soft, dispatch, kept, count: 0 };
+        let watch = Watch::of(dispatch(&options, &observer, sink)?);
+        let (began, count) = (Instant::now(), 0);
+        let mut agent = Agent { options, observer, events, homes, host, watch, began, count };
         agent.run(applier.as_mut(), &mut guard, sink)
     });
     let ended = match applier {
@@ -273,10 +272,9 @@ struct Agent<'a> {
     events: Events,
     homes: Homes,
     host: LiveHost,
-    soft: SoftHomes,
-    dispatch: Option<Dispatch>,
-    /// Whether the kernel scheduler kept VMs at home when that was last looked at.
-    kept: bool,
+    watch: Watch,
+    /// When the last cycle began, from which on loads are measured.
+    began: Instant,
     count: u64,
 }
 
@@ -292,6 +290,7 @@ impl Agent<'_> {
         }
         // The first look takes the time it needs to know all VMs' memory; those of a loop do not.
         self.observer.begin()?;
+        self.began = Instant::now();
         if !self.options.once {
             self.observer.set_options(ScanOptions::default());
         }
@@ -328,27 +327,18 @@ impl Agent<'_> {
         }
     }
 
-    /// Waits, looking after the kernel scheduler meanwhile. When it begins or ceases to keep VMs at
-    /// home, a cycle follows soon, which gives their affinities back or sets them.
+    /// Waits for the next cycle, looking after the kernel scheduler meanwhile. When that does not do what
+    /// the last cycle left to it, the next one, which gives affinities back or sets them, follows as soon
+    /// as there may be one and loads are measured.
     fn wait(&mut self, time: Duration, sink: &mut dyn Sink) -> Wake {
-        let mut end = Instant::now().checked_add(time);
+        let (waits, soon) = (Instant::now(), self.options.config.window.max(MIN_INTERVAL));
         loop {
-            let dispatch = self.dispatch.as_mut().filter(|dispatch| dispatch.is_active());
-            if let Some(dispatch) = dispatch {
-                dispatch.look().iter().for_each(|line| sink.notice(line));
-            }
-            let keeps = self.dispatch.as_ref().is_some_and(Dispatch::keeps_homes);
-            let now = Instant::now();
-            if std::mem::replace(&mut self.kept, keeps) != keeps {
-                let soon = now.checked_add(self.options.config.window);
-                end = end.into_iter().chain(soon).min();
-            }
-            let left = end.map_or(Duration::MAX, |end| end.saturating_duration_since(now));
-            if !self.dispatch.as_ref().is_some_and(Dispatch::is_active) {
-                return self.events.wait(left);
-            }
-            match self.events.wait(left.min(LOOK)) {
-                Wake::Time if left > LOOK => {}
+            self.watch.look(sink);
+            let left = time.saturating_sub(waits.elapsed());
+            let left = self.watch.pause(left, soon.saturating_sub(self.began.elapsed()));
+            let look = self.watch.every().unwrap_or(Duration::MAX);
+            match self.events.wait(left.min(look)) {
+                Wake::Time if left > look => {}
                 wake => return wake,
             }
         }
@@ -361,6 +351,7 @@ impl Agent<'_> {
         sink: &mut dyn Sink,
     ) -> Result<usize, Error> {
         self.count += 1;
+        self.began = Instant::now();
         let options = &self.options;
         let known = match &options.hands {
             Hands::Tied(known) => known.as_ref(),
@@ -372,9 +363,9 @@ impl Agent<'_> {
             applier,
             homes: &mut self.homes,
             host: &mut self.host,
-            soft: &mut self.soft,
-            dispatch: self.dispatch.as_ref(),
-            events: &mut self.events,
+            watch: &mut self.watch,
+            stopping: &mut || self.events.stopping(),
+            sink,
             count: self.count,
         };
         let done = cycle(&mut tools, &options.config, options.once)?;
@@ -382,9 +373,6 @@ impl Agent<'_> {
         let record = done.record(self.count, &options.config, dry_run);
         sink.record(&record).map_err(Error::Record)?;
         let failed = done.failed;
-        if let Some(dispatch) = &mut self.dispatch {
-            done.tell_homes(dispatch);
-        }
         done.settle(&mut self.observer, dry_run);
         Ok(failed)
     }
@@ -400,7 +388,7 @@ impl Agent<'_> {
         match reload() {
             Ok(config) => {
                 sink.notice("the configuration was read again");
-                if let Some(dispatch) = &mut self.dispatch {
+                if let Some(dispatch) = &mut self.watch.scheduler {
                     dispatch.reload(&config.dispatch);
                 }
                 self.options.config = config;

@@ -13,7 +13,7 @@
 
 use crate::config::Config;
 use crate::decide::decide;
-use crate::observe::{Observation, facts_of};
+use crate::observe::{Observation, VmKey, facts_of};
 use instep_core::conflict;
 use instep_core::decision::{Action, Decision, Verdict};
 use instep_core::idset::CpuSet;
@@ -22,60 +22,84 @@ use instep_core::snapshot::{Snapshot, Vcpu, Vm};
 use instep_core::units::{NodeId, Tid, VmId};
 use std::collections::BTreeMap;
 
-/// Whether the kernel scheduler keeps the VM of this name at home.
-pub(crate) type Keeps<'a> = &'a dyn Fn(&str) -> bool;
+/// Whether the kernel scheduler keeps this VM at home.
+pub(crate) type Keeps<'a> = &'a dyn Fn(VmKey) -> bool;
 
-/// The VMs whose home is soft, and what policies take their vCPUs to have.
+/// The VMs whose home the last cycle left to the kernel scheduler.
 #[derive(Debug, Default)]
-pub(crate) struct SoftHomes(BTreeMap<VmId, Given>);
+pub(crate) struct SoftHomes {
+    /// Whether it kept VMs at home then.
+    kept: bool,
+    given: BTreeMap<VmKey, Given>,
+}
 
 /// What a VM was given without being bound to it.
 #[derive(Debug)]
 struct Given {
-    pid_start: u64,
     home: NodeId,
     /// By thread: its start, and the CPUs.
     vcpus: BTreeMap<Tid, (u64, CpuSet)>,
 }
 
 /// A home that is news for the kernel scheduler.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Told {
-    pub(crate) vm: VmId,
+    pub(crate) vm: VmKey,
     pub(crate) node: NodeId,
     pub(crate) why: Reason,
+    /// Whether it was told and keeps the VM there.
+    pub(crate) taken: bool,
+}
+
+/// What a cycle is to do, and whose home is soft once that is done.
+#[derive(Debug)]
+pub(crate) struct Decided {
+    pub(crate) decision: Decision,
+    pub(crate) told: Vec<Told>,
+    pub(crate) soft: SoftHomes,
 }
 
 impl SoftHomes {
-    /// What cycle `count` does: the decision, and the homes to tell the kernel scheduler. `keeps` is
-    /// `None` while it keeps nobody at home; then all is bound as decided.
+    /// What cycle `count` does. `keeps` is `None` while the kernel scheduler keeps nobody at home; then
+    /// all is bound as decided.
     pub(crate) fn decide(
-        &mut self,
+        &self,
         observation: &Observation,
         (config, count): (&Config, u64),
         keeps: Option<Keeps<'_>>,
-    ) -> (Decision, Vec<Told>) {
+    ) -> Decided {
         let Some(keeps) = keeps else {
-            self.0.clear();
-            return (decide(&observation.snapshot, config, count), Vec::new());
+            let decision = decide(&observation.snapshot, config, count);
+            return Decided { decision, told: Vec::new(), soft: Self::default() };
         };
-        self.0.retain(|id, given| given.is_of(observation, *id, keeps));
-        let seen = self.seen(observation);
+        let seen = self.seen(observation, keeps);
         let mut decision = decide(&seen, config, count);
         // What is told of conflicts is what is so.
         decision.conflicts = conflict::find(&observation.snapshot);
-        let told = self.soften(observation, &seen, &mut decision, keeps);
-        (decision, told)
+        self.soften(observation, &seen, decision, keeps)
+    }
+
+    /// Whether what the last cycle did no longer goes with what the scheduler does now: it does not keep
+    /// a VM whose home is soft, or began to keep VMs since.
+    pub(crate) fn is_outdated(&self, keeps: Option<Keeps<'_>>) -> bool {
+        match keeps {
+            Some(keeps) => !self.kept || self.given.keys().any(|vm| !keeps(*vm)),
+            None => !self.given.is_empty(),
+        }
+    }
+
+    /// What a VM was given whose home is kept still.
+    fn given(&self, vm: Option<VmKey>, keeps: Keeps<'_>) -> Option<&Given> {
+        vm.filter(|vm| keeps(*vm)).and_then(|vm| self.given.get(&vm))
     }
 
     /// The snapshot as if vCPUs with a soft home were bound to what policies gave them.
-    fn seen(&self, observation: &Observation) -> Snapshot {
+    fn seen(&self, observation: &Observation, keeps: Keeps<'_>) -> Snapshot {
         let mut seen = observation.snapshot.clone();
         let online = seen.topology.all_cpus();
         for vm in &mut seen.vms {
-            let Some(given) = self.0.get(&vm.id).filter(|_| is_unbound(vm, &online)) else {
-                continue;
-            };
+            let given = self.given(observation.key_of(vm.id), keeps);
+            let Some(given) = given.filter(|_| is_unbound(vm, &online)) else { continue };
             let starts = starts_of(observation, vm);
             for vcpu in vm.vcpus.iter_mut().filter(|vcpu| vcpu.allowed == online) {
                 let own = given.vcpus.get(&vcpu.tid);
@@ -92,67 +116,60 @@ impl SoftHomes {
     /// Takes soft homes out of the decision on `seen`, so that the rest can be carried out on the host
     /// as it was observed.
     fn soften(
-        &mut self,
+        &self,
         observation: &Observation,
         seen: &Snapshot,
-        decision: &mut Decision,
+        mut decision: Decision,
         keeps: Keeps<'_>,
-    ) -> Vec<Told> {
+    ) -> Decided {
         let online = seen.topology.all_cpus();
-        let mut wanted = take_vcpu_actions(decision);
         let (mut actions, mut told, mut soft) = (Vec::new(), Vec::new(), BTreeMap::new());
         let vms = observation.snapshot.vms.iter().zip(&seen.vms);
         for ((vm, seen), verdict) in vms.zip(&mut decision.vms) {
-            let why = verdict.why.clone();
-            let wanted = wanted.remove(&vm.id).unwrap_or_default();
+            let key = observation.key_of(vm.id);
+            let before = self.given(key, keeps);
+            let home = soft_home(vm, verdict, &online).zip(key.filter(|key| keeps(*key)));
+            if home.is_none() && before.is_none() {
+                // It was seen as it is, and is bound as decided.
+                continue;
+            }
+            let wanted = take_vcpu_actions(&mut decision.actions, vm.id);
             let wants = |position: usize| {
                 let vcpu = &seen.vcpus[position];
                 wanted.get(&vcpu.tid).unwrap_or(&vcpu.allowed).clone()
             };
-            let home = soft_home(vm, verdict, &online).filter(|_| keeps(&vm.name));
-            let start = facts_of(&observation.scan, vm).map(|facts| facts.start_ticks);
-            let Some((node, pid_start)) = home.zip(start) else {
-                actions.extend(changes(vm, wants, &why));
+            let Some((node, key)) = home else {
+                actions.extend(changes(vm, wants, &verdict.why));
                 continue;
             };
-            let back = Reason::SoftHome { node };
-            actions.extend(changes(vm, |_| online.clone(), &back));
+            actions.extend(changes(vm, |_| online.clone(), &Reason::SoftHome { node }));
             without_cores(&mut verdict.why);
-            if self.0.get(&vm.id).is_none_or(|given| given.home != node) {
-                told.push(Told { vm: vm.id, node, why: verdict.why.clone() });
+            if before.is_none_or(|before| before.home != node) {
+                told.push(Told { vm: key, node, why: verdict.why.clone(), taken: false });
             }
             let starts = starts_of(observation, vm);
             let given = |(position, vcpu): (usize, &Vcpu)| {
                 Some((vcpu.tid, (*starts.get(&vcpu.tid)?, wants(position))))
             };
             let vcpus = vm.vcpus.iter().enumerate().filter_map(given).collect();
-            soft.insert(vm.id, Given { pid_start, home: node, vcpus });
+            soft.insert(key, Given { home: node, vcpus });
         }
         actions.append(&mut decision.actions);
         decision.actions = actions;
-        self.0 = soft;
-        told
+        Decided { decision, told, soft: SoftHomes { kept: true, given: soft } }
     }
 }
 
-impl Given {
-    /// Whether it is this process's still, and its home still kept.
-    fn is_of(&self, observation: &Observation, id: VmId, keeps: Keeps<'_>) -> bool {
-        let vm = observation.snapshot.vm(id).filter(|vm| keeps(&vm.name));
-        let facts = vm.and_then(|vm| facts_of(&observation.scan, vm));
-        facts.is_some_and(|facts| facts.start_ticks == self.pid_start)
-    }
-}
-
-/// Takes the changes of vCPUs out of a decision: the CPUs, by VM and thread.
-fn take_vcpu_actions(decision: &mut Decision) -> BTreeMap<VmId, BTreeMap<Tid, CpuSet>> {
-    let mut taken: BTreeMap<VmId, BTreeMap<Tid, CpuSet>> = BTreeMap::new();
-    for action in &decision.actions {
-        if let Action::SetVcpuAffinity { vm, tid, cpus, .. } = action {
-            taken.entry(*vm).or_default().insert(*tid, cpus.clone());
+/// Takes the changes of a VM's vCPUs out of what is decided: the CPUs, by thread.
+fn take_vcpu_actions(actions: &mut Vec<Action>, of: VmId) -> BTreeMap<Tid, CpuSet> {
+    let mut taken = BTreeMap::new();
+    actions.retain(|action| match action {
+        Action::SetVcpuAffinity { vm, tid, cpus, .. } if *vm == of => {
+            taken.insert(*tid, cpus.clone());
+            false
         }
-    }
-    decision.actions.retain(|action| !matches!(action, Action::SetVcpuAffinity { .. }));
+        _ => true,
+    });
     taken
 }
 

@@ -16,10 +16,10 @@ pub mod in_force;
 pub mod table;
 
 use crate::error::Error;
+use crate::observe::VmKey;
+use crate::watch::Scheduler;
 use config::DispatchConfig;
 pub use in_force::{Gone, InForce, LastExit, Program, VmInForce, forget, gone, read};
-use instep_core::decision::Decision;
-use instep_core::snapshot::Snapshot;
 use instep_core::topology::Topology;
 use instep_core::units::NodeId;
 use instep_host::Root;
@@ -34,7 +34,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How often the scheduler is looked after while the loop waits.
+/// How often the scheduler is looked after while the loop waits or moves memory.
 pub const LOOK: Duration = Duration::from_secs(1);
 /// Looks between two scans for VMs that came and went.
 const LOOKS_PER_SCAN: u32 = 2;
@@ -49,7 +49,7 @@ const GOING: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Dispatch {
     config: DispatchConfig,
-    homes: BTreeMap<String, NodeId>,
+    homes: BTreeMap<VmKey, NodeId>,
     places: Vec<CpuPlace>,
     scanner: Scanner,
     backoff: Backoff,
@@ -61,7 +61,7 @@ pub struct Dispatch {
     /// Warnings on the VM table that stand and were told.
     warned: BTreeSet<String>,
     /// VMs that there is no room for in its table, or that it did not take: it keeps none at home.
-    refused: BTreeSet<String>,
+    refused: BTreeSet<VmKey>,
     programs: Vec<Program>,
     last_exit: Option<LastExit>,
 }
@@ -112,24 +112,6 @@ impl Dispatch {
         }
     }
 
-    /// Whether there is anything to look after.
-    #[must_use]
-    pub fn is_active(&self) -> bool {
-        !matches!(self.state, State::Off(_))
-    }
-
-    /// Whether it keeps VMs on the home nodes that it is told: it is in force, and so is that mechanism.
-    #[must_use]
-    pub fn keeps_homes(&self) -> bool {
-        matches!(self.state, State::Loaded { .. }) && self.config.keeps_homes()
-    }
-
-    /// Whether it keeps this VM at home, or will as soon as it is told.
-    #[must_use]
-    pub fn keeps_home(&self, vm: &str) -> bool {
-        self.keeps_homes() && !self.refused.contains(vm)
-    }
-
     /// Takes over a new configuration.
     pub fn reload(&mut self, config: &DispatchConfig) {
         let was = std::mem::replace(&mut self.config, config.clone());
@@ -142,32 +124,6 @@ impl Dispatch {
             kernel.set(&config.settings().unwrap_or_default());
             self.looks = 0;
         }
-    }
-
-    /// Notes where VMs are at home, from what was decided.
-    pub fn note_homes(&mut self, snapshot: &Snapshot, decision: &Decision) {
-        let home = |verdict: &instep_core::decision::Verdict| {
-            let node = verdict.home.first().filter(|_| verdict.home.len() == 1)?;
-            Some((snapshot.vm(verdict.vm)?.name.clone(), node))
-        };
-        let homes = decision.vms.iter().filter(|v| v.selected).filter_map(home).collect();
-        if std::mem::replace(&mut self.homes, homes) != self.homes {
-            // The next look tells it.
-            self.looks = 0;
-        }
-    }
-
-    /// Looks after it, once a second: notices that it fell out, loads it again when it is time,
-    /// feeds it the VMs. Returns what is worth telling.
-    pub fn look(&mut self) -> Vec<String> {
-        match &self.state {
-            State::Off(_) => return Vec::new(),
-            State::Waiting { until, .. } if Instant::now() >= *until => self.try_load(),
-            State::Waiting { .. } => {}
-            State::Loaded { .. } => self.look_at_loaded(),
-        }
-        self.write();
-        std::mem::take(&mut self.said)
     }
 
     /// What is in force.
@@ -268,11 +224,9 @@ impl Dispatch {
             if let Some(why) = cookies::look(table::vcpus(&entries), self.config.despite_cookies) {
                 return self.unload(why);
             }
-            let mut names: BTreeSet<String> = entries.iter().map(|vm| vm.name.clone()).collect();
             let fed = kernel.feed(entries);
             let taken = fed.as_ref().map_or(&[][..], |_| kernel.table().vms.as_slice());
-            taken.iter().for_each(|placed| _ = names.remove(&placed.entry.name));
-            self.refused = names;
+            self.refused = table::refused(&scan.vms, taken);
             match fed {
                 Ok(more) => {
                     warnings.extend(more);
@@ -307,6 +261,40 @@ impl Dispatch {
         if let Err(error) = in_force::write(dir, &self.in_force()) {
             tracing::debug!(%error, "cannot write to {}", dir.display());
         }
+    }
+}
+
+impl Scheduler for Dispatch {
+    fn is_active(&self) -> bool {
+        !matches!(self.state, State::Off(_))
+    }
+
+    /// It is in force, and so is that mechanism.
+    fn keeps_homes(&self) -> bool {
+        matches!(self.state, State::Loaded { .. }) && self.config.keeps_homes()
+    }
+
+    fn keeps_home(&self, vm: VmKey) -> bool {
+        self.keeps_homes() && !self.refused.contains(&vm)
+    }
+
+    fn note_homes(&mut self, homes: BTreeMap<VmKey, NodeId>) {
+        if std::mem::replace(&mut self.homes, homes) != self.homes {
+            // The next look tells it.
+            self.looks = 0;
+        }
+    }
+
+    /// Notices that it fell out, loads it again when it is time, feeds it the VMs.
+    fn look(&mut self) -> Vec<String> {
+        match &self.state {
+            State::Off(_) => return Vec::new(),
+            State::Waiting { until, .. } if Instant::now() >= *until => self.try_load(),
+            State::Waiting { .. } => {}
+            State::Loaded { .. } => self.look_at_loaded(),
+        }
+        self.write();
+        std::mem::take(&mut self.said)
     }
 }
 
@@ -417,6 +405,7 @@ fn possible_cpus() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use instep_core::units::VmId;
 
     fn topology() -> Topology {
         instep_host::topology::read(&Root::live()).unwrap()
@@ -426,7 +415,8 @@ mod tests {
     fn off_is_off_and_says_why() {
         let dispatch = Dispatch::begin(&DispatchConfig::default(), &topology(), None).unwrap();
         assert!(!dispatch.is_active() && dispatch.in_force().why.contains("not asked for"));
-        assert!(!dispatch.keeps_homes() && !dispatch.keeps_home("a"));
+        let anyone = VmKey { id: VmId(7), start_ticks: 1 };
+        assert!(!dispatch.keeps_homes() && !dispatch.keeps_home(anyone));
     }
 
     #[test]

@@ -2,14 +2,15 @@
 //! entries of its table. Pure but for [`process`], which lists a process's threads.
 
 use super::config::{DispatchConfig, VmConfig};
+use crate::observe::VmKey;
 use instep_core::units::{NodeId, Tid};
 use instep_host::Root;
 use instep_host::apply::thread;
 use instep_host::discover::VmFacts;
 use instep_kernel::VmEntry;
 use instep_kernel::settings::DEFAULT_PERIOD;
-use instep_kernel::table::ThreadId;
-use std::collections::BTreeMap;
+use instep_kernel::table::{Placed, ThreadId};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The entry of a VM that was found. Threads whose start is not known are left to the host's.
 #[must_use]
@@ -34,17 +35,17 @@ fn configured(mut entry: VmEntry, weight: u32, config: Option<&VmConfig>) -> VmE
     entry
 }
 
-/// All entries: VMs with their homes by name, then processes that are treated as VMs; and warnings
+/// All entries: VMs with their homes, then processes that are treated as VMs; and warnings
 /// on processes that are not there. A process that is a VM already is not one again.
 #[must_use]
 pub fn entries(
     vms: &[VmFacts],
-    homes: &BTreeMap<String, NodeId>,
+    homes: &BTreeMap<VmKey, NodeId>,
     config: &DispatchConfig,
 ) -> (Vec<VmEntry>, Vec<String>) {
     let mut warnings = Vec::new();
     let mut all: Vec<VmEntry> =
-        vms.iter().map(|vm| entry(vm, homes.get(&vm.name).copied(), config)).collect();
+        vms.iter().map(|vm| entry(vm, homes.get(&VmKey::of(vm)).copied(), config)).collect();
     for given in &config.process {
         if vms.iter().any(|vm| vm.pid == given.pid || vm.name == given.name) {
             continue;
@@ -61,6 +62,13 @@ pub fn entries(
         }
     }
     (all, warnings)
+}
+
+/// The VMs of a scan whose entries were not taken into the table.
+#[must_use]
+pub fn refused(vms: &[VmFacts], taken: &[Placed]) -> BTreeSet<VmKey> {
+    let taken: BTreeSet<&str> = taken.iter().map(|placed| placed.entry.name.as_str()).collect();
+    vms.iter().filter(|vm| !taken.contains(vm.name.as_str())).map(VmKey::of).collect()
 }
 
 /// The vCPU threads of all entries, each with the name of its VM.
@@ -88,6 +96,56 @@ fn process(pid: u32) -> Option<Vec<ThreadId>> {
 mod tests {
     use super::super::config::ProcessVm;
     use super::*;
+    use instep_core::units::{Bytes, Nanos};
+    use instep_host::discover::{ScanOptions, Scanner};
+    use instep_kernel::Table;
+    use instep_kernel::table::{LIMITS, Limits};
+    use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm};
+
+    fn vm(name: &str, vcpus: u32) -> VmSpec {
+        VmSpec::new(name, Vmm::QemuKvm, vcpus, NodeId(1), Bytes::from_mib(64))
+    }
+
+    fn found(made: &MadeHost) -> Vec<VmFacts> {
+        let dir = tempfile::tempdir().unwrap();
+        made.write(dir.path()).unwrap();
+        Scanner::new(Root::at(dir.path()), ScanOptions::once()).scan().unwrap().vms
+    }
+
+    #[test]
+    fn a_vm_has_its_home_under_any_name_and_leaves_it_to_nobody() {
+        let mut made = MadeHost::new(HostSpec::new(2, 4));
+        made.push(vm("a", 2));
+        let alone = found(&made);
+        let homes = [(VmKey::of(&alone[0]), NodeId(1))].into();
+        let told = |made: &MadeHost| {
+            let all = entries(&found(made), &homes, &DispatchConfig::default()).0;
+            all.into_iter().map(|vm| (vm.name, vm.home)).collect::<Vec<_>>()
+        };
+        assert_eq!(told(&made), [("a".to_owned(), Some(NodeId(1)))]);
+        // Both are called by their processes now.
+        made.push(vm("a", 2));
+        let names = [0, 1].map(|vm: usize| format!("a@{}", made.vms[vm].pid));
+        let [first, second] = names;
+        assert_eq!(told(&made), [(first, Some(NodeId(1))), (second, None)]);
+        // Started again, with the same name and process id.
+        made.vms.truncate(1);
+        made.vms[0].started = Nanos(made.vms[0].started.0 + Nanos::SECOND.0);
+        assert_eq!(told(&made), [("a".to_owned(), None)]);
+    }
+
+    #[test]
+    fn who_found_no_room_is_told_by_process() {
+        let mut made = MadeHost::new(HostSpec::new(2, 4));
+        made.push(vm("small", 2));
+        made.push(vm("large", 3));
+        let found = found(&made);
+        let entries = entries(&found, &BTreeMap::new(), &DispatchConfig::default()).0;
+        let limits = Limits { vcpus: 2, ..LIMITS };
+        let table = Table::default().renumbered(entries, limits).0;
+        assert_eq!(refused(&found, &table.vms), BTreeSet::from([VmKey::of(&found[1])]));
+        assert_eq!(refused(&found, &[]).len(), 2);
+    }
 
     #[test]
     fn a_process_is_a_vm_of_its_threads() {

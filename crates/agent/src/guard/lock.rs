@@ -41,9 +41,8 @@ fn within<T>(
     mut take: impl FnMut() -> Result<T, instep_host::Error>,
 ) -> Result<T, instep_host::Error> {
     let end = Instant::now() + limit;
-    let untold = |error: &instep_host::Error| {
-        matches!(error, instep_host::Error::Taken { pid: None, .. })
-    };
+    let untold =
+        |error: &instep_host::Error| matches!(error, instep_host::Error::Taken { pid: None, .. });
     loop {
         match take() {
             Err(error) if (holds(&error) || untold(&error)) && Instant::now() < end => {

@@ -51,11 +51,13 @@ impl Run {
         self.made.uptime = Nanos(self.made.uptime.0 + Nanos::SECOND.0);
         self.made.write(self.dir.path()).unwrap();
         let seen = self.observer.look(Some(&self.journal), None).unwrap();
-        let (decision, told) = self.soft.decide(&seen, (&self.config, self.count), keeps);
+        let Decided { decision, told, soft } =
+            self.soft.decide(&seen, (&self.config, self.count), keeps);
+        self.soft = soft;
         for action in &decision.actions {
             self.carry_out(&seen, action);
         }
-        let name = |told: Told| (seen.snapshot.vm(told.vm).unwrap().name.clone(), told.node);
+        let name = |told: Told| (seen.snapshot.vm(told.vm.id).unwrap().name.clone(), told.node);
         let told = told.into_iter().map(name).collect();
         self.observer.settle(seen, &decision);
         Cycle { decision, told }
@@ -149,7 +151,7 @@ fn policies_see_vcpus_with_what_they_gave_them_and_change_nothing() {
     run.cycle(ALL);
     run.made.write(run.dir.path()).unwrap();
     let observed = run.observer.look(Some(&run.journal), Some(Nanos::SECOND)).unwrap();
-    let seen = run.soft.seen(&observed);
+    let seen = run.soft.seen(&observed, &|_| true);
     let allowed = |snapshot: &Snapshot| {
         let vcpus = snapshot.vms.iter().flat_map(|vm| &vm.vcpus);
         vcpus.map(|vcpu| vcpu.allowed.to_string()).collect::<Vec<_>>().join(" ")
@@ -245,7 +247,8 @@ fn a_vm_larger_than_a_node_is_bound_to_its_nodes() {
 fn a_vm_that_the_scheduler_has_no_room_for_is_bound() {
     let mut run = Run::of(vec![vm("a", 1), vm("b", 0)]);
     run.cycle(ALL);
-    let some: Keeps<'_> = &|name| name == "a";
+    let a = VmId(run.made.vms[0].pid);
+    let some: Keeps<'_> = &|vm| vm.id == a;
     let cycle = run.cycle(Some(some));
     assert_eq!((cycle.bound(), cycle.told.len()), (2, 0));
     assert_eq!([run.has(0), run.has(1)], ["* *", "0 1"]);

@@ -178,9 +178,15 @@ fn a_per_cpu_kernel_thread_takes_the_cpu_at_once_unless_that_is_off() {
     let vm = Vm { weight: 100, own: VmSettings::default(), first: 0, count: 1 };
     let at_once = |without: u32| {
         let settings = Settings { without, ..Settings::default() };
-        let mut instep =
-            Instep::new(machine.clone(), &tasks, &[vm.clone()], &settings, 1, Release::V7_2)
-                .expect("it fits");
+        let mut instep = Instep::new(
+            machine.clone(),
+            &tasks,
+            std::slice::from_ref(&vm),
+            &settings,
+            1,
+            Release::V7_2,
+        )
+        .expect("it fits");
         [0, 2].into_iter().for_each(|task| instep.kernel().wake(task, Waker::Other(1), 0));
         let (mut at_once, mut sleeps) = (0, true);
         for round in 1..100 {
@@ -221,9 +227,15 @@ fn a_host_thread_that_mostly_sleeps_goes_first_unless_that_is_off() {
     let vm = Vm { weight: 100, own: VmSettings::default(), first: 0, count: 1 };
     let waited = |without: u32| {
         let settings = Settings { without, ..Settings::default() };
-        let mut instep =
-            Instep::new(machine.clone(), &tasks, &[vm.clone()], &settings, 1, Release::V7_2)
-                .expect("it fits");
+        let mut instep = Instep::new(
+            machine.clone(),
+            &tasks,
+            std::slice::from_ref(&vm),
+            &settings,
+            1,
+            Release::V7_2,
+        )
+        .expect("it fits");
         (0..2).for_each(|task| instep.kernel().wake(task, Waker::Other(1), 0));
         let (mut wants, mut waited) = (false, 0);
         for now in 0..2000 {

@@ -1,0 +1,119 @@
+//! The kernel scheduler as the loop holds it: told homes, looked after, and whether it does what the last
+//! cycle left to it.
+//!
+//! ```text
+//! decide --affinities set--> tell --memory moves, a look a second--> wait, a look a second--> decide
+//!                                        | outdated                      | outdated
+//!                                        +---------> wait                +---------> decide soon
+//! ```
+//! Whose home is soft it leaves to [`crate::soft`], and what is loaded to [`crate::dispatch`].
+
+use crate::config::Config;
+use crate::dispatch::{Dispatch, LOOK};
+use crate::observe::{Observation, VmKey};
+use crate::run::Sink;
+use crate::soft::{Decided, Keeps, SoftHomes, Told};
+use instep_core::units::NodeId;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// What is needed of the kernel scheduler; a test has one of its own.
+pub(crate) trait Scheduler {
+    /// Whether there is anything to look after.
+    fn is_active(&self) -> bool;
+
+    /// Whether it keeps VMs on the home nodes that it is told.
+    fn keeps_homes(&self) -> bool;
+
+    /// Whether it keeps this VM at home, or will as soon as it is told.
+    fn keeps_home(&self, vm: VmKey) -> bool;
+
+    /// Notes where VMs are at home; the next look tells it.
+    fn note_homes(&mut self, homes: BTreeMap<VmKey, NodeId>);
+
+    /// Looks after it. Returns what is worth telling.
+    fn look(&mut self) -> Vec<String>;
+}
+
+/// The kernel scheduler, if it was asked for, and the homes that are soft.
+#[derive(Debug)]
+pub(crate) struct Watch<S = Dispatch> {
+    pub(crate) scheduler: Option<S>,
+    soft: SoftHomes,
+    /// The time between two looks.
+    every: Duration,
+    looked: Instant,
+}
+
+impl<S: Scheduler> Watch<S> {
+    pub(crate) fn of(scheduler: Option<S>) -> Self {
+        let soft = SoftHomes::default();
+        Self { scheduler, soft, every: LOOK, looked: Instant::now() }
+    }
+
+    /// What cycle `count` is to do as things are now. Nothing counts as done before it is
+    /// [told](Self::tell): a cycle may fail.
+    pub(crate) fn decide(&self, observation: &Observation, cycle: (&Config, u64)) -> Decided {
+        self.with_keeps(|keeps| self.soft.decide(observation, cycle, keeps))
+    }
+
+    /// Affinities are set: these homes are soft from now on, and the scheduler is told all homes at once.
+    /// Notes of those that are new to it whether it keeps the VMs there.
+    pub(crate) fn tell(
+        &mut self,
+        homes: BTreeMap<VmKey, NodeId>,
+        (soft, told): (SoftHomes, &mut [Told]),
+        sink: &mut dyn Sink,
+    ) {
+        self.soft = soft;
+        if let Some(scheduler) = &mut self.scheduler {
+            scheduler.note_homes(homes);
+        }
+        self.look(sink);
+        let keeps = |vm| self.scheduler.as_ref().is_some_and(|it| it.keeps_home(vm));
+        told.iter_mut().for_each(|told| told.taken = keeps(told.vm));
+    }
+
+    /// Looks after the scheduler now, and tells what is worth it.
+    pub(crate) fn look(&mut self, sink: &mut dyn Sink) {
+        self.looked = Instant::now();
+        let active = self.scheduler.as_mut().filter(|scheduler| scheduler.is_active());
+        active.map(S::look).unwrap_or_default().iter().for_each(|line| sink.notice(line));
+    }
+
+    /// In the midst of work that takes its time: looks when it is time to, and says whether the work is
+    /// to end, as a cycle must follow soon.
+    pub(crate) fn interrupts(&mut self, sink: &mut dyn Sink) -> bool {
+        if self.looked.elapsed() >= self.every {
+            self.look(sink);
+        }
+        self.is_outdated()
+    }
+
+    /// How long it is to the next cycle, which is to be in `left`, and may be in `soon`.
+    pub(crate) fn pause(&self, left: Duration, soon: Duration) -> Duration {
+        if self.is_outdated() { left.min(soon) } else { left }
+    }
+
+    /// The longest to wait without a look; `None` when there is nothing to look after.
+    pub(crate) fn every(&self) -> Option<Duration> {
+        self.scheduler.as_ref().filter(|scheduler| scheduler.is_active()).map(|_| self.every)
+    }
+
+    /// Whether a cycle is to bind VMs or to free them.
+    fn is_outdated(&self) -> bool {
+        self.with_keeps(|keeps| self.soft.is_outdated(keeps))
+    }
+
+    /// Hands on whom the scheduler keeps at home; `None` while it keeps nobody.
+    fn with_keeps<T>(&self, to: impl FnOnce(Option<Keeps<'_>>) -> T) -> T {
+        let scheduler = self.scheduler.as_ref().filter(|scheduler| scheduler.keeps_homes());
+        match scheduler {
+            Some(scheduler) => to(Some(&|vm| scheduler.keeps_home(vm))),
+            None => to(None),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

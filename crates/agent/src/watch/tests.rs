@@ -1,0 +1,172 @@
+//! A made scheduler and two VMs on a made host.
+
+use super::*;
+use crate::observe::Observer;
+use crate::record::Record;
+use instep_core::decision::Action;
+use instep_core::units::{Bytes, Milli};
+use instep_host::Root;
+use instep_host::discover::ScanOptions;
+use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::io;
+use std::rc::Rc;
+
+const LATER: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_secs(1);
+
+/// A kernel scheduler of which everything is known only when it is looked after.
+#[derive(Debug, Default)]
+pub(crate) struct Fake {
+    /// Whether it is in force.
+    pub(crate) in_force: Rc<Cell<bool>>,
+    /// How many VMs it has room for.
+    pub(crate) room: usize,
+    /// What is done with it, in order.
+    pub(crate) log: Rc<RefCell<Vec<&'static str>>>,
+    seen_in_force: bool,
+    homes: BTreeMap<VmKey, NodeId>,
+    refused: BTreeSet<VmKey>,
+}
+
+impl Scheduler for Fake {
+    fn is_active(&self) -> bool {
+        true
+    }
+
+    fn keeps_homes(&self) -> bool {
+        self.seen_in_force
+    }
+
+    fn keeps_home(&self, vm: VmKey) -> bool {
+        self.seen_in_force && !self.refused.contains(&vm)
+    }
+
+    fn note_homes(&mut self, homes: BTreeMap<VmKey, NodeId>) {
+        self.log.borrow_mut().push("noted");
+        self.homes = homes;
+    }
+
+    fn look(&mut self) -> Vec<String> {
+        self.log.borrow_mut().push("looked");
+        self.seen_in_force = self.in_force.get();
+        self.refused = self.homes.keys().skip(self.room).copied().collect();
+        vec!["looked".to_owned()]
+    }
+}
+
+/// Counts notices.
+#[derive(Default)]
+pub(crate) struct Counting(pub(crate) usize);
+
+impl Sink for Counting {
+    fn record(&mut self, _: &Record<'_>) -> io::Result<()> {
+        Ok(())
+    }
+    fn notice(&mut self, _: &str) {
+        self.0 += 1;
+    }
+}
+
+/// A scheduler in force with room for so many VMs, looked at before the first cycle.
+pub(crate) fn watch(room: usize) -> (Watch<Fake>, Rc<Cell<bool>>) {
+    let in_force = Rc::new(Cell::new(true));
+    let fake = Fake { in_force: Rc::clone(&in_force), room, ..Fake::default() };
+    let mut watch = Watch::of(Some(fake));
+    watch.look(&mut Counting::default());
+    (watch, in_force)
+}
+
+/// Looks always, not once a second.
+pub(crate) fn looks_always(watch: &mut Watch<Fake>) {
+    watch.every = Duration::ZERO;
+}
+
+/// Two busy VMs, `a` on node 1 and `b` on node 0 of two, which nobody bound.
+pub(crate) fn observed() -> (Observer, Observation) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut made = MadeHost::new(HostSpec::new(2, 4));
+    made.noise = false;
+    for (name, node) in [("a", 1), ("b", 0)] {
+        let vm = VmSpec::new(name, Vmm::QemuKvm, 2, NodeId(node), Bytes::from_mib(512));
+        made.push(vm.load(Milli(600)));
+    }
+    made.write(dir.path()).unwrap();
+    let mut observer = Observer::new(Root::at(dir.path()), ScanOptions::once()).unwrap();
+    let observation = observer.look(None, None).unwrap();
+    (observer, observation)
+}
+
+/// A cycle that is carried out; how many vCPUs were bound, and which homes were told.
+fn cycle(watch: &mut Watch<Fake>, observation: &Observation) -> (usize, Vec<bool>) {
+    let mut decided = watch.decide(observation, (&Config::default(), 1));
+    let keys = observation.scan.vms.iter().map(VmKey::of);
+    let homes = keys.zip([1, 0].map(NodeId)).collect();
+    watch.tell(homes, (decided.soft, &mut decided.told), &mut Counting::default());
+    let bound = |action: &&Action| matches!(action, Action::SetVcpuAffinity { .. });
+    let taken = decided.told.iter().map(|told| told.taken).collect();
+    (decided.decision.actions.iter().filter(bound).count(), taken)
+}
+
+/// How long it is to the next cycle.
+fn pause(watch: &Watch<Fake>) -> Duration {
+    watch.pause(LATER, SOON)
+}
+
+#[test]
+fn a_cycle_follows_soon_when_the_scheduler_comes_and_when_it_goes() {
+    let ((mut watch, in_force), (_, seen)) = (watch(9), observed());
+    assert_eq!(pause(&watch), SOON, "it came into force");
+    assert_eq!(cycle(&mut watch, &seen), (0, vec![true, true]));
+    assert_eq!((pause(&watch), watch.pause(SOON / 2, SOON)), (LATER, SOON / 2));
+    in_force.set(false);
+    assert_eq!(pause(&watch), LATER, "nobody looked");
+    watch.look(&mut Counting::default());
+    assert_eq!(pause(&watch), SOON);
+    assert_eq!(cycle(&mut watch, &seen), (4, vec![]));
+    assert_eq!(pause(&watch), LATER);
+}
+
+#[test]
+fn a_scheduler_that_is_back_before_a_cycle_keeps_what_was_left_to_it() {
+    let ((mut watch, in_force), (_, seen)) = (watch(9), observed());
+    cycle(&mut watch, &seen);
+    for (now, then) in [(false, SOON), (true, LATER)] {
+        in_force.set(now);
+        watch.look(&mut Counting::default());
+        assert_eq!(pause(&watch), then);
+    }
+}
+
+#[test]
+fn a_cycle_that_failed_is_followed_by_another_soon() {
+    let ((mut watch, in_force), (_, seen)) = (watch(9), observed());
+    cycle(&mut watch, &seen);
+    in_force.set(false);
+    watch.look(&mut Counting::default());
+    for _ in 0..2 {
+        let decided = watch.decide(&seen, (&Config::default(), 2));
+        assert!(decided.told.is_empty() && !decided.decision.actions.is_empty());
+        assert_eq!(pause(&watch), SOON, "what was decided was not done");
+    }
+}
+
+#[test]
+fn a_vm_that_turns_out_to_find_no_room_is_bound_soon() {
+    let ((mut watch, _), (_, seen)) = (watch(1), observed());
+    assert_eq!(cycle(&mut watch, &seen), (0, vec![true, false]));
+    assert_eq!(pause(&watch), SOON);
+    assert_eq!(cycle(&mut watch, &seen), (2, vec![]), "b is bound");
+    assert_eq!(pause(&watch), LATER);
+}
+
+#[test]
+fn looks_in_the_midst_of_work_are_a_second_apart_and_told() {
+    let ((mut watch, _), (_, seen), mut heard) = (watch(9), observed(), Counting::default());
+    cycle(&mut watch, &seen);
+    watch.every = Duration::from_secs(3600);
+    assert!(!watch.interrupts(&mut heard) && heard.0 == 0);
+    looks_always(&mut watch);
+    assert!(!watch.interrupts(&mut heard) && heard.0 == 1);
+}
