@@ -8,7 +8,12 @@ use instep_trace::analysis::{Place, Sink};
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 760.0;
-const LEFT: f64 = 96.0;
+/// Room for half of the last time of the axis.
+const RIGHT: f64 = 28.0;
+/// A letter of a row's name, about.
+const LETTER: f64 = 6.2;
+/// Letters of a VM's name that a row shows.
+const MAX_LETTERS: usize = 32;
 const ROW: f64 = 20.0;
 const TOP: f64 = 26.0;
 /// Rectangles in the picture; what is beyond is left out, and the picture says so.
@@ -54,14 +59,15 @@ impl Strip {
              <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n"
         );
         self.axis(&mut out);
+        let left = self.left();
         for (row, (_, name)) in self.rows.iter().enumerate() {
             let y = TOP + ROW * row as f64;
             let _ = writeln!(out, "<text x=\"4\" y=\"{}\">{}</text>", y + 13.0, escaped(name));
             let middle = y + ROW / 2.0;
             let _ = writeln!(
                 out,
-                "<path d=\"M{LEFT} {middle}H{}\" stroke=\"#bbb\" stroke-width=\"1\"/>",
-                WIDTH - 8.0
+                "<path d=\"M{left} {middle}H{}\" stroke=\"#bbb\" stroke-width=\"1\"/>",
+                WIDTH - RIGHT
             );
         }
         for span in &self.spans {
@@ -72,12 +78,19 @@ impl Strip {
         if self.cut {
             let _ = write!(about, "; more than {MAX_SPANS} spans, the rest is left out");
         }
-        let _ = writeln!(out, "<text x=\"{LEFT}\" y=\"{y}\" fill=\"#555\">{about}</text>\n</svg>");
+        let _ = writeln!(out, "<text x=\"{left}\" y=\"{y}\" fill=\"#555\">{about}</text>\n</svg>");
         out
     }
 
+    /// Where the rows begin: after the longest name.
+    fn left(&self) -> f64 {
+        let letters = self.rows.iter().map(|(_, name)| name.chars().count()).max();
+        LETTER * letters.unwrap_or(0) as f64 + 12.0
+    }
+
     fn x(&self, nanos: u64) -> f64 {
-        LEFT + (WIDTH - 8.0 - LEFT) * nanos as f64 / self.length.0.max(1) as f64
+        let left = self.left();
+        left + (WIDTH - RIGHT - left) * nanos as f64 / self.length.0.max(1) as f64
     }
 
     fn axis(&self, out: &mut String) {
@@ -127,8 +140,9 @@ impl Sink for Strip {
         self.begin = Nanos(begin.0.saturating_add(self.from.0));
         for (vm, found) in vms.iter().enumerate() {
             self.first.push(self.rows.len());
+            let name: String = found.name.chars().take(MAX_LETTERS).collect();
             for (index, _) in &found.vcpus {
-                self.rows.push((vm, format!("{} vCPU {index}", found.name)));
+                self.rows.push((vm, format!("{name} vCPU {index}")));
             }
         }
     }
