@@ -12,3 +12,4 @@ mod instep;
 mod made;
 mod properties;
 mod score;
+mod settle;

@@ -5,8 +5,8 @@
 use super::cores::Apart;
 use super::host::{Spot, Spots};
 use super::plan::{Plan, Planner};
-use super::tolerated;
 use super::unit::Unit;
+use super::{relief, tolerated};
 use crate::idset::CpuSet;
 use crate::score::{Estimate, Estimator};
 use std::cmp::Reverse;
@@ -146,7 +146,8 @@ impl<'a, 'e> Guard<'a, 'e> {
 
     /// A plan with as many of the narrower spots of `intended` as hold by half of what a plan in
     /// force is tolerated to share more, and save [`NARROWING_PAYS`] of the demand that is narrowed
-    /// once memory has followed.
+    /// once memory has followed. And only those after which no move would pay: the next decision
+    /// would make it before the memory follows, even back to what was just left.
     pub(super) fn narrowed(
         &mut self,
         planner: &Planner,
@@ -169,7 +170,8 @@ impl<'a, 'e> Guard<'a, 'e> {
             let moved: u64 = order.iter().map(|index| demand(*index)).sum();
             let margin = moved * NARROWING_PAYS / 1000;
             let pays = estimate.lost_on_cpus() + margin < now.lost_on_cpus() + gains;
-            if estimate.sharing <= limit && pays {
+            let fits = estimate.sharing <= limit && pays;
+            if fits && relief(planner, self, &tried, &estimate).is_none() {
                 return (tried, estimate);
             }
             order.truncate(order.len() / 2);
@@ -189,7 +191,7 @@ impl<'a, 'e> Guard<'a, 'e> {
     }
 
     /// Bisects for the shortest beginning of `order` that, widened, makes the plan hold. Widening
-    /// all of them holds: that is what the limit is (but for VMs that mending widens further).
+    /// all of them holds: that is what the limit is.
     fn widen(&mut self, order: &[usize], plan: &Plan) -> (Plan, Estimate) {
         let widened = |count: usize| {
             let mut plan = plan.clone();

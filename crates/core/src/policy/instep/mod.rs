@@ -65,13 +65,28 @@ pub(super) fn decide(
     mend: &[Option<ConflictKind>],
 ) -> Vec<Wish> {
     let host = Host::new(snapshot);
-    if cores::undercommitted(&host, Before::new(&host).other) {
-        let busy = may_be_busy(snapshot);
-        if let Some(wishes) = planned(&Host::new(&busy), settings, mend, true) {
-            return wishes;
-        }
+    if !cores::undercommitted(&host, Before::new(&host).other) {
+        return planned(&host, &host, settings, mend, false).unwrap_or_default();
     }
-    planned(&host, settings, mend, false).unwrap_or_default()
+    let apart =
+        |now: &Snapshot| planned(&host, &Host::new(&may_be_busy(now)), settings, mend, true);
+    if let Some(wishes) = apart(snapshot) {
+        return wishes;
+    }
+    let wishes = planned(&host, &host, settings, mend, false).unwrap_or_default();
+    // With these in force, all may find cores from there; they shall not move twice for it.
+    apart(&granted(snapshot, &wishes)).unwrap_or(wishes)
+}
+
+/// The host with these wishes in force.
+fn granted(snapshot: &Snapshot, wishes: &[Wish]) -> Snapshot {
+    let mut host = snapshot.clone();
+    for (vm, wish) in host.vms.iter_mut().zip(wishes) {
+        vm.placed = wish.home.clone();
+        let wished = vm.vcpus.iter_mut().zip(&wish.vcpus).filter(|(_, cpus)| !cpus.is_empty());
+        wished.for_each(|(vcpu, cpus)| vcpu.allowed = cpus.clone());
+    }
+    host
 }
 
 /// The host as if all vCPUs were busy, those that are a little more: where each can have a core, VMs
@@ -87,24 +102,26 @@ fn may_be_busy(snapshot: &Snapshot) -> Snapshot {
     busy
 }
 
-/// The wishes for this host; `None` where all VMs were to have cores of their own (`apart`) and do not.
+/// The wishes for this host, chosen as if it were `seen`, which has the same VMs; `None` where all
+/// were to have cores of their own (`apart`) and do not.
 fn planned(
     host: &Host,
+    seen: &Host,
     settings: &Settings,
     mend: &[Option<ConflictKind>],
     apart: bool,
 ) -> Option<Vec<Wish>> {
     let vms = host.snapshot.vms.len();
-    let mut spots = Spots::new(host);
+    let mut spots = Spots::new(seen);
     let mut units = Vec::with_capacity(vms);
     let mut refused: Vec<Option<Reason>> = vec![None; vms];
     for index in 0..vms {
-        match unit::units_of(host, &mut spots, index, settings, mend[index].is_some()) {
+        match unit::units_of(seen, &mut spots, index, settings, mend[index].is_some()) {
             Ok(more) => units.extend(more),
             Err(why) => refused[index] = Some(why),
         }
     }
-    let choice = choose(host, &spots, &units, &refused);
+    let choice = choose(seen, &spots, &units, &refused, mend);
     if apart && choice.apart.vcpus.iter().any(Option::is_none) {
         return None;
     }
@@ -123,7 +140,13 @@ struct Choice {
 }
 
 /// The spot of every unit, and the cores of those that can have one per vCPU.
-fn choose(host: &Host, spots: &Spots, units: &[Unit], refused: &[Option<Reason>]) -> Choice {
+fn choose(
+    host: &Host,
+    spots: &Spots,
+    units: &[Unit],
+    refused: &[Option<Reason>],
+    mend: &[Option<ConflictKind>],
+) -> Choice {
     let before = Before::new(host);
     let undercommitted = cores::undercommitted(host, before.other);
     let open = units.iter().any(|unit| unit.options.len() > 1);
@@ -132,7 +155,7 @@ fn choose(host: &Host, spots: &Spots, units: &[Unit], refused: &[Option<Reason>]
     if !open && !undercommitted {
         return Choice { plan, wanted, apart: Apart::none(units, before) };
     }
-    let untouched = untouched(host);
+    let untouched = untouched(host, refused, mend);
     let mut estimator = Estimator::new(host.snapshot);
     let fixed = fixed_crowds(host, refused);
     let planner = Planner::new(host, spots, units, &estimator, fixed);
@@ -189,19 +212,28 @@ fn relieved(
     mut plan: Plan,
     mut now: Estimate,
 ) -> (Plan, Estimate) {
-    let limit = guard.kernel.sharing;
-    loop {
-        let moved = planner.relieve(&plan);
-        if moved == plan {
-            return (plan, now);
-        }
-        let new = guard.estimate(&moved);
-        let no_worse = new.sharing <= limit.max(now.sharing);
-        if !no_worse || !saves(planner.units, (&plan, &now), (&moved, &new), limit) {
-            return (plan, now);
-        }
-        (plan, now) = (moved, new);
+    while let Some(next) = relief(planner, guard, &plan, &now) {
+        (plan, now) = next;
     }
+    (plan, now)
+}
+
+/// The plan after one round of moves of single units, if that clearly pays.
+fn relief(
+    planner: &Planner,
+    guard: &mut Guard,
+    plan: &Plan,
+    now: &Estimate,
+) -> Option<(Plan, Estimate)> {
+    let limit = guard.kernel.sharing;
+    let moved = planner.relieve(plan);
+    if moved == *plan {
+        return None;
+    }
+    let new = guard.estimate(&moved);
+    let no_worse = new.sharing <= limit.max(now.sharing);
+    let pays = no_worse && saves(planner.units, (plan, now), (&moved, &new), limit);
+    pays.then_some((moved, new))
 }
 
 /// Gives units that are wide a spot, on a host where a plan is in force and cores are shared: such
@@ -260,18 +292,28 @@ fn tolerated(limit: u64) -> u64 {
     limit + limit / 1000 * KEEP_SHARING + KEEP_PAIRS * 1000
 }
 
-/// What vCPUs have when Instep leaves them, by VM: each set, and how many vCPUs in turn have it.
-fn untouched(host: &Host) -> Vec<Vec<(CpuSet, usize)>> {
-    let sets = |vm: &crate::snapshot::Vm| {
+/// What vCPUs have when Instep leaves them but for mending their VM, by VM: each set, and how many
+/// vCPUs in turn have it. Without mending no plan might be within this limit: vCPUs that wait for
+/// each other on few CPUs share no cores, and elsewhere they do.
+fn untouched(
+    host: &Host,
+    refused: &[Option<Reason>],
+    mend: &[Option<ConflictKind>],
+) -> Vec<Vec<(CpuSet, usize)>> {
+    let sets = |index: usize| {
+        let vm = &host.snapshot.vms[index];
+        if mend[index].is_some() && refused[index].is_none() {
+            return vec![(vm.cpuset.and(&host.online), vm.vcpus.len())];
+        }
         let sets = vm.vcpus.chunk_by(|a, b| a.initial == b.initial && a.allowed == b.allowed);
-        sets.map(|alike| {
+        let sets = sets.map(|alike| {
             let vcpu = &alike[0];
             let cpus = initial(&vcpu.initial, &vcpu.allowed, &vm.cpuset, &host.online);
             (if cpus.is_empty() { host.online.clone() } else { cpus }, alike.len())
-        })
-        .collect()
+        });
+        sets.collect()
     };
-    host.snapshot.vms.iter().map(sets).collect()
+    (0..host.snapshot.vms.len()).map(sets).collect()
 }
 
 /// The demand of VMs that are left alone, divided over the nodes they may use.

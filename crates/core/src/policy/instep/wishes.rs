@@ -70,10 +70,12 @@ impl Placed<'_> {
 
     /// Whether some of it would be elsewhere if it were not in force where it is.
     fn is_held(&self) -> bool {
-        let Chosen { choice, units, .. } = self.chosen;
+        let Chosen { host, spots, units, choice } = self.chosen;
         let held = |index: usize| {
             let spot = choice.plan[index];
-            units[index].current == Some(spot) && choice.wanted[index] != spot
+            // The units may be those of a host on which other wishes are in force already.
+            let stays = spots.node_set(host, spot).is_subset(&self.vm.placed);
+            stays && units[index].current == Some(spot) && choice.wanted[index] != spot
         };
         self.range.clone().any(held)
     }
