@@ -30,6 +30,9 @@ pub struct InForce {
     pub why: String,
     /// The process that loaded it, or would.
     pub instance: Instance,
+    /// When it is loaded again if nothing bars it, in UTC, such as `2026-11-23T08:11:15Z`; null unless that is awaited.
+    #[serde(default)]
+    pub next_attempt: Option<String>,
     /// How often it fell out since it was last sound.
     pub failures: usize,
     /// What it counted since it was loaded.

@@ -32,7 +32,7 @@ use instep_kernel::table::LIMITS;
 use instep_kernel::{CpuPlace, Mode, Plan, Probe, Table, VmEntry, cookies, plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How often the scheduler is looked after while the loop waits or moves memory.
 pub const LOOK: Duration = Duration::from_secs(1);
@@ -70,7 +70,14 @@ pub struct Dispatch {
 enum State {
     Off(String),
     Loaded { kernel: Box<Loaded>, since: Instant },
-    Waiting { until: Instant, why: String },
+    Waiting { until: Instant, at: SystemTime, why: String },
+}
+
+impl State {
+    /// Until the next attempt, so long from now.
+    fn waiting(wait: Duration, why: String) -> Self {
+        State::Waiting { until: Instant::now() + wait, at: SystemTime::now() + wait, why }
+    }
 }
 
 impl Dispatch {
@@ -137,7 +144,11 @@ impl Dispatch {
             ..InForce::default()
         };
         match &self.state {
-            State::Off(why) | State::Waiting { why, .. } => InForce { why: why.clone(), ..base },
+            State::Off(why) => InForce { why: why.clone(), ..base },
+            State::Waiting { why, at, .. } => {
+                let at = humantime::format_rfc3339_seconds(*at).to_string();
+                InForce { why: why.clone(), next_attempt: Some(at), ..base }
+            }
             State::Loaded { kernel, .. } => InForce {
                 instep: true,
                 why: "loaded by instep run".to_owned(),
@@ -151,7 +162,7 @@ impl Dispatch {
     fn try_load(&mut self) {
         let next = match decide(&self.config, &mut self.scanner).1 {
             Plan::Stay(why) => State::Off(why),
-            Plan::Busy(why) => State::Waiting { until: Instant::now() + BUSY, why },
+            Plan::Busy(why) => State::waiting(BUSY, why),
             Plan::Load => self.load(),
         };
         if let (State::Off(why), true) = (&next, self.config.mode != Mode::Off) {
@@ -162,7 +173,7 @@ impl Dispatch {
             State::Waiting { why, .. } => why.as_str(),
             _ => "",
         };
-        if let State::Waiting { why, until } = &next
+        if let State::Waiting { why, until, .. } = &next
             && *until > Instant::now() + BUSY / 2
             && why != before
         {
@@ -192,7 +203,7 @@ impl Dispatch {
             "the kernel's default scheduler is in force: {why}; trying again in {}",
             humantime::format_duration(wait)
         ));
-        State::Waiting { until: Instant::now() + wait, why }
+        State::waiting(wait, why)
     }
 
     fn look_at_loaded(&mut self) {
@@ -243,7 +254,7 @@ impl Dispatch {
     /// Brings the default back until nothing speaks against Instep's any more.
     fn unload(&mut self, why: String) {
         self.said.push(format!("Instep's kernel scheduler is taken out for now: {why}"));
-        self.state = State::Waiting { until: Instant::now() + BUSY, why };
+        self.state = State::waiting(BUSY, why);
     }
 
     /// Keeps what the kernel says of an end that was not asked for.

@@ -10,6 +10,9 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+/// Nobody left word why.
+const UNTOLD: &str = "no `instep run` runs with this state directory";
+
 /// Who schedules threads on this host.
 #[derive(Debug, Serialize)]
 pub(crate) struct DispatchJson {
@@ -17,8 +20,10 @@ pub(crate) struct DispatchJson {
     in_force: String,
     /// Whether it is Instep's.
     instep: bool,
-    /// Why, as far as a running `instep run` says, or one that was killed left word.
-    why: Option<String>,
+    /// Why, as far as a running `instep run` says, or one that was killed left word; else that none did.
+    why: String,
+    /// When a running `instep run` tries to load it again, in UTC.
+    next_attempt: Option<String>,
     /// The run that had loaded Instep's and was killed, while nothing else is in force.
     ended: Option<EndedJson>,
     /// What the kernel offers.
@@ -52,12 +57,17 @@ pub(crate) fn look(state: Option<&Path>) -> DispatchJson {
     let known = told.is_some();
     let enabled = kernel.state == Some(State::Enabled);
     let gone = state.filter(|_| !known && !enabled).and_then(|state| gone(state.path()));
-    let InForce { instep, why, failures, vms, counters, programs, last_exit, .. } =
+    let InForce { instep, why, next_attempt, failures, vms, counters, programs, last_exit, .. } =
         told.unwrap_or_default();
     DispatchJson {
         in_force: kernel.in_force(),
         instep: instep && kernel.ops.as_deref().is_some_and(|ops| ops.starts_with("instep")),
-        why: known.then_some(why).or_else(|| gone.as_ref().map(Gone::why)),
+        why: match &gone {
+            _ if known => why,
+            Some(gone) => gone.why(),
+            None => UNTOLD.to_owned(),
+        },
+        next_attempt,
         ended: gone.map(|gone| EndedJson { pid: gone.pid, last_heard: gone.heard_at() }),
         kernel,
         failures,
@@ -77,8 +87,9 @@ impl DispatchJson {
 
     /// For people: a line, and one for each VM that Instep's scheduler knows.
     pub(crate) fn drawn(&self, width: usize) -> String {
-        let why = self.why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
-        let line = printable(&format!("scheduler: {}{why}", self.in_force));
+        let next = self.next_attempt.as_ref();
+        let next = next.map_or_else(String::new, |at| format!("; next attempt at {at}"));
+        let line = printable(&format!("scheduler: {}: {}{next}", self.in_force, self.why));
         let mut text = format!("\n{}", indented(&wrapped(&line, width), 0));
         if let Some(LastExit { why, dump }) = &self.last_exit {
             let dump = dump.as_ref().map_or_else(String::new, |path| {
@@ -130,5 +141,15 @@ mod tests {
         assert!(drawn.contains("siblings on one CPU") && drawn.contains("; stays on one CPU: 900"));
         dispatch.instep = false;
         assert_eq!(dispatch.home_of("a"), None);
+    }
+
+    #[test]
+    fn why_is_told_whoever_runs_and_when_it_is_tried_again() {
+        let mut dispatch = look(Some(Path::new("/nonexistent")));
+        assert!(dispatch.drawn(200).contains(&format!(": {UNTOLD}\n")), "{}", dispatch.drawn(200));
+        dispatch.why = "it fell out: a thread waited for too long".into();
+        dispatch.next_attempt = Some("2026-11-23T08:11:15Z".into());
+        let drawn = dispatch.drawn(200);
+        assert!(drawn.contains("too long; next attempt at 2026-11-23T08:11:15Z"), "{drawn}");
     }
 }
