@@ -185,14 +185,16 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 	if (alone) {
 		cpu = better_or_same(p, t, here, now);
 		put_on(p, t, cpu, enq_flags);
-		if (cpu != here)
-			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+		/* This one, too: it goes idle after SCX_ENQ_LAST, and nobody else would call it. */
+		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 		return;
 	}
 	/* Not again after select_cpu, which is skipped at the end of a slice and for bound threads. */
 	if (!__COMPAT_is_enq_cpu_selected(enq_flags) || (enq_flags & SCX_ENQ_REENQ)) {
 		idle = pick_idle(p, t, cpu, now);
 		if (idle >= 0) {
+			if (!(enq_flags & SCX_ENQ_WAKEUP) && comes_home(t, here, idle))
+				count(INSTEP_C_CAME_HOME);
 			put_on(p, t, idle, enq_flags);
 			scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
 			return;

@@ -13,8 +13,8 @@
  *      every CPU has one, that with the fewest. Threads that are no vCPUs take the emptier of two.
  *          length = waiting + (away ? AWAY_COSTS : 0)
  * One that never sleeps is looked at when its slice ends and nobody waits: where it is away while a CPU
- * at home is idle, or another vCPU runs on its core while a core is wholly idle, it is enqueued again,
- * which finds that (method 1). Where somebody waits it queues again by method 2.
+ * at home is idle, or another vCPU runs on its core while a core is wholly idle, it is enqueued again and
+ * goes there (`better_or_same`). Where somebody waits it queues again by methods 1 and 2.
  * Limits: "idle core" is the kernel's notion (SMT siblings), not modules that share only decoders;
  * those are placement's. A CPU is counted as occupied while a sibling runs or waits there, not
  * while one sleeps that last ran there.
@@ -209,8 +209,8 @@ static __noinline s32 better_cpu(struct task_struct *p, struct task_state *t, s3
 }
 
 /*
- * Where one goes that was alone on `cpu` and was to have better: there, or on where it was, as nobody would
- * call that CPU again.
+ * Where one goes that was alone on `cpu` and was to have better: there, or on where it was, where another CPU
+ * took that meanwhile.
  */
 static __always_inline s32 better_or_same(struct task_struct *p, struct task_state *t, s32 cpu, u64 now)
 {

@@ -284,9 +284,12 @@ static inline bool pol_pulls(u64 waiter, u64 runs, u64 waited, u64 pull)
  */
 static inline u64 pol_slice(struct pol_rank r, u64 now, u64 episode_until, u64 slice, u32 siblings)
 {
-	if (!r.episode || siblings > 1 || !pol_before(now, episode_until))
+	u64 left;
+
+	if (!r.episode || !pol_before(now, episode_until))
 		return slice;
-	return episode_until - now;
+	left = episode_until - now;
+	return siblings > 1 && slice < left ? slice : left;
 }
 
 /* --- Synchronisation (systems.md, 2) ---------------------------------------------------------- */

@@ -32,8 +32,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A guardian's name for the kernel and, as its first argument, for everybody else: what goes by the
-/// whole name (`pidof instep`, `pkill -x instep`) means the agent alone. Plain `pkill instep` means both,
-/// and so does BusyBox's `pidof`, which looks at the program file, too.
+/// whole name (`pkill -x instep`, `killall instep`) means the agent alone. Plain `pkill instep` means both,
+/// and so does a `pidof` that looks at the program file, too (procps', BusyBox's).
 pub const NAME: &std::ffi::CStr = c"instep-guard";
 /// The guardian's word that it stands.
 const READY: &[u8] = b"ready\n";

@@ -77,8 +77,8 @@ impl<S: Scheduler> Watch<S> {
     /// Looks after the scheduler now, and tells what is worth it.
     pub(crate) fn look(&mut self, sink: &mut dyn Sink) {
         self.looked = Instant::now();
-        let active = self.scheduler.as_mut().filter(|scheduler| scheduler.is_active());
-        active.map(S::look).unwrap_or_default().iter().for_each(|line| sink.notice(line));
+        let said = self.scheduler.as_mut().map(S::look).unwrap_or_default();
+        said.iter().for_each(|line| sink.notice(line));
     }
 
     /// In the midst of work that takes its time: looks when it is time to, and says whether the work is

@@ -132,6 +132,7 @@ fn a_slice_ends_with_the_episode() {
     assert_eq!(slice(false, 10 * MS, 14 * MS, 3 * MS, 1), 3 * MS);
     // Two on one CPU take turns in it.
     assert_eq!(slice(true, 10 * MS, 14 * MS, 3 * MS, 2), 3 * MS);
+    assert_eq!(slice(true, 13 * MS, 14 * MS, 3 * MS, 2), MS);
 }
 
 #[test]

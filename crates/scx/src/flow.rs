@@ -369,6 +369,11 @@ impl Inner {
         if self.tasks[task].scx.slice.get() > 0 {
             self.put_into(task, Queue::Local(cpu), ENQ_HEAD, false);
         } else {
+            if next.is_none()
+                && let Some(rival) = self.state.borrow_mut().rival.take()
+            {
+                self.set_idle(rival, false);
+            }
             self.hand_over(task, if next.is_none() { ENQ_LAST } else { 0 });
         }
     }

@@ -390,6 +390,13 @@ impl Kernel {
         true
     }
 
+    /// Has another CPU claim this idle one between the next `ops.dispatch` that finds nothing and the `ops.enqueue`
+    /// of who ran: here CPUs choose one after the other, on a machine at once.
+    #[cfg(test)]
+    pub(crate) fn claims_between(&mut self, cpu: usize) {
+        self.inner.state.borrow_mut().rival = Some(cpu);
+    }
+
     /// Carries out kicks (kick_cpus_irq_workfn).
     fn settle(&mut self) {
         let k = &*self.inner;

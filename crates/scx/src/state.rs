@@ -97,6 +97,8 @@ pub(crate) struct State {
     /// A running task whose affinity changes: where its enqueueing sends it, if to another CPU's own
     /// queue, is put off until it would be forgotten as it goes on running (ddsp_deferred_locals).
     pub(crate) held: Option<usize>,
+    /// A CPU that another one claims as soon as one has nothing to run (see `Kernel::claims_between`).
+    pub(crate) rival: Option<usize>,
     /// How many tasks `ops.dispatch` moved since it was called last.
     pub(crate) dispatched: u32,
     /// Why the kernel threw the scheduler out.

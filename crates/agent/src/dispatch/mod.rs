@@ -239,14 +239,12 @@ impl Dispatch {
             let taken = fed.as_ref().map_or(&[][..], |_| kernel.table().vms.as_slice());
             self.refused = table::refused(&scan.vms, taken);
             match fed {
-                Ok(more) => {
-                    warnings.extend(more);
-                    let now: BTreeSet<String> = warnings.into_iter().collect();
-                    self.said.extend(now.difference(&self.warned).cloned());
-                    self.warned = now;
-                }
-                Err(error) => self.said.push(format!("the VM table was not taken: {error:#}")),
+                Ok(more) => warnings.extend(more),
+                Err(error) => warnings.push(format!("the VM table was not taken: {error:#}")),
             }
+            let now: BTreeSet<String> = warnings.into_iter().collect();
+            self.said.extend(now.difference(&self.warned).cloned());
+            self.warned = now;
         }
         self.looks = self.looks.wrapping_add(1);
     }
@@ -299,7 +297,7 @@ impl Scheduler for Dispatch {
     /// Notices that it fell out, loads it again when it is time, feeds it the VMs.
     fn look(&mut self) -> Vec<String> {
         match &self.state {
-            State::Off(_) => return Vec::new(),
+            State::Off(_) => return std::mem::take(&mut self.said),
             State::Waiting { until, .. } if Instant::now() >= *until => self.try_load(),
             State::Waiting { .. } => {}
             State::Loaded { .. } => self.look_at_loaded(),
@@ -472,6 +470,9 @@ mod tests {
         let told = read(dir.path()).unwrap();
         assert!(!told.instep && told.why.contains("vCPUs of db"), "{told:?}");
         assert_eq!(told.failures, 0, "it did not fail");
+        let next = humantime::parse_rfc3339(&told.next_attempt.unwrap()).unwrap();
+        let wait = next.duration_since(SystemTime::now()).unwrap();
+        assert!(wait <= BUSY && wait + Duration::from_secs(20) > BUSY, "{wait:?}");
     }
 
     #[test]

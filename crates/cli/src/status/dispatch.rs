@@ -2,7 +2,7 @@
 
 use crate::observe::state_dir;
 use crate::text::{indented, printable, wrapped};
-use instep_agent::dispatch::{Gone, InForce, LastExit, Program, VmInForce, gone, read};
+use instep_agent::dispatch::{InForce, LastExit, Program, VmInForce, gone, read};
 use instep_core::units::NodeId;
 use instep_kernel::Probe;
 use instep_kernel::probe::State;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Nobody left word why.
-const UNTOLD: &str = "no `instep run` runs with this state directory";
+const UNTOLD: &str = "no `instep run` left word in the state directory that can be read";
 
 /// Who schedules threads on this host.
 #[derive(Debug, Serialize)]
