@@ -204,6 +204,11 @@ fn one(
         }
     }
     cell.cpus = mean(&windows);
+    cell.stopped = running.stopped(&cell.cpus);
+    if let Some(guest) = &cell.stopped {
+        cell.rate = None;
+        cell.failed = Some(format!("guest {guest} did nothing at all"));
+    }
     if job.case.weights && job.scheduler != ALONE {
         cell.share_errors = share_errors(&windows, &fair_parts(&job.case));
         cell.share_error = cell.share_errors.iter().copied().reduce(f64::max);

@@ -91,6 +91,12 @@ impl Running {
         self.all.iter().map(|one| one.group.usage_us()).collect()
     }
 
+    /// The guest that used no CPU time at all, by what each used: even an idle one has a clock.
+    pub(super) fn stopped(&self, cpus: &[f64]) -> Option<String> {
+        let mut guests = self.all.iter().zip(cpus).filter(|(one, _)| one.kind == Kind::Kvm);
+        guests.find(|(_, used)| **used <= 0.0).map(|(one, _)| one.name.clone())
+    }
+
     /// Whether the measured work is a VM.
     pub(super) fn has_vcpus(&self) -> bool {
         self.work.kind != Kind::Host
@@ -322,5 +328,27 @@ mod tests {
         fs::write(&path, "before after").unwrap();
         assert_eq!(tail(&path, 7), "after");
         assert_eq!(tail(&dir.path().join("none"), 0), "");
+    }
+
+    #[test]
+    fn a_guest_without_any_cpu_time_has_stopped_and_a_process_may_sleep() {
+        let one = |name: &str, kind| One {
+            name: name.to_owned(),
+            pid: 1,
+            kind,
+            weight: 100,
+            group: Group::of_guest("none"),
+            child: None,
+            said: PathBuf::new(),
+            skip: 0,
+        };
+        let running = Running {
+            all: vec![one("sleeps", Kind::Process), one("a", Kind::Kvm), one("b", Kind::Kvm)],
+            work: work("true"),
+            began: Instant::now(),
+            began_uptime: 0.0,
+        };
+        assert_eq!(running.stopped(&[0.0, 0.002, 1.9]), None);
+        assert_eq!(running.stopped(&[1.0, 1.0, 0.0]).as_deref(), Some("b"));
     }
 }

@@ -406,6 +406,10 @@ impl Bench<'_> {
             let diluted = now.since(std::mem::replace(&mut before, now));
             for cell in cells {
                 let Some(job) = block.jobs.get(came_here) else { break };
+                // The others of this boot would lack it, too.
+                if let Some(guest) = &cell.stopped {
+                    anyhow::bail!("guest {guest} did nothing at all");
+                }
                 came_here += 1;
                 let cell = Cell { diluted, ..cell };
                 self.pace.cell(&cell, block.times.about(job), self.progress);
