@@ -39,10 +39,10 @@ pub struct Cell {
     pub share_errors: Vec<f64>,
     /// CPU time of each that ran per second, the work first.
     pub cpus: Vec<f64>,
-    /// The guest that did nothing at all, as its emulator is gone or stands still: what was measured beside it is
-    /// worth nothing, and every cell after it will be.
+    /// A guest did nothing at all, as its emulator is gone or stands still; `failed` names it. Every cell after
+    /// this one would be worth nothing, too.
     #[serde(default)]
-    pub stopped: Option<String>,
+    pub stopped: bool,
     /// How late the work woke, median and 99th percentile, in nanoseconds.
     pub late_p50_ns: Option<u64>,
     /// The 99th percentile.

@@ -204,8 +204,8 @@ fn one(
         }
     }
     cell.cpus = mean(&windows);
-    cell.stopped = running.stopped(&cell.cpus);
-    if let Some(guest) = &cell.stopped {
+    if let Some(guest) = running.stopped(&cell.cpus) {
+        cell.stopped = true;
         cell.rate = None;
         cell.failed = Some(format!("guest {guest} did nothing at all"));
     }

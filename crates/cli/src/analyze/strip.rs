@@ -28,6 +28,8 @@ pub(super) struct Strip {
     length: Nanos,
     begin: Nanos,
     rows: Vec<(usize, String)>,
+    /// Where the rows begin: after the longest name.
+    left: f64,
     /// The first row of every VM.
     first: Vec<usize>,
     spans: Vec<Span>,
@@ -47,7 +49,7 @@ impl Strip {
     /// Of `length` from `from` after the trace's begin.
     pub(super) fn new(from: Nanos, length: Nanos) -> Self {
         let (rows, first, spans) = (Vec::new(), Vec::new(), Vec::new());
-        Strip { from, length, begin: Nanos(0), rows, first, spans, cut: false }
+        Strip { from, length, begin: Nanos(0), rows, left: 0.0, first, spans, cut: false }
     }
 
     /// The picture.
@@ -59,7 +61,7 @@ impl Strip {
              <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n"
         );
         self.axis(&mut out);
-        let left = self.left();
+        let left = self.left;
         for (row, (_, name)) in self.rows.iter().enumerate() {
             let y = TOP + ROW * row as f64;
             let _ = writeln!(out, "<text x=\"4\" y=\"{}\">{}</text>", y + 13.0, escaped(name));
@@ -82,15 +84,8 @@ impl Strip {
         out
     }
 
-    /// Where the rows begin: after the longest name.
-    fn left(&self) -> f64 {
-        let letters = self.rows.iter().map(|(_, name)| name.chars().count()).max();
-        LETTER * letters.unwrap_or(0) as f64 + 12.0
-    }
-
     fn x(&self, nanos: u64) -> f64 {
-        let left = self.left();
-        left + (WIDTH - RIGHT - left) * nanos as f64 / self.length.0.max(1) as f64
+        self.left + (WIDTH - RIGHT - self.left) * nanos as f64 / self.length.0.max(1) as f64
     }
 
     fn axis(&self, out: &mut String) {
@@ -145,6 +140,8 @@ impl Sink for Strip {
                 self.rows.push((vm, format!("{name} vCPU {index}")));
             }
         }
+        let letters = self.rows.iter().map(|(_, name)| name.chars().count()).max();
+        self.left = LETTER * letters.unwrap_or(0) as f64 + 12.0;
     }
 
     fn span(&mut self, vm: usize, vcpu: usize, place: Place, since: Nanos, until: Nanos) {

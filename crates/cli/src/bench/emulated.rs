@@ -407,9 +407,7 @@ impl Bench<'_> {
             for cell in cells {
                 let Some(job) = block.jobs.get(came_here) else { break };
                 // The others of this boot would lack it, too.
-                if let Some(guest) = &cell.stopped {
-                    anyhow::bail!("guest {guest} did nothing at all");
-                }
+                anyhow::ensure!(!cell.stopped, "{}", cell.failed.unwrap_or_default());
                 came_here += 1;
                 let cell = Cell { diluted, ..cell };
                 self.pace.cell(&cell, block.times.about(job), self.progress);

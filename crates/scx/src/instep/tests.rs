@@ -67,7 +67,13 @@ fn loaded(vms: &[(usize, u32)], cpus: &[&[usize]]) -> Instep {
             Vm { weight: *weight, own: VmSettings::default(), first: first - count, count: *count }
         })
         .collect();
-    Instep::new(machine, &tasks, &vms, &Settings::default(), 1, Release::V7_2).expect("it fits")
+    fits(&machine, &tasks, &vms, 0)
+}
+
+/// The scheduler on a machine with these tasks and VMs, without some mechanisms.
+fn fits(machine: &Machine, tasks: &[TaskSetup], vms: &[Vm], without: u32) -> Instep {
+    let settings = Settings { without, ..Settings::default() };
+    Instep::new(machine.clone(), tasks, vms, &settings, 1, Release::V7_2).expect("it fits")
 }
 
 fn settle(instep: &mut Instep, now: u64) {
@@ -146,10 +152,7 @@ fn who_never_sleeps_leaves_a_shared_core_when_another_is_idle() {
         (0..4).map(|cpu| TaskSetup { allowed: CpuMask::of(0..4), cpu, flags: 0 }).collect();
     let vm = |first| Vm { weight: 100, own: VmSettings::default(), first, count: 2 };
     let cores = |without: u32| {
-        let settings = Settings { without, ..Settings::default() };
-        let mut instep =
-            Instep::new(machine.clone(), &tasks, &[vm(0), vm(2)], &settings, 1, Release::V7_2)
-                .expect("it fits");
+        let mut instep = fits(&machine, &tasks, &[vm(0), vm(2)], without);
         (0..4).for_each(|task| instep.kernel().wake(task, Waker::Other(0), 0));
         settle(&mut instep, 0);
         assert!((0..4).all(|cpu| instep.current(cpu).is_some()));
@@ -177,16 +180,7 @@ fn a_per_cpu_kernel_thread_takes_the_cpu_at_once_unless_that_is_off() {
     let tasks = [task(0), task(PF_KTHREAD), task(0)];
     let vm = Vm { weight: 100, own: VmSettings::default(), first: 0, count: 1 };
     let at_once = |without: u32| {
-        let settings = Settings { without, ..Settings::default() };
-        let mut instep = Instep::new(
-            machine.clone(),
-            &tasks,
-            std::slice::from_ref(&vm),
-            &settings,
-            1,
-            Release::V7_2,
-        )
-        .expect("it fits");
+        let mut instep = fits(&machine, &tasks, std::slice::from_ref(&vm), without);
         [0, 2].into_iter().for_each(|task| instep.kernel().wake(task, Waker::Other(1), 0));
         let (mut at_once, mut sleeps) = (0, true);
         for round in 1..100 {
@@ -226,16 +220,7 @@ fn a_host_thread_that_mostly_sleeps_goes_first_unless_that_is_off() {
     let tasks = vec![TaskSetup { allowed: CpuMask::of([0]), cpu: 0, flags: 0 }; 3];
     let vm = Vm { weight: 100, own: VmSettings::default(), first: 0, count: 1 };
     let waited = |without: u32| {
-        let settings = Settings { without, ..Settings::default() };
-        let mut instep = Instep::new(
-            machine.clone(),
-            &tasks,
-            std::slice::from_ref(&vm),
-            &settings,
-            1,
-            Release::V7_2,
-        )
-        .expect("it fits");
+        let mut instep = fits(&machine, &tasks, std::slice::from_ref(&vm), without);
         (0..2).for_each(|task| instep.kernel().wake(task, Waker::Other(1), 0));
         let (mut wants, mut waited) = (false, 0);
         for now in 0..2000 {
@@ -269,10 +254,8 @@ fn what_waits_for_a_cpu_that_a_higher_class_has_is_fetched_unless_that_is_off() 
     let task = |cpu: usize| TaskSetup { allowed: CpuMask::of(cpu..2), cpu, flags: 0 };
     let vm = |first, count| Vm { weight: 100, own: VmSettings::default(), first, count };
     let rescued = |without: u32| {
-        let settings = Settings { without, ..Settings::default() };
         let (tasks, vms) = ([task(0), task(0), task(1)], [vm(0, 2), vm(2, 1)]);
-        let mut instep = Instep::new(machine.clone(), &tasks, &vms, &settings, 1, Release::V7_2)
-            .expect("it fits");
+        let mut instep = fits(&machine, &tasks, &vms, without);
         instep.kernel().wake(2, Waker::Other(1), 0);
         settle(&mut instep, 0);
         (0..2).for_each(|task| instep.kernel().wake(task, Waker::Other(0), MS));
@@ -299,10 +282,8 @@ fn a_sibling_that_is_yielded_to_runs_at_once_unless_that_is_off() {
     let task = |cpu| TaskSetup { allowed: CpuMask::of([cpu]), cpu, flags: 0 };
     let vm = |first, count, weight| Vm { weight, own: VmSettings::default(), first, count };
     let after = |without: u32| {
-        let settings = Settings { without, ..Settings::default() };
         let (tasks, vms) = ([task(0), task(1), task(1)], [vm(0, 2, 100), vm(2, 1, 100)]);
-        let mut instep = Instep::new(machine.clone(), &tasks, &vms, &settings, 1, Release::V7_2)
-            .expect("it fits");
+        let mut instep = fits(&machine, &tasks, &vms, without);
         for task in [2, 0, 1] {
             instep.kernel().wake(task, Waker::Other(task.min(1)), 0);
             settle(&mut instep, 0);
@@ -335,9 +316,7 @@ fn at_nodes(
     let tasks: Vec<TaskSetup> = vms.iter().map(task).collect();
     let vm = |first| Vm { weight: 100, own: VmSettings::default(), first, count: 1 };
     let table: Vec<Vm> = (0..vms.len()).map(vm).collect();
-    let settings = Settings { without, ..Settings::default() };
-    let mut instep =
-        Instep::new(machine, &tasks, &table, &settings, 1, Release::V7_2).expect("it fits");
+    let mut instep = fits(&machine, &tasks, &table, without);
     // They begin without a home, so that each sleeps where it is told to.
     for (task, (cpu, _)) in vms.iter().enumerate() {
         instep.kernel().wake(task, Waker::Other(*cpu), START);
@@ -459,8 +438,7 @@ fn more_siblings_than_cpus_are_spread_evenly_and_take_turns() {
     let tasks = vec![TaskSetup { allowed: CpuMask::of(0..2), cpu: 0, flags: 0 }; 6];
     let vm = |first, count| Vm { weight: 100, own: VmSettings::default(), first, count };
     let vms = [vm(0, 4), vm(4, 2)];
-    let mut instep = Instep::new(machine, &tasks, &vms, &Settings::default(), 1, Release::V7_2)
-        .expect("it fits");
+    let mut instep = fits(&machine, &tasks, &vms, 0);
     for task in [4, 5, 0, 1, 2, 3] {
         instep.kernel().wake(task, Waker::Other(0), START);
     }
