@@ -151,7 +151,7 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 	struct task_state *t = known(p);
 	s32 cpu, idle, here = scx_bpf_task_cpu(p);
 	struct cpu_state *c = cpu_of(here);
-	bool alone;
+	bool alone, stays;
 
 	if (!t || !c) {
 		scx_bpf_dsq_insert(p, SCX_DSQ_GLOBAL, SET.slice_ns, enq_flags);
@@ -161,7 +161,8 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 	leave(t);
 	/* It was alone here, and is to have better. */
 	alone = (enq_flags & SCX_ENQ_LAST) && !held(c, now);
-	cpu = alone ? here : queue_for(p, t, here);
+	stays = interrupted(t, here, now, enq_flags);
+	cpu = alone || stays ? here : queue_for(p, t, here);
 	c = cpu_of(cpu);
 	if (!c)
 		return;
@@ -178,6 +179,7 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	if (goes_first(p, t, c)) {
 		count(INSTEP_C_KTHREAD);
+		interrupts(p, t, c, now);
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SET.slice_ns,
 				   enq_flags | SCX_ENQ_PREEMPT);
 		return;
@@ -190,7 +192,8 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	/* Not again after select_cpu, which is skipped at the end of a slice and for bound threads. */
-	if (!__COMPAT_is_enq_cpu_selected(enq_flags) || (enq_flags & SCX_ENQ_REENQ)) {
+	if (!stays &&
+	    (!__COMPAT_is_enq_cpu_selected(enq_flags) || (enq_flags & SCX_ENQ_REENQ))) {
 		idle = pick_idle(p, t, cpu, now);
 		if (idle >= 0) {
 			if (!(enq_flags & SCX_ENQ_WAKEUP) && comes_home(t, here, idle))
@@ -203,12 +206,16 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 	/* Straight to the CPU: neither ops.dispatch nor a second look at ranks is needed. */
 	if ((enq_flags & SCX_ENQ_WAKEUP) && gives_way(t, c, cpu, now)) {
 		count(INSTEP_C_WAKE_PREEMPT);
+		interrupts(p, t, c, now);
 		put_on(p, t, cpu, enq_flags | SCX_ENQ_PREEMPT);
 		return;
 	}
 	if (comes_home(t, here, cpu))
 		count(INSTEP_C_CAME_HOME);
 	count(INSTEP_C_QUEUED);
+	t->stays = stays;
+	if (stays)
+		count(INSTEP_C_STAYED);
 	arrive(t, cpu);
 	now_queued(t, cpu, now);
 	scx_bpf_dsq_insert_vtime(p, t->vm == INSTEP_HOST ? host_queue(cpu) : vm_queue(cpu),
@@ -384,6 +391,10 @@ void BPF_STRUCT_OPS(instep_tick, struct task_struct *p)
 		weigh(t->vm, now);
 	} else {
 		t->vtime = c->own_vtime;
+		if (c->brief_until && waiting_for(cpu)) {
+			c->brief_until = 0;
+			call_idle(cpu);
+		}
 	}
 	/* The slice is over: ops.dispatch is about to choose anyway. */
 	if (!p->scx.slice || !waiting_for(cpu))

@@ -15,6 +15,10 @@
  * One that never sleeps is looked at when its slice ends and nobody waits: where it is away while a CPU
  * at home is idle, or another vCPU runs on its core while a core is wholly idle, it is enqueued again and
  * goes there (`better_or_same`). Where somebody waits it queues again by methods 1 and 2.
+ * One that a thread bound to its CPU interrupts waits there, and nobody takes it: such threads are gone in
+ * microseconds, and a vCPU that left for any idle CPU each time would soon share a core (seen: two on two
+ * cores of two threads were on one for a third of the time). A tick that finds the thread still running calls an
+ * idle CPU, which takes what waits.
  * Limits: "idle core" is the kernel's notion (SMT siblings), not modules that share only decoders;
  * those are placement's. A CPU is counted as occupied while a sibling runs or waits there, not
  * while one sleeps that last ran there.
@@ -220,6 +224,49 @@ static __always_inline s32 better_or_same(struct task_struct *p, struct task_sta
 		return cpu;
 	count(comes_home(t, cpu, found) ? INSTEP_C_CAME_HOME : INSTEP_C_CORE_LEFT);
 	return found;
+}
+
+/* --- interrupted ------------------------------------------------------------------------------------ */
+
+/* A thread of no VM takes this CPU at once; what runs there waits for it, if it can run nowhere else. */
+static __always_inline void interrupts(struct task_struct *p, struct task_state *t, struct cpu_state *c,
+				       u64 now)
+{
+	if (on(INSTEP_M_CORES) && t->vm == INSTEP_HOST && p->nr_cpus_allowed == 1)
+		c->brief_until = now + SET.slice_ns;
+}
+
+/* Whether a vCPU that is to be queued again was interrupted so, on this CPU. */
+static __always_inline bool interrupted(struct task_state *t, s32 cpu, u64 now, u64 enq_flags)
+{
+	struct cpu_state *c = cpu_of(cpu);
+
+	return c && !(enq_flags & SCX_ENQ_WAKEUP) && t->slot != INSTEP_NO_SLOT &&
+	       pol_before(now, c->brief_until) && online(cpu) && !sibling_on(t, cpu);
+}
+
+/* It takes long: an idle CPU, of the same node if there is one, is to take what waits. */
+SEPARATE int call_idle(s32 cpu)
+{
+	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
+	struct cpu_state *c = cpu_of(cpu);
+	s32 found = NO_CPU, k, n = SET.nr_cpus;
+
+	bpf_for(k, 1, n) {
+		s32 other = (cpu + k) % n;
+		struct cpu_state *o = cpu_of(other);
+
+		if (!c || !o || !bpf_cpumask_test_cpu(other, idle))
+			continue;
+		if (found == NO_CPU || o->node == c->node)
+			found = other;
+		if (o->node == c->node)
+			break;
+	}
+	scx_bpf_put_idle_cpumask(idle);
+	if (found >= 0)
+		scx_bpf_kick_cpu(found, SCX_KICK_IDLE);
+	return 0;
 }
 
 /* --- none is idle -------------------------------------------------------------------------------- */

@@ -54,12 +54,16 @@ static __always_inline bool may_run_on(struct task_struct *p, s32 cpu)
 	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr) && !is_migration_disabled(p);
 }
 
-/* Whether a thread of another CPU's queue may come to `cpu`: allowed there, and no sibling waits. */
-static __always_inline bool may_join(struct task_struct *p, struct task_state *t, s32 cpu)
+/*
+ * Whether a thread of another CPU's queue may come to `cpu`: allowed there, no sibling waits, and it does not
+ * stay where it is until a thread bound to that CPU is gone again (place.bpf.h).
+ */
+static __always_inline bool may_join(struct task_struct *p, struct task_state *t, s32 from, s32 cpu,
+				     u64 now)
 {
-	struct cpu_state *c = cpu_of(cpu);
+	struct cpu_state *c = cpu_of(cpu), *o = cpu_of(from);
 
-	if (!c || !may_run_on(p, cpu))
+	if (!c || !o || !may_run_on(p, cpu) || (t->stays && pol_before(now, o->brief_until)))
 		return false;
 	return !on(INSTEP_M_BALANCE) || !sibling_on(t, cpu) || (c->tid && c->vm == t->vm);
 }
@@ -69,6 +73,7 @@ SEPARATE int best_in(u32 queue, s32 cpu, u64 now, u32 depth, struct choice *out)
 {
 	struct cpu_state *c = cpu_of(cpu);
 	struct choice gang = { .queue = queue }, other = { .queue = queue };
+	s32 from = within(queue, INSTEP_MAX_CPUS);
 	bool own = queue == vm_queue(cpu) || queue == host_queue(cpu);
 	struct task_struct *p;
 	u32 seen = 0;
@@ -81,10 +86,10 @@ SEPARATE int best_in(u32 queue, s32 cpu, u64 now, u32 depth, struct choice *out)
 
 		if (seen++ >= depth)
 			break;
-		if (!t || (!own && !may_join(p, t, cpu)) || held_from(c, t->vm, now))
+		if (!t || (!own && !may_join(p, t, from, cpu, now)) || held_from(c, t->vm, now))
 			continue;
 		rank_of(t, c, now, &rank);
-		if (!own && leaves_home(t, within(queue, INSTEP_MAX_CPUS), cpu))
+		if (!own && leaves_home(t, from, cpu))
 			rank.vtime += AWAY_PULLS * SET.pull_ns;
 		if (rank.gang) {
 			if (!gang.tid || pol_gang_before(rank, gang.rank)) {

@@ -38,6 +38,7 @@ struct cpu_state {
 	s32 next_thread; /* the next CPU of its core, in a ring: itself if it is alone */
 	u64 held_until;	/* it is held */
 	u64 stint_at;	/* when a choice among all that wait was last made here */
+	u64 brief_until; /* a thread bound to it interrupts a vCPU, which stays until then */
 	u64 counters[INSTEP_NR_COUNTERS];
 };
 
@@ -116,6 +117,8 @@ struct task_state {
 	u32 weight;
 	s32 target;	/* the CPU chosen at its wake-up, or NO_CPU */
 	u32 placed;	/* it is counted on `cpu` of its slot */
+	u32 stays;	/* it was interrupted by a thread bound to its CPU, and waits for that one */
+	u32 pad;
 };
 
 #ifndef INSTEP_STATE

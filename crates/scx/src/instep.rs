@@ -204,6 +204,7 @@ pub enum Counter {
     Rescued,
     CameHome,
     Kthread,
+    Stayed,
 }
 
 /// The CPU after this one in the ring of its core's, itself if it is alone.

@@ -214,6 +214,57 @@ fn a_per_cpu_kernel_thread_takes_the_cpu_at_once_unless_that_is_off() {
 }
 
 #[test]
+fn whom_a_thread_bound_to_its_cpu_interrupts_stays_for_a_tick() {
+    // Two cores of two CPUs with a vCPU each, on CPUs 0 and 2; host threads bound to CPUs 0 and 3.
+    let core = |cpu: usize| vec![cpu & !1, cpu | 1];
+    let machine = Machine { core: (0..4).map(core).collect(), node: vec![0; 4] };
+    let vcpu = |cpu| TaskSetup { allowed: CpuMask::of(0..4), cpu, flags: 0 };
+    let bound = |cpu| TaskSetup { allowed: CpuMask::of([cpu]), cpu, flags: PF_KTHREAD };
+    let tasks = [vcpu(0), vcpu(2), bound(0), bound(3)];
+    let vm = Vm { weight: 100, own: VmSettings::default(), first: 0, count: 2 };
+    let where_it_runs = |without: u32, us: u64| {
+        let mut instep = fits(&machine, &tasks, std::slice::from_ref(&vm), without);
+        for task in 0..2 {
+            instep.kernel().wake(task, Waker::Other(0), START);
+        }
+        settle(&mut instep, START);
+        let at = |instep: &Instep| (0..4).position(|cpu| instep.current(cpu) == Some(0));
+        let mut places = Vec::new();
+        for round in 1..50 {
+            let now = START + round * 20 * MS;
+            (0..4).for_each(|cpu| instep.kernel().tick(cpu, now - MS));
+            settle(&mut instep, now - MS);
+            instep.kernel().wake(2, Waker::Interrupt(0), now);
+            settle(&mut instep, now);
+            assert_eq!(instep.current(0), Some(2));
+            // Another CPU is awake meanwhile, and looks for work when that is done.
+            instep.kernel().wake(3, Waker::Interrupt(3), now + MS / 100);
+            settle(&mut instep, now + MS / 100);
+            instep.kernel().block(3, now + MS / 50);
+            settle(&mut instep, now + MS / 50);
+            for tick in 1..=us / 4000 {
+                instep.kernel().tick(0, now + tick * 4 * MS);
+                settle(&mut instep, now + tick * 4 * MS);
+                places.push(at(&instep));
+            }
+            instep.kernel().block(0, now + us * 1000);
+            settle(&mut instep, now + us * 1000);
+            places.push(at(&instep));
+        }
+        assert_eq!(instep.ejected(), None);
+        (places, instep.counter(Counter::Stayed))
+    };
+    let (places, stayed) = where_it_runs(0, 50);
+    assert!(places.iter().all(|place| *place == Some(0)) && stayed == 49, "{places:?}");
+    // Nobody waits for a thread that is not gone by the next tick.
+    let (places, _) = where_it_runs(0, 9000);
+    assert!(places.iter().all(Option::is_some), "{places:?}");
+    let cores = 1 << 2;
+    let (places, stayed) = where_it_runs(cores, 50);
+    assert!(places.iter().any(|place| *place != Some(0)) && stayed == 0, "{places:?}");
+}
+
+#[test]
 fn a_host_thread_that_mostly_sleeps_goes_first_unless_that_is_off() {
     // On CPU 0 a vCPU and a host thread that never sleep, and one that wants 1 ms of every 10.
     let machine = Machine { core: vec![vec![0], vec![1]], node: vec![0; 2] };
