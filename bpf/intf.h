@@ -139,6 +139,7 @@ enum instep_counter {
 	INSTEP_C_CAME_HOME,	/* vCPUs that ran on another node and went home without having slept */
 	INSTEP_C_OVERDUE,	/* threads that went first for having waited too long */
 	INSTEP_C_PROBE_KEPT,	/* trials together that were kept */
+	INSTEP_C_TURN,		/* turns of siblings on one CPU that the timer ended */
 	INSTEP_C_STAYED,	/* vCPUs that waited for a thread bound to their CPU to be gone again */
 	INSTEP_NR_COUNTERS,
 };

@@ -20,6 +20,7 @@
 #include "yield.bpf.h"
 #include "wake.bpf.h"
 #include "taken.bpf.h"
+#include "turn.bpf.h"
 
 char _license[] SEC("license") = "GPL";
 
@@ -371,6 +372,7 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 		begin_episode(t->vm, cpu, now);
 		rank.episode = true;
 		scx_bpf_task_set_slice(p, slice_of(t, cpu, &rank, now));
+		begin_turn(t->vm, cpu);
 	}
 }
 
@@ -545,6 +547,8 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(instep_init)
 		error = scx_bpf_create_dsq(vm_queue(cpu), -1);
 		if (!error)
 			error = scx_bpf_create_dsq(host_queue(cpu), -1);
+		if (!error)
+			error = make_turn(cpu);
 		if (error)
 			return error;
 	}

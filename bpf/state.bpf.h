@@ -2,7 +2,8 @@
 /*
  * What the scheduler remembers: one struct for the host, one entry per CPU, VM and vCPU slot, and
  * a small record per thread. Everything is reached through the accessors here, so that another
- * environment (the simulator) can keep one copy per run: it defines INSTEP_STATE and task_of().
+ * environment (the simulator) can keep one copy per run: it defines INSTEP_STATE and the functions
+ * that look in maps.
  *
  * Concurrency: an entry of a CPU is written by that CPU (and read racily by others); fields of VMs
  * are changed atomically or tolerate a lost update.
@@ -89,6 +90,12 @@ struct slot_info {
 	u32 tid;
 };
 
+/* The timer that ends a turn on a CPU (turn.bpf.h). */
+struct turn {
+	struct bpf_timer timer;
+	s32 cpu;
+};
+
 struct host_state {
 	struct instep_settings set;
 	u64 vtime;	/* the furthest of the CPUs' */
@@ -102,6 +109,9 @@ struct host_state {
 	struct vm_state vms[INSTEP_MAX_VMS];
 	struct cpu_state cpus[INSTEP_MAX_CPUS];
 	struct slot_info slots[INSTEP_MAX_SLOTS];
+#ifdef INSTEP_STATE
+	struct turn turns[INSTEP_MAX_CPUS]; /* in BPF timers may be in maps only */
+#endif
 };
 
 /* A thread. */
@@ -140,6 +150,13 @@ struct {
 } threads SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, INSTEP_MAX_CPUS);
+	__type(key, u32);
+	__type(value, struct turn);
+} turns SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 256 * 1024);
 } events SEC(".maps");
@@ -163,6 +180,11 @@ static __always_inline struct instep_thread *thread_of(u32 tid)
 	return bpf_map_lookup_elem(&threads, &tid);
 }
 
+static __always_inline struct turn *turn_of(u32 cpu)
+{
+	return bpf_map_lookup_elem(&turns, &cpu);
+}
+
 static __always_inline void emit(u64 now, u32 kind, u32 vm, u64 a, u64 b)
 {
 	struct instep_event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
@@ -171,6 +193,13 @@ static __always_inline void emit(u64 now, u32 kind, u32 vm, u64 a, u64 b)
 		return;
 	*event = (struct instep_event){ .at_ns = now, .kind = kind, .vm = vm, .a = a, .b = b };
 	bpf_ringbuf_submit(event, 0);
+}
+#else
+#define turns (INSTEP_STATE->turns)
+
+static __always_inline struct turn *turn_of(u32 cpu)
+{
+	return cpu < INSTEP_MAX_CPUS ? &turns[cpu] : NULL;
 }
 #endif
 

@@ -4,7 +4,7 @@ use crate::settings::{Cosched, Latency};
 use instep_core::units::NodeId;
 
 /// Names of the counters, in the order of `enum instep_counter`.
-pub const COUNTERS: [&str; 41] = [
+pub const COUNTERS: [&str; 43] = [
     "switches",
     "idle_core",
     "idle_cpu",
@@ -46,6 +46,8 @@ pub const COUNTERS: [&str; 41] = [
     "came_home",
     "overdue",
     "probes_kept",
+    "turns",
+    "stayed",
 ];
 
 /// Something that the scheduler found out.

@@ -205,6 +205,7 @@ pub enum Counter {
     CameHome,
     Kthread,
     Stayed,
+    Turn,
 }
 
 /// The CPU after this one in the ring of its core's, itself if it is alone.

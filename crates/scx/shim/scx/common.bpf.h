@@ -492,11 +492,28 @@ struct bpf_timer {
 	void *callback;
 };
 
-#define bpf_timer_init(timer, the_map, clock) ((timer)->map = (the_map), 0)
+#define CLOCK_MONOTONIC 1
+#define BPF_F_TIMER_CPU_PIN 2
+
+static __always_inline int bpf_timer_init(struct bpf_timer *timer, void *map, int clock)
+{
+	timer->map = map;
+	return 0;
+}
+
 #define bpf_timer_set_callback(timer, function) ((timer)->callback = (void *)(function), 0)
-#define bpf_timer_start(timer, ns, flags)                                               \
-	(shim_timer(KERNEL, (timer), (timer)->callback, (timer)->map, NULL, HERE->now + (ns)), 0)
-#define bpf_timer_cancel(timer) (shim_timer(KERNEL, (timer), NULL, NULL, NULL, 0), 0)
+
+static __always_inline int bpf_timer_start(struct bpf_timer *timer, u64 ns, u64 flags)
+{
+	shim_timer(KERNEL, timer, timer->callback, timer->map, NULL, HERE->now + ns);
+	return 0;
+}
+
+static __always_inline int bpf_timer_cancel(struct bpf_timer *timer)
+{
+	shim_timer(KERNEL, timer, NULL, NULL, NULL, 0);
+	return 0;
+}
 
 /* --- what bpf/state.bpf.h leaves to its environment ------------------------------------------------- */
 
