@@ -2,7 +2,9 @@
 //!
 //! Where tracing cannot be switched on, siblings are looked at every few milliseconds: which are
 //! runnable, and on which CPU (/proc/PID/task/TID/stat, fields state and processor). It is a
-//! fraction of looks, not of time, and coarse: 100 looks tell 0.05 from 0, not from 0.03.
+//! fraction of looks, not of time, and coarse: 100 looks tell 0.05 from 0, not from 0.03. Threads are
+//! read one after the other, so what seems stacked is read once more at once: one that has left the CPU
+//! before another came was not.
 
 use super::read;
 use instep_core::measure;
@@ -19,10 +21,11 @@ pub(super) fn stacking(pid: u32, tids: &[u32], time: Duration) -> Option<f64> {
     let (mut looks, mut stacked) = (0u32, 0u32);
     while Instant::now() < end {
         let look = |tid: &u32| place(&read(format!("/proc/{pid}/task/{tid}/stat")));
-        let seen: Vec<(bool, u32)> = tids.iter().filter_map(look).collect();
+        let all = || tids.iter().filter_map(look).collect::<Vec<_>>();
+        let seen = all();
         if !seen.is_empty() {
             looks += 1;
-            stacked += u32::from(is_stacked(&seen));
+            stacked += u32::from(is_stacked(&seen) && are_stacked(&seen, &all()));
         }
         std::thread::sleep(LOOK);
     }
@@ -34,6 +37,13 @@ fn is_stacked(seen: &[(bool, u32)]) -> bool {
     let mut cpus: Vec<u32> = seen.iter().filter(|(runnable, _)| *runnable).map(|s| s.1).collect();
     cpus.sort_unstable();
     cpus.windows(2).any(|pair| pair[0] == pair[1])
+}
+
+/// Whether two that were runnable on one CPU still are, on the same.
+fn are_stacked(before: &[(bool, u32)], after: &[(bool, u32)]) -> bool {
+    let stayed: Vec<(bool, u32)> =
+        before.iter().zip(after).filter(|(then, now)| then == now).map(|(_, now)| *now).collect();
+    is_stacked(&stayed)
 }
 
 /// Whether a thread is runnable, and its CPU, from its stat; `None` for what is no such text.
@@ -107,6 +117,9 @@ mod tests {
         assert!(is_stacked(&[(true, 0), (true, 1), (true, 0)]));
         assert!(!is_stacked(&[(true, 0), (true, 1), (false, 0)]));
         assert!(!is_stacked(&[]));
+        let (both, moved) = ([(true, 0), (true, 0)], [(true, 0), (true, 1)]);
+        assert!(are_stacked(&both, &both));
+        assert!(!are_stacked(&both, &moved) && !are_stacked(&both, &both[..1]));
     }
 
     #[test]
