@@ -19,8 +19,8 @@
  * The trial (mechanism `probe`): a VM that blocks is tried together for PROBE_WINDOWS after 1 s, 2 s, 4 s ...
  * 64 s: one that spins for a while before it blocks then hardly blocks any more, and stays. It fails when
  *     blocks / CPU time > half of what it was apart
- * Limits: slices end at ticks, so episodes are as precise as the tick where no other episode ends
- * them; VMs whose CPUs overlap only in part are co-scheduled as far as virtual times allow.
+ * Limits: slices end at ticks, so episodes are as precise as the tick where neither another episode nor a turn
+ * (turn.bpf.h) ends them; VMs whose CPUs overlap only in part are co-scheduled as far as virtual times allow.
  */
 #ifndef INSTEP_GANG_BPF_H
 #define INSTEP_GANG_BPF_H
@@ -191,7 +191,7 @@ SEPARATE int ahead(u32 vm, u32 slot)
 	u32 n;
 	s32 k;
 
-	if (!v || !s || !own || !v->gang || own->episode != v->episode_until)
+	if (!on(INSTEP_M_SKEW) || !v || !s || !own || !v->gang || own->episode != v->episode_until)
 		return false;
 	n = s->nr_vcpus < INSTEP_MAX_VCPUS ? s->nr_vcpus : INSTEP_MAX_VCPUS;
 	bpf_for(k, 0, n) {

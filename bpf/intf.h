@@ -46,7 +46,10 @@ typedef int64_t s64;
 #define INSTEP_M_GATHER (1u << 10) /* VMs that hand over at a fine grain run on one CPU */
 #define INSTEP_M_HOST (1u << 11)   /* host threads that mostly sleep, and per-CPU ones, go first */
 #define INSTEP_M_RESCUE (1u << 12) /* what waits for a CPU that a higher class has is fetched */
-#define INSTEP_M_ALL ((1u << 13) - 1)
+#define INSTEP_M_TURNS (1u << 13)  /* siblings that share a CPU take turns shorter than a tick */
+#define INSTEP_M_SKEW (1u << 14)   /* who is too far ahead of a sibling gives way */
+#define INSTEP_M_STAY (1u << 15)   /* whom a thread bound to its CPU interrupts waits there */
+#define INSTEP_M_ALL ((1u << 16) - 1)
 
 /* Co-scheduling of one VM. */
 enum instep_cosched {

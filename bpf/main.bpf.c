@@ -263,6 +263,7 @@ static __always_inline bool goes_on(struct task_struct *prev, s32 cpu, u64 now, 
 	if (rank.gang) {
 		begin_episode(t->vm, cpu, now);
 		rank.episode = true;
+		begin_turn(t->vm, cpu, true);
 	}
 	scx_bpf_task_set_slice(prev, slice_of(t, cpu, &rank, now));
 	return true;
@@ -332,6 +333,8 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	if (!t || !c)
 		return;
 	c->taken_at = 0;
+	if (c->brief_until && !(t->vm == INSTEP_HOST && p->nr_cpus_allowed == 1))
+		let_go(c, cpu, now, 0);
 	t->waited_at = t->vm != INSTEP_HOST ? t->queued_at : 0;
 	t->came_at = now;
 	first = overdue(t, c, now);
@@ -372,7 +375,7 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 		begin_episode(t->vm, cpu, now);
 		rank.episode = true;
 		scx_bpf_task_set_slice(p, slice_of(t, cpu, &rank, now));
-		begin_turn(t->vm, cpu);
+		begin_turn(t->vm, cpu, true);
 	}
 }
 
@@ -391,12 +394,12 @@ void BPF_STRUCT_OPS(instep_tick, struct task_struct *p)
 	if (t->vm != INSTEP_HOST) {
 		roll(t->vm, now);
 		weigh(t->vm, now);
+		if (t->slot != INSTEP_NO_SLOT)
+			begin_turn(t->vm, cpu, false);
 	} else {
 		t->vtime = c->own_vtime;
-		if (c->brief_until && waiting_for(cpu)) {
-			c->brief_until = 0;
-			call_idle(cpu);
-		}
+		if (c->brief_until)
+			let_go(c, cpu, now, now);
 	}
 	/* The slice is over: ops.dispatch is about to choose anyway. */
 	if (!p->scx.slice || !waiting_for(cpu))

@@ -15,10 +15,11 @@
  * One that never sleeps is looked at when its slice ends and nobody waits: where it is away while a CPU
  * at home is idle, or another vCPU runs on its core while a core is wholly idle, it is enqueued again and
  * goes there (`better_or_same`). Where somebody waits it queues again by methods 1 and 2.
- * One that a thread bound to its CPU interrupts waits there, and nobody takes it: such threads are gone in
- * microseconds, and a vCPU that left for any idle CPU each time would soon share a core (seen: two on two
- * cores of two threads were on one for a third of the time). A tick that finds the thread still running calls an
- * idle CPU, which takes what waits.
+ * One that a thread bound to its CPU interrupts (a kernel thread: `stay`) waits there if nobody else does, and no
+ * other CPU takes it: such threads are gone in microseconds, and a vCPU that left for any idle CPU each time
+ * soon shared a core (seen: two on two cores of two threads were on one for a third of the time):
+ *     stays    until anything but such a thread runs there, a tick finds it still running, or a slice is over
+ * From then on idle CPUs are called for who waits there.
  * Limits: "idle core" is the kernel's notion (SMT siblings), not modules that share only decoders;
  * those are placement's. A CPU is counted as occupied while a sibling runs or waits there, not
  * while one sleeps that last ran there.
@@ -32,6 +33,9 @@
 #define AWAY_COSTS 4
 /* A sibling on a CPU counts for more than any queue. */
 #define SIBLING_COSTS (1u << 16)
+
+/* For how many that wait idle CPUs are called at once. */
+#define CALLED_FOR 4
 
 /* Threads of a core, at most. */
 #define MAX_THREADS 8
@@ -228,45 +232,53 @@ static __always_inline s32 better_or_same(struct task_struct *p, struct task_sta
 
 /* --- interrupted ------------------------------------------------------------------------------------ */
 
-/* A thread of no VM takes this CPU at once; what runs there waits for it, if it can run nowhere else. */
+/* A thread of no VM that can run nowhere else takes this CPU at once: what runs there waits for it. */
 static __always_inline void interrupts(struct task_struct *p, struct task_state *t, struct cpu_state *c,
 				       u64 now)
 {
-	if (on(INSTEP_M_CORES) && t->vm == INSTEP_HOST && p->nr_cpus_allowed == 1)
+	if (on(INSTEP_M_STAY) && t->vm == INSTEP_HOST && p->nr_cpus_allowed == 1 && !c->taken_at)
 		c->brief_until = now + SET.slice_ns;
 }
 
-/* Whether a vCPU that is to be queued again was interrupted so, on this CPU. */
+/* Whether a vCPU that is to be queued again was interrupted so, on this CPU, where nobody else waits. */
 static __always_inline bool interrupted(struct task_state *t, s32 cpu, u64 now, u64 enq_flags)
 {
 	struct cpu_state *c = cpu_of(cpu);
 
-	return c && !(enq_flags & SCX_ENQ_WAKEUP) && t->slot != INSTEP_NO_SLOT &&
-	       pol_before(now, c->brief_until) && online(cpu) && !sibling_on(t, cpu);
+	return c && !(enq_flags & (SCX_ENQ_WAKEUP | SCX_ENQ_REENQ)) &&
+	       t->slot != INSTEP_NO_SLOT && pol_before(now, c->brief_until) && online(cpu) &&
+	       !held_from(c, t->vm, now) && !sibling_on(t, cpu) && !waiting_for(cpu);
 }
 
-/* It takes long: an idle CPU, of the same node if there is one, is to take what waits. */
-SEPARATE int call_idle(s32 cpu)
+/* Calls an idle CPU for each of the vCPUs that wait for this one, of the first few. */
+SEPARATE int call_idle(s32 cpu, u64 now)
 {
-	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
-	struct cpu_state *c = cpu_of(cpu);
-	s32 found = NO_CPU, k, n = SET.nr_cpus;
+	struct task_struct *p;
+	u32 seen = 0;
 
-	bpf_for(k, 1, n) {
-		s32 other = (cpu + k) % n;
-		struct cpu_state *o = cpu_of(other);
+	bpf_for_each(scx_dsq, p, vm_queue(cpu), 0) {
+		struct task_state *t = task_of(p);
+		s32 found;
 
-		if (!c || !o || !bpf_cpumask_test_cpu(other, idle))
-			continue;
-		if (found == NO_CPU || o->node == c->node)
-			found = other;
-		if (o->node == c->node)
+		if (seen++ >= CALLED_FOR)
 			break;
+		if (!t)
+			continue;
+		found = idle_among(p, t, home_of(t), now, false);
+		if (found < 0)
+			found = idle_among(p, t, INSTEP_NO_NODE, now, false);
+		if (found >= 0)
+			scx_bpf_kick_cpu(found, SCX_KICK_IDLE);
 	}
-	scx_bpf_put_idle_cpumask(idle);
-	if (found >= 0)
-		scx_bpf_kick_cpu(found, SCX_KICK_IDLE);
 	return 0;
+}
+
+/* The interruption is over, or takes long: who waits may be taken, and is to be. */
+static __always_inline void let_go(struct cpu_state *c, s32 cpu, u64 now, u64 until)
+{
+	c->brief_until = until;
+	if (waiting_for(cpu))
+		call_idle(cpu, now);
 }
 
 /* --- none is idle -------------------------------------------------------------------------------- */

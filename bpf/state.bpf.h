@@ -39,7 +39,7 @@ struct cpu_state {
 	s32 next_thread; /* the next CPU of its core, in a ring: itself if it is alone */
 	u64 held_until;	/* it is held */
 	u64 stint_at;	/* when a choice among all that wait was last made here */
-	u64 brief_until; /* a thread bound to it interrupts a vCPU, which stays until then */
+	u64 brief_until; /* a thread bound to it interrupts a vCPU, which stays until then; 0 if none does */
 	u64 counters[INSTEP_NR_COUNTERS];
 };
 
@@ -94,6 +94,7 @@ struct slot_info {
 struct turn {
 	struct bpf_timer timer;
 	s32 cpu;
+	u32 armed;
 };
 
 struct host_state {
@@ -110,7 +111,7 @@ struct host_state {
 	struct cpu_state cpus[INSTEP_MAX_CPUS];
 	struct slot_info slots[INSTEP_MAX_SLOTS];
 #ifdef INSTEP_STATE
-	struct turn turns[INSTEP_MAX_CPUS]; /* in BPF timers may be in maps only */
+	struct turn turn_timers[INSTEP_MAX_CPUS]; /* in BPF timers may be in maps only */
 #endif
 };
 
@@ -154,7 +155,7 @@ struct {
 	__uint(max_entries, INSTEP_MAX_CPUS);
 	__type(key, u32);
 	__type(value, struct turn);
-} turns SEC(".maps");
+} turn_timers SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -182,7 +183,7 @@ static __always_inline struct instep_thread *thread_of(u32 tid)
 
 static __always_inline struct turn *turn_of(u32 cpu)
 {
-	return bpf_map_lookup_elem(&turns, &cpu);
+	return bpf_map_lookup_elem(&turn_timers, &cpu);
 }
 
 static __always_inline void emit(u64 now, u32 kind, u32 vm, u64 a, u64 b)
@@ -195,11 +196,11 @@ static __always_inline void emit(u64 now, u32 kind, u32 vm, u64 a, u64 b)
 	bpf_ringbuf_submit(event, 0);
 }
 #else
-#define turns (INSTEP_STATE->turns)
+#define turn_timers (INSTEP_STATE->turn_timers)
 
 static __always_inline struct turn *turn_of(u32 cpu)
 {
-	return cpu < INSTEP_MAX_CPUS ? &turns[cpu] : NULL;
+	return cpu < INSTEP_MAX_CPUS ? &turn_timers[cpu] : NULL;
 }
 #endif
 

@@ -23,7 +23,7 @@
 #ifndef INSTEP_TAKEN_BPF_H
 #define INSTEP_TAKEN_BPF_H
 
-#include "queue.bpf.h"
+#include "place.bpf.h"
 
 /* MAX_RT_PRIO (include/linux/sched/prio.h): below it are real-time, deadline and stop threads. */
 #define BELOW_RT_PRIO 100
@@ -44,6 +44,8 @@ int BPF_PROG(instep_switch, bool preempt, struct task_struct *prev, struct task_
 	if (c->taken_at)
 		return 0;
 	c->taken_at = scx_bpf_now();
+	if (c->brief_until)
+		let_go(c, bpf_get_smp_processor_id(), c->taken_at, 0);
 	scx_bpf_reenqueue_local_from_anywhere();
 	return 0;
 }

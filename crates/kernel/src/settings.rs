@@ -36,9 +36,9 @@ impl Cosched {
 }
 
 /// Names of the mechanisms, bit 0 first (`INSTEP_M_*`).
-pub const MECHANISMS: [&str; 13] = [
+pub const MECHANISMS: [&str; 16] = [
     "shares", "balance", "cores", "home", "boost", "gang", "yield", "wake", "pull", "probe",
-    "gather", "host", "rescue",
+    "gather", "host", "rescue", "turns", "skew", "stay",
 ];
 
 /// Which mechanisms are on.

@@ -108,6 +108,7 @@ mod c {
             slice: u64,
             siblings: u32,
         ) -> u64;
+        pub(super) safe fn native_turn(episode: u64, slice: u64) -> u64;
         pub(super) safe fn native_held_up(
             waited: u64,
             all_vcpus: u32,
@@ -220,6 +221,12 @@ pub fn wake_preempts(wakes: Rank, runs: Rank, slack: u64) -> bool {
 #[must_use]
 pub fn slice(episode: bool, now: u64, until: u64, slice: u64, siblings: u32) -> u64 {
     c::native_slice(episode, now, until, slice, siblings)
+}
+
+/// How long a turn is of siblings that share a CPU.
+#[must_use]
+pub fn turn(episode: u64, slice: u64) -> u64 {
+    c::native_turn(episode, slice)
 }
 
 /// Whether a VM is held up by a bottleneck.

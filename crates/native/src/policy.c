@@ -69,6 +69,11 @@ u64 native_slice(bool episode, u64 now, u64 until, u64 slice, u32 siblings)
 	return pol_slice(rank, now, until, slice, siblings);
 }
 
+u64 native_turn(u64 episode, u64 slice)
+{
+	return pol_turn(episode, slice);
+}
+
 bool native_held_up(u64 waited, u32 all_vcpus, u32 cpus, u64 slice, u32 ready)
 {
 	return pol_held_up(waited, all_vcpus, cpus, slice, ready);

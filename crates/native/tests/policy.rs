@@ -126,6 +126,13 @@ fn a_waker_at_its_share_preempts_a_gang_but_not_an_equal_that_blocks() {
 }
 
 #[test]
+fn a_turn_is_a_quarter_of_an_episode_within_its_bounds() {
+    assert_eq!(turn(6 * MS, 3 * MS), 3 * MS / 2);
+    assert_eq!(turn(MS, 3 * MS), MS / 2);
+    assert_eq!(turn(100 * MS, 3 * MS), 3 * MS);
+}
+
+#[test]
 fn a_slice_ends_with_the_episode() {
     assert_eq!(slice(true, 10 * MS, 14 * MS, 3 * MS, 1), 4 * MS);
     assert_eq!(slice(true, 14 * MS, 14 * MS, 3 * MS, 1), 3 * MS);

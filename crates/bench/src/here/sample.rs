@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 /// The time between two looks.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// Where a thread is that is no more.
+const GONE: (bool, u32) = (false, u32::MAX);
+
 /// Fraction of looks in `time` at which two or more of these threads were runnable on one CPU;
 /// `None` when none of them was ever seen.
 pub(super) fn stacking(pid: u32, tids: &[u32], time: Duration) -> Option<f64> {
@@ -21,9 +24,10 @@ pub(super) fn stacking(pid: u32, tids: &[u32], time: Duration) -> Option<f64> {
     let (mut looks, mut stacked) = (0u32, 0u32);
     while Instant::now() < end {
         let look = |tid: &u32| place(&read(format!("/proc/{pid}/task/{tid}/stat")));
-        let all = || tids.iter().filter_map(look).collect::<Vec<_>>();
+        // One that is gone is nowhere, and runs there no more.
+        let all = || tids.iter().map(|tid| look(tid).unwrap_or(GONE)).collect::<Vec<_>>();
         let seen = all();
-        if !seen.is_empty() {
+        if seen.iter().any(|place| *place != GONE) {
             looks += 1;
             stacked += u32::from(is_stacked(&seen) && are_stacked(&seen, &all()));
         }

@@ -42,7 +42,7 @@ const GATHER: u32 = 10;
 
 /// Names of mechanisms in the order of their bits (bpf/intf.h), as `--dispatch` configures them: a
 /// tuning `without.NAME` switches one off.
-const MECHANISMS: [(&str, u32); 13] = [
+const MECHANISMS: [(&str, u32); 16] = [
     ("without.shares", 0),
     ("without.balance", 1),
     ("without.cores", 2),
@@ -56,6 +56,9 @@ const MECHANISMS: [(&str, u32); 13] = [
     ("without.gather", GATHER),
     ("without.host", 11),
     ("without.rescue", 12),
+    ("without.turns", 13),
+    ("without.skew", 14),
+    ("without.stay", 15),
 ];
 
 impl Rules {
