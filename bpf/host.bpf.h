@@ -50,12 +50,16 @@ static __always_inline void bound_own(struct task_state *t, struct cpu_state *c,
 	c->group_lead += pol_clamp(group_at(c), c->vtime, SET.debt_ns) - group_at(c);
 }
 
+static __always_inline bool per_cpu_kthread(struct task_struct *p)
+{
+	return (p->flags & PF_KTHREAD) && p->nr_cpus_allowed == 1;
+}
+
 /* Per-CPU kernel threads that use little go before everything. */
 static __always_inline bool goes_first(struct task_struct *p, struct task_state *t,
 				       struct cpu_state *c)
 {
-	return on(INSTEP_M_HOST) && (p->flags & PF_KTHREAD) && p->nr_cpus_allowed == 1 &&
-	       pol_before(t->vtime, c->host_vtime);
+	return on(INSTEP_M_HOST) && per_cpu_kthread(p) && pol_before(t->vtime, c->host_vtime);
 }
 
 /* The rank of a thread of no VM with this own virtual time. */

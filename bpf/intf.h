@@ -48,7 +48,7 @@ typedef int64_t s64;
 #define INSTEP_M_RESCUE (1u << 12) /* what waits for a CPU that a higher class has is fetched */
 #define INSTEP_M_TURNS (1u << 13)  /* siblings that share a CPU take turns shorter than a tick */
 #define INSTEP_M_SKEW (1u << 14)   /* who is too far ahead of a sibling gives way */
-#define INSTEP_M_STAY (1u << 15)   /* whom a thread bound to its CPU interrupts waits there */
+#define INSTEP_M_STAY (1u << 15)   /* whom a kernel thread bound to its CPU interrupts waits there */
 #define INSTEP_M_ALL ((1u << 16) - 1)
 
 /* Co-scheduling of one VM. */
@@ -143,7 +143,7 @@ enum instep_counter {
 	INSTEP_C_OVERDUE,	/* threads that went first for having waited too long */
 	INSTEP_C_PROBE_KEPT,	/* trials together that were kept */
 	INSTEP_C_TURN,		/* turns of siblings on one CPU that the timer ended */
-	INSTEP_C_STAYED,	/* vCPUs that waited for a thread bound to their CPU to be gone again */
+	INSTEP_C_STAYED,	/* vCPUs that waited for a kernel thread of their CPU to be gone again */
 	INSTEP_NR_COUNTERS,
 };
 

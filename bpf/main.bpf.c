@@ -180,7 +180,7 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	if (goes_first(p, t, c)) {
 		count(INSTEP_C_KTHREAD);
-		interrupts(p, t, c, now);
+		interrupts(p, c, cpu, now);
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SET.slice_ns,
 				   enq_flags | SCX_ENQ_PREEMPT);
 		return;
@@ -207,7 +207,7 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 	/* Straight to the CPU: neither ops.dispatch nor a second look at ranks is needed. */
 	if ((enq_flags & SCX_ENQ_WAKEUP) && gives_way(t, c, cpu, now)) {
 		count(INSTEP_C_WAKE_PREEMPT);
-		interrupts(p, t, c, now);
+		interrupts(p, c, cpu, now);
 		put_on(p, t, cpu, enq_flags | SCX_ENQ_PREEMPT);
 		return;
 	}
@@ -263,7 +263,7 @@ static __always_inline bool goes_on(struct task_struct *prev, s32 cpu, u64 now, 
 	if (rank.gang) {
 		begin_episode(t->vm, cpu, now);
 		rank.episode = true;
-		begin_turn(t->vm, cpu, true);
+		begin_turn(t->vm, prev->pid, cpu);
 	}
 	scx_bpf_task_set_slice(prev, slice_of(t, cpu, &rank, now));
 	return true;
@@ -333,7 +333,7 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	if (!t || !c)
 		return;
 	c->taken_at = 0;
-	if (c->brief_until && !(t->vm == INSTEP_HOST && p->nr_cpus_allowed == 1))
+	if (c->brief_until && !per_cpu_kthread(p))
 		let_go(c, cpu, now, 0);
 	t->waited_at = t->vm != INSTEP_HOST ? t->queued_at : 0;
 	t->came_at = now;
@@ -375,7 +375,7 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 		begin_episode(t->vm, cpu, now);
 		rank.episode = true;
 		scx_bpf_task_set_slice(p, slice_of(t, cpu, &rank, now));
-		begin_turn(t->vm, cpu, true);
+		begin_turn(t->vm, p->pid, cpu);
 	}
 }
 
@@ -395,7 +395,7 @@ void BPF_STRUCT_OPS(instep_tick, struct task_struct *p)
 		roll(t->vm, now);
 		weigh(t->vm, now);
 		if (t->slot != INSTEP_NO_SLOT)
-			begin_turn(t->vm, cpu, false);
+			begin_turn(t->vm, p->pid, cpu);
 	} else {
 		t->vtime = c->own_vtime;
 		if (c->brief_until)

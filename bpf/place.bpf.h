@@ -15,11 +15,11 @@
  * One that never sleeps is looked at when its slice ends and nobody waits: where it is away while a CPU
  * at home is idle, or another vCPU runs on its core while a core is wholly idle, it is enqueued again and
  * goes there (`better_or_same`). Where somebody waits it queues again by methods 1 and 2.
- * One that a thread bound to its CPU interrupts (a kernel thread: `stay`) waits there if nobody else does, and no
+ * One that a kernel thread bound to its CPU interrupts (`stay`) waits there, if nobody else does, and no
  * other CPU takes it: such threads are gone in microseconds, and a vCPU that left for any idle CPU each time
  * soon shared a core (seen: two on two cores of two threads were on one for a third of the time):
- *     stays    until anything but such a thread runs there, a tick finds it still running, or a slice is over
- * From then on idle CPUs are called for who waits there.
+ *     stays    until a thread of another kind runs there, a tick finds the thread still there, a real-time
+ *              thread comes (an idle CPU is called each time), or a slice is over
  * Limits: "idle core" is the kernel's notion (SMT siblings), not modules that share only decoders;
  * those are placement's. A CPU is counted as occupied while a sibling runs or waits there, not
  * while one sleeps that last ran there.
@@ -33,9 +33,6 @@
 #define AWAY_COSTS 4
 /* A sibling on a CPU counts for more than any queue. */
 #define SIBLING_COSTS (1u << 16)
-
-/* For how many that wait idle CPUs are called at once. */
-#define CALLED_FOR 4
 
 /* Threads of a core, at most. */
 #define MAX_THREADS 8
@@ -232,11 +229,10 @@ static __always_inline s32 better_or_same(struct task_struct *p, struct task_sta
 
 /* --- interrupted ------------------------------------------------------------------------------------ */
 
-/* A thread of no VM that can run nowhere else takes this CPU at once: what runs there waits for it. */
-static __always_inline void interrupts(struct task_struct *p, struct task_state *t, struct cpu_state *c,
-				       u64 now)
+/* This thread takes this CPU at once: if it is one of the CPU's kernel threads what runs there waits for it. */
+static __always_inline void interrupts(struct task_struct *p, struct cpu_state *c, s32 cpu, u64 now)
 {
-	if (on(INSTEP_M_STAY) && t->vm == INSTEP_HOST && p->nr_cpus_allowed == 1 && !c->taken_at)
+	if (on(INSTEP_M_STAY) && per_cpu_kthread(p) && !c->taken_at && !waiting_for(cpu))
 		c->brief_until = now + SET.slice_ns;
 }
 
@@ -250,30 +246,35 @@ static __always_inline bool interrupted(struct task_state *t, s32 cpu, u64 now, 
 	       !held_from(c, t->vm, now) && !sibling_on(t, cpu) && !waiting_for(cpu);
 }
 
-/* Calls an idle CPU for each of the vCPUs that wait for this one, of the first few. */
+/* Calls an idle CPU for the vCPU that stays in this one's queue, if there is one. */
 SEPARATE int call_idle(s32 cpu, u64 now)
 {
 	struct task_struct *p;
 	u32 seen = 0;
 
+	if (!any_idle())
+		return 0;
 	bpf_for_each(scx_dsq, p, vm_queue(cpu), 0) {
 		struct task_state *t = task_of(p);
-		s32 found;
+		s32 home, found = NO_CPU;
 
-		if (seen++ >= CALLED_FOR)
+		if (seen++ >= PICK_DEPTH)
 			break;
-		if (!t)
+		if (!t || !t->stays)
 			continue;
-		found = idle_among(p, t, home_of(t), now, false);
+		home = home_of(t);
+		if (home != INSTEP_NO_NODE)
+			found = idle_among(p, t, home, now, false);
 		if (found < 0)
 			found = idle_among(p, t, INSTEP_NO_NODE, now, false);
 		if (found >= 0)
 			scx_bpf_kick_cpu(found, SCX_KICK_IDLE);
+		break;
 	}
 	return 0;
 }
 
-/* The interruption is over, or takes long: who waits may be taken, and is to be. */
+/* The interruption is over, or takes long: who waits for its end may be taken, and is to be. */
 static __always_inline void let_go(struct cpu_state *c, s32 cpu, u64 now, u64 until)
 {
 	c->brief_until = until;

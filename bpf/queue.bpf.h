@@ -56,7 +56,7 @@ static __always_inline bool may_run_on(struct task_struct *p, s32 cpu)
 
 /*
  * Whether a thread of another CPU's queue may come to `cpu`: allowed there, no sibling waits, and it does not
- * stay where it is until a thread bound to that CPU is gone again (place.bpf.h).
+ * stay where it is until a kernel thread of that CPU is gone again (place.bpf.h).
  */
 static __always_inline bool may_join(struct task_struct *p, struct task_state *t, s32 from, s32 cpu,
 				     u64 now)

@@ -39,7 +39,7 @@ struct cpu_state {
 	s32 next_thread; /* the next CPU of its core, in a ring: itself if it is alone */
 	u64 held_until;	/* it is held */
 	u64 stint_at;	/* when a choice among all that wait was last made here */
-	u64 brief_until; /* a thread bound to it interrupts a vCPU, which stays until then; 0 if none does */
+	u64 brief_until; /* whom a thread bound to it interrupts stays until then; 0 once that is over */
 	u64 counters[INSTEP_NR_COUNTERS];
 };
 
@@ -76,7 +76,7 @@ struct vm_state {
 	u32 pad;
 	struct pol_handover apart; /* sums of windows apart, and of the trial gathered */
 	struct pol_handover with;
-	u16 on_cpu[INSTEP_MAX_CPUS]; /* vCPUs that run or wait on each CPU */
+	u32 on_cpu[INSTEP_MAX_CPUS]; /* vCPUs that run or wait on each CPU */
 };
 
 struct slot_info {
@@ -95,6 +95,7 @@ struct turn {
 	struct bpf_timer timer;
 	s32 cpu;
 	u32 armed;
+	u32 tid; /* whose turn it ends */
 };
 
 struct host_state {

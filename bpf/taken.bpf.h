@@ -10,6 +10,8 @@
  * already is fetched by the other CPUs in turn, once the CPU has been marked for a slice. A running
  * thread that becomes a real-time thread is seen by no switch: where threads wait and none of this
  * class has run for two slices, the CPU counts as taken, too.
+ *     taken     since the switch to a real-time or deadline thread, or no thread of this class for 2 slices
+ *     fetched   taken for longer than a slice
  * Kernel threads of one CPU (migration, timers) have real-time priority, too, but are gone at once:
  * what they interrupt stays.
  * Limits: a vCPU that is interrupted loses its place in the queue, however short the interruption.
@@ -35,8 +37,9 @@ int BPF_PROG(instep_switch, bool preempt, struct task_struct *prev, struct task_
 
 	if (!c)
 		return 0;
-	if (next->prio >= BELOW_RT_PRIO ||
-	    ((next->flags & PF_KTHREAD) && next->nr_cpus_allowed == 1)) {
+	if (next->prio < BELOW_RT_PRIO && c->brief_until)
+		let_go(c, bpf_get_smp_processor_id(), scx_bpf_now(), 0);
+	if (next->prio >= BELOW_RT_PRIO || per_cpu_kthread(next)) {
 		if (c->taken_at)
 			c->taken_at = 0;
 		return 0;
@@ -44,8 +47,6 @@ int BPF_PROG(instep_switch, bool preempt, struct task_struct *prev, struct task_
 	if (c->taken_at)
 		return 0;
 	c->taken_at = scx_bpf_now();
-	if (c->brief_until)
-		let_go(c, bpf_get_smp_processor_id(), c->taken_at, 0);
 	scx_bpf_reenqueue_local_from_anywhere();
 	return 0;
 }

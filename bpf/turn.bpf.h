@@ -11,7 +11,7 @@
  *     turn = min(max(episode / 4, 500 us), slice)    where on_cpu[VM][CPU] > 1 and the VM runs together
  * Limits: which sibling is waited for is not visible, so they go round. Timers of BPF expire in a thread on
  * kernels with PREEMPT_RT or `threadirqs`: the vCPU has been switched out then, and its turn ends at a tick as
- * without. A timer that cannot be armed (no memory) does the same.
+ * without. So does that of one whose timer cannot be armed.
  */
 #ifndef INSTEP_TURN_BPF_H
 #define INSTEP_TURN_BPF_H
@@ -39,18 +39,19 @@ static int turn_ends(void *map, int *key, struct turn *turn)
 	return 0;
 }
 
-/* A turn begins on this CPU, `anew` or only if none is under way. */
-static __always_inline void begin_turn(u32 vm, s32 cpu, bool anew)
+/* A vCPU runs on this CPU: its turn begins, unless it only comes back from an interruption. */
+static __always_inline void begin_turn(u32 vm, u32 tid, s32 cpu)
 {
 	struct turn *turn;
 
 	if (!in_turns(vm, cpu))
 		return;
 	turn = turn_of(cpu);
-	if (!turn || (turn->armed && !anew))
+	if (!turn || (turn->armed && turn->tid == tid))
 		return;
-	turn->armed = 1;
-	bpf_timer_start(&turn->timer, pol_turn(SET.episode_ns, SET.slice_ns), BPF_F_TIMER_CPU_PIN);
+	turn->tid = tid;
+	turn->armed = !bpf_timer_start(&turn->timer, pol_turn(SET.episode_ns, SET.slice_ns),
+				       BPF_F_TIMER_CPU_PIN);
 }
 
 /* Once, while the scheduler is loaded. */

@@ -9,7 +9,9 @@
  * or a device. A wake-up preempts by virtual time (policy.h, pol_wake_preempts):
  *     wakes < runs + wake_slack    beside a VM that runs together
  *     wakes + wake_slack < runs    beside others
- * Limits: an inter-processor interrupt that is posted to a running vCPU wakes nobody; a wake-up that
+ * Limits: an inter-processor interrupt that is posted to a running vCPU wakes nobody; where the processor
+ * posts it to a sleeping one (Intel's IPI virtualisation), an interrupt of the host wakes that, which counts as
+ * a timer's: boost and gathering then see no synchronisation. A wake-up that
  * KVM does on behalf of a device from a worker thread counts as I/O. Where the kernel's
  * interrupt count cannot be found by name, all wake-ups while a sibling is current are taken for
  * the sibling's.

@@ -28,7 +28,7 @@ static __noinline void arrive(struct task_state *t, s32 cpu)
 		return;
 	t->placed = 1;
 	i->cpu = cpu;
-	v->on_cpu[within(cpu, INSTEP_MAX_CPUS)]++;
+	__sync_fetch_and_add(&v->on_cpu[within(cpu, INSTEP_MAX_CPUS)], 1);
 }
 
 /* It is on none. */
@@ -47,7 +47,7 @@ static __noinline void leave(struct task_state *t)
 	t->placed = 0;
 	cpu = within(i->cpu, INSTEP_MAX_CPUS);
 	if (v->on_cpu[cpu])
-		v->on_cpu[cpu]--;
+		__sync_fetch_and_sub(&v->on_cpu[cpu], 1);
 }
 
 /* How many of the VM's vCPUs run or wait on a CPU. */

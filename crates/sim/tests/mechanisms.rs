@@ -83,7 +83,7 @@ fn rate(run: &Outcome, vm: usize) -> f64 {
     run.throughput_milli(vm) as f64 / 1000.0
 }
 
-static ROWS: [Row; 7] = [
+static ROWS: [Row; 8] = [
     Row {
         mechanism: "shares",
         why: "a VM of one busy vCPU has half of two CPUs beside a VM of two, and a third where threads share",
@@ -184,6 +184,22 @@ static ROWS: [Row; 7] = [
         what: "hand-overs a second",
         measure: |run| rate(run, 0),
         by: 1500.0,
+    },
+    Row {
+        mechanism: "turns",
+        why: "one of two siblings on a CPU spins for the other until a tick comes",
+        case: Case {
+            cpus: 2,
+            guests: &[
+                (1, 4, &["instep-load barrier --kind spin --phase 1ms --imbalance 20%"]),
+                (1, 2, SPIN),
+            ],
+            warmup_ms: 1000,
+            ms: 2000,
+        },
+        what: "phases a second",
+        measure: |run| rate(run, 0),
+        by: 10.0,
     },
 ];
 

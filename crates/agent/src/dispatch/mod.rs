@@ -352,12 +352,13 @@ pub fn preview(config: &DispatchConfig) -> Vec<String> {
 /// One VM as the scheduler would be told of it.
 fn described(entry: &VmEntry) -> String {
     format!(
-        "{}: {} vCPUs, weight {}, period {}, co-scheduling {}",
+        "{}: {} vCPUs, weight {}, period {}, co-scheduling {}, latency {}",
         entry.name,
         entry.vcpus.len(),
         entry.weight,
         humantime::format_duration(entry.period),
-        entry.cosched
+        entry.cosched,
+        entry.latency
     )
 }
 
