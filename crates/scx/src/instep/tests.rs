@@ -53,12 +53,7 @@ fn insteps_own_c_runs_siblings_together_and_shares_by_weight() {
 /// Two CPUs and VMs of so many vCPUs and such weights; `cpus` are those that each task may use.
 fn loaded(vms: &[(usize, u32)], cpus: &[&[usize]], without: u32) -> Instep {
     let machine = Machine { core: vec![vec![0], vec![1]], node: vec![0; 2] };
-    let task = |allowed: &&[usize]| TaskSetup {
-        allowed: CpuMask::of(allowed.iter().copied()),
-        cpu: allowed[0],
-        flags: 0,
-    };
-    let tasks: Vec<TaskSetup> = cpus.iter().map(task).collect();
+    let tasks: Vec<TaskSetup> = cpus.iter().map(|allowed| task_on(allowed, 0)).collect();
     let mut first = 0;
     let vms: Vec<Vm> = vms
         .iter()
@@ -68,6 +63,17 @@ fn loaded(vms: &[(usize, u32)], cpus: &[&[usize]], without: u32) -> Instep {
         })
         .collect();
     fits(&machine, &tasks, &vms, without)
+}
+
+/// A task that may use these CPUs and begins on the first.
+fn task_on(allowed: &[usize], flags: u32) -> TaskSetup {
+    TaskSetup { allowed: CpuMask::of(allowed.iter().copied()), cpu: allowed[0], flags }
+}
+
+/// Two cores of two CPUs.
+fn two_cores() -> Machine {
+    let core = |cpu: usize| vec![cpu & !1, cpu | 1];
+    Machine { core: (0..4).map(core).collect(), node: vec![0; 4] }
 }
 
 /// The scheduler on a machine with these tasks and VMs, without some mechanisms.
@@ -153,8 +159,7 @@ fn skew_stops(without: u32) -> u32 {
 #[test]
 fn who_never_sleeps_leaves_a_shared_core_when_another_is_idle() {
     // Two cores of two CPUs, full; then both vCPUs of the second core go to sleep.
-    let core = |cpu: usize| vec![cpu & !1, cpu | 1];
-    let machine = Machine { core: (0..4).map(core).collect(), node: vec![0; 4] };
+    let machine = two_cores();
     let tasks: Vec<TaskSetup> =
         (0..4).map(|cpu| TaskSetup { allowed: CpuMask::of(0..4), cpu, flags: 0 }).collect();
     let vm = |first| Vm { weight: 100, own: VmSettings::default(), first, count: 2 };
@@ -223,8 +228,7 @@ fn a_per_cpu_kernel_thread_takes_the_cpu_at_once_unless_that_is_off() {
 #[test]
 fn whom_a_thread_bound_to_its_cpu_interrupts_stays_unless_that_is_off() {
     // Two cores of two CPUs with a vCPU each, on CPUs 0 and 2; host threads bound to CPUs 0 and 3.
-    let core = |cpu: usize| vec![cpu & !1, cpu | 1];
-    let machine = Machine { core: (0..4).map(core).collect(), node: vec![0; 4] };
+    let machine = two_cores();
     let vcpu = |cpu| TaskSetup { allowed: CpuMask::of(0..4), cpu, flags: 0 };
     let bound = |cpu| TaskSetup { allowed: CpuMask::of([cpu]), cpu, flags: PF_KTHREAD };
     let tasks = [vcpu(0), vcpu(2), bound(0), bound(3)];
@@ -266,14 +270,8 @@ fn whom_a_thread_bound_to_its_cpu_interrupts_stays_unless_that_is_off() {
 #[test]
 fn whoever_waits_for_a_bound_thread_is_called_for_by_its_tick() {
     // Two cores of two CPUs. On CPU 0 a vCPU that may use CPUs 0 and 3, and the thread; the others idle.
-    let core = |cpu: usize| vec![cpu & !1, cpu | 1];
-    let machine = Machine { core: (0..4).map(core).collect(), node: vec![0; 4] };
-    let task = |allowed: &[usize], flags| TaskSetup {
-        allowed: CpuMask::of(allowed.iter().copied()),
-        cpu: 0,
-        flags,
-    };
-    let tasks = [task(&[0, 3], 0), task(&[0], PF_KTHREAD)];
+    let machine = two_cores();
+    let tasks = [task_on(&[0, 3], 0), task_on(&[0], PF_KTHREAD)];
     let vm = Vm { weight: 100, own: VmSettings::default(), first: 0, count: 1 };
     let mut instep = fits(&machine, &tasks, std::slice::from_ref(&vm), 0);
     instep.kernel().wake(0, Waker::Other(0), START);
@@ -298,12 +296,8 @@ fn whom_another_vm_preempts_after_a_bound_thread_is_gone_stays_no_longer() {
     // Two CPUs. On CPU 0 a vCPU that a bound thread interrupts, and then another VM's, which wakes up there; the one
     // on CPU 1 sleeps at that moment.
     let machine = Machine { core: vec![vec![0], vec![1]], node: vec![0; 2] };
-    let task = |flags, allowed: &[usize]| TaskSetup {
-        allowed: CpuMask::of(allowed.iter().copied()),
-        cpu: allowed[0],
-        flags,
-    };
-    let tasks = [task(0, &[0, 1]), task(0, &[1]), task(PF_KTHREAD, &[0]), task(0, &[0])];
+    let tasks =
+        [task_on(&[0, 1], 0), task_on(&[1], 0), task_on(&[0], PF_KTHREAD), task_on(&[0], 0)];
     let vm = |first| Vm { weight: 100, own: VmSettings::default(), first, count: 1 };
     let mut instep = fits(&machine, &tasks, &[vm(0), vm(1), vm(3)], 0);
     (0..2).for_each(|task| instep.kernel().wake(task, Waker::Other(task), START));
