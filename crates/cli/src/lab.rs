@@ -143,8 +143,8 @@ fn drawn(report: &Report, width: usize) -> String {
         text.push_str(&folded(&line, width));
     }
     if !report.restarted.is_empty() {
-        let line =
-            format!("hung at boot under emulation, started again: {}", report.restarted.join(", "));
+        let names = report.restarted.join(", ");
+        let line = format!("hung or died at boot under emulation, started again: {names}");
         text.push_str(&folded(&line, width));
     }
     for (name, seen) in &report.observations {

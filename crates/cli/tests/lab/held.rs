@@ -74,7 +74,7 @@ fn ran(file: &Path, more: &[&str], by_chance: fn(&Failure) -> bool) -> Option<(V
     let (attempts, restarted) = (&report["attempts"], &report["restarted"]);
     if attempts != 1 || restarted.as_array().is_some_and(|names| !names.is_empty()) {
         let earlier = &report["earlier"];
-        let why = format!("{attempts} attempts {earlier}, guests started again: {restarted}");
+        let why = format!("{attempts} attempts {earlier}, started again: {restarted}");
         skip::retried(&format!("{}: {why}", file.display()));
     }
     eprintln!("{}: {} in {} attempts", file.display(), report["seconds"], report["attempts"]);

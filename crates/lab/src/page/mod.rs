@@ -206,7 +206,7 @@ fn worth(report: &Report) -> String {
     }
     if !report.restarted.is_empty() {
         let names = escaped(&report.restarted.join(", "));
-        let _ = write!(html, "; hung at boot under emulation, started again: {names}");
+        let _ = write!(html, "; hung or died at boot under emulation, started again: {names}");
     }
     html.push_str("</dd>\n</dl>\n</section>\n");
     html

@@ -26,7 +26,7 @@ pub struct Report {
     pub kvm: bool,
     /// How often the run was begun: again when it was too slow, or the host or a guest died.
     pub attempts: u32,
-    /// The guests that hung at boot and were started again, once for each time.
+    /// The guests that hung at boot and were started again, and the host that died there, once for each time.
     pub restarted: Vec<String>,
     /// How the earlier attempts ended, a line each.
     pub earlier: Vec<String>,

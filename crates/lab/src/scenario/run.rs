@@ -34,6 +34,13 @@ const STARTS: u32 = 3;
 /// How long one look or one small change may take, by the host's clock.
 pub(super) const SMALL: Duration = Duration::from_secs(60);
 
+/// How often a host is booted that dies before anything of the scenario runs in it. Of emulated kernels
+/// that change their own code at boot one in three died on a machine of two busy CPUs, in seconds.
+const BOOTS: usize = 4;
+
+/// How a host is called among those that were started again.
+const THE_HOST: &str = "the host";
+
 /// What a user may choose for every run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -98,7 +105,7 @@ impl Kit {
     }
 
     /// Boots a scenario's host, without its guests; it may live for `life`, and coming up has half of the
-    /// scenario's limit.
+    /// scenario's limit. One that dies before it is up is booted again.
     ///
     /// # Errors
     /// When it does not come up; its console is then in `kept`, or in `failures` of the cache.
@@ -124,9 +131,34 @@ impl Kit {
             extra.guests.push((guest.name.clone(), found?));
         }
         extra.begin = guests::sealed(&scenario.guest, &scenario.host);
+        let mut restarted = Vec::new();
+        loop {
+            match self.booted(scenario, &extra, life, kept, stop) {
+                Err(error @ Error::Died { .. }) if restarted.len() + 1 < BOOTS => {
+                    stop.check()?;
+                    let first = error.to_string();
+                    tracing::warn!(
+                        "{}; booting it again",
+                        first.lines().next().unwrap_or_default()
+                    );
+                    restarted.push(THE_HOST.to_owned());
+                }
+                done => return done.map(|running| Running { restarted, ..running }),
+            }
+        }
+    }
+
+    fn booted(
+        &self,
+        scenario: &Scenario,
+        extra: &image::Extra,
+        life: Duration,
+        kept: Option<&Path>,
+        stop: &Stop,
+    ) -> Result<Running, Error> {
         let started = Instant::now();
         let mut host = Host::spawn(&scenario.host, &self.kernel, life, stop, |target| {
-            image::write(target, &self.cache, &self.kernel, &self.busybox, &extra, stop)
+            image::write(target, &self.cache, &self.kernel, &self.busybox, extra, stop)
         })?;
         let ready = host.wait_ready(scenario.limit / 2, stop).inspect_err(|error| {
             let place = self.place(scenario, kept);
@@ -181,7 +213,7 @@ pub struct Running {
     pub kvm: bool,
     pub(super) started: Instant,
     pub(super) seconds: Seconds,
-    /// The guests that hung at boot and were started again, once for each time.
+    /// The guests that hung at boot and were started again, and the host that died there, once for each time.
     pub(super) restarted: Vec<String>,
 }
 
