@@ -22,16 +22,20 @@
 //! Further words of work: `kind` (`process`, a plain process as a VM; `kvm`, a real guest, in the lab
 //! only; `host`, belonging to no VM), `demand` (the part of a CPU that each vCPU wants), `per`
 //! (what is counted when the load is another program than instep-load, which is then run again and
-//! again), `programs` (what a kvm guest's load needs of this machine).
+//! again), `programs` (what a kvm guest's load needs of this machine), `settings` (what Instep is told of a
+//! process, in words of `[dispatch.vm.NAME]`: `{ cosched = "strict" }`; other schedulers know none).
 
 use crate::error::Error;
 use crate::share::{self, Wanting};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// The most that runs beside the work.
 const MAX_BESIDE: u32 = 16;
+
+/// What Instep may be told of a VM besides its weight.
+const SETTINGS: [&str; 3] = ["cosched", "latency", "period"];
 
 /// What a file of cases holds.
 #[derive(Clone, Debug, Deserialize)]
@@ -132,6 +136,9 @@ pub struct Work {
     /// Programs of this machine that a guest's load needs.
     #[serde(default)]
     pub programs: Vec<String>,
+    /// What Instep is told of it besides its weight, as in `[dispatch.vm.NAME]`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
 }
 
 impl Work {
@@ -180,6 +187,12 @@ impl Work {
         }
         if self.kind != Kind::Kvm && !self.programs.is_empty() {
             return Err("programs go with kind = \"kvm\"; others use the host's".to_owned());
+        }
+        if self.kind != Kind::Process && !self.settings.is_empty() {
+            return Err("settings go with kind = \"process\"".to_owned());
+        }
+        if let Some(key) = self.settings.keys().find(|key| !SETTINGS.contains(&key.as_str())) {
+            return Err(format!("settings: {key}; possible are {}", SETTINGS.join(", ")));
         }
         for word in ["--threads", "--duration", "--report", "--unit-ns", "--float"] {
             let given = |w: &str| w == word || w.starts_with(&format!("{word}="));
@@ -364,6 +377,14 @@ mod tests {
             (format!("{CASE}{CASE}"), "case a is there twice"),
             (swap("'a'", "'a b'"), "letters, digits and dashes"),
             (swap("vcpus = 2", "vcpus = 0"), "case a: work: 0 vcpus"),
+            (
+                swap("vcpus = 2", "vcpus = 2, settings = { weight = '1' }"),
+                "settings: weight; possible",
+            ),
+            (
+                swap("vcpus = 2", "vcpus = 2, kind = 'kvm', settings = { period = '1ms' }"),
+                "settings go",
+            ),
             (swap("vcpus = 2", "vcpus = 2, weight = 0"), "weight 0; possible are 1 to 10000"),
             (swap("vcpus = 2", "vcpus = 2, demand = 2.0"), "demand 2"),
             (swap("vcpus = 2", "vcpus = 2, demand = nan"), "demand NaN"),

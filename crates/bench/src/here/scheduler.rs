@@ -1,6 +1,6 @@
 //! Puts a sched_ext scheduler in force, notices when it falls out, and takes it out again.
 
-use super::work::Running;
+use super::work::{One, Running};
 use super::{SCHED_EXT, Tools, counters, read};
 use crate::case::Kind;
 use crate::error::Error;
@@ -101,14 +101,8 @@ impl InForce {
         tools: &Tools<'_>,
     ) -> Result<(), Error> {
         let Some(path) = &self.config else { return Ok(()) };
-        let vms: Vec<(&str, u32, u32)> = running
-            .all
-            .iter()
-            .filter(|one| one.kind == Kind::Process)
-            .map(|one| (one.name.as_str(), one.pid, one.weight))
-            .collect();
         let part = tools.dir.join("instep.toml.part");
-        let written = fs::write(&part, configuration(&vms, without));
+        let written = fs::write(&part, configuration(&running.all, without));
         written.and_then(|()| fs::rename(&part, path)).map_err(|e| Error::io("write", path, e))?;
         self.signal(Signal::HUP);
         Ok(())
@@ -163,16 +157,19 @@ fn state() -> String {
     read(Path::new(SCHED_EXT).join("state")).trim().to_owned()
 }
 
-/// Instep's configuration: VMs by name, process and weight, and the mechanisms that are off.
-fn configuration(vms: &[(&str, u32, u32)], without: &[String]) -> String {
-    let names: Vec<String> = without.iter().map(|name| format!("\"{name}\"")).collect();
+/// Instep's configuration: VMs by name and process with what it is told of them, and the mechanisms that are
+/// off.
+fn configuration(all: &[One], without: &[String]) -> String {
+    let names: Vec<String> = without.iter().map(|name| format!("{name:?}")).collect();
     let mut text = format!("[dispatch]\nmode = \"kernel\"\nwithout = [{}]\n", names.join(", "));
-    for (name, pid, weight) in vms {
-        let _ = write!(
-            text,
-            "[dispatch.vm.{name}]\nweight = {weight}\n\
-             [[dispatch.process]]\nname = \"{name}\"\npid = {pid}\n"
-        );
+    for One { name, pid, weight, settings, .. } in
+        all.iter().filter(|one| one.kind == Kind::Process)
+    {
+        let _ = writeln!(text, "[dispatch.vm.{name}]\nweight = {weight}");
+        for (key, value) in settings {
+            let _ = writeln!(text, "{key} = {value:?}");
+        }
+        let _ = writeln!(text, "[[dispatch.process]]\nname = \"{name}\"\npid = {pid}");
     }
     text
 }
@@ -208,13 +205,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instep_is_told_of_processes_weights_and_what_is_off() {
-        let text = configuration(&[("r0-1-work", 4711, 300)], &["gang".to_owned()]);
+    fn instep_is_told_of_processes_weights_settings_and_what_is_off() {
+        let settings = [("cosched".to_owned(), "strict".to_owned())].into();
+        let work = One::made("r0-1-work", (Kind::Process, 300), settings);
+        let guest = One::made("guest", (Kind::Kvm, 100), [].into());
+        let text = configuration(&[work, guest], &["gang".to_owned()]);
         let value: toml::Value = toml::from_str(&text).unwrap();
         let dispatch = &value["dispatch"];
         assert_eq!(dispatch["without"][0].as_str(), Some("gang"));
         assert_eq!(dispatch["vm"]["r0-1-work"]["weight"].as_integer(), Some(300));
+        assert_eq!(dispatch["vm"]["r0-1-work"]["cosched"].as_str(), Some("strict"));
         assert_eq!(dispatch["process"][0]["pid"].as_integer(), Some(4711));
+        assert_eq!(
+            dispatch["process"].as_array().unwrap().len(),
+            1,
+            "guests are found by themselves"
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::case::{Kind, Work};
 use crate::error::Error;
 use crate::load_line::{self, AT, Counted, DONE};
 use crate::plan::{Job, Times};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -33,6 +34,8 @@ pub(super) struct One {
     pub(super) pid: u32,
     pub(super) kind: Kind,
     pub(super) weight: u32,
+    /// What else Instep is told.
+    pub(super) settings: BTreeMap<String, String>,
     group: Group,
     child: Option<Child>,
     /// What it says, and how long that was before.
@@ -183,7 +186,8 @@ fn free(guest: &str, work: &Work) -> Result<One, Error> {
     let group = Group::of_guest(guest);
     group.freeze(false)?;
     let name = guest.to_owned();
-    Ok(One { name, pid, kind: work.kind, weight: work.weight, group, child: None, said, skip })
+    let (kind, weight, settings) = told(work);
+    Ok(One { name, pid, kind, weight, settings, group, child: None, said, skip })
 }
 
 /// Starts a process in a group of its own.
@@ -198,8 +202,13 @@ fn spawn(name: &str, work: &Work, times: Times, tools: &Tools<'_>) -> Result<One
     shell.args(["-c", &script]).stdin(Stdio::null()).stdout(out).stderr(errors);
     let child = shell.spawn().map_err(|error| Error::io("run", "sh", error))?;
     let (name, pid) = (name.to_owned(), child.id());
-    let (kind, weight) = (work.kind, work.weight);
-    Ok(One { name, pid, kind, weight, group, child: Some(child), said, skip: 0 })
+    let (kind, weight, settings) = told(work);
+    Ok(One { name, pid, kind, weight, settings, group, child: Some(child), said, skip: 0 })
+}
+
+/// What schedulers are told of it.
+fn told(work: &Work) -> (Kind, u32, BTreeMap<String, String>) {
+    (work.kind, work.weight, work.settings.clone())
 }
 
 /// The shell's words that run a process: instep-load in its place, other programs again and again.
@@ -261,6 +270,28 @@ fn tail(path: &Path, skip: u64) -> String {
         let _ = file.take(MAX_SAID).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+impl One {
+    /// One of no process.
+    pub(super) fn made(
+        name: &str,
+        (kind, weight): (Kind, u32),
+        settings: BTreeMap<String, String>,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            pid: 4711,
+            kind,
+            weight,
+            settings,
+            group: Group::of_guest("none"),
+            child: None,
+            said: PathBuf::new(),
+            skip: 0,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -332,16 +363,7 @@ mod tests {
 
     #[test]
     fn a_guest_without_any_cpu_time_has_stopped_and_a_process_may_sleep() {
-        let one = |name: &str, kind| One {
-            name: name.to_owned(),
-            pid: 1,
-            kind,
-            weight: 100,
-            group: Group::of_guest("none"),
-            child: None,
-            said: PathBuf::new(),
-            skip: 0,
-        };
+        let one = |name: &str, kind| One::made(name, (kind, 100), BTreeMap::new());
         let running = Running {
             all: vec![one("sleeps", Kind::Process), one("a", Kind::Kvm), one("b", Kind::Kvm)],
             work: work("true"),
