@@ -265,6 +265,7 @@ fn work(guest: &Guest) -> Result<Work, String> {
         demand: 1.0,
         per: None,
         programs: Vec::new(),
+        settings: std::collections::BTreeMap::new(),
     })
 }
 
