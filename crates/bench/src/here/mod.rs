@@ -28,6 +28,7 @@ use crate::plan::{Block, DEFAULT, Job, Times};
 use crate::share::{self, Wanting};
 use counters::Counters;
 use instep_host::Root;
+use sample::Modules;
 use scheduler::InForce;
 use std::collections::BTreeMap;
 use std::fs;
@@ -170,15 +171,12 @@ fn one(
     let pid = in_force.as_deref().map(InForce::pid);
     wait(settle.saturating_sub(running.age()), tools);
     let before = Counters::read(pid);
-    let (busy, from) = (sample::busy(), running.age());
-    let windows = count_windows(&running, times.measure, tools);
+    let mut modules = Modules::begin(instep_host::topology::read(&Root::live()).ok().as_ref());
+    let from = running.age();
+    let windows = count_windows(&running, times.measure, &mut modules, tools);
     let after = Counters::read(pid);
     let until = running.age();
-    let topology = instep_host::topology::read(&Root::live());
-    cell.competing_modules = topology
-        .as_ref()
-        .ok()
-        .and_then(|topology| sample::competing(&busy, &sample::busy(), until - from, topology));
+    cell.competing_modules = modules.mean();
     if job.trace && running.has_vcpus() && !times.trace.is_zero() {
         look(&running, times.trace, tools, cell);
     }
@@ -217,7 +215,7 @@ fn one(
         let spent = after.since(&before);
         cell.bpf_ns_per_switch = spent.bpf_ns_per_switch();
         cell.bpf_ns_per_call = spent.bpf_ns_per_call();
-        cell.bpf_cpu = spent.bpf_cpu(until - from, busy.len());
+        cell.bpf_cpu = spent.bpf_cpu(until - from, sample::busy().len());
         cell.switches_per_s = Some(spent.switches as f64 / (until - from).as_secs_f64().max(1e-3));
     }
     Ok(())
@@ -257,20 +255,39 @@ fn wait(time: Duration, tools: &Tools<'_>) {
 
 /// CPUs used by each that runs, in windows of a second: as many as there is time for, and one shorter
 /// where there is time for none.
-fn count_windows(running: &Running, measure: Duration, tools: &Tools<'_>) -> Vec<Vec<f64>> {
+fn count_windows(
+    running: &Running,
+    measure: Duration,
+    modules: &mut Modules,
+    tools: &Tools<'_>,
+) -> Vec<Vec<f64>> {
     let (window, whole) = windows_of(measure);
     let mut windows = Vec::new();
     let (begin, mut last, mut at) = (Instant::now(), running.usage(), Instant::now());
     for number in 1..=whole {
-        wait((begin + window * number).saturating_duration_since(Instant::now()), tools);
+        watch(begin + window * number, modules, tools);
         let (usage, now) = (running.usage(), Instant::now());
         let took = (now - at).as_secs_f64().max(1e-6);
         let used = usage.iter().zip(&last).map(|(a, b)| a.saturating_sub(*b) as f64 / 1e6 / took);
         windows.push(used.collect());
         (last, at) = (usage, now);
     }
-    wait((begin + measure).saturating_duration_since(Instant::now()), tools);
+    watch(begin + measure, modules, tools);
     windows
+}
+
+/// Waits, and looks meanwhile at how busy cores are.
+fn watch(until: Instant, modules: &mut Modules, tools: &Tools<'_>) {
+    let left = |until: Instant| until.saturating_duration_since(Instant::now());
+    while let Some(next) = modules.next().filter(|next| *next < until) {
+        wait(left(next), tools);
+        if (tools.stop)() {
+            return;
+        }
+        modules.look();
+    }
+    wait(left(until), tools);
+    modules.look();
 }
 
 /// How long a window is, and how many there are.

@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 /// The time between two looks.
 const LOOK: Duration = Duration::from_millis(5);
 
+/// A window of competing modules: ten ticks of the CPUs' busy time.
+const WINDOW: Duration = Duration::from_millis(100);
+
 /// Where a thread is that is no more.
 const GONE: (bool, u32) = (false, u32::MAX);
 
@@ -60,6 +63,50 @@ fn place(stat: &str) -> Option<(bool, u32)> {
     Some((state == "R", cpu))
 }
 
+/// *Competing modules* (systems.md, 1) over many short windows. In each it takes the busy parts of a core's CPUs
+/// for chances, so a thread that went from one CPU of its core to the other meanwhile would count as two:
+/// in windows as long as a measurement that made 0.3 of nothing.
+pub(super) struct Modules {
+    /// The CPUs of each core; none where no core has several.
+    cores: Vec<Vec<usize>>,
+    busy: Vec<u64>,
+    at: Instant,
+    sum: f64,
+    seconds: f64,
+}
+
+impl Modules {
+    pub(super) fn begin(topology: Option<&Topology>) -> Self {
+        let cores = topology.map_or(&[][..], Topology::cores).iter();
+        let cores: Vec<Vec<usize>> =
+            cores.map(|core| core.iter().map(|cpu| cpu.0 as usize).collect()).collect();
+        let cores = if cores.iter().any(|core| core.len() > 1) { cores } else { Vec::new() };
+        Self { cores, busy: busy(), at: Instant::now(), sum: 0.0, seconds: 0.0 }
+    }
+
+    /// When to look next: never where there is nothing to be seen.
+    pub(super) fn next(&self) -> Option<Instant> {
+        (!self.cores.is_empty()).then(|| self.at + WINDOW)
+    }
+
+    /// A window ends here, and the next begins.
+    pub(super) fn look(&mut self) {
+        if self.cores.is_empty() {
+            return;
+        }
+        let (busy, now) = (busy(), Instant::now());
+        let took = now - self.at;
+        self.sum += competing(&self.busy, &busy, took, &self.cores) * took.as_secs_f64();
+        self.seconds += took.as_secs_f64();
+        (self.busy, self.at) = (busy, now);
+    }
+
+    /// The mean over all windows.
+    pub(super) fn mean(&self) -> Option<f64> {
+        (self.seconds > 0.0).then(|| self.sum / self.seconds)
+    }
+}
+
 /// Busy time of each CPU by number so far, in clock ticks, from /proc/stat.
 pub(super) fn busy() -> Vec<u64> {
     busy_of(&read("/proc/stat"))
@@ -81,28 +128,29 @@ fn busy_of(text: &str) -> Vec<u64> {
     busy
 }
 
-/// Competing modules (systems.md, 1) between two readings of [`busy`]; `None` where no core has
-/// several threads.
-pub(super) fn competing(
-    before: &[u64],
-    after: &[u64],
-    time: Duration,
-    topology: &Topology,
-) -> Option<f64> {
-    if topology.cores().iter().all(|core| core.len() < 2) {
-        return None;
-    }
+/// Those of one window, between two readings of [`busy`].
+fn competing(before: &[u64], after: &[u64], time: Duration, cores: &[Vec<usize>]) -> f64 {
     // Ticks of a hundredth of a second, as everywhere in /proc.
     let window = u64::try_from(time.as_millis() / 10).unwrap_or(u64::MAX).max(1);
     let spent: Vec<u64> =
         after.iter().zip(before).map(|(now, then)| now.saturating_sub(*then).min(window)).collect();
-    let cores = topology.cores().iter().map(|core| core.iter().map(|cpu| cpu.0 as usize));
-    Some(measure::competing_modules(&spent, window, cores) as f64 / 1e6)
+    let cores = cores.iter().map(|core| core.iter().copied());
+    measure::competing_modules(&spent, window, cores) as f64 / 1e6
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_that_moves_within_its_core_competes_with_nobody_in_short_windows() {
+        let of = |before: [u64; 2], after: [u64; 2], ms| {
+            competing(&before, &after, Duration::from_millis(ms), &[vec![0, 1]])
+        };
+        assert_eq!(of([0, 0], [10, 0], 100) + of([10, 0], [10, 10], 100), 0.0);
+        assert!((of([0, 0], [10, 10], 200) - 0.25).abs() < 1e-9);
+        assert!((of([0, 0], [10, 10], 100) - 1.0).abs() < 1e-9);
+    }
 
     #[test]
     fn a_thread_is_where_its_stat_says() {
