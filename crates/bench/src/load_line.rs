@@ -92,31 +92,52 @@ pub fn between(text: &str, from: Duration, until: Duration) -> Result<Counted, S
 }
 
 /// The rate of a guest's lines ([`AT`]) that came after a pause, between these times after the first
-/// of them; a guest's clock goes on while it is frozen.
+/// of them; a guest's clock goes on while it is frozen. How late it woke is the median over its lines.
 ///
 /// # Errors
 /// There are not two lines.
 pub fn after_pause(text: &str, from: Duration, until: Duration) -> Result<Counted, String> {
-    let all: Vec<(u64, u64, &str)> = text.lines().filter_map(at).collect();
+    let all: Vec<At<'_>> = text.lines().filter_map(at).collect();
     let few = || format!("{} lines of instep-load in the guest", all.len());
-    let begin = all.first().ok_or_else(few)?.0;
+    let begin = all.first().ok_or_else(few)?.ns;
     let ns =
         |time: Duration| begin.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     let (from, until) = (ns(from), ns(until));
-    let first = all.iter().rev().find(|line| line.0 <= from).ok_or_else(few)?;
-    let last = all.iter().rev().find(|line| line.0 <= until).ok_or_else(few)?;
-    if last.0 <= first.0 || last.1 < first.1 {
+    let first = all.iter().rev().find(|line| line.ns <= from).ok_or_else(few)?;
+    let last = all.iter().rev().find(|line| line.ns <= until).ok_or_else(few)?;
+    if last.ns <= first.ns || last.work < first.work {
         return Err(few());
     }
-    let seconds = (last.0 - first.0) as f64 / 1e9;
-    let rate = (last.1 - first.1) as f64 / seconds;
-    Ok(Counted { rate, unit: last.2.to_owned(), seconds, late_ns: None })
+    let seconds = (last.ns - first.ns) as f64 / 1e9;
+    let rate = (last.work - first.work) as f64 / seconds;
+    let counted = all.iter().filter(|line| line.ns > first.ns && line.ns <= last.ns);
+    let late: Vec<(u64, u64)> = counted.filter_map(|line| line.late).collect();
+    let late_ns =
+        median(late.iter().map(|late| late.0)).zip(median(late.iter().map(|late| late.1)));
+    Ok(Counted { rate, unit: last.unit.to_owned(), seconds, late_ns })
 }
 
-/// Time, work and its unit of a guest's line.
-fn at(line: &str) -> Option<(u64, u64, &str)> {
+fn median(of: impl Iterator<Item = u64>) -> Option<u64> {
+    let mut all: Vec<u64> = of.collect();
+    all.sort_unstable();
+    all.get(all.len() / 2).copied()
+}
+
+/// A guest's line.
+struct At<'a> {
+    ns: u64,
+    work: u64,
+    unit: &'a str,
+    /// Median and 99th percentile since the line before, of a ping.
+    late: Option<(u64, u64)>,
+}
+
+fn at(line: &str) -> Option<At<'_>> {
     let mut words = line.trim().strip_prefix(AT)?.split_whitespace();
-    Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?, words.next()?))
+    let (ns, work) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    let unit = words.next()?;
+    let mut late = words.map_while(|word| word.parse().ok());
+    Some(At { ns, work, unit, late: late.next().zip(late.next()) })
 }
 
 /// How often another program ended per second, from lines of [`DONE`] and the host's uptime in
@@ -187,10 +208,22 @@ mod tests {
             [line(90_000, 10), line(91_000, 100), line(92_000, 300), line(93_000, 0)].concat();
         let counted = after_pause(&text, SECOND, 2 * SECOND).unwrap();
         assert_eq!((counted.rate, counted.unit.as_str()), (200.0, "phases"));
+        assert_eq!(counted.late_ns, None);
         assert!(after_pause(&text, SECOND, 3 * SECOND).is_err(), "work goes backwards");
         for text in [String::new(), line(1, 1), format!("{AT} 1\n{AT} x y z\n")] {
             assert!(after_pause(&text, SECOND, 2 * SECOND).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_guest_that_pings_tells_how_late_in_each_line() {
+        let line = |ms: u64, late: u64| {
+            format!("{AT} {} {ms} wakeups {late} {}\n", ms * 1_000_000, late * 9)
+        };
+        let text =
+            [line(500, 99), line(1500, 5), line(2000, 3), line(2500, 4), line(3000, 88)].concat();
+        let counted = after_pause(&text, SECOND / 2, 2 * SECOND).unwrap();
+        assert_eq!(counted.late_ns, Some((4, 36)));
     }
 
     #[test]

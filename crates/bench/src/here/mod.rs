@@ -55,9 +55,6 @@ pub struct Tools<'a> {
     pub boot: u32,
     /// Nanoseconds of a unit of instep-load's work.
     pub unit_ns: f64,
-    /// Whether scheduling is recorded (`instep record`); else siblings are sampled. Switching that on
-    /// patches the kernel's code, which an emulated machine of several CPUs does not always survive.
-    pub traced: bool,
     /// Whether to stop.
     pub stop: &'a dyn Fn() -> bool,
 }
@@ -224,16 +221,14 @@ fn one(
 /// Whether siblings of the work are stacked: traced where that may be, else sampled.
 fn look(running: &Running, time: Duration, tools: &Tools<'_>, cell: &mut Cell) {
     let vcpus = running.vcpus();
-    if tools.traced {
-        match tracing::trace(&vcpus, time, tools) {
-            Ok(seen) => {
-                cell.stacking = seen.map(|(stacking, _)| stacking);
-                cell.co_run = seen.map(|(_, co_run)| co_run);
-                return;
-            }
-            Err(why) => {
-                cell.warnings.push(format!("stacking is sampled, for it cannot be traced: {why}"));
-            }
+    match tracing::trace(&vcpus, time, tools) {
+        Ok(seen) => {
+            cell.stacking = seen.map(|(stacking, _)| stacking);
+            cell.co_run = seen.map(|(_, co_run)| co_run);
+            return;
+        }
+        Err(why) => {
+            cell.warnings.push(format!("stacking is sampled, for it cannot be traced: {why}"));
         }
     }
     if let Some(work) = running.all.first() {

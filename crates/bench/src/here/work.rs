@@ -243,10 +243,14 @@ fn again(load: &str, until: u64) -> String {
 pub fn guest_command(work: &Work) -> String {
     if work.is_instep_load() {
         let report = GUEST_REPORT.as_millis();
+        let (take, late) = match work.is_ping() {
+            true => ("p=${l#*\\\"p50\\\":}; q=${l#*\\\"p99\\\":}\n", " ${p%%,*} ${q%%,*}"),
+            false => ("", ""),
+        };
         format!(
             "{} --threads {} --duration 0 --report {report}ms | while read -r l; do\n\
              t=${{l#*\\\"t_ns\\\":}}; w=${{l#*\\\"work\\\":}}; u=${{l#*\\\"work_unit\\\":\\\"}}\n\
-             echo \"{AT} ${{t%%,*}} ${{w%%,*}} ${{u%%\\\"*}}\"\ndone",
+             {take}echo \"{AT} ${{t%%,*}} ${{w%%,*}} ${{u%%\\\"*}}{late}\"\ndone",
             work.load, work.vcpus
         )
     } else {
@@ -311,7 +315,6 @@ mod tests {
             dir: "/d".into(),
             boot: 0,
             unit_ns: 94.5,
-            traced: false,
             stop: &|| false,
         }
     }
@@ -343,13 +346,18 @@ mod tests {
 
     /// The guest's own words, with a shell of this machine.
     #[test]
-    fn a_guest_says_no_more_than_time_work_and_unit() {
+    fn a_guest_says_no_more_than_time_work_unit_and_how_late_it_woke() {
         let line = "{\"schema\":\"instep.load/1\",\"total\":false,\"t_ns\":4711,\
-                    \"work_unit\":\"phases\",\"work\":42,\"rate_per_s\":1.0}";
-        let script = guest_command(&work("instep-load compute"));
-        let script = format!("instep-load() {{ echo '{line}'; }}\n{script}");
-        let ran = Command::new("bash").args(["-c", &script]).output().unwrap();
-        assert_eq!(String::from_utf8(ran.stdout).unwrap(), format!("{AT} 4711 42 phases\n"));
+                    \"work_unit\":\"phases\",\"work\":42,\"rate_per_s\":1.0,\
+                    \"late_ns\":{\"count\":9,\"p50\":5,\"p90\":6,\"p99\":7,\"max\":8}}";
+        let said = |load: &str| {
+            let script = guest_command(&work(load));
+            let script = format!("instep-load() {{ echo '{line}'; }}\n{script}");
+            let ran = Command::new("bash").args(["-c", &script]).output().unwrap();
+            String::from_utf8(ran.stdout).unwrap()
+        };
+        assert_eq!(said("instep-load compute"), format!("{AT} 4711 42 phases\n"));
+        assert_eq!(said("instep-load ping"), format!("{AT} 4711 42 phases 5 7\n"));
     }
 
     #[test]

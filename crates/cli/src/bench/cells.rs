@@ -25,8 +25,6 @@ pub(super) struct Order {
     pub(super) peers: BTreeMap<String, PathBuf>,
     /// Which boot this is.
     pub(super) boot: u32,
-    /// Whether scheduling is recorded at the end of cells.
-    pub(super) recorded: bool,
 }
 
 /// The next thing that a block says: a line. Waiting costs the host nothing.
@@ -76,7 +74,6 @@ pub(crate) fn command(args: &BenchCellsArgs) -> anyhow::Result<Outcome> {
         peers: order.peers,
         dir,
         boot: order.boot,
-        traced: order.recorded,
         stop: &stopped,
     };
     let mut printed = Ok(());
@@ -122,7 +119,7 @@ mod tests {
             jobs: Vec::new(),
             times: Times { settle: second, measure: second, trace: second },
         };
-        let order = Order { block, peers: BTreeMap::new(), boot: 1, recorded: false };
+        let order = Order { block, peers: BTreeMap::new(), boot: 1 };
         let sh = |script: &str| {
             let script = script.replace(DIR, at.to_str().unwrap());
             let script = format!(

@@ -383,12 +383,7 @@ impl Bench<'_> {
             std::path::Path::new("/usr/bin").join(path.file_name().unwrap_or_default())
         };
         let peers = self.wanted.peers.iter().map(|(name, path)| (name.clone(), inside(path)));
-        let order = cells::Order {
-            block: block.clone(),
-            peers: peers.collect(),
-            boot: self.boot,
-            recorded: self.wanted.recorded,
-        };
+        let order = cells::Order { block: block.clone(), peers: peers.collect(), boot: self.boot };
         let most = |job: &Job| block.times.about(job) + CELL;
         let all: Duration = block.jobs.iter().map(most).sum::<Duration>() + LOAD;
         host.host.succeed(&cells::begin(&order, all)?, Duration::from_secs(60), self.stop)?;

@@ -81,7 +81,6 @@ pub(super) fn run(
         peers: wanted.peers.clone(),
         dir: dir.path().to_owned(),
         boot,
-        traced: true,
         stop: &stopped,
     };
     let all = blocks.iter().map(|block| block.jobs.len()).sum();

@@ -44,7 +44,7 @@ struct Wanted {
     absent: BTreeMap<String, String>,
     runs: u32,
     times: Times,
-    /// Whether scheduling is recorded at the end of every cell, instead of sampled in the first run.
+    /// Whether scheduling is recorded at the end of every cell, not of the first run's only.
     recorded: bool,
     /// The emulated host's.
     clock: Clock,
