@@ -23,7 +23,9 @@
 //! only; `host`, belonging to no VM), `demand` (the part of a CPU that each vCPU wants), `per`
 //! (what is counted when the load is another program than instep-load, which is then run again and
 //! again), `programs` (what a kvm guest's load needs of this machine), `settings` (what Instep is told of a
-//! process, in words of `[dispatch.vm.NAME]`: `{ cosched = "strict" }`; other schedulers know none).
+//! process, in words of `[dispatch.vm.NAME]`: `{ cosched = "strict" }`; other schedulers know none),
+//! `realtime` (a priority from 1 to 99, SCHED_FIFO, of a host process of instep-load: it goes before all that
+//! a scheduler here decides about, and so bounds how soon anything can wake).
 
 use crate::error::Error;
 use crate::share::{self, Wanting};
@@ -34,8 +36,9 @@ use std::path::Path;
 /// The most that runs beside the work.
 const MAX_BESIDE: u32 = 16;
 
-/// What Instep may be told of a VM besides its weight.
-const SETTINGS: [&str; 3] = ["cosched", "latency", "period"];
+/// What Instep may be told of a VM besides its weight, and a period.
+const COSCHED: [&str; 4] = ["auto", "never", "relaxed", "strict"];
+const LATENCY: [&str; 2] = ["normal", "prompt"];
 
 /// What a file of cases holds.
 #[derive(Clone, Debug, Deserialize)]
@@ -139,6 +142,9 @@ pub struct Work {
     /// What Instep is told of it besides its weight, as in `[dispatch.vm.NAME]`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
+    /// The real-time priority of a host process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub realtime: Option<u8>,
 }
 
 impl Work {
@@ -148,10 +154,26 @@ impl Work {
         self.load.split_whitespace().next() == Some("instep-load")
     }
 
+    /// The program of this machine that runs it, besides instep-load.
+    #[must_use]
+    pub fn program(&self) -> Option<&str> {
+        match self.realtime {
+            Some(_) => Some("chrt"),
+            None if self.is_instep_load() => None,
+            None => self.load.split_whitespace().next(),
+        }
+    }
+
     /// Whether it measures how late it wakes.
     #[must_use]
     pub fn is_ping(&self) -> bool {
         self.is_instep_load() && self.load.split_whitespace().nth(1) == Some("ping")
+    }
+
+    /// Whether it is a ping that reports once in a measurement, over all of it; guests report twice a second.
+    #[must_use]
+    pub fn reports_once(&self) -> bool {
+        self.is_ping() && self.kind != Kind::Kvm
     }
 
     /// Whether alone it does the same as the other, so that one measurement tells of both: all but what
@@ -191,9 +213,12 @@ impl Work {
         if self.kind != Kind::Process && !self.settings.is_empty() {
             return Err("settings go with kind = \"process\"".to_owned());
         }
-        if let Some(key) = self.settings.keys().find(|key| !SETTINGS.contains(&key.as_str())) {
-            return Err(format!("settings: {key}; possible are {}", SETTINGS.join(", ")));
+        if self.realtime.is_some_and(|priority| {
+            self.kind != Kind::Host || !self.is_instep_load() || !(1..=99).contains(&priority)
+        }) {
+            return Err("realtime: 1 to 99, of kind = \"host\" and instep-load".to_owned());
         }
+        self.settings.iter().try_for_each(|(key, value)| setting(key, value))?;
         for word in ["--threads", "--duration", "--report", "--unit-ns", "--float"] {
             let given = |w: &str| w == word || w.starts_with(&format!("{word}="));
             if self.is_instep_load() && self.load.split_whitespace().any(given) {
@@ -310,6 +335,23 @@ pub fn unique(cases: &[Case]) -> Result<(), String> {
         .map_or(Ok(()), |case| Err(case.name.clone()))
 }
 
+/// Whether Instep can be told this of a VM.
+fn setting(key: &str, value: &str) -> Result<(), String> {
+    let one_of = |words: &[&str]| match words.contains(&value) {
+        true => Ok(()),
+        false => Err(format!("settings: {key}: {value}; possible are {}", words.join(", "))),
+    };
+    match key {
+        "cosched" => one_of(&COSCHED),
+        "latency" => one_of(&LATENCY),
+        "period" => match humantime::parse_duration(value).map(|period| period.as_millis()) {
+            Ok(1..=1000) => Ok(()),
+            _ => Err(format!("settings: period: {value}; possible are 1ms to 1s")),
+        },
+        _ => Err(format!("settings: {key}; possible are cosched, latency, period")),
+    }
+}
+
 fn hundred() -> u32 {
     100
 }
@@ -377,6 +419,8 @@ mod tests {
             (format!("{CASE}{CASE}"), "case a is there twice"),
             (swap("'a'", "'a b'"), "letters, digits and dashes"),
             (swap("vcpus = 2", "vcpus = 0"), "case a: work: 0 vcpus"),
+            (swap("vcpus = 2", "vcpus = 2, realtime = 9"), "realtime: 1 to 99, of kind"),
+            (swap("vcpus = 2", "vcpus = 2, kind = 'host', realtime = 100"), "realtime: 1 to 99"),
             (
                 swap("vcpus = 2", "vcpus = 2, settings = { weight = '1' }"),
                 "settings: weight; possible",
@@ -384,6 +428,14 @@ mod tests {
             (
                 swap("vcpus = 2", "vcpus = 2, kind = 'kvm', settings = { period = '1ms' }"),
                 "settings go",
+            ),
+            (
+                swap("vcpus = 2", "vcpus = 2, settings = { cosched = 'gang' }"),
+                "cosched: gang; possible",
+            ),
+            (
+                swap("vcpus = 2", "vcpus = 2, settings = { period = '5' }"),
+                "period: 5; possible are 1ms",
             ),
             (swap("vcpus = 2", "vcpus = 2, weight = 0"), "weight 0; possible are 1 to 10000"),
             (swap("vcpus = 2", "vcpus = 2, demand = 2.0"), "demand 2"),

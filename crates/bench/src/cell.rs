@@ -30,7 +30,7 @@ pub struct Cell {
     /// Mean part of the work's runnable vCPUs that ran while one did, of the traced time.
     #[serde(default)]
     pub co_run: Option<f64>,
-    /// Competing modules (systems.md, 1) of the traced time.
+    /// Competing modules (systems.md, 1, in windows of 100 ms) while the work was counted.
     pub competing_modules: Option<f64>,
     /// The worst of all windows of 1 s and all that ran: |part of the CPU time / fair part - 1|.
     pub share_error: Option<f64>,

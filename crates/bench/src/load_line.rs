@@ -137,7 +137,9 @@ fn at(line: &str) -> Option<At<'_>> {
     let (ns, work) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     let unit = words.next()?;
     let mut late = words.map_while(|word| word.parse().ok());
-    Some(At { ns, work, unit, late: late.next().zip(late.next()) })
+    // Nobody woke: no percentile is 0 else.
+    let late = late.next().zip(late.next()).filter(|(_, p99)| *p99 > 0);
+    Some(At { ns, work, unit, late })
 }
 
 /// How often another program ended per second, from lines of [`DONE`] and the host's uptime in
@@ -220,8 +222,15 @@ mod tests {
         let line = |ms: u64, late: u64| {
             format!("{AT} {} {ms} wakeups {late} {}\n", ms * 1_000_000, late * 9)
         };
-        let text =
-            [line(500, 99), line(1500, 5), line(2000, 3), line(2500, 4), line(3000, 88)].concat();
+        let text = [
+            line(500, 99),
+            line(1500, 5),
+            line(2000, 3),
+            line(2250, 0),
+            line(2500, 4),
+            line(3000, 88),
+        ]
+        .concat();
         let counted = after_pause(&text, SECOND / 2, 2 * SECOND).unwrap();
         assert_eq!(counted.late_ns, Some((4, 36)));
     }

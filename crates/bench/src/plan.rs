@@ -121,7 +121,7 @@ impl Times {
         let measure = self.measure.max(least);
         let settle = if job.alone { self.settle.min(SETTLE_ALONE) } else { self.settle };
         // A ping's latencies are of whole reports: its second one is counted.
-        let settle = if ping { settle.max(measure) } else { settle };
+        let settle = if job.case.work.reports_once() { settle.max(measure) } else { settle };
         Self { settle, measure, trace: if job.trace { self.trace } else { Duration::ZERO } }
     }
 

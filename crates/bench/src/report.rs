@@ -110,7 +110,7 @@ pub struct Outcome {
     /// It in each run.
     #[serde(default)]
     pub stacking_samples: Vec<f64>,
-    /// Competing modules (systems.md, 1); the median. None without hardware threads.
+    /// Competing modules (systems.md, 1, in windows of 100 ms); the median. None without hardware threads.
     pub competing_modules: Option<f64>,
     /// They in each run.
     #[serde(default)]

@@ -31,10 +31,12 @@ pub(crate) fn command(command: LabCommand) -> anyhow::Result<Outcome> {
     }
 }
 
-/// Holds a VM until this process is ended; says so when it has it.
+/// Holds what keeps a kernel's code as it is until this process is ended; says what it lacks of it, and that it
+/// holds the rest.
 fn anchor() -> anyhow::Result<Outcome> {
-    instep_lab::host::anchor::hold()?;
-    print("held\n")?;
+    let lacks = instep_lab::host::anchor::hold();
+    let lacks: String = lacks.iter().map(|error| format!("{error}\n")).collect();
+    print(&format!("{lacks}held\n"))?;
     loop {
         std::thread::park();
     }

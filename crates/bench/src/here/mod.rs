@@ -155,7 +155,7 @@ fn one(
     tag: &str,
     cell: &mut Cell,
 ) -> Result<(), Error> {
-    let ping = job.case.work.is_ping();
+    let once = job.case.work.reports_once();
     let times = times.of(job);
     let settle = times.settle;
     let mut running = Running::start(job, times, tools, tag)?;
@@ -167,8 +167,8 @@ fn one(
     }
     let pid = in_force.as_deref().map(InForce::pid);
     wait(settle.saturating_sub(running.age()), tools);
-    let before = Counters::read(pid);
     let mut modules = Modules::begin(instep_host::topology::read(&Root::live()).ok().as_ref());
+    let before = Counters::read(pid);
     let from = running.age();
     let windows = count_windows(&running, times.measure, &mut modules, tools);
     let after = Counters::read(pid);
@@ -177,18 +177,18 @@ fn one(
     if job.trace && running.has_vcpus() && !times.trace.is_zero() {
         look(&running, times.trace, tools, cell);
     }
-    if ping {
+    if once {
         // Its second report comes late by what its start took.
         wait(LATE, tools);
     }
     let text = running.end();
-    let heard = if ping { until + LATE } else { until };
+    let heard = if once { until + LATE } else { until };
     match running.counted(&text, from, heard) {
         Ok(counted) => {
             cell.rate = Some(counted.rate);
             cell.unit = counted.unit;
             cell.seconds = counted.seconds;
-            if let Some((p50, p99)) = counted.late_ns.filter(|_| ping) {
+            if let Some((p50, p99)) = counted.late_ns.filter(|_| job.case.work.is_ping()) {
                 (cell.late_p50_ns, cell.late_p99_ns) = (Some(p50), Some(p99));
             }
         }
@@ -212,7 +212,7 @@ fn one(
         let spent = after.since(&before);
         cell.bpf_ns_per_switch = spent.bpf_ns_per_switch();
         cell.bpf_ns_per_call = spent.bpf_ns_per_call();
-        cell.bpf_cpu = spent.bpf_cpu(until - from, sample::busy().len());
+        cell.bpf_cpu = spent.bpf_cpu(until - from, modules.cpus());
         cell.switches_per_s = Some(spent.switches as f64 / (until - from).as_secs_f64().max(1e-3));
     }
     Ok(())
@@ -221,16 +221,15 @@ fn one(
 /// Whether siblings of the work are stacked: traced where that may be, else sampled.
 fn look(running: &Running, time: Duration, tools: &Tools<'_>, cell: &mut Cell) {
     let vcpus = running.vcpus();
-    match tracing::trace(&vcpus, time, tools) {
+    let why = match tracing::trace(&vcpus, time, tools) {
         Ok(seen) => {
             cell.stacking = seen.map(|(stacking, _)| stacking);
             cell.co_run = seen.map(|(_, co_run)| co_run);
             return;
         }
-        Err(why) => {
-            cell.warnings.push(format!("stacking is sampled, for it cannot be traced: {why}"));
-        }
-    }
+        Err(why) => why,
+    };
+    cell.warnings.push(format!("stacking is sampled, for it cannot be traced: {why}"));
     if let Some(work) = running.all.first() {
         let tids: Vec<u32> = vcpus.iter().map(|(_, tid)| *tid).collect();
         cell.stacking = sample::stacking(work.pid, &tids, time);
@@ -249,7 +248,7 @@ fn wait(time: Duration, tools: &Tools<'_>) {
 }
 
 /// CPUs used by each that runs, in windows of a second: as many as there is time for, and one shorter
-/// where there is time for none.
+/// where there is time for none. How busy cores are is looked at meanwhile.
 fn count_windows(
     running: &Running,
     measure: Duration,
@@ -274,15 +273,14 @@ fn count_windows(
 /// Waits, and looks meanwhile at how busy cores are.
 fn watch(until: Instant, modules: &mut Modules, tools: &Tools<'_>) {
     let left = |until: Instant| until.saturating_duration_since(Instant::now());
-    while let Some(next) = modules.next().filter(|next| *next < until) {
+    while let Some(next) = modules.next().filter(|next| *next <= until) {
         wait(left(next), tools);
         if (tools.stop)() {
             return;
         }
-        modules.look();
+        modules.look(sample::busy(), Instant::now());
     }
     wait(left(until), tools);
-    modules.look();
 }
 
 /// How long a window is, and how many there are.

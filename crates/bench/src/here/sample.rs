@@ -63,9 +63,9 @@ fn place(stat: &str) -> Option<(bool, u32)> {
     Some((state == "R", cpu))
 }
 
-/// *Competing modules* (systems.md, 1) over many short windows. In each it takes the busy parts of a core's CPUs
-/// for chances, so a thread that went from one CPU of its core to the other meanwhile would count as two:
-/// in windows as long as a measurement that made 0.3 of nothing.
+/// *Competing modules* (systems.md, 1, but for the length of windows). The measure takes the busy parts of a core's
+/// CPUs for chances, so a thread that went from one CPU of its core to the other meanwhile counts as two: in
+/// windows of a second that made 0.3 of nothing. What is left behind the last window is not looked at.
 pub(super) struct Modules {
     /// The CPUs of each core; none where no core has several.
     cores: Vec<Vec<usize>>,
@@ -89,12 +89,12 @@ impl Modules {
         (!self.cores.is_empty()).then(|| self.at + WINDOW)
     }
 
-    /// A window ends here, and the next begins.
-    pub(super) fn look(&mut self) {
-        if self.cores.is_empty() {
-            return;
-        }
-        let (busy, now) = (busy(), Instant::now());
+    pub(super) fn cpus(&self) -> usize {
+        self.busy.len()
+    }
+
+    /// A window ends, by which CPUs have been busy so long, and the next begins.
+    pub(super) fn look(&mut self, busy: Vec<u64>, now: Instant) {
         let took = now - self.at;
         self.sum += competing(&self.busy, &busy, took, &self.cores) * took.as_secs_f64();
         self.seconds += took.as_secs_f64();
@@ -130,10 +130,10 @@ fn busy_of(text: &str) -> Vec<u64> {
 
 /// Those of one window, between two readings of [`busy`].
 fn competing(before: &[u64], after: &[u64], time: Duration, cores: &[Vec<usize>]) -> f64 {
+    let window = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1);
     // Ticks of a hundredth of a second, as everywhere in /proc.
-    let window = u64::try_from(time.as_millis() / 10).unwrap_or(u64::MAX).max(1);
-    let spent: Vec<u64> =
-        after.iter().zip(before).map(|(now, then)| now.saturating_sub(*then).min(window)).collect();
+    let ms = |(now, then): (&u64, &u64)| (now.saturating_sub(*then) * 10).min(window);
+    let spent: Vec<u64> = after.iter().zip(before).map(ms).collect();
     let cores = cores.iter().map(|core| core.iter().copied());
     measure::competing_modules(&spent, window, cores) as f64 / 1e6
 }
@@ -143,13 +143,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_moves_within_its_core_competes_with_nobody_in_short_windows() {
-        let of = |before: [u64; 2], after: [u64; 2], ms| {
-            competing(&before, &after, Duration::from_millis(ms), &[vec![0, 1]])
+    fn one_that_moves_within_its_core_competes_with_nobody_and_two_do_all_the_time() {
+        let mean = |looks: &[(u64, [u64; 2])]| {
+            let begin = Instant::now();
+            let (cores, busy) = (vec![vec![0, 1]], vec![5, 5]);
+            let mut modules = Modules { cores, busy, at: begin, sum: 0.0, seconds: 0.0 };
+            for (ms, [one, two]) in looks {
+                modules.look(vec![5 + one, 5 + two], begin + Duration::from_millis(*ms));
+            }
+            modules.mean()
         };
-        assert_eq!(of([0, 0], [10, 0], 100) + of([10, 0], [10, 10], 100), 0.0);
-        assert!((of([0, 0], [10, 10], 200) - 0.25).abs() < 1e-9);
-        assert!((of([0, 0], [10, 10], 100) - 1.0).abs() < 1e-9);
+        assert_eq!(mean(&[]), None, "ended before the first window");
+        assert_eq!(mean(&[(100, [10, 0]), (200, [10, 10])]), Some(0.0));
+        assert_eq!(mean(&[(100, [10, 10]), (200, [20, 20])]), Some(1.0));
+        assert_eq!(mean(&[(100, [10, 10]), (400, [10, 40])]), Some(0.25), "by time");
+        let moved = mean(&[(200, [10, 10])]).unwrap();
+        assert!((moved - 0.25).abs() < 1e-9, "{moved}: in one long window it would");
+        let none = Modules::begin(None);
+        assert_eq!((none.next(), none.mean()), (None, None), "no core of several threads");
     }
 
     #[test]

@@ -216,9 +216,10 @@ fn command(work: &Work, times: Times, tools: &Tools<'_>) -> String {
     let life = times.settle + times.measure + times.trace + SPARE;
     if work.is_instep_load() {
         let mode = work.load.trim_start().trim_start_matches("instep-load");
-        let report = if work.is_ping() { times.measure } else { REPORT };
+        let report = if work.reports_once() { times.measure } else { REPORT };
+        let first = work.realtime.map_or_else(String::new, |at| format!("chrt -f {at} "));
         return format!(
-            "exec '{}'{mode} --threads {} --float --unit-ns {} --duration {}ms --report {}ms",
+            "exec {first}'{}'{mode} --threads {} --float --unit-ns {} --duration {}ms --report {}ms",
             tools.load.display(),
             work.vcpus,
             tools.unit_ns,
@@ -333,7 +334,10 @@ mod tests {
             "exec '/l/instep-load' barrier --kind spin --threads 2 --float --unit-ns 94.5 \
              --duration 64000ms --report 200ms"
         );
-        assert!(command(&work("instep-load ping"), TIMES, &tools()).ends_with("--report 2000ms"));
+        let first = Work { realtime: Some(9), ..work("instep-load ping") };
+        let line = command(&first, TIMES, &tools());
+        assert!(line.starts_with("exec chrt -f 9 '/l/instep-load' ping --threads"), "{line}");
+        assert!(line.ends_with("--report 2000ms"), "{line}");
     }
 
     #[test]

@@ -160,10 +160,9 @@ fn programs(wanted: &mut Wanted) -> Vec<String> {
     let mut all = BTreeSet::new();
     let mut missing: BTreeMap<String, String> = BTreeMap::new();
     for case in &wanted.cases {
-        for (_, work) in case.all().filter(|(_, work)| !work.is_instep_load()) {
-            let own = work.load.split_whitespace().next().map(str::to_owned);
-            let own = own.into_iter().filter(|_| work.kind != Kind::Kvm);
-            for name in own.chain(work.programs.iter().cloned()) {
+        for (_, work) in case.all() {
+            let own = work.program().filter(|_| work.kind != Kind::Kvm).map(str::to_owned);
+            for name in own.into_iter().chain(work.programs.iter().cloned()) {
                 // Busybox has the rest.
                 match programs::find(&name) {
                     Ok(_) if work.kind == Kind::Kvm => {}
@@ -334,7 +333,7 @@ impl Bench<'_> {
             if attempt > 1 {
                 say("booting it again");
             }
-            let mut running = self.kit.boot_for(scenario, life, None, self.stop)?;
+            let mut running = self.kit.boot_for(scenario, life, None, self.stop, say)?;
             if guests > 0 {
                 running.host.succeed(&freezer(scenario), Duration::from_secs(30), self.stop)?;
                 running.start_guests(scenario, self.stop)?;
@@ -343,6 +342,10 @@ impl Bench<'_> {
         };
         let mut say = |said: &str| self.progress.say(said);
         let mut running = instep_lab::scenario::run::again(self.stop, &mut say, up)?;
+        if !running.restarted().is_empty() {
+            let names = running.restarted().join(", ");
+            came.warnings.push(format!("hung or died at boot, started again: {names}"));
+        }
         self.boot = came.booted(Boot {
             kernel: running.kernel.clone(),
             machine: match scenario.host.clock {

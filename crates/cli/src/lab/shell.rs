@@ -94,7 +94,7 @@ fn up(
     let kit = Kit::obtain(&options(&args.host, None)?, stop, &mut |said| progress.say(said))?;
     progress.say("booting");
     let running = again(stop, &mut |said| progress.say(said), |_, say| {
-        let mut running = kit.boot_for(scenario, LIFE, None, stop)?;
+        let mut running = kit.boot_for(scenario, LIFE, None, stop, say)?;
         say("starting guests");
         if let Err(error) = running.start_guests(scenario, stop) {
             if !matches!(error, Error::Interrupted) {

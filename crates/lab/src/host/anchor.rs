@@ -17,6 +17,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,17 +31,20 @@ const KVM_CREATE_IRQCHIP: libc::c_ulong = 0xae60;
 /// What keeps CPUs busy ends itself after this.
 const QUIET: Duration = Duration::from_secs(10);
 
+const KVM: &str = "/dev/kvm";
+
 /// Makes a VM of one vCPU with an interrupt controller, which is there as long as this process, and switches
-/// tracepoints on for good. A mapping holds the VM, not descriptors: by those a host's VMs are found, and this
-/// is none of them.
-///
-/// # Errors
-/// When there is no KVM, or it or tracing refuses.
-pub fn hold() -> Result<(), Error> {
-    let failed = |error| Error::io("hold a VM by", "/dev/kvm", error);
-    let kvm = File::options().read(true).write(true).open("/dev/kvm").map_err(failed)?;
-    quietly(|| held(&kvm)).map_err(failed)?;
-    tracepoints::hold()
+/// tracepoints on for good; what of it this kernel refuses. A mapping holds the VM, not descriptors: by those a
+/// host's VMs are found, and this is none of them.
+#[must_use]
+pub fn hold() -> Vec<Error> {
+    let vm = || {
+        let kvm = File::options().read(true).write(true).open(KVM)?;
+        quietly(|| held(&kvm))
+    };
+    let vm = vm().map_err(|error| Error::io("hold a VM by", Path::new(KVM), error));
+    let tracepoints = tracepoints::hold(Path::new(tracepoints::TRACING));
+    [vm, tracepoints].into_iter().filter_map(Result::err).collect()
 }
 
 /// Does `what` while every other CPU that this thread may use runs a loop at user level. Where such a

@@ -34,9 +34,9 @@ const STARTS: u32 = 3;
 /// How long one look or one small change may take, by the host's clock.
 pub(super) const SMALL: Duration = Duration::from_secs(60);
 
-/// How often a host is booted that dies before anything of the scenario runs in it. Of emulated kernels
-/// that change their own code at boot one in three died on a machine of two busy CPUs, in seconds.
-const BOOTS: usize = 4;
+/// How often a host is started that dies before it is up: of kernels that change their own code at boot
+/// two in six died on a machine of two busy CPUs (QEMU 7.2), in seconds.
+const HOST_STARTS: usize = 4;
 
 /// How a host is called among those that were started again.
 const THE_HOST: &str = "the host";
@@ -105,7 +105,7 @@ impl Kit {
     }
 
     /// Boots a scenario's host, without its guests; it may live for `life`, and coming up has half of the
-    /// scenario's limit. One that dies before it is up is booted again.
+    /// scenario's limit. One that dies before it is up is booted again, which `say` hears.
     ///
     /// # Errors
     /// When it does not come up; its console is then in `kept`, or in `failures` of the cache.
@@ -115,6 +115,7 @@ impl Kit {
         life: Duration,
         kept: Option<&Path>,
         stop: &Stop,
+        say: &mut dyn FnMut(&str),
     ) -> Result<Running, Error> {
         let mut extra = self.extra.clone();
         let wanting = scenario.guest.iter().find(|guest| guest.load.contains("instep-load"));
@@ -131,21 +132,12 @@ impl Kit {
             extra.guests.push((guest.name.clone(), found?));
         }
         extra.begin = guests::sealed(&scenario.guest, &scenario.host);
-        let mut restarted = Vec::new();
-        loop {
-            match self.booted(scenario, &extra, life, kept, stop) {
-                Err(error @ Error::Died { .. }) if restarted.len() + 1 < BOOTS => {
-                    stop.check()?;
-                    let first = error.to_string();
-                    tracing::warn!(
-                        "{}; booting it again",
-                        first.lines().next().unwrap_or_default()
-                    );
-                    restarted.push(THE_HOST.to_owned());
-                }
-                done => return done.map(|running| Running { restarted, ..running }),
-            }
-        }
+        let started = Instant::now();
+        let (running, died) =
+            until_up(stop, say, || self.booted(scenario, &extra, life, kept, stop))?;
+        let restarted = vec![THE_HOST.to_owned(); died];
+        let seconds = Seconds { host_up: started.elapsed().as_secs_f64(), ..Seconds::default() };
+        Ok(Running { started, seconds, restarted, ..running })
     }
 
     fn booted(
@@ -172,13 +164,12 @@ impl Kit {
                 tracing::warn!("its console is kept as {}", console.display());
             }
         })?;
-        let seconds = Seconds { host_up: started.elapsed().as_secs_f64(), ..Seconds::default() };
         Ok(Running {
             host,
             kernel: ready.release,
             kvm: ready.kvm,
             started,
-            seconds,
+            seconds: Seconds::default(),
             restarted: Vec::new(),
         })
     }
@@ -218,6 +209,12 @@ pub struct Running {
 }
 
 impl Running {
+    /// What hung or died at boot and was started again, once for each time.
+    #[must_use]
+    pub fn restarted(&self) -> &[String] {
+        &self.restarted
+    }
+
     /// Starts those guests of a scenario that are not `later`, side by side.
     ///
     /// # Errors
@@ -229,6 +226,31 @@ impl Running {
         start(self, scenario, &names, stop)?;
         self.seconds.guests_up = began.elapsed().as_secs_f64();
         Ok(())
+    }
+}
+
+/// Boots until a host is up; how many died before. One that dies each time is no chance, which [`again`] would
+/// try once more.
+fn until_up<T>(
+    stop: &Stop,
+    say: &mut dyn FnMut(&str),
+    mut boot: impl FnMut() -> Result<T, Error>,
+) -> Result<(T, usize), Error> {
+    let mut died = 0;
+    loop {
+        match boot() {
+            Err(error @ Error::Died { .. }) if died + 1 < HOST_STARTS => {
+                stop.check()?;
+                died += 1;
+                say(&format!("{error}\nbooting it once more"));
+            }
+            Err(Error::Died { name, how, console }) => {
+                let next = "give another kernel, --kernel FILE, or install a newer QEMU";
+                let what = format!("{how} at each of {HOST_STARTS} boots; {next}");
+                return Err(Error::Guest { name, what, console });
+            }
+            done => return done.map(|up| (up, died)),
+        }
     }
 }
 
@@ -307,7 +329,8 @@ fn once(
     ));
     // Of this attempt, or none.
     let _ = fs::remove_file(kit.place(scenario, kept).join(REGISTERS));
-    let mut running = kit.boot_for(scenario, scenario.limit, kept, stop)?;
+    let mut say = |said: &str| audience.say(said);
+    let mut running = kit.boot_for(scenario, scenario.limit, kept, stop, &mut say)?;
     let mut doing = Doing::new(scenario, fetched, &running, attempts);
     let mut done = doing.all(&mut running, stop, audience);
     if !doing.report.held || matches!(done, Err(Error::Guest { .. } | Error::Slow { .. })) {
@@ -465,4 +488,50 @@ fn keep(running: &mut Running, scenario: &Scenario, into: &Path, stop: &Stop) ->
         }
     }
     kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn died() -> Error {
+        let (name, how) = ("emulated host".to_owned(), "its kernel panicked".to_owned());
+        Error::Died { name, how, console: "last words".to_owned() }
+    }
+
+    #[test]
+    fn a_host_that_dies_before_it_is_up_is_booted_again_and_told_and_counted() {
+        let mut boots = [Ok("up"), Err(died()), Err(died())].into_iter().rev();
+        let mut said = Vec::new();
+        let up = until_up(&Stop::never(), &mut |text| said.push(text.to_owned()), || {
+            boots.next().unwrap()
+        });
+        assert_eq!(up.unwrap(), ("up", 2));
+        assert_eq!(said.len(), 2);
+        assert!(said[0].contains("panicked") && said[0].ends_with("booting it once more"));
+    }
+
+    #[test]
+    fn one_that_dies_each_time_is_given_up_and_is_no_chance_for_another_attempt() {
+        let mut boots = 0;
+        let failed = again(&Stop::never(), &mut |_| {}, |_, say| {
+            until_up(&Stop::never(), say, || {
+                boots += 1;
+                Err::<(), _>(died())
+            })
+        });
+        let error = failed.unwrap_err().to_string();
+        assert_eq!(boots, HOST_STARTS, "{error}");
+        assert!(error.contains("at each of 4 boots") && error.contains("last words"), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_death_is_not_booted_again() {
+        let mut boots = 0;
+        let failed = until_up(&Stop::never(), &mut |_| {}, || {
+            boots += 1;
+            Err::<(), _>(Error::Interrupted)
+        });
+        assert!(matches!(failed, Err(Error::Interrupted)) && boots == 1);
+    }
 }

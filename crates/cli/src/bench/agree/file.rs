@@ -266,6 +266,7 @@ fn work(guest: &Guest) -> Result<Work, String> {
         per: None,
         programs: Vec::new(),
         settings: std::collections::BTreeMap::new(),
+        realtime: None,
     })
 }
 
