@@ -2,6 +2,8 @@
 /*
  * Fair shares: who is charged, and when unused time expires.
  *
+ * Flag: shares. Counters: expired, clamped.
+ *
  * Problem: the kernel's fair class charges threads (or, with groups, queues per CPU); a VM's share
  * is that of the whole VM, whichever of its vCPUs used it.
  * Method: one virtual time per VM, to which every run of every thread of it adds
@@ -25,7 +27,7 @@ static __always_inline u64 vm_vtime(u32 vm)
 	return v ? v->account.vtime : POL_ORIGIN;
 }
 
-/* The host's virtual time only grows. */
+/* It grows; of two CPUs that set it at once the one behind may win, until either chooses again. */
 static __always_inline void host_reached(u64 vtime)
 {
 	if (pol_before(INSTEP_STATE->vtime, vtime))
@@ -105,12 +107,19 @@ static __always_inline void measure(struct vm_state *v, u64 now)
 		v->apart_ns += now - since;
 }
 
+/* Sets a VM's virtual time unless it has been charged meanwhile: no charge is lost. */
+static __always_inline bool set_vtime(struct vm_state *v, u64 before, u64 vtime)
+{
+	return __sync_val_compare_and_swap(&v->account.vtime, before, vtime) == before;
+}
+
 /* Ends a VM's allocation period when it is over. */
 static __always_inline void roll(u32 vm, u64 now)
 {
 	struct vm_state *v = vm_of(vm);
 	struct instep_vm_settings *s = vm_set_of(vm);
-	u64 period;
+	struct pol_account rolled;
+	u64 period, before;
 
 	if (!v || !s || !on(INSTEP_M_SHARES))
 		return;
@@ -121,8 +130,17 @@ static __always_inline void roll(u32 vm, u64 now)
 	/* Looked at each tick: one shorter than that would take who runs for absent. */
 	if (period < 2 * SET.slice_ns)
 		period = 2 * SET.slice_ns;
-	if (pol_roll(&v->account, now, period, INSTEP_STATE->vtime) == POL_EXPIRED)
+	if (now - v->account.period_at < period)
+		return;
+	rolled = v->account;
+	before = rolled.vtime;
+	/* Another CPU may charge the VM at the same time, or end the period. */
+	if (pol_roll(&rolled, now, period, INSTEP_STATE->vtime) == POL_EXPIRED &&
+	    set_vtime(v, before, rolled.vtime))
 		count(INSTEP_C_EXPIRED);
+	v->account.mark = rolled.mark;
+	v->account.period_at = rolled.period_at;
+	v->account.waited = rolled.waited;
 }
 
 /*
@@ -133,18 +151,17 @@ static __always_inline void bound_vm(u32 vm, struct cpu_state *c)
 {
 	struct vm_state *v = vm_of(vm);
 	struct instep_vm_settings *s = vm_set_of(vm);
-	u64 lead, bounded;
+	u64 lead, bounded, before;
 
 	if (!v || !s)
 		return;
 	lead = pol_cost(2 * SET.slice_ns, s->weight);
 	if (lead < SET.debt_ns)
 		lead = SET.debt_ns;
-	bounded = pol_max(pol_min(v->account.vtime, c->vtime + lead), c->vtime - SET.debt_ns);
-	if (bounded != v->account.vtime) {
-		v->account.vtime = bounded;
+	before = v->account.vtime;
+	bounded = pol_max(pol_min(before, c->vtime + lead), c->vtime - SET.debt_ns);
+	if (bounded != before && set_vtime(v, before, bounded))
 		count(INSTEP_C_CLAMPED);
-	}
 }
 
 #endif

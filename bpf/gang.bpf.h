@@ -2,6 +2,9 @@
 /*
  * Relaxed co-scheduling: siblings of a VM that never blocks run at the same time.
  *
+ * Flags: gang, skew, probe. Counters: gang_on, gang_off, episodes, episode_kicks, kicks_saved, skew_stops,
+ * probes, probes_kept.
+ *
  * Problem: a vCPU that spins for one that does not run wastes its share; with phases shorter than
  * a slice nearly all of it (measured: 0.02 of fair-share speed at 100 us).
  * Method: when a CPU chooses a vCPU of such a VM, an *episode* of `episode_ns` begins: CPUs where

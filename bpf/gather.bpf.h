@@ -2,6 +2,8 @@
 /*
  * Gathering: a VM whose vCPUs hand over to each other at a fine grain runs on one CPU.
  *
+ * Flag: gather. Counters: gather_trials, gather_on, gather_off, handed_over.
+ *
  * Problem: apart, each hand-over costs two switches, an interrupt to another CPU and a neighbour's
  * slice; on one CPU the waker goes on, sleeps, and the woken follows: one switch. A VM that is given
  * about one CPU loses no parallelism by it (it has no more time to be parallel with), and below some
@@ -29,6 +31,7 @@
 #define INSTEP_GATHER_BPF_H
 
 #include "account.bpf.h"
+#include "home.bpf.h"
 
 #define TRIAL_WINDOWS 8
 #define KEEP_NS (16000 * POL_MS)
@@ -124,6 +127,58 @@ static __always_inline void weigh_gathering(struct vm_state *v, u32 vm, u64 wall
 	set_gathered(v, GATHER_TRIED);
 	count(INSTEP_C_GATHER_TRIAL);
 	emit(now, INSTEP_E_GATHER, vm, v->apart.wakes, v->apart.ran_ns);
+}
+
+/* The allowed CPU with the fewest gathered VMs, at home if possible; `prev` among equals. */
+static __noinline s32 choose_gather_cpu(struct task_struct *p, struct task_state *t, s32 prev)
+{
+	u32 n = SET.nr_cpus;
+	u64 least = ~0ull;
+	s32 best = NO_CPU, home, k;
+
+	if (!t)
+		return NO_CPU;
+	home = home_of(t);
+	if (n > INSTEP_MAX_CPUS)
+		n = INSTEP_MAX_CPUS;
+	bpf_for(k, 0, n) {
+		s32 cpu = (prev + k) % n;
+		struct cpu_state *c = cpu_of(cpu);
+		u64 cost;
+
+		if (!c || !online(cpu) || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+			continue;
+		cost = c->gathered + (at_home(cpu, home) ? 0 : AWAY_COSTS);
+		if (cost < least) {
+			least = cost;
+			best = cpu;
+		}
+	}
+	return best;
+}
+
+/* Where a thread's VM is gathered, if it is and the thread may run there; else NO_CPU. */
+static __noinline s32 gather_cpu_of(struct task_struct *p, struct task_state *t, s32 prev)
+{
+	struct vm_state *v;
+	struct cpu_state *c;
+	s32 cpu;
+
+	if (!t || t->slot == INSTEP_NO_SLOT)
+		return NO_CPU;
+	v = vm_of(t->vm);
+	if (!v || !gathered(v) || v->gang)
+		return NO_CPU;
+	cpu = v->gather_cpu;
+	if (cpu == NO_CPU) {
+		cpu = choose_gather_cpu(p, t, prev);
+		c = cpu_of(cpu);
+		if (c && __sync_val_compare_and_swap(&v->gather_cpu, NO_CPU, cpu) == NO_CPU)
+			__sync_fetch_and_add(&c->gathered, 1);
+	}
+	if (!online(cpu) || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+		return NO_CPU;
+	return cpu;
 }
 
 #endif

@@ -2,6 +2,8 @@
 /*
  * Threads of no VM: responsive beside VMs that never sleep, and no more than their share.
  *
+ * Flag: host. Counters: kthreads_first, light_first.
+ *
  * Problem: shells, I/O threads, kernel workers and the agent itself want a CPU for microseconds at a time
  * and must not wait for slices to end; a fork bomb among them must not take the host from the VMs.
  * Method: each has a virtual time of its own (`own`), by which they are ordered among each other, and

@@ -59,12 +59,6 @@ enum instep_cosched {
 	INSTEP_COSCHED_STRICT = 3,
 };
 
-/* What a thread of a VM is for. */
-enum instep_role {
-	INSTEP_ROLE_VCPU = 0,
-	INSTEP_ROLE_HELPER = 1, /* main loop, I/O, vhost: charged to the VM, woken promptly */
-};
-
 /* Settings of the whole scheduler; may change while it runs. */
 struct instep_settings {
 	u64 slice_ns;	    /* how long a thread runs when others wait */
@@ -76,7 +70,7 @@ struct instep_settings {
 	u64 debt_ns;	    /* most that anything may be ahead of or behind its CPU */
 	u32 host_weight;    /* of everything that belongs to no VM, together */
 	u32 mechanisms;	    /* INSTEP_M_* */
-	u32 nr_cpus;	    /* possible CPUs */
+	u32 nr_cpus;	    /* one more than the last CPU that is online */
 	u32 generation;	    /* of the thread table: threads look themselves up again when it grows */
 };
 
@@ -95,16 +89,14 @@ struct instep_vm_settings {
 struct instep_thread {
 	u64 start_ticks; /* start time in clock ticks (1/100 s) since boot, as /proc/PID/stat has it */
 	u32 vm;
-	u32 slot; /* INSTEP_NO_SLOT for helpers */
-	u32 role;
-	u32 pad;
+	u32 slot; /* INSTEP_NO_SLOT for helpers (main loop, I/O, vhost): charged to the VM, woken promptly */
 };
 
 enum instep_counter {
 	INSTEP_C_SWITCH,	/* threads put on a CPU */
 	INSTEP_C_IDLE_CORE,	/* wake-ups that found a wholly idle core */
-	INSTEP_C_IDLE_CPU,	/* wake-ups that found an idle CPU */
-	INSTEP_C_IDLE_REMOTE,	/* of these, away from the home node */
+	INSTEP_C_IDLE_CPU,	/* others that found an idle CPU */
+	INSTEP_C_IDLE_REMOTE,	/* those that found one away from the home node */
 	INSTEP_C_QUEUED,	/* threads that had to wait */
 	INSTEP_C_MOVED_APART,	/* vCPUs put elsewhere because a sibling was there */
 	INSTEP_C_STACKED,	/* vCPUs put where a sibling is, as every CPU had one */
@@ -119,7 +111,7 @@ enum instep_counter {
 	INSTEP_C_EPISODE_KICK,	/* CPUs told to run a sibling */
 	INSTEP_C_SKEW_STOP,	/* vCPUs that gave way only for being ahead of a sibling */
 	INSTEP_C_HOLES_LEFT,	/* times that a CPU stayed empty beside a strict episode */
-	INSTEP_C_BOOST,		/* looks at a vCPU of a VM that is held up, which put it first */
+	INSTEP_C_BOOST,		/* vCPUs put on a CPU while their VM was held up by a bottleneck */
 	INSTEP_C_YIELD,		/* directed yields followed */
 	INSTEP_C_YIELD_MISSED,	/* directed yields that could not be */
 	INSTEP_C_EXPIRED,	/* allocation periods whose unused time expired */
@@ -144,6 +136,8 @@ enum instep_counter {
 	INSTEP_C_PROBE_KEPT,	/* trials together that were kept */
 	INSTEP_C_TURN,		/* turns of siblings on one CPU that the timer ended */
 	INSTEP_C_STAYED,	/* vCPUs that waited for a kernel thread of their CPU to be gone again */
+	INSTEP_C_LIGHT,		/* host threads that went first as they mostly sleep */
+	INSTEP_C_EVENT_LOST,	/* events that user space was too slow to take */
 	INSTEP_NR_COUNTERS,
 };
 

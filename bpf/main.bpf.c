@@ -85,6 +85,7 @@ static __always_inline void no_longer_queued(struct task_state *t)
 	struct slot_info *i = slot_of(t->slot);
 	struct vm_state *v = vm_of(t->vm);
 
+	count_no_longer(t);
 	if (!i || !v || i->state != SLOT_QUEUED)
 		return;
 	i->state = SLOT_BLOCKED;
@@ -160,6 +161,7 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	/* One that is put in order again, or pushed to another CPU, never slept: it still counts there. */
 	leave(t);
+	count_no_longer(t);
 	/* It was alone here, and is to have better. */
 	alone = (enq_flags & SCX_ENQ_LAST) && !held(c, now);
 	stays = interrupted(t, here, now, enq_flags);
@@ -218,6 +220,7 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 	if (stays)
 		count(INSTEP_C_STAYED);
 	arrive(t, cpu);
+	count_waiting(t, c, cpu);
 	now_queued(t, cpu, now);
 	scx_bpf_dsq_insert_vtime(p, t->vm == INSTEP_HOST ? host_queue(cpu) : vm_queue(cpu),
 				 SET.slice_ns, key_of(t, cpu), enq_flags);
@@ -343,6 +346,12 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	c->turn_until = first ? now + SET.slice_ns : 0;
 	if (first && t->vm != INSTEP_HOST)
 		c->first_at = now;
+	v = vm_of(t->vm);
+	i = slot_of(t->slot);
+	/* It waited until now. */
+	c->boosted = v && i && t->queued_at && bottlenecked(v, v->nr_queued + 1, now);
+	if (c->boosted)
+		count(INSTEP_C_BOOST);
 	no_longer_queued(t);
 	t->queued_at = 0;
 	rank_of(t, c, now, &rank);
@@ -350,6 +359,8 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	if (!first)
 		cpu_reached(c, rank.vtime);
 	if (t->vm == INSTEP_HOST) {
+		if (!first && rank.vtime != group_at(c))
+			count(INSTEP_C_LIGHT);
 		c->host_vtime = pol_max(c->host_vtime, t->vtime);
 		c->host_ran_at = now;
 	}
@@ -360,8 +371,6 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	c->since = now;
 	c->tid = p->pid;
 	count(INSTEP_C_SWITCH);
-	v = vm_of(t->vm);
-	i = slot_of(t->slot);
 	if (!v || !i)
 		return;
 	if ((s32)i->cpu != cpu || !t->placed) {
@@ -547,6 +556,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(instep_init)
 			return -EINVAL;
 		c->vtime = POL_ORIGIN;
 		c->host_vtime = POL_ORIGIN;
+		INSTEP_STATE->online += c->node >= 0;
 		error = scx_bpf_create_dsq(vm_queue(cpu), -1);
 		if (!error)
 			error = scx_bpf_create_dsq(host_queue(cpu), -1);

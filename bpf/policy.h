@@ -139,10 +139,18 @@ static inline bool pol_overdue(u64 since, u64 now, u64 bound)
  * runs on one CPU and never waits may be further behind another than that.
  */
 #define POL_FIRST (1ull << 40)
+/* More than anybody waits before the watchdog ends it: 34 s. */
+#define POL_OLDEST (1ull << 35)
 
 static inline u64 pol_first(u64 cpu_vtime)
 {
-	return cpu_vtime - POL_FIRST;
+	return cpu_vtime - POL_FIRST - POL_OLDEST;
+}
+
+/* Of vCPUs that are overdue: who has waited longest first, and none before who has its turn already. */
+static inline u64 pol_first_by_age(u64 cpu_vtime, u64 waited)
+{
+	return cpu_vtime - POL_FIRST - (waited < POL_OLDEST ? waited : POL_OLDEST - 1);
 }
 
 /* Who ran for less lost the CPU at once, and has not had a turn. */

@@ -3,29 +3,27 @@
  * Choosing from the queues: two per CPU, one for threads of VMs, ordered by their VMs' virtual time
  * at the moment of queueing, one for all others, ordered by their own.
  *
- * Problem: the order of a queue grows stale, and a CPU without work must not stay idle while
- * another's queue is not empty.
+ * Flag: none (a CPU must choose). Counters: switches, queued, missed, tick_preempt.
+ *
+ * Problem: the order of a queue grows stale, as a VM's virtual time moves on with every sibling that runs.
  * Method: a CPU looks at the first PICK_DEPTH threads of its queue, ranks them as of now and takes
  * the best: the best of those that run together and the best of the others are found apart, then
- * compared by virtual time (policy.h). A CPU without anything looks at all queues, those of its own
- * node first. With nothing better to do than to go on, or where another CPU lags, it looks at
- * one other queue in turn for a waiter more than `pull_ns` behind what it would choose: so virtual
- * times stay together across queues:
- *     waiter + pull_ns * (leaves its home ? 1 + AWAY_PULLS : 1) < chosen
+ * compared by virtual time (policy.h). A queue longer than that is gone through for who is overdue,
+ * LOOK_DEPTH deep, every DEEP_SLICES slices:
+ *     chosen = least rank of the first PICK_DEPTH, or who is overdue for longest among LOOK_DEPTH
  * Limits: the verifier allows one queue iteration per function, so a choice is made in one and
  * carried out in another; what was chosen may be gone by then (INSTEP_C_MISSED), which costs a
- * second look. With more than PICK_DEPTH waiters stale keys decide who is looked at.
+ * second choice.
  */
 #ifndef INSTEP_QUEUE_BPF_H
 #define INSTEP_QUEUE_BPF_H
 
 #include "rank.bpf.h"
-#include "where.bpf.h"
+#include "home.bpf.h"
 
 #define PICK_DEPTH 24
-
-/* By how many times `pull_ns` more a waiter must be behind that another node takes from its home. */
-#define AWAY_PULLS 3
+#define LOOK_DEPTH 1024
+#define DEEP_SLICES 4
 
 struct choice {
 	struct pol_rank rank;
@@ -47,6 +45,31 @@ static __always_inline u32 host_queue(s32 cpu)
 static __always_inline s32 waiting_for(s32 cpu)
 {
 	return scx_bpf_dsq_nr_queued(vm_queue(cpu)) + scx_bpf_dsq_nr_queued(host_queue(cpu));
+}
+
+/* Nearly the same without asking the kernel, for CPUs that look at many others. */
+static __always_inline u32 waiting_near(s32 cpu)
+{
+	struct cpu_state *c = cpu_of(cpu);
+
+	return c ? c->waiting : 0;
+}
+
+/* A thread is about to be queued for a CPU, and is counted there until it runs or is taken out. */
+static __always_inline void count_waiting(struct task_state *t, struct cpu_state *c, s32 cpu)
+{
+	t->waits_on = cpu + 1;
+	__sync_fetch_and_add(&c->waiting, 1);
+}
+
+static __always_inline void count_no_longer(struct task_state *t)
+{
+	struct cpu_state *c = cpu_of(t->waits_on - 1);
+
+	if (!t->waits_on || !c)
+		return;
+	t->waits_on = 0;
+	__sync_fetch_and_sub(&c->waiting, 1);
 }
 
 static __always_inline bool may_run_on(struct task_struct *p, s32 cpu)
@@ -110,6 +133,35 @@ SEPARATE int best_in(u32 queue, s32 cpu, u64 now, u32 depth, struct choice *out)
 	return 0;
 }
 
+/* Finds who has been overdue for longest in a CPU's own queue, now and then: all of it, `depth` threads. */
+SEPARATE int find_overdue(s32 cpu, u64 now, u32 depth, struct choice *out)
+{
+	struct cpu_state *c = cpu_of(cpu);
+	struct task_struct *p;
+	u32 seen = 0;
+
+	if (!c || !out || pol_before(now, c->deep_at + DEEP_SLICES * SET.slice_ns))
+		return 0;
+	c->deep_at = now;
+	bpf_for_each(scx_dsq, p, vm_queue(cpu), 0) {
+		struct task_state *t = task_of(p);
+		struct pol_rank rank = {};
+
+		if (seen++ >= depth)
+			break;
+		if (!t || !overdue(t, c, now) || held_from(c, t->vm, now))
+			continue;
+		rank_of(t, c, now, &rank);
+		if (!out->tid || pol_before(rank.vtime, out->rank.vtime)) {
+			out->rank = rank;
+			out->tid = p->pid;
+			out->slot = t->slot;
+			out->queue = vm_queue(cpu);
+		}
+	}
+	return 0;
+}
+
 /*
  * Finds the best of what waits for `from`, to run on `cpu`. Threads of no VM wait in the order of
  * their claims, so the first that may run there is the best of them.
@@ -117,11 +169,14 @@ SEPARATE int best_in(u32 queue, s32 cpu, u64 now, u32 depth, struct choice *out)
 SEPARATE int best_for(s32 from, s32 cpu, u64 now, struct choice *out)
 {
 	struct choice host = {};
+	s32 queued = scx_bpf_dsq_nr_queued(vm_queue(from));
 
 	if (!out)
 		return 0;
-	if (scx_bpf_dsq_nr_queued(vm_queue(from)))
+	if (queued)
 		best_in(vm_queue(from), cpu, now, PICK_DEPTH, out);
+	if (queued > PICK_DEPTH && from == cpu)
+		find_overdue(cpu, now, LOOK_DEPTH, out);
 	if (!scx_bpf_dsq_nr_queued(host_queue(from)))
 		return 0;
 	best_in(host_queue(from), cpu, now, from == cpu ? 1 : PICK_DEPTH, &host);
@@ -135,7 +190,7 @@ SEPARATE int best_for(s32 from, s32 cpu, u64 now, struct choice *out)
  * Puts the chosen thread of a queue on `cpu`, which dispatches; false if it is gone. One of another
  * CPU's queue is on this one at once: what ran here must not queue behind its sibling.
  */
-SEPARATE int take(u32 queue, s32 cpu, u32 tid)
+SEPARATE int take_one(u32 queue, s32 cpu, u32 tid, u32 depth)
 {
 	bool own = queue == vm_queue(cpu) || queue == host_queue(cpu);
 	struct task_struct *p;
@@ -145,7 +200,7 @@ SEPARATE int take(u32 queue, s32 cpu, u32 tid)
 	if (own && scx_bpf_dsq_nr_queued(queue) == 1 && scx_bpf_dsq_move_to_local(queue, 0))
 		return true;
 	bpf_for_each(scx_dsq, p, queue, 0) {
-		if (seen++ > PICK_DEPTH)
+		if (seen++ >= depth)
 			break;
 		if ((u32)p->pid != tid)
 			continue;
@@ -159,6 +214,12 @@ SEPARATE int take(u32 queue, s32 cpu, u32 tid)
 	if (!taken)
 		count(INSTEP_C_MISSED);
 	return taken;
+}
+
+static __always_inline bool take(u32 queue, s32 cpu, u32 tid)
+{
+	/* As an argument, of which the verifier knows nothing: it would go through a loop to a constant. */
+	return take_one(queue, cpu, tid, LOOK_DEPTH);
 }
 
 /*
@@ -189,87 +250,6 @@ static __always_inline u64 slice_of(struct task_state *t, s32 cpu, struct pol_ra
 	struct vm_state *v = vm_of(t->vm);
 
 	return pol_slice(*rank, now, v ? v->episode_until : 0, SET.slice_ns, siblings_on(t, cpu));
-}
-
-/* Takes the best of what waits for another CPU. */
-SEPARATE int take_best(s32 from, s32 cpu, u64 now)
-{
-	struct choice best = {};
-
-	if (!waiting_for(from))
-		return false;
-	best_for(from, cpu, now, &best);
-	return best.tid && take(best.queue, cpu, best.tid);
-}
-
-/* Looks at the queues of all CPUs, in two rounds: own node, then all. */
-SEPARATE int steal(s32 cpu, u64 now)
-{
-	struct cpu_state *c = cpu_of(cpu);
-	u32 n = SET.nr_cpus;
-	s32 k;
-
-	if (!c || n > INSTEP_MAX_CPUS)
-		return false;
-	bpf_for(k, 1, 2 * n) {
-		s32 other = cpu + k;
-		struct cpu_state *o;
-
-		other %= n;
-		o = cpu_of(other);
-		if (!o || other == cpu || (k < (s32)n && o->node != c->node))
-			continue;
-		if (take_best(other, cpu, now)) {
-			count(INSTEP_C_STOLEN);
-			return true;
-		}
-	}
-	return false;
-}
-
-/*
- * How long the chosen thread has waited behind a VM that is gathered on its CPU; else 0. Such a VM
- * may take all of a CPU within its share, while a sibling of the waiter takes all of another.
- */
-static __always_inline u64 waited(struct choice *best, s32 cpu, u64 now)
-{
-	struct slot_info *i = slot_of(best->slot);
-	struct cpu_state *c = cpu_of(cpu);
-
-	if (!c || !c->gathered)
-		return 0;
-	return i && pol_before(i->queued_at, now) ? now - i->queued_at : 0;
-}
-
-/* Whether what a CPU chose last is far behind. Two loads, where a look at its queue is dear. */
-static __always_inline bool lags(s32 cpu, u64 vtime)
-{
-	struct cpu_state *c = cpu_of(cpu);
-
-	return c && pol_before(c->vtime + SET.pull_ns, vtime);
-}
-
-/* Whether a waiter elsewhere is so far behind `rank` that this CPU should take it over. */
-SEPARATE int pull(s32 cpu, u64 now, struct pol_rank *rank)
-{
-	struct choice best = {};
-	u32 n = SET.nr_cpus;
-	s32 other;
-
-	if (!on(INSTEP_M_PULL) || !rank || n < 2)
-		return false;
-	/* A different one each time, without a counter. */
-	other = (cpu + 1 + (now >> 20) % (n - 1)) % n;
-	if (!waiting_for(other) || (waiting_for(cpu) && !lags(other, rank->vtime)))
-		return false;
-	best_for(other, cpu, now, &best);
-	if (!best.tid ||
-	    !pol_pulls(best.rank.vtime, rank->vtime, waited(&best, other, now), SET.pull_ns))
-		return false;
-	if (!take(best.queue, cpu, best.tid))
-		return false;
-	count(INSTEP_C_PULLED);
-	return true;
 }
 
 #endif

@@ -2,6 +2,8 @@
 /*
  * Where a thread stands in the order of those that want a CPU: gathers the facts for policy.h.
  *
+ * Flag: none (who waits for too long goes first in any case). Counters: overdue.
+ *
  * Problem: the keys of a queue are those of the moment of queueing, while a VM's virtual time moves
  * on with every sibling that runs.
  * Method: the rank is made anew whenever a CPU chooses, from the VM's virtual time less what the
@@ -11,7 +13,7 @@
  * What has waited for too long goes first whatever its rank (policy.h, pol_overdue): a VM whose
  * vCPUs are bound to CPUs of different load is charged as a whole, and its virtual time may leave
  * that of one of the CPUs behind for good.
- * Limits: only the first PICK_DEPTH threads of a queue are looked at (queue.bpf.h).
+ * Limits: of a long queue only the first PICK_DEPTH threads are ranked, and the overdue (queue.bpf.h).
  */
 #ifndef INSTEP_RANK_BPF_H
 #define INSTEP_RANK_BPF_H
@@ -29,25 +31,31 @@ static __always_inline u64 preference(struct task_state *t, struct vm_state *v,
 		preferred += SET.slice_ns;
 	if (pol_before(now, t->yield_until))
 		preferred += SET.boost_ns;
-	if (t->slot != INSTEP_NO_SLOT && bottlenecked(v, now)) {
-		preferred += SET.boost_ns;
-		count(INSTEP_C_BOOST);
-	}
 	return preferred;
 }
 
-static __noinline void rank_vm(struct task_state *t, u64 now, struct pol_rank *out)
+/* By what a vCPU that was chosen as a bottleneck stays preferred: while a sibling waits for it. */
+static __always_inline u64 keeps_boost(struct cpu_state *c, struct vm_state *v)
+{
+	return c->boosted && v->wait_since ? SET.boost_ns : 0;
+}
+
+static __noinline void rank_vm(struct task_state *t, struct cpu_state *c, u64 now, struct pol_rank *out)
 {
 	struct vm_state *v;
 	struct instep_vm_settings *s;
 
-	if (!t || !out)
+	if (!t || !c || !out)
 		return;
 	v = vm_of(t->vm);
 	s = vm_set_of(t->vm);
 	if (!v || !s)
 		return;
 	out->vtime = (on(INSTEP_M_SHARES) ? v->account.vtime : t->vtime) - preference(t, v, s, now);
+	if (!t->queued_at)
+		out->vtime -= keeps_boost(c, v);
+	else if (t->slot != INSTEP_NO_SLOT && bottlenecked(v, v->nr_queued, now))
+		out->vtime -= SET.boost_ns;
 	out->gang = v->gang && t->slot != INSTEP_NO_SLOT && on(INSTEP_M_GANG);
 	out->episode = out->gang && in_episode(v, now);
 }
@@ -86,12 +94,15 @@ static __always_inline void rank_of(struct task_state *t, struct cpu_state *c, u
 {
 	out->gang = false;
 	out->episode = false;
-	if (overdue(t, c, now) || (!t->queued_at && has_turn(c, now)))
+	if (overdue(t, c, now))
+		out->vtime = t->vm == INSTEP_HOST ? pol_first(c->vtime) :
+						    pol_first_by_age(c->vtime, now - t->queued_at);
+	else if (!t->queued_at && has_turn(c, now))
 		out->vtime = pol_first(c->vtime);
 	else if (t->vm == INSTEP_HOST)
 		out->vtime = host_rank(t->vtime, c);
 	else
-		rank_vm(t, now, out);
+		rank_vm(t, c, now, out);
 }
 
 #endif

@@ -5,6 +5,8 @@
  * environment (the simulator) can keep one copy per run: it defines INSTEP_STATE and the functions
  * that look in maps.
  *
+ * Flag: none. Counters: events_lost.
+ *
  * Concurrency: an entry of a CPU is written by that CPU (and read racily by others); fields of VMs
  * are changed atomically or tolerate a lost update.
  */
@@ -40,6 +42,9 @@ struct cpu_state {
 	u64 held_until;	/* it is held */
 	u64 stint_at;	/* when a choice among all that wait was last made here */
 	u64 brief_until; /* whom a thread bound to it interrupts stays until then; 0 once that is over */
+	u64 deep_at;	/* when all that wait here were last looked at for who is overdue */
+	u32 waiting;	/* in its queues, or taken from them and not running yet */
+	u32 boosted;	/* what runs was chosen as the bottleneck of its VM */
 	u64 counters[INSTEP_NR_COUNTERS];
 };
 
@@ -87,7 +92,7 @@ struct slot_info {
 	u32 cpu;
 	u32 state;	/* enum slot_state */
 	u32 sibling_wakes; /* share of its wake-ups by siblings, 0..256, exponential mean */
-	u32 tid;
+	u32 pad;
 };
 
 /* The timer that ends a turn on a CPU (turn.bpf.h). */
@@ -106,7 +111,7 @@ struct host_state {
 	u64 gang_at;	/* when one that never blocks was, which might */
 	u64 held_until;	/* the end of the latest strict episode that held CPUs */
 	u32 all_vcpus;
-	u32 pad;
+	u32 online;	/* CPUs that were online when it was loaded */
 	struct instep_vm_settings vm_set[INSTEP_MAX_VMS];
 	struct vm_state vms[INSTEP_MAX_VMS];
 	struct cpu_state cpus[INSTEP_MAX_CPUS];
@@ -129,11 +134,14 @@ struct task_state {
 	u32 weight;
 	s32 target;	/* the CPU chosen at its wake-up, or NO_CPU */
 	u32 placed;	/* it is counted on `cpu` of its slot */
+	u32 placed_in;	/* by the entry of its VM that had this generation */
 	u32 stays;	/* it was interrupted by a thread bound to its CPU, and waits for that one */
-	u32 pad;
+	u32 waits_on;	/* the CPU that counts it as waiting and one more, 0 if none does */
 };
 
 #ifndef INSTEP_STATE
+static __always_inline void count(enum instep_counter what);
+
 struct host_state instep;
 #define INSTEP_STATE (&instep)
 
@@ -191,8 +199,10 @@ static __always_inline void emit(u64 now, u32 kind, u32 vm, u64 a, u64 b)
 {
 	struct instep_event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 
-	if (!event)
+	if (!event) {
+		count(INSTEP_C_EVENT_LOST);
 		return;
+	}
 	*event = (struct instep_event){ .at_ns = now, .kind = kind, .vm = vm, .a = a, .b = b };
 	bpf_ringbuf_submit(event, 0);
 }

@@ -2,6 +2,8 @@
 /*
  * Strict co-scheduling: all siblings of a VM at once, or none; what they leave stays empty.
  *
+ * Flag: gang (for VMs set so). Counters: holes_left, holes_ended.
+ *
  * Problem: the published balance scheduling is compared with co-scheduling as hypervisors first had
  * it (systems.md, 3). Relaxed co-scheduling fills the holes of an episode; this does not, so that
  * what filling is worth can be measured. A setting of a VM, never chosen by evidence.

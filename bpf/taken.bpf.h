@@ -2,6 +2,8 @@
 /*
  * CPUs that a higher scheduling class has taken: real-time and deadline threads.
  *
+ * Flag: rescue. Counters: rescued.
+ *
  * Problem: what waits for such a CPU waits for as long as that class pleases, while its siblings on
  * other CPUs keep the VM's virtual time moving, so that nobody finds it behind. And what lies in
  * the CPU's local queue no ops.dispatch sees.

@@ -2,6 +2,8 @@
 /*
  * Turns: vCPUs of a VM that runs together, but has more of them than there are CPUs.
  *
+ * Flag: turns. Counters: turns.
+ *
  * Problem: one that spins for a sibling that waits behind it spins until its slice ends, and sched_ext ends
  * slices at ticks only: 4 ms at 250 Hz, in which a phase of 1 ms is over (seen: at a barrier every 1 ms half
  * of what the default scheduler gives, whose slices are shorter and, on new kernels, end by a timer).

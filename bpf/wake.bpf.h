@@ -2,6 +2,8 @@
 /*
  * Wake-ups: who did it, and whether what runs has to give way.
  *
+ * Flag: wake. Counters: wake_sibling, wake_timer, wake_io, wake_preempt, prompt_preempt.
+ *
  * Problem: a vCPU woken by a sibling was waiting for it (an inter-processor interrupt of the guest:
  * synchronisation); one woken by a timer or by I/O was not. And a VM that blocks and is within its
  * share must not wait for another's slice to end.
@@ -76,7 +78,7 @@ SEPARATE int rank_of_running(s32 cpu, u64 now, struct pol_rank *out)
 	v = vm_of(c->vm);
 	if (!v)
 		return false;
-	out->vtime = on(INSTEP_M_SHARES) ? v->account.vtime : c->own_vtime;
+	out->vtime = (on(INSTEP_M_SHARES) ? v->account.vtime : c->own_vtime) - keeps_boost(c, v);
 	out->gang = v->gang && c->slot != INSTEP_NO_SLOT && on(INSTEP_M_GANG);
 	out->episode = out->gang && in_episode(v, now);
 	return true;

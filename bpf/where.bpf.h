@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Which CPUs a VM's vCPUs are on, counted per VM and CPU while one runs or waits there; and its home node.
+ * Which CPUs a VM's vCPUs are on, counted per VM and CPU while one runs or waits there.
  *
  * Problem: whether a sibling is on a CPU is asked at every wake-up, and must not need a look at all
  * siblings.
@@ -27,6 +27,7 @@ static __noinline void arrive(struct task_state *t, s32 cpu)
 	if (!v || !i || (u32)cpu >= INSTEP_MAX_CPUS)
 		return;
 	t->placed = 1;
+	t->placed_in = v->generation;
 	i->cpu = cpu;
 	__sync_fetch_and_add(&v->on_cpu[within(cpu, INSTEP_MAX_CPUS)], 1);
 }
@@ -45,6 +46,9 @@ static __noinline void leave(struct task_state *t)
 	if (!v || !i)
 		return;
 	t->placed = 0;
+	/* Another VM has its entry meanwhile. */
+	if (t->placed_in != v->generation)
+		return;
 	cpu = within(i->cpu, INSTEP_MAX_CPUS);
 	if (v->on_cpu[cpu])
 		__sync_fetch_and_sub(&v->on_cpu[cpu], 1);
@@ -63,37 +67,6 @@ static __always_inline u32 siblings_on(struct task_state *t, s32 cpu)
 static __always_inline bool sibling_on(struct task_state *t, s32 cpu)
 {
 	return siblings_on(t, cpu) > 0;
-}
-
-/* The node where a thread's VM is at home, INSTEP_NO_NODE if that does not matter. */
-static __always_inline s32 home_of(struct task_state *t)
-{
-	struct instep_vm_settings *s = vm_set_of(t->vm);
-
-	if (!on(INSTEP_M_HOME) || t->vm == INSTEP_HOST || !s)
-		return INSTEP_NO_NODE;
-	return s->home_node;
-}
-
-static __always_inline bool at_home(s32 cpu, s32 home)
-{
-	struct cpu_state *c = cpu_of(cpu);
-
-	return home == INSTEP_NO_NODE || (c && c->node == home);
-}
-
-static __always_inline bool comes_home(struct task_state *t, s32 from, s32 cpu)
-{
-	s32 home = home_of(t);
-
-	return !at_home(from, home) && at_home(cpu, home);
-}
-
-static __always_inline bool leaves_home(struct task_state *t, s32 from, s32 cpu)
-{
-	s32 home = home_of(t);
-
-	return at_home(from, home) && !at_home(cpu, home);
 }
 
 #endif

@@ -2,6 +2,8 @@
 /*
  * Directed yield: a vCPU that KVM caught spinning names a sibling that should run instead.
  *
+ * Flag: yield. Counters: yields, yields_missed.
+ *
  * Problem: on pause-loop exits KVM calls yield_to() (kvm_vcpu_on_spin, Linux 6.12..7.2), which
  * reaches ops.yield(from, to); without an answer the spinner just goes on.
  * Method: the named sibling goes first for a slice, its CPU chooses again, and the spinner's slice

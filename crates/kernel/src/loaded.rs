@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use libbpf_rs::{Link, MapCore as _, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
 use scx_utils::{compat, scx_ops_attach, scx_ops_load, scx_ops_open};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::rc::Rc;
 use std::time::Duration;
@@ -72,7 +72,9 @@ impl Loaded {
                 cpu.node = place.node;
                 cpu.next_thread = place.next_thread;
             }
-            write(&mut data.instep.set, settings, places.len());
+            // Others come online by hotplug, at which the scheduler is loaded anew.
+            let last = places.iter().rposition(|place| place.node >= 0);
+            write(&mut data.instep.set, settings, last.map_or(0, |last| last + 1));
         }
         // The kernel warns of a deprecated operation, which `bpf/taken.bpf.h` needs on old ones only.
         let anywhere = ["scx_bpf_reenqueue_local___v2", "scx_bpf_dsq_reenq"];
@@ -120,26 +122,23 @@ impl Loaded {
         if table.vms == self.table.vms {
             return Ok(warnings);
         }
-        let known: BTreeSet<u32> = self.table.vms.iter().map(|placed| placed.vm).collect();
         let data = self.skel.maps.bss_data.as_mut().context("the object has no data")?;
         let state = &mut data.instep;
+        let generation = state.set.generation.wrapping_add(1);
         for vm in &table.freed {
             state.vm_set[*vm as usize].weight = 0;
             self.found.remove(vm);
             leave_gathered(state, *vm);
         }
         for placed in &table.vms {
-            let moved = !self.table.vms.iter().any(|old| {
-                (old.vm, old.first_slot, &old.entry.name)
-                    == (placed.vm, placed.first_slot, &placed.entry.name)
+            let goes_on = self.table.vms.iter().any(|old| {
+                (old.vm, old.first_slot) == (placed.vm, placed.first_slot)
+                    && placed.entry.is(&old.entry)
             });
-            if moved || !known.contains(&placed.vm) {
+            if !goes_on {
                 leave_gathered(state, placed.vm);
                 self.found.remove(&placed.vm);
-                let fresh = &mut state.vms[placed.vm as usize];
-                *fresh = Default::default();
-                fresh.account.vtime = state.vtime;
-                fresh.account.mark = state.vtime;
+                begin(state, placed, generation);
             }
             let set = &mut state.vm_set[placed.vm as usize];
             set.period_ns = nanos(placed.entry.period);
@@ -153,7 +152,7 @@ impl Loaded {
         state.all_vcpus = table.vms.iter().map(|placed| placed.entry.vcpus.len() as u32).sum();
         self.feed_threads(&table)?;
         if let Some(data) = self.skel.maps.bss_data.as_mut() {
-            data.instep.set.generation = data.instep.set.generation.wrapping_add(1);
+            data.instep.set.generation = generation;
         }
         self.table = table;
         Ok(warnings)
@@ -275,6 +274,19 @@ fn leave_gathered(state: &mut skeleton::types::host_state, vm: u32) {
     }
 }
 
+/// A VM's entry and its slots as of one that nothing is known of.
+fn begin(state: &mut skeleton::types::host_state, placed: &Placed, generation: u32) {
+    let fresh = &mut state.vms[placed.vm as usize];
+    *fresh = Default::default();
+    fresh.generation = generation;
+    fresh.account.vtime = state.vtime;
+    fresh.account.mark = state.vtime;
+    let first = placed.first_slot as usize;
+    for slot in state.slots.iter_mut().skip(first).take(placed.entry.vcpus.len()) {
+        *slot = Default::default();
+    }
+}
+
 fn write(set: &mut skeleton::types::instep_settings, settings: &Settings, cpus: usize) {
     set.slice_ns = nanos(settings.slice);
     set.episode_ns = nanos(settings.episode);
@@ -295,21 +307,19 @@ fn nanos(time: Duration) -> u64 {
 /// The entries of a VM's threads in the kernel's table.
 fn threads_of(placed: &Placed) -> Vec<(u32, [u8; THREAD])> {
     let entry = &placed.entry;
-    let vcpus = entry.vcpus.iter().zip(placed.first_slot..).map(|(id, slot)| (id, slot, 0));
-    let helpers = entry.helpers.iter().map(|id| (id, u32::MAX, 1));
-    let bytes = |(id, slot, role): (&ThreadId, u32, u32)| {
-        (id.tid.0, thread_bytes(id.start_ticks, placed.vm, slot, role))
-    };
+    let vcpus = entry.vcpus.iter().zip(placed.first_slot..);
+    let helpers = entry.helpers.iter().map(|id| (id, u32::MAX));
+    let bytes =
+        |(id, slot): (&ThreadId, u32)| (id.tid.0, thread_bytes(id.start_ticks, placed.vm, slot));
     vcpus.chain(helpers).map(bytes).collect()
 }
 
 /// `struct instep_thread` as the kernel reads it; a test compares the offsets with the object's.
-fn thread_bytes(start_ticks: u64, vm: u32, slot: u32, role: u32) -> [u8; THREAD] {
+fn thread_bytes(start_ticks: u64, vm: u32, slot: u32) -> [u8; THREAD] {
     let mut bytes = [0; THREAD];
     bytes[0..8].copy_from_slice(&start_ticks.to_ne_bytes());
     bytes[8..12].copy_from_slice(&vm.to_ne_bytes());
     bytes[12..16].copy_from_slice(&slot.to_ne_bytes());
-    bytes[16..20].copy_from_slice(&role.to_ne_bytes());
     bytes
 }
 
@@ -331,7 +341,7 @@ mod tests {
         assert_eq!(offset_of!(types::instep_thread, start_ticks), 0);
         assert_eq!(offset_of!(types::instep_thread, vm), 8);
         assert_eq!(offset_of!(types::instep_thread, slot), 12);
-        assert_eq!(offset_of!(types::instep_thread, role), 16);
+        assert_eq!(THREAD, 16);
         assert_eq!(offset_of!(types::instep_event, a), 8);
         assert_eq!(offset_of!(types::instep_event, kind), 24);
     }

@@ -4,7 +4,7 @@ use crate::settings::{Cosched, Latency};
 use instep_core::units::NodeId;
 
 /// Names of the counters, in the order of `enum instep_counter`.
-pub const COUNTERS: [&str; 43] = [
+pub const COUNTERS: [&str; 45] = [
     "switches",
     "idle_core",
     "idle_cpu",
@@ -48,6 +48,8 @@ pub const COUNTERS: [&str; 43] = [
     "probes_kept",
     "turns",
     "stayed",
+    "light_first",
+    "events_lost",
 ];
 
 /// Something that the scheduler found out.
@@ -143,5 +145,35 @@ mod tests {
             assert!(told.contains("17 ") && told.contains("in 48 ms of CPU time"), "{told}");
         }
         assert_eq!((event(0).told(), event(8).told()), (None, None));
+    }
+
+    /// Of each header in bpf/: what its first comment says after `word` ("Flag", "Counters").
+    fn named(word: &str) -> Vec<String> {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bpf");
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+            let head = text.split("*/").nth(1).unwrap_or_default().replace("\n * ", " ");
+            let Some((_, rest)) = head.split_once(word) else { continue };
+            let list = rest.trim_start_matches("s: ").trim_start_matches(": ");
+            let list = list.split(['.', ';', '(']).next().unwrap();
+            names.extend(list.split(", ").map(|name| name.trim().to_owned()));
+        }
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn each_flag_and_each_counter_is_told_in_one_header() {
+        let sorted = |names: &[&str]| {
+            let mut names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(named("Counters"), sorted(&COUNTERS));
+        let mut flags = named("Flag");
+        flags.retain(|name| !name.starts_with("none"));
+        flags.dedup();
+        assert_eq!(flags, sorted(&crate::settings::MECHANISMS));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Laying it out is a pure function: VMs in, numbered entries and warnings out. A VM keeps its
 //! number and slots while it lives and its vCPUs are as many, so that what the kernel learned of
-//! it stays with it.
+//! it stays with it. One that was started again under its name is another.
 
 use crate::settings::{Cosched, DEFAULT_PERIOD, Latency};
 use instep_core::units::{NodeId, Tid};
@@ -54,6 +54,15 @@ impl VmEntry {
             helpers: Vec::new(),
         }
     }
+
+    /// Whether this is the VM that `before` was: its name, as many vCPUs, and a thread of them.
+    #[must_use]
+    pub fn is(&self, before: &Self) -> bool {
+        let same = self.vcpus.iter().any(|vcpu| before.vcpus.contains(vcpu));
+        self.name == before.name
+            && self.vcpus.len() == before.vcpus.len()
+            && (same || self.vcpus.is_empty())
+    }
 }
 
 /// What the kernel side has room for (`INSTEP_MAX_*`).
@@ -93,7 +102,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Numbers `entries`, keeping the numbers of `self` where name and vCPU count are the same.
+    /// Numbers `entries`, keeping the numbers of those that `self` has ([`VmEntry::is`]).
     /// What does not fit is left to the host's entry, with a warning.
     #[must_use]
     pub fn renumbered(&self, entries: Vec<VmEntry>, limits: Limits) -> (Self, Vec<String>) {
@@ -102,7 +111,7 @@ impl Table {
             self.vms.iter().map(|placed| (placed.entry.name.as_str(), placed)).collect();
         let kept = |entry: &VmEntry| {
             old.get(entry.name.as_str())
-                .filter(|placed| placed.entry.vcpus.len() == entry.vcpus.len())
+                .filter(|placed| entry.is(&placed.entry))
                 .map(|placed| (placed.vm, placed.first_slot))
         };
         let mut room = Room::new(limits);
@@ -212,6 +221,16 @@ mod tests {
         let (first, _) = Table::default().renumbered(vec![vm("a", 2), vm("b", 2)], LIMITS);
         let (second, _) = first.renumbered(vec![vm("a", 4), vm("b", 2)], LIMITS);
         assert_eq!(numbers(&second), [("a".into(), 1, 4), ("b".into(), 2, 2)]);
+    }
+
+    #[test]
+    fn a_vm_that_was_started_again_is_another() {
+        let before = vm("a", 2);
+        let mut again = before.clone();
+        again.vcpus.iter_mut().for_each(|vcpu| vcpu.start_ticks += 1);
+        let mut plugged = again.clone();
+        plugged.vcpus[1] = before.vcpus[1];
+        assert!(before.is(&before) && plugged.is(&before) && !again.is(&before));
     }
 
     #[test]

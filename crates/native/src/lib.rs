@@ -139,6 +139,7 @@ mod c {
         pub(super) safe fn native_overdue(since: u64, now: u64, bound: u64) -> bool;
         pub(super) safe fn native_overdue_bound(siblings: u32) -> u64;
         pub(super) safe fn native_first(cpu_vtime: u64) -> u64;
+        pub(super) safe fn native_first_by_age(cpu_vtime: u64, waited: u64) -> u64;
         pub(super) safe fn native_waits_since(waited: u64, came: u64, ran: u64, turn: u64) -> u64;
         pub(super) safe fn native_pulls(waiter: u64, runs: u64, waited: u64, pull: u64) -> bool;
         pub(super) safe fn native_probe_fails(
@@ -272,10 +273,16 @@ pub fn overdue_bound(siblings: u32) -> u64 {
     c::native_overdue_bound(siblings)
 }
 
-/// The rank of what is overdue.
+/// The rank of who has its turn for having been overdue, and of overdue threads of no VM.
 #[must_use]
 pub fn first(cpu_vtime: u64) -> u64 {
     c::native_first(cpu_vtime)
+}
+
+/// The rank of a vCPU that is overdue.
+#[must_use]
+pub fn first_by_age(cpu_vtime: u64, waited: u64) -> u64 {
+    c::native_first_by_age(cpu_vtime, waited)
 }
 
 /// Since when a thread waits that must wait again, having run for `ran` from `came` on; `waited`: since

@@ -121,6 +121,11 @@ u64 native_first(u64 cpu_vtime)
 	return pol_first(cpu_vtime);
 }
 
+u64 native_first_by_age(u64 cpu_vtime, u64 waited)
+{
+	return pol_first_by_age(cpu_vtime, waited);
+}
+
 u64 native_waits_since(u64 waited, u64 came, u64 ran, u64 turn)
 {
 	return pol_waits_since(waited, came, ran, turn);

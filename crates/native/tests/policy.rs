@@ -295,6 +295,16 @@ proptest! {
     #[test]
     fn the_overdue_go_before_all_others(c in 1u64 << 40..1 << 45, behind in 0u64..1 << 40) {
         prop_assert!(first(ORIGIN + c) < ORIGIN + c - behind);
+        prop_assert!(first_by_age(ORIGIN + c, 0) < ORIGIN + c - behind);
+    }
+
+    #[test]
+    fn of_the_overdue_who_waited_longer_goes_first_but_not_before_who_has_its_turn(
+        c in 1u64 << 40..1 << 45, waited in 0u64..1 << 34, more in 1u64..1 << 34
+    ) {
+        let age = |waited| first_by_age(ORIGIN + c, waited);
+        prop_assert!(age(waited + more) < age(waited));
+        prop_assert!(first(ORIGIN + c) < age(u64::MAX));
     }
 
     #[test]

@@ -68,9 +68,9 @@ u64 shim_overdue_bound(u32 siblings)
 	return pol_overdue_bound(siblings);
 }
 
-u32 shim_pick_depth(void)
+u32 shim_look_depth(void)
 {
-	return PICK_DEPTH;
+	return LOOK_DEPTH;
 }
 
 u32 shim_max_cpus(void)
@@ -150,7 +150,6 @@ void shim_set_thread(void *threads, u32 tid, u64 start_ticks, u32 vm, u32 slot)
 		.start_ticks = start_ticks,
 		.vm = vm,
 		.slot = slot,
-		.role = slot == INSTEP_NO_SLOT ? INSTEP_ROLE_HELPER : INSTEP_ROLE_VCPU,
 	};
 }
 

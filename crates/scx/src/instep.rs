@@ -21,7 +21,7 @@ mod c {
         pub(super) safe fn shim_thread_size() -> usize;
         pub(super) safe fn shim_mechanisms() -> u32;
         pub(super) safe fn shim_overdue_bound(siblings: u32) -> u64;
-        pub(super) safe fn shim_pick_depth() -> u32;
+        pub(super) safe fn shim_look_depth() -> u32;
         pub(super) safe fn shim_max_cpus() -> u32;
         pub(super) safe fn shim_max_vms() -> u32;
         pub(super) safe fn shim_max_slots() -> u32;
@@ -129,10 +129,10 @@ pub fn overdue_bound(siblings: u32) -> u64 {
     c::shim_overdue_bound(siblings)
 }
 
-/// How many of those that wait a CPU looks at: `PICK_DEPTH`.
+/// How many of those that wait a CPU looks at for who is overdue: `LOOK_DEPTH`.
 #[must_use]
-pub fn pick_depth() -> u32 {
-    c::shim_pick_depth()
+pub fn look_depth() -> u32 {
+    c::shim_look_depth()
 }
 
 /// The limits of bpf/intf.h.

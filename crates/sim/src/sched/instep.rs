@@ -100,15 +100,16 @@ pub struct Instep {
 /// The policy's own bound on waits.
 fn overdue(rules: &Rules) -> Overdue {
     let each = bpf::overdue_bound(1);
-    // A CPU serves such a claim in every third slice (bpf/rank.bpf.h), at a tick; not while it is held
+    // A CPU serves such a claim in every third slice (bpf/rank.bpf.h), where many wait in every fourth
+    // (bpf/queue.bpf.h), at a tick; not while it is held
     // for an episode, and a turn of the host's or a wake-up may lie between.
-    let turn = (3 * rules.settings.slice).max(rules.settings.episode);
+    let turn = (4 * rules.settings.slice).max(rules.settings.episode);
     let claim = turn.next_multiple_of(rules.tick) + 2 * rules.tick;
     Overdue {
         each,
         siblings: bpf::overdue_bound(u32::MAX) / each,
         claim,
-        depth: u64::from(bpf::pick_depth()),
+        depth: u64::from(bpf::look_depth()),
     }
 }
 
