@@ -181,4 +181,22 @@ static __noinline s32 gather_cpu_of(struct task_struct *p, struct task_state *t,
 	return cpu;
 }
 
+/*
+ * Whether a vCPU that wakes up follows its waker on this CPU without a look at what else waits: its
+ * VM is gathered here, runs here, and its stint since the last choice is shorter than a slice.
+ */
+static __always_inline bool hands_over(struct task_state *t, s32 cpu, u64 now)
+{
+	struct vm_state *v = vm_of(t->vm);
+	struct cpu_state *c = cpu_of(cpu);
+
+	if (t->slot == INSTEP_NO_SLOT || !v || !c || !gathered(v) || v->gang ||
+	    cpu != v->gather_cpu)
+		return false;
+	if (c->vm != t->vm || !c->tid || (u32)cpu != bpf_get_smp_processor_id())
+		return false;
+	v->account.waited = 1;
+	return now - c->stint_at < SET.slice_ns;
+}
+
 #endif

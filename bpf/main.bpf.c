@@ -40,78 +40,6 @@ static __always_inline struct task_state *known(struct task_struct *p)
 	return t;
 }
 
-/*
- * A thread's place in a queue. Behind siblings that run or wait on this CPU it is its VM's virtual time
- * when its turn will come, or the many threads of one VM would lie before those of others, whose
- * keys are of later (seen: 200 vCPUs on two CPUs left a VM of two a tenth of its share).
- */
-static __always_inline u64 key_of(struct task_state *t, s32 cpu)
-{
-	struct vm_state *v = vm_of(t->vm);
-	struct instep_vm_settings *s = vm_set_of(t->vm);
-	u64 siblings, running;
-
-	if (t->vm == INSTEP_HOST || !on(INSTEP_M_SHARES) || !v || !s)
-		return t->vtime;
-	siblings = v->on_cpu[within(cpu, INSTEP_MAX_CPUS)];
-	if (t->slot == INSTEP_NO_SLOT || siblings < 2)
-		return v->account.vtime;
-	running = v->nr_running > 1 ? v->nr_running : 1;
-	return v->account.vtime + (siblings - 1) * running * pol_cost(SET.slice_ns, s->weight);
-}
-
-static __always_inline u64 waits_since(struct task_state *t, u64 now)
-{
-	return pol_waits_since(t->waited_at, t->came_at, now - t->came_at, SET.slice_ns / 2);
-}
-
-static __always_inline void now_queued(struct task_state *t, s32 cpu, u64 now)
-{
-	struct slot_info *i = slot_of(t->slot);
-	struct vm_state *v = vm_of(t->vm);
-
-	if (!i || !v)
-		return;
-	i->cpu = cpu;
-	i->state = SLOT_QUEUED;
-	i->queued_at = now;
-	v->account.waited = 1;
-	measure(v, now);
-	__sync_fetch_and_add(&v->nr_queued, 1);
-}
-
-static __always_inline void no_longer_queued(struct task_state *t)
-{
-	struct slot_info *i = slot_of(t->slot);
-	struct vm_state *v = vm_of(t->vm);
-
-	count_no_longer(t);
-	if (!i || !v || i->state != SLOT_QUEUED)
-		return;
-	i->state = SLOT_BLOCKED;
-	measure(v, scx_bpf_now());
-	if (v->nr_queued)
-		__sync_fetch_and_sub(&v->nr_queued, 1);
-}
-
-/*
- * Whether a vCPU that wakes up follows its waker on this CPU without a look at what else waits: its
- * VM is gathered here, runs here, and its stint since the last choice is shorter than a slice.
- */
-static __always_inline bool hands_over(struct task_state *t, s32 cpu, u64 now)
-{
-	struct vm_state *v = vm_of(t->vm);
-	struct cpu_state *c = cpu_of(cpu);
-
-	if (t->slot == INSTEP_NO_SLOT || !v || !c || !gathered(v) || v->gang ||
-	    cpu != v->gather_cpu)
-		return false;
-	if (c->vm != t->vm || !c->tid || (u32)cpu != bpf_get_smp_processor_id())
-		return false;
-	v->account.waited = 1;
-	return now - c->stint_at < SET.slice_ns;
-}
-
 /* --- operations --------------------------------------------------------------------------------- */
 
 s32 BPF_STRUCT_OPS(instep_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
@@ -147,11 +75,52 @@ static __always_inline void put_on(struct task_struct *p, struct task_state *t, 
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SET.slice_ns, enq_flags);
 }
 
+/* Brings the accounts of a thread that is about to wait near those of this CPU. */
+static __always_inline void bring_near(struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+{
+	if (t->vm == INSTEP_HOST) {
+		bound_own(t, c, scx_bpf_dsq_nr_queued(host_queue(cpu)));
+		return;
+	}
+	roll(t->vm, now);
+	bound_vm(t->vm, c);
+	/* Without VM-level shares it has an own account that nothing else keeps near. */
+	if (!on(INSTEP_M_SHARES))
+		t->vtime = pol_clamp(t->vtime, c->vtime, SET.debt_ns);
+}
+
+/* Whether there was an idle CPU for it; not looked for after select_cpu, which bound threads skip. */
+static __always_inline bool to_idle(struct task_struct *p, struct task_state *t, s32 here, s32 cpu, u64 now,
+				    u64 enq_flags)
+{
+	s32 idle;
+
+	if (__COMPAT_is_enq_cpu_selected(enq_flags) && !(enq_flags & SCX_ENQ_REENQ))
+		return false;
+	idle = pick_idle(p, t, cpu, now);
+	if (idle < 0)
+		return false;
+	if (!(enq_flags & SCX_ENQ_WAKEUP) && comes_home(t, here, idle))
+		count(INSTEP_C_CAME_HOME);
+	put_on(p, t, idle, enq_flags);
+	scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
+	return true;
+}
+
+static __always_inline void put_in_queue(struct task_struct *p, struct task_state *t, s32 cpu, u64 now,
+					 u64 enq_flags)
+{
+	arrive(t, cpu);
+	now_queued(t, cpu, now);
+	scx_bpf_dsq_insert_vtime(p, t->vm == INSTEP_HOST ? host_queue(cpu) : vm_queue(cpu),
+				 SET.slice_ns, key_of(t, cpu), enq_flags);
+}
+
 void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	u64 now = scx_bpf_now();
 	struct task_state *t = known(p);
-	s32 cpu, idle, here = scx_bpf_task_cpu(p);
+	s32 cpu, here = scx_bpf_task_cpu(p);
 	struct cpu_state *c = cpu_of(here);
 	bool alone, stays;
 
@@ -171,15 +140,7 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	/* One that slept had what it wanted. */
 	t->queued_at = enq_flags & SCX_ENQ_WAKEUP ? now : waits_since(t, now);
-	if (t->vm != INSTEP_HOST) {
-		roll(t->vm, now);
-		bound_vm(t->vm, c);
-		/* Without VM-level shares it has an own account that nothing else keeps near. */
-		if (!on(INSTEP_M_SHARES))
-			t->vtime = pol_clamp(t->vtime, c->vtime, SET.debt_ns);
-	} else {
-		bound_own(t, c, scx_bpf_dsq_nr_queued(host_queue(cpu)));
-	}
+	bring_near(t, c, cpu, now);
 	if (goes_first(p, t, c)) {
 		count(INSTEP_C_KTHREAD);
 		interrupts(p, c, cpu, now);
@@ -194,18 +155,8 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 		return;
 	}
-	/* Not again after select_cpu, which is skipped at the end of a slice and for bound threads. */
-	if (!stays &&
-	    (!__COMPAT_is_enq_cpu_selected(enq_flags) || (enq_flags & SCX_ENQ_REENQ))) {
-		idle = pick_idle(p, t, cpu, now);
-		if (idle >= 0) {
-			if (!(enq_flags & SCX_ENQ_WAKEUP) && comes_home(t, here, idle))
-				count(INSTEP_C_CAME_HOME);
-			put_on(p, t, idle, enq_flags);
-			scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
-			return;
-		}
-	}
+	if (!stays && to_idle(p, t, here, cpu, now, enq_flags))
+		return;
 	/* Straight to the CPU: neither ops.dispatch nor a second look at ranks is needed. */
 	if ((enq_flags & SCX_ENQ_WAKEUP) && gives_way(t, c, cpu, now)) {
 		count(INSTEP_C_WAKE_PREEMPT);
@@ -215,15 +166,10 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	if (comes_home(t, here, cpu))
 		count(INSTEP_C_CAME_HOME);
-	count(INSTEP_C_QUEUED);
 	t->stays = stays;
 	if (stays)
 		count(INSTEP_C_STAYED);
-	arrive(t, cpu);
-	count_waiting(t, c, cpu);
-	now_queued(t, cpu, now);
-	scx_bpf_dsq_insert_vtime(p, t->vm == INSTEP_HOST ? host_queue(cpu) : vm_queue(cpu),
-				 SET.slice_ns, key_of(t, cpu), enq_flags);
+	put_in_queue(p, t, cpu, now, enq_flags);
 }
 
 void BPF_STRUCT_OPS(instep_dequeue, struct task_struct *p, u64 deq_flags)
@@ -322,6 +268,31 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 		steal(cpu, now);
 }
 
+/* The CPU notes what runs on it, and since when that is to be charged. */
+static __always_inline void note_running(struct cpu_state *c, struct task_state *t, u32 tid, u64 now)
+{
+	c->own_vtime = t->vtime;
+	c->weight = t->weight;
+	c->vm = t->vm;
+	c->slot = t->slot;
+	c->since = now;
+	c->tid = tid;
+	count(INSTEP_C_SWITCH);
+}
+
+/* A vCPU runs: where, and from now on. */
+static __always_inline void note_vcpu(struct task_state *t, struct vm_state *v, struct slot_info *i, s32 cpu,
+				      u64 now)
+{
+	if ((s32)i->cpu != cpu || !t->placed) {
+		leave(t);
+		arrive(t, cpu);
+	}
+	i->state = SLOT_RUNNING;
+	measure(v, now);
+	__sync_fetch_and_add(&v->nr_running, 1);
+}
+
 void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 {
 	u64 now = scx_bpf_now();
@@ -364,22 +335,10 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 		c->host_vtime = pol_max(c->host_vtime, t->vtime);
 		c->host_ran_at = now;
 	}
-	c->own_vtime = t->vtime;
-	c->weight = t->weight;
-	c->vm = t->vm;
-	c->slot = t->slot;
-	c->since = now;
-	c->tid = p->pid;
-	count(INSTEP_C_SWITCH);
+	note_running(c, t, p->pid, now);
 	if (!v || !i)
 		return;
-	if ((s32)i->cpu != cpu || !t->placed) {
-		leave(t);
-		arrive(t, cpu);
-	}
-	i->state = SLOT_RUNNING;
-	measure(v, now);
-	__sync_fetch_and_add(&v->nr_running, 1);
+	note_vcpu(t, v, i, cpu, now);
 	if (rank.gang) {
 		begin_episode(t->vm, cpu, now);
 		rank.episode = true;

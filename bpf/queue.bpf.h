@@ -3,7 +3,7 @@
  * Choosing from the queues: two per CPU, one for threads of VMs, ordered by their VMs' virtual time
  * at the moment of queueing, one for all others, ordered by their own.
  *
- * Flag: none (a CPU must choose). Counters: switches, queued, missed, tick_preempt.
+ * Flag: none (a CPU must choose). Counters: switches, missed, tick_preempt.
  *
  * Problem: the order of a queue grows stale, as a VM's virtual time moves on with every sibling that runs.
  * Method: a CPU looks at the first PICK_DEPTH threads of its queue, ranks them as of now and takes
@@ -20,6 +20,7 @@
 
 #include "rank.bpf.h"
 #include "home.bpf.h"
+#include "waiting.bpf.h"
 
 #define PICK_DEPTH 24
 #define LOOK_DEPTH 1024
@@ -45,31 +46,6 @@ static __always_inline u32 host_queue(s32 cpu)
 static __always_inline s32 waiting_for(s32 cpu)
 {
 	return scx_bpf_dsq_nr_queued(vm_queue(cpu)) + scx_bpf_dsq_nr_queued(host_queue(cpu));
-}
-
-/* Nearly the same without asking the kernel, for CPUs that look at many others. */
-static __always_inline u32 waiting_near(s32 cpu)
-{
-	struct cpu_state *c = cpu_of(cpu);
-
-	return c ? c->waiting : 0;
-}
-
-/* A thread is about to be queued for a CPU, and is counted there until it runs or is taken out. */
-static __always_inline void count_waiting(struct task_state *t, struct cpu_state *c, s32 cpu)
-{
-	t->waits_on = cpu + 1;
-	__sync_fetch_and_add(&c->waiting, 1);
-}
-
-static __always_inline void count_no_longer(struct task_state *t)
-{
-	struct cpu_state *c = cpu_of(t->waits_on - 1);
-
-	if (!t->waits_on || !c)
-		return;
-	t->waits_on = 0;
-	__sync_fetch_and_sub(&c->waiting, 1);
 }
 
 static __always_inline bool may_run_on(struct task_struct *p, s32 cpu)
