@@ -5,13 +5,11 @@
 SHELL := /bin/bash
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-# Builds Instep and shows it on an emulated NUMA host with real KVM guests.
+# Builds Instep, with the kernel scheduler where that can be built, and shows it on an emulated NUMA host with
+# real KVM guests.
 demo:
 	@scripts/install-deps.sh demo
-	@echo "==> building (the first time takes some minutes)"
-	@cargo build --release --package instep-cli
-	@echo "==> instep demo"
-	@cargo run --quiet --release --package instep-cli -- demo
+	@scripts/demo.sh
 
 # Every test and check.
 test:

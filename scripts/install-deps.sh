@@ -4,8 +4,8 @@
 #   scripts/install-deps.sh demo|test
 #
 # Looks first and prints what it will install. Needs apt, and root or sudo, only when something
-# is missing. Exit status: 0 everything is there, 1 something is missing and could not be
-# installed, 2 wrong use.
+# is missing. What the kernel scheduler is built with, and what only some tests need, may stay missing: that is
+# said. Exit status: 0 what must be there is, 1 it could not be installed, 2 wrong use.
 set -euo pipefail
 
 purpose=${1-}
@@ -47,6 +47,14 @@ links() { # a C program links: rustc needs the linker and the C library's start 
     return $status
 }
 
+has_clang() { # one of those that `cargo xtask bpf-clang` tries
+    local name
+    for name in "${BPF_CLANG:-}" clang-{19,20,21,18,17,16}; do
+        [ -n "$name" ] && have "$name" && return
+    done
+    return 1
+}
+
 has_header() { echo "#include <$1>" | cc -E -x c - >/dev/null 2>&1; }
 
 missing=()
@@ -56,15 +64,15 @@ links || missing+=(gcc libc6-dev)
 have qemu-system-x86_64 || missing+=(qemu-system-x86)
 # Any busybox will do here; the guests' static one is fetched without installing if need be.
 have busybox || missing+=(busybox-static)
+# The kernel scheduler: a clang that compiles BPF, and what libbpf needs. Where the distribution has none of
+# these, everything else is built and tested without it.
+has_clang || bpf+=(clang-19)
+has_header libelf.h || bpf+=(libelf-dev)
+has_header zlib.h || bpf+=(zlib1g-dev)
+have pkg-config || bpf+=(pkg-config)
 if [ "$purpose" = test ]; then
     have lstopo || have lstopo-no-graphics || missing+=(hwloc-nox)
     have bzip2 || missing+=(bzip2)
-    # The kernel scheduler: a clang that compiles BPF, and what libbpf needs. Where the release has
-    # none of these, everything else is tested without it.
-    have clang-19 || [ -n "${BPF_CLANG:-}" ] || bpf+=(clang-19)
-    has_header libelf.h || bpf+=(libelf-dev)
-    has_header zlib.h || bpf+=(zlib1g-dev)
-    have pkg-config || bpf+=(pkg-config)
     # What profiles and recordings are held against. Where it cannot be had those tests are skipped.
     have stress-ng || tools+=(stress-ng)
     have hackbench || tools+=(rt-tests)
@@ -86,17 +94,26 @@ if [ ${#missing[@]} -eq 0 ] && [ ${#bpf[@]} -eq 0 ] && [ ${#tools[@]} -eq 0 ] &&
 fi
 
 # --- Install --------------------------------------------------------------------------------
+# Without a way to install anything: ends where something must be there, else goes on without the rest.
+cannot() { # why, and what to do
+    echo "$1" >&2
+    if [ ${#missing[@]} -gt 0 ] || [ $lists = no ]; then
+        echo "Then try again." >&2
+        exit 1
+    fi
+    [ ${#bpf[@]} -eq 0 ] || echo "Going on without: ${bpf[*]}; the kernel scheduler is not built." >&2
+    [ ${#tools[@]} -eq 0 ] || echo "Going on without: ${tools[*]}; the tests that need them are skipped." >&2
+    exit 0
+}
 if ! have apt-get; then
-    echo "This machine has no apt. Install what these Debian packages hold, then try again:" >&2
-    echo "  ${missing[*]} ${bpf[*]} ${tools[*]}" >&2
-    exit 1
+    cannot "This machine has no apt. Install what these Debian packages hold:
+  ${missing[*]} ${bpf[*]} ${tools[*]}"
 fi
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
     if ! have sudo; then
-        echo "Missing: ${missing[*]:-} ${bpf[*]:-} ${tools[*]:-package lists}. Neither root nor sudo here: as root, run" >&2
-        echo "  apt-get update && apt-get install --no-install-recommends ${missing[*]} ${bpf[*]} ${tools[*]}" >&2
-        exit 1
+        cannot "Missing: ${missing[*]:-} ${bpf[*]:-} ${tools[*]:-package lists}. Neither root nor sudo here: as root, run
+  apt-get update && apt-get install --no-install-recommends ${missing[*]} ${bpf[*]} ${tools[*]}"
     fi
     as_root=(sudo)
 fi

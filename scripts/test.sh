@@ -57,10 +57,8 @@ pid=
 
 # The kernel scheduler is built and tested where clang and libelf are; elsewhere its tests are skipped
 # and say so.
-if clang=$(cargo xtask bpf-clang); then
-    export BPF_CLANG=$clang
-    set -- --features instep-cli/kernel "$@"
-fi
+source scripts/kernel-feature.sh
+set -- "${kernel[@]}" "$@"
 
 echo "==> cargo test --workspace $*"
 # In a process group of its own (timeout makes it), so that both the limit and an interruption

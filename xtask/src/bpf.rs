@@ -59,6 +59,9 @@ fn has_header(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
 
     #[test]
     fn the_version_is_read_from_what_clang_prints() {
@@ -66,6 +69,75 @@ mod tests {
         assert_eq!(parse_version("Ubuntu clang version 14.0.0-1ubuntu1.1"), Some(14));
         assert_eq!(parse_version("gcc (Debian 12.2.0) 12.2.0"), None);
         assert_eq!(parse_version("clang version next"), None);
+    }
+
+    /// A directory with programs that are these scripts.
+    fn programs(all: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, script) in all {
+            let path = dir.path().join(name);
+            fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        dir
+    }
+
+    fn script(name: &str, path: &str) -> Command {
+        let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join(name));
+        command.env("PATH", path).env_remove("BPF_CLANG");
+        command
+    }
+
+    #[test]
+    fn the_demo_is_built_with_the_kernel_scheduler_where_that_can_be() {
+        let makefile = include_str!("../../Makefile");
+        assert!(makefile.contains("\n\t@scripts/demo.sh\n"), "{makefile}");
+        for (clang, with) in [("echo clang-19", true), ("echo no clang here >&2; exit 1", false)] {
+            let cargo = format!(
+                "if [ \"$1 $2\" = 'xtask bpf-clang' ]; then {clang}; else echo \"$BPF_CLANG: $@\"; fi"
+            );
+            let dir = programs(&[("cargo", &cargo)]);
+            let path = format!("{}:/usr/bin:/bin", dir.path().display());
+            let ran = script("../scripts/demo.sh", &path).output().unwrap();
+            let said = String::from_utf8(ran.stdout).unwrap();
+            assert!(ran.status.success(), "{said}");
+            let lines: Vec<&str> = said.lines().filter(|line| !line.starts_with("==>")).collect();
+            let (name, feature) =
+                if with { ("clang-19", " --features instep-cli/kernel") } else { ("", "") };
+            assert_eq!(
+                lines,
+                [
+                    format!("{name}: build --release --package instep-cli{feature}"),
+                    format!("{name}: run --quiet --release --package instep-cli{feature} -- demo"),
+                ]
+            );
+            assert_eq!(String::from_utf8(ran.stderr).unwrap().lines().count(), usize::from(!with));
+        }
+        let tests = include_str!("../../scripts/test.sh");
+        assert!(tests.contains("\nsource scripts/kernel-feature.sh\n"), "they share it");
+    }
+
+    #[test]
+    fn a_demo_needs_no_clang_where_none_can_be_installed() {
+        let mut there =
+            vec![("cargo", ""), ("cc", ""), ("qemu-system-x86_64", ""), ("busybox", "")];
+        there.extend([("mktemp", "echo made"), ("rm", "")]);
+        let dir = programs(&there);
+        let ran = |path: &Path| {
+            let mut command = script("../scripts/install-deps.sh", path.to_str().unwrap());
+            let ran = command.arg("demo").output().unwrap();
+            (ran.status.code(), String::from_utf8(ran.stderr).unwrap())
+        };
+        let (code, said) = ran(dir.path());
+        assert!(code == Some(0) && said.contains("no apt"), "{code:?} {said}");
+        assert!(
+            said.contains("without: clang-19 pkg-config; the kernel scheduler is not"),
+            "{said}"
+        );
+        // What it cannot do without ends it.
+        fs::remove_file(dir.path().join("busybox")).unwrap();
+        let (code, said) = ran(dir.path());
+        assert!(code == Some(1) && said.contains("busybox-static clang-19"), "{code:?} {said}");
     }
 
     #[test]

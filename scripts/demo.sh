@@ -1,0 +1,14 @@
+#!/bin/bash
+# Builds Instep, with the kernel scheduler where it can be (scripts/kernel-feature.sh), and runs the demo.
+#
+#   scripts/demo.sh [OPTION OF instep demo ...]
+#
+# What it leaves is target/release/instep. Exit status: that of the demo, or of cargo.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+echo "==> building (the first time takes some minutes)"
+source scripts/kernel-feature.sh
+cargo build --release --package instep-cli "${kernel[@]}"
+echo "==> instep demo"
+exec cargo run --quiet --release --package instep-cli "${kernel[@]}" -- demo "$@"
