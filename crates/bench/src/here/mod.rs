@@ -146,44 +146,69 @@ pub fn run(block: &Block, tools: &Tools<'_>, each: &mut dyn FnMut(Cell)) -> Resu
     Ok(())
 }
 
+/// What was seen while the work was counted.
+struct Seen {
+    /// CPUs used by each that ran, by window.
+    windows: Vec<Vec<f64>>,
+    modules: Modules,
+    /// When counting began and ended, since the work was started.
+    from: Duration,
+    until: Duration,
+    /// Counters at both, where they can be read.
+    counters: Option<(Counters, Counters)>,
+}
+
 /// Runs one cell.
 fn one(
     job: &Job,
     times: Times,
     tools: &Tools<'_>,
-    mut in_force: Option<&mut InForce>,
+    in_force: Option<&mut InForce>,
     tag: &str,
     cell: &mut Cell,
 ) -> Result<(), Error> {
-    let once = job.case.work.reports_once();
     let times = times.of(job);
-    let settle = times.settle;
     let mut running = Running::start(job, times, tools, tag)?;
-    if let Some(loaded) = in_force.as_deref_mut() {
+    let pid = in_force.as_deref().map(InForce::pid);
+    if let Some(loaded) = in_force {
         cell.ops = loaded.ops.clone();
         // Threads are told to Instep by number, so they must be there.
         wait(Duration::from_millis(200), tools);
         loaded.tell(&running, &job.without, tools)?;
     }
-    let pid = in_force.as_deref().map(InForce::pid);
-    wait(settle.saturating_sub(running.age()), tools);
-    let mut modules = Modules::begin(instep_host::topology::read(&Root::live()).ok().as_ref());
-    let before = Counters::read(pid);
-    let from = running.age();
-    let windows = count_windows(&running, times.measure, &mut modules, tools);
-    let after = Counters::read(pid);
-    let until = running.age();
-    cell.competing_modules = modules.mean();
+    wait(times.settle.saturating_sub(running.age()), tools);
+    let seen = count(&running, times.measure, pid, tools);
+    cell.competing_modules = seen.modules.mean();
     if job.trace && running.has_vcpus() && !times.trace.is_zero() {
         look(&running, times.trace, tools, cell);
     }
+    note_work(job, &mut running, &seen, tools, cell);
+    note_shares(job, &seen.windows, cell);
+    note_cost(&seen, cell);
+    Ok(())
+}
+
+/// Counts for so long what everybody uses; `pid` is the process of the scheduler that is loaded.
+fn count(running: &Running, measure: Duration, pid: Option<u32>, tools: &Tools<'_>) -> Seen {
+    let mut modules = Modules::begin(instep_host::topology::read(&Root::live()).ok().as_ref());
+    let before = Counters::read(pid);
+    let from = running.age();
+    let windows = count_windows(running, measure, &mut modules, tools);
+    let after = Counters::read(pid);
+    let until = running.age();
+    Seen { windows, modules, from, until, counters: before.zip(after) }
+}
+
+/// Ends the work, and notes what it says that it did, or why that is not known.
+fn note_work(job: &Job, running: &mut Running, seen: &Seen, tools: &Tools<'_>, cell: &mut Cell) {
+    let once = job.case.work.reports_once();
     if once {
         // Its second report comes late by what its start took.
         wait(LATE, tools);
     }
     let text = running.end();
-    let heard = if once { until + LATE } else { until };
-    match running.counted(&text, from, heard) {
+    let heard = if once { seen.until + LATE } else { seen.until };
+    match running.counted(&text, seen.from, heard) {
         Ok(counted) => {
             cell.rate = Some(counted.rate);
             cell.unit = counted.unit;
@@ -198,24 +223,30 @@ fn one(
             cell.failed = Some(format!("{why}; it last said: {last}"));
         }
     }
-    cell.cpus = mean(&windows);
+    cell.cpus = mean(&seen.windows);
     if let Some(guest) = running.stopped(&cell.cpus) {
         cell.stopped = true;
         cell.rate = None;
         cell.failed = Some(format!("guest {guest} did nothing at all"));
     }
+}
+
+/// Notes by how much parts of the CPU time are off, where that is what the case is about.
+fn note_shares(job: &Job, windows: &[Vec<f64>], cell: &mut Cell) {
     if job.case.weights && job.scheduler != ALONE {
-        cell.share_errors = share_errors(&windows, &fair_parts(&job.case));
+        cell.share_errors = share_errors(windows, &fair_parts(&job.case));
         cell.share_error = cell.share_errors.iter().copied().reduce(f64::max);
     }
-    if let (Some(before), Some(after)) = (before, after) {
-        let spent = after.since(&before);
-        cell.bpf_ns_per_switch = spent.bpf_ns_per_switch();
-        cell.bpf_ns_per_call = spent.bpf_ns_per_call();
-        cell.bpf_cpu = spent.bpf_cpu(until - from, modules.cpus());
-        cell.switches_per_s = Some(spent.switches as f64 / (until - from).as_secs_f64().max(1e-3));
-    }
-    Ok(())
+}
+
+/// Notes what the scheduler cost, and how often the host switched.
+fn note_cost(seen: &Seen, cell: &mut Cell) {
+    let Some((before, after)) = &seen.counters else { return };
+    let (spent, time) = (after.since(before), seen.until - seen.from);
+    cell.bpf_ns_per_switch = spent.bpf_ns_per_switch();
+    cell.bpf_ns_per_call = spent.bpf_ns_per_call();
+    cell.bpf_cpu = spent.bpf_cpu(time, seen.modules.cpus());
+    cell.switches_per_s = Some(spent.switches as f64 / time.as_secs_f64().max(1e-3));
 }
 
 /// Whether siblings of the work are stacked: traced where that may be, else sampled.

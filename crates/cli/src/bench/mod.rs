@@ -12,7 +12,7 @@ mod peers;
 use crate::args::BenchArgs;
 use crate::lab::Progress;
 use crate::pending::apart;
-use crate::{Outcome, print, print_json, tell};
+use crate::{Outcome, print, print_json, tell, writable};
 use anyhow::Context as _;
 use instep_bench::case::Case;
 use instep_bench::cell::Cell;
@@ -108,25 +108,53 @@ pub(crate) fn command(args: &BenchArgs) -> anyhow::Result<Outcome> {
     if !args.from.is_empty() {
         return show(args, &earlier(&args.from)?);
     }
-    let mut cases = builtin::chosen(builtin::with_files(&args.cases)?, &args.case, args.quick)?;
-    if args.ablation {
-        cases.retain(|case| case.ablate);
-        anyhow::ensure!(!cases.is_empty(), "none of these cases is marked for --ablation");
-    }
+    let cases = cases(args)?;
     if args.list {
         return list(args, &cases);
     }
     if let Some(file) = &args.html {
         // Minutes of work are not lost to a directory that is not there.
-        fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(file)
-            .with_context(|| format!("cannot write {}", file.display()))?;
+        writable(file)?;
     }
-    let names = names(args);
+    let wanted = wanted(args, cases)?;
+    let stop = Stop::on_signals()?;
+    let outcome = show(args, &measured(wanted, args, &stop)?)?;
+    if stop.raised() {
+        tell("interrupted: the figures are of the cells that were finished");
+        return Ok(Outcome::Finding);
+    }
+    Ok(outcome)
+}
+
+/// The cases that are asked for.
+fn cases(args: &BenchArgs) -> anyhow::Result<Vec<Case>> {
+    let mut cases = builtin::chosen(builtin::with_files(&args.cases)?, &args.case, args.quick)?;
+    if args.ablation {
+        cases.retain(|case| case.ablate);
+        anyhow::ensure!(!cases.is_empty(), "none of these cases is marked for --ablation");
+    }
+    Ok(cases)
+}
+
+/// What is to be run of these cases; which peers can be had is not known yet.
+fn wanted(args: &BenchArgs, cases: Vec<Case>) -> anyhow::Result<Wanted> {
+    Ok(Wanted {
+        cases,
+        schedulers: schedulers(args)?,
+        peers: BTreeMap::new(),
+        absent: BTreeMap::new(),
+        runs: args.runs.unwrap_or(if args.quick { 2 } else { 3 }),
+        times: times(args),
+        recorded: false,
+        clock: Clock::Real,
+        warnings: Vec::new(),
+    })
+}
+
+/// The schedulers that are asked for, each once: by name, then those that are programs of the user's.
+fn schedulers(args: &BenchArgs) -> anyhow::Result<Vec<Scheduler>> {
     let mut schedulers = Vec::new();
-    for name in &names {
+    for name in &names(args) {
         let scheduler = Scheduler::of(name, &MECHANISMS)?;
         if !schedulers.contains(&scheduler) {
             schedulers.push(scheduler);
@@ -143,36 +171,23 @@ pub(crate) fn command(args: &BenchArgs) -> anyhow::Result<Outcome> {
             schedulers.push(peer);
         }
     }
-    let stop = Stop::on_signals()?;
+    Ok(schedulers)
+}
+
+/// Runs all of it, with progress shown, here or in an emulated host.
+fn measured(mut wanted: Wanted, args: &BenchArgs, stop: &Stop) -> anyhow::Result<Report> {
     let progress = Progress::start();
-    let mut wanted = Wanted {
-        cases,
-        schedulers,
-        peers: BTreeMap::new(),
-        absent: BTreeMap::new(),
-        runs: args.runs.unwrap_or(if args.quick { 2 } else { 3 }),
-        times: times(args),
-        recorded: false,
-        clock: Clock::Real,
-        warnings: Vec::new(),
-    };
     if args.here {
         here::check(&mut wanted)?;
     }
-    find_peers(&mut wanted, args, &stop, &progress)?;
+    find_peers(&mut wanted, args, stop, &progress)?;
     let ran = if args.here {
-        here::run(&wanted, args, &stop, &progress)
+        here::run(&wanted, args, stop, &progress)
     } else {
-        emulated::run(&mut wanted, &args.host, args.resume.as_deref(), &stop, &progress)
+        emulated::run(&mut wanted, &args.host, args.resume.as_deref(), stop, &progress)
     };
     drop(progress);
-    let report = ran?.report(&wanted.warnings)?;
-    let outcome = show(args, &report)?;
-    if stop.raised() {
-        tell("interrupted: the figures are of the cells that were finished");
-        return Ok(Outcome::Finding);
-    }
-    Ok(outcome)
+    ran?.report(&wanted.warnings)
 }
 
 /// The schedulers that are asked for, by name.
