@@ -114,6 +114,9 @@ fn dispatch(
     sink: &mut dyn Sink,
 ) -> Result<Option<Dispatch>, Error> {
     let config = &options.config.dispatch;
+    if let Some(idle) = config.idle() {
+        sink.notice(idle);
+    }
     match &options.hands {
         Hands::Tied(_) => dispatch::preview(config).iter().for_each(|line| sink.notice(line)),
         Hands::Free(_) if options.once => {

@@ -46,6 +46,9 @@ pub enum Plan {
 /// Whether this build can load a scheduler at all.
 pub const BUILT: bool = cfg!(feature = "kernel");
 
+/// The most possible CPUs that the scheduler has room for: `INSTEP_MAX_CPUS` of `bpf/intf.h`; a test compares them.
+pub const MAX_CPUS: u32 = 512;
+
 /// Decides. `despite_cookies` is the operator's word that core scheduling and sched_ext may meet.
 #[must_use]
 pub fn plan(mode: Mode, probe: &Probe, built: bool, despite_cookies: bool) -> Plan {
@@ -70,6 +73,14 @@ pub fn plan(mode: Mode, probe: &Probe, built: bool, despite_cookies: bool) -> Pl
             return Plan::Busy(format!("sched_ext is in the state `{state}`; try again"));
         }
         Some(State::Disabled) => {}
+    }
+    if probe.possible_cpus > MAX_CPUS {
+        return Plan::Stay(format!(
+            "{} CPUs are possible on this host, and Instep's scheduler has room for {MAX_CPUS} \
+             (those that may be plugged in count: where there are no more, `nr_cpus={MAX_CPUS}` on the \
+             kernel's command line tells it so)",
+            probe.possible_cpus
+        ));
     }
     if !probe.btf {
         return stay("the kernel does not describe its types (/sys/kernel/btf/vmlinux)");
@@ -123,6 +134,7 @@ mod tests {
             state: Some(State::Disabled),
             btf: true,
             config: true,
+            possible_cpus: 8,
             ..Probe::default()
         }
     }
@@ -153,6 +165,7 @@ mod tests {
             (Probe { state: None, ..fine() }, "has no sched_ext"),
             (other, "lavd is loaded"),
             (Probe { state: Some(State::Other("enabling".into())), ..fine() }, "`enabling`"),
+            (Probe { possible_cpus: 513, ..fine() }, "513 CPUs are possible on this host"),
             (Probe { btf: false, ..fine() }, "btf"),
             (Probe { btf_error: Some("cut at byte 9".into()), ..fine() }, "cut at byte 9"),
             (Probe { malformed: names("abcd"), ..fine() }, "wrongly (a, b, c and 1 more)"),
@@ -172,6 +185,10 @@ mod tests {
         assert!(matches!(state(Some(State::Enabled)), Plan::Busy(_)));
         assert!(matches!(state(Some(State::Other("disabling".into()))), Plan::Busy(_)));
         assert!(matches!(state(None), Plan::Stay(_)));
+        let cpus =
+            |possible_cpus| plan(Mode::Auto, &Probe { possible_cpus, ..fine() }, true, false);
+        assert!(matches!(cpus(MAX_CPUS + 1), Plan::Stay(_)), "no CPU goes by waiting");
+        assert_eq!(cpus(MAX_CPUS), Plan::Load);
         let cookies = Probe { smt: true, cookies: names("x"), ..fine() };
         assert!(matches!(plan(Mode::Auto, &cookies, true, false), Plan::Busy(_)));
     }

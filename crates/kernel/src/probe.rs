@@ -1,7 +1,7 @@
 //! What this kernel offers for a scheduler of one's own, and what is dangerous on it.
 //!
-//! Reads `/sys/kernel/sched_ext` (kernel/sched/ext.c, Linux 6.12 and later) and the host's BTF, and
-//! asks for core-scheduling cookies. It decides nothing.
+//! Reads `/sys/kernel/sched_ext` (kernel/sched/ext.c, Linux 6.12 and later), the host's BTF and which CPUs
+//! are possible, and asks for core-scheduling cookies. It decides nothing.
 
 use crate::btf::{self, Functions, MAX_BTF};
 use crate::cookies;
@@ -55,6 +55,8 @@ pub struct Probe {
     pub cookies: Vec<String>,
     /// Whether some core has several threads.
     pub smt: bool,
+    /// One more than the highest possible CPU, those included that are offline; 0 when not known.
+    pub possible_cpus: u32,
 }
 
 /// Of sched_ext.
@@ -117,6 +119,7 @@ impl Probe {
             config,
             cookies: if live { cookies::of(vcpus.iter().copied()) } else { Vec::new() },
             smt: cookies::smt(root),
+            possible_cpus: possible_cpus(root),
             release,
         }
     }
@@ -136,6 +139,14 @@ impl Probe {
             _ => "the kernel's default".to_owned(),
         }
     }
+}
+
+/// One more than the highest possible CPU (`/sys/devices/system/cpu/possible`), 0 when not known.
+#[must_use]
+pub fn possible_cpus(root: &Path) -> u32 {
+    let text = read_line(root, "sys/devices/system/cpu/possible").unwrap_or_default();
+    let last = text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<u32>().ok());
+    last.map_or(0, |last| last.saturating_add(1))
 }
 
 fn read_line(root: &Path, path: &str) -> Option<String> {
@@ -203,6 +214,15 @@ mod tests {
         let probe = Probe::of(dir.path(), &[]);
         assert_eq!(probe.state, Some(State::Enabled));
         assert_eq!(probe.in_force(), "sched_ext scheduler cosmos_1.1.4");
+    }
+
+    #[test]
+    fn possible_cpus_are_those_up_to_the_last() {
+        for (text, count) in [("0-767\n", 768), ("0\n", 1), ("0-3,8-11\n", 12), ("x\n", 0)] {
+            let dir = host(&[("sys/devices/system/cpu/possible", text)]);
+            assert_eq!(Probe::of(dir.path(), &[]).possible_cpus, count, "{text}");
+        }
+        assert_eq!(Probe::of(host(&[]).path(), &[]).possible_cpus, 0);
     }
 
     #[test]

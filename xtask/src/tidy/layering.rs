@@ -50,8 +50,9 @@ const LAYERS: &[Layer] = &[
     Layer { name: "xtask", may_know: &["instep-core", "instep-host", "instep-madehost"] },
 ];
 
-/// What every crate may use in its tests, too.
-const FOR_TESTS: &[&str] = &["instep-madehost"];
+/// What every crate may use in its tests, too: made hosts, and the kernel scheduler's own C outside the
+/// kernel, to hold what is said of it against.
+const FOR_TESTS: &[&str] = &["instep-madehost", "instep-scx"];
 
 /// A crate of the workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,9 +148,11 @@ mod tests {
     }
 
     #[test]
-    fn made_hosts_are_for_tests_only() {
-        assert_eq!(found("instep-host", "instep-madehost", true), 0);
-        assert_eq!(found("instep-host", "instep-madehost", false), 1);
+    fn made_hosts_and_the_schedulers_c_are_for_tests_only() {
+        for other in ["instep-madehost", "instep-scx"] {
+            assert_eq!(found("instep-kernel", other, true), 0);
+            assert_eq!(found("instep-kernel", other, false), 1);
+        }
         assert_eq!(found("xtask", "instep-madehost", false), 0);
     }
 

@@ -101,6 +101,16 @@ impl DispatchConfig {
         !self.without.iter().any(|name| name == "home")
     }
 
+    /// What is to be said where VMs have settings and nobody is there to follow them.
+    #[must_use]
+    pub fn idle(&self) -> Option<&'static str> {
+        let is_idle = self.mode == Mode::Off && !(self.vm.is_empty() && self.process.is_empty());
+        is_idle.then_some(
+            "[dispatch.vm] and [[dispatch.process]] are for the kernel scheduler, which is off: add \
+             --dispatch auto, or mode = \"auto\" in [dispatch]",
+        )
+    }
+
     /// What the kernel side is told.
     ///
     /// # Errors
@@ -184,6 +194,15 @@ mod tests {
         let web = &config.vm["web"];
         assert_eq!((web.weight, web.cosched), (Some(200), Cosched::Never));
         assert_eq!((config.process[0].pid, config.settings().unwrap().mechanisms.0 & 32), (12, 0));
+    }
+
+    #[test]
+    fn settings_that_nobody_follows_are_told() {
+        let idle = |text: &str| parse(text).unwrap().dispatch.idle().is_some();
+        assert!(idle("[dispatch.vm.web]\nweight = 200\n"));
+        assert!(idle("[[dispatch.process]]\nname = 'job'\npid = 12\n"));
+        assert!(!idle("[dispatch]\nmode = 'auto'\n[dispatch.vm.web]\nweight = 200\n"));
+        assert!(!idle("[dispatch]\nslice = '2ms'\n"));
     }
 
     #[test]

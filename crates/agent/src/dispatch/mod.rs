@@ -8,6 +8,9 @@
 //!                      +--somebody else's is loaded--> waiting --every 30 s--> loaded
 //!                                        loaded --a VM has cookies--^
 //! ```
+//! A configuration that is read again loads at once whatever waits, but for what fell out or could not
+//! be loaded while nothing of `[dispatch]` changed: that is as faulty as before.
+//!
 //! It knows nothing of BPF: `instep-kernel` does. Without that crate's feature `kernel` it is
 //! always off.
 
@@ -24,10 +27,11 @@ use instep_core::topology::Topology;
 use instep_core::units::NodeId;
 use instep_host::Root;
 use instep_host::apply::Instance;
-use instep_host::discover::{ScanOptions, Scanner};
+use instep_host::discover::{Scan, ScanOptions, Scanner};
 use instep_kernel::backoff::Backoff;
 use instep_kernel::exit::Exit;
 use instep_kernel::loaded::Loaded;
+use instep_kernel::probe::possible_cpus;
 use instep_kernel::table::LIMITS;
 use instep_kernel::{CpuPlace, Mode, Plan, Probe, Table, VmEntry, cookies, plan};
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,13 +74,18 @@ pub struct Dispatch {
 enum State {
     Off(String),
     Loaded { kernel: Box<Loaded>, since: Instant },
-    Waiting { until: Instant, at: SystemTime, why: String },
+    Waiting { until: Instant, at: SystemTime, why: String, failed: bool },
 }
 
 impl State {
-    /// Until the next attempt, so long from now.
-    fn waiting(wait: Duration, why: String) -> Self {
-        State::Waiting { until: Instant::now() + wait, at: SystemTime::now() + wait, why }
+    /// Until something passes that the scheduler is not to blame for, or the next look at that.
+    fn busy(why: String) -> Self {
+        Self::waiting(BUSY, why, false)
+    }
+
+    /// Until the next attempt, so long from now; `failed` where it is for a failure of the scheduler.
+    fn waiting(wait: Duration, why: String, failed: bool) -> Self {
+        State::Waiting { until: Instant::now() + wait, at: SystemTime::now() + wait, why, failed }
     }
 }
 
@@ -122,8 +131,21 @@ impl Dispatch {
     /// Takes over a new configuration.
     pub fn reload(&mut self, config: &DispatchConfig) {
         let was = std::mem::replace(&mut self.config, config.clone());
-        // What kept it out may be settled now.
-        if was.mode != config.mode || !matches!(self.state, State::Loaded { .. }) {
+        let again = match &self.state {
+            State::Loaded { .. } => was.mode != config.mode,
+            // Who sends a signal now and then would load a faulty scheduler each time.
+            State::Waiting { until, failed: true, .. } if was == *config => {
+                let left = until.saturating_duration_since(Instant::now());
+                self.said.push(format!(
+                    "[dispatch] is as it was: the kernel scheduler, which failed, is tried again in {}",
+                    humantime::format_duration(Duration::from_secs(left.as_secs()))
+                ));
+                false
+            }
+            // What kept it out may be settled now.
+            State::Off(_) | State::Waiting { .. } => true,
+        };
+        if again {
             self.state = State::Off(String::new());
             self.try_load();
         }
@@ -162,7 +184,7 @@ impl Dispatch {
     fn try_load(&mut self) {
         let next = match decide(&self.config, &mut self.scanner).1 {
             Plan::Stay(why) => State::Off(why),
-            Plan::Busy(why) => State::waiting(BUSY, why),
+            Plan::Busy(why) => State::busy(why),
             Plan::Load => self.load(),
         };
         if let (State::Off(why), true) = (&next, self.config.mode != Mode::Off) {
@@ -203,7 +225,7 @@ impl Dispatch {
             "the kernel's default scheduler is in force: {why}; trying again in {}",
             humantime::format_duration(wait)
         ));
-        State::waiting(wait, why)
+        State::waiting(wait, why, true)
     }
 
     fn look_at_loaded(&mut self) {
@@ -228,31 +250,54 @@ impl Dispatch {
         for event in kernel.drain() {
             tracing::debug!(?event, "kernel scheduler");
         }
-        if self.looks.is_multiple_of(LOOKS_PER_SCAN)
-            && let Ok(scan) = self.scanner.scan()
-        {
-            let (entries, mut warnings) = table::entries(&scan.vms, &self.homes, &self.config);
-            if let Some(why) = cookies::look(table::vcpus(&entries), self.config.despite_cookies) {
-                return self.unload(why);
-            }
-            let fed = kernel.feed(entries);
-            let taken = fed.as_ref().map_or(&[][..], |_| kernel.table().vms.as_slice());
-            self.refused = table::refused(&scan.vms, taken);
-            match fed {
-                Ok(more) => warnings.extend(more),
-                Err(error) => warnings.push(format!("the VM table was not taken: {error:#}")),
-            }
-            let now: BTreeSet<String> = warnings.into_iter().collect();
-            self.said.extend(now.difference(&self.warned).cloned());
-            self.warned = now;
+        if self.looks.is_multiple_of(LOOKS_PER_SCAN) {
+            self.feed();
         }
         self.looks = self.looks.wrapping_add(1);
+    }
+
+    /// Tells the loaded scheduler of the VMs that there are.
+    fn feed(&mut self) {
+        let Some(scan) = self.scan() else { return };
+        let State::Loaded { kernel, .. } = &mut self.state else { return };
+        let (entries, mut warnings) = table::told(&scan, &self.homes, &self.config);
+        if let Some(why) = cookies::look(table::vcpus(&entries), self.config.despite_cookies) {
+            return self.unload(why);
+        }
+        let fed = kernel.feed(entries);
+        let taken = fed.as_ref().map_or(&[][..], |_| kernel.table().vms.as_slice());
+        self.refused = table::refused(&scan.vms, taken);
+        match fed {
+            Ok(more) => warnings.extend(more),
+            Err(error) => warnings.push(format!("the VM table was not taken: {error:#}")),
+        }
+        self.warn(warnings.into_iter().collect());
+    }
+
+    /// Looks for VMs. When that fails nobody knows more than before: what was warned of stands.
+    fn scan(&mut self) -> Option<Scan> {
+        let error = match self.scanner.scan() {
+            Ok(scan) => return Some(scan),
+            Err(error) => error,
+        };
+        let mut now = self.warned.clone();
+        now.insert(format!(
+            "VMs cannot be looked for: {error}; the kernel scheduler goes on with those it knows"
+        ));
+        self.warn(now);
+        None
+    }
+
+    /// These warnings stand now; those that did not before are told.
+    fn warn(&mut self, now: BTreeSet<String>) {
+        self.said.extend(now.difference(&self.warned).cloned());
+        self.warned = now;
     }
 
     /// Brings the default back until nothing speaks against Instep's any more.
     fn unload(&mut self, why: String) {
         self.said.push(format!("Instep's kernel scheduler is taken out for now: {why}"));
-        self.state = State::waiting(BUSY, why);
+        self.state = State::busy(why);
     }
 
     /// Keeps what the kernel says of an end that was not asked for.
@@ -366,14 +411,16 @@ type Entries = (Vec<VmEntry>, Vec<String>);
 
 /// Looks at the host: the VMs that there are, with warnings, and what follows for the scheduler.
 fn decide(config: &DispatchConfig, scanner: &mut Scanner) -> (Entries, Plan) {
-    let vms = match config.mode {
-        Mode::Off => Vec::new(),
-        _ => scanner.scan().map(|scan| scan.vms).unwrap_or_default(),
-    };
-    let entries = table::entries(&vms, &BTreeMap::new(), config);
+    let scan = (config.mode != Mode::Off).then(|| scanner.scan()).transpose();
+    let told = |scan: &Scan| table::told(scan, &BTreeMap::new(), config);
+    let entries = scan.as_ref().ok().and_then(Option::as_ref).map(told).unwrap_or_default();
     let vcpus: Vec<_> = table::vcpus(&entries.0).collect();
     let probe = Probe::of(Path::new("/"), &vcpus);
-    let plan = plan(config.mode, &probe, plan::BUILT, config.despite_cookies);
+    let plan = match (plan(config.mode, &probe, plan::BUILT, config.despite_cookies), scan) {
+        // Whether their threads have cookies is not known either.
+        (Plan::Load, Err(error)) => Plan::Busy(format!("VMs cannot be looked for: {error}")),
+        (plan, _) => plan,
+    };
     (entries, plan)
 }
 
@@ -391,7 +438,10 @@ fn is_going() -> bool {
 
 /// Where each CPU is, by its number; those that are offline are on node -1 and alone.
 fn places(topology: &Topology) -> Vec<CpuPlace> {
-    let possible = possible_cpus().max(topology.cpus().last().map_or(0, |cpu| cpu.id.0 + 1));
+    // Numbers beyond any host's are not believed.
+    let possible = possible_cpus(Path::new("/"))
+        .min(4096)
+        .max(topology.cpus().last().map_or(0, |cpu| cpu.id.0 + 1));
     let absent = |cpu| CpuPlace { node: -1, next_thread: cpu };
     let mut places: Vec<CpuPlace> = (0..possible as i32).map(absent).collect();
     for cpu in topology.cpus() {
@@ -405,90 +455,5 @@ fn places(topology: &Topology) -> Vec<CpuPlace> {
     places
 }
 
-/// One more than the highest possible CPU (`/sys/devices/system/cpu/possible`), 0 when not known.
-fn possible_cpus() -> u32 {
-    let text = Root::live().read("sys/devices/system/cpu/possible").unwrap_or_default();
-    let last = text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<u32>().ok());
-    last.map_or(0, |last| last.saturating_add(1)).min(4096)
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use instep_core::units::VmId;
-
-    fn topology() -> Topology {
-        instep_host::topology::read(&Root::live()).unwrap()
-    }
-
-    #[test]
-    fn off_is_off_and_says_why() {
-        let dispatch = Dispatch::begin(&DispatchConfig::default(), &topology(), None).unwrap();
-        assert!(!dispatch.is_active() && dispatch.in_force().why.contains("not asked for"));
-        let anyone = VmKey { id: VmId(7), start_ticks: 1 };
-        assert!(!dispatch.keeps_homes() && !dispatch.keeps_home(anyone));
-    }
-
-    #[test]
-    fn what_is_in_force_is_told_as_long_as_its_process_lives() {
-        let dir = tempfile::tempdir().unwrap();
-        let dispatch =
-            Dispatch::begin(&DispatchConfig::default(), &topology(), Some(dir.path())).unwrap();
-        assert_eq!(read(dir.path()), Some(dispatch.in_force()));
-        drop(dispatch);
-        assert_eq!(read(dir.path()), None);
-        let instance = Instance { pid: u32::MAX - 1, ..Instance::this().unwrap() };
-        let gone = InForce { instance, ..InForce::default() };
-        in_force::write(dir.path(), &gone).unwrap();
-        assert_eq!(read(dir.path()), None);
-        std::fs::write(dir.path().join("dispatch.json"), b"{\"instep\":").unwrap();
-        assert_eq!(read(dir.path()), None);
-    }
-
-    #[test]
-    fn a_kernel_without_sched_ext_is_an_error_only_when_it_was_demanded() {
-        if Path::new("/sys/kernel/sched_ext").exists() {
-            instep_madehost::skip::note("this kernel has sched_ext: loading is the lab's to test");
-            return;
-        }
-        let config = |mode| DispatchConfig { mode, ..DispatchConfig::default() };
-        let auto = Dispatch::begin(&config(Mode::Auto), &topology(), None).unwrap();
-        assert!(!auto.is_active());
-        let error = Dispatch::begin(&config(Mode::Kernel), &topology(), None).unwrap_err();
-        assert!(error.to_string().contains("--dispatch"), "{error}");
-    }
-
-    #[test]
-    fn what_takes_it_out_while_it_is_loaded_is_told_once_and_looked_at_again() {
-        let dir = tempfile::tempdir().unwrap();
-        let config = DispatchConfig::default();
-        let mut dispatch = Dispatch::begin(&config, &topology(), Some(dir.path())).unwrap();
-        dispatch.unload("vCPUs of db have cookies".to_owned());
-        assert!(dispatch.is_active(), "it is loaded again when nothing speaks against it");
-        let said = dispatch.look();
-        assert!(said.len() == 1 && said[0].contains("vCPUs of db"), "{said:?}");
-        assert_eq!(dispatch.look(), [""; 0]);
-        let told = read(dir.path()).unwrap();
-        assert!(!told.instep && told.why.contains("vCPUs of db"), "{told:?}");
-        assert_eq!(told.failures, 0, "it did not fail");
-        let next = humantime::parse_rfc3339(&told.next_attempt.unwrap()).unwrap();
-        let wait = next.duration_since(SystemTime::now()).unwrap();
-        assert!(wait <= BUSY && wait + Duration::from_secs(20) > BUSY, "{wait:?}");
-    }
-
-    #[test]
-    fn every_online_cpu_has_its_node_and_a_ring_of_its_cores() {
-        let topology = topology();
-        let places = places(&topology);
-        for core in topology.cores() {
-            let first = core.first().unwrap().0 as i32;
-            let ring = std::iter::successors(Some(first), |cpu| {
-                Some(places[*cpu as usize].next_thread).filter(|next| *next != first)
-            });
-            assert!(ring.take(99).eq(core.iter().map(|cpu| cpu.0 as i32)));
-        }
-        for cpu in topology.cpus() {
-            assert_eq!(places[cpu.id.0 as usize].node, cpu.node.0 as i32);
-        }
-    }
-}
+mod tests;

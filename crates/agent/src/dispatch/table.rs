@@ -6,7 +6,7 @@ use crate::observe::VmKey;
 use instep_core::units::{NodeId, Tid};
 use instep_host::Root;
 use instep_host::apply::thread;
-use instep_host::discover::VmFacts;
+use instep_host::discover::{Scan, VmFacts};
 use instep_kernel::VmEntry;
 use instep_kernel::settings::DEFAULT_PERIOD;
 use instep_kernel::table::{Placed, ThreadId};
@@ -62,6 +62,41 @@ pub fn entries(
         }
     }
     (all, warnings)
+}
+
+/// All entries of what a scan found, with warnings also on settings that are for nobody.
+#[must_use]
+pub fn told(
+    scan: &Scan,
+    homes: &BTreeMap<VmKey, NodeId>,
+    config: &DispatchConfig,
+) -> (Vec<VmEntry>, Vec<String>) {
+    let (entries, mut warnings) = entries(&scan.vms, homes, config);
+    let opaque: Vec<&str> = scan.opaque.iter().map(|vm| vm.name.as_str()).collect();
+    warnings.extend(unused(config, &entries, &opaque));
+    (entries, warnings)
+}
+
+/// Settings of VMs that are for none of these, one sentence each. A VM may come later; a process that is
+/// to be one and is not there has a warning of its own. `opaque` are VMs whose vCPU threads are not known.
+fn unused(config: &DispatchConfig, entries: &[VmEntry], opaque: &[&str]) -> Vec<String> {
+    let known: BTreeSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+    let named = |name: &str| config.process.iter().any(|given| given.name == name);
+    let left = config.vm.keys().filter(|name| !known.contains(name.as_str()) && !named(name));
+    let why = |name: &String| {
+        if opaque.contains(&name.as_str()) {
+            return "which of its threads run vCPUs is not known (`instep status` says why)"
+                .to_owned();
+        }
+        // VMs that share a name are called by it and their process.
+        let alike =
+            |of: &&str| of.strip_prefix(name.as_str()).is_some_and(|id| id.starts_with('@'));
+        match known.iter().copied().any(|of| alike(&of)) {
+            true => format!("several VMs share that name: write [dispatch.vm.\"{name}@PID\"]"),
+            false => "no VM is called so now (`instep status` lists the names)".to_owned(),
+        }
+    };
+    left.map(|name| format!("[dispatch.vm.{name}] is for nobody: {}", why(name))).collect()
 }
 
 /// The VMs of a scan whose entries were not taken into the table.
@@ -159,6 +194,29 @@ mod tests {
         assert!(warnings.len() == 1 && warnings[0].contains("the VM gone"), "{warnings:?}");
         assert_eq!((all.len(), all[0].name.as_str(), all[0].weight), (1, "own", 100));
         assert!(all[0].vcpus.iter().any(|id| id.tid == Tid(own) && id.start_ticks > 0));
+    }
+
+    #[test]
+    fn settings_that_are_for_nobody_are_told_with_what_is_there() {
+        let mut made = MadeHost::new(HostSpec::new(2, 4));
+        for name in ["db", "web", "web"] {
+            made.push(vm(name, 2));
+        }
+        let dir = tempfile::tempdir().unwrap();
+        made.write(dir.path()).unwrap();
+        let scan = Scanner::new(Root::at(dir.path()), ScanOptions::once()).scan().unwrap();
+        let names = ["db", "web", "weB", "job"].map(|name| (name.to_owned(), VmConfig::default()));
+        let process = vec![ProcessVm { name: "job".into(), pid: u32::MAX - 1 }];
+        let config = DispatchConfig { vm: names.into(), process, ..DispatchConfig::default() };
+        let (entries, warnings) = told(&scan, &BTreeMap::new(), &config);
+        assert_eq!((entries.len(), warnings.len()), (3, 3), "{warnings:?}");
+        assert!(warnings[0].contains("process"), "{warnings:?}");
+        assert!(warnings[1].starts_with("[dispatch.vm.weB] is for nobody: no VM is called so"));
+        assert!(warnings[2].ends_with("write [dispatch.vm.\"web@PID\"]"), "{warnings:?}");
+        let first = format!("web@{}", made.vms[1].pid);
+        assert!(entries.iter().any(|entry| entry.name == first), "so it is called");
+        let opaque = unused(&config, &entries, &["web", "weB"]);
+        assert!(opaque.iter().all(|said| said.contains("which of its threads")), "{opaque:?}");
     }
 
     #[test]

@@ -1,0 +1,128 @@
+//! The kernel scheduler in the loop, without loading one.
+
+use super::*;
+use instep_core::units::VmId;
+
+fn topology() -> Topology {
+    instep_host::topology::read(&Root::live()).unwrap()
+}
+
+#[test]
+fn off_is_off_and_says_why() {
+    let dispatch = Dispatch::begin(&DispatchConfig::default(), &topology(), None).unwrap();
+    assert!(!dispatch.is_active() && dispatch.in_force().why.contains("not asked for"));
+    let anyone = VmKey { id: VmId(7), start_ticks: 1 };
+    assert!(!dispatch.keeps_homes() && !dispatch.keeps_home(anyone));
+}
+
+#[test]
+fn what_is_in_force_is_told_as_long_as_its_process_lives() {
+    let dir = tempfile::tempdir().unwrap();
+    let dispatch =
+        Dispatch::begin(&DispatchConfig::default(), &topology(), Some(dir.path())).unwrap();
+    assert_eq!(read(dir.path()), Some(dispatch.in_force()));
+    drop(dispatch);
+    assert_eq!(read(dir.path()), None);
+    let instance = Instance { pid: u32::MAX - 1, ..Instance::this().unwrap() };
+    let gone = InForce { instance, ..InForce::default() };
+    in_force::write(dir.path(), &gone).unwrap();
+    assert_eq!(read(dir.path()), None);
+    std::fs::write(dir.path().join("dispatch.json"), b"{\"instep\":").unwrap();
+    assert_eq!(read(dir.path()), None);
+}
+
+#[test]
+fn a_kernel_without_sched_ext_is_an_error_only_when_it_was_demanded() {
+    if Path::new("/sys/kernel/sched_ext").exists() {
+        instep_madehost::skip::note("this kernel has sched_ext: loading is the lab's to test");
+        return;
+    }
+    let config = |mode| DispatchConfig { mode, ..DispatchConfig::default() };
+    let auto = Dispatch::begin(&config(Mode::Auto), &topology(), None).unwrap();
+    assert!(!auto.is_active());
+    let error = Dispatch::begin(&config(Mode::Kernel), &topology(), None).unwrap_err();
+    assert!(error.to_string().contains("--dispatch"), "{error}");
+}
+
+#[test]
+fn what_takes_it_out_while_it_is_loaded_is_told_once_and_looked_at_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = DispatchConfig::default();
+    let mut dispatch = Dispatch::begin(&config, &topology(), Some(dir.path())).unwrap();
+    dispatch.unload("vCPUs of db have cookies".to_owned());
+    assert!(dispatch.is_active(), "it is loaded again when nothing speaks against it");
+    let said = dispatch.look();
+    assert!(said.len() == 1 && said[0].contains("vCPUs of db"), "{said:?}");
+    assert_eq!(dispatch.look(), [""; 0]);
+    let told = read(dir.path()).unwrap();
+    assert!(!told.instep && told.why.contains("vCPUs of db"), "{told:?}");
+    assert_eq!(told.failures, 0, "it did not fail");
+    let next = humantime::parse_rfc3339(&told.next_attempt.unwrap()).unwrap();
+    let wait = next.duration_since(SystemTime::now()).unwrap();
+    assert!(wait <= BUSY && wait + Duration::from_secs(20) > BUSY, "{wait:?}");
+}
+
+#[test]
+fn every_online_cpu_has_its_node_and_a_ring_of_its_cores() {
+    let topology = topology();
+    let places = places(&topology);
+    for core in topology.cores() {
+        let first = core.first().unwrap().0 as i32;
+        let ring = std::iter::successors(Some(first), |cpu| {
+            Some(places[*cpu as usize].next_thread).filter(|next| *next != first)
+        });
+        assert!(ring.take(99).eq(core.iter().map(|cpu| cpu.0 as i32)));
+    }
+    for cpu in topology.cpus() {
+        assert_eq!(places[cpu.id.0 as usize].node, cpu.node.0 as i32);
+    }
+}
+
+#[test]
+fn what_failed_is_not_loaded_by_reading_the_same_configuration_again() {
+    let config = DispatchConfig::default();
+    let mut dispatch = Dispatch::begin(&config, &topology(), None).unwrap();
+    for _ in 0..3 {
+        dispatch.backoff.failed(Duration::ZERO);
+    }
+    dispatch.state = dispatch.wait("it fell out: stalled".to_owned(), Duration::ZERO);
+    dispatch.said.clear();
+    dispatch.reload(&config);
+    let told = dispatch.in_force();
+    assert!(told.next_attempt.is_some() && told.why.contains("stalled"), "{told:?}");
+    assert_eq!(told.failures, 4);
+    let said = dispatch.look();
+    assert!(said.len() == 1 && said[0].contains("tried again in 1m "), "{said:?}");
+    // What changed may be the cure, and is tried at once; what was counted stays.
+    dispatch.reload(&DispatchConfig { host_weight: 50, ..config });
+    let told = dispatch.in_force();
+    assert!(told.why.contains("not asked for"), "it is off in this test: {told:?}");
+    assert_eq!((told.next_attempt, told.failures), (None, 4));
+}
+
+#[test]
+fn what_was_only_in_the_way_is_looked_at_again_when_the_configuration_is_read() {
+    let config = DispatchConfig::default();
+    let mut dispatch = Dispatch::begin(&config, &topology(), None).unwrap();
+    dispatch.unload("vCPUs of db have cookies".to_owned());
+    dispatch.reload(&config);
+    assert!(!dispatch.is_active() && dispatch.in_force().why.contains("not asked for"));
+}
+
+#[test]
+fn vms_that_cannot_be_looked_for_are_told_once_and_hide_no_other_warning() {
+    let nowhere = || Scanner::new(Root::at("/nonexistent"), ScanOptions::default());
+    let config = DispatchConfig::default();
+    let mut dispatch = Dispatch::begin(&config, &topology(), None).unwrap();
+    let before = BTreeSet::from(["there is no process 7".to_owned()]);
+    dispatch.warn(before.clone());
+    dispatch.said.clear();
+    dispatch.scanner = nowhere();
+    assert!(dispatch.scan().is_none() && dispatch.scan().is_none());
+    let said = std::mem::take(&mut dispatch.said);
+    assert!(said.len() == 1 && said[0].contains("VMs cannot be looked for: "), "{said:?}");
+    dispatch.warn(before);
+    assert_eq!(dispatch.said, [""; 0]);
+    dispatch.scan();
+    assert_eq!(dispatch.said, said, "it came back");
+}

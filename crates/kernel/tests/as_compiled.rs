@@ -1,0 +1,54 @@
+//! What is said here of the kernel scheduler is what its own C says, compiled for this machine (`instep-scx`),
+//! and the simulator's defaults are those of a run: nobody keeps two lists in step by hand.
+#![cfg(test)]
+
+use instep_kernel::plan::MAX_CPUS;
+use instep_kernel::settings::DEFAULT_PERIOD;
+use instep_kernel::table::LIMITS;
+use instep_kernel::{Cosched, Mechanisms, Settings};
+use instep_scx::instep;
+use std::time::Duration;
+
+#[test]
+fn the_simulators_defaults_are_those_of_a_run() {
+    let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap();
+    // Each by its name: a new setting is missed by the compiler, here or there.
+    let Settings { slice, episode, skew, wake_slack, boost, pull, debt, host_weight, mechanisms } =
+        Settings::default();
+    let run = instep::Settings {
+        slice: ns(slice),
+        episode: ns(episode),
+        skew: ns(skew),
+        wake_slack: ns(wake_slack),
+        boost: ns(boost),
+        pull: ns(pull),
+        debt: ns(debt),
+        period: ns(DEFAULT_PERIOD),
+        host_weight,
+        without: Mechanisms::ALL.0 & !mechanisms.0,
+    };
+    assert_eq!(instep::Settings::default(), run);
+}
+
+#[test]
+fn limits_and_mechanisms_are_those_of_the_c() {
+    let c = instep::limits();
+    assert_eq!(c.cpus, MAX_CPUS as usize);
+    // Entry 0 is the host's own, which is no VM.
+    assert_eq!(c.vms + 1, LIMITS.vms as usize);
+    assert_eq!((c.vcpus, c.vcpus_of_one), (LIMITS.slots as usize, LIMITS.vcpus as usize));
+    assert_eq!(instep::mechanisms(), Mechanisms::ALL.0);
+}
+
+#[test]
+fn co_scheduling_has_the_same_numbers() {
+    for (here, there) in [
+        (Cosched::Auto, instep::Cosched::Auto),
+        (Cosched::Never, instep::Cosched::Never),
+        (Cosched::Relaxed, instep::Cosched::Relaxed),
+        (Cosched::Strict, instep::Cosched::Strict),
+        (Cosched::default(), instep::Cosched::default()),
+    ] {
+        assert_eq!(here.raw(), there as u32, "{here}");
+    }
+}
