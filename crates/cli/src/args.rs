@@ -61,7 +61,9 @@ pub(crate) enum Command {
     #[command(after_help = "SIGTERM and SIGINT put everything back and end; SIGHUP reads the \
         configuration again.\n\n\
         Examples:\n  instep run\n  instep run --once --policy spread\n  \
-        instep run --interval 30s --log /var/log/instep.jsonl")]
+        instep run --interval 30s --log /var/log/instep.jsonl\n  \
+        instep run --dispatch auto --config instep.toml\n  \
+        instep run --dispatch auto --dry-run --once   # whether it would be loaded, and for which VMs")]
     Run(RunArgs),
     /// Puts back what `run` changed, after `run --once` or a crash.
     #[command(after_help = "Example:\n  instep restore")]
@@ -253,8 +255,8 @@ pub(crate) struct RunArgs {
     /// Decide and record, change nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// The kernel scheduler: auto (where the kernel has sched_ext), kernel (or fail) or off
-    /// [default: off].
+    /// The kernel scheduler: auto (where the kernel has sched_ext, Linux 6.12 or newer), kernel (or
+    /// fail) or off [default: off]. Its settings are in [dispatch] of --config.
     #[arg(long, value_name = "MODE")]
     pub(crate) dispatch: Option<Mode>,
     /// Load the kernel scheduler although threads of VMs have core-scheduling cookies.

@@ -388,6 +388,58 @@ fn a_process_as_a_vm_needs_the_kernel_scheduler() {
 }
 
 #[test]
+fn a_configuration_that_is_wrong_or_half_written_is_named_by_line_and_nothing_is_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, state) = (dir.path().join("i.toml"), dir.path().join("state"));
+    let vm = |text: &str| format!("[dispatch]\nmode = \"off\"\n[dispatch.vm.web]\n{text}");
+    for (text, said) in [
+        (vm("weight = 0"), "i.toml:4: weight 0 is not between 1 and 10000"),
+        (vm("weight = 10001"), "i.toml:4: weight 10001 is not between 1 and 10000"),
+        (vm("wieght = 200"), "i.toml:4: unknown field `wieght`, expected one of `weight`"),
+        (vm("latency = \"5ms\""), "i.toml:4: `5ms` is none of normal, prompt"),
+        (vm("period = \"96m"), "i.toml:4: invalid basic string"),
+        (vm("weight ="), "i.toml:4: "),
+        ("[dispatch]\n[dispatch.vm.we".to_owned(), "i.toml:2: unclosed table"),
+    ] {
+        fs::write(&file, &text).unwrap();
+        let (file, state) = (file.to_str().unwrap(), state.to_str().unwrap());
+        let ran = instep(&["run", "--config", file, "--state-dir", state]).expect(2).says(&[said]);
+        assert!(ran.stdout.is_empty() && !Path::new(state).exists(), "{}", ran.all());
+    }
+    let run = |mode: &str| instep(&["run", "--once", "--dry-run", "--dispatch", mode]);
+    run("kernal").expect(2).says(&["unknown dispatch `kernal`: known are auto, kernel, off"]);
+}
+
+#[test]
+fn settings_of_vms_while_the_kernel_scheduler_is_off_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("i.toml");
+    fs::write(&file, "[dispatch.vm.web]\nweight = 200\n").unwrap();
+    let run = |args: &[&str]| {
+        let usual = ["run", "--once", "--dry-run", "--window", "10ms", "--config"];
+        instep(&[&usual[..], &[file.to_str().unwrap()], args].concat()).expect(0).stderr
+    };
+    let said = "the kernel scheduler, which is off: add --dispatch auto";
+    assert!(run(&[]).contains(said) && !run(&["--dispatch", "auto"]).contains(said));
+}
+
+#[test]
+fn a_kernel_scheduler_that_was_demanded_and_cannot_be_ends_the_run_with_nothing_changed() {
+    if Path::new("/sys/kernel/sched_ext").exists() {
+        return instep_madehost::skip::note(
+            "this kernel has sched_ext: loading is the lab's to test",
+        );
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    let args = ["run", "--policy", "none", "--dispatch", "kernel", "--state-dir"];
+    let ran = instep(&[&args[..], &[state.to_str().unwrap()]].concat()).expect(2);
+    let ran =
+        ran.says(&["cannot load the kernel scheduler: ", "`--dispatch auto` goes on without"]);
+    assert!(ran.stdout.is_empty() && !state.join("journal.json").exists(), "{}", ran.all());
+}
+
+#[test]
 fn a_dry_run_says_what_would_become_of_the_scheduler() {
     let own = format!("own={}", std::process::id());
     let args = ["run", "--once", "--dry-run", "--window", "10ms", "--process-vm", &own];

@@ -57,7 +57,10 @@ pub fn plan(mode: Mode, probe: &Probe, built: bool, despite_cookies: bool) -> Pl
         return stay("it was not asked for (--dispatch kernel)");
     }
     if !built {
-        return stay("this build of instep has no kernel scheduler (feature `kernel`)");
+        return stay(
+            "this build of instep has no kernel scheduler (feature `kernel`): `cargo xtask bpf-clang` \
+             says what building it lacks",
+        );
     }
     match &probe.state {
         None => {
@@ -73,6 +76,9 @@ pub fn plan(mode: Mode, probe: &Probe, built: bool, despite_cookies: bool) -> Pl
             return Plan::Busy(format!("sched_ext is in the state `{state}`; try again"));
         }
         Some(State::Disabled) => {}
+    }
+    if !probe.may_load {
+        return stay("to load it takes root, or CAP_BPF and CAP_PERFMON");
     }
     if probe.possible_cpus > MAX_CPUS {
         return Plan::Stay(format!(
@@ -134,6 +140,7 @@ mod tests {
             state: Some(State::Disabled),
             btf: true,
             config: true,
+            may_load: true,
             possible_cpus: 8,
             ..Probe::default()
         }
@@ -165,6 +172,7 @@ mod tests {
             (Probe { state: None, ..fine() }, "has no sched_ext"),
             (other, "lavd is loaded"),
             (Probe { state: Some(State::Other("enabling".into())), ..fine() }, "`enabling`"),
+            (Probe { may_load: false, ..fine() }, "takes root, or CAP_BPF"),
             (Probe { possible_cpus: 513, ..fine() }, "513 CPUs are possible on this host"),
             (Probe { btf: false, ..fine() }, "btf"),
             (Probe { btf_error: Some("cut at byte 9".into()), ..fine() }, "cut at byte 9"),

@@ -6,6 +6,7 @@
 use crate::btf::{self, Functions, MAX_BTF};
 use crate::cookies;
 use instep_core::units::Tid;
+use rustix::thread::{CapabilitySet, capabilities};
 use serde::Serialize;
 use std::fs::File;
 use std::io::Read as _;
@@ -55,6 +56,9 @@ pub struct Probe {
     pub cookies: Vec<String>,
     /// Whether some core has several threads.
     pub smt: bool,
+    /// Whether this process may load programs; of no interest to others.
+    #[serde(skip)]
+    pub may_load: bool,
     /// One more than the highest possible CPU, those included that are offline; 0 when not known.
     pub possible_cpus: u32,
 }
@@ -119,6 +123,8 @@ impl Probe {
             config,
             cookies: if live { cookies::of(vcpus.iter().copied()) } else { Vec::new() },
             smt: cookies::smt(root),
+            // Who cannot ask is told by the kernel.
+            may_load: capabilities(None).map_or(true, |sets| may_load(sets.effective)),
             possible_cpus: possible_cpus(root),
             release,
         }
@@ -139,6 +145,13 @@ impl Probe {
             _ => "the kernel's default".to_owned(),
         }
     }
+}
+
+/// Whether these suffice for maps and programs of sched_ext and for tracepoints (`map_create`,
+/// `is_perfmon_prog_type`, kernel/bpf/syscall.c, Linux 6.12).
+fn may_load(capabilities: CapabilitySet) -> bool {
+    let both = CapabilitySet::BPF | CapabilitySet::PERFMON;
+    capabilities.contains(both) || capabilities.contains(CapabilitySet::SYS_ADMIN)
 }
 
 /// One more than the highest possible CPU (`/sys/devices/system/cpu/possible`), 0 when not known.
@@ -223,6 +236,14 @@ mod tests {
             assert_eq!(Probe::of(dir.path(), &[]).possible_cpus, count, "{text}");
         }
         assert_eq!(Probe::of(host(&[]).path(), &[]).possible_cpus, 0);
+    }
+
+    #[test]
+    fn programs_are_loaded_by_root_or_with_two_capabilities() {
+        let (bpf, perfmon) = (CapabilitySet::BPF, CapabilitySet::PERFMON);
+        assert!(may_load(CapabilitySet::all()) && may_load(bpf | perfmon));
+        assert!(may_load(CapabilitySet::SYS_ADMIN));
+        assert!(!may_load(bpf) && !may_load(perfmon) && !may_load(CapabilitySet::empty()));
     }
 
     #[test]

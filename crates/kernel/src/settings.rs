@@ -146,6 +146,18 @@ impl fmt::Display for Latency {
     }
 }
 
+impl FromStr for Latency {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "normal" => Ok(Self::Normal),
+            "prompt" => Ok(Self::Prompt),
+            _ => Err(format!("`{text}` is none of normal, prompt")),
+        }
+    }
+}
+
 impl FromStr for Cosched {
     type Err = String;
 
@@ -197,10 +209,14 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_coscheduling_are_read_as_they_are_written() {
+    fn words_of_settings_are_read_as_they_are_written() {
         for cosched in [Cosched::Auto, Cosched::Never, Cosched::Relaxed, Cosched::Strict] {
             assert_eq!(cosched.to_string().parse(), Ok(cosched));
         }
         assert!("gang".parse::<Cosched>().is_err());
+        for latency in [Latency::Normal, Latency::Prompt] {
+            assert_eq!(latency.to_string().parse(), Ok(latency));
+        }
+        assert!("5ms".parse::<Latency>().unwrap_err().contains("`5ms` is none of normal"));
     }
 }

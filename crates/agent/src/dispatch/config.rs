@@ -19,18 +19,21 @@
 //! ```
 
 use crate::config::duration;
+use instep_core::expected;
 use instep_kernel::settings::{Latency, PERIODS};
 use instep_kernel::{Cosched, Mechanisms, Mode, Settings};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Everything of the table.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table: [dispatch], and `mode` below it")]
 pub struct DispatchConfig {
     /// Whether the kernel scheduler is loaded.
+    #[serde(deserialize_with = "mode")]
     pub mode: Mode,
     /// Load it although VMs have core-scheduling cookies.
     pub despite_cookies: bool,
@@ -54,7 +57,11 @@ pub struct DispatchConfig {
 
 /// Settings of one VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(
+    deny_unknown_fields,
+    default,
+    expecting = "a table: [dispatch.vm.NAME], and `weight` below it"
+)]
 pub struct VmConfig {
     /// 1 to 10000; its cgroup's when not given.
     #[serde(deserialize_with = "some_weight")]
@@ -63,18 +70,24 @@ pub struct VmConfig {
     #[serde(deserialize_with = "period")]
     pub period: Option<Duration>,
     /// When its siblings run together.
+    #[serde(deserialize_with = "cosched")]
     pub cosched: Cosched,
     /// How promptly it is served at wake-ups.
+    #[serde(deserialize_with = "latency")]
     pub latency: Latency,
 }
 
 /// A process that is treated as a VM; its threads are the vCPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a table: [[dispatch.process]], and `name` and `pid` below it"
+)]
 pub struct ProcessVm {
     /// What it is called.
     pub name: String,
     /// Its process.
+    #[serde(deserialize_with = "pid")]
     pub pid: u32,
 }
 
@@ -135,7 +148,7 @@ const WEIGHTS: [u32; 2] = [1, 10_000];
 // Bounds are checked where a value is read, so that the error knows the line.
 
 fn weight<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
-    let weight = i64::deserialize(deserializer)?;
+    let weight = expected::whole(deserializer, "a weight from 1 to 10000")?;
     let [least, most] = WEIGHTS;
     u32::try_from(weight)
         .ok()
@@ -145,6 +158,33 @@ fn weight<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
 
 fn some_weight<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     weight(deserializer).map(Some)
+}
+
+fn pid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let pid = expected::whole(deserializer, "the number of a process, such as 4711")?;
+    let known = u32::try_from(pid).ok().filter(|pid| *pid > 0);
+    known.ok_or_else(|| Error::custom(format!("{pid} is no number of a process")))
+}
+
+/// One of a few words.
+fn word<'de, D, T>(deserializer: D, what: &'static str) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err = String>,
+{
+    expected::text(deserializer, what)?.parse().map_err(Error::custom)
+}
+
+fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mode, D::Error> {
+    word(deserializer, "\"auto\", \"kernel\" or \"off\"")
+}
+
+fn cosched<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Cosched, D::Error> {
+    word(deserializer, "\"auto\", \"never\", \"relaxed\" or \"strict\"")
+}
+
+fn latency<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Latency, D::Error> {
+    word(deserializer, "\"normal\" or \"prompt\"")
 }
 
 fn turn<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
@@ -165,7 +205,7 @@ fn bounded<E: Error>(time: Duration, [least, most]: [Duration; 2]) -> Result<Dur
 }
 
 fn mechanisms<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    let names = Vec::<String>::deserialize(deserializer)?;
+    let names = expected::words(deserializer, "a list of mechanisms, such as [\"probe\"]")?;
     Mechanisms::without(&names).map_err(Error::custom)?;
     Ok(names)
 }
@@ -208,17 +248,56 @@ mod tests {
     #[test]
     fn values_out_of_bounds_are_named_with_the_bound() {
         for (text, said) in [
-            ("mode = 'on'", "i.toml:2: unknown variant `on`, expected one of `auto`"),
+            ("mode = 'on'", "i.toml:2: unknown dispatch `on`: known are auto, kernel, off"),
+            (
+                "mode = true",
+                "i.toml:2: invalid type: boolean `true`, expected \"auto\", \"kernel\"",
+            ),
             ("slice = '1us'", "i.toml:2: 1us is not between 500us and 100ms"),
             ("slice = 3", "i.toml:2: invalid type: integer `3`"),
             ("host_weight = 0", "i.toml:2: weight 0 is not between 1 and 10000"),
             ("without = ['gangs']", "i.toml:2: unknown mechanism `gangs`"),
+            (
+                "without = 'gang'",
+                "i.toml:2: invalid type: string \"gang\", expected a list of mech",
+            ),
             ("[dispatch.vm.a]\nweight = 20000", "i.toml:3: weight 20000 is not between"),
+            ("[dispatch.vm.a]\nweight = 10001", "i.toml:3: weight 10001 is not between"),
             ("[dispatch.vm.a]\nweight = -1", "i.toml:3: weight -1 is not between"),
+            (
+                "[dispatch.vm.a]\nweight = 1.5",
+                "i.toml:3: invalid type: floating point `1.5`, expected a weight",
+            ),
             ("\n[dispatch.vm.a]\nperiod = '2s'", "i.toml:4: 2s is not between 1ms and 1s"),
-            ("[dispatch.vm.a]\ncosched = 'gang'", "i.toml:3: unknown variant `gang`"),
-            ("[dispatch.vm.a]\nlatency = 'low'", "i.toml:3: unknown variant `low`"),
+            ("[dispatch.vm.a]\nperiod = '96'", "i.toml:3: `96` is no duration such as 60s or 4ms"),
+            ("[dispatch.vm.a]\nperiod = '96m", "i.toml:3: invalid"),
+            (
+                "[dispatch.vm.a]\ncosched = 'gang'",
+                "i.toml:3: `gang` is none of auto, never, relaxed",
+            ),
+            (
+                "[dispatch.vm.a]\ncosched = true",
+                "i.toml:3: invalid type: boolean `true`, expected \"auto\"",
+            ),
+            ("[dispatch.vm.a]\nlatency = '5ms'", "i.toml:3: `5ms` is none of normal, prompt"),
+            (
+                "[dispatch.vm.a]\nlatency = 5",
+                "i.toml:3: invalid type: integer `5`, expected \"normal\" or",
+            ),
             ("[dispatch.vm.a]\nwight = 1", "i.toml:3: unknown field `wight`"),
+            (
+                "[dispatch.vm]\na = 200",
+                "i.toml:3: invalid type: integer `200`, expected a table: [dispatch.vm.N",
+            ),
+            (
+                "[[dispatch.process]]\nname = 'a'\npid = -7",
+                "i.toml:4: -7 is no number of a process",
+            ),
+            (
+                "[[dispatch.process]]\nname = 'a'\npid = '7'",
+                "i.toml:4: invalid type: string \"7\", expected the number",
+            ),
+            ("[[dispatch.process]]\nname = 'a'", "i.toml:2: missing field `pid`"),
         ] {
             let error = parse(&format!("[dispatch]\n{text}\n")).unwrap_err();
             assert!(error.starts_with(said), "{text}: {error}");

@@ -47,7 +47,19 @@ pub fn entries(
     let mut all: Vec<VmEntry> =
         vms.iter().map(|vm| entry(vm, homes.get(&VmKey::of(vm)).copied(), config)).collect();
     for given in &config.process {
-        if vms.iter().any(|vm| vm.pid == given.pid || vm.name == given.name) {
+        if let Some(vm) = vms.iter().find(|vm| vm.pid == given.pid) {
+            if vm.name != given.name {
+                let (pid, name) = (given.pid, &vm.name);
+                warnings.push(format!("process {pid} is the VM {name}, and is called so"));
+            }
+            continue;
+        }
+        if all.iter().any(|entry| entry.name == given.name) {
+            warnings.push(format!(
+                "process {} is not treated as the VM {}: another one is called so; give it a name of its \
+                 own",
+                given.pid, given.name
+            ));
             continue;
         }
         match process(given.pid) {
@@ -217,6 +229,28 @@ mod tests {
         assert!(entries.iter().any(|entry| entry.name == first), "so it is called");
         let opaque = unused(&config, &entries, &["web", "weB"]);
         assert!(opaque.iter().all(|said| said.contains("which of its threads")), "{opaque:?}");
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_a_vm_of_its_own_is_told() {
+        let mut made = MadeHost::new(HostSpec::new(2, 4));
+        made.push(vm("web", 2));
+        let (own, taken) = (std::process::id(), made.vms[0].pid);
+        let named = |name: &str, pid| ProcessVm { name: name.into(), pid };
+        let process = vec![
+            named("job", own),
+            named("job", own),
+            named("web", own),
+            named("x", taken),
+            named("web", taken),
+        ];
+        let config = DispatchConfig { process, ..DispatchConfig::default() };
+        let (all, warnings) = entries(&found(&made), &BTreeMap::new(), &config);
+        let names: Vec<&str> = all.iter().map(|entry| entry.name.as_str()).collect();
+        assert_eq!((names, warnings.len()), (vec!["web", "job"], 3), "{warnings:?}");
+        assert!(warnings[0].contains("the VM job: another one is called so"), "{warnings:?}");
+        assert!(warnings[1].contains("the VM web: another one is called so"), "{warnings:?}");
+        assert!(warnings[2].ends_with("is the VM web, and is called so"), "{warnings:?}");
     }
 
     #[test]

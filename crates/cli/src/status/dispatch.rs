@@ -4,8 +4,8 @@ use crate::observe::state_dir;
 use crate::text::{indented, printable, wrapped};
 use instep_agent::dispatch::{InForce, LastExit, Program, VmInForce, gone, read};
 use instep_core::units::NodeId;
-use instep_kernel::Probe;
 use instep_kernel::probe::State;
+use instep_kernel::{Mode, Plan, Probe, plan};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -65,7 +65,7 @@ pub(crate) fn look(state: Option<&Path>) -> DispatchJson {
         why: match &gone {
             _ if known => why,
             Some(gone) => gone.why(),
-            None => UNTOLD.to_owned(),
+            None => untold(&kernel),
         },
         next_attempt,
         ended: gone.map(|gone| EndedJson { pid: gone.pid, last_heard: gone.heard_at() }),
@@ -103,6 +103,17 @@ impl DispatchJson {
             text.push_str(&indented(&wrapped(&line, width.saturating_sub(2)), 2));
         }
         text
+    }
+}
+
+/// Nobody left word why, and whether a run would change that.
+fn untold(kernel: &Probe) -> String {
+    // VMs are not looked at here, so their cookies are not known.
+    match plan(Mode::Auto, kernel, plan::BUILT, true) {
+        Plan::Load => format!("{UNTOLD}; `instep run --dispatch auto` would load Instep's"),
+        Plan::Stay(why) | Plan::Busy(why) => {
+            format!("{UNTOLD}; `instep run --dispatch auto` would not load Instep's: {why}")
+        }
     }
 }
 
@@ -146,7 +157,11 @@ mod tests {
     #[test]
     fn why_is_told_whoever_runs_and_when_it_is_tried_again() {
         let mut dispatch = look(Some(Path::new("/nonexistent")));
-        assert!(dispatch.drawn(200).contains(&format!(": {UNTOLD}\n")), "{}", dispatch.drawn(200));
+        assert!(dispatch.why.starts_with(&format!("{UNTOLD}; `instep run --dispatch auto` would")));
+        assert!(dispatch.drawn(2000).contains(&dispatch.why), "{}", dispatch.drawn(2000));
+        let none = Probe { release: "6.1.0".into(), ..Probe::default() };
+        let known = if plan::BUILT { "Linux 6.1.0 has no sched_ext" } else { "feature `kernel`" };
+        assert!(untold(&none).contains(known), "{}", untold(&none));
         dispatch.why = "it fell out: a thread waited for too long".into();
         dispatch.next_attempt = Some("2026-11-23T08:11:15Z".into());
         let drawn = dispatch.drawn(200);
