@@ -256,7 +256,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// The kernel scheduler: auto (where the kernel has sched_ext, Linux 6.12 or newer), kernel (or
-    /// fail) or off [default: off]. Its settings are in [dispatch] of --config.
+    /// fail) or off [default: off]. Its settings are in `[dispatch]` of --config.
     #[arg(long, value_name = "MODE")]
     pub(crate) dispatch: Option<Mode>,
     /// Load the kernel scheduler although threads of VMs have core-scheduling cookies.
