@@ -68,7 +68,7 @@ fn said(report: &Value) -> String {
 }
 
 #[test]
-fn it_loads_tells_who_spins_from_who_blocks_and_ends_with_its_agent() {
+fn it_loads_tells_who_spins_from_who_blocks_keeps_shares_and_ends_with_its_agent() {
     let _turn = turn();
     if is_built() {
         measured(&named("dispatch"));
