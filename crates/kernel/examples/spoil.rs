@@ -1,20 +1,54 @@
 //! Scribbles over the memory that the loaded scheduler works on, as anything with root's rights may.
 //!
-//! `spoil [SEED]`. For the lab's fault tests: whatever is in its tables, the worst that the
-//! scheduler does is to be thrown out. Never run it on a host that matters.
+//! For the lab's fault tests: whatever is in its tables, the worst that the scheduler does is to be thrown
+//! out. Never run it on a host that matters.
+//!
+//! * `spoil [SEED]`: random bytes everywhere. What follows is not certain.
+//! * `spoil error`: one lie, for which the kernel itself throws the scheduler out, each time: a VM has one more vCPU, which
+//!   waits for a CPU that there is not. Its next episode calls that CPU (`call_siblings` of `bpf/gang.bpf.h`), and
+//!   scx_bpf_kick_cpu() takes none but possible ones (ops_cpu_valid(), kernel/sched/ext.c, Linux 6.12 to 7.2).
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use libbpf_rs::query::MapInfoIter;
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
+use std::mem::size_of;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+
+// As in the library, which keeps the layout of the scheduler's memory to itself.
+#[allow(
+    missing_docs,
+    dead_code,
+    unreachable_pub,
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    clippy::unwrap_used
+)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/bpf_skel.rs"));
+}
+use skeleton::types;
+
+/// The last CPU that there is room for.
+const NO_SUCH_CPU: u32 = 511;
+/// `SLOT_QUEUED` of `bpf/state.bpf.h`.
+const QUEUED: u32 = 1;
+/// `INSTEP_COSCHED_RELAXED` of `bpf/intf.h`.
+const RELAXED: u32 = 2;
 
 fn main() -> anyhow::Result<()> {
-    let seed = std::env::args().nth(1).map_or(Ok(1), |text| text.parse::<u64>())?;
     let name = |info: &libbpf_rs::query::MapInfo| info.name.to_string_lossy().into_owned();
     let state = MapInfoIter::default()
         .find(|info| name(info) == "bpf_bpf.bss")
         .context("Instep's scheduler is not loaded here")?;
     let map = MapHandle::from_map_id(state.id)?;
-    // xorshift64*: every byte is about as likely.
+    match std::env::args().nth(1).as_deref() {
+        Some("error") => lie(&map, state.value_size as usize),
+        seed => scribble(&map, state.value_size as usize, seed.map_or(Ok(1), str::parse)?),
+    }
+}
+
+/// Random bytes (xorshift64*: every byte is about as likely) over all of it.
+fn scribble(map: &MapHandle, size: usize, seed: u64) -> anyhow::Result<()> {
     let mut random = seed.max(1);
     let mut next = || {
         random ^= random >> 12;
@@ -23,11 +57,45 @@ fn main() -> anyhow::Result<()> {
         random.wrapping_mul(0x2545_f491_4f6c_dd1d)
     };
     let mut bytes: Vec<u8> = Vec::new();
-    while bytes.len() < state.value_size as usize {
+    while bytes.len() < size {
         bytes.extend(next().to_ne_bytes());
     }
-    bytes.truncate(state.value_size as usize);
+    bytes.truncate(size);
     map.update(&0u32.to_ne_bytes(), &bytes, MapFlags::ANY)?;
-    println!("{} bytes spoilt", bytes.len());
+    println!("{size} bytes spoilt");
+    Ok(())
+}
+
+/// One more vCPU of the VM whose slots lie last, so that the slot belongs to nobody.
+fn lie(map: &MapHandle, size: usize) -> anyhow::Result<()> {
+    ensure!(size >= size_of::<types::bss>(), "this is not the scheduler of this build");
+    // SAFETY: a new mapping of a file descriptor that is open; nothing else is at an address of the kernel's choice.
+    let memory = unsafe {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        libc::mmap(std::ptr::null_mut(), size, access, libc::MAP_SHARED, map.as_fd().as_raw_fd(), 0)
+    };
+    ensure!(memory != libc::MAP_FAILED, std::io::Error::last_os_error());
+    // SAFETY: the mapping is as long as the type, which is integers only but for a pointer that is not read, is
+    // aligned to pages and stays to the end of this program. The kernel writes to it at the same time: so there
+    // are no references to it, and each field is read and written once by raw pointer.
+    unsafe {
+        let host = &raw mut (*memory.cast::<types::bss>()).instep;
+        let all = &raw mut (*host).vm_set;
+        let vms = (1..(*all).len())
+            .map(|vm| (&raw mut (*all)[vm], (&raw const (*all)[vm]).read_volatile()));
+        let last = vms
+            .filter(|(_, set)| set.weight > 0 && set.nr_vcpus > 1)
+            .max_by_key(|(_, set)| set.first_slot);
+        let (vm, set) = last.context("it knows no VM of several vCPUs")?;
+        let free = (set.first_slot + set.nr_vcpus) as usize;
+        let slots = &raw mut (*host).slots;
+        ensure!(free < (*slots).len(), "there is no slot left");
+        let slot = &raw mut (*slots)[free];
+        (&raw mut (*slot).cpu).write_volatile(NO_SUCH_CPU);
+        (&raw mut (*slot).state).write_volatile(QUEUED);
+        (&raw mut (*vm).cosched).write_volatile(RELAXED);
+        (&raw mut (*vm).nr_vcpus).write_volatile(set.nr_vcpus + 1);
+        println!("vCPU {free} is said to wait for CPU {NO_SUCH_CPU}");
+    }
     Ok(())
 }

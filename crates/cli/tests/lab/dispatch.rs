@@ -49,12 +49,26 @@ fn spoil() -> Option<PathBuf> {
     path.is_file().then_some(path)
 }
 
-/// After the faults of the scenario, nonsense in the scheduler's memory.
+/// After the faults of the scenario, lies in the scheduler's memory: one that the kernel finds at once, and
+/// nonsense.
 const SPOILT: &str = r#"
 [[step]]
 run = '''
 . /tmp/f.sh
 >/tmp/log; loads || exit 1
+sleep 3; spoil error; awaits disabled && echo thrown out for an error
+says "found an error in it"; awaits enabled && echo loaded again
+instep status --json | grep '"why"'
+'''
+prints = [
+    "thrown out for an error", "invalid CPU 511; trying again in 1s", "loaded again",
+    '"why": "loaded by instep run"', '"why": "the kernel found an error in it',
+]
+limit = "120s"
+
+[[step]]
+run = '''
+. /tmp/f.sh
 sleep 2; spoil 1; sleep 8; echo the host goes on; tail -3 /tmp/log
 awaits enabled && echo in force; kill -TERM $(pidof instep); awaits disabled && echo the default is back
 '''
