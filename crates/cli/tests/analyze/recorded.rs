@@ -56,6 +56,36 @@ fn three_vms_are_named_and_lose_time_to_the_one_that_computes() {
     }
 }
 
+/// The two recordings that docs/dispatch.md draws: what the drawings show holds for all of them, and each
+/// drawing is of its recording.
+#[test]
+fn the_drawn_episode_is_of_its_recordings() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let dir = tempfile::tempdir().unwrap();
+    let of = |name: &str| {
+        let file = docs.join(format!("recordings/episode-{name}.instep"));
+        let drawn = dir.path().join(name);
+        let args = [
+            "analyze",
+            file.to_str().unwrap(),
+            "--json",
+            "--strip",
+            drawn.to_str().unwrap(),
+            "--strip-from",
+            "300ms",
+            "--strip-length",
+            "36ms",
+        ];
+        let report = common::instep(&args).json();
+        let shown = std::fs::read(docs.join(format!("img/episode-{name}.svg"))).unwrap();
+        assert!(std::fs::read(drawn).unwrap() == shown, "{name}: docs/img is of another recording");
+        let spins = list(&report, "vms").iter().find(|vm| vm["name"] == "spins").unwrap().clone();
+        (spins["co_run"].as_f64().unwrap(), spins["stacking"].as_f64().unwrap())
+    };
+    let (default, instep) = (of("default"), of("instep"));
+    assert!(default.0 < 0.75 && instep.0 > 0.9 && instep.1 < 0.01, "{default:?} {instep:?}");
+}
+
 /// However wide the lines were.
 fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
