@@ -71,7 +71,7 @@ static __always_inline bool may_join(struct task_struct *p, struct task_state *t
 SEPARATE int best_in(u32 queue, s32 cpu, u64 now, u32 depth, struct choice *out)
 {
 	struct cpu_state *c = cpu_of(cpu);
-	struct choice gang = { .queue = queue }, other = { .queue = queue };
+	struct choice other = { .queue = queue }; /* gang siblings go to *out: the stack is short */
 	s32 from = within(queue, INSTEP_MAX_CPUS);
 	bool own = queue == vm_queue(cpu) || queue == host_queue(cpu);
 	struct task_struct *p;
@@ -79,6 +79,8 @@ SEPARATE int best_in(u32 queue, s32 cpu, u64 now, u32 depth, struct choice *out)
 
 	if (!c || !out)
 		return 0;
+	out->queue = queue;
+	out->tid = 0;
 	bpf_for_each(scx_dsq, p, queue, 0) {
 		struct task_state *t = task_of(p);
 		struct pol_rank rank = {};
@@ -91,10 +93,10 @@ SEPARATE int best_in(u32 queue, s32 cpu, u64 now, u32 depth, struct choice *out)
 		if (!own && leaves_home(t, from, cpu))
 			rank.vtime += AWAY_PULLS * SET.pull_ns;
 		if (rank.gang) {
-			if (!gang.tid || pol_gang_before(rank, gang.rank)) {
-				gang.rank = rank;
-				gang.tid = p->pid;
-				gang.slot = t->slot;
+			if (!out->tid || pol_gang_before(rank, out->rank)) {
+				out->rank = rank;
+				out->tid = p->pid;
+				out->slot = t->slot;
 			}
 		} else if (!other.tid || pol_before(rank.vtime, other.rank.vtime)) {
 			other.rank = rank;
@@ -102,10 +104,8 @@ SEPARATE int best_in(u32 queue, s32 cpu, u64 now, u32 depth, struct choice *out)
 			other.slot = t->slot;
 		}
 	}
-	if (!gang.tid || (other.tid && pol_before(other.rank.vtime, gang.rank.vtime)))
+	if (other.tid && (!out->tid || pol_before(other.rank.vtime, out->rank.vtime)))
 		*out = other;
-	else
-		*out = gang;
 	return 0;
 }
 

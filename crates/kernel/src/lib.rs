@@ -18,7 +18,11 @@ pub mod plan;
 pub mod probe;
 pub mod seen;
 pub mod settings;
+#[cfg(all(test, feature = "kernel"))]
+mod stack;
 pub mod table;
+#[cfg(feature = "kernel")]
+mod verifier;
 
 #[cfg(feature = "kernel")]
 pub mod loaded;

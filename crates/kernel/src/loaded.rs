@@ -9,6 +9,7 @@ use crate::seen::{COUNTERS, Cost, Event, VmSeen};
 use crate::settings::{CpuPlace, Settings};
 use crate::skeleton::{self, BpfSkel, BpfSkelBuilder};
 use crate::table::{LIMITS, Placed, Table, ThreadId, VmEntry};
+use crate::verifier;
 use anyhow::Context as _;
 use libbpf_rs::{Link, MapCore as _, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
 use scx_utils::{compat, scx_ops_attach, scx_ops_load, scx_ops_open};
@@ -51,9 +52,14 @@ impl Loaded {
     /// room for.
     pub fn load(settings: &Settings, places: &[CpuPlace]) -> anyhow::Result<Self> {
         scx_utils::try_set_rlimit_infinity();
-        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Info, |_, text| {
-            tracing::debug!("{text}");
-        })));
+        verifier::listen();
+        Self::try_load(settings, places).map_err(|error| match verifier::refusal() {
+            Some(why) => error.context(why),
+            None => error,
+        })
+    }
+
+    fn try_load(settings: &Settings, places: &[CpuPlace]) -> anyhow::Result<Self> {
         // The open object must outlive the skeleton; it is as small as a pointer, once per load.
         let object: &'static mut MaybeUninit<OpenObject> =
             Box::leak(Box::new(MaybeUninit::uninit()));
@@ -185,11 +191,15 @@ impl Loaded {
     #[must_use]
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let Some(data) = self.skel.maps.bss_data.as_ref() else { return Vec::new() };
-        let sum = |index: usize| {
-            let counts = data.instep.cpus.iter().map(|cpu| cpu.counters[index]);
-            counts.fold(0u64, u64::wrapping_add)
-        };
-        COUNTERS.iter().enumerate().map(|(index, name)| (*name, sum(index))).collect()
+        let mut sums = [0u64; COUNTERS.len()];
+        for cpu in &data.instep.cpus {
+            // Has as many counters as there are names, else this does not compile.
+            let counts: &[u64; COUNTERS.len()] = &cpu.counters;
+            for (sum, count) in sums.iter_mut().zip(counts) {
+                *sum = sum.wrapping_add(*count);
+            }
+        }
+        COUNTERS.into_iter().zip(sums).collect()
     }
 
     /// What it knows of each VM.
