@@ -130,7 +130,7 @@ static __always_inline void roll(u32 vm, u64 now)
 	/* Looked at each tick: one shorter than that would take who runs for absent. */
 	if (period < 2 * SET.slice_ns)
 		period = 2 * SET.slice_ns;
-	if (now - v->account.period_at < period)
+	if (pol_since(v->account.period_at, now) < period)
 		return;
 	rolled = v->account;
 	before = rolled.vtime;

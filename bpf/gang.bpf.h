@@ -150,19 +150,19 @@ SEPARATE int weigh(u32 vm, u64 now)
 	bool gang, tried;
 	u64 begun, wall;
 
-	if (!v || !s || now - v->window_at < WINDOW_NS)
+	if (!v || !s)
 		return 0;
+	begun = v->window_at;
+	wall = pol_since(begun, now);
 	/* A VM that runs little is given more time to show what it does. */
-	if (v->ran_ns < POL_EVIDENCE_NS && now - v->window_at < 10 * WINDOW_NS)
+	if (wall < WINDOW_NS || (v->ran_ns < POL_EVIDENCE_NS && wall < 10 * WINDOW_NS))
 		return 0;
 	struct pol_evidence e = { .ran_ns = v->ran_ns, .blocks = v->blocks, .nr_vcpus = s->nr_vcpus };
 
 	tried = v->probing;
-	begun = v->window_at;
 	/* Another CPU's tick may be at it, too. */
 	if (__sync_val_compare_and_swap(&v->window_at, begun, now) != begun || !begun)
 		return 0;
-	wall = now - begun;
 	gang = on(INSTEP_M_GANG) && pol_gang(s->cosched, v->gang, e);
 	if (on(INSTEP_M_GANG) && on(INSTEP_M_PROBE) && s->cosched == INSTEP_COSCHED_AUTO &&
 	    s->nr_vcpus > 1)

@@ -77,7 +77,7 @@ static __always_inline void ungather(struct vm_state *v, u32 vm, u64 now, u64 ga
 /* The end of a trial: what was done apart against what was done gathered. */
 static __always_inline void judge_trial(struct vm_state *v, u32 vm, u64 now)
 {
-	u32 gain = now - INSTEP_STATE->gang_at < SPINNER_NS ? POL_GAIN_BESIDE_GANGS : POL_GAIN;
+	u32 gain = pol_since(INSTEP_STATE->gang_at, now) < SPINNER_NS ? POL_GAIN_BESIDE_GANGS : POL_GAIN;
 
 	if (!pol_gather_pays(v->apart, v->with, gain)) {
 		v->gather_gap = pol_probe_next(v->gather_gap);
@@ -98,7 +98,7 @@ static __always_inline void weigh_gathering(struct vm_state *v, u32 vm, u64 wall
 				       .wakes = v->sibling_wakes, .idle = v->idle_wakes };
 	bool may = on(INSTEP_M_GATHER) && SET.nr_cpus > 1 && !v->gang &&
 		   pol_may_gather(window, gathered(v)) &&
-		   now - INSTEP_STATE->spinner_at > SPINNER_NS;
+		   pol_since(INSTEP_STATE->spinner_at, now) > SPINNER_NS;
 
 	if (!may) {
 		if (gathered(v))
@@ -196,7 +196,7 @@ static __always_inline bool hands_over(struct task_state *t, s32 cpu, u64 now)
 	if (c->vm != t->vm || !c->tid || (u32)cpu != bpf_get_smp_processor_id())
 		return false;
 	v->account.waited = 1;
-	return now - c->stint_at < SET.slice_ns;
+	return pol_since(c->stint_at, now) < SET.slice_ns;
 }
 
 #endif

@@ -28,12 +28,18 @@ UEI_DEFINE(uei);
 
 /* --- helpers of the operations ------------------------------------------------------------------ */
 
+/* Whether the table of threads has changed since a thread was looked up there. */
+static __always_inline bool is_stale(struct task_state *t)
+{
+	return t && t->generation != SET.generation;
+}
+
 /* The thread's record, made if it has none, brought up to date. */
 static __always_inline struct task_state *known(struct task_struct *p)
 {
 	struct task_state *t = task_of(p);
 
-	if (t && t->generation != SET.generation) {
+	if (is_stale(t)) {
 		leave(t);
 		look_up(p, t);
 	}
@@ -130,7 +136,7 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	/* One that is put in order again, or pushed to another CPU, never slept: it still counts there. */
 	leave(t);
-	count_no_longer(t);
+	no_longer_queued(t);
 	/* It was alone here, and is to have better. */
 	alone = (enq_flags & SCX_ENQ_LAST) && !held(c, now);
 	stays = interrupted(t, here, now, enq_flags);
@@ -138,8 +144,11 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 	c = cpu_of(cpu);
 	if (!c)
 		return;
-	/* One that slept had what it wanted. */
-	t->queued_at = enq_flags & SCX_ENQ_WAKEUP ? now : waits_since(t, now);
+	/* One that slept had what it wanted; one that waits goes on to. */
+	if (enq_flags & SCX_ENQ_WAKEUP)
+		t->queued_at = now;
+	else if (!t->queued_at)
+		t->queued_at = waits_since(t, now);
 	bring_near(t, c, cpu, now);
 	if (goes_first(p, t, c)) {
 		count(INSTEP_C_KTHREAD);
@@ -248,7 +257,8 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (queued) {
 		best_for(cpu, cpu, now, &best);
-	} else if (runnable && !still && better_cpu(prev, task_of(prev), cpu, now) >= 0) {
+	} else if (runnable && !still &&
+		   (is_stale(task_of(prev)) || better_cpu(prev, task_of(prev), cpu, now) >= 0)) {
 		return; /* the kernel enqueues it: SCX_OPS_ENQ_LAST */
 	}
 	if (goes_on(prev, cpu, now, &best))
@@ -302,6 +312,7 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	struct slot_info *i;
 	struct vm_state *v;
 	struct pol_rank rank = {};
+	u64 group;
 	bool first;
 
 	if (!t || !c)
@@ -325,12 +336,13 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 		count(INSTEP_C_BOOST);
 	no_longer_queued(t);
 	t->queued_at = 0;
+	group = group_at(c);
 	rank_of(t, c, now, &rank);
 	/* What came before its turn says nothing of how far the CPU is. */
 	if (!first)
 		cpu_reached(c, rank.vtime);
 	if (t->vm == INSTEP_HOST) {
-		if (!first && rank.vtime != group_at(c))
+		if (!first && pol_before(rank.vtime, group))
 			count(INSTEP_C_LIGHT);
 		c->host_vtime = pol_max(c->host_vtime, t->vtime);
 		c->host_ran_at = now;
@@ -355,6 +367,7 @@ void BPF_STRUCT_OPS(instep_tick, struct task_struct *p)
 	struct cpu_state *c = cpu_of(cpu);
 	struct choice best = {};
 	struct pol_rank rank = {};
+	u64 looked_at;
 
 	if (!t || !c)
 		return;
@@ -373,17 +386,18 @@ void BPF_STRUCT_OPS(instep_tick, struct task_struct *p)
 	if (!p->scx.slice || !waiting_for(cpu))
 		return;
 	rank_of(t, c, now, &rank);
+	looked_at = c->deep_at;
 	best_for(cpu, cpu, now, &best);
 	if (!best.tid)
 		return;
-	if (pol_skew_stops(rank, best.rank) && ahead(t->vm, t->slot)) {
-		scx_bpf_task_set_slice(p, 0);
-		return;
-	}
-	if (pol_tick_preempts(best.rank, rank)) {
+	if (!pol_skew_stops(rank, best.rank) || !ahead(t->vm, t->slot)) {
+		if (!pol_tick_preempts(best.rank, rank))
+			return;
 		count(INSTEP_C_TICK_PREEMPT);
-		scx_bpf_task_set_slice(p, 0);
 	}
+	scx_bpf_task_set_slice(p, 0);
+	/* ops.dispatch is to find again who was found. */
+	c->deep_at = looked_at;
 }
 
 void BPF_STRUCT_OPS(instep_stopping, struct task_struct *p, bool runnable)
@@ -406,6 +420,10 @@ void BPF_STRUCT_OPS(instep_stopping, struct task_struct *p, bool runnable)
 	i = slot_of(t->slot);
 	if (!v || !i)
 		return;
+	if (!is_vcpu_of(t, v)) {
+		leave(t);
+		return;
+	}
 	i->state = SLOT_BLOCKED;
 	measure(v, scx_bpf_now());
 	if (v->nr_running)
@@ -437,7 +455,7 @@ void BPF_STRUCT_OPS(instep_quiescent, struct task_struct *p, u64 deq_flags)
 	leave(t);
 	v = vm_of(t->vm);
 	i = slot_of(t->slot);
-	if (!v || !i || !(deq_flags & SCX_DEQ_SLEEP))
+	if (!v || !i || !(deq_flags & SCX_DEQ_SLEEP) || !is_vcpu_of(t, v))
 		return;
 	__sync_fetch_and_add(&v->blocks, 1);
 	__sync_fetch_and_add(&v->total_blocks, 1);
@@ -463,6 +481,7 @@ void BPF_STRUCT_OPS(instep_enable, struct task_struct *p)
 	if (!t)
 		return;
 	t->weight = p->scx.weight;
+	t->queued_at = 0;
 	t->vtime = c ? c->host_vtime : POL_ORIGIN;
 }
 

@@ -21,6 +21,12 @@ static inline bool pol_before(u64 a, u64 b)
 	return (s64)(a - b) < 0;
 }
 
+/* Time since `at`: none if the clock of the CPU that noted it is ahead of this one's. */
+static inline u64 pol_since(u64 at, u64 now)
+{
+	return pol_before(at, now) ? now - at : 0;
+}
+
 static inline u64 pol_min(u64 a, u64 b)
 {
 	return pol_before(a, b) ? a : b;
@@ -71,7 +77,7 @@ enum pol_rolled { POL_SAME, POL_ROLLED, POL_EXPIRED };
 static inline enum pol_rolled pol_roll(struct pol_account *a, u64 now, u64 period, u64 host_vtime)
 {
 	enum pol_rolled rolled = POL_ROLLED;
-	u64 age = now - a->period_at;
+	u64 age = pol_since(a->period_at, now);
 	u64 floor;
 
 	if (age < period)

@@ -116,7 +116,8 @@ SEPARATE int find_overdue(s32 cpu, u64 now, u32 depth, struct choice *out)
 	struct task_struct *p;
 	u32 seen = 0;
 
-	if (!c || !out || pol_before(now, c->deep_at + DEEP_SLICES * SET.slice_ns))
+	if (!c || !out || pol_before(now, c->deep_at + DEEP_SLICES * SET.slice_ns) ||
+	    pol_before(now, c->first_at + FIRST_SLICES * SET.slice_ns))
 		return 0;
 	c->deep_at = now;
 	bpf_for_each(scx_dsq, p, vm_queue(cpu), 0) {

@@ -22,6 +22,9 @@
 #include "gang.bpf.h"
 #include "host.bpf.h"
 
+/* Of how many slices of a CPU one may be for a vCPU that is overdue. */
+#define FIRST_SLICES 3
+
 static __always_inline u64 preference(struct task_state *t, struct vm_state *v,
 				      struct instep_vm_settings *s, u64 now)
 {
@@ -61,8 +64,8 @@ static __noinline void rank_vm(struct task_state *t, struct cpu_state *c, u64 no
 }
 
 /*
- * Whether a thread has waited for too long. One of a VM has that claim in every third slice of a CPU at
- * most, so that VMs with many such threads do not take it all.
+ * Whether a thread has waited for too long. One of a VM has that claim in one of FIRST_SLICES slices of a CPU
+ * at most, so that VMs with many such threads do not take it all.
  */
 static __always_inline bool overdue(struct task_state *t, struct cpu_state *c, u64 now)
 {
@@ -75,7 +78,7 @@ static __always_inline bool overdue(struct task_state *t, struct cpu_state *c, u
 	/* Where none has run yet, it is its own wait that counts. */
 	if (t->vm == INSTEP_HOST)
 		return pol_overdue(c->host_ran_at ?: t->queued_at, now, POL_HOST_TURN_NS);
-	if (pol_before(now, c->first_at + 3 * SET.slice_ns))
+	if (pol_before(now, c->first_at + FIRST_SLICES * SET.slice_ns))
 		return false;
 	if (i && v)
 		siblings = v->on_cpu[within(i->cpu, INSTEP_MAX_CPUS)];

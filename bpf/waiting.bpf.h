@@ -66,7 +66,7 @@ static __always_inline u64 key_of(struct task_state *t, s32 cpu)
 
 static __always_inline u64 waits_since(struct task_state *t, u64 now)
 {
-	return pol_waits_since(t->waited_at, t->came_at, now - t->came_at, SET.slice_ns / 2);
+	return pol_waits_since(t->waited_at, t->came_at, pol_since(t->came_at, now), SET.slice_ns / 2);
 }
 
 static __always_inline void now_queued(struct task_state *t, s32 cpu, u64 now)
@@ -94,7 +94,7 @@ static __always_inline void no_longer_queued(struct task_state *t)
 	struct vm_state *v = vm_of(t->vm);
 
 	count_no_longer(t);
-	if (!i || !v || i->state != SLOT_QUEUED)
+	if (!i || !v || i->state != SLOT_QUEUED || !is_vcpu_of(t, v))
 		return;
 	i->state = SLOT_BLOCKED;
 	measure(v, scx_bpf_now());

@@ -32,6 +32,12 @@ static __noinline void arrive(struct task_state *t, s32 cpu)
 	__sync_fetch_and_add(&v->on_cpu[within(cpu, INSTEP_MAX_CPUS)], 1);
 }
 
+/* Whether a thread came to a CPU as a vCPU of this VM: another may have its entry and slots meanwhile. */
+static __always_inline bool is_vcpu_of(struct task_state *t, struct vm_state *v)
+{
+	return t->placed_in == v->generation;
+}
+
 /* It is on none. */
 static __noinline void leave(struct task_state *t)
 {
@@ -46,8 +52,7 @@ static __noinline void leave(struct task_state *t)
 	if (!v || !i)
 		return;
 	t->placed = 0;
-	/* Another VM has its entry meanwhile. */
-	if (t->placed_in != v->generation)
+	if (!is_vcpu_of(t, v))
 		return;
 	cpu = within(i->cpu, INSTEP_MAX_CPUS);
 	if (v->on_cpu[cpu])

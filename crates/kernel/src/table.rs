@@ -118,8 +118,21 @@ impl Table {
         let (stay, come): (Vec<_>, Vec<_>) =
             entries.into_iter().partition(|entry| kept(entry).is_some());
         let mut vms = Vec::new();
-        for entry in stay {
+        let vcpus: usize = stay.iter().map(|entry| entry.vcpus.len()).sum();
+        let mut helpers = limits.threads.saturating_sub(vcpus);
+        for mut entry in stay {
             let Some((vm, first_slot)) = kept(&entry) else { continue };
+            if entry.helpers.len() > helpers {
+                warnings.push(format!(
+                    "{} helper threads of VM {} are scheduled with the host's threads: more than {} \
+                     threads of VMs",
+                    entry.helpers.len() - helpers,
+                    entry.name,
+                    limits.threads
+                ));
+                entry.helpers.truncate(helpers);
+            }
+            helpers -= entry.helpers.len();
             if room.claim(vm, first_slot, &entry) {
                 vms.push(Placed { vm, first_slot, entry });
             }
@@ -205,6 +218,18 @@ mod tests {
 
     fn numbers(table: &Table) -> Vec<(String, u32, u32)> {
         table.vms.iter().map(|p| (p.entry.name.clone(), p.vm, p.first_slot)).collect()
+    }
+
+    #[test]
+    fn helpers_of_a_vm_that_stays_do_not_exceed_the_table() {
+        let limits = Limits { vms: 9, slots: 20, vcpus: 5, threads: 8 };
+        let (first, none) = Table::default().renumbered(vec![vm("a", 2), vm("b", 3)], limits);
+        let mut grown = vm("a", 2);
+        grown.helpers = vm("", 9).vcpus;
+        let (second, warnings) = first.renumbered(vec![grown, vm("b", 3)], limits);
+        assert_eq!((numbers(&second), none), (numbers(&first), Vec::new()));
+        assert_eq!(second.vms[0].entry.helpers.len(), 3, "8 threads, 5 of them vCPUs");
+        assert!(warnings[0].starts_with("6 helper threads of VM a"), "{warnings:?}");
     }
 
     #[test]

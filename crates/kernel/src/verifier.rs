@@ -49,13 +49,14 @@ fn keep(said: &mut String, text: &str) {
 /// verifier's account of its own work.
 fn reason(log: &str) -> Option<String> {
     let lines: Vec<&str> = log.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let begin = lines.iter().rposition(|line| line.ends_with("-- BEGIN PROG LOAD LOG --"))?;
-    let program = lines[begin].split('\'').nth(1).filter(|name| !name.is_empty())?;
-    let length = lines[begin..].iter().position(|line| *line == "-- END PROG LOAD LOG --")?;
+    let end = lines.iter().rposition(|line| *line == "-- END PROG LOAD LOG --")?;
+    let refused = lines[end..].iter().find(|line| line.contains("': failed to load"))?;
+    let program = refused.split('\'').nth(1).filter(|name| !name.is_empty())?;
     let account = ["processed ", "verification time ", "stack depth "];
-    let why = lines[begin + 1..begin + length]
+    let why = lines[..end]
         .iter()
-        .rfind(|line| !account.iter().any(|word| line.starts_with(word)))?;
+        .rfind(|line| !account.iter().any(|word| line.starts_with(word)))
+        .filter(|line| !line.ends_with("-- BEGIN PROG LOAD LOG --"))?;
     Some(format!("its verifier refuses {program}: {}", short(why)))
 }
 
@@ -92,10 +93,11 @@ mod tests {
     #[test]
     fn a_log_that_is_cut_or_of_something_else_has_none() {
         let cut = LOG.split("verification").next().unwrap_or_default();
-        let nameless = LOG.replace("instep_dispatch", "");
-        for log in
-            ["", "libbpf: map 'cpus': failed to create", "-- END PROG LOAD LOG --", cut, &nameless]
-        {
+        let unnamed = LOG.replace("instep_dispatch", "");
+        let empty = "libbpf: prog 'a': -- BEGIN PROG LOAD LOG --\n-- END PROG LOAD LOG --\n\
+                     libbpf: prog 'a': failed to load: -EACCES\n";
+        let other = "libbpf: map 'cpus': failed to create";
+        for log in ["", other, "-- END PROG LOAD LOG --", cut, &unnamed, empty] {
             assert_eq!(reason(log), None, "{log}");
         }
     }
@@ -103,10 +105,10 @@ mod tests {
     #[test]
     fn of_an_endless_log_the_end_is_kept() {
         let mut said = String::new();
-        for _ in 0..9000 {
-            keep(&mut said, "ä line of the log\n");
-        }
-        keep(&mut said, "the last\n");
-        assert!(said.len() <= KEPT && said.ends_with("the last\n"));
+        let walk = "; ä line of the walk\n".repeat(9000);
+        keep(&mut said, &LOG.replace("Func#20", &format!("{walk}Func#20")));
+        keep(&mut said, "libbpf: failed to load object 'bpf_bpf'\n");
+        assert!(said.len() <= KEPT, "{}", said.len());
+        assert!(reason(&said).is_some_and(|why| why.contains("instep_dispatch: combined stack")));
     }
 }

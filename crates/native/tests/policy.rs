@@ -51,6 +51,14 @@ fn a_vm_that_was_away_for_long_claims_nothing() {
 }
 
 #[test]
+fn a_period_that_began_after_now_by_another_cpus_clock_goes_on() {
+    let begun = Account { vtime: ORIGIN, mark: ORIGIN, period_at: 48 * MS, waited: false };
+    let mut account = begun;
+    assert_eq!(roll(&mut account, 48 * MS - 1, 24 * MS, ORIGIN + 900 * MS), Rolled::Same);
+    assert_eq!(account, begun);
+}
+
+#[test]
 fn a_light_thread_goes_first_beside_a_fork_bomb() {
     let at = ORIGIN + 500 * MS;
     let (light, bound) = (2 * MS, 48 * MS);

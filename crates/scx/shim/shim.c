@@ -144,6 +144,30 @@ void shim_set_home(struct host_state *s, u32 vm, s32 node)
 		s->vm_set[vm].home_node = node;
 }
 
+/* As user space does when the entry of a VM that is gone becomes another's (crates/kernel, `begin`). */
+void shim_renew_vm(struct host_state *s, u32 vm)
+{
+	struct vm_state *v = &s->vms[within(vm, INSTEP_MAX_VMS)];
+	struct instep_vm_settings *set = &s->vm_set[within(vm, INSTEP_MAX_VMS)];
+
+	s->set.generation++;
+	*v = (struct vm_state){ .generation = s->set.generation };
+	v->account.vtime = v->account.mark = s->vtime;
+	for (u32 slot = set->first_slot; slot < set->first_slot + set->nr_vcpus; slot++)
+		s->slots[within(slot, INSTEP_MAX_SLOTS)] = (struct slot_info){};
+}
+
+/* How many of its vCPUs wait for a CPU, and how many run. */
+u32 shim_vm_waiting(const struct host_state *s, u32 vm)
+{
+	return s->vms[within(vm, INSTEP_MAX_VMS)].nr_queued;
+}
+
+u32 shim_vm_running(const struct host_state *s, u32 vm)
+{
+	return s->vms[within(vm, INSTEP_MAX_VMS)].nr_running;
+}
+
 void shim_set_thread(void *threads, u32 tid, u64 start_ticks, u32 vm, u32 slot)
 {
 	((struct instep_thread *)threads)[tid] = (struct instep_thread){

@@ -51,6 +51,12 @@ mod c {
             first_slot: u32,
             vcpus: u32,
         );
+        #[cfg(test)]
+        pub(super) fn shim_renew_vm(state: *mut c_void, vm: u32);
+        #[cfg(test)]
+        pub(super) fn shim_vm_waiting(state: *const c_void, vm: u32) -> u32;
+        #[cfg(test)]
+        pub(super) fn shim_vm_running(state: *const c_void, vm: u32) -> u32;
         pub(super) fn shim_set_home(state: *mut c_void, vm: u32, node: i32);
         pub(super) fn shim_set_thread(
             threads: *mut c_void,

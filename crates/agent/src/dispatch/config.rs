@@ -108,6 +108,12 @@ impl Default for DispatchConfig {
 }
 
 impl DispatchConfig {
+    /// What holds of the scheduler itself.
+    #[must_use]
+    pub fn without_vms(&self) -> Self {
+        Self { vm: BTreeMap::new(), process: Vec::new(), ..self.clone() }
+    }
+
     /// Whether the scheduler is to keep VMs on their home nodes.
     #[must_use]
     pub fn keeps_homes(&self) -> bool {

@@ -134,10 +134,12 @@ impl Dispatch {
         let again = match &self.state {
             State::Loaded { .. } => was.mode != config.mode,
             // Who sends a signal now and then would load a faulty scheduler each time.
-            State::Waiting { until, failed: true, .. } if was == *config => {
+            State::Waiting { until, failed: true, .. }
+                if was.without_vms() == config.without_vms() =>
+            {
                 let left = until.saturating_duration_since(Instant::now());
                 self.said.push(format!(
-                    "[dispatch] is as it was: the kernel scheduler, which failed, is tried again in {}",
+                    "[dispatch] is as it was, but for VMs at most: the kernel scheduler, which failed, is tried again in {}",
                     humantime::format_duration(Duration::from_secs(left.as_secs()))
                 ));
                 false

@@ -64,6 +64,17 @@ pub fn entries(
         }
         match process(given.pid) {
             Some(vcpus) => {
+                let theirs = |other: &&VmEntry| {
+                    other.vcpus.iter().chain(&other.helpers).any(|thread| vcpus.contains(thread))
+                };
+                if let Some(other) = all.iter().find(theirs) {
+                    warnings.push(format!(
+                        "process {} is not treated as the VM {}: its threads are those of the VM {}; \
+                         give each process once, by its process id",
+                        given.pid, given.name, other.name
+                    ));
+                    continue;
+                }
                 let entry = VmEntry::new(&given.name, vcpus);
                 all.push(configured(entry, 100, config.vm.get(&given.name)));
             }

@@ -4,6 +4,7 @@ use super::*;
 use crate::Waker;
 use crate::abi::{CpuMask, PF_KTHREAD};
 
+mod counts;
 mod homes;
 mod waits;
 

@@ -1,0 +1,85 @@
+//! How many vCPUs of a VM run and wait, whatever becomes of them.
+
+use super::*;
+
+/// How many of a VM's vCPUs run and wait, as it counts them.
+fn counted(instep: &mut Instep, vm: u32) -> (u32, u32) {
+    let state = instep.kernel().globals();
+    // SAFETY: it is the state that this scheduler was loaded with, and only read.
+    unsafe { (c::shim_vm_running(state, vm), c::shim_vm_waiting(state, vm)) }
+}
+
+#[test]
+fn a_waiter_that_is_moved_is_counted_once_on_any_kernel() {
+    for release in [Release::V6_12, Release::V7_2] {
+        let machine = Machine { core: vec![vec![0], vec![1]], node: vec![0; 2] };
+        let tasks: Vec<TaskSetup> = (0..5).map(|_| task_on(&[0, 1], 0)).collect();
+        let vms = [(0, 3), (3, 2)].map(|(first, count)| Vm {
+            weight: 100,
+            own: VmSettings::default(),
+            first,
+            count,
+        });
+        let settings = Settings::default();
+        let mut instep =
+            Instep::new(machine, &tasks, &vms, &settings, 1, release).expect("it fits");
+        (0..5).for_each(|task| instep.kernel().wake(task, Waker::Other(0), START));
+        for at in 0..400 {
+            let now = START + at * MS;
+            settle(&mut instep, now);
+            // Each is bound to the other CPU in turn, as placement does.
+            let (task, cpu) = ((at % 5) as usize, (at / 5 % 2) as usize);
+            instep.kernel().set_affinity(task, &CpuMask::of([cpu]), now);
+            settle(&mut instep, now);
+            (0..2).for_each(|cpu| instep.kernel().tick(cpu, now));
+            settle(&mut instep, now);
+            let ran: Vec<usize> = (0..2).filter_map(|cpu| instep.current(cpu)).collect();
+            let run = ran.iter().filter(|task| **task < 3).count() as u32;
+            assert_eq!(counted(&mut instep, 1), (run, 3 - run), "{release:?}, {at} ms");
+        }
+        assert_eq!(instep.ejected(), None);
+    }
+}
+
+#[test]
+fn what_a_vm_leaves_behind_does_not_count_for_the_one_that_has_its_entry() {
+    // One CPU; two vCPUs of a VM, and two tasks that are of none until it is gone.
+    let only: &[usize] = &[0];
+    let mut instep = loaded(&[(2, 100)], &[only; 4], 0);
+    (0..2).for_each(|task| instep.kernel().wake(task, Waker::Other(0), START));
+    settle(&mut instep, START);
+    let runs = instep.current(0).expect("one runs");
+    assert_eq!(counted(&mut instep, 1), (1, 1));
+    let threads = instep.kernel().threads();
+    for task in 0..4 {
+        let (tid, start) = {
+            let task = instep.kernel().task(task);
+            (task.pid as u32, task.start_boottime / 10_000_000)
+        };
+        let (vm, slot) = if task < 2 { (0, u32::MAX) } else { (1, task as u32 - 2) };
+        // SAFETY: `threads` has room for all tasks.
+        unsafe { c::shim_set_thread(threads, tid, start, vm, slot) };
+    }
+    // SAFETY: it is the state that this scheduler was loaded with.
+    unsafe { c::shim_renew_vm(instep.kernel().globals(), 1) };
+    (2..4).for_each(|task| instep.kernel().wake(task, Waker::Other(0), START + MS));
+    assert_eq!(counted(&mut instep, 1), (0, 2));
+    // The old one's go to sleep: who ran, and then who waited.
+    instep.kernel().block(0, START + 2 * MS);
+    settle(&mut instep, START + 2 * MS);
+    for at in 3..40 {
+        let now = START + at * MS;
+        if instep.current(0).is_some_and(|task| task < 2) {
+            assert_ne!(instep.current(0), Some(runs));
+            instep.kernel().block(0, now);
+        }
+        (at % 4 == 0).then(|| instep.kernel().tick(0, now));
+        settle(&mut instep, now);
+    }
+    assert_eq!(counted(&mut instep, 1), (1, 1));
+    instep.kernel().block(0, START + 41 * MS);
+    settle(&mut instep, START + 41 * MS);
+    instep.kernel().block(0, START + 42 * MS);
+    assert_eq!(counted(&mut instep, 1), (0, 0));
+    assert_eq!(instep.ejected(), None);
+}
