@@ -334,7 +334,8 @@ fn once(
     let mut doing = Doing::new(scenario, fetched, &running, attempts);
     let mut done = doing.all(&mut running, stop, audience);
     if !doing.report.held || matches!(done, Err(Error::Guest { .. } | Error::Slow { .. })) {
-        done = fallen(&mut running, scenario, stop).map_or(done, Err);
+        let names: Vec<&str> = scenario.guest.iter().map(|guest| guest.name.as_str()).collect();
+        done = fallen(&mut running, &names, stop).map_or(done, Err);
     }
     let failed = done.is_err() || !doing.report.held;
     let interrupted = matches!(done, Err(Error::Interrupted));
@@ -360,9 +361,8 @@ fn once(
 }
 
 /// The first guest that died of what looks like a flaw of the emulation, which is then why the run failed.
-fn fallen(running: &mut Running, scenario: &Scenario, stop: &Stop) -> Option<Error> {
-    let names: Vec<&str> = scenario.guest.iter().map(|guest| guest.name.as_str()).collect();
-    let told = running.host.run(&guests::ended(&names), SMALL, stop).ok()?.text();
+fn fallen(running: &mut Running, names: &[&str], stop: &Stop) -> Option<Error> {
+    let told = running.host.run(&guests::ended(names), SMALL, stop).ok()?.text();
     let mut ended = told.lines().filter_map(|line| line.split_once(' '));
     let (name, how) = ended.find_map(|(name, status)| Some((name, guests::died(status)?)))?;
     Some(Error::Died { name: format!("guest {name}"), how, console: String::new() })
@@ -435,11 +435,13 @@ fn await_guests(running: &mut Running, names: &[&str], stop: &Stop) -> Result<St
         }
         // Killed at its limit.
         143 => running.host.succeed(&guests::not_up(names), SMALL, stop),
-        _ => Err(Error::Guest {
-            name: guests_named(names),
-            what: "did not come up".to_owned(),
-            console: console(),
-        }),
+        _ => {
+            let console = console();
+            let what = "did not come up".to_owned();
+            let name = guests_named(names);
+            // Where it fell the caller boots again.
+            Err(fallen(running, names, stop).unwrap_or(Error::Guest { name, what, console }))
+        }
     }
 }
 
