@@ -52,14 +52,27 @@ static __always_inline void add_window(struct pol_handover *sum, struct pol_hand
 	sum->idle += window->idle;
 }
 
+/* Where a VM is gathered is counted by who sets it, before, and by who takes it back, after. */
+static __always_inline void set_gather_cpu(struct vm_state *v, struct cpu_state *c, s32 cpu)
+{
+	__sync_fetch_and_add(&c->gathered, 1);
+	if (__sync_val_compare_and_swap(&v->gather_cpu, NO_CPU, cpu) != NO_CPU)
+		__sync_fetch_and_sub(&c->gathered, 1);
+}
+
+static __always_inline void leave_gather_cpu(struct vm_state *v)
+{
+	s32 cpu = v->gather_cpu;
+	struct cpu_state *c = cpu_of(cpu);
+
+	if (c && __sync_val_compare_and_swap(&v->gather_cpu, cpu, NO_CPU) == cpu)
+		__sync_fetch_and_sub(&c->gathered, 1);
+}
+
 static __always_inline void set_gathered(struct vm_state *v, u32 state)
 {
-	struct cpu_state *c = cpu_of(v->gather_cpu);
-
-	if (state == GATHER_APART && c && c->gathered)
-		__sync_fetch_and_sub(&c->gathered, 1);
 	if (!gathered(v) || state == GATHER_APART)
-		v->gather_cpu = NO_CPU;
+		leave_gather_cpu(v);
 	v->gathered = state;
 	v->gather_windows = 0;
 	v->with = (struct pol_handover){};
@@ -173,8 +186,11 @@ static __noinline s32 gather_cpu_of(struct task_struct *p, struct task_state *t,
 	if (cpu == NO_CPU) {
 		cpu = choose_gather_cpu(p, t, prev);
 		c = cpu_of(cpu);
-		if (c && __sync_val_compare_and_swap(&v->gather_cpu, NO_CPU, cpu) == NO_CPU)
-			__sync_fetch_and_add(&c->gathered, 1);
+		if (c)
+			set_gather_cpu(v, c, cpu);
+		/* It may be apart again since. */
+		if (!gathered(v))
+			leave_gather_cpu(v);
 	}
 	if (!online(cpu) || !bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
 		return NO_CPU;

@@ -12,7 +12,8 @@
  *            group                            else
  * so what mostly sleeps goes before VMs as long as all threads together are not far beyond their share.
  * Kernel threads bound to one CPU (timers, migration, block layer) that are behind their equals take the
- * CPU at once.
+ * CPU at once. Where the others had no slice for 96 ms (policy.h, POL_HOST_TURN_NS) they go first, until they had
+ * one, in whatever pieces.
  * Limits: host threads wait in a queue per CPU and go to the emptier of two (place.bpf.h), so one may wait
  * while a third CPU has none; cgroups' weights are not followed among them; what computes all the time
  * has only what `host_weight` gives it.
@@ -62,6 +63,26 @@ static __always_inline bool goes_first(struct task_struct *p, struct task_state 
 				       struct cpu_state *c)
 {
 	return on(INSTEP_M_HOST) && per_cpu_kthread(p) && pol_before(t->vtime, c->host_vtime);
+}
+
+/* A thread of no VM runs that is not one of those; `first`: for having waited too long. */
+static __always_inline void host_turn_begins(struct task_state *t, struct cpu_state *c, u64 now, bool first)
+{
+	c->host_owed = first ? c->host_ran_at ?: t->queued_at : 0;
+	if (!first)
+		c->host_had = 0;
+	c->host_ran_at = now;
+}
+
+/* It stops, if it was overdue: what it left of the slice is for the others (seen: 20 us were the turn of all). */
+static __always_inline void host_turn_ends(struct task_state *t, struct cpu_state *c, u64 now)
+{
+	c->host_had += pol_since(t->came_at, now);
+	if (c->host_had < SET.slice_ns)
+		c->host_ran_at = c->host_owed;
+	else
+		c->host_had = 0;
+	c->host_owed = 0;
 }
 
 /* The rank of a thread of no VM with this own virtual time. */

@@ -34,15 +34,22 @@ static __always_inline bool is_stale(struct task_state *t)
 	return t && t->generation != SET.generation;
 }
 
-/* The thread's record, made if it has none, brought up to date. */
+static __noinline void look_up_again(struct task_struct *p, struct task_state *t)
+{
+	if (!t)
+		return;
+	no_longer_queued(t);
+	leave(t);
+	look_up(p, t);
+}
+
+/* The thread's record, brought up to date. */
 static __always_inline struct task_state *known(struct task_struct *p)
 {
 	struct task_state *t = task_of(p);
 
-	if (is_stale(t)) {
-		leave(t);
-		look_up(p, t);
-	}
+	if (is_stale(t))
+		look_up_again(p, t);
 	return t;
 }
 
@@ -101,7 +108,8 @@ static __always_inline bool to_idle(struct task_struct *p, struct task_state *t,
 {
 	s32 idle;
 
-	if (__COMPAT_is_enq_cpu_selected(enq_flags) && !(enq_flags & SCX_ENQ_REENQ))
+	if (is_migration_disabled(p) ||
+	    (__COMPAT_is_enq_cpu_selected(enq_flags) && !(enq_flags & SCX_ENQ_REENQ)))
 		return false;
 	idle = pick_idle(p, t, cpu, now);
 	if (idle < 0)
@@ -144,13 +152,11 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 	c = cpu_of(cpu);
 	if (!c)
 		return;
-	/* One that slept had what it wanted; one that waits goes on to. */
-	if (enq_flags & SCX_ENQ_WAKEUP)
-		t->queued_at = now;
-	else if (!t->queued_at)
-		t->queued_at = waits_since(t, now);
+	begins_to_wait(t, enq_flags, now);
 	bring_near(t, c, cpu, now);
 	if (goes_first(p, t, c)) {
+		/* It does not wait, so that others of the host go on to (running). */
+		t->queued_at = 0;
 		count(INSTEP_C_KTHREAD);
 		interrupts(p, c, cpu, now);
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SET.slice_ns,
@@ -294,7 +300,7 @@ static __always_inline void note_running(struct cpu_state *c, struct task_state 
 static __always_inline void note_vcpu(struct task_state *t, struct vm_state *v, struct slot_info *i, s32 cpu,
 				      u64 now)
 {
-	if ((s32)i->cpu != cpu || !t->placed) {
+	if ((s32)i->cpu != cpu || !t->placed || !is_vcpu_of(t, v)) {
 		leave(t);
 		arrive(t, cpu);
 	}
@@ -313,12 +319,12 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	struct vm_state *v;
 	struct pol_rank rank = {};
 	u64 group;
-	bool first;
+	bool first, bound = per_cpu_kthread(p);
 
 	if (!t || !c)
 		return;
 	c->taken_at = 0;
-	if (c->brief_until && !per_cpu_kthread(p))
+	if (c->brief_until && !bound)
 		let_go(c, cpu, now, 0);
 	t->waited_at = t->vm != INSTEP_HOST ? t->queued_at : 0;
 	t->came_at = now;
@@ -335,6 +341,9 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	if (c->boosted)
 		count(INSTEP_C_BOOST);
 	no_longer_queued(t);
+	/* A kernel thread that interrupts for microseconds is no turn of the host's. */
+	if (t->vm == INSTEP_HOST && (t->queued_at || !bound))
+		host_turn_begins(t, c, now, first);
 	t->queued_at = 0;
 	group = group_at(c);
 	rank_of(t, c, now, &rank);
@@ -345,7 +354,6 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 		if (!first && pol_before(rank.vtime, group))
 			count(INSTEP_C_LIGHT);
 		c->host_vtime = pol_max(c->host_vtime, t->vtime);
-		c->host_ran_at = now;
 	}
 	note_running(c, t, p->pid, now);
 	if (!v || !i)
@@ -416,6 +424,8 @@ void BPF_STRUCT_OPS(instep_stopping, struct task_struct *p, bool runnable)
 		t->vtime = c->own_vtime;
 		c->tid = 0;
 	}
+	if (c->host_owed)
+		host_turn_ends(t, c, scx_bpf_now());
 	v = vm_of(t->vm);
 	i = slot_of(t->slot);
 	if (!v || !i)
@@ -433,13 +443,20 @@ void BPF_STRUCT_OPS(instep_stopping, struct task_struct *p, bool runnable)
 		none_runs(v, t->vm, scx_bpf_now());
 }
 
-/* A thread wakes up: who did it. */
+/*
+ * A thread wakes up: who did it; or its settings were changed. One that ran meanwhile goes on without
+ * ops.enqueue, and keeps its turn and its claim.
+ */
 void BPF_STRUCT_OPS(instep_runnable, struct task_struct *p, u64 enq_flags)
 {
 	struct task_state *t = known(p);
 
-	if (t && (enq_flags & SCX_ENQ_WAKEUP))
+	if (!t)
+		return;
+	if (enq_flags & SCX_ENQ_WAKEUP)
 		note_wake(t);
+	else
+		begins_to_wait(t, enq_flags, scx_bpf_now());
 }
 
 /* A thread goes to sleep. */

@@ -165,13 +165,13 @@ static inline u64 pol_first_by_age(u64 cpu_vtime, u64 waited)
 /*
  * Since when a thread waits that must wait again, after it ran for `ran` from `came` on and had waited
  * since `waited` before: what was torn away at once still waits (seen: by siblings that start together,
- * again and again), and so does one that was chosen for having waited too long and had less than
- * its `turn`.
+ * again and again), and so does one that was chosen for having waited too long and had, in pieces, `had`, less
+ * than its `turn`.
  */
-static inline u64 pol_waits_since(u64 waited, u64 came, u64 ran, u64 turn)
+static inline u64 pol_waits_since(u64 waited, u64 came, u64 ran, u64 had, u64 turn)
 {
 	if (waited && (ran < POL_TORN_NS ||
-		       (ran < turn && pol_overdue(waited, came, POL_OVERDUE_NS))))
+		       (had < turn && pol_overdue(waited, came, POL_OVERDUE_NS))))
 		return waited;
 	return came + ran;
 }

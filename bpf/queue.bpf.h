@@ -9,7 +9,8 @@
  * Method: a CPU looks at the first PICK_DEPTH threads of its queue, ranks them as of now and takes
  * the best: the best of those that run together and the best of the others are found apart, then
  * compared by virtual time (policy.h). A queue longer than that is gone through for who is overdue,
- * LOOK_DEPTH deep, every DEEP_SLICES slices:
+ * LOOK_DEPTH deep, every DEEP_SLICES slices. Of another CPU's queue those count that may come, among the first
+ * PICK_DEPTH * SKIPPED:
  *     chosen = least rank of the first PICK_DEPTH, or who is overdue for longest among LOOK_DEPTH
  * Limits: the verifier allows one queue iteration per function, so a choice is made in one and
  * carried out in another; what was chosen may be gone by then (INSTEP_C_MISSED), which costs a
@@ -24,6 +25,7 @@
 
 #define PICK_DEPTH 24
 #define LOOK_DEPTH 1024
+#define SKIPPED 32
 #define DEEP_SLICES 4
 
 struct choice {
@@ -55,7 +57,7 @@ static __always_inline bool may_run_on(struct task_struct *p, s32 cpu)
 
 /*
  * Whether a thread of another CPU's queue may come to `cpu`: allowed there, no sibling waits, and it does not
- * stay where it is until a kernel thread of that CPU is gone again (place.bpf.h).
+ * stay where it is until a kernel thread of that CPU is gone again (stay.bpf.h).
  */
 static __always_inline bool may_join(struct task_struct *p, struct task_state *t, s32 from, s32 cpu,
 				     u64 now)
@@ -67,7 +69,7 @@ static __always_inline bool may_join(struct task_struct *p, struct task_state *t
 	return !on(INSTEP_M_BALANCE) || !sibling_on(t, cpu) || (c->tid && c->vm == t->vm);
 }
 
-/* Finds the best thread of one queue for `cpu`; `depth` threads are looked at. */
+/* Finds the best thread of one queue for `cpu`; `depth` threads that may run there are looked at. */
 SEPARATE int best_in(u32 queue, s32 cpu, u64 now, u32 depth, struct choice *out)
 {
 	struct cpu_state *c = cpu_of(cpu);
@@ -75,7 +77,7 @@ SEPARATE int best_in(u32 queue, s32 cpu, u64 now, u32 depth, struct choice *out)
 	s32 from = within(queue, INSTEP_MAX_CPUS);
 	bool own = queue == vm_queue(cpu) || queue == host_queue(cpu);
 	struct task_struct *p;
-	u32 seen = 0;
+	u32 seen = 0, ranked = 0;
 
 	if (!c || !out)
 		return 0;
@@ -85,10 +87,12 @@ SEPARATE int best_in(u32 queue, s32 cpu, u64 now, u32 depth, struct choice *out)
 		struct task_state *t = task_of(p);
 		struct pol_rank rank = {};
 
-		if (seen++ >= depth)
+		if (seen++ >= depth * SKIPPED)
 			break;
 		if (!t || (!own && !may_join(p, t, from, cpu, now)) || held_from(c, t->vm, now))
 			continue;
+		if (ranked++ >= depth)
+			break;
 		rank_of(t, c, now, &rank);
 		if (!own && leaves_home(t, from, cpu))
 			rank.vtime += AWAY_PULLS * SET.pull_ns;
@@ -116,7 +120,7 @@ SEPARATE int find_overdue(s32 cpu, u64 now, u32 depth, struct choice *out)
 	struct task_struct *p;
 	u32 seen = 0;
 
-	if (!c || !out || pol_before(now, c->deep_at + DEEP_SLICES * SET.slice_ns) ||
+	if (!c || !out || held(c, now) || pol_before(now, c->deep_at + DEEP_SLICES * SET.slice_ns) ||
 	    pol_before(now, c->first_at + FIRST_SLICES * SET.slice_ns))
 		return 0;
 	c->deep_at = now;
@@ -181,6 +185,9 @@ SEPARATE int take_one(u32 queue, s32 cpu, u32 tid, u32 depth)
 			break;
 		if ((u32)p->pid != tid)
 			continue;
+		/* It may have been bound elsewhere, and be back in this queue, since it was chosen. */
+		if (!own && !may_run_on(p, cpu))
+			break;
 		taken = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
 		if (taken && !own) {
 			leave(task_of(p));

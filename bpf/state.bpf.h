@@ -25,7 +25,9 @@ struct cpu_state {
 	u64 since;	/* from when on the running thread is still to be charged */
 	u64 own_vtime;	/* of the running thread, if of no VM */
 	u64 host_vtime;	/* own virtual time of the last thread of no VM chosen here */
-	u64 host_ran_at; /* when one was last chosen */
+	u64 host_ran_at; /* when one was last chosen, of those that had the slice that was owed to them */
+	u64 host_owed;	/* what that was before one that was overdue was chosen, which runs; else 0 */
+	u64 host_had;	/* of the slice that is owed */
 	u64 turn_until;	/* what runs was overdue, and is not to give way before */
 	u64 group_lead;	/* by how much the host's group_vtime is taken to be further along here */
 	u64 first_at;	/* when a VM's thread was last chosen for being overdue */
@@ -128,6 +130,7 @@ struct task_state {
 	u64 queued_at;	/* it waits since, 0 if it does not */
 	u64 waited_at;	/* before it ran last it had waited since, 0 if it had not */
 	u64 came_at;	/* it runs since, or ran last */
+	u64 turn_ran;	/* since it began to wait, in pieces of a turn that others ended */
 	u32 generation;
 	u32 vm;		/* INSTEP_HOST for none */
 	u32 slot;	/* INSTEP_NO_SLOT for threads that are no vCPU */

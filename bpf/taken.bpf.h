@@ -41,12 +41,13 @@ int BPF_PROG(instep_switch, bool preempt, struct task_struct *prev, struct task_
 		return 0;
 	if (next->prio < BELOW_RT_PRIO && c->brief_until)
 		let_go(c, bpf_get_smp_processor_id(), scx_bpf_now(), 0);
-	if (next->prio >= BELOW_RT_PRIO || per_cpu_kthread(next)) {
+	if (next->prio >= BELOW_RT_PRIO) {
 		if (c->taken_at)
 			c->taken_at = 0;
 		return 0;
 	}
-	if (c->taken_at)
+	/* What such a kernel thread interrupts may be what took the CPU. */
+	if (c->taken_at || per_cpu_kthread(next))
 		return 0;
 	c->taken_at = scx_bpf_now();
 	scx_bpf_reenqueue_local_from_anywhere();

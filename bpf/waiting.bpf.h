@@ -64,9 +64,20 @@ static __always_inline u64 key_of(struct task_state *t, s32 cpu)
 	return v->account.vtime + (siblings - 1) * running * pol_cost(SET.slice_ns, s->weight);
 }
 
-static __always_inline u64 waits_since(struct task_state *t, u64 now)
+/* A thread is to wait: one that slept had what it wanted, one that waits already goes on to. */
+static __always_inline void begins_to_wait(struct task_state *t, u64 enq_flags, u64 now)
 {
-	return pol_waits_since(t->waited_at, t->came_at, pol_since(t->came_at, now), SET.slice_ns / 2);
+	u64 ran = pol_since(t->came_at, now);
+
+	if (enq_flags & SCX_ENQ_WAKEUP) {
+		t->queued_at = now;
+	} else if (!t->queued_at) {
+		t->turn_ran += ran;
+		t->queued_at = pol_waits_since(t->waited_at, t->came_at, ran, t->turn_ran,
+					       SET.slice_ns / 2);
+	}
+	if (t->queued_at != t->waited_at)
+		t->turn_ran = 0;
 }
 
 static __always_inline void now_queued(struct task_state *t, s32 cpu, u64 now)

@@ -55,13 +55,18 @@ impl VmEntry {
         }
     }
 
-    /// Whether this is the VM that `before` was: its name, as many vCPUs, and a thread of them.
+    /// Whether this is the VM that `before` was: its name, as many vCPUs, a thread of them, and none of those
+    /// in another's slot, where it would not find what it is counted by.
     #[must_use]
     pub fn is(&self, before: &Self) -> bool {
-        let same = self.vcpus.iter().any(|vcpu| before.vcpus.contains(vcpu));
-        self.name == before.name
-            && self.vcpus.len() == before.vcpus.len()
-            && (same || self.vcpus.is_empty())
+        let place = |vcpu: &ThreadId| before.vcpus.iter().position(|other| other == vcpu);
+        let mut common =
+            self.vcpus.iter().enumerate().filter_map(|(at, vcpu)| Some((at, place(vcpu)?)));
+        let same = match common.next() {
+            Some((at, was)) => at == was && common.all(|(at, was)| at == was),
+            None => self.vcpus.is_empty(),
+        };
+        self.name == before.name && self.vcpus.len() == before.vcpus.len() && same
     }
 }
 
@@ -256,6 +261,9 @@ mod tests {
         let mut plugged = again.clone();
         plugged.vcpus[1] = before.vcpus[1];
         assert!(before.is(&before) && plugged.is(&before) && !again.is(&before));
+        // Its second thread has the first one's slot, and a new one its own.
+        let moved = VmEntry::new("a", vec![before.vcpus[1], again.vcpus[1]]);
+        assert!(!moved.is(&before));
     }
 
     #[test]

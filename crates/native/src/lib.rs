@@ -140,7 +140,13 @@ mod c {
         pub(super) safe fn native_overdue_bound(siblings: u32) -> u64;
         pub(super) safe fn native_first(cpu_vtime: u64) -> u64;
         pub(super) safe fn native_first_by_age(cpu_vtime: u64, waited: u64) -> u64;
-        pub(super) safe fn native_waits_since(waited: u64, came: u64, ran: u64, turn: u64) -> u64;
+        pub(super) safe fn native_waits_since(
+            waited: u64,
+            came: u64,
+            ran: u64,
+            had: u64,
+            turn: u64,
+        ) -> u64;
         pub(super) safe fn native_pulls(waiter: u64, runs: u64, waited: u64, pull: u64) -> bool;
         pub(super) safe fn native_probe_fails(
             ran_apart: u64,
@@ -285,11 +291,11 @@ pub fn first_by_age(cpu_vtime: u64, waited: u64) -> u64 {
     c::native_first_by_age(cpu_vtime, waited)
 }
 
-/// Since when a thread waits that must wait again, having run for `ran` from `came` on; `waited`: since
-/// when it had waited before, 0 if it had not.
+/// Since when a thread waits that must wait again, having run for `ran` from `came` on, `had` with what it had
+/// of its turn before; `waited`: since when it had waited before, 0 if it had not.
 #[must_use]
-pub fn waits_since(waited: u64, came: u64, ran: u64, turn: u64) -> u64 {
-    c::native_waits_since(waited, came, ran, turn)
+pub fn waits_since(waited: u64, came: u64, ran: u64, had: u64, turn: u64) -> u64 {
+    c::native_waits_since(waited, came, ran, had, turn)
 }
 
 /// Whether a CPU takes over a waiter of another's queue.

@@ -126,9 +126,9 @@ u64 native_first_by_age(u64 cpu_vtime, u64 waited)
 	return pol_first_by_age(cpu_vtime, waited);
 }
 
-u64 native_waits_since(u64 waited, u64 came, u64 ran, u64 turn)
+u64 native_waits_since(u64 waited, u64 came, u64 ran, u64 had, u64 turn)
 {
-	return pol_waits_since(waited, came, ran, turn);
+	return pol_waits_since(waited, came, ran, had, turn);
 }
 
 bool native_pulls(u64 waiter, u64 runs, u64 waited, u64 pull)

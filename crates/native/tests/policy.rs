@@ -284,11 +284,13 @@ fn a_waiter_far_behind_or_long_forgotten_is_taken_over() {
 fn a_turn_that_is_taken_back_at_once_was_none() {
     let (waited, turn) = (5 * MS, 1500 * MS / 1000);
     let (soon, late) = (100 * MS, 900 * MS);
-    assert_eq!(waits_since(waited, late, turn - 1, turn), waited, "it was overdue");
-    assert_eq!(waits_since(waited, late, turn, turn), late + turn);
-    assert_eq!(waits_since(waited, soon, MS / 20 - 1, turn), waited, "it was torn away");
-    assert_eq!(waits_since(waited, soon, MS / 20, turn), soon + MS / 20);
-    assert_eq!(waits_since(0, late, 0, turn), late, "it had not waited");
+    let whole = |waited, came, ran| waits_since(waited, came, ran, ran, turn);
+    assert_eq!(whole(waited, late, turn - 1), waited, "it was overdue");
+    assert_eq!(whole(waited, late, turn), late + turn);
+    assert_eq!(whole(waited, soon, MS / 20 - 1), waited, "it was torn away");
+    assert_eq!(whole(waited, soon, MS / 20), soon + MS / 20);
+    assert_eq!(whole(0, late, 0), late, "it had not waited");
+    assert_eq!(waits_since(waited, late, MS, turn, turn), late + MS, "the second piece");
 }
 
 #[test]

@@ -144,17 +144,22 @@ void shim_set_home(struct host_state *s, u32 vm, s32 node)
 		s->vm_set[vm].home_node = node;
 }
 
-/* As user space does when the entry of a VM that is gone becomes another's (crates/kernel, `begin`). */
-void shim_renew_vm(struct host_state *s, u32 vm)
+/* As user space does when the entry of a VM that is gone becomes another's (crates/kernel, `begin`), ... */
+void shim_begin_vm(struct host_state *s, u32 vm)
 {
 	struct vm_state *v = &s->vms[within(vm, INSTEP_MAX_VMS)];
 	struct instep_vm_settings *set = &s->vm_set[within(vm, INSTEP_MAX_VMS)];
 
-	s->set.generation++;
-	*v = (struct vm_state){ .generation = s->set.generation };
+	*v = (struct vm_state){ .generation = s->set.generation + 1 };
 	v->account.vtime = v->account.mark = s->vtime;
 	for (u32 slot = set->first_slot; slot < set->first_slot + set->nr_vcpus; slot++)
 		s->slots[within(slot, INSTEP_MAX_SLOTS)] = (struct slot_info){};
+}
+
+/* ... and when the threads are told of it. */
+void shim_next_generation(struct host_state *s)
+{
+	s->set.generation++;
 }
 
 /* How many of its vCPUs wait for a CPU, and how many run. */

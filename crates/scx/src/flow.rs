@@ -28,7 +28,7 @@ impl Inner {
     // --- leaving the scheduler's custody ---
 
     /// The scheduler is not responsible for a task any more.
-    fn release(&self, task: usize, flags: u64, dispatched: bool) {
+    pub(crate) fn release(&self, task: usize, flags: u64, dispatched: bool) {
         let (before, queued) = {
             let info = &mut self.state.borrow_mut().tasks[task];
             (std::mem::take(&mut info.custody), info.on.is_some())
@@ -85,9 +85,6 @@ impl Inner {
     pub(crate) fn put_local(&self, task: usize, cpu: usize, flags: u64) {
         let own = self.state.borrow().tasks[task].cpu;
         if own != cpu {
-            if self.state.borrow().held == Some(task) {
-                return;
-            }
             if let Err(why) = self.may_move(task, cpu) {
                 self.state.borrow_mut().eject(why);
                 self.put_into(task, Queue::Global, flags, false);
@@ -182,6 +179,11 @@ impl Inner {
         if let Some(runnable) = self.ops.runnable.filter(|_| force) {
             // SAFETY: the operation is the scheduler's, called as the kernel does.
             self.call(Context::Other, || unsafe { runnable(self.pointer(task), flags) });
+        }
+        if self.state.borrow().held == Some(task) {
+            // What runs is restored without ops.enqueue, for it is set to run at once (its sticky_cpu).
+            self.put_into(task, Queue::Local(cpu), 0, false);
+            return;
         }
         self.hand_over(task, flags);
         // wakeup_preempt: what runs is of a lower class, the idle one.

@@ -341,10 +341,10 @@ impl Kernel {
             state.resched(cpu);
         }
         let Some(to) = k.any(&k.allowed[task], &k.online) else { return };
+        k.release(task, 0, false);
         {
             let state = &mut *k.state.borrow_mut();
             state.unqueue(task);
-            state.tasks[task].custody = false;
             state.set_cpu(task, to);
         }
         k.hand_over(task, 0);

@@ -94,8 +94,7 @@ pub(crate) struct State {
     pub(crate) moved: Vec<usize>,
     /// What `ops.dispatch` inserted.
     pub(crate) buffer: Vec<(usize, Sent)>,
-    /// A running task whose affinity changes: where its enqueueing sends it, if to another CPU's own
-    /// queue, is put off until it would be forgotten as it goes on running (ddsp_deferred_locals).
+    /// A running task whose affinity changes: it is in no queue but its CPU's own meanwhile.
     pub(crate) held: Option<usize>,
     /// A CPU that another one claims as soon as one has nothing to run (see `Kernel::claims_between`).
     pub(crate) rival: Option<usize>,

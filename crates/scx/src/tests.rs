@@ -445,7 +445,7 @@ fn a_changed_affinity_is_told_as_sleeping_and_waking_and_moves_who_must_go() {
     schedule(&mut kernel, 0);
     calls();
     kernel.set_affinity(0, &CpuMask::of([0, 1]), MS);
-    let told = "stopping 0 false, quiescent 0, runnable 0, enqueue 0, dequeue 0, running 0 on 0";
+    let told = "stopping 0 false, quiescent 0, runnable 0, running 0 on 0";
     assert_eq!(calls().join(", "), told);
     assert_eq!(kernel.current(0), Some(0), "it may stay");
     kernel.set_affinity(0, &CpuMask::of([2]), 2 * MS);

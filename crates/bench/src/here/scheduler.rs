@@ -185,13 +185,14 @@ fn last_words(text: &str) -> String {
     if cut.is_empty() { "it said nothing".to_owned() } else { cut }
 }
 
-/// The threads of such a dump (scx_dump_task, kernel/sched/ext.c: ` R comm[pid] -20012ms`) that were
-/// runnable for longest, five at most, and since when.
+/// The threads of such a dump (scx_dump_task, kernel/sched/ext.c: ` R comm[pid] -20012ms`, since Linux 7.1 with
+/// the cgroup of its scheduler before the time) that were runnable for longest, five at most, and since when.
 fn longest_waits(dump: &str) -> Option<String> {
     let task = |line: &str| -> Option<(i64, String)> {
-        let (name, since) = line.trim_end().rsplit_once(' ')?;
+        let (before, since) = line.trim_end().rsplit_once(' ')?;
         let since: i64 = since.strip_suffix("ms")?.parse().ok()?;
-        name.ends_with(']').then(|| (since, format!("{} {since}ms", name.trim())))
+        let name = before.get(..=before.rfind(']')?)?.trim();
+        Some((since, format!("{name} {since}ms")))
     };
     let mut tasks: Vec<(i64, String)> = dump.lines().filter_map(task).collect();
     tasks.sort();
@@ -229,6 +230,8 @@ mod tests {
                     R kworker/u8:2[47] -20012ms\n      scx_state/flags=3/0x1\n *R a b[9] +0ms\n";
         let waits = longest_waits(dump).unwrap();
         assert_eq!(waits, "R kworker/u8:2[47] -20012ms, *R a b[9] 0ms");
+        let of_7_2 = " *R compute-1[450] *root -19556ms\n      scx_state/flags=4/0x5\n";
+        assert_eq!(longest_waits(of_7_2).unwrap(), "*R compute-1[450] -19556ms");
         assert_eq!(longest_waits("nothing 12ms\n"), None);
     }
 

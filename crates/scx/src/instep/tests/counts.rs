@@ -41,6 +41,70 @@ fn a_waiter_that_is_moved_is_counted_once_on_any_kernel() {
     }
 }
 
+/// A task has another place in the table of threads.
+fn number(instep: &mut Instep, task: usize, vm: u32, slot: u32) {
+    let (tid, start) = {
+        let task = instep.kernel().task(task);
+        (task.pid as u32, task.start_boottime / 10_000_000)
+    };
+    // SAFETY: the table has room for all tasks.
+    unsafe { c::shim_set_thread(instep.kernel().threads(), tid, start, vm, slot) };
+}
+
+/// A VM's entry is begun anew; threads look themselves up again from the next generation on.
+fn begin(instep: &mut Instep, vm: u32) {
+    // SAFETY: it is the state that this scheduler was loaded with.
+    unsafe { c::shim_begin_vm(instep.kernel().globals(), vm) };
+}
+
+fn next_generation(instep: &mut Instep) {
+    // SAFETY: it is the state that this scheduler was loaded with.
+    unsafe { c::shim_next_generation(instep.kernel().globals()) };
+}
+
+#[test]
+fn who_runs_between_a_new_entry_and_its_telling_is_not_counted_for_good() {
+    let only: &[usize] = &[0];
+    let mut instep = loaded(&[(1, 100), (1, 100)], &[only; 2], 0);
+    (0..2).for_each(|task| instep.kernel().wake(task, Waker::Other(0), START));
+    settle(&mut instep, START);
+    let waits = 1 - instep.current(0).expect("one runs");
+    let vm = waits as u32 + 1;
+    begin(&mut instep, vm);
+    instep.kernel().block(0, START + MS);
+    settle(&mut instep, START + MS);
+    assert_eq!((instep.current(0), counted(&mut instep, vm)), (Some(waits), (1, 0)));
+    next_generation(&mut instep);
+    instep.kernel().block(0, START + 2 * MS);
+    assert_eq!(counted(&mut instep, vm), (0, 0));
+    assert_eq!(instep.ejected(), None);
+}
+
+#[test]
+fn who_waits_as_one_vms_and_runs_as_anothers_does_not_wait_for_good() {
+    // Where the kernel does not tell that a thread was taken from a queue.
+    let machine = Machine { core: vec![vec![0]], node: vec![0] };
+    let tasks: Vec<TaskSetup> = (0..3).map(|_| task_on(&[0], 0)).collect();
+    let vms = [(0, 2), (2, 1)].map(|(first, count)| Vm {
+        weight: 100,
+        own: VmSettings::default(),
+        first,
+        count,
+    });
+    let settings = Settings::default();
+    let mut instep =
+        Instep::new(machine, &tasks, &vms, &settings, 1, Release::V6_12).expect("it fits");
+    [2, 0].iter().for_each(|task| instep.kernel().wake(*task, Waker::Other(0), START));
+    settle(&mut instep, START);
+    assert_eq!((instep.current(0), counted(&mut instep, 1)), (Some(2), (0, 1)));
+    number(&mut instep, 0, 0, u32::MAX);
+    next_generation(&mut instep);
+    instep.kernel().block(0, START + MS);
+    settle(&mut instep, START + MS);
+    assert_eq!((instep.current(0), counted(&mut instep, 1)), (Some(0), (0, 0)));
+    assert_eq!(instep.ejected(), None);
+}
+
 #[test]
 fn what_a_vm_leaves_behind_does_not_count_for_the_one_that_has_its_entry() {
     // One CPU; two vCPUs of a VM, and two tasks that are of none until it is gone.
@@ -50,18 +114,12 @@ fn what_a_vm_leaves_behind_does_not_count_for_the_one_that_has_its_entry() {
     settle(&mut instep, START);
     let runs = instep.current(0).expect("one runs");
     assert_eq!(counted(&mut instep, 1), (1, 1));
-    let threads = instep.kernel().threads();
     for task in 0..4 {
-        let (tid, start) = {
-            let task = instep.kernel().task(task);
-            (task.pid as u32, task.start_boottime / 10_000_000)
-        };
         let (vm, slot) = if task < 2 { (0, u32::MAX) } else { (1, task as u32 - 2) };
-        // SAFETY: `threads` has room for all tasks.
-        unsafe { c::shim_set_thread(threads, tid, start, vm, slot) };
+        number(&mut instep, task, vm, slot);
     }
-    // SAFETY: it is the state that this scheduler was loaded with.
-    unsafe { c::shim_renew_vm(instep.kernel().globals(), 1) };
+    begin(&mut instep, 1);
+    next_generation(&mut instep);
     (2..4).for_each(|task| instep.kernel().wake(task, Waker::Other(0), START + MS));
     assert_eq!(counted(&mut instep, 1), (0, 2));
     // The old one's go to sleep: who ran, and then who waited.

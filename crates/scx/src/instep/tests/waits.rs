@@ -117,3 +117,63 @@ fn whoever_is_overdue_is_found_behind_more_than_a_cpu_looks_at() {
         assert!(longest < bound, "{longest} ms, more than {bound}, with ticks of {tick} ms");
     }
 }
+
+/// The longest that a host thread which computes waits for CPU 0, in ms: it is bound there beside a vCPU that never
+/// sleeps and a kernel thread of that CPU that is woken every 20 ms, for a moment; two more fill other CPUs.
+fn host_waits() -> u64 {
+    let machine = Machine { core: (0..3).map(|cpu| vec![cpu]).collect(), node: vec![0; 3] };
+    let tasks = [(0, 0), (0, 0), (0, PF_KTHREAD), (1, 0), (2, 0)]
+        .map(|(cpu, flags)| task_on(&[cpu], flags));
+    let vm = Vm { weight: 100, own: VmSettings::default(), first: 0, count: 1 };
+    let mut instep = fits(&machine, &tasks, std::slice::from_ref(&vm), 0);
+    [0, 1, 3, 4].iter().for_each(|task| instep.kernel().wake(*task, Waker::Other(0), START));
+    settle(&mut instep, START);
+    let (mut ran_at, mut longest, mut sleeps) = (START, 0, true);
+    for at in 1..8000 {
+        let now = START + at * MS;
+        if sleeps && at % 20 == 0 {
+            instep.kernel().wake(2, Waker::Interrupt(0), now);
+            sleeps = false;
+        }
+        settle(&mut instep, now);
+        if instep.current(0) == Some(2) {
+            instep.kernel().block(0, now + MS / 50);
+            sleeps = true;
+        }
+        settle(&mut instep, now + MS / 2);
+        (0..3).filter(|_| at % 4 == 0).for_each(|cpu| instep.kernel().tick(cpu, now + MS / 2));
+        settle(&mut instep, now + MS / 2);
+        if instep.current(0) == Some(1) {
+            ran_at = now;
+        }
+        longest = longest.max((now - ran_at) / MS);
+    }
+    assert_eq!(instep.ejected(), None);
+    longest
+}
+
+#[test]
+fn a_bound_host_thread_has_its_turn_beside_kernel_threads_that_interrupt() {
+    let longest = host_waits();
+    assert!(longest < 96 + 12, "{longest} ms");
+}
+
+#[test]
+fn an_idle_cpu_finds_who_may_come_behind_many_who_may_not() {
+    // Forty VMs' vCPUs wait for CPU 0, all but the last bound to it.
+    let (only, any): (&[usize], &[usize]) = (&[0], &[1]);
+    let mut cpus = vec![only; 41];
+    cpus.push(any);
+    let mut instep = loaded(&vec![(1, 100); 42], &cpus, 0);
+    (0..42).for_each(|task| {
+        instep.kernel().wake(task, Waker::Other(0), START + task as u64);
+        settle(&mut instep, START + task as u64);
+    });
+    assert_eq!(instep.current(1), Some(41));
+    instep.kernel().set_affinity(40, &CpuMask::of([0, 1]), START + MS);
+    settle(&mut instep, START + MS);
+    instep.kernel().block(1, START + 2 * MS);
+    settle(&mut instep, START + 2 * MS);
+    assert_eq!(instep.current(1), Some(40));
+    assert_eq!(instep.ejected(), None);
+}
