@@ -1,74 +1,159 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Fair shares: who is charged, and when unused time expires.
+ * Fair shares: what CPU time is charged to, what an account is entitled to, and what it may save or owe.
  *
  * Flag: shares. Counters: expired, clamped.
  *
- * Problem: the kernel's fair class charges threads (or, with groups, queues per CPU); a VM's share
- * is that of the whole VM, whichever of its vCPUs used it.
- * Method: one virtual time per VM, to which every run of every thread of it adds
- *     ran * 100 / weight
- * so that a sequential section may use one CPU fully while the siblings sleep (systems.md, 5).
- * Time that a VM did not want expires at the end of its allocation period: its virtual time is
- * lifted to what others may lead (48 ms) below the host's at the period's begin (policy.h, pol_roll).
- * Threads of no VM have a virtual time each and one together with a weight of its own (host.bpf.h).
- * Limits: virtual times are global, queues are per CPU; where affinities cut the host into parts
- * with different contention, a VM in several parts is only kept within `debt_ns` of each.
+ * Problem: the share of a VM is that of the whole VM, whichever of its vCPUs used it. A VM of one vCPU beside
+ * one of 16 on 16 CPUs can never use half of the host. If both were charged by weight alone, the small one
+ * would always be behind, and the large one would never have all CPUs at once.
+ * Method: weighted max-min fairness. An account is entitled to
+ *
+ *     share = min(most threads that it wants to run at once, weight * level)
+ *
+ * CPUs, where `level` is such that the shares of all accounts fill the host. Its virtual time advances by
+ * (CPU time / share): by one second a second for an account that has exactly its share. Accounts are chosen in
+ * the order of virtual time, so that all have the same fraction of what they are entitled to.
+ *     The level follows the demand of all accounts once in an allocation period (24 ms), `roll`: by steps of
+ * water filling up to the fixed point.
+ *     Each domain has one clock: the least virtual time of its active accounts, without those that want less than half of
+ * their share. The virtual time of these, and of an account of which no thread had to wait during a period, is raised to
+ * at most two of the VM's allocation periods (of the host's, `lag_ns`) behind the clock: neither could use more. Of an account that is further ahead than it may be
+ * half of the excess is forgiven in each period. An account that goes to another domain keeps its lag.
+ * Limits: the host's threads have an account in each domain, and the weight `host_weight` in each. An estimate
+ * of demand lags by some periods; the most that a VM wanted at once does not, so that a VM that begins to compute
+ * is not charged by what it wanted while it slept.
  */
 #ifndef INSTEP_ACCOUNT_BPF_H
 #define INSTEP_ACCOUNT_BPF_H
 
 #include "state.bpf.h"
 
-static __always_inline u64 vm_vtime(u32 vm)
-{
-	struct vm_state *v = vm_of(vm);
-
-	return v ? v->account.vtime : POL_ORIGIN;
-}
-
-/* It grows; of two CPUs that set it at once the one behind may win, until either chooses again. */
-static __always_inline void host_reached(u64 vtime)
-{
-	if (pol_before(INSTEP_STATE->vtime, vtime))
-		INSTEP_STATE->vtime = vtime;
-}
-
 /*
- * A CPU's own virtual time is that of what it chose, also when it chose to go on: else it stood still
- * under a thread that runs for long, and bound_vm() forgave VMs ahead of it what they had used
- * (seen: one vCPU had 38 % beside two that had 62 %).
+ * Threads that want a CPU. Of the host's only those that wait count which run for long: others wait for the middle of a
+ * slot by design (slot.bpf.h, serve_host).
  */
-static __always_inline void cpu_reached(struct cpu_state *c, u64 vtime)
+static __always_inline u32 wanting(struct account *a)
 {
-	c->vtime = pol_max(c->vtime, pol_min(vtime, c->vtime + SET.debt_ns));
-	host_reached(c->vtime);
+	return a->nr_running + (a->is_host && a->nr_queued > a->nr_long ? a->nr_long : a->nr_queued);
 }
 
-static __always_inline void charge_vm(u32 vm, u32 slot, u64 ran)
+/* Before the number of running or waiting threads changes: for how long they were as they are. */
+static __always_inline void measure(struct account *a, u64 now)
 {
-	struct vm_state *v = vm_of(vm);
-	struct instep_vm_settings *s = vm_set_of(vm);
-	struct slot_info *i = slot_of(slot);
+	u64 since = a->changed_at;
 
-	if (!v || !s)
+	a->changed_at = now;
+	if (since && pol_before(since, now))
+		a->want_ns += (now - since) * wanting(a);
+}
+
+/* The measure of co-scheduling, for vCPUs: the time in which siblings run together, and apart. */
+static __always_inline void measure_vm(struct vm_state *v, u64 now)
+{
+	struct account *a = &v->account;
+	u64 since = a->changed_at;
+
+	if (!since || !pol_before(since, now))
 		return;
-	__sync_fetch_and_add(&v->account.vtime, pol_cost(ran, s->weight));
-	__sync_fetch_and_add(&v->total_ns, ran);
-	if (!i)
+	if (a->nr_running > 1)
+		v->together_ns += now - since;
+	else if (a->nr_running && a->nr_queued)
+		v->apart_ns += now - since;
+}
+
+/* The account of a thread as it was when it was last counted; NULL if that is another's meanwhile. */
+static __always_inline struct account *counted_in(struct task_state *t)
+{
+	struct vm_state *v;
+
+	if (t->stands_in == INSTEP_HOST)
+		return account_of(INSTEP_HOST, t->stands_on);
+	v = vm_of(t->stands_in);
+	return v && v->generation == t->stands_as ? &v->account : NULL;
+}
+
+/* A thread waits, runs, or does neither from now on, on CPUs of this domain. */
+static __noinline void stand(struct task_state *t, u32 standing, u32 domain, u64 now)
+{
+	struct account *a;
+	struct vm_state *v;
+	u32 active;
+
+	if (!t)
 		return;
-	__sync_fetch_and_add(&v->ran_ns, ran);
-	if (i->episode != v->episode_until) {
-		i->episode = v->episode_until;
-		i->ran_ns = 0;
+	a = counted_in(t);
+	if (t->standing != STANDS_NOWHERE && a) {
+		v = vm_of(t->stands_in);
+		if (t->stands_in != INSTEP_HOST && v)
+			measure_vm(v, now);
+		measure(a, now);
+		__sync_fetch_and_sub(t->standing == STANDS_QUEUED ? &a->nr_queued : &a->nr_running, 1);
+		if (t->stands_long)
+			__sync_fetch_and_sub(&a->nr_long, 1);
 	}
-	i->ran_ns += ran;
+	t->stands_long = 0;
+	t->standing = standing;
+	if (standing == STANDS_NOWHERE)
+		return;
+	v = vm_of(t->vm);
+	t->stands_in = t->vm;
+	t->stands_on = domain;
+	t->stands_as = v ? v->generation : 0;
+	a = counted_in(t);
+	if (!a) {
+		t->standing = STANDS_NOWHERE;
+		return;
+	}
+	if (t->vm != INSTEP_HOST && v)
+		measure_vm(v, now);
+	measure(a, now);
+	__sync_fetch_and_add(standing == STANDS_QUEUED ? &a->nr_queued : &a->nr_running, 1);
+	if (t->is_long) {
+		t->stands_long = 1;
+		__sync_fetch_and_add(&a->nr_long, 1);
+	}
+	if (standing == STANDS_QUEUED)
+		a->waited = 1;
+	else
+		a->served_at = now;
+	active = wanting(a);
+	if (active > a->peak)
+		a->peak = active;
+}
+
+/* How much virtual time a VM may save: two of its allocation periods. */
+static __always_inline u64 lag_of(u32 vm)
+{
+	struct instep_vm_settings *s = vm_set_of(vm);
+
+	return vm != INSTEP_HOST && s && s->period_ns ? 2 * s->period_ns : SET.lag_ns;
+}
+
+static __always_inline u32 weight_of(u32 vm)
+{
+	struct instep_vm_settings *s = vm_set_of(vm);
+
+	return vm == INSTEP_HOST || !s ? SET.host_weight : s->weight;
+}
+
+/* What an account is entitled to now: what it wants at once may have grown since the last period. */
+static __always_inline u32 share_of(struct account *a, u32 vm)
+{
+	u32 peak = a->peak > a->peak_before ? a->peak : a->peak_before;
+
+	if (!on(INSTEP_M_SHARES))
+		return pol_share(~0u, (u64)weight_of(vm) * POL_CPU / 100);
+	return pol_share(peak * POL_CPU, pol_claim(weight_of(vm), INSTEP_STATE->level));
 }
 
 /* Charges what the running thread of a CPU has used since it was last charged. */
 SEPARATE int charge(s32 cpu, u64 now)
 {
 	struct cpu_state *c = cpu_of(cpu);
+	struct slot_info *i;
+	struct account *a;
+	struct vm_state *v;
 	u64 since, ran;
 
 	if (!c || !c->tid || !pol_before(c->since, now))
@@ -78,90 +163,222 @@ SEPARATE int charge(s32 cpu, u64 now)
 	if (!pol_before(since, now))
 		return 0;
 	ran = now - since;
-	if (c->vm != INSTEP_HOST && on(INSTEP_M_SHARES)) {
-		charge_vm(c->vm, c->slot, ran);
+	c->own += ran * 100 / (c->weight ?: 1);
+	a = account_of(c->vm, c->domain);
+	if (!a)
 		return 0;
+	if (!c->hole)
+		__sync_fetch_and_add(&a->vtime, pol_charge(ran, share_of(a, c->vm)));
+	__sync_fetch_and_add(&a->total_ns, ran);
+	i = slot_of(c->slot);
+	v = vm_of(c->vm);
+	if (i && v) {
+		i->ran_ns += ran;
+		__sync_fetch_and_add(&v->ran_ns, ran);
 	}
-	if (c->vm != INSTEP_HOST)
-		charge_vm(c->vm, c->slot, ran);
-	else
-		__sync_fetch_and_add(&INSTEP_STATE->group_vtime, pol_cost(ran, SET.host_weight));
-	c->own_vtime += pol_cost(ran, c->weight);
 	return 0;
 }
 
-/*
- * Before the number of running or waiting vCPUs changes: for how long they were as they are. The
- * measure of co-scheduling (design.md, co-run); an update lost to another CPU costs one interval.
- */
-static __always_inline void measure(struct vm_state *v, u64 now)
+/* Sets an account's virtual time unless it has been charged meanwhile: no charge is lost. */
+static __always_inline bool set_vtime(struct account *a, u64 before, u64 vtime)
 {
-	u64 since = v->changed_at;
-
-	v->changed_at = now;
-	if (!since || !pol_before(since, now))
-		return;
-	if (v->nr_running > 1)
-		v->together_ns += now - since;
-	else if (v->nr_running && v->nr_queued)
-		v->apart_ns += now - since;
+	return __sync_val_compare_and_swap(&a->vtime, before, vtime) == before;
 }
 
-/* Sets a VM's virtual time unless it has been charged meanwhile: no charge is lost. */
-static __always_inline bool set_vtime(struct vm_state *v, u64 before, u64 vtime)
+static __always_inline u64 clock_of(u32 domain)
 {
-	return __sync_val_compare_and_swap(&v->account.vtime, before, vtime) == before;
+	struct domain_state *d = domain_of(domain);
+
+	return d ? d->clock : POL_ORIGIN;
 }
 
-/* Ends a VM's allocation period when it is over. */
-static __always_inline void roll(u32 vm, u64 now)
+/* An account none of whose threads runs or waits comes back: what it did not use is gone but for what it may save. */
+static __always_inline void comes_back(struct account *a, u32 vm, u32 domain)
 {
-	struct vm_state *v = vm_of(vm);
-	struct instep_vm_settings *s = vm_set_of(vm);
-	struct pol_account rolled;
-	u64 period, before;
+	u64 least = clock_of(domain) - lag_of(vm), vtime = a->vtime;
 
-	if (!v || !s || !on(INSTEP_M_SHARES))
-		return;
-	/* One that has waited since before the period waits in it, too. */
-	if (v->nr_queued)
-		v->account.waited = 1;
-	period = s->period_ns ?: POL_DEFAULT_PERIOD;
-	/* Looked at each tick: one shorter than that would take who runs for absent. */
-	if (period < 2 * SET.slice_ns)
-		period = 2 * SET.slice_ns;
-	if (pol_since(v->account.period_at, now) < period)
-		return;
-	rolled = v->account;
-	before = rolled.vtime;
-	/* Another CPU may charge the VM at the same time, or end the period. */
-	if (pol_roll(&rolled, now, period, INSTEP_STATE->vtime) == POL_EXPIRED &&
-	    set_vtime(v, before, rolled.vtime))
+	if (!a->nr_running && !a->nr_queued && pol_before(vtime, least) && set_vtime(a, vtime, least))
 		count(INSTEP_C_EXPIRED);
-	v->account.mark = rolled.mark;
-	v->account.period_at = rolled.period_at;
-	v->account.waited = rolled.waited;
 }
 
-/*
- * Bounds how far a VM is from the virtual time of the CPU where it is about to wait. Ahead it may be by
- * what two slices cost it, too: else a small weight would be forgiven most of what it used.
- */
-static __always_inline void bound_vm(u32 vm, struct cpu_state *c)
+/* The most that an account may be ahead of the clock: never less than what two slots cost it. */
+static __always_inline u64 most_ahead(struct account *a, u32 vm)
 {
-	struct vm_state *v = vm_of(vm);
-	struct instep_vm_settings *s = vm_set_of(vm);
-	u64 lead, bounded, before;
+	u64 slots = pol_charge(2 * SET.slot_ns * (a->peak ?: 1), share_of(a, vm));
 
-	if (!v || !s)
-		return;
-	lead = pol_cost(2 * SET.slice_ns, s->weight);
-	if (lead < SET.debt_ns)
-		lead = SET.debt_ns;
-	before = v->account.vtime;
-	bounded = pol_max(pol_min(before, c->vtime + lead), c->vtime - SET.debt_ns);
-	if (bounded != before && set_vtime(v, before, bounded))
-		count(INSTEP_C_CLAMPED);
+	return slots > 2 * SET.lag_ns ? slots : 2 * SET.lag_ns;
+}
+
+/* Whether the clock waits for an account: it has something to run, and more than a little. */
+static __always_inline bool moves_clock(struct account *a)
+{
+	return a->nr_running + a->nr_queued && !a->light;
+}
+
+/* The clock of a domain without slots is set at the end of a period; where it has no such account it goes on by itself. */
+static __always_inline void roll_clock(struct domain_state *d, u64 period)
+{
+	if (!d->slotted)
+		d->clock = d->least ? pol_max(d->clock, d->least) : d->clock + period;
+	d->least = 0;
+}
+
+static __always_inline void note_least(struct account *a, u32 domain)
+{
+	struct domain_state *d = domain_of(domain);
+
+	if (d && moves_clock(a))
+		d->least = d->least ? pol_min(d->least, a->vtime) : a->vtime;
+}
+
+/* An account's period is over: what it saved and owes is bounded, its demand is taken over. */
+static __always_inline void roll_account(struct account *a, u32 vm, u32 domain, u64 now, u64 period)
+{
+	u64 clock = clock_of(domain), vtime, want;
+
+	measure(a, now);
+	want = __sync_lock_test_and_set(&a->want_ns, 0) * POL_CPU / period;
+	a->demand = (3 * (u64)a->demand + want) / 4;
+	vtime = a->vtime;
+	a->light = 2 * a->demand < share_of(a, vm);
+	if ((!a->waited || a->light) && pol_before(vtime, clock - lag_of(vm))) {
+		if (set_vtime(a, vtime, clock - lag_of(vm)))
+			count(INSTEP_C_EXPIRED);
+	} else if (pol_before(clock + most_ahead(a, vm), vtime)) {
+		if (set_vtime(a, vtime, pol_shorten(vtime, clock + most_ahead(a, vm))))
+			count(INSTEP_C_CLAMPED);
+	}
+	note_least(a, domain);
+	a->waited = a->nr_queued > 0;
+	a->peak_before = a->peak;
+	a->peak = wanting(a);
+}
+
+/* What an account loads its domain with; the first one of a period, the host's, begins the sum anew. */
+static __always_inline void note_load(struct account *a, u32 domain, bool first)
+{
+	struct domain_state *d = domain_of(domain);
+	u32 load = a->demand < a->share ? a->demand : a->share;
+
+	if (d)
+		d->loaded = first ? load : d->loaded + load;
+}
+
+/* What policy.h, pol_level wants to know of all accounts. */
+struct level_sums {
+	u64 filled;
+	u64 weight;
+	u64 all;
+};
+
+/* The account with this number of VMs, or with `hosts` of the host's threads; NULL if there is none. */
+static __always_inline struct account *nth_account(u32 k, bool hosts)
+{
+	u32 vm = hosts ? INSTEP_HOST : k;
+
+	return weight_of(vm) ? account_of(vm, k) : NULL;
+}
+
+static __always_inline u32 nr_accounts(bool hosts)
+{
+	u32 n = hosts ? SET.nr_domains : INSTEP_STATE->nr_vms;
+
+	return n < INSTEP_MAX_VMS ? n : INSTEP_MAX_VMS;
+}
+
+/* Ends the period of all accounts of VMs or, with `hosts`, of the host's threads. */
+SEPARATE int roll_accounts(u64 now, u64 period, bool hosts)
+{
+	u32 n = nr_accounts(hosts);
+	s32 k;
+
+	bpf_for(k, hosts ? 0 : 1, n) {
+		struct account *a = nth_account(k, hosts);
+		struct domain_state *d = domain_of(k);
+
+		if (!a)
+			continue;
+		if (hosts && d)
+			roll_clock(d, period);
+		roll_account(a, hosts ? INSTEP_HOST : k, hosts ? (u32)k : a->domain, now, period);
+	}
+	return 0;
+}
+
+SEPARATE int sum_claims(bool hosts, struct level_sums *sums)
+{
+	u32 n = nr_accounts(hosts);
+	s32 k;
+
+	if (!sums)
+		return 0;
+	bpf_for(k, hosts ? 0 : 1, n) {
+		struct account *a = nth_account(k, hosts);
+		u32 w = weight_of(hosts ? INSTEP_HOST : k);
+
+		if (!a)
+			continue;
+		if (a->demand)
+			sums->all += w;
+		if (a->demand <= pol_claim(w, INSTEP_STATE->level))
+			sums->filled += a->demand;
+		else
+			sums->weight += w;
+	}
+	return 0;
+}
+
+SEPARATE int set_shares(bool hosts)
+{
+	u32 n = nr_accounts(hosts);
+	s32 k;
+
+	bpf_for(k, hosts ? 0 : 1, n) {
+		struct account *a = nth_account(k, hosts);
+
+		if (!a)
+			continue;
+		a->share = share_of(a, hosts ? INSTEP_HOST : k);
+		note_load(a, hosts ? (u32)k : a->domain, hosts);
+	}
+	return 0;
+}
+
+/* Steps towards the level in one period: one that has to begin anew is there after some, and not after some periods. */
+#define LEVEL_STEPS 8
+
+/* Once in an allocation period, on whichever CPU comes first. */
+SEPARATE int roll(u64 now)
+{
+	u64 at = INSTEP_STATE->rolled_at;
+
+	if (pol_since(at, now) < POL_DEFAULT_PERIOD && at)
+		return 0;
+	if (__sync_val_compare_and_swap(&INSTEP_STATE->rolled_at, at, now) != at)
+		return 0;
+	/* Entries of VMs may have gone while vCPUs wait on seats (main.bpf.c, drain_seats). */
+	if (INSTEP_STATE->generation != SET.generation) {
+		INSTEP_STATE->generation = SET.generation;
+		INSTEP_STATE->drained = 0;
+	}
+	if (!at)
+		return 0;
+	roll_accounts(now, now - at, true);
+	roll_accounts(now, now - at, false);
+	bpf_repeat(LEVEL_STEPS) {
+		struct level_sums sums = {};
+		u64 level;
+
+		sum_claims(true, &sums);
+		sum_claims(false, &sums);
+		level = pol_level((u64)INSTEP_STATE->online * POL_CPU, sums.filled, sums.weight, sums.all);
+		if (level == INSTEP_STATE->level)
+			break;
+		INSTEP_STATE->level = level;
+	}
+	set_shares(true);
+	set_shares(false);
+	return 0;
 }
 
 #endif

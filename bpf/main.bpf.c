@@ -2,25 +2,59 @@
 /*
  * Instep's scheduler for the whole host: fetches facts, asks policy.h, carries the verdicts out.
  *
- *	wake-up -> select_cpu --idle--> local queue
- *	              |none idle
- *	              v
- *	           enqueue -> queue of one CPU --preempt?--> kick
- *	                            |
- *	         dispatch <---------+   best of own queue | go on | steal
- *	            |
- *	         running -> tick ... -> stopping -> (enqueue | quiescent)
+ * Flag: none. Counters: switches.
  *
- * Each mechanism has a header that says what it is for and where its limits are. Facts about
- * sched_ext are those of kernel/sched/ext.c, Linux 6.12 to 7.2.
+ * The problem. A virtual machine with several vCPUs synchronises: its vCPUs wait for each other at barriers and locks. A
+ * vCPU that waits by blocking gives its CPU away, and any fair scheduler serves it well. A vCPU that waits by spinning
+ * uses its CPU for nothing until the sibling that it waits for has run. If siblings run at different times, a VM that
+ * synchronises every 100 us gets a hundredth of the work done that its share would allow. A scheduler sees a vCPU that
+ * never blocks, and cannot tell whether it spins or computes; but to run it together with its siblings costs it nothing
+ * in either case. On two CPUs that is easy. On many CPUs it is the packing problem of gang scheduling (Ousterhout 1982):
+ * VMs of different sizes must take turns so that, at each moment, each has all CPUs that it needs or none.
+ *
+ * The method, in five parts, each with its own header:
+ *
+ *   account.bpf.h  CPU time is charged to a VM as a whole, by what it is entitled to: its weighted max-min fair share of
+ *                  the host. So virtual time runs at the same speed for a wide VM and a narrow one that has all it wants.
+ *   gang.bpf.h     vCPUs that hardly ever block form the gang of their VM. The gang has a set of CPUs in one scheduling
+ *                  domain (at most 64 CPUs of a node). Sets coincide, nest or are disjoint, and move as a whole, seldom.
+ *   slot.bpf.h     While threads wait, a timer cuts time into slots of 6 ms. One CPU plans each slot: in the order of
+ *                  virtual time each gang gets its whole set or waits, and other accounts get as many CPUs as they want.
+ *   queue.bpf.h    Threads that form no gang wait in the pool of their domain, in the order of virtual time; a gang's vCPU
+ *                  waits on its seat. choose.bpf.h says how a CPU chooses among these.
+ *   idle.bpf.h, wake.bpf.h, taken.bpf.h   Which CPU a thread gets that wakes up, and what happens when a real-time thread
+ *                  takes a CPU away.
+ *
+ * One thread, from wake-up to CPU:
+ *
+ *	select_cpu: an idle CPU of its domain, then of others ----------------------> local queue of that CPU
+ *	   | none
+ *	runnable:   its VM gets a domain; what it did not use for long is gone
+ *	   |
+ *	enqueue:    a CPU that gives way (a hole, the pool, the gang left alone for longest) --> local queue, preempts
+ *	   | none
+ *	   +--- no gang: pool of the domain --+
+ *	   +--- gang: its seat ---------------+
+ *	                                      v
+ *	dispatch (a CPU chooses): bound threads | the owner's vCPU that sits here | the pool | a refused gang's vCPU in the
+ *	                          hole | the pools of other domains
+ *	   |
+ *	running -> tick (charge, evidence) -> stopping -> enqueue again, or quiescent when it sleeps
+ *
+ * Threads of the host (of no VM) have an account in each domain and are served before VMs as long as they use little. In
+ * a gang's slot they wait for the middle or the end of it, at most 3 ms, so that the gang is interrupted on all its CPUs at
+ * once.
+ *
+ * Limits. A VM of which more vCPUs never block than a domain has CPUs is not co-scheduled on hosts of several domains.
+ * Evidence takes one window of 48 ms. Each part's header names its own. Facts about sched_ext are those of
+ * kernel/sched/ext.c, Linux 6.12 to 7.2.
  */
 #include <scx/common.bpf.h>
 #include <bpf_experimental.h>
 
-#include "yield.bpf.h"
 #include "wake.bpf.h"
 #include "taken.bpf.h"
-#include "turn.bpf.h"
+#include "choose.bpf.h"
 
 char _license[] SEC("license") = "GPL";
 
@@ -28,106 +62,131 @@ UEI_DEFINE(uei);
 
 /* --- helpers of the operations ------------------------------------------------------------------ */
 
-/* Whether the table of threads has changed since a thread was looked up there. */
-static __always_inline bool is_stale(struct task_state *t)
-{
-	return t && t->generation != SET.generation;
-}
-
 static __noinline void look_up_again(struct task_struct *p, struct task_state *t)
 {
 	if (!t)
 		return;
-	no_longer_queued(t);
-	leave(t);
+	stand(t, STANDS_NOWHERE, 0, scx_bpf_now());
 	look_up(p, t);
 }
 
-/* The thread's record, brought up to date. */
+/* The thread's record, brought up to date when the table of threads has changed. */
 static __always_inline struct task_state *known(struct task_struct *p)
 {
 	struct task_state *t = task_of(p);
 
-	if (is_stale(t))
+	if (t && t->generation != SET.generation)
 		look_up_again(p, t);
 	return t;
 }
 
-/* --- operations --------------------------------------------------------------------------------- */
+/* A VM that is new gets a domain; a vCPU that never sleeps shows it when it runs. */
+static __always_inline void join_once(struct task_struct *p, struct task_state *t)
+{
+	struct cpu_state *c = cpu_of(scx_bpf_task_cpu(p));
+	struct vm_state *v = vm_of(t->vm);
+
+	if (v && t->vm != INSTEP_HOST && !v->joined)
+		join(t->vm, (u32)p->nr_cpus_allowed < INSTEP_STATE->online, c ? c->domain : 0, scx_bpf_now());
+}
+
+/* --- a thread becomes runnable ------------------------------------------------------------------- */
 
 s32 BPF_STRUCT_OPS(instep_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 {
 	struct task_state *t = known(p);
-	u64 now = scx_bpf_now();
 	s32 cpu;
 
 	if (!t)
 		return prev_cpu;
-	cpu = pick_idle(p, t, prev_cpu, now);
-	if (cpu >= 0) {
-		t->target = cpu;
-		note_idle(t);
-		arrive(t, cpu);
-		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, SET.slice_ns, 0);
-		return cpu;
-	}
-	cpu = queue_for(p, t, prev_cpu);
-	t->target = cpu;
-	if (hands_over(t, cpu, now)) {
-		count(INSTEP_C_HANDED_OVER);
-		arrive(t, cpu);
-		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, SET.slice_ns, 0);
-	}
+	/* Before the first choice of all: it is to be one at home. */
+	join_once(p, t);
+	cpu = pick_idle(p, t, prev_cpu);
+	if (cpu < 0)
+		return prev_cpu;
+	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SET.slice_ns, 0);
 	return cpu;
 }
 
-/* On the local queue of a CPU that has been claimed, or that is about to choose. */
-static __always_inline void put_on(struct task_struct *p, struct task_state *t, s32 cpu, u64 enq_flags)
+/* On the local queue of a CPU that was claimed, or that gives way. */
+static __always_inline void put_on(struct task_struct *p, s32 cpu, u64 flags)
 {
-	arrive(t, cpu);
-	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SET.slice_ns, enq_flags);
+	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SET.slice_ns, flags);
 }
 
-/* Brings the accounts of a thread that is about to wait near those of this CPU. */
-static __always_inline void bring_near(struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+/* A vCPU of a gang waits in the queue of its slot while slots are planned; whether it does. */
+static __always_inline bool wait_on_seat(struct task_struct *p, struct task_state *t, struct domain_state *d,
+					 u64 enq_flags)
 {
-	if (t->vm == INSTEP_HOST) {
-		bound_own(t, c, scx_bpf_dsq_nr_queued(host_queue(cpu)));
-		return;
-	}
-	roll(t->vm, now);
-	bound_vm(t->vm, c);
-	/* Without VM-level shares it has an own account that nothing else keeps near. */
-	if (!on(INSTEP_M_SHARES))
-		t->vtime = pol_clamp(t->vtime, c->vtime, SET.debt_ns);
-}
+	struct slot_info *i = slot_of(t->slot);
+	struct vm_state *v = vm_of(t->vm);
+	s32 cpu = d->slotted ? seat_cpu(t) : NO_CPU;
 
-/* Whether there was an idle CPU for it; not looked for after select_cpu, which bound threads skip. */
-static __always_inline bool to_idle(struct task_struct *p, struct task_state *t, s32 here, s32 cpu, u64 now,
-				    u64 enq_flags)
-{
-	s32 idle;
-
-	if (is_migration_disabled(p) ||
-	    (__COMPAT_is_enq_cpu_selected(enq_flags) && !(enq_flags & SCX_ENQ_REENQ)))
+	if (cpu < 0 || !i || !v || t->slot >= SET.nr_slots || !may_use(p, cpu))
 		return false;
-	idle = pick_idle(p, t, cpu, now);
-	if (idle < 0)
-		return false;
-	if (!(enq_flags & SCX_ENQ_WAKEUP) && comes_home(t, here, idle))
-		count(INSTEP_C_CAME_HOME);
-	put_on(p, t, idle, enq_flags);
-	scx_bpf_kick_cpu(idle, SCX_KICK_IDLE);
+	come_to_seat(t, i, v, d);
+	scx_bpf_dsq_insert_vtime(p, seat_queue(t->slot), SET.slice_ns, v->account.vtime, enq_flags);
 	return true;
 }
 
-static __always_inline void put_in_queue(struct task_struct *p, struct task_state *t, s32 cpu, u64 now,
-					 u64 enq_flags)
+/* A thread that may use one CPU only. Kernel threads of a CPU that use little take it at once. */
+static __always_inline void enqueue_bound(struct task_struct *p, struct task_state *t, u32 domain, u64 now,
+					  u64 enq_flags)
 {
-	arrive(t, cpu);
-	now_queued(t, cpu, now);
-	scx_bpf_dsq_insert_vtime(p, t->vm == INSTEP_HOST ? host_queue(cpu) : vm_queue(cpu),
-				 SET.slice_ns, key_of(t, cpu), enq_flags);
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct cpu_state *c = cpu_of(cpu);
+	struct account *a = account_of(t->vm, domain);
+	struct domain_state *d = domain_of(domain);
+	u64 place = place_of(t, domain);
+
+	/* In a gang's slot it waits for the others of the gang to be interrupted, too (slot.bpf.h, serve_host). */
+	if (c && d && d->slotted && runs_in_slot(c) && t->vm == INSTEP_HOST) {
+		scx_bpf_dsq_insert_vtime(p, bound_queue(cpu), SET.slice_ns, place, enq_flags);
+		__sync_fetch_and_or(&d->pending, pol_lane(c->lane));
+		return;
+	}
+	if (a && is_per_cpu_kthread(p) && !pol_before(a->front, t->own)) {
+		count(INSTEP_C_KTHREAD);
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SET.slice_ns, enq_flags | SCX_ENQ_PREEMPT);
+		return;
+	}
+	scx_bpf_dsq_insert_vtime(p, bound_queue(cpu), SET.slice_ns, place, enq_flags);
+	if (!c || !(enq_flags & SCX_ENQ_WAKEUP) || !on(INSTEP_M_WAKE))
+		return;
+	a = account_of(c->vm, c->domain);
+	if (!c->tid) {
+		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+		return;
+	}
+	charge(cpu, now);
+	if (a && pol_wake_preempts(place, pol_key(a->vtime, c->own, a->front, own_bound()), SET.wake_slack_ns)) {
+		count(INSTEP_C_WAKE_PREEMPT);
+		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+	}
+}
+
+/* Where a thread goes that ran here alone and was to have a core of its own, or to go home. */
+static __always_inline void enqueue_last(struct task_struct *p, struct task_state *t, s32 here, u64 enq_flags)
+{
+	struct cpu_state *c = cpu_of(here);
+	u32 domain = domain_for(t, here);
+	struct domain_state *d = c ? domain_of(domain) : NULL;
+	s32 cpu = NO_CPU;
+
+	if (d && c && c->domain != domain && !is_bound(p)) {
+		cpu = claim_in(p, domain, here);
+	} else if (d && !is_bound(p)) {
+		cpu = first_allowed(p, domain, idle_cores(d));
+		if (cpu >= 0 && claim(d, cpu))
+			count(INSTEP_C_CORE_LEFT);
+		else
+			cpu = NO_CPU;
+	}
+	if (cpu < 0)
+		cpu = here;
+	put_on(p, cpu, enq_flags);
+	/* Its own CPU, too: it goes idle after SCX_ENQ_LAST, and nothing else would call it. */
+	scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 }
 
 void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
@@ -136,55 +195,50 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 	struct task_state *t = known(p);
 	s32 cpu, here = scx_bpf_task_cpu(p);
 	struct cpu_state *c = cpu_of(here);
-	bool alone, stays;
+	struct domain_state *d;
+	u32 domain;
 
 	if (!t || !c) {
 		scx_bpf_dsq_insert(p, SCX_DSQ_GLOBAL, SET.slice_ns, enq_flags);
 		return;
 	}
-	/* One that is put in order again, or pushed to another CPU, never slept: it still counts there. */
-	leave(t);
-	no_longer_queued(t);
-	/* It was alone here, and is to have better. */
-	alone = (enq_flags & SCX_ENQ_LAST) && !held(c, now);
-	stays = interrupted(t, here, now, enq_flags);
-	cpu = alone || stays ? here : queue_for(p, t, here);
-	c = cpu_of(cpu);
-	if (!c)
-		return;
-	begins_to_wait(t, enq_flags, now);
-	bring_near(t, c, cpu, now);
-	if (goes_first(p, t, c)) {
-		/* It does not wait, so that others of the host go on to (running). */
-		t->queued_at = 0;
-		count(INSTEP_C_KTHREAD);
-		interrupts(p, c, cpu, now);
-		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SET.slice_ns,
-				   enq_flags | SCX_ENQ_PREEMPT);
+	domain = is_bound(p) ? c->domain : domain_for(t, here);
+	d = domain_of(domain);
+	if (!d) {
+		scx_bpf_dsq_insert(p, SCX_DSQ_GLOBAL, SET.slice_ns, enq_flags);
 		return;
 	}
-	if (alone) {
-		cpu = better_or_same(p, t, here, now);
-		put_on(p, t, cpu, enq_flags);
-		/* This one, too: it goes idle after SCX_ENQ_LAST, and nobody else would call it. */
-		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+	leave_seat(t);
+	if (enq_flags & SCX_ENQ_LAST) {
+		enqueue_last(p, t, here, enq_flags);
 		return;
 	}
-	if (!stays && to_idle(p, t, here, cpu, now, enq_flags))
-		return;
-	/* Straight to the CPU: neither ops.dispatch nor a second look at ranks is needed. */
-	if ((enq_flags & SCX_ENQ_WAKEUP) && gives_way(t, c, cpu, now)) {
-		count(INSTEP_C_WAKE_PREEMPT);
-		interrupts(p, c, cpu, now);
-		put_on(p, t, cpu, enq_flags | SCX_ENQ_PREEMPT);
+	stand(t, STANDS_QUEUED, domain, now);
+	count(INSTEP_C_QUEUED);
+	if (is_bound(p)) {
+		enqueue_bound(p, t, domain, now, enq_flags);
 		return;
 	}
-	if (comes_home(t, here, cpu))
-		count(INSTEP_C_CAME_HOME);
-	t->stays = stays;
-	if (stays)
-		count(INSTEP_C_STAYED);
-	put_in_queue(p, t, cpu, now, enq_flags);
+	if (!__COMPAT_is_enq_cpu_selected(enq_flags) || (enq_flags & SCX_ENQ_REENQ)) {
+		cpu = pick_idle(p, t, here);
+		if (cpu >= 0) {
+			put_on(p, cpu, enq_flags);
+			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+			return;
+		}
+	}
+	if ((enq_flags & SCX_ENQ_WAKEUP) || (d->slotted && seat_cpu(t) >= 0)) {
+		cpu = pick_victim(p, t, here, now);
+		/* What was preempted does not wait behind that, in the local queue: another CPU may become idle. */
+		if (cpu >= 0 && ((enq_flags & SCX_ENQ_WAKEUP) || cpu != here)) {
+			put_on(p, cpu, enq_flags | SCX_ENQ_PREEMPT);
+			return;
+		}
+	}
+	if (!wait_on_seat(p, t, d, enq_flags))
+		scx_bpf_dsq_insert_vtime(p, pool_queue(domain), SET.slice_ns, place_of(t, domain), enq_flags);
+	start_slots(d, domain, now);
+	call_idle(d);
 }
 
 void BPF_STRUCT_OPS(instep_dequeue, struct task_struct *p, u64 deq_flags)
@@ -192,122 +246,78 @@ void BPF_STRUCT_OPS(instep_dequeue, struct task_struct *p, u64 deq_flags)
 	struct task_state *t = task_of(p);
 
 	if (t)
-		no_longer_queued(t);
+		leave_seat(t);
 }
 
-/*
- * Whether the previous thread may go on, and is better than what waits. One that is too far ahead of a
- * sibling gives way to a waiter of another kind even so (gang.bpf.h, skew).
- */
-static __always_inline bool goes_on(struct task_struct *prev, s32 cpu, u64 now, struct choice *best)
-{
-	struct task_state *t;
-	struct cpu_state *c = cpu_of(cpu);
-	struct pol_rank rank = {};
-
-	if (!prev || !c || !(prev->scx.flags & SCX_TASK_QUEUED))
-		return false;
-	t = task_of(prev);
-	if (!t)
-		return false;
-	if (t->vm == INSTEP_HOST)
-		t->vtime = c->own_vtime;
-	if (held_from(c, t->vm, now))
-		return false;
-	rank_of(t, c, now, &rank);
-	if (best->tid && !pol_goes_on(rank, best->rank))
-		return false;
-	if (best->tid && pol_skew_stops(rank, best->rank) && ahead(t->vm, t->slot)) {
-		count(INSTEP_C_SKEW_STOP);
-		return false;
-	}
-	if (pull(cpu, now, &rank))
-		return true;
-	cpu_reached(c, rank.vtime);
-	if (rank.gang) {
-		begin_episode(t->vm, cpu, now);
-		rank.episode = true;
-		begin_turn(t->vm, prev->pid, cpu);
-	}
-	scx_bpf_task_set_slice(prev, slice_of(t, cpu, &rank, now));
-	return true;
-}
-
-/* The first of a CPU's queues, without looking at ranks. */
-static __always_inline bool take_first(s32 cpu)
-{
-	return scx_bpf_dsq_move_to_local(vm_queue(cpu), 0) ||
-	       scx_bpf_dsq_move_to_local(host_queue(cpu), 0);
-}
+/* --- a CPU chooses --------------------------------------------------------------------------------- */
 
 void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 {
-	u64 now = scx_bpf_now();
 	struct cpu_state *c = cpu_of(cpu);
-	struct choice best = {};
-	bool runnable = prev && (prev->scx.flags & SCX_TASK_QUEUED);
-	s32 queued = waiting_for(cpu);
-	bool still;
+	u64 now = scx_bpf_now(), first = 0;
+	struct chance p = {};
+	struct domain_state *d;
+	struct task_state *t;
 
 	if (!c)
 		return;
+	d = domain_of(c->domain);
+	if (!d)
+		return;
 	charge(cpu, now);
-	c->stint_at = now;
-	if (c->held_until && !held(c, now))
-		release_cpus(c->held_vm);
-	still = held(c, now);
-	if (on(INSTEP_M_RESCUE) && rescue(cpu, now))
+	weigh_prev(prev, c, d, &p);
+	if (take_bound(cpu, c, d, &p))
 		return;
-	/* The usual case: one goes to sleep and one waits. */
-	if (!still && !runnable && queued == 1 && take_first(cpu))
+	if (pol_before(now, c->lends) && lend(cpu, c, d))
 		return;
-	if (queued) {
-		best_for(cpu, cpu, now, &best);
-	} else if (runnable && !still &&
-		   (is_stale(task_of(prev)) || better_cpu(prev, task_of(prev), cpu, now) >= 0)) {
-		return; /* the kernel enqueues it: SCX_OPS_ENQ_LAST */
+	if (INSTEP_STATE->drained < SET.nr_slots && drain_seats())
+		return;
+	if (d->stray && take_stray(d))
+		return;
+	/* The owner of the slot. Of seats that share this CPU another one has the next slice. */
+	if (p.owns && prev && ((p.sits_here && !shares_cpus(c->owner)) || !take_seat(c->owner, c->lane))) {
+		go_on(prev, 2 * SET.slot_ns);
+		return;
 	}
-	if (goes_on(prev, cpu, now, &best))
+	if (c->owner && c->owner != POOL && !p.owns && take_seat(c->owner, c->lane))
 		return;
-	if (best.tid && !still && pull(cpu, now, &best.rank))
+	if (p.owns)
+		return; /* the vCPU that sits here was taken in its place */
+	if (give_way_to_own(cpu, c, &p))
 		return;
-	if (best.tid && (take(best.queue, cpu, best.tid) ||
-			 (!still && take_first(cpu))))
+	/* Threads that form no gang, in the order of their places. */
+	if (p.runnable && !p.seated && prev &&
+	    (!first_place(pool_queue(c->domain), cpu, &first) || !pol_before(first, p.place))) {
+		t = task_of(prev);
+		if (!first && t && (wants_core(prev, t, c) || may_go_home(prev, t, cpu, c)))
+			return; /* the kernel queues it: SCX_OPS_ENQ_LAST */
+		go_on(prev, SET.slice_ns);
 		return;
-	if (still && queued)
-		count(INSTEP_C_HOLES_LEFT);
-	if (still)
+	}
+	if (scx_bpf_dsq_move_to_local(pool_queue(c->domain), 0))
 		return;
-	if (runnable)
-		scx_bpf_task_set_slice(prev, SET.slice_ns);
-	else
-		steal(cpu, now);
+	/* A hole. */
+	if (p.seated && prev) {
+		go_on(prev, SET.slice_ns);
+		return;
+	}
+	if (d->slotted && fill_hole(d, c->lane)) {
+		call_idle(d);
+		return;
+	}
+	if (steal(cpu))
+		return;
+	if (scx_bpf_dsq_move_to_local(bound_queue(cpu), 0))
+		return;
+	if (p.runnable && prev) {
+		go_on(prev, SET.slice_ns);
+		return;
+	}
+	/* One that was claimed for a thread that is gone stays idle, of which update_idle does not tell. */
+	__sync_fetch_and_or(&d->idle, pol_lane(c->lane));
 }
 
-/* The CPU notes what runs on it, and since when that is to be charged. */
-static __always_inline void note_running(struct cpu_state *c, struct task_state *t, u32 tid, u64 now)
-{
-	c->own_vtime = t->vtime;
-	c->weight = t->weight;
-	c->vm = t->vm;
-	c->slot = t->slot;
-	c->since = now;
-	c->tid = tid;
-	count(INSTEP_C_SWITCH);
-}
-
-/* A vCPU runs: where, and from now on. */
-static __always_inline void note_vcpu(struct task_state *t, struct vm_state *v, struct slot_info *i, s32 cpu,
-				      u64 now)
-{
-	if ((s32)i->cpu != cpu || !t->placed || !is_vcpu_of(t, v)) {
-		leave(t);
-		arrive(t, cpu);
-	}
-	i->state = SLOT_RUNNING;
-	measure(v, now);
-	__sync_fetch_and_add(&v->nr_running, 1);
-}
+/* --- a thread runs ---------------------------------------------------------------------------------- */
 
 void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 {
@@ -315,56 +325,49 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct task_state *t = known(p);
 	struct cpu_state *c = cpu_of(cpu);
-	struct slot_info *i;
+	struct domain_state *d;
+	struct account *a;
 	struct vm_state *v;
-	struct pol_rank rank = {};
-	u64 group;
-	bool first, bound = per_cpu_kthread(p);
+	bool seated;
 
 	if (!t || !c)
 		return;
-	c->taken_at = 0;
-	if (c->brief_until && !bound)
-		let_go(c, cpu, now, 0);
-	t->waited_at = t->vm != INSTEP_HOST ? t->queued_at : 0;
-	t->came_at = now;
-	first = overdue(t, c, now);
-	if (first)
-		count(INSTEP_C_OVERDUE);
-	c->turn_until = first ? now + SET.slice_ns : 0;
-	if (first && t->vm != INSTEP_HOST)
-		c->first_at = now;
-	v = vm_of(t->vm);
-	i = slot_of(t->slot);
-	/* It waited until now. */
-	c->boosted = v && i && t->queued_at && bottlenecked(v, v->nr_queued + 1, now);
-	if (c->boosted)
-		count(INSTEP_C_BOOST);
-	no_longer_queued(t);
-	/* A kernel thread that interrupts for microseconds is no turn of the host's. */
-	if (t->vm == INSTEP_HOST && (t->queued_at || !bound))
-		host_turn_begins(t, c, now, first);
-	t->queued_at = 0;
-	group = group_at(c);
-	rank_of(t, c, now, &rank);
-	/* What came before its turn says nothing of how far the CPU is. */
-	if (!first)
-		cpu_reached(c, rank.vtime);
-	if (t->vm == INSTEP_HOST) {
-		if (!first && pol_before(rank.vtime, group))
-			count(INSTEP_C_LIGHT);
-		c->host_vtime = pol_max(c->host_vtime, t->vtime);
-	}
-	note_running(c, t, p->pid, now);
-	if (!v || !i)
+	d = domain_of(c->domain);
+	if (!d)
 		return;
-	note_vcpu(t, v, i, cpu, now);
-	if (rank.gang) {
-		begin_episode(t->vm, cpu, now);
-		rank.episode = true;
-		scx_bpf_task_set_slice(p, slice_of(t, cpu, &rank, now));
-		begin_turn(t->vm, p->pid, cpu);
+	if (c->taken_at)
+		mark_taken(c, 0);
+	/* ops.dispatch may have said that it is idle when this thread came. */
+	if (d->idle & pol_lane(c->lane))
+		__sync_fetch_and_and(&d->idle, ~pol_lane(c->lane));
+	join_once(p, t);
+	leave_seat(t);
+	stand(t, STANDS_RUNNING, c->domain, now);
+	v = vm_of(t->vm);
+	a = account_of(t->vm, c->domain);
+	seated = d->slotted && v && seat_cpu(t) >= 0;
+	c->vm = t->vm;
+	c->slot = t->slot;
+	c->weight = t->weight;
+	c->own = t->own;
+	c->since = now;
+	c->tid = p->pid;
+	c->hole = on(INSTEP_M_HOLES) && seated && c->owner != t->vm && v->granted != d->slot;
+	if (a && pol_before(a->front, t->own))
+		a->front = t->own;
+	count(INSTEP_C_SWITCH);
+	if (c->hole) {
+		count(INSTEP_C_HOLE);
+		__sync_fetch_and_or(&d->holes, pol_lane(c->lane));
+		return;
 	}
+	if (d->holes & pol_lane(c->lane))
+		__sync_fetch_and_and(&d->holes, ~pol_lane(c->lane));
+	if (!seated || c->owner != t->vm)
+		return;
+	scx_bpf_task_set_slice(p, 2 * SET.slot_ns);
+	if (d->victims & ~d->tears & pol_lane(c->lane))
+		__sync_fetch_and_or(&d->tears, pol_lane(c->lane));
 }
 
 void BPF_STRUCT_OPS(instep_tick, struct task_struct *p)
@@ -373,90 +376,54 @@ void BPF_STRUCT_OPS(instep_tick, struct task_struct *p)
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct task_state *t = task_of(p);
 	struct cpu_state *c = cpu_of(cpu);
-	struct choice best = {};
-	struct pol_rank rank = {};
-	u64 looked_at;
 
 	if (!t || !c)
 		return;
 	charge(cpu, now);
-	if (t->vm != INSTEP_HOST) {
-		roll(t->vm, now);
-		weigh(t->vm, now);
-		if (t->slot != INSTEP_NO_SLOT)
-			begin_turn(t->vm, p->pid, cpu);
-	} else {
-		t->vtime = c->own_vtime;
-		if (c->brief_until)
-			let_go(c, cpu, now, now);
-	}
-	/* The slice is over: ops.dispatch is about to choose anyway. */
-	if (!p->scx.slice || !waiting_for(cpu))
-		return;
-	rank_of(t, c, now, &rank);
-	looked_at = c->deep_at;
-	best_for(cpu, cpu, now, &best);
-	if (!best.tid)
-		return;
-	if (!pol_skew_stops(rank, best.rank) || !ahead(t->vm, t->slot)) {
-		if (!pol_tick_preempts(best.rank, rank))
-			return;
-		count(INSTEP_C_TICK_PREEMPT);
-	}
-	scx_bpf_task_set_slice(p, 0);
-	/* ops.dispatch is to find again who was found. */
-	c->deep_at = looked_at;
+	roll(now);
+	spread(now);
+	if (t->slot != INSTEP_NO_SLOT)
+		look_at(p, t, now);
 }
 
 void BPF_STRUCT_OPS(instep_stopping, struct task_struct *p, bool runnable)
 {
+	u64 now = scx_bpf_now();
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct task_state *t = task_of(p);
 	struct cpu_state *c = cpu_of(cpu);
-	struct slot_info *i;
-	struct vm_state *v;
 
 	if (!t || !c)
 		return;
-	charge(cpu, scx_bpf_now());
-	c->left_at = scx_bpf_now();
+	charge(cpu, now);
 	if (c->tid == (u32)p->pid) {
-		t->vtime = c->own_vtime;
+		t->own = c->own;
 		c->tid = 0;
+		c->hole = 0;
 	}
-	if (c->host_owed)
-		host_turn_ends(t, c, scx_bpf_now());
-	v = vm_of(t->vm);
-	i = slot_of(t->slot);
-	if (!v || !i)
-		return;
-	if (!is_vcpu_of(t, v)) {
-		leave(t);
-		return;
-	}
-	i->state = SLOT_BLOCKED;
-	measure(v, scx_bpf_now());
-	if (v->nr_running)
-		__sync_fetch_and_sub(&v->nr_running, 1);
-	leave(t);
+	stand(t, runnable ? STANDS_QUEUED : STANDS_NOWHERE, c->domain, now);
 	if (!runnable)
-		none_runs(v, t->vm, scx_bpf_now());
+		return;
+	t->is_long = pol_since(t->woke, t->own) >= SET.slice_ns;
 }
 
-/*
- * A thread wakes up: who did it; or its settings were changed. One that ran meanwhile goes on without
- * ops.enqueue, and keeps its turn and its claim.
- */
+/* A thread wakes up, or its settings were changed. */
 void BPF_STRUCT_OPS(instep_runnable, struct task_struct *p, u64 enq_flags)
 {
 	struct task_state *t = known(p);
+	struct account *a;
+	u32 domain;
 
-	if (!t)
+	if (!t || !(enq_flags & SCX_ENQ_WAKEUP))
 		return;
-	if (enq_flags & SCX_ENQ_WAKEUP)
-		note_wake(t);
-	else
-		begins_to_wait(t, enq_flags, scx_bpf_now());
+	join_once(p, t);
+	domain = domain_for(t, scx_bpf_task_cpu(p));
+	a = account_of(t->vm, domain);
+	if (a)
+		comes_back(a, t->vm, domain);
+	bound_own(t, domain);
+	t->woke = t->own;
+	note_wake(t);
 }
 
 /* A thread goes to sleep. */
@@ -468,38 +435,35 @@ void BPF_STRUCT_OPS(instep_quiescent, struct task_struct *p, u64 deq_flags)
 
 	if (!t)
 		return;
-	no_longer_queued(t);
-	leave(t);
+	leave_seat(t);
+	stand(t, STANDS_NOWHERE, 0, scx_bpf_now());
+	t->is_long = 0;
+	t->woke = t->own;
 	v = vm_of(t->vm);
 	i = slot_of(t->slot);
-	if (!v || !i || !(deq_flags & SCX_DEQ_SLEEP) || !is_vcpu_of(t, v))
+	if (!v || !i || !(deq_flags & SCX_DEQ_SLEEP))
 		return;
-	__sync_fetch_and_add(&v->blocks, 1);
+	i->blocks++;
 	__sync_fetch_and_add(&v->total_blocks, 1);
-	wait_begins(v, i, scx_bpf_now());
 }
 
 bool BPF_STRUCT_OPS(instep_yield, struct task_struct *from, struct task_struct *to)
 {
-	struct task_state *t = task_of(from);
-
-	scx_bpf_task_set_slice(from, 0);
-	/* It gave its turn away: it has no claim to another for having waited. */
-	if (t)
-		t->waited_at = 0;
-	return to && follow_yield(from, to, scx_bpf_now());
+	if (!to)
+		scx_bpf_task_set_slice(from, 0);
+	return false;
 }
 
 void BPF_STRUCT_OPS(instep_enable, struct task_struct *p)
 {
 	struct task_state *t = task_of(p);
-	struct cpu_state *c = cpu_of(scx_bpf_task_cpu(p));
+	struct account *a;
 
 	if (!t)
 		return;
 	t->weight = p->scx.weight;
-	t->queued_at = 0;
-	t->vtime = c ? c->host_vtime : POL_ORIGIN;
+	a = account_of(t->vm, domain_for(t, scx_bpf_task_cpu(p)));
+	t->own = a ? a->front : POL_ORIGIN;
 }
 
 void BPF_STRUCT_OPS(instep_set_weight, struct task_struct *p, u32 weight)
@@ -510,14 +474,23 @@ void BPF_STRUCT_OPS(instep_set_weight, struct task_struct *p, u32 weight)
 		t->weight = weight;
 }
 
+void BPF_STRUCT_OPS(instep_set_cpumask, struct task_struct *p, const struct cpumask *cpumask)
+{
+	struct task_state *t = task_of(p);
+	struct slot_info *i = t ? slot_of(t->slot) : NULL;
+
+	if (i)
+		i->pinned = p->nr_cpus_allowed == 1;
+}
+
 void BPF_STRUCT_OPS(instep_disable, struct task_struct *p)
 {
 	struct task_state *t = task_of(p);
 
-	if (t) {
-		no_longer_queued(t);
-		leave(t);
-	}
+	if (!t)
+		return;
+	leave_seat(t);
+	stand(t, STANDS_NOWHERE, 0, scx_bpf_now());
 }
 
 s32 BPF_STRUCT_OPS(instep_init_task, struct task_struct *p, struct scx_init_task_args *args)
@@ -528,35 +501,60 @@ s32 BPF_STRUCT_OPS(instep_init_task, struct task_struct *p, struct scx_init_task
 		return -ENOMEM;
 	t->vm = INSTEP_HOST;
 	t->slot = INSTEP_NO_SLOT;
-	t->target = NO_CPU;
+	t->seat = NO_SEAT;
 	t->weight = 100;
-	t->vtime = POL_ORIGIN;
+	t->own = POL_ORIGIN;
 	look_up(p, t);
 	return 0;
 }
 
+/* --- the scheduler begins and ends --------------------------------------------------------------------- */
+
+/* The clocks, queues and timer of one domain. */
+static __always_inline s32 begin_domain(u32 domain)
+{
+	struct domain_state *d = domain_of(domain);
+	s32 error;
+
+	if (!d)
+		return -EINVAL;
+	d->clock = POL_ORIGIN;
+	d->host.vtime = POL_ORIGIN;
+	d->host.front = POL_ORIGIN;
+	d->host.domain = domain;
+	d->host.is_host = 1;
+	/* As the kernel does: an idle CPU tells of it only when it goes idle again. */
+	d->idle = d->lanes;
+	d->pool = d->lanes;
+	error = scx_bpf_create_dsq(pool_queue(domain), -1);
+	return error ?: make_timer(domain);
+}
+
 s32 BPF_STRUCT_OPS_SLEEPABLE(instep_init)
 {
-	u32 n = SET.nr_cpus;
-	s32 cpu, error;
+	u32 n = SET.nr_cpus, domains = SET.nr_domains, slots = SET.nr_slots;
+	s32 k, error;
 
-	if (!n || n > INSTEP_MAX_CPUS)
+	if (!n || n > INSTEP_MAX_CPUS || !domains || domains > INSTEP_MAX_DOMAINS || slots > INSTEP_MAX_SLOTS)
 		return -EINVAL;
-	INSTEP_STATE->vtime = POL_ORIGIN;
-	INSTEP_STATE->group_vtime = POL_ORIGIN;
-	bpf_for(cpu, 0, n) {
-		struct cpu_state *c = cpu_of(cpu);
+	INSTEP_STATE->level = POL_LEVEL_MOST;
+	bpf_for(k, 0, domains) {
+		error = begin_domain(k);
+		if (error)
+			return error;
+	}
+	bpf_for(k, 0, n) {
+		struct cpu_state *c = cpu_of(k);
 
 		if (!c)
 			return -EINVAL;
-		c->vtime = POL_ORIGIN;
-		c->host_vtime = POL_ORIGIN;
 		INSTEP_STATE->online += c->node >= 0;
-		error = scx_bpf_create_dsq(vm_queue(cpu), -1);
-		if (!error)
-			error = scx_bpf_create_dsq(host_queue(cpu), -1);
-		if (!error)
-			error = make_turn(cpu);
+		error = scx_bpf_create_dsq(bound_queue(k), -1);
+		if (error)
+			return error;
+	}
+	bpf_for(k, 0, slots) {
+		error = scx_bpf_create_dsq(seat_queue(k), -1);
 		if (error)
 			return error;
 	}
@@ -581,11 +579,13 @@ SCX_OPS_DEFINE(instep_ops,
 	       .yield = (void *)instep_yield,
 	       .enable = (void *)instep_enable,
 	       .set_weight = (void *)instep_set_weight,
+	       .set_cpumask = (void *)instep_set_cpumask,
+	       .update_idle = (void *)instep_update_idle,
 	       .cpu_release = (void *)instep_cpu_release,
 	       .disable = (void *)instep_disable,
 	       .init_task = (void *)instep_init_task,
 	       .init = (void *)instep_init,
 	       .exit = (void *)instep_exit,
-	       .flags = SCX_OPS_ENQ_LAST,
+	       .flags = SCX_OPS_ENQ_LAST | SCX_OPS_KEEP_BUILTIN_IDLE,
 	       .timeout_ms = 20000,
 	       .name = "instep");

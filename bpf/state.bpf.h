@@ -1,14 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the scheduler remembers: one struct for the host, one entry per CPU, VM and vCPU slot, and
- * a small record per thread. Everything is reached through the accessors here, so that another
- * environment (the simulator) can keep one copy per run: it defines INSTEP_STATE and the functions
- * that look in maps.
+ * What the scheduler remembers: the host, its domains, an entry per CPU, VM and vCPU slot, and a small
+ * record per thread. Everything is reached through the accessors here, so that another environment (the
+ * simulator) can keep one copy per run: it defines INSTEP_STATE and the functions that look in maps.
  *
  * Flag: none. Counters: events_lost.
  *
- * Concurrency: an entry of a CPU is written by that CPU (and read racily by others); fields of VMs
- * are changed atomically or tolerate a lost update.
+ * A scheduling domain is a set of at most 64 CPUs of one NUMA node that share one clock of virtual time.
+ * User space numbers its CPUs as lanes 0, 1, ... so that CPUs of a last-level cache, and threads of a core,
+ * lie side by side. So a set of CPUs is one 64-bit word.
+ *
+ * Layout: words that every operation reads and hardly anything writes come first and are apart; an entry of a
+ * CPU has lines that only this CPU writes and one that others read and write.
+ *
+ * Concurrency: an entry of a CPU is written by that CPU (its plan by the planner of its domain) and read
+ * racily by others; fields of accounts are changed atomically or tolerate a lost update.
  */
 #ifndef INSTEP_STATE_BPF_H
 #define INSTEP_STATE_BPF_H
@@ -17,129 +23,189 @@
 #include "policy.h"
 
 #define NO_CPU (-1)
+#define NO_SEAT 0xffffu
+#define NO_DOMAIN 0xffffffffu
+/* Owner of a CPU in a slot: threads that form no gang. */
+#define POOL 0xffffffffu
+#define LINE __attribute__((aligned(64)))
 
-enum slot_state { SLOT_BLOCKED, SLOT_QUEUED, SLOT_RUNNING };
+/* What CPU time is charged to: a VM, or the threads of no VM in one domain. */
+struct account {
+	u64 vtime LINE;	 /* virtual time (policy.h) */
+	u64 served_at;	 /* when one of its threads last began to run */
+	u64 want_ns;	 /* time that its threads were runnable in this period, summed over them */
+	u64 changed_at;	 /* when nr_running or nr_queued last changed */
+	u64 front;	 /* own time of the thread that ran last (policy.h, pol_key) */
+	u64 total_ns;	 /* CPU time since it is known */
+	u32 share;	 /* entitled to, 1024ths of a CPU */
+	u32 demand;	 /* runnable threads, 1024ths, mean over some periods */
+	u32 peak;	 /* most threads that were runnable at once in this period */
+	u32 peak_before; /* in the one before */
+	u32 nr_running;
+	u32 nr_queued;
+	u32 waited;	 /* a thread had to wait in this period */
+	u32 domain;
+	u32 nr_long;	 /* runnable threads that used up a slice since they woke up */
+	u32 light;	 /* it wants less than half of what it is entitled to */
+	u32 is_host;	 /* of the host's threads */
+};
+
+/* While seats are numbered: in memory, as the verifier would tell each number from the next. */
+struct numbering {
+	u64 waiting;
+	u32 next;
+	u32 strays;
+};
+
+struct vm_state {
+	struct account account;
+	u64 set LINE;	 /* the gang set: lanes of its domain, 0 if none */
+	u64 waiting;	 /* seats whose vCPU waits in its own queue */
+	u32 seats;	 /* vCPUs of the gang, 0 if it forms none */
+	u32 granted;	 /* the slot of its domain that it had last */
+	u32 refusals;	 /* slots since, in which it wanted one */
+	u32 next;	 /* in the planner's order */
+	u32 generation;	 /* of the table when this entry was begun */
+	u32 joined;	 /* it has a domain */
+	u32 wide;	 /* more of its vCPUs never block than its domain has CPUs: it forms no gang */
+	u32 strays;	 /* vCPUs that lost their seat while they waited there */
+	u64 window_at;	 /* begin of the window of evidence */
+	u64 ran_ns;	 /* in it */
+	u64 total_blocks;
+	u64 together_ns; /* time in which more than one of its vCPUs ran */
+	u64 apart_ns;	 /* time in which one ran while another waited for a CPU */
+	u64 moved_at;	 /* when its set moved last */
+	u64 torn_at;	 /* when a CPU was last taken from it in its slot */
+	u64 slots_had;	 /* gang slots since it is known */
+	struct numbering numbering;
+	u64 allowed;	 /* lanes of its domain that its vCPUs may use */
+	u32 restricted;	 /* these are not all CPUs of the host */
+};
+
+/* A vCPU. */
+struct slot_info {
+	u64 ran_ns;	/* in this window of evidence */
+	u32 blocks;	/* in it */
+	u16 gang;	/* it hardly ever blocks */
+	u16 seat;	/* its number in the gang, or NO_SEAT */
+	u32 sits;	/* as entry of the VM's seat with this number: which of its vCPUs has it */
+	u16 pinned;	/* it may use one CPU only */
+	u8 waits;	/* it waits in its own queue ... */
+	u8 stray;	/* ... and lost its seat meanwhile */
+};
 
 struct cpu_state {
-	u64 vtime;	/* of what was last chosen here: the CPU's own virtual time */
-	u64 since;	/* from when on the running thread is still to be charged */
-	u64 own_vtime;	/* of the running thread, if of no VM */
-	u64 host_vtime;	/* own virtual time of the last thread of no VM chosen here */
-	u64 host_ran_at; /* when one was last chosen, of those that had the slice that was owed to them */
-	u64 host_owed;	/* what that was before one that was overdue was chosen, which runs; else 0 */
-	u64 host_had;	/* of the slice that is owed */
-	u64 turn_until;	/* what runs was overdue, and is not to give way before */
-	u64 group_lead;	/* by how much the host's group_vtime is taken to be further along here */
-	u64 first_at;	/* when a VM's thread was last chosen for being overdue */
+	/* Written when the scheduler is loaded. */
+	s32 node LINE;	/* NUMA node, -1 while the CPU was offline when it was loaded */
+	u32 domain;
+	u32 lane;
+	u32 pad;
+	u64 core;	/* the lanes of its core */
+	/* Written by the domain's planner, read by this CPU. */
+	u32 owner LINE; /* VM of the gang whose slot it is, POOL, or 0 for nobody */
+	u32 pad2;
+	u64 lends;	/* until then it takes threads of the host before its owner's */
+	u64 pad3[6];
+	/* Written by this CPU, read by others. */
+	u64 since LINE; /* from when on the running thread is still to be charged */
 	u64 taken_at;	/* since when a higher class has it, 0 if none does */
-	u64 left_at;	/* when the last thread of this class stopped here */
 	u32 tid;	/* of the running thread, 0 if none of this class */
 	u32 vm;
 	u32 slot;
 	u32 weight;
-	s32 node;	/* NUMA node, -1 while the CPU was offline when it was loaded */
-	u32 gathered;	/* VMs that are gathered here */
-	u32 held_vm;	/* by whose strict episode */
-	s32 next_thread; /* the next CPU of its core, in a ring: itself if it is alone */
-	u64 held_until;	/* it is held */
-	u64 stint_at;	/* when a choice among all that wait was last made here */
-	u64 brief_until; /* whom a thread bound to it interrupts stays until then; 0 once that is over */
-	u64 deep_at;	/* when all that wait here were last looked at for who is overdue */
-	u32 waiting;	/* in its queues, or taken from them and not running yet */
-	u32 boosted;	/* what runs was chosen as the bottleneck of its VM */
-	u64 counters[INSTEP_NR_COUNTERS];
+	u32 hole;	/* what runs fills a hole: it is not charged */
+	u32 pad4;
+	u64 own;	/* own time of the running thread (struct task_state) */
+	u64 counters[INSTEP_NR_COUNTERS] LINE;
 };
 
-struct vm_state {
-	struct pol_account account;
-	u64 episode_until;
-	u64 window_at;	/* begin of the window of evidence */
-	u64 ran_ns;	/* in this window */
-	u64 wait_since; /* oldest entry of the wait table, 0 if none */
-	u64 waits_removed_at; /* when all entries were removed last */
-	u64 probe_at;	/* when to try it together next */
-	u64 probe_gap;
-	u64 total_ns;	/* CPU time since it is known */
-	u64 total_blocks;
-	u64 together_ns; /* time in which more than one of its vCPUs ran */
-	u64 apart_ns;	/* time in which one ran while another waited for a CPU */
-	u64 changed_at;	/* when nr_running or nr_queued last changed */
-	u32 blocks;	/* in this window */
-	u32 gang;	/* its siblings run together */
-	u32 probing;	/* windows left of a trial */
-	u32 nr_queued;	/* vCPUs that wait for a CPU */
-	u32 nr_running;
-	u32 generation; /* of the table when this entry was begun */
-	u32 sibling_wakes; /* in this window: wake-ups of a vCPU by a sibling */
-	u32 idle_wakes; /* in this window: wake-ups that found an idle CPU */
-	u32 gathered;	/* enum gather_state */
-	s32 gather_cpu;	/* or NO_CPU while none is chosen */
-	u32 gather_windows; /* in this state */
-	u32 spins;	/* known to spin: a trial kept it together, or it yields */
-	u64 gather_at;	/* when it may be tried gathered, or is tried apart again */
-	u64 gather_gap;
-	u64 apart_ran;	/* CPU time and blocks in the window before a trial together */
-	u32 apart_blocks;
-	u32 pad;
-	struct pol_handover apart; /* sums of windows apart, and of the trial gathered */
-	struct pol_handover with;
-	u32 on_cpu[INSTEP_MAX_CPUS]; /* vCPUs that run or wait on each CPU */
+struct domain_state {
+	/* Written when the scheduler is loaded. */
+	u64 lanes LINE;	/* the domain's CPUs */
+	u64 first;	/* the first lane of each core */
+	u64 alone;	/* lanes whose core has no other */
+	u64 caches;	/* the first lane of each last-level cache */
+	s32 node;
+	u32 nr_lanes;
+	u16 cpu[INSTEP_LANES];
+	/* Written by many. */
+	u64 idle LINE;	/* CPUs that have nothing to run */
+	u64 holes LINE;	/* CPUs on which a gang's vCPU fills a hole */
+	u64 tears;	/* CPUs of the gang that is preempted first, if any must be */
+	u64 pending;	/* CPUs of gangs for which threads of the host wait */
+	u64 taken;	/* CPUs that a higher class has */
+	u32 armed;	/* its timer is set */
+	u32 nr_gangs;	/* VMs of the domain that form gangs */
+	u32 stale;	/* a VM came or went: `members` is to be made anew */
+	u32 stray;	/* a VM with strays */
+	u32 pooled;	/* vCPUs that have a seat may wait in the pool */
+	u32 seat_waits;	/* vCPUs may wait on seats */
+	/* Written by the planner. */
+	u64 clock LINE; /* virtual time that a VM must not be far behind */
+	u64 victims;	/* the set of the gang in this slot that was left alone for longest */
+	u64 pool;	/* CPUs of this slot for threads that form no gang */
+	u32 victim;	/* its VM, 0 if there is none */
+	u32 slot;	/* number of the slot */
+	u32 slotted;	/* slots are planned */
+	u32 nr_members;
+	u32 listed;	/* while members are listed (struct numbering says why in memory) */
+	u32 at;		/* while they are planned: which list of `heads` */
+	u32 nr_refused;
+	u32 refused[8]; /* gangs that wait for a slot, in the order of virtual time */
+	struct account host; /* threads of no VM on the domain's CPUs */
+	u32 heads[INSTEP_LANES]; /* planner: accounts by virtual time */
+	u32 load[INSTEP_LANES]; /* of each CPU by gangs, 1024ths */
+	u32 pool_load[INSTEP_LANES]; /* by others */
+	u32 host_next;
+	u32 light;	/* what light accounts want, 1024ths of a CPU */
+	u32 looked;	/* members that were looked at for a better set */
+	u32 loaded;	/* all of it, 1024ths of a CPU */
+	u64 least;	/* in this period: least virtual time of accounts that had to wait, 0 if none had */
+	u32 members[INSTEP_MAX_VMS];
 };
 
-struct slot_info {
-	u64 waits_since; /* its entry of the wait table, 0 if none (boost.bpf.h) */
-	u64 queued_at;
-	u64 ran_ns;	/* in the running episode */
-	u64 episode;	/* which one that is */
-	u32 cpu;
-	u32 state;	/* enum slot_state */
-	u32 sibling_wakes; /* share of its wake-ups by siblings, 0..256, exponential mean */
-	u32 pad;
-};
-
-/* The timer that ends a turn on a CPU (turn.bpf.h). */
-struct turn {
+/* The timer of a domain's slots. */
+struct slot_timer {
 	struct bpf_timer timer;
-	s32 cpu;
-	u32 armed;
-	u32 tid; /* whose turn it ends */
+	u32 domain;
 };
 
 struct host_state {
-	struct instep_settings set;
-	u64 vtime;	/* the furthest of the CPUs' */
-	u64 group_vtime; /* of all threads of no VM, together */
-	u64 spinner_at;	/* when a VM that is known to spin was last seen to run */
-	u64 gang_at;	/* when one that never blocks was, which might */
-	u64 held_until;	/* the end of the latest strict episode that held CPUs */
-	u32 all_vcpus;
+	struct instep_settings set LINE;
 	u32 online;	/* CPUs that were online when it was loaded */
-	struct instep_vm_settings vm_set[INSTEP_MAX_VMS];
+	u32 nr_vms;	/* one more than the last VM of the table that was ever in use */
+	u64 rolled_at LINE; /* when shares were last computed */
+	u64 level;	/* what a unit of weight is entitled to (policy.h, pol_level) */
+	u32 generation;	/* of the table, then */
+	u32 drained;	/* seat queues below are looked through since the table changed */
+	u64 spread_at;	/* when load was last compared between domains (moves.bpf.h) */
+	struct instep_vm_settings vm_set[INSTEP_MAX_VMS] LINE;
 	struct vm_state vms[INSTEP_MAX_VMS];
+	struct domain_state domains[INSTEP_MAX_DOMAINS];
 	struct cpu_state cpus[INSTEP_MAX_CPUS];
 	struct slot_info slots[INSTEP_MAX_SLOTS];
 #ifdef INSTEP_STATE
-	struct turn turn_timers[INSTEP_MAX_CPUS]; /* in BPF timers may be in maps only */
+	struct slot_timer slot_timers[INSTEP_MAX_DOMAINS]; /* in BPF timers may be in maps only */
 #endif
 };
 
+enum standing { STANDS_NOWHERE, STANDS_QUEUED, STANDS_RUNNING };
+
 /* A thread. */
 struct task_state {
-	u64 vtime;	/* own, counted for threads of no VM */
-	u64 yield_until; /* it was named by a directed yield: first until then */
-	u64 queued_at;	/* it waits since, 0 if it does not */
-	u64 waited_at;	/* before it ran last it had waited since, 0 if it had not */
-	u64 came_at;	/* it runs since, or ran last */
-	u64 turn_ran;	/* since it began to wait, in pieces of a turn that others ended */
+	u64 own;	/* CPU time at weight 100, against others of its account (policy.h, pol_key) */
 	u32 generation;
 	u32 vm;		/* INSTEP_HOST for none */
 	u32 slot;	/* INSTEP_NO_SLOT for threads that are no vCPU */
 	u32 weight;
-	s32 target;	/* the CPU chosen at its wake-up, or NO_CPU */
-	u32 placed;	/* it is counted on `cpu` of its slot */
-	u32 placed_in;	/* by the entry of its VM that had this generation */
-	u32 stays;	/* it was interrupted by a thread bound to its CPU, and waits for that one */
-	u32 waits_on;	/* the CPU that counts it as waiting and one more, 0 if none does */
+	u32 standing;	/* enum standing: what it is counted as, ... */
+	u32 stands_in;	/* ... by the account of this VM, ... */
+	u32 stands_on;	/* ... of this domain, ... */
+	u32 stands_as;	/* ... whose entry had this generation */
+	u32 seat;	/* it waits in the queue of its slot, as this seat; else NO_SEAT */
+	u64 woke;	/* its own time when it woke up */
+	u32 is_long;	/* it used up a slice since then */
+	u32 stands_long; /* it is counted in the account's nr_long */
 };
 
 #ifndef INSTEP_STATE
@@ -164,10 +230,10 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, INSTEP_MAX_CPUS);
+	__uint(max_entries, INSTEP_MAX_DOMAINS);
 	__type(key, u32);
-	__type(value, struct turn);
-} turn_timers SEC(".maps");
+	__type(value, struct slot_timer);
+} slot_timers SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -193,9 +259,9 @@ static __always_inline struct instep_thread *thread_of(u32 tid)
 	return bpf_map_lookup_elem(&threads, &tid);
 }
 
-static __always_inline struct turn *turn_of(u32 cpu)
+static __always_inline struct slot_timer *timer_of(u32 domain)
 {
-	return bpf_map_lookup_elem(&turn_timers, &cpu);
+	return bpf_map_lookup_elem(&slot_timers, &domain);
 }
 
 static __always_inline void emit(u64 now, u32 kind, u32 vm, u64 a, u64 b)
@@ -210,11 +276,11 @@ static __always_inline void emit(u64 now, u32 kind, u32 vm, u64 a, u64 b)
 	bpf_ringbuf_submit(event, 0);
 }
 #else
-#define turn_timers (INSTEP_STATE->turn_timers)
+#define slot_timers (INSTEP_STATE->slot_timers)
 
-static __always_inline struct turn *turn_of(u32 cpu)
+static __always_inline struct slot_timer *timer_of(u32 domain)
 {
-	return cpu < INSTEP_MAX_CPUS ? &turn_timers[cpu] : NULL;
+	return domain < INSTEP_MAX_DOMAINS ? &slot_timers[domain] : NULL;
 }
 #endif
 
@@ -248,12 +314,16 @@ static __always_inline struct cpu_state *cpu_of(s32 cpu)
 	return &INSTEP_STATE->cpus[within(cpu, INSTEP_MAX_CPUS)];
 }
 
-/* Nobody serves the queues of a CPU that is offline, or that a higher class has. */
-static __always_inline bool online(s32 cpu)
+static __always_inline struct domain_state *domain_of(u32 domain)
 {
-	struct cpu_state *c = cpu_of(cpu);
+	if (domain >= INSTEP_MAX_DOMAINS)
+		return NULL;
+	return &INSTEP_STATE->domains[within(domain, INSTEP_MAX_DOMAINS)];
+}
 
-	return c && c->node >= 0 && !c->taken_at;
+static __always_inline s32 cpu_at(struct domain_state *d, u32 lane)
+{
+	return d->cpu[within(lane, INSTEP_LANES)];
 }
 
 static __always_inline struct vm_state *vm_of(u32 vm)
@@ -275,6 +345,20 @@ static __always_inline struct slot_info *slot_of(u32 slot)
 	if (slot >= INSTEP_MAX_SLOTS)
 		return NULL;
 	return &INSTEP_STATE->slots[within(slot, INSTEP_MAX_SLOTS)];
+}
+
+/* The account of a VM, or of the host's threads in this domain. */
+static __always_inline struct account *account_of(u32 vm, u32 domain)
+{
+	struct domain_state *d;
+	struct vm_state *v;
+
+	if (vm == INSTEP_HOST) {
+		d = domain_of(domain);
+		return d ? &d->host : NULL;
+	}
+	v = vm_of(vm);
+	return v ? &v->account : NULL;
 }
 
 static __always_inline void count(enum instep_counter what)
@@ -301,6 +385,7 @@ static __always_inline bool is_of(struct instep_thread *entry, u64 start_boottim
 static __noinline void look_up(struct task_struct *p, struct task_state *t)
 {
 	struct instep_thread *entry = thread_of(p->pid);
+	struct slot_info *i;
 
 	t->generation = SET.generation;
 	t->vm = INSTEP_HOST;
@@ -308,6 +393,9 @@ static __noinline void look_up(struct task_struct *p, struct task_state *t)
 	if (is_of(entry, p->start_boottime)) {
 		t->vm = entry->vm;
 		t->slot = entry->slot;
+		i = slot_of(t->slot);
+		if (i)
+			i->pinned = p->nr_cpus_allowed == 1;
 		return;
 	}
 	if (p->pid == p->tgid)

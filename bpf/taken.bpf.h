@@ -2,35 +2,43 @@
 /*
  * CPUs that a higher scheduling class has taken: real-time and deadline threads.
  *
- * Flag: rescue. Counters: rescued.
+ * Flag: none (a thread must not wait for as long as that class pleases). Counters: none.
  *
- * Problem: what waits for such a CPU waits for as long as that class pleases, while its siblings on
- * other CPUs keep the VM's virtual time moving, so that nobody finds it behind. And what lies in
- * the CPU's local queue no ops.dispatch sees.
- * Method: the switch to a thread of a higher class marks the CPU and puts what lies in its local
- * queue in order again; nobody queues behind a marked CPU who may run elsewhere; what waited there
- * already is fetched by the other CPUs in turn, once the CPU has been marked for a slice. A running
- * thread that becomes a real-time thread is seen by no switch: where threads wait and none of this
- * class has run for two slices, the CPU counts as taken, too.
- *     taken     since the switch to a real-time or deadline thread, or no thread of this class for 2 slices
- *     fetched   taken for longer than a slice
- * Kernel threads of one CPU (migration, timers) have real-time priority, too, but are gone at once:
- * what they interrupt stays.
- * Limits: a vCPU that is interrupted loses its place in the queue, however short the interruption.
- * Threads bound to that CPU wait. From Linux 6.19 on the kernel keeps 5 % of a CPU for this
- * class (its deadline server); before that nothing does, and the watchdog ends the scheduler.
+ * Problem: what lies in the local queue of such a CPU no ops.dispatch sees, and a gang whose set has the CPU would be
+ * torn in each of its slots.
+ * Method: the switch to a thread of a higher class marks the CPU and puts what lies in its local queue in order again.
+ * No thread is sent to a marked CPU that may run elsewhere, and it is not free in any slot, so that a gang which has it
+ * in its set is refused and moves. Waiting threads are in the queues of the domain, where other CPUs find them.
+ *     Kernel threads of one CPU (migration, timers) have real-time priority, too, but are gone at once: the CPU is not
+ * marked for them.
+ * Limits: threads bound to that CPU wait. From Linux 6.19 on the kernel keeps 5 % of a CPU for this class (its deadline
+ * server); before that nothing does, and the watchdog ends the scheduler. A running thread that becomes a real-time
+ * thread is seen at the next switch only.
  *
- * The tracepoint is what the kernel names in place of ops.cpu_release, deprecated since Linux 6.19;
- * before, a local queue can be put in order from ops.cpu_release only. The loader keeps the one
- * that the kernel wants (crates/kernel, loaded.rs).
+ * The tracepoint is what the kernel names in place of ops.cpu_release, deprecated since Linux 6.19; before, a local
+ * queue can be put in order from ops.cpu_release only. The loader keeps the one that the kernel wants (crates/kernel,
+ * loaded.rs).
  */
 #ifndef INSTEP_TAKEN_BPF_H
 #define INSTEP_TAKEN_BPF_H
 
-#include "place.bpf.h"
+#include "idle.bpf.h"
 
 /* MAX_RT_PRIO (include/linux/sched/prio.h): below it are real-time, deadline and stop threads. */
 #define BELOW_RT_PRIO 100
+
+static __always_inline void mark_taken(struct cpu_state *c, u64 at)
+{
+	struct domain_state *d = domain_of(c->domain);
+
+	c->taken_at = at;
+	if (!d)
+		return;
+	if (at)
+		__sync_fetch_and_or(&d->taken, pol_lane(c->lane));
+	else
+		__sync_fetch_and_and(&d->taken, ~pol_lane(c->lane));
+}
 
 SEC("tp_btf/sched_switch")
 int BPF_PROG(instep_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
@@ -39,17 +47,15 @@ int BPF_PROG(instep_switch, bool preempt, struct task_struct *prev, struct task_
 
 	if (!c)
 		return 0;
-	if (next->prio < BELOW_RT_PRIO && c->brief_until)
-		let_go(c, bpf_get_smp_processor_id(), scx_bpf_now(), 0);
 	if (next->prio >= BELOW_RT_PRIO) {
 		if (c->taken_at)
-			c->taken_at = 0;
+			mark_taken(c, 0);
 		return 0;
 	}
 	/* What such a kernel thread interrupts may be what took the CPU. */
-	if (c->taken_at || per_cpu_kthread(next))
+	if (c->taken_at || is_per_cpu_kthread(next))
 		return 0;
-	c->taken_at = scx_bpf_now();
+	mark_taken(c, scx_bpf_now());
 	scx_bpf_reenqueue_local_from_anywhere();
 	return 0;
 }
@@ -58,39 +64,6 @@ void BPF_STRUCT_OPS(instep_cpu_release, s32 cpu, struct scx_cpu_release_args *ar
 {
 	if (!__COMPAT_scx_bpf_reenqueue_local_from_anywhere())
 		scx_bpf_reenqueue_local();
-}
-
-/* Whether a CPU has been taken for a slice; marks one whose taking no switch showed. */
-static __always_inline bool long_taken(struct cpu_state *o, s32 cpu, u64 now)
-{
-	if (o->taken_at)
-		return pol_before(o->taken_at + SET.slice_ns, now);
-	if (o->tid || !pol_before(o->left_at + 2 * SET.slice_ns, now) || !waiting_for(cpu))
-		return false;
-	o->taken_at = now;
-	/* From Linux 7.1 on, of another CPU, too. */
-	if (__COMPAT_has_generic_reenq())
-		scx_bpf_dsq_reenq___compat(SCX_DSQ_LOCAL_ON | cpu, 0);
-	return true;
-}
-
-/* Takes over what waits for a CPU that has been taken for a slice: one thread, one CPU in turn. */
-SEPARATE int rescue(s32 cpu, u64 now)
-{
-	u32 n = SET.nr_cpus;
-	struct cpu_state *o;
-	s32 other;
-
-	if (n < 2 || n > INSTEP_MAX_CPUS)
-		return false;
-	other = (cpu + 1 + (now >> 20) % (n - 1)) % n;
-	o = cpu_of(other);
-	if (!o || o->node < 0 || !long_taken(o, other, now))
-		return false;
-	if (!take_best(other, cpu, now))
-		return false;
-	count(INSTEP_C_RESCUED);
-	return true;
 }
 
 #endif

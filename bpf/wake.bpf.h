@@ -1,107 +1,153 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Wake-ups: who did it, and whether what runs has to give way.
+ * Wake-ups: which CPU gives way to a thread that finds no idle one.
  *
- * Flag: wake. Counters: wake_sibling, wake_timer, wake_io, wake_preempt, prompt_preempt.
+ * Flag: wake. Counters: wake_sibling, wake_timer, wake_io, wake_preempt, wake_holes, wake_tears.
  *
- * Problem: a vCPU woken by a sibling was waiting for it (an inter-processor interrupt of the guest:
- * synchronisation); one woken by a timer or by I/O was not. And a VM that blocks and is within its
- * share must not wait for another's slice to end.
- * Method: the waker is the current thread, unless an interrupt is being served: then it is a timer
- * or a device. A wake-up preempts by virtual time (policy.h, pol_wake_preempts):
- *     wakes < runs + wake_slack    beside a VM that runs together
- *     wakes + wake_slack < runs    beside others
- * Limits: an inter-processor interrupt that is posted to a running vCPU wakes nobody; where the processor
- * posts it to a sleeping one (Intel's IPI virtualisation), an interrupt of the host wakes that, which counts as
- * a timer's: boost and gathering then see no synchronisation. A wake-up that
- * KVM does on behalf of a device from a worker thread counts as I/O. Where the kernel's
- * interrupt count cannot be found by name, all wake-ups while a sibling is current are taken for
- * the sibling's.
+ * Problem: a VM that blocks and is within its share must not wait for another's slice or slot to end. But each CPU that
+ * is taken from a gang in its slot makes all others of that gang spin.
+ * Method: in this order,
+ *     a CPU on which a gang's vCPU fills a hole;
+ *     the CPU where the thread was, or one of four of the pool, if what runs there is further along by
+ *     `wake_slack_ns`;
+ *     a CPU of the gang that was left alone for longest of those in this slot, if that is further along by as much. All
+ *     such threads tear the same gang.
+ * Limits: a wake-up in an interrupt counts as a timer's, also where the processor posts the interrupt of a sibling.
  */
 #ifndef INSTEP_WAKE_BPF_H
 #define INSTEP_WAKE_BPF_H
 
-#include "place.bpf.h"
+#include "idle.bpf.h"
 
-enum waker { BY_SIBLING, BY_TIMER, BY_IO };
+/* So many CPUs are looked at for one that gives way. */
+#define LOOKS 4
 
-static __always_inline enum waker who_wakes(struct task_state *t)
+/* A vCPU wakes up: the counters learn by what. */
+static __always_inline void note_wake(struct task_state *t)
 {
 	struct task_struct *waker = bpf_get_current_task_btf();
 	struct task_state *w;
 
-	if (bpf_in_interrupt())
-		return BY_TIMER;
+	if (t->slot == INSTEP_NO_SLOT)
+		return;
+	if (bpf_in_interrupt()) {
+		count(INSTEP_C_WAKE_TIMER);
+		return;
+	}
 	w = task_of(waker);
 	if (w && w->vm == t->vm && w->slot != INSTEP_NO_SLOT && w->slot != t->slot)
-		return BY_SIBLING;
-	return BY_IO;
+		count(INSTEP_C_WAKE_SIBLING);
+	else
+		count(INSTEP_C_WAKE_IO);
 }
 
-/* A vCPU wakes up: the wait table and the counters learn by whom. */
-static __always_inline void note_wake(struct task_state *t)
+/* Whether a gang's vCPU runs on this CPU in its slot. */
+static __always_inline bool runs_in_slot(struct cpu_state *c)
 {
-	struct vm_state *v = vm_of(t->vm);
-	struct slot_info *i = slot_of(t->slot);
-	enum waker by;
-
-	if (t->vm == INSTEP_HOST || !v || !i)
-		return;
-	by = who_wakes(t);
-	count(by == BY_SIBLING ? INSTEP_C_WAKE_SIBLING :
-	      by == BY_TIMER   ? INSTEP_C_WAKE_TIMER :
-				 INSTEP_C_WAKE_IO);
-	if (by == BY_SIBLING)
-		__sync_fetch_and_add(&v->sibling_wakes, 1);
-	wait_ends(v, t->vm, i, by == BY_SIBLING, scx_bpf_now());
+	return c->owner && c->owner != POOL && c->vm == c->owner;
 }
 
-/* The rank of what runs on a CPU; false when nothing of this class does. */
-SEPARATE int rank_of_running(s32 cpu, u64 now, struct pol_rank *out)
+/* A CPU of this set that the thread may use, taken out of `from`. */
+static __always_inline s32 take_from(struct task_struct *p, struct domain_state *d, u32 domain, u64 *from)
+{
+	u64 set = *from;
+	s32 cpu = set ? first_allowed(p, domain, set) : NO_CPU;
+	struct cpu_state *c = cpu_of(cpu);
+
+	if (!c)
+		return NO_CPU;
+	__sync_fetch_and_and(from, ~pol_lane(c->lane));
+	return c->taken_at ? NO_CPU : cpu;
+}
+
+/* Whether what runs on a CPU, if no vCPU of a gang in its slot, is further along than a thread with this place. */
+static __noinline bool gives_way(struct task_struct *p, s32 cpu, u64 place, u64 now)
 {
 	struct cpu_state *c = cpu_of(cpu);
-	struct vm_state *v;
+	struct account *a;
 
-	if (!c || !c->tid || !out)
+	if (!c || !c->tid || c->taken_at || runs_in_slot(c) || !may_use(p, cpu))
 		return false;
 	charge(cpu, now);
-	out->gang = false;
-	out->episode = false;
-	if (has_turn(c, now)) {
-		out->vtime = pol_first(c->vtime);
-		return true;
-	}
-	if (c->vm == INSTEP_HOST) {
-		out->vtime = host_rank(c->own_vtime, c);
-		return true;
-	}
-	v = vm_of(c->vm);
-	if (!v)
-		return false;
-	out->vtime = (on(INSTEP_M_SHARES) ? v->account.vtime : c->own_vtime) - keeps_boost(c, v);
-	out->gang = v->gang && c->slot != INSTEP_NO_SLOT && on(INSTEP_M_GANG);
-	out->episode = out->gang && in_episode(v, now);
-	return true;
+	a = account_of(c->vm, c->domain);
+	return a && pol_wake_preempts(place, pol_key(a->vtime, c->own, a->front, own_bound()), SET.wake_slack_ns);
 }
 
-/* Whether what runs on `cpu` gives way to a thread that wakes up for it. */
-static __always_inline bool gives_way(struct task_state *t, struct cpu_state *c, s32 cpu, u64 now)
+/* Of the CPUs for threads that form no gang one that gives way; looks at a few of them, other ones each time. */
+static __noinline s32 pick_in_pool(struct task_struct *p, u32 domain, u64 place, u64 now)
 {
-	struct pol_rank wakes = {}, runs = {};
-	struct instep_vm_settings *s;
+	struct domain_state *d = domain_of(domain);
+	u64 rest, set;
 
-	if (!on(INSTEP_M_WAKE) || held_from(c, t->vm, now) || !rank_of_running(cpu, now, &runs))
-		return false;
-	rank_of(t, c, now, &wakes);
-	if (!pol_wake_preempts(wakes, runs, SET.wake_slack_ns))
-		return false;
-	s = vm_set_of(t->vm);
-	if (s && s->latency) {
-		wakes.vtime += (u64)s->latency * 1000;
-		if (!pol_wake_preempts(wakes, runs, SET.wake_slack_ns))
-			count(INSTEP_C_PROMPT);
+	if (!d || !d->pool)
+		return NO_CPU;
+	set = d->pool;
+	rest = set & ~(pol_lane(now >> 10) - 1);
+	bpf_repeat(LOOKS) {
+		s32 cpu;
+
+		if (!rest)
+			rest = set;
+		cpu = cpu_at(d, pol_lowest(rest));
+		rest &= rest - 1;
+		if (gives_way(p, cpu, place, now))
+			return cpu;
 	}
-	return true;
+	return NO_CPU;
+}
+
+/* The CPU that gives way to a thread that wakes up; NO_CPU if none does. */
+static __noinline s32 pick_victim(struct task_struct *p, struct task_state *t, s32 prev, u64 now)
+{
+	struct cpu_state *c = cpu_of(prev);
+	struct domain_state *d;
+	struct vm_state *v;
+	u32 domain;
+	u64 place;
+	s32 cpu;
+
+	if (!t || !on(INSTEP_M_WAKE))
+		return NO_CPU;
+	domain = domain_for(t, prev);
+	d = domain_of(domain);
+	if (!d)
+		return NO_CPU;
+	cpu = d->slotted ? seat_cpu(t) : NO_CPU;
+	if (cpu >= 0) {
+		/* Its gang has the slot: the seat is its own. */
+		struct cpu_state *seat = cpu_of(cpu);
+
+		return seat && seat->owner == t->vm && !runs_in_slot(seat) && !seat->taken_at &&
+				       may_use(p, cpu) ?
+			       cpu :
+			       NO_CPU;
+	}
+	cpu = take_from(p, d, domain, &d->holes);
+	if (cpu >= 0) {
+		count(INSTEP_C_WAKE_HOLE);
+		return cpu;
+	}
+	place = place_of(t, domain);
+	cpu = c && c->domain == domain && gives_way(p, prev, place, now) ? prev :
+									   pick_in_pool(p, domain, place, now);
+	if (cpu >= 0) {
+		count(INSTEP_C_WAKE_PREEMPT);
+		return cpu;
+	}
+	/* Threads of the host wait for the middle or the end of the slot (slot.bpf.h, serve_host). */
+	if (!d->slotted || !d->tears || t->vm == INSTEP_HOST)
+		return NO_CPU;
+	cpu = first_allowed(p, domain, d->tears);
+	c = cpu_of(cpu);
+	if (!c || c->taken_at)
+		return NO_CPU;
+	v = vm_of(c->owner);
+	if (!v || !pol_wake_preempts(place, v->account.vtime, SET.wake_slack_ns))
+		return NO_CPU;
+	__sync_fetch_and_and(&d->tears, ~pol_lane(c->lane));
+	v->torn_at = now;
+	count(INSTEP_C_WAKE_TEAR);
+	return cpu;
 }
 
 #endif

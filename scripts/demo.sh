@@ -3,12 +3,14 @@
 #
 #   scripts/demo.sh [OPTION OF instep demo ...]
 #
-# What it leaves is target/release/instep. Exit status: that of the demo, or of cargo.
+# What it leaves is target/release/instep, and instep-load where `instep` finds it: the last act and `instep bench`
+# run it in guests. Without it the act is left out. Exit status: that of the demo, or of cargo.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 echo "==> building (the first time takes some minutes)"
 source scripts/kernel-feature.sh
 cargo build --release --package instep-cli "${kernel[@]}"
+cargo xtask load || echo "instep-load cannot be built: the demo's last act and instep bench go without" >&2
 echo "==> instep demo"
 exec cargo run --quiet --release --package instep-cli "${kernel[@]}" -- demo "$@"

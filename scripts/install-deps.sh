@@ -78,6 +78,8 @@ if [ "$purpose" = test ]; then
     have hackbench || tools+=(rt-tests)
     have perf || tools+=(linux-perf)
     have trace-cmd || tools+=(trace-cmd)
+    # What `cargo xtask bench scale` counts instructions with.
+    have valgrind || tools+=(valgrind)
     # What pages show is looked at in a browser.
     have chromium || tools+=(chromium)
 fi

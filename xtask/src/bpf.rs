@@ -108,6 +108,7 @@ mod tests {
                 lines,
                 [
                     format!("{name}: build --release --package instep-cli{feature}"),
+                    format!("{name}: xtask load"),
                     format!("{name}: run --quiet --release --package instep-cli{feature} -- demo"),
                 ]
             );

@@ -6,6 +6,7 @@ mod built;
 mod ci;
 mod fuzz;
 mod load;
+mod scale;
 mod simbench;
 mod tidy;
 mod tracebench;
@@ -24,6 +25,12 @@ usage: cargo xtask TASK
   bench sim              the simulator's speed by size, and beside SimSo (pip), as tables
   bench analyze [PERF_DATA...]
                          instep analyze beside perf sched timehist, as a table
+  bench scale [--quick] [--case NAME]... [--scheduler NAME]... [--seeds N]
+              [--json FILE] [--html FILE] [--write DIR]
+                         the kernel scheduler on simulated hosts of 2 to 384 CPUs beside its targets
+                         (scenarios/scale/targets.toml) and other schedulers; status 1 if one is missed.
+                         --quick: one seed, up to 32 CPUs. NAME of a case may have `*`. The first
+                         scheduler named is judged in place of instep. --write: only the scenarios
   fuzz [--seconds S] [TARGET...]
                          every fuzz target (or those named) for S seconds, 60 by default
   load                   build instep-load, the static guest program, and print its path
@@ -57,6 +64,7 @@ fn run(args: &[String]) -> Result<bool> {
             bench::run(&sizes.context("--vms takes numbers, such as 10,100,1000")?).map(|()| true)
         }
         ["bench", "sim"] => simbench::run(&root).map(|()| true),
+        ["bench", "scale", rest @ ..] => scale::run(&root, rest),
         ["bench", "analyze", files @ ..] => tracebench::run(&root, files).map(|()| true),
         ["load"] => load::run(&root).map(|()| true),
         ["bpf-clang"] => Ok(match bpf::clang() {

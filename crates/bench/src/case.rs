@@ -23,7 +23,7 @@
 //! only; `host`, belonging to no VM), `demand` (the part of a CPU that each vCPU wants), `per`
 //! (what is counted when the load is another program than instep-load, which is then run again and
 //! again), `programs` (what a kvm guest's load needs of this machine), `settings` (what Instep is told of a
-//! process, in words of `[dispatch.vm.NAME]`: `{ cosched = "strict" }`; other schedulers know none),
+//! process, in words of `[dispatch.vm.NAME]`: `{ cosched = "relaxed" }`; other schedulers know none),
 //! `realtime` (a priority from 1 to 99, SCHED_FIFO, of a host process of instep-load: it goes before all that
 //! a scheduler here decides about, and so bounds how soon anything can wake).
 
@@ -37,7 +37,7 @@ use std::path::Path;
 const MAX_BESIDE: u32 = 16;
 
 /// What Instep may be told of a VM besides its weight, and a period.
-const COSCHED: [&str; 4] = ["auto", "never", "relaxed", "strict"];
+const COSCHED: [&str; 3] = ["auto", "never", "relaxed"];
 const LATENCY: [&str; 2] = ["normal", "prompt"];
 
 /// What a file of cases holds.

@@ -50,7 +50,7 @@ pub(crate) fn options(args: &LabHostArgs, keep: Option<PathBuf>) -> anyhow::Resu
 }
 
 /// The static `instep-load` beside this program, or where `cargo xtask load` puts it.
-fn built_load(instep: &Path) -> Option<PathBuf> {
+pub(crate) fn built_load(instep: &Path) -> Option<PathBuf> {
     let beside = instep.with_file_name("instep-load");
     let target = instep.parent()?.parent()?;
     let built = target.join("x86_64-unknown-linux-gnu/release/instep-load");

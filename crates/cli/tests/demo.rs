@@ -65,7 +65,7 @@ fn the_full_demo_brings_guests_home_proves_it_draws_it_and_leaves_nothing() {
     let ran = loop {
         tries += 1;
         let Some(mut demo) = full_demo(temporary.path(), &page) else { return };
-        match command::output(&mut demo, Duration::from_secs(900), &Stop::never()) {
+        match command::output(&mut demo, Duration::from_secs(1200), &Stop::never()) {
             // The doctor has found everything that it needs.
             Ok(ran) if ran.stderr.contains("cannot be had here") => panic!("{}", ran.stderr),
             // A machine that is busy with something else is slow, which proves nothing.
@@ -97,6 +97,7 @@ fn the_full_demo_brings_guests_home_proves_it_draws_it_and_leaves_nothing() {
     let told = ran.stdout.trim_end().lines().last().unwrap_or_default();
     assert!(told.ends_with("page.html"), "{told}");
     let html = fs::read_to_string(&page).unwrap();
+    last_act_is_shown_where_it_can_be(&said, &html);
     for drawn in [">alpha 0</span>", ">delta 1</span>", "Memory over time", "checks held"] {
         assert!(html.contains(drawn), "no `{drawn}` on the page");
     }
@@ -149,6 +150,33 @@ fn a_demo_ended_by_a_signal_leaves_no_guest_and_no_file() {
     assert_eq!(ended.and_then(|status| status.code()), Some(1));
     assert!(!Path::new(&format!("/proc/{qemu}")).exists());
     assert_eq!(names_in(temporary.path()), Vec::<String>::new());
+}
+
+/// Holds the last act of a full demo: measured where this `instep` has the kernel scheduler and
+/// `instep-load` is built, else left out with that reason.
+fn last_act_is_shown_where_it_can_be(said: &str, html: &str) {
+    let lacks = if cfg!(feature = "kernel") {
+        said.contains("Left out: instep-load is not built").then_some("instep-load is not built")
+    } else {
+        Some("built without the kernel scheduler")
+    };
+    if let Some(why) = lacks {
+        skip::note(&format!("the demo's last act: {why}"));
+        assert!(said.contains("Left out: ") && said.contains(why), "{said}");
+        assert!(html.contains("<p>Left out: ") && html.contains(why), "no reason on the page");
+        return;
+    }
+    for promised in [
+        "5. What the kernel scheduler is worth",
+        "# instep run --dispatch kernel",
+        "times as fast",
+        "default scheduler back",
+    ] {
+        assert!(said.contains(promised), "no `{promised}` in\n{said}");
+    }
+    for drawn in ["times as fast under Instep", "class=\"speed\"", "Fair-share speed over time"] {
+        assert!(html.contains(drawn), "no `{drawn}` on the page");
+    }
 }
 
 /// Waits until the demo says that its first guest is up, and gives its process id.

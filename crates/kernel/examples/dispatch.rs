@@ -9,6 +9,7 @@ fn main() -> anyhow::Result<()> {
 
 mod live {
     use anyhow::{Context as _, Result};
+    use instep_core::topology::LANES;
     use instep_core::units::Tid;
     use instep_kernel::loaded::Loaded;
     use instep_kernel::table::{ThreadId, VmEntry};
@@ -72,11 +73,9 @@ mod live {
                     let time = Duration::from_micros(value.parse()?);
                     match key {
                         "slice" => settings.slice = time,
-                        "episode" => settings.episode = time,
-                        "skew" => settings.skew = time,
+                        "slot" => settings.slot = time,
                         "wake_slack" => settings.wake_slack = time,
-                        "boost" => settings.boost = time,
-                        "pull" => settings.pull = time,
+                        "lag" => settings.lag = time,
                         _ => anyhow::bail!("no setting {key}"),
                     }
                 }
@@ -84,13 +83,17 @@ mod live {
             }
         }
         settings.mechanisms = Mechanisms::without(&off).map_err(anyhow::Error::msg)?;
-        let possible = std::thread::available_parallelism()?.get();
-        let mut loaded = Loaded::load(
-            &settings,
-            &(0..possible)
-                .map(|cpu| CpuPlace { node: 0, next_thread: cpu as i32 })
-                .collect::<Vec<_>>(),
-        )?;
+        // One node, cores of one CPU, a cache in each domain.
+        let lanes = LANES as u32;
+        let place = |cpu: u32| CpuPlace {
+            node: 0,
+            domain: cpu / lanes,
+            lane: cpu % lanes,
+            core: 1 << (cpu % lanes),
+            first_of_cache: cpu.is_multiple_of(lanes),
+        };
+        let possible = std::thread::available_parallelism()?.get() as u32;
+        let mut loaded = Loaded::load(&settings, &(0..possible).map(place).collect::<Vec<_>>())?;
         let began = Instant::now();
         let stop = std::path::Path::new("/tmp/dispatch.stop");
         let _ = std::fs::remove_file(stop);

@@ -4,9 +4,10 @@
 //! out. Never run it on a host that matters.
 //!
 //! * `spoil [SEED]`: random bytes everywhere. What follows is not certain.
-//! * `spoil error`: one lie, for which the kernel itself throws the scheduler out, each time: a VM has one more vCPU, which
-//!   waits for a CPU that there is not. Its next episode calls that CPU (`call_siblings` of `bpf/gang.bpf.h`), and
-//!   scx_bpf_kick_cpu() takes none but possible ones (ops_cpu_valid(), kernel/sched/ext.c, Linux 6.12 to 7.2).
+//! * `spoil error`: one lie, for which the kernel itself throws the scheduler out, each time: all CPUs are in a
+//!   scheduling domain that there is not. The next thread that must wait is sent to that domain's queue, and
+//!   scx_bpf_dsq_insert_vtime() takes none that was not created (find_dsq_for_dispatch(), kernel/sched/ext.c,
+//!   Linux 6.12 to 7.2).
 
 use anyhow::{Context as _, ensure};
 use libbpf_rs::query::MapInfoIter;
@@ -28,12 +29,8 @@ mod skeleton {
 }
 use skeleton::types;
 
-/// The last CPU that there is room for.
-const NO_SUCH_CPU: u32 = 511;
-/// `SLOT_QUEUED` of `bpf/state.bpf.h`.
-const QUEUED: u32 = 1;
-/// `INSTEP_COSCHED_RELAXED` of `bpf/intf.h`.
-const RELAXED: u32 = 2;
+/// The last scheduling domain that there is room for; hosts of the lab have a few.
+const NO_SUCH_DOMAIN: u32 = 63;
 
 fn main() -> anyhow::Result<()> {
     let name = |info: &libbpf_rs::query::MapInfo| info.name.to_string_lossy().into_owned();
@@ -66,7 +63,7 @@ fn scribble(map: &MapHandle, size: usize, seed: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One more vCPU of the VM whose slots lie last, so that the slot belongs to nobody.
+/// All CPUs in a scheduling domain that has no queue.
 fn lie(map: &MapHandle, size: usize) -> anyhow::Result<()> {
     ensure!(size >= size_of::<types::bss>(), "this is not the scheduler of this build");
     // SAFETY: a new mapping of a file descriptor that is open; nothing else is at an address of the kernel's choice.
@@ -80,22 +77,13 @@ fn lie(map: &MapHandle, size: usize) -> anyhow::Result<()> {
     // are no references to it, and each field is read and written once by raw pointer.
     unsafe {
         let host = &raw mut (*memory.cast::<types::bss>()).instep;
-        let all = &raw mut (*host).vm_set;
-        let vms = (1..(*all).len())
-            .map(|vm| (&raw mut (*all)[vm], (&raw const (*all)[vm]).read_volatile()));
-        let last = vms
-            .filter(|(_, set)| set.weight > 0 && set.nr_vcpus > 1)
-            .max_by_key(|(_, set)| set.first_slot);
-        let (vm, set) = last.context("it knows no VM of several vCPUs")?;
-        let free = (set.first_slot + set.nr_vcpus) as usize;
-        let slots = &raw mut (*host).slots;
-        ensure!(free < (*slots).len(), "there is no slot left");
-        let slot = &raw mut (*slots)[free];
-        (&raw mut (*slot).cpu).write_volatile(NO_SUCH_CPU);
-        (&raw mut (*slot).state).write_volatile(QUEUED);
-        (&raw mut (*vm).cosched).write_volatile(RELAXED);
-        (&raw mut (*vm).nr_vcpus).write_volatile(set.nr_vcpus + 1);
-        println!("vCPU {free} is said to wait for CPU {NO_SUCH_CPU}");
+        let domains = (&raw const (*host).set.nr_domains).read_volatile();
+        ensure!(domains <= NO_SUCH_DOMAIN, "there is a scheduling domain {NO_SUCH_DOMAIN}");
+        let cpus = &raw mut (*host).cpus;
+        for cpu in 0..(*cpus).len() {
+            (&raw mut (*cpus)[cpu].domain).write_volatile(NO_SUCH_DOMAIN);
+        }
+        println!("all CPUs are said to be in scheduling domain {NO_SUCH_DOMAIN}");
     }
     Ok(())
 }

@@ -48,8 +48,8 @@ impl Loaded {
     /// Loads the scheduler for the whole host. `places` are those of all possible CPUs.
     ///
     /// # Errors
-    /// The kernel refuses it (too old, verifier, another scheduler), or has more CPUs than there is
-    /// room for.
+    /// The kernel refuses it (too old, verifier, another scheduler), or has more CPUs or scheduling domains
+    /// than there is room for.
     pub fn load(settings: &Settings, places: &[CpuPlace]) -> anyhow::Result<Self> {
         scx_utils::try_set_rlimit_infinity();
         verifier::listen();
@@ -67,20 +67,8 @@ impl Loaded {
         let mut skel = scx_ops_open!(builder, object, instep_ops, None)?;
         {
             let data = skel.maps.bss_data.as_mut().context("the object has no data")?;
-            let cpus = &mut data.instep.cpus;
-            anyhow::ensure!(
-                places.len() <= cpus.len(),
-                "{} possible CPUs, more than {}",
-                places.len(),
-                cpus.len()
-            );
-            for (cpu, place) in cpus.iter_mut().zip(places) {
-                cpu.node = place.node;
-                cpu.next_thread = place.next_thread;
-            }
-            // Others come online by hotplug, at which the scheduler is loaded anew.
-            let last = places.iter().rposition(|place| place.node >= 0);
-            write(&mut data.instep.set, settings, last.map_or(0, |last| last + 1));
+            fill_places(&mut data.instep, places)?;
+            write(&mut data.instep.set, settings);
         }
         // The kernel warns of a deprecated operation, which `bpf/taken.bpf.h` needs on old ones only.
         let anywhere = ["scx_bpf_reenqueue_local___v2", "scx_bpf_dsq_reenq"];
@@ -114,8 +102,7 @@ impl Loaded {
     /// Takes over new settings.
     pub fn set(&mut self, settings: &Settings) {
         if let Some(data) = self.skel.maps.bss_data.as_mut() {
-            let cpus = data.instep.set.nr_cpus as usize;
-            write(&mut data.instep.set, settings, cpus);
+            write(&mut data.instep.set, settings);
         }
     }
 
@@ -134,7 +121,7 @@ impl Loaded {
         for vm in &table.freed {
             state.vm_set[*vm as usize].weight = 0;
             self.found.remove(vm);
-            leave_gathered(state, *vm);
+            note_change(state, *vm);
         }
         for placed in &table.vms {
             let goes_on = self.table.vms.iter().any(|old| {
@@ -142,7 +129,7 @@ impl Loaded {
                     && placed.entry.is(&old.entry)
             });
             if !goes_on {
-                leave_gathered(state, placed.vm);
+                note_change(state, placed.vm);
                 self.found.remove(&placed.vm);
                 begin(state, placed, generation);
             }
@@ -155,7 +142,9 @@ impl Loaded {
             set.latency = placed.entry.latency.micros();
             set.weight = placed.entry.weight.clamp(1, 10_000);
         }
-        state.all_vcpus = table.vms.iter().map(|placed| placed.entry.vcpus.len() as u32).sum();
+        // Entries that were ever in use stay within: threads may still be counted by one.
+        let last = table.vms.iter().map(|placed| placed.vm + 1).max();
+        state.nr_vms = state.nr_vms.max(last.unwrap_or(0));
         self.feed_threads(&table)?;
         if let Some(data) = self.skel.maps.bss_data.as_mut() {
             data.instep.set.generation = generation;
@@ -216,14 +205,16 @@ impl Loaded {
                 cosched: placed.entry.cosched,
                 latency: placed.entry.latency,
                 home: placed.entry.home,
-                gang: vm.gang != 0,
-                gathered: vm.gathered != 0,
+                seats: vm.seats,
+                gang_cpus: vm.set.count_ones(),
+                domain: (vm.joined != 0).then_some(vm.account.domain),
+                share: vm.account.share,
                 found: self.found.get(&placed.vm).cloned(),
-                cpu_ns: vm.total_ns,
+                cpu_ns: vm.account.total_ns,
                 blocks: vm.total_blocks,
                 together_ns: vm.together_ns,
                 apart_ns: vm.apart_ns,
-                lead_ns: vm.account.vtime.wrapping_sub(data.instep.vtime) as i64,
+                lag_ns: lag_of(&data.instep, vm),
             }
         };
         self.table.vms.iter().map(seen).collect()
@@ -249,8 +240,8 @@ impl Loaded {
     pub fn drain(&mut self) -> Vec<Event> {
         let _ = self.ring.consume();
         let events = std::mem::take(&mut *self.heard.borrow_mut());
-        let told = events.iter().filter_map(|event| Some((event.vm, event.told()?)));
-        self.found.extend(told);
+        let found = events.iter().filter_map(|event| Some((event.vm, event.describe()?)));
+        self.found.extend(found);
         events
     }
 
@@ -273,41 +264,90 @@ impl Loaded {
     }
 }
 
-/// A VM that goes is no longer counted on the CPU where it was gathered.
-fn leave_gathered(state: &mut skeleton::types::host_state, vm: u32) {
-    let old = &mut state.vms[vm as usize];
-    let was = std::mem::take(&mut old.gathered) != 0;
-    if let (true, Ok(cpu)) = (was, usize::try_from(old.gather_cpu))
-        && let Some(cpu) = state.cpus.get_mut(cpu)
-    {
-        cpu.gathered = cpu.gathered.saturating_sub(1);
+/// Where each CPU is, and the scheduling domains that they make up.
+fn fill_places(state: &mut skeleton::types::host_state, places: &[CpuPlace]) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        places.len() <= state.cpus.len(),
+        "{} possible CPUs, more than {}",
+        places.len(),
+        state.cpus.len()
+    );
+    let mut domains = 0;
+    for (at, place) in places.iter().enumerate() {
+        let cpu = &mut state.cpus[at];
+        cpu.node = place.node;
+        cpu.domain = place.domain;
+        cpu.lane = place.lane;
+        cpu.core = place.core;
+        if place.node < 0 {
+            continue;
+        }
+        let most = state.domains.len();
+        let domain = state.domains.get_mut(place.domain as usize).with_context(|| {
+            format!("CPU {at} is in scheduling domain {}, of at most {most}", place.domain)
+        })?;
+        let lanes = domain.cpu.len();
+        let slot = domain.cpu.get_mut(place.lane as usize).with_context(|| {
+            format!("CPU {at} is lane {} of its domain, of at most {lanes}", place.lane)
+        })?;
+        *slot = at as u16;
+        let lane = 1u64 << place.lane;
+        domain.node = place.node;
+        domain.lanes |= lane;
+        domain.nr_lanes += 1;
+        if place.core & (lane - 1) == 0 {
+            domain.first |= lane;
+        }
+        if place.core == lane {
+            domain.alone |= lane;
+        }
+        if place.first_of_cache {
+            domain.caches |= lane;
+        }
+        domains = domains.max(place.domain + 1);
+    }
+    // Others come online by hotplug, at which the scheduler is loaded anew.
+    let last = places.iter().rposition(|place| place.node >= 0);
+    state.set.nr_cpus = last.map_or(0, |last| last + 1) as u32;
+    state.set.nr_domains = domains;
+    state.set.nr_slots = LIMITS.slots;
+    Ok(())
+}
+
+/// A VM comes or goes: the planner of its domain lists the domain's VMs anew.
+fn note_change(state: &mut skeleton::types::host_state, vm: u32) {
+    let old = &state.vms[vm as usize];
+    let domain = state.domains.get_mut(old.account.domain as usize);
+    if let (true, Some(domain)) = (old.joined != 0, domain) {
+        domain.stale = 1;
     }
 }
 
-/// A VM's entry and its slots as of one that nothing is known of.
+/// A VM's entry and its slots as of one that nothing is known of; it joins a domain when one of its threads wakes up.
 fn begin(state: &mut skeleton::types::host_state, placed: &Placed, generation: u32) {
     let fresh = &mut state.vms[placed.vm as usize];
     *fresh = Default::default();
     fresh.generation = generation;
-    fresh.account.vtime = state.vtime;
-    fresh.account.mark = state.vtime;
     let first = placed.first_slot as usize;
     for slot in state.slots.iter_mut().skip(first).take(placed.entry.vcpus.len()) {
         *slot = Default::default();
     }
 }
 
-fn write(set: &mut skeleton::types::instep_settings, settings: &Settings, cpus: usize) {
+/// How far a VM is behind its domain's clock; 0 before it has joined one.
+fn lag_of(state: &skeleton::types::host_state, vm: &skeleton::types::vm_state) -> i64 {
+    let domain = state.domains.get(vm.account.domain as usize).filter(|_| vm.joined != 0);
+    domain.map_or(0, |domain| domain.clock.wrapping_sub(vm.account.vtime) as i64)
+}
+
+/// All settings but those of the host's size, which are fixed when it is loaded.
+fn write(set: &mut skeleton::types::instep_settings, settings: &Settings) {
     set.slice_ns = nanos(settings.slice);
-    set.episode_ns = nanos(settings.episode);
-    set.skew_ns = nanos(settings.skew);
+    set.slot_ns = nanos(settings.slot);
     set.wake_slack_ns = nanos(settings.wake_slack);
-    set.boost_ns = nanos(settings.boost);
-    set.pull_ns = nanos(settings.pull);
-    set.debt_ns = nanos(settings.debt);
+    set.lag_ns = nanos(settings.lag);
     set.host_weight = settings.host_weight.clamp(1, 10_000);
     set.mechanisms = settings.mechanisms.0;
-    set.nr_cpus = cpus as u32;
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -343,6 +383,8 @@ fn parse_event(bytes: &[u8]) -> Option<Event> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::MAX_DOMAINS;
+    use instep_core::topology::LANES;
     use skeleton::types;
     use std::mem::offset_of;
 
@@ -365,6 +407,8 @@ mod tests {
         assert_eq!(len(|state: &types::host_state| &state.vms), LIMITS.vms as usize);
         assert_eq!(len(|state: &types::host_state| &state.slots), LIMITS.slots as usize);
         assert_eq!(len(|cpu: &types::cpu_state| &cpu.counters), COUNTERS.len());
+        assert_eq!(len(|state: &types::host_state| &state.domains), MAX_DOMAINS as usize);
+        assert_eq!(len(|state: &types::domain_state| &state.cpu), LANES);
         let vcpus = LIMITS.vcpus;
         assert!(vcpus <= LIMITS.slots);
     }

@@ -47,7 +47,10 @@ pub enum Plan {
 pub const BUILT: bool = cfg!(feature = "kernel");
 
 /// The most possible CPUs that the scheduler has room for: `INSTEP_MAX_CPUS` of `bpf/intf.h`; a test compares them.
-pub const MAX_CPUS: u32 = 512;
+pub const MAX_CPUS: u32 = 1024;
+
+/// The most scheduling domains that it has room for: `INSTEP_MAX_DOMAINS`; a test compares them.
+pub const MAX_DOMAINS: u32 = 64;
 
 /// Decides. `despite_cookies` is the operator's word that core scheduling and sched_ext may meet.
 #[must_use]
@@ -173,7 +176,7 @@ mod tests {
             (other, "lavd is loaded"),
             (Probe { state: Some(State::Other("enabling".into())), ..fine() }, "`enabling`"),
             (Probe { may_load: false, ..fine() }, "takes root, or CAP_BPF"),
-            (Probe { possible_cpus: 513, ..fine() }, "513 CPUs are possible on this host"),
+            (Probe { possible_cpus: 1025, ..fine() }, "1025 CPUs are possible on this host"),
             (Probe { btf: false, ..fine() }, "btf"),
             (Probe { btf_error: Some("cut at byte 9".into()), ..fine() }, "cut at byte 9"),
             (Probe { malformed: names("abcd"), ..fine() }, "wrongly (a, b, c and 1 more)"),

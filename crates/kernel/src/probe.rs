@@ -17,19 +17,14 @@ const MAX_LINE: u64 = 4096;
 
 /// Functions of the kernel that `bpf/` calls on every kernel; of those in one line any one will do
 /// (scx/compat.bpf.h of scx_cargo 1.1.4: names before and after Linux 6.13).
-const NEEDED: [&[&str]; 13] = [
+const NEEDED: [&[&str]; 8] = [
     &["scx_bpf_create_dsq"],
     &["scx_bpf_dsq_insert", "scx_bpf_dispatch"],
     &["scx_bpf_dsq_insert_vtime", "scx_bpf_dispatch_vtime", "__scx_bpf_dsq_insert_vtime"],
     &["scx_bpf_dsq_move_to_local", "scx_bpf_consume"],
-    &["scx_bpf_dsq_move", "scx_bpf_dispatch_from_dsq"],
     &["scx_bpf_dsq_nr_queued"],
     &["scx_bpf_kick_cpu"],
     &["scx_bpf_task_cpu"],
-    &["scx_bpf_get_idle_cpumask"],
-    &["scx_bpf_get_idle_smtmask"],
-    &["scx_bpf_put_idle_cpumask"],
-    &["scx_bpf_pick_idle_cpu"],
     &["scx_bpf_test_and_clear_cpu_idle"],
 ];
 

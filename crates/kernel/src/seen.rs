@@ -4,51 +4,33 @@ use crate::settings::{Cosched, Latency};
 use instep_core::units::NodeId;
 
 /// Names of the counters, in the order of `enum instep_counter`.
-pub const COUNTERS: [&str; 45] = [
+pub const COUNTERS: [&str; 27] = [
     "switches",
     "idle_core",
     "idle_cpu",
     "idle_remote",
     "queued",
-    "moved_apart",
-    "stacked",
     "stolen",
-    "pulled",
     "wake_sibling",
     "wake_timer",
     "wake_io",
     "wake_preempt",
-    "tick_preempt",
-    "episodes",
-    "episode_kicks",
-    "skew_stops",
-    "holes_left",
-    "boosts",
-    "yields",
-    "yields_missed",
+    "wake_holes",
+    "wake_tears",
+    "slots",
+    "grants",
+    "refusals",
+    "slot_kicks",
+    "holes",
+    "sets_moved",
+    "domains_moved",
+    "overdue",
     "expired",
     "clamped",
     "kthreads_first",
     "gang_on",
     "gang_off",
-    "probes",
-    "missed",
-    "gather_trials",
-    "gather_on",
-    "gather_off",
-    "handed_over",
-    "kicks_saved",
-    "holes_ended",
-    "idle_home",
-    "prompt_preempt",
-    "rescued",
     "cores_left",
-    "came_home",
-    "overdue",
-    "probes_kept",
-    "turns",
-    "stayed",
-    "light_first",
     "events_lost",
 ];
 
@@ -68,20 +50,13 @@ pub struct Event {
 }
 
 impl Event {
-    /// What it says of its VM; `None` for a kind that is not known.
+    /// What it says of its VM, in words; `None` for a kind that is not known.
     #[must_use]
-    pub fn told(&self) -> Option<String> {
-        let in_cpu = format!("in {} ms of CPU time", self.b / 1_000_000);
-        let blocks = format!("{} blocks {in_cpu}", self.a);
-        let wakes = format!("{} wake-ups by siblings {in_cpu}", self.a);
+    pub fn describe(&self) -> Option<String> {
+        let window = format!("by what it did in {} ms of CPU time", self.b / 1_000_000);
         Some(match self.kind {
-            1 => format!("runs together: {blocks}"),
-            2 => format!("runs apart: {blocks}"),
-            3 => format!("tried together: {blocks} apart"),
-            4 => format!("stays together: {blocks} in the trial"),
-            5 => format!("tried on one CPU: {wakes} apart"),
-            6 => format!("stays on one CPU: {wakes} in the trial"),
-            7 => format!("no longer on one CPU: {wakes}"),
+            1 => format!("gang of {} vCPUs formed {window}", self.a),
+            2 => format!("gang dissolved {window}"),
             _ => return None,
         })
     }
@@ -102,10 +77,14 @@ pub struct VmSeen {
     pub latency: Latency,
     /// The node that it was told to keep the VM on, if any.
     pub home: Option<NodeId>,
-    /// Whether its siblings run together now.
-    pub gang: bool,
-    /// Whether it runs on one CPU now, as its vCPUs hand over to each other at a fine grain.
-    pub gathered: bool,
+    /// vCPUs of its gang; 0 while it forms none.
+    pub seats: u32,
+    /// CPUs of its gang set.
+    pub gang_cpus: u32,
+    /// Its scheduling domain; none before one of its threads woke up.
+    pub domain: Option<u32>,
+    /// CPUs that it is entitled to now, in 1024ths of a CPU.
+    pub share: u32,
     /// What the scheduler last found out of it, since it is known.
     pub found: Option<String>,
     /// CPU time of its vCPUs since it is known.
@@ -116,8 +95,8 @@ pub struct VmSeen {
     pub together_ns: u64,
     /// Time in which one ran while another waited for a CPU.
     pub apart_ns: u64,
-    /// Its virtual time less the host's, in nanoseconds: negative when it is behind its share.
-    pub lead_ns: i64,
+    /// How far its virtual time is behind its domain's clock, in nanoseconds: negative when it is ahead.
+    pub lag_ns: i64,
 }
 
 /// What one BPF program cost.
@@ -139,12 +118,12 @@ mod tests {
 
     #[test]
     fn every_kind_of_event_says_what_was_counted() {
-        let event = |kind| Event { at_ns: 0, kind, vm: 1, a: 17, b: 48_000_000 };
-        for kind in 1..=7 {
-            let told = event(kind).told().unwrap();
-            assert!(told.contains("17 ") && told.contains("in 48 ms of CPU time"), "{told}");
-        }
-        assert_eq!((event(0).told(), event(8).told()), (None, None));
+        let event = |kind| Event { at_ns: 0, kind, vm: 1, a: 3, b: 48_000_000 };
+        let formed = event(1).describe().unwrap();
+        assert_eq!(formed, "gang of 3 vCPUs formed by what it did in 48 ms of CPU time");
+        let dissolved = event(2).describe().unwrap();
+        assert_eq!(dissolved, "gang dissolved by what it did in 48 ms of CPU time");
+        assert_eq!((event(0).describe(), event(3).describe()), (None, None));
     }
 
     /// Of each header in bpf/: what its first comment says after `word` ("Flag", "Counters").
@@ -159,6 +138,7 @@ mod tests {
             let list = list.split(['.', ';', '(']).next().unwrap();
             names.extend(list.split(", ").map(|name| name.trim().to_owned()));
         }
+        names.retain(|name| name != "none");
         names.sort();
         names
     }
@@ -172,7 +152,6 @@ mod tests {
         };
         assert_eq!(named("Counters"), sorted(&COUNTERS));
         let mut flags = named("Flag");
-        flags.retain(|name| !name.starts_with("none"));
         flags.dedup();
         assert_eq!(flags, sorted(&crate::settings::MECHANISMS));
     }

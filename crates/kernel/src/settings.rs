@@ -7,19 +7,17 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// When the siblings of a VM run together (design.md, kernel scheduler, 6).
+/// Which vCPUs of a VM form a gang, which runs at the same time (`bpf/gang.bpf.h`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cosched {
-    /// By what the VM does: when its vCPUs do not block.
+    /// Those that hardly ever block.
     #[default]
     Auto,
-    /// Never.
+    /// None.
     Never,
-    /// Always, holes filled by others.
+    /// All, whatever they do.
     Relaxed,
-    /// Always, holes left empty: for comparison.
-    Strict,
 }
 
 impl Cosched {
@@ -30,16 +28,12 @@ impl Cosched {
             Self::Auto => 0,
             Self::Never => 1,
             Self::Relaxed => 2,
-            Self::Strict => 3,
         }
     }
 }
 
 /// Names of the mechanisms, bit 0 first (`INSTEP_M_*`).
-pub const MECHANISMS: [&str; 16] = [
-    "shares", "balance", "cores", "home", "boost", "gang", "yield", "wake", "pull", "probe",
-    "gather", "host", "rescue", "turns", "skew", "stay",
-];
+pub const MECHANISMS: [&str; 7] = ["gang", "shares", "cores", "home", "wake", "holes", "moves"];
 
 /// Which mechanisms are on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,19 +69,13 @@ impl Default for Mechanisms {
 pub struct Settings {
     /// How long a thread runs when others wait.
     pub slice: Duration,
-    /// How long siblings run together.
-    pub episode: Duration,
-    /// How far a vCPU may run ahead of a waiting sibling.
-    pub skew: Duration,
-    /// Virtual time by which a waker may be ahead of what it preempts.
+    /// Length of a gang slot.
+    pub slot: Duration,
+    /// Virtual time by which a thread that wakes up must be behind what it preempts.
     pub wake_slack: Duration,
-    /// Virtual time by which a bottleneck is preferred.
-    pub boost: Duration,
-    /// Virtual time behind which a waiter is taken over by another CPU.
-    pub pull: Duration,
-    /// The most that anything may be ahead of or behind its CPU in virtual time.
-    pub debt: Duration,
-    /// Weight of everything that belongs to no VM, together.
+    /// The most virtual time that an account may save.
+    pub lag: Duration,
+    /// Weight of the threads that belong to no VM, together, in each scheduling domain.
     pub host_weight: u32,
     /// Which mechanisms are on.
     pub mechanisms: Mechanisms,
@@ -98,12 +86,9 @@ impl Default for Settings {
         let ms = Duration::from_millis;
         Self {
             slice: ms(3),
-            episode: ms(6),
-            skew: ms(3),
+            slot: ms(6),
             wake_slack: ms(1),
-            boost: ms(6),
-            pull: ms(12),
-            debt: ms(96),
+            lag: ms(48),
             host_weight: 100,
             mechanisms: Mechanisms::ALL,
         }
@@ -112,7 +97,7 @@ impl Default for Settings {
 
 /// An allocation period is between these.
 pub const PERIODS: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(1)];
-/// The default allocation period (systems.md, 5).
+/// The default allocation period (docs/systems.md, 5).
 pub const DEFAULT_PERIOD: Duration = Duration::from_millis(24);
 
 /// How promptly a VM is served at wake-ups.
@@ -158,6 +143,10 @@ impl FromStr for Latency {
     }
 }
 
+/// Versions before this one knew `strict`, which left CPUs of a gang empty.
+const STRICT_IS_GONE: &str = "`strict` no longer exists, as other threads always fill CPUs that a gang leaves idle; \
+     write \"relaxed\", which makes all vCPUs of the VM a gang, or \"auto\"";
+
 impl FromStr for Cosched {
     type Err = String;
 
@@ -166,8 +155,8 @@ impl FromStr for Cosched {
             "auto" => Ok(Self::Auto),
             "never" => Ok(Self::Never),
             "relaxed" => Ok(Self::Relaxed),
-            "strict" => Ok(Self::Strict),
-            _ => Err(format!("`{text}` is none of auto, never, relaxed, strict")),
+            "strict" => Err(STRICT_IS_GONE.to_owned()),
+            _ => Err(format!("`{text}` is none of auto, never, relaxed")),
         }
     }
 }
@@ -178,18 +167,29 @@ impl fmt::Display for Cosched {
             Self::Auto => "auto",
             Self::Never => "never",
             Self::Relaxed => "relaxed",
-            Self::Strict => "strict",
         })
     }
 }
 
-/// Where a CPU is in the host.
+/// Where a CPU is in the host, and in its scheduling domain (`instep_core::topology::lanes`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuPlace {
     /// Its NUMA node; -1 while it is offline.
     pub node: i32,
-    /// The next CPU of its core, in a ring: itself if it is alone.
-    pub next_thread: i32,
+    /// Its scheduling domain, from 0.
+    pub domain: u32,
+    /// Its number in the domain, from 0.
+    pub lane: u32,
+    /// The lanes of its core, its own included, as bits.
+    pub core: u64,
+    /// Whether it is the first lane of a last-level cache.
+    pub first_of_cache: bool,
+}
+
+impl CpuPlace {
+    /// Of a CPU that is offline: in no domain (`NO_DOMAIN` of `bpf/state.bpf.h`).
+    pub const OFFLINE: Self =
+        Self { node: -1, domain: u32::MAX, lane: 0, core: 0, first_of_cache: false };
 }
 
 #[cfg(test)]
@@ -199,21 +199,23 @@ mod tests {
     #[test]
     fn an_unknown_mechanism_is_refused_with_the_known_ones() {
         let error = Mechanisms::without(&["gangs"]).unwrap_err();
-        assert!(error.contains("`gangs`") && error.contains("gang, yield"), "{error}");
+        assert!(error.contains("`gangs`") && error.contains("gang, shares"), "{error}");
     }
 
     #[test]
     fn a_named_mechanism_is_off_and_the_others_on() {
-        let without = Mechanisms::without(&["shares", "boost"]).unwrap();
-        assert_eq!(without.0, Mechanisms::ALL.0 & !0b1_0001);
+        let without = Mechanisms::without(&["shares", "wake"]).unwrap();
+        assert_eq!(without.0, Mechanisms::ALL.0 & !0b1_0010);
     }
 
     #[test]
     fn words_of_settings_are_read_as_they_are_written() {
-        for cosched in [Cosched::Auto, Cosched::Never, Cosched::Relaxed, Cosched::Strict] {
+        for cosched in [Cosched::Auto, Cosched::Never, Cosched::Relaxed] {
             assert_eq!(cosched.to_string().parse(), Ok(cosched));
         }
         assert!("gang".parse::<Cosched>().is_err());
+        let strict = "strict".parse::<Cosched>().unwrap_err();
+        assert!(strict.contains("write \"relaxed\""), "{strict}");
         for latency in [Latency::Normal, Latency::Prompt] {
             assert_eq!(latency.to_string().parse(), Ok(latency));
         }

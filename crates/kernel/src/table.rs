@@ -84,7 +84,7 @@ pub struct Limits {
 }
 
 /// The limits of `bpf/intf.h`; a test compares them.
-pub const LIMITS: Limits = Limits { vms: 256, slots: 4096, vcpus: 512, threads: 16384 };
+pub const LIMITS: Limits = Limits { vms: 1024, slots: 8192, vcpus: 512, threads: 32768 };
 
 /// One VM with its numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -62,15 +62,10 @@ u32 shim_mechanisms(void)
 	return INSTEP_M_ALL;
 }
 
-/* The bound on waits of bpf/policy.h, and how many that wait a CPU looks at. */
-u64 shim_overdue_bound(u32 siblings)
+/* After so long an account that waits is planned first. */
+u64 shim_overdue_bound(void)
 {
-	return pol_overdue_bound(siblings);
-}
-
-u32 shim_look_depth(void)
-{
-	return LOOK_DEPTH;
+	return POL_OVERDUE_NS;
 }
 
 u32 shim_max_cpus(void)
@@ -93,32 +88,45 @@ u32 shim_max_vcpus(void)
 	return INSTEP_MAX_VCPUS;
 }
 
-void shim_set_times(struct host_state *s, u64 slice, u64 episode, u64 skew, u64 wake_slack, u64 boost,
-		    u64 pull, u64 debt)
+void shim_set_times(struct host_state *s, u64 slice, u64 slot, u64 wake_slack, u64 lag)
 {
 	s->set.slice_ns = slice;
-	s->set.episode_ns = episode;
-	s->set.skew_ns = skew;
+	s->set.slot_ns = slot;
 	s->set.wake_slack_ns = wake_slack;
-	s->set.boost_ns = boost;
-	s->set.pull_ns = pull;
-	s->set.debt_ns = debt;
+	s->set.lag_ns = lag;
 }
 
-void shim_set_host(struct host_state *s, u32 host_weight, u32 without, u32 nr_cpus)
+void shim_set_host(struct host_state *s, u32 host_weight, u32 without, u32 nr_cpus, u32 nr_domains, u32 nr_slots)
 {
 	s->set.host_weight = host_weight;
 	s->set.mechanisms = INSTEP_M_ALL & ~without;
 	s->set.nr_cpus = nr_cpus;
+	s->set.nr_domains = nr_domains;
+	s->set.nr_slots = nr_slots;
 	s->set.generation = 1;
 }
 
-void shim_set_cpu(struct host_state *s, u32 cpu, s32 node, s32 next_thread)
+/* A CPU's place, told in the order of lanes. `first`: of its core, of its cache. */
+void shim_set_cpu(struct host_state *s, u32 cpu, s32 node, u32 domain, u32 lane, u64 core, bool first_of_cache)
 {
+	struct domain_state *d = &s->domains[within(domain, INSTEP_MAX_DOMAINS)];
+
 	if (cpu >= INSTEP_MAX_CPUS)
 		return;
 	s->cpus[cpu].node = node;
-	s->cpus[cpu].next_thread = next_thread;
+	s->cpus[cpu].domain = domain;
+	s->cpus[cpu].lane = lane;
+	s->cpus[cpu].core = core;
+	d->node = node;
+	d->cpu[within(lane, INSTEP_LANES)] = cpu;
+	d->lanes |= pol_lane(lane);
+	d->nr_lanes++;
+	if (!(core & (pol_lane(lane) - 1)))
+		d->first |= pol_lane(lane);
+	if (core == pol_lane(lane))
+		d->alone |= pol_lane(lane);
+	if (first_of_cache)
+		d->caches |= pol_lane(lane);
 }
 
 void shim_set_vm(struct host_state *s, u32 vm, u32 weight, u64 period, u32 cosched, u32 latency,
@@ -135,7 +143,8 @@ void shim_set_vm(struct host_state *s, u32 vm, u32 weight, u64 period, u32 cosch
 		.first_slot = first_slot,
 		.nr_vcpus = nr_vcpus,
 	};
-	s->all_vcpus += nr_vcpus;
+	if (vm >= s->nr_vms)
+		s->nr_vms = vm + 1;
 }
 
 void shim_set_home(struct host_state *s, u32 vm, s32 node)
@@ -151,7 +160,6 @@ void shim_begin_vm(struct host_state *s, u32 vm)
 	struct instep_vm_settings *set = &s->vm_set[within(vm, INSTEP_MAX_VMS)];
 
 	*v = (struct vm_state){ .generation = s->set.generation + 1 };
-	v->account.vtime = v->account.mark = s->vtime;
 	for (u32 slot = set->first_slot; slot < set->first_slot + set->nr_vcpus; slot++)
 		s->slots[within(slot, INSTEP_MAX_SLOTS)] = (struct slot_info){};
 }
@@ -165,12 +173,12 @@ void shim_next_generation(struct host_state *s)
 /* How many of its vCPUs wait for a CPU, and how many run. */
 u32 shim_vm_waiting(const struct host_state *s, u32 vm)
 {
-	return s->vms[within(vm, INSTEP_MAX_VMS)].nr_queued;
+	return s->vms[within(vm, INSTEP_MAX_VMS)].account.nr_queued;
 }
 
 u32 shim_vm_running(const struct host_state *s, u32 vm)
 {
-	return s->vms[within(vm, INSTEP_MAX_VMS)].nr_running;
+	return s->vms[within(vm, INSTEP_MAX_VMS)].account.nr_running;
 }
 
 void shim_set_thread(void *threads, u32 tid, u64 start_ticks, u32 vm, u32 slot)
@@ -182,15 +190,43 @@ void shim_set_thread(void *threads, u32 tid, u64 start_ticks, u32 vm, u32 slot)
 	};
 }
 
-/* In whose queue a thread of this queue waits: the queues of a CPU, as bpf/queue.bpf.h numbers them. */
-u64 shim_vm_queue(s32 cpu)
+/* The gang set of a VM: lanes of its domain. */
+u64 shim_vm_set(const struct host_state *s, u32 vm)
 {
-	return vm_queue(cpu);
+	return s->vms[within(vm, INSTEP_MAX_VMS)].set;
 }
 
-u64 shim_host_queue(s32 cpu)
+/*
+ * Where words lie that operations only read (`written` 0), and such that CPUs write, as offsets in the state: the
+ * begin of the range with this number, or its end; 0 after the last. Entries of CPU 1 and domain 1 stand for all.
+ */
+size_t shim_words(u32 written, u32 at, u32 end)
 {
-	return host_queue(cpu);
+#define WORDS(first, last) { offsetof(struct host_state, first), \
+			     offsetof(struct host_state, last) + sizeof(((struct host_state *)0)->last) }
+	const size_t words[2][12][2] = {
+		{
+			WORDS(set, set),
+			WORDS(online, nr_vms),
+			WORDS(vm_set, vm_set),
+			WORDS(cpus[1].node, cpus[1].core),
+			WORDS(domains[1].lanes, domains[1].cpu),
+		},
+		{
+			WORDS(level, level),
+			WORDS(rolled_at, spread_at),
+			WORDS(vms, vms),
+			WORDS(cpus[1].owner, cpus[1].lends),
+			WORDS(cpus[1].since, cpus[1].own),
+			WORDS(cpus[1].counters, cpus[1].counters),
+			WORDS(domains[1].idle, domains[1].seat_waits),
+			WORDS(domains[1].clock, domains[1].members),
+			WORDS(slots, slots),
+		},
+	};
+#undef WORDS
+
+	return written < 2 && at < ARRAY_SIZE(words[0]) ? words[written][at][!!end] : 0;
 }
 
 u64 shim_counter(const struct host_state *s, u32 what)
@@ -205,11 +241,11 @@ u64 shim_counter(const struct host_state *s, u32 what)
 u32 shim_counter_index(u32 which)
 {
 	const u32 index[] = {
-		INSTEP_C_SWITCH, INSTEP_C_EPISODE, INSTEP_C_STACKED,	  INSTEP_C_STOLEN,
-		INSTEP_C_YIELD,	 INSTEP_C_BOOST,   INSTEP_C_WAKE_SIBLING, INSTEP_C_GANG_ON,
-		INSTEP_C_IDLE_CORE, INSTEP_C_EXPIRED, INSTEP_C_SKEW_STOP,
-		INSTEP_C_CORE_LEFT, INSTEP_C_RESCUED, INSTEP_C_CAME_HOME,
-		INSTEP_C_KTHREAD, INSTEP_C_STAYED, INSTEP_C_TURN,
+		INSTEP_C_SWITCH,    INSTEP_C_SLOT,     INSTEP_C_GRANT,	   INSTEP_C_REFUSED,
+		INSTEP_C_STOLEN,    INSTEP_C_WAKE_SIBLING, INSTEP_C_GANG_ON,
+		INSTEP_C_IDLE_CORE, INSTEP_C_EXPIRED,  INSTEP_C_CORE_LEFT, INSTEP_C_KTHREAD,
+		INSTEP_C_HOLE,	    INSTEP_C_MOVE_SET, INSTEP_C_MOVE_DOMAIN, INSTEP_C_WAKE_TEAR,
+		INSTEP_C_WAKE_HOLE, INSTEP_C_WAKE_PREEMPT, INSTEP_C_OVERDUE, INSTEP_C_CLAMPED,
 	};
 
 	return which < ARRAY_SIZE(index) ? index[which] : INSTEP_NR_COUNTERS;

@@ -380,10 +380,23 @@ impl Inner {
         }
     }
 
+    /// A CPU begins or ends to idle (update_idle, of transitions only: kernel/sched/ext_idle.c).
+    fn tell_idle(&self, cpu: usize, idle: bool) {
+        let in_force = self.state.borrow().ejected.is_none();
+        if let Some(update_idle) = self.ops.update_idle.filter(|_| in_force) {
+            // SAFETY: the operation is the scheduler's, called as the kernel does.
+            self.call(Context::Other, || unsafe { update_idle(cpu as i32, idle) });
+        }
+    }
+
     /// set_next_task_scx, or of the idle class.
     pub(crate) fn set_next(&self, cpu: usize, next: Option<usize>) {
-        self.state.borrow_mut().rqs[cpu].curr = next;
+        let was_idle =
+            std::mem::replace(&mut self.state.borrow_mut().rqs[cpu].curr, next).is_none();
         self.set_idle(cpu, next.is_none());
+        if was_idle != next.is_none() {
+            self.tell_idle(cpu, next.is_none());
+        }
         let Some(task) = next else { return };
         self.release(task, 0, false);
         {

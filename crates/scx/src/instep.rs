@@ -20,27 +20,36 @@ mod c {
         pub(super) safe fn shim_storage_size() -> usize;
         pub(super) safe fn shim_thread_size() -> usize;
         pub(super) safe fn shim_mechanisms() -> u32;
-        pub(super) safe fn shim_overdue_bound(siblings: u32) -> u64;
-        pub(super) safe fn shim_look_depth() -> u32;
+        pub(super) safe fn shim_overdue_bound() -> u64;
         pub(super) safe fn shim_max_cpus() -> u32;
         pub(super) safe fn shim_max_vms() -> u32;
         pub(super) safe fn shim_max_slots() -> u32;
         pub(super) safe fn shim_max_vcpus() -> u32;
-        pub(super) safe fn shim_vm_queue(cpu: i32) -> u64;
-        pub(super) safe fn shim_host_queue(cpu: i32) -> u64;
         pub(super) safe fn shim_counter_index(which: u32) -> u32;
         pub(super) fn shim_set_times(
             state: *mut c_void,
             slice: u64,
-            episode: u64,
-            skew: u64,
+            slot: u64,
             wake_slack: u64,
-            boost: u64,
-            pull: u64,
-            debt: u64,
+            lag: u64,
         );
-        pub(super) fn shim_set_host(state: *mut c_void, weight: u32, without: u32, cpus: u32);
-        pub(super) fn shim_set_cpu(state: *mut c_void, cpu: u32, node: i32, next: i32);
+        pub(super) fn shim_set_host(
+            state: *mut c_void,
+            weight: u32,
+            without: u32,
+            cpus: u32,
+            domains: u32,
+            slots: u32,
+        );
+        pub(super) fn shim_set_cpu(
+            state: *mut c_void,
+            cpu: u32,
+            node: i32,
+            domain: u32,
+            lane: u32,
+            core: u64,
+            first_of_cache: bool,
+        );
         pub(super) fn shim_set_vm(
             state: *mut c_void,
             vm: u32,
@@ -59,6 +68,10 @@ mod c {
         pub(super) fn shim_vm_waiting(state: *const c_void, vm: u32) -> u32;
         #[cfg(test)]
         pub(super) fn shim_vm_running(state: *const c_void, vm: u32) -> u32;
+        #[cfg(test)]
+        pub(super) fn shim_vm_set(state: *const c_void, vm: u32) -> u64;
+        #[cfg(test)]
+        pub(super) safe fn shim_words(written: u32, at: u32, end: u32) -> usize;
         pub(super) fn shim_set_home(state: *mut c_void, vm: u32, node: i32);
         pub(super) fn shim_set_thread(
             threads: *mut c_void,
@@ -76,21 +89,15 @@ mod c {
 pub struct Settings {
     /// How long a thread runs when others wait.
     pub slice: u64,
-    /// How long siblings run together.
-    pub episode: u64,
-    /// How far a vCPU may run ahead of a waiting sibling.
-    pub skew: u64,
-    /// Virtual time by which a waker may be ahead of what it preempts.
+    /// Length of a gang slot.
+    pub slot: u64,
+    /// Virtual time by which a thread that wakes up must be behind what it preempts.
     pub wake_slack: u64,
-    /// Virtual time by which a bottleneck is preferred.
-    pub boost: u64,
-    /// Virtual time behind which a waiter is taken over.
-    pub pull: u64,
-    /// Most that anything may be ahead of or behind its CPU.
-    pub debt: u64,
+    /// Most virtual time that an account may save.
+    pub lag: u64,
     /// Allocation period of VMs.
     pub period: u64,
-    /// Weight of what belongs to no VM, together.
+    /// Weight of the threads that belong to no VM, together, in each domain.
     pub host_weight: u32,
     /// Mechanisms that are off: `INSTEP_M_*`.
     pub without: u32,
@@ -101,12 +108,9 @@ impl Default for Settings {
         const MS: u64 = 1_000_000;
         Self {
             slice: 3 * MS,
-            episode: 6 * MS,
-            skew: 3 * MS,
+            slot: 6 * MS,
             wake_slack: MS,
-            boost: 6 * MS,
-            pull: 12 * MS,
-            debt: 96 * MS,
+            lag: 48 * MS,
             period: 24 * MS,
             host_weight: 100,
             without: 0,
@@ -130,17 +134,10 @@ pub fn mechanisms() -> u32 {
     c::shim_mechanisms()
 }
 
-/// After how long a vCPU that waits goes first where so many siblings, itself included, run or wait on
-/// its CPU, nanoseconds: `pol_overdue_bound`.
+/// An account that has waited for so long is planned first, nanoseconds: `POL_OVERDUE_NS`.
 #[must_use]
-pub fn overdue_bound(siblings: u32) -> u64 {
-    c::shim_overdue_bound(siblings)
-}
-
-/// How many of those that wait a CPU looks at for who is overdue: `LOOK_DEPTH`.
-#[must_use]
-pub fn look_depth() -> u32 {
-    c::shim_look_depth()
+pub fn overdue_bound() -> u64 {
+    c::shim_overdue_bound()
 }
 
 /// The limits of bpf/intf.h.
@@ -163,10 +160,8 @@ pub enum Cosched {
     Auto = 0,
     /// Never.
     Never = 1,
-    /// Always, holes filled by others.
+    /// Always, all of them.
     Relaxed = 2,
-    /// Always, holes left empty.
-    Strict = 3,
 }
 
 /// What is set for one VM (`[dispatch.vm.NAME]`, docs/dispatch.md) besides its weight.
@@ -198,36 +193,45 @@ pub struct Vm {
 #[allow(missing_docs, reason = "bpf/intf.h")]
 pub enum Counter {
     Switch,
-    Episode,
-    Stacked,
+    Slot,
+    Grant,
+    Refused,
     Stolen,
-    Yield,
-    Boost,
     WakeSibling,
     GangOn,
     IdleCore,
     Expired,
-    SkewStop,
     CoreLeft,
-    Rescued,
-    CameHome,
     Kthread,
-    Stayed,
-    Turn,
+    Hole,
+    MoveSet,
+    MoveDomain,
+    WakeTear,
+    WakeHole,
+    WakePreempt,
+    Overdue,
+    Clamped,
 }
 
-/// The CPU after this one in the ring of its core's, itself if it is alone.
-fn next_thread(core: &[usize], cpu: usize) -> i32 {
-    let at = core.iter().position(|one| *one == cpu);
-    at.map_or(cpu, |at| core[(at + 1) % core.len()]) as i32
+/// Where a CPU is among the scheduling domains (instep-core, `topology::Lane`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lane {
+    /// The CPU.
+    pub cpu: usize,
+    /// Number of the domain.
+    pub domain: u32,
+    /// The CPU's number in the domain.
+    pub lane: u32,
+    /// Lanes of the CPU's core.
+    pub core: u64,
+    /// Whether it is the first lane of a last-level cache.
+    pub first_of_cache: bool,
 }
 
 /// The scheduler, loaded on a host.
 #[derive(Debug)]
 pub struct Instep {
     kernel: Kernel,
-    /// The CPU of each of its queues, by the queue's number, ascending.
-    queues: Vec<(u64, usize)>,
 }
 
 impl Instep {
@@ -237,6 +241,7 @@ impl Instep {
     /// When there is no room for so many.
     pub fn new(
         machine: Machine,
+        lanes: &[Lane],
         tasks: &[TaskSetup],
         vms: &[Vm],
         settings: &Settings,
@@ -260,46 +265,29 @@ impl Instep {
         };
         // SAFETY: a constant.
         let ops = unsafe { c::instep_ops };
-        let places: Vec<(i32, i32)> = machine
-            .node
-            .iter()
-            .zip(&machine.core)
-            .enumerate()
-            .map(|(cpu, (node, core))| (*node, next_thread(core, cpu)))
-            .collect();
+        let nodes = machine.node.clone();
         let mut kernel = Kernel::new(machine, tasks, ops, sizes, seed, release)?;
-        Self::tell(&mut kernel, &places, vms, settings);
+        Self::tell(&mut kernel, &nodes, lanes, vms, settings);
         kernel.load(0)?;
-        let mut queues: Vec<(u64, usize)> = (0..cpus)
-            .flat_map(|cpu| {
-                let at = cpu as i32;
-                [(c::shim_vm_queue(at), cpu), (c::shim_host_queue(at), cpu)]
-            })
-            .collect();
-        queues.sort_unstable();
-        Ok(Self { kernel, queues })
+        Ok(Self { kernel })
     }
 
     /// What user space tells it before it is loaded.
-    fn tell(kernel: &mut Kernel, places: &[(i32, i32)], vms: &[Vm], s: &Settings) {
+    fn tell(kernel: &mut Kernel, nodes: &[i32], lanes: &[Lane], vms: &[Vm], s: &Settings) {
         let (state, threads) = (kernel.globals(), kernel.threads());
         let mut slot = 0;
         // SAFETY: `state` is memory of `shim_state_size` bytes and `threads` a table with room for all
         // tasks, both owned by the kernel; C checks the numbers of CPUs and VMs.
         unsafe {
-            c::shim_set_times(
-                state,
-                s.slice,
-                s.episode,
-                s.skew,
-                s.wake_slack,
-                s.boost,
-                s.pull,
-                s.debt,
-            );
-            c::shim_set_host(state, s.host_weight, s.without, places.len() as u32);
-            for (cpu, (node, next)) in places.iter().enumerate() {
-                c::shim_set_cpu(state, cpu as u32, *node, *next);
+            c::shim_set_times(state, s.slice, s.slot, s.wake_slack, s.lag);
+            let domains = lanes.iter().map(|at| at.domain + 1).max().unwrap_or(0);
+            let slots: usize = vms.iter().map(|vm| vm.count).sum();
+            let cpus = nodes.len() as u32;
+            c::shim_set_host(state, s.host_weight, s.without, cpus, domains, slots as u32);
+            for at in lanes {
+                let (cpu, node) = (at.cpu as u32, nodes[at.cpu]);
+                let first = at.first_of_cache;
+                c::shim_set_cpu(state, cpu, node, at.domain, at.lane, at.core, first);
             }
             for (vm, number) in vms.iter().zip(1u32..) {
                 c::shim_set_vm(
@@ -346,11 +334,9 @@ impl Instep {
         self.kernel.ejected()
     }
 
-    /// A task that may be elsewhere than before, and the CPU for which it waits or on which it runs.
+    /// A task that may be elsewhere than before, and the CPU whose run queue it belongs to.
     pub fn take_moved(&mut self) -> Option<(usize, usize)> {
-        let (task, cpu, queue) = self.kernel.take_moved()?;
-        let at = queue.and_then(|id| self.queues.binary_search_by_key(&id, |(id, _)| *id).ok());
-        Some((task, at.map_or(cpu, |at| self.queues[at].1)))
+        self.kernel.take_moved()
     }
 
     /// What a counter says, all CPUs together.

@@ -9,7 +9,7 @@ use crate::abi::{
 };
 use crate::inner::{Event, Inner, Machine, Release, TaskSetup};
 use crate::order::{Call, Stand};
-use crate::state::{Context, Queue};
+use crate::state::Context;
 use std::ffi::c_void;
 use std::ptr;
 
@@ -181,6 +181,26 @@ impl Kernel {
 
     /// A sleeping task wakes up (try_to_wake_up).
     pub fn wake(&mut self, task: usize, by: Waker, now: u64) {
+        self.enter_waker(by, now);
+        let flags = self.inner.select(task);
+        self.inner.enqueue(task, ENQ_WAKEUP | flags);
+        self.settle();
+    }
+
+    /// As [`Kernel::wake`], and what runs on `sleeps` goes to sleep between `ops.select_cpu` and `ops.enqueue`: here
+    /// CPUs act one after the other, on a machine at once.
+    #[cfg(test)]
+    pub(crate) fn wake_while_blocking(&mut self, task: usize, by: Waker, sleeps: usize, now: u64) {
+        self.enter_waker(by, now);
+        let flags = self.inner.select(task);
+        self.block(sleeps, now);
+        self.enter_waker(by, now);
+        self.inner.enqueue(task, ENQ_WAKEUP | flags);
+        self.settle();
+    }
+
+    /// The CPU and the context in which a task is woken.
+    fn enter_waker(&self, by: Waker, now: u64) {
         let k = &*self.inner;
         let (Waker::Task(cpu) | Waker::Interrupt(cpu) | Waker::Other(cpu)) = by;
         k.stand_on(cpu, now);
@@ -189,9 +209,6 @@ impl Kernel {
             Waker::Interrupt(_) => k.here.in_interrupt.set(1),
             Waker::Other(_) => k.here.current.set(&raw const *k.nobody),
         }
-        let flags = k.select(task);
-        k.enqueue(task, ENQ_WAKEUP | flags);
-        self.settle();
     }
 
     /// The task that runs on `cpu` goes to sleep; the CPU chooses at once.
@@ -436,17 +453,11 @@ impl Kernel {
         self.inner.state.borrow().rqs[cpu].resched
     }
 
-    /// A task that may be in another queue than before, with the CPU whose run queue it belongs to and
-    /// the scheduler's queue that it waits in, if one.
-    pub fn take_moved(&mut self) -> Option<(usize, usize, Option<u64>)> {
+    /// A task that may be in another queue than before, with the CPU whose run queue it belongs to.
+    pub fn take_moved(&mut self) -> Option<(usize, usize)> {
         let state = &mut *self.inner.state.borrow_mut();
         let task = state.moved.pop()?;
-        let info = &state.tasks[task];
-        let queue = match info.on {
-            Some(Queue::User(id)) => Some(id),
-            _ => None,
-        };
-        Some((task, info.cpu, queue))
+        Some((task, state.tasks[task].cpu))
     }
 
     /// What runs on a CPU.

@@ -75,7 +75,7 @@ pub(crate) struct Timer {
 }
 
 /// Queues with lower numbers are found without a search.
-const NEAR: usize = 4096;
+const NEAR: usize = 16384;
 
 /// See the module.
 #[derive(Debug, Default)]

@@ -2,8 +2,9 @@
 //! far apart nodes are. Made once from core's topology; knows nothing of time or tasks.
 
 use crate::mask::Mask;
-use instep_core::topology::Topology;
+use instep_core::topology::{self, Topology};
 use instep_core::units::{CpuId, NodeId};
+use instep_scx::instep::Lane;
 
 /// A host. CPUs are indices from 0 in the order of the kernel's numbers.
 #[derive(Clone, Debug)]
@@ -34,6 +35,8 @@ pub struct Host {
     pub distance: Vec<Vec<u32>>,
     /// The other CPUs of each CPU's core.
     pub siblings: Vec<Vec<usize>>,
+    /// Where each CPU is among Instep's scheduling domains, in their order.
+    pub lanes: Vec<Lane>,
 }
 
 impl Host {
@@ -52,7 +55,12 @@ impl Host {
         let siblings = cpus.iter().enumerate().map(|(at, cpu)| {
             cores[cpu.core.0 as usize].iter().filter(|other| *other != at).collect()
         });
+        let lane = |(id, at): (CpuId, topology::Lane)| {
+            let topology::Lane { domain, lane, core, first_of_cache } = at;
+            Some(Lane { cpu: index(id)?, domain, lane, core, first_of_cache })
+        };
         Self {
+            lanes: topology::lanes(topology).into_iter().filter_map(lane).collect(),
             ids: cpus.iter().map(|cpu| cpu.id).collect(),
             core: cpus.iter().map(|cpu| cpu.core.0 as usize).collect(),
             llc: cpus.iter().map(|cpu| cpu.llc.0 as usize).collect(),

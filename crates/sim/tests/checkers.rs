@@ -7,7 +7,7 @@
 mod robin;
 
 use instep_sim::check::run::check;
-use instep_sim::check::{Conserved, Fact, Finding, Overdue, Promises, Share, Watch, What};
+use instep_sim::check::{Conserved, Fact, Finding, Promises, Share, WaitBound, Watch, What};
 use instep_sim::scenario::Scenario;
 use instep_sim::scenario::build::Plan;
 use robin::{Fault, MS, Robin};
@@ -67,34 +67,36 @@ fn a_starved_task_is_found() {
     shown(Fault::Unfair, promises, "wait", &[SPIN, SPIN]);
 }
 
-/// Who has waited for 20 ms a sibling goes first, one in 10 ms.
-const OVERDUE: Overdue = Overdue { each: 20 * MS, siblings: 32, claim: 10 * MS, depth: 24 };
+/// No vCPU that is entitled to an eighth of a CPU waits longer than 20 ms.
+const BOUND: WaitBound = WaitBound { each: 20 * MS };
 
 #[test]
-fn a_task_that_is_overdue_and_not_served_is_found() {
-    let promises = Promises { overdue: Some(OVERDUE), ..Promises::NONE };
+fn a_vcpu_that_waits_beyond_its_bound_is_found() {
+    let promises = Promises { wait_bound: Some(BOUND), ..Promises::NONE };
     shown(Fault::Unfair, promises, "wait", &[SPIN, SPIN]);
 }
 
+/// The millisecond in which a wait is found, where these tasks wait on the first CPU and the last of them runs.
+fn late(cpus: usize, tasks: &[(usize, u32)], vms: usize, from: &[u32]) -> Option<u64> {
+    let promises = Promises { wait_bound: Some(BOUND), ..Promises::NONE };
+    let mut watch = Watch::new(cpus, tasks, promises.checkers(vms, false));
+    let mut see = |what| watch.see(&Fact { at: 0, what });
+    from.iter().for_each(|task| see(What::Wake { task: *task, cpu: 0 }).unwrap());
+    see(What::Start { task: *from.last().unwrap(), cpu: 0 }).unwrap();
+    (1..200).find(|ms| watch.pass(ms * MS).is_err())
+}
+
 #[test]
-fn who_has_more_siblings_on_its_cpu_is_overdue_later() {
+fn a_vcpu_that_is_entitled_to_less_may_wait_longer() {
     // Two CPUs; VM 0 is tasks 0 and 1, VM 1 is task 2; task 3 is a thread of no VM.
-    let tasks = [(0, 100), (0, 100), (1, 100), (2, 100)];
-    let found = |from: &[u32], runs: u32| {
-        let promises = Promises { overdue: Some(OVERDUE), ..Promises::NONE };
-        let mut watch = Watch::new(2, &tasks, promises.checkers(2, false));
-        let mut see = |what| watch.see(&Fact { at: 0, what });
-        from.iter().for_each(|task| see(What::Wake { task: *task, cpu: 0 }).unwrap());
-        see(What::Start { task: runs, cpu: 0 }).unwrap();
-        (1..200).find(|ms| watch.pass(ms * MS).is_err())
-    };
-    // Its bound, and 10 ms for each that waits and for one that was chosen just before.
-    assert_eq!(found(&[0, 2], 2), Some(41));
-    assert_eq!(found(&[0, 1], 1), Some(61));
-    assert_eq!(found(&[0, 1, 2], 2), Some(71));
-    assert_eq!(found(&[3, 2], 2), None);
-    // One that runs is served.
-    assert_eq!(found(&[0], 0), None);
+    let few = [(0, 100), (0, 100), (1, 100), (2, 100)];
+    assert_eq!(late(2, &few, 2, &[0, 2]), Some(21));
+    assert_eq!(late(2, &few, 2, &[3, 2]), None, "a thread of no VM has no such bound");
+    assert_eq!(late(2, &few, 2, &[0]), None, "a vCPU that runs does not wait");
+    // Sixteen VMs of one vCPU on one CPU: each is entitled to a sixteenth.
+    let many: Vec<(usize, u32)> = (0..16).map(|vm| (vm, 100)).collect();
+    let all: Vec<u32> = (0..16).collect();
+    assert_eq!(late(1, &many, 16, &all), Some(40));
 }
 
 #[test]

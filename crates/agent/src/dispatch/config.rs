@@ -5,13 +5,13 @@
 //! [dispatch]
 //! mode = "auto"                  # kernel: load it or fail; off
 //! host_weight = 100              # of everything that belongs to no VM, together
-//! without = ["probe"]            # mechanisms that are off
+//! without = ["moves"]            # mechanisms that are off
 //! slice = "3ms"
-//! episode = "6ms"
+//! slot = "6ms"                   # of gangs
 //! [dispatch.vm.web]              # a VM by its name; all keys may be missing
 //! weight = 200                   # else its cgroup's cpu.weight
 //! period = "24ms"
-//! cosched = "auto"               # never, relaxed, strict
+//! cosched = "auto"               # which vCPUs form a gang; never, relaxed
 //! latency = "prompt"             # normal
 //! [[dispatch.process]]           # a plain process as a VM: its threads are the vCPUs
 //! name = "job"
@@ -37,15 +37,15 @@ pub struct DispatchConfig {
     pub mode: Mode,
     /// Load it although VMs have core-scheduling cookies.
     pub despite_cookies: bool,
-    /// Weight of everything that belongs to no VM, together, 1 to 10000.
+    /// Weight of everything that belongs to no VM, together, in each scheduling domain, 1 to 10000.
     #[serde(deserialize_with = "weight")]
     pub host_weight: u32,
     /// How long a thread runs when others wait, 500us to 100ms.
-    #[serde(deserialize_with = "turn")]
+    #[serde(deserialize_with = "slice")]
     pub slice: Duration,
-    /// How long siblings run together, 500us to 100ms.
-    #[serde(deserialize_with = "turn")]
-    pub episode: Duration,
+    /// Length of a gang slot, 500us to 100ms.
+    #[serde(deserialize_with = "slice")]
+    pub slot: Duration,
     /// Names of mechanisms that are off.
     #[serde(deserialize_with = "mechanisms")]
     pub without: Vec<String>,
@@ -69,7 +69,7 @@ pub struct VmConfig {
     /// Allocation period, 1ms to 1s; 24ms when not given.
     #[serde(deserialize_with = "period")]
     pub period: Option<Duration>,
-    /// When its siblings run together.
+    /// Which of its vCPUs form a gang.
     #[serde(deserialize_with = "cosched")]
     pub cosched: Cosched,
     /// How promptly it is served at wake-ups.
@@ -99,7 +99,7 @@ impl Default for DispatchConfig {
             despite_cookies: false,
             host_weight: settings.host_weight,
             slice: settings.slice,
-            episode: settings.episode,
+            slot: settings.slot,
             without: Vec::new(),
             vm: BTreeMap::new(),
             process: Vec::new(),
@@ -138,16 +138,16 @@ impl DispatchConfig {
         Ok(Settings {
             host_weight: self.host_weight,
             slice: self.slice,
-            episode: self.episode,
+            slot: self.slot,
             mechanisms: Mechanisms::without(&self.without)?,
             ..Settings::default()
         })
     }
 }
 
-/// A slice and an episode are between these: below, switching costs more than it brings; above, a
-/// turn is felt.
-const TURNS: [Duration; 2] = [Duration::from_micros(500), Duration::from_millis(100)];
+/// A slice and a slot are between these: below, switching costs more than it brings; above, users notice
+/// the wait.
+const SLICES: [Duration; 2] = [Duration::from_micros(500), Duration::from_millis(100)];
 /// As cgroups have it (`cpu.weight`).
 const WEIGHTS: [u32; 2] = [1, 10_000];
 
@@ -186,15 +186,15 @@ fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mode, D::Error> {
 }
 
 fn cosched<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Cosched, D::Error> {
-    word(deserializer, "\"auto\", \"never\", \"relaxed\" or \"strict\"")
+    word(deserializer, "\"auto\", \"never\" or \"relaxed\"")
 }
 
 fn latency<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Latency, D::Error> {
     word(deserializer, "\"normal\" or \"prompt\"")
 }
 
-fn turn<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    duration(deserializer).and_then(|time| bounded(time, TURNS))
+fn slice<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    duration(deserializer).and_then(|time| bounded(time, SLICES))
 }
 
 fn period<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
@@ -211,7 +211,7 @@ fn bounded<E: Error>(time: Duration, [least, most]: [Duration; 2]) -> Result<Dur
 }
 
 fn mechanisms<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    let names = expected::words(deserializer, "a list of mechanisms, such as [\"probe\"]")?;
+    let names = expected::words(deserializer, "a list of mechanisms, such as [\"moves\"]")?;
     Mechanisms::without(&names).map_err(Error::custom)?;
     Ok(names)
 }
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!((config.mode, config.slice), (Mode::Auto, Duration::from_millis(2)));
         let web = &config.vm["web"];
         assert_eq!((web.weight, web.cosched), (Some(200), Cosched::Never));
-        assert_eq!((config.process[0].pid, config.settings().unwrap().mechanisms.0 & 32), (12, 0));
+        assert_eq!((config.process[0].pid, config.settings().unwrap().mechanisms.0 & 1), (12, 0));
     }
 
     #[test]
@@ -261,6 +261,8 @@ mod tests {
             ),
             ("slice = '1us'", "i.toml:2: 1us is not between 500us and 100ms"),
             ("slice = 3", "i.toml:2: invalid type: integer `3`"),
+            ("slot = '1s'", "i.toml:2: 1s is not between 500us and 100ms"),
+            ("episode = '6ms'", "i.toml:2: unknown field `episode`, expected one of"),
             ("host_weight = 0", "i.toml:2: weight 0 is not between 1 and 10000"),
             ("without = ['gangs']", "i.toml:2: unknown mechanism `gangs`"),
             (
@@ -280,6 +282,10 @@ mod tests {
             (
                 "[dispatch.vm.a]\ncosched = 'gang'",
                 "i.toml:3: `gang` is none of auto, never, relaxed",
+            ),
+            (
+                "[dispatch.vm.a]\ncosched = 'strict'",
+                "i.toml:3: `strict` no longer exists, as other threads always fill",
             ),
             (
                 "[dispatch.vm.a]\ncosched = true",

@@ -80,7 +80,7 @@ pub struct VmInForce {
     /// Its allocation period, such as `24ms`, as the kernel has it.
     #[serde(default)]
     pub period: String,
-    /// Its co-scheduling: auto, never, relaxed, strict.
+    /// Its co-scheduling: auto, never, relaxed.
     #[serde(default)]
     pub cosched: String,
     /// Its latency class: normal, prompt.
@@ -89,11 +89,20 @@ pub struct VmInForce {
     /// The node that it keeps the VM on while that has room; null without one.
     #[serde(default)]
     pub home_node: Option<NodeId>,
-    /// Whether its siblings run together.
+    /// Whether it forms a gang: vCPUs that run at the same time.
     pub together: bool,
-    /// Whether it runs on one CPU, as its vCPUs hand over to each other at a fine grain.
+    /// vCPUs of the gang; 0 without one.
     #[serde(default)]
-    pub gathered: bool,
+    pub gang_vcpus: u32,
+    /// CPUs of its gang set.
+    #[serde(default)]
+    pub gang_cpus: u32,
+    /// Its scheduling domain; null before one of its threads woke up.
+    #[serde(default)]
+    pub domain: Option<u32>,
+    /// CPUs that it is entitled to now, in thousandths of a CPU.
+    #[serde(default)]
+    pub share_milli_cpus: u32,
     /// What the scheduler last found out of it, in words.
     #[serde(default)]
     pub found: Option<String>,
@@ -105,8 +114,9 @@ pub struct VmInForce {
     pub cpu_ns: u64,
     /// How often a vCPU blocked.
     pub blocks: u64,
-    /// Virtual time by which it is ahead of the host.
-    pub lead_ns: i64,
+    /// Virtual time by which it is behind its domain's clock; negative when it is ahead.
+    #[serde(default)]
+    pub lag_ns: i64,
 }
 
 /// A run that had loaded Instep's scheduler and is gone without a word: it was killed.
@@ -192,6 +202,11 @@ impl From<Cost> for Program {
     }
 }
 
+/// 1024ths of a CPU in thousandths.
+fn milli_cpus(share: u32) -> u32 {
+    u32::try_from(u64::from(share) * 1000 / 1024).unwrap_or(u32::MAX)
+}
+
 impl From<VmSeen> for VmInForce {
     fn from(seen: VmSeen) -> Self {
         Self {
@@ -201,14 +216,17 @@ impl From<VmSeen> for VmInForce {
             cosched: seen.cosched.to_string(),
             latency: seen.latency.to_string(),
             home_node: seen.home,
-            together: seen.gang,
-            gathered: seen.gathered,
+            together: seen.seats > 0,
+            gang_vcpus: seen.seats,
+            gang_cpus: seen.gang_cpus,
+            domain: seen.domain,
+            share_milli_cpus: milli_cpus(seen.share),
             found: seen.found,
             together_ns: seen.together_ns,
             apart_ns: seen.apart_ns,
             cpu_ns: seen.cpu_ns,
             blocks: seen.blocks,
-            lead_ns: seen.lead_ns,
+            lag_ns: seen.lag_ns,
         }
     }
 }

@@ -23,14 +23,15 @@ use crate::observe::VmKey;
 use crate::watch::Scheduler;
 use config::DispatchConfig;
 pub use in_force::{Gone, InForce, LastExit, Program, VmInForce, forget, gone, read};
-use instep_core::topology::Topology;
-use instep_core::units::NodeId;
+use instep_core::topology::{LANES, Lane, Topology, lanes};
+use instep_core::units::{CpuId, NodeId};
 use instep_host::Root;
 use instep_host::apply::Instance;
 use instep_host::discover::{Scan, ScanOptions, Scanner};
 use instep_kernel::backoff::Backoff;
 use instep_kernel::exit::Exit;
 use instep_kernel::loaded::Loaded;
+use instep_kernel::plan::MAX_DOMAINS;
 use instep_kernel::probe::possible_cpus;
 use instep_kernel::table::LIMITS;
 use instep_kernel::{CpuPlace, Mode, Plan, Probe, Table, VmEntry, cookies, plan};
@@ -54,7 +55,8 @@ const GOING: Duration = Duration::from_secs(5);
 pub struct Dispatch {
     config: DispatchConfig,
     homes: BTreeMap<VmKey, NodeId>,
-    places: Vec<CpuPlace>,
+    /// Where each CPU is, or why the scheduler cannot be told.
+    places: Result<Vec<CpuPlace>, String>,
     scanner: Scanner,
     backoff: Backoff,
     state: State,
@@ -184,10 +186,10 @@ impl Dispatch {
     }
 
     fn try_load(&mut self) {
-        let next = match decide(&self.config, &mut self.scanner).1 {
-            Plan::Stay(why) => State::Off(why),
-            Plan::Busy(why) => State::busy(why),
-            Plan::Load => self.load(),
+        let next = match (decide(&self.config, &mut self.scanner).1, self.places.clone()) {
+            (Plan::Stay(why), _) | (Plan::Load, Err(why)) => State::Off(why),
+            (Plan::Busy(why), _) => State::busy(why),
+            (Plan::Load, Ok(places)) => self.load(&places),
         };
         if let (State::Off(why), true) = (&next, self.config.mode != Mode::Off) {
             self.said.push(format!("the kernel's default scheduler stays: {why}"));
@@ -207,9 +209,9 @@ impl Dispatch {
         self.write();
     }
 
-    fn load(&mut self) -> State {
+    fn load(&mut self, places: &[CpuPlace]) -> State {
         let settings = self.config.settings().unwrap_or_default();
-        match Loaded::load(&settings, &self.places) {
+        match Loaded::load(&settings, places) {
             Ok(kernel) => {
                 self.said.push("Instep's kernel scheduler is in force".to_owned());
                 self.looks = 0;
@@ -371,9 +373,12 @@ pub fn preview(config: &DispatchConfig) -> Vec<String> {
     }
     let mut scanner = scanner();
     let (vms, plan) = decide(config, &mut scanner);
-    let why = match plan {
-        Plan::Stay(why) | Plan::Busy(why) => why,
-        Plan::Load => {
+    let places = instep_host::topology::read(&Root::live())
+        .map_err(|error| error.to_string())
+        .and_then(|topology| places(&topology));
+    let why = match (plan, places) {
+        (Plan::Stay(why) | Plan::Busy(why), _) | (Plan::Load, Err(why)) => why,
+        (Plan::Load, Ok(_)) => {
             let (table, mut warnings) = Table::default().renumbered(vms.0, LIMITS);
             let mut said = vec![format!(
                 "a run would load Instep's kernel scheduler for the whole host, with {} VMs",
@@ -438,23 +443,38 @@ fn is_going() -> bool {
     matches!(Probe::state_of(Path::new("/")), Some(instep_kernel::probe::State::Other(_)))
 }
 
-/// Where each CPU is, by its number; those that are offline are on node -1 and alone.
-fn places(topology: &Topology) -> Vec<CpuPlace> {
+/// Where each CPU is, by its number; those that are offline are in no scheduling domain.
+///
+/// # Errors
+/// The scheduler has no room for this host's scheduling domains, or a CPU is in none.
+fn places(topology: &Topology) -> Result<Vec<CpuPlace>, String> {
     // Numbers beyond any host's are not believed.
     let possible = possible_cpus(Path::new("/"))
         .min(4096)
         .max(topology.cpus().last().map_or(0, |cpu| cpu.id.0 + 1));
-    let absent = |cpu| CpuPlace { node: -1, next_thread: cpu };
-    let mut places: Vec<CpuPlace> = (0..possible as i32).map(absent).collect();
+    let mut places = vec![CpuPlace::OFFLINE; possible as usize];
+    let lanes: BTreeMap<CpuId, Lane> = lanes(topology).into_iter().collect();
+    let domains = lanes.values().map(|lane| lane.domain + 1).max().unwrap_or(0);
+    if domains > MAX_DOMAINS {
+        return Err(format!(
+            "this host has {domains} scheduling domains (groups of at most {LANES} CPUs that lie in one node), and \
+             Instep's scheduler has room for {MAX_DOMAINS}; use placement alone (--dispatch off)"
+        ));
+    }
     for cpu in topology.cpus() {
-        places[cpu.id.0 as usize].node = i32::try_from(cpu.node.0).unwrap_or(-1);
+        let node = i32::try_from(cpu.node.0).ok();
+        let lane = lanes.get(&cpu.id).filter(|lane| (lane.lane as usize) < LANES);
+        let (Some(node), Some(lane)) = (node, lane) else {
+            return Err(format!(
+                "CPU {} of node {} is in no scheduling domain: a node or core with it has more CPUs than {LANES}, or \
+                 is not listed in /sys/devices/system/node; use placement alone (--dispatch off)",
+                cpu.id, cpu.node
+            ));
+        };
+        let Lane { domain, lane, core, first_of_cache } = *lane;
+        places[cpu.id.0 as usize] = CpuPlace { node, domain, lane, core, first_of_cache };
     }
-    for core in topology.cores() {
-        for (cpu, next) in core.iter().zip(core.iter().skip(1).chain(core.first())) {
-            places[cpu.0 as usize].next_thread = next.0 as i32;
-        }
-    }
-    places
+    Ok(places)
 }
 
 #[cfg(test)]

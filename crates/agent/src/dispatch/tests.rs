@@ -2,6 +2,7 @@
 
 use super::*;
 use instep_core::units::VmId;
+use instep_madehost::{HostSpec, MadeHost};
 
 fn topology() -> Topology {
     instep_host::topology::read(&Root::live()).unwrap()
@@ -63,19 +64,30 @@ fn what_takes_it_out_while_it_is_loaded_is_told_once_and_looked_at_again() {
 }
 
 #[test]
-fn every_online_cpu_has_its_node_and_a_ring_of_its_cores() {
+fn every_online_cpu_has_its_node_and_a_lane_of_its_own() {
     let topology = topology();
-    let places = places(&topology);
-    for core in topology.cores() {
-        let first = core.first().unwrap().0 as i32;
-        let ring = std::iter::successors(Some(first), |cpu| {
-            Some(places[*cpu as usize].next_thread).filter(|next| *next != first)
-        });
-        assert!(ring.take(99).eq(core.iter().map(|cpu| cpu.0 as i32)));
-    }
+    let places = places(&topology).unwrap();
+    let mut taken = BTreeSet::new();
     for cpu in topology.cpus() {
-        assert_eq!(places[cpu.id.0 as usize].node, cpu.node.0 as i32);
+        let place = places[cpu.id.0 as usize];
+        assert_eq!(place.node, cpu.node.0 as i32);
+        assert!(place.core & 1 << place.lane != 0, "{place:?}");
+        assert!(taken.insert((place.domain, place.lane)), "{place:?}");
     }
+    let online = places.iter().filter(|place| **place != CpuPlace::OFFLINE).count();
+    assert_eq!(online, topology.cpus().len());
+}
+
+#[test]
+fn a_host_of_too_many_domains_is_refused_by_name() {
+    let spec = |nodes| {
+        let dir = tempfile::tempdir().unwrap();
+        MadeHost::new(HostSpec::new(nodes, 1)).write(dir.path()).unwrap();
+        places(&instep_host::topology::read(&Root::at(dir.path())).unwrap())
+    };
+    assert!(spec(MAX_DOMAINS).is_ok());
+    let why = spec(MAX_DOMAINS + 1).unwrap_err();
+    assert!(why.starts_with("this host has 65 scheduling domains"), "{why}");
 }
 
 #[test]

@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn instep_is_told_of_processes_weights_settings_and_what_is_off() {
-        let settings = [("cosched".to_owned(), "strict".to_owned())].into();
+        let settings = [("cosched".to_owned(), "relaxed".to_owned())].into();
         let work = One::made("r0-1-work", (Kind::Process, 300), settings);
         let guest = One::made("guest", (Kind::Kvm, 100), [].into());
         let text = configuration(&[work, guest], &["gang".to_owned()]);
@@ -215,7 +215,7 @@ mod tests {
         let dispatch = &value["dispatch"];
         assert_eq!(dispatch["without"][0].as_str(), Some("gang"));
         assert_eq!(dispatch["vm"]["r0-1-work"]["weight"].as_integer(), Some(300));
-        assert_eq!(dispatch["vm"]["r0-1-work"]["cosched"].as_str(), Some("strict"));
+        assert_eq!(dispatch["vm"]["r0-1-work"]["cosched"].as_str(), Some("relaxed"));
         assert_eq!(dispatch["process"][0]["pid"].as_integer(), Some(4711));
         assert_eq!(
             dispatch["process"].as_array().unwrap().len(),

@@ -13,7 +13,8 @@ pub(crate) struct BenchArgs {
     /// Cases of your own, as docs/bench.md says (repeatable).
     #[arg(long = "cases", value_name = "FILE")]
     pub(crate) cases: Vec<PathBuf>,
-    /// A few cases, short: under ten minutes on two quiet cores.
+    /// A few cases, short: under ten minutes on two quiet cores. Peers that are not built yet and not
+    /// named by --schedulers are left out.
     #[arg(long)]
     pub(crate) quick: bool,
     /// Instep with each mechanism off in turn, on the cases that are marked for that.

@@ -5,7 +5,6 @@
 //! survive) costs the cell it was in: the host boots anew, the work alone is measured again, for
 //! speeds are compared within a boot only, and the rest of the block follows.
 
-use super::busy::Waited;
 use super::cells;
 use super::pace::Pace;
 use super::{Came, Wanted};
@@ -16,8 +15,10 @@ use instep_bench::cell::{self, ALONE, Cell};
 use instep_bench::here::guest_command;
 use instep_bench::keep::Boot;
 use instep_bench::plan::{self, Block, Job};
+use instep_lab::host::busy::CpuWait;
 use instep_lab::host::machine::{Clock, Machine};
 use instep_lab::host::programs;
+use instep_lab::scenario::guests;
 use instep_lab::scenario::run::{Kit, Running};
 use instep_lab::scenario::{GuestPlan, Scenario, Start};
 use instep_lab::{Error, Stop};
@@ -392,7 +393,7 @@ impl Bench<'_> {
         host.host.succeed(&cells::begin(&order, all)?, Duration::from_secs(60), self.stop)?;
         let mut came_here = 0;
         let mut limit = LOAD + CELL;
-        let mut before = Waited::read(host.host.pid());
+        let mut before = CpuWait::read(host.host.pid());
         let status = loop {
             let line = host.host.succeed(cells::NEXT, limit, self.stop)?;
             if let Some(status) = cells::ended(&line).map(str::to_owned) {
@@ -400,7 +401,7 @@ impl Bench<'_> {
             }
             let (cells, bad) = cell::parse_lines(&line);
             anyhow::ensure!(bad == 0, "the host said what is no cell: {}", line.trim_end());
-            let now = Waited::read(host.host.pid());
+            let now = CpuWait::read(host.host.pid());
             let diluted = now.since(std::mem::replace(&mut before, now));
             for cell in cells {
                 let Some(job) = block.jobs.get(came_here) else { break };
@@ -444,16 +445,10 @@ impl Bench<'_> {
     }
 }
 
-/// The script that freezes each guest as soon as it is up, so that others boot quickly and none
-/// runs outside its cells.
+/// The script that freezes each guest once it is up: none runs outside its cells.
 fn freezer(scenario: &Scenario) -> String {
     let names: Vec<&str> = scenario.guest.iter().map(|guest| guest.name.as_str()).collect();
-    format!(
-        "for g in {}; do\n(\n  until grep -q 'instep-guest: ready' /run/lab/$g.console 2>/dev/null; do \
-         sleep 0.2; done\n  sleep 0.5\n  echo 1 >/sys/fs/cgroup/lab/$g/cgroup.freeze\n) \
-         </dev/null >/dev/null 2>&1 &\ndone\n",
-        names.join(" ")
-    )
+    guests::freeze_when_up(&names)
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 //! nothing of how a cell is run or a figure made: the crate `bench` does.
 
 pub(crate) mod agree;
-mod busy;
 pub(crate) mod cells;
 mod emulated;
 mod here;
@@ -117,6 +116,8 @@ pub(crate) fn command(args: &BenchArgs) -> anyhow::Result<Outcome> {
         writable(file)?;
     }
     let wanted = wanted(args, cases)?;
+    // Before the minutes that this takes; the report has them, too.
+    wanted.warnings.iter().for_each(|line| tell(line));
     let stop = Stop::on_signals()?;
     let outcome = show(args, &measured(wanted, args, &stop)?)?;
     if stop.raised() {
@@ -138,17 +139,50 @@ fn cases(args: &BenchArgs) -> anyhow::Result<Vec<Case>> {
 
 /// What is to be run of these cases; which peers can be had is not known yet.
 fn wanted(args: &BenchArgs, cases: Vec<Case>) -> anyhow::Result<Wanted> {
+    let mut schedulers = schedulers(args)?;
+    let warnings = if args.quick && args.schedulers.is_empty() {
+        let has_program = |name: &str| {
+            args.peers.iter().any(|(own, _)| own == name) || peers::built(name).is_some()
+        };
+        leave_out_unbuilt(&mut schedulers, has_program)
+    } else {
+        Vec::new()
+    };
     Ok(Wanted {
         cases,
-        schedulers: schedulers(args)?,
+        schedulers,
         peers: BTreeMap::new(),
         absent: BTreeMap::new(),
         runs: args.runs.unwrap_or(if args.quick { 2 } else { 3 }),
         times: times(args),
         recorded: false,
         clock: Clock::Real,
-        warnings: Vec::new(),
+        warnings,
     })
+}
+
+/// Takes out peers that have no program yet, as building them takes minutes; a line says how to have them
+/// built. Only for peers that the user has not asked for by name.
+fn leave_out_unbuilt(
+    schedulers: &mut Vec<Scheduler>,
+    has_program: impl Fn(&str) -> bool,
+) -> Vec<String> {
+    let all = named(schedulers);
+    let is_unbuilt = |s: &Scheduler| s.kind == SchedulerKind::Peer && !has_program(&s.name);
+    let (unbuilt, present): (Vec<_>, Vec<_>) = schedulers.drain(..).partition(is_unbuilt);
+    *schedulers = present;
+    if unbuilt.is_empty() {
+        return Vec::new();
+    }
+    vec![format!(
+        "left out, as not built: {}; `instep bench --quick --schedulers {all}` builds them first, which \
+         takes some minutes once",
+        named(&unbuilt)
+    )]
+}
+
+fn named(schedulers: &[Scheduler]) -> String {
+    schedulers.iter().map(|s| s.name.as_str()).collect::<Vec<_>>().join(",")
 }
 
 /// The schedulers that are asked for, each once: by name, then those that are programs of the user's.
@@ -364,6 +398,16 @@ mod tests {
         let failed = rate.is_none().then(|| "it fell out".to_owned());
         let (case, scheduler) = ("compute-50".to_owned(), scheduler.to_owned());
         Cell { case, scheduler, rate, failed, ..Cell::default() }
+    }
+
+    #[test]
+    fn unbuilt_peer_is_left_out_with_a_line_that_says_how_to_build_it() {
+        let mut schedulers = wanted().schedulers;
+        let lines = leave_out_unbuilt(&mut schedulers, |name| name == "scx_bpfland");
+        assert_eq!(named(&schedulers), "default,instep,scx_bpfland");
+        assert_eq!(lines.len(), 1);
+        assert!(lines[0].contains("not built: scx_cosmos;") && lines[0].contains(&USUAL.join(",")));
+        assert_eq!(leave_out_unbuilt(&mut schedulers, |_| true), Vec::<String>::new());
     }
 
     #[test]

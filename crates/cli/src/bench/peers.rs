@@ -19,6 +19,16 @@ const SHORT: Duration = Duration::from_secs(30);
 const CLANGS: [&str; 7] =
     ["clang-19", "clang-20", "clang-21", "clang-18", "clang-17", "clang-16", "clang"];
 
+/// The program of a package, if it was built into the cache before.
+pub(super) fn built(name: &str) -> Option<PathBuf> {
+    let root = Cache::open().ok()?.path(&format!("{PEERS}/{name}"));
+    program_in(&root, name)
+}
+
+fn program_in(root: &Path, name: &str) -> Option<PathBuf> {
+    Some(root.join("bin").join(name)).filter(|path| path.is_file())
+}
+
 /// The program of a package: from the cache, else built.
 ///
 /// # Errors
@@ -26,8 +36,7 @@ const CLANGS: [&str; 7] =
 pub(super) fn program(name: &str, stop: &Stop, progress: &Progress) -> Result<PathBuf, Error> {
     let cache = Cache::open()?;
     let entry = format!("{PEERS}/{name}");
-    let built = |root: &Path| Some(root.join("bin").join(name)).filter(|path| path.is_file());
-    if let Some(path) = built(&cache.path(&entry)) {
+    if let Some(path) = program_in(&cache.path(&entry), name) {
         return Ok(path);
     }
     let clang = needs(stop)?;
@@ -40,7 +49,7 @@ pub(super) fn program(name: &str, stop: &Stop, progress: &Progress) -> Result<Pa
         cargo.env("BPF_CLANG", &clang);
         command::succeed(&mut cargo, LIMIT, stop).map(drop)
     })?;
-    built(&root).ok_or_else(|| {
+    program_in(&root, name).ok_or_else(|| {
         let what = format!("the package {name} has no program {name}");
         Error::missing(what, format!("build it yourself and give --peer {name}=PATH"))
     })

@@ -4,6 +4,7 @@ use crate::observe::state_dir;
 use crate::text::{indented, printable, wrapped};
 use instep_agent::dispatch::{InForce, LastExit, Program, VmInForce, gone, read};
 use instep_core::units::NodeId;
+use instep_core::wording::Count;
 use instep_kernel::probe::State;
 use instep_kernel::{Mode, Plan, Probe, plan};
 use serde::Serialize;
@@ -122,15 +123,23 @@ fn told(vm: &VmInForce) -> String {
     let VmInForce { name, weight, .. } = vm;
     let home = vm.home_node.map_or_else(String::new, |node| format!("home node {node}, "));
     let prompt = if vm.latency == "prompt" { "prompt, " } else { "" };
-    let how = match (vm.gathered, vm.together) {
-        (true, _) => "siblings on one CPU",
-        (false, true) => "siblings together",
-        (false, false) => "siblings apart",
+    let domain = vm.domain.map_or_else(String::new, |domain| format!("domain {domain}, "));
+    let gang = match (vm.together, vm.gang_cpus) {
+        (false, _) => "no gang".to_owned(),
+        (true, cpus) => {
+            format!("gang of {} vCPUs on {}", vm.gang_vcpus, Count::of(cpus as usize, "CPU"))
+        }
     };
-    let (lead, blocks) = (vm.lead_ns / 1_000_000, vm.blocks);
+    let share = format!("entitled to {:.1} CPUs", f64::from(vm.share_milli_cpus) / 1000.0);
+    let lag = match vm.lag_ns / 1_000_000 {
+        0 => "on its domain's clock".to_owned(),
+        ms @ 1.. => format!("{ms}ms behind its domain's clock"),
+        ms => format!("{}ms ahead of its domain's clock", -ms),
+    };
+    let blocks = vm.blocks;
     let found = vm.found.as_ref().map_or_else(String::new, |found| format!("; {found}"));
     format!(
-        "{name}: weight {weight}, {prompt}{home}{how}, {lead:+}ms of its share, {blocks} blocks{found}"
+        "{name}: weight {weight}, {prompt}{home}{domain}{gang}, {share}, {lag}, {blocks} blocks{found}"
     )
 }
 
@@ -145,11 +154,20 @@ mod tests {
         dispatch.vms = vec![VmInForce { name: "a".into(), home_node, ..VmInForce::default() }];
         dispatch.instep = true;
         assert_eq!((dispatch.home_of("a"), dispatch.home_of("b")), (home_node, None));
-        assert!(dispatch.drawn(80).contains("a: weight 0, home node 1, siblings apart"));
-        dispatch.vms[0].gathered = true;
-        dispatch.vms[0].found = Some("stays on one CPU: 900 wake-ups".into());
-        let drawn = dispatch.drawn(200);
-        assert!(drawn.contains("siblings on one CPU") && drawn.contains("; stays on one CPU: 900"));
+        assert!(dispatch.drawn(80).contains("a: weight 0, home node 1, no gang"));
+        dispatch.vms[0] = VmInForce {
+            together: true,
+            gang_vcpus: 4,
+            gang_cpus: 2,
+            domain: Some(0),
+            share_milli_cpus: 1500,
+            lag_ns: -7_000_000,
+            found: Some("gang of 4 vCPUs formed".into()),
+            ..dispatch.vms[0].clone()
+        };
+        let drawn = dispatch.drawn(2000);
+        let state = "domain 0, gang of 4 vCPUs on 2 CPUs, entitled to 1.5 CPUs, 7ms ahead of its";
+        assert!(drawn.contains(state) && drawn.contains("; gang of 4 vCPUs formed"), "{drawn}");
         dispatch.instep = false;
         assert_eq!(dispatch.home_of("a"), None);
     }

@@ -5,10 +5,12 @@
 //! (sysfs, a scenario file, a test). Holds online CPUs only. Knows nothing of files.
 
 mod build;
+mod lanes;
 mod nodes;
 mod partition;
 
 pub use build::TopologyError;
+pub use lanes::{LANES, Lane, lanes};
 
 use crate::idset::{CpuSet, NodeSet};
 use crate::units::{Bytes, ClusterId, CoreId, CpuId, LlcId, NodeId, PackageId};

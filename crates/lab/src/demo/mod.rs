@@ -28,6 +28,10 @@ pub struct DemoOptions {
     pub here: bool,
     /// Where the page of the full form goes; into the cache when not given.
     pub html: Option<PathBuf>,
+    /// The guest workload `instep-load`, which the full form's last act needs.
+    pub load: Option<PathBuf>,
+    /// Why the `instep` binary has no kernel scheduler, if it has none: the full form's last act is left out.
+    pub lacks_scheduler: Option<String>,
 }
 
 /// How the demo ended.

@@ -9,6 +9,7 @@
 //! It knows nothing of scenarios and of what the commands do.
 
 pub mod anchor;
+pub mod busy;
 pub mod channel;
 pub mod image;
 pub mod kernel;

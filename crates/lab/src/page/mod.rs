@@ -6,12 +6,14 @@
 //! (Okabe and Ito's palette, told apart by people who see few colours) never stand alone: names do.
 
 mod host;
+mod speeds;
 mod timeline;
 
 use crate::records;
 use crate::scenario::check::Check;
 use crate::scenario::report::{Report, StepReport};
 use instep_core::html::escaped;
+pub use speeds::{Look, Phase, Speeds};
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("style.css");
@@ -23,6 +25,21 @@ pub struct Words<'a> {
     pub title: &'a str,
     /// A title and a sentence for an observation, by its name.
     pub moments: &'a [(&'a str, &'a str, &'a str)],
+    /// A section after the observations, from another host.
+    pub act: Option<Act<'a>>,
+}
+
+/// A comparison of two schedulers, on a host of its own.
+#[derive(Clone, Debug)]
+pub struct Act<'a> {
+    /// Its title.
+    pub title: &'a str,
+    /// What was done, in sentences.
+    pub caption: &'a str,
+    /// The speeds, or why there are none.
+    pub speeds: Result<&'a Speeds, &'a str>,
+    /// What was checked in it.
+    pub checks: &'a [Check],
 }
 
 /// Draws a report.
@@ -62,10 +79,32 @@ pub fn draw(report: &Report, words: &Words<'_>) -> String {
         html.push_str(&checked(checks));
         html.push_str("</section>\n");
     }
+    if let Some(act) = &words.act {
+        html.push_str(&compared(act, number + 1));
+    }
     html.push_str(&timeline::draw(report, &colours));
     html.push_str(&reasons(report));
     html.push_str(&worth(report));
     html.push_str("</main>\n</body>\n</html>\n");
+    html
+}
+
+/// The comparison of two schedulers.
+fn compared(act: &Act<'_>, number: usize) -> String {
+    let mut html = format!(
+        "<section class=\"moment\">\n<h2><span class=\"number\">{number}</span> {}</h2>\n<p>{}</p>\n",
+        escaped(act.title),
+        escaped(act.caption)
+    );
+    match act.speeds {
+        // Colours that the guests of the other host do not have.
+        Ok(speeds) => html.push_str(&speeds::draw(speeds, |guest| format!("g{}", (guest + 4) % 7))),
+        Err(why) => {
+            let _ = writeln!(html, "<p>Left out: {}.</p>", escaped(why.trim_end_matches('.')));
+        }
+    }
+    html.push_str(&checked(act.checks));
+    html.push_str("</section>\n");
     html
 }
 

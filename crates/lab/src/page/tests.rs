@@ -107,7 +107,7 @@ fn no_text_from_outside_becomes_markup() {
         "memory": [{"vm": evil, "moved_bytes": 1, "stayed_bytes": {evil: 9_000_000}}],
     }));
     report.checks[0].found = evil.to_owned();
-    let words = Words { title: evil, moments: &[("before", evil, evil)] };
+    let words = Words { title: evil, moments: &[("before", evil, evil)], act: None };
     let html = draw(&report, &words);
     assert!(!html.contains("<img") && !html.contains('\u{1b}') && !html.contains("'x'"));
     assert!(html.matches("&lt;img onerror=&#39;x&#39;&gt;&quot;&amp;?").count() > 12);
@@ -120,4 +120,66 @@ fn a_report_without_guests_or_checks_is_a_page_too() {
     report.observations = BTreeMap::new();
     let html = draw(&report, &Words::default());
     assert!(html.ends_with("</html>\n") && !html.contains("class=\"checks\""));
+}
+
+fn speeds(name: &str) -> Speeds {
+    let phase = |scheduler: &str, from: f64, speeds: [f64; 2]| Phase {
+        scheduler: scheduler.to_owned(),
+        mean: speeds.to_vec(),
+        looks: vec![
+            Look { seconds: from, speeds: speeds.to_vec() },
+            Look { seconds: from + 8.0, speeds: speeds.to_vec() },
+        ],
+    };
+    Speeds {
+        guests: vec![name.to_owned(), "computes".to_owned()],
+        loads: vec![name.to_owned(), "computes only".to_owned()],
+        phases: vec![phase("default", 2.0, [0.25, 1.0]), phase(name, 14.0, [0.9, 1.0])],
+        diluted: 0.01,
+    }
+}
+
+fn page_with(act: Act<'_>) -> String {
+    draw(&report("alpha"), &Words { act: Some(act), ..Words::default() })
+}
+
+#[test]
+fn speeds_are_drawn_after_the_moments_with_their_checks() {
+    let speeds = speeds("Instep");
+    let checks = [result("faster", "spins", true, "3.6 times".to_owned())];
+    let act = Act { title: "worth", caption: "why", speeds: Ok(&speeds), checks: &checks };
+    let html = page_with(act);
+    let at = |text: &str| html.find(text).unwrap_or_else(|| panic!("no {text} in\n{html}"));
+    assert!(at("</span> after") < at("<span class=\"number\">3</span> worth"));
+    assert!(at("> worth") < at("3.6 times as fast under Instep") && at("3.6 times</li>") > 0);
+    for part in [
+        "<span>default</span>",
+        "<b>0.25</b>",
+        "<b>0.90</b>",
+        "Instep under default: 0.25; Instep under Instep: 0.90; computes under default: 1.00",
+        "<span>22 s</span>",
+        "waited for this machine&#39;s CPUs for 1 % of the time.</p>",
+    ] {
+        assert!(html.contains(part), "no {part} in\n{html}");
+    }
+    // Two guests in two phases, and no bar beyond its end.
+    assert_eq!(html.matches("<path class=\"line ").count(), 4);
+    assert!(!html.contains("NaN") && !html.contains("inf"));
+}
+
+#[test]
+fn an_act_that_was_left_out_says_why() {
+    let act = Act { title: "worth", caption: "", speeds: Err("no <clang>."), checks: &[] };
+    let html = page_with(act);
+    assert!(html.contains("<p>Left out: no &lt;clang&gt;.</p>"), "{html}");
+    assert!(!html.contains("class=\"speed\""));
+}
+
+#[test]
+fn no_text_of_a_comparison_becomes_markup() {
+    let evil = "<img onerror='x'>\"&";
+    let speeds = speeds(evil);
+    let checks = [result(evil, evil, true, evil.to_owned())];
+    let html = page_with(Act { title: evil, caption: evil, speeds: Ok(&speeds), checks: &checks });
+    assert!(!html.contains("<img") && !html.contains("'x'"));
 }

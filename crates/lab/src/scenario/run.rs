@@ -215,6 +215,12 @@ impl Running {
         &self.restarted
     }
 
+    /// How long host and guests took until they were up, in seconds of this machine.
+    #[must_use]
+    pub fn up_after(&self) -> f64 {
+        self.seconds.host_up + self.seconds.guests_up
+    }
+
     /// Starts those guests of a scenario that are not `later`, side by side.
     ///
     /// # Errors
@@ -361,7 +367,7 @@ fn once(
 }
 
 /// The first guest that died of what looks like a flaw of the emulation, which is then why the run failed.
-fn fallen(running: &mut Running, names: &[&str], stop: &Stop) -> Option<Error> {
+pub(crate) fn fallen(running: &mut Running, names: &[&str], stop: &Stop) -> Option<Error> {
     let told = running.host.run(&guests::ended(names), SMALL, stop).ok()?.text();
     let mut ended = told.lines().filter_map(|line| line.split_once(' '));
     let (name, how) = ended.find_map(|(name, status)| Some((name, guests::died(status)?)))?;

@@ -5,73 +5,22 @@ use crate::Waker;
 use crate::abi::{CpuMask, PF_KTHREAD};
 
 mod counts;
+mod gangs;
 mod homes;
+mod races;
 mod waits;
 
 const MS: u64 = 1_000_000;
 const START: u64 = 1000 * MS;
+/// Flags of mechanisms (bpf/intf.h).
+const GANG: u32 = 1 << 0;
+const CORES: u32 = 1 << 2;
+const HOME: u32 = 1 << 3;
+const WAKE: u32 = 1 << 4;
 
-/// Two CPUs, two VMs of two vCPUs that never block, for `ms` milliseconds; then CPU time of each.
-fn spinners(settings: &Settings, weights: [u32; 2], ms: u64) -> (Instep, [u64; 2]) {
-    let machine = Machine { core: vec![vec![0], vec![1]], node: vec![0; 2] };
-    let task = TaskSetup { allowed: CpuMask::of(0..2), cpu: 0, flags: 0 };
-    let vm =
-        |at: usize| Vm { weight: weights[at], own: VmSettings::default(), first: 2 * at, count: 2 };
-    let tasks = vec![task; 4];
-    let mut instep =
-        Instep::new(machine, &tasks, &[vm(0), vm(1)], settings, 1, Release::V7_2).expect("it fits");
-    for task in 0..4 {
-        instep.kernel().wake(task, Waker::Other(0), 0);
-    }
-    let mut ran = [0; 2];
-    for now in 0..ms {
-        while let Some(cpu) = instep.kernel().take_resched() {
-            instep.kernel().schedule(cpu, now * MS);
-        }
-        for cpu in 0..2 {
-            let task = instep.current(cpu).expect("nobody blocks");
-            ran[task / 2] += 1;
-            if now % 4 == 0 {
-                instep.kernel().tick(cpu, now * MS);
-            }
-        }
-    }
-    assert_eq!(instep.ejected(), None);
-    (instep, ran)
-}
-
-#[test]
-fn insteps_own_c_runs_siblings_together_and_shares_by_weight() {
-    let (mut instep, ran) = spinners(&Settings::default(), [100, 300], 4000);
-    let part = ran[1] as f64 / (ran[0] + ran[1]) as f64;
-    assert!((part - 0.75).abs() < 0.05, "{part}");
-    assert!(instep.counter(Counter::GangOn) >= 2 && instep.counter(Counter::Episode) > 100);
-    let events = instep.kernel().take_events();
-    assert!(events.iter().any(|event| event.kind == 1 && event.vm == 1), "{events:?}");
-    let gang = 1 << 5;
-    let off = Settings { without: gang, ..Settings::default() };
-    let (mut instep, _) = spinners(&off, [100, 300], 1000);
-    assert_eq!(instep.counter(Counter::Episode), 0);
-}
-
-/// Two CPUs and VMs of so many vCPUs and such weights; `cpus` are those that each task may use.
-fn loaded(vms: &[(usize, u32)], cpus: &[&[usize]], without: u32) -> Instep {
-    let machine = Machine { core: vec![vec![0], vec![1]], node: vec![0; 2] };
-    let tasks: Vec<TaskSetup> = cpus.iter().map(|allowed| task_on(allowed, 0)).collect();
-    let mut first = 0;
-    let vms: Vec<Vm> = vms
-        .iter()
-        .map(|(count, weight)| {
-            first += count;
-            Vm { weight: *weight, own: VmSettings::default(), first: first - count, count: *count }
-        })
-        .collect();
-    fits(&machine, &tasks, &vms, without)
-}
-
-/// A task that may use these CPUs and begins on the first.
-fn task_on(allowed: &[usize], flags: u32) -> TaskSetup {
-    TaskSetup { allowed: CpuMask::of(allowed.iter().copied()), cpu: allowed[0], flags }
+/// So many cores of one CPU on one node.
+fn cores(cpus: usize) -> Machine {
+    Machine { core: (0..cpus).map(|cpu| vec![cpu]).collect(), node: vec![0; cpus] }
 }
 
 /// Two cores of two CPUs.
@@ -80,349 +29,296 @@ fn two_cores() -> Machine {
     Machine { core: (0..4).map(core).collect(), node: vec![0; 4] }
 }
 
+/// A node is a domain and a last-level cache; the CPUs of a core lie side by side.
+fn lanes(machine: &Machine) -> Vec<Lane> {
+    let mut cpus: Vec<usize> = (0..machine.core.len()).collect();
+    cpus.sort_by_key(|cpu| (machine.node[*cpu], machine.core[*cpu][0], *cpu));
+    let mut all = Vec::new();
+    for (own, domain) in cpus.chunk_by(|a, b| machine.node[*a] == machine.node[*b]).zip(0u32..) {
+        for (cpu, lane) in own.iter().zip(0u32..) {
+            let of_core = own.iter().enumerate();
+            let of_core = of_core.filter(|(_, other)| machine.core[*cpu].contains(other));
+            let core = of_core.fold(0u64, |set, (at, _)| set | 1 << at);
+            all.push(Lane { cpu: *cpu, domain, lane, core, first_of_cache: lane == 0 });
+        }
+    }
+    all
+}
+
+/// A task that may use these CPUs and begins on the first.
+fn task_on(allowed: &[usize], flags: u32) -> TaskSetup {
+    TaskSetup { allowed: CpuMask::of(allowed.iter().copied()), cpu: allowed[0], flags }
+}
+
+/// VMs of so many vCPUs and such weights, whose vCPUs follow one another.
+fn table(vms: &[(usize, u32)]) -> Vec<Vm> {
+    let mut first = 0;
+    let vm = |(count, weight): &(usize, u32)| {
+        first += count;
+        Vm { weight: *weight, own: VmSettings::default(), first: first - count, count: *count }
+    };
+    vms.iter().map(vm).collect()
+}
+
 /// The scheduler on a machine with these tasks and VMs, without some mechanisms.
 fn fits(machine: &Machine, tasks: &[TaskSetup], vms: &[Vm], without: u32) -> Instep {
-    let settings = Settings { without, ..Settings::default() };
-    Instep::new(machine.clone(), tasks, vms, &settings, 1, Release::V7_2).expect("it fits")
+    on_release(machine, tasks, vms, without, Release::V7_2)
 }
 
+fn on_release(
+    machine: &Machine,
+    tasks: &[TaskSetup],
+    vms: &[Vm],
+    without: u32,
+    release: Release,
+) -> Instep {
+    let settings = Settings { without, ..Settings::default() };
+    let lanes = lanes(machine);
+    Instep::new(machine.clone(), &lanes, tasks, vms, &settings, 1, release).expect("it fits")
+}
+
+/// Two CPUs and VMs of so many vCPUs and such weights; `cpus` are those that each task may use.
+fn loaded(vms: &[(usize, u32)], cpus: &[&[usize]], without: u32) -> Instep {
+    let tasks: Vec<TaskSetup> = cpus.iter().map(|allowed| task_on(allowed, 0)).collect();
+    fits(&cores(2), &tasks, &table(vms), without)
+}
+
+/// Timers that are due fire, and CPUs that were told to choose do so, until nothing is left to do.
 fn settle(instep: &mut Instep, now: u64) {
-    while let Some(cpu) = instep.kernel().take_resched() {
-        instep.kernel().schedule(cpu, now);
+    loop {
+        let mut done = !instep.kernel().fire_timer(0, now);
+        while let Some(cpu) = instep.kernel().take_resched() {
+            instep.kernel().schedule(cpu, now);
+            done = false;
+        }
+        if done {
+            return;
+        }
     }
 }
 
-#[test]
-fn who_is_too_far_ahead_of_a_sibling_gives_way_even_to_who_is_ahead_of_its_share() {
-    assert!(skew_stops(0) > 0);
-    let skew = 1 << 14;
-    assert_eq!(skew_stops(skew), 0);
+/// The clock ticks on all CPUs.
+fn tick(instep: &mut Instep, cpus: usize, now: u64) {
+    (0..cpus).for_each(|cpu| instep.kernel().tick(cpu, now));
+    settle(instep, now);
 }
 
-fn skew_stops(without: u32) -> u32 {
-    // CPU 0: a vCPU of a VM that never blocks, and one of small weight; CPU 1: the first's sibling,
-    // which has little of it beside a VM of ten times the weight.
-    let vms = [(2, 100), (1, 20), (1, 1000)];
-    let mut instep = loaded(&vms, &[&[0], &[1], &[0], &[1]], without);
-    (0..4).for_each(|task| instep.kernel().wake(task, Waker::Other(0), 0));
-    let mut stops = 0;
-    for now in 0..2000 {
-        settle(&mut instep, now * MS);
-        if now % 4 > 0 {
-            continue;
+/// A machine of so many CPUs and VMs of which no vCPU ever blocks, all of them awake.
+fn computing(cpus: usize, vms: &[(usize, u32)], without: u32) -> Instep {
+    let count: usize = vms.iter().map(|(count, _)| count).sum();
+    let task = |at: usize| TaskSetup { allowed: CpuMask::of(0..cpus), cpu: at % cpus, flags: 0 };
+    let tasks: Vec<TaskSetup> = (0..count).map(task).collect();
+    let mut instep = fits(&cores(cpus), &tasks, &table(vms), without);
+    for task in 0..count {
+        instep.kernel().wake(task, Waker::Other(0), START);
+        settle(&mut instep, START);
+    }
+    instep
+}
+
+/// CPU time of each of two VMs of two vCPUs on two CPUs after so many milliseconds.
+fn two_pairs(weights: [u32; 2], ms: u64, without: u32) -> (Instep, [u64; 2]) {
+    let mut instep = computing(2, &weights.map(|weight| (2, weight)), without);
+    let mut ran = [0; 2];
+    for at in 1..ms {
+        let now = START + at * MS;
+        settle(&mut instep, now);
+        for cpu in 0..2 {
+            ran[instep.current(cpu).expect("nobody blocks") / 2] += 1;
         }
-        let before = instep.counter(Counter::SkewStop);
-        let ahead = instep.current(0);
-        instep.kernel().tick(0, now * MS);
-        settle(&mut instep, now * MS);
-        if instep.counter(Counter::SkewStop) > before {
-            assert_eq!((ahead, instep.current(0)), (Some(0), Some(2)), "after {now} ms");
-            stops += 1;
-        }
-        instep.kernel().tick(1, now * MS);
+        (at % 4 == 0).then(|| tick(&mut instep, 2, now));
     }
     assert_eq!(instep.ejected(), None);
-    stops
+    (instep, ran)
 }
 
 #[test]
-fn who_never_sleeps_leaves_a_shared_core_when_another_is_idle() {
+fn siblings_run_together_and_vms_share_by_weight() {
+    let (mut instep, ran) = two_pairs([100, 300], 4000, 0);
+    let part = ran[1] as f64 / (ran[0] + ran[1]) as f64;
+    assert!((part - 0.75).abs() < 0.03, "{part}");
+    assert!(instep.counter(Counter::GangOn) == 2 && instep.counter(Counter::Grant) > 300);
+    let events = instep.kernel().take_events();
+    assert!(events.iter().any(|event| event.kind == 1 && event.vm == 1), "{events:?}");
+}
+
+#[test]
+fn without_flag_gang_no_slot_is_planned() {
+    let (mut instep, ran) = two_pairs([100, 300], 4000, GANG);
+    let part = ran[1] as f64 / (ran[0] + ran[1]) as f64;
+    assert!((part - 0.75).abs() < 0.03, "{part}");
+    assert_eq!((instep.counter(Counter::GangOn), instep.counter(Counter::Slot)), (0, 0));
+}
+
+#[test]
+fn vcpu_leaves_a_shared_core_for_an_idle_one() {
     // Two cores of two CPUs, full; then both vCPUs of the second core go to sleep.
-    let machine = two_cores();
     let tasks: Vec<TaskSetup> =
         (0..4).map(|cpu| TaskSetup { allowed: CpuMask::of(0..4), cpu, flags: 0 }).collect();
-    let vm = |first| Vm { weight: 100, own: VmSettings::default(), first, count: 2 };
-    let cores = |without: u32| {
-        let mut instep = fits(&machine, &tasks, &[vm(0), vm(2)], without);
-        (0..4).for_each(|task| instep.kernel().wake(task, Waker::Other(0), 0));
-        settle(&mut instep, 0);
+    let used = |without: u32| {
+        let mut instep = fits(&two_cores(), &tasks, &table(&[(2, 100), (2, 100)]), without);
+        (0..4).for_each(|task| {
+            instep.kernel().wake(task, Waker::Other(0), START);
+            settle(&mut instep, START);
+        });
         assert!((0..4).all(|cpu| instep.current(cpu).is_some()));
-        (2..4).for_each(|cpu| instep.kernel().block(cpu, MS));
-        for now in 1..20 {
-            settle(&mut instep, now * MS);
-            (0..4).for_each(|cpu| instep.kernel().tick(cpu, now * MS));
+        (2..4).for_each(|cpu| instep.kernel().block(cpu, START + MS));
+        for at in 1..20 {
+            settle(&mut instep, START + at * MS);
+            tick(&mut instep, 4, START + at * MS);
         }
         assert_eq!(instep.ejected(), None);
         let busy = (0..4).filter(|cpu| instep.current(*cpu).is_some());
         let cores: std::collections::BTreeSet<usize> = busy.map(|cpu| cpu / 2).collect();
         (cores.len(), instep.counter(Counter::CoreLeft))
     };
-    assert_eq!(cores(0), (2, 1));
-    let without_cores = 1 << 2;
-    assert_eq!(cores(without_cores), (1, 0));
+    assert_eq!(used(0), (2, 1));
+    assert_eq!(used(CORES), (1, 0));
 }
 
 #[test]
-fn a_per_cpu_kernel_thread_takes_the_cpu_at_once_unless_that_is_off() {
-    // On CPU 0 a vCPU and a host thread that never sleep, and a kernel thread of that CPU that works for 100 us
-    // of every 10 ms.
-    let machine = Machine { core: vec![vec![0], vec![1]], node: vec![0; 2] };
-    let task = |flags| TaskSetup { allowed: CpuMask::of([0]), cpu: 0, flags };
-    let tasks = [task(0), task(PF_KTHREAD), task(0)];
-    let vm = Vm { weight: 100, own: VmSettings::default(), first: 0, count: 1 };
-    let at_once = |without: u32| {
-        let mut instep = fits(&machine, &tasks, std::slice::from_ref(&vm), without);
-        [0, 2].into_iter().for_each(|task| instep.kernel().wake(task, Waker::Other(1), 0));
-        let (mut at_once, mut sleeps) = (0, true);
-        for round in 1..100 {
-            let now = round * 10 * MS;
-            settle(&mut instep, now - MS);
-            instep.kernel().tick(0, now - MS);
-            settle(&mut instep, now - MS);
-            if std::mem::take(&mut sleeps) {
-                instep.kernel().wake(1, Waker::Interrupt(0), now);
-            }
-            settle(&mut instep, now);
-            at_once += u32::from(instep.current(0) == Some(1));
-            // Until it had its turn.
-            for later in 0..9 {
-                if instep.current(0) == Some(1) {
-                    instep.kernel().block(0, now + later * MS + MS / 10);
-                    sleeps = true;
-                }
-                instep.kernel().tick(0, now + later * MS + MS / 2);
-                settle(&mut instep, now + later * MS + MS / 2);
-            }
-        }
-        assert_eq!(instep.ejected(), None);
-        (at_once, instep.counter(Counter::Kthread))
-    };
-    let (now, first) = at_once(0);
-    assert!(now >= 80 && first >= 80, "{now}, {first}");
-    let host = 1 << 11;
-    let (later, first) = at_once(host);
-    assert!(later < now / 2 && first == 0, "{later}, {first}");
-}
-
-#[test]
-fn whom_a_thread_bound_to_its_cpu_interrupts_stays_unless_that_is_off() {
-    // Two cores of two CPUs with a vCPU each, on CPUs 0 and 2; host threads bound to CPUs 0 and 3.
-    let machine = two_cores();
-    let vcpu = |cpu| TaskSetup { allowed: CpuMask::of(0..4), cpu, flags: 0 };
-    let bound = |cpu| TaskSetup { allowed: CpuMask::of([cpu]), cpu, flags: PF_KTHREAD };
-    let tasks = [vcpu(0), vcpu(2), bound(0), bound(3)];
-    let vm = Vm { weight: 100, own: VmSettings::default(), first: 0, count: 2 };
+fn wakeup_takes_a_whole_core_before_a_shared_one() {
+    // A vCPU runs on CPU 0; its sibling slept on CPU 1, the other thread of that core.
+    let tasks: Vec<TaskSetup> =
+        (0..2).map(|cpu| TaskSetup { allowed: CpuMask::of(0..4), cpu, flags: 0 }).collect();
     let where_it_runs = |without: u32| {
-        let mut instep = fits(&machine, &tasks, std::slice::from_ref(&vm), without);
+        let mut instep = fits(&two_cores(), &tasks, &table(&[(2, 100)]), without);
         for task in 0..2 {
             instep.kernel().wake(task, Waker::Other(0), START);
-        }
-        settle(&mut instep, START);
-        let at = |instep: &Instep| (0..4).position(|cpu| instep.current(cpu) == Some(0));
-        let mut places = Vec::new();
-        for round in 1..50 {
-            let now = START + round * 20 * MS;
-            (0..4).for_each(|cpu| instep.kernel().tick(cpu, now - MS));
-            settle(&mut instep, now - MS);
-            instep.kernel().wake(2, Waker::Interrupt(0), now);
-            settle(&mut instep, now);
-            assert_eq!(instep.current(0), Some(2));
-            // Another CPU is awake meanwhile, and looks for work when that is done.
-            instep.kernel().wake(3, Waker::Interrupt(3), now + MS / 100);
-            settle(&mut instep, now + MS / 100);
-            instep.kernel().block(3, now + MS / 50);
-            settle(&mut instep, now + MS / 50);
-            instep.kernel().block(0, now + MS / 20);
-            settle(&mut instep, now + MS / 20);
-            places.push(at(&instep));
+            settle(&mut instep, START);
         }
         assert_eq!(instep.ejected(), None);
-        (places, instep.counter(Counter::Stayed))
+        (0..4).find(|cpu| instep.current(*cpu) == Some(1))
     };
-    let (places, stayed) = where_it_runs(0);
-    assert!(places.iter().all(|place| *place == Some(0)) && stayed == 49, "{places:?}");
-    let stay = 1 << 15;
-    let (places, stayed) = where_it_runs(stay);
-    assert!(places.iter().any(|place| *place != Some(0)) && stayed == 0, "{places:?}");
+    assert_eq!(where_it_runs(0), Some(2));
+    assert_eq!(where_it_runs(CORES), Some(1));
 }
 
 #[test]
-fn whoever_waits_for_a_bound_thread_is_called_for_by_its_tick() {
+fn per_cpu_kernel_thread_preempts_a_vcpu_at_once() {
+    // On CPU 0 a vCPU and a host thread that never sleep, and a kernel thread of that CPU that works for 100 us
+    // of every 10 ms.
+    let tasks = [task_on(&[0], 0), task_on(&[0], PF_KTHREAD), task_on(&[0], 0)];
+    let mut instep = fits(&cores(2), &tasks, &table(&[(1, 100)]), 0);
+    [0, 2].into_iter().for_each(|task| instep.kernel().wake(task, Waker::Other(1), START));
+    for round in 1..100 {
+        let now = START + round * 10 * MS;
+        settle(&mut instep, now - MS);
+        tick(&mut instep, 2, now - MS);
+        instep.kernel().wake(1, Waker::Interrupt(0), now);
+        settle(&mut instep, now);
+        assert_eq!(instep.current(0), Some(1), "round {round}");
+        instep.kernel().block(0, now + MS / 10);
+        settle(&mut instep, now + MS / 10);
+    }
+    assert_eq!(instep.ejected(), None);
+    // All but the first, which found the CPU at a tick.
+    assert!(instep.counter(Counter::Kthread) >= 90);
+}
+
+#[test]
+fn per_cpu_kernel_thread_waits_half_a_gang_slot_at_most() {
+    // Two gangs of two on two CPUs, and a kernel thread of CPU 0 that works for 100 us of every 17 ms.
+    let mut tasks = vec![task_on(&[0, 1], 0); 4];
+    tasks.push(task_on(&[0], PF_KTHREAD));
+    let mut instep = fits(&cores(2), &tasks, &table(&[(2, 100), (2, 100)]), 0);
+    (0..4).for_each(|task| instep.kernel().wake(task, Waker::Other(0), START));
+    let (mut woke, mut longest, mut runs) = (None, 0, 0);
+    for at in 1..4000 {
+        let now = START + at * MS / 2;
+        settle(&mut instep, now);
+        (at % 8 == 0).then(|| tick(&mut instep, 2, now));
+        if woke.is_none() && at > 400 && at % 34 == 0 {
+            instep.kernel().wake(4, Waker::Interrupt(0), now);
+            settle(&mut instep, now);
+            woke = Some(now);
+        }
+        if instep.current(0) == Some(4) {
+            longest = longest.max(now - woke.take().expect("it woke up"));
+            instep.kernel().block(0, now + MS / 10);
+            settle(&mut instep, now + MS / 10);
+            runs += 1;
+        }
+    }
+    assert_eq!(instep.ejected(), None);
+    // Half a slot, and the steps of half a millisecond here.
+    assert!(runs > 80 && longest <= 7 * MS / 2, "{runs} runs, at most {longest} ns late");
+}
+
+#[test]
+fn vcpu_under_a_kernel_thread_takes_an_idle_cpu() {
     // Two cores of two CPUs. On CPU 0 a vCPU that may use CPUs 0 and 3, and the thread; the others idle.
-    let machine = two_cores();
     let tasks = [task_on(&[0, 3], 0), task_on(&[0], PF_KTHREAD)];
-    let vm = Vm { weight: 100, own: VmSettings::default(), first: 0, count: 1 };
-    let mut instep = fits(&machine, &tasks, std::slice::from_ref(&vm), 0);
+    let mut instep = fits(&two_cores(), &tasks, &table(&[(1, 100)]), 0);
     instep.kernel().wake(0, Waker::Other(0), START);
     settle(&mut instep, START);
     assert_eq!(instep.current(0), Some(0));
     for at in 1..25 {
-        instep.kernel().tick(0, START + at * 4 * MS);
-        settle(&mut instep, START + at * 4 * MS);
+        tick(&mut instep, 4, START + at * 4 * MS);
     }
     let now = START + 97 * MS;
     instep.kernel().wake(1, Waker::Interrupt(0), now);
     settle(&mut instep, now);
-    assert_eq!((instep.current(0), instep.current(3)), (Some(1), None));
-    instep.kernel().tick(0, now + MS);
-    settle(&mut instep, now + MS);
+    tick(&mut instep, 4, now + MS);
     assert_eq!((instep.current(0), instep.current(3)), (Some(1), Some(0)));
-    assert_eq!((instep.ejected(), instep.counter(Counter::Stayed)), (None, 1));
-}
-
-#[test]
-fn whom_another_vm_preempts_after_a_bound_thread_is_gone_stays_no_longer() {
-    // Two CPUs. On CPU 0 a vCPU that a bound thread interrupts, and then another VM's, which wakes up there; the one
-    // on CPU 1 sleeps at that moment.
-    let machine = Machine { core: vec![vec![0], vec![1]], node: vec![0; 2] };
-    let tasks =
-        [task_on(&[0, 1], 0), task_on(&[1], 0), task_on(&[0], PF_KTHREAD), task_on(&[0], 0)];
-    let vm = |first| Vm { weight: 100, own: VmSettings::default(), first, count: 1 };
-    let mut instep = fits(&machine, &tasks, &[vm(0), vm(1), vm(3)], 0);
-    (0..2).for_each(|task| instep.kernel().wake(task, Waker::Other(task), START));
-    settle(&mut instep, START);
-    assert_eq!((instep.current(0), instep.current(1)), (Some(0), Some(1)));
-    for at in 1..25 {
-        (0..2).for_each(|cpu| instep.kernel().tick(cpu, START + at * 4 * MS));
-        settle(&mut instep, START + at * 4 * MS);
-    }
-    let now = START + 98 * MS;
-    instep.kernel().wake(2, Waker::Interrupt(0), now);
-    settle(&mut instep, now);
-    assert_eq!(instep.current(0), Some(2));
-    instep.kernel().block(0, now + MS / 20);
-    settle(&mut instep, now + MS / 20);
-    assert_eq!((instep.current(0), instep.counter(Counter::Stayed)), (Some(0), 1));
-    instep.kernel().wake(3, Waker::Interrupt(0), now + MS / 2);
-    // Once more, with somebody who waits there.
-    instep.kernel().wake(2, Waker::Interrupt(0), now + 3 * MS);
-    settle(&mut instep, now + 3 * MS);
-    assert_eq!(instep.current(0), Some(2));
-    instep.kernel().block(0, now + 3 * MS + MS / 20);
-    settle(&mut instep, now + 3 * MS + MS / 20);
-    instep.kernel().tick(0, now + 4 * MS);
-    settle(&mut instep, now + 4 * MS);
-    assert_eq!((instep.current(0), instep.counter(Counter::Stayed)), (Some(3), 1));
-    instep.kernel().block(1, now + 5 * MS);
-    settle(&mut instep, now + 5 * MS);
-    assert_eq!((instep.current(0), instep.current(1)), (Some(3), Some(0)));
     assert_eq!(instep.ejected(), None);
 }
 
 #[test]
-fn a_host_thread_that_mostly_sleeps_goes_first_unless_that_is_off() {
+fn short_host_thread_goes_before_a_long_one() {
     // On CPU 0 a vCPU and a host thread that never sleep, and one that wants 1 ms of every 10.
-    let machine = Machine { core: vec![vec![0], vec![1]], node: vec![0; 2] };
-    let tasks = vec![TaskSetup { allowed: CpuMask::of([0]), cpu: 0, flags: 0 }; 3];
-    let vm = Vm { weight: 100, own: VmSettings::default(), first: 0, count: 1 };
-    let waited = |without: u32| {
-        let mut instep = fits(&machine, &tasks, std::slice::from_ref(&vm), without);
-        (0..2).for_each(|task| instep.kernel().wake(task, Waker::Other(1), 0));
-        let (mut wants, mut waited) = (false, 0);
-        for now in 0..2000 {
-            if now % 10 == 0 && !wants {
-                instep.kernel().wake(2, Waker::Interrupt(1), now * MS);
-                wants = true;
+    let tasks = vec![task_on(&[0], 0); 3];
+    let mut instep = fits(&cores(2), &tasks, &table(&[(1, 100)]), 0);
+    (0..2).for_each(|task| instep.kernel().wake(task, Waker::Other(1), START));
+    let (mut wants, mut waited) = (false, 0);
+    for at in 0..2000 {
+        let now = START + at * MS;
+        if at % 10 == 0 && !wants {
+            instep.kernel().wake(2, Waker::Interrupt(1), now);
+            wants = true;
+        }
+        settle(&mut instep, now);
+        match instep.current(0) {
+            Some(2) => {
+                instep.kernel().block(0, now + MS / 2);
+                settle(&mut instep, now + MS / 2);
+                wants = false;
             }
-            settle(&mut instep, now * MS);
-            match instep.current(0) {
-                Some(2) => {
-                    instep.kernel().block(0, now * MS + MS / 2);
-                    settle(&mut instep, now * MS + MS / 2);
-                    wants = false;
-                }
-                _ => waited += u32::from(wants),
-            }
-            instep.kernel().tick(0, now * MS + 3 * MS / 4);
+            _ => waited += u32::from(wants),
         }
-        assert_eq!(instep.ejected(), None);
-        waited
-    };
-    let host = 1 << 11;
-    let (on, off) = (waited(0), waited(host));
-    assert!(on * 4 < off, "{on} and {off} ms");
-}
-
-#[test]
-fn what_waits_for_a_cpu_that_a_higher_class_has_is_fetched_unless_that_is_off() {
-    let machine = Machine { core: vec![vec![0], vec![1]], node: vec![0; 2] };
-    // The first two may run on either CPU, CPU 0 first; the third keeps CPU 1 busy.
-    let task = |cpu: usize| TaskSetup { allowed: CpuMask::of(cpu..2), cpu, flags: 0 };
-    let vm = |first, count| Vm { weight: 100, own: VmSettings::default(), first, count };
-    let rescued = |without: u32| {
-        let (tasks, vms) = ([task(0), task(0), task(1)], [vm(0, 2), vm(2, 1)]);
-        let mut instep = fits(&machine, &tasks, &vms, without);
-        instep.kernel().wake(2, Waker::Other(1), 0);
-        settle(&mut instep, 0);
-        (0..2).for_each(|task| instep.kernel().wake(task, Waker::Other(0), MS));
-        // CPU 0 chooses nobody.
-        let mut ran = [false; 3];
-        for now in 1..100 {
-            instep.kernel().tick(1, now * MS);
-            instep.kernel().schedule(1, now * MS);
-            ran[instep.current(1).expect("it is busy")] = true;
-        }
-        assert_eq!(instep.ejected(), None);
-        (ran[0] || ran[1], instep.counter(Counter::Rescued) > 0)
-    };
-    // Both wait for CPU 0, and nothing else fetches them.
-    let (balance, pull, rescue) = (1 << 1, 1 << 8, 1 << 12);
-    assert_eq!(rescued(balance | pull), (true, true));
-    assert_eq!(rescued(balance | pull | rescue), (false, false));
-}
-
-#[test]
-fn a_sibling_that_is_yielded_to_runs_at_once_unless_that_is_off() {
-    // CPU 0: a vCPU; CPU 1: its sibling, behind one of another VM that is far behind its share.
-    let machine = Machine { core: vec![vec![0], vec![1]], node: vec![0; 2] };
-    let task = |cpu| TaskSetup { allowed: CpuMask::of([cpu]), cpu, flags: 0 };
-    let vm = |first, count, weight| Vm { weight, own: VmSettings::default(), first, count };
-    let after = |without: u32| {
-        let (tasks, vms) = ([task(0), task(1), task(1)], [vm(0, 2, 100), vm(2, 1, 100)]);
-        let mut instep = fits(&machine, &tasks, &vms, without);
-        for task in [2, 0, 1] {
-            instep.kernel().wake(task, Waker::Other(task.min(1)), 0);
-            settle(&mut instep, 0);
-        }
-        assert_eq!((instep.current(0), instep.current(1)), (Some(0), Some(2)));
-        instep.kernel().yield_to(0, Some(1), MS);
-        settle(&mut instep, MS);
-        assert_eq!(instep.ejected(), None);
-        (instep.current(1), instep.counter(Counter::Yield))
-    };
-    let (gang, directed) = (1 << 5, 1 << 6);
-    assert_eq!(after(gang), (Some(1), 1));
-    assert_eq!(after(gang | directed), (Some(2), 0));
-}
-
-#[test]
-fn more_siblings_than_cpus_are_spread_evenly_and_take_turns() {
-    // Half of two CPUs, two by two: turns of 2 ms, as the clock here goes, and the other VM's episode.
-    let (longest, turns) = most_apart(0);
-    assert!(longest <= 14, "{longest} ms");
-    // 300 ms on each CPU in such turns.
-    assert!((240..=360).contains(&turns), "{turns}");
-    // A tick each: a round is 16 ms, and what is left of another VM's turn.
-    let by_timer = 1 << 13;
-    let (longest, turns) = most_apart(by_timer);
-    assert!(longest <= 24 && turns == 0, "{longest} ms, {turns}");
-}
-
-/// The longest in which one of four spinning siblings on two CPUs did not run, in ms, and turns that a timer ended.
-fn most_apart(without: u32) -> (u64, u64) {
-    // All four begin on CPU 0; another VM has a vCPU on each CPU.
-    let machine = Machine { core: vec![vec![0], vec![1]], node: vec![0; 2] };
-    let tasks = vec![TaskSetup { allowed: CpuMask::of(0..2), cpu: 0, flags: 0 }; 6];
-    let vm = |first, count| Vm { weight: 100, own: VmSettings::default(), first, count };
-    let vms = [vm(0, 4), vm(4, 2)];
-    let mut instep = fits(&machine, &tasks, &vms, without);
-    for task in [4, 5, 0, 1, 2, 3] {
-        instep.kernel().wake(task, Waker::Other(0), START);
-    }
-    // When each of the four last began to run, and the longest that one of them did not.
-    let (mut began, mut longest) = ([0; 4], 0);
-    for now in 1..=600 {
-        while instep.kernel().fire_timer(0, START + now * MS) {}
-        settle(&mut instep, START + now * MS);
-        for task in (0..2).filter_map(|cpu| instep.current(cpu)).filter(|task| *task < 4) {
-            longest = longest.max(if now > 100 { now - began[task] } else { 0 });
-            began[task] = now;
-        }
-        if now % 4 == 0 {
-            (0..2).for_each(|cpu| instep.kernel().tick(cpu, START + now * MS));
-        }
+        tick(&mut instep, 1, now + 3 * MS / 4);
     }
     assert_eq!(instep.ejected(), None);
-    longest = began.iter().map(|began| 600 - began).fold(longest, u64::max);
-    (longest, instep.counter(Counter::Turn))
+    assert!(waited < 200, "it waited for {waited} ms of 2 s");
+}
+
+#[test]
+fn wakeup_preempts_a_vm_that_is_further_along() {
+    // A VM that computes on the only CPU, and one that wakes up for 1 ms of every 10.
+    let late = |without: u32| {
+        let tasks = vec![task_on(&[0], 0); 2];
+        let mut instep = fits(&cores(1), &tasks, &table(&[(1, 100), (1, 100)]), without);
+        instep.kernel().wake(0, Waker::Other(0), START);
+        let (mut woke, mut late) = (None, 0);
+        for at in 1..2000 {
+            let now = START + at * MS;
+            if woke.is_none() && at % 10 == 0 {
+                instep.kernel().wake(1, Waker::Interrupt(0), now);
+                woke = Some(now);
+            }
+            settle(&mut instep, now);
+            if instep.current(0) == Some(1) {
+                late += (now - woke.take().expect("it woke up")) / MS;
+                instep.kernel().block(0, now + MS / 2);
+            }
+            settle(&mut instep, now + MS / 2);
+            (at % 4 == 3).then(|| tick(&mut instep, 1, now + MS / 2));
+        }
+        assert_eq!(instep.ejected(), None);
+        (late, instep.counter(Counter::WakePreempt))
+    };
+    let (with, preempted) = late(0);
+    assert!(with <= 4 && preempted > 150, "{with} ms late in 2 s, {preempted}");
+    let (without, preempted) = late(WAKE);
+    assert!(without > 100 && preempted == 0, "{without} ms late in 2 s, {preempted}");
 }

@@ -10,12 +10,12 @@ mod apart;
 mod conserved;
 mod fact;
 mod idle;
-mod overdue;
 pub mod picture;
 mod promise;
 pub mod run;
 mod share;
 mod wait;
+mod wait_bound;
 mod woken;
 
 pub use affinity::Affinity;
@@ -23,10 +23,10 @@ pub use apart::Apart;
 pub use conserved::Conserved;
 pub use fact::{Fact, What};
 pub use idle::Idle;
-pub use overdue::Overdue;
 pub use promise::Promises;
 pub use share::Share;
 pub use wait::Wait;
+pub use wait_bound::WaitBound;
 pub use woken::Woken;
 
 use picture::Picture;

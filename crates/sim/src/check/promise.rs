@@ -1,7 +1,7 @@
 //! What a scheduler promises, as far as checkers can hold it to it. Affinity, conservation of CPU time
 //! and the order of facts are promised by all.
 
-use super::{Affinity, Apart, Checker, Conserved, Idle, Overdue, Share, Wait, Woken, overdue};
+use super::{Affinity, Apart, Checker, Conserved, Idle, Share, Wait, WaitBound, Woken, wait_bound};
 
 /// Promises; what is `None` or false is not given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,8 +16,8 @@ pub struct Promises {
     pub turn: Option<u64>,
     /// Whether that bounds waits only where all VMs always want to run: who wakes goes first, each time.
     pub wakers_first: bool,
-    /// Instead of that for vCPUs: after which wait one goes first.
-    pub overdue: Option<Overdue>,
+    /// Instead of that for vCPUs: how long one waits at most.
+    pub wait_bound: Option<WaitBound>,
     /// Whether runnable siblings are never on one CPU.
     pub apart: bool,
     /// How far VMs that always want to run are from their shares at most.
@@ -32,7 +32,7 @@ impl Promises {
         woken: None,
         turn: None,
         wakers_first: false,
-        overdue: None,
+        wait_bound: None,
         apart: false,
         share: None,
     };
@@ -58,11 +58,11 @@ impl Promises {
             all.push(Box::new(Idle::new(grace, self.pinned)));
         }
         if let Some(turn) = self.turn.filter(|_| saturated || !self.wakers_first) {
-            let from = if self.overdue.is_some() { vms } else { 0 };
+            let from = if self.wait_bound.is_some() { vms } else { 0 };
             all.push(Box::new(Wait::of(turn, from)));
         }
-        if let Some(rules) = self.overdue {
-            all.push(Box::new(overdue::Checked::new(rules, vms)));
+        if let Some(rules) = self.wait_bound {
+            all.push(Box::new(wait_bound::Checked::new(rules, vms)));
         }
         if self.apart {
             all.push(Box::<Apart>::default());

@@ -2,11 +2,10 @@
 //! counted is compared with what was seen.
 
 use super::{Conserved, Finding, Promises, Watch};
-use crate::engine::{Engine, Setup, VmSetup};
+use crate::engine::{Engine, Setup};
 use crate::guest::program::Op;
 use crate::scenario::build::Plan;
 use crate::sched::Scheduler;
-use instep_scx::instep::Cosched;
 
 /// Events of one instant after which the clock is said to stand still.
 const STUCK: u32 = 1_000_000;
@@ -28,17 +27,9 @@ impl Plan {
     #[must_use]
     pub fn check(&self, most: u64) -> Checked {
         let scheduler = self.scheduler();
-        let mut promises = scheduler.promises();
-        if scheduler.name() == "instep" && self.setup.vms.iter().any(strict) {
-            promises.woken = None;
-        }
+        let promises = scheduler.promises();
         check(&self.setup, scheduler, &promises, most)
     }
-}
-
-/// Whether a VM leaves CPUs empty under `instep`, where woken tasks of others may wait.
-fn strict(vm: &VmSetup) -> bool {
-    vm.own.cosched == Cosched::Strict
 }
 
 /// As [`Plan::check`], with any scheduler and promises.

@@ -31,6 +31,9 @@ pub struct Report {
     pub duration_ns: u64,
     /// The scheduler.
     pub scheduler: String,
+    /// Why the host threw the scheduler out and scheduled by itself from then on; left out where it did not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
     /// Whose costs and contention.
     pub machine: String,
     /// The VMs.
@@ -190,6 +193,7 @@ impl Report {
             events: outcome.events,
             duration_ns: duration,
             scheduler: plan.scheduler.clone(),
+            failed: observed.failed.clone(),
             machine: plan.setup.params.machine.clone(),
             vms: vms.collect(),
             host: HostReport {

@@ -27,6 +27,8 @@ pub struct Observed {
     pub outcome: Outcome,
     /// What the schedule did to each VM; the host's own threads come last.
     pub schedule: Vec<VmSchedule>,
+    /// Why the host threw the scheduler out, if it did.
+    pub failed: Option<String>,
 }
 
 /// What a VM does alone.
@@ -118,7 +120,8 @@ impl Plan {
         }
         more(end - told.min(end));
         let schedule = recorder.finish(end, spans);
-        Some(Observed { seed: self.setup.seed, outcome: engine.finish(), schedule })
+        let failed = engine.scheduler().failed();
+        Some(Observed { seed: self.setup.seed, outcome: engine.finish(), schedule, failed })
     }
 
     /// The plan with nothing but this VM and the host's own threads.

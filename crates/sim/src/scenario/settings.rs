@@ -41,8 +41,7 @@ pub fn cosched(name: &str) -> Result<Cosched, String> {
         "auto" => Ok(Cosched::Auto),
         "never" => Ok(Cosched::Never),
         "relaxed" => Ok(Cosched::Relaxed),
-        "strict" => Ok(Cosched::Strict),
-        _ => Err(format!("`{name}` is none of auto, never, relaxed, strict")),
+        _ => Err(format!("`{name}` is none of auto, never, relaxed")),
     }
 }
 

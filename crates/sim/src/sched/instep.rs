@@ -6,12 +6,12 @@
 //! scheduler take are not simulated.
 
 use super::{Pick, Scheduler, Tuner};
-use crate::check::{Overdue, Promises, Share};
+use crate::check::{Promises, Share, WaitBound};
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
 use crate::host::Host;
 use crate::mask::Mask;
 use instep_scx::abi::{CpuMask, PF_KTHREAD};
-use instep_scx::instep::{self as bpf, Instep as Native, Settings, Vm, limits, mechanisms};
+use instep_scx::instep::{Instep as Native, Settings, Vm, limits};
 use instep_scx::{Machine, Release, TaskSetup, Waker as By};
 
 /// Which bpf/ it is: a hash of its sources.
@@ -36,29 +36,16 @@ impl Default for Rules {
 /// comes has been away for longer than an allocation period, however long that is.
 const UPTIME: u64 = 3_600_000_000_000;
 
-/// The bit of the mechanism that runs a VM's vCPUs on one CPU where that is better: while it is on,
-/// siblings are not promised to be apart.
-const GATHER: u32 = 10;
-
 /// Names of mechanisms in the order of their bits (bpf/intf.h), as `--dispatch` configures them: a
 /// tuning `without.NAME` switches one off.
-const MECHANISMS: [(&str, u32); 16] = [
-    ("without.shares", 0),
-    ("without.balance", 1),
+const MECHANISMS: [(&str, u32); 7] = [
+    ("without.gang", 0),
+    ("without.shares", 1),
     ("without.cores", 2),
     ("without.home", 3),
-    ("without.boost", 4),
-    ("without.gang", 5),
-    ("without.yield", 6),
-    ("without.wake", 7),
-    ("without.pull", 8),
-    ("without.probe", 9),
-    ("without.gather", GATHER),
-    ("without.host", 11),
-    ("without.rescue", 12),
-    ("without.turns", 13),
-    ("without.skew", 14),
-    ("without.stay", 15),
+    ("without.wake", 4),
+    ("without.holes", 5),
+    ("without.moves", 6),
 ];
 
 impl Rules {
@@ -66,12 +53,9 @@ impl Rules {
         let mut rules = Self::default();
         let set = &mut rules.settings;
         tuner.set("slice", &mut set.slice);
-        tuner.set("episode", &mut set.episode);
-        tuner.set("skew", &mut set.skew);
+        tuner.set("slot", &mut set.slot);
         tuner.set("wake_slack", &mut set.wake_slack);
-        tuner.set("boost", &mut set.boost);
-        tuner.set("pull", &mut set.pull);
-        tuner.set("debt", &mut set.debt);
+        tuner.set("lag", &mut set.lag);
         tuner.set("period", &mut set.period);
         tuner.set("tick", &mut rules.tick);
         for (name, bit) in MECHANISMS {
@@ -95,22 +79,6 @@ pub struct Instep {
     alarm: Option<u64>,
     /// Where VMs are at home, before the start.
     homes: Vec<Option<u32>>,
-}
-
-/// The policy's own bound on waits.
-fn overdue(rules: &Rules) -> Overdue {
-    let each = bpf::overdue_bound(1);
-    // A CPU serves such a claim in every third slice (bpf/rank.bpf.h), where many wait in every fourth
-    // (bpf/queue.bpf.h), at a tick; not while it is held
-    // for an episode, and a turn of the host's or a wake-up may lie between.
-    let turn = (4 * rules.settings.slice).max(rules.settings.episode);
-    let claim = turn.next_multiple_of(rules.tick) + 2 * rules.tick;
-    Overdue {
-        each,
-        siblings: bpf::overdue_bound(u32::MAX) / each,
-        claim,
-        depth: u64::from(bpf::look_depth()),
-    }
 }
 
 fn cpu_mask(mask: &Mask) -> CpuMask {
@@ -200,7 +168,8 @@ impl Scheduler for Instep {
         };
         let vms: Vec<Vm> = shown.map(vm).collect();
         let seed = desk.rng.draw();
-        let native = Native::new(machine, &tasks, &vms, &self.rules.settings, seed, Release::V7_2);
+        let settings = &self.rules.settings;
+        let native = Native::new(machine, &host.lanes, &tasks, &vms, settings, seed, Release::V7_2);
         self.native = Some(native.expect("the plan was checked for room"));
         self.leaving = vec![false; desk.tasks.len()];
         for (vm, home) in std::mem::take(&mut self.homes).into_iter().enumerate() {
@@ -289,12 +258,10 @@ impl Scheduler for Instep {
     }
 
     fn promises(&self) -> Promises {
-        let apart = mechanisms() & !self.rules.settings.without & 1 << GATHER == 0;
-        let overdue = Some(overdue(&self.rules));
         let usual = Promises::usual(true, self.rules.tick);
         let slack = 2 * (self.rules.settings.slice + self.rules.tick);
-        // What is overdue comes first whatever its weight, so small weights have more than their share.
+        // A VM is entitled to a 64th of a CPU at least, so small weights have more than their share.
         let share = Share { percent: 10, floor: 8, slack, ..Share::default() };
-        Promises { apart, overdue, share: Some(share), ..usual }
+        Promises { share: Some(share), wait_bound: Some(WaitBound { each: 100_000_000 }), ..usual }
     }
 }

@@ -280,7 +280,7 @@ mod tests {
             );
             assert!(of(scheduler, name, 100_000).is_ok(), "{scheduler} {name}");
         }
-        assert!(of("instep", "without.gather", 1).is_ok());
+        assert!(of("instep", "without.holes", 1).is_ok());
     }
 
     #[test]

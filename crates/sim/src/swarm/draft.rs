@@ -23,7 +23,7 @@ const LOADS: [&str; 14] = [
 const PROFILES: [&str; 5] = ["plain", "fetch", "l2", "stream", "chase"];
 const PLACEMENTS: [&str; 4] = ["bnn", "instep", "spread", "bind"];
 /// Settings of a VM for `instep`; the first is what it is without.
-const COSCHED: [&str; 4] = ["auto", "never", "relaxed", "strict"];
+const COSCHED: [&str; 3] = ["auto", "never", "relaxed"];
 const LATENCY: [&str; 2] = ["normal", "prompt"];
 const PERIOD: [&str; 5] = ["24ms", "1ms", "6ms", "192ms", "1s"];
 const WEIGHTS: [u32; 8] = [1, 10, 50, 100, 100, 100, 238, 1000];
@@ -62,8 +62,6 @@ pub struct Draft {
     cores: u32,
     threads: u32,
     noise: bool,
-    /// Whether `instep` may gather siblings on one CPU; without it they are promised to be apart.
-    gather: bool,
     millis: u64,
     /// What places VMs, and how often, milliseconds.
     placement: Option<(usize, u64)>,
@@ -74,25 +72,38 @@ impl Draft {
     /// The scenario of this stream of numbers.
     #[must_use]
     pub fn draw(rng: &mut Rng, scheduler: &str) -> Self {
-        let (nodes, cores) = ([1, 1, 2, 4][pick(rng, 4)], 1 + rng.below(4) as u32);
+        let instep = scheduler == "instep";
+        // Of Instep's drafts a third are hosts of up to 64 CPUs with several gangs.
+        let large = instep && rng.below(3) == 0;
+        let nodes = [1, 1, 2, 4][pick(rng, 4)];
+        let cores = if large {
+            16 / nodes + rng.below(16 / u64::from(nodes)) as u32
+        } else {
+            1 + rng.below(4) as u32
+        };
         let threads = 1 + rng.below(2) as u32;
         let cpus = nodes * cores * threads;
         let mut guests: Vec<DraftGuest> = Vec::new();
-        let crowd = rng.below(4) == 0;
+        let crowd = large || rng.below(4) == 0;
         // A part of the drafts is only about shares: all spin, all may use all CPUs.
         let plain = rng.below(6) == 0;
         for _ in 0..1 + rng.below(if crowd { 10 } else { 4 }) {
             guests.push(DraftGuest::draw(rng, cpus, nodes, plain));
         }
+        // VMs of 2 to 16 vCPUs that spin or compute, until all CPUs have work twice.
+        let mut wanted = if large { 2 * cpus } else { 0 };
+        while wanted > 0 {
+            let vcpus = [2, 4, 4, 8, 16][pick(rng, 5)].min(cpus).min(wanted);
+            guests.push(DraftGuest::gang(rng, vcpus));
+            wanted -= vcpus;
+        }
         let placed = !plain && rng.below(5) == 0 && scheduler != "affinity";
         let placement = placed.then(|| (pick(rng, PLACEMENTS.len()), 20 + rng.below(200)));
-        let instep = scheduler == "instep";
         if instep && !plain {
             guests.iter_mut().for_each(|guest| guest.own = Own::draw(rng));
         }
         Self {
             placement,
-            gather: !instep || rng.below(3) > 0,
             scheduler: scheduler.to_owned(),
             seed: rng.below(1 << 32),
             nodes,
@@ -118,7 +129,6 @@ impl Draft {
         });
         let tuning = match self.scheduler.as_str() {
             "eevdf" if self.seed % 2 == 1 => "tuning = { hrtick = \"10us\" }\n",
-            _ if !self.gather => "tuning = { \"without.gather\" = \"1ns\" }\n",
             _ => "",
         };
         let mut text = format!(
@@ -170,7 +180,6 @@ impl Draft {
             }
         };
         with(&|less| less.placement = None);
-        with(&|less| less.gather = true);
         with(&|less| less.noise = false);
         with(&|less| less.nodes = (less.nodes / 2).max(1));
         with(&|less| less.threads = 1);
@@ -224,6 +233,14 @@ impl DraftGuest {
             return any;
         }
         Self { load: 0, profile: 0, allowed: None, prefers: None, pinned: false, ..any }
+    }
+
+    /// One that forms a gang: it computes, or spins at barriers.
+    fn gang(rng: &mut Rng, vcpus: u32) -> Self {
+        let load = [0, 4][pick(rng, 2)];
+        let weight = if rng.below(4) == 0 { WEIGHTS[pick(rng, WEIGHTS.len())] } else { 100 };
+        let (profile, allowed, prefers) = (0, None, None);
+        Self { vcpus, load, weight, profile, allowed, prefers, pinned: false, own: Own::default() }
     }
 
     fn write(&self, text: &mut String, at: usize, cpus: u32) {
@@ -296,16 +313,17 @@ mod tests {
     }
 
     #[test]
-    fn drafts_of_instep_have_its_settings_and_are_held_to_siblings_apart() {
+    fn drafts_of_instep_have_its_settings_and_large_hosts() {
         let drafts = (0..300).map(|seed| Draft::draw(&mut Rng::new(seed), "instep"));
         let drafts: Vec<Draft> = drafts.collect();
         let text: String = drafts.iter().map(|draft| draft.text("it")).collect();
         for word in COSCHED[1..].iter().chain(&LATENCY[1..]).chain(&PERIOD[1..]) {
             assert!(text.contains(&format!(" = \"{word}\"\n")), "{word}");
         }
-        let apart = |draft: &&Draft| plan(draft).scheduler().promises().apart;
-        let held = drafts.iter().filter(apart).count();
-        assert!((50..150).contains(&held), "{held}");
+        let large = drafts.iter().filter(|draft| draft.cpus() >= 16);
+        assert!((60..140).contains(&large.clone().count()), "{}", large.count());
+        assert!(drafts.iter().all(|draft| draft.cpus() <= 64));
+        assert!(drafts.iter().any(|draft| draft.cpus() > 48));
         let other = Draft::draw(&mut Rng::new(1), "cfs").text("it");
         assert!(!other.contains("cosched") && !other.contains("tuning"), "{other}");
     }

@@ -2,15 +2,17 @@
 //! and a page that draws it.
 //!
 //! What happens and what must hold is the scenario's (`scenarios/lab/demo.toml`); here are its words
-//! and where the page goes. The claims are proven by the lab's own looks into the host's /proc.
+//! and where the page goes. The claims are proven by the lab's own looks into the host's /proc. The
+//! last act, [`speed`], has a host of its own.
 
 mod sketch;
+mod speed;
 mod teller;
 
 use super::{DemoOptions, Verdict};
 use crate::cache::Cache;
 use crate::error::Error;
-use crate::page::{self, Words};
+use crate::page::{self, Act, Words};
 use crate::scenario::Scenario;
 use crate::scenario::report::Report;
 use crate::scenario::run::{self, Options};
@@ -74,6 +76,7 @@ pub(super) fn run(instep: &Path, options: &DemoOptions, stop: &Stop) -> anyhow::
         kernel: options.kernel.clone(),
         modules: options.modules.clone(),
         instep: instep.to_owned(),
+        load: options.load.clone(),
         ..Options::default()
     };
     let mut teller = Teller::new(&scenario, stop.clone());
@@ -81,14 +84,33 @@ pub(super) fn run(instep: &Path, options: &DemoOptions, stop: &Stop) -> anyhow::
     let ran = run::run(&scenario, &with, stop, &mut teller);
     // A listener who went away raised the stop, and is the reason to end.
     teller.heard()?;
-    let report = match ran {
+    let mut report = match ran {
         Ok(report) => report,
         Err(error @ Error::Interrupted) => return Err(error.into()),
         Err(error) if can_do_without(&error) && !teller.is_up() => return Ok(Ended::NoHost(error)),
         Err(error) => return Err(anyhow::Error::from(error).context(FAILED)),
     };
+    let lacks = options.lacks_scheduler.as_deref();
+    let outcome = speed::run(&with, lacks, stop, &mut teller);
+    teller.heard()?;
+    let outcome = outcome.map_err(|error| match error {
+        Error::Interrupted => error.into(),
+        error => anyhow::Error::from(error).context(FAILED),
+    })?;
+    report.checks.extend(outcome.checks.iter().cloned());
+    report.held &= outcome.checks.iter().all(|check| check.held);
+    report.seconds.total += outcome.seconds;
     teller.closing(&report);
-    let words = Words { title: "Instep: misplaced VMs come home", moments: &MOMENTS };
+    let words = Words {
+        title: "Instep: misplaced VMs come home",
+        moments: &MOMENTS,
+        act: Some(Act {
+            title: speed::TITLE,
+            caption: speed::CAPTION,
+            speeds: outcome.speeds.as_ref().map_err(String::as_str),
+            checks: &outcome.checks,
+        }),
+    };
     let page = write(&page, &page::draw(&report, &words))?;
     teller.line(&format!("All of it on one page: {}", page.display()));
     teller.heard()?;

@@ -10,6 +10,7 @@
 //! ```
 
 use crate::host::machine::Machine;
+use crate::page::{Look, Speeds};
 use crate::scenario::evidence::{GuestSeen, Observation};
 use instep_core::idset::NodeSet;
 use instep_core::units::NodeId;
@@ -18,6 +19,9 @@ use instep_core::units::NodeId;
 const WIDTH: usize = 79;
 /// Columns of a bar of memory.
 const BAR: usize = 32;
+/// Columns of a bar of speed, and the speed that fills it.
+const SPEED_BAR: usize = 20;
+const FASTEST: f64 = 1.25;
 
 /// The host with the vCPUs where they ran last, and memory by node.
 pub(super) fn host(host: &Machine, seen: &Observation) -> String {
@@ -93,9 +97,41 @@ pub(super) fn bar(guest: &GuestSeen, names: usize) -> String {
     )
 }
 
+/// Each guest's speed at a look, as a bar that reaches its end at [`FASTEST`].
+pub(super) fn speeds(names: &[&str], look: &Look) -> String {
+    let mut line = format!("{:>4.0}s", look.seconds);
+    for (name, speed) in names.iter().zip(&look.speeds) {
+        let filled = (speed / FASTEST).clamp(0.0, 1.0) * SPEED_BAR as f64;
+        let bar = "#".repeat(filled.round() as usize);
+        line.push_str(&format!("  {name} [{bar:<SPEED_BAR$}] {speed:.2}"));
+    }
+    line
+}
+
+/// Each guest's speed under each scheduler, and how many times as fast it was under the last.
+pub(super) fn table(speeds: &Speeds) -> String {
+    let column = speeds.phases.iter().map(|phase| phase.scheduler.len()).max().unwrap_or(0) + 2;
+    let mut text = format!("  {:<16}", "fair-share speed");
+    for phase in &speeds.phases {
+        text.push_str(&format!("{:>column$}", phase.scheduler));
+    }
+    text.push_str("  times as fast\n");
+    for (guest, name) in speeds.guests.iter().enumerate() {
+        text.push_str(&format!("  {name:<16}"));
+        for phase in &speeds.phases {
+            text.push_str(&format!("{:>column$.2}", phase.mean.get(guest).copied().unwrap_or(0.0)));
+        }
+        let factor = speeds.factor(guest);
+        let factor = factor.map_or_else(|| "-".to_owned(), |factor| format!("{factor:.1}"));
+        text.push_str(&format!("{factor:>15}\n"));
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::Phase;
     use crate::scenario::evidence::ThreadSeen;
 
     fn machine() -> Machine {
@@ -134,5 +170,30 @@ mod tests {
         let line = bar(&GuestSeen { nodes: vec![0], ..guest("beta", &[], [20, 60]) }, 5);
         assert_eq!(line, "beta  [00000000111111111111111111111111]  20 +  60 MiB,  25 % at home 0");
         assert!(bar(&guest("x", &[], [0, 0]), 5).contains(&" ".repeat(32)));
+    }
+
+    #[test]
+    fn speeds_are_bars_and_a_table_in_less_than_80_columns() {
+        let look = Look { seconds: 7.4, speeds: vec![0.3, 2.0] };
+        let line = speeds(&["spins", "computes"], &look);
+        assert_eq!(
+            line,
+            "   7s  spins [#####               ] 0.30  computes [####################] 2.00"
+        );
+        let phase = |name: &str, speed| Phase {
+            scheduler: name.to_owned(),
+            mean: vec![speed, 0.0],
+            looks: Vec::new(),
+        };
+        let phases = vec![phase("default scheduler", 0.3), phase("Instep", 0.9)];
+        let guests = vec!["spins".to_owned(), "computes".to_owned()];
+        let text = table(&Speeds { loads: guests.clone(), guests, phases, diluted: 0.0 });
+        assert_eq!(
+            text,
+            "  fair-share speed  default scheduler             Instep  times as fast\n\
+             \x20 spins                          0.30               0.90            3.0\n\
+             \x20 computes                       0.00               0.00              -\n"
+        );
+        assert!(line.len() < 80 && text.lines().all(|line| line.len() < 80));
     }
 }

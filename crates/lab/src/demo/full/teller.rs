@@ -7,12 +7,13 @@
 
 use super::{MOMENTS, sketch};
 use crate::host::machine::Machine;
+use crate::page::{Look, Speeds};
 use crate::records;
 use crate::scenario::audience::Audience;
 use crate::scenario::check::Check;
 use crate::scenario::evidence::{GuestSeen, Observation};
 use crate::scenario::report::Report;
-use crate::scenario::{Scenario, Step};
+use crate::scenario::{GuestPlan, Scenario, Step};
 use crate::stop::Stop;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
@@ -101,7 +102,7 @@ impl<'a> Teller<'a> {
     }
 
     /// Sentences, in lines.
-    fn wrapped(&mut self, text: &str, indent: &str) {
+    pub(super) fn wrapped(&mut self, text: &str, indent: &str) {
         let options = textwrap::Options::new(WIDTH)
             .initial_indent(indent)
             .subsequent_indent(if indent.is_empty() { "" } else { "      " });
@@ -112,7 +113,7 @@ impl<'a> Teller<'a> {
         let Machine { nodes, cores, threads, .. } = &self.scenario.host;
         let text = format!(
             "Instep's demo: a host of {nodes} nodes x {cores} cores x {threads} threads, emulated \
-             on this machine, with real KVM guests in it. About two minutes. It needs QEMU and a \
+             on this machine, with real KVM guests in it. About three minutes. It needs QEMU and a \
              kernel package (fetched once, nothing is installed), and no root. It touches nothing \
              of this machine and leaves nothing behind but a page, interrupted or not."
         );
@@ -126,8 +127,9 @@ impl<'a> Teller<'a> {
         if failed.is_empty() {
             let text = format!(
                 "All {all} checks held, by what the host's /proc shows without Instep. {:.0}s in \
-                 all; host, guests and temporary files are gone. Emulated CPUs show where things \
-                 are, not what it is worth: they have no caches, shared cores or remote memory.",
+                 all; host, guests and temporary files are gone. Emulated CPUs have no caches, \
+                 shared cores or remote memory: they show where things are, not what placement is \
+                 worth.",
                 report.seconds.total
             );
             self.wrapped(&text, "");
@@ -156,9 +158,46 @@ impl<'a> Teller<'a> {
         }
         self.headed = at + 1;
         let (_, title, caption) = MOMENTS[at];
-        let title = format!("{}. {title}", at + 1);
+        self.title(at + 1, title, caption);
+    }
+
+    /// The heading of an act, and what it is about.
+    pub(super) fn title(&mut self, number: usize, title: &str, caption: &str) {
+        let title = format!("{number}. {title}");
         self.line(&format!("\n{title}\n{}", "-".repeat(title.len())));
         self.wrapped(caption, "");
+    }
+
+    /// Each guest's speed at a look: on a terminal in place, and as a line where it is `told`.
+    pub(super) fn speed(&mut self, guests: &[GuestPlan], look: Option<&Look>, told: bool) {
+        let Some(look) = look else { return };
+        let names: Vec<&str> = guests.iter().map(|guest| guest.name.as_str()).collect();
+        let line = sketch::speeds(&names, look);
+        if told {
+            self.line(&line);
+        }
+        self.progress.set_message(line.trim_start().to_owned());
+    }
+
+    /// All speeds as a table.
+    pub(super) fn speeds(&mut self, speeds: &Speeds) {
+        self.line(&format!("\n{}", sketch::table(speeds).trim_end()));
+        self.wrapped(&speeds.worth(), "");
+    }
+
+    /// What was checked.
+    pub(super) fn checked(&mut self, checks: &[Check]) {
+        let failed: Vec<&Check> = checks.iter().filter(|check| !check.held).collect();
+        if failed.is_empty() && !checks.is_empty() {
+            let mut words: Vec<String> =
+                checks.iter().map(|check| check.what.replace('_', " ")).collect();
+            words.sort();
+            words.dedup();
+            self.wrapped(&format!("seen in /proc, and held: {}", words.join("; ")), "  ");
+        }
+        for check in failed {
+            self.wrapped(&format!("NOT held: {}", in_words(check)), "  ");
+        }
     }
 
     /// What a command printed.
@@ -181,18 +220,7 @@ impl<'a> Teller<'a> {
     fn moment(&mut self, seen: &Observation, checks: &[Check]) {
         let sketch = sketch::host(&self.scenario.host, seen);
         self.line(&format!("\n{}", sketch.trim_end()));
-        let failed: Vec<&Check> = checks.iter().filter(|check| !check.held).collect();
-        if failed.is_empty() {
-            let mut words: Vec<String> =
-                checks.iter().map(|check| check.what.replace('_', " ")).collect();
-            words.dedup();
-            words.sort();
-            words.dedup();
-            self.wrapped(&format!("seen in /proc, and held: {}", words.join("; ")), "  ");
-        }
-        for check in failed {
-            self.wrapped(&format!("NOT held: {}", in_words(check)), "  ");
-        }
+        self.checked(checks);
     }
 
     /// The guests' memory on its way.

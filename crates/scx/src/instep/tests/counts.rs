@@ -10,19 +10,11 @@ fn counted(instep: &mut Instep, vm: u32) -> (u32, u32) {
 }
 
 #[test]
-fn a_waiter_that_is_moved_is_counted_once_on_any_kernel() {
+fn moved_waiting_vcpu_is_counted_once_on_any_kernel() {
     for release in [Release::V6_12, Release::V7_2] {
-        let machine = Machine { core: vec![vec![0], vec![1]], node: vec![0; 2] };
         let tasks: Vec<TaskSetup> = (0..5).map(|_| task_on(&[0, 1], 0)).collect();
-        let vms = [(0, 3), (3, 2)].map(|(first, count)| Vm {
-            weight: 100,
-            own: VmSettings::default(),
-            first,
-            count,
-        });
-        let settings = Settings::default();
-        let mut instep =
-            Instep::new(machine, &tasks, &vms, &settings, 1, release).expect("it fits");
+        let vms = table(&[(3, 100), (2, 100)]);
+        let mut instep = on_release(&cores(2), &tasks, &vms, 0, release);
         (0..5).for_each(|task| instep.kernel().wake(task, Waker::Other(0), START));
         for at in 0..400 {
             let now = START + at * MS;
@@ -42,7 +34,7 @@ fn a_waiter_that_is_moved_is_counted_once_on_any_kernel() {
 }
 
 /// A task has another place in the table of threads.
-fn number(instep: &mut Instep, task: usize, vm: u32, slot: u32) {
+pub(super) fn number(instep: &mut Instep, task: usize, vm: u32, slot: u32) {
     let (tid, start) = {
         let task = instep.kernel().task(task);
         (task.pid as u32, task.start_boottime / 10_000_000)
@@ -57,13 +49,13 @@ fn begin(instep: &mut Instep, vm: u32) {
     unsafe { c::shim_begin_vm(instep.kernel().globals(), vm) };
 }
 
-fn next_generation(instep: &mut Instep) {
+pub(super) fn next_generation(instep: &mut Instep) {
     // SAFETY: it is the state that this scheduler was loaded with.
     unsafe { c::shim_next_generation(instep.kernel().globals()) };
 }
 
 #[test]
-fn who_runs_between_a_new_entry_and_its_telling_is_not_counted_for_good() {
+fn vcpu_of_an_entry_begun_anew_is_counted_once() {
     let only: &[usize] = &[0];
     let mut instep = loaded(&[(1, 100), (1, 100)], &[only; 2], 0);
     (0..2).for_each(|task| instep.kernel().wake(task, Waker::Other(0), START));
@@ -81,19 +73,11 @@ fn who_runs_between_a_new_entry_and_its_telling_is_not_counted_for_good() {
 }
 
 #[test]
-fn who_waits_as_one_vms_and_runs_as_anothers_does_not_wait_for_good() {
+fn vcpu_that_changes_its_vm_while_it_waits_is_counted_once() {
     // Where the kernel does not tell that a thread was taken from a queue.
-    let machine = Machine { core: vec![vec![0]], node: vec![0] };
     let tasks: Vec<TaskSetup> = (0..3).map(|_| task_on(&[0], 0)).collect();
-    let vms = [(0, 2), (2, 1)].map(|(first, count)| Vm {
-        weight: 100,
-        own: VmSettings::default(),
-        first,
-        count,
-    });
-    let settings = Settings::default();
-    let mut instep =
-        Instep::new(machine, &tasks, &vms, &settings, 1, Release::V6_12).expect("it fits");
+    let vms = table(&[(2, 100), (1, 100)]);
+    let mut instep = on_release(&cores(1), &tasks, &vms, 0, Release::V6_12);
     [2, 0].iter().for_each(|task| instep.kernel().wake(*task, Waker::Other(0), START));
     settle(&mut instep, START);
     assert_eq!((instep.current(0), counted(&mut instep, 1)), (Some(2), (0, 1)));

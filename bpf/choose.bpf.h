@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What a CPU takes from the queues when it chooses.
+ *
+ * Flag: holes. Counters: none.
+ *
+ * Problem: a CPU must carry out the plan of the slot, and fill what the plan leaves, without looking through queues.
+ * Method: it takes the first of these that there is:
+ *     a thread bound to it, if that is further behind than what else there is;
+ *     in the middle and at the end of a slot (slot.bpf.h, serve_host), a thread of the host;
+ *     the vCPU that has its seat here, of the gang whose slot it is;
+ *     the thread of the domain's pool with the least place, unless what ran here has a lesser one;
+ *     in a hole, a vCPU of a gang that was refused: the one that sits here, else any;
+ *     a thread of another domain's pool.
+ * vCPUs whose seat was taken from them while they waited there (strays), and those that wait on seats when the table of VMs
+ * changes, are taken before all of these but bound threads: no plan names them.
+ * Limits: a seat's queue is looked at without a lock; a vCPU that comes at this moment is found at the next choice.
+ */
+#ifndef INSTEP_CHOOSE_BPF_H
+#define INSTEP_CHOOSE_BPF_H
+
+#include "taken.bpf.h"
+
+/* Takes the vCPU of a gang that sits on this CPU; whether there was one. */
+SEPARATE int take_seat(u32 vm, u32 lane)
+{
+	struct instep_vm_settings *s = vm_set_of(vm);
+	struct vm_state *v = vm_of(vm);
+	u32 lanes, rank, n;
+	s32 k;
+
+	if (!v || !s || !(v->set & pol_lane(lane)))
+		return false;
+	lanes = pol_count(v->set);
+	rank = pol_rank_of_lane(v->set, lane);
+	n = lanes ? (v->seats + lanes - 1) / lanes : 0;
+	bpf_for(k, 0, n < INSTEP_LANES ? n : INSTEP_LANES) {
+		/* Seats that share this CPU take turns. */
+		u32 seat = rank + ((k + v->slots_had) % (n ?: 1)) * lanes;
+		struct slot_info *i = seat < v->seats ? slot_of(s->first_slot + seat) : NULL;
+
+		if (i && i->sits < SET.nr_slots && scx_bpf_dsq_move_to_local(seat_queue(i->sits), 0))
+			return true;
+	}
+	return false;
+}
+
+/* Whether a gang has more seats than CPUs. */
+static __always_inline bool shares_cpus(u32 vm)
+{
+	struct vm_state *v = vm_of(vm);
+
+	return v && v->seats > pol_count(v->set);
+}
+
+/* Takes a vCPU that waits on a seat of this gang: the one that sits here, else any. */
+SEPARATE int take_waiting(u32 vm, u32 lane)
+{
+	struct instep_vm_settings *s = vm_set_of(vm);
+	struct vm_state *v = vm_of(vm);
+	struct slot_info *i;
+	u64 waiting;
+
+	if (!v || !s || !v->waiting)
+		return false;
+	if (take_seat(vm, lane))
+		return true;
+	waiting = v->waiting;
+	i = waiting ? slot_of(s->first_slot + pol_lowest(waiting)) : NULL;
+	return i && i->sits < SET.nr_slots && scx_bpf_dsq_move_to_local(seat_queue(i->sits), 0);
+}
+
+/*
+ * Takes a vCPU of a gang that was refused; where none waits, of any: it may have woken up since, or its CPU was taken
+ * from it.
+ */
+SEPARATE int fill_hole(struct domain_state *d, u32 lane)
+{
+	u32 n;
+	s32 k;
+
+	if (!d || !on(INSTEP_M_HOLES))
+		return false;
+	n = d->nr_refused < MAX_REFUSED ? d->nr_refused : MAX_REFUSED;
+	bpf_for(k, 0, n)
+		if (take_waiting(d->refused[k & (MAX_REFUSED - 1)], lane))
+			return true;
+	if (!d->seat_waits)
+		return false;
+	d->seat_waits = 0;
+	n = d->nr_members < INSTEP_MAX_VMS ? d->nr_members : INSTEP_MAX_VMS;
+	bpf_for(k, 0, n) {
+		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];
+		struct vm_state *v = vm_of(vm);
+
+		if (!v || !v->waiting)
+			continue;
+		d->seat_waits = 1;
+		if (take_waiting(vm, lane))
+			return true;
+	}
+	return false;
+}
+
+#define DRAIN_STEP 128
+
+/*
+ * After a change of the table of VMs: takes vCPUs that wait on seats, a part of them each time. Their entries may be gone
+ * or another's, so that no plan names them; when they run they look themselves up again.
+ */
+SEPARATE int drain_seats(void)
+{
+	u32 from = INSTEP_STATE->drained, slots = SET.nr_slots;
+	s32 k;
+
+	if (from >= slots || __sync_val_compare_and_swap(&INSTEP_STATE->drained, from, from + DRAIN_STEP) != from)
+		return false;
+	bpf_for(k, from, from + DRAIN_STEP)
+		if ((u32)k < slots && scx_bpf_dsq_nr_queued(seat_queue(k)) > 0 &&
+		    scx_bpf_dsq_move_to_local(seat_queue(k), 0)) {
+			/* The rest of this part waits for the next who looks. */
+			INSTEP_STATE->drained = k;
+			return true;
+		}
+	return false;
+}
+
+/* Takes a vCPU that lost its seat while it waited there. */
+SEPARATE int take_stray(struct domain_state *d)
+{
+	struct instep_vm_settings *s;
+	struct vm_state *v;
+	u32 vm, n;
+	s32 k;
+
+	if (!d)
+		return false;
+	vm = d->stray;
+	v = vm_of(vm);
+	s = vm_set_of(vm);
+	if (!v || !s || !v->strays) {
+		d->stray = 0;
+		return false;
+	}
+	n = s->nr_vcpus < INSTEP_MAX_VCPUS ? s->nr_vcpus : INSTEP_MAX_VCPUS;
+	bpf_for(k, 0, n) {
+		u32 slot = s->first_slot + k;
+		struct slot_info *i = slot_of(slot);
+
+		if (!i || !i->stray || slot >= SET.nr_slots)
+			continue;
+		i->stray = 0;
+		__sync_fetch_and_sub(&v->strays, 1);
+		if (scx_bpf_dsq_move_to_local(seat_queue(slot), 0)) {
+			call_idle(d);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Where the thread that ran stands against those that wait for the CPU. */
+struct chance {
+	bool runnable;	/* it may go on */
+	bool seated;	/* it is a vCPU of a gang, and slots are planned */
+	bool owns;	/* and this is its slot */
+	bool sits_here;	/* and this is the CPU of its seat */
+	u64 place;
+	u32 domain;	/* in whose queue it would wait */
+};
+
+static __always_inline void weigh_prev(struct task_struct *prev, struct cpu_state *c, struct domain_state *d,
+				       struct chance *out)
+{
+	struct task_state *t = prev ? task_of(prev) : NULL;
+
+	out->runnable = t && (prev->scx.flags & SCX_TASK_QUEUED);
+	if (!out->runnable)
+		return;
+	t->own = c->tid == (u32)prev->pid ? c->own : t->own;
+	out->domain = is_bound(prev) ? c->domain : domain_for(t, scx_bpf_task_cpu(prev));
+	out->place = place_of(t, out->domain);
+	out->seated = d->slotted && seat_cpu(t) >= 0;
+	out->owns = out->seated && c->owner == t->vm;
+	out->sits_here = out->seated && seat_cpu(t) == scx_bpf_task_cpu(prev);
+}
+
+/* Whether a thread that is bound to this CPU, with this place, goes before what else there is. */
+static __always_inline bool bound_is_first(s32 cpu, struct cpu_state *c, struct domain_state *d,
+					   struct chance *prev, u64 place)
+{
+	struct vm_state *o = vm_of(c->owner);
+	u64 other = 0;
+
+	if (prev->runnable && !prev->seated && !pol_before(place, prev->place))
+		return false;
+	if (c->owner && c->owner != POOL && o)
+		return pol_before(place, o->account.vtime) && !d->slotted;
+	return !first_place(pool_queue(c->domain), cpu, &other) || !pol_before(other, place);
+}
+
+/* Takes what is bound to this CPU, if it goes before what else there is; whether it did. */
+static __always_inline bool take_bound(s32 cpu, struct cpu_state *c, struct domain_state *d, struct chance *prev)
+{
+	u64 place = 0;
+
+	if (scx_bpf_dsq_nr_queued(bound_queue(cpu)) <= 0 || !first_place(bound_queue(cpu), cpu, &place))
+		return false;
+	if (bound_is_first(cpu, c, d, prev, place) && scx_bpf_dsq_move_to_local(bound_queue(cpu), 0))
+		return true;
+	if (!(d->pending & pol_lane(c->lane)))
+		__sync_fetch_and_or(&d->pending, pol_lane(c->lane));
+	return false;
+}
+
+/* Takes a thread of the host before the owner's, unless the host's threads are far ahead of their share. */
+static __always_inline bool lend(s32 cpu, struct cpu_state *c, struct domain_state *d)
+{
+	if (!d->host.nr_queued || pol_before(d->clock + SET.lag_ns, d->host.vtime))
+		return false;
+	return scx_bpf_dsq_move_to_local(bound_queue(cpu), 0) ||
+	       ((d->victims & pol_lane(c->lane)) && scx_bpf_dsq_move_to_local(pool_queue(c->domain), 0));
+}
+
+/*
+ * A thread of another domain that runs here gives way to one that waits there and is further behind than an account may
+ * be: else it would have this CPU alone while others share theirs.
+ */
+static __always_inline bool give_way_to_own(s32 cpu, struct cpu_state *c, struct chance *prev)
+{
+	u64 first = 0;
+
+	if (!prev->runnable || prev->seated || prev->domain == c->domain ||
+	    !first_place(pool_queue(prev->domain), cpu, &first) ||
+	    !pol_before(first + SET.lag_ns, prev->place) ||
+	    !scx_bpf_dsq_move_to_local(pool_queue(prev->domain), 0))
+		return false;
+	count(INSTEP_C_STOLEN);
+	return true;
+}
+
+/* Goes on with what ran, for as long as `ns`. */
+static __always_inline void go_on(struct task_struct *prev, u64 ns)
+{
+	scx_bpf_task_set_slice(prev, ns);
+}
+
+#endif

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Where a gang's set and a VM go when the load changes.
+ *
+ * Flag: moves. Counters: sets_moved, domains_moved.
+ *
+ * Problem: which CPUs are crowded changes as VMs come, go, block and compute. And where five gangs have room for two side
+ * by side, one set always has three of them.
+ * Method: a set moves as a whole. In each slot one gang is looked at: its set moves where that lowers its cost
+ * (gang.bpf.h) by half of what it loads a CPU with, at least by a sixteenth of a CPU. In every eighth slot the gang that
+ * is furthest behind of those refused is looked at: it moves where that does not raise its cost and it is further behind
+ * than all gangs that it would meet, by four slots. So gangs of equal weight have equal shares in the long run. A gang
+ * that was refused twice although as many CPUs are free moves there at once (slot.bpf.h, relocate).
+ *     A VM goes to another domain where that lowers the higher of the two loads; one VM in 96 ms. It goes to its home node
+ * when user space names another one.
+ * Limits: a set rests for 96 ms after a move. Load is an estimate over some periods of 24 ms.
+ */
+#ifndef INSTEP_MOVES_BPF_H
+#define INSTEP_MOVES_BPF_H
+
+#include "gang.bpf.h"
+
+/* Whether a gang is behind all that it would meet, by four slots and by two more than behind those that it meets now. */
+static __always_inline bool is_far_behind(struct vm_state *v, struct set_score *here, struct set_score *there)
+{
+	u64 vtime = v->account.vtime;
+
+	return here->ahead && (!there->ahead || (pol_before(vtime + 4 * SET.slot_ns, there->ahead) &&
+						 pol_before(here->ahead + 2 * SET.slot_ns, there->ahead)));
+}
+
+/*
+ * A set moves to where there is less load, or, of the gang that is furthest behind, to where it meets others that
+ * are all ahead of it.
+ */
+SEPARATE int move_set(struct domain_state *d, u32 domain, u32 vm, bool behind, u64 now)
+{
+	struct set_score here = {}, best = {};
+	struct vm_state *v = vm_of(vm);
+	u32 less, size;
+	u64 set;
+
+	if (!d || !v || !is_gang(v) || v->account.domain != domain || pol_since(v->moved_at, now) < REST_NS)
+		return 0;
+	size = pol_count(v->set);
+	sum_load(d, domain, vm);
+	score_set(d, v->set, vm, &here);
+	less = load_by(v, vm) / 2 > POL_CPU / 16 ? load_by(v, vm) / 2 : POL_CPU / 16;
+	set = find_set(d, vm, size, 0, &best);
+	if (!set || best.cost + less > here.cost) {
+		set = behind ? find_set(d, vm, size, here.cost + POL_CPU / 16, &best) : 0;
+		if (!set || !is_far_behind(v, &here, &best))
+			return 0;
+	}
+	if (set == v->set)
+		return 0;
+	v->set = set;
+	v->moved_at = now;
+	count(INSTEP_C_MOVE_SET);
+	return 0;
+}
+
+/* In each slot one gang is looked at, and in every eighth the one that is furthest behind of those refused. */
+static __always_inline void move_sets(struct domain_state *d, u32 domain, u64 now)
+{
+	if (!on(INSTEP_M_MOVES) || !d->nr_members)
+		return;
+	if (!(d->slot & 7) && d->nr_refused)
+		move_set(d, domain, d->refused[0], true, now);
+	else
+		move_set(d, domain, d->members[within(d->looked++ % d->nr_members, INSTEP_MAX_VMS)], false, now);
+}
+
+/* Sets the timer to the next multiple of half a slot's length. */
+static __always_inline void arm(struct slot_timer *timer, u64 now)
+{
+	u64 length = SET.slot_ns / 2 ?: POL_MS, rest = length - now % length;
+
+	bpf_timer_start(&timer->timer, rest < length / 8 ? rest + length : rest, 0);
+}
+
+/* A thread waits in a domain: slots are planned from the next multiple on, if it has gangs. */
+static __always_inline void start_slots(struct domain_state *d, u32 domain, u64 now)
+{
+	struct slot_timer *timer;
+
+	if (d->armed || !(d->nr_gangs || d->stale) || __sync_val_compare_and_swap(&d->armed, 0, 1))
+		return;
+	timer = timer_of(domain);
+	if (timer)
+		arm(timer, now);
+}
+
+/* A VM goes to another domain, with its lag. */
+SEPARATE int change_domain(u32 vm, u32 to, u32 share, u64 now)
+{
+	struct vm_state *v = vm_of(vm);
+	struct domain_state *d, *e = domain_of(to);
+
+	if (!v || !e)
+		return 0;
+	d = domain_of(v->account.domain);
+	if (!d)
+		return 0;
+	v->account.vtime += e->clock - d->clock;
+	v->account.domain = to;
+	d->stale = 1;
+	e->stale = 1;
+	d->loaded -= share < d->loaded ? share : d->loaded;
+	e->loaded += share;
+	count(INSTEP_C_MOVE_DOMAIN);
+	if (v->seats)
+		settle(vm, now);
+	/* Its vCPUs may wait on seats, which only slots serve. */
+	start_slots(e, to, now);
+	return 0;
+}
+
+/* User space has said that a VM is at home on another node than that of its domain. */
+SEPARATE int go_home(u32 vm, u64 now)
+{
+	struct vm_state *v = vm_of(vm);
+	struct instep_vm_settings *s = vm_set_of(vm);
+	struct domain_state *d;
+	u32 to;
+
+	if (!v || !s || !v->joined || v->restricted || !on(INSTEP_M_HOME) || s->home_node == INSTEP_NO_NODE)
+		return 0;
+	d = domain_of(v->account.domain);
+	if (!d || d->node == s->home_node)
+		return 0;
+	to = least_loaded(s->home_node, NULL);
+	d = domain_of(to);
+	if (d && d->node == s->home_node)
+		change_domain(vm, to, v->account.demand < v->account.share ? v->account.demand : v->account.share, now);
+	return 0;
+}
+
+/* One VM of the most loaded domain goes to the least loaded one, if that lowers the higher load. */
+SEPARATE int move_vm(u64 now)
+{
+	u32 from = 0, to, n;
+	struct domain_state *d, *e;
+	s32 k;
+
+	if (!on(INSTEP_M_MOVES) || SET.nr_domains < 2)
+		return 0;
+	to = least_loaded(INSTEP_NO_NODE, &from);
+	d = domain_of(from);
+	e = domain_of(to);
+	if (!d || !e || from == to || !d->nr_lanes || !e->nr_lanes)
+		return 0;
+	n = d->nr_members < INSTEP_MAX_VMS ? d->nr_members : INSTEP_MAX_VMS;
+	bpf_for(k, 0, n) {
+		u32 vm = d->members[within(k, INSTEP_MAX_VMS)], share;
+		struct vm_state *v = vm_of(vm);
+		struct instep_vm_settings *s = vm_set_of(vm);
+
+		if (!v || !s || v->account.domain != from)
+			continue;
+		if (on(INSTEP_M_HOME) && s->home_node != INSTEP_NO_NODE && s->home_node != e->node)
+			continue;
+		share = v->account.demand < v->account.share ? v->account.demand : v->account.share;
+		/* Afterwards the other domain is to be less loaded than this one was, by a sixteenth of its CPUs. */
+		if (!share || v->restricted || v->seats > e->nr_lanes ||
+		    (e->loaded + share) / e->nr_lanes + POL_CPU / 16 >= d->loaded / d->nr_lanes)
+			continue;
+		change_domain(vm, to, share, now);
+		break;
+	}
+	return 0;
+}
+
+/* Now and then, on whichever CPU comes first. */
+static __always_inline void spread(u64 now)
+{
+	u64 at = INSTEP_STATE->spread_at;
+
+	if (SET.nr_domains > 1 && pol_since(at, now) >= REST_NS &&
+	    __sync_val_compare_and_swap(&INSTEP_STATE->spread_at, at, now) == at)
+		move_vm(now);
+}
+
+/* What a vCPU that runs shows of its VM. */
+static __always_inline void look_at(struct task_struct *p, struct task_state *t, u64 now)
+{
+	struct vm_state *v = vm_of(t->vm);
+
+	if (!v || pol_since(v->window_at, now) < WINDOW_NS)
+		return;
+	note_allowed(p, t->vm);
+	weigh(t->vm, now);
+	go_home(t->vm, now);
+}
+
+#endif

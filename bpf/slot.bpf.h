@@ -1,0 +1,532 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Gang slots: at which time a gang has all CPUs of its set.
+ *
+ * Flags: gang, holes. Counters: slots, grants, refusals, slot_kicks, holes, overdue.
+ *
+ * Problem: CPUs that choose by virtual time each for itself do not choose the same VM at the same time.
+ * Method (Ousterhout's slots; the order of accounts instead of the rows of his matrix): while threads wait in a domain
+ * that has gangs, a timer cuts time into slots of 6 ms, at the same moments in all domains. At the start of a slot one
+ * CPU plans it. It takes the accounts in the order of their virtual time:
+ *     a gang               gets all CPUs of its set if they are still free, else it waits for another slot;
+ *     any other account    gets as many CPUs as it wants on average, the last ones of the domain that are free.
+ * An account that was not served for 60 ms comes before all. The plan is the owner of each CPU. A CPU that runs
+ * something else is told to choose again; each then takes the vCPU that sits there (queue.bpf.h).
+ *     A *hole* is a CPU whose owner has nothing to run there, or that nobody owns. It takes what waits in the pool, and
+ * where nothing does a vCPU of a gang that was refused. That one gives way to any thread of the pool that wakes up, and
+ * costs its VM nothing: nobody else wanted the CPU, and a wide VM that spins would burn its share alone and never be
+ * the first.
+ *     A gang that was refused twice although as many CPUs are free elsewhere moves its set there.
+ * Limits: a gang that blocks in the middle of its slot leaves holes until the slot ends.
+ *
+ *     CPU       0   1   2   3   4   5   6   7
+ *     slot 1    A   A   A   A   B   B   p   p     A, B, C, D gangs of 4, 2, 4, 8; p pool
+ *     slot 2    C   C   C   C   B   B   p   p
+ *     slot 3    D   D   D   D   D   D   D   D
+ */
+#ifndef INSTEP_SLOT_BPF_H
+#define INSTEP_SLOT_BPF_H
+
+#include "moves.bpf.h"
+
+#define MAX_REFUSED 8
+/* Light accounts have CPUs of their own when they want so much together, 1024ths. */
+#define LIGHT_LEAST (POL_CPU * 3 / 4)
+/* Members of the planner's order are numbered from 1; this is the account of the host's threads. */
+#define HOST_MEMBER (INSTEP_MAX_VMS + 1)
+#define MAX_STEPS (INSTEP_LANES + INSTEP_MAX_VMS + 2)
+
+/* All CPUs of a domain charge what runs there; where it idles nothing does. */
+SEPARATE int charge_all(struct domain_state *d, u64 now)
+{
+	s32 lane;
+
+	if (!d)
+		return 0;
+	bpf_for(lane, 0, INSTEP_LANES)
+		if (d->lanes & pol_lane(lane))
+			charge(cpu_at(d, lane), now);
+	return 0;
+}
+
+static __always_inline bool is_active(struct account *a)
+{
+	return a->nr_running + a->nr_queued > 0;
+}
+
+static __always_inline bool is_overdue(struct account *a, u64 now)
+{
+	return a->nr_queued && !a->nr_running && a->served_at &&
+	       pol_before(a->served_at + POL_OVERDUE_NS, now);
+}
+
+/* Of the accounts of a domain that have anything to run, virtual times. */
+struct slot_range {
+	u64 least;
+	u64 most;
+	u64 clock; /* the least of those that move the clock, 0 if there are none */
+	u32 light; /* what those want that are light, 1024ths of a CPU */
+	bool waits; /* some wait */
+};
+
+static __always_inline void note_range(struct slot_range *range, struct account *a, bool waits)
+{
+	range->waits |= waits;
+	range->most = range->most ? pol_max(range->most, a->vtime) : a->vtime;
+	range->least = range->least ? pol_min(range->least, a->vtime) : a->vtime;
+	if (moves_clock(a))
+		range->clock = range->clock ? pol_min(range->clock, a->vtime) : a->vtime;
+}
+
+SEPARATE int find_range(struct domain_state *d, struct slot_range *range)
+{
+	u32 n;
+	s32 k;
+
+	if (!d || !range)
+		return 0;
+	n = d->nr_members < INSTEP_MAX_VMS ? d->nr_members : INSTEP_MAX_VMS;
+	bpf_for(k, 0, n) {
+		struct vm_state *v = vm_of(d->members[within(k, INSTEP_MAX_VMS)]);
+
+		/* A gang that was refused and fills holes waits, too. */
+		if (v && v->strays)
+			d->stray = d->members[within(k, INSTEP_MAX_VMS)];
+		if (v && v->account.light)
+			range->light += v->account.demand;
+		if (v && is_active(&v->account))
+			note_range(range, &v->account, v->account.nr_queued || (is_gang(v) && v->refusals));
+	}
+	if (is_active(&d->host))
+		note_range(range, &d->host, d->host.nr_queued);
+	return 0;
+}
+
+static __always_inline u32 bucket_of(struct account *a, u64 least, u64 width, u64 now)
+{
+	u64 behind;
+
+	if (is_overdue(a, now)) {
+		count(INSTEP_C_OVERDUE);
+		return 0;
+	}
+	behind = (a->vtime - least) / width;
+	return behind < INSTEP_LANES - 2 ? 1 + behind : INSTEP_LANES - 1;
+}
+
+/* Puts the active accounts into the order of virtual time: 64 lists, the first of those that are overdue. */
+SEPARATE int order_members(struct domain_state *d, u64 least, u64 most, u64 now)
+{
+	u64 width = pol_since(least, most) / (INSTEP_LANES - 2) + 1;
+	u32 n, at;
+	s32 k;
+
+	if (!d)
+		return 0;
+	bpf_for(k, 0, INSTEP_LANES)
+		d->heads[within(k, INSTEP_LANES)] = 0;
+	n = d->nr_members < INSTEP_MAX_VMS ? d->nr_members : INSTEP_MAX_VMS;
+	bpf_for(k, 0, n) {
+		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];
+		struct vm_state *v = vm_of(vm);
+
+		if (!v || !is_active(&v->account))
+			continue;
+		at = within(bucket_of(&v->account, least, width, now), INSTEP_LANES);
+		v->next = d->heads[at];
+		d->heads[at] = vm;
+	}
+	if (!is_active(&d->host))
+		return 0;
+	at = within(bucket_of(&d->host, least, width, now), INSTEP_LANES);
+	d->host_next = d->heads[at];
+	d->heads[at] = HOST_MEMBER;
+	return 0;
+}
+
+struct slot_plan {
+	u64 free;	/* CPUs that have no owner yet */
+	u64 pool;	/* CPUs for threads that form no gang */
+	u64 now;
+	u32 part;	/* of a CPU that such threads want beyond those, 1024ths */
+	u32 light;	/* what light accounts want, 1024ths; 0 where they are few, and served by preemption */
+	u32 victim;	/* of the gangs that were granted, the one that was left alone for longest */
+};
+
+/* Every CPU of the set is this VM's in this slot. */
+SEPARATE int own_set(struct domain_state *d, u64 set, u32 owner)
+{
+	s32 lane;
+
+	if (!d)
+		return 0;
+	bpf_for(lane, 0, INSTEP_LANES) {
+		struct cpu_state *c;
+
+		if (!(set & pol_lane(lane)))
+			continue;
+		c = cpu_of(cpu_at(d, lane));
+		if (c)
+			c->owner = owner;
+	}
+	return 0;
+}
+
+static __always_inline void grant(struct domain_state *d, struct vm_state *v, u32 vm, struct slot_plan *plan)
+{
+	struct vm_state *o;
+
+	own_set(d, v->set, vm);
+	plan->free &= ~v->set;
+	o = vm_of(plan->victim);
+	if (!plan->victim || !o || pol_before(v->torn_at, o->torn_at))
+		plan->victim = vm;
+	v->granted = d->slot;
+	v->slots_had++;
+	v->refusals = 0;
+	count(INSTEP_C_GRANT);
+}
+
+static __always_inline void refuse(struct domain_state *d, struct vm_state *v, u32 vm, struct slot_plan *plan)
+{
+	count(INSTEP_C_REFUSED);
+	v->refusals++;
+	if (d->nr_refused >= MAX_REFUSED)
+		return;
+	d->refused[d->nr_refused & (MAX_REFUSED - 1)] = vm;
+	d->nr_refused++;
+}
+
+/* CPUs for threads that form no gang: the last ones of the domain that are free, whole ones, rounded. */
+SEPARATE int reserve(struct slot_plan *plan, u32 demand, u64 allowed)
+{
+	if (!plan)
+		return 0;
+	plan->part += demand;
+	bpf_repeat(INSTEP_LANES) {
+		u64 lane;
+
+		if (plan->part < POL_CPU / 2 || !(plan->free & allowed))
+			break;
+		lane = pol_lane(pol_highest(plan->free & allowed));
+		plan->free &= ~lane;
+		plan->pool |= lane;
+		plan->part = plan->part > POL_CPU ? plan->part - POL_CPU : 0;
+	}
+	return 0;
+}
+
+/* Takes the accounts in their order, and gives each what it wants of what is free. */
+SEPARATE int give(struct domain_state *d, struct slot_plan *plan)
+{
+	u32 member;
+
+	if (!d || !plan)
+		return 0;
+	d->at = 0;
+	member = d->heads[0];
+	bpf_repeat(MAX_STEPS) {
+		struct vm_state *v;
+		u32 vm = member;
+
+		if (!member) {
+			if (++d->at >= INSTEP_LANES)
+				break;
+			member = d->heads[within(d->at, INSTEP_LANES)];
+			continue;
+		}
+		if (member == HOST_MEMBER) {
+			member = d->host_next;
+			reserve(plan, host_demand(d), ~0ull);
+			continue;
+		}
+		v = vm_of(vm);
+		if (!v)
+			break;
+		member = v->next;
+		if (is_gang(v)) {
+			if (!(v->set & ~plan->free))
+				grant(d, v, vm, plan);
+			else
+				refuse(d, v, vm, plan);
+		}
+		/* After the first gang: else none whose set has the last CPUs would ever run. */
+		if (plan->light && plan->victim) {
+			reserve(plan, plan->light, ~0ull);
+			plan->light = 0;
+		}
+		reserve(plan, pool_demand(v, vm), v->restricted ? v->allowed : ~0ull);
+	}
+	return 0;
+}
+
+/* A gang that was refused again moves to CPUs that are free. */
+SEPARATE int relocate(struct domain_state *d, struct slot_plan *plan)
+{
+	u32 n, size, step, steps;
+	s32 k, j;
+
+	if (!d || !plan || !on(INSTEP_M_MOVES))
+		return 0;
+	n = d->nr_refused < MAX_REFUSED ? d->nr_refused : MAX_REFUSED;
+	bpf_for(k, 0, n) {
+		u32 vm = d->refused[k & (MAX_REFUSED - 1)];
+		struct vm_state *v = vm_of(vm);
+
+		if (!v)
+			continue;
+		size = pol_count(v->set);
+		if (v->refusals < 2 || pol_count(plan->free) < size || size > d->nr_lanes)
+			continue;
+		step = pol_set_step(size);
+		steps = (d->nr_lanes - size) / (step ?: 1) + 1;
+		bpf_for(j, 0, steps < INSTEP_LANES ? steps : INSTEP_LANES) {
+			u64 set = pol_span(j * step, size);
+
+			if (set & ~plan->free || (v->restricted && (set & ~v->allowed)))
+				continue;
+			v->set = set;
+			v->moved_at = plan->now;
+			count(INSTEP_C_MOVE_SET);
+			grant(d, v, vm, plan);
+			break;
+		}
+	}
+	return 0;
+}
+
+/* The seats of a gang that have this lane: bits of `vm_state.waiting`. */
+static __always_inline u64 seats_at(struct vm_state *v, u32 lane)
+{
+	u32 lanes = pol_count(v->set), rank = pol_rank_of_lane(v->set, lane);
+	u64 seats = pol_lane(rank);
+
+	/* Where seats share a CPU: every `lanes`-th. */
+	if (v->seats > lanes)
+		seats |= pol_lane(rank) << (lanes & 63) | pol_lane(rank) << (2 * lanes & 63);
+	return seats;
+}
+
+/* Whether a vCPU of a gang has its seat on this lane. */
+static __always_inline bool sits_at(struct vm_state *v, struct slot_info *i, u32 lane)
+{
+	u32 lanes = pol_count(v->set);
+
+	return (v->set & pol_lane(lane)) && i->seat % (lanes ?: 1) == pol_rank_of_lane(v->set, lane);
+}
+
+/* Whether what runs on a CPU may go on under its new owner. */
+static __always_inline bool fits(struct cpu_state *c, bool pool_waits)
+{
+	struct slot_info *i = slot_of(c->slot);
+	struct vm_state *v = vm_of(c->vm), *o = vm_of(c->owner);
+	bool seated = c->tid && i && v && c->vm && i->seat != NO_SEAT && is_gang(v);
+
+	if (c->owner == POOL || !c->owner || !o)
+		return !seated || !pool_waits;
+	if (!(o->waiting & seats_at(o, c->lane)))
+		return true;
+	return seated && c->vm == c->owner && sits_at(v, i, c->lane);
+}
+
+/* Tells the CPUs whose plan differs from what they run to choose again. */
+SEPARATE int enforce(struct domain_state *d, u32 domain)
+{
+	bool waits = !nobody_waits(d, domain);
+	s32 lane;
+
+	if (!d)
+		return 0;
+	bpf_for(lane, 0, INSTEP_LANES) {
+		struct cpu_state *c;
+		struct vm_state *v;
+		s32 cpu;
+
+		if (!(d->lanes & pol_lane(lane)))
+			continue;
+		cpu = cpu_at(d, lane);
+		c = cpu_of(cpu);
+		if (!c || c->taken_at)
+			continue;
+		v = vm_of(c->vm);
+		c->hole = on(INSTEP_M_HOLES) && c->tid && v && c->vm && is_gang(v) && c->owner != c->vm &&
+			  v->granted != d->slot;
+		if (fits(c, waits))
+			continue;
+		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+		count(INSTEP_C_SLOT_KICK);
+	}
+	return 0;
+}
+
+/* After a thread was queued: an idle CPU that looked before is to look again. */
+static __always_inline void call_idle(struct domain_state *d)
+{
+	u64 idle = d->idle;
+
+	if (idle)
+		scx_bpf_kick_cpu(cpu_at(d, pol_lowest(idle)), SCX_KICK_IDLE);
+}
+
+/* Nothing waits: CPUs have no owner until something does. */
+static __always_inline void end_slots(struct domain_state *d)
+{
+	d->pending = 0;
+	d->slotted = 0;
+	d->pool = d->lanes;
+	d->tears = 0;
+	d->nr_refused = 0;
+	own_set(d, d->lanes, 0);
+}
+
+/*
+ * vCPUs that have a seat and wait in the pool, because they came there before slots were planned or before their VM formed
+ * a gang, go to the queues of their seats: no plan names them where they are.
+ */
+static __noinline void seat_pool(struct domain_state *d, u32 domain)
+{
+	struct task_struct *p;
+
+	if (!d)
+		return;
+	d->pooled = 0;
+	/* A timer's program holds no such lock by itself. */
+	bpf_rcu_read_lock();
+	bpf_for_each(scx_dsq, p, pool_queue(domain), 0) {
+		struct task_state *t = task_of(p);
+		struct slot_info *i = t ? slot_of(t->slot) : NULL;
+		struct vm_state *v = t ? vm_of(t->vm) : NULL;
+		s32 cpu = t ? seat_cpu(t) : NO_CPU;
+
+		if (cpu < 0 || !i || !v || t->generation != SET.generation || t->slot >= SET.nr_slots ||
+		    v->account.domain != domain || !may_use(p, cpu))
+			continue;
+		come_to_seat(t, i, v, d);
+		if (!scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, seat_queue(t->slot), 0))
+			leave_seat(t);
+	}
+	bpf_rcu_read_unlock();
+}
+
+SEPARATE int plan_slot(u32 domain, u64 now)
+{
+	struct domain_state *d = domain_of(domain);
+	struct slot_plan plan = {};
+	struct slot_range range = {};
+	struct vm_state *v;
+
+	if (!d)
+		return false;
+	d->slot++;
+	if (d->stale || !(d->slot & 15))
+		list_members(d, domain);
+	charge_all(d, now);
+	find_range(d, &range);
+	if (!d->nr_gangs || !range.waits) {
+		end_slots(d);
+		return false;
+	}
+	if (range.clock)
+		d->clock = pol_max(d->clock, range.clock);
+	order_members(d, range.least, range.most, now);
+	plan.now = now;
+	plan.free = d->lanes & ~d->taken;
+	d->nr_refused = 0;
+	if (!d->slotted || d->pooled)
+		seat_pool(d, domain);
+	d->slotted = 1;
+	count(INSTEP_C_SLOT);
+	plan.light = range.light >= LIGHT_LEAST ? range.light * 3 / 2 + POL_CPU / 2 : 0;
+	d->light = range.light;
+	give(d, &plan);
+	relocate(d, &plan);
+	d->pool = plan.pool | plan.free;
+	own_set(d, plan.pool, POOL);
+	own_set(d, plan.free, 0);
+	v = vm_of(plan.victim);
+	d->victim = plan.victim;
+	d->victims = plan.victim && v ? v->set : 0;
+	d->tears = d->victims;
+	enforce(d, domain);
+	if (d->stray || d->nr_refused)
+		call_idle(d);
+	move_sets(d, domain, now);
+	return true;
+}
+
+/*
+ * Threads of the host that woke up meanwhile run now, on all CPUs of a gang at once: spread over the slot each would
+ * make all other vCPUs of the gang spin for its time.
+ */
+SEPARATE int serve_host(struct domain_state *d, u32 domain, u64 now)
+{
+	struct vm_state *v;
+	u64 set, lend;
+	s32 waiting;
+
+	if (!d)
+		return 0;
+	set = __sync_fetch_and_and(&d->pending, 0);
+	waiting = d->host.nr_queued ? scx_bpf_dsq_nr_queued(pool_queue(domain)) : 0;
+	lend = d->tears;
+	v = vm_of(d->victim);
+	if (v && waiting > 0)
+		v->torn_at = now;
+	bpf_repeat(INSTEP_LANES) {
+		u64 lane = set ? pol_lane(pol_lowest(set)) : lend && waiting > 0 ? pol_lane(pol_lowest(lend)) : 0;
+		s32 cpu;
+		struct cpu_state *c;
+
+		if (!lane)
+			break;
+		set &= ~lane;
+		lend &= ~lane;
+		cpu = cpu_at(d, pol_lowest(lane));
+		c = cpu_of(cpu);
+		if (!c || c->taken_at)
+			continue;
+		c->lends = now + SET.slot_ns / 8;
+		waiting -= !!(d->victims & lane);
+		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+	}
+	return 0;
+}
+
+static int slot_starts(void *map, int *key, struct slot_timer *timer)
+{
+	u64 now = scx_bpf_now();
+	struct domain_state *d = domain_of(timer->domain);
+	u64 half = SET.slot_ns / 2 ?: POL_MS;
+
+	if (!d)
+		return 0;
+	/* The middle of a slot. */
+	if (d->slotted && (now + half / 8) / half % 2) {
+		enforce(d, timer->domain);
+		serve_host(d, timer->domain, now);
+		arm(timer, now);
+		return 0;
+	}
+	if (plan_slot(timer->domain, now)) {
+		serve_host(d, timer->domain, now);
+		arm(timer, now);
+		return 0;
+	}
+	d->armed = 0;
+	return 0;
+}
+
+/* Once, while the scheduler is loaded. */
+static __always_inline int make_timer(u32 domain)
+{
+	struct slot_timer *timer = timer_of(domain);
+	int error;
+
+	if (!timer)
+		return -EINVAL;
+	timer->domain = domain;
+	error = bpf_timer_init(&timer->timer, &slot_timers, CLOCK_MONOTONIC);
+	return error ?: bpf_timer_set_callback(&timer->timer, slot_starts);
+}
+
+#endif

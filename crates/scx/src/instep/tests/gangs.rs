@@ -1,0 +1,156 @@
+//! Which CPUs gangs have, and that they have them at the same time.
+
+use super::*;
+
+/// The gang sets of the first domain, as lanes.
+fn sets(instep: &mut Instep, vms: usize) -> Vec<u64> {
+    let state = instep.kernel().globals();
+    // SAFETY: it is the state that this scheduler was loaded with, and only read.
+    (1..=vms).map(|vm| unsafe { c::shim_vm_set(state, vm as u32) }).collect()
+}
+
+/// VMs of 2, 4 and 8 vCPUs that fill so many CPUs twice.
+fn mixed(cpus: usize) -> Vec<(usize, u32)> {
+    let sizes = [2, 4, 8, 2];
+    let mut vms = Vec::new();
+    let mut left = 2 * cpus;
+    for size in sizes.into_iter().cycle() {
+        let size = size.min(left);
+        vms.push((size, 100));
+        left -= size;
+        if left == 0 {
+            return vms;
+        }
+    }
+    vms
+}
+
+/// One step of a millisecond, at whose end all CPUs tick if it is the fourth.
+fn step(instep: &mut Instep, cpus: usize, at: u64) -> u64 {
+    let now = START + at * MS;
+    settle(instep, now);
+    (at.is_multiple_of(4)).then(|| tick(instep, cpus, now));
+    now
+}
+
+#[test]
+fn gang_sets_coincide_nest_or_are_disjoint() {
+    for cpus in [8, 16, 32] {
+        let vms = mixed(cpus);
+        let mut instep = computing(cpus, &vms, 0);
+        let mut crossed = 0;
+        for at in 1..1500 {
+            step(&mut instep, cpus, at);
+            let sets = sets(&mut instep, vms.len());
+            let crosses = |a: u64, b: u64| a & b != 0 && a & !b != 0 && b & !a != 0;
+            let pairs = sets.iter().enumerate();
+            let any = pairs.clone().any(|(at, a)| sets[..at].iter().any(|b| crosses(*a, *b)));
+            // Until all have formed their gangs, and sets have found their places.
+            crossed += u32::from(at > 500 && any);
+            if at > 500 {
+                let sizes = sets.iter().map(|set| set.count_ones() as usize);
+                assert!(sizes.eq(vms.iter().map(|vm| vm.0)), "{cpus} CPUs: {sets:x?}");
+            }
+        }
+        assert_eq!((instep.ejected(), crossed), (None, 0), "{cpus} CPUs");
+    }
+}
+
+#[test]
+fn vcpus_of_a_gang_run_each_on_its_own_cpu() {
+    for cpus in [8, 16, 32] {
+        // Two gangs for each set of CPUs: no holes, so that each vCPU runs in its own slot only.
+        let vms = vec![(4, 100); cpus / 2];
+        let mut instep = computing(cpus, &vms, 0);
+        let mut places = vec![std::collections::BTreeSet::new(); 4 * vms.len()];
+        let (mut torn, mut whole) = (0, 0);
+        for at in 1..1500 {
+            step(&mut instep, cpus, at);
+            if at <= 500 {
+                continue;
+            }
+            let mut running = vec![0; vms.len()];
+            for cpu in 0..cpus {
+                let task = instep.current(cpu).expect("nobody blocks");
+                places[task].insert(cpu);
+                running[task / 4] += 1;
+            }
+            torn += running.iter().filter(|count| (1..4).contains(*count)).count();
+            whole += running.iter().filter(|count| **count == 4).count();
+        }
+        assert_eq!(instep.ejected(), None);
+        assert!(torn * 50 <= whole, "{cpus} CPUs: {torn} torn, {whole} whole");
+        assert!(places.iter().all(|cpus| cpus.len() == 1), "{cpus} CPUs: {places:?}");
+    }
+}
+
+#[test]
+fn gang_set_lies_in_one_last_level_cache() {
+    // Caches of 8 CPUs, and of 12 for sets whose size divides that; VMs that fill them twice.
+    for (cache, sizes) in [(8, vec![8, 4, 2, 8, 4, 6]), (12, vec![4, 2, 4, 2, 4, 4, 4])] {
+        let cpus = 2 * cache;
+        let machine = cores(cpus);
+        let mut lanes = lanes(&machine);
+        lanes[cache].first_of_cache = true;
+        let task =
+            |at: usize| TaskSetup { allowed: CpuMask::of(0..cpus), cpu: at % cpus, flags: 0 };
+        let count: usize = sizes.iter().sum::<usize>() * 2;
+        let tasks: Vec<TaskSetup> = (0..count).map(task).collect();
+        let vms: Vec<(usize, u32)> = sizes.iter().chain(&sizes).map(|size| (*size, 100)).collect();
+        let (settings, table) = (Settings::default(), table(&vms));
+        let instep = Instep::new(machine, &lanes, &tasks, &table, &settings, 1, Release::V7_2);
+        let mut instep = instep.expect("it fits");
+        (0..count).for_each(|task| instep.kernel().wake(task, Waker::Other(0), START));
+        for at in 1..1500 {
+            step(&mut instep, cpus, at);
+        }
+        let first = (1u64 << cache) - 1;
+        let sets = sets(&mut instep, vms.len());
+        let both = sets.iter().filter(|set| **set & first != 0 && **set & !first != 0);
+        assert_eq!((instep.ejected(), both.count()), (None, 0), "{sets:x?}");
+    }
+}
+
+#[test]
+fn two_gangs_on_one_set_take_slots_in_turn() {
+    let mut instep = computing(8, &[(8, 100), (8, 100)], 0);
+    let (mut ran, mut since, mut longest) = ([0u64; 2], [0u64; 2], 0);
+    for at in 1..1500 {
+        step(&mut instep, 8, at);
+        if at <= 500 {
+            since = [at; 2];
+            continue;
+        }
+        for vm in 0..2 {
+            let count = (0..8).filter(|cpu| instep.current(*cpu).expect("busy") / 8 == vm).count();
+            ran[vm] += count as u64;
+            longest = longest.max(at - since[vm]);
+            if count == 8 {
+                since[vm] = at;
+            }
+        }
+    }
+    assert_eq!(instep.ejected(), None);
+    assert!(ran[0].abs_diff(ran[1]) * 20 < ran[0], "{ran:?}");
+    assert!(longest <= 14, "{longest} ms without all eight CPUs");
+}
+
+#[test]
+fn vcpu_that_blocks_stays_outside_of_its_gang() {
+    // Of four vCPUs the last sleeps for 1 ms of every two; another VM computes on all four CPUs.
+    let mut instep = computing(4, &[(4, 100), (4, 100)], 0);
+    let mut sleeps = false;
+    for at in 1..1000 {
+        let now = step(&mut instep, 4, at);
+        if std::mem::take(&mut sleeps) {
+            instep.kernel().wake(3, Waker::Interrupt(0), now);
+        } else if let Some(cpu) = (0..4).find(|cpu| instep.current(*cpu) == Some(3)) {
+            instep.kernel().block(cpu, now);
+            sleeps = true;
+        }
+        settle(&mut instep, now);
+    }
+    assert_eq!(instep.ejected(), None);
+    let sizes: Vec<u32> = sets(&mut instep, 2).iter().map(|set| set.count_ones()).collect();
+    assert_eq!(sizes, [3, 4]);
+}

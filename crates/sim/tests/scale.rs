@@ -1,0 +1,168 @@
+//! Whole hosts under Instep's scheduler: a small part of what `cargo xtask bench scale` measures, and the
+//! scenarios that show defects of the scheduler before gang slots.
+
+#![cfg(test)]
+#![allow(missing_docs, reason = "a test")]
+
+use instep_sim::report::{Report, VmReport};
+use instep_sim::scenario::Scenario;
+use instep_sim::scenario::build::Plan;
+use rayon::prelude::*;
+
+/// What is measured of a VM.
+#[derive(Clone, Copy, Debug)]
+enum Measure {
+    /// The fair-share speed.
+    Speed,
+    /// The longest wait of a vCPU for a CPU, ms.
+    WaitMs,
+    /// How late a timer's thread wakes, mean and most, ms.
+    LateMeanMs,
+    LateMostMs,
+}
+
+impl Measure {
+    fn of(self, vm: &VmReport) -> f64 {
+        let late = |at: usize| vm.late_ns.expect("it has a timer")[at] as f64 / 1e6;
+        match self {
+            Self::Speed => vm.fair_share_speed.expect("it has a speed"),
+            Self::WaitMs => vm.wait.max_ns as f64 / 1e6,
+            Self::LateMeanMs => late(0),
+            Self::LateMostMs => late(1),
+        }
+    }
+}
+
+/// All VMs whose names begin so must have at least, or at most, this.
+#[derive(Clone, Copy, Debug)]
+enum Bound {
+    AtLeast(&'static str, Measure, f64),
+    AtMost(&'static str, Measure, f64),
+}
+
+impl Bound {
+    /// What the worst VM has, and whether that is within the bound.
+    fn check(self, report: &Report) -> (f64, bool) {
+        let values = |name: &str, measure: Measure| {
+            let named = report.vms.iter().filter(|vm| vm.name.starts_with(name));
+            named.map(|vm| measure.of(vm)).collect::<Vec<f64>>()
+        };
+        match self {
+            Self::AtLeast(name, measure, bound) => {
+                let worst = values(name, measure).into_iter().fold(f64::INFINITY, f64::min);
+                (worst, worst.is_finite() && worst >= bound)
+            }
+            Self::AtMost(name, measure, bound) => {
+                let worst = values(name, measure).into_iter().fold(-1.0, f64::max);
+                (worst, (0.0..=bound).contains(&worst))
+            }
+        }
+    }
+}
+
+/// The text of a scenario that begins to be measured after 400 ms, for 1 s: `$NAME` is replaced.
+fn short(text: &str, values: &[(&str, &str)]) -> String {
+    let mut text = text.replace("\"$NOISE\"", "true");
+    for (name, value) in values {
+        text = text.replace(&format!("${name}"), value);
+    }
+    let time = |line: &&str| line.starts_with("duration = ") || line.starts_with("warmup = ");
+    let rest = text.lines().filter(|line| !time(line)).collect::<Vec<_>>().join("\n");
+    format!("duration = \"1s\"\nwarmup = \"400ms\"\n{rest}\n")
+}
+
+/// Simulates these scenarios and prints what was found; which bounds do not hold.
+fn broken(cases: &[(String, String, Vec<Bound>)]) -> Vec<String> {
+    let one = |(name, text, bounds): &(String, String, Vec<Bound>)| {
+        let scenario = Scenario::parse(text).unwrap_or_else(|fault| panic!("{name}: {fault:?}"));
+        let plan = Plan::new(&scenario, &|_| Err(String::new()));
+        let report = plan.unwrap_or_else(|fault| panic!("{name}: {fault:?}")).report();
+        let report = report.expect("nobody stops it");
+        let found = bounds.iter().map(|bound| (bound, bound.check(&report)));
+        let found = found.inspect(|(bound, (worst, _))| println!("{name}: {worst:.3}, {bound:?}"));
+        let wrong = found.filter(|(_, (_, holds))| !holds);
+        wrong.map(|(bound, (worst, _))| format!("{name}: {worst:.3}, {bound:?}")).collect()
+    };
+    cases.par_iter().map(one).collect::<Vec<Vec<String>>>().concat()
+}
+
+fn holds(cases: &[(String, String, Vec<Bound>)]) {
+    assert_eq!(broken(cases), Vec::<String>::new());
+}
+
+/// One scenario of scenarios/scale.
+fn case(
+    name: &str,
+    text: &str,
+    values: &[(&str, &str)],
+    bounds: &[Bound],
+) -> (String, String, Vec<Bound>) {
+    (name.to_owned(), short(text, values), bounds.to_vec())
+}
+
+macro_rules! scenario {
+    ($name:literal) => {
+        include_str!(concat!("../../../scenarios/scale/", $name, ".toml"))
+    };
+}
+
+use Bound::{AtLeast, AtMost};
+use Measure::{LateMeanMs, LateMostMs, Speed, WaitMs};
+
+#[test]
+fn pinned_ping_wakes_in_time_beside_a_wide_vm() {
+    let bounds = [AtMost("pings", LateMeanMs, 1.0), AtMost("pings", LateMostMs, 10.0)];
+    holds(&[case("pins", scenario!("pins"), &[], &bounds)]);
+}
+
+#[test]
+fn no_vcpu_of_a_wide_vm_waits_longer_than_100_ms() {
+    let bounds = [AtMost("", WaitMs, 100.0), AtLeast("", Speed, 0.45)];
+    holds(&[case("wide-computes", scenario!("wide-computes"), &[], &bounds)]);
+}
+
+#[test]
+fn wide_spinning_vm_and_vm_of_one_vcpu_exclude_neither() {
+    let bounds = [AtLeast("wide", Speed, 0.4), AtLeast("single", Speed, 0.4)];
+    holds(&[case("wide-spins", scenario!("wide-spins"), &[], &bounds)]);
+}
+
+#[test]
+fn vcpu_with_io_does_not_hide_siblings_that_spin() {
+    let case = |period| {
+        let bounds = [AtLeast("spins", Speed, 0.9)];
+        case(period, scenario!("hidden-spin"), &[("PERIOD", period)], &bounds)
+    };
+    holds(&["1ms", "5ms", "20ms"].map(case));
+}
+
+#[test]
+fn spinning_vms_reach_their_speed_on_8_and_32_cpus() {
+    let mut cases = Vec::new();
+    for cpus in [8u32, 32] {
+        for vcpus in [2, 4, 8] {
+            for phase in ["100us", "1ms"] {
+                let count = (cpus / vcpus).to_string();
+                let text = scenario!("grid").replace("\"$P/$V*$TIMES\"", &count);
+                let text = text.replace("\"$P\"", &cpus.to_string());
+                let text = text.replace("\"$V\"", &vcpus.to_string());
+                let name = format!("{cpus} CPUs, {vcpus} vCPUs, {phase}");
+                let bounds = [AtLeast("spins", Speed, 0.93), AtMost("", WaitMs, 100.0)];
+                cases.push(case(&name, &text, &[("PHASE", phase)], &bounds));
+            }
+        }
+    }
+    holds(&cases);
+}
+
+#[test]
+fn vms_of_a_host_with_room_are_as_fast_as_alone() {
+    let bounds = [AtLeast("", Speed, 0.98)];
+    holds(&[case("not-overcommitted", scenario!("not-overcommitted"), &[], &bounds)]);
+}
+
+#[test]
+fn spinning_vms_of_unlike_sizes_all_get_on() {
+    let bounds = [AtLeast("", Speed, 0.5), AtMost("", WaitMs, 100.0)];
+    holds(&[case("sizes", scenario!("sizes"), &[], &bounds)]);
+}

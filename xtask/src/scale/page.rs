@@ -1,0 +1,94 @@
+//! The table of results as one page of HTML that needs no network: a bar behind each speed, a colour for
+//! each verdict.
+
+use crate::scale::measure::Verdict;
+use crate::scale::table::{Line, Table};
+use std::fmt::Write as _;
+
+const HEAD: &str = "<!doctype html>
+<html lang=\"en\"><meta charset=\"utf-8\"><title>Instep: bench scale</title>
+<style>
+body { font: 14px/1.4 system-ui, sans-serif; margin: 2em; color: #222; background: #fff }
+table { border-collapse: collapse }
+th { position: sticky; top: 0; background: #fff; text-align: left; border-bottom: 2px solid #888 }
+td, th { padding: .15em .7em }
+td { border-bottom: 1px solid #e4e4e4 }
+.number { text-align: right; font-variant-numeric: tabular-nums }
+.missed { background: #fbe3e0 } .missed .verdict { color: #a3200d; font-weight: 600 }
+.ok .verdict { color: #2a6b2a } .aim .verdict { color: #0b5c0b; font-weight: 600 }
+.informs { color: #777 }
+.group td { border-top: 2px solid #bbb }
+</style>
+<h1>Instep on hosts of 2 to 384 CPUs</h1>
+";
+
+/// The page.
+pub(crate) fn render(table: &Table, commit: &str) -> String {
+    let mut html = HEAD.to_owned();
+    let _ = writeln!(html, "<p>Commit {}, simulated. {}.</p>", escape(commit), table.summary());
+    for note in &table.notes {
+        let _ = writeln!(html, "<p>{}.</p>", escape(note));
+    }
+    html.push_str("<table><tr><th>case<th>measure<th>must<th>aim");
+    for name in [&table.judged].into_iter().chain(&table.peers) {
+        let _ = write!(html, "<th>{}", escape(name));
+    }
+    html.push_str("<th></tr>\n");
+    let mut before = "";
+    for line in &table.lines {
+        let group = line.case.split('/').next().unwrap_or_default();
+        add_line(&mut html, line, group != before, table.peers.len());
+        before = group;
+    }
+    html.push_str("</table></html>\n");
+    html
+}
+
+fn add_line(html: &mut String, line: &Line, begins_group: bool, peers: usize) {
+    let class = match line.verdict {
+        Verdict::Informs => "informs",
+        Verdict::Missed => "missed",
+        Verdict::Ok => "ok",
+        Verdict::Aim => "aim",
+    };
+    let group = if begins_group { " group" } else { "" };
+    let (case, measure) = (escape(&line.case), escape(&line.measure));
+    let _ = write!(html, "<tr class=\"{class}{group}\"><td>{case}<td>{measure}");
+    for number in [line.must, line.aim] {
+        let _ = write!(html, "<td class=\"number\">{}", line.show(number));
+    }
+    let missing = std::iter::repeat_n(None, peers.saturating_sub(line.peers.len()));
+    let numbers = [line.value].into_iter().chain(line.peers.iter().copied()).chain(missing);
+    let is_speed = line.measure.starts_with("speed");
+    for number in numbers {
+        let style = match number.filter(|_| is_speed) {
+            Some(speed) => {
+                let part = (speed.clamp(0.0, 1.0) * 100.0).round();
+                format!(
+                    " style=\"background: linear-gradient(90deg, #cfe0f5 {part}%, transparent {part}%)\""
+                )
+            }
+            None => String::new(),
+        };
+        let _ = write!(html, "<td class=\"number\"{style}>{}", line.show(number));
+    }
+    let _ = writeln!(html, "<td class=\"verdict\">{}</tr>", line.verdict);
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_needs_no_network_and_escapes_what_it_shows() {
+        let mut table = Table { judged: "in<step".to_owned(), ..Table::default() };
+        table.push(Line::of_ratio("a/b", "instructions", Some(7.0), Some([6.0, 5.0])));
+        let html = render(&table, "abc");
+        assert!(html.contains("in&lt;step") && html.contains("class=\"missed group\""), "{html}");
+        assert!(!html.contains("http"), "{html}");
+    }
+}
