@@ -27,11 +27,9 @@ fn run(instep: &mut Instep, cpus: usize, tasks: usize, from: u64, to: u64) -> Ve
     for at in from..to {
         let now = START + at * MS;
         settle(instep, now);
-        for cpu in 0..cpus {
-            if let Some(task) = instep.current(cpu) {
-                ran[task][cpu] += 1;
-            }
-        }
+        let on = |cpu| instep.current(cpu).map(|task| (task, cpu));
+        let running: Vec<(usize, usize)> = (0..cpus).filter_map(on).collect();
+        running.into_iter().for_each(|(task, cpu)| ran[task][cpu] += 1);
         (at % 4 == 0).then(|| tick(instep, cpus, now));
     }
     assert_eq!(instep.ejected(), None);
