@@ -30,6 +30,13 @@
 #include "state.bpf.h"
 
 /*
+ * So many times what it may save an account is behind its domain's clock at most, where its threads had to wait: the
+ * clock may have advanced by much while few wanted to run. And a thread waits until the clock has advanced by as many
+ * times `lag_ns` at most (queue.bpf.h).
+ */
+#define MOST_BEHIND 4
+
+/*
  * Threads that want a CPU. Of the host's only those that wait count which run for long: others wait for the middle of a
  * slot by design (slot.bpf.h, serve_host).
  */
@@ -174,6 +181,7 @@ SEPARATE int charge(s32 cpu, u64 now)
 	v = vm_of(c->vm);
 	if (i && v) {
 		i->ran_ns += ran;
+		i->ran_at = now;
 		__sync_fetch_and_add(&v->ran_ns, ran);
 	}
 	return 0;
@@ -234,15 +242,16 @@ static __always_inline void note_least(struct account *a, u32 domain)
 /* An account's period is over: what it saved and owes is bounded, its demand is taken over. */
 static __always_inline void roll_account(struct account *a, u32 vm, u32 domain, u64 now, u64 period)
 {
-	u64 clock = clock_of(domain), vtime, want;
+	u64 clock = clock_of(domain), vtime, want, most;
 
 	measure(a, now);
 	want = __sync_lock_test_and_set(&a->want_ns, 0) * POL_CPU / period;
 	a->demand = (3 * (u64)a->demand + want) / 4;
 	vtime = a->vtime;
 	a->light = 2 * a->demand < share_of(a, vm);
-	if ((!a->waited || a->light) && pol_before(vtime, clock - lag_of(vm))) {
-		if (set_vtime(a, vtime, clock - lag_of(vm)))
+	most = !a->waited || a->light ? lag_of(vm) : MOST_BEHIND * lag_of(vm);
+	if (pol_before(vtime, clock - most)) {
+		if (set_vtime(a, vtime, clock - most))
 			count(INSTEP_C_EXPIRED);
 	} else if (pol_before(clock + most_ahead(a, vm), vtime)) {
 		if (set_vtime(a, vtime, pol_shorten(vtime, clock + most_ahead(a, vm))))

@@ -21,12 +21,16 @@
 
 #include "taken.bpf.h"
 
-/* Takes the vCPU of a gang that sits on this CPU; whether there was one. */
+/*
+ * Takes the vCPU of a gang that sits on this CPU; whether there was one. Of seats that share the CPU the one goes first
+ * whose vCPU has not run for longest.
+ */
 SEPARATE int take_seat(u32 vm, u32 lane)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
 	struct vm_state *v = vm_of(vm);
-	u32 lanes, rank, n;
+	u32 lanes, rank, n, first = INSTEP_NO_SLOT;
+	u64 ran_at = 0;
 	s32 k;
 
 	if (!v || !s || !(v->set & pol_lane(lane)))
@@ -35,14 +39,17 @@ SEPARATE int take_seat(u32 vm, u32 lane)
 	rank = pol_rank_of_lane(v->set, lane);
 	n = lanes ? (v->seats + lanes - 1) / lanes : 0;
 	bpf_for(k, 0, n < INSTEP_LANES ? n : INSTEP_LANES) {
-		/* Seats that share this CPU take turns. */
-		u32 seat = rank + ((k + v->slots_had) % (n ?: 1)) * lanes;
-		struct slot_info *i = seat < v->seats ? slot_of(s->first_slot + seat) : NULL;
+		u32 seat = rank + k * lanes;
+		struct slot_info *i = seat < v->seats ? slot_of(s->first_slot + seat) : NULL, *w;
 
-		if (i && i->sits < SET.nr_slots && scx_bpf_dsq_move_to_local(seat_queue(i->sits), 0))
-			return true;
+		w = i ? slot_of(i->sits) : NULL;
+		if (!w || !(v->waiting & pol_lane(seat)) ||
+		    (first != INSTEP_NO_SLOT && !pol_before(w->ran_at, ran_at)))
+			continue;
+		first = i->sits;
+		ran_at = w->ran_at;
 	}
-	return false;
+	return first < SET.nr_slots && scx_bpf_dsq_move_to_local(seat_queue(first), 0);
 }
 
 /* Whether a gang has more seats than CPUs. */
@@ -195,7 +202,7 @@ static __always_inline bool bound_is_first(s32 cpu, struct cpu_state *c, struct 
 	if (prev->runnable && !prev->seated && !pol_before(place, prev->place))
 		return false;
 	if (c->owner && c->owner != POOL && o)
-		return pol_before(place, o->account.vtime) && !d->slotted;
+		return d->slotted ? is_late(place, d) : pol_before(place, o->account.vtime);
 	return !first_place(pool_queue(c->domain), cpu, &other) || !pol_before(other, place);
 }
 

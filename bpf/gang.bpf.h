@@ -463,6 +463,7 @@ SEPARATE int join(u32 vm, bool restricted, u32 here, u64 now)
 	v->account.share = v->account.demand;
 	v->account.front = POL_ORIGIN;
 	v->account.vtime = clock_of(domain);
+	v->account.served_at = now;
 	v->window_at = now;
 	if (!d)
 		return 0;

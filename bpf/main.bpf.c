@@ -86,8 +86,11 @@ static __always_inline void join_once(struct task_struct *p, struct task_state *
 	struct cpu_state *c = cpu_of(scx_bpf_task_cpu(p));
 	struct vm_state *v = vm_of(t->vm);
 
-	if (v && t->vm != INSTEP_HOST && !v->joined)
-		join(t->vm, (u32)p->nr_cpus_allowed < INSTEP_STATE->online, c ? c->domain : 0, scx_bpf_now());
+	if (!v || t->vm == INSTEP_HOST || v->joined)
+		return;
+	join(t->vm, (u32)p->nr_cpus_allowed < INSTEP_STATE->online, c ? c->domain : 0, scx_bpf_now());
+	if (p->nr_cpus_allowed > 1)
+		note_allowed(p, t->vm);
 }
 
 /* --- a thread becomes runnable ------------------------------------------------------------------- */
@@ -479,8 +482,12 @@ void BPF_STRUCT_OPS(instep_set_cpumask, struct task_struct *p, const struct cpum
 	struct task_state *t = task_of(p);
 	struct slot_info *i = t ? slot_of(t->slot) : NULL;
 
-	if (i)
-		i->pinned = p->nr_cpus_allowed == 1;
+	if (!i || !t)
+		return;
+	i->pinned = p->nr_cpus_allowed == 1;
+	/* Where it may not run it is not served, and so not seen by ops.tick. */
+	if (!i->pinned)
+		note_allowed(p, t->vm);
 }
 
 void BPF_STRUCT_OPS(instep_disable, struct task_struct *p)

@@ -79,6 +79,15 @@ static __always_inline u64 own_bound(void)
 }
 
 /*
+ * Whether a thread with this place has waited for too long, whatever its account was behind when it was queued: the clock
+ * has passed its place by what an account may be behind, and by the time after which an account is overdue.
+ */
+static __always_inline bool is_late(u64 place, struct domain_state *d)
+{
+	return pol_before(place + MOST_BEHIND * SET.lag_ns + POL_OVERDUE_NS, d->clock);
+}
+
+/*
  * The place of a thread. One of the host's that had little of late (a shell, a kernel worker) is not held up by what
  * the others of its account used, as long as they owe no more than may be saved.
  */
@@ -95,12 +104,14 @@ static __noinline u64 place_of(struct task_state *t, u32 domain)
 	if (!a || !s)
 		return POL_ORIGIN;
 	place = pol_key(a->vtime, t->own, a->front, own_bound());
+	clock = clock_of(domain);
 	/* A wide VM waits in several domains: what counts is its lag. */
 	if (domain != a->domain)
-		place += clock_of(domain) - clock_of(a->domain);
+		place += clock - clock_of(a->domain);
+	/* However far ahead its account is: others of it may run where nobody else wants to. */
+	place = pol_min(place, clock + MOST_BEHIND * SET.lag_ns);
 	if (t->vm != INSTEP_HOST)
 		return place - (u64)s->latency * 1000;
-	clock = clock_of(domain);
 	if (pol_before(t->own + own_bound() / 2, a->front) && pol_before(a->vtime, clock + SET.lag_ns))
 		place = pol_min(place, clock - own_bound());
 	return place;

@@ -213,6 +213,9 @@ SEPARATE int reserve(struct slot_plan *plan, u32 demand, u64 allowed)
 		plan->pool |= lane;
 		plan->part = plan->part > POL_CPU ? plan->part - POL_CPU : 0;
 	}
+	/* What is beyond the CPUs that it may use is not for others. */
+	if (plan->part >= POL_CPU / 2)
+		plan->part = 0;
 	return 0;
 }
 
@@ -379,6 +382,31 @@ static __always_inline void end_slots(struct domain_state *d)
 	own_set(d, d->lanes, 0);
 }
 
+/* The first thread of the pool has a CPU before all gangs when it is late. */
+static __noinline void serve_overdue(struct domain_state *d, u32 domain, struct slot_plan *plan)
+{
+	struct task_struct *p;
+
+	if (!d || !plan)
+		return;
+	/* A timer's program holds no such lock by itself. */
+	bpf_rcu_read_lock();
+	bpf_for_each(scx_dsq, p, pool_queue(domain), 0) {
+		u64 allowed = 0;
+		s32 lane;
+
+		if (!is_late(p->scx.dsq_vtime, d))
+			break;
+		bpf_for(lane, 0, INSTEP_LANES)
+			if ((d->lanes & pol_lane(lane)) && may_use(p, cpu_at(d, lane)))
+				allowed |= pol_lane(lane);
+		reserve(plan, POL_CPU, allowed);
+		count(INSTEP_C_OVERDUE);
+		break;
+	}
+	bpf_rcu_read_unlock();
+}
+
 /*
  * vCPUs that have a seat and wait in the pool, because they came there before slots were planned or before their VM formed
  * a gang, go to the queues of their seats: no plan names them where they are.
@@ -438,6 +466,7 @@ SEPARATE int plan_slot(u32 domain, u64 now)
 	count(INSTEP_C_SLOT);
 	plan.light = range.light >= LIGHT_LEAST ? range.light * 3 / 2 + POL_CPU / 2 : 0;
 	d->light = range.light;
+	serve_overdue(d, domain, &plan);
 	give(d, &plan);
 	relocate(d, &plan);
 	d->pool = plan.pool | plan.free;

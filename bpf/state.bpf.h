@@ -85,6 +85,7 @@ struct vm_state {
 /* A vCPU. */
 struct slot_info {
 	u64 ran_ns;	/* in this window of evidence */
+	u64 ran_at;	/* when it last ran */
 	u32 blocks;	/* in it */
 	u16 gang;	/* it hardly ever blocks */
 	u16 seat;	/* its number in the gang, or NO_SEAT */

@@ -1,4 +1,4 @@
-//! Each mechanism of Instep's kernel scheduler that `instep.rs` does not switch off is switched off here: a
+//! Each mechanism of Instep's kernel scheduler is switched off here: a
 //! measure of a small scenario is clearly worse without it, for the reason that its row says.
 
 #![cfg(test)]
@@ -15,11 +15,11 @@ type Guests = (u32, u32, &'static [&'static str]);
 /// What a VM runs that always wants all its CPUs.
 const SPIN: &[&str] = &["spin"];
 
-/// A host of so many CPUs, its guests, and how long they run before they are measured and while they are,
+/// A host in the words of a scenario, its guests, and how long they run before they are measured and while they are,
 /// milliseconds. The first guests are those that are looked at.
 #[derive(Clone, Copy)]
 struct Case {
-    cpus: u32,
+    host: &'static str,
     guests: &'static [Guests],
     warmup_ms: u32,
     ms: u32,
@@ -45,8 +45,8 @@ impl Case {
     fn plan(self, seed: u64) -> Plan {
         let mut text = format!(
             "about = \"it\"\nseed = {seed}\nscheduler = \"instep\"\nwarmup = \"{}ms\"\n\
-             duration = \"{}ms\"\n[host]\ncores = {}\nmemory = \"8GiB\"\n",
-            self.warmup_ms, self.ms, self.cpus
+             duration = \"{}ms\"\n[host]\nmemory = \"8GiB\"\n{}\n",
+            self.warmup_ms, self.ms, self.host
         );
         for (at, (count, vcpus, loads)) in self.guests.iter().enumerate() {
             text.push_str(&format!(
@@ -86,11 +86,29 @@ fn rate(run: &Outcome, vm: usize) -> f64 {
 /// What a VM runs that spins at barriers.
 const BARRIER: &[&str] = &["instep-load barrier --kind spin --phase 100us --imbalance 10%"];
 
-static ROWS: [Row; 5] = [
+static ROWS: [Row; 6] = [
+    Row {
+        mechanism: "cores",
+        why: "vCPUs on a half empty host have a core each",
+        case: Case {
+            host: "cores = 16\nthreads = 2",
+            guests: &[(4, 4, &["instep-load barrier --kind block --phase 1ms --imbalance 10%"])],
+            warmup_ms: 500,
+            ms: 1000,
+        },
+        what: "phases a second of all four",
+        measure: |run| (0..4).map(|vm| rate(run, vm)).sum(),
+        by: 300.0,
+    },
     Row {
         mechanism: "gang",
         why: "siblings that spin for each other run at the same time",
-        case: Case { cpus: 16, guests: &[(4, 4, BARRIER), (4, 4, SPIN)], warmup_ms: 500, ms: 1000 },
+        case: Case {
+            host: "cores = 16",
+            guests: &[(4, 4, BARRIER), (4, 4, SPIN)],
+            warmup_ms: 500,
+            ms: 1000,
+        },
         what: "phases a second of the first",
         measure: |run| rate(run, 0),
         by: 1000.0,
@@ -99,7 +117,7 @@ static ROWS: [Row; 5] = [
         mechanism: "shares",
         why: "a wide VM beside a VM of one vCPU has all CPUs at once for a part of the time",
         case: Case {
-            cpus: 16,
+            host: "cores = 16",
             guests: &[(1, 16, BARRIER), (1, 1, SPIN)],
             warmup_ms: 500,
             ms: 2000,
@@ -112,7 +130,7 @@ static ROWS: [Row; 5] = [
         mechanism: "wake",
         why: "a VM within its share that wakes up does not wait for the end of another's slice",
         case: Case {
-            cpus: 8,
+            host: "cores = 8",
             guests: &[(1, 2, &["instep-load ping --period 10ms --burst 500us"]), (8, 2, SPIN)],
             warmup_ms: 500,
             ms: 2000,
@@ -127,7 +145,12 @@ static ROWS: [Row; 5] = [
     Row {
         mechanism: "holes",
         why: "a wide VM that computes uses what a VM of one vCPU leaves",
-        case: Case { cpus: 16, guests: &[(1, 16, SPIN), (1, 1, SPIN)], warmup_ms: 500, ms: 2000 },
+        case: Case {
+            host: "cores = 16",
+            guests: &[(1, 16, SPIN), (1, 1, SPIN)],
+            warmup_ms: 500,
+            ms: 2000,
+        },
         what: "CPUs that the wide VM has",
         measure: |run| cpus(run, 0),
         by: 2.0,
@@ -135,7 +158,7 @@ static ROWS: [Row; 5] = [
     Row {
         mechanism: "moves",
         why: "of five gangs that have room for two side by side none has less than the others",
-        case: Case { cpus: 8, guests: &[(5, 4, SPIN)], warmup_ms: 500, ms: 3000 },
+        case: Case { host: "cores = 8", guests: &[(5, 4, SPIN)], warmup_ms: 500, ms: 3000 },
         what: "CPUs that the one with the least has",
         measure: |run| (0..5).map(|vm| cpus(run, vm)).fold(f64::INFINITY, f64::min),
         by: 0.1,
