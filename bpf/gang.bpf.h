@@ -20,7 +20,7 @@
  *     A VM joins the domain that is least loaded, of its home node if it has one. How sets and VMs move: moves.bpf.h.
  * Limits: evidence is blocks; a guest that halts for a paravirtual spinlock is taken for one that blocks. A VM of which
  * more vCPUs never block than its domain has CPUs forms no gang, unless the host has one domain: there several seats
- * share a CPU. Neither does one of which more than 64 do.
+ * share a CPU. Neither does one of which more than 64 do, nor one for which a higher class leaves too few CPUs.
  */
 #ifndef INSTEP_GANG_BPF_H
 #define INSTEP_GANG_BPF_H
@@ -208,7 +208,7 @@ SEPARATE u64 find_set(struct domain_state *d, u32 vm, u32 size, u32 most, struct
 	bpf_for(k, 0, steps < INSTEP_LANES ? steps : INSTEP_LANES) {
 		u64 set = pol_span(k * step, size);
 
-		if (set & ~allowed)
+		if (set & (~allowed | d->lost))
 			continue;
 		score_set(d, set, vm, &score);
 		if (most ? score.cost > most || (found && !meets_later(&score, best)) :
@@ -376,13 +376,33 @@ static __noinline void note_allowed(struct task_struct *p, u32 vm)
 	v->allowed = allowed;
 }
 
+/* CPUs that a higher class has had for a whole window (taken.bpf.h): no gang can have them. */
+SEPARATE u64 lost_lanes(struct domain_state *d, u64 now)
+{
+	u64 lost = 0;
+	s32 lane;
+
+	if (!d || !d->taken)
+		return 0;
+	bpf_for(lane, 0, INSTEP_LANES) {
+		struct cpu_state *c;
+
+		if (!(d->taken & pol_lane(lane)))
+			continue;
+		c = cpu_of(cpu_at(d, lane));
+		if (c && c->taken_at && pol_since(c->taken_at, now) > WINDOW_NS)
+			lost |= pol_lane(lane);
+	}
+	return lost;
+}
+
 /* Looks at a VM's evidence at the end of each window. */
 SEPARATE int weigh(u32 vm, u64 now)
 {
 	struct vm_state *v = vm_of(vm);
 	struct instep_vm_settings *s = vm_set_of(vm);
 	struct domain_state *d;
-	u32 before, seats;
+	u32 before, seats, room;
 	bool all;
 	u64 begun;
 
@@ -399,17 +419,22 @@ SEPARATE int weigh(u32 vm, u64 now)
 		return 0;
 	all = s->cosched == INSTEP_COSCHED_RELAXED;
 	seats = judge_vcpus(vm, all);
-	/* A host of one domain is all that there is: there seats share CPUs. */
-	v->wide = seats > INSTEP_LANES || (seats > d->nr_lanes && SET.nr_domains > 1);
-	if (!on(INSTEP_M_GANG) || s->cosched == INSTEP_COSCHED_NEVER || v->wide || seats < 2)
+	d->lost = lost_lanes(d, now);
+	room = d->nr_lanes - pol_count(d->lost);
+	/* A host of one domain is all that there is: there seats share CPUs, unless some are lost. */
+	v->wide = seats > INSTEP_LANES || (seats > room && SET.nr_domains > 1);
+	if (!on(INSTEP_M_GANG) || s->cosched == INSTEP_COSCHED_NEVER || v->wide || seats < 2 ||
+	    (d->lost && seats > room))
 		seats = 0;
 	before = v->seats;
-	if (seats != before) {
+	if (seats != before || (v->set & d->lost)) {
 		v->seats = seats;
+		settle(vm, now);
+		if (!v->set)
+			v->seats = seats = 0;
 		number_seats(vm, seats, all);
 		d->stale = 1;
 		d->pooled = 1;
-		settle(vm, now);
 		if (v->strays)
 			d->stray = vm;
 		if (!!before != !!seats) {

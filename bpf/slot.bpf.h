@@ -352,10 +352,13 @@ SEPARATE int enforce(struct domain_state *d, u32 domain)
 		if (!c || c->taken_at)
 			continue;
 		v = vm_of(c->vm);
-		c->hole = on(INSTEP_M_HOLES) && c->tid && v && c->vm && is_gang(v) && c->owner != c->vm &&
-			  v->granted != d->slot;
-		if (fits(c, waits))
+		if (fits(c, waits)) {
+			c->hole = on(INSTEP_M_HOLES) && c->tid && v && c->vm && is_gang(v) &&
+				  c->owner != c->vm && v->granted != d->slot;
 			continue;
+		}
+		/* Until it goes the owner waits for it: that is no hole. */
+		c->hole = 0;
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 		count(INSTEP_C_SLOT_KICK);
 	}

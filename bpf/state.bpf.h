@@ -161,6 +161,7 @@ struct domain_state {
 	u32 light;	/* what light accounts want, 1024ths of a CPU */
 	u32 looked;	/* members that were looked at for a better set */
 	u32 loaded;	/* all of it, 1024ths of a CPU */
+	u64 lost;	/* CPUs that a higher class has had for a whole window */
 	u64 least;	/* in this period: least virtual time of accounts that had to wait, 0 if none had */
 	u32 members[INSTEP_MAX_VMS];
 };

@@ -6,6 +6,7 @@ use crate::apt::Apt;
 use crate::cache::Cache;
 use crate::error::Error;
 use crate::guest::{INSTALL_QEMU, QEMU};
+use crate::host::emulator::{self, Emulator};
 use crate::host::kernel;
 use crate::host::programs::{self, PACKAGES};
 use crate::stop::Stop;
@@ -46,10 +47,12 @@ pub struct Finding {
 #[must_use]
 pub fn examine(load: Option<&Path>, stop: &Stop) -> Vec<Finding> {
     let cache = Cache::open();
-    let mut all = vec![qemu(stop), firmware()];
+    let mut all = Vec::new();
     all.push(program("ldd", "--version", "apt-get install libc-bin", stop));
     match &cache {
         Ok(cache) => {
+            let emulator = emulator::present(cache, stop);
+            all.extend([qemu(emulator.as_ref()), firmware(emulator.as_ref())]);
             let source = Source::of_machine(stop);
             let busybox = image::present_busybox(cache).map(|path| path.display().to_string());
             all.push(busybox_from(busybox, &source));
@@ -93,11 +96,10 @@ fn optional(name: &'static str, package: &str) -> Finding {
     Finding { needed: false, ..finding }
 }
 
-fn qemu(stop: &Stop) -> Finding {
-    let ran = command::succeed(Command::new(QEMU).arg("--version"), Duration::from_secs(30), stop);
-    match ran {
-        Ok(said) => fine(QEMU, said.lines().next().unwrap_or_default().to_owned()),
-        Err(_) => missing(QEMU, "not found".to_owned(), INSTALL_QEMU),
+fn qemu(found: Option<&Emulator>) -> Finding {
+    match found {
+        Some(qemu) => fine(QEMU, format!("{} ({})", qemu.version, qemu.program.display())),
+        None => missing(QEMU, "not found".to_owned(), INSTALL_QEMU),
     }
 }
 
@@ -175,11 +177,13 @@ fn kernel_from(cached: Option<String>, source: &Source) -> Finding {
     )
 }
 
-fn firmware() -> Finding {
+fn firmware(qemu: Option<&Emulator>) -> Finding {
     const NEED: &str = "QEMU's firmware for microvm";
-    match host::image::lacks_firmware() {
-        None => fine(NEED, "found".to_owned()),
-        Some(error) => missing(NEED, what(&error), INSTALL_QEMU),
+    let lacks = qemu.map(host::image::lacks_firmware);
+    match lacks {
+        Some(None) => fine(NEED, "found".to_owned()),
+        Some(Some(error)) => missing(NEED, what(&error), INSTALL_QEMU),
+        None => missing(NEED, "not found".to_owned(), INSTALL_QEMU),
     }
 }
 

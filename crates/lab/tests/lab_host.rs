@@ -2,9 +2,9 @@
 
 use instep_lab::cache::Cache;
 use instep_lab::host::machine::Machine;
-use instep_lab::host::{Host, image, kernel};
+use instep_lab::host::{Host, emulator, image, kernel};
 use instep_lab::scenario::run::again;
-use instep_lab::{Stop, guest};
+use instep_lab::Stop;
 use instep_madehost::skip;
 use std::path::Path;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use std::time::Duration;
 fn an_emulated_host_shows_its_nodes_has_kvm_and_leaves_nothing_behind() {
     let stop = Stop::never();
     let mut say = |said: &str| eprintln!("{said}");
-    let ready = guest::qemu_present().and_then(|()| {
-        let cache = Cache::open()?;
+    let ready = Cache::open().and_then(|cache| {
+        let emulator = emulator::obtain(&cache, &stop, &mut say)?;
         let kernel = kernel::obtain(&cache, &stop, &mut say)?;
         let busybox = instep_lab::image::busybox(&cache, &stop, &mut say)?;
-        Ok((cache, kernel, busybox))
+        Ok((cache, emulator, kernel, busybox))
     });
-    let (cache, kernel, busybox) = match ready {
+    let (cache, emulator, kernel, busybox) = match ready {
         Ok(ready) => ready,
         Err(error) if error.is_lacking() => return skip::note(&error.to_string()),
         Err(error) => panic!("{error}"),
@@ -28,8 +28,9 @@ fn an_emulated_host_shows_its_nodes_has_kvm_and_leaves_nothing_behind() {
         toml::from_str("nodes = 2\ncores = 1\nthreads = 2\nmemory = '1GiB'").unwrap();
     let extra = image::Extra::default();
     let (mut host, ready) = again(&stop, &mut say, |_, _| {
-        let mut host = Host::spawn(&machine, &kernel, Duration::from_secs(900), &stop, |target| {
-            image::write(target, &cache, &kernel, &busybox, &extra, &stop)
+        let life = Duration::from_secs(900);
+        let mut host = Host::spawn(&machine, &emulator, &kernel, life, &stop, |target| {
+            image::write(target, &cache, &emulator, &kernel, &busybox, &extra, &stop)
         })?;
         let ready = host.wait_ready(Duration::from_secs(300), &stop)?;
         Ok((host, ready))

@@ -9,6 +9,7 @@ use crate::cache::Cache;
 use crate::cpio::{Archive, Node};
 use crate::error::Error;
 use crate::guest::QEMU;
+use crate::host::emulator::Emulator;
 use crate::host::kernel::HostKernel;
 use crate::host::lean;
 use crate::host::programs::{self, Packed};
@@ -60,12 +61,13 @@ pub fn guest_archive(name: Option<&str>) -> String {
 pub fn write(
     target: &Path,
     cache: &Cache,
+    emulator: &Emulator,
     kernel: &HostKernel,
     busybox: &Path,
     extra: &Extra,
     stop: &Stop,
 ) -> Result<(), Error> {
-    let base = base(cache, kernel, busybox, stop)?;
+    let base = base(cache, emulator, kernel, busybox, stop)?;
     let mut out = File::create(target).map_err(|error| Error::io("make", target, error))?;
     let mut large = File::open(&base).map_err(|error| Error::io("read", &base, error))?;
     let copied = io::copy(&mut large, &mut out);
@@ -122,19 +124,25 @@ fn guest(
 }
 
 /// The large archive in the cache, built when one of its files changed.
-fn base(cache: &Cache, kernel: &HostKernel, busybox: &Path, stop: &Stop) -> Result<PathBuf, Error> {
+fn base(
+    cache: &Cache,
+    emulator: &Emulator,
+    kernel: &HostKernel,
+    busybox: &Path,
+    stop: &Stop,
+) -> Result<PathBuf, Error> {
     let mut files = of_kernel(kernel)?;
     let mut file = |inside: String, file: &Path| {
         files.insert(inside, Content::File(file.to_owned()));
     };
     file("bin/busybox".to_owned(), busybox);
     for Packed { inside, file: from } in
-        programs::with_libraries(&programs::find(QEMU)?.0, QEMU, stop)?
+        programs::with_libraries(&emulator.program, QEMU, stop)?
     {
         file(inside, &from);
     }
     for name in FIRMWARE {
-        file(format!("usr/share/qemu/{name}"), &firmware(name)?);
+        file(format!("usr/share/qemu/{name}"), &firmware(name, &emulator.data)?);
     }
     let init = [INIT, CHANNEL].concat();
     files.insert("init".to_owned(), Content::Bytes(init.into_bytes()));
@@ -168,14 +176,15 @@ fn of_kernel(kernel: &HostKernel) -> Result<BTreeMap<String, Content>, Error> {
     Ok(files)
 }
 
-/// The firmware that is not found on this machine, with what to do; `None` when all of it is.
+/// The firmware that an emulator does not find on this machine, with what to do; `None` when all of it is.
 #[must_use]
-pub fn lacks_firmware() -> Option<Error> {
-    FIRMWARE.iter().find_map(|name| firmware(name).err())
+pub fn lacks_firmware(emulator: &Emulator) -> Option<Error> {
+    FIRMWARE.iter().find_map(|name| firmware(name, &emulator.data).err())
 }
 
-fn firmware(name: &str) -> Result<PathBuf, Error> {
-    let found = FIRMWARE_DIRS.iter().map(|dir| Path::new(dir).join(name)).find(|p| p.is_file());
+fn firmware(name: &str, own: &[PathBuf]) -> Result<PathBuf, Error> {
+    let dirs = own.iter().map(PathBuf::as_path).chain(FIRMWARE_DIRS.map(Path::new));
+    let found = dirs.map(|dir| dir.join(name)).find(|path| path.is_file());
     found.ok_or_else(|| {
         let what = format!("QEMU's firmware {name} is not in {}", FIRMWARE_DIRS.join(", "));
         Error::missing(what, "install it: apt-get install qemu-system-x86")

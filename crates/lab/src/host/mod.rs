@@ -11,6 +11,7 @@
 pub mod anchor;
 pub mod busy;
 pub mod channel;
+pub mod emulator;
 pub mod image;
 pub mod kernel;
 pub mod lean;
@@ -20,19 +21,20 @@ pub mod size;
 
 use crate::command;
 use crate::error::Error;
-use crate::guest::{INSTALL_QEMU, QEMU, read_lossy};
+use crate::guest::{INSTALL_QEMU, read_lossy};
 use crate::process::Process;
 use crate::qmp::Qmp;
 use crate::stop::Stop;
 use crate::workdir;
 use channel::{Answer, Channel, Ready, Silence};
+use emulator::Emulator;
 use kernel::HostKernel;
 use machine::{Clock, Files, Machine};
 use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -88,6 +90,7 @@ impl Host {
     /// When the image cannot be written, QEMU cannot be started, or `stop` is raised.
     pub fn spawn(
         machine: &Machine,
+        emulator: &Emulator,
         kernel: &HostKernel,
         life: Duration,
         stop: &Stop,
@@ -102,7 +105,7 @@ impl Host {
         files.check()?;
         let said = at("qemu.log");
         let log = File::create(&said).map_err(|error| Error::io("make", &said, error))?;
-        let mut qemu = Command::new(QEMU);
+        let mut qemu = emulator.command();
         qemu.args(machine.arguments(&files)).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let started = Instant::now();
         let process = Process::spawn(&mut qemu, life, INSTALL_QEMU)?;

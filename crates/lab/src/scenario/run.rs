@@ -12,11 +12,12 @@ use super::steps::Doing;
 use super::{GuestPlan, Scenario, guests};
 use crate::cache::Cache;
 use crate::error::Error;
+use crate::host::emulator::{self, Emulator};
 use crate::host::kernel::{self, HostKernel};
 use crate::host::{Host, REGISTERS, image, programs};
 use crate::image::{READY, busybox, is_static_elf};
 use crate::stop::Stop;
-use crate::{guest, workdir};
+use crate::workdir;
 use instep_core::wording::Count;
 use std::cell::RefCell;
 use std::fs;
@@ -61,6 +62,7 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Kit {
     cache: Cache,
+    emulator: Emulator,
     kernel: HostKernel,
     busybox: PathBuf,
     extra: image::Extra,
@@ -80,10 +82,10 @@ impl Kit {
         stop: &Stop,
         say: &mut dyn FnMut(&str),
     ) -> Result<Self, Error> {
-        guest::qemu_present()?;
         options.load.as_deref().map_or(Ok(()), is_load)?;
         let cache = Cache::open()?;
         let used = cache.used(stop)?;
+        let emulator = emulator::obtain(&cache, stop, say)?;
         let busybox = busybox(&cache, stop, say)?;
         let mut unpacked = None;
         let kernel = match &options.kernel {
@@ -101,7 +103,7 @@ impl Kit {
             load: options.load.clone(),
             ..image::Extra::default()
         };
-        Ok(Self { cache, kernel, busybox, extra, _used: used, _unpacked: unpacked })
+        Ok(Self { cache, emulator, kernel, busybox, extra, _used: used, _unpacked: unpacked })
     }
 
     /// Boots a scenario's host, without its guests; it may live for `life`, and coming up has half of the
@@ -149,8 +151,9 @@ impl Kit {
         stop: &Stop,
     ) -> Result<Running, Error> {
         let started = Instant::now();
-        let mut host = Host::spawn(&scenario.host, &self.kernel, life, stop, |target| {
-            image::write(target, &self.cache, &self.kernel, &self.busybox, extra, stop)
+        let (emulator, kernel) = (&self.emulator, &self.kernel);
+        let mut host = Host::spawn(&scenario.host, emulator, kernel, life, stop, |target| {
+            image::write(target, &self.cache, emulator, kernel, &self.busybox, extra, stop)
         })?;
         let ready = host.wait_ready(scenario.limit / 2, stop).inspect_err(|error| {
             let place = self.place(scenario, kept);

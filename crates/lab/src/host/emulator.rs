@@ -1,0 +1,281 @@
+//! The QEMU that runs emulated hosts: this machine's own where it is new enough, else the one of its
+//! suite's backports, unpacked into the cache.
+//!
+//! QEMU 7.2 dies of kernels that change their own code and takes interrupts at the wrong time (docs/lab.md);
+//! 10.0 was not seen to. Where none newer can be had, this machine's own does, and that is said.
+
+use super::programs;
+use crate::apt::Apt;
+use crate::cache::Cache;
+use crate::command;
+use crate::error::Error;
+use crate::guest::{INSTALL_QEMU, QEMU};
+use crate::kernel::by_version;
+use crate::stop::Stop;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The least major version that is new enough.
+const LEAST: u32 = 10;
+/// The packages of the emulator, its firmware among them; its libraries are those of this machine.
+const PACKAGES: [&str; 4] = ["qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios"];
+/// What is kept of them: the program, and the directories that it reads firmware from.
+const PROGRAM: &str = "usr/bin/qemu-system-x86_64";
+const DATA: [&str; 2] = ["usr/share/qemu", "usr/share/seabios"];
+const EMULATORS: &str = "emulators";
+/// What says in the cache that none could be fetched, and for how long that holds.
+const NONE: &str = ".none";
+const FOR: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A QEMU for x86.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Emulator {
+    /// The program.
+    pub program: PathBuf,
+    /// Where it reads its firmware from before it looks where this machine's own does.
+    pub data: Vec<PathBuf>,
+    /// Its version, such as `10.0.2`.
+    pub version: String,
+}
+
+impl Emulator {
+    /// The command, without the machine's arguments.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let mut qemu = Command::new(&self.program);
+        for dir in &self.data {
+            qemu.arg("-L").arg(dir);
+        }
+        qemu
+    }
+}
+
+/// The emulator for hosts, fetched if need be.
+///
+/// # Errors
+/// When this machine has no QEMU and none can be fetched.
+pub fn obtain(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<Emulator, Error> {
+    let own = own(stop);
+    obtain_with(cache, own, stop, say, fetch)
+}
+
+/// The emulator that [`obtain`] gives without fetching one, if there is any.
+#[must_use]
+pub fn present(cache: &Cache, stop: &Stop) -> Option<Emulator> {
+    let own = own(stop);
+    match own {
+        Some(own) if is_new(&own.version) => Some(own),
+        own => cached(cache).or(own),
+    }
+}
+
+type Say<'a> = &'a mut dyn FnMut(&str);
+
+fn obtain_with(
+    cache: &Cache,
+    own: Option<Emulator>,
+    stop: &Stop,
+    say: Say,
+    fetch: impl FnOnce(&Path, &Stop, Say) -> Result<(), Error>,
+) -> Result<Emulator, Error> {
+    if let Some(own) = own.as_ref().filter(|own| is_new(&own.version)) {
+        return Ok(own.clone());
+    }
+    if let Some(found) = cached(cache) {
+        return Ok(found);
+    }
+    let _lock = cache.lock(EMULATORS, stop)?;
+    if let Some(found) = cached(cache) {
+        return Ok(found);
+    }
+    let lacks = || Error::missing(format!("no {QEMU} found"), INSTALL_QEMU);
+    let none = cache.path(EMULATORS).join(NONE);
+    if is_recent(&none) {
+        return own.ok_or_else(lacks);
+    }
+    let fetched = fetched(cache, |into| fetch(into, stop, say));
+    fetched.or_else(|error| {
+        stop.check()?;
+        let own = own.ok_or_else(lacks)?;
+        say(&format!("QEMU {} is old, and no newer one can be had ({error})", own.version));
+        let _ = fs::create_dir_all(cache.path(EMULATORS)).and_then(|()| fs::write(none, ""));
+        Ok(own)
+    })
+}
+
+/// Fills the cache with a fetched emulator, under its version.
+fn fetched(
+    cache: &Cache,
+    fetch: impl FnOnce(&Path) -> Result<(), Error>,
+) -> Result<Emulator, Error> {
+    let fresh = cache.fill(&format!("{EMULATORS}/.fetched"), fetch)?;
+    let at = |path: PathBuf| move |error| Error::io("rename to", path, error);
+    let version = version_of(&fresh.join(PROGRAM), &Stop::never());
+    let Some(version) = version.filter(|version| is_new(version)) else {
+        let _ = fs::remove_dir_all(&fresh);
+        let what = format!("the fetched one does not run here, or is older than {LEAST}");
+        return Err(Error::missing(what, INSTALL_QEMU));
+    };
+    let named = cache.path(EMULATORS).join(&version);
+    fs::rename(&fresh, &named).map_err(at(named.clone()))?;
+    Ok(in_directory(&named, version))
+}
+
+fn in_directory(dir: &Path, version: String) -> Emulator {
+    let data = DATA.iter().map(|name| dir.join(name)).collect();
+    Emulator { program: dir.join(PROGRAM), data, version }
+}
+
+/// The newest emulator of the cache.
+fn cached(cache: &Cache) -> Option<Emulator> {
+    let mut names = cache.list(EMULATORS);
+    names.retain(|name| !name.starts_with('.'));
+    names.sort_by(|a, b| by_version(a, b));
+    let all = names.into_iter().rev();
+    all.map(|name| in_directory(&cache.path(EMULATORS).join(&name), name))
+        .find(|emulator| emulator.program.is_file())
+}
+
+/// This machine's own.
+fn own(stop: &Stop) -> Option<Emulator> {
+    let (program, _) = programs::find(QEMU).ok()?;
+    let version = version_of(&program, stop)?;
+    Some(Emulator { program, data: Vec::new(), version })
+}
+
+fn version_of(program: &Path, stop: &Stop) -> Option<String> {
+    let mut ask = Command::new(program);
+    let said = command::succeed(ask.arg("--version"), Duration::from_secs(30), stop).ok()?;
+    parse_version(&said)
+}
+
+/// The version in what `qemu-system-x86_64 --version` prints.
+fn parse_version(said: &str) -> Option<String> {
+    let word = said.split_once("version ")?.1.split_whitespace().next()?;
+    let version = word.trim_end_matches(',');
+    version.starts_with(|c: char| c.is_ascii_digit()).then(|| version.to_owned())
+}
+
+fn is_new(version: &str) -> bool {
+    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    major.is_some_and(|major| major >= LEAST)
+}
+
+fn is_recent(file: &Path) -> bool {
+    let made = fs::metadata(file).and_then(|meta| meta.modified()).ok();
+    made.and_then(|at| at.elapsed().ok()).is_some_and(|age| age < FOR)
+}
+
+/// Fetches and unpacks the emulator of this suite's backports into `into`.
+fn fetch(into: &Path, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<(), Error> {
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let Some(codename) = debian(&release) else {
+        return Err(Error::missing("this machine's system is not Debian", INSTALL_QEMU));
+    };
+    let private = into.join("apt");
+    fs::create_dir(&private).map_err(|error| Error::io("make", &private, error))?;
+    let mut apt = Apt::of_suite(&format!("{codename}-backports"), &private, stop)?;
+    apt.update(say)?;
+    apt.unpack(&PACKAGES.map(str::to_owned), into, say)?;
+    fs::remove_dir_all(&private).map_err(|error| Error::io("remove", private, error))
+}
+
+/// The suite of a Debian machine, by its os-release.
+fn debian(release: &str) -> Option<String> {
+    let value = |key: &str| {
+        let mut lines = release.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        lines.next().map(|value| value.trim_matches('"').to_owned())
+    };
+    let named = |name: &String| !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase());
+    (value("ID")? == "debian").then(|| value("VERSION_CODENAME"))?.filter(named)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    fn emulator(version: &str) -> Emulator {
+        Emulator { program: "/x/qemu".into(), data: Vec::new(), version: version.to_owned() }
+    }
+
+    /// A program that says it is QEMU of this version.
+    fn unpacks(into: &Path, version: &str) {
+        let program = into.join(PROGRAM);
+        fs::create_dir_all(program.parent().unwrap()).unwrap();
+        fs::write(&program, format!("#!/bin/sh\necho QEMU emulator version {version}\n")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    #[test]
+    fn versions_are_read_as_qemu_prints_them() {
+        let debian = "QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)\nCopyright\n";
+        assert_eq!(parse_version(debian).as_deref(), Some("7.2.22"));
+        assert_eq!(parse_version("QEMU emulator version 10.0.2, x").as_deref(), Some("10.0.2"));
+        for bad in ["", "QEMU emulator", "version", "version ../x"] {
+            assert_eq!(parse_version(bad), None, "{bad}");
+        }
+        assert!(is_new("10.0.2") && is_new("11.0.0") && !is_new("7.2.22") && !is_new("x"));
+    }
+
+    #[test]
+    fn the_suite_is_debian_s_alone() {
+        let text = "NAME=\"Debian\"\nVERSION_CODENAME=bookworm\nID=debian\n";
+        assert_eq!(debian(text).as_deref(), Some("bookworm"));
+        for bad in ["", "ID=ubuntu\nVERSION_CODENAME=noble\n", "ID=debian\nVERSION_CODENAME=a b\n"] {
+            assert_eq!(debian(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn this_machine_s_own_is_taken_where_it_is_new_enough() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path()).unwrap();
+        let never = |_: &Path, _: &Stop, _: Say| panic!("nothing is to be fetched");
+        let own = Some(emulator("10.1.0"));
+        let found = obtain_with(&cache, own.clone(), &Stop::never(), &mut |_| (), never);
+        assert_eq!(found.unwrap(), own.unwrap());
+    }
+
+    #[test]
+    fn a_newer_one_is_fetched_once_and_found_the_next_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path()).unwrap();
+        let old = || Some(emulator("7.2.22"));
+        let mut fetches = 0;
+        for _ in 0..2 {
+            let fetch = |into: &Path, _: &Stop, _: Say| {
+                fetches += 1;
+                unpacks(into, "10.0.2");
+                Ok(())
+            };
+            let found = obtain_with(&cache, old(), &Stop::never(), &mut |_| (), fetch).unwrap();
+            assert_eq!(found.version, "10.0.2");
+            assert!(found.program.is_file() && found.data[0].ends_with("usr/share/qemu"));
+        }
+        assert_eq!(fetches, 1);
+    }
+
+    #[test]
+    fn where_none_can_be_fetched_the_old_one_does_and_it_is_said_once_a_day() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path()).unwrap();
+        let stop = Stop::never();
+        let old = |into: &Path, _: &Stop, _: Say| {
+            unpacks(into, "7.2.22");
+            Ok(())
+        };
+        let mut said = Vec::new();
+        for _ in 0..2 {
+            let mut say = |line: &str| said.push(line.to_owned());
+            let found = obtain_with(&cache, Some(emulator("7.2.22")), &stop, &mut say, old);
+            assert_eq!(found.unwrap(), emulator("7.2.22"));
+        }
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].contains("older than 10"), "{said:?}");
+        let error = obtain_with(&cache, None, &stop, &mut |_| (), old).unwrap_err().to_string();
+        assert!(error.contains("apt-get install qemu-system-x86"), "{error}");
+    }
+}
