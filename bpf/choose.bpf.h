@@ -132,6 +132,25 @@ SEPARATE int drain_seats(void)
 	return false;
 }
 
+/* A VM with vCPUs that lost their seats while they waited there; 0 if there is none. */
+SEPARATE u32 find_stray(struct domain_state *d)
+{
+	u32 n;
+	s32 k;
+
+	if (!d)
+		return 0;
+	n = d->nr_members < INSTEP_MAX_VMS ? d->nr_members : INSTEP_MAX_VMS;
+	bpf_for(k, 0, n) {
+		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];
+		struct vm_state *v = vm_of(vm);
+
+		if (v && v->strays)
+			return vm;
+	}
+	return 0;
+}
+
 /* Takes a vCPU that lost its seat while it waited there. */
 SEPARATE int take_stray(struct domain_state *d)
 {
@@ -144,11 +163,13 @@ SEPARATE int take_stray(struct domain_state *d)
 		return false;
 	vm = d->stray;
 	v = vm_of(vm);
-	s = vm_set_of(vm);
-	if (!v || !s || !v->strays) {
-		d->stray = 0;
-		return false;
+	if (!v || !v->strays) {
+		d->stray = vm = find_stray(d);
+		v = vm_of(vm);
 	}
+	s = vm_set_of(vm);
+	if (!vm || !v || !s)
+		return false;
 	n = s->nr_vcpus < INSTEP_MAX_VCPUS ? s->nr_vcpus : INSTEP_MAX_VCPUS;
 	bpf_for(k, 0, n) {
 		u32 slot = s->first_slot + k;

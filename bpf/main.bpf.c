@@ -55,6 +55,9 @@
 #include "wake.bpf.h"
 #include "taken.bpf.h"
 #include "choose.bpf.h"
+#ifdef __bpf__
+#include "dump.bpf.h"
+#endif
 
 char _license[] SEC("license") = "GPL";
 
@@ -498,6 +501,7 @@ void BPF_STRUCT_OPS(instep_disable, struct task_struct *p)
 		return;
 	leave_seat(t);
 	stand(t, STANDS_NOWHERE, 0, scx_bpf_now());
+	takes_along(p);
 }
 
 s32 BPF_STRUCT_OPS(instep_init_task, struct task_struct *p, struct scx_init_task_args *args)
@@ -593,6 +597,11 @@ SCX_OPS_DEFINE(instep_ops,
 	       .init_task = (void *)instep_init_task,
 	       .init = (void *)instep_init,
 	       .exit = (void *)instep_exit,
+#ifdef __bpf__
+	       .dump = (void *)instep_dump,
+	       .dump_cpu = (void *)instep_dump_cpu,
+	       .dump_task = (void *)instep_dump_task,
+#endif
 	       .flags = SCX_OPS_ENQ_LAST | SCX_OPS_KEEP_BUILTIN_IDLE,
 	       .timeout_ms = 20000,
 	       .name = "instep");

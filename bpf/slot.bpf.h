@@ -248,7 +248,10 @@ SEPARATE int give(struct domain_state *d, struct slot_plan *plan)
 			break;
 		member = v->next;
 		if (is_gang(v)) {
-			if (!(v->set & ~plan->free))
+			u64 lacks = v->set & ~plan->free;
+
+			/* Once it is overdue it does without CPUs that a higher class has. */
+			if (!lacks || (!(lacks & ~d->taken) && is_overdue(&v->account, plan->now)))
 				grant(d, v, vm, plan);
 			else
 				refuse(d, v, vm, plan);

@@ -6,14 +6,14 @@
  *
  * Problem: what lies in the local queue of such a CPU no ops.dispatch sees, and a gang whose set has the CPU would be
  * torn in each of its slots.
- * Method: the switch to a thread of a higher class marks the CPU and puts what lies in its local queue in order again.
+ * Method: the switch to a thread of a higher class marks the CPU and puts what lies in its local queue in order again. So
+ * does a thread that runs and becomes one: for it there is no switch, and it may never sleep.
  * No thread is sent to a marked CPU that may run elsewhere, and it is not free in any slot, so that a gang which has it
  * in its set is refused and moves. Waiting threads are in the queues of the domain, where other CPUs find them.
  *     Kernel threads of one CPU (migration, timers) have real-time priority, too, but are gone at once: the CPU is not
  * marked for them.
  * Limits: threads bound to that CPU wait. From Linux 6.19 on the kernel keeps 5 % of a CPU for this class (its deadline
- * server); before that nothing does, and the watchdog ends the scheduler. A running thread that becomes a real-time
- * thread is seen at the next switch only.
+ * server); before that nothing does, and the watchdog ends the scheduler.
  *
  * The tracepoint is what the kernel names in place of ops.cpu_release, deprecated since Linux 6.19; before, a local
  * queue can be put in order from ops.cpu_release only. The loader keeps the one that the kernel wants (crates/kernel,
@@ -58,6 +58,19 @@ int BPF_PROG(instep_switch, bool preempt, struct task_struct *prev, struct task_
 	mark_taken(c, scx_bpf_now());
 	scx_bpf_reenqueue_local_from_anywhere();
 	return 0;
+}
+
+/* A thread leaves this class. */
+static __always_inline void takes_along(struct task_struct *p)
+{
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct cpu_state *c = cpu_of(cpu);
+
+	if (!c || !p->on_cpu)
+		return;
+	mark_taken(c, scx_bpf_now());
+	if (__COMPAT_has_generic_reenq())
+		scx_bpf_dsq_reenq___compat(SCX_DSQ_LOCAL_ON | cpu, 0);
 }
 
 void BPF_STRUCT_OPS(instep_cpu_release, s32 cpu, struct scx_cpu_release_args *args)

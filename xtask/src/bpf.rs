@@ -59,8 +59,8 @@ fn has_header(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use instep_madehost::program;
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
     #[test]
@@ -76,8 +76,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for (name, script) in all {
             let path = dir.path().join(name);
-            fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            program(&path, format!("#!/bin/sh\n{script}\n").as_bytes());
         }
         dir
     }

@@ -108,7 +108,8 @@ pub struct TaskStruct {
     /// How often it forbade to be moved.
     pub migration_disabled: Cell<u16>,
     /// Whether its storage was made.
-    pub(crate) stored: Cell<u16>,
+    pub(crate) on_cpu: u8,
+    pub(crate) stored: Cell<u8>,
     /// Which of the instance's tasks it is.
     pub index: u32,
     pub(crate) storage: *mut c_void,

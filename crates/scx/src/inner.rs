@@ -107,6 +107,7 @@ fn task(index: u32, pid: i32, flags: u32, allowed: *const CpuMask) -> TaskStruct
         cpus_ptr: allowed,
         scx: crate::abi::Entity::default(),
         migration_disabled: Cell::new(0),
+        on_cpu: 0,
         stored: Cell::new(0),
         index,
         storage: ptr::null_mut(),

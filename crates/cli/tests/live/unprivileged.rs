@@ -4,7 +4,7 @@ use super::common::{Started, binary};
 use super::stage::{Stage, affinities, assert_as_before};
 use instep_madehost::skip;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 
 /// `nobody` on most systems; any user but root will do.
@@ -21,8 +21,7 @@ fn without_privilege_the_missing_capability_is_named_and_nothing_changes() {
     // The build may lie where another user cannot reach it.
     let dir = tempfile::tempdir().unwrap();
     let (program, state) = (dir.path().join("instep"), dir.path().join("state"));
-    fs::copy(env!("CARGO_BIN_EXE_instep"), &program).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    instep_madehost::program(&program, &fs::read(env!("CARGO_BIN_EXE_instep")).unwrap());
     chown(dir.path(), Some(USER), Some(USER)).unwrap();
 
     let run = |args: &[&str]| {

@@ -195,7 +195,6 @@ fn debian(release: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt as _;
 
     fn emulator(version: &str) -> Emulator {
         Emulator { program: "/x/qemu".into(), data: Vec::new(), version: version.to_owned() }
@@ -205,8 +204,8 @@ mod tests {
     fn unpacks(into: &Path, version: &str) {
         let program = into.join(PROGRAM);
         fs::create_dir_all(program.parent().unwrap()).unwrap();
-        fs::write(&program, format!("#!/bin/sh\necho QEMU emulator version {version}\n")).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let script = format!("#!/bin/sh\necho QEMU emulator version {version}\n");
+        instep_madehost::program(&program, script.as_bytes());
     }
 
     #[test]

@@ -140,7 +140,6 @@ pub fn kernel(image: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::os::unix::fs::PermissionsExt as _;
     use std::process::Command;
 
     fn this_program() -> Vec<u8> {
@@ -154,8 +153,7 @@ mod tests {
         assert!(lean.len() < whole.len() && lean[0x28..0x30] == [0; 8]);
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("lean");
-        std::fs::write(&file, lean).unwrap();
-        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        instep_madehost::program(&file, &lean);
         let ran = Command::new(&file).arg("--list").output().unwrap();
         assert!(String::from_utf8_lossy(&ran.stdout).contains("a_lean_program_runs"), "{ran:?}");
     }

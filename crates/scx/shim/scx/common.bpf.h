@@ -126,7 +126,8 @@ struct task_struct {
 	const struct cpumask *cpus_ptr;
 	struct sched_ext_entity scx;
 	u16 migration_disabled;
-	u16 stored; /* its storage was made */
+	u8 on_cpu; /* 0: nobody asks but where a thread leaves for another class */
+	u8 stored; /* its storage was made */
 	u32 index;
 	void *storage;
 	char comm[16];
