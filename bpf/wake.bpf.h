@@ -47,11 +47,20 @@ static __always_inline bool runs_in_slot(struct cpu_state *c)
 	return c->owner && c->owner != POOL && c->vm == c->owner;
 }
 
-/* A CPU of this set that the thread may use, taken out of `from`. */
-static __always_inline s32 take_from(struct task_struct *p, struct domain_state *d, u32 domain, u64 *from)
+/* A CPU of this set that the thread may use: the one where it was, if that is one of them. */
+static __always_inline s32 nearest(struct task_struct *p, u32 domain, u64 set, s32 prev)
 {
-	u64 set = *from;
-	s32 cpu = set ? first_allowed(p, domain, set) : NO_CPU;
+	struct cpu_state *c = cpu_of(prev);
+
+	if (c && c->domain == domain && (set & pol_lane(c->lane)) && may_use(p, prev))
+		return prev;
+	return set ? first_allowed(p, domain, set) : NO_CPU;
+}
+
+/* The same, taken out of `from`. */
+static __always_inline s32 take_from(struct task_struct *p, u32 domain, u64 *from, s32 prev)
+{
+	s32 cpu = nearest(p, domain, *from, prev);
 	struct cpu_state *c = cpu_of(cpu);
 
 	if (!c)
@@ -122,7 +131,7 @@ static __noinline s32 pick_victim(struct task_struct *p, struct task_state *t, s
 			       cpu :
 			       NO_CPU;
 	}
-	cpu = take_from(p, d, domain, &d->holes);
+	cpu = take_from(p, domain, &d->holes, prev);
 	if (cpu >= 0) {
 		count(INSTEP_C_WAKE_HOLE);
 		return cpu;
@@ -137,7 +146,7 @@ static __noinline s32 pick_victim(struct task_struct *p, struct task_state *t, s
 	/* Threads of the host wait for the middle or the end of the slot (slot.bpf.h, serve_host). */
 	if (!d->slotted || !d->tears || t->vm == INSTEP_HOST)
 		return NO_CPU;
-	cpu = first_allowed(p, domain, d->tears);
+	cpu = nearest(p, domain, d->tears, prev);
 	c = cpu_of(cpu);
 	if (!c || c->taken_at)
 		return NO_CPU;
