@@ -74,7 +74,7 @@ impl SoftHomes {
         };
         let seen = self.seen(observation, keeps);
         let mut decision = decide(&seen, config, count);
-        // What is told of conflicts is what is so.
+        // Conflicts are reported as they are, softened or not.
         decision.conflicts = conflict::find(&observation.snapshot);
         self.soften(observation, &seen, decision, keeps)
     }

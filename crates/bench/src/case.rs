@@ -22,7 +22,7 @@
 //! Further words of work: `kind` (`process`, a plain process as a VM; `kvm`, a real guest, in the lab
 //! only; `host`, belonging to no VM), `demand` (the part of a CPU that each vCPU wants), `per`
 //! (what is counted when the load is another program than instep-load, which is then run again and
-//! again), `programs` (what a kvm guest's load needs of this machine), `settings` (what Instep is told of a
+//! again), `programs` (what a kvm guest's load needs of this machine), `settings` (settings that Instep has of a
 //! process, in words of `[dispatch.vm.NAME]`: `{ cosched = "relaxed" }`; other schedulers know none),
 //! `realtime` (a priority from 1 to 99, SCHED_FIFO, of a host process of instep-load: it goes before all that
 //! a scheduler here decides about, and so bounds how soon anything can wake).

@@ -18,7 +18,7 @@ pub struct ThreadId {
     pub start_ticks: u64,
 }
 
-/// What the scheduler is told of a VM.
+/// What the scheduler knows of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VmEntry {
     /// Its unique name.

@@ -1,10 +1,10 @@
 //! An emulated host on this machine: it boots, has KVM, answers, and leaves nothing behind.
 
+use instep_lab::Stop;
 use instep_lab::cache::Cache;
 use instep_lab::host::machine::Machine;
 use instep_lab::host::{Host, emulator, image, kernel};
 use instep_lab::scenario::run::again;
-use instep_lab::Stop;
 use instep_madehost::skip;
 use std::path::Path;
 use std::time::Duration;

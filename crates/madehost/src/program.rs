@@ -26,10 +26,11 @@ mod tests {
 
     #[test]
     fn a_program_runs_while_other_threads_start_theirs() {
-        let dir = crate::scratch("program");
+        let dir = tempfile::tempdir().unwrap();
+
         std::thread::scope(|scope| {
             for thread in 0..8 {
-                let dir = &dir;
+                let dir = dir.path();
                 scope.spawn(move || {
                     for n in 0..20 {
                         let path = dir.join(format!("says-{thread}-{n}"));
@@ -39,6 +40,5 @@ mod tests {
                 });
             }
         });
-        std::fs::remove_dir_all(dir).unwrap();
     }
 }

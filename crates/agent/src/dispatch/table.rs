@@ -1,4 +1,4 @@
-//! What the kernel scheduler is told of the VMs: from what a scan found and what was configured to
+//! What the kernel scheduler knows of the VMs: from what a scan found and what was configured to
 //! entries of its table. Pure but for [`process`], which lists a process's threads.
 
 use super::config::{DispatchConfig, VmConfig};

@@ -20,7 +20,8 @@ use std::time::Duration;
 /// The least major version that is new enough.
 const LEAST: u32 = 10;
 /// The packages of the emulator, its firmware among them; its libraries are those of this machine.
-const PACKAGES: [&str; 4] = ["qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios"];
+const PACKAGES: [&str; 4] =
+    ["qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios"];
 /// What is kept of them: the program, and the directories that it reads firmware from.
 const PROGRAM: &str = "usr/bin/qemu-system-x86_64";
 const DATA: [&str; 2] = ["usr/share/qemu", "usr/share/seabios"];
@@ -185,7 +186,8 @@ fn fetch(into: &Path, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<(), Erro
 /// The suite of a Debian machine, by its os-release.
 fn debian(release: &str) -> Option<String> {
     let value = |key: &str| {
-        let mut lines = release.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        let mut lines =
+            release.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
         lines.next().map(|value| value.trim_matches('"').to_owned())
     };
     let named = |name: &String| !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase());
@@ -223,7 +225,8 @@ mod tests {
     fn the_suite_is_debian_s_alone() {
         let text = "NAME=\"Debian\"\nVERSION_CODENAME=bookworm\nID=debian\n";
         assert_eq!(debian(text).as_deref(), Some("bookworm"));
-        for bad in ["", "ID=ubuntu\nVERSION_CODENAME=noble\n", "ID=debian\nVERSION_CODENAME=a b\n"] {
+        for bad in ["", "ID=ubuntu\nVERSION_CODENAME=noble\n", "ID=debian\nVERSION_CODENAME=a b\n"]
+        {
             assert_eq!(debian(bad), None, "{bad}");
         }
     }

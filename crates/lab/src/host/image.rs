@@ -136,9 +136,7 @@ fn base(
         files.insert(inside, Content::File(file.to_owned()));
     };
     file("bin/busybox".to_owned(), busybox);
-    for Packed { inside, file: from } in
-        programs::with_libraries(&emulator.program, QEMU, stop)?
-    {
+    for Packed { inside, file: from } in programs::with_libraries(&emulator.program, QEMU, stop)? {
         file(inside, &from);
     }
     for name in FIRMWARE {

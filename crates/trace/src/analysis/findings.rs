@@ -184,7 +184,7 @@ fn not_co_scheduled(vm: &VmReport, sums: &Sums) -> Option<Finding> {
     let text = format!(
         "{} {}, and its vCPUs ran {} while a sibling was not let run (co-run {:.2}, up \
          to {} apart): if they wait for each other by spinning, that was spent for nothing. Instep \
-         would start its vCPUs together and bound their skew.",
+         would run its vCPUs at the same time, as a gang.",
         vm.name,
         sums.sleeps(),
         time(lost),

@@ -61,7 +61,7 @@ const SETTLE: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The time between two looks.
 const LOOKS: Duration = Duration::from_secs(1);
-/// A line is told at every such look.
+/// One line of news in so many looks.
 const TOLD: usize = 3;
 /// How long one small command may take, and loading or ending the scheduler, by the host's clock.
 const SMALL: Duration = Duration::from_secs(60);
