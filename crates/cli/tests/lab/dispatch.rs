@@ -11,8 +11,9 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Those that run here.
-pub(crate) const SCENARIOS: [&str; 6] = [
+pub(crate) const SCENARIOS: [&str; 7] = [
     "dispatch",
+    "dispatch-gangs",
     "dispatch-mechanisms",
     "dispatch-pressure",
     "dispatch-churn",
@@ -117,6 +118,14 @@ fn each_mechanism_works_where_it_should() {
     let _turn = turn();
     if is_built() {
         measured(&named("dispatch-mechanisms"));
+    }
+}
+
+#[test]
+fn four_gangs_of_two_sizes_take_turns_on_eight_cpus() {
+    let _turn = turn();
+    if is_built() {
+        measured(&named("dispatch-gangs"));
     }
 }
 
