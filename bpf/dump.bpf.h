@@ -2,7 +2,7 @@
 /*
  * What the scheduler knows, for the report that the kernel writes when it throws a scheduler out or SysRq-D is pressed.
  *
- * Flag, counters: none. A line for each domain and each VM that is in it, one for each CPU, one for each thread that
+ * Flag: none (it only tells). Counters: none. A line for each domain and each VM that is in it, one for each CPU, one for each thread that
  * waits. Virtual times are told as what is behind (-) or ahead (+) of the domain's clock, in nanoseconds. The native
  * build has none of it (crates/native).
  */

@@ -366,7 +366,7 @@ static __noinline void note_allowed(struct task_struct *p, u32 vm)
 
 	if (!v || !d)
 		return;
-	v->restricted = (u32)p->nr_cpus_allowed < INSTEP_STATE->online;
+	v->restricted = (u32)p->nr_cpus_allowed < INSTEP_STATE->common;
 	if (!v->restricted)
 		return;
 	allowed = d->lanes;
@@ -456,7 +456,7 @@ SEPARATE u32 least_loaded(s32 node, u32 *most)
 		struct domain_state *d = domain_of(k);
 		u32 load;
 
-		if (!d || !d->nr_lanes || (node != INSTEP_NO_NODE && d->node != node))
+		if (!d || !d->nr_lanes || d->isolated || (node != INSTEP_NO_NODE && d->node != node))
 			continue;
 		load = d->loaded / d->nr_lanes;
 		if (load < least) {

@@ -91,7 +91,7 @@ static __always_inline void join_once(struct task_struct *p, struct task_state *
 
 	if (!v || t->vm == INSTEP_HOST || v->joined)
 		return;
-	join(t->vm, (u32)p->nr_cpus_allowed < INSTEP_STATE->online, c ? c->domain : 0, scx_bpf_now());
+	join(t->vm, (u32)p->nr_cpus_allowed < INSTEP_STATE->common, c ? c->domain : 0, scx_bpf_now());
 	if (p->nr_cpus_allowed > 1)
 		note_allowed(p, t->vm);
 }
@@ -556,10 +556,13 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(instep_init)
 	}
 	bpf_for(k, 0, n) {
 		struct cpu_state *c = cpu_of(k);
+		struct domain_state *d;
 
 		if (!c)
 			return -EINVAL;
 		INSTEP_STATE->online += c->node >= 0;
+		d = domain_of(c->domain);
+		INSTEP_STATE->common += c->node >= 0 && d && !d->isolated;
 		error = scx_bpf_create_dsq(bound_queue(k), -1);
 		if (error)
 			return error;

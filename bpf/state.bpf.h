@@ -128,6 +128,7 @@ struct domain_state {
 	u64 caches;	/* the first lane of each last-level cache */
 	s32 node;
 	u32 nr_lanes;
+	u32 isolated;	/* only threads run here that are bound to such CPUs */
 	u16 cpu[INSTEP_LANES];
 	/* Written by many. */
 	u64 idle LINE;	/* CPUs that have nothing to run */
@@ -175,6 +176,7 @@ struct slot_timer {
 struct host_state {
 	struct instep_settings set LINE;
 	u32 online;	/* CPUs that were online when it was loaded */
+	u32 common;	/* of these, those that are not isolated */
 	u32 nr_vms;	/* one more than the last VM of the table that was ever in use */
 	u64 rolled_at LINE; /* when shares were last computed */
 	u64 level;	/* what a unit of weight is entitled to (policy.h, pol_level) */

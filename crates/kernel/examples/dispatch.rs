@@ -91,6 +91,7 @@ mod live {
             lane: cpu % lanes,
             core: 1 << (cpu % lanes),
             first_of_cache: cpu.is_multiple_of(lanes),
+            isolated: false,
         };
         let possible = std::thread::available_parallelism()?.get() as u32;
         let mut loaded = Loaded::load(&settings, &(0..possible).map(place).collect::<Vec<_>>())?;

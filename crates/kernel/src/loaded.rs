@@ -295,6 +295,7 @@ fn fill_places(state: &mut skeleton::types::host_state, places: &[CpuPlace]) -> 
         domain.node = place.node;
         domain.lanes |= lane;
         domain.nr_lanes += 1;
+        domain.isolated = place.isolated.into();
         if place.core & (lane - 1) == 0 {
             domain.first |= lane;
         }

@@ -5,6 +5,7 @@
 
 use crate::btf::{self, Functions, MAX_BTF};
 use crate::cookies;
+use instep_core::idset::CpuSet;
 use instep_core::units::Tid;
 use rustix::thread::{CapabilitySet, capabilities};
 use serde::Serialize;
@@ -157,6 +158,18 @@ pub fn possible_cpus(root: &Path) -> u32 {
     last.map_or(0, |last| last.saturating_add(1))
 }
 
+/// The CPUs that the host keeps from its scheduler: by `isolcpus=` (`/sys/devices/system/cpu/isolated`) and by isolated
+/// cpuset partitions (`cpuset.cpus.isolated` of the root cgroup, since Linux 6.7). What cannot be read counts as none.
+#[must_use]
+pub fn isolated_cpus(root: &Path) -> CpuSet {
+    let files = ["sys/devices/system/cpu/isolated", "sys/fs/cgroup/cpuset.cpus.isolated"];
+    let lists = files.iter().filter_map(|path| read_line(root, path));
+    lists
+        .filter_map(|text| CpuSet::parse_list(text.trim()).ok())
+        .flat_map(|set| set.iter().collect::<Vec<_>>())
+        .collect()
+}
+
 fn read_line(root: &Path, path: &str) -> Option<String> {
     let mut bytes = Vec::new();
     File::open(root.join(path)).ok()?.take(MAX_LINE).read_to_end(&mut bytes).ok()?;
@@ -231,6 +244,21 @@ mod tests {
             assert_eq!(Probe::of(dir.path(), &[]).possible_cpus, count, "{text}");
         }
         assert_eq!(Probe::of(host(&[]).path(), &[]).possible_cpus, 0);
+    }
+
+    #[test]
+    fn cpus_are_isolated_at_boot_or_by_a_partition() {
+        let files = [
+            ("sys/devices/system/cpu/isolated", "2-3\n"),
+            ("sys/fs/cgroup/cpuset.cpus.isolated", "6\n"),
+        ];
+        assert_eq!(isolated_cpus(host(&files).path()).to_string(), "2-3,6");
+        let files = [
+            ("sys/devices/system/cpu/isolated", "\n"),
+            ("sys/fs/cgroup/cpuset.cpus.isolated", "x"),
+        ];
+        assert!(isolated_cpus(host(&files).path()).is_empty());
+        assert!(isolated_cpus(host(&[]).path()).is_empty());
     }
 
     #[test]

@@ -184,12 +184,20 @@ pub struct CpuPlace {
     pub core: u64,
     /// Whether it is the first lane of a last-level cache.
     pub first_of_cache: bool,
+    /// Whether only threads run here that are bound to such CPUs.
+    pub isolated: bool,
 }
 
 impl CpuPlace {
     /// Of a CPU that is offline: in no domain (`NO_DOMAIN` of `bpf/state.bpf.h`).
-    pub const OFFLINE: Self =
-        Self { node: -1, domain: u32::MAX, lane: 0, core: 0, first_of_cache: false };
+    pub const OFFLINE: Self = Self {
+        node: -1,
+        domain: u32::MAX,
+        lane: 0,
+        core: 0,
+        first_of_cache: false,
+        isolated: false,
+    };
 }
 
 #[cfg(test)]

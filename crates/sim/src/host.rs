@@ -2,6 +2,7 @@
 //! far apart nodes are. Made once from core's topology; knows nothing of time or tasks.
 
 use crate::mask::Mask;
+use instep_core::idset::CpuSet;
 use instep_core::topology::{self, Topology};
 use instep_core::units::{CpuId, NodeId};
 use instep_scx::instep::Lane;
@@ -56,11 +57,11 @@ impl Host {
             cores[cpu.core.0 as usize].iter().filter(|other| *other != at).collect()
         });
         let lane = |(id, at): (CpuId, topology::Lane)| {
-            let topology::Lane { domain, lane, core, first_of_cache } = at;
+            let topology::Lane { domain, lane, core, first_of_cache, .. } = at;
             Some(Lane { cpu: index(id)?, domain, lane, core, first_of_cache })
         };
         Self {
-            lanes: topology::lanes(topology).into_iter().filter_map(lane).collect(),
+            lanes: topology::lanes(topology, &CpuSet::new()).into_iter().filter_map(lane).collect(),
             ids: cpus.iter().map(|cpu| cpu.id).collect(),
             core: cpus.iter().map(|cpu| cpu.core.0 as usize).collect(),
             llc: cpus.iter().map(|cpu| cpu.llc.0 as usize).collect(),

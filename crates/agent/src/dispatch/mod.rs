@@ -32,7 +32,7 @@ use instep_kernel::backoff::Backoff;
 use instep_kernel::exit::Exit;
 use instep_kernel::loaded::Loaded;
 use instep_kernel::plan::MAX_DOMAINS;
-use instep_kernel::probe::possible_cpus;
+use instep_kernel::probe::{isolated_cpus, possible_cpus};
 use instep_kernel::table::LIMITS;
 use instep_kernel::{CpuPlace, Mode, Plan, Probe, Table, VmEntry, cookies, plan};
 use std::collections::{BTreeMap, BTreeSet};
@@ -453,7 +453,8 @@ fn places(topology: &Topology) -> Result<Vec<CpuPlace>, String> {
         .min(4096)
         .max(topology.cpus().last().map_or(0, |cpu| cpu.id.0 + 1));
     let mut places = vec![CpuPlace::OFFLINE; possible as usize];
-    let lanes: BTreeMap<CpuId, Lane> = lanes(topology).into_iter().collect();
+    let isolated = isolated_cpus(Path::new("/"));
+    let lanes: BTreeMap<CpuId, Lane> = lanes(topology, &isolated).into_iter().collect();
     let domains = lanes.values().map(|lane| lane.domain + 1).max().unwrap_or(0);
     if domains > MAX_DOMAINS {
         return Err(format!(
@@ -471,8 +472,8 @@ fn places(topology: &Topology) -> Result<Vec<CpuPlace>, String> {
                 cpu.id, cpu.node
             ));
         };
-        let Lane { domain, lane, core, first_of_cache } = *lane;
-        places[cpu.id.0 as usize] = CpuPlace { node, domain, lane, core, first_of_cache };
+        let Lane { domain, lane, core, first_of_cache, isolated } = *lane;
+        places[cpu.id.0 as usize] = CpuPlace { node, domain, lane, core, first_of_cache, isolated };
     }
     Ok(places)
 }

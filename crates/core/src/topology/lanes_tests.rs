@@ -9,6 +9,17 @@ use std::collections::BTreeMap;
 /// A host of nodes with so many CPUs each, in caches and cores of so many. CPUs of a core are numbered far apart, as
 /// on most machines.
 fn host(nodes: u32, cpus: u32, cache: u32, threads: u32) -> Topology {
+    hybrid(nodes, cpus, cache, threads, |_| None)
+}
+
+/// The same with cores of these kinds, by CPU number.
+fn hybrid(
+    nodes: u32,
+    cpus: u32,
+    cache: u32,
+    threads: u32,
+    kind: fn(u32) -> Option<CoreKind>,
+) -> Topology {
     let of_node = |node: u32, range: std::ops::Range<u32>| -> CpuSet {
         // The n-th CPU of a node is thread n % threads of core n / threads.
         let cores = cpus / threads;
@@ -29,7 +40,7 @@ fn host(nodes: u32, cpus: u32, cache: u32, threads: u32) -> Topology {
                 l1i: core.clone(),
                 l2: core,
                 llc: own(cache),
-                kind: None,
+                kind: kind(id),
             });
         }
     }
@@ -44,7 +55,12 @@ fn host(nodes: u32, cpus: u32, cache: u32, threads: u32) -> Topology {
 
 /// The CPUs of each domain in the order of lanes, checked for what holds on every host.
 fn domains(topology: &Topology) -> Vec<Vec<CpuId>> {
-    let all = lanes(topology);
+    domains_with(topology, &CpuSet::new())
+}
+
+/// The same on a host with isolated CPUs.
+fn domains_with(topology: &Topology, isolated: &CpuSet) -> Vec<Vec<CpuId>> {
+    let all = lanes(topology, isolated);
     let mut domains: BTreeMap<u32, Vec<(CpuId, Lane)>> = BTreeMap::new();
     for (cpu, lane) in &all {
         domains.entry(lane.domain).or_default().push((*cpu, *lane));
@@ -57,6 +73,9 @@ fn domains(topology: &Topology) -> Vec<Vec<CpuId>> {
         for (at, (_, lane)) in cpus.iter().enumerate() {
             assert_eq!(lane.lane as usize, at);
             assert_eq!(facts(at).node, facts(0).node, "a domain lies in one node");
+            assert_eq!(facts(at).kind, facts(0).kind, "its cores are of one kind");
+            assert_eq!(lane.isolated, isolated.contains(cpus[at].0));
+            assert_eq!(lane.isolated, cpus[0].1.isolated, "isolated CPUs are by themselves");
             let core: u64 = (0..cpus.len())
                 .filter(|other| facts(*other).core == facts(at).core)
                 .fold(0, |set, other| set | 1 << other);
@@ -117,4 +136,23 @@ fn cut_cache_has_whole_cores_and_no_small_rest() {
     // 63 cores of two threads: no half of the CPUs is a number of whole cores.
     assert_eq!(sizes(&host(1, 126, 126, 2)), [64, 62]);
     assert_eq!(sizes(&host(1, 120, 120, 8)), [64, 56]);
+}
+
+fn numbers(domains: &[Vec<CpuId>]) -> Vec<Vec<u32>> {
+    domains.iter().map(|cpus| cpus.iter().map(|cpu| cpu.0).collect()).collect()
+}
+
+#[test]
+fn isolated_cpus_have_domains_of_their_own() {
+    let isolated = CpuSet::parse_list("2-3,12").unwrap();
+    let found = domains_with(&host(2, 8, 8, 1), &isolated);
+    let expected = [vec![0, 1, 4, 5, 6, 7], vec![2, 3], vec![8, 9, 10, 11, 13, 14, 15], vec![12]];
+    assert_eq!(numbers(&found), expected);
+}
+
+#[test]
+fn cores_of_two_kinds_are_not_in_one_domain() {
+    let kind = |cpu| Some(if cpu < 4 { CoreKind::Efficient } else { CoreKind::Performance });
+    let found = domains(&hybrid(1, 12, 12, 1, kind));
+    assert_eq!(numbers(&found), [(4..12).collect::<Vec<u32>>(), (0..4).collect()]);
 }
