@@ -22,8 +22,8 @@
 #include "taken.bpf.h"
 
 /*
- * Takes the vCPU of a gang that sits on this CPU; whether there was one. Of seats that share the CPU the one goes first
- * whose vCPU has not run for longest.
+ * Takes the vCPU of a gang that sits on this CPU; whether there was one. Where a gang has more seats than CPUs, it is the
+ * one that has not run for longest.
  */
 SEPARATE int take_seat(u32 vm, u32 lane)
 {
@@ -37,9 +37,9 @@ SEPARATE int take_seat(u32 vm, u32 lane)
 		return false;
 	lanes = pol_count(v->set);
 	rank = pol_rank_of_lane(v->set, lane);
-	n = lanes ? (v->seats + lanes - 1) / lanes : 0;
+	n = v->seats > lanes ? v->seats : 1;
 	bpf_for(k, 0, n < INSTEP_LANES ? n : INSTEP_LANES) {
-		u32 seat = rank + k * lanes;
+		u32 seat = v->seats > lanes ? k : rank;
 		struct slot_info *i = seat < v->seats ? slot_of(s->first_slot + seat) : NULL, *w;
 
 		w = i ? slot_of(i->sits) : NULL;
@@ -58,6 +58,12 @@ static __always_inline bool shares_cpus(u32 vm)
 	struct vm_state *v = vm_of(vm);
 
 	return v && v->seats > pol_count(v->set);
+}
+
+/* How long the vCPU of a gang runs in its slot: until the slot ends, unless siblings share its CPU. */
+static __always_inline u64 slice_in_slot(u32 vm)
+{
+	return shares_cpus(vm) ? SET.slice_ns : 2 * SET.slot_ns;
 }
 
 /* Takes a vCPU that waits on a seat of this gang: the one that sits here, else any. */
@@ -202,20 +208,23 @@ static __always_inline bool bound_is_first(s32 cpu, struct cpu_state *c, struct 
 	if (prev->runnable && !prev->seated && !pol_before(place, prev->place))
 		return false;
 	if (c->owner && c->owner != POOL && o)
-		return d->slotted ? is_late(place, d) : pol_before(place, o->account.vtime);
+		return d->slotted ? is_overdue_place(place, d) : pol_before(place, o->account.vtime);
 	return !first_place(pool_queue(c->domain), cpu, &other) || !pol_before(other, place);
 }
 
 /* Takes what is bound to this CPU, if it goes before what else there is; whether it did. */
-static __always_inline bool take_bound(s32 cpu, struct cpu_state *c, struct domain_state *d, struct chance *prev)
+static __always_inline bool take_bound(s32 cpu, struct cpu_state *c, struct domain_state *d, struct chance *prev, u64 now)
 {
 	u64 place = 0;
 
-	if (scx_bpf_dsq_nr_queued(bound_queue(cpu)) <= 0 || !first_place(bound_queue(cpu), cpu, &place))
+	if (scx_bpf_dsq_nr_queued(bound_queue(cpu)) <= 0)
+		return false;
+	sweep_seldom(d, bound_queue(cpu), &c->swept_at, now);
+	if (!first_place(bound_queue(cpu), cpu, &place))
 		return false;
 	if (bound_is_first(cpu, c, d, prev, place) && scx_bpf_dsq_move_to_local(bound_queue(cpu), 0))
 		return true;
-	if (!(d->pending & pol_lane(c->lane)))
+	if (d->host.nr_queued && !(d->pending & pol_lane(c->lane)))
 		__sync_fetch_and_or(&d->pending, pol_lane(c->lane));
 	return false;
 }

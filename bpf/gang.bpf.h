@@ -198,7 +198,7 @@ SEPARATE u64 find_set(struct domain_state *d, u32 vm, u32 size, u32 most, struct
 	struct set_score score = {};
 	struct vm_state *v = vm_of(vm);
 	u32 step, steps;
-	u64 found = 0, allowed = v && v->restricted ? v->allowed : ~0ull;
+	u64 found = 0, allowed = v ? v->allowed : ~0ull;
 	s32 k;
 
 	if (!d || !best || !size || size > d->nr_lanes)
@@ -356,24 +356,60 @@ static __always_inline void leave_seat(struct task_state *t)
 	i->stray = 0;
 }
 
-/* Which CPUs of its domain a VM may use, as far as one of its vCPUs tells. */
-static __noinline void note_allowed(struct task_struct *p, u32 vm)
+/* The CPUs of a domain that a thread may use. */
+static __noinline u64 allowed_lanes(struct task_struct *p, struct domain_state *d)
 {
-	struct vm_state *v = vm_of(vm);
-	struct domain_state *d = v ? domain_of(v->account.domain) : NULL;
-	u64 allowed;
+	u64 allowed = d ? d->lanes : 0;
 	s32 lane;
 
-	if (!v || !d)
-		return;
-	v->restricted = (u32)p->nr_cpus_allowed < INSTEP_STATE->online;
-	if (!v->restricted)
-		return;
-	allowed = d->lanes;
 	bpf_for(lane, 0, INSTEP_LANES)
-		if (!bpf_cpumask_test_cpu(cpu_at(d, lane), p->cpus_ptr))
+		if ((allowed & pol_lane(lane)) && !may_use(p, cpu_at(d, lane)))
 			allowed &= ~pol_lane(lane);
+	return allowed;
+}
+
+/* Which CPUs of its domain a VM may use: what any of its vCPUs may, as far as these were seen. */
+SEPARATE int sum_allowed(u32 vm)
+{
+	struct instep_vm_settings *s = vm_set_of(vm);
+	struct vm_state *v = vm_of(vm);
+	bool restricted = false, more = false;
+	u64 allowed = 0;
+	u32 n;
+	s32 k;
+
+	if (!v || !s)
+		return 0;
+	n = s->nr_vcpus < INSTEP_MAX_VCPUS ? s->nr_vcpus : INSTEP_MAX_VCPUS;
+	bpf_for(k, 0, n) {
+		struct slot_info *i = slot_of(s->first_slot + k);
+
+		if (!i || i->noted != v->account.domain + 1)
+			continue;
+		allowed |= i->allowed;
+		restricted |= i->cpus > 0;
+		more |= !i->cpus || i->cpus > pol_count(i->allowed);
+	}
 	v->allowed = allowed;
+	v->restricted = restricted;
+	v->account.room = more ? 0 : pol_count(allowed);
+	return 0;
+}
+
+/* Which CPUs of its VM's domain a vCPU may use. */
+static __noinline void note_allowed(struct task_struct *p, struct task_state *t)
+{
+	struct slot_info *i = t ? slot_of(t->slot) : NULL;
+	struct vm_state *v = t ? vm_of(t->vm) : NULL;
+	struct domain_state *d = v ? domain_of(v->account.domain) : NULL;
+	u32 cpus = p->nr_cpus_allowed;
+
+	if (!i || !v || !d || !v->joined)
+		return;
+	i->cpus = cpus < INSTEP_STATE->online ? cpus : 0;
+	i->allowed = i->cpus ? allowed_lanes(p, d) : d->lanes;
+	i->noted = v->account.domain + 1;
+	sum_allowed(t->vm);
 }
 
 /* CPUs that a higher class has had for a whole window (taken.bpf.h): no gang can have them. */
@@ -427,7 +463,7 @@ SEPARATE int weigh(u32 vm, u64 now)
 	    (d->lost && seats > room))
 		seats = 0;
 	before = v->seats;
-	if (seats != before || (v->set & d->lost)) {
+	if (seats != before || (v->set & (d->lost | ~v->allowed)) || (seats && !v->set)) {
 		v->seats = seats;
 		settle(vm, now);
 		if (!v->set)
@@ -489,7 +525,9 @@ SEPARATE int join(u32 vm, bool restricted, u32 here, u64 now)
 	v->account.front = POL_ORIGIN;
 	v->account.vtime = clock_of(domain);
 	v->account.served_at = now;
+	v->granted_at = now;
 	v->window_at = now;
+	v->allowed = ~0ull;
 	if (!d)
 		return 0;
 	__sync_fetch_and_add(&d->loaded, s->nr_vcpus * POL_CPU);

@@ -89,8 +89,7 @@ static __always_inline void join_once(struct task_struct *p, struct task_state *
 	if (!v || t->vm == INSTEP_HOST || v->joined)
 		return;
 	join(t->vm, (u32)p->nr_cpus_allowed < INSTEP_STATE->online, c ? c->domain : 0, scx_bpf_now());
-	if (p->nr_cpus_allowed > 1)
-		note_allowed(p, t->vm);
+	note_allowed(p, t);
 }
 
 /* --- a thread becomes runnable ------------------------------------------------------------------- */
@@ -269,8 +268,9 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	charge(cpu, now);
 	weigh_prev(prev, c, d, &p);
-	if (take_bound(cpu, c, d, &p))
+	if (take_bound(cpu, c, d, &p, now))
 		return;
+	sweep_seldom(d, pool_queue(c->domain), &d->swept_at, now);
 	if (pol_before(now, c->lends) && lend(cpu, c, d))
 		return;
 	if (INSTEP_STATE->drained < SET.nr_slots && drain_seats())
@@ -279,7 +279,7 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	/* The owner of the slot. Of seats that share this CPU another one has the next slice. */
 	if (p.owns && prev && ((p.sits_here && !shares_cpus(c->owner)) || !take_seat(c->owner, c->lane))) {
-		go_on(prev, 2 * SET.slot_ns);
+		go_on(prev, slice_in_slot(c->owner));
 		return;
 	}
 	if (c->owner && c->owner != POOL && !p.owns && take_seat(c->owner, c->lane))
@@ -329,6 +329,7 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	struct task_state *t = known(p);
 	struct cpu_state *c = cpu_of(cpu);
 	struct domain_state *d;
+	struct slot_info *i;
 	struct account *a;
 	struct vm_state *v;
 	bool seated;
@@ -347,6 +348,9 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	leave_seat(t);
 	stand(t, STANDS_RUNNING, c->domain, now);
 	v = vm_of(t->vm);
+	i = slot_of(t->slot);
+	if (i && v && i->noted != v->account.domain + 1)
+		note_allowed(p, t);
 	a = account_of(t->vm, c->domain);
 	seated = d->slotted && v && seat_cpu(t) >= 0;
 	c->vm = t->vm;
@@ -368,7 +372,7 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 		__sync_fetch_and_and(&d->holes, ~pol_lane(c->lane));
 	if (!seated || c->owner != t->vm)
 		return;
-	scx_bpf_task_set_slice(p, 2 * SET.slot_ns);
+	scx_bpf_task_set_slice(p, slice_in_slot(t->vm));
 	if (d->victims & ~d->tears & pol_lane(c->lane))
 		__sync_fetch_and_or(&d->tears, pol_lane(c->lane));
 }
@@ -485,9 +489,7 @@ void BPF_STRUCT_OPS(instep_set_cpumask, struct task_struct *p, const struct cpum
 	if (!i || !t)
 		return;
 	i->pinned = p->nr_cpus_allowed == 1;
-	/* Where it may not run it is not served, and so not seen by ops.tick. */
-	if (!i->pinned)
-		note_allowed(p, t->vm);
+	note_allowed(p, t);
 }
 
 void BPF_STRUCT_OPS(instep_disable, struct task_struct *p)

@@ -30,6 +30,11 @@
 #include "moves.bpf.h"
 
 #define MAX_REFUSED 8
+/* Lists of the planner for accounts that are overdue, and by how much those of one list are longer than of the next. */
+#define OVERDUE_LISTS 8
+#define OVERDUE_STEP (8 * POL_MS)
+/* So many threads of the pool that are overdue get a CPU in a slot. */
+#define OVERDUE_MOST 8
 /* Light accounts have CPUs of their own when they want so much together, 1024ths. */
 #define LIGHT_LEAST (POL_CPU * 3 / 4)
 /* Members of the planner's order are numbered from 1; this is the account of the host's threads. */
@@ -54,10 +59,17 @@ static __always_inline bool is_active(struct account *a)
 	return a->nr_running + a->nr_queued > 0;
 }
 
-static __always_inline bool is_overdue(struct account *a, u64 now)
+/*
+ * By how much an account has waited for too long, 0 if it has not: one of which no thread runs while one waits, or a gang
+ * that had no slot. Vcpus of a gang that fill holes do not count: their siblings wait.
+ */
+static __always_inline u64 overdue_by(struct account *a, struct vm_state *v, u64 now)
 {
-	return a->nr_queued && !a->nr_running && a->served_at &&
-	       pol_before(a->served_at + POL_OVERDUE_NS, now);
+	bool gang = v && is_gang(v);
+	u64 patience = pol_patience(wanting(a), a->share);
+	u64 waited = pol_since(gang ? v->granted_at : a->served_at, now);
+
+	return a->nr_queued && (gang || !a->nr_running) && waited > patience ? waited - patience : 0;
 }
 
 /* Of the accounts of a domain that have anything to run, virtual times. */
@@ -102,22 +114,26 @@ SEPARATE int find_range(struct domain_state *d, struct slot_range *range)
 	return 0;
 }
 
-static __always_inline u32 bucket_of(struct account *a, u64 least, u64 width, u64 now)
+static __always_inline u32 list_of(struct account *a, struct vm_state *v, u64 least, u64 width, u64 now)
 {
-	u64 behind;
+	u64 late = overdue_by(a, v, now), behind;
 
-	if (is_overdue(a, now)) {
+	if (late) {
 		count(INSTEP_C_OVERDUE);
-		return 0;
+		late /= OVERDUE_STEP;
+		return late < OVERDUE_LISTS ? OVERDUE_LISTS - 1 - late : 0;
 	}
 	behind = (a->vtime - least) / width;
-	return behind < INSTEP_LANES - 2 ? 1 + behind : INSTEP_LANES - 1;
+	return behind < INSTEP_LANES - OVERDUE_LISTS ? OVERDUE_LISTS + behind : INSTEP_LANES - 1;
 }
 
-/* Puts the active accounts into the order of virtual time: 64 lists, the first of those that are overdue. */
+/*
+ * Puts the active accounts into the order of virtual time: 64 lists, the first eight of those that are overdue, by how
+ * long they are.
+ */
 SEPARATE int order_members(struct domain_state *d, u64 least, u64 most, u64 now)
 {
-	u64 width = pol_since(least, most) / (INSTEP_LANES - 2) + 1;
+	u64 width = pol_since(least, most) / (INSTEP_LANES - OVERDUE_LISTS) + 1;
 	u32 n, at;
 	s32 k;
 
@@ -132,13 +148,16 @@ SEPARATE int order_members(struct domain_state *d, u64 least, u64 most, u64 now)
 
 		if (!v || !is_active(&v->account))
 			continue;
-		at = within(bucket_of(&v->account, least, width, now), INSTEP_LANES);
+		/* A gang that has all that it wants does not wait for a slot. */
+		if (!v->account.nr_queued)
+			v->granted_at = now;
+		at = within(list_of(&v->account, v, least, width, now), INSTEP_LANES);
 		v->next = d->heads[at];
 		d->heads[at] = vm;
 	}
 	if (!is_active(&d->host))
 		return 0;
-	at = within(bucket_of(&d->host, least, width, now), INSTEP_LANES);
+	at = within(list_of(&d->host, NULL, least, width, now), INSTEP_LANES);
 	d->host_next = d->heads[at];
 	d->heads[at] = HOST_MEMBER;
 	return 0;
@@ -182,6 +201,7 @@ static __always_inline void grant(struct domain_state *d, struct vm_state *v, u3
 	if (!plan->victim || !o || pol_before(v->torn_at, o->torn_at))
 		plan->victim = vm;
 	v->granted = d->slot;
+	v->granted_at = plan->now;
 	v->slots_had++;
 	v->refusals = 0;
 	count(INSTEP_C_GRANT);
@@ -258,7 +278,7 @@ SEPARATE int give(struct domain_state *d, struct slot_plan *plan)
 			reserve(plan, plan->light, ~0ull);
 			plan->light = 0;
 		}
-		reserve(plan, pool_demand(v, vm), v->restricted ? v->allowed : ~0ull);
+		reserve(plan, pool_demand(v, vm), v->allowed);
 	}
 	return 0;
 }
@@ -286,7 +306,7 @@ SEPARATE int relocate(struct domain_state *d, struct slot_plan *plan)
 		bpf_for(j, 0, steps < INSTEP_LANES ? steps : INSTEP_LANES) {
 			u64 set = pol_span(j * step, size);
 
-			if (set & ~plan->free || (v->restricted && (set & ~v->allowed)))
+			if (set & ~(plan->free & v->allowed))
 				continue;
 			v->set = set;
 			v->moved_at = plan->now;
@@ -304,10 +324,8 @@ static __always_inline u64 seats_at(struct vm_state *v, u32 lane)
 	u32 lanes = pol_count(v->set), rank = pol_rank_of_lane(v->set, lane);
 	u64 seats = pol_lane(rank);
 
-	/* Where seats share a CPU: every `lanes`-th. */
-	if (v->seats > lanes)
-		seats |= pol_lane(rank) << (lanes & 63) | pol_lane(rank) << (2 * lanes & 63);
-	return seats;
+	/* Where seats share CPUs, all of them do: siblings take turns. */
+	return v->seats > lanes ? pol_span(0, v->seats) : seats;
 }
 
 /* Whether a vCPU of a gang has its seat on this lane. */
@@ -315,7 +333,7 @@ static __always_inline bool sits_at(struct vm_state *v, struct slot_info *i, u32
 {
 	u32 lanes = pol_count(v->set);
 
-	return (v->set & pol_lane(lane)) && i->seat % (lanes ?: 1) == pol_rank_of_lane(v->set, lane);
+	return (v->set & pol_lane(lane)) && (v->seats > lanes || i->seat == pol_rank_of_lane(v->set, lane));
 }
 
 /* Whether what runs on a CPU may go on under its new owner. */
@@ -385,27 +403,23 @@ static __always_inline void end_slots(struct domain_state *d)
 	own_set(d, d->lanes, 0);
 }
 
-/* The first thread of the pool has a CPU before all gangs when it is late. */
+/*
+ * Threads of the pool that are overdue have a CPU each before all gangs; in every other slot, so that a gang which needs all
+ * CPUs is not kept from them.
+ */
 static __noinline void serve_overdue(struct domain_state *d, u32 domain, struct slot_plan *plan)
 {
 	struct task_struct *p;
+	u32 seen = 0;
 
-	if (!d || !plan)
+	if (!d || !plan || (d->slot & 1))
 		return;
 	/* A timer's program holds no such lock by itself. */
 	bpf_rcu_read_lock();
 	bpf_for_each(scx_dsq, p, pool_queue(domain), 0) {
-		u64 allowed = 0;
-		s32 lane;
-
-		if (!is_late(p->scx.dsq_vtime, d))
+		if (seen++ >= OVERDUE_MOST || !is_overdue_place(p->scx.dsq_vtime, d))
 			break;
-		bpf_for(lane, 0, INSTEP_LANES)
-			if ((d->lanes & pol_lane(lane)) && may_use(p, cpu_at(d, lane)))
-				allowed |= pol_lane(lane);
-		reserve(plan, POL_CPU, allowed);
-		count(INSTEP_C_OVERDUE);
-		break;
+		reserve(plan, POL_CPU, allowed_lanes(p, d));
 	}
 	bpf_rcu_read_unlock();
 }
