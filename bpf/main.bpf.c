@@ -267,6 +267,7 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 	if (!d)
 		return;
 	charge(cpu, now);
+	c->overdue = 0;
 	weigh_prev(prev, c, d, &p);
 	if (take_bound(cpu, c, d, &p, now))
 		return;
@@ -359,6 +360,8 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	c->own = t->own;
 	c->since = now;
 	c->tid = p->pid;
+	c->overdue = t->overdue;
+	t->overdue = 0;
 	c->hole = on(INSTEP_M_HOLES) && seated && c->owner != t->vm && v->granted != d->slot;
 	if (a && pol_before(a->front, t->own))
 		a->front = t->own;

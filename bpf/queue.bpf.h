@@ -64,10 +64,12 @@ static __always_inline bool is_usable(s32 cpu)
 /* Which domain a thread that was last on `cpu` waits in. */
 static __always_inline u32 domain_for(struct task_state *t, s32 cpu)
 {
+	struct slot_info *i = slot_of(t->slot);
 	struct vm_state *v = vm_of(t->vm);
 	struct cpu_state *c = cpu_of(cpu);
+	bool outside = v && i && i->noted == v->account.domain + 1 && !i->allowed;
 
-	if (t->vm != INSTEP_HOST && v && v->joined && !v->wide && v->allowed)
+	if (t->vm != INSTEP_HOST && v && v->joined && !v->wide && v->allowed && !outside)
 		return v->account.domain;
 	return c && c->domain < INSTEP_MAX_DOMAINS ? c->domain : 0;
 }
@@ -109,6 +111,7 @@ static __noinline void sweep(struct domain_state *d, u64 queue, u64 now)
 		if (waited < pol_patience(wanting(a), a->share))
 			continue;
 		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, d->clock - OVERDUE_LEAD - waited);
+		t->overdue = 1;
 		if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, queue, 0))
 			count(INSTEP_C_OVERDUE);
 	}

@@ -343,6 +343,8 @@ static __always_inline bool fits(struct cpu_state *c, bool pool_waits)
 	struct vm_state *v = vm_of(c->vm), *o = vm_of(c->owner);
 	bool seated = c->tid && i && v && c->vm && i->seat != NO_SEAT && is_gang(v);
 
+	if (c->overdue)
+		return true;
 	if (c->owner == POOL || !c->owner || !o)
 		return !seated || !pool_waits;
 	if (!(o->waiting & seats_at(o, c->lane)))

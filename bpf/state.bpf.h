@@ -120,7 +120,7 @@ struct cpu_state {
 	u32 slot;
 	u32 weight;
 	u32 hole;	/* what runs fills a hole: it is not charged */
-	u32 pad4;
+	u32 overdue;	/* what runs waited for too long: it keeps the CPU for a slice */
 	u64 own;	/* own time of the running thread (struct task_state) */
 	u64 swept_at;	/* when its bound queue was last looked through for threads that are overdue */
 	u64 counters[INSTEP_NR_COUNTERS] LINE;
@@ -214,6 +214,7 @@ struct task_state {
 	u32 seat;	/* it waits in the queue of its slot, as this seat; else NO_SEAT */
 	u64 woke;	/* its own time when it woke up */
 	u64 queued_at;	/* since when it waits */
+	u32 overdue;	/* it was found to wait for too long */
 	u32 is_long;	/* it used up a slice since then */
 	u32 stands_long; /* it is counted in the account's nr_long */
 };
