@@ -141,13 +141,17 @@ static __always_inline void enqueue_bound(struct task_struct *p, struct task_sta
 	struct domain_state *d = domain_of(domain);
 	u64 place = place_of(t, domain);
 
-	/* In a gang's slot it waits for the others of the gang to be interrupted, too (slot.bpf.h, serve_host). */
-	if (c && d && d->slotted && runs_in_slot(c) && t->vm == INSTEP_HOST) {
+	/*
+	 * In a gang's slot it waits for the others of the gang to be interrupted, too (slot.bpf.h, serve_host); also one that a
+	 * slot interrupts.
+	 */
+	if (c && d && d->slotted && t->vm == INSTEP_HOST &&
+	    (runs_in_slot(c) || (!(enq_flags & SCX_ENQ_WAKEUP) && c->owner && c->owner != POOL))) {
 		scx_bpf_dsq_insert_vtime(p, bound_queue(cpu), SET.slice_ns, place, enq_flags);
 		__sync_fetch_and_or(&d->pending, pol_lane(c->lane));
 		return;
 	}
-	if (a && is_per_cpu_kthread(p) && !pol_before(a->front, t->own)) {
+	if (a && (enq_flags & SCX_ENQ_WAKEUP) && is_per_cpu_kthread(p) && !pol_before(a->front, t->own)) {
 		count(INSTEP_C_KTHREAD);
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SET.slice_ns, enq_flags | SCX_ENQ_PREEMPT);
 		return;
@@ -293,8 +297,10 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 	if (p.runnable && !p.seated && prev &&
 	    (!first_place(pool_queue(c->domain), cpu, &first) || !pol_before(first, p.place))) {
 		t = task_of(prev);
-		if (!first && t && (wants_core(prev, t, c) || may_go_home(prev, t, cpu, c)))
-			return; /* the kernel queues it: SCX_OPS_ENQ_LAST */
+		/* The kernel queues it then (SCX_OPS_ENQ_LAST), and this CPU idles: not beside a thread that is bound to it. */
+		if (!first && t && scx_bpf_dsq_nr_queued(bound_queue(cpu)) <= 0 &&
+		    (wants_core(prev, t, c) || may_go_home(prev, t, cpu, c)))
+			return;
 		go_on(prev, SET.slice_ns);
 		return;
 	}

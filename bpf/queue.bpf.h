@@ -83,7 +83,7 @@ static __always_inline u64 own_bound(void)
 /* The places of threads that are overdue are so far behind the clock, further than any other. */
 #define OVERDUE_LEAD (1ull << 36)
 /* A queue is looked through for such threads after this. */
-#define SWEEP_NS (12 * POL_MS)
+#define SWEEP_NS (8 * POL_MS)
 
 static __always_inline bool is_overdue_place(u64 place, struct domain_state *d)
 {
