@@ -21,49 +21,19 @@
 
 #include "taken.bpf.h"
 
-/*
- * Takes the vCPU of a gang that sits on this CPU; whether there was one. Where a gang has more seats than CPUs, it is the
- * one that has not run for longest.
- */
+/* Takes the vCPU of a gang that sits on this CPU; whether there was one. */
 SEPARATE int take_seat(u32 vm, u32 lane)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
 	struct vm_state *v = vm_of(vm);
-	u32 lanes, rank, n, first = INSTEP_NO_SLOT;
-	u64 ran_at = 0;
-	s32 k;
+	struct slot_info *i;
+	u32 seat;
 
 	if (!v || !s || !(v->set & pol_lane(lane)))
 		return false;
-	lanes = pol_count(v->set);
-	rank = pol_rank_of_lane(v->set, lane);
-	n = v->seats > lanes ? v->seats : 1;
-	bpf_for(k, 0, n < INSTEP_LANES ? n : INSTEP_LANES) {
-		u32 seat = v->seats > lanes ? k : rank;
-		struct slot_info *i = seat < v->seats ? slot_of(s->first_slot + seat) : NULL, *w;
-
-		w = i ? slot_of(i->sits) : NULL;
-		if (!w || !(v->waiting & pol_lane(seat)) ||
-		    (first != INSTEP_NO_SLOT && !pol_before(w->ran_at, ran_at)))
-			continue;
-		first = i->sits;
-		ran_at = w->ran_at;
-	}
-	return first < SET.nr_slots && scx_bpf_dsq_move_to_local(seat_queue(first), 0);
-}
-
-/* Whether a gang has more seats than CPUs. */
-static __always_inline bool shares_cpus(u32 vm)
-{
-	struct vm_state *v = vm_of(vm);
-
-	return v && v->seats > pol_count(v->set);
-}
-
-/* How long the vCPU of a gang runs in its slot: until the slot ends, unless siblings share its CPU. */
-static __always_inline u64 slice_in_slot(u32 vm)
-{
-	return shares_cpus(vm) ? SET.slice_ns : 2 * SET.slot_ns;
+	seat = pol_rank_of_lane(v->set, lane);
+	i = (v->waiting & pol_lane(seat)) ? slot_of(s->first_slot + seat) : NULL;
+	return i && i->sits < SET.nr_slots && scx_bpf_dsq_move_to_local(seat_queue(i->sits), 0);
 }
 
 /* Takes a vCPU that waits on a seat of this gang: the one that sits here, else any. */
@@ -229,13 +199,33 @@ static __always_inline bool take_bound(s32 cpu, struct cpu_state *c, struct doma
 	return false;
 }
 
+/* Takes a thread of the host from the pool, of the first eight there. */
+static __noinline bool take_of_host(s32 cpu, u32 domain)
+{
+	struct task_struct *p;
+	bool taken = false;
+	u32 seen = 0;
+
+	bpf_for_each(scx_dsq, p, pool_queue(domain), 0) {
+		struct task_state *t = task_of(p);
+
+		if (seen++ >= 8)
+			break;
+		if (!t || t->vm != INSTEP_HOST || !may_use(p, cpu))
+			continue;
+		taken = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
+		break;
+	}
+	return taken;
+}
+
 /* Takes a thread of the host before the owner's, unless the host's threads are far ahead of their share. */
 static __always_inline bool lend(s32 cpu, struct cpu_state *c, struct domain_state *d)
 {
 	if (!d->host.nr_queued || pol_before(d->clock + SET.lag_ns, d->host.vtime))
 		return false;
 	return scx_bpf_dsq_move_to_local(bound_queue(cpu), 0) ||
-	       ((d->victims & pol_lane(c->lane)) && scx_bpf_dsq_move_to_local(pool_queue(c->domain), 0));
+	       ((d->victims & pol_lane(c->lane)) && take_of_host(cpu, c->domain));
 }
 
 /*

@@ -226,17 +226,15 @@ SEPARATE int settle(u32 vm, u64 now)
 	struct vm_state *v = vm_of(vm);
 	struct set_score score = {};
 	struct domain_state *d;
-	u32 size;
 
 	if (!v)
 		return 0;
 	d = domain_of(v->account.domain);
 	if (!d)
 		return 0;
-	size = v->seats < d->nr_lanes ? v->seats : d->nr_lanes;
 	list_members(d, v->account.domain);
 	sum_load(d, v->account.domain, vm);
-	v->set = v->seats > 1 ? find_set(d, vm, size, 0, &score) : 0;
+	v->set = v->seats > 1 ? find_set(d, vm, v->seats, 0, &score) : 0;
 	v->moved_at = now;
 	return 0;
 }
@@ -245,6 +243,9 @@ SEPARATE int settle(u32 vm, u64 now)
 static __always_inline bool judge_vcpu(struct slot_info *i, bool all)
 {
 	i->gang = pol_hardly_blocks(i->gang, i->ran_ns, i->blocks);
+	/* What a vCPU that waits for long and never blocks has in a window is little: it counts in the next one, too. */
+	if (!i->gang && !i->blocks && i->ran_ns < POL_EVIDENCE_NS)
+		return false;
 	i->ran_ns = 0;
 	i->blocks = 0;
 	return !i->pinned && (i->gang || all);
@@ -310,18 +311,15 @@ static __always_inline s32 seat_cpu(struct task_state *t)
 	struct slot_info *i = slot_of(t->slot);
 	struct vm_state *v = vm_of(t->vm);
 	struct domain_state *d;
-	u32 lanes, rank;
 	u64 set;
 
 	if (!i || !v || i->seat == NO_SEAT || !is_gang(v))
 		return NO_CPU;
 	d = domain_of(v->account.domain);
-	lanes = pol_count(v->set);
-	if (!d || !lanes)
+	if (!d)
 		return NO_CPU;
-	rank = i->seat % lanes;
 	set = v->set;
-	bpf_repeat(rank)
+	bpf_repeat(i->seat)
 		set &= set - 1;
 	return set ? cpu_at(d, pol_lowest(set)) : NO_CPU;
 }
@@ -457,10 +455,8 @@ SEPARATE int weigh(u32 vm, u64 now)
 	seats = judge_vcpus(vm, all);
 	d->lost = lost_lanes(d, now);
 	room = d->nr_lanes - pol_count(d->lost);
-	/* A host of one domain is all that there is: there seats share CPUs, unless some are lost. */
-	v->wide = seats > INSTEP_LANES || (seats > room && SET.nr_domains > 1);
-	if (!on(INSTEP_M_GANG) || s->cosched == INSTEP_COSCHED_NEVER || v->wide || seats < 2 ||
-	    (d->lost && seats > room))
+	v->wide = seats > room;
+	if (!on(INSTEP_M_GANG) || s->cosched == INSTEP_COSCHED_NEVER || v->wide || seats < 2)
 		seats = 0;
 	before = v->seats;
 	if (seats != before || (v->set & (d->lost | ~v->allowed)) || (seats && !v->set)) {

@@ -282,9 +282,9 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (d->stray && take_stray(d))
 		return;
-	/* The owner of the slot. Of seats that share this CPU another one has the next slice. */
-	if (p.owns && prev && ((p.sits_here && !shares_cpus(c->owner)) || !take_seat(c->owner, c->lane))) {
-		go_on(prev, slice_in_slot(c->owner));
+	/* The owner of the slot. */
+	if (p.owns && prev && (p.sits_here || !take_seat(c->owner, c->lane))) {
+		go_on(prev, 2 * SET.slot_ns);
 		return;
 	}
 	if (c->owner && c->owner != POOL && !p.owns && take_seat(c->owner, c->lane))
@@ -381,7 +381,7 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 		__sync_fetch_and_and(&d->holes, ~pol_lane(c->lane));
 	if (!seated || c->owner != t->vm)
 		return;
-	scx_bpf_task_set_slice(p, slice_in_slot(t->vm));
+	scx_bpf_task_set_slice(p, 2 * SET.slot_ns);
 	if (d->victims & ~d->tears & pol_lane(c->lane))
 		__sync_fetch_and_or(&d->tears, pol_lane(c->lane));
 }

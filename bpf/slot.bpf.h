@@ -318,22 +318,16 @@ SEPARATE int relocate(struct domain_state *d, struct slot_plan *plan)
 	return 0;
 }
 
-/* The seats of a gang that have this lane: bits of `vm_state.waiting`. */
-static __always_inline u64 seats_at(struct vm_state *v, u32 lane)
+/* The seat of a gang that has this lane, as a bit of `vm_state.waiting`. */
+static __always_inline u64 seat_at(struct vm_state *v, u32 lane)
 {
-	u32 lanes = pol_count(v->set), rank = pol_rank_of_lane(v->set, lane);
-	u64 seats = pol_lane(rank);
-
-	/* Where seats share CPUs, all of them do: siblings take turns. */
-	return v->seats > lanes ? pol_span(0, v->seats) : seats;
+	return pol_lane(pol_rank_of_lane(v->set, lane));
 }
 
 /* Whether a vCPU of a gang has its seat on this lane. */
 static __always_inline bool sits_at(struct vm_state *v, struct slot_info *i, u32 lane)
 {
-	u32 lanes = pol_count(v->set);
-
-	return (v->set & pol_lane(lane)) && (v->seats > lanes || i->seat == pol_rank_of_lane(v->set, lane));
+	return (v->set & pol_lane(lane)) && i->seat == pol_rank_of_lane(v->set, lane);
 }
 
 /* Whether what runs on a CPU may go on under its new owner. */
@@ -347,7 +341,7 @@ static __always_inline bool fits(struct cpu_state *c, bool pool_waits)
 		return true;
 	if (c->owner == POOL || !c->owner || !o)
 		return !seated || !pool_waits;
-	if (!(o->waiting & seats_at(o, c->lane)))
+	if (!(o->waiting & seat_at(o, c->lane)))
 		return true;
 	return seated && c->vm == c->owner && sits_at(v, i, c->lane);
 }
@@ -515,7 +509,7 @@ SEPARATE int serve_host(struct domain_state *d, u32 domain, u64 now)
 	if (!d)
 		return 0;
 	set = __sync_fetch_and_and(&d->pending, 0);
-	waiting = d->host.nr_queued ? scx_bpf_dsq_nr_queued(pool_queue(domain)) : 0;
+	waiting = d->host.nr_queued;
 	lend = d->tears;
 	v = vm_of(d->victim);
 	if (v && waiting > 0)
