@@ -108,7 +108,8 @@ static __noinline void sweep(struct domain_state *d, u64 queue, u64 now)
 		if (!t || !a || is_overdue_place(p->scx.dsq_vtime, d))
 			continue;
 		waited = pol_since(t->queued_at, now);
-		if (waited < pol_patience(wanting(a), a->share))
+		/* Threads of the host have windows in gang slots (slot.bpf.h, serve_host). */
+		if (waited < pol_patience(wanting(a), a->share) * (a->is_host ? 2 : 1))
 			continue;
 		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, d->clock - OVERDUE_LEAD - waited);
 		t->overdue = 1;
