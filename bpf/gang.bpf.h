@@ -11,7 +11,7 @@
  *     blocks * 20 ms <= CPU time        and no longer where      blocks * 10 ms > CPU time
  * Two such vCPUs make a gang. Each has a *seat*, a number; siblings that block stay outside and wait like others.
  *     A gang has a *gang set*: as many CPUs of its domain as it has seats. The seat with number n has the n-th CPU of
- * the set; if there are more seats than CPUs, seats share. Sets of 2, 4, 8 ... CPUs begin at multiples of their size,
+ * the set. Sets of 2, 4, 8 ... CPUs begin at multiples of their size,
  * so that they coincide, nest or are disjoint. Among the possible sets the one is taken with the lowest
  *     cost = load of its most loaded CPU by gangs + mean load of its CPUs by others
  *            + 256 for each gang set that it crosses + 128 if it lies in two caches
@@ -19,8 +19,7 @@
  * last CPUs of the domain: there they have their CPUs in each slot (slot.bpf.h).
  *     A VM joins the domain that is least loaded, of its home node if it has one. How sets and VMs move: moves.bpf.h.
  * Limits: evidence is blocks; a guest that halts for a paravirtual spinlock is taken for one that blocks. A VM of which
- * more vCPUs never block than its domain has CPUs forms no gang, unless the host has one domain: there several seats
- * share a CPU. Neither does one of which more than 64 do, nor one for which a higher class leaves too few CPUs.
+ * more vCPUs never block than its domain has CPUs forms no gang, nor does one for which a higher class leaves too few CPUs.
  */
 #ifndef INSTEP_GANG_BPF_H
 #define INSTEP_GANG_BPF_H

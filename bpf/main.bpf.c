@@ -45,7 +45,7 @@
  * a gang's slot they wait for the middle or the end of it, at most 3 ms, so that the gang is interrupted on all its CPUs at
  * once.
  *
- * Limits. A VM of which more vCPUs never block than a domain has CPUs is not co-scheduled on hosts of several domains.
+ * Limits. A VM of which more vCPUs never block than a domain has CPUs is not co-scheduled.
  * Evidence takes one window of 48 ms. Each part's header names its own. Facts about sched_ext are those of
  * kernel/sched/ext.c, Linux 6.12 to 7.2.
  */

@@ -12,6 +12,8 @@
  *     bound    one for each CPU: threads that may run on this CPU only, ordered likewise
  *     seat     one for each vCPU slot: a gang's vCPU while its domain has slots (slot.bpf.h). So a CPU takes the
  *              vCPU that the plan names without looking through a queue.
+ *     Places follow virtual time, which bounds no wait by the clock. So pool and bound queues are looked through every 8 ms
+ * (sweep): a thread that waited for 50 ms or more goes first, in the order of waiting (policy.h, pol_patience).
  * Limits: a place is that of the moment of queueing. An account that runs meanwhile moves on; its waiting threads
  * are then a little before their place.
  */

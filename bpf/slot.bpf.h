@@ -10,12 +10,15 @@
  * CPU plans it. It takes the accounts in the order of their virtual time:
  *     a gang               gets all CPUs of its set if they are still free, else it waits for another slot;
  *     any other account    gets as many CPUs as it wants on average, the last ones of the domain that are free.
- * An account that was not served for 60 ms comes before all. The plan is the owner of each CPU. A CPU that runs
+ * An account that was not served for 50 ms comes before all, as does a gang that had no slot for so long: of those the one
+ * that has waited longest. In every other slot threads of the pool that are overdue have a CPU each before these. The plan is the owner of each CPU. A CPU that runs
  * something else is told to choose again; each then takes the vCPU that sits there (queue.bpf.h).
  *     A *hole* is a CPU whose owner has nothing to run there, or that nobody owns. It takes what waits in the pool, and
  * where nothing does a vCPU of a gang that was refused. That one gives way to any thread of the pool that wakes up, and
  * costs its VM nothing: nobody else wanted the CPU, and a wide VM that spins would burn its share alone and never be
  * the first.
+ *     So gangs that cannot run side by side have not their whole share each: of two of them each has as many CPUs in its own
+ * slots as its share divided by the sum of (share / CPUs of its set) of both, at least half of it, and holes besides.
  *     A gang that was refused twice although as many CPUs are free elsewhere moves its set there.
  * Limits: a gang that blocks in the middle of its slot leaves holes until the slot ends.
  *
@@ -61,7 +64,7 @@ static __always_inline bool is_active(struct account *a)
 
 /*
  * By how much an account has waited for too long, 0 if it has not: one of which no thread runs while one waits, or a gang
- * that had no slot. Vcpus of a gang that fill holes do not count: their siblings wait.
+ * that had no slot. vCPUs of a gang that fill holes do not count: their siblings wait.
  */
 static __always_inline u64 overdue_by(struct account *a, struct vm_state *v, u64 now)
 {
