@@ -156,11 +156,15 @@ static __always_inline void weigh_prev(struct task_struct *prev, struct cpu_stat
 				       struct chance *out)
 {
 	struct task_state *t = prev ? task_of(prev) : NULL;
+	struct vm_state *v = t ? vm_of(t->vm) : NULL;
 
 	out->runnable = t && (prev->scx.flags & SCX_TASK_QUEUED);
 	if (!out->runnable)
 		return;
 	t->own = c->tid == (u32)prev->pid ? c->own : t->own;
+	/* Of a VM with more vCPUs than CPUs one that goes on and on is ahead of its siblings, too. */
+	if (v && v->wide && pol_before(v->account.front, t->own))
+		v->account.front = t->own;
 	out->domain = is_bound(prev) ? c->domain : domain_for(t, scx_bpf_task_cpu(prev));
 	out->place = place_of(t, out->domain);
 	out->seated = d->slotted && seat_cpu(t) >= 0;
