@@ -2,9 +2,9 @@
 /*
  * What the scheduler knows, for the report that the kernel writes when it throws a scheduler out or SysRq-D is pressed.
  *
- * Flag: none (it only tells). Counters: none. A line for each domain and each VM that is in it, one for each CPU, one for each thread that
- * waits. Virtual times are told as what is behind (-) or ahead (+) of the domain's clock, in nanoseconds. The native
- * build has none of it (crates/native).
+ * Flag: none (it only reports). Counters: none. A line for each domain, each VM, each CPU, and each thread that waits.
+ * Virtual times are given as their distance from the domain's clock in nanoseconds; negative is behind. The native build
+ * has none of it.
  */
 #ifndef INSTEP_DUMP_BPF_H
 #define INSTEP_DUMP_BPF_H

@@ -11,8 +11,9 @@
  *     a gang               gets all CPUs of its set if they are still free, else it waits for another slot;
  *     any other account    gets as many CPUs as it wants on average, the last ones of the domain that are free.
  * An account that was not served for 50 ms comes before all, as does a gang that had no slot for so long: of those the one
- * that has waited longest. In every other slot threads of the pool that are overdue have a CPU each before these. The plan is the owner of each CPU. A CPU that runs
- * something else is told to choose again; each then takes the vCPU that sits there (queue.bpf.h).
+ * that has waited longest. In every other slot threads of the pool that are overdue have a CPU each before these. The plan
+ * is the owner of each CPU. A CPU that runs something else has to choose again; each then takes the vCPU that sits there
+ * (queue.bpf.h).
  *     A *hole* is a CPU whose owner has nothing to run there, or that nobody owns. It takes what waits in the pool, and
  * where nothing does a vCPU of a gang that was refused. That one gives way to any thread of the pool that wakes up, and
  * costs its VM nothing: nobody else wanted the CPU, and a wide VM that spins would burn its share alone and never be
@@ -506,7 +507,7 @@ SEPARATE int plan_slot(u32 domain, u64 now)
  * Threads of the host that woke up meanwhile run now, on all CPUs of a gang at once: spread over the slot each would
  * make all other vCPUs of the gang spin for its time.
  */
-SEPARATE int serve_host(struct domain_state *d, u32 domain, u64 now)
+SEPARATE int serve_host(struct domain_state *d, u64 now)
 {
 	struct vm_state *v;
 	u64 set, lend;
@@ -551,12 +552,12 @@ static int slot_starts(void *map, int *key, struct slot_timer *timer)
 	/* The middle of a slot. */
 	if (d->slotted && (now + half / 8) / half % 2) {
 		enforce(d, timer->domain);
-		serve_host(d, timer->domain, now);
+		serve_host(d, now);
 		arm(timer, now);
 		return 0;
 	}
 	if (plan_slot(timer->domain, now)) {
-		serve_host(d, timer->domain, now);
+		serve_host(d, now);
 		arm(timer, now);
 		return 0;
 	}

@@ -2,6 +2,7 @@
 
 use crate::cookies;
 use crate::probe::{Probe, State};
+use crate::quotas;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
@@ -38,8 +39,8 @@ pub enum Plan {
     Load,
     /// Leave it; the sentence says why.
     Stay(String),
-    /// Leave it for now: somebody else's scheduler is loaded, one is just coming or going, or VMs have
-    /// core-scheduling cookies.
+    /// Leave it for now: somebody else's scheduler is loaded, one is just coming or going, VMs have core-scheduling
+    /// cookies, or cgroups have CPU limits.
     Busy(String),
 }
 
@@ -52,9 +53,18 @@ pub const MAX_CPUS: u32 = 1024;
 /// The most scheduling domains that it has room for: `INSTEP_MAX_DOMAINS`; a test compares them.
 pub const MAX_DOMAINS: u32 = 64;
 
-/// Decides. `despite_cookies` is the operator's word that core scheduling and sched_ext may meet.
+/// What the operator accepts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Despite {
+    /// Core scheduling and sched_ext may meet.
+    pub cookies: bool,
+    /// CPU limits of cgroups need not hold.
+    pub quotas: bool,
+}
+
+/// Decides.
 #[must_use]
-pub fn plan(mode: Mode, probe: &Probe, built: bool, despite_cookies: bool) -> Plan {
+pub fn plan(mode: Mode, probe: &Probe, built: bool, despite: Despite) -> Plan {
     let stay = |why: &str| Plan::Stay(why.to_owned());
     if mode == Mode::Off {
         return stay("it was not asked for (--dispatch kernel)");
@@ -120,7 +130,11 @@ pub fn plan(mode: Mode, probe: &Probe, built: bool, despite_cookies: bool) -> Pl
         ));
     }
     // A VM with cookies ends some day, or its VMM is started without.
-    if let Some(why) = cookies::forbid(probe.smt, &probe.cookies, despite_cookies) {
+    if let Some(why) = cookies::forbid(probe.smt, &probe.cookies, despite.cookies) {
+        return Plan::Busy(why);
+    }
+    // A limit may be taken away.
+    if let Some(why) = quotas::forbid(&probe.quotas, despite.quotas) {
         return Plan::Busy(why);
     }
     Plan::Load
@@ -136,6 +150,7 @@ fn few(names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quotas::Quota;
 
     fn fine() -> Probe {
         Probe {
@@ -154,7 +169,7 @@ mod tests {
     }
 
     fn why(mode: Mode, probe: &Probe) -> String {
-        match plan(mode, probe, true, false) {
+        match plan(mode, probe, true, Despite::default()) {
             Plan::Load => "load".to_owned(),
             Plan::Stay(why) | Plan::Busy(why) => why,
         }
@@ -170,6 +185,8 @@ mod tests {
     #[test]
     fn each_danger_keeps_it_out_with_its_reason() {
         let cookies = Probe { smt: true, cookies: names("x"), ..fine() };
+        let quota = Quota { cgroup: "/vm".into(), quota_us: 20_000, period_us: 100_000 };
+        let limited = Probe { quotas: vec![quota], ..fine() };
         let other = Probe { state: Some(State::Enabled), ops: Some("lavd".into()), ..fine() };
         for (probe, said) in [
             (Probe { state: None, ..fine() }, "has no sched_ext"),
@@ -183,31 +200,44 @@ mod tests {
             (Probe { missing: names("x"), ..fine() }, "Instep's scheduler calls (x)"),
             (Probe { config: false, ..fine() }, "/boot/config-7.2.13"),
             (cookies.clone(), "3715"),
+            (
+                limited.clone(),
+                "CPU limits of cgroups would not hold under Instep's scheduler: /vm (20 %",
+            ),
         ] {
             assert!(why(Mode::Auto, &probe).contains(said), "{said}");
         }
-        assert_eq!(plan(Mode::Auto, &cookies, true, true), Plan::Load);
-        assert_eq!(plan(Mode::Auto, &Probe { smt: false, ..cookies }, true, false), Plan::Load);
+        assert_eq!(
+            plan(Mode::Auto, &cookies, true, Despite { cookies: true, ..Despite::default() }),
+            Plan::Load
+        );
+        let despite = Despite { quotas: true, ..Despite::default() };
+        assert_eq!(plan(Mode::Auto, &limited, true, despite), Plan::Load);
+        assert_eq!(
+            plan(Mode::Auto, &Probe { smt: false, ..cookies }, true, Despite::default()),
+            Plan::Load
+        );
     }
 
     #[test]
     fn what_passes_is_told_from_what_stays() {
-        let state = |state| plan(Mode::Auto, &Probe { state, ..fine() }, true, false);
+        let state = |state| plan(Mode::Auto, &Probe { state, ..fine() }, true, Despite::default());
         assert!(matches!(state(Some(State::Enabled)), Plan::Busy(_)));
         assert!(matches!(state(Some(State::Other("disabling".into()))), Plan::Busy(_)));
         assert!(matches!(state(None), Plan::Stay(_)));
-        let cpus =
-            |possible_cpus| plan(Mode::Auto, &Probe { possible_cpus, ..fine() }, true, false);
+        let cpus = |possible_cpus| {
+            plan(Mode::Auto, &Probe { possible_cpus, ..fine() }, true, Despite::default())
+        };
         assert!(matches!(cpus(MAX_CPUS + 1), Plan::Stay(_)), "no CPU goes by waiting");
         assert_eq!(cpus(MAX_CPUS), Plan::Load);
         let cookies = Probe { smt: true, cookies: names("x"), ..fine() };
-        assert!(matches!(plan(Mode::Auto, &cookies, true, false), Plan::Busy(_)));
+        assert!(matches!(plan(Mode::Auto, &cookies, true, Despite::default()), Plan::Busy(_)));
     }
 
     #[test]
     fn a_build_without_it_says_so() {
         assert!(
-            matches!(plan(Mode::Auto, &fine(), false, false), Plan::Stay(why) if why.contains("feature"))
+            matches!(plan(Mode::Auto, &fine(), false, Despite::default()), Plan::Stay(why) if why.contains("feature"))
         );
     }
 }

@@ -5,6 +5,7 @@
 
 use crate::btf::{self, Functions, MAX_BTF};
 use crate::cookies;
+use crate::quotas::{self, Quota};
 use instep_core::idset::CpuSet;
 use instep_core::units::Tid;
 use rustix::thread::{CapabilitySet, capabilities};
@@ -50,6 +51,8 @@ pub struct Probe {
     pub config: bool,
     /// Names of VMs with core-scheduling cookies.
     pub cookies: Vec<String>,
+    /// CPU limits of cgroups, which Instep's scheduler does not keep.
+    pub quotas: Vec<Quota>,
     /// Whether some core has several threads.
     pub smt: bool,
     /// Whether this process may load programs; of no interest to others.
@@ -110,7 +113,6 @@ impl Probe {
             Some(Err(why)) => (None, Some(why)),
         };
         Self {
-            state,
             ops: read("sys/kernel/sched_ext/root/ops").and_then(|text| ops_name(&text)),
             btf: there("sys/kernel/btf/vmlinux"),
             btf_error,
@@ -118,11 +120,13 @@ impl Probe {
             malformed: functions.map_or_else(Vec::new, |f| f.malformed.into_iter().collect()),
             config,
             cookies: if live { cookies::of(vcpus.iter().copied()) } else { Vec::new() },
+            quotas: state.as_ref().map_or_else(Vec::new, |_| quotas_of(root)),
             smt: cookies::smt(root),
             // Who cannot ask is told by the kernel.
             may_load: capabilities(None).map_or(true, |sets| may_load(sets.effective)),
             possible_cpus: possible_cpus(root),
             release,
+            state,
         }
     }
 
@@ -156,6 +160,14 @@ pub fn possible_cpus(root: &Path) -> u32 {
     let text = read_line(root, "sys/devices/system/cpu/possible").unwrap_or_default();
     let last = text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<u32>().ok());
     last.map_or(0, |last| last.saturating_add(1))
+}
+
+/// The CPU limits that hold on a host as it is.
+#[must_use]
+pub fn quotas_of(root: &Path) -> Vec<Quota> {
+    let online = read_line(root, "sys/devices/system/cpu/online").unwrap_or_default();
+    let cpus = CpuSet::parse_list(online.trim()).map_or(u64::MAX, |set| set.len() as u64);
+    quotas::find(root, cpus)
 }
 
 /// The CPUs that the host keeps from its scheduler: by `isolcpus=` (`/sys/devices/system/cpu/isolated`) and by isolated

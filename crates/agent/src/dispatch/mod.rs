@@ -32,9 +32,9 @@ use instep_kernel::backoff::Backoff;
 use instep_kernel::exit::Exit;
 use instep_kernel::loaded::Loaded;
 use instep_kernel::plan::MAX_DOMAINS;
-use instep_kernel::probe::{isolated_cpus, possible_cpus};
+use instep_kernel::probe::{isolated_cpus, possible_cpus, quotas_of};
 use instep_kernel::table::LIMITS;
-use instep_kernel::{CpuPlace, Mode, Plan, Probe, Table, VmEntry, cookies, plan};
+use instep_kernel::{CpuPlace, Despite, Mode, Plan, Probe, Table, VmEntry, cookies, plan, quotas};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -268,6 +268,11 @@ impl Dispatch {
         if let Some(why) = cookies::look(table::vcpus(&entries), self.config.despite_cookies) {
             return self.unload(why);
         }
+        let quotas =
+            if self.config.despite_quotas { Vec::new() } else { quotas_of(Path::new("/")) };
+        if let Some(why) = quotas::forbid(&quotas, self.config.despite_quotas) {
+            return self.unload(why);
+        }
         let fed = kernel.feed(entries);
         let taken = fed.as_ref().map_or(&[][..], |_| kernel.table().vms.as_slice());
         self.refused = table::refused(&scan.vms, taken);
@@ -423,7 +428,8 @@ fn decide(config: &DispatchConfig, scanner: &mut Scanner) -> (Entries, Plan) {
     let entries = scan.as_ref().ok().and_then(Option::as_ref).map(told).unwrap_or_default();
     let vcpus: Vec<_> = table::vcpus(&entries.0).collect();
     let probe = Probe::of(Path::new("/"), &vcpus);
-    let plan = match (plan(config.mode, &probe, plan::BUILT, config.despite_cookies), scan) {
+    let despite = Despite { cookies: config.despite_cookies, quotas: config.despite_quotas };
+    let plan = match (plan(config.mode, &probe, plan::BUILT, despite), scan) {
         // Whether their threads have cookies is not known either.
         (Plan::Load, Err(error)) => Plan::Busy(format!("VMs cannot be looked for: {error}")),
         (plan, _) => plan,

@@ -6,7 +6,7 @@ use instep_agent::dispatch::{InForce, LastExit, Program, VmInForce, gone, read};
 use instep_core::units::NodeId;
 use instep_core::wording::Count;
 use instep_kernel::probe::State;
-use instep_kernel::{Mode, Plan, Probe, plan};
+use instep_kernel::{Despite, Mode, Plan, Probe, plan};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -110,7 +110,8 @@ impl DispatchJson {
 /// Nobody left word why, and whether a run would change that.
 fn untold(kernel: &Probe) -> String {
     // VMs are not looked at here, so their cookies are not known.
-    match plan(Mode::Auto, kernel, plan::BUILT, true) {
+    let despite = Despite { cookies: true, ..Despite::default() };
+    match plan(Mode::Auto, kernel, plan::BUILT, despite) {
         Plan::Load => format!("{UNTOLD}; `instep run --dispatch auto` would load Instep's"),
         Plan::Stay(why) | Plan::Busy(why) => {
             format!("{UNTOLD}; `instep run --dispatch auto` would not load Instep's: {why}")

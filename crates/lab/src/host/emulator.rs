@@ -238,7 +238,7 @@ mod tests {
         let never = |_: &Path, _: &Stop, _: Say| panic!("nothing is to be fetched");
         let own = Some(emulator("10.1.0"));
         let found = obtain_with(&cache, own.clone(), &Stop::never(), &mut |_| (), never);
-        assert_eq!(found.unwrap(), own.unwrap());
+        assert_eq!(Some(found.unwrap()), own);
     }
 
     #[test]
