@@ -365,7 +365,7 @@ SEPARATE int roll(u64 now)
 		return 0;
 	if (__sync_val_compare_and_swap(&INSTEP_STATE->rolled_at, at, now) != at)
 		return 0;
-	/* Entries of VMs may have gone while vCPUs wait on seats (main.bpf.c, drain_seats). */
+	/* Entries of VMs may have gone while vCPUs wait on seats (choose.bpf.h, drain_seats). */
 	if (INSTEP_STATE->generation != SET.generation) {
 		INSTEP_STATE->generation = SET.generation;
 		INSTEP_STATE->drained = 0;

@@ -39,7 +39,7 @@ static __always_inline bool is_gang(struct vm_state *v)
 }
 
 /* How much a gang loads each of its CPUs, 1024ths. */
-static __always_inline u32 load_by(struct vm_state *v, u32 vm)
+static __always_inline u32 load_by(struct vm_state *v)
 {
 	u32 lanes = pol_count(v->set), share = v->account.share;
 	u32 each = lanes ? share / lanes : 0;
@@ -125,7 +125,7 @@ SEPARATE int sum_load(struct domain_state *d, u32 domain, u32 without)
 		if (!v || vm == without || v->account.domain != domain)
 			continue;
 		if (is_gang(v))
-			add_load(d, v->set, load_by(v, vm));
+			add_load(d, v->set, load_by(v));
 		whole = pool_demand(v, vm);
 		pool += whole < v->account.share ? whole : v->account.share;
 	}
@@ -356,24 +356,29 @@ static __always_inline void leave_seat(struct task_state *t)
 	i->stray = 0;
 }
 
+/* The CPUs of a domain that a thread may use. */
+static __always_inline u64 allowed_lanes(struct task_struct *p, struct domain_state *d)
+{
+	u64 allowed = 0;
+	s32 lane;
+
+	bpf_for(lane, 0, INSTEP_LANES)
+		if ((d->lanes & pol_lane(lane)) && may_use(p, cpu_at(d, lane)))
+			allowed |= pol_lane(lane);
+	return allowed;
+}
+
 /* Which CPUs of its domain a VM may use, as far as one of its vCPUs tells. */
 static __noinline void note_allowed(struct task_struct *p, u32 vm)
 {
 	struct vm_state *v = vm_of(vm);
 	struct domain_state *d = v ? domain_of(v->account.domain) : NULL;
-	u64 allowed;
-	s32 lane;
 
 	if (!v || !d)
 		return;
 	v->restricted = (u32)p->nr_cpus_allowed < INSTEP_STATE->common;
-	if (!v->restricted)
-		return;
-	allowed = d->lanes;
-	bpf_for(lane, 0, INSTEP_LANES)
-		if (!bpf_cpumask_test_cpu(cpu_at(d, lane), p->cpus_ptr))
-			allowed &= ~pol_lane(lane);
-	v->allowed = allowed;
+	if (v->restricted)
+		v->allowed = allowed_lanes(p, d);
 }
 
 /* CPUs that a higher class has had for a whole window (taken.bpf.h): no gang can have them. */

@@ -55,6 +55,7 @@
 #include "wake.bpf.h"
 #include "taken.bpf.h"
 #include "choose.bpf.h"
+#include "begin.bpf.h"
 #ifdef __bpf__
 #include "dump.bpf.h"
 #endif
@@ -519,61 +520,7 @@ s32 BPF_STRUCT_OPS(instep_init_task, struct task_struct *p, struct scx_init_task
 	return 0;
 }
 
-/* --- the scheduler begins and ends --------------------------------------------------------------------- */
-
-/* The clocks, queues and timer of one domain. */
-static __always_inline s32 begin_domain(u32 domain)
-{
-	struct domain_state *d = domain_of(domain);
-	s32 error;
-
-	if (!d)
-		return -EINVAL;
-	d->clock = POL_ORIGIN;
-	d->host.vtime = POL_ORIGIN;
-	d->host.front = POL_ORIGIN;
-	d->host.domain = domain;
-	d->host.is_host = 1;
-	/* As the kernel does: an idle CPU tells of it only when it goes idle again. */
-	d->idle = d->lanes;
-	d->pool = d->lanes;
-	error = scx_bpf_create_dsq(pool_queue(domain), -1);
-	return error ?: make_timer(domain);
-}
-
-s32 BPF_STRUCT_OPS_SLEEPABLE(instep_init)
-{
-	u32 n = SET.nr_cpus, domains = SET.nr_domains, slots = SET.nr_slots;
-	s32 k, error;
-
-	if (!n || n > INSTEP_MAX_CPUS || !domains || domains > INSTEP_MAX_DOMAINS || slots > INSTEP_MAX_SLOTS)
-		return -EINVAL;
-	INSTEP_STATE->level = POL_LEVEL_MOST;
-	bpf_for(k, 0, domains) {
-		error = begin_domain(k);
-		if (error)
-			return error;
-	}
-	bpf_for(k, 0, n) {
-		struct cpu_state *c = cpu_of(k);
-		struct domain_state *d;
-
-		if (!c)
-			return -EINVAL;
-		INSTEP_STATE->online += c->node >= 0;
-		d = domain_of(c->domain);
-		INSTEP_STATE->common += c->node >= 0 && d && !d->isolated;
-		error = scx_bpf_create_dsq(bound_queue(k), -1);
-		if (error)
-			return error;
-	}
-	bpf_for(k, 0, slots) {
-		error = scx_bpf_create_dsq(seat_queue(k), -1);
-		if (error)
-			return error;
-	}
-	return 0;
-}
+/* --- the scheduler ends -------------------------------------------------------------------------------- */
 
 void BPF_STRUCT_OPS(instep_exit, struct scx_exit_info *ei)
 {

@@ -45,7 +45,7 @@ SEPARATE int move_set(struct domain_state *d, u32 domain, u32 vm, bool behind, u
 	size = pol_count(v->set);
 	sum_load(d, domain, vm);
 	score_set(d, v->set, vm, &here);
-	less = load_by(v, vm) / 2 > POL_CPU / 16 ? load_by(v, vm) / 2 : POL_CPU / 16;
+	less = load_by(v) / 2 > POL_CPU / 16 ? load_by(v) / 2 : POL_CPU / 16;
 	set = find_set(d, vm, size, 0, &best);
 	if (!set || best.cost + less > here.cost) {
 		set = behind ? find_set(d, vm, size, here.cost + POL_CPU / 16, &best) : 0;

@@ -126,7 +126,7 @@ static __always_inline void bound_own(struct task_state *t, u32 domain)
 		t->own = pol_clamp(t->own, a->front - own_bound(), a->front + 8 * own_bound());
 }
 
-static __always_inline bool nobody_waits(struct domain_state *d, u32 domain)
+static __always_inline bool nobody_waits(u32 domain)
 {
 	return !scx_bpf_dsq_nr_queued(pool_queue(domain));
 }

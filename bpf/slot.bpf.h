@@ -187,7 +187,7 @@ static __always_inline void grant(struct domain_state *d, struct vm_state *v, u3
 	count(INSTEP_C_GRANT);
 }
 
-static __always_inline void refuse(struct domain_state *d, struct vm_state *v, u32 vm, struct slot_plan *plan)
+static __always_inline void refuse(struct domain_state *d, struct vm_state *v, u32 vm)
 {
 	count(INSTEP_C_REFUSED);
 	v->refusals++;
@@ -254,7 +254,7 @@ SEPARATE int give(struct domain_state *d, struct slot_plan *plan)
 			if (!lacks || (!(lacks & ~d->taken) && is_overdue(&v->account, plan->now)))
 				grant(d, v, vm, plan);
 			else
-				refuse(d, v, vm, plan);
+				refuse(d, v, vm);
 		}
 		/* After the first gang: else none whose set has the last CPUs would ever run. */
 		if (plan->light && plan->victim) {
@@ -338,7 +338,7 @@ static __always_inline bool fits(struct cpu_state *c, bool pool_waits)
 /* Tells the CPUs whose plan differs from what they run to choose again. */
 SEPARATE int enforce(struct domain_state *d, u32 domain)
 {
-	bool waits = !nobody_waits(d, domain);
+	bool waits = !nobody_waits(domain);
 	s32 lane;
 
 	if (!d)
@@ -398,15 +398,9 @@ static __noinline void serve_overdue(struct domain_state *d, u32 domain, struct 
 	/* A timer's program holds no such lock by itself. */
 	bpf_rcu_read_lock();
 	bpf_for_each(scx_dsq, p, pool_queue(domain), 0) {
-		u64 allowed = 0;
-		s32 lane;
-
 		if (!is_late(p->scx.dsq_vtime, d))
 			break;
-		bpf_for(lane, 0, INSTEP_LANES)
-			if ((d->lanes & pol_lane(lane)) && may_use(p, cpu_at(d, lane)))
-				allowed |= pol_lane(lane);
-		reserve(plan, POL_CPU, allowed);
+		reserve(plan, POL_CPU, allowed_lanes(p, d));
 		count(INSTEP_C_OVERDUE);
 		break;
 	}

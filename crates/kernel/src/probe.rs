@@ -120,7 +120,7 @@ impl Probe {
             malformed: functions.map_or_else(Vec::new, |f| f.malformed.into_iter().collect()),
             config,
             cookies: if live { cookies::of(vcpus.iter().copied()) } else { Vec::new() },
-            quotas: state.as_ref().map_or_else(Vec::new, |_| quotas_of(root)),
+            quotas: state.as_ref().map_or_else(Vec::new, |_| quotas::of(root)),
             smt: cookies::smt(root),
             // Who cannot ask is told by the kernel.
             may_load: capabilities(None).map_or(true, |sets| may_load(sets.effective)),
@@ -162,27 +162,25 @@ pub fn possible_cpus(root: &Path) -> u32 {
     last.map_or(0, |last| last.saturating_add(1))
 }
 
-/// The CPU limits that hold on a host as it is.
-#[must_use]
-pub fn quotas_of(root: &Path) -> Vec<Quota> {
-    let online = read_line(root, "sys/devices/system/cpu/online").unwrap_or_default();
-    let cpus = CpuSet::parse_list(online.trim()).map_or(u64::MAX, |set| set.len() as u64);
-    quotas::find(root, cpus)
-}
-
 /// The CPUs that the host keeps from its scheduler: by `isolcpus=` (`/sys/devices/system/cpu/isolated`) and by isolated
 /// cpuset partitions (`cpuset.cpus.isolated` of the root cgroup, since Linux 6.7). What cannot be read counts as none.
 #[must_use]
 pub fn isolated_cpus(root: &Path) -> CpuSet {
     let files = ["sys/devices/system/cpu/isolated", "sys/fs/cgroup/cpuset.cpus.isolated"];
-    let lists = files.iter().filter_map(|path| read_line(root, path));
-    lists
-        .filter_map(|text| CpuSet::parse_list(text.trim()).ok())
+    files
+        .iter()
+        .filter_map(|path| read_set(root, path))
         .flat_map(|set| set.iter().collect::<Vec<_>>())
         .collect()
 }
 
-fn read_line(root: &Path, path: &str) -> Option<String> {
+/// CPUs that a file lists.
+pub(crate) fn read_set(root: &Path, path: &str) -> Option<CpuSet> {
+    CpuSet::parse_list(read_line(root, path)?.trim()).ok()
+}
+
+/// The beginning of a small file.
+pub(crate) fn read_line(root: &Path, path: &str) -> Option<String> {
     let mut bytes = Vec::new();
     File::open(root.join(path)).ok()?.take(MAX_LINE).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
@@ -216,11 +214,12 @@ fn missing(functions: &Functions) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::fs;
 
-    fn host(files: &[(&str, &str)]) -> tempfile::TempDir {
+    /// A host with these files.
+    pub(crate) fn host(files: &[(&str, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         for (path, text) in files {
             let path = dir.path().join(path);

@@ -4,10 +4,10 @@
 //! Proxmox's `cpulimit` and Kubernetes' limits are such files. A limit that is no less than all CPUs that are online
 //! limits nobody, nor does one of a cgroup without processes. One look reads two files for each cgroup.
 
+use crate::probe::{read_line, read_set};
 use instep_core::wording::Count;
 use serde::Serialize;
-use std::fs::{self, File};
-use std::io::Read as _;
+use std::fs;
 use std::path::Path;
 
 /// So many cgroups are looked at, of so many levels.
@@ -15,8 +15,6 @@ const MOST: usize = 1 << 16;
 const DEEPEST: usize = 32;
 /// As many are named.
 const FEW: usize = 3;
-/// The most that is read of a file.
-const MAX_TEXT: u64 = 256;
 
 /// Where cgroups with CPU limits are: cgroup 2 alone or beside version 1, then version 1.
 const TREES: [&str; 4] =
@@ -41,16 +39,30 @@ impl Quota {
     }
 }
 
-/// The limits on the host under `root` that hold back processes there on so many CPUs, in the order of their paths.
+/// The limits on the host under `root` that hold back processes there, in the order of their paths.
 #[must_use]
-pub fn find(root: &Path, cpus: u64) -> Vec<Quota> {
+pub fn of(root: &Path) -> Vec<Quota> {
+    find(
+        root,
+        read_set(root, "sys/devices/system/cpu/online").map_or(u64::MAX, |set| set.len() as u64),
+    )
+}
+
+/// Looks at this host while the scheduler is in force: why it must go, if it must.
+#[must_use]
+pub fn look(despite: bool) -> Option<String> {
+    if despite { None } else { forbid(&of(Path::new("/")), despite) }
+}
+
+/// The same on so many CPUs.
+fn find(root: &Path, cpus: u64) -> Vec<Quota> {
     let mut found = Vec::new();
     let mut left = MOST;
     for tree in TREES {
         let top = root.join(tree);
         // Of version 1 one directory is a link to the other.
         if top.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
-            look(&top, &mut String::new(), 0, cpus, &mut left, &mut found);
+            walk(&top, &mut String::new(), 0, cpus, &mut left, &mut found);
         }
     }
     found.sort_by(|a: &Quota, b| a.cgroup.cmp(&b.cgroup));
@@ -78,7 +90,7 @@ pub fn forbid(quotas: &[Quota], despite: bool) -> Option<String> {
 }
 
 /// Looks at a cgroup and those below it.
-fn look(
+fn walk(
     dir: &Path,
     path: &mut String,
     depth: usize,
@@ -104,48 +116,32 @@ fn look(
             path.push('/');
         }
         path.extend(entry.file_name().to_string_lossy().chars().filter(|c| !c.is_control()));
-        look(&entry.path(), path, depth + 1, cpus, left, found);
+        walk(&entry.path(), path, depth + 1, cpus, left, found);
         path.truncate(length);
     }
 }
 
 /// The limit of a cgroup: time and period in microseconds.
 fn quota(dir: &Path) -> Option<(u64, u64)> {
-    if let Some(text) = read(&dir.join("cpu.max")) {
+    if let Some(text) = read_line(dir, "cpu.max") {
         let mut words = text.split_whitespace();
         return Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?));
     }
     // -1 is none.
-    let number = |name: &str| read(&dir.join(name))?.trim().parse::<u64>().ok();
+    let number = |name: &str| read_line(dir, name)?.trim().parse::<u64>().ok();
     Some((number("cpu.cfs_quota_us")?, number("cpu.cfs_period_us")?))
 }
 
 /// Whether there are processes in a cgroup or below it; version 1 does not tell.
 fn is_populated(dir: &Path) -> bool {
-    read(&dir.join("cgroup.events"))
+    read_line(dir, "cgroup.events")
         .is_none_or(|text| text.lines().any(|line| line == "populated 1"))
-}
-
-fn read(path: &Path) -> Option<String> {
-    let mut text = String::new();
-    File::open(path).ok()?.take(MAX_TEXT).read_to_string(&mut text).ok()?;
-    Some(text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A host with these files.
-    fn host(files: &[(&str, &str)]) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = dir.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-        dir
-    }
+    use crate::probe::tests::host;
 
     fn quota(cgroup: &str, quota_us: u64) -> Quota {
         Quota { cgroup: cgroup.to_owned(), quota_us, period_us: 100_000 }

@@ -6,6 +6,7 @@
 //! shared by all that use it, keeps it from being cleaned under them.
 
 use crate::error::Error;
+use crate::kernel::by_version;
 use crate::stop::Stop;
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
@@ -59,6 +60,15 @@ impl Cache {
         let mut names: Vec<String> =
             entries.flatten().filter_map(|e| e.file_name().into_string().ok()).collect();
         names.sort();
+        names
+    }
+
+    /// The names in a directory of the cache that versions tell apart, the newest first; none of what is being filled.
+    #[must_use]
+    pub fn newest_first(&self, entry: &str) -> Vec<String> {
+        let mut names = self.list(entry);
+        names.retain(|name| !name.starts_with('.'));
+        names.sort_by(|a, b| by_version(b, a));
         names
     }
 
@@ -146,12 +156,33 @@ impl Cache {
     ) -> Result<PathBuf, Error> {
         let target = self.path(entry);
         let parent = target.parent().unwrap_or(&self.dir);
+        let name = target.file_name().unwrap_or_default();
+        self.filled(parent, |into| fill(into).map(|()| name.to_owned()))
+    }
+
+    /// The same for an entry of `parent`, a directory of the cache, of which only `fill` knows the name.
+    ///
+    /// # Errors
+    /// As [`Cache::fill`].
+    pub fn fill_named(
+        &self,
+        parent: &str,
+        fill: impl FnOnce(&Path) -> Result<String, Error>,
+    ) -> Result<PathBuf, Error> {
+        self.filled(&self.path(parent), |into| fill(into).map(OsString::from))
+    }
+
+    fn filled(
+        &self,
+        parent: &Path,
+        fill: impl FnOnce(&Path) -> Result<OsString, Error>,
+    ) -> Result<PathBuf, Error> {
         fs::create_dir_all(parent).map_err(|error| Error::io("make", parent, error))?;
         let temporary = tempfile::Builder::new()
             .prefix(FILLING)
             .tempdir_in(parent)
             .map_err(|error| Error::io("make a directory in", parent, error))?;
-        fill(temporary.path())?;
+        let target = parent.join(fill(temporary.path())?);
         match fs::rename(temporary.path(), &target) {
             Ok(()) => {
                 // It has moved: nothing is left to remove under the old name.

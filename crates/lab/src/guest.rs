@@ -50,6 +50,11 @@ pub struct Beat {
     pub rate: u64,
 }
 
+/// This machine has no QEMU: what to install.
+pub(crate) fn no_qemu() -> Error {
+    Error::missing(format!("no {QEMU} found"), INSTALL_QEMU)
+}
+
 /// Fails with what to install when QEMU is not there.
 ///
 /// # Errors
@@ -59,7 +64,7 @@ pub fn qemu_present() -> Result<(), Error> {
     let ran = command::output(qemu.arg("--version"), Duration::from_secs(30), &Stop::never());
     match ran {
         Ok(ran) if ran.status.success() => Ok(()),
-        _ => Err(Error::missing(format!("no {QEMU} found"), INSTALL_QEMU)),
+        _ => Err(no_qemu()),
     }
 }
 

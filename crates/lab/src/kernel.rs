@@ -45,10 +45,7 @@ pub fn obtain(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<P
 }
 
 fn cached(cache: &Cache) -> Option<PathBuf> {
-    let mut names = cache.list(KERNELS);
-    names.retain(|name| !name.starts_with('.'));
-    names.sort_by(|a, b| by_version(a, b));
-    names.iter().rev().find_map(|name| newest_in(&cache.path(KERNELS).join(name)))
+    cache.newest_first(KERNELS).iter().find_map(|name| newest_in(&cache.path(KERNELS).join(name)))
 }
 
 fn fetch(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {

@@ -27,7 +27,6 @@ mod tests {
     #[test]
     fn a_program_runs_while_other_threads_start_theirs() {
         let dir = tempfile::tempdir().unwrap();
-
         std::thread::scope(|scope| {
             for thread in 0..8 {
                 let dir = dir.path();

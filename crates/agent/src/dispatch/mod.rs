@@ -32,7 +32,7 @@ use instep_kernel::backoff::Backoff;
 use instep_kernel::exit::Exit;
 use instep_kernel::loaded::Loaded;
 use instep_kernel::plan::MAX_DOMAINS;
-use instep_kernel::probe::{isolated_cpus, possible_cpus, quotas_of};
+use instep_kernel::probe::{isolated_cpus, possible_cpus};
 use instep_kernel::table::LIMITS;
 use instep_kernel::{CpuPlace, Despite, Mode, Plan, Probe, Table, VmEntry, cookies, plan, quotas};
 use std::collections::{BTreeMap, BTreeSet};
@@ -268,9 +268,7 @@ impl Dispatch {
         if let Some(why) = cookies::look(table::vcpus(&entries), self.config.despite_cookies) {
             return self.unload(why);
         }
-        let quotas =
-            if self.config.despite_quotas { Vec::new() } else { quotas_of(Path::new("/")) };
-        if let Some(why) = quotas::forbid(&quotas, self.config.despite_quotas) {
+        if let Some(why) = quotas::look(self.config.despite_quotas) {
             return self.unload(why);
         }
         let fed = kernel.feed(entries);

@@ -9,8 +9,7 @@ use crate::apt::Apt;
 use crate::cache::Cache;
 use crate::command;
 use crate::error::Error;
-use crate::guest::{INSTALL_QEMU, QEMU};
-use crate::kernel::by_version;
+use crate::guest::{INSTALL_QEMU, QEMU, no_qemu};
 use crate::stop::Stop;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -66,10 +65,7 @@ pub fn obtain(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<E
 #[must_use]
 pub fn present(cache: &Cache, stop: &Stop) -> Option<Emulator> {
     let own = own(stop);
-    match own {
-        Some(own) if is_new(&own.version) => Some(own),
-        own => cached(cache).or(own),
-    }
+    ready(cache, own.as_ref()).or(own)
 }
 
 type Say<'a> = &'a mut dyn FnMut(&str);
@@ -81,62 +77,51 @@ fn obtain_with(
     say: Say,
     fetch: impl FnOnce(&Path, &Stop, Say) -> Result<(), Error>,
 ) -> Result<Emulator, Error> {
-    if let Some(own) = own.as_ref().filter(|own| is_new(&own.version)) {
-        return Ok(own.clone());
-    }
-    if let Some(found) = cached(cache) {
+    if let Some(found) = ready(cache, own.as_ref()) {
         return Ok(found);
     }
     let _lock = cache.lock(EMULATORS, stop)?;
     if let Some(found) = cached(cache) {
         return Ok(found);
     }
-    let lacks = || Error::missing(format!("no {QEMU} found"), INSTALL_QEMU);
     let none = cache.path(EMULATORS).join(NONE);
     if is_recent(&none) {
-        return own.ok_or_else(lacks);
+        return own.ok_or_else(no_qemu);
     }
-    let fetched = fetched(cache, |into| fetch(into, stop, say));
-    fetched.or_else(|error| {
+    let fetched = cache.fill_named(EMULATORS, |into| {
+        fetch(into, stop, say)?;
+        let version = version_of(&into.join(PROGRAM), stop);
+        version.filter(|version| is_new(version)).ok_or_else(|| {
+            let what = format!("the fetched one does not run here, or is older than {LEAST}");
+            Error::missing(what, INSTALL_QEMU)
+        })
+    });
+    fetched.map(|dir| in_directory(&dir)).or_else(|error| {
         stop.check()?;
-        let own = own.ok_or_else(lacks)?;
+        let own = own.ok_or_else(no_qemu)?;
         say(&format!("QEMU {} is old, and no newer one can be had ({error})", own.version));
         let _ = fs::create_dir_all(cache.path(EMULATORS)).and_then(|()| fs::write(none, ""));
         Ok(own)
     })
 }
 
-/// Fills the cache with a fetched emulator, under its version.
-fn fetched(
-    cache: &Cache,
-    fetch: impl FnOnce(&Path) -> Result<(), Error>,
-) -> Result<Emulator, Error> {
-    let fresh = cache.fill(&format!("{EMULATORS}/.fetched"), fetch)?;
-    let at = |path: PathBuf| move |error| Error::io("rename to", path, error);
-    let version = version_of(&fresh.join(PROGRAM), &Stop::never());
-    let Some(version) = version.filter(|version| is_new(version)) else {
-        let _ = fs::remove_dir_all(&fresh);
-        let what = format!("the fetched one does not run here, or is older than {LEAST}");
-        return Err(Error::missing(what, INSTALL_QEMU));
-    };
-    let named = cache.path(EMULATORS).join(&version);
-    fs::rename(&fresh, &named).map_err(at(named.clone()))?;
-    Ok(in_directory(&named, version))
+/// What is here already: this machine's own where it is new enough, else one of the cache.
+fn ready(cache: &Cache, own: Option<&Emulator>) -> Option<Emulator> {
+    own.filter(|own| is_new(&own.version)).cloned().or_else(|| cached(cache))
 }
 
-fn in_directory(dir: &Path, version: String) -> Emulator {
+/// An emulator of the cache, whose directory is its version.
+fn in_directory(dir: &Path) -> Emulator {
+    let version = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let data = DATA.iter().map(|name| dir.join(name)).collect();
     Emulator { program: dir.join(PROGRAM), data, version }
 }
 
 /// The newest emulator of the cache.
 fn cached(cache: &Cache) -> Option<Emulator> {
-    let mut names = cache.list(EMULATORS);
-    names.retain(|name| !name.starts_with('.'));
-    names.sort_by(|a, b| by_version(a, b));
-    let all = names.into_iter().rev();
-    all.map(|name| in_directory(&cache.path(EMULATORS).join(&name), name))
-        .find(|emulator| emulator.program.is_file())
+    let names = cache.newest_first(EMULATORS);
+    let mut all = names.iter().map(|name| in_directory(&cache.path(EMULATORS).join(name)));
+    all.find(|emulator| emulator.program.is_file())
 }
 
 /// This machine's own.

@@ -72,12 +72,12 @@ fn obtain_with(
     if let Some(found) = cached(cache) {
         return Ok(found);
     }
-    let fresh =
-        cache.fill(&format!("{kernels}/.fetched"), |into| fetch(into, &busybox, stop, say))?;
-    let release = fs::read_to_string(fresh.join("release"))
-        .map_err(|error| Error::io("read", fresh.join("release"), error))?;
-    let named = cache.path(&kernels).join(release.trim());
-    fs::rename(&fresh, &named).map_err(|error| Error::io("rename to", &named, error))?;
+    cache.fill_named(&kernels, |into| {
+        fetch(into, &busybox, stop, say)?;
+        let file = into.join("release");
+        let release = fs::read_to_string(&file).map_err(|error| Error::io("read", file, error))?;
+        Ok(release.trim().to_owned())
+    })?;
     cached(cache).ok_or_else(|| {
         let what = format!("the kernel packages of {SUITE} hold no image");
         Error::missing(what, "give a kernel by hand: --kernel FILE")
@@ -88,10 +88,8 @@ fn obtain_with(
 #[must_use]
 pub fn cached(cache: &Cache) -> Option<HostKernel> {
     let kernels = kernels();
-    let mut names = cache.list(&kernels);
-    names.retain(|name| !name.starts_with('.'));
-    names.sort_by(|a, b| by_version(a, b));
-    names.iter().rev().find_map(|name| in_directory(&cache.path(&kernels).join(name), name))
+    let names = cache.newest_first(&kernels);
+    names.iter().find_map(|name| in_directory(&cache.path(&kernels).join(name), name))
 }
 
 /// Where a bzImage says what it is, and how (Linux 6.1, Documentation/x86/boot.rst, `header`).
