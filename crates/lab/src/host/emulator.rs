@@ -2,7 +2,8 @@
 //! suite's backports, unpacked into the cache.
 //!
 //! QEMU 7.2 dies of kernels that change their own code and takes interrupts at the wrong time (docs/lab.md);
-//! 10.0 was not seen to. Where none newer can be had, this machine's own does, and that is said.
+//! 10.0 was not seen to. Where none newer can be had, this machine's own does, and that is said. It must be there in any
+//! case: its package brings the libraries.
 
 use super::programs;
 use crate::apt::Apt;
@@ -55,29 +56,28 @@ impl Emulator {
 /// The emulator for hosts, fetched if need be.
 ///
 /// # Errors
-/// When this machine has no QEMU and none can be fetched.
+/// When this machine has no QEMU.
 pub fn obtain(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<Emulator, Error> {
-    let own = own(stop);
-    obtain_with(cache, own, stop, say, fetch)
+    obtain_with(cache, own(stop).ok_or_else(no_qemu)?, stop, say, fetch)
 }
 
 /// The emulator that [`obtain`] gives without fetching one, if there is any.
 #[must_use]
 pub fn present(cache: &Cache, stop: &Stop) -> Option<Emulator> {
-    let own = own(stop);
-    ready(cache, own.as_ref()).or(own)
+    let own = own(stop)?;
+    ready(cache, &own).or(Some(own))
 }
 
 type Say<'a> = &'a mut dyn FnMut(&str);
 
 fn obtain_with(
     cache: &Cache,
-    own: Option<Emulator>,
+    own: Emulator,
     stop: &Stop,
     say: Say,
     fetch: impl FnOnce(&Path, &Stop, Say) -> Result<(), Error>,
 ) -> Result<Emulator, Error> {
-    if let Some(found) = ready(cache, own.as_ref()) {
+    if let Some(found) = ready(cache, &own) {
         return Ok(found);
     }
     let _lock = cache.lock(EMULATORS, stop)?;
@@ -86,7 +86,7 @@ fn obtain_with(
     }
     let none = cache.path(EMULATORS).join(NONE);
     if is_recent(&none) {
-        return own.ok_or_else(no_qemu);
+        return Ok(own);
     }
     let fetched = cache.fill_named(EMULATORS, |into| {
         fetch(into, stop, say)?;
@@ -98,7 +98,6 @@ fn obtain_with(
     });
     fetched.map(|dir| in_directory(&dir)).or_else(|error| {
         stop.check()?;
-        let own = own.ok_or_else(no_qemu)?;
         say(&format!("QEMU {} is old, and no newer one can be had ({error})", own.version));
         let _ = fs::create_dir_all(cache.path(EMULATORS)).and_then(|()| fs::write(none, ""));
         Ok(own)
@@ -106,8 +105,8 @@ fn obtain_with(
 }
 
 /// What is here already: this machine's own where it is new enough, else one of the cache.
-fn ready(cache: &Cache, own: Option<&Emulator>) -> Option<Emulator> {
-    own.filter(|own| is_new(&own.version)).cloned().or_else(|| cached(cache))
+fn ready(cache: &Cache, own: &Emulator) -> Option<Emulator> {
+    if is_new(&own.version) { Some(own.clone()) } else { cached(cache) }
 }
 
 /// An emulator of the cache, whose directory is its version.
@@ -221,16 +220,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let cache = Cache::at(dir.path()).unwrap();
         let never = |_: &Path, _: &Stop, _: Say| panic!("nothing is to be fetched");
-        let own = Some(emulator("10.1.0"));
+        let own = emulator("10.1.0");
         let found = obtain_with(&cache, own.clone(), &Stop::never(), &mut |_| (), never);
-        assert_eq!(Some(found.unwrap()), own);
+        assert_eq!(found.unwrap(), own);
     }
 
     #[test]
     fn a_newer_one_is_fetched_once_and_found_the_next_time() {
         let dir = tempfile::tempdir().unwrap();
         let cache = Cache::at(dir.path()).unwrap();
-        let old = || Some(emulator("7.2.22"));
+        let old = || emulator("7.2.22");
         let mut fetches = 0;
         for _ in 0..2 {
             let fetch = |into: &Path, _: &Stop, _: Say| {
@@ -257,12 +256,12 @@ mod tests {
         let mut said = Vec::new();
         for _ in 0..2 {
             let mut say = |line: &str| said.push(line.to_owned());
-            let found = obtain_with(&cache, Some(emulator("7.2.22")), &stop, &mut say, old);
+            let found = obtain_with(&cache, emulator("7.2.22"), &stop, &mut say, old);
             assert_eq!(found.unwrap(), emulator("7.2.22"));
         }
         assert_eq!(said.len(), 1, "{said:?}");
         assert!(said[0].contains("older than 10"), "{said:?}");
-        let error = obtain_with(&cache, None, &stop, &mut |_| (), old).unwrap_err().to_string();
+        let error = no_qemu().to_string();
         assert!(error.contains("apt-get install qemu-system-x86"), "{error}");
     }
 }
