@@ -9,7 +9,7 @@
  * would always be behind, and the large one would never have all CPUs at once.
  * Method: weighted max-min fairness. An account is entitled to
  *
- *     share = min(most threads that it wants to run at once, weight * level)
+ *     share = min(most threads that it wants to run at once, CPUs that it may use, weight * level)
  *
  * CPUs, where `level` is such that the shares of all accounts fill the host. Its virtual time advances by
  * (CPU time / share): by one second a second for an account that has exactly its share. Accounts are chosen in
@@ -31,8 +31,7 @@
 
 /*
  * So many times what it may save an account is behind its domain's clock at most, where its threads had to wait: the
- * clock may have advanced by much while few wanted to run. And a thread waits until the clock has advanced by as many
- * times `lag_ns` at most (queue.bpf.h).
+ * clock may have advanced by much while few wanted to run.
  */
 #define MOST_BEHIND 4
 
@@ -89,6 +88,8 @@ static __noinline void stand(struct task_state *t, u32 standing, u32 domain, u64
 
 	if (!t)
 		return;
+	if (standing == STANDS_QUEUED && t->standing != STANDS_QUEUED)
+		t->queued_at = now;
 	a = counted_in(t);
 	if (t->standing != STANDS_NOWHERE && a) {
 		v = vm_of(t->stands_in);
@@ -151,6 +152,8 @@ static __always_inline u32 share_of(struct account *a, u32 vm)
 
 	if (!on(INSTEP_M_SHARES))
 		return pol_share(~0u, (u64)weight_of(vm) * POL_CPU / 100);
+	if (a->room && peak > a->room)
+		peak = a->room;
 	return pol_share(peak * POL_CPU, pol_claim(weight_of(vm), INSTEP_STATE->level));
 }
 
@@ -246,6 +249,8 @@ static __always_inline void roll_account(struct account *a, u32 vm, u32 domain, 
 
 	measure(a, now);
 	want = __sync_lock_test_and_set(&a->want_ns, 0) * POL_CPU / period;
+	if (a->room && want > a->room * POL_CPU)
+		want = a->room * POL_CPU;
 	a->demand = (3 * (u64)a->demand + want) / 4;
 	vtime = a->vtime;
 	a->light = 2 * a->demand < share_of(a, vm);

@@ -21,43 +21,19 @@
 
 #include "taken.bpf.h"
 
-/*
- * Takes the vCPU of a gang that sits on this CPU; whether there was one. Of seats that share the CPU the one goes first
- * whose vCPU has not run for longest.
- */
+/* Takes the vCPU of a gang that sits on this CPU; whether there was one. */
 SEPARATE int take_seat(u32 vm, u32 lane)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
 	struct vm_state *v = vm_of(vm);
-	u32 lanes, rank, n, first = INSTEP_NO_SLOT;
-	u64 ran_at = 0;
-	s32 k;
+	struct slot_info *i;
+	u32 seat;
 
 	if (!v || !s || !(v->set & pol_lane(lane)))
 		return false;
-	lanes = pol_count(v->set);
-	rank = pol_rank_of_lane(v->set, lane);
-	n = lanes ? (v->seats + lanes - 1) / lanes : 0;
-	bpf_for(k, 0, n < INSTEP_LANES ? n : INSTEP_LANES) {
-		u32 seat = rank + k * lanes;
-		struct slot_info *i = seat < v->seats ? slot_of(s->first_slot + seat) : NULL, *w;
-
-		w = i ? slot_of(i->sits) : NULL;
-		if (!w || !(v->waiting & pol_lane(seat)) ||
-		    (first != INSTEP_NO_SLOT && !pol_before(w->ran_at, ran_at)))
-			continue;
-		first = i->sits;
-		ran_at = w->ran_at;
-	}
-	return first < SET.nr_slots && scx_bpf_dsq_move_to_local(seat_queue(first), 0);
-}
-
-/* Whether a gang has more seats than CPUs. */
-static __always_inline bool shares_cpus(u32 vm)
-{
-	struct vm_state *v = vm_of(vm);
-
-	return v && v->seats > pol_count(v->set);
+	seat = pol_rank_of_lane(v->set, lane);
+	i = (v->waiting & pol_lane(seat)) ? slot_of(s->first_slot + seat) : NULL;
+	return i && i->sits < SET.nr_slots && scx_bpf_dsq_move_to_local(seat_queue(i->sits), 0);
 }
 
 /* Takes a vCPU that waits on a seat of this gang: the one that sits here, else any. */
@@ -201,11 +177,15 @@ static __always_inline void weigh_prev(struct task_struct *prev, struct cpu_stat
 				       struct chance *out)
 {
 	struct task_state *t = prev ? task_of(prev) : NULL;
+	struct vm_state *v = t ? vm_of(t->vm) : NULL;
 
 	out->runnable = t && (prev->scx.flags & SCX_TASK_QUEUED);
 	if (!out->runnable)
 		return;
 	t->own = c->tid == (u32)prev->pid ? c->own : t->own;
+	/* Of a VM with more vCPUs than CPUs one that goes on and on is ahead of its siblings, too. */
+	if (v && v->wide && pol_before(v->account.front, t->own))
+		v->account.front = t->own;
 	out->domain = is_bound(prev) ? c->domain : domain_for(t, scx_bpf_task_cpu(prev));
 	out->place = place_of(t, out->domain);
 	out->seated = d->slotted && seat_cpu(t) >= 0;
@@ -223,22 +203,45 @@ static __always_inline bool bound_is_first(s32 cpu, struct cpu_state *c, struct 
 	if (prev->runnable && !prev->seated && !pol_before(place, prev->place))
 		return false;
 	if (c->owner && c->owner != POOL && o)
-		return d->slotted ? is_late(place, d) : pol_before(place, o->account.vtime);
+		return d->slotted ? is_overdue_place(place, d) : pol_before(place, o->account.vtime);
 	return !first_place(pool_queue(c->domain), cpu, &other) || !pol_before(other, place);
 }
 
 /* Takes what is bound to this CPU, if it goes before what else there is; whether it did. */
-static __always_inline bool take_bound(s32 cpu, struct cpu_state *c, struct domain_state *d, struct chance *prev)
+static __always_inline bool take_bound(s32 cpu, struct cpu_state *c, struct domain_state *d, struct chance *prev, u64 now)
 {
 	u64 place = 0;
 
-	if (scx_bpf_dsq_nr_queued(bound_queue(cpu)) <= 0 || !first_place(bound_queue(cpu), cpu, &place))
+	if (scx_bpf_dsq_nr_queued(bound_queue(cpu)) <= 0)
+		return false;
+	sweep_seldom(d, bound_queue(cpu), &c->swept_at, now);
+	if (!first_place(bound_queue(cpu), cpu, &place))
 		return false;
 	if (bound_is_first(cpu, c, d, prev, place) && scx_bpf_dsq_move_to_local(bound_queue(cpu), 0))
 		return true;
-	if (!(d->pending & pol_lane(c->lane)))
+	if (d->host.nr_queued && !(d->pending & pol_lane(c->lane)))
 		__sync_fetch_and_or(&d->pending, pol_lane(c->lane));
 	return false;
+}
+
+/* Takes a thread of the host from the pool, of the first eight there. */
+static __noinline bool take_of_host(s32 cpu, u32 domain)
+{
+	struct task_struct *p;
+	bool taken = false;
+	u32 seen = 0;
+
+	bpf_for_each(scx_dsq, p, pool_queue(domain), 0) {
+		struct task_state *t = task_of(p);
+
+		if (seen++ >= 8)
+			break;
+		if (!t || t->vm != INSTEP_HOST || !may_use(p, cpu))
+			continue;
+		taken = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
+		break;
+	}
+	return taken;
 }
 
 /* Takes a thread of the host before the owner's, unless the host's threads are far ahead of their share. */
@@ -247,7 +250,7 @@ static __always_inline bool lend(s32 cpu, struct cpu_state *c, struct domain_sta
 	if (!d->host.nr_queued || pol_before(d->clock + SET.lag_ns, d->host.vtime))
 		return false;
 	return scx_bpf_dsq_move_to_local(bound_queue(cpu), 0) ||
-	       ((d->victims & pol_lane(c->lane)) && scx_bpf_dsq_move_to_local(pool_queue(c->domain), 0));
+	       ((d->victims & pol_lane(c->lane)) && take_of_host(cpu, c->domain));
 }
 
 /*

@@ -11,7 +11,7 @@
  *     blocks * 20 ms <= CPU time        and no longer where      blocks * 10 ms > CPU time
  * Two such vCPUs make a gang. Each has a *seat*, a number; siblings that block stay outside and wait like others.
  *     A gang has a *gang set*: as many CPUs of its domain as it has seats. The seat with number n has the n-th CPU of
- * the set; if there are more seats than CPUs, seats share. Sets of 2, 4, 8 ... CPUs begin at multiples of their size,
+ * the set. Sets of 2, 4, 8 ... CPUs begin at multiples of their size,
  * so that they coincide, nest or are disjoint. Among the possible sets the one is taken with the lowest
  *     cost = load of its most loaded CPU by gangs + mean load of its CPUs by others
  *            + 256 for each gang set that it crosses + 128 if it lies in two caches
@@ -19,8 +19,7 @@
  * last CPUs of the domain: there they have their CPUs in each slot (slot.bpf.h).
  *     A VM joins the domain that is least loaded, of its home node if it has one. How sets and VMs move: moves.bpf.h.
  * Limits: evidence is blocks; a guest that halts for a paravirtual spinlock is taken for one that blocks. A VM of which
- * more vCPUs never block than its domain has CPUs forms no gang, unless the host has one domain: there several seats
- * share a CPU. Neither does one of which more than 64 do, nor one for which a higher class leaves too few CPUs.
+ * more vCPUs never block than its domain has CPUs forms no gang, nor does one for which a higher class leaves too few CPUs.
  */
 #ifndef INSTEP_GANG_BPF_H
 #define INSTEP_GANG_BPF_H
@@ -198,7 +197,7 @@ SEPARATE u64 find_set(struct domain_state *d, u32 vm, u32 size, u32 most, struct
 	struct set_score score = {};
 	struct vm_state *v = vm_of(vm);
 	u32 step, steps;
-	u64 found = 0, allowed = v && v->restricted ? v->allowed : ~0ull;
+	u64 found = 0, allowed = v ? v->allowed : ~0ull;
 	s32 k;
 
 	if (!d || !best || !size || size > d->nr_lanes)
@@ -226,17 +225,15 @@ SEPARATE int settle(u32 vm, u64 now)
 	struct vm_state *v = vm_of(vm);
 	struct set_score score = {};
 	struct domain_state *d;
-	u32 size;
 
 	if (!v)
 		return 0;
 	d = domain_of(v->account.domain);
 	if (!d)
 		return 0;
-	size = v->seats < d->nr_lanes ? v->seats : d->nr_lanes;
 	list_members(d, v->account.domain);
 	sum_load(d, v->account.domain, vm);
-	v->set = v->seats > 1 ? find_set(d, vm, size, 0, &score) : 0;
+	v->set = v->seats > 1 ? find_set(d, vm, v->seats, 0, &score) : 0;
 	v->moved_at = now;
 	return 0;
 }
@@ -245,6 +242,9 @@ SEPARATE int settle(u32 vm, u64 now)
 static __always_inline bool judge_vcpu(struct slot_info *i, bool all)
 {
 	i->gang = pol_hardly_blocks(i->gang, i->ran_ns, i->blocks);
+	/* What a vCPU that waits for long and never blocks has in a window is little: it counts in the next one, too. */
+	if (!i->gang && !i->blocks && i->ran_ns < POL_EVIDENCE_NS)
+		return false;
 	i->ran_ns = 0;
 	i->blocks = 0;
 	return !i->pinned && (i->gang || all);
@@ -310,18 +310,15 @@ static __always_inline s32 seat_cpu(struct task_state *t)
 	struct slot_info *i = slot_of(t->slot);
 	struct vm_state *v = vm_of(t->vm);
 	struct domain_state *d;
-	u32 lanes, rank;
 	u64 set;
 
 	if (!i || !v || i->seat == NO_SEAT || !is_gang(v))
 		return NO_CPU;
 	d = domain_of(v->account.domain);
-	lanes = pol_count(v->set);
-	if (!d || !lanes)
+	if (!d)
 		return NO_CPU;
-	rank = i->seat % lanes;
 	set = v->set;
-	bpf_repeat(rank)
+	bpf_repeat(i->seat)
 		set &= set - 1;
 	return set ? cpu_at(d, pol_lowest(set)) : NO_CPU;
 }
@@ -357,28 +354,59 @@ static __always_inline void leave_seat(struct task_state *t)
 }
 
 /* The CPUs of a domain that a thread may use. */
-static __always_inline u64 allowed_lanes(struct task_struct *p, struct domain_state *d)
+static __noinline u64 allowed_lanes(struct task_struct *p, struct domain_state *d)
 {
-	u64 allowed = 0;
+	u64 allowed = d ? d->lanes : 0;
 	s32 lane;
 
 	bpf_for(lane, 0, INSTEP_LANES)
-		if ((d->lanes & pol_lane(lane)) && may_use(p, cpu_at(d, lane)))
-			allowed |= pol_lane(lane);
+		if ((allowed & pol_lane(lane)) && !may_use(p, cpu_at(d, lane)))
+			allowed &= ~pol_lane(lane);
 	return allowed;
 }
 
-/* Which CPUs of its domain a VM may use, as far as one of its vCPUs tells. */
-static __noinline void note_allowed(struct task_struct *p, u32 vm)
+/* Which CPUs of its domain a VM may use: what any of its vCPUs may, as far as these were seen. */
+SEPARATE int sum_allowed(u32 vm)
 {
+	struct instep_vm_settings *s = vm_set_of(vm);
 	struct vm_state *v = vm_of(vm);
-	struct domain_state *d = v ? domain_of(v->account.domain) : NULL;
+	bool restricted = false, more = false;
+	u64 allowed = 0;
+	u32 n;
+	s32 k;
 
-	if (!v || !d)
+	if (!v || !s)
+		return 0;
+	n = s->nr_vcpus < INSTEP_MAX_VCPUS ? s->nr_vcpus : INSTEP_MAX_VCPUS;
+	bpf_for(k, 0, n) {
+		struct slot_info *i = slot_of(s->first_slot + k);
+
+		if (!i || i->noted != v->account.domain + 1)
+			continue;
+		allowed |= i->allowed;
+		restricted |= i->cpus > 0;
+		more |= !i->cpus || i->cpus > pol_count(i->allowed);
+	}
+	v->allowed = allowed;
+	v->restricted = restricted;
+	v->account.room = more ? 0 : pol_count(allowed);
+	return 0;
+}
+
+/* Which CPUs of its VM's domain a vCPU may use. */
+static __noinline void note_allowed(struct task_struct *p, struct task_state *t)
+{
+	struct slot_info *i = t ? slot_of(t->slot) : NULL;
+	struct vm_state *v = t ? vm_of(t->vm) : NULL;
+	struct domain_state *d = v ? domain_of(v->account.domain) : NULL;
+	u32 cpus = p->nr_cpus_allowed;
+
+	if (!i || !v || !d || !v->joined)
 		return;
-	v->restricted = (u32)p->nr_cpus_allowed < INSTEP_STATE->common;
-	if (v->restricted)
-		v->allowed = allowed_lanes(p, d);
+	i->cpus = cpus < INSTEP_STATE->common ? cpus : 0;
+	i->allowed = i->cpus ? allowed_lanes(p, d) : d->lanes;
+	i->noted = v->account.domain + 1;
+	sum_allowed(t->vm);
 }
 
 /* CPUs that a higher class has had for a whole window (taken.bpf.h): no gang can have them. */
@@ -426,13 +454,11 @@ SEPARATE int weigh(u32 vm, u64 now)
 	seats = judge_vcpus(vm, all);
 	d->lost = lost_lanes(d, now);
 	room = d->nr_lanes - pol_count(d->lost);
-	/* A host of one domain is all that there is: there seats share CPUs, unless some are lost. */
-	v->wide = seats > INSTEP_LANES || (seats > room && SET.nr_domains > 1);
-	if (!on(INSTEP_M_GANG) || s->cosched == INSTEP_COSCHED_NEVER || v->wide || seats < 2 ||
-	    (d->lost && seats > room))
+	v->wide = seats > room;
+	if (!on(INSTEP_M_GANG) || s->cosched == INSTEP_COSCHED_NEVER || v->wide || seats < 2)
 		seats = 0;
 	before = v->seats;
-	if (seats != before || (v->set & d->lost)) {
+	if (seats != before || (v->set & (d->lost | ~v->allowed)) || (seats && !v->set)) {
 		v->seats = seats;
 		settle(vm, now);
 		if (!v->set)
@@ -494,7 +520,9 @@ SEPARATE int join(u32 vm, bool restricted, u32 here, u64 now)
 	v->account.front = POL_ORIGIN;
 	v->account.vtime = clock_of(domain);
 	v->account.served_at = now;
+	v->granted_at = now;
 	v->window_at = now;
+	v->allowed = ~0ull;
 	if (!d)
 		return 0;
 	__sync_fetch_and_add(&d->loaded, s->nr_vcpus * POL_CPU);

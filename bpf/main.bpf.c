@@ -45,7 +45,7 @@
  * a gang's slot they wait for the middle or the end of it, at most 3 ms, so that the gang is interrupted on all its CPUs at
  * once.
  *
- * Limits. A VM of which more vCPUs never block than a domain has CPUs is not co-scheduled on hosts of several domains.
+ * Limits. A VM of which more vCPUs never block than a domain has CPUs is not co-scheduled.
  * Evidence takes one window of 48 ms. Each part's header names its own. Facts about sched_ext are those of
  * kernel/sched/ext.c, Linux 6.12 to 7.2.
  */
@@ -93,8 +93,7 @@ static __always_inline void join_once(struct task_struct *p, struct task_state *
 	if (!v || t->vm == INSTEP_HOST || v->joined)
 		return;
 	join(t->vm, (u32)p->nr_cpus_allowed < INSTEP_STATE->common, c ? c->domain : 0, scx_bpf_now());
-	if (p->nr_cpus_allowed > 1)
-		note_allowed(p, t->vm);
+	note_allowed(p, t);
 }
 
 /* --- a thread becomes runnable ------------------------------------------------------------------- */
@@ -146,13 +145,17 @@ static __always_inline void enqueue_bound(struct task_struct *p, struct task_sta
 	struct domain_state *d = domain_of(domain);
 	u64 place = place_of(t, domain);
 
-	/* In a gang's slot it waits for the others of the gang to be interrupted, too (slot.bpf.h, serve_host). */
-	if (c && d && d->slotted && runs_in_slot(c) && t->vm == INSTEP_HOST) {
+	/*
+	 * In a gang's slot it waits for the others of the gang to be interrupted, too (slot.bpf.h, serve_host); also one that a
+	 * slot interrupts.
+	 */
+	if (c && d && d->slotted && t->vm == INSTEP_HOST &&
+	    (runs_in_slot(c) || (!(enq_flags & SCX_ENQ_WAKEUP) && c->owner && c->owner != POOL))) {
 		scx_bpf_dsq_insert_vtime(p, bound_queue(cpu), SET.slice_ns, place, enq_flags);
 		__sync_fetch_and_or(&d->pending, pol_lane(c->lane));
 		return;
 	}
-	if (a && is_per_cpu_kthread(p) && !pol_before(a->front, t->own)) {
+	if (a && (enq_flags & SCX_ENQ_WAKEUP) && is_per_cpu_kthread(p) && !pol_before(a->front, t->own)) {
 		count(INSTEP_C_KTHREAD);
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SET.slice_ns, enq_flags | SCX_ENQ_PREEMPT);
 		return;
@@ -272,17 +275,19 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 	if (!d)
 		return;
 	charge(cpu, now);
+	c->overdue = 0;
 	weigh_prev(prev, c, d, &p);
-	if (take_bound(cpu, c, d, &p))
+	if (take_bound(cpu, c, d, &p, now))
 		return;
+	sweep_seldom(d, pool_queue(c->domain), &d->swept_at, now);
 	if (pol_before(now, c->lends) && lend(cpu, c, d))
 		return;
 	if (INSTEP_STATE->drained < SET.nr_slots && drain_seats())
 		return;
 	if (d->stray && take_stray(d))
 		return;
-	/* The owner of the slot. Of seats that share this CPU another one has the next slice. */
-	if (p.owns && prev && ((p.sits_here && !shares_cpus(c->owner)) || !take_seat(c->owner, c->lane))) {
+	/* The owner of the slot. */
+	if (p.owns && prev && (p.sits_here || !take_seat(c->owner, c->lane))) {
 		go_on(prev, 2 * SET.slot_ns);
 		return;
 	}
@@ -296,8 +301,10 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 	if (p.runnable && !p.seated && prev &&
 	    (!first_place(pool_queue(c->domain), cpu, &first) || !pol_before(first, p.place))) {
 		t = task_of(prev);
-		if (!first && t && (wants_core(prev, t, c) || may_go_home(prev, t, cpu, c)))
-			return; /* the kernel queues it: SCX_OPS_ENQ_LAST */
+		/* The kernel queues it then (SCX_OPS_ENQ_LAST), and this CPU idles: not beside a thread that is bound to it. */
+		if (!first && t && scx_bpf_dsq_nr_queued(bound_queue(cpu)) <= 0 &&
+		    (wants_core(prev, t, c) || may_go_home(prev, t, cpu, c)))
+			return;
 		go_on(prev, SET.slice_ns);
 		return;
 	}
@@ -333,6 +340,7 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	struct task_state *t = known(p);
 	struct cpu_state *c = cpu_of(cpu);
 	struct domain_state *d;
+	struct slot_info *i;
 	struct account *a;
 	struct vm_state *v;
 	bool seated;
@@ -351,6 +359,9 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	leave_seat(t);
 	stand(t, STANDS_RUNNING, c->domain, now);
 	v = vm_of(t->vm);
+	i = slot_of(t->slot);
+	if (i && v && i->noted != v->account.domain + 1)
+		note_allowed(p, t);
 	a = account_of(t->vm, c->domain);
 	seated = d->slotted && v && seat_cpu(t) >= 0;
 	c->vm = t->vm;
@@ -359,6 +370,8 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	c->own = t->own;
 	c->since = now;
 	c->tid = p->pid;
+	c->overdue = t->overdue;
+	t->overdue = 0;
 	c->hole = on(INSTEP_M_HOLES) && seated && c->owner != t->vm && v->granted != d->slot;
 	if (a && pol_before(a->front, t->own))
 		a->front = t->own;
@@ -489,9 +502,7 @@ void BPF_STRUCT_OPS(instep_set_cpumask, struct task_struct *p, const struct cpum
 	if (!i || !t)
 		return;
 	i->pinned = p->nr_cpus_allowed == 1;
-	/* Where it may not run it is not served, and so not seen by ops.tick. */
-	if (!i->pinned)
-		note_allowed(p, t->vm);
+	note_allowed(p, t);
 }
 
 void BPF_STRUCT_OPS(instep_disable, struct task_struct *p)

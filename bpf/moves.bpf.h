@@ -104,6 +104,7 @@ SEPARATE int change_domain(u32 vm, u32 to, u32 share, u64 now)
 		return 0;
 	v->account.vtime += e->clock - d->clock;
 	v->account.domain = to;
+	v->allowed = ~0ull;
 	d->stale = 1;
 	e->stale = 1;
 	d->loaded -= share < d->loaded ? share : d->loaded;
@@ -184,11 +185,14 @@ static __always_inline void spread(u64 now)
 /* What a vCPU that runs shows of its VM. */
 static __always_inline void look_at(struct task_struct *p, struct task_state *t, u64 now)
 {
+	struct cpu_state *c = cpu_of(scx_bpf_task_cpu(p));
 	struct vm_state *v = vm_of(t->vm);
 
-	if (!v || pol_since(v->window_at, now) < WINDOW_NS)
+	if (!v || !c || pol_since(v->window_at, now) < WINDOW_NS)
 		return;
-	note_allowed(p, t->vm);
+	/* It may not use its domain any more. */
+	if (!v->allowed && c->domain != v->account.domain)
+		change_domain(t->vm, c->domain, 0, now);
 	weigh(t->vm, now);
 	go_home(t->vm, now);
 }

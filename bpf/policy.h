@@ -177,10 +177,19 @@ static inline u64 pol_shorten(u64 vtime, u64 most)
 }
 
 /*
- * An account of which no thread ran for so long while one waited is planned first: half of the stated bound of 100 ms, as
- * it may have to wait for the next slot and others may be overdue, too.
+ * A thread that waits for so long is overdue and goes first, if it is entitled to an eighth of a CPU or more: half of the
+ * stated bound of 100 ms, as others may be overdue, too. With a smaller part it is patient for longer.
  */
-#define POL_OVERDUE_NS (60 * POL_MS)
+#define POL_OVERDUE_NS (50 * POL_MS)
+#define POL_OVERDUE_PART 8u
+
+/* How long a thread waits before it is overdue, one of `threads` of an account that is entitled to `share`. */
+static inline u64 pol_patience(u32 threads, u32 share)
+{
+	u64 least = (u64)POL_OVERDUE_PART * (share ?: 1), all = (u64)threads * POL_CPU;
+
+	return all > least ? POL_OVERDUE_NS * all / least : POL_OVERDUE_NS;
+}
 
 /* --- Which vCPUs form a gang -------------------------------------------------------------------- */
 

@@ -12,6 +12,8 @@
  *     bound    one for each CPU: threads that may run on this CPU only, ordered likewise
  *     seat     one for each vCPU slot: a gang's vCPU while its domain has slots (slot.bpf.h). So a CPU takes the
  *              vCPU that the plan names without looking through a queue.
+ *     Places follow virtual time, which bounds no wait by the clock. So pool and bound queues are looked through every 8 ms
+ * (sweep): a thread that waited for 50 ms or more goes first, in the order of waiting (policy.h, pol_patience).
  * Limits: a place is that of the moment of queueing. An account that runs meanwhile moves on; its waiting threads
  * are then a little before their place.
  */
@@ -64,10 +66,12 @@ static __always_inline bool is_usable(s32 cpu)
 /* Which domain a thread that was last on `cpu` waits in. */
 static __always_inline u32 domain_for(struct task_state *t, s32 cpu)
 {
+	struct slot_info *i = slot_of(t->slot);
 	struct vm_state *v = vm_of(t->vm);
 	struct cpu_state *c = cpu_of(cpu);
+	bool outside = v && i && i->noted == v->account.domain + 1 && !i->allowed;
 
-	if (t->vm != INSTEP_HOST && v && v->joined && !v->wide)
+	if (t->vm != INSTEP_HOST && v && v->joined && !v->wide && v->allowed && !outside)
 		return v->account.domain;
 	return c && c->domain < INSTEP_MAX_DOMAINS ? c->domain : 0;
 }
@@ -78,13 +82,52 @@ static __always_inline u64 own_bound(void)
 	return SET.slice_ns;
 }
 
-/*
- * Whether a thread with this place has waited for too long, whatever its account was behind when it was queued: the clock
- * has passed its place by what an account may be behind, and by the time after which an account is overdue.
- */
-static __always_inline bool is_late(u64 place, struct domain_state *d)
+/* The places of threads that are overdue are so far behind the clock, further than any other. */
+#define OVERDUE_LEAD (1ull << 36)
+/* A queue is looked through for such threads after this. */
+#define SWEEP_NS (8 * POL_MS)
+
+static __always_inline bool is_overdue_place(u64 place, struct domain_state *d)
 {
-	return pol_before(place + MOST_BEHIND * SET.lag_ns + POL_OVERDUE_NS, d->clock);
+	return pol_before(place + OVERDUE_LEAD / 2, d->clock);
+}
+
+/*
+ * Threads of a queue that have waited for too long, whatever their place, get places before all others, in the order of
+ * waiting. Only from ops.dispatch.
+ */
+static __noinline void sweep(struct domain_state *d, u64 queue, u64 now)
+{
+	struct task_struct *p;
+
+	if (!d)
+		return;
+	bpf_for_each(scx_dsq, p, queue, 0) {
+		struct task_state *t = task_of(p);
+		struct account *a = t ? counted_in(t) : NULL;
+		u64 waited;
+
+		if (!t || !a || is_overdue_place(p->scx.dsq_vtime, d))
+			continue;
+		waited = pol_since(t->queued_at, now);
+		/* Threads of the host have windows in gang slots (slot.bpf.h, serve_host). */
+		if (waited < pol_patience(wanting(a), a->share) * (a->is_host ? 2 : 1))
+			continue;
+		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, d->clock - OVERDUE_LEAD - waited);
+		t->overdue = 1;
+		if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, queue, 0))
+			count(INSTEP_C_OVERDUE);
+	}
+}
+
+/* The same, once in a while; `at` is when it was done last. */
+static __always_inline void sweep_seldom(struct domain_state *d, u64 queue, u64 *at, u64 now)
+{
+	u64 before = *at;
+
+	if (pol_since(before, now) >= SWEEP_NS && scx_bpf_dsq_nr_queued(queue) > 0 &&
+	    __sync_val_compare_and_swap(at, before, now) == before)
+		sweep(d, queue, now);
 }
 
 /*

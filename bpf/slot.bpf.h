@@ -10,12 +10,16 @@
  * CPU plans it. It takes the accounts in the order of their virtual time:
  *     a gang               gets all CPUs of its set if they are still free, else it waits for another slot;
  *     any other account    gets as many CPUs as it wants on average, the last ones of the domain that are free.
- * An account that was not served for 60 ms comes before all. The plan is the owner of each CPU. A CPU that runs
- * something else is told to choose again; each then takes the vCPU that sits there (queue.bpf.h).
+ * An account that was not served for 50 ms comes before all, as does a gang that had no slot for so long: of those the one
+ * that has waited longest. In every other slot threads of the pool that are overdue have a CPU each before these. The plan
+ * is the owner of each CPU. A CPU that runs something else has to choose again; each then takes the vCPU that sits there
+ * (queue.bpf.h).
  *     A *hole* is a CPU whose owner has nothing to run there, or that nobody owns. It takes what waits in the pool, and
  * where nothing does a vCPU of a gang that was refused. That one gives way to any thread of the pool that wakes up, and
  * costs its VM nothing: nobody else wanted the CPU, and a wide VM that spins would burn its share alone and never be
  * the first.
+ *     So gangs that cannot run side by side have not their whole share each: of two of them each has as many CPUs in its own
+ * slots as its share divided by the sum of (share / CPUs of its set) of both, at least half of it, and holes besides.
  *     A gang that was refused twice although as many CPUs are free elsewhere moves its set there.
  * Limits: a gang that blocks in the middle of its slot leaves holes until the slot ends.
  *
@@ -30,6 +34,11 @@
 #include "moves.bpf.h"
 
 #define MAX_REFUSED 8
+/* Lists of the planner for accounts that are overdue, and by how much those of one list are longer than of the next. */
+#define OVERDUE_LISTS 8
+#define OVERDUE_STEP (8 * POL_MS)
+/* So many threads of the pool that are overdue get a CPU in a slot. */
+#define OVERDUE_MOST 8
 /* Light accounts have CPUs of their own when they want so much together, 1024ths. */
 #define LIGHT_LEAST (POL_CPU * 3 / 4)
 /* Members of the planner's order are numbered from 1; this is the account of the host's threads. */
@@ -54,10 +63,17 @@ static __always_inline bool is_active(struct account *a)
 	return a->nr_running + a->nr_queued > 0;
 }
 
-static __always_inline bool is_overdue(struct account *a, u64 now)
+/*
+ * By how much an account has waited for too long, 0 if it has not: one of which no thread runs while one waits, or a gang
+ * that had no slot. vCPUs of a gang that fill holes do not count: their siblings wait.
+ */
+static __always_inline u64 overdue_by(struct account *a, struct vm_state *v, u64 now)
 {
-	return a->nr_queued && !a->nr_running && a->served_at &&
-	       pol_before(a->served_at + POL_OVERDUE_NS, now);
+	bool gang = v && is_gang(v);
+	u64 patience = pol_patience(wanting(a), a->share);
+	u64 waited = pol_since(gang ? v->granted_at : a->served_at, now);
+
+	return a->nr_queued && (gang || !a->nr_running) && waited > patience ? waited - patience : 0;
 }
 
 /* Of the accounts of a domain that have anything to run, virtual times. */
@@ -102,22 +118,26 @@ SEPARATE int find_range(struct domain_state *d, struct slot_range *range)
 	return 0;
 }
 
-static __always_inline u32 bucket_of(struct account *a, u64 least, u64 width, u64 now)
+static __always_inline u32 list_of(struct account *a, struct vm_state *v, u64 least, u64 width, u64 now)
 {
-	u64 behind;
+	u64 late = overdue_by(a, v, now), behind;
 
-	if (is_overdue(a, now)) {
+	if (late) {
 		count(INSTEP_C_OVERDUE);
-		return 0;
+		late /= OVERDUE_STEP;
+		return late < OVERDUE_LISTS ? OVERDUE_LISTS - 1 - late : 0;
 	}
 	behind = (a->vtime - least) / width;
-	return behind < INSTEP_LANES - 2 ? 1 + behind : INSTEP_LANES - 1;
+	return behind < INSTEP_LANES - OVERDUE_LISTS ? OVERDUE_LISTS + behind : INSTEP_LANES - 1;
 }
 
-/* Puts the active accounts into the order of virtual time: 64 lists, the first of those that are overdue. */
+/*
+ * Puts the active accounts into the order of virtual time: 64 lists, the first eight of those that are overdue, by how
+ * long they are.
+ */
 SEPARATE int order_members(struct domain_state *d, u64 least, u64 most, u64 now)
 {
-	u64 width = pol_since(least, most) / (INSTEP_LANES - 2) + 1;
+	u64 width = pol_since(least, most) / (INSTEP_LANES - OVERDUE_LISTS) + 1;
 	u32 n, at;
 	s32 k;
 
@@ -132,13 +152,16 @@ SEPARATE int order_members(struct domain_state *d, u64 least, u64 most, u64 now)
 
 		if (!v || !is_active(&v->account))
 			continue;
-		at = within(bucket_of(&v->account, least, width, now), INSTEP_LANES);
+		/* A gang that has all that it wants does not wait for a slot. */
+		if (!v->account.nr_queued)
+			v->granted_at = now;
+		at = within(list_of(&v->account, v, least, width, now), INSTEP_LANES);
 		v->next = d->heads[at];
 		d->heads[at] = vm;
 	}
 	if (!is_active(&d->host))
 		return 0;
-	at = within(bucket_of(&d->host, least, width, now), INSTEP_LANES);
+	at = within(list_of(&d->host, NULL, least, width, now), INSTEP_LANES);
 	d->host_next = d->heads[at];
 	d->heads[at] = HOST_MEMBER;
 	return 0;
@@ -182,6 +205,7 @@ static __always_inline void grant(struct domain_state *d, struct vm_state *v, u3
 	if (!plan->victim || !o || pol_before(v->torn_at, o->torn_at))
 		plan->victim = vm;
 	v->granted = d->slot;
+	v->granted_at = plan->now;
 	v->slots_had++;
 	v->refusals = 0;
 	count(INSTEP_C_GRANT);
@@ -251,7 +275,7 @@ SEPARATE int give(struct domain_state *d, struct slot_plan *plan)
 			u64 lacks = v->set & ~plan->free;
 
 			/* Once it is overdue it does without CPUs that a higher class has. */
-			if (!lacks || (!(lacks & ~d->taken) && is_overdue(&v->account, plan->now)))
+			if (!lacks || (!(lacks & ~d->taken) && overdue_by(&v->account, v, plan->now)))
 				grant(d, v, vm, plan);
 			else
 				refuse(d, v, vm);
@@ -261,7 +285,7 @@ SEPARATE int give(struct domain_state *d, struct slot_plan *plan)
 			reserve(plan, plan->light, ~0ull);
 			plan->light = 0;
 		}
-		reserve(plan, pool_demand(v, vm), v->restricted ? v->allowed : ~0ull);
+		reserve(plan, pool_demand(v, vm), v->allowed);
 	}
 	return 0;
 }
@@ -289,7 +313,7 @@ SEPARATE int relocate(struct domain_state *d, struct slot_plan *plan)
 		bpf_for(j, 0, steps < INSTEP_LANES ? steps : INSTEP_LANES) {
 			u64 set = pol_span(j * step, size);
 
-			if (set & ~plan->free || (v->restricted && (set & ~v->allowed)))
+			if (set & ~(plan->free & v->allowed))
 				continue;
 			v->set = set;
 			v->moved_at = plan->now;
@@ -301,24 +325,16 @@ SEPARATE int relocate(struct domain_state *d, struct slot_plan *plan)
 	return 0;
 }
 
-/* The seats of a gang that have this lane: bits of `vm_state.waiting`. */
-static __always_inline u64 seats_at(struct vm_state *v, u32 lane)
+/* The seat of a gang that has this lane, as a bit of `vm_state.waiting`. */
+static __always_inline u64 seat_at(struct vm_state *v, u32 lane)
 {
-	u32 lanes = pol_count(v->set), rank = pol_rank_of_lane(v->set, lane);
-	u64 seats = pol_lane(rank);
-
-	/* Where seats share a CPU: every `lanes`-th. */
-	if (v->seats > lanes)
-		seats |= pol_lane(rank) << (lanes & 63) | pol_lane(rank) << (2 * lanes & 63);
-	return seats;
+	return pol_lane(pol_rank_of_lane(v->set, lane));
 }
 
 /* Whether a vCPU of a gang has its seat on this lane. */
 static __always_inline bool sits_at(struct vm_state *v, struct slot_info *i, u32 lane)
 {
-	u32 lanes = pol_count(v->set);
-
-	return (v->set & pol_lane(lane)) && i->seat % (lanes ?: 1) == pol_rank_of_lane(v->set, lane);
+	return (v->set & pol_lane(lane)) && i->seat == pol_rank_of_lane(v->set, lane);
 }
 
 /* Whether what runs on a CPU may go on under its new owner. */
@@ -328,9 +344,11 @@ static __always_inline bool fits(struct cpu_state *c, bool pool_waits)
 	struct vm_state *v = vm_of(c->vm), *o = vm_of(c->owner);
 	bool seated = c->tid && i && v && c->vm && i->seat != NO_SEAT && is_gang(v);
 
+	if (c->overdue)
+		return true;
 	if (c->owner == POOL || !c->owner || !o)
 		return !seated || !pool_waits;
-	if (!(o->waiting & seats_at(o, c->lane)))
+	if (!(o->waiting & seat_at(o, c->lane)))
 		return true;
 	return seated && c->vm == c->owner && sits_at(v, i, c->lane);
 }
@@ -388,21 +406,23 @@ static __always_inline void end_slots(struct domain_state *d)
 	own_set(d, d->lanes, 0);
 }
 
-/* The first thread of the pool has a CPU before all gangs when it is late. */
+/*
+ * Threads of the pool that are overdue have a CPU each before all gangs; in every other slot, so that a gang which needs all
+ * CPUs is not kept from them.
+ */
 static __noinline void serve_overdue(struct domain_state *d, u32 domain, struct slot_plan *plan)
 {
 	struct task_struct *p;
+	u32 seen = 0;
 
-	if (!d || !plan)
+	if (!d || !plan || (d->slot & 1))
 		return;
 	/* A timer's program holds no such lock by itself. */
 	bpf_rcu_read_lock();
 	bpf_for_each(scx_dsq, p, pool_queue(domain), 0) {
-		if (!is_late(p->scx.dsq_vtime, d))
+		if (seen++ >= OVERDUE_MOST || !is_overdue_place(p->scx.dsq_vtime, d))
 			break;
 		reserve(plan, POL_CPU, allowed_lanes(p, d));
-		count(INSTEP_C_OVERDUE);
-		break;
 	}
 	bpf_rcu_read_unlock();
 }
@@ -487,7 +507,7 @@ SEPARATE int plan_slot(u32 domain, u64 now)
  * Threads of the host that woke up meanwhile run now, on all CPUs of a gang at once: spread over the slot each would
  * make all other vCPUs of the gang spin for its time.
  */
-SEPARATE int serve_host(struct domain_state *d, u32 domain, u64 now)
+SEPARATE int serve_host(struct domain_state *d, u64 now)
 {
 	struct vm_state *v;
 	u64 set, lend;
@@ -496,7 +516,7 @@ SEPARATE int serve_host(struct domain_state *d, u32 domain, u64 now)
 	if (!d)
 		return 0;
 	set = __sync_fetch_and_and(&d->pending, 0);
-	waiting = d->host.nr_queued ? scx_bpf_dsq_nr_queued(pool_queue(domain)) : 0;
+	waiting = d->host.nr_queued;
 	lend = d->tears;
 	v = vm_of(d->victim);
 	if (v && waiting > 0)
@@ -532,12 +552,12 @@ static int slot_starts(void *map, int *key, struct slot_timer *timer)
 	/* The middle of a slot. */
 	if (d->slotted && (now + half / 8) / half % 2) {
 		enforce(d, timer->domain);
-		serve_host(d, timer->domain, now);
+		serve_host(d, now);
 		arm(timer, now);
 		return 0;
 	}
 	if (plan_slot(timer->domain, now)) {
-		serve_host(d, timer->domain, now);
+		serve_host(d, now);
 		arm(timer, now);
 		return 0;
 	}

@@ -48,6 +48,7 @@ struct account {
 	u32 nr_long;	 /* runnable threads that used up a slice since they woke up */
 	u32 light;	 /* it wants less than half of what it is entitled to */
 	u32 is_host;	 /* of the host's threads */
+	u32 room;	 /* CPUs that its threads may use together, 0 if all */
 };
 
 /* While seats are numbered: in memory, as the verifier would tell each number from the next. */
@@ -77,9 +78,10 @@ struct vm_state {
 	u64 moved_at;	 /* when its set moved last */
 	u64 torn_at;	 /* when a CPU was last taken from it in its slot */
 	u64 slots_had;	 /* gang slots since it is known */
+	u64 granted_at;	 /* when it last had a slot, or wanted none */
 	struct numbering numbering;
-	u64 allowed;	 /* lanes of its domain that its vCPUs may use */
-	u32 restricted;	 /* these are not all CPUs of the host */
+	u64 allowed;	 /* lanes of its domain that any of its vCPUs may use */
+	u32 restricted;	 /* some of its vCPUs may not use all CPUs of the host */
 };
 
 /* A vCPU. */
@@ -93,6 +95,9 @@ struct slot_info {
 	u16 pinned;	/* it may use one CPU only */
 	u8 waits;	/* it waits in its own queue ... */
 	u8 stray;	/* ... and lost its seat meanwhile */
+	u64 allowed;	/* lanes of the VM's domain that it may use, ... */
+	u32 noted;	/* ... one more than that domain's number, ... */
+	u32 cpus;	/* ... and all CPUs that it may use, 0 if these are all of the host */
 };
 
 struct cpu_state {
@@ -115,8 +120,9 @@ struct cpu_state {
 	u32 slot;
 	u32 weight;
 	u32 hole;	/* what runs fills a hole: it is not charged */
-	u32 pad4;
+	u32 overdue;	/* what runs waited for too long: it keeps the CPU for a slice */
 	u64 own;	/* own time of the running thread (struct task_state) */
+	u64 swept_at;	/* when its bound queue was last looked through for threads that are overdue */
 	u64 counters[INSTEP_NR_COUNTERS] LINE;
 };
 
@@ -142,6 +148,7 @@ struct domain_state {
 	u32 stray;	/* a VM with strays */
 	u32 pooled;	/* vCPUs that have a seat may wait in the pool */
 	u32 seat_waits;	/* vCPUs may wait on seats */
+	u64 swept_at;	/* when the pool was last looked through for threads that are overdue */
 	/* Written by the planner. */
 	u64 clock LINE; /* virtual time that a VM must not be far behind */
 	u64 victims;	/* the set of the gang in this slot that was left alone for longest */
@@ -208,6 +215,8 @@ struct task_state {
 	u32 stands_as;	/* ... whose entry had this generation */
 	u32 seat;	/* it waits in the queue of its slot, as this seat; else NO_SEAT */
 	u64 woke;	/* its own time when it woke up */
+	u64 queued_at;	/* since when it waits */
+	u32 overdue;	/* it was found to wait for too long */
 	u32 is_long;	/* it used up a slice since then */
 	u32 stands_long; /* it is counted in the account's nr_long */
 };
@@ -398,8 +407,10 @@ static __noinline void look_up(struct task_struct *p, struct task_state *t)
 		t->vm = entry->vm;
 		t->slot = entry->slot;
 		i = slot_of(t->slot);
-		if (i)
+		if (i) {
 			i->pinned = p->nr_cpus_allowed == 1;
+			i->noted = 0;
+		}
 		return;
 	}
 	if (p->pid == p->tgid)

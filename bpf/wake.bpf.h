@@ -75,7 +75,7 @@ static __noinline bool gives_way(struct task_struct *p, s32 cpu, u64 place, u64 
 	struct cpu_state *c = cpu_of(cpu);
 	struct account *a;
 
-	if (!c || !c->tid || c->taken_at || runs_in_slot(c) || !may_use(p, cpu))
+	if (!c || !c->tid || c->taken_at || c->overdue || runs_in_slot(c) || !may_use(p, cpu))
 		return false;
 	charge(cpu, now);
 	a = account_of(c->vm, c->domain);

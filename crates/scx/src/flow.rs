@@ -86,7 +86,8 @@ impl Inner {
         let own = self.state.borrow().tasks[task].cpu;
         if own != cpu {
             if let Err(why) = self.may_move(task, cpu) {
-                self.state.borrow_mut().eject(why);
+                let what = format!("task {task} {why} CPU {cpu}, but was sent there");
+                self.state.borrow_mut().eject(what);
                 self.put_into(task, Queue::Global, flags, false);
                 return;
             }
@@ -96,13 +97,14 @@ impl Inner {
         self.put_into(task, Queue::Local(cpu), flags, false);
     }
 
-    /// Whether a task may go to another CPU's run queue (task_can_run_on_remote_rq).
-    pub(crate) fn may_move(&self, task: usize, cpu: usize) -> Result<(), String> {
+    /// Whether a task may go to another CPU's run queue (task_can_run_on_remote_rq); else why not. A look through a queue asks
+    /// for each task: nothing is allocated.
+    pub(crate) fn may_move(&self, task: usize, cpu: usize) -> Result<(), &'static str> {
         if self.tasks[task].migration_disabled.get() > 0 {
-            return Err(format!("task {task} may not be moved now, but was sent to CPU {cpu}"));
+            return Err("may not be moved now to");
         }
         if !self.may_use(task, cpu) {
-            return Err(format!("task {task} may not use CPU {cpu}, but was sent there"));
+            return Err("may not use");
         }
         Ok(())
     }

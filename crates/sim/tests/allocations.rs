@@ -101,7 +101,6 @@ fn no_event_allocates_in_the_steady_state() {
 }
 
 #[test]
-#[ignore = "one event of fourteen allocates in the simulated kernel, since slots are planned: open"]
 fn no_event_of_the_kernel_scheduler_allocates() {
     allocates_hardly_ever("instep");
 }

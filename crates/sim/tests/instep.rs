@@ -54,7 +54,6 @@ fn a_vm_that_spins_gets_its_share_of_speed_and_the_default_loses_most_of_it() {
 }
 
 #[test]
-#[ignore = "a VM of 120 vCPUs forms no gang, and has a seventh more than its share on two CPUs: open"]
 fn a_vm_of_many_vcpus_leaves_one_of_few_its_share() {
     for cpus in [2, 8] {
         let text = format!(
@@ -145,7 +144,6 @@ fn a_host_beyond_its_tables_is_refused() {
 }
 
 #[test]
-#[ignore = "the VM that is ahead has a third more than its share: open"]
 fn all_vcpus_of_a_vm_that_is_ahead_get_their_turn() {
     let text = include_str!("../../../scenarios/sim/ahead.toml");
     let plan = planned(text);
@@ -182,13 +180,7 @@ fn what_swarms_found_does_not_come_back() {
 }
 
 #[test]
-#[ignore = "VMs with more vCPUs than a domain has CPUs do not keep to small weights: open"]
-fn what_swarms_found_and_is_open() {
-    assert_eq!(findings("found/open"), Vec::<String>::new());
-}
-
-#[test]
-#[ignore = "the stated bound on waits does not hold on random hosts yet: open"]
+#[ignore = "two of 30 random hosts have a vCPU that waits for longer than the stated bound: open"]
 fn a_small_swarm_finds_nothing() {
     let swarm = Swarm { runs: 30, seed: 3, scheduler: Some("instep".to_owned()) };
     let sum = swarm.run(&|| (), &|| false).unwrap();

@@ -15,6 +15,8 @@ pub struct Share {
     /// And beside that, nanoseconds for each task that a CPU has on average: starting, and turns
     /// that have begun.
     pub slack: u64,
+    /// Whether a VM may have more than its share, as one that fills what others cannot use.
+    pub more: bool,
     /// Whether it holds where all wait for one CPU only.
     pub one_cpu: bool,
     /// Whether a VM's weight counts once for each of its vCPUs, as Xen's credit scheduler has it.
@@ -58,6 +60,9 @@ impl Checker for Share {
             let had: u64 = own(vm).map(|task| task.had(picture.now)).sum();
             let slack =
                 u128::from(self.slack) * u128::from(each) + whole * u128::from(self.floor) / 100;
+            if self.more && u128::from(had) >= fair {
+                continue;
+            }
             let error = fair.abs_diff(u128::from(had));
             if error > fair * u128::from(self.percent) / 100 + slack {
                 let ms = 1_000_000;

@@ -260,8 +260,9 @@ impl Scheduler for Instep {
     fn promises(&self) -> Promises {
         let usual = Promises::usual(true, self.rules.tick);
         let slack = 2 * (self.rules.settings.slice + self.rules.tick);
-        // A VM is entitled to a 64th of a CPU at least, so small weights have more than their share.
-        let share = Share { percent: 10, floor: 8, slack, ..Share::default() };
+        // Gangs exclude each other, and what fits beside one runs uncharged (docs/dispatch.md, "Fair shares"): a VM has at
+        // least half of its share, and may have more than it.
+        let share = Share { percent: 50, slack, more: true, ..Share::default() };
         Promises { share: Some(share), wait_bound: Some(WaitBound { each: 100_000_000 }), ..usual }
     }
 }

@@ -149,8 +149,7 @@ fn siblings_beyond_the_cpus_share_evenly() {
 }
 
 #[test]
-fn no_sibling_starves_where_three_share_two_cpus() {
-    // All three wait before the gang is formed. Two of them then share a CPU.
+fn three_siblings_on_two_cpus_have_equal_parts() {
     let mut instep = computing(2, &[(3, 100)], 0);
     let (mut ran, mut began, mut longest) = ([0u64; 3], [0; 3], 0);
     for at in 1..1000 {
@@ -166,5 +165,5 @@ fn no_sibling_starves_where_three_share_two_cpus() {
     }
     assert_eq!(instep.ejected(), None);
     assert!(longest <= 60, "a vCPU did not run for {longest} ms: {ran:?}");
-    assert!(ran.iter().all(|ms| *ms >= 450), "{ran:?}");
+    assert!(ran.iter().all(|ms| (630..700).contains(ms)), "{ran:?}");
 }
