@@ -276,6 +276,7 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	charge(cpu, now);
 	c->overdue = 0;
+	c->claimed = 0;
 	weigh_prev(prev, c, d, &p);
 	if (take_bound(cpu, c, d, &p, now))
 		return;
@@ -372,17 +373,15 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	c->tid = p->pid;
 	c->overdue = t->overdue;
 	t->overdue = 0;
-	c->hole = on(INSTEP_M_HOLES) && seated && c->owner != t->vm && v->granted != d->slot;
+	c->claimed = 0;
+	set_hole(d, c, on(INSTEP_M_HOLES) && seated && c->owner != t->vm && v->granted != d->slot);
 	if (a && pol_before(a->front, t->own))
 		a->front = t->own;
 	count(INSTEP_C_SWITCH);
 	if (c->hole) {
 		count(INSTEP_C_HOLE);
-		__sync_fetch_and_or(&d->holes, pol_lane(c->lane));
 		return;
 	}
-	if (d->holes & pol_lane(c->lane))
-		__sync_fetch_and_and(&d->holes, ~pol_lane(c->lane));
 	if (!seated || c->owner != t->vm)
 		return;
 	scx_bpf_task_set_slice(p, 2 * SET.slot_ns);

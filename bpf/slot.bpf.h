@@ -337,6 +337,18 @@ static __always_inline bool sits_at(struct vm_state *v, struct slot_info *i, u32
 	return (v->set & pol_lane(lane)) && i->seat == pol_rank_of_lane(v->set, lane);
 }
 
+/* Whether what runs on a CPU fills a hole: threads that wake up look there first, and its time is not charged. */
+static __always_inline void set_hole(struct domain_state *d, struct cpu_state *c, bool hole)
+{
+	u64 lane = pol_lane(c->lane);
+
+	c->hole = hole;
+	if (hole)
+		__sync_fetch_and_or(&d->holes, lane);
+	else if (d->holes & lane)
+		__sync_fetch_and_and(&d->holes, ~lane);
+}
+
 /* Whether what runs on a CPU may go on under its new owner. */
 static __always_inline bool fits(struct cpu_state *c, bool pool_waits)
 {
@@ -374,12 +386,12 @@ SEPARATE int enforce(struct domain_state *d, u32 domain)
 			continue;
 		v = vm_of(c->vm);
 		if (fits(c, waits)) {
-			c->hole = on(INSTEP_M_HOLES) && c->tid && v && c->vm && is_gang(v) &&
-				  c->owner != c->vm && v->granted != d->slot;
+			set_hole(d, c, on(INSTEP_M_HOLES) && c->tid && v && c->vm && is_gang(v) &&
+					       c->owner != c->vm && v->granted != d->slot);
 			continue;
 		}
 		/* Until it goes the owner waits for it: that is no hole. */
-		c->hole = 0;
+		set_hole(d, c, false);
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 		count(INSTEP_C_SLOT_KICK);
 	}
@@ -399,6 +411,7 @@ static __always_inline void call_idle(struct domain_state *d)
 static __always_inline void end_slots(struct domain_state *d)
 {
 	d->pending = 0;
+	d->holes = 0;
 	d->slotted = 0;
 	d->pool = d->lanes;
 	d->tears = 0;

@@ -121,6 +121,7 @@ struct cpu_state {
 	u32 weight;
 	u32 hole;	/* what runs fills a hole: it is not charged */
 	u32 overdue;	/* what runs waited for too long: it keeps the CPU for a slice */
+	u32 claimed;	/* what runs gives way to a thread that woke up and was sent here */
 	u64 own;	/* own time of the running thread (struct task_state) */
 	u64 swept_at;	/* when its bound queue was last looked through for threads that are overdue */
 	u64 counters[INSTEP_NR_COUNTERS] LINE;

@@ -5,13 +5,15 @@
  * Flag: wake. Counters: wake_sibling, wake_timer, wake_io, wake_preempt, wake_holes, wake_tears.
  *
  * Problem: a VM that blocks and is within its share must not wait for another's slice or slot to end. But each CPU that
- * is taken from a gang in its slot makes all others of that gang spin.
+ * is taken from a gang in its slot makes all others of that gang spin. And of several vCPUs that are woken at the same
+ * moment, as at the end of a barrier, each must get another CPU, or they wait for each other there.
  * Method: in this order,
  *     a CPU on which a gang's vCPU fills a hole;
  *     the CPU where the thread was, or one of four of the pool, if what runs there is further along by
  *     `wake_slack_ns`;
  *     a CPU of the gang that was left alone for longest of those in this slot, if that is further along by as much. All
  *     such threads tear the same gang.
+ * A CPU gives way to one thread only, until that runs there: who takes it claims it.
  * Limits: a wake-up in an interrupt counts as a timer's, also where the processor posts the interrupt of a sibling.
  */
 #ifndef INSTEP_WAKE_BPF_H
@@ -69,21 +71,26 @@ static __always_inline s32 take_from(struct task_struct *p, u32 domain, u64 *fro
 	return c->taken_at ? NO_CPU : cpu;
 }
 
-/* Whether what runs on a CPU, if no vCPU of a gang in its slot, is further along than a thread with this place. */
-static __noinline bool gives_way(struct task_struct *p, s32 cpu, u64 place, u64 now)
+/*
+ * Claims a CPU for a thread with this place, if what runs there is further along, and no vCPU of a gang in its slot; whether
+ * it did.
+ */
+static __noinline bool claim_busy(struct task_struct *p, s32 cpu, u64 place, u64 now)
 {
 	struct cpu_state *c = cpu_of(cpu);
 	struct account *a;
 
-	if (!c || !c->tid || c->taken_at || c->overdue || runs_in_slot(c) || !may_use(p, cpu))
+	if (!c || !c->tid || c->taken_at || c->overdue || c->claimed || runs_in_slot(c) || !may_use(p, cpu))
 		return false;
 	charge(cpu, now);
 	a = account_of(c->vm, c->domain);
-	return a && pol_wake_preempts(place, pol_key(a->vtime, c->own, a->front, own_bound()), SET.wake_slack_ns);
+	if (!a || !pol_wake_preempts(place, pol_key(a->vtime, c->own, a->front, own_bound()), SET.wake_slack_ns))
+		return false;
+	return !__sync_lock_test_and_set(&c->claimed, 1);
 }
 
-/* Of the CPUs for threads that form no gang one that gives way; looks at a few of them, other ones each time. */
-static __noinline s32 pick_in_pool(struct task_struct *p, u32 domain, u64 place, u64 now)
+/* Claims one of the CPUs for threads that form no gang; looks at a few of them, other ones each time. */
+static __noinline s32 claim_in_pool(struct task_struct *p, u32 domain, u64 place, u64 now)
 {
 	struct domain_state *d = domain_of(domain);
 	u64 rest, set;
@@ -99,7 +106,7 @@ static __noinline s32 pick_in_pool(struct task_struct *p, u32 domain, u64 place,
 			rest = set;
 		cpu = cpu_at(d, pol_lowest(rest));
 		rest &= rest - 1;
-		if (gives_way(p, cpu, place, now))
+		if (claim_busy(p, cpu, place, now))
 			return cpu;
 	}
 	return NO_CPU;
@@ -137,8 +144,8 @@ static __noinline s32 pick_victim(struct task_struct *p, struct task_state *t, s
 		return cpu;
 	}
 	place = place_of(t, domain);
-	cpu = c && c->domain == domain && gives_way(p, prev, place, now) ? prev :
-									   pick_in_pool(p, domain, place, now);
+	cpu = c && c->domain == domain && claim_busy(p, prev, place, now) ? prev :
+									    claim_in_pool(p, domain, place, now);
 	if (cpu >= 0) {
 		count(INSTEP_C_WAKE_PREEMPT);
 		return cpu;

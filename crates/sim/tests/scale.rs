@@ -156,6 +156,16 @@ fn spinning_vms_reach_their_speed_on_8_and_32_cpus() {
 }
 
 #[test]
+fn vms_that_block_at_barriers_have_their_share_beside_gangs() {
+    let case = |(phase, speed)| {
+        let text = scenario!("blocking").replace("\"$P/$V\"", "2");
+        let text = text.replace("\"$P\"", "16").replace("\"$V\"", "8");
+        case(phase, &text, &[("PHASE", phase)], &[AtLeast("blocks", Speed, speed)])
+    };
+    holds(&[("200us", 0.93), ("1ms", 0.98)].map(case));
+}
+
+#[test]
 fn vms_of_a_host_with_room_are_as_fast_as_alone() {
     let bounds = [AtLeast("", Speed, 0.98)];
     holds(&[case("not-overcommitted", scenario!("not-overcommitted"), &[], &bounds)]);

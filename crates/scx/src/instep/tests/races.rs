@@ -56,6 +56,30 @@ fn vcpu_runs_on_when_another_claims_the_idle_core() {
 }
 
 #[test]
+fn siblings_woken_at_once_preempt_different_cpus() {
+    // Four VMs of one vCPU compute on four CPUs. The vCPUs of another VM wake up at the same moment, all last on one CPU.
+    let tasks: Vec<TaskSetup> = (0..8)
+        .map(|at| TaskSetup { allowed: CpuMask::of(0..4), cpu: if at < 4 { at } else { 1 }, flags: 0 })
+        .collect();
+    let vms = table(&[(1, 100), (1, 100), (1, 100), (1, 100), (4, 100)]);
+    let mut instep = fits(&cores(4), &tasks, &vms, 0);
+    for task in 0..4 {
+        instep.kernel().wake(task, Waker::Other(0), START);
+        settle(&mut instep, START);
+    }
+    (1..200).for_each(|at| tick(&mut instep, 4, START + at * MS));
+    let now = START + 200 * MS;
+    for task in 4..8 {
+        instep.kernel().wake(task, Waker::Other(0), now);
+    }
+    settle(&mut instep, now);
+    let mut running: Vec<Option<usize>> = (0..4).map(|cpu| instep.current(cpu)).collect();
+    running.sort_unstable();
+    assert_eq!(running, [4, 5, 6, 7].map(Some));
+    assert_eq!(instep.ejected(), None);
+}
+
+#[test]
 fn thread_queued_while_a_cpu_goes_idle_runs_at_once() {
     // Two computing vCPUs on two CPUs; one of them sleeps after a third has found no idle CPU.
     for sleeps in 0..2 {
