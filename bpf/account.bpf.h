@@ -18,7 +18,8 @@
  * water filling up to the fixed point.
  *     Each domain has one clock: the least virtual time of its active accounts, without those that want less than half of
  * their share. The virtual time of these, and of an account of which no thread had to wait during a period, is raised to
- * at most two of the VM's allocation periods (of the host's, `lag_ns`) behind the clock: neither could use more. Of an account that is further ahead than it may be
+ * at most two of the VM's allocation periods (of the host's, `lag_ns`) behind the clock: neither could use more. Of an
+ * account that is further ahead than it may be
  * half of the excess is forgiven in each period. An account that goes to another domain keeps its lag.
  * Limits: the host's threads have an account in each domain, and the weight `host_weight` in each. An estimate
  * of demand lags by some periods; the most that a VM wanted at once does not, so that a VM that begins to compute
@@ -157,6 +158,15 @@ static __always_inline u32 share_of(struct account *a, u32 vm)
 	return pol_share(peak * POL_CPU, pol_claim(weight_of(vm), INSTEP_STATE->level));
 }
 
+/* A gang with several parts is charged in each domain for what it uses there: its share of that part is smaller. */
+static __always_inline void charge_part(struct vm_state *v, u32 domain, u64 cost)
+{
+	struct gang_part *part = part_in(v, domain);
+
+	if (part->domain == domain)
+		__sync_fetch_and_add(&part->vtime, cost * v->seats / (pol_count(part->set) ?: 1));
+}
+
 /* Charges what the running thread of a CPU has used since it was last charged. */
 SEPARATE int charge(s32 cpu, u64 now)
 {
@@ -177,11 +187,16 @@ SEPARATE int charge(s32 cpu, u64 now)
 	a = account_of(c->vm, c->domain);
 	if (!a)
 		return 0;
-	if (!c->hole)
-		__sync_fetch_and_add(&a->vtime, pol_charge(ran, share_of(a, c->vm)));
-	__sync_fetch_and_add(&a->total_ns, ran);
 	i = slot_of(c->slot);
 	v = vm_of(c->vm);
+	if (!c->hole) {
+		u64 cost = pol_charge(ran, share_of(a, c->vm));
+
+		__sync_fetch_and_add(&a->vtime, cost);
+		if (v && is_spread(v))
+			charge_part(v, c->domain, cost);
+	}
+	__sync_fetch_and_add(&a->total_ns, ran);
 	if (i && v) {
 		i->ran_ns += ran;
 		i->ran_at = now;
@@ -268,14 +283,51 @@ static __always_inline void roll_account(struct account *a, u32 vm, u32 domain, 
 	a->peak = wanting(a);
 }
 
-/* What an account loads its domain with; the first one of a period, the host's, begins the sum anew. */
-static __always_inline void note_load(struct account *a, u32 domain, bool first)
+/* How much an account loads its domain, 1024ths of a CPU. */
+static __always_inline u32 load_of(struct account *a)
+{
+	return a->demand < a->share ? a->demand : a->share;
+}
+
+/* An account goes to another domain, with its lag. */
+static __always_inline void enter_domain(struct vm_state *v, u32 to)
+{
+	v->account.vtime += clock_of(to) - clock_of(v->account.domain);
+	v->account.domain = to;
+	v->allowed = ~0ull;
+}
+
+static __always_inline void add_to_load(u32 domain, u32 load)
 {
 	struct domain_state *d = domain_of(domain);
-	u32 load = a->demand < a->share ? a->demand : a->share;
 
 	if (d)
-		d->loaded = first ? load : d->loaded + load;
+		d->loaded += load;
+}
+
+/* What a VM loads its domains with. */
+static __always_inline void note_load(u32 vm, struct account *a)
+{
+	u32 load = load_of(a);
+	struct vm_state *v = vm_of(vm);
+	s32 k;
+
+	if (!v || !is_spread(v)) {
+		add_to_load(a->domain, load);
+		return;
+	}
+	bpf_for(k, 0, INSTEP_MAX_PARTS)
+		if ((u32)k < v->nr_parts)
+			add_to_load(v->parts[within(k, INSTEP_MAX_PARTS)].domain, load / v->nr_parts);
+}
+
+/* The threads of the host do so first in a period. */
+static __always_inline void note_load_of_host(struct account *a)
+{
+	struct domain_state *d = domain_of(a->domain);
+
+	if (d)
+		d->loaded = load_of(a);
 }
 
 /* What policy.h, pol_level wants to know of all accounts. */
@@ -353,7 +405,10 @@ SEPARATE int set_shares(bool hosts)
 		if (!a)
 			continue;
 		a->share = share_of(a, hosts ? INSTEP_HOST : k);
-		note_load(a, hosts ? (u32)k : a->domain, hosts);
+		if (hosts)
+			note_load_of_host(a);
+		else
+			note_load(k, a);
 	}
 	return 0;
 }
@@ -393,6 +448,24 @@ SEPARATE int roll(u64 now)
 	set_shares(true);
 	set_shares(false);
 	return 0;
+}
+
+static __always_inline bool is_active(struct account *a)
+{
+	return a->nr_running + a->nr_queued > 0;
+}
+
+/*
+ * By how much an account has waited for too long, 0 if it has not: one of which no thread runs while one waits, or a gang
+ * that had no slot. vCPUs of a gang that fill holes do not count: their siblings wait.
+ */
+static __always_inline u64 overdue_by(struct account *a, struct vm_state *v, u64 now)
+{
+	bool gang = v && is_gang(v);
+	u64 patience = pol_patience(wanting(a), a->share);
+	u64 waited = pol_since(gang ? v->granted_at : a->served_at, now);
+
+	return a->nr_queued && (gang || !a->nr_running) && waited > patience ? waited - patience : 0;
 }
 
 #endif

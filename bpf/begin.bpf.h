@@ -30,6 +30,19 @@ static __always_inline s32 begin_domain(u32 domain)
 	return error ?: make_timer(domain);
 }
 
+/* A CPU that is online counts. */
+SEPARATE int count_cpu(s32 cpu)
+{
+	struct cpu_state *c = cpu_of(cpu);
+	struct domain_state *d = c ? domain_of(c->domain) : NULL;
+
+	if (!c || !d || c->node < 0)
+		return 0;
+	INSTEP_STATE->online++;
+	INSTEP_STATE->common += !d->isolated;
+	return 0;
+}
+
 s32 BPF_STRUCT_OPS_SLEEPABLE(instep_init)
 {
 	u32 n = SET.nr_cpus, domains = SET.nr_domains, slots = SET.nr_slots;
@@ -44,14 +57,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(instep_init)
 			return error;
 	}
 	bpf_for(k, 0, n) {
-		struct cpu_state *c = cpu_of(k);
-		struct domain_state *d;
-
-		if (!c)
-			return -EINVAL;
-		INSTEP_STATE->online += c->node >= 0;
-		d = domain_of(c->domain);
-		INSTEP_STATE->common += c->node >= 0 && d && !d->isolated;
+		count_cpu(k);
 		error = scx_bpf_create_dsq(bound_queue(k), -1);
 		if (error)
 			return error;

@@ -22,34 +22,40 @@
 #include "taken.bpf.h"
 
 /* Takes the vCPU of a gang that sits on this CPU; whether there was one. */
-SEPARATE int take_seat(u32 vm, u32 lane)
+SEPARATE int take_seat(u32 vm, u32 domain, u32 lane)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
 	struct vm_state *v = vm_of(vm);
+	struct gang_part *part;
 	struct slot_info *i;
 	u32 seat;
 
-	if (!v || !s || !(v->set & pol_lane(lane)))
+	if (!v || !s || !is_gang(v))
 		return false;
-	seat = pol_rank_of_lane(v->set, lane);
-	i = (v->waiting & pol_lane(seat)) ? slot_of(s->first_slot + seat) : NULL;
+	part = part_in(v, domain);
+	if (part->domain != domain || !(part->set & pol_lane(lane)))
+		return false;
+	seat = pol_rank_of_lane(part->set, lane);
+	i = (part->waiting & pol_lane(seat)) ? slot_of(s->first_slot + part->first + seat) : NULL;
 	return i && i->sits < SET.nr_slots && scx_bpf_dsq_move_to_local(seat_queue(i->sits), 0);
 }
 
-/* Takes a vCPU that waits on a seat of this gang: the one that sits here, else any. */
-SEPARATE int take_waiting(u32 vm, u32 lane)
+/* Takes a vCPU that waits on a seat of this gang in this domain: the one that sits here, else any. */
+SEPARATE int take_waiting(u32 vm, u32 domain, u32 lane)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
 	struct vm_state *v = vm_of(vm);
+	struct gang_part *part;
 	struct slot_info *i;
 	u64 waiting;
 
-	if (!v || !s || !v->waiting)
+	if (!v || !s || !is_gang(v))
 		return false;
-	if (take_seat(vm, lane))
+	if (take_seat(vm, domain, lane))
 		return true;
-	waiting = v->waiting;
-	i = waiting ? slot_of(s->first_slot + pol_lowest(waiting)) : NULL;
+	part = part_in(v, domain);
+	waiting = part->domain == domain ? part->waiting : 0;
+	i = waiting ? slot_of(s->first_slot + part->first + pol_lowest(waiting)) : NULL;
 	return i && i->sits < SET.nr_slots && scx_bpf_dsq_move_to_local(seat_queue(i->sits), 0);
 }
 
@@ -59,14 +65,15 @@ SEPARATE int take_waiting(u32 vm, u32 lane)
  */
 SEPARATE int fill_hole(struct domain_state *d, u32 lane)
 {
-	u32 n;
+	u32 n, domain;
 	s32 k;
 
 	if (!d || !on(INSTEP_M_HOLES))
 		return false;
+	domain = d->host.domain;
 	n = d->nr_refused < MAX_REFUSED ? d->nr_refused : MAX_REFUSED;
 	bpf_for(k, 0, n)
-		if (take_waiting(d->refused[k & (MAX_REFUSED - 1)], lane))
+		if (take_waiting(d->refused[k & (MAX_REFUSED - 1)], domain, lane))
 			return true;
 	if (!d->seat_waits)
 		return false;
@@ -76,10 +83,10 @@ SEPARATE int fill_hole(struct domain_state *d, u32 lane)
 		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];
 		struct vm_state *v = vm_of(vm);
 
-		if (!v || !v->waiting)
+		if (!v || !is_gang(v) || !part_in(v, domain)->waiting)
 			continue;
 		d->seat_waits = 1;
-		if (take_waiting(vm, lane))
+		if (take_waiting(vm, domain, lane))
 			return true;
 	}
 	return false;

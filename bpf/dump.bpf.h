@@ -19,8 +19,8 @@ static __always_inline void dump_account(struct account *a, u64 clock)
 
 static __always_inline void dump_vm(u32 vm, struct vm_state *v, struct domain_state *d)
 {
-	scx_bpf_dump("  VM %u: seats %u set %llx waiting %llx strays %u refused %u\n", vm, v->seats, v->set, v->waiting,
-		     v->strays, v->refusals);
+	scx_bpf_dump("  VM %u: seats %u in %u domains, first set %llx waiting %llx, strays %u refused %u\n", vm, v->seats,
+		     v->nr_parts, v->parts[0].set, v->parts[0].waiting, v->strays, v->refusals);
 	dump_account(&v->account, d->clock);
 }
 

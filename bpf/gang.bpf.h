@@ -10,233 +10,18 @@
  * Method: evidence is per vCPU. In a window of 48 ms, blocks and CPU time are counted; it belongs to the gang where
  *     blocks * 20 ms <= CPU time        and no longer where      blocks * 10 ms > CPU time
  * Two such vCPUs make a gang. Each has a *seat*, a number; siblings that block stay outside and wait like others.
- *     A gang has a *gang set*: as many CPUs of its domain as it has seats. The seat with number n has the n-th CPU of
- * the set. Sets of 2, 4, 8 ... CPUs begin at multiples of their size,
- * so that they coincide, nest or are disjoint. Among the possible sets the one is taken with the lowest
- *     cost = load of its most loaded CPU by gangs + mean load of its CPUs by others
- *            + 256 for each gang set that it crosses + 128 if it lies in two caches
- * where a gang loads each of its CPUs by (share / seats), 1024 is a whole CPU, and accounts that form no gang load the
- * last CPUs of the domain: there they have their CPUs in each slot (slot.bpf.h).
+ *     Which CPUs a gang has: set.bpf.h.
  *     A VM joins the domain that is least loaded, of its home node if it has one. How sets and VMs move: moves.bpf.h.
- * Limits: evidence is blocks; a guest that halts for a paravirtual spinlock is taken for one that blocks. A VM of which
- * more vCPUs never block than its domain has CPUs forms no gang, nor does one for which a higher class leaves too few CPUs.
+ * Limits: evidence is blocks; a guest that halts for a paravirtual spinlock is taken for one that blocks. A VM forms no
+ * gang where it has too few CPUs for that (set.bpf.h, span.bpf.h), or where a higher class leaves too few.
  */
 #ifndef INSTEP_GANG_BPF_H
 #define INSTEP_GANG_BPF_H
 
-#include "queue.bpf.h"
+#include "span.bpf.h"
 
-#define WINDOW_NS (48 * POL_MS)
 /* A set may move again after this. */
 #define REST_NS (96 * POL_MS)
-#define CROSS_COSTS 256u
-#define CACHE_COSTS 128u
-
-static __always_inline bool is_gang(struct vm_state *v)
-{
-	return v->seats > 1 && v->set;
-}
-
-/* How much a gang loads each of its CPUs, 1024ths. */
-static __always_inline u32 load_by(struct vm_state *v)
-{
-	u32 lanes = pol_count(v->set), share = v->account.share;
-	u32 each = lanes ? share / lanes : 0;
-
-	return each > POL_CPU ? POL_CPU : each;
-}
-
-/*
- * What a VM wants of the pool, 1024ths of a CPU: all that its vCPUs want, or, of a gang, its siblings that block. One
- * whose vCPUs run for a moment now and then is served by preemption: a CPU kept for it would be empty most of the time.
- */
-static __always_inline u32 pool_demand(struct vm_state *v, u32 vm)
-{
-	struct instep_vm_settings *s = vm_set_of(vm);
-	u32 seated = v->seats * POL_CPU, demand = v->account.demand;
-
-	if (!s || demand <= seated || (demand - seated) / (s->nr_vcpus - v->seats ?: 1) < POL_CPU / 8)
-		return 0;
-	return demand - seated;
-}
-
-/* What the host's threads want of it: those that run for long. */
-static __always_inline u32 host_demand(struct domain_state *d)
-{
-	u32 demand = d->host.nr_long * POL_CPU;
-
-	return demand < d->host.share ? demand : d->host.share;
-}
-
-/* Adds `amount` to the load of each CPU of a set. */
-SEPARATE int add_load(struct domain_state *d, u64 set, u32 amount)
-{
-	s32 lane;
-
-	if (!d)
-		return 0;
-	bpf_for(lane, 0, INSTEP_LANES)
-		if (set & pol_lane(lane))
-			d->load[within(lane, INSTEP_LANES)] += amount;
-	return 0;
-}
-
-/* Makes the list of the domain's VMs anew. */
-SEPARATE int list_members(struct domain_state *d, u32 domain)
-{
-	u32 n = INSTEP_STATE->nr_vms, gangs = 0;
-	s32 k;
-
-	if (!d)
-		return 0;
-	d->stale = 0;
-	d->listed = 0;
-	bpf_for(k, 1, n < INSTEP_MAX_VMS ? n : INSTEP_MAX_VMS) {
-		struct vm_state *v = vm_of(k);
-
-		if (!v || !v->joined || v->account.domain != domain || !weight_of(k))
-			continue;
-		gangs += v->seats > 1;
-		d->members[within(d->listed, INSTEP_MAX_VMS)] = k;
-		d->listed++;
-	}
-	d->nr_members = d->listed;
-	d->nr_gangs = gangs;
-	return 0;
-}
-
-/* The load of each CPU of a domain, without this VM's. */
-SEPARATE int sum_load(struct domain_state *d, u32 domain, u32 without)
-{
-	u32 pool, n, whole;
-	s32 k;
-
-	if (!d)
-		return 0;
-	bpf_for(k, 0, INSTEP_LANES)
-		d->load[within(k, INSTEP_LANES)] = d->pool_load[within(k, INSTEP_LANES)] = 0;
-	pool = host_demand(d) + d->light;
-	n = d->nr_members < INSTEP_MAX_VMS ? d->nr_members : INSTEP_MAX_VMS;
-	bpf_for(k, 0, n) {
-		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];
-		struct vm_state *v = vm_of(vm);
-
-		if (!v || vm == without || v->account.domain != domain)
-			continue;
-		if (is_gang(v))
-			add_load(d, v->set, load_by(v));
-		whole = pool_demand(v, vm);
-		pool += whole < v->account.share ? whole : v->account.share;
-	}
-	bpf_for(k, 0, INSTEP_LANES) {
-		u32 lane = INSTEP_LANES - 1 - k;
-
-		if (!(d->lanes & pol_lane(lane)) || !pool)
-			continue;
-		whole = pool < POL_CPU ? pool : POL_CPU;
-		d->pool_load[within(lane, INSTEP_LANES)] = whole;
-		pool -= whole;
-	}
-	return 0;
-}
-
-struct set_score {
-	u32 cost;
-	u32 peak;  /* load of the most loaded CPU, without the gang's own */
-	u64 ahead; /* least virtual time of the gangs that have CPUs of it, 0 if there are none */
-};
-
-/* What speaks against this set for a gang, `sum_load` having been called without it. */
-SEPARATE int score_set(struct domain_state *d, u64 set, u32 vm, struct set_score *score)
-{
-	u32 crossed = 0, pool = 0, n;
-	s32 k;
-
-	if (!d || !score)
-		return 0;
-	score->peak = 0;
-	score->ahead = 0;
-	bpf_for(k, 0, INSTEP_LANES) {
-		u32 load = d->load[within(k, INSTEP_LANES)];
-
-		if (!(set & pol_lane(k)))
-			continue;
-		pool += d->pool_load[within(k, INSTEP_LANES)];
-		if (load > score->peak)
-			score->peak = load;
-	}
-	n = d->nr_members < INSTEP_MAX_VMS ? d->nr_members : INSTEP_MAX_VMS;
-	bpf_for(k, 0, n) {
-		u32 other = d->members[within(k, INSTEP_MAX_VMS)];
-		struct vm_state *v = vm_of(other);
-
-		if (!v || other == vm || !(v->set & set))
-			continue;
-		crossed += pol_crosses(v->set, set);
-		if (!score->ahead || pol_before(v->account.vtime, score->ahead))
-			score->ahead = v->account.vtime;
-	}
-	score->cost = score->peak + pool / (pol_count(set) ?: 1) + crossed * CROSS_COSTS;
-	if (set & d->caches & ~(1ull << pol_lowest(set)))
-		score->cost += CACHE_COSTS;
-	return 0;
-}
-
-/* Whether a gang would be better off among those of set `a` than among those of `b`: all are further ahead of it. */
-static __always_inline bool meets_later(struct set_score *a, struct set_score *b)
-{
-	return !a->ahead || (b->ahead && pol_before(b->ahead, a->ahead));
-}
-
-/*
- * The best set of so many CPUs for a gang; 0 if the domain has none. With `most`, of the sets that cost no more than that
- * the one whose gangs are furthest ahead.
- */
-SEPARATE u64 find_set(struct domain_state *d, u32 vm, u32 size, u32 most, struct set_score *best)
-{
-	struct set_score score = {};
-	struct vm_state *v = vm_of(vm);
-	u32 step, steps;
-	u64 found = 0, allowed = v ? v->allowed : ~0ull;
-	s32 k;
-
-	if (!d || !best || !size || size > d->nr_lanes)
-		return 0;
-	step = pol_set_step(size);
-	steps = (d->nr_lanes - size) / (step ?: 1) + 1;
-	bpf_for(k, 0, steps < INSTEP_LANES ? steps : INSTEP_LANES) {
-		u64 set = pol_span(k * step, size);
-
-		if (set & (~allowed | d->lost))
-			continue;
-		score_set(d, set, vm, &score);
-		if (most ? score.cost > most || (found && !meets_later(&score, best)) :
-			   found && score.cost >= best->cost)
-			continue;
-		found = set;
-		*best = score;
-	}
-	return found;
-}
-
-/* Gives the gang the best set of its domain. */
-SEPARATE int settle(u32 vm, u64 now)
-{
-	struct vm_state *v = vm_of(vm);
-	struct set_score score = {};
-	struct domain_state *d;
-
-	if (!v)
-		return 0;
-	d = domain_of(v->account.domain);
-	if (!d)
-		return 0;
-	list_members(d, v->account.domain);
-	sum_load(d, v->account.domain, vm);
-	v->set = v->seats > 1 ? find_set(d, vm, v->seats, 0, &score) : 0;
-	v->moved_at = now;
-	return 0;
-}
 
 /* Takes over the evidence of a vCPU; whether it belongs to the gang. */
 static __always_inline bool judge_vcpu(struct slot_info *i, bool all)
@@ -269,6 +54,30 @@ SEPARATE u32 judge_vcpus(u32 vm, bool all)
 	return seats;
 }
 
+/* The next seats are those of the next part. */
+static __always_inline void end_part(struct vm_state *v, struct numbering *c)
+{
+	v->parts[within(c->part, INSTEP_MAX_PARTS)].waiting = c->waiting;
+	c->waiting = 0;
+	c->part++;
+}
+
+/* The next vCPU has the next seat of the gang. */
+static __always_inline void take_number(struct vm_state *v, struct numbering *c, struct slot_info *i)
+{
+	struct gang_part *part = &v->parts[within(c->part, INSTEP_MAX_PARTS)];
+
+	if (c->next >= part->first + pol_count(part->set)) {
+		end_part(v, c);
+		part = &v->parts[within(c->part, INSTEP_MAX_PARTS)];
+	}
+	i->seat = (c->next - part->first) & (INSTEP_LANES - 1);
+	i->part = c->part;
+	if (i->waits)
+		c->waiting |= pol_lane(i->seat);
+	c->next++;
+}
+
 /* Numbers the vCPUs of a gang, or of one that is none any more (`seats` 0). Those that wait are found again. */
 SEPARATE int number_seats(u32 vm, u32 seats, bool all)
 {
@@ -289,17 +98,16 @@ SEPARATE int number_seats(u32 vm, u32 seats, bool all)
 
 		if (!i || !seat)
 			break;
-		i->seat = has ? c->next : NO_SEAT;
 		i->stray = i->waits && !has;
 		c->strays += i->stray;
-		if (!has)
-			continue;
-		seat->sits = s->first_slot + k;
-		if (i->waits)
-			c->waiting |= pol_lane(c->next);
-		c->next++;
+		if (has) {
+			seat->sits = s->first_slot + k;
+			take_number(v, c, i);
+		} else {
+			i->seat = NO_SEAT;
+		}
 	}
-	v->waiting = c->waiting;
+	end_part(v, c);
 	v->strays = c->strays;
 	return 0;
 }
@@ -309,15 +117,17 @@ static __always_inline s32 seat_cpu(struct task_state *t)
 {
 	struct slot_info *i = slot_of(t->slot);
 	struct vm_state *v = vm_of(t->vm);
+	struct gang_part *part;
 	struct domain_state *d;
 	u64 set;
 
 	if (!i || !v || i->seat == NO_SEAT || !is_gang(v))
 		return NO_CPU;
-	d = domain_of(v->account.domain);
+	part = part_of(v, i);
+	d = domain_of(part->domain);
 	if (!d)
 		return NO_CPU;
-	set = v->set;
+	set = part->set;
 	bpf_repeat(i->seat)
 		set &= set - 1;
 	return set ? cpu_at(d, pol_lowest(set)) : NO_CPU;
@@ -329,7 +139,7 @@ static __always_inline void come_to_seat(struct task_state *t, struct slot_info 
 {
 	t->seat = i->seat;
 	i->waits = 1;
-	__sync_fetch_and_or(&v->waiting, pol_lane(i->seat));
+	__sync_fetch_and_or(&part_of(v, i)->waiting, pol_lane(i->seat));
 	if (!d->seat_waits)
 		d->seat_waits = 1;
 }
@@ -347,7 +157,7 @@ static __always_inline void leave_seat(struct task_state *t)
 		return;
 	i->waits = 0;
 	if (i->seat < INSTEP_LANES)
-		__sync_fetch_and_and(&v->waiting, ~pol_lane(i->seat));
+		__sync_fetch_and_and(&part_of(v, i)->waiting, ~pol_lane(i->seat));
 	if (i->stray && v->strays)
 		__sync_fetch_and_sub(&v->strays, 1);
 	i->stray = 0;
@@ -409,24 +219,45 @@ static __noinline void note_allowed(struct task_struct *p, struct task_state *t)
 	sum_allowed(t->vm);
 }
 
-/* CPUs that a higher class has had for a whole window (taken.bpf.h): no gang can have them. */
-SEPARATE u64 lost_lanes(struct domain_state *d, u64 now)
+/* Whether a gang has CPUs that it may not have, or that a higher class keeps. */
+SEPARATE int has_spoilt_set(u32 vm, u64 now)
 {
-	u64 lost = 0;
-	s32 lane;
+	struct vm_state *v = vm_of(vm);
+	bool spoilt = false;
+	s32 k;
 
-	if (!d || !d->taken)
-		return 0;
-	bpf_for(lane, 0, INSTEP_LANES) {
-		struct cpu_state *c;
+	if (!v)
+		return false;
+	bpf_for(k, 0, INSTEP_MAX_PARTS) {
+		struct gang_part *part = &v->parts[within(k, INSTEP_MAX_PARTS)];
+		struct domain_state *d = (u32)k < v->nr_parts ? domain_of(part->domain) : NULL;
 
-		if (!(d->taken & pol_lane(lane)))
+		if (!d)
 			continue;
-		c = cpu_of(cpu_at(d, lane));
-		if (c && c->taken_at && pol_since(c->taken_at, now) > WINDOW_NS)
-			lost |= pol_lane(lane);
+		d->lost = lost_lanes(d, now);
+		spoilt |= part->set & (d->lost | (v->restricted ? ~v->allowed : 0));
 	}
-	return lost;
+	return spoilt;
+}
+
+/* A gang comes, goes, or has other vCPUs or CPUs than before. */
+static __always_inline void reseat(u32 vm, struct vm_state *v, struct domain_state *d, u32 seats, bool all, u64 now)
+{
+	u32 before = v->seats;
+
+	v->seats = seats;
+	settle(vm, now);
+	if (!v->nr_parts)
+		v->seats = seats = 0;
+	number_seats(vm, seats, all);
+	d->stale = 1;
+	d->pooled = 1;
+	if (v->strays)
+		d->stray = vm;
+	if (!!before != !!seats) {
+		count(seats ? INSTEP_C_GANG_ON : INSTEP_C_GANG_OFF);
+		emit(now, seats ? INSTEP_E_GANG_ON : INSTEP_E_GANG_OFF, vm, seats, v->ran_ns);
+	}
 }
 
 /* Looks at a VM's evidence at the end of each window. */
@@ -435,7 +266,7 @@ SEPARATE int weigh(u32 vm, u64 now)
 	struct vm_state *v = vm_of(vm);
 	struct instep_vm_settings *s = vm_set_of(vm);
 	struct domain_state *d;
-	u32 before, seats, room;
+	u32 seats;
 	bool all;
 	u64 begun;
 
@@ -453,26 +284,11 @@ SEPARATE int weigh(u32 vm, u64 now)
 	all = s->cosched == INSTEP_COSCHED_RELAXED;
 	seats = judge_vcpus(vm, all);
 	d->lost = lost_lanes(d, now);
-	room = d->nr_lanes - pol_count(d->lost);
-	v->wide = seats > room;
-	if (!on(INSTEP_M_GANG) || s->cosched == INSTEP_COSCHED_NEVER || v->wide || seats < 2)
+	v->wide = seats > room_in(d);
+	if (!on(INSTEP_M_GANG) || s->cosched == INSTEP_COSCHED_NEVER || seats < 2 || (v->wide && !may_spread(v)))
 		seats = 0;
-	before = v->seats;
-	if (seats != before || (v->set & (d->lost | ~v->allowed)) || (seats && !v->set)) {
-		v->seats = seats;
-		settle(vm, now);
-		if (!v->set)
-			v->seats = seats = 0;
-		number_seats(vm, seats, all);
-		d->stale = 1;
-		d->pooled = 1;
-		if (v->strays)
-			d->stray = vm;
-		if (!!before != !!seats) {
-			count(seats ? INSTEP_C_GANG_ON : INSTEP_C_GANG_OFF);
-			emit(now, seats ? INSTEP_E_GANG_ON : INSTEP_E_GANG_OFF, vm, seats, v->ran_ns);
-		}
-	}
+	if (seats != v->seats || has_spoilt_set(vm, now) || (seats && !v->nr_parts))
+		reseat(vm, v, d, seats, all, now);
 	v->ran_ns = 0;
 	return 0;
 }

@@ -29,6 +29,8 @@ typedef int64_t s64;
 #define INSTEP_MAX_SLOTS 8192
 #define INSTEP_MAX_VCPUS 512
 #define INSTEP_MAX_THREADS 32768
+/* Domains in which one gang can lie. */
+#define INSTEP_MAX_PARTS 16
 
 /* Index 0 of the VM table stands for everything that belongs to no VM. */
 #define INSTEP_HOST 0
@@ -43,7 +45,8 @@ typedef int64_t s64;
 #define INSTEP_M_WAKE (1u << 4)	 /* a wake-up may preempt an account that is further along */
 #define INSTEP_M_HOLES (1u << 5) /* gangs fill holes of a slot, and are not charged for it */
 #define INSTEP_M_MOVES (1u << 6) /* gang sets move to where there is less load */
-#define INSTEP_M_ALL ((1u << 7) - 1)
+#define INSTEP_M_SPAN (1u << 7)	 /* a VM wider than a domain forms a gang in several */
+#define INSTEP_M_ALL ((1u << 8) - 1)
 
 /* Co-scheduling of one VM. */
 enum instep_cosched {
@@ -100,6 +103,7 @@ enum instep_counter {
 	INSTEP_C_SLOT,		/* gang slots planned */
 	INSTEP_C_GRANT,		/* gangs that had a slot */
 	INSTEP_C_REFUSED,	/* gangs that had to wait for another slot */
+	INSTEP_C_SPAN,		/* slots promised to gangs of several domains */
 	INSTEP_C_SLOT_KICK,	/* CPUs told at the start of a slot to choose again */
 	INSTEP_C_HOLE,		/* vCPUs of gangs that filled a hole */
 	INSTEP_C_MOVE_SET,	/* gang sets that moved within their domain */

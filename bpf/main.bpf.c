@@ -31,7 +31,7 @@
  *	   | none
  *	runnable:   its VM gets a domain; what it did not use for long is gone
  *	   |
- *	enqueue:    a CPU that gives way (a hole, the pool, the gang left alone for longest) --> local queue, preempts
+ *	enqueue:    a CPU that gives way (a hole, the pool, a gang that is interrupted) --> local queue, preempts
  *	   | none
  *	   +--- no gang: pool of the domain --+
  *	   +--- gang: its seat ---------------+
@@ -45,8 +45,9 @@
  * a gang's slot they wait for the middle or the end of it, at most 3 ms, so that the gang is interrupted on all its CPUs at
  * once.
  *
- * Limits. A VM of which more vCPUs never block than a domain has CPUs is not co-scheduled.
- * Evidence takes one window of 48 ms. Each part's header names its own. Facts about sched_ext are those of
+ *   span.bpf.h, turn.bpf.h   A gang that is wider than a domain has a part in each of several, and the same slots in all.
+ *
+ * Limits. Evidence takes one window of 48 ms. Each part's header names its own. Facts about sched_ext are those of
  * kernel/sched/ext.c, Linux 6.12 to 7.2.
  */
 #include <scx/common.bpf.h>
@@ -288,11 +289,11 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 	if (d->stray && take_stray(d))
 		return;
 	/* The owner of the slot. */
-	if (p.owns && prev && (p.sits_here || !take_seat(c->owner, c->lane))) {
+	if (p.owns && prev && (p.sits_here || !take_seat(c->owner, c->domain, c->lane))) {
 		go_on(prev, 2 * SET.slot_ns);
 		return;
 	}
-	if (c->owner && c->owner != POOL && !p.owns && take_seat(c->owner, c->lane))
+	if (c->owner && c->owner != POOL && !p.owns && take_seat(c->owner, c->domain, c->lane))
 		return;
 	if (p.owns)
 		return; /* the vCPU that sits here was taken in its place */
@@ -374,7 +375,7 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	c->overdue = t->overdue;
 	t->overdue = 0;
 	c->claimed = 0;
-	set_hole(d, c, on(INSTEP_M_HOLES) && seated && c->owner != t->vm && v->granted != d->slot);
+	set_hole(d, c, on(INSTEP_M_HOLES) && seated && c->owner != t->vm && !has_slot(v, d));
 	if (a && pol_before(a->front, t->own))
 		a->front = t->own;
 	count(INSTEP_C_SWITCH);

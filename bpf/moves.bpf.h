@@ -7,10 +7,11 @@
  * Problem: which CPUs are crowded changes as VMs come, go, block and compute. And where five gangs have room for two side
  * by side, one set always has three of them.
  * Method: a set moves as a whole. In each slot one gang is looked at: its set moves where that lowers its cost
- * (gang.bpf.h) by half of what it loads a CPU with, at least by a sixteenth of a CPU. In every eighth slot the gang that
- * is furthest behind of those refused is looked at: it moves where that does not raise its cost and it is further behind
- * than all gangs that it would meet, by four slots. So gangs of equal weight have equal shares in the long run. A gang
- * that was refused twice although as many CPUs are free moves there at once (slot.bpf.h, relocate).
+ * (set.bpf.h) by half of what it loads a CPU with, at least by a sixteenth of a CPU. In every eighth slot the gang that
+ * is furthest behind of those refused is looked at: it moves where that raises its cost by a quarter of a CPU at most,
+ * and where it is further behind than all gangs that it would meet only there, by four slots. So gangs of equal weight
+ * have equal shares in the long run. A gang that was refused twice although as many CPUs are free moves there at once
+ * (slot.bpf.h, relocate).
  *     A VM goes to another domain where that lowers the higher of the two loads; one VM in 96 ms. It goes to its home node
  * when user space names another one.
  * Limits: a set rests for 96 ms after a move. Load is an estimate over some periods of 24 ms.
@@ -40,23 +41,42 @@ SEPARATE int move_set(struct domain_state *d, u32 domain, u32 vm, bool behind, u
 	u32 less, size;
 	u64 set;
 
-	if (!d || !v || !is_gang(v) || v->account.domain != domain || pol_since(v->moved_at, now) < REST_NS)
+	if (!d || !v || !is_gang(v) || is_spread(v) || v->account.domain != domain || pol_since(v->moved_at, now) < REST_NS)
 		return 0;
-	size = pol_count(v->set);
+	size = v->seats;
 	sum_load(d, domain, vm);
-	score_set(d, v->set, vm, &here);
+	score_set(d, v->parts[0].set, vm, &here);
 	less = load_by(v) / 2 > POL_CPU / 16 ? load_by(v) / 2 : POL_CPU / 16;
 	set = find_set(d, vm, size, 0, &best);
 	if (!set || best.cost + less > here.cost) {
-		set = behind ? find_set(d, vm, size, here.cost + POL_CPU / 16, &best) : 0;
+		set = behind ? find_set(d, vm, size, here.cost + POL_CPU / 4, &best) : 0;
 		if (!set || !is_far_behind(v, &here, &best))
 			return 0;
 	}
-	if (set == v->set)
+	if (set == v->parts[0].set)
 		return 0;
-	v->set = set;
+	v->parts[0].set = set;
 	v->moved_at = now;
 	count(INSTEP_C_MOVE_SET);
+	return 0;
+}
+
+/* The gang of one domain that is furthest behind of those refused, 0 if there is none. */
+SEPARATE u32 first_narrow(struct domain_state *d)
+{
+	u32 n;
+	s32 k;
+
+	if (!d)
+		return 0;
+	n = d->nr_refused < MAX_REFUSED ? d->nr_refused : MAX_REFUSED;
+	bpf_for(k, 0, n) {
+		u32 vm = d->refused[k & (MAX_REFUSED - 1)];
+		struct vm_state *v = vm_of(vm);
+
+		if (v && !is_spread(v))
+			return vm;
+	}
 	return 0;
 }
 
@@ -66,7 +86,7 @@ static __always_inline void move_sets(struct domain_state *d, u32 domain, u64 no
 	if (!on(INSTEP_M_MOVES) || !d->nr_members)
 		return;
 	if (!(d->slot & 7) && d->nr_refused)
-		move_set(d, domain, d->refused[0], true, now);
+		move_set(d, domain, first_narrow(d), true, now);
 	else
 		move_set(d, domain, d->members[within(d->looked++ % d->nr_members, INSTEP_MAX_VMS)], false, now);
 }
@@ -102,9 +122,7 @@ SEPARATE int change_domain(u32 vm, u32 to, u32 share, u64 now)
 	d = domain_of(v->account.domain);
 	if (!d)
 		return 0;
-	v->account.vtime += e->clock - d->clock;
-	v->account.domain = to;
-	v->allowed = ~0ull;
+	enter_domain(v, to);
 	d->stale = 1;
 	e->stale = 1;
 	d->loaded -= share < d->loaded ? share : d->loaded;
@@ -125,7 +143,8 @@ SEPARATE int go_home(u32 vm, u64 now)
 	struct domain_state *d;
 	u32 to;
 
-	if (!v || !s || !v->joined || v->restricted || !on(INSTEP_M_HOME) || s->home_node == INSTEP_NO_NODE)
+	if (!v || !s || !v->joined || v->restricted || is_spread(v) || !on(INSTEP_M_HOME) ||
+	    s->home_node == INSTEP_NO_NODE)
 		return 0;
 	d = domain_of(v->account.domain);
 	if (!d || d->node == s->home_node)
@@ -133,8 +152,18 @@ SEPARATE int go_home(u32 vm, u64 now)
 	to = least_loaded(s->home_node, NULL);
 	d = domain_of(to);
 	if (d && d->node == s->home_node)
-		change_domain(vm, to, v->account.demand < v->account.share ? v->account.demand : v->account.share, now);
+		change_domain(vm, to, load_of(&v->account), now);
 	return 0;
+}
+
+/* Whether a VM may be moved to another domain as a whole. */
+static __always_inline bool may_leave(u32 vm, struct vm_state *v, struct domain_state *to)
+{
+	struct instep_vm_settings *s = vm_set_of(vm);
+
+	if (!s || is_spread(v) || v->restricted || v->seats > room_in(to))
+		return false;
+	return !on(INSTEP_M_HOME) || s->home_node == INSTEP_NO_NODE || s->home_node == to->node;
 }
 
 /* One VM of the most loaded domain goes to the least loaded one, if that lowers the higher load. */
@@ -144,8 +173,6 @@ SEPARATE int move_vm(u64 now)
 	struct domain_state *d, *e;
 	s32 k;
 
-	if (!on(INSTEP_M_MOVES) || SET.nr_domains < 2)
-		return 0;
 	to = least_loaded(INSTEP_NO_NODE, &from);
 	d = domain_of(from);
 	e = domain_of(to);
@@ -155,16 +182,13 @@ SEPARATE int move_vm(u64 now)
 	bpf_for(k, 0, n) {
 		u32 vm = d->members[within(k, INSTEP_MAX_VMS)], share;
 		struct vm_state *v = vm_of(vm);
-		struct instep_vm_settings *s = vm_set_of(vm);
 
-		if (!v || !s || v->account.domain != from)
+		if (!v || v->account.domain != from || !may_leave(vm, v, e) ||
+		    (v->seats * 2 > d->nr_lanes && d->nr_wide <= e->nr_wide))
 			continue;
-		if (on(INSTEP_M_HOME) && s->home_node != INSTEP_NO_NODE && s->home_node != e->node)
-			continue;
-		share = v->account.demand < v->account.share ? v->account.demand : v->account.share;
+		share = load_of(&v->account);
 		/* Afterwards the other domain is to be less loaded than this one was, by a sixteenth of its CPUs. */
-		if (!share || v->restricted || v->seats > e->nr_lanes ||
-		    (e->loaded + share) / e->nr_lanes + POL_CPU / 16 >= d->loaded / d->nr_lanes)
+		if (!share || (e->loaded + share) / e->nr_lanes + POL_CPU / 16 >= d->loaded / d->nr_lanes)
 			continue;
 		change_domain(vm, to, share, now);
 		break;
@@ -172,13 +196,64 @@ SEPARATE int move_vm(u64 now)
 	return 0;
 }
 
+/* The domain with the fewest wide gangs and, in `most`, the one with the most of them. */
+SEPARATE u32 fewest_wide(u32 *most)
+{
+	u32 n = SET.nr_domains, found = 0, least = ~0u, highest = 0;
+	s32 k;
+
+	if (!most)
+		return 0;
+	bpf_for(k, 0, n < INSTEP_MAX_DOMAINS ? n : INSTEP_MAX_DOMAINS) {
+		struct domain_state *d = domain_of(k);
+
+		if (!d || !d->nr_lanes || d->isolated)
+			continue;
+		if (d->nr_wide < least) {
+			least = d->nr_wide;
+			found = k;
+		}
+		if (d->nr_wide >= highest) {
+			highest = d->nr_wide;
+			*most = k;
+		}
+	}
+	return found;
+}
+
+/* A gang of more than half a domain's CPUs goes from the domain with the most such gangs to the one with the fewest. */
+SEPARATE int move_wide(u64 now)
+{
+	u32 from = 0, to = fewest_wide(&from), n;
+	struct domain_state *d = domain_of(from), *e = domain_of(to);
+	s32 k;
+
+	if (!d || !e || d->nr_wide < e->nr_wide + 2)
+		return false;
+	n = d->nr_members < INSTEP_MAX_VMS ? d->nr_members : INSTEP_MAX_VMS;
+	bpf_for(k, 0, n) {
+		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];
+		struct vm_state *v = vm_of(vm);
+
+		if (!v || v->account.domain != from || v->seats * 2 <= d->nr_lanes || !may_leave(vm, v, e))
+			continue;
+		d->nr_wide--;
+		e->nr_wide++;
+		change_domain(vm, to, load_of(&v->account), now);
+		return true;
+	}
+	return false;
+}
+
 /* Now and then, on whichever CPU comes first. */
 static __always_inline void spread(u64 now)
 {
 	u64 at = INSTEP_STATE->spread_at;
 
-	if (SET.nr_domains > 1 && pol_since(at, now) >= REST_NS &&
-	    __sync_val_compare_and_swap(&INSTEP_STATE->spread_at, at, now) == at)
+	if (!on(INSTEP_M_MOVES) || SET.nr_domains < 2 || pol_since(at, now) < REST_NS ||
+	    __sync_val_compare_and_swap(&INSTEP_STATE->spread_at, at, now) != at)
+		return;
+	if (!move_wide(now))
 		move_vm(now);
 }
 

@@ -98,6 +98,19 @@ static inline bool pol_crosses(u64 a, u64 b)
 	return (a & b) && (a & ~b) && (b & ~a);
 }
 
+/* The first of `n` domains that lie side by side, one of which is `home`: at a multiple of the next power of two. */
+static inline u32 pol_first_domain(u32 home, u32 n, u32 domains)
+{
+	u32 block = 1, first;
+
+	while (block < n && block < INSTEP_MAX_DOMAINS)
+		block <<= 1;
+	first = home / block * block;
+	if (home >= first + n)
+		first = home + 1 - n;
+	return first + n > domains && n <= domains ? domains - n : first;
+}
+
 /*
  * Sets of `size` CPUs begin at multiples of this: the next power of two, so that sets of different sizes nest.
  * Where that leaves more than a quarter of the CPUs unused, a quarter of it.

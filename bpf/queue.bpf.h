@@ -71,8 +71,12 @@ static __always_inline u32 domain_for(struct task_state *t, s32 cpu)
 	struct cpu_state *c = cpu_of(cpu);
 	bool outside = v && i && i->noted == v->account.domain + 1 && !i->allowed;
 
-	if (t->vm != INSTEP_HOST && v && v->joined && !v->wide && v->allowed && !outside)
-		return v->account.domain;
+	if (t->vm != INSTEP_HOST && v && v->joined && v->allowed && !outside) {
+		if (!v->wide)
+			return v->account.domain;
+		if (i && i->seat != NO_SEAT && is_gang(v))
+			return part_of(v, i)->domain;
+	}
 	return c && c->domain < INSTEP_MAX_DOMAINS ? c->domain : 0;
 }
 

@@ -20,7 +20,8 @@
  * the first.
  *     So gangs that cannot run side by side have not their whole share each: of two of them each has as many CPUs in its own
  * slots as its share divided by the sum of (share / CPUs of its set) of both, at least half of it, and holes besides.
- *     A gang that was refused twice although as many CPUs are free elsewhere moves its set there.
+ *     A gang that was refused twice although as many CPUs are free elsewhere moves its set there. One that has parts in
+ * several domains was promised its slot before: turn.bpf.h.
  * Limits: a gang that blocks in the middle of its slot leaves holes until the slot ends.
  *
  *     CPU       0   1   2   3   4   5   6   7
@@ -31,9 +32,8 @@
 #ifndef INSTEP_SLOT_BPF_H
 #define INSTEP_SLOT_BPF_H
 
-#include "moves.bpf.h"
+#include "turn.bpf.h"
 
-#define MAX_REFUSED 8
 /* Lists of the planner for accounts that are overdue, and by how much those of one list are longer than of the next. */
 #define OVERDUE_LISTS 8
 #define OVERDUE_STEP (8 * POL_MS)
@@ -58,24 +58,6 @@ SEPARATE int charge_all(struct domain_state *d, u64 now)
 	return 0;
 }
 
-static __always_inline bool is_active(struct account *a)
-{
-	return a->nr_running + a->nr_queued > 0;
-}
-
-/*
- * By how much an account has waited for too long, 0 if it has not: one of which no thread runs while one waits, or a gang
- * that had no slot. vCPUs of a gang that fill holes do not count: their siblings wait.
- */
-static __always_inline u64 overdue_by(struct account *a, struct vm_state *v, u64 now)
-{
-	bool gang = v && is_gang(v);
-	u64 patience = pol_patience(wanting(a), a->share);
-	u64 waited = pol_since(gang ? v->granted_at : a->served_at, now);
-
-	return a->nr_queued && (gang || !a->nr_running) && waited > patience ? waited - patience : 0;
-}
-
 /* Of the accounts of a domain that have anything to run, virtual times. */
 struct slot_range {
 	u64 least;
@@ -85,13 +67,13 @@ struct slot_range {
 	bool waits; /* some wait */
 };
 
-static __always_inline void note_range(struct slot_range *range, struct account *a, bool waits)
+static __always_inline void note_range(struct slot_range *range, struct account *a, u64 vtime, bool waits)
 {
 	range->waits |= waits;
-	range->most = range->most ? pol_max(range->most, a->vtime) : a->vtime;
-	range->least = range->least ? pol_min(range->least, a->vtime) : a->vtime;
+	range->most = range->most ? pol_max(range->most, vtime) : vtime;
+	range->least = range->least ? pol_min(range->least, vtime) : vtime;
 	if (moves_clock(a))
-		range->clock = range->clock ? pol_min(range->clock, a->vtime) : a->vtime;
+		range->clock = range->clock ? pol_min(range->clock, vtime) : vtime;
 }
 
 SEPARATE int find_range(struct domain_state *d, struct slot_range *range)
@@ -108,17 +90,18 @@ SEPARATE int find_range(struct domain_state *d, struct slot_range *range)
 		/* A gang that was refused and fills holes waits, too. */
 		if (v && v->strays)
 			d->stray = d->members[within(k, INSTEP_MAX_VMS)];
-		if (v && v->account.light)
+		if (v && v->account.light && v->account.domain == d->host.domain)
 			range->light += v->account.demand;
 		if (v && is_active(&v->account))
-			note_range(range, &v->account, v->account.nr_queued || (is_gang(v) && v->refusals));
+			note_range(range, &v->account, vtime_in(v, d->host.domain),
+				   v->account.nr_queued || (is_gang(v) && v->refusals));
 	}
 	if (is_active(&d->host))
-		note_range(range, &d->host, d->host.nr_queued);
+		note_range(range, &d->host, d->host.vtime, d->host.nr_queued);
 	return 0;
 }
 
-static __always_inline u32 list_of(struct account *a, struct vm_state *v, u64 least, u64 width, u64 now)
+static __always_inline u32 list_of(struct account *a, struct vm_state *v, u64 vtime, u64 least, u64 width, u64 now)
 {
 	u64 late = overdue_by(a, v, now), behind;
 
@@ -127,7 +110,7 @@ static __always_inline u32 list_of(struct account *a, struct vm_state *v, u64 le
 		late /= OVERDUE_STEP;
 		return late < OVERDUE_LISTS ? OVERDUE_LISTS - 1 - late : 0;
 	}
-	behind = (a->vtime - least) / width;
+	behind = pol_since(least, vtime) / width;
 	return behind < INSTEP_LANES - OVERDUE_LISTS ? OVERDUE_LISTS + behind : INSTEP_LANES - 1;
 }
 
@@ -155,13 +138,16 @@ SEPARATE int order_members(struct domain_state *d, u64 least, u64 most, u64 now)
 		/* A gang that has all that it wants does not wait for a slot. */
 		if (!v->account.nr_queued)
 			v->granted_at = now;
-		at = within(list_of(&v->account, v, least, width, now), INSTEP_LANES);
+		/* It is in one list only; elsewhere it has what was promised to it (turn.bpf.h). */
+		if (is_spread(v) && v->account.domain != d->host.domain)
+			continue;
+		at = within(list_of(&v->account, v, vtime_in(v, d->host.domain), least, width, now), INSTEP_LANES);
 		v->next = d->heads[at];
 		d->heads[at] = vm;
 	}
 	if (!is_active(&d->host))
 		return 0;
-	at = within(list_of(&d->host, NULL, least, width, now), INSTEP_LANES);
+	at = within(list_of(&d->host, NULL, d->host.vtime, least, width, now), INSTEP_LANES);
 	d->host_next = d->heads[at];
 	d->heads[at] = HOST_MEMBER;
 	return 0;
@@ -173,7 +159,8 @@ struct slot_plan {
 	u64 now;
 	u32 part;	/* of a CPU that such threads want beyond those, 1024ths */
 	u32 light;	/* what light accounts want, 1024ths; 0 where they are few, and served by preemption */
-	u32 victim;	/* of the gangs that were granted, the one that was left alone for longest */
+	u32 victim;	/* of the gangs that were granted, the one that lost least to threads that took its CPUs */
+	bool promised;	/* to a gang of several domains */
 };
 
 /* Every CPU of the set is this VM's in this slot. */
@@ -197,16 +184,21 @@ SEPARATE int own_set(struct domain_state *d, u64 set, u32 owner)
 
 static __always_inline void grant(struct domain_state *d, struct vm_state *v, u32 vm, struct slot_plan *plan)
 {
+	struct gang_part *part = part_in(v, d->host.domain);
 	struct vm_state *o;
 
-	own_set(d, v->set, vm);
-	plan->free &= ~v->set;
+	own_set(d, part->set, vm);
+	plan->free &= ~part->set;
 	o = vm_of(plan->victim);
-	if (!plan->victim || !o || pol_before(v->torn_at, o->torn_at))
+	if (!plan->victim || !o || lost_less(v, o))
 		plan->victim = vm;
-	v->granted = d->slot;
+	part->granted = d->slot;
+	part->began = vtime_in(v, d->host.domain);
+	/* Others may be further behind, and would take back at once what it waited for. */
+	if (overdue_by(&v->account, v, plan->now))
+		part->began = pol_min(part->began, d->clock - SET.lag_ns);
 	v->granted_at = plan->now;
-	v->slots_had++;
+	note_slot(v);
 	v->refusals = 0;
 	count(INSTEP_C_GRANT);
 }
@@ -243,6 +235,19 @@ SEPARATE int reserve(struct slot_plan *plan, u32 demand, u64 allowed)
 	return 0;
 }
 
+/* A gang of several domains has the slot that was promised to it, here as there. */
+static __always_inline void keep_promise(struct domain_state *d, struct slot_plan *plan)
+{
+	struct promise *p = promise_of(d, slot_number(plan->now));
+	u32 vm = p->vm;
+	struct vm_state *v = p->slot == slot_number(plan->now) ? vm_of(vm) : NULL;
+
+	if (!v || !is_spread(v) || !is_member(v, d->host.domain))
+		return;
+	grant(d, v, vm, plan);
+	plan->promised = true;
+}
+
 /* Takes the accounts in their order, and gives each what it wants of what is free. */
 SEPARATE int give(struct domain_state *d, struct slot_plan *plan)
 {
@@ -271,8 +276,11 @@ SEPARATE int give(struct domain_state *d, struct slot_plan *plan)
 		if (!v)
 			break;
 		member = v->next;
-		if (is_gang(v)) {
-			u64 lacks = v->set & ~plan->free;
+		if (is_spread(v)) {
+			if (!has_slot(v, d))
+				refuse(d, v, vm);
+		} else if (is_gang(v)) {
+			u64 lacks = v->parts[0].set & ~plan->free;
 
 			/* Once it is overdue it does without CPUs that a higher class has. */
 			if (!lacks || (!(lacks & ~d->taken) && overdue_by(&v->account, v, plan->now)))
@@ -303,9 +311,9 @@ SEPARATE int relocate(struct domain_state *d, struct slot_plan *plan)
 		u32 vm = d->refused[k & (MAX_REFUSED - 1)];
 		struct vm_state *v = vm_of(vm);
 
-		if (!v)
+		if (!v || is_spread(v))
 			continue;
-		size = pol_count(v->set);
+		size = v->seats;
 		if (v->refusals < 2 || pol_count(plan->free) < size || size > d->nr_lanes)
 			continue;
 		step = pol_set_step(size);
@@ -315,7 +323,7 @@ SEPARATE int relocate(struct domain_state *d, struct slot_plan *plan)
 
 			if (set & ~(plan->free & v->allowed))
 				continue;
-			v->set = set;
+			v->parts[0].set = set;
 			v->moved_at = plan->now;
 			count(INSTEP_C_MOVE_SET);
 			grant(d, v, vm, plan);
@@ -325,16 +333,21 @@ SEPARATE int relocate(struct domain_state *d, struct slot_plan *plan)
 	return 0;
 }
 
-/* The seat of a gang that has this lane, as a bit of `vm_state.waiting`. */
-static __always_inline u64 seat_at(struct vm_state *v, u32 lane)
+/* Whether the vCPU of a gang that has its seat on this CPU waits for it. */
+static __always_inline bool waits_at(struct vm_state *v, struct cpu_state *c)
 {
-	return pol_lane(pol_rank_of_lane(v->set, lane));
+	struct gang_part *part = part_in(v, c->domain);
+
+	return part->waiting & pol_lane(pol_rank_of_lane(part->set, c->lane));
 }
 
-/* Whether a vCPU of a gang has its seat on this lane. */
-static __always_inline bool sits_at(struct vm_state *v, struct slot_info *i, u32 lane)
+/* Whether a vCPU of a gang has its seat on this CPU. */
+static __always_inline bool sits_at(struct vm_state *v, struct slot_info *i, struct cpu_state *c)
 {
-	return (v->set & pol_lane(lane)) && i->seat == pol_rank_of_lane(v->set, lane);
+	struct gang_part *part = part_of(v, i);
+
+	return part->domain == c->domain && (part->set & pol_lane(c->lane)) &&
+	       i->seat == pol_rank_of_lane(part->set, c->lane);
 }
 
 /* Whether what runs on a CPU fills a hole: threads that wake up look there first, and its time is not charged. */
@@ -360,9 +373,9 @@ static __always_inline bool fits(struct cpu_state *c, bool pool_waits)
 		return true;
 	if (c->owner == POOL || !c->owner || !o)
 		return !seated || !pool_waits;
-	if (!(o->waiting & seat_at(o, c->lane)))
+	if (!waits_at(o, c))
 		return true;
-	return seated && c->vm == c->owner && sits_at(v, i, c->lane);
+	return seated && c->vm == c->owner && sits_at(v, i, c);
 }
 
 /* Tells the CPUs whose plan differs from what they run to choose again. */
@@ -387,7 +400,7 @@ SEPARATE int enforce(struct domain_state *d, u32 domain)
 		v = vm_of(c->vm);
 		if (fits(c, waits)) {
 			set_hole(d, c, on(INSTEP_M_HOLES) && c->tid && v && c->vm && is_gang(v) &&
-					       c->owner != c->vm && v->granted != d->slot);
+					       c->owner != c->vm && !has_slot(v, d));
 			continue;
 		}
 		/* Until it goes the owner waits for it: that is no hole. */
@@ -428,8 +441,9 @@ static __noinline void serve_overdue(struct domain_state *d, u32 domain, struct 
 	struct task_struct *p;
 	u32 seen = 0;
 
-	if (!d || !plan || (d->slot & 1))
+	if (!d || !plan || plan->promised || d->slot == d->relieved + 1)
 		return;
+	d->relieved = d->slot;
 	/* A timer's program holds no such lock by itself. */
 	bpf_rcu_read_lock();
 	bpf_for_each(scx_dsq, p, pool_queue(domain), 0) {
@@ -499,15 +513,18 @@ SEPARATE int plan_slot(u32 domain, u64 now)
 	count(INSTEP_C_SLOT);
 	plan.light = range.light >= LIGHT_LEAST ? range.light * 3 / 2 + POL_CPU / 2 : 0;
 	d->light = range.light;
+	keep_promise(d, &plan);
 	serve_overdue(d, domain, &plan);
 	give(d, &plan);
+	if (d->nr_spread)
+		promise_slots(d, now);
 	relocate(d, &plan);
 	d->pool = plan.pool | plan.free;
 	own_set(d, plan.pool, POOL);
 	own_set(d, plan.free, 0);
 	v = vm_of(plan.victim);
 	d->victim = plan.victim;
-	d->victims = plan.victim && v ? v->set : 0;
+	d->victims = plan.victim && v ? part_in(v, domain)->set : 0;
 	d->tears = d->victims;
 	enforce(d, domain);
 	if (d->stray || d->nr_refused)
@@ -524,18 +541,17 @@ SEPARATE int serve_host(struct domain_state *d, u64 now)
 {
 	struct vm_state *v;
 	u64 set, lend;
-	s32 waiting;
 
 	if (!d)
 		return 0;
 	set = __sync_fetch_and_and(&d->pending, 0);
-	waiting = d->host.nr_queued;
+	d->lending = d->host.nr_queued;
 	lend = d->tears;
 	v = vm_of(d->victim);
-	if (v && waiting > 0)
-		v->torn_at = now;
+	if (v && d->lending > 0)
+		note_torn(v);
 	bpf_repeat(INSTEP_LANES) {
-		u64 lane = set ? pol_lane(pol_lowest(set)) : lend && waiting > 0 ? pol_lane(pol_lowest(lend)) : 0;
+		u64 lane = set ? pol_lane(pol_lowest(set)) : lend && d->lending > 0 ? pol_lane(pol_lowest(lend)) : 0;
 		s32 cpu;
 		struct cpu_state *c;
 
@@ -548,7 +564,7 @@ SEPARATE int serve_host(struct domain_state *d, u64 now)
 		if (!c || c->taken_at)
 			continue;
 		c->lends = now + SET.slot_ns / 8;
-		waiting -= !!(d->victims & lane);
+		d->lending -= !!(d->victims & lane);
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 	}
 	return 0;

@@ -27,6 +27,7 @@
 #define NO_DOMAIN 0xffffffffu
 /* Owner of a CPU in a slot: threads that form no gang. */
 #define POOL 0xffffffffu
+#define MAX_REFUSED 8
 #define LINE __attribute__((aligned(64)))
 
 /* What CPU time is charged to: a VM, or the threads of no VM in one domain. */
@@ -55,20 +56,31 @@ struct account {
 struct numbering {
 	u64 waiting;
 	u32 next;
+	u32 part;
 	u32 strays;
+};
+
+/* Of a gang, the vCPUs whose seats are in one domain. */
+struct gang_part {
+	u64 set;     /* their CPUs: lanes of the domain */
+	u64 waiting; /* seats of them whose vCPU waits in its own queue */
+	u64 vtime;   /* of a gang with several parts: virtual time in this domain (span.bpf.h) */
+	u64 began;   /* what a thread has to be behind to interrupt it in its slot: its virtual time when that began */
+	u32 domain;
+	u32 first;   /* number of its first seat in the gang */
+	u32 granted; /* the slot of its domain that it had last */
+	u32 pad;
 };
 
 struct vm_state {
 	struct account account;
-	u64 set LINE;	 /* the gang set: lanes of its domain, 0 if none */
-	u64 waiting;	 /* seats whose vCPU waits in its own queue */
-	u32 seats;	 /* vCPUs of the gang, 0 if it forms none */
-	u32 granted;	 /* the slot of its domain that it had last */
-	u32 refusals;	 /* slots since, in which it wanted one */
+	u32 seats LINE;	 /* vCPUs of the gang, 0 if it forms none */
+	u32 nr_parts;	 /* domains in which they have their seats, 0 if it has no set */
+	u32 refusals;	 /* slots since its last one, in which it wanted one */
 	u32 next;	 /* in the planner's order */
 	u32 generation;	 /* of the table when this entry was begun */
 	u32 joined;	 /* it has a domain */
-	u32 wide;	 /* more of its vCPUs never block than its domain has CPUs: it forms no gang */
+	u32 wide;	 /* more of its vCPUs never block than its domain has CPUs */
 	u32 strays;	 /* vCPUs that lost their seat while they waited there */
 	u64 window_at;	 /* begin of the window of evidence */
 	u64 ran_ns;	 /* in it */
@@ -76,12 +88,14 @@ struct vm_state {
 	u64 together_ns; /* time in which more than one of its vCPUs ran */
 	u64 apart_ns;	 /* time in which one ran while another waited for a CPU */
 	u64 moved_at;	 /* when its set moved last */
-	u64 torn_at;	 /* when a CPU was last taken from it in its slot */
-	u64 slots_had;	 /* gang slots since it is known */
+	u32 torn;	 /* CPUs that waited when a CPU was taken from it in its slot, summed ... */
+	u32 slots_had;	 /* ... over these slots */
 	u64 granted_at;	 /* when it last had a slot, or wanted none */
 	struct numbering numbering;
 	u64 allowed;	 /* lanes of its domain that any of its vCPUs may use */
 	u32 restricted;	 /* some of its vCPUs may not use all CPUs of the host */
+	u64 domains;	 /* where its parts are, a bit for each domain */
+	struct gang_part parts[INSTEP_MAX_PARTS];
 };
 
 /* A vCPU. */
@@ -90,11 +104,12 @@ struct slot_info {
 	u64 ran_at;	/* when it last ran */
 	u32 blocks;	/* in it */
 	u16 gang;	/* it hardly ever blocks */
-	u16 seat;	/* its number in the gang, or NO_SEAT */
+	u16 seat;	/* its number in its part of the gang, or NO_SEAT */
 	u32 sits;	/* as entry of the VM's seat with this number: which of its vCPUs has it */
 	u16 pinned;	/* it may use one CPU only */
 	u8 waits;	/* it waits in its own queue ... */
 	u8 stray;	/* ... and lost its seat meanwhile */
+	u16 part;	/* in which part of the gang it sits */
 	u64 allowed;	/* lanes of the VM's domain that it may use, ... */
 	u32 noted;	/* ... one more than that domain's number, ... */
 	u32 cpus;	/* ... and all CPUs that it may use, 0 if these are all of the host */
@@ -127,6 +142,13 @@ struct cpu_state {
 	u64 counters[INSTEP_NR_COUNTERS] LINE;
 };
 
+/* A slot that was promised to a gang with several parts (turn.bpf.h). */
+struct promise {
+	u64 slot;	/* its number */
+	u32 vm;
+	u32 pad;
+};
+
 struct domain_state {
 	/* Written when the scheduler is loaded. */
 	u64 lanes LINE;	/* the domain's CPUs */
@@ -145,23 +167,28 @@ struct domain_state {
 	u64 taken;	/* CPUs that a higher class has */
 	u32 armed;	/* its timer is set */
 	u32 nr_gangs;	/* VMs of the domain that form gangs */
+	u32 nr_wide;	/* of these, on more than half of its CPUs: no two of them run at the same time */
+	u32 nr_spread;	/* of these, with parts in several domains */
 	u32 stale;	/* a VM came or went: `members` is to be made anew */
 	u32 stray;	/* a VM with strays */
 	u32 pooled;	/* vCPUs that have a seat may wait in the pool */
 	u32 seat_waits;	/* vCPUs may wait on seats */
 	u64 swept_at;	/* when the pool was last looked through for threads that are overdue */
+	struct promise promises[2]; /* of the slots with even numbers, and with odd ones */
 	/* Written by the planner. */
 	u64 clock LINE; /* virtual time that a VM must not be far behind */
-	u64 victims;	/* the set of the gang in this slot that was left alone for longest */
+	u64 victims;	/* the set of the gang in this slot that is interrupted first */
 	u64 pool;	/* CPUs of this slot for threads that form no gang */
 	u32 victim;	/* its VM, 0 if there is none */
 	u32 slot;	/* number of the slot */
 	u32 slotted;	/* slots are planned */
+	u32 relieved;	/* the slot in which overdue threads of the pool last had CPUs before gangs */
 	u32 nr_members;
 	u32 listed;	/* while members are listed (struct numbering says why in memory) */
 	u32 at;		/* while they are planned: which list of `heads` */
+	s32 lending;	/* while a window is opened: threads of the host that have no CPU yet */
 	u32 nr_refused;
-	u32 refused[8]; /* gangs that wait for a slot, in the order of virtual time */
+	u32 refused[MAX_REFUSED]; /* gangs that wait for a slot, in the order of virtual time */
 	struct account host; /* threads of no VM on the domain's CPUs */
 	u32 heads[INSTEP_LANES]; /* planner: accounts by virtual time */
 	u32 load[INSTEP_LANES]; /* of each CPU by gangs, 1024ths */
@@ -373,6 +400,78 @@ static __always_inline struct account *account_of(u32 vm, u32 domain)
 	}
 	v = vm_of(vm);
 	return v ? &v->account : NULL;
+}
+
+/* Whether a VM has CPUs that it takes as a gang. */
+static __always_inline bool is_gang(struct vm_state *v)
+{
+	return v->seats > 1 && v->nr_parts;
+}
+
+/* A CPU is taken from a gang in its slot: all others of it wait. */
+static __always_inline void note_torn(struct vm_state *v)
+{
+	v->torn += v->seats;
+}
+
+/* A gang has a slot. What counts is the mean of the last hundred or so. */
+static __always_inline void note_slot(struct vm_state *v)
+{
+	if (++v->slots_had < 128)
+		return;
+	v->slots_had /= 2;
+	v->torn /= 2;
+}
+
+/* Whether a gang lost less to threads that took its CPUs, for each of its slots, than another. */
+static __always_inline bool lost_less(struct vm_state *v, struct vm_state *o)
+{
+	return (u64)v->torn * (o->slots_had ?: 1) < (u64)o->torn * (v->slots_had ?: 1);
+}
+
+/* Whether a gang has parts in several domains (span.bpf.h). */
+static __always_inline bool is_spread(struct vm_state *v)
+{
+	return v->nr_parts > 1;
+}
+
+/* The number of the part that is in this domain; 0 if none is. */
+SEPARATE u32 find_part(struct vm_state *v, u32 domain)
+{
+	s32 k;
+
+	if (!v)
+		return 0;
+	bpf_for(k, 0, INSTEP_MAX_PARTS)
+		if ((u32)k < v->nr_parts && v->parts[within(k, INSTEP_MAX_PARTS)].domain == domain)
+			return k;
+	return 0;
+}
+
+/* The part of a gang in one of its domains. */
+static __always_inline struct gang_part *part_in(struct vm_state *v, u32 domain)
+{
+	u32 k = is_spread(v) ? find_part(v, domain) : 0;
+
+	return &v->parts[within(k, INSTEP_MAX_PARTS)];
+}
+
+/* The part in which a vCPU sits. */
+static __always_inline struct gang_part *part_of(struct vm_state *v, struct slot_info *i)
+{
+	return &v->parts[within(i->part, INSTEP_MAX_PARTS)];
+}
+
+/* Whether a VM competes for a domain's CPUs: its own or, of a gang, one where a part of it is. */
+static __always_inline bool is_member(struct vm_state *v, u32 domain)
+{
+	return v->account.domain == domain || (is_spread(v) && (v->domains >> (domain & 63) & 1));
+}
+
+/* The virtual time that counts in one of its domains. */
+static __always_inline u64 vtime_in(struct vm_state *v, u32 domain)
+{
+	return is_spread(v) ? part_in(v, domain)->vtime : v->account.vtime;
 }
 
 static __always_inline void count(enum instep_counter what)

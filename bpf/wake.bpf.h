@@ -11,7 +11,7 @@
  *     a CPU on which a gang's vCPU fills a hole;
  *     the CPU where the thread was, or one of four of the pool, if what runs there is further along by
  *     `wake_slack_ns`;
- *     a CPU of the gang that was left alone for longest of those in this slot, if that is further along by as much. All
+ *     a CPU of one gang of those in this slot, if that is further along by as much: the one that lost least by this. All
  *     such threads tear the same gang.
  * A CPU gives way to one thread only, until that runs there: who takes it claims it.
  * Limits: a wake-up in an interrupt counts as a timer's, also where the processor posts the interrupt of a sibling.
@@ -158,10 +158,10 @@ static __noinline s32 pick_victim(struct task_struct *p, struct task_state *t, s
 	if (!c || c->taken_at)
 		return NO_CPU;
 	v = vm_of(c->owner);
-	if (!v || !pol_wake_preempts(place, v->account.vtime, SET.wake_slack_ns))
+	if (!v || !pol_wake_preempts(place, part_in(v, domain)->began, SET.wake_slack_ns))
 		return NO_CPU;
 	__sync_fetch_and_and(&d->tears, ~pol_lane(c->lane));
-	v->torn_at = now;
+	note_torn(v);
 	count(INSTEP_C_WAKE_TEAR);
 	return cpu;
 }

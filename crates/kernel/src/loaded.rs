@@ -206,7 +206,7 @@ impl Loaded {
                 latency: placed.entry.latency,
                 home: placed.entry.home,
                 seats: vm.seats,
-                gang_cpus: vm.set.count_ones(),
+                gang_cpus: gang_cpus(vm),
                 domain: (vm.joined != 0).then_some(vm.account.domain),
                 share: vm.account.share,
                 found: self.found.get(&placed.vm).cloned(),
@@ -339,6 +339,11 @@ fn begin(state: &mut skeleton::types::host_state, placed: &Placed, generation: u
 fn lag_of(state: &skeleton::types::host_state, vm: &skeleton::types::vm_state) -> i64 {
     let domain = state.domains.get(vm.account.domain as usize).filter(|_| vm.joined != 0);
     domain.map_or(0, |domain| domain.clock.wrapping_sub(vm.account.vtime) as i64)
+}
+
+/// How many CPUs the gang of a VM has, in all its domains.
+fn gang_cpus(vm: &skeleton::types::vm_state) -> u32 {
+    vm.parts.iter().take(vm.nr_parts as usize).map(|part| part.set.count_ones()).sum()
 }
 
 /// All settings but those of the host's size, which are fixed when it is loaded.

@@ -4,7 +4,7 @@ use crate::settings::{Cosched, Latency};
 use instep_core::units::NodeId;
 
 /// Names of the counters, in the order of `enum instep_counter`.
-pub const COUNTERS: [&str; 27] = [
+pub const COUNTERS: [&str; 28] = [
     "switches",
     "idle_core",
     "idle_cpu",
@@ -20,6 +20,7 @@ pub const COUNTERS: [&str; 27] = [
     "slots",
     "grants",
     "refusals",
+    "spans",
     "slot_kicks",
     "holes",
     "sets_moved",

@@ -33,7 +33,8 @@ impl Cosched {
 }
 
 /// Names of the mechanisms, bit 0 first (`INSTEP_M_*`).
-pub const MECHANISMS: [&str; 7] = ["gang", "shares", "cores", "home", "wake", "holes", "moves"];
+pub const MECHANISMS: [&str; 8] =
+    ["gang", "shares", "cores", "home", "wake", "holes", "moves", "span"];
 
 /// Which mechanisms are on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

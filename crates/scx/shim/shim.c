@@ -193,7 +193,7 @@ void shim_set_thread(void *threads, u32 tid, u64 start_ticks, u32 vm, u32 slot)
 /* The gang set of a VM: lanes of its domain. */
 u64 shim_vm_set(const struct host_state *s, u32 vm)
 {
-	return s->vms[within(vm, INSTEP_MAX_VMS)].set;
+	return s->vms[within(vm, INSTEP_MAX_VMS)].parts[0].set;
 }
 
 /*
@@ -246,6 +246,7 @@ u32 shim_counter_index(u32 which)
 		INSTEP_C_IDLE_CORE, INSTEP_C_EXPIRED,  INSTEP_C_CORE_LEFT, INSTEP_C_KTHREAD,
 		INSTEP_C_HOLE,	    INSTEP_C_MOVE_SET, INSTEP_C_MOVE_DOMAIN, INSTEP_C_WAKE_TEAR,
 		INSTEP_C_WAKE_HOLE, INSTEP_C_WAKE_PREEMPT, INSTEP_C_OVERDUE, INSTEP_C_CLAMPED,
+		INSTEP_C_SPAN,
 	};
 
 	return which < ARRAY_SIZE(index) ? index[which] : INSTEP_NR_COUNTERS;

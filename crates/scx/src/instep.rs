@@ -211,6 +211,7 @@ pub enum Counter {
     WakePreempt,
     Overdue,
     Clamped,
+    Span,
 }
 
 /// Where a CPU is among the scheduling domains (instep-core, `topology::Lane`).

@@ -86,7 +86,7 @@ fn rate(run: &Outcome, vm: usize) -> f64 {
 /// What a VM runs that spins at barriers.
 const BARRIER: &[&str] = &["instep-load barrier --kind spin --phase 100us --imbalance 10%"];
 
-static ROWS: [Row; 6] = [
+static ROWS: [Row; 7] = [
     Row {
         mechanism: "cores",
         why: "vCPUs on a half empty host have a core each",
@@ -162,6 +162,19 @@ static ROWS: [Row; 6] = [
         what: "CPUs that the one with the least has",
         measure: |run| (0..5).map(|vm| cpus(run, vm)).fold(f64::INFINITY, f64::min),
         by: 0.1,
+    },
+    Row {
+        mechanism: "span",
+        why: "a VM that is wider than a node has its CPUs at once, too",
+        case: Case {
+            host: "nodes = 2\ncores = 8",
+            guests: &[(1, 12, BARRIER), (4, 4, SPIN)],
+            warmup_ms: 500,
+            ms: 1000,
+        },
+        what: "phases a second of the wide VM",
+        measure: |run| rate(run, 0),
+        by: 1000.0,
     },
 ];
 

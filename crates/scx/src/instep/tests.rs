@@ -8,12 +8,14 @@ mod counts;
 mod gangs;
 mod homes;
 mod races;
+mod spans;
 mod waits;
 
 const MS: u64 = 1_000_000;
 const START: u64 = 1000 * MS;
 /// Flags of mechanisms (bpf/intf.h).
 const GANG: u32 = 1 << 0;
+const SPAN: u32 = 1 << 7;
 const CORES: u32 = 1 << 2;
 const HOME: u32 = 1 << 3;
 const WAKE: u32 = 1 << 4;

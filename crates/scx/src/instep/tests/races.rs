@@ -59,7 +59,11 @@ fn vcpu_runs_on_when_another_claims_the_idle_core() {
 fn siblings_woken_at_once_preempt_different_cpus() {
     // Four VMs of one vCPU compute on four CPUs. The vCPUs of another VM wake up at the same moment, all last on one CPU.
     let tasks: Vec<TaskSetup> = (0..8)
-        .map(|at| TaskSetup { allowed: CpuMask::of(0..4), cpu: if at < 4 { at } else { 1 }, flags: 0 })
+        .map(|at| TaskSetup {
+            allowed: CpuMask::of(0..4),
+            cpu: if at < 4 { at } else { 1 },
+            flags: 0,
+        })
         .collect();
     let vms = table(&[(1, 100), (1, 100), (1, 100), (1, 100), (4, 100)]);
     let mut instep = fits(&cores(4), &tasks, &vms, 0);

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Which CPUs of a domain a gang has.
+ *
+ * Flag: gang. Counters: none.
+ *
+ * Problem: if each VM has other CPUs, and these overlap in part, each VM that starts interrupts a part of another.
+ * Method: a gang has a *gang set*: as many CPUs of its domain as it has seats. The seat with number n has the n-th CPU of
+ * the set. Sets of 2, 4, 8 ... CPUs begin at multiples of their size, so that they coincide, nest or are disjoint. Among
+ * the possible sets the one is taken with the lowest
+ *     cost = load of its most loaded CPU by gangs + mean load of its CPUs by others
+ *            + 256 for each gang set that it crosses + 128 if it lies in two caches
+ * where a gang loads each of its CPUs by (share / seats), 1024 is a whole CPU, and accounts that form no gang load the
+ * last CPUs of the domain: there they have their CPUs in each slot (slot.bpf.h).
+ *     A gang that is wider than a domain has a part in each of several, and in each such a set: span.bpf.h.
+ * Limits: load is an estimate over some periods of 24 ms.
+ */
+#ifndef INSTEP_SET_BPF_H
+#define INSTEP_SET_BPF_H
+
+#include "queue.bpf.h"
+
+/* The window of evidence (gang.bpf.h). */
+#define WINDOW_NS (48 * POL_MS)
+#define CROSS_COSTS 256u
+#define CACHE_COSTS 128u
+
+/* How much a gang loads each of its CPUs, 1024ths. */
+static __always_inline u32 load_by(struct vm_state *v)
+{
+	u32 each = v->account.share / (v->seats ?: 1);
+
+	return each > POL_CPU ? POL_CPU : each;
+}
+
+/*
+ * What a VM wants of the pool, 1024ths of a CPU: all that its vCPUs want, or, of a gang, its siblings that block. One
+ * whose vCPUs run for a moment now and then is served by preemption: a CPU kept for it would be empty most of the time.
+ */
+static __always_inline u32 pool_demand(struct vm_state *v, u32 vm)
+{
+	struct instep_vm_settings *s = vm_set_of(vm);
+	u32 seated = v->seats * POL_CPU, demand = v->account.demand;
+
+	if (!s || demand <= seated || (demand - seated) / (s->nr_vcpus - v->seats ?: 1) < POL_CPU / 8)
+		return 0;
+	return demand - seated;
+}
+
+/* What the host's threads want of it: those that run for long. */
+static __always_inline u32 host_demand(struct domain_state *d)
+{
+	u32 demand = d->host.nr_long * POL_CPU;
+
+	return demand < d->host.share ? demand : d->host.share;
+}
+
+/* Adds `amount` to the load of each CPU of a set. */
+SEPARATE int add_load(struct domain_state *d, u64 set, u32 amount)
+{
+	s32 lane;
+
+	if (!d)
+		return 0;
+	bpf_for(lane, 0, INSTEP_LANES)
+		if (set & pol_lane(lane))
+			d->load[within(lane, INSTEP_LANES)] += amount;
+	return 0;
+}
+
+/* Makes the list of the domain's VMs anew. */
+SEPARATE int list_members(struct domain_state *d, u32 domain)
+{
+	u32 n = INSTEP_STATE->nr_vms, gangs = 0, wide = 0, spread = 0;
+	s32 k;
+
+	if (!d)
+		return 0;
+	d->stale = 0;
+	d->listed = 0;
+	bpf_for(k, 1, n < INSTEP_MAX_VMS ? n : INSTEP_MAX_VMS) {
+		struct vm_state *v = vm_of(k);
+
+		if (!v || !v->joined || !is_member(v, domain) || !weight_of(k))
+			continue;
+		gangs += v->seats > 1;
+		wide += is_gang(v) && pol_count(part_in(v, domain)->set) * 2 > d->nr_lanes;
+		spread += is_spread(v);
+		d->members[within(d->listed, INSTEP_MAX_VMS)] = k;
+		d->listed++;
+	}
+	d->nr_members = d->listed;
+	d->nr_gangs = gangs;
+	d->nr_wide = wide;
+	d->nr_spread = spread;
+	return 0;
+}
+
+/* The load of each CPU of a domain, without this VM's. */
+SEPARATE int sum_load(struct domain_state *d, u32 domain, u32 without)
+{
+	u32 pool, n, whole;
+	s32 k;
+
+	if (!d)
+		return 0;
+	bpf_for(k, 0, INSTEP_LANES)
+		d->load[within(k, INSTEP_LANES)] = d->pool_load[within(k, INSTEP_LANES)] = 0;
+	pool = host_demand(d) + d->light;
+	n = d->nr_members < INSTEP_MAX_VMS ? d->nr_members : INSTEP_MAX_VMS;
+	bpf_for(k, 0, n) {
+		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];
+		struct vm_state *v = vm_of(vm);
+
+		if (!v || vm == without || !is_member(v, domain))
+			continue;
+		if (is_gang(v))
+			add_load(d, part_in(v, domain)->set, load_by(v));
+		if (v->account.domain != domain)
+			continue;
+		whole = pool_demand(v, vm);
+		pool += whole < v->account.share ? whole : v->account.share;
+	}
+	bpf_for(k, 0, INSTEP_LANES) {
+		u32 lane = INSTEP_LANES - 1 - k;
+
+		if (!(d->lanes & pol_lane(lane)) || !pool)
+			continue;
+		whole = pool < POL_CPU ? pool : POL_CPU;
+		d->pool_load[within(lane, INSTEP_LANES)] = whole;
+		pool -= whole;
+	}
+	return 0;
+}
+
+struct set_score {
+	u32 cost;
+	u32 peak;  /* load of the most loaded CPU, without the gang's own */
+	u64 ahead; /* least virtual time of the gangs that it would meet only there, 0 if there are none */
+};
+
+/* What speaks against this set for a gang, `sum_load` having been called without it. */
+SEPARATE int score_set(struct domain_state *d, u64 set, u32 vm, struct set_score *score)
+{
+	struct vm_state *self = vm_of(vm);
+	u32 crossed = 0, pool = 0, n, domain;
+	u64 own = self && is_gang(self) ? part_in(self, d ? d->host.domain : 0)->set : 0;
+	s32 k;
+
+	if (!d || !score)
+		return 0;
+	domain = d->host.domain;
+	score->peak = 0;
+	score->ahead = 0;
+	bpf_for(k, 0, INSTEP_LANES) {
+		u32 load = d->load[within(k, INSTEP_LANES)];
+
+		if (!(set & pol_lane(k)))
+			continue;
+		pool += d->pool_load[within(k, INSTEP_LANES)];
+		if (load > score->peak)
+			score->peak = load;
+	}
+	n = d->nr_members < INSTEP_MAX_VMS ? d->nr_members : INSTEP_MAX_VMS;
+	bpf_for(k, 0, n) {
+		u32 other = d->members[within(k, INSTEP_MAX_VMS)];
+		struct vm_state *v = vm_of(other);
+		u64 met = v && is_gang(v) ? part_in(v, domain)->set : 0, vtime;
+
+		if (!v || other == vm || !(met & set))
+			continue;
+		crossed += pol_crosses(met, set);
+		/* One that is wider is met elsewhere, too. */
+		if (set == own ? (met & ~own) : (met & own))
+			continue;
+		vtime = vtime_in(v, domain);
+		if (!score->ahead || pol_before(vtime, score->ahead))
+			score->ahead = vtime;
+	}
+	score->cost = score->peak + pool / (pol_count(set) ?: 1) + crossed * CROSS_COSTS;
+	if (set & d->caches & ~(1ull << pol_lowest(set)))
+		score->cost += CACHE_COSTS;
+	return 0;
+}
+
+/* Whether a gang would be better off among those of set `a` than among those of `b`: all are further ahead of it. */
+static __always_inline bool meets_later(struct set_score *a, struct set_score *b)
+{
+	return !a->ahead || (b->ahead && pol_before(b->ahead, a->ahead));
+}
+
+/*
+ * The best set of so many CPUs for a gang; 0 if the domain has none. With `most`, of the sets that cost no more than that
+ * the one whose gangs are furthest ahead.
+ */
+SEPARATE u64 find_set(struct domain_state *d, u32 vm, u32 size, u32 most, struct set_score *best)
+{
+	struct set_score score = {};
+	struct vm_state *v = vm_of(vm);
+	u32 step, steps;
+	u64 found = 0, allowed = v && v->restricted ? v->allowed : ~0ull;
+	s32 k;
+
+	if (!d || !best || !size || size > d->nr_lanes)
+		return 0;
+	step = pol_set_step(size);
+	steps = (d->nr_lanes - size) / (step ?: 1) + 1;
+	bpf_for(k, 0, steps < INSTEP_LANES ? steps : INSTEP_LANES) {
+		u64 set = pol_span(k * step, size);
+
+		if (set & (~allowed | d->lost))
+			continue;
+		score_set(d, set, vm, &score);
+		if (most ? score.cost > most || (found && !meets_later(&score, best)) :
+			   found && score.cost >= best->cost)
+			continue;
+		found = set;
+		*best = score;
+	}
+	return found;
+}
+
+/* CPUs that a higher class has had for a whole window (taken.bpf.h): no gang can have them. */
+SEPARATE u64 lost_lanes(struct domain_state *d, u64 now)
+{
+	u64 lost = 0;
+	s32 lane;
+
+	if (!d || !d->taken)
+		return 0;
+	bpf_for(lane, 0, INSTEP_LANES) {
+		struct cpu_state *c;
+
+		if (!(d->taken & pol_lane(lane)))
+			continue;
+		c = cpu_of(cpu_at(d, lane));
+		if (c && c->taken_at && pol_since(c->taken_at, now) > WINDOW_NS)
+			lost |= pol_lane(lane);
+	}
+	return lost;
+}
+
+/* So many CPUs of a domain gangs may have. */
+static __always_inline u32 room_in(struct domain_state *d)
+{
+	return d->isolated ? 0 : d->nr_lanes - pol_count(d->lost);
+}
+
+/* Gives part `k` of a gang the best set of so many CPUs of a domain; whether there is one. */
+SEPARATE int settle_part(u32 vm, u32 k, u32 domain, u32 size)
+{
+	struct vm_state *v = vm_of(vm);
+	struct domain_state *d = domain_of(domain);
+	struct set_score score = {};
+	struct gang_part *part;
+
+	if (!v || !d)
+		return false;
+	list_members(d, domain);
+	sum_load(d, domain, vm);
+	part = &v->parts[within(k, INSTEP_MAX_PARTS)];
+	part->domain = domain;
+	part->set = find_set(d, vm, size, 0, &score);
+	v->domains |= pol_lane(domain & 63);
+	d->stale = 1;
+	return part->set != 0;
+}
+
+#endif

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Gangs that are wider than a scheduling domain.
+ *
+ * Flag: span. Counters: spans.
+ *
+ * Problem: a plan is of one domain, and a VM with more vCPUs that never block than a domain has CPUs must have all its
+ * CPUs at once, too.
+ * Method: such a gang has a part in each of several domains, as few as have room for it, and side by side: the first is a
+ * multiple of the next power of two of their number, so that wide gangs have the same domains or none in common. Of these
+ * places it has the one with the fewest such gangs, then the one that is least loaded; if the VM has a home node, one with
+ * its own domain. The seats are divided evenly. Each part has a gang set (set.bpf.h), and virtual time of its own: it
+ * is charged by
+ *     CPU time in the domain / (share * seats of the part / seats)
+ * and starts with the lag that the VM has in its own domain.
+ *     Slots begin at the same moments in all domains. At the start of each slot every planner looks at the wide gangs that
+ * have a part in its domain (turn.bpf.h). A gang that is not ahead of the clock of any of its domains is promised the next
+ * slot in all of them, unless one of these is promised to another. A planner grants what was promised before all else.
+ * Limits: only VMs whose vCPUs may use all CPUs. A set that lies in several domains moves only when its CPUs are lost.
+ */
+#ifndef INSTEP_SPAN_BPF_H
+#define INSTEP_SPAN_BPF_H
+
+#include "set.bpf.h"
+
+/* A wide gang in a domain speaks against it as much as a load of so many 1024ths for each CPU. */
+#define WIDE_COSTS (64 * POL_CPU)
+
+static __always_inline bool may_spread(struct vm_state *v)
+{
+	return on(INSTEP_M_SPAN) && !v->restricted;
+}
+
+/* So many CPUs gangs may have in `n` domains from this one on. */
+SEPARATE u32 room_from(u32 first, u32 n)
+{
+	u32 room = 0;
+	s32 k;
+
+	bpf_for(k, 0, n < INSTEP_MAX_PARTS ? n : INSTEP_MAX_PARTS) {
+		struct domain_state *d = domain_of(first + k);
+
+		if (d)
+			room += room_in(d);
+	}
+	return room;
+}
+
+/* Divides the seats of a gang among `n` domains; whether all have a CPU. */
+SEPARATE int spread_over(u32 vm, u32 first, u32 n)
+{
+	struct vm_state *v = vm_of(vm);
+	struct domain_state *home;
+	struct numbering *c;
+	bool fits = true;
+	u64 lag;
+	s32 k;
+
+	if (!v)
+		return false;
+	home = domain_of(v->account.domain);
+	if (!home)
+		return false;
+	lag = v->account.vtime - home->clock;
+	c = &v->numbering;
+	*c = (struct numbering){};
+	bpf_for(k, 0, n < INSTEP_MAX_PARTS ? n : INSTEP_MAX_PARTS) {
+		struct gang_part *part = &v->parts[within(k, INSTEP_MAX_PARTS)];
+		struct domain_state *d = domain_of(first + k);
+		u32 size, room;
+
+		if (!d)
+			return false;
+		room = room_in(d);
+		size = (v->seats - c->next + n - k - 1) / (n - k ?: 1);
+		size = size < room ? size : room;
+		part->first = c->next;
+		part->vtime = d->clock + lag;
+		fits &= settle_part(vm, k, first + k, size);
+		c->next += size;
+	}
+	return fits && c->next == v->seats;
+}
+
+/*
+ * What speaks against `n` domains from this one on: other wide gangs, as these do not move, and then what the domains
+ * are loaded with.
+ */
+SEPARATE u32 load_from(u32 first, u32 n)
+{
+	u32 load = 0;
+	s32 k;
+
+	bpf_for(k, 0, n < INSTEP_MAX_PARTS ? n : INSTEP_MAX_PARTS) {
+		struct domain_state *d = domain_of(first + k);
+
+		if (!d)
+			continue;
+		list_members(d, first + k);
+		load += d->loaded / (d->nr_lanes ?: 1) + d->nr_spread * WIDE_COSTS;
+	}
+	return load;
+}
+
+/* Of the places for `n` parts the one that is least loaded; NO_DOMAIN if none has room. A VM with a home stays there. */
+SEPARATE u32 least_loaded_from(u32 vm, u32 n)
+{
+	struct instep_vm_settings *s = vm_set_of(vm);
+	struct vm_state *v = vm_of(vm);
+	u32 domains = SET.nr_domains, found = NO_DOMAIN, least = ~0u;
+	bool stays;
+	s32 k;
+
+	if (!v || !s)
+		return NO_DOMAIN;
+	stays = on(INSTEP_M_HOME) && s->home_node != INSTEP_NO_NODE;
+	bpf_for(k, 0, domains < INSTEP_MAX_DOMAINS ? domains : INSTEP_MAX_DOMAINS) {
+		u32 first = pol_first_domain(k, n, domains), load;
+
+		if (stays && v->account.domain - first >= n)
+			continue;
+		load = load_from(first, n);
+		if (load >= least || room_from(first, n) < v->seats)
+			continue;
+		least = load;
+		found = first;
+	}
+	return found;
+}
+
+/* Domains for a gang that no single one has room for; how many, 0 if all together have too few CPUs. */
+SEPARATE u32 spread_gang(u32 vm)
+{
+	struct vm_state *v = vm_of(vm);
+	u32 domains = SET.nr_domains;
+	s32 n;
+
+	if (!v)
+		return 0;
+	bpf_for(n, 2, INSTEP_MAX_PARTS + 1) {
+		u32 first;
+
+		if ((u32)n > domains)
+			break;
+		first = least_loaded_from(vm, n);
+		if (first == NO_DOMAIN)
+			continue;
+		if (v->account.domain - first >= (u32)n)
+			enter_domain(v, first);
+		return spread_over(vm, first, n) ? n : 0;
+	}
+	return 0;
+}
+
+/* The planners of a gang's domains list their members anew. */
+SEPARATE int leave_domains(struct vm_state *v)
+{
+	s32 k;
+
+	if (!v)
+		return 0;
+	bpf_for(k, 0, INSTEP_MAX_PARTS) {
+		struct domain_state *d = (u32)k < v->nr_parts ?
+						 domain_of(v->parts[within(k, INSTEP_MAX_PARTS)].domain) :
+						 NULL;
+
+		if (d)
+			d->stale = 1;
+	}
+	v->nr_parts = 0;
+	v->domains = 0;
+	return 0;
+}
+
+/* Gives a gang the best set of its domain, or sets in several. Without any it is none. */
+SEPARATE int settle(u32 vm, u64 now)
+{
+	struct vm_state *v = vm_of(vm);
+	struct domain_state *d;
+
+	if (!v)
+		return 0;
+	d = domain_of(v->account.domain);
+	if (!d)
+		return 0;
+	leave_domains(v);
+	v->moved_at = now;
+	if (v->seats < 2)
+		return 0;
+	if (v->seats > room_in(d)) {
+		if (may_spread(v))
+			v->nr_parts = spread_gang(vm);
+		return 0;
+	}
+	v->parts[0].first = 0;
+	v->nr_parts = settle_part(vm, 0, v->account.domain, v->seats);
+	return 0;
+}
+
+#endif

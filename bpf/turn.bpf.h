@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Which gang of several domains has the next slot.
+ *
+ * Flag: span. Counters: spans.
+ *
+ * Problem: the planners of several domains must grant a gang the same slot, and no planner waits for another.
+ * Method: a slot is promised one slot before. Slots are numbered by the clock, alike in all domains. At the start of slot n
+ * a planner promises slot n + 1 to each wide gang of its domain that is due in all its domains:
+ *     virtual time of the part <= clock of the domain + what a slot costs the gang
+ * where a part that has slot n counts as charged for it. A gang that had no slot for too long (account.bpf.h, overdue_by)
+ * is due, too. The promise is written into each domain in ascending order by compare and swap: of two gangs
+ * that want the same domain the first one has all, the other one takes back what it had.
+ *     So its domains share their CPUs between the gang and others as their clocks say, and the slowest of them decides.
+ * Limits: a gang that has become due waits for up to a slot longer than one of a single domain.
+ */
+#ifndef INSTEP_TURN_BPF_H
+#define INSTEP_TURN_BPF_H
+
+#include "moves.bpf.h"
+
+/* The number of the slot that begins now, for timers that are a little early or late, too. */
+static __always_inline u64 slot_number(u64 now)
+{
+	u64 length = SET.slot_ns ?: POL_MS;
+
+	return (now + length / 16) / length;
+}
+
+/* Whether a gang has its CPUs of this domain in this slot. */
+static __always_inline bool has_slot(struct vm_state *v, struct domain_state *d)
+{
+	struct gang_part *part = part_in(v, d->host.domain);
+
+	return part->domain == d->host.domain && part->granted == d->slot;
+}
+
+static __always_inline struct promise *promise_of(struct domain_state *d, u64 slot)
+{
+	return &d->promises[slot & 1];
+}
+
+static __always_inline bool is_promised(struct domain_state *d, u64 slot, u32 vm)
+{
+	struct promise *p = promise_of(d, slot);
+
+	return p->slot == slot && p->vm == vm;
+}
+
+/* Whether part `k` of a gang may have the slot after number `slot`. What it saved and owes is bounded. */
+SEPARATE int is_due(u32 vm, u32 k, u64 slot)
+{
+	struct vm_state *v = vm_of(vm);
+	struct gang_part *part;
+	struct domain_state *d;
+	u64 cost, vtime;
+
+	if (!v)
+		return false;
+	part = &v->parts[within(k, INSTEP_MAX_PARTS)];
+	d = domain_of(part->domain);
+	if (!d)
+		return false;
+	cost = pol_charge(SET.slot_ns * v->seats, v->account.share);
+	vtime = part->vtime;
+	part->vtime = pol_clamp(vtime, d->clock - MOST_BEHIND * SET.lag_ns, d->clock + 2 * SET.lag_ns + 2 * cost);
+	if (is_promised(d, slot, vm))
+		vtime += cost;
+	return !pol_before(d->clock + cost, vtime);
+}
+
+/* The domain of part `k` of a gang; NULL if it has no such part. */
+static __always_inline struct domain_state *domain_of_part(struct vm_state *v, u32 k)
+{
+	return k < v->nr_parts ? domain_of(v->parts[within(k, INSTEP_MAX_PARTS)].domain) : NULL;
+}
+
+/* Whether this slot of a domain is promised to a gang; promises it if it is not promised yet. */
+static __always_inline bool promise_part(struct domain_state *d, u32 vm, u64 slot)
+{
+	struct promise *p = promise_of(d, slot);
+	u64 before = p->slot;
+
+	if (before == slot || __sync_val_compare_and_swap(&p->slot, before, slot) != before)
+		return is_promised(d, slot, vm);
+	p->vm = vm;
+	return true;
+}
+
+/* Whether a gang may have this slot in all its domains. */
+SEPARATE int is_due_in_all(u32 vm, u64 slot)
+{
+	struct vm_state *v = vm_of(vm);
+	bool due = true;
+	s32 k;
+
+	if (!v)
+		return false;
+	bpf_for(k, 0, INSTEP_MAX_PARTS)
+		if ((u32)k < v->nr_parts && !is_due(vm, k, slot - 1))
+			due = false;
+	return due;
+}
+
+/* Promises a slot to a gang in all its domains, if that can be. */
+SEPARATE int promise(u32 vm, u64 slot, u64 now)
+{
+	struct vm_state *v = vm_of(vm);
+	struct domain_state *d;
+	bool all = true;
+	s32 k;
+
+	if (!v || !is_active(&v->account))
+		return false;
+	d = domain_of_part(v, 0);
+	/* Another planner was here before. */
+	if (!d || is_promised(d, slot, vm))
+		return false;
+	if (!is_due_in_all(vm, slot) && !overdue_by(&v->account, v, now))
+		return false;
+	bpf_for(k, 0, INSTEP_MAX_PARTS) {
+		d = domain_of_part(v, k);
+		if (d && all && !promise_part(d, vm, slot))
+			all = false;
+	}
+	if (all) {
+		count(INSTEP_C_SPAN);
+		return true;
+	}
+	bpf_for(k, 0, INSTEP_MAX_PARTS) {
+		d = domain_of_part(v, k);
+		if (d && is_promised(d, slot, vm))
+			promise_of(d, slot)->slot = 0;
+	}
+	return false;
+}
+
+/* Promises the next slot to the gangs of this domain that have parts in others, too. */
+SEPARATE int promise_slots(struct domain_state *d, u64 now)
+{
+	u64 next = slot_number(now) + 1;
+	u32 n;
+	s32 k;
+
+	if (!d)
+		return 0;
+	n = d->nr_members < INSTEP_MAX_VMS ? d->nr_members : INSTEP_MAX_VMS;
+	bpf_for(k, 0, n) {
+		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];
+		struct vm_state *v = vm_of(vm);
+
+		if (v && is_gang(v) && is_spread(v))
+			promise(vm, next, now);
+	}
+	return 0;
+}
+
+#endif

@@ -1,0 +1,93 @@
+//! Gangs that are wider than a domain: they have their CPUs in several domains at the same time.
+
+use super::*;
+
+/// `nodes` nodes of so many CPUs, and VMs of so many vCPUs of which none ever blocks.
+fn on_nodes(nodes: usize, cpus: usize, vms: &[usize], without: u32) -> Instep {
+    let all = nodes * cpus;
+    let machine = Machine {
+        core: (0..all).map(|cpu| vec![cpu]).collect(),
+        node: (0..all).map(|cpu| (cpu / cpus) as i32).collect(),
+    };
+    let count: usize = vms.iter().sum();
+    let task = |at: usize| TaskSetup { allowed: CpuMask::of(0..all), cpu: at % all, flags: 0 };
+    let tasks: Vec<TaskSetup> = (0..count).map(task).collect();
+    let sizes: Vec<(usize, u32)> = vms.iter().map(|vcpus| (*vcpus, 100)).collect();
+    let mut instep = fits(&machine, &tasks, &table(&sizes), without);
+    for task in 0..count {
+        instep.kernel().wake(task, Waker::Other(0), START);
+        settle(&mut instep, START);
+    }
+    instep
+}
+
+/// CPU time of each VM, and of each VM the time with all its vCPUs on CPUs and the time with some, milliseconds.
+struct Ran {
+    cpu: Vec<usize>,
+    whole: Vec<usize>,
+    torn: Vec<usize>,
+}
+
+fn run(instep: &mut Instep, cpus: usize, vms: &[usize], from: u64, to: u64) -> Ran {
+    let none = || vec![0; vms.len()];
+    let mut ran = Ran { cpu: none(), whole: none(), torn: none() };
+    let vm_of_task: Vec<usize> =
+        vms.iter().enumerate().flat_map(|(vm, vcpus)| vec![vm; *vcpus]).collect();
+    for at in 1..to {
+        let now = START + at * MS;
+        settle(instep, now);
+        (at % 4 == 0).then(|| tick(instep, cpus, now));
+        if at < from {
+            continue;
+        }
+        let mut running = none();
+        (0..cpus)
+            .filter_map(|cpu| instep.current(cpu))
+            .for_each(|task| running[vm_of_task[task]] += 1);
+        for (vm, on) in running.into_iter().enumerate() {
+            ran.cpu[vm] += on;
+            ran.whole[vm] += usize::from(on == vms[vm]);
+            ran.torn[vm] += usize::from(on > 0 && on < vms[vm]);
+        }
+    }
+    assert_eq!(instep.ejected(), None);
+    ran
+}
+
+#[test]
+fn gang_wider_than_a_domain_has_all_its_cpus_at_once() {
+    // All wait for all CPUs, so that no hole is left beside a gang.
+    let vms = [16, 8, 8];
+    let mut instep = on_nodes(2, 8, &vms, 0);
+    let ran = run(&mut instep, 16, &vms, 500, 2500);
+    assert!(instep.counter(Counter::Span) > 100, "{}", instep.counter(Counter::Span));
+    assert!(ran.torn[0] * 20 < ran.whole[0], "{:?} {:?}", ran.whole, ran.torn);
+    // Each is entitled to a third of 16 CPUs.
+    for vm in 0..3 {
+        let part = ran.cpu[vm] as f64 / (2000.0 * 16.0 / 3.0);
+        assert!((part - 1.0).abs() < 0.1, "{:?}", ran.cpu);
+    }
+}
+
+#[test]
+fn gangs_of_the_same_domains_have_equal_parts() {
+    let vms = [12, 12, 12, 4, 4, 4, 4];
+    let mut instep = on_nodes(2, 8, &vms, 0);
+    let ran = run(&mut instep, 16, &vms, 500, 4500);
+    for vm in 0..3 {
+        assert!(ran.torn[vm] * 5 < ran.whole[vm], "{:?} {:?}", ran.whole, ran.torn);
+    }
+    // Where 12 CPUs are a gang's, those of four fill the rest and have more than their share.
+    let share = 4000.0 * 16.0 / 7.0;
+    let parts: Vec<f64> = ran.cpu.iter().map(|had| *had as f64 / share).collect();
+    assert!(parts.iter().all(|part| *part > 0.8), "{parts:?}");
+}
+
+#[test]
+fn without_flag_span_a_vm_wider_than_a_domain_forms_no_gang() {
+    let vms = [16, 8, 8];
+    let mut instep = on_nodes(2, 8, &vms, SPAN);
+    let ran = run(&mut instep, 16, &vms, 500, 2500);
+    assert_eq!((instep.counter(Counter::Span), instep.counter(Counter::GangOn)), (0, 2));
+    assert!(ran.torn[0] > ran.whole[0], "{:?} {:?}", ran.whole, ran.torn);
+}
