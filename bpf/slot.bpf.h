@@ -350,18 +350,6 @@ static __always_inline bool sits_at(struct vm_state *v, struct slot_info *i, str
 	       i->seat == pol_rank_of_lane(part->set, c->lane);
 }
 
-/* Whether what runs on a CPU fills a hole: threads that wake up look there first, and its time is not charged. */
-static __always_inline void set_hole(struct domain_state *d, struct cpu_state *c, bool hole)
-{
-	u64 lane = pol_lane(c->lane);
-
-	c->hole = hole;
-	if (hole)
-		__sync_fetch_and_or(&d->holes, lane);
-	else if (d->holes & lane)
-		__sync_fetch_and_and(&d->holes, ~lane);
-}
-
 /* Whether what runs on a CPU may go on under its new owner. */
 static __always_inline bool fits(struct cpu_state *c, bool pool_waits)
 {

@@ -482,6 +482,18 @@ static __always_inline void count(enum instep_counter what)
 		c->counters[what]++;
 }
 
+/* Whether what runs on a CPU fills a hole: threads that wake up look there first, and its time is not charged. */
+static __always_inline void set_hole(struct domain_state *d, struct cpu_state *c, bool hole)
+{
+	u64 lane = pol_lane(c->lane);
+
+	c->hole = hole;
+	if (hole)
+		__sync_fetch_and_or(&d->holes, lane);
+	else if (d->holes & lane)
+		__sync_fetch_and_and(&d->holes, ~lane);
+}
+
 /* Whether an entry is of this thread: a thread id that was reused is told by its start time. */
 static __always_inline bool is_of(struct instep_thread *entry, u64 start_boottime)
 {
