@@ -11,6 +11,7 @@ pub mod dispatch;
 pub mod error;
 pub mod guard;
 mod memory;
+mod noise;
 pub mod observe;
 pub mod record;
 pub mod run;

@@ -15,11 +15,16 @@ use super::{process, qmp, vmm};
 use crate::error::Error;
 use crate::root::Root;
 use crate::system;
+use instep_core::idset::CpuSet;
 use instep_core::units::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+/// Where the host tells which CPUs it keeps from its scheduler.
+const ISOLATED: [&str; 2] =
+    ["sys/devices/system/cpu/isolated", "sys/fs/cgroup/cpuset.cpus.isolated"];
 
 /// How long after its start a process is looked into in every scan.
 const YOUNG: Nanos = Nanos::from_secs(60);
@@ -202,6 +207,10 @@ impl Scanner {
         let stat = self.reader.read(&self.root.join("proc/stat"), 4 << 20).ok();
         let ticks = stat.and_then(proc_text::host_ticks).unwrap_or_default().busy;
         scan.host_busy = proc_text::ticks_to_nanos(ticks, self.ticks_per_second);
+        for file in ISOLATED {
+            let text = self.reader.text(&self.root.join(file), 64 << 10).unwrap_or_default();
+            scan.isolated = scan.isolated.or(&CpuSet::parse_list(text.trim()).unwrap_or_default());
+        }
         scan
     }
 
@@ -366,6 +375,7 @@ impl Scanner {
             guest_threads_per_core: guest.smp.threads,
             guest_nodes: guest.nodes.clone(),
             weight: limits.weight.unwrap_or(100),
+            quota: limits.quota,
             cpuset: limits.cpuset,
             mems: limits.mems,
         };
