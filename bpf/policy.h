@@ -101,11 +101,8 @@ static inline bool pol_crosses(u64 a, u64 b)
 /* The first of `n` domains that lie side by side, one of which is `home`: at a multiple of the next power of two. */
 static inline u32 pol_first_domain(u32 home, u32 n, u32 domains)
 {
-	u32 block = 1, first;
+	u32 bits = n > 1 ? pol_highest(n - 1) + 1 : 0, first = home >> bits << bits;
 
-	while (block < n && block < INSTEP_MAX_DOMAINS)
-		block <<= 1;
-	first = home / block * block;
 	if (home >= first + n)
 		first = home + 1 - n;
 	return first + n > domains && n <= domains ? domains - n : first;
