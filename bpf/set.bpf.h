@@ -2,7 +2,7 @@
 /*
  * Which CPUs of a domain a gang has.
  *
- * Flag: gang. Counters: none.
+ * Flag: none (only gangs have sets). Counters: none.
  *
  * Problem: if each VM has other CPUs, and these overlap in part, each VM that starts interrupts a part of another.
  * Method: a gang has a *gang set*: as many CPUs of its domain as it has seats. The seat with number n has the n-th CPU of

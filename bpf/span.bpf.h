@@ -128,8 +128,11 @@ SEPARATE u32 least_loaded_from(u32 vm, u32 n)
 	return found;
 }
 
-/* Domains for a gang that no single one has room for; how many, 0 if all together have too few CPUs. */
-SEPARATE u32 spread_gang(u32 vm)
+/*
+ * Domains for a gang that no single one has room for: how many, 0 if all together have too few CPUs. The first one is left in
+ * `numbering`.
+ */
+SEPARATE u32 find_domains(u32 vm)
 {
 	struct vm_state *v = vm_of(vm);
 	u32 domains = SET.nr_domains;
@@ -147,7 +150,8 @@ SEPARATE u32 spread_gang(u32 vm)
 			continue;
 		if (v->account.domain - first >= (u32)n)
 			enter_domain(v, first);
-		return spread_over(vm, first, n) ? n : 0;
+		v->numbering.part = first;
+		return n;
 	}
 	return 0;
 }
@@ -177,6 +181,7 @@ SEPARATE int settle(u32 vm, u64 now)
 {
 	struct vm_state *v = vm_of(vm);
 	struct domain_state *d;
+	u32 n;
 
 	if (!v)
 		return 0;
@@ -188,8 +193,9 @@ SEPARATE int settle(u32 vm, u64 now)
 	if (v->seats < 2)
 		return 0;
 	if (v->seats > room_in(d)) {
-		if (may_spread(v))
-			v->nr_parts = spread_gang(vm);
+		n = may_spread(v) ? find_domains(vm) : 0;
+		if (n && spread_over(vm, v->numbering.part, n))
+			v->nr_parts = n;
 		return 0;
 	}
 	v->parts[0].first = 0;

@@ -435,25 +435,13 @@ static __always_inline bool is_spread(struct vm_state *v)
 	return v->nr_parts > 1;
 }
 
-/* The number of the part that is in this domain; 0 if none is. */
-SEPARATE u32 find_part(struct vm_state *v, u32 domain)
-{
-	s32 k;
-
-	if (!v)
-		return 0;
-	bpf_for(k, 0, INSTEP_MAX_PARTS)
-		if ((u32)k < v->nr_parts && v->parts[within(k, INSTEP_MAX_PARTS)].domain == domain)
-			return k;
-	return 0;
-}
-
 /* The part of a gang in one of its domains. */
 static __always_inline struct gang_part *part_in(struct vm_state *v, u32 domain)
 {
-	u32 k = is_spread(v) ? find_part(v, domain) : 0;
+	/* They lie in domains side by side. */
+	u32 k = domain - v->parts[0].domain;
 
-	return &v->parts[within(k, INSTEP_MAX_PARTS)];
+	return &v->parts[within(k < v->nr_parts ? k : 0, INSTEP_MAX_PARTS)];
 }
 
 /* The part in which a vCPU sits. */

@@ -2,7 +2,7 @@
 /*
  * Which gang of several domains has the next slot.
  *
- * Flag: span. Counters: spans.
+ * Flag: none (without gangs of several domains it does nothing). Counters: none.
  *
  * Problem: the planners of several domains must grant a gang the same slot, and no planner waits for another.
  * Method: a slot is promised one slot before. Slots are numbered by the clock, alike in all domains. At the start of slot n
