@@ -19,8 +19,8 @@
  *     Each domain has one clock: the least virtual time of its active accounts, without those that want less than half of
  * their share. The virtual time of these, and of an account of which no thread had to wait during a period, is raised to
  * at most two of the VM's allocation periods (of the host's, `lag_ns`) behind the clock: neither could use more. Of an
- * account that is further ahead than it may be
- * half of the excess is forgiven in each period. An account that goes to another domain keeps its lag.
+ * account that is further ahead than it may be half of the excess is forgiven in each period. An account that goes to
+ * another domain keeps its lag.
  * Limits: the host's threads have an account in each domain, and the weight `host_weight` in each. An estimate
  * of demand lags by some periods; the most that a VM wanted at once does not, so that a VM that begins to compute
  * is not charged by what it wanted while it slept.
@@ -199,7 +199,6 @@ SEPARATE int charge(s32 cpu, u64 now)
 	__sync_fetch_and_add(&a->total_ns, ran);
 	if (i && v) {
 		i->ran_ns += ran;
-		i->ran_at = now;
 		__sync_fetch_and_add(&v->ran_ns, ran);
 	}
 	return 0;
@@ -297,28 +296,25 @@ static __always_inline void enter_domain(struct vm_state *v, u32 to)
 	v->allowed = ~0ull;
 }
 
-static __always_inline void add_to_load(u32 domain, u32 load)
-{
-	struct domain_state *d = domain_of(domain);
-
-	if (d)
-		d->loaded += load;
-}
-
 /* What a VM loads its domains with. */
 static __always_inline void note_load(u32 vm, struct account *a)
 {
-	u32 load = load_of(a);
 	struct vm_state *v = vm_of(vm);
+	struct domain_state *d;
+	u32 load = load_of(a);
 	s32 k;
 
 	if (!v || !is_spread(v)) {
-		add_to_load(a->domain, load);
+		d = domain_of(a->domain);
+		if (d)
+			d->loaded += load;
 		return;
 	}
-	bpf_for(k, 0, INSTEP_MAX_PARTS)
-		if ((u32)k < v->nr_parts)
-			add_to_load(v->parts[within(k, INSTEP_MAX_PARTS)].domain, load / v->nr_parts);
+	bpf_for(k, 0, INSTEP_MAX_PARTS) {
+		d = domain_of_part(v, k);
+		if (d)
+			d->loaded += load / v->nr_parts;
+	}
 }
 
 /* The threads of the host do so first in a period. */

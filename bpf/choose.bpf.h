@@ -71,14 +71,14 @@ SEPARATE int fill_hole(struct domain_state *d, u32 lane)
 	if (!d || !on(INSTEP_M_HOLES))
 		return false;
 	domain = d->host.domain;
-	n = d->nr_refused < MAX_REFUSED ? d->nr_refused : MAX_REFUSED;
+	n = refused_of(d);
 	bpf_for(k, 0, n)
 		if (take_waiting(d->refused[k & (MAX_REFUSED - 1)], domain, lane))
 			return true;
 	if (!d->seat_waits)
 		return false;
 	d->seat_waits = 0;
-	n = d->nr_members < INSTEP_MAX_VMS ? d->nr_members : INSTEP_MAX_VMS;
+	n = members_of(d);
 	bpf_for(k, 0, n) {
 		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];
 		struct vm_state *v = vm_of(vm);
@@ -123,7 +123,7 @@ SEPARATE u32 find_stray(struct domain_state *d)
 
 	if (!d)
 		return 0;
-	n = d->nr_members < INSTEP_MAX_VMS ? d->nr_members : INSTEP_MAX_VMS;
+	n = members_of(d);
 	bpf_for(k, 0, n) {
 		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];
 		struct vm_state *v = vm_of(vm);
@@ -153,7 +153,7 @@ SEPARATE int take_stray(struct domain_state *d)
 	s = vm_set_of(vm);
 	if (!vm || !v || !s)
 		return false;
-	n = s->nr_vcpus < INSTEP_MAX_VCPUS ? s->nr_vcpus : INSTEP_MAX_VCPUS;
+	n = vcpus_of(s);
 	bpf_for(k, 0, n) {
 		u32 slot = s->first_slot + k;
 		struct slot_info *i = slot_of(slot);

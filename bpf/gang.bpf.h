@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Which vCPUs form a gang, and which CPUs a gang has.
+ * Which vCPUs form a gang.
  *
  * Flag: gang. Counters: gang_on, gang_off.
  *
@@ -44,7 +44,7 @@ SEPARATE u32 judge_vcpus(u32 vm, bool all)
 
 	if (!s)
 		return 0;
-	n = s->nr_vcpus < INSTEP_MAX_VCPUS ? s->nr_vcpus : INSTEP_MAX_VCPUS;
+	n = vcpus_of(s);
 	bpf_for(k, 0, n) {
 		struct slot_info *i = slot_of(s->first_slot + k);
 
@@ -91,7 +91,7 @@ SEPARATE int number_seats(u32 vm, u32 seats, bool all)
 		return 0;
 	c = &v->numbering;
 	*c = (struct numbering){};
-	n = s->nr_vcpus < INSTEP_MAX_VCPUS ? s->nr_vcpus : INSTEP_MAX_VCPUS;
+	n = vcpus_of(s);
 	bpf_for(k, 0, n) {
 		struct slot_info *i = slot_of(s->first_slot + k), *seat = slot_of(s->first_slot + c->next);
 		bool has = i && c->next < seats && !i->pinned && (i->gang || all);
@@ -187,7 +187,7 @@ SEPARATE int sum_allowed(u32 vm)
 
 	if (!v || !s)
 		return 0;
-	n = s->nr_vcpus < INSTEP_MAX_VCPUS ? s->nr_vcpus : INSTEP_MAX_VCPUS;
+	n = vcpus_of(s);
 	bpf_for(k, 0, n) {
 		struct slot_info *i = slot_of(s->first_slot + k);
 
@@ -229,13 +229,12 @@ SEPARATE int has_spoilt_set(u32 vm, u64 now)
 	if (!v)
 		return false;
 	bpf_for(k, 0, INSTEP_MAX_PARTS) {
-		struct gang_part *part = &v->parts[within(k, INSTEP_MAX_PARTS)];
-		struct domain_state *d = (u32)k < v->nr_parts ? domain_of(part->domain) : NULL;
+		struct domain_state *d = domain_of_part(v, k);
 
 		if (!d)
 			continue;
 		d->lost = lost_lanes(d, now);
-		spoilt |= part->set & (d->lost | (v->restricted ? ~v->allowed : 0));
+		spoilt |= v->parts[within(k, INSTEP_MAX_PARTS)].set & (d->lost | (v->restricted ? ~v->allowed : 0));
 	}
 	return spoilt;
 }
@@ -293,8 +292,11 @@ SEPARATE int weigh(u32 vm, u64 now)
 	return 0;
 }
 
-/* The domain that is least loaded, of this node unless it is INSTEP_NO_NODE; `most`: and the most loaded one. */
-SEPARATE u32 least_loaded(s32 node, u32 *most)
+/*
+ * The domain that is least loaded, of this node unless it is INSTEP_NO_NODE; `most`: and the most loaded one. With `wide`
+ * what counts is the number of wide gangs.
+ */
+SEPARATE u32 least_loaded(s32 node, bool wide, u32 *most)
 {
 	u32 n = SET.nr_domains, found = 0, least = ~0u, highest = 0;
 	s32 k;
@@ -305,7 +307,7 @@ SEPARATE u32 least_loaded(s32 node, u32 *most)
 
 		if (!d || !d->nr_lanes || d->isolated || (node != INSTEP_NO_NODE && d->node != node))
 			continue;
-		load = d->loaded / d->nr_lanes;
+		load = wide ? d->nr_wide : d->loaded / d->nr_lanes;
 		if (load < least) {
 			least = load;
 			found = k;
@@ -328,7 +330,7 @@ SEPARATE int join(u32 vm, bool restricted, u32 here, u64 now)
 
 	if (!v || !s || vm == INSTEP_HOST || __sync_val_compare_and_swap(&v->joined, 0, 1))
 		return 0;
-	domain = restricted ? here : least_loaded(on(INSTEP_M_HOME) ? s->home_node : INSTEP_NO_NODE, NULL);
+	domain = restricted ? here : least_loaded(on(INSTEP_M_HOME) ? s->home_node : INSTEP_NO_NODE, false, NULL);
 	d = domain_of(domain);
 	v->account.domain = domain;
 	v->account.demand = s->nr_vcpus * POL_CPU;

@@ -12,14 +12,17 @@
  * in either case. On two CPUs that is easy. On many CPUs it is the packing problem of gang scheduling (Ousterhout 1982):
  * VMs of different sizes must take turns so that, at each moment, each has all CPUs that it needs or none.
  *
- * The method, in five parts, each with its own header:
+ * The method, in six parts, each with its own headers:
  *
  *   account.bpf.h  CPU time is charged to a VM as a whole, by what it is entitled to: its weighted max-min fair share of
  *                  the host. So virtual time runs at the same speed for a wide VM and a narrow one that has all it wants.
- *   gang.bpf.h     vCPUs that hardly ever block form the gang of their VM. The gang has a set of CPUs in one scheduling
+ *   gang.bpf.h, set.bpf.h, moves.bpf.h
+ *                  vCPUs that hardly ever block form the gang of their VM. The gang has a set of CPUs in one scheduling
  *                  domain (at most 64 CPUs of a node). Sets coincide, nest or are disjoint, and move as a whole, seldom.
  *   slot.bpf.h     While threads wait, a timer cuts time into slots of 6 ms. One CPU plans each slot: in the order of
  *                  virtual time each gang gets its whole set or waits, and other accounts get as many CPUs as they want.
+ *   span.bpf.h, turn.bpf.h
+ *                  A gang that is wider than a domain has a part in each of several, and the same slots in all.
  *   queue.bpf.h    Threads that form no gang wait in the pool of their domain, in the order of virtual time; a gang's vCPU
  *                  waits on its seat. choose.bpf.h says how a CPU chooses among these.
  *   idle.bpf.h, wake.bpf.h, taken.bpf.h   Which CPU a thread gets that wakes up, and what happens when a real-time thread
@@ -44,8 +47,6 @@
  * Threads of the host (of no VM) have an account in each domain and are served before VMs as long as they use little. In
  * a gang's slot they wait for the middle or the end of it, at most 3 ms, so that the gang is interrupted on all its CPUs at
  * once.
- *
- *   span.bpf.h, turn.bpf.h   A gang that is wider than a domain has a part in each of several, and the same slots in all.
  *
  * Limits. Evidence takes one window of 48 ms. Each part's header names its own. Facts about sched_ext are those of
  * kernel/sched/ext.c, Linux 6.12 to 7.2.

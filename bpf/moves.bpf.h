@@ -12,8 +12,9 @@
  * and where it is further behind than all gangs that it would meet only there, by four slots. So gangs of equal weight
  * have equal shares in the long run. A gang that was refused twice although as many CPUs are free moves there at once
  * (slot.bpf.h, relocate).
- *     A VM goes to another domain where that lowers the higher of the two loads; one VM in 96 ms. It goes to its home node
- * when user space names another one.
+ *     A VM goes to another domain where that lowers the higher of the two loads; one VM in 96 ms. Wide gangs, of more than
+ * half a domain's CPUs, come first: as no two of them run at the same time, one goes from the domain with the most of them
+ * to the one with the fewest. A VM goes to its home node when user space names another one.
  * Limits: a set rests for 96 ms after a move. Load is an estimate over some periods of 24 ms.
  */
 #ifndef INSTEP_MOVES_BPF_H
@@ -28,6 +29,13 @@ static __always_inline bool is_far_behind(struct vm_state *v, struct set_score *
 
 	return here->ahead && (!there->ahead || (pol_before(vtime + 4 * SET.slot_ns, there->ahead) &&
 						 pol_before(here->ahead + 2 * SET.slot_ns, there->ahead)));
+}
+
+static __always_inline void move_to(struct vm_state *v, u64 set, u64 now)
+{
+	v->parts[0].set = set;
+	v->moved_at = now;
+	count(INSTEP_C_MOVE_SET);
 }
 
 /*
@@ -53,11 +61,8 @@ SEPARATE int move_set(struct domain_state *d, u32 domain, u32 vm, bool behind, u
 		if (!set || !is_far_behind(v, &here, &best))
 			return 0;
 	}
-	if (set == v->parts[0].set)
-		return 0;
-	v->parts[0].set = set;
-	v->moved_at = now;
-	count(INSTEP_C_MOVE_SET);
+	if (set != v->parts[0].set)
+		move_to(v, set, now);
 	return 0;
 }
 
@@ -69,7 +74,7 @@ SEPARATE u32 first_narrow(struct domain_state *d)
 
 	if (!d)
 		return 0;
-	n = d->nr_refused < MAX_REFUSED ? d->nr_refused : MAX_REFUSED;
+	n = refused_of(d);
 	bpf_for(k, 0, n) {
 		u32 vm = d->refused[k & (MAX_REFUSED - 1)];
 		struct vm_state *v = vm_of(vm);
@@ -149,7 +154,7 @@ SEPARATE int go_home(u32 vm, u64 now)
 	d = domain_of(v->account.domain);
 	if (!d || d->node == s->home_node)
 		return 0;
-	to = least_loaded(s->home_node, NULL);
+	to = least_loaded(s->home_node, false, NULL);
 	d = domain_of(to);
 	if (d && d->node == s->home_node)
 		change_domain(vm, to, load_of(&v->account), now);
@@ -173,16 +178,17 @@ SEPARATE int move_vm(u64 now)
 	struct domain_state *d, *e;
 	s32 k;
 
-	to = least_loaded(INSTEP_NO_NODE, &from);
+	to = least_loaded(INSTEP_NO_NODE, false, &from);
 	d = domain_of(from);
 	e = domain_of(to);
 	if (!d || !e || from == to || !d->nr_lanes || !e->nr_lanes)
 		return 0;
-	n = d->nr_members < INSTEP_MAX_VMS ? d->nr_members : INSTEP_MAX_VMS;
+	n = members_of(d);
 	bpf_for(k, 0, n) {
 		u32 vm = d->members[within(k, INSTEP_MAX_VMS)], share;
 		struct vm_state *v = vm_of(vm);
 
+		/* Wide gangs are spread by their number first. */
 		if (!v || v->account.domain != from || !may_leave(vm, v, e) ||
 		    (v->seats * 2 > d->nr_lanes && d->nr_wide <= e->nr_wide))
 			continue;
@@ -196,41 +202,16 @@ SEPARATE int move_vm(u64 now)
 	return 0;
 }
 
-/* The domain with the fewest wide gangs and, in `most`, the one with the most of them. */
-SEPARATE u32 fewest_wide(u32 *most)
-{
-	u32 n = SET.nr_domains, found = 0, least = ~0u, highest = 0;
-	s32 k;
-
-	if (!most)
-		return 0;
-	bpf_for(k, 0, n < INSTEP_MAX_DOMAINS ? n : INSTEP_MAX_DOMAINS) {
-		struct domain_state *d = domain_of(k);
-
-		if (!d || !d->nr_lanes || d->isolated)
-			continue;
-		if (d->nr_wide < least) {
-			least = d->nr_wide;
-			found = k;
-		}
-		if (d->nr_wide >= highest) {
-			highest = d->nr_wide;
-			*most = k;
-		}
-	}
-	return found;
-}
-
 /* A gang of more than half a domain's CPUs goes from the domain with the most such gangs to the one with the fewest. */
 SEPARATE int move_wide(u64 now)
 {
-	u32 from = 0, to = fewest_wide(&from), n;
+	u32 from = 0, to = least_loaded(INSTEP_NO_NODE, true, &from), n;
 	struct domain_state *d = domain_of(from), *e = domain_of(to);
 	s32 k;
 
 	if (!d || !e || d->nr_wide < e->nr_wide + 2)
 		return false;
-	n = d->nr_members < INSTEP_MAX_VMS ? d->nr_members : INSTEP_MAX_VMS;
+	n = members_of(d);
 	bpf_for(k, 0, n) {
 		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];
 		struct vm_state *v = vm_of(vm);

@@ -107,7 +107,7 @@ SEPARATE int sum_load(struct domain_state *d, u32 domain, u32 without)
 	bpf_for(k, 0, INSTEP_LANES)
 		d->load[within(k, INSTEP_LANES)] = d->pool_load[within(k, INSTEP_LANES)] = 0;
 	pool = host_demand(d) + d->light;
-	n = d->nr_members < INSTEP_MAX_VMS ? d->nr_members : INSTEP_MAX_VMS;
+	n = members_of(d);
 	bpf_for(k, 0, n) {
 		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];
 		struct vm_state *v = vm_of(vm);
@@ -161,7 +161,7 @@ SEPARATE int score_set(struct domain_state *d, u64 set, u32 vm, struct set_score
 		if (load > score->peak)
 			score->peak = load;
 	}
-	n = d->nr_members < INSTEP_MAX_VMS ? d->nr_members : INSTEP_MAX_VMS;
+	n = members_of(d);
 	bpf_for(k, 0, n) {
 		u32 other = d->members[within(k, INSTEP_MAX_VMS)];
 		struct vm_state *v = vm_of(other);
@@ -261,7 +261,6 @@ SEPARATE int settle_part(u32 vm, u32 k, u32 domain, u32 size)
 	part = &v->parts[within(k, INSTEP_MAX_PARTS)];
 	part->domain = domain;
 	part->set = find_set(d, vm, size, 0, &score);
-	v->domains |= pol_lane(domain & 63);
 	d->stale = 1;
 	return part->set != 0;
 }

@@ -83,7 +83,7 @@ SEPARATE int find_range(struct domain_state *d, struct slot_range *range)
 
 	if (!d || !range)
 		return 0;
-	n = d->nr_members < INSTEP_MAX_VMS ? d->nr_members : INSTEP_MAX_VMS;
+	n = members_of(d);
 	bpf_for(k, 0, n) {
 		struct vm_state *v = vm_of(d->members[within(k, INSTEP_MAX_VMS)]);
 
@@ -128,7 +128,7 @@ SEPARATE int order_members(struct domain_state *d, u64 least, u64 most, u64 now)
 		return 0;
 	bpf_for(k, 0, INSTEP_LANES)
 		d->heads[within(k, INSTEP_LANES)] = 0;
-	n = d->nr_members < INSTEP_MAX_VMS ? d->nr_members : INSTEP_MAX_VMS;
+	n = members_of(d);
 	bpf_for(k, 0, n) {
 		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];
 		struct vm_state *v = vm_of(vm);
@@ -306,7 +306,7 @@ SEPARATE int relocate(struct domain_state *d, struct slot_plan *plan)
 
 	if (!d || !plan || !on(INSTEP_M_MOVES))
 		return 0;
-	n = d->nr_refused < MAX_REFUSED ? d->nr_refused : MAX_REFUSED;
+	n = refused_of(d);
 	bpf_for(k, 0, n) {
 		u32 vm = d->refused[k & (MAX_REFUSED - 1)];
 		struct vm_state *v = vm_of(vm);
@@ -323,9 +323,7 @@ SEPARATE int relocate(struct domain_state *d, struct slot_plan *plan)
 
 			if (set & ~(plan->free & v->allowed))
 				continue;
-			v->parts[0].set = set;
-			v->moved_at = plan->now;
-			count(INSTEP_C_MOVE_SET);
+			move_to(v, set, plan->now);
 			grant(d, v, vm, plan);
 			break;
 		}

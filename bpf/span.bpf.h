@@ -77,6 +77,8 @@ SEPARATE int spread_over(u32 vm, u32 first, u32 n)
 		part->first = c->next;
 		part->vtime = d->clock + lag;
 		fits &= settle_part(vm, k, first + k, size);
+		/* Gangs that look for a place before the domain lists its members again see this one. */
+		d->nr_spread++;
 		c->next += size;
 	}
 	return fits && c->next == v->seats;
@@ -94,10 +96,8 @@ SEPARATE u32 load_from(u32 first, u32 n)
 	bpf_for(k, 0, n < INSTEP_MAX_PARTS ? n : INSTEP_MAX_PARTS) {
 		struct domain_state *d = domain_of(first + k);
 
-		if (!d)
-			continue;
-		list_members(d, first + k);
-		load += d->loaded / (d->nr_lanes ?: 1) + d->nr_spread * WIDE_COSTS;
+		if (d)
+			load += d->loaded / (d->nr_lanes ?: 1) + d->nr_spread * WIDE_COSTS;
 	}
 	return load;
 }
@@ -164,15 +164,14 @@ SEPARATE int leave_domains(struct vm_state *v)
 	if (!v)
 		return 0;
 	bpf_for(k, 0, INSTEP_MAX_PARTS) {
-		struct domain_state *d = (u32)k < v->nr_parts ?
-						 domain_of(v->parts[within(k, INSTEP_MAX_PARTS)].domain) :
-						 NULL;
+		struct domain_state *d = domain_of_part(v, k);
 
-		if (d)
-			d->stale = 1;
+		if (!d)
+			continue;
+		d->stale = 1;
+		d->nr_spread -= is_spread(v) && d->nr_spread;
 	}
 	v->nr_parts = 0;
-	v->domains = 0;
 	return 0;
 }
 

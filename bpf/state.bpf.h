@@ -94,14 +94,12 @@ struct vm_state {
 	struct numbering numbering;
 	u64 allowed;	 /* lanes of its domain that any of its vCPUs may use */
 	u32 restricted;	 /* some of its vCPUs may not use all CPUs of the host */
-	u64 domains;	 /* where its parts are, a bit for each domain */
 	struct gang_part parts[INSTEP_MAX_PARTS];
 };
 
 /* A vCPU. */
 struct slot_info {
 	u64 ran_ns;	/* in this window of evidence */
-	u64 ran_at;	/* when it last ran */
 	u32 blocks;	/* in it */
 	u16 gang;	/* it hardly ever blocks */
 	u16 seat;	/* its number in its part of the gang, or NO_SEAT */
@@ -402,6 +400,22 @@ static __always_inline struct account *account_of(u32 vm, u32 domain)
 	return v ? &v->account : NULL;
 }
 
+/* How many entries of a table are in use, for loops whose end the verifier has to see. */
+static __always_inline u32 members_of(struct domain_state *d)
+{
+	return d->nr_members < INSTEP_MAX_VMS ? d->nr_members : INSTEP_MAX_VMS;
+}
+
+static __always_inline u32 refused_of(struct domain_state *d)
+{
+	return d->nr_refused < MAX_REFUSED ? d->nr_refused : MAX_REFUSED;
+}
+
+static __always_inline u32 vcpus_of(struct instep_vm_settings *s)
+{
+	return s->nr_vcpus < INSTEP_MAX_VCPUS ? s->nr_vcpus : INSTEP_MAX_VCPUS;
+}
+
 /* Whether a VM has CPUs that it takes as a gang. */
 static __always_inline bool is_gang(struct vm_state *v)
 {
@@ -450,10 +464,16 @@ static __always_inline struct gang_part *part_of(struct vm_state *v, struct slot
 	return &v->parts[within(i->part, INSTEP_MAX_PARTS)];
 }
 
+/* The domain of part `k` of a gang; NULL if it has no such part. */
+static __always_inline struct domain_state *domain_of_part(struct vm_state *v, u32 k)
+{
+	return k < v->nr_parts ? domain_of(v->parts[within(k, INSTEP_MAX_PARTS)].domain) : NULL;
+}
+
 /* Whether a VM competes for a domain's CPUs: its own or, of a gang, one where a part of it is. */
 static __always_inline bool is_member(struct vm_state *v, u32 domain)
 {
-	return v->account.domain == domain || (is_spread(v) && (v->domains >> (domain & 63) & 1));
+	return v->account.domain == domain || (is_spread(v) && domain - v->parts[0].domain < v->nr_parts);
 }
 
 /* The virtual time that counts in one of its domains. */

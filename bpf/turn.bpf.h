@@ -69,12 +69,6 @@ SEPARATE int is_due(u32 vm, u32 k, u64 slot)
 	return !pol_before(d->clock + cost, vtime);
 }
 
-/* The domain of part `k` of a gang; NULL if it has no such part. */
-static __always_inline struct domain_state *domain_of_part(struct vm_state *v, u32 k)
-{
-	return k < v->nr_parts ? domain_of(v->parts[within(k, INSTEP_MAX_PARTS)].domain) : NULL;
-}
-
 /* Whether this slot of a domain is promised to a gang; promises it if it is not promised yet. */
 static __always_inline bool promise_part(struct domain_state *d, u32 vm, u64 slot)
 {
@@ -144,7 +138,7 @@ SEPARATE int promise_slots(struct domain_state *d, u64 now)
 
 	if (!d)
 		return 0;
-	n = d->nr_members < INSTEP_MAX_VMS ? d->nr_members : INSTEP_MAX_VMS;
+	n = members_of(d);
 	bpf_for(k, 0, n) {
 		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];
 		struct vm_state *v = vm_of(vm);
