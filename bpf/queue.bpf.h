@@ -2,7 +2,7 @@
 /*
  * Where threads wait, and in which order.
  *
- * Flag: none (a thread that cannot run waits). Counters: queued, stolen, kthreads_first.
+ * Flag: none (a thread that cannot run waits). Counters: queued, overdue, stolen, kthreads_first.
  *
  * Problem: a CPU must find the next thread without a look at other CPUs, and no thread may wait on a CPU that is
  * busy while another of its domain is free.
