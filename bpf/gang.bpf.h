@@ -10,6 +10,10 @@
  * Method: evidence is per vCPU. In a window of 48 ms, blocks and CPU time are counted; it belongs to the gang where
  *     blocks * 20 ms <= CPU time        and no longer where      blocks * 10 ms > CPU time
  * Two such vCPUs make a gang. Each has a *seat*, a number; siblings that block stay outside and wait like others.
+ *     Threads that spin for a while and then block look like threads that block as long as their siblings do not run, and
+ *     like threads that spin once these do. So a VM that blocks is tried as a gang for two windows, seldom: a vCPU stays in
+ *     it that blocks four times less often than before, and while it does. Meanwhile a block does not count while
+ *     a sibling of the gang waits for a CPU, as at the end of a slot.
  *     Which CPUs a gang has: set.bpf.h.
  *     A VM joins the domain that is least loaded, of its home node if it has one. How sets and VMs move: moves.bpf.h.
  * Limits: evidence is blocks; a guest that halts for a paravirtual spinlock is taken for one that blocks. A VM forms no
@@ -23,10 +27,20 @@
 /* A set may move again after this. */
 #define REST_NS (96 * POL_MS)
 
-/* Takes over the evidence of a vCPU; whether it belongs to the gang. */
-static __always_inline bool judge_vcpu(struct slot_info *i, bool all)
+/* A trial takes so many windows. What a gang does in the first says little, as siblings that blocked before wake up in it. */
+#define TRIAL_WINDOWS 2
+/* So many windows go by before the first trial of a VM, four times as many before each further one, up to a bound (25 s). */
+#define LEAST_PAUSE 8
+#define MOST_PAUSE 512
+/* A VM that used less CPU time in a window is not tried. */
+#define TRIAL_NS (2 * POL_EVIDENCE_NS)
+
+/* Takes over the evidence of a vCPU; whether it belongs to the gang. In a trial it does, whatever its evidence says. */
+static __always_inline bool judge_vcpu(struct slot_info *i, bool all, bool trial)
 {
-	i->gang = pol_hardly_blocks(i->gang, i->ran_ns, i->blocks);
+	if (!i->gang)
+		i->bound = trial ? pol_trial_bound(i->ran_ns, i->blocks) : POL_GANG_OFF_NS;
+	i->gang = trial || pol_hardly_blocks(i->gang, i->bound, i->ran_ns, i->blocks);
 	/* What a vCPU that waits for long and never blocks has in a window is little: it counts in the next one, too. */
 	if (!i->gang && !i->blocks && i->ran_ns < POL_EVIDENCE_NS)
 		return false;
@@ -36,7 +50,7 @@ static __always_inline bool judge_vcpu(struct slot_info *i, bool all)
 }
 
 /* Looks at the vCPUs of a VM; how many belong to the gang. Each notes in `seat` whether it does. */
-SEPARATE u32 judge_vcpus(u32 vm, bool all)
+SEPARATE u32 judge_vcpus(u32 vm, bool all, bool trial)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
 	u32 seats = 0, n;
@@ -48,7 +62,7 @@ SEPARATE u32 judge_vcpus(u32 vm, bool all)
 	bpf_for(k, 0, n) {
 		struct slot_info *i = slot_of(s->first_slot + k);
 
-		if (i && judge_vcpu(i, all))
+		if (i && judge_vcpu(i, all, trial))
 			seats++;
 	}
 	return seats;
@@ -259,6 +273,31 @@ static __always_inline void reseat(u32 vm, struct vm_state *v, struct domain_sta
 	}
 }
 
+/* Whether a VM that forms no gang is to be tried as one: while threads wait, and seldom. */
+static __always_inline bool is_to_be_tried(struct vm_state *v, struct instep_vm_settings *s, struct domain_state *d)
+{
+	if (v->seats || s->nr_vcpus < 2 || s->cosched != INSTEP_COSCHED_AUTO || v->ran_ns < TRIAL_NS)
+		return false;
+	if (!d->slotted && nobody_waits(v->account.domain))
+		return false;
+	return v->untried++ >= (v->pause ?: LEAST_PAUSE);
+}
+
+/* Begins, continues or ends the trial of a VM; whether the window that begins now belongs to one. */
+static __always_inline bool continue_trial(struct vm_state *v, struct instep_vm_settings *s, struct domain_state *d)
+{
+	if (v->trial) {
+		v->trial--;
+		return v->trial > 0;
+	}
+	if (!is_to_be_tried(v, s, d))
+		return false;
+	v->trial = TRIAL_WINDOWS;
+	v->untried = 0;
+	v->pause = pol_min(v->pause ? 4 * v->pause : 4 * LEAST_PAUSE, MOST_PAUSE);
+	return true;
+}
+
 /* Looks at a VM's evidence at the end of each window. */
 SEPARATE int weigh(u32 vm, u64 now)
 {
@@ -281,7 +320,7 @@ SEPARATE int weigh(u32 vm, u64 now)
 	if (!d)
 		return 0;
 	all = s->cosched == INSTEP_COSCHED_RELAXED;
-	seats = judge_vcpus(vm, all);
+	seats = judge_vcpus(vm, all, continue_trial(v, s, d));
 	d->lost = lost_lanes(d, now);
 	v->wide = seats > room_in(d);
 	if (!on(INSTEP_M_GANG) || s->cosched == INSTEP_COSCHED_NEVER || seats < 2 || (v->wide && !may_spread(v)))

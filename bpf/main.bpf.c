@@ -464,7 +464,9 @@ void BPF_STRUCT_OPS(instep_quiescent, struct task_struct *p, u64 deq_flags)
 	i = slot_of(t->slot);
 	if (!v || !i || !(deq_flags & SCX_DEQ_SLEEP))
 		return;
-	i->blocks++;
+	/* While a sibling of its gang waits for a CPU this is no evidence: if all had run it might not have blocked. */
+	if (i->seat == NO_SEAT || !is_gang(v) || !part_of(v, i)->waiting)
+		i->blocks++;
 	__sync_fetch_and_add(&v->total_blocks, 1);
 }
 

@@ -210,12 +210,21 @@ static inline u64 pol_patience(u32 threads, u32 share)
 /* Less CPU time than this in a window says nothing. */
 #define POL_EVIDENCE_NS (4 * POL_MS)
 
-/* Whether a vCPU hardly ever blocks; between the two bounds it stays what it was. */
-static inline bool pol_hardly_blocks(bool before, u64 ran_ns, u32 blocks)
+/* A vCPU stays in the gang that it was tried in while it blocks so many times less often than before. */
+#define POL_TRIAL_FACTOR 4
+
+/* Whether a vCPU hardly ever blocks. One of the gang (`before`) leaves it with less than `bound` of CPU time for each block. */
+static inline bool pol_hardly_blocks(bool before, u32 bound, u64 ran_ns, u32 blocks)
 {
 	if (ran_ns < POL_EVIDENCE_NS)
 		return before && !blocks;
-	return (u64)blocks * (before ? POL_GANG_OFF_NS : POL_GANG_ON_NS) <= ran_ns;
+	return (u64)blocks * (before ? bound : POL_GANG_ON_NS) <= ran_ns;
+}
+
+/* That bound for a vCPU on trial, from what it did before. */
+static inline u32 pol_trial_bound(u64 ran_ns, u32 blocks)
+{
+	return blocks ? pol_min(POL_TRIAL_FACTOR * ran_ns / blocks, POL_GANG_OFF_NS) : POL_GANG_OFF_NS;
 }
 
 /* --- Wake-ups ------------------------------------------------------------------------------------ */

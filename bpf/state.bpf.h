@@ -84,6 +84,9 @@ struct vm_state {
 	u32 strays;	 /* vCPUs that lost their seat while they waited there */
 	u64 window_at;	 /* begin of the window of evidence */
 	u64 ran_ns;	 /* in it */
+	u32 trial;	 /* windows of its trial as a gang that are left (gang.bpf.h) */
+	u32 pause;	 /* windows until the next trial, 0 before the first */
+	u32 untried;	 /* windows since the last one */
 	u64 total_blocks;
 	u64 together_ns; /* time in which more than one of its vCPUs ran */
 	u64 apart_ns;	 /* time in which one ran while another waited for a CPU */
@@ -101,6 +104,7 @@ struct vm_state {
 struct slot_info {
 	u64 ran_ns;	/* in this window of evidence */
 	u32 blocks;	/* in it */
+	u32 bound;	/* it leaves the gang with less CPU time than this between two blocks */
 	u16 gang;	/* it hardly ever blocks */
 	u16 seat;	/* its number in its part of the gang, or NO_SEAT */
 	u32 sits;	/* as entry of the VM's seat with this number: which of its vCPUs has it */

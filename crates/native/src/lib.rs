@@ -30,7 +30,8 @@ mod c {
         pub(super) safe fn native_share(most: u32, claim: u64) -> u32;
         pub(super) safe fn native_key(vtime: u64, own: u64, front: u64, bound: u64) -> u64;
         pub(super) safe fn native_shorten(vtime: u64, most: u64) -> u64;
-        pub(super) safe fn native_hardly_blocks(before: bool, ran_ns: u64, blocks: u32) -> bool;
+        pub(super) safe fn native_hardly_blocks(before: bool, bound: u32, ran_ns: u64, blocks: u32) -> bool;
+        pub(super) safe fn native_trial_bound(ran_ns: u64, blocks: u32) -> u32;
         pub(super) safe fn native_wake_preempts(wakes: u64, runs: u64, slack: u64) -> bool;
     }
 }
@@ -133,10 +134,17 @@ pub fn shorten(vtime: u64, most: u64) -> u64 {
     c::native_shorten(vtime, most)
 }
 
-/// Whether a vCPU hardly ever blocks, by a window of evidence and what it was before.
+/// Whether a vCPU hardly ever blocks, by a window of evidence. `bound`: of one that belongs to the gang, the CPU time for
+/// each block below which it leaves it, in ns.
 #[must_use]
-pub fn hardly_blocks(before: bool, ran_ns: u64, blocks: u32) -> bool {
-    c::native_hardly_blocks(before, ran_ns, blocks)
+pub fn hardly_blocks(bound: Option<u32>, ran_ns: u64, blocks: u32) -> bool {
+    c::native_hardly_blocks(bound.is_some(), bound.unwrap_or(0), ran_ns, blocks)
+}
+
+/// That bound for a vCPU of a VM that is tried as a gang, from the window of evidence before the trial.
+#[must_use]
+pub fn trial_bound(ran_ns: u64, blocks: u32) -> u32 {
+    c::native_trial_bound(ran_ns, blocks)
 }
 
 /// Whether a thread that wakes up with this place takes the CPU at once from one with the place `runs`.

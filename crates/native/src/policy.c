@@ -82,9 +82,14 @@ u64 native_shorten(u64 vtime, u64 most)
 	return pol_shorten(vtime, most);
 }
 
-bool native_hardly_blocks(bool before, u64 ran_ns, u32 blocks)
+bool native_hardly_blocks(bool before, u32 bound, u64 ran_ns, u32 blocks)
 {
-	return pol_hardly_blocks(before, ran_ns, blocks);
+	return pol_hardly_blocks(before, bound, ran_ns, blocks);
+}
+
+u32 native_trial_bound(u64 ran_ns, u32 blocks)
+{
+	return pol_trial_bound(ran_ns, blocks);
 }
 
 bool native_wake_preempts(u64 wakes, u64 runs, u64 slack)

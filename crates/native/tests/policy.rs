@@ -73,19 +73,32 @@ fn half_of_a_debt_beyond_the_bound_is_forgiven_and_the_order_stays() {
     assert!(shorten(most + 10 * MS, most) < shorten(most + 12 * MS, most));
 }
 
+/// A vCPU of a gang that formed by its own evidence.
+const MEMBER: Option<u32> = Some(10 * MS as u32);
+
+#[test]
+fn a_vcpu_on_trial_stays_if_it_blocks_four_times_less_often_than_before() {
+    let bound = trial_bound(40 * MS, 80);
+    assert_eq!(u64::from(bound), 2 * MS);
+    assert!(hardly_blocks(Some(bound), 40 * MS, 20));
+    assert!(!hardly_blocks(Some(bound), 40 * MS, 21));
+    assert_eq!(Some(trial_bound(40 * MS, 2)), MEMBER, "it is never stricter than for others");
+    assert_eq!(Some(trial_bound(40 * MS, 0)), MEMBER);
+}
+
 #[test]
 fn a_vcpu_that_hardly_blocks_joins_the_gang_and_stays_between_the_bounds() {
-    assert!(hardly_blocks(false, 40 * MS, 0) && hardly_blocks(false, 40 * MS, 2));
-    assert!(!hardly_blocks(false, 40 * MS, 3));
-    assert!(hardly_blocks(true, 40 * MS, 4));
-    assert!(!hardly_blocks(true, 40 * MS, 5));
+    assert!(hardly_blocks(None, 40 * MS, 0) && hardly_blocks(None, 40 * MS, 2));
+    assert!(!hardly_blocks(None, 40 * MS, 3));
+    assert!(hardly_blocks(MEMBER, 40 * MS, 4));
+    assert!(!hardly_blocks(MEMBER, 40 * MS, 5));
 }
 
 #[test]
 fn too_little_cpu_time_makes_no_vcpu_a_member() {
-    assert!(!hardly_blocks(false, 3 * MS, 0));
-    assert!(hardly_blocks(true, 3 * MS, 0), "a member that had to wait stays");
-    assert!(!hardly_blocks(true, 3 * MS, 1), "one that sleeps does not");
+    assert!(!hardly_blocks(None, 3 * MS, 0));
+    assert!(hardly_blocks(MEMBER, 3 * MS, 0), "a member that had to wait stays");
+    assert!(!hardly_blocks(MEMBER, 3 * MS, 1), "one that sleeps does not");
 }
 
 #[test]

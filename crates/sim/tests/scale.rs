@@ -166,6 +166,14 @@ fn vms_that_block_at_barriers_have_their_share_beside_gangs() {
 }
 
 #[test]
+fn vms_that_spin_before_they_block_are_found_to_be_gangs() {
+    let text = scenario!("spin-then-block").replace("\"$P/$V\"", "2");
+    let text = text.replace("\"$P\"", "16").replace("\"$V\"", "8");
+    let bounds = [AtLeast("spins-then-blocks", Speed, 0.94), AtLeast("computes", Speed, 0.95)];
+    holds(&[case("spin-then-block", &text, &[], &bounds)]);
+}
+
+#[test]
 fn vms_of_a_host_with_room_are_as_fast_as_alone() {
     let bounds = [AtLeast("", Speed, 0.98)];
     holds(&[case("not-overcommitted", scenario!("not-overcommitted"), &[], &bounds)]);
