@@ -273,10 +273,13 @@ static __always_inline void reseat(u32 vm, struct vm_state *v, struct domain_sta
 	}
 }
 
-/* Whether a VM that forms no gang is to be tried as one: while threads wait, and seldom. */
-static __always_inline bool is_to_be_tried(struct vm_state *v, struct instep_vm_settings *s, struct domain_state *d)
+/* Whether a VM that forms no gang is to be tried as one: if it blocks often, while threads wait, and seldom. */
+static __always_inline bool is_to_be_tried(struct vm_state *v, struct instep_vm_settings *s, struct domain_state *d,
+					   u64 blocks)
 {
 	if (v->seats || s->nr_vcpus < 2 || s->cosched != INSTEP_COSCHED_AUTO || v->ran_ns < TRIAL_NS)
+		return false;
+	if (blocks * POL_GANG_OFF_NS < POL_TRIAL_FACTOR * v->ran_ns)
 		return false;
 	if (!d->slotted && nobody_waits(v->account.domain))
 		return false;
@@ -286,11 +289,14 @@ static __always_inline bool is_to_be_tried(struct vm_state *v, struct instep_vm_
 /* Begins, continues or ends the trial of a VM; whether the window that begins now belongs to one. */
 static __always_inline bool continue_trial(struct vm_state *v, struct instep_vm_settings *s, struct domain_state *d)
 {
+	u64 blocks = v->total_blocks - v->blocks_before;
+
+	v->blocks_before += blocks;
 	if (v->trial) {
 		v->trial--;
 		return v->trial > 0;
 	}
-	if (!is_to_be_tried(v, s, d))
+	if (!is_to_be_tried(v, s, d, blocks))
 		return false;
 	v->trial = TRIAL_WINDOWS;
 	v->untried = 0;

@@ -88,6 +88,7 @@ struct vm_state {
 	u32 pause;	 /* windows until the next trial, 0 before the first */
 	u32 untried;	 /* windows since the last one */
 	u64 total_blocks;
+	u64 blocks_before; /* of these, before the window */
 	u64 together_ns; /* time in which more than one of its vCPUs ran */
 	u64 apart_ns;	 /* time in which one ran while another waited for a CPU */
 	u64 moved_at;	 /* when its set moved last */

@@ -30,7 +30,12 @@ mod c {
         pub(super) safe fn native_share(most: u32, claim: u64) -> u32;
         pub(super) safe fn native_key(vtime: u64, own: u64, front: u64, bound: u64) -> u64;
         pub(super) safe fn native_shorten(vtime: u64, most: u64) -> u64;
-        pub(super) safe fn native_hardly_blocks(before: bool, bound: u32, ran_ns: u64, blocks: u32) -> bool;
+        pub(super) safe fn native_hardly_blocks(
+            before: bool,
+            bound: u32,
+            ran_ns: u64,
+            blocks: u32,
+        ) -> bool;
         pub(super) safe fn native_trial_bound(ran_ns: u64, blocks: u32) -> u32;
         pub(super) safe fn native_wake_preempts(wakes: u64, runs: u64, slack: u64) -> bool;
     }
