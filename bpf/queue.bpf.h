@@ -72,10 +72,9 @@ static __always_inline u32 domain_for(struct task_state *t, s32 cpu)
 	bool outside = v && i && i->noted == v->account.domain + 1 && !i->allowed;
 
 	if (t->vm != INSTEP_HOST && v && v->joined && v->allowed && !outside) {
-		if (!v->wide)
-			return v->account.domain;
 		if (i && i->seat != NO_SEAT && is_gang(v))
 			return part_of(v, i)->domain;
+		return v->account.domain;
 	}
 	return c && c->domain < INSTEP_MAX_DOMAINS ? c->domain : 0;
 }
@@ -152,7 +151,7 @@ static __noinline u64 place_of(struct task_state *t, u32 domain)
 		return POL_ORIGIN;
 	place = pol_key(a->vtime, t->own, a->front, own_bound());
 	clock = clock_of(domain);
-	/* A wide VM waits in several domains: what counts is its lag. */
+	/* A gang with parts in several domains waits in each of them: what counts is its lag. */
 	if (domain != a->domain)
 		place += clock - clock_of(a->domain);
 	/* However far ahead its account is: others of it may run where nobody else wants to. */
