@@ -5,6 +5,7 @@
 //! off(why) <--plan-- begin --plan--> loaded --fell out--> waiting --backoff over--> loaded
 //!                      |                ^                    |  CPU hotplug: at once
 //!                      |                +--------------------+
+//!                      |                +--ejected three times within an hour--> given up
 //!                      +--somebody else's is loaded--> waiting --every 30 s--> loaded
 //!                                        loaded --a VM has cookies--^
 //! ```
@@ -50,6 +51,9 @@ const BUSY: Duration = Duration::from_secs(30);
 /// How long the start waits for a scheduler that is just going, such as that of a run before.
 const GOING: Duration = Duration::from_secs(5);
 
+const GIVEN_UP: &str = "three ejections within an hour: the kernel scheduler stays out until [dispatch] is changed and read \
+                        again (SIGHUP), or instep run is started again";
+
 /// The kernel scheduler as the loop holds it.
 #[derive(Debug)]
 pub struct Dispatch {
@@ -75,8 +79,18 @@ pub struct Dispatch {
 #[derive(Debug)]
 enum State {
     Off(String),
-    Loaded { kernel: Box<Loaded>, since: Instant },
-    Waiting { until: Instant, at: SystemTime, why: String, failed: bool },
+    Loaded {
+        kernel: Box<Loaded>,
+        since: Instant,
+    },
+    Waiting {
+        until: Instant,
+        at: SystemTime,
+        why: String,
+        failed: bool,
+    },
+    /// The kernel ejected it too often.
+    GivenUp(String),
 }
 
 impl State {
@@ -146,8 +160,12 @@ impl Dispatch {
                 ));
                 false
             }
+            State::GivenUp(_) if was.without_vms() == config.without_vms() => {
+                self.said.push(format!("[dispatch] is as it was, but for VMs at most: {GIVEN_UP}"));
+                false
+            }
             // What kept it out may be settled now.
-            State::Off(_) | State::Waiting { .. } => true,
+            State::Off(_) | State::GivenUp(_) | State::Waiting { .. } => true,
         };
         if again {
             self.state = State::Off(String::new());
@@ -170,7 +188,7 @@ impl Dispatch {
             ..InForce::default()
         };
         match &self.state {
-            State::Off(why) => InForce { why: why.clone(), ..base },
+            State::Off(why) | State::GivenUp(why) => InForce { why: why.clone(), ..base },
             State::Waiting { why, at, .. } => {
                 let at = humantime::format_rfc3339_seconds(*at).to_string();
                 InForce { why: why.clone(), next_attempt: Some(at), ..base }
@@ -218,13 +236,27 @@ impl Dispatch {
                 self.refused.clear();
                 State::Loaded { kernel: Box::new(kernel), since: Instant::now() }
             }
-            Err(error) => self.wait(format!("it cannot be loaded: {error:#}"), Duration::ZERO),
+            Err(error) => self.wait(format!("it cannot be loaded: {error:#}")),
         }
     }
 
-    /// Waits before the next attempt.
-    fn wait(&mut self, why: String, lasted: Duration) -> State {
-        let wait = self.backoff.failed(lasted);
+    /// It could not be loaded: waits before the next attempt.
+    fn wait(&mut self, why: String) -> State {
+        let wait = self.backoff.failed(Duration::ZERO);
+        self.wait_for(wait, why)
+    }
+
+    /// The kernel ejected it: waits before the next attempt, or gives it up.
+    fn eject(&mut self, why: &str, lasted: Duration) -> State {
+        if let Some(wait) = self.backoff.ejected(lasted, Instant::now()) {
+            return self.wait_for(wait, format!("it fell out: {why}"));
+        }
+        let why = format!("it fell out: {why}; {GIVEN_UP}");
+        self.said.push(format!("the kernel's default scheduler is in force: {why}"));
+        State::GivenUp(why)
+    }
+
+    fn wait_for(&mut self, wait: Duration, why: String) -> State {
         self.said.push(format!(
             "the kernel's default scheduler is in force: {why}; trying again in {}",
             humantime::format_duration(wait)
@@ -244,7 +276,7 @@ impl Dispatch {
                 self.try_load();
             } else {
                 self.note_exit(&exit);
-                self.state = self.wait(format!("it fell out: {}", exit.why()), lasted);
+                self.state = self.eject(&exit.why(), lasted);
             }
             return;
         }
@@ -327,7 +359,7 @@ impl Dispatch {
 
 impl Scheduler for Dispatch {
     fn is_active(&self) -> bool {
-        !matches!(self.state, State::Off(_))
+        !matches!(self.state, State::Off(_) | State::GivenUp(_))
     }
 
     /// It is in force, and so is that mechanism.
@@ -350,6 +382,7 @@ impl Scheduler for Dispatch {
     fn look(&mut self) -> Vec<String> {
         match &self.state {
             State::Off(_) => return std::mem::take(&mut self.said),
+            State::GivenUp(_) => {}
             State::Waiting { until, .. } if Instant::now() >= *until => self.try_load(),
             State::Waiting { .. } => {}
             State::Loaded { .. } => self.look_at_loaded(),

@@ -97,7 +97,7 @@ fn what_failed_is_not_loaded_by_reading_the_same_configuration_again() {
     for _ in 0..3 {
         dispatch.backoff.failed(Duration::ZERO);
     }
-    dispatch.state = dispatch.wait("it fell out: stalled".to_owned(), Duration::ZERO);
+    dispatch.state = dispatch.eject("stalled", Duration::ZERO);
     dispatch.said.clear();
     dispatch.reload(&config);
     let told = dispatch.in_force();
@@ -110,6 +110,23 @@ fn what_failed_is_not_loaded_by_reading_the_same_configuration_again() {
     let told = dispatch.in_force();
     assert!(told.why.contains("not asked for"), "it is off in this test: {told:?}");
     assert_eq!((told.next_attempt, told.failures), (None, 4));
+}
+
+#[test]
+fn after_three_ejections_within_an_hour_it_stays_out_until_its_configuration_changes() {
+    let config = DispatchConfig::default();
+    let mut dispatch = Dispatch::begin(&config, &topology(), None).unwrap();
+    for _ in 0..3 {
+        dispatch.state = dispatch.eject("stalled", Duration::from_secs(900));
+    }
+    let told = dispatch.in_force();
+    assert!(told.why.contains("stalled; three ejections within an hour"), "{told:?}");
+    assert!(told.next_attempt.is_none() && !dispatch.is_active());
+    dispatch.look();
+    dispatch.reload(&config);
+    assert!(dispatch.look().concat().contains("stays out until [dispatch] is changed"));
+    dispatch.reload(&DispatchConfig { host_weight: 50, ..config });
+    assert!(dispatch.in_force().why.contains("not asked for"), "it is off in this test");
 }
 
 #[test]
