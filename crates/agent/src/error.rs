@@ -27,9 +27,6 @@ pub enum Error {
         /// How many there were.
         count: usize,
     },
-    /// A record could not be written.
-    #[error("cannot write the record of a cycle: {0}")]
-    Record(#[source] std::io::Error),
     /// A cycle failed after others had been done; what was changed was put back, or it was said
     /// that it could not be.
     #[error("after cycle {done}: {source}")]
@@ -78,9 +75,7 @@ impl Error {
     #[must_use]
     pub fn is_failed_work(&self) -> bool {
         match self {
-            Error::Record(_) | Error::Later { .. } | Error::Ending { .. } | Error::Left { .. } => {
-                true
-            }
+            Error::Later { .. } | Error::Ending { .. } | Error::Left { .. } => true,
             Error::Host(_)
             | Error::Config(_)
             | Error::NoSuchVm { .. }
@@ -88,16 +83,6 @@ impl Error {
             | Error::Dispatch { .. }
             | Error::Signals(_)
             | Error::Guard(_) => false,
-        }
-    }
-
-    /// Whether the reader of the records went away (`instep run --json | head`).
-    #[must_use]
-    pub fn is_closed_pipe(&self) -> bool {
-        match self {
-            Error::Record(error) => error.kind() == std::io::ErrorKind::BrokenPipe,
-            Error::Later { source, .. } => source.is_closed_pipe(),
-            _ => false,
         }
     }
 }

@@ -25,7 +25,6 @@ use instep_host::apply::{
 };
 use instep_host::discover::ScanOptions;
 use instep_kernel::Mode;
-use std::io;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -53,15 +52,17 @@ pub enum Hands {
     Tied(Option<Journal>),
 }
 
-/// Hears what happens.
+/// Hears what happens. It must not wait for whoever reads it, as placement waits meanwhile, and what
+/// it cannot write is its own concern.
 pub trait Sink {
     /// A cycle is done.
-    ///
-    /// # Errors
-    /// When it cannot be written; this ends the run and restores.
-    fn record(&mut self, record: &Record<'_>) -> io::Result<()>;
+    fn record(&mut self, record: &Record<'_>);
     /// Something else worth telling, one sentence.
     fn notice(&mut self, text: &str);
+    /// SIGHUP came: opens log files again that were rotated. Whether there are any.
+    fn reopen(&mut self) -> bool {
+        false
+    }
 }
 
 /// How a run ended.
@@ -77,8 +78,7 @@ pub struct Ended {
 ///
 /// # Errors
 /// Another instance runs; the host cannot be read at the start or the journal not be written;
-/// every change was refused; a record cannot be written. What was changed is restored first, and the
-/// sink told what came of that. [`Error::is_failed_work`] tells failures after the beginning.
+/// every change was refused. What was changed is restored first, and the sink told what came of that. [`Error::is_failed_work`] tells failures after the beginning.
 pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
     let state = match &options.hands {
         Hands::Free(state) => Some(state.clone()),
@@ -87,13 +87,10 @@ pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error
     let mut applier = state.as_ref().map(|state| begin(state, sink)).transpose()?;
     let command = options.guardian.take().filter(|_| applier.is_some() && !options.once);
     let mut guard = Guard::start(command, sink);
+    // Dropped at the end only: taking the kernel scheduler out takes its time, affinities come first.
+    let mut agent = None;
     let result = Events::install().and_then(|events| {
-        let observer = Observer::new(Root::live(), ScanOptions::once())?;
-        let host = live_host(&observer, &options, sink);
-        let homes = Homes::default();
-        let watch = Watch::of(dispatch(&options, &observer, sink)?);
-        let (began, count) = (Instant::now(), 0);
-        let mut agent = Agent { options, observer, events, homes, host, watch, began, count };
+        let agent = agent.insert(Agent::start(options, events, sink)?);
         agent.run(applier.as_mut(), &mut guard, sink)
     });
     let ended = match applier {
@@ -281,7 +278,16 @@ struct Agent<'a> {
     count: u64,
 }
 
-impl Agent<'_> {
+impl<'a> Agent<'a> {
+    fn start(options: Options<'a>, events: Events, sink: &mut dyn Sink) -> Result<Self, Error> {
+        let observer = Observer::new(Root::live(), ScanOptions::once())?;
+        let host = live_host(&observer, &options, sink);
+        let homes = Homes::default();
+        let watch = Watch::of(dispatch(&options, &observer, sink)?);
+        let (began, count) = (Instant::now(), 0);
+        Ok(Self { options, observer, events, homes, host, watch, began, count })
+    }
+
     fn run(
         &mut self,
         mut applier: Option<&mut Applier>,
@@ -374,18 +380,21 @@ impl Agent<'_> {
         let done = cycle(&mut tools, &options.config, options.once)?;
         let dry_run = matches!(options.hands, Hands::Tied(_));
         let record = done.record(self.count, &options.config, dry_run);
-        sink.record(&record).map_err(Error::Record)?;
+        sink.record(&record);
         let failed = done.failed;
         done.settle(&mut self.observer, dry_run);
         Ok(failed)
     }
 
     fn reload(&mut self, sink: &mut dyn Sink) {
+        let has_log = sink.reopen();
         let Some(reload) = &mut self.options.reload else {
-            sink.notice(
-                "there is no configuration file to read again: the command line stands; start \
-                 `instep run` with --config FILE to have one",
-            );
+            if !has_log {
+                sink.notice(
+                    "there is neither a log to open again nor a configuration file to read again: \
+                     the command line stands; start `instep run` with --log FILE or --config FILE",
+                );
+            }
             return;
         };
         match reload() {
@@ -407,6 +416,7 @@ mod tests {
     use instep_core::idset::CpuSet;
     use instep_host::apply::{AffinityChange, KernelAffinity, ThreadKind, thread};
     use std::cell::{Cell, RefCell};
+    use std::io;
     use std::path::Path;
     use std::process::Child;
 
@@ -415,9 +425,7 @@ mod tests {
     struct Heard(Vec<String>);
 
     impl Sink for Heard {
-        fn record(&mut self, _: &Record<'_>) -> io::Result<()> {
-            Ok(())
-        }
+        fn record(&mut self, _: &Record<'_>) {}
         fn notice(&mut self, text: &str) {
             self.0.push(text.to_owned());
         }
@@ -475,9 +483,8 @@ mod tests {
         applier.apply(&[change]).unwrap();
         spoil(&refuse, &state);
         let mut heard = Heard::default();
-        let first = Err(Error::Record(io::Error::other("disk on fire")));
+        let first = Err(Error::Signals(io::Error::other("disk on fire")));
         let error = end(first, applier, &mut heard).unwrap_err();
-        assert!(error.is_failed_work());
         Some((heard.0, error.to_string(), guard::is_settled(&StateDir::at(state))))
     }
 
@@ -524,15 +531,5 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let said = unsampled(&sampling::source::choose(&Root::at(dir.path()))).unwrap();
         assert!(said.contains("no memory sampling on this CPU"), "{said}");
-    }
-
-    #[test]
-    fn a_closed_pipe_is_told_from_other_failures() {
-        let pipe = || Error::Record(io::ErrorKind::BrokenPipe.into());
-        let later = Error::Later { done: 3, source: Box::new(pipe()) };
-        assert!(pipe().is_closed_pipe() && later.is_closed_pipe() && later.is_failed_work());
-        let full = Error::Record(io::ErrorKind::StorageFull.into());
-        assert!(!full.is_closed_pipe() && full.is_failed_work());
-        assert!(!Error::NoSuchVm { name: "a".into() }.is_failed_work());
     }
 }

@@ -59,7 +59,7 @@ pub(crate) enum Command {
     Plan(PlanArgs),
     /// Places the VMs, again and again; puts everything back when it ends.
     #[command(after_help = "SIGTERM and SIGINT put everything back and end; SIGHUP reads the \
-        configuration again.\n\n\
+        configuration again and opens the file of --log anew.\n\n\
         Examples:\n  instep run\n  instep run --once --policy spread\n  \
         instep run --interval 30s --log /var/log/instep.jsonl\n  \
         instep run --dispatch auto --config instep.toml\n  \
