@@ -150,6 +150,35 @@ fn a_thread_that_takes_the_id_while_the_journal_is_written_is_not_touched() {
 }
 
 #[test]
+fn affinity_set_by_hand_while_the_journal_is_written_stays() {
+    /// An operator binds the thread as soon as its affinity was read.
+    struct Operator(CpuSet, Cell<bool>);
+    impl Affinity for Operator {
+        fn get(&self, tid: Tid) -> io::Result<CpuSet> {
+            let found = KernelAffinity.get(tid)?;
+            if !self.1.replace(true) {
+                KernelAffinity.set(tid, &self.0)?;
+            }
+            Ok(found)
+        }
+        fn set(&self, tid: Tid, cpus: &CpuSet) -> io::Result<()> {
+            KernelAffinity.set(tid, cpus)
+        }
+    }
+    let Some((a, b)) = two_cpus() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
+    let mut applier = Applier::with(lock, Operator(b.clone(), Cell::new(false))).unwrap();
+    let sleeper = Sleeper::start();
+    let outcome = applier.apply(&[change(&sleeper, &has(&sleeper), &a)]).unwrap();
+    assert!(matches!(&outcome[0].applied, Applied::Changed(to) if *to == b), "{outcome:?}");
+    assert_eq!(has(&sleeper), b);
+    let stored = Journal::load(applier.lock.state()).unwrap().unwrap();
+    assert!(stored.entries.is_empty(), "the thread is not Instep's: {stored:?}");
+    assert_eq!((applier.restore().unwrap().restored, has(&sleeper)), (0, b));
+}
+
+#[test]
 fn dead_threads_leave_the_journal_at_the_next_write() {
     let Some((a, b)) = two_cpus() else { return };
     let (_dir, mut applier) = applier();
