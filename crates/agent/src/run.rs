@@ -13,7 +13,8 @@ use crate::guard::{self, Guard};
 use crate::memory::{Homes, LiveHost};
 use crate::observe::Observer;
 use crate::record::Record;
-use crate::signals::{Events, Wake};
+pub use crate::signals::Events;
+use crate::signals::Wake;
 use crate::watch::Watch;
 use instep_core::units::Tid;
 use instep_core::wording::Count;
@@ -41,6 +42,8 @@ pub struct Options<'a> {
     /// Starts the guardian ([`guard`]) of a run that goes on; without one there is none. It hears that
     /// all is done only where nothing is left to put back.
     pub guardian: Option<Command>,
+    /// Signals that came since the process began.
+    pub events: Events,
 }
 
 /// Whether a run changes the host.
@@ -89,10 +92,8 @@ pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error
     let mut guard = Guard::start(command, sink);
     // Dropped at the end only: taking the kernel scheduler out takes its time, affinities come first.
     let mut agent = None;
-    let result = Events::install().and_then(|events| {
-        let agent = agent.insert(Agent::start(options, events, sink)?);
-        agent.run(applier.as_mut(), &mut guard, sink)
-    });
+    let result = Agent::start(options, sink)
+        .and_then(|started| agent.insert(started).run(applier.as_mut(), &mut guard, sink));
     let ended = match applier {
         Some(applier) => end(result, applier, sink),
         None => result.map(|(ended, _)| ended),
@@ -269,7 +270,6 @@ pub fn restored(report: &RestoreReport) -> String {
 struct Agent<'a> {
     options: Options<'a>,
     observer: Observer,
-    events: Events,
     homes: Homes,
     host: LiveHost,
     watch: Watch,
@@ -279,13 +279,14 @@ struct Agent<'a> {
 }
 
 impl<'a> Agent<'a> {
-    fn start(options: Options<'a>, events: Events, sink: &mut dyn Sink) -> Result<Self, Error> {
+    fn start(mut options: Options<'a>, sink: &mut dyn Sink) -> Result<Self, Error> {
+        options.events.hold_stops()?;
         let observer = Observer::new(Root::live(), ScanOptions::once())?;
         let host = live_host(&observer, &options, sink);
         let homes = Homes::default();
         let watch = Watch::of(dispatch(&options, &observer, sink)?);
         let (began, count) = (Instant::now(), 0);
-        Ok(Self { options, observer, events, homes, host, watch, began, count })
+        Ok(Self { options, observer, homes, host, watch, began, count })
     }
 
     fn run(
@@ -329,7 +330,7 @@ impl<'a> Agent<'a> {
                 Err(error) => return Err(error),
             }
             if self.options.once {
-                let stopped = self.events.stopping();
+                let stopped = self.options.events.stopping();
                 return Ok((ended, if stopped { Finish::Restore } else { Finish::Keep }));
             }
             wait = self.options.config.interval;
@@ -346,7 +347,7 @@ impl<'a> Agent<'a> {
             let left = time.saturating_sub(waits.elapsed());
             let left = self.watch.pause(left, soon.saturating_sub(self.began.elapsed()));
             let look = self.watch.every().unwrap_or(Duration::MAX);
-            match self.events.wait(left.min(look)) {
+            match self.options.events.wait(left.min(look)) {
                 Wake::Time if left > look => {}
                 wake => return wake,
             }
@@ -361,8 +362,8 @@ impl<'a> Agent<'a> {
     ) -> Result<usize, Error> {
         self.count += 1;
         self.began = Instant::now();
-        let options = &self.options;
-        let known = match &options.hands {
+        let Options { config, hands, events, once, .. } = &mut self.options;
+        let known = match &*hands {
             Hands::Tied(known) => known.as_ref(),
             Hands::Free(_) => None,
         };
@@ -373,13 +374,13 @@ impl<'a> Agent<'a> {
             homes: &mut self.homes,
             host: &mut self.host,
             watch: &mut self.watch,
-            stopping: &mut || self.events.stopping(),
+            stopping: &mut || events.stopping(),
             sink,
             count: self.count,
         };
-        let done = cycle(&mut tools, &options.config, options.once)?;
-        let dry_run = matches!(options.hands, Hands::Tied(_));
-        let record = done.record(self.count, &options.config, dry_run);
+        let done = cycle(&mut tools, config, *once)?;
+        let dry_run = matches!(hands, Hands::Tied(_));
+        let record = done.record(self.count, config, dry_run);
         sink.record(&record);
         let failed = done.failed;
         done.settle(&mut self.observer, dry_run);

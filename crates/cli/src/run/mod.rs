@@ -9,13 +9,14 @@ use crate::observe::{journal, state_dir};
 use crate::{Outcome, guard};
 use instep_agent::config::{Config, ConfigError};
 use instep_agent::guard::missing;
-use instep_agent::run::{Ended, Hands, Options, Sink, run, told};
+use instep_agent::run::{Ended, Events, Hands, Options, Sink, run, told};
 use instep_kernel::Mode;
 use output::Output;
 use std::cell::Cell;
 use std::time::Duration;
 
 pub(crate) fn command(args: RunArgs) -> anyhow::Result<Outcome> {
+    let events = Events::hold_reloads()?;
     let make = || {
         let mut config = config_from(&args.policy, args.interval, args.window)?;
         config.memory.home &= !args.no_memory;
@@ -31,7 +32,7 @@ pub(crate) fn command(args: RunArgs) -> anyhow::Result<Outcome> {
     );
     let interval = Cell::new(config.interval);
     let mut sink = Output::start(&args, &interval)?;
-    let result = place(&args, config, &make, &interval, &mut sink);
+    let result = place((&args, events, config), &make, &interval, &mut sink);
     let outcome = result.unwrap_or_else(|error| {
         sink.notice(&crate::told(&error));
         Outcome::Status(crate::status_of(&error))
@@ -43,8 +44,7 @@ pub(crate) fn command(args: RunArgs) -> anyhow::Result<Outcome> {
 
 /// Runs until told to stop; what is worth telling goes to the sink.
 fn place(
-    args: &RunArgs,
-    config: Config,
+    (args, events, config): (&RunArgs, Events, Config),
     make: &dyn Fn() -> Result<Config, ConfigError>,
     interval: &Cell<Duration>,
     sink: &mut Output<'_>,
@@ -70,7 +70,7 @@ fn place(
         Ok(config)
     };
     let reload = args.policy.config.is_some().then_some(&mut reload as &mut dyn FnMut() -> _);
-    let options = Options { config, reload, once: args.once, hands, guardian };
+    let options = Options { config, reload, once: args.once, hands, guardian, events };
     let Ended { failed, restored: report } = run(options, sink)?;
     if let Some(report) = &report {
         told(report).iter().for_each(|line| sink.notice(line));
