@@ -10,6 +10,7 @@ mod decide;
 pub mod dispatch;
 pub mod error;
 pub mod guard;
+mod locks;
 mod memory;
 pub mod observe;
 pub mod record;

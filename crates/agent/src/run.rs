@@ -9,7 +9,8 @@ use crate::config::{Config, ConfigError, MIN_INTERVAL};
 use crate::cycle::{Tools, cycle};
 use crate::dispatch::{self, Dispatch};
 use crate::error::Error;
-use crate::guard::{self, Guard};
+use crate::guard::Guard;
+pub use crate::locks::{lock, lock_host, lock_journal};
 use crate::memory::{Homes, LiveHost};
 use crate::observe::Observer;
 use crate::record::Record;
@@ -19,11 +20,8 @@ use crate::watch::Watch;
 use instep_core::units::Tid;
 use instep_core::wording::Count;
 use instep_host::Root;
-use instep_host::apply::host_lock::INSTANCE;
 use instep_host::apply::sampling::{self, Source};
-use instep_host::apply::{
-    Affinity, Applier, Holder, InstanceLock, Journal, RestoreReport, StateDir,
-};
+use instep_host::apply::{Affinity, Applier, Holder, Journal, RestoreReport, StateDir};
 use instep_host::discover::ScanOptions;
 use instep_kernel::Mode;
 use std::process::Command;
@@ -204,23 +202,6 @@ enum Finish {
     Restore,
 }
 
-/// Becomes the one instance that uses this directory and acts on this host. Tests that need several
-/// side by side give each a name in the environment variable `INSTEP_INSTANCE`. A guardian at work
-/// is waited for.
-///
-/// # Errors
-/// Another instance runs (its process is named); the directory is not usable.
-pub fn lock(state: &StateDir) -> Result<InstanceLock, Error> {
-    Ok(guard::after_guardians(|| take(state))?)
-}
-
-/// As [`lock`], without waiting for anybody.
-pub(crate) fn take(state: &StateDir) -> Result<InstanceLock, instep_host::Error> {
-    let name = std::env::var_os("INSTEP_INSTANCE");
-    let name = name.as_ref().map_or(INSTANCE.into(), |name| name.to_string_lossy());
-    state.lock()?.on_host(&name)
-}
-
 /// Becomes the one instance, and restores what one that crashed left behind.
 fn begin(state: &StateDir, sink: &mut dyn Sink) -> Result<Applier, Error> {
     let mut applier = Applier::open(lock(state)?)?;
@@ -265,6 +246,21 @@ pub fn restored(report: &RestoreReport) -> String {
         }
     }
     text
+}
+
+/// Sees to it that what was changed is on record, whatever became of the state directory meanwhile.
+fn renew<A: Affinity>(applier: &mut Applier<A>, sink: &mut dyn Sink) {
+    match applier.renew() {
+        Ok(false) => {}
+        Ok(true) => sink.notice(
+            "somebody removed the journal or a lock of this run; they are there again: `instep \
+             restore` needs the journal should this process be killed",
+        ),
+        Err(error) => sink.notice(&format!(
+            "the journal is not where it was, and cannot be put there again: {error}; placement \
+             goes on, but if this process is killed, only `instep restore --to-cpuset` is left"
+        )),
+    }
 }
 
 struct Agent<'a> {
@@ -318,6 +314,9 @@ impl<'a> Agent<'a> {
                 Wake::Time => {}
             }
             guard.look(sink);
+            if let Some(applier) = applier.as_deref_mut() {
+                renew(applier, sink);
+            }
             match self.cycle(applier.as_deref_mut(), sink) {
                 Ok(failed) => ended.failed = failed,
                 Err(error @ Error::Host(_)) if self.count > 1 => {
@@ -486,7 +485,7 @@ mod tests {
         let mut heard = Heard::default();
         let first = Err(Error::Signals(io::Error::other("disk on fire")));
         let error = end(first, applier, &mut heard).unwrap_err();
-        Some((heard.0, error.to_string(), guard::is_settled(&StateDir::at(state))))
+        Some((heard.0, error.to_string(), crate::guard::is_settled(&StateDir::at(state))))
     }
 
     #[test]

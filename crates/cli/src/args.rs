@@ -66,7 +66,8 @@ pub(crate) enum Command {
         instep run --dispatch auto --dry-run --once   # whether it would be loaded, and for which VMs")]
     Run(RunArgs),
     /// Puts back what `run` changed, after `run --once` or a crash.
-    #[command(after_help = "Example:\n  instep restore")]
+    #[command(after_help = "Examples:\n  instep restore\n  \
+        instep restore --to-cpuset   # where the record of what there was is lost")]
     Restore(RestoreArgs),
     /// Waits for the end of the `run` that started it, and restores if that did not.
     #[command(hide = true)]
@@ -304,6 +305,13 @@ pub(crate) struct RestoreArgs {
     /// Set a damaged record aside instead of refusing; affinities stay as they are.
     #[arg(long)]
     pub(crate) discard_damaged: bool,
+    /// Let every thread of every VM use all CPUs of its cpuset, for when the record is lost. What an
+    /// operator bound is lost, too.
+    #[arg(long)]
+    pub(crate) to_cpuset: bool,
+    /// With --to-cpuset only this VM (repeatable).
+    #[arg(long = "vm", value_name = "NAME", requires = "to_cpuset")]
+    pub(crate) vms: Vec<String>,
     /// Print JSON (schema instep.restore/1).
     #[arg(long)]
     pub(crate) json: bool,

@@ -36,12 +36,10 @@ pub enum Error {
         source: io::Error,
     },
     /// Another instance of Instep acts on this host.
-    #[error("Instep already runs on this host as {}; {}", who(*.pid, *.user), to_stop(*.pid))]
+    #[error("Instep already runs on this host as {}; {}", who(*.pid), to_stop(*.pid))]
     Taken {
         /// Its process, where that can be told.
         pid: Option<u32>,
-        /// Its user, where that is known.
-        user: Option<u32>,
     },
     /// This is no place where Instep can work.
     #[error("{what}; {next}")]
@@ -94,12 +92,8 @@ impl Error {
     }
 }
 
-fn who(pid: Option<u32>, user: Option<u32>) -> String {
-    match (pid, user) {
-        (Some(pid), Some(user)) => format!("process {pid} of user {user}"),
-        (Some(pid), None) => format!("process {pid}"),
-        (None, _) => "another process".to_owned(),
-    }
+fn who(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
 }
 
 fn to_stop(pid: Option<u32>) -> String {

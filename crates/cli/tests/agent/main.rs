@@ -7,6 +7,9 @@
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../common/mod.rs"]
 mod common;
+mod journal;
+mod locks;
+mod namespaces;
 mod output;
 mod signals;
 mod vm;

@@ -189,6 +189,7 @@ fn status_says_why_the_default_is_in_force_after_a_run_was_killed() {
         let untold = text(&dispatch, "why").contains("left word");
         assert!(untold && dispatch["ended"].is_null(), "{what}: {dispatch}");
     };
+    fs::create_dir(&state).unwrap();
     command(&["restore"]).expect(0);
     silent("no run was killed");
 

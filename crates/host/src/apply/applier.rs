@@ -71,6 +71,8 @@ pub struct Applier<A = KernelAffinity> {
     root: Root,
     /// The journal in memory differs from the file in a way that restoring depends on.
     stale: bool,
+    /// The file that was last read or written.
+    file: Option<(u64, u64)>,
 }
 
 impl Applier {
@@ -91,11 +93,28 @@ impl<A: Affinity> Applier<A> {
     /// # Errors
     /// A damaged journal; an unreadable /proc.
     pub fn with(lock: InstanceLock, affinity: A) -> Result<Self, Error> {
+        let file = Journal::file_id(lock.state());
         let journal = match Journal::load(lock.state())? {
             Some(journal) => journal,
             None => Journal::new()?,
         };
-        Ok(Self { lock, journal, affinity, root: Root::live(), stale: false })
+        Ok(Self { lock, journal, affinity, root: Root::live(), stale: false, file })
+    }
+
+    /// Checks that the journal and the locks are still where they were left, and puts them there again
+    /// when somebody removed or replaced them. Without them nobody but this process could restore.
+    /// Whether that was so.
+    ///
+    /// # Errors
+    /// They cannot be put there again.
+    pub fn renew(&mut self) -> Result<bool, Error> {
+        let is_new = self.lock.renew()?;
+        let entries = !self.journal.entries.is_empty();
+        if Journal::file_id(self.lock.state()) == self.file || !entries {
+            return Ok(is_new);
+        }
+        self.store()?;
+        Ok(true)
     }
 
     /// What was changed and not put back.
@@ -370,6 +389,7 @@ impl<A: Affinity> Applier<A> {
 
     fn store(&mut self) -> Result<(), Error> {
         self.journal.store(&self.lock)?;
+        self.file = Journal::file_id(self.lock.state());
         self.stale = false;
         Ok(())
     }

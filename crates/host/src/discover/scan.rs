@@ -131,10 +131,14 @@ impl Scanner {
     /// Looks at every process.
     ///
     /// # Errors
-    /// When there is no /proc with processes under the root. Whatever else is missing or ends in
+    /// When there is no /proc with processes under the root, or that of the running machine is of another
+    /// pid namespace. Whatever else is missing or ends in
     /// the middle is left out.
     pub fn scan(&mut self) -> Result<Scan, Error> {
         let begun = Instant::now();
+        if self.root.is_live() {
+            system::check_pid_namespace()?;
+        }
         let mut scan = self.begin();
         let pids = self.processes()?;
         if self.scans.is_multiple_of(MOUNT_SCANS) {

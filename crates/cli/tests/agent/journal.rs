@@ -1,0 +1,63 @@
+//! What becomes of a placement whose journal is lost.
+
+use super::vm::{Vm, online, wait_for};
+use std::fs;
+use std::process::Stdio;
+
+#[test]
+fn removed_journal_is_written_again_in_the_next_cycle() {
+    let Some(vm) = Vm::start("removed") else { return };
+    let mut command = vm.mending(&["--no-guard"]);
+    let mut run = vm.placed_by(command.stdout(Stdio::null()));
+    wait_for("the journal", || vm.state().join("journal.json").exists());
+    fs::remove_dir_all(vm.state()).unwrap();
+    wait_for("the journal again", || vm.state().join("journal.json").exists());
+    wait_for("the notice", || run.said().contains("somebody removed the journal"));
+    assert!(!vm.is_as_found() && !run.has_ended(), "{}", run.said());
+    // Nor can another run take the lock that was removed.
+    let second = vm.instep(&["restore"]).output().unwrap();
+    assert_eq!(second.status.code(), Some(2), "{second:?}");
+    run.child.kill().unwrap();
+    run.child.wait().unwrap();
+    let restored = vm.instep(&["restore"]).output().unwrap();
+    assert!(restored.status.success() && vm.is_as_found(), "{restored:?}");
+}
+
+#[test]
+fn vms_of_a_lost_journal_get_their_cpusets_back() {
+    let Some(vm) = Vm::start("lost") else { return };
+    let Some(other) = Vm::start("other") else { return };
+    let mut once = vm.instep(&["run", "--once", "--window", "10ms", "--mend-conflicts"]);
+    once.args(["--include-pinned", "--no-memory", "--vm", &vm.name]);
+    let once = once.output().unwrap();
+    assert!(once.status.success() && !vm.is_as_found(), "{once:?}");
+    fs::remove_dir_all(vm.state()).unwrap();
+    let restored = vm.instep(&["restore", "--to-cpuset", "--vm", &vm.name]).output().unwrap();
+    assert!(restored.status.success(), "{restored:?}");
+    let all: instep_core::idset::CpuSet =
+        online().into_iter().map(instep_core::units::CpuId).collect();
+    assert_eq!(vm.cpus(), vec![all.to_string(); 2], "{restored:?}");
+    assert!(other.is_as_found(), "it was not named");
+    let mut none = vm.instep(&["restore", "--to-cpuset", "--vm", "no-vm-has-this-name"]);
+    assert_eq!(none.output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn restore_from_a_directory_that_is_not_there_fails_and_makes_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let typo = dir.path().join("typo");
+    for more in [&[][..], &["--json"]] {
+        let mut command = super::common::binary(env!("CARGO_BIN_EXE_instep"));
+        command.arg("restore").args(more).arg("--state-dir").arg(&typo);
+        let ran = command.output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+        assert_eq!(ran.status.code(), Some(2), "{ran:?}");
+        assert!(said.contains("there is no state directory") && said.contains("typo"), "{said}");
+        assert!(!typo.exists());
+    }
+    // One that is there and has nothing in it is fine.
+    fs::create_dir(&typo).unwrap();
+    let mut command = super::common::binary(env!("CARGO_BIN_EXE_instep"));
+    let ran = command.arg("restore").arg("--state-dir").arg(&typo).output().unwrap();
+    assert!(String::from_utf8_lossy(&ran.stdout).contains("Nothing to restore"), "{ran:?}");
+}
