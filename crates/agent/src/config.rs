@@ -7,6 +7,7 @@ use crate::dispatch::config::DispatchConfig;
 use instep_core::expected;
 use instep_core::policy::{PolicyName, Settings};
 use instep_core::units::Bytes;
+use instep_host::discover::Trust;
 use serde::{Deserialize, Deserializer};
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -47,10 +48,22 @@ pub struct Config {
     pub include_pinned: bool,
     /// Only these VMs are placed; all when empty.
     pub vms: Vec<String>,
+    /// Whose processes count as VMs.
+    pub discover: DiscoverConfig,
     /// How memory is brought home.
     pub memory: MemoryConfig,
     /// The kernel scheduler.
     pub dispatch: DispatchConfig,
+}
+
+/// Whose processes count as VMs, besides those of system users and those in cgroups of VMs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DiscoverConfig {
+    /// Users, by name or number.
+    pub users: Vec<String>,
+    /// Cgroups, as in /proc/PID/cgroup; what is below them counts, too.
+    pub cgroups: Vec<String>,
 }
 
 /// How memory is brought home.
@@ -79,6 +92,7 @@ impl Default for Config {
             mend_conflicts: false,
             include_pinned: false,
             vms: Vec::new(),
+            discover: DiscoverConfig::default(),
             memory: MemoryConfig::default(),
             dispatch: DispatchConfig::default(),
         }
@@ -139,11 +153,21 @@ impl Config {
         }
     }
 
-    /// Checks what types cannot: bounds of single values.
+    /// Whose processes count as VMs. Users whose names have gone since the configuration was checked
+    /// count for nothing.
+    #[must_use]
+    pub fn trust(&self) -> Trust {
+        Trust::of(&self.discover.users, &self.discover.cgroups).unwrap_or_default()
+    }
+
+    /// Checks what types cannot: bounds of single values, names of users.
     ///
     /// # Errors
     /// A sentence that names the value and the bound.
     pub fn check(&self) -> Result<(), String> {
+        let DiscoverConfig { users, cgroups } = &self.discover;
+        Trust::of(users, &[]).map_err(|why| format!("discover.users: {why}"))?;
+        Trust::of(&[], cgroups).map_err(|why| format!("discover.cgroups: {why}"))?;
         let shown = |time: Duration| humantime::format_duration(time).to_string();
         if self.interval < MIN_INTERVAL {
             return Err(format!("interval {:?} is below {MIN_INTERVAL:?}", self.interval));
@@ -290,6 +314,11 @@ mod tests {
             ("[memory]\nbatch = 64", "integer `64`, expected a size such as \"64MiB\""),
             ("interval = 60", "integer `60`, expected a duration such as \"60s\""),
             ("[memory]\nbatch = \"0B\"", "memory.batch is 0"),
+            ("[discover]\nusers = [\"no-such-user\"]", "discover.users: `no-such-user` is no user"),
+            (
+                "[discover]\ncgroups = [\"user.slice\"]",
+                "discover.cgroups: `user.slice` is no cgroup",
+            ),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(said), "{text}: {error}");

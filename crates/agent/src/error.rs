@@ -13,12 +13,10 @@ pub enum Error {
     /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A VM was named that does not run.
-    #[error("no VM is called `{name}`; see `instep status`")]
-    NoSuchVm {
-        /// The name.
-        name: String,
-    },
+    /// A VM was named that does not run or cannot be placed; the sentence of
+    /// [`absent`](crate::observe::absent).
+    #[error("{0}")]
+    NoSuchVm(String),
     /// Every change was refused for lack of privilege; nothing was changed.
     #[error("may not change the VMs' threads: {first} (refused: all of {})", Count::of(*.count, "change"))]
     Denied {
@@ -78,7 +76,7 @@ impl Error {
             Error::Later { .. } | Error::Ending { .. } | Error::Left { .. } => true,
             Error::Host(_)
             | Error::Config(_)
-            | Error::NoSuchVm { .. }
+            | Error::NoSuchVm(_)
             | Error::Denied { .. }
             | Error::Dispatch { .. }
             | Error::Signals(_)

@@ -109,14 +109,14 @@ fn dispatch(
     observer: &Observer,
     sink: &mut dyn Sink,
 ) -> Result<Option<Dispatch>, Error> {
-    let config = &options.config.dispatch;
-    if let Some(idle) = config.idle() {
+    let config = &options.config;
+    if let Some(idle) = config.dispatch.idle() {
         sink.notice(idle);
     }
     match &options.hands {
         Hands::Tied(_) => dispatch::preview(config).iter().for_each(|line| sink.notice(line)),
         Hands::Free(_) if options.once => {
-            if config.mode != Mode::Off {
+            if config.dispatch.mode != Mode::Off {
                 sink.notice(
                     "the kernel scheduler is not loaded for one cycle, with which it would end; \
                      leave --once out",
@@ -401,7 +401,7 @@ impl<'a> Agent<'a> {
             Ok(config) => {
                 sink.notice("the configuration was read again");
                 if let Some(dispatch) = &mut self.watch.scheduler {
-                    dispatch.reload(&config.dispatch);
+                    dispatch.reload(&config);
                 }
                 self.options.config = config;
             }

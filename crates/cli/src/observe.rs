@@ -5,12 +5,12 @@ use crate::tell;
 use crate::text::{plural, printable, wrapped};
 use anyhow::Context as _;
 use instep_agent::config::Config;
-use instep_agent::observe::{Observation, Observer, keep_only};
+use instep_agent::observe::{Observation, Observer, absent, keep_only, keep_trusted};
 use instep_core::snapshot::Snapshot;
 use instep_core::units::Nanos;
 use instep_host::Root;
 use instep_host::apply::{Journal, StateDir};
-use instep_host::discover::{Manager, Scan, ScanOptions, Scanner};
+use instep_host::discover::{Manager, Scan, ScanOptions, Scanner, Trust};
 use std::path::{Path, PathBuf};
 
 /// What was seen, and what should be said about it.
@@ -22,8 +22,12 @@ pub(crate) struct Observed {
     pub(crate) since_start: bool,
 }
 
-/// Looks at the host that the options name.
-pub(crate) fn observe(args: &HostArgs, config: &Config) -> anyhow::Result<Observed> {
+/// Looks at the host that the options name; VMs of owners that `trust` refuses are left alone.
+pub(crate) fn observe(
+    args: &HostArgs,
+    config: &Config,
+    trust: Option<&Trust>,
+) -> anyhow::Result<Observed> {
     let root = root(args.root.as_deref())?;
     let mut loads_only = ScanOptions::once();
     loads_only.memory.enabled = false;
@@ -49,8 +53,11 @@ pub(crate) fn observe(args: &HostArgs, config: &Config) -> anyhow::Result<Observ
     if let Some(before) = before {
         in_order(before, scan.at)?;
     }
+    if let Some(trust) = trust {
+        keep_trusted(&mut snapshot, &scan, trust);
+    }
     if let Some(name) = keep_only(&mut snapshot, &config.vms).first() {
-        anyhow::bail!("no VM is called `{name}`; see `instep status`");
+        anyhow::bail!(absent(&snapshot, name));
     }
     warnings.extend(scan.warnings.iter().cloned());
     let since_start = !root.is_live() && before.is_none();

@@ -29,7 +29,7 @@ pub(crate) fn command(args: &PlanArgs) -> anyhow::Result<Outcome> {
     // The interval is no matter here, but a window may not be longer.
     let interval = args.host.window.map(|window| window.max(Duration::from_secs(60)));
     let config = crate::run::config(&args.policy, interval, args.host.window)?;
-    let observed = observe(&args.host, &config)?;
+    let observed = observe(&args.host, &config, Some(&config.trust()))?;
     let decision = instep_agent::decide(&observed.snapshot, &config, 1);
     let snapshot = &observed.snapshot;
     match if args.json { PlanFormat::Json } else { args.format } {

@@ -63,7 +63,7 @@ pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
     if let Some(window) = args.host.window {
         config.window = window;
     }
-    let observed = observe(&args.host, &config)?;
+    let observed = observe(&args.host, &config, None)?;
     let conflicts = conflict::find(&observed.snapshot);
     let dispatch = args.host.root.is_none().then(|| dispatch::look(args.host.state_dir.as_deref()));
     if args.json {

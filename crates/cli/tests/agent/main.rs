@@ -11,5 +11,6 @@ mod journal;
 mod locks;
 mod namespaces;
 mod output;
+mod owners;
 mod signals;
 mod vm;

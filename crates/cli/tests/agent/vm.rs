@@ -40,11 +40,11 @@ impl Drop for Vm {
 impl Vm {
     /// Starts one; `None`, with a note, where that cannot be done.
     pub(crate) fn start(name: &str) -> Option<Self> {
-        Self::start_with(name, &[])
+        Self::start_with(name, |_| {})
     }
 
-    /// The same with more options of QEMU.
-    pub(crate) fn start_with(name: &str, more: &[&str]) -> Option<Self> {
+    /// The same with the command of QEMU as `change` makes it.
+    pub(crate) fn start_with(name: &str, change: impl FnOnce(&mut Command)) -> Option<Self> {
         const QEMU: &str = "qemu-system-x86_64";
         if online().len() < 2 {
             skip::note("one CPU is not enough to tell affinities apart");
@@ -54,7 +54,8 @@ impl Vm {
         let mut command = Command::new(QEMU);
         command.args(["-name", &format!("{name},debug-threads=on"), "-smp", "2", "-m", "32"]);
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-S"]);
-        command.args(["-accel", "tcg,thread=multi"]).args(more);
+        command.args(["-accel", "tcg,thread=multi"]);
+        change(&mut command);
         let started = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         let child = started
             .inspect_err(|error| {

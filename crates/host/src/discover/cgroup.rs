@@ -38,6 +38,17 @@ pub fn membership(text: &str) -> Membership {
     hierarchies(text, vm_path)
 }
 
+/// The whole paths of a process in all hierarchies, each once, without roots.
+#[must_use]
+pub fn whole_paths(text: &str) -> Vec<String> {
+    let Membership { unified, cpu, cpuset, memory, systemd } = hierarchies(text, |path| path);
+    let all = [unified, systemd, cpu, cpuset, memory].into_iter().flatten();
+    let mut paths: Vec<String> = all.filter(|path| path != "/").collect();
+    paths.sort_unstable();
+    paths.dedup();
+    paths
+}
+
 /// The same without the cut, or with another one.
 fn hierarchies(text: &str, cut: impl Fn(&str) -> &str) -> Membership {
     let mut found = Membership::default();

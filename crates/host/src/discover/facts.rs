@@ -3,6 +3,7 @@
 //! Nothing here is filtered through the topology and nothing is a rate: sets may name offline
 //! CPUs, times count from the thread's start. A fact that could not be read is `None`.
 
+use super::trust::Owner;
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::snapshot::GuestNode;
 use instep_core::units::{Bytes, CpuId, Nanos, NodeId, Tid};
@@ -84,6 +85,8 @@ pub struct VmFacts {
     pub accel: Accel,
     /// Its cgroup below the mount point, beginning with `/`.
     pub cgroup: Option<String>,
+    /// Who runs it.
+    pub owner: Owner,
     /// How its vCPU threads were told.
     pub identified_by: VcpuSource,
     /// When its vCPUs' counters were read, on the clock of [`Scan::at`]; equals that of a copy.
@@ -118,10 +121,13 @@ pub struct OpaqueFacts {
     pub pid: u32,
     /// What people call the VM; unique in a scan.
     pub name: String,
-    /// How many vCPUs it has at least.
+    /// How many vCPUs it has at least, and not more than threads: what a command line claims is not
+    /// believed.
     pub vcpus: u32,
     /// Why its vCPU threads cannot be told, one sentence.
     pub why: String,
+    /// Who runs it.
+    pub owner: Owner,
     /// When its threads' counters were read, as [`VmFacts::read_at`].
     pub read_at: Nanos,
     /// What each of its threads used, ascending by thread id.

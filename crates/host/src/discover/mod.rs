@@ -34,6 +34,7 @@ pub mod qmp;
 mod rates;
 mod scan;
 pub mod smp;
+mod trust;
 pub mod vmm;
 
 #[cfg(test)]
@@ -47,3 +48,4 @@ pub use gaps::load_warnings;
 pub use memory::MemoryOptions;
 pub use rates::snapshot;
 pub use scan::{ScanOptions, Scanner};
+pub use trust::{Owner, Trust};

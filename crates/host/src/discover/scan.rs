@@ -11,6 +11,7 @@ use super::files::{Reader, numbered};
 use super::gaps::{Lost, Unpinned};
 use super::memory::{MemoryOptions, Source};
 use super::proc_text::{self, Stat};
+use super::trust::Owner;
 use super::{process, qmp, vmm};
 use crate::error::Error;
 use crate::root::Root;
@@ -319,6 +320,7 @@ impl Scanner {
             _ => Box::new(Monitor::new(pid, dir.to_owned(), vmm, program.arguments)),
         };
         monitor.fds = fds;
+        monitor.uid = process::user(dir, &mut self.reader);
         Some(monitor)
     }
 
@@ -342,7 +344,7 @@ impl Scanner {
         scan.warnings.extend(known.warning);
         let counted: BTreeMap<u32, bool> =
             vcpus.iter().map(|vcpu| (vcpu.tid.0, vcpu.run != Nanos(0))).collect();
-        let membership = self.membership(&monitor.dir);
+        let (membership, owner) = self.membership(monitor);
         let limits = self.hierarchies.limits(&membership, &mut self.reader);
         let cgroup = membership.path().map(str::to_owned);
         let (by_path, _) = cgroup.as_deref().map(cgroup::told_by_path).unwrap_or_default();
@@ -360,6 +362,7 @@ impl Scanner {
             manager: by_path.or(guest.manager),
             accel: known.accel,
             cgroup,
+            owner,
             identified_by: known.source,
             read_at,
             vcpus,
@@ -376,17 +379,23 @@ impl Scanner {
         Some(Found { pid: monitor.pid, facts, membership })
     }
 
-    fn membership(&mut self, dir: &Path) -> Membership {
-        let text = self.reader.text(&dir.join("cgroup"), 64 << 10).unwrap_or_default();
-        cgroup::membership(&text)
+    /// Its cgroups, and who runs it.
+    fn membership(&mut self, monitor: &Monitor) -> (Membership, Owner) {
+        let text = self.reader.text(&monitor.dir.join("cgroup"), 64 << 10).unwrap_or_default();
+        let owner = Owner { uid: monitor.uid, cgroups: cgroup::whole_paths(&text) };
+        (cgroup::membership(&text), owner)
     }
 
     fn opaque(&mut self, monitor: &Monitor, why: String, vcpus: u32, at: Nanos) -> OpaqueFacts {
-        let name = name(monitor, self.membership(&monitor.dir).path());
+        let (membership, owner) = self.membership(monitor);
+        let name = name(monitor, membership.path());
         let read_at = self.now(at);
         let mut reader = self.thread_reader(monitor);
-        let threads = monitor.threads().iter().map(|thread| reader.time(thread)).collect();
-        OpaqueFacts { pid: monitor.pid, name, vcpus, why, read_at, threads }
+        let threads: Vec<_> = monitor.threads().iter().map(|thread| reader.time(thread)).collect();
+        // What it has no thread for does not run; a copy may lack all of them.
+        let most = u32::try_from(threads.len()).unwrap_or(u32::MAX);
+        let vcpus = if most == 0 { vcpus } else { vcpus.min(most) };
+        OpaqueFacts { pid: monitor.pid, name, vcpus, why, owner, read_at, threads }
     }
 
     /// The monotonic clock on the running machine; the time of a copy is that of its scan, `at`.

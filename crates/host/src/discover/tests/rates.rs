@@ -41,6 +41,7 @@ fn scan(at: u64, host_busy: u64, vcpus: Vec<VcpuFacts>) -> Scan {
         manager: None,
         accel: Accel::Kvm,
         cgroup: None,
+        owner: Owner::default(),
         identified_by: VcpuSource::ThreadNames,
         read_at: Nanos(at),
         vcpus,
@@ -72,6 +73,7 @@ fn opaque(scan: &Scan) -> Vec<OpaqueFacts> {
         name: vm.name.clone(),
         vcpus: 2,
         why: "its threads have no names".into(),
+        owner: Owner::default(),
         read_at: vm.read_at,
         threads: threads(vm),
     };

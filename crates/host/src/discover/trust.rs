@@ -1,0 +1,145 @@
+//! Whose processes count as VMs when something is decided.
+//!
+//! Anybody may start a program that looks like a VM. What an ordinary user starts outside the cgroups
+//! that hypervisor managers keep VMs in is seen, but is neither placed nor counted unless the
+//! configuration names the user or the cgroup: else any user could change where the VMs of others run.
+//!
+//! Users below 1000 are the system's own, as root made them; so is, for an agent that is
+//! not root, the user who started it. What is not known (a copy without `status`) counts.
+
+use std::collections::BTreeSet;
+
+/// The first user id of ordinary users (UID_MIN of login.defs(5)).
+const FIRST_ORDINARY: u32 = 1000;
+/// Cgroups that only root or a service of its can put a process into: libvirt's under systemd and
+/// without, Proxmox's, those of Kubernetes.
+const VM_CGROUPS: [&str; 5] =
+    ["/machine.slice", "/machine", "/qemu.slice", "/kubepods.slice", "/kubepods"];
+
+/// Who runs a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// The real user id, `None` where it is not known.
+    pub uid: Option<u32>,
+    /// Its cgroups in all hierarchies, each beginning with `/`, none of them the root.
+    pub cgroups: Vec<String>,
+}
+
+/// Users and cgroups whose processes count, besides those that always do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trust {
+    users: BTreeSet<u32>,
+    cgroups: Vec<String>,
+}
+
+impl Trust {
+    /// Trusts these users, by name or number, and what is in these cgroups or below.
+    ///
+    /// # Errors
+    /// A user that /etc/passwd does not name; a cgroup that is no path from the root of its hierarchy.
+    pub fn of(users: &[String], cgroups: &[String]) -> Result<Self, String> {
+        let passwd = || std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let user = |name: &String| {
+            let known = name.parse().ok().or_else(|| user_of(&passwd(), name));
+            known.ok_or_else(|| {
+                format!("`{name}` is no user of /etc/passwd; give the user's number instead")
+            })
+        };
+        let is_path = |path: &&String| path.starts_with('/') && path.len() > 1;
+        if let Some(path) = cgroups.iter().find(|path| !is_path(path)) {
+            return Err(format!(
+                "`{path}` is no cgroup such as /user.slice/user-1000.slice (see /proc/PID/cgroup)"
+            ));
+        }
+        let cgroups = cgroups.iter().map(|path| path.trim_end_matches('/').to_owned()).collect();
+        Ok(Self { users: users.iter().map(user).collect::<Result<_, _>>()?, cgroups })
+    }
+
+    /// Why the processes of this owner do not count, in one sentence; `None` when they do.
+    #[must_use]
+    pub fn refusal(&self, owner: &Owner) -> Option<String> {
+        let uid = owner.uid.filter(|uid| *uid >= FIRST_ORDINARY)?;
+        let own = rustix::process::getuid().as_raw();
+        let is_in = |root: &str| owner.cgroups.iter().any(|path| is_below(path, root));
+        let is_trusted = uid == own
+            || self.users.contains(&uid)
+            || VM_CGROUPS.into_iter().any(is_in)
+            || self.cgroups.iter().any(|root| is_in(root));
+        (!is_trusted).then(|| {
+            format!(
+                "user {uid} runs it outside the cgroups of VMs, so that it is neither placed nor \
+                 counted; `users = [\"{uid}\"]` under [discover] of --config FILE makes it count"
+            )
+        })
+    }
+}
+
+fn is_below(path: &str, root: &str) -> bool {
+    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The number of a user by the text of /etc/passwd.
+fn user_of(passwd: &str, name: &str) -> Option<u32> {
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        if fields.next() != Some(name) {
+            return None;
+        }
+        fields.nth(1)?.parse().ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(uid: u32, cgroup: &str) -> Owner {
+        Owner { uid: Some(uid), cgroups: vec![cgroup.to_owned()] }
+    }
+
+    #[test]
+    fn ordinary_users_count_in_cgroups_of_vms_only() {
+        let trust = Trust::default();
+        let counts = |uid, cgroup| trust.refusal(&owner(uid, cgroup)).is_none();
+        assert!(counts(0, "/user.slice/user-0.slice") && counts(107, "/system.slice/x.service"));
+        for managed in [
+            "/machine.slice/machine-qemu\\x2d1\\x2dweb.scope/libvirt",
+            "/machine/qemu-1-web.libvirt-qemu",
+            "/qemu.slice/104.scope",
+            "/kubepods.slice/kubepods-burstable.slice/x",
+        ] {
+            assert!(counts(64055, managed), "{managed}");
+        }
+        for own in [
+            "/user.slice/user-7777.slice/user@7777.service/machine.slice/x.scope",
+            "/machine.slice.mine/x",
+            "/",
+        ] {
+            assert!(!counts(7777, own), "{own}");
+        }
+        assert!(trust.refusal(&Owner::default()).is_none(), "a copy without `status`");
+    }
+
+    #[test]
+    fn configured_users_and_cgroups_count() {
+        let own = "/user.slice/user-7777.slice/session-2.scope";
+        let said = Trust::default().refusal(&owner(7777, own)).unwrap();
+        assert!(said.contains("users = [\"7777\"]") && said.contains("[discover]"), "{said}");
+        let cgroup = "/user.slice/user-7777.slice/".to_owned();
+        for trust in [Trust::of(&["7777".to_owned()], &[]), Trust::of(&[], &[cgroup])] {
+            let trust = trust.unwrap();
+            assert!(trust.refusal(&owner(7777, own)).is_none());
+            assert!(trust.refusal(&owner(7778, "/user.slice/user-7778.slice")).is_some());
+        }
+    }
+
+    #[test]
+    fn users_are_known_by_name_and_what_is_not_is_told() {
+        assert_eq!(user_of("root:x:0:0::/:/bin/sh\na:x:1234:5::/:/b\n", "a"), Some(1234));
+        let wrong = Trust::of(&["no-such-user-here".to_owned()], &[]).unwrap_err();
+        assert!(wrong.contains("no-such-user-here"), "{wrong}");
+        for path in ["", "/", "user.slice"] {
+            assert!(Trust::of(&[], &[path.to_owned()]).is_err(), "{path}");
+        }
+    }
+}
