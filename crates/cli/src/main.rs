@@ -57,7 +57,8 @@ fn main() -> ExitCode {
             tracing_subscriber::EnvFilter::try_from_env("INSTEP_LOG")
                 .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn")),
         )
-        .with_writer(io::stderr)
+        .with_writer(|| text::Messages)
+        .with_ansi(false)
         .without_time()
         .init();
     let result = match cli.command {
@@ -142,9 +143,9 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Prints text that ends in its own line end.
+/// Prints text that ends in its own line end, without what would steer the terminal.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    io::stdout().lock().write_all(text.as_bytes())?;
+    io::stdout().lock().write_all(text::drawable(text).as_bytes())?;
     Ok(())
 }
 
@@ -162,9 +163,10 @@ pub(crate) fn writable(file: &Path) -> anyhow::Result<()> {
 
 /// Prints a value as one JSON document, readable.
 pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
-    let mut text = serde_json::to_string_pretty(value)?;
+    let mut text = text::escaped_json(&serde_json::to_string_pretty(value)?);
     text.push('\n');
-    print(&text)
+    io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(())
 }
 
 #[cfg(test)]

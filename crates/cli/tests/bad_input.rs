@@ -467,11 +467,17 @@ fn a_state_directory_that_cannot_be_used_is_refused() {
         (file.clone(), "file is, or lies below, a file"),
         (file.join("below"), "below is, or lies below, a file"),
         (PathBuf::from("/proc/instep"), "cannot create /proc/instep"),
-        (open, "others could change the journal"),
+        (open, "others could change what is in it"),
     ] {
-        for command in [&["restore"][..], &["run", "--once"]] {
-            let refused = instep(&[command, &["--state-dir", state.to_str().unwrap()]].concat());
-            refused.expect(2).says(&[said, "a folder of your own", "--state-dir"]);
+        let refused = |command: &[&str]| {
+            instep(&[command, &["--state-dir", state.to_str().unwrap()]].concat()).expect(2)
+        };
+        refused(&["run", "--once"]).says(&[said, "a folder of your own", "--state-dir"]);
+        let restore = refused(&["restore"]);
+        if state.exists() {
+            restore.says(&[said, "a folder of your own", "--state-dir"]);
+        } else {
+            restore.says(&["there is no state directory", "--state-dir"]);
         }
     }
     let state = dir.path().join("state");
@@ -497,7 +503,7 @@ fn a_run_without_a_configuration_file_or_a_change_claims_neither() {
     let signal = |signal| rustix::process::kill_process(pid, signal).unwrap();
     until("cycle", "out", "instep.record/1");
     signal(Signal::HUP);
-    until("answer", "err", "no configuration file to read again");
+    until("answer", "err", "nor a configuration file to read again");
     assert!(!run.text("err").contains("was read again"), "{}", run.text("err"));
     signal(Signal::TERM);
     let ended = run.end().expect(0).says(&["there was no affinity to put back", "--config FILE"]);

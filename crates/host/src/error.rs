@@ -1,6 +1,7 @@
 //! What can go wrong between Instep and a Linux host, each with the file or value and the next
 //! step.
 
+use instep_core::wording::is_steering;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -64,7 +65,7 @@ impl Error {
 
     /// A parse error; `value` is cut to 60 characters and stripped of control characters.
     pub fn parse(path: &Path, line: usize, value: &str, expected: &'static str) -> Self {
-        let value = value.chars().map(|c| if c.is_control() { '?' } else { c }).take(60).collect();
+        let value = value.chars().take(60).map(|c| if is_steering(c) { '?' } else { c }).collect();
         Error::Parse { path: path.to_owned(), line, value, expected }
     }
 

@@ -3,7 +3,7 @@
 use super::outlet::{Outlet, Target};
 use super::text::{drawn, verdicts};
 use crate::args::RunArgs;
-use crate::text::width;
+use crate::text::{drawable, escaped_json, width};
 use anyhow::Context as _;
 use instep_agent::record::Record;
 use instep_agent::run::Sink;
@@ -87,7 +87,8 @@ fn open_log(path: &Path) -> anyhow::Result<Target> {
 
 impl Sink for Output<'_> {
     fn record(&mut self, record: &Record<'_>) {
-        let mut line = serde_json::to_string(record).expect("a record is plain data");
+        let line = serde_json::to_string(record).expect("a record is plain data");
+        let mut line = escaped_json(&line);
         line.push('\n');
         if let Some(log) = &mut self.log {
             log.offer(line.clone());
@@ -99,7 +100,7 @@ impl Sink for Output<'_> {
         let fresh = if said == self.verdicts { "" } else { &said };
         let text = drawn(record, fresh, width()) + &self.next(record);
         self.verdicts = said;
-        self.out.offer(text);
+        self.out.offer(drawable(&text));
     }
 
     fn notice(&mut self, text: &str) {

@@ -13,4 +13,5 @@ mod namespaces;
 mod output;
 mod owners;
 mod signals;
+mod terminal;
 mod vm;
