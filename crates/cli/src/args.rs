@@ -221,7 +221,7 @@ pub(crate) enum PlanFormat {
     Text,
     /// Schema instep.plan/1.
     Json,
-    /// A shell script of virsh commands (libvirt's VMs only).
+    /// A shell script of virsh commands, by UUID (VMs in libvirt's cgroups only).
     Virsh,
     /// A shell script of taskset commands.
     Taskset,

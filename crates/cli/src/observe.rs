@@ -7,10 +7,10 @@ use anyhow::Context as _;
 use instep_agent::config::Config;
 use instep_agent::observe::{Observation, Observer, absent, keep_only, keep_trusted};
 use instep_core::snapshot::Snapshot;
-use instep_core::units::Nanos;
+use instep_core::units::{Nanos, VmId};
 use instep_host::Root;
 use instep_host::apply::{Journal, StateDir};
-use instep_host::discover::{Manager, Scan, ScanOptions, Scanner, Trust};
+use instep_host::discover::{Manager, Scan, ScanOptions, Scanner, Trust, VmFacts};
 use std::path::{Path, PathBuf};
 
 /// What was seen, and what should be said about it.
@@ -119,9 +119,26 @@ pub(crate) fn state_dir(named: Option<&Path>) -> anyhow::Result<StateDir> {
 }
 
 impl Observed {
-    /// Whether libvirt runs the VM of this name.
-    pub(crate) fn is_libvirt(&self, name: &str) -> bool {
-        self.scan.vms.iter().any(|vm| vm.name == name && vm.manager == Some(Manager::Libvirt))
+    /// The UUID by which libvirt knows a VM, or why it is not to be asked about it. A name is what any
+    /// user may call a process; the cgroup is what libvirt alone gives.
+    pub(crate) fn libvirt_uuid(&self, id: VmId) -> Result<&str, String> {
+        let is_managed = |vm: &&VmFacts| vm.owner.is_in_libvirt_cgroup();
+        let vm = self.scan.vms.iter().find(|vm| vm.pid == id.0).filter(is_managed);
+        let Some(vm) = vm.filter(|vm| vm.manager == Some(Manager::Libvirt)) else {
+            return Err(
+                "no VM of libvirt in machine.slice or kubepods, see --format taskset".into()
+            );
+        };
+        let is_uuid = |uuid: &&str| {
+            uuid.len() == 36 && uuid.chars().all(|c| c.is_ascii_hexdigit() || c == '-')
+        };
+        let uuid = vm.uuid.as_deref().filter(is_uuid).ok_or("its command line has no UUID")?;
+        let same =
+            self.scan.vms.iter().filter(is_managed).filter(|vm| vm.uuid.as_deref() == Some(uuid));
+        match same.count() {
+            1 => Ok(uuid),
+            _ => Err(format!("another process has its UUID {uuid}, too")),
+        }
     }
 
     /// Prints warnings on standard error, unless they are part of the JSON already.

@@ -35,8 +35,8 @@ pub(crate) fn command(args: &PlanArgs) -> anyhow::Result<Outcome> {
     match if args.json { PlanFormat::Json } else { args.format } {
         PlanFormat::Json => print_json(&json(&observed, &config, &decision))?,
         PlanFormat::Virsh => {
-            let libvirt = |name: &str| observed.is_libvirt(name);
-            print(&script::virsh(snapshot, &decision, libvirt))?;
+            let uuid = |vm| observed.libvirt_uuid(vm);
+            print(&script::virsh(snapshot, &decision, uuid))?;
         }
         PlanFormat::Taskset => print(&script::taskset(snapshot, &decision))?,
         PlanFormat::Text => {

@@ -25,6 +25,24 @@ pub struct Owner {
     pub cgroups: Vec<String>,
 }
 
+/// Those of them in which libvirt runs its VMs: no user can claim to be one of libvirt's there.
+const LIBVIRT_CGROUPS: [&str; 4] = ["/machine.slice", "/machine", "/kubepods.slice", "/kubepods"];
+
+impl Owner {
+    /// Whether it is in a cgroup that libvirt, or KubeVirt with it, puts VMs into.
+    #[must_use]
+    pub fn is_in_libvirt_cgroup(&self) -> bool {
+        LIBVIRT_CGROUPS.into_iter().any(|root| self.is_below(root))
+    }
+
+    fn is_below(&self, root: &str) -> bool {
+        let is_below = |path: &String| {
+            path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        self.cgroups.iter().any(is_below)
+    }
+}
+
 /// Users and cgroups whose processes count, besides those that always do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trust {
@@ -60,11 +78,10 @@ impl Trust {
     pub fn refusal(&self, owner: &Owner) -> Option<String> {
         let uid = owner.uid.filter(|uid| *uid >= FIRST_ORDINARY)?;
         let own = rustix::process::getuid().as_raw();
-        let is_in = |root: &str| owner.cgroups.iter().any(|path| is_below(path, root));
         let is_trusted = uid == own
             || self.users.contains(&uid)
-            || VM_CGROUPS.into_iter().any(is_in)
-            || self.cgroups.iter().any(|root| is_in(root));
+            || VM_CGROUPS.into_iter().any(|root| owner.is_below(root))
+            || self.cgroups.iter().any(|root| owner.is_below(root));
         (!is_trusted).then(|| {
             format!(
                 "user {uid} runs it outside the cgroups of VMs, so that it is neither placed nor \
@@ -72,10 +89,6 @@ impl Trust {
             )
         })
     }
-}
-
-fn is_below(path: &str, root: &str) -> bool {
-    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// The number of a user by the text of /etc/passwd.
