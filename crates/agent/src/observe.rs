@@ -345,6 +345,37 @@ mod tests {
         assert!(next.vms[0].placed.is_empty() && !next.vms[1].placed.is_empty());
     }
 
+    /// What the other programs get of the CPUs depends on the moment; what they want does not.
+    #[test]
+    fn two_busy_programs_beside_a_busy_vm_on_two_cpus_bind_it_at_no_time() {
+        for got in [1020, 980, 850, 700] {
+            let mut made = MadeHost::new(HostSpec::new(1, 2));
+            let vm = VmSpec::new("a", Vmm::QemuKvm, 2, NodeId(0), Bytes::from_mib(64));
+            made.push(vm.load(Milli((2000 - got) / 2)));
+            made.other_load = Milli(got);
+            let dir = tempfile::tempdir().unwrap();
+            let [before, after] = ["before", "after"].map(|name| dir.path().join(name));
+            made.write_pair(&before, &after, Nanos::from_secs(10)).unwrap();
+            // Four threads want all of ten seconds; two CPUs have twenty of the forty.
+            for (copy, waited) in [(&before, 0u64), (&after, 20_000_000_000)] {
+                let text = format!("version 17\ntimestamp 1\ncpu0 0 0 0 0 0 0 0 {waited} 0\n");
+                std::fs::write(copy.join("proc/schedstat"), text).unwrap();
+            }
+            let decided = |with_waits: bool| {
+                if !with_waits {
+                    std::fs::remove_file(after.join("proc/schedstat")).unwrap();
+                }
+                let then = Scanner::new(Root::at(&before), ScanOptions::once()).scan().unwrap();
+                let mut observer = observer(&after);
+                observer.continue_from(then);
+                let seen = observer.look(None, None).unwrap();
+                decide(&seen.snapshot, &Settings::default()).actions.len()
+            };
+            assert_eq!(decided(true), 0, "others got {got}");
+            assert_eq!(decided(false) != 0, got < 1000, "others got {got}: what they got flips it");
+        }
+    }
+
     #[test]
     fn vms_that_are_not_named_still_count_as_load() {
         let dir = tempfile::tempdir().unwrap();

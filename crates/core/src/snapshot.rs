@@ -20,8 +20,9 @@ pub struct Snapshot {
     pub window: Nanos,
     /// The host's processors and memory.
     pub topology: Arc<Topology>,
-    /// CPU time used in the window by everything that is neither a vCPU of `vms` nor counted in
-    /// an [`OpaqueVm::busy`].
+    /// CPU time that everything else would have used in the window if nothing competed, that is neither a
+    /// vCPU of `vms` nor counted in an [`OpaqueVm::busy`]: what it used, and as far as that is known what
+    /// it waited for. What it used alone would change with where VMs are placed.
     pub other_busy: Nanos,
     /// The VMs that can be placed.
     pub vms: Vec<Vm>,
@@ -218,8 +219,8 @@ impl Snapshot {
         self.vms.binary_search_by_key(&id, |vm| vm.id).ok().map(|index| &self.vms[index])
     }
 
-    /// CPU time used in the window by everything that is not a vCPU of `vms`: load that placement
-    /// cannot move.
+    /// CPU time that everything that is not a vCPU of `vms` used or would have used in the window: load
+    /// that placement cannot move.
     #[must_use]
     pub fn fixed_busy(&self) -> Nanos {
         let opaque = self.opaque.iter().map(|vm| vm.busy.0);

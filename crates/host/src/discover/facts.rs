@@ -29,6 +29,8 @@ pub struct Scan {
     /// CPU time that all CPUs together have used since boot (/proc/stat): user, nice, system,
     /// irq, softirq and steal; neither idle nor iowait. Zero when /proc/stat is missing.
     pub host_busy: Nanos,
+    /// How long threads waited for a CPU, `None` where that is not known.
+    pub waited: Option<Waited>,
     /// What was wrong or could not be read, one sentence each.
     pub warnings: Vec<String>,
     /// What loads lack. Whether that matters depends on the scan that this one is compared with:
@@ -38,6 +40,15 @@ pub struct Scan {
     pub looked: Looked,
     /// What the scan itself cost.
     pub cost: ScanCost,
+}
+
+/// Time that threads waited for a CPU. Two of a kind show by their difference what waited in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// All threads, vCPUs included, since boot.
+    All(Nanos),
+    /// The first threads of processes that are no VMs, since the first scan of the same scanner.
+    Others(Nanos),
 }
 
 /// What a scan lacks for loads.

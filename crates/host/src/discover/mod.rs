@@ -36,13 +36,15 @@ mod scan;
 pub mod smp;
 mod trust;
 pub mod vmm;
+pub mod waits;
 
 #[cfg(test)]
 mod tests;
 
 pub use facts::{
     Accel, Debugfs, EmulatorFacts, Gaps, Looked, Manager, MemoryFacts, MemorySource, OpaqueFacts,
-    Scan, ScanCost, StatGap, ThreadTime, VcpuFacts, VcpuSource, VmFacts, Vmm, name_uniquely,
+    Scan, ScanCost, StatGap, ThreadTime, VcpuFacts, VcpuSource, VmFacts, Vmm, Waited,
+    name_uniquely,
 };
 pub use gaps::load_warnings;
 pub use memory::MemoryOptions;

@@ -6,7 +6,7 @@
 //! scan, all rates are such means, written over a window of one second. A thread whose start was
 //! not read (zero) is that of its id, and as old as its process where that counts.
 
-use super::facts::{Scan, ThreadTime, VmFacts};
+use super::facts::{Scan, ThreadTime, VmFacts, Waited};
 use super::proc_text::ticks_to_nanos;
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::snapshot::{Emulator, GuestNode, OpaqueVm, Snapshot, Vcpu, Vm};
@@ -56,16 +56,24 @@ pub fn snapshot(
     opaque.sort_by_key(|vm| vm.id);
     let each = vms.iter().map(Vm::busy).chain(opaque.iter().map(|vm| vm.busy));
     let by_vms = each.fold(0u64, |all, busy| all.saturating_add(busy.0));
+    let got = rates.host(before, after, topology.cpus().len()).0.saturating_sub(by_vms);
+    let steal = vms.iter().flat_map(|vm| &vm.vcpus).map(|vcpu| vcpu.steal.0);
+    let waited = rates.waited(before, after, Nanos(steal.fold(0, u64::saturating_add)));
     Snapshot {
         at: after.at,
         window: rates.window,
         topology: Arc::clone(topology),
-        other_busy: Nanos(
-            rates.host(before, after, topology.cpus().len()).0.saturating_sub(by_vms),
-        ),
+        other_busy: wanted(Nanos(got), waited),
         vms,
         opaque,
     }
+}
+
+/// What threads would use if nothing competed with them: what they got, and what they waited for. A
+/// thread that runs now and then waits longer than it would run, so no more of the wait counts than
+/// they got; threads that compute get half of what they want, or more, unless CPUs are crowded anyway.
+fn wanted(got: Nanos, waited: Nanos) -> Nanos {
+    Nanos(got.0.saturating_add(waited.0.min(got.0)))
 }
 
 /// How counters become time in the window.
@@ -192,6 +200,16 @@ impl Rates {
             Kind::Raw => (thread.busy(), thread.wait),
         };
         (busy.min(self.window), steal.min(self.window))
+    }
+
+    /// How long threads that are no vCPUs waited in the window; vCPUs waited for `steal`.
+    fn waited(&self, before: Option<&Scan>, after: &Scan, steal: Nanos) -> Nanos {
+        let before = before.and_then(|before| before.waited);
+        match (before, after.waited) {
+            (Some(Waited::All(before)), Some(Waited::All(now))) => now.since(before).since(steal),
+            (Some(Waited::Others(before)), Some(Waited::Others(now))) => now.since(before),
+            _ => Nanos(0),
+        }
     }
 
     /// CPU time of the whole host in the window, at most what its CPUs have.

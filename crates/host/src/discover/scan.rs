@@ -6,12 +6,13 @@
 use super::cgroup::{self, Hierarchies, Membership};
 use super::debugfs::KvmDirs;
 use super::examine::{self, Answer, Known, Means, Monitor, ThreadReader};
-use super::facts::{OpaqueFacts, Scan, VcpuFacts, VmFacts, Vmm, name_uniquely};
+use super::facts::{OpaqueFacts, Scan, VcpuFacts, VmFacts, Vmm, Waited, name_uniquely};
 use super::files::{Reader, numbered};
 use super::gaps::{Lost, Unpinned};
 use super::memory::{MemoryOptions, Source};
 use super::proc_text::{self, Stat};
 use super::trust::Owner;
+use super::waits::{self, Waits};
 use super::{process, qmp, vmm};
 use crate::error::Error;
 use crate::root::Root;
@@ -71,6 +72,7 @@ pub struct Scanner {
     known: BTreeMap<u32, Process>,
     hierarchies: Hierarchies,
     qmp_turns: qmp::Turns,
+    waits: Waits,
     scans: u64,
     ticks_per_second: u64,
     page: u64,
@@ -119,6 +121,7 @@ impl Scanner {
             known: BTreeMap::new(),
             hierarchies: Hierarchies::default(),
             qmp_turns: qmp::Turns::default(),
+            waits: Waits::default(),
             scans: 0,
             warned: Warned::default(),
         }
@@ -158,6 +161,9 @@ impl Scanner {
             unpinned.note(&dir, &vm.facts.vcpus);
         }
         scan.warnings.extend(unpinned.warning());
+        if self.root.is_live() && scan.waited.is_none() {
+            scan.waited = Some(self.waits.end());
+        }
         let alive: BTreeSet<u32> = pids.into_iter().collect();
         self.known.retain(|pid, _| alive.contains(pid));
         self.memory(&mut found, &mut scan);
@@ -207,6 +213,9 @@ impl Scanner {
         let stat = self.reader.read(&self.root.join("proc/stat"), 4 << 20).ok();
         let ticks = stat.and_then(proc_text::host_ticks).unwrap_or_default().busy;
         scan.host_busy = proc_text::ticks_to_nanos(ticks, self.ticks_per_second);
+        let schedstat = self.reader.text(&self.root.join("proc/schedstat"), 16 << 20);
+        let waited = schedstat.as_deref().and_then(waits::of_all_threads);
+        scan.waited = waited.map(Waited::All);
         scan
     }
 
@@ -280,6 +289,10 @@ impl Scanner {
             monitor
         });
         let Stat { start_ticks, comm, .. } = stat;
+        if monitor.is_none() && scan.waited.is_none() && self.root.is_live() {
+            let schedstat = self.reader.read_short(&dir.join("schedstat")).unwrap_or_default();
+            self.waits.note(pid, start_ticks, schedstat);
+        }
         self.known.insert(pid, Process { start_ticks, comm, denied, monitor });
     }
 

@@ -98,6 +98,29 @@ fn two_scans_give_differences_over_the_time_between() {
 }
 
 #[test]
+fn other_load_counts_by_what_it_wanted() {
+    // Two CPUs: two threads of others and two vCPUs that compute share them in half.
+    let mut before = scan(100 * S, 50 * S, vec![vcpu(0, 1, 10 * S, S), vcpu(1, 1, 5 * S, 0)]);
+    let mut after = scan(102 * S, 54 * S, vec![vcpu(0, 1, 11 * S, 2 * S), vcpu(1, 1, 6 * S, S)]);
+    let other =
+        |before: &Scan, after: &Scan| snapshot(&host(), Some(before), after, None).other_busy;
+    assert_eq!(other(&before, &after), Nanos(2 * S), "what waited is not known");
+    (before.waited, after.waited) = (Some(Waited::All(Nanos(S))), Some(Waited::All(Nanos(5 * S))));
+    assert_eq!(other(&before, &after), Nanos(4 * S));
+    // Without competition nobody waits, and they get the same.
+    let (before_alone, mut alone) = (before.clone(), after.clone());
+    alone.vms[0].vcpus = before.vms[0].vcpus.clone();
+    alone.waited = before.waited;
+    assert_eq!(other(&before_alone, &alone), Nanos(4 * S));
+    // Threads that run rarely wait for longer than they run.
+    after.waited = Some(Waited::All(Nanos(500 * S)));
+    assert_eq!(other(&before, &after), Nanos(4 * S));
+    (before.waited, after.waited) =
+        (Some(Waited::Others(Nanos(S))), Some(Waited::Others(Nanos(2 * S))));
+    assert_eq!(other(&before, &after), Nanos(3 * S));
+}
+
+#[test]
 fn a_vm_that_was_read_late_counts_over_its_own_time() {
     let mut before = scan(100 * S, 0, vec![vcpu(0, 1, 10 * S, S)]);
     before.vms[0].read_at = Nanos(101 * S);
