@@ -13,6 +13,7 @@ use crate::guard::Guard;
 pub use crate::locks::{lock, lock_host, lock_journal};
 use crate::memory::{Homes, LiveHost};
 use crate::observe::Observer;
+use crate::published::{self, RunState};
 use crate::record::Record;
 pub use crate::signals::Events;
 use crate::signals::Wake;
@@ -97,6 +98,7 @@ pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error
         None => result.map(|(ended, _)| ended),
     };
     if let Some(state) = state {
+        published::forget(state.path());
         guard.leave(&state);
     }
     ended
@@ -206,6 +208,7 @@ enum Finish {
 fn begin(state: &StateDir, sink: &mut dyn Sink) -> Result<Applier, Error> {
     let mut applier = Applier::open(lock(state)?)?;
     dispatch::forget(state.path());
+    published::forget(state.path());
     if applier.journal().is_abandoned()? {
         let report = applier.restore()?;
         let mut lines = told(&report);
@@ -333,6 +336,15 @@ impl<'a> Agent<'a> {
                 return Ok((ended, if stopped { Finish::Restore } else { Finish::Keep }));
             }
             wait = self.options.config.interval;
+            self.publish(wait);
+        }
+    }
+
+    /// Tells `instep status` of this run.
+    fn publish(&self, wait: Duration) {
+        let Hands::Free(state) = &self.options.hands else { return };
+        if let Ok(run) = RunState::now(self.options.config.policy.as_str(), self.count, wait) {
+            run.publish(state.path());
         }
     }
 

@@ -20,6 +20,8 @@ pub(crate) struct Observed {
     pub(crate) warnings: Vec<String>,
     /// Whether loads are averages since each VM started, for want of an earlier copy.
     pub(crate) since_start: bool,
+    /// What a running or finished `instep run` changed, if that can be read; of copies nothing.
+    pub(crate) journal: Option<Journal>,
 }
 
 /// Looks at the host that the options name; VMs of owners that `trust` refuses are left alone.
@@ -61,7 +63,7 @@ pub(crate) fn observe(
     }
     warnings.extend(scan.warnings.iter().cloned());
     let since_start = !root.is_live() && before.is_none();
-    Ok(Observed { snapshot, scan, warnings, since_start })
+    Ok(Observed { snapshot, scan, warnings, since_start, journal })
 }
 
 /// Refuses copies in the wrong order; one without an uptime (zero) could be any.

@@ -1,12 +1,15 @@
 //! `instep status`: every VM, its vCPUs, where they run, waits, memory by node, conflicts.
 
 mod dispatch;
+mod held;
 mod text;
 
 use crate::args::StatusArgs;
-use crate::observe::{Observed, observe};
+use crate::observe::{Observed, observe, state_dir};
+use crate::text::{indented, wrapped};
 use crate::{Outcome, print, print_json};
 use dispatch::DispatchJson;
+use held::{PlacedJson, RunJson};
 use instep_agent::observe::facts_of;
 use instep_agent::view::{self, ConflictView};
 use instep_core::conflict;
@@ -15,12 +18,15 @@ use instep_core::snapshot::{Snapshot, Vm};
 use instep_core::units::{Bytes, CpuId, Nanos, NodeId, Tid, VmId};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 /// `instep.status/1`.
 #[derive(Serialize)]
 struct StatusJson<'a> {
     schema: &'static str,
     window_ns: u64,
+    /// The run that places VMs now; null when none uses the state directory, and for a copy.
+    run: Option<RunJson>,
     /// Who schedules threads on this host; null for a copy.
     dispatch: Option<DispatchJson>,
     vms: Vec<VmJson<'a>>,
@@ -41,6 +47,8 @@ struct VmJson<'a> {
     identified_by: Option<String>,
     cgroup: Option<&'a str>,
     home_node: Option<NodeId>,
+    /// What it has from Instep; null when nothing.
+    placed: Option<PlacedJson>,
     vcpus: Vec<VcpuJson<'a>>,
     memory_bytes_by_node: BTreeMap<NodeId, Bytes>,
     left_alone: Option<&'a str>,
@@ -52,6 +60,8 @@ struct VcpuJson<'a> {
     tid: Tid,
     cpu: Option<CpuId>,
     allowed: &'a CpuSet,
+    /// What it could use before Instep changed that; null when Instep did not.
+    was: Option<&'a CpuSet>,
     /// Fraction of the window in which it ran.
     utilisation: f64,
     /// Fraction of the window in which it was runnable and did not run.
@@ -65,13 +75,20 @@ pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
     }
     let observed = observe(&args.host, &config, None)?;
     let conflicts = conflict::find(&observed.snapshot);
-    let dispatch = args.host.root.is_none().then(|| dispatch::look(args.host.state_dir.as_deref()));
+    let is_live = args.host.root.is_none();
+    let dispatch = is_live.then(|| dispatch::look(args.host.state_dir.as_deref()));
+    let state = state_dir(args.host.state_dir.as_deref()).ok().filter(|_| is_live);
+    let run = state.as_ref().and_then(held::run_of);
     if args.json {
-        print_json(&json(&observed, &conflicts, dispatch))?;
+        print_json(&json(&observed, &conflicts, dispatch, run))?;
     } else {
         let width = crate::text::width();
         let home = |vm: &Vm| home_node(&observed.snapshot, vm, dispatch.as_ref());
         print(&text::draw(&observed, &conflicts, &home, (width, args.vcpus)))?;
+        if let Some(run) = run {
+            let line = run.drawn(SystemTime::now());
+            print(&format!("\n{}", indented(&wrapped(&line, width), 0)))?;
+        }
         if let Some(dispatch) = dispatch {
             print(&dispatch.drawn(width))?;
         }
@@ -103,6 +120,7 @@ fn json<'a>(
     observed: &'a Observed,
     conflicts: &'a [conflict::Conflict],
     dispatch: Option<DispatchJson>,
+    run: Option<RunJson>,
 ) -> StatusJson<'a> {
     let snapshot = &observed.snapshot;
     let shown = |vm| vm_json(observed, vm, home_node(snapshot, vm, dispatch.as_ref()));
@@ -118,6 +136,7 @@ fn json<'a>(
         identified_by: None,
         cgroup: None,
         home_node: None,
+        placed: None,
         vcpus: Vec::new(),
         memory_bytes_by_node: BTreeMap::new(),
         left_alone: Some(&vm.why),
@@ -126,6 +145,7 @@ fn json<'a>(
     StatusJson {
         schema: "instep.status/1",
         window_ns: snapshot.window.0,
+        run,
         dispatch,
         vms,
         conflicts: view::conflicts(snapshot, conflicts),
@@ -147,6 +167,7 @@ fn vm_json<'a>(observed: &'a Observed, vm: &'a Vm, home_node: Option<NodeId>) ->
         identified_by: facts.map(|facts| facts.identified_by.to_string()),
         cgroup: facts.and_then(|facts| facts.cgroup.as_deref()),
         home_node,
+        placed: held::placed(observed, vm),
         vcpus: vm
             .vcpus
             .iter()
@@ -155,6 +176,7 @@ fn vm_json<'a>(observed: &'a Observed, vm: &'a Vm, home_node: Option<NodeId>) ->
                 tid: vcpu.tid,
                 cpu: vcpu.cpu,
                 allowed: &vcpu.allowed,
+                was: held::was(vcpu),
                 utilisation: fraction(vcpu.busy, snapshot.window),
                 steal: fraction(vcpu.steal, snapshot.window),
             })

@@ -1,5 +1,6 @@
 //! The status for people: one line per VM, its vCPUs where they are few, conflicts.
 
+use super::held;
 use crate::observe::Observed;
 use crate::text::{indented, plural, printable, shortened, wrapped};
 use instep_agent::observe::facts_of;
@@ -7,6 +8,7 @@ use instep_core::conflict::Conflict;
 use instep_core::snapshot::Vm;
 use instep_core::units::{Milli, Nanos, NodeId};
 use std::fmt::Write as _;
+use std::time::SystemTime;
 
 /// More vCPUs than this on a host are only listed when asked for.
 const FEW_VCPUS: u64 = 32;
@@ -38,6 +40,7 @@ pub(crate) fn draw(
             text.push_str(&vm_lines(observed, vm, home_of(vm), width));
         } else {
             text.push_str(&vm_row(observed, vm, home_of(vm), names));
+            text.push_str(&placed_line(observed, vm, width));
         }
         for conflict in conflicts.iter().filter(|conflict| conflict.vm == vm.id) {
             let line = format!("CONFLICT {}", conflict.kind);
@@ -80,7 +83,8 @@ fn heading(observed: &Observed) -> String {
 /// A VM in full: who runs it, what it uses, and a row per vCPU.
 fn vm_lines(observed: &Observed, vm: &Vm, home: Option<NodeId>, width: usize) -> String {
     let snapshot = &observed.snapshot;
-    let kind = facts_of(&observed.scan, vm).map_or_else(String::new, |facts| {
+    let facts = facts_of(&observed.scan, vm);
+    let kind = facts.map_or_else(String::new, |facts| {
         let manager = facts.manager.map_or_else(String::new, |m| format!(" ({m})"));
         format!("{}/{}{manager}, ", facts.vmm, facts.accel)
     });
@@ -95,6 +99,10 @@ fn vm_lines(observed: &Observed, vm: &Vm, home: Option<NodeId>, width: usize) ->
         memory(vm),
     );
     text.push_str(&indented(&wrapped(&load, width - 2), 2));
+    if let Some(uuid) = facts.and_then(|facts| facts.uuid.as_ref()) {
+        text.push_str(&indented(&wrapped(&format!("UUID {uuid}"), width - 2), 2));
+    }
+    text.push_str(&placed_line(observed, vm, width));
     text.push_str("  vCPU   thread  CPU   used  steal  allowed\n");
     for vcpu in &vm.vcpus {
         writeln!(
@@ -110,6 +118,14 @@ fn vm_lines(observed: &Observed, vm: &Vm, home: Option<NodeId>, width: usize) ->
         .expect("writing to a string does not fail");
     }
     text
+}
+
+/// What it has from Instep, or nothing.
+fn placed_line(observed: &Observed, vm: &Vm, width: usize) -> String {
+    let placed = held::placed(observed, vm);
+    placed.map_or_else(String::new, |placed| {
+        indented(&wrapped(&placed.drawn(SystemTime::now()), width - 2), 2)
+    })
 }
 
 /// A VM among many: one row.

@@ -7,6 +7,7 @@
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../common/mod.rs"]
 mod common;
+mod held;
 mod journal;
 mod locks;
 mod namespaces;

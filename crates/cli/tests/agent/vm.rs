@@ -124,9 +124,12 @@ impl Vm {
         command
     }
 
-    /// A run that mends this VM each second, not started yet.
+    /// A run that mends this VM each second, unless `more` gives an interval; not started yet.
     pub(crate) fn mending(&self, more: &[&str]) -> Command {
-        let mut command = self.instep(&["run", "--window", "10ms", "--interval", "1s"]);
+        let mut command = self.instep(&["run", "--window", "10ms"]);
+        if !more.contains(&"--interval") {
+            command.args(["--interval", "1s"]);
+        }
         command.args(["--mend-conflicts", "--include-pinned", "--no-memory"]);
         command.args(["--vm", &self.name]).args(more);
         command
