@@ -63,8 +63,8 @@ pub(crate) fn escaped_json(json: &str) -> String {
     text
 }
 
-/// Standard error as the log of the program's own messages: nothing in them steers the terminal, and
-/// none waits for long for a reader who does not read.
+/// Standard error for messages that must not wait for long for a reader who does not read: those of the
+/// program's own log, and of the guardian. Nothing in them steers the terminal.
 pub(crate) struct Messages;
 
 /// How long a message of the log waits at most.

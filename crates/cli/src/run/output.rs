@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long the end of a run waits until what it printed is written.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Writes records to the log, and to the terminal as text or JSON lines. Nothing of it waits.
 pub(super) struct Output<'a> {

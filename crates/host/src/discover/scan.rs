@@ -262,30 +262,7 @@ impl Scanner {
         let monitor = monitor.map(|mut monitor| {
             monitor.start_ticks = stat.start_ticks;
             monitor.ppid = stat.ppid;
-            let mut means = Means {
-                dirs,
-                qmp: self.options.qmp && self.root.is_live(),
-                scan: self.scans,
-                qmp_turns: &mut self.qmp_turns,
-                qmp_tries: &mut scan.cost.qmp_tries,
-                young,
-            };
-            let answer = monitor.look(&mut means, &mut self.reader);
-            scan.cost.threads = scan
-                .cost
-                .threads
-                .saturating_add(u32::try_from(monitor.threads().len()).unwrap_or(u32::MAX));
-            match answer {
-                Answer::Known(known) => found.extend(self.vm(&monitor, known, scan)),
-                Answer::Opaque(why, vcpus) => {
-                    let facts = self.opaque(&monitor, why, vcpus, scan.at);
-                    let counted = facts.threads.iter().map(|time| time.run != Nanos(0));
-                    let threads = monitor.threads().iter().zip(counted);
-                    scan.gaps.note(&facts.name, &monitor.dir, threads);
-                    scan.opaque.push(facts);
-                }
-                Answer::NoGuest => {}
-            }
+            self.look_at_monitor(&mut monitor, young, dirs, (&mut *scan, &mut *found));
             monitor
         });
         let Stat { start_ticks, comm, .. } = stat;
@@ -294,6 +271,38 @@ impl Scanner {
             self.waits.note(pid, start_ticks, schedstat);
         }
         self.known.insert(pid, Process { start_ticks, comm, denied, monitor });
+    }
+
+    /// What a monitor runs: a VM, one whose vCPUs cannot be told, or no guest.
+    fn look_at_monitor(
+        &mut self,
+        monitor: &mut Monitor,
+        young: bool,
+        dirs: &KvmDirs,
+        (scan, found): (&mut Scan, &mut Vec<Found>),
+    ) {
+        let mut means = Means {
+            dirs,
+            qmp: self.options.qmp && self.root.is_live(),
+            scan: self.scans,
+            qmp_turns: &mut self.qmp_turns,
+            qmp_tries: &mut scan.cost.qmp_tries,
+            young,
+        };
+        let answer = monitor.look(&mut means, &mut self.reader);
+        let threads = u32::try_from(monitor.threads().len()).unwrap_or(u32::MAX);
+        scan.cost.threads = scan.cost.threads.saturating_add(threads);
+        match answer {
+            Answer::Known(known) => found.extend(self.vm(monitor, known, scan)),
+            Answer::Opaque(why, vcpus) => {
+                let facts = self.opaque(monitor, why, vcpus, scan.at);
+                let counted = facts.threads.iter().map(|time| time.run != Nanos(0));
+                let threads = monitor.threads().iter().zip(counted);
+                scan.gaps.note(&facts.name, &monitor.dir, threads);
+                scan.opaque.push(facts);
+            }
+            Answer::NoGuest => {}
+        }
     }
 
     /// `stat` of a process; in a copy where it is missing or cut that of its main thread, or an
