@@ -38,7 +38,7 @@ pub struct Options<'a> {
     pub once: bool,
     /// Whether anything is changed.
     pub hands: Hands,
-    /// Starts the guardian ([`guard`]) of a run that goes on; without one there is none. It hears that
+    /// Starts the guardian ([`guard`](crate::guard)) of a run that goes on; without one there is none. It hears that
     /// all is done only where nothing is left to put back.
     pub guardian: Option<Command>,
     /// Signals that came since the process began.
@@ -209,6 +209,14 @@ fn begin(state: &StateDir, sink: &mut dyn Sink) -> Result<Applier, Error> {
     let mut applier = Applier::open(lock(state)?)?;
     dispatch::forget(state.path());
     published::forget(state.path());
+    if state.is_private() {
+        sink.notice(&format!(
+            "the state directory {0} is private to this mount namespace: original affinities are lost \
+             with it, and only `instep restore --to-cpuset` is left then; give a container the \
+             directory of the host (docker run --volume {0}:{0})",
+            state.path().display()
+        ));
+    }
     if applier.journal().is_abandoned()? {
         let report = applier.restore()?;
         let mut lines = told(&report);

@@ -64,6 +64,21 @@ impl StateDir {
         LockFile::holder_of(&self.file(LOCK))
     }
 
+    /// Whether the first process of this pid namespace sees another directory at this path, or none: what
+    /// is in it goes with this mount namespace, such as a container's. False where that cannot be told.
+    #[must_use]
+    pub fn is_private(&self) -> bool {
+        self.is_private_beside(1)
+    }
+
+    fn is_private_beside(&self, pid: u32) -> bool {
+        let id = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
+        let first = &Path::new("/proc").join(pid.to_string()).join("root");
+        let Ok(path) = fs::canonicalize(&self.path) else { return false };
+        let below = path.strip_prefix("/").unwrap_or(&path);
+        id(first).is_some() && id(&path) != id(&first.join(below))
+    }
+
     fn prepare(&self) -> Result<(), Error> {
         self.make().map_err(|what| Error::Unusable { what, next: NEXT.into() })
     }
@@ -149,6 +164,7 @@ impl InstanceLock {
 mod tests {
     use super::*;
     use std::fs::File;
+    use std::io::Read as _;
     use std::os::unix::fs::PermissionsExt;
     use std::process::{Command, Stdio};
     use std::time::{Duration, Instant};
@@ -173,6 +189,30 @@ mod tests {
             assert!(Instant::now() < end, "the lock is not free");
         }
         state.lock().unwrap();
+    }
+
+    #[test]
+    fn directory_that_another_mount_namespace_does_not_see_is_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, own) = (StateDir::at(dir.path().join("s")), std::process::id());
+        state.lock().unwrap();
+        assert!(!state.is_private_beside(own) && !state.is_private_beside(u32::MAX));
+        // As seen by a container with a file system of its own in that place.
+        let script = "mount -t tmpfs instep-test \"$0\" && echo mounted && exec sleep 60";
+        let mut container = Command::new("unshare");
+        container.args(["--mount", "sh", "-c", script]).arg(dir.path()).stdout(Stdio::piped());
+        let Ok(mut container) = container.spawn() else {
+            return instep_madehost::skip::note("unshare cannot be started");
+        };
+        let mut said = [0; 8];
+        let mounted = container.stdout.take().unwrap().read_exact(&mut said).is_ok();
+        let is_private = state.is_private_beside(container.id());
+        let _ = container.kill();
+        container.wait().unwrap();
+        if !mounted {
+            return instep_madehost::skip::note("no mount namespace can be made here");
+        }
+        assert!(is_private);
     }
 
     #[test]

@@ -88,9 +88,7 @@ pub(super) fn program(process: &Path, reader: &mut Reader) -> Program {
 /// The real user of a process. The owner of its folder in /proc may be another one: root's, as a
 /// process can arrange.
 pub(super) fn user(process: &Path, reader: &mut Reader) -> Option<u32> {
-    let status = reader.read(&process.join("status"), MAX_STATUS).ok()?;
-    let ids = proc_text::status_value(status, "Uid")?;
-    std::str::from_utf8(ids).ok()?.split_ascii_whitespace().next()?.parse().ok()
+    proc_text::real_uid(reader.read(&process.join("status"), MAX_STATUS).ok()?)
 }
 
 /// One thread.
