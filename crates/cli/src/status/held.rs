@@ -7,7 +7,7 @@ use instep_agent::observe::facts_of;
 use instep_agent::published::{RunState, running};
 use instep_core::idset::CpuSet;
 use instep_core::snapshot::{Vcpu, Vm};
-use instep_core::units::Nanos;
+use instep_core::units::{Nanos, Tid};
 use instep_host::apply::{Holder, Journal, StateDir};
 use serde::Serialize;
 use std::time::{Duration, SystemTime};
@@ -80,9 +80,9 @@ pub(super) fn placed(observed: &Observed, vm: &Vm) -> Option<PlacedJson> {
 /// When the first of its threads was touched.
 fn since(observed: &Observed, journal: &Journal, vm: &Vm) -> Option<String> {
     let facts = facts_of(&observed.scan, vm)?;
-    let entries = journal.entries.values().filter(|entry| {
-        (entry.thread.pid, entry.thread.pid_start) == (facts.pid, facts.start_ticks)
-    });
+    let process = (facts.pid, Tid(0))..=(facts.pid, Tid(u32::MAX));
+    let entries = journal.entries.range(process).map(|(_, entry)| entry);
+    let entries = entries.filter(|entry| entry.thread.pid_start == facts.start_ticks);
     let first = entries.map(|entry| entry.since).min()?;
     let boot = observed.scan.boot?;
     let then = Nanos(first.saturating_mul(1_000_000_000 / observed.scan.ticks_per_second));
