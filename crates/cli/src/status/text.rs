@@ -1,10 +1,9 @@
 //! The status for people: one line per VM, its vCPUs where they are few, conflicts.
 
-use super::held;
+use super::{Conflicts, held};
 use crate::observe::Observed;
 use crate::text::{indented, plural, printable, shortened, wrapped};
 use instep_agent::observe::facts_of;
-use instep_core::conflict::Conflict;
 use instep_core::snapshot::Vm;
 use instep_core::units::{Milli, Nanos, NodeId};
 use std::fmt::Write as _;
@@ -19,7 +18,7 @@ type HomeOf<'a> = &'a dyn Fn(&Vm) -> Option<NodeId>;
 /// Draws the status for a terminal of `width` columns.
 pub(crate) fn draw(
     observed: &Observed,
-    conflicts: &[Conflict],
+    conflicts: &Conflicts,
     home_of: HomeOf<'_>,
     (width, all_vcpus): (usize, bool),
 ) -> String {
@@ -42,8 +41,13 @@ pub(crate) fn draw(
             text.push_str(&vm_row(observed, vm, home_of(vm), names));
             text.push_str(&placed_line(observed, vm, width));
         }
-        for conflict in conflicts.iter().filter(|conflict| conflict.vm == vm.id) {
-            let line = format!("CONFLICT {}", conflict.kind);
+        for conflict in conflicts.all.iter().filter(|conflict| conflict.vm == vm.id) {
+            let mark = if conflicts.counts(vm.id) { "CONFLICT" } else { "conflict, not counted:" };
+            let line = format!("{mark} {}", conflict.kind);
+            text.push_str(&indented(&wrapped(&line, width - 2), 2));
+        }
+        if let Some(why) = conflicts.refused.get(&vm.id) {
+            let line = format!("left alone: {why}");
             text.push_str(&indented(&wrapped(&line, width - 2), 2));
         }
     }
@@ -51,10 +55,10 @@ pub(crate) fn draw(
     if !list_vcpus {
         text.push_str("\nAdd --vcpus for a row per vCPU.\n");
     }
-    if !conflicts.is_empty() {
+    if conflicts.count() != 0 {
         let line = format!(
             "\n{} found; `instep plan --mend-conflicts` shows what would mend it.\n",
-            plural(conflicts.len(), "conflict")
+            plural(conflicts.count(), "conflict")
         );
         text.push_str(&line);
     }

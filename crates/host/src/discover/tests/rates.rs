@@ -70,6 +70,7 @@ fn opaque(scan: &Scan) -> Vec<OpaqueFacts> {
     let threads = |vm: &VmFacts| vm.vcpus.iter().map(VcpuFacts::time).collect();
     let one = |vm: &VmFacts| OpaqueFacts {
         pid: vm.pid,
+        start_ticks: vm.start_ticks,
         name: vm.name.clone(),
         vcpus: 2,
         why: "its threads have no names".into(),
