@@ -452,6 +452,32 @@ fn a_conflict_makes_status_a_finding_and_a_plan_none() {
 }
 
 #[test]
+fn conflict_of_a_vm_that_does_not_count_is_shown_and_is_no_finding() {
+    let one = instep_core::idset::CpuSet::parse_list("3").unwrap();
+    let made = host(HostSpec::new(1, 4), [vm("web", 2, 300, &[64]).pinned(&one)]);
+    let copies = Copies::of(&made);
+    let process = copies.dir("after").join(format!("proc/{}", made.vms[0].pid));
+    let status = fs::read_to_string(process.join("status")).unwrap();
+    fs::write(process.join("status"), status.replace("Uid:\t0\t", "Uid:\t4321\t")).unwrap();
+    let cgroup = fs::read_to_string(process.join("cgroup")).unwrap();
+    fs::write(process.join("cgroup"), "0::/user.slice/user-4321.slice\n").unwrap();
+    let shown = copies.both(&["status"]).expect(0);
+    assert!(shown.stdout.contains("conflict, not counted: 2 vCPUs"), "{}", shown.stdout);
+    assert!(shown.stdout.contains("left alone: user 4321"), "{}", shown.stdout);
+    assert!(!shown.stdout.contains("1 conflict found"), "{}", shown.stdout);
+    let told = copies.both(&["status", "--json"]).expect(0).json();
+    assert_eq!(list(&told, "conflicts")[0]["counts"], false);
+    assert!(text(&list(&told, "vms")[0], "left_alone").contains("user 4321"), "{told}");
+    // For those whose configuration makes it count, and where root put it, it is a finding.
+    let config = copies.dir("instep.toml");
+    fs::write(&config, "[discover]\nusers = [\"4321\"]\n").unwrap();
+    let found = copies.both(&["status", "--config", config.to_str().unwrap()]).expect(1);
+    assert!(found.stdout.contains("1 conflict found"), "{}", found.stdout);
+    fs::write(process.join("cgroup"), cgroup).unwrap();
+    copies.both(&["status"]).expect(1);
+}
+
+#[test]
 fn a_status_of_hundreds_of_vms_has_a_line_for_each() {
     let name = |n: u32| format!("tenant-with-a-rather-long-name-{n:03}");
     let vms = (0..300).map(|n| vm(&name(n), 2 + n % 3, 300, &[2048, 512]).steal(Milli(20)));

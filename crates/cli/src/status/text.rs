@@ -99,7 +99,7 @@ fn vm_lines(observed: &Observed, vm: &Vm, home: Option<NodeId>, width: usize) ->
         "{}, used {}, steal {} CPUs; {}",
         plural(vm.vcpus.len(), "vCPU"),
         vm.busy().milli_of(snapshot.window),
-        steal(vm).milli_of(snapshot.window),
+        vm.steal().milli_of(snapshot.window),
         memory(vm),
     );
     text.push_str(&indented(&wrapped(&load, width - 2), 2));
@@ -143,7 +143,7 @@ fn vm_row(observed: &Observed, vm: &Vm, home: Option<NodeId>, names: usize) -> S
         vm.id.to_string(),
         vm.vcpus.len().to_string(),
         vm.busy().milli_of(snapshot.window).to_string(),
-        steal(vm).milli_of(snapshot.window).to_string(),
+        vm.steal().milli_of(snapshot.window).to_string(),
         home.map_or_else(|| "-".to_owned(), |node| node.to_string()),
         if total.0 == 0 { "?".to_owned() } else { total.to_string() },
         there.unwrap_or_else(|| "-".to_owned()),
@@ -159,10 +159,6 @@ fn row(name: &str, names: usize, cells: [String; 7]) -> String {
     format!(
         "{name:<names$} {pid:>8} {vcpus:>5} {used:>7} {steal:>7} {home:>4} {memory:>8} {there:>5}"
     )
-}
-
-fn steal(vm: &Vm) -> Nanos {
-    Nanos(vm.vcpus.iter().map(|vcpu| vcpu.steal.0).sum())
 }
 
 fn memory(vm: &Vm) -> String {

@@ -124,7 +124,8 @@ impl Scanner {
             hierarchies: Hierarchies::default(),
             qmp_turns: qmp::Turns::default(),
             waits: Waits::default(),
-            users: live.then(|| UserMap::parse(&root.read("proc/self/uid_map").unwrap_or_default())),
+            users: live
+                .then(|| UserMap::parse(&root.read("proc/self/uid_map").unwrap_or_default())),
             root,
             scans: 0,
             warned: Warned::default(),

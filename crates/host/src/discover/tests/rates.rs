@@ -297,6 +297,26 @@ fn memory_on_a_node_that_is_another_again_counts_there() {
 }
 
 #[test]
+fn opaque_vm_counts_by_what_it_wanted_and_nobody_else_for_its_waits() {
+    let mut before = scan(100 * S, 50 * S, vec![vcpu(0, 1, 9 * S, S)]);
+    let mut after = scan(102 * S, 52 * S, vec![vcpu(0, 1, 10 * S, 3 * S / 2)]);
+    (before.waited, after.waited) = (Some(Waited::All(Nanos(S))), Some(Waited::All(Nanos(2 * S))));
+    for scan in [&mut before, &mut after] {
+        scan.opaque = opaque(scan);
+        scan.vms.clear();
+    }
+    let wanted = |after: &Scan| {
+        let taken = snapshot(&host(), Some(&before), after, None);
+        (taken.opaque[0].busy, taken.other_busy)
+    };
+    // It got a second of two and waited for half of one; others did the same.
+    assert_eq!(wanted(&after), (Nanos(3 * S / 2), Nanos(3 * S / 2)));
+    // A crowd of threads that wait makes no more of it than twice what it got.
+    after.opaque[0].threads[0].wait = Nanos(9 * S);
+    assert_eq!(wanted(&after).0, Nanos(2 * S));
+}
+
+#[test]
 fn a_vm_without_vcpus_is_opaque() {
     let facts = scan(10 * S, 0, Vec::new());
     let taken = snapshot(&host(), None, &facts, None);
