@@ -62,7 +62,7 @@ struct VmJson<'a> {
     placed: Option<PlacedJson>,
     vcpus: Vec<VcpuJson<'a>>,
     memory_bytes_by_node: BTreeMap<NodeId, Bytes>,
-    left_alone: Option<String>,
+    left_alone: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -86,8 +86,13 @@ pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
     if let Some(window) = args.host.window {
         config.window = window;
     }
-    let observed = observe(&args.host, &config, None)?;
+    let mut observed = observe(&args.host, &config, None)?;
     let conflicts = Conflicts::of(&observed, &trust);
+    for vm in &mut observed.snapshot.opaque {
+        if let Some(why) = conflicts.refused.get(&vm.id) {
+            vm.why.clone_from(why);
+        }
+    }
     let is_live = args.host.root.is_none();
     let dispatch = is_live.then(|| dispatch::look(args.host.state_dir.as_deref()));
     let state = state_dir(args.host.state_dir.as_deref()).ok().filter(|_| is_live);
@@ -166,7 +171,7 @@ fn json<'a>(
 ) -> StatusJson<'a> {
     let snapshot = &observed.snapshot;
     let shown = |vm: &'a Vm| VmJson {
-        left_alone: conflicts.refused.get(&vm.id).cloned(),
+        left_alone: conflicts.refused.get(&vm.id).map(String::as_str),
         ..vm_json(observed, vm, home_node(snapshot, vm, dispatch.as_ref()))
     };
     let mut vms: Vec<VmJson<'a>> = snapshot.vms.iter().map(shown).collect();
@@ -184,7 +189,7 @@ fn json<'a>(
         placed: None,
         vcpus: Vec::new(),
         memory_bytes_by_node: BTreeMap::new(),
-        left_alone: Some(conflicts.refused.get(&vm.id).unwrap_or(&vm.why).clone()),
+        left_alone: Some(&vm.why),
     }));
     vms.sort_by_key(|vm| vm.pid);
     StatusJson {
