@@ -7,6 +7,7 @@ use crate::dispatch::config::DispatchConfig;
 use instep_core::expected;
 use instep_core::policy::{PolicyName, Settings};
 use instep_core::units::Bytes;
+use instep_host::discover::Trust;
 use serde::{Deserialize, Deserializer};
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -47,10 +48,22 @@ pub struct Config {
     pub include_pinned: bool,
     /// Only these VMs are placed; all when empty.
     pub vms: Vec<String>,
+    /// Whose processes count as VMs.
+    pub discover: DiscoverConfig,
     /// How memory is brought home.
     pub memory: MemoryConfig,
     /// The kernel scheduler.
     pub dispatch: DispatchConfig,
+}
+
+/// Whose processes count as VMs, besides those of system users and those in cgroups of VMs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DiscoverConfig {
+    /// Users, by name or number.
+    pub users: Vec<String>,
+    /// Cgroups, as in /proc/PID/cgroup; what is below them counts, too.
+    pub cgroups: Vec<String>,
 }
 
 /// How memory is brought home.
@@ -79,6 +92,7 @@ impl Default for Config {
             mend_conflicts: false,
             include_pinned: false,
             vms: Vec::new(),
+            discover: DiscoverConfig::default(),
             memory: MemoryConfig::default(),
             dispatch: DispatchConfig::default(),
         }
@@ -139,11 +153,24 @@ impl Config {
         }
     }
 
-    /// Checks what types cannot: bounds of single values.
+    /// Whose processes count as VMs. Users whose names have gone since the configuration was checked
+    /// count for nothing.
+    #[must_use]
+    pub fn trust(&self) -> Trust {
+        let DiscoverConfig { users, cgroups } = &self.discover;
+        let is_known = |user: &&String| Trust::of(std::slice::from_ref(user), &[]).is_ok();
+        let users: Vec<String> = users.iter().filter(is_known).cloned().collect();
+        Trust::of(&users, cgroups).unwrap_or_default()
+    }
+
+    /// Checks what types cannot: bounds of single values, names of users.
     ///
     /// # Errors
     /// A sentence that names the value and the bound.
     pub fn check(&self) -> Result<(), String> {
+        let DiscoverConfig { users, cgroups } = &self.discover;
+        Trust::of(users, &[]).map_err(|why| format!("discover.users: {why}"))?;
+        Trust::of(&[], cgroups).map_err(|why| format!("discover.cgroups: {why}"))?;
         let shown = |time: Duration| humantime::format_duration(time).to_string();
         if self.interval < MIN_INTERVAL {
             return Err(format!("interval {:?} is below {MIN_INTERVAL:?}", self.interval));
@@ -233,6 +260,7 @@ fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use instep_host::discover::Owner;
 
     fn parse(text: &str) -> Result<Config, String> {
         Config::parse(text, Path::new("instep.toml")).map_err(|error| error.to_string())
@@ -255,6 +283,18 @@ mod tests {
         std::fs::write(file.path(), [0xff; 4]).unwrap();
         let error = Config::load(file.path()).unwrap_err().to_string();
         assert!(error.contains("invalid utf-8"), "{error}");
+    }
+
+    #[test]
+    fn user_whose_name_has_gone_takes_no_trust_from_others() {
+        let mut config = parse("[discover]\nusers = [\"4321\"]\ncgroups = [\"/a\"]\n").unwrap();
+        config.discover.users.push("no-such-user".to_owned());
+        let counts = |uid, cgroup: &str| {
+            let cgroups = vec![cgroup.to_owned()];
+            let owner = Owner { uid: Some(uid), cgroups, ..Owner::default() };
+            config.trust().refusal(&owner).is_none()
+        };
+        assert!(counts(4321, "/b") && counts(4322, "/a/b") && !counts(4322, "/b"));
     }
 
     #[test]
@@ -290,6 +330,11 @@ mod tests {
             ("[memory]\nbatch = 64", "integer `64`, expected a size such as \"64MiB\""),
             ("interval = 60", "integer `60`, expected a duration such as \"60s\""),
             ("[memory]\nbatch = \"0B\"", "memory.batch is 0"),
+            ("[discover]\nusers = [\"no-such-user\"]", "discover.users: `no-such-user` is no user"),
+            (
+                "[discover]\ncgroups = [\"user.slice\"]",
+                "discover.cgroups: `user.slice` is no cgroup",
+            ),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(said), "{text}: {error}");

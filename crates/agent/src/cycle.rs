@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::dispatch::Dispatch;
 use crate::error::Error;
 use crate::memory::{Homes, Host, Limits, LiveHost};
-use crate::observe::{Observation, Observer, VmKey, facts_of, keep_only};
+use crate::observe::{Observation, Observer, VmKey, absent, facts_of, keep_only, keep_trusted};
 use crate::record::{ActionRecord, Cost, MemoryRecord, Record};
 use crate::run::Sink;
 use crate::soft::{Decided, SoftHomes, Told};
@@ -66,11 +66,12 @@ pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Resul
     let (time, cpu_before, began) = (SystemTime::now(), cpu_time(), Instant::now());
     let journal = tools.applier.as_deref().map(Applier::journal).or(tools.known);
     let mut observation = tools.observer.look(journal, None)?;
+    keep_trusted(&mut observation.snapshot, &observation.scan, &config.trust());
     let missing = keep_only(&mut observation.snapshot, &config.vms);
     if once && let Some(name) = missing.first() {
-        return Err(Error::NoSuchVm { name: name.clone() });
+        return Err(Error::NoSuchVm(absent(&observation.snapshot, name)));
     }
-    let warnings = missing.iter().map(|name| format!("no VM is called `{name}` now"));
+    let warnings = missing.iter().map(|name| absent(&observation.snapshot, name));
     observation.scan.warnings.extend(warnings);
     let observed = Instant::now();
     let Decided { decision, told, soft } = tools.watch.decide(&observation, (config, tools.count));

@@ -13,12 +13,10 @@ pub enum Error {
     /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A VM was named that does not run.
-    #[error("no VM is called `{name}`; see `instep status`")]
-    NoSuchVm {
-        /// The name.
-        name: String,
-    },
+    /// A VM was named that does not run or cannot be placed; the sentence of
+    /// [`absent`](crate::observe::absent).
+    #[error("{0}")]
+    NoSuchVm(String),
     /// Every change was refused for lack of privilege; nothing was changed.
     #[error("may not change the VMs' threads: {first} (refused: all of {})", Count::of(*.count, "change"))]
     Denied {
@@ -27,9 +25,6 @@ pub enum Error {
         /// How many there were.
         count: usize,
     },
-    /// A record could not be written.
-    #[error("cannot write the record of a cycle: {0}")]
-    Record(#[source] std::io::Error),
     /// A cycle failed after others had been done; what was changed was put back, or it was said
     /// that it could not be.
     #[error("after cycle {done}: {source}")]
@@ -46,6 +41,16 @@ pub enum Error {
         what: &'static str,
         /// Why.
         source: instep_host::Error,
+    },
+    /// The files of this run were removed, and another instance began before that was noticed.
+    #[error(
+        "somebody removed the lock of this run, and {} took it since: so that no two instances act, this \
+         one places nothing more, puts back what is still its own, and ends",
+        .pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+    )]
+    Displaced {
+        /// Its process, where that can be told.
+        pid: Option<u32>,
     },
     /// The kernel scheduler was demanded and cannot be loaded.
     #[error("cannot load the kernel scheduler: {why}; `--dispatch auto` goes on without it")]
@@ -78,26 +83,17 @@ impl Error {
     #[must_use]
     pub fn is_failed_work(&self) -> bool {
         match self {
-            Error::Record(_) | Error::Later { .. } | Error::Ending { .. } | Error::Left { .. } => {
-                true
-            }
+            Error::Later { .. }
+            | Error::Ending { .. }
+            | Error::Left { .. }
+            | Error::Displaced { .. } => true,
             Error::Host(_)
             | Error::Config(_)
-            | Error::NoSuchVm { .. }
+            | Error::NoSuchVm(_)
             | Error::Denied { .. }
             | Error::Dispatch { .. }
             | Error::Signals(_)
             | Error::Guard(_) => false,
-        }
-    }
-
-    /// Whether the reader of the records went away (`instep run --json | head`).
-    #[must_use]
-    pub fn is_closed_pipe(&self) -> bool {
-        match self {
-            Error::Record(error) => error.kind() == std::io::ErrorKind::BrokenPipe,
-            Error::Later { source, .. } => source.is_closed_pipe(),
-            _ => false,
         }
     }
 }

@@ -10,12 +10,15 @@ mod decide;
 pub mod dispatch;
 pub mod error;
 pub mod guard;
+mod locks;
 mod memory;
 pub mod observe;
+pub mod published;
 pub mod record;
 pub mod run;
 mod signals;
 mod soft;
+mod state_file;
 pub mod view;
 mod watch;
 

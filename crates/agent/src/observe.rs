@@ -5,11 +5,11 @@
 
 use instep_core::decision::{Decision, Verdict};
 use instep_core::idset::{CpuSet, NodeSet};
-use instep_core::snapshot::{OpaqueVm, Snapshot, Vm};
+use instep_core::snapshot::{OpaqueVm, Snapshot, Vm, wanted};
 use instep_core::topology::Topology;
 use instep_core::units::{Nanos, VmId};
 use instep_host::apply::{Journal, ThreadKey};
-use instep_host::discover::{Scan, ScanOptions, Scanner, VmFacts, load_warnings, snapshot};
+use instep_host::discover::{Scan, ScanOptions, Scanner, Trust, VmFacts, load_warnings, snapshot};
 use instep_host::{Error, Root};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -183,16 +183,46 @@ pub fn keep_only(snapshot: &mut Snapshot, names: &[String]) -> Vec<String> {
     let (kept, others) = std::mem::take(&mut snapshot.vms).into_iter().partition(named);
     snapshot.vms = kept;
     for vm in others {
-        snapshot.opaque.push(OpaqueVm {
-            id: vm.id,
-            vcpus: u32::try_from(vm.vcpus.len()).unwrap_or(u32::MAX),
-            busy: vm.busy(),
-            name: vm.name,
-            why: "not among the VMs named with --vm".to_owned(),
-        });
+        let vcpus = u32::try_from(vm.vcpus.len()).unwrap_or(u32::MAX);
+        leave_alone(snapshot, vm, vcpus, "not among the VMs named with --vm".to_owned());
     }
-    snapshot.opaque.sort_by_key(|vm| vm.id);
     missing
+}
+
+/// Why a VM that was named is not among those to be placed, in one sentence.
+#[must_use]
+pub fn absent(snapshot: &Snapshot, name: &str) -> String {
+    let is_called = |vm: &&OpaqueVm| {
+        vm.name == name || vm.name.strip_suffix(&format!("@{}", vm.id)) == Some(name)
+    };
+    match snapshot.opaque.iter().find(is_called) {
+        Some(vm) => format!("the VM `{name}` is left alone: {}", vm.why),
+        None => format!("no VM is called `{name}`; see `instep status`"),
+    }
+}
+
+/// Leaves alone the VMs of users who may start what they like but decide nothing for others: their load
+/// counts, their vCPUs do not.
+pub fn keep_trusted(snapshot: &mut Snapshot, scan: &Scan, trust: &Trust) {
+    for facts in &scan.opaque {
+        let Some(why) = trust.refusal(&facts.owner) else { continue };
+        for vm in snapshot.opaque.iter_mut().filter(|vm| vm.id.0 == facts.pid) {
+            (vm.vcpus, vm.why) = (0, why.clone());
+        }
+    }
+    for vm in std::mem::take(&mut snapshot.vms) {
+        match facts_of(scan, &vm).and_then(|facts| trust.refusal(&facts.owner)) {
+            Some(why) => leave_alone(snapshot, vm, 0, why),
+            None => snapshot.vms.push(vm),
+        }
+    }
+}
+
+/// Makes a VM one that is not placed, and counts for so many vCPUs.
+fn leave_alone(snapshot: &mut Snapshot, vm: Vm, vcpus: u32, why: String) {
+    let (id, busy, name) = (vm.id, wanted(vm.busy(), vm.steal()), vm.name);
+    snapshot.opaque.push(OpaqueVm { id, name, vcpus, busy, why });
+    snapshot.opaque.sort_by_key(|vm| vm.id);
 }
 
 /// Fills in original affinities and the nodes each VM was placed on.
@@ -315,6 +345,37 @@ mod tests {
         assert!(next.vms[0].placed.is_empty() && !next.vms[1].placed.is_empty());
     }
 
+    /// What the other programs get of the CPUs depends on the moment; what they want does not.
+    #[test]
+    fn two_busy_programs_beside_a_busy_vm_on_two_cpus_bind_it_at_no_time() {
+        for got in [1020, 980, 850, 700] {
+            let mut made = MadeHost::new(HostSpec::new(1, 2));
+            let vm = VmSpec::new("a", Vmm::QemuKvm, 2, NodeId(0), Bytes::from_mib(64));
+            made.push(vm.load(Milli((2000 - got) / 2)));
+            made.other_load = Milli(got);
+            let dir = tempfile::tempdir().unwrap();
+            let [before, after] = ["before", "after"].map(|name| dir.path().join(name));
+            made.write_pair(&before, &after, Nanos::from_secs(10)).unwrap();
+            // Four threads want all of ten seconds; two CPUs have twenty of the forty.
+            for (copy, waited) in [(&before, 0u64), (&after, 20_000_000_000)] {
+                let text = format!("version 17\ntimestamp 1\ncpu0 0 0 0 0 0 0 0 {waited} 0\n");
+                std::fs::write(copy.join("proc/schedstat"), text).unwrap();
+            }
+            let decided = |with_waits: bool| {
+                if !with_waits {
+                    std::fs::remove_file(after.join("proc/schedstat")).unwrap();
+                }
+                let then = Scanner::new(Root::at(&before), ScanOptions::once()).scan().unwrap();
+                let mut observer = observer(&after);
+                observer.continue_from(then);
+                let seen = observer.look(None, None).unwrap();
+                decide(&seen.snapshot, &Settings::default()).actions.len()
+            };
+            assert_eq!(decided(true), 0, "others got {got}");
+            assert_eq!(decided(false) != 0, got < 1000, "others got {got}: what they got flips it");
+        }
+    }
+
     #[test]
     fn vms_that_are_not_named_still_count_as_load() {
         let dir = tempfile::tempdir().unwrap();
@@ -328,6 +389,45 @@ mod tests {
         assert_eq!(snapshot.vcpu_count(), vcpus);
         assert_eq!((snapshot.other_busy, snapshot.opaque[0].busy), (other, busy));
         assert_eq!(snapshot.fixed_busy().0, load.0 + busy.0);
+    }
+
+    #[test]
+    fn vm_that_is_left_alone_counts_by_what_it_wanted() {
+        let mut made = made();
+        made.vms[1] = made.vms[1].clone().steal(Milli(100));
+        let dir = tempfile::tempdir().unwrap();
+        made.write(dir.path()).unwrap();
+        let mut snapshot = observer(dir.path()).look(None, None).unwrap().snapshot;
+        let wanted = snapshot.vms[1].busy().0 + snapshot.vms[1].steal().0;
+        assert!(wanted > snapshot.vms[1].busy().0);
+        keep_only(&mut snapshot, &["a".into()]);
+        assert_eq!(snapshot.opaque[0].busy.0, wanted);
+    }
+
+    #[test]
+    fn vms_of_ordinary_users_are_load_but_no_vcpus_unless_configured() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = made();
+        made.write(dir.path()).unwrap();
+        let status = dir.path().join(format!("proc/{}/status", made.vms[1].pid));
+        let text = std::fs::read_to_string(&status).unwrap();
+        assert!(text.contains("Uid:\t0\t"));
+        std::fs::write(&status, text.replace("Uid:\t0\t", "Uid:\t4321\t")).unwrap();
+        // Where libvirt would have put it no user can.
+        let cgroup = dir.path().join(format!("proc/{}/cgroup", made.vms[1].pid));
+        std::fs::write(cgroup, "0::/user.slice/user-4321.slice\n").unwrap();
+        let look = |trust: &Trust| {
+            let Observation { mut snapshot, scan } = observer(dir.path()).look(None, None).unwrap();
+            let busy = snapshot.fixed_busy().0 + snapshot.vms[1].busy().0;
+            keep_trusted(&mut snapshot, &scan, trust);
+            (snapshot, busy)
+        };
+        let (others, busy) = look(&Trust::default());
+        assert_eq!((others.vms.len(), others.vcpu_count()), (1, 2));
+        assert_eq!((others.opaque[0].name.as_str(), others.fixed_busy().0), ("b", busy));
+        assert!(others.opaque[0].why.contains("user 4321"), "{}", others.opaque[0].why);
+        let (all, _) = look(&Trust::of(&["4321".to_owned()], &[]).unwrap());
+        assert_eq!((all.vms.len(), all.vcpu_count()), (2, 4));
     }
 
     #[test]

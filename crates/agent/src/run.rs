@@ -9,23 +9,22 @@ use crate::config::{Config, ConfigError, MIN_INTERVAL};
 use crate::cycle::{Tools, cycle};
 use crate::dispatch::{self, Dispatch};
 use crate::error::Error;
-use crate::guard::{self, Guard};
+use crate::guard::Guard;
+pub use crate::locks::{lock, lock_host, lock_journal};
 use crate::memory::{Homes, LiveHost};
 use crate::observe::Observer;
+use crate::published::{self, RunState};
 use crate::record::Record;
-use crate::signals::{Events, Wake};
+pub use crate::signals::Events;
+use crate::signals::Wake;
 use crate::watch::Watch;
 use instep_core::units::Tid;
 use instep_core::wording::Count;
 use instep_host::Root;
-use instep_host::apply::host_lock::INSTANCE;
 use instep_host::apply::sampling::{self, Source};
-use instep_host::apply::{
-    Affinity, Applier, Holder, InstanceLock, Journal, RestoreReport, StateDir,
-};
+use instep_host::apply::{Affinity, Applier, Holder, Journal, RestoreReport, StateDir};
 use instep_host::discover::ScanOptions;
 use instep_kernel::Mode;
-use std::io;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -39,9 +38,11 @@ pub struct Options<'a> {
     pub once: bool,
     /// Whether anything is changed.
     pub hands: Hands,
-    /// Starts the guardian ([`guard`]) of a run that goes on; without one there is none. It hears that
+    /// Starts the guardian ([`guard`](crate::guard)) of a run that goes on; without one there is none. It hears that
     /// all is done only where nothing is left to put back.
     pub guardian: Option<Command>,
+    /// Signals that came since the process began.
+    pub events: Events,
 }
 
 /// Whether a run changes the host.
@@ -53,15 +54,17 @@ pub enum Hands {
     Tied(Option<Journal>),
 }
 
-/// Hears what happens.
+/// Hears what happens. It must not wait for whoever reads it, as placement waits meanwhile, and what
+/// it cannot write is its own concern.
 pub trait Sink {
     /// A cycle is done.
-    ///
-    /// # Errors
-    /// When it cannot be written; this ends the run and restores.
-    fn record(&mut self, record: &Record<'_>) -> io::Result<()>;
+    fn record(&mut self, record: &Record<'_>);
     /// Something else worth telling, one sentence.
     fn notice(&mut self, text: &str);
+    /// SIGHUP came: opens log files again that were rotated. Whether there are any.
+    fn reopen(&mut self) -> bool {
+        false
+    }
 }
 
 /// How a run ended.
@@ -77,8 +80,7 @@ pub struct Ended {
 ///
 /// # Errors
 /// Another instance runs; the host cannot be read at the start or the journal not be written;
-/// every change was refused; a record cannot be written. What was changed is restored first, and the
-/// sink told what came of that. [`Error::is_failed_work`] tells failures after the beginning.
+/// every change was refused. What was changed is restored first, and the sink told what came of that. [`Error::is_failed_work`] tells failures after the beginning.
 pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
     let state = match &options.hands {
         Hands::Free(state) => Some(state.clone()),
@@ -87,20 +89,16 @@ pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error
     let mut applier = state.as_ref().map(|state| begin(state, sink)).transpose()?;
     let command = options.guardian.take().filter(|_| applier.is_some() && !options.once);
     let mut guard = Guard::start(command, sink);
-    let result = Events::install().and_then(|events| {
-        let observer = Observer::new(Root::live(), ScanOptions::once())?;
-        let host = live_host(&observer, &options, sink);
-        let homes = Homes::default();
-        let watch = Watch::of(dispatch(&options, &observer, sink)?);
-        let (began, count) = (Instant::now(), 0);
-        let mut agent = Agent { options, observer, events, homes, host, watch, began, count };
-        agent.run(applier.as_mut(), &mut guard, sink)
-    });
+    // Dropped at the end only: taking the kernel scheduler out takes its time, affinities come first.
+    let mut agent = None;
+    let result = Agent::start(options, sink)
+        .and_then(|started| agent.insert(started).run(applier.as_mut(), &mut guard, sink));
     let ended = match applier {
         Some(applier) => end(result, applier, sink),
         None => result.map(|(ended, _)| ended),
     };
     if let Some(state) = state {
+        published::withdraw(state.path());
         guard.leave(&state);
     }
     ended
@@ -113,14 +111,14 @@ fn dispatch(
     observer: &Observer,
     sink: &mut dyn Sink,
 ) -> Result<Option<Dispatch>, Error> {
-    let config = &options.config.dispatch;
-    if let Some(idle) = config.idle() {
+    let config = &options.config;
+    if let Some(idle) = config.dispatch.idle() {
         sink.notice(idle);
     }
     match &options.hands {
         Hands::Tied(_) => dispatch::preview(config).iter().for_each(|line| sink.notice(line)),
         Hands::Free(_) if options.once => {
-            if config.mode != Mode::Off {
+            if config.dispatch.mode != Mode::Off {
                 sink.notice(
                     "the kernel scheduler is not loaded for one cycle, with which it would end; \
                      leave --once out",
@@ -206,27 +204,19 @@ enum Finish {
     Restore,
 }
 
-/// Becomes the one instance that uses this directory and acts on this host. Tests that need several
-/// side by side give each a name in the environment variable `INSTEP_INSTANCE`. A guardian at work
-/// is waited for.
-///
-/// # Errors
-/// Another instance runs (its process is named); the directory is not usable.
-pub fn lock(state: &StateDir) -> Result<InstanceLock, Error> {
-    Ok(guard::after_guardians(|| take(state))?)
-}
-
-/// As [`lock`], without waiting for anybody.
-pub(crate) fn take(state: &StateDir) -> Result<InstanceLock, instep_host::Error> {
-    let name = std::env::var_os("INSTEP_INSTANCE");
-    let name = name.as_ref().map_or(INSTANCE.into(), |name| name.to_string_lossy());
-    state.lock()?.on_host(&name)
-}
-
 /// Becomes the one instance, and restores what one that crashed left behind.
 fn begin(state: &StateDir, sink: &mut dyn Sink) -> Result<Applier, Error> {
     let mut applier = Applier::open(lock(state)?)?;
     dispatch::forget(state.path());
+    published::forget(state.path());
+    if state.is_private() {
+        sink.notice(&format!(
+            "the state directory {0} is private to this mount namespace: original affinities are lost \
+             with it, and only `instep restore --to-cpuset` is left then; give a container the \
+             directory of the host (docker run --volume {0}:{0})",
+            state.path().display()
+        ));
+    }
     if applier.journal().is_abandoned()? {
         let report = applier.restore()?;
         let mut lines = told(&report);
@@ -269,10 +259,29 @@ pub fn restored(report: &RestoreReport) -> String {
     text
 }
 
+/// Sees to it that what was changed is on record, whatever became of the state directory meanwhile.
+///
+/// # Errors
+/// Another instance has a lock of this run by now: two must not act.
+fn renew<A: Affinity>(applier: &mut Applier<A>, sink: &mut dyn Sink) -> Result<(), Error> {
+    match applier.renew() {
+        Ok(false) => {}
+        Err(instep_host::Error::Taken { pid }) => return Err(Error::Displaced { pid }),
+        Ok(true) => sink.notice(
+            "somebody removed the journal or a lock of this run; they are there again: `instep \
+             restore` needs the journal should this process be killed",
+        ),
+        Err(error) => sink.notice(&format!(
+            "the journal is not where it was, and cannot be put there again: {error}; placement \
+             goes on, but if this process is killed, only `instep restore --to-cpuset` is left"
+        )),
+    }
+    Ok(())
+}
+
 struct Agent<'a> {
     options: Options<'a>,
     observer: Observer,
-    events: Events,
     homes: Homes,
     host: LiveHost,
     watch: Watch,
@@ -281,7 +290,17 @@ struct Agent<'a> {
     count: u64,
 }
 
-impl Agent<'_> {
+impl<'a> Agent<'a> {
+    fn start(mut options: Options<'a>, sink: &mut dyn Sink) -> Result<Self, Error> {
+        options.events.hold_stops()?;
+        let observer = Observer::new(Root::live(), ScanOptions::once())?;
+        let host = live_host(&observer, &options, sink);
+        let homes = Homes::default();
+        let watch = Watch::of(dispatch(&options, &observer, sink)?);
+        let (began, count) = (Instant::now(), 0);
+        Ok(Self { options, observer, homes, host, watch, began, count })
+    }
+
     fn run(
         &mut self,
         mut applier: Option<&mut Applier>,
@@ -311,6 +330,9 @@ impl Agent<'_> {
                 Wake::Time => {}
             }
             guard.look(sink);
+            if let Some(applier) = applier.as_deref_mut() {
+                renew(applier, sink)?;
+            }
             match self.cycle(applier.as_deref_mut(), sink) {
                 Ok(failed) => ended.failed = failed,
                 Err(error @ Error::Host(_)) if self.count > 1 => {
@@ -323,10 +345,19 @@ impl Agent<'_> {
                 Err(error) => return Err(error),
             }
             if self.options.once {
-                let stopped = self.events.stopping();
+                let stopped = self.options.events.stopping();
                 return Ok((ended, if stopped { Finish::Restore } else { Finish::Keep }));
             }
             wait = self.options.config.interval;
+            self.publish(wait);
+        }
+    }
+
+    /// Tells `instep status` of this run.
+    fn publish(&self, wait: Duration) {
+        let Hands::Free(state) = &self.options.hands else { return };
+        if let Ok(run) = RunState::now(self.options.config.policy.as_str(), self.count, wait) {
+            run.publish(state.path());
         }
     }
 
@@ -340,7 +371,7 @@ impl Agent<'_> {
             let left = time.saturating_sub(waits.elapsed());
             let left = self.watch.pause(left, soon.saturating_sub(self.began.elapsed()));
             let look = self.watch.every().unwrap_or(Duration::MAX);
-            match self.events.wait(left.min(look)) {
+            match self.options.events.wait(left.min(look)) {
                 Wake::Time if left > look => {}
                 wake => return wake,
             }
@@ -355,8 +386,8 @@ impl Agent<'_> {
     ) -> Result<usize, Error> {
         self.count += 1;
         self.began = Instant::now();
-        let options = &self.options;
-        let known = match &options.hands {
+        let Options { config, hands, events, once, .. } = &mut self.options;
+        let known = match &*hands {
             Hands::Tied(known) => known.as_ref(),
             Hands::Free(_) => None,
         };
@@ -367,32 +398,35 @@ impl Agent<'_> {
             homes: &mut self.homes,
             host: &mut self.host,
             watch: &mut self.watch,
-            stopping: &mut || self.events.stopping(),
+            stopping: &mut || events.stopping(),
             sink,
             count: self.count,
         };
-        let done = cycle(&mut tools, &options.config, options.once)?;
-        let dry_run = matches!(options.hands, Hands::Tied(_));
-        let record = done.record(self.count, &options.config, dry_run);
-        sink.record(&record).map_err(Error::Record)?;
+        let done = cycle(&mut tools, config, *once)?;
+        let dry_run = matches!(hands, Hands::Tied(_));
+        let record = done.record(self.count, config, dry_run);
+        sink.record(&record);
         let failed = done.failed;
         done.settle(&mut self.observer, dry_run);
         Ok(failed)
     }
 
     fn reload(&mut self, sink: &mut dyn Sink) {
+        let has_log = sink.reopen();
         let Some(reload) = &mut self.options.reload else {
-            sink.notice(
-                "there is no configuration file to read again: the command line stands; start \
-                 `instep run` with --config FILE to have one",
-            );
+            if !has_log {
+                sink.notice(
+                    "there is neither a log to open again nor a configuration file to read again: \
+                     the command line stands; start `instep run` with --log FILE or --config FILE",
+                );
+            }
             return;
         };
         match reload() {
             Ok(config) => {
                 sink.notice("the configuration was read again");
                 if let Some(dispatch) = &mut self.watch.scheduler {
-                    dispatch.reload(&config.dispatch);
+                    dispatch.reload(&config);
                 }
                 self.options.config = config;
             }
@@ -407,6 +441,7 @@ mod tests {
     use instep_core::idset::CpuSet;
     use instep_host::apply::{AffinityChange, KernelAffinity, ThreadKind, thread};
     use std::cell::{Cell, RefCell};
+    use std::io;
     use std::path::Path;
     use std::process::Child;
 
@@ -415,9 +450,7 @@ mod tests {
     struct Heard(Vec<String>);
 
     impl Sink for Heard {
-        fn record(&mut self, _: &Record<'_>) -> io::Result<()> {
-            Ok(())
-        }
+        fn record(&mut self, _: &Record<'_>) {}
         fn notice(&mut self, text: &str) {
             self.0.push(text.to_owned());
         }
@@ -475,10 +508,9 @@ mod tests {
         applier.apply(&[change]).unwrap();
         spoil(&refuse, &state);
         let mut heard = Heard::default();
-        let first = Err(Error::Record(io::Error::other("disk on fire")));
+        let first = Err(Error::Signals(io::Error::other("disk on fire")));
         let error = end(first, applier, &mut heard).unwrap_err();
-        assert!(error.is_failed_work());
-        Some((heard.0, error.to_string(), guard::is_settled(&StateDir::at(state))))
+        Some((heard.0, error.to_string(), crate::guard::is_settled(&StateDir::at(state))))
     }
 
     #[test]
@@ -524,15 +556,5 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let said = unsampled(&sampling::source::choose(&Root::at(dir.path()))).unwrap();
         assert!(said.contains("no memory sampling on this CPU"), "{said}");
-    }
-
-    #[test]
-    fn a_closed_pipe_is_told_from_other_failures() {
-        let pipe = || Error::Record(io::ErrorKind::BrokenPipe.into());
-        let later = Error::Later { done: 3, source: Box::new(pipe()) };
-        assert!(pipe().is_closed_pipe() && later.is_closed_pipe() && later.is_failed_work());
-        let full = Error::Record(io::ErrorKind::StorageFull.into());
-        assert!(!full.is_closed_pipe() && full.is_failed_work());
-        assert!(!Error::NoSuchVm { name: "a".into() }.is_failed_work());
     }
 }

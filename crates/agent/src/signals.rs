@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::{Handle, Signals};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -19,19 +19,22 @@ pub(crate) enum Wake {
 
 /// Receives signals on a thread of its own; they wait here until asked for.
 #[derive(Debug)]
-pub(crate) struct Events {
+pub struct Events {
+    handle: Handle,
     receiver: Receiver<i32>,
     stop: bool,
     reload: bool,
 }
 
 impl Events {
-    /// Takes over SIGTERM, SIGINT and SIGHUP of this process.
+    /// Takes over SIGHUP of this process: to be done before anything else, since SIGHUP ends a process
+    /// that has no handler for it. SIGTERM and SIGINT may still do so, as nothing is changed yet.
     ///
     /// # Errors
-    /// When the handlers cannot be installed.
-    pub(crate) fn install() -> Result<Self, Error> {
-        let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Error::Signals)?;
+    /// When the handler cannot be installed.
+    pub fn hold_reloads() -> Result<Self, Error> {
+        let mut signals = Signals::new([SIGHUP]).map_err(Error::Signals)?;
+        let handle = signals.handle();
         let (sender, receiver) = channel();
         let forward = move || {
             for signal in signals.forever() {
@@ -44,7 +47,16 @@ impl Events {
             .name("signals".to_owned())
             .spawn(forward)
             .map_err(Error::Signals)?;
-        Ok(Self { receiver, stop: false, reload: false })
+        Ok(Self { handle, receiver, stop: false, reload: false })
+    }
+
+    /// Takes over SIGTERM and SIGINT, too: from now on there may be something to put back.
+    ///
+    /// # Errors
+    /// When the handlers cannot be installed.
+    pub(crate) fn hold_stops(&mut self) -> Result<(), Error> {
+        let hold = |signal| self.handle.add_signal(signal).map_err(Error::Signals);
+        [SIGTERM, SIGINT].into_iter().try_for_each(hold)
     }
 
     /// Waits until `time` has passed or a signal came, whichever is first. A stop is never
@@ -97,7 +109,8 @@ mod tests {
     #[test]
     fn a_wait_too_long_for_any_clock_ends_at_a_signal() {
         let (sender, receiver) = channel();
-        let mut events = Events { receiver, stop: false, reload: false };
+        let handle = Signals::new([SIGHUP]).unwrap().handle();
+        let mut events = Events { handle, receiver, stop: false, reload: false };
         sender.send(SIGHUP).unwrap();
         assert_eq!(events.wait(Duration::MAX), Wake::Reload);
         sender.send(SIGTERM).unwrap();

@@ -59,14 +59,15 @@ pub(crate) enum Command {
     Plan(PlanArgs),
     /// Places the VMs, again and again; puts everything back when it ends.
     #[command(after_help = "SIGTERM and SIGINT put everything back and end; SIGHUP reads the \
-        configuration again.\n\n\
+        configuration again and opens the file of --log anew.\n\n\
         Examples:\n  instep run\n  instep run --once --policy spread\n  \
         instep run --interval 30s --log /var/log/instep.jsonl\n  \
         instep run --dispatch auto --config instep.toml\n  \
         instep run --dispatch auto --dry-run --once   # whether it would be loaded, and for which VMs")]
     Run(RunArgs),
     /// Puts back what `run` changed, after `run --once` or a crash.
-    #[command(after_help = "Example:\n  instep restore")]
+    #[command(after_help = "Examples:\n  instep restore\n  \
+        instep restore --to-cpuset   # where the record of what there was is lost")]
     Restore(RestoreArgs),
     /// Waits for the end of the `run` that started it, and restores if that did not.
     #[command(hide = true)]
@@ -186,6 +187,9 @@ pub(crate) struct HostArgs {
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     pub(crate) host: HostArgs,
+    /// The configuration file of `instep run`, which tells whose VMs count.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
     /// One row per vCPU even when there are many.
     #[arg(long)]
     pub(crate) vcpus: bool,
@@ -220,7 +224,7 @@ pub(crate) enum PlanFormat {
     Text,
     /// Schema instep.plan/1.
     Json,
-    /// A shell script of virsh commands (libvirt's VMs only).
+    /// A shell script of virsh commands, by UUID (VMs in libvirt's cgroups only).
     Virsh,
     /// A shell script of taskset commands.
     Taskset,
@@ -304,6 +308,13 @@ pub(crate) struct RestoreArgs {
     /// Set a damaged record aside instead of refusing; affinities stay as they are.
     #[arg(long)]
     pub(crate) discard_damaged: bool,
+    /// Let every thread of every VM use all CPUs of its cpuset, for when the record is lost. What an
+    /// operator bound is lost, too.
+    #[arg(long)]
+    pub(crate) to_cpuset: bool,
+    /// With --to-cpuset only this VM (repeatable).
+    #[arg(long = "vm", value_name = "NAME", requires = "to_cpuset")]
+    pub(crate) vms: Vec<String>,
     /// Print JSON (schema instep.restore/1).
     #[arg(long)]
     pub(crate) json: bool,

@@ -1,12 +1,13 @@
 //! `instep guard`: what `instep run` starts to put everything back should it be killed.
 
 use crate::args::GuardArgs;
-use crate::{Outcome, tell};
+use crate::text::Messages;
+use crate::{Outcome, message};
 use instep_agent::guard::{NAME, stand};
 use instep_agent::run::told;
 use instep_host::apply::StateDir;
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -23,8 +24,10 @@ pub(crate) fn command(args: &GuardArgs) -> anyhow::Result<Outcome> {
         let state = state.path().display();
         lines.push(format!("`instep restore --state-dir {state}` tries again"));
     }
-    // To where the run told things; nobody may be left to hear it.
-    lines.iter().for_each(|line| tell(line));
+    // To where the run told things; nobody may be left to hear it, and this process is not to wait.
+    for line in &lines {
+        let _ = Messages.write_all(message(line).as_bytes());
+    }
     Ok(if report.is_complete() { Outcome::Fine } else { Outcome::Finding })
 }
 

@@ -57,7 +57,8 @@ fn main() -> ExitCode {
             tracing_subscriber::EnvFilter::try_from_env("INSTEP_LOG")
                 .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn")),
         )
-        .with_writer(io::stderr)
+        .with_writer(|| text::Messages)
+        .with_ansi(false)
         .without_time()
         .init();
     let result = match cli.command {
@@ -94,9 +95,14 @@ fn main() -> ExitCode {
             {
                 tell(LACKING);
             }
-            ExitCode::from(if is_failed_work(&error) { 1 } else { 2 })
+            ExitCode::from(status_of(&error))
         }
     }
+}
+
+/// The exit status of a command that ended with this error.
+pub(crate) fn status_of(error: &anyhow::Error) -> u8 {
+    if is_failed_work(error) { 1 } else { 2 }
 }
 
 /// Whether work that had begun failed, rather than the command line or the environment.
@@ -108,7 +114,7 @@ fn is_failed_work(error: &anyhow::Error) -> bool {
 }
 
 /// An error with its causes, save those that the text before repeats already.
-fn told(error: &anyhow::Error) -> String {
+pub(crate) fn told(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !text.contains(&cause) {
@@ -122,22 +128,24 @@ fn told(error: &anyhow::Error) -> String {
 /// Says something on standard error, without what would steer the terminal: messages hold the ends
 /// of guests' consoles and lines of users' files. What cannot be written has nowhere else to go.
 pub(crate) fn tell(said: &str) {
+    let _ = io::stderr().write_all(message(said).as_bytes());
+}
+
+/// The same as text, ended.
+pub(crate) fn message(said: &str) -> String {
     let lines: Vec<String> = said.split('\n').map(text::printable).collect();
-    let _ = writeln!(io::stderr(), "instep: {}", lines.join("\n"));
+    format!("instep: {}\n", lines.join("\n"))
 }
 
 /// Whether standard output's reader went away (`instep status | head`).
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let run = error.downcast_ref::<instep_agent::Error>();
-    run.is_some_and(instep_agent::Error::is_closed_pipe)
-        || error
-            .downcast_ref::<io::Error>()
-            .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Prints text that ends in its own line end.
+/// Prints text that ends in its own line end, without what would steer the terminal.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    io::stdout().lock().write_all(text.as_bytes())?;
+    io::stdout().lock().write_all(text::drawable(text).as_bytes())?;
     Ok(())
 }
 
@@ -155,9 +163,10 @@ pub(crate) fn writable(file: &Path) -> anyhow::Result<()> {
 
 /// Prints a value as one JSON document, readable.
 pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
-    let mut text = serde_json::to_string_pretty(value)?;
+    let mut text = text::escaped_json(&serde_json::to_string_pretty(value)?);
     text.push('\n');
-    print(&text)
+    io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(())
 }
 
 #[cfg(test)]

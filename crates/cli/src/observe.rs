@@ -5,12 +5,12 @@ use crate::tell;
 use crate::text::{plural, printable, wrapped};
 use anyhow::Context as _;
 use instep_agent::config::Config;
-use instep_agent::observe::{Observation, Observer, keep_only};
+use instep_agent::observe::{Observation, Observer, absent, keep_only, keep_trusted};
 use instep_core::snapshot::Snapshot;
-use instep_core::units::Nanos;
+use instep_core::units::{Nanos, VmId};
 use instep_host::Root;
 use instep_host::apply::{Journal, StateDir};
-use instep_host::discover::{Manager, Scan, ScanOptions, Scanner};
+use instep_host::discover::{Manager, Scan, ScanOptions, Scanner, Trust, VmFacts};
 use std::path::{Path, PathBuf};
 
 /// What was seen, and what should be said about it.
@@ -20,10 +20,16 @@ pub(crate) struct Observed {
     pub(crate) warnings: Vec<String>,
     /// Whether loads are averages since each VM started, for want of an earlier copy.
     pub(crate) since_start: bool,
+    /// What a running or finished `instep run` changed, if that can be read; of copies nothing.
+    pub(crate) journal: Option<Journal>,
 }
 
-/// Looks at the host that the options name.
-pub(crate) fn observe(args: &HostArgs, config: &Config) -> anyhow::Result<Observed> {
+/// Looks at the host that the options name; VMs of owners that `trust` refuses are left alone.
+pub(crate) fn observe(
+    args: &HostArgs,
+    config: &Config,
+    trust: Option<&Trust>,
+) -> anyhow::Result<Observed> {
     let root = root(args.root.as_deref())?;
     let mut loads_only = ScanOptions::once();
     loads_only.memory.enabled = false;
@@ -49,12 +55,15 @@ pub(crate) fn observe(args: &HostArgs, config: &Config) -> anyhow::Result<Observ
     if let Some(before) = before {
         in_order(before, scan.at)?;
     }
+    if let Some(trust) = trust {
+        keep_trusted(&mut snapshot, &scan, trust);
+    }
     if let Some(name) = keep_only(&mut snapshot, &config.vms).first() {
-        anyhow::bail!("no VM is called `{name}`; see `instep status`");
+        anyhow::bail!(absent(&snapshot, name));
     }
     warnings.extend(scan.warnings.iter().cloned());
     let since_start = !root.is_live() && before.is_none();
-    Ok(Observed { snapshot, scan, warnings, since_start })
+    Ok(Observed { snapshot, scan, warnings, since_start, journal })
 }
 
 /// Refuses copies in the wrong order; one without an uptime (zero) could be any.
@@ -112,9 +121,26 @@ pub(crate) fn state_dir(named: Option<&Path>) -> anyhow::Result<StateDir> {
 }
 
 impl Observed {
-    /// Whether libvirt runs the VM of this name.
-    pub(crate) fn is_libvirt(&self, name: &str) -> bool {
-        self.scan.vms.iter().any(|vm| vm.name == name && vm.manager == Some(Manager::Libvirt))
+    /// The UUID by which libvirt knows a VM, or why it is not to be asked about it. A name is what any
+    /// user may call a process; the cgroup is what libvirt alone gives.
+    pub(crate) fn libvirt_uuid(&self, id: VmId) -> Result<&str, String> {
+        let is_managed = |vm: &&VmFacts| vm.owner.is_in_libvirt_cgroup();
+        let vm = self.scan.vms.iter().find(|vm| vm.pid == id.0).filter(is_managed);
+        let Some(vm) = vm.filter(|vm| vm.manager == Some(Manager::Libvirt)) else {
+            return Err(
+                "no VM of libvirt in machine.slice or kubepods, see --format taskset".into()
+            );
+        };
+        let is_uuid = |uuid: &&str| {
+            uuid.len() == 36 && uuid.chars().all(|c| c.is_ascii_hexdigit() || c == '-')
+        };
+        let uuid = vm.uuid.as_deref().filter(is_uuid).ok_or("its command line has no UUID")?;
+        let same =
+            self.scan.vms.iter().filter(is_managed).filter(|vm| vm.uuid.as_deref() == Some(uuid));
+        match same.count() {
+            1 => Ok(uuid),
+            _ => Err(format!("another process has its UUID {uuid}, too")),
+        }
     }
 
     /// Prints warnings on standard error, unless they are part of the JSON already.

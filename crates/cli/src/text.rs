@@ -1,7 +1,9 @@
 //! Small helpers for text on a terminal: wrapping, indenting, plurals, the terminal's width.
 
-use instep_core::wording::Count;
-use std::io::IsTerminal as _;
+pub(crate) use instep_core::wording::printable;
+use instep_core::wording::{Count, is_steering};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io::{self, IsTerminal as _};
 
 /// Columns to draw in: the terminal's, or 80 in a pipe; never below 40 or above 160.
 pub(crate) fn width() -> usize {
@@ -21,8 +23,10 @@ pub(crate) fn plural(count: usize, noun: &'static str) -> String {
     Count::of(count, noun).to_string()
 }
 
-/// Breaks a sentence into lines of at most `width` columns at white space.
+/// Breaks a sentence into lines of at most `width` columns at white space. A line end inside is not
+/// one of ours: it could make a line that looks like one.
 pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let text = &printable(text);
     let options = textwrap::Options::new(width)
         // A path or a name broken at a hyphen could not be copied.
         .word_splitter(textwrap::WordSplitter::NoHyphenation);
@@ -34,10 +38,58 @@ pub(crate) fn indented(lines: &[String], spaces: usize) -> String {
     lines.iter().map(|line| format!("{:spaces$}{line}\n", "")).collect()
 }
 
-/// A name from a foreign command line without what could move a terminal's cursor.
-pub(crate) fn printable(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+/// Text of several lines that is fit to be shown. All that is printed passes through it, whatever a
+/// guest, a user or a file put into it.
+pub(crate) fn drawable(text: &str) -> String {
+    text.chars()
+        .map(|c| if is_steering(c) && !matches!(c, '\n' | '\t') { '?' } else { c })
+        .collect()
 }
+
+/// A JSON document that is fit to be shown: the same document, with what would steer a terminal written
+/// as its number. Such characters can stand in strings only.
+pub(crate) fn escaped_json(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        if is_steering(c) && c != '\n' {
+            let mut units = [0; 2];
+            for unit in c.encode_utf16(&mut units) {
+                text.push_str(&format!("\\u{unit:04x}"));
+            }
+        } else {
+            text.push(c);
+        }
+    }
+    text
+}
+
+/// Standard error for messages that must not wait for long for a reader who does not read: those of the
+/// program's own log, and of the guardian. Nothing in them steers the terminal.
+pub(crate) struct Messages;
+
+/// How long a message of the log waits at most.
+const LOG_PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+impl io::Write for Messages {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let stderr = io::stderr();
+        let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];
+        if poll(&mut fds, Some(&LOG_PATIENCE)).is_ok_and(|ready| ready != 0) {
+            let text = drawable(&String::from_utf8_lossy(bytes));
+            // A pipe that can be written to takes as much as this at once.
+            let end = text.floor_char_boundary(PIPE_BUF);
+            io::stderr().write_all(&text.as_bytes()[..end])?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What can be written to a pipe at once (PIPE_BUF of limits.h).
+const PIPE_BUF: usize = 4096;
 
 /// A name in at most `width` columns; what is left out is in the middle, for names often differ
 /// at their end.
@@ -83,8 +135,19 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_move_the_cursor() {
-        assert_eq!(printable("a\x1b[2Jb\r"), "a?[2Jb?");
+    fn what_others_wrote_cannot_move_the_cursor() {
+        assert_eq!(drawable("a\x1b[2Jb\r\n\u{202e}c\td"), "a?[2Jb?\n?c\td");
+        assert_eq!(wrapped("web\nroot: all is well", 40), ["web?root: all is well"]);
+    }
+
+    #[test]
+    fn json_stays_the_same_document() {
+        let value = serde_json::json!({ "a\u{202e}": "x\x1b[2J\u{7f}\u{9b}\u{2066}é\n" });
+        for text in [value.to_string(), serde_json::to_string_pretty(&value).unwrap()] {
+            let escaped = escaped_json(&text);
+            assert!(!escaped.contains(|c| is_steering(c) && c != '\n'), "{escaped}");
+            assert_eq!(serde_json::from_str::<serde_json::Value>(&escaped).unwrap(), value);
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod common;
 
 use common::{Ran, instep, list, text};
 use instep_core::units::{Bytes, Milli, Nanos, NodeId};
-use instep_madehost::{GuestNodeSpec, HostSpec, MadeHost, VmSpec, Vmm, scratch};
+use instep_madehost::{Cgroup, GuestNodeSpec, HostSpec, MadeHost, VmSpec, Vmm, scratch};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
@@ -286,14 +286,54 @@ fn scripts_are_valid_shell_and_name_every_vcpu() {
         fs::write(&file, text).unwrap();
         assert!(Command::new("sh").arg("-n").arg(&file).status().unwrap().success(), "{text}");
     }
-    assert_eq!(virsh.matches("virsh vcpupin web ").count(), 6);
-    assert!(virsh.contains("\nvirsh vcpupin db 3 8-15 --live\n"), "{virsh}");
+    let [web, db] = ["web", "db"].map(|name| uuid(&copies, name));
+    assert_eq!(virsh.matches(&format!("virsh vcpupin {web} ")).count(), 6);
+    assert!(virsh.contains(&format!("\nvirsh vcpupin {db} 3 8-15 --live\n")), "{virsh}");
     assert!(!virsh.contains("numatune") && virsh.contains("# web: left out: memory"), "{virsh}");
     let tid = two_nodes().vms[1].vcpu_tid(3);
     assert!(taskset.contains(&format!("\ntaskset --cpu-list --pid 8-15 {tid}\n")), "{taskset}");
     let text = script("text").stdout;
     assert!(text.contains("db: placed, home node 1") && text.contains("8-15"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+/// The UUID of a VM.
+fn uuid(copies: &Copies, name: &str) -> String {
+    let status = copies.both(&["status", "--json"]).json();
+    let vm = list(&status, "vms").iter().find(|vm| vm["name"] == name).unwrap();
+    text(vm, "uuid").to_owned()
+}
+
+#[test]
+fn virsh_is_told_nothing_of_vms_that_claim_to_be_libvirts() {
+    let mut made = two_nodes();
+    // A user's own process with the command line of libvirt's VM.
+    let cgroup = "/user.slice/user-1000.slice/machine-qemu\\x2d1\\x2dweb.scope";
+    made.vms[0].cgroup = Cgroup::Shared(cgroup.to_owned());
+    let copies = Copies::of(&made);
+    let (claimed, db) = (uuid(&copies, "web"), uuid(&copies, "db"));
+    let args = ["plan", "--policy", "bnn", "--format", "virsh"];
+    let script = copies.both(&args).expect(0).stdout;
+    assert!(!script.contains(&claimed), "{script}");
+    assert!(script.contains("# web: left out: no VM of libvirt in machine.slice"), "{script}");
+    assert!(script.contains(&format!("virsh vcpupin {db} ")), "{script}");
+}
+
+#[test]
+fn virsh_is_told_nothing_of_a_uuid_that_two_vms_have() {
+    let made = two_nodes();
+    let copies = Copies::of(&made);
+    let [web, db] = ["web", "db"].map(|name| uuid(&copies, name));
+    for copy in ["before", "after"] {
+        let path = copies.dir(copy).join(format!("proc/{}/cmdline", made.vms[0].pid));
+        let line = fs::read_to_string(&path).unwrap();
+        assert!(line.contains(&web));
+        fs::write(&path, line.replace(&web, &db)).unwrap();
+    }
+    let args = ["plan", "--policy", "bnn", "--format", "virsh"];
+    let script = copies.both(&args).expect(0).stdout;
+    assert!(!script.contains("virsh vcpupin"), "{script}");
+    assert!(script.contains(&format!("another process has its UUID {db}, too")), "{script}");
 }
 
 #[test]
@@ -362,7 +402,7 @@ fn a_hostile_name_is_harmless_in_text_and_the_same_in_json() {
 
 /// Runs the script with a `virsh` that writes down its domain.
 #[test]
-fn a_hostile_name_stays_one_argument_of_virsh_and_an_option_is_left_out() {
+fn a_hostile_name_stands_in_comments_only_and_virsh_gets_uuids() {
     let copies = hostile();
     let script = copies.both(&["plan", "--policy", "bind", "--format", "virsh"]).expect(0).stdout;
     let bin = copies.dir("bin");
@@ -382,15 +422,12 @@ fn a_hostile_name_stays_one_argument_of_virsh_and_an_option_is_left_out() {
     let mut domains: Vec<String> =
         fs::read_to_string(&heard).unwrap().lines().map(str::to_owned).collect();
     domains.dedup();
-    let shown = HOSTILE.map(|(_, shown)| shown);
-    assert_eq!(domains, shown.into_iter().filter(|name| *name != "--all").collect::<Vec<_>>());
+    assert_eq!(domains, HOSTILE.map(|(_, shown)| uuid(&copies, shown)));
     assert!(!script.contains(|c: char| (c.is_control() && c != '\n') || c == '\u{202e}'));
     for line in script.lines() {
         let known = ["# ", "#!", "set -eu", "virsh "].iter().any(|start| line.starts_with(start));
         assert!(known, "{line}");
     }
-    let left_out = "# --all: left out: its name cannot stand on a command line";
-    assert!(script.contains(left_out), "{script}");
     let taskset = copies.both(&["plan", "--policy", "bind", "--format", "taskset"]).expect(0);
     assert!(taskset.stdout.lines().all(|line| !line.starts_with("lines")), "{}", taskset.stdout);
 }
@@ -412,6 +449,32 @@ fn a_conflict_makes_status_a_finding_and_a_plan_none() {
     assert!(list(&left, "actions").is_empty(), "an operator's pinning is left alone: {left}");
     let mend = ["plan", "--mend-conflicts", "--include-pinned", "--json"];
     assert!(!list(&copies.both(&mend).expect(0).json(), "actions").is_empty());
+}
+
+#[test]
+fn conflict_of_a_vm_that_does_not_count_is_shown_and_is_no_finding() {
+    let one = instep_core::idset::CpuSet::parse_list("3").unwrap();
+    let made = host(HostSpec::new(1, 4), [vm("web", 2, 300, &[64]).pinned(&one)]);
+    let copies = Copies::of(&made);
+    let process = copies.dir("after").join(format!("proc/{}", made.vms[0].pid));
+    let status = fs::read_to_string(process.join("status")).unwrap();
+    fs::write(process.join("status"), status.replace("Uid:\t0\t", "Uid:\t4321\t")).unwrap();
+    let cgroup = fs::read_to_string(process.join("cgroup")).unwrap();
+    fs::write(process.join("cgroup"), "0::/user.slice/user-4321.slice\n").unwrap();
+    let shown = copies.both(&["status"]).expect(0);
+    assert!(shown.stdout.contains("conflict, not counted: 2 vCPUs"), "{}", shown.stdout);
+    assert!(shown.stdout.contains("left alone: user 4321"), "{}", shown.stdout);
+    assert!(!shown.stdout.contains("1 conflict found"), "{}", shown.stdout);
+    let told = copies.both(&["status", "--json"]).expect(0).json();
+    assert_eq!(list(&told, "conflicts")[0]["counts"], false);
+    assert!(text(&list(&told, "vms")[0], "left_alone").contains("user 4321"), "{told}");
+    // For those whose configuration makes it count, and where root put it, it is a finding.
+    let config = copies.dir("instep.toml");
+    fs::write(&config, "[discover]\nusers = [\"4321\"]\n").unwrap();
+    let found = copies.both(&["status", "--config", config.to_str().unwrap()]).expect(1);
+    assert!(found.stdout.contains("1 conflict found"), "{}", found.stdout);
+    fs::write(process.join("cgroup"), cgroup).unwrap();
+    copies.both(&["status"]).expect(1);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What the pages that the front ends draw have in common: text from hosts, guests and files that cannot
 //! become markup, the head with its style, the marks of a scale. Knows nothing of what they show.
 
+use crate::wording::is_steering;
 use std::fmt::Write as _;
 
 /// Ink, paper, headings, tables, and of plots (inline SVG) the text and the grid; light and dark.
@@ -49,7 +50,7 @@ pub fn marks(low: f64, high: f64) -> Vec<f64> {
 }
 
 /// Text as it may stand anywhere in a page, attributes in either quotes included. Line ends and tabs
-/// become spaces, other control characters `?`.
+/// become spaces, other control characters and marks of the writing direction `?`.
 #[must_use]
 pub fn escaped(text: &str) -> String {
     let mut html = String::with_capacity(text.len());
@@ -61,7 +62,7 @@ pub fn escaped(text: &str) -> String {
             '"' => html.push_str("&quot;"),
             '\'' => html.push_str("&#39;"),
             '\n' | '\t' => html.push(' '),
-            c if c.is_control() => html.push('?'),
+            c if is_steering(c) => html.push('?'),
             c => html.push(c),
         }
     }
@@ -90,6 +91,6 @@ mod tests {
     #[test]
     fn text_cannot_become_markup() {
         assert_eq!(escaped("<a b=\"c\" d='e'>&"), "&lt;a b=&quot;c&quot; d=&#39;e&#39;&gt;&amp;");
-        assert_eq!(escaped("two\nlines\x1b[2J"), "two lines?[2J");
+        assert_eq!(escaped("two\nlines\x1b[2J\u{202e}"), "two lines?[2J?");
     }
 }

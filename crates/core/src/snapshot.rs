@@ -20,8 +20,9 @@ pub struct Snapshot {
     pub window: Nanos,
     /// The host's processors and memory.
     pub topology: Arc<Topology>,
-    /// CPU time used in the window by everything that is neither a vCPU of `vms` nor counted in
-    /// an [`OpaqueVm::busy`].
+    /// CPU time that everything else would have used in the window if nothing competed, that is neither a
+    /// vCPU of `vms` nor counted in an [`OpaqueVm::busy`]: what it used, and as far as that is known what
+    /// it waited for. What it used alone would change with where VMs are placed.
     pub other_busy: Nanos,
     /// The VMs that can be placed.
     pub vms: Vec<Vm>,
@@ -39,12 +40,20 @@ pub struct OpaqueVm {
     pub name: String,
     /// How many vCPUs it is known to have at least.
     pub vcpus: u32,
-    /// CPU time that its threads used in the window, the monitor's own included where they cannot
+    /// CPU time that its threads [`wanted`] in the window, the monitor's own included where they cannot
     /// be told from vCPUs. Load, but no answer to how many cores its vCPUs want.
     #[serde(rename = "busy_ns")]
     pub busy: Nanos,
     /// Why its vCPU threads cannot be told, one sentence.
     pub why: String,
+}
+
+/// What threads that cannot be placed would use if nothing competed with them: what they got, and what they
+/// waited for. A thread that runs now and then waits longer than it would run, so no more of the wait counts
+/// than they got; threads that compute get half of what they want, or more, unless CPUs are crowded anyway.
+#[must_use]
+pub fn wanted(got: Nanos, waited: Nanos) -> Nanos {
+    Nanos(got.0.saturating_add(waited.0.min(got.0)))
 }
 
 /// A virtual machine.
@@ -186,6 +195,12 @@ impl Vm {
         Nanos(self.vcpus.iter().map(|vcpu| vcpu.busy.0).fold(0, u64::saturating_add))
     }
 
+    /// Time in the window that its vCPUs waited for a CPU.
+    #[must_use]
+    pub fn steal(&self) -> Nanos {
+        Nanos(self.vcpus.iter().map(|vcpu| vcpu.steal.0).fold(0, u64::saturating_add))
+    }
+
     /// Sum of the vCPUs' [demand](Vcpu::demand).
     #[must_use]
     pub fn demand(&self, window: Nanos) -> Milli {
@@ -218,8 +233,8 @@ impl Snapshot {
         self.vms.binary_search_by_key(&id, |vm| vm.id).ok().map(|index| &self.vms[index])
     }
 
-    /// CPU time used in the window by everything that is not a vCPU of `vms`: load that placement
-    /// cannot move.
+    /// CPU time that everything that is not a vCPU of `vms` used or would have used in the window: load
+    /// that placement cannot move.
     #[must_use]
     pub fn fixed_busy(&self) -> Nanos {
         let opaque = self.opaque.iter().map(|vm| vm.busy.0);

@@ -1,4 +1,5 @@
-//! Small pieces of sentences: numbers and sets with the noun they count.
+//! Small pieces of sentences: numbers and sets with the noun they count; text of others that is fit to
+//! be shown.
 
 use crate::idset::IdSet;
 use crate::units::Id;
@@ -37,10 +38,32 @@ impl<T: Id> fmt::Display for Named<'_, T> {
     }
 }
 
+/// Whether a character steers what shows it instead of being shown: control characters, such as ESC and
+/// BEL, line and paragraph separators, and the marks of Unicode's bidirectional algorithm (UAX 9).
+#[must_use]
+pub fn is_steering(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(c, '\u{2066}'..='\u{2069}')
+}
+
+/// Text on one line in which nothing steers a terminal.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if is_steering(c) { '?' } else { c }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::idset::CpuSet;
+
+    #[test]
+    fn what_steers_a_terminal_becomes_a_question_mark() {
+        assert_eq!(printable("a\x1b[2J\x07b\r\n\u{9b}31m\u{7f}"), "a?[2J?b???31m?");
+        assert_eq!(printable("x\u{202e}y\u{2066}z\u{200f}\u{61c}\u{2028}"), "x?y?z???");
+        assert_eq!(printable("Zürich \u{5d0} 東京"), "Zürich \u{5d0} 東京");
+    }
 
     #[test]
     fn one_is_singular_and_more_are_plural() {

@@ -1,6 +1,7 @@
 //! What can go wrong between Instep and a Linux host, each with the file or value and the next
 //! step.
 
+use instep_core::wording::is_steering;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -36,12 +37,10 @@ pub enum Error {
         source: io::Error,
     },
     /// Another instance of Instep acts on this host.
-    #[error("Instep already runs on this host as {}; {}", who(*.pid, *.user), to_stop(*.pid))]
+    #[error("Instep already runs on this host as {}; {}", who(*.pid), to_stop(*.pid))]
     Taken {
         /// Its process, where that can be told.
         pid: Option<u32>,
-        /// Its user, where that is known.
-        user: Option<u32>,
     },
     /// This is no place where Instep can work.
     #[error("{what}; {next}")]
@@ -66,7 +65,7 @@ impl Error {
 
     /// A parse error; `value` is cut to 60 characters and stripped of control characters.
     pub fn parse(path: &Path, line: usize, value: &str, expected: &'static str) -> Self {
-        let value = value.chars().map(|c| if c.is_control() { '?' } else { c }).take(60).collect();
+        let value = value.chars().take(60).map(|c| if is_steering(c) { '?' } else { c }).collect();
         Error::Parse { path: path.to_owned(), line, value, expected }
     }
 
@@ -94,12 +93,8 @@ impl Error {
     }
 }
 
-fn who(pid: Option<u32>, user: Option<u32>) -> String {
-    match (pid, user) {
-        (Some(pid), Some(user)) => format!("process {pid} of user {user}"),
-        (Some(pid), None) => format!("process {pid}"),
-        (None, _) => "another process".to_owned(),
-    }
+fn who(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
 }
 
 fn to_stop(pid: Option<u32>) -> String {

@@ -2,9 +2,11 @@
 //!
 //! What changes something is in [`crate::apply`].
 
+use crate::error::Error;
 use instep_core::idset::{CpuSet, MAX_ID};
 use instep_core::units::{CpuId, Nanos, Tid};
 use std::io;
+use std::path::Path;
 
 /// Words of the first attempt: 8192 CPUs, the most of x86-64 (NR_CPUS, arch/x86/Kconfig, 6.18).
 const FIRST_WORDS: usize = 8192 / 64;
@@ -51,6 +53,33 @@ fn set_of(words: &[u64]) -> CpuSet {
         }
     }
     set
+}
+
+/// Checks that /proc numbers processes as the system calls of this process do. In a container with the
+/// host's /proc and a pid namespace of its own, a thread id of /proc means another thread, or none.
+///
+/// # Errors
+/// It does not, or it shows nothing of this process.
+pub fn check_pid_namespace() -> Result<(), Error> {
+    check_self(std::fs::read_link("/proc/self").as_deref(), std::process::id())
+}
+
+fn check_self(shown: Result<&Path, &io::Error>, pid: u32) -> Result<(), Error> {
+    let what = match shown {
+        Ok(shown) if shown == Path::new(&pid.to_string()) => return Ok(()),
+        Ok(shown) => format!(
+            "/proc is of another pid namespace: process {} there is process {pid} here, so that \
+             Instep would look at wrong threads and change them",
+            shown.display()
+        ),
+        Err(error) => format!(
+            "/proc does not show this process ({error}): it is not mounted, or of another pid \
+             namespace"
+        ),
+    };
+    let next = "run Instep in the pid namespace of the host (docker run --pid=host, Kubernetes \
+                hostPID: true) with the /proc of the host";
+    Err(Error::Unusable { what, next: next.to_owned() })
 }
 
 /// The monotonic clock and the clock that counts from boot, suspension included.
@@ -121,6 +150,17 @@ mod tests {
         let status = std::fs::read(format!("/proc/{}/status", std::process::id())).unwrap();
         // The list of /proc holds offline CPUs too.
         assert!(!asked.is_empty() && asked.is_subset(&proc_text::allowed(&status).unwrap()));
+    }
+
+    #[test]
+    fn proc_of_another_pid_namespace_is_refused() {
+        check_pid_namespace().unwrap();
+        check_self(Ok(Path::new("17")), 17).unwrap();
+        let gone = io::Error::from_raw_os_error(libc::ENOENT);
+        for shown in [Ok(Path::new("4711")), Err(&gone)] {
+            let said = check_self(shown, 1).unwrap_err().to_string();
+            assert!(said.contains("pid namespace") && said.contains("--pid=host"), "{said}");
+        }
     }
 
     #[test]

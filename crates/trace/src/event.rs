@@ -5,6 +5,7 @@
 //! again when they change, so that scheduling events stay small.
 
 use instep_core::units::{CpuId, Nanos, Tid};
+use instep_core::wording::is_steering;
 use std::fmt;
 
 /// CPU numbers end below this (`NR_CPUS` of the largest kernels): a higher one is damage, and must
@@ -208,7 +209,7 @@ impl fmt::Display for Comm {
     /// As text; bytes that are none become U+FFFD, control characters `?`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = String::from_utf8_lossy(self.as_bytes());
-        text.chars().try_for_each(|c| write!(f, "{}", if c.is_control() { '?' } else { c }))
+        text.chars().try_for_each(|c| write!(f, "{}", if is_steering(c) { '?' } else { c }))
     }
 }
 

@@ -4,6 +4,7 @@
 //! what is in force; an orderly end removes it, so that what is left of a process that is gone says that
 //! it was killed. It does not ask the kernel.
 
+use crate::state_file;
 use instep_core::units::NodeId;
 use instep_host::apply::{Instance, Life};
 use instep_kernel::exit::Exit;
@@ -18,8 +19,6 @@ use std::time::{Duration, SystemTime};
 const FILE: &str = "dispatch.json";
 /// The file with the kernel's dump of the last time that the scheduler was thrown out.
 const DUMP: &str = "dispatch-exit.txt";
-/// The most that is read of it.
-const MAX_FILE: usize = 1 << 20;
 
 /// What is in force and why, for `instep status` and records.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -165,8 +164,7 @@ pub fn gone(state: &Path) -> Option<Gone> {
 }
 
 fn stored(state: &Path) -> Option<InForce> {
-    let bytes = std::fs::read(state.join(FILE)).ok().filter(|bytes| bytes.len() <= MAX_FILE)?;
-    serde_json::from_slice(&bytes).ok()
+    state_file::stored(state, FILE)
 }
 
 /// Writes down what is in force, all at once.
@@ -174,15 +172,20 @@ fn stored(state: &Path) -> Option<InForce> {
 /// # Errors
 /// The directory is full or gone.
 pub(super) fn write(state: &Path, in_force: &InForce) -> io::Result<()> {
-    let bytes = serde_json::to_vec(in_force).map_err(io::Error::other)?;
-    let (part, whole) = (state.join(FILE).with_extension("part"), state.join(FILE));
-    std::fs::write(&part, bytes)?;
-    std::fs::rename(&part, &whole)
+    state_file::write(state, FILE, in_force)
 }
 
-/// Forgets what was in force: a run ends in order, another begins, or all was restored.
+/// Forgets what was in force: a run begins, or all was restored.
 pub fn forget(state: &Path) {
-    let _ = std::fs::remove_file(state.join(FILE));
+    state_file::remove(state, FILE);
+}
+
+/// This run ends in order. What another instance tells that has the directory by now stays.
+pub(super) fn withdraw(state: &Path) {
+    let is_own = |told: InForce| Instance::this().is_ok_and(|this| this == told.instance);
+    if stored(state).is_some_and(is_own) {
+        forget(state);
+    }
 }
 
 /// Keeps the kernel's dump, over the one before; where it is.

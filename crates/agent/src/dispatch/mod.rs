@@ -19,6 +19,7 @@ pub mod config;
 pub mod in_force;
 pub mod table;
 
+use crate::config::Config;
 use crate::error::Error;
 use crate::observe::VmKey;
 use crate::watch::Scheduler;
@@ -28,7 +29,7 @@ use instep_core::topology::{LANES, Lane, Topology, lanes};
 use instep_core::units::{CpuId, NodeId};
 use instep_host::Root;
 use instep_host::apply::Instance;
-use instep_host::discover::{Scan, ScanOptions, Scanner};
+use instep_host::discover::{Scan, ScanOptions, Scanner, Trust};
 use instep_kernel::backoff::Backoff;
 use instep_kernel::exit::Exit;
 use instep_kernel::loaded::Loaded;
@@ -58,6 +59,8 @@ const GIVEN_UP: &str = "three ejections within an hour: the kernel scheduler sta
 #[derive(Debug)]
 pub struct Dispatch {
     config: DispatchConfig,
+    /// Whose processes it is told as VMs.
+    trust: Trust,
     homes: BTreeMap<VmKey, NodeId>,
     /// Where each CPU is, or why the scheduler cannot be told.
     places: Result<Vec<CpuPlace>, String>,
@@ -111,12 +114,15 @@ impl Dispatch {
     /// # Errors
     /// The mode is `kernel` and it cannot be loaded; this process cannot be read under /proc.
     pub fn begin(
-        config: &DispatchConfig,
+        config: &Config,
         topology: &Topology,
         state: Option<&Path>,
     ) -> Result<Self, Error> {
+        let trust = config.trust();
+        let config = &config.dispatch;
         let mut dispatch = Self {
             config: config.clone(),
+            trust,
             homes: BTreeMap::new(),
             places: places(topology),
             scanner: scanner(),
@@ -145,7 +151,9 @@ impl Dispatch {
     }
 
     /// Takes over a new configuration.
-    pub fn reload(&mut self, config: &DispatchConfig) {
+    pub fn reload(&mut self, config: &Config) {
+        self.trust = config.trust();
+        let config = &config.dispatch;
         let was = std::mem::replace(&mut self.config, config.clone());
         let again = match &self.state {
             State::Loaded { .. } => was.mode != config.mode,
@@ -204,11 +212,12 @@ impl Dispatch {
     }
 
     fn try_load(&mut self) {
-        let next = match (decide(&self.config, &mut self.scanner).1, self.places.clone()) {
-            (Plan::Stay(why), _) | (Plan::Load, Err(why)) => State::Off(why),
-            (Plan::Busy(why), _) => State::busy(why),
-            (Plan::Load, Ok(places)) => self.load(&places),
-        };
+        let next =
+            match (decide((&self.config, &self.trust), &mut self.scanner).1, self.places.clone()) {
+                (Plan::Stay(why), _) | (Plan::Load, Err(why)) => State::Off(why),
+                (Plan::Busy(why), _) => State::busy(why),
+                (Plan::Load, Ok(places)) => self.load(&places),
+            };
         if let (State::Off(why), true) = (&next, self.config.mode != Mode::Off) {
             self.said.push(format!("the kernel's default scheduler stays: {why}"));
         }
@@ -315,7 +324,7 @@ impl Dispatch {
 
     /// Looks for VMs. When that fails nobody knows more than before: what was warned of stands.
     fn scan(&mut self) -> Option<Scan> {
-        let error = match self.scanner.scan() {
+        let error = match trusted(&mut self.scanner, &self.trust) {
             Ok(scan) => return Some(scan),
             Err(error) => error,
         };
@@ -395,7 +404,7 @@ impl Scheduler for Dispatch {
 impl Drop for Dispatch {
     fn drop(&mut self) {
         if let Some(dir) = &self.dir {
-            in_force::forget(dir);
+            in_force::withdraw(dir);
         }
     }
 }
@@ -403,12 +412,13 @@ impl Drop for Dispatch {
 /// What a run with this configuration would do with the kernel scheduler, in sentences; nothing is
 /// loaded.
 #[must_use]
-pub fn preview(config: &DispatchConfig) -> Vec<String> {
+pub fn preview(config: &Config) -> Vec<String> {
+    let (trust, config) = (config.trust(), &config.dispatch);
     if config.mode == Mode::Off {
         return Vec::new();
     }
     let mut scanner = scanner();
-    let (vms, plan) = decide(config, &mut scanner);
+    let (vms, plan) = decide((config, &trust), &mut scanner);
     let places = instep_host::topology::read(&Root::live())
         .map_err(|error| error.to_string())
         .and_then(|topology| places(&topology));
@@ -453,8 +463,8 @@ fn described(entry: &VmEntry) -> String {
 type Entries = (Vec<VmEntry>, Vec<String>);
 
 /// Looks at the host: the VMs that there are, with warnings, and what follows for the scheduler.
-fn decide(config: &DispatchConfig, scanner: &mut Scanner) -> (Entries, Plan) {
-    let scan = (config.mode != Mode::Off).then(|| scanner.scan()).transpose();
+fn decide((config, trust): (&DispatchConfig, &Trust), scanner: &mut Scanner) -> (Entries, Plan) {
+    let scan = (config.mode != Mode::Off).then(|| trusted(scanner, trust)).transpose();
     let told = |scan: &Scan| table::told(scan, &BTreeMap::new(), config);
     let entries = scan.as_ref().ok().and_then(Option::as_ref).map(told).unwrap_or_default();
     let vcpus: Vec<_> = table::vcpus(&entries.0).collect();
@@ -466,6 +476,14 @@ fn decide(config: &DispatchConfig, scanner: &mut Scanner) -> (Entries, Plan) {
         (plan, _) => plan,
     };
     (entries, plan)
+}
+
+/// Looks for VMs whose owners decide for others.
+fn trusted(scanner: &mut Scanner, trust: &Trust) -> Result<Scan, instep_host::Error> {
+    let mut scan = scanner.scan()?;
+    scan.vms.retain(|vm| trust.refusal(&vm.owner).is_none());
+    scan.opaque.retain(|vm| trust.refusal(&vm.owner).is_none());
+    Ok(scan)
 }
 
 /// Finds VMs, without their memory.

@@ -8,9 +8,13 @@ fn topology() -> Topology {
     instep_host::topology::read(&Root::live()).unwrap()
 }
 
+fn with(dispatch: DispatchConfig) -> Config {
+    Config { dispatch, ..Config::default() }
+}
+
 #[test]
 fn off_is_off_and_says_why() {
-    let dispatch = Dispatch::begin(&DispatchConfig::default(), &topology(), None).unwrap();
+    let dispatch = Dispatch::begin(&Config::default(), &topology(), None).unwrap();
     assert!(!dispatch.is_active() && dispatch.in_force().why.contains("not asked for"));
     let anyone = VmKey { id: VmId(7), start_ticks: 1 };
     assert!(!dispatch.keeps_homes() && !dispatch.keeps_home(anyone));
@@ -19,8 +23,7 @@ fn off_is_off_and_says_why() {
 #[test]
 fn what_is_in_force_is_told_as_long_as_its_process_lives() {
     let dir = tempfile::tempdir().unwrap();
-    let dispatch =
-        Dispatch::begin(&DispatchConfig::default(), &topology(), Some(dir.path())).unwrap();
+    let dispatch = Dispatch::begin(&Config::default(), &topology(), Some(dir.path())).unwrap();
     assert_eq!(read(dir.path()), Some(dispatch.in_force()));
     drop(dispatch);
     assert_eq!(read(dir.path()), None);
@@ -38,7 +41,7 @@ fn a_kernel_without_sched_ext_is_an_error_only_when_it_was_demanded() {
         instep_madehost::skip::note("this kernel has sched_ext: loading is the lab's to test");
         return;
     }
-    let config = |mode| DispatchConfig { mode, ..DispatchConfig::default() };
+    let config = |mode| with(DispatchConfig { mode, ..DispatchConfig::default() });
     let auto = Dispatch::begin(&config(Mode::Auto), &topology(), None).unwrap();
     assert!(!auto.is_active());
     let error = Dispatch::begin(&config(Mode::Kernel), &topology(), None).unwrap_err();
@@ -48,7 +51,7 @@ fn a_kernel_without_sched_ext_is_an_error_only_when_it_was_demanded() {
 #[test]
 fn what_takes_it_out_while_it_is_loaded_is_told_once_and_looked_at_again() {
     let dir = tempfile::tempdir().unwrap();
-    let config = DispatchConfig::default();
+    let config = Config::default();
     let mut dispatch = Dispatch::begin(&config, &topology(), Some(dir.path())).unwrap();
     dispatch.unload("vCPUs of db have cookies".to_owned());
     assert!(dispatch.is_active(), "it is loaded again when nothing speaks against it");
@@ -92,7 +95,7 @@ fn a_host_of_too_many_domains_is_refused_by_name() {
 
 #[test]
 fn what_failed_is_not_loaded_by_reading_the_same_configuration_again() {
-    let config = DispatchConfig::default();
+    let config = Config::default();
     let mut dispatch = Dispatch::begin(&config, &topology(), None).unwrap();
     for _ in 0..3 {
         dispatch.backoff.failed(Duration::ZERO);
@@ -106,7 +109,7 @@ fn what_failed_is_not_loaded_by_reading_the_same_configuration_again() {
     let said = dispatch.look();
     assert!(said.len() == 1 && said[0].contains("tried again in 1m "), "{said:?}");
     // What changed may be the cure, and is tried at once; what was counted stays.
-    dispatch.reload(&DispatchConfig { host_weight: 50, ..config });
+    dispatch.reload(&with(DispatchConfig { host_weight: 50, ..config.dispatch }));
     let told = dispatch.in_force();
     assert!(told.why.contains("not asked for"), "it is off in this test: {told:?}");
     assert_eq!((told.next_attempt, told.failures), (None, 4));
@@ -131,7 +134,7 @@ fn after_three_ejections_within_an_hour_it_stays_out_until_its_configuration_cha
 
 #[test]
 fn what_was_only_in_the_way_is_looked_at_again_when_the_configuration_is_read() {
-    let config = DispatchConfig::default();
+    let config = Config::default();
     let mut dispatch = Dispatch::begin(&config, &topology(), None).unwrap();
     dispatch.unload("vCPUs of db have cookies".to_owned());
     dispatch.reload(&config);
@@ -141,7 +144,7 @@ fn what_was_only_in_the_way_is_looked_at_again_when_the_configuration_is_read() 
 #[test]
 fn vms_that_cannot_be_looked_for_are_told_once_and_hide_no_other_warning() {
     let nowhere = || Scanner::new(Root::at("/nonexistent"), ScanOptions::default());
-    let config = DispatchConfig::default();
+    let config = Config::default();
     let mut dispatch = Dispatch::begin(&config, &topology(), None).unwrap();
     let before = BTreeSet::from(["there is no process 7".to_owned()]);
     dispatch.warn(before.clone());

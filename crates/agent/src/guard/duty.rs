@@ -12,7 +12,6 @@
 use super::lock::worded;
 use super::{DONE, GOING, NAME, PAUSES, READY};
 use crate::error::Error;
-use crate::run::take;
 use instep_host::apply::{Applier, Holder, InstanceLock, Journal, RestoreReport, StateDir};
 use rustix::process::setsid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -35,7 +34,7 @@ pub fn stand(state: &StateDir, agent: u32) -> Result<Option<RestoreReport>, Erro
     if wait().map_err(Error::Guard)? {
         return Ok(None);
     }
-    Duty { state, agent, patience: GOING }.fulfil(|| take(state))
+    Duty { state, agent, patience: GOING }.fulfil(|| state.lock())
 }
 
 /// Waits for the agent's end; whether it said that there is nothing left to do.
@@ -128,7 +127,7 @@ mod tests {
     }
 
     fn taken(pid: Option<u32>) -> Result<InstanceLock, instep_host::Error> {
-        Err(instep_host::Error::Taken { pid, user: None })
+        Err(instep_host::Error::Taken { pid })
     }
 
     #[test]

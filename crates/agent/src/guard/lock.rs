@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_lock_that_a_guardian_or_nobody_known_holds_is_waited_for() {
-        let taken = |pid| instep_host::Error::Taken { pid, user: None };
+        let taken = |pid| instep_host::Error::Taken { pid };
         let times = move |pid, limit| {
             let mut times = 0;
             let taken = within(limit, || {

@@ -29,14 +29,14 @@ pub(crate) fn command(args: &PlanArgs) -> anyhow::Result<Outcome> {
     // The interval is no matter here, but a window may not be longer.
     let interval = args.host.window.map(|window| window.max(Duration::from_secs(60)));
     let config = crate::run::config(&args.policy, interval, args.host.window)?;
-    let observed = observe(&args.host, &config)?;
+    let observed = observe(&args.host, &config, Some(&config.trust()))?;
     let decision = instep_agent::decide(&observed.snapshot, &config, 1);
     let snapshot = &observed.snapshot;
     match if args.json { PlanFormat::Json } else { args.format } {
         PlanFormat::Json => print_json(&json(&observed, &config, &decision))?,
         PlanFormat::Virsh => {
-            let libvirt = |name: &str| observed.is_libvirt(name);
-            print(&script::virsh(snapshot, &decision, libvirt))?;
+            let uuid = |vm| observed.libvirt_uuid(vm);
+            print(&script::virsh(snapshot, &decision, uuid))?;
         }
         PlanFormat::Taskset => print(&script::taskset(snapshot, &decision))?,
         PlanFormat::Text => {

@@ -1,26 +1,25 @@
 //! A plan as a shell script for those who apply it by other means: `virsh` or `taskset`.
 //!
-//! Names of VMs come from command lines of other users' processes: they are quoted, and a name
-//! that cannot be quoted is left out with a comment.
+//! Names of VMs come from command lines of other users' processes: they stand in comments only. virsh
+//! is told UUIDs, of VMs that are libvirt's by their cgroup.
 
 use crate::text::{of_guest_node, printable};
 use instep_agent::view::name_of;
 use instep_core::decision::{Action, Decision};
 use instep_core::snapshot::Snapshot;
+use instep_core::units::VmId;
 use std::fmt::Write as _;
 
-/// The plan as `virsh vcpupin` and `emulatorpin` commands; `managed` tells which VMs libvirt has.
-pub(crate) fn virsh(
+/// The plan as `virsh vcpupin` and `emulatorpin` commands; `uuid_of` gives the UUID by which libvirt
+/// knows a VM, or why virsh is not to be asked about it.
+pub(crate) fn virsh<'a>(
     snapshot: &Snapshot,
     decision: &Decision,
-    managed: impl Fn(&str) -> bool,
+    uuid_of: impl Fn(VmId) -> Result<&'a str, String>,
 ) -> String {
     let mut pinned_emulators = std::collections::BTreeSet::new();
-    script(snapshot, decision, |name, action| {
-        if !managed(name) {
-            return Err("not libvirt's, see --format taskset".to_owned());
-        }
-        let domain = quote(name)?;
+    script(snapshot, decision, |action| {
+        let domain = uuid_of(action.vm())?;
         match action {
             Action::SetVcpuAffinity { vcpu, cpus, .. } => {
                 Ok(format!("virsh vcpupin {domain} {vcpu} {cpus} --live"))
@@ -39,7 +38,7 @@ pub(crate) fn virsh(
 
 /// The plan as `taskset` commands, and `migratepages` for memory.
 pub(crate) fn taskset(snapshot: &Snapshot, decision: &Decision) -> String {
-    script(snapshot, decision, |_, action| match action {
+    script(snapshot, decision, |action| match action {
         Action::SetVcpuAffinity { tid, cpus, .. }
         | Action::SetEmulatorAffinity { tid, cpus, .. } => {
             Ok(format!("taskset --cpu-list --pid {cpus} {tid}"))
@@ -58,7 +57,7 @@ pub(crate) fn taskset(snapshot: &Snapshot, decision: &Decision) -> String {
 fn script(
     snapshot: &Snapshot,
     decision: &Decision,
-    mut line: impl FnMut(&str, &Action) -> Result<String, String>,
+    mut line: impl FnMut(&Action) -> Result<String, String>,
 ) -> String {
     let mut text = String::from("#!/bin/sh\n");
     if decision.actions.is_empty() {
@@ -67,7 +66,7 @@ fn script(
     text.push_str("set -eu\n");
     for action in &decision.actions {
         let name = name_of(snapshot, action.vm());
-        let written = match line(name, action) {
+        let written = match line(action) {
             Ok(command) if command.is_empty() => continue,
             Ok(command) => writeln!(text, "# {}: {}\n{command}", printable(name), action.why()),
             Err(why) => writeln!(text, "# {}: left out: {why}", printable(name)),
@@ -75,27 +74,4 @@ fn script(
         written.expect("writing to a string does not fail");
     }
     text
-}
-
-fn quote(name: &str) -> Result<String, String> {
-    match shlex::try_quote(name) {
-        Ok(quoted) if !name.starts_with('-') && !name.contains(char::is_control) => {
-            Ok(quoted.into_owned())
-        }
-        _ => Err("its name cannot stand on a command line".to_owned()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_hostile_name_stays_one_word() {
-        assert_eq!(quote("web 1; rm -rf /").unwrap(), "'web 1; rm -rf /'");
-        assert!(quote("--live").is_err());
-        for bad in ["a\0b", "a\nreboot", "\x1b[2J"] {
-            assert!(quote(bad).is_err());
-        }
-    }
 }

@@ -8,6 +8,7 @@
 use super::report::{Imitation, Report, fraction};
 use instep_core::profile::behaviour::Behaviour;
 use instep_core::units::Milli;
+use instep_core::wording::printable;
 use instep_sim::scenario::Scenario;
 use instep_sim::scenario::build::Plan;
 
@@ -68,8 +69,7 @@ fn tried(program: &Behaviour, threads: u32) -> Option<Imitation> {
 }
 
 fn text(about: &str, program: &Behaviour, threads: u32, neighbours: u32) -> String {
-    let about: String = about.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-    let about = about.replace('\\', "\\\\").replace('"', "\\\"");
+    let about = printable(about).replace('\\', "\\\\").replace('"', "\\\"");
     // Alone it is as it was profiled, straight on the CPUs; among neighbours it is a VM.
     let scheduler = if neighbours == 0 { "pm" } else { "eevdf" };
     let mut text = format!(

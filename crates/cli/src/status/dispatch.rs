@@ -11,8 +11,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Nobody left word why.
-const UNTOLD: &str = "no `instep run` left word in the state directory that can be read";
+/// No run tells why.
+const UNTOLD: &str = "no record of a running `instep run` in the state directory";
 
 /// Who schedules threads on this host.
 #[derive(Debug, Serialize)]
@@ -21,7 +21,7 @@ pub(crate) struct DispatchJson {
     in_force: String,
     /// Whether it is Instep's.
     instep: bool,
-    /// Why, as far as a running `instep run` says, or one that was killed left word; else that none did.
+    /// Why, as a running `instep run` says, or what is known of one that was killed; else that there is none.
     why: String,
     /// When a running `instep run` tries to load it again, in UTC.
     next_attempt: Option<String>,
@@ -86,12 +86,13 @@ impl DispatchJson {
         known.filter(|known| known.name == vm).find_map(|known| known.home_node)
     }
 
-    /// For people: a line, and one for each VM that Instep's scheduler knows.
+    /// For people: a short line, why, and a line for each VM that Instep's scheduler knows.
     pub(crate) fn drawn(&self, width: usize) -> String {
         let next = self.next_attempt.as_ref();
         let next = next.map_or_else(String::new, |at| format!("; next attempt at {at}"));
-        let line = printable(&format!("scheduler: {}: {}{next}", self.in_force, self.why));
-        let mut text = format!("\n{}", indented(&wrapped(&line, width), 0));
+        let mut text = format!("\nscheduler: {}\n", printable(&self.in_force));
+        let why = format!("{}{next}", self.why);
+        text.push_str(&indented(&wrapped(&why, width.saturating_sub(2)), 2));
         if let Some(LastExit { why, dump }) = &self.last_exit {
             let dump = dump.as_ref().map_or_else(String::new, |path| {
                 format!("; what the CPUs were doing is told in {}", path.display())
@@ -107,7 +108,7 @@ impl DispatchJson {
     }
 }
 
-/// Nobody left word why, and whether a run would change that.
+/// No run tells why, and whether one would change that.
 fn untold(kernel: &Probe) -> String {
     // VMs are not looked at here, so their cookies are not known.
     let despite = Despite { cookies: true, ..Despite::default() };

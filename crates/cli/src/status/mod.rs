@@ -1,34 +1,51 @@
 //! `instep status`: every VM, its vCPUs, where they run, waits, memory by node, conflicts.
 
 mod dispatch;
+mod held;
 mod text;
 
 use crate::args::StatusArgs;
-use crate::observe::{Observed, observe};
+use crate::observe::{Observed, observe, state_dir};
+use crate::text::{indented, wrapped};
 use crate::{Outcome, print, print_json};
 use dispatch::DispatchJson;
+use held::{PlacedJson, RunJson};
+use instep_agent::config::Config;
 use instep_agent::observe::facts_of;
 use instep_agent::view::{self, ConflictView};
 use instep_core::conflict;
 use instep_core::idset::CpuSet;
 use instep_core::snapshot::{Snapshot, Vm};
 use instep_core::units::{Bytes, CpuId, Nanos, NodeId, Tid, VmId};
+use instep_host::discover::Trust;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 /// `instep.status/1`.
 #[derive(Serialize)]
 struct StatusJson<'a> {
     schema: &'static str,
     window_ns: u64,
+    /// The run that places VMs now; null when none uses the state directory, and for a copy.
+    run: Option<RunJson>,
     /// Who schedules threads on this host; null for a copy.
     dispatch: Option<DispatchJson>,
     vms: Vec<VmJson<'a>>,
-    conflicts: Vec<ConflictView<'a>>,
+    conflicts: Vec<ConflictJson<'a>>,
     warnings: &'a [String],
 }
 
-/// One VM. One whose vCPU threads cannot be told has no vCPUs and says why in `left_alone`.
+/// A conflict, and whether its VM counts: one that does not is no finding.
+#[derive(Serialize)]
+struct ConflictJson<'a> {
+    #[serde(flatten)]
+    conflict: ConflictView<'a>,
+    counts: bool,
+}
+
+/// One VM. One that is not placed says why in `left_alone`; one whose vCPU threads cannot be told has no
+/// vCPUs.
 #[derive(Serialize)]
 struct VmJson<'a> {
     id: &'a str,
@@ -41,6 +58,8 @@ struct VmJson<'a> {
     identified_by: Option<String>,
     cgroup: Option<&'a str>,
     home_node: Option<NodeId>,
+    /// What it has from Instep; null when nothing.
+    placed: Option<PlacedJson>,
     vcpus: Vec<VcpuJson<'a>>,
     memory_bytes_by_node: BTreeMap<NodeId, Bytes>,
     left_alone: Option<&'a str>,
@@ -52,6 +71,8 @@ struct VcpuJson<'a> {
     tid: Tid,
     cpu: Option<CpuId>,
     allowed: &'a CpuSet,
+    /// What it could use before Instep changed that; null when Instep did not.
+    was: Option<&'a CpuSet>,
     /// Fraction of the window in which it ran.
     utilisation: f64,
     /// Fraction of the window in which it was runnable and did not run.
@@ -59,25 +80,68 @@ struct VcpuJson<'a> {
 }
 
 pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
-    let mut config = instep_agent::config::Config::default();
+    let configured = args.config.as_deref().map(Config::load).transpose()?.unwrap_or_default();
+    let trust = configured.trust();
+    let mut config = Config::default();
     if let Some(window) = args.host.window {
         config.window = window;
     }
-    let observed = observe(&args.host, &config)?;
-    let conflicts = conflict::find(&observed.snapshot);
-    let dispatch = args.host.root.is_none().then(|| dispatch::look(args.host.state_dir.as_deref()));
+    let mut observed = observe(&args.host, &config, None)?;
+    let conflicts = Conflicts::of(&observed, &trust);
+    for vm in &mut observed.snapshot.opaque {
+        if let Some(why) = conflicts.refused.get(&vm.id) {
+            vm.why.clone_from(why);
+        }
+    }
+    let is_live = args.host.root.is_none();
+    let dispatch = is_live.then(|| dispatch::look(args.host.state_dir.as_deref()));
+    let state = state_dir(args.host.state_dir.as_deref()).ok().filter(|_| is_live);
+    let run = state.as_ref().and_then(held::run_of);
     if args.json {
-        print_json(&json(&observed, &conflicts, dispatch))?;
+        print_json(&json(&observed, &conflicts, dispatch, run))?;
     } else {
         let width = crate::text::width();
         let home = |vm: &Vm| home_node(&observed.snapshot, vm, dispatch.as_ref());
         print(&text::draw(&observed, &conflicts, &home, (width, args.vcpus)))?;
+        if let Some(run) = run {
+            let line = run.drawn(SystemTime::now());
+            print(&format!("\n{}", indented(&wrapped(&line, width), 0)))?;
+        }
         if let Some(dispatch) = dispatch {
             print(&dispatch.drawn(width))?;
         }
     }
     observed.report_warnings(args.json);
-    Ok(if conflicts.is_empty() { Outcome::Fine } else { Outcome::Finding })
+    Ok(if conflicts.count() == 0 { Outcome::Fine } else { Outcome::Finding })
+}
+
+/// Conflicts, and which VMs do not count: whoever starts such a process shall not make a finding of it.
+struct Conflicts {
+    all: Vec<conflict::Conflict>,
+    /// Why each of these VMs does not count.
+    refused: BTreeMap<VmId, String>,
+}
+
+impl Conflicts {
+    fn of(observed: &Observed, trust: &Trust) -> Self {
+        let scan = &observed.scan;
+        let vms = scan.vms.iter().map(|vm| (vm.pid, &vm.owner));
+        let owners = vms.chain(scan.opaque.iter().map(|vm| (vm.pid, &vm.owner)));
+        let refused = |(pid, owner)| Some((VmId(pid), trust.refusal(owner)?));
+        Self {
+            all: conflict::find(&observed.snapshot),
+            refused: owners.filter_map(refused).collect(),
+        }
+    }
+
+    fn counts(&self, vm: VmId) -> bool {
+        !self.refused.contains_key(&vm)
+    }
+
+    /// Those of VMs that count.
+    fn count(&self) -> usize {
+        self.all.iter().filter(|conflict| self.counts(conflict.vm)).count()
+    }
 }
 
 /// The node a VM lives on: the one its vCPUs are confined to, else the one that Instep's kernel
@@ -101,11 +165,15 @@ fn fraction(part: Nanos, whole: Nanos) -> f64 {
 
 fn json<'a>(
     observed: &'a Observed,
-    conflicts: &'a [conflict::Conflict],
+    conflicts: &'a Conflicts,
     dispatch: Option<DispatchJson>,
+    run: Option<RunJson>,
 ) -> StatusJson<'a> {
     let snapshot = &observed.snapshot;
-    let shown = |vm| vm_json(observed, vm, home_node(snapshot, vm, dispatch.as_ref()));
+    let shown = |vm: &'a Vm| VmJson {
+        left_alone: conflicts.refused.get(&vm.id).map(String::as_str),
+        ..vm_json(observed, vm, home_node(snapshot, vm, dispatch.as_ref()))
+    };
     let mut vms: Vec<VmJson<'a>> = snapshot.vms.iter().map(shown).collect();
     vms.extend(snapshot.opaque.iter().map(|vm| VmJson {
         id: &vm.name,
@@ -118,6 +186,7 @@ fn json<'a>(
         identified_by: None,
         cgroup: None,
         home_node: None,
+        placed: None,
         vcpus: Vec::new(),
         memory_bytes_by_node: BTreeMap::new(),
         left_alone: Some(&vm.why),
@@ -126,9 +195,14 @@ fn json<'a>(
     StatusJson {
         schema: "instep.status/1",
         window_ns: snapshot.window.0,
+        run,
         dispatch,
         vms,
-        conflicts: view::conflicts(snapshot, conflicts),
+        conflicts: view::conflicts(snapshot, &conflicts.all)
+            .into_iter()
+            .zip(&conflicts.all)
+            .map(|(view, it)| ConflictJson { conflict: view, counts: conflicts.counts(it.vm) })
+            .collect(),
         warnings: &observed.warnings,
     }
 }
@@ -147,6 +221,7 @@ fn vm_json<'a>(observed: &'a Observed, vm: &'a Vm, home_node: Option<NodeId>) ->
         identified_by: facts.map(|facts| facts.identified_by.to_string()),
         cgroup: facts.and_then(|facts| facts.cgroup.as_deref()),
         home_node,
+        placed: held::placed(observed, vm),
         vcpus: vm
             .vcpus
             .iter()
@@ -155,6 +230,7 @@ fn vm_json<'a>(observed: &'a Observed, vm: &'a Vm, home_node: Option<NodeId>) ->
                 tid: vcpu.tid,
                 cpu: vcpu.cpu,
                 allowed: &vcpu.allowed,
+                was: held::was(vcpu),
                 utilisation: fraction(vcpu.busy, snapshot.window),
                 steal: fraction(vcpu.steal, snapshot.window),
             })

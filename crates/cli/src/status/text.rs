@@ -1,12 +1,13 @@
 //! The status for people: one line per VM, its vCPUs where they are few, conflicts.
 
+use super::{Conflicts, held};
 use crate::observe::Observed;
 use crate::text::{indented, plural, printable, shortened, wrapped};
 use instep_agent::observe::facts_of;
-use instep_core::conflict::Conflict;
 use instep_core::snapshot::Vm;
 use instep_core::units::{Milli, Nanos, NodeId};
 use std::fmt::Write as _;
+use std::time::SystemTime;
 
 /// More vCPUs than this on a host are only listed when asked for.
 const FEW_VCPUS: u64 = 32;
@@ -17,7 +18,7 @@ type HomeOf<'a> = &'a dyn Fn(&Vm) -> Option<NodeId>;
 /// Draws the status for a terminal of `width` columns.
 pub(crate) fn draw(
     observed: &Observed,
-    conflicts: &[Conflict],
+    conflicts: &Conflicts,
     home_of: HomeOf<'_>,
     (width, all_vcpus): (usize, bool),
 ) -> String {
@@ -38,9 +39,15 @@ pub(crate) fn draw(
             text.push_str(&vm_lines(observed, vm, home_of(vm), width));
         } else {
             text.push_str(&vm_row(observed, vm, home_of(vm), names));
+            text.push_str(&placed_line(observed, vm, width));
         }
-        for conflict in conflicts.iter().filter(|conflict| conflict.vm == vm.id) {
-            let line = format!("CONFLICT {}", conflict.kind);
+        for conflict in conflicts.all.iter().filter(|conflict| conflict.vm == vm.id) {
+            let mark = if conflicts.counts(vm.id) { "CONFLICT" } else { "conflict, not counted:" };
+            let line = format!("{mark} {}", conflict.kind);
+            text.push_str(&indented(&wrapped(&line, width - 2), 2));
+        }
+        if let Some(why) = conflicts.refused.get(&vm.id) {
+            let line = format!("left alone: {why}");
             text.push_str(&indented(&wrapped(&line, width - 2), 2));
         }
     }
@@ -48,10 +55,10 @@ pub(crate) fn draw(
     if !list_vcpus {
         text.push_str("\nAdd --vcpus for a row per vCPU.\n");
     }
-    if !conflicts.is_empty() {
+    if conflicts.count() != 0 {
         let line = format!(
             "\n{} found; `instep plan --mend-conflicts` shows what would mend it.\n",
-            plural(conflicts.len(), "conflict")
+            plural(conflicts.count(), "conflict")
         );
         text.push_str(&line);
     }
@@ -80,7 +87,8 @@ fn heading(observed: &Observed) -> String {
 /// A VM in full: who runs it, what it uses, and a row per vCPU.
 fn vm_lines(observed: &Observed, vm: &Vm, home: Option<NodeId>, width: usize) -> String {
     let snapshot = &observed.snapshot;
-    let kind = facts_of(&observed.scan, vm).map_or_else(String::new, |facts| {
+    let facts = facts_of(&observed.scan, vm);
+    let kind = facts.map_or_else(String::new, |facts| {
         let manager = facts.manager.map_or_else(String::new, |m| format!(" ({m})"));
         format!("{}/{}{manager}, ", facts.vmm, facts.accel)
     });
@@ -91,10 +99,14 @@ fn vm_lines(observed: &Observed, vm: &Vm, home: Option<NodeId>, width: usize) ->
         "{}, used {}, steal {} CPUs; {}",
         plural(vm.vcpus.len(), "vCPU"),
         vm.busy().milli_of(snapshot.window),
-        steal(vm).milli_of(snapshot.window),
+        vm.steal().milli_of(snapshot.window),
         memory(vm),
     );
     text.push_str(&indented(&wrapped(&load, width - 2), 2));
+    if let Some(uuid) = facts.and_then(|facts| facts.uuid.as_ref()) {
+        text.push_str(&indented(&wrapped(&format!("UUID {uuid}"), width - 2), 2));
+    }
+    text.push_str(&placed_line(observed, vm, width));
     text.push_str("  vCPU   thread  CPU   used  steal  allowed\n");
     for vcpu in &vm.vcpus {
         writeln!(
@@ -112,6 +124,14 @@ fn vm_lines(observed: &Observed, vm: &Vm, home: Option<NodeId>, width: usize) ->
     text
 }
 
+/// What it has from Instep, or nothing.
+fn placed_line(observed: &Observed, vm: &Vm, width: usize) -> String {
+    let placed = held::placed(observed, vm);
+    placed.map_or_else(String::new, |placed| {
+        indented(&wrapped(&placed.drawn(SystemTime::now()), width - 2), 2)
+    })
+}
+
 /// A VM among many: one row.
 fn vm_row(observed: &Observed, vm: &Vm, home: Option<NodeId>, names: usize) -> String {
     let snapshot = &observed.snapshot;
@@ -123,7 +143,7 @@ fn vm_row(observed: &Observed, vm: &Vm, home: Option<NodeId>, names: usize) -> S
         vm.id.to_string(),
         vm.vcpus.len().to_string(),
         vm.busy().milli_of(snapshot.window).to_string(),
-        steal(vm).milli_of(snapshot.window).to_string(),
+        vm.steal().milli_of(snapshot.window).to_string(),
         home.map_or_else(|| "-".to_owned(), |node| node.to_string()),
         if total.0 == 0 { "?".to_owned() } else { total.to_string() },
         there.unwrap_or_else(|| "-".to_owned()),
@@ -139,10 +159,6 @@ fn row(name: &str, names: usize, cells: [String; 7]) -> String {
     format!(
         "{name:<names$} {pid:>8} {vcpus:>5} {used:>7} {steal:>7} {home:>4} {memory:>8} {there:>5}"
     )
-}
-
-fn steal(vm: &Vm) -> Nanos {
-    Nanos(vm.vcpus.iter().map(|vcpu| vcpu.steal.0).sum())
 }
 
 fn memory(vm: &Vm) -> String {

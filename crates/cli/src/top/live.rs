@@ -56,7 +56,7 @@ impl Live {
             traced: BTreeMap::new(),
         };
         if !root.is_live() {
-            let observed = observe(&args.host, &config)?;
+            let observed = observe(&args.host, &config, None)?;
             let extra = match &args.host.before {
                 Some(before) => copied(&observed.snapshot, &Root::at(before), &root),
                 None => Extra::default(),

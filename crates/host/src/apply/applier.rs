@@ -71,6 +71,8 @@ pub struct Applier<A = KernelAffinity> {
     root: Root,
     /// The journal in memory differs from the file in a way that restoring depends on.
     stale: bool,
+    /// The file that was last read or written.
+    file: Option<(u64, u64)>,
 }
 
 impl Applier {
@@ -91,11 +93,29 @@ impl<A: Affinity> Applier<A> {
     /// # Errors
     /// A damaged journal; an unreadable /proc.
     pub fn with(lock: InstanceLock, affinity: A) -> Result<Self, Error> {
+        let file = Journal::file_id(lock.state());
         let journal = match Journal::load(lock.state())? {
             Some(journal) => journal,
             None => Journal::new()?,
         };
-        Ok(Self { lock, journal, affinity, root: Root::live(), stale: false })
+        Ok(Self { lock, journal, affinity, root: Root::live(), stale: false, file })
+    }
+
+    /// Checks that the journal and the locks are still where they were left, and puts them there again
+    /// when somebody removed or replaced them. Without them nobody but this process could restore.
+    /// Whether that was so.
+    ///
+    /// # Errors
+    /// They cannot be put there again. With [`Error::Taken`] another instance has a lock by now: this one
+    /// must change nothing more but restore.
+    pub fn renew(&mut self) -> Result<bool, Error> {
+        let is_new = self.lock.renew()?;
+        let entries = !self.journal.entries.is_empty();
+        if Journal::file_id(self.lock.state()) == self.file || !entries {
+            return Ok(is_new);
+        }
+        self.store()?;
+        Ok(true)
     }
 
     /// What was changed and not put back.
@@ -181,6 +201,11 @@ impl<A: Affinity> Applier<A> {
         self.journal.entries.retain(|key, _| !chosen(key));
         let failed = failed.into_iter().map(|entry| ((entry.thread.pid, entry.thread.tid), entry));
         self.journal.entries.extend(failed);
+        match self.lock.renew_journals() {
+            // The journal there is another instance's, who needs it.
+            Err(Error::Taken { .. }) => return Ok(report),
+            renewed => _ = renewed?,
+        }
         if self.journal.entries.is_empty() {
             Journal::remove(&self.lock)?;
             self.journal = Journal::new()?;
@@ -224,6 +249,7 @@ impl<A: Affinity> Applier<A> {
     /// # Errors
     /// The journal cannot be written.
     pub fn keep(&mut self) -> Result<(), Error> {
+        self.lock.renew_journals()?;
         if self.journal.entries.is_empty() {
             return Journal::remove(&self.lock);
         }
@@ -255,13 +281,10 @@ impl<A: Affinity> Applier<A> {
         now: u64,
     ) -> Result<Result<Entry, Applied>, Error> {
         let ThreadKey { pid, tid, .. } = change.thread;
-        if !change.thread.is_alive(&self.root)? {
-            return Ok(Err(Applied::Gone));
+        if let Some(other) = self.is_as_seen(change, online)? {
+            return Ok(Err(other));
         }
-        let present = self.affinity.get(tid).map_err(|error| affinity::get_error(tid, error))?;
-        if present != change.seen.and(online) {
-            return Ok(Err(Applied::Changed(present)));
-        }
+        let present = change.seen.and(online);
         if present == change.cpus.and(online) {
             return Ok(Err(Applied::Unchanged));
         }
@@ -289,11 +312,15 @@ impl<A: Affinity> Applier<A> {
     /// Makes the change; `known` is the thread's entry before it was prepared.
     fn set(&mut self, change: &AffinityChange, known: Option<Entry>, online: &CpuSet) -> Applied {
         let tid = change.thread.tid;
-        // Writing the journal took a while on a slow disk: the id may be another thread's by now.
-        // Only the call itself is still between this look and the change.
-        match change.thread.is_alive(&self.root) {
-            Ok(true) => {}
-            Ok(false) => return Applied::Gone,
+        // Writing the journal took a while on a slow disk: the id may be another thread's by now, or
+        // an operator may have bound the thread. Only the call itself is still between this look and
+        // the change.
+        match self.is_as_seen(change, online) {
+            Ok(None) => {}
+            Ok(Some(other)) => {
+                self.undo(change, known);
+                return other;
+            }
             Err(error) => return self.failed(change, known, error),
         }
         match self.put(change, online) {
@@ -319,6 +346,20 @@ impl<A: Affinity> Applier<A> {
         if narrowed { Applied::Narrowed(got) } else { Applied::Set }
     }
 
+    /// `None` while the thread is the one that the decision saw, with the affinity that it saw.
+    fn is_as_seen(
+        &self,
+        change: &AffinityChange,
+        online: &CpuSet,
+    ) -> Result<Option<Applied>, Error> {
+        if !change.thread.is_alive(&self.root)? {
+            return Ok(Some(Applied::Gone));
+        }
+        let tid = change.thread.tid;
+        let present = self.affinity.get(tid).map_err(|error| affinity::get_error(tid, error))?;
+        Ok((present != change.seen.and(online)).then_some(Applied::Changed(present)))
+    }
+
     /// The system call. A thread that nobody had pinned and that gets back what it had follows its
     /// cpuset again, as when it is restored.
     fn put(&self, change: &AffinityChange, online: &CpuSet) -> io::Result<()> {
@@ -336,17 +377,27 @@ impl<A: Affinity> Applier<A> {
 
     /// Not done: the thread is as it was, so what was known of it is true again.
     fn failed(&mut self, change: &AffinityChange, known: Option<Entry>, why: Error) -> Applied {
+        if why.is_gone() {
+            return Applied::Gone;
+        }
+        self.undo(change, known);
+        Applied::Failed(why)
+    }
+
+    /// Nothing was changed: the journal says again what it said before.
+    fn undo(&mut self, change: &AffinityChange, known: Option<Entry>) {
         self.stale = true;
         let key = (change.thread.pid, change.thread.tid);
         match known {
             Some(known) => self.journal.entries.insert(key, known),
             None => self.journal.entries.remove(&key),
         };
-        Applied::Failed(why)
     }
 
     fn store(&mut self) -> Result<(), Error> {
+        self.lock.renew_journals()?;
         self.journal.store(&self.lock)?;
+        self.file = Journal::file_id(self.lock.state());
         self.stale = false;
         Ok(())
     }

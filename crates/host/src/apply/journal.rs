@@ -16,6 +16,9 @@
 //!
 //! CPU sets are lists (`0-63`): as arrays the journal of 8,000 threads on 256 CPUs would be 16 MB
 //! a write. It does not know whether a thread is still alive; [`ThreadKey`] does.
+//!
+//! Fields that this version does not know are passed over: a newer version wrote them, and what it
+//! changed can be put back all the same. What would be wrong without a field takes another schema.
 
 use crate::apply::instance::{Instance, Life, boot_id};
 use crate::apply::state::{InstanceLock, StateDir};
@@ -27,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// The version written and read.
@@ -48,7 +51,6 @@ pub enum ThreadKind {
 
 /// One touched thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Entry {
     /// The VM's name, for messages.
     pub vm: String,
@@ -127,7 +129,6 @@ pub struct Journal {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Stored {
     schema: String,
     boot_id: String,
@@ -260,6 +261,13 @@ impl Journal {
         replace(lock.state(), &path, &bytes).map_err(failed)
     }
 
+    /// What tells the file at its place from another one, by device and inode; `None` when there is
+    /// none.
+    pub(crate) fn file_id(state: &StateDir) -> Option<(u64, u64)> {
+        let meta = fs::symlink_metadata(state.file(FILE)).ok()?;
+        Some((meta.dev(), meta.ino()))
+    }
+
     /// Removes the file; fine when there is none.
     pub(crate) fn remove(lock: &InstanceLock) -> Result<(), Error> {
         let path = lock.state().file(FILE);
@@ -372,7 +380,6 @@ mod list {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::MetadataExt;
 
     fn cpus(list: &str) -> CpuSet {
         CpuSet::parse_list(list).unwrap()
@@ -450,7 +457,6 @@ mod tests {
             ("\"original\":\"0-7\"", "\"original\":\"\""),
             ("\"original\":\"0-7\"", "\"original\":\"7-0\""),
             ("\"original\":\"0-7\"", "\"original\":\"0-99999999\""),
-            ("\"unpinned\":true", "\"unpinned\":true,\"more\":1"),
             ("{\"schema\"", "[{\"schema\""),
         ] {
             assert!(good.contains(from), "{from}");
@@ -461,6 +467,19 @@ mod tests {
         let later = good.replace("instep.journal/1", "instep.journal/9");
         let text = parse(&path, later.as_bytes()).unwrap_err().to_string();
         assert!(text.contains("instep.journal/9") && text.contains("version"), "{text}");
+    }
+
+    #[test]
+    fn fields_of_a_newer_version_are_passed_over() {
+        let (_dir, lock) = locked();
+        journal().store(&lock).unwrap();
+        let path = lock.state().file(FILE);
+        let mut newer = fs::read_to_string(&path).unwrap();
+        for part in ["\"schema\":", "\"vm\":", "\"pid\":7"] {
+            assert!(newer.contains(part), "{part}");
+            newer = newer.replace(part, &format!("\"newer\":[{{\"a\":1}}],{part}"));
+        }
+        assert_eq!(parse(&path, newer.as_bytes()).unwrap(), journal());
     }
 
     #[test]

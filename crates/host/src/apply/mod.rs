@@ -5,6 +5,7 @@
 //!   Applier::apply    reads the affinity found, journals it, sets, reads back
 //!   Applier::restore  puts back what was found, unless someone else changed it since
 //!   Applier::keep     leaves the placement standing (a finished `run --once`)
+//! widen               all CPUs of their cpusets, where no journal tells more
 //! HostLock            one instance per host, whatever its state directory
 //! ```
 //! Nothing here decides where anything should be.
@@ -15,6 +16,7 @@ pub mod homecoming;
 pub mod host_lock;
 pub mod instance;
 pub mod journal;
+mod lock_file;
 pub mod move_pages;
 pub mod ranges;
 pub mod restore;
@@ -22,6 +24,7 @@ pub mod room;
 pub mod sampling;
 pub mod state;
 pub mod thread;
+pub mod widen;
 
 #[cfg(test)]
 pub(crate) mod testing;
@@ -36,3 +39,4 @@ pub use move_pages::{Cause, KernelPages};
 pub use restore::{LeftAlone, RestoreReport};
 pub use state::{InstanceLock, StateDir};
 pub use thread::ThreadKey;
+pub use widen::{WidenReport, widen};

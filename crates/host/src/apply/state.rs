@@ -1,21 +1,21 @@
-//! The state directory and its lock: where the journal lives, and that only one instance uses it
-//! ([`HostLock`]: only one acts on the host).
+//! The state directory and its lock: where the journal lives, and that only one process changes it
+//! (another lock, [`HostLock`], tells that only one instance acts on the host).
 //!
-//! The lock is a `flock` on the file `lock`, so the kernel releases it whatever ends the process;
-//! the process id inside is only for the message. Which directory is used is the caller's choice.
+//! Which directory is used is the caller's choice.
 
 use crate::apply::host_lock::HostLock;
+use crate::apply::lock_file::LockFile;
 use crate::error::Error;
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-const LOCK_ATTEMPTS: u32 = 5;
-const LOCK_PAUSE: Duration = Duration::from_millis(10);
+/// The lock of the journal. It is not the one of the host, which may lie in the same directory: what
+/// only restores needs this one alone.
+const LOCK: &str = "journal.lock";
 
-/// A directory that holds what must outlive the process: `lock` and `journal.json`.
+/// A directory that holds what must outlive the process: `journal.json`, and its lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateDir {
     path: PathBuf,
@@ -38,41 +38,22 @@ impl StateDir {
         self.path.join(name)
     }
 
-    /// Creates the directory (mode 0700) where it is missing and becomes the one instance.
+    /// Creates the directory (mode 0700) where it is missing and takes the lock of its journal.
     ///
     /// # Errors
-    /// Another instance runs ([`Error::Taken`]); the directory cannot be created, is not the
+    /// Another process has it ([`Error::Taken`]); the directory cannot be created, is not the
     /// caller's, or is writable by others.
     pub fn lock(&self) -> Result<InstanceLock, Error> {
+        Ok(InstanceLock { state: self.clone(), host: None, file: self.lock_file()? })
+    }
+
+    fn lock_file(&self) -> Result<LockFile, Error> {
         self.prepare()?;
-        let path = self.file("lock");
-        let failed = |source| unusable(&format!("cannot lock {}", path.display()), &source);
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(&path)
-            .map_err(failed)?;
-        let mut attempt = 0;
-        loop {
-            match file.try_lock() {
-                Ok(()) => break,
-                // Someone who only asks holds it for an instant, see `running_instance`.
-                Err(TryLockError::WouldBlock) if attempt < LOCK_ATTEMPTS => {
-                    attempt += 1;
-                    std::thread::sleep(LOCK_PAUSE);
-                }
-                Err(TryLockError::WouldBlock) => {
-                    return Err(Error::Taken { pid: holder(&mut file), user: None });
-                }
-                Err(TryLockError::Error(source)) => return Err(failed(source)),
-            }
-        }
-        file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
-        Ok(InstanceLock { state: self.clone(), host: None, _file: file })
+        let path = self.file(LOCK);
+        LockFile::take(&path, |source| Error::Unusable {
+            what: format!("cannot lock {}: {source}", path.display()),
+            next: NEXT.into(),
+        })
     }
 
     /// The process that holds the lock now, `None` when nobody does.
@@ -80,72 +61,77 @@ impl StateDir {
     /// # Errors
     /// The lock file is there and cannot be opened.
     pub fn running_instance(&self) -> Result<Option<u32>, Error> {
-        let path = self.file("lock");
-        let mut file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(Error::read(path, source)),
-        };
-        match file.try_lock_shared() {
-            Ok(()) => Ok(None),
-            Err(TryLockError::WouldBlock) => Ok(Some(holder(&mut file).unwrap_or(0))),
-            Err(TryLockError::Error(source)) => Err(Error::read(path, source)),
-        }
+        LockFile::holder_of(&self.file(LOCK))
+    }
+
+    /// Whether the first process of this pid namespace sees another directory at this path, or none: what
+    /// is in it goes with this mount namespace, such as a container's. False where that cannot be told.
+    #[must_use]
+    pub fn is_private(&self) -> bool {
+        self.is_private_beside(1)
+    }
+
+    fn is_private_beside(&self, pid: u32) -> bool {
+        let id = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
+        let first = &Path::new("/proc").join(pid.to_string()).join("root");
+        let Ok(path) = fs::canonicalize(&self.path) else { return false };
+        let below = path.strip_prefix("/").unwrap_or(&path);
+        id(first).is_some() && id(&path) != id(&first.join(below))
     }
 
     fn prepare(&self) -> Result<(), Error> {
+        self.make().map_err(|what| Error::Unusable { what, next: NEXT.into() })
+    }
+
+    /// Creates the directory where it is missing, and checks that it is the caller's own. The error
+    /// says what is wrong with it.
+    pub(crate) fn make(&self) -> Result<(), String> {
         let shown = self.path.display();
         let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.path);
         made.map_err(|source| match source.kind() {
             io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
-                unusable(&format!("the state directory {shown} is, or lies below, a file"), &source)
+                format!("the state directory {shown} is, or lies below, a file: {source}")
             }
-            _ => unusable(&format!("cannot create {shown} for Instep's state"), &source),
+            _ => format!("cannot create {shown} for Instep's state: {source}"),
         })?;
-        let meta = fs::metadata(&self.path).map_err(|source| Error::read(&self.path, source))?;
-        // SAFETY: geteuid has no preconditions and cannot fail.
-        let me = unsafe { libc::geteuid() };
+        let meta = fs::metadata(&self.path)
+            .map_err(|source| format!("cannot look at {shown}: {source}"))?;
+        let me = rustix::process::geteuid().as_raw();
         // An existing directory is never made narrower: it may be /tmp, given by mistake.
         if meta.uid() != me || meta.mode() & 0o022 != 0 {
-            return Err(Error::Unusable {
-                what: format!(
-                    "state directory {shown} belongs to user {} with mode {:o}: others could \
-                     change the journal",
-                    meta.uid(),
-                    meta.mode() & 0o7777
-                ),
-                next: "name a folder of your own with --state-dir DIR; it need not exist yet"
-                    .into(),
-            });
+            return Err(format!(
+                "state directory {shown} belongs to user {} with mode {:o}: others could change \
+                 what is in it",
+                meta.uid(),
+                meta.mode() & 0o7777
+            ));
         }
         Ok(())
     }
 }
 
-/// A directory that the system does not let be used.
-fn unusable(what: &str, source: &io::Error) -> Error {
-    Error::Unusable {
-        what: format!("{what}: {source}"),
-        next: "name a folder of your own with --state-dir DIR; it need not exist yet".into(),
-    }
-}
+/// What to do about a state directory that cannot be used.
+const NEXT: &str = "name a folder of your own with --state-dir DIR; it need not exist yet";
 
-/// Proof of being the one instance here; released when dropped or when the process ends.
+/// Proof of being the one process that changes this journal; released when dropped or when the process
+/// ends.
 #[derive(Debug)]
 pub struct InstanceLock {
     state: StateDir,
     // Released in this order, the reverse of taking: who has the file may have the host at once.
-    host: Option<HostLock>,
-    _file: File,
+    host: Option<(PathBuf, HostLock)>,
+    file: LockFile,
 }
 
 impl InstanceLock {
-    /// The same, being the one instance `name` on this host, too; see [`HostLock::take`].
+    /// The same, being the one instance on this host, too, whose lock is at `path`.
     ///
     /// # Errors
     /// As [`HostLock::take`].
-    pub fn on_host(mut self, name: &str) -> Result<Self, Error> {
-        self.host = Some(HostLock::take(name)?);
+    pub fn on_host(mut self, path: &Path, temporary: bool) -> Result<Self, Error> {
+        let lock = HostLock::take(path)?;
+        let lock = if temporary { lock.temporary() } else { lock };
+        self.host = Some((path.to_owned(), lock));
         Ok(self)
     }
 
@@ -154,22 +140,40 @@ impl InstanceLock {
     pub fn state(&self) -> &StateDir {
         &self.state
     }
-}
 
-fn holder(file: &mut File) -> Option<u32> {
-    use std::io::{Seek, SeekFrom};
-    let mut text = String::new();
-    file.seek(SeekFrom::Start(0)).ok()?;
-    file.take(20).read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
+    /// As [`renew`](Self::renew), for the lock of the journal alone: without it, what is in the
+    /// directory is another instance's.
+    pub(crate) fn renew_journals(&mut self) -> Result<bool, Error> {
+        let is_lost = !self.file.is_in_place();
+        if is_lost {
+            self.file = self.state.lock_file()?;
+        }
+        Ok(is_lost)
+    }
+
+    /// Takes locks again whose files were removed, with the directory perhaps: others would take
+    /// them for free. Whether there were any.
+    ///
+    /// # Errors
+    /// One cannot be taken again.
+    pub(crate) fn renew(&mut self) -> Result<bool, Error> {
+        let mut is_new = self.renew_journals()?;
+        if let Some((path, lock)) = self.host.as_mut().filter(|(_, lock)| !lock.is_in_place()) {
+            *lock = HostLock::take(path)?;
+            is_new = true;
+        }
+        Ok(is_new)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
+    use std::io::Read as _;
     use std::os::unix::fs::PermissionsExt;
     use std::process::{Command, Stdio};
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     const HOLD: &str = "INSTEP_TEST_HOLD_LOCK";
     const FREE: &str = "INSTEP_TEST_FREE_LOCK";
@@ -185,8 +189,36 @@ mod tests {
         assert!(text.contains(&format!("process {pid}")), "{text}");
         assert_eq!(state.running_instance().unwrap(), Some(pid));
         drop(lock);
-        assert_eq!(state.running_instance().unwrap(), None);
+        // Children that other tests start have all files of this process for a moment.
+        let end = Instant::now() + Duration::from_secs(20);
+        while state.running_instance().unwrap().is_some() {
+            assert!(Instant::now() < end, "the lock is not free");
+        }
         state.lock().unwrap();
+    }
+
+    #[test]
+    fn directory_that_another_mount_namespace_does_not_see_is_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, own) = (StateDir::at(dir.path().join("s")), std::process::id());
+        state.lock().unwrap();
+        assert!(!state.is_private_beside(own) && !state.is_private_beside(u32::MAX));
+        // As seen by a container with a file system of its own in that place.
+        let script = "mount -t tmpfs instep-test \"$0\" && echo mounted && exec sleep 60";
+        let mut container = Command::new("unshare");
+        container.args(["--mount", "sh", "-c", script]).arg(dir.path()).stdout(Stdio::piped());
+        let Ok(mut container) = container.spawn() else {
+            return instep_madehost::skip::note("unshare cannot be started");
+        };
+        let mut said = [0; 8];
+        let mounted = container.stdout.take().unwrap().read_exact(&mut said).is_ok();
+        let is_private = state.is_private_beside(container.id());
+        let _ = container.kill();
+        container.wait().unwrap();
+        if !mounted {
+            return instep_madehost::skip::note("no mount namespace can be made here");
+        }
+        assert!(is_private);
     }
 
     #[test]
@@ -199,16 +231,6 @@ mod tests {
         let text = state.lock().unwrap_err().to_string();
         assert!(text.contains("777") && text.contains("others could"), "{text}");
         assert_eq!(fs::metadata(state.path()).unwrap().mode() & 0o7777, 0o777);
-    }
-
-    #[test]
-    fn a_lock_file_that_is_a_link_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let state = StateDir::at(dir.path().join("instep"));
-        state.lock().unwrap();
-        fs::remove_file(state.file("lock")).unwrap();
-        std::os::unix::fs::symlink("/etc/hostname", state.file("lock")).unwrap();
-        assert!(state.lock().is_err());
     }
 
     /// Run by the next test in a process of its own; does nothing otherwise.
@@ -232,14 +254,14 @@ mod tests {
     #[test]
     fn helper_that_takes_what_is_just_freed() {
         let Ok(path) = std::env::var(FREE) else { return };
-        let name = format!("instep-test-free-{}", std::process::id());
         let state = StateDir::at(path);
+        let host = state.file("host/lock");
         for round in 0..2000 {
-            let first = state.lock().unwrap().on_host(&name).unwrap();
-            let file = File::open(state.file("lock")).unwrap();
+            let first = state.lock().unwrap().on_host(&host, false).unwrap();
+            let file = File::open(state.file(LOCK)).unwrap();
             let drops = std::thread::spawn(move || drop(first));
             while file.try_lock().is_err() {}
-            let taken = HostLock::take(&name);
+            let taken = HostLock::take(&host);
             assert!(taken.is_ok(), "round {round}: the file is free, the host is not");
             drops.join().unwrap();
         }

@@ -14,7 +14,6 @@ use std::path::Path;
 
 /// One thread of one process of this boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ThreadKey {
     /// The process.
     pub pid: u32,

@@ -38,6 +38,31 @@ pub fn membership(text: &str) -> Membership {
     hierarchies(text, vm_path)
 }
 
+/// The whole paths of a process in all hierarchies, each once, without roots.
+#[must_use]
+pub fn whole_paths(text: &str) -> Vec<String> {
+    let Membership { unified, cpu, cpuset, memory, systemd } = hierarchies(text, |path| path);
+    let all = [unified, systemd, cpu, cpuset, memory].into_iter().flatten();
+    let mut paths: Vec<String> = all.filter(|path| path != "/").collect();
+    paths.sort_unstable();
+    paths.dedup();
+    paths
+}
+
+/// Whether the cgroups of a process lie outside the cgroup namespace in which they were read: their paths
+/// begin with `/..` then (cgroup_namespaces(7)).
+#[must_use]
+pub fn lead_outside(text: &str) -> bool {
+    let mut paths = text.lines().take(64).filter_map(|line| line.splitn(3, ':').nth(2));
+    paths.any(|path| path == "/.." || path.starts_with("/../"))
+}
+
+/// What that means, and what to do about it.
+pub(super) const OUTSIDE: &str = "cgroups of VMs lie outside the cgroup namespace of this process, so \
+    that neither their weights and CPUs are known nor who manages the VMs; VMs of ordinary users do not \
+    count then, and libvirt's run as one: give Instep's container the cgroups of the host (docker run \
+    --cgroupns=host; a copy of /proc is to be made outside of one)";
+
 /// The same without the cut, or with another one.
 fn hierarchies(text: &str, cut: impl Fn(&str) -> &str) -> Membership {
     let mut found = Membership::default();

@@ -34,6 +34,8 @@ pub(super) struct Monitor {
     pub(super) guest: Guest,
     /// Its KVM descriptors; `None` when they cannot be listed.
     pub(super) fds: Option<KvmFds>,
+    /// Its real user, `None` where that is not known.
+    pub(super) uid: Option<u32>,
     pub(super) memory: memory::State,
     /// Threads of the scan before, their answer and how often it was the same.
     threads: Vec<Thread>,
@@ -103,6 +105,7 @@ impl Monitor {
             arguments,
             guest,
             fds: None,
+            uid: None,
             memory: memory::State::default(),
             threads: Vec::new(),
             answer: None,
@@ -335,7 +338,10 @@ impl Monitor {
                     }
                     Err(refusal) => why = refusal,
                 },
-                Err(failure) => why = format!("its QMP socket {} {failure}", socket.path),
+                Err(failure) => {
+                    let path = super::guest::readable(&socket.path);
+                    why = format!("its QMP socket {path} {failure}");
+                }
             }
         }
         let rest = self.qmp_refused.as_ref().map_or(1, |refused| refused.rest);

@@ -3,6 +3,7 @@
 //! Nothing here is filtered through the topology and nothing is a rate: sets may name offline
 //! CPUs, times count from the thread's start. A fact that could not be read is `None`.
 
+use super::trust::Owner;
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::snapshot::GuestNode;
 use instep_core::units::{Bytes, CpuId, Nanos, NodeId, Tid};
@@ -28,6 +29,8 @@ pub struct Scan {
     /// CPU time that all CPUs together have used since boot (/proc/stat): user, nice, system,
     /// irq, softirq and steal; neither idle nor iowait. Zero when /proc/stat is missing.
     pub host_busy: Nanos,
+    /// How long threads waited for a CPU, `None` where that is not known.
+    pub waited: Option<Waited>,
     /// What was wrong or could not be read, one sentence each.
     pub warnings: Vec<String>,
     /// What loads lack. Whether that matters depends on the scan that this one is compared with:
@@ -37,6 +40,15 @@ pub struct Scan {
     pub looked: Looked,
     /// What the scan itself cost.
     pub cost: ScanCost,
+}
+
+/// Time that threads waited for a CPU. Two of a kind show by their difference what waited in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// All threads, vCPUs included, since boot.
+    All(Nanos),
+    /// The first threads of processes that are no VMs, since the first scan of the same scanner.
+    Others(Nanos),
 }
 
 /// What a scan lacks for loads.
@@ -84,6 +96,8 @@ pub struct VmFacts {
     pub accel: Accel,
     /// Its cgroup below the mount point, beginning with `/`.
     pub cgroup: Option<String>,
+    /// Who runs it.
+    pub owner: Owner,
     /// How its vCPU threads were told.
     pub identified_by: VcpuSource,
     /// When its vCPUs' counters were read, on the clock of [`Scan::at`]; equals that of a copy.
@@ -116,12 +130,17 @@ pub struct VmFacts {
 pub struct OpaqueFacts {
     /// The monitor's process.
     pub pid: u32,
+    /// When it started, in ticks since boot.
+    pub start_ticks: u64,
     /// What people call the VM; unique in a scan.
     pub name: String,
-    /// How many vCPUs it has at least.
+    /// How many vCPUs it has at least, and not more than threads: what a command line claims is not
+    /// believed.
     pub vcpus: u32,
     /// Why its vCPU threads cannot be told, one sentence.
     pub why: String,
+    /// Who runs it.
+    pub owner: Owner,
     /// When its threads' counters were read, as [`VmFacts::read_at`].
     pub read_at: Nanos,
     /// What each of its threads used, ascending by thread id.

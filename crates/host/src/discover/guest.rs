@@ -9,6 +9,7 @@ use super::guest_numa::{self, Backend};
 use super::smp::{self, Smp};
 use instep_core::idset::NodeSet;
 use instep_core::snapshot::GuestNode;
+use instep_core::wording::is_steering;
 
 /// The longest name that is kept, in characters.
 const MAX_NAME: usize = 128;
@@ -70,13 +71,8 @@ pub fn describe(vmm: &Vmm, arguments: &[String]) -> Guest {
 /// A name fit for a terminal: no control characters, nothing that reorders the line it stands
 /// in, bounded.
 pub(super) fn readable(name: &str) -> String {
-    let unfit = |c: char| c.is_control() || REORDERING.iter().any(|range| range.contains(&c));
-    name.chars().map(|c| if unfit(c) { '?' } else { c }).take(MAX_NAME).collect()
+    name.chars().take(MAX_NAME).map(|c| if is_steering(c) { '?' } else { c }).collect()
 }
-
-/// Line separators, and the marks of Unicode's bidirectional algorithm (UAX 9).
-const REORDERING: [std::ops::RangeInclusive<char>; 3] =
-    ['\u{200e}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2066}'..='\u{2069}'];
 
 fn qemu(arguments: &[String]) -> Guest {
     let name_keys: Vec<_> =

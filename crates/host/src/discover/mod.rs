@@ -34,16 +34,20 @@ pub mod qmp;
 mod rates;
 mod scan;
 pub mod smp;
+mod trust;
 pub mod vmm;
+pub mod waits;
 
 #[cfg(test)]
 mod tests;
 
 pub use facts::{
     Accel, Debugfs, EmulatorFacts, Gaps, Looked, Manager, MemoryFacts, MemorySource, OpaqueFacts,
-    Scan, ScanCost, StatGap, ThreadTime, VcpuFacts, VcpuSource, VmFacts, Vmm, name_uniquely,
+    Scan, ScanCost, StatGap, ThreadTime, VcpuFacts, VcpuSource, VmFacts, Vmm, Waited,
+    name_uniquely,
 };
 pub use gaps::load_warnings;
 pub use memory::MemoryOptions;
 pub use rates::snapshot;
 pub use scan::{ScanOptions, Scanner};
+pub use trust::{Owner, Trust, UserMap};

@@ -5,6 +5,7 @@
 
 use instep_core::idset::NodeSet;
 use instep_core::units::{Bytes, NodeId};
+use instep_core::wording::printable;
 use std::collections::BTreeMap;
 
 /// The most warnings about one file.
@@ -230,10 +231,7 @@ fn decide(out: &mut NumaMaps, policies: &[(Policy, u64)]) {
 }
 
 fn shown(line: &[u8]) -> String {
-    String::from_utf8_lossy(&line[..line.len().min(60)])
-        .chars()
-        .map(|c| if c.is_control() { '?' } else { c })
-        .collect()
+    printable(&String::from_utf8_lossy(&line[..line.len().min(60)]))
 }
 
 #[cfg(test)]

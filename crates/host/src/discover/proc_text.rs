@@ -128,6 +128,13 @@ pub fn status_value<'a>(bytes: &'a [u8], key: &str) -> Option<&'a [u8]> {
     })
 }
 
+/// The real user of a `status` file: the first of the four numbers of `Uid`.
+#[must_use]
+pub fn real_uid(bytes: &[u8]) -> Option<u32> {
+    let ids = std::str::from_utf8(status_value(bytes, "Uid")?).ok()?;
+    ids.split_ascii_whitespace().next()?.parse().ok()
+}
+
 /// `Cpus_allowed_list` of a `status` file; `None` when it is absent, empty or no list, as where a
 /// copy was cut in it.
 #[must_use]

@@ -85,6 +85,12 @@ pub(super) fn program(process: &Path, reader: &mut Reader) -> Program {
     Program { vmm, arguments }
 }
 
+/// The real user of a process. The owner of its folder in /proc may be another one: root's, as a
+/// process can arrange.
+pub(super) fn user(process: &Path, reader: &mut Reader) -> Option<u32> {
+    proc_text::real_uid(reader.read(&process.join("status"), MAX_STATUS).ok()?)
+}
+
 /// One thread.
 #[derive(Clone, Debug)]
 pub(super) struct Thread {

@@ -6,11 +6,13 @@
 use super::cgroup::{self, Hierarchies, Membership};
 use super::debugfs::KvmDirs;
 use super::examine::{self, Answer, Known, Means, Monitor, ThreadReader};
-use super::facts::{OpaqueFacts, Scan, VcpuFacts, VmFacts, Vmm, name_uniquely};
+use super::facts::{OpaqueFacts, Scan, VcpuFacts, VmFacts, Vmm, Waited, name_uniquely};
 use super::files::{Reader, numbered};
 use super::gaps::{Lost, Unpinned};
 use super::memory::{MemoryOptions, Source};
 use super::proc_text::{self, Stat};
+use super::trust::{Owner, UserMap};
+use super::waits::{self, Waits};
 use super::{process, qmp, vmm};
 use crate::error::Error;
 use crate::root::Root;
@@ -70,6 +72,9 @@ pub struct Scanner {
     known: BTreeMap<u32, Process>,
     hierarchies: Hierarchies,
     qmp_turns: qmp::Turns,
+    waits: Waits,
+    /// What user ids stand for outside; `None` for a copy, which has those of where it was made.
+    users: Option<UserMap>,
     scans: u64,
     ticks_per_second: u64,
     page: u64,
@@ -82,6 +87,7 @@ pub struct Scanner {
 struct Warned {
     descriptors: bool,
     memory: bool,
+    cgroups: bool,
 }
 
 /// A process as remembered.
@@ -113,11 +119,14 @@ impl Scanner {
             ticks_per_second: system(libc::_SC_CLK_TCK, 100),
             page: system(libc::_SC_PAGESIZE, 4096),
             reader: Reader::new(&root),
-            root,
             options,
             known: BTreeMap::new(),
             hierarchies: Hierarchies::default(),
             qmp_turns: qmp::Turns::default(),
+            waits: Waits::default(),
+            users: live
+                .then(|| UserMap::parse(&root.read("proc/self/uid_map").unwrap_or_default())),
+            root,
             scans: 0,
             warned: Warned::default(),
         }
@@ -131,10 +140,14 @@ impl Scanner {
     /// Looks at every process.
     ///
     /// # Errors
-    /// When there is no /proc with processes under the root. Whatever else is missing or ends in
+    /// When there is no /proc with processes under the root, or that of the running machine is of another
+    /// pid namespace. Whatever else is missing or ends in
     /// the middle is left out.
     pub fn scan(&mut self) -> Result<Scan, Error> {
         let begun = Instant::now();
+        if self.root.is_live() {
+            system::check_pid_namespace()?;
+        }
         let mut scan = self.begin();
         let pids = self.processes()?;
         if self.scans.is_multiple_of(MOUNT_SCANS) {
@@ -153,6 +166,9 @@ impl Scanner {
             unpinned.note(&dir, &vm.facts.vcpus);
         }
         scan.warnings.extend(unpinned.warning());
+        if self.root.is_live() && scan.waited.is_none() {
+            scan.waited = Some(self.waits.end());
+        }
         let alive: BTreeSet<u32> = pids.into_iter().collect();
         self.known.retain(|pid, _| alive.contains(pid));
         self.memory(&mut found, &mut scan);
@@ -202,6 +218,9 @@ impl Scanner {
         let stat = self.reader.read(&self.root.join("proc/stat"), 4 << 20).ok();
         let ticks = stat.and_then(proc_text::host_ticks).unwrap_or_default().busy;
         scan.host_busy = proc_text::ticks_to_nanos(ticks, self.ticks_per_second);
+        let schedstat = self.reader.text(&self.root.join("proc/schedstat"), 16 << 20);
+        let waited = schedstat.as_deref().and_then(waits::of_all_threads);
+        scan.waited = waited.map(Waited::All);
         scan
     }
 
@@ -248,34 +267,47 @@ impl Scanner {
         let monitor = monitor.map(|mut monitor| {
             monitor.start_ticks = stat.start_ticks;
             monitor.ppid = stat.ppid;
-            let mut means = Means {
-                dirs,
-                qmp: self.options.qmp && self.root.is_live(),
-                scan: self.scans,
-                qmp_turns: &mut self.qmp_turns,
-                qmp_tries: &mut scan.cost.qmp_tries,
-                young,
-            };
-            let answer = monitor.look(&mut means, &mut self.reader);
-            scan.cost.threads = scan
-                .cost
-                .threads
-                .saturating_add(u32::try_from(monitor.threads().len()).unwrap_or(u32::MAX));
-            match answer {
-                Answer::Known(known) => found.extend(self.vm(&monitor, known, scan)),
-                Answer::Opaque(why, vcpus) => {
-                    let facts = self.opaque(&monitor, why, vcpus, scan.at);
-                    let counted = facts.threads.iter().map(|time| time.run != Nanos(0));
-                    let threads = monitor.threads().iter().zip(counted);
-                    scan.gaps.note(&facts.name, &monitor.dir, threads);
-                    scan.opaque.push(facts);
-                }
-                Answer::NoGuest => {}
-            }
+            self.look_at_monitor(&mut monitor, young, dirs, (&mut *scan, &mut *found));
             monitor
         });
         let Stat { start_ticks, comm, .. } = stat;
+        if monitor.is_none() && scan.waited.is_none() && self.root.is_live() {
+            let schedstat = self.reader.read_short(&dir.join("schedstat")).unwrap_or_default();
+            self.waits.note(pid, start_ticks, schedstat);
+        }
         self.known.insert(pid, Process { start_ticks, comm, denied, monitor });
+    }
+
+    /// What a monitor runs: a VM, one whose vCPUs cannot be told, or no guest.
+    fn look_at_monitor(
+        &mut self,
+        monitor: &mut Monitor,
+        young: bool,
+        dirs: &KvmDirs,
+        (scan, found): (&mut Scan, &mut Vec<Found>),
+    ) {
+        let mut means = Means {
+            dirs,
+            qmp: self.options.qmp && self.root.is_live(),
+            scan: self.scans,
+            qmp_turns: &mut self.qmp_turns,
+            qmp_tries: &mut scan.cost.qmp_tries,
+            young,
+        };
+        let answer = monitor.look(&mut means, &mut self.reader);
+        let threads = u32::try_from(monitor.threads().len()).unwrap_or(u32::MAX);
+        scan.cost.threads = scan.cost.threads.saturating_add(threads);
+        match answer {
+            Answer::Known(known) => found.extend(self.vm(monitor, known, scan)),
+            Answer::Opaque(why, vcpus) => {
+                let facts = self.opaque(monitor, why, vcpus, scan);
+                let counted = facts.threads.iter().map(|time| time.run != Nanos(0));
+                let threads = monitor.threads().iter().zip(counted);
+                scan.gaps.note(&facts.name, &monitor.dir, threads);
+                scan.opaque.push(facts);
+            }
+            Answer::NoGuest => {}
+        }
     }
 
     /// `stat` of a process; in a copy where it is missing or cut that of its main thread, or an
@@ -315,6 +347,7 @@ impl Scanner {
             _ => Box::new(Monitor::new(pid, dir.to_owned(), vmm, program.arguments)),
         };
         monitor.fds = fds;
+        monitor.uid = process::user(dir, &mut self.reader);
         Some(monitor)
     }
 
@@ -338,7 +371,7 @@ impl Scanner {
         scan.warnings.extend(known.warning);
         let counted: BTreeMap<u32, bool> =
             vcpus.iter().map(|vcpu| (vcpu.tid.0, vcpu.run != Nanos(0))).collect();
-        let membership = self.membership(&monitor.dir);
+        let (membership, owner) = self.membership(monitor, scan);
         let limits = self.hierarchies.limits(&membership, &mut self.reader);
         let cgroup = membership.path().map(str::to_owned);
         let (by_path, _) = cgroup.as_deref().map(cgroup::told_by_path).unwrap_or_default();
@@ -356,6 +389,7 @@ impl Scanner {
             manager: by_path.or(guest.manager),
             accel: known.accel,
             cgroup,
+            owner,
             identified_by: known.source,
             read_at,
             vcpus,
@@ -372,17 +406,38 @@ impl Scanner {
         Some(Found { pid: monitor.pid, facts, membership })
     }
 
-    fn membership(&mut self, dir: &Path) -> Membership {
-        let text = self.reader.text(&dir.join("cgroup"), 64 << 10).unwrap_or_default();
-        cgroup::membership(&text)
+    /// Its cgroups, and who runs it.
+    fn membership(&mut self, monitor: &Monitor, scan: &mut Scan) -> (Membership, Owner) {
+        let text = self.reader.text(&monitor.dir.join("cgroup"), 64 << 10).unwrap_or_default();
+        if cgroup::lead_outside(&text) && !std::mem::replace(&mut self.warned.cgroups, true) {
+            scan.warnings.push(cgroup::OUTSIDE.to_owned());
+        }
+        let outside = self.users.as_ref().zip(monitor.uid);
+        let owner = Owner {
+            uid: monitor.uid,
+            is_ordinary_outside: outside.is_some_and(|(map, uid)| map.is_ordinary_outside(uid)),
+            cgroups: cgroup::whole_paths(&text),
+        };
+        (cgroup::membership(&text), owner)
     }
 
-    fn opaque(&mut self, monitor: &Monitor, why: String, vcpus: u32, at: Nanos) -> OpaqueFacts {
-        let name = name(monitor, self.membership(&monitor.dir).path());
-        let read_at = self.now(at);
+    fn opaque(
+        &mut self,
+        monitor: &Monitor,
+        why: String,
+        vcpus: u32,
+        scan: &mut Scan,
+    ) -> OpaqueFacts {
+        let (membership, owner) = self.membership(monitor, scan);
+        let name = name(monitor, membership.path());
+        let read_at = self.now(scan.at);
         let mut reader = self.thread_reader(monitor);
-        let threads = monitor.threads().iter().map(|thread| reader.time(thread)).collect();
-        OpaqueFacts { pid: monitor.pid, name, vcpus, why, read_at, threads }
+        let threads: Vec<_> = monitor.threads().iter().map(|thread| reader.time(thread)).collect();
+        // What it has no thread for does not run; a copy may lack all of them.
+        let most = u32::try_from(threads.len()).unwrap_or(u32::MAX);
+        let vcpus = if most == 0 { vcpus } else { vcpus.min(most) };
+        let (pid, start_ticks) = (monitor.pid, monitor.start_ticks);
+        OpaqueFacts { pid, start_ticks, name, vcpus, why, owner, read_at, threads }
     }
 
     /// The monotonic clock on the running machine; the time of a copy is that of its scan, `at`.

@@ -41,6 +41,7 @@ fn scan(at: u64, host_busy: u64, vcpus: Vec<VcpuFacts>) -> Scan {
         manager: None,
         accel: Accel::Kvm,
         cgroup: None,
+        owner: Owner::default(),
         identified_by: VcpuSource::ThreadNames,
         read_at: Nanos(at),
         vcpus,
@@ -69,9 +70,11 @@ fn opaque(scan: &Scan) -> Vec<OpaqueFacts> {
     let threads = |vm: &VmFacts| vm.vcpus.iter().map(VcpuFacts::time).collect();
     let one = |vm: &VmFacts| OpaqueFacts {
         pid: vm.pid,
+        start_ticks: vm.start_ticks,
         name: vm.name.clone(),
         vcpus: 2,
         why: "its threads have no names".into(),
+        owner: Owner::default(),
         read_at: vm.read_at,
         threads: threads(vm),
     };
@@ -93,6 +96,29 @@ fn two_scans_give_differences_over_the_time_between() {
     assert_eq!(loads(&taken), [(S, S), (0, 0)]);
     assert_eq!(taken.other_busy, Nanos(3 * S));
     assert_eq!(snapshot(&host(), Some(&before), &after, Some(Nanos(S))).window, Nanos(S));
+}
+
+#[test]
+fn other_load_counts_by_what_it_wanted() {
+    // Two CPUs: two threads of others and two vCPUs that compute share them in half.
+    let mut before = scan(100 * S, 50 * S, vec![vcpu(0, 1, 10 * S, S), vcpu(1, 1, 5 * S, 0)]);
+    let mut after = scan(102 * S, 54 * S, vec![vcpu(0, 1, 11 * S, 2 * S), vcpu(1, 1, 6 * S, S)]);
+    let other =
+        |before: &Scan, after: &Scan| snapshot(&host(), Some(before), after, None).other_busy;
+    assert_eq!(other(&before, &after), Nanos(2 * S), "what waited is not known");
+    (before.waited, after.waited) = (Some(Waited::All(Nanos(S))), Some(Waited::All(Nanos(5 * S))));
+    assert_eq!(other(&before, &after), Nanos(4 * S));
+    // Without competition nobody waits, and they get the same.
+    let (before_alone, mut alone) = (before.clone(), after.clone());
+    alone.vms[0].vcpus = before.vms[0].vcpus.clone();
+    alone.waited = before.waited;
+    assert_eq!(other(&before_alone, &alone), Nanos(4 * S));
+    // Threads that run rarely wait for longer than they run.
+    after.waited = Some(Waited::All(Nanos(500 * S)));
+    assert_eq!(other(&before, &after), Nanos(4 * S));
+    (before.waited, after.waited) =
+        (Some(Waited::Others(Nanos(S))), Some(Waited::Others(Nanos(2 * S))));
+    assert_eq!(other(&before, &after), Nanos(3 * S));
 }
 
 #[test]
@@ -147,9 +173,10 @@ fn the_load_of_an_opaque_vm_is_its_own() {
     let taken = snapshot(&host(), Some(&before), &after, None);
     assert_eq!((taken.opaque[0].busy, taken.other_busy), (Nanos(3 * S), Nanos(S)));
     let since_start = snapshot(&host(), None, &after, None);
-    let all = since_start.opaque[0].busy.0 + since_start.other_busy.0;
-    assert_eq!(all, 54 * S / 102);
-    assert!(since_start.opaque[0].busy.0.abs_diff(17 * S / 102) < S / 1000);
+    // One of its threads has waited for a second since its start.
+    let (own, other) = (since_start.opaque[0].busy.0, since_start.other_busy.0);
+    assert!(own.abs_diff((17 + 1) * S / 102) < S / 1000, "{own}");
+    assert!(other.abs_diff((54 - 17) * S / 102) < S / 1000, "{other}");
 }
 
 #[test]
@@ -268,6 +295,26 @@ fn memory_on_a_node_that_is_another_again_counts_there() {
     facts.vms[0].mems = nodes("2");
     facts.vms[0].memory_bound = nodes("1-2");
     assert_eq!(vm(&facts).memory_bound, nodes("0"));
+}
+
+#[test]
+fn opaque_vm_counts_by_what_it_wanted_and_nobody_else_for_its_waits() {
+    let mut before = scan(100 * S, 50 * S, vec![vcpu(0, 1, 9 * S, S)]);
+    let mut after = scan(102 * S, 52 * S, vec![vcpu(0, 1, 10 * S, 3 * S / 2)]);
+    (before.waited, after.waited) = (Some(Waited::All(Nanos(S))), Some(Waited::All(Nanos(2 * S))));
+    for scan in [&mut before, &mut after] {
+        scan.opaque = opaque(scan);
+        scan.vms.clear();
+    }
+    let wanted = |after: &Scan| {
+        let taken = snapshot(&host(), Some(&before), after, None);
+        (taken.opaque[0].busy, taken.other_busy)
+    };
+    // It got a second of two and waited for half of one; others did the same.
+    assert_eq!(wanted(&after), (Nanos(3 * S / 2), Nanos(3 * S / 2)));
+    // A crowd of threads that wait makes no more of it than twice what it got.
+    after.opaque[0].threads[0].wait = Nanos(9 * S);
+    assert_eq!(wanted(&after).0, Nanos(2 * S));
 }
 
 #[test]

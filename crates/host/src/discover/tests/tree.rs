@@ -199,6 +199,53 @@ fn threads_without_names_leave_a_vm_opaque_with_advice() {
 }
 
 #[test]
+fn command_line_counts_no_more_vcpus_than_there_are_threads() {
+    let copy = Copy::new();
+    for (pid, smp) in [(50, "4096"), (60, "cpus=2,maxcpus=4096")] {
+        copy.process(pid, &format!("qemu-system-x86_64 -name claims -smp {smp}"));
+        copy.thread(pid, pid + 1, "worker", (1, 1));
+        copy.thread(pid, pid + 2, "worker", (1, 1));
+    }
+    let scan = copy.scan();
+    let vcpus: Vec<u32> = scan.opaque.iter().map(|vm| vm.vcpus).collect();
+    assert_eq!(vcpus, [3, 2], "{:?}", scan.opaque);
+}
+
+#[test]
+fn owner_is_the_real_user_with_all_cgroups() {
+    let copy = Copy::new();
+    copy.process(50, "qemu-system-x86_64 -name a,debug-threads=on -smp 1");
+    copy.thread(50, 51, "CPU 0/KVM", (1, 1));
+    copy.write("proc/50/status", "Name:\tq\nUid:\t1001\t0\t0\t0\n");
+    copy.write(
+        "proc/50/cgroup",
+        "3:cpuset:/\n1:name=systemd:/user.slice/a\n0::/b/machine-x.scope/c\n",
+    );
+    let owner = copy.scan().vms.remove(0).owner;
+    let cgroups = ["/b/machine-x.scope/c", "/user.slice/a"].map(str::to_owned).to_vec();
+    assert_eq!(owner, Owner { uid: Some(1001), cgroups, is_ordinary_outside: false });
+}
+
+#[test]
+fn cgroups_outside_the_namespace_are_told_once_with_the_way_out() {
+    let copy = Copy::new();
+    for pid in [50, 60] {
+        copy.process(pid, "qemu-system-x86_64 -name a,debug-threads=on -smp 1");
+        copy.thread(pid, pid + 1, "CPU 0/KVM", (1, 1));
+        copy.write(
+            &format!("proc/{pid}/cgroup"),
+            "0::/../../machine.slice/machine-qemu\\x2d1\\x2da.scope/libvirt\n",
+        );
+    }
+    let mut scanner = copy.scanner();
+    let mut told = || {
+        let warnings = scanner.scan().unwrap().warnings;
+        warnings.iter().filter(|warning| warning.contains("--cgroupns=host")).count()
+    };
+    assert_eq!([told(), told()], [1, 0]);
+}
+
+#[test]
 fn no_link_of_a_copy_is_followed_out_of_it() {
     let other = tempfile::tempdir().unwrap();
     fs::create_dir(other.path().join("task")).unwrap();

@@ -1,0 +1,98 @@
+//! What a running `instep run` tells `instep status` of itself: its process, and when it acts again.
+
+use crate::state_file;
+use instep_host::apply::{Instance, Life};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+/// The file in the state directory.
+const FILE: &str = "run.json";
+
+/// A run between two cycles.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunState {
+    /// Its process.
+    pub instance: Instance,
+    /// Its placement policy.
+    pub policy: String,
+    /// Cycles that were done, from 1.
+    pub cycle: u64,
+    /// When the last one ended, in UTC, such as `2026-11-23T08:11:15Z`.
+    pub cycle_at: String,
+    /// When the next one begins unless something calls for it earlier, in UTC.
+    pub next_cycle_at: String,
+}
+
+impl RunState {
+    /// Of this process, which has just done that cycle and does the next one after `wait`.
+    ///
+    /// # Errors
+    /// When this process cannot be read under /proc.
+    pub(crate) fn now(
+        policy: &str,
+        cycle: u64,
+        wait: Duration,
+    ) -> Result<Self, instep_host::Error> {
+        let now = SystemTime::now();
+        let at = |time| humantime::format_rfc3339_seconds(time).to_string();
+        Ok(Self {
+            instance: Instance::this()?,
+            policy: policy.to_owned(),
+            cycle,
+            cycle_at: at(now),
+            next_cycle_at: at(now + wait),
+        })
+    }
+
+    /// Writes it down. What cannot be written is not shown, and that is all.
+    pub(crate) fn publish(&self, state: &Path) {
+        if let Err(error) = state_file::write(state, FILE, self) {
+            tracing::debug!(%error, "cannot write to {}", state.display());
+        }
+    }
+}
+
+/// The run that uses this state directory now; `None` when there is none.
+#[must_use]
+pub fn running(state: &Path) -> Option<RunState> {
+    let stored: RunState = state_file::stored(state, FILE)?;
+    matches!(stored.instance.life(), Ok(Life::Runs)).then_some(stored)
+}
+
+/// A run begins: what another one told is no longer so.
+pub(crate) fn forget(state: &Path) {
+    state_file::remove(state, FILE);
+}
+
+/// This run ends. What another instance tells that has the directory by now stays.
+pub(crate) fn withdraw(state: &Path) {
+    let stored: Option<RunState> = state_file::stored(state, FILE);
+    if stored.is_some_and(|stored| Instance::this().is_ok_and(|this| this == stored.instance)) {
+        forget(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_is_known_while_its_process_lives() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(running(dir.path()), None);
+        let run = RunState::now("instep", 3, Duration::from_secs(60)).unwrap();
+        run.publish(dir.path());
+        assert_eq!(running(dir.path()), Some(run.clone()));
+        assert!(run.next_cycle_at > run.cycle_at && run.cycle_at.ends_with('Z'), "{run:?}");
+        let instance = Instance { start: run.instance.start + 1, ..run.instance.clone() };
+        RunState { instance, ..run.clone() }.publish(dir.path());
+        assert_eq!(running(dir.path()), None, "only a number is the same");
+        withdraw(dir.path());
+        assert!(dir.path().join(FILE).exists(), "it is another one's");
+        run.publish(dir.path());
+        withdraw(dir.path());
+        assert!(!dir.path().join(FILE).exists());
+        run.publish(Path::new("/nonexistent"));
+    }
+}

@@ -1,0 +1,66 @@
+//! `instep status` shows what Instep holds.
+
+use super::common::{list, text};
+use super::vm::{Vm, online, wait_for};
+use serde_json::Value;
+use std::process::Stdio;
+
+fn status(vm: &Vm, args: &[&str]) -> String {
+    let mut command = vm.instep(&["status", "--window", "10ms"]);
+    let ran = command.args(args).output().unwrap();
+    String::from_utf8(ran.stdout).unwrap()
+}
+
+/// Its member of the status, and the run.
+fn held(vm: &Vm) -> (Value, Value) {
+    let mut all: Value = serde_json::from_str(&status(vm, &["--json"])).unwrap();
+    let it = list(&all, "vms").iter().find(|it| it["name"] == *vm.name).unwrap().clone();
+    (it, all["run"].take())
+}
+
+#[test]
+fn status_tells_what_a_run_holds_and_when_it_acts_again() {
+    const UUID: &str = "6f1b3f5e-0c1a-4c9b-9a57-0d9d7b9a3c11";
+    let Some(vm) = Vm::start_with("held", |command| _ = command.args(["-uuid", UUID])) else {
+        return;
+    };
+    let (before, run) = held(&vm);
+    assert!(before["placed"].is_null() && run.is_null(), "{before} {run}");
+    let mut running = vm.placed_by(vm.mending(&["--interval", "1h"]).stdout(Stdio::null()));
+    wait_for("a run that is published", || vm.state().join("run.json").exists());
+    let (it, run) = held(&vm);
+    let (pid, first) = (running.child.id(), online()[0]);
+    assert_eq!((&it["placed"]["pid"], &it["placed"]["stands"]), (&pid.into(), &true.into()));
+    assert_eq!(it["placed"]["was"], serde_json::json!([first]), "{it}");
+    assert!(
+        list(&it, "vcpus").iter().any(|vcpu| vcpu["was"] == serde_json::json!([first])),
+        "{it}"
+    );
+    assert_eq!((&run["pid"], &run["cycle"]), (&pid.into(), &1.into()), "{run}");
+    assert!(text(&run, "next_cycle_at") > text(&run, "cycle_at"), "{run}");
+
+    let shown = status(&vm, &["--vcpus"]);
+    let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    let placed = format!("placed by Instep (pid {pid}, since ");
+    assert!(shown.contains(&placed) && shown.contains(&format!("; was {first})")), "{shown}");
+    assert!(shown.contains(&format!("UUID {UUID}")), "{shown}");
+    let line = format!("instep run: pid {pid}, policy instep, 1 cycle done, the next one at ");
+    assert!(shown.contains(&line), "{shown}");
+
+    assert_eq!(running.terminate(), Some(0));
+    let (after, run) = held(&vm);
+    assert!(after["placed"].is_null() && run.is_null(), "{after} {run}");
+}
+
+#[test]
+fn status_tells_what_run_once_left_standing() {
+    let Some(vm) = Vm::start("kept") else { return };
+    let mut once = vm.instep(&["run", "--once", "--window", "10ms", "--mend-conflicts"]);
+    once.args(["--include-pinned", "--no-memory", "--vm", &vm.name]);
+    assert!(once.output().unwrap().status.success() && !vm.is_as_found());
+    let (it, run) = held(&vm);
+    assert!(it["placed"]["pid"].is_null() && it["placed"]["stands"] == true, "{it}");
+    assert!(run.is_null(), "{run}");
+    assert!(status(&vm, &["--vcpus"]).contains("placed by Instep (`run --once`, since "));
+    assert!(vm.instep(&["restore"]).output().unwrap().status.success() && vm.is_as_found());
+}
