@@ -61,6 +61,7 @@ struct File {
     _like: Option<String>,
     #[serde(default)]
     host: HostPart,
+    xen: XenPart,
     costs: CostsPart,
     polling: PollingPart,
     spinning: SpinningPart,
@@ -79,6 +80,12 @@ struct HostPart {
     caches: Option<Given<u32>>,
     distance: Option<Given<u32>>,
     memory: Option<Given<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct XenPart {
+    release: Given<String>,
 }
 
 #[derive(Deserialize)]
@@ -218,6 +225,7 @@ fn params(name: &str, file: File) -> Result<Params, String> {
     let llc = contention.llc.checked("contention.llc")?;
     Ok(Params {
         machine: name.to_owned(),
+        xen: file.xen.release.checked("xen.release")?.parse()?,
         costs: Costs {
             context_switch: time(costs.context_switch, "costs.context_switch")?,
             migrate_llc: time(costs.migrate_llc, "costs.migrate_llc")?,
