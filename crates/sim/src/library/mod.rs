@@ -12,7 +12,9 @@ mod applications;
 mod machines;
 
 pub use applications::{Application, application, applications};
-pub use machines::{Shape, chosen, machine, machine_names, shape_of};
+#[cfg(test)]
+pub use machines::assumed;
+pub use machines::{Shape, chosen, machine, machine_names, machine_with, shape_of};
 
 use serde::Deserialize;
 
@@ -69,6 +71,24 @@ mod tests {
         let xen = machine("xen-6").unwrap();
         assert_eq!((xen.virtualisation, xen.xen), (31, XenRelease::V4_1_3));
         assert_eq!((opteron.xen, generic.xen), (XenRelease::V4_4_1, XenRelease::V4_4_1));
+    }
+
+    #[test]
+    fn single_numbers_of_a_machine_can_be_others() {
+        let with = |text: &str| machine_with("xen-6", &toml::from_str(text).unwrap());
+        let found = with("costs.futex = \"7us\"\nnoise.on = false").unwrap();
+        let usual = machine("xen-6").unwrap();
+        assert_eq!((found.costs.futex, found.noise.on), (7_000, false));
+        assert_eq!((found.costs.tick, found.contention), (usual.costs.tick, usual.contention));
+        for (text, said) in [
+            ("costs.fotex = \"7us\"", "costs.fotex: a machine has no such number"),
+            ("host.cores = 7", "host.cores: a machine has no such number"),
+            ("costs = 7", "costs: a machine has no such number"),
+            ("costs.futex = 7", "machine xen-6: "),
+        ] {
+            let error = with(text).unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
     }
 
     #[test]

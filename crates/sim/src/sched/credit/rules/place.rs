@@ -251,6 +251,28 @@ const CASES: &[Case] = &[
         },
         "1",
     ),
+    // Both threads of a core count the idle one, so that the search must begin there to end there.
+    (
+        NEW,
+        PICK,
+        "from a busy thread of a core it goes to the idle one",
+        |on| {
+            let xen = on.host([1, 2, 2], &[4]).runs(0, 0, Under).waits(1, 0, Under);
+            xen.runs(2, 2, Under).runs(3, 3, Under).goes(0)
+        },
+        "1",
+    ),
+    // Its own counts as idle in 4.1.3: two idle threads of its core either way.
+    (
+        OLD,
+        PICK,
+        "from a busy thread of a core it does not go to the idle one",
+        |on| {
+            let xen = on.host([1, 2, 2], &[4]).runs(0, 0, Under).waits(1, 0, Under);
+            xen.runs(2, 2, Under).runs(3, 3, Under).goes(0)
+        },
+        "0",
+    ),
     (
         BOTH,
         PICK,
