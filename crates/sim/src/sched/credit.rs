@@ -288,16 +288,10 @@ impl Scheduler for Credit {
     }
 
     fn wake(&mut self, desk: &mut Desk, task: TaskId, by: Waker) {
-        let mut here = desk.task(task).cpu;
-        match by {
-            Waker::Start => {
-                // Where a vCPU begins is the toolstack's; here it looks for a CPU when it first wakes.
-                here = self.cpu_pick(desk, task, true);
-                desk.assign(task, here);
-            }
-            Waker::Sibling(sender) => here = desk.task(sender).cpu,
-            Waker::Timer | Waker::Io => {}
-        }
+        let here = match by {
+            Waker::Sibling(sender) => desk.task(sender).cpu,
+            Waker::Start | Waker::Timer | Waker::Io => desk.task(task).cpu,
+        };
         self.enqueue_woken(desk, task, here);
     }
 

@@ -218,6 +218,18 @@ const CASES: &[Case] = &[
         },
         "Boost [1, 0]",
     ),
+    // Neither release looks for a CPU in csched_vcpu_insert; idle CPUs are told by __runq_tickle.
+    (
+        BOTH,
+        "csched_vcpu_insert",
+        "a new vCPU is queued where it was put, though other CPUs idle",
+        |on| {
+            let xen = on.cpus(4, &[2]).runs(0, 2, Boost).blocked(1, 2, Under);
+            let xen = xen.wakes(1, Waker::Start);
+            format!("{:?} {}", xen.queue(2), xen.told())
+        },
+        "[1] [1]",
+    ),
     (
         BOTH,
         WAKE,
