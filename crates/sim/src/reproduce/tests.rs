@@ -54,10 +54,13 @@ fn only_what_is_neither_fitted_nor_arithmetic_is_predicted() {
     // An experiment that says that it fitted something has a row that says so.
     for experiment in &list(&find("all").unwrap()).experiments {
         let fitted = experiment.rows.iter().any(|row| row.kind == Some(Kind::Fitted));
-        let says = ["Three numbers", "In scenarios/"].iter().any(|words| experiment.fitted.starts_with(words));
+        let says = ["Three numbers", "In scenarios/"]
+            .iter()
+            .any(|words| experiment.fitted.starts_with(words));
         assert!(fitted || !says, "{}", experiment.name);
     }
-    let kind = |word: &str| TINY.replace("published = 0", &format!("published = 0\nkind = \"{word}\""));
+    let kind =
+        |word: &str| TINY.replace("published = 0", &format!("published = 0\nkind = \"{word}\""));
     let run = |text: &str| {
         let tiny = vec![Experiment::parse("tiny", text).unwrap()];
         table::table(&run(&tiny, Some(2), &|_, _| (), &|| false))

@@ -236,6 +236,14 @@ impl Credit {
         self.svcs[task.ix()].credit
     }
 
+    /// Queues a vCPU as OVER, with so many credits.
+    #[cfg(test)]
+    pub(super) fn queue_over(&mut self, desk: &Desk, task: TaskId, credit: i64) {
+        let svc = &mut self.svcs[task.ix()];
+        (svc.pri, svc.credit) = (Pri::Over, credit);
+        self.insert(desk, task);
+    }
+
     /// Gives a queued vCPU a higher priority and its new place; false if it has it already or is
     /// not queued.
     pub(super) fn raise(&mut self, desk: &mut Desk, task: TaskId, pri: Pri) -> bool {

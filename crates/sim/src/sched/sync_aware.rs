@@ -172,6 +172,40 @@ mod tests {
     }
 
     #[test]
+    fn waiting_siblings_are_boosted_beyond_the_threshold_while_credits_last() {
+        // One CPU, two VMs of two vCPUs: the threshold is 4 / 1 * 10 ms. Of each VM the first waits for its
+        // sibling, which waits for the CPU.
+        let boosted = |since: u64, credit: i64| {
+            let mut desk = desk(1, &[2, 2]);
+            let threshold = Threshold { quantum: Some(10_000_000), own: false };
+            let mut it = SyncAware::new(Rules::default(), threshold);
+            it.start(&mut desk);
+            for task in [1, 3].map(TaskId) {
+                desk.ready(task);
+                it.credit.queue_over(&desk, task, credit);
+            }
+            it.sync_wait(&mut desk, TaskId(0));
+            desk.now = since;
+            it.timer(&mut desk, CHECK);
+            (it.boosts(), desk.pending.first())
+        };
+        assert_eq!(boosted(40_000_000, 1), (Some(0), None), "not beyond it");
+        // The sibling of the one that waits, and not the other VM's.
+        assert_eq!(boosted(40_000_001, 1), (Some(1), Some(0)));
+        assert_eq!(boosted(40_000_001, 0), (Some(0), None), "the VM has had its share");
+    }
+
+    #[test]
+    fn a_wake_up_by_a_sibling_empties_the_table_of_the_vm_alone() {
+        let mut desk = desk(1, &[2, 2]);
+        let mut it = SyncAware::new(Rules::default(), Threshold::default());
+        it.start(&mut desk);
+        [0, 1, 2].map(|task| it.sync_wait(&mut desk, TaskId(task)));
+        it.sync_wake(&mut desk, 0);
+        assert_eq!(it.waits[..4], [None, None, Some(0), None]);
+    }
+
+    #[test]
     fn it_promises_what_credit_promises() {
         let rules = Rules::default();
         let sync_aware = SyncAware::new(rules, Threshold::default());

@@ -183,9 +183,8 @@ impl Credit {
                 let after = std::iter::successors(self.waiting.from(cpu + 1), |peer| {
                     self.waiting.from(peer + 1)
                 });
-                let before = std::iter::successors(self.waiting.first(), |peer| {
-                    self.waiting.from(peer + 1)
-                });
+                let before =
+                    std::iter::successors(self.waiting.first(), |peer| self.waiting.from(peer + 1));
                 after
                     .chain(before.take_while(|peer| *peer < cpu))
                     .find_map(|peer| self.steal_from(desk, peer, cpu, pri, Pass::Vcpu))

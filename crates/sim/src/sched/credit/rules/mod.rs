@@ -220,7 +220,11 @@ impl Xen {
         };
         let cpus: Vec<usize> = self.desk.pending.iter().collect();
         let leaving: Vec<usize> = cpus.iter().copied().filter(leaves).collect();
-        if leaving.is_empty() { format!("{cpus:?}") } else { format!("{cpus:?}, {leaving:?} leaves") }
+        if leaving.is_empty() {
+            format!("{cpus:?}")
+        } else {
+            format!("{cpus:?}, {leaving:?} leaves")
+        }
     }
 
     /// To which CPU a vCPU goes that looks for one.

@@ -9,7 +9,22 @@ const SORT: &str = "csched_runq_sort";
 const SCHEDULE: &str = "csched_schedule";
 const WAKE: &str = "csched_vcpu_wake";
 
+/// Whether ticks of four CPUs begin together, and by how many us the next ones are later than 10 ms at least
+/// and at most.
+fn ticks(on: Board) -> String {
+    let mut xen = on.cpus(4, &[1]);
+    xen.credit.rules = Rules::default();
+    let firsts: Vec<u64> = (0..4).map(|_| xen.credit.first_tick(&mut xen.desk)).collect();
+    let together = firsts.iter().all(|first| *first == firsts[0]);
+    let next = |_| (xen.credit.next_tick(&mut xen.desk) - 10 * MS).div_ceil(10 * US) * 10;
+    let late: Vec<u64> = (0..1000).map(next).collect();
+    format!("{together} {:?} {:?}", late.iter().min(), late.iter().max())
+}
+
 const CASES: &[Case] = &[
+    // timer_softirq_action: the deadline and timer_slop, 50 us; each by some of it.
+    (OLD, "csched_tick", "CPUs tick apart, and up to 50 us late", ticks, "false Some(10) Some(50)"),
+    (NEW, "csched_tick", "CPUs tick apart, on time", ticks, "false Some(0) Some(0)"),
     (
         BOTH,
         INSERT,
