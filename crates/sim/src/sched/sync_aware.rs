@@ -200,7 +200,9 @@ mod tests {
         let mut desk = desk(1, &[2, 2]);
         let mut it = SyncAware::new(Rules::default(), Threshold::default());
         it.start(&mut desk);
-        [0, 1, 2].map(|task| it.sync_wait(&mut desk, TaskId(task)));
+        for task in 0..3 {
+            it.sync_wait(&mut desk, TaskId(task));
+        }
         it.sync_wake(&mut desk, 0);
         assert_eq!(it.waits[..4], [None, None, Some(0), None]);
     }
