@@ -8,7 +8,7 @@
 //!   wake (UNDER) -> BOOST --tick--> UNDER <--accounting, each 30 ms--> OVER
 //! ```
 //!
-//! This file holds the queues and the choice ([`csched_schedule`](Credit::pick)); `account` the credits,
+//! This file holds the queues and the choice (`csched_schedule`); `account` the credits,
 //! `place` the CPUs: which one a vCPU moves to, which ones are told of it, which ones steal. What each
 //! function of the original does is written down in docs/models/schedulers.md. Not modelled: caps,
 //! parking, tasklets, CPU pools, migration delay.
