@@ -13,6 +13,7 @@
 use crate::check::{Fact, What};
 use crate::host::Host;
 use crate::mask::Mask;
+use crate::params::XenRelease;
 use crate::rng::Rng;
 use crate::timers::Timers;
 use instep_core::measure::VmMeter;
@@ -124,6 +125,8 @@ pub struct Desk {
     pub now: u64,
     /// The host's shape.
     pub host: Host,
+    /// The release of Xen, for its scheduler.
+    pub xen: XenRelease,
     /// All tasks.
     pub tasks: Vec<Task>,
     /// All VMs.
@@ -203,6 +206,7 @@ impl Desk {
             any_pending: false,
             meters: vec![VmMeter::default(); vms.len()],
             facts: None,
+            xen: XenRelease::default(),
             host,
             tasks,
             vms,

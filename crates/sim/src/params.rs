@@ -4,6 +4,7 @@
 
 use crate::library;
 use serde::Serialize;
+use std::str::FromStr;
 
 /// One: a speed, a slowdown or a share in 1024ths.
 pub const ONE: u64 = 1024;
@@ -83,11 +84,38 @@ pub struct Contention {
     pub node_mib_s: u64,
 }
 
+/// A release of Xen: its credit scheduler has rules of its own (docs/models/schedulers.md). Machines
+/// without Xen have the later one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum XenRelease {
+    /// 4.1.3, of August 2012.
+    #[serde(rename = "4.1.3")]
+    V4_1_3,
+    /// 4.4.1, of September 2014.
+    #[default]
+    #[serde(rename = "4.4.1")]
+    V4_4_1,
+}
+
+impl FromStr for XenRelease {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "4.1.3" => Ok(Self::V4_1_3),
+            "4.4.1" => Ok(Self::V4_4_1),
+            _ => Err(format!("Xen {name}: known are 4.1.3, 4.4.1")),
+        }
+    }
+}
+
 /// Everything. See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Params {
     /// The name of the set.
     pub machine: String,
+    /// The release of Xen whose rules `credit` follows there.
+    pub xen: XenRelease,
     /// Costs.
     pub costs: Costs,
     /// Halt-polling.

@@ -13,16 +13,22 @@ pub fn host(nodes: u32, cores: u32, threads: u32) -> Host {
 /// CPU, one for each VM that roams.
 #[cfg(test)]
 pub(crate) fn desk(cpus: u32, vms: &[u32]) -> crate::desk::Desk {
+    desk_of(host(1, cpus, 1), vms)
+}
+
+/// The same on this host.
+#[cfg(test)]
+pub(crate) fn desk_of(host: Host, vms: &[u32]) -> crate::desk::Desk {
     use crate::desk::{Desk, SCHED_TIMERS, Vm};
     use crate::mask::Mask;
-    let hidden = [cpus, vms.len() as u32];
+    let cpus = host.cpus();
+    let hidden = [cpus as u32, vms.len() as u32];
     let mut first = 0;
     let all = vms.iter().map(|count| (*count, false)).chain(hidden.map(|count| (count, true)));
     let vm = |(count, hidden): (u32, bool)| {
         first += count;
         Vm { first: first - count, count, weight: 100, own: Default::default(), hidden }
     };
-    let cpus = cpus as usize;
     let task = |vm: usize, index: u32| {
         let all = Mask::all(cpus);
         let bound = vm == vms.len();
@@ -30,5 +36,5 @@ pub(crate) fn desk(cpus: u32, vms: &[u32]) -> crate::desk::Desk {
     };
     let timers = crate::timers::Timers::new(3 * cpus + SCHED_TIMERS);
     let rng = crate::rng::Rng::new(1);
-    Desk::new(host(1, cpus as u32, 1), all.map(vm).collect(), task, rng, timers, 2 * cpus as u32)
+    Desk::new(host, all.map(vm).collect(), task, rng, timers, 2 * cpus as u32)
 }

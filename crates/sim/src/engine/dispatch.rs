@@ -187,7 +187,8 @@ impl Engine {
     /// A CPU's clock tick.
     pub(super) fn tick(&mut self, cpu: usize) {
         let slot = (self.cpus.len() + cpu) as u32;
-        self.desk.timers.arm(slot, self.desk.now + self.sched.tick_period());
+        let next = self.sched.next_tick(&mut self.desk);
+        self.desk.timers.arm(slot, self.desk.now + next);
         if self.desk.running[cpu].is_some() {
             self.settle(cpu);
             self.cost(cpu, self.params.costs.tick);

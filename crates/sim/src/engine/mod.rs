@@ -252,7 +252,7 @@ impl Engine {
             let (allowed, preferred) = vm.affinity[index].clone();
             (allowed, preferred, vm.parts.get(index).copied().unwrap_or(1))
         };
-        let desk = Desk::new(
+        let mut desk = Desk::new(
             setup.host,
             vms,
             task,
@@ -260,6 +260,7 @@ impl Engine {
             Timers::new(slots),
             2 * cpus as u32,
         );
+        desk.xen = setup.params.xen;
         let bare = sched.bare_metal();
         let memories =
             setup.vms.iter().map(|vm| Memory::new(&desk.host, vm.memory.clone())).collect();
@@ -357,11 +358,10 @@ impl Engine {
             let bytes = std::mem::take(&mut self.bytes);
             self.begin_placing(placement, &bytes);
         }
-        let (cpus, period) = (self.cpus.len(), self.sched.tick_period());
+        let cpus = self.cpus.len();
         for cpu in 0..cpus {
-            // Ticks of all CPUs come together: Linux without skew_tick, and Xen, which aligns them
-            // when a CPU leaves idle (csched_tick_resume).
-            self.desk.timers.arm((cpus + cpu) as u32, period);
+            let first = self.sched.first_tick(&mut self.desk);
+            self.desk.timers.arm((cpus + cpu) as u32, first);
         }
         let first = if self.warmup == 0 { SAMPLE } else { self.warmup };
         self.desk.timers.arm(self.sample_slot(), first);

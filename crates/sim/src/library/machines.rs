@@ -61,6 +61,7 @@ struct File {
     _like: Option<String>,
     #[serde(default)]
     host: HostPart,
+    xen: XenPart,
     costs: CostsPart,
     polling: PollingPart,
     spinning: SpinningPart,
@@ -79,6 +80,12 @@ struct HostPart {
     caches: Option<Given<u32>>,
     distance: Option<Given<u32>>,
     memory: Option<Given<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct XenPart {
+    release: Given<String>,
 }
 
 #[derive(Deserialize)]
@@ -143,7 +150,27 @@ struct GuestPart {
 /// # Errors
 /// When there is none of this name.
 pub fn machine(name: &str) -> Result<Params, String> {
-    params(name, read(name)?).map_err(|what| format!("machine {name}: {what}"))
+    machine_with(name, &Table::new())
+}
+
+/// The numbers of a machine, with others in some places: parts of its file, such as `costs`, with words
+/// such as `futex` and what each is instead.
+///
+/// # Errors
+/// When there is none of this name, or it has no such number.
+pub fn machine_with(name: &str, numbers: &Table) -> Result<Params, String> {
+    let mut table = table(name, DEEPEST)?;
+    let no = |place: &str| {
+        format!("numbers: {place}: a machine has no such number; see scenarios/library/machines")
+    };
+    for (part, words) in numbers {
+        for (word, value) in words.as_table().ok_or_else(|| no(part))? {
+            let given = table.get_mut(part).and_then(|part| part.get_mut(word)?.get_mut("is"));
+            let given = given.filter(|_| part != "host");
+            *given.ok_or_else(|| no(&format!("{part}.{word}")))? = value.clone();
+        }
+    }
+    params(name, file(name, table)?).map_err(|what| format!("machine {name}: {what}"))
 }
 
 /// The shape of a machine.
@@ -183,8 +210,30 @@ pub fn chosen(name: &str) -> Result<Vec<(String, String)>, String> {
     Ok(all)
 }
 
+/// Numbers of a machine that are assumed, in order of place: place, value and source. Those of its shape
+/// do not count.
+///
+/// # Errors
+/// When there is none of this name.
+#[cfg(test)]
+pub fn assumed(name: &str) -> Result<Vec<(String, Value, String)>, String> {
+    let mut all = Vec::new();
+    for (part, values) in table(name, DEEPEST)?.into_iter().filter(|(part, _)| part != "host") {
+        for (word, given) in values.as_table().into_iter().flatten() {
+            let source = given.get("source").and_then(Value::as_str).unwrap_or_default();
+            if source.contains("assumed") {
+                all.push((format!("{part}.{word}"), given["is"].clone(), source.to_owned()));
+            }
+        }
+    }
+    Ok(all)
+}
+
 fn read(name: &str) -> Result<File, String> {
-    let table = table(name, DEEPEST)?;
+    file(name, table(name, DEEPEST)?)
+}
+
+fn file(name: &str, table: Table) -> Result<File, String> {
     Value::Table(table).try_into().map_err(|error| format!("machine {name}: {error}"))
 }
 
@@ -218,6 +267,7 @@ fn params(name: &str, file: File) -> Result<Params, String> {
     let llc = contention.llc.checked("contention.llc")?;
     Ok(Params {
         machine: name.to_owned(),
+        xen: file.xen.release.checked("xen.release")?.parse()?,
         costs: Costs {
             context_switch: time(costs.context_switch, "costs.context_switch")?,
             migrate_llc: time(costs.migrate_llc, "costs.migrate_llc")?,

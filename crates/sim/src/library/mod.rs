@@ -12,7 +12,9 @@ mod applications;
 mod machines;
 
 pub use applications::{Application, application, applications};
-pub use machines::{Shape, chosen, machine, machine_names, shape_of};
+#[cfg(test)]
+pub use machines::assumed;
+pub use machines::{Shape, chosen, machine, machine_names, machine_with, shape_of};
 
 use serde::Deserialize;
 
@@ -48,7 +50,7 @@ fn nanoseconds(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::{Params, Profile};
+    use crate::params::{Params, Profile, XenRelease};
 
     #[test]
     fn every_machine_can_be_read_and_has_every_number() {
@@ -66,7 +68,27 @@ mod tests {
         assert_eq!(opteron.costs, generic.costs);
         assert_eq!((opteron.polling.max, opteron.virtualisation), (0, 246));
         assert_eq!(opteron.contention.llc_kib, 6 * 1024);
-        assert_eq!(machine("xen-6").unwrap().virtualisation, 246);
+        let xen = machine("xen-6").unwrap();
+        assert_eq!((xen.virtualisation, xen.xen), (31, XenRelease::V4_1_3));
+        assert_eq!((opteron.xen, generic.xen), (XenRelease::V4_4_1, XenRelease::V4_4_1));
+    }
+
+    #[test]
+    fn single_numbers_of_a_machine_can_be_others() {
+        let with = |text: &str| machine_with("xen-6", &toml::from_str(text).unwrap());
+        let found = with("costs.futex = \"7us\"\nnoise.on = false").unwrap();
+        let usual = machine("xen-6").unwrap();
+        assert_eq!((found.costs.futex, found.noise.on), (7_000, false));
+        assert_eq!((found.costs.tick, found.contention), (usual.costs.tick, usual.contention));
+        for (text, said) in [
+            ("costs.fotex = \"7us\"", "costs.fotex: a machine has no such number"),
+            ("host.cores = 7", "host.cores: a machine has no such number"),
+            ("costs = 7", "costs: a machine has no such number"),
+            ("costs.futex = 7", "machine xen-6: "),
+        ] {
+            let error = with(text).unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
     }
 
     #[test]
@@ -96,10 +118,8 @@ mod tests {
         assert_eq!(places("ideal"), Vec::<String>::new());
         assert_eq!(places("kvm-16"), ["noise.on"]);
         let opteron = ["contention.fetch", "guest.virtualisation", "noise.bound", "noise.on"];
-        assert_eq!(
-            (places("opteron-6376"), places("xen-6")),
-            (opteron.map(str::to_owned).to_vec(), opteron.map(str::to_owned).to_vec())
-        );
+        assert_eq!(places("opteron-6376"), opteron);
+        assert_eq!(places("xen-6"), Vec::<String>::new(), "it is like no other");
         let of = |name: &str| application(name).unwrap().1.chosen.clone();
         assert!(of("npb/ep")[0].starts_with("fpu: chosen"), "{:?}", of("npb/ep"));
         assert!(of("parsec/type-1")[0].starts_with("load: fitted") && of("npb/sp").is_empty());

@@ -19,8 +19,9 @@
 //! A row with `over` (places again, on top of its own) is how many per cent its measure is above that
 //! of the changed scenario; with `per` it is the quotient of the two. With `spread = true` it is the
 //! standard deviation between runs, per cent of their mean; with `bound = true` the published figure is
-//! a bound. Gives plans; runs nothing.
+//! a bound; `kind = "fitted"` or `"arithmetic"` says that it is no prediction. Gives plans; runs nothing.
 
+use super::Kind;
 use super::measure::{Measure, Relation};
 use crate::engine::Setup;
 use crate::library;
@@ -60,6 +61,8 @@ struct RowText {
     bound: bool,
     #[serde(default)]
     spread: bool,
+    #[serde(default)]
+    kind: Kind,
     measure: Option<String>,
     unit: Option<String>,
     scale: Option<f64>,
@@ -112,6 +115,8 @@ pub struct RowPlan {
     /// Whether it is the spread between runs that is measured: their standard deviation, per cent of
     /// their mean.
     pub spread: bool,
+    /// What agreement is worth.
+    pub kind: Kind,
     /// Its unit, where not the experiment's.
     pub unit: Option<String>,
     /// Why simulated and published differ, as far as known.
@@ -220,6 +225,7 @@ fn row_plan(file: &File, row: &RowText, plans: &mut Plans) -> Result<RowPlan, St
         implied: row.implied,
         bound: row.bound,
         spread: row.spread,
+        kind: row.kind,
         unit: row.unit.clone(),
         why: row.why.clone(),
         measure: Measure {

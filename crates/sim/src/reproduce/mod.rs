@@ -14,7 +14,7 @@ pub use file::Experiment;
 
 use crate::engine::Outcome;
 use rayon::prelude::*;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 macro_rules! experiments {
@@ -34,6 +34,7 @@ pub const FILES: &[(&str, &str)] = experiments![
     "sequential-section",
     "synthetic-periods",
     "sync-aware-weights",
+    "sync-aware-sensitivity",
     "mixed-workloads",
     "types",
     "eight-npb-vms",
@@ -88,6 +89,8 @@ pub struct Row {
     pub implied: bool,
     /// Whether the published figure is the most that was seen, not the figure itself.
     pub bound: bool,
+    /// What agreement with the published figure is worth; null where there is none.
+    pub kind: Option<Kind>,
     /// The mean over seeds, or the spread between them; null when nothing was run.
     pub simulated: Option<f64>,
     /// Lower end of its 95 % confidence interval.
@@ -127,6 +130,34 @@ impl Verdict {
             Self::Agrees => "agrees",
             Self::Unclear => "unclear",
             Self::Differs => "differs",
+        }
+    }
+}
+
+/// What agreement with a published figure is worth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A number of the model was chosen so that the figure comes out: worth nothing.
+    Fitted,
+    /// It follows from the rules' definition, whatever the host: a check of the program.
+    Arithmetic,
+    /// Neither: what the model is worth.
+    #[default]
+    Predicted,
+}
+
+impl Kind {
+    /// All of them, those that count first.
+    pub const ALL: [Self; 3] = [Self::Predicted, Self::Fitted, Self::Arithmetic];
+
+    /// The word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Fitted => "fitted",
+            Self::Arithmetic => "arithmetic",
+            Self::Predicted => "predicted",
         }
     }
 }
@@ -233,6 +264,7 @@ fn result(experiment: &Experiment, seeds: u64, runs: &[Option<Outcome>]) -> Resu
             published: row.published,
             implied: row.implied,
             bound: row.bound,
+            kind: row.published.map(|_| row.kind),
             simulated: found.map(|found| found.mean),
             low: found.map(|found| found.low),
             high: found.map(|found| found.high),

@@ -1,7 +1,7 @@
 //! Published against simulated as one HTML page that needs nothing else: a table for each experiment
 //! and a plot (inline SVG) for each unit of its rows. Knows only results.
 
-use super::table::{figure, published};
+use super::table::{counts, figure, published};
 use super::{Reproduced, Result, Row, Verdict};
 use instep_core::html::{escaped, head, marks};
 use std::fmt::Write as _;
@@ -28,8 +28,12 @@ pub fn page(found: &Reproduced) -> String {
     out.push_str(
         "<p class=\"soft\">Diamonds are published figures, dashed where they follow from what is \
          published; an arrow to the left from a bar is a published bound, the most that was seen; dots \
-         are means over seeds (of spreads: the spread) with their 95 % confidence interval.</p>\n",
+         are means over seeds (of spreads: the spread) with their 95 % confidence interval. Figures \
+         with f were fitted, those with a follow from a definition; only the others are predicted.</p>\n",
     );
+    for (kind, counts) in counts(found) {
+        let _ = writeln!(out, "<p>{}: {}</p>", kind.word(), counts);
+    }
     for experiment in &found.experiments {
         section(&mut out, experiment);
     }

@@ -1,6 +1,6 @@
 //! Published beside simulated as text, in lines of up to 80 columns.
 
-use super::{Reproduced, Result, Row, Verdict};
+use super::{Kind, Reproduced, Result, Row, Verdict};
 use std::fmt::Write as _;
 
 const WIDTH: usize = 80;
@@ -18,14 +18,27 @@ pub fn table(found: &Reproduced) -> String {
         one(&mut out, experiment);
     }
     out.push_str("\n* follows from what is published, is no figure there\n");
-    let rows = || found.experiments.iter().flat_map(|experiment| &experiment.rows);
-    let count = |verdict| rows().filter(|row| row.verdict == Some(verdict)).count();
-    let counts = [Verdict::Agrees, Verdict::Differs, Verdict::Unclear].map(count);
-    if counts.iter().any(|count| *count > 0) {
-        let [agree, differ, unclear] = counts;
-        let _ = writeln!(out, "figures: {agree} agree, {differ} differ, {unclear} are unclear");
+    out.push_str("f a number was fitted to it; a it follows from the definition, on any host\n");
+    for (kind, counts) in counts(found) {
+        let _ = writeln!(out, "{}: {}", kind.word(), counts);
     }
     out
+}
+
+/// Published figures of each kind that agree, differ and are unclear, in words; kinds without any are
+/// left out.
+pub(super) fn counts(found: &Reproduced) -> Vec<(Kind, String)> {
+    let rows = || found.experiments.iter().flat_map(|experiment| &experiment.rows);
+    let of = |kind: Kind| {
+        let count = |verdict| {
+            rows().filter(|row| row.kind == Some(kind) && row.verdict == Some(verdict)).count()
+        };
+        let counts = [Verdict::Agrees, Verdict::Differs, Verdict::Unclear].map(count);
+        let [agree, differ, unclear] = counts;
+        let text = format!("{agree} agree, {differ} differ, {unclear} are unclear");
+        (counts.iter().sum::<usize>() > 0).then_some((kind, text))
+    };
+    Kind::ALL.into_iter().filter_map(of).collect()
 }
 
 /// A few lines for each experiment: what it shows and how many figures it has.
@@ -119,7 +132,12 @@ fn between(row: &Row, low: f64, high: f64) -> String {
 /// A published figure with what it is: one that follows has a star, a bound its sign.
 pub(super) fn published(row: &Row, value: f64) -> String {
     let (least, star) = (if row.bound { "<" } else { "" }, if row.implied { "*" } else { "" });
-    format!("{least}{}{star}", figure(value))
+    let kind = match row.kind {
+        Some(Kind::Fitted) => "f",
+        Some(Kind::Arithmetic) => "a",
+        Some(Kind::Predicted) | None => "",
+    };
+    format!("{least}{}{star}{kind}", figure(value))
 }
 
 /// A number with as many places as it is worth.

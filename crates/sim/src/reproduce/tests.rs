@@ -42,6 +42,61 @@ fn every_published_experiment_can_be_read_and_names_its_source() {
 }
 
 #[test]
+fn only_what_is_neither_fitted_nor_arithmetic_is_predicted() {
+    let kinds = |name: &str, label: &str| {
+        let listed = list(&find(name).unwrap());
+        listed.experiments[0].rows.iter().find(|row| row.label == label).unwrap().kind
+    };
+    assert_eq!(kinds("types", "type 1, PM"), Some(Kind::Fitted));
+    assert_eq!(kinds("types", "type 1, VM"), Some(Kind::Predicted));
+    assert_eq!(kinds("stacking", "balance, 1 VM"), Some(Kind::Arithmetic));
+    assert_eq!(kinds("stacking", "CFS, 3 VMs"), None, "nothing is published");
+    // An experiment that says that it fitted something has a row that says so.
+    for experiment in &list(&find("all").unwrap()).experiments {
+        let fitted = experiment.rows.iter().any(|row| row.kind == Some(Kind::Fitted));
+        let says = ["Three numbers", "In scenarios/"]
+            .iter()
+            .any(|words| experiment.fitted.starts_with(words));
+        assert!(fitted || !says, "{}", experiment.name);
+    }
+    let kind =
+        |word: &str| TINY.replace("published = 0", &format!("published = 0\nkind = \"{word}\""));
+    let run = |text: &str| {
+        let tiny = vec![Experiment::parse("tiny", text).unwrap()];
+        table::table(&run(&tiny, Some(2), &|_, _| (), &|| false))
+    };
+    let (arithmetic, predicted) = (run(&kind("arithmetic")), run(TINY));
+    assert!(arithmetic.contains("arithmetic: 1 agree, 0 differ"), "{arithmetic}");
+    assert!(arithmetic.contains("0.00a") && !arithmetic.contains("predicted:"), "{arithmetic}");
+    assert!(predicted.contains("predicted: 1 agree"), "{predicted}");
+    assert!(Experiment::parse("tiny", &kind("guessed")).unwrap_err().contains("guessed"));
+}
+
+#[test]
+fn every_assumed_number_of_xen_6_is_halved_and_doubled() {
+    let text = FILES.iter().find(|(name, _)| *name == "sync-aware-sensitivity").unwrap().1;
+    let number = |value: &toml::Value| match value {
+        toml::Value::Integer(number) => *number as u64,
+        other => {
+            let text = other.as_str().unwrap();
+            crate::scenario::load::duration(text).unwrap().as_nanos() as u64
+        }
+    };
+    let table: toml::Table = toml::from_str(text).unwrap();
+    let rows = table["row"].as_array().unwrap();
+    let sets: Vec<_> = rows.iter().filter_map(|row| row.get("set")?.as_table()).collect();
+    let assumed = crate::library::assumed("xen-6").unwrap();
+    assert!(assumed.len() > 9, "{assumed:?}");
+    for (place, value, source) in assumed {
+        let key = format!("host.numbers.{place}");
+        let set: Vec<u64> = sets.iter().filter_map(|set| set.get(&key)).map(number).collect();
+        let own = number(&value);
+        assert_eq!(set, [own / 2, own * 2], "{place}");
+        assert!(source.contains(" to "), "{place}: a range, not a point: {source}");
+    }
+}
+
+#[test]
 fn what_was_published_of_one_policy_is_no_figure_of_another() {
     let npb = find("eight-npb-vms").unwrap();
     for row in npb[0].rows.iter().filter(|row| row.published.is_some()) {

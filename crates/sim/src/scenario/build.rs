@@ -6,7 +6,7 @@ use crate::guest::program::{Op, Program, Workload};
 use crate::host::Host;
 use crate::library;
 use crate::mask::Mask;
-use crate::params::{Noise, ONE, Params, Profile};
+use crate::params::{Noise, ONE, Profile};
 use crate::sched::{self, Scheduler, Tuning};
 use instep_core::idset::CpuSet;
 use instep_core::policy::PolicyName;
@@ -63,7 +63,8 @@ impl Plan {
         let span = scenario.host.span();
         let wrong = |what: String| Fault::at(span.clone(), format!("host: {what}"));
         let machine = scenario.host.get_ref().machine.as_deref().unwrap_or("generic");
-        let mut params = Params::machine(machine).map_err(wrong)?;
+        let numbers = &scenario.host.get_ref().numbers;
+        let mut params = library::machine_with(machine, numbers).map_err(wrong)?;
         let topology = topology(scenario.host.get_ref(), machine, read).map_err(wrong)?;
         params.noise.on = scenario.host.get_ref().noise.unwrap_or(params.noise.on);
         let host = Host::new(&topology);

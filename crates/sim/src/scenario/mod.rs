@@ -92,6 +92,9 @@ pub struct Machine {
     pub distances: Option<Vec<Vec<u32>>>,
     /// Whose costs and contention; `generic` when not given.
     pub machine: Option<String>,
+    /// Numbers of that machine that are others here, by their places in its file.
+    #[serde(default)]
+    pub numbers: toml::Table,
     /// Whether the host's own threads run, too; as the machine says when not given.
     pub noise: Option<bool>,
     /// The lab's clock, `real` or `counted`: simulated time is neither, and nothing depends on it here.

@@ -1,19 +1,30 @@
-//! Xen's credit scheduler as of Xen 4.4 (xen/common/sched_credit.c): credits by weight every 30 ms,
-//! priorities BOOST, UNDER and OVER, slices of 30 ms, two passes over node and vCPU affinity, work
-//! stealing by idle CPUs.
+//! Xen's credit scheduler (xen/common/sched_credit.c) as of 4.1.3 and of 4.4.1, whichever the machine
+//! ran: credits by weight every 30 ms, priorities BOOST, UNDER and OVER, slices of 30 ms, work stealing.
 //!
-//! A vCPU burns 10 credits a millisecond; who has some left is UNDER, who has not is OVER, and who
-//! wakes while UNDER is BOOST until its first tick. Caps, parking, tasklets and CPU pools are not
-//! modelled. Weights count per vCPU that is active, as since Xen 4.2.
+//! A vCPU burns 10 credits a millisecond. One that has credits left is UNDER, one that has none is OVER. A
+//! vCPU that wakes while UNDER is BOOST until the first tick that finds it running.
 //!
 //! ```text
 //!   wake (UNDER) -> BOOST --tick--> UNDER <--accounting, each 30 ms--> OVER
 //! ```
+//!
+//! This file holds the queues and the choice (`csched_schedule`); `account` the credits,
+//! `place` the CPUs: which one a vCPU moves to, which ones are told of it, which ones steal. What each
+//! function of the original does is written down in docs/models/schedulers.md. Not modelled: caps,
+//! parking, tasklets, CPU pools, migration delay.
+
+mod account;
+mod place;
+#[cfg(test)]
+mod rules;
+#[cfg(test)]
+mod tests;
 
 use super::{Pick, Scheduler};
 use crate::check::{Promises, Share};
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
 use crate::mask::Mask;
+use crate::params::XenRelease;
 
 const MS: u64 = 1_000_000;
 /// CSCHED_CREDITS_PER_MSEC.
@@ -27,13 +38,16 @@ pub struct Rules {
     /// Ticks in a slice (CSCHED_TICKS_PER_TSLICE 3).
     pub ticks: u64,
     /// A vCPU that ran for less than this many nanoseconds is not preempted
-    /// (SCHED_DEFAULT_RATELIMIT_US 1000).
+    /// (`sched_ratelimit_us` 1000).
     pub ratelimit: u64,
+    /// By how much timers may be late in Xen 4.1.3 (`timer_slop` 50 us, xen/common/timer.c, which adds it
+    /// to each deadline; 4.4.1 only to those that are closer). Each is late by some of it.
+    pub slop: u64,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { slice: 30 * MS, ticks: 3, ratelimit: MS }
+        Self { slice: 30 * MS, ticks: 3, ratelimit: MS, slop: MS / 20 }
     }
 }
 
@@ -46,31 +60,40 @@ pub(super) enum Pri {
     Boost,
 }
 
+/// `csched_vcpu`.
 #[derive(Clone, Debug)]
 struct Svc {
     pri: Pri,
     credit: i64,
-    /// CPU time that was paid for, nanoseconds.
+    /// CPU time that was paid for, nanoseconds; may be ahead of what was had (`start_time`).
     paid: u64,
-    /// CPU time when it was picked last.
-    picked: u64,
+    /// Of 4.4.1's division by credits: what was left of it, in nanoseconds times [`PER_MS`].
+    residual: u64,
+    /// Since when it runs (`runstate.state_entry_time`): a new slice does not change it.
+    entered: u64,
     active: bool,
+    /// It is to look for another CPU (`_VPF_migrating`).
     migrating: bool,
     yielded: bool,
 }
 
-#[derive(Clone, Debug, Default)]
+/// `csched_pcpu`, and the CPU's `schedule_data`.
+#[derive(Clone, Debug)]
 struct Pcpu {
     /// Queued vCPUs, by priority, then by time.
     queue: Vec<TaskId>,
+    /// What runs; nobody for the idle vCPU.
+    current: Option<TaskId>,
     /// The last sort of the queue that this CPU knows of.
     sorted: u64,
-    /// Where the last search for an idle CPU ended.
+    /// Where the last search for an idle CPU ended (`idle_bias`).
     bias: usize,
-    /// The idle CPU that was woken last from here.
+    /// The idle CPU that was woken last from here (`last_tickle_cpu`).
     tickled: usize,
-    /// A vCPU that may not be preempted yet, and for how long.
-    keep: Option<(TaskId, u64)>,
+    /// The vCPU that may not be preempted yet.
+    kept: Option<TaskId>,
+    /// The vCPU that stops here to look for another CPU.
+    leaving: Option<TaskId>,
 }
 
 /// The scheduler. See the module.
@@ -79,31 +102,30 @@ pub struct Credit {
     rules: Rules,
     svcs: Vec<Svc>,
     pcpus: Vec<Pcpu>,
-    /// VMs with active vCPUs, in order of becoming active.
+    /// VMs with active vCPUs, in the order of accounting.
     active: Vec<usize>,
     /// Active vCPUs of each VM.
     counts: Vec<u32>,
     balance: i64,
     sort: u64,
-    cpus: Mask,
+    /// CPUs that run nobody.
     idlers: Mask,
+    /// All CPUs.
+    all: Mask,
     /// CPUs with somebody in their queue.
     waiting: Mask,
     /// Whether any vCPU has a node affinity.
     prefers: bool,
-}
-
-/// The two passes over affinities.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pass {
-    Node,
-    Vcpu,
+    /// Scratch.
+    cpus: Mask,
+    near: Mask,
 }
 
 impl Credit {
     /// With these numbers.
     #[must_use]
     pub fn new(rules: Rules) -> Self {
+        let none = || Mask::none(0);
         Self {
             rules,
             svcs: Vec::new(),
@@ -112,45 +134,42 @@ impl Credit {
             counts: Vec::new(),
             balance: 0,
             sort: 0,
-            cpus: Mask::none(0),
-            idlers: Mask::none(0),
-            waiting: Mask::none(0),
+            idlers: none(),
+            all: none(),
+            waiting: none(),
             prefers: false,
+            cpus: none(),
+            near: none(),
         }
-    }
-
-    fn full(&self) -> i64 {
-        (self.rules.slice / (MS / PER_MS)).max(1) as i64
     }
 
     fn pri(&self, task: Option<TaskId>) -> Pri {
         task.map_or(Pri::Idle, |task| self.svcs[task.ix()].pri)
     }
 
-    /// burn_credits.
-    fn burn(&mut self, desk: &Desk, task: TaskId) {
-        let svc = &mut self.svcs[task.ix()];
-        let delta = desk.ran(task).saturating_sub(svc.paid);
-        let credits = (delta * PER_MS + MS / 2) / MS;
-        svc.credit -= credits as i64;
-        svc.paid += credits * MS / PER_MS;
+    /// By how much a timer is late this time.
+    fn late(&self, desk: &mut Desk) -> u64 {
+        match desk.xen {
+            XenRelease::V4_1_3 => desk.rng.below(self.rules.slop),
+            XenRelease::V4_4_1 => 0,
+        }
     }
 
-    /// __runq_insert: after those of its priority.
+    /// `__runq_insert`: after those of its priority; one that yields lets one more pass.
     fn insert(&mut self, desk: &Desk, task: TaskId) {
         let pri = self.svcs[task.ix()].pri;
-        let queue = &self.pcpus[desk.task(task).cpu].queue;
+        let cpu = desk.task(task).cpu;
+        let queue = &self.pcpus[cpu].queue;
         let mut at =
             queue.iter().position(|other| self.svcs[other.ix()].pri < pri).unwrap_or(queue.len());
-        // A vCPU that yielded goes behind one more (CSCHED_FLAG_VCPU_YIELD).
         if std::mem::take(&mut self.svcs[task.ix()].yielded) && at < queue.len() {
             at += 1;
         }
-        let cpu = desk.task(task).cpu;
         self.pcpus[cpu].queue.insert(at, task);
         self.waiting.set(cpu);
     }
 
+    /// `__runq_remove`.
     fn unqueue(&mut self, cpu: usize, task: TaskId) -> bool {
         let queue = &mut self.pcpus[cpu].queue;
         let Some(at) = queue.iter().position(|queued| *queued == task) else { return false };
@@ -161,244 +180,55 @@ impl Credit {
         true
     }
 
-    /// csched_balance_cpumask; false when the pass has nothing to say for this vCPU.
-    fn affinity(&mut self, desk: &Desk, task: TaskId, pass: Pass) -> bool {
-        let task = desk.task(task);
-        if pass == Pass::Node
-            && (task.preferred.covers(&task.allowed) || !task.preferred.meets(&task.allowed))
-        {
-            return false;
-        }
-        self.cpus.copy(&task.allowed);
-        if pass == Pass::Node {
-            self.cpus.keep(&task.preferred);
-        }
-        true
+    fn take_first(&mut self, cpu: usize) -> Option<TaskId> {
+        let first = *self.pcpus[cpu].queue.first()?;
+        self.unqueue(cpu, first).then_some(first)
     }
 
-    /// __runq_tickle: which CPUs shall choose again because `task` was queued.
-    fn tickle(&mut self, desk: &mut Desk, task: TaskId) {
-        let cpu = desk.task(task).cpu;
-        let (new, current) = (self.svcs[task.ix()].pri, desk.current(cpu));
-        let cur = self.pri(current);
-        if current.is_none() || (desk.idle.is_empty() && new > cur) {
-            desk.resched(cpu);
-            return;
-        }
-        if desk.idle.is_empty() {
-            return;
-        }
-        for pass in [Pass::Node, Pass::Vcpu] {
-            if !self.affinity(desk, task, pass) {
-                continue;
-            }
-            self.cpus.keep(&desk.idle);
-            match self.cpus.after(self.pcpus[cpu].tickled) {
-                Some(idler) => {
-                    self.pcpus[cpu].tickled = idler;
-                    desk.resched(idler);
-                    return;
-                }
-                None if pass == Pass::Node => {}
-                None if new > cur => {
-                    // Nobody idle may run it: the one that runs here looks for another CPU.
-                    if let Some(current) = current {
-                        self.svcs[current.ix()].migrating = true;
-                    }
-                    desk.resched(cpu);
-                }
-                None => {}
-            }
-        }
-    }
-
-    /// _csched_cpu_pick: an idle CPU with as many idle neighbours as possible, node affinity first.
-    fn cpu_pick(&mut self, desk: &Desk, task: TaskId, commit: bool) -> usize {
-        let home = desk.task(task).cpu;
-        let host = &desk.host;
-        let mut cpu = home;
-        for pass in [Pass::Node, Pass::Vcpu] {
-            if !self.affinity(desk, task, pass) {
-                continue;
-            }
-            cpu = if self.cpus.has(home) { home } else { self.cpus.after(home).unwrap_or(home) };
-            self.idlers.copy(&desk.idle);
-            if home == cpu && self.pcpus[cpu].queue.is_empty() {
-                let current = desk.current(cpu);
-                if current.is_none() || current == Some(task) {
-                    self.idlers.set(cpu);
-                }
-            }
-            self.cpus.keep(&self.idlers);
-            if !self.cpus.is_empty() && !self.cpus.has(cpu) {
-                cpu = self.cpus.after(cpu).unwrap_or(cpu);
-            }
-            self.cpus.clear(cpu);
-            let mut bias = None;
-            while let Some(next) = self.cpus.after(cpu) {
-                let same = host.package[cpu] == host.package[next];
-                let (factor, here, there) = if same {
-                    (1, &host.cores[host.core[cpu]], &host.cores[host.core[next]])
-                } else {
-                    (2, &host.packages[host.package[cpu]], &host.packages[host.package[next]])
-                };
-                let (here, idle) = (self.idlers.common(here), self.idlers.common(there));
-                if here * factor < idle {
-                    bias = Some(next);
-                    // Begin where the last search from there ended.
-                    let from = self.pcpus[next].bias;
-                    let found = self.cpus.first_common(there, from + 1);
-                    cpu = found.or_else(|| self.cpus.first_common(there, 0)).unwrap_or(next);
-                    self.cpus.remove(&host.cores[host.core[cpu]]);
-                } else {
-                    self.cpus.remove(there);
-                }
-            }
-            if commit && let Some(bias) = bias {
-                self.pcpus[bias].bias = cpu;
-            }
-            if self.idlers.has(cpu) {
-                break;
-            }
-        }
-        cpu
-    }
-
-    /// csched_acct: hands out the credits of a period.
-    fn account(&mut self, desk: &mut Desk) {
-        let weight =
-            |vm: usize, counts: &[u32]| i64::from(desk.vms[vm].weight) * i64::from(counts[vm]);
-        let weights: i64 = self.active.iter().map(|vm| weight(*vm, &self.counts)).sum();
-        if weights == 0 {
-            self.balance = 0;
-            return;
-        }
-        let (full, mut left) = (self.full(), weights);
-        let mut total = full * desk.host.cpus() as i64;
-        let (mut balance, mut extra) = (0, false);
-        let mut front = 0;
-        // What goes to the front was passed already: places from `at` on stay.
-        for at in 0..self.active.len() {
-            let vm = self.active[at];
-            let (own, count) = (weight(vm, &self.counts), i64::from(self.counts[vm]));
-            left -= own;
-            let mut peak = count * full;
-            if self.balance < 0 {
-                peak += (-self.balance * own + weights - 1) / weights;
-            }
-            let mut fair = (total * own + weights - 1) / weights;
-            if fair < peak {
-                extra = true;
-            } else {
-                if left != 0 {
-                    total += ((fair - peak) * weights + left - 1) / left;
-                }
-                if extra {
-                    // Who leaves credits goes to the front, so that others get them next time.
-                    self.active[front..=at].rotate_right(1);
-                    front += 1;
-                }
-                fair = peak;
-            }
-            balance += self.pay(desk, vm, (fair + count - 1) / count.max(1));
-        }
-        self.active.retain(|vm| self.counts[*vm] > 0);
-        self.balance = balance;
-        self.sort += 1;
-    }
-
-    /// Adds `fair` credits to every active vCPU of a VM; what they have then.
-    fn pay(&mut self, desk: &Desk, vm: usize, fair: i64) -> i64 {
-        let (full, mut balance) = (self.full(), 0);
-        for task in desk.vms[vm].tasks() {
-            let svc = &mut self.svcs[task.ix()];
-            if !svc.active {
-                continue;
-            }
-            svc.credit += fair;
-            if svc.credit < 0 {
-                svc.pri = Pri::Over;
-                svc.credit = svc.credit.max(-full);
-            } else {
-                svc.pri = Pri::Under;
-                if svc.credit > full {
-                    svc.active = false;
-                    self.counts[vm] -= 1;
-                    svc.credit /= 2;
-                }
-            }
-            balance += svc.credit;
-        }
-        balance
-    }
-
-    /// csched_vcpu_acct: what a tick does to the vCPU that runs.
-    fn tick_task(&mut self, desk: &mut Desk, cpu: usize, task: TaskId) {
-        self.burn(desk, task);
-        let vm = desk.task(task).vm;
+    /// `csched_vcpu_wake`, on CPU `here`.
+    fn enqueue_woken(&mut self, desk: &mut Desk, task: TaskId, here: usize) {
         let svc = &mut self.svcs[task.ix()];
-        if svc.pri == Pri::Boost {
-            svc.pri = Pri::Under;
+        if svc.pri == Pri::Under {
+            svc.pri = Pri::Boost;
         }
-        if !svc.active {
-            svc.active = true;
-            self.counts[vm] += 1;
-            if self.counts[vm] == 1 {
-                self.active.retain(|other| *other != vm);
-                self.active.push(vm);
-            }
-        } else if self.cpu_pick(desk, task, false) != cpu {
-            self.svcs[task.ix()].migrating = true;
-            desk.resched(cpu);
-        }
+        self.insert(desk, task);
+        self.tickle(desk, task, here);
     }
 
-    /// csched_load_balance: work of higher priority than `pri` from busy CPUs, node by node.
-    fn steal(&mut self, desk: &mut Desk, cpu: usize, pri: Pri) -> Option<TaskId> {
-        let nodes = desk.host.nodes.len();
-        let passes = if self.prefers { &[Pass::Node, Pass::Vcpu][..] } else { &[Pass::Vcpu] };
-        for pass in passes {
-            for step in 0..nodes {
-                let node = &desk.host.nodes[(desk.host.node[cpu] + step) % nodes];
-                let mut next = node.first_common(&self.waiting, 0);
-                while let Some(peer) = next {
-                    next = node.first_common(&self.waiting, peer + 1);
-                    if peer == cpu || desk.idle.has(peer) {
-                        continue;
-                    }
-                    if let Some(task) = self.steal_from(desk, peer, cpu, pri, *pass) {
-                        self.unqueue(peer, task);
-                        desk.assign(task, cpu);
-                        return Some(task);
-                    }
+    /// `vcpu_migrate` (xen/common/schedule.c) of a vCPU that is in no queue and does not run.
+    fn migrate(&mut self, desk: &mut Desk, task: TaskId, here: usize) {
+        let to = self.cpu_pick(desk, task, true);
+        desk.assign(task, to);
+        self.enqueue_woken(desk, task, here);
+    }
+
+    /// `cpu` runs this vCPU from now on, or nobody.
+    fn switch(&mut self, desk: &Desk, cpu: usize, next: Option<TaskId>) {
+        let before = std::mem::replace(&mut self.pcpus[cpu].current, next);
+        match next {
+            None => self.idlers.set(cpu),
+            Some(task) => {
+                self.idlers.clear(cpu);
+                if before != next {
+                    self.svcs[task.ix()].entered = desk.now;
                 }
             }
         }
-        None
     }
 
-    /// csched_runq_steal.
-    fn steal_from(
-        &self,
-        desk: &Desk,
-        peer: usize,
-        cpu: usize,
-        pri: Pri,
-        pass: Pass,
-    ) -> Option<TaskId> {
-        let better = |task: &&TaskId| self.svcs[task.ix()].pri > pri;
-        let may = |task: &&TaskId| {
-            let task = desk.task(**task);
-            match pass {
-                Pass::Vcpu => task.allowed.has(cpu),
-                Pass::Node => {
-                    !task.preferred.covers(&task.allowed)
-                        && task.preferred.has(cpu)
-                        && task.allowed.has(cpu)
-                }
+    /// `csched_runq_sort`, at most once an accounting: UNDER and BOOST before OVER, else as they were.
+    fn sort_queue(&mut self, cpu: usize) {
+        if std::mem::replace(&mut self.pcpus[cpu].sorted, self.sort) == self.sort {
+            return;
+        }
+        let (svcs, queue) = (&self.svcs, &mut self.pcpus[cpu].queue);
+        let mut front = 0;
+        for at in 0..queue.len() {
+            if svcs[queue[at].ix()].pri >= Pri::Under {
+                queue[front..=at].rotate_right(1);
+                front += 1;
             }
-        };
-        self.pcpus[peer].queue.iter().take_while(better).find(may).copied()
+        }
     }
 
     /// Credits of a vCPU.
@@ -406,21 +236,25 @@ impl Credit {
         self.svcs[task.ix()].credit
     }
 
+    /// Queues a vCPU as OVER, with so many credits.
+    #[cfg(test)]
+    pub(super) fn queue_over(&mut self, desk: &Desk, task: TaskId, credit: i64) {
+        let svc = &mut self.svcs[task.ix()];
+        (svc.pri, svc.credit) = (Pri::Over, credit);
+        self.insert(desk, task);
+    }
+
     /// Gives a queued vCPU a higher priority and its new place; false if it has it already or is
     /// not queued.
     pub(super) fn raise(&mut self, desk: &mut Desk, task: TaskId, pri: Pri) -> bool {
-        if self.svcs[task.ix()].pri >= pri || !self.unqueue(desk.task(task).cpu, task) {
+        let cpu = desk.task(task).cpu;
+        if self.svcs[task.ix()].pri >= pri || !self.unqueue(cpu, task) {
             return false;
         }
         self.svcs[task.ix()].pri = pri;
         self.insert(desk, task);
-        self.tickle(desk, task);
+        self.tickle(desk, task, cpu);
         true
-    }
-
-    fn take_first(&mut self, cpu: usize) -> Option<TaskId> {
-        let first = *self.pcpus[cpu].queue.first()?;
-        self.unqueue(cpu, first).then_some(first)
     }
 }
 
@@ -430,110 +264,110 @@ impl Scheduler for Credit {
     }
 
     fn start(&mut self, desk: &mut Desk) {
+        let cpus = desk.host.cpus();
         let svc = Svc {
             pri: Pri::Under,
             credit: 0,
             paid: 0,
-            picked: 0,
+            residual: 0,
+            entered: 0,
             active: false,
             migrating: false,
             yielded: false,
         };
+        let pcpu = Pcpu {
+            queue: Vec::new(),
+            current: None,
+            sorted: 0,
+            bias: cpus - 1,
+            tickled: 0,
+            kept: None,
+            leaving: None,
+        };
         self.svcs = vec![svc; desk.tasks.len()];
-        self.pcpus = vec![Pcpu::default(); desk.host.cpus()];
+        self.pcpus = vec![pcpu; cpus];
         self.counts = vec![0; desk.vms.len()];
-        self.cpus = Mask::none(desk.host.cpus());
-        self.idlers = Mask::none(desk.host.cpus());
-        self.waiting = Mask::none(desk.host.cpus());
-        self.prefers = desk.tasks.iter().any(|task| !task.preferred.covers(&task.allowed));
         self.active = Vec::with_capacity(desk.vms.len());
+        (self.all, self.idlers) = (Mask::all(cpus), Mask::all(cpus));
+        (self.waiting, self.cpus, self.near) =
+            (Mask::none(cpus), Mask::none(cpus), Mask::none(cpus));
+        self.prefers = desk.tasks.iter().any(|task| self.has_node_affinity(task));
         desk.arm(0, self.rules.slice);
     }
 
     fn wake(&mut self, desk: &mut Desk, task: TaskId, by: Waker) {
-        let svc = &mut self.svcs[task.ix()];
-        if svc.pri == Pri::Under {
-            svc.pri = Pri::Boost;
-        }
-        if by == Waker::Start {
-            // csched_vcpu_insert: a new vCPU is given a CPU.
-            let cpu = self.cpu_pick(desk, task, true);
-            desk.assign(task, cpu);
-        }
-        self.insert(desk, task);
-        self.tickle(desk, task);
+        let here = match by {
+            Waker::Sibling(sender) => desk.task(sender).cpu,
+            Waker::Start | Waker::Timer | Waker::Io => desk.task(task).cpu,
+        };
+        self.enqueue_woken(desk, task, here);
     }
 
-    fn block(&mut self, desk: &mut Desk, _cpu: usize, task: TaskId) {
+    fn block(&mut self, desk: &mut Desk, cpu: usize, task: TaskId) {
         self.burn(desk, task);
-        if std::mem::take(&mut self.svcs[task.ix()].migrating) {
-            let cpu = self.cpu_pick(desk, task, true);
-            desk.assign(task, cpu);
-        }
-    }
-
-    fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
-        self.burn(desk, task);
-        let ran = desk.ran(task) - self.svcs[task.ix()].picked;
+        self.pcpus[cpu].current = None;
         let svc = &mut self.svcs[task.ix()];
+        svc.yielded = false;
         if std::mem::take(&mut svc.migrating) {
             let to = self.cpu_pick(desk, task, true);
             desk.assign(task, to);
-            if self.svcs[task.ix()].pri == Pri::Under {
-                self.svcs[task.ix()].pri = Pri::Boost;
-            }
-            self.insert(desk, task);
-            if to != cpu {
-                self.tickle(desk, task);
-            }
-            return;
         }
-        match why {
-            Put::Preempted if ran < self.rules.ratelimit => {
-                self.pcpus[cpu].keep = Some((task, self.rules.ratelimit - ran));
-                return;
-            }
-            Put::Yield(_) => svc.yielded = true,
-            Put::Preempted | Put::SliceEnd => {}
-        }
-        self.insert(desk, task);
     }
 
+    /// `csched_schedule` up to `__runq_insert`.
+    fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
+        self.burn(desk, task);
+        let svc = &mut self.svcs[task.ix()];
+        svc.yielded |= matches!(why, Put::Yield(_));
+        if std::mem::take(&mut svc.migrating) {
+            // Not runnable until it has moved, so that neither queue nor rate limit hold it.
+            svc.yielded = false;
+            self.pcpus[cpu].leaving = Some(task);
+        } else if desk.now - svc.entered < self.rules.ratelimit {
+            self.pcpus[cpu].kept = Some(task);
+        } else {
+            self.insert(desk, task);
+        }
+    }
+
+    /// `csched_schedule` from there on, and `context_saved` for a vCPU that leaves.
     fn pick(&mut self, desk: &mut Desk, cpu: usize) -> Option<Pick> {
-        if let Some((task, slice)) = self.pcpus[cpu].keep.take() {
+        if let Some(task) = self.pcpus[cpu].kept.take() {
+            let slice = self.rules.ratelimit + self.late(desk);
             return Some(Pick { task, slice });
         }
-        let first = self.pcpus[cpu].queue.first().copied();
-        let pri = self.pri(first);
-        let task = if pri > Pri::Over {
-            self.take_first(cpu)
-        } else {
-            self.steal(desk, cpu, pri).or_else(|| self.take_first(cpu))
-        }?;
-        self.svcs[task.ix()].picked = desk.ran(task);
-        Some(Pick { task, slice: self.rules.slice })
+        let pri = self.pri(self.pcpus[cpu].queue.first().copied());
+        let next = match pri > Pri::Over {
+            true => self.take_first(cpu),
+            false => self.steal(desk, cpu, pri).or_else(|| self.take_first(cpu)),
+        };
+        self.switch(desk, cpu, next);
+        if let Some(task) = self.pcpus[cpu].leaving.take() {
+            self.migrate(desk, task, cpu);
+        }
+        next.map(|task| Pick { task, slice: self.rules.slice + self.late(desk) })
     }
 
+    /// `csched_tick`.
     fn tick(&mut self, desk: &mut Desk, cpu: usize) {
         if let Some(task) = desk.current(cpu) {
-            self.tick_task(desk, cpu, task);
+            self.account_running(desk, cpu, task);
         }
-        if self.pcpus[cpu].sorted != self.sort {
-            self.pcpus[cpu].sorted = self.sort;
-            // csched_runq_sort: UNDER before OVER, else as they were.
-            let (svcs, queue) = (&self.svcs, &mut self.pcpus[cpu].queue);
-            let mut front = 0;
-            for at in 0..queue.len() {
-                if svcs[queue[at].ix()].pri >= Pri::Under {
-                    queue[front..=at].rotate_right(1);
-                    front += 1;
-                }
-            }
-        }
+        self.sort_queue(cpu);
     }
 
     fn tick_period(&self) -> u64 {
         self.rules.slice / self.rules.ticks
+    }
+
+    /// Each CPU's ticker is armed when the CPU comes up, and again when a tick is handled: those of busy
+    /// CPUs do not come together.
+    fn first_tick(&self, desk: &mut Desk) -> u64 {
+        1 + desk.rng.below(self.tick_period())
+    }
+
+    fn next_tick(&self, desk: &mut Desk) -> u64 {
+        self.tick_period() + self.late(desk)
     }
 
     fn quantum(&self, _cpus: usize) -> u64 {
@@ -542,12 +376,17 @@ impl Scheduler for Credit {
 
     fn timer(&mut self, desk: &mut Desk, _id: u32) {
         self.account(desk);
-        desk.arm(0, desk.now + self.rules.slice);
+        let next = desk.now + self.rules.slice + self.late(desk);
+        desk.arm(0, next);
     }
 
+    /// `vcpu_set_affinity`: a vCPU moves only if it may not stay.
     fn affinity_changed(&mut self, desk: &mut Desk, task: TaskId) {
-        self.prefers = true;
+        self.prefers |= self.has_node_affinity(desk.task(task));
         let (state, cpu) = (desk.task(task).state, desk.task(task).cpu);
+        if desk.task(task).allowed.has(cpu) {
+            return;
+        }
         match state {
             TaskState::Running => {
                 self.svcs[task.ix()].migrating = true;
@@ -555,10 +394,7 @@ impl Scheduler for Credit {
             }
             TaskState::Queued => {
                 self.unqueue(cpu, task);
-                let to = self.cpu_pick(desk, task, true);
-                desk.assign(task, to);
-                self.insert(desk, task);
-                self.tickle(desk, task);
+                self.migrate(desk, task, cpu);
             }
             TaskState::Blocked => {
                 let to = self.cpu_pick(desk, task, true);
@@ -582,6 +418,3 @@ impl Scheduler for Credit {
         false
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -60,6 +60,17 @@ pub trait Scheduler: fmt::Debug + Send {
     /// Nanoseconds between two ticks of a CPU.
     fn tick_period(&self) -> u64;
 
+    /// When a CPU's first tick comes, nanoseconds. Those of all CPUs come together, as in Linux without
+    /// `skew_tick`, unless a scheduler says otherwise.
+    fn first_tick(&self, _desk: &mut Desk) -> u64 {
+        self.tick_period()
+    }
+
+    /// Nanoseconds from a CPU's tick to its next one.
+    fn next_tick(&self, _desk: &mut Desk) -> u64 {
+        self.tick_period()
+    }
+
     /// Its quantum on a host of so many CPUs, for the model of Lag (systems.md, 2): nanoseconds that
     /// who was chosen runs while others wait. Asked before it is started. Without one of its own, CFS's
     /// on 8 CPUs.
@@ -194,7 +205,16 @@ pub fn make(name: &str, tuning: &Tuning) -> Result<Box<dyn Scheduler>, String> {
     let mut tuner = Tuner { scheduler: name, left: tuning.clone(), known: Vec::new(), short: None };
     let scheduler: Box<dyn Scheduler> = match name {
         "credit" => Box::new(credit::Credit::new(credit_rules(&mut tuner))),
-        "sync-aware" => Box::new(sync_aware::SyncAware::new(credit_rules(&mut tuner))),
+        "sync-aware" => {
+            let (mut quantum, mut own) = (0, 0);
+            let rules = credit_rules(&mut tuner);
+            tuner.pace("quantum", &mut quantum);
+            // As of a mechanism that is switched off, the time does not matter.
+            tuner.set("threshold.own", &mut own);
+            let quantum = Some(quantum).filter(|given| *given > 0);
+            let threshold = sync_aware::Threshold { quantum, own: own > 0 };
+            Box::new(sync_aware::SyncAware::new(rules, threshold))
+        }
         "cfs" => Box::new(cfs::Cfs::new(cfs_rules(&mut tuner))),
         "balance" => Box::new(balance::new(cfs_rules(&mut tuner))),
         "affinity" => Box::new(affinity::new(cfs_rules(&mut tuner))),

@@ -1,39 +1,50 @@
 //! Synchronisation-aware scheduling on Xen's credit scheduler (systems.md, 2).
 //!
 //! A table holds for every vCPU since when its thread waits (futex_wait, seen from outside the
-//! guest); a sibling that wakes (futex_wake) empties the VM's entries. Periodically: a VM with a
+//! guest); a sibling that wakes (futex_wake) empties the VM's entries. At each tick: a VM with a
 //! vCPU that has waited longer than the ideal scheduling interval `|C| / |P| * T` is held up by a
 //! bottleneck, its siblings that are runnable and do not run. Those are put at BOOST, as long as the
 //! VM has credits left, so that fairness over the accounting period is kept.
 //!
+//! `|P|` are the host's CPUs. Of `|C|` and `T` the published words allow several readings ([`Threshold`]).
 //! One thread per vCPU is assumed, as published.
 
 use super::credit::{Credit, Pri, Rules};
 use super::{Pick, Scheduler};
 use crate::check::Promises;
-use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
+use crate::desk::{Desk, Put, TaskId, TaskState, Vm, Waker};
 
 /// The scheduler's second timer.
 const CHECK: u32 = 1;
+
+/// How the ideal scheduling interval `|C| / |P| * T` is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Threshold {
+    /// `T` in nanoseconds; the slice when not given.
+    pub quantum: Option<u64>,
+    /// Whether `|C|` are the VM's own vCPUs instead of those of all VMs.
+    pub own: bool,
+}
 
 /// The scheduler.
 #[derive(Clone, Debug)]
 pub struct SyncAware {
     credit: Credit,
     rules: Rules,
+    threshold: Threshold,
     /// Since when each vCPU waits, nanoseconds.
     waits: Vec<Option<u64>>,
-    /// The threshold, nanoseconds.
-    threshold: u64,
+    /// The ideal scheduling interval of each VM, nanoseconds.
+    intervals: Vec<u64>,
     boosts: u64,
 }
 
 impl SyncAware {
     /// On the credit scheduler with these numbers.
     #[must_use]
-    pub fn new(rules: Rules) -> Self {
+    pub fn new(rules: Rules, threshold: Threshold) -> Self {
         let credit = Credit::new(rules);
-        Self { credit, rules, waits: Vec::new(), threshold: 0, boosts: 0 }
+        Self { credit, rules, threshold, waits: Vec::new(), intervals: Vec::new(), boosts: 0 }
     }
 
     fn check(&mut self, desk: &mut Desk) {
@@ -43,7 +54,7 @@ impl SyncAware {
             }
             let tasks = || desk.vms[vm].tasks();
             let late = |task: &TaskId| {
-                self.waits[task.ix()].is_some_and(|since| desk.now - since > self.threshold)
+                self.waits[task.ix()].is_some_and(|since| desk.now - since > self.intervals[vm])
             };
             let credits: i64 = tasks().map(|task| self.credit.credit(task)).sum();
             if credits <= 0 || !tasks().any(|task| late(&task)) {
@@ -74,8 +85,12 @@ impl Scheduler for SyncAware {
         self.waits = vec![None; desk.tasks.len()];
         let shown = desk.vms.iter().filter(|vm| !vm.hidden);
         let vcpus: u64 = shown.map(|vm| u64::from(vm.count)).sum();
-        let cpus = desk.host.cpus() as u64;
-        self.threshold = self.rules.slice * vcpus / cpus.max(1);
+        let (cpus, quantum) = (desk.host.cpus() as u64, self.threshold.quantum);
+        let interval = |vm: &Vm| {
+            let counted = if self.threshold.own { u64::from(vm.count) } else { vcpus };
+            quantum.unwrap_or(self.rules.slice) * counted / cpus.max(1)
+        };
+        self.intervals = desk.vms.iter().map(interval).collect();
         desk.arm(CHECK, self.tick_period());
     }
     fn wake(&mut self, desk: &mut Desk, task: TaskId, by: Waker) {
@@ -95,6 +110,12 @@ impl Scheduler for SyncAware {
     }
     fn tick_period(&self) -> u64 {
         self.credit.tick_period()
+    }
+    fn first_tick(&self, desk: &mut Desk) -> u64 {
+        self.credit.first_tick(desk)
+    }
+    fn next_tick(&self, desk: &mut Desk) -> u64 {
+        self.credit.next_tick(desk)
     }
     fn quantum(&self, cpus: usize) -> u64 {
         self.credit.quantum(cpus)
@@ -136,17 +157,60 @@ mod tests {
 
     #[test]
     fn the_threshold_counts_vcpus_and_no_threads_of_the_host() {
-        // Two CPUs, four vCPUs, and four threads of the host: 4 / 2 * 30 ms.
-        let mut desk = desk(2, &[2, 2]);
-        assert_eq!(desk.tasks.len(), 8);
-        let mut sync_aware = SyncAware::new(Rules::default());
-        sync_aware.start(&mut desk);
-        assert_eq!(sync_aware.threshold, 60_000_000);
+        // Two CPUs, six vCPUs, and four threads of the host.
+        let mut desk = desk(2, &[2, 4]);
+        assert_eq!(desk.tasks.len(), 10);
+        let mut intervals = |quantum, own| {
+            let mut it = SyncAware::new(Rules::default(), Threshold { quantum, own });
+            it.start(&mut desk);
+            it.intervals[..2].to_vec()
+        };
+        // 6 / 2 * 30 ms, 6 / 2 * 10 ms; of the own vCPUs 2 / 2 and 4 / 2.
+        assert_eq!(intervals(None, false), [90_000_000; 2]);
+        assert_eq!(intervals(Some(10_000_000), false), [30_000_000; 2]);
+        assert_eq!(intervals(Some(10_000_000), true), [10_000_000, 20_000_000]);
+    }
+
+    #[test]
+    fn waiting_siblings_are_boosted_beyond_the_threshold_while_credits_last() {
+        // One CPU, two VMs of two vCPUs: the threshold is 4 / 1 * 10 ms. Of each VM the first waits for its
+        // sibling, which waits for the CPU.
+        let boosted = |since: u64, credit: i64| {
+            let mut desk = desk(1, &[2, 2]);
+            let threshold = Threshold { quantum: Some(10_000_000), own: false };
+            let mut it = SyncAware::new(Rules::default(), threshold);
+            it.start(&mut desk);
+            for task in [1, 3].map(TaskId) {
+                desk.ready(task);
+                it.credit.queue_over(&desk, task, credit);
+            }
+            it.sync_wait(&mut desk, TaskId(0));
+            desk.now = since;
+            it.timer(&mut desk, CHECK);
+            (it.boosts(), desk.pending.first())
+        };
+        assert_eq!(boosted(40_000_000, 1), (Some(0), None), "not beyond it");
+        // The sibling of the one that waits, and not the other VM's.
+        assert_eq!(boosted(40_000_001, 1), (Some(1), Some(0)));
+        assert_eq!(boosted(40_000_001, 0), (Some(0), None), "the VM has had its share");
+    }
+
+    #[test]
+    fn a_wake_up_by_a_sibling_empties_the_table_of_the_vm_alone() {
+        let mut desk = desk(1, &[2, 2]);
+        let mut it = SyncAware::new(Rules::default(), Threshold::default());
+        it.start(&mut desk);
+        for task in 0..3 {
+            it.sync_wait(&mut desk, TaskId(task));
+        }
+        it.sync_wake(&mut desk, 0);
+        assert_eq!(it.waits[..4], [None, None, Some(0), None]);
     }
 
     #[test]
     fn it_promises_what_credit_promises() {
         let rules = Rules::default();
-        assert_eq!(SyncAware::new(rules).promises(), Credit::new(rules).promises());
+        let sync_aware = SyncAware::new(rules, Threshold::default());
+        assert_eq!(sync_aware.promises(), Credit::new(rules).promises());
     }
 }

@@ -1,5 +1,6 @@
 //! Rules of Xen's credit scheduler, each on a small host.
 
+use super::place::Pass;
 use super::*;
 use crate::testing;
 

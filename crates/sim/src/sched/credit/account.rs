@@ -1,0 +1,126 @@
+//! Credits: what running costs, what accounting pays, and whom it pays at all.
+
+use super::{Credit, MS, PER_MS, Pri};
+use crate::desk::{Desk, TaskId};
+use crate::params::XenRelease;
+
+impl Credit {
+    /// Credits of a vCPU that runs for a whole slice (`credits_per_tslice`).
+    pub(super) fn full(&self) -> i64 {
+        (self.rules.slice / (MS / PER_MS)).max(1) as i64
+    }
+
+    /// `burn_credits`: 4.1.3 rounds to the nearest credit, 4.4.1 carries what it did not count. Either pays
+    /// for whole credits, of which some may be ahead of the time that was had.
+    pub(super) fn burn(&mut self, desk: &Desk, task: TaskId) {
+        let svc = &mut self.svcs[task.ix()];
+        let Some(delta) = desk.ran(task).checked_sub(svc.paid).filter(|delta| *delta > 0) else {
+            return;
+        };
+        let credits = match desk.xen {
+            XenRelease::V4_1_3 => (delta * PER_MS + MS / 2) / MS,
+            XenRelease::V4_4_1 => {
+                let value = delta * PER_MS + svc.residual;
+                svc.residual = value % MS;
+                value / MS
+            }
+        };
+        svc.credit -= credits as i64;
+        svc.paid += credits * MS / PER_MS;
+    }
+
+    /// `csched_acct`: hands out the credits of a period by weight and active vCPUs.
+    pub(super) fn account(&mut self, desk: &Desk) {
+        let weight =
+            |vm: usize, counts: &[u32]| i64::from(desk.vms[vm].weight) * i64::from(counts[vm]);
+        let weights: i64 = self.active.iter().map(|vm| weight(*vm, &self.counts)).sum();
+        if weights == 0 {
+            self.balance = 0;
+            return;
+        }
+        let owed = (-self.balance).max(0);
+        let (full, mut left) = (self.full(), weights);
+        // What VMs owe is handed out once more, so that the balance comes back to zero.
+        let mut total = full * desk.host.cpus() as i64 + owed;
+        let (mut balance, mut extra) = (0, false);
+        // What goes to the front was passed already: places from `at` on stay.
+        for at in 0..self.active.len() {
+            let vm = self.active[at];
+            let (own, count) = (weight(vm, &self.counts), i64::from(self.counts[vm]));
+            left -= own;
+            let peak = count * full + divided_up(owed * own, weights);
+            let mut fair = divided_up(total * own, weights);
+            if fair < peak {
+                extra = true;
+            } else {
+                if left != 0 {
+                    total += divided_up((fair - peak) * weights, left);
+                }
+                if extra {
+                    // A VM that leaves credits goes to the front, so that others get them next time.
+                    self.active[..=at].rotate_right(1);
+                }
+                fair = peak;
+            }
+            balance += self.pay(desk, vm, divided_up(fair, count.max(1)));
+        }
+        self.active.retain(|vm| self.counts[*vm] > 0);
+        self.balance = balance;
+        self.sort += 1;
+    }
+
+    /// Adds `fair` credits to every active vCPU of a VM; what they have then.
+    pub(super) fn pay(&mut self, desk: &Desk, vm: usize, fair: i64) -> i64 {
+        let (full, mut balance) = (self.full(), 0);
+        for task in desk.vms[vm].tasks() {
+            let svc = &mut self.svcs[task.ix()];
+            if !svc.active {
+                continue;
+            }
+            svc.credit += fair;
+            if svc.credit < 0 {
+                svc.pri = Pri::Over;
+                svc.credit = svc.credit.max(-full);
+            } else {
+                svc.pri = Pri::Under;
+                if svc.credit > full {
+                    // It does not use what it gets: it earns no more until a tick finds it running.
+                    svc.active = false;
+                    self.counts[vm] -= 1;
+                    svc.credit /= 2;
+                }
+            }
+            balance += svc.credit;
+        }
+        balance
+    }
+
+    /// `csched_vcpu_acct`: what a tick does to the vCPU that runs.
+    pub(super) fn account_running(&mut self, desk: &mut Desk, cpu: usize, task: TaskId) {
+        let vm = desk.task(task).vm;
+        let svc = &mut self.svcs[task.ix()];
+        if svc.pri == Pri::Boost {
+            svc.pri = Pri::Under;
+        }
+        self.burn(desk, task);
+        if !self.svcs[task.ix()].active {
+            self.activate(vm, task);
+        } else if self.cpu_pick(desk, task, false) != cpu {
+            self.svcs[task.ix()].migrating = true;
+            desk.resched(cpu);
+        }
+    }
+
+    /// `__csched_vcpu_acct_start`: it earns from now on; a VM that is new goes to the front.
+    pub(super) fn activate(&mut self, vm: usize, task: TaskId) {
+        self.svcs[task.ix()].active = true;
+        self.counts[vm] += 1;
+        if self.counts[vm] == 1 {
+            self.active.insert(0, vm);
+        }
+    }
+}
+
+fn divided_up(value: i64, by: i64) -> i64 {
+    (value + by - 1) / by
+}

@@ -1,0 +1,240 @@
+//! CPUs: which one a vCPU moves to, which ones are told that it waits, which ones steal it.
+
+use super::{Credit, Pri};
+use crate::desk::{Desk, Task, TaskId};
+use crate::host::Host;
+use crate::params::XenRelease;
+
+/// The two passes over affinities; 4.1.3 knows the second only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pass {
+    Node,
+    Vcpu,
+}
+
+/// All passes of a release, in order.
+fn passes(desk: &Desk) -> &'static [Pass] {
+    match desk.xen {
+        XenRelease::V4_1_3 => &[Pass::Vcpu],
+        XenRelease::V4_4_1 => &[Pass::Node, Pass::Vcpu],
+    }
+}
+
+impl Credit {
+    /// `__vcpu_has_node_affinity`: not if it names all CPUs, nor if none of those that it names is allowed.
+    pub(super) fn has_node_affinity(&self, task: &Task) -> bool {
+        !task.preferred.covers(&self.all) && task.preferred.meets(&task.allowed)
+    }
+
+    /// `csched_balance_cpumask`, into `cpus`; false when the pass has nothing to say for this vCPU.
+    pub(super) fn affinity(&mut self, desk: &Desk, task: TaskId, pass: Pass) -> bool {
+        let task = desk.task(task);
+        if pass == Pass::Node && !self.has_node_affinity(task) {
+            return false;
+        }
+        self.cpus.copy(&task.allowed);
+        if pass == Pass::Node {
+            self.cpus.keep(&task.preferred);
+        }
+        true
+    }
+
+    /// `__runq_tickle` on CPU `here`: which CPUs shall choose again because `task` was queued.
+    pub(super) fn tickle(&mut self, desk: &mut Desk, task: TaskId, here: usize) {
+        match desk.xen {
+            XenRelease::V4_1_3 => self.tickle_both(desk, task, here),
+            XenRelease::V4_4_1 => self.tickle_one(desk, task, here),
+        }
+    }
+
+    /// As in 4.1.3: the CPU of the queue if the new one comes before what runs there, and an idle one, too.
+    fn tickle_both(&mut self, desk: &mut Desk, task: TaskId, here: usize) {
+        let cpu = desk.task(task).cpu;
+        let (new, current) = (self.pri(Some(task)), self.pri(self.pcpus[cpu].current));
+        let mut own = new > current;
+        if current > Pri::Idle && !self.idlers.is_empty() {
+            self.affinity(desk, task, Pass::Vcpu);
+            own &= self.cpus.has(cpu);
+            self.wake_idler(desk, here);
+        }
+        if own {
+            desk.resched(cpu);
+        }
+    }
+
+    /// As in 4.4.1: an idle CPU if there is one; only without it the new one preempts what runs in its
+    /// queue's CPU, which then looks for another CPU.
+    fn tickle_one(&mut self, desk: &mut Desk, task: TaskId, here: usize) {
+        let cpu = desk.task(task).cpu;
+        let current = self.pcpus[cpu].current;
+        let before = self.pri(Some(task)) > self.pri(current);
+        let Some(current) = current else {
+            desk.resched(cpu);
+            return;
+        };
+        if self.idlers.is_empty() {
+            if before {
+                desk.resched(cpu);
+            }
+            return;
+        }
+        for pass in passes(desk) {
+            if self.affinity(desk, task, *pass) && self.wake_idler(desk, here) {
+                return;
+            }
+        }
+        if before {
+            self.svcs[current.ix()].migrating = true;
+            desk.resched(cpu);
+        }
+    }
+
+    /// Wakes one of the idle CPUs in `cpus`, in turn (`tickle_one_idle_cpu`); false if there is none.
+    fn wake_idler(&mut self, desk: &mut Desk, here: usize) -> bool {
+        self.cpus.keep(&self.idlers);
+        let idler = self.cpus.after(self.pcpus[here].tickled);
+        if let Some(idler) = idler {
+            self.pcpus[here].tickled = idler;
+            desk.resched(idler);
+        }
+        idler.is_some()
+    }
+
+    /// `_csched_cpu_pick`: an idle CPU with as many idle neighbours as possible.
+    pub(super) fn cpu_pick(&mut self, desk: &Desk, task: TaskId, commit: bool) -> usize {
+        let home = desk.task(task).cpu;
+        let (mut cpu, mut bias) = (home, None);
+        for pass in passes(desk) {
+            if !self.affinity(desk, task, *pass) {
+                continue;
+            }
+            cpu = if self.cpus.has(home) { home } else { self.cpus.after(home).unwrap_or(home) };
+            self.near.copy(&self.idlers);
+            match desk.xen {
+                // The CPU itself counts as idle, whatever runs there.
+                XenRelease::V4_1_3 => self.near.set(cpu),
+                // It does if nobody waits for it.
+                XenRelease::V4_4_1 => {
+                    if home == cpu && self.pcpus[cpu].queue.is_empty() {
+                        self.near.set(cpu);
+                    }
+                }
+            }
+            self.cpus.keep(&self.near);
+            if desk.xen == XenRelease::V4_4_1 && !self.cpus.is_empty() && !self.cpus.has(cpu) {
+                cpu = self.cpus.after(cpu).unwrap_or(cpu);
+            }
+            self.cpus.clear(cpu);
+            // 4.1.3 notes each step of the search, 4.4.1 the last one.
+            let each = commit && desk.xen == XenRelease::V4_1_3;
+            cpu = self.most_idle(&desk.host, cpu, each, &mut bias);
+            if self.near.has(cpu) {
+                break;
+            }
+        }
+        if let Some(bias) = bias.filter(|_| commit) {
+            self.pcpus[bias].bias = cpu;
+        }
+        cpu
+    }
+
+    /// The loop of `_csched_cpu_pick` over the CPUs that are left in `cpus`: one with more idle threads in
+    /// its core, or more than twice as many idle CPUs in its package, is better than `cpu`. `bias` is where
+    /// the end is to be noted, `each` whether every step is.
+    fn most_idle(
+        &mut self,
+        host: &Host,
+        mut cpu: usize,
+        each: bool,
+        bias: &mut Option<usize>,
+    ) -> usize {
+        while let Some(next) = self.cpus.after(cpu) {
+            let same = host.package[cpu] == host.package[next];
+            let (factor, here, there) = if same {
+                (1, &host.cores[host.core[cpu]], &host.cores[host.core[next]])
+            } else {
+                (2, &host.packages[host.package[cpu]], &host.packages[host.package[next]])
+            };
+            if self.near.common(here) * factor < self.near.common(there) {
+                // Begin where the last search from there ended.
+                let from = self.pcpus[next].bias;
+                let found = self.cpus.first_common(there, from + 1);
+                cpu = found.or_else(|| self.cpus.first_common(there, 0)).unwrap_or(next);
+                *bias = Some(next);
+                if each {
+                    self.pcpus[next].bias = cpu;
+                }
+                self.cpus.remove(&host.cores[host.core[cpu]]);
+            } else {
+                self.cpus.remove(there);
+            }
+        }
+        cpu
+    }
+
+    /// `csched_load_balance`: a vCPU of higher priority than `pri` from the queue of a busy CPU. 4.1.3 looks
+    /// at those after `cpu` first, 4.4.1 at those of its node.
+    pub(super) fn steal(&mut self, desk: &mut Desk, cpu: usize, pri: Pri) -> Option<TaskId> {
+        if self.waiting.is_empty() {
+            return None;
+        }
+        let found = match desk.xen {
+            XenRelease::V4_1_3 => {
+                let after = std::iter::successors(self.waiting.from(cpu + 1), |peer| {
+                    self.waiting.from(peer + 1)
+                });
+                let before =
+                    std::iter::successors(self.waiting.first(), |peer| self.waiting.from(peer + 1));
+                after
+                    .chain(before.take_while(|peer| *peer < cpu))
+                    .find_map(|peer| self.steal_from(desk, peer, cpu, pri, Pass::Vcpu))
+            }
+            XenRelease::V4_4_1 => self.steal_by_node(desk, cpu, pri),
+        };
+        let (task, peer) = found?;
+        self.unqueue(peer, task);
+        desk.assign(task, cpu);
+        Some(task)
+    }
+
+    fn steal_by_node(&self, desk: &Desk, cpu: usize, pri: Pri) -> Option<(TaskId, usize)> {
+        let nodes = desk.host.nodes.len();
+        let passes = if self.prefers { passes(desk) } else { &[Pass::Vcpu] };
+        for pass in passes {
+            for step in 0..nodes {
+                let node = &desk.host.nodes[(desk.host.node[cpu] + step) % nodes];
+                let mut next = node.first_common(&self.waiting, 0);
+                while let Some(peer) = next {
+                    next = node.first_common(&self.waiting, peer + 1);
+                    if peer != cpu
+                        && let Some(found) = self.steal_from(desk, peer, cpu, pri, *pass)
+                    {
+                        return Some(found);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// `csched_runq_steal`: not from a CPU that is about to run what waits there, and not past the first
+    /// vCPU that is no better.
+    fn steal_from(
+        &self,
+        desk: &Desk,
+        peer: usize,
+        cpu: usize,
+        pri: Pri,
+        pass: Pass,
+    ) -> Option<(TaskId, usize)> {
+        self.pcpus[peer].current?;
+        let better = |task: &&TaskId| self.svcs[task.ix()].pri > pri;
+        let may = |task: &&TaskId| {
+            let task = desk.task(**task);
+            let prefers = || self.has_node_affinity(task) && task.preferred.has(cpu);
+            task.allowed.has(cpu) && (pass == Pass::Vcpu || prefers())
+        };
+        let task = self.pcpus[peer].queue.iter().take_while(better).find(may)?;
+        Some((*task, peer))
+    }
+}

@@ -1,0 +1,238 @@
+//! The rules of xen/common/sched_credit.c, each as a small case whose outcome was worked out by hand from
+//! the source of 4.1.3 and 4.4.1 (docs/models/schedulers.md says what each function does). A case names
+//! the function it comes from and the rule; the comment above it is the calculation.
+
+mod account;
+mod place;
+mod schedule;
+
+use super::*;
+use crate::params::XenRelease::{self, V4_1_3, V4_4_1};
+use crate::testing;
+
+const US: u64 = 1000;
+const BOTH: &[XenRelease] = &[V4_1_3, V4_4_1];
+const OLD: &[XenRelease] = &[V4_1_3];
+const NEW: &[XenRelease] = &[V4_4_1];
+
+/// A case: in which releases, where it stands there, the rule, what happens, and what comes of it.
+type Case = (&'static [XenRelease], &'static str, &'static str, fn(Board) -> String, &'static str);
+
+/// All cases hold.
+fn hold(cases: &[Case]) {
+    let mut wrong = Vec::new();
+    for (releases, function, rule, outcome, expected) in cases {
+        for release in *releases {
+            let found = outcome(Board(*release));
+            if found != *expected {
+                wrong.push(format!("{function} ({release:?}): {rule}: {found}, not {expected}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} do not hold:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// A release, on which hosts are made.
+struct Board(XenRelease);
+
+impl Board {
+    /// One package of so many CPUs, no two of a core.
+    fn cpus(self, cpus: u32, vms: &[u32]) -> Xen {
+        self.host([1, cpus, 1], vms)
+    }
+
+    /// Packages, which are nodes, cores of each and threads of each core; vCPUs of each VM.
+    fn host(self, [packages, cores, threads]: [u32; 3], vms: &[u32]) -> Xen {
+        let mut desk = testing::desk_of(testing::host(packages, cores, threads), vms);
+        desk.xen = self.0;
+        let mut credit = Credit::new(Rules { slop: 0, ..Rules::default() });
+        credit.start(&mut desk);
+        Xen { desk, credit, slice: 0 }
+    }
+}
+
+/// A host with its scheduler. vCPUs have numbers from 0, VM by VM.
+struct Xen {
+    desk: Desk,
+    credit: Credit,
+    /// Of the last choice, nanoseconds.
+    slice: u64,
+}
+
+impl Xen {
+    fn svc(&mut self, task: u32) -> &mut Svc {
+        &mut self.credit.svcs[task as usize]
+    }
+
+    /// Runs on this CPU from now on, with this priority.
+    fn runs(mut self, task: u32, cpu: usize, pri: Pri) -> Self {
+        self.svc(task).pri = pri;
+        self.begin(TaskId(task), cpu);
+        self.credit.switch(&self.desk, cpu, Some(TaskId(task)));
+        self
+    }
+
+    fn begin(&mut self, task: TaskId, cpu: usize) {
+        self.desk.assign(task, cpu);
+        self.desk.begin(task, cpu);
+    }
+
+    /// Waits in this CPU's queue, at its place.
+    fn waits(mut self, task: u32, cpu: usize, pri: Pri) -> Self {
+        self.svc(task).pri = pri;
+        self.desk.assign(TaskId(task), cpu);
+        self.desk.tasks[task as usize].state = TaskState::Queued;
+        self.credit.insert(&self.desk, TaskId(task));
+        self
+    }
+
+    /// Waits at the end of this CPU's queue, whatever its priority: as accounting may leave it.
+    fn last(mut self, task: u32, cpu: usize, pri: Pri) -> Self {
+        self = self.waits(task, cpu, Pri::Over);
+        self.svc(task).pri = pri;
+        self
+    }
+
+    /// Blocked; this CPU is where it was last.
+    fn blocked(mut self, task: u32, cpu: usize, pri: Pri) -> Self {
+        self.svc(task).pri = pri;
+        self.desk.assign(TaskId(task), cpu);
+        self
+    }
+
+    fn allowed(mut self, task: u32, cpus: &[usize]) -> Self {
+        let all = self.desk.host.cpus();
+        self.desk.tasks[task as usize].allowed = Mask::of(all, cpus.iter().copied());
+        self
+    }
+
+    fn prefers(mut self, task: u32, cpus: &[usize]) -> Self {
+        let all = self.desk.host.cpus();
+        self.desk.tasks[task as usize].preferred = Mask::of(all, cpus.iter().copied());
+        self.credit.prefers = true;
+        self
+    }
+
+    /// Active, with so many credits: VMs in the order of accounting.
+    fn active(mut self, vms: &[(usize, &[i64])]) -> Self {
+        for (vm, credits) in vms.iter().rev() {
+            let first = self.desk.vms[*vm].first;
+            for (at, credit) in credits.iter().enumerate() {
+                let task = TaskId(first + at as u32);
+                self.credit.activate(*vm, task);
+                self.credit.svcs[task.ix()].credit = *credit;
+            }
+        }
+        self
+    }
+
+    fn weights(mut self, weights: &[u32]) -> Self {
+        for (vm, weight) in self.desk.vms.iter_mut().zip(weights) {
+            vm.weight = *weight;
+        }
+        self
+    }
+
+    fn balance(mut self, balance: i64) -> Self {
+        self.credit.balance = balance;
+        self
+    }
+
+    fn accounted(mut self) -> Self {
+        self.credit.account(&self.desk);
+        self
+    }
+
+    /// Time passes.
+    fn after(mut self, ns: u64) -> Self {
+        self.desk.now += ns;
+        self
+    }
+
+    fn tick(mut self, cpu: usize) -> Self {
+        self.credit.tick(&mut self.desk, cpu);
+        self
+    }
+
+    fn wakes(mut self, task: u32, by: Waker) -> Self {
+        self.desk.ready(TaskId(task));
+        self.credit.wake(&mut self.desk, TaskId(task), by);
+        self
+    }
+
+    /// CPU `cpu` chooses, as the engine has it done.
+    fn chooses(mut self, cpu: usize, why: Put) -> Self {
+        self.desk.pending.clear(cpu);
+        let before = self.desk.running[cpu];
+        if let Some(task) = before {
+            self.desk.charge(task);
+            self.desk.tasks[task.ix()].state = TaskState::Queued;
+            self.credit.put(&mut self.desk, cpu, task, why);
+        }
+        self.go_on(cpu, before)
+    }
+
+    /// The vCPU on `cpu` blocks, and the CPU chooses.
+    fn blocks(mut self, cpu: usize) -> Self {
+        let task = self.desk.running[cpu].expect("it runs");
+        self.desk.charge(task);
+        self.desk.end(task, cpu, TaskState::Blocked);
+        self.credit.block(&mut self.desk, cpu, task);
+        self.go_on(cpu, None)
+    }
+
+    fn go_on(mut self, cpu: usize, before: Option<TaskId>) -> Self {
+        let pick = self.credit.pick(&mut self.desk, cpu);
+        if let Some(before) = before {
+            self.desk.end(before, cpu, TaskState::Queued);
+        }
+        if let Some(Pick { task, slice }) = pick {
+            self.begin(task, cpu);
+            self.slice = slice;
+        }
+        self
+    }
+
+    /// What runs on the CPU that chose last, and its slice in us.
+    fn chosen(self, cpu: usize) -> String {
+        match self.desk.running[cpu] {
+            Some(task) => format!("{} for {} us", task.0, self.slice / US),
+            None => "nobody".to_owned(),
+        }
+    }
+
+    fn pri_of(&self, task: u32) -> Pri {
+        self.credit.svcs[task as usize].pri
+    }
+
+    fn credits(&self, tasks: u32) -> Vec<i64> {
+        (0..tasks).map(|task| self.credit.svcs[task as usize].credit).collect()
+    }
+
+    fn queue(&self, cpu: usize) -> Vec<u32> {
+        self.credit.pcpus[cpu].queue.iter().map(|task| task.0).collect()
+    }
+
+    /// CPUs that are told to choose again, and of these those whose vCPU is to look for another CPU.
+    fn told(&self) -> String {
+        let leaves = |cpu: &usize| {
+            self.desk.running[*cpu].is_some_and(|task| self.credit.svcs[task.ix()].migrating)
+        };
+        let cpus: Vec<usize> = self.desk.pending.iter().collect();
+        let leaving: Vec<usize> = cpus.iter().copied().filter(leaves).collect();
+        if leaving.is_empty() {
+            format!("{cpus:?}")
+        } else {
+            format!("{cpus:?}, {leaving:?} leaves")
+        }
+    }
+
+    /// To which CPU a vCPU goes that looks for one.
+    fn goes(mut self, task: u32) -> String {
+        self.picked(task, true).to_string()
+    }
+
+    fn picked(&mut self, task: u32, commit: bool) -> usize {
+        self.credit.cpu_pick(&self.desk, TaskId(task), commit)
+    }
+}

@@ -1,0 +1,501 @@
+//! CPUs: `__runq_tickle`, `_csched_cpu_pick`, `csched_load_balance`, `csched_runq_steal`, affinities.
+
+use super::Pri::{Boost, Over, Under};
+use super::*;
+use crate::desk::Put::SliceEnd;
+
+const TICKLE: &str = "__runq_tickle";
+const PICK: &str = "_csched_cpu_pick";
+const STEAL: &str = "csched_runq_steal";
+const BALANCE: &str = "csched_load_balance";
+const AFFINITY: &str = "vcpu_set_affinity";
+
+/// vCPU 0 runs on CPU 0 of four, UNDER; vCPU 1 wakes there, BOOST.
+fn above(on: Board) -> Xen {
+    on.cpus(4, &[8]).runs(0, 0, Under).blocked(1, 0, Under)
+}
+
+/// What CPU `cpu`, which idles, takes from the others.
+fn taken(xen: Xen, cpu: usize) -> String {
+    format!("{:?}", xen.chooses(cpu, SliceEnd).desk.running[cpu].map(|task| task.0))
+}
+
+/// vCPU 0 and its affinity change.
+fn bound(mut xen: Xen, cpus: &[usize]) -> Xen {
+    xen = xen.allowed(0, cpus);
+    xen.credit.affinity_changed(&mut xen.desk, TaskId(0));
+    xen
+}
+
+const CASES: &[Case] = &[
+    (
+        BOTH,
+        TICKLE,
+        "a CPU that idles is told of its own queue, and no other",
+        |on| {
+            let xen = on.cpus(4, &[2]).blocked(0, 2, Under);
+            xen.wakes(0, Waker::Timer).told()
+        },
+        "[2]",
+    ),
+    (
+        OLD,
+        TICKLE,
+        "of higher priority: its CPU and an idle one, too",
+        |on| above(on).wakes(1, Waker::Timer).told(),
+        "[0, 1]",
+    ),
+    (
+        NEW,
+        TICKLE,
+        "of higher priority: an idle CPU, and what runs goes on",
+        |on| above(on).wakes(1, Waker::Timer).told(),
+        "[1]",
+    ),
+    (
+        BOTH,
+        TICKLE,
+        "of the same priority: an idle CPU only",
+        |on| {
+            let xen = on.cpus(4, &[2]).runs(0, 0, Boost).blocked(1, 0, Under);
+            xen.wakes(1, Waker::Timer).told()
+        },
+        "[1]",
+    ),
+    (
+        BOTH,
+        TICKLE,
+        "without an idle CPU one of higher priority is told of to its CPU, whose vCPU stays",
+        |on| {
+            let xen = on.cpus(2, &[3]).runs(0, 0, Under).runs(1, 1, Under).blocked(2, 1, Under);
+            xen.wakes(2, Waker::Timer).told()
+        },
+        "[1]",
+    ),
+    (
+        BOTH,
+        TICKLE,
+        "without an idle CPU one of the same priority is told of to nobody",
+        |on| {
+            let xen = on.cpus(2, &[3]).runs(0, 0, Over).runs(1, 1, Over).blocked(2, 1, Over);
+            xen.wakes(2, Waker::Timer).told()
+        },
+        "[]",
+    ),
+    (
+        OLD,
+        TICKLE,
+        "if it may use no idle CPU it preempts at its own",
+        |on| above(on).allowed(1, &[0]).wakes(1, Waker::Timer).told(),
+        "[0]",
+    ),
+    (
+        NEW,
+        TICKLE,
+        "if it may use no idle CPU the vCPU that it preempts looks for one",
+        |on| above(on).allowed(1, &[0]).wakes(1, Waker::Timer).told(),
+        "[0], [0] leaves",
+    ),
+    (
+        NEW,
+        TICKLE,
+        "if it may use no idle CPU and is no better, nobody is told",
+        |on| {
+            let xen = on.cpus(4, &[2]).runs(0, 0, Boost).blocked(1, 0, Under).allowed(1, &[0]);
+            xen.wakes(1, Waker::Timer).told()
+        },
+        "[]",
+    ),
+    (
+        OLD,
+        TICKLE,
+        "a CPU that it may not use any more is not told",
+        |on| above(on).allowed(1, &[3]).wakes(1, Waker::Timer).told(),
+        "[3]",
+    ),
+    (
+        NEW,
+        TICKLE,
+        "an idle CPU of its node affinity first",
+        |on| above(on).prefers(1, &[2, 3]).wakes(1, Waker::Timer).told(),
+        "[2]",
+    ),
+    (
+        NEW,
+        TICKLE,
+        "then one of its vCPU affinity",
+        |on| above(on).prefers(1, &[0]).wakes(1, Waker::Timer).told(),
+        "[1]",
+    ),
+    (
+        OLD,
+        TICKLE,
+        "4.1.3 knows no node affinity",
+        |on| above(on).prefers(1, &[2, 3]).wakes(1, Waker::Timer).told(),
+        "[0, 1]",
+    ),
+    (
+        NEW,
+        TICKLE,
+        "idle CPUs in turn",
+        |on| {
+            let xen = above(on).blocked(2, 0, Under).blocked(3, 0, Under).blocked(4, 0, Under);
+            let mut all = Vec::new();
+            let mut xen = xen;
+            for task in 1..5 {
+                xen = xen.wakes(task, Waker::Timer);
+                all.push(xen.told());
+                xen.desk.pending = Mask::none(4);
+            }
+            all.join(" ")
+        },
+        "[1] [2] [3] [1]",
+    ),
+    // last_tickle_cpu is the waking CPU's: 2 has told nobody yet, so that it begins after 0 as well.
+    (
+        NEW,
+        TICKLE,
+        "the turn is that of the CPU that wakes, not of the one that is told",
+        |on| {
+            let xen = on.cpus(4, &[5]).runs(0, 0, Under).runs(1, 2, Under);
+            let xen = xen.blocked(2, 0, Under).blocked(3, 0, Under);
+            let xen = xen.wakes(2, Waker::Sibling(TaskId(1)));
+            let first = xen.told();
+            let mut xen = xen;
+            xen.desk.pending = Mask::none(4);
+            let xen = xen.wakes(3, Waker::Timer);
+            format!("{first} {}", xen.told())
+        },
+        "[1] [1]",
+    ),
+    (
+        BOTH,
+        PICK,
+        "a CPU that is no less idle than others is kept",
+        |on| {
+            let xen = on.cpus(4, &[1]).runs(0, 1, Under);
+            xen.goes(0)
+        },
+        "1",
+    ),
+    // Beside vCPU 1: one idle thread of its core against two.
+    (
+        BOTH,
+        PICK,
+        "a whole idle core is better than half of one",
+        |on| {
+            let xen = on.host([1, 2, 2], &[2]).runs(0, 0, Under).runs(1, 1, Under);
+            xen.goes(0)
+        },
+        "2",
+    ),
+    // idle_bias of CPU 2 is 3 at first, so that 2 comes; then 2, so that 3 comes.
+    (
+        BOTH,
+        PICK,
+        "the next search from there begins behind what it found",
+        |on| {
+            let mut xen = on.host([1, 2, 2], &[2]).runs(0, 0, Under).runs(1, 1, Under);
+            format!("{} {} {}", xen.picked(0, true), xen.picked(0, true), xen.picked(0, true))
+        },
+        "2 3 2",
+    ),
+    (
+        BOTH,
+        PICK,
+        "a tick's search is not noted",
+        |on| {
+            let mut xen = on.host([1, 2, 2], &[2]).runs(0, 0, Under).runs(1, 1, Under);
+            format!("{} {}", xen.picked(0, false), xen.picked(0, false))
+        },
+        "2 2",
+    ),
+    // One idle CPU here (its own), two there: 1 * 2 < 2 does not hold.
+    (
+        BOTH,
+        PICK,
+        "another package is better only with more than twice as many idle CPUs: two to one",
+        |on| {
+            let xen = on.host([2, 2, 1], &[2]).runs(0, 0, Under).runs(1, 1, Under);
+            xen.goes(0)
+        },
+        "0",
+    ),
+    (
+        BOTH,
+        PICK,
+        "three to one",
+        |on| {
+            let xen = on.host([2, 3, 1], &[3]).runs(0, 0, Under).runs(1, 1, Under);
+            xen.runs(2, 2, Under).goes(0)
+        },
+        "3",
+    ),
+    (
+        OLD,
+        PICK,
+        "the own CPU counts as idle whoever waits there",
+        |on| {
+            let xen = on.cpus(2, &[2]).runs(0, 0, Under).waits(1, 0, Under);
+            xen.goes(0)
+        },
+        "0",
+    ),
+    (
+        NEW,
+        PICK,
+        "the own CPU does not count as idle if somebody waits there",
+        |on| {
+            let xen = on.cpus(2, &[2]).runs(0, 0, Under).waits(1, 0, Under);
+            xen.goes(0)
+        },
+        "1",
+    ),
+    // Both threads of a core count the idle one, so that the search must begin there to end there.
+    (
+        NEW,
+        PICK,
+        "from a busy thread of a core it goes to the idle one",
+        |on| {
+            let xen = on.host([1, 2, 2], &[4]).runs(0, 0, Under).waits(1, 0, Under);
+            xen.runs(2, 2, Under).runs(3, 3, Under).goes(0)
+        },
+        "1",
+    ),
+    // Its own counts as idle in 4.1.3: two idle threads of its core either way.
+    (
+        OLD,
+        PICK,
+        "from a busy thread of a core it does not go to the idle one",
+        |on| {
+            let xen = on.host([1, 2, 2], &[4]).runs(0, 0, Under).waits(1, 0, Under);
+            xen.runs(2, 2, Under).runs(3, 3, Under).goes(0)
+        },
+        "0",
+    ),
+    (
+        BOTH,
+        PICK,
+        "without an idle CPU it stays",
+        |on| {
+            let xen = on.cpus(2, &[3]).runs(0, 0, Under).runs(1, 1, Under).waits(2, 0, Under);
+            xen.goes(0)
+        },
+        "0",
+    ),
+    (
+        BOTH,
+        PICK,
+        "from a CPU that it may not use it goes to the next that it may",
+        |on| {
+            let xen = on.cpus(4, &[1]).blocked(0, 1, Under).allowed(0, &[0, 3]);
+            xen.goes(0)
+        },
+        "3",
+    ),
+    (
+        NEW,
+        PICK,
+        "an idle CPU of the node affinity, though its own is idle, too",
+        |on| {
+            let xen = on.host([2, 2, 1], &[1]).blocked(0, 0, Under).prefers(0, &[2, 3]);
+            xen.goes(0)
+        },
+        "2",
+    ),
+    (
+        NEW,
+        PICK,
+        "with none idle in the node affinity one of the vCPU affinity",
+        |on| {
+            let xen = on.host([2, 2, 1], &[3]).runs(1, 2, Under).runs(2, 3, Under);
+            xen.blocked(0, 0, Under).prefers(0, &[2, 3]).goes(0)
+        },
+        "0",
+    ),
+    (
+        NEW,
+        "__vcpu_has_node_affinity",
+        "a node affinity of CPUs that it may not use does not count",
+        |on| {
+            let xen = on.host([2, 2, 1], &[1]).blocked(0, 0, Under).prefers(0, &[2, 3]);
+            xen.allowed(0, &[0, 1]).goes(0)
+        },
+        "0",
+    ),
+    (
+        OLD,
+        PICK,
+        "4.1.3 knows no node affinity",
+        |on| {
+            let xen = on.host([2, 2, 1], &[1]).blocked(0, 0, Under).prefers(0, &[2, 3]);
+            xen.goes(0)
+        },
+        "0",
+    ),
+    (
+        BOTH,
+        BALANCE,
+        "with OVER first in its queue a CPU takes UNDER from another",
+        |on| {
+            let xen = on.cpus(2, &[3]).runs(0, 1, Under).waits(1, 1, Under).waits(2, 0, Over);
+            taken(xen, 0)
+        },
+        "Some(1)",
+    ),
+    (
+        BOTH,
+        BALANCE,
+        "with UNDER first in its queue it does not look at others' BOOST",
+        |on| {
+            let xen = on.cpus(2, &[3]).runs(0, 1, Boost).waits(1, 1, Boost).waits(2, 0, Under);
+            taken(xen, 0)
+        },
+        "Some(2)",
+    ),
+    (
+        BOTH,
+        STEAL,
+        "no vCPU of the same priority is taken",
+        |on| {
+            let xen = on.cpus(2, &[3]).runs(0, 1, Over).waits(1, 1, Over).waits(2, 0, Over);
+            taken(xen, 0)
+        },
+        "Some(2)",
+    ),
+    (
+        BOTH,
+        STEAL,
+        "an idle CPU takes OVER",
+        |on| {
+            let xen = on.cpus(2, &[2]).runs(0, 1, Under).waits(1, 1, Over);
+            taken(xen, 0)
+        },
+        "Some(1)",
+    ),
+    (
+        BOTH,
+        STEAL,
+        "nothing from a CPU that idles: it is about to run that itself",
+        |on| taken(on.cpus(2, &[1]).waits(0, 1, Under), 0),
+        "None",
+    ),
+    (
+        BOTH,
+        STEAL,
+        "a queue is searched up to the first that is no better",
+        |on| {
+            let xen = on.cpus(2, &[4]).runs(0, 1, Under).waits(1, 1, Over).last(2, 1, Under);
+            taken(xen.waits(3, 0, Over), 0)
+        },
+        "Some(3)",
+    ),
+    (
+        BOTH,
+        STEAL,
+        "one that may not use the CPU is passed over",
+        |on| {
+            let xen = on.cpus(2, &[3]).runs(0, 1, Under).waits(1, 1, Under).waits(2, 1, Under);
+            taken(xen.allowed(1, &[1]), 0)
+        },
+        "Some(2)",
+    ),
+    (
+        OLD,
+        BALANCE,
+        "4.1.3 begins behind its own CPU",
+        |on| {
+            let xen = on.cpus(3, &[4]).runs(0, 0, Under).waits(1, 0, Under);
+            taken(xen.runs(2, 2, Under).waits(3, 2, Under), 1)
+        },
+        "Some(3)",
+    ),
+    (
+        NEW,
+        BALANCE,
+        "4.4.1 begins with the first CPU of a node",
+        |on| {
+            let xen = on.cpus(3, &[4]).runs(0, 0, Under).waits(1, 0, Under);
+            taken(xen.runs(2, 2, Under).waits(3, 2, Under), 1)
+        },
+        "Some(1)",
+    ),
+    (
+        NEW,
+        BALANCE,
+        "its own node comes first",
+        |on| {
+            let xen = on.host([2, 2, 1], &[4]).runs(0, 0, Under).waits(1, 0, Under);
+            taken(xen.runs(2, 2, Under).waits(3, 2, Under), 3)
+        },
+        "Some(3)",
+    ),
+    (
+        OLD,
+        BALANCE,
+        "nodes make no difference in 4.1.3",
+        |on| {
+            let xen = on.host([2, 2, 1], &[4]).runs(0, 0, Under).waits(1, 0, Under);
+            taken(xen.runs(2, 2, Under).waits(3, 2, Under), 3)
+        },
+        "Some(1)",
+    ),
+    (
+        NEW,
+        BALANCE,
+        "one whose node affinity is here comes before any other",
+        |on| {
+            let xen = on.host([2, 2, 1], &[4]).runs(0, 1, Under).waits(1, 1, Under);
+            taken(xen.runs(2, 2, Under).waits(3, 2, Under).prefers(3, &[0, 1]), 0)
+        },
+        "Some(3)",
+    ),
+    (
+        OLD,
+        BALANCE,
+        "in 4.1.3 it does not",
+        |on| {
+            let xen = on.host([2, 2, 1], &[4]).runs(0, 1, Under).waits(1, 1, Under);
+            taken(xen.runs(2, 2, Under).waits(3, 2, Under).prefers(3, &[0, 1]), 0)
+        },
+        "Some(1)",
+    ),
+    (
+        BOTH,
+        AFFINITY,
+        "a vCPU that may stay does not move",
+        |on| {
+            let xen = bound(on.cpus(2, &[2]).runs(0, 0, Under).waits(1, 0, Under), &[0]);
+            format!("{} {:?}", xen.told(), xen.queue(0))
+        },
+        "[] [1]",
+    ),
+    (
+        BOTH,
+        AFFINITY,
+        "one that runs where it may not leaves at once, and is BOOST where it comes",
+        |on| {
+            let xen = bound(on.cpus(2, &[2]).runs(0, 0, Under), &[1]);
+            let told = xen.told();
+            let xen = xen.chooses(0, SliceEnd);
+            format!("{told}; {:?} {:?} {}", xen.queue(1), xen.pri_of(0), xen.told())
+        },
+        "[0], [0] leaves; [0] Boost [1]",
+    ),
+    (
+        BOTH,
+        AFFINITY,
+        "one that waits where it may not is BOOST where it comes",
+        |on| {
+            let xen = on.cpus(2, &[3]).runs(1, 0, Under).runs(2, 1, Under).waits(0, 0, Under);
+            let xen = bound(xen, &[1]);
+            format!("{:?} {:?} {:?} {}", xen.queue(0), xen.queue(1), xen.pri_of(0), xen.told())
+        },
+        "[] [0] Boost [1]",
+    ),
+];
+
+#[test]
+fn cpus_are_chosen_and_told_as_in_the_source() {
+    hold(CASES);
+}
