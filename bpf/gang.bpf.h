@@ -32,8 +32,8 @@
 /* So many windows go by before the first trial of a VM, four times as many before each further one, up to a bound (25 s). */
 #define LEAST_PAUSE 8
 #define MOST_PAUSE 512
-/* A VM that used less CPU time in a window is not tried. */
-#define TRIAL_NS (2 * POL_EVIDENCE_NS)
+/* A VM that used less than this part of a CPU is not tried: it is served by preemption, and its windows are long. */
+#define TRIAL_PART 4
 
 /* Takes over the evidence of a vCPU; whether it belongs to the gang. In a trial it does, whatever its evidence says. */
 static __always_inline bool judge_vcpu(struct slot_info *i, bool all, bool trial)
@@ -275,9 +275,9 @@ static __always_inline void reseat(u32 vm, struct vm_state *v, struct domain_sta
 
 /* Whether a VM that forms no gang is to be tried as one: if it blocks often, while threads wait, and seldom. */
 static __always_inline bool is_to_be_tried(struct vm_state *v, struct instep_vm_settings *s, struct domain_state *d,
-					   u64 blocks)
+					   u64 blocks, u64 window)
 {
-	if (v->seats || s->nr_vcpus < 2 || s->cosched != INSTEP_COSCHED_AUTO || v->ran_ns < TRIAL_NS)
+	if (v->seats || s->nr_vcpus < 2 || s->cosched != INSTEP_COSCHED_AUTO || v->ran_ns < window / TRIAL_PART)
 		return false;
 	if (blocks * POL_GANG_OFF_NS < POL_TRIAL_FACTOR * v->ran_ns)
 		return false;
@@ -287,7 +287,8 @@ static __always_inline bool is_to_be_tried(struct vm_state *v, struct instep_vm_
 }
 
 /* Begins, continues or ends the trial of a VM; whether the window that begins now belongs to one. */
-static __always_inline bool continue_trial(struct vm_state *v, struct instep_vm_settings *s, struct domain_state *d)
+static __always_inline bool continue_trial(struct vm_state *v, struct instep_vm_settings *s, struct domain_state *d,
+					   u64 window)
 {
 	u64 blocks = v->total_blocks - v->blocks_before;
 
@@ -296,7 +297,7 @@ static __always_inline bool continue_trial(struct vm_state *v, struct instep_vm_
 		v->trial--;
 		return v->trial > 0;
 	}
-	if (!is_to_be_tried(v, s, d, blocks))
+	if (!is_to_be_tried(v, s, d, blocks, window))
 		return false;
 	v->trial = TRIAL_WINDOWS;
 	v->untried = 0;
@@ -326,7 +327,7 @@ SEPARATE int weigh(u32 vm, u64 now)
 	if (!d)
 		return 0;
 	all = s->cosched == INSTEP_COSCHED_RELAXED;
-	seats = judge_vcpus(vm, all, continue_trial(v, s, d));
+	seats = judge_vcpus(vm, all, continue_trial(v, s, d, pol_since(begun, now)));
 	d->lost = lost_lanes(d, now);
 	v->wide = seats > room_in(d);
 	if (!on(INSTEP_M_GANG) || s->cosched == INSTEP_COSCHED_NEVER || seats < 2 || (v->wide && !may_spread(v)))
