@@ -2,12 +2,13 @@
 /*
  * What a CPU takes from the queues when it chooses.
  *
- * Flag: holes. Counters: none.
+ * Flags: holes, wake. Counters: wake_tears.
  *
  * Problem: a CPU must carry out the plan of the slot, and fill what the plan leaves, without looking through queues.
  * Method: it takes the first of these that there is:
  *     a thread bound to it, if that is further behind than what else there is;
  *     in the middle and at the end of a slot (slot.bpf.h, serve_host), a thread of the host;
+ *     a thread of the pool that might interrupt the gang whose slot it is if it woke up now (wake.bpf.h);
  *     the vCPU that has its seat here, of the gang whose slot it is;
  *     the thread of the domain's pool with the least place, unless what ran here has a lesser one;
  *     in a hole, a vCPU of a gang that was refused: the one that sits here, else any;
@@ -249,6 +250,47 @@ static __noinline bool take_of_host(s32 cpu, u32 domain)
 		break;
 	}
 	return taken;
+}
+
+/*
+ * Takes a VM's thread from the pool that is further behind than `began` by what a wake-up needs to preempt (wake.bpf.h), and
+ * has not used up a slice since it woke up.
+ */
+static __noinline bool take_behind(s32 cpu, u32 domain, u64 began)
+{
+	struct task_struct *p;
+	bool taken = false;
+	u32 seen = 0;
+
+	bpf_for_each(scx_dsq, p, pool_queue(domain), 0) {
+		struct task_state *t = task_of(p);
+
+		if (seen++ >= 8 || !pol_wake_preempts(p->scx.dsq_vtime, began, SET.wake_slack_ns))
+			break;
+		if (!t || t->is_long || t->vm == INSTEP_HOST || !may_use(p, cpu))
+			continue;
+		taken = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
+		break;
+	}
+	return taken;
+}
+
+/*
+ * A thread that might interrupt the gang whose slot it is if it woke up now, but found no CPU when it did, or was preempted
+ * by the begin of a slot: else it would wait for slot after slot until it is overdue. Only on CPUs of the gang that
+ * is interrupted first.
+ */
+static __always_inline bool interrupt_slot(s32 cpu, struct cpu_state *c, struct domain_state *d)
+{
+	struct vm_state *v = vm_of(c->owner);
+
+	if (!d->slotted || !v || !on(INSTEP_M_WAKE) || !(d->victims & pol_lane(c->lane)) ||
+	    scx_bpf_dsq_nr_queued(pool_queue(c->domain)) <= 0 ||
+	    !take_behind(cpu, c->domain, part_in(v, c->domain)->began))
+		return false;
+	note_torn(v);
+	count(INSTEP_C_WAKE_TEAR);
+	return true;
 }
 
 /* Takes a thread of the host before the owner's, unless the host's threads are far ahead of their share. */

@@ -289,6 +289,8 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (d->stray && take_stray(d))
 		return;
+	if (interrupt_slot(cpu, c, d))
+		return;
 	/* The owner of the slot. */
 	if (p.owns && prev && (p.sits_here || !take_seat(c->owner, c->domain, c->lane))) {
 		go_on(prev, 2 * SET.slot_ns);

@@ -174,6 +174,21 @@ fn vms_that_spin_before_they_block_are_found_to_be_gangs() {
 }
 
 #[test]
+fn no_thread_of_a_light_vm_waits_for_slots_of_gangs_to_pass() {
+    let case = |burst| {
+        let text = format!(
+            "about = \"a light VM beside two gangs\"\nscheduler = \"instep\"\n[host]\ncores = 2\nmemory = \"8GiB\"\n\
+             noise = true\n[[guest]]\nname = \"pings\"\nvcpus = 2\nmemory = \"1GiB\"\n\
+             load = \"instep-load ping --period 5ms --burst {burst}\"\n\
+             [[guest]]\nname = \"computes\"\ncount = 2\nvcpus = 2\nmemory = \"1GiB\"\nload = \"spin\"\n"
+        );
+        let bounds = [AtLeast("pings", Speed, 0.98), AtMost("pings", WaitMs, 6.0)];
+        case(burst, &text, &[], &bounds)
+    };
+    holds(&["200us", "500us"].map(case));
+}
+
+#[test]
 fn vms_of_a_host_with_room_are_as_fast_as_alone() {
     let bounds = [AtLeast("", Speed, 0.98)];
     holds(&[case("not-overcommitted", scenario!("not-overcommitted"), &[], &bounds)]);
