@@ -81,7 +81,8 @@ impl Applier {
     /// [`Applier::restore`] is due; when its holder is [`Holder::Kept`], the placement is adopted.
     ///
     /// # Errors
-    /// A damaged journal; an unreadable /proc.
+    /// A damaged journal; an unreadable /proc; another living process answers for the journal, such as one
+    /// of a version with other locks ([`Error::Taken`]).
     pub fn open(lock: InstanceLock) -> Result<Self, Error> {
         Self::with(lock, KernelAffinity)
     }
@@ -91,11 +92,14 @@ impl<A: Affinity> Applier<A> {
     /// As [`Applier::open`], with other system calls.
     ///
     /// # Errors
-    /// A damaged journal; an unreadable /proc.
+    /// As [`Applier::open`].
     pub fn with(lock: InstanceLock, affinity: A) -> Result<Self, Error> {
         let file = Journal::file_id(lock.state());
         let journal = match Journal::load(lock.state())? {
-            Some(journal) => journal,
+            Some(journal) => match journal.other_holder()? {
+                Some(pid) => return Err(Error::Taken { pid: Some(pid) }),
+                None => journal,
+            },
             None => Journal::new()?,
         };
         Ok(Self { lock, journal, affinity, root: Root::live(), stale: false, file })

@@ -161,6 +161,12 @@ impl Journal {
         }
     }
 
+    /// Where it is in this directory, if there is one.
+    #[must_use]
+    pub fn path_in(state: &StateDir) -> PathBuf {
+        state.file(FILE)
+    }
+
     /// Whether the boot it speaks of is over: none of its threads exists any more.
     ///
     /// # Errors
@@ -181,6 +187,16 @@ impl Journal {
                 Ok(Instance { boot_id, pid, start }.life()? != Life::Runs)
             }
         }
+    }
+
+    /// The process that answers for it, if that is another one than this and lives.
+    ///
+    /// # Errors
+    /// An unreadable /proc.
+    pub(crate) fn other_holder(&self) -> Result<Option<u32>, Error> {
+        let Holder::Instance { pid, .. } = self.holder else { return Ok(None) };
+        let is_other = self.holder != this_instance()? && !self.is_abandoned()?;
+        Ok(is_other.then_some(pid))
     }
 
     /// What the thread could use before Instep touched it, or the one it inherited from; `present`
