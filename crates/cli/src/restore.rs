@@ -71,7 +71,9 @@ fn has_journal(state: &StateDir, is_named: bool) -> anyhow::Result<bool> {
         return Ok(true);
     }
     match state.running_instance()? {
-        Some(pid) => Err(instep_host::Error::Taken { pid: Some(pid).filter(|pid| *pid != 0) }.into()),
+        Some(pid) => {
+            Err(instep_host::Error::Taken { pid: Some(pid).filter(|pid| *pid != 0) }.into())
+        }
         None => Ok(false),
     }
 }
@@ -129,12 +131,14 @@ fn widened(
 fn processes_of(names: &[String]) -> anyhow::Result<Vec<(u32, u64)>> {
     let mut options = ScanOptions::once();
     options.memory.enabled = false;
+    options.waits = false;
     let scan = Scanner::new(Root::live(), options).scan()?;
     let known = scan.vms.iter().map(|vm| ((vm.pid, vm.start_ticks), &vm.name));
     let opaque = scan.opaque.iter().map(|vm| ((vm.pid, vm.start_ticks), &vm.name));
     let known: Vec<((u32, u64), &String)> = known.chain(opaque).collect();
     for wanted in names {
-        let is_known = known.iter().any(|((pid, _), name)| is_called((*pid, name.as_str()), wanted));
+        let is_known =
+            known.iter().any(|((pid, _), name)| is_called((*pid, name.as_str()), wanted));
         anyhow::ensure!(is_known, "no VM is called `{wanted}`; see `instep status`");
     }
     let chosen = |((pid, _), name): &((u32, u64), &String)| {

@@ -488,7 +488,8 @@ struct Threads(Vec<(String, Tid)>);
 impl Threads {
     /// The vCPUs; all threads where vCPUs cannot be told.
     fn all_of(scan: &Scan) -> Self {
-        let vcpus = scan.vms.iter().flat_map(|vm| vm.vcpus.iter().map(|v| (vm.name.clone(), v.tid)));
+        let vcpus =
+            scan.vms.iter().flat_map(|vm| vm.vcpus.iter().map(|v| (vm.name.clone(), v.tid)));
         let opaque =
             scan.opaque.iter().flat_map(|vm| vm.threads.iter().map(|t| (vm.name.clone(), t.tid)));
         Self(vcpus.chain(opaque).collect())
@@ -513,6 +514,7 @@ fn trusted(scanner: &mut Scanner, trust: &Trust) -> Result<(Scan, Threads), inst
 fn scanner() -> Scanner {
     let mut quick = ScanOptions::default();
     quick.memory.enabled = false;
+    quick.waits = false;
     Scanner::new(Root::live(), quick)
 }
 

@@ -219,6 +219,27 @@ impl<A: Affinity> Applier<A> {
         Ok(report)
     }
 
+    /// Puts back what this instance found in processes that live and are not among `placed`, each of those
+    /// with its start.
+    ///
+    /// # Errors
+    /// As [`Applier::restore`].
+    pub fn restore_others(
+        &mut self,
+        placed: &BTreeSet<(u32, u64)>,
+    ) -> Result<RestoreReport, Error> {
+        let is_other = |thread: &ThreadKey| {
+            let main = ThreadKey { tid: Tid(thread.pid), ..*thread };
+            !placed.contains(&(thread.pid, thread.pid_start)) && main.may_be_alive()
+        };
+        let entries = self.journal.entries.values().filter(|entry| is_other(&entry.thread));
+        let pids: BTreeSet<u32> = entries.map(|entry| entry.thread.pid).collect();
+        if pids.is_empty() || self.journal.holder == Holder::Kept {
+            return Ok(RestoreReport::default());
+        }
+        self.restore_processes(&pids)
+    }
+
     /// Entries for threads that are not journalled and have inherited an affinity from one that is.
     /// Asked after those were restored, so that no thread inherits any more.
     fn inherited(&self, pids: &BTreeSet<u32>, host: &mut restore::Host<'_, A>) -> Vec<Entry> {

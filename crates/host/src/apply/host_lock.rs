@@ -174,7 +174,10 @@ mod tests {
         let (Some(plain), Some(able)) = (plain, able) else {
             return instep_madehost::skip::note("setpriv cannot start a program as another user");
         };
-        assert_eq!((plain.as_str(), able.as_str()), ("/nonexistent/instep/lock", "/run/instep/lock"));
+        assert_eq!(
+            (plain.as_str(), able.as_str()),
+            ("/nonexistent/instep/lock", "/run/instep/lock")
+        );
     }
 
     #[test]

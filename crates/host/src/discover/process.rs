@@ -91,6 +91,14 @@ pub(super) fn user(process: &Path, reader: &mut Reader) -> Option<u32> {
     proc_text::real_uid(reader.read(&process.join("status"), MAX_STATUS).ok()?)
 }
 
+/// Whether no ordinary user's login led to a process. The kernel keeps the user of a login through all
+/// later changes of the user id; 4294967295 is none (Linux 6.18, kernel/audit.c). Kernels without audit
+/// do not tell.
+pub(super) fn is_of_no_login(process: &Path, reader: &mut Reader) -> bool {
+    let uid = reader.text(&process.join("loginuid"), 16).and_then(|text| text.parse::<u32>().ok());
+    uid.is_some_and(|uid| uid == u32::MAX || uid < super::trust::FIRST_ORDINARY)
+}
+
 /// One thread.
 #[derive(Clone, Debug)]
 pub(super) struct Thread {

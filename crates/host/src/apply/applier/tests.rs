@@ -197,6 +197,24 @@ fn journal_of_another_living_process_is_refused() {
 }
 
 #[test]
+fn vm_that_is_no_longer_placed_gets_its_affinity_back() {
+    let Some((a, _)) = two_cpus() else { return };
+    let (stays, leaves, (_dir, mut applier)) = (Sleeper::start(), Sleeper::start(), applier());
+    let found = has(&stays);
+    applier.apply(&[change(&stays, &found, &a), change(&leaves, &found, &a)]).unwrap();
+    let placed = BTreeSet::from([(stays.key().pid, stays.key().pid_start)]);
+    let report = applier.restore_others(&placed).unwrap();
+    assert_eq!((report.restored, has(&leaves), has(&stays)), (1, found.clone(), a.clone()));
+    assert_eq!(applier.restore_others(&placed).unwrap().restored, 0);
+    // What was meant to stay does.
+    applier.keep().unwrap();
+    assert_eq!(applier.restore_others(&BTreeSet::new()).unwrap().restored, 0);
+    assert_eq!(has(&stays), a);
+    applier.restore().unwrap();
+    assert_eq!(has(&stays), found);
+}
+
+#[test]
 fn dead_threads_leave_the_journal_at_the_next_write() {
     let Some((a, b)) = two_cpus() else { return };
     let (_dir, mut applier) = applier();
