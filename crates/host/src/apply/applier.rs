@@ -5,7 +5,7 @@
 //! for the next cycle, which sees the new affinity as the thread's own.
 
 use crate::apply::affinity::{self, Affinity, KernelAffinity};
-use crate::apply::journal::{self, Entry, Holder, Journal, ThreadKind};
+use crate::apply::journal::{self, Entry, FileId, Holder, Journal, ThreadKind};
 use crate::apply::restore::{self, RestoreReport};
 use crate::apply::state::InstanceLock;
 use crate::apply::thread::{self, ThreadKey};
@@ -72,7 +72,7 @@ pub struct Applier<A = KernelAffinity> {
     /// The journal in memory differs from the file in a way that restoring depends on.
     stale: bool,
     /// The file that was last read or written.
-    file: Option<(u64, u64)>,
+    file: Option<FileId>,
 }
 
 impl Applier {

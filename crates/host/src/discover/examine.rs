@@ -247,7 +247,7 @@ impl Monitor {
                 let vcpus = self.proven(self.guest.smp.cpus);
                 let is_one = self.guest.smp.cpus > 1 && held.is_none();
                 if is_one && vmm::one_thread_for_all(&self.arguments) {
-                    return Answer::Opaque(ONE_THREAD.to_owned(), vcpus.max(1));
+                    return Answer::Opaque(ONE_THREAD.to_owned(), vcpus);
                 }
                 let advice = match self.vmm {
                     Vmm::Qemu => " (start QEMU with -name NAME,debug-threads=on)",

@@ -348,7 +348,9 @@ impl Scanner {
         let program = process::program(dir, &mut self.reader);
         let vmm = match program.vmm {
             Some(vmm) if holds_vm || vmm::runs_guest(&vmm, &program.arguments) => vmm,
-            None if holds_vm => Vmm::Other(other_name(dir, &program.arguments, &mut self.reader)),
+            None if holds_vm => {
+                Vmm::Other(process::other_name(dir, &program.arguments, &mut self.reader))
+            }
             _ => return None,
         };
         let mut monitor = match before {
@@ -578,15 +580,6 @@ fn source<'a>(
         at,
         page,
     }
-}
-
-/// The name of a monitor that is not known by it: that of its program.
-fn other_name(dir: &Path, arguments: &[String], reader: &mut Reader) -> String {
-    let base = arguments.first().map(|path| path.rsplit('/').next().unwrap_or(path).to_owned());
-    let name = base.filter(|base| !base.is_empty());
-    let name = name.or_else(|| reader.text(&dir.join("comm"), 64)).unwrap_or_default();
-    let name = super::guest::readable(&name);
-    if name.is_empty() { "unknown".to_owned() } else { name }
 }
 
 fn name(monitor: &Monitor, cgroup: Option<&str>) -> String {
