@@ -12,7 +12,9 @@ use instep_host::apply::{
     Applier, InstanceLock, Journal, KernelAffinity, RestoreReport, StateDir, WidenReport, widen,
 };
 use instep_host::discover::{ScanOptions, Scanner, is_called};
+use instep_host::system::check_pid_namespace;
 use serde::Serialize;
+use std::io::ErrorKind;
 use std::path::Path;
 
 /// `instep.restore/1`.
@@ -29,6 +31,7 @@ struct RestoreJson {
 }
 
 pub(crate) fn command(args: &RestoreArgs) -> anyhow::Result<Outcome> {
+    check_pid_namespace()?;
     let state = state_dir(args.state_dir.as_deref())?;
     let has_journal = has_journal(&state, args.state_dir.is_some())?;
     if args.to_cpuset {
@@ -57,14 +60,19 @@ pub(crate) fn command(args: &RestoreArgs) -> anyhow::Result<Outcome> {
 /// yet uses it.
 fn has_journal(state: &StateDir, is_named: bool) -> anyhow::Result<bool> {
     let is_there = |path: &Path| {
-        path.try_exists().with_context(|| {
-            format!("cannot tell whether there is {}, so nothing was restored", path.display())
+        path.try_exists().with_context(|| match path.try_exists() {
+            Err(error) if error.kind() == ErrorKind::NotADirectory => {
+                format!("the state directory {} is, or lies below, a file", state.path().display())
+            }
+            _ => {
+                format!("cannot tell whether there is {}, so nothing was restored", path.display())
+            }
         })
     };
     anyhow::ensure!(
         is_there(state.path())? || !is_named,
         "there is no state directory {}, so nothing was restored; name the one that `instep run` had \
-         with --state-dir DIR, or none for the default",
+         with --state-dir DIR, or none for the default or, with --to-cpuset, for one that is lost",
         state.path().display()
     );
     if is_there(&Journal::path_in(state))? {

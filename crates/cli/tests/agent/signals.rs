@@ -45,7 +45,10 @@ fn limit_of_a_files_size_ends_no_run() {
     let run = vm.mending(&["--no-guard", "--log", log.to_str().unwrap()]);
     command.arg(run.get_program()).args(run.get_args()).stdout(Stdio::null());
     for (key, value) in run.get_envs() {
-        value.map_or_else(|| command.env_remove(key), |value| command.env(key, value));
+        match value {
+            Some(value) => command.env(key, value),
+            None => command.env_remove(key),
+        };
     }
     let mut run = vm.placed_by(&mut command);
     wait_for("the report", || run.said().contains("File too large") || run.has_ended());
