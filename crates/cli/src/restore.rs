@@ -59,15 +59,12 @@ pub(crate) fn command(args: &RestoreArgs) -> anyhow::Result<Outcome> {
 /// It cannot be looked at; there is no such directory though it `is_named`; a run that has changed nothing
 /// yet uses it.
 fn has_journal(state: &StateDir, is_named: bool) -> anyhow::Result<bool> {
-    let is_there = |path: &Path| {
-        path.try_exists().with_context(|| match path.try_exists() {
-            Err(error) if error.kind() == ErrorKind::NotADirectory => {
-                format!("the state directory {} is, or lies below, a file", state.path().display())
-            }
-            _ => {
-                format!("cannot tell whether there is {}, so nothing was restored", path.display())
-            }
-        })
+    let is_there = |path: &Path| match path.try_exists() {
+        // The lock cannot be taken there, and tells what to do.
+        Err(error) if error.kind() == ErrorKind::NotADirectory => Ok(true),
+        known => known.with_context(|| {
+            format!("cannot tell whether there is {}, so nothing was restored", path.display())
+        }),
     };
     anyhow::ensure!(
         is_there(state.path())? || !is_named,
@@ -82,7 +79,11 @@ fn has_journal(state: &StateDir, is_named: bool) -> anyhow::Result<bool> {
         Some(pid) => {
             Err(instep_host::Error::Taken { pid: Some(pid).filter(|pid| *pid != 0) }.into())
         }
-        None => Ok(false),
+        None => {
+            // Nor does what a run that was killed told of the kernel scheduler hold any more.
+            dispatch::forget(state.path());
+            Ok(false)
+        }
     }
 }
 
