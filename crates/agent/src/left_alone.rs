@@ -1,11 +1,11 @@
 //! Which VMs a run leaves alone, told once each: an operator who waits for a placement learns why none comes.
 
 use crate::config::Config;
-use crate::observe::{NOT_NAMED, Observation, VmKey};
+use crate::observe::{Observation, VmKey};
 use crate::run::Sink;
 use instep_core::snapshot::OpaqueVm;
 use instep_core::units::VmId;
-use instep_host::discover::Owner;
+use instep_host::discover::{Owner, is_called};
 use std::collections::BTreeMap;
 
 /// VMs that were left alone in the cycle before, each with whether that was told.
@@ -14,7 +14,8 @@ pub(crate) struct LeftAlone(BTreeMap<VmKey, bool>);
 
 impl LeftAlone {
     /// Tells of VMs that are new among those left alone. What is not identified yet may be so in the next
-    /// cycle, and is told only then, unless this is the only cycle (`once`).
+    /// cycle, and is told only then, unless this is the only cycle (`once`). Where VMs were asked for by
+    /// name the others are none of the operator's concern.
     pub(crate) fn note(
         &mut self,
         observation: &Observation,
@@ -28,7 +29,9 @@ impl LeftAlone {
             let before = self.0.get(&key).copied();
             let is_sure = once || before.is_some() || trust.refusal(owner).is_some();
             let is_told = before == Some(true);
-            if is_sure && !is_told && vm.why != NOT_NAMED {
+            let is_wanted = config.vms.is_empty()
+                || config.vms.iter().any(|wanted| is_called((vm.id.0, &vm.name), wanted));
+            if is_sure && !is_told && is_wanted {
                 sink.notice(&notice(vm));
             }
             now.insert(key, is_told || is_sure);
@@ -113,12 +116,18 @@ mod tests {
     }
 
     #[test]
-    fn single_cycle_tells_all_but_those_that_were_not_asked_for() {
-        let (mut left, mut heard) = (LeftAlone::default(), Heard::default());
-        let mut observation = look();
-        assert!(keep_only(&mut observation.snapshot, &["none".to_owned()]).len() == 1);
-        left.note(&observation, (&Config::default(), true), &mut heard);
-        assert_eq!(heard.0.len(), 2, "{:?}", heard.0);
-        assert!(heard.0.iter().all(|said| !said.contains("ours")), "{:?}", heard.0);
+    fn single_cycle_tells_all_that_were_asked_for() {
+        let told = |vms: &[&str]| {
+            let vms: Vec<String> = vms.iter().map(|name| (*name).to_owned()).collect();
+            let (config, mut heard) = (Config { vms, ..Config::default() }, Heard::default());
+            let mut observation = look();
+            keep_only(&mut observation.snapshot, &config.vms);
+            LeftAlone::default().note(&observation, (&config, true), &mut heard);
+            heard.0
+        };
+        assert_eq!(told(&[]).len(), 2);
+        assert_eq!(told(&["ours"]), [""; 0]);
+        let said = told(&["ours", "mute"]);
+        assert!(said.len() == 1 && said[0].starts_with("the VM mute "), "{said:?}");
     }
 }

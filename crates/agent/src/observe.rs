@@ -167,9 +167,6 @@ fn online(root: &Root) -> [Option<String>; 2] {
     ["cpu", "node"].map(|kind| root.read(format!("sys/devices/system/{kind}/online")).ok())
 }
 
-/// Why a VM is left alone that the operator did not ask for.
-pub(crate) const NOT_NAMED: &str = "not among the VMs named with --vm";
-
 /// Keeps only the VMs named in `names` placeable (all that share a name); the others still count
 /// as load. Returns the names that no VM has. An empty `names` keeps all.
 pub fn keep_only(snapshot: &mut Snapshot, names: &[String]) -> Vec<String> {
@@ -184,7 +181,7 @@ pub fn keep_only(snapshot: &mut Snapshot, names: &[String]) -> Vec<String> {
     snapshot.vms = kept;
     for vm in others {
         let vcpus = u32::try_from(vm.vcpus.len()).unwrap_or(u32::MAX);
-        leave_alone(snapshot, vm, vcpus, NOT_NAMED.to_owned());
+        leave_alone(snapshot, vm, vcpus, "not among the VMs named with --vm".to_owned());
     }
     missing
 }

@@ -59,20 +59,24 @@ pub(crate) fn command(args: &RestoreArgs) -> anyhow::Result<Outcome> {
 /// It cannot be looked at; there is no such directory though it `is_named`; a run that has changed nothing
 /// yet uses it.
 fn has_journal(state: &StateDir, is_named: bool) -> anyhow::Result<bool> {
-    let is_there = |path: &Path, below_a_file: bool| match path.try_exists() {
-        Err(error) if error.kind() == ErrorKind::NotADirectory => Ok(below_a_file),
+    let is_there = |path: &Path| match path.try_exists() {
+        Err(error) if error.kind() == ErrorKind::NotADirectory => Ok(false),
         known => known.with_context(|| {
             format!("cannot tell whether there is {}, so nothing was restored", path.display())
         }),
     };
+    let has_directory = is_there(state.path())?;
     anyhow::ensure!(
-        is_there(state.path(), false)? || !is_named,
+        has_directory || !is_named,
         "there is no state directory {}, so nothing was restored; name the one that `instep run` had \
          with --state-dir DIR, or none for the default or, with --to-cpuset, for one that is lost",
         state.path().display()
     );
-    // In a file in place of the directory the lock cannot be taken, which tells what to do.
-    if is_there(&Journal::path_in(state), true)? {
+    if !has_directory {
+        return Ok(false);
+    }
+    state.check()?;
+    if is_there(&Journal::path_in(state))? {
         return Ok(true);
     }
     match state.running_instance()? {

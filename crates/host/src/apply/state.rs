@@ -104,6 +104,20 @@ impl StateDir {
             }
             _ => format!("cannot create {shown} for Instep's state: {source}"),
         })?;
+        self.is_own()
+    }
+
+    /// Checks that the directory, which is there, is one that nobody else may change anything in.
+    ///
+    /// # Errors
+    /// It is not, or is no directory.
+    pub fn check(&self) -> Result<(), Error> {
+        let checked = if self.path.is_dir() { self.is_own() } else { self.make() };
+        checked.map_err(|what| Error::Unusable { what, next: NEXT.into() })
+    }
+
+    fn is_own(&self) -> Result<(), String> {
+        let shown = self.path.display();
         let meta = fs::metadata(&self.path)
             .map_err(|source| format!("cannot look at {shown}: {source}"))?;
         let me = rustix::process::geteuid().as_raw();
