@@ -3,16 +3,17 @@
 use crate::config::Config;
 use crate::dispatch::Dispatch;
 use crate::error::Error;
+use crate::left_alone::LeftAlone;
 use crate::memory::{Homes, Host, Limits, LiveHost};
 use crate::observe::{Observation, Observer, VmKey, absent, facts_of, keep_only, keep_trusted};
-use crate::record::{ActionRecord, Cost, MemoryRecord, Record};
-use crate::run::Sink;
+use crate::record::{ActionRecord, Cost, LeftAloneRecord, MemoryRecord, Record};
+use crate::run::{Sink, restored};
 use crate::soft::{Decided, SoftHomes, Told};
 use crate::view;
 use crate::watch::{Scheduler, Watch};
 use instep_core::decision::{Action, Decision, Verdict};
 use instep_core::idset::CpuSet;
-use instep_core::snapshot::Vm;
+use instep_core::snapshot::{OpaqueVm, Vm};
 use instep_core::units::{Nanos, NodeId, Tid};
 use instep_host::apply::{
     Affinity, AffinityChange, Applied, Applier, Journal, Outcome, ThreadKey, ThreadKind,
@@ -31,6 +32,7 @@ pub(crate) struct Tools<'a, H = LiveHost, S = Dispatch> {
     pub(crate) homes: &'a mut Homes,
     pub(crate) host: &'a mut H,
     pub(crate) watch: &'a mut Watch<S>,
+    pub(crate) left_alone: &'a mut LeftAlone,
     /// Whether a stop was asked for.
     pub(crate) stopping: &'a mut dyn FnMut() -> bool,
     pub(crate) sink: &'a mut dyn Sink,
@@ -73,6 +75,7 @@ pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Resul
     }
     let warnings = missing.iter().map(|name| absent(&observation.snapshot, name));
     observation.scan.warnings.extend(warnings);
+    tools.left_alone.note(&observation, (config, once), tools.sink);
     let observed = Instant::now();
     let Decided { decision, told, soft } = tools.watch.decide(&observation, (config, tools.count));
     let decided = Instant::now();
@@ -82,6 +85,10 @@ pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Resul
             done.apply(applier)?;
             let memory = config.memory.home.then(|| Limits::of(&config.memory, once));
             done.go_home(soft, tools, memory);
+            // One cycle adds to what others before it left standing.
+            if let Some(applier) = tools.applier.as_deref_mut().filter(|_| !once) {
+                done.release_others(applier, tools.sink)?;
+            }
         }
         None => done.outcomes = vec!["dry run".to_owned(); done.decision.actions.len()],
     }
@@ -129,6 +136,7 @@ impl Done {
             dry_run,
             window_ns: snapshot.window,
             vms: view::verdicts(snapshot, &self.decision),
+            left_alone: snapshot.opaque.iter().map(left_alone).collect(),
             actions: told.chain(changed).collect(),
             conflicts: view::conflicts(snapshot, &self.decision.conflicts),
             memory: &self.memory,
@@ -183,6 +191,23 @@ impl Done {
             Action::MoveMemory { .. } => "see memory".to_owned(),
         };
         self.outcomes = self.decision.actions.iter().map(outcome).collect();
+        Ok(())
+    }
+
+    /// Gives VMs that are placed no more, such as by a new configuration, the affinities back that they
+    /// were found with.
+    fn release_others<A: Affinity>(
+        &self,
+        applier: &mut Applier<A>,
+        sink: &mut dyn Sink,
+    ) -> Result<(), Error> {
+        let facts = |vm| facts_of(&self.observation.scan, vm);
+        let placed = self.observation.snapshot.vms.iter().filter_map(facts);
+        let placed = placed.map(|vm| (vm.pid, vm.start_ticks)).collect();
+        let report = applier.restore_others(&placed)?;
+        if report.restored != 0 {
+            sink.notice(&format!("VMs that are no longer placed: {}", restored(&report)));
+        }
         Ok(())
     }
 
@@ -251,6 +276,10 @@ fn change(
         cpuset: vm.cpuset.clone(),
         cpus: cpus.clone(),
     }
+}
+
+fn left_alone(vm: &OpaqueVm) -> LeftAloneRecord<'_> {
+    LeftAloneRecord { name: &vm.name, pid: vm.id, why: &vm.why }
 }
 
 /// What came of a change, in words.

@@ -10,6 +10,7 @@ mod decide;
 pub mod dispatch;
 pub mod error;
 pub mod guard;
+mod left_alone;
 mod locks;
 mod memory;
 pub mod observe;

@@ -9,7 +9,9 @@ use instep_core::snapshot::{OpaqueVm, Snapshot, Vm, wanted};
 use instep_core::topology::Topology;
 use instep_core::units::{Nanos, VmId};
 use instep_host::apply::{Journal, ThreadKey};
-use instep_host::discover::{Scan, ScanOptions, Scanner, Trust, VmFacts, load_warnings, snapshot};
+use instep_host::discover::{
+    Scan, ScanOptions, Scanner, Trust, VmFacts, is_called, load_warnings, snapshot,
+};
 use instep_host::{Error, Root};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -165,21 +167,16 @@ fn online(root: &Root) -> [Option<String>; 2] {
     ["cpu", "node"].map(|kind| root.read(format!("sys/devices/system/{kind}/online")).ok())
 }
 
-/// Whether `name` means this VM: its unique name, or the part of it that it shares with others.
-fn is_called(vm: &Vm, name: &str) -> bool {
-    let shared = vm.name.strip_suffix(&format!("@{}", vm.id));
-    vm.name == name || shared == Some(name)
-}
-
 /// Keeps only the VMs named in `names` placeable (all that share a name); the others still count
 /// as load. Returns the names that no VM has. An empty `names` keeps all.
 pub fn keep_only(snapshot: &mut Snapshot, names: &[String]) -> Vec<String> {
     if names.is_empty() {
         return Vec::new();
     }
-    let unknown = |name: &&String| !snapshot.vms.iter().any(|vm| is_called(vm, name));
+    let unknown =
+        |name: &&String| !snapshot.vms.iter().any(|vm| is_called((vm.id.0, &vm.name), name));
     let missing = names.iter().filter(unknown).cloned().collect();
-    let named = |vm: &Vm| names.iter().any(|name| is_called(vm, name));
+    let named = |vm: &Vm| names.iter().any(|name| is_called((vm.id.0, &vm.name), name));
     let (kept, others) = std::mem::take(&mut snapshot.vms).into_iter().partition(named);
     snapshot.vms = kept;
     for vm in others {
@@ -192,10 +189,7 @@ pub fn keep_only(snapshot: &mut Snapshot, names: &[String]) -> Vec<String> {
 /// Why a VM that was named is not among those to be placed, in one sentence.
 #[must_use]
 pub fn absent(snapshot: &Snapshot, name: &str) -> String {
-    let is_called = |vm: &&OpaqueVm| {
-        vm.name == name || vm.name.strip_suffix(&format!("@{}", vm.id)) == Some(name)
-    };
-    match snapshot.opaque.iter().find(is_called) {
+    match snapshot.opaque.iter().find(|vm| is_called((vm.id.0, &vm.name), name)) {
         Some(vm) => format!("the VM `{name}` is left alone: {}", vm.why),
         None => format!("no VM is called `{name}`; see `instep status`"),
     }

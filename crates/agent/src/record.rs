@@ -5,7 +5,7 @@
 
 use crate::view::{ActionView, ConflictView, VerdictView};
 use instep_core::policy::PolicyName;
-use instep_core::units::{Bytes, Nanos};
+use instep_core::units::{Bytes, Nanos, VmId};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -26,6 +26,8 @@ pub struct Record<'a> {
     pub window_ns: Nanos,
     /// A verdict per VM.
     pub vms: Vec<VerdictView<'a>>,
+    /// The VMs that are seen and not placed.
+    pub left_alone: Vec<LeftAloneRecord<'a>>,
     /// What was to be changed and what came of it.
     pub actions: Vec<ActionRecord<'a>>,
     /// What is at odds.
@@ -36,6 +38,17 @@ pub struct Record<'a> {
     pub warnings: &'a [String],
     /// What the cycle itself cost.
     pub cost: Cost,
+}
+
+/// A VM that is not placed.
+#[derive(Debug, Serialize)]
+pub struct LeftAloneRecord<'a> {
+    /// The VM's unique name.
+    pub name: &'a str,
+    /// Its monitor's process.
+    pub pid: VmId,
+    /// Why, one sentence.
+    pub why: &'a str,
 }
 
 /// An action and what came of it.

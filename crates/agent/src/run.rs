@@ -10,13 +10,14 @@ use crate::cycle::{Tools, cycle};
 use crate::dispatch::{self, Dispatch};
 use crate::error::Error;
 use crate::guard::Guard;
+use crate::left_alone::LeftAlone;
 pub use crate::locks::{lock, lock_host, lock_journal};
 use crate::memory::{Homes, LiveHost};
 use crate::observe::Observer;
 use crate::published::{self, RunState};
 use crate::record::Record;
-pub use crate::signals::Events;
 use crate::signals::Wake;
+pub use crate::signals::{Events, survive_size_limit};
 use crate::watch::Watch;
 use instep_core::units::Tid;
 use instep_core::wording::Count;
@@ -89,16 +90,19 @@ pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error
     let mut applier = state.as_ref().map(|state| begin(state, sink)).transpose()?;
     let command = options.guardian.take().filter(|_| applier.is_some() && !options.once);
     let mut guard = Guard::start(command, sink);
-    // Dropped at the end only: taking the kernel scheduler out takes its time, affinities come first.
     let mut agent = None;
     let result = Agent::start(options, sink)
         .and_then(|started| agent.insert(started).run(applier.as_mut(), &mut guard, sink));
-    let ended = match applier {
+    let ended = match &mut applier {
         Some(applier) => end(result, applier, sink),
         None => result.map(|(ended, _)| ended),
     };
+    // Taking the kernel scheduler out takes its time: affinities come first.
+    drop(agent);
     if let Some(state) = state {
         published::withdraw(state.path());
+        // Whoever has the locks next finds neither a scheduler nor files of this run.
+        drop(applier);
         guard.leave(&state);
     }
     ended
@@ -135,7 +139,7 @@ fn dispatch(
 /// Leaves the placement standing or puts it back, whatever else went wrong.
 fn end<A: Affinity>(
     result: Result<(Ended, Finish), Error>,
-    mut applier: Applier<A>,
+    applier: &mut Applier<A>,
     sink: &mut dyn Sink,
 ) -> Result<Ended, Error> {
     let ending = |what| move |source| Error::Ending { what, source };
@@ -144,7 +148,7 @@ fn end<A: Affinity>(
             let Err(source) = applier.keep() else { return Ok(ended) };
             let unkept = ending("the placement cannot be recorded as meant to stay")(source);
             // What no journal calls kept would be taken for the trace of a crash.
-            put_back(&mut applier, sink);
+            put_back(applier, sink);
             Err(unkept)
         }
         Ok((ended, Finish::Restore)) => {
@@ -154,7 +158,7 @@ fn end<A: Affinity>(
         // This run changed nothing yet: what an earlier one meant to stand still does.
         Err(error) if applier.journal().holder == Holder::Kept => Err(error),
         Err(error) => {
-            put_back(&mut applier, sink);
+            put_back(applier, sink);
             Err(error)
         }
     }
@@ -285,6 +289,7 @@ struct Agent<'a> {
     homes: Homes,
     host: LiveHost,
     watch: Watch,
+    left_alone: LeftAlone,
     /// When the last cycle began, from which on loads are measured.
     began: Instant,
     count: u64,
@@ -298,7 +303,8 @@ impl<'a> Agent<'a> {
         let homes = Homes::default();
         let watch = Watch::of(dispatch(&options, &observer, sink)?);
         let (began, count) = (Instant::now(), 0);
-        Ok(Self { options, observer, homes, host, watch, began, count })
+        let left_alone = LeftAlone::default();
+        Ok(Self { options, observer, homes, host, watch, left_alone, began, count })
     }
 
     fn run(
@@ -398,6 +404,7 @@ impl<'a> Agent<'a> {
             homes: &mut self.homes,
             host: &mut self.host,
             watch: &mut self.watch,
+            left_alone: &mut self.left_alone,
             stopping: &mut || events.stopping(),
             sink,
             count: self.count,
@@ -509,7 +516,8 @@ mod tests {
         spoil(&refuse, &state);
         let mut heard = Heard::default();
         let first = Err(Error::Signals(io::Error::other("disk on fire")));
-        let error = end(first, applier, &mut heard).unwrap_err();
+        let error = end(first, &mut applier, &mut heard).unwrap_err();
+        drop(applier);
         Some((heard.0, error.to_string(), crate::guard::is_settled(&StateDir::at(state))))
     }
 

@@ -1,8 +1,9 @@
 //! Signals as values: what to do next, waited for with a deadline.
 
 use crate::error::Error;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::{Handle, Signals};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,15 @@ pub struct Events {
     receiver: Receiver<i32>,
     stop: bool,
     reload: bool,
+}
+
+/// Makes a write beyond the limit of a file's size (RLIMIT_FSIZE) one that fails: SIGXFSZ ends a process
+/// that has no handler for it, and what it changed stays then.
+///
+/// # Errors
+/// When the handler cannot be installed.
+pub fn survive_size_limit() -> Result<(), Error> {
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).map(|_| ()).map_err(Error::Signals)
 }
 
 impl Events {

@@ -312,7 +312,7 @@ pub(crate) struct RestoreArgs {
     /// operator bound is lost, too.
     #[arg(long)]
     pub(crate) to_cpuset: bool,
-    /// With --to-cpuset only this VM (repeatable).
+    /// With --to-cpuset only this VM (repeatable): no other one is restored or widened.
     #[arg(long = "vm", value_name = "NAME", requires = "to_cpuset")]
     pub(crate) vms: Vec<String>,
     /// Print JSON (schema instep.restore/1).

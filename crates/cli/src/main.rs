@@ -30,6 +30,7 @@ mod topology;
 use anyhow::Context as _;
 use args::{Cli, Command};
 use clap::Parser as _;
+use instep_agent::run::{Events, survive_size_limit};
 use scenario_file::{Reader, hinted};
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -51,6 +52,7 @@ pub(crate) enum Outcome {
 const LACKING: &str = "this cannot be done here; all that is missing is told by: instep lab doctor";
 
 fn main() -> ExitCode {
+    let events = hold_signals();
     let cli = Cli::parse();
     tracing_subscriber::fmt()
         .with_env_filter(
@@ -66,7 +68,9 @@ fn main() -> ExitCode {
         Command::Status(args) => status::command(&args),
         Command::Top(args) => top::command(&args),
         Command::Plan(args) => plan::command(&args),
-        Command::Run(args) => run::command(args),
+        Command::Run(args) => {
+            events.map_err(anyhow::Error::from).and_then(|events| run::command(args, events))
+        }
         Command::Restore(args) => restore::command(&args),
         Command::Guard(args) => guard::command(&args),
         Command::Demo(args) => demo::command(args),
@@ -98,6 +102,15 @@ fn main() -> ExitCode {
             ExitCode::from(status_of(&error))
         }
     }
+}
+
+/// Takes over signals that would end this process in the middle of something, before all else. SIGHUP is
+/// that of `run` alone.
+fn hold_signals() -> Result<Option<Events>, instep_agent::Error> {
+    let is_run = std::env::args_os().nth(1).is_some_and(|command| command == "run");
+    let events = is_run.then(Events::hold_reloads).transpose()?;
+    survive_size_limit()?;
+    Ok(events)
 }
 
 /// The exit status of a command that ended with this error.

@@ -4,14 +4,18 @@ use crate::args::RestoreArgs;
 use crate::observe::state_dir;
 use crate::text::plural;
 use crate::{Outcome, print, print_json, tell};
+use anyhow::Context as _;
 use instep_agent::dispatch;
 use instep_agent::run::{lock, lock_host, lock_journal, restored};
 use instep_host::Root;
 use instep_host::apply::{
     Applier, InstanceLock, Journal, KernelAffinity, RestoreReport, StateDir, WidenReport, widen,
 };
-use instep_host::discover::{ScanOptions, Scanner};
+use instep_host::discover::{ScanOptions, Scanner, is_called};
+use instep_host::system::check_pid_namespace;
 use serde::Serialize;
+use std::io::ErrorKind;
+use std::path::Path;
 
 /// `instep.restore/1`.
 #[derive(Serialize)]
@@ -27,38 +31,73 @@ struct RestoreJson {
 }
 
 pub(crate) fn command(args: &RestoreArgs) -> anyhow::Result<Outcome> {
+    check_pid_namespace()?;
     let state = state_dir(args.state_dir.as_deref())?;
-    let is_there = state.path().exists();
-    anyhow::ensure!(
-        is_there || args.state_dir.is_none() || args.to_cpuset,
-        "there is no state directory {}, so nothing was restored; name the one that `instep run` had \
-         with --state-dir DIR, or none for the default",
-        state.path().display()
-    );
+    let has_journal = has_journal(&state, args.state_dir.is_some())?;
     if args.to_cpuset {
         // A wrong name is found before anything is changed.
         let processes = processes_of(&args.vms)?;
         // No run may begin before all is done, and none elsewhere may have placed what is widened.
-        let (report, _locks) = if is_there {
-            let (report, applier) = put_back(&state, lock(&state)?, args)?;
+        let (report, _locks) = if has_journal {
+            let (report, applier) = put_back(&state, lock(&state)?, args, &processes)?;
             (report, (Some(applier), None))
         } else {
             (RestoreReport::default(), (None, lock_host()?))
         };
         return widened(&report, &processes, args);
     }
-    let report = match is_there {
-        true => put_back(&state, lock_journal(&state)?, args)?.0,
+    let report = match has_journal {
+        true => put_back(&state, lock_journal(&state)?, args, &[])?.0,
         false => RestoreReport::default(),
     };
     told(&state, &report, args)
 }
 
-/// Restores what the journal tells; the lock is held for as long as the applier is.
+/// Whether there is something to restore from. Nothing is made where there is not, a lock file neither.
+///
+/// # Errors
+/// It cannot be looked at; there is no such directory though it `is_named`; a run that has changed nothing
+/// yet uses it.
+fn has_journal(state: &StateDir, is_named: bool) -> anyhow::Result<bool> {
+    let is_there = |path: &Path| match path.try_exists() {
+        Err(error) if error.kind() == ErrorKind::NotADirectory => Ok(false),
+        known => known.with_context(|| {
+            format!("cannot tell whether there is {}, so nothing was restored", path.display())
+        }),
+    };
+    let has_directory = is_there(state.path())?;
+    anyhow::ensure!(
+        has_directory || !is_named,
+        "there is no state directory {}, so nothing was restored; name the one that `instep run` had \
+         with --state-dir DIR, or none for the default or, with --to-cpuset, for one that is lost",
+        state.path().display()
+    );
+    if !has_directory {
+        return Ok(false);
+    }
+    state.check()?;
+    if is_there(&Journal::path_in(state))? {
+        return Ok(true);
+    }
+    match state.running_instance()? {
+        Some(pid) => {
+            Err(instep_host::Error::Taken { pid: Some(pid).filter(|pid| *pid != 0) }.into())
+        }
+        None => {
+            // Nor does what a run that was killed told of the kernel scheduler hold any more.
+            dispatch::forget(state.path());
+            Ok(false)
+        }
+    }
+}
+
+/// Restores what the journal tells, of VMs that were named (`processes`) only; the lock is held for as
+/// long as the applier is.
 fn put_back(
     state: &StateDir,
     lock: InstanceLock,
     args: &RestoreArgs,
+    processes: &[(u32, u64)],
 ) -> anyhow::Result<(RestoreReport, Applier)> {
     if args.discard_damaged
         && let Some(aside) = Journal::discard_damaged(&lock)?
@@ -66,7 +105,11 @@ fn put_back(
         tell(&format!("the damaged journal is now {}", aside.display()));
     }
     let mut applier = Applier::open(lock)?;
-    let report = applier.restore()?;
+    let report = if args.vms.is_empty() {
+        applier.restore()?
+    } else {
+        applier.restore_processes(&processes.iter().map(|(pid, _)| *pid).collect())?
+    };
     dispatch::forget(state.path());
     Ok((report, applier))
 }
@@ -101,19 +144,18 @@ fn widened(
 fn processes_of(names: &[String]) -> anyhow::Result<Vec<(u32, u64)>> {
     let mut options = ScanOptions::once();
     options.memory.enabled = false;
+    options.waits = false;
     let scan = Scanner::new(Root::live(), options).scan()?;
     let known = scan.vms.iter().map(|vm| ((vm.pid, vm.start_ticks), &vm.name));
     let opaque = scan.opaque.iter().map(|vm| ((vm.pid, vm.start_ticks), &vm.name));
     let known: Vec<((u32, u64), &String)> = known.chain(opaque).collect();
-    let is_called = |pid: u32, name: &str, wanted: &str| {
-        name == wanted || name.strip_suffix(&format!("@{pid}")) == Some(wanted)
-    };
     for wanted in names {
-        let is_known = known.iter().any(|((pid, _), name)| is_called(*pid, name, wanted));
+        let is_known =
+            known.iter().any(|((pid, _), name)| is_called((*pid, name.as_str()), wanted));
         anyhow::ensure!(is_known, "no VM is called `{wanted}`; see `instep status`");
     }
     let chosen = |((pid, _), name): &((u32, u64), &String)| {
-        names.is_empty() || names.iter().any(|wanted| is_called(*pid, name, wanted))
+        names.is_empty() || names.iter().any(|wanted| is_called((*pid, name.as_str()), wanted))
     };
     Ok(known.into_iter().filter(chosen).map(|(process, _)| process).collect())
 }
@@ -169,7 +211,7 @@ mod tests {
         else {
             panic!("another command");
         };
-        let (_, applier) = put_back(&state, state.lock().unwrap(), &args).unwrap();
+        let (_, applier) = put_back(&state, state.lock().unwrap(), &args, &[]).unwrap();
         assert!(state.lock().unwrap_err().to_string().contains("already runs"));
         drop(applier);
         state.lock().unwrap();

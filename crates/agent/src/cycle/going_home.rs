@@ -1,6 +1,7 @@
 //! What follows a cycle's affinities: homes are told, then memory moves.
 
 use super::*;
+use crate::left_alone::LeftAlone;
 use crate::watch::tests::{Counting, looks_always, observed, watch};
 use instep_core::idset::NodeSet;
 use instep_core::reason::Reason;
@@ -87,6 +88,7 @@ fn goes_home(room: usize, falls_out: bool) -> (Vec<&'static str>, Vec<String>) {
         homes: &mut Homes::default(),
         host: &mut NoPages { log: Rc::clone(&log), falls_out },
         watch: &mut watch,
+        left_alone: &mut LeftAlone::default(),
         stopping: &mut || false,
         sink: &mut Counting::default(),
         count: 1,

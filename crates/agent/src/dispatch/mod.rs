@@ -26,7 +26,7 @@ use crate::watch::Scheduler;
 use config::DispatchConfig;
 pub use in_force::{Gone, InForce, LastExit, Program, VmInForce, forget, gone, read};
 use instep_core::topology::{LANES, Lane, Topology, lanes};
-use instep_core::units::{CpuId, NodeId};
+use instep_core::units::{CpuId, NodeId, Tid};
 use instep_host::Root;
 use instep_host::apply::Instance;
 use instep_host::discover::{Scan, ScanOptions, Scanner, Trust};
@@ -303,10 +303,11 @@ impl Dispatch {
 
     /// Tells the loaded scheduler of the VMs that there are.
     fn feed(&mut self) {
-        let Some(scan) = self.scan() else { return };
+        let Some((scan, threads)) = self.scan() else { return };
         let State::Loaded { kernel, .. } = &mut self.state else { return };
         let (entries, mut warnings) = table::told(&scan, &self.homes, &self.config);
-        if let Some(why) = cookies::look(table::vcpus(&entries), self.config.despite_cookies) {
+        let threads = threads.of_vms().chain(table::vcpus(&entries));
+        if let Some(why) = cookies::look(threads, self.config.despite_cookies) {
             return self.unload(why);
         }
         if let Some(why) = quotas::look(self.config.despite_quotas) {
@@ -323,9 +324,9 @@ impl Dispatch {
     }
 
     /// Looks for VMs. When that fails nobody knows more than before: what was warned of stands.
-    fn scan(&mut self) -> Option<Scan> {
+    fn scan(&mut self) -> Option<(Scan, Threads)> {
         let error = match trusted(&mut self.scanner, &self.trust) {
-            Ok(scan) => return Some(scan),
+            Ok(found) => return Some(found),
             Err(error) => error,
         };
         let mut now = self.warned.clone();
@@ -465,10 +466,12 @@ type Entries = (Vec<VmEntry>, Vec<String>);
 /// Looks at the host: the VMs that there are, with warnings, and what follows for the scheduler.
 fn decide((config, trust): (&DispatchConfig, &Trust), scanner: &mut Scanner) -> (Entries, Plan) {
     let scan = (config.mode != Mode::Off).then(|| trusted(scanner, trust)).transpose();
-    let told = |scan: &Scan| table::told(scan, &BTreeMap::new(), config);
-    let entries = scan.as_ref().ok().and_then(Option::as_ref).map(told).unwrap_or_default();
-    let vcpus: Vec<_> = table::vcpus(&entries.0).collect();
-    let probe = Probe::of(Path::new("/"), &vcpus);
+    let found = scan.as_ref().ok().and_then(Option::as_ref);
+    let told = |(scan, _): &(Scan, Threads)| table::told(scan, &BTreeMap::new(), config);
+    let entries = found.map(told).unwrap_or_default();
+    let threads = found.into_iter().flat_map(|(_, threads)| threads.of_vms());
+    let threads: Vec<_> = threads.chain(table::vcpus(&entries.0)).collect();
+    let probe = Probe::of(Path::new("/"), &threads);
     let despite = Despite { cookies: config.despite_cookies, quotas: config.despite_quotas };
     let plan = match (plan(config.mode, &probe, plan::BUILT, despite), scan) {
         // Whether their threads have cookies is not known either.
@@ -478,18 +481,40 @@ fn decide((config, trust): (&DispatchConfig, &Trust), scanner: &mut Scanner) -> 
     (entries, plan)
 }
 
-/// Looks for VMs whose owners decide for others.
-fn trusted(scanner: &mut Scanner, trust: &Trust) -> Result<Scan, instep_host::Error> {
+/// Threads of all VMs that a scan found, whoever runs them, each with its VM's name.
+#[derive(Debug)]
+struct Threads(Vec<(String, Tid)>);
+
+impl Threads {
+    /// The vCPUs; all threads where vCPUs cannot be told.
+    fn all_of(scan: &Scan) -> Self {
+        let vcpus =
+            scan.vms.iter().flat_map(|vm| vm.vcpus.iter().map(|v| (vm.name.clone(), v.tid)));
+        let opaque =
+            scan.opaque.iter().flat_map(|vm| vm.threads.iter().map(|t| (vm.name.clone(), t.tid)));
+        Self(vcpus.chain(opaque).collect())
+    }
+
+    fn of_vms(&self) -> impl Iterator<Item = (&str, Tid)> {
+        self.0.iter().map(|(name, tid)| (name.as_str(), *tid))
+    }
+}
+
+/// Looks for VMs whose owners decide for others, and for the threads of all VMs: a cookie endangers the
+/// host whoever runs its thread.
+fn trusted(scanner: &mut Scanner, trust: &Trust) -> Result<(Scan, Threads), instep_host::Error> {
     let mut scan = scanner.scan()?;
+    let threads = Threads::all_of(&scan);
     scan.vms.retain(|vm| trust.refusal(&vm.owner).is_none());
     scan.opaque.retain(|vm| trust.refusal(&vm.owner).is_none());
-    Ok(scan)
+    Ok((scan, threads))
 }
 
 /// Finds VMs, without their memory.
 fn scanner() -> Scanner {
     let mut quick = ScanOptions::default();
     quick.memory.enabled = false;
+    quick.waits = false;
     Scanner::new(Root::live(), quick)
 }
 

@@ -6,7 +6,7 @@ use crate::observe::VmKey;
 use instep_core::units::{NodeId, Tid};
 use instep_host::Root;
 use instep_host::apply::thread;
-use instep_host::discover::{Scan, VmFacts};
+use instep_host::discover::{Scan, VmFacts, shared_name};
 use instep_kernel::VmEntry;
 use instep_kernel::settings::DEFAULT_PERIOD;
 use instep_kernel::table::{Placed, ThreadId};
@@ -15,10 +15,12 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The name in the settings of a VM: its own. A process that does not count may claim the same one, so that
 /// both are called by it and their process (`web@4711`); the settings of `web` are then still for the one of
 /// these VMs that has it.
-fn name_in_settings<'a>(facts: &'a VmFacts, vms: &[VmFacts], config: &DispatchConfig) -> &'a str {
-    fn claimed(vm: &VmFacts) -> &str {
-        vm.name.strip_suffix(&format!("@{}", vm.pid)).unwrap_or(&vm.name)
-    }
+fn name_in_settings<'a>(
+    facts: &'a VmFacts,
+    vms: &'a [VmFacts],
+    config: &DispatchConfig,
+) -> &'a str {
+    let claimed = |vm: &'a VmFacts| shared_name(vm.pid, &vm.name);
     let is_alone = vms.iter().filter(|vm| claimed(vm) == claimed(facts)).count() == 1;
     let is_set = config.vm.contains_key(&facts.name);
     if is_alone && !is_set { claimed(facts) } else { &facts.name }

@@ -1,8 +1,8 @@
 //! The kernel scheduler in the loop, without loading one.
 
 use super::*;
-use instep_core::units::VmId;
-use instep_madehost::{HostSpec, MadeHost};
+use instep_core::units::{Bytes, VmId};
+use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm};
 
 fn topology() -> Topology {
     instep_host::topology::read(&Root::live()).unwrap()
@@ -117,7 +117,7 @@ fn what_failed_is_not_loaded_by_reading_the_same_configuration_again() {
 
 #[test]
 fn after_three_ejections_within_an_hour_it_stays_out_until_its_configuration_changes() {
-    let config = DispatchConfig::default();
+    let config = Config::default();
     let mut dispatch = Dispatch::begin(&config, &topology(), None).unwrap();
     for _ in 0..3 {
         dispatch.state = dispatch.eject("stalled", Duration::from_secs(900));
@@ -128,7 +128,7 @@ fn after_three_ejections_within_an_hour_it_stays_out_until_its_configuration_cha
     dispatch.look();
     dispatch.reload(&config);
     assert!(dispatch.look().concat().contains("stays out until [dispatch] is changed"));
-    dispatch.reload(&DispatchConfig { host_weight: 50, ..config });
+    dispatch.reload(&with(DispatchConfig { host_weight: 50, ..config.dispatch }));
     assert!(dispatch.in_force().why.contains("not asked for"), "it is off in this test");
 }
 
@@ -157,4 +157,29 @@ fn vms_that_cannot_be_looked_for_are_told_once_and_hide_no_other_warning() {
     assert_eq!(dispatch.said, [""; 0]);
     dispatch.scan();
     assert_eq!(dispatch.said, said, "it came back");
+}
+
+/// Two VMs of a made host, the second run by an ordinary user.
+fn with_untrusted_vm(dir: &Path) -> Scanner {
+    let mut made = MadeHost::new(HostSpec::new(1, 4));
+    for name in ["ours", "theirs"] {
+        made.push(VmSpec::new(name, Vmm::QemuKvm, 2, NodeId(0), Bytes::from_mib(64)));
+    }
+    made.write(dir).unwrap();
+    let process = dir.join(format!("proc/{}", made.vms[1].pid));
+    let status = std::fs::read_to_string(process.join("status")).unwrap();
+    std::fs::write(process.join("status"), status.replace("Uid:\t0\t", "Uid:\t4321\t")).unwrap();
+    std::fs::write(process.join("cgroup"), "0::/user.slice/user-4321.slice\n").unwrap();
+    Scanner::new(Root::at(dir), ScanOptions::default())
+}
+
+#[test]
+fn cookies_of_untrusted_vms_keep_the_scheduler_out_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut scanner = with_untrusted_vm(dir.path());
+    let (scan, threads) = trusted(&mut scanner, &Trust::default()).unwrap();
+    let names: Vec<&str> = scan.vms.iter().map(|vm| vm.name.as_str()).collect();
+    assert_eq!(names, ["ours"], "the table of VMs has those of trusted users alone");
+    let looked_at: Vec<&str> = threads.of_vms().map(|(name, _)| name).collect();
+    assert_eq!(looked_at, ["ours", "ours", "theirs", "theirs"]);
 }

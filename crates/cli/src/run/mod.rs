@@ -15,8 +15,9 @@ use output::Output;
 use std::cell::Cell;
 use std::time::Duration;
 
-pub(crate) fn command(args: RunArgs) -> anyhow::Result<Outcome> {
-    let events = Events::hold_reloads()?;
+/// `events` are the signals held since the process began, `None` where it did not tell that it is a run.
+pub(crate) fn command(args: RunArgs, events: Option<Events>) -> anyhow::Result<Outcome> {
+    let events = events.map_or_else(Events::hold_reloads, Ok)?;
     let make = || {
         let mut config = config_from(&args.policy, args.interval, args.window)?;
         config.memory.home &= !args.no_memory;

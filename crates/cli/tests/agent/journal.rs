@@ -34,13 +34,36 @@ fn vms_of_a_lost_journal_get_their_cpusets_back() {
     once.args(["--include-pinned", "--no-memory", "--vm", &vm.name]);
     let once = once.output().unwrap();
     assert!(once.status.success() && !vm.is_as_found(), "{once:?}");
-    fs::remove_dir_all(vm.state()).unwrap();
+    fs::remove_file(vm.state().join("journal.json")).unwrap();
     let restored = vm.instep(&["restore", "--to-cpuset", "--vm", &vm.name]).output().unwrap();
     assert!(restored.status.success(), "{restored:?}");
     let all: instep_core::idset::CpuSet =
         online().into_iter().map(instep_core::units::CpuId).collect();
     assert_eq!(vm.cpus(), vec![all.to_string(); 2], "{restored:?}");
     assert!(other.is_as_found(), "it was not named");
+}
+
+#[test]
+fn named_vm_gets_its_cpuset_and_others_stay_placed() {
+    let Some(vm) = Vm::start("one") else { return };
+    let Some(mut other) = Vm::start("two") else { return };
+    other.share_state(&vm);
+    for placed in [&vm, &other] {
+        let mut once = placed.instep(&["run", "--once", "--window", "10ms", "--mend-conflicts"]);
+        once.args(["--include-pinned", "--no-memory", "--vm", &placed.name]);
+        let once = once.output().unwrap();
+        assert!(once.status.success() && !placed.is_as_found(), "{once:?}");
+    }
+    let placed = other.cpus();
+    let restored = vm.instep(&["restore", "--to-cpuset", "--vm", &vm.name]).output().unwrap();
+    assert!(restored.status.success(), "{restored:?}");
+    assert_eq!(other.cpus(), placed, "it was not named");
+    let whole: instep_core::idset::CpuSet =
+        online().into_iter().map(instep_core::units::CpuId).collect();
+    assert_eq!(vm.cpus(), vec![whole.to_string(); 2]);
+    // The record of the other one is still there.
+    let restored = vm.instep(&["restore"]).output().unwrap();
+    assert!(restored.status.success() && other.is_as_found(), "{restored:?}");
 }
 
 #[test]
@@ -92,7 +115,7 @@ fn run_whose_lock_another_one_took_ends_and_leaves_the_rest_to_it() {
 fn restore_from_a_directory_that_is_not_there_fails_and_makes_none() {
     let dir = tempfile::tempdir().unwrap();
     let typo = dir.path().join("typo");
-    for more in [&[][..], &["--json"]] {
+    for more in [&[][..], &["--json"], &["--to-cpuset"]] {
         let mut command = super::common::binary(env!("CARGO_BIN_EXE_instep"));
         command.arg("restore").args(more).arg("--state-dir").arg(&typo);
         let ran = command.output().unwrap();
@@ -106,4 +129,46 @@ fn restore_from_a_directory_that_is_not_there_fails_and_makes_none() {
     let mut command = super::common::binary(env!("CARGO_BIN_EXE_instep"));
     let ran = command.arg("restore").arg("--state-dir").arg(&typo).output().unwrap();
     assert!(String::from_utf8_lossy(&ran.stdout).contains("Nothing to restore"), "{ran:?}");
+    assert_eq!(fs::read_dir(&typo).unwrap().count(), 0, "nor is a lock made");
+}
+
+#[test]
+fn state_directory_that_cannot_be_looked_at_is_no_missing_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = super::common::binary(env!("CARGO_BIN_EXE_instep"));
+    let state = dir.path().join("x".repeat(300));
+    let ran = command.arg("restore").arg("--state-dir").arg(&state).output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert_eq!(ran.status.code(), Some(2), "{said}");
+    assert!(said.contains("cannot tell whether there is") && said.contains("too long"), "{said}");
+}
+
+/// As after an upgrade: a version with other locks runs, and its journal names it.
+#[test]
+fn journal_of_a_living_process_keeps_run_and_restore_out() {
+    let Some(vm) = Vm::start("upgraded") else { return };
+    let mut run = vm.placed_by(vm.mending(&["--no-guard"]).stdout(Stdio::null()));
+    let journal = vm.state().join("journal.json");
+    wait_for("the journal", || journal.exists());
+    let copy = vm.file("elsewhere");
+    fs::create_dir(&copy).unwrap();
+    fs::set_permissions(&copy, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    fs::copy(&journal, copy.join("journal.json")).unwrap();
+    let name = format!("instep-test-upgraded-{}", std::process::id());
+    let process = format!("process {}", run.child.id());
+    let here = |args: &[&str]| {
+        let mut command = super::common::binary(env!("CARGO_BIN_EXE_instep"));
+        command.args(args).arg("--state-dir").arg(&copy).env("INSTEP_INSTANCE", &name);
+        command.output().unwrap()
+    };
+    for args in [&["restore"][..], &["run", "--once", "--window", "10ms"]] {
+        let ran = here(args);
+        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+        assert!(ran.status.code() == Some(2) && said.contains(&process), "{args:?}: {said}");
+    }
+    assert!(!vm.is_as_found());
+    run.child.kill().unwrap();
+    run.child.wait().unwrap();
+    let ran = here(&["restore"]);
+    assert!(ran.status.success() && vm.is_as_found(), "{ran:?}");
 }

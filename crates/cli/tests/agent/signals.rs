@@ -33,3 +33,42 @@ fn sighup_while_the_configuration_is_read_ends_no_run() {
     assert_eq!(run.terminate(), Some(0));
     assert!(vm.is_as_found());
 }
+
+#[test]
+fn limit_of_a_files_size_ends_no_run() {
+    let Some(vm) = Vm::start("limited") else { return };
+    let log = vm.file("log");
+    fs::write(&log, "x".repeat(4096)).unwrap();
+    let mut command = Command::new("sh");
+    // In blocks of 512 bytes. The journal of one VM is smaller, the log is not.
+    command.args(["-c", "ulimit -f 8 && exec \"$0\" \"$@\""]);
+    let run = vm.mending(&["--no-guard", "--log", log.to_str().unwrap()]);
+    command.arg(run.get_program()).args(run.get_args()).stdout(Stdio::null());
+    for (key, value) in run.get_envs() {
+        match value {
+            Some(value) => command.env(key, value),
+            None => command.env_remove(key),
+        };
+    }
+    let mut run = vm.placed_by(&mut command);
+    wait_for("the report", || run.said().contains("File too large") || run.has_ended());
+    assert!(!run.has_ended(), "{}", run.said());
+    assert_eq!(run.terminate(), Some(1), "records were lost: {}", run.said());
+    assert!(vm.is_as_found());
+}
+
+#[test]
+fn vm_that_the_configuration_no_longer_names_is_released() {
+    let Some(vm) = Vm::start("released") else { return };
+    let config = vm.file("instep.toml");
+    fs::write(&config, format!("vms = [\"{}\"]\n", vm.name)).unwrap();
+    let mut command = vm.instep(&["run", "--window", "10ms", "--interval", "1s"]);
+    command.args(["--mend-conflicts", "--include-pinned", "--no-memory", "--no-guard"]);
+    command.arg("--config").arg(&config).stdout(Stdio::null());
+    let mut run = vm.placed_by(&mut command);
+    fs::write(&config, "vms = [\"no-vm-has-this-name\"]\n").unwrap();
+    run.signal(Signal::HUP);
+    wait_for("the affinities that were found", || vm.is_as_found());
+    wait_for("the notice", || run.said().contains("no longer placed"));
+    assert_eq!(run.terminate(), Some(0), "{}", run.said());
+}

@@ -24,7 +24,7 @@ fn every_affinity_is_as_before_after_sigterm_and_after_kill_and_restore_or_a_new
     assert_as_before(&guest, &before);
     let left: Vec<_> =
         fs::read_dir(stage.state()).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(left, ["journal.lock"], "no journal stays");
+    assert_eq!(left, ["lock"], "no journal stays");
 
     crash(stage.mending_run(&guest, &["--no-guard"]));
     assert_ne!(of_vcpus(&guest), pinned, "nobody was left to put it back");

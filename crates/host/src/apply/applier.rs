@@ -5,7 +5,7 @@
 //! for the next cycle, which sees the new affinity as the thread's own.
 
 use crate::apply::affinity::{self, Affinity, KernelAffinity};
-use crate::apply::journal::{self, Entry, Holder, Journal, ThreadKind};
+use crate::apply::journal::{self, Entry, FileId, Holder, Journal, ThreadKind};
 use crate::apply::restore::{self, RestoreReport};
 use crate::apply::state::InstanceLock;
 use crate::apply::thread::{self, ThreadKey};
@@ -72,7 +72,7 @@ pub struct Applier<A = KernelAffinity> {
     /// The journal in memory differs from the file in a way that restoring depends on.
     stale: bool,
     /// The file that was last read or written.
-    file: Option<(u64, u64)>,
+    file: Option<FileId>,
 }
 
 impl Applier {
@@ -81,7 +81,8 @@ impl Applier {
     /// [`Applier::restore`] is due; when its holder is [`Holder::Kept`], the placement is adopted.
     ///
     /// # Errors
-    /// A damaged journal; an unreadable /proc.
+    /// A damaged journal; an unreadable /proc; another living process answers for the journal, such as one
+    /// of a version with other locks ([`Error::Taken`]).
     pub fn open(lock: InstanceLock) -> Result<Self, Error> {
         Self::with(lock, KernelAffinity)
     }
@@ -91,11 +92,14 @@ impl<A: Affinity> Applier<A> {
     /// As [`Applier::open`], with other system calls.
     ///
     /// # Errors
-    /// A damaged journal; an unreadable /proc.
+    /// As [`Applier::open`].
     pub fn with(lock: InstanceLock, affinity: A) -> Result<Self, Error> {
         let file = Journal::file_id(lock.state());
         let journal = match Journal::load(lock.state())? {
-            Some(journal) => journal,
+            Some(journal) => match journal.other_holder()? {
+                Some(pid) => return Err(Error::Taken { pid: Some(pid) }),
+                None => journal,
+            },
             None => Journal::new()?,
         };
         Ok(Self { lock, journal, affinity, root: Root::live(), stale: false, file })
@@ -213,6 +217,27 @@ impl<A: Affinity> Applier<A> {
             self.store()?;
         }
         Ok(report)
+    }
+
+    /// Puts back what this instance found in processes that live and are not among `placed`, each of those
+    /// with its start.
+    ///
+    /// # Errors
+    /// As [`Applier::restore`].
+    pub fn restore_others(
+        &mut self,
+        placed: &BTreeSet<(u32, u64)>,
+    ) -> Result<RestoreReport, Error> {
+        let is_other = |thread: &ThreadKey| {
+            let main = ThreadKey { tid: Tid(thread.pid), ..*thread };
+            !placed.contains(&(thread.pid, thread.pid_start)) && main.may_be_alive()
+        };
+        let entries = self.journal.entries.values().filter(|entry| is_other(&entry.thread));
+        let pids: BTreeSet<u32> = entries.map(|entry| entry.thread.pid).collect();
+        if pids.is_empty() || self.journal.holder == Holder::Kept {
+            return Ok(RestoreReport::default());
+        }
+        self.restore_processes(&pids)
     }
 
     /// Entries for threads that are not journalled and have inherited an affinity from one that is.

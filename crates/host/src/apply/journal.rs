@@ -128,6 +128,16 @@ pub struct Journal {
     pub entries: BTreeMap<(u32, Tid), Entry>,
 }
 
+/// A journal file at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileId {
+    /// Device and inode.
+    inode: (u64, u64),
+    size: u64,
+    /// Seconds and nanoseconds.
+    modified: (i64, i64),
+}
+
 #[derive(Serialize, Deserialize)]
 struct Stored {
     schema: String,
@@ -161,6 +171,12 @@ impl Journal {
         }
     }
 
+    /// Where it is in this directory, if there is one.
+    #[must_use]
+    pub fn path_in(state: &StateDir) -> PathBuf {
+        state.file(FILE)
+    }
+
     /// Whether the boot it speaks of is over: none of its threads exists any more.
     ///
     /// # Errors
@@ -181,6 +197,16 @@ impl Journal {
                 Ok(Instance { boot_id, pid, start }.life()? != Life::Runs)
             }
         }
+    }
+
+    /// The process that answers for it, if that is another one than this and lives.
+    ///
+    /// # Errors
+    /// An unreadable /proc.
+    pub(crate) fn other_holder(&self) -> Result<Option<u32>, Error> {
+        let Holder::Instance { pid, .. } = self.holder else { return Ok(None) };
+        let is_other = self.holder != this_instance()? && !self.is_abandoned()?;
+        Ok(is_other.then_some(pid))
     }
 
     /// What the thread could use before Instep touched it, or the one it inherited from; `present`
@@ -261,11 +287,12 @@ impl Journal {
         replace(lock.state(), &path, &bytes).map_err(failed)
     }
 
-    /// What tells the file at its place from another one, by device and inode; `None` when there is
-    /// none.
-    pub(crate) fn file_id(state: &StateDir) -> Option<(u64, u64)> {
+    /// What tells the file at its place from another one and from what somebody wrote into it; `None` when
+    /// there is none.
+    pub(crate) fn file_id(state: &StateDir) -> Option<FileId> {
         let meta = fs::symlink_metadata(state.file(FILE)).ok()?;
-        Some((meta.dev(), meta.ino()))
+        let modified = (meta.mtime(), meta.mtime_nsec());
+        Some(FileId { inode: (meta.dev(), meta.ino()), size: meta.size(), modified })
     }
 
     /// Removes the file; fine when there is none.
@@ -526,6 +553,17 @@ mod tests {
             present,
             "offlined"
         );
+    }
+
+    #[test]
+    fn journal_that_somebody_wrote_into_is_not_the_one_that_was_left() {
+        let (_dir, lock) = locked();
+        journal().store(&lock).unwrap();
+        let left = Journal::file_id(lock.state());
+        assert_eq!(Journal::file_id(lock.state()), left);
+        let path = lock.state().file(FILE);
+        OpenOptions::new().append(true).open(&path).unwrap().write_all(b"x").unwrap();
+        assert_ne!(Journal::file_id(lock.state()), left);
     }
 
     #[test]

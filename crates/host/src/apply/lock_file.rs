@@ -45,9 +45,8 @@ impl LockFile {
             match file.try_lock() {
                 // It may have been removed since it was opened: then this is no lock.
                 Ok(()) if is_at(&file, path) => {
-                    let written =
-                        file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-                    written.map_err(failed)?;
+                    // The lock holds on a full disk, too; messages then lack the process.
+                    let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
                     return Ok(Self { path: path.to_owned(), file, is_temporary: false });
                 }
                 // Or a process that only asks has it for an instant, see `holder_of`.
@@ -135,6 +134,17 @@ mod tests {
         assert!(path.exists());
         drop(take(&path).unwrap().temporary());
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn lock_holds_where_the_process_cannot_be_written_down() {
+        let full = Path::new("/dev/full");
+        if !full.exists() {
+            return instep_madehost::skip::note("there is no /dev/full");
+        }
+        let first = take(full).unwrap();
+        assert!(matches!(take(full), Err(Error::Taken { pid: None })));
+        drop(first);
     }
 
     #[test]

@@ -11,9 +11,12 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The lock of the journal. It is not the one of the host, which may lie in the same directory: what
-/// only restores needs this one alone.
-const LOCK: &str = "journal.lock";
+/// The lock of the journal, by the name that versions with one lock in place of two gave it: they and this
+/// one see each other.
+const LOCK: &str = "lock";
+/// The lock of the journal in a directory that holds the lock of the host, too, which has that name there:
+/// what only restores needs the journal's alone.
+const LOCK_BESIDE_HOSTS: &str = "journal.lock";
 
 /// A directory that holds what must outlive the process: `journal.json`, and its lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +52,7 @@ impl StateDir {
 
     fn lock_file(&self) -> Result<LockFile, Error> {
         self.prepare()?;
-        let path = self.file(LOCK);
+        let path = self.lock_path();
         LockFile::take(&path, |source| Error::Unusable {
             what: format!("cannot lock {}: {source}", path.display()),
             next: NEXT.into(),
@@ -61,7 +64,14 @@ impl StateDir {
     /// # Errors
     /// The lock file is there and cannot be opened.
     pub fn running_instance(&self) -> Result<Option<u32>, Error> {
-        LockFile::holder_of(&self.file(LOCK))
+        LockFile::holder_of(&self.lock_path())
+    }
+
+    fn lock_path(&self) -> PathBuf {
+        let id = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
+        let own = id(&self.path);
+        let is_hosts = own.is_some() && HostLock::dirs().any(|dir| id(&dir) == own);
+        self.file(if is_hosts { LOCK_BESIDE_HOSTS } else { LOCK })
     }
 
     /// Whether the first process of this pid namespace sees another directory at this path, or none: what
@@ -94,6 +104,20 @@ impl StateDir {
             }
             _ => format!("cannot create {shown} for Instep's state: {source}"),
         })?;
+        self.is_own()
+    }
+
+    /// Checks that the directory, which is there, is one that nobody else may change anything in.
+    ///
+    /// # Errors
+    /// It is not, or is no directory.
+    pub fn check(&self) -> Result<(), Error> {
+        let checked = if self.path.is_dir() { self.is_own() } else { self.make() };
+        checked.map_err(|what| Error::Unusable { what, next: NEXT.into() })
+    }
+
+    fn is_own(&self) -> Result<(), String> {
+        let shown = self.path.display();
         let meta = fs::metadata(&self.path)
             .map_err(|source| format!("cannot look at {shown}: {source}"))?;
         let me = rustix::process::geteuid().as_raw();
@@ -169,6 +193,7 @@ impl InstanceLock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::apply::host_lock::RUN_DIR;
     use std::fs::File;
     use std::io::Read as _;
     use std::os::unix::fs::PermissionsExt;
@@ -231,6 +256,23 @@ mod tests {
         let text = state.lock().unwrap_err().to_string();
         assert!(text.contains("777") && text.contains("others could"), "{text}");
         assert_eq!(fs::metadata(state.path()).unwrap().mode() & 0o7777, 0o777);
+    }
+
+    #[test]
+    fn journals_lock_is_the_one_that_earlier_versions_take() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::at(dir.path().join("s"));
+        let lock = state.lock().unwrap();
+        assert!(File::open(state.file("lock")).unwrap().try_lock().is_err());
+        drop(lock);
+        // Where that name is the lock of the host, restoring does without it.
+        let host = StateDir::at(RUN_DIR);
+        if host.path().is_dir() {
+            assert_eq!(host.lock_path(), Path::new("/run/instep/journal.lock"));
+            let link = dir.path().join("link");
+            std::os::unix::fs::symlink(RUN_DIR, &link).unwrap();
+            assert_eq!(StateDir::at(&link).lock_path(), link.join("journal.lock"));
+        }
     }
 
     /// Run by the next test in a process of its own; does nothing otherwise.

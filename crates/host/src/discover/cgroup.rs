@@ -8,7 +8,7 @@ use super::facts::Manager;
 use super::files::Reader;
 use crate::root::Root;
 use instep_core::idset::{CpuSet, IdSet, NodeSet};
-use instep_core::units::{Id, Tid};
+use instep_core::units::{Id, Nanos, Tid};
 use std::path::{Path, PathBuf};
 
 /// The most that is read of a cgroup file.
@@ -295,6 +295,42 @@ impl Hierarchies {
         }
     }
 
+    /// How long the cgroups of a process, by the text of its `cgroup` file, and those above were stopped by
+    /// their CPU quotas, in all.
+    pub(super) fn throttled(&self, text: &str, reader: &mut Reader) -> Nanos {
+        let of = hierarchies(text, |path| path);
+        let mut total = 0u64;
+        for (mount, path) in [(&self.unified, &of.unified), (&self.cpu, &of.cpu)] {
+            let (Some(mount), Some(path)) = (mount, path) else { continue };
+            let dir = mount.join(path.trim_matches('/'));
+            for dir in dir.ancestors().take(MAX_DEPTH).take_while(|dir| *dir != mount.as_path()) {
+                let text = reader.text(&dir.join("cpu.stat"), MAX_CGROUP_FILE).unwrap_or_default();
+                total = total.saturating_add(throttled_in(&text).unwrap_or(0));
+            }
+        }
+        Nanos(total)
+    }
+
+    /// How far from the root down the folders of this cgroup are this user's and nobody else may write to
+    /// them; `None` if the first one is not.
+    pub(super) fn part_of(&self, user: u32, path: &str) -> Option<String> {
+        use std::os::unix::fs::MetadataExt as _;
+        let mounts = [&self.unified, &self.cpu, &self.cpuset, &self.memory];
+        let mut part = String::new();
+        for folder in path.split('/').skip(1) {
+            let next = format!("{part}/{folder}");
+            let there = mounts.into_iter().flatten();
+            let mut metas =
+                there.filter_map(|mount| mount.join(&next[1..]).metadata().ok()).peekable();
+            let is_one = metas.peek().is_some();
+            if !is_one || metas.any(|meta| meta.uid() != user || meta.mode() & 0o022 != 0) {
+                break;
+            }
+            part = next;
+        }
+        (!part.is_empty()).then_some(part)
+    }
+
     /// Where the memory controller keeps `of`'s figures, if `of` is not its root: the directory
     /// and whether it is of version 2.
     pub(super) fn memory_dir(&self, of: &Membership) -> Option<(PathBuf, bool)> {
@@ -306,6 +342,19 @@ impl Hierarchies {
             .map(|dir| (dir, false))
             .or_else(|| below(&self.unified, &of.unified).map(|dir| (dir, true)))
     }
+}
+
+/// The time in a `cpu.stat` file of version 2 (microseconds) or 1, in nanoseconds.
+fn throttled_in(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| {
+        let (key, value) = line.split_once(' ')?;
+        let unit = match key {
+            "throttled_usec" => 1000,
+            "throttled_time" => 1,
+            _ => return None,
+        };
+        value.trim().parse::<u64>().ok()?.checked_mul(unit)
+    })
 }
 
 /// Tells what the cpusets of single threads allow: libvirt gives each vCPU one of its own.

@@ -21,6 +21,9 @@ const QMP_REST: u64 = 16;
 /// How often the same threads must be identified alike before the answer is kept.
 const SETTLED: u8 = 2;
 
+/// Why a process that only looks like a VM of KVM is none.
+const NO_KVM: &str = "its threads are named as vCPUs of KVM, but it holds no KVM descriptor";
+
 /// A monitor as remembered from scan to scan.
 #[derive(Debug)]
 pub(super) struct Monitor {
@@ -181,6 +184,10 @@ impl Monitor {
         }
         let by_names = identify::by_names(&self.vmm, &named);
         let accel = self.accel(&by_names);
+        if matches!(by_names, ByName::Found(_, Accel::Kvm)) && self.fds.is_some() && held.is_none()
+        {
+            return Some(Answer::Opaque(NO_KVM.to_owned(), 0));
+        }
         if let ByName::Found(vcpus, _) = &by_names {
             let count = u32::try_from(vcpus.len()).unwrap_or(u32::MAX);
             if held.is_none_or(|held| held == count) {
@@ -194,7 +201,7 @@ impl Monitor {
             return Some(if self.guest.smp.max == 1 {
                 known(VcpuSource::ThreadNames, accel, vec![(0, tid)], None)
             } else {
-                Answer::Opaque(ONE_THREAD.to_owned(), self.guest.smp.cpus)
+                Answer::Opaque(ONE_THREAD.to_owned(), self.proven(self.guest.smp.cpus).max(1))
             });
         }
         if by_names == ByName::Nothing && !self.may_run_unnamed(held) {
@@ -229,17 +236,17 @@ impl Monitor {
                     Count::of(vcpus.len(), "vCPU thread"),
                     Count(held.unwrap_or(0).into(), "KVM vCPU descriptor")
                 ),
-                held.unwrap_or(1),
+                self.proven(1),
             ),
-            (ByName::Twice(index), held) => Answer::Opaque(
+            (ByName::Twice(index), _) => Answer::Opaque(
                 format!("two threads are named as vCPU {index}; {qmp}"),
-                held.unwrap_or(self.guest.smp.cpus),
+                self.proven(self.guest.smp.cpus),
             ),
             (_, Some(0)) => Answer::Opaque("it has no vCPU yet".to_owned(), 0),
             (_, held) => {
-                let smp = &self.guest.smp;
-                let vcpus = held.unwrap_or(smp.cpus);
-                if vcpus > 1 && vmm::one_thread_for_all(&self.arguments) {
+                let vcpus = self.proven(self.guest.smp.cpus);
+                let is_one = self.guest.smp.cpus > 1 && held.is_none();
+                if is_one && vmm::one_thread_for_all(&self.arguments) {
                     return Answer::Opaque(ONE_THREAD.to_owned(), vcpus);
                 }
                 let advice = match self.vmm {
@@ -252,6 +259,13 @@ impl Monitor {
                 )
             }
         }
+    }
+
+    /// How many vCPUs a VM counts for whose vCPU threads cannot be told: as many as it holds KVM descriptors
+    /// of, and `claimed` by its command line only where those cannot be listed. What it claims costs
+    /// nothing, and more vCPUs than CPUs change the placement of all VMs.
+    fn proven(&self, claimed: u32) -> u32 {
+        self.fds.as_ref().map_or(claimed, |fds| fds.vcpus)
     }
 
     /// Whether threads without vCPU names may hide a guest: certainly if it holds a KVM VM; for a

@@ -47,7 +47,7 @@ pub struct Scan {
 pub enum Waited {
     /// All threads, vCPUs included, since boot.
     All(Nanos),
-    /// The first threads of processes that are no VMs, since the first scan of the same scanner.
+    /// Processes that are no VMs, since the first scan of the same scanner, each up to what it got.
     Others(Nanos),
 }
 
@@ -406,4 +406,16 @@ pub fn name_uniquely<'a>(vms: impl Iterator<Item = (&'a mut String, u32)>) {
             *name = format!("{name}@{pid}");
         }
     }
+}
+
+/// The name that a VM shares with others, if [`name_uniquely`] made it unique; its whole name if not.
+#[must_use]
+pub fn shared_name(pid: u32, name: &str) -> &str {
+    name.strip_suffix(&format!("@{pid}")).unwrap_or(name)
+}
+
+/// Whether `wanted` means this VM: its unique name, or the part of it that it shares with others.
+#[must_use]
+pub fn is_called((pid, name): (u32, &str), wanted: &str) -> bool {
+    name == wanted || shared_name(pid, name) == wanted
 }

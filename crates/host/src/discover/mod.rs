@@ -43,8 +43,8 @@ mod tests;
 
 pub use facts::{
     Accel, Debugfs, EmulatorFacts, Gaps, Looked, Manager, MemoryFacts, MemorySource, OpaqueFacts,
-    Scan, ScanCost, StatGap, ThreadTime, VcpuFacts, VcpuSource, VmFacts, Vmm, Waited,
-    name_uniquely,
+    Scan, ScanCost, StatGap, ThreadTime, VcpuFacts, VcpuSource, VmFacts, Vmm, Waited, is_called,
+    name_uniquely, shared_name,
 };
 pub use gaps::load_warnings;
 pub use memory::MemoryOptions;

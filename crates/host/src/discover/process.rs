@@ -91,6 +91,23 @@ pub(super) fn user(process: &Path, reader: &mut Reader) -> Option<u32> {
     proc_text::real_uid(reader.read(&process.join("status"), MAX_STATUS).ok()?)
 }
 
+/// Whether no ordinary user's login led to a process. The kernel keeps the user of a login through all
+/// later changes of the user id; 4294967295 is none (Linux 6.18, kernel/audit.c). Kernels without audit
+/// do not tell.
+pub(super) fn is_of_no_login(process: &Path, reader: &mut Reader) -> bool {
+    let uid = reader.text(&process.join("loginuid"), 16).and_then(|text| text.parse::<u32>().ok());
+    uid.is_some_and(|uid| uid == u32::MAX || uid < super::trust::FIRST_ORDINARY)
+}
+
+/// The name of a monitor that is not known by it: that of its program.
+pub(super) fn other_name(dir: &Path, arguments: &[String], reader: &mut Reader) -> String {
+    let base = arguments.first().map(|path| path.rsplit('/').next().unwrap_or(path).to_owned());
+    let name = base.filter(|base| !base.is_empty());
+    let name = name.or_else(|| reader.text(&dir.join("comm"), 64)).unwrap_or_default();
+    let name = super::guest::readable(&name);
+    if name.is_empty() { "unknown".to_owned() } else { name }
+}
+
 /// One thread.
 #[derive(Clone, Debug)]
 pub(super) struct Thread {

@@ -6,13 +6,13 @@
 use super::cgroup::{self, Hierarchies, Membership};
 use super::debugfs::KvmDirs;
 use super::examine::{self, Answer, Known, Means, Monitor, ThreadReader};
-use super::facts::{OpaqueFacts, Scan, VcpuFacts, VmFacts, Vmm, Waited, name_uniquely};
+use super::facts::{OpaqueFacts, Scan, VcpuFacts, VmFacts, Vmm, name_uniquely};
 use super::files::{Reader, numbered};
 use super::gaps::{Lost, Unpinned};
 use super::memory::{MemoryOptions, Source};
 use super::proc_text::{self, Stat};
 use super::trust::{Owner, UserMap};
-use super::waits::{self, Waits};
+use super::waits::{self, Counters, Waits};
 use super::{process, qmp, vmm};
 use crate::error::Error;
 use crate::root::Root;
@@ -41,13 +41,15 @@ pub struct ScanOptions {
     pub qmp_budget: Duration,
     /// Bounds on reading memory figures.
     pub memory: MemoryOptions,
+    /// Whether it is read how long threads of no VM waited.
+    pub waits: bool,
 }
 
 impl Default for ScanOptions {
     /// For the loop.
     fn default() -> Self {
         let qmp_budget = Duration::from_millis(500);
-        Self { qmp: true, qmp_budget, memory: MemoryOptions::default() }
+        Self { qmp: true, qmp_budget, memory: MemoryOptions::default(), waits: true }
     }
 }
 
@@ -166,7 +168,7 @@ impl Scanner {
             unpinned.note(&dir, &vm.facts.vcpus);
         }
         scan.warnings.extend(unpinned.warning());
-        if self.root.is_live() && scan.waited.is_none() {
+        if self.reads_waits() {
             scan.waited = Some(self.waits.end());
         }
         let alive: BTreeSet<u32> = pids.into_iter().collect();
@@ -218,10 +220,15 @@ impl Scanner {
         let stat = self.reader.read(&self.root.join("proc/stat"), 4 << 20).ok();
         let ticks = stat.and_then(proc_text::host_ticks).unwrap_or_default().busy;
         scan.host_busy = proc_text::ticks_to_nanos(ticks, self.ticks_per_second);
-        let schedstat = self.reader.text(&self.root.join("proc/schedstat"), 16 << 20);
-        let waited = schedstat.as_deref().and_then(waits::of_all_threads);
-        scan.waited = waited.map(Waited::All);
+        if !self.root.is_live() {
+            scan.waited = waits::in_copy(&self.root, &mut self.reader);
+        }
         scan
+    }
+
+    /// Whether the waits of each process are read. A copy has no scan before it to tell which are busy.
+    fn reads_waits(&self) -> bool {
+        self.options.waits && self.root.is_live()
     }
 
     fn processes(&self) -> Result<Vec<u32>, Error> {
@@ -270,11 +277,13 @@ impl Scanner {
             self.look_at_monitor(&mut monitor, young, dirs, (&mut *scan, &mut *found));
             monitor
         });
-        let Stat { start_ticks, comm, .. } = stat;
-        if monitor.is_none() && scan.waited.is_none() && self.root.is_live() {
-            let schedstat = self.reader.read_short(&dir.join("schedstat")).unwrap_or_default();
-            self.waits.note(pid, start_ticks, schedstat);
+        if monitor.is_none() && self.reads_waits() {
+            let used = proc_text::ticks_to_nanos(stat.cpu_ticks, self.ticks_per_second);
+            let (cgroups, reader) = (&self.hierarchies, &mut self.reader);
+            let read = || Counters::read(&dir, &stat, cgroups, reader);
+            self.waits.note(pid, (&stat, used), read);
         }
+        let Stat { start_ticks, comm, .. } = stat;
         self.known.insert(pid, Process { start_ticks, comm, denied, monitor });
     }
 
@@ -339,7 +348,9 @@ impl Scanner {
         let program = process::program(dir, &mut self.reader);
         let vmm = match program.vmm {
             Some(vmm) if holds_vm || vmm::runs_guest(&vmm, &program.arguments) => vmm,
-            None if holds_vm => Vmm::Other(other_name(dir, &program.arguments, &mut self.reader)),
+            None if holds_vm => {
+                Vmm::Other(process::other_name(dir, &program.arguments, &mut self.reader))
+            }
             _ => return None,
         };
         let mut monitor = match before {
@@ -413,10 +424,17 @@ impl Scanner {
             scan.warnings.push(cgroup::OUTSIDE.to_owned());
         }
         let outside = self.users.as_ref().zip(monitor.uid);
+        let cgroups = cgroup::whole_paths(&text);
+        let of_root = |path: &String| self.hierarchies.part_of(0, path);
+        let is_live = self.root.is_live();
         let owner = Owner {
             uid: monitor.uid,
             is_ordinary_outside: outside.is_some_and(|(map, uid)| map.is_ordinary_outside(uid)),
-            cgroups: cgroup::whole_paths(&text),
+            // Those who made a copy own its folders.
+            roots_cgroups: cgroups.iter().filter(|_| is_live).filter_map(of_root).collect(),
+            cgroups,
+            is_of_no_login: process::is_of_no_login(&monitor.dir, &mut self.reader),
+            holds_kvm: monitor.fds.as_ref().map(|fds| fds.vm),
         };
         (cgroup::membership(&text), owner)
     }
@@ -562,15 +580,6 @@ fn source<'a>(
         at,
         page,
     }
-}
-
-/// The name of a monitor that is not known by it: that of its program.
-fn other_name(dir: &Path, arguments: &[String], reader: &mut Reader) -> String {
-    let base = arguments.first().map(|path| path.rsplit('/').next().unwrap_or(path).to_owned());
-    let name = base.filter(|base| !base.is_empty());
-    let name = name.or_else(|| reader.text(&dir.join("comm"), 64)).unwrap_or_default();
-    let name = super::guest::readable(&name);
-    if name.is_empty() { "unknown".to_owned() } else { name }
 }
 
 fn name(monitor: &Monitor, cgroup: Option<&str>) -> String {

@@ -179,6 +179,42 @@ fn affinity_set_by_hand_while_the_journal_is_written_stays() {
 }
 
 #[test]
+fn journal_of_another_living_process_is_refused() {
+    let (dir, applier) = applier();
+    let (other, state) = (Sleeper::start(), applier.lock.state().clone());
+    let ThreadKey { pid, pid_start, .. } = other.key();
+    let mut journal = Journal::new().unwrap();
+    journal.holder = Holder::Instance { pid, start: pid_start };
+    journal.store(&applier.lock).unwrap();
+    drop(applier);
+    let refused = Applier::open(state.lock().unwrap()).unwrap_err();
+    assert!(matches!(refused, Error::Taken { pid: Some(of) } if of == pid), "{refused}");
+    // Only its number is the same.
+    journal.holder = Holder::Instance { pid, start: pid_start + 1 };
+    journal.store(&state.lock().unwrap()).unwrap();
+    Applier::open(state.lock().unwrap()).unwrap();
+    drop(dir);
+}
+
+#[test]
+fn vm_that_is_no_longer_placed_gets_its_affinity_back() {
+    let Some((a, _)) = two_cpus() else { return };
+    let (stays, leaves, (_dir, mut applier)) = (Sleeper::start(), Sleeper::start(), applier());
+    let found = has(&stays);
+    applier.apply(&[change(&stays, &found, &a), change(&leaves, &found, &a)]).unwrap();
+    let placed = BTreeSet::from([(stays.key().pid, stays.key().pid_start)]);
+    let report = applier.restore_others(&placed).unwrap();
+    assert_eq!((report.restored, has(&leaves), has(&stays)), (1, found.clone(), a.clone()));
+    assert_eq!(applier.restore_others(&placed).unwrap().restored, 0);
+    // What was meant to stay does.
+    applier.keep().unwrap();
+    assert_eq!(applier.restore_others(&BTreeSet::new()).unwrap().restored, 0);
+    assert_eq!(has(&stays), a);
+    applier.restore().unwrap();
+    assert_eq!(has(&stays), found);
+}
+
+#[test]
 fn dead_threads_leave_the_journal_at_the_next_write() {
     let Some((a, b)) = two_cpus() else { return };
     let (_dir, mut applier) = applier();

@@ -175,6 +175,29 @@ fn names_that_exceed_the_descriptors_are_not_believed() {
 }
 
 #[test]
+fn vcpus_that_nothing_proves_do_not_count_where_descriptors_can_be_read() {
+    let copy = Copy::new();
+    // Two that only pretend, by thread names of KVM and by the command line.
+    copy.process(50, "qemu-system-x86_64 -name forged,debug-threads=on -smp 2");
+    copy.process(60, "qemu-system-x86_64 -name claimed -accel tcg -smp 4096");
+    for pid in [50, 60] {
+        copy.fd(pid, 3, "/dev/null");
+        (1..5).for_each(|n| copy.thread(pid, pid + n, "x", (1, 1)));
+    }
+    copy.thread(50, 55, "CPU 0/KVM", (1, 1));
+    copy.thread(50, 56, "CPU 1/KVM", (1, 1));
+    // One whose descriptors say less than its command line.
+    copy.process(70, "qemu-system-x86_64 -name small -smp 64");
+    copy.kvm_fds(70, 1);
+    (1..5).for_each(|n| copy.thread(70, 70 + n, "x", (1, 1)));
+    let scan = copy.scan();
+    assert!(scan.vms.is_empty());
+    let counts: Vec<u32> = scan.opaque.iter().map(|vm| vm.vcpus).collect();
+    assert_eq!(counts, [0, 0, 1]);
+    assert!(scan.opaque[0].why.contains("no KVM descriptor"), "{}", scan.opaque[0].why);
+}
+
+#[test]
 fn descriptors_of_unplugged_vcpus_give_a_warning_and_no_more() {
     let copy = Copy::new();
     copy.process(50, "qemu-system-x86_64 -name shrunk,debug-threads=on -smp 1,maxcpus=2");
@@ -223,7 +246,12 @@ fn owner_is_the_real_user_with_all_cgroups() {
     );
     let owner = copy.scan().vms.remove(0).owner;
     let cgroups = ["/b/machine-x.scope/c", "/user.slice/a"].map(str::to_owned).to_vec();
-    assert_eq!(owner, Owner { uid: Some(1001), cgroups, is_ordinary_outside: false });
+    assert_eq!((owner.uid, owner.is_ordinary_outside), (Some(1001), false));
+    assert_eq!(
+        (owner.cgroups, owner.roots_cgroups),
+        (cgroups, Vec::new()),
+        "a copy's are its maker's"
+    );
 }
 
 #[test]

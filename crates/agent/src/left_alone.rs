@@ -1,0 +1,133 @@
+//! Which VMs a run leaves alone, told once each: an operator who waits for a placement learns why none comes.
+
+use crate::config::Config;
+use crate::observe::{Observation, VmKey};
+use crate::run::Sink;
+use instep_core::snapshot::OpaqueVm;
+use instep_core::units::VmId;
+use instep_host::discover::{Owner, is_called};
+use std::collections::BTreeMap;
+
+/// VMs that were left alone in the cycle before, each with whether that was told.
+#[derive(Debug, Default)]
+pub(crate) struct LeftAlone(BTreeMap<VmKey, bool>);
+
+impl LeftAlone {
+    /// Tells of VMs that are new among those left alone. What is not identified yet may be so in the next
+    /// cycle, and is told only then, unless this is the only cycle (`once`). Where VMs were asked for by
+    /// name the others are none of the operator's concern.
+    pub(crate) fn note(
+        &mut self,
+        observation: &Observation,
+        (config, once): (&Config, bool),
+        sink: &mut dyn Sink,
+    ) {
+        let trust = config.trust();
+        let mut now = BTreeMap::new();
+        for vm in &observation.snapshot.opaque {
+            let Some((key, owner)) = process_of(observation, vm.id) else { continue };
+            let before = self.0.get(&key).copied();
+            let is_sure = once || before.is_some() || trust.refusal(owner).is_some();
+            let is_told = before == Some(true);
+            let is_wanted = config.vms.is_empty()
+                || config.vms.iter().any(|wanted| is_called((vm.id.0, &vm.name), wanted));
+            if is_sure && !is_told && is_wanted {
+                sink.notice(&notice(vm));
+            }
+            now.insert(key, is_told || is_sure);
+        }
+        self.0 = now;
+    }
+}
+
+fn notice(vm: &OpaqueVm) -> String {
+    format!("the VM {} (process {}) is left alone: {}", vm.name, vm.id, vm.why)
+}
+
+/// What tells a VM that is left alone from others, and who runs it.
+fn process_of(observation: &Observation, id: VmId) -> Option<(VmKey, &Owner)> {
+    let scan = &observation.scan;
+    let known = scan.vms.iter().find(|vm| vm.pid == id.0).map(|vm| (vm.start_ticks, &vm.owner));
+    let opaque = || scan.opaque.iter().find(|vm| vm.pid == id.0);
+    let (start_ticks, owner) = known.or_else(|| opaque().map(|vm| (vm.start_ticks, &vm.owner)))?;
+    Some((VmKey { id, start_ticks }, owner))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::{Observer, keep_only, keep_trusted};
+    use crate::record::Record;
+    use instep_core::units::{Bytes, NodeId};
+    use instep_host::Root;
+    use instep_host::discover::ScanOptions;
+    use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm};
+
+    #[derive(Default)]
+    struct Heard(Vec<String>);
+
+    impl Sink for Heard {
+        fn record(&mut self, _: &Record<'_>) {}
+        fn notice(&mut self, text: &str) {
+            self.0.push(text.to_owned());
+        }
+    }
+
+    /// `ours` is root's, `jailed` an ordinary user's, `mute` has no names of vCPU threads.
+    fn look() -> Observation {
+        let dir = tempfile::tempdir().unwrap();
+        let mut made = MadeHost::new(HostSpec::new(1, 8));
+        for name in ["ours", "jailed", "mute"] {
+            made.push(VmSpec::new(name, Vmm::QemuKvm, 2, NodeId(0), Bytes::from_mib(64)));
+        }
+        made.write(dir.path()).unwrap();
+        let process = |index: usize| dir.path().join(format!("proc/{}", made.vms[index].pid));
+        let status = std::fs::read_to_string(process(1).join("status")).unwrap();
+        let status = status.replace("Uid:\t0\t", "Uid:\t4321\t");
+        std::fs::write(process(1).join("status"), status).unwrap();
+        std::fs::write(process(1).join("cgroup"), "0::/firecracker/7\n").unwrap();
+        for task in std::fs::read_dir(process(2).join("task")).unwrap() {
+            let stat = task.unwrap().path().join("stat");
+            let text = std::fs::read_to_string(&stat).unwrap();
+            let (open, close) = (text.find('(').unwrap(), text.rfind(')').unwrap());
+            std::fs::write(&stat, format!("{}(x{}", &text[..open], &text[close..])).unwrap();
+        }
+        let mut observer = Observer::new(Root::at(dir.path()), ScanOptions::once()).unwrap();
+        let mut observation = observer.look(None, None).unwrap();
+        let trust = Config::default().trust();
+        keep_trusted(&mut observation.snapshot, &observation.scan, &trust);
+        observation
+    }
+
+    #[test]
+    fn vm_that_is_left_alone_is_told_once_with_the_line_that_makes_it_count() {
+        let (config, mut left, mut heard) =
+            (Config::default(), LeftAlone::default(), Heard::default());
+        left.note(&look(), (&config, false), &mut heard);
+        assert_eq!(heard.0.len(), 1, "{:?}", heard.0);
+        let said = heard.0.remove(0);
+        assert!(said.starts_with("the VM jailed (process "), "{said}");
+        assert!(said.contains("`cgroups = [\"/firecracker\"]` under [discover]"), "{said}");
+        left.note(&look(), (&config, false), &mut heard);
+        assert_eq!(heard.0.len(), 1, "{:?}", heard.0);
+        assert!(heard.0[0].starts_with("the VM mute "), "{:?}", heard.0);
+        left.note(&look(), (&config, false), &mut heard);
+        assert_eq!(heard.0.len(), 1, "{:?}", heard.0);
+    }
+
+    #[test]
+    fn single_cycle_tells_all_that_were_asked_for() {
+        let told = |vms: &[&str]| {
+            let vms: Vec<String> = vms.iter().map(|name| (*name).to_owned()).collect();
+            let (config, mut heard) = (Config { vms, ..Config::default() }, Heard::default());
+            let mut observation = look();
+            keep_only(&mut observation.snapshot, &config.vms);
+            LeftAlone::default().note(&observation, (&config, true), &mut heard);
+            heard.0
+        };
+        assert_eq!(told(&[]).len(), 2);
+        assert_eq!(told(&["ours"]), [""; 0]);
+        let said = told(&["ours", "mute"]);
+        assert!(said.len() == 1 && said[0].starts_with("the VM mute "), "{said:?}");
+    }
+}
