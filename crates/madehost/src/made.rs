@@ -134,7 +134,8 @@ impl MadeHost {
                 opaque.push(OpaqueVm {
                     id: VmId(vm.pid),
                     name: vm.name.clone(),
-                    vcpus: vm.vcpus.len() as u32,
+                    // Without KVM nothing tells how many there are: what such a process says of itself does not count.
+                    vcpus: if vm.vmm.is_kvm() { vm.vcpus.len() as u32 } else { 0 },
                     busy: process_demand(vm, now.since(window), now),
                     why: "made opaque".to_owned(),
                 });
