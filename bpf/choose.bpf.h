@@ -2,7 +2,7 @@
 /*
  * What a CPU takes from the queues when it chooses.
  *
- * Flags: holes, wake. Counters: wake_tears.
+ * Flags: holes, wake. Counters: none (wake_tears: wake.bpf.h).
  *
  * Problem: a CPU must carry out the plan of the slot, and fill what the plan leaves, without looking through queues.
  * Method: it takes the first of these that there is:

@@ -2,7 +2,7 @@
 /*
  * Gang slots: at which time a gang has all CPUs of its set.
  *
- * Flags: gang, holes. Counters: slots, grants, refusals, slot_kicks, holes, overdue (with queue.bpf.h).
+ * Flags: gang, holes. Counters: slots, grants, refusals, slot_kicks, holes.
  *
  * Problem: CPUs that choose by virtual time each for itself do not choose the same VM at the same time.
  * Method (Ousterhout's slots; the order of accounts instead of the rows of his matrix): while threads wait in a domain
