@@ -121,6 +121,9 @@ mod tests {
             guest_threads_per_core: 1,
             guest_nodes: Vec::new(),
             weight: 100,
+            quota: None,
+            throttled: Nanos(0),
+            noise: None,
             placed: NodeSet::one(NodeId(1)),
         }
     }
@@ -143,6 +146,7 @@ mod tests {
             at: WINDOW,
             window: WINDOW,
             topology: topology.into(),
+            isolated: CpuSet::new(),
             other_busy: Nanos(0),
             vms: vms.to_vec(),
             opaque: Vec::new(),

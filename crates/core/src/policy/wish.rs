@@ -9,7 +9,8 @@ use crate::decision::{Action, Decision, Verdict};
 use crate::idset::{CpuSet, NodeSet};
 use crate::reason::Reason;
 use crate::snapshot::{Snapshot, Vcpu, Vm};
-use crate::units::{Bytes, NodeId};
+use crate::units::{Bytes, Milli, NodeId};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// What a policy wants for one VM.
@@ -40,6 +41,9 @@ pub(crate) struct Homeward {
     pub(crate) remote: Bytes,
     /// Why.
     pub(crate) why: Reason,
+    /// What moving it gains for each byte, on any scale; what gains most moves first. `None` where that
+    /// is not known: such memory moves in the order of VMs.
+    pub(crate) gain: Option<Milli>,
 }
 
 impl Wish {
@@ -109,6 +113,7 @@ pub(crate) fn decision(
     conflicts: Vec<Conflict>,
 ) -> Decision {
     let mut decision = Decision { conflicts, ..Decision::default() };
+    let mut moves = Vec::new();
     for (vm, wish) in snapshot.vms.iter().zip(wishes) {
         for (vcpu, cpus) in vm.vcpus.iter().zip(wish.vcpus) {
             if !cpus.is_empty() && cpus != vcpu.allowed {
@@ -124,11 +129,17 @@ pub(crate) fn decision(
                 decision.actions.push(Action::SetEmulatorAffinity { vm: vm.id, tid, cpus, why });
             }
         }
-        for Homeward { guest_node, to, remote, why } in wish.memory {
-            decision.actions.push(Action::MoveMemory { vm: vm.id, guest_node, to, remote, why });
+        for Homeward { guest_node, to, remote, why, gain } in wish.memory {
+            let action = Action::MoveMemory { vm: vm.id, guest_node, to, remote, why };
+            match gain {
+                Some(gain) => moves.push((gain, action)),
+                None => decision.actions.push(action),
+            }
         }
         let Wish { selected, home, why, .. } = wish;
         decision.vms.push(Verdict { vm: vm.id, selected, home, why });
     }
+    moves.sort_by_key(|(gain, _)| Reverse(*gain));
+    decision.actions.extend(moves.into_iter().map(|(_, action)| action));
     decision
 }

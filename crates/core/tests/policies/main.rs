@@ -13,3 +13,4 @@ mod made;
 mod properties;
 mod score;
 mod settle;
+mod table;

@@ -1,131 +1,82 @@
-//! One vCPU a core, while the host has a core for every vCPU; and where the emulator threads go.
+//! A core for each vCPU of the VMs that are busy, as long as the others have enough cores beside them.
 //!
-//! Never under overcommit: measured, pinning then costs more than it gains. A vCPU keeps the core
-//! it has. Knows nothing of which cores other processes use.
+//! The kernel keeps busy vCPUs on cores of their own most of the time; bound, they are there all the
+//! time. Bound to one core a vCPU waits when another thread runs there, which was measured to lose 14 to
+//! 26 % where CPUs are scarce. So demand decides, VM by VM: those that have cores keep them, then the
+//! busiest come first. It does not know which cores other processes use.
 
-use super::host::{Host, Spots};
+use super::cells::Host;
 use super::plan::Plan;
 use super::unit::Unit;
-use crate::idset::CpuSet;
-use crate::snapshot::{Vcpu, Vm};
+use crate::idset::{CpuSet, IdSet};
 use crate::topology::CoreKind;
 use crate::units::{Bytes, CoreId, Id};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// A set of cores, as a set of the numbers that they have.
-type Cores = crate::idset::IdSet<CoreId>;
+type Cores = IdSet<CoreId>;
 
-/// By how much other load may exceed a whole CPU before vCPUs that have a core of their own lose
-/// it, milli.
-const KEEP_MARGIN: u64 = 500;
+/// Mean demand of a VM's vCPUs from which a core of its own is worth something to each, milli; an
+/// assumption. With half of it they keep what they have.
+const BUSY: i64 = 200;
+
+/// By how much the demand of others may exceed the other cores before vCPUs lose theirs, milli.
+const KEEP_MARGIN: i64 = 500;
 
 /// Cores given to units.
-pub(super) struct Apart {
+pub(super) struct Given {
     /// Per unit the CPUs of each vCPU; `None` where they share the spot.
     pub(super) vcpus: Vec<Option<Vec<CpuSet>>>,
-    taken: Cores,
-    pub(super) before: Before,
 }
 
-impl Apart {
-    /// Nothing is apart.
-    pub(super) fn none(units: &[Unit], before: Before) -> Self {
-        Self { vcpus: vec![None; units.len()], taken: Cores::new(), before }
+impl Given {
+    /// Whether each vCPU of the unit might have a core but for how little it uses.
+    pub(super) fn rests(unit: &Unit) -> bool {
+        unit.load.sum < BUSY * unit.vcpus.len() as i64
     }
 }
 
-/// What is asked once before cores are given.
-#[derive(Clone, Copy)]
-pub(super) struct Before {
-    /// Load of processes that are no VMs in whole CPUs, less [`KEEP_MARGIN`] while `held`.
-    pub(super) other: u64,
-    /// Load of all that cannot be placed, opaque VMs included, less the margin in any case: what
-    /// emulator threads are given must not depend on whether cores are held already.
-    pub(super) least_other: u64,
-    /// Whether some vCPU has a core of its own from Instep now.
-    pub(super) held: bool,
-}
-
-impl Before {
-    pub(super) fn new(host: &Host) -> Self {
-        let held = host.snapshot.vms.iter().any(|vm| holds_a_core(host, vm));
-        let least_other = host.other.saturating_sub(KEEP_MARGIN) / 1000;
-        let margin = if held { KEEP_MARGIN } else { 0 };
-        let other = host.other_than_vms.saturating_sub(margin) / 1000;
-        Self { other, least_other, held }
-    }
-}
-
-/// Whether a vCPU has just one core, and not because its node and its limits leave no more.
-fn holds_a_core(host: &Host, vm: &Vm) -> bool {
-    let home = host.snapshot.topology.cpus_of(&vm.placed);
-    let own = |vcpu: &Vcpu| {
-        let within = vcpu.initial.and(&vm.cpuset).and(&host.online);
-        vcpu.allowed != within
-            && vcpu.allowed != within.and(&home)
-            && core_of(host, &vcpu.allowed).is_some()
+/// Gives cores to the vCPUs of units. `left` says which VMs are left alone.
+pub(super) fn give(plan: &Plan, left: &[bool]) -> Given {
+    let (host, units) = (plan.host, plan.units);
+    let mut dealer = Dealer {
+        plan,
+        taken: pinned_cores(host, left),
+        given: vec![None; units.len()],
+        rest: (0..host.places.len()).map(|place| plan.demand_on(place)).collect(),
+        floating: vec![0; host.places.len()],
+        used: vec![0; host.places.len()],
     };
-    !vm.placed.is_empty() && vm.vcpus.iter().any(own)
-}
-
-/// Whether every vCPU and every CPU of other load can have a core.
-pub(super) fn undercommitted(host: &Host, other: u64) -> bool {
-    host.snapshot.vcpu_count() + other <= host.cores()
-}
-
-/// Gives each unit a core per vCPU inside its spot where all units bound there can have that. To
-/// be asked only while the host is [`undercommitted`]. `left` says which VMs are left alone,
-/// `before` what was asked before.
-pub(super) fn apart(
-    host: &Host,
-    spots: &Spots,
-    units: &[Unit],
-    plan: &Plan,
-    left: &[bool],
-    before: Before,
-) -> Apart {
-    let mut result = Apart::none(units, before);
-    result.taken = pinned_cores(host, left);
-    let crowded = crowded_places(host, spots, units, plan);
-    // What may float over several nodes though fewer would do is left to the kernel.
-    let floats = |index: &usize| {
-        let (unit, spot) = (&units[*index], plan[*index]);
-        spot == unit.wide && unit.options.len() > 1
-    };
-    let open = |index: &usize| {
-        !floats(index) && !spots.places(plan[*index]).iter().any(|place| crowded.contains(place))
-    };
-    let mut order: Vec<usize> = (0..units.len()).filter(open).collect();
-    order.sort_by_key(|index| (spots.places(plan[*index]).len(), *index));
-    let mut kept: BTreeMap<usize, Vec<Option<CoreId>>> = BTreeMap::new();
-    for index in &order {
-        let unit = &units[*index];
-        kept.insert(*index, keep(host, spots, unit, plan[*index], &mut result.taken));
+    for unit in (0..units.len()).filter(|unit| plan.area(*unit).places.len() > 1) {
+        dealer.count(unit, |dealer, place, part| {
+            dealer.rest[place] -= part;
+            dealer.floating[place] += part;
+        });
     }
-    for index in &order {
-        let had = kept.remove(index).unwrap_or_default();
-        let spot = spots.cpus(plan[*index]);
-        result.vcpus[*index] = assign(host, &units[*index], spot, had, &mut result.taken);
+    let held: Vec<Vec<Option<CoreId>>> = units.iter().map(|unit| dealer.held(unit)).collect();
+    let has = |unit: usize| held[unit].iter().all(Option::is_some);
+    let slow = |unit: usize| dealer.is_too_slow(&held[unit], unit);
+    let mut order: Vec<(bool, usize)> = (0..units.len()).map(|unit| (slow(unit), unit)).collect();
+    // What is on slow cores though it is busier takes fast ones first; then those that have cores.
+    order.sort_by_key(|(slow, unit)| {
+        let demand = units[*unit].load.sum / units[*unit].vcpus.len().max(1) as i64;
+        (!slow, !has(*unit), plan.area(*unit).places.len(), Reverse(demand), *unit)
+    });
+    for (slow, unit) in order {
+        let keeps = has(unit) && !slow;
+        if dealer.has_room(unit, keeps) {
+            let had = if keeps { held[unit].clone() } else { vec![None; held[unit].len()] };
+            dealer.deal(unit, had);
+        }
     }
-    result
+    Given { vcpus: dealer.given }
 }
 
 /// The cores that vCPUs of VMs left alone are pinned to.
 fn pinned_cores(host: &Host, left: &[bool]) -> Cores {
     let vms = host.snapshot.vms.iter().zip(left).filter(|(_, left)| **left);
     vms.flat_map(|(vm, _)| &vm.vcpus).filter_map(|vcpu| core_of(host, &vcpu.initial)).collect()
-}
-
-/// Places with more vCPUs bound to them alone than cores.
-fn crowded_places(host: &Host, spots: &Spots, units: &[Unit], plan: &Plan) -> Vec<usize> {
-    let mut bound = vec![0; host.places.len()];
-    for (unit, spot) in units.iter().zip(plan) {
-        if let [place] = spots.places(*spot) {
-            bound[*place] += unit.vcpus.len() as u64;
-        }
-    }
-    (0..bound.len()).filter(|place| bound[*place] > host.places[*place].cores).collect()
 }
 
 /// The core that holds all of `cpus`.
@@ -135,55 +86,128 @@ fn core_of(host: &Host, cpus: &CpuSet) -> Option<CoreId> {
     cpus.is_subset(topology.cores().get(core.0 as usize)?).then_some(core)
 }
 
-/// The cores that vCPUs of a unit have already and may keep.
-fn keep(
-    host: &Host,
-    spots: &Spots,
-    unit: &Unit,
-    spot: usize,
-    taken: &mut Cores,
-) -> Vec<Option<CoreId>> {
-    let vm = &host.snapshot.vms[unit.vm];
-    let mut had = Vec::with_capacity(unit.vcpus.len());
-    for (k, vcpu) in unit.vcpus.iter().enumerate() {
-        let now = &vm.vcpus[*vcpu].allowed;
-        let core = core_of(host, now).filter(|core| {
-            let all = &host.snapshot.topology.cores()[core.0 as usize];
-            let still = unit.permitted(k).and(all) == *now && now.is_subset(spots.cpus(spot));
-            // One core that is all it has there anyway was not given; it is found again.
-            still && unit.cpus(spots, k, spot) != *now && !taken.contains(*core)
-        });
-        core.inspect(|core| _ = taken.insert(*core));
-        had.push(core);
-    }
-    had
+/// Whether a core is one built for efficiency.
+fn is_efficient(host: &Host, core: CoreId) -> bool {
+    let topology = &host.snapshot.topology;
+    let first = topology.cores()[core.0 as usize].first().and_then(|cpu| topology.cpu(cpu));
+    first.is_some_and(|cpu| cpu.kind == Some(CoreKind::Efficient))
 }
 
-/// A core for every vCPU of a unit; `None`, and nothing taken, when there are too few.
-fn assign(
-    host: &Host,
-    unit: &Unit,
-    spot: &CpuSet,
-    mut had: Vec<Option<CoreId>>,
-    taken: &mut Cores,
-) -> Option<Vec<CpuSet>> {
-    let topology = &host.snapshot.topology;
-    let mut order = Ranked::new(host, unit, spot, taken, had.len());
-    let mut complete = true;
-    for (k, core) in had.iter_mut().enumerate() {
-        if core.is_none() {
-            *core = order.take(host, unit.permitted(k));
-            complete &= core.is_some();
+/// Cores while they are given.
+struct Dealer<'p, 'a> {
+    plan: &'p Plan<'a>,
+    taken: Cores,
+    given: Vec<Option<Vec<CpuSet>>>,
+    /// By node: demand of all that has no core of its own and may run on this node only, milli.
+    rest: Vec<i64>,
+    /// The same of what may run on other nodes, too.
+    floating: Vec<i64>,
+    /// By node: cores that are given.
+    used: Vec<i64>,
+}
+
+impl Dealer<'_, '_> {
+    /// The cores that vCPUs of a unit have from an earlier decision and may keep.
+    fn held(&self, unit: &Unit) -> Vec<Option<CoreId>> {
+        let host = self.plan.host;
+        let vm = &host.snapshot.vms[unit.vm];
+        let Some(spot) = unit.current else { return vec![None; unit.vcpus.len()] };
+        let own = |(k, vcpu): (usize, &usize)| {
+            let now = &vm.vcpus[*vcpu].allowed;
+            core_of(host, now).filter(|core| {
+                let all = &host.snapshot.topology.cores()[core.0 as usize];
+                // One core that is all it has there anyway was not given.
+                unit.permitted(k).and(all) == *now && unit.cpus(self.plan.spots, k, spot) != *now
+            })
+        };
+        unit.vcpus.iter().enumerate().map(own).collect()
+    }
+
+    /// Whether a unit has slow cores though there are fast ones for all that demand as much.
+    fn is_too_slow(&self, held: &[Option<CoreId>], unit: usize) -> bool {
+        let (host, units) = (self.plan.host, self.plan.units);
+        if !held.iter().flatten().any(|core| is_efficient(host, *core)) {
+            return false;
+        }
+        let mean = |unit: &Unit| unit.load.sum / unit.vcpus.len().max(1) as i64;
+        let own = mean(&units[unit]) * (1000 - 2 * units[unit].noise) / 1000;
+        let rivals =
+            units.iter().filter(|other| mean(other) * (1000 + 2 * other.noise) / 1000 > own);
+        let fast = (0..host.snapshot.topology.cores().len() as u32).map(CoreId);
+        let fast = fast.filter(|core| !is_efficient(host, *core) && !self.taken.contains(*core));
+        rivals.map(|other| other.vcpus.len()).sum::<usize>() <= fast.count()
+    }
+
+    /// Whether a unit is busy, and the others find enough cores beside those that it needs.
+    fn has_room(&self, unit: usize, keeps: bool) -> bool {
+        let (plan, own) = (self.plan, &self.plan.units[unit]);
+        let (times, margin) = if keeps { (2, KEEP_MARGIN) } else { (1, 0) };
+        let area = plan.area(unit);
+        let floats = plan.state.at[unit] == Some(own.wide) && own.options.all.len() > 1;
+        if own.load.sum * times < BUSY * own.vcpus.len() as i64 || (floats && area.places.len() > 1)
+        {
+            return false;
+        }
+        let fits = |places: &mut dyn Iterator<Item = usize>, floating: bool| {
+            let (mut cores, mut rest) = (0, -margin);
+            for place in places {
+                cores += plan.cores_of(place) - self.used[place];
+                rest += self.rest[place] + if floating { self.floating[place] } else { 0 };
+            }
+            let confined = area.places.len() == 1;
+            rest -= if floating || confined { own.load.sum } else { 0 };
+            own.vcpus.len() as i64 + (rest.max(0) + 999) / 1000 <= cores
+        };
+        // What may run elsewhere finds cores there.
+        fits(&mut area.places.iter().copied(), false) && fits(&mut (0..self.used.len()), true)
+    }
+
+    /// Tells the parts of a unit by node.
+    fn count(&mut self, unit: usize, change: impl Fn(&mut Self, usize, i64)) {
+        let plan = self.plan;
+        for (cell, share) in plan.parts(unit) {
+            change(self, plan.host.cells[cell].place, plan.units[unit].load.part(share).sum);
         }
     }
-    if !complete {
-        had.into_iter().flatten().for_each(|core| _ = taken.remove(core));
-        return None;
+
+    /// A core for every vCPU of a unit, what it `had` first; nothing when there are too few.
+    fn deal(&mut self, unit: usize, mut had: Vec<Option<CoreId>>) {
+        let (plan, own) = (self.plan, &self.plan.units[unit]);
+        let topology = &plan.host.snapshot.topology;
+        let cpus = &plan.area(unit).cpus;
+        for core in &mut had {
+            let stays = |core: &CoreId| {
+                topology.cores()[core.0 as usize].intersects(cpus) && !self.taken.contains(*core)
+            };
+            *core = core.filter(stays);
+            core.inspect(|core| _ = self.taken.insert(*core));
+        }
+        let mut free = Ranked::new(plan.host, own, cpus, &self.taken);
+        let mut complete = true;
+        for (k, core) in had.iter_mut().enumerate().filter(|(_, core)| core.is_none()) {
+            *core = free.take(plan.host, own.permitted(k));
+            complete &= core.is_some();
+            core.inspect(|core| _ = self.taken.insert(*core));
+        }
+        if !complete {
+            had.into_iter().flatten().for_each(|core| _ = self.taken.remove(core));
+            return;
+        }
+        let confined = plan.area(unit).places.len() == 1;
+        self.count(unit, |dealer, place, part| {
+            let rest = if confined { &mut dealer.rest } else { &mut dealer.floating };
+            rest[place] -= part;
+        });
+        for core in had.iter().flatten() {
+            let cell = plan.host.cells.iter();
+            let cell = cell.filter(|cell| cell.cpus.intersects(&topology.cores()[core.0 as usize]));
+            cell.take(1).for_each(|cell| self.used[cell.place] += 1);
+        }
+        let set = |(k, core): (usize, CoreId)| {
+            own.permitted(k).and(&topology.cores()[core.0 as usize]).and(cpus)
+        };
+        self.given[unit] = Some(had.into_iter().flatten().enumerate().map(set).collect());
     }
-    taken.extend(had.iter().copied().flatten());
-    let cpus =
-        |(k, core): (usize, CoreId)| unit.permitted(k).and(&topology.cores()[core.0 as usize]);
-    Some(had.into_iter().flatten().enumerate().map(cpus).collect())
 }
 
 /// Free cores of a spot in the order to use them: performance cores first, the node with most of
@@ -194,7 +218,8 @@ struct Ranked(Vec<CoreId>);
 type Preference = (bool, Reverse<Bytes>);
 
 impl Ranked {
-    fn new(host: &Host, unit: &Unit, spot: &CpuSet, taken: &Cores, need: usize) -> Self {
+    fn new(host: &Host, unit: &Unit, spot: &CpuSet, taken: &Cores) -> Self {
+        let need = unit.vcpus.len();
         let memory = unit.memory(&host.snapshot.vms[unit.vm]);
         let topology = &host.snapshot.topology;
         let mut cores: BTreeMap<CoreId, (u32, u32, Preference)> = BTreeMap::new();
@@ -229,15 +254,4 @@ impl Ranked {
         let at = self.0.iter().position(|core| cores[core.0 as usize].intersects(permitted))?;
         Some(self.0.remove(at))
     }
-}
-
-/// CPUs of `spot` whose cores no vCPU has, when there is a core for the other load and one more.
-pub(super) fn free_room(host: &Host, spot: &CpuSet, apart: &Apart) -> Option<CpuSet> {
-    let topology = &host.snapshot.topology;
-    let free: CpuSet = spot
-        .iter()
-        .filter(|id| topology.cpu(*id).is_some_and(|cpu| !apart.taken.contains(cpu.core)))
-        .collect();
-    let cores: Cores = free.iter().filter_map(|id| topology.cpu(id)).map(|cpu| cpu.core).collect();
-    (cores.len() as u64 > apart.before.least_other).then_some(free)
 }

@@ -3,15 +3,21 @@
 
 use super::super::Settings;
 use super::super::wish::{memory_may_move, permitted};
-use super::host::{Crowd, Host, Spot, Spots};
+use super::cells::{Host, Load, Spot};
+use super::spots::{Options, Spots};
 use crate::idset::{CpuSet, NodeSet};
 use crate::reason::Reason;
-use crate::snapshot::{Snapshot, Vm};
+use crate::snapshot::Vm;
 use crate::units::{Bytes, NodeId};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
-/// The least demand a vCPU is planned with, milli, so that idle VMs are spread, too.
-const IDLE_DEMAND: u64 = 10;
+/// The least demand a vCPU is planned with, milli: one that rests may wake up. An assumption.
+const IDLE_DEMAND: u64 = 50;
+
+/// Noise of a VM whose loads were not compared yet, in thousandths of its demand: an assumption, used in
+/// the first cycles of a VM only.
+const UNKNOWN_NOISE: u64 = 50;
 
 /// A piece to place.
 pub(super) struct Unit {
@@ -22,14 +28,15 @@ pub(super) struct Unit {
     /// The position of the guest node that it is, where it is not all of the VM.
     pub(super) guest_node: Option<usize>,
     /// Where the memory of this part lies, if it is one and that is known.
-    pub(super) footprint: Option<BTreeMap<NodeId, Bytes>>,
+    footprint: Option<BTreeMap<NodeId, Bytes>>,
     /// What each of them may use; a single set where all may use the same.
     may: Vec<CpuSet>,
-    pub(super) crowd: Crowd,
+    pub(super) load: Load,
+    /// Noise of its demand, in thousandths of it.
+    pub(super) noise: i64,
     /// All it may use. A vCPU there has everything it is permitted.
     pub(super) wide: Spot,
-    /// What it may choose, never empty, `wide` last.
-    pub(super) options: Vec<Spot>,
+    pub(super) options: Rc<Options>,
     /// Where Instep placed it before, if that is still open to it.
     pub(super) current: Option<Spot>,
 }
@@ -38,7 +45,7 @@ impl Unit {
     /// What its vCPU number `k` may use on `spot`.
     pub(super) fn cpus(&self, spots: &Spots, k: usize, spot: Spot) -> CpuSet {
         let may = self.permitted(k);
-        if spot == self.wide { may.clone() } else { may.and(spots.cpus(spot)) }
+        if spot == self.wide { may.clone() } else { may.and(&spots.areas[spot].cpus) }
     }
 
     /// What its vCPU number `k` may use at all.
@@ -55,11 +62,6 @@ impl Unit {
     pub(super) fn memory_may_move(&self, vm: &Vm, to: &NodeSet) -> bool {
         let node = self.guest_node.map(|position| &vm.guest_nodes[position]);
         memory_may_move(&[node.map_or(&None, |node| &node.bound), &vm.memory_bound], to)
-    }
-
-    /// Whether all its vCPUs may use the same CPUs.
-    pub(super) fn is_uniform(&self) -> bool {
-        self.may.len() == 1
     }
 }
 
@@ -167,8 +169,8 @@ fn unit(
         [one] => vec![one.clone()],
         _ => vcpus.iter().map(|position| may[*position].clone()).collect(),
     };
-    let usable: Vec<usize> = (0..host.places.len())
-        .filter(|place| may.iter().all(|cpus| cpus.intersects(&host.places[*place].cpus)))
+    let usable: Vec<usize> = (0..host.cells.len())
+        .filter(|cell| may.iter().all(|cpus| cpus.intersects(&host.cells[*cell].cpus)))
         .collect();
     if usable.is_empty() {
         let (vcpu, cpus) = (vm.vcpus[vcpus[0]].index, may[0].clone());
@@ -176,90 +178,56 @@ fn unit(
         return Err(Reason::VcpusPinned { vcpu, cpus, others });
     }
     let wide = spots.number(host, &usable);
-    let options = options(host, spots, &usable, &Need { vcpus: vcpus.len(), may: &may, memory });
-    let crowd = crowd_of(host.snapshot, vm, &vcpus);
-    let was = was_placed(host, vm, &vcpus, guest_node.is_none());
-    // Where it would not be placed any more (it grew, limits changed) it does not stay.
-    let current = (!was.is_empty() && was.iter().all(|place| usable.contains(place)))
-        .then(|| spots.number(host, &was))
-        .filter(|spot| options.contains(spot));
-    Ok(Unit { vm: index, vcpus, guest_node, footprint, may, crowd, wide, options, current })
-}
-
-/// Where Instep placed it: a part of a VM stays where its threads are, within the VM's nodes.
-fn was_placed(host: &Host, vm: &Vm, vcpus: &[usize], whole: bool) -> Vec<usize> {
-    let mut nodes: NodeSet = vm.placed.clone();
-    if !whole {
-        let now = vcpus.iter().fold(CpuSet::new(), |all, k| all.or(&vm.vcpus[*k].allowed));
-        nodes = nodes.and(&host.snapshot.topology.nodes_of(&now));
-    }
-    if nodes.iter().any(|node| host.places.iter().all(|place| place.id != node)) {
-        return Vec::new();
-    }
-    (0..host.places.len()).filter(|place| nodes.contains(host.places[*place].id)).collect()
-}
-
-/// The demand of the vCPU at this position to plan with, milli.
-pub(super) fn planned_demand(snapshot: &Snapshot, vm: &Vm, position: usize) -> u64 {
-    vm.vcpus[position].demand(snapshot.window).0.max(IDLE_DEMAND)
-}
-
-fn crowd_of(snapshot: &Snapshot, vm: &Vm, vcpus: &[usize]) -> Crowd {
-    vcpus.iter().fold(Crowd::default(), |all, position| {
-        let demand = planned_demand(snapshot, vm, *position);
-        all.plus(Crowd { sum: demand, squares: demand * demand })
-    })
-}
-
-/// What a piece needs of a spot.
-struct Need<'a> {
-    vcpus: usize,
-    may: &'a [CpuSet],
-    memory: Bytes,
-}
-
-/// The spots that offer a CPU per vCPU and room for the memory: from each usable node on, as few
-/// of the nearest nodes as fit, and as few as have a core per vCPU. Everything usable is last.
-fn options(host: &Host, spots: &mut Spots, usable: &[usize], need: &Need) -> Vec<Spot> {
-    let wide = spots.number(host, usable);
-    let mut found = Vec::with_capacity(usable.len() + 1);
-    let all;
-    let may = match need.may {
-        [one] => one,
-        several => {
-            all = several.iter().fold(CpuSet::new(), |all, cpus| all.or(cpus));
-            &all
-        }
+    let options = spots.options(host, &usable, &may, vcpus.len(), memory);
+    let noise = vm.noise.map_or(UNKNOWN_NOISE, |noise| noise.0).min(1000) as i64;
+    let load = load_of(host, vm, &vcpus, noise);
+    let mut unit = Unit {
+        vm: index,
+        vcpus,
+        guest_node,
+        footprint,
+        may,
+        load,
+        noise,
+        wide,
+        options,
+        current: None,
     };
-    let on = |place: &usize| may.common(&host.places[*place].cpus);
-    let within: Vec<usize> = usable.iter().map(on).collect();
-    let mut taken = Vec::with_capacity(usable.len());
-    for start in usable {
-        taken.clear();
-        let (mut cpus, mut cores, mut memory) = (0, 0, 0u64);
-        let mut fitted = false;
-        for place in &host.near[*start] {
-            let Ok(at) = usable.binary_search(place) else { continue };
-            let here = &host.places[*place];
-            taken.push(*place);
-            cpus += within[at];
-            cores += (here.cores as usize).min(within[at]);
-            memory =
-                memory.saturating_add(if here.memory.0 == 0 { u64::MAX } else { here.memory.0 });
-            let fits = cpus >= need.vcpus && memory >= need.memory.0;
-            let ample = fits && cores >= need.vcpus;
-            if ample || (fits && !fitted) {
-                let spot = spots.number(host, &taken);
-                fitted = true;
-                if spot != wide && !found.contains(&spot) {
-                    found.push(spot);
-                }
-            }
-            if ample {
-                break;
-            }
-        }
-    }
-    found.push(wide);
-    found
+    unit.current = current(host, spots, &unit);
+    Ok(unit)
+}
+
+/// The smallest spot that holds what its threads may use on the nodes where Instep placed the VM; of a
+/// part, on those of them where its threads are.
+fn current(host: &Host, spots: &Spots, unit: &Unit) -> Option<Spot> {
+    let vm = &host.snapshot.vms[unit.vm];
+    let topology = host.snapshot.topology.as_ref();
+    let all = unit.vcpus.iter().fold(CpuSet::new(), |all, k| all.or(&vm.vcpus[*k].allowed));
+    let nodes = match unit.guest_node {
+        None => vm.placed.clone(),
+        Some(_) => vm.placed.and(&topology.nodes_of(&all)),
+    };
+    let now = all.and(&topology.cpus_of(&nodes)).minus(&host.snapshot.isolated);
+    let holds = |spot: &&Spot| {
+        spots.node_set(host, **spot) == nodes && now.is_subset(&spots.areas[**spot].cpus)
+    };
+    unit.options
+        .all
+        .iter()
+        .filter(holds)
+        .min_by_key(|spot| spots.areas[**spot].cells.len())
+        .copied()
+}
+
+/// The demand of these vCPUs of a VM, without what its quota or a throttled time keeps it from.
+fn load_of(host: &Host, vm: &Vm, vcpus: &[usize], noise: i64) -> Load {
+    let demands = vm.demands(host.snapshot.window);
+    let weight = (i64::from(vm.weight) * 1000 / host.mean_weight.max(1)).clamp(1, 100_000);
+    let demands = vcpus.iter().map(|position| demands[*position].0.max(IDLE_DEMAND) as i64);
+    let mut load = demands
+        .map(|demand| Load::of(demand, weight))
+        .fold(Load::default(), |all, one| all.plus(&one));
+    load.units = load.sum * load.sum;
+    load.noise = (load.sum * noise / 1000).pow(2);
+    load
 }
