@@ -7,6 +7,7 @@ use crate::units::{Bytes, Milli, NodeId};
 use crate::wording::{Count, Named};
 use serde::{Serialize, Serializer};
 use std::fmt;
+use std::sync::Arc;
 
 /// Where a VM is placed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +16,19 @@ pub struct Where {
     pub nodes: NodeSet,
     /// The CPUs, where they are not all of these nodes: those of some last-level caches.
     pub cpus: Option<CpuSet>,
+}
+
+/// Where `instep` places a VM, and why there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The place.
+    pub place: Where,
+    /// The VM's vCPUs.
+    pub vcpus: usize,
+    /// Whether it was there before.
+    pub kept: bool,
+    /// What it is better than; `None` where it may be nowhere else.
+    pub against: Option<Against>,
 }
 
 /// Another place for a VM, and what the chosen one saves against it.
@@ -163,14 +177,8 @@ pub enum Reason {
     },
     /// `instep`: the place that loses least CPU time.
     Placed {
-        /// The place.
-        place: Where,
-        /// The VM's vCPUs.
-        vcpus: usize,
-        /// Whether it was there before.
-        kept: bool,
-        /// What it is better than; `None` where it may be nowhere else.
-        against: Option<Against>,
+        /// Which, and what it is better than.
+        placement: Arc<Placement>,
         /// Whether each vCPU has a core of its own.
         cores: bool,
     },
@@ -267,13 +275,8 @@ impl fmt::Display for Reason {
             | Reason::Overcommitted { .. }
             | Reason::Rests { .. }
             | Reason::NoCoreEach { .. } => self.fmt_refusal(f),
-            Reason::Placed { place, vcpus, kept, against, cores } => {
-                write!(f, "{}{place}", if *kept { "stays on " } else { "" })?;
-                match against {
-                    None => write!(f, ": the only place for {}", Count::of(*vcpus, "vCPU"))?,
-                    Some(against) => write!(f, ": {against}")?,
-                }
-                write!(f, "{}", if *cores { "; a core for each vCPU" } else { "" })
+            Reason::Placed { placement, cores } => {
+                write!(f, "{placement}{}", if *cores { "; a core for each vCPU" } else { "" })
             }
             Reason::Mends { nodes, conflict } => {
                 write!(f, "to {}, mending a conflict: {conflict}", Named("node", nodes))
@@ -331,6 +334,17 @@ impl fmt::Display for Where {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", Named("node", &self.nodes))?;
         self.cpus.as_ref().map_or(Ok(()), |cpus| write!(f, " ({})", Named("CPU", cpus)))
+    }
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { place, vcpus, kept, against } = self;
+        write!(f, "{}{place}: ", if *kept { "stays on " } else { "" })?;
+        match against {
+            None => write!(f, "the only place for {}", Count::of(*vcpus, "vCPU")),
+            Some(against) => against.fmt(f),
+        }
     }
 }
 

@@ -83,6 +83,40 @@ fn deciding_grows_as_n_log_n() {
     assert!(many < 9 * few, "{many} ns after {few} ns");
 }
 
+/// CPU time of a decision for 1,000 VMs of 8 vCPUs: `cargo test --release -p instep-core --test policies
+/// -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement, for a release build"]
+fn cpu_time_of_deciding_for_a_thousand_vms() {
+    for (nodes, caches) in [(4, 1), (8, 1), (8, 8)] {
+        let mut random = made::Random(1);
+        let topology = made::topology_of_caches(nodes, caches, 8, 2, 512 * made::GIB);
+        let mut host = made::host(topology);
+        for id in 1..=1000 {
+            let mut mib: Vec<u64> = (0..nodes).map(|_| random.within(0, 200)).collect();
+            mib[random.within(0, u64::from(nodes) - 1) as usize] += 2000;
+            let level = random.within(1, u64::from(nodes * caches) * 2);
+            host.vms.push(made::vm(&host, id, 8, level, &mib));
+        }
+        for policy in [PolicyName::Instep, PolicyName::Bnn] {
+            let settings = settings(policy);
+            let shortest = |host: &instep_core::snapshot::Snapshot| {
+                let once = |_| {
+                    let began = cpu_time();
+                    assert_eq!(decide(host, &settings).vms.len(), 1000);
+                    cpu_time() - began
+                };
+                (0..20).map(once).min().unwrap_or(0) / 1000
+            };
+            let after = check::apply(&host, &decide(&host, &settings));
+            let (first, next) = (shortest(&host), shortest(&after));
+            println!(
+                "{nodes} nodes of {caches} caches, {policy}: {first} us at first, {next} us then"
+            );
+        }
+    }
+}
+
 /// Fixed seeds: this is a statement about how far apart plans must be, not an invariant.
 #[test]
 fn five_percent_of_noise_in_the_loads_moves_no_home() {

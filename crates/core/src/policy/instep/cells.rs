@@ -57,6 +57,8 @@ pub(super) struct Host<'a> {
     pub(super) near: Vec<Vec<usize>>,
     /// Load of everything that is not a placeable vCPU, milli.
     pub(super) other: u64,
+    /// The least memory that a node has.
+    pub(super) least_memory: Bytes,
     /// Mean of the weights of the VMs' cgroups, by vCPU.
     pub(super) mean_weight: i64,
 }
@@ -91,7 +93,9 @@ impl<'a> Host<'a> {
         let weights = snapshot.vms.iter().map(|vm| i64::from(vm.weight) * vm.vcpus.len() as i64);
         let vcpus: usize = snapshot.vms.iter().map(|vm| vm.vcpus.len()).sum();
         let mean_weight = weights.sum::<i64>() / vcpus.max(1) as i64;
-        Self { snapshot, online: topology.all_cpus(), places, cells, near, other, mean_weight }
+        let least_memory = places.iter().map(|place| place.memory).min().unwrap_or_default();
+        let online = topology.all_cpus();
+        Self { snapshot, online, places, cells, near, other, least_memory, mean_weight }
     }
 
     /// Memory on each node that no VM of the snapshot has, as far as it is known.

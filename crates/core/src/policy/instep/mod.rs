@@ -14,6 +14,7 @@ mod cells;
 mod cores;
 #[cfg(test)]
 mod exact;
+mod memory;
 mod plan;
 mod search;
 mod spots;

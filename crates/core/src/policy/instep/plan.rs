@@ -9,19 +9,9 @@
 //! Knows nothing of how a plan is found.
 
 use super::cells::{Cost, Host, Load, Spot};
+use super::memory::{MemoryCost, MemoryCosts};
 use super::spots::{Area, Spots};
 use super::unit::Unit;
-use crate::score::REMOTE;
-use crate::units::{Bytes, NodeId};
-
-/// How long a placement is expected to last, seconds: ten default periods. An assumption.
-const HORIZON: i64 = 600;
-
-/// CPU time that copying a GiB takes, milli-seconds: move_pages copies about 1 GiB a second.
-const COPY: i64 = 1000;
-
-/// How fast memory comes home, MiB a second: by default a cycle of 60 s moves 4 GiB.
-const FOLLOWS: i64 = 64;
 
 /// CPU time lost by a VM whose siblings are spread over very many last-level caches, in thousandths of
 /// its demand. An assumption between what cache-aware scheduling gains: 44 % of the run time of ChaCha20
@@ -31,15 +21,6 @@ const SPREAD: i64 = 200;
 /// A change must still pay with each load this many deviations off. Two measurements differ by noise,
 /// the one when a VM was placed and that of now.
 const DEVIATIONS: i64 = 2;
-
-/// What a unit loses on a set of nodes by where its memory is, in millionths of a CPU.
-#[derive(Clone, Copy, Debug, Default)]
-struct Memory {
-    /// Once all that follows it is there.
-    remote: i64,
-    /// Until then: copying it, and using it from afar.
-    moving: i64,
-}
 
 /// The terms of the objective, in millionths of a CPU: what one plan loses, or saves against another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,9 +56,10 @@ pub(super) struct Plan<'a> {
     pub(super) host: &'a Host<'a>,
     pub(super) spots: &'a Spots,
     pub(super) units: &'a [Unit],
-    /// By set of nodes, of each unit.
-    memory: Vec<Vec<Option<Memory>>>,
+    memory: MemoryCosts,
     pub(super) state: State,
+    /// Whether there is no time to look at all options of all units.
+    pub(super) is_large: bool,
 }
 
 /// Where units are.
@@ -91,6 +73,8 @@ pub(super) struct State {
     loads: Vec<Load>,
     /// What each cell loses with its load.
     costs: Vec<i64>,
+    /// Each load in thousandths of what the cell can do.
+    used: Vec<i64>,
 }
 
 impl<'a> Plan<'a> {
@@ -101,17 +85,25 @@ impl<'a> Plan<'a> {
         units: &'a [Unit],
         fixed: Vec<Load>,
     ) -> Self {
-        let free = host.free_memory();
-        let memory = units.iter().map(|unit| memory_costs(host, spots, unit, &free)).collect();
+        let memory = MemoryCosts::new(host, spots, units);
         let costs = host.cells.iter().zip(&fixed).map(|(cell, load)| cell.cost(load).sum());
         let costs = costs.collect();
+        let used = host.cells.iter().zip(&fixed);
+        let used = used.map(|(cell, load)| load.sum * 1000 / cell.capacity as i64).collect();
         let (at, shares) = (vec![None; units.len()], vec![Vec::new(); units.len()]);
-        Self { host, spots, units, memory, state: State { at, shares, loads: fixed, costs } }
+        Self {
+            host,
+            spots,
+            units,
+            memory,
+            state: State { at, shares, loads: fixed, costs, used },
+            is_large: false,
+        }
     }
 
     /// The load of a cell, in thousandths of what its CPUs can do.
     pub(super) fn used(&self, cell: usize) -> i64 {
-        self.state.loads[cell].sum * 1000 / self.host.cells[cell].capacity as i64
+        self.state.used[cell]
     }
 
     /// The demand on a node, milli.
@@ -136,7 +128,10 @@ impl<'a> Plan<'a> {
 
     /// Puts a unit on a spot, divided over its cells as the kernel would.
     pub(super) fn put(&mut self, unit: usize, spot: Spot) {
-        self.state.shares[unit] = self.shares_on(unit, spot).map(|(_, share)| share).collect();
+        let mut shares = std::mem::take(&mut self.state.shares[unit]);
+        shares.clear();
+        shares.extend(self.shares_on(unit, spot).map(|(_, share)| share));
+        self.state.shares[unit] = shares;
         self.shift(unit, spot, |load, part| load.plus(part));
         self.state.at[unit] = Some(spot);
     }
@@ -153,6 +148,7 @@ impl<'a> Plan<'a> {
             let load = change(self.state.loads[*cell], &self.units[unit].load.part(*share));
             self.state.loads[*cell] = load;
             self.state.costs[*cell] = self.host.cells[*cell].cost(&load).sum();
+            self.state.used[*cell] = load.sum * 1000 / self.host.cells[*cell].capacity as i64;
         }
     }
 
@@ -201,7 +197,7 @@ impl<'a> Plan<'a> {
     /// What a unit loses on a spot by itself, divided over its cells like this.
     fn own(&self, unit: usize, spot: Spot, shares: impl Iterator<Item = i64>) -> Terms {
         let (area, load) = (&self.spots.areas[spot], &self.units[unit].load);
-        let Memory { remote, moving } = self.memory[unit][area.nodes].unwrap_or_default();
+        let MemoryCost { remote, moving } = self.memory.of(unit, area.nodes);
         let spread = match area.cells[..] {
             [_] => 0,
             _ => 1000 - shares.map(|share| share * share / 1000).sum::<i64>(),
@@ -220,7 +216,29 @@ impl<'a> Plan<'a> {
         own.sum() + cells.sum::<i64>()
     }
 
-    /// The same by terms.
+    /// What all lose more when two units on one cell each swap their spots; `None` if one is on several.
+    pub(super) fn swap_price(&self, first: (usize, Spot), second: (usize, Spot)) -> Option<i64> {
+        let cell = |spot: Spot| match self.spots.areas[spot].cells[..] {
+            [cell] => Some(cell),
+            _ => None,
+        };
+        let (here, there) = (cell(first.1)?, cell(second.1)?);
+        let own = |(unit, _): (usize, Spot), spot: Spot| {
+            let MemoryCost { remote, moving } = self.memory.of(unit, self.spots.areas[spot].nodes);
+            remote + moving
+        };
+        let memory = own(first, second.1) + own(second, first.1)
+            - own(first, first.1)
+            - own(second, second.1);
+        let cost = |cell: usize, gone: usize, come: usize| {
+            let load = self.state.loads[cell].minus(&self.units[gone].load);
+            let load = load.plus(&self.units[come].load);
+            self.host.cells[cell].cost(&load).sum() - self.state.costs[cell]
+        };
+        Some(memory + cost(here, first.0, second.0) + cost(there, second.0, first.0))
+    }
+
+    /// What all lose more when a unit that is not placed is put on a spot, by terms.
     pub(super) fn terms(&self, unit: usize, spot: Spot) -> Terms {
         let mut terms = self.own(unit, spot, self.shares_on(unit, spot).map(|(_, share)| share));
         for (cell, share) in self.shares_on(unit, spot) {
@@ -262,72 +280,4 @@ impl<'a> Plan<'a> {
         let own: i64 = self.state.at.iter().enumerate().filter_map(own).sum();
         own + self.state.costs.iter().sum::<i64>()
     }
-}
-
-/// What a unit loses by its memory on each set of nodes that it may choose.
-fn memory_costs(
-    host: &Host,
-    spots: &Spots,
-    unit: &Unit,
-    free: &[(NodeId, u64)],
-) -> Vec<Option<Memory>> {
-    let mut costs: Vec<Option<Memory>> = Vec::new();
-    for spot in &unit.options.all {
-        let area = &spots.areas[*spot];
-        if costs.len() <= area.nodes {
-            costs.resize(area.nodes + 1, None);
-        }
-        if costs[area.nodes].is_none() {
-            costs[area.nodes] = Some(memory_cost(host, unit, &area.places, free));
-        }
-    }
-    costs
-}
-
-/// What a unit loses by its memory when its vCPUs are evenly on these nodes.
-fn memory_cost(host: &Host, unit: &Unit, places: &[usize], free: &[(NodeId, u64)]) -> Memory {
-    let vm = &host.snapshot.vms[unit.vm];
-    let topology = host.snapshot.topology.as_ref();
-    let memory = unit.memory(vm);
-    let total: i128 = memory.values().map(|bytes| i128::from(bytes.0)).sum();
-    if total == 0 {
-        return Memory::default();
-    }
-    let is_home = |node: NodeId| places.iter().any(|place| host.places[*place].id == node);
-    let room: u64 = free.iter().filter(|(node, _)| is_home(*node)).map(|(_, free)| *free).sum();
-    let away: u64 = memory
-        .iter()
-        .filter(|(node, _)| !is_home(**node) && host.is_movable(**node))
-        .map(|(_, bytes)| bytes.0)
-        .fold(0, u64::saturating_add);
-    let to = places.iter().map(|place| host.places[*place].id).collect();
-    let all = places.len() == host.places.len();
-    let follows = !all && away <= room && unit.memory_may_move(vm, &to);
-    // Hops times memory, as it lies and once it has followed: a hop is a distance of 10.
-    let hops = |node: NodeId| -> i128 {
-        let far = |place: &usize| topology.distance(host.places[*place].id, node).unwrap_or(10);
-        let hops = places.iter().map(|place| i128::from(far(place).clamp(10, 255) - 10));
-        hops.sum::<i128>() * 100 / places.len() as i128
-    };
-    let even = places.iter().map(|place| hops(host.places[*place].id)).sum::<i128>();
-    let even = even / places.len() as i128;
-    let (mut now, mut then) = (0i128, 0i128);
-    for (node, bytes) in memory {
-        let stays = is_home(*node) || !follows || !host.is_movable(*node);
-        now += hops(*node) * i128::from(bytes.0);
-        then += if stays { hops(*node) } else { even } * i128::from(bytes.0);
-    }
-    let lost = |hops: i128| {
-        let thousandths = (hops / total) as i64;
-        unit.load.weighted / 1000 * thousandths / 1000 * REMOTE.0 as i64
-    };
-    if !follows {
-        return Memory { remote: lost(now), moving: 0 };
-    }
-    // It comes home at an even pace, and is used from afar for half of that time.
-    let mib = Bytes(away).0 as i64 >> 20;
-    let taken = (mib / FOLLOWS).max(1);
-    let part = if taken <= HORIZON { taken * 500 / HORIZON } else { 1000 - HORIZON * 500 / taken };
-    let copying = mib.min(FOLLOWS * HORIZON) * COPY / 1024 * 1000 / HORIZON;
-    Memory { remote: lost(then), moving: (lost(now) - lost(then)).max(0) * part / 1000 + copying }
 }

@@ -12,8 +12,8 @@ use std::cmp::Reverse;
 /// Passes over all units at most. Nearly all settle in three; the bound keeps the search O(n log n).
 const PASSES: usize = 12;
 
-/// Prices of a decision at most, in each pass: on hosts beyond that only the emptiest caches of each
-/// node are looked at.
+/// Prices in a pass at most: on hosts beyond that only the emptiest cache of each node is looked at, in two
+/// passes without swaps, of which more would save a thousandth.
 const PRICES: usize = 20_000;
 
 /// Prices of a decision at most to explore with.
@@ -21,6 +21,9 @@ const EXPLORED: usize = 40_000;
 
 /// With how many of the units next to it in order of demand a unit tries to swap.
 const SWAPS: usize = 16;
+
+/// Swaps tried in a pass at most, but for two of each unit.
+const SWAPPED: usize = 4_000;
 
 /// Puts every unit of the plan somewhere.
 pub(super) fn search(plan: &mut Plan) {
@@ -39,13 +42,12 @@ pub(super) fn search(plan: &mut Plan) {
     let new: Vec<usize> =
         order.iter().copied().filter(|unit| units[*unit].current.is_none()).collect();
     let mut search = Search::new(plan);
-    let before = search.plan.state.clone();
+    // What is in force does not change for plans that only a longer search would find, and on a large
+    // host that search would find little in its time.
+    let before = search.may_explore(&new).then(|| search.plan.state.clone());
     search.add(&new);
     search.settle(&order);
-    // What is in force does not change for plans that only a longer search would find.
-    if new.is_empty() {
-        return;
-    }
+    let Some(before) = before else { return };
     let first = search.explore(&order, EXPLORED / 2);
     let found = std::mem::replace(&mut search.plan.state, before);
     search.add(&new.iter().rev().copied().collect::<Vec<_>>());
@@ -59,7 +61,7 @@ pub(super) fn search(plan: &mut Plan) {
 /// that is possible.
 pub(super) fn second_best(plan: &mut Plan, unit: usize, spot: Spot) -> Option<Spot> {
     let areas = &plan.spots.areas;
-    let search = Search::new(plan);
+    let search = Search { prices: 0, spent: Cell::new(0), plan };
     let mut others = search.candidates(unit);
     others.retain(|other| *other != spot);
     let price =
@@ -69,23 +71,30 @@ pub(super) fn second_best(plan: &mut Plan, unit: usize, spot: Spot) -> Option<Sp
 
 struct Search<'p, 'a> {
     plan: &'p mut Plan<'a>,
+    /// Prices of a pass over all units.
+    prices: usize,
     /// Prices looked at so far.
     spent: Cell<usize>,
-    /// Whether to look at the emptiest caches only.
-    narrow: bool,
 }
 
 impl<'p, 'a> Search<'p, 'a> {
     fn new(plan: &'p mut Plan<'a>) -> Self {
         let prices: usize = plan.units.iter().map(|unit| unit.options.all.len()).sum();
-        Self { plan, spent: Cell::new(0), narrow: prices > PRICES }
+        plan.is_large = prices > PRICES;
+        Self { plan, prices, spent: Cell::new(0) }
+    }
+
+    /// Whether all changes of single units can be tried within the budget.
+    fn may_explore(&self, new: &[usize]) -> bool {
+        !new.is_empty() && !self.plan.is_large && self.prices * self.plan.units.len() <= EXPLORED
     }
 
     /// Moves and swaps units until nothing is gained by it.
     fn settle(&mut self, order: &[usize]) {
-        for _ in 0..PASSES {
+        let (passes, swaps) = if self.plan.is_large { (2, false) } else { (PASSES, true) };
+        for _ in 0..passes {
             let moved = order.iter().filter(|unit| self.move_one(**unit)).count();
-            if moved == 0 && !self.swap_some(order) {
+            if moved == 0 && !(swaps && self.swap_some(order)) {
                 break;
             }
         }
@@ -193,7 +202,7 @@ impl<'p, 'a> Search<'p, 'a> {
     fn candidates(&self, unit: usize) -> Vec<Spot> {
         let own = &self.plan.units[unit];
         let mut spots: Vec<Spot> = own.current.into_iter().collect();
-        if self.narrow {
+        if self.plan.is_large {
             spots.append(&mut self.emptiest(unit));
         } else {
             spots.extend(&own.options.all);
@@ -201,32 +210,26 @@ impl<'p, 'a> Search<'p, 'a> {
         spots
     }
 
-    /// Spots that begin with the emptiest cell of each node, and the emptiest node.
+    /// The narrowest spot that begins with the emptiest cell of each node, and the wider ones of the
+    /// emptiest node.
     fn emptiest(&self, unit: usize) -> Vec<Spot> {
         let (plan, options) = (&*self.plan, &self.plan.units[unit].options);
-        let mut spots = Vec::new();
-        let mut best = (i64::MAX, &Vec::new());
+        let mut spots = Vec::with_capacity(options.nodes.len() + 4);
+        let none: &[Spot] = &[];
+        let mut best = (i64::MAX, none, none);
         for (place, nodes) in &options.nodes {
             let cells = plan.host.places[*place].cells.clone();
-            let (mut sum, mut least) = (0, (i64::MAX, None));
-            for cell in cells {
-                let used = plan.used(cell);
-                sum += used;
-                if used < least.0
-                    && let Some(caches) = options.caches.get(&cell)
-                {
-                    least = (used, Some(caches));
-                }
-            }
-            spots.extend(least.1.into_iter().flatten());
-            let mean = sum / plan.host.places[*place].cells.len() as i64;
-            if least.1.is_none() {
-                spots.extend(nodes);
-            } else if mean < best.0 {
-                best = (mean, nodes);
+            let fits = |cell: &usize| !options.caches[*cell].is_empty();
+            let least = cells.clone().filter(fits).min_by_key(|cell| plan.used(*cell));
+            let caches = least.map_or(none, |cell| &options.caches[cell]);
+            let (first, wider) = caches.split_first().map_or((None, none), |(a, b)| (Some(a), b));
+            spots.extend(first.or(nodes.first()));
+            let mean = cells.clone().map(|cell| plan.used(cell)).sum::<i64>() / cells.len() as i64;
+            if mean < best.0 {
+                best = (mean, wider, nodes);
             }
         }
-        spots.extend(best.1);
+        spots.extend(best.1.iter().chain(best.2));
         if spots.is_empty() {
             spots.extend(&options.all);
         }
@@ -248,8 +251,9 @@ impl<'p, 'a> Search<'p, 'a> {
     /// Lets units swap with others of about their demand.
     fn swap_some(&mut self, order: &[usize]) -> bool {
         let mut swapped = false;
+        let next = (SWAPPED / order.len().max(1)).clamp(2, SWAPS);
         for (at, first) in order.iter().enumerate() {
-            for second in order[at + 1..].iter().take(SWAPS) {
+            for second in order[at + 1..].iter().take(next) {
                 swapped |= self.swap(*first, *second);
             }
         }
@@ -260,9 +264,14 @@ impl<'p, 'a> Search<'p, 'a> {
     fn swap(&mut self, first: usize, second: usize) -> bool {
         let (units, at) = (self.plan.units, &self.plan.state.at);
         let (Some(here), Some(there)) = (at[first], at[second]) else { return false };
+        if here == there {
+            return false;
+        }
         self.spent.set(self.spent.get() + 4);
+        let gains =
+            self.plan.swap_price((first, here), (second, there)).is_none_or(|price| price < 0);
         let may = |unit: usize, spot: Spot| units[unit].options.all.contains(&spot);
-        if here == there || !may(first, there) || !may(second, here) {
+        if !gains || !may(first, there) || !may(second, here) {
             return false;
         }
         self.plan.take(first);

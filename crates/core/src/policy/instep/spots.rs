@@ -23,19 +23,16 @@ pub(super) struct Spots {
     pub(super) areas: Vec<Area>,
     known: BTreeMap<Vec<usize>, Spot>,
     nodes: BTreeMap<Vec<usize>, usize>,
-    /// Options of units that need the same.
-    shared: BTreeMap<Need, Rc<Options>>,
+    /// Options of units that need the same: what their vCPUs may use, how many they are, and memory.
+    shared: BTreeMap<(Vec<CpuSet>, usize, Bytes), Rc<Options>>,
 }
-
-/// What a unit needs: the cells that it may use, and how many CPUs of each, vCPUs, and memory.
-type Need = (Vec<(usize, usize)>, usize, Bytes);
 
 /// The spots that a unit may choose from.
 pub(super) struct Options {
-    /// All of them, the widest last.
+    /// All of them, the widest, which is everything usable, last; empty if no node is usable.
     pub(super) all: Vec<Spot>,
     /// Caches side by side, by the cell that they begin with.
-    pub(super) caches: BTreeMap<usize, Vec<Spot>>,
+    pub(super) caches: Vec<Vec<Spot>>,
     /// A node, and the nearest nodes with it, by the node.
     pub(super) nodes: BTreeMap<usize, Vec<Spot>>,
 }
@@ -69,17 +66,13 @@ impl Spots {
     pub(super) fn options(
         &mut self,
         host: &Host,
-        usable: &[usize],
         may: &[CpuSet],
         vcpus: usize,
         memory: Bytes,
     ) -> Rc<Options> {
-        let may = may.iter().skip(1).fold(may[0].clone(), |all, cpus| all.or(cpus));
-        let cpus = |cell: &usize| (*cell, may.common(&host.cells[*cell].cpus));
         // Memory that any node has room for makes no difference.
-        let least = host.places.iter().map(|place| place.memory).min().unwrap_or_default();
-        let memory = if memory <= least { Bytes(0) } else { memory };
-        let need = (usable.iter().map(cpus).collect::<Vec<_>>(), vcpus, memory);
+        let memory = if memory <= host.least_memory { Bytes(0) } else { memory };
+        let need = (may.to_vec(), vcpus, memory);
         if let Some(options) = self.shared.get(&need) {
             return Rc::clone(options);
         }
@@ -88,8 +81,14 @@ impl Spots {
         options
     }
 
-    fn find(&mut self, host: &Host, (cells, vcpus, memory): &Need) -> Options {
-        let (mut caches, mut nodes) = (BTreeMap::new(), BTreeMap::new());
+    fn find(&mut self, host: &Host, (may, vcpus, memory): &(Vec<CpuSet>, usize, Bytes)) -> Options {
+        let usable = |cell: &usize| may.iter().all(|cpus| cpus.intersects(&host.cells[*cell].cpus));
+        let union = may.iter().fold(CpuSet::new(), |all, cpus| all.or(cpus));
+        let cells: Vec<(usize, usize)> = (0..host.cells.len())
+            .filter(usable)
+            .map(|cell| (cell, union.common(&host.cells[cell].cpus)))
+            .collect();
+        let (mut caches, mut nodes) = (vec![Vec::new(); host.cells.len()], BTreeMap::new());
         let place_of = |own: &[(usize, usize)]| host.cells[own[0].0].place;
         let by_place: Vec<&[(usize, usize)]> =
             cells.chunk_by(|a, b| host.cells[a.0].place == host.cells[b.0].place).collect();
@@ -98,17 +97,20 @@ impl Spots {
             let fits = installed >= *memory || installed.0 == 0;
             for start in 0..if own.len() > 1 && fits { own.len() } else { 0 } {
                 let side = (0..own.len() - 1).map(|next| vec![own[(start + next) % own.len()]]);
-                caches.insert(own[start].0, self.fitting(host, side, *vcpus, Bytes(0), 1));
+                caches[own[start].0] = self.fitting(host, side, *vcpus, Bytes(0), 1);
             }
             let near = host.near[place_of(own)].iter();
             let near = near.filter_map(|place| by_place.iter().find(|own| place_of(own) == *place));
             let near = near.map(|own| own.to_vec());
             nodes.insert(place_of(own), self.fitting(host, near, *vcpus, *memory, 0));
         }
+        if cells.is_empty() {
+            return Options { all: Vec::new(), caches, nodes };
+        }
         let usable: Vec<usize> = cells.iter().map(|(cell, _)| *cell).collect();
         let wide = self.number(host, &usable);
         let mut known = BTreeSet::from([wide]);
-        let mut all: Vec<Spot> = caches.values().chain(nodes.values()).flatten().copied().collect();
+        let mut all: Vec<Spot> = caches.iter().chain(nodes.values()).flatten().copied().collect();
         all.retain(|spot| known.insert(*spot));
         all.push(wide);
         Options { all, caches, nodes }

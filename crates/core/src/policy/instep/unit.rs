@@ -169,16 +169,12 @@ fn unit(
         [one] => vec![one.clone()],
         _ => vcpus.iter().map(|position| may[*position].clone()).collect(),
     };
-    let usable: Vec<usize> = (0..host.cells.len())
-        .filter(|cell| may.iter().all(|cpus| cpus.intersects(&host.cells[*cell].cpus)))
-        .collect();
-    if usable.is_empty() {
+    let options = spots.options(host, &may, vcpus.len(), memory);
+    let Some(wide) = options.all.last().copied() else {
         let (vcpu, cpus) = (vm.vcpus[vcpus[0]].index, may[0].clone());
         let others = may.iter().skip(1).fold(CpuSet::new(), |all, cpus| all.or(cpus));
         return Err(Reason::VcpusPinned { vcpu, cpus, others });
-    }
-    let wide = spots.number(host, &usable);
-    let options = spots.options(host, &usable, &may, vcpus.len(), memory);
+    };
     let noise = vm.noise.map_or(UNKNOWN_NOISE, |noise| noise.0).min(1000) as i64;
     let load = load_of(host, vm, &vcpus, noise);
     let mut unit = Unit {

@@ -6,7 +6,7 @@ use super::plan::{Plan, Terms};
 use super::search;
 use crate::conflict::ConflictKind;
 use crate::idset::{CpuSet, NodeSet};
-use crate::reason::{Against, Reason, Saved, Where};
+use crate::reason::{Against, Placement, Reason, Saved, Where};
 use crate::snapshot::Vm;
 use crate::units::{Bytes, Milli, NodeId};
 use std::cmp::Reverse;
@@ -135,7 +135,8 @@ impl Placed<'_, '_> {
         let against =
             differs.then(|| Against { place: place(&nodes, &there), saved: shown(&saved) });
         let (vcpus, kept) = (self.vm.vcpus.len(), !moved);
-        Reason::Placed { place: place(home, cpus), vcpus, kept, against, cores: self.has_cores() }
+        let placement = Placement { place: place(home, cpus), vcpus, kept, against };
+        Reason::Placed { placement: placement.into(), cores: self.has_cores() }
     }
 }
 
