@@ -12,6 +12,7 @@ pub mod error;
 pub mod guard;
 mod locks;
 mod memory;
+mod noise;
 pub mod observe;
 pub mod published;
 pub mod record;

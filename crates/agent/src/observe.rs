@@ -3,6 +3,7 @@
 //!
 //! It decides nothing and touches nothing.
 
+use crate::noise::Noise;
 use instep_core::decision::{Decision, Verdict};
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::snapshot::{OpaqueVm, Snapshot, Vm};
@@ -27,6 +28,7 @@ pub struct Observer {
     untold: Vec<String>,
     /// Where each VM was placed in the cycle before.
     homes: BTreeMap<VmKey, NodeSet>,
+    noise: Noise,
 }
 
 /// A VM by its process, told from a later one of the same number by its start. A name is none: it
@@ -79,6 +81,7 @@ impl Observer {
             before: None,
             untold: Vec::new(),
             homes: BTreeMap::new(),
+            noise: Noise::default(),
         })
     }
 
@@ -131,6 +134,7 @@ impl Observer {
             if let Some(home) = key.and_then(|key| self.homes.get(&key)) {
                 vm.placed.clone_from(home);
             }
+            vm.noise = key.and_then(|key| self.noise.of(key));
         }
         Ok(Observation { snapshot, scan })
     }
@@ -142,6 +146,8 @@ impl Observer {
         let home =
             |verdict: &Verdict| Some((observation.key_of(verdict.vm)?, verdict.home.clone()));
         self.homes = placed.filter_map(home).collect();
+        let key_of = |vm: &Vm| facts_of(&observation.scan, vm).map(VmKey::of);
+        self.noise.remember(&observation.snapshot, key_of);
         self.before = Some(observation.scan);
     }
 
@@ -247,7 +253,7 @@ fn remember(snapshot: &mut Snapshot, scan: &Scan, journal: &Journal) {
             emulator.initial = journal.initial_of(&thread, &emulator.allowed, &online, &vm.cpuset);
         }
         let nodes = topology.nodes_of(&given);
-        if nodes.len() < nodes_with_cpus {
+        if nodes.len() < nodes_with_cpus || (!given.is_empty() && given.len() < online.len()) {
             vm.placed = nodes;
         }
     }

@@ -31,6 +31,7 @@ pub mod numa_stat;
 pub mod proc_text;
 pub mod process;
 pub mod qmp;
+mod quota;
 mod rates;
 mod scan;
 pub mod smp;

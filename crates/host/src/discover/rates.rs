@@ -39,8 +39,9 @@ pub fn snapshot(
         busy: rates.busy(facts.read_at, &facts.threads),
         why: facts.why.clone(),
     }));
+    let throttled = Throttled::new(before, &rates);
     for facts in &after.vms {
-        match vm(facts, &rates, topology, &online) {
+        match vm(facts, (&rates, &throttled), topology, &online) {
             Some(vm) => vms.push(vm),
             None => opaque.push(OpaqueVm {
                 id: VmId(facts.pid),
@@ -57,12 +58,15 @@ pub fn snapshot(
     let each = vms.iter().map(Vm::busy).chain(opaque.iter().map(|vm| vm.busy));
     let by_vms = each.fold(0u64, |all, busy| all.saturating_add(busy.0));
     let got = rates.host(before, after, topology.cpus().len()).0.saturating_sub(by_vms);
-    let steal = vms.iter().flat_map(|vm| &vm.vcpus).map(|vcpu| vcpu.steal.0);
-    let waited = rates.waited(before, after, Nanos(steal.fold(0, u64::saturating_add)));
+    // The waits of vCPUs as the kernel counted them, in which a quota's time is contained.
+    let each = vms.iter().flat_map(|vm| vm.vcpus.iter().map(|vcpu| vcpu.steal).chain([vm.throttled]));
+    let by_vms = each.fold(0u64, |all, wait| all.saturating_add(wait.0));
+    let waited = rates.waited(before, after, Nanos(by_vms));
     Snapshot {
         at: after.at,
         window: rates.window,
         topology: Arc::clone(topology),
+        isolated: after.isolated.and(&online),
         other_busy: wanted(Nanos(got), waited),
         vms,
         opaque,
@@ -266,7 +270,55 @@ fn longest(scan: &Scan, time: impl Fn(&VmFacts, &ThreadTime) -> Nanos) -> Nanos 
     all.max().filter(|longest| *longest != Nanos(0)).unwrap_or(Nanos::SECOND)
 }
 
-fn vm(facts: &VmFacts, rates: &Rates, topology: &Topology, online: &CpuSet) -> Option<Vm> {
+/// Throttled time of the VMs of the first scan.
+struct Throttled<'a> {
+    rates: &'a Rates,
+    known: BTreeMap<(u32, u64), (Nanos, Nanos)>,
+}
+
+impl<'a> Throttled<'a> {
+    fn new(before: Option<&Scan>, rates: &'a Rates) -> Self {
+        let vms = before.map_or(&[][..], |before| &before.vms).iter();
+        let of = |vm: &VmFacts| ((vm.pid, vm.start_ticks), (vm.read_at, vm.quota.throttled));
+        Self { rates, known: vms.map(of).collect() }
+    }
+
+    /// Of a VM in the window.
+    fn of(&self, vm: &VmFacts) -> Nanos {
+        let (now, window) = (vm.quota.throttled, self.rates.window);
+        match (&self.rates.kind, self.known.get(&(vm.pid, vm.start_ticks))) {
+            (Kind::Between { .. }, Some((read_at, then))) => {
+                let own = vm.read_at.since(*read_at);
+                let own = if own == Nanos(0) { window } else { own };
+                scaled(now.since(*then), own, window)
+            }
+            (Kind::SinceStart(ages), _) => {
+                // Not bounded by the window: it is summed over CPUs.
+                let age = ages.age(vm.start_ticks, vm.read_at);
+                if age == Nanos(0) { Nanos(0) } else { scaled(now, age, window) }
+            }
+            _ => now,
+        }
+    }
+}
+
+/// Takes the time in which a quota stopped the VM out of the waits of its vCPUs, in proportion: the
+/// kernel counts a thread that is throttled on its queue as one that waits.
+fn without_throttled(vcpus: &mut [Vcpu], throttled: Nanos) {
+    let all: u128 = vcpus.iter().map(|vcpu| u128::from(vcpu.steal.0)).sum();
+    for vcpu in vcpus.iter_mut().filter(|_| all > 0) {
+        let own = u128::from(vcpu.steal.0);
+        let off = own * u128::from(throttled.0) / all;
+        vcpu.steal = Nanos(own.saturating_sub(off) as u64);
+    }
+}
+
+fn vm(
+    facts: &VmFacts,
+    (rates, throttled): (&Rates, &Throttled),
+    topology: &Topology,
+    online: &CpuSet,
+) -> Option<Vm> {
     if facts.vcpus.is_empty() {
         return None;
     }
@@ -292,6 +344,8 @@ fn vm(facts: &VmFacts, rates: &Rates, topology: &Topology, online: &CpuSet) -> O
         })
         .collect();
     vcpus.sort_by_key(|vcpu| vcpu.index);
+    let throttled = throttled.of(facts);
+    without_throttled(&mut vcpus, throttled);
     let (memory_bound, preferred) = memory_policy(facts, topology);
     Some(Vm {
         id: VmId(facts.pid),
@@ -312,6 +366,9 @@ fn vm(facts: &VmFacts, rates: &Rates, topology: &Topology, online: &CpuSet) -> O
         guest_threads_per_core: facts.guest_threads_per_core.max(1),
         guest_nodes: facts.guest_nodes.iter().map(|node| guest_node(topology, node)).collect(),
         weight: facts.weight,
+        quota: facts.quota.quota,
+        throttled,
+        noise: None,
         placed: NodeSet::new(),
     })
 }

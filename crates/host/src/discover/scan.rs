@@ -17,11 +17,16 @@ use super::{process, qmp, vmm};
 use crate::error::Error;
 use crate::root::Root;
 use crate::system;
+use instep_core::idset::CpuSet;
 use instep_core::units::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+/// Where the host tells which CPUs it keeps from its scheduler.
+const ISOLATED: [&str; 2] =
+    ["sys/devices/system/cpu/isolated", "sys/fs/cgroup/cpuset.cpus.isolated"];
 
 /// How long after its start a process is looked into in every scan.
 const YOUNG: Nanos = Nanos::from_secs(60);
@@ -216,6 +221,10 @@ impl Scanner {
         let schedstat = self.reader.text(&self.root.join("proc/schedstat"), 16 << 20);
         let waited = schedstat.as_deref().and_then(waits::of_all_threads);
         scan.waited = waited.map(Waited::All);
+        for file in ISOLATED {
+            let text = self.reader.text(&self.root.join(file), 64 << 10).unwrap_or_default();
+            scan.isolated = scan.isolated.or(&CpuSet::parse_list(text.trim()).unwrap_or_default());
+        }
         scan
     }
 
@@ -395,6 +404,7 @@ impl Scanner {
             guest_threads_per_core: guest.smp.threads,
             guest_nodes: guest.nodes.clone(),
             weight: limits.weight.unwrap_or(100),
+            quota: limits.quota,
             cpuset: limits.cpuset,
             mems: limits.mems,
         };

@@ -193,6 +193,9 @@ impl Engine {
                 guest_threads_per_core: 1,
                 guest_nodes: Vec::new(),
                 weight: this.weight,
+                quota: None,
+                throttled: Nanos(0),
+                noise: None,
                 placed: placer.placed[vm].clone(),
             });
         }
@@ -200,6 +203,7 @@ impl Engine {
             at: Nanos(desk.now),
             window: Nanos(window.max(1)),
             topology: Arc::clone(&placer.placement.topology),
+            isolated: CpuSet::new(),
             other_busy: Nanos(other_busy),
             vms,
             opaque: Vec::new(),

@@ -203,9 +203,15 @@ fn current(host: &Host, spots: &Spots, unit: &Unit) -> Option<Spot> {
         None => vm.placed.clone(),
         Some(_) => vm.placed.and(&topology.nodes_of(&all)),
     };
+    let places: Vec<usize> =
+        (0..host.places.len()).filter(|place| nodes.contains(host.places[*place].id)).collect();
+    if nodes.is_empty() || places.len() < nodes.len() {
+        return None;
+    }
     let now = all.and(&topology.cpus_of(&nodes)).minus(&host.snapshot.isolated);
     let holds = |spot: &&Spot| {
-        spots.node_set(host, **spot) == nodes && now.is_subset(&spots.areas[**spot].cpus)
+        let area = &spots.areas[**spot];
+        area.places == places && now.is_subset(&area.cpus)
     };
     unit.options
         .all
