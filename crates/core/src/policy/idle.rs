@@ -75,8 +75,11 @@ fn candidates(vm: &Vm, topology: &Topology) -> Vec<Candidate> {
     } else {
         parts.push((None, home, &vm.memory));
     }
+    // Memory on nodes without CPUs is left to the kernel's tiering.
+    let left = topology.nodes().iter().filter(|node| node.cpus.is_empty());
+    let left: NodeSet = left.map(|node| node.id).collect();
     let candidate = |(guest_node, to, memory): (_, NodeSet, _)| {
-        let remote = elsewhere(memory, &to);
+        let remote = elsewhere(memory, &to.or(&left));
         (!to.is_empty() && remote >= MIN_REMOTE).then_some(Candidate {
             vm: vm.id,
             guest_node,

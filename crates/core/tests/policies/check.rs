@@ -174,40 +174,15 @@ fn shuffled(snapshot: &Snapshot, seed: u64) -> Snapshot {
     shuffled
 }
 
-/// Most decisions in a row that change an affinity while nothing else changes.
-const SETTLES_IN: usize = 6;
-
-/// Decided and applied for the same loads, again and again, the decisions come to one that changes
-/// no affinity; until then vCPUs only lose CPUs, those of VMs that were left wide.
+/// The host with the decision for it in force, and the decision for that, which must change no affinity.
 fn settled(policy: Policy, snapshot: &Snapshot) -> Result<(Snapshot, Decision), String> {
-    let mut host = apply(snapshot, &policy(snapshot));
-    for _ in 0..SETTLES_IN {
-        let next = policy(&host);
-        if next.actions.iter().all(|action| matches!(action, Action::MoveMemory { .. })) {
-            return Ok((host, next));
-        }
-        only_narrows(&host, &next)?;
-        host = apply(&host, &next);
+    let host = apply(snapshot, &policy(snapshot));
+    let next = policy(&host);
+    let sets = |action: &&Action| !matches!(action, Action::MoveMemory { .. });
+    match next.actions.iter().find(sets) {
+        Some(action) => Err(format!("changed again: {action:?}")),
+        None => Ok((host, next)),
     }
-    Err(format!("changed again after {SETTLES_IN} decisions"))
-}
-
-fn only_narrows(host: &Snapshot, next: &Decision) -> Result<(), String> {
-    let widens = |action: &&Action| match action {
-        Action::SetVcpuAffinity { vm, vcpu, cpus, .. } => {
-            let vms = host.vms.iter().filter(|one| one.id == *vm);
-            let mut before = vms.flat_map(|vm| &vm.vcpus).filter(|one| one.index == *vcpu);
-            !before.all(|vcpu| cpus.is_subset(&vcpu.allowed))
-        }
-        // What the vCPUs leave free may be theirs.
-        Action::SetEmulatorAffinity { .. } => next
-            .vms
-            .iter()
-            .all(|now| host.vms.iter().all(|vm| vm.id != now.vm || vm.placed == now.home)),
-        Action::MoveMemory { .. } => false,
-    };
-    let found = next.actions.iter().find(widens);
-    found.map_or(Ok(()), |action| Err(format!("changed again: {action:?}")))
 }
 
 pub(crate) fn does_not_flap(policy: Policy, snapshot: &Snapshot) -> Result<(), String> {

@@ -117,11 +117,11 @@ fn cpu_time_of_deciding_for_a_thousand_vms() {
     }
 }
 
-/// Fixed seeds: this is a statement about how far apart plans must be, not an invariant.
-#[test]
-fn five_percent_of_noise_in_the_loads_moves_no_home() {
+/// With all loads up to 5 % higher or lower no home changes. Fixed seeds: this is a statement about how far
+/// apart plans must be, not an invariant.
+fn noise_moves_no_home(seeds: std::ops::Range<u64>) {
     let settings = settings(PolicyName::Instep);
-    for seed in 0..500 {
+    for seed in seeds {
         let mut host = made::random(seed);
         if seed % 3 == 0 {
             made::restrict(&mut host, seed);
@@ -130,4 +130,15 @@ fn five_percent_of_noise_in_the_loads_moves_no_home() {
         let kept = check::homes_survive_noise(&|host: &_| decide(host, &settings), &host, seed);
         assert!(kept.is_ok(), "seed {seed}: {kept:?}");
     }
+}
+
+#[test]
+fn five_percent_of_noise_in_the_loads_moves_no_home() {
+    noise_moves_no_home(0..500);
+}
+
+#[test]
+#[ignore = "takes minutes without optimisation"]
+fn five_percent_of_noise_moves_no_home_on_3000_hosts() {
+    noise_moves_no_home(0..3000);
 }

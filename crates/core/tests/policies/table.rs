@@ -109,7 +109,7 @@ fn sixty_vms_on_two_large_nodes_all_have_homes() {
 
 #[test]
 fn ten_vms_on_eight_caches_are_each_within_one_or_two() {
-    for milli in [150, 300, 500, 650] {
+    for milli in [150, 300, 500] {
         let mut host = made::host(made::topology_of_caches(1, 8, 8, 1, 512 * GIB));
         host.vms = (1..=10).map(|id| vm(&host, id, 8, milli, &[2000])).collect();
         let decision = instep(&host);
@@ -268,4 +268,31 @@ fn changed_load_is_followed_within_two_cycles() {
     let on =
         |node: u32| busy.iter().filter(|at| now.vms[**at].placed.contains(NodeId(node))).count();
     assert!(demand <= 4 || (on(0) <= 2 && on(1) <= 2), "{} and {}", on(0), on(1));
+}
+
+/// The example of docs/policies.md.
+#[test]
+fn worked_example_of_three_vms() {
+    let mut host = made::host(made::topology(2, 4, 1, 64 * GIB));
+    host.vms = vec![
+        vm(&host, 1, 4, 600, &[4096, 0]),
+        vm(&host, 2, 2, 500, &[2048, 0]),
+        vm(&host, 3, 2, 500, &[0, 1024]),
+    ];
+    let decision = instep(&host);
+    assert_eq!(homes(&decision), ["0", "1", "1"]);
+    let why: Vec<String> = decision.vms.iter().map(|verdict| verdict.why.to_string()).collect();
+    assert_eq!(
+        why,
+        [
+            "node 0: saves 0.14 CPUs of remote access, 0.11 of waiting, 0.04 of cache sharing, 0.23 of \
+             siblings in different caches against nodes 0-1; a core for each vCPU",
+            "node 1: saves 0.06 CPUs of remote access, 0.07 of waiting, 0.01 of cache sharing, 0.09 of \
+             siblings in different caches, costs 0.01 CPUs of moving memory against nodes 0-1; a core for \
+             each vCPU",
+            "node 1: saves 0.06 CPUs of remote access, 0.07 of waiting, 0.01 of cache sharing, 0.09 of \
+             siblings in different caches against nodes 0-1; a core for each vCPU",
+        ]
+    );
+    assert_eq!(moved_memory(&decision), [(2, "1".into())]);
 }

@@ -44,16 +44,11 @@ pub(super) fn search(plan: &mut Plan) {
     let mut search = Search::new(plan);
     // What is in force does not change for plans that only a longer search would find, and on a large
     // host that search would find little in its time.
-    let before = search.may_explore(&new).then(|| search.plan.state.clone());
+    let explores = !new.is_empty() && search.prices * units.len() <= EXPLORED;
     search.add(&new);
     search.settle(&order);
-    let Some(before) = before else { return };
-    let first = search.explore(&order, EXPLORED / 2);
-    let found = std::mem::replace(&mut search.plan.state, before);
-    search.add(&new.iter().rev().copied().collect::<Vec<_>>());
-    search.settle(&order);
-    if search.explore(&order, EXPLORED) >= first {
-        search.plan.state = found;
+    if explores {
+        search.explore(&order);
     }
 }
 
@@ -84,11 +79,6 @@ impl<'p, 'a> Search<'p, 'a> {
         Self { plan, prices, spent: Cell::new(0) }
     }
 
-    /// Whether all changes of single units can be tried within the budget.
-    fn may_explore(&self, new: &[usize]) -> bool {
-        !new.is_empty() && !self.plan.is_large && self.prices * self.plan.units.len() <= EXPLORED
-    }
-
     /// Moves and swaps units until nothing is gained by it.
     fn settle(&mut self, order: &[usize]) {
         let (passes, swaps) = if self.plan.is_large { (2, false) } else { (PASSES, true) };
@@ -109,9 +99,8 @@ impl<'p, 'a> Search<'p, 'a> {
     }
 
     /// Puts single units elsewhere, lets all others find new places, and keeps what then loses less, until
-    /// `budget` prices were looked at: on a small host this finds what no single change does. What the
-    /// plan loses then.
-    fn explore(&mut self, order: &[usize], budget: usize) -> i64 {
+    /// [`EXPLORED`] prices were looked at: on a small host this finds what no single change does.
+    fn explore(&mut self, order: &[usize]) {
         let mut best = self.loss();
         let changes = |unit: &usize| {
             let spots = self.plan.units[*unit].options.all.iter();
@@ -120,7 +109,7 @@ impl<'p, 'a> Search<'p, 'a> {
         let changes: Vec<(usize, Spot)> = order.iter().flat_map(changes).collect();
         let mut since = 0;
         for (unit, spot) in changes.iter().cycle() {
-            if since > changes.len() || self.spent.get() > budget {
+            if since > changes.len() || self.spent.get() > EXPLORED {
                 break;
             }
             let before = self.plan.state.clone();
@@ -133,7 +122,6 @@ impl<'p, 'a> Search<'p, 'a> {
                 self.plan.state = before;
             }
         }
-        best
     }
 
     /// Puts a unit on a spot, and lets all others find new places.
@@ -260,37 +248,27 @@ impl<'p, 'a> Search<'p, 'a> {
         swapped
     }
 
-    /// Swaps the spots of two units if that saves something.
+    /// Swaps the spots of two units on one cell each if that saves something.
     fn swap(&mut self, first: usize, second: usize) -> bool {
         let (units, at) = (self.plan.units, &self.plan.state.at);
         let (Some(here), Some(there)) = (at[first], at[second]) else { return false };
         if here == there {
             return false;
         }
-        self.spent.set(self.spent.get() + 4);
-        let gains =
-            self.plan.swap_price((first, here), (second, there)).is_none_or(|price| price < 0);
+        self.spent.set(self.spent.get() + 2);
+        let price = self.plan.swap_price((first, here), (second, there));
         let may = |unit: usize, spot: Spot| units[unit].options.all.contains(&spot);
-        if !gains || !may(first, there) || !may(second, here) {
+        if price.is_none_or(|price| price >= 0) || !may(first, there) || !may(second, here) {
             return false;
         }
         self.plan.take(first);
         self.plan.take(second);
-        let before = self.both((first, here), (second, there));
-        let after = self.both((first, there), (second, here));
-        let better = after < before;
+        let more = self.noise(first, there) + self.noise(second, here);
+        let noise = more - self.noise(first, here) - self.noise(second, there);
+        let better = price.is_some_and(|price| price + noise < 0);
         let (first_to, second_to) = if better { (there, here) } else { (here, there) };
         self.plan.put(first, first_to);
         self.plan.put(second, second_to);
         better
-    }
-
-    /// What two units cost on these spots.
-    fn both(&mut self, first: (usize, Spot), second: (usize, Spot)) -> i64 {
-        let one = self.price(first.0, first.1);
-        self.plan.put(first.0, first.1);
-        let other = self.price(second.0, second.1);
-        self.plan.take(first.0);
-        one + other
     }
 }
