@@ -18,7 +18,7 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PolicyName {
-    /// Best Node with whole cores, load, hysteresis and the cost of moving memory.
+    /// The least predicted loss of CPU time (docs/policies.md).
     #[default]
     Instep,
     /// Best NUMA Node as published (systems.md 4).
@@ -94,8 +94,7 @@ pub struct Settings {
 /// Decides for one snapshot.
 ///
 /// The result holds one verdict per VM, in the snapshot's order, and only actions that change
-/// something: applied to the snapshot, a second decision changes no affinity, but that `instep` may
-/// then narrow VMs that it left wide, within a few decisions. Every vCPU keeps at least one CPU,
+/// something: applied to the snapshot, a second decision changes no affinity. Every vCPU keeps at least one CPU,
 /// inside its VM's cpuset and, unless conflicts are mended, inside its initial affinity. The order
 /// of VMs and threads in the snapshot does not matter.
 #[must_use]
