@@ -102,8 +102,9 @@ impl Placed<'_, '_> {
             let demand = self.vm.demand(host.snapshot.window);
             return Reason::Rests { vcpus, demand };
         }
-        if (self.plan.demand_on(0) + 999) / 1000 > cores as i64 - vcpus as i64 {
-            let (vcpus, other) = (host.snapshot.vcpu_count(), host.other / 1000);
+        let own: i64 = self.range.clone().map(|unit| self.plan.units[unit].load.sum).sum();
+        if (self.plan.demand_on(0) - own + 999) / 1000 > cores as i64 - vcpus as i64 {
+            let (vcpus, other) = (host.snapshot.vcpu_count(), host.other.div_ceil(1000));
             return Reason::Overcommitted { vcpus, cores, other };
         }
         Reason::NoCoreEach { vcpus, cores }
