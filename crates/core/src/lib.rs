@@ -19,7 +19,3 @@ pub mod snapshot;
 pub mod topology;
 pub mod units;
 pub mod wording;
-
-// Hosts that tests make are shared with the tests outside.
-#[cfg(test)]
-extern crate self as instep_core;

@@ -40,23 +40,24 @@ pub struct Against {
     pub saved: Saved,
 }
 
-/// CPU time that all VMs together lose less with a VM in one place than in another, by the terms of the
+/// CPU time that all VMs together lose less with a VM in one place than in another, by the [`TERMS`] of the
 /// objective of `instep`, in millionths of a CPU; negative where they lose more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Saved {
-    /// Accesses to memory of other nodes, once what may follow the VM has followed.
-    pub remote: i64,
-    /// Bringing memory there, and using it from afar until then.
-    pub moving: i64,
-    /// Sharing cores, and running on slow ones.
-    pub cores: i64,
-    /// Waiting for a CPU.
-    pub waiting: i64,
-    /// Sharing the last-level cache with other VMs.
-    pub cache: i64,
-    /// Siblings in different last-level caches.
-    pub spread: i64,
-}
+pub struct Saved(pub [i64; 7]);
+
+/// The terms of the objective of `instep`: accesses to memory of other nodes, once what may follow the VM has
+/// followed; bringing memory there, and using it from afar until then; access to passthrough devices of other
+/// nodes; sharing cores, and running on slow ones; waiting for a CPU; sharing the last-level cache; siblings in
+/// different caches.
+pub const TERMS: [&str; 7] = [
+    "remote access",
+    "moving memory",
+    "remote devices",
+    "core sharing",
+    "waiting",
+    "cache sharing",
+    "siblings in different caches",
+];
 
 /// A reason. `Display` is one clause without a full stop, such as
 /// `best node 1: 2.1GiB of its 3GiB lie there`. Serialized as that text.
@@ -160,13 +161,6 @@ pub enum Reason {
         cores: u64,
         /// Load of other processes in whole CPUs.
         other: u64,
-    },
-    /// `instep`: limits set by operators leave it no core per vCPU, though the host has enough.
-    NoCoreEach {
-        /// The VM's vCPUs.
-        vcpus: usize,
-        /// Cores of the host.
-        cores: u64,
     },
     /// `instep`: its vCPUs use so little that cores of their own would save nothing.
     Rests {
@@ -273,8 +267,7 @@ impl fmt::Display for Reason {
             | Reason::PinnedFromEmulators { .. }
             | Reason::PinnedTogether { .. }
             | Reason::Overcommitted { .. }
-            | Reason::Rests { .. }
-            | Reason::NoCoreEach { .. } => self.fmt_refusal(f),
+            | Reason::Rests { .. } => self.fmt_refusal(f),
             Reason::Placed { placement, cores } => {
                 write!(f, "{placement}{}", if *cores { "; a core for each vCPU" } else { "" })
             }
@@ -320,11 +313,6 @@ impl Reason {
                 "its {} use {demand} CPUs: cores of their own would save nothing",
                 Count::of(*vcpus, "vCPU")
             ),
-            Reason::NoCoreEach { vcpus, cores } => write!(
-                f,
-                "affinities leave its {vcpus} vCPUs no core each, though the host has {cores}: \
-                 left to the kernel"
-            ),
             _ => Ok(()),
         }
     }
@@ -351,13 +339,13 @@ impl fmt::Display for Placement {
 impl fmt::Display for Against {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (place, saved) = (&self.place, &self.saved);
-        let all = saved.terms().iter().map(|(_, micro)| micro).sum::<i64>();
+        let all = saved.0.iter().sum::<i64>();
         if all < 0 {
             let all = cpus(all);
             return write!(f, "{place} would save {all} CPUs, no more than noise of the loads");
         }
         let [saves, costs] = [1, -1].map(|sign| {
-            let terms = saved.terms().into_iter().filter(move |(_, micro)| micro * sign >= SHOWN);
+            let terms = TERMS.iter().zip(saved.0).filter(|(_, micro)| micro * sign >= SHOWN);
             terms.map(|(what, micro)| (cpus(micro), what)).collect::<Vec<_>>()
         });
         if saves.is_empty() {
@@ -379,19 +367,6 @@ const SHOWN: i64 = 5_000;
 /// Millionths of a CPU as CPUs with two places, without a sign.
 fn cpus(micro: i64) -> Milli {
     Milli(micro.unsigned_abs().div_ceil(1000))
-}
-
-impl Saved {
-    fn terms(&self) -> [(&'static str, i64); 6] {
-        [
-            ("remote access", self.remote),
-            ("moving memory", self.moving),
-            ("core sharing", self.cores),
-            ("waiting", self.waiting),
-            ("cache sharing", self.cache),
-            ("siblings in different caches", self.spread),
-        ]
-    }
 }
 
 impl Serialize for Reason {

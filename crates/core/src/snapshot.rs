@@ -71,6 +71,9 @@ pub struct Vm {
     /// Nodes it prefers without being bound: mempolicy `prefer` on Linux, node affinity on Xen.
     /// Not those that its memory is interleaved over: that spreads memory and draws no vCPU.
     pub preferred: Option<NodeSet>,
+    /// The node of each of its passthrough and vhost devices, as far as the host knows them.
+    #[serde(default)]
+    pub devices: Vec<NodeId>,
     /// Threads per core that the guest believes in (`-smp threads=`), at least 1. vCPUs
     /// `k * n .. (k + 1) * n` share virtual core `k`.
     pub guest_threads_per_core: u32,

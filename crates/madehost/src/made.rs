@@ -199,6 +199,7 @@ impl MadeHost {
             guest_nodes: if vm.vmm.is_qemu() { guest_nodes(vm) } else { Vec::new() },
             weight: if own_group(vm) { vm.weight } else { 100 },
             quota: None,
+            devices: Vec::new(),
             throttled: Nanos(0),
             noise: None,
             placed: NodeSet::new(),

@@ -125,6 +125,7 @@ mod tests {
             guest_nodes: Vec::new(),
             weight: 100,
             quota: None,
+            devices: Vec::new(),
             throttled: Nanos(0),
             noise: None,
             placed: NodeSet::one(NodeId(1)),

@@ -91,6 +91,13 @@ pub struct Settings {
     pub include_pinned: bool,
 }
 
+/// Of the objective of `instep`, on a host where nothing is in force: what its plan loses, and what the best
+/// of all plans does, in millionths of a CPU. `None` on a host with more than `most` plans, as it tries all.
+#[must_use]
+pub fn against_exact(snapshot: &Snapshot, most: usize) -> Option<(i64, i64)> {
+    instep::against_exact(snapshot, most)
+}
+
 /// Decides for one snapshot.
 ///
 /// The result holds one verdict per VM, in the snapshot's order, and only actions that change

@@ -95,6 +95,26 @@ pub(crate) fn permitted(vm: &Vm, vcpu: &Vcpu, online: &CpuSet, mend: bool) -> Cp
     if mend { within } else { within.and(&vcpu.initial) }
 }
 
+/// Why a VM counts as pinned by hand: its vCPUs differ from each other, are limited otherwise than
+/// the emulator threads, or have fewer CPUs than they are although the cpuset has more. Emulator
+/// threads of limited affinity beside vCPUs without limits say nothing of the vCPUs.
+pub(crate) fn pinned_by_hand(vm: &Vm, online: &CpuSet) -> Option<Reason> {
+    let first = &vm.vcpus.first()?.initial;
+    if let Some(vcpu) = vm.vcpus.iter().find(|vcpu| vcpu.initial != *first) {
+        let (vcpu, cpus) = (vcpu.index, vcpu.initial.clone());
+        return Some(Reason::VcpusPinned { vcpu, cpus, others: first.clone() });
+    }
+    let before = first.and(online).and(&vm.cpuset);
+    let emulators = vm.emulators.iter().fold(CpuSet::new(), |all, one| all.or(&one.initial));
+    let emulators = emulators.and(online).and(&vm.cpuset);
+    let limited = before.len() < vm.cpuset.and(online).len();
+    if limited && !vm.emulators.is_empty() && emulators != before {
+        return Some(Reason::PinnedFromEmulators { cpus: before, emulators });
+    }
+    let crowded = limited && before.len() < vm.vcpus.len();
+    crowded.then_some(Reason::PinnedTogether { vcpus: vm.vcpus.len(), cpus: before })
+}
+
 /// The part of `memory` that is not on `home`.
 pub(crate) fn elsewhere(memory: &BTreeMap<NodeId, Bytes>, home: &NodeSet) -> Bytes {
     let there = |(node, bytes): (&NodeId, &Bytes)| if home.contains(*node) { 0 } else { bytes.0 };

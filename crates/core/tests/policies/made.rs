@@ -136,6 +136,7 @@ pub(crate) fn vm(host: &Snapshot, id: u32, vcpus: u32, milli: u64, mib: &[u64]) 
         guest_nodes: Vec::new(),
         weight: 100,
         quota: None,
+        devices: Vec::new(),
         throttled: Nanos(0),
         noise: None,
         placed: Default::default(),

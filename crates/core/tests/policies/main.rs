@@ -6,6 +6,8 @@ mod broken;
 mod check;
 mod claims;
 mod conflict;
+mod dbg;
+mod exact;
 mod fixed;
 mod homes;
 mod instep;

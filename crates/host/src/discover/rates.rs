@@ -367,6 +367,7 @@ fn vm(
         guest_nodes: facts.guest_nodes.iter().map(|node| guest_node(topology, node)).collect(),
         weight: facts.weight,
         quota: facts.quota.quota,
+        devices: Vec::new(),
         throttled,
         noise: None,
         placed: NodeSet::new(),

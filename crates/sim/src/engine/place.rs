@@ -194,6 +194,7 @@ impl Engine {
                 guest_nodes: Vec::new(),
                 weight: this.weight,
                 quota: None,
+                devices: Vec::new(),
                 throttled: Nanos(0),
                 noise: None,
                 placed: placer.placed[vm].clone(),

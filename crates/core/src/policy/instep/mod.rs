@@ -12,9 +12,8 @@
 
 mod cells;
 mod cores;
-#[cfg(test)]
 mod exact;
-mod memory;
+mod near;
 mod plan;
 mod search;
 mod spots;
@@ -27,6 +26,7 @@ use crate::conflict::ConflictKind;
 use crate::reason::Reason;
 use crate::snapshot::Snapshot;
 use cells::{Host, Load};
+pub(super) use exact::against_exact;
 use plan::Plan;
 use spots::Spots;
 
@@ -37,21 +37,34 @@ pub(super) fn decide(
     settings: &Settings,
     mend: &[Option<ConflictKind>],
 ) -> Vec<Wish> {
+    with_plan(snapshot, settings, mend, |mut plan, refused| {
+        search::search(&mut plan);
+        let left: Vec<bool> = refused.iter().map(Option::is_some).collect();
+        let given = cores::give(&plan, &left);
+        wishes::wishes(&mut plan, &given, refused, mend)
+    })
+}
+
+/// Calls `with` with a plan in which nothing is placed, and with why VMs are left alone.
+fn with_plan<T>(
+    snapshot: &Snapshot,
+    settings: &Settings,
+    mend: &[Option<ConflictKind>],
+    with: impl FnOnce(Plan, Vec<Option<Reason>>) -> T,
+) -> T {
     let host = Host::new(snapshot);
-    let mut spots = Spots::default();
-    let mut units = Vec::with_capacity(snapshot.vms.len());
-    let mut refused: Vec<Option<Reason>> = vec![None; snapshot.vms.len()];
+    let (mut spots, mut units) = (Spots::default(), Vec::with_capacity(snapshot.vms.len()));
+    let mut refused = vec![None; snapshot.vms.len()];
     for (index, mend) in mend.iter().enumerate() {
         match unit::units_of(&host, &mut spots, index, settings, mend.is_some()) {
             Ok(more) => units.extend(more),
             Err(why) => refused[index] = Some(why),
         }
     }
-    let mut plan = Plan::new(&host, &spots, &units, fixed(&host, &refused));
-    search::search(&mut plan);
-    let left: Vec<bool> = refused.iter().map(Option::is_some).collect();
-    let given = cores::give(&plan, &left);
-    wishes::wishes(&mut plan, &given, refused, mend)
+    for unit in &mut units {
+        unit.near = spots.homes.iter().map(|home| home.costs(&host, unit)).collect();
+    }
+    with(Plan::new(&host, &spots, &units, fixed(&host, &refused)), refused)
 }
 
 /// The load of each cell that no unit makes: other processes, and VMs that are left alone, which are
@@ -60,13 +73,10 @@ fn fixed(host: &Host, refused: &[Option<Reason>]) -> Vec<Load> {
     let mut loads = host.loads();
     for (vm, _) in host.snapshot.vms.iter().zip(refused).filter(|(_, why)| why.is_some()) {
         for (vcpu, demand) in vm.vcpus.iter().zip(vm.demands(host.snapshot.window)) {
-            let on: Vec<usize> = (0..host.cells.len())
-                .filter(|cell| host.cells[*cell].cpus.intersects(&vcpu.initial))
-                .collect();
-            let load = Load::of(demand.0 as i64, 1000);
-            for cell in &on {
-                loads[*cell] = loads[*cell].plus(&load.part(1000 / on.len() as i64));
-            }
+            let may = |cell: &usize| host.cells[*cell].cpus.intersects(&vcpu.initial);
+            let on: Vec<usize> = (0..host.cells.len()).filter(may).collect();
+            let part = Load::of(demand.0 as i64, 1000).part(1000 / on.len().max(1) as i64);
+            on.iter().for_each(|cell| loads[*cell] = loads[*cell].plus(&part));
         }
     }
     loads

@@ -1,9 +1,9 @@
 //! The sets of cells that a VM may be given: caches side by side, a node, the nearest nodes, or all.
 
 use super::cells::{Host, Spot};
-use crate::idset::{CpuSet, NodeSet};
-use crate::units::Bytes;
-use std::collections::{BTreeMap, BTreeSet};
+use super::near::Home;
+use crate::idset::CpuSet;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// A set of cells that a VM may be given.
@@ -17,29 +17,26 @@ pub(super) struct Area {
     pub(super) cpus: CpuSet,
 }
 
-/// The areas in use, each with a number.
+/// What a unit needs: CPUs that its vCPUs may use, how many those are, and bytes.
+type Need = (Vec<CpuSet>, usize, u64);
+
+/// The spots that a unit may choose from, alike in nodes and number of cells, the widest, which is
+/// everything usable, last; empty if no cell is usable.
+pub(super) type Options = Vec<Vec<Spot>>;
+
+/// The areas in use, each with a number, and the sets of nodes that they have.
 #[derive(Default)]
 pub(super) struct Spots {
     pub(super) areas: Vec<Area>,
+    pub(super) homes: Vec<Home>,
     known: BTreeMap<Vec<usize>, Spot>,
     nodes: BTreeMap<Vec<usize>, usize>,
-    /// Options of units that need the same: what their vCPUs may use, how many they are, and memory.
-    shared: BTreeMap<(Vec<CpuSet>, usize, Bytes), Rc<Options>>,
-}
-
-/// The spots that a unit may choose from.
-pub(super) struct Options {
-    /// All of them, the widest, which is everything usable, last; empty if no node is usable.
-    pub(super) all: Vec<Spot>,
-    /// Caches side by side, by the cell that they begin with.
-    pub(super) caches: Vec<Vec<Spot>>,
-    /// A node, and the nearest nodes with it, by the node.
-    pub(super) nodes: BTreeMap<usize, Vec<Spot>>,
+    shared: BTreeMap<Need, Rc<Options>>,
 }
 
 impl Spots {
     /// The number of this set of cells.
-    pub(super) fn number(&mut self, host: &Host, cells: &[usize]) -> Spot {
+    fn number(&mut self, host: &Host, cells: &[usize]) -> Spot {
         let mut cells = cells.to_vec();
         cells.sort_unstable();
         if let Some(spot) = self.known.get(&cells) {
@@ -47,32 +44,29 @@ impl Spots {
         }
         let mut places: Vec<usize> = cells.iter().map(|cell| host.cells[*cell].place).collect();
         places.dedup();
-        let numbered = self.nodes.len();
-        let nodes = *self.nodes.entry(places.clone()).or_insert(numbered);
+        let nodes = *self.nodes.entry(places.clone()).or_insert(self.homes.len());
+        if nodes == self.homes.len() {
+            self.homes.push(Home::new(host, &places));
+        }
         let cpus = cells.iter().fold(CpuSet::new(), |all, cell| all.or(&host.cells[*cell].cpus));
         self.areas.push(Area { cells: cells.clone(), places, nodes, cpus });
         self.known.insert(cells, self.areas.len() - 1);
         self.areas.len() - 1
     }
 
-    /// Nodes of a spot.
-    pub(super) fn node_set(&self, host: &Host, spot: Spot) -> NodeSet {
-        self.areas[spot].places.iter().map(|place| host.places[*place].id).collect()
-    }
-
-    /// The spots that offer a CPU per vCPU and room for the memory, of units whose vCPUs may use `may`:
-    /// from each cell on as few side by side as fit, as few as have a core per vCPU, and one more; each
-    /// node, and the nearest nodes that are needed; and everything usable.
+    /// The spots that offer a CPU per vCPU and room for the memory: from each cell on as few side by side
+    /// as fit, as few as have a core per vCPU, and one more; each node, and the nearest nodes that are
+    /// needed; and everything usable.
     pub(super) fn options(
         &mut self,
         host: &Host,
         may: &[CpuSet],
         vcpus: usize,
-        memory: Bytes,
+        memory: u64,
     ) -> Rc<Options> {
         // Memory that any node has room for makes no difference.
-        let memory = if memory <= host.least_memory { Bytes(0) } else { memory };
-        let need = (may.to_vec(), vcpus, memory);
+        let least = host.places.iter().map(|place| place.memory).min().unwrap_or(0);
+        let need = (may.to_vec(), vcpus, if memory <= least { 0 } else { memory });
         if let Some(options) = self.shared.get(&need) {
             return Rc::clone(options);
         }
@@ -81,67 +75,69 @@ impl Spots {
         options
     }
 
-    fn find(&mut self, host: &Host, (may, vcpus, memory): &(Vec<CpuSet>, usize, Bytes)) -> Options {
-        let usable = |cell: &usize| may.iter().all(|cpus| cpus.intersects(&host.cells[*cell].cpus));
-        let union = may.iter().fold(CpuSet::new(), |all, cpus| all.or(cpus));
-        let cells: Vec<(usize, usize)> = (0..host.cells.len())
-            .filter(usable)
-            .map(|cell| (cell, union.common(&host.cells[cell].cpus)))
-            .collect();
-        let (mut caches, mut nodes) = (vec![Vec::new(); host.cells.len()], BTreeMap::new());
-        let place_of = |own: &[(usize, usize)]| host.cells[own[0].0].place;
-        let by_place: Vec<&[(usize, usize)]> =
-            cells.chunk_by(|a, b| host.cells[a.0].place == host.cells[b.0].place).collect();
-        for own in &by_place {
-            let installed = host.places[place_of(own)].memory;
-            let fits = installed >= *memory || installed.0 == 0;
-            for start in 0..if own.len() > 1 && fits { own.len() } else { 0 } {
-                let side = (0..own.len() - 1).map(|next| vec![own[(start + next) % own.len()]]);
-                caches[own[start].0] = self.fitting(host, side, *vcpus, Bytes(0), 1);
+    fn find(&mut self, host: &Host, need: &Need) -> Options {
+        let usable =
+            |cell: &usize| need.0.iter().all(|may| may.intersects(&host.cells[*cell].cpus));
+        let cells: Vec<usize> = (0..host.cells.len()).filter(usable).collect();
+        let place = |own: &[usize]| host.cells[own[0]].place;
+        let by_place: Vec<&[usize]> =
+            cells.chunk_by(|a, b| host.cells[*a].place == host.cells[*b].place).collect();
+        let mut found = Vec::new();
+        for own in by_place.iter().filter(|own| host.places[place(own)].memory >= need.2) {
+            for start in 0..if own.len() > 1 { own.len() } else { 0 } {
+                let side = own[start..].iter().chain(&own[..start]).take(own.len() - 1);
+                let side = side.map(std::slice::from_ref);
+                found.extend(self.fitting(host, side, (&need.0, need.1, 0), 1));
             }
-            let near = host.near[place_of(own)].iter();
-            let near = near.filter_map(|place| by_place.iter().find(|own| place_of(own) == *place));
-            let near = near.map(|own| own.to_vec());
-            nodes.insert(place_of(own), self.fitting(host, near, *vcpus, *memory, 0));
         }
-        if cells.is_empty() {
-            return Options { all: Vec::new(), caches, nodes };
+        for own in &by_place {
+            let far = |to: &&[usize]| {
+                let [from, to] = [place(own), place(to)].map(|place| host.places[place].id);
+                (from != to, host.snapshot.topology.distance(from, to), to)
+            };
+            let mut near = by_place.clone();
+            near.sort_by_key(far);
+            found.extend(self.fitting(host, near.into_iter(), (&need.0, need.1, need.2), 0));
         }
-        let usable: Vec<usize> = cells.iter().map(|(cell, _)| *cell).collect();
-        let wide = self.number(host, &usable);
-        let mut known = BTreeSet::from([wide]);
-        let mut all: Vec<Spot> = caches.iter().chain(nodes.values()).flatten().copied().collect();
-        all.retain(|spot| known.insert(*spot));
-        all.push(wide);
-        Options { all, caches, nodes }
+        let mut alike: BTreeMap<(usize, usize), Vec<Spot>> = BTreeMap::new();
+        for spot in found {
+            let group = alike.entry((self.areas[spot].cells.len(), self.areas[spot].nodes));
+            let group = group.or_default();
+            if !group.contains(&spot) {
+                group.push(spot);
+            }
+        }
+        if !cells.is_empty() {
+            let wide = self.number(host, &cells);
+            alike.retain(|_, group| group[..] != [wide]);
+            alike.insert((usize::MAX, 0), vec![wide]);
+        }
+        alike.into_values().collect()
     }
 
     /// The beginnings of `parts` that fit, that have a core per vCPU, and with `more` parts than that.
-    fn fitting(
+    fn fitting<'c>(
         &mut self,
         host: &Host,
-        parts: impl Iterator<Item = Vec<(usize, usize)>>,
-        vcpus: usize,
-        memory: Bytes,
+        parts: impl Iterator<Item = &'c [usize]>,
+        (may, vcpus, memory): (&[CpuSet], usize, u64),
         more: usize,
     ) -> Vec<Spot> {
+        let union = may.iter().fold(CpuSet::new(), |all, cpus| all.or(cpus));
         let (mut taken, mut found) = (Vec::new(), Vec::new());
         let (mut cpus, mut cores, mut room, mut spare) = (0, 0, 0u64, more);
         for part in parts {
-            for (cell, own) in &part {
-                let cell_cores = host.cells[*cell].cores as usize;
-                (cpus, cores) = (cpus + own, cores + cell_cores.min(*own));
-                taken.push(*cell);
+            for cell in part {
+                let own = union.common(&host.cells[*cell].cpus);
+                (cpus, cores) = (cpus + own, cores + host.cells[*cell].cores.min(own));
             }
-            let installed = host.places[host.cells[part[0].0].place].memory.0;
-            room = room.saturating_add(if installed == 0 { u64::MAX } else { installed });
-            if cpus < vcpus || room < memory.0 {
+            taken.extend(part);
+            room = room.saturating_add(host.places[host.cells[part[0]].place].memory);
+            let ample = cores >= vcpus;
+            if cpus < vcpus || room < memory || !(ample || found.is_empty()) {
                 continue;
             }
-            let ample = cores >= vcpus;
-            if ample || found.is_empty() {
-                found.push(self.number(host, &taken));
-            }
+            found.push(self.number(host, &taken));
             if ample && spare == 0 {
                 break;
             }
