@@ -367,18 +367,19 @@ mod tests {
                 let text = format!("version 17\ntimestamp 1\ncpu0 0 0 0 0 0 0 0 {waited} 0\n");
                 std::fs::write(copy.join("proc/schedstat"), text).unwrap();
             }
-            let decided = |with_waits: bool| {
+            let other = |with_waits: bool| {
                 if !with_waits {
                     std::fs::remove_file(after.join("proc/schedstat")).unwrap();
                 }
                 let then = Scanner::new(Root::at(&before), ScanOptions::once()).scan().unwrap();
                 let mut observer = observer(&after);
                 observer.continue_from(then);
-                let seen = observer.look(None, None).unwrap();
-                decide(&seen.snapshot, &Settings::default()).actions.len()
+                let snapshot = observer.look(None, None).unwrap().snapshot;
+                let bound = decide(&snapshot, &Settings::default()).actions.len();
+                (snapshot.other_busy.milli_of(snapshot.window).0, bound)
             };
-            assert_eq!(decided(true), 0, "others got {got}");
-            assert_eq!(decided(false) != 0, got < 1000, "others got {got}: what they got flips it");
+            assert_eq!(other(true), (2 * got, 0), "what they got and as much of their wait");
+            assert_eq!(other(false), (got, 0), "others got {got}");
         }
     }
 

@@ -6,7 +6,6 @@ mod broken;
 mod check;
 mod claims;
 mod conflict;
-mod dbg;
 mod exact;
 mod fixed;
 mod homes;

@@ -59,7 +59,8 @@ pub fn snapshot(
     let by_vms = each.fold(0u64, |all, busy| all.saturating_add(busy.0));
     let got = rates.host(before, after, topology.cpus().len()).0.saturating_sub(by_vms);
     // The waits of vCPUs as the kernel counted them, in which a quota's time is contained.
-    let each = vms.iter().flat_map(|vm| vm.vcpus.iter().map(|vcpu| vcpu.steal).chain([vm.throttled]));
+    let each =
+        vms.iter().flat_map(|vm| vm.vcpus.iter().map(|vcpu| vcpu.steal).chain([vm.throttled]));
     let by_vms = each.fold(0u64, |all, wait| all.saturating_add(wait.0));
     let waited = rates.waited(before, after, Nanos(by_vms));
     Snapshot {

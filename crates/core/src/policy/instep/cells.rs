@@ -152,7 +152,7 @@ impl Cell {
         if load.sum <= 0 {
             return [0; 3];
         }
-        let deviation = (load.sum * 1000 - load.squares).max(0).isqrt();
+        let deviation = ((load.sum * 1000 - load.squares).max(0) as f64).sqrt() as i64;
         // No more vCPUs are active than there are.
         let excess = |limit: i64| {
             let most = (load.count - limit).max(0) * load.sum / load.count.max(1);

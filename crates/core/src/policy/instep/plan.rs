@@ -137,12 +137,20 @@ impl<'a> Plan<'a> {
     }
 
     /// What all lose more when a unit that is not placed is put on a spot, by terms, if the loads there are
-    /// so many deviations off.
-    pub(super) fn terms(&self, unit: usize, spot: Spot, deviations: i64) -> Terms {
+    /// so many deviations off; perhaps only a part of it where that is `limit` or more.
+    pub(super) fn terms(&self, unit: usize, spot: Spot, deviations: i64, limit: i64) -> Terms {
         let own = &self.units[unit];
         let [remote, moving, devices] = own.near[self.spots.areas[spot].nodes];
         let mut terms = [remote, moving, devices, 0, 0, 0, 0];
+        let mut sum = remote + moving + devices;
+        if sum < limit {
+            terms[6] = self.spread(unit, self.shares_on(unit, spot));
+            sum += terms[6];
+        }
         for (cell, share) in self.shares_on(unit, spot) {
+            if sum >= limit {
+                break;
+            }
             let part = own.load.part(share);
             let (mut load, mut before) = (self.state.loads[cell], self.state.costs[cell]);
             if deviations != 0 {
@@ -151,23 +159,20 @@ impl<'a> Plan<'a> {
                 before = self.host.cells[cell].cost(&load);
             }
             let after = self.host.cells[cell].cost(&load.plus(&part));
-            (0..3).for_each(|kind| terms[3 + kind] += after[kind] - before[kind]);
+            for kind in 0..3 {
+                terms[3 + kind] += after[kind] - before[kind];
+                sum += after[kind] - before[kind];
+            }
         }
-        terms[6] = self.spread(unit, self.shares_on(unit, spot));
         terms
     }
 
-    /// What all lose more when a unit that is not placed is put on a spot, or `limit` if that is more. With
+    /// What all lose more when a unit that is not placed is put on a spot, or anything beyond `limit`. With
     /// `noise`, in favour of the spot in force by what the noise of the loads may make of it: of its own demand,
     /// and of loads that are lower where it is, and higher where it would be.
     pub(super) fn price(&self, unit: usize, spot: Spot, noise: bool, limit: i64) -> i64 {
         let own = &self.units[unit];
-        // Cells lose no less with more load.
-        let near: i64 = own.near[self.spots.areas[spot].nodes].iter().sum();
-        if near >= limit || near + self.spread(unit, self.shares_on(unit, spot)) >= limit {
-            return limit;
-        }
-        let sum = |deviations| self.terms(unit, spot, deviations).iter().sum::<i64>();
+        let sum = |deviations| self.terms(unit, spot, deviations, limit).iter().sum::<i64>();
         match own.current.filter(|_| noise) {
             None => sum(0),
             Some(current) if current == spot => sum(-DEVIATIONS),

@@ -48,11 +48,8 @@ pub(super) fn search(plan: &mut Plan) {
 fn settle(plan: &mut Plan, order: &[usize]) {
     for _ in 0..PASSES {
         let moved = order.iter().filter(|unit| move_one(plan, **unit)).count();
-        if std::env::var("DBG").is_ok() {
-            eprintln!("pass: {moved} of {}", order.len());
-        }
-        // What one in a hundred still gains is little.
-        if moved * 100 <= order.len() && !swap_some(plan, order) {
+        // What one in fifty still gains is little.
+        if moved <= order.len() / 50 && !swap_some(plan, order) {
             break;
         }
     }
@@ -141,9 +138,6 @@ fn move_one(plan: &mut Plan, unit: usize) -> bool {
     let others = candidates(plan, unit).filter(|spot| Some(*spot) != now);
     let spot = cheapest(plan, unit, others, (now, price), true).unwrap_or(plan.units[unit].wide);
     plan.put(unit, spot);
-    if std::env::var("DBG2").is_ok() && now.is_some() && now != Some(spot) {
-        eprintln!("move vm {} {now:?} -> {spot}", plan.units[unit].vm);
-    }
     now != Some(spot)
 }
 

@@ -99,10 +99,12 @@ impl Spots {
             near.sort_by_key(far);
             found.extend(self.fitting(host, near.into_iter(), (&need.0, need.1, need.2), 0));
         }
+        // The narrowest of each node are compared, and of wider ones the emptiest.
+        let least = found.iter().map(|spot| self.areas[*spot].cells.len()).min().unwrap_or(0);
         let mut alike: BTreeMap<(usize, usize), Vec<Spot>> = BTreeMap::new();
         for spot in found {
-            let group = alike.entry((self.areas[spot].cells.len(), self.areas[spot].nodes));
-            let group = group.or_default();
+            let (cells, nodes) = (self.areas[spot].cells.len(), self.areas[spot].nodes);
+            let group = alike.entry((cells, if cells == least { nodes } else { 0 })).or_default();
             if !group.contains(&spot) {
                 group.push(spot);
             }

@@ -114,7 +114,7 @@ fn placement(
         let before = units[unit].current.filter(|before| *before != spot);
         let other = before.or_else(|| search::second_best(plan, unit, spot));
         if let Some(other) = other {
-            let [here, there] = [spot, other].map(|spot| plan.terms(unit, spot, 0));
+            let [here, there] = [spot, other].map(|spot| plan.terms(unit, spot, 0, i64::MAX));
             (0..saved.len()).for_each(|term| saved[term] += there[term] - here[term]);
         }
         differs |= other.is_some();
