@@ -9,6 +9,8 @@ mod wish;
 
 use crate::conflict::{self, ConflictKind};
 use crate::decision::{Decision, Verdict};
+use crate::idset::{CpuSet, NodeSet};
+use crate::reason::Reason;
 use crate::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -89,6 +91,31 @@ pub struct Settings {
     pub mend_conflicts: bool,
     /// Take charge of VMs whose vCPUs were pinned by hand, too.
     pub include_pinned: bool,
+}
+
+/// Where a VM should start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Advice {
+    /// The nodes for its memory.
+    pub nodes: NodeSet,
+    /// The CPUs for its vCPUs.
+    pub cpus: CpuSet,
+    /// Why there.
+    pub why: Reason,
+}
+
+/// Where the VM with the highest id, which has not started yet, should start, by the objective of `instep`,
+/// while all other VMs keep the CPUs that they may use now.
+///
+/// # Errors
+/// It may be nowhere.
+pub fn advise(mut snapshot: Snapshot) -> Result<Advice, Reason> {
+    snapshot.vms.sort_by_key(|vm| vm.id);
+    for vcpu in snapshot.vms.iter_mut().flat_map(|vm| &mut vm.vcpus) {
+        vcpu.initial = vcpu.allowed.clone();
+    }
+    let (nodes, cpus, why) = instep::advise(&snapshot)?;
+    Ok(Advice { nodes, cpus, why })
 }
 
 /// Of the objective of `instep`, on a host where nothing is in force: what its plan loses, and what the best

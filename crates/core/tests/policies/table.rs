@@ -225,6 +225,22 @@ fn memory_that_is_used_most_for_each_byte_comes_home_first() {
     assert_eq!(moved_memory(&instep(&host)), [(2, "0".into()), (1, "0".into())]);
 }
 
+/// A VM whose memory may follow goes to its device; one whose memory may not stays with that.
+#[test]
+fn device_draws_a_vm_to_its_node() {
+    let mut host = made::host(made::topology(2, 8, 1, 64 * GIB));
+    host.vms = vec![vm(&host, 1, 4, 600, &[1000, 0])];
+    assert_eq!(homes(&instep(&host)), ["0"]);
+    host.vms[0].devices = vec![NodeId(1)];
+    let decision = instep(&host);
+    assert_eq!(homes(&decision), ["1"]);
+    assert_eq!(moved_memory(&decision), [(1, "1".into())]);
+    let why = decision.vms[0].why.to_string();
+    assert!(why.starts_with("node 1: saves 0.07 CPUs of remote devices"), "{why}");
+    host.vms[0].memory_bound = Some(NodeSet::one(NodeId(0)));
+    assert_eq!(homes(&instep(&host)), ["0"]);
+}
+
 /// Two VMs of equal demand on a crowded node: the one of less weight gives way.
 #[test]
 fn vm_of_greater_weight_keeps_the_better_place() {

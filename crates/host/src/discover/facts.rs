@@ -125,6 +125,9 @@ pub struct VmFacts {
     pub weight: u32,
     /// Its cgroup's CPU quota, and how long that stopped it.
     pub quota: Quota,
+    /// The kernel's node of each of its passthrough devices, vDPA devices and network cards behind its tap
+    /// interfaces, ascending.
+    pub devices: Vec<NodeId>,
     /// CPUs its cgroup may use; `None` when not known.
     pub cpuset: Option<CpuSet>,
     /// Nodes its cgroup may take memory from; `None` when not known.

@@ -16,6 +16,7 @@
 pub mod args;
 pub mod cgroup;
 pub mod debugfs;
+mod devices;
 mod examine;
 mod facts;
 mod files;

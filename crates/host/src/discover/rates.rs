@@ -368,7 +368,7 @@ fn vm(
         guest_nodes: facts.guest_nodes.iter().map(|node| guest_node(topology, node)).collect(),
         weight: facts.weight,
         quota: facts.quota.quota,
-        devices: Vec::new(),
+        devices: facts.devices.iter().filter_map(|id| topology.memory_node(*id)).collect(),
         throttled,
         noise: None,
         placed: NodeSet::new(),

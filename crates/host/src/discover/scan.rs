@@ -5,6 +5,7 @@
 
 use super::cgroup::{self, Hierarchies, Membership};
 use super::debugfs::KvmDirs;
+use super::devices;
 use super::examine::{self, Answer, Known, Means, Monitor, ThreadReader};
 use super::facts::{OpaqueFacts, Scan, VcpuFacts, VmFacts, Vmm, Waited, name_uniquely};
 use super::files::{Reader, numbered};
@@ -336,7 +337,7 @@ impl Scanner {
         before: Option<Box<Monitor>>,
         denied: &mut bool,
     ) -> Option<Box<Monitor>> {
-        let fds = process::read_fds(dir);
+        let fds = process::read_fds(dir, &mut self.reader);
         *denied = fds.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
         let fds = fds.ok();
         let holds_vm = fds.as_ref().is_some_and(|fds| fds.vm);
@@ -384,6 +385,9 @@ impl Scanner {
         let threads = monitor.threads().iter();
         let threads = threads.filter_map(|thread| Some((thread, *counted.get(&thread.tid)?)));
         scan.gaps.note(&name, &monitor.dir, threads);
+        let open = monitor.fds.as_ref().map(|fds| &fds.devices);
+        let devices = open.map(|open| devices::nodes(&self.root.join(""), open, &mut self.reader));
+        let devices = devices.unwrap_or_default();
         let facts = VmFacts {
             pid: monitor.pid,
             start_ticks: monitor.start_ticks,
@@ -405,6 +409,7 @@ impl Scanner {
             guest_nodes: guest.nodes.clone(),
             weight: limits.weight.unwrap_or(100),
             quota: limits.quota,
+            devices,
             cpuset: limits.cpuset,
             mems: limits.mems,
         };

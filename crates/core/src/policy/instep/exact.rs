@@ -1,16 +1,19 @@
 //! The plan that the search finds against the best of all plans, on hosts small enough to try every one.
 
-use super::cells::Spot;
+use super::cells::{Host, Spot};
 use super::plan::Plan;
-use super::{search, with_plan};
+use super::spots::Spots;
+use super::{search, unit, with_plan};
 use crate::policy::Settings;
 use crate::snapshot::Snapshot;
 
 /// What the plan found for a host on which nothing is in force loses, and what the best does, in millionths
 /// of a CPU; `None` on a host with more than `most` plans.
 pub(in super::super) fn against_exact(snapshot: &Snapshot, most: usize) -> Option<(i64, i64)> {
-    let mend = vec![None; snapshot.vms.len()];
-    with_plan(snapshot, &Settings::default(), &mend, |mut plan, _| {
+    let units = |host: &Host, spots: &mut Spots, index: usize| {
+        unit::units_of(host, spots, index, &Settings::default(), false)
+    };
+    with_plan(snapshot, units, |mut plan, _| {
         let options = plan.units.iter().map(|unit| unit.options.concat()).collect::<Vec<_>>();
         let plans = options.iter().try_fold(1usize, |all, own| all.checked_mul(own.len()))?;
         if plans > most {

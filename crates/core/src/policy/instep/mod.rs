@@ -23,12 +23,14 @@ mod wishes;
 use super::Settings;
 use super::wish::Wish;
 use crate::conflict::ConflictKind;
+use crate::idset::{CpuSet, NodeSet};
 use crate::reason::Reason;
 use crate::snapshot::Snapshot;
 use cells::{Host, Load};
 pub(super) use exact::against_exact;
 use plan::Plan;
 use spots::Spots;
+use unit::Unit;
 
 /// Decides for every VM, in the snapshot's order, which is ascending by id. `mend` holds
 /// the conflict for which a VM's initial affinity is to be widened.
@@ -37,7 +39,10 @@ pub(super) fn decide(
     settings: &Settings,
     mend: &[Option<ConflictKind>],
 ) -> Vec<Wish> {
-    with_plan(snapshot, settings, mend, |mut plan, refused| {
+    let units = |host: &Host, spots: &mut Spots, index: usize| {
+        unit::units_of(host, spots, index, settings, mend[index].is_some())
+    };
+    with_plan(snapshot, units, |mut plan, refused| {
         search::search(&mut plan);
         let left: Vec<bool> = refused.iter().map(Option::is_some).collect();
         let given = cores::give(&plan, &left);
@@ -45,20 +50,38 @@ pub(super) fn decide(
     })
 }
 
-/// Calls `with` with a plan in which nothing is placed, and with why VMs are left alone.
+/// Where the last VM of the snapshot should start while all others stay where they are: its nodes, CPUs, and
+/// why there.
+pub(super) fn advise(snapshot: &Snapshot) -> Result<(NodeSet, CpuSet, Reason), Reason> {
+    let new = snapshot.vms.len().saturating_sub(1);
+    let units = |host: &Host, spots: &mut Spots, index: usize| match index == new {
+        true => unit::units_of(host, spots, index, &Settings::default(), false),
+        false => Err(Reason::PolicyNone),
+    };
+    with_plan(snapshot, units, |mut plan, mut refused| {
+        refused.pop().flatten().map_or(Ok(()), Err)?;
+        search::search(&mut plan);
+        let area = plan.area(0);
+        let home = plan.spots.homes[area.nodes].nodes.clone();
+        let why = wishes::placement(&mut plan, &snapshot.vms[new], 0..1, &home, &area.cpus);
+        let why = Reason::Placed { placement: why.into(), cores: false };
+        Ok((home, area.cpus.and(&snapshot.vms[new].cpuset), why))
+    })
+}
+
+/// Calls `with` with a plan in which nothing is placed, and with why VMs have no units.
 fn with_plan<T>(
     snapshot: &Snapshot,
-    settings: &Settings,
-    mend: &[Option<ConflictKind>],
+    units_of: impl Fn(&Host, &mut Spots, usize) -> Result<Vec<Unit>, Reason>,
     with: impl FnOnce(Plan, Vec<Option<Reason>>) -> T,
 ) -> T {
     let host = Host::new(snapshot);
     let (mut spots, mut units) = (Spots::default(), Vec::with_capacity(snapshot.vms.len()));
     let mut refused = vec![None; snapshot.vms.len()];
-    for (index, mend) in mend.iter().enumerate() {
-        match unit::units_of(&host, &mut spots, index, settings, mend.is_some()) {
+    for (index, refused) in refused.iter_mut().enumerate() {
+        match units_of(&host, &mut spots, index) {
             Ok(more) => units.extend(more),
-            Err(why) => refused[index] = Some(why),
+            Err(why) => *refused = Some(why),
         }
     }
     for unit in &mut units {

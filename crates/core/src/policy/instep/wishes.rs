@@ -98,7 +98,7 @@ fn no_cores(plan: &Plan, vm: &Vm, mut range: Range<usize>) -> Reason {
 }
 
 /// Where a VM of these units is, and what that saves against where it was, or the next best place.
-fn placement(
+pub(super) fn placement(
     plan: &mut Plan,
     vm: &Vm,
     range: Range<usize>,

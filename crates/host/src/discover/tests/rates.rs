@@ -54,6 +54,7 @@ fn scan(at: u64, host_busy: u64, vcpus: Vec<VcpuFacts>) -> Scan {
         guest_nodes: Vec::new(),
         weight: 100,
         quota: Quota::default(),
+        devices: Vec::new(),
         cpuset: None,
         mems: None,
     };
