@@ -14,6 +14,7 @@
 //! ```
 
 pub mod args;
+mod arrivals;
 pub mod cgroup;
 pub mod debugfs;
 mod devices;
@@ -43,6 +44,7 @@ pub mod waits;
 #[cfg(test)]
 mod tests;
 
+pub use arrivals::Arrivals;
 pub use facts::{
     Accel, Debugfs, EmulatorFacts, Gaps, Looked, Manager, MemoryFacts, MemorySource, OpaqueFacts,
     Scan, ScanCost, StatGap, ThreadTime, VcpuFacts, VcpuSource, VmFacts, Vmm, Waited,
