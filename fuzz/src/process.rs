@@ -1,7 +1,9 @@
 //! The parsers of /proc: processes, threads, their memory and command lines.
 
 use instep_host::discover::identify::{self, ByName, Named};
-use instep_host::discover::{Vmm, args, guest, names, numa_maps, proc_text, process, vmm, waits};
+use instep_host::discover::{
+    UserMap, Vmm, args, guest, names, numa_maps, proc_text, process, vmm, waits,
+};
 
 fn monitors() -> [Vmm; 5] {
     [Vmm::Qemu, Vmm::CloudHypervisor, Vmm::Firecracker, Vmm::Crosvm, Vmm::Other("x".to_owned())]
@@ -18,7 +20,12 @@ pub(crate) fn proc_files(data: &[u8]) {
     let _ = proc_text::hugetlb_kb(data);
     let _ = proc_text::uptime(data);
     let _ = proc_text::real_uid(data);
-    let _ = waits::of_all_threads(&String::from_utf8_lossy(data));
+    let text = String::from_utf8_lossy(data);
+    let _ = waits::of_all_threads(&text);
+    let map = UserMap::parse(&text);
+    for uid in [0, 999, 1000, u32::MAX] {
+        let _ = map.is_ordinary_outside(uid);
+    }
     if let Some(ticks) = proc_text::host_ticks(data) {
         assert!(ticks.stolen <= ticks.busy);
         let _ = proc_text::ticks_to_nanos(ticks.busy, 100);

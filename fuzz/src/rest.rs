@@ -14,6 +14,7 @@ pub(crate) fn cgroup_files(data: &[u8]) {
         assert!(!path.split('/').any(|part| part == ".."), "{path}");
         let _ = cgroup::told_by_path(path);
     }
+    let _ = cgroup::lead_outside(&text);
     for path in cgroup::whole_paths(&text) {
         assert!(path.starts_with('/') && path != "/", "{path}");
         assert!(!path.split('/').any(|part| part == ".."), "{path}");

@@ -157,7 +157,10 @@ impl Config {
     /// count for nothing.
     #[must_use]
     pub fn trust(&self) -> Trust {
-        Trust::of(&self.discover.users, &self.discover.cgroups).unwrap_or_default()
+        let DiscoverConfig { users, cgroups } = &self.discover;
+        let is_known = |user: &&String| Trust::of(std::slice::from_ref(user), &[]).is_ok();
+        let users: Vec<String> = users.iter().filter(is_known).cloned().collect();
+        Trust::of(&users, cgroups).unwrap_or_default()
     }
 
     /// Checks what types cannot: bounds of single values, names of users.
@@ -257,6 +260,7 @@ fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use instep_host::discover::Owner;
 
     fn parse(text: &str) -> Result<Config, String> {
         Config::parse(text, Path::new("instep.toml")).map_err(|error| error.to_string())
@@ -279,6 +283,18 @@ mod tests {
         std::fs::write(file.path(), [0xff; 4]).unwrap();
         let error = Config::load(file.path()).unwrap_err().to_string();
         assert!(error.contains("invalid utf-8"), "{error}");
+    }
+
+    #[test]
+    fn user_whose_name_has_gone_takes_no_trust_from_others() {
+        let mut config = parse("[discover]\nusers = [\"4321\"]\ncgroups = [\"/a\"]\n").unwrap();
+        config.discover.users.push("no-such-user".to_owned());
+        let counts = |uid, cgroup: &str| {
+            let cgroups = vec![cgroup.to_owned()];
+            let owner = Owner { uid: Some(uid), cgroups, ..Owner::default() };
+            config.trust().refusal(&owner).is_none()
+        };
+        assert!(counts(4321, "/b") && counts(4322, "/a/b") && !counts(4322, "/b"));
     }
 
     #[test]

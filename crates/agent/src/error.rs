@@ -42,6 +42,16 @@ pub enum Error {
         /// Why.
         source: instep_host::Error,
     },
+    /// The files of this run were removed, and another instance began before that was noticed.
+    #[error(
+        "somebody removed the lock of this run, and {} took it since: so that no two instances act, this \
+         one places nothing more, puts back what is still its own, and ends",
+        .pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+    )]
+    Displaced {
+        /// Its process, where that can be told.
+        pid: Option<u32>,
+    },
     /// The kernel scheduler was demanded and cannot be loaded.
     #[error("cannot load the kernel scheduler: {why}; `--dispatch auto` goes on without it")]
     Dispatch {
@@ -73,7 +83,10 @@ impl Error {
     #[must_use]
     pub fn is_failed_work(&self) -> bool {
         match self {
-            Error::Later { .. } | Error::Ending { .. } | Error::Left { .. } => true,
+            Error::Later { .. }
+            | Error::Ending { .. }
+            | Error::Left { .. }
+            | Error::Displaced { .. } => true,
             Error::Host(_)
             | Error::Config(_)
             | Error::NoSuchVm(_)

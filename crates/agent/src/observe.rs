@@ -6,7 +6,7 @@
 use crate::noise::Noise;
 use instep_core::decision::{Decision, Verdict};
 use instep_core::idset::{CpuSet, NodeSet};
-use instep_core::snapshot::{OpaqueVm, Snapshot, Vm};
+use instep_core::snapshot::{OpaqueVm, Snapshot, Vm, wanted};
 use instep_core::topology::Topology;
 use instep_core::units::{Nanos, VmId};
 use instep_host::apply::{Journal, ThreadKey};
@@ -226,7 +226,7 @@ pub fn keep_trusted(snapshot: &mut Snapshot, scan: &Scan, trust: &Trust) {
 
 /// Makes a VM one that is not placed, and counts for so many vCPUs.
 fn leave_alone(snapshot: &mut Snapshot, vm: Vm, vcpus: u32, why: String) {
-    let (id, busy, name) = (vm.id, vm.busy(), vm.name);
+    let (id, busy, name) = (vm.id, wanted(vm.busy(), vm.steal()), vm.name);
     snapshot.opaque.push(OpaqueVm { id, name, vcpus, busy, why });
     snapshot.opaque.sort_by_key(|vm| vm.id);
 }
@@ -396,6 +396,19 @@ mod tests {
         assert_eq!(snapshot.vcpu_count(), vcpus);
         assert_eq!((snapshot.other_busy, snapshot.opaque[0].busy), (other, busy));
         assert_eq!(snapshot.fixed_busy().0, load.0 + busy.0);
+    }
+
+    #[test]
+    fn vm_that_is_left_alone_counts_by_what_it_wanted() {
+        let mut made = made();
+        made.vms[1] = made.vms[1].clone().steal(Milli(100));
+        let dir = tempfile::tempdir().unwrap();
+        made.write(dir.path()).unwrap();
+        let mut snapshot = observer(dir.path()).look(None, None).unwrap().snapshot;
+        let wanted = snapshot.vms[1].busy().0 + snapshot.vms[1].steal().0;
+        assert!(wanted > snapshot.vms[1].busy().0);
+        keep_only(&mut snapshot, &["a".into()]);
+        assert_eq!(snapshot.opaque[0].busy.0, wanted);
     }
 
     #[test]

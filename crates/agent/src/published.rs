@@ -60,9 +60,17 @@ pub fn running(state: &Path) -> Option<RunState> {
     matches!(stored.instance.life(), Ok(Life::Runs)).then_some(stored)
 }
 
-/// A run ends, or another begins.
+/// A run begins: what another one told is no longer so.
 pub(crate) fn forget(state: &Path) {
     state_file::remove(state, FILE);
+}
+
+/// This run ends. What another instance tells that has the directory by now stays.
+pub(crate) fn withdraw(state: &Path) {
+    let stored: Option<RunState> = state_file::stored(state, FILE);
+    if stored.is_some_and(|stored| Instance::this().is_ok_and(|this| this == stored.instance)) {
+        forget(state);
+    }
 }
 
 #[cfg(test)]
@@ -80,9 +88,11 @@ mod tests {
         let instance = Instance { start: run.instance.start + 1, ..run.instance.clone() };
         RunState { instance, ..run.clone() }.publish(dir.path());
         assert_eq!(running(dir.path()), None, "only a number is the same");
+        withdraw(dir.path());
+        assert!(dir.path().join(FILE).exists(), "it is another one's");
         run.publish(dir.path());
-        forget(dir.path());
-        assert_eq!(running(dir.path()), None);
+        withdraw(dir.path());
+        assert!(!dir.path().join(FILE).exists());
         run.publish(Path::new("/nonexistent"));
     }
 }

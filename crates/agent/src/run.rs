@@ -98,7 +98,7 @@ pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error
         None => result.map(|(ended, _)| ended),
     };
     if let Some(state) = state {
-        published::forget(state.path());
+        published::withdraw(state.path());
         guard.leave(&state);
     }
     ended
@@ -260,9 +260,13 @@ pub fn restored(report: &RestoreReport) -> String {
 }
 
 /// Sees to it that what was changed is on record, whatever became of the state directory meanwhile.
-fn renew<A: Affinity>(applier: &mut Applier<A>, sink: &mut dyn Sink) {
+///
+/// # Errors
+/// Another instance has a lock of this run by now: two must not act.
+fn renew<A: Affinity>(applier: &mut Applier<A>, sink: &mut dyn Sink) -> Result<(), Error> {
     match applier.renew() {
         Ok(false) => {}
+        Err(instep_host::Error::Taken { pid }) => return Err(Error::Displaced { pid }),
         Ok(true) => sink.notice(
             "somebody removed the journal or a lock of this run; they are there again: `instep \
              restore` needs the journal should this process be killed",
@@ -272,6 +276,7 @@ fn renew<A: Affinity>(applier: &mut Applier<A>, sink: &mut dyn Sink) {
              goes on, but if this process is killed, only `instep restore --to-cpuset` is left"
         )),
     }
+    Ok(())
 }
 
 struct Agent<'a> {
@@ -335,7 +340,7 @@ impl<'a> Agent<'a> {
             }
             guard.look(sink);
             if let Some(applier) = applier.as_deref_mut() {
-                renew(applier, sink);
+                renew(applier, sink)?;
             }
             match self.cycle(applier.as_deref_mut(), sink) {
                 Ok(failed) => ended.failed = failed,

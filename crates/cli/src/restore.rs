@@ -10,7 +10,7 @@ use instep_host::Root;
 use instep_host::apply::{
     Applier, InstanceLock, Journal, KernelAffinity, RestoreReport, StateDir, WidenReport, widen,
 };
-use instep_host::discover::{Scan, ScanOptions, Scanner};
+use instep_host::discover::{ScanOptions, Scanner};
 use serde::Serialize;
 
 /// `instep.restore/1`.
@@ -36,44 +36,48 @@ pub(crate) fn command(args: &RestoreArgs) -> anyhow::Result<Outcome> {
         state.path().display()
     );
     if args.to_cpuset {
-        // It may change what a run elsewhere placed.
-        let (report, _lock) = if is_there {
-            (put_back(&state, lock(&state)?, args)?, None)
+        // A wrong name is found before anything is changed.
+        let processes = processes_of(&args.vms)?;
+        // No run may begin before all is done, and none elsewhere may have placed what is widened.
+        let (report, _locks) = if is_there {
+            let (report, applier) = put_back(&state, lock(&state)?, args)?;
+            (report, (Some(applier), None))
         } else {
-            (RestoreReport::default(), lock_host()?)
+            (RestoreReport::default(), (None, lock_host()?))
         };
-        return widened(&report, args);
+        return widened(&report, &processes, args);
     }
     let report = match is_there {
-        true => put_back(&state, lock_journal(&state)?, args)?,
+        true => put_back(&state, lock_journal(&state)?, args)?.0,
         false => RestoreReport::default(),
     };
     told(&state, &report, args)
 }
 
-/// Restores what the journal tells.
+/// Restores what the journal tells; the lock is held for as long as the applier is.
 fn put_back(
     state: &StateDir,
     lock: InstanceLock,
     args: &RestoreArgs,
-) -> anyhow::Result<RestoreReport> {
+) -> anyhow::Result<(RestoreReport, Applier)> {
     if args.discard_damaged
         && let Some(aside) = Journal::discard_damaged(&lock)?
     {
         tell(&format!("the damaged journal is now {}", aside.display()));
     }
-    let report = Applier::open(lock)?.restore()?;
+    let mut applier = Applier::open(lock)?;
+    let report = applier.restore()?;
     dispatch::forget(state.path());
-    Ok(report)
+    Ok((report, applier))
 }
 
-/// Lets all threads of VMs use all CPUs of their cpusets.
-fn widened(report: &RestoreReport, args: &RestoreArgs) -> anyhow::Result<Outcome> {
-    let mut options = ScanOptions::once();
-    options.memory.enabled = false;
-    let scan = Scanner::new(Root::live(), options).scan()?;
-    let pids = named(&scan, &args.vms)?;
-    let WidenReport { widened, unchanged, failed } = widen(&KernelAffinity, &pids);
+/// Lets all threads of these processes use all CPUs of their cpusets.
+fn widened(
+    report: &RestoreReport,
+    processes: &[(u32, u64)],
+    args: &RestoreArgs,
+) -> anyhow::Result<Outcome> {
+    let WidenReport { widened, unchanged, failed } = widen(&KernelAffinity, processes);
     let mut json = RestoreJson { widened: Some(widened), ..json(report) };
     json.failed.extend(failed.iter().map(|(tid, error)| format!("thread {tid}: {error}")));
     let outcome = if json.failed.is_empty() { Outcome::Fine } else { Outcome::Finding };
@@ -84,7 +88,7 @@ fn widened(report: &RestoreReport, args: &RestoreArgs) -> anyhow::Result<Outcome
     print(&format!(
         "{} of {} may use all CPUs of its cpuset again; {} could before.\n",
         plural(widened, "thread"),
-        plural(pids.len(), "VM"),
+        plural(processes.len(), "VM"),
         plural(unchanged, "thread"),
     ))?;
     for line in &json.failed {
@@ -93,22 +97,25 @@ fn widened(report: &RestoreReport, args: &RestoreArgs) -> anyhow::Result<Outcome
     Ok(outcome)
 }
 
-/// The processes of the VMs of these names, of all VMs without names.
-fn named(scan: &Scan, names: &[String]) -> anyhow::Result<Vec<u32>> {
-    let known = scan.vms.iter().map(|vm| (vm.pid, &vm.name));
-    let known: Vec<(u32, &String)> =
-        known.chain(scan.opaque.iter().map(|vm| (vm.pid, &vm.name))).collect();
+/// The processes of the VMs of these names, of all VMs without names, each with its start.
+fn processes_of(names: &[String]) -> anyhow::Result<Vec<(u32, u64)>> {
+    let mut options = ScanOptions::once();
+    options.memory.enabled = false;
+    let scan = Scanner::new(Root::live(), options).scan()?;
+    let known = scan.vms.iter().map(|vm| ((vm.pid, vm.start_ticks), &vm.name));
+    let opaque = scan.opaque.iter().map(|vm| ((vm.pid, vm.start_ticks), &vm.name));
+    let known: Vec<((u32, u64), &String)> = known.chain(opaque).collect();
     let is_called = |pid: u32, name: &str, wanted: &str| {
         name == wanted || name.strip_suffix(&format!("@{pid}")) == Some(wanted)
     };
     for wanted in names {
-        let is_known = known.iter().any(|(pid, name)| is_called(*pid, name, wanted));
+        let is_known = known.iter().any(|((pid, _), name)| is_called(*pid, name, wanted));
         anyhow::ensure!(is_known, "no VM is called `{wanted}`; see `instep status`");
     }
-    let chosen = |(pid, name): &(u32, &String)| {
+    let chosen = |((pid, _), name): &((u32, u64), &String)| {
         names.is_empty() || names.iter().any(|wanted| is_called(*pid, name, wanted))
     };
-    Ok(known.into_iter().filter(chosen).map(|(pid, _)| pid).collect())
+    Ok(known.into_iter().filter(chosen).map(|(process, _)| process).collect())
 }
 
 /// Tells what was restored.
@@ -145,5 +152,26 @@ fn json(report: &RestoreReport) -> RestoreJson {
         narrowed: report.narrowed.iter().map(ToString::to_string).collect(),
         widened: None,
         failed: report.failed.iter().map(|(tid, error)| format!("thread {tid}: {error}")).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser as _;
+
+    #[test]
+    fn lock_is_held_until_what_follows_the_restore_is_done() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::at(dir.path().join("s"));
+        let Command::Restore(args) = Cli::parse_from(["instep", "restore", "--to-cpuset"]).command
+        else {
+            panic!("another command");
+        };
+        let (_, applier) = put_back(&state, state.lock().unwrap(), &args).unwrap();
+        assert!(state.lock().unwrap_err().to_string().contains("already runs"));
+        drop(applier);
+        state.lock().unwrap();
     }
 }

@@ -452,6 +452,32 @@ fn a_conflict_makes_status_a_finding_and_a_plan_none() {
 }
 
 #[test]
+fn conflict_of_a_vm_that_does_not_count_is_shown_and_is_no_finding() {
+    let one = instep_core::idset::CpuSet::parse_list("3").unwrap();
+    let made = host(HostSpec::new(1, 4), [vm("web", 2, 300, &[64]).pinned(&one)]);
+    let copies = Copies::of(&made);
+    let process = copies.dir("after").join(format!("proc/{}", made.vms[0].pid));
+    let status = fs::read_to_string(process.join("status")).unwrap();
+    fs::write(process.join("status"), status.replace("Uid:\t0\t", "Uid:\t4321\t")).unwrap();
+    let cgroup = fs::read_to_string(process.join("cgroup")).unwrap();
+    fs::write(process.join("cgroup"), "0::/user.slice/user-4321.slice\n").unwrap();
+    let shown = copies.both(&["status"]).expect(0);
+    assert!(shown.stdout.contains("conflict, not counted: 2 vCPUs"), "{}", shown.stdout);
+    assert!(shown.stdout.contains("left alone: user 4321"), "{}", shown.stdout);
+    assert!(!shown.stdout.contains("1 conflict found"), "{}", shown.stdout);
+    let told = copies.both(&["status", "--json"]).expect(0).json();
+    assert_eq!(list(&told, "conflicts")[0]["counts"], false);
+    assert!(text(&list(&told, "vms")[0], "left_alone").contains("user 4321"), "{told}");
+    // For those whose configuration makes it count, and where root put it, it is a finding.
+    let config = copies.dir("instep.toml");
+    fs::write(&config, "[discover]\nusers = [\"4321\"]\n").unwrap();
+    let found = copies.both(&["status", "--config", config.to_str().unwrap()]).expect(1);
+    assert!(found.stdout.contains("1 conflict found"), "{}", found.stdout);
+    fs::write(process.join("cgroup"), cgroup).unwrap();
+    copies.both(&["status"]).expect(1);
+}
+
+#[test]
 fn a_status_of_hundreds_of_vms_has_a_line_for_each() {
     let name = |n: u32| format!("tenant-with-a-rather-long-name-{n:03}");
     let vms = (0..300).map(|n| vm(&name(n), 2 + n % 3, 300, &[2048, 512]).steal(Milli(20)));
@@ -507,8 +533,14 @@ fn advice_names_the_free_node_and_how_to_start_there() {
     let words = |key: &str| {
         list(&advice, key).iter().map(|word| word.as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    assert!(words("virsh").iter().any(|line| line.contains("numatune DOMAIN --mode preferred --nodeset 1")));
-    assert!(words("virt_install").join(" ").contains("--vcpus 4,cpuset=4-7 --memory 1024 --numatune 1"));
+    assert!(
+        words("virsh")
+            .iter()
+            .any(|line| line.contains("numatune DOMAIN --mode preferred --nodeset 1"))
+    );
+    assert!(
+        words("virt_install").join(" ").contains("--vcpus 4,cpuset=4-7 --memory 1024 --numatune 1")
+    );
     assert!(words("qemu").join(" ").contains("taskset -c 4-7 qemu-system-x86_64 -smp 4 -m 1024"));
     let told = copies.both(&["advise", "--vcpus", "4", "--memory", "1GiB"]);
     assert!(told.stdout.starts_with("nodes 1, CPUs 4-7\nnode 1: saves "), "{}", told.stdout);
@@ -520,7 +552,8 @@ fn vms_that_start_together_are_not_all_told_the_same_node() {
     let state = copies.dir("state");
     let advise = |vcpus: &str, memory: &str| {
         let given = ["--state-dir", state.to_str().unwrap(), "--json"];
-        let ran = copies.one(&[&["advise", "--vcpus", vcpus, "--memory", memory], &given[..]].concat());
+        let ran =
+            copies.one(&[&["advise", "--vcpus", vcpus, "--memory", memory], &given[..]].concat());
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
         let advice: Value = serde_json::from_str(&ran.stdout).unwrap();
         (text(&advice, "nodes").to_owned(), advice["reserved"].as_u64().unwrap())
@@ -553,7 +586,9 @@ fn a_device_draws_the_advice_to_its_node() {
     let advice: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!(text(&advice, "nodes"), "1");
     assert_eq!(advice["devices"], json!({ "3b:00.0": 1 }));
-    for (bad, why) in [("0000:99:00.0", "there is no PCI device"), ("../x", "is no address of a PCI device")] {
+    for (bad, why) in
+        [("0000:99:00.0", "there is no PCI device"), ("../x", "is no address of a PCI device")]
+    {
         let ran = with(bad);
         assert_eq!(ran.code, Some(2), "{bad}");
         assert!(ran.stderr.contains(why), "{}", ran.stderr);

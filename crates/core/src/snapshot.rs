@@ -43,12 +43,20 @@ pub struct OpaqueVm {
     pub name: String,
     /// How many vCPUs it is known to have at least.
     pub vcpus: u32,
-    /// CPU time that its threads used in the window, the monitor's own included where they cannot
+    /// CPU time that its threads [`wanted`] in the window, the monitor's own included where they cannot
     /// be told from vCPUs. Load, but no answer to how many cores its vCPUs want.
     #[serde(rename = "busy_ns")]
     pub busy: Nanos,
     /// Why its vCPU threads cannot be told, one sentence.
     pub why: String,
+}
+
+/// What threads that cannot be placed would use if nothing competed with them: what they got, and what they
+/// waited for. A thread that runs now and then waits longer than it would run, so no more of the wait counts
+/// than they got; threads that compute get half of what they want, or more, unless CPUs are crowded anyway.
+#[must_use]
+pub fn wanted(got: Nanos, waited: Nanos) -> Nanos {
+    Nanos(got.0.saturating_add(waited.0.min(got.0)))
 }
 
 /// A virtual machine.
@@ -213,6 +221,12 @@ impl Vm {
             demands.iter_mut().for_each(|demand| demand.0 = demand.0 * quota / all);
         }
         demands
+    }
+
+    /// Time in the window that its vCPUs waited for a CPU.
+    #[must_use]
+    pub fn steal(&self) -> Nanos {
+        Nanos(self.vcpus.iter().map(|vcpu| vcpu.steal.0).fold(0, u64::saturating_add))
     }
 
     /// Sum of the vCPUs' [demands](Vm::demands).

@@ -12,7 +12,7 @@ use crate::tree::Tree;
 use crate::vm::{Cgroup, MemPolicy, Thread, ThreadKind, VmSpec, Vmm};
 use crate::{monitor, noise, sysfs};
 use instep_core::idset::{CpuSet, NodeSet};
-use instep_core::snapshot::{Emulator, GuestNode, OpaqueVm, Snapshot, Vcpu, Vm};
+use instep_core::snapshot::{Emulator, GuestNode, OpaqueVm, Snapshot, Vcpu, Vm, wanted};
 use instep_core::topology::Topology;
 use instep_core::units::{Bytes, CpuId, Id, Milli, Nanos, VmId};
 use std::io;
@@ -135,7 +135,7 @@ impl MadeHost {
                     id: VmId(vm.pid),
                     name: vm.name.clone(),
                     vcpus: vm.vcpus.len() as u32,
-                    busy: process_time(vm, now.since(window), now),
+                    busy: process_demand(vm, now.since(window), now),
                     why: "made opaque".to_owned(),
                 });
             }
@@ -440,11 +440,16 @@ fn steal(vm: &VmSpec, index: u32, now: Nanos) -> Nanos {
     rate(steal, lived(vm, index, now))
 }
 
-/// CPU time of all threads of a VM in the window.
-fn process_time(vm: &VmSpec, before: Nanos, now: Nanos) -> Nanos {
-    let one = |index| busy(vm, index, now).since(busy(vm, index, before)).0;
-    let vcpus: u64 = (0..).zip(&vm.vcpus).map(|(index, _)| one(index)).sum();
-    Nanos(vcpus + emulator_time(vm, before, now))
+/// CPU time that all threads of a VM wanted in the window.
+fn process_demand(vm: &VmSpec, before: Nanos, now: Nanos) -> Nanos {
+    let of_vcpus = |time: fn(&VmSpec, u32, Nanos) -> Nanos| -> u64 {
+        (0..)
+            .zip(&vm.vcpus)
+            .map(|(index, _)| time(vm, index, now).since(time(vm, index, before)).0)
+            .sum()
+    };
+    let got = Nanos(of_vcpus(busy) + emulator_time(vm, before, now));
+    wanted(got, Nanos(of_vcpus(steal)))
 }
 
 fn emulator_time(vm: &VmSpec, before: Nanos, now: Nanos) -> u64 {

@@ -175,9 +175,17 @@ pub(super) fn write(state: &Path, in_force: &InForce) -> io::Result<()> {
     state_file::write(state, FILE, in_force)
 }
 
-/// Forgets what was in force: a run ends in order, another begins, or all was restored.
+/// Forgets what was in force: a run begins, or all was restored.
 pub fn forget(state: &Path) {
     state_file::remove(state, FILE);
+}
+
+/// This run ends in order. What another instance tells that has the directory by now stays.
+pub(super) fn withdraw(state: &Path) {
+    let is_own = |told: InForce| Instance::this().is_ok_and(|this| this == told.instance);
+    if stored(state).is_some_and(is_own) {
+        forget(state);
+    }
 }
 
 /// Keeps the kernel's dump, over the one before; where it is.

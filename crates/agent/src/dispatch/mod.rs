@@ -371,7 +371,7 @@ impl Scheduler for Dispatch {
 impl Drop for Dispatch {
     fn drop(&mut self) {
         if let Some(dir) = &self.dir {
-            in_force::forget(dir);
+            in_force::withdraw(dir);
         }
     }
 }

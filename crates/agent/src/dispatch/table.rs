@@ -12,16 +12,27 @@ use instep_kernel::settings::DEFAULT_PERIOD;
 use instep_kernel::table::{Placed, ThreadId};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The name in the settings of a VM: its own. A process that does not count may claim the same one, so that
+/// both are called by it and their process (`web@4711`); the settings of `web` are then still for the one of
+/// these VMs that has it.
+fn name_in_settings<'a>(facts: &'a VmFacts, vms: &[VmFacts], config: &DispatchConfig) -> &'a str {
+    fn claimed(vm: &VmFacts) -> &str {
+        vm.name.strip_suffix(&format!("@{}", vm.pid)).unwrap_or(&vm.name)
+    }
+    let is_alone = vms.iter().filter(|vm| claimed(vm) == claimed(facts)).count() == 1;
+    let is_set = config.vm.contains_key(&facts.name);
+    if is_alone && !is_set { claimed(facts) } else { &facts.name }
+}
+
 /// The entry of a VM that was found. Threads whose start is not known are left to the host's.
-#[must_use]
-pub fn entry(facts: &VmFacts, home: Option<NodeId>, config: &DispatchConfig) -> VmEntry {
+fn entry(facts: &VmFacts, home: Option<NodeId>, config: Option<&VmConfig>) -> VmEntry {
     let id = |tid: Tid, start_ticks: u64| ThreadId { tid, start_ticks };
     let vcpus = facts.vcpus.iter().map(|vcpu| id(vcpu.tid, vcpu.start_ticks)).collect();
     let helpers = facts.emulators.iter().map(|thread| id(thread.tid, thread.start_ticks));
     let mut entry = VmEntry::new(&facts.name, vcpus);
     entry.helpers = helpers.collect();
     entry.home = home;
-    configured(entry, facts.weight, config.vm.get(&facts.name))
+    configured(entry, facts.weight, config)
 }
 
 fn configured(mut entry: VmEntry, weight: u32, config: Option<&VmConfig>) -> VmEntry {
@@ -44,8 +55,11 @@ pub fn entries(
     config: &DispatchConfig,
 ) -> (Vec<VmEntry>, Vec<String>) {
     let mut warnings = Vec::new();
-    let mut all: Vec<VmEntry> =
-        vms.iter().map(|vm| entry(vm, homes.get(&VmKey::of(vm)).copied(), config)).collect();
+    let found = |vm| {
+        let settings = config.vm.get(name_in_settings(vm, vms, config));
+        entry(vm, homes.get(&VmKey::of(vm)).copied(), settings)
+    };
+    let mut all: Vec<VmEntry> = vms.iter().map(found).collect();
     for given in &config.process {
         if let Some(vm) = vms.iter().find(|vm| vm.pid == given.pid) {
             if vm.name != given.name {
@@ -96,14 +110,16 @@ pub fn told(
 ) -> (Vec<VmEntry>, Vec<String>) {
     let (entries, mut warnings) = entries(&scan.vms, homes, config);
     let opaque: Vec<&str> = scan.opaque.iter().map(|vm| vm.name.as_str()).collect();
-    warnings.extend(unused(config, &entries, &opaque));
+    let names = scan.vms.iter().map(|vm| name_in_settings(vm, &scan.vms, config));
+    let known = names.chain(entries.iter().map(|entry| entry.name.as_str())).collect();
+    warnings.extend(unused(config, &known, &opaque));
     (entries, warnings)
 }
 
 /// Settings of VMs that are for none of these, one sentence each. A VM may come later; a process that is
-/// to be one and is not there has a warning of its own. `opaque` are VMs whose vCPU threads are not known.
-fn unused(config: &DispatchConfig, entries: &[VmEntry], opaque: &[&str]) -> Vec<String> {
-    let known: BTreeSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+/// to be one and is not there has a warning of its own. `known` are the names that have an entry,
+/// `opaque` those of VMs whose vCPU threads are not known.
+fn unused(config: &DispatchConfig, known: &BTreeSet<&str>, opaque: &[&str]) -> Vec<String> {
     let named = |name: &str| config.process.iter().any(|given| given.name == name);
     let left = config.vm.keys().filter(|name| !known.contains(name.as_str()) && !named(name));
     let why = |name: &String| {
@@ -238,8 +254,32 @@ mod tests {
         assert!(warnings[2].ends_with("write [dispatch.vm.\"web@PID\"]"), "{warnings:?}");
         let first = format!("web@{}", made.vms[1].pid);
         assert!(entries.iter().any(|entry| entry.name == first), "so it is called");
-        let opaque = unused(&config, &entries, &["web", "weB"]);
+        let known = entries.iter().map(|entry| entry.name.as_str()).collect();
+        let opaque = unused(&config, &known, &["web", "weB"]);
         assert!(opaque.iter().all(|said| said.contains("which of its threads")), "{opaque:?}");
+    }
+
+    #[test]
+    fn settings_stay_with_a_vm_whose_name_another_process_claims() {
+        let mut made = MadeHost::new(HostSpec::new(2, 4));
+        for _ in 0..2 {
+            made.push(vm("web", 2));
+        }
+        let dir = tempfile::tempdir().unwrap();
+        made.write(dir.path()).unwrap();
+        let mut scan = Scanner::new(Root::at(dir.path()), ScanOptions::once()).scan().unwrap();
+        let settings = VmConfig { weight: Some(700), ..VmConfig::default() };
+        let vm = [("web".to_owned(), settings)].into();
+        let config = DispatchConfig { vm, ..DispatchConfig::default() };
+        let weights = |scan: &Scan| {
+            let (entries, warnings) = told(scan, &BTreeMap::new(), &config);
+            (entries.iter().map(|entry| entry.weight).collect::<Vec<_>>(), warnings.len())
+        };
+        assert_eq!(weights(&scan), (vec![100, 100], 1), "which of them is not known");
+        // The other one's owner does not count.
+        scan.vms.truncate(1);
+        assert!(scan.vms[0].name.starts_with("web@"));
+        assert_eq!(weights(&scan), (vec![700], 0));
     }
 
     #[test]

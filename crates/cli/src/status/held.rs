@@ -8,7 +8,8 @@ use instep_agent::published::{RunState, running};
 use instep_core::idset::CpuSet;
 use instep_core::snapshot::{Vcpu, Vm};
 use instep_core::units::{Nanos, Tid};
-use instep_host::apply::{Holder, Journal, StateDir};
+use instep_host::apply::journal::Entry;
+use instep_host::apply::{Holder, Journal, StateDir, ThreadKind};
 use serde::Serialize;
 use std::time::{Duration, SystemTime};
 
@@ -77,13 +78,15 @@ pub(super) fn placed(observed: &Observed, vm: &Vm) -> Option<PlacedJson> {
     })
 }
 
-/// When the first of its threads was touched.
+/// When the first of its vCPUs was touched.
 fn since(observed: &Observed, journal: &Journal, vm: &Vm) -> Option<String> {
     let facts = facts_of(&observed.scan, vm)?;
     let process = (facts.pid, Tid(0))..=(facts.pid, Tid(u32::MAX));
     let entries = journal.entries.range(process).map(|(_, entry)| entry);
-    let entries = entries.filter(|entry| entry.thread.pid_start == facts.start_ticks);
-    let first = entries.map(|entry| entry.since).min()?;
+    let is_vcpu = |entry: &&Entry| {
+        entry.thread.pid_start == facts.start_ticks && matches!(entry.kind, ThreadKind::Vcpu(_))
+    };
+    let first = entries.filter(is_vcpu).map(|entry| entry.since).min()?;
     let boot = observed.scan.boot?;
     let then = Nanos(first.saturating_mul(1_000_000_000 / observed.scan.ticks_per_second));
     let at = SystemTime::now().checked_sub(Duration::from_nanos(boot.since(then).0))?;

@@ -10,12 +10,14 @@ use crate::text::{indented, wrapped};
 use crate::{Outcome, print, print_json};
 use dispatch::DispatchJson;
 use held::{PlacedJson, RunJson};
+use instep_agent::config::Config;
 use instep_agent::observe::facts_of;
 use instep_agent::view::{self, ConflictView};
 use instep_core::conflict;
 use instep_core::idset::CpuSet;
 use instep_core::snapshot::{Snapshot, Vm};
 use instep_core::units::{Bytes, CpuId, Nanos, NodeId, Tid, VmId};
+use instep_host::discover::Trust;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -30,11 +32,20 @@ struct StatusJson<'a> {
     /// Who schedules threads on this host; null for a copy.
     dispatch: Option<DispatchJson>,
     vms: Vec<VmJson<'a>>,
-    conflicts: Vec<ConflictView<'a>>,
+    conflicts: Vec<ConflictJson<'a>>,
     warnings: &'a [String],
 }
 
-/// One VM. One whose vCPU threads cannot be told has no vCPUs and says why in `left_alone`.
+/// A conflict, and whether its VM counts: one that does not is no finding.
+#[derive(Serialize)]
+struct ConflictJson<'a> {
+    #[serde(flatten)]
+    conflict: ConflictView<'a>,
+    counts: bool,
+}
+
+/// One VM. One that is not placed says why in `left_alone`; one whose vCPU threads cannot be told has no
+/// vCPUs.
 #[derive(Serialize)]
 struct VmJson<'a> {
     id: &'a str,
@@ -69,12 +80,19 @@ struct VcpuJson<'a> {
 }
 
 pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
-    let mut config = instep_agent::config::Config::default();
+    let configured = args.config.as_deref().map(Config::load).transpose()?.unwrap_or_default();
+    let trust = configured.trust();
+    let mut config = Config::default();
     if let Some(window) = args.host.window {
         config.window = window;
     }
-    let observed = observe(&args.host, &config, None)?;
-    let conflicts = conflict::find(&observed.snapshot);
+    let mut observed = observe(&args.host, &config, None)?;
+    let conflicts = Conflicts::of(&observed, &trust);
+    for vm in &mut observed.snapshot.opaque {
+        if let Some(why) = conflicts.refused.get(&vm.id) {
+            vm.why.clone_from(why);
+        }
+    }
     let is_live = args.host.root.is_none();
     let dispatch = is_live.then(|| dispatch::look(args.host.state_dir.as_deref()));
     let state = state_dir(args.host.state_dir.as_deref()).ok().filter(|_| is_live);
@@ -94,7 +112,36 @@ pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
         }
     }
     observed.report_warnings(args.json);
-    Ok(if conflicts.is_empty() { Outcome::Fine } else { Outcome::Finding })
+    Ok(if conflicts.count() == 0 { Outcome::Fine } else { Outcome::Finding })
+}
+
+/// Conflicts, and which VMs do not count: whoever starts such a process shall not make a finding of it.
+struct Conflicts {
+    all: Vec<conflict::Conflict>,
+    /// Why each of these VMs does not count.
+    refused: BTreeMap<VmId, String>,
+}
+
+impl Conflicts {
+    fn of(observed: &Observed, trust: &Trust) -> Self {
+        let scan = &observed.scan;
+        let vms = scan.vms.iter().map(|vm| (vm.pid, &vm.owner));
+        let owners = vms.chain(scan.opaque.iter().map(|vm| (vm.pid, &vm.owner)));
+        let refused = |(pid, owner)| Some((VmId(pid), trust.refusal(owner)?));
+        Self {
+            all: conflict::find(&observed.snapshot),
+            refused: owners.filter_map(refused).collect(),
+        }
+    }
+
+    fn counts(&self, vm: VmId) -> bool {
+        !self.refused.contains_key(&vm)
+    }
+
+    /// Those of VMs that count.
+    fn count(&self) -> usize {
+        self.all.iter().filter(|conflict| self.counts(conflict.vm)).count()
+    }
 }
 
 /// The node a VM lives on: the one its vCPUs are confined to, else the one that Instep's kernel
@@ -118,12 +165,15 @@ fn fraction(part: Nanos, whole: Nanos) -> f64 {
 
 fn json<'a>(
     observed: &'a Observed,
-    conflicts: &'a [conflict::Conflict],
+    conflicts: &'a Conflicts,
     dispatch: Option<DispatchJson>,
     run: Option<RunJson>,
 ) -> StatusJson<'a> {
     let snapshot = &observed.snapshot;
-    let shown = |vm| vm_json(observed, vm, home_node(snapshot, vm, dispatch.as_ref()));
+    let shown = |vm: &'a Vm| VmJson {
+        left_alone: conflicts.refused.get(&vm.id).map(String::as_str),
+        ..vm_json(observed, vm, home_node(snapshot, vm, dispatch.as_ref()))
+    };
     let mut vms: Vec<VmJson<'a>> = snapshot.vms.iter().map(shown).collect();
     vms.extend(snapshot.opaque.iter().map(|vm| VmJson {
         id: &vm.name,
@@ -148,7 +198,11 @@ fn json<'a>(
         run,
         dispatch,
         vms,
-        conflicts: view::conflicts(snapshot, conflicts),
+        conflicts: view::conflicts(snapshot, &conflicts.all)
+            .into_iter()
+            .zip(&conflicts.all)
+            .map(|(view, it)| ConflictJson { conflict: view, counts: conflicts.counts(it.vm) })
+            .collect(),
         warnings: &observed.warnings,
     }
 }

@@ -1,10 +1,9 @@
 //! The status for people: one line per VM, its vCPUs where they are few, conflicts.
 
-use super::held;
+use super::{Conflicts, held};
 use crate::observe::Observed;
 use crate::text::{indented, plural, printable, shortened, wrapped};
 use instep_agent::observe::facts_of;
-use instep_core::conflict::Conflict;
 use instep_core::snapshot::Vm;
 use instep_core::units::{Milli, Nanos, NodeId};
 use std::fmt::Write as _;
@@ -19,7 +18,7 @@ type HomeOf<'a> = &'a dyn Fn(&Vm) -> Option<NodeId>;
 /// Draws the status for a terminal of `width` columns.
 pub(crate) fn draw(
     observed: &Observed,
-    conflicts: &[Conflict],
+    conflicts: &Conflicts,
     home_of: HomeOf<'_>,
     (width, all_vcpus): (usize, bool),
 ) -> String {
@@ -42,8 +41,13 @@ pub(crate) fn draw(
             text.push_str(&vm_row(observed, vm, home_of(vm), names));
             text.push_str(&placed_line(observed, vm, width));
         }
-        for conflict in conflicts.iter().filter(|conflict| conflict.vm == vm.id) {
-            let line = format!("CONFLICT {}", conflict.kind);
+        for conflict in conflicts.all.iter().filter(|conflict| conflict.vm == vm.id) {
+            let mark = if conflicts.counts(vm.id) { "CONFLICT" } else { "conflict, not counted:" };
+            let line = format!("{mark} {}", conflict.kind);
+            text.push_str(&indented(&wrapped(&line, width - 2), 2));
+        }
+        if let Some(why) = conflicts.refused.get(&vm.id) {
+            let line = format!("left alone: {why}");
             text.push_str(&indented(&wrapped(&line, width - 2), 2));
         }
     }
@@ -51,10 +55,10 @@ pub(crate) fn draw(
     if !list_vcpus {
         text.push_str("\nAdd --vcpus for a row per vCPU.\n");
     }
-    if !conflicts.is_empty() {
+    if conflicts.count() != 0 {
         let line = format!(
             "\n{} found; `instep plan --mend-conflicts` shows what would mend it.\n",
-            plural(conflicts.len(), "conflict")
+            plural(conflicts.count(), "conflict")
         );
         text.push_str(&line);
     }
@@ -95,7 +99,7 @@ fn vm_lines(observed: &Observed, vm: &Vm, home: Option<NodeId>, width: usize) ->
         "{}, used {}, steal {} CPUs; {}",
         plural(vm.vcpus.len(), "vCPU"),
         vm.busy().milli_of(snapshot.window),
-        steal(vm).milli_of(snapshot.window),
+        vm.steal().milli_of(snapshot.window),
         memory(vm),
     );
     text.push_str(&indented(&wrapped(&load, width - 2), 2));
@@ -139,7 +143,7 @@ fn vm_row(observed: &Observed, vm: &Vm, home: Option<NodeId>, names: usize) -> S
         vm.id.to_string(),
         vm.vcpus.len().to_string(),
         vm.busy().milli_of(snapshot.window).to_string(),
-        steal(vm).milli_of(snapshot.window).to_string(),
+        vm.steal().milli_of(snapshot.window).to_string(),
         home.map_or_else(|| "-".to_owned(), |node| node.to_string()),
         if total.0 == 0 { "?".to_owned() } else { total.to_string() },
         there.unwrap_or_else(|| "-".to_owned()),
@@ -155,10 +159,6 @@ fn row(name: &str, names: usize, cells: [String; 7]) -> String {
     format!(
         "{name:<names$} {pid:>8} {vcpus:>5} {used:>7} {steal:>7} {home:>4} {memory:>8} {there:>5}"
     )
-}
-
-fn steal(vm: &Vm) -> Nanos {
-    Nanos(vm.vcpus.iter().map(|vcpu| vcpu.steal.0).sum())
 }
 
 fn memory(vm: &Vm) -> String {

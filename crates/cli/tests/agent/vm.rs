@@ -28,6 +28,7 @@ pub(crate) struct Vm {
     pub(crate) name: String,
     pub(crate) vcpus: Vec<u32>,
     dir: TempDir,
+    state: PathBuf,
 }
 
 impl Drop for Vm {
@@ -64,7 +65,9 @@ impl Vm {
                 ));
             })
             .ok()?;
-        let mut vm = Self { child, name, vcpus: Vec::new(), dir: tempfile::tempdir().unwrap() };
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        let mut vm = Self { child, name, vcpus: Vec::new(), dir, state };
         wait_for("the VM's vCPU threads", || {
             vm.vcpus = vm.named("CPU ");
             vm.vcpus.len() == 2
@@ -114,14 +117,19 @@ impl Vm {
 
     /// The folder that Instep keeps its state in.
     pub(crate) fn state(&self) -> PathBuf {
-        self.file("state")
+        self.state.clone()
     }
 
     /// `instep` with this test's state directory.
     pub(crate) fn instep(&self, args: &[&str]) -> Command {
         let mut command = binary(env!("CARGO_BIN_EXE_instep"));
-        command.args(args).arg("--state-dir").arg(self.state());
+        command.args(args).arg("--state-dir").arg(&self.state);
         command
+    }
+
+    /// From now on with the state directory of another test's VM.
+    pub(crate) fn share_state(&mut self, other: &Vm) {
+        self.state = other.state();
     }
 
     /// A run that mends this VM each second, unless `more` gives an interval; not started yet.

@@ -511,3 +511,15 @@ fn node_that_a_vm_may_not_use_is_no_alternative() {
     let why = why(&instep(&host), 0);
     assert_eq!(why, "node 1: the only place for 2 vCPUs; a core for each vCPU");
 }
+
+/// The host of scenarios/lab/larger-than-a-node.toml with all vCPUs busy: whatever else runs, the small VM is
+/// beside its memory, and the large one has the rest.
+#[test]
+fn small_busy_vm_is_at_home_beside_one_larger_than_a_node() {
+    for (busy, other) in [(1000, 0), (1000, 200), (970, 600), (1000, 1000), (1000, 2000)] {
+        let mut host = made::host(made::topology(2, 4, 1, GIB));
+        host.vms = vec![vm(&host, 1, 6, busy, &[60, 0]), vm(&host, 2, 2, busy, &[0, 60])];
+        host.other_busy = Nanos(made::WINDOW.0 / 1000 * other);
+        assert_eq!(home(&instep(&host), 1), "1", "{busy} {other}");
+    }
+}

@@ -106,7 +106,8 @@ impl<A: Affinity> Applier<A> {
     /// Whether that was so.
     ///
     /// # Errors
-    /// They cannot be put there again.
+    /// They cannot be put there again. With [`Error::Taken`] another instance has a lock by now: this one
+    /// must change nothing more but restore.
     pub fn renew(&mut self) -> Result<bool, Error> {
         let is_new = self.lock.renew()?;
         let entries = !self.journal.entries.is_empty();
@@ -200,6 +201,11 @@ impl<A: Affinity> Applier<A> {
         self.journal.entries.retain(|key, _| !chosen(key));
         let failed = failed.into_iter().map(|entry| ((entry.thread.pid, entry.thread.tid), entry));
         self.journal.entries.extend(failed);
+        match self.lock.renew_journals() {
+            // The journal there is another instance's, who needs it.
+            Err(Error::Taken { .. }) => return Ok(report),
+            renewed => _ = renewed?,
+        }
         if self.journal.entries.is_empty() {
             Journal::remove(&self.lock)?;
             self.journal = Journal::new()?;
@@ -243,6 +249,7 @@ impl<A: Affinity> Applier<A> {
     /// # Errors
     /// The journal cannot be written.
     pub fn keep(&mut self) -> Result<(), Error> {
+        self.lock.renew_journals()?;
         if self.journal.entries.is_empty() {
             return Journal::remove(&self.lock);
         }
@@ -388,6 +395,7 @@ impl<A: Affinity> Applier<A> {
     }
 
     fn store(&mut self) -> Result<(), Error> {
+        self.lock.renew_journals()?;
         self.journal.store(&self.lock)?;
         self.file = Journal::file_id(self.lock.state());
         self.stale = false;

@@ -141,17 +141,23 @@ impl InstanceLock {
         &self.state
     }
 
+    /// As [`renew`](Self::renew), for the lock of the journal alone: without it, what is in the
+    /// directory is another instance's.
+    pub(crate) fn renew_journals(&mut self) -> Result<bool, Error> {
+        let is_lost = !self.file.is_in_place();
+        if is_lost {
+            self.file = self.state.lock_file()?;
+        }
+        Ok(is_lost)
+    }
+
     /// Takes locks again whose files were removed, with the directory perhaps: others would take
     /// them for free. Whether there were any.
     ///
     /// # Errors
     /// One cannot be taken again.
     pub(crate) fn renew(&mut self) -> Result<bool, Error> {
-        let mut is_new = false;
-        if !self.file.is_in_place() {
-            self.file = self.state.lock_file()?;
-            is_new = true;
-        }
+        let mut is_new = self.renew_journals()?;
         if let Some((path, lock)) = self.host.as_mut().filter(|(_, lock)| !lock.is_in_place()) {
             *lock = HostLock::take(path)?;
             is_new = true;

@@ -50,6 +50,20 @@ pub fn whole_paths(text: &str) -> Vec<String> {
     paths
 }
 
+/// Whether the cgroups of a process lie outside the cgroup namespace in which they were read: their paths
+/// begin with `/..` then (cgroup_namespaces(7)).
+#[must_use]
+pub fn lead_outside(text: &str) -> bool {
+    let mut paths = text.lines().take(64).filter_map(|line| line.splitn(3, ':').nth(2));
+    paths.any(|path| path == "/.." || path.starts_with("/../"))
+}
+
+/// What that means, and what to do about it.
+pub(super) const OUTSIDE: &str = "cgroups of VMs lie outside the cgroup namespace of this process, so \
+    that neither their weights and CPUs are known nor who manages the VMs; VMs of ordinary users do not \
+    count then, and libvirt's run as one: give Instep's container the cgroups of the host (docker run \
+    --cgroupns=host; a copy of /proc is to be made outside of one)";
+
 /// The same without the cut, or with another one.
 fn hierarchies(text: &str, cut: impl Fn(&str) -> &str) -> Membership {
     let mut found = Membership::default();

@@ -139,6 +139,8 @@ pub struct VmFacts {
 pub struct OpaqueFacts {
     /// The monitor's process.
     pub pid: u32,
+    /// When it started, in ticks since boot.
+    pub start_ticks: u64,
     /// What people call the VM; unique in a scan.
     pub name: String,
     /// How many vCPUs it has at least, and not more than threads: what a command line claims is not

@@ -54,4 +54,4 @@ pub use gaps::load_warnings;
 pub use memory::MemoryOptions;
 pub use rates::snapshot;
 pub use scan::{ScanOptions, Scanner};
-pub use trust::{Owner, Trust};
+pub use trust::{Owner, Trust, UserMap};

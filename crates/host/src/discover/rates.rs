@@ -9,7 +9,7 @@
 use super::facts::{Scan, ThreadTime, VmFacts, Waited};
 use super::proc_text::ticks_to_nanos;
 use instep_core::idset::{CpuSet, NodeSet};
-use instep_core::snapshot::{Emulator, GuestNode, OpaqueVm, Snapshot, Vcpu, Vm};
+use instep_core::snapshot::{Emulator, GuestNode, OpaqueVm, Snapshot, Vcpu, Vm, wanted};
 use instep_core::topology::Topology;
 use instep_core::units::{Bytes, Nanos, NodeId, Tid, VmId};
 use std::collections::BTreeMap;
@@ -32,12 +32,22 @@ pub fn snapshot(
     let online = topology.all_cpus();
     let mut vms: Vec<Vm> = Vec::with_capacity(after.vms.len());
     let mut opaque: Vec<OpaqueVm> = Vec::with_capacity(after.opaque.len());
-    opaque.extend(after.opaque.iter().map(|facts| OpaqueVm {
-        id: VmId(facts.pid),
-        name: facts.name.clone(),
-        vcpus: facts.vcpus,
-        busy: rates.busy(facts.read_at, &facts.threads),
-        why: facts.why.clone(),
+    // What all VMs used, and waited for.
+    let (mut by_vms, mut steal) = (Nanos(0), Nanos(0));
+    let mut count = |busy: Nanos, wait: Nanos| {
+        by_vms = Nanos(by_vms.0.saturating_add(busy.0));
+        steal = Nanos(steal.0.saturating_add(wait.0));
+    };
+    opaque.extend(after.opaque.iter().map(|facts| {
+        let (busy, wait) = rates.of_threads(facts.read_at, &facts.threads);
+        count(busy, wait);
+        OpaqueVm {
+            id: VmId(facts.pid),
+            name: facts.name.clone(),
+            vcpus: facts.vcpus,
+            busy: wanted(busy, wait),
+            why: facts.why.clone(),
+        }
     }));
     let throttled = Throttled::new(before, &rates);
     for facts in &after.vms {
@@ -55,30 +65,22 @@ pub fn snapshot(
     vms.sort_by_key(|vm| vm.id);
     vms.dedup_by_key(|vm| vm.id);
     opaque.sort_by_key(|vm| vm.id);
-    let each = vms.iter().map(Vm::busy).chain(opaque.iter().map(|vm| vm.busy));
-    let by_vms = each.fold(0u64, |all, busy| all.saturating_add(busy.0));
-    let got = rates.host(before, after, topology.cpus().len()).0.saturating_sub(by_vms);
-    // The waits of vCPUs as the kernel counted them, in which a quota's time is contained.
-    let each =
-        vms.iter().flat_map(|vm| vm.vcpus.iter().map(|vcpu| vcpu.steal).chain([vm.throttled]));
-    let by_vms = each.fold(0u64, |all, wait| all.saturating_add(wait.0));
-    let waited = rates.waited(before, after, Nanos(by_vms));
+    vms.iter().for_each(|vm| {
+        count(vm.busy(), vm.steal());
+        // The kernel counted a quota's time as waits, too.
+        count(Nanos(0), vm.throttled);
+    });
+    let got = rates.host(before, after, topology.cpus().len()).since(by_vms);
+    let waited = rates.waited(before, after, steal);
     Snapshot {
         at: after.at,
         window: rates.window,
         topology: Arc::clone(topology),
         isolated: after.isolated.and(&online),
-        other_busy: wanted(Nanos(got), waited),
+        other_busy: wanted(got, waited),
         vms,
         opaque,
     }
-}
-
-/// What threads would use if nothing competed with them: what they got, and what they waited for. A
-/// thread that runs now and then waits longer than it would run, so no more of the wait counts than
-/// they got; threads that compute get half of what they want, or more, unless CPUs are crowded anyway.
-fn wanted(got: Nanos, waited: Nanos) -> Nanos {
-    Nanos(got.0.saturating_add(waited.0.min(got.0)))
 }
 
 /// How counters become time in the window.
@@ -166,10 +168,12 @@ impl Rates {
         }
     }
 
-    /// CPU time of threads in the window.
-    fn busy(&self, read_at: Nanos, threads: &[ThreadTime]) -> Nanos {
-        let each = threads.iter().map(|thread| self.used(read_at, thread, 0).0.0);
-        Nanos(each.fold(0, u64::saturating_add))
+    /// CPU time and run-queue wait of threads in the window.
+    fn of_threads(&self, read_at: Nanos, threads: &[ThreadTime]) -> (Nanos, Nanos) {
+        let each = threads.iter().map(|thread| self.used(read_at, thread, 0));
+        each.fold((Nanos(0), Nanos(0)), |(busy, wait), (more, waited)| {
+            (Nanos(busy.0.saturating_add(more.0)), Nanos(wait.0.saturating_add(waited.0)))
+        })
     }
 
     /// CPU time and run-queue wait of a thread in the window, each at most the window; its
@@ -207,7 +211,7 @@ impl Rates {
         (busy.min(self.window), steal.min(self.window))
     }
 
-    /// How long threads that are no vCPUs waited in the window; vCPUs waited for `steal`.
+    /// How long threads of no VM waited in the window; those of VMs waited for `steal`.
     fn waited(&self, before: Option<&Scan>, after: &Scan, steal: Nanos) -> Nanos {
         let before = before.and_then(|before| before.waited);
         match (before, after.waited) {

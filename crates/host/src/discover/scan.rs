@@ -12,7 +12,7 @@ use super::files::{Reader, numbered};
 use super::gaps::{Lost, Unpinned};
 use super::memory::{MemoryOptions, Source};
 use super::proc_text::{self, Stat};
-use super::trust::Owner;
+use super::trust::{Owner, UserMap};
 use super::waits::{self, Waits};
 use super::{process, qmp, vmm};
 use crate::error::Error;
@@ -79,6 +79,8 @@ pub struct Scanner {
     hierarchies: Hierarchies,
     qmp_turns: qmp::Turns,
     waits: Waits,
+    /// What user ids stand for outside; `None` for a copy, which has those of where it was made.
+    users: Option<UserMap>,
     scans: u64,
     ticks_per_second: u64,
     page: u64,
@@ -91,6 +93,7 @@ pub struct Scanner {
 struct Warned {
     descriptors: bool,
     memory: bool,
+    cgroups: bool,
 }
 
 /// A process as remembered.
@@ -122,12 +125,14 @@ impl Scanner {
             ticks_per_second: system(libc::_SC_CLK_TCK, 100),
             page: system(libc::_SC_PAGESIZE, 4096),
             reader: Reader::new(&root),
-            root,
             options,
             known: BTreeMap::new(),
             hierarchies: Hierarchies::default(),
             qmp_turns: qmp::Turns::default(),
             waits: Waits::default(),
+            users: live
+                .then(|| UserMap::parse(&root.read("proc/self/uid_map").unwrap_or_default())),
+            root,
             scans: 0,
             warned: Warned::default(),
         }
@@ -305,7 +310,7 @@ impl Scanner {
         match answer {
             Answer::Known(known) => found.extend(self.vm(monitor, known, scan)),
             Answer::Opaque(why, vcpus) => {
-                let facts = self.opaque(monitor, why, vcpus, scan.at);
+                let facts = self.opaque(monitor, why, vcpus, scan);
                 let counted = facts.threads.iter().map(|time| time.run != Nanos(0));
                 let threads = monitor.threads().iter().zip(counted);
                 scan.gaps.note(&facts.name, &monitor.dir, threads);
@@ -376,7 +381,7 @@ impl Scanner {
         scan.warnings.extend(known.warning);
         let counted: BTreeMap<u32, bool> =
             vcpus.iter().map(|vcpu| (vcpu.tid.0, vcpu.run != Nanos(0))).collect();
-        let (membership, owner) = self.membership(monitor);
+        let (membership, owner) = self.membership(monitor, scan);
         let limits = self.hierarchies.limits(&membership, &mut self.reader);
         let cgroup = membership.path().map(str::to_owned);
         let (by_path, _) = cgroup.as_deref().map(cgroup::told_by_path).unwrap_or_default();
@@ -417,22 +422,37 @@ impl Scanner {
     }
 
     /// Its cgroups, and who runs it.
-    fn membership(&mut self, monitor: &Monitor) -> (Membership, Owner) {
+    fn membership(&mut self, monitor: &Monitor, scan: &mut Scan) -> (Membership, Owner) {
         let text = self.reader.text(&monitor.dir.join("cgroup"), 64 << 10).unwrap_or_default();
-        let owner = Owner { uid: monitor.uid, cgroups: cgroup::whole_paths(&text) };
+        if cgroup::lead_outside(&text) && !std::mem::replace(&mut self.warned.cgroups, true) {
+            scan.warnings.push(cgroup::OUTSIDE.to_owned());
+        }
+        let outside = self.users.as_ref().zip(monitor.uid);
+        let owner = Owner {
+            uid: monitor.uid,
+            is_ordinary_outside: outside.is_some_and(|(map, uid)| map.is_ordinary_outside(uid)),
+            cgroups: cgroup::whole_paths(&text),
+        };
         (cgroup::membership(&text), owner)
     }
 
-    fn opaque(&mut self, monitor: &Monitor, why: String, vcpus: u32, at: Nanos) -> OpaqueFacts {
-        let (membership, owner) = self.membership(monitor);
+    fn opaque(
+        &mut self,
+        monitor: &Monitor,
+        why: String,
+        vcpus: u32,
+        scan: &mut Scan,
+    ) -> OpaqueFacts {
+        let (membership, owner) = self.membership(monitor, scan);
         let name = name(monitor, membership.path());
-        let read_at = self.now(at);
+        let read_at = self.now(scan.at);
         let mut reader = self.thread_reader(monitor);
         let threads: Vec<_> = monitor.threads().iter().map(|thread| reader.time(thread)).collect();
         // What it has no thread for does not run; a copy may lack all of them.
         let most = u32::try_from(threads.len()).unwrap_or(u32::MAX);
         let vcpus = if most == 0 { vcpus } else { vcpus.min(most) };
-        OpaqueFacts { pid: monitor.pid, name, vcpus, why, owner, read_at, threads }
+        let (pid, start_ticks) = (monitor.pid, monitor.start_ticks);
+        OpaqueFacts { pid, start_ticks, name, vcpus, why, owner, read_at, threads }
     }
 
     /// The monotonic clock on the running machine; the time of a copy is that of its scan, `at`.

@@ -6,6 +6,11 @@
 //!
 //! Users below 1000 are the system's own, as root made them; so is, for an agent that is
 //! not root, the user who started it. What is not known (a copy without `status`) counts.
+//!
+//! The kernel shows user ids as the user namespace of the reader numbers them. Root of a container is an
+//! ordinary user to an agent of the host, as it should be. An agent in a user namespace itself sees such a
+//! root as 0: there a number below 1000 is the system's only if the namespace around has it so, too
+//! ([`UserMap`]).
 
 use std::collections::BTreeSet;
 
@@ -21,6 +26,8 @@ const VM_CGROUPS: [&str; 5] =
 pub struct Owner {
     /// The real user id, `None` where it is not known.
     pub uid: Option<u32>,
+    /// Whether that id stands for an ordinary user outside the user namespace of this process.
+    pub is_ordinary_outside: bool,
     /// Its cgroups in all hierarchies, each beginning with `/`, none of them the root.
     pub cgroups: Vec<String>,
 }
@@ -40,6 +47,37 @@ impl Owner {
             path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         self.cgroups.iter().any(is_below)
+    }
+}
+
+/// Which users of the namespace around the ids in a user namespace stand for (user_namespaces(7)). Further
+/// out nothing can be seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UserMap {
+    /// First id, first id outside, and how many.
+    ranges: Vec<(u32, u32, u32)>,
+}
+
+impl UserMap {
+    /// Reads the text of `/proc/self/uid_map`; lines that are none are passed over.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        let range = |line: &str| {
+            let mut numbers = line.split_ascii_whitespace().map(|number| number.parse().ok());
+            Some((numbers.next()??, numbers.next()??, numbers.next()??))
+        };
+        // The kernel takes 340 lines at most (UID_GID_MAP_MAX_EXTENTS, Linux 6.18).
+        Self { ranges: text.lines().take(340).filter_map(range).collect() }
+    }
+
+    /// Whether this id stands for an ordinary user outside, or for none.
+    #[must_use]
+    pub fn is_ordinary_outside(&self, uid: u32) -> bool {
+        let outside = self.ranges.iter().find_map(|(first, outside, count)| {
+            let offset = uid.checked_sub(*first).filter(|offset| offset < count)?;
+            outside.checked_add(offset)
+        });
+        outside.is_none_or(|outside| outside >= FIRST_ORDINARY)
     }
 }
 
@@ -76,7 +114,8 @@ impl Trust {
     /// Why the processes of this owner do not count, in one sentence; `None` when they do.
     #[must_use]
     pub fn refusal(&self, owner: &Owner) -> Option<String> {
-        let uid = owner.uid.filter(|uid| *uid >= FIRST_ORDINARY)?;
+        let is_ordinary = |uid: &u32| *uid >= FIRST_ORDINARY || owner.is_ordinary_outside;
+        let uid = owner.uid.filter(is_ordinary)?;
         let own = rustix::process::getuid().as_raw();
         let is_trusted = uid == own
             || self.users.contains(&uid)
@@ -107,7 +146,24 @@ mod tests {
     use super::*;
 
     fn owner(uid: u32, cgroup: &str) -> Owner {
-        Owner { uid: Some(uid), cgroups: vec![cgroup.to_owned()] }
+        Owner { uid: Some(uid), cgroups: vec![cgroup.to_owned()], ..Owner::default() }
+    }
+
+    #[test]
+    fn root_of_a_user_namespace_is_an_ordinary_user_if_it_is_one_outside() {
+        let host = UserMap::parse("         0          0 4294967295\n");
+        let rootless = UserMap::parse("0 1000 1\n1 100000 65536\nx y z\n");
+        let ordinary = |map: &UserMap| [0, 5, 1000].map(|uid| map.is_ordinary_outside(uid));
+        assert_eq!(ordinary(&host), [false, false, true]);
+        assert_eq!(ordinary(&rootless), [true; 3]);
+        assert_eq!(ordinary(&UserMap::parse("")), [true; 3], "they stand for nobody");
+        assert!(UserMap::parse("0 4294967295 9\n").is_ordinary_outside(7), "no such number");
+        let own = rustix::process::getuid().as_raw();
+        for uid in [5, 999].into_iter().filter(|uid| *uid != own) {
+            let is_ordinary_outside = rootless.is_ordinary_outside(uid);
+            let owner = Owner { is_ordinary_outside, ..owner(uid, "/system.slice/x.service") };
+            assert!(Trust::default().refusal(&owner).is_some(), "{uid}");
+        }
     }
 
     #[test]

@@ -123,8 +123,10 @@ impl<'a> Plan<'a> {
         let cells = &self.spots.areas[spot].cells;
         let capacity = |cell: usize| self.host.cells[cell].capacity;
         let all: i64 = cells.iter().map(|cell| capacity(*cell)).sum();
-        // What it fills itself is free for it, too.
-        let own = self.units[unit].load.sum;
+        // What it fills itself is free for it, too; half of it for one that may be nowhere else, which gives way
+        // to those that choose.
+        let unit = &self.units[unit];
+        let own = unit.load.sum / if unit.options.len() == 1 { 2 } else { 1 };
         let free = move |cell: usize| {
             (capacity(cell) - self.state.loads[cell].sum).max(0) + own * capacity(cell) / all
         };

@@ -66,7 +66,7 @@ fn explore(plan: &mut Plan, order: &[usize]) {
     if changes.len() > MOST_EXPLORED {
         return;
     }
-    let (mut best, mut since) = ((plan.loss(), plan.state.clone()), 0);
+    let (mut best, mut since) = ((divided_loss(plan, order), plan.state.clone()), 0);
     for (unit, spot) in changes.iter().cycle().take(EXPLORED / changes.len().max(1)) {
         plan.take(*unit);
         plan.put(*unit, *spot);
@@ -74,7 +74,7 @@ fn explore(plan: &mut Plan, order: &[usize]) {
             move_one(plan, *other);
         }
         settle(plan, order);
-        let loss = plan.loss();
+        let loss = divided_loss(plan, order);
         since += 1;
         if loss < best.0 {
             (best, since) = ((loss, plan.state.clone()), 0);
@@ -85,6 +85,18 @@ fn explore(plan: &mut Plan, order: &[usize]) {
             break;
         }
     }
+}
+
+/// What the plan loses once those on several cells are divided over what others leave free.
+fn divided_loss(plan: &mut Plan, order: &[usize]) -> i64 {
+    for unit in order.repeat(3) {
+        let spot = plan.state.at[unit].filter(|spot| plan.cells_of(*spot) > 1);
+        if let Some(spot) = spot {
+            plan.take(unit);
+            plan.put(unit, spot);
+        }
+    }
+    plan.loss()
 }
 
 /// The spot where a unit that is not placed would cost least if it were not on `spot`: on other nodes if

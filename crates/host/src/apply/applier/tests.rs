@@ -246,7 +246,7 @@ fn without_a_written_journal_nothing_is_changed() {
     let (dir, mut applier) = applier();
     let sleeper = Sleeper::start();
     let found = has(&sleeper);
-    std::fs::remove_dir_all(dir.path().join("s")).unwrap();
+    std::fs::create_dir_all(dir.path().join("s/journal.json.new/x")).unwrap();
     let error = applier.apply(&[change(&sleeper, &found, &a)]).unwrap_err().to_string();
     assert!(error.contains("journal.json"), "{error}");
     assert_eq!(has(&sleeper), found);
@@ -530,4 +530,28 @@ fn a_thread_that_gets_its_original_back_follows_its_cpuset_again() {
         applier.affinity.asked(thread)
     };
     assert_eq!([back(7), back(8), back(9)], [every_cpu(), every_cpu(), "0-5".into()]);
+}
+
+#[test]
+fn journal_of_another_instance_is_neither_written_nor_removed() {
+    let Some((a, b)) = two_cpus() else { return };
+    let (dir, mut first) = applier();
+    let (mine, theirs) = (Sleeper::start(), Sleeper::start());
+    let found = has(&mine);
+    first.apply(&[change(&mine, &found, &a)]).unwrap();
+    // Somebody removes the directory, and another instance begins.
+    let state = first.lock.state().clone();
+    std::fs::remove_dir_all(state.path()).unwrap();
+    let mut second = Applier::open(state.lock().unwrap()).unwrap();
+    second.apply(&[change(&theirs, &found, &b)]).unwrap();
+    let journal = || std::fs::read(state.path().join("journal.json")).unwrap();
+    let written = journal();
+    assert!(matches!(first.renew(), Err(Error::Taken { pid: Some(_) })));
+    let refused = first.apply(&[change(&theirs, &b, &a)]).unwrap_err();
+    assert!(matches!(refused, Error::Taken { .. }) && has(&theirs) == b, "{refused}");
+    assert!(first.keep().is_err());
+    first.restore().unwrap();
+    assert_eq!((has(&mine), has(&theirs)), (found, b));
+    assert_eq!(journal(), written);
+    drop(dir);
 }

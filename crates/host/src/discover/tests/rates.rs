@@ -73,6 +73,7 @@ fn opaque(scan: &Scan) -> Vec<OpaqueFacts> {
     let threads = |vm: &VmFacts| vm.vcpus.iter().map(VcpuFacts::time).collect();
     let one = |vm: &VmFacts| OpaqueFacts {
         pid: vm.pid,
+        start_ticks: vm.start_ticks,
         name: vm.name.clone(),
         vcpus: 2,
         why: "its threads have no names".into(),
@@ -175,9 +176,10 @@ fn the_load_of_an_opaque_vm_is_its_own() {
     let taken = snapshot(&host(), Some(&before), &after, None);
     assert_eq!((taken.opaque[0].busy, taken.other_busy), (Nanos(3 * S), Nanos(S)));
     let since_start = snapshot(&host(), None, &after, None);
-    let all = since_start.opaque[0].busy.0 + since_start.other_busy.0;
-    assert_eq!(all, 54 * S / 102);
-    assert!(since_start.opaque[0].busy.0.abs_diff(17 * S / 102) < S / 1000);
+    // One of its threads has waited for a second since its start.
+    let (own, other) = (since_start.opaque[0].busy.0, since_start.other_busy.0);
+    assert!(own.abs_diff((17 + 1) * S / 102) < S / 1000, "{own}");
+    assert!(other.abs_diff((54 - 17) * S / 102) < S / 1000, "{other}");
 }
 
 #[test]
@@ -296,6 +298,26 @@ fn memory_on_a_node_that_is_another_again_counts_there() {
     facts.vms[0].mems = nodes("2");
     facts.vms[0].memory_bound = nodes("1-2");
     assert_eq!(vm(&facts).memory_bound, nodes("0"));
+}
+
+#[test]
+fn opaque_vm_counts_by_what_it_wanted_and_nobody_else_for_its_waits() {
+    let mut before = scan(100 * S, 50 * S, vec![vcpu(0, 1, 9 * S, S)]);
+    let mut after = scan(102 * S, 52 * S, vec![vcpu(0, 1, 10 * S, 3 * S / 2)]);
+    (before.waited, after.waited) = (Some(Waited::All(Nanos(S))), Some(Waited::All(Nanos(2 * S))));
+    for scan in [&mut before, &mut after] {
+        scan.opaque = opaque(scan);
+        scan.vms.clear();
+    }
+    let wanted = |after: &Scan| {
+        let taken = snapshot(&host(), Some(&before), after, None);
+        (taken.opaque[0].busy, taken.other_busy)
+    };
+    // It got a second of two and waited for half of one; others did the same.
+    assert_eq!(wanted(&after), (Nanos(3 * S / 2), Nanos(3 * S / 2)));
+    // A crowd of threads that wait makes no more of it than twice what it got.
+    after.opaque[0].threads[0].wait = Nanos(9 * S);
+    assert_eq!(wanted(&after).0, Nanos(2 * S));
 }
 
 #[test]

@@ -223,7 +223,26 @@ fn owner_is_the_real_user_with_all_cgroups() {
     );
     let owner = copy.scan().vms.remove(0).owner;
     let cgroups = ["/b/machine-x.scope/c", "/user.slice/a"].map(str::to_owned).to_vec();
-    assert_eq!(owner, Owner { uid: Some(1001), cgroups });
+    assert_eq!(owner, Owner { uid: Some(1001), cgroups, is_ordinary_outside: false });
+}
+
+#[test]
+fn cgroups_outside_the_namespace_are_told_once_with_the_way_out() {
+    let copy = Copy::new();
+    for pid in [50, 60] {
+        copy.process(pid, "qemu-system-x86_64 -name a,debug-threads=on -smp 1");
+        copy.thread(pid, pid + 1, "CPU 0/KVM", (1, 1));
+        copy.write(
+            &format!("proc/{pid}/cgroup"),
+            "0::/../../machine.slice/machine-qemu\\x2d1\\x2da.scope/libvirt\n",
+        );
+    }
+    let mut scanner = copy.scanner();
+    let mut told = || {
+        let warnings = scanner.scan().unwrap().warnings;
+        warnings.iter().filter(|warning| warning.contains("--cgroupns=host")).count()
+    };
+    assert_eq!([told(), told()], [1, 0]);
 }
 
 #[test]
