@@ -513,9 +513,14 @@ fn a_name_that_no_vm_has_is_refused() {
     assert_eq!(refused.stdout, "");
 }
 
-/// A host of two nodes of four cores and 4 GiB, with a VM that is busy on node 0.
+/// Two nodes of four cores and 4 GiB.
+fn small_nodes() -> HostSpec {
+    HostSpec { memory_per_node: Bytes::from_mib(4096), ..HostSpec::new(2, 4) }
+}
+
+/// The same with a VM that is busy on node 0.
 fn host_with_a_busy_node() -> MadeHost {
-    let spec = HostSpec::new(2, 4).memory(Bytes::from_mib(4096));
+    let spec = small_nodes();
     let mut busy = vm("busy", 4, 900, &[512, 0]);
     let cpus = instep_core::idset::CpuSet::parse_list("0-3").unwrap();
     busy.vcpus.iter_mut().for_each(|vcpu| vcpu.affinity = Some(cpus.clone()));
@@ -548,7 +553,7 @@ fn advice_names_the_free_node_and_how_to_start_there() {
 
 #[test]
 fn vms_that_start_together_are_not_all_told_the_same_node() {
-    let copies = Copies::of(&host(HostSpec::new(2, 4).memory(Bytes::from_mib(4096)), []));
+    let copies = Copies::of(&host(small_nodes(), []));
     let state = copies.dir("state");
     let advise = |vcpus: &str, memory: &str| {
         let given = ["--state-dir", state.to_str().unwrap(), "--json"];
@@ -558,11 +563,11 @@ fn vms_that_start_together_are_not_all_told_the_same_node() {
         let advice: Value = serde_json::from_str(&ran.stdout).unwrap();
         (text(&advice, "nodes").to_owned(), advice["reserved"].as_u64().unwrap())
     };
-    assert_eq!(advise("4", "1GiB"), ("0".to_owned(), 0));
-    assert_eq!(advise("4", "1GiB"), ("1".to_owned(), 1));
+    assert_eq!(advise("4", "512MiB"), ("0".to_owned(), 0));
+    assert_eq!(advise("4", "512MiB"), ("1".to_owned(), 1));
     // Node 0 and node 1 have room left; after this, one of them has none for as much.
-    let (third, _) = advise("1", "2GiB");
-    let (fourth, reserved) = advise("1", "2GiB");
+    let (third, _) = advise("1", "1GiB");
+    let (fourth, reserved) = advise("1", "1GiB");
     assert_eq!(reserved, 3);
     assert_ne!(third, fourth);
     // Without a state directory nothing is kept of a copy.
@@ -573,7 +578,7 @@ fn vms_that_start_together_are_not_all_told_the_same_node() {
 
 #[test]
 fn a_device_draws_the_advice_to_its_node() {
-    let copies = Copies::of(&host(HostSpec::new(2, 4).memory(Bytes::from_mib(4096)), []));
+    let copies = Copies::of(&host(small_nodes(), []));
     for dir in ["before", "after"] {
         let dir = copies.dir(dir).join("sys/bus/pci/devices/0000:3b:00.0");
         fs::create_dir_all(&dir).unwrap();
@@ -597,13 +602,12 @@ fn a_device_draws_the_advice_to_its_node() {
 
 #[test]
 fn wrong_questions_for_advice_are_refused() {
-    let copies = Copies::of(&host(HostSpec::new(2, 4).memory(Bytes::from_mib(4096)), []));
+    let copies = Copies::of(&host(small_nodes(), []));
     for (vcpus, memory, why) in [
         ("0", "1GiB", "is not in 1..=4096"),
         ("many", "1GiB", "invalid"),
         ("2", "16", "sizes look like"),
         ("2", "1TiB", "the host has no room for 1TiB"),
-        ("64", "1GiB", "no place for it"),
     ] {
         let ran = copies.one(&["advise", "--vcpus", vcpus, "--memory", memory]);
         assert_eq!(ran.code, Some(2), "{vcpus} {memory}: {}", ran.stdout);
