@@ -117,7 +117,7 @@ fn what_failed_is_not_loaded_by_reading_the_same_configuration_again() {
 
 #[test]
 fn after_three_ejections_within_an_hour_it_stays_out_until_its_configuration_changes() {
-    let config = DispatchConfig::default();
+    let config = Config::default();
     let mut dispatch = Dispatch::begin(&config, &topology(), None).unwrap();
     for _ in 0..3 {
         dispatch.state = dispatch.eject("stalled", Duration::from_secs(900));
@@ -128,7 +128,7 @@ fn after_three_ejections_within_an_hour_it_stays_out_until_its_configuration_cha
     dispatch.look();
     dispatch.reload(&config);
     assert!(dispatch.look().concat().contains("stays out until [dispatch] is changed"));
-    dispatch.reload(&DispatchConfig { host_weight: 50, ..config });
+    dispatch.reload(&with(DispatchConfig { host_weight: 50, ..config.dispatch }));
     assert!(dispatch.in_force().why.contains("not asked for"), "it is off in this test");
 }
 

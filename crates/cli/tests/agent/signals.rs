@@ -33,3 +33,15 @@ fn sighup_while_the_configuration_is_read_ends_no_run() {
     assert_eq!(run.terminate(), Some(0));
     assert!(vm.is_as_found());
 }
+
+#[test]
+fn sigusr1_ends_a_run_and_leaves_the_placement_with_its_originals() {
+    let Some(vm) = Vm::start("handed") else { return };
+    let mut run = vm.placed_by(&mut vm.mending(&[]));
+    run.signal(Signal::USR1);
+    wait_for("its end", || run.has_ended());
+    assert_eq!(run.child.wait().unwrap().code(), Some(0), "{}", run.said());
+    assert!(!vm.is_as_found() && run.said().contains("stays for the next"), "{}", run.said());
+    assert!(vm.instep(&["restore"]).stdout(Stdio::null()).status().unwrap().success());
+    assert!(vm.is_as_found());
+}
