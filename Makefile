@@ -1,7 +1,7 @@
-# Two commands for a fresh machine: `make demo` and `make test`. Each installs what it needs
+# Three commands for a fresh machine: `make demo`, `make test` and `make deb`. Each installs what it needs
 # (apt, as root or with sudo), says so, and does its work. Everything else is cargo's.
 
-.PHONY: demo test
+.PHONY: deb demo test
 SHELL := /bin/bash
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
@@ -15,3 +15,8 @@ demo:
 test:
 	@scripts/install-deps.sh test
 	@scripts/test.sh
+
+# The Debian package, in target/package/deb.
+deb:
+	@scripts/install-deps.sh deb
+	@cargo xtask deb

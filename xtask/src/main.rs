@@ -1,4 +1,4 @@
-//! Developer tasks: ci, tidy, bench, fuzz, load, bpf-clang.
+//! Developer tasks: ci, tidy, bench, fuzz, load, man, deb, bpf-clang.
 
 mod bench;
 mod bpf;
@@ -6,6 +6,7 @@ mod built;
 mod ci;
 mod fuzz;
 mod load;
+mod package;
 mod scale;
 mod simbench;
 mod tidy;
@@ -34,6 +35,8 @@ usage: cargo xtask TASK
   fuzz [--seconds S] [TARGET...]
                          every fuzz target (or those named) for S seconds, 60 by default
   load                   build instep-load, the static guest program, and print its path
+  man                    write man pages and completions to target/package
+  deb                    build the Debian package in target/package/deb (needs cargo-deb)
   bpf-clang              the clang that the feature `kernel` is built with; status 1 and why if none
   fuzz-seeds             write the seeds of the fuzz targets to fuzz/corpus
 ";
@@ -67,6 +70,8 @@ fn run(args: &[String]) -> Result<bool> {
         ["bench", "scale", rest @ ..] => scale::run(&root, rest),
         ["bench", "analyze", files @ ..] => tracebench::run(&root, files).map(|()| true),
         ["load"] => load::run(&root).map(|()| true),
+        ["man"] => package::write_pages(&root).map(|()| true),
+        ["deb"] => package::deb(&root).map(|()| true),
         ["bpf-clang"] => Ok(match bpf::clang() {
             Ok(name) => {
                 println!("{name}");

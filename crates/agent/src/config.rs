@@ -258,6 +258,9 @@ fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
 }
 
 #[cfg(test)]
+mod shipped;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use instep_host::discover::Owner;

@@ -17,6 +17,7 @@ pub mod observe;
 pub mod published;
 pub mod record;
 pub mod run;
+mod service;
 mod signals;
 mod soft;
 mod state_file;

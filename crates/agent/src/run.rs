@@ -3,6 +3,7 @@
 //! ```text
 //! lock -> (crashed before? restore) -> guardian -> measure -> cycle -> once? keep : wait -> cycle ...
 //!                                                                       stop asked for -> restore
+//!                                                                       hand over asked for -> keep
 //! ```
 
 use crate::config::{Config, ConfigError, MIN_INTERVAL};
@@ -16,6 +17,7 @@ use crate::memory::{Homes, LiveHost};
 use crate::observe::Observer;
 use crate::published::{self, RunState};
 use crate::record::Record;
+use crate::service::{self, Service};
 use crate::signals::Wake;
 pub use crate::signals::{Events, survive_size_limit};
 use crate::watch::Watch;
@@ -99,6 +101,11 @@ pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error
     };
     // Taking the kernel scheduler out takes its time: affinities come first.
     drop(agent);
+    service::tell_end(match &ended {
+        Ok(Ended { restored: None, .. }) => "ended; what was placed stays",
+        Ok(_) => "ended; affinities are restored",
+        Err(_) => "ended with an error",
+    });
     if let Some(state) = state {
         published::withdraw(state.path());
         // Whoever has the locks next finds neither a scheduler nor files of this run.
@@ -290,6 +297,7 @@ struct Agent<'a> {
     host: LiveHost,
     watch: Watch,
     left_alone: LeftAlone,
+    service: Service,
     /// When the last cycle began, from which on loads are measured.
     began: Instant,
     count: u64,
@@ -298,13 +306,14 @@ struct Agent<'a> {
 impl<'a> Agent<'a> {
     fn start(mut options: Options<'a>, sink: &mut dyn Sink) -> Result<Self, Error> {
         options.events.hold_stops()?;
+        let service = Service::begin(options.config.window);
         let observer = Observer::new(Root::live(), ScanOptions::once())?;
         let host = live_host(&observer, &options, sink);
         let homes = Homes::default();
         let watch = Watch::of(dispatch(&options, &observer, sink)?);
         let (began, count) = (Instant::now(), 0);
         let left_alone = LeftAlone::default();
-        Ok(Self { options, observer, homes, host, watch, left_alone, began, count })
+        Ok(Self { options, observer, homes, host, watch, left_alone, service, began, count })
     }
 
     fn run(
@@ -326,9 +335,10 @@ impl<'a> Agent<'a> {
         let mut wait = self.options.config.window;
         loop {
             match self.wait(wait, sink) {
-                Wake::Stop => return Ok((ended, Finish::Restore)),
+                Wake::Stop => return Ok((ended, self.finish(sink))),
                 Wake::Reload => {
-                    self.reload(sink);
+                    let service = self.service.clone();
+                    service.reload(|| self.reload(sink));
                     // A cycle follows soon, under the new configuration.
                     wait = self.options.config.window;
                     continue;
@@ -339,24 +349,42 @@ impl<'a> Agent<'a> {
             if let Some(applier) = applier.as_deref_mut() {
                 renew(applier, sink)?;
             }
-            match self.cycle(applier.as_deref_mut(), sink) {
-                Ok(failed) => ended.failed = failed,
+            let status = match self.cycle(applier.as_deref_mut(), sink) {
+                Ok((failed, status)) => {
+                    ended.failed = failed;
+                    status
+                }
                 Err(error @ Error::Host(_)) if self.count > 1 => {
                     // What worked before may work again; the placement stands meanwhile.
                     sink.notice(&format!("this cycle failed: {error}"));
+                    format!("cycle {} failed: {error}", self.count)
                 }
                 Err(error) if self.count > 1 => {
                     return Err(Error::Later { done: self.count - 1, source: Box::new(error) });
                 }
                 Err(error) => return Err(error),
-            }
+            };
+            self.service.note_cycle(&status);
             if self.options.once {
                 let stopped = self.options.events.stopping();
-                return Ok((ended, if stopped { Finish::Restore } else { Finish::Keep }));
+                return Ok((ended, if stopped { self.finish(sink) } else { Finish::Keep }));
             }
             wait = self.options.config.interval;
             self.publish(wait);
         }
+    }
+
+    /// What to do with the placement now that a stop was asked for.
+    fn finish(&mut self, sink: &mut dyn Sink) -> Finish {
+        if !self.options.events.is_hand_over() {
+            return Finish::Restore;
+        }
+        if matches!(self.options.hands, Hands::Free(_)) {
+            sink.notice(
+                "what was placed stays for the next `instep run`; `instep restore` puts it back",
+            );
+        }
+        Finish::Keep
     }
 
     /// Tells `instep status` of this run.
@@ -374,9 +402,10 @@ impl<'a> Agent<'a> {
         let (waits, soon) = (Instant::now(), self.options.config.window.max(MIN_INTERVAL));
         loop {
             self.watch.look(sink);
+            self.service.sign();
             let left = time.saturating_sub(waits.elapsed());
             let left = self.watch.pause(left, soon.saturating_sub(self.began.elapsed()));
-            let look = self.watch.every().unwrap_or(Duration::MAX);
+            let look = self.watch.every().unwrap_or(Duration::MAX).min(self.service.every());
             match self.options.events.wait(left.min(look)) {
                 Wake::Time if left > look => {}
                 wake => return wake,
@@ -384,15 +413,16 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// One cycle; the number of changes that failed.
+    /// One cycle; the number of changes that failed, and the cycle in a line.
     fn cycle(
         &mut self,
         applier: Option<&mut Applier>,
         sink: &mut dyn Sink,
-    ) -> Result<usize, Error> {
+    ) -> Result<(usize, String), Error> {
         self.count += 1;
         self.began = Instant::now();
         let Options { config, hands, events, once, .. } = &mut self.options;
+        let service = &mut self.service;
         let known = match &*hands {
             Hands::Tied(known) => known.as_ref(),
             Hands::Free(_) => None,
@@ -405,7 +435,10 @@ impl<'a> Agent<'a> {
             host: &mut self.host,
             watch: &mut self.watch,
             left_alone: &mut self.left_alone,
-            stopping: &mut || events.stopping(),
+            stopping: &mut || {
+                service.sign();
+                events.stopping()
+            },
             sink,
             count: self.count,
         };
@@ -413,9 +446,12 @@ impl<'a> Agent<'a> {
         let dry_run = matches!(hands, Hands::Tied(_));
         let record = done.record(self.count, config, dry_run);
         sink.record(&record);
+        let (vms, changes) = (record.vms.len(), record.actions.len());
+        let (vms, changes) = (Count::of(vms, "VM"), Count::of(changes, "change"));
+        let status = format!("cycle {}: {vms}, {changes}", self.count);
         let failed = done.failed;
         done.settle(&mut self.observer, dry_run);
-        Ok(failed)
+        Ok((failed, status))
     }
 
     fn reload(&mut self, sink: &mut dyn Sink) {

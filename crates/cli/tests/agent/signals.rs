@@ -72,3 +72,14 @@ fn vm_that_the_configuration_no_longer_names_is_released() {
     wait_for("the notice", || run.said().contains("no longer placed"));
     assert_eq!(run.terminate(), Some(0), "{}", run.said());
 }
+
+fn sigusr1_ends_a_run_and_leaves_the_placement_with_its_originals() {
+    let Some(vm) = Vm::start("handed") else { return };
+    let mut run = vm.placed_by(&mut vm.mending(&[]));
+    run.signal(Signal::USR1);
+    wait_for("its end", || run.has_ended());
+    assert_eq!(run.child.wait().unwrap().code(), Some(0), "{}", run.said());
+    assert!(!vm.is_as_found() && run.said().contains("stays for the next"), "{}", run.said());
+    assert!(vm.instep(&["restore"]).stdout(Stdio::null()).status().unwrap().success());
+    assert!(vm.is_as_found());
+}
