@@ -40,7 +40,8 @@ pub(crate) fn deb(root: &Path) -> Result<()> {
         .env("LIBBPF_SYS_LIBRARY_PATH", archives)
         .status_ok()?;
     let made = directory(root).join("deb");
-    let mut deb = cargo(root, &["deb", "--package", "instep-cli", "--no-build", "--output"]);
+    let mut deb =
+        cargo(root, &["deb", "--package", "instep-cli", "--no-build", "--strip", "--output"]);
     deb.arg(&made).status_ok().context("is cargo-deb there? cargo install cargo-deb")
 }
 
