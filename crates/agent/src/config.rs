@@ -48,7 +48,7 @@ pub struct Config {
     pub include_pinned: bool,
     /// Only these VMs are placed; all when empty.
     pub vms: Vec<String>,
-    /// Whose processes count as VMs.
+    /// The users and cgroups whose VMs count.
     pub discover: DiscoverConfig,
     /// How memory is brought home.
     pub memory: MemoryConfig,
@@ -56,7 +56,7 @@ pub struct Config {
     pub dispatch: DispatchConfig,
 }
 
-/// Whose processes count as VMs, besides those of system users and those in cgroups of VMs.
+/// The users and cgroups whose VMs count, besides system users and the cgroups of VM managers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DiscoverConfig {
@@ -153,7 +153,7 @@ impl Config {
         }
     }
 
-    /// Whose processes count as VMs. Users whose names have gone since the configuration was checked
+    /// The users and cgroups whose VMs count. Users whose names have gone since the configuration was checked
     /// count for nothing.
     #[must_use]
     pub fn trust(&self) -> Trust {

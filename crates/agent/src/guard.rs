@@ -181,18 +181,8 @@ fn readable(from: &impl std::os::fd::AsFd, limit: Duration) -> io::Result<()> {
 mod tests {
     use super::testing::{by_process, left_by};
     use super::*;
-    use crate::record::Record;
+    use crate::testing::Heard;
     use std::path::Path;
-
-    #[derive(Default)]
-    struct Heard(Vec<String>);
-
-    impl Sink for Heard {
-        fn record(&mut self, _: &Record<'_>) {}
-        fn notice(&mut self, text: &str) {
-            self.0.push(text.to_owned());
-        }
-    }
 
     fn shell(script: &str) -> Command {
         let mut command = Command::new("sh");

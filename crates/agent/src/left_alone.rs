@@ -1,4 +1,4 @@
-//! Which VMs a run leaves alone, told once each: an operator who waits for a placement learns why none comes.
+//! The VMs that a run does not place. The run reports each of them once, with the reason.
 
 use crate::config::Config;
 use crate::observe::{Observation, VmKey};
@@ -8,14 +8,14 @@ use instep_core::units::VmId;
 use instep_host::discover::{Owner, is_called};
 use std::collections::BTreeMap;
 
-/// VMs that were left alone in the cycle before, each with whether that was told.
+/// The VMs that the cycle before did not place, each with whether it was reported.
 #[derive(Debug, Default)]
 pub(crate) struct LeftAlone(BTreeMap<VmKey, bool>);
 
 impl LeftAlone {
-    /// Tells of VMs that are new among those left alone. What is not identified yet may be so in the next
-    /// cycle, and is told only then, unless this is the only cycle (`once`). Where VMs were asked for by
-    /// name the others are none of the operator's concern.
+    /// Reports VMs that are new among those that the run does not place. The next cycle may still identify a VM
+    /// that is not identified now, so that its report waits for that cycle, unless there is none (`once`). If VMs
+    /// were asked for by name, no other VM is reported.
     pub(crate) fn note(
         &mut self,
         observation: &Observation,
@@ -44,7 +44,7 @@ fn notice(vm: &OpaqueVm) -> String {
     format!("the VM {} (process {}) is left alone: {}", vm.name, vm.id, vm.why)
 }
 
-/// What tells a VM that is left alone from others, and who runs it.
+/// The key of a VM that is not placed, and its owner.
 fn process_of(observation: &Observation, id: VmId) -> Option<(VmKey, &Owner)> {
     let scan = &observation.scan;
     let known = scan.vms.iter().find(|vm| vm.pid == id.0).map(|vm| (vm.start_ticks, &vm.owner));
@@ -57,21 +57,11 @@ fn process_of(observation: &Observation, id: VmId) -> Option<(VmKey, &Owner)> {
 mod tests {
     use super::*;
     use crate::observe::{Observer, keep_only, keep_trusted};
-    use crate::record::Record;
+    use crate::testing::Heard;
     use instep_core::units::{Bytes, NodeId};
     use instep_host::Root;
     use instep_host::discover::ScanOptions;
     use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm};
-
-    #[derive(Default)]
-    struct Heard(Vec<String>);
-
-    impl Sink for Heard {
-        fn record(&mut self, _: &Record<'_>) {}
-        fn notice(&mut self, text: &str) {
-            self.0.push(text.to_owned());
-        }
-    }
 
     /// `ours` is root's, `jailed` an ordinary user's, `mute` has no names of vCPU threads.
     fn look() -> Observation {
@@ -81,12 +71,9 @@ mod tests {
             made.push(VmSpec::new(name, Vmm::QemuKvm, 2, NodeId(0), Bytes::from_mib(64)));
         }
         made.write(dir.path()).unwrap();
-        let process = |index: usize| dir.path().join(format!("proc/{}", made.vms[index].pid));
-        let status = std::fs::read_to_string(process(1).join("status")).unwrap();
-        let status = status.replace("Uid:\t0\t", "Uid:\t4321\t");
-        std::fs::write(process(1).join("status"), status).unwrap();
-        std::fs::write(process(1).join("cgroup"), "0::/firecracker/7\n").unwrap();
-        for task in std::fs::read_dir(process(2).join("task")).unwrap() {
+        made.give_to_user(dir.path(), 1, (4321, "/firecracker/7")).unwrap();
+        let mute = dir.path().join(format!("proc/{}/task", made.vms[2].pid));
+        for task in std::fs::read_dir(mute).unwrap() {
             let stat = task.unwrap().path().join("stat");
             let text = std::fs::read_to_string(&stat).unwrap();
             let (open, close) = (text.find('(').unwrap(), text.rfind(')').unwrap());

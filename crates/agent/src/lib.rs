@@ -20,6 +20,8 @@ pub mod run;
 mod signals;
 mod soft;
 mod state_file;
+#[cfg(test)]
+mod testing;
 pub mod view;
 mod watch;
 

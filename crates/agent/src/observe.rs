@@ -183,6 +183,7 @@ pub fn keep_only(snapshot: &mut Snapshot, names: &[String]) -> Vec<String> {
         let vcpus = u32::try_from(vm.vcpus.len()).unwrap_or(u32::MAX);
         leave_alone(snapshot, vm, vcpus, "not among the VMs named with --vm".to_owned());
     }
+    snapshot.opaque.sort_by_key(|vm| vm.id);
     missing
 }
 
@@ -210,13 +211,13 @@ pub fn keep_trusted(snapshot: &mut Snapshot, scan: &Scan, trust: &Trust) {
             None => snapshot.vms.push(vm),
         }
     }
+    snapshot.opaque.sort_by_key(|vm| vm.id);
 }
 
-/// Makes a VM one that is not placed, and counts for so many vCPUs.
+/// Makes a VM one that is not placed, and counts for so many vCPUs; the caller sorts `opaque`.
 fn leave_alone(snapshot: &mut Snapshot, vm: Vm, vcpus: u32, why: String) {
     let (id, busy, name) = (vm.id, wanted(vm.busy(), vm.steal()), vm.name);
     snapshot.opaque.push(OpaqueVm { id, name, vcpus, busy, why });
-    snapshot.opaque.sort_by_key(|vm| vm.id);
 }
 
 /// Fills in original affinities and the nodes each VM was placed on.
@@ -403,13 +404,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let made = made();
         made.write(dir.path()).unwrap();
-        let status = dir.path().join(format!("proc/{}/status", made.vms[1].pid));
-        let text = std::fs::read_to_string(&status).unwrap();
-        assert!(text.contains("Uid:\t0\t"));
-        std::fs::write(&status, text.replace("Uid:\t0\t", "Uid:\t4321\t")).unwrap();
         // Where libvirt would have put it no user can.
-        let cgroup = dir.path().join(format!("proc/{}/cgroup", made.vms[1].pid));
-        std::fs::write(cgroup, "0::/user.slice/user-4321.slice\n").unwrap();
+        made.give_to_user(dir.path(), 1, (4321, "/user.slice/user-4321.slice")).unwrap();
         let look = |trust: &Trust| {
             let Observation { mut snapshot, scan } = observer(dir.path()).look(None, None).unwrap();
             let busy = snapshot.fixed_busy().0 + snapshot.vms[1].busy().0;

@@ -67,10 +67,7 @@ pub(crate) fn forget(state: &Path) {
 
 /// This run ends. What another instance tells that has the directory by now stays.
 pub(crate) fn withdraw(state: &Path) {
-    let stored: Option<RunState> = state_file::stored(state, FILE);
-    if stored.is_some_and(|stored| Instance::this().is_ok_and(|this| this == stored.instance)) {
-        forget(state);
-    }
+    state_file::withdraw(state, FILE);
 }
 
 #[cfg(test)]

@@ -55,8 +55,8 @@ pub enum Hands {
     Tied(Option<Journal>),
 }
 
-/// Hears what happens. It must not wait for whoever reads it, as placement waits meanwhile, and what
-/// it cannot write is its own concern.
+/// Receives what a run reports. It must not wait for its readers, as placement waits meanwhile, and handles
+/// what it cannot write itself.
 pub trait Sink {
     /// A cycle is done.
     fn record(&mut self, record: &Record<'_>);
@@ -101,7 +101,7 @@ pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error
     drop(agent);
     if let Some(state) = state {
         published::withdraw(state.path());
-        // Whoever has the locks next finds neither a scheduler nor files of this run.
+        // The next instance that takes the locks finds neither a scheduler nor files of this run.
         drop(applier);
         guard.leave(&state);
     }
@@ -445,23 +445,13 @@ impl<'a> Agent<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Heard;
     use instep_core::idset::CpuSet;
     use instep_host::apply::{AffinityChange, KernelAffinity, ThreadKind, thread};
     use std::cell::{Cell, RefCell};
     use std::io;
     use std::path::Path;
     use std::process::Child;
-
-    /// Hears notices.
-    #[derive(Default)]
-    struct Heard(Vec<String>);
-
-    impl Sink for Heard {
-        fn record(&mut self, _: &Record<'_>) {}
-        fn notice(&mut self, text: &str) {
-            self.0.push(text.to_owned());
-        }
-    }
 
     /// Pretends to set, and refuses when told so.
     struct Strict<'a>(&'a Cell<bool>, RefCell<CpuSet>);

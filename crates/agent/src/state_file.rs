@@ -1,7 +1,8 @@
 //! Files in the state directory by which a run tells others of itself, each replaced as a whole.
 
-use serde::Serialize;
+use instep_host::apply::Instance;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::Path;
 
@@ -25,6 +26,20 @@ pub(crate) fn write(state: &Path, name: &str, value: &impl Serialize) -> io::Res
     let (part, whole) = (state.join(name).with_extension("part"), state.join(name));
     std::fs::write(&part, bytes)?;
     std::fs::rename(&part, &whole)
+}
+
+/// What every such file holds: the process that wrote it.
+#[derive(Deserialize)]
+struct Written {
+    instance: Instance,
+}
+
+/// Removes it as this process ends. What another instance wrote that has the directory by now stays.
+pub(crate) fn withdraw(state: &Path, name: &str) {
+    let is_own = |file: Written| Instance::this().is_ok_and(|this| this == file.instance);
+    if stored(state, name).is_some_and(is_own) {
+        remove(state, name);
+    }
 }
 
 /// Removes it; fine when there is none.

@@ -457,10 +457,8 @@ fn conflict_of_a_vm_that_does_not_count_is_shown_and_is_no_finding() {
     let made = host(HostSpec::new(1, 4), [vm("web", 2, 300, &[64]).pinned(&one)]);
     let copies = Copies::of(&made);
     let process = copies.dir("after").join(format!("proc/{}", made.vms[0].pid));
-    let status = fs::read_to_string(process.join("status")).unwrap();
-    fs::write(process.join("status"), status.replace("Uid:\t0\t", "Uid:\t4321\t")).unwrap();
     let cgroup = fs::read_to_string(process.join("cgroup")).unwrap();
-    fs::write(process.join("cgroup"), "0::/user.slice/user-4321.slice\n").unwrap();
+    made.give_to_user(&copies.dir("after"), 0, (4321, "/user.slice/user-4321.slice")).unwrap();
     let shown = copies.both(&["status"]).expect(0);
     assert!(shown.stdout.contains("conflict, not counted: 2 vCPUs"), "{}", shown.stdout);
     assert!(shown.stdout.contains("left alone: user 4321"), "{}", shown.stdout);
@@ -468,7 +466,7 @@ fn conflict_of_a_vm_that_does_not_count_is_shown_and_is_no_finding() {
     let told = copies.both(&["status", "--json"]).expect(0).json();
     assert_eq!(list(&told, "conflicts")[0]["counts"], false);
     assert!(text(&list(&told, "vms")[0], "left_alone").contains("user 4321"), "{told}");
-    // For those whose configuration makes it count, and where root put it, it is a finding.
+    // It is a finding where the configuration makes it count, and where root put it.
     let config = copies.dir("instep.toml");
     fs::write(&config, "[discover]\nusers = [\"4321\"]\n").unwrap();
     let found = copies.both(&["status", "--config", config.to_str().unwrap()]).expect(1);

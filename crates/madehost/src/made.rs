@@ -75,6 +75,24 @@ impl MadeHost {
         self.write_at(dir, self.uptime)
     }
 
+    /// Makes the VM with this index, in a copy that was written, one that `uid` runs in this cgroup.
+    ///
+    /// # Errors
+    /// When a file cannot be read or written.
+    pub fn give_to_user(
+        &self,
+        dir: &Path,
+        vm: usize,
+        (uid, cgroup): (u32, &str),
+    ) -> io::Result<()> {
+        let process = dir.join(format!("proc/{}", self.vms[vm].pid));
+        let status = std::fs::read_to_string(process.join("status"))?;
+        let given = status.replace("Uid:\t0\t", &format!("Uid:\t{uid}\t"));
+        assert_ne!(given, status, "it is another user's already");
+        std::fs::write(process.join("status"), given)?;
+        std::fs::write(process.join("cgroup"), format!("0::{cgroup}\n"))
+    }
+
     /// Writes two copies: `after` at [`MadeHost::uptime`] and `before` taken `elapsed` earlier.
     ///
     /// # Errors

@@ -182,10 +182,7 @@ pub fn forget(state: &Path) {
 
 /// This run ends in order. What another instance tells that has the directory by now stays.
 pub(super) fn withdraw(state: &Path) {
-    let is_own = |told: InForce| Instance::this().is_ok_and(|this| this == told.instance);
-    if stored(state).is_some_and(is_own) {
-        forget(state);
-    }
+    state_file::withdraw(state, FILE);
 }
 
 /// Keeps the kernel's dump, over the one before; where it is.

@@ -59,7 +59,7 @@ const GIVEN_UP: &str = "three ejections within an hour: the kernel scheduler sta
 #[derive(Debug)]
 pub struct Dispatch {
     config: DispatchConfig,
-    /// Whose processes it is told as VMs.
+    /// The owners whose VMs enter the scheduler's table.
     trust: Trust,
     homes: BTreeMap<VmKey, NodeId>,
     /// Where each CPU is, or why the scheduler cannot be told.
@@ -306,7 +306,7 @@ impl Dispatch {
         let Some((scan, threads)) = self.scan() else { return };
         let State::Loaded { kernel, .. } = &mut self.state else { return };
         let (entries, mut warnings) = table::told(&scan, &self.homes, &self.config);
-        let threads = threads.of_vms().chain(table::vcpus(&entries));
+        let threads = threads.of_vms().chain(table::vcpus(&entries[scan.vms.len()..]));
         if let Some(why) = cookies::look(threads, self.config.despite_cookies) {
             return self.unload(why);
         }
@@ -469,8 +469,9 @@ fn decide((config, trust): (&DispatchConfig, &Trust), scanner: &mut Scanner) -> 
     let found = scan.as_ref().ok().and_then(Option::as_ref);
     let told = |(scan, _): &(Scan, Threads)| table::told(scan, &BTreeMap::new(), config);
     let entries = found.map(told).unwrap_or_default();
-    let threads = found.into_iter().flat_map(|(_, threads)| threads.of_vms());
-    let threads: Vec<_> = threads.chain(table::vcpus(&entries.0)).collect();
+    let threads: Vec<_> = found.map_or_else(Vec::new, |(scan, threads)| {
+        threads.of_vms().chain(table::vcpus(&entries.0[scan.vms.len()..])).collect()
+    });
     let probe = Probe::of(Path::new("/"), &threads);
     let despite = Despite { cookies: config.despite_cookies, quotas: config.despite_quotas };
     let plan = match (plan(config.mode, &probe, plan::BUILT, despite), scan) {
@@ -481,7 +482,7 @@ fn decide((config, trust): (&DispatchConfig, &Trust), scanner: &mut Scanner) -> 
     (entries, plan)
 }
 
-/// Threads of all VMs that a scan found, whoever runs them, each with its VM's name.
+/// Threads of all VMs that a scan found, trusted or not, each with its VM's name.
 #[derive(Debug)]
 struct Threads(Vec<(String, Tid)>);
 
@@ -500,8 +501,8 @@ impl Threads {
     }
 }
 
-/// Looks for VMs whose owners decide for others, and for the threads of all VMs: a cookie endangers the
-/// host whoever runs its thread.
+/// Looks for the VMs of trusted owners, and for the threads of all VMs: a thread with a cookie endangers the
+/// host, trusted or not.
 fn trusted(scanner: &mut Scanner, trust: &Trust) -> Result<(Scan, Threads), instep_host::Error> {
     let mut scan = scanner.scan()?;
     let threads = Threads::all_of(&scan);

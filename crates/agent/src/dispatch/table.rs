@@ -12,18 +12,18 @@ use instep_kernel::settings::DEFAULT_PERIOD;
 use instep_kernel::table::{Placed, ThreadId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The name in the settings of a VM: its own. A process that does not count may claim the same one, so that
+/// The name of each VM in the settings: its own. A process that does not count may claim the same one, so that
 /// both are called by it and their process (`web@4711`); the settings of `web` are then still for the one of
 /// these VMs that has it.
-fn name_in_settings<'a>(
-    facts: &'a VmFacts,
-    vms: &'a [VmFacts],
-    config: &DispatchConfig,
-) -> &'a str {
-    let claimed = |vm: &'a VmFacts| shared_name(vm.pid, &vm.name);
-    let is_alone = vms.iter().filter(|vm| claimed(vm) == claimed(facts)).count() == 1;
-    let is_set = config.vm.contains_key(&facts.name);
-    if is_alone && !is_set { claimed(facts) } else { &facts.name }
+fn names_in_settings<'a>(vms: &'a [VmFacts], config: &DispatchConfig) -> Vec<&'a str> {
+    let claimed: Vec<&str> = vms.iter().map(|vm| shared_name(vm.pid, &vm.name)).collect();
+    let mut claims: BTreeMap<&str, usize> = BTreeMap::new();
+    claimed.iter().for_each(|name| *claims.entry(name).or_default() += 1);
+    let name = |(vm, claimed): (&'a VmFacts, &&'a str)| {
+        let is_set = config.vm.contains_key(&vm.name);
+        if claims[claimed] == 1 && !is_set { *claimed } else { &vm.name }
+    };
+    vms.iter().zip(&claimed).map(name).collect()
 }
 
 /// The entry of a VM that was found. Threads whose start is not known are left to the host's.
@@ -57,11 +57,8 @@ pub fn entries(
     config: &DispatchConfig,
 ) -> (Vec<VmEntry>, Vec<String>) {
     let mut warnings = Vec::new();
-    let found = |vm| {
-        let settings = config.vm.get(name_in_settings(vm, vms, config));
-        entry(vm, homes.get(&VmKey::of(vm)).copied(), settings)
-    };
-    let mut all: Vec<VmEntry> = vms.iter().map(found).collect();
+    let found = |(vm, name)| entry(vm, homes.get(&VmKey::of(vm)).copied(), config.vm.get(name));
+    let mut all: Vec<VmEntry> = vms.iter().zip(names_in_settings(vms, config)).map(found).collect();
     for given in &config.process {
         if let Some(vm) = vms.iter().find(|vm| vm.pid == given.pid) {
             if vm.name != given.name {
@@ -112,7 +109,7 @@ pub fn told(
 ) -> (Vec<VmEntry>, Vec<String>) {
     let (entries, mut warnings) = entries(&scan.vms, homes, config);
     let opaque: Vec<&str> = scan.opaque.iter().map(|vm| vm.name.as_str()).collect();
-    let names = scan.vms.iter().map(|vm| name_in_settings(vm, &scan.vms, config));
+    let names = names_in_settings(&scan.vms, config).into_iter();
     let known = names.chain(entries.iter().map(|entry| entry.name.as_str())).collect();
     warnings.extend(unused(config, &known, &opaque));
     (entries, warnings)

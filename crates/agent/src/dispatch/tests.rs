@@ -166,10 +166,7 @@ fn with_untrusted_vm(dir: &Path) -> Scanner {
         made.push(VmSpec::new(name, Vmm::QemuKvm, 2, NodeId(0), Bytes::from_mib(64)));
     }
     made.write(dir).unwrap();
-    let process = dir.join(format!("proc/{}", made.vms[1].pid));
-    let status = std::fs::read_to_string(process.join("status")).unwrap();
-    std::fs::write(process.join("status"), status.replace("Uid:\t0\t", "Uid:\t4321\t")).unwrap();
-    std::fs::write(process.join("cgroup"), "0::/user.slice/user-4321.slice\n").unwrap();
+    made.give_to_user(dir, 1, (4321, "/user.slice/user-4321.slice")).unwrap();
     Scanner::new(Root::at(dir), ScanOptions::default())
 }
 

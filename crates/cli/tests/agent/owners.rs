@@ -35,7 +35,7 @@ fn vm_of_an_ordinary_user_counts_only_where_the_user_is_configured() {
     let config = vm.file("instep.toml");
     fs::write(&config, format!("[discover]\nusers = [\"{USER}\"]\n")).unwrap();
     assert!(is_placed(&plan(&["--config", config.to_str().unwrap()])));
-    // A run that is to place it nevertheless is told why it does not.
+    // A run that is asked for this VM by name says why it does not place it.
     let mut run = vm.instep(&["run", "--once", "--window", "10ms", "--vm", &vm.name]);
     let refused = run.output().unwrap();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
