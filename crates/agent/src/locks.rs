@@ -29,8 +29,7 @@ pub fn lock(state: &StateDir) -> Result<InstanceLock, Error> {
 pub fn lock_host() -> Result<Option<HostLock>, Error> {
     let (place, is_named) = place()?;
     let Some(path) = place else { return Ok(None) };
-    let lock = HostLock::take(&path)?;
-    Ok(Some(if is_named { lock.temporary() } else { lock }))
+    HostLock::take(&path, is_named).map(Some).map_err(Into::into)
 }
 
 /// Becomes the one process that changes the journal in this directory, which is all that restoring

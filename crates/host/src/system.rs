@@ -6,6 +6,7 @@ use crate::error::Error;
 use instep_core::idset::{CpuSet, MAX_ID};
 use instep_core::units::{CpuId, Nanos, Tid};
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 /// Words of the first attempt: 8192 CPUs, the most of x86-64 (NR_CPUS, arch/x86/Kconfig, 6.18).
@@ -32,6 +33,11 @@ pub fn affinity(tid: Tid) -> io::Result<CpuSet> {
         }
         done => done.map(|()| set_of(&words)),
     }
+}
+
+/// What tells a file from every other one, its device and inode; `None` where it cannot be looked at.
+pub(crate) fn file_id(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok()
 }
 
 fn get(pid: libc::pid_t, words: &mut [u64]) -> io::Result<()> {

@@ -206,7 +206,7 @@ impl<A: Affinity> Applier<A> {
         let failed = failed.into_iter().map(|entry| ((entry.thread.pid, entry.thread.tid), entry));
         self.journal.entries.extend(failed);
         match self.lock.renew_journals() {
-            // The journal there is another instance's, who needs it.
+            // The journal there is another instance's, which needs it.
             Err(Error::Taken { .. }) => return Ok(report),
             renewed => _ = renewed?,
         }

@@ -10,9 +10,8 @@
 use crate::apply::lock_file::LockFile;
 use crate::apply::state::StateDir;
 use crate::error::Error;
+use crate::system::file_id;
 use rustix::thread::{CapabilitySet, capabilities};
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// Where root's instances keep their state, and the lock of the host.
@@ -53,19 +52,19 @@ impl HostLock {
     /// [`RUN_DIR`] as this process sees it: through the root of `first`, the first process of the pid
     /// namespace, if that one has another `/run`.
     fn run_dir(first: u32) -> PathBuf {
-        let id = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
         let root = Path::new("/proc").join(first.to_string()).join("root");
-        let theirs = id(&root.join("run"));
-        let is_private = theirs.is_some() && theirs != id(Path::new("/run"));
+        let theirs = file_id(&root.join("run"));
+        let is_private = theirs.is_some() && theirs != file_id(Path::new("/run"));
         let own = Path::new(RUN_DIR);
         if is_private { root.join(own.strip_prefix("/").unwrap_or(own)) } else { own.to_owned() }
     }
 
-    /// Becomes the one instance whose lock is at `path`. Its folder is made where it is missing.
+    /// Becomes the one instance whose lock is at `path`. The folder is made where it is missing. A temporary
+    /// lock removes its file in the end.
     ///
     /// # Errors
     /// Another process is that instance (named); the file cannot be locked.
-    pub fn take(path: &Path) -> Result<Self, Error> {
+    pub fn take(path: &Path, is_temporary: bool) -> Result<Self, Error> {
         let dir = path.parent().unwrap_or(Path::new("/"));
         let unusable = |why: String| Error::Unusable {
             what: format!("cannot lock {}, the lock of this host: {why}", path.display()),
@@ -76,18 +75,20 @@ impl HostLock {
         };
         StateDir::at(dir).make().map_err(unusable)?;
         let failed = |source: std::io::Error| unusable(source.to_string());
-        LockFile::take(path, failed).map(|file| Self { file })
+        let file = LockFile::take(path, failed)?;
+        Ok(Self { file: if is_temporary { file.temporary() } else { file } })
     }
 
-    /// The same, whose file is removed in the end.
-    #[must_use]
-    pub fn temporary(self) -> Self {
-        Self { file: self.file.temporary() }
-    }
-
-    /// Whether the lock is still the one of this host: nobody removed its file.
-    pub(crate) fn is_in_place(&self) -> bool {
-        self.file.is_in_place()
+    /// Takes the lock again if its file was removed: others would take it for free. Whether it was.
+    ///
+    /// # Errors
+    /// It cannot be taken again.
+    pub(crate) fn renew(&mut self) -> Result<bool, Error> {
+        let is_lost = !self.file.is_in_place();
+        if is_lost {
+            *self = Self::take(self.file.path(), self.file.is_temporary())?;
+        }
+        Ok(is_lost)
     }
 }
 
@@ -106,7 +107,9 @@ fn runtime_dir() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::io::Read as _;
+    use std::os::unix::fs::MetadataExt as _;
     use std::process::{Command, Stdio};
 
     #[test]
@@ -124,7 +127,7 @@ mod tests {
         let mut said = [0; 8];
         let mounted = other.stdout.take().unwrap().read_exact(&mut said).is_ok();
         let dir = HostLock::run_dir(other.id());
-        let taken = mounted.then(|| HostLock::take(&dir.join("lock")));
+        let taken = mounted.then(|| HostLock::take(&dir.join("lock"), false));
         let here = Path::new(RUN_DIR).join("lock");
         let is_one = |path: &Path| {
             let (a, b) = (fs::metadata(path).unwrap(), fs::metadata(dir.join("lock")).unwrap());
@@ -184,12 +187,12 @@ mod tests {
     fn the_second_is_told_the_process_of_the_first_until_that_ends() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("instep/lock");
-        let first = HostLock::take(&path).unwrap();
-        let text = HostLock::take(&path).unwrap_err().to_string();
+        let first = HostLock::take(&path, false).unwrap();
+        let text = HostLock::take(&path, false).unwrap_err().to_string();
         let process = format!("process {}", std::process::id());
         assert!(text.contains("already runs") && text.contains(&process), "{text}");
         drop(first);
-        HostLock::take(&path).unwrap();
+        HostLock::take(&path, false).unwrap();
     }
 
     #[test]
@@ -216,7 +219,19 @@ mod tests {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
-        let text = HostLock::take(&dir.path().join("lock")).unwrap_err().to_string();
+        let text = HostLock::take(&dir.path().join("lock"), false).unwrap_err().to_string();
         assert!(text.contains("the lock of this host"), "{text}");
+    }
+
+    #[test]
+    fn lock_that_is_taken_again_is_still_temporary() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock.test");
+        let mut lock = HostLock::take(&path, true).unwrap();
+        assert!(!lock.renew().unwrap());
+        fs::remove_file(&path).unwrap();
+        assert!(lock.renew().unwrap() && path.exists());
+        drop(lock);
+        assert!(!path.exists());
     }
 }

@@ -287,7 +287,7 @@ impl Journal {
         replace(lock.state(), &path, &bytes).map_err(failed)
     }
 
-    /// What tells the file at its place from another one and from what somebody wrote into it; `None` when
+    /// The identity of the file at its place, and of what it holds; `None` when
     /// there is none.
     pub(crate) fn file_id(state: &StateDir) -> Option<FileId> {
         let meta = fs::symlink_metadata(state.file(FILE)).ok()?;

@@ -1,7 +1,7 @@
 //! A lock that is a file: `flock` on it, so that the kernel releases it whatever ends the process.
 //!
-//! Who may open the file may hold the lock, so it lies in a folder that only its owner may enter. The
-//! process id inside is only for messages.
+//! Every process that can open the file can hold the lock, so the file lies in a folder that only its owner may
+//! enter. The process id inside is only for messages.
 
 use crate::error::Error;
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
@@ -23,7 +23,8 @@ pub(crate) struct LockFile {
 }
 
 impl LockFile {
-    /// Takes the lock at `path`, whose folder is there. `failed` words what the system refuses.
+    /// Takes the lock at `path`, whose folder is there. `failed` makes an error of what the
+    /// system refuses.
     ///
     /// # Errors
     /// Another process holds it ([`Error::Taken`]); the file cannot be opened or is a link.
@@ -66,6 +67,15 @@ impl LockFile {
     pub(crate) fn temporary(mut self) -> Self {
         self.is_temporary = true;
         self
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the file is removed when the lock is released.
+    pub(crate) fn is_temporary(&self) -> bool {
+        self.is_temporary
     }
 
     /// Whether the file that is locked is still the one at its path: a new one would be another lock.

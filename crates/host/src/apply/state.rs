@@ -6,6 +6,7 @@
 use crate::apply::host_lock::HostLock;
 use crate::apply::lock_file::LockFile;
 use crate::error::Error;
+use crate::system::file_id;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -68,9 +69,8 @@ impl StateDir {
     }
 
     fn lock_path(&self) -> PathBuf {
-        let id = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
-        let own = id(&self.path);
-        let is_hosts = own.is_some() && HostLock::dirs().any(|dir| id(&dir) == own);
+        let own = file_id(&self.path);
+        let is_hosts = own.is_some() && HostLock::dirs().any(|dir| file_id(&dir) == own);
         self.file(if is_hosts { LOCK_BESIDE_HOSTS } else { LOCK })
     }
 
@@ -82,11 +82,10 @@ impl StateDir {
     }
 
     fn is_private_beside(&self, pid: u32) -> bool {
-        let id = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
         let first = &Path::new("/proc").join(pid.to_string()).join("root");
         let Ok(path) = fs::canonicalize(&self.path) else { return false };
         let below = path.strip_prefix("/").unwrap_or(&path);
-        id(first).is_some() && id(&path) != id(&first.join(below))
+        file_id(first).is_some() && file_id(&path) != file_id(&first.join(below))
     }
 
     fn prepare(&self) -> Result<(), Error> {
@@ -142,8 +141,8 @@ const NEXT: &str = "name a folder of your own with --state-dir DIR; it need not 
 #[derive(Debug)]
 pub struct InstanceLock {
     state: StateDir,
-    // Released in this order, the reverse of taking: who has the file may have the host at once.
-    host: Option<(PathBuf, HostLock)>,
+    // Released in this order, the reverse of taking: a process that takes the file can take the host at once.
+    host: Option<HostLock>,
     file: LockFile,
 }
 
@@ -152,10 +151,8 @@ impl InstanceLock {
     ///
     /// # Errors
     /// As [`HostLock::take`].
-    pub fn on_host(mut self, path: &Path, temporary: bool) -> Result<Self, Error> {
-        let lock = HostLock::take(path)?;
-        let lock = if temporary { lock.temporary() } else { lock };
-        self.host = Some((path.to_owned(), lock));
+    pub fn on_host(mut self, path: &Path, is_temporary: bool) -> Result<Self, Error> {
+        self.host = Some(HostLock::take(path, is_temporary)?);
         Ok(self)
     }
 
@@ -182,9 +179,8 @@ impl InstanceLock {
     /// One cannot be taken again.
     pub(crate) fn renew(&mut self) -> Result<bool, Error> {
         let mut is_new = self.renew_journals()?;
-        if let Some((path, lock)) = self.host.as_mut().filter(|(_, lock)| !lock.is_in_place()) {
-            *lock = HostLock::take(path)?;
-            is_new = true;
+        if let Some(lock) = &mut self.host {
+            is_new |= lock.renew()?;
         }
         Ok(is_new)
     }
@@ -303,7 +299,7 @@ mod tests {
             let file = File::open(state.file(LOCK)).unwrap();
             let drops = std::thread::spawn(move || drop(first));
             while file.try_lock().is_err() {}
-            let taken = HostLock::take(&host);
+            let taken = HostLock::take(&host, false);
             assert!(taken.is_ok(), "round {round}: the file is free, the host is not");
             drops.join().unwrap();
         }

@@ -2,7 +2,7 @@
 //! original affinities is lost.
 //!
 //! It knows nothing of who bound them: what an operator set is lost, too. As the kernel uses numbers
-//! again, a process and its threads are told by their starts right before they are changed.
+//! again, the start of a process and of each thread is checked right before the thread is changed.
 
 use crate::apply::affinity::{self, Affinity};
 use crate::apply::thread::{self, ThreadKey};

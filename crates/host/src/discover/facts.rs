@@ -96,7 +96,7 @@ pub struct VmFacts {
     pub accel: Accel,
     /// Its cgroup below the mount point, beginning with `/`.
     pub cgroup: Option<String>,
-    /// Who runs it.
+    /// Its user and cgroups.
     pub owner: Owner,
     /// How its vCPU threads were told.
     pub identified_by: VcpuSource,
@@ -139,7 +139,7 @@ pub struct OpaqueFacts {
     pub vcpus: u32,
     /// Why its vCPU threads cannot be told, one sentence.
     pub why: String,
-    /// Who runs it.
+    /// Its user and cgroups.
     pub owner: Owner,
     /// When its threads' counters were read, as [`VmFacts::read_at`].
     pub read_at: Nanos,

@@ -1,4 +1,4 @@
-//! Whose processes count as VMs when something is decided.
+//! The owners whose processes count as VMs when Instep decides.
 //!
 //! Anybody may start a program that looks like a VM. What an ordinary user starts outside the cgroups
 //! that hypervisor managers keep VMs in is seen, but is neither placed nor counted unless the
@@ -27,7 +27,7 @@ const MACHINES: [&str; 2] = ["/machine.slice", "/machine"];
 /// Where KubeVirt runs libvirt.
 const PODS: [&str; 2] = ["/kubepods.slice", "/kubepods"];
 
-/// Who runs a process.
+/// The user and the cgroups of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     /// The real user id, `None` where it is not known.
