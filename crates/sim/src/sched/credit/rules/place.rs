@@ -27,11 +27,22 @@ fn bound(mut xen: Xen, cpus: &[usize]) -> Xen {
     xen
 }
 
+/// vCPU 0 runs on CPU 0 of two, where another one waits; the other CPU idles.
+fn beside_an_idle_cpu(on: Board) -> Xen {
+    on.cpus(2, &[2]).runs(0, 0, Under).waits(1, 0, Under)
+}
+
+/// Two cores of two threads; of the first core one thread idles, and vCPU 0 runs on the other.
+fn on_half_a_core(on: Board) -> Xen {
+    let xen = on.host([1, 2, 2], &[4]).runs(0, 0, Under).waits(1, 0, Under);
+    xen.runs(2, 2, Under).runs(3, 3, Under)
+}
+
 const CASES: &[Case] = &[
     (
         BOTH,
         TICKLE,
-        "a CPU that idles is told of its own queue, and no other",
+        "a vCPU that wakes on an idle CPU has that CPU choose, and no other",
         |on| {
             let xen = on.cpus(4, &[2]).blocked(0, 2, Under);
             xen.wakes(0, Waker::Timer).told()
@@ -65,7 +76,7 @@ const CASES: &[Case] = &[
     (
         BOTH,
         TICKLE,
-        "without an idle CPU one of higher priority is told of to its CPU, whose vCPU stays",
+        "without an idle CPU a vCPU of higher priority has its own CPU choose, and the one that ran stays",
         |on| {
             let xen = on.cpus(2, &[3]).runs(0, 0, Under).runs(1, 1, Under).blocked(2, 1, Under);
             xen.wakes(2, Waker::Timer).told()
@@ -75,7 +86,7 @@ const CASES: &[Case] = &[
     (
         BOTH,
         TICKLE,
-        "without an idle CPU one of the same priority is told of to nobody",
+        "without an idle CPU a vCPU of the same priority has no CPU choose",
         |on| {
             let xen = on.cpus(2, &[3]).runs(0, 0, Over).runs(1, 1, Over).blocked(2, 1, Over);
             xen.wakes(2, Waker::Timer).told()
@@ -99,7 +110,7 @@ const CASES: &[Case] = &[
     (
         NEW,
         TICKLE,
-        "if it may use no idle CPU and is no better, nobody is told",
+        "a vCPU that may use no idle CPU and is no better has no CPU choose",
         |on| {
             let xen = on.cpus(4, &[2]).runs(0, 0, Boost).blocked(1, 0, Under).allowed(1, &[0]);
             xen.wakes(1, Waker::Timer).told()
@@ -155,7 +166,7 @@ const CASES: &[Case] = &[
     (
         NEW,
         TICKLE,
-        "the turn is that of the CPU that wakes, not of the one that is told",
+        "the CPU that wakes the vCPU takes the turn, not the CPU that is to choose",
         |on| {
             let xen = on.cpus(4, &[5]).runs(0, 0, Under).runs(1, 2, Under);
             let xen = xen.blocked(2, 0, Under).blocked(3, 0, Under);
@@ -234,21 +245,15 @@ const CASES: &[Case] = &[
     (
         OLD,
         PICK,
-        "the own CPU counts as idle whoever waits there",
-        |on| {
-            let xen = on.cpus(2, &[2]).runs(0, 0, Under).waits(1, 0, Under);
-            xen.goes(0)
-        },
+        "its own CPU counts as idle, although another vCPU waits there",
+        |on| beside_an_idle_cpu(on).goes(0),
         "0",
     ),
     (
         NEW,
         PICK,
-        "the own CPU does not count as idle if somebody waits there",
-        |on| {
-            let xen = on.cpus(2, &[2]).runs(0, 0, Under).waits(1, 0, Under);
-            xen.goes(0)
-        },
+        "its own CPU does not count as idle if another vCPU waits there",
+        |on| beside_an_idle_cpu(on).goes(0),
         "1",
     ),
     // Both threads of a core count the idle one, so that the search must begin there to end there.
@@ -256,10 +261,7 @@ const CASES: &[Case] = &[
         NEW,
         PICK,
         "from a busy thread of a core it goes to the idle one",
-        |on| {
-            let xen = on.host([1, 2, 2], &[4]).runs(0, 0, Under).waits(1, 0, Under);
-            xen.runs(2, 2, Under).runs(3, 3, Under).goes(0)
-        },
+        |on| on_half_a_core(on).goes(0),
         "1",
     ),
     // Its own counts as idle in 4.1.3: two idle threads of its core either way.
@@ -267,10 +269,7 @@ const CASES: &[Case] = &[
         OLD,
         PICK,
         "from a busy thread of a core it does not go to the idle one",
-        |on| {
-            let xen = on.host([1, 2, 2], &[4]).runs(0, 0, Under).waits(1, 0, Under);
-            xen.runs(2, 2, Under).runs(3, 3, Under).goes(0)
-        },
+        |on| on_half_a_core(on).goes(0),
         "0",
     ),
     (
