@@ -187,7 +187,7 @@ pub(crate) struct HostArgs {
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     pub(crate) host: HostArgs,
-    /// The configuration file of `instep run`, which tells whose VMs count.
+    /// The configuration file of `instep run`, which says which users' VMs count.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// One row per vCPU even when there are many.

@@ -1,7 +1,7 @@
 //! A plan as a shell script for those who apply it by other means: `virsh` or `taskset`.
 //!
-//! Names of VMs come from command lines of other users' processes: they stand in comments only. virsh
-//! is told UUIDs, of VMs that are libvirt's by their cgroup.
+//! Names of VMs come from command lines of other users' processes: they stand in comments only. The
+//! script gives virsh UUIDs, and only of VMs in a cgroup of libvirt's.
 
 use crate::text::{of_guest_node, printable};
 use instep_agent::view::name_of;

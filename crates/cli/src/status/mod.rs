@@ -115,7 +115,7 @@ pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
     Ok(if conflicts.count() == 0 { Outcome::Fine } else { Outcome::Finding })
 }
 
-/// Conflicts, and which VMs do not count: whoever starts such a process shall not make a finding of it.
+/// Conflicts, and the VMs that do not count: a user who starts such a process must not cause a finding.
 struct Conflicts {
     all: Vec<conflict::Conflict>,
     /// Why each of these VMs does not count.

@@ -1,4 +1,4 @@
-//! What becomes of a placement whose journal is lost.
+//! A placement stays known, or can be undone, after its journal is lost.
 
 use super::vm::{Vm, online, wait_for};
 use instep_host::apply::HostLock;

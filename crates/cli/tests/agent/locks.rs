@@ -1,4 +1,4 @@
-//! Who may keep a run or a restore from beginning.
+//! Locks that keep a run or a restore from beginning.
 
 use super::vm::{Vm, wait_for};
 use std::os::linux::net::SocketAddrExt as _;
