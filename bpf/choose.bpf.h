@@ -232,31 +232,11 @@ static __always_inline bool take_bound(s32 cpu, struct cpu_state *c, struct doma
 	return false;
 }
 
-/* Takes a thread of the host from the pool, of the first eight there. */
-static __noinline bool take_of_host(s32 cpu, u32 domain)
-{
-	struct task_struct *p;
-	bool taken = false;
-	u32 seen = 0;
-
-	bpf_for_each(scx_dsq, p, pool_queue(domain), 0) {
-		struct task_state *t = task_of(p);
-
-		if (seen++ >= 8)
-			break;
-		if (!t || t->vm != INSTEP_HOST || !may_use(p, cpu))
-			continue;
-		taken = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
-		break;
-	}
-	return taken;
-}
-
 /*
- * Takes a VM's thread from the pool that is further behind than `began` by what a wake-up needs to preempt (wake.bpf.h), and
- * has not used up a slice since it woke up.
+ * Takes a thread from the pool, of the first eight there: one of the host's, or one of a VM that has not used up a slice
+ * since it woke up and is further behind than `began` by what a wake-up needs to preempt (wake.bpf.h).
  */
-static __noinline bool take_behind(s32 cpu, u32 domain, u64 began)
+static __noinline bool take_of_pool(s32 cpu, u32 domain, bool hosts, u64 began)
 {
 	struct task_struct *p;
 	bool taken = false;
@@ -265,9 +245,9 @@ static __noinline bool take_behind(s32 cpu, u32 domain, u64 began)
 	bpf_for_each(scx_dsq, p, pool_queue(domain), 0) {
 		struct task_state *t = task_of(p);
 
-		if (seen++ >= 8 || !pol_wake_preempts(p->scx.dsq_vtime, began, SET.wake_slack_ns))
+		if (seen++ >= 8 || (!hosts && !pol_wake_preempts(p->scx.dsq_vtime, began, SET.wake_slack_ns)))
 			break;
-		if (!t || t->is_long || t->vm == INSTEP_HOST || !may_use(p, cpu))
+		if (!t || hosts != (t->vm == INSTEP_HOST) || (!hosts && t->is_long) || !may_use(p, cpu))
 			continue;
 		taken = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
 		break;
@@ -286,7 +266,7 @@ static __always_inline bool interrupt_slot(s32 cpu, struct cpu_state *c, struct 
 
 	if (!d->slotted || !v || !on(INSTEP_M_WAKE) || !(d->victims & pol_lane(c->lane)) ||
 	    scx_bpf_dsq_nr_queued(pool_queue(c->domain)) <= 0 ||
-	    !take_behind(cpu, c->domain, part_in(v, c->domain)->began))
+	    !take_of_pool(cpu, c->domain, false, part_in(v, c->domain)->began))
 		return false;
 	note_torn(v);
 	count(INSTEP_C_WAKE_TEAR);
@@ -299,7 +279,7 @@ static __always_inline bool lend(s32 cpu, struct cpu_state *c, struct domain_sta
 	if (!d->host.nr_queued || pol_before(d->clock + SET.lag_ns, d->host.vtime))
 		return false;
 	return scx_bpf_dsq_move_to_local(bound_queue(cpu), 0) ||
-	       ((d->victims & pol_lane(c->lane)) && take_of_host(cpu, c->domain));
+	       ((d->victims & pol_lane(c->lane)) && take_of_pool(cpu, c->domain, true, 0));
 }
 
 /*

@@ -12,8 +12,8 @@
  * Two such vCPUs make a gang. Each has a *seat*, a number; siblings that block stay outside and wait like others.
  *     Threads that spin for a while and then block look like threads that block as long as their siblings do not run, and
  *     like threads that spin once these do. So a VM that blocks is tried as a gang for two windows, seldom: a vCPU stays in
- *     it that blocks four times less often than before, and while it does. Meanwhile a block does not count while
- *     a sibling of the gang waits for a CPU, as at the end of a slot.
+ *     it that blocks four times less often than before, and while it does. In no gang does a block count while a sibling
+ *     waits for a CPU, as at the end of a slot.
  *     Which CPUs a gang has: set.bpf.h.
  *     A VM joins the domain that is least loaded, of its home node if it has one. How sets and VMs move: moves.bpf.h.
  * Limits: evidence is blocks; a guest that halts for a paravirtual spinlock is taken for one that blocks. A VM forms no
@@ -283,7 +283,7 @@ static __always_inline bool is_to_be_tried(struct vm_state *v, struct instep_vm_
 		return false;
 	if (!d->slotted && nobody_waits(v->account.domain))
 		return false;
-	return v->untried++ >= (v->pause ?: LEAST_PAUSE);
+	return v->untried++ >= v->pause;
 }
 
 /* Begins, continues or ends the trial of a VM; whether the window that begins now belongs to one. */
@@ -301,7 +301,7 @@ static __always_inline bool continue_trial(struct vm_state *v, struct instep_vm_
 		return false;
 	v->trial = TRIAL_WINDOWS;
 	v->untried = 0;
-	v->pause = pol_min(v->pause ? 4 * v->pause : 4 * LEAST_PAUSE, MOST_PAUSE);
+	v->pause = pol_min(4 * v->pause, MOST_PAUSE);
 	return true;
 }
 
@@ -386,6 +386,7 @@ SEPARATE int join(u32 vm, bool restricted, u32 here, u64 now)
 	v->account.served_at = now;
 	v->granted_at = now;
 	v->window_at = now;
+	v->pause = LEAST_PAUSE;
 	v->allowed = ~0ull;
 	if (!d)
 		return 0;

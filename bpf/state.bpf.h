@@ -85,7 +85,7 @@ struct vm_state {
 	u64 window_at;	 /* begin of the window of evidence */
 	u64 ran_ns;	 /* in it */
 	u32 trial;	 /* windows of its trial as a gang that are left (gang.bpf.h) */
-	u32 pause;	 /* windows until the next trial, 0 before the first */
+	u32 pause;	 /* windows until the next trial */
 	u32 untried;	 /* windows since the last one */
 	u64 total_blocks;
 	u64 blocks_before; /* of these, before the window */
