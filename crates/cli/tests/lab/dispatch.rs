@@ -11,13 +11,14 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Those that run here.
-pub(crate) const SCENARIOS: [&str; 7] = [
+pub(crate) const SCENARIOS: [&str; 8] = [
     "dispatch",
     "dispatch-gangs",
     "dispatch-mechanisms",
     "dispatch-pressure",
     "dispatch-churn",
     "dispatch-faults",
+    "dispatch-ejections",
     "dispatch-spill",
 ];
 
@@ -50,13 +51,12 @@ fn spoil() -> Option<PathBuf> {
     path.is_file().then_some(path)
 }
 
-/// After the faults of the scenario, lies in the scheduler's memory: one that the kernel finds at once, and
-/// nonsense.
+/// What is put into the scheduler's memory: an entry that the kernel finds to be false at once, and random bytes.
 const SPOILT: &str = r#"
 [[step]]
 run = '''
 . /tmp/f.sh
->/tmp/log; loads || exit 1
+loads || exit 1
 sleep 3; spoil error; awaits disabled && echo thrown out for an error
 says "found an error in it"; awaits enabled && echo loaded again
 instep status --json | grep '"why"'
@@ -91,26 +91,41 @@ fn it_loads_tells_who_spins_from_who_blocks_keeps_shares_and_ends_with_its_agent
 }
 
 #[test]
-fn whatever_happens_to_the_agent_or_the_scheduler_the_default_is_back() {
+fn whatever_happens_to_the_agent_the_default_is_back() {
+    let _turn = turn();
+    if is_built() {
+        measured(&named("dispatch-faults"));
+    }
+}
+
+#[test]
+fn however_it_is_thrown_out_the_default_is_back_and_the_third_time_it_stays_out() {
+    let _turn = turn();
+    if is_built() {
+        measured(&named("dispatch-ejections"));
+    }
+}
+
+#[test]
+fn whatever_its_memory_holds_the_host_goes_on() {
     let _turn = turn();
     if !is_built() {
         return;
     }
-    let mut text = fs::read_to_string(named("dispatch-faults")).unwrap();
-    match spoil() {
-        Some(path) => {
-            let with = format!("programs = [\"chrt\", '{}']", path.display());
-            text = text.replacen("programs = [\"chrt\"]", &with, 1) + SPOILT;
-            assert!(text.contains("/spoil"), "the scenario takes programs");
-        }
-        None => skip::note("crates/kernel/examples/spoil is not built: cargo test --workspace"),
-    }
+    let Some(path) = spoil() else {
+        return skip::note("crates/kernel/examples/spoil is not built: cargo test --workspace");
+    };
+    // The host, its guests and the functions of the first step are those of the other ejections.
+    let text = fs::read_to_string(named("dispatch-ejections")).unwrap();
+    let (host, rest) = text.split_once("[[step]]").unwrap();
+    let first = rest.split("[[step]]").next().unwrap();
+    let with = format!("programs = ['{}']", path.display());
+    let host = host.replacen("programs = [\"chrt\"]", &with, 1);
+    assert!(host.contains("/spoil"), "the scenario takes programs");
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("dispatch-faults.toml");
-    fs::write(&file, text).unwrap();
-    if let Some((report, _)) = measured(&file) {
-        eprintln!("{}", said(&report));
-    }
+    let file = dir.path().join("dispatch-spoilt.toml");
+    fs::write(&file, format!("{host}[[step]]{first}{SPOILT}")).unwrap();
+    measured(&file);
 }
 
 #[test]
