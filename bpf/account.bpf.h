@@ -9,7 +9,7 @@
  * would always be behind, and the large one would never have all CPUs at once.
  * Method: weighted max-min fairness. An account is entitled to
  *
- *     share = min(most threads that it wants to run at once, CPUs that it may use, weight * level)
+ *     share = max(1/64, min(most threads that it wants to run at once, CPUs that it may use, weight * level))
  *
  * CPUs, where `level` is such that the shares of all accounts fill the host. Its virtual time advances by
  * (CPU time / share): by one second a second for an account that has exactly its share. Accounts are chosen in
@@ -97,7 +97,8 @@ static __noinline void stand(struct task_state *t, u32 standing, u32 domain, u64
 		if (t->stands_in != INSTEP_HOST && v)
 			measure_vm(v, now);
 		measure(a, now);
-		__sync_fetch_and_sub(t->standing == STANDS_QUEUED ? &a->nr_queued : &a->nr_running, 1);
+		if (!__sync_fetch_and_sub(t->standing == STANDS_QUEUED ? &a->nr_queued : &a->nr_running, 1))
+			scx_bpf_error("a thread leaves the account of VM %u, which counts none", t->stands_in);
 		if (t->stands_long)
 			__sync_fetch_and_sub(&a->nr_long, 1);
 	}
@@ -286,6 +287,12 @@ static __always_inline void roll_account(struct account *a, u32 vm, u32 domain, 
 static __always_inline u32 load_of(struct account *a)
 {
 	return a->demand < a->share ? a->demand : a->share;
+}
+
+/* What loads a domain, and `more`, by the capacity of its CPUs: 1024 where that is all they can do. */
+static __always_inline u32 load_per_cpu(struct domain_state *d, u32 more)
+{
+	return (u64)(d->loaded + more) * POL_CPU / (d->capacity ?: POL_CPU);
 }
 
 /* An account goes to another domain, with its lag. */

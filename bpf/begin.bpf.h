@@ -30,16 +30,51 @@ static __always_inline s32 begin_domain(u32 domain)
 	return error ?: make_timer(domain);
 }
 
-/* A CPU that is online counts. */
-SEPARATE int count_cpu(s32 cpu)
+/* A CPU that is online counts, and learns which lanes share its last-level cache. */
+SEPARATE int begin_cpu(s32 cpu)
 {
 	struct cpu_state *c = cpu_of(cpu);
 	struct domain_state *d = c ? domain_of(c->domain) : NULL;
+	s32 k;
 
 	if (!c || !d || c->node < 0)
 		return 0;
 	INSTEP_STATE->online++;
 	INSTEP_STATE->common += !d->isolated;
+	d->capacity += scx_bpf_cpuperf_cap(cpu);
+	bpf_for(k, 0, INSTEP_LANES) {
+		if (d->caches & pol_lane(k)) {
+			if ((u32)k > c->lane)
+				break;
+			c->cache = 0;
+		}
+		c->cache |= pol_lane(k);
+	}
+	c->cache &= d->lanes;
+	return 0;
+}
+
+/* The other domains of the same node (`near`), or those of other nodes, follow in the order in which they are looked through. */
+SEPARATE int order_domains(u32 domain, bool near)
+{
+	struct domain_state *d = domain_of(domain);
+	u32 n = SET.nr_domains;
+	s32 k;
+
+	if (!d || n > INSTEP_MAX_DOMAINS)
+		return 0;
+	bpf_for(k, 1, n) {
+		u32 other = domain + k;
+		struct domain_state *o;
+
+		if (other >= n)
+			other -= n;
+		o = domain_of(other);
+		if (!o || (o->node == d->node) != near)
+			continue;
+		d->next[within(d->nr_next, INSTEP_MAX_DOMAINS)] = other;
+		d->nr_next++;
+	}
 	return 0;
 }
 
@@ -55,9 +90,11 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(instep_init)
 		error = begin_domain(k);
 		if (error)
 			return error;
+		order_domains(k, true);
+		order_domains(k, false);
 	}
 	bpf_for(k, 0, n) {
-		count_cpu(k);
+		begin_cpu(k);
 		error = scx_bpf_create_dsq(bound_queue(k), -1);
 		if (error)
 			return error;

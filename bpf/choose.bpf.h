@@ -8,13 +8,13 @@
  * Method: it takes the first of these that there is:
  *     a thread bound to it, if that is further behind than what else there is;
  *     in the middle and at the end of a slot (slot.bpf.h, serve_host), a thread of the host;
+ *     a vCPU whose seat was taken from it while it waited there (a stray), and, after a change of the table of VMs, any that
+ *     waits on a seat: no plan names them;
  *     a thread of the pool that might interrupt the gang whose slot it is if it woke up now (wake.bpf.h);
  *     the vCPU that has its seat here, of the gang whose slot it is;
  *     the thread of the domain's pool with the least place, unless what ran here has a lesser one;
  *     in a hole, a vCPU of a gang that was refused: the one that sits here, else any;
- *     a thread of another domain's pool.
- * vCPUs whose seat was taken from them while they waited there (strays), and those that wait on seats when the table of VMs
- * changes, are taken before all of these but bound threads: no plan names them.
+ *     a thread of another domain's pool, of the same node first.
  * Limits: a seat's queue is looked at without a lock; a vCPU that comes at this moment is found at the next choice.
  */
 #ifndef INSTEP_CHOOSE_BPF_H

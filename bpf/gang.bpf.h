@@ -353,7 +353,7 @@ SEPARATE u32 least_loaded(s32 node, bool wide, u32 *most)
 
 		if (!d || !d->nr_lanes || d->isolated || (node != INSTEP_NO_NODE && d->node != node))
 			continue;
-		load = wide ? d->nr_wide : d->loaded / d->nr_lanes;
+		load = wide ? d->nr_wide : load_per_cpu(d, 0);
 		if (load < least) {
 			least = load;
 			found = k;

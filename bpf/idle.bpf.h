@@ -8,8 +8,8 @@
  * the other although a core is idle meanwhile.
  * Method: each domain has the set of its idle CPUs. A thread takes, in its domain:
  *     the CPU where it was, if its whole core is idle; a wholly idle core; the CPU where it was; any idle CPU;
- * and then the same in the other domains, the next ones first. A VM is in a domain of its home node, so it is at home
- * as long as there is an idle CPU.
+ * each time one of the last-level cache where it was, if there is one; and then the same in the other domains, those of
+ * the same node first. A VM is in a domain of its home node, so it is at home as long as there is an idle CPU.
  *     A vCPU that never sleeps is looked at when its slice ends and nothing waits: where another thread runs on its
  * core and a core of the domain is wholly idle, it is queued again and goes there.
  * Limits: "core" is what user space numbers as one; modules that share only decoders are placement's. Of cores with more
@@ -50,6 +50,22 @@ static __noinline s32 first_allowed(struct task_struct *p, u32 domain, u64 set)
 	return NO_CPU;
 }
 
+/* The same, of the lanes `near` first. */
+static __always_inline s32 first_near(struct task_struct *p, u32 domain, u64 set, u64 near)
+{
+	s32 cpu = set & near ? first_allowed(p, domain, set & near) : NO_CPU;
+
+	return cpu < 0 && (set & ~near) ? first_allowed(p, domain, set & ~near) : cpu;
+}
+
+/* The lanes of this domain that share a last-level cache with a CPU. */
+static __always_inline u64 lanes_near(u32 domain, s32 cpu)
+{
+	struct cpu_state *c = cpu_of(cpu);
+
+	return c && c->domain == domain ? c->cache : 0;
+}
+
 static __always_inline bool claim(struct domain_state *d, s32 cpu)
 {
 	struct cpu_state *c = cpu_of(cpu);
@@ -65,7 +81,7 @@ static __noinline s32 claim_in(struct task_struct *p, u32 domain, s32 prev)
 {
 	struct domain_state *d = domain_of(domain);
 	struct cpu_state *c = cpu_of(prev);
-	u64 own = 0, cores;
+	u64 own = 0, near = lanes_near(domain, prev), cores;
 	s32 cpu;
 
 	if (!d || !d->idle)
@@ -79,7 +95,7 @@ static __noinline s32 claim_in(struct task_struct *p, u32 domain, s32 prev)
 			count(on(INSTEP_M_CORES) ? INSTEP_C_IDLE_CORE : INSTEP_C_IDLE_CPU);
 			return prev;
 		}
-		cpu = cores ? first_allowed(p, domain, cores) : NO_CPU;
+		cpu = cores ? first_near(p, domain, cores, near) : NO_CPU;
 		if (cpu >= 0 && claim(d, cpu)) {
 			count(INSTEP_C_IDLE_CORE);
 			return cpu;
@@ -89,7 +105,7 @@ static __noinline s32 claim_in(struct task_struct *p, u32 domain, s32 prev)
 			return prev;
 		}
 		own = 0;
-		cpu = first_allowed(p, domain, d->idle);
+		cpu = first_near(p, domain, d->idle, near);
 		if (cpu >= 0 && claim(d, cpu)) {
 			count(INSTEP_C_IDLE_CPU);
 			return cpu;
@@ -101,11 +117,11 @@ static __noinline s32 claim_in(struct task_struct *p, u32 domain, s32 prev)
 /* Claims an idle CPU for a thread that wakes up; NO_CPU when there is none. */
 static __noinline s32 pick_idle(struct task_struct *p, struct task_state *t, s32 prev)
 {
-	u32 own, n = SET.nr_domains;
 	struct domain_state *d;
 	s32 cpu, k;
+	u32 own;
 
-	if (!t || n > INSTEP_MAX_DOMAINS)
+	if (!t)
 		return NO_CPU;
 	own = domain_for(t, prev);
 	d = domain_of(own);
@@ -122,12 +138,8 @@ static __noinline s32 pick_idle(struct task_struct *p, struct task_state *t, s32
 	cpu = claim_in(p, own, prev);
 	if (cpu >= 0)
 		return cpu;
-	bpf_for(k, 1, n) {
-		u32 other = own + k;
-
-		if (other >= n)
-			other -= n;
-		cpu = claim_in(p, other, prev);
+	bpf_for(k, 0, d->nr_next) {
+		cpu = claim_in(p, d->next[within(k, INSTEP_MAX_DOMAINS)], prev);
 		if (cpu >= 0) {
 			count(INSTEP_C_IDLE_REMOTE);
 			return cpu;

@@ -30,7 +30,7 @@
  *
  * One thread, from wake-up to CPU:
  *
- *	select_cpu: an idle CPU of its domain, then of others ----------------------> local queue of that CPU
+ *	select_cpu: an idle CPU of its cache, its domain, its node ------------------> local queue of that CPU
  *	   | none
  *	runnable:   its VM gets a domain; what it did not use for long is gone
  *	   |
@@ -39,8 +39,8 @@
  *	   +--- no gang: pool of the domain --+
  *	   +--- gang: its seat ---------------+
  *	                                      v
- *	dispatch (a CPU chooses): bound threads | the owner's vCPU that sits here | the pool | a refused gang's vCPU in the
- *	                          hole | the pools of other domains
+ *	dispatch (a CPU chooses): bound threads | the host's in its window | strays | one that may interrupt this gang | the
+ *	                          owner's vCPU that sits here | the pool | a refused gang's vCPU in the hole | other pools
  *	   |
  *	running -> tick (charge, evidence) -> stopping -> enqueue again, or quiescent when it sleeps
  *
@@ -216,7 +216,10 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	domain = is_bound(p) ? c->domain : domain_for(t, here);
 	d = domain_of(domain);
-	if (!d) {
+	if (!d || !d->nr_lanes) {
+		/* A CPU that came online after the scheduler was loaded is in none: the kernel ends it then. */
+		if (c->node >= 0)
+			scx_bpf_error("CPU %d is in domain %u, which has no CPUs", here, domain);
 		scx_bpf_dsq_insert(p, SCX_DSQ_GLOBAL, SET.slice_ns, enq_flags);
 		return;
 	}
@@ -324,7 +327,7 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 		call_idle(d);
 		return;
 	}
-	if (steal(cpu))
+	if (steal(d))
 		return;
 	if (scx_bpf_dsq_move_to_local(bound_queue(cpu), 0))
 		return;

@@ -194,7 +194,7 @@ SEPARATE int move_vm(u64 now)
 			continue;
 		share = load_of(&v->account);
 		/* Afterwards the other domain is to be less loaded than this one was, by a sixteenth of its CPUs. */
-		if (!share || (e->loaded + share) / e->nr_lanes + POL_CPU / 16 >= d->loaded / d->nr_lanes)
+		if (!share || load_per_cpu(e, share) + POL_CPU / 16 >= load_per_cpu(d, 0))
 			continue;
 		change_domain(vm, to, share, now);
 		break;

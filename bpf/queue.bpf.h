@@ -203,20 +203,16 @@ SEPARATE int first_place(u64 queue, s32 cpu, u64 *place)
 	return found;
 }
 
-/* A CPU with nothing to do in its domain takes what waits in the pool of another, the next ones first. */
-SEPARATE int steal(s32 cpu)
+/* A CPU with nothing to do in its domain takes what waits in the pool of another, those of its node first. */
+SEPARATE int steal(struct domain_state *d)
 {
-	struct cpu_state *c = cpu_of(cpu);
-	u32 n = SET.nr_domains;
 	s32 k;
 
-	if (!c || n > INSTEP_MAX_DOMAINS)
+	if (!d)
 		return false;
-	bpf_for(k, 1, n) {
-		u32 other = c->domain + k;
+	bpf_for(k, 0, d->nr_next) {
+		u32 other = d->next[within(k, INSTEP_MAX_DOMAINS)];
 
-		if (other >= n)
-			other -= n;
 		if (scx_bpf_dsq_nr_queued(pool_queue(other)) <= 0)
 			continue;
 		if (scx_bpf_dsq_move_to_local(pool_queue(other), 0)) {

@@ -97,7 +97,7 @@ SEPARATE u32 load_from(u32 first, u32 n)
 		struct domain_state *d = domain_of(first + k);
 
 		if (d)
-			load += d->loaded / (d->nr_lanes ?: 1) + d->nr_spread * WIDE_COSTS;
+			load += load_per_cpu(d, 0) + d->nr_spread * WIDE_COSTS;
 	}
 	return load;
 }

@@ -62,48 +62,49 @@ struct numbering {
 
 /* Of a gang, the vCPUs whose seats are in one domain. */
 struct gang_part {
-	u64 set;     /* their CPUs: lanes of the domain */
+	u64 set LINE; /* their CPUs: lanes of the domain */
 	u64 waiting; /* seats of them whose vCPU waits in its own queue */
 	u64 vtime;   /* of a gang with several parts: virtual time in this domain (span.bpf.h) */
 	u64 began;   /* what a thread has to be behind to interrupt it in its slot: its virtual time when that began */
 	u32 domain;
 	u32 first;   /* number of its first seat in the gang */
 	u32 granted; /* the slot of its domain that it had last */
-	u32 pad;
 };
 
 struct vm_state {
 	struct account account;
+	/* Read in every operation, written when the gang or its set changes. */
 	u32 seats LINE;	 /* vCPUs of the gang, 0 if it forms none */
 	u32 nr_parts;	 /* domains in which they have their seats, 0 if it has no set */
-	u32 refusals;	 /* slots since its last one, in which it wanted one */
-	u32 next;	 /* in the planner's order */
 	u32 generation;	 /* of the table when this entry was begun */
 	u32 joined;	 /* it has a domain */
 	u32 wide;	 /* more of its vCPUs never block than its domain has CPUs */
-	u32 strays;	 /* vCPUs that lost their seat while they waited there */
+	u32 restricted;	 /* some of its vCPUs may not use all CPUs of the host */
+	u64 allowed;	 /* lanes of its domain that any of its vCPUs may use */
 	u64 window_at;	 /* begin of the window of evidence */
-	u64 ran_ns;	 /* in it */
-	u32 trial;	 /* windows of its trial as a gang that are left (gang.bpf.h) */
-	u32 pause;	 /* windows until the next trial */
-	u32 untried;	 /* windows since the last one */
+	/* Written at each charge, block or slot. */
+	u64 ran_ns LINE; /* in the window */
 	u64 total_blocks;
 	u64 blocks_before; /* of these, before the window */
 	u64 together_ns; /* time in which more than one of its vCPUs ran */
 	u64 apart_ns;	 /* time in which one ran while another waited for a CPU */
+	u32 refusals;	 /* slots since its last one, in which it wanted one */
+	u32 next;	 /* in the planner's order */
+	u32 strays;	 /* vCPUs that lost their seat while they waited there */
+	u32 trial;	 /* windows of its trial as a gang that are left (gang.bpf.h) */
+	u32 pause;	 /* windows until the next trial */
+	u32 untried;	 /* windows since the last one */
 	u64 moved_at;	 /* when its set moved last */
 	u32 torn;	 /* CPUs that waited when a CPU was taken from it in its slot, summed ... */
 	u32 slots_had;	 /* ... over these slots */
 	u64 granted_at;	 /* when it last had a slot, or wanted none */
 	struct numbering numbering;
-	u64 allowed;	 /* lanes of its domain that any of its vCPUs may use */
-	u32 restricted;	 /* some of its vCPUs may not use all CPUs of the host */
-	struct gang_part parts[INSTEP_MAX_PARTS];
+	struct gang_part parts[INSTEP_MAX_PARTS] LINE;
 };
 
-/* A vCPU. */
+/* A vCPU; on a cache line of its own, as siblings on other CPUs write theirs. */
 struct slot_info {
-	u64 ran_ns;	/* in this window of evidence */
+	u64 ran_ns LINE; /* in this window of evidence */
 	u32 blocks;	/* in it */
 	u32 bound;	/* it leaves the gang with less CPU time than this between two blocks */
 	u16 gang;	/* it hardly ever blocks */
@@ -125,6 +126,7 @@ struct cpu_state {
 	u32 lane;
 	u32 pad;
 	u64 core;	/* the lanes of its core */
+	u64 cache;	/* the lanes of its last-level cache */
 	/* Written by the domain's planner, read by this CPU. */
 	u32 owner LINE; /* VM of the gang whose slot it is, POOL, or 0 for nobody */
 	u32 pad2;
@@ -158,6 +160,9 @@ struct domain_state {
 	u64 first;	/* the first lane of each core */
 	u64 alone;	/* lanes whose core has no other */
 	u64 caches;	/* the first lane of each last-level cache */
+	u32 capacity;	/* of its CPUs together, 1024ths of the fastest kind (scx_bpf_cpuperf_cap) */
+	u32 nr_next;
+	u8 next[INSTEP_MAX_DOMAINS]; /* the other domains in the order in which they are looked through */
 	s32 node;
 	u32 nr_lanes;
 	u32 isolated;	/* only threads run here that are bound to such CPUs */

@@ -9,8 +9,8 @@
  * moment, as at the end of a barrier, each must get another CPU, or they wait for each other there.
  * Method: in this order,
  *     a CPU on which a gang's vCPU fills a hole;
- *     the CPU where the thread was, or one of four of the pool, if what runs there is further along by
- *     `wake_slack_ns`;
+ *     the CPU where the thread was, or one of four of the pool in the same last-level cache, or one of four others of the
+ *     pool, if what runs there is further along by `wake_slack_ns`;
  *     a CPU of one gang of those in this slot, if that is further along by as much: the one that lost least by this. All
  *     such threads tear the same gang.
  * A CPU gives way to one thread only, until that runs there: who takes it claims it.
@@ -49,14 +49,14 @@ static __always_inline bool runs_in_slot(struct cpu_state *c)
 	return c->owner && c->owner != POOL && c->vm == c->owner;
 }
 
-/* A CPU of this set that the thread may use: the one where it was, if that is one of them. */
+/* A CPU of this set that the thread may use: the one where it was, if that is one of them, else one near to it. */
 static __always_inline s32 nearest(struct task_struct *p, u32 domain, u64 set, s32 prev)
 {
 	struct cpu_state *c = cpu_of(prev);
 
 	if (c && c->domain == domain && (set & pol_lane(c->lane)) && may_use(p, prev))
 		return prev;
-	return set ? first_allowed(p, domain, set) : NO_CPU;
+	return set ? first_near(p, domain, set, lanes_near(domain, prev)) : NO_CPU;
 }
 
 /* The same, taken out of `from`. */
@@ -89,16 +89,14 @@ static __noinline bool claim_busy(struct task_struct *p, s32 cpu, u64 place, u64
 	return !__sync_lock_test_and_set(&c->claimed, 1);
 }
 
-/* Claims one of the CPUs for threads that form no gang; looks at a few of them, other ones each time. */
-static __noinline s32 claim_in_pool(struct task_struct *p, u32 domain, u64 place, u64 now)
+/* Claims one of these CPUs of the pool; looks at a few of them, other ones each time. */
+static __noinline s32 claim_in_pool(struct task_struct *p, u32 domain, u64 set, u64 place, u64 now)
 {
 	struct domain_state *d = domain_of(domain);
-	u64 rest, set;
+	u64 rest = set & ~(pol_lane(now >> 10) - 1);
 
-	if (!d || !d->pool)
+	if (!d || !set)
 		return NO_CPU;
-	set = d->pool;
-	rest = set & ~(pol_lane(now >> 10) - 1);
 	bpf_repeat(LOOKS) {
 		s32 cpu;
 
@@ -118,8 +116,8 @@ static __noinline s32 pick_victim(struct task_struct *p, struct task_state *t, s
 	struct cpu_state *c = cpu_of(prev);
 	struct domain_state *d;
 	struct vm_state *v;
+	u64 place, near;
 	u32 domain;
-	u64 place;
 	s32 cpu;
 
 	if (!t || !on(INSTEP_M_WAKE))
@@ -144,8 +142,12 @@ static __noinline s32 pick_victim(struct task_struct *p, struct task_state *t, s
 		return cpu;
 	}
 	place = place_of(t, domain);
-	cpu = c && c->domain == domain && claim_busy(p, prev, place, now) ? prev :
-									    claim_in_pool(p, domain, place, now);
+	near = lanes_near(domain, prev);
+	cpu = c && c->domain == domain && claim_busy(p, prev, place, now) ? prev : NO_CPU;
+	if (cpu < 0)
+		cpu = claim_in_pool(p, domain, d->pool & near, place, now);
+	if (cpu < 0)
+		cpu = claim_in_pool(p, domain, d->pool & ~near, place, now);
 	if (cpu >= 0) {
 		count(INSTEP_C_WAKE_PREEMPT);
 		return cpu;

@@ -181,6 +181,12 @@ u32 shim_vm_running(const struct host_state *s, u32 vm)
 	return s->vms[within(vm, INSTEP_MAX_VMS)].account.nr_running;
 }
 
+/* How often they blocked. */
+u64 shim_vm_blocks(const struct host_state *s, u32 vm)
+{
+	return s->vms[within(vm, INSTEP_MAX_VMS)].total_blocks;
+}
+
 void shim_set_thread(void *threads, u32 tid, u64 start_ticks, u32 vm, u32 slot)
 {
 	((struct instep_thread *)threads)[tid] = (struct instep_thread){
@@ -198,30 +204,33 @@ u64 shim_vm_set(const struct host_state *s, u32 vm)
 
 /*
  * Where words lie that operations only read (`written` 0), and such that CPUs write, as offsets in the state: the
- * begin of the range with this number, or its end; 0 after the last. Entries of CPU 1 and domain 1 stand for all.
+ * begin of the range with this number, or its end; 0 after the last. Entries of CPU 1, domain 1, VM 1 and slot 1 stand for all.
  */
 size_t shim_words(u32 written, u32 at, u32 end)
 {
 #define WORDS(first, last) { offsetof(struct host_state, first), \
 			     offsetof(struct host_state, last) + sizeof(((struct host_state *)0)->last) }
-	const size_t words[2][12][2] = {
+	const size_t words[2][13][2] = {
 		{
 			WORDS(set, set),
 			WORDS(online, nr_vms),
 			WORDS(vm_set, vm_set),
-			WORDS(cpus[1].node, cpus[1].core),
+			WORDS(cpus[1].node, cpus[1].cache),
 			WORDS(domains[1].lanes, domains[1].cpu),
+			WORDS(vms[1].seats, vms[1].window_at),
 		},
 		{
 			WORDS(level, level),
 			WORDS(rolled_at, spread_at),
-			WORDS(vms, vms),
+			WORDS(vms[1].account, vms[1].account),
+			WORDS(vms[1].ran_ns, vms[1].numbering),
+			WORDS(slots[1].ran_ns, slots[1].ran_ns),
 			WORDS(cpus[1].owner, cpus[1].lends),
 			WORDS(cpus[1].since, cpus[1].own),
 			WORDS(cpus[1].counters, cpus[1].counters),
 			WORDS(domains[1].idle, domains[1].seat_waits),
 			WORDS(domains[1].clock, domains[1].members),
-			WORDS(slots, slots),
+			WORDS(slots[2].ran_ns, slots[2].ran_ns),
 		},
 	};
 #undef WORDS

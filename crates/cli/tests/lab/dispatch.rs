@@ -62,7 +62,7 @@ says "found an error in it"; awaits enabled && echo loaded again
 instep status --json | grep '"why"'
 '''
 prints = [
-    "thrown out for an error", "found an error in it on CPU", "DSQ ", "trying again in 1s", "loaded again",
+    "thrown out for an error", "found an error in it on CPU", "trying again in 1s", "loaded again",
     '"why": "loaded by instep run"', '"why": "the kernel found an error in it',
 ]
 limit = "120s"

@@ -403,6 +403,12 @@ static __always_inline u32 scx_bpf_nr_cpu_ids(void)
 	return HERE->nr_cpus;
 }
 
+/* All CPUs are alike. */
+static __always_inline u32 scx_bpf_cpuperf_cap(s32 cpu)
+{
+	return 1024;
+}
+
 static __always_inline s32 scx_bpf_cpu_node(s32 cpu)
 {
 	return shim_cpu_node(KERNEL, cpu);

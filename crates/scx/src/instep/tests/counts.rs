@@ -33,6 +33,47 @@ fn moved_waiting_vcpu_is_counted_once_on_any_kernel() {
     }
 }
 
+/// How often the vCPUs of a VM blocked, as evidence has it.
+fn blocks(instep: &mut Instep, vm: u32) -> u64 {
+    let state = instep.kernel().globals();
+    // SAFETY: it is the state that this scheduler was loaded with, and only read.
+    unsafe { c::shim_vm_blocks(state, vm) }
+}
+
+#[test]
+fn only_sleep_counts_as_a_block() {
+    let mut instep = loaded(&[(1, 100), (1, 100)], &[&[0, 1], &[0, 1]], 0);
+    (0..2).for_each(|task| instep.kernel().wake(task, Waker::Other(0), START));
+    settle(&mut instep, START);
+    // Taken off its queue and put back, as by a change of its settings, of its CPUs or of its class.
+    for cpu in [1, 0] {
+        instep.kernel().set_affinity(0, &CpuMask::of([cpu]), START + MS);
+        settle(&mut instep, START + MS);
+    }
+    assert_eq!(blocks(&mut instep, 1), 0);
+    let cpu = (0..2).find(|cpu| instep.current(*cpu) == Some(0)).expect("it runs");
+    instep.kernel().block(cpu, START + 2 * MS);
+    assert_eq!((blocks(&mut instep, 1), blocks(&mut instep, 2)), (1, 0));
+    assert_eq!(instep.ejected(), None);
+}
+
+#[test]
+fn directed_yield_leaves_the_spinner_its_slice() {
+    // Two vCPUs of a VM run, two others of it wait; one that spins yields to one that waits.
+    let mut instep = computing(2, &[(4, 100)], 0);
+    let from = instep.current(0).expect("busy");
+    let to = (0..4).find(|task| (0..2).all(|cpu| instep.current(cpu) != Some(*task)));
+    let slice = |instep: &mut Instep| instep.kernel().task(from).scx.slice.get();
+    let before = slice(&mut instep);
+    assert!(before > 0 && !instep.kernel().yield_to(0, to, START + MS));
+    settle(&mut instep, START + MS);
+    assert_eq!((instep.current(0), slice(&mut instep)), (Some(from), before));
+    // One that names nobody ends it (sched_yield).
+    assert!(instep.kernel().yield_to(0, None, START + MS));
+    settle(&mut instep, START + MS);
+    assert_ne!(instep.current(0), Some(from));
+}
+
 /// A task has another place in the table of threads.
 pub(super) fn number(instep: &mut Instep, task: usize, vm: u32, slot: u32) {
     let (tid, start) = {
