@@ -89,7 +89,11 @@ static __noinline void stand(struct task_state *t, u32 standing, u32 domain, u64
 
 	if (!t)
 		return;
-	if (standing == STANDS_QUEUED && t->standing != STANDS_QUEUED)
+	if (standing == STANDS_RUNNING)
+		t->ran_at = now;
+	/* A thread whose CPU is taken from it at once, as by the begin of a slot, has waited all the time. */
+	if (standing == STANDS_QUEUED && t->standing != STANDS_QUEUED &&
+	    (t->standing == STANDS_NOWHERE || pol_since(t->ran_at, now) >= SET.slice_ns / 2))
 		t->queued_at = now;
 	a = counted_in(t);
 	if (t->standing != STANDS_NOWHERE && a) {

@@ -14,7 +14,8 @@
  *     the vCPU that has its seat here, of the gang whose slot it is;
  *     the thread of the domain's pool with the least place, unless what ran here has a lesser one;
  *     in a hole, a vCPU of a gang that was refused: the one that sits here, else any;
- *     a thread of another domain's pool, of the same node first.
+ *     a thread of another domain's pool, of the same node first;
+ *     a vCPU that waits on a seat in another domain, of a gang that has a part in this one, too.
  * Limits: a seat's queue is looked at without a lock; a vCPU that comes at this moment is found at the next choice.
  */
 #ifndef INSTEP_CHOOSE_BPF_H
@@ -88,6 +89,45 @@ SEPARATE int fill_hole(struct domain_state *d, u32 lane)
 			continue;
 		d->seat_waits = 1;
 		if (take_waiting(vm, domain, lane))
+			return true;
+	}
+	return false;
+}
+
+/* Takes a vCPU of this gang that waits on a seat, in whichever domain. */
+SEPARATE int take_of_parts(u32 vm)
+{
+	struct instep_vm_settings *s = vm_set_of(vm);
+	struct vm_state *v = vm_of(vm);
+	s32 k;
+
+	if (!s || !v)
+		return false;
+	bpf_for(k, 0, INSTEP_MAX_PARTS) {
+		struct gang_part *part = &v->parts[within(k, INSTEP_MAX_PARTS)];
+		u64 waiting = (u32)k < v->nr_parts ? part->waiting : 0;
+		struct slot_info *i = waiting ? slot_of(s->first_slot + part->first + pol_lowest(waiting)) : NULL;
+
+		if (i && i->sits < SET.nr_slots && scx_bpf_dsq_move_to_local(seat_queue(i->sits), 0))
+			return true;
+	}
+	return false;
+}
+
+/* Takes a vCPU that waits on a seat in another domain, of a gang that has a part in this one, too. */
+SEPARATE int take_of_spread(struct domain_state *d)
+{
+	u32 n;
+	s32 k;
+
+	if (!d || !d->nr_spread || !on(INSTEP_M_HOLES))
+		return false;
+	n = members_of(d);
+	bpf_for(k, 0, n) {
+		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];
+		struct vm_state *v = vm_of(vm);
+
+		if (v && is_gang(v) && is_spread(v) && take_of_parts(vm))
 			return true;
 	}
 	return false;

@@ -72,7 +72,8 @@ static __always_inline u32 domain_for(struct task_state *t, s32 cpu)
 	bool outside = v && i && i->noted == v->account.domain + 1 && !i->allowed;
 
 	if (t->vm != INSTEP_HOST && v && v->joined && v->allowed && !outside) {
-		if (i && i->seat != NO_SEAT && is_gang(v))
+		/* One that has lost CPUs loses its sets at the end of the window; until then it may not use those of all parts. */
+		if (i && i->seat != NO_SEAT && is_gang(v) && !(is_spread(v) && v->restricted))
 			return part_of(v, i)->domain;
 		return v->account.domain;
 	}

@@ -251,7 +251,8 @@ struct task_state {
 	u32 stands_as;	/* ... whose entry had this generation */
 	u32 seat;	/* it waits in the queue of its slot, as this seat; else NO_SEAT */
 	u64 woke;	/* its own time when it woke up */
-	u64 queued_at;	/* since when it waits */
+	u64 queued_at;	/* since when it waits; a run of less than half a slice does not count */
+	u64 ran_at;	/* when it last began to run */
 	u32 overdue;	/* it was found to wait for too long */
 	u32 is_long;	/* it used up a slice since then */
 	u32 stands_long; /* it is counted in the account's nr_long */
