@@ -12,7 +12,8 @@
  *     waits on a seat: no plan names them;
  *     a thread of the pool that might interrupt the gang whose slot it is if it woke up now (wake.bpf.h);
  *     the vCPU that has its seat here, of the gang whose slot it is;
- *     the thread of the domain's pool with the least place, unless what ran here has a lesser one;
+ *     the thread of the domain's pool with the least place, unless what ran here has a lesser one; or, of those less than
+ *     a slice behind it, one that ran on this CPU last;
  *     in a hole, a vCPU of a gang that was refused: the one that sits here, else any;
  *     a thread of another domain's pool, of the same node first;
  *     a vCPU that waits on a seat in another domain, of a gang that has a part in this one, too.
@@ -288,6 +289,32 @@ static __noinline bool take_of_pool(s32 cpu, u32 domain, bool hosts, u64 began)
 		if (seen++ >= 8 || (!hosts && !pol_wake_preempts(p->scx.dsq_vtime, began, SET.wake_slack_ns)))
 			break;
 		if (!t || hosts != (t->vm == INSTEP_HOST) || (!hosts && t->is_long) || !may_use(p, cpu))
+			continue;
+		taken = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
+		break;
+	}
+	return taken;
+}
+
+#define OWN_LOOKS 16
+
+/*
+ * Takes a thread from the pool that ran on this CPU last, of the first 16 there, if its place is less than a slice behind that
+ * of the first: it finds its caches warm, and the next CPU takes the others.
+ */
+static __noinline bool take_own_of_pool(s32 cpu, u32 domain)
+{
+	struct task_struct *p;
+	bool taken = false;
+	u64 first = 0;
+	u32 seen = 0;
+
+	bpf_for_each(scx_dsq, p, pool_queue(domain), 0) {
+		if (!seen)
+			first = p->scx.dsq_vtime;
+		if (seen++ >= OWN_LOOKS || pol_before(first + own_bound(), p->scx.dsq_vtime))
+			break;
+		if (scx_bpf_task_cpu(p) != cpu || !may_use(p, cpu))
 			continue;
 		taken = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
 		break;

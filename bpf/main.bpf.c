@@ -316,7 +316,7 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 		go_on(prev, SET.slice_ns);
 		return;
 	}
-	if (scx_bpf_dsq_move_to_local(pool_queue(c->domain), 0))
+	if (take_own_of_pool(cpu, c->domain) || scx_bpf_dsq_move_to_local(pool_queue(c->domain), 0))
 		return;
 	/* A hole. */
 	if (p.seated && prev) {
