@@ -129,7 +129,7 @@ impl Row {
     }
 
     /// Whether more is better.
-    fn is_speed(&self) -> bool {
+    pub(crate) fn is_speed(&self) -> bool {
         self.measure == Measure::Speed
     }
 
