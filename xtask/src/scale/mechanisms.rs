@@ -2,7 +2,8 @@
 //! with all mechanisms and once without each, and names for each mechanism the row that loses most without it, and
 //! the row that gains most.
 //!
-//! The loss of a speed is in per cent of the speed with the mechanism. Waits, lateness and errors of a share can be 0
+//! A VM's speed without a mechanism is told in parts of its throughput alone under the whole scheduler: a VM that is alone may
+//! be slower without the mechanism, too. The loss of a speed is in per cent of the speed with the mechanism. Waits, lateness and errors of a share can be 0
 //! with it, so their loss is in per cent of what the row must not exceed. A row whose seeds do not all lie on the
 //! same side is passed over where there is another: its difference may be chance.
 
@@ -46,8 +47,8 @@ struct Worth {
 /// The names of the mechanisms in the order of their bits, as bpf/intf.h defines them (`INSTEP_M_*`).
 pub(crate) fn read_names(root: &Path) -> Result<Vec<String>> {
     let path = root.join("bpf/intf.h");
-    let text =
-        std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = std::fs::read_to_string(&path)
+        .with_context(|| format!("cannot read {}", path.display()))?;
     let names = parse_names(&text);
     if names.is_empty() {
         bail!("{} defines no mechanism (INSTEP_M_NAME as 1u << N)", path.display());
@@ -99,12 +100,18 @@ pub(crate) fn is_of_size(options: &Options, case: &Case) -> bool {
 }
 
 /// Simulates, prints; whether each mechanism is worth its place.
-pub(crate) fn run(root: &Path, cases: &[Case], options: &Options, names: &[String]) -> Result<bool> {
+pub(crate) fn run(
+    root: &Path,
+    cases: &[Case],
+    options: &Options,
+    names: &[String],
+) -> Result<bool> {
     let mut contestants = vec![Contestant::plain("instep")];
-    contestants.extend(names.iter().map(|name| Contestant {
-        scheduler: "instep".to_owned(),
-        without: vec![name.clone()],
-    }));
+    contestants.extend(
+        names
+            .iter()
+            .map(|name| Contestant { scheduler: "instep".to_owned(), without: vec![name.clone()] }),
+    );
     let (values, mut notes) = simulate_cases(root, cases, options, &contestants)?;
     let all: Vec<Worth> = names
         .iter()
@@ -117,7 +124,10 @@ pub(crate) fn run(root: &Path, cases: &[Case], options: &Options, names: &[Strin
     notes.push(format!("Medians of {} seeds of {} cases", options.seeds(0), cases.len()));
     print!("{}", show_tables(&all));
     let worth = all.iter().filter(|one| one.is_worth()).count();
-    println!("\n{worth} of {} mechanisms have a row that loses {WORTH} % or more without.", all.len());
+    println!(
+        "\n{worth} of {} mechanisms have a row that loses {WORTH} % or more without.",
+        all.len()
+    );
     notes.iter().for_each(|note| println!("{note}."));
     if let Some(path) = &options.json {
         std::fs::write(path, to_json(&all, &notes, &read_commit(root)))
@@ -142,20 +152,60 @@ fn simulate_cases(
     if jobs.is_empty() {
         bail!("none of these cases has a row to compare");
     }
-    let (mut values, mut notes) = (Seeds::new(), Vec::new());
+    let (mut results, mut notes) = (BTreeMap::new(), Vec::new());
     jobs::simulate(root, cases, contestants, jobs, |job, result| {
         let case = &cases[job.case];
         if let Some(reason) = find_failure(result) {
-            notes.push(format!("{} {} has no values: {reason}", case.name, contestants[job.scheduler]));
+            notes.push(format!(
+                "{} {} has no values: {reason}",
+                case.name, contestants[job.scheduler]
+            ));
             return;
         }
-        for (number, row) in case.rows.iter().enumerate() {
-            values.insert((job.case, number, job.scheduler), row.read_values(result));
-        }
+        results.insert((job.case, job.scheduler), keep_needed(result));
     })?;
     // Jobs end in any order.
     notes.sort();
+    let mut values = Seeds::new();
+    for ((case, contestant), result) in &results {
+        let Some(whole) = results.get(&(*case, 0)) else { continue };
+        let result = measure_by(result, whole);
+        for (number, row) in cases[*case].rows.iter().enumerate() {
+            values.insert((*case, number, *contestant), row.read_values(&result));
+        }
+    }
     Ok((values, notes))
+}
+
+/// What rows read of a job's result, and the throughput alone; all else of 200 VMs is too much to keep.
+fn keep_needed(result: &Value) -> Value {
+    let vm = |vm: &Value| {
+        let keys = ["name", "cpus", "fair_share_speed", "alone", "late_ns"];
+        let mut kept: serde_json::Map<String, Value> =
+            keys.iter().map(|key| ((*key).to_owned(), vm[*key].clone())).collect();
+        kept.insert("wait".to_owned(), json!({ "max_ns": vm["wait"]["max_ns"] }));
+        Value::from(kept)
+    };
+    let list = |value: &Value, of: &dyn Fn(&Value) -> Value| -> Vec<Value> {
+        value.as_array().into_iter().flatten().map(of).collect()
+    };
+    let report = |report: &Value| json!({ "vms": list(&report["vms"], &vm) });
+    json!({ "reports": list(&result["reports"], &report), "by_weight": result["by_weight"] })
+}
+
+/// A result with the speeds in parts of the throughput alone that `whole` has.
+fn measure_by(result: &Value, whole: &Value) -> Value {
+    let mut result = result.clone();
+    for (seed, report) in result["reports"].as_array_mut().into_iter().flatten().enumerate() {
+        for (at, vm) in report["vms"].as_array_mut().into_iter().flatten().enumerate() {
+            let alone = whole["reports"][seed]["vms"][at]["alone"].as_f64();
+            let speed = vm["fair_share_speed"].as_f64().zip(vm["alone"].as_f64());
+            if let Some(((speed, own), alone)) = speed.zip(alone.filter(|alone| *alone > 0.0)) {
+                vm["fair_share_speed"] = (speed * own / alone).into();
+            }
+        }
+    }
+    result
 }
 
 /// What the rows of all cases lose under this contestant; 0 is the whole scheduler.
@@ -196,7 +246,8 @@ impl Worth {
     fn find_extreme(&self, sign: f64) -> Option<&Difference> {
         let most = |sure: bool| {
             let found = self.differences.iter().filter(|one| one.is_sure == sure);
-            let by_loss = |a: &&Difference, b: &&Difference| (sign * a.loss).total_cmp(&(sign * b.loss));
+            let by_loss =
+                |a: &&Difference, b: &&Difference| (sign * a.loss).total_cmp(&(sign * b.loss));
             found.max_by(by_loss).filter(|one| sign * one.loss > 0.0)
         };
         most(true).or_else(|| most(false))
@@ -254,10 +305,8 @@ fn to_json(all: &[Worth], notes: &[String], commit: &str) -> String {
         })
         .to_string()
     };
-    let rows: Vec<String> = all
-        .iter()
-        .flat_map(|worth| worth.differences.iter().map(|one| line(worth, one)))
-        .collect();
+    let rows: Vec<String> =
+        all.iter().flat_map(|worth| worth.differences.iter().map(|one| line(worth, one))).collect();
     let notes: Value = notes.into();
     format!(
         "{{\"schema\":\"instep.scale.mechanisms/1\",\"commit\":{},\"notes\":{notes},\"rows\":[\n{}\n]}}\n",
@@ -299,6 +348,21 @@ mod tests {
     }
 
     #[test]
+    fn speed_is_in_parts_of_the_throughput_alone_of_the_whole_scheduler() {
+        let result = |speed: f64, alone: f64| {
+            let vm = json!({ "name": "a", "cpus": 1.0, "fair_share_speed": speed, "alone": alone,
+                             "wait": { "max_ns": 5, "up_to_ns": [1] } });
+            keep_needed(&json!({ "reports": [{ "vms": [vm] }], "by_weight": [1.0] }))
+        };
+        // It does 0.9 of what it does alone, which is four fifths of what it does with the mechanism.
+        let measured = measure_by(&result(0.9, 80.0), &result(1.0, 100.0));
+        let speed = row("measure = \"speed\"\ntake = \"least\"").read_values(&measured)[0];
+        assert!((speed - 0.72).abs() < 1e-9, "{speed}");
+        let vm = &measured["reports"][0]["vms"][0];
+        assert_eq!((&vm["wait"]["max_ns"], &vm["wait"]["up_to_ns"]), (&json!(5), &Value::Null));
+    }
+
+    #[test]
     fn loss_is_of_the_speed_or_of_the_limit() {
         let speed = row("measure = \"speed\"\ntake = \"least\"");
         let lost = compare("a", &speed, &[0.8, 0.9], &[0.4, 0.45]).unwrap();
@@ -313,7 +377,8 @@ mod tests {
     #[test]
     fn sure_row_is_named_before_one_that_may_be_chance() {
         let speed = row("measure = \"speed\"\ntake = \"least\"");
-        let of = |case, with: &[f64], without: &[f64]| compare(case, &speed, with, without).unwrap();
+        let of =
+            |case, with: &[f64], without: &[f64]| compare(case, &speed, with, without).unwrap();
         let mut worth = Worth {
             mechanism: "moves".to_owned(),
             differences: vec![of("chance", &[1.0, 0.2], &[0.3, 0.3]), of("sure", &[1.0], &[0.9])],

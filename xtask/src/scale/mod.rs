@@ -171,7 +171,10 @@ fn note_seeds(options: &Options) -> String {
     let judged = options.schedulers.first().map_or("", String::as_str);
     let without = match options.without.is_empty() {
         true => String::new(),
-        false => format!(". Under instep these mechanisms are off: {}", options.without.join(", ")),
+        false => format!(
+            ". Under instep these mechanisms are off, for VMs alone, too: {}",
+            options.without.join(", ")
+        ),
     };
     format!("Medians: {judged} of {own} seeds, the other schedulers of {peers}{without}")
 }

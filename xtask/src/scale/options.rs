@@ -102,7 +102,9 @@ impl Options {
             && !self.schedulers.is_empty()
             && !self.schedulers.iter().any(is_instep)
         {
-            bail!("--without is for instep, which is not among the schedulers; add --scheduler instep");
+            bail!(
+                "--without is for instep, which is not among the schedulers; add --scheduler instep"
+            );
         }
         Ok(())
     }
