@@ -133,6 +133,10 @@ impl Row {
         self.measure == Measure::Speed
     }
 
+    pub(crate) fn is_share_error(&self) -> bool {
+        self.measure == Measure::ShareError
+    }
+
     /// Digits behind the point that are printed.
     pub(crate) fn digits(&self) -> usize {
         if self.measure == Measure::ShareError { 3 } else { 2 }

@@ -3,9 +3,10 @@
 //! the row that gains most.
 //!
 //! A VM's speed without a mechanism is told in parts of its throughput alone under the whole scheduler: a VM that is alone may
-//! be slower without the mechanism, too. The loss of a speed is in per cent of the speed with the mechanism. Waits, lateness and errors of a share can be 0
-//! with it, so their loss is in per cent of what the row must not exceed. A row whose seeds do not all lie on the
-//! same side is passed over where there is another: its difference may be chance.
+//! be slower without the mechanism, too. The loss of a speed is in per cent of the speed with the mechanism, that of an
+//! error of a share in per cent of the share. Waits and lateness can be 0 with it, so their loss is in per cent of
+//! what the row must not exceed. A row whose seeds do not all lie on the same side is passed over where there is
+//! another: its difference may be chance.
 
 use crate::scale::cases::Case;
 use crate::scale::jobs::{self, Contestant, Job};
@@ -67,15 +68,13 @@ fn parse_names(text: &str) -> Vec<String> {
 
 /// Fails for a name of no mechanism, with the known ones and the one that is most like it.
 pub(crate) fn check_names(names: &[String], known: &[String]) -> Result<()> {
-    for name in names.iter().filter(|name| !known.contains(name)) {
-        let close = known.iter().map(|known| (count_edits(name, known), known)).min();
-        let hint = match close {
-            Some((edits, close)) if edits <= 2 => format!("; did you mean `{close}`?"),
-            _ => String::new(),
-        };
-        bail!("--without {name}: unknown mechanism; known are {}{hint}", known.join(", "));
-    }
-    Ok(())
+    let Some(name) = names.iter().find(|name| !known.contains(name)) else { return Ok(()) };
+    let close = known.iter().map(|known| (count_edits(name, known), known)).min();
+    let hint = match close {
+        Some((edits, close)) if edits <= 2 => format!("; did you mean `{close}`?"),
+        _ => String::new(),
+    };
+    bail!("--without {name}: unknown mechanism; known are {}{hint}", known.join(", "));
 }
 
 /// The fewest letters that are to be put in, taken out or replaced to make one word of the other.
@@ -225,6 +224,8 @@ fn compare(case: &str, row: &Row, with: &[f64], without: &[f64]) -> Option<Diffe
     let (median, other) = (take_median(with.to_vec())?, take_median(without.to_vec())?);
     let loss = if row.is_speed() {
         (median > 0.0).then(|| (median - other) / median)
+    } else if row.is_share_error() {
+        Some(other - median)
     } else {
         row.must.map(|must| (other - median) / must)
     };
@@ -363,13 +364,16 @@ mod tests {
     }
 
     #[test]
-    fn loss_is_of_the_speed_or_of_the_limit() {
+    fn loss_is_of_the_speed_the_share_or_the_limit() {
         let speed = row("measure = \"speed\"\ntake = \"least\"");
         let lost = compare("a", &speed, &[0.8, 0.9], &[0.4, 0.45]).unwrap();
         assert!((lost.loss - 50.0).abs() < 1e-9 && lost.is_sure, "{lost:?}");
         let wait = row("measure = \"wait-ms\"\ntake = \"most\"\nmust = 100");
         let lost = compare("a", &wait, &[0.0, 20.0], &[16.0, 24.0]).unwrap();
         assert!((lost.loss - 10.0).abs() < 1e-9 && !lost.is_sure, "{lost:?}");
+        let share = row("measure = \"share-error\"\ntake = \"most\"\nmust = 0.05");
+        let lost = compare("a", &share, &[0.01], &[0.03]).unwrap();
+        assert!((lost.loss - 2.0).abs() < 1e-9, "{lost:?}");
         let informs = row("measure = \"wait-ms\"\ntake = \"most\"");
         assert!(compare("a", &informs, &[1.0], &[2.0]).is_none());
     }
