@@ -252,7 +252,7 @@ static __always_inline bool bound_is_first(s32 cpu, struct cpu_state *c, struct 
 	if (prev->runnable && !prev->seated && !pol_before(place, prev->place))
 		return false;
 	if (c->owner && c->owner != POOL && o)
-		return d->slotted ? is_overdue_place(place, d) : pol_before(place, o->account.vtime);
+		return d->slotted && on(INSTEP_M_HOST) ? is_overdue_place(place, d) : pol_before(place, o->account.vtime);
 	return !first_place(pool_queue(c->domain), cpu, &other) || !pol_before(other, place);
 }
 
@@ -288,7 +288,7 @@ static __noinline bool take_of_pool(s32 cpu, u32 domain, bool hosts, u64 began)
 
 		if (seen++ >= 8 || (!hosts && !pol_wake_preempts(p->scx.dsq_vtime, began, SET.wake_slack_ns)))
 			break;
-		if (!t || hosts != (t->vm == INSTEP_HOST) || (!hosts && t->is_long) || !may_use(p, cpu))
+		if (!t || hosts != (t->vm == INSTEP_HOST && on(INSTEP_M_HOST)) || (!hosts && t->is_long) || !may_use(p, cpu))
 			continue;
 		taken = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
 		break;

@@ -2,7 +2,7 @@
 /*
  * Which vCPUs form a gang.
  *
- * Flag: gang. Counters: gang_on, gang_off.
+ * Flags: gang, trial. Counters: gang_on, gang_off.
  *
  * Problem: a vCPU that hardly ever blocks computes or spins for a sibling. If its siblings run at the same time it
  * loses nothing in the first case, and all that it would have spun away in the second. On many CPUs that is a
@@ -38,7 +38,7 @@
 /* Takes over the evidence of a vCPU; whether it belongs to the gang. In a trial it does, whatever its evidence says. */
 static __always_inline bool judge_vcpu(struct slot_info *i, bool all, bool trial)
 {
-	if (!i->gang)
+	if (!i->gang || !on(INSTEP_M_TRIAL))
 		i->bound = trial ? pol_trial_bound(i->ran_ns, i->blocks) : POL_GANG_OFF_NS;
 	i->gang = trial || pol_hardly_blocks(i->gang, i->bound, i->ran_ns, i->blocks);
 	/* What a vCPU that waits for long and never blocks has in a window is little: it counts in the next one, too. */
@@ -277,7 +277,7 @@ static __always_inline void reseat(u32 vm, struct vm_state *v, struct domain_sta
 static __always_inline bool is_to_be_tried(struct vm_state *v, struct instep_vm_settings *s, struct domain_state *d,
 					   u64 blocks, u64 window)
 {
-	if (v->seats || s->nr_vcpus < 2 || s->cosched != INSTEP_COSCHED_AUTO || v->ran_ns < window / TRIAL_PART)
+	if (!on(INSTEP_M_TRIAL) || v->seats || s->nr_vcpus < 2 || s->cosched != INSTEP_COSCHED_AUTO || v->ran_ns < window / TRIAL_PART)
 		return false;
 	if (blocks * POL_GANG_OFF_NS < POL_TRIAL_FACTOR * v->ran_ns)
 		return false;

@@ -46,7 +46,9 @@ typedef int64_t s64;
 #define INSTEP_M_HOLES (1u << 5) /* gangs fill holes of a slot, and are not charged for it */
 #define INSTEP_M_MOVES (1u << 6) /* gang sets move to where there is less load */
 #define INSTEP_M_SPAN (1u << 7)	 /* a VM wider than a domain forms a gang in several */
-#define INSTEP_M_ALL ((1u << 8) - 1)
+#define INSTEP_M_TRIAL (1u << 8) /* a VM that blocks is tried as a gang, seldom */
+#define INSTEP_M_HOST (1u << 9)	 /* threads of the host have windows in gang slots */
+#define INSTEP_M_ALL ((1u << 10) - 1)
 
 /* Co-scheduling of one VM. */
 enum instep_cosched {

@@ -151,7 +151,7 @@ static __always_inline void enqueue_bound(struct task_struct *p, struct task_sta
 	 * In a gang's slot it waits for the others of the gang to be interrupted, too (slot.bpf.h, serve_host); also one that a
 	 * slot interrupts.
 	 */
-	if (c && d && d->slotted && t->vm == INSTEP_HOST &&
+	if (c && d && d->slotted && t->vm == INSTEP_HOST && on(INSTEP_M_HOST) &&
 	    (runs_in_slot(c) || (!(enq_flags & SCX_ENQ_WAKEUP) && c->owner && c->owner != POOL))) {
 		scx_bpf_dsq_insert_vtime(p, bound_queue(cpu), SET.slice_ns, place, enq_flags);
 		__sync_fetch_and_or(&d->pending, pol_lane(c->lane));

@@ -2,7 +2,7 @@
 /*
  * Gang slots: at which time a gang has all CPUs of its set.
  *
- * Flags: gang, holes. Counters: slots, grants, refusals, slot_kicks, holes.
+ * Flags: gang, holes, host. Counters: slots, grants, refusals, slot_kicks, holes.
  *
  * Problem: CPUs that choose by virtual time each for itself do not choose the same VM at the same time.
  * Method (Ousterhout's slots; the order of accounts instead of the rows of his matrix): while threads wait in a domain
@@ -528,7 +528,7 @@ SEPARATE int serve_host(struct domain_state *d, u64 now)
 	struct vm_state *v;
 	u64 set, lend;
 
-	if (!d)
+	if (!d || !on(INSTEP_M_HOST))
 		return 0;
 	set = __sync_fetch_and_and(&d->pending, 0);
 	d->lending = d->host.nr_queued;

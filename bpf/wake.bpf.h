@@ -153,7 +153,7 @@ static __noinline s32 pick_victim(struct task_struct *p, struct task_state *t, s
 		return cpu;
 	}
 	/* Threads of the host wait for the middle or the end of the slot (slot.bpf.h, serve_host). */
-	if (!d->slotted || !d->tears || t->vm == INSTEP_HOST)
+	if (!d->slotted || !d->tears || (t->vm == INSTEP_HOST && on(INSTEP_M_HOST)))
 		return NO_CPU;
 	cpu = nearest(p, domain, d->tears, prev);
 	c = cpu_of(cpu);

@@ -26,11 +26,15 @@ usage: cargo xtask TASK
   bench analyze [PERF_DATA...]
                          instep analyze beside perf sched timehist, as a table
   bench scale [--quick] [--case NAME]... [--scheduler NAME]... [--seeds N]
-              [--json FILE] [--html FILE] [--write DIR]
+              [--without MECHANISM]... [--json FILE] [--html FILE] [--write DIR]
                          the kernel scheduler on simulated hosts of 2 to 384 CPUs beside its targets
                          (scenarios/scale/targets.toml) and other schedulers; status 1 if one is missed.
                          --quick: one seed, up to 32 CPUs. NAME of a case may have `*`. The first
-                         scheduler named is judged in place of instep. --write: only the scenarios
+                         scheduler named is judged in place of instep. --without: instep without a
+                         mechanism, as in `[dispatch] without`. --write: only the scenarios
+  bench scale --mechanisms [--case NAME]... [--without MECHANISM]... [--seeds N] [--json FILE]
+                         what each mechanism of instep (or those named) is worth: the row that loses
+                         most without it, on hosts of 32 CPUs and more; status 1 if one loses no 3 %
   fuzz [--seconds S] [TARGET...]
                          every fuzz target (or those named) for S seconds, 60 by default
   load                   build instep-load, the static guest program, and print its path

@@ -160,6 +160,7 @@ fn bad_input_is_answered_with_file_line_and_reason() {
         ("load = \"spin\"", "weight = 0", 16, "1 to 10000"),
         ("load = \"spin\"", "allowed = \"9\"", 16, "no CPU 9"),
         ("load = \"spin\"", "prefer_nodes = [4]", 16, "no node 4"),
+        ("load = \"spin\"", "home_node = 4", 16, "no node 4"),
         ("load = \"spin\"", "parts = [1]", 16, "2 numbers"),
         ("load = \"spin\"", "cosched = \"gang\"", 16, "cosched: `gang` is none of auto"),
         ("load = \"spin\"", "latency = \"low\"", 16, "latency: `low` is none of normal"),

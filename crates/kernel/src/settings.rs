@@ -33,8 +33,8 @@ impl Cosched {
 }
 
 /// Names of the mechanisms, bit 0 first (`INSTEP_M_*`).
-pub const MECHANISMS: [&str; 8] =
-    ["gang", "shares", "cores", "home", "wake", "holes", "moves", "span"];
+pub const MECHANISMS: [&str; 10] =
+    ["gang", "shares", "cores", "home", "wake", "holes", "moves", "span", "trial", "host"];
 
 /// Which mechanisms are on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

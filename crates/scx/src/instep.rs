@@ -175,6 +175,8 @@ pub struct VmSettings {
     pub latency_us: u32,
     /// Its allocation period, nanoseconds; that of [`Settings`] with `None`.
     pub period: Option<u64>,
+    /// Index of the node where it is at home, if anywhere.
+    pub home: Option<u32>,
 }
 
 /// A VM: its weight, its settings and its vCPUs, which are consecutive tasks.
@@ -303,6 +305,9 @@ impl Instep {
                     slot,
                     vm.count as u32,
                 );
+                if let Some(node) = vm.own.home {
+                    c::shim_set_home(state, number, node as i32);
+                }
                 for task in vm.first..vm.first + vm.count {
                     let start = kernel.task(task).start_boottime / 10_000_000;
                     let tid = kernel.task(task).pid as u32;

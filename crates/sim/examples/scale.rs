@@ -1,5 +1,6 @@
 //! Simulates many scenarios for `cargo xtask bench scale`. Each line of the standard input is a job as
-//! JSON: `toml` (the scenario's text), `scheduler`, `seeds` (how many, from the scenario's own on). As each
+//! JSON: `toml` (the scenario's text), `scheduler`, `seeds` (how many, from the scenario's own on), and `without` (names of
+//! mechanisms of `instep` that are off, none where it is missing). As each
 //! job ends, a line is printed: its number `job` in the order of the input, `seconds` that it took by the clock, and
 //! `reports` (schema `instep.sim/1`) with `by_weight` (the CPUs that each VM has by its weight), or `error`.
 
@@ -66,6 +67,11 @@ fn simulate(job: &Value) -> Result<Value, String> {
     let mut scenario = Scenario::parse(toml)
         .map_err(|fault| format!("line {}: {}", fault.line(toml), fault.what))?;
     scenario.scheduler = toml::Spanned::new(0..0, text("scheduler")?.to_owned());
+    for name in job["without"].as_array().into_iter().flatten() {
+        let name = name.as_str().ok_or("a mechanism that is no text")?;
+        let off = toml::Spanned::new(0..0, "1ns".to_owned());
+        scenario.tuning.insert(format!("without.{name}"), off);
+    }
     let plan = Plan::new(&scenario, &|name| Err(format!("{name}: a job names no file")))
         .map_err(|fault| format!("line {}: {}", fault.line(toml), fault.what))?;
     let reports = plan.reports(seeds, &mut (), &|_| (), &|| false);

@@ -23,6 +23,8 @@ struct Case {
     guests: &'static [Guests],
     warmup_ms: u32,
     ms: u32,
+    /// What else each guest has; `$N` stands for its number from 0.
+    own: &'static str,
 }
 
 impl Case {
@@ -51,7 +53,8 @@ impl Case {
         for (at, (count, vcpus, loads)) in self.guests.iter().enumerate() {
             text.push_str(&format!(
                 "[[guest]]\nname = \"g{at}\"\ncount = {count}\nvcpus = {vcpus}\nmemory = \"512MiB\"\n\
-                 load = {loads:?}\n"
+                 load = {loads:?}\n{}\n",
+                self.own.replace("$N", &at.to_string())
             ));
         }
         Plan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap()
@@ -69,7 +72,7 @@ struct Row {
     what: &'static str,
     measure: fn(&Outcome) -> f64,
     /// By how much it is larger with the mechanism, at least; where it is negative, smaller. About half of what
-    /// was found (docs/dispatch.md).
+    /// was found. What they are worth at realistic size: docs/performance.md, "What each mechanism is worth".
     by: f64,
 }
 
@@ -86,7 +89,7 @@ fn rate(run: &Outcome, vm: usize) -> f64 {
 /// What a VM runs that spins at barriers.
 const BARRIER: &[&str] = &["instep-load barrier --kind spin --phase 100us --imbalance 10%"];
 
-static ROWS: [Row; 7] = [
+static ROWS: [Row; 10] = [
     Row {
         mechanism: "cores",
         why: "vCPUs on a half empty host have a core each",
@@ -95,6 +98,7 @@ static ROWS: [Row; 7] = [
             guests: &[(4, 4, &["instep-load barrier --kind block --phase 1ms --imbalance 10%"])],
             warmup_ms: 500,
             ms: 1000,
+            own: "",
         },
         what: "phases a second of all four",
         measure: |run| (0..4).map(|vm| rate(run, vm)).sum(),
@@ -108,6 +112,7 @@ static ROWS: [Row; 7] = [
             guests: &[(4, 4, BARRIER), (4, 4, SPIN)],
             warmup_ms: 500,
             ms: 1000,
+            own: "",
         },
         what: "phases a second of the first",
         measure: |run| rate(run, 0),
@@ -121,6 +126,7 @@ static ROWS: [Row; 7] = [
             guests: &[(1, 16, BARRIER), (1, 1, SPIN)],
             warmup_ms: 500,
             ms: 2000,
+            own: "",
         },
         what: "phases a second of the wide VM",
         measure: |run| rate(run, 0),
@@ -134,6 +140,7 @@ static ROWS: [Row; 7] = [
             guests: &[(1, 2, &["instep-load ping --period 10ms --burst 500us"]), (8, 2, SPIN)],
             warmup_ms: 500,
             ms: 2000,
+            own: "",
         },
         what: "ms by which it wakes late",
         measure: |run| {
@@ -150,6 +157,7 @@ static ROWS: [Row; 7] = [
             guests: &[(1, 16, SPIN), (1, 1, SPIN)],
             warmup_ms: 500,
             ms: 2000,
+            own: "",
         },
         what: "CPUs that the wide VM has",
         measure: |run| cpus(run, 0),
@@ -158,10 +166,65 @@ static ROWS: [Row; 7] = [
     Row {
         mechanism: "moves",
         why: "of five gangs that have room for two side by side none has less than the others",
-        case: Case { host: "cores = 8", guests: &[(5, 4, SPIN)], warmup_ms: 500, ms: 3000 },
+        case: Case {
+            host: "cores = 8",
+            guests: &[(5, 4, SPIN)],
+            warmup_ms: 500,
+            ms: 3000,
+            own: "",
+        },
         what: "CPUs that the one with the least has",
         measure: |run| (0..5).map(|vm| cpus(run, vm)).fold(f64::INFINITY, f64::min),
         by: 0.1,
+    },
+    Row {
+        mechanism: "home",
+        why: "a VM stays on the node where its memory lies",
+        case: Case {
+            host: "nodes = 2\ncores = 8",
+            guests: &[
+                (2, 4, &["instep-load barrier --kind block --phase 1ms --imbalance 10%"]),
+                (2, 4, &["instep-load barrier --kind block --phase 1ms --imbalance 10%"]),
+            ],
+            warmup_ms: 500,
+            ms: 1000,
+            own: "home_node = $N\nstart = { memory_node = $N }\n\
+                  profile = { memory = 400, set = \"256KiB\", mib_s = 200 }",
+        },
+        what: "phases a second of all four",
+        measure: |run| (0..4).map(|vm| rate(run, vm)).sum(),
+        by: 100.0,
+    },
+    Row {
+        mechanism: "trial",
+        why: "siblings that spin for a while before they block run at the same time",
+        case: Case {
+            host: "cores = 16",
+            guests: &[
+                (4, 4, &["instep-load barrier --kind spin-block --phase 200us --imbalance 10%"]),
+                (4, 4, SPIN),
+            ],
+            warmup_ms: 1000,
+            ms: 1000,
+            own: "",
+        },
+        what: "phases a second of the first",
+        measure: |run| rate(run, 0),
+        by: 130.0,
+    },
+    Row {
+        mechanism: "host",
+        why: "threads of the host interrupt a gang on all its CPUs at once",
+        case: Case {
+            host: "cores = 16\nnoise = true",
+            guests: &[(2, 16, BARRIER)],
+            warmup_ms: 500,
+            ms: 1000,
+            own: "",
+        },
+        what: "phases a second of the first",
+        measure: |run| rate(run, 0),
+        by: 100.0,
     },
     Row {
         mechanism: "span",
@@ -171,6 +234,7 @@ static ROWS: [Row; 7] = [
             guests: &[(1, 12, BARRIER), (4, 4, SPIN)],
             warmup_ms: 500,
             ms: 1000,
+            own: "",
         },
         what: "phases a second of the wide VM",
         measure: |run| rate(run, 0),

@@ -5,10 +5,35 @@ use crate::built::built;
 use crate::scale::cases::Case;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
+use std::fmt;
 use std::io::{BufRead as _, BufReader, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
+
+/// A scheduler, and which of its mechanisms are off (those of `instep` only).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Contestant {
+    pub(crate) scheduler: String,
+    pub(crate) without: Vec<String>,
+}
+
+impl Contestant {
+    /// With all its mechanisms.
+    pub(crate) fn plain(scheduler: &str) -> Self {
+        Self { scheduler: scheduler.to_owned(), without: Vec::new() }
+    }
+}
+
+impl fmt::Display for Contestant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "under {}", self.scheduler)?;
+        match self.without.is_empty() {
+            true => Ok(()),
+            false => write!(f, " without {}", self.without.join(", ")),
+        }
+    }
+}
 
 /// A case under a scheduler, by their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +47,7 @@ pub(crate) struct Job {
 pub(crate) fn simulate(
     root: &Path,
     cases: &[Case],
-    schedulers: &[String],
+    contestants: &[Contestant],
     mut jobs: Vec<Job>,
     mut take: impl FnMut(Job, &Value),
 ) -> Result<()> {
@@ -37,8 +62,13 @@ pub(crate) fn simulate(
         .with_context(|| format!("cannot run {}", program.display()))?;
     let mut input = child.stdin.take().context("the program has no standard input")?;
     for job in &jobs {
-        let (case, scheduler) = (&cases[job.case], &schedulers[job.scheduler]);
-        let line = json!({ "toml": case.toml, "scheduler": scheduler, "seeds": job.seeds });
+        let (case, under) = (&cases[job.case], &contestants[job.scheduler]);
+        let line = json!({
+            "toml": case.toml,
+            "scheduler": under.scheduler,
+            "without": under.without,
+            "seeds": job.seeds,
+        });
         writeln!(input, "{line}").context("the simulations ended early")?;
     }
     drop(input);

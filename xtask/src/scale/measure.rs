@@ -129,8 +129,12 @@ impl Row {
     }
 
     /// Whether more is better.
-    fn is_speed(&self) -> bool {
+    pub(crate) fn is_speed(&self) -> bool {
         self.measure == Measure::Speed
+    }
+
+    pub(crate) fn is_share_error(&self) -> bool {
+        self.measure == Measure::ShareError
     }
 
     /// Digits behind the point that are printed.

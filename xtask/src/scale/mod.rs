@@ -8,6 +8,7 @@ mod cases;
 mod cost;
 mod jobs;
 mod measure;
+mod mechanisms;
 mod options;
 mod page;
 mod table;
@@ -32,6 +33,8 @@ type Values = BTreeMap<(usize, usize), BTreeMap<String, f64>>;
 /// Simulates, prints; whether everything that must be reached is.
 pub(crate) fn run(root: &Path, args: &[&str]) -> Result<bool> {
     let options = Options::parse(args)?;
+    let known = mechanisms::read_names(root)?;
+    mechanisms::check_names(&options.without, &known)?;
     let dir = root.join("scenarios/scale");
     let mut cases = cases::read_cases(&dir)?;
     cases.retain(|case| options.wants(case));
@@ -43,6 +46,11 @@ pub(crate) fn run(root: &Path, args: &[&str]) -> Result<bool> {
     }
     for path in [&options.json, &options.html].into_iter().flatten() {
         check_writable(path)?;
+    }
+    if options.mechanisms {
+        cases.retain(|case| mechanisms::is_of_size(&options, case));
+        let names = if options.without.is_empty() { &known } else { &options.without };
+        return mechanisms::run(root, &cases, &options, names);
     }
     let mut table = Table {
         judged: options.schedulers.first().cloned().unwrap_or_default(),
@@ -61,7 +69,7 @@ pub(crate) fn run(root: &Path, args: &[&str]) -> Result<bool> {
             table.add(case, row, values.get(&(at, number)).unwrap_or(&BTreeMap::new()));
         }
     }
-    if table.judged == "instep" {
+    if table.judged == "instep" && options.without.is_empty() {
         cost::add_lines(root, &cases, &earlier, &mut table);
     }
     publish(root, &options, &table)
@@ -96,6 +104,7 @@ fn simulate_cases(
     options: &Options,
     notes: &mut Vec<String>,
 ) -> Result<Values> {
+    let contestants = options.list_contestants();
     let mut jobs = Vec::new();
     // The cost of an event is measured in another way.
     for case in (0..cases.len()).filter(|case| !cases[*case].rows.is_empty()) {
@@ -106,10 +115,11 @@ fn simulate_cases(
     if jobs.is_empty() {
         return Ok(values);
     }
-    jobs::simulate(root, cases, &options.schedulers, jobs, |job, result| {
+    jobs::simulate(root, cases, &contestants, jobs, |job, result| {
         let (case, scheduler) = (&cases[job.case], &options.schedulers[job.scheduler]);
         if let Some(reason) = find_failure(result) {
-            notes.push(format!("{} under {scheduler} has no values: {reason}", case.name));
+            let under = &contestants[job.scheduler];
+            notes.push(format!("{} {under} has no values: {reason}", case.name));
             return;
         }
         for (number, row) in case.rows.iter().enumerate() {
@@ -159,7 +169,14 @@ fn add_earlier(values: &mut Values, cases: &[Case], earlier: &BTreeMap<(String, 
 fn note_seeds(options: &Options) -> String {
     let (own, peers) = (options.seeds(0), options.seeds(1));
     let judged = options.schedulers.first().map_or("", String::as_str);
-    format!("Medians: {judged} of {own} seeds, the other schedulers of {peers}")
+    let without = match options.without.is_empty() {
+        true => String::new(),
+        false => format!(
+            ". Under instep these mechanisms are off, for VMs alone, too: {}",
+            options.without.join(", ")
+        ),
+    };
+    format!("Medians: {judged} of {own} seeds, the other schedulers of {peers}{without}")
 }
 
 /// Writes each case as a file for `instep sim`.

@@ -1,6 +1,7 @@
 //! The command line of `cargo xtask bench scale`.
 
 use crate::scale::cases::Case;
+use crate::scale::jobs::Contestant;
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 
@@ -25,6 +26,10 @@ pub(crate) struct Options {
     pub(crate) html: Option<PathBuf>,
     /// Where the scenarios are written instead of simulated.
     pub(crate) write: Option<PathBuf>,
+    /// Mechanisms of `instep` that are off; with `mechanisms` those that are switched off in turn, all if it is empty.
+    pub(crate) without: Vec<String>,
+    /// Whether the table is that of what each mechanism is worth.
+    pub(crate) mechanisms: bool,
 }
 
 impl Options {
@@ -37,36 +42,80 @@ impl Options {
             json: None,
             html: None,
             write: None,
+            without: Vec::new(),
+            mechanisms: false,
         };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
-            if *arg == "--quick" {
-                options.quick = true;
-                continue;
-            }
-            let known = ["--case", "--scheduler", "--seeds", "--json", "--html", "--write"];
-            if !known.contains(arg) {
-                bail!("bench scale knows no {arg}; known are --quick, {}", known.join(", "));
-            }
-            let value = args.next().with_context(|| format!("{arg} needs a value"))?;
             match *arg {
-                "--case" => options.cases.push((*value).to_owned()),
-                "--scheduler" => options.schedulers.push((*value).to_owned()),
-                "--json" => options.json = Some(value.into()),
-                "--html" => options.html = Some(value.into()),
-                "--write" => options.write = Some(value.into()),
+                "--quick" => options.quick = true,
+                "--mechanisms" => options.mechanisms = true,
                 _ => {
-                    let seeds = value.parse().ok().filter(|seeds| (1..=100).contains(seeds));
-                    options.seeds = Some(seeds.with_context(|| {
-                        format!("--seeds {value}: expected a number from 1 to 100")
-                    })?);
+                    let value = args.next().copied();
+                    options.take(arg, value)?;
                 }
             }
         }
+        options.check()?;
         if options.schedulers.is_empty() {
             options.schedulers = SCHEDULERS.map(str::to_owned).to_vec();
         }
         Ok(options)
+    }
+
+    /// Takes an option that has a value.
+    fn take(&mut self, arg: &str, value: Option<&str>) -> Result<()> {
+        let known =
+            ["--case", "--scheduler", "--without", "--seeds", "--json", "--html", "--write"];
+        if !known.contains(&arg) {
+            let known = known.join(", ");
+            bail!("bench scale knows no {arg}; known are --quick, --mechanisms, {known}");
+        }
+        let value = value.with_context(|| format!("{arg} needs a value"))?;
+        match arg {
+            "--case" => self.cases.push(value.to_owned()),
+            "--scheduler" => self.schedulers.push(value.to_owned()),
+            "--without" => self.without.push(value.to_owned()),
+            "--json" => self.json = Some(value.into()),
+            "--html" => self.html = Some(value.into()),
+            "--write" => self.write = Some(value.into()),
+            _ => {
+                let seeds = value.parse().ok().filter(|seeds| (1..=100).contains(seeds));
+                let seeds = seeds
+                    .with_context(|| format!("--seeds {value}: expected a number from 1 to 100"))?;
+                self.seeds = Some(seeds);
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails for options that do not go together.
+    fn check(&self) -> Result<()> {
+        if self.mechanisms && (self.html.is_some() || !self.schedulers.is_empty()) {
+            bail!(
+                "--mechanisms compares instep with itself, as text and JSON; leave --html and \
+                 --scheduler away"
+            );
+        }
+        let is_instep = |name: &String| name == "instep";
+        if !self.without.is_empty()
+            && !self.schedulers.is_empty()
+            && !self.schedulers.iter().any(is_instep)
+        {
+            bail!(
+                "--without is for instep, which is not among the schedulers; add --scheduler instep"
+            );
+        }
+        Ok(())
+    }
+
+    /// The schedulers, `instep` without the mechanisms that are off.
+    pub(crate) fn list_contestants(&self) -> Vec<Contestant> {
+        let of = |name: &String| Contestant {
+            scheduler: name.clone(),
+            without: if name == "instep" { self.without.clone() } else { Vec::new() },
+        };
+        self.schedulers.iter().map(of).collect()
     }
 
     /// Seeds of the scheduler with this number.
@@ -119,12 +168,18 @@ mod tests {
             (vec!["--fast"], "knows no --fast"),
             (vec!["--seeds"], "needs a value"),
             (vec!["--seeds", "0"], "from 1 to 100"),
+            (vec!["--mechanisms", "--html", "a"], "leave --html"),
+            (vec!["--without", "home", "--scheduler", "eevdf"], "--scheduler instep"),
         ] {
             let error = Options::parse(&args).unwrap_err();
             assert!(error.to_string().contains(word), "{error}");
         }
         let options = Options::parse(&["--quick", "--scheduler", "cfs"]).unwrap();
         assert_eq!((options.seeds(0), options.schedulers.len()), (1, 1));
+        let options = Options::parse(&["--without", "home"]).unwrap();
+        let without: Vec<usize> =
+            options.list_contestants().iter().map(|one| one.without.len()).collect();
+        assert_eq!(without, [1, 0, 0, 0]);
         let options = Options::parse(&[]).unwrap();
         assert_eq!((options.seeds(0), options.seeds(1)), (SEEDS, PEER_SEEDS));
     }

@@ -327,7 +327,7 @@ fn one_guest(
     Ok(VmSetup {
         name: name.clone(),
         weight,
-        own: settings::of(guest)?,
+        own: settings::of(guest, host)?,
         affinity: affinity(guest, vcpus, host)?,
         memory: memory(guest, host, free),
         bytes: *guest.memory.get_ref(),

@@ -123,6 +123,8 @@ pub struct Guest {
     pub latency: Option<Spanned<String>>,
     /// Its allocation period under `instep`, 1ms to 1s; 24ms when not given.
     pub period: Option<Spanned<String>>,
+    /// The node where `instep` takes it to be at home, as long as no placement says otherwise.
+    pub home_node: Option<Spanned<u32>>,
     /// Parts of its vCPUs in its time, for schedulers that give parts; equal when not given.
     pub parts: Option<Spanned<Vec<u32>>>,
     /// What it runs: see [`load`]. Several run side by side.

@@ -1,8 +1,9 @@
 //! What a scenario sets for single VMs of scheduler `instep`, in the words of `[dispatch.vm.NAME]`
-//! (docs/dispatch.md): `cosched`, `latency`, `period`. Other schedulers do not know these settings and
+//! (docs/dispatch.md): `cosched`, `latency`, `period`, and the home node that placement tells it. Other schedulers do not know these settings and
 //! pass them over, so that a scenario can be run under each of them.
 
 use super::{Fault, Guest, load};
+use crate::host::Host;
 use instep_scx::instep::{Cosched, VmSettings};
 use toml::Spanned;
 
@@ -13,12 +14,19 @@ pub const PROMPT_US: u32 = 2000;
 pub const PERIODS: [u64; 2] = [1_000_000, 1_000_000_000];
 
 /// The settings of a guest.
-pub(super) fn of(guest: &Guest) -> Result<VmSettings, Fault> {
+pub(super) fn of(guest: &Guest, host: &Host) -> Result<VmSettings, Fault> {
     Ok(VmSettings {
         cosched: said(guest.cosched.as_ref(), "cosched", cosched)?.unwrap_or_default(),
         latency_us: said(guest.latency.as_ref(), "latency", latency)?.unwrap_or(0),
         period: said(guest.period.as_ref(), "period", period)?,
+        home: guest.home_node.as_ref().map(|node| home(node, host)).transpose()?,
     })
+}
+
+fn home(node: &Spanned<u32>, host: &Host) -> Result<u32, Fault> {
+    let what = || format!("home_node: the host has no node {}", node.get_ref());
+    let at = host.node_index(*node.get_ref()).and_then(|at| u32::try_from(at).ok());
+    at.ok_or_else(|| Fault::at(node.span(), what()))
 }
 
 fn said<T>(

@@ -38,7 +38,7 @@ const UPTIME: u64 = 3_600_000_000_000;
 
 /// Names of mechanisms in the order of their bits (bpf/intf.h), as `--dispatch` configures them: a
 /// tuning `without.NAME` switches one off.
-const MECHANISMS: [(&str, u32); 8] = [
+const MECHANISMS: [(&str, u32); 10] = [
     ("without.gang", 0),
     ("without.shares", 1),
     ("without.cores", 2),
@@ -47,6 +47,8 @@ const MECHANISMS: [(&str, u32); 8] = [
     ("without.holes", 5),
     ("without.moves", 6),
     ("without.span", 7),
+    ("without.trial", 8),
+    ("without.host", 9),
 ];
 
 impl Rules {

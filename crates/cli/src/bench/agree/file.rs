@@ -247,6 +247,7 @@ fn work(guest: &Guest) -> Result<Work, String> {
     };
     let only_simulated = guest.allowed.is_some()
         || guest.prefer_nodes.is_some()
+        || guest.home_node.is_some()
         || guest.parts.is_some()
         || guest.profile.is_some()
         || !guest.stage.is_empty()
