@@ -14,7 +14,7 @@
  * CPUs, where `level` is such that the shares of all accounts fill the host. Its virtual time advances by
  * (CPU time / share): by one second a second for an account that has exactly its share. Accounts are chosen in
  * the order of virtual time, so that all have the same fraction of what they are entitled to.
- *     The level follows the demand of all accounts once in an allocation period (24 ms), `roll`: by steps of
+ *     The level follows the demand of all accounts once in an allocation period (24 ms), `end_period`: by steps of
  * water filling up to the fixed point.
  *     Each domain has one clock: the least virtual time of its active accounts, without those that want less than half of
  * their share. The virtual time of these, and of an account of which no thread had to wait during a period, is raised to
@@ -81,7 +81,7 @@ static __always_inline struct account *counted_in(struct task_state *t)
 }
 
 /* A thread waits, runs, or does neither from now on, on CPUs of this domain. */
-static __noinline void stand(struct task_state *t, u32 standing, u32 domain, u64 now)
+static __noinline void count_thread(struct task_state *t, u32 standing, u32 domain, u64 now)
 {
 	struct account *a;
 	struct vm_state *v;
@@ -223,7 +223,7 @@ static __always_inline u64 clock_of(u32 domain)
 }
 
 /* An account none of whose threads runs or waits comes back: what it did not use is gone but for what it may save. */
-static __always_inline void comes_back(struct account *a, u32 vm, u32 domain)
+static __always_inline void expire_saved_time(struct account *a, u32 vm, u32 domain)
 {
 	u64 least = clock_of(domain) - lag_of(vm), vtime = a->vtime;
 
@@ -246,7 +246,7 @@ static __always_inline bool moves_clock(struct account *a)
 }
 
 /* The clock of a domain without slots is set at the end of a period; where it has no such account it goes on by itself. */
-static __always_inline void roll_clock(struct domain_state *d, u64 period)
+static __always_inline void raise_clock(struct domain_state *d, u64 period)
 {
 	if (!d->slotted)
 		d->clock = d->least ? pol_max(d->clock, d->least) : d->clock + period;
@@ -262,7 +262,7 @@ static __always_inline void note_least(struct account *a, u32 domain)
 }
 
 /* An account's period is over: what it saved and owes is bounded, its demand is taken over. */
-static __always_inline void roll_account(struct account *a, u32 vm, u32 domain, u64 now, u64 period)
+static __always_inline void end_account_period(struct account *a, u32 vm, u32 domain, u64 now, u64 period)
 {
 	u64 clock = clock_of(domain), vtime, want, most;
 
@@ -360,7 +360,7 @@ static __always_inline u32 nr_accounts(bool hosts)
 }
 
 /* Ends the period of all accounts of VMs or, with `hosts`, of the host's threads. */
-SEPARATE int roll_accounts(u64 now, u64 period, bool hosts)
+SEPARATE int end_account_periods(u64 now, u64 period, bool hosts)
 {
 	u32 n = nr_accounts(hosts);
 	s32 k;
@@ -372,8 +372,8 @@ SEPARATE int roll_accounts(u64 now, u64 period, bool hosts)
 		if (!a)
 			continue;
 		if (hosts && d)
-			roll_clock(d, period);
-		roll_account(a, hosts ? INSTEP_HOST : k, hosts ? (u32)k : a->domain, now, period);
+			raise_clock(d, period);
+		end_account_period(a, hosts ? INSTEP_HOST : k, hosts ? (u32)k : a->domain, now, period);
 	}
 	return 0;
 }
@@ -424,7 +424,7 @@ SEPARATE int set_shares(bool hosts)
 #define LEVEL_STEPS 8
 
 /* Once in an allocation period, on whichever CPU comes first. */
-SEPARATE int roll(u64 now)
+SEPARATE int end_period(u64 now)
 {
 	u64 at = INSTEP_STATE->rolled_at;
 
@@ -439,8 +439,8 @@ SEPARATE int roll(u64 now)
 	}
 	if (!at)
 		return 0;
-	roll_accounts(now, now - at, true);
-	roll_accounts(now, now - at, false);
+	end_account_periods(now, now - at, true);
+	end_account_periods(now, now - at, false);
 	bpf_repeat(LEVEL_STEPS) {
 		struct level_sums sums = {};
 		u64 level;

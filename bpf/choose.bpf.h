@@ -150,7 +150,7 @@ SEPARATE int drain_seats(void)
 	bpf_for(k, from, from + DRAIN_STEP)
 		if ((u32)k < slots && scx_bpf_dsq_nr_queued(seat_queue(k)) > 0 &&
 		    scx_bpf_dsq_move_to_local(seat_queue(k), 0)) {
-			/* The rest of this part waits for the next who looks. */
+			/* The rest of this part waits for the next CPU that looks. */
 			INSTEP_STATE->drained = k;
 			return true;
 		}
@@ -341,7 +341,7 @@ static __always_inline bool interrupt_slot(s32 cpu, struct cpu_state *c, struct 
 }
 
 /* Takes a thread of the host before the owner's, unless the host's threads are far ahead of their share. */
-static __always_inline bool lend(s32 cpu, struct cpu_state *c, struct domain_state *d)
+static __always_inline bool take_host_thread(s32 cpu, struct cpu_state *c, struct domain_state *d)
 {
 	if (!d->host.nr_queued || pol_before(d->clock + SET.lag_ns, d->host.vtime))
 		return false;

@@ -259,7 +259,7 @@ static __always_inline void reseat(u32 vm, struct vm_state *v, struct domain_sta
 	u32 before = v->seats;
 
 	v->seats = seats;
-	settle(vm, now);
+	place_gang(vm, now);
 	if (!v->nr_parts)
 		v->seats = seats = 0;
 	number_seats(vm, seats, all);
@@ -306,7 +306,7 @@ static __always_inline bool continue_trial(struct vm_state *v, struct instep_vm_
 }
 
 /* Looks at a VM's evidence at the end of each window. */
-SEPARATE int weigh(u32 vm, u64 now)
+SEPARATE int end_window(u32 vm, u64 now)
 {
 	struct vm_state *v = vm_of(vm);
 	struct instep_vm_settings *s = vm_set_of(vm);

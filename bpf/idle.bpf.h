@@ -88,7 +88,7 @@ static __noinline s32 claim_in(struct task_struct *p, u32 domain, s32 prev)
 		return NO_CPU;
 	if (c && c->domain == domain && may_use(p, prev))
 		own = pol_lane(c->lane) & d->idle;
-	/* One that is idle may be another thread's meanwhile: twice is enough, the next who goes idle looks again. */
+	/* One that is idle may be another thread's meanwhile: twice is enough, the next CPU that goes idle looks again. */
 	bpf_repeat(2) {
 		cores = on(INSTEP_M_CORES) ? idle_cores(d) : 0;
 		if (own && c && (!on(INSTEP_M_CORES) || (c->core & d->idle) == c->core) && claim(d, prev)) {

@@ -21,7 +21,7 @@
  *                  domain (at most 64 CPUs of a node). Sets coincide, nest or are disjoint, and move as a whole, seldom.
  *   slot.bpf.h     While threads wait, a timer cuts time into slots of 6 ms. One CPU plans each slot: in the order of
  *                  virtual time each gang gets its whole set or waits, and other accounts get as many CPUs as they want.
- *   span.bpf.h, turn.bpf.h
+ *   span.bpf.h, promise.bpf.h
  *                  A gang that is wider than a domain has a part in each of several, and the same slots in all.
  *   queue.bpf.h    Threads that form no gang wait in the pool of their domain, in the order of virtual time; a gang's vCPU
  *                  waits on its seat. choose.bpf.h says how a CPU chooses among these.
@@ -68,21 +68,21 @@ UEI_DEFINE(uei);
 
 /* --- helpers of the operations ------------------------------------------------------------------ */
 
-static __noinline void look_up_again(struct task_struct *p, struct task_state *t)
+static __noinline void refresh_record(struct task_struct *p, struct task_state *t)
 {
 	if (!t)
 		return;
-	stand(t, STANDS_NOWHERE, 0, scx_bpf_now());
-	look_up(p, t);
+	count_thread(t, STANDS_NOWHERE, 0, scx_bpf_now());
+	look_up_thread(p, t);
 }
 
 /* The thread's record, brought up to date when the table of threads has changed. */
-static __always_inline struct task_state *known(struct task_struct *p)
+static __always_inline struct task_state *record_of(struct task_struct *p)
 {
 	struct task_state *t = task_of(p);
 
 	if (t && t->generation != SET.generation)
-		look_up_again(p, t);
+		refresh_record(p, t);
 	return t;
 }
 
@@ -102,7 +102,7 @@ static __always_inline void join_once(struct task_struct *p, struct task_state *
 
 s32 BPF_STRUCT_OPS(instep_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 {
-	struct task_state *t = known(p);
+	struct task_state *t = record_of(p);
 	s32 cpu;
 
 	if (!t)
@@ -204,7 +204,7 @@ static __always_inline void enqueue_last(struct task_struct *p, struct task_stat
 void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	u64 now = scx_bpf_now();
-	struct task_state *t = known(p);
+	struct task_state *t = record_of(p);
 	s32 cpu, here = scx_bpf_task_cpu(p);
 	struct cpu_state *c = cpu_of(here);
 	struct domain_state *d;
@@ -228,7 +228,7 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 		enqueue_last(p, t, here, enq_flags);
 		return;
 	}
-	stand(t, STANDS_QUEUED, domain, now);
+	count_thread(t, STANDS_QUEUED, domain, now);
 	count(INSTEP_C_QUEUED);
 	if (is_bound(p)) {
 		enqueue_bound(p, t, domain, now, enq_flags);
@@ -286,7 +286,7 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 	if (take_bound(cpu, c, d, &p, now))
 		return;
 	sweep_seldom(d, pool_queue(c->domain), &d->swept_at, now);
-	if (pol_before(now, c->lends) && lend(cpu, c, d))
+	if (pol_before(now, c->lends) && take_host_thread(cpu, c, d))
 		return;
 	if (INSTEP_STATE->drained < SET.nr_slots && drain_seats())
 		return;
@@ -345,7 +345,7 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 {
 	u64 now = scx_bpf_now();
 	s32 cpu = scx_bpf_task_cpu(p);
-	struct task_state *t = known(p);
+	struct task_state *t = record_of(p);
 	struct cpu_state *c = cpu_of(cpu);
 	struct domain_state *d;
 	struct slot_info *i;
@@ -365,7 +365,7 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 		__sync_fetch_and_and(&d->idle, ~pol_lane(c->lane));
 	join_once(p, t);
 	leave_seat(t);
-	stand(t, STANDS_RUNNING, c->domain, now);
+	count_thread(t, STANDS_RUNNING, c->domain, now);
 	v = vm_of(t->vm);
 	i = slot_of(t->slot);
 	if (i && v && i->noted != v->account.domain + 1)
@@ -406,10 +406,10 @@ void BPF_STRUCT_OPS(instep_tick, struct task_struct *p)
 	if (!t || !c)
 		return;
 	charge(cpu, now);
-	roll(now);
-	spread(now);
+	end_period(now);
+	balance_domains(now);
 	if (t->slot != INSTEP_NO_SLOT)
-		look_at(p, t, now);
+		review_vm(p, t, now);
 }
 
 void BPF_STRUCT_OPS(instep_stopping, struct task_struct *p, bool runnable)
@@ -427,7 +427,7 @@ void BPF_STRUCT_OPS(instep_stopping, struct task_struct *p, bool runnable)
 		c->tid = 0;
 		c->hole = 0;
 	}
-	stand(t, runnable ? STANDS_QUEUED : STANDS_NOWHERE, c->domain, now);
+	count_thread(t, runnable ? STANDS_QUEUED : STANDS_NOWHERE, c->domain, now);
 	if (!runnable)
 		return;
 	t->is_long = pol_since(t->woke, t->own) >= SET.slice_ns;
@@ -436,7 +436,7 @@ void BPF_STRUCT_OPS(instep_stopping, struct task_struct *p, bool runnable)
 /* A thread wakes up, or its settings were changed. */
 void BPF_STRUCT_OPS(instep_runnable, struct task_struct *p, u64 enq_flags)
 {
-	struct task_state *t = known(p);
+	struct task_state *t = record_of(p);
 	struct account *a;
 	u32 domain;
 
@@ -446,7 +446,7 @@ void BPF_STRUCT_OPS(instep_runnable, struct task_struct *p, u64 enq_flags)
 	domain = domain_for(t, scx_bpf_task_cpu(p));
 	a = account_of(t->vm, domain);
 	if (a)
-		comes_back(a, t->vm, domain);
+		expire_saved_time(a, t->vm, domain);
 	bound_own(t, domain);
 	t->woke = t->own;
 	note_wake(t);
@@ -462,7 +462,7 @@ void BPF_STRUCT_OPS(instep_quiescent, struct task_struct *p, u64 deq_flags)
 	if (!t)
 		return;
 	leave_seat(t);
-	stand(t, STANDS_NOWHERE, 0, scx_bpf_now());
+	count_thread(t, STANDS_NOWHERE, 0, scx_bpf_now());
 	t->is_long = 0;
 	t->woke = t->own;
 	v = vm_of(t->vm);
@@ -520,8 +520,8 @@ void BPF_STRUCT_OPS(instep_disable, struct task_struct *p)
 	if (!t)
 		return;
 	leave_seat(t);
-	stand(t, STANDS_NOWHERE, 0, scx_bpf_now());
-	takes_along(p);
+	count_thread(t, STANDS_NOWHERE, 0, scx_bpf_now());
+	leave_class(p);
 }
 
 s32 BPF_STRUCT_OPS(instep_init_task, struct task_struct *p, struct scx_init_task_args *args)
@@ -535,7 +535,7 @@ s32 BPF_STRUCT_OPS(instep_init_task, struct task_struct *p, struct scx_init_task
 	t->seat = NO_SEAT;
 	t->weight = 100;
 	t->own = POL_ORIGIN;
-	look_up(p, t);
+	look_up_thread(p, t);
 	return 0;
 }
 

@@ -6,15 +6,25 @@
  *
  * Problem: which CPUs are crowded changes as VMs come, go, block and compute. And where five gangs have room for two side
  * by side, one set always has three of them.
- * Method: a set moves as a whole. In each slot one gang is looked at: its set moves where that lowers its cost
- * (set.bpf.h) by half of what it loads a CPU with, at least by a sixteenth of a CPU. In every eighth slot the gang that
- * is furthest behind of those refused is looked at: it moves where that raises its cost by a quarter of a CPU at most,
- * and where it is further behind than all gangs that it would meet only there, by four slots. So gangs of equal weight
- * have equal shares in the long run. A gang that was refused twice although as many CPUs are free moves there at once
+ * Method: a gang set moves as a whole, for one of three reasons. The first two are examined in the order given, one gang in
+ * each slot:
+ *
+ *     load       cost there + max(load / 2, 1/16) <= cost here
+ *     fairness   cost there <= cost here + 1/4, and v + 4 s < there, and here + 2 s < there
+ *
+ *     cost         of a set, in CPUs (set.bpf.h)
+ *     load         what the gang loads each of its CPUs with, in CPUs
+ *     v            virtual time of the gang
+ *     here, there  least virtual time of the gangs that it meets only at this set, or only at the other one
+ *     s            length of a slot
+ *
+ * Fairness is examined in every eighth slot, for the first gang that the slot refused. It gives gangs of equal weight equal
+ * shares in the long run. The third reason: a gang that was refused twice although as many CPUs are free moves there at once
  * (slot.bpf.h, relocate).
- *     A VM goes to another domain where that lowers the higher of the two loads; one VM in 96 ms. Wide gangs, of more than
- * half a domain's CPUs, come first: as no two of them run at the same time, one goes from the domain with the most of them
- * to the one with the fewest. A VM goes to its home node when user space names another one.
+ *     A VM goes to another domain where that lowers the higher of the two loads by a sixteenth of a CPU for each CPU; one VM in
+ * 96 ms. A load is that of the domain's accounts divided by the capacity of its CPUs. Wide gangs have more than half a domain's
+ * CPUs, and no two of them run at the same time. So one goes from the domain with the most of them to the one with the fewest,
+ * if these differ by two. A VM goes to its home node when user space names another one.
  * Limits: a set rests for 96 ms after a move. Load is an estimate over some periods of 24 ms.
  */
 #ifndef INSTEP_MOVES_BPF_H
@@ -22,13 +32,15 @@
 
 #include "gang.bpf.h"
 
-/* Whether a gang is behind all that it would meet, by four slots and by two more than behind those that it meets now. */
+/* Whether a gang that moved for fairness would meet gangs only that are far enough ahead of it. */
 static __always_inline bool is_far_behind(struct vm_state *v, struct set_score *here, struct set_score *there)
 {
 	u64 vtime = v->account.vtime;
 
-	return here->ahead && (!there->ahead || (pol_before(vtime + 4 * SET.slot_ns, there->ahead) &&
-						 pol_before(here->ahead + 2 * SET.slot_ns, there->ahead)));
+	if (!here->least_vtime || !there->least_vtime)
+		return here->least_vtime > 0;
+	return pol_before(vtime + 4 * SET.slot_ns, there->least_vtime) &&
+	       pol_before(here->least_vtime + 2 * SET.slot_ns, there->least_vtime);
 }
 
 static __always_inline void move_to(struct vm_state *v, u64 set, u64 now)
@@ -134,7 +146,7 @@ SEPARATE int change_domain(u32 vm, u32 to, u32 share, u64 now)
 	e->loaded += share;
 	count(INSTEP_C_MOVE_DOMAIN);
 	if (v->seats)
-		settle(vm, now);
+		place_gang(vm, now);
 	/* Its vCPUs may wait on seats, which only slots serve. */
 	start_slots(e, to, now);
 	return 0;
@@ -227,7 +239,7 @@ SEPARATE int move_wide(u64 now)
 }
 
 /* Now and then, on whichever CPU comes first. */
-static __always_inline void spread(u64 now)
+static __always_inline void balance_domains(u64 now)
 {
 	u64 at = INSTEP_STATE->spread_at;
 
@@ -239,7 +251,7 @@ static __always_inline void spread(u64 now)
 }
 
 /* What a vCPU that runs shows of its VM. */
-static __always_inline void look_at(struct task_struct *p, struct task_state *t, u64 now)
+static __always_inline void review_vm(struct task_struct *p, struct task_state *t, u64 now)
 {
 	struct cpu_state *c = cpu_of(scx_bpf_task_cpu(p));
 	struct vm_state *v = vm_of(t->vm);
@@ -249,7 +261,7 @@ static __always_inline void look_at(struct task_struct *p, struct task_state *t,
 	/* It may not use its domain any more. */
 	if (!v->allowed && c->domain != v->account.domain)
 		change_domain(t->vm, c->domain, 0, now);
-	weigh(t->vm, now);
+	end_window(t->vm, now);
 	go_home(t->vm, now);
 }
 

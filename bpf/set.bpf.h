@@ -136,7 +136,7 @@ SEPARATE int sum_load(struct domain_state *d, u32 domain, u32 without)
 struct set_score {
 	u32 cost;
 	u32 peak;  /* load of the most loaded CPU, without the gang's own */
-	u64 ahead; /* least virtual time of the gangs that it would meet only there, 0 if there are none */
+	u64 least_vtime; /* least virtual time of the gangs that it would meet only there, 0 if there are none */
 };
 
 /* What speaks against this set for a gang, `sum_load` having been called without it. */
@@ -151,7 +151,7 @@ SEPARATE int score_set(struct domain_state *d, u64 set, u32 vm, struct set_score
 		return 0;
 	domain = d->host.domain;
 	score->peak = 0;
-	score->ahead = 0;
+	score->least_vtime = 0;
 	bpf_for(k, 0, INSTEP_LANES) {
 		u32 load = d->load[within(k, INSTEP_LANES)];
 
@@ -174,8 +174,8 @@ SEPARATE int score_set(struct domain_state *d, u64 set, u32 vm, struct set_score
 		if (set == own ? (met & ~own) : (met & own))
 			continue;
 		vtime = vtime_in(v, domain);
-		if (!score->ahead || pol_before(vtime, score->ahead))
-			score->ahead = vtime;
+		if (!score->least_vtime || pol_before(vtime, score->least_vtime))
+			score->least_vtime = vtime;
 	}
 	score->cost = score->peak + pool / (pol_count(set) ?: 1) + crossed * CROSS_COSTS;
 	if (set & d->caches & ~(1ull << pol_lowest(set)))
@@ -183,15 +183,15 @@ SEPARATE int score_set(struct domain_state *d, u64 set, u32 vm, struct set_score
 	return 0;
 }
 
-/* Whether a gang would be better off among those of set `a` than among those of `b`: all are further ahead of it. */
+/* Whether the gangs that a gang would meet only at set `a` are further ahead than those at set `b`. */
 static __always_inline bool meets_later(struct set_score *a, struct set_score *b)
 {
-	return !a->ahead || (b->ahead && pol_before(b->ahead, a->ahead));
+	return !a->least_vtime || (b->least_vtime && pol_before(b->least_vtime, a->least_vtime));
 }
 
 /*
  * The best set of so many CPUs for a gang; 0 if the domain has none. With `most`, of the sets that cost no more than that
- * the one whose gangs are furthest ahead.
+ * the one that meets the gangs furthest ahead.
  */
 SEPARATE u64 find_set(struct domain_state *d, u32 vm, u32 size, u32 most, struct set_score *best)
 {
@@ -247,7 +247,7 @@ static __always_inline u32 room_in(struct domain_state *d)
 }
 
 /* Gives part `k` of a gang the best set of so many CPUs of a domain; whether there is one. */
-SEPARATE int settle_part(u32 vm, u32 k, u32 domain, u32 size)
+SEPARATE int place_part(u32 vm, u32 k, u32 domain, u32 size)
 {
 	struct vm_state *v = vm_of(vm);
 	struct domain_state *d = domain_of(domain);

@@ -18,10 +18,15 @@
  * where nothing does a vCPU of a gang that was refused. That one gives way to any thread of the pool that wakes up, and
  * costs its VM nothing: nobody else wanted the CPU, and a wide VM that spins would burn its share alone and never be
  * the first.
- *     So gangs that cannot run side by side have not their whole share each: of two of them each has as many CPUs in its own
- * slots as its share divided by the sum of (share / CPUs of its set) of both, at least half of it, and holes besides.
+ *     So two gangs that cannot run side by side do not have their whole share each in their own slots:
+ *
+ *     part = 1 / (share1 / size1 + share2 / size2)
+ *
+ *     part            of its share, what each of them has in its own slots: 1/2 to 1
+ *     share1, share2  what they are entitled to, in CPUs
+ *     size1, size2    CPUs of their gang sets
  *     A gang that was refused twice although as many CPUs are free elsewhere moves its set there. One that has parts in
- * several domains was promised its slot before: turn.bpf.h.
+ * several domains was promised its slot before: promise.bpf.h.
  * Limits: a gang that blocks in the middle of its slot leaves holes until the slot ends.
  *
  *     CPU       0   1   2   3   4   5   6   7
@@ -32,7 +37,7 @@
 #ifndef INSTEP_SLOT_BPF_H
 #define INSTEP_SLOT_BPF_H
 
-#include "turn.bpf.h"
+#include "promise.bpf.h"
 
 /* Lists of the planner for accounts that are overdue, and by how much those of one list are longer than of the next. */
 #define OVERDUE_LISTS 8
@@ -138,7 +143,7 @@ SEPARATE int order_members(struct domain_state *d, u64 least, u64 most, u64 now)
 		/* A gang that has all that it wants does not wait for a slot. */
 		if (!v->account.nr_queued)
 			v->granted_at = now;
-		/* It is in one list only; elsewhere it has what was promised to it (turn.bpf.h). */
+		/* It is in one list only; elsewhere it has what was promised to it (promise.bpf.h). */
 		if (is_spread(v) && v->account.domain != d->host.domain)
 			continue;
 		at = within(list_of(&v->account, v, vtime_in(v, d->host.domain), least, width, now), INSTEP_LANES);
@@ -249,7 +254,7 @@ static __always_inline void keep_promise(struct domain_state *d, struct slot_pla
 }
 
 /* Takes the accounts in their order, and gives each what it wants of what is free. */
-SEPARATE int give(struct domain_state *d, struct slot_plan *plan)
+SEPARATE int assign_cpus(struct domain_state *d, struct slot_plan *plan)
 {
 	u32 member;
 
@@ -501,7 +506,7 @@ SEPARATE int plan_slot(u32 domain, u64 now)
 	d->light = range.light;
 	keep_promise(d, &plan);
 	serve_overdue(d, domain, &plan);
-	give(d, &plan);
+	assign_cpus(d, &plan);
 	if (d->nr_spread)
 		promise_slots(d, now);
 	relocate(d, &plan);

@@ -14,7 +14,7 @@
  *     CPU time in the domain / (share * seats of the part / seats)
  * and starts with the lag that the VM has in its own domain.
  *     Slots begin at the same moments in all domains. At the start of each slot every planner looks at the wide gangs that
- * have a part in its domain (turn.bpf.h). A gang that is not ahead of the clock of any of its domains is promised the next
+ * have a part in its domain (promise.bpf.h). A gang that is not ahead of the clock of any of its domains is promised the next
  * slot in all of them, unless one of these is promised to another. A planner grants what was promised before all else.
  * Limits: only VMs whose vCPUs may use all CPUs. A set that lies in several domains moves only when its CPUs are lost.
  */
@@ -76,7 +76,7 @@ SEPARATE int spread_over(u32 vm, u32 first, u32 n)
 		size = size < room ? size : room;
 		part->first = c->next;
 		part->vtime = d->clock + lag;
-		fits &= settle_part(vm, k, first + k, size);
+		fits &= place_part(vm, k, first + k, size);
 		/* Gangs that look for a place before the domain lists its members again see this one. */
 		d->nr_spread++;
 		c->next += size;
@@ -176,7 +176,7 @@ SEPARATE int leave_domains(struct vm_state *v)
 }
 
 /* Gives a gang the best set of its domain, or sets in several. Without any it is none. */
-SEPARATE int settle(u32 vm, u64 now)
+SEPARATE int place_gang(u32 vm, u64 now)
 {
 	struct vm_state *v = vm_of(vm);
 	struct domain_state *d;
@@ -198,7 +198,7 @@ SEPARATE int settle(u32 vm, u64 now)
 		return 0;
 	}
 	v->parts[0].first = 0;
-	v->nr_parts = settle_part(vm, 0, v->account.domain, v->seats);
+	v->nr_parts = place_part(vm, 0, v->account.domain, v->seats);
 	return 0;
 }
 

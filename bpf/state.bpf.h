@@ -147,7 +147,7 @@ struct cpu_state {
 	u64 counters[INSTEP_NR_COUNTERS] LINE;
 };
 
-/* A slot that was promised to a gang with several parts (turn.bpf.h). */
+/* A slot that was promised to a gang with several parts (promise.bpf.h). */
 struct promise {
 	u64 slot;	/* its number */
 	u32 vm;
@@ -526,7 +526,7 @@ static __always_inline bool is_of(struct instep_thread *entry, u64 start_boottim
  * belongs to: else a VM that starts many at once would compete with the agent that is to tell of
  * them (seen: 511 threads, and no cycle came to its end).
  */
-static __noinline void look_up(struct task_struct *p, struct task_state *t)
+static __noinline void look_up_thread(struct task_struct *p, struct task_state *t)
 {
 	struct instep_thread *entry = thread_of(p->pid);
 	struct slot_info *i;

@@ -61,7 +61,7 @@ int BPF_PROG(instep_switch, bool preempt, struct task_struct *prev, struct task_
 }
 
 /* A thread leaves this class. */
-static __always_inline void takes_along(struct task_struct *p)
+static __always_inline void leave_class(struct task_struct *p)
 {
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct cpu_state *c = cpu_of(cpu);

@@ -11,9 +11,17 @@
  *     a CPU on which a gang's vCPU fills a hole;
  *     the CPU where the thread was, or one of four of the pool in the same last-level cache, or one of four others of the
  *     pool, if what runs there is further along by `wake_slack_ns`;
- *     a CPU of one gang of those in this slot, if that is further along by as much: the one that lost least by this. All
- *     such threads tear the same gang.
- * A CPU gives way to one thread only, until that runs there: who takes it claims it.
+ *     a CPU of one gang of this slot, if that gang was further along by as much when the slot began.
+ * "Further along" compares virtual times:
+ *
+ *     place + slack < running
+ *
+ *     place    of the thread that wakes up: virtual time of its account and its lead over others of it (policy.h, pol_key)
+ *     slack    `wake_slack_ns`, 1 ms
+ *     running  the place of the thread that runs, or the virtual time of the gang when its slot began
+ *
+ * All threads that interrupt a gang in a slot take CPUs of the same gang: of the one with the least loss for each of its slots
+ * so far (state.bpf.h, lost_less). A CPU gives way to one thread only, until that runs there: the thread claims it.
  * Limits: a wake-up in an interrupt counts as a timer's, also where the processor posts the interrupt of a sibling.
  */
 #ifndef INSTEP_WAKE_BPF_H

@@ -14,8 +14,8 @@
  *     So its domains share their CPUs between the gang and others as their clocks say, and the slowest of them decides.
  * Limits: a gang that has become due waits for up to a slot longer than one of a single domain.
  */
-#ifndef INSTEP_TURN_BPF_H
-#define INSTEP_TURN_BPF_H
+#ifndef INSTEP_PROMISE_BPF_H
+#define INSTEP_PROMISE_BPF_H
 
 #include "moves.bpf.h"
 
