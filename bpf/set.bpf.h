@@ -106,7 +106,7 @@ SEPARATE int sum_load(struct domain_state *d, u32 domain, u32 without)
 		return 0;
 	bpf_for(k, 0, INSTEP_LANES)
 		d->load[within(k, INSTEP_LANES)] = d->pool_load[within(k, INSTEP_LANES)] = 0;
-	pool = host_demand(d) + d->light;
+	pool = host_demand(d);
 	n = members_of(d);
 	bpf_for(k, 0, n) {
 		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];

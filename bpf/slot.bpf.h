@@ -44,8 +44,6 @@
 #define OVERDUE_STEP (8 * POL_MS)
 /* So many threads of the pool that are overdue get a CPU in a slot. */
 #define OVERDUE_MOST 8
-/* Light accounts have CPUs of their own when they want so much together, 1024ths. */
-#define LIGHT_LEAST (POL_CPU * 3 / 4)
 /* Members of the planner's order are numbered from 1; this is the account of the host's threads. */
 #define HOST_MEMBER (INSTEP_MAX_VMS + 1)
 #define MAX_STEPS (INSTEP_LANES + INSTEP_MAX_VMS + 2)
@@ -68,7 +66,6 @@ struct slot_range {
 	u64 least;
 	u64 most;
 	u64 clock; /* the least of those that move the clock, 0 if there are none */
-	u32 light; /* what those want that are light, 1024ths of a CPU */
 	bool waits; /* some wait */
 };
 
@@ -95,8 +92,6 @@ SEPARATE int find_range(struct domain_state *d, struct slot_range *range)
 		/* A gang that was refused and fills holes waits, too. */
 		if (v && v->strays)
 			d->stray = d->members[within(k, INSTEP_MAX_VMS)];
-		if (v && v->account.light && v->account.domain == d->host.domain)
-			range->light += v->account.demand;
 		if (v && is_active(&v->account))
 			note_range(range, &v->account, vtime_in(v, d->host.domain),
 				   v->account.nr_queued || (is_gang(v) && v->refusals));
@@ -163,7 +158,6 @@ struct slot_plan {
 	u64 pool;	/* CPUs for threads that form no gang */
 	u64 now;
 	u32 part;	/* of a CPU that such threads want beyond those, 1024ths */
-	u32 light;	/* what light accounts want, 1024ths; 0 where they are few, and served by preemption */
 	u32 victim;	/* of the gangs that were granted, the one that lost least to threads that took its CPUs */
 	bool promised;	/* to a gang of several domains */
 };
@@ -292,11 +286,6 @@ SEPARATE int assign_cpus(struct domain_state *d, struct slot_plan *plan)
 				grant(d, v, vm, plan);
 			else
 				refuse(d, v, vm);
-		}
-		/* After the first gang: else none whose set has the last CPUs would ever run. */
-		if (plan->light && plan->victim) {
-			reserve(plan, plan->light, ~0ull);
-			plan->light = 0;
 		}
 		reserve(plan, pool_demand(v, vm), v->allowed);
 	}
@@ -502,8 +491,6 @@ SEPARATE int plan_slot(u32 domain, u64 now)
 		seat_pool(d, domain);
 	d->slotted = 1;
 	count(INSTEP_C_SLOT);
-	plan.light = range.light >= LIGHT_LEAST ? range.light * 3 / 2 + POL_CPU / 2 : 0;
-	d->light = range.light;
 	keep_promise(d, &plan);
 	serve_overdue(d, domain, &plan);
 	assign_cpus(d, &plan);

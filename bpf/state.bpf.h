@@ -202,7 +202,6 @@ struct domain_state {
 	u32 load[INSTEP_LANES]; /* of each CPU by gangs, 1024ths */
 	u32 pool_load[INSTEP_LANES]; /* by others */
 	u32 host_next;
-	u32 light;	/* what light accounts want, 1024ths of a CPU */
 	u32 looked;	/* members that were looked at for a better set */
 	u32 loaded;	/* all of it, 1024ths of a CPU */
 	u64 lost;	/* CPUs that a higher class has had for a whole window */
