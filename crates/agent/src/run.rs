@@ -23,7 +23,6 @@ use crate::service::{self, Service};
 use crate::signals::Wake;
 pub use crate::signals::{Events, survive_size_limit};
 use crate::watch::Watch;
-use instep_core::units::Tid;
 use instep_core::wording::Count;
 use instep_host::Root;
 use instep_host::apply::sampling::{self, Source};
@@ -413,6 +412,7 @@ mod tests {
     use super::*;
     use crate::testing::Heard;
     use instep_core::idset::CpuSet;
+    use instep_core::units::Tid;
     use instep_host::apply::{AffinityChange, KernelAffinity, ThreadKind, thread};
     use std::cell::{Cell, RefCell};
     use std::io;

@@ -268,6 +268,6 @@ mod tests {
         let kept = |most| kept(&[7u8; 100][..], "standard input", most);
         assert_eq!(kept(100).unwrap().metadata().unwrap().len(), 100);
         let said = kept(99).unwrap_err().to_string();
-        assert!(said.contains("standard input: ") && said.contains("up to 99 B only"), "{said}");
+        assert!(said.contains("standard input: ") && said.contains("up to 99B only"), "{said}");
     }
 }

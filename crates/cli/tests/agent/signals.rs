@@ -90,7 +90,7 @@ fn sigusr1_ends_a_run_and_leaves_the_placement_with_its_originals() {
 #[test]
 fn run_after_a_hand_over_answers_for_a_placement_that_it_does_not_change() {
     let Some(vm) = Vm::start("taken-over") else { return };
-    let mut first = vm.placed_by(&mut vm.mending(&["--interval", "1h"]));
+    let first = vm.placed_by(&mut vm.mending(&["--interval", "1h"]));
     first.signal(Signal::USR1);
     wait_for("its end", || first.has_ended());
     let handed = vm.cpus();

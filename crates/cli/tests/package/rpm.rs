@@ -95,7 +95,8 @@ fn check_scripts(scripts: &str) {
     };
     let (after, before, upgraded) =
         (part("postinstall"), part("preuninstall"), part("postuninstall"));
-    assert!(!after.contains("enable") && !after.contains(" start"), "{after}");
+    let reloads = after.contains("systemctl daemon-reload");
+    assert!(reloads && after.matches("systemctl").count() == 1, "it does more: {after}");
     assert!(before.contains("[ \"$1\" -eq 0 ]") && !before.contains("try-restart"), "{before}");
     let stop = before.find("disable --now").expect("the service is stopped");
     assert!(stop < before.find("instep restore").unwrap(), "before the rest is put back: {before}");
