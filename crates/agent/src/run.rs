@@ -11,8 +11,8 @@ use crate::cycle::{Tools, cycle};
 use crate::dispatch::{self, Dispatch};
 use crate::error::Error;
 use crate::guard::Guard;
-pub use crate::holding::{restored, told};
 use crate::holding::{begin, renew, take_over};
+pub use crate::holding::{restored, told};
 use crate::left_alone::LeftAlone;
 pub use crate::locks::{lock, lock_host, lock_journal};
 use crate::memory::{Homes, LiveHost};
@@ -290,13 +290,13 @@ impl<'a> Agent<'a> {
                 }
                 Err(error) => return Err(error),
             };
+            if let Some(applier) = applier.as_deref_mut().filter(|_| !self.options.once) {
+                take_over(applier, sink);
+            }
             self.service.note_cycle(&status);
             if self.options.once {
                 let stopped = self.options.events.stopping();
                 return Ok((ended, if stopped { self.finish(sink) } else { Finish::Keep }));
-            }
-            if let Some(applier) = applier.as_deref_mut() {
-                take_over(applier, sink);
             }
             wait = self.options.config.interval;
             self.publish(wait);

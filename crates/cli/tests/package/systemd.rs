@@ -16,7 +16,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const VM: &str = "setpriv --reuid nobody --regid nogroup --clear-groups \
     qemu-system-x86_64 -name web,debug-threads=on -smp 2 -m 32 -nodefaults -no-user-config \
     -display none -S -accel tcg,thread=multi </dev/null >/dev/null 2>&1 &
-    for i in $(seq 100); do grep -qs CPU /proc/$!/task/*/comm && break; sleep 0.1; done
+    for i in $(seq 600); do
+        [ $(grep -ls CPU /proc/$!/task/*/comm | wc -l) -eq 2 ] && break
+        kill -0 $! || break
+        sleep 0.1
+    done
     for task in /proc/$!/task/*; do
         if grep -q CPU $task/comm; then taskset -pc 0 ${task##*/}; echo ${task##*/} >>/tmp/vcpus; fi
     done";
@@ -122,9 +126,9 @@ impl Machine {
 
     /// Starts the VM; whether that can be done.
     fn starts_vm(&self) -> bool {
-        self.says(VM);
+        let said = self.says(VM);
         if self.cpus().len() != 2 {
-            skip::note("no VM starts on a machine of its own");
+            skip::note(&format!("no VM starts on a machine of its own: {said}"));
             return false;
         }
         assert!(self.is_as_found());
@@ -278,6 +282,16 @@ fn service_does_under_systemd_what_the_guide_says() {
     assert!(journal.contains("stays for the next `instep run`"), "{journal}");
     assert_eq!(journal.matches("original affinity again").count(), 2, "{journal}");
     assert_ne!(machine.property("MainPID"), run);
+    let run = machine.property("MainPID");
+    // The new run answers for what it found in place: when it is killed, its guardian puts that back, too.
+    assert!(journal.contains("an earlier run left"), "{journal}");
+    machine.does("systemctl kill --kill-whom=main --signal=KILL instep");
+    let restored = || machine.journal().matches("ended without restoring everything").count() == 3;
+    machine.until("the guardian", restored);
+    machine.until("another run", || {
+        ![run.as_str(), "0"].contains(&machine.property("MainPID").as_str())
+    });
+    machine.until("another placement", || !machine.is_as_found());
 
     // At the end everything is as it was found, and the directory of the journal is still there.
     machine.does("systemctl stop instep");
