@@ -292,6 +292,7 @@ impl<A: Affinity> Applier<A> {
             return Ok(0);
         }
         self.journal.holder = journal::this_instance()?;
+        self.journal.drop_dead();
         self.store().inspect_err(|_| self.journal.holder = Holder::Kept)?;
         Ok(self.journal.entries.len())
     }
