@@ -1,7 +1,7 @@
-# Two commands for a fresh machine: `make demo` and `make test`. Each installs what it needs
+# Commands for a fresh machine: `make demo`, `make test`, `make deb` and `make rpm`. Each installs what it needs
 # (apt, as root or with sudo), says so, and does its work. Everything else is cargo's.
 
-.PHONY: demo test
+.PHONY: deb demo rpm test
 SHELL := /bin/bash
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
@@ -15,3 +15,13 @@ demo:
 test:
 	@scripts/install-deps.sh test
 	@scripts/test.sh
+
+# The Debian package, in target/package/deb.
+deb:
+	@scripts/install-deps.sh deb
+	@cargo xtask deb
+
+# The RPM package, in target/package/rpm.
+rpm:
+	@scripts/install-deps.sh rpm
+	@cargo xtask rpm

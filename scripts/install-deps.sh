@@ -1,7 +1,7 @@
 #!/bin/bash
-# Installs what `make demo` or `make test` needs and this machine lacks, and nothing else.
+# Installs what `make demo`, `make test`, `make deb` or `make rpm` needs and this machine lacks, and nothing else.
 #
-#   scripts/install-deps.sh demo|test
+#   scripts/install-deps.sh demo|test|deb|rpm
 #
 # Looks first and prints what it will install. Needs apt, and root or sudo, only when something
 # is missing. What the kernel scheduler is built with, and what only some tests need, may stay missing: that is
@@ -10,9 +10,9 @@ set -euo pipefail
 
 purpose=${1-}
 case $purpose in
-demo | test) ;;
+demo | test | deb | rpm) ;;
 *)
-    echo "usage: scripts/install-deps.sh demo|test" >&2
+    echo "usage: scripts/install-deps.sh demo|test|deb|rpm" >&2
     exit 2
     ;;
 esac
@@ -23,6 +23,14 @@ have() { command -v "$1" >/dev/null 2>&1; }
 if ! have cargo; then
     echo "No cargo found: install Rust (https://rustup.rs), open a new shell, try again." >&2
     exit 1
+fi
+if [ "$purpose" = deb ] && ! have cargo-deb; then
+    echo "==> installing for the package: cargo-deb"
+    cargo install --locked cargo-deb
+fi
+if [ "$purpose" = rpm ] && ! have cargo-generate-rpm; then
+    echo "==> installing for the package: cargo-generate-rpm"
+    cargo install --locked cargo-generate-rpm
 fi
 if [ "$purpose" = test ]; then
     components=()
@@ -61,18 +69,28 @@ missing=()
 bpf=()
 tools=()
 links || missing+=(gcc libc6-dev)
-have qemu-system-x86_64 || missing+=(qemu-system-x86)
-# Any busybox will do here; the guests' static one is fetched without installing if need be.
-have busybox || missing+=(busybox-static)
+if [ "$purpose" != deb ] && [ "$purpose" != rpm ]; then
+    have qemu-system-x86_64 || missing+=(qemu-system-x86)
+    # Any busybox will do here; the guests' static one is fetched without installing if need be.
+    have busybox || missing+=(busybox-static)
+fi
 # The kernel scheduler: a clang that compiles BPF, and what libbpf needs. Where the distribution has none of
 # these, everything else is built and tested without it.
 has_clang || bpf+=(clang-19)
 has_header libelf.h || bpf+=(libelf-dev)
 has_header zlib.h || bpf+=(zlib1g-dev)
 have pkg-config || bpf+=(pkg-config)
+if [ "$purpose" = deb ]; then
+    have dpkg-shlibdeps || missing+=(dpkg-dev)
+fi
+if [ "$purpose" = rpm ]; then
+    have strip || missing+=(binutils)
+fi
 if [ "$purpose" = test ]; then
     have lstopo || have lstopo-no-graphics || missing+=(hwloc-nox)
     have bzip2 || missing+=(bzip2)
+    # What the RPM package is read back with.
+    have rpm2cpio || tools+=(rpm)
     # What profiles and recordings are held against. Where it cannot be had those tests are skipped.
     have stress-ng || tools+=(stress-ng)
     have hackbench || tools+=(rt-tests)
@@ -86,7 +104,7 @@ fi
 # The kernel packages (of the emulated host and of the guests) are fetched later by an ordinary
 # user: the lists must know one. ldd, which the lab needs, too, is part of libc-bin.
 lists=yes
-if have apt-cache && ! apt-cache show linux-image-cloud-amd64 >/dev/null 2>&1 &&
+if [ "$purpose" != deb ] && [ "$purpose" != rpm ] && have apt-cache && ! apt-cache show linux-image-cloud-amd64 >/dev/null 2>&1 &&
     ! apt-cache show linux-image-virtual >/dev/null 2>&1; then
     lists=no
 fi

@@ -1,7 +1,7 @@
 //! Runs what CI runs, step by step, each named and timed. Clippy and the tests have the feature `kernel`
 //! where this machine can build it.
 
-use crate::{bpf, tidy};
+use crate::{bpf, deny, tidy};
 use anyhow::{Context, Result};
 use std::path::Path;
 use std::process::Command;
@@ -50,11 +50,18 @@ pub(crate) fn run(root: &Path, test: bool) -> Result<bool> {
         timed(TEST.name, &|| cargo(root, &TEST, clang))?;
     }
     timed("tidy", &|| tidy::run(root))?;
+    let has_deny = deny::is_installed();
+    if has_deny {
+        timed("deny", &|| deny::run(root))?;
+    }
     timed(DOC.name, &|| cargo(root, &DOC, clang))?;
     eprintln!();
     for (name, passed, took) in &results {
         let verdict = if *passed { "ok" } else { "FAILED" };
         eprintln!("{name:<8} {verdict:<6} {:>7.1}s", took.as_secs_f64());
+    }
+    if !has_deny {
+        eprintln!("deny     skipped: no cargo-deny here: cargo install cargo-deny");
     }
     if !test {
         eprintln!("test     skipped: --no-test");

@@ -1,11 +1,13 @@
-//! Developer tasks: ci, tidy, bench, fuzz, load, bpf-clang.
+//! Developer tasks: ci, tidy, bench, fuzz, load, man, deb, rpm, bpf-clang.
 
 mod bench;
 mod bpf;
 mod built;
 mod ci;
+mod deny;
 mod fuzz;
 mod load;
+mod package;
 mod scale;
 mod simbench;
 mod tidy;
@@ -18,7 +20,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask TASK
 
-  ci [--no-test]         what CI runs: fmt, clippy, tests, tidy, docs
+  ci [--no-test]         what CI runs: fmt, clippy, tests, tidy, licences, docs
   tidy                   layering of the crates, file sizes, forbidden text
   bench [--vms N,N,...]  cycle time by number of VMs, as a table for docs/performance.md;
                          run with --release: cargo run --release -p xtask -- bench
@@ -38,6 +40,9 @@ usage: cargo xtask TASK
   fuzz [--seconds S] [TARGET...]
                          every fuzz target (or those named) for S seconds, 60 by default
   load                   build instep-load, the static guest program, and print its path
+  man                    write man pages and completions to target/package
+  deb                    build the Debian package in target/package/deb (needs cargo-deb)
+  rpm                    build the RPM package in target/package/rpm (needs cargo-generate-rpm)
   bpf-clang              the clang that the feature `kernel` is built with; status 1 and why if none
   fuzz-seeds             write the seeds of the fuzz targets to fuzz/corpus
 ";
@@ -71,6 +76,9 @@ fn run(args: &[String]) -> Result<bool> {
         ["bench", "scale", rest @ ..] => scale::run(&root, rest),
         ["bench", "analyze", files @ ..] => tracebench::run(&root, files).map(|()| true),
         ["load"] => load::run(&root).map(|()| true),
+        ["man"] => package::write_pages(&root).map(|()| true),
+        ["deb"] => package::deb(&root).map(|()| true),
+        ["rpm"] => package::rpm(&root).map(|()| true),
         ["bpf-clang"] => Ok(match bpf::clang() {
             Ok(name) => {
                 println!("{name}");

@@ -6,7 +6,7 @@
 use crate::dispatch::config::DispatchConfig;
 use instep_core::expected;
 use instep_core::policy::{PolicyName, Settings};
-use instep_core::units::Bytes;
+use instep_core::units::{Bytes, SizeError};
 use instep_host::discover::Trust;
 use serde::{Deserialize, Deserializer};
 use std::fs::File;
@@ -250,12 +250,11 @@ fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
     let wrong = |why: &dyn std::fmt::Display| {
         serde::de::Error::custom(format!("`{text}` is no size such as 64MiB or 2GiB: {why}"))
     };
-    if text.ends_with(|c: char| c.is_ascii_digit()) {
-        return Err(wrong(&"it has no unit"));
-    }
-    let parsed = text.parse::<bytesize::ByteSize>();
-    parsed.map(|size| Bytes(size.as_u64())).map_err(|error| wrong(&error))
+    text.parse().map_err(|error: SizeError| wrong(&error))
 }
+
+#[cfg(test)]
+mod shipped;
 
 #[cfg(test)]
 mod tests {

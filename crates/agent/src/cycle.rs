@@ -3,11 +3,12 @@
 use crate::config::Config;
 use crate::dispatch::Dispatch;
 use crate::error::Error;
+use crate::holding::restored;
 use crate::left_alone::LeftAlone;
 use crate::memory::{Homes, Host, Limits, LiveHost};
 use crate::observe::{Observation, Observer, VmKey, absent, facts_of, keep_only, keep_trusted};
 use crate::record::{ActionRecord, Cost, LeftAloneRecord, MemoryRecord, Record};
-use crate::run::{Sink, restored};
+use crate::run::Sink;
 use crate::soft::{Decided, SoftHomes, Told};
 use crate::view;
 use crate::watch::{Scheduler, Watch};

@@ -12,9 +12,9 @@
 //! closes it whatever ends the agent. The guardian is the same program started anew: it shares no
 //! lock, no thread and no link to the kernel scheduler with the agent.
 //!
-//! It does not heed SIGTERM, SIGINT and SIGHUP, for which the agent restores itself: systemd sends
+//! It does not heed SIGTERM, SIGINT, SIGHUP and SIGUSR1, which the agent sees to itself: systemd sends
 //! SIGTERM to what is left of a service as soon as its main process was killed, which is when the
-//! guardian is needed. What kills both leaves the rest to `instep restore` and the next run.
+//! guardian is needed. Nor does it heed SIGABRT, which systemd's watchdog sends to a whole service. What kills both leaves the rest to `instep restore` and the next run.
 
 mod duty;
 mod lock;

@@ -1,8 +1,9 @@
 //! `run`: cycles until told to stop, and everything put back at the end.
 //!
 //! ```text
-//! lock -> (crashed before? restore) -> guardian -> measure -> cycle -> once? keep : wait -> cycle ...
+//! lock -> (crashed before? restore) -> guardian -> measure -> cycle -> once? keep : take over -> wait -> cycle ...
 //!                                                                       stop asked for -> restore
+//!                                                                       hand over asked for -> keep
 //! ```
 
 use crate::config::{Config, ConfigError, MIN_INTERVAL};
@@ -10,16 +11,18 @@ use crate::cycle::{Tools, cycle};
 use crate::dispatch::{self, Dispatch};
 use crate::error::Error;
 use crate::guard::Guard;
+use crate::holding::{begin, renew, take_over};
+pub use crate::holding::{restored, told};
 use crate::left_alone::LeftAlone;
 pub use crate::locks::{lock, lock_host, lock_journal};
 use crate::memory::{Homes, LiveHost};
 use crate::observe::Observer;
 use crate::published::{self, RunState};
 use crate::record::Record;
+use crate::service::{self, Service};
 use crate::signals::Wake;
 pub use crate::signals::{Events, survive_size_limit};
 use crate::watch::Watch;
-use instep_core::units::Tid;
 use instep_core::wording::Count;
 use instep_host::Root;
 use instep_host::apply::sampling::{self, Source};
@@ -99,6 +102,11 @@ pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error
     };
     // Taking the kernel scheduler out takes its time: affinities come first.
     drop(agent);
+    service::tell_end(match &ended {
+        Ok(Ended { restored: None, .. }) => "ended; what was placed stays",
+        Ok(_) => "ended; affinities are restored",
+        Err(_) => "ended with an error",
+    });
     if let Some(state) = state {
         published::withdraw(state.path());
         // The next instance that takes the locks finds neither a scheduler nor files of this run.
@@ -208,81 +216,6 @@ enum Finish {
     Restore,
 }
 
-/// Becomes the one instance, and restores what one that crashed left behind.
-fn begin(state: &StateDir, sink: &mut dyn Sink) -> Result<Applier, Error> {
-    let mut applier = Applier::open(lock(state)?)?;
-    dispatch::forget(state.path());
-    published::forget(state.path());
-    if state.is_private() {
-        sink.notice(&format!(
-            "the state directory {0} is private to this mount namespace: original affinities are lost \
-             with it, and only `instep restore --to-cpuset` is left then; give a container the \
-             directory of the host (docker run --volume {0}:{0})",
-            state.path().display()
-        ));
-    }
-    if applier.journal().is_abandoned()? {
-        let report = applier.restore()?;
-        let mut lines = told(&report);
-        lines[0].insert_str(0, "an earlier run ended without restoring; ");
-        lines.iter().for_each(|line| sink.notice(line));
-    } else if applier.journal().is_void()? {
-        // A placement kept before the machine was booted again: nothing of it stands.
-        applier.restore()?;
-    }
-    Ok(applier)
-}
-
-/// A restore in words: one line, and one for each thread that is not as it was found.
-#[must_use]
-pub fn told(report: &RestoreReport) -> Vec<String> {
-    let mut lines = vec![restored(report)];
-    lines.extend(report.left_alone.iter().map(ToString::to_string));
-    let failed = |(tid, error): &(Tid, _)| format!("thread {tid} could not be restored: {error}");
-    lines.extend(report.failed.iter().map(failed));
-    lines
-}
-
-/// A restore in one line.
-#[must_use]
-pub fn restored(report: &RestoreReport) -> String {
-    let mut text = match report.restored {
-        0 => "there was no affinity to put back".to_owned(),
-        1 => "1 thread has its original affinity again".to_owned(),
-        more => format!("{more} threads have their original affinity again"),
-    };
-    for (number, before, after) in [
-        (report.gone, "", " ended before"),
-        (report.left_alone.len(), "left ", " alone that someone else changed since"),
-        (report.failed.len(), "could not restore ", ""),
-    ] {
-        if number != 0 {
-            text.push_str(&format!("; {before}{}{after}", Count::of(number, "thread")));
-        }
-    }
-    text
-}
-
-/// Sees to it that what was changed is on record, whatever became of the state directory meanwhile.
-///
-/// # Errors
-/// Another instance has a lock of this run by now: two must not act.
-fn renew<A: Affinity>(applier: &mut Applier<A>, sink: &mut dyn Sink) -> Result<(), Error> {
-    match applier.renew() {
-        Ok(false) => {}
-        Err(instep_host::Error::Taken { pid }) => return Err(Error::Displaced { pid }),
-        Ok(true) => sink.notice(
-            "somebody removed the journal or a lock of this run; they are there again: `instep \
-             restore` needs the journal should this process be killed",
-        ),
-        Err(error) => sink.notice(&format!(
-            "the journal is not where it was, and cannot be put there again: {error}; placement \
-             goes on, but if this process is killed, only `instep restore --to-cpuset` is left"
-        )),
-    }
-    Ok(())
-}
-
 struct Agent<'a> {
     options: Options<'a>,
     observer: Observer,
@@ -290,6 +223,7 @@ struct Agent<'a> {
     host: LiveHost,
     watch: Watch,
     left_alone: LeftAlone,
+    service: Service,
     /// When the last cycle began, from which on loads are measured.
     began: Instant,
     count: u64,
@@ -298,13 +232,14 @@ struct Agent<'a> {
 impl<'a> Agent<'a> {
     fn start(mut options: Options<'a>, sink: &mut dyn Sink) -> Result<Self, Error> {
         options.events.hold_stops()?;
+        let service = Service::begin(options.config.window);
         let observer = Observer::new(Root::live(), ScanOptions::once())?;
         let host = live_host(&observer, &options, sink);
         let homes = Homes::default();
         let watch = Watch::of(dispatch(&options, &observer, sink)?);
         let (began, count) = (Instant::now(), 0);
         let left_alone = LeftAlone::default();
-        Ok(Self { options, observer, homes, host, watch, left_alone, began, count })
+        Ok(Self { options, observer, homes, host, watch, left_alone, service, began, count })
     }
 
     fn run(
@@ -326,9 +261,10 @@ impl<'a> Agent<'a> {
         let mut wait = self.options.config.window;
         loop {
             match self.wait(wait, sink) {
-                Wake::Stop => return Ok((ended, Finish::Restore)),
+                Wake::Stop => return Ok((ended, self.finish(sink))),
                 Wake::Reload => {
-                    self.reload(sink);
+                    let service = self.service.clone();
+                    service.reload(|| self.reload(sink));
                     // A cycle follows soon, under the new configuration.
                     wait = self.options.config.window;
                     continue;
@@ -339,24 +275,45 @@ impl<'a> Agent<'a> {
             if let Some(applier) = applier.as_deref_mut() {
                 renew(applier, sink)?;
             }
-            match self.cycle(applier.as_deref_mut(), sink) {
-                Ok(failed) => ended.failed = failed,
+            let status = match self.cycle(applier.as_deref_mut(), sink) {
+                Ok((failed, status)) => {
+                    ended.failed = failed;
+                    status
+                }
                 Err(error @ Error::Host(_)) if self.count > 1 => {
                     // What worked before may work again; the placement stands meanwhile.
                     sink.notice(&format!("this cycle failed: {error}"));
+                    format!("cycle {} failed: {error}", self.count)
                 }
                 Err(error) if self.count > 1 => {
                     return Err(Error::Later { done: self.count - 1, source: Box::new(error) });
                 }
                 Err(error) => return Err(error),
+            };
+            if let Some(applier) = applier.as_deref_mut().filter(|_| !self.options.once) {
+                take_over(applier, sink);
             }
+            self.service.note_cycle(&status);
             if self.options.once {
                 let stopped = self.options.events.stopping();
-                return Ok((ended, if stopped { Finish::Restore } else { Finish::Keep }));
+                return Ok((ended, if stopped { self.finish(sink) } else { Finish::Keep }));
             }
             wait = self.options.config.interval;
             self.publish(wait);
         }
+    }
+
+    /// What to do with the placement now that a stop was asked for.
+    fn finish(&mut self, sink: &mut dyn Sink) -> Finish {
+        if !self.options.events.is_hand_over() {
+            return Finish::Restore;
+        }
+        if matches!(self.options.hands, Hands::Free(_)) {
+            sink.notice(
+                "what was placed stays for the next `instep run`; `instep restore` puts it back",
+            );
+        }
+        Finish::Keep
     }
 
     /// Tells `instep status` of this run.
@@ -374,9 +331,10 @@ impl<'a> Agent<'a> {
         let (waits, soon) = (Instant::now(), self.options.config.window.max(MIN_INTERVAL));
         loop {
             self.watch.look(sink);
+            self.service.sign();
             let left = time.saturating_sub(waits.elapsed());
             let left = self.watch.pause(left, soon.saturating_sub(self.began.elapsed()));
-            let look = self.watch.every().unwrap_or(Duration::MAX);
+            let look = self.watch.every().unwrap_or(Duration::MAX).min(self.service.every());
             match self.options.events.wait(left.min(look)) {
                 Wake::Time if left > look => {}
                 wake => return wake,
@@ -384,15 +342,16 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// One cycle; the number of changes that failed.
+    /// One cycle; the number of changes that failed, and the cycle in a line.
     fn cycle(
         &mut self,
         applier: Option<&mut Applier>,
         sink: &mut dyn Sink,
-    ) -> Result<usize, Error> {
+    ) -> Result<(usize, String), Error> {
         self.count += 1;
         self.began = Instant::now();
         let Options { config, hands, events, once, .. } = &mut self.options;
+        let service = &mut self.service;
         let known = match &*hands {
             Hands::Tied(known) => known.as_ref(),
             Hands::Free(_) => None,
@@ -405,7 +364,10 @@ impl<'a> Agent<'a> {
             host: &mut self.host,
             watch: &mut self.watch,
             left_alone: &mut self.left_alone,
-            stopping: &mut || events.stopping(),
+            stopping: &mut || {
+                service.sign();
+                events.stopping()
+            },
             sink,
             count: self.count,
         };
@@ -413,9 +375,12 @@ impl<'a> Agent<'a> {
         let dry_run = matches!(hands, Hands::Tied(_));
         let record = done.record(self.count, config, dry_run);
         sink.record(&record);
+        let (vms, changes) = (record.vms.len(), record.actions.len());
+        let (vms, changes) = (Count::of(vms, "VM"), Count::of(changes, "change"));
+        let status = format!("cycle {}: {vms}, {changes}", self.count);
         let failed = done.failed;
         done.settle(&mut self.observer, dry_run);
-        Ok(failed)
+        Ok((failed, status))
     }
 
     fn reload(&mut self, sink: &mut dyn Sink) {
@@ -447,6 +412,7 @@ mod tests {
     use super::*;
     use crate::testing::Heard;
     use instep_core::idset::CpuSet;
+    use instep_core::units::Tid;
     use instep_host::apply::{AffinityChange, KernelAffinity, ThreadKind, thread};
     use std::cell::{Cell, RefCell};
     use std::io;
@@ -535,16 +501,6 @@ mod tests {
     fn what_was_restored_after_an_error_needs_no_guardian() {
         let Some((heard, _, settled)) = failing(|_, _| {}) else { return };
         assert!(settled && heard == ["1 thread has its original affinity again"], "{heard:?}");
-    }
-
-    #[test]
-    fn a_restore_of_nothing_counts_no_threads() {
-        let nothing = RestoreReport::default();
-        assert_eq!(restored(&nothing), "there was no affinity to put back");
-        let gone = RestoreReport { gone: 2, ..RestoreReport::default() };
-        assert_eq!(restored(&gone), "there was no affinity to put back; 2 threads ended before");
-        let one = RestoreReport { restored: 1, ..RestoreReport::default() };
-        assert_eq!(restored(&one), "1 thread has its original affinity again");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Signals as values: what to do next, waited for with a deadline.
 
 use crate::error::Error;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 use signal_hook::iterator::{Handle, Signals};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 pub(crate) enum Wake {
     /// The time passed.
     Time,
-    /// SIGTERM or SIGINT: put everything back and end.
+    /// SIGTERM or SIGINT: put everything back and end. SIGUSR1: end and leave the placement to the next run.
     Stop,
     /// SIGHUP: read the configuration again.
     Reload,
@@ -24,6 +24,7 @@ pub struct Events {
     handle: Handle,
     receiver: Receiver<i32>,
     stop: bool,
+    hand_over: bool,
     reload: bool,
 }
 
@@ -57,16 +58,16 @@ impl Events {
             .name("signals".to_owned())
             .spawn(forward)
             .map_err(Error::Signals)?;
-        Ok(Self { handle, receiver, stop: false, reload: false })
+        Ok(Self { handle, receiver, stop: false, hand_over: false, reload: false })
     }
 
-    /// Takes over SIGTERM and SIGINT, too: from now on there may be something to put back.
+    /// Takes over SIGTERM, SIGINT and SIGUSR1, too: from now on there may be something to put back.
     ///
     /// # Errors
     /// When the handlers cannot be installed.
     pub(crate) fn hold_stops(&mut self) -> Result<(), Error> {
         let hold = |signal| self.handle.add_signal(signal).map_err(Error::Signals);
-        [SIGTERM, SIGINT].into_iter().try_for_each(hold)
+        [SIGTERM, SIGINT, SIGUSR1].into_iter().try_for_each(hold)
     }
 
     /// Waits until `time` has passed or a signal came, whichever is first. A stop is never
@@ -100,14 +101,19 @@ impl Events {
         while let Ok(signal) = self.receiver.try_recv() {
             self.note(signal);
         }
-        self.stop
+        self.stop || self.hand_over
+    }
+
+    /// Whether the placement is to stand for the next run. Asked to put it back, too, a run does that.
+    pub(crate) fn is_hand_over(&mut self) -> bool {
+        self.stopping() && !self.stop
     }
 
     fn note(&mut self, signal: i32) {
-        if signal == SIGHUP {
-            self.reload = true;
-        } else {
-            self.stop = true;
+        match signal {
+            SIGHUP => self.reload = true,
+            SIGUSR1 => self.hand_over = true,
+            _ => self.stop = true,
         }
     }
 }
@@ -120,10 +126,15 @@ mod tests {
     fn a_wait_too_long_for_any_clock_ends_at_a_signal() {
         let (sender, receiver) = channel();
         let handle = Signals::new([SIGHUP]).unwrap().handle();
-        let mut events = Events { handle, receiver, stop: false, reload: false };
+        let mut events = Events { handle, receiver, stop: false, hand_over: false, reload: false };
         sender.send(SIGHUP).unwrap();
         assert_eq!(events.wait(Duration::MAX), Wake::Reload);
+        assert!(!events.is_hand_over());
+        sender.send(SIGUSR1).unwrap();
+        assert_eq!(events.wait(Duration::MAX), Wake::Stop);
+        assert!(events.is_hand_over());
         sender.send(SIGTERM).unwrap();
+        assert!(!events.is_hand_over(), "what is to be put back is not handed over");
         assert_eq!(events.wait(Duration::MAX), Wake::Stop);
         assert_eq!(events.wait(Duration::MAX), Wake::Stop, "a stop is never forgotten");
     }

@@ -19,6 +19,18 @@ use std::time::Duration;
 pub(crate) use traces::{AnalyzeArgs, CompareArgs, ProfileArgs, RecordArgs, RecordSource, TopArgs};
 use values::{duration, process_vm, window};
 
+/// The version, the commit, and whether the kernel scheduler is in.
+const VERSION: &str = if cfg!(feature = "kernel") {
+    concat!(env!("CARGO_PKG_VERSION"), " (", env!("INSTEP_COMMIT"), ", with the kernel scheduler)")
+} else {
+    concat!(
+        env!("CARGO_PKG_VERSION"),
+        " (",
+        env!("INSTEP_COMMIT"),
+        ", without the kernel scheduler)"
+    )
+};
+
 /// Keeps the vCPUs of SMP virtual machines in step.
 ///
 /// Sees every VM of a Linux host, decides which NUMA node, cores and CPUs each should use, says
@@ -26,7 +38,7 @@ use values::{duration, process_vm, window};
 #[derive(Debug, Parser)]
 #[command(
     name = "instep",
-    version,
+    version = VERSION,
     max_term_width = 100,
     after_help = "Exit status: 0 fine; 1 a finding, or the work failed; 2 wrong use or environment.\n\
                   Try: instep status; instep plan; instep demo"
@@ -59,7 +71,8 @@ pub(crate) enum Command {
     Plan(PlanArgs),
     /// Places the VMs, again and again; puts everything back when it ends.
     #[command(after_help = "SIGTERM and SIGINT put everything back and end; SIGHUP reads the \
-        configuration again and opens the file of --log anew.\n\n\
+        configuration again and opens the file of --log anew; SIGUSR1 ends and leaves everything as it is \
+        to the next run.\n\n\
         Examples:\n  instep run\n  instep run --once --policy spread\n  \
         instep run --interval 30s --log /var/log/instep.jsonl\n  \
         instep run --dispatch auto --config instep.toml\n  \

@@ -5,8 +5,8 @@ use crate::args::{RecordArgs, RecordSource};
 use crate::text::{plural, printable};
 use crate::{Outcome, print, print_json, tell};
 use anyhow::Context as _;
-use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
+use instep_core::units::Bytes;
 use instep_record::{Choice, Options, Progress, Summary, record};
 use instep_trace::analysis::time;
 use instep_trace::rec::MAGIC;
@@ -47,7 +47,7 @@ pub(crate) fn command(args: &RecordArgs) -> anyhow::Result<Outcome> {
             "{:.0}s, {} events, {}",
             progress.elapsed.as_secs_f64(),
             progress.events,
-            ByteSize(progress.bytes)
+            Bytes(progress.bytes)
         ));
         bar.tick();
     };
@@ -61,14 +61,14 @@ pub(crate) fn command(args: &RecordArgs) -> anyhow::Result<Outcome> {
 fn options(args: &RecordArgs) -> Options {
     Options {
         duration: args.duration,
-        max_bytes: args.max_size.as_u64(),
+        max_bytes: args.max_size.0,
         vms: args.vms.clone(),
         source: match args.source {
             RecordSource::Auto => Choice::Auto,
             RecordSource::Bpf => Choice::Bpf,
             RecordSource::Tracefs => Choice::Tracefs,
         },
-        buffer: args.buffer.map(|size| size.as_u64()),
+        buffer: args.buffer.map(|size| size.0),
         compress: !args.no_compress,
         command: std::env::args().collect::<Vec<_>>().join(" "),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -172,7 +172,7 @@ fn told(output: &Path, summary: &Summary) -> String {
         summary.source,
         (summary.events as f64 / seconds.max(1e-9)) as u64,
         summary.lost_events(),
-        ByteSize(summary.bytes),
+        Bytes(summary.bytes),
         match summary.ended.as_str() {
             "size" => "its size (--max-size)",
             "stopped" => "a signal",

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::str::FromStr;
 
 /// An identity that is a small dense number in the kernel (CPU, node, core ...): what an
 /// [`IdSet`](crate::idset::IdSet) can hold.
@@ -154,9 +155,110 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// Units of sizes: those of 1,024 and those of 1,000 bytes.
+const SIZES: [(&str, u64); 13] = [
+    ("B", 1),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("PiB", 1 << 50),
+    ("EiB", 1 << 60),
+    ("kB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+    ("PB", 1_000_000_000_000_000),
+    ("EB", 1_000_000_000_000_000_000),
+];
+
+impl FromStr for Bytes {
+    type Err = SizeError;
+
+    /// A number with its unit, such as `64MiB`, `1.5GiB` or `2 GB`, in small or large letters; of all but bytes the `B` may be
+    /// left out. What is left of a byte is dropped, and a size that 64 bits cannot hold is the largest that they can.
+    fn from_str(text: &str) -> Result<Self, SizeError> {
+        let is_number = |c: char| c.is_ascii_digit() || c == '.';
+        let (number, unit) = text.split_at(text.find(|c| !is_number(c)).unwrap_or(text.len()));
+        let unit = unit.trim_start();
+        let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
+        let wrong = || SizeError::Number(number.to_owned());
+        let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|c| c.is_ascii_digit());
+        if !is_digits(whole) || !is_digits(part) {
+            return Err(wrong());
+        }
+        if unit.is_empty() {
+            return Err(SizeError::NoUnit);
+        }
+        let known = SIZES.iter().find(|(name, _)| {
+            [name, name.trim_end_matches('B')].iter().any(|name| name.eq_ignore_ascii_case(unit))
+        });
+        let (_, bytes) = known.ok_or_else(|| SizeError::Unit(unit.to_owned()))?;
+        // Digits alone: a number of more of them than 64 bits hold is too large, and nothing else.
+        let whole = whole.parse::<u64>().unwrap_or(u64::MAX).saturating_mul(*bytes);
+        let part = format!("0.{part}").parse::<f64>().map_err(|_| wrong())? * *bytes as f64;
+        Ok(Self(whole.saturating_add(part as u64)))
+    }
+}
+
+/// Why a text is no size.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SizeError {
+    /// It does not begin with a number.
+    #[error("`{0}` is no number")]
+    Number(String),
+    /// There is a number only, which could be of anything.
+    #[error("it has no unit")]
+    NoUnit,
+    /// The unit is none of those known.
+    #[error("`{0}` is no unit such as KiB, MiB, GiB or TiB")]
+    Unit(String),
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_read_with_their_units() {
+        for (text, bytes) in [
+            ("64MiB", 64 << 20),
+            ("1.5GiB", 3 << 29),
+            ("2 GB", 2_000_000_000),
+            ("7b", 7),
+            ("0.5kib", 512),
+            ("1.0001KiB", 1024),
+            ("9007199254740993B", 9_007_199_254_740_993),
+            ("18446744073709551615B", u64::MAX),
+            ("99999999999999999999TiB", u64::MAX),
+            ("17PiB", 17 << 50),
+            ("1EiB", 1 << 60),
+            ("2G", 2_000_000_000),
+            ("64Mi", 64 << 20),
+        ] {
+            assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
+        }
+        let shown = Bytes(3 << 29).to_string().parse();
+        assert_eq!(shown, Ok(Bytes(3 << 29)));
+    }
+
+    #[test]
+    fn text_that_is_no_size_is_refused_with_the_reason() {
+        for (text, why) in [
+            ("", "`` is no number"),
+            ("fish", "`` is no number"),
+            ("-1MiB", "`` is no number"),
+            ("1..5MiB", "`1..5` is no number"),
+            (".5MiB", "`.5` is no number"),
+            ("64", "it has no unit"),
+            ("64MiBx", "`MiBx` is no unit such as KiB, MiB, GiB or TiB"),
+            ("64\u{e4}", "`\u{e4}` is no unit such as KiB, MiB, GiB or TiB"),
+            ("1e3MiB", "`e3MiB` is no unit such as KiB, MiB, GiB or TiB"),
+        ] {
+            let error = text.parse::<Bytes>().unwrap_err();
+            assert_eq!(error.to_string(), why, "{text}");
+        }
+    }
 
     #[test]
     fn bytes_print_in_the_largest_fitting_unit() {

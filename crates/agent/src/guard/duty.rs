@@ -14,10 +14,14 @@ use super::{DONE, GOING, NAME, PAUSES, READY};
 use crate::error::Error;
 use instep_host::apply::{Applier, Holder, InstanceLock, Journal, RestoreReport, StateDir};
 use rustix::process::setsid;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGABRT, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use std::io::{self, Read as _, Write as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// What ends or changes a run, and reaches its guardian, too, where it is sent to a whole service: SIGABRT is what
+/// systemd's watchdog sends.
+const DEAF: [i32; 5] = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGABRT];
 
 /// The guardian's side: waits for the end of the agent, process `agent`, and puts back what that has
 /// left behind. `None` when there was nothing to do, or a new instance has done it.
@@ -28,7 +32,7 @@ pub fn stand(state: &StateDir, agent: u32) -> Result<Option<RestoreReport>, Erro
     // Neither is necessary: a name is for people, and a session of its own has who leads one.
     let _ = rustix::thread::set_name(NAME);
     let _ = setsid();
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
+    for signal in DEAF {
         signal_hook::flag::register(signal, Arc::default()).map_err(Error::Signals)?;
     }
     if wait().map_err(Error::Guard)? {

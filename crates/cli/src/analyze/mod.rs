@@ -15,9 +15,8 @@ use crate::page::Timeline;
 use crate::pending::apart;
 use crate::{Outcome, print, print_json, tell};
 use anyhow::Context as _;
-use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
-use instep_core::units::Nanos;
+use instep_core::units::{Bytes, Nanos};
 use instep_trace::analysis::discover::FoundVm;
 use instep_trace::analysis::report::Report;
 use instep_trace::analysis::{Place, Settings, Sink, analyze_into};
@@ -156,7 +155,7 @@ fn kept(pipe: impl Read, shown: &str, most: u64) -> anyhow::Result<File> {
         size <= most,
         "{shown}: a trace of this format is read at many places, and from a pipe up to {} only; \
          write it to a file and name that: instep analyze FILE",
-        ByteSize(most)
+        Bytes(most)
     );
     Ok(file)
 }
@@ -269,6 +268,6 @@ mod tests {
         let kept = |most| kept(&[7u8; 100][..], "standard input", most);
         assert_eq!(kept(100).unwrap().metadata().unwrap().len(), 100);
         let said = kept(99).unwrap_err().to_string();
-        assert!(said.contains("standard input: ") && said.contains("up to 99 B only"), "{said}");
+        assert!(said.contains("standard input: ") && said.contains("up to 99B only"), "{said}");
     }
 }

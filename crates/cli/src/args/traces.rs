@@ -2,9 +2,8 @@
 
 use super::HostArgs;
 use super::values::{beside, duration, percent, share, size};
-use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
-use instep_core::units::Milli;
+use instep_core::units::{Bytes, Milli};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -32,10 +31,10 @@ pub(crate) struct RecordArgs {
     pub(crate) vms: Vec<String>,
     /// End when the file is as large.
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
-    pub(crate) max_size: ByteSize,
+    pub(crate) max_size: Bytes,
     /// Memory of the kernel's buffers together [default: 1MiB a CPU, at least 16MiB].
     #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub(crate) buffer: Option<ByteSize>,
+    pub(crate) buffer: Option<Bytes>,
     /// Where events come from.
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) source: RecordSource,

@@ -1,10 +1,9 @@
 //! Values of options: what text they take, and what is said of others.
 
-use bytesize::ByteSize;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use instep_agent::config::{MAX_INTERVAL, MIN_WINDOW};
 use instep_agent::dispatch::config::ProcessVm;
-use instep_core::units::Milli;
+use instep_core::units::{Bytes, Milli};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -53,11 +52,9 @@ pub(super) fn percent(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "a part in percent, from 0 to 100".to_owned())
 }
 
-pub(super) fn size(text: &str) -> Result<ByteSize, String> {
-    let wrong = || "sizes look like 64MiB or 1GiB".to_owned();
-    let size: ByteSize = text.parse().map_err(|_| wrong())?;
-    let has_unit = text.ends_with(|c: char| c.is_ascii_alphabetic());
-    if size.as_u64() > 0 && has_unit { Ok(size) } else { Err(wrong()) }
+pub(super) fn size(text: &str) -> Result<Bytes, String> {
+    let size = text.parse().ok().filter(|size: &Bytes| size.0 > 0);
+    size.ok_or_else(|| "sizes look like 64MiB or 1GiB".to_owned())
 }
 
 pub(super) fn peer(text: &str) -> Result<(String, PathBuf), String> {

@@ -4,81 +4,18 @@
 //! here. Lists are left out, but that `late_ns` is `late_mean_ns` and `late_max_ns`, and of
 //! `host.utilisation` the sum is `host_busy_cpus`.
 
-use instep_sim::report::{Report, VmReport};
-use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
-use parquet::column::writer::ColumnWriter;
-use parquet::data_type::ByteArray;
-use parquet::errors::{ParquetError, Result};
-use parquet::file::properties::WriterProperties;
-use parquet::file::writer::SerializedFileWriter;
-use parquet::schema::types::Type;
-use std::io::Write;
-use std::sync::Arc;
+mod format;
 
-/// A column's values.
-enum Values {
-    Text(Vec<String>),
-    Count(Vec<Option<i64>>),
-    Real(Vec<Option<f64>>),
-}
+use format::{Column, Values};
+use instep_sim::report::{Report, VmReport};
+use std::io::{self, Write};
 
 /// Writes the VMs of these runs.
-pub(super) fn write(out: impl Write + Send, reports: &[Report]) -> anyhow::Result<()> {
-    let columns = columns(reports);
-    let fields = columns.iter().map(|(name, values)| field(name, values).map(Arc::new));
-    let fields = fields.collect::<Result<Vec<_>>>()?;
-    let schema = Type::group_type_builder("instep_sim").with_fields(fields).build()?;
-    let settings = WriterProperties::builder().set_compression(Compression::UNCOMPRESSED).build();
-    let mut file = SerializedFileWriter::new(out, Arc::new(schema), Arc::new(settings))?;
-    let mut rows = file.next_row_group()?;
-    for (name, values) in &columns {
-        let missing = || ParquetError::General(format!("column {name} is not in the schema"));
-        let mut column = rows.next_column()?.ok_or_else(missing)?;
-        fill(column.untyped(), values)?;
-        column.close()?;
-    }
-    rows.close()?;
-    file.close()?;
-    Ok(())
+pub(super) fn write(out: impl Write, reports: &[Report]) -> io::Result<()> {
+    format::write(out, "instep_sim", &columns(reports))
 }
 
-fn field(name: &str, values: &Values) -> Result<Type> {
-    let builder = |physical| Type::primitive_type_builder(name, physical);
-    match values {
-        Values::Text(_) => builder(Physical::BYTE_ARRAY)
-            .with_logical_type(Some(LogicalType::String))
-            .with_repetition(Repetition::REQUIRED)
-            .build(),
-        Values::Count(_) => builder(Physical::INT64).with_repetition(Repetition::OPTIONAL).build(),
-        Values::Real(_) => builder(Physical::DOUBLE).with_repetition(Repetition::OPTIONAL).build(),
-    }
-}
-
-fn fill(column: &mut ColumnWriter<'_>, values: &Values) -> Result<()> {
-    fn present<T: Copy>(values: &[Option<T>]) -> (Vec<T>, Vec<i16>) {
-        let levels = values.iter().map(|value| i16::from(value.is_some())).collect();
-        (values.iter().copied().flatten().collect(), levels)
-    }
-    match (column, values) {
-        (ColumnWriter::ByteArrayColumnWriter(column), Values::Text(values)) => {
-            let values: Vec<ByteArray> =
-                values.iter().map(|text| ByteArray::from(text.as_str())).collect();
-            column.write_batch(&values, None, None)?;
-        }
-        (ColumnWriter::Int64ColumnWriter(column), Values::Count(values)) => {
-            let (values, levels) = present(values);
-            column.write_batch(&values, Some(&levels), None)?;
-        }
-        (ColumnWriter::DoubleColumnWriter(column), Values::Real(values)) => {
-            let (values, levels) = present(values);
-            column.write_batch(&values, Some(&levels), None)?;
-        }
-        _ => return Err(ParquetError::General("a column has another type than its values".into())),
-    }
-    Ok(())
-}
-
-fn columns(reports: &[Report]) -> Vec<(&'static str, Values)> {
+fn columns(reports: &[Report]) -> Vec<Column> {
     let rows = || reports.iter().flat_map(|run| run.vms.iter().map(move |vm| (run, vm)));
     let text = |of: &dyn Fn(&Report, &VmReport) -> String| {
         Values::Text(rows().map(|(run, vm)| of(run, vm)).collect())

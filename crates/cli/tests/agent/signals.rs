@@ -72,3 +72,45 @@ fn vm_that_the_configuration_no_longer_names_is_released() {
     wait_for("the notice", || run.said().contains("no longer placed"));
     assert_eq!(run.terminate(), Some(0), "{}", run.said());
 }
+
+#[test]
+fn sigusr1_ends_a_run_and_leaves_the_placement_with_its_originals() {
+    let Some(vm) = Vm::start("handed") else { return };
+    let mut run = vm.placed_by(&mut vm.mending(&[]));
+    run.signal(Signal::USR1);
+    wait_for("its end", || run.has_ended());
+    assert_eq!(run.child.wait().unwrap().code(), Some(0), "{}", run.said());
+    assert!(!vm.is_as_found() && run.said().contains("stays for the next"), "{}", run.said());
+    assert!(vm.instep(&["restore"]).stdout(Stdio::null()).status().unwrap().success());
+    assert!(vm.is_as_found());
+}
+
+/// The run after a hand-over finds everything in place. It answers for that all the same: `instep status` names it, and
+/// its guardian puts everything back when it is killed.
+#[test]
+fn run_after_a_hand_over_answers_for_a_placement_that_it_does_not_change() {
+    let Some(vm) = Vm::start("taken-over") else { return };
+    let first = vm.placed_by(&mut vm.mending(&["--interval", "1h"]));
+    first.signal(Signal::USR1);
+    wait_for("its end", || first.has_ended());
+    let handed = vm.cpus();
+    let log = vm.file("log");
+    let mut next = vm.mending(&["--interval", "1h", "--log", log.to_str().unwrap()]);
+    let mut next = vm.placed_by(next.stdout(Stdio::null()));
+    wait_for("its first cycle", || fs::read_to_string(&log).is_ok_and(|log| log.ends_with('\n')));
+    let record = fs::read_to_string(&log).unwrap();
+    let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+    assert_eq!(record["actions"], serde_json::json!([]), "there is something to change: {record}");
+    wait_for("the notice", || next.said().contains("an earlier run left"));
+    assert_eq!(vm.cpus(), handed);
+    let status = vm.instep(&["status", "--json", "--window", "10ms"]).output().unwrap();
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    let vms = status["vms"].as_array().unwrap();
+    let it = vms.iter().find(|it| it["name"] == *vm.name).unwrap();
+    assert_eq!(it["placed"]["pid"], next.child.id(), "{it}");
+
+    next.signal(Signal::KILL);
+    wait_for("the affinities that were found", || vm.is_as_found());
+    assert_eq!(next.child.wait().unwrap().code(), None);
+    wait_for("the end of the guardian", || !vm.state().join("journal.json").exists());
+}

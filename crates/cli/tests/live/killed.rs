@@ -50,7 +50,7 @@ fn the_guardian_of_a_killed_run_puts_every_affinity_back_and_ends() {
     let called = fs::read(format!("/proc/{}/cmdline", guard.as_raw_nonzero())).unwrap();
     assert!(called.starts_with(b"instep-guard\0guard\0"), "by its name it is not meant");
     // What a terminal or systemd sends to all of them leaves it standing.
-    for deaf in [Signal::HUP, Signal::INT, Signal::TERM] {
+    for deaf in [Signal::HUP, Signal::INT, Signal::TERM, Signal::USR1, Signal::ABORT] {
         kill_process(guard, deaf).unwrap();
     }
     std::thread::sleep(Duration::from_millis(100));

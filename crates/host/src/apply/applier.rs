@@ -282,6 +282,21 @@ impl<A: Affinity> Applier<A> {
         self.store()
     }
 
+    /// Answers for a placement that an earlier instance left standing: it is this one's from now on, put back when
+    /// this one ends or is killed. How many threads of it there are; 0 when this one answers already.
+    ///
+    /// # Errors
+    /// The journal cannot be written; the placement stands as before then.
+    pub fn take_over(&mut self) -> Result<usize, Error> {
+        if self.journal.holder != Holder::Kept || self.journal.is_void()? {
+            return Ok(0);
+        }
+        self.journal.holder = journal::this_instance()?;
+        self.journal.drop_dead();
+        self.store().inspect_err(|_| self.journal.holder = Holder::Kept)?;
+        Ok(self.journal.entries.len())
+    }
+
     /// Journals the change in memory: the entry that was there before, or an answer when there is
     /// nothing to do.
     fn prepare(

@@ -1,6 +1,7 @@
 //! Sizes in TOML: text with a unit, such as `128MiB`.
 
 use instep_core::expected;
+use instep_core::units::Bytes;
 use serde::{Deserializer, de};
 
 /// Reads a size as whole MiB.
@@ -14,10 +15,7 @@ pub fn mib<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
 
 fn parse_mib(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is no size such as 128MiB or 2GiB");
-    if text.ends_with(|c: char| c.is_ascii_digit()) {
-        return Err(wrong());
-    }
-    let bytes = text.parse::<bytesize::ByteSize>().map_err(|_| wrong())?.as_u64();
+    let Bytes(bytes) = text.parse().map_err(|_| wrong())?;
     if bytes % (1 << 20) == 0 {
         Ok(bytes >> 20)
     } else {

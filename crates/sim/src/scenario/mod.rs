@@ -23,6 +23,7 @@ pub mod settings;
 mod stages;
 
 use crate::error::Error;
+use instep_core::units::Bytes;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -329,10 +330,7 @@ const MAX_SIZE: u64 = 1 << 60;
 /// A size with its unit, in bytes.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is no size such as 128MiB or 2GiB");
-    if text.ends_with(|c: char| c.is_ascii_digit()) {
-        return Err(wrong());
-    }
-    let size = text.parse::<bytesize::ByteSize>().map_err(|_| wrong())?.as_u64();
+    let Bytes(size) = text.parse().map_err(|_| wrong())?;
     if size > MAX_SIZE {
         return Err(format!("`{text}`: more than 1EiB"));
     }

@@ -1,5 +1,7 @@
 //! Changes of affinity on real sleeping processes, with system calls that refuse or narrow.
 
+mod kept;
+
 use super::*;
 use crate::apply::StateDir;
 use crate::apply::testing::{Sleeper, two_cpus};
@@ -228,24 +230,6 @@ fn dead_threads_leave_the_journal_at_the_next_write() {
 }
 
 #[test]
-fn a_kept_placement_is_adopted_and_restorable() {
-    let Some((a, _)) = two_cpus() else { return };
-    let (dir, mut applier) = applier();
-    let sleeper = Sleeper::start();
-    let found = has(&sleeper);
-    applier.apply(&[change(&sleeper, &found, &a)]).unwrap();
-    applier.keep().unwrap();
-    drop(applier);
-    let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
-    let mut next = Applier::open(lock).unwrap();
-    assert_eq!(next.journal().holder, Holder::Kept);
-    assert!(!next.journal().is_abandoned().unwrap());
-    let pids = [sleeper.tid().0, 1].into_iter().collect();
-    assert_eq!(next.restore_processes(&pids).unwrap().restored, 1);
-    assert_eq!(has(&sleeper), found);
-}
-
-#[test]
 fn originals_are_kept_after_a_journal_of_an_earlier_boot() {
     let Some((a, b)) = two_cpus() else { return };
     for restored_first in [false, true] {
@@ -354,18 +338,6 @@ fn what_the_kernel_narrowed_is_told_and_still_known_as_ours() {
 }
 
 #[test]
-fn a_kept_placement_stands_when_a_later_run_cannot_write_the_journal() {
-    let Some((a, b)) = two_cpus() else { return };
-    let (dir, mut applier) = applier();
-    let sleeper = Sleeper::start();
-    applier.apply(&[change(&sleeper, &has(&sleeper), &a)]).unwrap();
-    applier.keep().unwrap();
-    std::fs::create_dir_all(dir.path().join("s/journal.json.new/x")).unwrap();
-    applier.apply(&[change(&sleeper, &a, &b)]).unwrap_err();
-    assert_eq!((applier.journal().holder, has(&sleeper)), (Holder::Kept, a));
-}
-
-#[test]
 fn a_thread_that_the_kernel_refuses_to_change_is_not_journalled_as_ours() {
     struct Refuses;
     impl Affinity for Refuses {
@@ -385,28 +357,6 @@ fn a_thread_that_the_kernel_refuses_to_change_is_not_journalled_as_ours() {
     assert!(matches!(&outcomes[0].applied, Applied::Failed(error) if error.is_denied()));
     assert!(Journal::load(applier.lock.state()).unwrap().unwrap().entries.is_empty());
     assert_eq!(applier.restore().unwrap().restored, 0);
-}
-
-#[test]
-fn a_kept_placement_stands_when_all_that_a_later_run_asks_for_is_refused() {
-    let Some((a, _)) = two_cpus() else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
-    let strict = Strict { refuse: false, only: a.clone(), sets: Cell::new(0) };
-    let mut applier = Applier::with(lock, strict).unwrap();
-    let (own, foreign) = (Sleeper::start(), Sleeper::start());
-    let found = has(&own);
-    applier.apply(&[change(&own, &found, &a)]).unwrap();
-    applier.keep().unwrap();
-    applier.affinity.refuse = true;
-    applier.apply(&[change(&foreign, &found, &a)]).unwrap();
-    let stored = Journal::load(applier.lock.state()).unwrap().unwrap();
-    for journal in [applier.journal(), &stored] {
-        assert_eq!((journal.holder, journal.entries.len()), (Holder::Kept, 1));
-    }
-    applier.affinity.refuse = false;
-    applier.apply(&[change(&foreign, &found, &a)]).unwrap();
-    assert_ne!(applier.journal().holder, Holder::Kept, "it answers for what it changed");
 }
 
 /// Threads in a cpuset: the kernel keeps what was asked for and gives what the cpuset has of it.

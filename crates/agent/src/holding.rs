@@ -1,0 +1,125 @@
+//! What a run does about the journal besides changing affinities: it takes it up at the begin, sees to it that it is
+//! where it should be, and answers for what an earlier run left in it.
+//!
+//! ```text
+//! journal of a run that crashed ---------------> restored at the begin
+//! kept, by `run --once` or for a hand-over ----> stands; after the first cycle it is this run's
+//! ```
+
+use crate::dispatch;
+use crate::error::Error;
+use crate::locks::lock;
+use crate::published;
+use crate::run::Sink;
+use instep_core::units::Tid;
+use instep_core::wording::Count;
+use instep_host::apply::{Affinity, Applier, RestoreReport, StateDir};
+
+/// Becomes the one instance, and restores what one that crashed left behind.
+pub(crate) fn begin(state: &StateDir, sink: &mut dyn Sink) -> Result<Applier, Error> {
+    let mut applier = Applier::open(lock(state)?)?;
+    dispatch::forget(state.path());
+    published::forget(state.path());
+    if state.is_private() {
+        sink.notice(&format!(
+            "the state directory {0} is private to this mount namespace: original affinities are lost \
+             with it, and only `instep restore --to-cpuset` is left then; give a container the \
+             directory of the host (docker run --volume {0}:{0})",
+            state.path().display()
+        ));
+    }
+    if applier.journal().is_abandoned()? {
+        let report = applier.restore()?;
+        let mut lines = told(&report);
+        lines[0].insert_str(0, "an earlier run ended without restoring; ");
+        lines.iter().for_each(|line| sink.notice(line));
+    } else if applier.journal().is_void()? {
+        // A placement kept before the machine was booted again: nothing of it stands.
+        applier.restore()?;
+    }
+    Ok(applier)
+}
+
+/// Sees to it that what was changed is on record, whatever became of the state directory meanwhile.
+///
+/// # Errors
+/// Another instance has a lock of this run by now: two must not act.
+pub(crate) fn renew<A: Affinity>(
+    applier: &mut Applier<A>,
+    sink: &mut dyn Sink,
+) -> Result<(), Error> {
+    match applier.renew() {
+        Ok(false) => {}
+        Err(instep_host::Error::Taken { pid }) => return Err(Error::Displaced { pid }),
+        Ok(true) => sink.notice(
+            "somebody removed the journal or a lock of this run; they are there again: `instep \
+             restore` needs the journal should this process be killed",
+        ),
+        Err(error) => sink.notice(&format!(
+            "the journal is not where it was, and cannot be put there again: {error}; placement \
+             goes on, but if this process is killed, only `instep restore --to-cpuset` is left"
+        )),
+    }
+    Ok(())
+}
+
+/// Answers for what an earlier run left standing, now that a cycle has gone by under which it stands. Otherwise nobody
+/// would put it back should this run be killed, as the journal calls it meant to stay.
+pub(crate) fn take_over<A: Affinity>(applier: &mut Applier<A>, sink: &mut dyn Sink) {
+    match applier.take_over() {
+        Ok(0) => {}
+        Ok(threads) => sink.notice(&format!(
+            "an earlier run left {} placed; this run goes on with them, and puts their affinities back when it ends",
+            Count::of(threads, "thread")
+        )),
+        Err(error) => sink.notice(&format!(
+            "what an earlier run left placed is not on record as this run's: {error}; if this process is killed, \
+             `instep restore` puts it back"
+        )),
+    }
+}
+
+/// A restore in words: one line, and one for each thread that is not as it was found.
+#[must_use]
+pub fn told(report: &RestoreReport) -> Vec<String> {
+    let mut lines = vec![restored(report)];
+    lines.extend(report.left_alone.iter().map(ToString::to_string));
+    let failed = |(tid, error): &(Tid, _)| format!("thread {tid} could not be restored: {error}");
+    lines.extend(report.failed.iter().map(failed));
+    lines
+}
+
+/// A restore in one line.
+#[must_use]
+pub fn restored(report: &RestoreReport) -> String {
+    let mut text = match report.restored {
+        0 => "there was no affinity to put back".to_owned(),
+        1 => "1 thread has its original affinity again".to_owned(),
+        more => format!("{more} threads have their original affinity again"),
+    };
+    for (number, before, after) in [
+        (report.gone, "", " ended before"),
+        (report.left_alone.len(), "left ", " alone that someone else changed since"),
+        (report.failed.len(), "could not restore ", ""),
+    ] {
+        if number != 0 {
+            text.push_str(&format!("; {before}{}{after}", Count::of(number, "thread")));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restore_of_nothing_counts_no_threads() {
+        let nothing = RestoreReport::default();
+        assert_eq!(restored(&nothing), "there was no affinity to put back");
+        let gone = RestoreReport { gone: 2, ..RestoreReport::default() };
+        assert_eq!(restored(&gone), "there was no affinity to put back; 2 threads ended before");
+        let one = RestoreReport { restored: 1, ..RestoreReport::default() };
+        assert_eq!(restored(&one), "1 thread has its original affinity again");
+    }
+}

@@ -1,0 +1,109 @@
+//! The RPM package, made of the program under test and read back by the tools of RPM.
+
+use super::{cargo, check_program, has_cargo, is_whole, newest, pages, root, run, said, turn};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What the package must hold, besides a page for each command, and whether it belongs to the settings.
+const FILES: [(&str, bool); 9] = [
+    ("/usr/bin/instep", false),
+    ("/etc/instep/instep.toml", true),
+    ("/usr/lib/systemd/system/instep.service", false),
+    ("/usr/share/man/man1/instep-run.1.gz", false),
+    ("/usr/share/bash-completion/completions/instep", false),
+    ("/usr/share/zsh/site-functions/_instep", false),
+    ("/usr/share/fish/vendor_completions.d/instep.fish", false),
+    ("/usr/share/licenses/instep/COPYING", false),
+    ("/usr/share/doc/instep/guide.md", false),
+];
+
+/// The package in `dir`; `None`, with a note, where it cannot be made.
+fn package(dir: &Path, is_whole: bool) -> Option<PathBuf> {
+    if !has_cargo("generate-rpm") {
+        return None;
+    }
+    let output = if is_whole {
+        run(cargo().args(["xtask", "rpm"]))?
+    } else {
+        pages()?;
+        // Not by this process: a program that others start meanwhile could have it open for writing.
+        let program = root().join("target/package/instep");
+        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_instep")).arg(program).status();
+        assert!(copied.unwrap().success());
+        fs::create_dir(dir).unwrap();
+        let mut rpm = cargo();
+        rpm.args(["generate-rpm", "--package", "crates/cli", "--payload-compress", "none"]);
+        // The same on a machine of RPM and on others.
+        run(rpm.args(["--auto-req", "builtin", "--output"]).arg(dir))?
+    };
+    assert!(output.status.success(), "{}", said(&output));
+    Some(newest(if is_whole { root().join("target/package/rpm") } else { dir.to_owned() }, "rpm"))
+}
+
+/// What `rpm` says of the package.
+fn query(package: &Path, arguments: &[&str]) -> Option<String> {
+    let output =
+        run(Command::new("rpm").args(["--query", "--package"]).args(arguments).arg(package))?;
+    assert!(output.status.success(), "{}", said(&output));
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn rpm_package_holds_what_a_host_needs_and_runs_from_where_it_is_unpacked() {
+    let dir = tempfile::tempdir().unwrap();
+    let _turn = turn();
+    let Some(package) = package(&dir.path().join("made"), is_whole()) else { return };
+    let Some(listed) = query(&package, &["--queryformat", "[%{FILENAMES} %{FILEFLAGS:fflags}\n]"])
+    else {
+        return;
+    };
+    let flags = |name: &str| {
+        let line = listed.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name} is not in the package: {listed}")).to_owned()
+    };
+    for (name, is_setting) in FILES {
+        assert_eq!(flags(name).contains("cn"), is_setting, "a changed setting stays: {name}");
+    }
+    let about = query(&package, &["--queryformat", "%{NAME} %{LICENSE} %{ARCH}"]).unwrap();
+    assert_eq!(about, format!("instep GPL-2.0-only {}", std::env::consts::ARCH));
+    check_scripts(&query(&package, &["--scripts"]).unwrap());
+    let needs = query(&package, &["--requires"]).unwrap();
+    assert!(needs.contains("libc.so.6"), "{needs}");
+
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    let mut archive =
+        Command::new("rpm2cpio").arg(&package).stdout(Stdio::piped()).spawn().unwrap();
+    let mut cpio = Command::new("cpio");
+    cpio.args(["--extract", "--make-directories", "--quiet"]).current_dir(&tree);
+    let unpacked = run(cpio.stdin(archive.stdout.take().unwrap()));
+    assert!(archive.wait().is_ok());
+    let Some(unpacked) = unpacked else { return };
+    assert!(unpacked.status.success(), "{}", said(&unpacked));
+    let shipped = fs::read(root().join("packaging/instep.service")).unwrap();
+    assert_eq!(fs::read(tree.join("usr/lib/systemd/system/instep.service")).unwrap(), shipped);
+    check_program(&tree.join("usr/bin/instep"));
+}
+
+/// What rpm does at installation, upgrade and removal.
+fn check_scripts(scripts: &str) {
+    let part = |name: &str| {
+        let rest = scripts.split_once(&format!("{name} scriptlet (using /bin/sh):\n"));
+        let rest = rest.unwrap_or_else(|| panic!("there is no {name}: {scripts}")).1;
+        rest.split("scriptlet (using").next().unwrap().to_owned()
+    };
+    let (after, before, upgraded) =
+        (part("postinstall"), part("preuninstall"), part("postuninstall"));
+    let reloads = after.contains("systemctl daemon-reload");
+    assert!(reloads && after.matches("systemctl").count() == 1, "it does more: {after}");
+    assert!(before.contains("[ \"$1\" -eq 0 ]") && !before.contains("try-restart"), "{before}");
+    let stop = before.find("disable --now").expect("the service is stopped");
+    assert!(stop < before.find("instep restore").unwrap(), "before the rest is put back: {before}");
+    assert!(upgraded.contains("[ \"$1\" -ge 1 ]"), "{upgraded}");
+    assert!(upgraded.contains("try-restart instep.service"), "{upgraded}");
+    for script in ["post.sh", "preun.sh", "postun.sh"] {
+        let path = root().join("packaging/rpm").join(script);
+        assert!(Command::new("sh").arg("-n").arg(path).status().unwrap().success(), "{script}");
+    }
+}

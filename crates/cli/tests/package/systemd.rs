@@ -1,0 +1,304 @@
+//! The service under a real systemd, on a machine of its own: namespaces in which systemd is the first process, with
+//! this machine's files below the service's (`boot.sh`).
+
+use super::{root, said};
+use instep_madehost::skip;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long the test waits for something that happens by itself on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A VM of another user with two vCPUs that are bound to CPU 0 both: to see and to place it takes capabilities.
+const VM: &str = "setpriv --reuid nobody --regid nogroup --clear-groups \
+    qemu-system-x86_64 -name web,debug-threads=on -smp 2 -m 32 -nodefaults -no-user-config \
+    -display none -S -accel tcg,thread=multi </dev/null >/dev/null 2>&1 &
+    for i in $(seq 600); do
+        [ $(grep -ls CPU /proc/$!/task/*/comm | wc -l) -eq 2 ] && break
+        kill -0 $! || break
+        sleep 0.1
+    done
+    for task in /proc/$!/task/*; do
+        if grep -q CPU $task/comm; then taskset -pc 0 ${task##*/}; echo ${task##*/} >>/tmp/vcpus; fi
+    done";
+
+/// Looks at the CPUs of the vCPUs again and again.
+const WATCH: &str =
+    "(while :; do for tid in $(cat /tmp/vcpus); do taskset -pc $tid; done; done) >/tmp/seen 2>&1 &
+    echo $! >/tmp/watch";
+/// The seconds after which it ends even if nobody ends it.
+const LIFE: &str = "300";
+
+/// Ends with everything in it when it is dropped.
+struct Machine {
+    outer: Child,
+    /// systemd, seen from here.
+    first: String,
+    dir: TempDir,
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // The end of its first process ends all the others.
+        let _ = Command::new("kill").args(["-9", &self.first]).status();
+        let _ = self.outer.kill();
+        let _ = self.outer.wait();
+    }
+}
+
+impl Machine {
+    /// Boots one with what `put` puts over this machine's files; `None`, with a note, where that cannot be done.
+    fn boot(put: impl FnOnce(&Path)) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            skip::note("systemd in namespaces of its own takes root");
+            return None;
+        }
+        if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+            skip::note("one CPU is not enough to tell affinities apart");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let tree = dir.path().join("tree");
+        fs::create_dir_all(&tree).unwrap();
+        put(&tree);
+        fs::create_dir(dir.path().join("over")).unwrap();
+        let boot = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/package/boot.sh");
+        let log = fs::File::create(dir.path().join("log")).unwrap();
+        let mut unshare = Command::new("timeout");
+        unshare.args(["--signal=KILL", LIFE, "unshare", "--kill-child"]);
+        unshare.args(["--fork", "--pid", "--mount", "--uts", "--ipc", "--net", "--cgroup"]);
+        unshare.arg(boot).arg(dir.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let outer = unshare.spawn().ok()?;
+        let mut machine = Self { outer, first: String::new(), dir };
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end && machine.outer.try_wait().is_ok_and(|ended| ended.is_none()) {
+            machine.first = machine.first_process().unwrap_or_default();
+            if !machine.first.is_empty()
+                && machine.says("systemctl is-active basic.target") == "active"
+            {
+                return Some(machine);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let log = fs::read_to_string(machine.dir.path().join("log")).unwrap_or_default();
+        skip::note(&format!(
+            "no systemd in namespaces of its own here: {}",
+            log.trim().replace('\n', "; ")
+        ));
+        None
+    }
+
+    fn first_process(&self) -> Option<String> {
+        let child = |pid: String| {
+            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+            children.split_whitespace().next().map(str::to_owned)
+        };
+        let first = child(child(self.outer.id().to_string())?)?;
+        let name = fs::read_to_string(format!("/proc/{first}/comm")).ok()?;
+        (name.trim() == "systemd").then_some(first)
+    }
+
+    /// Runs a script inside.
+    fn runs(&self, script: &str) -> Output {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &self.first, "--all", "timeout", "-k", "5", "90", "bash", "-c"]);
+        command.arg(script).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// What a script says, whatever comes of it.
+    fn says(&self, script: &str) -> String {
+        said(&self.runs(script)).trim().to_owned()
+    }
+
+    /// Runs a script that must succeed.
+    fn does(&self, script: &str) {
+        let output = self.runs(script);
+        let said = said(&output);
+        assert!(output.status.success(), "{script}: {said}\n{}", self.journal());
+    }
+
+    fn journal(&self) -> String {
+        self.says("systemctl status instep --no-pager --lines 0; journalctl --unit instep --output cat --no-pager")
+    }
+
+    /// Starts the VM; whether that can be done.
+    fn starts_vm(&self) -> bool {
+        let said = self.says(VM);
+        if self.cpus().len() != 2 {
+            skip::note(&format!("no VM starts on a machine of its own: {said}"));
+            return false;
+        }
+        assert!(self.is_as_found());
+        true
+    }
+
+    /// The CPUs of the VM's vCPUs.
+    fn cpus(&self) -> Vec<String> {
+        let said = self.says("for tid in $(cat /tmp/vcpus); do taskset -pc $tid; done");
+        said.lines().map(|line| line.rsplit(' ').next().unwrap_or_default().to_owned()).collect()
+    }
+
+    fn is_as_found(&self) -> bool {
+        self.cpus() == ["0", "0"]
+    }
+
+    /// Waits until something is so.
+    fn until(&self, what: &str, so: impl Fn() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !so() {
+            assert!(Instant::now() < end, "{what} did not come: {}", self.journal());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// A property of the unit.
+    fn property(&self, name: &str) -> String {
+        self.says(&format!("systemctl show --property {name} --value instep"))
+    }
+}
+
+/// The configuration of the package, which places the VM once and then waits.
+fn configuration() -> String {
+    let shipped = fs::read_to_string(root().join("packaging/instep.toml")).unwrap();
+    let changed = shipped
+        .replace("#interval = \"60s\"", "interval = \"1h\"")
+        .replace("#window = \"1s\"", "window = \"100ms\"")
+        .replace("#mend_conflicts = false", "mend_conflicts = true")
+        .replace("#users = []", "users = [\"nobody\"]")
+        .replace("#include_pinned = false", "include_pinned = true");
+    assert_ne!(shipped, changed);
+    changed
+}
+
+/// The service without its package, and with a watchdog that does not let a test wait for minutes.
+fn put_service(tree: &Path) {
+    let drop_in = tree.join("etc/systemd/system/instep.service.d");
+    for made in [
+        &tree.join("usr/bin"),
+        &tree.join("usr/lib/systemd/system"),
+        &tree.join("etc/instep"),
+        &drop_in,
+    ] {
+        fs::create_dir_all(made).unwrap();
+    }
+    let unit = "instep.service";
+    fs::copy(root().join("packaging").join(unit), tree.join("usr/lib/systemd/system").join(unit))
+        .unwrap();
+    fs::write(tree.join("etc/instep/instep.toml"), configuration()).unwrap();
+    fs::write(drop_in.join("test.conf"), "[Service]\nWatchdogSec=3s\n").unwrap();
+    // Not by this process: a program that others start meanwhile could have it open for writing.
+    let copied = Command::new("cp")
+        .arg(env!("CARGO_BIN_EXE_instep"))
+        .arg(tree.join("usr/bin/instep"))
+        .status();
+    assert!(copied.unwrap().success());
+}
+
+#[test]
+fn upgrade_keeps_the_placement_and_removal_undoes_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(package) = super::deb::package(dir.path(), false) else { return };
+    let put = |tree: &Path| {
+        fs::copy(&package, tree.join("instep.deb")).unwrap();
+        fs::write(tree.join("instep.toml"), configuration()).unwrap();
+    };
+    let Some(machine) = Machine::boot(put) else { return };
+    if !machine.starts_vm() {
+        return;
+    }
+    // Containers often have a policy that no package starts anything.
+    machine.does("rm -f /usr/sbin/policy-rc.d && dpkg -i /instep.deb");
+    assert_eq!(machine.says("systemctl is-enabled instep"), "disabled");
+    assert_eq!(machine.says("systemctl is-active instep"), "inactive");
+    machine.does("cp /instep.toml /etc/instep/instep.toml && systemctl enable --now instep");
+    assert!(!machine.is_as_found(), "{}", machine.journal());
+
+    let run = machine.property("MainPID");
+    machine.does("dpkg --force-confold -i /instep.deb");
+    assert_ne!(machine.property("MainPID"), run, "the new version runs");
+    assert!(!machine.is_as_found(), "{}", machine.journal());
+    let journal = machine.journal();
+    assert!(!journal.contains("original affinity again"), "it was put back meanwhile: {journal}");
+
+    machine.does("dpkg --remove instep");
+    assert!(machine.is_as_found(), "{}", machine.journal());
+    machine.does("test -e /etc/instep/instep.toml && dpkg --purge instep && ! test -e /etc/instep");
+}
+
+#[test]
+fn service_does_under_systemd_what_the_guide_says() {
+    let Some(machine) = Machine::boot(put_service) else { return };
+    if !machine.starts_vm() {
+        return;
+    }
+
+    // It is ready once the VM is placed, and says so.
+    machine.does("systemctl start instep");
+    assert!(!machine.is_as_found(), "{}", machine.journal());
+    machine.until("a status", || machine.property("StatusText").contains("1 VM"));
+
+    // When it is killed, its guardian puts everything back, and it is started again.
+    let run = machine.property("MainPID");
+    machine.does("systemctl kill --kill-whom=main --signal=KILL instep");
+    machine
+        .until("the guardian", || machine.journal().contains("ended without restoring everything"));
+    machine.until("another run", || {
+        ![run.as_str(), "0"].contains(&machine.property("MainPID").as_str())
+    });
+    machine.until("another placement", || !machine.is_as_found());
+
+    // A run that waits for its next cycle gives signs of life. The watchdog ends one that hangs; the guardian outlives
+    // that, too.
+    let run = machine.property("MainPID");
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(machine.property("MainPID"), run, "{}", machine.journal());
+    machine.does("systemctl kill --kill-whom=main --signal=STOP instep");
+    machine.until("another run", || {
+        ![run.as_str(), "0"].contains(&machine.property("MainPID").as_str())
+    });
+    let restored = machine.journal().matches("ended without restoring everything").count();
+    assert_eq!(restored, 2, "{}", machine.journal());
+    machine.until("another placement", || !machine.is_as_found());
+
+    let run = machine.property("MainPID");
+    // SIGHUP reads the configuration again, and the service stays ready.
+    machine.does("systemctl reload instep");
+    machine.until("the reload", || machine.journal().contains("configuration was read again"));
+    machine.until("readiness", || machine.property("ActiveState") == "active");
+    assert_eq!(machine.property("MainPID"), run);
+
+    // A restart, as an upgrade does it, leaves the placement to the new run.
+    let placed = machine.cpus();
+    machine.says(WATCH);
+    machine.does("systemctl restart instep");
+    machine.does("kill $(cat /tmp/watch)");
+    let found = machine.says("grep -c ': 0$' /tmp/seen");
+    assert!(placed.contains(&"0".to_owned()) || found == "0", "it was put back {found} times");
+    assert!(!machine.is_as_found(), "{}", machine.journal());
+    let journal = machine.journal();
+    assert!(journal.contains("stays for the next `instep run`"), "{journal}");
+    assert_eq!(journal.matches("original affinity again").count(), 2, "{journal}");
+    assert_ne!(machine.property("MainPID"), run);
+    let run = machine.property("MainPID");
+    // The new run answers for what it found in place: when it is killed, its guardian puts that back, too.
+    assert!(journal.contains("an earlier run left"), "{journal}");
+    machine.does("systemctl kill --kill-whom=main --signal=KILL instep");
+    let restored = || machine.journal().matches("ended without restoring everything").count() == 3;
+    machine.until("the guardian", restored);
+    machine.until("another run", || {
+        ![run.as_str(), "0"].contains(&machine.property("MainPID").as_str())
+    });
+    machine.until("another placement", || !machine.is_as_found());
+
+    // At the end everything is as it was found, and the directory of the journal is still there.
+    machine.does("systemctl stop instep");
+    assert!(machine.is_as_found(), "{}", machine.journal());
+    machine.does("test -d /run/instep && ! test -e /run/instep/journal.json");
+    let journal = machine.journal();
+    for refused in ["denied", "not permitted", "cannot be read", "not readable", "SYS_"] {
+        assert!(!journal.contains(refused), "a right is missing: {journal}");
+    }
+}
