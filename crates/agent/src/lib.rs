@@ -13,6 +13,7 @@ pub mod guard;
 mod left_alone;
 mod locks;
 mod memory;
+mod noise;
 pub mod observe;
 pub mod published;
 pub mod record;
