@@ -192,11 +192,16 @@ impl Random {
 /// A random host: 1-8 nodes, SMT or not, 1-40 VMs of 1-16 vCPUs, idle to busy, memory anywhere
 /// from one node to all. No operator's limits; see [`restrict`].
 pub(crate) fn random(seed: u64) -> Snapshot {
+    random_of_caches(seed, 1)
+}
+
+/// The same with so many last-level caches in each node, each with as many cores as the node had.
+pub(crate) fn random_of_caches(seed: u64, caches: u32) -> Snapshot {
     let mut random = Random(seed);
     let nodes = random.one_of(&[1, 2, 2, 4, 4, 8]);
     let cores = random.one_of(&[2, 4, 8, 8, 12, 16]);
     let threads = random.one_of(&[1, 2, 2]);
-    let mut made = host(topology(nodes, cores, threads, 64 * GIB));
+    let mut made = host(topology_of_caches(nodes, caches, cores, threads, 64 * GIB));
     let count = random.within(1, 40) as u32;
     let busyness = random.one_of(&[100, 400, 1000]);
     for k in 0..count {

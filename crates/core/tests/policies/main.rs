@@ -15,3 +15,4 @@ mod properties;
 mod score;
 mod settle;
 mod table;
+mod hunt;

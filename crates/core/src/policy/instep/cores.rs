@@ -5,6 +5,7 @@
 //! 26 % where CPUs are scarce. So demand decides, VM by VM, the busiest first. It does not know which
 //! cores other processes use.
 
+use super::cells::Host;
 use super::plan::Plan;
 use crate::idset::CpuSet;
 use crate::topology::CoreKind;
@@ -19,10 +20,22 @@ pub(super) const BUSY: i64 = 200;
 /// By how much the demand of others may exceed the other cores before vCPUs lose theirs, milli.
 const KEEP_MARGIN: i64 = 500;
 
+/// Per unit the CPUs of each vCPU, where each has a core of its own; else `None`.
+pub(super) type Given = Vec<Option<Vec<CpuSet>>>;
+
+/// Per unit the cores that vCPUs have from an earlier decision.
+pub(super) type Held = Vec<Vec<Option<CoreId>>>;
+
+/// The host's cores, as far as no VM that is left alone is pinned to them.
+pub(super) struct Cores {
+    /// Each with its CPUs; true for efficiency cores.
+    free: BTreeMap<CoreId, (CpuSet, bool)>,
+}
+
 /// Cores while they are given.
 struct Dealer<'p, 'a> {
     plan: &'p Plan<'a>,
-    /// Cores that nobody has yet, each with its CPUs; true for efficiency cores.
+    /// Cores that nobody has yet.
     free: BTreeMap<CoreId, (CpuSet, bool)>,
     /// By node: demand of what may run there only and has no core of its own, milli; and of all on the host.
     rest: Vec<i64>,
@@ -31,62 +44,69 @@ struct Dealer<'p, 'a> {
     cores: Vec<i64>,
 }
 
-/// Gives cores to the vCPUs of units: per unit the CPUs of each vCPU, `None` where they share the spot.
-/// `left` says which VMs are left alone.
-pub(super) fn give(plan: &Plan, left: &[bool]) -> Vec<Option<Vec<CpuSet>>> {
-    let (host, units) = (plan.host, plan.units);
-    let mut free = BTreeMap::new();
-    for cpu in host.snapshot.topology.cpus() {
-        let efficient = cpu.kind == Some(CoreKind::Efficient);
-        free.entry(cpu.core).or_insert((CpuSet::new(), efficient)).0.insert(cpu.id);
-    }
-    let pinned = host.snapshot.vms.iter().zip(left).filter(|(_, left)| **left);
-    for vcpu in pinned.flat_map(|(vm, _)| &vm.vcpus) {
-        free.retain(|_, (cpus, _)| !vcpu.initial.is_subset(cpus));
-    }
-    let cores = |place: usize| {
-        host.places[place].cells.clone().map(|cell| host.cells[cell].cores as i64).sum()
-    };
-    let cores = (0..host.places.len()).map(cores).collect();
-    let mut rest = plan.demands();
-    let all = rest.iter().sum();
-    for unit in (0..units.len()).filter(|unit| plan.area(*unit).places.len() > 1) {
-        plan.parts(unit).for_each(|(place, part)| rest[place] -= part);
-    }
-    let mut dealer = Dealer { plan, free, rest, all, cores };
-    let held: Vec<Vec<Option<CoreId>>> = (0..units.len()).map(|unit| dealer.held(unit)).collect();
-    // Who has fast cores keeps them against others that are half as busy again.
-    let rank = |unit: usize| {
-        let has = |slow: bool| held[unit].iter().flatten().any(|core| dealer.free[core].1 == slow);
-        units[unit].mean() * if has(false) && !has(true) { 3 } else { 2 }
-    };
-    let mut order: Vec<usize> = (0..units.len()).collect();
-    order.sort_by_key(|unit| (plan.area(*unit).places.len(), Reverse(rank(*unit)), *unit));
-    let mut given = vec![None; units.len()];
-    for unit in order {
-        if dealer.has_room(unit, held[unit].iter().all(Option::is_some)) {
-            given[unit] = dealer.deal(unit, &held);
+impl Cores {
+    /// `left` says which VMs are left alone.
+    pub(super) fn new(host: &Host, left: &[bool]) -> Self {
+        let mut free = BTreeMap::new();
+        for cpu in host.snapshot.topology.cpus() {
+            let efficient = cpu.kind == Some(CoreKind::Efficient);
+            free.entry(cpu.core).or_insert((CpuSet::new(), efficient)).0.insert(cpu.id);
         }
+        let pinned = host.snapshot.vms.iter().zip(left).filter(|(_, left)| **left);
+        for vcpu in pinned.flat_map(|(vm, _)| &vm.vcpus) {
+            free.retain(|_, (cpus, _)| !vcpu.initial.is_subset(cpus));
+        }
+        Self { free }
     }
-    given
+
+    /// The cores that units have while their vCPUs may use these CPUs, where the plan takes them to be in force.
+    pub(super) fn held<'c>(
+        &self,
+        plan: &Plan,
+        now: impl Fn(usize, usize) -> Option<&'c CpuSet>,
+    ) -> Held {
+        let of = |unit: usize, k: usize| {
+            let (own, now) = (&plan.units[unit], now(unit, k)?);
+            let core = plan.host.snapshot.topology.cpu(now.first()?)?.core;
+            // One core that is all it has there anyway was not given.
+            let all = own.permitted(k).and(&self.free.get(&core)?.0);
+            (all == *now && own.cpus(plan.spots, k, plan.current[unit]?) != *now).then_some(core)
+        };
+        let units = plan.units.iter().enumerate();
+        units.map(|(unit, own)| (0..own.vcpus.len()).map(|k| of(unit, k)).collect()).collect()
+    }
+
+    /// Gives cores to the vCPUs of units that have `held` ones.
+    pub(super) fn give(&self, plan: &Plan, held: &Held) -> Given {
+        let (host, units) = (plan.host, plan.units);
+        let cores = |place: usize| {
+            host.places[place].cells.clone().map(|cell| host.cells[cell].cores as i64).sum()
+        };
+        let cores = (0..host.places.len()).map(cores).collect();
+        let mut rest = plan.demands();
+        let all = rest.iter().sum();
+        for unit in (0..units.len()).filter(|unit| plan.area(*unit).places.len() > 1) {
+            plan.parts(unit).for_each(|(place, part)| rest[place] -= part);
+        }
+        let mut dealer = Dealer { plan, free: self.free.clone(), rest, all, cores };
+        // Who has fast cores keeps them against others that are half as busy again.
+        let rank = |unit: usize| {
+            let has = |slow: bool| held[unit].iter().flatten().any(|core| self.free[core].1 == slow);
+            units[unit].mean() * if has(false) && !has(true) { 3 } else { 2 }
+        };
+        let mut order: Vec<usize> = (0..units.len()).collect();
+        order.sort_by_key(|unit| (plan.area(*unit).places.len(), Reverse(rank(*unit)), *unit));
+        let mut given = vec![None; units.len()];
+        for unit in order {
+            if dealer.has_room(unit, held[unit].iter().all(Option::is_some)) {
+                given[unit] = dealer.deal(unit, held);
+            }
+        }
+        given
+    }
 }
 
 impl Dealer<'_, '_> {
-    /// The cores that vCPUs of a unit have from an earlier decision.
-    fn held(&self, unit: usize) -> Vec<Option<CoreId>> {
-        let own = &self.plan.units[unit];
-        let spot = own.current.unwrap_or(own.wide);
-        let of = |(k, vcpu): (usize, &usize)| {
-            own.current?;
-            let now = &self.plan.host.snapshot.vms[own.vm].vcpus[*vcpu].allowed;
-            let core = self.plan.host.snapshot.topology.cpu(now.first()?)?.core;
-            // One core that is all it has there anyway was not given.
-            let all = own.permitted(k).and(&self.free.get(&core)?.0);
-            (all == *now && own.cpus(self.plan.spots, k, spot) != *now).then_some(core)
-        };
-        own.vcpus.iter().enumerate().map(of).collect()
-    }
-
     /// Whether a unit is busy, and the others find enough cores beside those that it needs.
     fn has_room(&self, unit: usize, keeps: bool) -> bool {
         let (own, area) = (&self.plan.units[unit], self.plan.area(unit));

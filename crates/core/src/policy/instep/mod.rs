@@ -27,10 +27,14 @@ use crate::idset::{CpuSet, NodeSet};
 use crate::reason::Reason;
 use crate::snapshot::Snapshot;
 use cells::{Host, Load};
+use cores::{Cores, Given};
 pub(super) use exact::against_exact;
 use plan::Plan;
 use spots::Spots;
 use unit::Unit;
+
+/// Times that a plan is taken to be in force and searched again, at most. Nearly all need one.
+const ROUNDS: usize = 8;
 
 /// Decides for every VM, in the snapshot's order, which is ascending by id. `mend` holds
 /// the conflict for which a VM's initial affinity is to be widened.
@@ -43,11 +47,42 @@ pub(super) fn decide(
         unit::units_of(host, spots, index, settings, mend[index].is_some())
     };
     with_plan(snapshot, units, |mut plan, refused| {
-        search::search(&mut plan);
         let left: Vec<bool> = refused.iter().map(Option::is_some).collect();
-        let given = cores::give(&plan, &left);
+        let cores = Cores::new(plan.host, &left);
+        let given = settle(&mut plan, &cores);
         wishes::wishes(&mut plan, &given, refused, mend)
     })
+}
+
+/// Searches for a plan that the same search would not change if it were in force, and returns the cores that
+/// are given with it.
+fn settle(plan: &mut Plan, cores: &Cores) -> Given {
+    let (units, spots) = (plan.units, plan.spots);
+    let vms = &plan.host.snapshot.vms;
+    let vcpu = |unit: &Unit, k: usize| &vms[unit.vm].vcpus[unit.vcpus[k]];
+    let mut held = cores.held(plan, |unit, k| Some(&vcpu(&units[unit], k).allowed));
+    let mut given = Given::new();
+    for _ in 0..ROUNDS {
+        search::search(plan);
+        given = cores.give(plan, &held);
+        let spot = |(unit, cpus): (usize, &Option<Vec<CpuSet>>)| match cpus {
+            None => plan.state.at[unit],
+            Some(cpus) => {
+                let all = cpus.iter().fold(CpuSet::new(), |all, cpus| all.or(cpus));
+                let nodes = &spots.homes[plan.area(unit).nodes].nodes;
+                units[unit].spot_in_force(plan.host, spots, nodes, &all)
+            }
+        };
+        let current = given.iter().enumerate().map(spot).collect();
+        let stays = plan.current == current;
+        plan.current = current;
+        let before = held;
+        held = cores.held(plan, |unit, k| given[unit].as_ref().map(|cpus| &cpus[k]));
+        if stays && held == before {
+            break;
+        }
+    }
+    given
 }
 
 /// Where the last VM of the snapshot should start while all others stay where they are: its nodes, CPUs, and

@@ -28,6 +28,8 @@ pub(super) struct Plan<'a> {
     pub(super) host: &'a Host<'a>,
     pub(super) spots: &'a Spots,
     pub(super) units: &'a [Unit],
+    /// Where each unit is taken to be in force.
+    pub(super) current: Vec<Option<Spot>>,
     pub(super) state: State,
 }
 
@@ -58,15 +60,14 @@ impl<'a> Plan<'a> {
         let used = host.cells.iter().zip(&fixed);
         let used = used.map(|(cell, load)| load.sum * 1000 / cell.capacity).collect();
         let state = State { at, shares, loads: fixed, costs, used };
-        Self { host, spots, units, state }
+        let current = units.iter().map(|unit| unit.current).collect();
+        Self { host, spots, units, current, state }
     }
 
     /// The load of a spot, in thousandths of what its CPUs can do.
     pub(super) fn used(&self, spot: Spot) -> i64 {
-        let of =
-            |cell: &usize| self.state.loads[*cell].sum * 1000 / self.host.cells[*cell].capacity;
         let cells = &self.spots.areas[spot].cells;
-        cells.iter().map(of).sum::<i64>() / cells.len() as i64
+        cells.iter().map(|cell| self.state.used[*cell]).sum::<i64>() / cells.len() as i64
     }
 
     /// The demand on each node, milli.
@@ -175,7 +176,7 @@ impl<'a> Plan<'a> {
     pub(super) fn price(&self, unit: usize, spot: Spot, noise: bool, limit: i64) -> i64 {
         let own = &self.units[unit];
         let sum = |deviations| self.terms(unit, spot, deviations, limit).iter().sum::<i64>();
-        match own.current.filter(|_| noise) {
+        match self.current[unit].filter(|_| noise) {
             None => sum(0),
             Some(current) if current == spot => sum(-DEVIATIONS),
             Some(_) => sum(DEVIATIONS) + own.load.weighted / 1000 * own.noise,

@@ -24,23 +24,38 @@ pub(super) fn search(plan: &mut Plan) {
     let units = plan.units;
     let mut order: Vec<usize> = (0..units.len()).collect();
     order.sort_by_key(|unit| (Reverse(units[*unit].load.sum), *unit));
+    let before = plan.current.clone();
+    put_all(plan, &order, &before);
+    let loss = before.iter().all(Option::is_some).then(|| plan.loss());
+    // New ones where they cost least.
+    order.iter().filter(|unit| before[**unit].is_none()).for_each(|unit| _ = move_one(plan, *unit));
+    settle(plan, &order);
+    // What is in force does not change for plans that only a longer search would find.
+    if before.iter().all(Option::is_none) {
+        explore(plan, &order);
+    }
+    if plan.state.at != before {
+        let found = plan.state.at.clone();
+        put_all(plan, &order, &found);
+        // Moves that each seemed to save something may not do so together.
+        if loss.is_some_and(|loss| plan.loss() >= loss) {
+            put_all(plan, &order, &before);
+        }
+    }
+}
+
+/// Puts units on these spots and takes all others off. How a unit is divided over several cells depends on
+/// the spots only, not on how they were found.
+fn put_all(plan: &mut Plan, order: &[usize], spots: &[Option<Spot>]) {
+    order.iter().for_each(|unit| _ = plan.take(*unit));
     // Those on one cell first: others are divided over what they leave free, twice, as they see each other then.
     for alone in [true, false, false] {
-        for unit in &order {
-            let current = units[*unit].current;
-            if let Some(spot) = current.filter(|spot| (plan.cells_of(*spot) == 1) == alone) {
+        for unit in order {
+            if let Some(spot) = spots[*unit].filter(|spot| (plan.cells_of(*spot) == 1) == alone) {
                 plan.take(*unit);
                 plan.put(*unit, spot);
             }
         }
-    }
-    for unit in order.iter().filter(|unit| units[**unit].current.is_none()) {
-        move_one(plan, *unit);
-    }
-    settle(plan, &order);
-    // What is in force does not change for plans that only a longer search would find.
-    if units.iter().all(|unit| unit.current.is_none()) {
-        explore(plan, &order);
     }
 }
 
@@ -118,7 +133,7 @@ fn candidates(plan: &Plan, unit: usize) -> impl Iterator<Item = Spot> {
         [only] => Some(only),
         _ => alike.iter().copied().min_by_key(|spot| plan.used(*spot)),
     };
-    own.current.into_iter().chain(own.options.iter().filter_map(emptiest))
+    plan.current[unit].into_iter().chain(own.options.iter().filter_map(emptiest))
 }
 
 /// The spot on which a unit that is not placed costs least, the earliest of equals, unless it costs as little
@@ -132,7 +147,7 @@ fn cheapest(
 ) -> Option<Spot> {
     for spot in spots {
         // What is not cheaper without what noise adds is not cheaper with it; where it is in force, less.
-        let adds = noise && plan.units[unit].current.is_some_and(|current| current != spot);
+        let adds = noise && plan.current[unit].is_some_and(|current| current != spot);
         if !adds || plan.price(unit, spot, false, best.1) < best.1 {
             let price = plan.price(unit, spot, noise, best.1);
             if price < best.1 {

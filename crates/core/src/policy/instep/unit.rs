@@ -8,7 +8,7 @@ use super::spots::{Options, Spots};
 use crate::idset::{CpuSet, NodeSet};
 use crate::reason::Reason;
 use crate::snapshot::Vm;
-use crate::units::{Bytes, NodeId};
+use crate::units::{Bytes, CpuId, NodeId};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -53,6 +53,35 @@ impl Unit {
     /// What its vCPU number `k` may use at all.
     pub(super) fn permitted(&self, k: usize) -> &CpuSet {
         self.may.get(k).unwrap_or(&self.may[0])
+    }
+
+    /// The smallest of its spots that holds what its threads may use on the nodes where its VM is placed; of
+    /// a guest's node, on those of them where its threads are.
+    pub(super) fn spot_in_force(
+        &self,
+        host: &Host,
+        spots: &Spots,
+        placed: &NodeSet,
+        all: &CpuSet,
+    ) -> Option<Spot> {
+        let topology = host.snapshot.topology.as_ref();
+        let nodes = match self.guest_node {
+            None => placed.clone(),
+            Some(_) => placed.and(&topology.nodes_of(all)),
+        };
+        let now = all.and(&topology.cpus_of(&nodes)).minus(&host.snapshot.isolated);
+        let holds = |spot: &Spot| {
+            let area = &spots.areas[*spot];
+            // Where it has everything that it is permitted, a vCPU may use CPUs that not all of them may.
+            let more = || *spot == self.wide && now.iter().all(|cpu| self.may_use(cpu));
+            spots.homes[area.nodes].nodes == nodes && (now.is_subset(&area.cpus) || more())
+        };
+        let open = self.options.iter().flatten().copied().filter(holds);
+        open.min_by_key(|spot| spots.areas[*spot].cells.len())
+    }
+
+    fn may_use(&self, cpu: CpuId) -> bool {
+        self.may.iter().any(|may| may.contains(cpu))
     }
 
     /// Mean demand of its vCPUs, milli.
@@ -160,23 +189,11 @@ fn unit(
     Ok(unit)
 }
 
-/// The smallest spot that holds what its threads may use on the nodes where Instep placed the VM; of a
-/// part, on those of them where its threads are.
+/// Where Instep placed a unit before.
 fn current_spot(host: &Host, spots: &Spots, unit: &Unit) -> Option<Spot> {
     let vm = &host.snapshot.vms[unit.vm];
-    let topology = host.snapshot.topology.as_ref();
     let all = unit.vcpus.iter().fold(CpuSet::new(), |all, k| all.or(&vm.vcpus[*k].allowed));
-    let nodes = match unit.guest_node {
-        None => vm.placed.clone(),
-        Some(_) => vm.placed.and(&topology.nodes_of(&all)),
-    };
-    let now = all.and(&topology.cpus_of(&nodes)).minus(&host.snapshot.isolated);
-    let holds = |spot: &Spot| {
-        let area = &spots.areas[*spot];
-        spots.homes[area.nodes].nodes == nodes && now.is_subset(&area.cpus)
-    };
-    let open = unit.options.iter().flatten().copied().filter(holds);
-    open.min_by_key(|spot| spots.areas[*spot].cells.len())
+    unit.spot_in_force(host, spots, &vm.placed, &all)
 }
 
 /// The demand of these vCPUs of a VM, without what its quota keeps it from.

@@ -1,7 +1,7 @@
 //! Turns the plan and the cores into wishes, per VM, with the terms of the objective that decided.
 
 use super::super::wish::{Homeward, Wish, emulators_back};
-use super::cores::BUSY;
+use super::cores::{BUSY, Given};
 use super::plan::{Plan, Terms};
 use super::search;
 use crate::conflict::ConflictKind;
@@ -17,9 +17,6 @@ use std::ops::Range;
 const REMOTE_BYTES: u64 = 16 << 20;
 /// Nor is less than this part of the memory of the VM or the guest's node, in percent.
 const REMOTE_PERCENT: u64 = 5;
-
-/// Per unit the CPUs of each vCPU that has a core of its own.
-type Given = [Option<Vec<CpuSet>>];
 
 /// The wishes for every VM. `refused` says why a VM has no units, `mend` which conflict of a VM
 /// is mended.
