@@ -68,8 +68,12 @@ impl Cores {
         let of = |unit: usize, k: usize| {
             let (own, now) = (&plan.units[unit], now(unit, k)?);
             let core = plan.host.snapshot.topology.cpu(now.first()?)?.core;
+            let cpus = &self.free.get(&core)?.0;
+            if !now.is_subset(cpus) {
+                return None;
+            }
             // One core that is all it has there anyway was not given.
-            let all = own.permitted(k).and(&self.free.get(&core)?.0);
+            let all = own.permitted(k).and(cpus);
             (all == *now && own.cpus(plan.spots, k, plan.current[unit]?) != *now).then_some(core)
         };
         let units = plan.units.iter().enumerate();

@@ -31,6 +31,9 @@ pub(super) struct Plan<'a> {
     /// Where each unit is taken to be in force.
     pub(super) current: Vec<Option<Spot>>,
     pub(super) state: State,
+    /// By kind of units the emptiest of their spots that are alike, and after how many moves that was.
+    emptiest: Vec<(usize, Vec<Spot>)>,
+    moves: usize,
 }
 
 /// Where units are.
@@ -61,13 +64,37 @@ impl<'a> Plan<'a> {
         let used = used.map(|(cell, load)| load.sum * 1000 / cell.capacity).collect();
         let state = State { at, shares, loads: fixed, costs, used };
         let current = units.iter().map(|unit| unit.current).collect();
-        Self { host, spots, units, current, state }
+        let emptiest = vec![(usize::MAX, Vec::new()); spots.kinds()];
+        Self { host, spots, units, current, state, emptiest, moves: 0 }
     }
 
     /// The load of a spot, in thousandths of what its CPUs can do.
-    pub(super) fn used(&self, spot: Spot) -> i64 {
+    fn used(&self, spot: Spot) -> i64 {
         let cells = &self.spots.areas[spot].cells;
         cells.iter().map(|cell| self.state.used[*cell]).sum::<i64>() / cells.len() as i64
+    }
+
+    /// Notes that units are elsewhere or divided otherwise.
+    pub(super) fn note_move(&mut self) {
+        self.moves += 1;
+    }
+
+    /// Looks for the emptiest of the spots that are alike for this unit, if units have moved since.
+    pub(super) fn find_emptiest(&mut self, unit: usize) {
+        let own = &self.units[unit];
+        if self.emptiest[own.kind].0 != self.moves {
+            let emptiest = |alike: &Vec<Spot>| match alike[..] {
+                [only] => Some(only),
+                _ => alike.iter().copied().min_by_key(|spot| self.used(*spot)),
+            };
+            let found = own.options.iter().filter_map(emptiest).collect();
+            self.emptiest[own.kind] = (self.moves, found);
+        }
+    }
+
+    /// Those that were found.
+    pub(super) fn emptiest(&self, unit: usize) -> impl Iterator<Item = Spot> + '_ {
+        self.emptiest[self.units[unit].kind].1.iter().copied()
     }
 
     /// The demand on each node, milli.
@@ -97,7 +124,10 @@ impl<'a> Plan<'a> {
 
     /// Puts a unit on a spot, divided over its cells as the kernel would.
     pub(super) fn put(&mut self, unit: usize, spot: Spot) {
-        self.state.shares[unit] = self.shares_on(unit, spot).collect();
+        let mut shares = std::mem::take(&mut self.state.shares[unit]);
+        shares.clear();
+        shares.extend(self.shares_on(unit, spot));
+        self.state.shares[unit] = shares;
         self.shift(unit, Load::plus);
         self.state.at[unit] = Some(spot);
     }
@@ -121,22 +151,40 @@ impl<'a> Plan<'a> {
     /// The cells of a spot, and how a unit that is not placed would be divided over them, in
     /// thousandths: the kernel runs more of it where others leave more free, and some everywhere.
     fn shares_on(&self, unit: usize, spot: Spot) -> impl Iterator<Item = (usize, i64)> + '_ {
-        let cells = &self.spots.areas[spot].cells;
-        let capacity = |cell: usize| self.host.cells[cell].capacity;
-        let all: i64 = cells.iter().map(|cell| capacity(*cell)).sum();
-        // What it fills itself is free for it, too; half of it for one that may be nowhere else, which gives way
-        // to those that choose.
-        let unit = &self.units[unit];
-        let own = unit.load.sum / if unit.options.len() == 1 { 2 } else { 1 };
-        let free = move |cell: usize| {
-            (capacity(cell) - self.state.loads[cell].sum).max(0) + own * capacity(cell) / all
-        };
+        let area = &self.spots.areas[spot];
+        let (cells, all) = (&area.cells, area.capacity);
+        let own = self.fills(unit);
+        let free = move |cell: usize| self.free(cell) + own * self.host.cells[cell].capacity / all;
         let left = match cells[..] {
             [_] => 0,
             _ => cells.iter().map(|cell| free(*cell)).sum::<i64>().max(1),
         };
         let share = move |cell| if left == 0 { 1000 } else { free(cell) * 1000 / left };
         cells.iter().map(move |cell| (*cell, share(*cell)))
+    }
+
+    /// What the load of a cell leaves free of it, milli.
+    fn free(&self, cell: usize) -> i64 {
+        (self.host.cells[cell].capacity - self.state.loads[cell].sum).max(0)
+    }
+
+    /// What a unit fills is free for it, too; half of it for one that may be nowhere else, which gives way to
+    /// those that choose.
+    fn fills(&self, unit: usize) -> i64 {
+        let unit = &self.units[unit];
+        unit.load.sum / if unit.options.len() == 1 { 2 } else { 1 }
+    }
+
+    /// What a unit that is not placed would lose at least by siblings in different caches: no cell has a greater
+    /// part of it than the emptiest. Many cells are left out by this without dividing it over them.
+    fn least_spread(&self, unit: usize, spot: Spot) -> i64 {
+        let (area, own) = (&self.spots.areas[spot], self.fills(unit));
+        let free = area.cells.iter().map(|cell| self.free(*cell));
+        let (all, most) = free.fold((0, 0), |(all, most), free| (all + free, free.max(most)));
+        // Each cell's part of what it fills is rounded down.
+        let all = (all + own - area.cells.len() as i64).max(1);
+        let share = (most + own * area.most / area.capacity) * 1000 / all + 1;
+        self.lost_apart(unit, share.min(1000))
     }
 
     /// What all lose more when a unit that is not placed is put on a spot, by terms, if the loads there are
@@ -146,8 +194,11 @@ impl<'a> Plan<'a> {
         let [remote, moving, devices] = own.near[self.spots.areas[spot].nodes];
         let mut terms = [remote, moving, devices, 0, 0, 0, 0];
         let mut sum = remote + moving + devices;
-        if sum < limit {
-            terms[6] = self.spread(unit, self.shares_on(unit, spot));
+        if sum < limit && self.cells_of(spot) > 1 {
+            let least = self.least_spread(unit, spot);
+            let divides = sum + least < limit;
+            terms[6] =
+                if divides { self.spread(unit, self.shares_on(unit, spot)) } else { least };
             sum += terms[6];
         }
         for (cell, share) in self.shares_on(unit, spot) {
@@ -157,7 +208,7 @@ impl<'a> Plan<'a> {
             let part = own.load.part(share);
             let (mut load, mut before) = (self.state.loads[cell], self.state.costs[cell]);
             if deviations != 0 {
-                let noise = (load.noise + part.noise).isqrt() * deviations;
+                let noise = ((load.noise + part.noise) as f64).sqrt() as i64 * deviations;
                 load = load.part(1000 + (noise * 1000 / load.sum.max(1)).clamp(-1000, 1_000_000));
                 before = self.host.cells[cell].cost(&load);
             }
@@ -197,7 +248,11 @@ impl<'a> Plan<'a> {
 
     /// What a unit loses by siblings in different caches, divided over cells like this.
     fn spread(&self, unit: usize, shares: impl Iterator<Item = (usize, i64)>) -> i64 {
-        let together: i64 = shares.map(|(_, share)| share * share / 1000).sum();
+        self.lost_apart(unit, shares.map(|(_, share)| share * share / 1000).sum())
+    }
+
+    /// The same with this many thousandths of its siblings in the same cache on average.
+    fn lost_apart(&self, unit: usize, together: i64) -> i64 {
         self.units[unit].load.weighted / 1000 * SPREAD / 1000 * (1000 - together)
     }
 }

@@ -25,7 +25,10 @@ pub(super) fn search(plan: &mut Plan) {
     let mut order: Vec<usize> = (0..units.len()).collect();
     order.sort_by_key(|unit| (Reverse(units[*unit].load.sum), *unit));
     let before = plan.current.clone();
-    put_all(plan, &order, &before);
+    // After a search it is as it was put last.
+    if plan.state.at != before {
+        put_all(plan, &order, &before);
+    }
     let loss = before.iter().all(Option::is_some).then(|| plan.loss());
     // New ones where they cost least.
     order.iter().filter(|unit| before[**unit].is_none()).for_each(|unit| _ = move_one(plan, *unit));
@@ -57,6 +60,7 @@ fn put_all(plan: &mut Plan, order: &[usize], spots: &[Option<Spot>]) {
             }
         }
     }
+    plan.note_move();
 }
 
 /// Moves and swaps units until nothing is gained by it.
@@ -85,6 +89,7 @@ fn explore(plan: &mut Plan, order: &[usize]) {
     for (unit, spot) in changes.iter().cycle().take(EXPLORED / changes.len().max(1)) {
         plan.take(*unit);
         plan.put(*unit, *spot);
+        plan.note_move();
         for other in order.iter().filter(|other| *other != unit) {
             move_one(plan, *other);
         }
@@ -95,6 +100,7 @@ fn explore(plan: &mut Plan, order: &[usize]) {
             (best, since) = ((loss, plan.state.clone()), 0);
         } else {
             plan.state = best.1.clone();
+            plan.note_move();
         }
         if since > changes.len() {
             break;
@@ -116,7 +122,9 @@ fn divided_loss(plan: &mut Plan, order: &[usize]) -> i64 {
 
 /// The spot where a unit that is not placed would cost least if it were not on `spot`: on other nodes if
 /// that is possible.
-pub(super) fn second_best(plan: &Plan, unit: usize, spot: Spot) -> Option<Spot> {
+pub(super) fn second_best(plan: &mut Plan, unit: usize, spot: Spot) -> Option<Spot> {
+    plan.find_emptiest(unit);
+    let plan = &*plan;
     let nodes = |spot: Spot| plan.spots.areas[spot].nodes;
     let of = |same: bool| {
         let others = candidates(plan, unit).filter(|other| *other != spot);
@@ -128,12 +136,7 @@ pub(super) fn second_best(plan: &Plan, unit: usize, spot: Spot) -> Option<Spot> 
 
 /// The spots to look at for a unit: where it is in force, and of those that are alike the emptiest.
 fn candidates(plan: &Plan, unit: usize) -> impl Iterator<Item = Spot> {
-    let own = &plan.units[unit];
-    let emptiest = |alike: &Vec<Spot>| match alike[..] {
-        [only] => Some(only),
-        _ => alike.iter().copied().min_by_key(|spot| plan.used(*spot)),
-    };
-    plan.current[unit].into_iter().chain(own.options.iter().filter_map(emptiest))
+    plan.current[unit].into_iter().chain(plan.emptiest(unit))
 }
 
 /// The spot on which a unit that is not placed costs least, the earliest of equals, unless it costs as little
@@ -160,12 +163,17 @@ fn cheapest(
 
 /// Moves a unit where it costs least, if that is elsewhere.
 fn move_one(plan: &mut Plan, unit: usize) -> bool {
+    plan.find_emptiest(unit);
     let now = plan.take(unit);
     let price = now.map_or(i64::MAX, |now| plan.price(unit, now, true, i64::MAX));
     let others = candidates(plan, unit).filter(|spot| Some(*spot) != now);
     let spot = cheapest(plan, unit, others, (now, price), true).unwrap_or(plan.units[unit].wide);
     plan.put(unit, spot);
-    now != Some(spot)
+    let moves = now != Some(spot);
+    if moves {
+        plan.note_move();
+    }
+    moves
 }
 
 /// Lets units swap with others of about their demand.
@@ -204,5 +212,8 @@ fn swap(plan: &mut Plan, first: usize, second: usize) -> bool {
     let (first_to, second_to) = if better { (there, here) } else { (here, there) };
     plan.put(first, first_to);
     plan.put(second, second_to);
+    if better {
+        plan.note_move();
+    }
     better
 }

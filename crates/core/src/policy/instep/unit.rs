@@ -37,6 +37,8 @@ pub(super) struct Unit {
     /// All it may use. A vCPU there has everything it is permitted.
     pub(super) wide: Spot,
     pub(super) options: Rc<Options>,
+    /// The number of these options.
+    pub(super) kind: usize,
     /// Where Instep placed it before, if that is still open to it.
     pub(super) current: Option<Spot>,
     /// What it loses by where its memory and devices are, by number of the set of nodes.
@@ -48,6 +50,11 @@ impl Unit {
     pub(super) fn cpus(&self, spots: &Spots, k: usize, spot: Spot) -> CpuSet {
         let may = self.permitted(k);
         if spot == self.wide { may.clone() } else { may.and(&spots.areas[spot].cpus) }
+    }
+
+    /// Whether all its vCPUs may use the same.
+    pub(super) fn is_uniform(&self) -> bool {
+        self.may.len() == 1
     }
 
     /// What its vCPU number `k` may use at all.
@@ -70,11 +77,12 @@ impl Unit {
             Some(_) => placed.and(&topology.nodes_of(all)),
         };
         let now = all.and(&topology.cpus_of(&nodes)).minus(&host.snapshot.isolated);
+        let home = spots.homes.iter().position(|home| home.nodes == nodes)?;
         let holds = |spot: &Spot| {
             let area = &spots.areas[*spot];
             // Where it has everything that it is permitted, a vCPU may use CPUs that not all of them may.
             let more = || *spot == self.wide && now.iter().all(|cpu| self.may_use(cpu));
-            spots.homes[area.nodes].nodes == nodes && (now.is_subset(&area.cpus) || more())
+            area.nodes == home && (now.is_subset(&area.cpus) || more())
         };
         let open = self.options.iter().flatten().copied().filter(holds);
         open.min_by_key(|spot| spots.areas[*spot].cells.len())
@@ -163,7 +171,7 @@ fn unit(
     let bytes = memory.values().map(|bytes| bytes.0).fold(0, u64::saturating_add);
     let configured = guest_node.map_or(0, |node| vm.guest_nodes[node].memory.0);
     let needed = if bytes == 0 { configured } else { bytes };
-    let options = spots.options(host, &may, vcpus.len(), needed);
+    let (kind, options) = spots.options(host, &may, vcpus.len(), needed);
     let Some(wide) = options.last().map(|wide| wide[0]) else {
         let (vcpu, cpus) = (vm.vcpus[vcpus[0]].index, may[0].clone());
         let others = may.iter().skip(1).fold(CpuSet::new(), |all, cpus| all.or(cpus));
@@ -182,6 +190,7 @@ fn unit(
         noise,
         wide,
         options,
+        kind,
         current,
         near,
     };
@@ -192,7 +201,15 @@ fn unit(
 /// Where Instep placed a unit before.
 fn current_spot(host: &Host, spots: &Spots, unit: &Unit) -> Option<Spot> {
     let vm = &host.snapshot.vms[unit.vm];
-    let all = unit.vcpus.iter().fold(CpuSet::new(), |all, k| all.or(&vm.vcpus[*k].allowed));
+    if vm.placed.is_empty() {
+        return None;
+    }
+    let mut all = CpuSet::new();
+    for allowed in unit.vcpus.iter().map(|k| &vm.vcpus[*k].allowed) {
+        if !allowed.is_subset(&all) {
+            all = all.or(allowed);
+        }
+    }
     unit.spot_in_force(host, spots, &vm.placed, &all)
 }
 

@@ -62,9 +62,11 @@ fn wish(
         is_wide &= spot == units[unit].wide;
         home = home.or(&spots.homes[spots.areas[spot].nodes].nodes);
         cpus = cpus.or(&spots.areas[spot].cpus);
+        let shared = units[unit].is_uniform().then(|| units[unit].cpus(spots, 0, spot));
         for (k, vcpu) in units[unit].vcpus.iter().enumerate() {
-            let core = given[unit].as_ref().map(|cores| cores[k].clone());
-            vcpus[*vcpu] = core.unwrap_or_else(|| units[unit].cpus(spots, k, spot));
+            let core = given[unit].as_ref().map(|cores| &cores[k]);
+            let cpus = core.or(shared.as_ref()).cloned();
+            vcpus[*vcpu] = cpus.unwrap_or_else(|| units[unit].cpus(spots, k, spot));
         }
     }
     let why = match mend {
