@@ -15,4 +15,3 @@ mod properties;
 mod score;
 mod settle;
 mod table;
-mod hunt;

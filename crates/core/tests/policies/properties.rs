@@ -39,6 +39,28 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
+    fn instep_keeps_its_promises_on_hosts_of_several_caches(
+        seed in any::<u64>(),
+        caches in 2u32..=4,
+        limits in any::<bool>(),
+        mend in any::<bool>(),
+        pinned in any::<bool>(),
+    ) {
+        let mut host = made::random_of_caches(seed, caches);
+        if limits {
+            made::restrict(&mut host, seed);
+        }
+        let mut settings = settings(PolicyName::Instep);
+        (settings.mend_conflicts, settings.include_pinned) = (mend, pinned);
+        let policy = |host: &_| decide(host, &settings);
+        let kept = check::sound(&policy, &host)
+            .and_then(|()| check::inside(&policy, &host, mend))
+            .and_then(|()| check::order_does_not_matter(&policy, &host))
+            .and_then(|()| check::does_not_flap(&policy, &host));
+        prop_assert!(kept.is_ok(), "{caches} caches, seed {seed}: {kept:?}");
+    }
+
+    #[test]
     fn nonsense_in_a_snapshot_makes_no_policy_panic(seed in any::<u64>(), mend in any::<bool>()) {
         let mut host = made::random(seed);
         made::restrict(&mut host, seed);
