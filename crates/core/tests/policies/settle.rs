@@ -102,7 +102,8 @@ fn hosts_on_which_homes_once_flapped_settle() {
 /// use, and vCPUs that are pinned to CPUs of caches that not all of the VM may use.
 #[test]
 fn hosts_of_several_caches_on_which_vms_once_flapped_settle() {
-    for (seed, include_pinned) in [(20, false), (34, false), (36, false), (293, true), (656, true)] {
+    for (seed, include_pinned) in [(20, false), (34, false), (36, false), (293, true), (656, true)]
+    {
         let mut host = made::random_of_caches(seed, 3);
         made::restrict(&mut host, seed);
         let settings = Settings { include_pinned, ..settings(PolicyName::Instep) };

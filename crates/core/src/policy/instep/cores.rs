@@ -95,7 +95,8 @@ impl Cores {
         let mut dealer = Dealer { plan, free: self.free.clone(), rest, all, cores };
         // Who has fast cores keeps them against others that are half as busy again.
         let rank = |unit: usize| {
-            let has = |slow: bool| held[unit].iter().flatten().any(|core| self.free[core].1 == slow);
+            let has =
+                |slow: bool| held[unit].iter().flatten().any(|core| self.free[core].1 == slow);
             units[unit].mean() * if has(false) && !has(true) { 3 } else { 2 }
         };
         let mut order: Vec<usize> = (0..units.len()).collect();

@@ -197,8 +197,7 @@ impl<'a> Plan<'a> {
         if sum < limit && self.cells_of(spot) > 1 {
             let least = self.least_spread(unit, spot);
             let divides = sum + least < limit;
-            terms[6] =
-                if divides { self.spread(unit, self.shares_on(unit, spot)) } else { least };
+            terms[6] = if divides { self.spread(unit, self.shares_on(unit, spot)) } else { least };
             sum += terms[6];
         }
         for (cell, share) in self.shares_on(unit, spot) {
