@@ -155,8 +155,8 @@ impl Dealer<'_, '_> {
         order.sort_unstable();
         let mut order: Vec<CoreId> = order.into_iter().map(|all| all.7).collect();
         let mut taken = Vec::new();
-        for k in 0..own.vcpus.len() {
-            let own_core = held[unit][k].and_then(|core| order.iter().position(|one| *one == core));
+        for (k, own_core) in held[unit].iter().enumerate() {
+            let own_core = own_core.and_then(|core| order.iter().position(|one| *one == core));
             let may = |core: &CoreId| self.free[core].0.intersects(own.permitted(k));
             let first = order.iter().position(may)?;
             // It keeps its own unless there are faster ones.
