@@ -50,14 +50,19 @@ pub(super) fn search(plan: &mut Plan) {
 /// Puts units on these spots and takes all others off. How a unit is divided over several cells depends on
 /// the spots only, not on how they were found.
 fn put_all(plan: &mut Plan, order: &[usize], spots: &[Option<Spot>]) {
-    order.iter().for_each(|unit| _ = plan.take(*unit));
-    // Those on one cell first: others are divided over what they leave free, twice, as they see each other then.
-    for alone in [true, false, false] {
-        for unit in order {
-            if let Some(spot) = spots[*unit].filter(|spot| (plan.cells_of(*spot) == 1) == alone) {
-                plan.take(*unit);
-                plan.put(*unit, spot);
-            }
+    let is_alone = |plan: &Plan, spot: &Spot| plan.cells_of(*spot) == 1;
+    for unit in order {
+        let spot = spots[*unit].filter(|spot| is_alone(plan, spot));
+        if spot.is_none() || plan.state.at[*unit] != spot {
+            plan.take(*unit);
+            spot.iter().for_each(|spot| plan.put(*unit, *spot));
+        }
+    }
+    // Others are divided over what those on one cell leave free, twice, as they see each other then.
+    for unit in order.iter().chain(order) {
+        if let Some(spot) = spots[*unit].filter(|spot| !is_alone(plan, spot)) {
+            plan.take(*unit);
+            plan.put(*unit, spot);
         }
     }
     plan.note_move();
