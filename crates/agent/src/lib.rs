@@ -14,6 +14,7 @@ mod holding;
 mod left_alone;
 mod locks;
 mod memory;
+mod noise;
 pub mod observe;
 pub mod published;
 pub mod record;

@@ -3,6 +3,7 @@
 //!
 //! It decides nothing and touches nothing.
 
+use crate::noise::Noise;
 use instep_core::decision::{Decision, Verdict};
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::snapshot::{OpaqueVm, Snapshot, Vm, wanted};
@@ -29,6 +30,7 @@ pub struct Observer {
     untold: Vec<String>,
     /// Where each VM was placed in the cycle before.
     homes: BTreeMap<VmKey, NodeSet>,
+    noise: Noise,
 }
 
 /// A VM by its process, told from a later one of the same number by its start. A name is none: it
@@ -81,6 +83,7 @@ impl Observer {
             before: None,
             untold: Vec::new(),
             homes: BTreeMap::new(),
+            noise: Noise::default(),
         })
     }
 
@@ -133,6 +136,7 @@ impl Observer {
             if let Some(home) = key.and_then(|key| self.homes.get(&key)) {
                 vm.placed.clone_from(home);
             }
+            vm.noise = key.and_then(|key| self.noise.of(key));
         }
         Ok(Observation { snapshot, scan })
     }
@@ -144,6 +148,8 @@ impl Observer {
         let home =
             |verdict: &Verdict| Some((observation.key_of(verdict.vm)?, verdict.home.clone()));
         self.homes = placed.filter_map(home).collect();
+        let key_of = |vm: &Vm| facts_of(&observation.scan, vm).map(VmKey::of);
+        self.noise.remember(&observation.snapshot, key_of);
         self.before = Some(observation.scan);
     }
 
@@ -242,7 +248,7 @@ fn remember(snapshot: &mut Snapshot, scan: &Scan, journal: &Journal) {
             emulator.initial = journal.initial_of(&thread, &emulator.allowed, &online, &vm.cpuset);
         }
         let nodes = topology.nodes_of(&given);
-        if nodes.len() < nodes_with_cpus {
+        if nodes.len() < nodes_with_cpus || (!given.is_empty() && given.len() < online.len()) {
             vm.placed = nodes;
         }
     }
@@ -356,18 +362,19 @@ mod tests {
                 let text = format!("version 17\ntimestamp 1\ncpu0 0 0 0 0 0 0 0 {waited} 0\n");
                 std::fs::write(copy.join("proc/schedstat"), text).unwrap();
             }
-            let decided = |with_waits: bool| {
+            let other = |with_waits: bool| {
                 if !with_waits {
                     std::fs::remove_file(after.join("proc/schedstat")).unwrap();
                 }
                 let then = Scanner::new(Root::at(&before), ScanOptions::once()).scan().unwrap();
                 let mut observer = observer(&after);
                 observer.continue_from(then);
-                let seen = observer.look(None, None).unwrap();
-                decide(&seen.snapshot, &Settings::default()).actions.len()
+                let snapshot = observer.look(None, None).unwrap().snapshot;
+                let bound = decide(&snapshot, &Settings::default()).actions.len();
+                (snapshot.other_busy.milli_of(snapshot.window).0, bound)
             };
-            assert_eq!(decided(true), 0, "others got {got}");
-            assert_eq!(decided(false) != 0, got < 1000, "others got {got}: what they got flips it");
+            assert_eq!(other(true), (2 * got, 0), "what they got and as much of their wait");
+            assert_eq!(other(false), (got, 0), "others got {got}");
         }
     }
 

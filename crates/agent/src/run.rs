@@ -27,7 +27,7 @@ use instep_core::wording::Count;
 use instep_host::Root;
 use instep_host::apply::sampling::{self, Source};
 use instep_host::apply::{Affinity, Applier, Holder, Journal, RestoreReport, StateDir};
-use instep_host::discover::ScanOptions;
+use instep_host::discover::{Arrivals, ScanOptions};
 use instep_kernel::Mode;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -224,10 +224,18 @@ struct Agent<'a> {
     watch: Watch,
     left_alone: LeftAlone,
     service: Service,
+    /// Tells of new VMs, which get a cycle of their own.
+    arrivals: Arrivals,
     /// When the last cycle began, from which on loads are measured.
     began: Instant,
     count: u64,
 }
+
+/// How often new VMs are looked for.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// How soon after a cycle the one for a new VM may begin: others' loads are measured meanwhile.
+const AFTER: Duration = Duration::from_millis(500);
 
 impl<'a> Agent<'a> {
     fn start(mut options: Options<'a>, sink: &mut dyn Sink) -> Result<Self, Error> {
@@ -237,9 +245,21 @@ impl<'a> Agent<'a> {
         let host = live_host(&observer, &options, sink);
         let homes = Homes::default();
         let watch = Watch::of(dispatch(&options, &observer, sink)?);
+        let arrivals = Arrivals::new(Root::live());
         let (began, count) = (Instant::now(), 0);
         let left_alone = LeftAlone::default();
-        Ok(Self { options, observer, homes, host, watch, left_alone, service, began, count })
+        Ok(Self {
+            options,
+            observer,
+            homes,
+            host,
+            watch,
+            left_alone,
+            service,
+            arrivals,
+            began,
+            count,
+        })
     }
 
     fn run(
@@ -324,17 +344,23 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// Waits for the next cycle, looking after the kernel scheduler meanwhile. When that does not do what
-    /// the last cycle left to it, the next one, which gives affinities back or sets them, follows as soon
-    /// as there may be one and loads are measured.
+    /// Waits for the next cycle, looking after the kernel scheduler and for new VMs meanwhile. When the
+    /// scheduler does not do what the last cycle left to it, the next one, which gives affinities back or sets
+    /// them, follows as soon as there may be one and loads are measured; so it does when a VM has started,
+    /// before that has used its memory.
     fn wait(&mut self, time: Duration, sink: &mut dyn Sink) -> Wake {
         let (waits, soon) = (Instant::now(), self.options.config.window.max(MIN_INTERVAL));
+        let mut arrived = false;
         loop {
             self.watch.look(sink);
             self.service.sign();
+            arrived |= self.count > 0 && self.arrivals.look();
             let left = time.saturating_sub(waits.elapsed());
-            let left = self.watch.pause(left, soon.saturating_sub(self.began.elapsed()));
-            let look = self.watch.every().unwrap_or(Duration::MAX).min(self.service.every());
+            let mut left = self.watch.pause(left, soon.saturating_sub(self.began.elapsed()));
+            if arrived {
+                left = left.min(AFTER.saturating_sub(self.began.elapsed()));
+            }
+            let look = self.watch.every().unwrap_or(LOOK).min(LOOK).min(self.service.every());
             match self.options.events.wait(left.min(look)) {
                 Wake::Time if left > look => {}
                 wake => return wake,

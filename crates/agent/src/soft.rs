@@ -208,8 +208,8 @@ fn starts_of(observation: &Observation, vm: &Vm) -> BTreeMap<Tid, u64> {
 
 /// No vCPU is bound to a core of its own: the kernel scheduler finds whole cores by itself.
 fn without_cores(why: &mut Reason) {
-    if let Reason::Home { cores, .. } | Reason::Elsewhere { cores, .. } = why {
-        *cores = None;
+    if let Reason::Placed { cores, .. } = why {
+        *cores = false;
     }
 }
 

@@ -5,6 +5,7 @@ mod simulate;
 mod traces;
 mod values;
 
+use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use instep_agent::dispatch::config::ProcessVm;
 use instep_core::policy::PolicyName;
@@ -17,7 +18,7 @@ pub(crate) use simulate::{AgreeArgs, ReproduceArgs, SimArgs};
 use std::path::PathBuf;
 use std::time::Duration;
 pub(crate) use traces::{AnalyzeArgs, CompareArgs, ProfileArgs, RecordArgs, RecordSource, TopArgs};
-use values::{duration, process_vm, window};
+use values::{duration, process_vm, size, window};
 
 /// The version, the commit, and whether the kernel scheduler is in.
 const VERSION: &str = if cfg!(feature = "kernel") {
@@ -69,6 +70,14 @@ pub(crate) enum Command {
         instep plan --root AFTER --before BEFORE --elapsed 60s --json"
     )]
     Plan(PlanArgs),
+    /// Where a VM that has not started yet should start; room is kept for it for a minute.
+    #[command(
+        after_help = "A link to this program by the name of numad answers `numad -w VCPUS:MIB`, as libvirt \
+        asks for <vcpu placement='auto'>.\n\n\
+        Examples:\n  instep advise --vcpus 8 --memory 16GiB\n  \
+        instep advise --vcpus 8 --memory 16GiB --device 0000:3b:00.0 --json"
+    )]
+    Advise(AdviseArgs),
     /// Places the VMs, again and again; puts everything back when it ends.
     #[command(after_help = "SIGTERM and SIGINT put everything back and end; SIGHUP reads the \
         configuration again and opens the file of --log anew; SIGUSR1 ends and leaves everything as it is \
@@ -175,7 +184,7 @@ pub(crate) struct TopologyArgs {
 }
 
 /// Which host is read, and over which window loads are measured.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct HostArgs {
     /// Read a copy of a host's /proc and /sys instead of this host.
     #[arg(long, value_name = "DIR")]
@@ -254,6 +263,27 @@ pub(crate) struct PlanArgs {
     pub(crate) format: PlanFormat,
     /// The same as --format json.
     #[arg(long, conflicts_with = "format")]
+    pub(crate) json: bool,
+}
+
+/// The most vCPUs that a VM may be said to have: KVM allows 4096.
+pub(crate) const MOST_VCPUS: i64 = 4096;
+
+#[derive(Debug, Args)]
+pub(crate) struct AdviseArgs {
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
+    /// How many vCPUs it will have.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MOST_VCPUS))]
+    pub(crate) vcpus: u32,
+    /// How much memory it will have.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) memory: ByteSize,
+    /// A PCI device that it will be given, by its address (repeatable).
+    #[arg(long = "device", value_name = "ADDR")]
+    pub(crate) devices: Vec<String>,
+    /// Print JSON (schema instep.advice/1).
+    #[arg(long)]
     pub(crate) json: bool,
 }
 

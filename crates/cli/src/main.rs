@@ -1,6 +1,7 @@
 //! The `instep` binary: reads the command line, runs the command, turns errors into messages and
 //! an exit status.
 
+mod advise;
 mod analyze;
 mod args;
 mod bench;
@@ -53,6 +54,10 @@ const LACKING: &str = "this cannot be done here; all that is missing is told by:
 
 fn main() -> ExitCode {
     let events = hold_signals();
+    let mut arguments = std::env::args_os();
+    if advise::numad::is_called(arguments.next().as_deref()) {
+        return advise::numad::main(arguments);
+    }
     let cli = Cli::parse();
     tracing_subscriber::fmt()
         .with_env_filter(
@@ -68,6 +73,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::command(&args),
         Command::Top(args) => top::command(&args),
         Command::Plan(args) => plan::command(&args),
+        Command::Advise(args) => advise::command(&args),
         Command::Run(args) => {
             events.map_err(anyhow::Error::from).and_then(|events| run::command(args, events))
         }

@@ -7,17 +7,57 @@ use crate::units::{Bytes, Milli, NodeId};
 use crate::wording::{Count, Named};
 use serde::{Serialize, Serializer};
 use std::fmt;
+use std::sync::Arc;
 
-/// What keeps a VM from the node with most of its memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bar {
-    /// It may use no CPU there.
-    NotAllowed,
-    /// It is elsewhere, and a move must clearly pay.
-    GainsTooLittle,
-    /// Others need the node's cores, or sharing would exceed the kernel's.
-    Others,
+/// Where a VM is placed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Where {
+    /// The nodes.
+    pub nodes: NodeSet,
+    /// The CPUs, where they are not all of these nodes: those of some last-level caches.
+    pub cpus: Option<CpuSet>,
 }
+
+/// Where `instep` places a VM, and why there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The place.
+    pub place: Where,
+    /// The VM's vCPUs.
+    pub vcpus: usize,
+    /// Whether it was there before.
+    pub kept: bool,
+    /// What it is better than; `None` where it may be nowhere else.
+    pub against: Option<Against>,
+}
+
+/// Another place for a VM, and what the chosen one saves against it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Against {
+    /// Where it was, or the best of all others if it was placed before, or nowhere.
+    pub place: Where,
+    /// What the chosen place saves.
+    pub saved: Saved,
+}
+
+/// CPU time that all VMs together lose less with a VM in one place than in another, by the [`TERMS`] of the
+/// objective of `instep`, in millionths of a CPU; negative where they lose more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Saved(pub [i64; 7]);
+
+/// The terms of the objective of `instep`: accesses to memory of other nodes, once what may follow the VM has
+/// followed; bringing memory there, and using it from afar until then; access to passthrough devices of other
+/// nodes; sharing cores, and running on slow ones; waiting for a CPU; sharing the last-level cache; siblings in
+/// different caches.
+pub const TERMS: [&str; 7] = [
+    "remote access",
+    "moving memory",
+    "remote devices",
+    "core sharing",
+    "waiting",
+    "cache sharing",
+    "siblings in different caches",
+];
 
 /// A reason. `Display` is one clause without a full stop, such as
 /// `best node 1: 2.1GiB of its 3GiB lie there`. Serialized as that text.
@@ -122,76 +162,19 @@ pub enum Reason {
         /// Load of other processes in whole CPUs.
         other: u64,
     },
-    /// `instep`: limits set by operators leave it no core per vCPU, though the host has enough.
-    NoCoreEach {
+    /// `instep`: its vCPUs use so little that cores of their own would save nothing.
+    Rests {
         /// The VM's vCPUs.
         vcpus: usize,
-        /// Cores of the host.
-        cores: u64,
+        /// What they use together, in thousandths of a CPU.
+        demand: Milli,
     },
-    /// `instep`: the home node holds most of the VM's memory, or nothing speaks for another.
-    Home {
-        /// The node.
-        node: NodeId,
-        /// The VM's memory there.
-        there: Bytes,
-        /// All its memory.
-        of: Bytes,
-        /// Whether it was there before.
-        kept: bool,
-        /// Cores of the host, when each vCPU has one of its own.
-        cores: Option<u64>,
-    },
-    /// `instep`: the node with most of the memory would cost more in crowding, or a move would.
-    Elsewhere {
-        /// The node it lives on.
-        node: NodeId,
-        /// The node with most of its memory.
-        favoured: NodeId,
-        /// The VM's memory on `favoured`.
-        there: Bytes,
-        /// All its memory.
-        of: Bytes,
-        /// What keeps it from there.
-        bar: Bar,
-        /// Cores of the host, when each vCPU has one of its own.
-        cores: Option<u64>,
-    },
-    /// `instep`: no smaller set of nodes would serve it as well.
-    Wide {
-        /// All nodes it may use.
-        nodes: NodeSet,
-        /// The VM's vCPUs.
-        vcpus: usize,
-        /// Cores of the host, when each vCPU has one of its own.
-        cores: Option<u64>,
-    },
-    /// `instep`: nothing speaks for fewer nodes, as no memory of it is known.
-    MemoryUnknown {
-        /// All nodes it may use.
-        nodes: NodeSet,
-        /// Cores of the host, when each vCPU has one of its own.
-        cores: Option<u64>,
-    },
-    /// `instep`: fewer nodes would serve it better, but not by enough to change what is in force.
-    GainsTooLittle {
-        /// All nodes it may use.
-        nodes: NodeSet,
-        /// Cores of the host, when each vCPU has one of its own.
-        cores: Option<u64>,
-    },
-    /// `instep`: a VM that takes several nodes.
-    Spans {
-        /// The nodes.
-        nodes: NodeSet,
-        /// The VM's vCPUs.
-        vcpus: usize,
-        /// Guest nodes that were placed one by one; 1 when it was placed as a whole.
-        guest_nodes: usize,
-        /// Memory on those nodes; of guest nodes that were placed one by one, on the node of each.
-        there: Bytes,
-        /// All its memory.
-        of: Bytes,
+    /// `instep`: the place that loses least CPU time.
+    Placed {
+        /// Which, and what it is better than.
+        placement: Arc<Placement>,
+        /// Whether each vCPU has a core of its own.
+        cores: bool,
     },
     /// `instep`: the initial affinity is widened because of a conflict.
     Mends {
@@ -199,11 +182,6 @@ pub enum Reason {
         nodes: NodeSet,
         /// What is mended.
         conflict: ConflictKind,
-    },
-    /// `instep`: emulator threads on cores that no vCPU has.
-    EmulatorsBeside {
-        /// The CPUs.
-        cpus: CpuSet,
     },
     /// The kernel scheduler keeps the VM at home: no affinity does.
     SoftHome {
@@ -289,15 +267,13 @@ impl fmt::Display for Reason {
             | Reason::PinnedFromEmulators { .. }
             | Reason::PinnedTogether { .. }
             | Reason::Overcommitted { .. }
-            | Reason::NoCoreEach { .. } => self.fmt_refusal(f),
-            Reason::Home { .. }
-            | Reason::Elsewhere { .. }
-            | Reason::Wide { .. }
-            | Reason::MemoryUnknown { .. }
-            | Reason::GainsTooLittle { .. }
-            | Reason::Spans { .. }
-            | Reason::Mends { .. }
-            | Reason::EmulatorsBeside { .. } => self.fmt_home(f),
+            | Reason::Rests { .. } => self.fmt_refusal(f),
+            Reason::Placed { placement, cores } => {
+                write!(f, "{placement}{}", if *cores { "; a core for each vCPU" } else { "" })
+            }
+            Reason::Mends { nodes, conflict } => {
+                write!(f, "to {}, mending a conflict: {conflict}", Named("node", nodes))
+            }
         }
     }
 }
@@ -332,86 +308,65 @@ impl Reason {
                 let cores = Count(*cores, "core");
                 write!(f, "share {cores}: binding one to one would hurt under overcommit")
             }
-            Reason::NoCoreEach { vcpus, cores } => write!(
+            Reason::Rests { vcpus, demand } => write!(
                 f,
-                "affinities leave its {vcpus} vCPUs no core each, though the host has {cores}: \
-                 left to the kernel"
+                "its {} use {demand} CPUs: cores of their own would save nothing",
+                Count::of(*vcpus, "vCPU")
             ),
-            _ => Ok(()),
-        }
-    }
-
-    /// Why `instep` places a VM where it does.
-    fn fmt_home(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Reason::Home { node, there, of, kept, cores } => {
-                let verb = if *kept { "stays on node" } else { "best node" };
-                write!(f, "{verb} {node}: ")?;
-                match of {
-                    Bytes(0) => write!(f, "where its memory lies is not known yet")?,
-                    _ => write!(f, "{there} of its {of} lie there")?,
-                }
-                write!(f, "{}", one_to_one(*cores))
-            }
-            Reason::Elsewhere { node, favoured, there, of, bar, cores } => {
-                let (verb, bar) = match bar {
-                    Bar::NotAllowed => ("node", "none of the CPUs it may use"),
-                    Bar::GainsTooLittle => ("stays on node", "moving there would gain too little"),
-                    Bar::Others => ("node", "the host does better with it here"),
-                };
-                write!(
-                    f,
-                    "{verb} {node}: node {favoured} has {there} of its {of}, but {bar}{}",
-                    one_to_one(*cores)
-                )
-            }
-            Reason::Wide { nodes, vcpus, cores } => write!(
-                f,
-                "may use {}: on fewer its {vcpus} vCPUs would crowd themselves or \
-                 others for more than its memory gains{}",
-                Named("node", nodes),
-                one_to_one(*cores)
-            ),
-            Reason::MemoryUnknown { nodes, cores } => write!(
-                f,
-                "may use {}: where its memory lies is not known{}",
-                Named("node", nodes),
-                one_to_one(*cores)
-            ),
-            Reason::GainsTooLittle { nodes, cores } => write!(
-                f,
-                "still may use {}: fewer would gain too little to change what is in force{}",
-                Named("node", nodes),
-                one_to_one(*cores)
-            ),
-            Reason::Spans { nodes, vcpus, guest_nodes, there, of } => {
-                write!(f, "its {} take {}", Count::of(*vcpus, "vCPU"), Named("node", nodes))?;
-                if *guest_nodes > 1 {
-                    write!(f, ", one by one for {}", Count::of(*guest_nodes, "guest node"))?;
-                }
-                match (guest_nodes, of) {
-                    (_, Bytes(0)) => write!(f, ": where its memory lies is not known"),
-                    (0 | 1, _) => write!(f, ": {there} of its {of} lie there"),
-                    _ => write!(f, ": {there} of its {of} lie with their vCPUs"),
-                }
-            }
-            Reason::Mends { nodes, conflict } => {
-                write!(f, "to {}, mending a conflict: {conflict}", Named("node", nodes))
-            }
-            Reason::EmulatorsBeside { cpus } => {
-                let cpus = Named("CPU", cpus);
-                write!(f, "kept off the cores of vCPUs: there is room on {cpus}")
-            }
             _ => Ok(()),
         }
     }
 }
 
-/// What to add when each vCPU has a core of its own.
-fn one_to_one(cores: Option<u64>) -> String {
-    cores.map_or_else(String::new, |cores| {
-        format!("; a core for each vCPU, the host's {cores} suffice")
-    })
+impl fmt::Display for Where {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Named("node", &self.nodes))?;
+        self.cpus.as_ref().map_or(Ok(()), |cpus| write!(f, " ({})", Named("CPU", cpus)))
+    }
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { place, vcpus, kept, against } = self;
+        write!(f, "{}{place}: ", if *kept { "stays on " } else { "" })?;
+        match against {
+            None => write!(f, "the only place for {}", Count::of(*vcpus, "vCPU")),
+            Some(against) => against.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Against {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (place, saved) = (&self.place, &self.saved);
+        let all = saved.0.iter().sum::<i64>();
+        if all < 0 {
+            let all = cpus(all);
+            return write!(f, "{place} would save {all} CPUs, no more than noise of the loads");
+        }
+        let [saves, costs] = [1, -1].map(|sign| {
+            let terms = TERMS.iter().zip(saved.0).filter(|(_, micro)| micro * sign >= SHOWN);
+            terms.map(|(what, micro)| (cpus(micro), what)).collect::<Vec<_>>()
+        });
+        if saves.is_empty() {
+            return write!(f, "as good as {place}");
+        }
+        for (verb, terms) in [("saves", saves), (", costs", costs)] {
+            for (at, (cpus, what)) in terms.into_iter().enumerate() {
+                let (verb, unit) = if at == 0 { (verb, " CPUs") } else { (",", "") };
+                write!(f, "{verb} {cpus}{unit} of {what}")?;
+            }
+        }
+        write!(f, " against {place}")
+    }
+}
+
+/// What is less is not shown, in millionths of a CPU.
+const SHOWN: i64 = 5_000;
+
+/// Millionths of a CPU as CPUs with two places, without a sign.
+fn cpus(micro: i64) -> Milli {
+    Milli(micro.unsigned_abs().div_ceil(1000))
 }
 
 impl Serialize for Reason {

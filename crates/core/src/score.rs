@@ -76,28 +76,24 @@ pub fn measure_with(snapshot: &Snapshot, allowed: &[Vec<CpuSet>]) -> Score {
 
 /// What an estimate adds up to. Sums of thousandths times thousandths are *micro*.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Estimate {
+struct Estimate {
     /// Demand of all vCPUs, milli.
-    pub(crate) demand: u64,
+    demand: u64,
     /// Demand times the share of memory on the node it runs on, micro.
     local: u64,
     /// Demand times remoteness, micro; remoteness is 1000 when all memory is at distance 20.
     remote: u64,
     /// Competing modules, micro.
-    pub(crate) sharing: u64,
+    sharing: u64,
     /// Demand beyond what its CPU has, milli.
     waiting: u64,
 }
 
 impl Estimate {
     /// CPU time lost, in thousandths of a CPU.
-    pub(crate) fn lost(&self) -> u64 {
-        self.remote / 1000 * REMOTE.0 / 1000 + self.lost_on_cpus()
-    }
-
-    /// The part of it that is not for where memory lies.
-    pub(crate) fn lost_on_cpus(&self) -> u64 {
-        self.sharing / 1000 * SHARED.0 / 1000 + self.waiting
+    fn lost(&self) -> u64 {
+        let sharing = self.sharing / 1000 * SHARED.0 / 1000;
+        self.remote / 1000 * REMOTE.0 / 1000 + sharing + self.waiting
     }
 
     /// The score, out of these sums.
@@ -130,7 +126,7 @@ struct Group {
 }
 
 /// A snapshot prepared for many estimates: each is O(v log c) for v vCPUs and c cores.
-pub(crate) struct Estimator<'a> {
+struct Estimator<'a> {
     topology: &'a Topology,
     /// By position of the CPU in the topology: its node's position.
     node_of: Vec<usize>,
@@ -140,36 +136,30 @@ pub(crate) struct Estimator<'a> {
     base: u64,
     /// `[footprint * nodes + node]`: the share of memory there, and its [remoteness].
     memory: Vec<(u64, u64)>,
-    /// The footprint of each VM; the first of them where its guest nodes have their own.
-    first: Vec<usize>,
-    /// The guest node of each vCPU of the VMs whose guest nodes have footprints of their own.
-    guests: BTreeMap<usize, Vec<usize>>,
     groups: Vec<Group>,
     known: BTreeMap<CpuSet, usize>,
 }
 
 impl<'a> Estimator<'a> {
-    pub(crate) fn new(snapshot: &'a Snapshot) -> Self {
+    fn new(snapshot: &'a Snapshot) -> Self {
         let topology = snapshot.topology.as_ref();
         let position = |id: NodeId| topology.nodes().partition_point(|node| node.id < id);
         let node_of = topology.cpus().iter().map(|cpu| position(cpu.node)).collect();
         let (mut loads, mut slot) = (Vec::new(), 0);
-        let (mut memory, mut first, mut guests) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let mut memory = Vec::new();
         let nodes = topology.nodes().len().max(1);
-        for (vm, one) in snapshot.vms.iter().enumerate() {
+        for one in &snapshot.vms {
             let start = memory.len() / nodes;
-            first.push(start);
+            let mut guest = None;
             if let Some(footprints) = one.guest_footprints() {
                 footprints.iter().for_each(|part| memory.extend(remoteness(topology, part)));
-                guests.insert(vm, one.guest_node_of_vcpus());
+                guest = Some(one.guest_node_of_vcpus());
             } else {
                 memory.extend(remoteness(topology, &one.memory));
             }
-            let guest = guests.get(&vm);
-            for (k, vcpu) in one.vcpus.iter().enumerate() {
-                let demand = vcpu.demand(snapshot.window).0;
+            for (k, Milli(demand)) in one.demands(snapshot.window).into_iter().enumerate() {
                 if demand > 0 {
-                    let footprint = start + guest.map_or(0, |guest: &Vec<usize>| guest[k]);
+                    let footprint = start + guest.as_ref().map_or(0, |guest: &Vec<usize>| guest[k]);
                     loads.push(Load { slot, footprint, demand });
                 }
                 slot += 1;
@@ -179,12 +169,12 @@ impl<'a> Estimator<'a> {
         let cpus = topology.cpus().len() as u64;
         let base = (snapshot.fixed_busy().milli_of(snapshot.window).0 / cpus.max(1)).min(1000);
         let (groups, known) = (Vec::new(), BTreeMap::new());
-        Self { topology, node_of, loads, base, memory, first, guests, groups, known }
+        Self { topology, node_of, loads, base, memory, groups, known }
     }
 
     /// The number that stands for this set of CPUs, which has an online one, in
     /// [`estimate`](Self::estimate).
-    pub(crate) fn group(&mut self, cpus: &CpuSet) -> usize {
+    fn group(&mut self, cpus: &CpuSet) -> usize {
         if let Some(group) = self.known.get(cpus) {
             return *group;
         }
@@ -206,21 +196,9 @@ impl<'a> Estimator<'a> {
         self.groups.len() - 1
     }
 
-    /// Remoteness from a node of the memory that a vCPU of a VM uses, all by position; see
-    /// [`remoteness`].
-    pub(crate) fn remote(&self, vm: usize, vcpu: usize, node: usize) -> u64 {
-        let guest = self.guests.get(&vm).map_or(0, |guest| guest[vcpu]);
-        self.memory[(self.first[vm] + guest) * self.topology.nodes().len() + node].1
-    }
-
-    /// Whether all vCPUs of a VM use the same memory, as far as is known.
-    pub(crate) fn is_one(&self, vm: usize) -> bool {
-        !self.guests.contains_key(&vm)
-    }
-
     /// Where the kernel would run everything when vCPU number k may use the CPUs of group
     /// `choice[k]`, and what that adds up to.
-    pub(crate) fn estimate(&self, choice: &[usize]) -> Estimate {
+    fn estimate(&self, choice: &[usize]) -> Estimate {
         // A counting sort by group, which keeps the order of demand.
         let mut ends = vec![0; self.groups.len()];
         self.loads.iter().for_each(|load| ends[choice[load.slot]] += 1);

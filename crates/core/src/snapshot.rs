@@ -20,6 +20,9 @@ pub struct Snapshot {
     pub window: Nanos,
     /// The host's processors and memory.
     pub topology: Arc<Topology>,
+    /// CPUs that the host keeps from its scheduler (`isolcpus=`, isolated cpuset partitions): only
+    /// threads run there that are bound to them, so no VM is placed there.
+    pub isolated: CpuSet,
     /// CPU time that everything else would have used in the window if nothing competed, that is neither a
     /// vCPU of `vms` nor counted in an [`OpaqueVm::busy`]: what it used, and as far as that is known what
     /// it waited for. What it used alone would change with where VMs are placed.
@@ -76,6 +79,9 @@ pub struct Vm {
     /// Nodes it prefers without being bound: mempolicy `prefer` on Linux, node affinity on Xen.
     /// Not those that its memory is interleaved over: that spreads memory and draws no vCPU.
     pub preferred: Option<NodeSet>,
+    /// The node of each of its passthrough and vhost devices, as far as the host knows them.
+    #[serde(default)]
+    pub devices: Vec<NodeId>,
     /// Threads per core that the guest believes in (`-smp threads=`), at least 1. vCPUs
     /// `k * n .. (k + 1) * n` share virtual core `k`.
     pub guest_threads_per_core: u32,
@@ -83,6 +89,16 @@ pub struct Vm {
     pub guest_nodes: Vec<GuestNode>,
     /// Weight of the VM's cgroup (`cpu.weight`), 100 where unknown.
     pub weight: u32,
+    /// The most CPU time that the VM's cgroup may use (`cpu.max`), in thousandths of a CPU; `None`
+    /// without a quota or where that is unknown.
+    pub quota: Option<Milli>,
+    /// Time in the window, summed over CPUs, in which the quota stopped the VM (`throttled_usec` of
+    /// `cpu.stat`). It is no [`steal`](Vcpu::steal).
+    #[serde(rename = "throttled_ns")]
+    pub throttled: Nanos,
+    /// By how much the VM's demand usually differs from one window to the next, in thousandths of it;
+    /// `None` until that was measured.
+    pub noise: Option<Milli>,
     /// Where Instep placed it in the cycle before; empty when it has not.
     pub placed: NodeSet,
 }
@@ -102,7 +118,8 @@ pub struct Vcpu {
     pub initial: CpuSet,
     /// CPU time it used in the window.
     pub busy: Nanos,
-    /// Time in the window in which it was runnable and another thread ran.
+    /// Time in the window in which it was runnable and another thread ran; without the time in which
+    /// a quota stopped it.
     pub steal: Nanos,
 }
 
@@ -195,16 +212,27 @@ impl Vm {
         Nanos(self.vcpus.iter().map(|vcpu| vcpu.busy.0).fold(0, u64::saturating_add))
     }
 
+    /// The [demand](Vcpu::demand) of each vCPU, in proportion less where the VM's quota allows less.
+    #[must_use]
+    pub fn demands(&self, window: Nanos) -> Vec<Milli> {
+        let mut demands: Vec<Milli> = self.vcpus.iter().map(|vcpu| vcpu.demand(window)).collect();
+        let all: u64 = demands.iter().map(|demand| demand.0).sum();
+        if let Some(Milli(quota)) = self.quota.filter(|quota| quota.0 < all) {
+            demands.iter_mut().for_each(|demand| demand.0 = demand.0 * quota / all);
+        }
+        demands
+    }
+
     /// Time in the window that its vCPUs waited for a CPU.
     #[must_use]
     pub fn steal(&self) -> Nanos {
         Nanos(self.vcpus.iter().map(|vcpu| vcpu.steal.0).fold(0, u64::saturating_add))
     }
 
-    /// Sum of the vCPUs' [demand](Vcpu::demand).
+    /// Sum of the vCPUs' [demands](Vm::demands).
     #[must_use]
     pub fn demand(&self, window: Nanos) -> Milli {
-        Milli(self.vcpus.iter().map(|vcpu| vcpu.demand(window).0).sum())
+        Milli(self.demands(window).iter().map(|demand| demand.0).sum())
     }
 
     /// Resident memory on `node`.

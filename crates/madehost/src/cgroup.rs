@@ -69,6 +69,8 @@ pub(crate) fn mounts(version: Cgroups) -> String {
 pub(crate) struct Group {
     pub(crate) procs: Vec<u32>,
     pub(crate) weight: Option<u32>,
+    /// Microseconds in each 100 ms, and those in which the group was stopped so far.
+    pub(crate) quota: Option<(u64, u64)>,
     pub(crate) cpus: Option<CpuSet>,
     pub(crate) mems: Option<NodeSet>,
     /// Memory of its processes, if `memory.numa_stat` shall be there.
@@ -162,6 +164,10 @@ fn write_group(
     }
     dir.line("cgroup.type", if group.threaded { "threaded" } else { "domain" })?;
     dir.line("cpu.weight", group.weight.unwrap_or(100))?;
+    let (most, throttled) = group.quota.unzip();
+    let most = most.map_or("max".to_owned(), |most| most.to_string());
+    dir.line("cpu.max", format!("{most} 100000"))?;
+    dir.line("cpu.stat", format!("nr_throttled 0\nthrottled_usec {}", throttled.unwrap_or(0)))?;
     dir.line("cpuset.cpus", group.cpus.clone().unwrap_or_default())?;
     dir.line("cpuset.mems", group.mems.clone().unwrap_or_default())?;
     if let Some(memory) = &group.memory {

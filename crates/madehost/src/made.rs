@@ -131,7 +131,7 @@ impl MadeHost {
         self.write_noise(&proc, &mut groups)?;
         self.write_vms(&vms, now, &proc)?;
         for (_, vm) in &vms {
-            join_group(vm, &mut groups);
+            join_group(vm, now, &mut groups);
             write_debugfs(vm, now, &sys)?;
         }
         groups.write(self.cgroups, &sys.sub("fs/cgroup")?, &self.host.online(), &nodes)
@@ -167,7 +167,7 @@ impl MadeHost {
         let transparent = self.vms.iter().filter(|vm| vm.is_transparent());
         let emulators: u64 = transparent.map(|vm| emulator_time(vm, before, now)).sum();
         let other_busy = Nanos(others + emulators);
-        Snapshot { at: now, window, topology, other_busy, vms, opaque }
+        Snapshot { at: now, window, topology, isolated: CpuSet::new(), other_busy, vms, opaque }
     }
 
     fn vm_snapshot(&self, vm: &VmSpec, order: usize, online: &[CpuId], window: Nanos) -> Vm {
@@ -217,6 +217,10 @@ impl MadeHost {
             },
             guest_nodes: if vm.vmm.is_qemu() { guest_nodes(vm) } else { Vec::new() },
             weight: if own_group(vm) { vm.weight } else { 100 },
+            quota: None,
+            devices: Vec::new(),
+            throttled: Nanos(0),
+            noise: None,
             placed: NodeSet::new(),
         }
     }
@@ -371,7 +375,7 @@ fn group_path(vm: &VmSpec) -> String {
     }
 }
 
-fn join_group(vm: &VmSpec, groups: &mut Groups) {
+fn join_group(vm: &VmSpec, now: Nanos, groups: &mut Groups) {
     let path = group_path(vm);
     let group = groups.at(&path);
     group.procs.push(vm.pid);
@@ -385,6 +389,9 @@ fn join_group(vm: &VmSpec, groups: &mut Groups) {
         return;
     }
     group.weight = Some(vm.weight);
+    group.quota = vm
+        .quota
+        .map(|(most, throttled)| (most.0 * 100, rate(throttled, now.since(vm.started)).0 / 1000));
     group.cpus.clone_from(&vm.cpuset);
     group.mems.clone_from(&vm.mems);
     group.memory = vm.numa_stat.then(|| crate::memory::small(vm));

@@ -150,6 +150,8 @@ pub struct VmSpec {
     pub mems: Option<NodeSet>,
     /// `cpu.weight` of its own cgroup.
     pub weight: u32,
+    /// `cpu.max` of its own cgroup, and the part of the time, summed over CPUs, in which that stops it.
+    pub quota: Option<(Milli, Milli)>,
     /// `memory.numa_stat` of its own cgroup can be read.
     pub numa_stat: bool,
     /// `/proc/PID/fd` can be read.
@@ -212,6 +214,7 @@ impl VmSpec {
             cpuset: None,
             mems: None,
             weight: 100,
+            quota: None,
             numa_stat: true,
             fds: true,
             debugfs: false,

@@ -204,15 +204,19 @@ impl Homes {
             Err(error) => (Vec::new(), Err(error)),
         };
         // The kernel may have several nodes where the topology has one.
-        let home = observation.snapshot.topology.kernel_nodes(&to);
-        mapped.retain(|range| range.remote(&home).0 > 0);
+        let topology = &observation.snapshot.topology;
+        let home = topology.kernel_nodes(&to);
+        // Nodes without CPUs are left to the kernel's tiering.
+        let left = topology.nodes().iter().filter(|node| node.cpus.is_empty()).map(|node| node.id);
+        let left = topology.kernel_nodes(&left.collect());
+        mapped.retain(|range| range.remote(&home.or(&left)).0 > 0);
         let facts = facts_of(&observation.scan, vm);
         let hot = if mapped.is_empty() {
             Vec::new()
         } else {
             host.hot(vm, facts.map(|facts| facts.accel), &mapped, enough)
         };
-        let mut homecoming = Homecoming::new(vm.id.0, home, mapped);
+        let mut homecoming = Homecoming::leaving(&left, vm.id.0, home, mapped);
         homecoming.prefer(hot);
         let pid_start = facts.map_or(0, |facts| facts.start_ticks);
         let pass = Pass { pid_start, to, homecoming, rest: 0, next_rest };

@@ -4,6 +4,7 @@
 //! CPU time. Each test touches only the VM that it starts.
 #![cfg(test)]
 
+mod arrival;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../common/mod.rs"]
 mod common;

@@ -35,7 +35,7 @@ pub(crate) fn decide(snapshot: &Snapshot, mend: &[Option<ConflictKind>]) -> Vec<
         if moved && remote > Bytes(0) && memory_may_move(&[&vm.memory_bound], &wish.home) {
             let (to, why) =
                 (wish.home.clone(), Reason::MemoryElsewhere { remote, of: vm.memory_total() });
-            wish.memory.push(Homeward { guest_node: None, to, remote, why });
+            wish.memory.push(Homeward { guest_node: None, to, remote, why, gain: None });
         }
         wishes[index] = wish;
     }

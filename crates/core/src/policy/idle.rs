@@ -75,8 +75,11 @@ fn candidates(vm: &Vm, topology: &Topology) -> Vec<Candidate> {
     } else {
         parts.push((None, home, &vm.memory));
     }
+    // Memory on nodes without CPUs is left to the kernel's tiering.
+    let left = topology.nodes().iter().filter(|node| node.cpus.is_empty());
+    let left: NodeSet = left.map(|node| node.id).collect();
     let candidate = |(guest_node, to, memory): (_, NodeSet, _)| {
-        let remote = elsewhere(memory, &to);
+        let remote = elsewhere(memory, &to.or(&left));
         (!to.is_empty() && remote >= MIN_REMOTE).then_some(Candidate {
             vm: vm.id,
             guest_node,
@@ -121,6 +124,10 @@ mod tests {
             guest_threads_per_core: 1,
             guest_nodes: Vec::new(),
             weight: 100,
+            quota: None,
+            devices: Vec::new(),
+            throttled: Nanos(0),
+            noise: None,
             placed: NodeSet::one(NodeId(1)),
         }
     }
@@ -143,6 +150,7 @@ mod tests {
             at: WINDOW,
             window: WINDOW,
             topology: topology.into(),
+            isolated: CpuSet::new(),
             other_busy: Nanos(0),
             vms: vms.to_vec(),
             opaque: Vec::new(),

@@ -9,6 +9,8 @@ mod wish;
 
 use crate::conflict::{self, ConflictKind};
 use crate::decision::{Decision, Verdict};
+use crate::idset::{CpuSet, NodeSet};
+use crate::reason::Reason;
 use crate::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -18,7 +20,7 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PolicyName {
-    /// Best Node with whole cores, load, hysteresis and the cost of moving memory.
+    /// The least predicted loss of CPU time (docs/policies.md).
     #[default]
     Instep,
     /// Best NUMA Node as published (systems.md 4).
@@ -91,11 +93,42 @@ pub struct Settings {
     pub include_pinned: bool,
 }
 
+/// Where a VM should start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Advice {
+    /// The nodes for its memory.
+    pub nodes: NodeSet,
+    /// The CPUs for its vCPUs.
+    pub cpus: CpuSet,
+    /// Why there.
+    pub why: Reason,
+}
+
+/// Where the VM with the highest id, which has not started yet, should start, by the objective of `instep`,
+/// while all other VMs keep the CPUs that they may use now.
+///
+/// # Errors
+/// It may be nowhere.
+pub fn advise(mut snapshot: Snapshot) -> Result<Advice, Reason> {
+    snapshot.vms.sort_by_key(|vm| vm.id);
+    for vcpu in snapshot.vms.iter_mut().flat_map(|vm| &mut vm.vcpus) {
+        vcpu.initial = vcpu.allowed.clone();
+    }
+    let (nodes, cpus, why) = instep::advise(&snapshot)?;
+    Ok(Advice { nodes, cpus, why })
+}
+
+/// Of the objective of `instep`, on a host where nothing is in force: what its plan loses, and what the best
+/// of all plans does, in millionths of a CPU. `None` on a host with more than `most` plans, as it tries all.
+#[must_use]
+pub fn against_exact(snapshot: &Snapshot, most: usize) -> Option<(i64, i64)> {
+    instep::against_exact(snapshot, most)
+}
+
 /// Decides for one snapshot.
 ///
 /// The result holds one verdict per VM, in the snapshot's order, and only actions that change
-/// something: applied to the snapshot, a second decision changes no affinity, but that `instep` may
-/// then narrow VMs that it left wide, within a few decisions. Every vCPU keeps at least one CPU,
+/// something: applied to the snapshot, a second decision changes no affinity. Every vCPU keeps at least one CPU,
 /// inside its VM's cpuset and, unless conflicts are mended, inside its initial affinity. The order
 /// of VMs and threads in the snapshot does not matter.
 #[must_use]

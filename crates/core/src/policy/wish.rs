@@ -9,7 +9,8 @@ use crate::decision::{Action, Decision, Verdict};
 use crate::idset::{CpuSet, NodeSet};
 use crate::reason::Reason;
 use crate::snapshot::{Snapshot, Vcpu, Vm};
-use crate::units::{Bytes, NodeId};
+use crate::units::{Bytes, Milli, NodeId};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// What a policy wants for one VM.
@@ -40,6 +41,9 @@ pub(crate) struct Homeward {
     pub(crate) remote: Bytes,
     /// Why.
     pub(crate) why: Reason,
+    /// What moving it gains for each byte, on any scale; what gains most moves first. `None` where that
+    /// is not known: such memory moves in the order of VMs.
+    pub(crate) gain: Option<Milli>,
 }
 
 impl Wish {
@@ -91,6 +95,26 @@ pub(crate) fn permitted(vm: &Vm, vcpu: &Vcpu, online: &CpuSet, mend: bool) -> Cp
     if mend { within } else { within.and(&vcpu.initial) }
 }
 
+/// Why a VM counts as pinned by hand: its vCPUs differ from each other, are limited otherwise than
+/// the emulator threads, or have fewer CPUs than they are although the cpuset has more. Emulator
+/// threads of limited affinity beside vCPUs without limits say nothing of the vCPUs.
+pub(crate) fn pinned_by_hand(vm: &Vm, online: &CpuSet) -> Option<Reason> {
+    let first = &vm.vcpus.first()?.initial;
+    if let Some(vcpu) = vm.vcpus.iter().find(|vcpu| vcpu.initial != *first) {
+        let (vcpu, cpus) = (vcpu.index, vcpu.initial.clone());
+        return Some(Reason::VcpusPinned { vcpu, cpus, others: first.clone() });
+    }
+    let before = first.and(online).and(&vm.cpuset);
+    let emulators = vm.emulators.iter().fold(CpuSet::new(), |all, one| all.or(&one.initial));
+    let emulators = emulators.and(online).and(&vm.cpuset);
+    let limited = before.len() < vm.cpuset.and(online).len();
+    if limited && !vm.emulators.is_empty() && emulators != before {
+        return Some(Reason::PinnedFromEmulators { cpus: before, emulators });
+    }
+    let crowded = limited && before.len() < vm.vcpus.len();
+    crowded.then_some(Reason::PinnedTogether { vcpus: vm.vcpus.len(), cpus: before })
+}
+
 /// The part of `memory` that is not on `home`.
 pub(crate) fn elsewhere(memory: &BTreeMap<NodeId, Bytes>, home: &NodeSet) -> Bytes {
     let there = |(node, bytes): (&NodeId, &Bytes)| if home.contains(*node) { 0 } else { bytes.0 };
@@ -109,6 +133,7 @@ pub(crate) fn decision(
     conflicts: Vec<Conflict>,
 ) -> Decision {
     let mut decision = Decision { conflicts, ..Decision::default() };
+    let mut moves = Vec::new();
     for (vm, wish) in snapshot.vms.iter().zip(wishes) {
         for (vcpu, cpus) in vm.vcpus.iter().zip(wish.vcpus) {
             if !cpus.is_empty() && cpus != vcpu.allowed {
@@ -124,11 +149,17 @@ pub(crate) fn decision(
                 decision.actions.push(Action::SetEmulatorAffinity { vm: vm.id, tid, cpus, why });
             }
         }
-        for Homeward { guest_node, to, remote, why } in wish.memory {
-            decision.actions.push(Action::MoveMemory { vm: vm.id, guest_node, to, remote, why });
+        for Homeward { guest_node, to, remote, why, gain } in wish.memory {
+            let action = Action::MoveMemory { vm: vm.id, guest_node, to, remote, why };
+            match gain {
+                Some(gain) => moves.push((gain, action)),
+                None => decision.actions.push(action),
+            }
         }
         let Wish { selected, home, why, .. } = wish;
         decision.vms.push(Verdict { vm: vm.id, selected, home, why });
     }
+    moves.sort_by_key(|(gain, _)| Reverse(*gain));
+    decision.actions.extend(moves.into_iter().map(|(_, action)| action));
     decision
 }

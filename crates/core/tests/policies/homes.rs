@@ -36,14 +36,18 @@ fn no_cores_are_shared_while_others_are_free_wherever_memory_lies() {
         let homes = [home(&decision, 0), home(&decision, 1)];
         assert!(homes.contains(&"0".into()) && homes.contains(&"1".into()), "{homes:?}");
         let cores = sets(&decision);
-        assert_eq!(cores.len(), 4, "a core for each: {cores:?}");
+        // What rests needs a home of its own, and no core yet.
+        let expected = if milli < 200 { 2 } else { 4 };
+        assert_eq!(cores.len(), expected, "{cores:?}");
         // Also when both are together already.
         for vm in &mut host.vms {
             vm.placed = [NodeId(1)].into_iter().collect();
             vm.vcpus.iter_mut().for_each(|vcpu| vcpu.allowed = made::cpus("2-3,6-7"));
         }
+        // For what is hardly used no move pays, until it is busy.
         let decision = instep(&host);
-        assert_ne!(home(&decision, 0), home(&decision, 1), "{milli}");
+        let apart = home(&decision, 0) != home(&decision, 1);
+        assert_eq!(apart, milli >= 500, "{milli}");
     }
 }
 

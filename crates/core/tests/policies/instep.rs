@@ -87,8 +87,12 @@ fn opaque_vms_and_other_load_count_as_overcommit() {
     assert!(instep(&host).actions.is_empty());
     host.other_busy = Nanos(0);
     let why = String::from("no thread names");
-    host.opaque.push(OpaqueVm { id: VmId(9), name: "x".into(), vcpus: 3, busy: Nanos(0), why });
+    let busy = Nanos(made::WINDOW.0 * 3);
+    host.opaque.push(OpaqueVm { id: VmId(9), name: "x".into(), vcpus: 3, busy, why });
     assert!(instep(&host).actions.is_empty());
+    // What rests needs no core, however many vCPUs it has.
+    host.opaque[0].busy = Nanos(0);
+    assert_eq!(sets(&instep(&host), 1), ["0", "1"]);
 }
 
 /// 2 + 2 vCPUs on 4 cores: each has one, however busy the VM is that cannot be placed.
@@ -117,10 +121,10 @@ fn vm_goes_to_its_memory_and_each_vcpu_gets_a_core() {
     let decision = instep(&host);
     assert_eq!(home(&decision, 0), "1");
     assert_eq!(sets(&decision, 1), ["4,12", "5,13"]);
-    assert_eq!(emulators(&decision, 1), ["6-7,14-15"]);
+    assert_eq!(emulators(&decision, 1), ["4-7,12-15"], "they share the home of their VM");
     assert_eq!(
         why(&decision, 0),
-        "best node 1: 1.9GiB of its 2GiB lie there; a core for each vCPU, the host's 8 suffice"
+        "node 1: saves 0.01 CPUs of moving memory against node 0; a core for each vCPU"
     );
     let moves: Vec<String> = decision
         .actions
@@ -143,7 +147,7 @@ fn memory_comes_home_when_enough_is_elsewhere_and_may_move() {
     host.vms = vec![vm(&host, 1, 2, 900, &[500, 1548])];
     assert_eq!(moves(&host), 1);
     host.vms[0].memory_bound = Some(nodes(&[0]));
-    assert_eq!(moves(&host), 0, "bound elsewhere");
+    assert_eq!(home(&instep(&host), 0), "0", "bound there, the rest of its memory follows");
     host.vms[0].memory_bound = None;
     host.topology = made::topology(2, 4, 2, GIB);
     assert_eq!(moves(&host), 0, "no room on the node");
@@ -158,8 +162,9 @@ fn crowding_of_whole_cores_outweighs_remote_memory() {
     assert_eq!((home(&decision, 0), home(&decision, 1)), ("0".into(), "1".into()));
     assert_eq!(
         why(&decision, 1),
-        "node 1: node 0 has 1.9GiB of its 1.9GiB, but the host does better with it here; a core for each \
-         vCPU, the host's 8 suffice"
+        "node 1: saves 0.24 CPUs of remote access, 0.86 of core sharing, 0.04 of cache sharing, 0.31 of \
+         siblings in different caches, costs 0.02 CPUs of moving memory against nodes 0-1; a core for \
+         each vCPU"
     );
 }
 
@@ -176,51 +181,14 @@ fn idle_vms_stay_with_their_memory_however_many() {
 
 /// A VM as large as the host, first seen before its memory was read.
 #[test]
-fn wide_vm_goes_to_its_memory_once_that_is_known() {
+fn vm_goes_to_its_memory_once_that_is_known() {
     let mut host = made::host(made::topology(2, 4, 2, 64 * GIB));
     host.vms = vec![vm(&host, 1, 4, 900, &[])];
     let first = instep(&host);
-    assert_eq!(home(&first, 0), "0-1");
-    assert_eq!(why(&first, 0), "may use nodes 0-1: where its memory lies is not known");
+    assert_eq!(home(&first, 0), "0");
     let mut seen = apply(&host, &first);
-    seen.vms[0].memory = vm(&host, 1, 4, 900, &[0, 30_000]).memory;
+    seen.vms[0].memory = vm(&host, 1, 4, 900, &[0, 40_000]).memory;
     assert_eq!(home(&instep(&seen), 0), "1");
-}
-
-/// A random host of one VM, which rests; loads have changed since it was left wide.
-#[test]
-fn vm_left_wide_because_the_gain_is_small_does_not_claim_crowding() {
-    let host = made::random(1076);
-    let mut seen = apply(&host, &instep(&host));
-    let mut random = made::Random(1076);
-    for vcpu in &mut seen.vms[0].vcpus {
-        vcpu.busy.0 = vcpu.busy.0 / 1000 * random.within(600, 1400);
-        vcpu.steal.0 = 0;
-    }
-    let held = instep(&seen);
-    assert_eq!((seen.vms.len(), home(&held, 0).as_str()), (1, "0-1"));
-    assert_eq!(
-        why(&held, 0),
-        "still may use nodes 0-1: fewer would gain too little to change what is in force"
-    );
-}
-
-/// Its gain is clear for the VM itself, but 2 % of all demand is the least that moves a VM.
-#[test]
-fn placement_held_because_the_gain_is_small_does_not_claim_crowding() {
-    let mut host = made::host(made::topology(2, 8, 1, 64 * GIB));
-    host.vms = vec![
-        vm(&host, 1, 4, 300, &[30_000, 0]),
-        vm(&host, 2, 4, 1000, &[4000, 0]),
-        vm(&host, 3, 4, 1000, &[0, 4000]),
-    ];
-    let mut seen = apply(&host, &instep(&host));
-    seen.vms[0].memory = vm(&host, 1, 4, 300, &[10_000, 20_000]).memory;
-    assert_eq!(
-        why(&instep(&seen), 0),
-        "stays on node 0: node 1 has 19.5GiB of its 29.2GiB, but moving there would gain \
-         too little; a core for each vCPU, the host's 16 suffice"
-    );
 }
 
 #[test]
@@ -229,7 +197,10 @@ fn vm_larger_than_a_node_takes_the_nearest_nodes_that_fit() {
     host.vms = vec![vm(&host, 1, 7, 900, &[0, 0, 0, 4000])];
     let decision = instep(&host);
     assert_eq!(home(&decision, 0), "2-3");
-    assert_eq!(why(&decision, 0), "its 7 vCPUs take nodes 2-3: 3.9GiB of its 3.9GiB lie there");
+    assert_eq!(
+        why(&decision, 0),
+        "nodes 2-3: saves 0.07 CPUs of moving memory against nodes 0-1; a core for each vCPU"
+    );
 }
 
 /// Two nodes of four cores: a VM of 6 vCPUs and one of 2, a core for each.
@@ -309,8 +280,7 @@ fn parts_of_a_large_vm_go_to_their_own_memory_whatever_their_loads() {
         let expected = (
             first.to_string(),
             second.to_string(),
-            "its 8 vCPUs take nodes 1-2, one by one for 2 guest nodes: 3.9GiB of its 3.9GiB lie \
-             with their vCPUs"
+            "nodes 1-2: saves 0.03 CPUs of moving memory against nodes 0,3; a core for each vCPU"
                 .to_string(),
         );
         assert_eq!(halves(&host), expected);
@@ -349,16 +319,17 @@ fn stray_memory_of_a_part_comes_to_the_part_unless_it_is_little_bound_or_without
     };
     assert_eq!(moves(&stray(500)), [(Some(5), "1".into(), 500)]);
     assert_eq!(moves(&stray(90)), [], "less than a twentieth of the part");
+    // It is bound elsewhere: it goes where its memory may lie, which follows.
     let mut host = stray(500);
-    host.vms[0].guest_nodes[0].bound = Some(nodes(&[0, 2]));
-    assert_eq!(moves(&host), [], "the part's memory may not lie there");
+    host.vms[0].guest_nodes[0].bound = Some(nodes(&[0]));
+    assert_eq!(moves(&host), [(Some(5), "0".into(), 2500)]);
     let mut host = stray(500);
-    host.vms[0].memory_bound = Some(nodes(&[2]));
-    assert_eq!(moves(&host), [], "the VM's memory may not lie there");
+    host.vms[0].memory_bound = Some(nodes(&[3]));
+    assert!(moves(&host).iter().all(|(_, to, _)| to == "3"), "the VM's memory may lie there only");
     let mut host = stray(500);
     host.topology = made::topology(4, 4, 1, 2600 * made::MIB);
     host.vms[0].memory.insert(NodeId(1), Bytes(2300 * made::MIB));
-    assert_eq!(moves(&host), [], "no room on the node");
+    assert!(moves(&host).iter().all(|(_, to, _)| to != "1"), "no room on the node");
 }
 
 #[test]
@@ -377,15 +348,7 @@ fn large_vm_is_not_split_when_only_its_whole_memory_is_known() {
     let mut host = large();
     host.vms[0].memory = vm(&host, 1, 8, 900, &[0, 0, 2000, 2000]).memory;
     let (_, _, why) = halves(&host);
-    assert_eq!(why, "its 8 vCPUs take nodes 2-3: 3.9GiB of its 3.9GiB lie there");
-}
-
-#[test]
-fn large_vm_of_unknown_memory_claims_nothing_about_it() {
-    let mut host = large();
-    host.vms[0].memory.clear();
-    let (_, _, why) = halves(&host);
-    assert_eq!(why, "may use nodes 0-3: where its memory lies is not known");
+    assert!(why.starts_with("nodes 2-3: saves"), "{why}");
 }
 
 #[test]
@@ -434,8 +397,7 @@ fn memory_comes_to_a_vm_whose_pins_keep_it_from_its_memory() {
         (home(&decision, 0).as_str(), sets(&decision, 1)),
         ("0", vec!["0".into(), "2".into()])
     );
-    let said = why(&decision, 0);
-    assert!(said.starts_with("node 0: node 1 has 1.9GiB of its 1.9GiB, but none of"), "{said}");
+    assert_eq!(why(&decision, 0), "node 0: the only place for 2 vCPUs; a core for each vCPU");
     let moves = |decision: &Decision| {
         let to = |action: &Action| match action {
             Action::MoveMemory { to, .. } => Some(to.to_string()),
@@ -473,7 +435,7 @@ fn vcpus_keep_their_cores_when_a_neighbour_leaves() {
     let mut host = made::host(made::topology(2, 4, 1, 64 * GIB));
     host.vms = vec![vm(&host, 1, 2, 900, &[2000, 0]), vm(&host, 2, 2, 900, &[2000, 0])];
     let mut after = apply(&host, &instep(&host));
-    assert_eq!(after.vms[1].vcpus[0].allowed, cpus("2"));
+    assert_eq!(after.vms[1].vcpus[0].allowed.len(), 1);
     after.vms.remove(0);
     assert!(sets(&instep(&after), 2).is_empty());
 }
@@ -488,6 +450,8 @@ fn clear_gain_moves_a_placed_vm_and_a_small_one_does_not() {
     assert_eq!(home(&decision, 0), "0", "memory comes home instead");
     assert!(matches!(decision.actions.last(), Some(Action::MoveMemory { .. })));
     host.vms[0].memory = vm(&host, 1, 2, 900, &[0, 0, 2000]).memory;
+    assert_eq!(home(&instep(&host), 0), "0", "2 GiB come home in half a minute");
+    host.vms[0].memory = vm(&host, 1, 2, 900, &[0, 0, 30_000]).memory;
     assert_eq!(home(&instep(&host), 0), "2");
 }
 
@@ -539,11 +503,23 @@ fn memory_on_a_node_without_cpus_draws_a_vm_near_it() {
 }
 
 #[test]
-fn memory_on_a_node_it_may_not_use_is_said_to_be_out_of_reach() {
+fn node_that_a_vm_may_not_use_is_no_alternative() {
     let mut host = made::host(made::topology(2, 4, 1, 64 * GIB));
     host.vms = vec![vm(&host, 1, 2, 900, &[2000, 0])];
     made::confine(&mut host.vms[0], &cpus("4-7"));
     host.vms[0].cpuset = cpus("4-7");
     let why = why(&instep(&host), 0);
-    assert!(why.contains("node 0 has") && why.contains("none of the CPUs it may use"), "{why}");
+    assert_eq!(why, "node 1: the only place for 2 vCPUs; a core for each vCPU");
+}
+
+/// The host of scenarios/lab/larger-than-a-node.toml with all vCPUs busy: whatever else runs, the small VM is
+/// beside its memory, and the large one has the rest.
+#[test]
+fn small_busy_vm_is_at_home_beside_one_larger_than_a_node() {
+    for (busy, other) in [(1000, 0), (1000, 200), (970, 600), (1000, 1000), (1000, 2000)] {
+        let mut host = made::host(made::topology(2, 4, 1, GIB));
+        host.vms = vec![vm(&host, 1, 6, busy, &[60, 0]), vm(&host, 2, 2, busy, &[0, 60])];
+        host.other_busy = Nanos(made::WINDOW.0 / 1000 * other);
+        assert_eq!(home(&instep(&host), 1), "1", "{busy} {other}");
+    }
 }

@@ -17,15 +17,27 @@ pub(crate) const WINDOW: Nanos = Nanos::from_secs(60);
 /// `nodes` nodes of `cores` cores of `threads` CPUs, each node one package with one LLC and
 /// `memory` bytes. CPU numbers as on x86: first threads of all cores first.
 pub(crate) fn topology(nodes: u32, cores: u32, threads: u32, memory: u64) -> Arc<Topology> {
-    let total = nodes * cores;
+    topology_of_caches(nodes, 1, cores, threads, memory)
+}
+
+/// The same with `caches` LLCs in each node, of `cores` cores each.
+pub(crate) fn topology_of_caches(
+    nodes: u32,
+    caches: u32,
+    cores: u32,
+    threads: u32,
+    memory: u64,
+) -> Arc<Topology> {
+    let total = nodes * caches * cores;
     let of_core = |core: u32| (0..threads).map(move |thread| CpuId(thread * total + core));
-    let of_node = |node: u32| (node * cores..(node + 1) * cores).flat_map(of_core);
+    let of_cache = |cache: u32| (cache * cores..(cache + 1) * cores).flat_map(of_core);
+    let of_node = |node: u32| (node * caches..(node + 1) * caches).flat_map(of_cache);
     let cpus = (0..total * threads)
         .map(|id| CpuFacts {
             id,
-            package: Some(id % total / cores),
+            package: Some(id % total / cores / caches),
             thread_siblings: Some(of_core(id % total).collect()),
-            llc: Some(of_node(id % total / cores).collect()),
+            llc: Some(of_cache(id % total / cores).collect()),
             ..CpuFacts::default()
         })
         .collect();
@@ -85,6 +97,7 @@ pub(crate) fn host(topology: Arc<Topology>) -> Snapshot {
         at: Nanos::from_secs(1000),
         window: WINDOW,
         topology,
+        isolated: CpuSet::new(),
         other_busy: Nanos(0),
         vms: Vec::new(),
         opaque: Vec::new(),
@@ -122,6 +135,10 @@ pub(crate) fn vm(host: &Snapshot, id: u32, vcpus: u32, milli: u64, mib: &[u64]) 
         guest_threads_per_core: 1,
         guest_nodes: Vec::new(),
         weight: 100,
+        quota: None,
+        devices: Vec::new(),
+        throttled: Nanos(0),
+        noise: None,
         placed: Default::default(),
     }
 }
@@ -175,11 +192,16 @@ impl Random {
 /// A random host: 1-8 nodes, SMT or not, 1-40 VMs of 1-16 vCPUs, idle to busy, memory anywhere
 /// from one node to all. No operator's limits; see [`restrict`].
 pub(crate) fn random(seed: u64) -> Snapshot {
+    random_of_caches(seed, 1)
+}
+
+/// The same with so many last-level caches in each node, each with as many cores as the node had.
+pub(crate) fn random_of_caches(seed: u64, caches: u32) -> Snapshot {
     let mut random = Random(seed);
     let nodes = random.one_of(&[1, 2, 2, 4, 4, 8]);
     let cores = random.one_of(&[2, 4, 8, 8, 12, 16]);
     let threads = random.one_of(&[1, 2, 2]);
-    let mut made = host(topology(nodes, cores, threads, 64 * GIB));
+    let mut made = host(topology_of_caches(nodes, caches, cores, threads, 64 * GIB));
     let count = random.within(1, 40) as u32;
     let busyness = random.one_of(&[100, 400, 1000]);
     for k in 0..count {

@@ -100,6 +100,8 @@ impl Tally {
 pub struct Homecoming {
     pid: u32,
     home: NodeSet,
+    /// Nodes whose memory stays there: the home, and nodes that are left to others.
+    stays: NodeSet,
     /// What is still to be walked; the first range's start is the cursor.
     queue: VecDeque<Range>,
     /// Bytes outside `home` when the pass began.
@@ -114,16 +116,24 @@ impl Homecoming {
     /// memory outside `home`, the most remote bytes first.
     #[must_use]
     pub fn new(pid: u32, home: NodeSet, ranges: Vec<Range>) -> Self {
+        Self::leaving(&NodeSet::new(), pid, home, ranges)
+    }
+
+    /// The same of a pass that leaves memory on the nodes in `left` where it is, such as nodes without
+    /// CPUs, which the kernel's tiering manages.
+    #[must_use]
+    pub fn leaving(left: &NodeSet, pid: u32, home: NodeSet, ranges: Vec<Range>) -> Self {
+        let stays = home.or(left);
         let mut away: Vec<(Bytes, Range)> = ranges
             .into_iter()
             .filter(|range| range.page > 0 && range.start < range.end)
-            .map(|range| (range.remote(&home), range))
+            .map(|range| (range.remote(&stays), range))
             .filter(|(remote, _)| remote.0 > 0)
             .collect();
         away.sort_by_key(|(remote, range)| (std::cmp::Reverse(*remote), range.start));
         let remote = Bytes(away.iter().fold(0, |sum, (remote, _)| sum.saturating_add(remote.0)));
         let queue = away.into_iter().map(|(_, range)| range).collect();
-        Self { pid, home, queue, remote, total: Tally::default(), patience: PATIENCE }
+        Self { pid, home, stays, queue, remote, total: Tally::default(), patience: PATIENCE }
     }
 
     /// Puts these ranges (around hot pages) in front of everything else. They may overlap what is
@@ -346,7 +356,7 @@ impl Homecoming {
     }
 
     fn is_home(&self, status: i32) -> bool {
-        u32::try_from(status).is_ok_and(|node| self.home.contains(NodeId(node)))
+        u32::try_from(status).is_ok_and(|node| self.stays.contains(NodeId(node)))
     }
 
     fn error(&self, source: std::io::Error) -> Error {

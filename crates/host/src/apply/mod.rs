@@ -10,6 +10,7 @@
 //! ```
 //! Nothing here decides where anything should be.
 
+pub mod advised;
 pub mod affinity;
 pub mod applier;
 pub mod homecoming;
@@ -29,6 +30,7 @@ pub mod widen;
 #[cfg(test)]
 pub(crate) mod testing;
 
+pub use advised::{Advised, AdvisedRoom};
 pub use affinity::{Affinity, KernelAffinity};
 pub use applier::{AffinityChange, Applied, Applier, Outcome};
 pub use homecoming::{Budget, Homecoming, Step, Stop, Tally};

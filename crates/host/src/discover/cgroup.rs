@@ -1,4 +1,4 @@
-//! The cgroup of a VM: which one it is, its weight, CPUs and memory nodes, on the unified
+//! The cgroup of a VM: which one it is, its weight, quota, CPUs and memory nodes, on the unified
 //! hierarchy and on version 1.
 //!
 //! libvirt puts the threads of a VM into cgroups below the VM's scope; the VM's cgroup is the
@@ -6,6 +6,7 @@
 
 use super::facts::Manager;
 use super::files::Reader;
+use super::quota::{self, Quota};
 use crate::root::Root;
 use instep_core::idset::{CpuSet, IdSet, NodeSet};
 use instep_core::units::{Id, Nanos, Tid};
@@ -259,6 +260,8 @@ pub struct Limits {
     pub cpuset: Option<CpuSet>,
     /// Nodes it may take memory from.
     pub mems: Option<NodeSet>,
+    /// Its CPU quota.
+    pub quota: Quota,
 }
 
 impl Hierarchies {
@@ -284,8 +287,10 @@ impl Hierarchies {
                 u32::try_from(shares.saturating_mul(100) / 1024).ok()
             })
             .map(|weight| weight.clamp(1, 10_000));
+        let quota = quota::read(below(&unified).as_deref(), below(&cpu).as_deref(), reader);
         Limits {
             weight,
+            quota,
             cpuset: effective(&unified, "cpuset.cpus.effective", reader)
                 .or_else(|| effective(&cpuset, "cpuset.effective_cpus", reader))
                 .or_else(|| effective(&cpuset, "cpuset.cpus", reader)),

@@ -136,12 +136,12 @@ impl Monitor {
                 return answer.clone();
             }
         }
-        self.refresh_fds();
+        self.refresh_fds(reader);
         let mut answer = self.identify(means, reader, false);
         if answer.is_none() {
             // The numbers disagree: perhaps a vCPU was plugged in between the two reads.
             self.threads = process::threads(&self.dir, reader);
-            self.refresh_fds();
+            self.refresh_fds(reader);
             answer = self.identify(means, reader, true);
         }
         let answer = answer.unwrap_or(Answer::NoGuest);
@@ -154,8 +154,8 @@ impl Monitor {
         answer
     }
 
-    fn refresh_fds(&mut self) {
-        self.fds = process::read_fds(&self.dir).ok();
+    fn refresh_fds(&mut self, reader: &mut Reader) {
+        self.fds = process::read_fds(&self.dir, reader).ok();
     }
 
     /// The methods in their order. `None` asks for another look, unless `last`.

@@ -3,6 +3,7 @@
 //! Nothing here is filtered through the topology and nothing is a rate: sets may name offline
 //! CPUs, times count from the thread's start. A fact that could not be read is `None`.
 
+use super::quota::Quota;
 use super::trust::Owner;
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::snapshot::GuestNode;
@@ -22,6 +23,9 @@ pub struct Scan {
     pub boot: Option<Nanos>,
     /// Ticks in a second of `start_ticks`: sysconf(_SC_CLK_TCK), 100 for copies. Never zero.
     pub ticks_per_second: u64,
+    /// CPUs that the host keeps from its scheduler: `isolcpus=` (`/sys/devices/system/cpu/isolated`) and
+    /// isolated cpuset partitions (`cpuset.cpus.isolated` of the root cgroup, since Linux 6.7).
+    pub isolated: CpuSet,
     /// VMs whose vCPU threads are known, ascending by process id.
     pub vms: Vec<VmFacts>,
     /// VMs whose vCPU threads cannot be told, ascending by process id.
@@ -119,6 +123,11 @@ pub struct VmFacts {
     pub guest_nodes: Vec<GuestNode>,
     /// `cpu.weight` of its cgroup (v1: `cpu.shares` * 100 / 1024), 100 where unknown.
     pub weight: u32,
+    /// Its cgroup's CPU quota, and how long that stopped it.
+    pub quota: Quota,
+    /// The kernel's node of each of its passthrough devices, vDPA devices and network cards behind its tap
+    /// interfaces, ascending.
+    pub devices: Vec<NodeId>,
     /// CPUs its cgroup may use; `None` when not known.
     pub cpuset: Option<CpuSet>,
     /// Nodes its cgroup may take memory from; `None` when not known.

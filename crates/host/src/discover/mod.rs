@@ -14,8 +14,10 @@
 //! ```
 
 pub mod args;
+mod arrivals;
 pub mod cgroup;
 pub mod debugfs;
+mod devices;
 mod examine;
 mod facts;
 mod files;
@@ -31,6 +33,7 @@ pub mod numa_stat;
 pub mod proc_text;
 pub mod process;
 pub mod qmp;
+mod quota;
 mod rates;
 mod scan;
 pub mod smp;
@@ -41,6 +44,7 @@ pub mod waits;
 #[cfg(test)]
 mod tests;
 
+pub use arrivals::Arrivals;
 pub use facts::{
     Accel, Debugfs, EmulatorFacts, Gaps, Looked, Manager, MemoryFacts, MemorySource, OpaqueFacts,
     Scan, ScanCost, StatGap, ThreadTime, VcpuFacts, VcpuSource, VmFacts, Vmm, Waited, is_called,

@@ -4,10 +4,12 @@
 //! lack any file: what is there counts.
 
 use super::args;
+use super::devices::{self, Open};
 use super::facts::Vmm;
 use super::files::{Reader, numbered};
 use super::proc_text::{self, Stat};
 use super::vmm;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
@@ -23,6 +25,8 @@ pub(super) struct KvmFds {
     pub(super) vm: bool,
     /// Different vCPUs it holds; those of unplugged vCPUs stay.
     pub(super) vcpus: u32,
+    /// What it has open of devices of the host.
+    pub(super) devices: BTreeSet<Open>,
 }
 
 /// Counts KVM descriptors by the targets of `/proc/PID/fd` links: `anon_inode:kvm-vm` and
@@ -47,21 +51,27 @@ pub fn kvm_fds<'a>(targets: impl Iterator<Item = &'a [u8]>) -> (bool, u32) {
 }
 
 /// Reads the descriptors of a process; an error of kind NotFound when there is no such directory.
-pub(super) fn read_fds(process: &Path) -> io::Result<KvmFds> {
+pub(super) fn read_fds(process: &Path, reader: &mut Reader) -> io::Result<KvmFds> {
     use std::os::unix::ffi::OsStrExt;
     let mut targets = Vec::new();
+    let mut devices = BTreeSet::new();
     for entry in std::fs::read_dir(process.join("fd"))?.take(MAX_FDS) {
         let Ok(entry) = entry else { break };
         match std::fs::read_link(entry.path()) {
             Ok(target) if target.as_os_str().as_bytes().starts_with(b"anon_inode:kvm") => {
                 targets.push(target);
             }
+            Ok(target) if target.starts_with("/dev") => {
+                let fdinfo = process.join("fdinfo").join(entry.file_name());
+                let iff = || devices::interface(&reader.text(&fdinfo, 4096)?);
+                devices.extend(Open::of(&target, iff));
+            }
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
             _ => {}
         }
     }
     let (vm, vcpus) = kvm_fds(targets.iter().map(|target| target.as_os_str().as_bytes()));
-    Ok(KvmFds { vm, vcpus })
+    Ok(KvmFds { vm, vcpus, devices })
 }
 
 /// What a process was found to be by its names.

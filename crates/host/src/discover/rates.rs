@@ -49,8 +49,9 @@ pub fn snapshot(
             why: facts.why.clone(),
         }
     }));
+    let throttled = Throttled::new(before, &rates);
     for facts in &after.vms {
-        match vm(facts, &rates, topology, &online) {
+        match vm(facts, (&rates, &throttled), topology, &online) {
             Some(vm) => vms.push(vm),
             None => opaque.push(OpaqueVm {
                 id: VmId(facts.pid),
@@ -64,13 +65,18 @@ pub fn snapshot(
     vms.sort_by_key(|vm| vm.id);
     vms.dedup_by_key(|vm| vm.id);
     opaque.sort_by_key(|vm| vm.id);
-    vms.iter().for_each(|vm| count(vm.busy(), vm.steal()));
+    vms.iter().for_each(|vm| {
+        count(vm.busy(), vm.steal());
+        // The kernel counted a quota's time as waits, too.
+        count(Nanos(0), vm.throttled);
+    });
     let got = rates.host(before, after, topology.cpus().len()).since(by_vms);
     let waited = rates.waited(before, after, steal);
     Snapshot {
         at: after.at,
         window: rates.window,
         topology: Arc::clone(topology),
+        isolated: after.isolated.and(&online),
         other_busy: wanted(got, waited),
         vms,
         opaque,
@@ -269,7 +275,55 @@ fn longest(scan: &Scan, time: impl Fn(&VmFacts, &ThreadTime) -> Nanos) -> Nanos 
     all.max().filter(|longest| *longest != Nanos(0)).unwrap_or(Nanos::SECOND)
 }
 
-fn vm(facts: &VmFacts, rates: &Rates, topology: &Topology, online: &CpuSet) -> Option<Vm> {
+/// Throttled time of the VMs of the first scan.
+struct Throttled<'a> {
+    rates: &'a Rates,
+    known: BTreeMap<(u32, u64), (Nanos, Nanos)>,
+}
+
+impl<'a> Throttled<'a> {
+    fn new(before: Option<&Scan>, rates: &'a Rates) -> Self {
+        let vms = before.map_or(&[][..], |before| &before.vms).iter();
+        let of = |vm: &VmFacts| ((vm.pid, vm.start_ticks), (vm.read_at, vm.quota.throttled));
+        Self { rates, known: vms.map(of).collect() }
+    }
+
+    /// Of a VM in the window.
+    fn of(&self, vm: &VmFacts) -> Nanos {
+        let (now, window) = (vm.quota.throttled, self.rates.window);
+        match (&self.rates.kind, self.known.get(&(vm.pid, vm.start_ticks))) {
+            (Kind::Between { .. }, Some((read_at, then))) => {
+                let own = vm.read_at.since(*read_at);
+                let own = if own == Nanos(0) { window } else { own };
+                scaled(now.since(*then), own, window)
+            }
+            (Kind::SinceStart(ages), _) => {
+                // Not bounded by the window: it is summed over CPUs.
+                let age = ages.age(vm.start_ticks, vm.read_at);
+                if age == Nanos(0) { Nanos(0) } else { scaled(now, age, window) }
+            }
+            _ => now,
+        }
+    }
+}
+
+/// Takes the time in which a quota stopped the VM out of the waits of its vCPUs, in proportion: the
+/// kernel counts a thread that is throttled on its queue as one that waits.
+fn without_throttled(vcpus: &mut [Vcpu], throttled: Nanos) {
+    let all: u128 = vcpus.iter().map(|vcpu| u128::from(vcpu.steal.0)).sum();
+    for vcpu in vcpus.iter_mut().filter(|_| all > 0) {
+        let own = u128::from(vcpu.steal.0);
+        let off = own * u128::from(throttled.0) / all;
+        vcpu.steal = Nanos(own.saturating_sub(off) as u64);
+    }
+}
+
+fn vm(
+    facts: &VmFacts,
+    (rates, throttled): (&Rates, &Throttled),
+    topology: &Topology,
+    online: &CpuSet,
+) -> Option<Vm> {
     if facts.vcpus.is_empty() {
         return None;
     }
@@ -295,6 +349,8 @@ fn vm(facts: &VmFacts, rates: &Rates, topology: &Topology, online: &CpuSet) -> O
         })
         .collect();
     vcpus.sort_by_key(|vcpu| vcpu.index);
+    let throttled = throttled.of(facts);
+    without_throttled(&mut vcpus, throttled);
     let (memory_bound, preferred) = memory_policy(facts, topology);
     Some(Vm {
         id: VmId(facts.pid),
@@ -315,6 +371,10 @@ fn vm(facts: &VmFacts, rates: &Rates, topology: &Topology, online: &CpuSet) -> O
         guest_threads_per_core: facts.guest_threads_per_core.max(1),
         guest_nodes: facts.guest_nodes.iter().map(|node| guest_node(topology, node)).collect(),
         weight: facts.weight,
+        quota: facts.quota.quota,
+        devices: facts.devices.iter().filter_map(|id| topology.memory_node(*id)).collect(),
+        throttled,
+        noise: None,
         placed: NodeSet::new(),
     })
 }

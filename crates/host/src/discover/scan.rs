@@ -5,6 +5,7 @@
 
 use super::cgroup::{self, Hierarchies, Membership};
 use super::debugfs::KvmDirs;
+use super::devices;
 use super::examine::{self, Answer, Known, Means, Monitor, ThreadReader};
 use super::facts::{OpaqueFacts, Scan, VcpuFacts, VmFacts, Vmm, name_uniquely};
 use super::files::{Reader, numbered};
@@ -17,11 +18,16 @@ use super::{process, qmp, vmm};
 use crate::error::Error;
 use crate::root::Root;
 use crate::system;
+use instep_core::idset::CpuSet;
 use instep_core::units::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+/// Where the host tells which CPUs it keeps from its scheduler.
+const ISOLATED: [&str; 2] =
+    ["sys/devices/system/cpu/isolated", "sys/fs/cgroup/cpuset.cpus.isolated"];
 
 /// How long after its start a process is looked into in every scan.
 const YOUNG: Nanos = Nanos::from_secs(60);
@@ -223,6 +229,10 @@ impl Scanner {
         if !self.root.is_live() {
             scan.waited = waits::in_copy(&self.root, &mut self.reader);
         }
+        for file in ISOLATED {
+            let text = self.reader.text(&self.root.join(file), 64 << 10).unwrap_or_default();
+            scan.isolated = scan.isolated.or(&CpuSet::parse_list(text.trim()).unwrap_or_default());
+        }
         scan
     }
 
@@ -341,7 +351,7 @@ impl Scanner {
         before: Option<Box<Monitor>>,
         denied: &mut bool,
     ) -> Option<Box<Monitor>> {
-        let fds = process::read_fds(dir);
+        let fds = process::read_fds(dir, &mut self.reader);
         *denied = fds.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
         let fds = fds.ok();
         let holds_vm = fds.as_ref().is_some_and(|fds| fds.vm);
@@ -391,6 +401,9 @@ impl Scanner {
         let threads = monitor.threads().iter();
         let threads = threads.filter_map(|thread| Some((thread, *counted.get(&thread.tid)?)));
         scan.gaps.note(&name, &monitor.dir, threads);
+        let open = monitor.fds.as_ref().map(|fds| &fds.devices);
+        let devices = open.map(|open| devices::nodes(&self.root.join(""), open, &mut self.reader));
+        let devices = devices.unwrap_or_default();
         let facts = VmFacts {
             pid: monitor.pid,
             start_ticks: monitor.start_ticks,
@@ -411,6 +424,8 @@ impl Scanner {
             guest_threads_per_core: guest.smp.threads,
             guest_nodes: guest.nodes.clone(),
             weight: limits.weight.unwrap_or(100),
+            quota: limits.quota,
+            devices,
             cpuset: limits.cpuset,
             mems: limits.mems,
         };

@@ -193,6 +193,10 @@ impl Engine {
                 guest_threads_per_core: 1,
                 guest_nodes: Vec::new(),
                 weight: this.weight,
+                quota: None,
+                devices: Vec::new(),
+                throttled: Nanos(0),
+                noise: None,
                 placed: placer.placed[vm].clone(),
             });
         }
@@ -200,6 +204,7 @@ impl Engine {
             at: Nanos(desk.now),
             window: Nanos(window.max(1)),
             topology: Arc::clone(&placer.placement.topology),
+            isolated: CpuSet::new(),
             other_busy: Nanos(other_busy),
             vms,
             opaque: Vec::new(),

@@ -1,243 +1,179 @@
-//! One vCPU a core, while the host has a core for every vCPU; and where the emulator threads go.
+//! A core for each vCPU of the VMs that are busy, as long as the others have enough cores beside them.
 //!
-//! Never under overcommit: measured, pinning then costs more than it gains. A vCPU keeps the core
-//! it has. Knows nothing of which cores other processes use.
+//! The kernel keeps busy vCPUs on cores of their own most of the time; bound, they are there all the
+//! time. Bound to one core a vCPU waits when another thread runs there, which was measured to lose 14 to
+//! 26 % where CPUs are scarce. So demand decides, VM by VM, the busiest first. It does not know which
+//! cores other processes use.
 
-use super::host::{Host, Spots};
+use super::cells::Host;
 use super::plan::Plan;
-use super::unit::Unit;
 use crate::idset::CpuSet;
-use crate::snapshot::{Vcpu, Vm};
 use crate::topology::CoreKind;
-use crate::units::{Bytes, CoreId, Id};
+use crate::units::CoreId;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// A set of cores, as a set of the numbers that they have.
-type Cores = crate::idset::IdSet<CoreId>;
+/// Mean demand of a VM's vCPUs from which a core of its own is worth something to each, milli; an
+/// assumption.
+pub(super) const BUSY: i64 = 200;
 
-/// By how much other load may exceed a whole CPU before vCPUs that have a core of their own lose
-/// it, milli.
-const KEEP_MARGIN: u64 = 500;
+/// By how much the demand of others may exceed the other cores before vCPUs lose theirs, milli.
+const KEEP_MARGIN: i64 = 500;
 
-/// Cores given to units.
-pub(super) struct Apart {
-    /// Per unit the CPUs of each vCPU; `None` where they share the spot.
-    pub(super) vcpus: Vec<Option<Vec<CpuSet>>>,
-    taken: Cores,
-    pub(super) before: Before,
+/// Per unit the CPUs of each vCPU, where each has a core of its own; else `None`.
+pub(super) type Given = Vec<Option<Vec<CpuSet>>>;
+
+/// Per unit the cores that vCPUs have from an earlier decision.
+pub(super) type Held = Vec<Vec<Option<CoreId>>>;
+
+/// The host's cores, as far as no VM that is left alone is pinned to them.
+pub(super) struct Cores {
+    /// Each with its CPUs; true for efficiency cores.
+    free: BTreeMap<CoreId, (CpuSet, bool)>,
 }
 
-impl Apart {
-    /// Nothing is apart.
-    pub(super) fn none(units: &[Unit], before: Before) -> Self {
-        Self { vcpus: vec![None; units.len()], taken: Cores::new(), before }
-    }
+/// Cores while they are given.
+struct Dealer<'p, 'a> {
+    plan: &'p Plan<'a>,
+    /// Cores that nobody has yet.
+    free: BTreeMap<CoreId, (CpuSet, bool)>,
+    /// By node: demand of what may run there only and has no core of its own, milli; and of all on the host.
+    rest: Vec<i64>,
+    all: i64,
+    /// By node: cores that are not given.
+    cores: Vec<i64>,
 }
 
-/// What is asked once before cores are given.
-#[derive(Clone, Copy)]
-pub(super) struct Before {
-    /// Load of processes that are no VMs in whole CPUs, less [`KEEP_MARGIN`] while `held`.
-    pub(super) other: u64,
-    /// Load of all that cannot be placed, opaque VMs included, less the margin in any case: what
-    /// emulator threads are given must not depend on whether cores are held already.
-    pub(super) least_other: u64,
-    /// Whether some vCPU has a core of its own from Instep now.
-    pub(super) held: bool,
-}
-
-impl Before {
-    pub(super) fn new(host: &Host) -> Self {
-        let held = host.snapshot.vms.iter().any(|vm| holds_a_core(host, vm));
-        let least_other = host.other.saturating_sub(KEEP_MARGIN) / 1000;
-        let margin = if held { KEEP_MARGIN } else { 0 };
-        let other = host.other_than_vms.saturating_sub(margin) / 1000;
-        Self { other, least_other, held }
-    }
-}
-
-/// Whether a vCPU has just one core, and not because its node and its limits leave no more.
-fn holds_a_core(host: &Host, vm: &Vm) -> bool {
-    let home = host.snapshot.topology.cpus_of(&vm.placed);
-    let own = |vcpu: &Vcpu| {
-        let within = vcpu.initial.and(&vm.cpuset).and(&host.online);
-        vcpu.allowed != within
-            && vcpu.allowed != within.and(&home)
-            && core_of(host, &vcpu.allowed).is_some()
-    };
-    !vm.placed.is_empty() && vm.vcpus.iter().any(own)
-}
-
-/// Whether every vCPU and every CPU of other load can have a core.
-pub(super) fn undercommitted(host: &Host, other: u64) -> bool {
-    host.snapshot.vcpu_count() + other <= host.cores()
-}
-
-/// Gives each unit a core per vCPU inside its spot where all units bound there can have that. To
-/// be asked only while the host is [`undercommitted`]. `left` says which VMs are left alone,
-/// `before` what was asked before.
-pub(super) fn apart(
-    host: &Host,
-    spots: &Spots,
-    units: &[Unit],
-    plan: &Plan,
-    left: &[bool],
-    before: Before,
-) -> Apart {
-    let mut result = Apart::none(units, before);
-    result.taken = pinned_cores(host, left);
-    let crowded = crowded_places(host, spots, units, plan);
-    // What may float over several nodes though fewer would do is left to the kernel.
-    let floats = |index: &usize| {
-        let (unit, spot) = (&units[*index], plan[*index]);
-        spot == unit.wide && unit.options.len() > 1
-    };
-    let open = |index: &usize| {
-        !floats(index) && !spots.places(plan[*index]).iter().any(|place| crowded.contains(place))
-    };
-    let mut order: Vec<usize> = (0..units.len()).filter(open).collect();
-    order.sort_by_key(|index| (spots.places(plan[*index]).len(), *index));
-    let mut kept: BTreeMap<usize, Vec<Option<CoreId>>> = BTreeMap::new();
-    for index in &order {
-        let unit = &units[*index];
-        kept.insert(*index, keep(host, spots, unit, plan[*index], &mut result.taken));
-    }
-    for index in &order {
-        let had = kept.remove(index).unwrap_or_default();
-        let spot = spots.cpus(plan[*index]);
-        result.vcpus[*index] = assign(host, &units[*index], spot, had, &mut result.taken);
-    }
-    result
-}
-
-/// The cores that vCPUs of VMs left alone are pinned to.
-fn pinned_cores(host: &Host, left: &[bool]) -> Cores {
-    let vms = host.snapshot.vms.iter().zip(left).filter(|(_, left)| **left);
-    vms.flat_map(|(vm, _)| &vm.vcpus).filter_map(|vcpu| core_of(host, &vcpu.initial)).collect()
-}
-
-/// Places with more vCPUs bound to them alone than cores.
-fn crowded_places(host: &Host, spots: &Spots, units: &[Unit], plan: &Plan) -> Vec<usize> {
-    let mut bound = vec![0; host.places.len()];
-    for (unit, spot) in units.iter().zip(plan) {
-        if let [place] = spots.places(*spot) {
-            bound[*place] += unit.vcpus.len() as u64;
+impl Cores {
+    /// `left` says which VMs are left alone.
+    pub(super) fn new(host: &Host, left: &[bool]) -> Self {
+        let mut free = BTreeMap::new();
+        for cpu in host.snapshot.topology.cpus() {
+            let efficient = cpu.kind == Some(CoreKind::Efficient);
+            free.entry(cpu.core).or_insert((CpuSet::new(), efficient)).0.insert(cpu.id);
         }
-    }
-    (0..bound.len()).filter(|place| bound[*place] > host.places[*place].cores).collect()
-}
-
-/// The core that holds all of `cpus`.
-fn core_of(host: &Host, cpus: &CpuSet) -> Option<CoreId> {
-    let topology = &host.snapshot.topology;
-    let core = topology.cpu(cpus.first()?)?.core;
-    cpus.is_subset(topology.cores().get(core.0 as usize)?).then_some(core)
-}
-
-/// The cores that vCPUs of a unit have already and may keep.
-fn keep(
-    host: &Host,
-    spots: &Spots,
-    unit: &Unit,
-    spot: usize,
-    taken: &mut Cores,
-) -> Vec<Option<CoreId>> {
-    let vm = &host.snapshot.vms[unit.vm];
-    let mut had = Vec::with_capacity(unit.vcpus.len());
-    for (k, vcpu) in unit.vcpus.iter().enumerate() {
-        let now = &vm.vcpus[*vcpu].allowed;
-        let core = core_of(host, now).filter(|core| {
-            let all = &host.snapshot.topology.cores()[core.0 as usize];
-            let still = unit.permitted(k).and(all) == *now && now.is_subset(spots.cpus(spot));
-            // One core that is all it has there anyway was not given; it is found again.
-            still && unit.cpus(spots, k, spot) != *now && !taken.contains(*core)
-        });
-        core.inspect(|core| _ = taken.insert(*core));
-        had.push(core);
-    }
-    had
-}
-
-/// A core for every vCPU of a unit; `None`, and nothing taken, when there are too few.
-fn assign(
-    host: &Host,
-    unit: &Unit,
-    spot: &CpuSet,
-    mut had: Vec<Option<CoreId>>,
-    taken: &mut Cores,
-) -> Option<Vec<CpuSet>> {
-    let topology = &host.snapshot.topology;
-    let mut order = Ranked::new(host, unit, spot, taken, had.len());
-    let mut complete = true;
-    for (k, core) in had.iter_mut().enumerate() {
-        if core.is_none() {
-            *core = order.take(host, unit.permitted(k));
-            complete &= core.is_some();
+        let pinned = host.snapshot.vms.iter().zip(left).filter(|(_, left)| **left);
+        for vcpu in pinned.flat_map(|(vm, _)| &vm.vcpus) {
+            free.retain(|_, (cpus, _)| !vcpu.initial.is_subset(cpus));
         }
+        Self { free }
     }
-    if !complete {
-        had.into_iter().flatten().for_each(|core| _ = taken.remove(core));
-        return None;
+
+    /// The cores that units have while their vCPUs may use these CPUs, where the plan takes them to be in force.
+    pub(super) fn held<'c>(
+        &self,
+        plan: &Plan,
+        now: impl Fn(usize, usize) -> Option<&'c CpuSet>,
+    ) -> Held {
+        let of = |unit: usize, k: usize| {
+            let (own, now) = (&plan.units[unit], now(unit, k)?);
+            let core = plan.host.snapshot.topology.cpu(now.first()?)?.core;
+            let cpus = &self.free.get(&core)?.0;
+            if !now.is_subset(cpus) {
+                return None;
+            }
+            // One core that is all it has there anyway was not given.
+            let all = own.permitted(k).and(cpus);
+            (all == *now && own.cpus(plan.spots, k, plan.current[unit]?) != *now).then_some(core)
+        };
+        let units = plan.units.iter().enumerate();
+        units.map(|(unit, own)| (0..own.vcpus.len()).map(|k| of(unit, k)).collect()).collect()
     }
-    taken.extend(had.iter().copied().flatten());
-    let cpus =
-        |(k, core): (usize, CoreId)| unit.permitted(k).and(&topology.cores()[core.0 as usize]);
-    Some(had.into_iter().flatten().enumerate().map(cpus).collect())
-}
 
-/// Free cores of a spot in the order to use them: performance cores first, the node with most of
-/// the unit's memory, the LLC that the unit fits into most tightly, clusters in turn, then by number.
-struct Ranked(Vec<CoreId>);
-
-/// What is asked of a core first: that it is fast, and near the VM's memory.
-type Preference = (bool, Reverse<Bytes>);
-
-impl Ranked {
-    fn new(host: &Host, unit: &Unit, spot: &CpuSet, taken: &Cores, need: usize) -> Self {
-        let memory = unit.memory(&host.snapshot.vms[unit.vm]);
-        let topology = &host.snapshot.topology;
-        let mut cores: BTreeMap<CoreId, (u32, u32, Preference)> = BTreeMap::new();
-        for cpu in spot.iter().filter_map(|id| topology.cpu(id)) {
-            if !taken.contains(cpu.core) {
-                let efficient = cpu.kind == Some(CoreKind::Efficient);
-                let preference =
-                    (efficient, Reverse(memory.get(&cpu.node).copied().unwrap_or_default()));
-                cores.insert(cpu.core, (cpu.llc.raw(), cpu.cluster.raw(), preference));
+    /// Gives cores to the vCPUs of units that have `held` ones.
+    pub(super) fn give(&self, plan: &Plan, held: &Held) -> Given {
+        let (host, units) = (plan.host, plan.units);
+        let cores = |place: usize| {
+            host.places[place].cells.clone().map(|cell| host.cells[cell].cores as i64).sum()
+        };
+        let cores = (0..host.places.len()).map(cores).collect();
+        let mut rest = plan.demands();
+        let all = rest.iter().sum();
+        for unit in (0..units.len()).filter(|unit| plan.area(*unit).places.len() > 1) {
+            plan.parts(unit).for_each(|(place, part)| rest[place] -= part);
+        }
+        let mut dealer = Dealer { plan, free: self.free.clone(), rest, all, cores };
+        // Who has fast cores keeps them against others that are half as busy again.
+        let rank = |unit: usize| {
+            let has =
+                |slow: bool| held[unit].iter().flatten().any(|core| self.free[core].1 == slow);
+            units[unit].mean() * if has(false) && !has(true) { 3 } else { 2 }
+        };
+        let mut order: Vec<usize> = (0..units.len()).collect();
+        order.sort_by_key(|unit| (plan.area(*unit).places.len(), Reverse(rank(*unit)), *unit));
+        let mut given = vec![None; units.len()];
+        for unit in order {
+            if dealer.has_room(unit, held[unit].iter().all(Option::is_some)) {
+                given[unit] = dealer.deal(unit, held);
             }
         }
-        let mut free: BTreeMap<u32, usize> = BTreeMap::new();
-        cores.values().for_each(|(llc, _, _)| *free.entry(*llc).or_default() += 1);
-        let mut turn: BTreeMap<u32, usize> = BTreeMap::new();
-        let mut order: Vec<_> = cores
-            .into_iter()
-            .map(|(core, (llc, cluster, preference))| {
-                let turn = turn.entry(cluster).or_default();
-                *turn += 1;
-                let room = free[&llc];
-                let tightness = if room >= need { (0, room) } else { (1, usize::MAX - room) };
-                (preference, tightness, llc, *turn, core)
-            })
-            .collect();
-        order.sort_unstable();
-        Self(order.into_iter().map(|(.., core)| core).collect())
-    }
-
-    /// The first that `permitted` reaches.
-    fn take(&mut self, host: &Host, permitted: &CpuSet) -> Option<CoreId> {
-        let cores = host.snapshot.topology.cores();
-        let at = self.0.iter().position(|core| cores[core.0 as usize].intersects(permitted))?;
-        Some(self.0.remove(at))
+        given
     }
 }
 
-/// CPUs of `spot` whose cores no vCPU has, when there is a core for the other load and one more.
-pub(super) fn free_room(host: &Host, spot: &CpuSet, apart: &Apart) -> Option<CpuSet> {
-    let topology = &host.snapshot.topology;
-    let free: CpuSet = spot
-        .iter()
-        .filter(|id| topology.cpu(*id).is_some_and(|cpu| !apart.taken.contains(cpu.core)))
-        .collect();
-    let cores: Cores = free.iter().filter_map(|id| topology.cpu(id)).map(|cpu| cpu.core).collect();
-    (cores.len() as u64 > apart.before.least_other).then_some(free)
+impl Dealer<'_, '_> {
+    /// Whether a unit is busy, and the others find enough cores beside those that it needs.
+    fn has_room(&self, unit: usize, keeps: bool) -> bool {
+        let (own, area) = (&self.plan.units[unit], self.plan.area(unit));
+        let (times, margin) = if keeps { (2, KEEP_MARGIN) } else { (1, 0) };
+        let confined = if area.places.len() == 1 { own.load.sum } else { 0 };
+        let is_open = confined == 0 && self.plan.state.at[unit] == Some(own.wide);
+        let sum = |all: &[i64]| area.places.iter().map(|place| all[*place]).sum::<i64>();
+        // What may run elsewhere finds cores there.
+        let fits = |others: i64, cores: i64| {
+            own.vcpus.len() as i64 + ((others - margin).max(0) + 999) / 1000 <= cores
+        };
+        own.mean() * times >= BUSY
+            && !(is_open && own.options.len() > 1)
+            && fits(sum(&self.rest) - confined, sum(&self.cores))
+            && fits(self.all - own.load.sum, self.cores.iter().sum())
+    }
+
+    /// A core for every vCPU of a unit, what it held first: fast ones, in the node with most of the unit's
+    /// memory, of the cache that the unit fits into most tightly, of clusters in turn, then by number.
+    fn deal(&mut self, unit: usize, held: &[Vec<Option<CoreId>>]) -> Option<Vec<CpuSet>> {
+        let (plan, own, area) = (self.plan, &self.plan.units[unit], self.plan.area(unit));
+        let topology = &plan.host.snapshot.topology;
+        let mut room: BTreeMap<_, usize> = BTreeMap::new();
+        let free = self.free.iter().filter(|(_, (cpus, _))| cpus.intersects(&area.cpus));
+        let free =
+            free.filter_map(|(id, (cpus, slow))| Some((*id, *slow, topology.cpu(cpus.first()?)?)));
+        let free: Vec<_> = free.collect();
+        free.iter().for_each(|(.., cpu)| *room.entry(cpu.llc).or_default() += 1);
+        let mut turns: BTreeMap<_, usize> = BTreeMap::new();
+        let mut order = Vec::new();
+        for (id, slow, cpu) in free {
+            let turn = turns.entry(cpu.cluster).or_default();
+            *turn += 1;
+            let kept = held[unit].contains(&Some(id));
+            let others = !kept && held.iter().any(|held| held.contains(&Some(id)));
+            let memory = Reverse(own.memory.get(&cpu.node).copied().unwrap_or_default());
+            let (room, need) = (room[&cpu.llc], own.vcpus.len());
+            let tight = if room >= need { (0, room) } else { (1, usize::MAX - room) };
+            order.push((slow, !kept, others, memory, tight, cpu.llc, *turn, id));
+        }
+        order.sort_unstable();
+        let mut order: Vec<CoreId> = order.into_iter().map(|all| all.7).collect();
+        let mut taken = Vec::new();
+        for (k, own_core) in held[unit].iter().enumerate() {
+            let own_core = own_core.and_then(|core| order.iter().position(|one| *one == core));
+            let may = |core: &CoreId| self.free[core].0.intersects(own.permitted(k));
+            let first = order.iter().position(may)?;
+            // It keeps its own unless there are faster ones.
+            let at = own_core.filter(|at| self.free[&order[*at]].1 == self.free[&order[first]].1);
+            taken.push(order.remove(at.unwrap_or(first)));
+        }
+        self.all -= own.load.sum;
+        if let [place] = area.places[..] {
+            self.rest[place] -= own.load.sum;
+        }
+        let mut cpus = Vec::new();
+        for (k, core) in taken.iter().enumerate() {
+            let all = self.free.remove(core)?.0;
+            let cell = plan.host.cells.iter().find(|cell| cell.cpus.intersects(&all))?;
+            self.cores[cell.place] -= 1;
+            cpus.push(own.permitted(k).and(&all).and(&area.cpus));
+        }
+        Some(cpus)
+    }
 }

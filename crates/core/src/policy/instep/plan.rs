@@ -1,322 +1,257 @@
-//! Chooses a spot for every unit: greedily in order of demand, then in a few passes in which each
-//! unit may change its mind. Costs are estimates in thousandths of a CPU lost.
+//! The objective: the CPU time that VMs are predicted to lose, in millionths of a CPU, each weighted by
+//! its share of the host.
+//!
+//! ```text
+//! loss = remote memory + moving it + devices + siblings in different caches   of each VM on its spot
+//!      + shared cores + waiting for a CPU + shared cache                      of each cell by its load
+//! ```
+//! Knows nothing of how a plan is found.
 
-use super::MOVE_PAYS;
-use super::host::{Crowd, Host, Spot, Spots};
-use super::unit::{self, Unit};
-use crate::score::{Estimator, REMOTE};
-use std::cmp::Reverse;
+use super::cells::{Host, Load, Spot};
+use super::spots::{Area, Spots};
+use super::unit::Unit;
 
-/// How often every unit may change its mind. Nearly all settle in two passes; the bound keeps the
-/// plan O(n log n).
-const PASSES: usize = 4;
+/// CPU time lost by a VM whose siblings are spread over very many last-level caches, in thousandths of
+/// its demand: the mean of what Linux' cache-aware scheduling gained on three processors with several, 44 %
+/// (EPYC Genoa), 10 % (Sapphire Rapids) and 0 % (Milan; Chen Yu and Tim Chen, linux-kernel 2025).
+const SPREAD: i64 = 180;
 
-/// Moving memory costs a CPU a second per GiB (move_pages copies about 1 GiB/s), counted over
-/// [`HORIZON_SECS`]: thousandths of a CPU per GiB.
-const MOVE_PER_GIB: u64 = 1000 / HORIZON_SECS + 1;
+/// A change must still pay with each load this many deviations off. Two measurements differ by noise,
+/// the one when a VM was placed and that of now.
+const DEVIATIONS: i64 = 2;
 
-/// How long a placement is expected to last, seconds: ten default periods.
-const HORIZON_SECS: u64 = 600;
+/// The terms of the objective in the order of [`Saved`](crate::reason::Saved).
+pub(super) type Terms = [i64; 7];
 
-/// The spot of every unit.
-pub(super) type Plan = Vec<Spot>;
-
-/// What the planner knows of units and nodes.
-pub(super) struct Planner<'a> {
+/// Units on spots, and what that loses.
+pub(super) struct Plan<'a> {
     pub(super) host: &'a Host<'a>,
     pub(super) spots: &'a Spots,
     pub(super) units: &'a [Unit],
-    /// Demand of vCPUs that are not planned, by place.
-    fixed: Vec<Crowd>,
-    /// `[unit * places + place]`.
-    memory: Vec<MemoryCost>,
-    /// Load on each place that is not planned at all, milli.
-    other: u64,
+    /// Where each unit is taken to be in force.
+    pub(super) current: Vec<Option<Spot>>,
+    pub(super) state: State,
+    /// By kind of units the emptiest of their spots that are alike, and after how many moves that was.
+    emptiest: Vec<(usize, Vec<Spot>)>,
+    moves: usize,
 }
 
-/// What the memory of a unit costs at a place, milli.
-#[derive(Clone, Copy)]
-struct MemoryCost {
-    /// All its demand being there while the memory lies as it does.
-    remote: u64,
-    /// Bringing the memory there.
-    moving: u64,
-    /// Whether it may be brought there, and has room.
-    follows: bool,
+/// Where units are.
+#[derive(Clone)]
+pub(super) struct State {
+    /// The spot of each unit, if it is placed.
+    pub(super) at: Vec<Option<Spot>>,
+    /// How each unit is divided over the cells of its spot, in thousandths.
+    shares: Vec<Vec<(usize, i64)>>,
+    /// By cell, and what each loses with it.
+    loads: Vec<Load>,
+    costs: Vec<[i64; 3]>,
+    /// Each load in thousandths of what the CPUs of the cell can do.
+    used: Vec<i64>,
 }
 
-/// Loads on the places while a plan is made.
-struct Loads {
-    /// Load and its cost, by place.
-    places: Vec<(Crowd, u64)>,
-    /// Where each unit is, if it is placed.
-    spots: Vec<Option<Spot>>,
-    /// `[unit * places + k]`: what each placed unit put on the place number k of its spot.
-    parts: Vec<Crowd>,
-}
-
-impl<'a> Planner<'a> {
-    /// `fixed` is the demand of VMs that are left alone, by place.
+impl<'a> Plan<'a> {
+    /// Nothing is placed but VMs that are left alone, whose loads are `fixed`.
     pub(super) fn new(
         host: &'a Host<'a>,
         spots: &'a Spots,
         units: &'a [Unit],
-        estimator: &Estimator,
-        fixed: Vec<Crowd>,
+        fixed: Vec<Load>,
     ) -> Self {
-        let on = |unit: &Unit, place: usize| {
-            let remote = |vcpu| estimator.remote(unit.vm, vcpu, host.places[place].position);
-            let vm = &host.snapshot.vms[unit.vm];
-            let lost: u64 = if unit.footprint.is_some() || estimator.is_one(unit.vm) {
-                unit.crowd.sum * remote(unit.vcpus[0])
-            } else {
-                let demand = |vcpu| unit::planned_demand(host.snapshot, vm, vcpu);
-                unit.vcpus.iter().map(|vcpu| demand(*vcpu) * remote(*vcpu)).sum()
+        let costs = host.cells.iter().zip(&fixed).map(|(cell, load)| cell.cost(load)).collect();
+        let (at, shares) = (vec![None; units.len()], vec![Vec::new(); units.len()]);
+        let used = host.cells.iter().zip(&fixed);
+        let used = used.map(|(cell, load)| load.sum * 1000 / cell.capacity).collect();
+        let state = State { at, shares, loads: fixed, costs, used };
+        let current = units.iter().map(|unit| unit.current).collect();
+        let emptiest = vec![(usize::MAX, Vec::new()); spots.kinds()];
+        Self { host, spots, units, current, state, emptiest, moves: 0 }
+    }
+
+    /// The load of a spot, in thousandths of what its CPUs can do.
+    fn used(&self, spot: Spot) -> i64 {
+        let cells = &self.spots.areas[spot].cells;
+        cells.iter().map(|cell| self.state.used[*cell]).sum::<i64>() / cells.len() as i64
+    }
+
+    /// Notes that units are elsewhere or divided otherwise.
+    pub(super) fn note_move(&mut self) {
+        self.moves += 1;
+    }
+
+    /// Looks for the emptiest of the spots that are alike for this unit, if units have moved since.
+    pub(super) fn find_emptiest(&mut self, unit: usize) {
+        let own = &self.units[unit];
+        if self.emptiest[own.kind].0 != self.moves {
+            let emptiest = |alike: &Vec<Spot>| match alike[..] {
+                [only] => Some(only),
+                _ => alike.iter().copied().min_by_key(|spot| self.used(*spot)),
             };
-            lost / 1000 * REMOTE.0 / 1000
+            let found = own.options.iter().filter_map(emptiest).collect();
+            self.emptiest[own.kind] = (self.moves, found);
+        }
+    }
+
+    /// Those that were found.
+    pub(super) fn emptiest(&self, unit: usize) -> impl Iterator<Item = Spot> + '_ {
+        self.emptiest[self.units[unit].kind].1.iter().copied()
+    }
+
+    /// The demand on each node, milli.
+    pub(super) fn demands(&self) -> Vec<i64> {
+        let demand =
+            |cells: std::ops::Range<usize>| cells.map(|cell| self.state.loads[cell].sum).sum();
+        self.host.places.iter().map(|place| demand(place.cells.clone())).collect()
+    }
+
+    /// How many cells a spot has.
+    pub(super) fn cells_of(&self, spot: Spot) -> usize {
+        self.spots.areas[spot].cells.len()
+    }
+
+    /// The spot where a unit is.
+    pub(super) fn area(&self, unit: usize) -> &'a Area {
+        &self.spots.areas[self.state.at[unit].unwrap_or(self.units[unit].wide)]
+    }
+
+    /// The demand of a unit by node, milli.
+    pub(super) fn parts(&self, unit: usize) -> impl Iterator<Item = (usize, i64)> + '_ {
+        let sum = self.units[unit].load.sum;
+        self.state.shares[unit]
+            .iter()
+            .map(move |(cell, share)| (self.host.cells[*cell].place, sum * share / 1000))
+    }
+
+    /// Puts a unit on a spot, divided over its cells as the kernel would.
+    pub(super) fn put(&mut self, unit: usize, spot: Spot) {
+        let mut shares = std::mem::take(&mut self.state.shares[unit]);
+        shares.clear();
+        shares.extend(self.shares_on(unit, spot));
+        self.state.shares[unit] = shares;
+        self.shift(unit, Load::plus);
+        self.state.at[unit] = Some(spot);
+    }
+
+    /// Takes a unit off its spot, which is returned.
+    pub(super) fn take(&mut self, unit: usize) -> Option<Spot> {
+        let spot = self.state.at[unit].take()?;
+        self.shift(unit, Load::minus);
+        Some(spot)
+    }
+
+    fn shift(&mut self, unit: usize, change: fn(Load, &Load) -> Load) {
+        for (cell, share) in &self.state.shares[unit] {
+            let load = change(self.state.loads[*cell], &self.units[unit].load.part(*share));
+            self.state.loads[*cell] = load;
+            self.state.costs[*cell] = self.host.cells[*cell].cost(&load);
+            self.state.used[*cell] = load.sum * 1000 / self.host.cells[*cell].capacity;
+        }
+    }
+
+    /// The cells of a spot, and how a unit that is not placed would be divided over them, in
+    /// thousandths: the kernel runs more of it where others leave more free, and some everywhere.
+    fn shares_on(&self, unit: usize, spot: Spot) -> impl Iterator<Item = (usize, i64)> + '_ {
+        let area = &self.spots.areas[spot];
+        let (cells, all) = (&area.cells, area.capacity);
+        let own = self.fills(unit);
+        let free = move |cell: usize| self.free(cell) + own * self.host.cells[cell].capacity / all;
+        let left = match cells[..] {
+            [_] => 0,
+            _ => cells.iter().map(|cell| free(*cell)).sum::<i64>().max(1),
         };
-        let free = host.free_memory();
-        let mut memory = Vec::with_capacity(units.len() * host.places.len());
-        for unit in units {
-            let vm = &host.snapshot.vms[unit.vm];
-            let its = unit.memory(vm);
-            let total = its.values().map(|bytes| bytes.0).fold(0, u64::saturating_add);
-            memory.extend((0..host.places.len()).map(|place| {
-                let id = host.places[place].id;
-                let away = total.saturating_sub(its.get(&id).map_or(0, |bytes| bytes.0));
-                let room = free.iter().any(|(node, free)| *node == id && *free >= away);
-                let follows = room && unit.memory_may_move(vm, &std::iter::once(id).collect());
-                MemoryCost { remote: on(unit, place), moving: moving(away), follows }
-            }));
+        let share = move |cell| if left == 0 { 1000 } else { free(cell) * 1000 / left };
+        cells.iter().map(move |cell| (*cell, share(*cell)))
+    }
+
+    /// What the load of a cell leaves free of it, milli.
+    fn free(&self, cell: usize) -> i64 {
+        (self.host.cells[cell].capacity - self.state.loads[cell].sum).max(0)
+    }
+
+    /// What a unit fills is free for it, too; half of it for one that may be nowhere else, which gives way to
+    /// those that choose.
+    fn fills(&self, unit: usize) -> i64 {
+        let unit = &self.units[unit];
+        unit.load.sum / if unit.options.len() == 1 { 2 } else { 1 }
+    }
+
+    /// What a unit that is not placed would lose at least by siblings in different caches: no cell has a greater
+    /// part of it than the emptiest. Many cells are left out by this without dividing it over them.
+    fn least_spread(&self, unit: usize, spot: Spot) -> i64 {
+        let (area, own) = (&self.spots.areas[spot], self.fills(unit));
+        let free = area.cells.iter().map(|cell| self.free(*cell));
+        let (all, most) = free.fold((0, 0), |(all, most), free| (all + free, free.max(most)));
+        // Each cell's part of what it fills is rounded down.
+        let all = (all + own - area.cells.len() as i64).max(1);
+        let share = (most + own * area.most / area.capacity) * 1000 / all + 1;
+        self.lost_apart(unit, share.min(1000))
+    }
+
+    /// What all lose more when a unit that is not placed is put on a spot, by terms, if the loads there are
+    /// so many deviations off; perhaps only a part of it where that is `limit` or more.
+    pub(super) fn terms(&self, unit: usize, spot: Spot, deviations: i64, limit: i64) -> Terms {
+        let own = &self.units[unit];
+        let [remote, moving, devices] = own.near[self.spots.areas[spot].nodes];
+        let mut terms = [remote, moving, devices, 0, 0, 0, 0];
+        let mut sum = remote + moving + devices;
+        if sum < limit && self.cells_of(spot) > 1 {
+            let least = self.least_spread(unit, spot);
+            let divides = sum + least < limit;
+            terms[6] = if divides { self.spread(unit, self.shares_on(unit, spot)) } else { least };
+            sum += terms[6];
         }
-        let other = host.other / host.places.len().max(1) as u64;
-        Self { host, spots, units, fixed, memory, other }
-    }
-
-    /// A plan that leaves units with `Some` where that says and chooses for the others.
-    pub(super) fn complete(&self, given: &[Option<Spot>]) -> Plan {
-        let mut loads = self.loads();
-        let mut plan: Plan = self.units.iter().map(|unit| unit.wide).collect();
-        for (index, spot) in given.iter().enumerate() {
-            if let Some(spot) = spot {
-                plan[index] = *spot;
-                self.put(&mut loads, index, *spot);
-            }
-        }
-        let mut open: Vec<usize> =
-            (0..given.len()).filter(|index| given[*index].is_none()).collect();
-        open.sort_by_key(|index| (Reverse(self.units[*index].crowd.sum), *index));
-        for index in &open {
-            plan[*index] = self.best(&loads, *index, None, |_, _| 0);
-            self.put(&mut loads, *index, plan[*index]);
-        }
-        self.pass(&mut loads, &mut plan, &open, |_, _| 0);
-        plan
-    }
-
-    /// A plan in which units leave their spot only where that saves [`MOVE_PAYS`] of their demand,
-    /// and any of it where they were left wide.
-    pub(super) fn relieve(&self, start: &Plan) -> Plan {
-        let mut loads = self.loads();
-        for (index, spot) in start.iter().enumerate() {
-            self.put(&mut loads, index, *spot);
-        }
-        let mut order: Vec<usize> = (0..start.len()).collect();
-        order.sort_by_key(|index| (Reverse(self.units[*index].crowd.sum), *index));
-        let mut plan = start.clone();
-        self.pass(&mut loads, &mut plan, &order, |index, spot| {
-            let moves = spot != start[index] && start[index] != self.units[index].wide;
-            if moves { self.units[index].crowd.sum * MOVE_PAYS / 1000 } else { 0 }
-        });
-        plan
-    }
-
-    /// A plan in which units that were left wide have the spot that is best once their memory has
-    /// followed them there.
-    pub(super) fn narrow(&self, start: &Plan) -> Plan {
-        let mut loads = self.loads();
-        for (index, spot) in start.iter().enumerate() {
-            self.put(&mut loads, index, *spot);
-        }
-        let is_wide = |index: &usize| start[*index] == self.units[*index].wide;
-        let mut order: Vec<usize> = (0..start.len()).filter(is_wide).collect();
-        order.sort_by_key(|index| (Reverse(self.units[*index].crowd.sum), *index));
-        let mut plan = start.clone();
-        self.pass(&mut loads, &mut plan, &order, |index, spot| {
-            let most = self.memory_of(index).iter().map(|cost| cost.remote).max();
-            most.unwrap_or(0).saturating_sub(self.follows(index, spot))
-        });
-        plan
-    }
-
-    /// What remote memory costs a unit at first that it will have followed to this spot.
-    fn follows(&self, index: usize, spot: Spot) -> u64 {
-        match *self.spots.places(spot) {
-            [place] if spot != self.units[index].wide => {
-                let cost = self.memory_of(index)[place];
-                if cost.follows { cost.remote } else { 0 }
-            }
-            _ => 0,
-        }
-    }
-
-    /// By place.
-    fn memory_of(&self, index: usize) -> &[MemoryCost] {
-        let places = self.host.places.len();
-        &self.memory[index * places..][..places]
-    }
-
-    /// Loads before any unit is placed.
-    fn loads(&self) -> Loads {
-        let place = |place: usize| (self.fixed[place], self.cost(self.fixed[place], place));
-        let places = (0..self.fixed.len()).map(place).collect();
-        let (units, most) = (self.units.len(), self.host.places.len());
-        Loads { places, spots: vec![None; units], parts: vec![Crowd::default(); units * most] }
-    }
-
-    /// Lets each unit of `order` change its mind, a few times; `more` is what a spot costs a unit
-    /// besides.
-    fn pass(
-        &self,
-        loads: &mut Loads,
-        plan: &mut Plan,
-        order: &[usize],
-        more: impl Fn(usize, Spot) -> u64,
-    ) {
-        for _ in 0..PASSES {
-            let mut moved = false;
-            for index in order {
-                self.take(loads, *index);
-                let spot = self.best(loads, *index, Some(plan[*index]), &more);
-                moved |= spot != plan[*index];
-                plan[*index] = spot;
-                self.put(loads, *index, spot);
-            }
-            if !moved {
+        for (cell, share) in self.shares_on(unit, spot) {
+            if sum >= limit {
                 break;
             }
-        }
-    }
-
-    /// The cheapest option; on a tie `now`, then the earliest.
-    fn best(
-        &self,
-        loads: &Loads,
-        index: usize,
-        now: Option<Spot>,
-        more: impl Fn(usize, Spot) -> u64,
-    ) -> Spot {
-        let unit = &self.units[index];
-        let mut best = (u64::MAX, unit.wide);
-        for spot in now.iter().chain(unit.options.iter().filter(|spot| now != Some(**spot))) {
-            let cost = self.price(loads, index, *spot) + more(index, *spot);
-            if cost < best.0 {
-                best = (cost, *spot);
+            let part = own.load.part(share);
+            let (mut load, mut before) = (self.state.loads[cell], self.state.costs[cell]);
+            if deviations != 0 {
+                let noise = ((load.noise + part.noise) as f64).sqrt() as i64 * deviations;
+                load = load.part(1000 + (noise * 1000 / load.sum.max(1)).clamp(-1000, 1_000_000));
+                before = self.host.cells[cell].cost(&load);
+            }
+            let after = self.host.cells[cell].cost(&load.plus(&part));
+            for kind in 0..3 {
+                terms[3 + kind] += after[kind] - before[kind];
+                sum += after[kind] - before[kind];
             }
         }
-        best.1
+        terms
     }
 
-    /// CPU time lost by placing a unit there: its own and what it makes others lose.
-    fn price(&self, loads: &Loads, index: usize, spot: Spot) -> u64 {
-        let unit = &self.units[index];
-        let memory = self.memory_of(index);
-        let more = |place: usize, part: Crowd| {
-            let (before, cost) = loads.places[place];
-            self.cost(before.plus(part), place).saturating_sub(cost)
+    /// What all lose more when a unit that is not placed is put on a spot, or anything beyond `limit`. With
+    /// `noise`, in favour of the spot in force by what the noise of the loads may make of it: of its own demand,
+    /// and of loads that are lower where it is, and higher where it would be.
+    pub(super) fn price(&self, unit: usize, spot: Spot, noise: bool, limit: i64) -> i64 {
+        let own = &self.units[unit];
+        let sum = |deviations| self.terms(unit, spot, deviations, limit).iter().sum::<i64>();
+        match self.current[unit].filter(|_| noise) {
+            None => sum(0),
+            Some(current) if current == spot => sum(-DEVIATIONS),
+            Some(_) => sum(DEVIATIONS) + own.load.weighted / 1000 * own.noise,
+        }
+    }
+
+    /// What the plan loses in all, with every unit placed.
+    pub(super) fn loss(&self) -> i64 {
+        let of = |(unit, spot): (usize, &Option<Spot>)| {
+            let near = self.units[unit].near[self.spots.areas[(*spot)?].nodes];
+            let own = near.iter().sum::<i64>()
+                + self.spread(unit, self.state.shares[unit].iter().copied());
+            Some(own)
         };
-        let moves = spot != unit.wide;
-        if let [place] = *self.spots.places(spot) {
-            let MemoryCost { remote, moving, .. } = memory[place];
-            return more(place, unit.crowd) + remote + if moves { moving } else { 0 };
-        }
-        let mut sum = 0;
-        self.for_parts(loads, index, spot, |_, place, part, weight, whole| {
-            let MemoryCost { remote, moving, .. } = memory[place];
-            sum += more(place, part) + remote * weight / whole;
-            if moves {
-                sum += moving * weight / whole;
-            }
-        });
-        sum
+        let own = self.state.at.iter().enumerate().filter_map(of).sum::<i64>();
+        own + self.state.costs.iter().flatten().sum::<i64>()
     }
 
-    fn put(&self, loads: &mut Loads, index: usize, spot: Spot) {
-        let start = index * self.host.places.len();
-        // All parts before the first is added: they go by the room there is without the unit.
-        let mut parts = std::mem::take(&mut loads.parts);
-        self.for_parts(loads, index, spot, |k, _, part, _, _| parts[start + k] = part);
-        loads.parts = parts;
-        for (k, place) in self.spots.places(spot).iter().enumerate() {
-            let crowd = loads.places[*place].0.plus(loads.parts[start + k]);
-            loads.places[*place] = (crowd, self.cost(crowd, *place));
-        }
-        loads.spots[index] = Some(spot);
+    /// What a unit loses by siblings in different caches, divided over cells like this.
+    fn spread(&self, unit: usize, shares: impl Iterator<Item = (usize, i64)>) -> i64 {
+        self.lost_apart(unit, shares.map(|(_, share)| share * share / 1000).sum())
     }
 
-    fn take(&self, loads: &mut Loads, index: usize) {
-        let Some(spot) = loads.spots[index].take() else { return };
-        let start = index * self.host.places.len();
-        for (k, place) in self.spots.places(spot).iter().enumerate() {
-            let crowd = loads.places[*place].0.minus(loads.parts[start + k]);
-            loads.places[*place] = (crowd, self.cost(crowd, *place));
-        }
+    /// The same with this many thousandths of its siblings in the same cache on average.
+    fn lost_apart(&self, unit: usize, together: i64) -> i64 {
+        self.units[unit].load.weighted / 1000 * SPREAD / 1000 * (1000 - together)
     }
-
-    /// How the kernel would divide a unit over the nodes of a spot: by the room they have. Calls
-    /// back with the number of the place in the spot, place, part, and the weight of the part in the
-    /// whole.
-    fn for_parts(
-        &self,
-        loads: &Loads,
-        index: usize,
-        spot: Spot,
-        mut each: impl FnMut(usize, usize, Crowd, u64, u64),
-    ) {
-        let crowd = self.units[index].crowd;
-        let places = self.spots.places(spot);
-        if let [place] = places {
-            return each(0, *place, crowd, 1, 1);
-        }
-        let room = |place: &usize| {
-            let cores = self.host.places[*place].cores * 1000;
-            cores.saturating_sub(loads.places[*place].0.sum).max(cores / 16)
-        };
-        let whole: u64 = places.iter().map(room).sum();
-        for (k, place) in places.iter().enumerate() {
-            let weight = room(place);
-            each(k, *place, crowd.part(weight, whole), weight, whole);
-        }
-    }
-
-    fn cost(&self, crowd: Crowd, place: usize) -> u64 {
-        crowd.cost(&self.host.places[place], self.other)
-    }
-
-    /// How much of a unit's memory cost the spot saves against leaving it wide, milli.
-    pub(super) fn worth(&self, index: usize, spot: Spot) -> u64 {
-        self.mean_remote(index, self.units[index].wide)
-            .saturating_sub(self.mean_remote(index, spot))
-    }
-
-    /// The same when its memory has followed it there, less what moving that costs.
-    pub(super) fn worth_in_time(&self, index: usize, spot: Spot) -> u64 {
-        let moving = match *self.spots.places(spot) {
-            [place] => self.memory_of(index)[place].moving,
-            _ => 0,
-        };
-        let there = self.mean_remote(index, spot).saturating_sub(self.follows(index, spot));
-        self.mean_remote(index, self.units[index].wide).saturating_sub(there + moving)
-    }
-
-    fn mean_remote(&self, index: usize, spot: Spot) -> u64 {
-        let (places, memory) = (self.spots.places(spot), self.memory_of(index));
-        let sum: u64 = places.iter().map(|place| memory[*place].remote).sum();
-        sum / places.len().max(1) as u64
-    }
-}
-
-/// What bringing this many bytes to a place costs, per second of the horizon.
-fn moving(bytes: u64) -> u64 {
-    (bytes >> 20).saturating_mul(MOVE_PER_GIB) >> 10
 }

@@ -2,16 +2,22 @@
 //! Decides which VMs are left alone, and which spots a piece has to choose from.
 
 use super::super::Settings;
-use super::super::wish::{memory_may_move, permitted};
-use super::host::{Crowd, Host, Spot, Spots};
+use super::super::wish::{memory_may_move, permitted, pinned_by_hand};
+use super::cells::{Host, Load, Spot};
+use super::spots::{Options, Spots};
 use crate::idset::{CpuSet, NodeSet};
 use crate::reason::Reason;
-use crate::snapshot::{Snapshot, Vm};
-use crate::units::{Bytes, NodeId};
+use crate::snapshot::Vm;
+use crate::units::{Bytes, CpuId, NodeId};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
-/// The least demand a vCPU is planned with, milli, so that idle VMs are spread, too.
-const IDLE_DEMAND: u64 = 10;
+/// The least demand a vCPU is planned with, milli: one that rests may wake up. An assumption.
+const IDLE_DEMAND: u64 = 50;
+
+/// Noise of a VM whose loads were not compared yet, in thousandths of its demand: an assumption, used in
+/// the first cycles of a VM only.
+const UNKNOWN_NOISE: u64 = 50;
 
 /// A piece to place.
 pub(super) struct Unit {
@@ -21,24 +27,34 @@ pub(super) struct Unit {
     pub(super) vcpus: Vec<usize>,
     /// The position of the guest node that it is, where it is not all of the VM.
     pub(super) guest_node: Option<usize>,
-    /// Where the memory of this part lies, if it is one and that is known.
-    pub(super) footprint: Option<BTreeMap<NodeId, Bytes>>,
+    /// Its memory by node: that of its guest node where that is known, else the VM's.
+    pub(super) memory: BTreeMap<NodeId, Bytes>,
     /// What each of them may use; a single set where all may use the same.
     may: Vec<CpuSet>,
-    pub(super) crowd: Crowd,
+    pub(super) load: Load,
+    /// Noise of its demand, in thousandths of it.
+    pub(super) noise: i64,
     /// All it may use. A vCPU there has everything it is permitted.
     pub(super) wide: Spot,
-    /// What it may choose, never empty, `wide` last.
-    pub(super) options: Vec<Spot>,
+    pub(super) options: Rc<Options>,
+    /// The number of these options.
+    pub(super) kind: usize,
     /// Where Instep placed it before, if that is still open to it.
     pub(super) current: Option<Spot>,
+    /// What it loses by where its memory and devices are, by number of the set of nodes.
+    pub(super) near: Vec<[i64; 3]>,
 }
 
 impl Unit {
     /// What its vCPU number `k` may use on `spot`.
     pub(super) fn cpus(&self, spots: &Spots, k: usize, spot: Spot) -> CpuSet {
         let may = self.permitted(k);
-        if spot == self.wide { may.clone() } else { may.and(spots.cpus(spot)) }
+        if spot == self.wide { may.clone() } else { may.and(&spots.areas[spot].cpus) }
+    }
+
+    /// Whether all its vCPUs may use the same.
+    pub(super) fn is_uniform(&self) -> bool {
+        self.may.len() == 1
     }
 
     /// What its vCPU number `k` may use at all.
@@ -46,20 +62,45 @@ impl Unit {
         self.may.get(k).unwrap_or(&self.may[0])
     }
 
-    /// Its memory by node: its own, or the VM's where it has none of its own.
-    pub(super) fn memory<'v>(&'v self, vm: &'v Vm) -> &'v BTreeMap<NodeId, Bytes> {
-        self.footprint.as_ref().unwrap_or(&vm.memory)
+    /// The smallest of its spots that holds what its threads may use on the nodes where its VM is placed; of
+    /// a guest's node, on those of them where its threads are.
+    pub(super) fn spot_in_force(
+        &self,
+        host: &Host,
+        spots: &Spots,
+        placed: &NodeSet,
+        all: &CpuSet,
+    ) -> Option<Spot> {
+        let topology = host.snapshot.topology.as_ref();
+        let nodes = match self.guest_node {
+            None => placed.clone(),
+            Some(_) => placed.and(&topology.nodes_of(all)),
+        };
+        let now = all.and(&topology.cpus_of(&nodes)).minus(&host.snapshot.isolated);
+        let home = spots.homes.iter().position(|home| home.nodes == nodes)?;
+        let holds = |spot: &Spot| {
+            let area = &spots.areas[*spot];
+            // Where it has everything that it is permitted, a vCPU may use CPUs that not all of them may.
+            let more = || *spot == self.wide && now.iter().all(|cpu| self.may_use(cpu));
+            area.nodes == home && (now.is_subset(&area.cpus) || more())
+        };
+        let open = self.options.iter().flatten().copied().filter(holds);
+        open.min_by_key(|spot| spots.areas[*spot].cells.len())
+    }
+
+    fn may_use(&self, cpu: CpuId) -> bool {
+        self.may.iter().any(|may| may.contains(cpu))
+    }
+
+    /// Mean demand of its vCPUs, milli.
+    pub(super) fn mean(&self) -> i64 {
+        self.load.sum / self.vcpus.len().max(1) as i64
     }
 
     /// Whether nobody bound its memory to other nodes.
     pub(super) fn memory_may_move(&self, vm: &Vm, to: &NodeSet) -> bool {
         let node = self.guest_node.map(|position| &vm.guest_nodes[position]);
         memory_may_move(&[node.map_or(&None, |node| &node.bound), &vm.memory_bound], to)
-    }
-
-    /// Whether all its vCPUs may use the same CPUs.
-    pub(super) fn is_uniform(&self) -> bool {
-        self.may.len() == 1
     }
 }
 
@@ -75,53 +116,20 @@ pub(super) fn units_of(
     if !settings.include_pinned && !mend {
         pinned_by_hand(vm, &host.online).map_or(Ok(()), Err)?;
     }
-    let may = permitted_sets(vm, &host.online, mend);
+    let uniform = mend || vm.vcpus.windows(2).all(|pair| pair[0].initial == pair[1].initial);
+    let take = if uniform { 1 } else { vm.vcpus.len() };
+    let may = vm.vcpus.iter().take(take).map(|vcpu| permitted(vm, vcpu, &host.online, mend));
+    let may: Vec<CpuSet> = may.collect();
     if may.is_empty() || may.iter().any(CpuSet::is_empty) {
         return Err(Reason::NothingPermitted { cpuset: vm.cpuset.clone() });
     }
-    let parts = guest_parts(host, vm).unwrap_or_else(|| {
-        let (vcpus, memory) = ((0..vm.vcpus.len()).collect(), vm.memory_total());
-        vec![Part { vcpus, memory, footprint: None, guest_node: None }]
-    });
+    let whole = || vec![(None, (0..vm.vcpus.len()).collect(), vm.memory.clone())];
+    let parts = guest_parts(host, vm).unwrap_or_else(whole);
     parts.into_iter().map(|part| unit(host, spots, index, part, &may)).collect()
 }
 
-/// vCPUs to be placed together, and their memory.
-struct Part {
-    /// Positions in the VM.
-    vcpus: Vec<usize>,
-    memory: Bytes,
-    footprint: Option<BTreeMap<NodeId, Bytes>>,
-    /// The position of the guest node that it is; `None` for the whole VM.
-    guest_node: Option<usize>,
-}
-
-/// What each vCPU may use; a single set where all may use the same.
-fn permitted_sets(vm: &Vm, online: &CpuSet, mend: bool) -> Vec<CpuSet> {
-    let uniform = mend || vm.vcpus.windows(2).all(|pair| pair[0].initial == pair[1].initial);
-    let take = if uniform { 1 } else { vm.vcpus.len() };
-    vm.vcpus.iter().take(take).map(|vcpu| permitted(vm, vcpu, online, mend)).collect()
-}
-
-/// Why a VM counts as pinned by hand: its vCPUs differ from each other, are limited otherwise than
-/// the emulator threads, or have fewer CPUs than they are although the cpuset has more. Emulator
-/// threads of limited affinity beside vCPUs without limits say nothing of the vCPUs.
-fn pinned_by_hand(vm: &Vm, online: &CpuSet) -> Option<Reason> {
-    let first = &vm.vcpus.first()?.initial;
-    if let Some(vcpu) = vm.vcpus.iter().find(|vcpu| vcpu.initial != *first) {
-        let (vcpu, cpus) = (vcpu.index, vcpu.initial.clone());
-        return Some(Reason::VcpusPinned { vcpu, cpus, others: first.clone() });
-    }
-    let before = first.and(online).and(&vm.cpuset);
-    let emulators = vm.emulators.iter().fold(CpuSet::new(), |all, one| all.or(&one.initial));
-    let emulators = emulators.and(online).and(&vm.cpuset);
-    let limited = before.len() < vm.cpuset.and(online).len();
-    if limited && !vm.emulators.is_empty() && emulators != before {
-        return Some(Reason::PinnedFromEmulators { cpus: before, emulators });
-    }
-    let crowded = limited && before.len() < vm.vcpus.len();
-    crowded.then_some(Reason::PinnedTogether { vcpus: vm.vcpus.len(), cpus: before })
-}
+/// A guest's node, or none where it is the whole VM; positions of the vCPUs in the VM; and their memory.
+type Part = (Option<usize>, Vec<usize>, BTreeMap<NodeId, Bytes>);
 
 /// The guest nodes of a VM with more vCPUs or memory than any host node; `None` for smaller VMs,
 /// where the guest's nodes are not known, and where only the VM's memory as a whole is: its parts
@@ -129,28 +137,22 @@ fn pinned_by_hand(vm: &Vm, online: &CpuSet) -> Option<Reason> {
 fn guest_parts(host: &Host, vm: &Vm) -> Option<Vec<Part>> {
     let most_threads = host.places.iter().map(|place| place.threads).max()?;
     let most_memory = host.places.iter().map(|place| place.memory).max()?;
-    let too_much = most_memory.0 > 0 && vm.memory_total() > most_memory;
-    if (vm.vcpus.len() as u64 <= most_threads && !too_much) || vm.guest_nodes.len() < 2 {
+    let fits = vm.vcpus.len() <= most_threads && vm.memory_total().0 <= most_memory;
+    if fits || vm.guest_nodes.len() < 2 {
         return None;
     }
-    let mut footprints = vm.guest_footprints();
+    let footprints = vm.guest_footprints();
     if footprints.is_none() && vm.memory_total() > Bytes(0) {
         return None;
     }
-    let mut vcpus: Vec<Vec<usize>> = vec![Vec::new(); vm.guest_nodes.len()];
+    let mut parts: Vec<Part> = (0..vm.guest_nodes.len())
+        .zip(footprints.into_iter().flatten().chain(std::iter::repeat(BTreeMap::new())))
+        .map(|(node, memory)| (Some(node), Vec::new(), memory))
+        .collect();
     for (position, owner) in vm.guest_node_of_vcpus().into_iter().enumerate() {
-        vcpus[owner].push(position);
+        parts[owner].1.push(position);
     }
-    let part = |(owner, vcpus): (usize, Vec<usize>)| {
-        let footprint = footprints.as_mut().map(|all| std::mem::take(&mut all[owner]));
-        let sum = |all: &BTreeMap<_, Bytes>| {
-            Bytes(all.values().map(|bytes| bytes.0).fold(0, u64::saturating_add))
-        };
-        let memory = footprint.as_ref().map_or(vm.guest_nodes[owner].memory, sum);
-        Part { vcpus, memory, footprint, guest_node: Some(owner) }
-    };
-    let mut parts: Vec<Part> = vcpus.into_iter().enumerate().map(part).collect();
-    parts.retain(|part| !part.vcpus.is_empty());
+    parts.retain(|part| !part.1.is_empty());
     (parts.len() > 1).then_some(parts)
 }
 
@@ -158,108 +160,64 @@ fn unit(
     host: &Host,
     spots: &mut Spots,
     index: usize,
-    part: Part,
+    (guest_node, vcpus, memory): Part,
     may: &[CpuSet],
 ) -> Result<Unit, Reason> {
     let vm = &host.snapshot.vms[index];
-    let Part { vcpus, memory, footprint, guest_node } = part;
     let may: Vec<CpuSet> = match may {
         [one] => vec![one.clone()],
         _ => vcpus.iter().map(|position| may[*position].clone()).collect(),
     };
-    let usable: Vec<usize> = (0..host.places.len())
-        .filter(|place| may.iter().all(|cpus| cpus.intersects(&host.places[*place].cpus)))
-        .collect();
-    if usable.is_empty() {
+    let bytes = memory.values().map(|bytes| bytes.0).fold(0, u64::saturating_add);
+    let configured = guest_node.map_or(0, |node| vm.guest_nodes[node].memory.0);
+    let needed = if bytes == 0 { configured } else { bytes };
+    let (kind, options) = spots.options(host, &may, vcpus.len(), needed);
+    let Some(wide) = options.last().map(|wide| wide[0]) else {
         let (vcpu, cpus) = (vm.vcpus[vcpus[0]].index, may[0].clone());
         let others = may.iter().skip(1).fold(CpuSet::new(), |all, cpus| all.or(cpus));
         return Err(Reason::VcpusPinned { vcpu, cpus, others });
-    }
-    let wide = spots.number(host, &usable);
-    let options = options(host, spots, &usable, &Need { vcpus: vcpus.len(), may: &may, memory });
-    let crowd = crowd_of(host.snapshot, vm, &vcpus);
-    let was = was_placed(host, vm, &vcpus, guest_node.is_none());
-    // Where it would not be placed any more (it grew, limits changed) it does not stay.
-    let current = (!was.is_empty() && was.iter().all(|place| usable.contains(place)))
-        .then(|| spots.number(host, &was))
-        .filter(|spot| options.contains(spot));
-    Ok(Unit { vm: index, vcpus, guest_node, footprint, may, crowd, wide, options, current })
-}
-
-/// Where Instep placed it: a part of a VM stays where its threads are, within the VM's nodes.
-fn was_placed(host: &Host, vm: &Vm, vcpus: &[usize], whole: bool) -> Vec<usize> {
-    let mut nodes: NodeSet = vm.placed.clone();
-    if !whole {
-        let now = vcpus.iter().fold(CpuSet::new(), |all, k| all.or(&vm.vcpus[*k].allowed));
-        nodes = nodes.and(&host.snapshot.topology.nodes_of(&now));
-    }
-    if nodes.iter().any(|node| host.places.iter().all(|place| place.id != node)) {
-        return Vec::new();
-    }
-    (0..host.places.len()).filter(|place| nodes.contains(host.places[*place].id)).collect()
-}
-
-/// The demand of the vCPU at this position to plan with, milli.
-pub(super) fn planned_demand(snapshot: &Snapshot, vm: &Vm, position: usize) -> u64 {
-    vm.vcpus[position].demand(snapshot.window).0.max(IDLE_DEMAND)
-}
-
-fn crowd_of(snapshot: &Snapshot, vm: &Vm, vcpus: &[usize]) -> Crowd {
-    vcpus.iter().fold(Crowd::default(), |all, position| {
-        let demand = planned_demand(snapshot, vm, *position);
-        all.plus(Crowd { sum: demand, squares: demand * demand })
-    })
-}
-
-/// What a piece needs of a spot.
-struct Need<'a> {
-    vcpus: usize,
-    may: &'a [CpuSet],
-    memory: Bytes,
-}
-
-/// The spots that offer a CPU per vCPU and room for the memory: from each usable node on, as few
-/// of the nearest nodes as fit, and as few as have a core per vCPU. Everything usable is last.
-fn options(host: &Host, spots: &mut Spots, usable: &[usize], need: &Need) -> Vec<Spot> {
-    let wide = spots.number(host, usable);
-    let mut found = Vec::with_capacity(usable.len() + 1);
-    let all;
-    let may = match need.may {
-        [one] => one,
-        several => {
-            all = several.iter().fold(CpuSet::new(), |all, cpus| all.or(cpus));
-            &all
-        }
     };
-    let on = |place: &usize| may.common(&host.places[*place].cpus);
-    let within: Vec<usize> = usable.iter().map(on).collect();
-    let mut taken = Vec::with_capacity(usable.len());
-    for start in usable {
-        taken.clear();
-        let (mut cpus, mut cores, mut memory) = (0, 0, 0u64);
-        let mut fitted = false;
-        for place in &host.near[*start] {
-            let Ok(at) = usable.binary_search(place) else { continue };
-            let here = &host.places[*place];
-            taken.push(*place);
-            cpus += within[at];
-            cores += (here.cores as usize).min(within[at]);
-            memory =
-                memory.saturating_add(if here.memory.0 == 0 { u64::MAX } else { here.memory.0 });
-            let fits = cpus >= need.vcpus && memory >= need.memory.0;
-            let ample = fits && cores >= need.vcpus;
-            if ample || (fits && !fitted) {
-                let spot = spots.number(host, &taken);
-                fitted = true;
-                if spot != wide && !found.contains(&spot) {
-                    found.push(spot);
-                }
-            }
-            if ample {
-                break;
-            }
+    let noise = vm.noise.map_or(UNKNOWN_NOISE, |noise| noise.0).min(1000) as i64;
+    let load = load_of(host, vm, &vcpus, noise);
+    let (current, near) = (None, Vec::new());
+    let mut unit = Unit {
+        vm: index,
+        vcpus,
+        guest_node,
+        memory,
+        may,
+        load,
+        noise,
+        wide,
+        options,
+        kind,
+        current,
+        near,
+    };
+    unit.current = current_spot(host, spots, &unit);
+    Ok(unit)
+}
+
+/// Where Instep placed a unit before.
+fn current_spot(host: &Host, spots: &Spots, unit: &Unit) -> Option<Spot> {
+    let vm = &host.snapshot.vms[unit.vm];
+    if vm.placed.is_empty() {
+        return None;
+    }
+    let mut all = CpuSet::new();
+    for allowed in unit.vcpus.iter().map(|k| &vm.vcpus[*k].allowed) {
+        if !allowed.is_subset(&all) {
+            all = all.or(allowed);
         }
     }
-    found.push(wide);
-    found
+    unit.spot_in_force(host, spots, &vm.placed, &all)
+}
+
+/// The demand of these vCPUs of a VM, without what its quota keeps it from.
+fn load_of(host: &Host, vm: &Vm, vcpus: &[usize], noise: i64) -> Load {
+    let demands = vm.demands(host.snapshot.window);
+    let weight = (i64::from(vm.weight) * 1000 / host.mean_weight).clamp(1, 100_000);
+    let one = |k: &usize| Load::of(demands[*k].0.max(IDLE_DEMAND) as i64, weight);
+    let load = vcpus.iter().map(one).fold(Load::default(), |all, one| all.plus(&one));
+    Load { noise: (load.sum * noise / 1000).pow(2), ..load }
 }

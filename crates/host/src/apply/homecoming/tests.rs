@@ -260,6 +260,18 @@ fn the_home_node_with_most_room_is_filled_first() {
 }
 
 #[test]
+fn memory_on_nodes_that_are_left_alone_stays() {
+    let mut pages = Simulated::new((0..300).map(|page| (page % 3, Fate::Moves)));
+    pages.capacity = vec![usize::MAX; 3];
+    let (left, home) = (NodeSet::one(NodeId(2)), NodeSet::one(NodeId(1)));
+    let mut coming = Homecoming::leaving(&left, 7, home, vec![pages.range(4096)]);
+    assert_eq!(coming.remote(), Bytes(100 * 4096));
+    let step = coming.step(&mut pages, &mut rooms(10_000), LARGE).unwrap();
+    assert_eq!((step.stop, step.tally.of(Cause::Moved)), (Stop::Finished, Bytes(100 * 4096)));
+    assert_eq!((pages.on(0), pages.on(1), pages.on(2)), (0, 200, 100));
+}
+
+#[test]
 fn hot_ranges_come_first() {
     let mut pages = Simulated::new((0..1000).map(|_| (0, Fate::Moves)));
     let mut coming = pages.homecoming();

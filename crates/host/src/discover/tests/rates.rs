@@ -1,9 +1,10 @@
 //! Loads from one scan and from two, by hand.
 
+use super::super::quota::Quota;
 use super::super::*;
 use instep_core::idset::CpuSet;
 use instep_core::topology::{CpuFacts, NodeFacts, Topology};
-use instep_core::units::{Bytes, CpuId, Nanos, NodeId, Tid};
+use instep_core::units::{Bytes, CpuId, Milli, Nanos, NodeId, Tid};
 use std::sync::Arc;
 
 /// Two nodes of two CPUs.
@@ -52,6 +53,8 @@ fn scan(at: u64, host_busy: u64, vcpus: Vec<VcpuFacts>) -> Scan {
         guest_threads_per_core: 1,
         guest_nodes: Vec::new(),
         weight: 100,
+        quota: Quota::default(),
+        devices: Vec::new(),
         cpuset: None,
         mems: None,
     };
@@ -323,4 +326,21 @@ fn a_vm_without_vcpus_is_opaque() {
     let taken = snapshot(&host(), None, &facts, None);
     assert!(taken.vms.is_empty());
     assert_eq!(taken.opaque[0].name, "vm");
+}
+
+/// Two vCPUs run for a fifth of two seconds each; a quota stops them for the rest.
+#[test]
+fn time_in_which_a_quota_stops_a_vm_is_no_steal() {
+    let fifth = S / 5;
+    let vcpus = |run, wait| vec![vcpu(0, 1, run, wait), vcpu(1, 1, run, wait)];
+    let mut before = scan(100 * S, 0, vcpus(0, 0));
+    let mut after = scan(102 * S, 0, vcpus(2 * fifth, 8 * fifth));
+    before.vms[0].quota.throttled = Nanos(50 * S);
+    after.vms[0].quota = Quota { quota: Some(Milli(400)), throttled: Nanos(53 * S) };
+    let taken = snapshot(&host(), Some(&before), &after, None);
+    assert_eq!((taken.vms[0].throttled, taken.vms[0].quota), (Nanos(3 * S), Some(Milli(400))));
+    assert_eq!(loads(&taken), [(2 * fifth, S / 10), (2 * fifth, S / 10)]);
+    assert_eq!(taken.vms[0].demand(taken.window), Milli(400), "no more than the quota");
+    let taken = snapshot(&host(), Some(&after), &after, None);
+    assert_eq!(taken.vms[0].throttled, Nanos(0));
 }

@@ -1,0 +1,38 @@
+//! A VM that starts while a run waits for its next cycle.
+
+use super::vm::{Run, Vm, wait_for};
+use std::fs::{self, File};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// The run's cycles, each as a line of JSON.
+fn cycles(log: &std::path::Path) -> usize {
+    fs::read_to_string(log).unwrap_or_default().lines().count()
+}
+
+#[test]
+fn a_vm_gets_its_first_verdict_within_a_second() {
+    let Some(first) = Vm::start("first") else { return };
+    let log = first.file("log");
+    let mut command = first.instep(&["run", "--window", "10ms", "--interval", "10min", "--json"]);
+    command.args(["--no-memory", "--dry-run"]);
+    let output = File::create(&log).unwrap();
+    let child = command.stdout(output).stderr(Stdio::null()).spawn().unwrap();
+    let mut run: Run = first.hold(child);
+    wait_for("the first cycle", || cycles(&log) >= 1);
+    // From the moment when its vCPU threads are there, at most.
+    let second = Vm::start("second").unwrap();
+    let began = Instant::now();
+    let has_verdict = || {
+        let text = fs::read_to_string(&log).unwrap();
+        text.lines().skip(1).any(|line| line.contains(&second.name))
+    };
+    while !has_verdict() {
+        assert!(began.elapsed() < Duration::from_secs(5), "no verdict");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let took = began.elapsed();
+    println!("a verdict {took:?} after the vCPU threads were seen");
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert_eq!(run.terminate(), Some(0));
+}

@@ -1,0 +1,231 @@
+//! The host as the objective sees it: nodes divided into *cells*, and what the load of a cell costs.
+//!
+//! A cell is a last-level cache, or a whole node where the caches are not known. Inside a cell the
+//! kernel is taken to run each vCPU that is active on the fastest free thread.
+
+use crate::idset::CpuSet;
+use crate::score::SHARED;
+use crate::snapshot::Snapshot;
+use crate::topology::{CoreKind, Topology};
+use crate::units::{Nanos, NodeId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Speed of an efficiency core, in thousandths of a performance core: Intel gives E-cores of its first
+/// hybrids (Alder Lake, Hot Chips 2021) the speed of a Skylake core, about two thirds of their P-cores.
+const EFFICIENT_CORE: u64 = 650;
+
+/// CPU time that a vCPU loses when all other cores of its last-level cache are busy, in thousandths of its
+/// demand. An assumption: programs that live in the cache lose more, others nothing.
+const CACHE: i64 = 50;
+
+/// The most load that is believed, milli: what a million CPUs can do.
+const MOST_LOAD: u64 = 1_000_000_000;
+
+/// CPUs that share a last-level cache, or those of a node.
+pub(super) struct Cell {
+    /// Position of its node in [`Host::places`].
+    pub(super) place: usize,
+    pub(super) cpus: CpuSet,
+    /// Whole cores.
+    pub(super) cores: usize,
+    /// Work that all its CPUs together do, milli.
+    pub(super) capacity: i64,
+    /// How many vCPUs may be active before each further one is slower, milli, and by how much more,
+    /// in thousandths of a CPU; these add up to a whole CPU at the last, where no thread is left.
+    steps: Vec<(i64, i64)>,
+}
+
+/// A node that has CPUs.
+pub(super) struct Place {
+    pub(super) id: NodeId,
+    pub(super) cells: std::ops::Range<usize>,
+    pub(super) threads: usize,
+    /// Installed memory; a great deal where it is not known.
+    pub(super) memory: u64,
+}
+
+/// A set of cells that a VM may be given, by its number in [`Spots`](super::spots::Spots).
+pub(super) type Spot = usize;
+
+/// The host's nodes that have CPUs, ascending, and their cells.
+pub(super) struct Host<'a> {
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) online: CpuSet,
+    pub(super) places: Vec<Place>,
+    pub(super) cells: Vec<Cell>,
+    /// Memory on each node that no VM has, as far as it is known, in bytes.
+    pub(super) free: BTreeMap<NodeId, u64>,
+    /// Load of everything that is not a placeable vCPU, milli.
+    pub(super) other: u64,
+    /// Mean of the weights of the VMs' cgroups, by vCPU.
+    pub(super) mean_weight: i64,
+}
+
+impl<'a> Host<'a> {
+    pub(super) fn new(snapshot: &'a Snapshot) -> Self {
+        let topology = snapshot.topology.as_ref();
+        let (mut places, mut cells) = (Vec::new(), Vec::new());
+        for node in topology.nodes() {
+            let cpus = node.cpus.minus(&snapshot.isolated);
+            if cpus.is_empty() {
+                continue;
+            }
+            let (start, place) = (cells.len(), places.len());
+            let parts = divided(topology, &cpus).into_iter();
+            cells.extend(parts.map(|cpus| Cell::new(topology, place, cpus)));
+            let memory = if node.memory.0 == 0 { u64::MAX } else { node.memory.0 };
+            let (id, cells, threads) = (node.id, start..cells.len(), cpus.len());
+            places.push(Place { id, cells, threads, memory });
+        }
+        let used = |node| {
+            let all = snapshot.vms.iter().map(|vm| vm.memory_on(node).0);
+            all.fold(0, u64::saturating_add)
+        };
+        let free = |node: NodeId, memory: u64| (node, memory.saturating_sub(used(node)));
+        let free = topology.nodes().iter().map(|node| free(node.id, node.memory.0)).collect();
+        let milli = |busy: Nanos| busy.milli_of(snapshot.window).0.min(MOST_LOAD);
+        let (online, other) = (topology.all_cpus(), milli(snapshot.fixed_busy()));
+        let weights = snapshot.vms.iter().map(|vm| i64::from(vm.weight) * vm.vcpus.len() as i64);
+        let vcpus: usize = snapshot.vms.iter().map(|vm| vm.vcpus.len()).sum();
+        let mean_weight = (weights.sum::<i64>() / vcpus.max(1) as i64).max(1);
+        Self { snapshot, online, places, cells, free, other, mean_weight }
+    }
+
+    /// Whether memory on this node is Instep's to move: that of a node without CPUs (CXL) is left to
+    /// the kernel's tiering.
+    pub(super) fn is_movable(&self, node: NodeId) -> bool {
+        self.snapshot.topology.node(node).is_none_or(|node| !node.cpus.is_empty())
+    }
+
+    /// Loads before any VM is placed: that of other processes is everywhere.
+    pub(super) fn loads(&self) -> Vec<Load> {
+        let whole: usize = self.cells.iter().map(|cell| cell.cpus.len()).sum();
+        let load = |cell: &Cell| {
+            let cpus = cell.cpus.len() as u64;
+            let sum = (self.other * cpus / whole.max(1) as u64).min(cpus * 1000) as i64;
+            Load { sum, squares: sum * 1000, count: sum, weighted: sum * 1000, noise: 0 }
+        };
+        self.cells.iter().map(load).collect()
+    }
+}
+
+/// The CPUs of a node by last-level cache; in one piece where each cache has just one core, as the
+/// caches are not known then, or say nothing of which cores are near each other.
+fn divided(topology: &Topology, cpus: &CpuSet) -> Vec<CpuSet> {
+    let (mut caches, mut cores) = (BTreeMap::new(), BTreeSet::new());
+    for cpu in cpus.iter().filter_map(|id| topology.cpu(id)) {
+        caches.entry(cpu.llc).or_insert_with(CpuSet::new).insert(cpu.id);
+        cores.insert(cpu.core);
+    }
+    let known = caches.len() < cores.len();
+    if known { caches.into_values().collect() } else { vec![cpus.clone()] }
+}
+
+impl Cell {
+    fn new(topology: &Topology, place: usize, cpus: CpuSet) -> Self {
+        let (mut speeds, mut cores) = (Vec::new(), BTreeMap::new());
+        for cpu in cpus.iter().filter_map(|id| topology.cpu(id)) {
+            let threads = cores.entry(cpu.core).or_insert(0);
+            let first = if cpu.kind == Some(CoreKind::Efficient) { EFFICIENT_CORE } else { 1000 };
+            // Each further thread of a core adds less.
+            let slower = |speed, _| speed * (1000 - SHARED.0) / 1000;
+            speeds.push((0..*threads).fold(first, slower) as i64);
+            *threads += 1;
+        }
+        speeds.sort_unstable_by_key(|speed| -speed);
+        // What is slower than a performance core is slower by a step.
+        let (mut steps, mut fast) = (Vec::new(), 1000);
+        for (count, speed) in (0..).zip(&speeds).filter(|(_, speed)| **speed < 1000) {
+            if *speed < fast {
+                steps.push((count * 1000, fast - speed));
+                fast = *speed;
+            }
+        }
+        steps.push((speeds.len() as i64 * 1000, fast));
+        let capacity = speeds.iter().sum::<i64>().max(1);
+        Self { place, cpus, cores: cores.len().max(1), capacity, steps }
+    }
+
+    /// What a load costs, in millionths of a CPU: sharing cores and running on slow ones, waiting for a
+    /// CPU, and sharing the capacity and the bandwidth of the last-level cache.
+    pub(super) fn cost(&self, load: &Load) -> [i64; 3] {
+        if load.sum <= 0 {
+            return [0; 3];
+        }
+        let deviation = ((load.sum * 1000 - load.squares).max(0) as f64).sqrt() as i64;
+        // No more vCPUs are active than there are.
+        let excess = |limit: i64| {
+            let most = (load.count - limit).max(0) * load.sum / load.count.max(1);
+            excess(load.sum - limit, deviation).min(most)
+        };
+        let (last, slower) = self.steps.split_last().expect("a step for each cell");
+        let waiting = excess(last.0);
+        let slow: i64 = slower.iter().map(|(limit, drop)| drop * (excess(*limit) - waiting)).sum();
+        let run = load.sum - waiting;
+        let weight = load.weighted * 1000 / load.sum;
+        let cache = run * run / self.cores as i64 * CACHE / 1000;
+        [slow, waiting * 1000, cache].map(|cost| cost * weight / 1_000_000)
+    }
+}
+
+/// Demand on a cell. Sums over the vCPUs there, each of which is active for its demand's part of the
+/// time, whatever the others do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Load {
+    /// Demand, milli.
+    pub(super) sum: i64,
+    /// Squares of the demands, micro: what the variance of the number of active vCPUs is less.
+    pub(super) squares: i64,
+    /// vCPUs, milli.
+    pub(super) count: i64,
+    /// Demand times the weight of the VM, micro.
+    pub(super) weighted: i64,
+    /// Squares of the noise of what single units demand here, micro.
+    pub(super) noise: i64,
+}
+
+impl Load {
+    /// That of one vCPU, with the weight of its VM in thousandths of the mean.
+    pub(super) fn of(demand: i64, weight: i64) -> Load {
+        let (squares, weighted) = (demand * demand, demand * weight);
+        Load { sum: demand, squares, count: 1000, weighted, noise: 0 }
+    }
+
+    pub(super) fn plus(self, part: &Load) -> Load {
+        self.each(part, |all, part| all + part)
+    }
+
+    pub(super) fn minus(self, part: &Load) -> Load {
+        self.each(part, |all, part| all - part)
+    }
+
+    /// So many thousandths of it.
+    pub(super) fn part(self, share: i64) -> Load {
+        self.each(&self, |all, _| all * share / 1000)
+    }
+
+    fn each(self, other: &Load, f: impl Fn(i64, i64) -> i64) -> Load {
+        Load {
+            sum: f(self.sum, other.sum),
+            squares: f(self.squares, other.squares),
+            count: f(self.count, other.count),
+            weighted: f(self.weighted, other.weighted),
+            noise: f(self.noise, other.noise),
+        }
+    }
+}
+
+/// By how much a number of active vCPUs exceeds a limit on average, in thousandths: it has this mean, in
+/// thousandths beyond the limit, and this deviation, in thousandths. The unit normal loss function (Hadley and
+/// Whitin 1963), which is 0.4 at the limit and falls off with the distance in deviations.
+fn excess(beyond: i64, deviation: i64) -> i64 {
+    /// The function at 0, 1/4, 1/2 ... 4, in millionths.
+    const LOSS: [i64; 17] = [
+        398_942, 286_345, 197_797, 131_167, 83_315, 50_587, 29_307, 16_174, 8_491, 4_235, 2_004,
+        899, 382, 154, 58, 21, 7,
+    ];
+    let distance = beyond.abs() * 4000 / deviation.max(1);
+    let (at, rest) = ((distance / 1000) as usize, distance % 1000);
+    let loss = |at: usize| LOSS.get(at).copied().unwrap_or(0);
+    beyond.max(0) + deviation * (loss(at) + (loss(at + 1) - loss(at)) * rest / 1000) / 1_000_000
+}

@@ -1,0 +1,224 @@
+//! Finds a plan that loses little: what is in force stays, new units are added greedily, the largest
+//! first, and then single units change places, or two swap, as long as that saves something.
+//!
+//! A unit leaves the spot where it is in force only if the change saves more than noise could make it
+//! seem to ([`Plan::price`]). Without new units and with equal loads, what comes out is what went in.
+
+use super::cells::Spot;
+use super::plan::Plan;
+use std::cmp::Reverse;
+
+/// Passes over all units at most. Nearly all settle in three; the bound keeps the search O(n log n).
+const PASSES: usize = 12;
+
+/// Swaps tried in a pass at most: on larger hosts more are possible, and would save a thousandth.
+const SWAPS: usize = 500;
+
+/// Changes that a decision explores times those that there are, and the most that there may be: more are not
+/// worth their time.
+const EXPLORED: usize = 10_000;
+const MOST_EXPLORED: usize = 100;
+
+/// Puts every unit of the plan somewhere.
+pub(super) fn search(plan: &mut Plan) {
+    let units = plan.units;
+    let mut order: Vec<usize> = (0..units.len()).collect();
+    order.sort_by_key(|unit| (Reverse(units[*unit].load.sum), *unit));
+    let before = plan.current.clone();
+    // After a search it is as it was put last.
+    if plan.state.at != before {
+        put_all(plan, &order, &before);
+    }
+    let loss = before.iter().all(Option::is_some).then(|| plan.loss());
+    // New ones where they cost least.
+    order.iter().filter(|unit| before[**unit].is_none()).for_each(|unit| _ = move_one(plan, *unit));
+    settle(plan, &order);
+    // What is in force does not change for plans that only a longer search would find.
+    if before.iter().all(Option::is_none) {
+        explore(plan, &order);
+    }
+    if plan.state.at != before {
+        let found = plan.state.at.clone();
+        put_all(plan, &order, &found);
+        // Moves that each seemed to save something may not do so together.
+        if loss.is_some_and(|loss| plan.loss() >= loss) {
+            put_all(plan, &order, &before);
+        }
+    }
+}
+
+/// Puts units on these spots and takes all others off. How a unit is divided over several cells depends on
+/// the spots only, not on how they were found.
+fn put_all(plan: &mut Plan, order: &[usize], spots: &[Option<Spot>]) {
+    let is_alone = |plan: &Plan, spot: &Spot| plan.cells_of(*spot) == 1;
+    for unit in order {
+        let spot = spots[*unit].filter(|spot| is_alone(plan, spot));
+        if spot.is_none() || plan.state.at[*unit] != spot {
+            plan.take(*unit);
+            spot.iter().for_each(|spot| plan.put(*unit, *spot));
+        }
+    }
+    // Others are divided over what those on one cell leave free, twice, as they see each other then.
+    for unit in order.iter().chain(order) {
+        if let Some(spot) = spots[*unit].filter(|spot| !is_alone(plan, spot)) {
+            plan.take(*unit);
+            plan.put(*unit, spot);
+        }
+    }
+    plan.note_move();
+}
+
+/// Moves and swaps units until nothing is gained by it.
+fn settle(plan: &mut Plan, order: &[usize]) {
+    for _ in 0..PASSES {
+        let moved = order.iter().filter(|unit| move_one(plan, **unit)).count();
+        // Of hundreds, what one in sixteen still gains is a thousandth of what all lose.
+        if moved <= order.len().saturating_sub(100) / 16 && !swap_some(plan, order) {
+            break;
+        }
+    }
+}
+
+/// Puts single units elsewhere, lets all others find new places, and keeps what then loses less: on a small
+/// host this finds what no single change does.
+fn explore(plan: &mut Plan, order: &[usize]) {
+    let units = plan.units;
+    let spots = order
+        .iter()
+        .flat_map(|unit| units[*unit].options.iter().flatten().map(move |spot| (*unit, *spot)));
+    let changes: Vec<(usize, Spot)> = spots.take(MOST_EXPLORED + 1).collect();
+    if changes.len() > MOST_EXPLORED {
+        return;
+    }
+    let (mut best, mut since) = ((divided_loss(plan, order), plan.state.clone()), 0);
+    for (unit, spot) in changes.iter().cycle().take(EXPLORED / changes.len().max(1)) {
+        plan.take(*unit);
+        plan.put(*unit, *spot);
+        plan.note_move();
+        for other in order.iter().filter(|other| *other != unit) {
+            move_one(plan, *other);
+        }
+        settle(plan, order);
+        let loss = divided_loss(plan, order);
+        since += 1;
+        if loss < best.0 {
+            (best, since) = ((loss, plan.state.clone()), 0);
+        } else {
+            plan.state = best.1.clone();
+            plan.note_move();
+        }
+        if since > changes.len() {
+            break;
+        }
+    }
+}
+
+/// What the plan loses once those on several cells are divided over what others leave free.
+fn divided_loss(plan: &mut Plan, order: &[usize]) -> i64 {
+    for unit in order.repeat(3) {
+        let spot = plan.state.at[unit].filter(|spot| plan.cells_of(*spot) > 1);
+        if let Some(spot) = spot {
+            plan.take(unit);
+            plan.put(unit, spot);
+        }
+    }
+    plan.loss()
+}
+
+/// The spot where a unit that is not placed would cost least if it were not on `spot`: on other nodes if
+/// that is possible.
+pub(super) fn second_best(plan: &mut Plan, unit: usize, spot: Spot) -> Option<Spot> {
+    plan.find_emptiest(unit);
+    let plan = &*plan;
+    let nodes = |spot: Spot| plan.spots.areas[spot].nodes;
+    let of = |same: bool| {
+        let others = candidates(plan, unit).filter(|other| *other != spot);
+        let others = others.filter(|other| (nodes(*other) == nodes(spot)) == same);
+        cheapest(plan, unit, others, (None, i64::MAX), false)
+    };
+    of(false).or_else(|| of(true))
+}
+
+/// The spots to look at for a unit: where it is in force, and of those that are alike the emptiest.
+fn candidates(plan: &Plan, unit: usize) -> impl Iterator<Item = Spot> {
+    plan.current[unit].into_iter().chain(plan.emptiest(unit))
+}
+
+/// The spot on which a unit that is not placed costs least, the earliest of equals, unless it costs as little
+/// on the one that is given with its price.
+fn cheapest(
+    plan: &Plan,
+    unit: usize,
+    spots: impl Iterator<Item = Spot>,
+    mut best: (Option<Spot>, i64),
+    noise: bool,
+) -> Option<Spot> {
+    for spot in spots {
+        // What is not cheaper without what noise adds is not cheaper with it; where it is in force, less.
+        let adds = noise && plan.current[unit].is_some_and(|current| current != spot);
+        if !adds || plan.price(unit, spot, false, best.1) < best.1 {
+            let price = plan.price(unit, spot, noise, best.1);
+            if price < best.1 {
+                best = (Some(spot), price);
+            }
+        }
+    }
+    best.0
+}
+
+/// Moves a unit where it costs least, if that is elsewhere.
+fn move_one(plan: &mut Plan, unit: usize) -> bool {
+    plan.find_emptiest(unit);
+    let now = plan.take(unit);
+    let price = now.map_or(i64::MAX, |now| plan.price(unit, now, true, i64::MAX));
+    let others = candidates(plan, unit).filter(|spot| Some(*spot) != now);
+    let spot = cheapest(plan, unit, others, (now, price), true).unwrap_or(plan.units[unit].wide);
+    plan.put(unit, spot);
+    let moves = now != Some(spot);
+    if moves {
+        plan.note_move();
+    }
+    moves
+}
+
+/// Lets units swap with others of about their demand.
+fn swap_some(plan: &mut Plan, order: &[usize]) -> bool {
+    let mut swapped = false;
+    let next = SWAPS / order.len().max(1);
+    for (at, first) in order.iter().enumerate() {
+        for second in order[at + 1..].iter().take(next) {
+            swapped |= swap(plan, *first, *second);
+        }
+    }
+    swapped
+}
+
+/// Swaps the spots of two units if that saves something.
+fn swap(plan: &mut Plan, first: usize, second: usize) -> bool {
+    let may =
+        |unit: usize, spot: Spot| plan.units[unit].options.iter().flatten().any(|s| *s == spot);
+    let (Some(here), Some(there)) = (plan.state.at[first], plan.state.at[second]) else {
+        return false;
+    };
+    let alone = plan.cells_of(here) == 1 && plan.cells_of(there) == 1;
+    if here == there || !alone || !may(first, there) || !may(second, here) {
+        return false;
+    }
+    plan.take(first);
+    plan.take(second);
+    let mut price = |of_first: Spot, of_second: Spot| {
+        let price = plan.price(first, of_first, true, i64::MAX);
+        plan.put(first, of_first);
+        let price = price + plan.price(second, of_second, true, i64::MAX);
+        plan.take(first);
+        price
+    };
+    let better = price(there, here) < price(here, there);
+    let (first_to, second_to) = if better { (there, here) } else { (here, there) };
+    plan.put(first, first_to);
+    plan.put(second, second_to);
+    if better {
+        plan.note_move();
+    }
+    better
+}
