@@ -5,10 +5,10 @@ mod simulate;
 mod traces;
 mod values;
 
-use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use instep_agent::dispatch::config::ProcessVm;
 use instep_core::policy::PolicyName;
+use instep_core::units::Bytes;
 use instep_kernel::Mode;
 pub(crate) use lab::{
     BenchArgs, BenchCellsArgs, DemoArgs, LabCommand, LabHostArgs, LabListArgs, LabRunArgs,
@@ -278,7 +278,7 @@ pub(crate) struct AdviseArgs {
     pub(crate) vcpus: u32,
     /// How much memory it will have.
     #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub(crate) memory: ByteSize,
+    pub(crate) memory: Bytes,
     /// A PCI device that it will be given, by its address (repeatable).
     #[arg(long = "device", value_name = "ADDR")]
     pub(crate) devices: Vec<String>,

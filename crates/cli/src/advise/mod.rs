@@ -55,7 +55,7 @@ pub(crate) struct Given {
 }
 
 pub(crate) fn command(args: &AdviseArgs) -> anyhow::Result<Outcome> {
-    let memory = Bytes(args.memory.as_u64());
+    let memory = args.memory;
     let request = Request { vcpus: args.vcpus, memory, devices: &args.devices };
     let given = give(&args.host, &request)?;
     let Advice { nodes, cpus, why } = &given.advice;
