@@ -59,11 +59,11 @@ fn three_vms_are_named_and_lose_time_to_the_one_that_computes() {
 /// The two recordings that docs/dispatch.md draws: what the drawings show holds for all of them, and each
 /// drawing is of its recording.
 #[test]
-fn the_drawn_episode_is_of_its_recordings() {
+fn drawn_gang_is_of_its_recordings() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let dir = tempfile::tempdir().unwrap();
     let of = |name: &str| {
-        let file = docs.join(format!("recordings/episode-{name}.instep"));
+        let file = docs.join(format!("recordings/gang-{name}.instep"));
         let drawn = dir.path().join(name);
         let args = [
             "analyze",
@@ -77,7 +77,7 @@ fn the_drawn_episode_is_of_its_recordings() {
             "36ms",
         ];
         let report = common::instep(&args).json();
-        let shown = std::fs::read(docs.join(format!("img/episode-{name}.svg"))).unwrap();
+        let shown = std::fs::read(docs.join(format!("img/gang-{name}.svg"))).unwrap();
         assert!(std::fs::read(drawn).unwrap() == shown, "{name}: docs/img is of another recording");
         let spins = list(&report, "vms").iter().find(|vm| vm["name"] == "spins").unwrap().clone();
         (spins["co_run"].as_f64().unwrap(), spins["stacking"].as_f64().unwrap())
