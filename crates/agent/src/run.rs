@@ -351,8 +351,10 @@ impl<'a> Agent<'a> {
     fn wait(&mut self, time: Duration, sink: &mut dyn Sink) -> Wake {
         let (waits, soon) = (Instant::now(), self.options.config.window.max(MIN_INTERVAL));
         let mut arrived = false;
+        self.watch.look(sink);
         loop {
-            self.watch.look(sink);
+            // This goes round more often, for new VMs; a look at the scheduler reads all of /proc.
+            self.watch.look_if_due(sink);
             self.service.sign();
             arrived |= self.count > 0 && self.arrivals.look();
             let left = time.saturating_sub(waits.elapsed());

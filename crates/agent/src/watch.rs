@@ -84,10 +84,15 @@ impl<S: Scheduler> Watch<S> {
     /// In the midst of work that takes its time: looks when it is time to, and says whether the work is
     /// to end, as a cycle must follow soon.
     pub(crate) fn interrupts(&mut self, sink: &mut dyn Sink) -> bool {
+        self.look_if_due(sink);
+        self.is_outdated()
+    }
+
+    /// Looks if it is time to, however often this is called.
+    pub(crate) fn look_if_due(&mut self, sink: &mut dyn Sink) {
         if self.looked.elapsed() >= self.every {
             self.look(sink);
         }
-        self.is_outdated()
     }
 
     /// How long it is to the next cycle, which is to be in `left`, and may be in `soon`.
