@@ -44,7 +44,7 @@ fn speed(scheduler: &str, load: &str, share: u32) -> f64 {
 const SPIN: &str = "instep-load barrier --kind spin --phase 100us";
 
 #[test]
-fn a_vm_that_spins_gets_its_share_of_speed_and_the_default_loses_most_of_it() {
+fn spinning_vm_has_its_fair_share_speed() {
     for share in [50, 25] {
         let (instep, eevdf) = (speed("instep", SPIN, share), speed("eevdf", SPIN, share));
         println!("spin 100us at {share} %: instep {instep:.2}, eevdf {eevdf:.2}");
@@ -85,7 +85,7 @@ fn it_is_co_scheduling_that_does_it() {
 }
 
 #[test]
-fn a_vm_that_blocks_or_computes_is_not_slower_than_under_the_default() {
+fn blocking_vm_is_no_slower_than_under_the_default() {
     for (load, least) in [
         ("instep-load barrier --kind block --phase 1ms", 0.95),
         ("instep-load barrier --kind block --phase 100us", 0.85),
@@ -175,7 +175,7 @@ fn findings(folder: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_swarms_found_does_not_come_back() {
+fn scenarios_found_by_swarms_hold() {
     assert_eq!(findings("found"), Vec::<String>::new());
 }
 
@@ -245,7 +245,7 @@ fn a_vm_of_a_long_period_catches_up_on_what_it_did_not_use() {
 }
 
 #[test]
-fn who_comes_first_does_not_wait_for_the_end_of_a_long_period() {
+fn first_vm_does_not_wait_for_the_end_of_a_long_period() {
     // A run began when the kernel did, at 0: nobody was away for a period of 1 s, and who came with a
     // virtual time of 0 kept the CPU for 2 s.
     let text = "about = \"found by a swarm\"\nseed = 45498740\nscheduler = \"instep\"\n\

@@ -83,7 +83,7 @@ fn said(report: &Value) -> String {
 }
 
 #[test]
-fn it_loads_tells_who_spins_from_who_blocks_keeps_shares_and_ends_with_its_agent() {
+fn dispatch_loads_forms_gangs_keeps_shares_and_ends() {
     let _turn = turn();
     if is_built() {
         measured(&named("dispatch"));
@@ -91,7 +91,7 @@ fn it_loads_tells_who_spins_from_who_blocks_keeps_shares_and_ends_with_its_agent
 }
 
 #[test]
-fn whatever_happens_to_the_agent_the_default_is_back() {
+fn stopped_or_killed_agent_leaves_the_default_scheduler() {
     let _turn = turn();
     if is_built() {
         measured(&named("dispatch-faults"));
@@ -99,7 +99,7 @@ fn whatever_happens_to_the_agent_the_default_is_back() {
 }
 
 #[test]
-fn however_it_is_thrown_out_the_default_is_back_and_the_third_time_it_stays_out() {
+fn three_ejections_keep_the_scheduler_out() {
     let _turn = turn();
     if is_built() {
         measured(&named("dispatch-ejections"));
@@ -107,7 +107,7 @@ fn however_it_is_thrown_out_the_default_is_back_and_the_third_time_it_stays_out(
 }
 
 #[test]
-fn whatever_its_memory_holds_the_host_goes_on() {
+fn host_goes_on_whatever_the_scheduler_s_memory_holds() {
     let _turn = turn();
     if !is_built() {
         return;
@@ -145,7 +145,7 @@ fn four_gangs_of_two_sizes_take_turns_on_eight_cpus() {
 }
 
 #[test]
-fn a_vm_whose_home_node_is_full_runs_on_the_other_ones_idle_cpus() {
+fn full_home_node_spills_to_idle_cpus_of_the_other() {
     let _turn = turn();
     if !is_asked_for("fills the home node of a VM") {
         return;
@@ -180,7 +180,7 @@ fn nothing_waits_long_under_pressure() {
 }
 
 #[test]
-fn many_vcpus_and_vms_that_come_and_go_are_stood() {
+fn many_vcpus_and_vms_come_and_go() {
     let _turn = turn();
     if !is_asked_for("lets 100 VMs come and go, and one of 511 vCPUs") {
         return;

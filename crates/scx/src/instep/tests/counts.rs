@@ -131,7 +131,7 @@ fn vcpu_that_changes_its_vm_while_it_waits_is_counted_once() {
 }
 
 #[test]
-fn what_a_vm_leaves_behind_does_not_count_for_the_one_that_has_its_entry() {
+fn entry_begun_anew_counts_no_thread_of_the_old_vm() {
     // One CPU; two vCPUs of a VM, and two tasks that are of none until it is gone.
     let only: &[usize] = &[0];
     let mut instep = loaded(&[(2, 100)], &[only; 4], 0);
