@@ -299,8 +299,8 @@ static __noinline bool take_of_pool(s32 cpu, u32 domain, bool hosts, u64 began)
 #define OWN_LOOKS 16
 
 /*
- * Takes a thread from the pool that ran on this CPU last, of the first 16 there, if its place is less than a slice behind that
- * of the first: it finds its caches warm, and the next CPU takes the others.
+ * Takes a vCPU from the pool that ran on this CPU last, of the first 16 threads there, if its place is less than a slice behind
+ * that of the first and no thread of the host is before it: it finds its caches warm, and the next CPU takes the others.
  */
 static __noinline bool take_own_of_pool(s32 cpu, u32 domain)
 {
@@ -310,8 +310,13 @@ static __noinline bool take_own_of_pool(s32 cpu, u32 domain)
 	u32 seen = 0;
 
 	bpf_for_each(scx_dsq, p, pool_queue(domain), 0) {
+		struct task_state *t = task_of(p);
+
 		if (!seen)
 			first = p->scx.dsq_vtime;
+		/* Threads of the host keep their order: one that had little waits at the front for less than a slice. */
+		if (!t || t->vm == INSTEP_HOST)
+			break;
 		if (seen++ >= OWN_LOOKS || pol_before(first + own_bound(), p->scx.dsq_vtime))
 			break;
 		if (scx_bpf_task_cpu(p) != cpu || !may_use(p, cpu))
