@@ -187,10 +187,10 @@ static inline u64 pol_shorten(u64 vtime, u64 most)
 }
 
 /*
- * A thread that waits for so long is overdue and goes first, if it is entitled to an eighth of a CPU or more: half of the
+ * A thread that waits for so long is overdue and goes first, if it is entitled to an eighth of a CPU or more: less than half of the
  * stated bound of 100 ms, as others may be overdue, too. With a smaller part it is patient for longer.
  */
-#define POL_OVERDUE_NS (50 * POL_MS)
+#define POL_OVERDUE_NS (45 * POL_MS)
 #define POL_OVERDUE_PART 8u
 
 /* How long a thread waits before it is overdue, one of `threads` of an account that is entitled to `share`. */

@@ -13,7 +13,7 @@
  *     seat     one for each vCPU slot: a gang's vCPU while its domain has slots (slot.bpf.h). So a CPU takes the
  *              vCPU that the plan names without looking through a queue.
  *     Places follow virtual time, which bounds no wait by the clock. So pool and bound queues are looked through every 8 ms
- * (sweep): a thread that waited for 50 ms or more goes first, in the order of waiting (policy.h, pol_patience).
+ * (sweep): a thread that waited for 45 ms or more goes first, in the order of waiting (policy.h, pol_patience).
  * Limits: a place is that of the moment of queueing. An account that runs meanwhile moves on; its waiting threads
  * are then a little before their place.
  */
@@ -165,17 +165,22 @@ static __noinline u64 place_of(struct task_state *t, u32 domain)
 }
 
 /*
- * A thread that slept has no claim to what it did not use beyond a slice. Each time it wakes up half of what it was ahead
+ * A thread that slept has no claim to what it did not use beyond a slice. Each time a vCPU wakes up half of what it was ahead
  * or behind is forgotten: small differences of vCPUs that block at barriers would add up, until those that had least
- * preempt vCPUs of other VMs at each wake-up.
+ * preempt vCPUs of other VMs at each wake-up. Threads of the host keep what they are behind: one that wakes up often and uses
+ * little would wait behind all that compute.
  */
 static __always_inline void bound_own(struct task_state *t, u32 domain)
 {
 	struct account *a = account_of(t->vm, domain);
+	s64 lead;
 
-	if (a)
-		t->own = pol_clamp(a->front + ((s64)(t->own - a->front) >> 1), a->front - own_bound(),
-				   a->front + 8 * own_bound());
+	if (!a)
+		return;
+	lead = (s64)(t->own - a->front);
+	if (t->vm != INSTEP_HOST || lead > 0)
+		lead >>= 1;
+	t->own = pol_clamp(a->front + lead, a->front - own_bound(), a->front + 8 * own_bound());
 }
 
 static __always_inline bool nobody_waits(u32 domain)

@@ -10,7 +10,7 @@
  * CPU plans it. It takes the accounts in the order of their virtual time:
  *     a gang               gets all CPUs of its set if they are still free, else it waits for another slot;
  *     any other account    gets as many CPUs as it wants on average, the last ones of the domain that are free.
- * An account that was not served for 50 ms comes before all, as does a gang that had no slot for so long: of those the one
+ * An account that was not served for 45 ms comes before all, as does a gang that had no slot for so long: of those the one
  * that has waited longest. In every other slot threads of the pool that are overdue have a CPU each before these. The plan
  * is the owner of each CPU. A CPU that runs something else has to choose again; each then takes the vCPU that sits there
  * (queue.bpf.h).

@@ -181,7 +181,7 @@ fn scenarios_found_by_swarms_hold() {
 
 #[test]
 fn a_small_swarm_finds_nothing() {
-    let swarm = Swarm { runs: 30, seed: 3, scheduler: Some("instep".to_owned()) };
+    let swarm = Swarm { runs: 10, seed: 3, scheduler: Some("instep".to_owned()) };
     let sum = swarm.run(&|| (), &|| false).unwrap();
     let found: Vec<String> = sum.found.iter().map(|found| found.text(3)).collect();
     assert_eq!(found, Vec::<String>::new());

@@ -211,7 +211,7 @@ mod tests {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios/scale");
         let cases = read_cases(&dir).unwrap();
         let grid = cases.iter().filter(|case| case.name.starts_with("grid-50/")).count();
-        assert_eq!(grid, 2 * 20);
+        assert_eq!(grid, 2 * 22);
         let largest = cases.iter().find(|case| case.name == "nodes-8").unwrap();
         assert_eq!(largest.cpus, 384);
     }
