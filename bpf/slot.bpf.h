@@ -452,11 +452,19 @@ static __noinline void seat_pool(struct domain_state *d, u32 domain)
 		struct slot_info *i = t ? slot_of(t->slot) : NULL;
 		struct vm_state *v = t ? vm_of(t->vm) : NULL;
 		s32 cpu = t ? seat_cpu(t) : NO_CPU;
+		struct domain_state *to;
 
 		if (cpu < 0 || !i || !v || t->generation != SET.generation || t->slot >= SET.nr_slots ||
-		    v->account.domain != domain || !may_use(p, cpu))
+		    !is_member(v, domain) || !may_use(p, cpu))
 			continue;
-		come_to_seat(t, i, v, d);
+		/* Of a gang with several parts the seat may be in another domain. */
+		to = domain_of(part_of(v, i)->domain);
+		if (!to)
+			continue;
+		come_to_seat(t, i, v, to);
+		/* Nothing else may wait there. */
+		if (to != d)
+			start_slots(to, part_of(v, i)->domain, scx_bpf_now());
 		if (!scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, seat_queue(t->slot), 0))
 			leave_seat(t);
 	}
