@@ -24,13 +24,20 @@
 
 #include "taken.bpf.h"
 
+/* Takes the vCPU that waits on this seat of a part of a gang; whether there was one. */
+static __always_inline bool take_of_seat(struct instep_vm_settings *s, struct gang_part *part, u32 seat)
+{
+	struct slot_info *i = slot_of(s->first_slot + part->first + seat);
+
+	return i && i->sits < SET.nr_slots && scx_bpf_dsq_move_to_local(seat_queue(i->sits), 0);
+}
+
 /* Takes the vCPU of a gang that sits on this CPU; whether there was one. */
 SEPARATE int take_seat(u32 vm, u32 domain, u32 lane)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
 	struct vm_state *v = vm_of(vm);
 	struct gang_part *part;
-	struct slot_info *i;
 	u32 seat;
 
 	if (!v || !s || !is_gang(v))
@@ -39,8 +46,7 @@ SEPARATE int take_seat(u32 vm, u32 domain, u32 lane)
 	if (part->domain != domain || !(part->set & pol_lane(lane)))
 		return false;
 	seat = pol_rank_of_lane(part->set, lane);
-	i = (part->waiting & pol_lane(seat)) ? slot_of(s->first_slot + part->first + seat) : NULL;
-	return i && i->sits < SET.nr_slots && scx_bpf_dsq_move_to_local(seat_queue(i->sits), 0);
+	return (part->waiting & pol_lane(seat)) && take_of_seat(s, part, seat);
 }
 
 /* Takes a vCPU that waits on a seat of this gang in this domain: the one that sits here, else any. */
@@ -49,7 +55,6 @@ SEPARATE int take_waiting(u32 vm, u32 domain, u32 lane)
 	struct instep_vm_settings *s = vm_set_of(vm);
 	struct vm_state *v = vm_of(vm);
 	struct gang_part *part;
-	struct slot_info *i;
 	u64 waiting;
 
 	if (!v || !s || !is_gang(v))
@@ -58,8 +63,7 @@ SEPARATE int take_waiting(u32 vm, u32 domain, u32 lane)
 		return true;
 	part = part_in(v, domain);
 	waiting = part->domain == domain ? part->waiting : 0;
-	i = waiting ? slot_of(s->first_slot + part->first + pol_lowest(waiting)) : NULL;
-	return i && i->sits < SET.nr_slots && scx_bpf_dsq_move_to_local(seat_queue(i->sits), 0);
+	return waiting && take_of_seat(s, part, pol_lowest(waiting));
 }
 
 /*
@@ -107,9 +111,8 @@ SEPARATE int take_of_parts(u32 vm)
 	bpf_for(k, 0, INSTEP_MAX_PARTS) {
 		struct gang_part *part = &v->parts[within(k, INSTEP_MAX_PARTS)];
 		u64 waiting = (u32)k < v->nr_parts ? part->waiting : 0;
-		struct slot_info *i = waiting ? slot_of(s->first_slot + part->first + pol_lowest(waiting)) : NULL;
 
-		if (i && i->sits < SET.nr_slots && scx_bpf_dsq_move_to_local(seat_queue(i->sits), 0))
+		if (waiting && take_of_seat(s, part, pol_lowest(waiting)))
 			return true;
 	}
 	return false;

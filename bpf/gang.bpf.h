@@ -253,24 +253,6 @@ SEPARATE int has_spoilt_set(u32 vm, u64 now)
 	return spoilt;
 }
 
-/* vCPUs of a gang with several parts may wait in the pools of all its domains. */
-SEPARATE int note_pooled(struct vm_state *v)
-{
-	s32 k;
-
-	if (!v)
-		return 0;
-	bpf_for(k, 0, INSTEP_MAX_PARTS) {
-		struct domain_state *d = domain_of_part(v, k);
-
-		if (!d)
-			continue;
-		d->pooled = 1;
-		d->stale = 1;
-	}
-	return 0;
-}
-
 /* A gang comes, goes, or has other vCPUs or CPUs than before. */
 static __always_inline void reseat(u32 vm, struct vm_state *v, struct domain_state *d, u32 seats, bool all, u64 now)
 {
@@ -283,7 +265,6 @@ static __always_inline void reseat(u32 vm, struct vm_state *v, struct domain_sta
 	number_seats(vm, seats, all);
 	d->stale = 1;
 	d->pooled = 1;
-	note_pooled(v);
 	if (v->strays)
 		d->stray = vm;
 	if (!!before != !!seats) {

@@ -79,6 +79,8 @@ SEPARATE int spread_over(u32 vm, u32 first, u32 n)
 		fits &= place_part(vm, k, first + k, size);
 		/* Gangs that look for a place before the domain lists its members again see this one. */
 		d->nr_spread++;
+		/* Its vCPUs may wait in the pools of all these domains. */
+		d->pooled = 1;
 		c->next += size;
 	}
 	return fits && c->next == v->seats;
