@@ -362,7 +362,7 @@ impl<'a> Agent<'a> {
             if arrived {
                 left = left.min(AFTER.saturating_sub(self.began.elapsed()));
             }
-            let look = self.watch.every().unwrap_or(LOOK).min(LOOK).min(self.service.every());
+            let look = LOOK.min(self.service.every());
             match self.options.events.wait(left.min(look)) {
                 Wake::Time if left > look => {}
                 wake => return wake,

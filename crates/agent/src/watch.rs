@@ -19,9 +19,6 @@ use std::time::{Duration, Instant};
 
 /// What is needed of the kernel scheduler; a test has one of its own.
 pub(crate) trait Scheduler {
-    /// Whether there is anything to look after.
-    fn is_active(&self) -> bool;
-
     /// Whether it keeps VMs on the home nodes that it is told.
     fn keeps_homes(&self) -> bool;
 
@@ -98,11 +95,6 @@ impl<S: Scheduler> Watch<S> {
     /// How long it is to the next cycle, which is to be in `left`, and may be in `soon`.
     pub(crate) fn pause(&self, left: Duration, soon: Duration) -> Duration {
         if self.is_outdated() { left.min(soon) } else { left }
-    }
-
-    /// The longest to wait without a look; `None` when there is nothing to look after.
-    pub(crate) fn every(&self) -> Option<Duration> {
-        self.scheduler.as_ref().filter(|scheduler| scheduler.is_active()).map(|_| self.every)
     }
 
     /// Whether a cycle is to bind VMs or to free them.

@@ -162,18 +162,6 @@ pub fn possible_cpus(root: &Path) -> u32 {
     last.map_or(0, |last| last.saturating_add(1))
 }
 
-/// The CPUs that the host keeps from its scheduler: by `isolcpus=` (`/sys/devices/system/cpu/isolated`) and by isolated
-/// cpuset partitions (`cpuset.cpus.isolated` of the root cgroup, since Linux 6.7). What cannot be read counts as none.
-#[must_use]
-pub fn isolated_cpus(root: &Path) -> CpuSet {
-    let files = ["sys/devices/system/cpu/isolated", "sys/fs/cgroup/cpuset.cpus.isolated"];
-    files
-        .iter()
-        .filter_map(|path| read_set(root, path))
-        .flat_map(|set| set.iter().collect::<Vec<_>>())
-        .collect()
-}
-
 /// CPUs that a file lists.
 pub(crate) fn read_set(root: &Path, path: &str) -> Option<CpuSet> {
     CpuSet::parse_list(read_line(root, path)?.trim()).ok()
@@ -255,21 +243,6 @@ pub(crate) mod tests {
             assert_eq!(Probe::of(dir.path(), &[]).possible_cpus, count, "{text}");
         }
         assert_eq!(Probe::of(host(&[]).path(), &[]).possible_cpus, 0);
-    }
-
-    #[test]
-    fn cpus_are_isolated_at_boot_or_by_a_partition() {
-        let files = [
-            ("sys/devices/system/cpu/isolated", "2-3\n"),
-            ("sys/fs/cgroup/cpuset.cpus.isolated", "6\n"),
-        ];
-        assert_eq!(isolated_cpus(host(&files).path()).to_string(), "2-3,6");
-        let files = [
-            ("sys/devices/system/cpu/isolated", "\n"),
-            ("sys/fs/cgroup/cpuset.cpus.isolated", "x"),
-        ];
-        assert!(isolated_cpus(host(&files).path()).is_empty());
-        assert!(isolated_cpus(host(&[]).path()).is_empty());
     }
 
     #[test]

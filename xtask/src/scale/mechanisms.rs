@@ -2,7 +2,7 @@
 //! with all mechanisms and once without each, and names for each mechanism the row that loses most without it, and
 //! the row that gains most.
 //!
-//! A VM's speed without a mechanism is told in parts of its throughput alone under the whole scheduler: a VM that is alone may
+//! A speed without a mechanism is in parts of the VM's throughput alone under the whole scheduler: a VM that is alone may
 //! be slower without the mechanism, too. The loss of a speed is in per cent of the speed with the mechanism, that of an
 //! error of a share in per cent of the share. Waits and lateness can be 0 with it, so their loss is in per cent of
 //! what the row must not exceed. A row whose seeds do not all lie on the same side is passed over where there is

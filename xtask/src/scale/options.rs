@@ -28,7 +28,7 @@ pub(crate) struct Options {
     pub(crate) write: Option<PathBuf>,
     /// Mechanisms of `instep` that are off; with `mechanisms` those that are switched off in turn, all if it is empty.
     pub(crate) without: Vec<String>,
-    /// Whether the table is that of what each mechanism is worth.
+    /// Whether the table shows what each mechanism is worth.
     pub(crate) mechanisms: bool,
 }
 

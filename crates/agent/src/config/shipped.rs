@@ -68,5 +68,5 @@ fn shipped_configuration_explains_every_key() {
             assert!(is_explained, "{table}: nothing above `{key}` explains it");
         }
     }
-    assert!(known("").len() >= 9 && known("[dispatch]").contains("slot"), "keys are told");
+    assert!(known("").len() >= 9 && known("[dispatch]").contains("slot"), "keys are named");
 }

@@ -29,12 +29,12 @@ use instep_core::topology::{LANES, Lane, Topology, lanes};
 use instep_core::units::{CpuId, NodeId, Tid};
 use instep_host::Root;
 use instep_host::apply::Instance;
-use instep_host::discover::{Scan, ScanOptions, Scanner, Trust};
+use instep_host::discover::{Scan, ScanOptions, Scanner, Trust, isolated_cpus};
 use instep_kernel::backoff::Backoff;
 use instep_kernel::exit::Exit;
 use instep_kernel::loaded::Loaded;
 use instep_kernel::plan::MAX_DOMAINS;
-use instep_kernel::probe::{isolated_cpus, possible_cpus};
+use instep_kernel::probe::possible_cpus;
 use instep_kernel::table::LIMITS;
 use instep_kernel::{CpuPlace, Despite, Mode, Plan, Probe, Table, VmEntry, cookies, plan, quotas};
 use std::collections::{BTreeMap, BTreeSet};
@@ -359,6 +359,12 @@ impl Dispatch {
     }
 
     /// Leaves word for `instep status`; a directory that is full or gone is no reason to stop.
+    /// Whether it is in force or will be tried again.
+    #[cfg(test)]
+    fn is_active(&self) -> bool {
+        !matches!(self.state, State::Off(_) | State::GivenUp(_))
+    }
+
     fn write(&self) {
         let Some(dir) = &self.dir else { return };
         if let Err(error) = in_force::write(dir, &self.in_force()) {
@@ -368,10 +374,6 @@ impl Dispatch {
 }
 
 impl Scheduler for Dispatch {
-    fn is_active(&self) -> bool {
-        !matches!(self.state, State::Off(_) | State::GivenUp(_))
-    }
-
     /// It is in force, and so is that mechanism.
     fn keeps_homes(&self) -> bool {
         matches!(self.state, State::Loaded { .. }) && self.config.keeps_homes()
@@ -534,7 +536,7 @@ fn places(topology: &Topology) -> Result<Vec<CpuPlace>, String> {
         .min(4096)
         .max(topology.cpus().last().map_or(0, |cpu| cpu.id.0 + 1));
     let mut places = vec![CpuPlace::OFFLINE; possible as usize];
-    let isolated = isolated_cpus(Path::new("/"));
+    let isolated = isolated_cpus(&Root::live());
     let lanes: BTreeMap<CpuId, Lane> = lanes(topology, &isolated).into_iter().collect();
     let domains = lanes.values().map(|lane| lane.domain + 1).max().unwrap_or(0);
     if domains > MAX_DOMAINS {

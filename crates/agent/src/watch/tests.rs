@@ -30,10 +30,6 @@ pub(crate) struct Fake {
 }
 
 impl Scheduler for Fake {
-    fn is_active(&self) -> bool {
-        true
-    }
-
     fn keeps_homes(&self) -> bool {
         self.seen_in_force
     }

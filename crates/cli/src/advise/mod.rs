@@ -216,7 +216,7 @@ fn device_node(root: &Root, address: &str) -> anyhow::Result<Option<NodeId>> {
     Ok(text.trim().parse().ok().map(NodeId))
 }
 
-/// How others are told the advice.
+/// The forms in which the advice is printed for other programs.
 struct Options {
     virsh: Vec<String>,
     virt_install: Vec<String>,

@@ -77,6 +77,14 @@ prints = ["bytes spoilt", "the host goes on", "in force", "the default is back"]
 limit = "120s"
 "#;
 
+/// Runs a scenario of the scheduler, all of whose checks must hold.
+fn holds(scenario: &str) {
+    let _turn = turn();
+    if is_built() {
+        measured(&named(scenario));
+    }
+}
+
 fn said(report: &Value) -> String {
     let steps = report["steps"].as_array().into_iter().flatten();
     steps.filter_map(|step| step["stdout"].as_str()).collect::<Vec<_>>().join("\n")
@@ -84,26 +92,17 @@ fn said(report: &Value) -> String {
 
 #[test]
 fn dispatch_loads_forms_gangs_keeps_shares_and_ends() {
-    let _turn = turn();
-    if is_built() {
-        measured(&named("dispatch"));
-    }
+    holds("dispatch");
 }
 
 #[test]
 fn stopped_or_killed_agent_leaves_the_default_scheduler() {
-    let _turn = turn();
-    if is_built() {
-        measured(&named("dispatch-faults"));
-    }
+    holds("dispatch-faults");
 }
 
 #[test]
 fn three_ejections_keep_the_scheduler_out() {
-    let _turn = turn();
-    if is_built() {
-        measured(&named("dispatch-ejections"));
-    }
+    holds("dispatch-ejections");
 }
 
 #[test]
@@ -130,18 +129,12 @@ fn host_goes_on_whatever_the_scheduler_s_memory_holds() {
 
 #[test]
 fn each_mechanism_works_where_it_should() {
-    let _turn = turn();
-    if is_built() {
-        measured(&named("dispatch-mechanisms"));
-    }
+    holds("dispatch-mechanisms");
 }
 
 #[test]
 fn four_gangs_of_two_sizes_take_turns_on_eight_cpus() {
-    let _turn = turn();
-    if is_built() {
-        measured(&named("dispatch-gangs"));
-    }
+    holds("dispatch-gangs");
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn systemd_has_nothing_to_object_to_in_the_unit() {
         assert!(is_content && own.is_empty(), "{said}");
     }
     let (_, said) = judged(&unit().replace("KillMode=", "KillMood="), &verify).unwrap();
-    assert!(said.contains("KillMood"), "a mistake is told: {said}");
+    assert!(said.contains("KillMood"), "systemd names a mistake: {said}");
 }
 
 #[test]

@@ -26,6 +26,7 @@ pub mod guest;
 pub mod guest_memory;
 pub mod guest_numa;
 pub mod identify;
+mod isolated;
 pub mod memory;
 pub mod names;
 pub mod numa_maps;
@@ -51,6 +52,7 @@ pub use facts::{
     name_uniquely, shared_name,
 };
 pub use gaps::load_warnings;
+pub use isolated::isolated_cpus;
 pub use memory::MemoryOptions;
 pub use rates::snapshot;
 pub use scan::{ScanOptions, Scanner};

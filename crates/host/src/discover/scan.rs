@@ -5,7 +5,6 @@
 
 use super::cgroup::{self, Hierarchies, Membership};
 use super::debugfs::KvmDirs;
-use super::devices;
 use super::examine::{self, Answer, Known, Means, Monitor, ThreadReader};
 use super::facts::{OpaqueFacts, Scan, VcpuFacts, VmFacts, Vmm, name_uniquely};
 use super::files::{Reader, numbered};
@@ -14,20 +13,15 @@ use super::memory::{MemoryOptions, Source};
 use super::proc_text::{self, Stat};
 use super::trust::{Owner, UserMap};
 use super::waits::{self, Counters, Waits};
-use super::{process, qmp, vmm};
+use super::{devices, isolated, process, qmp, vmm};
 use crate::error::Error;
 use crate::root::Root;
 use crate::system;
-use instep_core::idset::CpuSet;
 use instep_core::units::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-
-/// Where the host tells which CPUs it keeps from its scheduler.
-const ISOLATED: [&str; 2] =
-    ["sys/devices/system/cpu/isolated", "sys/fs/cgroup/cpuset.cpus.isolated"];
 
 /// How long after its start a process is looked into in every scan.
 const YOUNG: Nanos = Nanos::from_secs(60);
@@ -229,10 +223,7 @@ impl Scanner {
         if !self.root.is_live() {
             scan.waited = waits::in_copy(&self.root, &mut self.reader);
         }
-        for file in ISOLATED {
-            let text = self.reader.text(&self.root.join(file), 64 << 10).unwrap_or_default();
-            scan.isolated = scan.isolated.or(&CpuSet::parse_list(text.trim()).unwrap_or_default());
-        }
+        scan.isolated = isolated::read(&self.root, &mut self.reader);
         scan
     }
 

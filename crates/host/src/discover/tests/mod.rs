@@ -1,5 +1,6 @@
 //! Tests of whole scans.
 
+mod devices;
 mod garbage;
 mod live;
 mod qmp;
