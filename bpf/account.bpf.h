@@ -28,7 +28,7 @@
 #ifndef INSTEP_ACCOUNT_BPF_H
 #define INSTEP_ACCOUNT_BPF_H
 
-#include "state.bpf.h"
+#include "limit.bpf.h"
 
 /*
  * So many times what it may save an account is behind its domain's clock at most, where its threads had to wait: the
@@ -36,13 +36,23 @@
  */
 #define MOST_BEHIND 4
 
+/* Threads that wait for a CPU, and are not held. */
+static __always_inline u32 waiting(struct account *a)
+{
+	s32 n = a->nr_queued, held = a->nr_held;
+
+	return held <= 0 ? n : n > held ? n - held : 0;
+}
+
 /*
  * Threads that want a CPU. Of the host's only those that wait count which run for long: others wait for the middle of a
  * slot by design (slot.bpf.h, serve_host).
  */
 static __always_inline u32 wanting(struct account *a)
 {
-	return a->nr_running + (a->is_host && a->nr_queued > a->nr_long ? a->nr_long : a->nr_queued);
+	u32 n = waiting(a);
+
+	return a->nr_running + (a->is_host && n > a->nr_long ? a->nr_long : n);
 }
 
 /* Before the number of running or waiting threads changes: for how long they were as they are. */
@@ -65,7 +75,7 @@ static __always_inline void measure_vm(struct vm_state *v, u64 now)
 		return;
 	if (a->nr_running > 1)
 		v->together_ns += now - since;
-	else if (a->nr_running && a->nr_queued)
+	else if (a->nr_running && waiting(a))
 		v->apart_ns += now - since;
 }
 
@@ -80,6 +90,27 @@ static __always_inline struct account *counted_in(struct task_state *t)
 	return v && v->generation == t->stands_as ? &v->account : NULL;
 }
 
+/* A thread that a limit holds is held no longer. */
+static __always_inline void unhold(struct task_state *t, u64 now)
+{
+	struct account *a;
+	struct limit *l;
+	u64 held;
+
+	if (!t->held || !__sync_lock_test_and_set(&t->held, 0))
+		return;
+	held = pol_since(t->held_at, limit_clock());
+	l = limit_at(t->limit);
+	if (l)
+		__sync_fetch_and_add(&l->held_ns, held);
+	a = counted_in(t);
+	if (!a)
+		return;
+	measure(a, now);
+	__sync_fetch_and_sub(&a->nr_held, 1);
+	__sync_fetch_and_add(&a->held_ns, held);
+}
+
 /* A thread waits, runs, or does neither from now on, on CPUs of this domain. */
 static __noinline void count_thread(struct task_state *t, u32 standing, u32 domain, u64 now)
 {
@@ -89,6 +120,7 @@ static __noinline void count_thread(struct task_state *t, u32 standing, u32 doma
 
 	if (!t)
 		return;
+	unhold(t, now);
 	if (standing == STANDS_RUNNING)
 		t->ran_at = now;
 	/* A thread whose CPU is taken from it at once, as by the begin of a slot, has waited all the time. */
@@ -227,7 +259,7 @@ static __always_inline void expire_saved_time(struct account *a, u32 vm, u32 dom
 {
 	u64 least = clock_of(domain) - lag_of(vm), vtime = a->vtime;
 
-	if (!a->nr_running && !a->nr_queued && pol_before(vtime, least) && set_vtime(a, vtime, least))
+	if (!a->nr_running && !waiting(a) && pol_before(vtime, least) && set_vtime(a, vtime, least))
 		count(INSTEP_C_EXPIRED);
 }
 
@@ -242,7 +274,7 @@ static __always_inline u64 most_ahead(struct account *a, u32 vm)
 /* Whether the clock waits for an account: it has something to run, and more than a little. */
 static __always_inline bool moves_clock(struct account *a)
 {
-	return a->nr_running + a->nr_queued && !a->light;
+	return a->nr_running + waiting(a) && !a->light;
 }
 
 /* The clock of a domain without slots is set at the end of a period; where it has no such account it goes on by itself. */
@@ -282,7 +314,7 @@ static __always_inline void end_account_period(struct account *a, u32 vm, u32 do
 			count(INSTEP_C_CLAMPED);
 	}
 	note_least(a, domain);
-	a->waited = a->nr_queued > 0;
+	a->waited = waiting(a) > 0;
 	a->peak_before = a->peak;
 	a->peak = wanting(a);
 }
@@ -459,7 +491,7 @@ SEPARATE int end_period(u64 now)
 
 static __always_inline bool is_active(struct account *a)
 {
-	return a->nr_running + a->nr_queued > 0;
+	return a->nr_running + waiting(a) > 0;
 }
 
 /*
@@ -472,7 +504,7 @@ static __always_inline u64 overdue_by(struct account *a, struct vm_state *v, u64
 	u64 patience = pol_patience(wanting(a), a->share);
 	u64 waited = pol_since(gang ? v->granted_at : a->served_at, now);
 
-	return a->nr_queued && (gang || !a->nr_running) && waited > patience ? waited - patience : 0;
+	return waiting(a) && (gang || !a->nr_running) && waited > patience ? waited - patience : 0;
 }
 
 #endif

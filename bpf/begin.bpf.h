@@ -8,7 +8,7 @@
 #ifndef INSTEP_BEGIN_BPF_H
 #define INSTEP_BEGIN_BPF_H
 
-#include "slot.bpf.h"
+#include "held.bpf.h"
 
 /* The clocks, queues and timer of one domain. */
 static __always_inline s32 begin_domain(u32 domain)
@@ -86,6 +86,9 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(instep_init)
 	if (!n || n > INSTEP_MAX_CPUS || !domains || domains > INSTEP_MAX_DOMAINS || slots > INSTEP_MAX_SLOTS)
 		return -EINVAL;
 	INSTEP_STATE->level = POL_LEVEL_MOST;
+	error = begin_held();
+	if (error)
+		return error;
 	bpf_for(k, 0, domains) {
 		error = begin_domain(k);
 		if (error)

@@ -231,7 +231,7 @@ static __always_inline void weigh_prev(struct task_struct *prev, struct cpu_stat
 	struct task_state *t = prev ? task_of(prev) : NULL;
 	struct vm_state *v = t ? vm_of(t->vm) : NULL;
 
-	out->runnable = t && (prev->scx.flags & SCX_TASK_QUEUED);
+	out->runnable = t && (prev->scx.flags & SCX_TASK_QUEUED) && !(t->limit && limited_until(t->limit, limit_clock()));
 	if (!out->runnable)
 		return;
 	t->own = c->tid == (u32)prev->pid ? c->own : t->own;
@@ -271,7 +271,7 @@ static __always_inline bool take_bound(s32 cpu, struct cpu_state *c, struct doma
 		return false;
 	if (bound_is_first(cpu, c, d, prev, place) && scx_bpf_dsq_move_to_local(bound_queue(cpu), 0))
 		return true;
-	if (d->host.nr_queued && !(d->pending & pol_lane(c->lane)))
+	if (waiting(&d->host) && !(d->pending & pol_lane(c->lane)))
 		__sync_fetch_and_or(&d->pending, pol_lane(c->lane));
 	return false;
 }
@@ -351,7 +351,7 @@ static __always_inline bool interrupt_slot(s32 cpu, struct cpu_state *c, struct 
 /* Takes a thread of the host before the owner's, unless the host's threads are far ahead of their share. */
 static __always_inline bool take_host_thread(s32 cpu, struct cpu_state *c, struct domain_state *d)
 {
-	if (!d->host.nr_queued || pol_before(d->clock + SET.lag_ns, d->host.vtime))
+	if (!waiting(&d->host) || pol_before(d->clock + SET.lag_ns, d->host.vtime))
 		return false;
 	return scx_bpf_dsq_move_to_local(bound_queue(cpu), 0) ||
 	       ((d->victims & pol_lane(c->lane)) && take_of_pool(cpu, c->domain, true, 0));

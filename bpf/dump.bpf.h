@@ -13,8 +13,8 @@
 
 static __always_inline void dump_account(struct account *a, u64 clock)
 {
-	scx_bpf_dump("    wants %u share %u of 1024ths, runs %u waits %u, lag %lld ns\n", a->demand, a->share,
-		     a->nr_running, a->nr_queued, (s64)(a->vtime - clock));
+	scx_bpf_dump("    wants %u share %u of 1024ths, runs %u waits %u held %d, lag %lld ns\n", a->demand, a->share,
+		     a->nr_running, a->nr_queued, a->nr_held, (s64)(a->vtime - clock));
 }
 
 static __always_inline void dump_vm(u32 vm, struct vm_state *v, struct domain_state *d)
@@ -63,7 +63,8 @@ void BPF_STRUCT_OPS(instep_dump_task, struct scx_dump_ctx *info, struct task_str
 	struct slot_info *i = t ? slot_of(t->slot) : NULL;
 
 	if (t)
-		scx_bpf_dump("VM %u slot %d, stands %u, on seat %d\n", t->vm, t->slot, t->standing, t->seat);
+		scx_bpf_dump("VM %u slot %d, stands %u, on seat %d, limit %llu, held %u since %llu\n", t->vm, t->slot,
+			     t->standing, t->seat, t->limit, t->held, t->held_at);
 	if (i)
 		scx_bpf_dump("seat %d, waits %u, stray %u, in gang %u\n", i->seat, i->waits, i->stray, i->gang);
 }

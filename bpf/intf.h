@@ -29,6 +29,8 @@ typedef int64_t s64;
 #define INSTEP_MAX_SLOTS 8192
 #define INSTEP_MAX_VCPUS 512
 #define INSTEP_MAX_THREADS 32768
+/* CPU limits of cgroups that are known (limit.bpf.h). */
+#define INSTEP_MAX_LIMITS 16384
 /* Domains in which one gang can lie. */
 #define INSTEP_MAX_PARTS 16
 
@@ -118,6 +120,8 @@ enum instep_counter {
 	INSTEP_C_GANG_OFF,
 	INSTEP_C_CORE_LEFT,	/* vCPUs that left a shared core for an idle one */
 	INSTEP_C_EVENT_LOST,	/* events that user space was too slow to take */
+	INSTEP_C_HELD,		/* times that a thread had to wait for the refill of a CPU limit */
+	INSTEP_C_LIMIT_LOST,	/* CPU limits that were found and for which there was no room */
 	INSTEP_NR_COUNTERS,
 };
 

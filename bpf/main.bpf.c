@@ -25,6 +25,7 @@
  *                  A gang that is wider than a domain has a part in each of several, and the same slots in all.
  *   queue.bpf.h    Threads that form no gang wait in the pool of their domain, in the order of virtual time; a gang's vCPU
  *                  waits on its seat. choose.bpf.h says how a CPU chooses among these.
+ *   limit.bpf.h, held.bpf.h  CPU limits of cgroups (cpu.max) hold: threads under one of which nothing is left wait.
  *   idle.bpf.h, wake.bpf.h, taken.bpf.h   Which CPU a thread gets that wakes up, and what happens when a real-time thread
  *                  takes a CPU away.
  *
@@ -109,6 +110,8 @@ s32 BPF_STRUCT_OPS(instep_select_cpu, struct task_struct *p, s32 prev_cpu, u64 w
 		return prev_cpu;
 	/* Before the first choice of all: it is to be one at home. */
 	join_once(p, t);
+	if (t->limit && limited_until(t->limit, limit_clock()))
+		return prev_cpu;
 	cpu = pick_idle(p, t, prev_cpu);
 	if (cpu < 0)
 		return prev_cpu;
@@ -224,6 +227,8 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	leave_seat(t);
+	if (t->limit && hold(p, t, domain, now, enq_flags))
+		return;
 	if (enq_flags & SCX_ENQ_LAST) {
 		enqueue_last(p, t, here, enq_flags);
 		return;
@@ -377,6 +382,9 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	c->weight = t->weight;
 	c->own = t->own;
 	c->since = now;
+	look_at_limits(p, t, now);
+	if (t->limit)
+		t->used = p->se.sum_exec_runtime;
 	c->tid = p->pid;
 	c->overdue = t->overdue;
 	t->overdue = 0;
@@ -406,6 +414,11 @@ void BPF_STRUCT_OPS(instep_tick, struct task_struct *p)
 	if (!t || !c)
 		return;
 	charge(cpu, now);
+	if (t->limit)
+		charge_limits(p, t);
+	look_at_limits(p, t, now);
+	if (t->limit && limited_until(t->limit, limit_clock()))
+		scx_bpf_task_set_slice(p, 0);
 	end_period(now);
 	balance_domains(now);
 	if (t->slot != INSTEP_NO_SLOT)
@@ -422,6 +435,8 @@ void BPF_STRUCT_OPS(instep_stopping, struct task_struct *p, bool runnable)
 	if (!t || !c)
 		return;
 	charge(cpu, now);
+	if (t->limit)
+		charge_limits(p, t);
 	if (c->tid == (u32)p->pid) {
 		t->own = c->own;
 		c->tid = 0;

@@ -22,6 +22,8 @@
 
 #include "account.bpf.h"
 
+/* Threads that a CPU limit holds (held.bpf.h). */
+#define HELD_QUEUE 1000u
 #define FIRST_BOUND 1024u
 #define FIRST_SEAT 4096u
 
@@ -138,7 +140,7 @@ static __always_inline void sweep_seldom(struct domain_state *d, u64 queue, u64 
  * The place of a thread. One of the host's that had little of late (a shell, a kernel worker) is not held up by what
  * the others of its account used, as long as they owe no more than may be saved.
  */
-static __noinline u64 place_of(struct task_state *t, u32 domain)
+SEPARATE u64 place_of(struct task_state *t, u32 domain)
 {
 	struct account *a;
 	struct instep_vm_settings *s;

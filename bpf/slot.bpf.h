@@ -94,10 +94,10 @@ SEPARATE int find_range(struct domain_state *d, struct slot_range *range)
 			d->stray = d->members[within(k, INSTEP_MAX_VMS)];
 		if (v && is_active(&v->account))
 			note_range(range, &v->account, vtime_in(v, d->host.domain),
-				   v->account.nr_queued || (is_gang(v) && v->refusals));
+				   waiting(&v->account) || (is_gang(v) && v->refusals));
 	}
 	if (is_active(&d->host))
-		note_range(range, &d->host, d->host.vtime, d->host.nr_queued);
+		note_range(range, &d->host, d->host.vtime, waiting(&d->host));
 	return 0;
 }
 
@@ -136,7 +136,7 @@ SEPARATE int order_members(struct domain_state *d, u64 least, u64 most, u64 now)
 		if (!v || !is_active(&v->account))
 			continue;
 		/* A gang that has all that it wants does not wait for a slot. */
-		if (!v->account.nr_queued)
+		if (!waiting(&v->account))
 			v->granted_at = now;
 		/* It is in one list only; elsewhere it has what was promised to it (promise.bpf.h). */
 		if (is_spread(v) && v->account.domain != d->host.domain)
@@ -531,7 +531,7 @@ SEPARATE int serve_host(struct domain_state *d, u64 now)
 	if (!d || !on(INSTEP_M_HOST))
 		return 0;
 	set = __sync_fetch_and_and(&d->pending, 0);
-	d->lending = d->host.nr_queued;
+	d->lending = waiting(&d->host);
 	lend = d->tears;
 	v = vm_of(d->victim);
 	if (v && d->lending > 0)

@@ -29,6 +29,9 @@
 #define POOL 0xffffffffu
 #define MAX_REFUSED 8
 #define LINE __attribute__((aligned(64)))
+/* A timer for each domain's slots, and one for threads that are held. */
+#define INSTEP_HELD_TIMER INSTEP_MAX_DOMAINS
+#define INSTEP_NR_TIMERS (INSTEP_MAX_DOMAINS + 1)
 
 /* What CPU time is charged to: a VM, or the threads of no VM in one domain. */
 struct account {
@@ -38,12 +41,14 @@ struct account {
 	u64 changed_at;	 /* when nr_running or nr_queued last changed */
 	u64 front;	 /* own time of the thread that ran last (policy.h, pol_key) */
 	u64 total_ns;	 /* CPU time since it is known */
+	u64 held_ns;	 /* time for which CPU limits held its threads, summed over them */
 	u32 share;	 /* entitled to, 1024ths of a CPU */
 	u32 demand;	 /* runnable threads, 1024ths, mean over some periods */
 	u32 peak;	 /* most threads that were runnable at once in this period */
 	u32 peak_before; /* in the one before */
 	u32 nr_running;
 	u32 nr_queued;
+	s32 nr_held;	 /* of these, held by a CPU limit (held.bpf.h) */
 	u32 waited;	 /* a thread had to wait in this period */
 	u32 domain;
 	u32 nr_long;	 /* runnable threads that used up a slice since they woke up */
@@ -117,6 +122,28 @@ struct slot_info {
 	u64 allowed;	/* lanes of the VM's domain that it may use, ... */
 	u32 noted;	/* ... one more than that domain's number, ... */
 	u32 cpus;	/* ... and all CPUs that it may use, 0 if these are all of the host */
+};
+
+/* A CPU limit of a cgroup (limit.bpf.h). */
+struct limit {
+	u64 quota;	/* CPU time for each period, nanoseconds */
+	u64 period;
+	u64 burst;	/* CPU time that it may save */
+	u64 parent;	/* the cgroup of the next limit above, 0 if there is none */
+	s64 left;	/* CPU time that its threads may still use */
+	u64 refill_at;	/* when the next period begins */
+	u64 held_ns;	/* time for which threads waited for a refill, summed over them */
+	u64 granted_at;	/* while the timer lets threads go on: the time, ... */
+	u64 granted;	/* ... and what it let them have */
+};
+
+/* A cgroup as the kernel has it: `quota` is ~0 where it has no limit of its own, `period` 0 where it cannot have one. */
+struct group_limit {
+	u64 id;		/* its inode number */
+	u64 quota;
+	u64 period;
+	u64 burst;
+	u64 above;	/* the cgroup above it, for read_group; 0 for the root's */
 };
 
 struct cpu_state {
@@ -225,13 +252,16 @@ struct host_state {
 	u32 generation;	/* of the table, then */
 	u32 drained;	/* seat queues below are looked through since the table changed */
 	u64 spread_at;	/* when load was last compared between domains (moves.bpf.h) */
+	u64 held_timer;	/* when threads that are held are looked at next, 0 if none are (held.bpf.h) */
 	struct instep_vm_settings vm_set[INSTEP_MAX_VMS] LINE;
 	struct vm_state vms[INSTEP_MAX_VMS];
 	struct domain_state domains[INSTEP_MAX_DOMAINS];
 	struct cpu_state cpus[INSTEP_MAX_CPUS];
 	struct slot_info slots[INSTEP_MAX_SLOTS];
 #ifdef INSTEP_STATE
-	struct slot_timer slot_timers[INSTEP_MAX_DOMAINS]; /* in BPF timers may be in maps only */
+	struct slot_timer slot_timers[INSTEP_NR_TIMERS]; /* in BPF timers may be in maps only */
+	struct limit limits[SHIM_MAX_GROUPS];
+	struct shim_group groups[SHIM_MAX_GROUPS];
 #endif
 };
 
@@ -255,6 +285,12 @@ struct task_state {
 	u32 overdue;	/* it was found to wait for too long */
 	u32 is_long;	/* it used up a slice since then */
 	u32 stands_long; /* it is counted in the account's nr_long */
+	u32 held;	/* a CPU limit holds it; whoever takes this back counts it so (held.bpf.h) */
+	u64 held_at;	/* since when */
+	u64 group;	/* its cgroup when it last looked, ... */
+	u64 looked_at;	/* ... when it did, ... */
+	u64 limit;	/* ... and the cgroup of the nearest CPU limit, 0 if there is none */
+	u64 used;	/* of its CPU time, what was charged to that */
 };
 
 #ifndef INSTEP_STATE
@@ -279,7 +315,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, INSTEP_MAX_DOMAINS);
+	__uint(max_entries, INSTEP_NR_TIMERS);
 	__type(key, u32);
 	__type(value, struct slot_timer);
 } slot_timers SEC(".maps");
@@ -329,7 +365,7 @@ static __always_inline void emit(u64 now, u32 kind, u32 vm, u64 a, u64 b)
 
 static __always_inline struct slot_timer *timer_of(u32 domain)
 {
-	return domain < INSTEP_MAX_DOMAINS ? &slot_timers[domain] : NULL;
+	return domain < INSTEP_NR_TIMERS ? &slot_timers[domain] : NULL;
 }
 #endif
 

@@ -49,6 +49,17 @@ impl Loaded {
         match *self {}
     }
 
+    /// Whether it found limits that it does not keep.
+    #[must_use]
+    pub fn lost_limits(&self) -> bool {
+        match *self {}
+    }
+
+    /// Forgets limits under which nothing ran.
+    pub fn forget_idle_limits(&self) {
+        match *self {}
+    }
+
     /// What its programs cost.
     #[must_use]
     pub fn costs(&self) -> Vec<Cost> {

@@ -16,7 +16,6 @@ pub mod cookies;
 pub mod exit;
 pub mod plan;
 pub mod probe;
-pub mod quotas;
 pub mod seen;
 pub mod settings;
 #[cfg(all(test, feature = "kernel"))]
@@ -54,7 +53,7 @@ mod collect_skeleton {
     include!(concat!(env!("OUT_DIR"), "/collect_skel.rs"));
 }
 
-pub use plan::{Despite, Mode, Plan, plan};
+pub use plan::{Mode, Plan, plan};
 pub use probe::Probe;
 pub use settings::{Cosched, CpuPlace, Mechanisms, Settings};
 pub use table::{Limits, Table, VmEntry};

@@ -211,6 +211,7 @@ impl Loaded {
                 share: vm.account.share,
                 found: self.found.get(&placed.vm).cloned(),
                 cpu_ns: vm.account.total_ns,
+                held_ns: vm.account.held_ns,
                 blocks: vm.total_blocks,
                 together_ns: vm.together_ns,
                 apart_ns: vm.apart_ns,
@@ -218,6 +219,31 @@ impl Loaded {
             }
         };
         self.table.vms.iter().map(seen).collect()
+    }
+
+    /// Whether it found CPU limits of cgroups that it has no room for, and so does not keep.
+    #[must_use]
+    pub fn lost_limits(&self) -> bool {
+        self.counters().iter().any(|(name, count)| *name == "limits_lost" && *count > 0)
+    }
+
+    /// Forgets CPU limits under which nothing ran for a minute: their cgroups may be gone. One that is still there is
+    /// found anew by the first thread that runs.
+    pub fn forget_idle_limits(&self) {
+        const MINUTE: u64 = 60_000_000_000;
+        let map = &self.skel.maps.limits;
+        let before = monotonic_ns().saturating_sub(MINUTE);
+        let at = std::mem::offset_of!(skeleton::types::limit, refill_at);
+        let is_idle = |key: &Vec<u8>| {
+            let value = map.lookup(key, MapFlags::ANY).ok().flatten();
+            let bytes = value.and_then(|value| value.get(at..at + 8)?.try_into().ok());
+            bytes.is_some_and(|bytes| u64::from_ne_bytes(bytes) < before)
+        };
+        let idle: Vec<Vec<u8>> = map.keys().filter(is_idle).collect();
+        for key in idle {
+            // It may have been used again meanwhile, which costs nothing.
+            let _ = map.delete(&key);
+        }
     }
 
     /// What each of its programs has cost; times only while `kernel.bpf_stats_enabled` is 1.
@@ -354,6 +380,12 @@ fn write(set: &mut skeleton::types::instep_settings, settings: &Settings) {
     set.lag_ns = nanos(settings.lag);
     set.host_weight = settings.host_weight.clamp(1, 10_000);
     set.mechanisms = settings.mechanisms.0;
+}
+
+/// The clock of the scheduler's programs, nanoseconds.
+fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
 fn nanos(time: Duration) -> u64 {

@@ -2,7 +2,6 @@
 
 use crate::cookies;
 use crate::probe::{Probe, State};
-use crate::quotas;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
@@ -53,18 +52,9 @@ pub const MAX_CPUS: u32 = 1024;
 /// The most scheduling domains that it has room for: `INSTEP_MAX_DOMAINS`; a test compares them.
 pub const MAX_DOMAINS: u32 = 64;
 
-/// What the operator accepts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Despite {
-    /// Core scheduling and sched_ext may meet.
-    pub cookies: bool,
-    /// CPU limits of cgroups need not hold.
-    pub quotas: bool,
-}
-
-/// Decides.
+/// Decides. `despite_cookies`: the operator accepts that core scheduling and sched_ext meet.
 #[must_use]
-pub fn plan(mode: Mode, probe: &Probe, built: bool, despite: Despite) -> Plan {
+pub fn plan(mode: Mode, probe: &Probe, built: bool, despite_cookies: bool) -> Plan {
     let stay = |why: &str| Plan::Stay(why.to_owned());
     if mode == Mode::Off {
         return stay("it was not asked for (--dispatch kernel)");
@@ -130,11 +120,7 @@ pub fn plan(mode: Mode, probe: &Probe, built: bool, despite: Despite) -> Plan {
         ));
     }
     // A VM with cookies ends some day, or its VMM is started without.
-    if let Some(why) = cookies::forbid(probe.smt, &probe.cookies, despite.cookies) {
-        return Plan::Busy(why);
-    }
-    // A limit may be taken away.
-    if let Some(why) = quotas::forbid(&probe.quotas, despite.quotas) {
+    if let Some(why) = cookies::forbid(probe.smt, &probe.cookies, despite_cookies) {
         return Plan::Busy(why);
     }
     Plan::Load
@@ -150,7 +136,6 @@ fn few(names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quotas::Quota;
 
     fn fine() -> Probe {
         Probe {
@@ -169,7 +154,7 @@ mod tests {
     }
 
     fn why(mode: Mode, probe: &Probe) -> String {
-        match plan(mode, probe, true, Despite::default()) {
+        match plan(mode, probe, true, false) {
             Plan::Load => "load".to_owned(),
             Plan::Stay(why) | Plan::Busy(why) => why,
         }
@@ -185,8 +170,6 @@ mod tests {
     #[test]
     fn each_danger_keeps_it_out_with_its_reason() {
         let cookies = Probe { smt: true, cookies: names("x"), ..fine() };
-        let quota = Quota { cgroup: "/vm".into(), quota_us: 20_000, period_us: 100_000 };
-        let limited = Probe { quotas: vec![quota], ..fine() };
         let other = Probe { state: Some(State::Enabled), ops: Some("lavd".into()), ..fine() };
         for (probe, said) in [
             (Probe { state: None, ..fine() }, "has no sched_ext"),
@@ -200,44 +183,31 @@ mod tests {
             (Probe { missing: names("x"), ..fine() }, "Instep's scheduler calls (x)"),
             (Probe { config: false, ..fine() }, "/boot/config-7.2.13"),
             (cookies.clone(), "3715"),
-            (
-                limited.clone(),
-                "CPU limits of cgroups would not hold under Instep's scheduler: /vm (20 %",
-            ),
         ] {
             assert!(why(Mode::Auto, &probe).contains(said), "{said}");
         }
-        assert_eq!(
-            plan(Mode::Auto, &cookies, true, Despite { cookies: true, ..Despite::default() }),
-            Plan::Load
-        );
-        let despite = Despite { quotas: true, ..Despite::default() };
-        assert_eq!(plan(Mode::Auto, &limited, true, despite), Plan::Load);
-        assert_eq!(
-            plan(Mode::Auto, &Probe { smt: false, ..cookies }, true, Despite::default()),
-            Plan::Load
-        );
+        assert_eq!(plan(Mode::Auto, &cookies, true, true), Plan::Load);
+        assert_eq!(plan(Mode::Auto, &Probe { smt: false, ..cookies }, true, false), Plan::Load);
     }
 
     #[test]
     fn what_passes_is_told_from_what_stays() {
-        let state = |state| plan(Mode::Auto, &Probe { state, ..fine() }, true, Despite::default());
+        let state = |state| plan(Mode::Auto, &Probe { state, ..fine() }, true, false);
         assert!(matches!(state(Some(State::Enabled)), Plan::Busy(_)));
         assert!(matches!(state(Some(State::Other("disabling".into()))), Plan::Busy(_)));
         assert!(matches!(state(None), Plan::Stay(_)));
-        let cpus = |possible_cpus| {
-            plan(Mode::Auto, &Probe { possible_cpus, ..fine() }, true, Despite::default())
-        };
+        let cpus =
+            |possible_cpus| plan(Mode::Auto, &Probe { possible_cpus, ..fine() }, true, false);
         assert!(matches!(cpus(MAX_CPUS + 1), Plan::Stay(_)), "no CPU goes by waiting");
         assert_eq!(cpus(MAX_CPUS), Plan::Load);
         let cookies = Probe { smt: true, cookies: names("x"), ..fine() };
-        assert!(matches!(plan(Mode::Auto, &cookies, true, Despite::default()), Plan::Busy(_)));
+        assert!(matches!(plan(Mode::Auto, &cookies, true, false), Plan::Busy(_)));
     }
 
     #[test]
     fn a_build_without_it_says_so() {
         assert!(
-            matches!(plan(Mode::Auto, &fine(), false, Despite::default()), Plan::Stay(why) if why.contains("feature"))
+            matches!(plan(Mode::Auto, &fine(), false, false), Plan::Stay(why) if why.contains("feature"))
         );
     }
 }

@@ -5,8 +5,6 @@
 
 use crate::btf::{self, Functions, MAX_BTF};
 use crate::cookies;
-use crate::quotas::{self, Quota};
-use instep_core::idset::CpuSet;
 use instep_core::units::Tid;
 use rustix::thread::{CapabilitySet, capabilities};
 use serde::Serialize;
@@ -51,8 +49,6 @@ pub struct Probe {
     pub config: bool,
     /// Names of VMs with core-scheduling cookies.
     pub cookies: Vec<String>,
-    /// CPU limits of cgroups, which Instep's scheduler does not keep.
-    pub quotas: Vec<Quota>,
     /// Whether some core has several threads.
     pub smt: bool,
     /// Whether this process may load programs; of no interest to others.
@@ -120,7 +116,6 @@ impl Probe {
             malformed: functions.map_or_else(Vec::new, |f| f.malformed.into_iter().collect()),
             config,
             cookies: if live { cookies::of(vcpus.iter().copied()) } else { Vec::new() },
-            quotas: state.as_ref().map_or_else(Vec::new, |_| quotas::of(root)),
             smt: cookies::smt(root),
             // Who cannot ask is told by the kernel.
             may_load: capabilities(None).map_or(true, |sets| may_load(sets.effective)),
@@ -160,11 +155,6 @@ pub fn possible_cpus(root: &Path) -> u32 {
     let text = read_line(root, "sys/devices/system/cpu/possible").unwrap_or_default();
     let last = text.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<u32>().ok());
     last.map_or(0, |last| last.saturating_add(1))
-}
-
-/// CPUs that a file lists.
-pub(crate) fn read_set(root: &Path, path: &str) -> Option<CpuSet> {
-    CpuSet::parse_list(read_line(root, path)?.trim()).ok()
 }
 
 /// The beginning of a small file.

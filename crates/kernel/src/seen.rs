@@ -4,7 +4,7 @@ use crate::settings::{Cosched, Latency};
 use instep_core::units::NodeId;
 
 /// Names of the counters, in the order of `enum instep_counter`.
-pub const COUNTERS: [&str; 28] = [
+pub const COUNTERS: [&str; 30] = [
     "switches",
     "idle_core",
     "idle_cpu",
@@ -33,6 +33,8 @@ pub const COUNTERS: [&str; 28] = [
     "gang_off",
     "cores_left",
     "events_lost",
+    "held",
+    "limits_lost",
 ];
 
 /// Something that the scheduler found out.
@@ -90,6 +92,8 @@ pub struct VmSeen {
     pub found: Option<String>,
     /// CPU time of its vCPUs since it is known.
     pub cpu_ns: u64,
+    /// Time for which CPU limits of cgroups held its threads, summed over them, since it is known.
+    pub held_ns: u64,
     /// How often a vCPU blocked since it is known.
     pub blocks: u64,
     /// Time in which more than one of its vCPUs ran.

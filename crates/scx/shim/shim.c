@@ -41,7 +41,9 @@ size_t shim_layout(u32 at)
 		offsetof(struct task_struct, cpus_ptr),
 		offsetof(struct task_struct, scx.slice),
 		offsetof(struct task_struct, scx.flags),
+		offsetof(struct task_struct, se),
 		offsetof(struct task_struct, stored),
+		offsetof(struct task_struct, group),
 		offsetof(struct task_struct, storage),
 		sizeof(struct shim_here),
 		offsetof(struct shim_here, online),
@@ -181,6 +183,12 @@ u32 shim_vm_running(const struct host_state *s, u32 vm)
 	return s->vms[within(vm, INSTEP_MAX_VMS)].account.nr_running;
 }
 
+/* For how long CPU limits held them, summed, nanoseconds. */
+u64 shim_vm_held(const struct host_state *s, u32 vm)
+{
+	return s->vms[within(vm, INSTEP_MAX_VMS)].account.held_ns;
+}
+
 /* How often they blocked. */
 u64 shim_vm_blocks(const struct host_state *s, u32 vm)
 {
@@ -194,6 +202,12 @@ void shim_set_thread(void *threads, u32 tid, u64 start_ticks, u32 vm, u32 slot)
 		.vm = vm,
 		.slot = slot,
 	};
+}
+
+/* A cgroup: its CPU limit, and the cgroup above it. */
+void shim_set_group(struct host_state *s, u32 group, u64 quota, u64 period, u64 burst, u32 above)
+{
+	s->groups[group % SHIM_MAX_GROUPS] = (struct shim_group){ quota, period, burst, above };
 }
 
 /* The gang set of a VM: lanes of its domain. */

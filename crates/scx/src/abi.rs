@@ -105,6 +105,8 @@ pub struct TaskStruct {
     pub cpus_ptr: *const CpuMask,
     /// What sched_ext keeps.
     pub scx: Entity,
+    /// CPU time that it has used, nanoseconds (`se.sum_exec_runtime`).
+    pub(crate) used: Cell<u64>,
     /// How often it forbade to be moved.
     pub migration_disabled: Cell<u16>,
     /// Whether its storage was made.
@@ -112,6 +114,8 @@ pub struct TaskStruct {
     pub(crate) stored: Cell<u8>,
     /// Which of the instance's tasks it is.
     pub index: u32,
+    /// Its cgroup, of those that the instance was told (`struct shim_group`); 0 for none.
+    pub(crate) group: Cell<u32>,
     pub(crate) storage: *mut c_void,
     pub(crate) comm: [c_char; 16],
     /// Of a thread that leads its group, as all do here: never looked at.
@@ -317,7 +321,9 @@ mod tests {
             offset_of!(TaskStruct, cpus_ptr),
             offset_of!(TaskStruct, scx) + offset_of!(Entity, slice),
             offset_of!(TaskStruct, scx) + offset_of!(Entity, flags),
+            offset_of!(TaskStruct, used),
             offset_of!(TaskStruct, stored),
+            offset_of!(TaskStruct, group),
             offset_of!(TaskStruct, storage),
             size_of::<Here>(),
             offset_of!(Here, online),

@@ -106,10 +106,12 @@ fn task(index: u32, pid: i32, flags: u32, allowed: *const CpuMask) -> TaskStruct
         start_boottime: start,
         cpus_ptr: allowed,
         scx: crate::abi::Entity::default(),
+        used: Cell::new(0),
         migration_disabled: Cell::new(0),
         on_cpu: 0,
         stored: Cell::new(0),
         index,
+        group: Cell::new(0),
         storage: ptr::null_mut(),
         comm: [0; 16],
         group_leader: ptr::null(),
@@ -251,6 +253,8 @@ impl Inner {
         let ran = self.now().saturating_sub(rq.charged);
         rq.charged = self.now();
         if let Some(task) = rq.curr {
+            let used = &self.tasks[task].used;
+            used.set(used.get() + ran);
             let slice = &self.tasks[task].scx.slice;
             if slice.get() != SLICE_INF {
                 slice.set(slice.get().saturating_sub(ran));

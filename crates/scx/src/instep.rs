@@ -74,6 +74,17 @@ mod c {
         pub(super) fn shim_vm_set(state: *const c_void, vm: u32) -> u64;
         #[cfg(test)]
         pub(super) safe fn shim_words(written: u32, at: u32, end: u32) -> usize;
+        #[cfg(test)]
+        pub(super) fn shim_set_group(
+            state: *mut c_void,
+            group: u32,
+            quota: u64,
+            period: u64,
+            burst: u64,
+            above: u32,
+        );
+        #[cfg(test)]
+        pub(super) fn shim_vm_held(state: *const c_void, vm: u32) -> u64;
         pub(super) fn shim_set_home(state: *mut c_void, vm: u32, node: i32);
         pub(super) fn shim_set_thread(
             threads: *mut c_void,

@@ -315,6 +315,12 @@ impl Kernel {
         again
     }
 
+    /// A task is in another cgroup, of those that the instance was told; it finds out when it runs.
+    #[cfg(test)]
+    pub(crate) fn set_group(&mut self, task: usize, group: u32) {
+        self.inner.tasks[task].group.set(group);
+    }
+
     /// A task may use other CPUs from now on (__set_cpus_allowed_ptr). It is moved if it must.
     pub fn set_affinity(&mut self, task: usize, allowed: &CpuMask, now: u64) {
         let k = &*self.inner;

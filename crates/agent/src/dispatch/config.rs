@@ -37,8 +37,6 @@ pub struct DispatchConfig {
     pub mode: Mode,
     /// Load it although VMs have core-scheduling cookies.
     pub despite_cookies: bool,
-    /// Load it although cgroups have CPU limits, which then do not hold.
-    pub despite_quotas: bool,
     /// Weight of everything that belongs to no VM, together, in each scheduling domain, 1 to 10000.
     #[serde(deserialize_with = "weight")]
     pub host_weight: u32,
@@ -99,7 +97,6 @@ impl Default for DispatchConfig {
         Self {
             mode: Mode::default(),
             despite_cookies: false,
-            despite_quotas: false,
             host_weight: settings.host_weight,
             slice: settings.slice,
             slot: settings.slot,

@@ -111,6 +111,9 @@ pub struct VmInForce {
     pub apart_ns: u64,
     /// CPU time of its vCPUs since it is known.
     pub cpu_ns: u64,
+    /// Time for which CPU limits of cgroups held its threads, summed over them, since it is known.
+    #[serde(default)]
+    pub held_ns: u64,
     /// How often a vCPU blocked.
     pub blocks: u64,
     /// Virtual time by which it is behind its domain's clock; negative when it is ahead.
@@ -225,6 +228,7 @@ impl From<VmSeen> for VmInForce {
             together_ns: seen.together_ns,
             apart_ns: seen.apart_ns,
             cpu_ns: seen.cpu_ns,
+            held_ns: seen.held_ns,
             blocks: seen.blocks,
             lag_ns: seen.lag_ns,
         }

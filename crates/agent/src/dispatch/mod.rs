@@ -36,7 +36,7 @@ use instep_kernel::loaded::Loaded;
 use instep_kernel::plan::MAX_DOMAINS;
 use instep_kernel::probe::possible_cpus;
 use instep_kernel::table::LIMITS;
-use instep_kernel::{CpuPlace, Despite, Mode, Plan, Probe, Table, VmEntry, cookies, plan, quotas};
+use instep_kernel::{CpuPlace, Mode, Plan, Probe, Table, VmEntry, cookies, plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -51,6 +51,9 @@ const LOOKS_PER_COST: u32 = 10;
 const BUSY: Duration = Duration::from_secs(30);
 /// How long the start waits for a scheduler that is just going, such as that of a run before.
 const GOING: Duration = Duration::from_secs(5);
+
+const LOST_LIMITS: &str =
+    "CPU limits of cgroups (cpu.max) would not hold: there are more than 16384 of them";
 
 const GIVEN_UP: &str = "three ejections within an hour: the kernel scheduler stays out until [dispatch] is changed and read \
                         again (SIGHUP), or instep run is started again";
@@ -291,6 +294,7 @@ impl Dispatch {
         }
         if self.looks.is_multiple_of(LOOKS_PER_COST) {
             self.programs = kernel.costs().into_iter().map(Program::from).collect();
+            kernel.forget_idle_limits();
         }
         for event in kernel.drain() {
             tracing::debug!(?event, "kernel scheduler");
@@ -310,8 +314,8 @@ impl Dispatch {
         if let Some(why) = cookies::look(threads, self.config.despite_cookies) {
             return self.unload(why);
         }
-        if let Some(why) = quotas::look(self.config.despite_quotas) {
-            return self.unload(why);
+        if kernel.lost_limits() {
+            return self.unload(LOST_LIMITS.to_owned());
         }
         let fed = kernel.feed(entries);
         let taken = fed.as_ref().map_or(&[][..], |_| kernel.table().vms.as_slice());
@@ -475,8 +479,7 @@ fn decide((config, trust): (&DispatchConfig, &Trust), scanner: &mut Scanner) -> 
         threads.of_vms().chain(table::vcpus(&entries.0[scan.vms.len()..])).collect()
     });
     let probe = Probe::of(Path::new("/"), &threads);
-    let despite = Despite { cookies: config.despite_cookies, quotas: config.despite_quotas };
-    let plan = match (plan(config.mode, &probe, plan::BUILT, despite), scan) {
+    let plan = match (plan(config.mode, &probe, plan::BUILT, config.despite_cookies), scan) {
         // Whether their threads have cookies is not known either.
         (Plan::Load, Err(error)) => Plan::Busy(format!("VMs cannot be looked for: {error}")),
         (plan, _) => plan,

@@ -6,10 +6,11 @@ use instep_agent::dispatch::{InForce, LastExit, Program, VmInForce, gone, read};
 use instep_core::units::NodeId;
 use instep_core::wording::Count;
 use instep_kernel::probe::State;
-use instep_kernel::{Despite, Mode, Plan, Probe, plan};
+use instep_kernel::{Mode, Plan, Probe, plan};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 /// No run tells why.
 const UNTOLD: &str = "no record of a running `instep run` in the state directory";
@@ -111,8 +112,7 @@ impl DispatchJson {
 /// No run tells why, and whether one would change that.
 fn untold(kernel: &Probe) -> String {
     // VMs are not looked at here, so their cookies are not known.
-    let despite = Despite { cookies: true, ..Despite::default() };
-    match plan(Mode::Auto, kernel, plan::BUILT, despite) {
+    match plan(Mode::Auto, kernel, plan::BUILT, true) {
         Plan::Load => format!("{UNTOLD}; `instep run --dispatch auto` would load Instep's"),
         Plan::Stay(why) | Plan::Busy(why) => {
             format!("{UNTOLD}; `instep run --dispatch auto` would not load Instep's: {why}")
@@ -139,9 +139,16 @@ fn told(vm: &VmInForce) -> String {
         ms => format!("{}ms ahead of its domain's clock", -ms),
     };
     let blocks = vm.blocks;
+    let held = match vm.held_ns / 1_000_000 {
+        0 => String::new(),
+        ms => format!(
+            ", held for {} by CPU limits",
+            humantime::format_duration(Duration::from_millis(ms))
+        ),
+    };
     let found = vm.found.as_ref().map_or_else(String::new, |found| format!("; {found}"));
     format!(
-        "{name}: weight {weight}, {prompt}{home}{domain}{gang}, {share}, {lag}, {blocks} blocks{found}"
+        "{name}: weight {weight}, {prompt}{home}{domain}{gang}, {share}, {lag}, {blocks} blocks{held}{found}"
     )
 }
 

@@ -11,11 +11,12 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Those that run here.
-pub(crate) const SCENARIOS: [&str; 8] = [
+pub(crate) const SCENARIOS: [&str; 9] = [
     "dispatch",
     "dispatch-gangs",
     "dispatch-mechanisms",
     "dispatch-pressure",
+    "dispatch-cgroups",
     "dispatch-churn",
     "dispatch-faults",
     "dispatch-ejections",
@@ -130,6 +131,11 @@ fn host_goes_on_whatever_the_scheduler_s_memory_holds() {
 #[test]
 fn each_mechanism_works_where_it_should() {
     holds("dispatch-mechanisms");
+}
+
+#[test]
+fn cpu_limits_of_cgroups_hold() {
+    holds("dispatch-cgroups");
 }
 
 #[test]

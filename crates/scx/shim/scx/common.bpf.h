@@ -125,13 +125,27 @@ struct task_struct {
 	u64 start_boottime;
 	const struct cpumask *cpus_ptr;
 	struct sched_ext_entity scx;
+	struct {
+		u64 sum_exec_runtime;
+	} se;
 	u16 migration_disabled;
 	u8 on_cpu; /* 0: nobody asks but where a thread leaves for another class */
 	u8 stored; /* its storage was made */
 	u32 index;
+	u32 group; /* its cgroup's number among those that the instance knows (struct shim_group), 0 for none */
 	void *storage;
 	char comm[16];
 	struct task_struct *group_leader; /* of a thread that leads its group: nobody asks */
+};
+
+#define SHIM_MAX_GROUPS 64
+
+/* A cgroup: its CPU limit, as in the kernel's struct cfs_bandwidth, and the number of the one above it. */
+struct shim_group {
+	u64 quota;
+	u64 period;
+	u64 burst;
+	u64 above;
 };
 
 /* What the CPU on which the program runs knows. */

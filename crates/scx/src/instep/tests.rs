@@ -7,6 +7,7 @@ use crate::abi::{CpuMask, PF_KTHREAD};
 mod counts;
 mod gangs;
 mod homes;
+mod limits;
 mod near;
 mod races;
 mod spans;

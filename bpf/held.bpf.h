@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Threads under a CPU limit of which nothing is left: where they wait, and when they go on.
+ *
+ * Flag: none. Counters: held.
+ *
+ * Problem: such a thread must not run although a CPU is idle, wants no CPU as its account is concerned, and must go on when there is
+ * more.
+ * Method: one queue for the whole host, in the order of the time at which a thread is looked at again: when its limit is refilled,
+ * but after 250 ms at most, as the limit may have been raised. A timer looks at those that are due. It lets as many go on as
+ * there are milliseconds left, so that of many threads under a small limit each does not use up a tick; others are looked at
+ * again after 4 ms. These go to the queue of their domain or CPU as any other thread that wakes up.
+ *     To its account a thread is one that waits (nr_queued) and is held (nr_held): it wants a CPU only without the latter. Only who
+ * takes back the mark in its record counts it as held no longer, as the timer and an operation may do so at the same time.
+ * Limits: a thread that holds something in the kernel is held, too, as by the kernel before 6.18. Any thread goes on for one tick
+ * after 8 s, whatever its limit: the kernel's watchdog would end the scheduler. The timer may be late by 10 ms.
+ */
+#ifndef INSTEP_HELD_BPF_H
+#define INSTEP_HELD_BPF_H
+
+#include "slot.bpf.h"
+
+/* Time that each thread is expected to use until the clock ticks. */
+#define HELD_STEP (1 * POL_MS)
+/* After this, others are looked at again. */
+#define HELD_AGAIN (4 * POL_MS)
+#define HELD_LONGEST (8000 * POL_MS)
+/* The timer is set for this time at most: of two CPUs that set it at once the later one may win. */
+#define HELD_TIMER (10 * POL_MS)
+#define HELD_TIMER_LEAST (POL_MS / 10)
+
+static __always_inline void call_timer(u64 at, u64 now)
+{
+	struct slot_timer *timer = timer_of(INSTEP_HELD_TIMER);
+	u64 set = INSTEP_STATE->held_timer;
+
+	at = pol_min(pol_max(at, now + HELD_TIMER_LEAST), now + HELD_TIMER);
+	if (!timer || (set && !pol_before(at, set)) ||
+	    __sync_val_compare_and_swap(&INSTEP_STATE->held_timer, set, at) != set)
+		return;
+	bpf_timer_start(&timer->timer, at - now, 0);
+}
+
+/* A thread that becomes runnable is held, if nothing is left of a limit; whether it is. */
+static __noinline bool hold(struct task_struct *p, struct task_state *t, u32 domain, u64 now, u64 enq_flags)
+{
+	u64 at = limit_clock(), until = t ? limited_until(t->limit, at) : 0;
+	struct account *a;
+
+	if (!until)
+		return false;
+	count_thread(t, STANDS_QUEUED, domain, now);
+	a = counted_in(t);
+	if (!a)
+		return false;
+	__sync_fetch_and_add(&a->nr_held, 1);
+	t->held_at = at;
+	t->held = 1;
+	count(INSTEP_C_HELD);
+	until = pol_min(until, at + LIMIT_LOOK_NS);
+	scx_bpf_dsq_insert_vtime(p, HELD_QUEUE, SET.slice_ns, until, enq_flags);
+	call_timer(until, at);
+	return true;
+}
+
+/* When a thread that is due may go on, after others that the same look of the timer lets go on; 0 if it may now. */
+SEPARATE u64 held_until(u64 id, u64 now)
+{
+	u64 until = limited_until(id, now), first = id;
+
+	if (until)
+		return until;
+	bpf_repeat(GROUP_LEVELS) {
+		struct limit *l = limit_at(id);
+
+		if (!id || !l)
+			break;
+		if (l->granted_at == now && l->left <= (s64)l->granted)
+			return now + HELD_AGAIN;
+		id = l->parent;
+	}
+	id = first;
+	bpf_repeat(GROUP_LEVELS) {
+		struct limit *l = limit_at(id);
+
+		if (!id || !l)
+			break;
+		l->granted = (l->granted_at == now ? l->granted : 0) + HELD_STEP;
+		l->granted_at = now;
+		id = l->parent;
+	}
+	return 0;
+}
+
+/* A thread that is due: what the timer knows of it, and what follows. */
+struct held_look {
+	u64 group;
+	u64 now;	/* by the clock of limits */
+	s32 cpu;	/* where it was last */
+	u32 bound;	/* it may use this CPU only */
+	u64 until;	/* when it is looked at again; 0 if it goes on, ... */
+	u64 place;	/* ... with this place ... */
+	u32 domain;	/* ... in this domain */
+};
+
+/* Whether a thread goes on: as one that wakes up, if it does. */
+SEPARATE int look_at_thread(struct task_state *t, struct held_look *look)
+{
+	struct cpu_state *c;
+	struct account *a;
+	u64 now;
+
+	if (!t || !look)
+		return 0;
+	now = look->now;
+	c = cpu_of(look->cpu);
+	if (!c)
+		return 0;
+	t->group = look->group;
+	t->looked_at = scx_bpf_now();
+	t->limit = find_limits(look->group, now);
+	look->until = t->limit ? held_until(t->limit, now) : 0;
+	if (look->until && pol_since(t->held_at, now) < HELD_LONGEST) {
+		look->until = pol_min(look->until, now + LIMIT_LOOK_NS);
+		return 0;
+	}
+	look->until = 0;
+	look->domain = look->bound ? c->domain : domain_for(t, look->cpu);
+	a = account_of(t->vm, look->domain);
+	if (a)
+		expire_saved_time(a, t->vm, look->domain);
+	unhold(t, t->looked_at);
+	t->queued_at = t->looked_at;
+	bound_own(t, look->domain);
+	look->place = place_of(t, look->domain);
+	return 0;
+}
+
+/* A thread that goes on is in a queue of this domain. */
+SEPARATE int tell_domain(struct held_look *look)
+{
+	struct domain_state *d;
+	struct cpu_state *c;
+
+	if (!look)
+		return 0;
+	d = domain_of(look->domain);
+	c = cpu_of(look->cpu);
+	if (!d || !c)
+		return 0;
+	if (look->bound) {
+		__sync_fetch_and_or(&d->pending, pol_lane(c->lane));
+		scx_bpf_kick_cpu(look->cpu, SCX_KICK_IDLE);
+	}
+	d->pooled = 1;
+	start_slots(d, look->domain, scx_bpf_now());
+	call_idle(d);
+	return 0;
+}
+
+/* Looks at the threads that are due; when the next ones are, 0 if none are held. */
+static __always_inline u64 look_at_held(u64 now)
+{
+	struct task_struct *p;
+	u64 next = 0;
+
+	/* A timer's program holds no such lock by itself. */
+	bpf_rcu_read_lock();
+	bpf_for_each(scx_dsq, p, HELD_QUEUE, 0) {
+		struct held_look look = { .group = group_of(p), .now = now, .cpu = scx_bpf_task_cpu(p), .bound = is_bound(p) };
+
+		if (pol_before(now, p->scx.dsq_vtime)) {
+			next = next ? pol_min(next, p->scx.dsq_vtime) : p->scx.dsq_vtime;
+			break;
+		}
+		look_at_thread(task_of(p), &look);
+		if (look.until) {
+			next = next ? pol_min(next, look.until) : look.until;
+			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, look.until);
+			scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, HELD_QUEUE, 0);
+			continue;
+		}
+		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, look.place);
+		if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p,
+					   look.bound ? bound_queue(look.cpu) : pool_queue(look.domain), 0))
+			tell_domain(&look);
+	}
+	bpf_rcu_read_unlock();
+	return next;
+}
+
+static int held_are_due(void *map, int *key, struct slot_timer *timer)
+{
+	u64 now = limit_clock(), next;
+
+	INSTEP_STATE->held_timer = 0;
+	next = look_at_held(now);
+	if (next)
+		call_timer(next, now);
+	return 0;
+}
+
+/* Once, while the scheduler is loaded. */
+static __always_inline s32 begin_held(void)
+{
+	struct slot_timer *timer = timer_of(INSTEP_HELD_TIMER);
+	s32 error = scx_bpf_create_dsq(HELD_QUEUE, -1);
+
+	if (error || !timer)
+		return error ?: -EINVAL;
+	error = bpf_timer_init(&timer->timer, &slot_timers, CLOCK_MONOTONIC);
+	return error ?: bpf_timer_set_callback(&timer->timer, held_are_due);
+}
+
+#endif

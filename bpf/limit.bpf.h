@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * CPU limits of cgroups: what is left of each, and from when on there is more.
+ *
+ * Flag: none (a limit is a promise of the host). Counters: limits_lost.
+ *
+ * Problem: cpu.max is kept by the kernel's fair scheduler, which has nothing to run while this one is in force.
+ * Method: the numbers are read where the kernel keeps them (struct task_group, cfs_bandwidth; kernel/sched/sched.h, Linux 6.12 to
+ * 7.2), so that no file has to be looked at, and a limit holds from the moment when it is set. Each thread looks at its
+ * cgroup and those above it when it has come to another, and four times a second. A limit is an account of its own:
+ *
+ *     left = left - CPU time of its threads + quota (each period), at most quota + burst
+ *
+ *     quota, burst   of cpu.max and cpu.max.burst, nanoseconds
+ *     period         of cpu.max
+ *     left           below 0 where threads ran for longer than what was left: a debt, paid by the next periods
+ *
+ * A thread may run while something is left of all limits above it. CPUs look at this when the clock ticks, so some threads
+ * run for a tick too long; because of the debt the mean is exact.
+ * Limits: the periods of a limit begin when it is first seen, not when the kernel's do. Cgroups are looked through up to
+ * 32 levels; up to 16,384 limits are known (INSTEP_MAX_LIMITS).
+ */
+#ifndef INSTEP_LIMIT_BPF_H
+#define INSTEP_LIMIT_BPF_H
+
+#include "state.bpf.h"
+
+#ifdef __bpf__
+/* By the cgroup's inode number. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, INSTEP_MAX_LIMITS);
+	__type(key, u64);
+	__type(value, struct limit);
+} limits SEC(".maps");
+
+/* Not read by the programs: tells user space the layout of the map's entries. */
+struct limit layout_limit;
+
+static __always_inline struct limit *limit_at(u64 id)
+{
+	return bpf_map_lookup_elem(&limits, &id);
+}
+
+/* A new entry; NULL if there is no room. */
+static __always_inline struct limit *new_limit(u64 id)
+{
+	struct limit fresh = {};
+
+	bpf_map_update_elem(&limits, &id, &fresh, BPF_NOEXIST);
+	return limit_at(id);
+}
+
+/* The cgroup to which the kernel charges a thread, of either version; 0 if it has none. */
+static __always_inline u64 group_of(struct task_struct *p)
+{
+	return bpf_core_field_exists(p->sched_task_group) ? (u64)BPF_CORE_READ(p, sched_task_group) : 0;
+}
+
+static __always_inline void read_group(u64 group, struct group_limit *out)
+{
+	struct task_group *g = (struct task_group *)group;
+
+	out->quota = ~0ull;
+	out->above = (u64)BPF_CORE_READ(g, parent);
+	if (bpf_core_field_exists(g->cfs_bandwidth)) {
+		out->quota = BPF_CORE_READ(g, cfs_bandwidth.quota);
+		if (out->quota == ~0ull)
+			return;
+		out->period = BPF_CORE_READ(g, cfs_bandwidth.period);
+		if (bpf_core_field_exists(g->cfs_bandwidth.burst))
+			out->burst = BPF_CORE_READ(g, cfs_bandwidth.burst);
+	} else if (bpf_core_field_exists(g->scx.bw_quota_us)) {
+		/* A kernel whose fair scheduler keeps no limits (CONFIG_CFS_BANDWIDTH). */
+		out->quota = BPF_CORE_READ(g, scx.bw_quota_us);
+		if (out->quota == ~0ull)
+			return;
+		out->quota *= 1000;
+		out->period = BPF_CORE_READ(g, scx.bw_period_us) * 1000;
+		out->burst = BPF_CORE_READ(g, scx.bw_burst_us) * 1000;
+	}
+	out->id = BPF_CORE_READ(g, css.cgroup, kn, id);
+}
+
+#else
+static __always_inline struct limit *limit_at(u64 id)
+{
+	struct limit *l = id < SHIM_MAX_GROUPS ? &INSTEP_STATE->limits[id] : NULL;
+
+	return l && l->period ? l : NULL;
+}
+
+static __always_inline struct limit *new_limit(u64 id)
+{
+	return id < SHIM_MAX_GROUPS ? &INSTEP_STATE->limits[id] : NULL;
+}
+
+static __always_inline u64 group_of(struct task_struct *p)
+{
+	return p->group;
+}
+
+static __always_inline void read_group(u64 group, struct group_limit *out)
+{
+	struct shim_group *g = &INSTEP_STATE->groups[group % SHIM_MAX_GROUPS];
+
+	*out = (struct group_limit){
+		.id = group, .quota = g->quota, .period = g->period, .burst = g->burst, .above = g->above,
+	};
+}
+#endif
+
+#define GROUP_LEVELS 32
+/* So often a thread that runs looks whether there are other limits. */
+#define LIMIT_LOOK_NS (250 * POL_MS)
+
+/*
+ * The clock of limits. A timer on an idle CPU goes by it, too, while the scheduler's clock stands still there until the CPU wakes up,
+ * where clocks of CPUs are not stable (seen: a limit of 20 % gave 10 %).
+ */
+static __always_inline u64 limit_clock(void)
+{
+	return bpf_ktime_get_ns();
+}
+
+/* The entry of a limit, as the kernel has it now. */
+static __always_inline struct limit *note_limit(struct group_limit *own, u64 now)
+{
+	struct limit *l = limit_at(own->id) ?: new_limit(own->id);
+
+	if (!l) {
+		count(INSTEP_C_LIMIT_LOST);
+		return NULL;
+	}
+	if (!l->period) {
+		l->left = own->quota;
+		l->refill_at = now + own->period;
+	}
+	l->quota = own->quota;
+	l->burst = own->burst;
+	l->period = own->period;
+	return l;
+}
+
+static __always_inline void set_parent(u64 id, u64 parent)
+{
+	struct limit *l = limit_at(id);
+
+	if (l && l->parent != parent)
+		l->parent = parent;
+}
+
+/* The limits above a thread, each told of the next; the cgroup of the nearest, 0 if there is none. */
+SEPARATE u64 find_limits(u64 group, u64 now)
+{
+	u64 nearest = 0, below = 0;
+
+	bpf_repeat(GROUP_LEVELS) {
+		struct group_limit own = {};
+
+		if (!group)
+			break;
+		read_group(group, &own);
+		/* One that is no less than all CPUs limits nobody. */
+		if (own.period && own.quota / own.period < INSTEP_STATE->online && note_limit(&own, now)) {
+			if (below)
+				set_parent(below, own.id);
+			nearest = nearest ?: own.id;
+			below = own.id;
+		}
+		group = own.above;
+	}
+	if (below)
+		set_parent(below, 0);
+	return nearest;
+}
+
+static __always_inline void look_at_limits(struct task_struct *p, struct task_state *t, u64 now)
+{
+	u64 group = group_of(p);
+
+	if (group == t->group && pol_since(t->looked_at, now) < LIMIT_LOOK_NS)
+		return;
+	t->group = group;
+	t->looked_at = now;
+	if (!t->limit)
+		t->used = p->se.sum_exec_runtime;
+	t->limit = find_limits(group, limit_clock());
+}
+
+/* Adds what the periods that began meanwhile bring. */
+static __always_inline void refill(struct limit *l, u64 now)
+{
+	u64 at = l->refill_at, periods, more, most = l->quota + l->burst;
+	s64 left;
+
+	if (!l->period || !l->quota || pol_before(now, at))
+		return;
+	periods = pol_since(at, now) / l->period + 1;
+	if (__sync_val_compare_and_swap(&l->refill_at, at, at + periods * l->period) != at)
+		return;
+	left = l->left;
+	if (left >= (s64)most)
+		return;
+	more = most - left;
+	if (periods <= more / l->quota)
+		more = periods * l->quota;
+	__sync_fetch_and_add(&l->left, more);
+}
+
+/* When something is left again of a limit of which nothing is left. */
+static __always_inline u64 refilled_at(struct limit *l, s64 left)
+{
+	return l->refill_at + (u64)-left / (l->quota ?: 1) * l->period;
+}
+
+/* When threads under this limit and those above it may run; 0 if they may now. */
+SEPARATE u64 limited_until(u64 id, u64 now)
+{
+	u64 latest = 0;
+
+	bpf_repeat(GROUP_LEVELS) {
+		struct limit *l = limit_at(id);
+		s64 left;
+
+		if (!id || !l)
+			break;
+		refill(l, now);
+		left = l->left;
+		if (left <= 0)
+			latest = latest ? pol_max(latest, refilled_at(l, left)) : refilled_at(l, left);
+		id = l->parent;
+	}
+	return latest;
+}
+
+/*
+ * What a thread has used since it was last charged, to its limit and those above it. As the kernel charges a limit by this, too,
+ * time in interrupts does not count.
+ */
+static __always_inline void charge_limits(struct task_struct *p, struct task_state *t)
+{
+	u64 id = t->limit, used = p->se.sum_exec_runtime, ran = used - t->used;
+
+	t->used = used;
+	bpf_repeat(GROUP_LEVELS) {
+		struct limit *l = limit_at(id);
+
+		if (!id || !l)
+			break;
+		__sync_fetch_and_sub(&l->left, ran);
+		id = l->parent;
+	}
+}
+
+#endif

@@ -1,0 +1,221 @@
+//! CPU limits of cgroups: who runs for how long under them, and that nobody waits for ever.
+
+use super::*;
+
+/// A cgroup's limit: CPU time and period in milliseconds, what it may save, and the cgroup above.
+#[derive(Clone, Copy)]
+struct Limit {
+    quota: u64,
+    period: u64,
+    burst: u64,
+    above: u32,
+}
+
+fn limit(percent: u64) -> Limit {
+    Limit { quota: percent, period: 100, burst: 0, above: 0 }
+}
+
+/// What the kernel knows of a cgroup.
+fn set(instep: &mut Instep, group: u32, own: Option<Limit>) {
+    let none = Limit { quota: u64::MAX / MS, period: 100, burst: 0, above: 0 };
+    let Limit { quota, period, burst, above } = own.unwrap_or(none);
+    // SAFETY: it is the state that this scheduler was loaded with; C checks the number.
+    unsafe {
+        let state = instep.kernel().globals();
+        c::shim_set_group(state, group, quota * MS, period * MS, burst * MS, above);
+    }
+}
+
+/// VMs of vCPUs that compute on so many CPUs, the first vCPUs of each in these cgroups; all asleep.
+fn host(cpus: usize, vms: &[(usize, u32)], groups: &[(u32, Limit)]) -> Instep {
+    let count: usize = vms.iter().map(|(count, _)| count).sum();
+    let task = |at: usize| TaskSetup { allowed: CpuMask::of(0..cpus), cpu: at % cpus, flags: 0 };
+    let tasks: Vec<TaskSetup> = (0..count).map(task).collect();
+    let mut instep = fits(&cores(cpus), &tasks, &table(vms), 0);
+    for (group, own) in groups {
+        set(&mut instep, *group, Some(*own));
+    }
+    instep
+}
+
+fn wake(instep: &mut Instep, task: usize, now: u64) {
+    instep.kernel().wake(task, Waker::Other(0), now);
+    settle(instep, now);
+}
+
+/// So many milliseconds from `from` on, in steps of a quarter; the clock ticks every 4 ms, each CPU at another moment.
+/// For how many milliseconds each task ran.
+fn run(instep: &mut Instep, cpus: usize, tasks: usize, from: u64, ms: u64) -> Vec<f64> {
+    let mut ran = vec![0.0; tasks];
+    for step in 1..=ms * 4 {
+        let now = from + step * MS / 4;
+        settle(instep, now);
+        for cpu in (0..cpus).filter(|cpu| (step + *cpu as u64).is_multiple_of(16)) {
+            instep.kernel().tick(cpu, now);
+            settle(instep, now);
+        }
+        for task in (0..cpus).filter_map(|cpu| instep.current(cpu)) {
+            ran[task] += 0.25;
+        }
+    }
+    assert_eq!(instep.ejected(), None);
+    ran
+}
+
+/// The whole of these tasks in percent of a CPU.
+fn percent(ran: &[f64], ms: u64) -> f64 {
+    ran.iter().sum::<f64>() * 100.0 / ms as f64
+}
+
+fn near(got: f64, wanted: f64) -> bool {
+    (got - wanted).abs() <= wanted * 0.02
+}
+
+#[test]
+fn one_thread_has_what_its_limit_leaves_on_an_idle_cpu() {
+    for wanted in [1, 20, 50, 98] {
+        let mut instep = host(2, &[(1, 100)], &[(1, limit(wanted))]);
+        instep.kernel().set_group(0, 1);
+        wake(&mut instep, 0, START);
+        let got = percent(&run(&mut instep, 2, 1, START, 4000), 4000);
+        assert!(near(got, wanted as f64), "{wanted} % wanted, {got}");
+    }
+}
+
+#[test]
+fn vms_under_limits_and_others_have_what_is_theirs_on_32_cpus() {
+    // Gangs of 8 and 16, one of them limited to 150 %; four VMs of 16 that are not: 8 vCPUs a CPU at most.
+    let vms = [(8, 100), (16, 100), (16, 100), (16, 100), (16, 100), (16, 100)];
+    let mut instep = host(32, &vms, &[(1, limit(150)), (2, limit(400))]);
+    (0..8).for_each(|task| instep.kernel().set_group(task, 1));
+    (8..24).for_each(|task| instep.kernel().set_group(task, 2));
+    (0..88).for_each(|task| wake(&mut instep, task, START));
+    run(&mut instep, 32, 88, START, 1000);
+    let ran = run(&mut instep, 32, 88, START + 1000 * MS, 4000);
+    let got: Vec<f64> =
+        [0..8, 8..24, 24..40, 40..56, 56..72, 72..88].map(|of| percent(&ran[of], 4000)).to_vec();
+    assert!(near(got[0], 150.0) && near(got[1], 400.0), "{got:?}");
+    let part = (3200.0 - 550.0) / 4.0;
+    assert!(near(got[2..].iter().sum(), 4.0 * part), "no CPU idles: {got:?}");
+    assert!(got[2..].iter().all(|vm| *vm >= 0.85 * part), "{got:?}");
+    // SAFETY: it is the state that this scheduler was loaded with.
+    let mut held = |vm| unsafe { c::shim_vm_held(instep.kernel().globals(), vm) };
+    assert!(held(1) > 0 && held(2) > 0 && held(3) == 0);
+}
+
+#[test]
+fn limits_hold_at_each_level() {
+    // Two VMs of two vCPUs under a slice of 150 %, one of them limited to 30 % itself.
+    let own = Limit { above: 1, ..limit(30) };
+    let plain = Limit { quota: u64::MAX / MS, period: 100, burst: 0, above: 1 };
+    let mut instep = host(8, &[(2, 100), (2, 100)], &[(1, limit(150)), (2, own), (3, plain)]);
+    for task in 0..4 {
+        instep.kernel().set_group(task, 2 + task as u32 / 2);
+        wake(&mut instep, task, START);
+    }
+    let ran = run(&mut instep, 8, 4, START, 4000);
+    let (first, both) = (percent(&ran[..2], 4000), percent(&ran, 4000));
+    assert!(near(first, 30.0) && near(both, 150.0), "{first} % of {both}");
+}
+
+#[test]
+fn thread_bound_to_a_cpu_is_limited_too() {
+    let tasks = [task_on(&[0], 0), task_on(&[0], 0)];
+    let mut instep = fits(&cores(1), &tasks, &[], 0);
+    set(&mut instep, 1, Some(limit(20)));
+    instep.kernel().set_group(0, 1);
+    (0..2).for_each(|task| wake(&mut instep, task, START));
+    let ran = run(&mut instep, 1, 2, START, 4000);
+    assert!(near(ran[0], 800.0) && near(ran[1], 3200.0), "{ran:?}");
+}
+
+#[test]
+fn limit_that_changes_acts_within_a_quarter_of_a_second() {
+    let mut instep = host(2, &[(2, 100)], &[(1, limit(1))]);
+    (0..2).for_each(|task| instep.kernel().set_group(task, 1));
+    (0..2).for_each(|task| wake(&mut instep, task, START));
+    run(&mut instep, 2, 2, START, 1000);
+    set(&mut instep, 1, Some(limit(100)));
+    run(&mut instep, 2, 2, START + 1000 * MS, 300);
+    let got = percent(&run(&mut instep, 2, 2, START + 1300 * MS, 1000), 1000);
+    assert!(near(got, 100.0), "{got} % after it was raised to 100");
+    set(&mut instep, 1, None);
+    run(&mut instep, 2, 2, START + 2300 * MS, 300);
+    let got = percent(&run(&mut instep, 2, 2, START + 2600 * MS, 1000), 1000);
+    assert!(near(got, 200.0), "{got} % without a limit");
+    set(&mut instep, 1, Some(limit(50)));
+    run(&mut instep, 2, 2, START + 3600 * MS, 300);
+    let got = percent(&run(&mut instep, 2, 2, START + 3900 * MS, 1000), 1000);
+    assert!(near(got, 50.0), "{got} % with a new one");
+}
+
+#[test]
+fn what_is_saved_is_a_burst_at_most() {
+    let own = Limit { burst: 20, ..limit(20) };
+    let mut instep = host(1, &[(1, 100)], &[(1, own)]);
+    instep.kernel().set_group(0, 1);
+    wake(&mut instep, 0, START);
+    run(&mut instep, 1, 1, START, 200);
+    // It sleeps for long, and then has 40 ms before the next period begins.
+    let mut now = START + 200 * MS;
+    while instep.current(0).is_none() {
+        now += MS;
+        settle(&mut instep, now);
+    }
+    instep.kernel().block(0, now);
+    settle(&mut instep, now);
+    // Periods began at the start, 100 ms apart.
+    let again = START + (now - START).div_ceil(100 * MS) * 100 * MS + 1000 * MS + MS;
+    wake(&mut instep, 0, again);
+    let ran = run(&mut instep, 1, 1, again, 98);
+    assert!((39.5..=44.5).contains(&ran[0]), "{} ms of 40", ran[0]);
+}
+
+#[test]
+fn many_threads_under_a_tiny_limit_all_go_on() {
+    // 1 ms a second for 40 threads: the watchdog looks after 20 s.
+    let own = Limit { quota: 1, period: 1000, burst: 0, above: 0 };
+    let mut instep = host(4, &[(40, 100)], &[(1, own)]);
+    (0..40).for_each(|task| instep.kernel().set_group(task, 1));
+    (0..40).for_each(|task| wake(&mut instep, task, START));
+    let ran = run(&mut instep, 4, 40, START, 30_000);
+    assert!(ran.iter().all(|ran| *ran > 0.0), "{ran:?}");
+    assert!(percent(&ran, 30_000) < 3.0, "4 ms each in 8 s at most: {}", percent(&ran, 30_000));
+}
+
+#[test]
+fn thread_that_is_held_may_be_moved_and_leaves_its_limit_with_its_cgroup() {
+    let mut instep = host(2, &[(1, 100), (1, 100)], &[(1, limit(10))]);
+    instep.kernel().set_group(0, 1);
+    (0..2).for_each(|task| wake(&mut instep, task, START));
+    let mut now = START;
+    for round in 0..50 {
+        run(&mut instep, 2, 2, now, 30);
+        now += 30 * MS;
+        instep.kernel().set_affinity(0, &CpuMask::of([round % 2]), now);
+        settle(&mut instep, now);
+    }
+    let held = percent(&run(&mut instep, 2, 2, now, 2000)[..1], 2000);
+    assert!(near(held, 10.0), "{held} % while it was moved");
+    instep.kernel().set_group(0, 0);
+    instep.kernel().set_affinity(0, &CpuMask::of(0..2), now + 2000 * MS);
+    let free = percent(&run(&mut instep, 2, 2, now + 2000 * MS, 1000), 1000);
+    assert!(free > 198.0, "{free} % without a limit");
+    // Nothing is counted twice: both sleep, and nobody waits.
+    now += 3000 * MS;
+    for cpu in 0..2 {
+        instep.kernel().block(cpu, now);
+        settle(&mut instep, now);
+    }
+    // SAFETY: it is the state that this scheduler was loaded with.
+    let mut left = |vm| unsafe { c::shim_vm_waiting(instep.kernel().globals(), vm) };
+    assert_eq!([left(1), left(2)], [0, 0]);
+}
+
+#[test]
+fn limits_of_all_cpus_or_more_limit_nobody() {
+    let mut instep = host(2, &[(2, 100)], &[(1, limit(200)), (2, limit(900))]);
+    (0..2).for_each(|task| instep.kernel().set_group(task, 1 + task as u32));
+    (0..2).for_each(|task| wake(&mut instep, task, START));
+    assert_eq!(run(&mut instep, 2, 2, START, 1000), [1000.0, 1000.0]);
+}
