@@ -29,6 +29,7 @@ pub mod identify;
 mod isolated;
 pub mod memory;
 pub mod names;
+mod new_processes;
 pub mod numa_maps;
 pub mod numa_stat;
 pub mod proc_text;
