@@ -55,6 +55,7 @@ pub use facts::{
 pub use gaps::load_warnings;
 pub use isolated::isolated_cpus;
 pub use memory::MemoryOptions;
+pub use quota::Quota;
 pub use rates::snapshot;
 pub use scan::{ScanOptions, Scanner};
 pub use trust::{Owner, Trust, UserMap};
