@@ -100,18 +100,18 @@ pub(crate) fn counters(from: &[Reading], to: &[Reading]) -> Vec<Counter> {
     from.iter().filter_map(one).collect()
 }
 
+/// What CPU quotas did until now to VMs, each told by its process and when that started.
+pub(crate) type Quotas = BTreeMap<(u32, u64), Quota>;
+
 /// What CPU quotas did to VMs until now; of those with a quota.
-pub(crate) fn quotas(scanner: &mut Scanner) -> BTreeMap<(u32, u64), Quota> {
+pub(crate) fn quotas(scanner: &mut Scanner) -> Quotas {
     let vms = scanner.scan().map(|scan| scan.vms).unwrap_or_default();
     let quotas = vms.into_iter().map(|vm| ((vm.pid, vm.start_ticks), vm.quota));
     quotas.filter(|(_, quota)| quota.quota.is_some() || quota.times > 0).collect()
 }
 
 /// What they did from one reading to another. A quota that came meanwhile began with nothing.
-pub(crate) fn throttled(
-    from: &BTreeMap<(u32, u64), Quota>,
-    to: BTreeMap<(u32, u64), Quota>,
-) -> Vec<Throttled> {
+pub(crate) fn throttled(from: &Quotas, to: Quotas) -> Vec<Throttled> {
     let one = |(key, to): ((u32, u64), Quota)| {
         let from = from.get(&key).cloned().unwrap_or_default();
         Throttled {

@@ -5,12 +5,12 @@ use crate::known::{self, Thread};
 use crate::silent::Silent;
 use crate::source::{self, Choice, Source, Wanted};
 use instep_core::units::{CpuId, Nanos, Tid};
-use instep_host::discover::{Quota, ScanOptions, Scanner, VmFacts};
+use instep_host::discover::{ScanOptions, Scanner, VmFacts};
 use instep_host::{Root, system, topology};
 use instep_trace::event::{Event, Fact};
 use instep_trace::rec::{End, Head, Lost, VcpuHead, VmHead, Writer};
 use instep_trace::topology::TopologyDocument;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::time::Duration;
 
@@ -206,7 +206,7 @@ struct Session<W> {
     cost_before: Duration,
     /// The kernel's counters, read after the first round: what the kernel adds to them later began
     /// when events were recorded already.
-    before: Option<(Vec<known::Reading>, BTreeMap<(u32, u64), Quota>)>,
+    before: Option<(Vec<known::Reading>, known::Quotas)>,
     scanner: Scanner,
     tids: Vec<u32>,
     silent: Silent,
