@@ -118,6 +118,7 @@ pub(crate) fn throttled(from: &Quotas, to: Quotas) -> Vec<Throttled> {
             pid: key.0,
             quota_milli_cpus: to.quota.map(|quota| quota.0),
             file: to.file.map(|file| file.display().to_string()),
+            is_above: to.is_above,
             throttled_ns: to.throttled.since(from.throttled).0,
             times: to.times.saturating_sub(from.times),
         }
@@ -152,6 +153,7 @@ mod tests {
         let quota = |throttled, times| Quota {
             quota: Some(Milli(200)),
             file: Some("/sys/fs/cgroup/a/cpu.max".into()),
+            is_above: false,
             throttled: Nanos(throttled),
             times,
         };

@@ -48,7 +48,7 @@ impl TextFile {
 
 /// The collector reads names that end with `.prom` only, and none that is being written.
 fn part_of(path: &Path) -> PathBuf {
-    path.with_extension("part")
+    path.with_extension("prom.part")
 }
 
 fn replace(path: &Path, text: &str) -> io::Result<()> {
@@ -105,7 +105,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let victim = dir.path().join("victim");
         fs::write(&victim, "kept").unwrap();
-        for name in ["a.prom", "a.part"] {
+        for name in ["a.prom", "a.prom.part"] {
             std::os::unix::fs::symlink(&victim, dir.path().join(name)).unwrap();
         }
         assert_eq!(TextFile::default().write(&dir.path().join("a.prom"), "x"), None);

@@ -18,6 +18,7 @@ fn throttled_for(throttled_ns: u64) -> Value {
         pid: 10,
         quota_milli_cpus: Some(200),
         file: Some("/sys/fs/cgroup/vm-10/cpu.max".to_owned()),
+        is_above: false,
         throttled_ns,
         times: 7,
     };
@@ -56,6 +57,24 @@ fn a_quota_stops_a_vm_no_longer_than_it_waited() {
     let vm = list(&json, "vms").iter().find(|vm| vm["name"] == "vm-10").unwrap();
     assert!(list(vm, "vcpus").iter().all(|vcpu| vcpu["steal_ns"] == 0), "{vm}");
     assert_eq!(list(vm, "culprits").len(), 0, "{vm}");
+}
+
+#[test]
+fn a_quota_above_the_vm_is_not_called_its_own() {
+    let its = Throttled {
+        pid: 10,
+        quota_milli_cpus: Some(1500),
+        file: Some("/sys/fs/cgroup/machine.slice/cpu.max".to_owned()),
+        is_above: true,
+        throttled_ns: 90_000_000,
+        times: 7,
+    };
+    let end = End { throttled: vec![its], ..End::default() };
+    let (_dir, path) = made("a.instep", &recorded(&Head::default(), &end));
+    let found = findings(&analyze(&path, &["--json"]).expect(1).json(), "vm-10");
+    let said = &found[0].1;
+    assert!(said.contains("throttled by a quota above its cgroup, of 150 %: "), "{said}");
+    assert!(said.ends_with("`echo max > /sys/fs/cgroup/machine.slice/cpu.max` takes it away."));
 }
 
 /// Two VMs of one vCPU take turns on one CPU for 480 ms.

@@ -3,7 +3,8 @@
 //! While no process or thread was made since the last look (the last number in `/proc/loadavg`) a look reads
 //! one short file. The kernel gives numbers in ascending order and begins again at the end, so new processes have the
 //! numbers between those of two looks. They are listed one look later, when most of those of a build have ended.
-//! A new process is looked at a few times: it is made first, and runs its program later. A process with one thread has no vCPU threads yet, and one system call tells that.
+//! A new process is looked at a few times: it is made first, and runs its program later. A process with one thread has
+//! no vCPU threads yet, and one system call tells that.
 //! A kernel that tells of processes (the proc connector) would tell of every thread of every build on the host as well.
 //!
 //! Every look is bounded, so some VMs are not noticed here: what starts among very many new processes, what begins to

@@ -23,6 +23,8 @@ pub struct Quota {
     pub quota: Option<Milli>,
     /// The file that says so, with the root that was read; the first one where each vCPU has its own.
     pub file: Option<PathBuf>,
+    /// Whether that is the file of a cgroup above the VM's own.
+    pub is_above: bool,
     /// Time since the cgroups were made, summed over CPUs, in which they were throttled.
     pub throttled: Nanos,
     /// How often that was.
@@ -37,7 +39,8 @@ pub(super) fn read(
 ) -> Quota {
     let mut least = Quota::default();
     for (level, dir) in levels.iter().enumerate() {
-        least.limit(of_cgroup(dir, level == 0, reader));
+        let is_own = level == 0;
+        least.limit(Quota { is_above: !is_own, ..of_cgroup(dir, is_own, reader) });
     }
     let Some(own) = levels.first() else { return least };
     // Nearly always all vCPUs have the same quota or none, so the first one tells.
@@ -62,6 +65,7 @@ impl Quota {
         let is_less = |quota: Milli| self.quota.is_none_or(|least| quota < least);
         if other.quota.is_some_and(is_less) {
             (self.quota, self.file) = (other.quota, other.file);
+            self.is_above = other.is_above;
         }
         self.throttled.0 = self.throttled.0.saturating_add(other.throttled.0);
         self.times = self.times.saturating_add(other.times);
@@ -74,7 +78,7 @@ impl Quota {
             quota: self.quota.zip(other.quota).map(sum),
             throttled: Nanos(self.throttled.0.saturating_add(other.throttled.0)),
             times: self.times.saturating_add(other.times),
-            file: self.file,
+            ..self
         }
     }
 }
@@ -99,7 +103,7 @@ fn of_cgroup(dir: &Path, always: bool, reader: &mut Reader) -> Quota {
     let stat = text("cpu.stat").unwrap_or_default();
     let file = quota.is_some().then(|| dir.join(file));
     let times = value(&stat, "nr_throttled").unwrap_or_default();
-    Quota { quota, file, throttled: throttled(&stat), times }
+    Quota { quota, file, throttled: throttled(&stat), times, is_above: false }
 }
 
 /// `most` microseconds in each `period`; `max` and -1 are no limit.
@@ -177,7 +181,7 @@ mod tests {
         let levels = [scope, slice.clone()];
         let found = of(&levels, 2);
         assert_eq!((found.quota, found.throttled), (Some(Milli(1000)), Nanos(7000)));
-        assert_eq!(found.file, Some(slice.join("cpu.max")));
+        assert_eq!((found.file, found.is_above), (Some(slice.join("cpu.max")), true));
     }
 
     #[test]
@@ -196,6 +200,7 @@ mod tests {
         let found = of(&[dir.path().to_owned()], 2);
         assert_eq!((found.quota, found.throttled), (Some(Milli(400)), Nanos(18_000)));
         assert_eq!(found.file, Some(dir.path().join("libvirt/vcpu0/cpu.max")));
+        assert!(!found.is_above);
         assert_eq!(found.times, 10);
     }
 }

@@ -135,24 +135,45 @@ fn throttled(vm: &VmReport, sums: &Sums) -> Option<Finding> {
     let quota = its.quota_milli_cpus.map_or_else(String::new, |quota| {
         format!(" of {}", percent(quota, 1000).replace(".0 %", " %"))
     });
+    let whose = if its.is_above { "a quota above its cgroup," } else { "its own quota" };
     let raise = match &its.file {
+        Some(file) if its.is_above => format!(
+            "That stops all below together. `echo {} > {}` takes it away.",
+            none(file),
+            quoted(file)
+        ),
         Some(file) => {
-            let none = if file.ends_with("cpu.max") { "max" } else { "-1" };
             format!(
-                "No scheduler and no placement changes this. `echo {none} > {file}` takes the quota away; \
+                "No scheduler and no placement changes this. `echo {} > {}` takes the quota away; \
                  with libvirt `virsh schedinfo {} --live vcpu_quota=-1`.",
-                vm.name
+                none(file),
+                quoted(file),
+                quoted(&vm.name)
             )
         }
         None => "The quota is gone meanwhile.".to_owned(),
     };
     let text = format!(
-        "{} was throttled by its own quota{quota}: {} of the {} that its vCPUs wanted. {raise}",
+        "{} was throttled by {whose}{quota}: {} of the {} that its vCPUs wanted. {raise}",
         vm.name,
         time(its.ns),
         time(sums.wanted()),
     );
     finding(Kind::Throttled, vm, its.ns, text)
+}
+
+/// What is no quota in this file.
+fn none(file: &str) -> &'static str {
+    if file.ends_with("cpu.max") { "max" } else { "-1" }
+}
+
+/// A word for a shell: others choose names of VMs and cgroups.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@".contains(c);
+    if !word.starts_with('-') && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 /// What each VM should have had of the CPU time that all of them had together, by their weights and by what their
@@ -257,8 +278,8 @@ fn stacking(vm: &VmReport, host: &HostReport, sums: &Sums) -> Option<Finding> {
     let worst = vm.stacked_on.iter().max_by_key(|on| (on.ns, std::cmp::Reverse(on.cpu)));
     let worst = worst.map_or(String::new(), |on| format!(", most on CPU {}", on.cpu));
     let remedy = if vm.vcpus.len() > host.cpus {
-        "It has more vCPUs than the host has CPUs, so siblings must share; Instep would keep their \
-         number per CPU even. Fewer vCPUs would help more."
+        "It has more vCPUs than the host has CPUs, so siblings must share, and fewer vCPUs would help most; \
+         Instep would keep their number per CPU even."
     } else {
         "Instep would never queue siblings on one CPU while another that they may use has none \
          (balance)."
@@ -387,6 +408,14 @@ fn percent(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_in_commands_are_quoted() {
+        let path = "/sys/fs/cgroup/machine.slice/machine-qemu\\x2d1\\x2dweb.scope/cpu.max";
+        assert_eq!(quoted(path), format!("'{path}'"));
+        assert_eq!(quoted("/a/cpu.max"), "/a/cpu.max");
+        assert_eq!(quoted("x'; rm -rf /"), r"'x'\''; rm -rf /'");
+    }
 
     #[test]
     fn times_have_three_digits_and_a_unit() {

@@ -227,6 +227,8 @@ pub struct ThrottledReport {
     pub quota_milli_cpus: Option<u64>,
     /// The file that holds it.
     pub file: Option<String>,
+    /// Whether that is of a cgroup above the VM's own, and the quota of other VMs, too.
+    pub is_above: bool,
 }
 
 /// Allocation periods (systems.md, 5), with a share by weight. `None` where no period is whole, and as

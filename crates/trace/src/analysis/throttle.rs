@@ -40,6 +40,7 @@ pub(super) fn separate(vm: &mut VmReport, by: &Throttled) {
         times: by.times,
         quota_milli_cpus: by.quota_milli_cpus,
         file: by.file.clone(),
+        is_above: by.is_above,
     });
 }
 

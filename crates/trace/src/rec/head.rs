@@ -94,6 +94,8 @@ pub struct Throttled {
     pub quota_milli_cpus: Option<u64>,
     /// The file that holds it.
     pub file: Option<String>,
+    /// Whether that is of a cgroup above the VM's own.
+    pub is_above: bool,
     /// Time in which it was throttled, summed over CPUs.
     pub throttled_ns: u64,
     /// How often that was.
