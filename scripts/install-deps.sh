@@ -93,6 +93,8 @@ if [ "$purpose" = test ]; then
     have rpm2cpio || tools+=(rpm)
     # What profiles and recordings are held against. Where it cannot be had those tests are skipped.
     have stress-ng || tools+=(stress-ng)
+    # What metrics, alert rules and the dashboard are checked with.
+    { have prometheus && have promtool; } || tools+=(prometheus)
     have hackbench || tools+=(rt-tests)
     have perf || tools+=(linux-perf)
     have trace-cmd || tools+=(trace-cmd)

@@ -52,6 +52,8 @@ pub struct Config {
     pub discover: DiscoverConfig,
     /// How memory is brought home.
     pub memory: MemoryConfig,
+    /// Metrics for Prometheus.
+    pub metrics: MetricsConfig,
     /// The kernel scheduler.
     pub dispatch: DispatchConfig,
 }
@@ -64,6 +66,26 @@ pub struct DiscoverConfig {
     pub users: Vec<String>,
     /// Cgroups, as in /proc/PID/cgroup; what is below them counts, too.
     pub cgroups: Vec<String>,
+}
+
+/// Metrics for Prometheus.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MetricsConfig {
+    /// The file for node_exporter's textfile collector; empty for none.
+    pub file: PathBuf,
+}
+
+impl MetricsConfig {
+    /// A file that is replaced must be one that nothing else uses.
+    fn check(&self) -> Result<(), String> {
+        let is_prom = self.file.extension().is_some_and(|extension| extension == "prom");
+        if is_prom || self.file.as_os_str().is_empty() {
+            return Ok(());
+        }
+        let file = self.file.display();
+        Err(format!("metrics file {file}: its name must end with .prom, others are not collected"))
+    }
 }
 
 /// How memory is brought home.
@@ -94,6 +116,7 @@ impl Default for Config {
             vms: Vec::new(),
             discover: DiscoverConfig::default(),
             memory: MemoryConfig::default(),
+            metrics: MetricsConfig::default(),
             dispatch: DispatchConfig::default(),
         }
     }
@@ -190,6 +213,7 @@ impl Config {
                 self.window, self.interval
             ));
         }
+        self.metrics.check()?;
         if self.memory.batch.0 == 0 {
             return Err("memory.batch is 0".to_owned());
         }

@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::holding::restored;
 use crate::left_alone::LeftAlone;
 use crate::memory::{Homes, Host, Limits, LiveHost};
+use crate::metrics::Metrics;
 use crate::observe::{Observation, Observer, VmKey, absent, facts_of, keep_only, keep_trusted};
 use crate::record::{ActionRecord, Cost, LeftAloneRecord, MemoryRecord, Record};
 use crate::run::Sink;
@@ -54,6 +55,8 @@ pub(crate) struct Done {
     time: SystemTime,
     /// Changes that failed, other than by the thread's end.
     pub(crate) failed: usize,
+    /// Threads of VMs that are placed no more that have their first affinity again.
+    restored: usize,
 }
 
 /// What came of a home that is new to the kernel scheduler.
@@ -116,7 +119,13 @@ impl Done {
             cost: Cost::default(),
             time,
             failed: 0,
+            restored: 0,
         }
+    }
+
+    /// Adds it to the metrics.
+    pub(crate) fn count(&self, record: &Record<'_>, metrics: &mut Metrics) {
+        metrics.note_cycle(&self.observation, record, (self.failed, self.restored));
     }
 
     /// The record of this cycle.
@@ -198,7 +207,7 @@ impl Done {
     /// Gives VMs that are placed no more, such as by a new configuration, the affinities back that they
     /// were found with.
     fn release_others<A: Affinity>(
-        &self,
+        &mut self,
         applier: &mut Applier<A>,
         sink: &mut dyn Sink,
     ) -> Result<(), Error> {
@@ -206,6 +215,7 @@ impl Done {
         let placed = self.observation.snapshot.vms.iter().filter_map(facts);
         let placed = placed.map(|vm| (vm.pid, vm.start_ticks)).collect();
         let report = applier.restore_others(&placed)?;
+        self.restored = report.restored;
         if report.restored != 0 {
             sink.notice(&format!("VMs that are no longer placed: {}", restored(&report)));
         }
@@ -286,7 +296,7 @@ fn left_alone(vm: &OpaqueVm) -> LeftAloneRecord<'_> {
 /// What came of a change, in words.
 fn said(applied: &Applied) -> String {
     match applied {
-        Applied::Set => "done".to_owned(),
+        Applied::Set => crate::record::DONE.to_owned(),
         Applied::Unchanged => "was so already".to_owned(),
         Applied::Narrowed(got) => format!("the thread's cpuset left only CPUs {got}"),
         Applied::Changed(to) => format!("left alone: someone else set it to CPUs {to} meanwhile"),

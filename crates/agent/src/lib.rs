@@ -14,6 +14,7 @@ mod holding;
 mod left_alone;
 mod locks;
 mod memory;
+mod metrics;
 mod noise;
 pub mod observe;
 pub mod published;

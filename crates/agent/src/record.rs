@@ -9,6 +9,9 @@ use instep_core::units::{Bytes, Nanos, VmId};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
+/// The outcome of an affinity that was set.
+pub(crate) const DONE: &str = "done";
+
 /// One cycle.
 #[derive(Debug, Serialize)]
 pub struct Record<'a> {

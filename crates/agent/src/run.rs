@@ -16,6 +16,7 @@ pub use crate::holding::{restored, told};
 use crate::left_alone::LeftAlone;
 pub use crate::locks::{lock, lock_host, lock_journal};
 use crate::memory::{Homes, LiveHost};
+use crate::metrics::Metrics;
 use crate::observe::Observer;
 use crate::published::{self, RunState};
 use crate::record::Record;
@@ -101,7 +102,9 @@ pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error
         None => result.map(|(ended, _)| ended),
     };
     // Taking the kernel scheduler out takes its time: affinities come first.
-    drop(agent);
+    if let Some(mut agent) = agent.filter(|agent| !agent.options.once) {
+        agent.metrics.remove();
+    }
     service::tell_end(match &ended {
         Ok(Ended { restored: None, .. }) => "ended; what was placed stays",
         Ok(_) => "ended; affinities are restored",
@@ -224,6 +227,7 @@ struct Agent<'a> {
     watch: Watch,
     left_alone: LeftAlone,
     service: Service,
+    metrics: Metrics,
     /// Tells of new VMs, which get a cycle of their own.
     arrivals: Arrivals,
     /// When the last cycle began, from which on loads are measured.
@@ -256,6 +260,7 @@ impl<'a> Agent<'a> {
             watch,
             left_alone,
             service,
+            metrics: Metrics::default(),
             arrivals,
             began,
             count,
@@ -303,6 +308,7 @@ impl<'a> Agent<'a> {
                 Err(error @ Error::Host(_)) if self.count > 1 => {
                     // What worked before may work again; the placement stands meanwhile.
                     sink.notice(&format!("this cycle failed: {error}"));
+                    self.metrics.note_failure();
                     format!("cycle {} failed: {error}", self.count)
                 }
                 Err(error) if self.count > 1 => {
@@ -314,6 +320,7 @@ impl<'a> Agent<'a> {
                 take_over(applier, sink);
             }
             self.service.note_cycle(&status);
+            self.write_metrics(sink);
             if self.options.once {
                 let stopped = self.options.events.stopping();
                 return Ok((ended, if stopped { self.finish(sink) } else { Finish::Keep }));
@@ -334,6 +341,15 @@ impl<'a> Agent<'a> {
             );
         }
         Finish::Keep
+    }
+
+    /// Writes the metrics, if that is asked for.
+    fn write_metrics(&mut self, sink: &mut dyn Sink) {
+        let file = &self.options.config.metrics.file;
+        let wanted = (!file.as_os_str().is_empty()).then_some(self.watch.scheduler.as_ref());
+        let in_force = wanted.flatten().map(Dispatch::in_force);
+        let said = self.metrics.write(file, in_force.as_ref());
+        said.iter().for_each(|line| sink.notice(line));
     }
 
     /// Tells `instep status` of this run.
@@ -403,6 +419,7 @@ impl<'a> Agent<'a> {
         let dry_run = matches!(hands, Hands::Tied(_));
         let record = done.record(self.count, config, dry_run);
         sink.record(&record);
+        done.count(&record, &mut self.metrics);
         let (vms, changes) = (record.vms.len(), record.actions.len());
         let (vms, changes) = (Count::of(vms, "VM"), Count::of(changes, "change"));
         let status = format!("cycle {}: {vms}, {changes}", self.count);

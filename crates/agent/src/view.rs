@@ -98,6 +98,19 @@ pub enum ActionView<'a> {
     },
 }
 
+impl ActionView<'_> {
+    /// The VM's unique name.
+    #[must_use]
+    pub fn vm(&self) -> &str {
+        match self {
+            Self::VcpuAffinity { vm, .. }
+            | Self::EmulatorAffinity { vm, .. }
+            | Self::SoftHome { vm, .. }
+            | Self::MoveMemory { vm, .. } => vm,
+        }
+    }
+}
+
 /// One conflict: its kind with the facts, and the sentence.
 #[derive(Debug, Serialize)]
 pub struct ConflictView<'a> {

@@ -326,6 +326,10 @@ pub(crate) struct RunArgs {
     /// Print one JSON line per cycle on standard output.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write metrics for Prometheus to this file after each cycle, for node_exporter's textfile
+    /// collector; its name must end with .prom.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) metrics: Option<PathBuf>,
     /// Where the original affinities are recorded [default: /run/instep, or
     /// $XDG_RUNTIME_DIR/instep without root].
     #[arg(long, value_name = "DIR")]

@@ -15,6 +15,8 @@ mod facts;
 mod golden;
 #[path = "../../trace/tests/common/pipe.rs"]
 mod pipe;
+#[path = "analyze/quotas.rs"]
+mod quotas;
 #[path = "analyze/recorded.rs"]
 mod recorded;
 #[path = "../../trace/tests/common/mod.rs"]
@@ -80,6 +82,7 @@ fn json_has_every_key_of_the_schema() {
     for (index, vcpu) in list(vm, "vcpus").iter().enumerate() {
         assert_eq!(vcpu["index"].as_u64(), Some(index as u64));
         let of = |key: &str| vcpu[key].as_u64().unwrap();
+        assert_eq!(vcpu["throttled_ns"], Value::Null, "no quota is known of others' recordings");
         assert_eq!(of("run_ns") + of("steal_ns") + of("blocked_ns"), duration);
         assert_eq!((of("tid"), of("migrations")), (11 + index as u64, 0));
     }
@@ -315,7 +318,7 @@ fn what_no_event_and_no_counter_tells_is_null_and_no_good_number() {
     assert_eq!(times, [None; 3]);
     let line = ran.stdout.lines().find(|line| line.split_whitespace().nth(1) == Some("31"));
     let words: Vec<&str> = line.unwrap().split_whitespace().collect();
-    assert_eq!(words, ["0", "31", "-", "-", "-", "0", "-", "-", "-"]);
+    assert_eq!(words, ["0", "31", "-", "-", "-", "-", "0", "-", "-", "-", "-"]);
     assert!(ran.stdout.contains("stacking -, co-run -, skew up to -"), "{}", ran.stdout);
     ran.says(&["2 vCPU threads have no event", "which of both is not known"]);
     // The kernel counted that it slept, or that it ran.

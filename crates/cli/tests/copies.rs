@@ -7,7 +7,7 @@ mod common;
 
 use common::{Ran, instep, list, text};
 use instep_core::units::{Bytes, Milli, Nanos, NodeId};
-use instep_madehost::{Cgroup, GuestNodeSpec, HostSpec, MadeHost, VmSpec, Vmm, scratch};
+use instep_madehost::{Cgroup, Cgroups, GuestNodeSpec, HostSpec, MadeHost, VmSpec, Vmm, scratch};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
@@ -492,6 +492,39 @@ fn a_status_of_hundreds_of_vms_has_a_line_for_each() {
     }
     let all = copies.both(&["status", "--vcpus"]).expect(0).stdout;
     assert!(all.lines().count() > 900);
+}
+
+#[test]
+fn what_a_quota_keeps_from_a_vm_is_shown_apart_from_steal() {
+    for cgroups in [Cgroups::V2, Cgroups::V1] {
+        let mut limited = vm("limited", 2, 100, &[2048]).steal(Milli(900));
+        limited.quota = Some((Milli(200), Milli(1_600)));
+        let mut host = host(HostSpec::new(1, 4), [limited, vm("free", 2, 300, &[2048])]);
+        host.cgroups = cgroups;
+        let copies = Copies::of(&host);
+        let status = copies.both(&["status", "--json"]).expect(0).json();
+        let of = |name: &str| list(&status, "vms").iter().find(|vm| vm["name"] == name).unwrap();
+        let cpus = |vm: &Value, key: &str| vm[key].as_f64().unwrap();
+        let vm = of("limited");
+        assert_eq!(cpus(vm, "quota_cpus"), 0.2, "{cgroups:?}");
+        assert!((cpus(vm, "throttled_cpus") - 1.6).abs() < 0.01, "{vm}");
+        let steal: f64 = list(vm, "vcpus").iter().map(|vcpu| cpus(vcpu, "steal")).sum();
+        assert!((steal - 0.2).abs() < 0.02, "{vm}");
+        assert_eq!(
+            (of("free")["quota_cpus"].clone(), cpus(of("free"), "throttled_cpus")),
+            (Value::Null, 0.0)
+        );
+        let said = |args: &[&str]| {
+            let text = copies.both(args).expect(0).stdout;
+            assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+            text.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        let shown = said(&["status"]);
+        assert!(shown.contains("steal 0.20 CPUs, throttled 1.60 CPUs by its quota of 0.20 CPUs"));
+        let planned = said(&["plan"]);
+        assert!(planned.contains("its quota of 0.20 CPUs throttles it: it wanted 1.60 CPUs more"));
+        assert_eq!(planned.matches("throttles it").count(), 1, "{planned}");
+    }
 }
 
 #[test]

@@ -42,8 +42,8 @@ fn one_frame_of_a_copy_shows_stacking_and_locality() {
         let line = lines[2..].iter().find(|line| line.contains(name)).unwrap();
         line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
-    assert_eq!(vm("stacked")[2..7], ["2", "1.20", "0.60", "-", "100%"]);
-    assert_eq!(vm("crossed")[5..7], ["-", "0%"]);
+    assert_eq!(vm("stacked")[2..8], ["2", "1.20", "0.60", "-", "-", "100%"]);
+    assert_eq!(vm("crossed")[6..8], ["-", "0%"]);
     assert!(lines.iter().all(|line| line.chars().count() <= 80));
 }
 

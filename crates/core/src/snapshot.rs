@@ -92,7 +92,7 @@ pub struct Vm {
     /// The most CPU time that the VM's cgroup may use (`cpu.max`), in thousandths of a CPU; `None`
     /// without a quota or where that is unknown.
     pub quota: Option<Milli>,
-    /// Time in the window, summed over CPUs, in which the quota stopped the VM (`throttled_usec` of
+    /// Time in the window in which the quota stopped the VM's vCPUs, summed over them (by `throttled_usec` of
     /// `cpu.stat`). It is no [`steal`](Vcpu::steal).
     #[serde(rename = "throttled_ns")]
     pub throttled: Nanos,

@@ -206,7 +206,15 @@ fn write_v1(
                     dir.file("memory.numa_stat", text)?;
                 }
             }
-            "cpu,cpuacct" => dir.line("cpu.shares", group.weight.unwrap_or(100) * 1024 / 100)?,
+            "cpu,cpuacct" => {
+                dir.line("cpu.shares", group.weight.unwrap_or(100) * 1024 / 100)?;
+                let (most, throttled) = group.quota.unzip();
+                let most = most.map_or("-1".to_owned(), |most| most.to_string());
+                dir.line("cpu.cfs_quota_us", most)?;
+                dir.line("cpu.cfs_period_us", 100_000)?;
+                let throttled = throttled.unwrap_or(0) * 1000;
+                dir.line("cpu.stat", format!("nr_throttled 0\nthrottled_time {throttled}"))?;
+            }
             _ => {}
         }
     }

@@ -3,10 +3,11 @@
 
 use instep_core::units::{Nanos, Tid};
 use instep_host::Root;
-use instep_host::discover::proc_text;
+use instep_host::discover::{Quota, Scanner, proc_text};
 use instep_host::system;
 use instep_trace::event::Comm;
-use instep_trace::rec::Counter;
+use instep_trace::rec::{Counter, Throttled};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -99,9 +100,36 @@ pub(crate) fn counters(from: &[Reading], to: &[Reading]) -> Vec<Counter> {
     from.iter().filter_map(one).collect()
 }
 
+/// What CPU quotas did until now to VMs, each told by its process and when that started.
+pub(crate) type Quotas = BTreeMap<(u32, u64), Quota>;
+
+/// What CPU quotas did to VMs until now; of those with a quota.
+pub(crate) fn quotas(scanner: &mut Scanner) -> Quotas {
+    let vms = scanner.scan().map(|scan| scan.vms).unwrap_or_default();
+    let quotas = vms.into_iter().map(|vm| ((vm.pid, vm.start_ticks), vm.quota));
+    quotas.filter(|(_, quota)| quota.quota.is_some() || quota.times > 0).collect()
+}
+
+/// What they did from one reading to another. A quota that came meanwhile began with nothing.
+pub(crate) fn throttled(from: &Quotas, to: Quotas) -> Vec<Throttled> {
+    let one = |(key, to): ((u32, u64), Quota)| {
+        let from = from.get(&key).cloned().unwrap_or_default();
+        Throttled {
+            pid: key.0,
+            quota_milli_cpus: to.quota.map(|quota| quota.0),
+            file: to.file.map(|file| file.display().to_string()),
+            is_above: to.is_above,
+            throttled_ns: to.throttled.since(from.throttled).0,
+            times: to.times.saturating_sub(from.times),
+        }
+    };
+    to.into_iter().map(one).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use instep_core::units::Milli;
 
     #[test]
     fn this_test_is_among_the_threads_with_its_process() {
@@ -118,5 +146,22 @@ mod tests {
         let counted = counters(&[at(1, 10, 5), at(2, 10, 5)], &[at(1, 30, 12)]);
         let expected = Counter { tid: 1, from_ns: 10, to_ns: 30, run_ns: 7, wait_ns: 7 };
         assert_eq!(counted, [expected]);
+    }
+
+    #[test]
+    fn throttled_time_is_the_difference_of_two_readings() {
+        let quota = |throttled, times| Quota {
+            quota: Some(Milli(200)),
+            file: Some("/sys/fs/cgroup/a/cpu.max".into()),
+            is_above: false,
+            throttled: Nanos(throttled),
+            times,
+        };
+        let from = BTreeMap::from([((5, 1), quota(100, 2)), ((6, 1), quota(7, 7))]);
+        let to = BTreeMap::from([((5, 1), quota(350, 5)), ((6, 2), quota(9, 1))]);
+        let told = throttled(&from, to);
+        let of = |at: usize| (told[at].pid, told[at].throttled_ns, told[at].times);
+        assert_eq!((of(0), of(1)), ((5, 250, 3), (6, 9, 1)), "another process has the number");
+        assert_eq!(told[0].file.as_deref(), Some("/sys/fs/cgroup/a/cpu.max"));
     }
 }

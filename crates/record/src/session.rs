@@ -99,7 +99,7 @@ pub fn record<W: Write>(
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<Summary, Error> {
     let root = Root::live();
-    let host = Host::look(&root, &options.vms)?;
+    let (host, scanner) = Host::look(&root, &options.vms)?;
     let wanted = Wanted {
         buffer: options.buffer.unwrap_or_else(|| buffer_for(host.cpus.len())),
         cpus: host.cpus.clone(),
@@ -109,7 +109,7 @@ pub fn record<W: Write>(
         },
     };
     let (source, why_not_bpf) = source::start(options.source, &wanted)?;
-    let mut session = Session::begin(out, source, root, &host, options)?;
+    let mut session = Session::begin(out, source, (root, scanner), &host, options)?;
     let ended = session.run(options, wait, progress)?;
     let mut summary = session.finish(ended)?;
     summary.why_not_bpf = why_not_bpf;
@@ -132,11 +132,13 @@ struct Host {
 }
 
 impl Host {
-    fn look(root: &Root, names: &[String]) -> Result<Self, Error> {
+    /// The host, and the scanner that looked at it.
+    fn look(root: &Root, names: &[String]) -> Result<(Self, Scanner), Error> {
         let topology = topology::read(root)?;
         let mut options = ScanOptions::once();
         options.memory.enabled = false;
-        let scan = Scanner::new(root.clone(), options).scan()?;
+        let mut scanner = Scanner::new(root.clone(), options);
+        let scan = scanner.scan()?;
         let mut warnings = topology.warnings().to_vec();
         warnings.extend(scan.warnings);
         let known: Vec<&str> = scan.vms.iter().map(|vm| vm.name.as_str()).collect();
@@ -147,12 +149,13 @@ impl Host {
             };
             return Err(Error::NoVm { name: name.clone(), known });
         }
-        Ok(Host {
+        let host = Host {
             cpus: topology.cpus().iter().map(|cpu| cpu.id).collect(),
             topology: TopologyDocument::of(&topology),
             vms: scan.vms,
             warnings,
-        })
+        };
+        Ok((host, scanner))
     }
 
     /// The VMs of these names; all when there are none.
@@ -203,7 +206,8 @@ struct Session<W> {
     cost_before: Duration,
     /// The kernel's counters, read after the first round: what the kernel adds to them later began
     /// when events were recorded already.
-    before: Option<Vec<known::Reading>>,
+    before: Option<(Vec<known::Reading>, known::Quotas)>,
+    scanner: Scanner,
     tids: Vec<u32>,
     silent: Silent,
     seen: BTreeSet<Tid>,
@@ -215,7 +219,7 @@ impl<W: Write> Session<W> {
     fn begin(
         out: W,
         source: Box<dyn Source>,
-        root: Root,
+        (root, scanner): (Root, Scanner),
         host: &Host,
         options: &Options,
     ) -> Result<Self, Error> {
@@ -226,6 +230,7 @@ impl<W: Write> Session<W> {
             host.vms.iter().flat_map(|vm| vm.vcpus.iter().map(|vcpu| vcpu.tid.0)).collect();
         let mut session = Session {
             before: None,
+            scanner,
             root,
             source,
             writer,
@@ -274,7 +279,8 @@ impl<W: Write> Session<W> {
             }
             self.drain(options.max_bytes)?;
             if self.before.is_none() {
-                self.before = Some(known::readings(&self.root, &self.tids));
+                let quotas = known::quotas(&mut self.scanner);
+                self.before = Some((known::readings(&self.root, &self.tids), quotas));
                 self.silent.visit(&self.root);
             }
             if round.is_multiple_of(FLUSH_EVERY) {
@@ -311,6 +317,7 @@ impl<W: Write> Session<W> {
 
     fn finish(mut self, ended: &str) -> Result<Summary, Error> {
         let after = known::readings(&self.root, &self.tids);
+        let quotas = known::quotas(&mut self.scanner);
         self.source.stop();
         let duration = self.elapsed();
         // What the rings still hold is bounded by their size.
@@ -324,6 +331,7 @@ impl<W: Write> Session<W> {
             Err(why) => (None, Some(why)),
         };
         let cost = cpu_time().saturating_sub(self.cost_before);
+        let before = self.before.unwrap_or_default();
         let end = End {
             ended: ended.to_owned(),
             duration_ns: nanos(duration),
@@ -331,7 +339,8 @@ impl<W: Write> Session<W> {
             lost: lost.clone(),
             cost_ns: Some(nanos(cost)),
             kernel_cost_ns: kernel_cost,
-            counters: known::counters(&self.before.unwrap_or_default(), &after),
+            counters: known::counters(&before.0, &after),
+            throttled: known::throttled(&before.1, quotas),
         };
         self.writer.flush().map_err(Error::Write)?;
         let (events, bytes) = (self.writer.records(), self.writer.size());

@@ -5,7 +5,7 @@
 //! given at the time reached and counted, so time never runs backwards for who pulls.
 
 use crate::event::Event;
-use crate::rec::Counter;
+use crate::rec::{Counter, Throttled};
 use instep_core::topology::Topology;
 use instep_core::units::Nanos;
 use instep_core::wording::Count;
@@ -25,6 +25,11 @@ pub trait EventStream {
     /// What the kernel itself counted of vCPUs' threads meanwhile; known after the last event, and of
     /// Instep's own recordings only.
     fn counters(&self) -> &[Counter] {
+        &[]
+    }
+
+    /// What the CPU quotas of VMs did meanwhile; as [`EventStream::counters`].
+    fn throttled(&self) -> &[Throttled] {
         &[]
     }
 }

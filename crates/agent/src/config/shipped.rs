@@ -49,8 +49,15 @@ fn shipped_configuration_shows_the_defaults() {
 #[test]
 fn shipped_configuration_explains_every_key() {
     let text = all_on();
-    let tables =
-        ["", "[discover]", "[memory]", "[dispatch]", "[dispatch.vm.web]", "[[dispatch.process]]"];
+    let tables = [
+        "",
+        "[discover]",
+        "[memory]",
+        "[metrics]",
+        "[dispatch]",
+        "[dispatch.vm.web]",
+        "[[dispatch.process]]",
+    ];
     for table in tables {
         let after = text.split_once(table).unwrap_or_else(|| panic!("no {table}")).1;
         let body = after.split("\n[").next().unwrap_or_default();

@@ -22,7 +22,7 @@ use instep_trace::analysis::report::Report;
 use instep_trace::analysis::{Place, Settings, Sink, analyze_into};
 use instep_trace::event::Event;
 use instep_trace::perfetto::PerfettoWriter;
-use instep_trace::rec::Counter;
+use instep_trace::rec::{Counter, Throttled};
 use instep_trace::stream::{EventStream, Header, Tally};
 use serde::Serialize;
 use std::fs::{self, File};
@@ -256,6 +256,10 @@ impl EventStream for Watched<'_> {
 
     fn counters(&self) -> &[Counter] {
         self.stream.counters()
+    }
+
+    fn throttled(&self) -> &[Throttled] {
+        self.stream.throttled()
     }
 }
 

@@ -93,19 +93,24 @@ fn draw_vm(out: &mut String, vm: &VmReport, report: &Report, width: usize) {
     let _ = writeln!(out, "{name}{pid}, {}", plural(vm.vcpus.len(), "vCPU"));
     let part =
         |of: Option<u64>| or_dash(of.map(|of| format!("{}%", percent(of, report.duration_ns))));
-    let _ = writeln!(out, "  vCPU   thread     run    steal  blocked  moves  run steal blocked");
+    let _ = writeln!(
+        out,
+        "  vCPU  thread     run    steal   throt  blocked  moves  run steal throt blocked"
+    );
     for vcpu in vm.vcpus.iter().take(MAX_ROWS) {
         let _ = writeln!(
             out,
-            "  {:>4} {:>8} {:>7}  {:>7}  {:>7} {:>6} {:>4} {:>5} {:>7}",
+            "  {:>4} {:>7} {:>7}  {:>7} {:>7}  {:>7} {:>6} {:>4} {:>5} {:>5} {:>7}",
             vcpu.index,
             vcpu.tid,
             or_dash(vcpu.run_ns.map(time)),
             or_dash(vcpu.steal_ns.map(time)),
+            or_dash(vcpu.throttled_ns.map(time)),
             or_dash(vcpu.blocked_ns.map(time)),
             vcpu.migrations,
             part(vcpu.run_ns),
             part(vcpu.steal_ns),
+            part(vcpu.throttled_ns),
             part(vcpu.blocked_ns),
         );
     }
@@ -113,10 +118,11 @@ fn draw_vm(out: &mut String, vm: &VmReport, report: &Report, width: usize) {
         let sum = |of: fn(&VcpuReport) -> Option<u64>| -> u64 { rest.iter().filter_map(of).sum() };
         let _ = writeln!(
             out,
-            "  {} more: run {}, steal {}, blocked {} (--json lists each)",
+            "  {} more: run {}, steal {}, throttled {}, blocked {} (--json lists each)",
             rest.len(),
             time(sum(|vcpu| vcpu.run_ns)),
             time(sum(|vcpu| vcpu.steal_ns)),
+            time(sum(|vcpu| vcpu.throttled_ns)),
             time(sum(|vcpu| vcpu.blocked_ns)),
         );
     }

@@ -69,7 +69,20 @@ impl PlanText<'_> {
         }
         self.lines(f, &head, 0)?;
         self.lines(f, &verdict.why.to_string(), 2)?;
+        if let Some(line) = self.snapshot.vm(verdict.vm).and_then(|vm| self.throttled(vm)) {
+            self.lines(f, &line, 2)?;
+        }
         if few { self.changes(f, verdict, actions) } else { Ok(()) }
+    }
+
+    /// That a quota keeps CPU time from a VM, which no placement changes.
+    fn throttled(&self, vm: &Vm) -> Option<String> {
+        let throttled = vm.throttled.milli_of(self.snapshot.window);
+        let quota = vm.quota.map_or_else(String::new, |quota| format!(" of {quota} CPUs"));
+        let line = format!(
+            "its quota{quota} throttles it: it wanted {throttled} CPUs more; placement does not change this"
+        );
+        (throttled.0 > 0).then_some(line)
     }
 
     /// What changes for one VM. Threads with the same change share a line; a reason that is the

@@ -24,7 +24,10 @@ pub(crate) fn command(args: RunArgs, events: Option<Events>) -> anyhow::Result<O
         config.dispatch.mode = args.dispatch.unwrap_or(config.dispatch.mode);
         config.dispatch.despite_cookies |= args.dispatch_with_cookies;
         config.dispatch.process.extend(args.process_vms.iter().cloned());
-        Ok(config)
+        if let Some(file) = &args.metrics {
+            config.metrics.file.clone_from(file);
+        }
+        check(config, &args.policy)
     };
     let config = make()?;
     anyhow::ensure!(
@@ -106,6 +109,11 @@ fn config_from(
     if !args.vms.is_empty() {
         config.vms.clone_from(&args.vms);
     }
+    check(config, args)
+}
+
+/// The same, if its values can be used.
+fn check(config: Config, args: &PolicyArgs) -> Result<Config, ConfigError> {
     config.check().map_err(|message| ConfigError::Value {
         path: args.config.clone().unwrap_or_else(|| "command line".into()),
         message,

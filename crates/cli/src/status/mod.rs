@@ -60,6 +60,10 @@ struct VmJson<'a> {
     home_node: Option<NodeId>,
     /// What it has from Instep; null when nothing.
     placed: Option<PlacedJson>,
+    /// CPUs that it may use at most (`cpu.max` and the like); null without a quota.
+    quota_cpus: Option<f64>,
+    /// CPUs that its quota kept from it in the window; null where its vCPUs cannot be told.
+    throttled_cpus: Option<f64>,
     vcpus: Vec<VcpuJson<'a>>,
     memory_bytes_by_node: BTreeMap<NodeId, Bytes>,
     left_alone: Option<&'a str>,
@@ -187,6 +191,8 @@ fn json<'a>(
         cgroup: None,
         home_node: None,
         placed: None,
+        quota_cpus: None,
+        throttled_cpus: None,
         vcpus: Vec::new(),
         memory_bytes_by_node: BTreeMap::new(),
         left_alone: Some(&vm.why),
@@ -222,6 +228,8 @@ fn vm_json<'a>(observed: &'a Observed, vm: &'a Vm, home_node: Option<NodeId>) ->
         cgroup: facts.and_then(|facts| facts.cgroup.as_deref()),
         home_node,
         placed: held::placed(observed, vm),
+        quota_cpus: vm.quota.map(|quota| quota.0 as f64 / 1000.0),
+        throttled_cpus: Some(vm.throttled.milli_of(snapshot.window).0 as f64 / 1000.0),
         vcpus: vm
             .vcpus
             .iter()

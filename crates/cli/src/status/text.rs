@@ -30,7 +30,7 @@ pub(crate) fn draw(
     let mut text = heading(observed);
     let names = width.saturating_sub(ROW);
     if !list_vcpus {
-        let titles = ["pid", "vCPUs", "used", "steal", "home", "memory", "there"];
+        let titles = ["pid", "vCPUs", "used", "steal", "throttled", "home", "memory", "there"];
         text.push_str(&format!("\n{}\n", row("VM", names, titles.map(str::to_owned))));
     }
     for vm in &snapshot.vms {
@@ -96,10 +96,11 @@ fn vm_lines(observed: &Observed, vm: &Vm, home: Option<NodeId>, width: usize) ->
     let head = format!("{}: {kind}pid {}, {home}", printable(&vm.name), vm.id);
     let mut text = hanging(&head, width);
     let load = format!(
-        "{}, used {}, steal {} CPUs; {}",
+        "{}, used {}, steal {} CPUs{}; {}",
         plural(vm.vcpus.len(), "vCPU"),
         vm.busy().milli_of(snapshot.window),
         vm.steal().milli_of(snapshot.window),
+        quota(vm, snapshot.window).map_or_else(String::new, |said| format!(", {said}")),
         memory(vm),
     );
     text.push_str(&indented(&wrapped(&load, width - 2), 2));
@@ -124,6 +125,21 @@ fn vm_lines(observed: &Observed, vm: &Vm, home: Option<NodeId>, width: usize) ->
     text
 }
 
+/// CPUs that a quota kept from a VM; `-` for one that has no quota.
+fn throttled(vm: &Vm, window: Nanos) -> String {
+    let is_limited = vm.quota.is_some() || vm.throttled.0 > 0;
+    if is_limited { vm.throttled.milli_of(window).to_string() } else { "-".to_owned() }
+}
+
+/// The quota of a VM and what that kept from it.
+fn quota(vm: &Vm, window: Nanos) -> Option<String> {
+    let throttled = vm.throttled.milli_of(window);
+    match vm.quota {
+        Some(quota) => Some(format!("throttled {throttled} CPUs by its quota of {quota} CPUs")),
+        None => (throttled.0 > 0).then(|| format!("throttled {throttled} CPUs")),
+    }
+}
+
 /// What it has from Instep, or nothing.
 fn placed_line(observed: &Observed, vm: &Vm, width: usize) -> String {
     let placed = held::placed(observed, vm);
@@ -144,6 +160,7 @@ fn vm_row(observed: &Observed, vm: &Vm, home: Option<NodeId>, names: usize) -> S
         vm.vcpus.len().to_string(),
         vm.busy().milli_of(snapshot.window).to_string(),
         vm.steal().milli_of(snapshot.window).to_string(),
+        throttled(vm, snapshot.window),
         home.map_or_else(|| "-".to_owned(), |node| node.to_string()),
         if total.0 == 0 { "?".to_owned() } else { total.to_string() },
         there.unwrap_or_else(|| "-".to_owned()),
@@ -152,12 +169,13 @@ fn vm_row(observed: &Observed, vm: &Vm, home: Option<NodeId>, names: usize) -> S
 }
 
 /// Columns of a row besides the name.
-const ROW: usize = 52;
+const ROW: usize = 62;
 
-fn row(name: &str, names: usize, cells: [String; 7]) -> String {
-    let [pid, vcpus, used, steal, home, memory, there] = cells;
+fn row(name: &str, names: usize, cells: [String; 8]) -> String {
+    let [pid, vcpus, used, steal, throttled, home, memory, there] = cells;
     format!(
-        "{name:<names$} {pid:>8} {vcpus:>5} {used:>7} {steal:>7} {home:>4} {memory:>8} {there:>5}"
+        "{name:<names$} {pid:>8} {vcpus:>5} {used:>7} {steal:>7} {throttled:>9} {home:>4} {memory:>8} \
+         {there:>5}"
     )
 }
 

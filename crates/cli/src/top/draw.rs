@@ -19,10 +19,11 @@ const LIST: u16 = 6;
 /// Rows that the map leaves to vCPUs below the list: their head, borders, and eight of them.
 const VCPUS: u16 = 11;
 /// Columns of a VM's row besides its name: heads and widths.
-const COLUMNS: [(&str, usize); 9] = [
+const COLUMNS: [(&str, usize); 10] = [
     ("vCPUs", 6),
     ("used", 7),
     ("steal", 7),
+    ("throt", 7),
     ("co-run", 7),
     ("local", 7),
     ("type", 5),
@@ -31,7 +32,7 @@ const COLUMNS: [(&str, usize); 9] = [
     ("nodes", 6),
 ];
 /// Which of them go first where the screen is too narrow.
-const SPARED: [&str; 6] = ["nodes", "shr", "type", "local", "vCPUs", "co-run"];
+const SPARED: [&str; 7] = ["nodes", "shr", "type", "local", "throt", "vCPUs", "co-run"];
 /// The least that is left to names.
 const NAME: usize = 6;
 
@@ -42,6 +43,7 @@ const HELP: &[&str] = &[
     "        share a core         |     between last-level caches",
     "",
     "used, steal  CPUs it had; CPUs it waited for while others ran",
+    "throt        CPUs that its quota kept from it; `-` without a quota",
     "co-run       part of its runnable vCPUs that run while one does; `-` where",
     "             nobody traces it (top traces up to 256 vCPUs where it may, the",
     "             selected VM's first) and where vCPUs wait long after waking",
@@ -244,6 +246,7 @@ fn value(vm: &VmRow, column: &str) -> (String, Style) {
         "vCPUs" => vm.vcpus.len().to_string(),
         "used" => vm.used.to_string(),
         "steal" => vm.steal.to_string(),
+        "throt" => vm.throttled.map_or("-".to_owned(), |cpus| cpus.to_string()),
         "co-run" => part(vm.co_run),
         "local" => part(vm.locality),
         "type" => vm.kind.map_or("-".to_owned(), |kind| kind.number().to_string()),

@@ -43,6 +43,8 @@ pub(super) struct VmRow {
     /// In CPUs.
     pub(super) used: Milli,
     pub(super) steal: Milli,
+    /// What a quota kept from it; `None` where it has no quota.
+    pub(super) throttled: Option<Milli>,
     /// Memory on the nodes of the CPUs its busy vCPUs are on; `None` when memory is not known.
     pub(super) locality: Option<Milli>,
     /// Where it is known.
@@ -168,6 +170,8 @@ fn row(
         name: vm.name.clone(),
         used: vm.busy().milli_of(window),
         steal: Milli(vcpus.iter().map(|vcpu| vcpu.steal.0).sum()),
+        throttled: (vm.quota.is_some() || vm.throttled.0 > 0)
+            .then(|| vm.throttled.milli_of(window)),
         locality: locality(vm, &vcpus),
         co_run: extra.co_run.get(&vm.id).copied(),
         kind: kind(snapshot, extra, vm),

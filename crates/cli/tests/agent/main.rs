@@ -11,6 +11,7 @@ mod common;
 mod held;
 mod journal;
 mod locks;
+mod metrics;
 mod namespaces;
 mod output;
 mod owners;

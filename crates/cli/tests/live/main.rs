@@ -11,6 +11,7 @@ mod endings;
 mod killed;
 mod placing;
 mod profiling;
+mod quota;
 mod recording;
 mod stage;
 mod status;

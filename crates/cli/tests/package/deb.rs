@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the package must hold, besides a page for each command.
-const FILES: [&str; 12] = [
+const FILES: [&str; 14] = [
     "usr/bin/instep",
     "etc/instep/instep.toml",
     "usr/lib/systemd/system/instep.service",
@@ -21,6 +21,8 @@ const FILES: [&str; 12] = [
     "usr/share/doc/instep/guide.md",
     "usr/share/doc/instep/copyright",
     "usr/share/doc/instep/examples/dispatch.conf",
+    "usr/share/doc/instep/examples/prometheus/instep-alerts.yml",
+    "usr/share/doc/instep/examples/prometheus/instep-dashboard.json",
 ];
 
 /// The package in `dir`; `None`, with a note, where it cannot be made.

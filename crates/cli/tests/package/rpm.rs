@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What the package must hold, besides a page for each command, and whether it belongs to the settings.
-const FILES: [(&str, bool); 9] = [
+const FILES: [(&str, bool); 11] = [
     ("/usr/bin/instep", false),
     ("/etc/instep/instep.toml", true),
     ("/usr/lib/systemd/system/instep.service", false),
@@ -16,6 +16,8 @@ const FILES: [(&str, bool); 9] = [
     ("/usr/share/fish/vendor_completions.d/instep.fish", false),
     ("/usr/share/licenses/instep/COPYING", false),
     ("/usr/share/doc/instep/guide.md", false),
+    ("/usr/share/doc/instep/examples/prometheus/instep-alerts.yml", false),
+    ("/usr/share/doc/instep/examples/prometheus/instep-dashboard.json", false),
 ];
 
 /// The package in `dir`; `None`, with a note, where it cannot be made.

@@ -1,92 +1,220 @@
 //! Notices VMs whose vCPU threads have just come to exist, by looking at new processes a few times a second.
 //!
 //! While no process or thread was made since the last look (the last number in `/proc/loadavg`) a look reads
-//! one short file; else it lists `/proc` and looks at processes that were not there before. A kernel that tells
-//! of processes (the proc connector) would tell of every thread of every build on the host as well.
+//! one short file. The kernel gives numbers in ascending order and begins again at the end, so new processes have the
+//! numbers between those of two looks. They are listed one look later, when most of those of a build have ended.
+//! A new process is looked at a few times: it is made first, and runs its program later. A process with one thread has
+//! no vCPU threads yet, and one system call tells that.
+//! A kernel that tells of processes (the proc connector) would tell of every thread of every build on the host as well.
+//!
+//! Every look is bounded, so some VMs are not noticed here: what starts among very many new processes, what begins to
+//! be a monitor later than two seconds after its process was made, and all VMs where `/proc/loadavg` is not that of
+//! this host's processes (lxcfs). The next regular cycle finds these.
 
 use super::facts::Vmm;
-use super::files::{Reader, numbered};
+use super::files::Reader;
 use super::names::{Role, role};
+use super::new_processes::Processes;
+use super::proc_text;
 use super::process::{self, Thread};
 use crate::root::Root;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::ops::RangeInclusive;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
-/// How many looks a new process has to become a monitor: it is made first, and runs its program later.
-const YOUNG: u32 = 10;
+/// At which looks, counted from its first, a new process is looked at: two seconds, at five looks a second.
+const DUE: [u32; 5] = [1, 2, 4, 7, 10];
 
 /// How many looks a monitor has to make its vCPU threads.
 const STARTING: u32 = 300;
 
-/// The most new processes that are looked at, which bounds the time of a look.
-const MOST: usize = 200;
+/// The most new processes that are remembered, and the most whose files are read in one look.
+const MOST_NEW: usize = 512;
+const MOST_READ: u32 = 16;
 
 /// The processes of a host as last seen.
 #[derive(Debug)]
 pub struct Arrivals {
     root: Root,
     reader: Reader,
-    /// What `/proc/loadavg` said.
-    last: String,
-    known: BTreeSet<u32>,
-    /// New processes that may become VMs, with the number of looks at each.
-    new: BTreeMap<u32, u32>,
+    processes: Processes,
+    /// `/proc/loadavg`, open once it was there.
+    loadavg: Option<File>,
+    /// The number that the kernel had given last to a process or thread at the last look.
+    newest: u32,
+    /// The last number that was looked for.
+    last: u32,
+    /// New processes that may become VMs.
+    new: BTreeMap<u32, New>,
+    /// When each VM that was noticed started, in ticks since boot.
+    vms: BTreeMap<u32, u64>,
+    /// Processes whose files were read so far.
+    examined: u64,
+}
+
+/// A new process.
+#[derive(Clone, Copy, Debug, Default)]
+struct New {
+    /// Looks since it is there.
+    looks: u32,
+    /// Whether it is to be looked at.
+    is_due: bool,
+    is_monitor: bool,
 }
 
 impl Arrivals {
     /// What runs now is no arrival, but may still be starting.
     #[must_use]
     pub fn new(root: Root) -> Self {
-        let (reader, last) = (Reader::new(&root), String::new());
-        let mut arrivals =
-            Self { root, reader, last, known: BTreeSet::new(), new: BTreeMap::new() };
-        arrivals.look();
+        let reader = Reader::new(&root);
+        let mut arrivals = Self {
+            root,
+            reader,
+            processes: Processes::default(),
+            loadavg: None,
+            newest: 0,
+            last: 0,
+            new: BTreeMap::new(),
+            vms: BTreeMap::new(),
+            examined: 0,
+        };
+        // Read before the listing: what comes meanwhile is looked for again.
+        arrivals.newest = arrivals.newest_number().unwrap_or_default();
+        arrivals.last = arrivals.newest;
+        let (processes, pids) = Processes::open(&arrivals.root.join("proc"));
+        arrivals.processes = processes;
+        for pid in pids {
+            match arrivals.examine(pid, true) {
+                Stage::Vm => _ = arrivals.note_vm(pid),
+                Stage::Monitor => {
+                    arrivals.new.insert(pid, New { is_monitor: true, ..New::default() });
+                }
+                Stage::Other | Stage::Gone => {}
+            }
+        }
         arrivals
     }
 
     /// Whether a VM's vCPU threads came to exist since the last look.
     pub fn look(&mut self) -> bool {
-        let loadavg = self.reader.text(&self.root.join("proc/loadavg"), 256).unwrap_or_default();
-        let last = loadavg.split_ascii_whitespace().next_back().unwrap_or_default();
-        if last != self.last || last.is_empty() {
-            self.last = last.to_owned();
-            let now: BTreeSet<u32> =
-                numbered(&self.root.join("proc")).unwrap_or_default().into_iter().collect();
-            self.new.extend(now.difference(&self.known).map(|pid| (*pid, 0)));
-            self.new.retain(|pid, _| now.contains(pid));
-            self.known = now;
+        self.list_new();
+        for new in self.new.values_mut() {
+            new.looks += 1;
+            new.is_due |= new.is_monitor || DUE.contains(&new.looks);
         }
-        let mut arrived = false;
-        let pids: Vec<u32> = self.new.keys().rev().take(MOST).copied().collect();
-        for pid in pids {
-            let dir = self.root.join(format!("proc/{pid}"));
-            let stage = stage(&dir, &mut self.reader);
-            arrived |= stage == Stage::Vm;
-            let looks = self.new.get_mut(&pid).expect("one of its keys");
-            *looks += 1;
-            let waits = match stage {
-                Stage::Vm => false,
-                Stage::Monitor => *looks < STARTING,
-                Stage::Other => *looks < YOUNG,
+        // Monitors first, and the newest first.
+        let mut due: Vec<(bool, u32)> = self
+            .new
+            .iter()
+            .filter(|(_, new)| new.is_due)
+            .map(|(pid, n)| (n.is_monitor, *pid))
+            .collect();
+        due.sort_unstable_by(|a, b| b.cmp(a));
+        let (mut arrived, most) = (false, self.examined + u64::from(MOST_READ));
+        for (_, pid) in due {
+            if self.examined >= most {
+                break;
+            }
+            let looks = self.new[&pid].looks;
+            let is_last = looks >= DUE[DUE.len() - 1];
+            let (stays, is_monitor) = match self.examine(pid, is_last) {
+                Stage::Vm => {
+                    arrived |= self.note_vm(pid);
+                    (false, true)
+                }
+                Stage::Monitor => (looks < STARTING, true),
+                Stage::Other => (!is_last, false),
+                Stage::Gone => (false, false),
             };
-            if !waits {
+            if stays {
+                self.new.insert(pid, New { looks, is_due: false, is_monitor });
+            } else {
                 self.new.remove(&pid);
             }
         }
         arrived
+    }
+
+    /// Remembers the processes that were made between the last look and the one before.
+    fn list_new(&mut self) {
+        let Some(newest) = self.newest_number() else { return };
+        let newest = std::mem::replace(&mut self.newest, newest);
+        if newest < self.last {
+            // Numbers began again.
+            let reached = self.list(self.last.saturating_add(1)..=u32::MAX);
+            self.last = if reached == u32::MAX { 0 } else { reached };
+        }
+        if newest > self.last {
+            self.last = self.list(self.last + 1..=newest);
+        }
+        while self.new.len() > MOST_NEW {
+            self.new.pop_first();
+        }
+    }
+
+    /// Remembers the processes with these numbers; the last number that was looked for.
+    fn list(&mut self, numbers: RangeInclusive<u32>) -> u32 {
+        let (pids, reached) = self.processes.list(numbers);
+        self.new.extend(pids.into_iter().map(|pid| (pid, New::default())));
+        reached
+    }
+
+    /// The number that the kernel gave last to a process or thread.
+    fn newest_number(&mut self) -> Option<u32> {
+        if self.loadavg.is_none() {
+            self.loadavg = self.reader.open(&self.root.join("proc/loadavg")).ok();
+        }
+        let mut buffer = [0; 128];
+        let length = self.loadavg.as_ref()?.read_at(&mut buffer, 0).ok()?;
+        let text = std::str::from_utf8(&buffer[..length]).ok()?;
+        text.split_ascii_whitespace().next_back()?.parse().ok()
+    }
+
+    /// Notes that a process is a VM; whether that is news. It is none where numbers began again and the process
+    /// was there before.
+    fn note_vm(&mut self, pid: u32) -> bool {
+        let path = |pid: u32| self.root.join(format!("proc/{pid}"));
+        let stat = self.reader.read_short(&path(pid).join("stat")).ok().and_then(proc_text::stat);
+        let start = stat.map_or(0, |stat| stat.start_ticks);
+        if self.vms.get(&pid) == Some(&start) {
+            return false;
+        }
+        self.vms.retain(|pid, _| path(*pid).exists());
+        self.vms.insert(pid, start);
+        true
+    }
+
+    /// How far a process is on the way to a VM. Of one with a single thread only the last look reads files.
+    fn examine(&mut self, pid: u32, is_last: bool) -> Stage {
+        let dir = self.root.join(format!("proc/{pid}"));
+        let Ok(task) = dir.join("task").metadata() else { return Stage::Gone };
+        // The directory counts one link for each thread and two for itself. Some file systems of copies do not count.
+        let has_one_thread = task.nlink() == 3;
+        if has_one_thread && !is_last {
+            return Stage::Other;
+        }
+        self.examined += 1;
+        let vmm = process::program(&dir, &mut self.reader).vmm;
+        if has_one_thread {
+            return if vmm.is_some() { Stage::Monitor } else { Stage::Other };
+        }
+        stage(vmm, &dir, &mut self.reader)
     }
 }
 
 /// How far a process is on the way to a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
+    Gone,
     Other,
     Monitor,
     Vm,
 }
 
-fn stage(dir: &Path, reader: &mut Reader) -> Stage {
-    let vmm = process::program(dir, reader).vmm;
+/// The same for a process with several threads.
+fn stage(vmm: Option<Vmm>, dir: &Path, reader: &mut Reader) -> Stage {
     let fds = process::read_fds(dir, reader).unwrap_or_default();
     if vmm.is_none() && !fds.vm {
         return Stage::Other;
@@ -128,6 +256,13 @@ mod tests {
         fs::write(dir.join("comm"), name).unwrap();
     }
 
+    impl Host {
+        /// Whether a VM arrives within the looks that a new process has.
+        fn arrives(&mut self) -> bool {
+            (0..DUE[DUE.len() - 1]).any(|_| self.1.look())
+        }
+    }
+
     #[test]
     fn a_vm_arrives_once_when_it_has_vcpu_threads() {
         let mut host = Host::new(|host| {
@@ -138,20 +273,21 @@ mod tests {
         process(host.0.path(), 50, "/usr/sbin/libvirtd");
         assert!(!host.1.look());
         process(host.0.path(), 50, "/usr/bin/qemu-system-x86_64 -smp 2");
-        assert!(!host.1.look(), "no vCPU thread yet");
+        assert!(!host.arrives() && host.1.new[&50].is_monitor, "no vCPU thread yet");
         thread(host.0.path(), 50, 51, "CPU 0/KVM");
-        assert!(host.1.look());
-        assert!(!host.1.look(), "only once");
+        assert!(host.1.look(), "a monitor is looked at every time");
+        assert!(!host.arrives(), "only once");
     }
 
     #[test]
     fn a_monitor_of_any_name_arrives_with_its_kvm_descriptors() {
         let mut host = Host::new(|_| {});
         process(host.0.path(), 60, "/opt/own-monitor");
+        thread(host.0.path(), 60, 61, "worker");
         let fd = host.0.path().join("proc/60/fd");
         fs::create_dir_all(&fd).unwrap();
         symlink("anon_inode:kvm-vm", fd.join("8")).unwrap();
-        assert!(!host.1.look());
+        assert!(!host.1.look() && !host.1.look() && host.1.new[&60].is_monitor);
         symlink("anon_inode:kvm-vcpu:0", fd.join("9")).unwrap();
         assert!(host.1.look());
     }
@@ -159,8 +295,87 @@ mod tests {
     #[test]
     fn other_processes_are_looked_at_a_few_times_only() {
         let mut host = Host::new(|_| {});
-        process(host.0.path(), 70, "/bin/sh");
-        assert!((0..YOUNG + 1).all(|_| !host.1.look()));
+        process(host.0.path(), 70, "/usr/bin/java");
+        thread(host.0.path(), 70, 71, "worker");
+        let before = host.1.examined;
+        assert!(!host.1.look() && !host.arrives());
         assert!(host.1.new.is_empty());
+        assert_eq!(host.1.examined - before, DUE.len() as u64);
+    }
+
+    #[test]
+    fn files_of_a_process_with_one_thread_are_read_once() {
+        let mut host = Host::new(|_| {});
+        process(host.0.path(), 70, "/bin/sh");
+        if host.0.path().join("proc/70/task").metadata().unwrap().nlink() != 3 {
+            return instep_madehost::skip::note("this file system does not count links of folders");
+        }
+        let before = host.1.examined;
+        assert!(!host.1.look() && !host.arrives() && host.1.new.is_empty());
+        assert_eq!(host.1.examined - before, 1);
+    }
+
+    #[test]
+    fn a_look_reads_files_of_a_bounded_number_of_processes() {
+        let mut host = Host::new(|_| {});
+        for pid in 100..1_000 {
+            process(host.0.path(), pid, "/usr/bin/java");
+            thread(host.0.path(), pid, 10_000 + pid, "worker");
+        }
+        host.1.look();
+        for _ in 0..4 {
+            let before = host.1.examined;
+            assert!(!host.1.look());
+            assert_eq!(host.1.examined - before, u64::from(MOST_READ));
+            assert!(host.1.new.len() <= MOST_NEW);
+        }
+        // The newest come first, as those that wait longest may have to wait for the next cycle.
+        process(host.0.path(), 1_000, "/usr/bin/qemu-system-x86_64");
+        thread(host.0.path(), 1_000, 11_000, "CPU 0/KVM");
+        assert!(!host.1.look() && host.1.look());
+    }
+
+    #[test]
+    fn numbers_may_begin_again() {
+        let mut host = Host::new(|host| {
+            process(host, 30, "/usr/bin/qemu-system-x86_64");
+            thread(host, 30, 31, "CPU 0/KVM");
+            process(host, 32_000, "/bin/sh");
+        });
+        let vm = |host: &Path, pid| {
+            process(host, pid, "/usr/bin/qemu-system-x86_64");
+            thread(host, pid, pid + 1, "CPU 0/KVM");
+        };
+        vm(host.0.path(), 32_700);
+        host.1.look();
+        vm(host.0.path(), 12);
+        assert!(host.1.look() && host.1.look());
+        assert_eq!(host.1.vms.keys().copied().collect::<Vec<_>>(), [12, 30, 32_700]);
+        // The next process gets a number beyond that of the first VM, which is no news.
+        process(host.0.path(), 40, "/bin/sh");
+        assert!(!host.arrives());
+    }
+
+    #[test]
+    fn a_look_does_not_list_processes_that_were_there_before() {
+        let mut old: Vec<_> = (0..100).map(|_| sleeper()).collect();
+        let mut arrivals = Arrivals::new(Root::live());
+        let listed = arrivals.processes.entries_read;
+        // Others' processes begin meanwhile, too.
+        for _ in 0..5 {
+            old.push(sleeper());
+            arrivals.look();
+        }
+        let read = arrivals.processes.entries_read - listed;
+        for child in &mut old {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        // As before, each look would have read all of them.
+        assert!(read < 5 * listed / 2, "{read} entries, where a listing has {listed}");
+    }
+
+    fn sleeper() -> std::process::Child {
+        std::process::Command::new("sleep").arg("60").spawn().unwrap()
     }
 }

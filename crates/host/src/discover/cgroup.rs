@@ -2,9 +2,9 @@
 //! hierarchy and on version 1.
 //!
 //! libvirt puts the threads of a VM into cgroups below the VM's scope; the VM's cgroup is the
-//! scope. Limits above it that only make a share smaller (weights of slices) are not considered.
+//! scope. Weights of slices above it are not considered.
 
-use super::facts::Manager;
+use super::facts::{Manager, VcpuFacts};
 use super::files::Reader;
 use super::quota::{self, Quota};
 use crate::root::Root;
@@ -260,8 +260,6 @@ pub struct Limits {
     pub cpuset: Option<CpuSet>,
     /// Nodes it may take memory from.
     pub mems: Option<NodeSet>,
-    /// Its CPU quota.
-    pub quota: Quota,
 }
 
 impl Hierarchies {
@@ -287,10 +285,8 @@ impl Hierarchies {
                 u32::try_from(shares.saturating_mul(100) / 1024).ok()
             })
             .map(|weight| weight.clamp(1, 10_000));
-        let quota = quota::read(below(&unified).as_deref(), below(&cpu).as_deref(), reader);
         Limits {
             weight,
-            quota,
             cpuset: effective(&unified, "cpuset.cpus.effective", reader)
                 .or_else(|| effective(&cpuset, "cpuset.effective_cpus", reader))
                 .or_else(|| effective(&cpuset, "cpuset.cpus", reader)),
@@ -298,6 +294,23 @@ impl Hierarchies {
                 .or_else(|| effective(&cpuset, "cpuset.effective_mems", reader))
                 .or_else(|| effective(&cpuset, "cpuset.mems", reader)),
         }
+    }
+
+    /// The CPU quota of a VM with these vCPUs in the cgroups `of`, and in those above and below.
+    pub(super) fn quota(&self, of: &Membership, vcpus: &[VcpuFacts], reader: &mut Reader) -> Quota {
+        let levels = |(mount, path): (&Option<PathBuf>, &Option<String>)| -> Vec<PathBuf> {
+            let (Some(mount), Some(path)) = (mount, path) else { return Vec::new() };
+            let dir = mount.join(path.trim_matches('/'));
+            let levels = dir.ancestors().take(MAX_DEPTH).take_while(|dir| *dir != mount.as_path());
+            levels.map(Path::to_owned).collect()
+        };
+        let mut both = [(&self.unified, &of.unified), (&self.cpu, &of.cpu)].into_iter().map(levels);
+        let has_cpu = |levels: &Vec<PathBuf>| {
+            let mut files = levels.iter().flat_map(|dir| quota::FILES.map(|file| dir.join(file)));
+            files.any(|file| file.exists())
+        };
+        let levels = both.find(has_cpu).unwrap_or_default();
+        quota::read(&levels, &mut vcpus.iter().map(|vcpu| vcpu.index), reader)
     }
 
     /// How long the cgroups of a process, by the text of its `cgroup` file, and those above were stopped by
@@ -310,7 +323,7 @@ impl Hierarchies {
             let dir = mount.join(path.trim_matches('/'));
             for dir in dir.ancestors().take(MAX_DEPTH).take_while(|dir| *dir != mount.as_path()) {
                 let text = reader.text(&dir.join("cpu.stat"), MAX_CGROUP_FILE).unwrap_or_default();
-                total = total.saturating_add(throttled_in(&text).unwrap_or(0));
+                total = total.saturating_add(quota::throttled(&text).0);
             }
         }
         Nanos(total)
@@ -347,19 +360,6 @@ impl Hierarchies {
             .map(|dir| (dir, false))
             .or_else(|| below(&self.unified, &of.unified).map(|dir| (dir, true)))
     }
-}
-
-/// The time in a `cpu.stat` file of version 2 (microseconds) or 1, in nanoseconds.
-fn throttled_in(text: &str) -> Option<u64> {
-    text.lines().find_map(|line| {
-        let (key, value) = line.split_once(' ')?;
-        let unit = match key {
-            "throttled_usec" => 1000,
-            "throttled_time" => 1,
-            _ => return None,
-        };
-        value.trim().parse::<u64>().ok()?.checked_mul(unit)
-    })
 }
 
 /// Tells what the cpusets of single threads allow: libvirt gives each vCPU one of its own.

@@ -123,7 +123,7 @@ pub struct VmFacts {
     pub guest_nodes: Vec<GuestNode>,
     /// `cpu.weight` of its cgroup (v1: `cpu.shares` * 100 / 1024), 100 where unknown.
     pub weight: u32,
-    /// Its cgroup's CPU quota, and how long that stopped it.
+    /// The CPU quotas of its cgroups, and how long they stopped it.
     pub quota: Quota,
     /// The kernel's node of each of its passthrough devices, vDPA devices and network cards behind its tap
     /// interfaces, ascending.

@@ -29,6 +29,7 @@ pub mod identify;
 mod isolated;
 pub mod memory;
 pub mod names;
+mod new_processes;
 pub mod numa_maps;
 pub mod numa_stat;
 pub mod proc_text;
@@ -54,6 +55,7 @@ pub use facts::{
 pub use gaps::load_warnings;
 pub use isolated::isolated_cpus;
 pub use memory::MemoryOptions;
+pub use quota::Quota;
 pub use rates::snapshot;
 pub use scan::{ScanOptions, Scanner};
 pub use trust::{Owner, Trust, UserMap};

@@ -1,37 +1,109 @@
-//! CPU quota of a VM's cgroup, and for how long it stopped the VM: `cpu.max` and `cpu.stat` of version 2,
+//! CPU quotas that hold for a VM, and for how long they stopped it: `cpu.max` and `cpu.stat` of version 2,
 //! `cpu.cfs_quota_us`, `cpu.cfs_period_us` and `cpu.stat` of version 1.
 //!
-//! Quotas of cgroups above or below the VM's own are not considered.
+//! A VM may be stopped by the quota of its own cgroup, of one above (a slice, a pod), and of the cgroups that libvirt
+//! makes below for each vCPU (`<vcpu_quota>`, the usual one). The least of them is the VM's. Times of all of them add up. A cgroup
+//! above stops other VMs, too, and its time counts for each of them: that is at most what the VM's vCPUs waited,
+//! which callers see to.
 
 use super::files::Reader;
 use instep_core::units::{Milli, Nanos};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The most that is read of a file.
 const MAX_FILE: usize = 16 << 10;
 
-/// What a cgroup's CPU quota is, and what it did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The files with a quota, of version 2 and 1.
+pub(super) const FILES: [&str; 2] = ["cpu.max", "cpu.cfs_quota_us"];
+
+/// What CPU quota a VM has, and what it did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
     /// CPU time that may be used, in thousandths of a CPU; `None` without a limit.
     pub quota: Option<Milli>,
-    /// Time since the cgroup was made, summed over CPUs, in which it was throttled.
+    /// The file that says so, with the root that was read; the first one where each vCPU has its own.
+    pub file: Option<PathBuf>,
+    /// Whether that is the file of a cgroup above the VM's own.
+    pub is_above: bool,
+    /// Time since the cgroups were made, summed over CPUs, in which they were throttled.
     pub throttled: Nanos,
+    /// How often that was.
+    pub times: u64,
 }
 
-/// Reads the files of a cgroup of version 2, else of the controller `cpu` of version 1.
-pub(super) fn read(unified: Option<&Path>, cpu: Option<&Path>, reader: &mut Reader) -> Quota {
-    if let Some(dir) = unified
-        && let Some(text) = reader.text(&dir.join("cpu.max"), MAX_FILE)
-    {
-        let stat = reader.text(&dir.join("cpu.stat"), MAX_FILE).unwrap_or_default();
-        let (most, period) = text.trim().split_once(' ').unwrap_or((text.trim(), ""));
-        return Quota { quota: part(most, period), throttled: throttled(&stat) };
+/// The quota of a VM with these vCPUs in the cgroups `levels`, its own first and those above it after.
+pub(super) fn read(
+    levels: &[PathBuf],
+    vcpus: &mut dyn Iterator<Item = u32>,
+    reader: &mut Reader,
+) -> Quota {
+    let mut least = Quota::default();
+    for (level, dir) in levels.iter().enumerate() {
+        let is_own = level == 0;
+        least.limit(Quota { is_above: !is_own, ..of_cgroup(dir, is_own, reader) });
     }
-    let Some(dir) = cpu else { return Quota::default() };
-    let mut text = |file| reader.text(&dir.join(file), MAX_FILE).unwrap_or_default();
-    let (most, period) = (text("cpu.cfs_quota_us"), text("cpu.cfs_period_us"));
-    Quota { quota: part(most.trim(), period.trim()), throttled: throttled(&text("cpu.stat")) }
+    let Some(own) = levels.first() else { return least };
+    // Nearly always all vCPUs have the same quota or none, so the first one tells.
+    let each = vcpus.map_while(|index| {
+        let dirs = [own.join(format!("libvirt/vcpu{index}")), own.join(format!("vcpu{index}"))];
+        let quota = dirs.iter().map(|dir| of_cgroup(dir, false, reader)).find(Quota::is_limited)?;
+        Some(quota)
+    });
+    if let Some(all) = each.reduce(Quota::beside) {
+        least.limit(all);
+    }
+    least
+}
+
+impl Quota {
+    fn is_limited(&self) -> bool {
+        self.quota.is_some()
+    }
+
+    /// Another quota holds, too.
+    fn limit(&mut self, other: Self) {
+        let is_less = |quota: Milli| self.quota.is_none_or(|least| quota < least);
+        if other.quota.is_some_and(is_less) {
+            (self.quota, self.file) = (other.quota, other.file);
+            self.is_above = other.is_above;
+        }
+        self.throttled.0 = self.throttled.0.saturating_add(other.throttled.0);
+        self.times = self.times.saturating_add(other.times);
+    }
+
+    /// The quotas of two vCPUs together.
+    fn beside(self, other: Self) -> Self {
+        let sum = |(a, b): (Milli, Milli)| Milli(a.0.saturating_add(b.0));
+        Self {
+            quota: self.quota.zip(other.quota).map(sum),
+            throttled: Nanos(self.throttled.0.saturating_add(other.throttled.0)),
+            times: self.times.saturating_add(other.times),
+            ..self
+        }
+    }
+}
+
+/// The quota of one cgroup, in the files of version 2, else of version 1. Times are read where there is a quota, and
+/// `always` where there was one before.
+fn of_cgroup(dir: &Path, always: bool, reader: &mut Reader) -> Quota {
+    let mut text = |file| reader.text(&dir.join(file), MAX_FILE);
+    let (quota, file) = match text(FILES[0]) {
+        Some(text) => {
+            let (most, period) = text.split_once(' ').unwrap_or((&text, ""));
+            (part(most, period), FILES[0])
+        }
+        None => {
+            let Some(most) = text(FILES[1]) else { return Quota::default() };
+            (part(&most, &text("cpu.cfs_period_us").unwrap_or_default()), FILES[1])
+        }
+    };
+    if quota.is_none() && !always {
+        return Quota::default();
+    }
+    let stat = text("cpu.stat").unwrap_or_default();
+    let file = quota.is_some().then(|| dir.join(file));
+    let times = value(&stat, "nr_throttled").unwrap_or_default();
+    Quota { quota, file, throttled: throttled(&stat), times, is_above: false }
 }
 
 /// `most` microseconds in each `period`; `max` and -1 are no limit.
@@ -41,13 +113,14 @@ fn part(most: &str, period: &str) -> Option<Milli> {
 }
 
 /// `throttled_usec` of version 2 or `throttled_time` of version 1, which is in nanoseconds.
-fn throttled(stat: &str) -> Nanos {
-    let value = |key: &str, unit: u64| {
-        let line = stat.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
-        let value: u64 = line?.trim().parse().ok()?;
-        Some(Nanos(value.saturating_mul(unit)))
-    };
-    value("throttled_usec", 1000).or_else(|| value("throttled_time", 1)).unwrap_or_default()
+pub(super) fn throttled(stat: &str) -> Nanos {
+    let second = value(stat, "throttled_usec").map(|usec| usec.saturating_mul(1000));
+    Nanos(second.or_else(|| value(stat, "throttled_time")).unwrap_or_default())
+}
+
+fn value(stat: &str, key: &str) -> Option<u64> {
+    let line = stat.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+    line?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -70,19 +143,64 @@ mod tests {
         assert_eq!(throttled("throttled_usec x\n"), Nanos(0));
     }
 
+    fn write(dir: &Path, files: &[(&str, &str)]) {
+        for (file, text) in files {
+            let path = dir.join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+    }
+
+    fn of(levels: &[PathBuf], vcpus: u32) -> Quota {
+        read(levels, &mut (0..vcpus), &mut Reader::default())
+    }
+
     #[test]
     fn files_of_version_2_come_first() {
         let dir = tempfile::tempdir().unwrap();
-        let write = |file: &str, text: &str| std::fs::write(dir.path().join(file), text).unwrap();
-        write("cpu.cfs_quota_us", "50000\n");
-        write("cpu.cfs_period_us", "100000\n");
-        write("cpu.stat", "throttled_usec 7\n");
-        let mut reader = Reader::default();
-        let path = Some(dir.path());
-        assert_eq!(read(path, path, &mut reader).quota, Some(Milli(500)));
-        write("cpu.max", "max 100000\n");
-        let found = read(path, path, &mut reader);
-        assert_eq!(found, Quota { quota: None, throttled: Nanos(7000) });
-        assert_eq!(read(None, None, &mut reader), Quota::default());
+        let stat = "nr_throttled 2\nthrottled_usec 7\n";
+        write(dir.path(), &[("cpu.cfs_quota_us", "50000\n"), ("cpu.cfs_period_us", "100000\n")]);
+        write(dir.path(), &[("cpu.stat", stat)]);
+        let levels = [dir.path().to_owned()];
+        let first = of(&levels, 1);
+        assert_eq!(first.quota, Some(Milli(500)));
+        assert_eq!(first.file, Some(dir.path().join("cpu.cfs_quota_us")));
+        write(dir.path(), &[("cpu.max", "max 100000\n")]);
+        let found = of(&levels, 1);
+        assert_eq!((found.quota, found.throttled, found.times), (None, Nanos(7000), 2));
+        assert_eq!(of(&[], 1), Quota::default());
+    }
+
+    #[test]
+    fn least_quota_of_all_levels_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        let (slice, scope) =
+            (dir.path().join("machine.slice"), dir.path().join("machine.slice/vm"));
+        write(&scope, &[("cpu.max", "150000 100000\n"), ("cpu.stat", "throttled_usec 3\n")]);
+        write(&slice, &[("cpu.max", "100000 100000\n"), ("cpu.stat", "throttled_usec 4\n")]);
+        let levels = [scope, slice.clone()];
+        let found = of(&levels, 2);
+        assert_eq!((found.quota, found.throttled), (Some(Milli(1000)), Nanos(7000)));
+        assert_eq!((found.file, found.is_above), (Some(slice.join("cpu.max")), true));
+    }
+
+    #[test]
+    fn quotas_of_single_vcpus_add_up() {
+        let dir = tempfile::tempdir().unwrap();
+        for vcpu in ["libvirt/vcpu0", "libvirt/vcpu1"] {
+            write(
+                &dir.path().join(vcpu),
+                &[
+                    ("cpu.max", "20000 100000\n"),
+                    ("cpu.stat", "nr_throttled 5\nthrottled_usec 9\n"),
+                ],
+            );
+        }
+        write(dir.path(), &[("cpu.max", "max 100000\n")]);
+        let found = of(&[dir.path().to_owned()], 2);
+        assert_eq!((found.quota, found.throttled), (Some(Milli(400)), Nanos(18_000)));
+        assert_eq!(found.file, Some(dir.path().join("libvirt/vcpu0/cpu.max")));
+        assert!(!found.is_above);
+        assert_eq!(found.times, 10);
     }
 }

@@ -5,6 +5,7 @@
 //! finding stands for itself; they are not summed.
 
 use super::report::{Finding, HostReport, Occupant, VmReport};
+use instep_core::measure;
 use instep_core::units::Nanos;
 use serde::Serialize;
 
@@ -26,11 +27,17 @@ pub enum Kind {
     CoreSharing,
     /// vCPUs moved between nodes.
     NodeMigrations,
+    /// A CPU quota stopped vCPUs.
+    Throttled,
+    /// A VM got less CPU time than its weight gives it beside the others.
+    BelowShare,
 }
 
 /// Below this part of a VM's wish for CPU time, or this time, nothing is worth a finding.
 const LEAST_PART: u64 = 10; // thousandths
 const LEAST: u64 = 1_000_000;
+/// Less than this part of its share, in thousandths, is within what schedulers keep.
+const LEAST_OF_SHARE: u64 = 100;
 /// Who sleeps less often than once in this much CPU time computes or spins, and the scheduler runs its
 /// vCPUs together (bpf/policy.h, POL_GANG_ON_NS). It does not look at how long sleeps are.
 const RARELY: u64 = 20_000_000;
@@ -39,8 +46,13 @@ const EVIDENCE: u64 = 10_000_000;
 
 /// Finds what is worth telling.
 pub(super) fn find(vms: &[VmReport], host: &HostReport, duration: Nanos) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = vms.iter().flat_map(|vm| of_vm(vm, host, duration)).collect();
+    let shares = shares(vms);
+    let of_vm = |(vm, share): (&VmReport, Option<u64>)| of_vm(vm, share, host, duration);
+    let mut findings: Vec<Finding> = vms.iter().zip(shares).flat_map(of_vm).collect();
     findings.extend(core_sharing(host, duration));
+    for finding in &mut findings {
+        finding.text.push_str(command(finding.kind));
+    }
     findings.sort_by_key(|finding| {
         (std::cmp::Reverse(finding.lost_ns), finding.kind, finding.vm.clone())
     });
@@ -51,6 +63,7 @@ pub(super) fn find(vms: &[VmReport], host: &HostReport, duration: Nanos) -> Vec<
 struct Sums {
     run: u64,
     steal: u64,
+    throttled: u64,
     sleeps: u64,
 }
 
@@ -62,12 +75,18 @@ impl Sums {
         Sums {
             run: sum(&|vcpu| vcpu.run_ns),
             steal: sum(&|vcpu| vcpu.steal_ns),
+            throttled: sum(&|vcpu| vcpu.throttled_ns),
             sleeps: vm.wakeups.total().count,
         }
     }
 
     fn wanted(&self) -> u64 {
-        self.run + self.steal
+        self.run + self.steal + self.throttled
+    }
+
+    /// Whether a quota, and not others, kept its vCPUs from running for most of their waits.
+    fn is_held_by_quota(&self) -> bool {
+        self.throttled > self.steal
     }
 
     /// Whether its vCPUs hardly ever sleep: they compute or spin. `None` when they ran too little to tell.
@@ -89,10 +108,13 @@ impl Sums {
     }
 }
 
-fn of_vm(vm: &VmReport, host: &HostReport, duration: Nanos) -> Vec<Finding> {
+/// Findings of a VM with this share of the CPU time. One cause is told once: others' CPU time beyond their share
+/// explains the VM's waits for them, and a quota explains siblings that stand still.
+fn of_vm(vm: &VmReport, share: Option<u64>, host: &HostReport, duration: Nanos) -> Vec<Finding> {
     let sums = Sums::of(vm);
     [
-        steal(vm, &sums),
+        throttled(vm, &sums),
+        below_share(vm, share, &sums).or_else(|| steal(vm, &sums)),
         stacking(vm, host, &sums),
         not_co_scheduled(vm, &sums),
         bottleneck(vm, host, &sums),
@@ -106,6 +128,106 @@ fn of_vm(vm: &VmReport, host: &HostReport, duration: Nanos) -> Vec<Finding> {
 
 fn finding(kind: Kind, vm: &VmReport, lost: u64, text: String) -> Option<Finding> {
     Some(Finding { kind, vm: Some(vm.name.clone()), lost_ns: lost, text })
+}
+
+fn throttled(vm: &VmReport, sums: &Sums) -> Option<Finding> {
+    let its = vm.throttled.as_ref().filter(|its| sums.is_much(its.ns))?;
+    let quota = its.quota_milli_cpus.map_or_else(String::new, |quota| {
+        format!(" of {}", percent(quota, 1000).replace(".0 %", " %"))
+    });
+    let whose = if its.is_above { "a quota above its cgroup," } else { "its own quota" };
+    let raise = match &its.file {
+        Some(file) if its.is_above => format!(
+            "That stops all below together. `echo {} > {}` takes it away.",
+            none(file),
+            quoted(file)
+        ),
+        Some(file) => {
+            format!(
+                "No scheduler and no placement changes this. `echo {} > {}` takes the quota away; \
+                 with libvirt `virsh schedinfo {} --live vcpu_quota=-1`.",
+                none(file),
+                quoted(file),
+                quoted(&vm.name)
+            )
+        }
+        None => "The quota is gone meanwhile.".to_owned(),
+    };
+    let text = format!(
+        "{} was throttled by {whose}{quota}: {} of the {} that its vCPUs wanted. {raise}",
+        vm.name,
+        time(its.ns),
+        time(sums.wanted()),
+    );
+    finding(Kind::Throttled, vm, its.ns, text)
+}
+
+/// What is no quota in this file.
+fn none(file: &str) -> &'static str {
+    if file.ends_with("cpu.max") { "max" } else { "-1" }
+}
+
+/// A word for a shell: others choose names of VMs and cgroups.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@".contains(c);
+    if !word.starts_with('-') && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+/// What each VM should have had of the CPU time that all of them had together, by their weights and by what their
+/// vCPUs wanted; `None` where the weight of one of them is not known.
+fn shares(vms: &[VmReport]) -> Vec<Option<u64>> {
+    let claim = |vm: &VmReport| {
+        let sums = Sums::of(vm);
+        // What a quota keeps from a VM it does not claim.
+        Some((u64::from(vm.periods.weight?), sums.run + sums.steal))
+    };
+    let claims: Option<Vec<(u64, u64)>> = vms.iter().map(claim).collect();
+    let Some(claims) = claims.filter(|claims| claims.len() > 1) else {
+        return vec![None; vms.len()];
+    };
+    let had = vms.iter().map(|vm| Sums::of(vm).run).sum();
+    measure::fair_shares(had, &claims).into_iter().map(Some).collect()
+}
+
+fn below_share(vm: &VmReport, share: Option<u64>, sums: &Sums) -> Option<Finding> {
+    let (share, weight) = share.zip(vm.periods.weight)?;
+    let lost = share.saturating_sub(sums.run);
+    if Nanos(lost).milli_of(Nanos(share)).0 < LEAST_OF_SHARE || !sums.is_much(lost) {
+        return None;
+    }
+    let text = format!(
+        "{} got less than its weight's share: {} of the {} that weight {weight} gives it beside the other VMs, \
+         while its vCPUs wanted {}. The default scheduler keeps weights on each CPU; Instep would keep them \
+         over all CPUs of a domain.",
+        vm.name,
+        time(sums.run),
+        time(share),
+        time(sums.wanted()),
+    );
+    finding(Kind::BelowShare, vm, lost, text)
+}
+
+/// What acts on a finding of this kind.
+fn command(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Throttled => "",
+        Kind::NodeMigrations | Kind::CoreSharing => {
+            " `instep plan` shows where, `instep run` does it."
+        }
+        Kind::Steal
+        | Kind::Stacking
+        | Kind::NotCoScheduled
+        | Kind::Bottleneck
+        | Kind::BelowShare => {
+            " `instep run --dispatch auto` does it, or says what this host lacks for it."
+        }
+        Kind::WakeLatency => {
+            " `cpupower idle-set --disable-by-latency 10` leaves shallow states only."
+        }
+    }
 }
 
 fn steal(vm: &VmReport, sums: &Sums) -> Option<Finding> {
@@ -156,8 +278,8 @@ fn stacking(vm: &VmReport, host: &HostReport, sums: &Sums) -> Option<Finding> {
     let worst = vm.stacked_on.iter().max_by_key(|on| (on.ns, std::cmp::Reverse(on.cpu)));
     let worst = worst.map_or(String::new(), |on| format!(", most on CPU {}", on.cpu));
     let remedy = if vm.vcpus.len() > host.cpus {
-        "It has more vCPUs than the host has CPUs, so siblings must share; Instep would keep their \
-         number per CPU even. Fewer vCPUs would help more."
+        "It has more vCPUs than the host has CPUs, so siblings must share, and fewer vCPUs would help most; \
+         Instep would keep their number per CPU even."
     } else {
         "Instep would never queue siblings on one CPU while another that they may use has none \
          (balance)."
@@ -175,6 +297,7 @@ fn stacking(vm: &VmReport, host: &HostReport, sums: &Sums) -> Option<Finding> {
 fn not_co_scheduled(vm: &VmReport, sums: &Sums) -> Option<Finding> {
     let (lost, co_run) = vm.beside_waiting_ns.zip(vm.co_run)?;
     if sums.rarely_sleeps() != Some(true)
+        || sums.is_held_by_quota()
         || vm.vcpus.len() < 2
         || co_run > 0.9
         || !sums.is_much(lost)
@@ -196,7 +319,7 @@ fn not_co_scheduled(vm: &VmReport, sums: &Sums) -> Option<Finding> {
 
 fn bottleneck(vm: &VmReport, host: &HostReport, sums: &Sums) -> Option<Finding> {
     let held = &vm.held_up;
-    if held.passes == 0 || !sums.is_much(held.held_ns) {
+    if held.passes == 0 || sums.is_held_by_quota() || !sums.is_much(held.held_ns) {
         return None;
     }
     let text = format!(
@@ -285,6 +408,14 @@ fn percent(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_in_commands_are_quoted() {
+        let path = "/sys/fs/cgroup/machine.slice/machine-qemu\\x2d1\\x2dweb.scope/cpu.max";
+        assert_eq!(quoted(path), format!("'{path}'"));
+        assert_eq!(quoted("/a/cpu.max"), "/a/cpu.max");
+        assert_eq!(quoted("x'; rm -rf /"), r"'x'\''; rm -rf /'");
+    }
 
     #[test]
     fn times_have_three_digits_and_a_unit() {

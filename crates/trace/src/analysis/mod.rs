@@ -17,7 +17,7 @@
 //! Waking and Waiting are steal: the vCPU could run. `perf sched timehist` counts the same when a
 //! trace has sched_waking; /proc's schedstat counts from the queue on.
 //!
-//! What it does not know: quotas of VMs, and their weights where nobody tells them, what the guest did
+//! What it does not know: quotas and weights of VMs where nobody tells them, what the guest did
 //! with its time, and anything before the first and after the last event.
 
 mod co_run;
@@ -33,6 +33,7 @@ pub mod report;
 mod run;
 mod stacking;
 mod threshold;
+mod throttle;
 mod waits;
 mod world;
 

@@ -124,6 +124,8 @@ pub struct VmReport {
     pub held_up: HeldUpReport,
     /// How it used its allocation periods.
     pub periods: PeriodReport,
+    /// What its CPU quota did; `None` without one and where the trace does not tell.
+    pub throttled: Option<ThrottledReport>,
 }
 
 /// One vCPU. Its times are `None` where it has no event and no counter of the kernel is recorded.
@@ -135,8 +137,10 @@ pub struct VcpuReport {
     pub tid: u32,
     /// Time it ran.
     pub run_ns: Option<u64>,
-    /// Time it could run and did not.
+    /// Time it could run and did not, without that in which a quota stopped it.
     pub steal_ns: Option<u64>,
+    /// Time in which a quota stopped it; `None` where no quota is known.
+    pub throttled_ns: Option<u64>,
     /// Time it slept.
     pub blocked_ns: Option<u64>,
     /// Moves between CPUs.
@@ -210,6 +214,21 @@ pub struct HeldUpReport {
     pub times_ns: Vec<u64>,
     /// How long the VM was held up.
     pub held_ns: u64,
+}
+
+/// What a VM's CPU quota did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ThrottledReport {
+    /// Time in which its vCPUs were runnable and stopped by it.
+    pub ns: u64,
+    /// How often its cgroups were throttled.
+    pub times: u64,
+    /// The quota, in thousandths of a CPU.
+    pub quota_milli_cpus: Option<u64>,
+    /// The file that holds it.
+    pub file: Option<String>,
+    /// Whether that is of a cgroup above the VM's own, and the quota of other VMs, too.
+    pub is_above: bool,
 }
 
 /// Allocation periods (systems.md, 5), with a share by weight. `None` where no period is whole, and as

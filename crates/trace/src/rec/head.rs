@@ -80,6 +80,26 @@ pub struct End {
     /// What the kernel itself counted of each vCPU's thread meanwhile: the recording can be held
     /// against it.
     pub counters: Vec<Counter>,
+    /// What the CPU quotas of VMs did meanwhile, of VMs that had one.
+    pub throttled: Vec<Throttled>,
+}
+
+/// What the CPU quotas of a VM's cgroups did, later minus earlier.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Throttled {
+    /// The VM's process.
+    pub pid: u32,
+    /// The least of its quotas at the end, in thousandths of a CPU.
+    pub quota_milli_cpus: Option<u64>,
+    /// The file that holds it.
+    pub file: Option<String>,
+    /// Whether that is of a cgroup above the VM's own.
+    pub is_above: bool,
+    /// Time in which it was throttled, summed over CPUs.
+    pub throttled_ns: u64,
+    /// How often that was.
+    pub times: u64,
 }
 
 /// Events lost in one place.

@@ -5,7 +5,7 @@
 
 use super::block::{FILE_HEAD, FRAME, Frame, Kind, MAGIC, MARKER, MAX_BLOCK, VERSION};
 use super::decode::{Decoder, Item};
-use super::head::{Counter, End, Head};
+use super::head::{Counter, End, Head, Throttled};
 use crate::bytes::u16_at;
 use crate::error::{Fault, TraceError};
 use crate::event::{Event, Fact};
@@ -196,6 +196,10 @@ impl<R: Read> EventStream for RecStream<R> {
 
     fn counters(&self) -> &[Counter] {
         self.end.as_ref().map_or(&[], |end| &end.counters)
+    }
+
+    fn throttled(&self) -> &[Throttled] {
+        self.end.as_ref().map_or(&[], |end| &end.throttled)
     }
 }
 

@@ -336,11 +336,21 @@ fn time_in_which_a_quota_stops_a_vm_is_no_steal() {
     let mut before = scan(100 * S, 0, vcpus(0, 0));
     let mut after = scan(102 * S, 0, vcpus(2 * fifth, 8 * fifth));
     before.vms[0].quota.throttled = Nanos(50 * S);
-    after.vms[0].quota = Quota { quota: Some(Milli(400)), throttled: Nanos(53 * S) };
+    after.vms[0].quota =
+        Quota { quota: Some(Milli(400)), throttled: Nanos(53 * S), ..Quota::default() };
     let taken = snapshot(&host(), Some(&before), &after, None);
     assert_eq!((taken.vms[0].throttled, taken.vms[0].quota), (Nanos(3 * S), Some(Milli(400))));
     assert_eq!(loads(&taken), [(2 * fifth, S / 10), (2 * fifth, S / 10)]);
     assert_eq!(taken.vms[0].demand(taken.window), Milli(400), "no more than the quota");
     let taken = snapshot(&host(), Some(&after), &after, None);
     assert_eq!(taken.vms[0].throttled, Nanos(0));
+    // On one CPU the kernel counts the time of both once.
+    after.vms[0].vcpus.iter_mut().for_each(|vcpu| vcpu.cpu = Some(CpuId(1)));
+    after.vms[0].quota.throttled = Nanos(51 * S + S / 2);
+    let taken = snapshot(&host(), Some(&before), &after, None);
+    assert_eq!((taken.vms[0].throttled, loads(&taken)[0].1), (Nanos(3 * S), S / 10));
+    // A quota above may stop other VMs for longer.
+    after.vms[0].quota.throttled = Nanos(99 * S);
+    let taken = snapshot(&host(), Some(&before), &after, None);
+    assert_eq!((taken.vms[0].throttled, loads(&taken)[0].1), (Nanos(16 * fifth), 0));
 }

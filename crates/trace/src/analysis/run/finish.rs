@@ -8,6 +8,7 @@ use super::super::moves::Moves;
 use super::super::report::{
     Culprit, HeldUpReport, HostReport, Occupant, OnCpu, PeriodReport, Report, VcpuReport, VmReport,
 };
+use super::super::throttle;
 use super::super::waits::WaitTable;
 use super::super::world::{FIRST_VM, IDLE, Place, WAKING};
 use super::{Engine, HELD_BACK, MAX_LATE, Settings, Sink, TopologyFrom};
@@ -59,8 +60,12 @@ impl Engine {
         let wanted = |name: &String| header.only.is_empty() || header.only.contains(name);
         let wanted: Vec<usize> =
             (0..self.world.vms.len()).filter(|vm| wanted(&self.world.vms[*vm].name)).collect();
-        let vms: Vec<VmReport> =
+        let mut vms: Vec<VmReport> =
             wanted.into_iter().map(|vm| self.vm_report(vm, duration, stream.counters())).collect();
+        for vm in &mut vms {
+            let its = stream.throttled().iter().find(|by| Some(by.pid) == vm.pid);
+            its.into_iter().for_each(|by| throttle::separate(vm, by));
+        }
         let unseen = self.world.vcpus.iter().filter(|vcpu| !vcpu.is_told);
         let unseen = unseen.filter(|vcpu| vcpu.place == Place::Unknown);
         let unseen = unseen.map(|vcpu| vcpu.tid.0).collect();
@@ -233,6 +238,7 @@ impl Engine {
                 tid: state.tid.0,
                 run_ns: times.map(|(run, ..)| run),
                 steal_ns: times.map(|(_, wait, _)| wait),
+                throttled_ns: None,
                 blocked_ns: times.map(|(.., blocked)| blocked),
                 migrations,
             });
@@ -275,6 +281,7 @@ impl Engine {
                 mean_use_ns: used.total.0.checked_div(used.count).filter(|_| evident),
                 efficiency: used.efficiency().filter(|_| evident).map(|of| of as f64 / 1000.0),
             },
+            throttled: None,
         }
     }
 }
