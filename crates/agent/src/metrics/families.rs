@@ -56,7 +56,7 @@ pub(super) const OF_VMS: [Family<VmMetrics>; 9] = [
 ];
 
 /// What Instep's kernel scheduler knows.
-pub(super) const OF_SCHEDULER: [Family<VmInForce>; 5] = [
+pub(super) const OF_SCHEDULER: [Family<VmInForce>; 6] = [
     (
         "instep_vm_together_seconds_total",
         Counter,
@@ -68,6 +68,12 @@ pub(super) const OF_SCHEDULER: [Family<VmInForce>; 5] = [
         Counter,
         "Time in which a vCPU of the VM ran while another waited for a CPU.",
         |vm| Some(seconds(Nanos(vm.apart_ns))),
+    ),
+    (
+        "instep_vm_held_seconds_total",
+        Counter,
+        "Time for which CPU limits of cgroups held threads of the VM.",
+        |vm| Some(seconds(Nanos(vm.held_ns))),
     ),
     ("instep_vm_gang_vcpus", Gauge, "vCPUs of the VM's gang.", |vm| Some(vm.gang_vcpus.into())),
     ("instep_vm_gang_cpus", Gauge, "CPUs of the VM's gang set, which has gang slots.", |vm| {

@@ -1,5 +1,7 @@
 //! CPU limits of cgroups: who runs for how long under them, and that nobody waits for ever.
 
+use super::counts::{next_generation, number};
+use super::races::Numbers;
 use super::*;
 
 /// A cgroup's limit: CPU time and period in milliseconds, what it may save, and the cgroup above.
@@ -218,4 +220,86 @@ fn limits_of_all_cpus_or_more_limit_nobody() {
     (0..2).for_each(|task| instep.kernel().set_group(task, 1 + task as u32));
     (0..2).for_each(|task| wake(&mut instep, task, START));
     assert_eq!(run(&mut instep, 2, 2, START, 1000), [1000.0, 1000.0]);
+}
+
+#[test]
+fn counts_are_right_whatever_happens_to_threads_under_limits() {
+    for (seed, cpus) in (1..25).zip([1, 2, 4, 8, 3].into_iter().cycle()) {
+        let mut numbers = Numbers(seed);
+        let vms: Vec<(usize, u32)> = (0..4).map(|at| (1 + at % 4, 100)).collect();
+        let count: usize = vms.iter().map(|vm| vm.0).sum::<usize>();
+        let mut instep = host(cpus, &vms, &[(1, limit(15)), (2, limit(40))]);
+        set(&mut instep, 3, Some(Limit { above: 2, ..limit(20) }));
+        let of: Vec<u32> =
+            (1..).zip(&vms).flat_map(|(number, vm)| std::iter::repeat_n(number, vm.0)).collect();
+        let mut awake = vec![false; count];
+        let mut now = START;
+        for at in 1..4000u64 {
+            now = START + at * MS / 4;
+            settle(&mut instep, now);
+            let task = numbers.below(count);
+            let runs = (0..cpus).find(|cpu| instep.current(*cpu) == Some(task));
+            match (numbers.below(40), runs) {
+                (0..4, Some(cpu)) => {
+                    instep.kernel().block(cpu, now);
+                    awake[task] = false;
+                }
+                (0..20, None) if !awake[task] => {
+                    instep.kernel().wake(task, Waker::Other(numbers.below(cpus)), now);
+                    awake[task] = true;
+                }
+                (20, _) => {
+                    let one = numbers.below(2) == 0;
+                    let first = numbers.below(cpus);
+                    let mask = if one { CpuMask::of([first]) } else { CpuMask::of(0..cpus) };
+                    instep.kernel().set_affinity(task, &mask, now);
+                }
+                (21, _) => next_generation(&mut instep),
+                (22, _) => {
+                    // As if its VM's entry went and came again.
+                    let (vm, slot) = match numbers.below(2) {
+                        0 => (0, u32::MAX),
+                        _ => (of[task], task as u32),
+                    };
+                    number(&mut instep, task, vm, slot);
+                    next_generation(&mut instep);
+                }
+                (23..26, _) => {
+                    // As when the kernel moves a thread: it is queued anew.
+                    instep.kernel().set_group(task, numbers.below(4) as u32);
+                    instep.kernel().set_affinity(task, &CpuMask::of(0..cpus), now);
+                }
+                (26, _) => {
+                    let own = (numbers.below(3) > 0).then(|| limit(1 + numbers.below(90) as u64));
+                    set(&mut instep, 1 + numbers.below(2) as u32, own);
+                }
+                _ => {}
+            }
+            settle(&mut instep, now);
+            (at % 16 == 0).then(|| tick(&mut instep, cpus, now));
+            assert_eq!(instep.ejected(), None, "seed {seed} after {at} steps");
+        }
+        // Nobody stays held once there is no limit.
+        (1..4).for_each(|group| set(&mut instep, group, None));
+        (0..count).for_each(|task| {
+            instep.kernel().set_affinity(task, &CpuMask::of(0..cpus), now);
+            settle(&mut instep, now);
+        });
+        let ran = run(&mut instep, cpus, count, now, 3000);
+        let waits = (0..count).filter(|task| awake[*task] && ran[*task] == 0.0);
+        assert_eq!(waits.collect::<Vec<_>>(), [] as [usize; 0], "seed {seed}: {ran:?}");
+        now += 3000 * MS;
+        while let Some(cpu) = (0..cpus).find(|cpu| instep.current(*cpu).is_some()) {
+            instep.kernel().block(cpu, now);
+            settle(&mut instep, now);
+        }
+        for vm in 1..=vms.len() as u32 {
+            // SAFETY: it is the state that this scheduler was loaded with.
+            let left = unsafe {
+                let state = instep.kernel().globals();
+                (c::shim_vm_running(state, vm), c::shim_vm_waiting(state, vm))
+            };
+            assert_eq!(left, (0, 0), "seed {seed}, VM {vm}");
+        }
+    }
 }

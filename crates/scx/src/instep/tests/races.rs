@@ -141,10 +141,10 @@ fn seated_vcpu_queued_while_a_cpu_goes_idle_runs_at_once() {
 }
 
 /// A stream of numbers that is the same everywhere.
-struct Numbers(u64);
+pub(super) struct Numbers(pub(super) u64);
 
 impl Numbers {
-    fn below(&mut self, bound: usize) -> usize {
+    pub(super) fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (self.0 >> 33) as usize % bound
     }
