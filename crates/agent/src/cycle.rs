@@ -72,6 +72,7 @@ pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Resul
     let (time, cpu_before, began) = (SystemTime::now(), cpu_time(), Instant::now());
     let journal = tools.applier.as_deref().map(Applier::journal).or(tools.known);
     let mut observation = tools.observer.look(journal, None)?;
+    tools.watch.take_held(&mut observation.snapshot.vms);
     keep_trusted(&mut observation.snapshot, &observation.scan, &config.trust());
     let missing = keep_only(&mut observation.snapshot, &config.vms);
     if once && let Some(name) = missing.first() {

@@ -13,7 +13,8 @@ use crate::dispatch::{Dispatch, LOOK};
 use crate::observe::{Observation, VmKey};
 use crate::run::Sink;
 use crate::soft::{Decided, Keeps, SoftHomes, Told};
-use instep_core::units::NodeId;
+use instep_core::snapshot::{Vm, take_from_steal};
+use instep_core::units::{Nanos, NodeId};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,9 @@ pub(crate) trait Scheduler {
     /// Notes where VMs are at home; the next look tells it.
     fn note_homes(&mut self, homes: BTreeMap<VmKey, NodeId>);
 
+    /// For how long CPU limits held the threads of each VM, by its name, since it is in force.
+    fn held(&self) -> BTreeMap<String, Nanos>;
+
     /// Looks after it. Returns what is worth telling.
     fn look(&mut self) -> Vec<String>;
 }
@@ -40,12 +44,27 @@ pub(crate) struct Watch<S = Dispatch> {
     /// The time between two looks.
     every: Duration,
     looked: Instant,
+    /// What [`Scheduler::held`] said at the last cycle.
+    held: BTreeMap<String, Nanos>,
 }
 
 impl<S: Scheduler> Watch<S> {
     pub(crate) fn of(scheduler: Option<S>) -> Self {
         let soft = SoftHomes::default();
-        Self { scheduler, soft, every: LOOK, looked: Instant::now() }
+        Self { scheduler, soft, every: LOOK, looked: Instant::now(), held: BTreeMap::new() }
+    }
+
+    /// Takes the time for which the scheduler held VMs by CPU limits since the last cycle out of their steal. The kernel's
+    /// own account of throttling (`cpu.stat`) stands still meanwhile.
+    pub(crate) fn take_held(&mut self, vms: &mut [Vm]) {
+        let now = self.scheduler.as_ref().map(S::held).unwrap_or_default();
+        let before = std::mem::replace(&mut self.held, now);
+        for vm in vms {
+            if let (Some(before), Some(now)) = (before.get(&vm.name), self.held.get(&vm.name)) {
+                let held = take_from_steal(&mut vm.vcpus, Nanos(now.0.saturating_sub(before.0)));
+                vm.throttled = Nanos(vm.throttled.0 + held.0);
+            }
+        }
     }
 
     /// What cycle `count` is to do as things are now. Nothing counts as done before it is

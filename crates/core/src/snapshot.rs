@@ -178,6 +178,18 @@ impl GuestNode {
     }
 }
 
+/// Takes as much of this time as there is out of the waits of these vCPUs, in proportion, and returns it: a thread that a CPU limit
+/// holds is to the kernel one that waits.
+pub fn take_from_steal(vcpus: &mut [Vcpu], held: Nanos) -> Nanos {
+    let all: u128 = vcpus.iter().map(|vcpu| u128::from(vcpu.steal.0)).sum();
+    let held = u128::from(held.0).min(all);
+    for vcpu in vcpus.iter_mut().filter(|_| all > 0) {
+        let own = u128::from(vcpu.steal.0);
+        vcpu.steal = Nanos((own - own * held / all) as u64);
+    }
+    Nanos(held as u64)
+}
+
 impl Vm {
     /// Where the memory of each guest node lies, in their order; `None` with fewer than two guest
     /// nodes, and unless it is known of every one that has vCPUs.

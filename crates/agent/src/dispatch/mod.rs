@@ -26,7 +26,7 @@ use crate::watch::Scheduler;
 use config::DispatchConfig;
 pub use in_force::{Gone, InForce, LastExit, Program, VmInForce, forget, gone, read};
 use instep_core::topology::{LANES, Lane, Topology, lanes};
-use instep_core::units::{CpuId, NodeId, Tid};
+use instep_core::units::{CpuId, Nanos, NodeId, Tid};
 use instep_host::Root;
 use instep_host::apply::Instance;
 use instep_host::discover::{Scan, ScanOptions, Scanner, Trust, isolated_cpus};
@@ -385,6 +385,11 @@ impl Scheduler for Dispatch {
 
     fn keeps_home(&self, vm: VmKey) -> bool {
         self.keeps_homes() && !self.refused.contains(&vm)
+    }
+
+    fn held(&self) -> BTreeMap<String, Nanos> {
+        let State::Loaded { kernel, .. } = &self.state else { return BTreeMap::new() };
+        kernel.vms().into_iter().map(|vm| (vm.name, Nanos(vm.held_ns))).collect()
     }
 
     fn note_homes(&mut self, homes: BTreeMap<VmKey, NodeId>) {

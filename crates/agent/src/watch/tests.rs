@@ -26,6 +26,7 @@ pub(crate) struct Fake {
     pub(crate) log: Rc<RefCell<Vec<&'static str>>>,
     seen_in_force: bool,
     homes: BTreeMap<VmKey, NodeId>,
+    held: BTreeMap<String, Nanos>,
     refused: BTreeSet<VmKey>,
 }
 
@@ -36,6 +37,10 @@ impl Scheduler for Fake {
 
     fn keeps_home(&self, vm: VmKey) -> bool {
         self.seen_in_force && !self.refused.contains(&vm)
+    }
+
+    fn held(&self) -> BTreeMap<String, Nanos> {
+        self.held.clone()
     }
 
     fn note_homes(&mut self, homes: BTreeMap<VmKey, NodeId>) {
@@ -105,6 +110,33 @@ fn cycle(watch: &mut Watch<Fake>, observation: &Observation) -> (usize, Vec<bool
 /// How long it is to the next cycle.
 fn pause(watch: &Watch<Fake>) -> Duration {
     watch.pause(LATER, SOON)
+}
+
+#[test]
+fn time_for_which_limits_held_a_vm_is_no_steal() {
+    let ((mut watch, _), (_, mut seen)) = (watch(9), observed());
+    let held = |ns| [("a".to_owned(), Nanos(ns))].into();
+    let vms = &mut seen.snapshot.vms;
+    let a = vms.iter().position(|vm| vm.name == "a").unwrap();
+    for (at, ns) in [(0, 600), (1, 400)] {
+        vms[a].vcpus[at].steal = Nanos(ns);
+    }
+    let was = vms.clone();
+    let waits = |vms: &[Vm]| [0, 1].map(|at| vms[a].vcpus[at].steal.0);
+    watch.scheduler.as_mut().unwrap().held = held(5000);
+    watch.take_held(vms);
+    assert_eq!(*vms, was, "since when is not known");
+    watch.scheduler.as_mut().unwrap().held = held(5500);
+    watch.take_held(vms);
+    assert_eq!((waits(vms), vms[a].throttled), ([300, 200], Nanos(500)));
+    // One that was loaded again counts from 0.
+    watch.scheduler.as_mut().unwrap().held = held(10);
+    watch.take_held(vms);
+    assert_eq!(waits(vms), [300, 200]);
+    // Threads that are no vCPUs were held, too.
+    watch.scheduler.as_mut().unwrap().held = held(9999);
+    watch.take_held(vms);
+    assert_eq!((waits(vms), vms[a].throttled), ([0, 0], Nanos(1000)));
 }
 
 #[test]

@@ -9,7 +9,9 @@
 use super::facts::{Scan, ThreadTime, VmFacts, Waited};
 use super::proc_text::ticks_to_nanos;
 use instep_core::idset::{CpuSet, NodeSet};
-use instep_core::snapshot::{Emulator, GuestNode, OpaqueVm, Snapshot, Vcpu, Vm, wanted};
+use instep_core::snapshot::{
+    Emulator, GuestNode, OpaqueVm, Snapshot, Vcpu, Vm, take_from_steal, wanted,
+};
 use instep_core::topology::Topology;
 use instep_core::units::{Bytes, CpuId, Nanos, NodeId, Tid, VmId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -311,18 +313,12 @@ impl<'a> Throttled<'a> {
 /// their time: the kernel counts a thread that is throttled on its queue as one that waits. It counts the throttled
 /// time of a CPU once, however many vCPUs wait there, so that counts for each of them.
 fn without_throttled(vcpus: &mut [Vcpu], throttled: Nanos) -> Nanos {
-    let all: u128 = vcpus.iter().map(|vcpu| u128::from(vcpu.steal.0)).sum();
     let waiting = vcpus.iter().filter(|vcpu| vcpu.steal.0 > 0);
     let cpus: BTreeSet<Option<CpuId>> = waiting.clone().map(|vcpu| vcpu.cpu).collect();
     let each = waiting.count() as u128;
     let throttled = u128::from(throttled.0) * each.max(1) / cpus.len().max(1) as u128;
-    for vcpu in vcpus.iter_mut().filter(|_| all > 0) {
-        let own = u128::from(vcpu.steal.0);
-        let off = own * throttled / all;
-        vcpu.steal = Nanos(own.saturating_sub(off) as u64);
-    }
     // What other VMs below the same quota waited is none of this one's.
-    Nanos(throttled.min(all) as u64)
+    take_from_steal(vcpus, Nanos(u64::try_from(throttled).unwrap_or(u64::MAX)))
 }
 
 fn vm(
