@@ -12,7 +12,7 @@
  * again after 4 ms. These go to the queue of their domain or CPU as any other thread that wakes up.
  *     To its account a thread is one that waits (nr_queued) and is held (nr_held): it wants a CPU only without the latter. Only who
  * takes back the mark in its record counts it as held no longer, as the timer and an operation may do so at the same time.
- * Limits: a thread that holds something in the kernel is held, too, as by the kernel before 6.18. Any thread goes on for one tick
+ * Limits: a thread that holds a lock in the kernel is held, too, as by the kernel before 6.18; not one that disabled migration. Any thread goes on for one tick
  * after 8 s, whatever its limit: the kernel's watchdog would end the scheduler. The timer may be late by 10 ms.
  */
 #ifndef INSTEP_HELD_BPF_H
@@ -47,7 +47,8 @@ static __noinline bool hold(struct task_struct *p, struct task_state *t, u32 dom
 	u64 at = limit_clock(), until = t ? limited_until(t->limit, at) : 0;
 	struct account *a;
 
-	if (!until)
+	/* One that must not leave its CPU for now holds something of that CPU in the kernel. */
+	if (!until || is_migration_disabled(p))
 		return false;
 	count_thread(t, STANDS_QUEUED, domain, now);
 	a = counted_in(t);
@@ -149,7 +150,8 @@ SEPARATE int tell_domain(struct held_look *look)
 	if (!d || !c)
 		return 0;
 	if (look->bound) {
-		__sync_fetch_and_or(&d->pending, pol_lane(c->lane));
+		if (waiting(&d->host))
+			__sync_fetch_and_or(&d->pending, pol_lane(c->lane));
 		scx_bpf_kick_cpu(look->cpu, SCX_KICK_IDLE);
 	}
 	d->pooled = 1;
