@@ -13,7 +13,7 @@
 use crate::check::{Fact, What};
 use crate::host::Host;
 use crate::mask::Mask;
-use crate::params::XenRelease;
+use crate::params::{LinuxRelease, XenRelease};
 use crate::rng::Rng;
 use crate::timers::Timers;
 use instep_core::measure::VmMeter;
@@ -127,6 +127,8 @@ pub struct Desk {
     pub host: Host,
     /// The release of Xen, for its scheduler.
     pub xen: XenRelease,
+    /// The release of Linux, for CFS.
+    pub linux: LinuxRelease,
     /// All tasks.
     pub tasks: Vec<Task>,
     /// All VMs.
@@ -207,6 +209,7 @@ impl Desk {
             meters: vec![VmMeter::default(); vms.len()],
             facts: None,
             xen: XenRelease::default(),
+            linux: LinuxRelease::default(),
             host,
             tasks,
             vms,

@@ -59,6 +59,13 @@ impl Mask {
         self.words[cpu / 64] &= !(1 << (cpu % 64));
     }
 
+    /// Removes all CPUs.
+    #[inline]
+    pub fn clear_all(&mut self) {
+        self.words[self.low.min(self.end)..self.end].fill(0);
+        (self.low, self.end) = (self.words.len(), 0);
+    }
+
     /// Whether a CPU is in it.
     #[inline]
     #[must_use]

@@ -109,6 +109,35 @@ impl FromStr for XenRelease {
     }
 }
 
+/// A release of Linux whose CFS was read: its rules differ (docs/models/schedulers.md). Other schedulers than those
+/// built on CFS do not ask.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum LinuxRelease {
+    /// 3.0, of July 2011.
+    #[serde(rename = "3.0")]
+    V3_0,
+    /// 3.13, of January 2014.
+    #[default]
+    #[serde(rename = "3.13")]
+    V3_13,
+    /// 3.19, of February 2015.
+    #[serde(rename = "3.19")]
+    V3_19,
+}
+
+impl FromStr for LinuxRelease {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "3.0" => Ok(Self::V3_0),
+            "3.13" => Ok(Self::V3_13),
+            "3.19" => Ok(Self::V3_19),
+            _ => Err(format!("Linux {name}: known are 3.0, 3.13, 3.19")),
+        }
+    }
+}
+
 /// Everything. See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Params {
@@ -116,6 +145,8 @@ pub struct Params {
     pub machine: String,
     /// The release of Xen whose rules `credit` follows there.
     pub xen: XenRelease,
+    /// The release of Linux whose rules `cfs`, and what is built on it, follow there.
+    pub linux: LinuxRelease,
     /// Costs.
     pub costs: Costs,
     /// Halt-polling.

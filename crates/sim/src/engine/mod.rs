@@ -261,6 +261,7 @@ impl Engine {
             2 * cpus as u32,
         );
         desk.xen = setup.params.xen;
+        desk.linux = setup.params.linux;
         let bare = sched.bare_metal();
         let memories =
             setup.vms.iter().map(|vm| Memory::new(&desk.host, vm.memory.clone())).collect();

@@ -61,7 +61,8 @@ struct File {
     _like: Option<String>,
     #[serde(default)]
     host: HostPart,
-    xen: XenPart,
+    xen: ReleasePart,
+    linux: ReleasePart,
     costs: CostsPart,
     polling: PollingPart,
     spinning: SpinningPart,
@@ -84,7 +85,7 @@ struct HostPart {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct XenPart {
+struct ReleasePart {
     release: Given<String>,
 }
 
@@ -268,6 +269,7 @@ fn params(name: &str, file: File) -> Result<Params, String> {
     Ok(Params {
         machine: name.to_owned(),
         xen: file.xen.release.checked("xen.release")?.parse()?,
+        linux: file.linux.release.checked("linux.release")?.parse()?,
         costs: Costs {
             context_switch: time(costs.context_switch, "costs.context_switch")?,
             migrate_llc: time(costs.migrate_llc, "costs.migrate_llc")?,

@@ -24,8 +24,7 @@ impl Cfs {
         let least = floor.saturating_sub(self.rules.latency);
         let entity = &mut self.entities[task.ix()];
         entity.vruntime = if to == cpu { entity.vruntime.max(least) } else { floor };
-        let weight = entity.weight;
-        self.heavier(desk, to, weight);
+        self.arrive(desk, to, task);
         desk.assign(task, to);
         self.enqueue(desk, task);
         self.preempt(desk, to, task);

@@ -1,25 +1,33 @@
-//! Linux's CFS as of Linux 3.x (kernel/sched/fair.c): virtual runtimes, wake-up preemption, wake
-//! affinity, idle siblings, periodic load balancing by load and nothing else, so that siblings of a
-//! VM may meet in one queue.
+//! Linux's CFS (kernel/sched_fair.c of 3.0, kernel/sched/fair.c of 3.13 and 3.19), as the machine ran it:
+//! virtual runtimes, wake-up preemption, wake affinity, idle siblings, load balancing by load and nothing
+//! else, so that siblings of a VM may meet in one queue.
 //!
-//! Without groups: a task's weight is its VM's. [`Choice`] narrows which CPUs a task may be put on;
-//! the rules of the *balance* scheduler (systems.md, 3) are one. Not modelled: cgroup bandwidth,
-//! buddies other than directed yield's, NUMA balancing, autogroup, load averages over time.
+//! This file holds the queues and the choice; `wake` the CPU of a task that wakes up, `balance`, `groups`
+//! and `domains` the balancing. What each function of the original does is written down in
+//! docs/models/schedulers.md. Without groups: a task's weight is its VM's. [`Choice`] narrows which CPUs
+//! a task may be put on; the rules of the *balance* scheduler (systems.md, 3) are one. Not modelled: cgroup
+//! bandwidth, NUMA balancing, autogroup, load averages over time.
 
 mod balance;
 mod domains;
 mod gang;
+mod groups;
 mod queue;
+#[cfg(test)]
+mod rules;
+mod wake;
 
 use super::affinity;
 use super::{Pick, Scheduler, scaling};
 use crate::check::{Promises, Share};
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
 use crate::mask::Mask;
+use crate::params::LinuxRelease;
 use domains::Domains;
 use queue::Queue;
 
 const MS: u64 = 1_000_000;
+const SECOND: u64 = 1000 * MS;
 /// Weight of a task of a VM of weight 100 (NICE_0_LOAD).
 const UNIT: u64 = 1024;
 
@@ -74,6 +82,13 @@ struct Entity {
     last_ran: u64,
     /// Where active balancing sends it when it stops.
     push: Option<usize>,
+    /// Its place among the tasks that came into a queue (cfs_tasks).
+    arrived: u64,
+    /// The task that it woke up last, how often that changed within a second, and since when
+    /// (last_wakee, wakee_flips, wakee_flip_decay_ts).
+    wakee: Option<TaskId>,
+    flips: u32,
+    flips_since: u64,
 }
 
 /// The scheduler. See the module.
@@ -83,12 +98,17 @@ pub struct Cfs {
     choice: Choice,
     name: &'static str,
     bare_metal: bool,
+    linux: LinuxRelease,
     entities: Vec<Entity>,
     queues: Vec<Queue>,
     /// Weight of all queues of each node.
     nodes: Vec<u64>,
     domains: Domains,
+    /// Tasks that came into queues so far.
+    arrivals: u64,
     may: Mask,
+    /// CPUs that a search for the busiest one passes over (the `cpus` of load_balance, inverted).
+    passed: Mask,
 }
 
 impl Cfs {
@@ -106,11 +126,14 @@ impl Cfs {
             choice,
             name,
             bare_metal: false,
+            linux: LinuxRelease::default(),
             entities: Vec::new(),
             queues: Vec::new(),
             nodes: Vec::new(),
             domains: Domains::default(),
+            arrivals: 0,
             may: Mask::none(0),
+            passed: Mask::none(0),
         }
     }
 
@@ -148,12 +171,15 @@ impl Cfs {
 
     /// Puts a task into the queue of its CPU.
     fn enqueue(&mut self, desk: &Desk, task: TaskId) {
-        let vruntime = self.entities[task.ix()].vruntime;
-        self.queues[desk.task(task).cpu].join(task, vruntime);
+        let entity = &self.entities[task.ix()];
+        self.queues[desk.task(task).cpu].join(task, entity.vruntime, entity.arrived);
     }
 
+    /// A task leaves a queue, and whatever it was to do there is forgotten (dequeue_entity).
     fn unqueue(&mut self, cpu: usize, task: TaskId) -> bool {
-        self.queues[cpu].leave(task, self.entities[task.ix()].vruntime)
+        let entity = &self.entities[task.ix()];
+        self.queues[cpu].forget(task);
+        self.queues[cpu].leave(task, entity.vruntime, entity.arrived)
     }
 
     /// Moves a queued task into another CPU's queue.
@@ -165,11 +191,14 @@ impl Cfs {
         self.preempt(desk, to, task);
     }
 
-    /// A queue has so much more weight.
+    /// A task comes to a CPU, and its weight with it (account_entity_enqueue).
     #[inline]
-    fn heavier(&mut self, desk: &Desk, cpu: usize, weight: u64) {
-        self.queues[cpu].weight += weight;
-        self.nodes[desk.host.node[cpu]] += weight;
+    fn arrive(&mut self, desk: &Desk, cpu: usize, task: TaskId) {
+        self.arrivals += 1;
+        let entity = &mut self.entities[task.ix()];
+        entity.arrived = self.arrivals;
+        self.queues[cpu].weight += entity.weight;
+        self.nodes[desk.host.node[cpu]] += entity.weight;
     }
 
     /// A queue has so much less weight.
@@ -184,133 +213,96 @@ impl Cfs {
         let from = desk.task(task).cpu;
         let weight = self.entities[task.ix()].weight;
         self.lighter(desk, from, weight);
-        self.heavier(desk, to, weight);
+        self.arrive(desk, to, task);
         let entity = &mut self.entities[task.ix()];
         let ahead = entity.vruntime as i64 - self.queues[from].min_vruntime as i64;
         entity.vruntime = self.queues[to].min_vruntime.saturating_add_signed(ahead);
         desk.assign(task, to);
     }
 
-    /// check_preempt_wakeup: whether `task`, just queued on `cpu`, runs at once.
+    /// check_preempt_wakeup: whether `task`, just queued on `cpu`, runs at once. If so it is next, whoever
+    /// is first in line then; while many wait the preempted task comes back after it.
     fn preempt(&mut self, desk: &mut Desk, cpu: usize, task: TaskId) {
         let Some(current) = desk.current(cpu) else {
             desk.resched(cpu);
             return;
         };
+        if desk.pending.has(cpu) {
+            return;
+        }
         self.update(desk, current);
-        let (new, old) = (&self.entities[task.ix()], &self.entities[current.ix()]);
-        let granularity = self.rules.wakeup_granularity * UNIT / new.weight;
-        if old.vruntime > new.vruntime.saturating_add(granularity) {
-            desk.resched(cpu);
+        let ahead = self.entities[current.ix()].vruntime;
+        if ahead <= self.entities[task.ix()].vruntime.saturating_add(self.granularity_of(task)) {
+            return;
+        }
+        let many = self.running(desk, cpu) >= self.most();
+        let queue = &mut self.queues[cpu];
+        queue.next = Some(task);
+        if many {
+            queue.last = Some(current);
+        }
+        desk.resched(cpu);
+    }
+
+    /// yield_to_task_fair: the other is next where it waits, and the task that gives way is passed over where it
+    /// waits until it runs again. Nothing happens if the other does not wait.
+    fn give_way(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, to: Option<TaskId>) {
+        if let Some(to) = to {
+            let other = desk.task(to).cpu;
+            if !self.queues[other].has(to) {
+                return;
+            }
+            self.queues[other].next = Some(to);
+            desk.resched(other);
+        }
+        if !self.queues[cpu].is_empty() {
+            self.queues[cpu].forget(task);
+            self.queues[cpu].skip = Some(task);
         }
     }
 
-    /// sched_slice: the task's part of the period.
-    fn slice(&self, cpu: usize, task: TaskId) -> u64 {
-        let queue = &self.queues[cpu];
-        let count = queue.tasks().len() as u64 + 1;
-        let fits = self.rules.latency / self.rules.min_granularity;
-        let period =
-            if count > fits { count * self.rules.min_granularity } else { self.rules.latency };
+    /// wakeup_gran: by how much virtual time others may be ahead of a task that is behind them.
+    fn granularity_of(&self, task: TaskId) -> u64 {
+        self.rules.wakeup_granularity * UNIT / self.entities[task.ix()].weight
+    }
+
+    /// sched_nr_latency: as many tasks have their turn within a latency.
+    fn most(&self) -> u64 {
+        self.rules.latency.div_ceil(self.rules.min_granularity.max(1))
+    }
+
+    /// Tasks in the queue of `cpu`, the running one included (nr_running).
+    fn running(&self, desk: &Desk, cpu: usize) -> u64 {
+        let runs = |task: &TaskId| desk.task(*task).state == TaskState::Running;
+        self.queues[cpu].len() as u64 + u64::from(desk.current(cpu).filter(runs).is_some())
+    }
+
+    /// sched_slice: the task's part of the period, among so many tasks of so much weight.
+    fn slice(&self, task: TaskId, count: u64, weight: u64) -> u64 {
+        let many = count > self.most();
+        let period = if many { count * self.rules.min_granularity } else { self.rules.latency };
+        let own = self.entities[task.ix()].weight;
+        (period * own / weight.max(own)).max(1)
+    }
+
+    /// The slice of the task that runs on `cpu`.
+    fn slice_of_running(&self, desk: &Desk, cpu: usize, task: TaskId) -> u64 {
+        self.slice(task, self.running(desk, cpu), self.queues[cpu].weight)
+    }
+
+    /// place_entity: where a task comes into the queue of `cpu`. A new one begins a slice of its own behind
+    /// (START_DEBIT), one that slept is credited half a latency at most (GENTLE_FAIR_SLEEPERS).
+    fn place(&mut self, desk: &Desk, cpu: usize, task: TaskId, new: bool) {
+        let least = self.queues[cpu].min_vruntime;
         let weight = self.entities[task.ix()].weight;
-        (period * weight / queue.weight.max(weight)).max(1)
-    }
-
-    /// Narrows `may` to CPUs on which `task` may be put.
-    fn narrow(&mut self, desk: &Desk, task: TaskId) {
-        let this = desk.task(task);
-        self.may.copy(&this.allowed);
-        if self.choice != Choice::Apart || desk.vms[this.vm].hidden {
-            return;
-        }
-        let Some(least) = this.allowed.iter().map(|cpu| self.others(desk, task, cpu)).min() else {
-            return;
+        let floor = if new {
+            let all = self.queues[cpu].weight + weight;
+            least + self.slice(task, self.running(desk, cpu) + 1, all) * UNIT / weight
+        } else {
+            least.saturating_sub(self.rules.latency / 2)
         };
-        for cpu in this.allowed.iter() {
-            if self.others(desk, task, cpu) > least {
-                self.may.clear(cpu);
-            }
-        }
-    }
-
-    /// Siblings of a task in the queue of `cpu`, without itself.
-    fn others(&self, desk: &Desk, task: TaskId, cpu: usize) -> u32 {
-        let this = desk.task(task);
-        let own = this.state != TaskState::Blocked && self.counts(desk, task, cpu);
-        desk.siblings_on(this.vm, cpu).saturating_sub(u32::from(own))
-    }
-
-    /// Whether a runnable task counts in the queue of `cpu` itself.
-    fn counts(&self, desk: &Desk, task: TaskId, cpu: usize) -> bool {
-        desk.task(task).cpu == cpu
-            && (desk.current(cpu) == Some(task) || self.queues[cpu].tasks().contains(&task))
-    }
-
-    /// select_task_rq_fair for a wake-up: the waker's CPU or the last one, then an idle one beside.
-    fn select(&mut self, desk: &Desk, task: TaskId, by: Waker) -> usize {
-        self.narrow(desk, task);
-        let last = desk.task(task).cpu;
-        if by == Waker::Start {
-            return self.idlest(desk, last);
-        }
-        let mut target = last;
-        if let Waker::Sibling(waker) = by {
-            let this = desk.task(waker).cpu;
-            // wake_affine: not where it would make the load larger than where the task was.
-            let near = desk.host.node[this] == desk.host.node[last];
-            if near && self.may.has(this) && self.queues[this].weight <= self.queues[last].weight {
-                target = this;
-            }
-        }
-        if !self.may.has(target) {
-            target = if self.may.has(last) { last } else { self.idlest(desk, last) };
-        }
-        self.idle_sibling(desk, target, last)
-    }
-
-    /// select_idle_sibling: the target, the last CPU, an idle core under the target's LLC, an idle
-    /// thread of the target's core; else the target.
-    fn idle_sibling(&self, desk: &Desk, target: usize, last: usize) -> usize {
-        let host = &desk.host;
-        let idle = |cpu: usize| desk.load(cpu) == 0;
-        if idle(target) {
-            return target;
-        }
-        if host.llc[last] == host.llc[target] && idle(last) && self.may.has(last) {
-            return last;
-        }
-        let mut next = host.llcs[host.llc[target]].first();
-        while let Some(cpu) = next {
-            let core = &host.cores[host.core[cpu]];
-            let whole = core.first() == Some(cpu) && core.iter().all(idle);
-            if let Some(found) = core.iter().find(|cpu| whole && self.may.has(*cpu)) {
-                return found;
-            }
-            next = host.llcs[host.llc[target]].from(cpu + 1);
-        }
-        let core = &host.cores[host.core[target]];
-        core.iter().find(|cpu| idle(*cpu) && self.may.has(*cpu)).unwrap_or(target)
-    }
-
-    /// find_idlest_cpu: the least loaded node, of it the least loaded LLC, core and CPU.
-    fn idlest(&self, desk: &Desk, last: usize) -> usize {
-        let host = &desk.host;
-        let mean = |sum: u64, mask: &Mask| sum * 1024 / u64::from(mask.count().max(1));
-        let load = |mask: &Mask| -> u64 {
-            mean(mask.iter().map(|cpu| self.queues[cpu].weight).sum(), mask)
-        };
-        let nodes = host.nodes.iter().enumerate().filter(|(_, node)| node.meets(&self.may));
-        let node = nodes.min_by_key(|(at, node)| mean(self.nodes[*at], node));
-        let mut span = node.map(|(_, node)| node);
-        for groups in [&host.llcs, &host.cores] {
-            let inside = groups.iter().filter(|group| {
-                group.meets(&self.may) && span.is_none_or(|span: &Mask| span.covers(group))
-            });
-            span = inside.min_by_key(|group| load(group)).or(span);
-        }
-        let Some(span) = span else { return last };
-        let own = span.iter().filter(|cpu| self.may.has(*cpu));
-        own.min_by_key(|cpu| (self.queues[*cpu].weight, *cpu)).unwrap_or(last)
+        let entity = &mut self.entities[task.ix()];
+        entity.vruntime = entity.vruntime.max(floor);
     }
 }
 
@@ -335,29 +327,27 @@ impl Scheduler for Cfs {
         self.entities = desk.tasks.iter().map(|task| entity(task.vm)).collect();
         self.queues = vec![Queue::default(); cpus];
         self.nodes = vec![0; desk.host.nodes.len()];
-        self.domains = Domains::new(&desk.host);
+        self.linux = desk.linux;
+        self.domains = Domains::new(&desk.host, self.linux);
         self.may = Mask::none(cpus);
+        self.passed = Mask::none(cpus);
     }
 
     fn wake(&mut self, desk: &mut Desk, task: TaskId, by: Waker) {
         let from = desk.task(task).cpu;
+        self.note_wakeup(desk, task, by);
         let to = self.select(desk, task, by);
-        let (old, new) = (self.queues[from].min_vruntime, self.queues[to].min_vruntime);
-        let vslice = self.slice(to, task);
-        let entity = &mut self.entities[task.ix()];
         if from != to {
+            let (old, new) = (self.queues[from].min_vruntime, self.queues[to].min_vruntime);
+            let entity = &mut self.entities[task.ix()];
             let ahead = entity.vruntime as i64 - old as i64;
             entity.vruntime = new.saturating_add_signed(ahead);
         }
-        // place_entity: new tasks begin behind (START_DEBIT), sleepers are credited half a latency
-        // (GENTLE_FAIR_SLEEPERS).
-        let floor = match by {
-            Waker::Start => new + vslice,
-            _ => new.saturating_sub(self.rules.latency / 2),
-        };
-        entity.vruntime = entity.vruntime.max(floor);
-        let weight = entity.weight;
-        self.heavier(desk, to, weight);
+        if let Some(current) = desk.current(to) {
+            self.update(desk, current);
+        }
+        self.place(desk, to, task, by == Waker::Start);
+        self.arrive(desk, to, task);
         desk.assign(task, to);
         self.enqueue(desk, task);
         self.preempt(desk, to, task);
@@ -367,25 +357,21 @@ impl Scheduler for Cfs {
         self.update(desk, task);
         self.lighter(desk, cpu, self.entities[task.ix()].weight);
         self.entities[task.ix()].push = None;
+        self.queues[cpu].forget(task);
         self.update_min(desk, cpu);
     }
 
     fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
         self.update(desk, task);
         if let Some(to) = self.pushed(desk, cpu, task) {
+            self.queues[cpu].forget(task);
             self.transfer(desk, task, to);
             self.enqueue(desk, task);
             self.preempt(desk, to, task);
             return;
         }
         if let Put::Yield(to) = why {
-            // yield_to_task_fair: the yielder is skipped once, the other is next where it queues.
-            self.queues[cpu].skip = Some(task);
-            if let Some(to) = to {
-                let other = desk.task(to).cpu;
-                self.queues[other].next = Some(to);
-                desk.resched(other);
-            }
+            self.give_way(desk, cpu, task, to);
         }
         self.enqueue(desk, task);
     }
@@ -397,7 +383,7 @@ impl Scheduler for Cfs {
     fn tick(&mut self, desk: &mut Desk, cpu: usize) {
         if let Some(task) = desk.current(cpu) {
             self.update(desk, task);
-            if !self.queues[cpu].tasks().is_empty() {
+            if !self.queues[cpu].is_empty() {
                 self.tick_preempt(desk, cpu, task);
             }
         }
@@ -467,40 +453,47 @@ impl Cfs {
         (to != cpu).then_some(to)
     }
 
-    /// pick_next_entity, of tasks that `may` run; a CPU without any pulls some first.
+    /// pick_next_entity, of tasks that `may` run; a CPU without any pulls some first. The first in line runs,
+    /// unless it yielded and the second is near it; the last and the next buddy come before it if they are
+    /// near it.
     pub(super) fn pick_among(
         &mut self,
         desk: &mut Desk,
         cpu: usize,
         may: impl Fn(TaskId) -> bool,
     ) -> Option<Pick> {
-        if !self.queues[cpu].tasks().iter().any(|task| may(*task)) {
+        if !self.queues[cpu].line().any(|(_, task)| may(task)) {
             self.balance_new_idle(desk, cpu);
         }
-        let queue = &mut self.queues[cpu];
-        let (next, skip) = (queue.next.take(), queue.skip.take());
+        let queue = &self.queues[cpu];
         let mut line = queue.line().filter(|(_, task)| may(*task));
         let (least, left) = line.next()?;
-        let near = |behind: u64| behind <= least + self.rules.wakeup_granularity;
-        let second = line.next().filter(|(behind, _)| near(*behind)).map(|(_, task)| task);
-        let mut task = if skip == Some(left) { second.unwrap_or(left) } else { left };
-        let fits = |next: &TaskId| {
-            may(*next) && near(self.entities[next.ix()].vruntime) && queue.tasks().contains(next)
-        };
-        if let Some(next) = next.filter(fits) {
-            task = next;
+        // wakeup_preempt_entity
+        let near = |behind: u64| behind <= least + self.granularity_of(left);
+        let mut task = left;
+        if queue.skip == Some(left)
+            && let Some((_, second)) = line.next().filter(|(behind, _)| near(*behind))
+        {
+            task = second;
         }
         drop(line);
+        for buddy in [queue.last, queue.next].into_iter().flatten() {
+            if may(buddy) && near(self.entities[buddy.ix()].vruntime) {
+                task = buddy;
+            }
+        }
         Some(self.take(desk, cpu, task))
     }
 
-    /// check_preempt_tick.
-    fn tick_preempt(&self, desk: &mut Desk, cpu: usize, task: TaskId) {
+    /// check_preempt_tick: at the end of its slice a task loses what let it run before others.
+    fn tick_preempt(&mut self, desk: &mut Desk, cpu: usize, task: TaskId) {
         let entity = &self.entities[task.ix()];
-        let (ideal, ran) = (self.slice(cpu, task), desk.ran(task) - entity.picked);
+        let (ideal, ran) = (self.slice_of_running(desk, cpu, task), desk.ran(task) - entity.picked);
         let least = self.queues[cpu].nth(0).map_or(u64::MAX, |(vruntime, _)| vruntime);
-        if ran > ideal
-            || (ran >= self.rules.min_granularity && entity.vruntime > least.saturating_add(ideal))
+        if ran > ideal {
+            desk.resched(cpu);
+            self.queues[cpu].forget(task);
+        } else if ran >= self.rules.min_granularity && entity.vruntime > least.saturating_add(ideal)
         {
             desk.resched(cpu);
         }

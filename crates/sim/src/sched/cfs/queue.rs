@@ -1,46 +1,81 @@
 //! A CPU's run queue: who waits, by virtual runtime and in the order of arrival.
 //!
 //! What a choice needs is found in the logarithm of the queue's length, as with the kernel's tree.
-//! Balancing looks at tasks in the order in which they came, newest first.
+//! Balancing looks at tasks in the order in which they came, newest first. A task that ran and waits
+//! again keeps its place in that order.
 
 use crate::desk::TaskId;
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
-    /// In the order of arrival.
-    tasks: Vec<TaskId>,
-    /// Virtual runtime of each and itself, ascending.
+    /// When each came, ascending, and itself.
+    tasks: Vec<(u64, TaskId)>,
+    /// Virtual runtime of each and itself, ascending; of equal ones the first that was queued.
     line: Vec<(u64, TaskId)>,
     /// update_min_vruntime.
     pub(super) min_vruntime: u64,
     /// Weight of all its tasks, the running one included.
     pub(super) weight: u64,
-    /// Whom a directed yield asked to run next.
+    /// The task that shall run next: it preempted, or a directed yield asked for it.
     pub(super) next: Option<TaskId>,
-    /// Who yielded and shall not run next.
+    /// The task that was preempted last, while many wait.
+    pub(super) last: Option<TaskId>,
+    /// The task that yielded and shall not run next.
     pub(super) skip: Option<TaskId>,
 }
 
 impl Queue {
-    /// Tasks that wait, in the order of arrival.
-    pub(super) fn tasks(&self) -> &[TaskId] {
-        &self.tasks
+    /// How many tasks wait.
+    pub(super) fn len(&self) -> usize {
+        self.tasks.len()
     }
 
-    /// A task comes. Its virtual runtime stands still while it is here.
-    pub(super) fn join(&mut self, task: TaskId, vruntime: u64) {
-        self.tasks.push(task);
-        let at = self.line.partition_point(|other| *other < (vruntime, task));
+    /// Whether nobody waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// The task that came `at`-th, the oldest first.
+    pub(super) fn arrived(&self, at: usize) -> Option<TaskId> {
+        self.tasks.get(at).map(|(_, task)| *task)
+    }
+
+    /// Whether a task waits here.
+    pub(super) fn has(&self, task: TaskId) -> bool {
+        self.tasks.iter().any(|(_, other)| *other == task)
+    }
+
+    /// A task comes; `arrived` is its place among those that came. Its virtual runtime stands still while
+    /// it is here.
+    pub(super) fn join(&mut self, task: TaskId, vruntime: u64, arrived: u64) {
+        let at = self.tasks.partition_point(|(other, _)| *other < arrived);
+        self.tasks.insert(at, (arrived, task));
+        let at = self.line.partition_point(|(other, _)| *other <= vruntime);
         self.line.insert(at, (vruntime, task));
     }
 
-    /// A task with this virtual runtime leaves; whether it was here.
-    pub(super) fn leave(&mut self, task: TaskId, vruntime: u64) -> bool {
-        let Ok(at) = self.line.binary_search(&(vruntime, task)) else { return false };
-        self.line.remove(at);
-        let place = self.tasks.iter().position(|other| *other == task);
-        place.map(|at| self.tasks.remove(at)).is_some()
+    /// A task with this virtual runtime and arrival leaves; whether it was here.
+    pub(super) fn leave(&mut self, task: TaskId, vruntime: u64, arrived: u64) -> bool {
+        let from = self.line.partition_point(|(other, _)| *other < vruntime);
+        let equal = self.line[from..].iter().take_while(|(other, _)| *other == vruntime);
+        let Some(at) = equal.into_iter().position(|(_, other)| *other == task) else {
+            return false;
+        };
+        self.line.remove(from + at);
+        match self.tasks.binary_search(&(arrived, task)) {
+            Ok(at) => self.tasks.remove(at).1 == task,
+            Err(_) => false,
+        }
+    }
+
+    /// clear_buddies: nothing is known of this task any more.
+    pub(super) fn forget(&mut self, task: TaskId) {
+        for buddy in [&mut self.next, &mut self.last, &mut self.skip] {
+            if *buddy == Some(task) {
+                *buddy = None;
+            }
+        }
     }
 
     /// Who waits, by virtual runtime.
@@ -61,14 +96,17 @@ mod tests {
     #[test]
     fn tasks_are_in_line_by_virtual_runtime_and_listed_as_they_came() {
         let mut queue = Queue::default();
-        for (task, vruntime) in [(3, 50), (1, 70), (2, 50), (0, 60)] {
-            queue.join(TaskId(task), vruntime);
+        for (at, (task, vruntime)) in [(3, 50), (1, 70), (2, 50), (0, 60)].into_iter().enumerate() {
+            queue.join(TaskId(task), vruntime, at as u64);
         }
-        assert_eq!(queue.tasks(), [3, 1, 2, 0].map(TaskId));
-        assert_eq!((queue.nth(0), queue.nth(1)), (Some((50, TaskId(2))), Some((50, TaskId(3)))));
-        assert!(queue.leave(TaskId(2), 50) && !queue.leave(TaskId(2), 50));
-        assert!(queue.leave(TaskId(3), 50));
-        assert_eq!(queue.tasks(), [1, 0].map(TaskId));
+        let came = |queue: &Queue| (0..queue.len()).filter_map(|at| queue.arrived(at)).collect();
+        let listed: Vec<TaskId> = came(&queue);
+        assert_eq!(listed, [3, 1, 2, 0].map(TaskId));
+        assert_eq!((queue.nth(0), queue.nth(1)), (Some((50, TaskId(3))), Some((50, TaskId(2)))));
+        assert!(queue.leave(TaskId(2), 50, 2) && !queue.leave(TaskId(2), 50, 2));
+        assert!(queue.leave(TaskId(3), 50, 0));
+        let listed: Vec<TaskId> = came(&queue);
+        assert_eq!(listed, [1, 0].map(TaskId));
         assert_eq!((queue.nth(0), queue.nth(1)), (Some((60, TaskId(0))), Some((70, TaskId(1)))));
         assert_eq!(queue.nth(2), None);
     }

@@ -1,0 +1,233 @@
+//! Which group of CPUs has too much, and how much of it: find_busiest_group, calculate_imbalance and
+//! fix_small_imbalance. Load is weight, as it is now.
+
+use super::Cfs;
+use super::balance::ANY_ONE;
+use super::domains::{Domain, ONE, Turn};
+use crate::desk::Desk;
+use crate::params::LinuxRelease::{V3_0, V3_13, V3_19};
+
+/// What the CPU that pulls is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Puller {
+    /// It is about to idle.
+    Newly,
+    /// It idles.
+    Idle,
+    /// It runs something.
+    Busy,
+}
+
+/// A group's load (sg_lb_stats).
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    group: usize,
+    weight: u64,
+    power: u64,
+    /// Weight for 1024ths of a CPU (avg_load).
+    per_cpu: u64,
+    running: u32,
+    cpus: u32,
+    capacity: u32,
+    /// It has fewer tasks than fit (group_has_capacity).
+    room: bool,
+    /// Its CPUs are not even (group_imb).
+    uneven: bool,
+}
+
+impl Load {
+    fn per_task(&self) -> u64 {
+        self.weight / u64::from(self.running.max(1))
+    }
+
+    fn is_overloaded(&self) -> bool {
+        self.running > self.capacity
+    }
+
+    /// group_classify, of 3.19.
+    fn class(&self) -> u32 {
+        if self.is_overloaded() { 2 } else { u32::from(self.uneven) }
+    }
+}
+
+impl Cfs {
+    /// update_sg_lb_stats.
+    fn load(&self, desk: &Desk, domain: &Domain, at: usize) -> Load {
+        let group = &domain.groups[at];
+        let (weight, running) = match group.node {
+            Some(node) if self.passed.is_empty() => (self.nodes[node], desk.node_load(node)),
+            _ => {
+                let cpus = || group.cpus.iter().copied().filter(|cpu| !self.passed.has(*cpu));
+                (
+                    cpus().map(|cpu| self.queues[cpu].weight).sum(),
+                    cpus().map(|cpu| desk.load(cpu)).sum(),
+                )
+            }
+        };
+        let power = group.power.max(1);
+        Load {
+            group: at,
+            weight,
+            power,
+            per_cpu: weight * ONE / power,
+            running,
+            cpus: group.cpus.len() as u32,
+            capacity: group.capacity,
+            room: group.capacity > running,
+            uneven: group.uneven,
+        }
+    }
+
+    /// As 3.0 has it: the heaviest CPU has a task's weight more than the lightest one, and more than one task.
+    fn is_uneven(&self, desk: &Desk, domain: &Domain, load: &Load) -> bool {
+        let cpus = &domain.groups[load.group].cpus;
+        let weight = |cpu: &usize| self.queues[*cpu].weight;
+        // The first of the heaviest.
+        let heaviest = cpus
+            .iter()
+            .copied()
+            .reduce(|best, cpu| if weight(&cpu) > weight(&best) { cpu } else { best });
+        let least = cpus.iter().map(weight).min().unwrap_or(0);
+        heaviest.is_some_and(|cpu| {
+            weight(&cpu) - least >= load.per_task() && load.running > 0 && desk.load(cpu) > 1
+        })
+    }
+
+    fn idle_cpus(desk: &Desk, domain: &Domain, load: &Load) -> usize {
+        domain.groups[load.group].cpus.iter().filter(|cpu| desk.load(**cpu) == 0).count()
+    }
+
+    /// update_sd_pick_busiest.
+    fn is_busier(&self, load: &Load, best: Option<&Load>) -> bool {
+        let (class, per_cpu) = best.map_or((0, 0), |best| (best.class(), best.per_cpu));
+        match self.linux {
+            V3_0 | V3_13 => load.per_cpu > per_cpu && (load.is_overloaded() || load.uneven),
+            V3_19 => load.class() > class || load.class() == class && load.per_cpu > per_cpu,
+        }
+    }
+
+    /// find_busiest_group and calculate_imbalance: the group to pull from and how much weight.
+    pub(super) fn imbalance(
+        &self,
+        desk: &Desk,
+        cpu: usize,
+        turn: Turn,
+        idle: Puller,
+    ) -> Option<(usize, u64)> {
+        let domain = self.domains.domain(turn.domain);
+        let local = self.load(desk, domain, turn.own);
+        let (mut total, mut power) = (local.weight, local.power);
+        let (mut busiest, mut crowded): (Option<Load>, Option<Load>) = (None, None);
+        let count = domain.groups.len();
+        for at in (turn.own + 1..count).chain(0..turn.own) {
+            let mut load = self.load(desk, domain, at);
+            (total, power) = (total + load.weight, power + load.power);
+            if domain.spreads && local.room {
+                load.capacity = load.capacity.min(1);
+            }
+            if self.linux == V3_0 {
+                load.uneven = self.is_uneven(desk, domain, &load);
+            }
+            if self.is_busier(&load, busiest.as_ref()) {
+                busiest = Some(load);
+            }
+            let heavier = |other: Load| load.per_cpu > other.per_cpu;
+            if load.running > load.cpus && crowded.is_none_or(heavier) {
+                crowded = Some(load);
+            }
+        }
+        let mean = total * ONE / power;
+        let busiest = busiest.filter(|busiest| busiest.running > 0);
+        let chosen =
+            busiest.filter(|busiest| self.is_due(desk, domain, [&local, busiest], mean, idle));
+        if let Some(busiest) = chosen {
+            let own = match local.running {
+                0 => self.queues[cpu].weight / self.running(desk, cpu).max(1),
+                _ => local.per_task(),
+            };
+            return Some((busiest.group, self.excess([&local, &busiest], mean, own)));
+        }
+        // An idle CPU in a group with room trumps weights: newly idle ones in Linux 3.x, all of them since 4.15
+        // (583ffd99d765) and here. With the former alone a CPU idles for ever beside light tasks.
+        let idles = idle != Puller::Busy && local.running < local.cpus;
+        crowded.filter(|_| idles).map(|load| (load.group, ANY_ONE))
+    }
+
+    /// Whether the busiest group has more than the local one by enough.
+    fn is_due(
+        &self,
+        desk: &Desk,
+        domain: &Domain,
+        [local, busiest]: [&Load; 2],
+        mean: u64,
+        idle: Puller,
+    ) -> bool {
+        if busiest.uneven && (self.linux < V3_19 || busiest.class() == 1) {
+            return true;
+        }
+        if idle == Puller::Newly && local.room && !busiest.room {
+            return true;
+        }
+        if local.per_cpu >= busiest.per_cpu || local.per_cpu >= mean {
+            return false;
+        }
+        if idle != Puller::Idle {
+            return 100 * busiest.per_cpu > domain.slack * local.per_cpu;
+        }
+        let idles = |load: &Load| Self::idle_cpus(desk, domain, load);
+        let fits = busiest.running <= busiest.cpus;
+        !match self.linux {
+            V3_0 => fits && idles(local) <= idles(busiest) + 1,
+            V3_13 => fits && idles(local) < idles(busiest),
+            V3_19 => !busiest.is_overloaded() && idles(local) <= idles(busiest) + 1,
+        }
+    }
+
+    /// calculate_imbalance: as much as makes both groups even, and no more than does not fit into the busiest.
+    /// `own` is the weight of a task of the local group.
+    fn excess(&self, [local, busiest]: [&Load; 2], mean: u64, own: u64) -> u64 {
+        let mut per_task = busiest.per_task();
+        if busiest.uneven && (self.linux < V3_19 || busiest.class() == 1) {
+            per_task = per_task.min(mean);
+        }
+        let even = match self.linux {
+            V3_0 => busiest.per_cpu < mean,
+            V3_13 | V3_19 => busiest.per_cpu <= mean || local.per_cpu >= mean,
+        };
+        if even {
+            return Self::small_excess([local, busiest], per_task, own, 0);
+        }
+        let limited = match self.linux {
+            V3_0 | V3_13 => !busiest.uneven,
+            V3_19 => busiest.is_overloaded() && local.is_overloaded(),
+        };
+        let above = match busiest.running.checked_sub(busiest.capacity).filter(|_| limited) {
+            Some(tasks) => u64::from(tasks) * ONE * ONE / busiest.power,
+            None => u64::MAX,
+        };
+        let from = (busiest.per_cpu - mean).min(above).saturating_mul(busiest.power);
+        let to = mean.checked_sub(local.per_cpu).map_or(u64::MAX, |room| room * local.power);
+        let excess = from.min(to) / ONE;
+        if excess < per_task {
+            return Self::small_excess([local, busiest], per_task, own, excess);
+        }
+        excess
+    }
+
+    /// fix_small_imbalance: one task, if that does not turn the difference round or if more power is used
+    /// then.
+    fn small_excess([local, busiest]: [&Load; 2], per_task: u64, own: u64, excess: u64) -> u64 {
+        let twice = if local.running > 0 && per_task > own { 1 } else { 2 };
+        let scaled = per_task * ONE / busiest.power;
+        if busiest.per_cpu + scaled >= local.per_cpu + scaled * twice {
+            return per_task;
+        }
+        let used = |load: &Load, task: u64, per_cpu: u64| load.power * task.min(per_cpu);
+        let now =
+            (used(busiest, per_task, busiest.per_cpu) + used(local, own, local.per_cpu)) / ONE;
+        let less = used(busiest, per_task, busiest.per_cpu.saturating_sub(scaled));
+        let moves = (per_task * ONE).min(busiest.per_cpu * busiest.power) / local.power;
+        let then = (less + used(local, own, local.per_cpu + moves)) / ONE;
+        if then > now { per_task } else { excess }
+    }
+}
