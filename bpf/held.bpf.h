@@ -56,7 +56,9 @@ static __noinline bool hold(struct task_struct *p, struct task_state *t, u32 dom
 		return false;
 	__sync_fetch_and_add(&a->nr_held, 1);
 	t->held_at = at;
+	t->held_since = t->held_since ?: at;
 	t->held = 1;
+	INSTEP_STATE->held_last = at;
 	count(INSTEP_C_HELD);
 	until = pol_min(until, at + LIMIT_LOOK_NS);
 	scx_bpf_dsq_insert_vtime(p, HELD_QUEUE, SET.slice_ns, until, enq_flags);
@@ -121,7 +123,7 @@ SEPARATE int look_at_thread(struct task_state *t, struct held_look *look)
 	t->looked_at = scx_bpf_now();
 	t->limit = find_limits(look->group, now);
 	look->until = t->limit ? held_until(t->limit, now) : 0;
-	if (look->until && pol_since(t->held_at, now) < HELD_LONGEST) {
+	if (look->until && pol_since(t->held_since, now) < HELD_LONGEST) {
 		look->until = pol_min(look->until, now + LIMIT_LOOK_NS);
 		return 0;
 	}
@@ -149,11 +151,10 @@ SEPARATE int tell_domain(struct held_look *look)
 	c = cpu_of(look->cpu);
 	if (!d || !c)
 		return 0;
-	if (look->bound) {
-		if (waiting(&d->host))
-			__sync_fetch_and_or(&d->pending, pol_lane(c->lane));
-		scx_bpf_kick_cpu(look->cpu, SCX_KICK_IDLE);
-	}
+	if (look->bound && waiting(&d->host))
+		__sync_fetch_and_or(&d->pending, pol_lane(c->lane));
+	/* It may use the CPU where it was, if no other. */
+	scx_bpf_kick_cpu(look->cpu, SCX_KICK_IDLE);
 	d->pooled = 1;
 	start_slots(d, look->domain, scx_bpf_now());
 	call_idle(d);
@@ -186,6 +187,8 @@ static __always_inline u64 look_at_held(u64 now)
 		if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p,
 					   look.bound ? bound_queue(look.cpu) : pool_queue(look.domain), 0))
 			tell_domain(&look);
+		else
+			next = next ? pol_min(next, now + HELD_AGAIN) : now + HELD_AGAIN;
 	}
 	bpf_rcu_read_unlock();
 	return next;
@@ -197,6 +200,9 @@ static int held_are_due(void *map, int *key, struct slot_timer *timer)
 
 	INSTEP_STATE->held_timer = 0;
 	next = look_at_held(now);
+	/* What an operation inserts is in the queue only after it has returned. */
+	if (!next && pol_since(INSTEP_STATE->held_last, now) < 2 * HELD_TIMER)
+		next = now + HELD_TIMER;
 	if (next)
 		call_timer(next, now);
 	return 0;

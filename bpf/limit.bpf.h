@@ -132,8 +132,10 @@ static __always_inline struct limit *note_limit(struct group_limit *own, u64 now
 		count(INSTEP_C_LIMIT_LOST);
 		return NULL;
 	}
-	if (!l->period) {
-		l->left = own->quota;
+	if (l->quota != own->quota || l->period != own->period || l->burst != own->burst) {
+		/* Of one that was lowered no more is left than it gives; debts stay. */
+		if (!l->period || l->left > (s64)own->quota)
+			l->left = own->quota;
 		l->refill_at = now + own->period;
 	}
 	l->quota = own->quota;

@@ -227,6 +227,9 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	leave_seat(t);
+	/* A thread that is new. */
+	if (!t->looked_at)
+		look_at_limits(p, t, now);
 	if (t->limit && hold(p, t, domain, now, enq_flags))
 		return;
 	if (enq_flags & SCX_ENQ_LAST) {
@@ -385,6 +388,7 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	look_at_limits(p, t, now);
 	if (t->limit)
 		t->used = p->se.sum_exec_runtime;
+	t->held_since = 0;
 	c->tid = p->pid;
 	c->overdue = t->overdue;
 	t->overdue = 0;

@@ -253,6 +253,7 @@ struct host_state {
 	u32 drained;	/* seat queues below are looked through since the table changed */
 	u64 spread_at;	/* when load was last compared between domains (moves.bpf.h) */
 	u64 held_timer;	/* when threads that are held are looked at next, 0 if none are (held.bpf.h) */
+	u64 held_last;	/* when a thread was last held */
 	struct instep_vm_settings vm_set[INSTEP_MAX_VMS] LINE;
 	struct vm_state vms[INSTEP_MAX_VMS];
 	struct domain_state domains[INSTEP_MAX_DOMAINS];
@@ -286,7 +287,8 @@ struct task_state {
 	u32 is_long;	/* it used up a slice since then */
 	u32 stands_long; /* it is counted in the account's nr_long */
 	u32 held;	/* a CPU limit holds it; whoever takes this back counts it so (held.bpf.h) */
-	u64 held_at;	/* since when */
+	u64 held_at;	/* since when, ... */
+	u64 held_since;	/* ... and since when it has not run for this reason */
 	u64 group;	/* its cgroup when it last looked, ... */
 	u64 looked_at;	/* ... when it did, ... */
 	u64 limit;	/* ... and the cgroup of the nearest CPU limit, 0 if there is none */

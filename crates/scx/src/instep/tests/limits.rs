@@ -186,7 +186,7 @@ fn many_threads_under_a_tiny_limit_all_go_on() {
 }
 
 #[test]
-fn thread_that_is_held_may_be_moved_and_leaves_its_limit_with_its_cgroup() {
+fn held_thread_may_be_moved_and_leaves_its_limit() {
     let mut instep = host(2, &[(1, 100), (1, 100)], &[(1, limit(10))]);
     instep.kernel().set_group(0, 1);
     (0..2).for_each(|task| wake(&mut instep, task, START));
@@ -302,4 +302,30 @@ fn counts_are_right_whatever_happens_to_threads_under_limits() {
             assert_eq!(left, (0, 0), "seed {seed}, VM {vm}");
         }
     }
+}
+
+#[test]
+fn limit_that_is_lowered_leaves_no_more_than_its_own_quota() {
+    // Seven CPUs for a second are left when the limit becomes a tenth of a CPU.
+    let before = Limit { quota: 7000, period: 1000, burst: 0, above: 0 };
+    let mut instep = host(8, &[(8, 100)], &[(1, before)]);
+    (0..8).for_each(|task| instep.kernel().set_group(task, 1));
+    wake(&mut instep, 0, START);
+    run(&mut instep, 8, 8, START, 1100);
+    set(&mut instep, 1, Some(limit(10)));
+    (1..8).for_each(|task| wake(&mut instep, task, START + 1100 * MS));
+    run(&mut instep, 8, 8, START + 1100 * MS, 300);
+    let got = percent(&run(&mut instep, 8, 8, START + 1400 * MS, 1000), 1000);
+    assert!(got < 11.0, "{got} % of 10");
+}
+
+#[test]
+fn thread_that_may_use_few_cpus_goes_on_though_others_idle() {
+    let tasks = [task_on(&[2, 3], 0)];
+    let mut instep = fits(&cores(4), &tasks, &[], 0);
+    set(&mut instep, 1, Some(limit(20)));
+    instep.kernel().set_group(0, 1);
+    wake(&mut instep, 0, START);
+    let got = percent(&run(&mut instep, 4, 1, START, 4000), 4000);
+    assert!(near(got, 20.0), "{got} % of 20");
 }
