@@ -94,21 +94,15 @@ static __always_inline struct account *counted_in(struct task_state *t)
 static __always_inline void unhold(struct task_state *t, u64 now)
 {
 	struct account *a;
-	struct limit *l;
-	u64 held;
 
 	if (!t->held || !__sync_lock_test_and_set(&t->held, 0))
 		return;
-	held = pol_since(t->held_at, limit_clock());
-	l = limit_at(t->limit);
-	if (l)
-		__sync_fetch_and_add(&l->held_ns, held);
 	a = counted_in(t);
 	if (!a)
 		return;
 	measure(a, now);
 	__sync_fetch_and_sub(&a->nr_held, 1);
-	__sync_fetch_and_add(&a->held_ns, held);
+	__sync_fetch_and_add(&a->held_ns, pol_since(t->held_at, limit_clock()));
 }
 
 /* A thread waits, runs, or does neither from now on, on CPUs of this domain. */
@@ -290,7 +284,7 @@ static __always_inline void note_least(struct account *a, u32 domain)
 	struct domain_state *d = domain_of(domain);
 
 	if (d && moves_clock(a))
-		d->least = d->least ? pol_min(d->least, a->vtime) : a->vtime;
+		d->least = pol_first(d->least, a->vtime);
 }
 
 /* An account's period is over: what it saved and owes is bounded, its demand is taken over. */

@@ -231,7 +231,7 @@ static __always_inline void weigh_prev(struct task_struct *prev, struct cpu_stat
 	struct task_state *t = prev ? task_of(prev) : NULL;
 	struct vm_state *v = t ? vm_of(t->vm) : NULL;
 
-	out->runnable = t && (prev->scx.flags & SCX_TASK_QUEUED) && !(t->limit && limited_until(t->limit, limit_clock()));
+	out->runnable = t && (prev->scx.flags & SCX_TASK_QUEUED) && !is_limited(t);
 	if (!out->runnable)
 		return;
 	t->own = c->tid == (u32)prev->pid ? c->own : t->own;

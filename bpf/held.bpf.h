@@ -4,16 +4,18 @@
  *
  * Flag: none. Counters: held.
  *
- * Problem: such a thread must not run although a CPU is idle, wants no CPU as its account is concerned, and must go on when there is
- * more.
+ * Problem: such a thread must not run although a CPU is idle, must not count as one that wants a CPU, and must go on when
+ * more is left.
  * Method: one queue for the whole host, in the order of the time at which a thread is looked at again: when its limit is refilled,
- * but after 250 ms at most, as the limit may have been raised. A timer looks at those that are due. It lets as many go on as
- * there are milliseconds left, so that of many threads under a small limit each does not use up a tick; others are looked at
- * again after 4 ms. These go to the queue of their domain or CPU as any other thread that wakes up.
- *     To its account a thread is one that waits (nr_queued) and is held (nr_held): it wants a CPU only without the latter. Only who
- * takes back the mark in its record counts it as held no longer, as the timer and an operation may do so at the same time.
- * Limits: a thread that holds a lock in the kernel is held, too, as by the kernel before 6.18; not one that disabled migration. Any thread goes on for one tick
- * after 8 s, whatever its limit: the kernel's watchdog would end the scheduler. The timer may be late by 10 ms.
+ * but after 250 ms at most, as the limit may have been raised. A timer looks at those that are due. As many threads go
+ * on as milliseconds are left, so that not each of many threads under a small limit uses up a tick. They go to the queue of
+ * their domain or CPU, as a thread that wakes up does. Others are looked at again after 4 ms.
+ *     A thread that is held counts in its account as one that waits (nr_queued) and as one that is held (nr_held); the difference
+ * wants CPUs. The timer and an operation may release a thread at the same time: the one that takes back the mark in its
+ * record takes it from nr_held.
+ * Limits: a thread that holds a lock in the kernel is held, too, as by the kernel before 6.18; a thread that disabled
+ * migration is not. After 8 s any thread goes on for one tick, whatever its limit: the kernel's watchdog would end the
+ * scheduler. The timer may be late by 10 ms.
  */
 #ifndef INSTEP_HELD_BPF_H
 #define INSTEP_HELD_BPF_H
@@ -29,6 +31,7 @@
 #define HELD_TIMER (10 * POL_MS)
 #define HELD_TIMER_LEAST (POL_MS / 10)
 
+/* Sets the timer, unless it fires before. */
 static __always_inline void call_timer(u64 at, u64 now)
 {
 	struct slot_timer *timer = timer_of(INSTEP_HELD_TIMER);
@@ -106,7 +109,7 @@ struct held_look {
 	u32 domain;	/* ... in this domain */
 };
 
-/* Whether a thread goes on: as one that wakes up, if it does. */
+/* Looks at a thread that is due: when the next look is, or where it goes on. */
 SEPARATE int look_at_thread(struct task_state *t, struct held_look *look)
 {
 	struct cpu_state *c;
@@ -119,9 +122,7 @@ SEPARATE int look_at_thread(struct task_state *t, struct held_look *look)
 	c = cpu_of(look->cpu);
 	if (!c)
 		return 0;
-	t->group = look->group;
-	t->looked_at = scx_bpf_now();
-	t->limit = find_limits(look->group, now);
+	note_group(t, look->group, scx_bpf_now());
 	look->until = t->limit ? held_until(t->limit, now) : 0;
 	if (look->until && pol_since(t->held_since, now) < HELD_LONGEST) {
 		look->until = pol_min(look->until, now + LIMIT_LOOK_NS);
@@ -173,12 +174,12 @@ static __always_inline u64 look_at_held(u64 now)
 		struct held_look look = { .group = group_of(p), .now = now, .cpu = scx_bpf_task_cpu(p), .bound = is_bound(p) };
 
 		if (pol_before(now, p->scx.dsq_vtime)) {
-			next = next ? pol_min(next, p->scx.dsq_vtime) : p->scx.dsq_vtime;
+			next = pol_first(next, p->scx.dsq_vtime);
 			break;
 		}
 		look_at_thread(task_of(p), &look);
 		if (look.until) {
-			next = next ? pol_min(next, look.until) : look.until;
+			next = pol_first(next, look.until);
 			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, look.until);
 			scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, HELD_QUEUE, 0);
 			continue;
@@ -188,7 +189,7 @@ static __always_inline u64 look_at_held(u64 now)
 					   look.bound ? bound_queue(look.cpu) : pool_queue(look.domain), 0))
 			tell_domain(&look);
 		else
-			next = next ? pol_min(next, now + HELD_AGAIN) : now + HELD_AGAIN;
+			next = pol_first(next, now + HELD_AGAIN);
 	}
 	bpf_rcu_read_unlock();
 	return next;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * CPU limits of cgroups: what is left of each, and from when on there is more.
+ * CPU limits of cgroups: how much CPU time each has left, and when it is refilled.
  *
  * Flag: none (a limit is a promise of the host). Counters: limits_lost.
  *
@@ -115,8 +115,8 @@ static __always_inline void read_group(u64 group, struct group_limit *out)
 #define LIMIT_LOOK_NS (250 * POL_MS)
 
 /*
- * The clock of limits. A timer on an idle CPU goes by it, too, while the scheduler's clock stands still there until the CPU wakes up,
- * where clocks of CPUs are not stable (seen: a limit of 20 % gave 10 %).
+ * The clock of limits. It goes on while a CPU idles. Where the clocks of CPUs are not stable the scheduler's clock stands still
+ * there until the CPU wakes up, also for a timer (seen: a limit of 20 % gave 10 %).
  */
 static __always_inline u64 limit_clock(void)
 {
@@ -152,7 +152,7 @@ static __always_inline void set_parent(u64 id, u64 parent)
 		l->parent = parent;
 }
 
-/* The limits above a thread, each told of the next; the cgroup of the nearest, 0 if there is none. */
+/* Finds the limits above a thread and notes in each the next one; the cgroup of the nearest, 0 if there is none. */
 SEPARATE u64 find_limits(u64 group, u64 now)
 {
 	u64 nearest = 0, below = 0;
@@ -177,17 +177,23 @@ SEPARATE u64 find_limits(u64 group, u64 now)
 	return nearest;
 }
 
+/* A thread is in this cgroup: the limits above it are its own from now on. */
+static __always_inline void note_group(struct task_state *t, u64 group, u64 now)
+{
+	t->group = group;
+	t->looked_at = now;
+	t->limit = find_limits(group, limit_clock());
+}
+
 static __always_inline void look_at_limits(struct task_struct *p, struct task_state *t, u64 now)
 {
 	u64 group = group_of(p);
 
 	if (group == t->group && pol_since(t->looked_at, now) < LIMIT_LOOK_NS)
 		return;
-	t->group = group;
-	t->looked_at = now;
 	if (!t->limit)
 		t->used = p->se.sum_exec_runtime;
-	t->limit = find_limits(group, limit_clock());
+	note_group(t, group, now);
 }
 
 /* Adds what the periods that began meanwhile bring. */
@@ -236,9 +242,15 @@ SEPARATE u64 limited_until(u64 id, u64 now)
 	return latest;
 }
 
+/* Whether nothing is left of a limit above a thread. */
+static __always_inline bool is_limited(struct task_state *t)
+{
+	return t->limit && limited_until(t->limit, limit_clock());
+}
+
 /*
- * What a thread has used since it was last charged, to its limit and those above it. As the kernel charges a limit by this, too,
- * time in interrupts does not count.
+ * Charges what a thread has used since it was last charged to its limit and those above it. The kernel charges limits by the
+ * same measure, in which time in interrupts does not count.
  */
 static __always_inline void charge_limits(struct task_struct *p, struct task_state *t)
 {

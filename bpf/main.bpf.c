@@ -110,7 +110,7 @@ s32 BPF_STRUCT_OPS(instep_select_cpu, struct task_struct *p, s32 prev_cpu, u64 w
 		return prev_cpu;
 	/* Before the first choice of all: it is to be one at home. */
 	join_once(p, t);
-	if (t->limit && limited_until(t->limit, limit_clock()))
+	if (is_limited(t))
 		return prev_cpu;
 	cpu = pick_idle(p, t, prev_cpu);
 	if (cpu < 0)
@@ -227,9 +227,6 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	leave_seat(t);
-	/* A thread that is new. */
-	if (!t->looked_at)
-		look_at_limits(p, t, now);
 	if (t->limit && hold(p, t, domain, now, enq_flags))
 		return;
 	if (enq_flags & SCX_ENQ_LAST) {
@@ -421,7 +418,7 @@ void BPF_STRUCT_OPS(instep_tick, struct task_struct *p)
 	if (t->limit)
 		charge_limits(p, t);
 	look_at_limits(p, t, now);
-	if (t->limit && limited_until(t->limit, limit_clock()))
+	if (is_limited(t))
 		scx_bpf_task_set_slice(p, 0);
 	end_period(now);
 	balance_domains(now);
@@ -509,6 +506,8 @@ void BPF_STRUCT_OPS(instep_enable, struct task_struct *p)
 	if (!t)
 		return;
 	t->weight = p->scx.weight;
+	/* A limit holds before the first run, too. */
+	look_at_limits(p, t, scx_bpf_now());
 	a = account_of(t->vm, domain_for(t, scx_bpf_task_cpu(p)));
 	t->own = a ? a->front : POL_ORIGIN;
 }

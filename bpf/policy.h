@@ -35,6 +35,12 @@ static inline u64 pol_min(u64 a, u64 b)
 	return pol_before(a, b) ? a : b;
 }
 
+/* The earlier of a time found so far, 0 if there is none, and another. */
+static inline u64 pol_first(u64 found, u64 other)
+{
+	return found ? pol_min(found, other) : other;
+}
+
 static inline u64 pol_max(u64 a, u64 b)
 {
 	return pol_before(a, b) ? b : a;

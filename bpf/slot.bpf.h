@@ -73,9 +73,9 @@ static __always_inline void note_range(struct slot_range *range, struct account 
 {
 	range->waits |= waits;
 	range->most = range->most ? pol_max(range->most, vtime) : vtime;
-	range->least = range->least ? pol_min(range->least, vtime) : vtime;
+	range->least = pol_first(range->least, vtime);
 	if (moves_clock(a))
-		range->clock = range->clock ? pol_min(range->clock, vtime) : vtime;
+		range->clock = pol_first(range->clock, vtime);
 }
 
 SEPARATE int find_range(struct domain_state *d, struct slot_range *range)

@@ -132,7 +132,6 @@ struct limit {
 	u64 parent;	/* the cgroup of the next limit above, 0 if there is none */
 	s64 left;	/* CPU time that its threads may still use */
 	u64 refill_at;	/* when the next period begins */
-	u64 held_ns;	/* time for which threads waited for a refill, summed over them */
 	u64 granted_at;	/* while the timer lets threads go on: the time, ... */
 	u64 granted;	/* ... and what it let them have */
 };
@@ -286,7 +285,7 @@ struct task_state {
 	u32 overdue;	/* it was found to wait for too long */
 	u32 is_long;	/* it used up a slice since then */
 	u32 stands_long; /* it is counted in the account's nr_long */
-	u32 held;	/* a CPU limit holds it; whoever takes this back counts it so (held.bpf.h) */
+	u32 held;	/* a CPU limit holds it; the code that takes this back takes it from nr_held (held.bpf.h) */
 	u64 held_at;	/* since when, ... */
 	u64 held_since;	/* ... and since when it has not run for this reason */
 	u64 group;	/* its cgroup when it last looked, ... */

@@ -221,7 +221,7 @@ impl Loaded {
         self.table.vms.iter().map(seen).collect()
     }
 
-    /// Whether it found CPU limits of cgroups that it has no room for, and so does not keep.
+    /// Whether the scheduler found CPU limits of cgroups for which it has no room, so that they do not hold.
     #[must_use]
     pub fn lost_limits(&self) -> bool {
         self.counters().iter().any(|(name, count)| *name == "limits_lost" && *count > 0)
@@ -382,7 +382,7 @@ fn write(set: &mut skeleton::types::instep_settings, settings: &Settings) {
     set.mechanisms = settings.mechanisms.0;
 }
 
-/// The clock of the scheduler's programs, nanoseconds.
+/// The clock of limits (bpf/limit.bpf.h), nanoseconds.
 fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()

@@ -114,7 +114,7 @@ pub struct TaskStruct {
     pub(crate) stored: Cell<u8>,
     /// Which of the instance's tasks it is.
     pub index: u32,
-    /// Its cgroup, of those that the instance was told (`struct shim_group`); 0 for none.
+    /// The number of its cgroup (`struct shim_group`); 0 for none.
     pub(crate) group: Cell<u32>,
     pub(crate) storage: *mut c_void,
     pub(crate) comm: [c_char; 16],

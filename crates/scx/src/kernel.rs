@@ -315,7 +315,7 @@ impl Kernel {
         again
     }
 
-    /// A task is in another cgroup, of those that the instance was told; it finds out when it runs.
+    /// A task is in another cgroup (`struct shim_group`); the scheduler finds out when the task runs.
     #[cfg(test)]
     pub(crate) fn set_group(&mut self, task: usize, group: u32) {
         self.inner.tasks[task].group.set(group);

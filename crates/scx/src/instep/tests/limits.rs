@@ -1,4 +1,4 @@
-//! CPU limits of cgroups: who runs for how long under them, and that nobody waits for ever.
+//! CPU limits of cgroups: threads have as much CPU time as they leave, and none waits for ever.
 
 use super::counts::{next_generation, number};
 use super::races::Numbers;
@@ -17,7 +17,7 @@ fn limit(percent: u64) -> Limit {
     Limit { quota: percent, period: 100, burst: 0, above: 0 }
 }
 
-/// What the kernel knows of a cgroup.
+/// Sets a cgroup's limit in the kernel; `None` takes it away.
 fn set(instep: &mut Instep, group: u32, own: Option<Limit>) {
     let none = Limit { quota: u64::MAX / MS, period: 100, burst: 0, above: 0 };
     let Limit { quota, period, burst, above } = own.unwrap_or(none);
