@@ -1,7 +1,11 @@
 //! Small hosts for tests and benchmarks. Not part of the product.
 
+#[cfg(test)]
+use crate::desk::{Desk, Put, TaskId, TaskState};
 use crate::host::Host;
 use crate::scenario::machine;
+#[cfg(test)]
+use crate::sched::{Pick, Scheduler};
 
 /// A host of `nodes` nodes, each with `cores` cores of `threads` threads; distance 20.
 #[must_use]
@@ -12,14 +16,14 @@ pub fn host(nodes: u32, cores: u32, threads: u32) -> Host {
 /// A desk of so many CPUs and VMs of so many vCPUs, and the host's own threads: one bound to each
 /// CPU, one for each VM that roams.
 #[cfg(test)]
-pub(crate) fn desk(cpus: u32, vms: &[u32]) -> crate::desk::Desk {
+pub(crate) fn desk(cpus: u32, vms: &[u32]) -> Desk {
     desk_of(host(1, cpus, 1), vms)
 }
 
 /// The same on this host.
 #[cfg(test)]
-pub(crate) fn desk_of(host: Host, vms: &[u32]) -> crate::desk::Desk {
-    use crate::desk::{Desk, SCHED_TIMERS, Vm};
+pub(crate) fn desk_of(host: Host, vms: &[u32]) -> Desk {
+    use crate::desk::{SCHED_TIMERS, Vm};
     use crate::mask::Mask;
     let cpus = host.cpus();
     let hidden = [cpus as u32, vms.len() as u32];
@@ -37,4 +41,74 @@ pub(crate) fn desk_of(host: Host, vms: &[u32]) -> crate::desk::Desk {
     let timers = crate::timers::Timers::new(3 * cpus + SCHED_TIMERS);
     let rng = crate::rng::Rng::new(1);
     Desk::new(host, all.map(vm).collect(), task, rng, timers, 2 * cpus as u32)
+}
+
+/// A case of a scheduler's original: in which releases, the function that it comes from, the rule, the events, and the
+/// outcome.
+#[cfg(test)]
+pub(crate) type Case<R, B> =
+    (&'static [R], &'static str, &'static str, fn(B) -> String, &'static str);
+
+/// All cases hold, each on boards of its releases.
+#[cfg(test)]
+pub(crate) fn hold<R: Copy + std::fmt::Debug + 'static, B>(
+    cases: &[Case<R, B>],
+    board: impl Fn(R) -> B,
+) {
+    let mut wrong = Vec::new();
+    for (releases, function, rule, outcome, expected) in cases {
+        for release in *releases {
+            let found = outcome(board(*release));
+            if found != *expected {
+                wrong.push(format!("{function} ({release:?}): {rule}: {found}, not {expected}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} do not hold:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// `cpu` chooses, as the engine has it done; the choice.
+#[cfg(test)]
+pub(crate) fn choose(
+    (desk, scheduler): (&mut Desk, &mut dyn Scheduler),
+    cpu: usize,
+    why: Put,
+) -> Option<Pick> {
+    desk.pending.clear(cpu);
+    let before = desk.running[cpu];
+    if let Some(task) = before {
+        desk.charge(task);
+        desk.tasks[task.ix()].state = TaskState::Queued;
+        scheduler.put(desk, cpu, task, why);
+    }
+    go_on((desk, scheduler), cpu, before)
+}
+
+/// The task on `cpu` blocks, and the CPU chooses; the choice.
+#[cfg(test)]
+pub(crate) fn block(
+    (desk, scheduler): (&mut Desk, &mut dyn Scheduler),
+    cpu: usize,
+) -> Option<Pick> {
+    let task = desk.running[cpu].expect("it runs");
+    desk.charge(task);
+    desk.end(task, cpu, TaskState::Blocked);
+    scheduler.block(desk, cpu, task);
+    go_on((desk, scheduler), cpu, None)
+}
+
+#[cfg(test)]
+fn go_on(
+    (desk, scheduler): (&mut Desk, &mut dyn Scheduler),
+    cpu: usize,
+    before: Option<TaskId>,
+) -> Option<Pick> {
+    let pick = scheduler.pick(desk, cpu);
+    if let Some(before) = before {
+        desk.end(before, cpu, TaskState::Queued);
+    }
+    if let Some(Pick { task, .. }) = pick {
+        desk.begin(task, cpu);
+    }
+    pick
 }

@@ -54,6 +54,11 @@ fn first_look(on: Board) -> String {
     "never".to_owned()
 }
 
+/// Of two tasks on CPU 0 one gave way so many us ago after 5 ms; CPU 1 idles.
+fn ran_before(on: Board, us: u64) -> Linux {
+    loads(on.cpus(2, 2), &[2]).after(5000).chooses(0, crate::desk::Put::SliceEnd).after(us)
+}
+
 const CASES: &[Case] = &[
     // Mean 1024: 1024 too much there, 1024 too little here, one task of two that does not fit.
     (
@@ -278,8 +283,7 @@ const CASES: &[Case] = &[
         "task_hot",
         "a task that ran a moment ago moves after two tries have failed",
         |on| {
-            let linux = loads(on.cpus(2, 2), &[2]).after(5000);
-            let mut linux = linux.chooses(0, crate::desk::Put::SliceEnd).after(100);
+            let mut linux = ran_before(on, 100);
             format!("{:?}", linux.pulls(1, 0, Puller::Idle, 3))
         },
         "[0, 0, 1]",
@@ -289,8 +293,7 @@ const CASES: &[Case] = &[
         BALANCE,
         "tries of a CPU that goes idle do not count",
         |on| {
-            let linux = loads(on.cpus(2, 2), &[2]).after(5000);
-            let mut linux = linux.chooses(0, crate::desk::Put::SliceEnd).after(100);
+            let mut linux = ran_before(on, 100);
             format!("{:?}", linux.pulls(1, 0, Newly, 5))
         },
         "[0, 0, 0, 0, 0]",
@@ -300,8 +303,7 @@ const CASES: &[Case] = &[
         "task_hot",
         "half a millisecond later it is cold",
         |on| {
-            let linux = loads(on.cpus(2, 2), &[2]).after(5000);
-            let mut linux = linux.chooses(0, crate::desk::Put::SliceEnd).after(500);
+            let mut linux = ran_before(on, 500);
             format!("{:?}", linux.pulls(1, 0, Newly, 1))
         },
         "[1]",

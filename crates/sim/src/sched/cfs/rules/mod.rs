@@ -20,22 +20,10 @@ const NEWEST: &[LinuxRelease] = &[V3_19];
 const BEFORE_3_19: &[LinuxRelease] = &[V3_0, V3_13];
 const SINCE_3_13: &[LinuxRelease] = &[V3_13, V3_19];
 
-/// A case: in which releases, where it stands there, the rule, what happens, and what comes of it.
-type Case =
-    (&'static [LinuxRelease], &'static str, &'static str, fn(Board) -> String, &'static str);
+type Case = testing::Case<LinuxRelease, Board>;
 
-/// All cases hold.
 fn hold(cases: &[Case]) {
-    let mut wrong = Vec::new();
-    for (releases, function, rule, outcome, expected) in cases {
-        for release in *releases {
-            let found = outcome(Board(*release));
-            if found != *expected {
-                wrong.push(format!("{function} ({release:?}): {rule}: {found}, not {expected}"));
-            }
-        }
-    }
-    assert!(wrong.is_empty(), "{} do not hold:\n{}", wrong.len(), wrong.join("\n"));
+    testing::hold(cases, Board);
 }
 
 /// A release, on which hosts are made.
@@ -153,40 +141,20 @@ impl Linux {
         self
     }
 
-    /// CPU `cpu` chooses, as the engine has it done.
+    /// CPU `cpu` chooses.
     fn chooses(mut self, cpu: usize, why: Put) -> Self {
-        self.desk.pending.clear(cpu);
-        let before = self.desk.running[cpu];
-        if let Some(task) = before {
-            self.desk.charge(task);
-            self.desk.tasks[task.ix()].state = TaskState::Queued;
-            self.cfs.put(&mut self.desk, cpu, task, why);
-        }
-        self.go_on(cpu, before)
+        testing::choose((&mut self.desk, &mut self.cfs), cpu, why);
+        self
     }
 
     /// The task on `cpu` blocks, and the CPU chooses.
     fn blocks(mut self, cpu: usize) -> Self {
-        let task = self.desk.running[cpu].expect("it runs");
-        self.desk.charge(task);
-        self.desk.uncount(task);
-        self.desk.end(task, cpu, TaskState::Blocked);
-        self.cfs.block(&mut self.desk, cpu, task);
-        self.go_on(cpu, None)
-    }
-
-    fn go_on(mut self, cpu: usize, before: Option<TaskId>) -> Self {
-        let pick = self.cfs.pick(&mut self.desk, cpu);
-        if let Some(before) = before {
-            self.desk.end(before, cpu, TaskState::Queued);
-        }
-        if let Some(Pick { task, .. }) = pick {
-            self.desk.begin(task, cpu);
-        }
+        self.desk.uncount(self.desk.running[cpu].expect("it runs"));
+        testing::block((&mut self.desk, &mut self.cfs), cpu);
         self
     }
 
-    /// What runs on a CPU.
+    /// The task that runs on a CPU.
     fn runs_on(&self, cpu: usize) -> Option<u32> {
         self.desk.running[cpu].map(|task| task.0)
     }
@@ -196,12 +164,12 @@ impl Linux {
         self.cfs.entities[task as usize].vruntime / US
     }
 
-    /// Who waits, by virtual runtime.
+    /// The tasks that wait, by virtual runtime.
     fn queue(&self, cpu: usize) -> Vec<u32> {
         self.cfs.queues[cpu].line().map(|(_, task)| task.0).collect()
     }
 
-    /// CPUs that are told to choose again.
+    /// The CPUs that have to choose again.
     fn told(&self) -> Vec<usize> {
         self.desk.pending.iter().collect()
     }

@@ -19,6 +19,17 @@ fn told_after(times: [u64; 2], linux: impl Fn() -> Linux) -> String {
     format!("{told:?}")
 }
 
+/// Virtual runtime of a task of this weight after 4 ms.
+fn ran(on: Board, weight: u64) -> String {
+    let linux = on.cpus(1, 1).weighs(0, weight).runs(0, 0, 0).after(4000).tick(0);
+    linux.virtual_time(0).to_string()
+}
+
+/// The least virtual runtime of CPU 0's queue after its tick.
+fn least_at_tick(linux: Linux) -> String {
+    (linux.tick(0).cfs.queues[0].min_vruntime / US).to_string()
+}
+
 /// Virtual runtime that task 0 has when it wakes up, beside task 1, which runs at 20 ms.
 fn slept(on: Board, us: u64) -> String {
     let linux = on.cpus(1, 2).runs(1, 0, 20_000).least(0, 20_000).blocked(0, 0, us);
@@ -47,7 +58,7 @@ fn comes_back(on: Board, tasks: u32) -> String {
     format!("{:?}", linux.chooses(0, Preempted).after(100).blocks(0).runs_on(0))
 }
 
-/// What runs after task 0 at 10 ms gave way to `to`, beside task 1 and 2.
+/// The host after task 0 at 10 ms gave way to `to`, beside task 1 and 2.
 fn gave_way(on: Board, to: Option<u32>, first: u64, second: u64) -> Linux {
     let linux = on.cpus(1, 3).runs(0, 0, 10_000).waits(1, 0, first).waits(2, 0, second);
     linux.chooses(0, Yield(to.map(TaskId)))
@@ -59,41 +70,23 @@ const CASES: &[Case] = &[
         ALL,
         UPDATE,
         "virtual runtime is CPU time by weight: a heavy task's is slower",
-        |on| {
-            let linux = on.cpus(1, 1).weighs(0, 2048).runs(0, 0, 0).after(4000).tick(0);
-            linux.virtual_time(0).to_string()
-        },
+        |on| ran(on, 2048),
         "2000",
     ),
     // 4 ms * 1024 / 512.
-    (
-        ALL,
-        UPDATE,
-        "a light task's is faster",
-        |on| {
-            let linux = on.cpus(1, 1).weighs(0, 512).runs(0, 0, 0).after(4000).tick(0);
-            linux.virtual_time(0).to_string()
-        },
-        "8000",
-    ),
+    (ALL, UPDATE, "a light task's is faster", |on| ran(on, 512), "8000"),
     (
         ALL,
         MIN,
         "a queue's least is that of the running task or the first in line",
-        |on| {
-            let linux = on.cpus(1, 2).runs(0, 0, 5000).waits(1, 0, 6000).after(4000).tick(0);
-            (linux.cfs.queues[0].min_vruntime / US).to_string()
-        },
+        |on| least_at_tick(on.cpus(1, 2).runs(0, 0, 5000).waits(1, 0, 6000).after(4000)),
         "6000",
     ),
     (
         ALL,
         MIN,
         "it does not go back",
-        |on| {
-            let linux = on.cpus(1, 1).runs(0, 0, 3000).least(0, 10_000).after(1000).tick(0);
-            (linux.cfs.queues[0].min_vruntime / US).to_string()
-        },
+        |on| least_at_tick(on.cpus(1, 1).runs(0, 0, 3000).least(0, 10_000).after(1000)),
         "10000",
     ),
     // 6 ms / 2.
@@ -239,7 +232,7 @@ const CASES: &[Case] = &[
     (
         ALL,
         WAKEUP,
-        "an idle CPU is told",
+        "an idle CPU has to choose again",
         |on| format!("{:?}", on.cpus(1, 1).blocked(0, 0, 0).wakes(0, Timer).told()),
         "[0]",
     ),

@@ -15,21 +15,10 @@ const BOTH: &[XenRelease] = &[V4_1_3, V4_4_1];
 const OLD: &[XenRelease] = &[V4_1_3];
 const NEW: &[XenRelease] = &[V4_4_1];
 
-/// A case: in which releases, where it stands there, the rule, what happens, and what comes of it.
-type Case = (&'static [XenRelease], &'static str, &'static str, fn(Board) -> String, &'static str);
+type Case = testing::Case<XenRelease, Board>;
 
-/// All cases hold.
 fn hold(cases: &[Case]) {
-    let mut wrong = Vec::new();
-    for (releases, function, rule, outcome, expected) in cases {
-        for release in *releases {
-            let found = outcome(Board(*release));
-            if found != *expected {
-                wrong.push(format!("{function} ({release:?}): {rule}: {found}, not {expected}"));
-            }
-        }
-    }
-    assert!(wrong.is_empty(), "{} do not hold:\n{}", wrong.len(), wrong.join("\n"));
+    testing::hold(cases, Board);
 }
 
 /// A release, on which hosts are made.
@@ -160,36 +149,20 @@ impl Xen {
         self
     }
 
-    /// CPU `cpu` chooses, as the engine has it done.
+    /// CPU `cpu` chooses.
     fn chooses(mut self, cpu: usize, why: Put) -> Self {
-        self.desk.pending.clear(cpu);
-        let before = self.desk.running[cpu];
-        if let Some(task) = before {
-            self.desk.charge(task);
-            self.desk.tasks[task.ix()].state = TaskState::Queued;
-            self.credit.put(&mut self.desk, cpu, task, why);
-        }
-        self.go_on(cpu, before)
+        let pick = testing::choose((&mut self.desk, &mut self.credit), cpu, why);
+        self.chose(pick)
     }
 
     /// The vCPU on `cpu` blocks, and the CPU chooses.
     fn blocks(mut self, cpu: usize) -> Self {
-        let task = self.desk.running[cpu].expect("it runs");
-        self.desk.charge(task);
-        self.desk.end(task, cpu, TaskState::Blocked);
-        self.credit.block(&mut self.desk, cpu, task);
-        self.go_on(cpu, None)
+        let pick = testing::block((&mut self.desk, &mut self.credit), cpu);
+        self.chose(pick)
     }
 
-    fn go_on(mut self, cpu: usize, before: Option<TaskId>) -> Self {
-        let pick = self.credit.pick(&mut self.desk, cpu);
-        if let Some(before) = before {
-            self.desk.end(before, cpu, TaskState::Queued);
-        }
-        if let Some(Pick { task, slice }) = pick {
-            self.begin(task, cpu);
-            self.slice = slice;
-        }
+    fn chose(mut self, pick: Option<Pick>) -> Self {
+        self.slice = pick.map_or(self.slice, |pick| pick.slice);
         self
     }
 
