@@ -44,7 +44,7 @@ pub(crate) struct Watch<S = Dispatch> {
     /// The time between two looks.
     every: Duration,
     looked: Instant,
-    /// What [`Scheduler::held`] said at the last cycle.
+    /// The times of [`Scheduler::held`] at the last cycle.
     held: BTreeMap<String, Nanos>,
 }
 

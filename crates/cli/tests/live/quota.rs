@@ -1,4 +1,4 @@
-//! A guest with a real CPU quota: what it keeps from the guest is told apart from what others take.
+//! A guest with a real CPU quota: the time that the quota takes is no steal.
 
 use super::common::{instep, list, text};
 use super::stage::Stage;

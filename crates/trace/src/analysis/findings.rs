@@ -108,8 +108,8 @@ impl Sums {
     }
 }
 
-/// Findings of a VM with this share of the CPU time. One cause is told once: others' CPU time beyond their share
-/// explains the VM's waits for them, and a quota explains siblings that stand still.
+/// Findings of a VM with this share of the CPU time. A cause appears in one finding only: CPU time of others beyond their
+/// share explains the VM's waits for them, and a quota explains siblings that stand still.
 fn of_vm(vm: &VmReport, share: Option<u64>, host: &HostReport, duration: Nanos) -> Vec<Finding> {
     let sums = Sums::of(vm);
     [
@@ -162,7 +162,7 @@ fn throttled(vm: &VmReport, sums: &Sums) -> Option<Finding> {
     finding(Kind::Throttled, vm, its.ns, text)
 }
 
-/// What is no quota in this file.
+/// The text that means no quota in this file.
 fn none(file: &str) -> &'static str {
     if file.ends_with("cpu.max") { "max" } else { "-1" }
 }
@@ -176,12 +176,12 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// What each VM should have had of the CPU time that all of them had together, by their weights and by what their
-/// vCPUs wanted; `None` where the weight of one of them is not known.
+/// The part of each VM in the CPU time that all of them had together, by their weights and by the time that their vCPUs
+/// wanted; `None` where the weight of one of them is not known.
 fn shares(vms: &[VmReport]) -> Vec<Option<u64>> {
     let claim = |vm: &VmReport| {
         let sums = Sums::of(vm);
-        // What a quota keeps from a VM it does not claim.
+        // A VM does not claim the time that a quota keeps from it.
         Some((u64::from(vm.periods.weight?), sums.run + sums.steal))
     };
     let claims: Option<Vec<(u64, u64)>> = vms.iter().map(claim).collect();
@@ -210,7 +210,7 @@ fn below_share(vm: &VmReport, share: Option<u64>, sums: &Sums) -> Option<Finding
     finding(Kind::BelowShare, vm, lost, text)
 }
 
-/// What acts on a finding of this kind.
+/// The command that acts on a finding of this kind.
 fn command(kind: Kind) -> &'static str {
     match kind {
         Kind::Throttled => "",
