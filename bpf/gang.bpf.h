@@ -13,7 +13,8 @@
  *     Threads that spin for a while and then block look like threads that block as long as their siblings do not run, and
  *     like threads that spin once these do. So a VM that blocks is tried as a gang for two windows, seldom: a vCPU stays in
  *     it that blocks four times less often than before, and while it does. In no gang does a block count while a sibling
- *     waits for a CPU, as at the end of a slot.
+ *     waits for a CPU, as at the end of a slot. A vCPU that slept for four windows on end belongs to no gang: its seat
+ *     would be a hole in each slot.
  *     Which CPUs a gang has: set.bpf.h.
  *     A VM joins the domain that is least loaded, of its home node if it has one. How sets and VMs move: moves.bpf.h.
  * Limits: evidence is blocks; a guest that halts for a paravirtual spinlock is taken for one that blocks. A VM forms no
@@ -34,6 +35,8 @@
 #define MOST_PAUSE 512
 /* A VM that used less than this part of a CPU is not tried: it is served by preemption, and its windows are long. */
 #define TRIAL_PART 4
+/* A vCPU that slept for so many windows on end belongs to no gang. */
+#define SLEEP_WINDOWS 4
 
 /* Takes over the evidence of a vCPU; whether it belongs to the gang. In a trial it does, whatever its evidence says. */
 static __always_inline bool judge_vcpu(struct slot_info *i, bool all, bool trial)
@@ -41,6 +44,10 @@ static __always_inline bool judge_vcpu(struct slot_info *i, bool all, bool trial
 	if (!i->gang || !on(INSTEP_M_TRIAL))
 		i->bound = trial ? pol_trial_bound(i->ran_ns, i->blocks) : POL_GANG_OFF_NS;
 	i->gang = trial || pol_hardly_blocks(i->gang, i->bound, i->ran_ns, i->blocks);
+	if (i->asleep && !i->ran_ns && i->asleep++ >= SLEEP_WINDOWS) {
+		i->asleep = SLEEP_WINDOWS;
+		i->gang = trial;
+	}
 	/* What a vCPU that waits for long and never blocks has in a window is little: it counts in the next one, too. */
 	if (!i->gang && !i->blocks && i->ran_ns < POL_EVIDENCE_NS)
 		return false;

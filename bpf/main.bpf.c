@@ -453,11 +453,15 @@ void BPF_STRUCT_OPS(instep_stopping, struct task_struct *p, bool runnable)
 void BPF_STRUCT_OPS(instep_runnable, struct task_struct *p, u64 enq_flags)
 {
 	struct task_state *t = record_of(p);
+	struct slot_info *i;
 	struct account *a;
 	u32 domain;
 
 	if (!t || !(enq_flags & SCX_ENQ_WAKEUP))
 		return;
+	i = slot_of(t->slot);
+	if (i)
+		i->asleep = 0;
 	join_once(p, t);
 	domain = domain_for(t, scx_bpf_task_cpu(p));
 	a = account_of(t->vm, domain);
@@ -488,6 +492,7 @@ void BPF_STRUCT_OPS(instep_quiescent, struct task_struct *p, u64 deq_flags)
 	/* While a sibling of its gang waits for a CPU this is no evidence: if all had run it might not have blocked. */
 	if (i->seat == NO_SEAT || !is_gang(v) || !part_of(v, i)->waiting)
 		i->blocks++;
+	i->asleep = 1;
 	__sync_fetch_and_add(&v->total_blocks, 1);
 }
 

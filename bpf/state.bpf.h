@@ -118,6 +118,7 @@ struct slot_info {
 	u16 pinned;	/* it may use one CPU only */
 	u8 waits;	/* it waits in its own queue ... */
 	u8 stray;	/* ... and lost its seat meanwhile */
+	u8 asleep;	/* it sleeps: one more than the windows that ended since it last ran; 0 if it does not */
 	u16 part;	/* in which part of the gang it sits */
 	u64 allowed;	/* lanes of the VM's domain that it may use, ... */
 	u32 noted;	/* ... one more than that domain's number, ... */

@@ -154,3 +154,24 @@ fn vcpu_that_blocks_stays_outside_of_its_gang() {
     let sizes: Vec<u32> = sets(&mut instep, 2).iter().map(|set| set.count_ones()).collect();
     assert_eq!(sizes, [3, 4]);
 }
+
+#[test]
+fn vcpu_that_sleeps_for_long_leaves_its_gang_and_its_cpu() {
+    // Five vCPUs and four on eight CPUs: side by side only once the fifth sleeps.
+    let mut instep = computing(8, &[(5, 100), (4, 100)], 0);
+    let mut sleeps = false;
+    for at in 1..1500 {
+        let now = step(&mut instep, 8, at);
+        if let Some(cpu) = (0..8).find(|cpu| instep.current(*cpu) == Some(4))
+            && at > 500
+            && !std::mem::replace(&mut sleeps, true)
+        {
+            instep.kernel().block(cpu, now);
+            settle(&mut instep, now);
+        }
+    }
+    let mut size = |vm: usize| sets(&mut instep, 2)[vm].count_ones();
+    assert_eq!((size(0), size(1)), (4, 4));
+    let state = sets(&mut instep, 2);
+    assert_eq!((instep.ejected(), state[0] & state[1]), (None, 0));
+}
