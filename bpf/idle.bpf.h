@@ -10,6 +10,8 @@
  *     the CPU where it was, if its whole core is idle; a wholly idle core; the CPU where it was; any idle CPU;
  * each time one of the last-level cache where it was, if there is one; and then the same in the other domains, those of
  * the same node first. A VM is in a domain of its home node, so it is at home as long as there is an idle CPU.
+ *     A vCPU takes a wholly idle core of another domain before half of one in its own: where its VM has no home node one
+ * of any domain, else one of that node.
  *     A vCPU that never sleeps is looked at when its slice ends and nothing waits: where another thread runs on its
  * core and a core of the domain is wholly idle, it is queued again and goes there.
  * Limits: "core" is what user space numbers as one; modules that share only decoders are placement's. Of cores with more
@@ -76,8 +78,13 @@ static __always_inline bool claim(struct domain_state *d, s32 cpu)
 	return scx_bpf_test_and_clear_cpu_idle(cpu);
 }
 
+enum claim_rule {
+	CLAIM_WHOLE = 1, /* only of cores that are wholly idle */
+	CLAIM_HOME = 2,	 /* only of domains of the same node */
+};
+
 /* Claims an idle CPU of one domain. */
-static __noinline s32 claim_in(struct task_struct *p, u32 domain, s32 prev)
+static __noinline s32 claim_in(struct task_struct *p, u32 domain, s32 prev, u32 rule)
 {
 	struct domain_state *d = domain_of(domain);
 	struct cpu_state *c = cpu_of(prev);
@@ -100,6 +107,8 @@ static __noinline s32 claim_in(struct task_struct *p, u32 domain, s32 prev)
 			count(INSTEP_C_IDLE_CORE);
 			return cpu;
 		}
+		if (rule & CLAIM_WHOLE)
+			return NO_CPU;
 		if (own && claim(d, prev)) {
 			count(INSTEP_C_IDLE_CPU);
 			return prev;
@@ -114,12 +123,48 @@ static __noinline s32 claim_in(struct task_struct *p, u32 domain, s32 prev)
 	return NO_CPU;
 }
 
+/* Claims an idle CPU of any domain, its own first. */
+static __noinline s32 claim_near(struct task_struct *p, u32 own, s32 prev, u32 rule)
+{
+	struct domain_state *d = domain_of(own), *next;
+	s32 cpu, k;
+
+	if (!d)
+		return NO_CPU;
+	cpu = claim_in(p, own, prev, rule);
+	if (cpu >= 0)
+		return cpu;
+	bpf_for(k, 0, d->nr_next) {
+		u32 other = d->next[within(k, INSTEP_MAX_DOMAINS)];
+
+		next = domain_of(other);
+		if (!next || ((rule & CLAIM_HOME) && next->node != d->node))
+			break;
+		cpu = claim_in(p, other, prev, rule);
+		if (cpu >= 0) {
+			count(INSTEP_C_IDLE_REMOTE);
+			return cpu;
+		}
+	}
+	return NO_CPU;
+}
+
+/* Whether a thread is to have a core of its own, and where such a one is looked for (enum claim_rule); 0 if not. */
+static __always_inline u32 whole_core_rule(struct task_state *t)
+{
+	struct instep_vm_settings *s = vm_set_of(t->vm);
+
+	if (!s || t->slot == INSTEP_NO_SLOT || !on(INSTEP_M_CORES))
+		return 0;
+	return CLAIM_WHOLE | (on(INSTEP_M_HOME) && s->home_node != INSTEP_NO_NODE ? CLAIM_HOME : 0);
+}
+
 /* Claims an idle CPU for a thread that wakes up; NO_CPU when there is none. */
 static __noinline s32 pick_idle(struct task_struct *p, struct task_state *t, s32 prev)
 {
 	struct domain_state *d;
-	s32 cpu, k;
-	u32 own;
+	u32 own, rule;
+	s32 cpu;
 
 	if (!t)
 		return NO_CPU;
@@ -135,17 +180,9 @@ static __noinline s32 pick_idle(struct task_struct *p, struct task_state *t, s32
 			return cpu;
 		}
 	}
-	cpu = claim_in(p, own, prev);
-	if (cpu >= 0)
-		return cpu;
-	bpf_for(k, 0, d->nr_next) {
-		cpu = claim_in(p, d->next[within(k, INSTEP_MAX_DOMAINS)], prev);
-		if (cpu >= 0) {
-			count(INSTEP_C_IDLE_REMOTE);
-			return cpu;
-		}
-	}
-	return NO_CPU;
+	rule = whole_core_rule(t);
+	cpu = rule ? claim_near(p, own, prev, rule) : NO_CPU;
+	return cpu >= 0 ? cpu : claim_near(p, own, prev, 0);
 }
 
 /* Whether a vCPU that runs here, and that nothing delays, would better have a core of its own. */
@@ -160,13 +197,27 @@ static __always_inline bool wants_core(struct task_struct *p, struct task_state 
 	return others && (others & ~d->idle) && idle_cores(d);
 }
 
+/* Whether a vCPU that has a core for itself in another domain stays there until it finds one in its own. */
+static __always_inline bool keeps_core(struct task_state *t, s32 cpu, struct cpu_state *c)
+{
+	struct domain_state *d = domain_of(c->domain), *own = domain_of(domain_for(t, cpu));
+	u32 rule = whole_core_rule(t);
+
+	return rule && d && own && (!(rule & CLAIM_HOME) || own->node == d->node) &&
+	       !(c->core & ~pol_lane(c->lane) & ~d->idle);
+}
+
 /* Whether a thread that runs here belongs to another domain, where a CPU is idle. */
 static __always_inline bool may_go_home(struct task_struct *p, struct task_state *t, s32 cpu, struct cpu_state *c)
 {
 	u32 domain = domain_for(t, cpu);
 	struct domain_state *d = domain_of(domain);
+	u64 idle;
 
-	return d && domain != c->domain && d->idle && !is_bound(p) && first_allowed(p, domain, d->idle) >= 0;
+	if (!d || domain == c->domain || is_bound(p))
+		return false;
+	idle = keeps_core(t, cpu, c) ? idle_cores(d) : d->idle;
+	return idle && first_allowed(p, domain, idle) >= 0;
 }
 
 void BPF_STRUCT_OPS(instep_update_idle, s32 cpu, bool idle)

@@ -189,7 +189,7 @@ static __always_inline void enqueue_last(struct task_struct *p, struct task_stat
 	s32 cpu = NO_CPU;
 
 	if (d && c && c->domain != domain && !is_bound(p)) {
-		cpu = claim_in(p, domain, here);
+		cpu = claim_in(p, domain, here, keeps_core(t, here, c) ? CLAIM_WHOLE : 0);
 	} else if (d && !is_bound(p)) {
 		cpu = first_allowed(p, domain, idle_cores(d));
 		if (cpu >= 0 && claim(d, cpu))

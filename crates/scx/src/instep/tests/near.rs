@@ -77,3 +77,37 @@ fn thread_that_finds_its_domain_busy_stays_on_its_node() {
         assert!(node.contains(&cpu), "on CPU {cpu}, not one of {node:?}");
     }
 }
+
+/// Four cores of two threads, two on each node; `threads` of one VM, all asleep on CPU 0.
+fn cores_of_two_nodes(threads: usize, home: Option<u32>) -> Instep {
+    let core = (0..8).map(|cpu| vec![cpu, cpu ^ 1]).collect();
+    let machine = Machine { core, node: vec![0, 0, 0, 0, 1, 1, 1, 1] };
+    let lane = |cpu: usize| {
+        let (domain, lane) = (cpu as u32 / 4, cpu as u32 % 4);
+        Lane { cpu, domain, lane, core: 3 << (lane & !1), first_of_cache: lane == 0 }
+    };
+    let lanes: Vec<Lane> = (0..8).map(lane).collect();
+    let task = TaskSetup { allowed: CpuMask::of(0..8), cpu: 0, flags: 0 };
+    let tasks = vec![task; threads];
+    let (vms, settings) = (table(&[(threads, 100)]), Settings::default());
+    let instep = Instep::new(machine, &lanes, &tasks, &vms, &settings, 1, Release::V7_2);
+    let mut instep = instep.expect("it fits");
+    instep.set_home(0, home);
+    instep
+}
+
+#[test]
+fn vcpus_have_cores_of_their_own_before_halves_of_their_domain() {
+    for (home, cores) in [(None, 4), (Some(0), 2)] {
+        let mut instep = cores_of_two_nodes(4, home);
+        (0..4).for_each(|task| wake(&mut instep, task));
+        // They stay there when their slices end.
+        for at in 1..200 {
+            tick(&mut instep, 8, START + at * MS);
+            settle(&mut instep, START + at * MS);
+        }
+        let busy = (0..8).filter(|cpu| instep.current(*cpu).is_some());
+        let used: std::collections::BTreeSet<usize> = busy.map(|cpu| cpu / 2).collect();
+        assert_eq!((instep.ejected(), used.len()), (None, cores), "home {home:?}: {used:?}");
+    }
+}
