@@ -123,23 +123,22 @@ static __noinline s32 claim_in(struct task_struct *p, u32 domain, s32 prev, u32 
 	return NO_CPU;
 }
 
-/* Claims an idle CPU of any domain, its own first. */
-static __noinline s32 claim_near(struct task_struct *p, u32 own, s32 prev, u32 rule)
+/* Claims an idle CPU of the domains after this one. */
+static __noinline s32 claim_elsewhere(struct task_struct *p, u32 own, s32 prev, u32 rule)
 {
 	struct domain_state *d = domain_of(own), *next;
 	s32 cpu, k;
 
 	if (!d)
 		return NO_CPU;
-	cpu = claim_in(p, own, prev, rule);
-	if (cpu >= 0)
-		return cpu;
 	bpf_for(k, 0, d->nr_next) {
 		u32 other = d->next[within(k, INSTEP_MAX_DOMAINS)];
 
 		next = domain_of(other);
 		if (!next || ((rule & CLAIM_HOME) && next->node != d->node))
 			break;
+		if (!(rule & CLAIM_WHOLE ? idle_cores(next) : next->idle))
+			continue;
 		cpu = claim_in(p, other, prev, rule);
 		if (cpu >= 0) {
 			count(INSTEP_C_IDLE_REMOTE);
@@ -180,9 +179,11 @@ static __noinline s32 pick_idle(struct task_struct *p, struct task_state *t, s32
 			return cpu;
 		}
 	}
-	rule = whole_core_rule(t);
-	cpu = rule ? claim_near(p, own, prev, rule) : NO_CPU;
-	return cpu >= 0 ? cpu : claim_near(p, own, prev, 0);
+	rule = idle_cores(d) || !d->nr_next ? 0 : whole_core_rule(t);
+	cpu = rule ? claim_elsewhere(p, own, prev, rule) : NO_CPU;
+	if (cpu < 0 && d->idle)
+		cpu = claim_in(p, own, prev, 0);
+	return cpu >= 0 ? cpu : claim_elsewhere(p, own, prev, 0);
 }
 
 /* Whether a vCPU that runs here, and that nothing delays, would better have a core of its own. */
