@@ -205,7 +205,7 @@ SEPARATE int charge(s32 cpu, u64 now)
 	struct slot_info *i;
 	struct account *a;
 	struct vm_state *v;
-	u64 since, ran;
+	u64 since, ran, cost;
 
 	if (!c || !c->tid || !pol_before(c->since, now))
 		return 0;
@@ -220,12 +220,13 @@ SEPARATE int charge(s32 cpu, u64 now)
 		return 0;
 	i = slot_of(c->slot);
 	v = vm_of(c->vm);
+	cost = pol_charge(ran, share_of(a, c->vm));
 	if (!c->hole) {
-		u64 cost = pol_charge(ran, share_of(a, c->vm));
-
 		__sync_fetch_and_add(&a->vtime, cost);
 		if (v && is_spread(v))
 			charge_part(v, c->domain, cost);
+	} else if (v) {
+		__sync_fetch_and_add(&v->spare, cost);
 	}
 	__sync_fetch_and_add(&a->total_ns, ran);
 	if (i && v) {

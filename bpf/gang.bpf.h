@@ -37,6 +37,8 @@
 #define TRIAL_PART 4
 /* A vCPU that slept for so many windows on end belongs to no gang. */
 #define SLEEP_WINDOWS 4
+/* What a gang had in holes counts for about so many windows when sets move. */
+#define SPARE_WINDOWS 16
 
 /* Takes over the evidence of a vCPU; whether it belongs to the gang. In a trial it does, whatever its evidence says. */
 static __always_inline bool judge_vcpu(struct slot_info *i, bool all, bool trial)
@@ -342,6 +344,7 @@ SEPARATE int end_window(u32 vm, u64 now)
 	if (seats != v->seats || has_spoilt_set(vm, now) || (seats && !v->nr_parts))
 		reseat(vm, v, d, seats, all, now);
 	v->ran_ns = 0;
+	__sync_fetch_and_sub(&v->spare, v->spare / SPARE_WINDOWS);
 	return 0;
 }
 

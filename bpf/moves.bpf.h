@@ -6,11 +6,12 @@
  *
  * Problem: which CPUs are crowded changes as VMs come, go, block and compute. And where five gangs have room for two side
  * by side, one set always has three of them.
- * Method: a gang set moves as a whole, for one of three reasons. The first two are examined in the order given, one gang in
+ * Method: a gang set moves as a whole, for one of four reasons. The first two are examined in the order given, one gang in
  * each slot:
  *
  *     load       cost there + max(load / 2, 1/16) <= cost here
  *     fairness   cost there <= cost here + 1/4, and v + 4 s < there, and here + 2 s < there
+ *     holes      cost there <= cost here + 1, and v + 32 s < there, and here + 16 s < there
  *
  *     cost         of a set, in CPUs (set.bpf.h)
  *     load         what the gang loads each of its CPUs with, in CPUs
@@ -19,7 +20,10 @@
  *     s            length of a slot
  *
  * Fairness is examined in every eighth slot, for the first gang that the slot refused. It gives gangs of equal weight equal
- * shares in the long run. The third reason: a gang that was refused twice although as many CPUs are free moves there at once
+ * shares in the long run. What a gang has in holes costs it nothing, and virtual time does not show it: one that is alone
+ * beside small VMs had twice as much for ever as each of three that shared a set. So in every 64th slot virtual time is taken
+ * with what was had in holes during about the last second, and only gangs count that are at least half as wide. The fourth
+ * reason: a gang that was refused twice although as many CPUs are free moves there at once
  * (slot.bpf.h, relocate).
  *     A VM goes to another domain where that lowers the higher of the two loads by a sixteenth of a CPU for each CPU; one VM in
  * 96 ms. A load is that of the domain's accounts divided by the capacity of its CPUs. Wide gangs have more than half a domain's
@@ -32,15 +36,14 @@
 
 #include "gang.bpf.h"
 
-/* Whether a gang that moved for fairness would meet gangs only that are far enough ahead of it. */
-static __always_inline bool is_far_behind(struct vm_state *v, struct set_score *here, struct set_score *there)
+/* Whether a gang that moved for fairness would meet gangs only that are so far ahead of it. */
+static __always_inline bool is_far_behind(struct vm_state *v, u64 lead, struct set_score *here, struct set_score *there)
 {
-	u64 vtime = v->account.vtime;
+	u64 vtime = v->account.vtime + (here->holes ? v->spare : 0);
 
 	if (!here->least_vtime || !there->least_vtime)
 		return here->least_vtime > 0;
-	return pol_before(vtime + 4 * SET.slot_ns, there->least_vtime) &&
-	       pol_before(here->least_vtime + 2 * SET.slot_ns, there->least_vtime);
+	return pol_before(vtime + lead, there->least_vtime) && pol_before(here->least_vtime + lead / 2, there->least_vtime);
 }
 
 static __always_inline void move_to(struct vm_state *v, u64 set, u64 now)
@@ -48,6 +51,12 @@ static __always_inline void move_to(struct vm_state *v, u64 set, u64 now)
 	v->parts[0].set = set;
 	v->moved_at = now;
 	count(INSTEP_C_MOVE_SET);
+}
+
+/* Whether a VM is a gang of this domain whose set may move. */
+static __always_inline bool may_move(struct vm_state *v, u32 domain, u64 now)
+{
+	return is_gang(v) && !is_spread(v) && v->account.domain == domain && pol_since(v->moved_at, now) >= REST_NS;
 }
 
 /*
@@ -61,7 +70,7 @@ SEPARATE int move_set(struct domain_state *d, u32 domain, u32 vm, bool behind, u
 	u32 less, size;
 	u64 set;
 
-	if (!d || !v || !is_gang(v) || is_spread(v) || v->account.domain != domain || pol_since(v->moved_at, now) < REST_NS)
+	if (!d || !v || !may_move(v, domain, now))
 		return 0;
 	size = v->seats;
 	sum_load(d, domain, vm);
@@ -70,10 +79,27 @@ SEPARATE int move_set(struct domain_state *d, u32 domain, u32 vm, bool behind, u
 	set = find_set(d, vm, size, 0, &best);
 	if (!set || best.cost + less > here.cost) {
 		set = behind ? find_set(d, vm, size, here.cost + POL_CPU / 4, &best) : 0;
-		if (!set || !is_far_behind(v, &here, &best))
+		if (!set || !is_far_behind(v, 4 * SET.slot_ns, &here, &best))
 			return 0;
 	}
 	if (set != v->parts[0].set)
+		move_to(v, set, now);
+	return 0;
+}
+
+/* A gang moves to where a gang of its size has had more for long, in holes that cost it nothing, though more load is there. */
+SEPARATE int even_out(struct domain_state *d, u32 domain, u32 vm, u64 now)
+{
+	struct set_score here = { .holes = true }, best = { .holes = true };
+	struct vm_state *v = vm_of(vm);
+	u64 set;
+
+	if (!d || !v || !may_move(v, domain, now))
+		return 0;
+	sum_load(d, domain, vm);
+	score_set(d, v->parts[0].set, vm, &here);
+	set = find_set(d, vm, v->seats, here.cost + POL_CPU, &best);
+	if (set && is_far_behind(v, 32 * SET.slot_ns, &here, &best))
 		move_to(v, set, now);
 	return 0;
 }
@@ -97,12 +123,39 @@ SEPARATE u32 first_narrow(struct domain_state *d)
 	return 0;
 }
 
-/* In each slot one gang is looked at, and in every eighth the one that is furthest behind of those refused. */
+/* Of those refused the gang that had least, holes included; 0 if there is none. */
+SEPARATE u32 first_with_holes(struct domain_state *d)
+{
+	u64 vtime, least = 0;
+	u32 n, found = 0;
+	s32 k;
+
+	if (!d)
+		return 0;
+	n = refused_of(d);
+	bpf_for(k, 0, n) {
+		u32 vm = d->refused[k & (MAX_REFUSED - 1)];
+		struct vm_state *v = vm_of(vm);
+
+		if (!v || is_spread(v))
+			continue;
+		vtime = v->account.vtime + v->spare;
+		if (found && !pol_before(vtime, least))
+			continue;
+		found = vm;
+		least = vtime;
+	}
+	return found;
+}
+
+/* In each slot one gang is looked at; in every eighth the first of those refused, in every 64th the one that had least. */
 static __always_inline void move_sets(struct domain_state *d, u32 domain, u64 now)
 {
 	if (!on(INSTEP_M_MOVES) || !d->nr_members)
 		return;
-	if (!(d->slot & 7) && d->nr_refused)
+	if (!(d->slot & 63) && d->nr_refused)
+		even_out(d, domain, first_with_holes(d), now);
+	else if (!(d->slot & 7) && d->nr_refused)
 		move_set(d, domain, first_narrow(d), true, now);
 	else
 		move_set(d, domain, d->members[within(d->looked++ % d->nr_members, INSTEP_MAX_VMS)], false, now);

@@ -137,6 +137,7 @@ struct set_score {
 	u32 cost;
 	u32 peak;  /* load of the most loaded CPU, without the gang's own */
 	u64 least_vtime; /* least virtual time of the gangs that it would meet only there, 0 if there are none */
+	bool holes;	 /* what they had in holes is part of that, and only those at least half as wide count */
 };
 
 /* What speaks against this set for a gang, `sum_load` having been called without it. */
@@ -173,7 +174,9 @@ SEPARATE int score_set(struct domain_state *d, u64 set, u32 vm, struct set_score
 		/* One that is wider is met elsewhere, too. */
 		if (set == own ? (met & ~own) : (met & own))
 			continue;
-		vtime = vtime_in(v, domain);
+		if (score->holes && 2 * pol_count(met) < pol_count(set))
+			continue;
+		vtime = vtime_in(v, domain) + (score->holes ? v->spare : 0);
 		if (!score->least_vtime || pol_before(vtime, score->least_vtime))
 			score->least_vtime = vtime;
 	}
@@ -195,7 +198,7 @@ static __always_inline bool meets_later(struct set_score *a, struct set_score *b
  */
 SEPARATE u64 find_set(struct domain_state *d, u32 vm, u32 size, u32 most, struct set_score *best)
 {
-	struct set_score score = {};
+	struct set_score score = { .holes = best && best->holes };
 	struct vm_state *v = vm_of(vm);
 	u32 step, steps;
 	u64 found = 0, allowed = v && v->restricted ? v->allowed : ~0ull;

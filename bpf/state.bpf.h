@@ -93,6 +93,7 @@ struct vm_state {
 	u64 blocks_before; /* of these, before the window */
 	u64 together_ns; /* time in which more than one of its vCPUs ran */
 	u64 apart_ns;	 /* time in which one ran while another waited for a CPU */
+	u64 spare;	 /* virtual time that it was not charged for in holes, of about the last second */
 	u32 refusals;	 /* slots since its last one, in which it wanted one */
 	u32 next;	 /* in the planner's order */
 	u32 strays;	 /* vCPUs that lost their seat while they waited there */

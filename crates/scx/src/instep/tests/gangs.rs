@@ -175,3 +175,22 @@ fn vcpu_that_sleeps_for_long_leaves_its_gang_and_its_cpu() {
     let state = sets(&mut instep, 2);
     assert_eq!((instep.ejected(), state[0] & state[1]), (None, 0));
 }
+
+#[test]
+fn gangs_of_half_a_host_have_equal_parts_of_it() {
+    // A single vCPU, four, and four gangs of 16 that compute: three of these cannot share one half for ever.
+    let vms = [(1, 100), (4, 100), (16, 100), (16, 100), (16, 100), (16, 100)];
+    let mut instep = computing(32, &vms, 0);
+    let first: Vec<usize> =
+        vms.iter().scan(0, |at, vm| Some(std::mem::replace(at, *at + vm.0))).collect();
+    let mut ran = [0u64; 6];
+    for at in 1..12_000 {
+        step(&mut instep, 32, at);
+        for task in (0..32).filter_map(|cpu| instep.current(cpu)).filter(|_| at > 2000) {
+            ran[first.iter().rposition(|first| *first <= task).unwrap()] += 1;
+        }
+    }
+    let (least, most) = (ran[2..].iter().min().unwrap(), ran[2..].iter().max().unwrap());
+    assert_eq!(instep.ejected(), None);
+    assert!(least * 5 >= most * 4, "{ran:?}");
+}
