@@ -5,6 +5,23 @@ use crate::stage::{instep, turn};
 use instep_madehost::skip;
 use serde_json::Value;
 
+/// A case whose work ends in time from its second run on.
+const SLOW_ONCE: &str = r#"
+[host]
+cores = 2
+[[case]]
+name = "slow-once"
+about = "the first run ends too late"
+[case.work]
+kind = "host"
+vcpus = 1
+per = "naps"
+load = "sh -c 'if [ -e /tmp/slow ]; then sleep 0.05; else touch /tmp/slow; sleep 100; fi'"
+[[case.beside]]
+load = "instep-load compute"
+vcpus = 1
+"#;
+
 #[test]
 fn the_default_is_measured_and_who_does_not_load_is_told() {
     let _turn = turn();
@@ -13,10 +30,14 @@ fn the_default_is_measured_and_who_does_not_load_is_told() {
     if cfg!(feature = "kernel") {
         names.push_str(",instep");
     }
-    let args =
-        ["bench", "--case", "compute-50", "--schedulers", &names, "--peer", "dud=/bin/false"];
+    let dir = tempfile::tempdir().unwrap();
+    let own = dir.path().join("slow-once.toml");
+    std::fs::write(&own, SLOW_ONCE).unwrap();
+    let cases =
+        ["bench", "--cases", own.to_str().unwrap(), "--case", "compute-50", "--case", "slow-once"];
+    let args = ["--schedulers", &names, "--peer", "dud=/bin/false"];
     let short = ["--runs", "1", "--settle", "500ms", "--measure", "1s", "--json"];
-    let ran = instep(&[&args[..], &short].concat());
+    let ran = instep(&[&cases[..], &args[..], &short[..]].concat());
     let said = String::from_utf8_lossy(&ran.stderr).into_owned();
     let what = lacking(&said)
         .or_else(|| said.contains("instep-load is not built").then_some(said.as_str()));
@@ -27,6 +48,16 @@ fn the_default_is_measured_and_who_does_not_load_is_told() {
         serde_json::from_slice(&ran.stdout).unwrap_or_else(|e| panic!("{e}: {said}"));
     assert_eq!(ran.status.code(), Some(1), "dud does not take part: {report:#}");
     assert_eq!(report["schema"], "instep.bench/1");
+    // What failed is measured a second time, and that is said.
+    let slow = &report["cases"][1];
+    assert_eq!(
+        (&slow["name"], &slow["results"]["default"]["failed"]),
+        (&"slow-once".into(), &serde_json::json!([]))
+    );
+    assert!(
+        report["warnings"].to_string().contains("slow-once: measured a second time"),
+        "{report:#}"
+    );
     let case = &report["cases"][0];
     assert_eq!((&case["name"], &case["share"]), (&"compute-50".into(), &0.5.into()));
     let speed = |name: &str| case["results"][name]["fair_share_speed"]["median"].as_f64();
