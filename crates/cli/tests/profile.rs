@@ -316,9 +316,10 @@ fn a_curve_has_a_point_for_each_number_of_threads() {
     drop(turn);
     let curve = list(&json, "curve");
     let sum = |key: &str| curve.iter().map(|point| number(point, &format!("/{key}"))).sum::<f64>();
-    // Half of the work each, at once.
+    // Half of the work each, at once. CPUs that share a core slow each other down: the same work then takes more CPU time.
     if all - sum("run_ns") < 0.1 * sum("elapsed_ns") && two_cpus() {
-        assert!(number(&curve[1], "/speedup") > 1.6, "{curve:#?}");
+        let slower = number(&curve[1], "/run_ns") / number(&curve[0], "/run_ns");
+        assert!(number(&curve[1], "/speedup") * slower > 1.6, "{curve:#?}");
     }
     assert_eq!(
         (curve.len(), &curve[0]["threads"], &curve[1]["threads"]),

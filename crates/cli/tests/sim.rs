@@ -459,3 +459,73 @@ fn an_interrupt_leaves_what_was_finished() {
     assert!((1..5000).contains(&runs), "{runs}");
     assert!(rows.exists());
 }
+
+/// The lines of a CSV file without quotes, cell by cell.
+fn cells(path: &Path) -> Vec<Vec<String>> {
+    let text = fs::read_to_string(path).unwrap();
+    text.lines().map(|line| line.split(',').map(str::to_owned).collect()).collect()
+}
+
+#[test]
+fn a_sweep_has_every_combination_and_its_runs_are_those_of_single_ones() {
+    let (dir, path) = file(GOOD);
+    let (out, path) = (dir.path().join("out.csv"), path.to_str().unwrap());
+    let sweep =
+        ["--sweep", "guest.a.weight=100,50", "--sweep", "scheduler=cfs,eevdf", "--seeds", "2"];
+    let args = [&["sim", path], &sweep[..], &["--csv", out.to_str().unwrap()]].concat();
+    let ran = instep(&args);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    // Two weights, two schedulers and two VMs.
+    assert_eq!(ran.stdout.lines().count(), 1 + 8, "{}", ran.stdout);
+    assert!(ran.stdout.lines().all(|line| line.chars().count() <= 80), "{}", ran.stdout);
+    let rows = cells(&out);
+    assert_eq!(rows.len(), 1 + 16);
+    let column = |name: &str| rows[0].iter().position(|other| other == name).unwrap();
+    let (weight, scheduler, throughput) =
+        (column("guest.a.weight"), column("scheduler"), column("throughput"));
+    assert_eq!(rows[0].iter().filter(|name| *name == "scheduler").count(), 1);
+    // The same as CSV of a scenario in which the value is written down: seed 2 of weight 50 under EEVDF.
+    let (single_dir, single) = file(&GOOD.replacen("vcpus = 2", "vcpus = 2\nweight = 50", 1));
+    let alone = single_dir.path().join("alone.csv");
+    let args = ["sim", single.to_str().unwrap(), "--scheduler", "eevdf", "--seed", "2", "--csv"];
+    let ran = instep(&[&args[..], &[alone.to_str().unwrap()]].concat());
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let wanted = cells(&alone);
+    let is = |row: &&Vec<String>| {
+        row[weight] == "50" && row[scheduler] == "eevdf" && row[column("seed")] == "2"
+    };
+    let found: Vec<Vec<String>> = rows.iter().filter(is).map(|row| row[1..].to_vec()).collect();
+    assert_eq!(found, wanted[1..]);
+    assert_ne!(rows[1][throughput], rows[9][throughput], "another weight gives another result");
+    let json = instep(&[&["sim", path], &sweep[..], &["--json"]].concat()).stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (&json["schema"], json["points"].as_array().unwrap().len()),
+        (&"instep.sweep/1".into(), 4)
+    );
+    assert_eq!(json["points"][3]["values"], serde_json::json!(["50", "eevdf"]));
+    assert_eq!(json["points"][3]["runs"][1]["seed"], 2);
+}
+
+#[test]
+fn a_sweep_that_cannot_be_is_refused_before_anything_runs() {
+    let (dir, path) = file(GOOD);
+    let path = path.to_str().unwrap();
+    for (args, said) in [
+        (vec!["--sweep", "weight=1"], "there are 2 guests: guest.a.weight, guest.b.weight"),
+        (vec!["--sweep", "guest.a.weight=1,0"], "--sweep guest.a.weight=0: "),
+        (vec!["--sweep", "scheduler=cfs", "--scheduler", "cfs"], "it is given by --scheduler, too"),
+        (
+            vec!["--sweep", "host.cores=2", "--csv", "/no/such/dir/x.csv"],
+            "cannot write /no/such/dir/x.csv",
+        ),
+        (vec!["--sweep", "host.cores=2", "--csv", path], "which is named, too"),
+        (vec!["--sweep", "host.cores"], "PLACE=VALUE"),
+        (vec!["--sweep", "host.cores=2", "--html", "x.html"], "cannot be used with"),
+    ] {
+        let ran = instep(&[&["sim", path], &args[..]].concat());
+        assert_eq!(ran.code, Some(2), "{args:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(said), "{args:?}: {}", ran.stderr);
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left");
+}

@@ -3,6 +3,7 @@
 use super::lab::LabHostArgs;
 use super::values::beside;
 use clap::Args;
+use instep_sim::scenario::sweep::Axis;
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
@@ -27,6 +28,15 @@ pub(crate) struct SimArgs {
     /// Write a Parquet file: a row for each VM of each seed.
     #[arg(long, value_name = "FILE", value_parser = beside(), conflicts_with_all = ["check", "swarm"])]
     pub(crate) parquet: Option<PathBuf>,
+    /// Write CSV: a row for each VM of each seed, with the columns of --parquet; of a sweep its values come before.
+    #[arg(long, value_name = "FILE", value_parser = beside(), conflicts_with_all = ["check", "swarm"])]
+    pub(crate) csv: Option<PathBuf>,
+    /// Simulate the scenario with each of these values at a place; repeatable, every combination then:
+    /// guest.web.weight=100,50 (an entry of a list by name or number, * for all), scheduler=cfs,instep,
+    /// duration=1s,10s; a last word alone is the only guest's. With --seeds, so many seeds of each.
+    #[arg(long, value_name = "PLACE=VALUE,...",
+        conflicts_with_all = ["check", "swarm", "html", "perfetto", "parquet"])]
+    pub(crate) sweep: Vec<Axis>,
     /// Write every run and wait of every vCPU, of the first seed, for ui.perfetto.dev.
     #[arg(long, value_name = "FILE", value_parser = beside(), conflicts_with_all = ["check", "swarm"])]
     pub(crate) perfetto: Option<PathBuf>,

@@ -1,11 +1,11 @@
-//! The files that `instep sim` writes beside its table: a Perfetto trace, a page, Parquet.
+//! The files that `instep sim` writes beside its table: a Perfetto trace, a page, Parquet, CSV.
 //!
 //! What cannot be written is known before anything is simulated ([`Pending`]).
 
 use crate::args::SimArgs;
 use crate::page::Timeline;
 use crate::pending::{Pending, apart};
-use crate::sim::parquet;
+use crate::sim::{parquet, rows};
 use anyhow::Context as _;
 use instep_core::units::{CpuId, Nanos};
 use instep_sim::report::Report;
@@ -26,6 +26,7 @@ pub(super) struct Files {
     perfetto: Option<(PathBuf, PerfettoWriter<BufWriter<NamedTempFile>>)>,
     html: Option<(Pending, Timeline)>,
     parquet: Option<Pending>,
+    csv: Option<Pending>,
 }
 
 impl Files {
@@ -39,12 +40,13 @@ impl Files {
             FoundVm { name: vm.name.clone(), pid: None, vcpus }
         });
         let vms: Vec<FoundVm> = vms.collect();
-        let outputs = [&args.html, &args.parquet, &args.perfetto];
+        let outputs = [&args.html, &args.parquet, &args.csv, &args.perfetto];
         let written: Vec<&Path> = outputs.into_iter().flatten().map(PathBuf::as_path).collect();
         let read = args.file.iter().chain(&plan.topology_file);
         apart(&read.map(PathBuf::as_path).collect::<Vec<_>>(), &written)?;
         let html = args.html.as_deref().map(Pending::new).transpose()?;
         let parquet = args.parquet.as_deref().map(Pending::new).transpose()?;
+        let csv = args.csv.as_deref().map(Pending::new).transpose()?;
         let perfetto = args.perfetto.as_deref().map(Pending::new).transpose()?.map(|pending| {
             let mut writer = PerfettoWriter::new(BufWriter::new(pending.file));
             writer.begin(&vms, Nanos(0));
@@ -55,7 +57,7 @@ impl Files {
             timeline.begin(&vms, Nanos(0));
             (pending, timeline)
         });
-        Ok(Self { title: title.to_owned(), perfetto, html, parquet })
+        Ok(Self { title: title.to_owned(), perfetto, html, parquet, csv })
     }
 
     /// Writes what they were opened for and moves them to their places.
@@ -76,6 +78,12 @@ impl Files {
         if let Some(mut pending) = self.parquet {
             let cannot = || format!("cannot write {}", pending.to.display());
             parquet::write(pending.file.as_file_mut(), reports).with_context(cannot)?;
+            pending.keep("a row for each VM and seed")?;
+        }
+        if let Some(mut pending) = self.csv {
+            let cannot = || format!("cannot write {}", pending.to.display());
+            let runs = [(&[][..], reports)];
+            rows::write(pending.file.as_file_mut(), &[], &runs).with_context(cannot)?;
             pending.keep("a row for each VM and seed")?;
         }
         Ok(())

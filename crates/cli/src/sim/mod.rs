@@ -3,7 +3,9 @@
 
 mod files;
 mod parquet;
+mod rows;
 mod swarm;
+mod sweep;
 
 use crate::args::SimArgs;
 use crate::{Outcome, print, print_json, tell};
@@ -33,6 +35,9 @@ pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
         scheduler: args.scheduler.clone(),
         placement: args.placement.clone(),
     };
+    if !args.sweep.is_empty() {
+        return sweep::command(args, file, &overrides);
+    }
     let plan = Scenario::load(file, &overrides)?;
     if !plan.untuned.is_empty() {
         tell(&format!(

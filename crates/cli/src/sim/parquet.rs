@@ -6,7 +6,8 @@
 
 mod format;
 
-use format::{Column, Values};
+use format::Column;
+pub(super) use format::Values;
 use instep_sim::report::{Report, VmReport};
 use std::io::{self, Write};
 
@@ -15,7 +16,8 @@ pub(super) fn write(out: impl Write, reports: &[Report]) -> io::Result<()> {
     format::write(out, "instep_sim", &columns(reports))
 }
 
-fn columns(reports: &[Report]) -> Vec<Column> {
+/// The columns of these runs.
+pub(super) fn columns(reports: &[Report]) -> Vec<Column> {
     let rows = || reports.iter().flat_map(|run| run.vms.iter().map(move |vm| (run, vm)));
     let text = |of: &dyn Fn(&Report, &VmReport) -> String| {
         Values::Text(rows().map(|(run, vm)| of(run, vm)).collect())

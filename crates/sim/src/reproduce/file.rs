@@ -27,6 +27,7 @@ use crate::engine::Setup;
 use crate::library;
 use crate::scenario::Scenario;
 use crate::scenario::build::Plan;
+use crate::scenario::places;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use toml::{Table, Value};
@@ -238,34 +239,10 @@ fn row_plan(file: &File, row: &RowText, plans: &mut Plans) -> Result<RowPlan, St
     })
 }
 
-/// The scenario with these changes. Numbers in a place count entries of a list; the one after the
-/// last adds to it.
+/// The scenario with these changes.
 fn changed(scenario: &Table, changes: &Changes) -> Result<Table, String> {
-    let mut root = Value::Table(scenario.clone());
-    for (place, value) in changes {
-        let mut at = &mut root;
-        for word in place.split('.') {
-            let no = || format!("set: {place}: there is no such place");
-            at = match at {
-                Value::Table(table) => {
-                    table.entry(word).or_insert_with(|| Value::Table(Table::new()))
-                }
-                Value::Array(list) => {
-                    let index: usize = word.parse().map_err(|_| no())?;
-                    if index == list.len() {
-                        list.push(Value::Table(Table::new()));
-                    }
-                    list.get_mut(index).ok_or_else(no)?
-                }
-                _ => return Err(no()),
-            };
-        }
-        *at = value.clone();
-    }
-    match root {
-        Value::Table(table) => Ok(table),
-        _ => Err("set: a place has a name".to_owned()),
-    }
+    let changes = changes.iter().map(|(place, value)| (place.as_str(), value));
+    places::changed(scenario, changes).map_err(|what| format!("set: {what}"))
 }
 
 #[cfg(test)]

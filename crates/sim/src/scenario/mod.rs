@@ -19,8 +19,10 @@
 pub mod build;
 pub mod load;
 pub mod machine;
+pub(crate) mod places;
 pub mod settings;
 mod stages;
+pub mod sweep;
 
 use crate::error::Error;
 use instep_core::units::Bytes;
@@ -233,12 +235,17 @@ impl Scenario {
     pub fn load(path: &Path, overrides: &Overrides) -> Result<build::Plan, Error> {
         let text = bounded(path, MAX_FILE)
             .map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        Self::plan(path, &text, overrides)
+    }
+
+    /// Makes a simulation of the text of this file, or of a changed one.
+    fn plan(path: &Path, text: &str, overrides: &Overrides) -> Result<build::Plan, Error> {
         let wrong = |fault: Fault| Error::Scenario {
             path: path.to_owned(),
-            line: fault.line(&text),
+            line: fault.line(text),
             what: fault.what,
         };
-        let mut scenario = Self::parse(&text).map_err(wrong)?;
+        let mut scenario = Self::parse(text).map_err(wrong)?;
         let mut untuned = Vec::new();
         if let Some(seed) = overrides.seed {
             scenario.seed = seed;

@@ -26,10 +26,10 @@ const PLAIN: i32 = 0;
 const RLE: i32 = 3;
 
 /// A column and its name.
-pub(super) type Column = (&'static str, Values);
+pub(in crate::sim) type Column = (&'static str, Values);
 
 /// A column's values.
-pub(super) enum Values {
+pub(in crate::sim) enum Values {
     Text(Vec<String>),
     Count(Vec<Option<i64>>),
     Real(Vec<Option<f64>>),

@@ -1,0 +1,138 @@
+//! `instep sim FILE --sweep PLACE=VALUES`: the scenario with each combination of values, side by side.
+
+use super::rows::{self, Point};
+use crate::args::SimArgs;
+use crate::pending::{Pending, apart};
+use crate::{Outcome, print, print_json, tell};
+use anyhow::Context as _;
+use indicatif::{ProgressBar, ProgressStyle};
+use instep_lab::Stop;
+use instep_sim::report::{Report, VmReport};
+use instep_sim::reproduce::stats::estimate;
+use instep_sim::scenario::Overrides;
+use instep_sim::scenario::sweep::Sweep;
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Makes all combinations, simulates them and prints or writes what came of them.
+pub(super) fn command(
+    args: &SimArgs,
+    file: &Path,
+    overrides: &Overrides,
+) -> anyhow::Result<Outcome> {
+    let sweep = Sweep::load(file, overrides, &args.sweep)?;
+    let seeds = args.seeds.unwrap_or(1);
+    for words in sweep
+        .points
+        .iter()
+        .filter(|one| !one.plan.untuned.is_empty())
+        .map(untuned)
+        .collect::<BTreeSet<_>>()
+    {
+        tell(&words);
+    }
+    let read = sweep.points.iter().filter_map(|point| point.plan.topology_file.as_deref()).take(1);
+    let written: Vec<&Path> = args.csv.iter().map(PathBuf::as_path).collect();
+    apart(&std::iter::once(file).chain(read).collect::<Vec<_>>(), &written)?;
+    let csv = args.csv.as_deref().map(Pending::new).transpose()?;
+    let stop = Stop::on_signals()?;
+    let style = ProgressStyle::with_template("{bar:30} {percent} % simulated, {eta} left");
+    let bar = ProgressBar::new(sweep.points.iter().map(|point| point.plan.work(seeds)).sum())
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let reports = sweep.reports(seeds, &|more| bar.inc(more), &|| stop.raised());
+    bar.finish_and_clear();
+    let points = || {
+        sweep
+            .points
+            .iter()
+            .map(|point| point.values.as_slice())
+            .zip(reports.iter().map(Vec::as_slice))
+    };
+    let finished: Vec<Point<'_>> = points().filter(|(_, reports)| !reports.is_empty()).collect();
+    if let Some(mut pending) = csv {
+        let cannot = || format!("cannot write {}", pending.to.display());
+        rows::write(pending.file.as_file_mut(), &sweep.places, &finished).with_context(cannot)?;
+        pending.keep("a row for each VM, seed and combination")?;
+    }
+    if args.json {
+        print_json(&as_json(&sweep.places, &finished))?;
+    } else {
+        print(&table(&sweep.places, &finished))?;
+    }
+    if stop.raised() {
+        tell("interrupted: the results are those of the runs that were finished");
+        return Ok(Outcome::Finding);
+    }
+    Ok(Outcome::Fine)
+}
+
+/// Which tuning a combination leaves out.
+fn untuned(point: &instep_sim::scenario::sweep::Point) -> String {
+    let plan = &point.plan;
+    let words = plan.untuned.join(", ");
+    format!(
+        "the scenario's tuning ({words}) is of another scheduler and not used: {} runs as published",
+        plan.scheduler
+    )
+}
+
+fn as_json(places: &[String], points: &[Point<'_>]) -> serde_json::Value {
+    let one = |(values, reports): &Point<'_>| json!({ "values": values, "runs": reports });
+    json!({
+        "schema": "instep.sweep/1",
+        "places": places,
+        "points": points.iter().map(one).collect::<Vec<_>>(),
+    })
+}
+
+/// A line for each VM of each combination: means of its seeds with the half of their 95 % interval. Of waits for a CPU
+/// the 99th percentile is told.
+fn table(places: &[String], points: &[Point<'_>]) -> String {
+    let mut lines: Vec<Vec<String>> = vec![
+        places
+            .iter()
+            .map(String::as_str)
+            .chain(["VM", "speed", "CPUs", "stacking", "p99 ms"])
+            .map(str::to_owned)
+            .collect(),
+    ];
+    for (values, reports) in points {
+        let vms = reports.first().map_or(0, |report| report.vms.len());
+        for vm in 0..vms {
+            let of = |measure: &dyn Fn(&VmReport) -> Option<f64>| mean(reports, vm, measure);
+            let ms = |vm: &VmReport| Some(vm.wait.p99_ns as f64 / 1e6);
+            let measures = [
+                reports[0].vms[vm].name.clone(),
+                of(&|vm| vm.fair_share_speed),
+                of(&|vm| Some(vm.cpus)),
+                of(&|vm| Some(vm.stacking)),
+                of(&ms),
+            ];
+            lines.push(values.iter().cloned().chain(measures).collect());
+        }
+    }
+    aligned(&lines)
+}
+
+fn mean(reports: &[Report], vm: usize, measure: &dyn Fn(&VmReport) -> Option<f64>) -> String {
+    let values: Vec<f64> =
+        reports.iter().filter_map(|report| measure(report.vms.get(vm)?)).collect();
+    match estimate(&values) {
+        None => "-".to_owned(),
+        Some(found) if values.len() == 1 => format!("{:.2}", found.mean),
+        Some(found) => format!("{:.2} ±{:.2}", found.mean, found.high - found.mean),
+    }
+}
+
+/// Lines of cells under one another, two spaces between them.
+fn aligned(lines: &[Vec<String>]) -> String {
+    let columns = lines.first().map_or(0, Vec::len);
+    let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |cells: &Vec<String>| {
+        let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    lines.iter().map(line).collect()
+}
