@@ -80,11 +80,8 @@ impl Files {
             parquet::write(pending.file.as_file_mut(), reports).with_context(cannot)?;
             pending.keep("a row for each VM and seed")?;
         }
-        if let Some(mut pending) = self.csv {
-            let cannot = || format!("cannot write {}", pending.to.display());
-            let runs = [(&[][..], reports)];
-            rows::write(pending.file.as_file_mut(), &[], &runs).with_context(cannot)?;
-            pending.keep("a row for each VM and seed")?;
+        if let Some(pending) = self.csv {
+            rows::keep(pending, &[], &[(&[], reports)], "a row for each VM and seed")?;
         }
         Ok(())
     }

@@ -39,12 +39,8 @@ pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
         return sweep::command(args, file, &overrides);
     }
     let plan = Scenario::load(file, &overrides)?;
-    if !plan.untuned.is_empty() {
-        tell(&format!(
-            "the scenario's tuning ({}) is of another scheduler and not used: {} runs as published",
-            plan.untuned.join(", "),
-            plan.scheduler
-        ));
+    if let Some(words) = untuned(&plan) {
+        tell(&words);
     }
     if args.check {
         return check(&plan, args.json);
@@ -58,9 +54,7 @@ pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
     let title = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
     let mut files = Files::open(args, &plan, &title)?;
     let stop = Stop::on_signals()?;
-    let style = ProgressStyle::with_template("{bar:30} {percent} % simulated, {eta} left");
-    let bar = ProgressBar::new(plan.work(seeds))
-        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let bar = bar(plan.work(seeds));
     let reports = plan.reports(seeds, &mut files, &|more| bar.inc(more), &|| stop.raised());
     bar.finish_and_clear();
     if reports.is_empty() {
@@ -75,11 +69,33 @@ pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
         [one] => print(&one.table())?,
         several => print(&report::summary(several))?,
     }
+    Ok(ended(&stop))
+}
+
+/// Which numbers of the scenario are not used, if there are any.
+fn untuned(plan: &Plan) -> Option<String> {
+    let words = plan.untuned.join(", ");
+    (!plan.untuned.is_empty()).then(|| {
+        format!(
+            "the scenario's tuning ({words}) is of another scheduler and not used: {} runs as published",
+            plan.scheduler
+        )
+    })
+}
+
+/// How far so many nanoseconds of simulated time are.
+fn bar(work: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {percent} % simulated, {eta} left");
+    ProgressBar::new(work).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// How it ended, when all that was finished has been told.
+fn ended(stop: &Stop) -> Outcome {
     if stop.raised() {
         tell("interrupted: the results are those of the runs that were finished");
-        return Ok(Outcome::Finding);
+        return Outcome::Finding;
     }
-    Ok(Outcome::Fine)
+    Outcome::Fine
 }
 
 /// Whether a scenario's schedule keeps all rules.

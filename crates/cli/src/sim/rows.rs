@@ -2,14 +2,28 @@
 //! a sweep. What is null there is empty here. Numbers are written so that they are read back as they were.
 
 use super::parquet::{self, Values};
+use crate::pending::Pending;
+use anyhow::Context as _;
 use instep_sim::report::Report;
 use std::io::Write;
 
 /// A point of a sweep: its values, and what came of each seed.
 pub(super) type Point<'a> = (&'a [String], &'a [Report]);
 
+/// Writes them into this file, and moves it to its place; `what` is what it has.
+pub(super) fn keep(
+    mut file: Pending,
+    places: &[String],
+    points: &[Point<'_>],
+    what: &str,
+) -> anyhow::Result<()> {
+    let cannot = || format!("cannot write {}", file.to.display());
+    write(file.file.as_file_mut(), places, points).with_context(cannot)?;
+    file.keep(what)
+}
+
 /// Writes the VMs of these runs; `places` names the values of the points.
-pub(super) fn write(out: impl Write, places: &[String], points: &[Point<'_>]) -> csv::Result<()> {
+fn write(out: impl Write, places: &[String], points: &[Point<'_>]) -> csv::Result<()> {
     let mut writer = csv::Writer::from_writer(out);
     let empty = parquet::columns(&[]);
     // What is a column already, such as the scheduler, is not written twice.

@@ -1,11 +1,10 @@
 //! `instep sim FILE --sweep PLACE=VALUES`: the scenario with each combination of values, side by side.
 
 use super::rows::{self, Point};
+use super::{bar, ended, untuned};
 use crate::args::SimArgs;
 use crate::pending::{Pending, apart};
 use crate::{Outcome, print, print_json, tell};
-use anyhow::Context as _;
-use indicatif::{ProgressBar, ProgressStyle};
 use instep_lab::Stop;
 use instep_sim::report::{Report, VmReport};
 use instep_sim::reproduce::stats::estimate;
@@ -23,58 +22,33 @@ pub(super) fn command(
 ) -> anyhow::Result<Outcome> {
     let sweep = Sweep::load(file, overrides, &args.sweep)?;
     let seeds = args.seeds.unwrap_or(1);
-    for words in sweep
-        .points
-        .iter()
-        .filter(|one| !one.plan.untuned.is_empty())
-        .map(untuned)
-        .collect::<BTreeSet<_>>()
-    {
-        tell(&words);
-    }
+    let told: BTreeSet<String> =
+        sweep.points.iter().filter_map(|point| untuned(&point.plan)).collect();
+    told.iter().for_each(|words| tell(words));
     let read = sweep.points.iter().filter_map(|point| point.plan.topology_file.as_deref()).take(1);
     let written: Vec<&Path> = args.csv.iter().map(PathBuf::as_path).collect();
     apart(&std::iter::once(file).chain(read).collect::<Vec<_>>(), &written)?;
     let csv = args.csv.as_deref().map(Pending::new).transpose()?;
     let stop = Stop::on_signals()?;
-    let style = ProgressStyle::with_template("{bar:30} {percent} % simulated, {eta} left");
-    let bar = ProgressBar::new(sweep.points.iter().map(|point| point.plan.work(seeds)).sum())
-        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let bar = bar(sweep.points.iter().map(|point| point.plan.work(seeds)).sum());
     let reports = sweep.reports(seeds, &|more| bar.inc(more), &|| stop.raised());
     bar.finish_and_clear();
-    let points = || {
-        sweep
-            .points
-            .iter()
-            .map(|point| point.values.as_slice())
-            .zip(reports.iter().map(Vec::as_slice))
-    };
-    let finished: Vec<Point<'_>> = points().filter(|(_, reports)| !reports.is_empty()).collect();
-    if let Some(mut pending) = csv {
-        let cannot = || format!("cannot write {}", pending.to.display());
-        rows::write(pending.file.as_file_mut(), &sweep.places, &finished).with_context(cannot)?;
-        pending.keep("a row for each VM, seed and combination")?;
+    let finished: Vec<Point<'_>> = sweep
+        .points
+        .iter()
+        .zip(&reports)
+        .filter(|(_, reports)| !reports.is_empty())
+        .map(|(point, reports)| (point.values.as_slice(), reports.as_slice()))
+        .collect();
+    if let Some(pending) = csv {
+        rows::keep(pending, &sweep.places, &finished, "a row for each VM, seed and combination")?;
     }
     if args.json {
         print_json(&as_json(&sweep.places, &finished))?;
     } else {
         print(&table(&sweep.places, &finished))?;
     }
-    if stop.raised() {
-        tell("interrupted: the results are those of the runs that were finished");
-        return Ok(Outcome::Finding);
-    }
-    Ok(Outcome::Fine)
-}
-
-/// Which tuning a combination leaves out.
-fn untuned(point: &instep_sim::scenario::sweep::Point) -> String {
-    let plan = &point.plan;
-    let words = plan.untuned.join(", ");
-    format!(
-        "the scenario's tuning ({words}) is of another scheduler and not used: {} runs as published",
-        plan.scheduler
-    )
+    Ok(ended(&stop))
 }
 
 fn as_json(places: &[String], points: &[Point<'_>]) -> serde_json::Value {
