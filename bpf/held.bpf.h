@@ -58,6 +58,8 @@ static __noinline bool hold(struct task_struct *p, struct task_state *t, u32 dom
 	if (!a)
 		return false;
 	__sync_fetch_and_add(&a->nr_held, 1);
+	if (t->stands_for)
+		__sync_fetch_and_sub(&a->weights, t->stands_for);
 	t->held_at = at;
 	t->held_since = t->held_since ?: at;
 	t->held = 1;

@@ -174,7 +174,7 @@ static __always_inline void enqueue_bound(struct task_struct *p, struct task_sta
 		return;
 	}
 	charge(cpu, now);
-	if (a && pol_wake_preempts(place, pol_key(a->vtime, c->own, a->front, own_bound()), SET.wake_slack_ns)) {
+	if (a && pol_wake_preempts(place, key_of(a, a->vtime, c->own), SET.wake_slack_ns)) {
 		count(INSTEP_C_WAKE_PREEMPT);
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 	}
@@ -189,7 +189,7 @@ static __always_inline void enqueue_last(struct task_struct *p, struct task_stat
 	s32 cpu = NO_CPU;
 
 	if (d && c && c->domain != domain && !is_bound(p)) {
-		cpu = claim_in(p, domain, here, keeps_core(t, here, c) ? CLAIM_WHOLE : 0);
+		cpu = claim_in(p, domain, here, keeps_core(t, c, d) ? CLAIM_WHOLE : 0);
 	} else if (d && !is_bound(p)) {
 		cpu = first_allowed(p, domain, idle_cores(d));
 		if (cpu >= 0 && claim(d, cpu))
@@ -391,7 +391,7 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	t->overdue = 0;
 	c->claimed = 0;
 	set_hole(d, c, on(INSTEP_M_HOLES) && seated && c->owner != t->vm && !has_slot(v, d));
-	if (a && pol_before(a->front, t->own))
+	if (a && !a->is_host && pol_before(a->front, t->own))
 		a->front = t->own;
 	count(INSTEP_C_SWITCH);
 	if (c->hole) {
@@ -418,6 +418,7 @@ void BPF_STRUCT_OPS(instep_tick, struct task_struct *p)
 	if (t->limit)
 		charge_limits(p, t);
 	look_at_limits(p, t, now);
+	note_want(t, now);
 	if (is_limited(t))
 		scx_bpf_task_set_slice(p, 0);
 	end_period(now);
@@ -510,9 +511,9 @@ void BPF_STRUCT_OPS(instep_enable, struct task_struct *p)
 
 	if (!t)
 		return;
-	t->weight = p->scx.weight;
 	/* A limit holds before the first run, too. */
 	look_at_limits(p, t, scx_bpf_now());
+	weigh(p, t);
 	a = account_of(t->vm, domain_for(t, scx_bpf_task_cpu(p)));
 	t->own = a ? a->front : POL_ORIGIN;
 }
@@ -522,7 +523,7 @@ void BPF_STRUCT_OPS(instep_set_weight, struct task_struct *p, u32 weight)
 	struct task_state *t = task_of(p);
 
 	if (t)
-		t->weight = weight;
+		weigh(p, t);
 }
 
 void BPF_STRUCT_OPS(instep_set_cpumask, struct task_struct *p, const struct cpumask *cpumask)
@@ -556,7 +557,7 @@ s32 BPF_STRUCT_OPS(instep_init_task, struct task_struct *p, struct scx_init_task
 	t->vm = INSTEP_HOST;
 	t->slot = INSTEP_NO_SLOT;
 	t->seat = NO_SEAT;
-	t->weight = 100;
+	t->weight = POL_WEIGHT;
 	t->own = POL_ORIGIN;
 	look_up_thread(p, t);
 	return 0;

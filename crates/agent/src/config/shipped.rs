@@ -1,6 +1,7 @@
 //! The configuration file of the package (`packaging/instep.toml`): it parses, as it is and with every setting
 //! switched on, shows the defaults, and knows every key.
 
+use instep_kernel::settings::HOST_WEIGHT;
 use super::Config;
 use crate::dispatch::config::VmConfig;
 use std::collections::BTreeSet;
@@ -43,6 +44,7 @@ fn shipped_configuration_shows_the_defaults() {
     let web = config.dispatch.vm.remove("web").expect("an example of a VM");
     assert_eq!(VmConfig { weight: None, period: None, ..web }, VmConfig::default());
     assert_eq!(config.dispatch.process.drain(..).count(), 1);
+    assert_eq!(config.dispatch.host_weight.take(), Some(HOST_WEIGHT), "an example of a weight");
     assert_eq!(config, Config::default());
 }
 

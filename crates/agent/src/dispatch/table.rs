@@ -2,6 +2,7 @@
 //! entries of its table. Pure but for [`process`], which lists a process's threads.
 
 use super::config::{DispatchConfig, VmConfig};
+use super::weights;
 use crate::observe::VmKey;
 use instep_core::units::{NodeId, Tid};
 use instep_host::Root;
@@ -34,6 +35,7 @@ fn entry(facts: &VmFacts, home: Option<NodeId>, config: Option<&VmConfig>) -> Vm
     let mut entry = VmEntry::new(&facts.name, vcpus);
     entry.helpers = helpers.collect();
     entry.home = home;
+    entry.group = facts.cgroup.as_deref().map_or(0, |path| weights::group_at(&Root::live(), path));
     configured(entry, facts.weight, config)
 }
 
@@ -41,6 +43,7 @@ fn configured(mut entry: VmEntry, weight: u32, config: Option<&VmConfig>) -> VmE
     entry.weight = weight;
     if let Some(config) = config {
         entry.weight = config.weight.unwrap_or(weight);
+        entry.own_weight = config.weight;
         entry.period = config.period.unwrap_or(DEFAULT_PERIOD);
         entry.cosched = config.cosched;
         entry.latency = config.latency;
@@ -88,7 +91,8 @@ pub fn entries(
                     ));
                     continue;
                 }
-                let entry = VmEntry::new(&given.name, vcpus);
+                let group = weights::group_of_process(&Root::live(), given.pid);
+                let entry = VmEntry { group, ..VmEntry::new(&given.name, vcpus) };
                 all.push(configured(entry, 100, config.vm.get(&given.name)));
             }
             None => warnings.push(format!(
