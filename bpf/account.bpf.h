@@ -21,7 +21,8 @@
  * at most two of the VM's allocation periods (of the host's, `lag_ns`) behind the clock: neither could use more. Of an
  * account that is further ahead than it may be half of the excess is forgiven in each period. An account that goes to
  * another domain keeps its lag.
- * Limits: the host's threads have an account in each domain, and the weight `host_weight` in each. An estimate
+ *     An account's weight is what the tree of cgroups entitles it to (group.bpf.h), or its own.
+ * Limits: the host's threads have an account in each domain. An estimate
  * of demand lags by some periods; the most that a VM wanted at once does not, so that a VM that begins to compute
  * is not charged by what it wanted while it slept.
  */
@@ -219,7 +220,7 @@ static __always_inline u32 share_of(struct account *a, u32 vm)
 	u32 peak = a->peak > a->peak_before ? a->peak : a->peak_before;
 
 	if (!on(INSTEP_M_SHARES))
-		return pol_share(~0u, (u64)weight_of(a, vm) * POL_CPU / 100);
+		return pol_share(~0u, (u64)weight_of(a, vm) * POL_CPU / (SET.thread_weight ? 1000 : 100));
 	if (a->room && peak > a->room)
 		peak = a->room;
 	return pol_share(peak * POL_CPU, pol_claim(weight_of(a, vm), INSTEP_STATE->level));

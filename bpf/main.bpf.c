@@ -25,6 +25,7 @@
  *                  A gang that is wider than a domain has a part in each of several, and the same slots in all.
  *   queue.bpf.h    Threads that form no gang wait in the pool of their domain, in the order of virtual time; a gang's vCPU
  *                  waits on its seat. choose.bpf.h says how a CPU chooses among these.
+ *   group.bpf.h    cpu.weight counts at each level of the tree of cgroups. User space computes once a second who is entitled to what.
  *   limit.bpf.h, held.bpf.h  CPU limits of cgroups (cpu.max) hold: threads under one of which nothing is left wait.
  *   idle.bpf.h, wake.bpf.h, taken.bpf.h   Which CPU a thread gets that wakes up, and what happens when a real-time thread
  *                  takes a CPU away.

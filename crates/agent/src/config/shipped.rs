@@ -1,9 +1,9 @@
 //! The configuration file of the package (`packaging/instep.toml`): it parses, as it is and with every setting
 //! switched on, shows the defaults, and knows every key.
 
-use instep_kernel::settings::HOST_WEIGHT;
 use super::Config;
 use crate::dispatch::config::VmConfig;
+use instep_kernel::settings::HOST_WEIGHT;
 use std::collections::BTreeSet;
 use std::path::Path;
 

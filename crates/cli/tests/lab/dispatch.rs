@@ -17,6 +17,7 @@ pub(crate) const SCENARIOS: [&str; 9] = [
     "dispatch-mechanisms",
     "dispatch-pressure",
     "dispatch-cgroups",
+    "dispatch-weights",
     "dispatch-churn",
     "dispatch-faults",
     "dispatch-ejections",
@@ -131,6 +132,11 @@ fn host_goes_on_whatever_the_scheduler_s_memory_holds() {
 #[test]
 fn each_mechanism_works_where_it_should() {
     holds("dispatch-mechanisms");
+}
+
+#[test]
+fn weights_of_cgroups_count_at_two_levels() {
+    holds("dispatch-weights");
 }
 
 #[test]
