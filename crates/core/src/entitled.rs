@@ -31,10 +31,10 @@ pub struct Group {
 /// A VM.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Vm {
-    /// Its cgroup, 0 if it has none of its own.
+    /// The cgroup that it lies in.
     pub group: u64,
-    /// Its weight where that is not its cgroup's.
-    pub weight: Option<f64>,
+    /// Its weight against what else lies there.
+    pub weight: f64,
     /// CPUs that it wanted, on average.
     pub wants: f64,
     /// CPUs that it can use at most.
@@ -130,7 +130,7 @@ impl Tree {
         let mut nodes = vec![node(THREAD, 0.0, cpus)];
         nodes.extend(groups.iter().map(|group| node(group.weight, 0.0, cpus)));
         nodes.extend(groups.iter().map(|g| node(THREAD * g.wants.max(1.0), g.wants, cpus)));
-        nodes.extend(vms.iter().map(|vm| node(vm.weight.unwrap_or(THREAD), vm.wants, vm.most)));
+        nodes.extend(vms.iter().map(|vm| node(vm.weight, vm.wants, vm.most)));
         let at: BTreeMap<u64, usize> =
             groups.iter().zip(1..).map(|(group, at)| (group.id, at)).collect();
         let mut tree = Self { nodes, cpus };
@@ -141,11 +141,7 @@ impl Tree {
             tree.put(own + groups.len(), own);
         }
         for (vm, leaf) in vms.iter().zip(1 + 2 * groups.len()..) {
-            let own = at.get(&vm.group).copied();
-            if let (Some(own), Some(weight)) = (own, vm.weight) {
-                tree.nodes[own].weight = weight.max(1e-3);
-            }
-            tree.put(leaf, own.unwrap_or(0));
+            tree.put(leaf, at.get(&vm.group).copied().unwrap_or(0));
         }
         tree
     }
@@ -262,7 +258,7 @@ mod tests {
     }
 
     fn vm(group: u64, wants: f64, most: f64) -> Vm {
-        Vm { group, weight: None, wants, most }
+        Vm { group, weight: 100.0, wants, most }
     }
 
     fn near(got: f64, wanted: f64) -> bool {
@@ -309,12 +305,12 @@ mod tests {
     }
 
     #[test]
-    fn weights_of_a_vm_s_own_settings_count_in_its_cgroup_s_place() {
+    fn vms_of_one_cgroup_divide_by_their_own_weights() {
         let groups = [group(2, 0, 100.0, 0.0), group(3, 0, 100.0, 0.0)];
-        let heavy = Vm { weight: Some(300.0), ..vm(2, 4.0, 4.0) };
-        let all = entitled(4.0, &groups, &[heavy, vm(3, 4.0, 4.0)]);
-        assert!(near(all.vms[0], 3.0) && near(all.vms[1], 1.0), "{all:?}");
-        let outside = Vm { weight: Some(300.0), ..vm(0, 4.0, 4.0) };
+        let heavy = Vm { weight: 300.0, ..vm(2, 4.0, 4.0) };
+        let all = entitled(4.0, &groups, &[heavy, vm(2, 4.0, 4.0), vm(3, 4.0, 4.0)]);
+        assert!(near(all.vms[0], 1.5) && near(all.vms[1], 0.5) && near(all.vms[2], 2.0), "{all:?}");
+        let outside = Vm { group: 0, ..heavy };
         let all = entitled(4.0, &groups, &[outside, vm(3, 4.0, 4.0)]);
         assert!(near(all.vms[0], 3.0) && near(all.vms[1], 1.0), "{all:?}");
     }

@@ -2,7 +2,7 @@
 //! entries of its table. Pure but for [`process`], which lists a process's threads.
 
 use super::config::{DispatchConfig, VmConfig};
-use super::weights;
+use super::weights::{self, Place};
 use crate::observe::VmKey;
 use instep_core::units::{NodeId, Tid};
 use instep_host::Root;
@@ -35,7 +35,9 @@ fn entry(facts: &VmFacts, home: Option<NodeId>, config: Option<&VmConfig>) -> Vm
     let mut entry = VmEntry::new(&facts.name, vcpus);
     entry.helpers = helpers.collect();
     entry.home = home;
-    entry.group = facts.cgroup.as_deref().map_or(0, |path| weights::group_at(&Root::live(), path));
+    let place = facts.cgroup.as_deref().map(|path| weights::place(&Root::live(), path, facts.pid));
+    let place = place.unwrap_or_default();
+    (entry.group, entry.alone) = (place.group, place.alone);
     configured(entry, facts.weight, config)
 }
 
@@ -91,8 +93,8 @@ pub fn entries(
                     ));
                     continue;
                 }
-                let group = weights::group_of_process(&Root::live(), given.pid);
-                let entry = VmEntry { group, ..VmEntry::new(&given.name, vcpus) };
+                let Place { group, alone } = weights::place_of_process(&Root::live(), given.pid);
+                let entry = VmEntry { group, alone, ..VmEntry::new(&given.name, vcpus) };
                 all.push(configured(entry, 100, config.vm.get(&given.name)));
             }
             None => warnings.push(format!(

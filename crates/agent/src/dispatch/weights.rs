@@ -6,7 +6,7 @@ use instep_host::Root;
 use instep_kernel::Placed;
 use instep_kernel::loaded::Loaded;
 use instep_kernel::seen::{GroupSeen, VmWant, Wants};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Instant;
@@ -46,18 +46,33 @@ impl Weigher {
 
     /// What all weigh, in the order of `seen.groups` and `table`.
     fn weights(&mut self, seen: &Wants, table: &[Placed], elapsed_ns: f64) -> Weights {
+        // A VM that has a cgroup to itself has its own weight in this one's place.
+        let own = |placed: &Placed| {
+            let entry = &placed.entry;
+            Some((entry.group, entry.own_weight.filter(|_| entry.alone)?))
+        };
+        let own: BTreeMap<u64, u32> = table.iter().filter_map(own).collect();
+        // What lies in no known cgroup lies in the root, which has the least number.
+        let top = seen.groups.iter().filter(|group| group.parent == 0).map(|group| group.id).min();
+        let known: BTreeSet<u64> = seen.groups.iter().map(|group| group.id).collect();
         let before = &self.groups;
         let group = |seen: &GroupSeen| Group {
             id: seen.id,
             parent: seen.parent,
-            weight: seen.shares as f64 * 100.0 / SHARES,
+            weight: own
+                .get(&seen.id)
+                .map_or(seen.shares as f64 * 100.0 / SHARES, |weight| f64::from(*weight)),
             wants: wants(before.get(&seen.id), seen.want_ns, elapsed_ns),
         };
         let groups: Vec<Group> = seen.groups.iter().map(group).collect();
         let before = &self.vms;
         let vm = |(placed, seen): (&Placed, &VmWant)| Vm {
-            group: placed.entry.group,
-            weight: placed.entry.own_weight.map(f64::from),
+            group: Some(placed.entry.group).filter(|id| known.contains(id)).or(top).unwrap_or(0),
+            weight: placed
+                .entry
+                .own_weight
+                .filter(|_| !placed.entry.alone)
+                .map_or(100.0, f64::from),
             wants: wants(before.get(&(placed.vm, seen.begun)), seen.wanted_ns, elapsed_ns),
             most: placed.entry.vcpus.len() as f64,
         };
@@ -69,24 +84,36 @@ impl Weigher {
     }
 }
 
-/// The number of the cgroup to which the kernel charges a process in this cgroup (a path below the mount point): the nearest one
-/// that has a weight; 0 for the root, and where it is not found in the usual places.
-pub(super) fn group_at(root: &Root, path: &str) -> u64 {
-    let usual = ["sys/fs/cgroup", "sys/fs/cgroup/cpu,cpuacct", "sys/fs/cgroup/cpu"];
-    let path = path.trim_matches('/');
-    usual.into_iter().find_map(|place| weighed(&root.join(place), path)).unwrap_or(0)
+/// The cgroup to which the kernel charges what lies at a path below the mount point.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Its inode number; 0 for the root, and where it is not found in the usual places.
+    pub(super) group: u64,
+    /// Whether it is the one of this path, and no process but this one is listed there.
+    pub(super) alone: bool,
 }
 
-fn weighed(mount: &Path, path: &str) -> Option<u64> {
+/// Where a process is charged that lies in this cgroup: the nearest one that has a weight.
+pub(super) fn place(root: &Root, path: &str, pid: u32) -> Place {
+    let usual = ["sys/fs/cgroup", "sys/fs/cgroup/cpu,cpuacct", "sys/fs/cgroup/cpu"];
+    let path = path.trim_matches('/');
+    usual.into_iter().find_map(|at| weighed(&root.join(at), path, pid)).unwrap_or_default()
+}
+
+fn weighed(mount: &Path, path: &str, pid: u32) -> Option<Place> {
     let own = mount.join(path);
     let mut levels = own.ancestors().take_while(|level| *level != mount);
     let has =
         |level: &&Path| ["cpu.weight", "cpu.shares"].iter().any(|file| level.join(file).exists());
-    std::fs::metadata(levels.find(has)?).ok().map(|found| found.ino())
+    let level = levels.find(has)?;
+    // That of a manager of VMs lists none itself: they lie below it.
+    let listed = std::fs::read_to_string(level.join("cgroup.procs")).unwrap_or_default();
+    let alone = level == own && listed.lines().all(|other| other.trim().parse() == Ok(pid));
+    std::fs::metadata(level).ok().map(|found| Place { group: found.ino(), alone })
 }
 
-/// The cgroup of a process that is taken for a VM, as [`group_at`] has it.
-pub(super) fn group_of_process(root: &Root, pid: u32) -> u64 {
+/// The same for a process that is taken for a VM.
+pub(super) fn place_of_process(root: &Root, pid: u32) -> Place {
     let text = std::fs::read_to_string(root.join(format!("proc/{pid}/cgroup"))).unwrap_or_default();
     let of_cpu = |line: &&str| {
         let controllers = line.split(':').nth(1).unwrap_or_default();
@@ -94,7 +121,8 @@ pub(super) fn group_of_process(root: &Root, pid: u32) -> u64 {
     };
     let line =
         text.lines().find(of_cpu).or_else(|| text.lines().find(|line| line.starts_with("0::")));
-    line.and_then(|line| line.splitn(3, ':').nth(2)).map_or(0, |path| group_at(root, path))
+    line.and_then(|line| line.splitn(3, ':').nth(2))
+        .map_or(Place::default(), |path| place(root, path, pid))
 }
 
 #[cfg(test)]
@@ -151,6 +179,30 @@ mod tests {
     }
 
     #[test]
+    fn own_weights_count_in_the_cgroup_s_place_or_within_it() {
+        let shares = 1 << 20;
+        let weights = |alone: bool, at: u64| {
+            let seen = |want: u64| Wants {
+                cpus: 4,
+                groups: vec![
+                    group(1, 0, shares, 0),
+                    group(3, 1, shares, 0),
+                    group(4, 1, shares, 4 * want),
+                ],
+                vms: vec![VmWant { begun: 1, wanted_ns: 4 * want }],
+            };
+            let mut vm = placed(1, 4, at);
+            (vm.entry.own_weight, vm.entry.alone) = (Some(300), alone);
+            let mut weigher = Weigher::default();
+            let _ = weigher.weights(&seen(0), &[vm.clone()], 0.0);
+            weigher.weights(&seen(1_000_000_000), &[vm], SECOND).vms[0]
+        };
+        assert_eq!(weights(true, 3), 3000, "300 beside 100");
+        assert_eq!(weights(false, 3), 2000, "alone in a cgroup of weight 100");
+        assert_eq!(weights(false, 77), 3000, "in the root, beside that of weight 100");
+    }
+
+    #[test]
     fn the_group_of_a_path_is_the_nearest_with_a_weight() {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::at(dir.path());
@@ -160,19 +212,26 @@ mod tests {
         std::fs::create_dir_all(dir.path().join("proc/7")).unwrap();
         for path in ["machine.slice", "machine.slice/a.scope"] {
             std::fs::write(at(path).join("cpu.weight"), "100\n").unwrap();
+            std::fs::write(at(path).join("cgroup.procs"), "").unwrap();
         }
         let number = |path: &str| std::fs::metadata(at(path)).unwrap().ino();
         let scope = number("machine.slice/a.scope");
-        assert_eq!(group_at(&root, "/machine.slice/a.scope"), scope);
-        assert_eq!(group_at(&root, "/machine.slice/a.scope/libvirt/vcpu0"), scope);
-        assert_eq!((group_at(&root, "/user.slice/session"), group_at(&root, "/")), (0, 0));
-        std::fs::write(
-            dir.path().join("proc/7/cgroup"),
-            "3:cpu,cpuacct:/machine.slice\n0::/user.slice\n",
-        )
-        .unwrap();
-        assert_eq!(group_of_process(&root, 7), number("machine.slice"));
-        std::fs::write(dir.path().join("proc/7/cgroup"), "0::/machine.slice/a.scope\n").unwrap();
-        assert_eq!((group_of_process(&root, 7), group_of_process(&root, 8)), (scope, 0));
+        let alone = |alone| Place { group: scope, alone };
+        assert_eq!(place(&root, "/machine.slice/a.scope", 7), alone(true));
+        assert_eq!(place(&root, "/machine.slice/a.scope/libvirt/vcpu0", 7), alone(false));
+        assert_eq!(place(&root, "/user.slice/session", 7), Place::default());
+        assert_eq!(place(&root, "/", 7), Place::default());
+        std::fs::write(at("machine.slice/a.scope/cgroup.procs"), "7\n").unwrap();
+        assert_eq!(place(&root, "/machine.slice/a.scope", 7), alone(true));
+        std::fs::write(at("machine.slice/a.scope/cgroup.procs"), "7\n9\n").unwrap();
+        assert_eq!(place(&root, "/machine.slice/a.scope", 7), alone(false));
+        let cgroup = dir.path().join("proc/7/cgroup");
+        std::fs::write(&cgroup, "3:cpu,cpuacct:/machine.slice\n0::/user.slice\n").unwrap();
+        assert_eq!(place_of_process(&root, 7).group, number("machine.slice"));
+        std::fs::write(&cgroup, "0::/machine.slice/a.scope\n").unwrap();
+        assert_eq!(
+            (place_of_process(&root, 7), place_of_process(&root, 8)),
+            (alone(false), Place::default())
+        );
     }
 }
