@@ -205,25 +205,22 @@ static __always_inline u64 lag_of(u32 vm)
 	return vm != INSTEP_HOST && s && s->period_ns ? 2 * s->period_ns : SET.lag_ns;
 }
 
-static __always_inline u32 weight_of(struct account *a, u32 vm)
+/* One that has not been in force for a period yet has no weight: it is entitled to what it wants. */
+static __always_inline u32 weight_of(struct account *a)
 {
-	struct instep_vm_settings *s = vm_set_of(vm);
-
-	if (vm != INSTEP_HOST && s)
-		return s->weight;
-	return SET.thread_weight ? a->weight : SET.host_weight;
+	return a->weight ?: POL_WEIGHT;
 }
 
 /* What an account is entitled to now: what it wants at once may have grown since the last period. */
-static __always_inline u32 share_of(struct account *a, u32 vm)
+static __always_inline u32 share_of(struct account *a)
 {
 	u32 peak = a->peak > a->peak_before ? a->peak : a->peak_before;
 
 	if (!on(INSTEP_M_SHARES))
-		return pol_share(~0u, (u64)weight_of(a, vm) * POL_CPU / (SET.thread_weight ? 1000 : 100));
+		return pol_share(~0u, (u64)weight_of(a) * POL_CPU / (SET.thread_weight ? 1000 : 100));
 	if (a->room && peak > a->room)
 		peak = a->room;
-	return pol_share(peak * POL_CPU, pol_claim(weight_of(a, vm), INSTEP_STATE->level));
+	return pol_share(peak * POL_CPU, pol_claim(weight_of(a), INSTEP_STATE->level));
 }
 
 /* A gang with several parts is charged in each domain for what it uses there: its share of that part is smaller. */
@@ -259,7 +256,7 @@ SEPARATE int charge(s32 cpu, u64 now)
 		__sync_fetch_and_add(&a->front, ran * POL_WEIGHT / (a->weights > (s32)c->weight ? a->weights : c->weight ?: 1));
 	i = slot_of(c->slot);
 	v = vm_of(c->vm);
-	cost = pol_charge(ran, share_of(a, c->vm));
+	cost = pol_charge(ran, share_of(a));
 	if (!c->hole) {
 		__sync_fetch_and_add(&a->vtime, cost);
 		if (v && is_spread(v))
@@ -298,9 +295,9 @@ static __always_inline void expire_saved_time(struct account *a, u32 vm, u32 dom
 }
 
 /* The most that an account may be ahead of the clock: never less than what two slots cost it. */
-static __always_inline u64 most_ahead(struct account *a, u32 vm)
+static __always_inline u64 most_ahead(struct account *a, u32 share)
 {
-	u64 slots = pol_charge(2 * SET.slot_ns * (a->peak ?: 1), share_of(a, vm));
+	u64 slots = pol_charge(2 * SET.slot_ns * (a->peak ?: 1), share);
 
 	return slots > 2 * SET.lag_ns ? slots : 2 * SET.lag_ns;
 }
@@ -331,10 +328,11 @@ static __always_inline void note_least(struct account *a, u32 domain)
 static __always_inline void end_account_period(struct account *a, u32 vm, u32 domain, u64 now, u64 period)
 {
 	u64 clock = clock_of(domain), vtime, want, most;
+	u32 share;
 
 	measure(a, now);
-	if (a->is_host)
-		end_weight_period(a);
+	end_weight_period(a, vm);
+	share = share_of(a);
 	want = __sync_lock_test_and_set(&a->want_ns, 0);
 	a->wanted_ns += want;
 	want = want * POL_CPU / period;
@@ -342,13 +340,13 @@ static __always_inline void end_account_period(struct account *a, u32 vm, u32 do
 		want = a->room * POL_CPU;
 	a->demand = (3 * (u64)a->demand + want) / 4;
 	vtime = a->vtime;
-	a->light = 2 * a->demand < share_of(a, vm);
+	a->light = 2 * a->demand < share;
 	most = !a->waited || a->light ? lag_of(vm) : MOST_BEHIND * lag_of(vm);
 	if (pol_before(vtime, clock - most)) {
 		if (set_vtime(a, vtime, clock - most))
 			count(INSTEP_C_EXPIRED);
-	} else if (pol_before(clock + most_ahead(a, vm), vtime)) {
-		if (set_vtime(a, vtime, pol_shorten(vtime, clock + most_ahead(a, vm))))
+	} else if (pol_before(clock + most_ahead(a, share), vtime)) {
+		if (set_vtime(a, vtime, pol_shorten(vtime, clock + most_ahead(a, share))))
 			count(INSTEP_C_CLAMPED);
 	}
 	note_least(a, domain);
@@ -417,11 +415,10 @@ struct level_sums {
 /* The account with this number of VMs, or with `hosts` of the host's threads; NULL if there is none. */
 static __always_inline struct account *nth_account(u32 k, bool hosts)
 {
-	struct instep_vm_settings *s = vm_set_of(k);
+	u32 vm = hosts ? INSTEP_HOST : k;
+	struct instep_vm_settings *s = vm_set_of(vm);
 
-	if (hosts)
-		return account_of(INSTEP_HOST, k);
-	return s && s->weight ? account_of(k, 0) : NULL;
+	return hosts || (s && s->weight) ? account_of(vm, k) : NULL;
 }
 
 static __always_inline u32 nr_accounts(bool hosts)
@@ -463,7 +460,7 @@ SEPARATE int sum_claims(bool hosts, struct level_sums *sums)
 
 		if (!a)
 			continue;
-		w = weight_of(a, hosts ? INSTEP_HOST : k);
+		w = weight_of(a);
 		if (a->demand)
 			sums->all += w;
 		if (a->demand <= pol_claim(w, INSTEP_STATE->level))
@@ -484,7 +481,7 @@ SEPARATE int set_shares(bool hosts)
 
 		if (!a)
 			continue;
-		a->share = share_of(a, hosts ? INSTEP_HOST : k);
+		a->share = share_of(a);
 		if (hosts)
 			note_load_of_host(a);
 		else

@@ -177,39 +177,60 @@ static __always_inline u32 weight_of_group(u64 id)
 	return weight && *weight ? *weight : SET.thread_weight;
 }
 
-/* What a thread weighs among others of its account. */
-static __always_inline void weigh(struct task_struct *p, struct task_state *t)
+/* What a thread of this weight by its nice value weighs among others of its account. */
+SEPARATE int weigh(struct task_state *t, u32 nice)
 {
-	u64 mean = SET.thread_weight, weight = (u64)p->scx.weight * (POL_WEIGHT / 100);
+	u64 mean = SET.thread_weight, weight = (u64)nice * (POL_WEIGHT / 100);
 
+	if (!t)
+		return 0;
 	if (t->vm == INSTEP_HOST && mean)
 		weight = weight_of_group(t->node) * weight / mean;
 	t->weight = pol_clamp(weight, 1, 1u << 30);
+	return 0;
 }
 
 /* Before a thread of the host begins to wait, to run or to sleep, and at each tick: for how long it wanted a CPU. */
-static __always_inline void note_want(struct task_state *t, u64 now)
+SEPARATE int note_want(struct task_state *t, u64 now)
 {
-	u64 since = t->wants_since;
 	struct group *g;
+	u64 since;
 
+	if (!t)
+		return 0;
+	since = t->wants_since;
 	t->wants_since = now;
 	if (t->vm != INSTEP_HOST || t->standing == STANDS_NOWHERE || t->held || !pol_before(since, now))
-		return;
+		return 0;
 	g = group_at(t->node);
 	if (g)
 		__sync_fetch_and_add(&g->want_ns, now - since);
+	return 0;
 }
 
-/* What the threads of an account of the host weigh together in its domain, while there are any: mean over some periods. */
-static __always_inline void end_weight_period(struct account *a)
+/*
+ * What an account weighs from now on: of the host, what its threads weigh together while there are any, mean over some periods.
+ */
+SEPARATE int end_weight_period(struct account *a, u32 vm)
 {
-	u64 active = __sync_lock_test_and_set(&a->active_ns, 0), sum = __sync_lock_test_and_set(&a->weight_ns, 0), weight;
+	struct instep_vm_settings *s = vm_set_of(vm);
+	u64 active, sum, weight;
 
-	if (!active || !SET.thread_weight)
-		return;
-	weight = sum / active * SET.thread_weight / POL_WEIGHT ?: 1;
-	a->weight = a->weight ? (3 * (u64)a->weight + weight) / 4 : weight;
+	if (!a || !s)
+		return 0;
+	if (!a->is_host) {
+		a->weight = s->weight;
+		return 0;
+	}
+	active = __sync_lock_test_and_set(&a->active_ns, 0);
+	sum = __sync_lock_test_and_set(&a->weight_ns, 0);
+	if (!SET.thread_weight) {
+		a->weight = SET.host_weight;
+	} else if (active) {
+		weight = sum / active * SET.thread_weight / POL_WEIGHT ?: 1;
+		a->weight = (3 * (u64)a->weight + weight) / 4 ?: 1;
+	}
+	return 0;
 }
 
 #endif

@@ -124,7 +124,7 @@ SEPARATE int look_at_thread(struct task_state *t, struct held_look *look)
 	c = cpu_of(look->cpu);
 	if (!c)
 		return 0;
-	note_group(t, look->group, scx_bpf_now());
+	note_groups(t, look->group, scx_bpf_now());
 	look->until = t->limit ? held_until(t->limit, now) : 0;
 	if (look->until && pol_since(t->held_since, now) < HELD_LONGEST) {
 		look->until = pol_min(look->until, now + LIMIT_LOOK_NS);

@@ -132,8 +132,8 @@ SEPARATE u64 find_limits(u64 group, u64 now)
 	return nearest;
 }
 
-/* A thread is in this cgroup: the limits above it are its own from now on. */
-static __always_inline void note_group(struct task_state *t, u64 group, u64 now)
+/* A thread is in this cgroup: those above it are noted, and the limits among them are its own from now on. */
+static __always_inline void note_groups(struct task_state *t, u64 group, u64 now)
 {
 	t->group = group;
 	t->looked_at = now;
@@ -149,8 +149,8 @@ static __always_inline void look_at_limits(struct task_struct *p, struct task_st
 		return;
 	if (!t->limit)
 		t->used = p->se.sum_exec_runtime;
-	note_group(t, group, now);
-	weigh(p, t);
+	note_groups(t, group, now);
+	weigh(t, p->scx.weight);
 }
 
 /* Adds what the periods that began meanwhile bring. */

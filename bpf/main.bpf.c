@@ -514,7 +514,7 @@ void BPF_STRUCT_OPS(instep_enable, struct task_struct *p)
 		return;
 	/* A limit holds before the first run, too. */
 	look_at_limits(p, t, scx_bpf_now());
-	weigh(p, t);
+	weigh(t, p->scx.weight);
 	a = account_of(t->vm, domain_for(t, scx_bpf_task_cpu(p)));
 	t->own = a ? a->front : POL_ORIGIN;
 }
@@ -523,8 +523,7 @@ void BPF_STRUCT_OPS(instep_set_weight, struct task_struct *p, u32 weight)
 {
 	struct task_state *t = task_of(p);
 
-	if (t)
-		weigh(p, t);
+	weigh(t, weight);
 }
 
 void BPF_STRUCT_OPS(instep_set_cpumask, struct task_struct *p, const struct cpumask *cpumask)

@@ -56,8 +56,8 @@ struct account {
 	u32 light;	 /* it wants less than half of what it is entitled to */
 	u32 is_host;	 /* of the host's threads */
 	u32 room;	 /* CPUs that its threads may use together, 0 if all */
+	u32 weight;	 /* in this period */
 	/* Of the host's threads only (group.bpf.h). */
-	u32 weight;	 /* what they weigh together, mean over some periods */
 	s32 weights;	 /* of those that are runnable now, in units of POL_WEIGHT for one of average weight */
 	u64 weight_ns;	 /* the same times how long, in this period */
 	u64 active_ns;	 /* time in which there were any */

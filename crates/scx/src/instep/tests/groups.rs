@@ -199,3 +199,23 @@ fn weight_that_changes_acts_within_two_seconds() {
     unsafe { c::shim_weigh_group(host.instep.kernel().globals(), 2, 300, 0) };
     assert_near(&host.after(2, 2), &[1.0, 3.0], 0.03);
 }
+
+#[test]
+fn nice_values_hold_among_threads_of_the_host() {
+    // Nice -5, as the kernel has it: three times nice 0. The last have SCHED_IDLE.
+    for (weight, wanted) in [(305, [1.0, 3.0]), (1, [3.96, 0.04])] {
+        let mut host = Host::new(&cores(4), &[], 16, &[(0, 100, 0..8), (0, 100, 8..16)]);
+        (0..8).chain(8..16).for_each(|task| host.instep.kernel().set_group(task, 0));
+        (8..16).for_each(|task| host.instep.kernel().set_weight(task, weight));
+        host.wake(0..16);
+        let ran: Vec<f64> = (0..4)
+            .map(|_| {
+                let ran = limits::run(&mut host.instep, 4, 16, host.now, 1000);
+                host.now += SECOND;
+                ran[8..].iter().sum::<f64>() / 1000.0
+            })
+            .collect();
+        let got = ran[1..].iter().sum::<f64>() / 3.0;
+        assert!((got - wanted[1]).abs() < 0.1, "weight {weight}: {got:.3} and not {}", wanted[1]);
+    }
+}
