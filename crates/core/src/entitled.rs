@@ -86,7 +86,7 @@ const THREAD: f64 = 100.0;
 #[must_use]
 pub fn entitled(cpus: f64, groups: &[Group], vms: &[Vm]) -> Entitled {
     let mut tree = Tree::of(cpus, groups, vms);
-    let order = tree.from_the_root();
+    let order = tree.downwards();
     tree.sum(&order);
     let has = tree.divided(&order);
     let first = 1 + groups.len();
@@ -160,7 +160,7 @@ impl Tree {
     }
 
     /// All nodes, each after the one above it.
-    fn from_the_root(&self) -> Vec<usize> {
+    fn downwards(&self) -> Vec<usize> {
         let mut order = vec![0];
         let mut at = 0;
         while let Some(node) = order.get(at) {
@@ -339,7 +339,7 @@ mod tests {
         let at = 1 + groups.len() + leaf;
         // Others above it are as unlimited as it is; what it can use is looked at in the end.
         tree.nodes[at].wants = cpus;
-        tree.sum(&tree.from_the_root());
+        tree.sum(&tree.downwards());
         let mut has = cpus;
         let mut node = 0;
         while node != at {

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Those that run here.
-pub(crate) const SCENARIOS: [&str; 9] = [
+pub(crate) const SCENARIOS: [&str; 10] = [
     "dispatch",
     "dispatch-gangs",
     "dispatch-mechanisms",

@@ -40,6 +40,7 @@ mod rates;
 mod scan;
 pub mod smp;
 mod trust;
+pub(crate) mod units;
 pub mod vmm;
 pub mod waits;
 
