@@ -124,11 +124,11 @@ static __always_inline void settle_own(struct task_state *t, struct account *a, 
 
 	if (t->own_in != in) {
 		before = t->vm == INSTEP_HOST && t->own_in < INSTEP_MAX_DOMAINS ? account_of(INSTEP_HOST, t->own_in) : NULL;
-		t->own = before ? t->own + (a->front - before->front) : a->front;
+		t->own = before ? t->own + (a->mean - before->mean) : t->vm == INSTEP_HOST ? a->mean : a->front;
 		t->own_in = in;
 	}
 	if (t->vm == INSTEP_HOST)
-		t->own = pol_min(t->own, a->front + POL_MOST_LEAD);
+		t->own = pol_min(t->own, a->mean + POL_MOST_LEAD);
 }
 
 /* A thread waits, runs, or does neither from now on, on CPUs of this domain. */
@@ -252,8 +252,11 @@ SEPARATE int charge(s32 cpu, u64 now)
 	a = account_of(c->vm, c->domain);
 	if (!a)
 		return 0;
-	if (a->is_host)
-		__sync_fetch_and_add(&a->front, ran * POL_WEIGHT / (a->weights > (s32)c->weight ? a->weights : c->weight ?: 1));
+	if (a->is_host) {
+		__sync_fetch_and_add(&a->mean, ran * POL_WEIGHT / (a->weights > (s32)c->weight ? a->weights : c->weight ?: 1));
+		if (pol_before(a->front, a->mean))
+			a->front = a->mean;
+	}
 	i = slot_of(c->slot);
 	v = vm_of(c->vm);
 	cost = pol_charge(ran, share_of(a));

@@ -175,7 +175,7 @@ static __always_inline void enqueue_bound(struct task_struct *p, struct task_sta
 		return;
 	}
 	charge(cpu, now);
-	if (a && pol_wake_preempts(place, key_of(a, a->vtime, c->own), SET.wake_slack_ns)) {
+	if (a && pol_wake_preempts(place, pol_key(a->vtime, c->own, a->front, own_bound()), SET.wake_slack_ns)) {
 		count(INSTEP_C_WAKE_PREEMPT);
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 	}
@@ -392,7 +392,7 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	t->overdue = 0;
 	c->claimed = 0;
 	set_hole(d, c, on(INSTEP_M_HOLES) && seated && c->owner != t->vm && !has_slot(v, d));
-	if (a && !a->is_host && pol_before(a->front, t->own))
+	if (a && pol_before(a->front, t->own))
 		a->front = t->own;
 	count(INSTEP_C_SWITCH);
 	if (c->hole) {

@@ -151,12 +151,12 @@ static __always_inline void sweep_seldom(struct domain_state *d, u64 queue, u64 
 		sweep(d, queue, now);
 }
 
-/* The place of a thread of an account whose virtual time is this, by what it had itself. */
-static __always_inline u64 key_of(struct account *a, u64 vtime, u64 own)
+/* The place of a thread of an account whose virtual time is this: one of the host's that goes on and on shares by weight. */
+static __always_inline u64 key_of(struct account *a, struct task_state *t, u64 vtime)
 {
-	if (a->is_host)
-		return pol_host_key(vtime, own, a->front, own_bound(), wanting(a), a->share);
-	return pol_key(vtime, own, a->front, own_bound());
+	if (a->is_host && t->is_long)
+		return pol_host_key(vtime, t->own, a->mean, own_bound(), wanting(a), a->share);
+	return pol_key(vtime, t->own, a->front, own_bound());
 }
 
 /*
@@ -182,7 +182,7 @@ SEPARATE u64 place_of(struct task_state *t, u32 domain)
 	if (domain != a->domain)
 		place += clock - clock_of(a->domain);
 	/* However far ahead its account is: others of it may run where nobody else wants to. */
-	place = key_of(a, pol_min(place, clock + MOST_BEHIND * SET.lag_ns), t->own);
+	place = key_of(a, t, pol_min(place, clock + MOST_BEHIND * SET.lag_ns));
 	if (t->vm != INSTEP_HOST)
 		return place - (u64)s->latency * 1000;
 	if (!t->is_long && pol_before(t->own + own_bound() / 2, a->front) && pol_before(a->vtime, clock + SET.lag_ns))
@@ -193,8 +193,8 @@ SEPARATE u64 place_of(struct task_state *t, u32 domain)
 /*
  * A thread that slept has no claim to what it did not use beyond a slice. Each time a vCPU wakes up half of what it was ahead
  * or behind is forgotten: small differences of vCPUs that block at barriers would add up, until those that had least
- * preempt vCPUs of other VMs at each wake-up. Threads of the host keep what they are behind, as one that wakes up often and uses
- * little would wait behind all that compute, and what they are ahead, as weights would not hold among such that block.
+ * preempt vCPUs of other VMs at each wake-up. Threads of the host keep what they are behind: one that wakes up often and uses
+ * little would wait behind all that compute.
  */
 static __always_inline void bound_own(struct task_state *t, u32 domain)
 {
@@ -205,7 +205,8 @@ static __always_inline void bound_own(struct task_state *t, u32 domain)
 		return;
 	settle_own(t, a, domain);
 	if (t->vm == INSTEP_HOST) {
-		t->own = pol_max(t->own, a->front - own_bound());
+		lead = (s64)(t->own - a->mean);
+		t->own = pol_max(a->mean + (lead > 0 ? lead >> 1 : lead), a->mean - own_bound());
 		return;
 	}
 	lead = (s64)(t->own - a->front) >> 1;

@@ -39,7 +39,7 @@ struct account {
 	u64 served_at;	 /* when one of its threads last began to run */
 	u64 want_ns;	 /* time that its threads were runnable in this period, summed over them */
 	u64 changed_at;	 /* when nr_running or nr_queued last changed */
-	u64 front;	 /* own time of the thread that ran last (policy.h, pol_key); of the host's threads their mean (pol_host_key) */
+	u64 front;	 /* own time of the thread that ran last (policy.h, pol_key) */
 	u64 total_ns;	 /* CPU time since it is known */
 	u64 wanted_ns;	 /* time for which its threads were runnable since then, summed over them; of the periods that ended */
 	u64 held_ns;	 /* time for which CPU limits held its threads, summed over them */
@@ -58,6 +58,7 @@ struct account {
 	u32 room;	 /* CPUs that its threads may use together, 0 if all */
 	u32 weight;	 /* in this period */
 	/* Of the host's threads only (group.bpf.h). */
+	u64 mean;	 /* own time of one of average weight (policy.h, pol_host_key) */
 	s32 weights;	 /* of those that are runnable now, in units of POL_WEIGHT for one of average weight */
 	u64 weight_ns;	 /* the same times how long, in this period */
 	u64 active_ns;	 /* time in which there were any */
