@@ -114,8 +114,8 @@ static __always_inline void unhold(struct task_state *t, u64 now)
 }
 
 /*
- * A thread's own time is that of its account: of its VM, or of the host's threads in this domain. One of the host's that comes to
- * another domain keeps its lead; who comes to another VM, or to the host, begins with the others.
+ * A thread's own time is that of its account: of its VM, or of the host's threads in this domain. A thread of the host that comes to
+ * another domain keeps its lead. A thread that comes to another VM, or to the host, begins with the others.
  */
 static __always_inline void settle_own(struct task_state *t, struct account *a, u32 domain)
 {
@@ -205,7 +205,7 @@ static __always_inline u64 lag_of(u32 vm)
 	return vm != INSTEP_HOST && s && s->period_ns ? 2 * s->period_ns : SET.lag_ns;
 }
 
-/* One that has not been in force for a period yet has no weight: it is entitled to what it wants. */
+/* An account has no weight before the end of its first period: until then it is entitled to what it wants. */
 static __always_inline u32 weight_of(struct account *a)
 {
 	return a->weight ?: POL_WEIGHT;

@@ -4,8 +4,8 @@
  *
  * Flag: none (cpu.weight is a promise of the host). Counters: groups_lost.
  *
- * Problem: cpu.weight counts at every level of the tree of cgroups, and accounts have one weight each. Who is entitled to what
- * depends on which cgroups want CPU time at the moment.
+ * Problem: cpu.weight counts at every level of the tree of cgroups, and accounts have one weight each. What a cgroup is
+ * entitled to depends on which others want CPU time at the moment.
  * Method: threads note the cgroups above them, with cpu.weight as the kernel has it (struct task_group), four times a second while
  * they run; so a cgroup is known from its first thread's first moment. For each cgroup the time is summed for which
  * threads of the host in it were runnable. Once a second user space computes from this, and from the demand of VMs, what each

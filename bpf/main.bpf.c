@@ -25,7 +25,8 @@
  *                  A gang that is wider than a domain has a part in each of several, and the same slots in all.
  *   queue.bpf.h    Threads that form no gang wait in the pool of their domain, in the order of virtual time; a gang's vCPU
  *                  waits on its seat. choose.bpf.h says how a CPU chooses among these.
- *   group.bpf.h    cpu.weight counts at each level of the tree of cgroups. User space computes once a second who is entitled to what.
+ *   thread.bpf.h, group.bpf.h  Which VM a thread belongs to. cpu.weight counts at each level of the tree of cgroups: user space
+ *                  computes once a second what each VM and each cgroup is entitled to.
  *   limit.bpf.h, held.bpf.h  CPU limits of cgroups (cpu.max) hold: threads under one of which nothing is left wait.
  *   idle.bpf.h, wake.bpf.h, taken.bpf.h   Which CPU a thread gets that wakes up, and what happens when a real-time thread
  *                  takes a CPU away.
@@ -56,6 +57,7 @@
 #include <scx/common.bpf.h>
 #include <bpf_experimental.h>
 
+#include "thread.bpf.h"
 #include "wake.bpf.h"
 #include "taken.bpf.h"
 #include "choose.bpf.h"
@@ -508,22 +510,19 @@ bool BPF_STRUCT_OPS(instep_yield, struct task_struct *from, struct task_struct *
 void BPF_STRUCT_OPS(instep_enable, struct task_struct *p)
 {
 	struct task_state *t = task_of(p);
-	struct account *a;
 
 	if (!t)
 		return;
 	/* A limit holds before the first run, too. */
 	look_at_limits(p, t, scx_bpf_now());
 	weigh(t, p->scx.weight);
-	a = account_of(t->vm, domain_for(t, scx_bpf_task_cpu(p)));
-	t->own = a ? a->front : POL_ORIGIN;
+	/* Its own time begins with that of the others where it first waits or runs. */
+	t->own_in = OWN_NOWHERE;
 }
 
 void BPF_STRUCT_OPS(instep_set_weight, struct task_struct *p, u32 weight)
 {
-	struct task_state *t = task_of(p);
-
-	weigh(t, weight);
+	weigh(task_of(p), weight);
 }
 
 void BPF_STRUCT_OPS(instep_set_cpumask, struct task_struct *p, const struct cpumask *cpumask)

@@ -25,6 +25,7 @@
 #define NO_CPU (-1)
 #define NO_SEAT 0xffffu
 #define NO_DOMAIN 0xffffffffu
+#define OWN_NOWHERE 0xffffffffu
 /* Owner of a CPU in a slot: threads that form no gang. */
 #define POOL 0xffffffffu
 #define MAX_REFUSED 8
@@ -292,7 +293,7 @@ enum standing { STANDS_NOWHERE, STANDS_QUEUED, STANDS_RUNNING };
 /* A thread. */
 struct task_state {
 	u64 own;	/* CPU time at average weight, against others of its account (policy.h, pol_key) */
-	u32 own_in;	/* which account this is (settle_own) */
+	u32 own_in;	/* whose account's own time this is (settle_own), OWN_NOWHERE before it has one */
 	u32 generation;
 	u32 vm;		/* INSTEP_HOST for none */
 	u32 slot;	/* INSTEP_NO_SLOT for threads that are no vCPU */
@@ -573,44 +574,6 @@ static __always_inline void set_hole(struct domain_state *d, struct cpu_state *c
 		__sync_fetch_and_or(&d->holes, lane);
 	else if (d->holes & lane)
 		__sync_fetch_and_and(&d->holes, ~lane);
-}
-
-/* Whether an entry is of this thread: a thread id that was reused is told by its start time. */
-static __always_inline bool is_of(struct instep_thread *entry, u64 start_boottime)
-{
-	return entry && entry->vm < INSTEP_MAX_VMS &&
-	       entry->start_ticks == start_boottime / (10 * POL_MS);
-}
-
-/*
- * The thread's record, brought up to date with the table of threads (`start_boottime`, task_struct
- * since Linux 5.5). A thread that the table does not have yet is of the VM whose process it
- * belongs to: else a VM that starts many at once would compete with the agent that is to tell of
- * them (seen: 511 threads, and no cycle came to its end).
- */
-static __noinline void look_up_thread(struct task_struct *p, struct task_state *t)
-{
-	struct instep_thread *entry = thread_of(p->pid);
-	struct slot_info *i;
-
-	t->generation = SET.generation;
-	t->vm = INSTEP_HOST;
-	t->slot = INSTEP_NO_SLOT;
-	if (is_of(entry, p->start_boottime)) {
-		t->vm = entry->vm;
-		t->slot = entry->slot;
-		i = slot_of(t->slot);
-		if (i) {
-			i->pinned = p->nr_cpus_allowed == 1;
-			i->noted = 0;
-		}
-		return;
-	}
-	if (p->pid == p->tgid)
-		return;
-	entry = thread_of(p->tgid);
-	if (is_of(entry, p->group_leader->start_boottime))
-		t->vm = entry->vm;
 }
 
 #endif

@@ -1,4 +1,4 @@
-//! What VMs and cgroups weigh (`bpf/group.bpf.h`): what the scheduler has seen, and what it is told.
+//! Weights of VMs and cgroups (`bpf/group.bpf.h`): reads what the scheduler has seen of cgroups, and writes the weights.
 
 use super::Loaded;
 use crate::seen::{GroupSeen, VmWant, Wants};
