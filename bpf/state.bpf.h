@@ -337,6 +337,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, INSTEP_MAX_THREADS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, u32);
 	__type(value, struct instep_thread);
 } threads SEC(".maps");

@@ -14,12 +14,18 @@ impl Loaded {
     ///
     /// # Errors
     /// Always.
-    pub fn load(_: &Settings, _: &[CpuPlace]) -> anyhow::Result<Self> {
+    pub fn load(_: &Settings, _: &[CpuPlace], _: usize) -> anyhow::Result<Self> {
         anyhow::bail!("this build of instep has no kernel scheduler (feature `kernel`)")
     }
 
     /// Takes over new settings.
     pub fn set(&mut self, _: &Settings) {
+        match *self {}
+    }
+
+    /// Whether it is to be loaded anew.
+    #[must_use]
+    pub fn is_outgrown(&self, _: usize) -> bool {
         match *self {}
     }
 
