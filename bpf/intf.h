@@ -31,6 +31,8 @@ typedef int64_t s64;
 #define INSTEP_MAX_THREADS 65536
 /* Cgroups that are known, and CPU limits of cgroups (group.bpf.h, limit.bpf.h). */
 #define INSTEP_MAX_LIMITS 65536
+/* Waits of a vCPU are counted by the number of bits of their microseconds. */
+#define INSTEP_WAITS 32
 /* Domains in which one gang can lie. */
 #define INSTEP_MAX_PARTS 16
 

@@ -1,7 +1,7 @@
 //! Stands in for the loaded scheduler in builds without the feature `kernel`: there never is one.
 
 use crate::exit::Exit;
-use crate::seen::{Cost, Event, VmSeen, Wants};
+use crate::seen::{Cost, DomainSeen, Event, VmSeen, Wants};
 use crate::settings::{CpuPlace, Settings};
 use crate::table::{Table, VmEntry};
 
@@ -52,6 +52,12 @@ impl Loaded {
     /// What it knows of each VM.
     #[must_use]
     pub fn vms(&self) -> Vec<VmSeen> {
+        match *self {}
+    }
+
+    /// What it knows of each scheduling domain.
+    #[must_use]
+    pub fn domains(&self) -> Vec<DomainSeen> {
         match *self {}
     }
 

@@ -5,12 +5,14 @@
 //! scheduler is back (kernel/sched/ext.c, struct_ops link, Linux 6.12 and later).
 
 use crate::exit::Exit;
-use crate::seen::{COUNTERS, Cost, Event, VmSeen};
+use crate::seen::{COUNTERS, Cost, DomainSeen, Event, VmSeen};
 use crate::settings::{CpuPlace, HOST_WEIGHT, Settings};
 use crate::skeleton::{BpfSkel, BpfSkelBuilder, types};
 use crate::table::{Limits, Placed, Table, ThreadId, VmEntry};
 use crate::verifier;
+use crate::waits::Waits;
 use anyhow::Context as _;
+use instep_core::units::{NodeId, Tid};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapMut, OpenObject, RingBuffer, RingBufferBuilder};
 use scx_utils::{compat, scx_ops_attach, scx_ops_load, scx_ops_open};
 use std::cell::RefCell;
@@ -36,6 +38,9 @@ pub struct Loaded {
     /// What threads of each cgroup were said to weigh.
     weights: BTreeMap<u64, u32>,
 }
+
+/// Where virtual time begins (`POL_ORIGIN` of bpf/policy.h).
+const ORIGIN: u64 = 1 << 50;
 
 /// Bytes of `struct instep_thread`.
 const THREAD: usize = std::mem::size_of::<types::instep_thread>();
@@ -240,9 +245,28 @@ impl Loaded {
                 together_ns: vm.together_ns,
                 apart_ns: vm.apart_ns,
                 lag_ns: lag_of(&data.instep, vm),
+                slots: vm.total_slots,
+                tears: vm.total_tears,
+                vcpus: waits_of(&data.instep, placed),
             }
         };
         self.table.vms.iter().map(seen).collect()
+    }
+
+    /// What it knows of each scheduling domain.
+    #[must_use]
+    pub fn domains(&self) -> Vec<DomainSeen> {
+        let Some(data) = self.skel.maps.bss_data.as_ref() else { return Vec::new() };
+        let all = data.instep.domains.iter().zip(0..data.instep.set.nr_domains);
+        all.map(|(domain, number)| DomainSeen {
+            domain: number,
+            node: NodeId(domain.node.try_into().unwrap_or_default()),
+            cpus: domain.nr_lanes,
+            clock_ns: domain.clock.saturating_sub(ORIGIN),
+            vms: domain.nr_members,
+            gangs: domain.nr_gangs,
+        })
+        .collect()
     }
 
     /// Whether the scheduler found CPU limits of cgroups for which it has no room, so that they do not hold.
@@ -377,6 +401,13 @@ fn begin(state: &mut types::host_state, placed: &Placed, generation: u32) {
     for slot in state.slots.iter_mut().skip(first).take(placed.entry.vcpus.len()) {
         *slot = Default::default();
     }
+}
+
+/// The vCPUs of a VM, and how long each waited.
+fn waits_of(state: &types::host_state, placed: &Placed) -> Vec<(Tid, Waits)> {
+    let slots = state.slots.iter().skip(placed.first_slot as usize);
+    let waits = slots.map(|slot| Waits::of(&slot.wait_counts, slot.longest_wait_us));
+    placed.entry.vcpus.iter().map(|thread| thread.tid).zip(waits).collect()
 }
 
 /// How far a VM is behind its domain's clock; 0 before it has joined one.
