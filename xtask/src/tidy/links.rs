@@ -23,7 +23,9 @@ pub(super) fn check(files: &Texts) -> Vec<Finding> {
                 findings.push(Finding::error(format!("{}:{number}: {what}", path.display())));
             };
             if document {
-                links(&line).filter_map(|link| broken_link(files, path, link)).for_each(&mut report);
+                links(&line)
+                    .filter_map(|link| broken_link(files, path, link))
+                    .for_each(&mut report);
             }
             for page in named_pages(&line).filter(|page| !files.contains_key(Path::new(page))) {
                 report(format!("`{page}` is not there"));
