@@ -6,12 +6,12 @@
  *
  * Problem: the planners of several domains must grant a gang the same slot, and no planner waits for another.
  * Method: a slot is promised one slot before. Slots are numbered by the clock, alike in all domains. At the start of slot n
- * a planner promises slot n + 1 to each wide gang of its domain that is due in all its domains:
+ * a planner promises slot n + 1 to each wide gang of its domain that is due, on the mean over its domains:
  *     virtual time of the part <= clock of the domain + what a slot costs the gang
  * where a part that has slot n counts as charged for it. A gang that had no slot for too long (account.bpf.h, overdue_by)
  * is due, too. The promise is written into each domain in ascending order by compare and swap: of two gangs
  * that want the same domain the first one has all, the other one takes back what it had.
- *     So its domains share their CPUs between the gang and others as their clocks say, and the slowest of them decides.
+ *     All its domains have to agree on no slot: of two gangs, each ahead of the other in another domain, neither would be due.
  * Limits: a gang that has become due waits for up to a slot longer than one of a single domain.
  */
 #ifndef INSTEP_PROMISE_BPF_H
@@ -47,8 +47,11 @@ static __always_inline bool is_promised(struct domain_state *d, u64 slot, u32 vm
 	return p->slot == slot && p->vm == vm;
 }
 
-/* Whether part `k` of a gang may have the slot after number `slot`. What it saved and owes is bounded. */
-SEPARATE int is_due(u32 vm, u32 k, u64 slot)
+/*
+ * How far part `k` of a gang is ahead of its domain's clock with slot number `slot`, beyond what a slot costs the gang. What it saved
+ * and owes is bounded.
+ */
+SEPARATE s64 lead_of(u32 vm, u32 k, u64 slot)
 {
 	struct vm_state *v = vm_of(vm);
 	struct gang_part *part;
@@ -56,17 +59,17 @@ SEPARATE int is_due(u32 vm, u32 k, u64 slot)
 	u64 cost, vtime;
 
 	if (!v)
-		return false;
+		return 0;
 	part = &v->parts[within(k, INSTEP_MAX_PARTS)];
 	d = domain_of(part->domain);
 	if (!d)
-		return false;
+		return 0;
 	cost = pol_charge(SET.slot_ns * v->seats, v->account.share);
 	vtime = part->vtime;
 	part->vtime = pol_clamp(vtime, d->clock - MOST_BEHIND * SET.lag_ns, d->clock + 2 * SET.lag_ns + 2 * cost);
 	if (is_promised(d, slot, vm))
 		vtime += cost;
-	return !pol_before(d->clock + cost, vtime);
+	return vtime - d->clock - cost;
 }
 
 /* Whether this slot of a domain is promised to a gang; promises it if it is not promised yet. */
@@ -81,19 +84,19 @@ static __always_inline bool promise_part(struct domain_state *d, u32 vm, u64 slo
 	return true;
 }
 
-/* Whether a gang may have this slot in all its domains. */
-SEPARATE int is_due_in_all(u32 vm, u64 slot)
+/* Whether a gang may have this slot. */
+SEPARATE int is_due(u32 vm, u64 slot)
 {
 	struct vm_state *v = vm_of(vm);
-	bool due = true;
+	s64 lead = 0;
 	s32 k;
 
 	if (!v)
 		return false;
 	bpf_for(k, 0, INSTEP_MAX_PARTS)
-		if ((u32)k < v->nr_parts && !is_due(vm, k, slot - 1))
-			due = false;
-	return due;
+		if ((u32)k < v->nr_parts)
+			lead += lead_of(vm, k, slot - 1);
+	return lead <= 0;
 }
 
 /* Promises a slot to a gang in all its domains, if that can be. */
@@ -110,7 +113,7 @@ SEPARATE int promise(u32 vm, u64 slot, u64 now)
 	/* Another planner was here before. */
 	if (!d || is_promised(d, slot, vm))
 		return false;
-	if (!is_due_in_all(vm, slot) && !overdue_by(&v->account, v, now))
+	if (!is_due(vm, slot) && !overdue_by(&v->account, v, now))
 		return false;
 	bpf_for(k, 0, INSTEP_MAX_PARTS) {
 		d = domain_of_part(v, k);
