@@ -12,8 +12,7 @@
  * in either case. On two CPUs that is easy. On many CPUs it is the packing problem of gang scheduling (Ousterhout 1982):
  * VMs of different sizes must take turns so that, at each moment, each has all CPUs that it needs or none.
  *
- * The method, in six parts, each with its own headers:
- *
+ * The method, in parts, each with its own headers:
  *   account.bpf.h  CPU time is charged to a VM as a whole, by what it is entitled to: its weighted max-min fair share of
  *                  the host. So virtual time runs at the same speed for a wide VM and a narrow one that has all it wants.
  *   gang.bpf.h, set.bpf.h, moves.bpf.h
@@ -30,6 +29,7 @@
  *   limit.bpf.h, held.bpf.h  CPU limits of cgroups (cpu.max) hold: threads under one of which nothing is left wait.
  *   idle.bpf.h, wake.bpf.h, taken.bpf.h   Which CPU a thread gets that wakes up, and what happens when a real-time thread
  *                  takes a CPU away.
+ *   waits.bpf.h, frequency.bpf.h   How long vCPUs wait, for reports, and how busy CPUs are, for the kernel's governor.
  *
  * One thread, from wake-up to CPU:
  *
@@ -47,9 +47,8 @@
  *	   |
  *	running -> tick (charge, evidence) -> stopping -> enqueue again, or quiescent when it sleeps
  *
- * Threads of the host (of no VM) have an account in each domain and are served before VMs as long as they use little. In
- * a gang's slot they wait for the middle or the end of it, at most 3 ms, so that the gang is interrupted on all its CPUs at
- * once.
+ * Threads of the host (of no VM) have an account in each domain and come before VMs as long as they use little. In a gang's slot
+ * they wait for its middle or its end, at most 3 ms, so that it is interrupted on all its CPUs at once.
  *
  * Limits. Evidence takes 48 ms. Each header names its own. Facts about sched_ext are those of Linux 6.12 to 7.2.
  */
