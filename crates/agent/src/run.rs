@@ -23,6 +23,7 @@ use crate::record::Record;
 use crate::service::{self, Service};
 use crate::signals::Wake;
 pub use crate::signals::{Events, survive_size_limit};
+use crate::vm_settings::Reported;
 use crate::watch::Watch;
 use instep_core::wording::Count;
 use instep_host::Root;
@@ -226,6 +227,7 @@ struct Agent<'a> {
     host: LiveHost,
     watch: Watch,
     left_alone: LeftAlone,
+    reported: Reported,
     service: Service,
     metrics: Metrics,
     /// Tells of new VMs, which get a cycle of their own.
@@ -251,7 +253,7 @@ impl<'a> Agent<'a> {
         let watch = Watch::of(dispatch(&options, &observer, sink)?);
         let arrivals = Arrivals::new(Root::live());
         let (began, count) = (Instant::now(), 0);
-        let left_alone = LeftAlone::default();
+        let (left_alone, reported) = (LeftAlone::default(), Reported::default());
         Ok(Self {
             options,
             observer,
@@ -259,6 +261,7 @@ impl<'a> Agent<'a> {
             host,
             watch,
             left_alone,
+            reported,
             service,
             metrics: Metrics::default(),
             arrivals,
@@ -277,6 +280,7 @@ impl<'a> Agent<'a> {
             sink.notice(warning);
         }
         // The first look takes the time it needs to know all VMs' memory; those of a loop do not.
+        self.observer.read_definitions(self.options.config.discover.vm_settings);
         self.observer.begin()?;
         self.began = Instant::now();
         if !self.options.once {
@@ -408,6 +412,7 @@ impl<'a> Agent<'a> {
             host: &mut self.host,
             watch: &mut self.watch,
             left_alone: &mut self.left_alone,
+            reported: &mut self.reported,
             stopping: &mut || {
                 service.sign();
                 events.stopping()

@@ -3,13 +3,14 @@
 
 use super::config::{DispatchConfig, VmConfig};
 use crate::observe::VmKey;
+use crate::vm_settings::VmSettings;
 use instep_core::units::{NodeId, Tid};
 use instep_host::Root;
 use instep_host::apply::thread;
 use instep_host::discover::{Scan, VmFacts, shared_name};
-use instep_kernel::VmEntry;
 use instep_kernel::settings::DEFAULT_PERIOD;
 use instep_kernel::table::{Placed, ThreadId};
+use instep_kernel::{Cosched, VmEntry};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The name of each VM in the settings: its own. A process that does not count may claim the same one, so that
@@ -26,15 +27,21 @@ fn names_in_settings<'a>(vms: &'a [VmFacts], config: &DispatchConfig) -> Vec<&'a
     vms.iter().zip(&claimed).map(name).collect()
 }
 
-/// The entry of a VM that was found. Threads whose start is not known are left to the host's.
+/// The entry of a VM that was found. Threads whose start is not known are left to the host's. A VM that is to be
+/// ignored keeps its share, and is neither at home nor a gang.
 fn entry(facts: &VmFacts, home: Option<NodeId>, config: Option<&VmConfig>) -> VmEntry {
     let id = |tid: Tid, start_ticks: u64| ThreadId { tid, start_ticks };
     let vcpus = facts.vcpus.iter().map(|vcpu| id(vcpu.tid, vcpu.start_ticks)).collect();
     let helpers = facts.emulators.iter().map(|thread| id(thread.tid, thread.start_ticks));
+    let settings = VmSettings::of(facts, config);
     let mut entry = VmEntry::new(&facts.name, vcpus);
     entry.helpers = helpers.collect();
-    entry.home = home;
-    configured(entry, facts.weight, config)
+    entry.home = home.filter(|_| !settings.is_ignored());
+    let mut entry = configured(entry, facts.weight, Some(&settings.values));
+    if settings.is_ignored() {
+        entry.cosched = Cosched::Never;
+    }
+    entry
 }
 
 fn configured(mut entry: VmEntry, weight: u32, config: Option<&VmConfig>) -> VmEntry {
@@ -42,8 +49,8 @@ fn configured(mut entry: VmEntry, weight: u32, config: Option<&VmConfig>) -> VmE
     if let Some(config) = config {
         entry.weight = config.weight.unwrap_or(weight);
         entry.period = config.period.unwrap_or(DEFAULT_PERIOD);
-        entry.cosched = config.cosched;
-        entry.latency = config.latency;
+        entry.cosched = config.cosched.unwrap_or_default();
+        entry.latency = config.latency.unwrap_or_default();
     }
     entry
 }
