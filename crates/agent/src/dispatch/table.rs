@@ -27,6 +27,15 @@ fn names_in_settings<'a>(vms: &'a [VmFacts], config: &DispatchConfig) -> Vec<&'a
     vms.iter().zip(&claimed).map(name).collect()
 }
 
+/// What the configuration says of each VM.
+pub fn with_configured<'a>(
+    vms: &'a [VmFacts],
+    config: &'a DispatchConfig,
+) -> impl Iterator<Item = (&'a VmFacts, Option<&'a VmConfig>)> {
+    let names = names_in_settings(vms, config).into_iter();
+    vms.iter().zip(names.map(|name| config.vm.get(name)))
+}
+
 /// The entry of a VM that was found. Threads whose start is not known are left to the host's. A VM that is to be
 /// ignored keeps its share, and is neither at home nor a gang.
 fn entry(facts: &VmFacts, home: Option<NodeId>, config: Option<&VmConfig>) -> VmEntry {
@@ -64,8 +73,8 @@ pub fn entries(
     config: &DispatchConfig,
 ) -> (Vec<VmEntry>, Vec<String>) {
     let mut warnings = Vec::new();
-    let found = |(vm, name)| entry(vm, homes.get(&VmKey::of(vm)).copied(), config.vm.get(name));
-    let mut all: Vec<VmEntry> = vms.iter().zip(names_in_settings(vms, config)).map(found).collect();
+    let found = |(vm, set)| entry(vm, homes.get(&VmKey::of(vm)).copied(), set);
+    let mut all: Vec<VmEntry> = with_configured(vms, config).map(found).collect();
     for given in &config.process {
         if let Some(vm) = vms.iter().find(|vm| vm.pid == given.pid) {
             if vm.name != given.name {
