@@ -1,3 +1,5 @@
+//! Settings in definitions on copies of hosts: what wins, what is told, what reaches the kernel scheduler and the policy.
+
 use super::*;
 use crate::config::Config;
 use crate::decide;

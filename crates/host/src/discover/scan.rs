@@ -59,6 +59,7 @@ struct Warned {
     descriptors: bool,
     memory: bool,
     cgroups: bool,
+    definitions: bool,
 }
 
 /// A process as remembered.
@@ -362,7 +363,7 @@ impl Scanner {
         let cgroup = membership.path().map(str::to_owned);
         let (by_path, _) = cgroup.as_deref().map(cgroup::told_by_path).unwrap_or_default();
         let manager = by_path.or(monitor.guest.manager);
-        let definition = self.definition(monitor, manager);
+        let definition = self.definition(monitor, manager, scan);
         let guest = &monitor.guest;
         let name = monitor.name(cgroup.as_deref());
         let threads = monitor.threads().iter();
@@ -400,13 +401,23 @@ impl Scanner {
         Some(Found { pid: monitor.pid, facts, membership })
     }
 
-    fn definition(&mut self, monitor: &mut Monitor, manager: Option<Manager>) -> Definition {
+    fn definition(
+        &mut self,
+        monitor: &mut Monitor,
+        manager: Option<Manager>,
+        scan: &mut Scan,
+    ) -> Definition {
         if !self.options.definitions {
             return Definition::default();
         }
         let Monitor { pid, guest, definition, .. } = monitor;
         let process = definition::Process { pid: *pid, guest, manager, root: &self.root };
-        definition.look(&process, &mut self.reader).clone()
+        let found = definition.look(&process, &mut self.reader).clone();
+        if let Some(why) = definition.denied().filter(|_| !self.warned.definitions) {
+            self.warned.definitions = true;
+            scan.warnings.push(why.to_owned());
+        }
+        found
     }
 
     /// Its cgroups, and who runs it.

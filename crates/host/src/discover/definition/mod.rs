@@ -93,6 +93,8 @@ pub(super) struct Process<'a> {
 pub(super) struct State {
     stamps: Option<Vec<Option<Stamp>>>,
     known: Definition,
+    /// What is to be said where this user may not read it.
+    denied: Option<String>,
 }
 
 /// A version of a file.
@@ -123,6 +125,8 @@ impl Stamp {
 enum Unread {
     /// It is not there, or is another process's.
     NotIts,
+    /// This user may not read it.
+    Denied(String),
     /// What is wrong with it.
     Wrong(String),
 }
@@ -140,13 +144,35 @@ impl State {
         if self.stamps.as_ref() == Some(&stamps) {
             return &self.known;
         }
-        match files.read(process, reader) {
-            Ok(definition) => self.known = definition,
-            Err(Unread::NotIts) => self.known = Definition::default(),
-            Err(Unread::Wrong(problem)) => self.known.problems = vec![problem],
-        }
+        self.take(files.read(process, reader));
         self.stamps = settled.then_some(stamps);
         &self.known
+    }
+
+    /// What is to be said where this user may not read the definition.
+    pub(super) fn denied(&self) -> Option<&str> {
+        self.denied.as_deref()
+    }
+
+    fn take(&mut self, read: Result<Definition, Unread>) {
+        self.denied = None;
+        match read {
+            Ok(definition) => self.known = definition,
+            Err(Unread::NotIts) => self.known = Definition::default(),
+            Err(Unread::Denied(why)) => self.denied = Some(why),
+            Err(Unread::Wrong(problem)) => self.known.problems = vec![problem],
+        }
+    }
+
+    fn unread(path: &Path, error: &io::Error) -> Unread {
+        let path = path.display();
+        match error.kind() {
+            io::ErrorKind::NotFound => Unread::NotIts,
+            io::ErrorKind::PermissionDenied => Unread::Denied(format!(
+                "cannot read {path}: {error}; what definitions say of VMs is not known (run as root)"
+            )),
+            _ => Unread::Wrong(format!("cannot read {path}: {error}")),
+        }
     }
 }
 
@@ -213,13 +239,7 @@ impl Files {
 
 /// The whole of a file that root alone can have written. Those who made a copy own its files.
 fn read_of_root(path: &Path, is_live: bool, reader: &mut Reader) -> Result<Vec<u8>, Unread> {
-    let unread = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => Unread::NotIts,
-        _ => Unread::Wrong(format!(
-            "cannot read {}: {error}; what it says of the VM is not known (run as root)",
-            path.display()
-        )),
-    };
+    let unread = |error: io::Error| State::unread(path, &error);
     let file = reader.open(path).map_err(unread)?;
     let found = file.metadata().map_err(unread)?;
     if !found.is_file() || (is_live && !is_roots(&found)) {

@@ -1,3 +1,5 @@
+//! Definitions in copies of hosts: whose they are, when they are read again, and damage to them.
+
 use super::*;
 use crate::discover::{Scan, ScanOptions, Scanner};
 use instep_core::units::{Bytes, NodeId};
@@ -185,6 +187,23 @@ fn file_that_others_could_have_written_counts_for_nothing() {
     std::os::unix::fs::chown(file.path(), Some(1234), None).unwrap();
     let Err(Unread::Wrong(why)) = read(0o600) else { panic!("a user's file counts") };
     assert!(why.contains("user 1234's, mode 600"), "{why}");
+}
+
+#[test]
+fn lack_of_privilege_is_told_for_all_vms_together() {
+    let mut state = State::default();
+    let denied = |path: &str| {
+        let error = io::Error::from(io::ErrorKind::PermissionDenied);
+        State::unread(Path::new(path), &error)
+    };
+    for path in ["/run/libvirt/qemu/a.xml", "/run/libvirt/qemu/b.xml"] {
+        state.take(Err(denied(path)));
+        assert_eq!(state.known, Definition::default(), "no problem of the VM's own");
+        let why = state.denied.as_deref().unwrap();
+        assert!(why.contains(path) && why.ends_with("(run as root)"), "{why}");
+    }
+    state.take(Err(State::unread(Path::new("/a"), &io::Error::other("worn out"))));
+    assert_eq!((state.known.problems.len(), state.denied), (1, None));
 }
 
 #[test]
