@@ -21,7 +21,8 @@
  * at most two of the VM's allocation periods (of the host's, `lag_ns`) behind the clock: neither could use more. Of an
  * account that is further ahead than it may be half of the excess is forgiven in each period. An account that goes to
  * another domain keeps its lag.
- * Limits: the host's threads have an account in each domain, and the weight `host_weight` in each. An estimate
+ *     An account's weight is what the tree of cgroups entitles it to (group.bpf.h), or its own.
+ * Limits: the host's threads have an account in each domain. An estimate
  * of demand lags by some periods; the most that a VM wanted at once does not, so that a VM that begins to compute
  * is not charged by what it wanted while it slept.
  */
@@ -61,8 +62,13 @@ static __always_inline void measure(struct account *a, u64 now)
 	u64 since = a->changed_at;
 
 	a->changed_at = now;
-	if (since && pol_before(since, now))
-		a->want_ns += (now - since) * wanting(a);
+	if (!since || !pol_before(since, now))
+		return;
+	a->want_ns += (now - since) * wanting(a);
+	if (a->is_host && a->weights > 0) {
+		a->weight_ns += (now - since) * (u32)a->weights;
+		a->active_ns += now - since;
+	}
 }
 
 /* The measure of co-scheduling, for vCPUs: the time in which siblings run together, and apart. */
@@ -102,7 +108,27 @@ static __always_inline void unhold(struct task_state *t, u64 now)
 		return;
 	measure(a, now);
 	__sync_fetch_and_sub(&a->nr_held, 1);
+	if (t->stands_for)
+		__sync_fetch_and_add(&a->weights, t->stands_for);
 	__sync_fetch_and_add(&a->held_ns, pol_since(t->held_at, limit_clock()));
+}
+
+/*
+ * A thread's own time is that of its account: of its VM, or of the host's threads in this domain. A thread of the host that comes to
+ * another domain keeps its lead. A thread that comes to another VM, or to the host, begins with the others.
+ */
+static __always_inline void settle_own(struct task_state *t, struct account *a, u32 domain)
+{
+	u32 in = t->vm == INSTEP_HOST ? domain : INSTEP_MAX_DOMAINS + t->vm;
+	struct account *before;
+
+	if (t->own_in != in) {
+		before = t->vm == INSTEP_HOST && t->own_in < INSTEP_MAX_DOMAINS ? account_of(INSTEP_HOST, t->own_in) : NULL;
+		t->own = before ? t->own + (a->mean - before->mean) : t->vm == INSTEP_HOST ? a->mean : a->front;
+		t->own_in = in;
+	}
+	if (t->vm == INSTEP_HOST)
+		t->own = pol_min(t->own, a->mean + POL_MOST_LEAD);
 }
 
 /* A thread waits, runs, or does neither from now on, on CPUs of this domain. */
@@ -114,6 +140,7 @@ static __noinline void count_thread(struct task_state *t, u32 standing, u32 doma
 
 	if (!t)
 		return;
+	note_want(t, now);
 	unhold(t, now);
 	if (standing == STANDS_RUNNING)
 		t->ran_at = now;
@@ -131,8 +158,11 @@ static __noinline void count_thread(struct task_state *t, u32 standing, u32 doma
 			scx_bpf_error("a thread leaves the account of VM %u, which counts none", t->stands_in);
 		if (t->stands_long)
 			__sync_fetch_and_sub(&a->nr_long, 1);
+		if (t->stands_for)
+			__sync_fetch_and_sub(&a->weights, t->stands_for);
 	}
 	t->stands_long = 0;
+	t->stands_for = 0;
 	t->standing = standing;
 	if (standing == STANDS_NOWHERE)
 		return;
@@ -147,11 +177,16 @@ static __noinline void count_thread(struct task_state *t, u32 standing, u32 doma
 	}
 	if (t->vm != INSTEP_HOST && v)
 		measure_vm(v, now);
+	settle_own(t, a, domain);
 	measure(a, now);
 	__sync_fetch_and_add(standing == STANDS_QUEUED ? &a->nr_queued : &a->nr_running, 1);
 	if (t->is_long) {
 		t->stands_long = 1;
 		__sync_fetch_and_add(&a->nr_long, 1);
+	}
+	if (t->vm == INSTEP_HOST) {
+		t->stands_for = t->weight;
+		__sync_fetch_and_add(&a->weights, t->weight);
 	}
 	if (standing == STANDS_QUEUED)
 		a->waited = 1;
@@ -170,23 +205,22 @@ static __always_inline u64 lag_of(u32 vm)
 	return vm != INSTEP_HOST && s && s->period_ns ? 2 * s->period_ns : SET.lag_ns;
 }
 
-static __always_inline u32 weight_of(u32 vm)
+/* An account has no weight before the end of its first period: until then it is entitled to what it wants. */
+static __always_inline u32 weight_of(struct account *a)
 {
-	struct instep_vm_settings *s = vm_set_of(vm);
-
-	return vm == INSTEP_HOST || !s ? SET.host_weight : s->weight;
+	return a->weight ?: POL_WEIGHT;
 }
 
 /* What an account is entitled to now: what it wants at once may have grown since the last period. */
-static __always_inline u32 share_of(struct account *a, u32 vm)
+static __always_inline u32 share_of(struct account *a)
 {
 	u32 peak = a->peak > a->peak_before ? a->peak : a->peak_before;
 
 	if (!on(INSTEP_M_SHARES))
-		return pol_share(~0u, (u64)weight_of(vm) * POL_CPU / 100);
+		return pol_share(~0u, (u64)weight_of(a) * POL_CPU / (SET.thread_weight ? 1000 : 100));
 	if (a->room && peak > a->room)
 		peak = a->room;
-	return pol_share(peak * POL_CPU, pol_claim(weight_of(vm), INSTEP_STATE->level));
+	return pol_share(peak * POL_CPU, pol_claim(weight_of(a), INSTEP_STATE->level));
 }
 
 /* A gang with several parts is charged in each domain for what it uses there: its share of that part is smaller. */
@@ -214,13 +248,18 @@ SEPARATE int charge(s32 cpu, u64 now)
 	if (!pol_before(since, now))
 		return 0;
 	ran = now - since;
-	c->own += ran * 100 / (c->weight ?: 1);
+	c->own += ran * POL_WEIGHT / (c->weight ?: 1);
 	a = account_of(c->vm, c->domain);
 	if (!a)
 		return 0;
+	if (a->is_host) {
+		__sync_fetch_and_add(&a->mean, ran * POL_WEIGHT / (a->weights > (s32)c->weight ? a->weights : c->weight ?: 1));
+		if (pol_before(a->front, a->mean))
+			a->front = a->mean;
+	}
 	i = slot_of(c->slot);
 	v = vm_of(c->vm);
-	cost = pol_charge(ran, share_of(a, c->vm));
+	cost = pol_charge(ran, share_of(a));
 	if (!c->hole) {
 		__sync_fetch_and_add(&a->vtime, cost);
 		if (v && is_spread(v))
@@ -259,9 +298,9 @@ static __always_inline void expire_saved_time(struct account *a, u32 vm, u32 dom
 }
 
 /* The most that an account may be ahead of the clock: never less than what two slots cost it. */
-static __always_inline u64 most_ahead(struct account *a, u32 vm)
+static __always_inline u64 most_ahead(struct account *a, u32 share)
 {
-	u64 slots = pol_charge(2 * SET.slot_ns * (a->peak ?: 1), share_of(a, vm));
+	u64 slots = pol_charge(2 * SET.slot_ns * (a->peak ?: 1), share);
 
 	return slots > 2 * SET.lag_ns ? slots : 2 * SET.lag_ns;
 }
@@ -292,20 +331,25 @@ static __always_inline void note_least(struct account *a, u32 domain)
 static __always_inline void end_account_period(struct account *a, u32 vm, u32 domain, u64 now, u64 period)
 {
 	u64 clock = clock_of(domain), vtime, want, most;
+	u32 share;
 
 	measure(a, now);
-	want = __sync_lock_test_and_set(&a->want_ns, 0) * POL_CPU / period;
+	end_weight_period(a, vm);
+	share = share_of(a);
+	want = __sync_lock_test_and_set(&a->want_ns, 0);
+	a->wanted_ns += want;
+	want = want * POL_CPU / period;
 	if (a->room && want > a->room * POL_CPU)
 		want = a->room * POL_CPU;
 	a->demand = (3 * (u64)a->demand + want) / 4;
 	vtime = a->vtime;
-	a->light = 2 * a->demand < share_of(a, vm);
+	a->light = 2 * a->demand < share;
 	most = !a->waited || a->light ? lag_of(vm) : MOST_BEHIND * lag_of(vm);
 	if (pol_before(vtime, clock - most)) {
 		if (set_vtime(a, vtime, clock - most))
 			count(INSTEP_C_EXPIRED);
-	} else if (pol_before(clock + most_ahead(a, vm), vtime)) {
-		if (set_vtime(a, vtime, pol_shorten(vtime, clock + most_ahead(a, vm))))
+	} else if (pol_before(clock + most_ahead(a, share), vtime)) {
+		if (set_vtime(a, vtime, pol_shorten(vtime, clock + most_ahead(a, share))))
 			count(INSTEP_C_CLAMPED);
 	}
 	note_least(a, domain);
@@ -375,8 +419,9 @@ struct level_sums {
 static __always_inline struct account *nth_account(u32 k, bool hosts)
 {
 	u32 vm = hosts ? INSTEP_HOST : k;
+	struct instep_vm_settings *s = vm_set_of(vm);
 
-	return weight_of(vm) ? account_of(vm, k) : NULL;
+	return hosts || (s && s->weight) ? account_of(vm, k) : NULL;
 }
 
 static __always_inline u32 nr_accounts(bool hosts)
@@ -414,10 +459,11 @@ SEPARATE int sum_claims(bool hosts, struct level_sums *sums)
 		return 0;
 	bpf_for(k, hosts ? 0 : 1, n) {
 		struct account *a = nth_account(k, hosts);
-		u32 w = weight_of(hosts ? INSTEP_HOST : k);
+		u32 w;
 
 		if (!a)
 			continue;
+		w = weight_of(a);
 		if (a->demand)
 			sums->all += w;
 		if (a->demand <= pol_claim(w, INSTEP_STATE->level))
@@ -438,7 +484,7 @@ SEPARATE int set_shares(bool hosts)
 
 		if (!a)
 			continue;
-		a->share = share_of(a, hosts ? INSTEP_HOST : k);
+		a->share = share_of(a);
 		if (hosts)
 			note_load_of_host(a);
 		else

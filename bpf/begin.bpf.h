@@ -21,6 +21,7 @@ static __always_inline s32 begin_domain(u32 domain)
 	d->clock = POL_ORIGIN;
 	d->host.vtime = POL_ORIGIN;
 	d->host.front = POL_ORIGIN;
+	d->host.mean = POL_ORIGIN;
 	d->host.domain = domain;
 	d->host.is_host = 1;
 	/* As the kernel does: an idle CPU tells of it only when it goes idle again. */

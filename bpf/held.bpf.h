@@ -58,6 +58,8 @@ static __noinline bool hold(struct task_struct *p, struct task_state *t, u32 dom
 	if (!a)
 		return false;
 	__sync_fetch_and_add(&a->nr_held, 1);
+	if (t->stands_for)
+		__sync_fetch_and_sub(&a->weights, t->stands_for);
 	t->held_at = at;
 	t->held_since = t->held_since ?: at;
 	t->held = 1;
@@ -122,7 +124,7 @@ SEPARATE int look_at_thread(struct task_state *t, struct held_look *look)
 	c = cpu_of(look->cpu);
 	if (!c)
 		return 0;
-	note_group(t, look->group, scx_bpf_now());
+	note_groups(t, look->group, scx_bpf_now());
 	look->until = t->limit ? held_until(t->limit, now) : 0;
 	if (look->until && pol_since(t->held_since, now) < HELD_LONGEST) {
 		look->until = pol_min(look->until, now + LIMIT_LOOK_NS);

@@ -199,12 +199,12 @@ static __always_inline bool wants_core(struct task_struct *p, struct task_state 
 }
 
 /* Whether a vCPU that has a core for itself in another domain stays there until it finds one in its own. */
-static __always_inline bool keeps_core(struct task_state *t, s32 cpu, struct cpu_state *c)
+static __always_inline bool keeps_core(struct task_state *t, struct cpu_state *c, struct domain_state *own)
 {
-	struct domain_state *d = domain_of(c->domain), *own = domain_of(domain_for(t, cpu));
+	struct domain_state *d = domain_of(c->domain);
 	u32 rule = whole_core_rule(t);
 
-	return rule && d && own && (!(rule & CLAIM_HOME) || own->node == d->node) &&
+	return rule && d && (!(rule & CLAIM_HOME) || own->node == d->node) &&
 	       !(c->core & ~pol_lane(c->lane) & ~d->idle);
 }
 
@@ -217,7 +217,7 @@ static __always_inline bool may_go_home(struct task_struct *p, struct task_state
 
 	if (!d || domain == c->domain || is_bound(p))
 		return false;
-	idle = keeps_core(t, cpu, c) ? idle_cores(d) : d->idle;
+	idle = keeps_core(t, c, d) ? idle_cores(d) : d->idle;
 	return idle && first_allowed(p, domain, idle) >= 0;
 }
 

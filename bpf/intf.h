@@ -29,7 +29,7 @@ typedef int64_t s64;
 #define INSTEP_MAX_SLOTS 8192
 #define INSTEP_MAX_VCPUS 512
 #define INSTEP_MAX_THREADS 32768
-/* CPU limits of cgroups that are known (limit.bpf.h). */
+/* Cgroups that are known, and CPU limits of cgroups (group.bpf.h, limit.bpf.h). */
 #define INSTEP_MAX_LIMITS 16384
 /* Domains in which one gang can lie. */
 #define INSTEP_MAX_PARTS 16
@@ -65,7 +65,8 @@ struct instep_settings {
 	u64 slot_ns;	   /* length of a gang slot */
 	u64 wake_slack_ns; /* virtual time by which a waker must be behind what it preempts */
 	u64 lag_ns;	   /* most virtual time that an account may save or owe */
-	u32 host_weight;   /* in each domain, of the threads that belong to no VM together */
+	u32 host_weight;   /* in each domain, of the threads that belong to no VM together, while `thread_weight` is 0 */
+	u32 thread_weight; /* what such a thread weighs on average, thousandths of a CPU (group.bpf.h) */
 	u32 mechanisms;	   /* INSTEP_M_* */
 	u32 nr_cpus;	   /* one more than the last CPU that is online */
 	u32 nr_domains;
@@ -76,7 +77,7 @@ struct instep_settings {
 /* What user space says of a VM. */
 struct instep_vm_settings {
 	u64 period_ns;	/* allocation period */
-	u32 weight;	/* 1..10000 as cpu.weight; 0: no such VM */
+	u32 weight;	/* cpu.weight or, while `thread_weight` is set, thousandths of a CPU; at least 1; 0: no such VM */
 	s32 home_node;	/* or INSTEP_NO_NODE */
 	u32 cosched;	/* enum instep_cosched */
 	u32 first_slot; /* of its vCPUs */
@@ -122,6 +123,7 @@ enum instep_counter {
 	INSTEP_C_EVENT_LOST,	/* events that user space was too slow to take */
 	INSTEP_C_HELD,		/* times that a thread had to wait for the refill of a CPU limit */
 	INSTEP_C_LIMIT_LOST,	/* CPU limits that were found and for which there was no room */
+	INSTEP_C_GROUP_LOST,	/* cgroups that were found and for which there was no room */
 	INSTEP_NR_COUNTERS,
 };
 

@@ -23,7 +23,7 @@
 #ifndef INSTEP_LIMIT_BPF_H
 #define INSTEP_LIMIT_BPF_H
 
-#include "state.bpf.h"
+#include "group.bpf.h"
 
 #ifdef __bpf__
 /* By the cgroup's inode number. */
@@ -51,37 +51,6 @@ static __always_inline struct limit *new_limit(u64 id)
 	return limit_at(id);
 }
 
-/* The cgroup to which the kernel charges a thread, of either version; 0 if it has none. */
-static __always_inline u64 group_of(struct task_struct *p)
-{
-	return bpf_core_field_exists(p->sched_task_group) ? (u64)BPF_CORE_READ(p, sched_task_group) : 0;
-}
-
-static __always_inline void read_group(u64 group, struct group_limit *out)
-{
-	struct task_group *g = (struct task_group *)group;
-
-	out->quota = ~0ull;
-	out->above = (u64)BPF_CORE_READ(g, parent);
-	if (bpf_core_field_exists(g->cfs_bandwidth)) {
-		out->quota = BPF_CORE_READ(g, cfs_bandwidth.quota);
-		if (out->quota == ~0ull)
-			return;
-		out->period = BPF_CORE_READ(g, cfs_bandwidth.period);
-		if (bpf_core_field_exists(g->cfs_bandwidth.burst))
-			out->burst = BPF_CORE_READ(g, cfs_bandwidth.burst);
-	} else if (bpf_core_field_exists(g->scx.bw_quota_us)) {
-		/* A kernel whose fair scheduler keeps no limits (CONFIG_CFS_BANDWIDTH). */
-		out->quota = BPF_CORE_READ(g, scx.bw_quota_us);
-		if (out->quota == ~0ull)
-			return;
-		out->quota *= 1000;
-		out->period = BPF_CORE_READ(g, scx.bw_period_us) * 1000;
-		out->burst = BPF_CORE_READ(g, scx.bw_burst_us) * 1000;
-	}
-	out->id = BPF_CORE_READ(g, css.cgroup, kn, id);
-}
-
 #else
 static __always_inline struct limit *limit_at(u64 id)
 {
@@ -95,22 +64,8 @@ static __always_inline struct limit *new_limit(u64 id)
 	return id < SHIM_MAX_GROUPS ? &INSTEP_STATE->limits[id] : NULL;
 }
 
-static __always_inline u64 group_of(struct task_struct *p)
-{
-	return p->group;
-}
-
-static __always_inline void read_group(u64 group, struct group_limit *out)
-{
-	struct shim_group *g = &INSTEP_STATE->groups[group % SHIM_MAX_GROUPS];
-
-	*out = (struct group_limit){
-		.id = group, .quota = g->quota, .period = g->period, .burst = g->burst, .above = g->above,
-	};
-}
 #endif
 
-#define GROUP_LEVELS 32
 /* So often a thread that runs looks whether there are other limits. */
 #define LIMIT_LOOK_NS (250 * POL_MS)
 
@@ -124,7 +79,7 @@ static __always_inline u64 limit_clock(void)
 }
 
 /* The entry of a limit, as the kernel has it now. */
-static __always_inline struct limit *note_limit(struct group_limit *own, u64 now)
+static __always_inline struct limit *note_limit(struct group_read *own, u64 now)
 {
 	struct limit *l = limit_at(own->id) ?: new_limit(own->id);
 
@@ -158,13 +113,13 @@ SEPARATE u64 find_limits(u64 group, u64 now)
 	u64 nearest = 0, below = 0;
 
 	bpf_repeat(GROUP_LEVELS) {
-		struct group_limit own = {};
+		struct group_read own = {};
 
 		if (!group)
 			break;
 		read_group(group, &own);
 		/* One that is no less than all CPUs limits nobody. */
-		if (own.period && own.quota / own.period < INSTEP_STATE->online && note_limit(&own, now)) {
+		if (own.id && own.period && own.quota / own.period < INSTEP_STATE->online && note_limit(&own, now)) {
 			if (below)
 				set_parent(below, own.id);
 			nearest = nearest ?: own.id;
@@ -177,11 +132,12 @@ SEPARATE u64 find_limits(u64 group, u64 now)
 	return nearest;
 }
 
-/* A thread is in this cgroup: the limits above it are its own from now on. */
-static __always_inline void note_group(struct task_state *t, u64 group, u64 now)
+/* A thread is in this cgroup: those above it are noted, and the limits among them are its own from now on. */
+static __always_inline void note_groups(struct task_state *t, u64 group, u64 now)
 {
 	t->group = group;
 	t->looked_at = now;
+	t->node = note_cgroups(group, limit_clock());
 	t->limit = find_limits(group, limit_clock());
 }
 
@@ -193,7 +149,8 @@ static __always_inline void look_at_limits(struct task_struct *p, struct task_st
 		return;
 	if (!t->limit)
 		t->used = p->se.sum_exec_runtime;
-	note_group(t, group, now);
+	note_groups(t, group, now);
+	weigh(t, p->scx.weight);
 }
 
 /* Adds what the periods that began meanwhile bring. */

@@ -25,6 +25,8 @@
  *                  A gang that is wider than a domain has a part in each of several, and the same slots in all.
  *   queue.bpf.h    Threads that form no gang wait in the pool of their domain, in the order of virtual time; a gang's vCPU
  *                  waits on its seat. choose.bpf.h says how a CPU chooses among these.
+ *   thread.bpf.h, group.bpf.h  Which VM a thread belongs to. cpu.weight counts at each level of the tree of cgroups: user space
+ *                  computes once a second what each VM and each cgroup is entitled to.
  *   limit.bpf.h, held.bpf.h  CPU limits of cgroups (cpu.max) hold: threads under one of which nothing is left wait.
  *   idle.bpf.h, wake.bpf.h, taken.bpf.h   Which CPU a thread gets that wakes up, and what happens when a real-time thread
  *                  takes a CPU away.
@@ -55,6 +57,7 @@
 #include <scx/common.bpf.h>
 #include <bpf_experimental.h>
 
+#include "thread.bpf.h"
 #include "wake.bpf.h"
 #include "taken.bpf.h"
 #include "choose.bpf.h"
@@ -189,7 +192,7 @@ static __always_inline void enqueue_last(struct task_struct *p, struct task_stat
 	s32 cpu = NO_CPU;
 
 	if (d && c && c->domain != domain && !is_bound(p)) {
-		cpu = claim_in(p, domain, here, keeps_core(t, here, c) ? CLAIM_WHOLE : 0);
+		cpu = claim_in(p, domain, here, keeps_core(t, c, d) ? CLAIM_WHOLE : 0);
 	} else if (d && !is_bound(p)) {
 		cpu = first_allowed(p, domain, idle_cores(d));
 		if (cpu >= 0 && claim(d, cpu))
@@ -418,6 +421,7 @@ void BPF_STRUCT_OPS(instep_tick, struct task_struct *p)
 	if (t->limit)
 		charge_limits(p, t);
 	look_at_limits(p, t, now);
+	note_want(t, now);
 	if (is_limited(t))
 		scx_bpf_task_set_slice(p, 0);
 	end_period(now);
@@ -506,23 +510,19 @@ bool BPF_STRUCT_OPS(instep_yield, struct task_struct *from, struct task_struct *
 void BPF_STRUCT_OPS(instep_enable, struct task_struct *p)
 {
 	struct task_state *t = task_of(p);
-	struct account *a;
 
 	if (!t)
 		return;
-	t->weight = p->scx.weight;
 	/* A limit holds before the first run, too. */
 	look_at_limits(p, t, scx_bpf_now());
-	a = account_of(t->vm, domain_for(t, scx_bpf_task_cpu(p)));
-	t->own = a ? a->front : POL_ORIGIN;
+	weigh(t, p->scx.weight);
+	/* Its own time begins with that of the others where it first waits or runs. */
+	t->own_in = OWN_NOWHERE;
 }
 
 void BPF_STRUCT_OPS(instep_set_weight, struct task_struct *p, u32 weight)
 {
-	struct task_state *t = task_of(p);
-
-	if (t)
-		t->weight = weight;
+	weigh(task_of(p), weight);
 }
 
 void BPF_STRUCT_OPS(instep_set_cpumask, struct task_struct *p, const struct cpumask *cpumask)
@@ -556,7 +556,7 @@ s32 BPF_STRUCT_OPS(instep_init_task, struct task_struct *p, struct scx_init_task
 	t->vm = INSTEP_HOST;
 	t->slot = INSTEP_NO_SLOT;
 	t->seat = NO_SEAT;
-	t->weight = 100;
+	t->weight = POL_WEIGHT;
 	t->own = POL_ORIGIN;
 	look_up_thread(p, t);
 	return 0;

@@ -59,87 +59,64 @@ static __always_inline bool may_move(struct vm_state *v, u32 domain, u64 now)
 	return is_gang(v) && !is_spread(v) && v->account.domain == domain && pol_since(v->moved_at, now) >= REST_NS;
 }
 
-/*
- * A set moves to where there is less load, or, of the gang that is furthest behind, to where it meets others that
- * are all ahead of it.
- */
-SEPARATE int move_set(struct domain_state *d, u32 domain, u32 vm, bool behind, u64 now)
+/* For which of the reasons above a set is looked at. */
+enum move_reason { FOR_LOAD, FOR_FAIRNESS, FOR_HOLES };
+
+/* Load comes first, but where holes count. */
+SEPARATE int move_set(struct domain_state *d, u32 domain, u32 vm, u32 reason, u64 now)
 {
-	struct set_score here = {}, best = {};
+	bool holes = reason == FOR_HOLES;
+	struct set_score here = { .holes = holes }, best = { .holes = holes };
 	struct vm_state *v = vm_of(vm);
-	u32 less, size;
-	u64 set;
+	u64 set = 0;
+	u32 less;
 
 	if (!d || !v || !may_move(v, domain, now))
 		return 0;
-	size = v->seats;
 	sum_load(d, domain, vm);
 	score_set(d, v->parts[0].set, vm, &here);
-	less = load_by(v) / 2 > POL_CPU / 16 ? load_by(v) / 2 : POL_CPU / 16;
-	set = find_set(d, vm, size, 0, &best);
-	if (!set || best.cost + less > here.cost) {
-		set = behind ? find_set(d, vm, size, here.cost + POL_CPU / 4, &best) : 0;
-		if (!set || !is_far_behind(v, 4 * SET.slot_ns, &here, &best))
+	if (!holes) {
+		less = load_by(v) / 2 > POL_CPU / 16 ? load_by(v) / 2 : POL_CPU / 16;
+		set = find_set(d, vm, v->seats, 0, &best);
+		if (best.cost + less > here.cost)
+			set = 0;
+	}
+	if (!set && reason != FOR_LOAD) {
+		set = find_set(d, vm, v->seats, here.cost + (holes ? POL_CPU : POL_CPU / 4), &best);
+		if (!is_far_behind(v, (holes ? 32 : 4) * SET.slot_ns, &here, &best))
 			return 0;
 	}
-	if (set != v->parts[0].set)
+	if (set && set != v->parts[0].set)
 		move_to(v, set, now);
 	return 0;
 }
 
-/* A gang moves to where a gang of its size has had more for long, in holes that cost it nothing, though more load is there. */
-SEPARATE int even_out(struct domain_state *d, u32 domain, u32 vm, u64 now)
+/* A gang that the slot refused, if it may move its set; NULL else. */
+static __always_inline struct vm_state *narrow_refused(struct domain_state *d, u32 k, u32 *vm)
 {
-	struct set_score here = { .holes = true }, best = { .holes = true };
-	struct vm_state *v = vm_of(vm);
-	u64 set;
+	struct vm_state *v;
 
-	if (!d || !v || !may_move(v, domain, now))
-		return 0;
-	sum_load(d, domain, vm);
-	score_set(d, v->parts[0].set, vm, &here);
-	set = find_set(d, vm, v->seats, here.cost + POL_CPU, &best);
-	if (set && is_far_behind(v, 32 * SET.slot_ns, &here, &best))
-		move_to(v, set, now);
-	return 0;
+	*vm = d->refused[k & (MAX_REFUSED - 1)];
+	v = vm_of(*vm);
+	return v && !is_spread(v) ? v : NULL;
 }
 
-/* The gang of one domain that is furthest behind of those refused, 0 if there is none. */
-SEPARATE u32 first_narrow(struct domain_state *d)
-{
-	u32 n;
-	s32 k;
-
-	if (!d)
-		return 0;
-	n = refused_of(d);
-	bpf_for(k, 0, n) {
-		u32 vm = d->refused[k & (MAX_REFUSED - 1)];
-		struct vm_state *v = vm_of(vm);
-
-		if (v && !is_spread(v))
-			return vm;
-	}
-	return 0;
-}
-
-/* Of those refused the gang that had least, holes included; 0 if there is none. */
-SEPARATE u32 first_with_holes(struct domain_state *d)
+/* Of these the one that is furthest behind, or that had least with `holes` included; 0 if there is none. */
+SEPARATE u32 least_refused(struct domain_state *d, bool holes)
 {
 	u64 vtime, least = 0;
-	u32 n, found = 0;
+	u32 n, vm, found = 0;
 	s32 k;
 
 	if (!d)
 		return 0;
 	n = refused_of(d);
 	bpf_for(k, 0, n) {
-		u32 vm = d->refused[k & (MAX_REFUSED - 1)];
-		struct vm_state *v = vm_of(vm);
+		struct vm_state *v = narrow_refused(d, k, &vm);
 
-		if (!v || is_spread(v))
+		if (!v)
 			continue;
-		vtime = v->account.vtime + v->spare;
+		vtime = v->account.vtime + (holes ? v->spare : 0);
 		if (found && !pol_before(vtime, least))
 			continue;
 		found = vm;
@@ -151,14 +128,15 @@ SEPARATE u32 first_with_holes(struct domain_state *d)
 /* In each slot one gang is looked at; in every eighth the first of those refused, in every 64th the one that had least. */
 static __always_inline void move_sets(struct domain_state *d, u32 domain, u64 now)
 {
+	u32 vm, reason = FOR_LOAD;
+
 	if (!on(INSTEP_M_MOVES) || !d->nr_members)
 		return;
-	if (!(d->slot & 63) && d->nr_refused)
-		even_out(d, domain, first_with_holes(d), now);
-	else if (!(d->slot & 7) && d->nr_refused)
-		move_set(d, domain, first_narrow(d), true, now);
-	else
-		move_set(d, domain, d->members[within(d->looked++ % d->nr_members, INSTEP_MAX_VMS)], false, now);
+	if (!(d->slot & 7) && d->nr_refused)
+		reason = d->slot & 63 ? FOR_FAIRNESS : FOR_HOLES;
+	vm = reason == FOR_LOAD ? d->members[within(d->looked++ % d->nr_members, INSTEP_MAX_VMS)] :
+				  least_refused(d, reason == FOR_HOLES);
+	move_set(d, domain, vm, reason, now);
 }
 
 /* Sets the timer to the next multiple of half a slot's length. */

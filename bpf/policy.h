@@ -183,6 +183,29 @@ static inline u64 pol_key(u64 vtime, u64 own, u64 front, u64 bound)
 	return vtime + (apart > most ? most : apart < -most ? -most : apart);
 }
 
+/* The weight of a thread of average weight in its account. */
+#define POL_WEIGHT 1000u
+/* By so much a thread of the host may be ahead of the others at most. */
+#define POL_MOST_LEAD (1000 * POL_MS)
+
+/*
+ * The same for `threads` of the host that share by weight: `mean` is what one of average weight had, which is what each is to have. One
+ * that had more waits until the others had as much, at the pace of threads that have `share` together; one that had less is
+ * before them within `bound`.
+ */
+static inline u64 pol_host_key(u64 vtime, u64 own, u64 mean, u64 bound, u32 threads, u32 share)
+{
+	s64 lead = (s64)(own - mean);
+	u64 all = (u64)threads * POL_CPU;
+
+	if (lead <= 0)
+		return vtime - (-lead < (s64)bound ? (u64)-lead : bound);
+	lead = lead > (s64)POL_MOST_LEAD ? (s64)POL_MOST_LEAD : lead;
+	if (all > share)
+		lead = lead * all / (share ?: 1);
+	return vtime + (lead > (s64)POL_MOST_LEAD ? POL_MOST_LEAD : (u64)lead);
+}
+
 /*
  * A debt beyond the bound is halved, not cut: accounts that are both far ahead, as nobody else can use their
  * CPUs, keep their order.

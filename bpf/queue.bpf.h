@@ -98,6 +98,22 @@ static __always_inline bool is_overdue_place(u64 place, struct domain_state *d)
 	return pol_before(place + OVERDUE_LEAD / 2, d->clock);
 }
 
+/* The longest that a thread of little weight is patient. */
+#define MOST_PATIENT (1000 * POL_MS)
+
+/*
+ * When a thread is overdue: one that weighs less than others of its account is to wait for longer. Threads of the host have
+ * windows in gang slots (slot.bpf.h, serve_host).
+ */
+static __always_inline u64 patience_of(struct task_state *t, struct account *a)
+{
+	u64 patience = pol_patience(wanting(a), a->share) * (a->is_host ? 2 : 1);
+
+	if (t->weight >= POL_WEIGHT || patience > MOST_PATIENT)
+		return patience;
+	return pol_min(patience * POL_WEIGHT / (t->weight ?: 1), MOST_PATIENT);
+}
+
 /*
  * Threads of a queue that have waited for too long, whatever their place, get places before all others, in the order of
  * waiting. Only from ops.dispatch.
@@ -116,8 +132,7 @@ static __noinline void sweep(struct domain_state *d, u64 queue, u64 now)
 		if (!t || !a || is_overdue_place(p->scx.dsq_vtime, d))
 			continue;
 		waited = pol_since(t->queued_at, now);
-		/* Threads of the host have windows in gang slots (slot.bpf.h, serve_host). */
-		if (waited < pol_patience(wanting(a), a->share) * (a->is_host ? 2 : 1))
+		if (waited < patience_of(t, a))
 			continue;
 		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, d->clock - OVERDUE_LEAD - waited);
 		t->overdue = 1;
@@ -136,6 +151,14 @@ static __always_inline void sweep_seldom(struct domain_state *d, u64 queue, u64 
 		sweep(d, queue, now);
 }
 
+/* The place of a thread of an account whose virtual time is this: one of the host's that goes on and on shares by weight. */
+static __always_inline u64 key_of(struct account *a, struct task_state *t, u64 vtime)
+{
+	if (a->is_host && t->is_long)
+		return pol_host_key(vtime, t->own, a->mean, own_bound(), wanting(a), a->share);
+	return pol_key(vtime, t->own, a->front, own_bound());
+}
+
 /*
  * The place of a thread. One of the host's that had little of late (a shell, a kernel worker) is not held up by what
  * the others of its account used, as long as they owe no more than may be saved.
@@ -152,16 +175,17 @@ SEPARATE u64 place_of(struct task_state *t, u32 domain)
 	s = vm_set_of(t->vm);
 	if (!a || !s)
 		return POL_ORIGIN;
-	place = pol_key(a->vtime, t->own, a->front, own_bound());
+	settle_own(t, a, domain);
+	place = a->vtime;
 	clock = clock_of(domain);
 	/* A gang with parts in several domains waits in each of them: what counts is its lag. */
 	if (domain != a->domain)
 		place += clock - clock_of(a->domain);
 	/* However far ahead its account is: others of it may run where nobody else wants to. */
-	place = pol_min(place, clock + MOST_BEHIND * SET.lag_ns);
+	place = key_of(a, t, pol_min(place, clock + MOST_BEHIND * SET.lag_ns));
 	if (t->vm != INSTEP_HOST)
 		return place - (u64)s->latency * 1000;
-	if (pol_before(t->own + own_bound() / 2, a->front) && pol_before(a->vtime, clock + SET.lag_ns))
+	if (!t->is_long && pol_before(t->own + own_bound() / 2, a->front) && pol_before(a->vtime, clock + SET.lag_ns))
 		place = pol_min(place, clock - own_bound());
 	return place;
 }
@@ -179,9 +203,13 @@ static __always_inline void bound_own(struct task_state *t, u32 domain)
 
 	if (!a)
 		return;
-	lead = (s64)(t->own - a->front);
-	if (t->vm != INSTEP_HOST || lead > 0)
-		lead >>= 1;
+	settle_own(t, a, domain);
+	if (t->vm == INSTEP_HOST) {
+		lead = (s64)(t->own - a->mean);
+		t->own = pol_max(a->mean + (lead > 0 ? lead >> 1 : lead), a->mean - own_bound());
+		return;
+	}
+	lead = (s64)(t->own - a->front) >> 1;
 	t->own = pol_clamp(a->front + lead, a->front - own_bound(), a->front + 8 * own_bound());
 }
 

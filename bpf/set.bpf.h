@@ -79,9 +79,10 @@ SEPARATE int list_members(struct domain_state *d, u32 domain)
 	d->stale = 0;
 	d->listed = 0;
 	bpf_for(k, 1, n < INSTEP_MAX_VMS ? n : INSTEP_MAX_VMS) {
+		struct instep_vm_settings *own = vm_set_of(k);
 		struct vm_state *v = vm_of(k);
 
-		if (!v || !v->joined || !is_member(v, domain) || !weight_of(k))
+		if (!v || !own || !v->joined || !is_member(v, domain) || !own->weight)
 			continue;
 		gangs += v->seats > 1;
 		wide += is_gang(v) && pol_count(part_in(v, domain)->set) * 2 > d->nr_lanes;

@@ -295,17 +295,16 @@ SEPARATE int assign_cpus(struct domain_state *d, struct slot_plan *plan)
 /* A gang that was refused again moves to CPUs that are free. */
 SEPARATE int relocate(struct domain_state *d, struct slot_plan *plan)
 {
-	u32 n, size, step, steps;
+	u32 n, vm, size, step, steps;
 	s32 k, j;
 
 	if (!d || !plan || !on(INSTEP_M_MOVES))
 		return 0;
 	n = refused_of(d);
 	bpf_for(k, 0, n) {
-		u32 vm = d->refused[k & (MAX_REFUSED - 1)];
-		struct vm_state *v = vm_of(vm);
+		struct vm_state *v = narrow_refused(d, k, &vm);
 
-		if (!v || is_spread(v))
+		if (!v)
 			continue;
 		size = v->seats;
 		if (v->refusals < 2 || pol_count(plan->free) < size || size > d->nr_lanes)

@@ -25,6 +25,7 @@
 #define NO_CPU (-1)
 #define NO_SEAT 0xffffu
 #define NO_DOMAIN 0xffffffffu
+#define OWN_NOWHERE 0xffffffffu
 /* Owner of a CPU in a slot: threads that form no gang. */
 #define POOL 0xffffffffu
 #define MAX_REFUSED 8
@@ -41,6 +42,7 @@ struct account {
 	u64 changed_at;	 /* when nr_running or nr_queued last changed */
 	u64 front;	 /* own time of the thread that ran last (policy.h, pol_key) */
 	u64 total_ns;	 /* CPU time since it is known */
+	u64 wanted_ns;	 /* time for which its threads were runnable since then, summed over them; of the periods that ended */
 	u64 held_ns;	 /* time for which CPU limits held its threads, summed over them */
 	u32 share;	 /* entitled to, 1024ths of a CPU */
 	u32 demand;	 /* runnable threads, 1024ths, mean over some periods */
@@ -55,6 +57,12 @@ struct account {
 	u32 light;	 /* it wants less than half of what it is entitled to */
 	u32 is_host;	 /* of the host's threads */
 	u32 room;	 /* CPUs that its threads may use together, 0 if all */
+	u32 weight;	 /* in this period */
+	/* Of the host's threads only (group.bpf.h). */
+	u64 mean;	 /* own time of one of average weight (policy.h, pol_host_key) */
+	s32 weights;	 /* of those that are runnable now, in units of POL_WEIGHT for one of average weight */
+	u64 weight_ns;	 /* the same times how long, in this period */
+	u64 active_ns;	 /* time in which there were any */
 };
 
 /* While seats are numbered: in memory, as the verifier would tell each number from the next. */
@@ -138,9 +146,20 @@ struct limit {
 	u64 granted;	/* ... and what it let them have */
 };
 
+/* A cgroup with threads (group.bpf.h). */
+struct group {
+	u64 parent;	/* the one above it, 0 if there is none */
+	u64 want_ns;	/* time for which threads of the host in it were runnable, summed over them */
+	u64 seen_at;	/* when a thread below it last looked */
+	u64 shares;	/* its weight as the kernel has it: GROUP_SHARES for a cpu.weight of 100 */
+};
+
+#define GROUP_SHARES (1024ull << 10)
+
 /* A cgroup as the kernel has it: `quota` is ~0 where it has no limit of its own, `period` 0 where it cannot have one. */
-struct group_limit {
-	u64 id;		/* its inode number */
+struct group_read {
+	u64 id;		/* its inode number, 0 for what is no cgroup */
+	u64 shares;
 	u64 quota;
 	u64 period;
 	u64 burst;
@@ -263,7 +282,9 @@ struct host_state {
 #ifdef INSTEP_STATE
 	struct slot_timer slot_timers[INSTEP_NR_TIMERS]; /* in BPF timers may be in maps only */
 	struct limit limits[SHIM_MAX_GROUPS];
-	struct shim_group groups[SHIM_MAX_GROUPS];
+	struct group groups[SHIM_MAX_GROUPS];
+	u32 group_weights[SHIM_MAX_GROUPS];
+	struct shim_group cgroups[SHIM_MAX_GROUPS];
 #endif
 };
 
@@ -271,11 +292,13 @@ enum standing { STANDS_NOWHERE, STANDS_QUEUED, STANDS_RUNNING };
 
 /* A thread. */
 struct task_state {
-	u64 own;	/* CPU time at weight 100, against others of its account (policy.h, pol_key) */
+	u64 own;	/* CPU time at average weight, against others of its account (policy.h, pol_key) */
+	u32 own_in;	/* whose account's own time this is (settle_own), OWN_NOWHERE before it has one */
 	u32 generation;
 	u32 vm;		/* INSTEP_HOST for none */
 	u32 slot;	/* INSTEP_NO_SLOT for threads that are no vCPU */
-	u32 weight;
+	u32 weight;	/* among others of its account, POL_WEIGHT on average */
+	u32 stands_for;	/* the same when it was last counted, of a thread of the host */
 	u32 standing;	/* enum standing: what it is counted as, ... */
 	u32 stands_in;	/* ... by the account of this VM, ... */
 	u32 stands_on;	/* ... of this domain, ... */
@@ -293,6 +316,8 @@ struct task_state {
 	u64 group;	/* its cgroup when it last looked, ... */
 	u64 looked_at;	/* ... when it did, ... */
 	u64 limit;	/* ... and the cgroup of the nearest CPU limit, 0 if there is none */
+	u64 node;	/* the inode number of its cgroup, 0 if it has none */
+	u64 wants_since; /* since when its standing is still to be noted in its cgroup */
 	u64 used;	/* of its CPU time, what was charged to that */
 };
 
@@ -549,44 +574,6 @@ static __always_inline void set_hole(struct domain_state *d, struct cpu_state *c
 		__sync_fetch_and_or(&d->holes, lane);
 	else if (d->holes & lane)
 		__sync_fetch_and_and(&d->holes, ~lane);
-}
-
-/* Whether an entry is of this thread: a thread id that was reused is told by its start time. */
-static __always_inline bool is_of(struct instep_thread *entry, u64 start_boottime)
-{
-	return entry && entry->vm < INSTEP_MAX_VMS &&
-	       entry->start_ticks == start_boottime / (10 * POL_MS);
-}
-
-/*
- * The thread's record, brought up to date with the table of threads (`start_boottime`, task_struct
- * since Linux 5.5). A thread that the table does not have yet is of the VM whose process it
- * belongs to: else a VM that starts many at once would compete with the agent that is to tell of
- * them (seen: 511 threads, and no cycle came to its end).
- */
-static __noinline void look_up_thread(struct task_struct *p, struct task_state *t)
-{
-	struct instep_thread *entry = thread_of(p->pid);
-	struct slot_info *i;
-
-	t->generation = SET.generation;
-	t->vm = INSTEP_HOST;
-	t->slot = INSTEP_NO_SLOT;
-	if (is_of(entry, p->start_boottime)) {
-		t->vm = entry->vm;
-		t->slot = entry->slot;
-		i = slot_of(t->slot);
-		if (i) {
-			i->pinned = p->nr_cpus_allowed == 1;
-			i->noted = 0;
-		}
-		return;
-	}
-	if (p->pid == p->tgid)
-		return;
-	entry = thread_of(p->tgid);
-	if (is_of(entry, p->group_leader->start_boottime))
-		t->vm = entry->vm;
 }
 
 #endif

@@ -1,5 +1,6 @@
 //! The parsers of /proc: processes, threads, their memory and command lines.
 
+use instep_host::collect::without_secrets;
 use instep_host::discover::identify::{self, ByName, Named};
 use instep_host::discover::{
     UserMap, Vmm, args, guest, names, numa_maps, proc_text, process, vmm, waits,
@@ -38,6 +39,7 @@ pub(crate) fn command_lines(data: &[u8]) {
     let argv0 = arguments.first().map(String::as_str);
     let _ = vmm::by_name(argv0, None);
     let _ = vmm::one_thread_for_all(&arguments);
+    assert_eq!(args::split(&without_secrets(data)).len(), arguments.len());
     for monitor in monitors() {
         let _ = vmm::runs_guest(&monitor, &arguments);
         let _ = vmm::accel(&monitor, &arguments);

@@ -78,6 +78,19 @@ pub(crate) enum Command {
         instep advise --vcpus 8 --memory 16GiB --device 0000:3b:00.0 --json"
     )]
     Advise(AdviseArgs),
+    /// Copies what Instep reads of this host, twice, for `plan --root` on another machine.
+    #[command(
+        after_help = "The copies hold the host's topology and load, and files of each VM's process: threads, cgroups, \
+        descriptors of KVM and of devices, where its memory lies, and its command line. In that the \
+        values of known options for passwords are replaced; look at it before you pass a copy on. Of other processes the copies \
+        hold only ids that are listed in a VM's cgroup. Only the user who made them can read them.\n\n\
+        A plan from the copies can differ from one made on this host. They do not tell vCPU threads that only \
+        QMP tells, nor which cgroups belong to root; the user who reads them decides whose VMs \
+        count. DIR/before has no memory figures.\n\n\
+        Examples:\n  instep collect host1 --interval 10s\n  \
+        instep plan --root host1/after --before host1/before   # elsewhere"
+    )]
+    Collect(CollectArgs),
     /// Places the VMs, again and again; puts everything back when it ends.
     #[command(after_help = "SIGTERM and SIGINT put everything back and end; SIGHUP reads the \
         configuration again and opens the file of --log anew; SIGUSR1 ends and leaves everything as it is \
@@ -283,6 +296,19 @@ pub(crate) struct AdviseArgs {
     #[arg(long = "device", value_name = "ADDR")]
     pub(crate) devices: Vec<String>,
     /// Print JSON (schema instep.advice/1).
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CollectArgs {
+    /// The folder for the copies DIR/before and DIR/after; it must be empty, or not there yet.
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+    /// Time between the two copies, over which loads are measured, 10ms to 1day.
+    #[arg(long, value_name = "TIME", value_parser = window, default_value = "1s")]
+    pub(crate) interval: Duration,
+    /// Print JSON (schema instep.collect/1).
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -5,6 +5,7 @@ mod advise;
 mod analyze;
 mod args;
 mod bench;
+mod collect;
 mod compare;
 mod demo;
 #[cfg(test)]
@@ -74,6 +75,7 @@ fn main() -> ExitCode {
         Command::Top(args) => top::command(&args),
         Command::Plan(args) => plan::command(&args),
         Command::Advise(args) => advise::command(&args),
+        Command::Collect(args) => collect::command(&args),
         Command::Run(args) => {
             events.map_err(anyhow::Error::from).and_then(|events| run::command(args, events))
         }

@@ -6,6 +6,7 @@
 
 pub mod conflict;
 pub mod decision;
+pub mod entitled;
 pub mod expected;
 pub mod html;
 pub mod idset;

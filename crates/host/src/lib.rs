@@ -5,6 +5,7 @@
 //! crate decides nothing: it knows no policy.
 
 pub mod apply;
+pub mod collect;
 pub mod discover;
 pub mod error;
 pub mod profile;

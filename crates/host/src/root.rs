@@ -4,6 +4,7 @@
 //! is no regular file (a FIFO, a device) is not read. Symbolic links of a copy may lead out of it;
 //! readers of copies ask `Inside`.
 
+use crate::collect::Copies;
 use crate::error::Error;
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use std::fs::{File, OpenOptions};
@@ -16,28 +17,35 @@ use std::path::{Path, PathBuf};
 pub const MAX_FILE: u64 = 64 << 20;
 
 /// Where a host's /proc and /sys are.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Root {
     path: PathBuf,
+    /// Where what is read is kept, if it is to be.
+    copies: Option<Copies>,
 }
 
 impl Root {
     /// This machine.
     #[must_use]
     pub fn live() -> Self {
-        Self { path: PathBuf::from("/") }
+        Self::at("/")
     }
 
     /// A copy: `path` holds `proc` and `sys`.
     #[must_use]
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
+        Self { path: path.into(), copies: None }
     }
 
-    /// Whether this is the running machine, whose threads system calls can reach.
+    /// The same host, read as a copy of it would be, with what is read kept in `copies`.
+    pub(crate) fn copied_into(&self, copies: &Copies) -> Self {
+        Self { copies: Some(copies.clone()), ..self.clone() }
+    }
+
+    /// Whether this is the running machine, whose threads system calls can reach, and is read as such.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        self.path == Path::new("/")
+        self.path == Path::new("/") && self.copies.is_none()
     }
 
     /// `relative` (such as `proc/stat`) under this root.
@@ -111,6 +119,8 @@ fn regular(file: File) -> io::Result<File> {
 pub(crate) struct Inside {
     /// `None` for the running host; why no file of it is opened for a copy that cannot be found.
     copy: Option<io::Result<Copy>>,
+    /// Where what is opened is kept, if it is to be.
+    copies: Option<Copies>,
 }
 
 #[derive(Debug)]
@@ -134,7 +144,7 @@ impl Inside {
             let dir = File::open(&real).ok().map(OwnedFd::from).filter(has_openat2);
             Copy { named, real, dir, checked: (PathBuf::new(), true) }
         });
-        Self { copy: Some(copy) }
+        Self { copy: Some(copy), copies: root.copies.clone() }
     }
 
     /// Opens `path`, below the root, for reading without waiting. That it is a regular file is
@@ -144,6 +154,13 @@ impl Inside {
     /// # Errors
     /// When it cannot be opened, or in a copy is no regular file or outside.
     pub(crate) fn open(&mut self, path: &Path) -> io::Result<File> {
+        let opened = self.open_there(path);
+        let Some(copies) = &self.copies else { return opened };
+        let file = opened.inspect_err(|error| copies.note_error(path, error))?;
+        copies.file(path, file)
+    }
+
+    fn open_there(&mut self, path: &Path) -> io::Result<File> {
         let copy = match &mut self.copy {
             None => return OpenOptions::new().read(true).custom_flags(FLAGS).open(path),
             Some(Ok(copy)) => copy,
@@ -157,6 +174,11 @@ impl Inside {
             }
         }
         if copy.holds(path) { open(path) } else { Err(io::Error::other(LEAVES)) }
+    }
+
+    /// Where folders and links are kept that count by being there; `None` where nothing is kept.
+    pub(crate) fn copies(&self) -> Option<&Copies> {
+        self.copies.as_ref()
     }
 
     /// Whether `path`, below the root, stays there when links are followed. A missing file does;

@@ -1,7 +1,7 @@
 //! Stands in for the loaded scheduler in builds without the feature `kernel`: there never is one.
 
 use crate::exit::Exit;
-use crate::seen::{Cost, Event, VmSeen};
+use crate::seen::{Cost, Event, VmSeen, Wants};
 use crate::settings::{CpuPlace, Settings};
 use crate::table::{Table, VmEntry};
 
@@ -55,8 +55,22 @@ impl Loaded {
         match *self {}
     }
 
-    /// Forgets limits under which nothing ran.
-    pub fn forget_idle_limits(&self) {
+    /// Forgets cgroups and limits under which nothing ran.
+    pub fn forget_idle(&self) {
+        match *self {}
+    }
+
+    /// What threads want.
+    #[must_use]
+    pub fn wants(&self) -> Wants {
+        match *self {}
+    }
+
+    /// Tells it what all weigh.
+    ///
+    /// # Errors
+    /// Never.
+    pub fn weigh(&mut self, _: &[(u64, u32)], _: &[u32], _: u32) -> anyhow::Result<()> {
         match *self {}
     }
 

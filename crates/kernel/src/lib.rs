@@ -56,4 +56,4 @@ mod collect_skeleton {
 pub use plan::{Mode, Plan, plan};
 pub use probe::Probe;
 pub use settings::{Cosched, CpuPlace, Mechanisms, Settings};
-pub use table::{Limits, Table, VmEntry};
+pub use table::{Limits, Placed, Table, VmEntry};

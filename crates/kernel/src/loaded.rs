@@ -6,18 +6,20 @@
 
 use crate::exit::Exit;
 use crate::seen::{COUNTERS, Cost, Event, VmSeen};
-use crate::settings::{CpuPlace, Settings};
-use crate::skeleton::{self, BpfSkel, BpfSkelBuilder};
+use crate::settings::{CpuPlace, HOST_WEIGHT, Settings};
+use crate::skeleton::{BpfSkel, BpfSkelBuilder, types};
 use crate::table::{LIMITS, Placed, Table, ThreadId, VmEntry};
 use crate::verifier;
 use anyhow::Context as _;
-use libbpf_rs::{Link, MapCore as _, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{Link, MapCore as _, MapFlags, MapMut, OpenObject, RingBuffer, RingBufferBuilder};
 use scx_utils::{compat, scx_ops_attach, scx_ops_load, scx_ops_open};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::rc::Rc;
 use std::time::Duration;
+
+mod weights;
 
 /// The loaded scheduler. Dropping it brings the default back.
 pub struct Loaded {
@@ -30,10 +32,12 @@ pub struct Loaded {
     threads: BTreeMap<u32, [u8; THREAD]>,
     /// What was last found out of each VM, by its index.
     found: BTreeMap<u32, String>,
+    /// What threads of each cgroup were said to weigh.
+    weights: BTreeMap<u64, u32>,
 }
 
 /// Bytes of `struct instep_thread`.
-const THREAD: usize = std::mem::size_of::<skeleton::types::instep_thread>();
+const THREAD: usize = std::mem::size_of::<types::instep_thread>();
 
 /// Most events that are kept until they are drained.
 const MAX_HEARD: usize = 4096;
@@ -96,6 +100,7 @@ impl Loaded {
             table: Table::default(),
             threads: BTreeMap::new(),
             found: BTreeMap::new(),
+            weights: BTreeMap::new(),
         })
     }
 
@@ -103,6 +108,9 @@ impl Loaded {
     pub fn set(&mut self, settings: &Settings) {
         if let Some(data) = self.skel.maps.bss_data.as_mut() {
             write(&mut data.instep.set, settings);
+        }
+        if settings.host_weight.is_some() {
+            self.weigh_alone();
         }
     }
 
@@ -140,7 +148,11 @@ impl Loaded {
             set.first_slot = placed.first_slot;
             set.nr_vcpus = placed.entry.vcpus.len() as u32;
             set.latency = placed.entry.latency.micros();
-            set.weight = placed.entry.weight.clamp(1, 10_000);
+            if state.set.thread_weight == 0 {
+                set.weight = placed.entry.weight.clamp(1, 10_000);
+            } else if !goes_on {
+                set.weight = weights::UNKNOWN;
+            }
         }
         // Entries that were ever in use stay within: threads may still be counted by one.
         let last = table.vms.iter().map(|placed| placed.vm + 1).max();
@@ -200,7 +212,7 @@ impl Loaded {
             let set = &data.instep.vm_set[placed.vm as usize];
             VmSeen {
                 name: placed.entry.name.clone(),
-                weight: set.weight,
+                weight: placed.entry.weight,
                 period_ns: set.period_ns,
                 cosched: placed.entry.cosched,
                 latency: placed.entry.latency,
@@ -227,22 +239,17 @@ impl Loaded {
         self.counters().iter().any(|(name, count)| *name == "limits_lost" && *count > 0)
     }
 
-    /// Forgets CPU limits under which nothing ran for a minute: their cgroups may be gone. One that is still there is
-    /// found anew by the first thread that runs.
-    pub fn forget_idle_limits(&self) {
+    /// Forgets cgroups, and CPU limits of cgroups, under which nothing ran for a minute: they may be gone. One that is
+    /// still there is found anew by the first thread that runs.
+    pub fn forget_idle(&self) {
         const MINUTE: u64 = 60_000_000_000;
-        let map = &self.skel.maps.limits;
         let before = monotonic_ns().saturating_sub(MINUTE);
-        let at = std::mem::offset_of!(skeleton::types::limit, refill_at);
-        let is_idle = |key: &Vec<u8>| {
-            let value = map.lookup(key, MapFlags::ANY).ok().flatten();
-            let bytes = value.and_then(|value| value.get(at..at + 8)?.try_into().ok());
-            bytes.is_some_and(|bytes| u64::from_ne_bytes(bytes) < before)
-        };
-        let idle: Vec<Vec<u8>> = map.keys().filter(is_idle).collect();
-        for key in idle {
-            // It may have been used again meanwhile, which costs nothing.
-            let _ = map.delete(&key);
+        let maps = &self.skel.maps;
+        delete_before(&maps.limits, std::mem::offset_of!(types::limit, refill_at), before);
+        for gone in delete_before(&maps.groups, std::mem::offset_of!(types::group, seen_at), before)
+        {
+            // It may have no weight yet.
+            let _ = maps.group_weights.delete(&gone);
         }
     }
 
@@ -291,7 +298,7 @@ impl Loaded {
 }
 
 /// Where each CPU is, and the scheduling domains that they make up.
-fn fill_places(state: &mut skeleton::types::host_state, places: &[CpuPlace]) -> anyhow::Result<()> {
+fn fill_places(state: &mut types::host_state, places: &[CpuPlace]) -> anyhow::Result<()> {
     anyhow::ensure!(
         places.len() <= state.cpus.len(),
         "{} possible CPUs, more than {}",
@@ -342,7 +349,7 @@ fn fill_places(state: &mut skeleton::types::host_state, places: &[CpuPlace]) -> 
 }
 
 /// A VM comes or goes: the planner of its domain lists the domain's VMs anew.
-fn note_change(state: &mut skeleton::types::host_state, vm: u32) {
+fn note_change(state: &mut types::host_state, vm: u32) {
     let old = &state.vms[vm as usize];
     let domain = state.domains.get_mut(old.account.domain as usize);
     if let (true, Some(domain)) = (old.joined != 0, domain) {
@@ -351,7 +358,7 @@ fn note_change(state: &mut skeleton::types::host_state, vm: u32) {
 }
 
 /// A VM's entry and its slots as of one that nothing is known of; it joins a domain when one of its threads wakes up.
-fn begin(state: &mut skeleton::types::host_state, placed: &Placed, generation: u32) {
+fn begin(state: &mut types::host_state, placed: &Placed, generation: u32) {
     let fresh = &mut state.vms[placed.vm as usize];
     *fresh = Default::default();
     fresh.generation = generation;
@@ -362,24 +369,39 @@ fn begin(state: &mut skeleton::types::host_state, placed: &Placed, generation: u
 }
 
 /// How far a VM is behind its domain's clock; 0 before it has joined one.
-fn lag_of(state: &skeleton::types::host_state, vm: &skeleton::types::vm_state) -> i64 {
+fn lag_of(state: &types::host_state, vm: &types::vm_state) -> i64 {
     let domain = state.domains.get(vm.account.domain as usize).filter(|_| vm.joined != 0);
     domain.map_or(0, |domain| domain.clock.wrapping_sub(vm.account.vtime) as i64)
 }
 
 /// How many CPUs the gang of a VM has, in all its domains.
-fn gang_cpus(vm: &skeleton::types::vm_state) -> u32 {
+fn gang_cpus(vm: &types::vm_state) -> u32 {
     vm.parts.iter().take(vm.nr_parts as usize).map(|part| part.set.count_ones()).sum()
 }
 
 /// All settings but those of the host's size, which are fixed when it is loaded.
-fn write(set: &mut skeleton::types::instep_settings, settings: &Settings) {
+fn write(set: &mut types::instep_settings, settings: &Settings) {
     set.slice_ns = nanos(settings.slice);
     set.slot_ns = nanos(settings.slot);
     set.wake_slack_ns = nanos(settings.wake_slack);
     set.lag_ns = nanos(settings.lag);
-    set.host_weight = settings.host_weight.clamp(1, 10_000);
+    set.host_weight = settings.host_weight.unwrap_or(HOST_WEIGHT).clamp(1, 10_000);
     set.mechanisms = settings.mechanisms.0;
+}
+
+/// Deletes the entries of a map whose time at this offset is before that; their keys.
+fn delete_before(map: &MapMut<'_>, at: usize, before: u64) -> Vec<Vec<u8>> {
+    let is_idle = |key: &Vec<u8>| {
+        let value = map.lookup(key, MapFlags::ANY).ok().flatten();
+        let bytes = value.and_then(|value| value.get(at..at + 8)?.try_into().ok());
+        bytes.is_some_and(|bytes| u64::from_ne_bytes(bytes) < before)
+    };
+    let idle: Vec<Vec<u8>> = map.keys().filter(is_idle).collect();
+    for key in &idle {
+        // It may have been used again meanwhile, which costs nothing.
+        let _ = map.delete(key);
+    }
+    idle
 }
 
 /// The clock of limits (bpf/limit.bpf.h), nanoseconds.
@@ -423,7 +445,6 @@ mod tests {
     use super::*;
     use crate::plan::MAX_DOMAINS;
     use instep_core::topology::LANES;
-    use skeleton::types;
     use std::mem::offset_of;
 
     #[test]

@@ -4,7 +4,7 @@ use crate::settings::{Cosched, Latency};
 use instep_core::units::NodeId;
 
 /// Names of the counters, in the order of `enum instep_counter`.
-pub const COUNTERS: [&str; 30] = [
+pub const COUNTERS: [&str; 31] = [
     "switches",
     "idle_core",
     "idle_cpu",
@@ -35,6 +35,7 @@ pub const COUNTERS: [&str; 30] = [
     "events_lost",
     "held",
     "limits_lost",
+    "groups_lost",
 ];
 
 /// Something that the scheduler found out.
@@ -102,6 +103,39 @@ pub struct VmSeen {
     pub apart_ns: u64,
     /// How far its virtual time is behind its domain's clock, in nanoseconds: negative when it is ahead.
     pub lag_ns: i64,
+}
+
+/// What threads of all cgroups and VMs want, as the scheduler sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wants {
+    /// CPUs that it schedules.
+    pub cpus: u32,
+    /// Cgroups in which there were threads of late.
+    pub groups: Vec<GroupSeen>,
+    /// VMs, in the order of the table.
+    pub vms: Vec<VmWant>,
+}
+
+/// A cgroup (`struct group`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupSeen {
+    /// Its inode number.
+    pub id: u64,
+    /// That of the cgroup above it, 0 if there is none.
+    pub parent: u64,
+    /// Its weight as the kernel has it: 1,048,576 for a `cpu.weight` of 100.
+    pub shares: u64,
+    /// Time for which threads of the host in it were runnable, summed over them, since it is known.
+    pub want_ns: u64,
+}
+
+/// What a VM wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VmWant {
+    /// Of the table when its entry was begun.
+    pub begun: u32,
+    /// Time for which its threads were runnable, summed over them, since then.
+    pub wanted_ns: u64,
 }
 
 /// What one BPF program cost.

@@ -76,8 +76,9 @@ pub struct Settings {
     pub wake_slack: Duration,
     /// The most virtual time that an account may save.
     pub lag: Duration,
-    /// Weight of the threads that belong to no VM, together, in each scheduling domain.
-    pub host_weight: u32,
+    /// Weight of the threads that belong to no VM, together, in each scheduling domain. `None`: all weigh what the tree of
+    /// cgroups says.
+    pub host_weight: Option<u32>,
     /// Which mechanisms are on.
     pub mechanisms: Mechanisms,
 }
@@ -90,11 +91,14 @@ impl Default for Settings {
             slot: ms(6),
             wake_slack: ms(1),
             lag: ms(48),
-            host_weight: 100,
+            host_weight: None,
             mechanisms: Mechanisms::ALL,
         }
     }
 }
+
+/// Weight of the host's threads together in each domain until it is known what the tree of cgroups says.
+pub const HOST_WEIGHT: u32 = 100;
 
 /// An allocation period is between these.
 pub const PERIODS: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(1)];

@@ -88,6 +88,11 @@ fn read_code(
             0x07 if to == copy && copy != FRAME => imm,
             code if code & 7 == 1 && from == FRAME => offset,
             code if matches!(code & 7, 2 | 3) && to == FRAME => offset,
+            // The register holds something else from here on.
+            code if matches!(code & 7, 0 | 1 | 4 | 7) && to == copy => {
+                copy = FRAME;
+                0
+            }
             _ => 0,
         };
         own = own.max(0.max(-depth).unsigned_abs());

@@ -25,6 +25,12 @@ pub struct VmEntry {
     pub name: String,
     /// `cpu.weight`, 1..=10000.
     pub weight: u32,
+    /// Its weight where it is given by its settings and not by its cgroup.
+    pub own_weight: Option<u32>,
+    /// The inode number of the cgroup that the kernel charges its CPU time to, 0 for the root, ...
+    pub group: u64,
+    /// ... and whether nothing else lies there.
+    pub alone: bool,
     /// Allocation period.
     pub period: Duration,
     /// Node where it should run, if one.
@@ -46,6 +52,9 @@ impl VmEntry {
         Self {
             name: name.to_owned(),
             weight: 100,
+            own_weight: None,
+            group: 0,
+            alone: false,
             period: DEFAULT_PERIOD,
             home: None,
             cosched: Cosched::Auto,

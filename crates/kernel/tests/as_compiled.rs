@@ -3,7 +3,7 @@
 #![cfg(test)]
 
 use instep_kernel::plan::MAX_CPUS;
-use instep_kernel::settings::DEFAULT_PERIOD;
+use instep_kernel::settings::{DEFAULT_PERIOD, HOST_WEIGHT};
 use instep_kernel::table::LIMITS;
 use instep_kernel::{Cosched, Mechanisms, Settings};
 use instep_scx::instep;
@@ -20,7 +20,7 @@ fn the_simulators_defaults_are_those_of_a_run() {
         wake_slack: ns(wake_slack),
         lag: ns(lag),
         period: ns(DEFAULT_PERIOD),
-        host_weight,
+        host_weight: host_weight.unwrap_or(HOST_WEIGHT),
         without: Mechanisms::ALL.0 & !mechanisms.0,
     };
     assert_eq!(instep::Settings::default(), run);

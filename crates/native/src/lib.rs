@@ -29,6 +29,14 @@ mod c {
         pub(super) safe fn native_claim(weight: u32, level: u64) -> u64;
         pub(super) safe fn native_share(most: u32, claim: u64) -> u32;
         pub(super) safe fn native_key(vtime: u64, own: u64, front: u64, bound: u64) -> u64;
+        pub(super) safe fn native_host_key(
+            vtime: u64,
+            own: u64,
+            mean: u64,
+            bound: u64,
+            threads: u32,
+            share: u32,
+        ) -> u64;
         pub(super) safe fn native_shorten(vtime: u64, most: u64) -> u64;
         pub(super) safe fn native_hardly_blocks(
             before: bool,
@@ -131,6 +139,12 @@ pub fn share(most: u32, claim: u64) -> u32 {
 #[must_use]
 pub fn key(vtime: u64, own: u64, front: u64, bound: u64) -> u64 {
     c::native_key(vtime, own, front, bound)
+}
+
+/// The place of one of so many threads of the host that share by weight, with `share` together.
+#[must_use]
+pub fn host_key(vtime: u64, own: u64, mean: u64, bound: u64, (threads, share): (u32, u32)) -> u64 {
+    c::native_host_key(vtime, own, mean, bound, threads, share)
 }
 
 /// A virtual time of which half of what is beyond `most` is forgiven.

@@ -77,6 +77,11 @@ u64 native_key(u64 vtime, u64 own, u64 front, u64 bound)
 	return pol_key(vtime, own, front, bound);
 }
 
+u64 native_host_key(u64 vtime, u64 own, u64 mean, u64 bound, u32 threads, u32 share)
+{
+	return pol_host_key(vtime, own, mean, bound, threads, share);
+}
+
 u64 native_shorten(u64 vtime, u64 most)
 {
 	return pol_shorten(vtime, most);

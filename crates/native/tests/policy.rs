@@ -66,6 +66,20 @@ fn a_thread_stands_before_others_of_its_account_within_a_bound() {
 }
 
 #[test]
+fn a_thread_of_the_host_that_had_more_waits_until_the_others_had_as_much() {
+    let (vtime, mean) = (ORIGIN + 50 * MS, ORIGIN + 9 * MS);
+    let place = |own, of| host_key(vtime, own, mean, 3 * MS, of);
+    assert_eq!(place(mean, (8, CPU)), vtime);
+    assert_eq!(place(mean - 2 * MS, (8, CPU)), vtime - 2 * MS);
+    assert_eq!(place(mean - 20 * MS, (8, CPU)), vtime - 3 * MS);
+    // Eight threads on two CPUs: each has 5 ms in 20; with a CPU for each it waits for what it had.
+    assert_eq!(place(mean + 5 * MS, (8, 2 * CPU)), vtime + 20 * MS);
+    assert_eq!(place(mean + 5 * MS, (2, 2 * CPU)), vtime + 5 * MS);
+    assert_eq!(place(mean + 5000 * MS, (8, CPU)), vtime + 1000 * MS, "a second at most");
+    assert_eq!(place(mean + 5000 * MS, (u32::MAX, 0)), vtime + 1000 * MS, "no product overflows");
+}
+
+#[test]
 fn half_of_a_debt_beyond_the_bound_is_forgiven_and_the_order_stays() {
     let most = ORIGIN + 96 * MS;
     assert_eq!(shorten(most - 1, most), most - 1);

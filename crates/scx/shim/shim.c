@@ -207,7 +207,57 @@ void shim_set_thread(void *threads, u32 tid, u64 start_ticks, u32 vm, u32 slot)
 /* A cgroup: its CPU limit, and the cgroup above it. */
 void shim_set_group(struct host_state *s, u32 group, u64 quota, u64 period, u64 burst, u32 above)
 {
-	s->groups[group % SHIM_MAX_GROUPS] = (struct shim_group){ quota, period, burst, above };
+	struct shim_group *g = &s->cgroups[group % SHIM_MAX_GROUPS];
+
+	*g = (struct shim_group){ g->shares ?: GROUP_SHARES, quota, period, burst, above };
+}
+
+/* A cgroup without a limit: its weight as in cpu.weight. */
+void shim_weigh_group(struct host_state *s, u32 group, u32 weight, u32 above)
+{
+	struct shim_group *g = &s->cgroups[group % SHIM_MAX_GROUPS];
+
+	*g = (struct shim_group){ weight * GROUP_SHARES / 100, ~0ull, 0, 0, above };
+}
+
+/* The same as the kernel has it: cpu.idle is a weight that no cpu.weight gives. */
+void shim_share_group(struct host_state *s, u32 group, u64 shares)
+{
+	s->cgroups[group % SHIM_MAX_GROUPS].shares = shares;
+}
+
+/* What user space reads of a cgroup, ... */
+u64 shim_group_want(const struct host_state *s, u32 group)
+{
+	return s->groups[group % SHIM_MAX_GROUPS].want_ns;
+}
+
+u64 shim_group_shares(const struct host_state *s, u32 group)
+{
+	return s->groups[group % SHIM_MAX_GROUPS].shares;
+}
+
+/* ... for how long threads of a VM were runnable, summed over them, ... */
+u64 shim_vm_wanted(const struct host_state *s, u32 vm)
+{
+	return s->vms[within(vm, INSTEP_MAX_VMS)].account.wanted_ns;
+}
+
+/* ... and what it writes: what threads of the host weigh for their cgroup, and on average, ... */
+void shim_set_thread_weight(struct host_state *s, u32 group, u32 weight)
+{
+	s->group_weights[group % SHIM_MAX_GROUPS] = weight;
+}
+
+void shim_set_mean_weight(struct host_state *s, u32 weight)
+{
+	s->set.thread_weight = weight;
+}
+
+/* ... and what a VM weighs. */
+void shim_set_vm_weight(struct host_state *s, u32 vm, u32 weight)
+{
+	s->vm_set[within(vm, INSTEP_MAX_VMS)].weight = weight;
 }
 
 /* The gang set of a VM: lanes of its domain. */

@@ -84,6 +84,22 @@ mod c {
             above: u32,
         );
         #[cfg(test)]
+        pub(super) fn shim_weigh_group(state: *mut c_void, group: u32, weight: u32, above: u32);
+        #[cfg(test)]
+        pub(super) fn shim_share_group(state: *mut c_void, group: u32, shares: u64);
+        #[cfg(test)]
+        pub(super) fn shim_group_want(state: *const c_void, group: u32) -> u64;
+        #[cfg(test)]
+        pub(super) fn shim_group_shares(state: *const c_void, group: u32) -> u64;
+        #[cfg(test)]
+        pub(super) fn shim_vm_wanted(state: *const c_void, vm: u32) -> u64;
+        #[cfg(test)]
+        pub(super) fn shim_set_thread_weight(state: *mut c_void, group: u32, weight: u32);
+        #[cfg(test)]
+        pub(super) fn shim_set_mean_weight(state: *mut c_void, weight: u32);
+        #[cfg(test)]
+        pub(super) fn shim_set_vm_weight(state: *mut c_void, vm: u32, weight: u32);
+        #[cfg(test)]
         pub(super) fn shim_vm_held(state: *const c_void, vm: u32) -> u64;
         pub(super) fn shim_set_home(state: *mut c_void, vm: u32, node: i32);
         pub(super) fn shim_set_thread(

@@ -315,6 +315,18 @@ impl Kernel {
         again
     }
 
+    /// A task has another nice value or policy: this weight, 100 for nice 0 and 1 for SCHED_IDLE.
+    #[cfg(test)]
+    pub(crate) fn set_weight(&mut self, task: usize, weight: u32) {
+        let k = &*self.inner;
+        k.tasks[task].scx.weight.set(weight);
+        if let Some(set_weight) = k.ops.set_weight {
+            k.ordered(task, Call::SetWeight);
+            // SAFETY: the operation is the scheduler's, called as the kernel does.
+            k.call(Context::Other, || unsafe { set_weight(k.pointer(task), weight) });
+        }
+    }
+
     /// A task is in another cgroup (`struct shim_group`); the scheduler finds out when the task runs.
     #[cfg(test)]
     pub(crate) fn set_group(&mut self, task: usize, group: u32) {

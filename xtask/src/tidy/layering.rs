@@ -50,9 +50,9 @@ const LAYERS: &[Layer] = &[
     Layer { name: "xtask", may_know: &["instep-core", "instep-host", "instep-madehost"] },
 ];
 
-/// What every crate may use in its tests, too: made hosts, and the kernel scheduler's own C outside the
-/// kernel, to hold what is said of it against.
-const FOR_TESTS: &[&str] = &["instep-madehost", "instep-scx"];
+/// What every crate may use in its tests, too: the models that all share, made hosts, and the kernel scheduler's own C
+/// outside the kernel, to hold what is said of it against.
+const FOR_TESTS: &[&str] = &["instep-core", "instep-madehost", "instep-scx"];
 
 /// A crate of the workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]

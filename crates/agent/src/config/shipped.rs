@@ -3,7 +3,7 @@
 
 use super::Config;
 use instep_kernel::Cosched;
-use instep_kernel::settings::{DEFAULT_PERIOD, Latency};
+use instep_kernel::settings::{DEFAULT_PERIOD, HOST_WEIGHT, Latency};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -45,6 +45,7 @@ fn shipped_configuration_shows_the_defaults() {
     assert_eq!((web.period, web.cosched), (Some(DEFAULT_PERIOD), Some(Cosched::default())));
     assert_eq!((web.weight, web.latency), (Some(100), Some(Latency::default())));
     assert_eq!(config.dispatch.process.drain(..).count(), 1);
+    assert_eq!(config.dispatch.host_weight.take(), Some(HOST_WEIGHT), "an example of a weight");
     assert_eq!(config, Config::default());
 }
 

@@ -4,7 +4,7 @@
 //! ```toml
 //! [dispatch]
 //! mode = "auto"                  # kernel: load it or fail; off
-//! host_weight = 100              # of everything that belongs to no VM, together
+//! host_weight = 100              # of everything that belongs to no VM, together; else by the tree of cgroups
 //! without = ["moves"]            # mechanisms that are off
 //! slice = "3ms"
 //! slot = "6ms"                   # of gangs
@@ -37,9 +37,10 @@ pub struct DispatchConfig {
     pub mode: Mode,
     /// Load it although VMs have core-scheduling cookies.
     pub despite_cookies: bool,
-    /// Weight of everything that belongs to no VM, together, in each scheduling domain, 1 to 10000.
-    #[serde(deserialize_with = "weight")]
-    pub host_weight: u32,
+    /// Weight of everything that belongs to no VM, together, in each scheduling domain, 1 to 10000, against VMs' own weights.
+    /// When not given all weigh what the tree of cgroups says.
+    #[serde(deserialize_with = "some_weight")]
+    pub host_weight: Option<u32>,
     /// How long a thread runs when others wait, 500us to 100ms.
     #[serde(deserialize_with = "slice")]
     pub slice: Duration,

@@ -18,6 +18,7 @@
 pub mod config;
 pub mod in_force;
 pub mod table;
+mod weights;
 
 use crate::config::Config;
 use crate::error::Error;
@@ -68,6 +69,7 @@ pub struct Dispatch {
     /// Where each CPU is, or why the scheduler cannot be told.
     places: Result<Vec<CpuPlace>, String>,
     scanner: Scanner,
+    weigher: weights::Weigher,
     backoff: Backoff,
     state: State,
     dir: Option<PathBuf>,
@@ -129,6 +131,7 @@ impl Dispatch {
             homes: BTreeMap::new(),
             places: places(topology),
             scanner: scanner(reads_definitions),
+            weigher: weights::Weigher::default(),
             backoff: Backoff::default(),
             state: State::Off(String::new()),
             dir: state.map(Path::to_owned),
@@ -247,6 +250,7 @@ impl Dispatch {
                 self.said.push("Instep's kernel scheduler is in force".to_owned());
                 self.looks = 0;
                 self.refused.clear();
+                self.weigher = weights::Weigher::default();
                 State::Loaded { kernel: Box::new(kernel), since: Instant::now() }
             }
             Err(error) => self.wait(format!("it cannot be loaded: {error:#}")),
@@ -295,7 +299,7 @@ impl Dispatch {
         }
         if self.looks.is_multiple_of(LOOKS_PER_COST) {
             self.programs = kernel.costs().into_iter().map(Program::from).collect();
-            kernel.forget_idle_limits();
+            kernel.forget_idle();
         }
         for event in kernel.drain() {
             tracing::debug!(?event, "kernel scheduler");
@@ -304,6 +308,18 @@ impl Dispatch {
             self.feed();
         }
         self.looks = self.looks.wrapping_add(1);
+        self.weigh();
+    }
+
+    /// Tells the loaded scheduler what VMs and cgroups weigh.
+    fn weigh(&mut self) {
+        let State::Loaded { kernel, .. } = &mut self.state else { return };
+        if self.config.host_weight.is_none()
+            && let Err(error) = self.weigher.look(kernel, Instant::now())
+        {
+            // What was said before holds until the next look.
+            tracing::debug!(%error, "weights of cgroups");
+        }
     }
 
     /// Tells the loaded scheduler of the VMs that there are.

@@ -2,6 +2,7 @@
 //! entries of its table. Pure but for [`process`], which lists a process's threads.
 
 use super::config::{DispatchConfig, VmConfig};
+use super::weights::{self, Place};
 use crate::observe::VmKey;
 use crate::vm_settings::VmSettings;
 use instep_core::units::{NodeId, Tid};
@@ -46,6 +47,9 @@ fn entry(facts: &VmFacts, home: Option<NodeId>, config: Option<&VmConfig>) -> Vm
     let mut entry = VmEntry::new(&facts.name, vcpus);
     entry.helpers = helpers.collect();
     entry.home = home.filter(|_| !settings.is_ignored());
+    let place = facts.cgroup.as_deref().map(|path| weights::place(&Root::live(), path, facts.pid));
+    let place = place.unwrap_or_default();
+    (entry.group, entry.alone) = (place.group, place.alone);
     let mut entry = configured(entry, facts.weight, Some(&settings.values));
     if settings.is_ignored() {
         entry.cosched = Cosched::Never;
@@ -57,6 +61,7 @@ fn configured(mut entry: VmEntry, weight: u32, config: Option<&VmConfig>) -> VmE
     entry.weight = weight;
     if let Some(config) = config {
         entry.weight = config.weight.unwrap_or(weight);
+        entry.own_weight = config.weight;
         entry.period = config.period.unwrap_or(DEFAULT_PERIOD);
         entry.cosched = config.cosched.unwrap_or_default();
         entry.latency = config.latency.unwrap_or_default();
@@ -104,7 +109,8 @@ pub fn entries(
                     ));
                     continue;
                 }
-                let entry = VmEntry::new(&given.name, vcpus);
+                let Place { group, alone } = weights::place_of_process(&Root::live(), given.pid);
+                let entry = VmEntry { group, alone, ..VmEntry::new(&given.name, vcpus) };
                 all.push(configured(entry, 100, config.vm.get(&given.name)));
             }
             None => warnings.push(format!(

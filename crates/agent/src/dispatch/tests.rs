@@ -109,7 +109,7 @@ fn what_failed_is_not_loaded_by_reading_the_same_configuration_again() {
     let said = dispatch.look();
     assert!(said.len() == 1 && said[0].contains("tried again in 1m "), "{said:?}");
     // What changed may be the cure, and is tried at once; what was counted stays.
-    dispatch.reload(&with(DispatchConfig { host_weight: 50, ..config.dispatch }));
+    dispatch.reload(&with(DispatchConfig { host_weight: Some(50), ..config.dispatch }));
     let told = dispatch.in_force();
     assert!(told.why.contains("not asked for"), "it is off in this test: {told:?}");
     assert_eq!((told.next_attempt, told.failures), (None, 4));
@@ -128,7 +128,7 @@ fn after_three_ejections_within_an_hour_it_stays_out_until_its_configuration_cha
     dispatch.look();
     dispatch.reload(&config);
     assert!(dispatch.look().concat().contains("stays out until [dispatch] is changed"));
-    dispatch.reload(&with(DispatchConfig { host_weight: 50, ..config.dispatch }));
+    dispatch.reload(&with(DispatchConfig { host_weight: Some(50), ..config.dispatch }));
     assert!(dispatch.in_force().why.contains("not asked for"), "it is off in this test");
 }
 

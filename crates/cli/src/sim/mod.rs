@@ -140,7 +140,9 @@ pub(crate) fn finding_json(Finding { rule, at, what }: &Finding) -> Value {
 mod tests {
     use super::{Checked, Finding, Plan, Scenario, checked_json, judged};
     use crate::Outcome;
-    use instep_kernel::settings::{Cosched, DEFAULT_PERIOD, Latency, PERIODS, Settings};
+    use instep_kernel::settings::{
+        Cosched, DEFAULT_PERIOD, HOST_WEIGHT, Latency, PERIODS, Settings,
+    };
     use instep_sim::scenario::settings;
     use instep_sim::sched::instep::Rules;
 
@@ -151,7 +153,7 @@ mod tests {
         let real_times = [real.slice, real.slot, real.wake_slack, real.lag];
         assert_eq!(simulated.map(u128::from), real_times.map(|time| time.as_nanos()));
         assert_eq!(u128::from(own.period), DEFAULT_PERIOD.as_nanos());
-        assert_eq!(own.host_weight, real.host_weight);
+        assert_eq!(own.host_weight, real.host_weight.unwrap_or(HOST_WEIGHT));
     }
 
     #[test]

@@ -28,5 +28,11 @@ fn foreign_pid_namespace_is_refused_before_anything_is_changed() {
         assert!(said.contains("pid namespace"), "{args:?}: {said}");
         assert!(!state.join("journal.json").exists(), "{args:?}");
     }
+    let copy = state.with_extension("copy");
+    let collect = [env!("CARGO_BIN_EXE_instep"), "collect", copy.to_str().unwrap()];
+    let ran = unshare().args(collect).output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert!(ran.status.code() == Some(2) && said.contains("pid namespace"), "{said}");
+    assert!(!copy.exists());
     assert!(vm.is_as_found());
 }

@@ -11,12 +11,13 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Those that run here.
-pub(crate) const SCENARIOS: [&str; 9] = [
+pub(crate) const SCENARIOS: [&str; 10] = [
     "dispatch",
     "dispatch-gangs",
     "dispatch-mechanisms",
     "dispatch-pressure",
     "dispatch-cgroups",
+    "dispatch-weights",
     "dispatch-churn",
     "dispatch-faults",
     "dispatch-ejections",
@@ -131,6 +132,11 @@ fn host_goes_on_whatever_the_scheduler_s_memory_holds() {
 #[test]
 fn each_mechanism_works_where_it_should() {
     holds("dispatch-mechanisms");
+}
+
+#[test]
+fn weights_of_cgroups_count_at_two_levels() {
+    holds("dispatch-weights");
 }
 
 #[test]

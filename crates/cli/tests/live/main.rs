@@ -5,6 +5,7 @@
 //! in a test's hands: nothing here fails because the machine is busy.
 #![cfg(test)]
 
+mod collecting;
 #[path = "../common/mod.rs"]
 mod common;
 mod endings;

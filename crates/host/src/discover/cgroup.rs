@@ -188,15 +188,15 @@ impl Hierarchies {
         let mut found = Self::default();
         for (place, controllers) in cgroup_mounts(&mounts) {
             let path = root.join(place.trim_start_matches('/'));
-            found.take(path, &controllers);
+            found.take(path, &controllers, reader);
         }
         for (place, controllers) in USUAL {
-            found.take(root.join(place), &[(*controllers).to_owned()]);
+            found.take(root.join(place), &[(*controllers).to_owned()], reader);
         }
         found
     }
 
-    fn take(&mut self, path: PathBuf, controllers: &[String]) {
+    fn take(&mut self, path: PathBuf, controllers: &[String], reader: &mut Reader) {
         for controller in controllers {
             let slot = match controller.as_str() {
                 "unified" => &mut self.unified,
@@ -205,7 +205,7 @@ impl Hierarchies {
                 "memory" => &mut self.memory,
                 _ => continue,
             };
-            if slot.is_none() && is_hierarchy(&path, controller) {
+            if slot.is_none() && is_hierarchy(&path, controller, reader) {
                 *slot = Some(path.clone());
             }
         }
@@ -223,15 +223,13 @@ const USUAL: &[(&str, &str)] = &[
 
 /// Whether a directory can be what it is taken for: on a version 1 machine `/sys/fs/cgroup` is
 /// no hierarchy but holds them.
-fn is_hierarchy(path: &Path, controller: &str) -> bool {
-    if controller != "unified" {
-        return path.is_dir();
+fn is_hierarchy(path: &Path, controller: &str, reader: &mut Reader) -> bool {
+    if controller == "unified" && reader.open(&path.join("cgroup.controllers")).is_ok() {
+        return true;
     }
-    path.join("cgroup.controllers").exists()
-        || (path.is_dir()
-            && !["cpu", "cpuset", "memory", "unified", "cpu,cpuacct"]
-                .iter()
-                .any(|name| path.join(name).is_dir()))
+    let others = ["cpu", "cpuset", "memory", "unified", "cpu,cpuacct"];
+    path.is_dir()
+        && (controller != "unified" || !others.iter().any(|name| path.join(name).is_dir()))
 }
 
 /// The cgroup mounts in a mount table: mount point and controllers (`unified` for version 2).

@@ -19,7 +19,7 @@ pub(super) struct KvmDirs {
 
 impl KvmDirs {
     /// Lists it.
-    pub(super) fn list(root: &Root) -> Self {
+    pub(super) fn list(root: &Root, reader: &Reader) -> Self {
         let top = root.join("sys/kernel/debug/kvm");
         let entries = match std::fs::read_dir(&top) {
             Ok(entries) => entries,
@@ -29,6 +29,7 @@ impl KvmDirs {
                 return Self { state, by_tid: BTreeMap::new() };
             }
         };
+        reader.keep_dir(&top);
         let mut by_tid: BTreeMap<u32, Vec<PathBuf>> = BTreeMap::new();
         for entry in entries.flatten() {
             if let Some(tid) = entry.file_name().to_str().and_then(vm_dir) {
@@ -66,6 +67,7 @@ fn vcpus(dir: &Path, reader: &mut Reader) -> Option<Vec<(u32, u32)>> {
         else {
             continue;
         };
+        reader.keep_dir(&entry.path());
         let tid = reader.text(&entry.path().join("pid"), 64)?.parse().ok()?;
         found.push((id, tid));
     }
@@ -87,9 +89,9 @@ mod tests {
         }
         std::fs::create_dir_all(kvm.join("70-11")).unwrap();
         std::fs::write(kvm.join("exits"), "0").unwrap();
-        let dirs = KvmDirs::list(&Root::at(dir.path()));
-        assert_eq!(dirs.state, Debugfs::Read);
         let mut reader = Reader::default();
+        let dirs = KvmDirs::list(&Root::at(dir.path()), &reader);
+        assert_eq!(dirs.state, Debugfs::Read);
         assert_eq!(dirs.vms_of(&[69, 70, 71, 72], &mut reader), [vec![(0, 71), (4, 72)]]);
         // Nothing runs there, none made one, and the number was another's before.
         for none in [80, 1, 70] {

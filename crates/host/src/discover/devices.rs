@@ -63,20 +63,26 @@ pub(super) fn nodes(root: &Path, open: &BTreeSet<Open>, reader: &mut Reader) -> 
         let dirs: Vec<_> = match one {
             Open::Group(group) => {
                 let dir = root.join("sys/kernel/iommu_groups").join(group).join("devices");
-                let devices = entries(&dir).into_iter();
+                let devices = entries(&dir, reader).into_iter();
                 devices.map(|address| root.join("sys/bus/pci/devices").join(address)).collect()
             }
             Open::Device(name) => vec![root.join("sys/class/vfio-dev").join(name).join("device")],
             Open::Vdpa(name) => {
                 // The device in the list that has this character device; its parent is on the bus.
                 let all = root.join("sys/bus/vdpa/devices");
-                let has = |device: &String| all.join(device).join(name).exists();
-                let own = entries(&all).into_iter().filter(has);
+                let own = entries(&all, reader).into_iter().filter(|device| {
+                    let node = all.join(device).join(name);
+                    let is_there = node.exists();
+                    if is_there {
+                        reader.keep_dir(&node);
+                    }
+                    is_there
+                });
                 own.map(|device| all.join(device).join("..")).collect()
             }
             Open::Tap(name) => {
                 let net = root.join("sys/class/net");
-                let ports = entries(&net.join(name).join("master/brif")).into_iter();
+                let ports = entries(&net.join(name).join("master/brif"), reader).into_iter();
                 ports.map(|port| net.join(port).join("device")).collect()
             }
         };
@@ -89,11 +95,12 @@ pub(super) fn nodes(root: &Path, open: &BTreeSet<Open>, reader: &mut Reader) -> 
     nodes
 }
 
-fn entries(dir: &Path) -> Vec<String> {
+fn entries(dir: &Path, reader: &Reader) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
     let names = entries.take(MOST).filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let mut names: Vec<String> = names.filter(|name| is_name(name)).collect();
     names.sort_unstable();
+    names.iter().for_each(|name| reader.keep_dir(&dir.join(name)));
     names
 }
 

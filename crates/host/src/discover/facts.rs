@@ -22,7 +22,8 @@ pub struct Scan {
     /// Time since boot on the clock that `start_ticks` counts (CLOCK_BOOTTIME on the running
     /// machine, /proc/uptime of a copy).
     pub boot: Option<Nanos>,
-    /// Ticks in a second of `start_ticks`: sysconf(_SC_CLK_TCK), 100 for copies. Never zero.
+    /// Ticks in a second of `start_ticks`: sysconf(_SC_CLK_TCK), of a copy what it tells, else 100.
+    /// Never zero.
     pub ticks_per_second: u64,
     /// CPUs that the host keeps from its scheduler: `isolcpus=` (`/sys/devices/system/cpu/isolated`) and
     /// isolated cpuset partitions (`cpuset.cpus.isolated` of the root cgroup, since Linux 6.7).

@@ -35,6 +35,29 @@ impl Reader {
         })
     }
 
+    /// A folder counts by being there.
+    pub(super) fn keep_dir(&self, path: &Path) {
+        if let Some(copies) = self.inside.copies() {
+            copies.dir(path);
+        }
+    }
+
+    /// A link of a process counts by where it leads.
+    pub(super) fn keep_link(&self, path: &Path, target: &Path) {
+        if let Some(copies) = self.inside.copies() {
+            copies.link(path, target);
+        }
+    }
+
+    /// Passes on what came of a folder or a link; that it was refused is noted.
+    pub(super) fn noted<T>(&self, path: &Path, result: io::Result<T>) -> io::Result<T> {
+        result.inspect_err(|error| {
+            if let Some(copies) = self.inside.copies() {
+                copies.note_error(path, error);
+            }
+        })
+    }
+
     /// A file that was not read because it is outside the copy, if there was one since this was
     /// last asked.
     pub(super) fn outside(&mut self) -> Option<PathBuf> {

@@ -42,6 +42,7 @@ mod rates;
 mod scan;
 pub mod smp;
 mod trust;
+pub(crate) mod units;
 pub mod vmm;
 pub mod waits;
 

@@ -55,21 +55,30 @@ pub(super) fn read_fds(process: &Path, reader: &mut Reader) -> io::Result<KvmFds
     use std::os::unix::ffi::OsStrExt;
     let mut targets = Vec::new();
     let mut devices = BTreeSet::new();
-    for entry in std::fs::read_dir(process.join("fd"))?.take(MAX_FDS) {
+    let mut links = Vec::new();
+    let dir = process.join("fd");
+    for entry in reader.noted(&dir, std::fs::read_dir(&dir))?.take(MAX_FDS) {
         let Ok(entry) = entry else { break };
-        match std::fs::read_link(entry.path()) {
+        let link = entry.path();
+        match reader.noted(&link, std::fs::read_link(&link)) {
             Ok(target) if target.as_os_str().as_bytes().starts_with(b"anon_inode:kvm") => {
+                links.push((link, target.clone()));
                 targets.push(target);
             }
             Ok(target) if target.starts_with("/dev") => {
                 let fdinfo = process.join("fdinfo").join(entry.file_name());
                 let iff = || devices::interface(&reader.text(&fdinfo, 4096)?);
-                devices.extend(Open::of(&target, iff));
+                if let Some(open) = Open::of(&target, iff) {
+                    devices.insert(open);
+                    links.push((link, target));
+                }
             }
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
             _ => {}
         }
     }
+    reader.keep_dir(&dir);
+    links.iter().for_each(|(link, target)| reader.keep_link(link, target));
     let (vm, vcpus) = kvm_fds(targets.iter().map(|target| target.as_os_str().as_bytes()));
     Ok(KvmFds { vm, vcpus, devices })
 }
@@ -89,7 +98,9 @@ pub(super) fn program(process: &Path, reader: &mut Reader) -> Program {
         .read(&process.join("cmdline"), args::MAX_CMDLINE)
         .map(args::split)
         .unwrap_or_default();
-    let exe = std::fs::read_link(process.join("exe")).ok();
+    let link = process.join("exe");
+    let exe = reader.noted(&link, std::fs::read_link(&link)).ok();
+    exe.iter().for_each(|target| reader.keep_link(&link, target));
     let exe = exe.as_deref().and_then(Path::to_str);
     let vmm = vmm::by_name(arguments.first().map(String::as_str), exe);
     Program { vmm, arguments }

@@ -14,6 +14,7 @@ use super::memory::Source;
 use super::options::ScanOptions;
 use super::proc_text::{self, Stat};
 use super::trust::{Owner, UserMap};
+use super::units::Units;
 use super::waits::{self, Counters, Waits};
 use super::{devices, isolated, process, qmp, vmm};
 use crate::error::Error;
@@ -83,20 +84,19 @@ impl Scanner {
     /// A scanner of the host under `root`.
     #[must_use]
     pub fn new(root: Root, options: ScanOptions) -> Self {
-        let live = root.is_live();
-        let system = |name, otherwise| {
-            if live { system::sysconf(name, otherwise) } else { otherwise }
-        };
+        let mut reader = Reader::new(&root);
+        let Units { ticks_per_second, page } = Units::of(&root, &mut reader);
         Self {
-            ticks_per_second: system(libc::_SC_CLK_TCK, 100),
-            page: system(libc::_SC_PAGESIZE, 4096),
-            reader: Reader::new(&root),
+            ticks_per_second,
+            page,
+            reader,
             options,
             known: BTreeMap::new(),
             hierarchies: Hierarchies::default(),
             qmp_turns: qmp::Turns::default(),
             waits: Waits::default(),
-            users: live
+            users: root
+                .is_live()
                 .then(|| UserMap::parse(&root.read("proc/self/uid_map").unwrap_or_default())),
             root,
             scans: 0,
@@ -130,7 +130,7 @@ impl Scanner {
         if self.scans.is_multiple_of(MOUNT_SCANS) {
             self.hierarchies = Hierarchies::find(&self.root, &mut self.reader);
         }
-        let dirs = KvmDirs::list(&self.root);
+        let dirs = KvmDirs::list(&self.root, &self.reader);
         scan.looked.kvm_debugfs = dirs.state;
         self.qmp_turns.begin(self.options.qmp_budget);
         let mut found = Vec::new();

@@ -104,6 +104,10 @@ impl<'a> Source<'a> {
         let mut numbers: Vec<u32> = self.names(dir)?.into_iter().filter_map(number).collect();
         numbers.sort_unstable();
         numbers.dedup();
+        if let Some(copies) = self.inside.copies() {
+            let paths = numbers.iter().map(|number| format!("{dir}/{prefix}{number}"));
+            paths.for_each(|path| copies.dir(&self.root.join(path)));
+        }
         Some(numbers)
     }
 }

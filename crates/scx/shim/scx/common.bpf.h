@@ -140,8 +140,9 @@ struct task_struct {
 
 #define SHIM_MAX_GROUPS 64
 
-/* A cgroup: its CPU limit, as in the kernel's struct cfs_bandwidth, and the number of the one above it. */
+/* A cgroup: its weight and CPU limit, as in the kernel's struct task_group, and the number of the one above it. */
 struct shim_group {
+	u64 shares;
 	u64 quota;
 	u64 period;
 	u64 burst;

@@ -6,6 +6,7 @@ use crate::abi::{CpuMask, PF_KTHREAD};
 
 mod counts;
 mod gangs;
+mod groups;
 mod homes;
 mod limits;
 mod near;

@@ -1,9 +1,13 @@
 //! Devices that VMs were given, in small trees made here.
 
 use super::tree::Copy;
+use crate::collect;
+use crate::discover::{ScanOptions, Scanner};
+use crate::root::Root;
 use instep_core::units::NodeId;
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::sync::atomic::AtomicBool;
 
 #[test]
 fn devices_of_a_vm_are_found_on_their_nodes() {
@@ -36,4 +40,12 @@ fn devices_of_a_vm_are_found_on_their_nodes() {
     copy.write("sys/class/net/eth1/device/numa_node", "3\n");
     let scan = copy.scan();
     assert_eq!(scan.vms[0].devices, [0, 1, 1, 2, 3].map(NodeId));
+    // A copy of this has all it takes to find them again.
+    copy.write("sys/devices/system/cpu/online", "0\n");
+    copy.write("sys/devices/system/cpu/cpu0/x", "");
+    let collected = collect::take(&Root::at(copy.path("")), false).unwrap();
+    let dir = copy.path("collected");
+    collect::write(&dir, &[("one", &collected)], &AtomicBool::new(false)).unwrap();
+    let again = Scanner::new(Root::at(dir.join("one")), ScanOptions::default()).scan().unwrap();
+    assert_eq!(again.vms[0].devices, scan.vms[0].devices);
 }

@@ -2,6 +2,7 @@
 
 use super::super::*;
 use super::tree::Copy;
+use crate::collect::without_secrets;
 use proptest::prelude::*;
 
 /// Text made of what the formats are made of, so that it comes near to being right.
@@ -33,6 +34,11 @@ fn like_the_real_thing() -> impl Strategy<Value = String> {
         "-numa",
         "-name",
         "-object",
+        "-append",
+        "data",
+        "password",
+        "://",
+        "@",
         "guest=",
         "node",
         "cpus=0-3",
@@ -78,6 +84,11 @@ fn all_parsers(text: &str) {
     let _ = cgroup::unescape(text);
     let _ = debugfs::vm_dir(text);
     let arguments = args::split(bytes);
+    let kept = without_secrets(bytes);
+    assert_eq!(args::split(&kept).len(), arguments.len());
+    let more = format!("{text}\0-object\0secret,id=s,data=hunter2");
+    let kept = String::from_utf8(without_secrets(more.as_bytes())).unwrap();
+    assert!(kept.contains("secret,id=s,data=removed"), "{kept}");
     let _ = vmm::by_name(arguments.first().map(String::as_str), Some(text));
     for vmm in
         [Vmm::Qemu, Vmm::CloudHypervisor, Vmm::Firecracker, Vmm::Crosvm, Vmm::Other(String::new())]

@@ -47,7 +47,7 @@ fn wake(instep: &mut Instep, task: usize, now: u64) {
 
 /// So many milliseconds from `from` on, in steps of a quarter; the clock ticks every 4 ms, each CPU at another moment.
 /// For how many milliseconds each task ran.
-fn run(instep: &mut Instep, cpus: usize, tasks: usize, from: u64, ms: u64) -> Vec<f64> {
+pub(super) fn run(instep: &mut Instep, cpus: usize, tasks: usize, from: u64, ms: u64) -> Vec<f64> {
     let mut ran = vec![0.0; tasks];
     for step in 1..=ms * 4 {
         let now = from + step * MS / 4;

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Cgroups: which there are, what their threads want, and what a thread of the host weighs for its cgroup.
+ *
+ * Flag: none (cpu.weight is a promise of the host). Counters: groups_lost.
+ *
+ * Problem: cpu.weight counts at every level of the tree of cgroups, and accounts have one weight each. What a cgroup is
+ * entitled to depends on which others want CPU time at the moment.
+ * Method: threads note the cgroups above them, with cpu.weight as the kernel has it (struct task_group), four times a second while
+ * they run; so a cgroup is known from its first thread's first moment. For each cgroup the time is summed for which
+ * threads of the host in it were runnable. Once a second user space computes from this, and from the demand of VMs, what each
+ * VM and each cgroup is entitled to (crates/core/src/entitled.rs), and writes:
+ *
+ *     weight of a VM      what it is entitled to, thousandths of a CPU
+ *     weight of a cgroup  the same for each of its threads that belong to no VM
+ *
+ * Within the host's account threads share CPU time by this weight times that of their nice value (policy.h, pol_host_key). The
+ * account itself weighs in its domain what its threads weigh together, on average over the time in which there are any. While
+ * user space has written none (`thread_weight` is 0) cgroups weigh alike, and the account weighs `host_weight`.
+ * Limits: what is entitled to follows the demand by a second. Up to 16,384 cgroups are known (INSTEP_MAX_LIMITS).
+ */
+#ifndef INSTEP_GROUP_BPF_H
+#define INSTEP_GROUP_BPF_H
+
+#include "state.bpf.h"
+
+#define GROUP_LEVELS 32
+
+#ifdef __bpf__
+/* Cgroups in which there were threads of late (group.bpf.h), by their inode number. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, INSTEP_MAX_LIMITS);
+	__type(key, u64);
+	__type(value, struct group);
+} groups SEC(".maps");
+
+struct group layout_group;
+
+/* What a thread of the host weighs for its cgroup; user space writes it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, INSTEP_MAX_LIMITS);
+	__type(key, u64);
+	__type(value, u32);
+} group_weights SEC(".maps");
+
+static __always_inline struct group *group_at(u64 id)
+{
+	return bpf_map_lookup_elem(&groups, &id);
+}
+
+static __always_inline struct group *new_group(u64 id)
+{
+	struct group fresh = {};
+
+	bpf_map_update_elem(&groups, &id, &fresh, BPF_NOEXIST);
+	return group_at(id);
+}
+
+static __always_inline u32 *group_weight_at(u64 id)
+{
+	return bpf_map_lookup_elem(&group_weights, &id);
+}
+
+/* The cgroup to which the kernel charges a thread, of either version; 0 if it has none. */
+static __always_inline u64 group_of(struct task_struct *p)
+{
+	return bpf_core_field_exists(p->sched_task_group) ? (u64)BPF_CORE_READ(p, sched_task_group) : 0;
+}
+
+static __always_inline void read_group(u64 group, struct group_read *out)
+{
+	struct task_group *g = (struct task_group *)group;
+
+	out->quota = ~0ull;
+	out->above = (u64)BPF_CORE_READ(g, parent);
+	/* A session's own group (autogroup) is no cgroup: it has none. */
+	out->id = BPF_CORE_READ(g, css.cgroup, kn, id);
+	if (bpf_core_field_exists(g->shares))
+		out->shares = BPF_CORE_READ(g, shares);
+	else if (bpf_core_field_exists(g->scx.weight))
+		out->shares = (u64)BPF_CORE_READ(g, scx.weight) * GROUP_SHARES / 100;
+	if (bpf_core_field_exists(g->cfs_bandwidth)) {
+		out->quota = BPF_CORE_READ(g, cfs_bandwidth.quota);
+		if (out->quota == ~0ull)
+			return;
+		out->period = BPF_CORE_READ(g, cfs_bandwidth.period);
+		if (bpf_core_field_exists(g->cfs_bandwidth.burst))
+			out->burst = BPF_CORE_READ(g, cfs_bandwidth.burst);
+	} else if (bpf_core_field_exists(g->scx.bw_quota_us)) {
+		/* A kernel whose fair scheduler keeps no limits (CONFIG_CFS_BANDWIDTH). */
+		out->quota = BPF_CORE_READ(g, scx.bw_quota_us);
+		if (out->quota == ~0ull)
+			return;
+		out->quota *= 1000;
+		out->period = BPF_CORE_READ(g, scx.bw_period_us) * 1000;
+		out->burst = BPF_CORE_READ(g, scx.bw_burst_us) * 1000;
+	}
+}
+
+#else
+static __always_inline u64 group_of(struct task_struct *p)
+{
+	return p->group;
+}
+
+static __always_inline struct group *group_at(u64 id)
+{
+	struct group *g = id < SHIM_MAX_GROUPS ? &INSTEP_STATE->groups[id] : NULL;
+
+	return g && g->seen_at ? g : NULL;
+}
+
+static __always_inline struct group *new_group(u64 id)
+{
+	return id < SHIM_MAX_GROUPS ? &INSTEP_STATE->groups[id] : NULL;
+}
+
+static __always_inline u32 *group_weight_at(u64 id)
+{
+	return id < SHIM_MAX_GROUPS ? &INSTEP_STATE->group_weights[id] : NULL;
+}
+
+static __always_inline void read_group(u64 group, struct group_read *out)
+{
+	struct shim_group *g = &INSTEP_STATE->cgroups[group % SHIM_MAX_GROUPS];
+
+	*out = (struct group_read){
+		.id = group, .shares = g->shares, .quota = g->quota, .period = g->period, .burst = g->burst, .above = g->above,
+	};
+}
+#endif
+
+/* A cgroup with a thread below it: its weight as the kernel has it, and which one is above `below`. */
+static __always_inline void note_cgroup(struct group_read *own, u64 below, u64 now)
+{
+	struct group *g = group_at(own->id) ?: new_group(own->id), *child = below ? group_at(below) : NULL;
+
+	if (!g) {
+		count(INSTEP_C_GROUP_LOST);
+		return;
+	}
+	g->seen_at = now;
+	if (g->shares != own->shares)
+		g->shares = own->shares;
+	if (child && child->parent != own->id)
+		child->parent = own->id;
+}
+
+/* Notes the cgroups above a thread; the nearest of them, 0 if there is none. */
+SEPARATE u64 note_cgroups(u64 group, u64 now)
+{
+	u64 nearest = 0, below = 0;
+
+	bpf_repeat(GROUP_LEVELS) {
+		struct group_read own = {};
+
+		if (!group)
+			break;
+		read_group(group, &own);
+		if (own.id) {
+			note_cgroup(&own, below, now);
+			nearest = nearest ?: own.id;
+			below = own.id;
+		}
+		group = own.above;
+	}
+	return nearest;
+}
+
+/* What user space has written of a cgroup; of one that it has not seen yet the threads weigh as others do on average. */
+static __always_inline u32 weight_of_group(u64 id)
+{
+	u32 *weight = group_weight_at(id);
+
+	return weight && *weight ? *weight : SET.thread_weight;
+}
+
+/* What a thread of this weight by its nice value weighs among others of its account. */
+SEPARATE int weigh(struct task_state *t, u32 nice)
+{
+	u64 mean = SET.thread_weight, weight = (u64)nice * (POL_WEIGHT / 100);
+
+	if (!t)
+		return 0;
+	if (t->vm == INSTEP_HOST && mean)
+		weight = weight_of_group(t->node) * weight / mean;
+	t->weight = pol_clamp(weight, 1, 1u << 30);
+	return 0;
+}
+
+/* Before a thread of the host begins to wait, to run or to sleep, and at each tick: for how long it wanted a CPU. */
+SEPARATE int note_want(struct task_state *t, u64 now)
+{
+	struct group *g;
+	u64 since;
+
+	if (!t)
+		return 0;
+	since = t->wants_since;
+	t->wants_since = now;
+	if (t->vm != INSTEP_HOST || t->standing == STANDS_NOWHERE || t->held || !pol_before(since, now))
+		return 0;
+	g = group_at(t->node);
+	if (g)
+		__sync_fetch_and_add(&g->want_ns, now - since);
+	return 0;
+}
+
+/*
+ * What an account weighs from now on: of the host, what its threads weigh together while there are any, mean over some periods.
+ */
+SEPARATE int end_weight_period(struct account *a, u32 vm)
+{
+	struct instep_vm_settings *s = vm_set_of(vm);
+	u64 active, sum, weight;
+
+	if (!a || !s)
+		return 0;
+	if (!a->is_host) {
+		a->weight = s->weight;
+		return 0;
+	}
+	active = __sync_lock_test_and_set(&a->active_ns, 0);
+	sum = __sync_lock_test_and_set(&a->weight_ns, 0);
+	if (!SET.thread_weight) {
+		a->weight = SET.host_weight;
+	} else if (active) {
+		weight = sum / active * SET.thread_weight / POL_WEIGHT ?: 1;
+		a->weight = (3 * (u64)a->weight + weight) / 4 ?: 1;
+	}
+	return 0;
+}
+
+#endif

@@ -1,0 +1,237 @@
+//! What VMs and cgroups weigh for the kernel scheduler: once a second from the tree of cgroups as it has seen it
+//! (`bpf/group.bpf.h`) and from what their threads wanted, by [`instep_core::entitled`].
+
+use instep_core::entitled::{self, Group, Vm, Weights};
+use instep_host::Root;
+use instep_kernel::Placed;
+use instep_kernel::loaded::Loaded;
+use instep_kernel::seen::{GroupSeen, VmWant, Wants};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::Instant;
+
+/// What was read before, and what was written.
+#[derive(Debug, Default)]
+pub(super) struct Weigher {
+    at: Option<Instant>,
+    /// Runnable time summed over threads, by the cgroup's number, ...
+    groups: BTreeMap<u64, u64>,
+    /// ... and by the VM's, and when its entry of the table was begun.
+    vms: BTreeMap<(u32, u32), u64>,
+}
+
+/// For how many threads at a time this makes, of runnable time summed over threads.
+fn wants(before: Option<&u64>, now: u64, elapsed_ns: f64) -> f64 {
+    let new = before.and_then(|before| now.checked_sub(*before)).filter(|_| elapsed_ns > 0.0);
+    new.map_or(0.0, |new| new as f64 / elapsed_ns)
+}
+
+/// A `cpu.weight` of 100 as the kernel keeps it (`GROUP_SHARES` of bpf/state.bpf.h).
+const SHARES: f64 = 1_048_576.0;
+
+impl Weigher {
+    /// Looks at what is wanted and writes what all weigh.
+    ///
+    /// # Errors
+    /// The kernel does not take a weight.
+    pub(super) fn look(&mut self, kernel: &mut Loaded, now: Instant) -> Result<(), String> {
+        let seen = kernel.wants();
+        let elapsed = self.at.replace(now).map_or(0.0, |before| (now - before).as_nanos() as f64);
+        let weights = self.weights(&seen, &kernel.table().vms, elapsed);
+        let ids = seen.groups.iter().map(|group| group.id);
+        let threads: Vec<(u64, u32)> = ids.zip(weights.threads.iter().copied()).collect();
+        kernel.weigh(&threads, &weights.vms, weights.mean).map_err(|error| format!("{error:#}"))
+    }
+
+    /// What all weigh, in the order of `seen.groups` and `table`.
+    fn weights(&mut self, seen: &Wants, table: &[Placed], elapsed_ns: f64) -> Weights {
+        // A VM that has a cgroup to itself has its own weight in this one's place.
+        let own = |placed: &Placed| {
+            let entry = &placed.entry;
+            Some((entry.group, entry.own_weight.filter(|_| entry.alone)?))
+        };
+        let own: BTreeMap<u64, u32> = table.iter().filter_map(own).collect();
+        // What lies in no known cgroup lies in the root, which has the least number.
+        let top = seen.groups.iter().filter(|group| group.parent == 0).map(|group| group.id).min();
+        let known: BTreeSet<u64> = seen.groups.iter().map(|group| group.id).collect();
+        let before = &self.groups;
+        let group = |seen: &GroupSeen| Group {
+            id: seen.id,
+            parent: seen.parent,
+            weight: own
+                .get(&seen.id)
+                .map_or(seen.shares as f64 * 100.0 / SHARES, |weight| f64::from(*weight)),
+            wants: wants(before.get(&seen.id), seen.want_ns, elapsed_ns),
+        };
+        let groups: Vec<Group> = seen.groups.iter().map(group).collect();
+        let before = &self.vms;
+        let vm = |(placed, seen): (&Placed, &VmWant)| Vm {
+            group: Some(placed.entry.group).filter(|id| known.contains(id)).or(top).unwrap_or(0),
+            weight: placed
+                .entry
+                .own_weight
+                .filter(|_| !placed.entry.alone)
+                .map_or(100.0, f64::from),
+            wants: wants(before.get(&(placed.vm, seen.begun)), seen.wanted_ns, elapsed_ns),
+            most: placed.entry.vcpus.len() as f64,
+        };
+        let vms: Vec<Vm> = table.iter().zip(&seen.vms).map(vm).collect();
+        self.groups = seen.groups.iter().map(|group| (group.id, group.want_ns)).collect();
+        let read = |(placed, vm): (&Placed, &VmWant)| ((placed.vm, vm.begun), vm.wanted_ns);
+        self.vms = table.iter().zip(&seen.vms).map(read).collect();
+        entitled::weights(f64::from(seen.cpus), &groups, &vms)
+    }
+}
+
+/// The cgroup to which the kernel charges what lies at a path below the mount point.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Its inode number; 0 for the root, and where it is not found in the usual places.
+    pub(super) group: u64,
+    /// Whether it is the one of this path, and no process but this one is listed there.
+    pub(super) alone: bool,
+}
+
+/// Where a process is charged that lies in this cgroup: the nearest one that has a weight.
+pub(super) fn place(root: &Root, path: &str, pid: u32) -> Place {
+    let usual = ["sys/fs/cgroup", "sys/fs/cgroup/cpu,cpuacct", "sys/fs/cgroup/cpu"];
+    let path = path.trim_matches('/');
+    usual.into_iter().find_map(|at| weighed(&root.join(at), path, pid)).unwrap_or_default()
+}
+
+fn weighed(mount: &Path, path: &str, pid: u32) -> Option<Place> {
+    let own = mount.join(path);
+    let mut levels = own.ancestors().take_while(|level| *level != mount);
+    let has =
+        |level: &&Path| ["cpu.weight", "cpu.shares"].iter().any(|file| level.join(file).exists());
+    let level = levels.find(has)?;
+    // That of a manager of VMs lists none itself: they lie below it.
+    let listed = std::fs::read_to_string(level.join("cgroup.procs")).unwrap_or_default();
+    let alone = level == own && listed.lines().all(|other| other.trim().parse() == Ok(pid));
+    std::fs::metadata(level).ok().map(|found| Place { group: found.ino(), alone })
+}
+
+/// The same for a process that is taken for a VM.
+pub(super) fn place_of_process(root: &Root, pid: u32) -> Place {
+    let text = std::fs::read_to_string(root.join(format!("proc/{pid}/cgroup"))).unwrap_or_default();
+    let of_cpu = |line: &&str| {
+        let controllers = line.split(':').nth(1).unwrap_or_default();
+        controllers.split(',').any(|name| name == "cpu")
+    };
+    let line =
+        text.lines().find(of_cpu).or_else(|| text.lines().find(|line| line.starts_with("0::")));
+    line.and_then(|line| line.splitn(3, ':').nth(2))
+        .map_or(Place::default(), |path| place(root, path, pid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use instep_core::units::Tid;
+    use instep_kernel::VmEntry;
+    use instep_kernel::table::ThreadId;
+
+    const SECOND: f64 = 1e9;
+
+    fn group(id: u64, parent: u64, shares: u64, want_ns: u64) -> GroupSeen {
+        GroupSeen { id, parent, shares, want_ns }
+    }
+
+    fn placed(vm: u32, vcpus: u32, group: u64) -> Placed {
+        let thread = |tid| ThreadId { tid: Tid(tid), start_ticks: 7 };
+        let vcpus = (0..vcpus).map(thread).collect();
+        let entry = VmEntry { group, ..VmEntry::new(&format!("vm{vm}"), vcpus) };
+        Placed { vm, first_slot: 0, entry }
+    }
+
+    #[test]
+    fn wants_are_differences_of_what_is_known() {
+        assert_eq!(wants(None, 500, SECOND), 0.0);
+        assert_eq!(wants(Some(&500), 2_000_000_500, SECOND), 2.0);
+        assert_eq!(wants(Some(&500), 3, SECOND), 0.0, "an entry that was made anew");
+        assert_eq!(wants(Some(&500), 600, 0.0), 0.0);
+    }
+
+    #[test]
+    fn a_vm_and_a_service_weigh_by_their_slices() {
+        // A slice of weight 100 with a VM, and a service of weight 300 in the root.
+        let shares = 1 << 20;
+        let seen = |want: u64| Wants {
+            cpus: 4,
+            groups: vec![
+                group(2, 1, shares, 0),
+                group(3, 2, shares, 0),
+                group(4, 1, 3 * shares, 4 * want),
+            ],
+            vms: vec![VmWant { begun: 1, wanted_ns: 4 * want }],
+        };
+        let mut weigher = Weigher::default();
+        let table = [placed(1, 4, 3)];
+        let _ = weigher.weights(&seen(0), &table, 0.0);
+        let weights = weigher.weights(&seen(1_000_000_000), &table, SECOND);
+        assert_eq!((weights.vms[0], weights.threads[2]), (1000, 750), "{weights:?}");
+        // Its entry was begun anew: nothing is known of what it wants, but what it would have.
+        let mut anew = seen(2_000_000_000);
+        anew.vms[0] = VmWant { begun: 2, wanted_ns: 0 };
+        let weights = weigher.weights(&anew, &table, SECOND);
+        assert_eq!((weights.vms[0], weights.threads[2]), (1000, 1000), "{weights:?}");
+    }
+
+    #[test]
+    fn own_weights_count_in_the_cgroup_s_place_or_within_it() {
+        let shares = 1 << 20;
+        let weights = |alone: bool, at: u64| {
+            let seen = |want: u64| Wants {
+                cpus: 4,
+                groups: vec![
+                    group(1, 0, shares, 0),
+                    group(3, 1, shares, 0),
+                    group(4, 1, shares, 4 * want),
+                ],
+                vms: vec![VmWant { begun: 1, wanted_ns: 4 * want }],
+            };
+            let mut vm = placed(1, 4, at);
+            (vm.entry.own_weight, vm.entry.alone) = (Some(300), alone);
+            let mut weigher = Weigher::default();
+            let _ = weigher.weights(&seen(0), &[vm.clone()], 0.0);
+            weigher.weights(&seen(1_000_000_000), &[vm], SECOND).vms[0]
+        };
+        assert_eq!(weights(true, 3), 3000, "300 beside 100");
+        assert_eq!(weights(false, 3), 2000, "alone in a cgroup of weight 100");
+        assert_eq!(weights(false, 77), 3000, "in the root, beside that of weight 100");
+    }
+
+    #[test]
+    fn the_group_of_a_path_is_the_nearest_with_a_weight() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::at(dir.path());
+        let at = |path: &str| dir.path().join("sys/fs/cgroup").join(path);
+        std::fs::create_dir_all(at("machine.slice/a.scope/libvirt/vcpu0")).unwrap();
+        std::fs::create_dir_all(at("user.slice/session")).unwrap();
+        std::fs::create_dir_all(dir.path().join("proc/7")).unwrap();
+        for path in ["machine.slice", "machine.slice/a.scope"] {
+            std::fs::write(at(path).join("cpu.weight"), "100\n").unwrap();
+            std::fs::write(at(path).join("cgroup.procs"), "").unwrap();
+        }
+        let number = |path: &str| std::fs::metadata(at(path)).unwrap().ino();
+        let scope = number("machine.slice/a.scope");
+        let alone = |alone| Place { group: scope, alone };
+        assert_eq!(place(&root, "/machine.slice/a.scope", 7), alone(true));
+        assert_eq!(place(&root, "/machine.slice/a.scope/libvirt/vcpu0", 7), alone(false));
+        assert_eq!(place(&root, "/user.slice/session", 7), Place::default());
+        assert_eq!(place(&root, "/", 7), Place::default());
+        std::fs::write(at("machine.slice/a.scope/cgroup.procs"), "7\n").unwrap();
+        assert_eq!(place(&root, "/machine.slice/a.scope", 7), alone(true));
+        std::fs::write(at("machine.slice/a.scope/cgroup.procs"), "7\n9\n").unwrap();
+        assert_eq!(place(&root, "/machine.slice/a.scope", 7), alone(false));
+        let cgroup = dir.path().join("proc/7/cgroup");
+        std::fs::write(&cgroup, "3:cpu,cpuacct:/machine.slice\n0::/user.slice\n").unwrap();
+        assert_eq!(place_of_process(&root, 7).group, number("machine.slice"));
+        std::fs::write(&cgroup, "0::/machine.slice/a.scope\n").unwrap();
+        assert_eq!(
+            (place_of_process(&root, 7), place_of_process(&root, 8)),
+            (alone(false), Place::default())
+        );
+    }
+}
