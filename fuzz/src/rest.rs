@@ -61,7 +61,7 @@ pub(crate) fn vm_definitions(data: &[u8]) {
         assert!(!key.contains(['-', ';', ' ', '\n']), "{key:?}");
     }
     let Ok(domain) = libvirt::parse(data) else { return };
-    assert!(domain.settings.len() <= 64 && domain.problems.len() <= 64);
+    assert!(domain.settings.len() <= 64 && domain.unknown.len() <= 64);
     assert!(!domain.uuid.is_empty() && domain.uuid.len() <= 4 * 64);
     assert!(domain.settings.is_empty() || data.windows(15).any(|part| part == b"urn:instep:vm:1"));
     assert!(!domain.is_of(domain.pid.wrapping_add(1), Some(&domain.uuid)));

@@ -15,6 +15,7 @@ use instep_host::discover::{Origin, Scan, VmFacts};
 use serde::{Serialize, Serializer};
 use std::collections::BTreeSet;
 use std::fmt;
+use std::path::Path;
 
 /// Settings, each with what it may be.
 const KEYS: [(&str, &str); 5] = [
@@ -91,13 +92,14 @@ impl VmSettings {
         let mut said: Vec<&Setting> = vm.definition.settings.iter().collect();
         said.sort_by_key(|setting| setting.origin);
         settings.problems.clone_from(&vm.definition.problems);
+        let file = vm.definition.file.as_path();
         for (key, allowed) in KEYS {
-            settings.choose(key, allowed, &said);
+            settings.choose((key, allowed), &said, file);
         }
         let unknown = said.iter().filter(|said| KEYS.iter().all(|(key, _)| *key != said.key));
         settings.problems.extend(unknown.map(|said| {
             let known = KEYS.map(|(key, _)| key).join(", ");
-            format!("{} is unknown; known are {known}", written(said))
+            format!("{} is unknown; known are {known}", written(said, file))
         }));
         if let Some(configured) = configured {
             settings.add(configured);
@@ -118,15 +120,15 @@ impl VmSettings {
     }
 
     /// Takes the first usable value of one setting.
-    fn choose(&mut self, key: &'static str, allowed: &str, said: &[&Setting]) {
+    fn choose(&mut self, (key, allowed): (&'static str, &str), said: &[&Setting], file: &Path) {
         for said in said.iter().filter(|said| said.key == key) {
             let source = Source::Definition(said.origin);
             if let Some(value) = self.take(key, &said.value, source) {
                 self.chosen.push(Chosen { key, value, source });
                 return;
             }
-            self.problems
-                .push(format!("{} counts for nothing; it may be {allowed}", written(said)));
+            let written = written(said, file);
+            self.problems.push(format!("{written} counts for nothing; it may be {allowed}"));
         }
     }
 
@@ -175,14 +177,15 @@ fn fill<T: Copy>(place: &mut Option<T>, value: Option<T>) -> Option<T> {
     value
 }
 
-/// A setting as its author wrote it.
-fn written(said: &Setting) -> String {
+/// A setting as its author wrote it, and the file that it was read from.
+fn written(said: &Setting, file: &Path) -> String {
     let Setting { key, value, origin } = said;
-    match origin {
+    let what = match origin {
         Origin::LibvirtMetadata => format!("the attribute {key}=\"{value}\" of its {origin}"),
         Origin::ProxmoxTag if value.is_empty() => format!("its {origin} instep-{key}"),
         Origin::ProxmoxTag => format!("its {origin} instep-{key}-{value}"),
-    }
+    };
+    format!("{what} ({})", file.display())
 }
 
 /// What the definitions of these VMs say and cannot be followed, one sentence each.

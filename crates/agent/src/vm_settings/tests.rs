@@ -99,6 +99,14 @@ fn definitions_reach_the_table_of_the_kernel_scheduler() {
     let web = entry(&observation, "web", &config);
     assert_eq!((web.weight, web.cosched, web.latency), (200, Cosched::Relaxed, Latency::Prompt));
     assert_eq!(web.home, Some(NodeId(1)));
+    // A weight means the same as in the configuration: it takes the place of the cgroup's.
+    let by_file = self::config("[discover]\nvm_settings = false\n[dispatch.vm.web]\nweight = 200\n");
+    let mut bare = observation.scan.vms.clone();
+    bare.iter_mut().for_each(|vm| vm.definition = Default::default());
+    let bare = table::entries(&bare, &Default::default(), &by_file.dispatch).0;
+    let bare = bare.iter().find(|entry| entry.name == "web").unwrap();
+    assert_eq!((web.own_weight, web.weight), (Some(200), 200));
+    assert_eq!((bare.own_weight, bare.weight), (web.own_weight, web.weight));
     let db = entry(&observation, "db", &config);
     assert_eq!((db.weight, db.cosched), (300, Cosched::Never));
     assert_eq!(db.period, Duration::from_micros(4500));
@@ -161,20 +169,25 @@ fn wrong_value_is_told_once_and_the_other_settings_hold() {
     let all = heard.0.join("\n");
     assert_eq!(heard.0.len(), 5, "{all}");
     let whose = format!("the VM web (process {}): ", facts(&observation, "web").pid);
-    for said in [
-        "the attribute weight=\"200ms\" of its libvirt metadata counts for nothing; it may be a number \
-         from 1 to 10000",
-        "the attribute ignore=\"\" of its libvirt metadata counts for nothing; it may be yes or no",
-        "the attribute wieght=\"1\" of its libvirt metadata is unknown; known are weight, period,",
+    let path = |place: &str| host.dir.path().join(place).display().to_string();
+    let status = path("run/libvirt/qemu/web.xml");
+    for (said, why) in [
+        ("weight=\"200ms\"", "counts for nothing; it may be a number from 1 to 10000"),
+        ("ignore=\"\"", "counts for nothing; it may be yes or no"),
+        ("wieght=\"1\"", "is unknown; known are weight, period,"),
     ] {
-        assert!(all.contains(&format!("{whose}{said}")), "{said}\n{all}");
+        let line = format!("{whose}the attribute {said} of its libvirt metadata ({status}) {why}");
+        assert!(all.contains(&line), "{line}\n{all}");
     }
-    let latency =
-        "its Proxmox tag instep-latency-fast counts for nothing; it may be normal or prompt";
-    assert!(
-        all.contains(latency) && all.contains("its Proxmox tag instep-home is unknown"),
-        "{all}"
-    );
+    let number = facts(&observation, "db").pid;
+    let tags = path(&format!("etc/pve/qemu-server/{number}.conf"));
+    for (said, why) in [
+        ("latency-fast", "counts for nothing; it may be normal or prompt"),
+        ("home", "is unknown"),
+    ] {
+        let line = format!("its Proxmox tag instep-{said} ({tags}) {why}");
+        assert!(all.contains(&line), "{line}\n{all}");
+    }
     // A mistake that is mended and made again is told again.
     host.set_metadata("weight=\"200\"");
     reported.note(&host.look().scan, &mut heard);

@@ -56,7 +56,7 @@ fn status_names_each_setting_with_its_source() {
     let plain = named(&status, "plain");
     assert_eq!((&plain["settings"], &plain["left_alone"]), (&json!([]), &Value::Null));
     let warned = status["warnings"].to_string();
-    assert!(warned.contains("of its libvirt metadata is unknown; known are weight"), "{warned}");
+    assert!(warned.contains("web.xml) is unknown; known are weight"), "{warned}");
     assert!(warned.contains("?[2J") && !warned.contains("u001b"), "{warned}");
 
     let drawn = copies.both(&[&["status"], &config[..]].concat());

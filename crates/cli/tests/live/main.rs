@@ -10,6 +10,7 @@ mod collecting;
 mod common;
 mod endings;
 mod killed;
+mod libvirt;
 mod placing;
 mod profiling;
 mod quota;

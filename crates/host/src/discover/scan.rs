@@ -5,7 +5,7 @@
 
 use super::cgroup::{self, Hierarchies, Membership};
 use super::debugfs::KvmDirs;
-use super::definition::{self, Definition};
+use super::definition::{self, Aside, Definition};
 use super::examine::{self, Answer, Known, Means, Monitor, ThreadReader};
 use super::facts::{Manager, OpaqueFacts, Scan, VcpuFacts, VmFacts, Vmm, name_uniquely};
 use super::files::{Reader, numbered};
@@ -44,6 +44,7 @@ pub struct Scanner {
     known: BTreeMap<u32, Process>,
     hierarchies: Hierarchies,
     qmp_turns: qmp::Turns,
+    aside: Aside,
     waits: Waits,
     /// What user ids stand for outside; `None` for a copy, which has those of where it was made.
     users: Option<UserMap>,
@@ -94,6 +95,7 @@ impl Scanner {
             known: BTreeMap::new(),
             hierarchies: Hierarchies::default(),
             qmp_turns: qmp::Turns::default(),
+            aside: Aside::default(),
             waits: Waits::default(),
             users: root
                 .is_live()
@@ -133,10 +135,12 @@ impl Scanner {
         let dirs = KvmDirs::list(&self.root, &self.reader);
         scan.looked.kvm_debugfs = dirs.state;
         self.qmp_turns.begin(self.options.qmp_budget);
+        self.aside.begin(definition::BUDGET);
         let mut found = Vec::new();
         for pid in &pids {
             self.look_at(*pid, &dirs, &mut scan, &mut found);
         }
+        scan.warnings.extend(self.aside.warning());
         let mut unpinned = Unpinned::default();
         for vm in &found {
             let dir = examine::process_dir(&self.root.join(""), vm.pid);
@@ -412,7 +416,7 @@ impl Scanner {
         }
         let Monitor { pid, guest, definition, .. } = monitor;
         let process = definition::Process { pid: *pid, guest, manager, root: &self.root };
-        let found = definition.look(&process, &mut self.reader).clone();
+        let found = definition.look(&process, (&mut self.reader, &mut self.aside)).clone();
         if let Some(why) = definition.denied().filter(|_| !self.warned.definitions) {
             self.warned.definitions = true;
             scan.warnings.push(why.to_owned());

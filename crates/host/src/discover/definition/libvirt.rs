@@ -38,11 +38,40 @@ pub struct Domain {
     pub uuid: String,
     /// The attributes of Instep's element in its metadata, in their order; at most 64.
     pub settings: Vec<(String, String)>,
-    /// What is wrong with its metadata, one sentence each; at most 64.
-    pub problems: Vec<String>,
+    /// Elements of Instep's namespaces that are none, in their order; at most 64.
+    pub unknown: Vec<Unknown>,
+}
+
+/// An element of one of Instep's namespaces that means nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unknown {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name without a prefix.
+    pub name: String,
+}
+
+impl Unknown {
+    /// What is wrong with it, printable.
+    fn problem(&self) -> String {
+        let Self { namespace, name } = self;
+        super::readable(&match namespace == NAMESPACE {
+            true => format!(
+                "its metadata has an element `{name}` of Instep's namespace, which has only `vm`"
+            ),
+            false => format!(
+                "its metadata has an element of the namespace `{namespace}`, which is unknown; write {NAMESPACE}"
+            ),
+        })
+    }
 }
 
 impl Domain {
+    /// What is wrong with its metadata, one sentence each.
+    pub fn problems(&self) -> impl Iterator<Item = String> {
+        self.unknown.iter().map(Unknown::problem)
+    }
+
     /// Whether it is the domain that this process runs.
     #[must_use]
     pub fn is_of(&self, pid: u32, uuid: Option<&str>) -> bool {
@@ -150,19 +179,14 @@ impl Domain {
     fn note(&mut self, namespace: &ResolveResult<'_>, start: &BytesStart<'_>) {
         let ResolveResult::Bound(Namespace(namespace)) = namespace else { return };
         let name = start.local_name();
-        let wrong = match (*namespace, name.as_ref()) {
-            (NAMESPACE, "vm") => None,
-            (NAMESPACE, name) => Some(format!(
-                "its metadata has an element `{name}` of Instep's namespace, which has only `vm`"
-            )),
-            (other, _) if other.starts_with(ALL_VERSIONS) => Some(format!(
-                "its metadata has an element of the namespace `{other}`, which is unknown; write {NAMESPACE}"
-            )),
-            _ => return,
-        };
-        if let Some(wrong) = wrong {
-            if self.problems.len() < MAX_FOUND {
-                self.problems.push(super::readable(&wrong));
+        if !namespace.starts_with(ALL_VERSIONS) {
+            return;
+        }
+        if (*namespace, name.as_ref()) != (NAMESPACE, "vm") {
+            if self.unknown.len() < MAX_FOUND {
+                let short = |text: &str| text.chars().take(super::MAX_TEXT).collect();
+                let (namespace, name) = (short(namespace), short(name.as_ref()));
+                self.unknown.push(Unknown { namespace, name });
             }
             return;
         }
@@ -198,7 +222,7 @@ mod tests {
     fn settings_stand_beside_metadata_of_others() {
         let domain = parse(WEB.as_bytes()).unwrap();
         assert_eq!(pairs(&domain), [("cosched", "relaxed"), ("weight", "200")]);
-        assert_eq!((domain.pid, domain.problems.len()), (4711, 0));
+        assert_eq!((domain.pid, domain.problems().count()), (4711, 0));
         assert_eq!(domain.uuid, "5b2f8c1e-7a44-4d0b-9a53-0f6f3f1c2e77");
     }
 
@@ -232,7 +256,7 @@ mod tests {
             r#"<!-- <instep:vm xmlns:instep="urn:instep:vm:1" weight="7"/> -->"#,
         ] {
             let domain = with(none).unwrap();
-            assert!(domain.settings.is_empty() && domain.problems.is_empty(), "{none}: {domain:?}");
+            assert!(domain.settings.is_empty() && domain.unknown.is_empty(), "{none}: {domain:?}");
         }
         let elsewhere = WEB.replace("<title>", &format!("{OURS}<title>"));
         let outside = parse(elsewhere.as_bytes()).unwrap();
@@ -241,7 +265,7 @@ mod tests {
 
     #[test]
     fn another_version_and_another_element_are_told() {
-        let said = |ours| with(ours).unwrap().problems.remove(0);
+        let said = |ours| with(ours).unwrap().problems().next().unwrap();
         let version = said(r#"<i:vm xmlns:i="urn:instep:vm:2" weight="7"/>"#);
         assert!(
             version.contains("`urn:instep:vm:2`, which is unknown; write urn:instep:vm:1"),
@@ -283,7 +307,7 @@ mod tests {
         let domain = with(&format!(r#"<i:vm xmlns:i="urn:instep:vm:1"{many}/>"#)).unwrap();
         assert!(domain.settings.len() < MAX_ATTRIBUTES);
         let elements = r#"<i:x xmlns:i="urn:instep:vm:1"/>"#.repeat(20_000);
-        assert_eq!(with(&elements).unwrap().problems.len(), MAX_FOUND);
+        assert_eq!(with(&elements).unwrap().unknown.len(), MAX_FOUND);
         let (deep, end) = ("<a>".repeat(100_000), "</a>".repeat(100_000));
         assert!(with(&format!("{deep}{end}")).unwrap_err().contains("nest deeper"));
         let names: String = (0..40_000).map(|i| format!(" xmlns:a{i}='x'")).collect();

@@ -9,9 +9,17 @@
 //! The managers write these files as root, but their users choose what is in them: the parsers are bounded, and
 //! nothing here judges a value. A file is read again when it changed. One that cannot be read any more does not
 //! change what was known of the process.
+//!
+//! `/run` is memory. `/etc/pve` is a file system that a process answers for: it is read by a thread of its own
+//! ([`Aside`]), for which a scan waits for a bounded time.
 
+mod aside;
 pub mod libvirt;
 pub mod proxmox;
+mod reduced;
+
+pub(super) use aside::Aside;
+pub(crate) use reduced::{process_of, reduced};
 
 use super::facts::Manager;
 use super::files::Reader;
@@ -24,6 +32,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+/// The most that a scan waits for `/etc/pve`.
+pub(super) const BUDGET: Duration = Duration::from_millis(500);
 /// The most that is read of one file.
 pub const MAX_FILE: u64 = 1 << 20;
 /// The most settings of one definition that are kept.
@@ -37,6 +47,8 @@ const UNSETTLED: Duration = Duration::from_secs(2);
 /// What the definition of one VM says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Definition {
+    /// The file that it was read from; empty where there is none.
+    pub file: PathBuf,
     /// Its settings in the order of the file, none of them judged.
     pub settings: Vec<Setting>,
     /// What is wrong with it, each with the file.
@@ -133,19 +145,27 @@ enum Unread {
 
 impl State {
     /// What the definition says now. Where no file changed, it costs a look at each.
-    pub(super) fn look(&mut self, process: &Process<'_>, reader: &mut Reader) -> &Definition {
+    pub(super) fn look(
+        &mut self,
+        process: &Process<'_>,
+        (reader, aside): (&mut Reader, &mut Aside),
+    ) -> &Definition {
         let Some(files) = Files::of(process) else { return &self.known };
-        let found: Vec<_> = files.all().iter().map(|path| Stamp::of(path)).collect();
-        let is_settled = |time: Option<SystemTime>| {
-            time.is_none_or(|time| time.elapsed().is_ok_and(|age| age >= UNSETTLED))
+        let look = Look {
+            files,
+            pid: process.pid,
+            uuid: process.guest.uuid.clone(),
+            is_live: process.root.is_live(),
+            stamps: self.stamps.take(),
         };
-        let settled = found.iter().flatten().all(|(_, time)| is_settled(*time));
-        let stamps: Vec<_> = found.into_iter().map(|found| found.map(|(stamp, _)| stamp)).collect();
-        if self.stamps.as_ref() == Some(&stamps) {
-            return &self.known;
+        let seen = match look.may_wait() {
+            true => aside.run(process.root, move |reader| look.read(reader)),
+            false => Some(look.read(reader)),
+        };
+        if let Some(Seen { stamps, read }) = seen {
+            self.stamps = stamps;
+            read.into_iter().for_each(|read| self.take(read));
         }
-        self.take(files.read(process, reader));
-        self.stamps = settled.then_some(stamps);
         &self.known
     }
 
@@ -173,6 +193,45 @@ impl State {
             )),
             _ => Unread::Wrong(format!("cannot read {path}: {error}")),
         }
+    }
+}
+
+/// A look at the files of one process, which may be another thread's.
+struct Look {
+    files: Files,
+    pid: u32,
+    uuid: Option<String>,
+    is_live: bool,
+    /// The versions of the files that were read before.
+    stamps: Option<Vec<Option<Stamp>>>,
+}
+
+/// What came of it.
+struct Seen {
+    /// The versions of the files; `None` where they may change again without a new time.
+    stamps: Option<Vec<Option<Stamp>>>,
+    /// `None` where they are those that were read before.
+    read: Option<Result<Definition, Unread>>,
+}
+
+impl Look {
+    /// Whether the files are in a file system that need not answer.
+    fn may_wait(&self) -> bool {
+        self.is_live && matches!(self.files, Files::Proxmox { .. })
+    }
+
+    fn read(self, reader: &mut Reader) -> Seen {
+        let found: Vec<_> = self.files.all().iter().map(|path| Stamp::of(path)).collect();
+        let is_settled = |time: Option<SystemTime>| {
+            time.is_none_or(|time| time.elapsed().is_ok_and(|age| age >= UNSETTLED))
+        };
+        let settled = found.iter().flatten().all(|(_, time)| is_settled(*time));
+        let stamps: Vec<_> = found.into_iter().map(|found| found.map(|(stamp, _)| stamp)).collect();
+        if self.stamps.as_ref() == Some(&stamps) {
+            return Seen { stamps: self.stamps, read: None };
+        }
+        let read = self.files.read((self.pid, self.uuid.as_deref()), self.is_live, reader);
+        Seen { stamps: settled.then_some(stamps), read: Some(read) }
     }
 }
 
@@ -207,31 +266,35 @@ impl Files {
         }
     }
 
-    fn read(&self, process: &Process<'_>, reader: &mut Reader) -> Result<Definition, Unread> {
-        let is_live = process.root.is_live();
+    fn read(
+        &self,
+        (pid, uuid): (u32, Option<&str>),
+        is_live: bool,
+        reader: &mut Reader,
+    ) -> Result<Definition, Unread> {
         match self {
             Self::Libvirt { status } => {
                 let bytes = read_of_root(status, is_live, reader)?;
                 let wrong = |why| Unread::Wrong(format!("{}: {why}", status.display()));
                 let domain = libvirt::parse(&bytes).map_err(wrong)?;
-                if !domain.is_of(process.pid, process.guest.uuid.as_deref()) {
+                if !domain.is_of(pid, uuid) {
                     return Err(Unread::NotIts);
                 }
-                let named = |why: &String| format!("{}: {why}", status.display());
-                let problems = domain.problems.iter().map(named).collect();
+                let named = |why: String| format!("{}: {why}", status.display());
                 Ok(Definition {
+                    file: status.clone(),
+                    problems: domain.problems().map(named).collect(),
                     settings: settings(domain.settings, Origin::LibvirtMetadata),
-                    problems,
                 })
             }
-            Self::Proxmox { pid, config } => {
-                let of = read_of_root(pid, is_live, reader)?;
-                if proxmox::pid(&of) != Some(process.pid) {
+            Self::Proxmox { pid: named, config } => {
+                let of = read_of_root(named, is_live, reader)?;
+                if proxmox::pid(&of) != Some(pid) {
                     return Err(Unread::NotIts);
                 }
                 let bytes = read_of_root(config, is_live, reader)?;
                 let settings = settings(proxmox::settings(&bytes), Origin::ProxmoxTag);
-                Ok(Definition { settings, problems: Vec::new() })
+                Ok(Definition { file: config.clone(), settings, problems: Vec::new() })
             }
         }
     }

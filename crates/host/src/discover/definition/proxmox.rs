@@ -10,7 +10,7 @@
 //! a value. It knows nothing of which settings there are.
 
 /// What tags for Instep begin with.
-const PREFIX: &str = "instep-";
+pub(super) const PREFIX: &str = "instep-";
 
 /// The process that such a file names.
 #[must_use]

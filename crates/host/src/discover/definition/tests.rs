@@ -39,7 +39,7 @@ impl Copy {
     fn said(&mut self, name: &str) -> (Vec<String>, Vec<String>) {
         let scan = self.scan();
         let vm = scan.vms.iter().find(|vm| vm.name == name).unwrap();
-        let Definition { settings, problems } = vm.definition.clone();
+        let Definition { settings, problems, .. } = vm.definition.clone();
         let each = settings.iter().map(|setting| format!("{}={}", setting.key, setting.value));
         (each.collect(), problems)
     }
@@ -94,12 +94,13 @@ fn unchanged_file_is_not_read_again() {
     let manager = Some(Manager::Libvirt);
     let process = Process { pid: vm.pid, guest: &guest, manager, root: &root };
     let (mut state, mut reader) = (State::default(), Reader::new(&root));
-    assert_eq!(state.look(&process, &mut reader).settings.len(), 2);
+    let mut aside = Aside::default();
+    assert_eq!(state.look(&process, (&mut reader, &mut aside)).settings.len(), 2);
     // Whatever is known stays as long as the file does not change.
     state.known = Definition::default();
-    assert_eq!(state.look(&process, &mut reader).settings.len(), 0);
+    assert_eq!(state.look(&process, (&mut reader, &mut aside)).settings.len(), 0);
     fs::write(&path, &status).unwrap();
-    assert_eq!(state.look(&process, &mut reader).settings.len(), 2);
+    assert_eq!(state.look(&process, (&mut reader, &mut aside)).settings.len(), 2);
 }
 
 #[test]
