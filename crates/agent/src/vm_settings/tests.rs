@@ -28,7 +28,7 @@ struct Host {
 
 impl Host {
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir_in(instep_madehost::scratch()).unwrap();
         let mut made = MadeHost::new(HostSpec::new(2, 4));
         for (name, vmm) in [("web", Vmm::Libvirt), ("db", Vmm::Proxmox)] {
             let vm = VmSpec::new(name, vmm, 2, NodeId(1), Bytes::from_mib(64));

@@ -8,6 +8,7 @@
 mod collecting;
 #[path = "../common/mod.rs"]
 mod common;
+mod definitions;
 mod endings;
 mod killed;
 mod libvirt;

@@ -18,7 +18,7 @@ struct Copy {
 
 impl Copy {
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir_in(instep_madehost::scratch()).unwrap();
         let mut made = MadeHost::new(HostSpec::new(2, 4));
         for (name, vmm) in [("web", Vmm::Libvirt), ("db", Vmm::Proxmox)] {
             made.push(VmSpec::new(name, vmm, 2, NodeId(0), Bytes::from_mib(64)));
@@ -188,6 +188,21 @@ fn file_that_others_could_have_written_counts_for_nothing() {
     std::os::unix::fs::chown(file.path(), Some(1234), None).unwrap();
     let Err(Unread::Wrong(why)) = read(0o600) else { panic!("a user's file counts") };
     assert!(why.contains("user 1234's, mode 600"), "{why}");
+}
+
+#[test]
+fn what_is_no_file_is_neither_read_nor_waited_for() {
+    let dir = tempfile::tempdir_in(instep_madehost::scratch()).unwrap();
+    let fifo = dir.path().join("web.xml");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    std::os::unix::fs::symlink("/dev/zero", dir.path().join("zero.xml")).unwrap();
+    std::os::unix::fs::symlink("web.xml", dir.path().join("link.xml")).unwrap();
+    let root = Root::live();
+    for name in ["web.xml", "zero.xml", "link.xml"] {
+        let read = read_of_root(&dir.path().join(name), true, &mut Reader::new(&root));
+        let Err(Unread::Wrong(why)) = read else { panic!("{name} is read") };
+        assert!(why.contains("it must be a regular file"), "{why}");
+    }
 }
 
 #[test]
