@@ -35,7 +35,9 @@ pub(crate) fn observe(
     trust: Option<&Trust>,
 ) -> anyhow::Result<Observed> {
     let root = root(args.root.as_deref())?;
-    let mut loads_only = ScanOptions::once();
+    let mut options = ScanOptions::once();
+    options.definitions = config.discover.vm_settings;
+    let mut loads_only = options.clone();
     loads_only.memory.enabled = false;
     let mut observer = Observer::new(root.clone(), loads_only.clone())?;
     let mut warnings = observer.topology().warnings().to_vec();
@@ -53,8 +55,7 @@ pub(crate) fn observe(
         }
         None
     };
-    observer.set_options(ScanOptions::once());
-    observer.read_definitions(config.discover.vm_settings);
+    observer.set_options(options);
     let elapsed = args.elapsed.map(|elapsed| Nanos(elapsed.as_nanos() as u64));
     let Observation { mut snapshot, scan } = observer.look(journal.as_ref(), elapsed)?;
     if let Some(before) = before {

@@ -195,10 +195,10 @@ fn settings_of_a_domain_are_shown_and_change_while_it_runs() {
 fn run_leaves_a_domain_alone_from_the_next_cycle_on() {
     let Some(stage) = Stage::with_two_cores() else { return };
     let Some(libvirt) = Libvirt::start(&stage) else { return };
-    // Mending this changes an affinity however busy the domain is.
-    let cpu = first_cpu().to_string();
-    ["0", "1"].map(|vcpu| libvirt.done(&["vcpupin", &libvirt.name, vcpu, &cpu, "--live"]));
     let affinities = || affinity::of_process(libvirt.pid).unwrap();
+    let vcpus = affinities().into_iter().filter(|(_, (name, _))| name.starts_with("CPU "));
+    // Mending this changes an affinity however busy the domain is.
+    vcpus.for_each(|(tid, _)| affinity::bind(tid, first_cpu()).unwrap());
     let before = affinities();
     let args = ["run", "--json", "--window", "10ms", "--interval", "1s", "--no-memory"];
     let only = ["--mend-conflicts", "--include-pinned", "--vm", &libvirt.name];
