@@ -100,7 +100,8 @@ fn definitions_reach_the_table_of_the_kernel_scheduler() {
     assert_eq!((web.weight, web.cosched, web.latency), (200, Cosched::Relaxed, Latency::Prompt));
     assert_eq!(web.home, Some(NodeId(1)));
     // A weight means the same as in the configuration: it takes the place of the cgroup's.
-    let by_file = self::config("[discover]\nvm_settings = false\n[dispatch.vm.web]\nweight = 200\n");
+    let by_file =
+        self::config("[discover]\nvm_settings = false\n[dispatch.vm.web]\nweight = 200\n");
     let mut bare = observation.scan.vms.clone();
     bare.iter_mut().for_each(|vm| vm.definition = Default::default());
     let bare = table::entries(&bare, &Default::default(), &by_file.dispatch).0;
@@ -181,10 +182,9 @@ fn wrong_value_is_told_once_and_the_other_settings_hold() {
     }
     let number = facts(&observation, "db").pid;
     let tags = path(&format!("etc/pve/qemu-server/{number}.conf"));
-    for (said, why) in [
-        ("latency-fast", "counts for nothing; it may be normal or prompt"),
-        ("home", "is unknown"),
-    ] {
+    for (said, why) in
+        [("latency-fast", "counts for nothing; it may be normal or prompt"), ("home", "is unknown")]
+    {
         let line = format!("its Proxmox tag instep-{said} ({tags}) {why}");
         assert!(all.contains(&line), "{line}\n{all}");
     }

@@ -48,9 +48,7 @@ fn a_cycle_follows_within_a_second_when_a_vm_ends() {
     let child = command.stdout(output).stderr(Stdio::null()).spawn().unwrap();
     let mut run: Run = first.hold(child);
     let name = second.name.clone();
-    wait_for("a cycle with both", || {
-        fs::read_to_string(&log).unwrap_or_default().contains(&name)
-    });
+    wait_for("a cycle with both", || fs::read_to_string(&log).unwrap_or_default().contains(&name));
     let before = cycles(&log);
     drop(second);
     let began = Instant::now();

@@ -125,7 +125,8 @@ impl<'a> Libvirt<'a> {
 
     /// Gives the domain, which runs, this element for Instep.
     fn set_metadata(&self, element: &str) {
-        let args = ["metadata", &self.name, "urn:instep:vm:1", "--key", "instep", "--live", "--set"];
+        let args =
+            ["metadata", &self.name, "urn:instep:vm:1", "--key", "instep", "--live", "--set"];
         self.done(&[&args[..], &[element]].concat());
     }
 
@@ -183,7 +184,8 @@ fn settings_of_a_domain_are_shown_and_change_while_it_runs() {
     let status = libvirt.instep(&["status", "--window", "10ms"]);
     let file = format!("(/run/libvirt/qemu/{}.xml)", libvirt.name);
     let said = status.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
-    let what = format!("the attribute weight=\"0\" of its libvirt metadata {file} counts for nothing");
+    let what =
+        format!("the attribute weight=\"0\" of its libvirt metadata {file} counts for nothing");
     assert!(said.contains(&what), "{}", status.all());
     assert!(status.stdout.contains("latency prompt (libvirt metadata)"), "{}", status.all());
     // `virsh metadata --edit` does the same with an editor.

@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 /// In place of a file that cannot be understood.
-const LEFT_OUT: &str = "<!-- instep collect left this out: it is not what libvirt writes of a domain -->\n";
+const LEFT_OUT: &str =
+    "<!-- instep collect left this out: it is not what libvirt writes of a domain -->\n";
 
 /// Which of the files that are read here one is.
 enum Kind {
@@ -87,7 +88,9 @@ fn status(bytes: &[u8]) -> Option<String> {
 /// A value as an attribute has it; white space other than blanks would become blanks.
 fn written(value: &str) -> String {
     let whites = [('\n', "&#10;"), ('\r', "&#13;"), ('\t', "&#9;")];
-    whites.iter().fold(escape(value).into_owned(), |text, (white, written)| text.replace(*white, written))
+    whites
+        .iter()
+        .fold(escape(value).into_owned(), |text, (white, written)| text.replace(*white, written))
 }
 
 /// A configuration with Instep's tags alone.
@@ -125,11 +128,13 @@ mod tests {
 
     #[test]
     fn no_password_of_a_definition_is_kept() {
-        let console = "<graphics type='vnc' passwd='geheim-1' passwdValidTo='2030-01-01T00:00:00'/>";
+        let console =
+            "<graphics type='vnc' passwd='geheim-1' passwdValidTo='2030-01-01T00:00:00'/>";
         let more = "<sysinfo><entry name='x'>geheim-2</entry></sysinfo><description>geheim-3</description>\
                     <qemu:commandline><qemu:arg value='geheim-4'/></qemu:commandline>";
         let web = WEB.replace("</devices>", &format!("{console}</devices>{more}"));
-        let of_another = "<metadata><app:key xmlns:app='urn:app' secret='geheim-5'>geheim-5</app:key>";
+        let of_another =
+            "<metadata><app:key xmlns:app='urn:app' secret='geheim-5'>geheim-5</app:key>";
         let web = web.replace("<metadata>", of_another);
         let web = web.replacen("<domstatus ", "<domstatus secret='geheim-6' ", 1);
         (1..=6).for_each(|at| assert!(web.contains(&format!("geheim-{at}")), "{at}"));
@@ -153,7 +158,8 @@ mod tests {
 
     #[test]
     fn mistakes_are_kept_as_they_are_told() {
-        let ours = "<instep:vm xmlns:instep=\"urn:instep:vm:1\" cosched=\"relaxed\" weight=\"200\"/>";
+        let ours =
+            "<instep:vm xmlns:instep=\"urn:instep:vm:1\" cosched=\"relaxed\" weight=\"200\"/>";
         let wrong = "<i:x xmlns:i=\"urn:instep:vm:1\"/><i:vm xmlns:i=\"urn:instep:&quot;vm:2\" a=\"1\"/>\
                      <i:vm xmlns:i=\"urn:instep:vm:1\" weight=\"&lt;&#10;&quot;'&amp;2\" wieght=\"1\"/>";
         assert!(WEB.contains(ours));
@@ -170,7 +176,8 @@ mod tests {
         assert_eq!(proxmox::settings(kept_db.as_bytes()), proxmox::settings(DB.as_bytes()));
         assert_eq!(kept("run/qemu-server/104.pid", " 4711\n"), "4711\n");
         assert_eq!(kept("etc/pve/qemu-server/104.conf", "tags: a\n"), "");
-        for other in ["proc/1/stat", "run/libvirt/qemu/log/web.xml", "etc/pve/qemu-server/104.pid"] {
+        for other in ["proc/1/stat", "run/libvirt/qemu/log/web.xml", "etc/pve/qemu-server/104.pid"]
+        {
             assert_eq!(reduced(Path::new(other), b"x"), None, "{other}");
         }
     }
