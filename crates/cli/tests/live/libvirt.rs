@@ -43,19 +43,18 @@ const DOMAIN: &str = "
 </domain>";
 
 /// The daemon with one domain that runs.
-struct Libvirt<'a> {
+struct Libvirt {
     daemon: Child,
     name: String,
     /// The domain's QEMU.
     pid: u32,
     /// Cgroups that were made for it.
     cgroups: Vec<PathBuf>,
-    stage: &'a Stage,
 }
 
-impl<'a> Libvirt<'a> {
+impl Libvirt {
     /// Starts both; `None`, with a note, where that cannot be done.
-    fn start(stage: &'a Stage) -> Option<Self> {
+    fn start(stage: &Stage) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             skip::note("only root can start libvirtd");
             return None;
@@ -81,7 +80,6 @@ impl<'a> Libvirt<'a> {
             name: format!("domain-{}", std::process::id()),
             pid: 0,
             cgroups: cgroups.into_iter().filter(|path| !path.exists()).collect(),
-            stage,
         };
         let said = || fs::read_to_string(stage.file("libvirtd")).unwrap();
         let end = Instant::now() + PATIENCE;
@@ -147,7 +145,7 @@ impl<'a> Libvirt<'a> {
     }
 }
 
-impl Drop for Libvirt<'_> {
+impl Drop for Libvirt {
     fn drop(&mut self) {
         if self.pid != 0 {
             self.virsh(&["destroy", &self.name]);
@@ -162,7 +160,6 @@ impl Drop for Libvirt<'_> {
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();
         self.cgroups.iter().for_each(|path| _ = fs::remove_dir(path));
-        let _ = self.stage;
     }
 }
 
