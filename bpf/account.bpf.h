@@ -144,6 +144,8 @@ static __noinline void count_thread(struct task_state *t, u32 standing, u32 doma
 	unhold(t, now);
 	if (standing == STANDS_RUNNING)
 		t->ran_at = now;
+	if (standing == STANDS_QUEUED && t->standing != STANDS_QUEUED)
+		t->waits_since = now;
 	/* A thread whose CPU is taken from it at once, as by the begin of a slot, has waited all the time. */
 	if (standing == STANDS_QUEUED && t->standing != STANDS_QUEUED &&
 	    (t->standing == STANDS_NOWHERE || pol_since(t->ran_at, now) >= SET.slice_ns / 2))

@@ -43,6 +43,8 @@ SEPARATE int begin_cpu(s32 cpu)
 	INSTEP_STATE->online++;
 	INSTEP_STATE->common += !d->isolated;
 	d->capacity += scx_bpf_cpuperf_cap(cpu);
+	/* The kernel begins with the highest frequency. */
+	c->use = c->asked = 1024;
 	bpf_for(k, 0, INSTEP_LANES) {
 		if (d->caches & pol_lane(k)) {
 			if ((u32)k > c->lane)

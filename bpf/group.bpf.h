@@ -17,7 +17,7 @@
  * Within the host's account threads share CPU time by this weight times that of their nice value (policy.h, pol_host_key). The
  * account itself weighs in its domain what its threads weigh together, on average over the time in which there are any. While
  * user space has written none (`thread_weight` is 0) cgroups weigh alike, and the account weighs `host_weight`.
- * Limits: what is entitled to follows the demand by a second. Up to 16,384 cgroups are known (INSTEP_MAX_LIMITS).
+ * Limits: what is entitled to follows the demand by a second. Up to 65,536 cgroups are known (INSTEP_MAX_LIMITS).
  */
 #ifndef INSTEP_GROUP_BPF_H
 #define INSTEP_GROUP_BPF_H
@@ -31,6 +31,7 @@
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, INSTEP_MAX_LIMITS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, u64);
 	__type(value, struct group);
 } groups SEC(".maps");
@@ -41,6 +42,7 @@ struct group layout_group;
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, INSTEP_MAX_LIMITS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, u64);
 	__type(value, u32);
 } group_weights SEC(".maps");

@@ -137,6 +137,7 @@ SEPARATE int look_at_thread(struct task_state *t, struct held_look *look)
 		expire_saved_time(a, t->vm, look->domain);
 	unhold(t, t->looked_at);
 	t->queued_at = t->looked_at;
+	t->waits_since = scx_bpf_now();
 	bound_own(t, look->domain);
 	look->place = place_of(t, look->domain);
 	return 0;

@@ -21,6 +21,7 @@
 #define INSTEP_IDLE_BPF_H
 
 #include "slot.bpf.h"
+#include "frequency.bpf.h"
 
 /* The first lanes of cores of which all threads are idle. */
 static __always_inline u64 idle_cores(struct domain_state *d)
@@ -228,6 +229,7 @@ void BPF_STRUCT_OPS(instep_update_idle, s32 cpu, bool idle)
 
 	if (!d)
 		return;
+	note_use(cpu, scx_bpf_now(), idle);
 	if (idle)
 		__sync_fetch_and_or(&d->idle, pol_lane(c->lane));
 	else

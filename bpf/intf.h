@@ -24,13 +24,15 @@ typedef int64_t s64;
 /* A scheduling domain has at most so many CPUs: a set of them is one word. */
 #define INSTEP_LANES 64
 #define INSTEP_MAX_DOMAINS 64
-#define INSTEP_MAX_VMS 1024
+#define INSTEP_MAX_VMS 2048
 /* vCPUs of all VMs together; each has a slot, those of one VM lie side by side. */
-#define INSTEP_MAX_SLOTS 8192
+#define INSTEP_MAX_SLOTS 32768
 #define INSTEP_MAX_VCPUS 512
-#define INSTEP_MAX_THREADS 32768
+#define INSTEP_MAX_THREADS 65536
 /* Cgroups that are known, and CPU limits of cgroups (group.bpf.h, limit.bpf.h). */
-#define INSTEP_MAX_LIMITS 16384
+#define INSTEP_MAX_LIMITS 65536
+/* Waits of a vCPU are counted by the number of bits of their microseconds. */
+#define INSTEP_WAITS 32
 /* Domains in which one gang can lie. */
 #define INSTEP_MAX_PARTS 16
 

@@ -18,7 +18,7 @@
  * A thread may run while something is left of all limits above it. CPUs look at this when the clock ticks, so some threads
  * run for a tick too long; because of the debt the mean is exact.
  * Limits: the periods of a limit begin when it is first seen, not when the kernel's do. Cgroups are looked through up to
- * 32 levels; up to 16,384 limits are known (INSTEP_MAX_LIMITS).
+ * 32 levels; up to 65,536 limits are known (INSTEP_MAX_LIMITS).
  */
 #ifndef INSTEP_LIMIT_BPF_H
 #define INSTEP_LIMIT_BPF_H
@@ -30,6 +30,7 @@
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, INSTEP_MAX_LIMITS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, u64);
 	__type(value, struct limit);
 } limits SEC(".maps");

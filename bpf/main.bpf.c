@@ -51,8 +51,7 @@
  * a gang's slot they wait for the middle or the end of it, at most 3 ms, so that the gang is interrupted on all its CPUs at
  * once.
  *
- * Limits. Evidence takes one window of 48 ms. Each part's header names its own. Facts about sched_ext are those of
- * kernel/sched/ext.c, Linux 6.12 to 7.2.
+ * Limits. Evidence takes 48 ms. Each header names its own. Facts about sched_ext are those of Linux 6.12 to 7.2.
  */
 #include <scx/common.bpf.h>
 #include <bpf_experimental.h>
@@ -62,6 +61,7 @@
 #include "taken.bpf.h"
 #include "choose.bpf.h"
 #include "begin.bpf.h"
+#include "waits.bpf.h"
 #ifdef __bpf__
 #include "dump.bpf.h"
 #endif
@@ -373,6 +373,7 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 		__sync_fetch_and_and(&d->idle, ~pol_lane(c->lane));
 	join_once(p, t);
 	leave_seat(t);
+	note_wait(t, now);
 	count_thread(t, STANDS_RUNNING, c->domain, now);
 	v = vm_of(t->vm);
 	i = slot_of(t->slot);
@@ -417,6 +418,7 @@ void BPF_STRUCT_OPS(instep_tick, struct task_struct *p)
 
 	if (!t || !c)
 		return;
+	note_use(cpu, now, true);
 	charge(cpu, now);
 	if (t->limit)
 		charge_limits(p, t);

@@ -112,6 +112,8 @@ struct vm_state {
 	u32 torn;	 /* CPUs that waited when a CPU was taken from it in its slot, summed ... */
 	u32 slots_had;	 /* ... over these slots */
 	u64 granted_at;	 /* when it last had a slot, or wanted none */
+	u64 total_slots; /* that it had since it is known */
+	u64 total_tears; /* times that a CPU was taken from it in its slot */
 	struct numbering numbering;
 	struct gang_part parts[INSTEP_MAX_PARTS] LINE;
 };
@@ -132,6 +134,8 @@ struct slot_info {
 	u64 allowed;	/* lanes of the VM's domain that it may use, ... */
 	u32 noted;	/* ... one more than that domain's number, ... */
 	u32 cpus;	/* ... and all CPUs that it may use, 0 if these are all of the host */
+	u32 longest_wait_us; /* waits.bpf.h */
+	u32 wait_counts[INSTEP_WAITS] LINE;
 };
 
 /* A CPU limit of a cgroup (limit.bpf.h). */
@@ -191,6 +195,9 @@ struct cpu_state {
 	u32 claimed;	/* what runs gives way to a thread that woke up and was sent here */
 	u64 own;	/* own time of the running thread (struct task_state) */
 	u64 swept_at;	/* when its bound queue was last looked through for threads that are overdue */
+	u64 used_at;	/* when its use was last computed (frequency.bpf.h) */
+	u32 use;	/* the part of the time in which it was busy of late, 1024ths, ... */
+	u32 asked;	/* ... and what the governor was last told */
 	u64 counters[INSTEP_NR_COUNTERS] LINE;
 };
 
@@ -307,6 +314,7 @@ struct task_state {
 	u64 woke;	/* its own time when it woke up */
 	u64 queued_at;	/* since when it waits; a run of less than half a slice does not count */
 	u64 ran_at;	/* when it last began to run */
+	u64 waits_since; /* since when it waits, without the time for which a limit held it */
 	u32 overdue;	/* it was found to wait for too long */
 	u32 is_long;	/* it used up a slice since then */
 	u32 stands_long; /* it is counted in the account's nr_long */
@@ -337,6 +345,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, INSTEP_MAX_THREADS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, u32);
 	__type(value, struct instep_thread);
 } threads SEC(".maps");
@@ -500,11 +509,13 @@ static __always_inline bool is_gang(struct vm_state *v)
 static __always_inline void note_torn(struct vm_state *v)
 {
 	v->torn += v->seats;
+	v->total_tears++;
 }
 
 /* A gang has a slot. What counts is the mean of the last hundred or so. */
 static __always_inline void note_slot(struct vm_state *v)
 {
+	v->total_slots++;
 	if (++v->slots_had < 128)
 		return;
 	v->slots_had /= 2;

@@ -94,7 +94,7 @@ mod live {
             isolated: false,
         };
         let possible = std::thread::available_parallelism()?.get() as u32;
-        let mut loaded = Loaded::load(&settings, &(0..possible).map(place).collect::<Vec<_>>())?;
+        let mut loaded = Loaded::load(&settings, &(0..possible).map(place).collect::<Vec<_>>(), 0)?;
         let began = Instant::now();
         let stop = std::path::Path::new("/tmp/dispatch.stop");
         let _ = std::fs::remove_file(stop);

@@ -1,7 +1,7 @@
 //! Stands in for the loaded scheduler in builds without the feature `kernel`: there never is one.
 
 use crate::exit::Exit;
-use crate::seen::{Cost, Event, VmSeen, Wants};
+use crate::seen::{Cost, DomainSeen, Event, VmSeen, Wants};
 use crate::settings::{CpuPlace, Settings};
 use crate::table::{Table, VmEntry};
 
@@ -14,12 +14,18 @@ impl Loaded {
     ///
     /// # Errors
     /// Always.
-    pub fn load(_: &Settings, _: &[CpuPlace]) -> anyhow::Result<Self> {
+    pub fn load(_: &Settings, _: &[CpuPlace], _: usize) -> anyhow::Result<Self> {
         anyhow::bail!("this build of instep has no kernel scheduler (feature `kernel`)")
     }
 
     /// Takes over new settings.
     pub fn set(&mut self, _: &Settings) {
+        match *self {}
+    }
+
+    /// Whether it is to be loaded anew.
+    #[must_use]
+    pub fn is_outgrown(&self, _: usize) -> bool {
         match *self {}
     }
 
@@ -46,6 +52,12 @@ impl Loaded {
     /// What it knows of each VM.
     #[must_use]
     pub fn vms(&self) -> Vec<VmSeen> {
+        match *self {}
+    }
+
+    /// What it knows of each scheduling domain.
+    #[must_use]
+    pub fn domains(&self) -> Vec<DomainSeen> {
         match *self {}
     }
 

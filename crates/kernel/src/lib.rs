@@ -23,6 +23,7 @@ mod stack;
 pub mod table;
 #[cfg(feature = "kernel")]
 mod verifier;
+pub mod waits;
 
 #[cfg(feature = "kernel")]
 pub mod loaded;

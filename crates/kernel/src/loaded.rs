@@ -5,12 +5,14 @@
 //! scheduler is back (kernel/sched/ext.c, struct_ops link, Linux 6.12 and later).
 
 use crate::exit::Exit;
-use crate::seen::{COUNTERS, Cost, Event, VmSeen};
+use crate::seen::{COUNTERS, Cost, DomainSeen, Event, VmSeen};
 use crate::settings::{CpuPlace, HOST_WEIGHT, Settings};
 use crate::skeleton::{BpfSkel, BpfSkelBuilder, types};
-use crate::table::{LIMITS, Placed, Table, ThreadId, VmEntry};
+use crate::table::{Limits, Placed, Table, ThreadId, VmEntry};
 use crate::verifier;
+use crate::waits::Waits;
 use anyhow::Context as _;
+use instep_core::units::{NodeId, Tid};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapMut, OpenObject, RingBuffer, RingBufferBuilder};
 use scx_utils::{compat, scx_ops_attach, scx_ops_load, scx_ops_open};
 use std::cell::RefCell;
@@ -29,12 +31,16 @@ pub struct Loaded {
     heard: Rc<RefCell<Vec<Event>>>,
     skel: BpfSkel<'static>,
     table: Table,
+    limits: Limits,
     threads: BTreeMap<u32, [u8; THREAD]>,
     /// What was last found out of each VM, by its index.
     found: BTreeMap<u32, String>,
     /// What threads of each cgroup were said to weigh.
     weights: BTreeMap<u64, u32>,
 }
+
+/// Where virtual time begins (`POL_ORIGIN` of bpf/policy.h).
+const ORIGIN: u64 = 1 << 50;
 
 /// Bytes of `struct instep_thread`.
 const THREAD: usize = std::mem::size_of::<types::instep_thread>();
@@ -49,21 +55,24 @@ impl std::fmt::Debug for Loaded {
 }
 
 impl Loaded {
-    /// Loads the scheduler for the whole host. `places` are those of all possible CPUs.
+    /// Loads the scheduler for the whole host. `places` are those of all possible CPUs; `vcpus` there are now, and it
+    /// has room for more ([`Limits::with_room`]).
     ///
     /// # Errors
     /// The kernel refuses it (too old, verifier, another scheduler), or has more CPUs or scheduling domains
     /// than there is room for.
-    pub fn load(settings: &Settings, places: &[CpuPlace]) -> anyhow::Result<Self> {
+    pub fn load(settings: &Settings, places: &[CpuPlace], vcpus: usize) -> anyhow::Result<Self> {
         scx_utils::try_set_rlimit_infinity();
         verifier::listen();
-        Self::try_load(settings, places).map_err(|error| match verifier::refusal() {
-            Some(why) => error.context(why),
-            None => error,
+        Self::try_load(settings, places, Limits::with_room(vcpus, places.len())).map_err(|error| {
+            match verifier::refusal() {
+                Some(why) => error.context(why),
+                None => error,
+            }
         })
     }
 
-    fn try_load(settings: &Settings, places: &[CpuPlace]) -> anyhow::Result<Self> {
+    fn try_load(settings: &Settings, places: &[CpuPlace], limits: Limits) -> anyhow::Result<Self> {
         // The open object must outlive the skeleton; it is as small as a pointer, once per load.
         let object: &'static mut MaybeUninit<OpenObject> =
             Box::leak(Box::new(MaybeUninit::uninit()));
@@ -72,6 +81,7 @@ impl Loaded {
         {
             let data = skel.maps.bss_data.as_mut().context("the object has no data")?;
             fill_places(&mut data.instep, places)?;
+            data.instep.set.nr_slots = limits.slots;
             write(&mut data.instep.set, settings);
         }
         // The kernel warns of a deprecated operation, which `bpf/taken.bpf.h` needs on old ones only.
@@ -98,6 +108,7 @@ impl Loaded {
             heard,
             skel,
             table: Table::default(),
+            limits,
             threads: BTreeMap::new(),
             found: BTreeMap::new(),
             weights: BTreeMap::new(),
@@ -114,12 +125,18 @@ impl Loaded {
         }
     }
 
+    /// Whether it is to be loaded anew, with room for so many vCPUs.
+    #[must_use]
+    pub fn is_outgrown(&self, vcpus: usize) -> bool {
+        self.limits.is_outgrown(vcpus)
+    }
+
     /// Feeds it the VMs as they are now; returns warnings on those that do not fit.
     ///
     /// # Errors
     /// When the kernel does not take an entry.
     pub fn feed(&mut self, entries: Vec<VmEntry>) -> anyhow::Result<Vec<String>> {
-        let (table, warnings) = self.table.renumbered(entries, LIMITS);
+        let (table, warnings) = self.table.renumbered(entries, self.limits);
         if table.vms == self.table.vms {
             return Ok(warnings);
         }
@@ -228,9 +245,28 @@ impl Loaded {
                 together_ns: vm.together_ns,
                 apart_ns: vm.apart_ns,
                 lag_ns: lag_of(&data.instep, vm),
+                slots: vm.total_slots,
+                tears: vm.total_tears,
+                vcpus: waits_of(&data.instep, placed),
             }
         };
         self.table.vms.iter().map(seen).collect()
+    }
+
+    /// What it knows of each scheduling domain.
+    #[must_use]
+    pub fn domains(&self) -> Vec<DomainSeen> {
+        let Some(data) = self.skel.maps.bss_data.as_ref() else { return Vec::new() };
+        let all = data.instep.domains.iter().zip(0..data.instep.set.nr_domains);
+        all.map(|(domain, number)| DomainSeen {
+            domain: number,
+            node: NodeId(domain.node.try_into().unwrap_or_default()),
+            cpus: domain.nr_lanes,
+            clock_ns: domain.clock.saturating_sub(ORIGIN),
+            vms: domain.nr_members,
+            gangs: domain.nr_gangs,
+        })
+        .collect()
     }
 
     /// Whether the scheduler found CPU limits of cgroups for which it has no room, so that they do not hold.
@@ -344,7 +380,6 @@ fn fill_places(state: &mut types::host_state, places: &[CpuPlace]) -> anyhow::Re
     let last = places.iter().rposition(|place| place.node >= 0);
     state.set.nr_cpus = last.map_or(0, |last| last + 1) as u32;
     state.set.nr_domains = domains;
-    state.set.nr_slots = LIMITS.slots;
     Ok(())
 }
 
@@ -366,6 +401,13 @@ fn begin(state: &mut types::host_state, placed: &Placed, generation: u32) {
     for slot in state.slots.iter_mut().skip(first).take(placed.entry.vcpus.len()) {
         *slot = Default::default();
     }
+}
+
+/// The vCPUs of a VM, and how long each waited.
+fn waits_of(state: &types::host_state, placed: &Placed) -> Vec<(Tid, Waits)> {
+    let slots = state.slots.iter().skip(placed.first_slot as usize);
+    let waits = slots.map(|slot| Waits::of(&slot.wait_counts, slot.longest_wait_us));
+    placed.entry.vcpus.iter().map(|thread| thread.tid).zip(waits).collect()
 }
 
 /// How far a VM is behind its domain's clock; 0 before it has joined one.
@@ -444,6 +486,7 @@ fn parse_event(bytes: &[u8]) -> Option<Event> {
 mod tests {
     use super::*;
     use crate::plan::MAX_DOMAINS;
+    use crate::table::LIMITS;
     use instep_core::topology::LANES;
     use std::mem::offset_of;
 

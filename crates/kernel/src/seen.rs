@@ -1,7 +1,8 @@
 //! What the loaded scheduler tells: counters, events, VMs, costs. Plain data.
 
 use crate::settings::{Cosched, Latency};
-use instep_core::units::NodeId;
+use crate::waits::Waits;
+use instep_core::units::{NodeId, Tid};
 
 /// Names of the counters, in the order of `enum instep_counter`.
 pub const COUNTERS: [&str; 31] = [
@@ -103,6 +104,29 @@ pub struct VmSeen {
     pub apart_ns: u64,
     /// How far its virtual time is behind its domain's clock, in nanoseconds: negative when it is ahead.
     pub lag_ns: i64,
+    /// Gang slots that it had since it is known.
+    pub slots: u64,
+    /// How often a CPU was taken from its gang in its slot.
+    pub tears: u64,
+    /// Its vCPUs, in their order, and how long each waited for a CPU since it is known.
+    pub vcpus: Vec<(Tid, Waits)>,
+}
+
+/// What the kernel knows of one scheduling domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainSeen {
+    /// Its number.
+    pub domain: u32,
+    /// Its node.
+    pub node: NodeId,
+    /// Its CPUs.
+    pub cpus: u32,
+    /// Its clock: virtual time in nanoseconds since the scheduler was loaded.
+    pub clock_ns: u64,
+    /// VMs that compete for its CPUs.
+    pub vms: u32,
+    /// Of these, such as form gangs.
+    pub gangs: u32,
 }
 
 /// What threads of all cgroups and VMs want, as the scheduler sees it.

@@ -93,7 +93,33 @@ pub struct Limits {
 }
 
 /// The limits of `bpf/intf.h`; a test compares them.
-pub const LIMITS: Limits = Limits { vms: 1024, slots: 8192, vcpus: 512, threads: 32768 };
+pub const LIMITS: Limits = Limits { vms: 2048, slots: 32768, vcpus: 512, threads: 65536 };
+
+/// Bytes that the queues of all slots may take, unless there are more vCPUs.
+const QUEUE_BYTES: usize = 32 << 20;
+/// The fewest slots, and the most beyond what is needed: each makes loading longer.
+const FREE_SLOTS: (u32, u32) = (256, 8192);
+
+impl Limits {
+    /// Those of a scheduler that is loaded on so many possible CPUs while there are so many vCPUs: slots for twice as many
+    /// at least, a power of two. A slot has a queue of its own, for which the kernel keeps some 200 bytes and,
+    /// since Linux 7.1, 32 bytes for each possible CPU (`struct scx_dsq_pcpu`, include/linux/sched/ext.h).
+    #[must_use]
+    pub fn with_room(vcpus: usize, cpus: usize) -> Self {
+        let wanted = u32::try_from(vcpus).unwrap_or(u32::MAX).min(LIMITS.slots);
+        let cheap = (QUEUE_BYTES / (200 + 32 * cpus)) as u32;
+        let cheap = (cheap / 2 + 1).next_power_of_two().clamp(FREE_SLOTS.0, FREE_SLOTS.1);
+        let slots = (2 * wanted).next_power_of_two().clamp(cheap, LIMITS.slots);
+        Self { slots, ..LIMITS }
+    }
+
+    /// Whether a scheduler that is loaded anew would have room for these vCPUs, where this one is too full: gaps
+    /// between the slots of VMs may be too narrow for others when less than a quarter is free.
+    #[must_use]
+    pub fn is_outgrown(self, vcpus: usize) -> bool {
+        self.slots < LIMITS.slots && vcpus > self.slots as usize / 4 * 3
+    }
+}
 
 /// One VM with its numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -244,6 +270,27 @@ mod tests {
         assert_eq!((numbers(&second), none), (numbers(&first), Vec::new()));
         assert_eq!(second.vms[0].entry.helpers.len(), 3, "8 threads, 5 of them vCPUs");
         assert!(warnings[0].starts_with("6 helper threads of VM a"), "{warnings:?}");
+    }
+
+    #[test]
+    fn there_is_room_for_twice_the_vcpus_that_there_are() {
+        let slots = |vcpus, cpus| Limits::with_room(vcpus, cpus).slots;
+        assert_eq!(
+            [2, 96, 384, 1024, 65536].map(|cpus| slots(0, cpus)),
+            [8192, 8192, 2048, 512, 256]
+        );
+        let large = [984, 1024, 1025, 20_000, usize::MAX];
+        assert_eq!(large.map(|vcpus| slots(vcpus, 384)), [2048, 2048, 4096, 32768, 32768]);
+        let outgrown = |room, vcpus| Limits::with_room(room, 384).is_outgrown(vcpus);
+        assert!(!outgrown(0, 1536) && outgrown(0, 1537), "2,048 slots");
+        assert!(!outgrown(20_000, usize::MAX), "there are no more");
+        assert!(
+            !Limits::with_room(1537, 384).is_outgrown(1537),
+            "it is not loaded again and again"
+        );
+        let (table, warnings) = Table::default()
+            .renumbered(vec![vm("a", 200), vm("b", 57)], Limits::with_room(0, 65536));
+        assert_eq!((table.vms.len(), warnings.len()), (1, 1), "{warnings:?}");
     }
 
     #[test]

@@ -260,6 +260,17 @@ void shim_set_vm_weight(struct host_state *s, u32 vm, u32 weight)
 	s->vm_set[within(vm, INSTEP_MAX_VMS)].weight = weight;
 }
 
+/* How often a vCPU waited for microseconds of so many bits, and for how long at most. */
+u32 shim_wait_count(const struct host_state *s, u32 slot, u32 bits)
+{
+	return s->slots[within(slot, INSTEP_MAX_SLOTS)].wait_counts[within(bits, INSTEP_WAITS)];
+}
+
+u32 shim_longest_wait_us(const struct host_state *s, u32 slot)
+{
+	return s->slots[within(slot, INSTEP_MAX_SLOTS)].longest_wait_us;
+}
+
 /* The gang set of a VM: lanes of its domain. */
 u64 shim_vm_set(const struct host_state *s, u32 vm)
 {
@@ -288,7 +299,7 @@ size_t shim_words(u32 written, u32 at, u32 end)
 			WORDS(rolled_at, spread_at),
 			WORDS(vms[1].account, vms[1].account),
 			WORDS(vms[1].ran_ns, vms[1].numbering),
-			WORDS(slots[1].ran_ns, slots[1].ran_ns),
+			WORDS(slots[1].ran_ns, slots[1].wait_counts),
 			WORDS(cpus[1].owner, cpus[1].lends),
 			WORDS(cpus[1].since, cpus[1].own),
 			WORDS(cpus[1].counters, cpus[1].counters),

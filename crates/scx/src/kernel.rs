@@ -484,6 +484,12 @@ impl Kernel {
         self.inner.state.borrow().rqs[cpu].curr
     }
 
+    /// What the scheduler asked of a CPU, of 1024.
+    #[cfg(test)]
+    pub(crate) fn performance(&self, cpu: usize) -> u32 {
+        self.inner.state.borrow().rqs[cpu].performance
+    }
+
     /// Why the kernel threw the scheduler out, if it did: since then tasks run in turn, in slices of
     /// 20 ms, from one queue.
     #[must_use]

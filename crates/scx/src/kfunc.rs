@@ -130,6 +130,15 @@ kfuncs! {
         }
     }
 
+    /// `scx_bpf_cpuperf_set`.
+    fn shim_ask_performance(kernel, cpu: i32, performance: u32) {
+        let state = &mut *kernel.state.borrow_mut();
+        match usize::try_from(cpu).ok().and_then(|cpu| state.rqs.get_mut(cpu)) {
+            Some(rq) if performance <= 1024 => rq.performance = performance,
+            _ => state.eject(format!("performance {performance} of 1024 was asked for CPU {cpu}")),
+        }
+    }
+
     /// `scx_bpf_task_cpu`.
     fn shim_task_cpu(kernel, p: Task) -> i32 {
         kernel.index(p).map_or(0, |task| kernel.state.borrow().tasks[task].cpu as i32)

@@ -61,6 +61,8 @@ pub(crate) struct Rq {
     /// Up to when the running task's slice was charged.
     pub(crate) charged: u64,
     pub(crate) resched: bool,
+    /// What the scheduler asked of it, of 1024; all of it until it does.
+    pub(crate) performance: u32,
     /// Runnable tasks, the running one included.
     pub(crate) runnable: u32,
 }
@@ -111,7 +113,7 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn new(cpus: usize, tasks: usize) -> Self {
         Self {
-            rqs: vec![Rq::default(); cpus],
+            rqs: vec![Rq { performance: 1024, ..Rq::default() }; cpus],
             tasks: vec![Info::default(); tasks],
             ..Self::default()
         }

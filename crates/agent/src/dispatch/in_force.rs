@@ -5,10 +5,11 @@
 //! it was killed. It does not ask the kernel.
 
 use crate::state_file;
-use instep_core::units::NodeId;
+use instep_core::units::{NodeId, Tid};
 use instep_host::apply::{Instance, Life};
 use instep_kernel::exit::Exit;
-use instep_kernel::seen::{Cost, VmSeen};
+use instep_kernel::seen::{Cost, DomainSeen, VmSeen};
+use instep_kernel::waits::Waits;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -38,6 +39,9 @@ pub struct InForce {
     pub counters: BTreeMap<String, u64>,
     /// What it knows of the VMs.
     pub vms: Vec<VmInForce>,
+    /// What it knows of scheduling domains.
+    #[serde(default)]
+    pub domains: Vec<DomainInForce>,
     /// Its programs; times only while `kernel.bpf_stats_enabled` is 1.
     #[serde(default)]
     pub programs: Vec<Program>,
@@ -119,6 +123,58 @@ pub struct VmInForce {
     /// Virtual time by which it is behind its domain's clock; negative when it is ahead.
     #[serde(default)]
     pub lag_ns: i64,
+    /// Gang slots that it had since it is known.
+    #[serde(default)]
+    pub gang_slots: u64,
+    /// How often a CPU was taken from its gang in its slot.
+    #[serde(default)]
+    pub gang_tears: u64,
+    /// How long its vCPUs waited for a CPU, together.
+    #[serde(default)]
+    pub waits: WaitsInForce,
+    /// The same of each vCPU, in their order.
+    #[serde(default)]
+    pub vcpus: Vec<VcpuInForce>,
+}
+
+/// For how long vCPUs waited for a CPU since they are known: from when one could run to when it did, without the time for which
+/// CPU limits held it. Quantiles are upper bounds, less than twice the exact ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitsInForce {
+    /// How many waits there were.
+    pub count: u64,
+    /// Half of them took at most so long, in microseconds.
+    pub p50_us: u64,
+    /// 99 % of them.
+    pub p99_us: u64,
+    /// The longest.
+    pub longest_us: u64,
+}
+
+/// A vCPU as the kernel scheduler sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VcpuInForce {
+    /// Its thread.
+    pub tid: Tid,
+    /// How long it waited for a CPU.
+    pub waits: WaitsInForce,
+}
+
+/// A scheduling domain: CPUs of a node that share one clock of virtual time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DomainInForce {
+    /// Its number.
+    pub domain: u32,
+    /// Its NUMA node.
+    pub node: NodeId,
+    /// How many CPUs it has.
+    pub cpus: u32,
+    /// Its clock: virtual time since the scheduler was loaded.
+    pub clock_ns: u64,
+    /// VMs that compete for its CPUs.
+    pub vms: u32,
+    /// Of these, such as form gangs.
+    pub gangs: u32,
 }
 
 /// A run that had loaded Instep's scheduler and is gone without a word: it was killed.
@@ -212,6 +268,8 @@ fn milli_cpus(share: u32) -> u32 {
 
 impl From<VmSeen> for VmInForce {
     fn from(seen: VmSeen) -> Self {
+        let mut all = Waits::default();
+        seen.vcpus.iter().for_each(|(_, waits)| all.add(waits));
         Self {
             name: seen.name,
             weight: seen.weight,
@@ -231,7 +289,32 @@ impl From<VmSeen> for VmInForce {
             held_ns: seen.held_ns,
             blocks: seen.blocks,
             lag_ns: seen.lag_ns,
+            gang_slots: seen.slots,
+            gang_tears: seen.tears,
+            waits: WaitsInForce::from(&all),
+            vcpus: seen
+                .vcpus
+                .iter()
+                .map(|(tid, waits)| VcpuInForce { tid: *tid, waits: waits.into() })
+                .collect(),
         }
+    }
+}
+
+impl From<&Waits> for WaitsInForce {
+    fn from(waits: &Waits) -> Self {
+        Self {
+            count: waits.count(),
+            p50_us: waits.quantile_us(0.5),
+            p99_us: waits.quantile_us(0.99),
+            longest_us: waits.longest_us(),
+        }
+    }
+}
+
+impl From<DomainSeen> for DomainInForce {
+    fn from(DomainSeen { domain, node, cpus, clock_ns, vms, gangs }: DomainSeen) -> Self {
+        Self { domain, node, cpus, clock_ns, vms, gangs }
     }
 }
 

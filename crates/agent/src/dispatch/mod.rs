@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! off(why) <--plan-- begin --plan--> loaded --fell out--> waiting --backoff over--> loaded
-//!                      |                ^                    |  CPU hotplug: at once
+//!                      |                ^                    |  CPU hotplug, more vCPUs: at once
 //!                      |                +--------------------+
 //!                      |                +--ejected three times within an hour--> given up
 //!                      +--somebody else's is loaded--> waiting --every 30 s--> loaded
@@ -17,6 +17,7 @@
 
 pub mod config;
 pub mod in_force;
+mod places;
 pub mod table;
 mod weights;
 
@@ -25,19 +26,20 @@ use crate::error::Error;
 use crate::observe::VmKey;
 use crate::watch::Scheduler;
 use config::DispatchConfig;
-pub use in_force::{Gone, InForce, LastExit, Program, VmInForce, forget, gone, read};
-use instep_core::topology::{LANES, Lane, Topology, lanes};
-use instep_core::units::{CpuId, Nanos, NodeId, Tid};
+pub use in_force::{
+    DomainInForce, Gone, InForce, LastExit, Program, VmInForce, WaitsInForce, forget, gone, read,
+};
+use instep_core::topology::Topology;
+use instep_core::units::{Nanos, NodeId, Tid};
 use instep_host::Root;
 use instep_host::apply::Instance;
-use instep_host::discover::{Scan, ScanOptions, Scanner, Trust, isolated_cpus};
+use instep_host::discover::{Scan, ScanOptions, Scanner, Trust};
 use instep_kernel::backoff::Backoff;
 use instep_kernel::exit::Exit;
 use instep_kernel::loaded::Loaded;
-use instep_kernel::plan::MAX_DOMAINS;
-use instep_kernel::probe::possible_cpus;
 use instep_kernel::table::LIMITS;
 use instep_kernel::{CpuPlace, Mode, Plan, Probe, Table, VmEntry, cookies, plan};
+use places::places;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -54,10 +56,15 @@ const BUSY: Duration = Duration::from_secs(30);
 const GOING: Duration = Duration::from_secs(5);
 
 const LOST_LIMITS: &str =
-    "CPU limits of cgroups (cpu.max) would not hold: there are more than 16384 of them";
+    "CPU limits of cgroups (cpu.max) would not hold: there are more than 65536 of them";
 
 const GIVEN_UP: &str = "three ejections within an hour: the kernel scheduler stays out until [dispatch] is changed and read \
                         again (SIGHUP), or instep run is started again";
+
+/// vCPUs of all VMs.
+fn vcpus_of(entries: &[VmEntry]) -> usize {
+    entries.iter().map(|entry| entry.vcpus.len()).sum()
+}
 
 /// The kernel scheduler as the loop holds it.
 #[derive(Debug)]
@@ -213,18 +220,19 @@ impl Dispatch {
                 why: "loaded by instep run".to_owned(),
                 counters: kernel.counters().iter().map(|(n, c)| ((*n).to_owned(), *c)).collect(),
                 vms: kernel.vms().into_iter().map(VmInForce::from).collect(),
+                domains: kernel.domains().into_iter().map(DomainInForce::from).collect(),
                 ..base
             },
         }
     }
 
     fn try_load(&mut self) {
-        let next =
-            match (decide((&self.config, &self.trust), &mut self.scanner).1, self.places.clone()) {
-                (Plan::Stay(why), _) | (Plan::Load, Err(why)) => State::Off(why),
-                (Plan::Busy(why), _) => State::busy(why),
-                (Plan::Load, Ok(places)) => self.load(&places),
-            };
+        let (vms, plan) = decide((&self.config, &self.trust), &mut self.scanner);
+        let next = match (plan, self.places.clone()) {
+            (Plan::Stay(why), _) | (Plan::Load, Err(why)) => State::Off(why),
+            (Plan::Busy(why), _) => State::busy(why),
+            (Plan::Load, Ok(places)) => self.load(&places, vcpus_of(&vms.0)),
+        };
         if let (State::Off(why), true) = (&next, self.config.mode != Mode::Off) {
             self.said.push(format!("the kernel's default scheduler stays: {why}"));
         }
@@ -243,9 +251,9 @@ impl Dispatch {
         self.write();
     }
 
-    fn load(&mut self, places: &[CpuPlace]) -> State {
+    fn load(&mut self, places: &[CpuPlace], vcpus: usize) -> State {
         let settings = self.config.settings().unwrap_or_default();
-        match Loaded::load(&settings, places) {
+        match Loaded::load(&settings, places, vcpus) {
             Ok(kernel) => {
                 self.said.push("Instep's kernel scheduler is in force".to_owned());
                 self.looks = 0;
@@ -333,6 +341,13 @@ impl Dispatch {
         }
         if kernel.lost_limits() {
             return self.unload(LOST_LIMITS.to_owned());
+        }
+        let vcpus = vcpus_of(&entries);
+        if kernel.is_outgrown(vcpus) {
+            self.said
+                .push(format!("{vcpus} vCPUs: loading the scheduler again with room for more"));
+            self.state = State::Off(String::new());
+            return self.try_load();
         }
         let fed = kernel.feed(entries);
         let taken = fed.as_ref().map_or(&[][..], |_| kernel.table().vms.as_slice());
@@ -550,41 +565,6 @@ fn scanner(reads_definitions: bool) -> Scanner {
 /// Whether some scheduler is just coming or going.
 fn is_going() -> bool {
     matches!(Probe::state_of(Path::new("/")), Some(instep_kernel::probe::State::Other(_)))
-}
-
-/// Where each CPU is, by its number; those that are offline are in no scheduling domain.
-///
-/// # Errors
-/// The scheduler has no room for this host's scheduling domains, or a CPU is in none.
-fn places(topology: &Topology) -> Result<Vec<CpuPlace>, String> {
-    // Numbers beyond any host's are not believed.
-    let possible = possible_cpus(Path::new("/"))
-        .min(4096)
-        .max(topology.cpus().last().map_or(0, |cpu| cpu.id.0 + 1));
-    let mut places = vec![CpuPlace::OFFLINE; possible as usize];
-    let isolated = isolated_cpus(&Root::live());
-    let lanes: BTreeMap<CpuId, Lane> = lanes(topology, &isolated).into_iter().collect();
-    let domains = lanes.values().map(|lane| lane.domain + 1).max().unwrap_or(0);
-    if domains > MAX_DOMAINS {
-        return Err(format!(
-            "this host has {domains} scheduling domains (groups of at most {LANES} CPUs that lie in one node), and \
-             Instep's scheduler has room for {MAX_DOMAINS}; use placement alone (--dispatch off)"
-        ));
-    }
-    for cpu in topology.cpus() {
-        let node = i32::try_from(cpu.node.0).ok();
-        let lane = lanes.get(&cpu.id).filter(|lane| (lane.lane as usize) < LANES);
-        let (Some(node), Some(lane)) = (node, lane) else {
-            return Err(format!(
-                "CPU {} of node {} is in no scheduling domain: a node or core with it has more CPUs than {LANES}, or \
-                 is not listed in /sys/devices/system/node; use placement alone (--dispatch off)",
-                cpu.id, cpu.node
-            ));
-        };
-        let Lane { domain, lane, core, first_of_cache, isolated } = *lane;
-        places[cpu.id.0 as usize] = CpuPlace { node, domain, lane, core, first_of_cache, isolated };
-    }
-    Ok(places)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::*;
 use instep_core::units::{Bytes, VmId};
+use instep_kernel::plan::MAX_DOMAINS;
 use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm};
 
 fn topology() -> Topology {

@@ -56,7 +56,7 @@ pub(super) const OF_VMS: [Family<VmMetrics>; 9] = [
 ];
 
 /// What Instep's kernel scheduler knows.
-pub(super) const OF_SCHEDULER: [Family<VmInForce>; 6] = [
+pub(super) const OF_SCHEDULER: [Family<VmInForce>; 10] = [
     (
         "instep_vm_together_seconds_total",
         Counter,
@@ -74,6 +74,27 @@ pub(super) const OF_SCHEDULER: [Family<VmInForce>; 6] = [
         Counter,
         "Time for which CPU limits of cgroups held threads of the VM.",
         |vm| Some(seconds(Nanos(vm.held_ns))),
+    ),
+    ("instep_vm_gang_slots_total", Counter, "Gang slots that the VM had.", |vm| {
+        Some(vm.gang_slots as f64)
+    }),
+    (
+        "instep_vm_gang_tears_total",
+        Counter,
+        "Times that a CPU was taken from the VM's gang in its slot.",
+        |vm| Some(vm.gang_tears as f64),
+    ),
+    (
+        "instep_vm_wait_p99_seconds",
+        Gauge,
+        "99 % of the waits of the VM's vCPUs for a CPU took at most so long, since it is known.",
+        |vm| Some(vm.waits.p99_us as f64 / 1e6),
+    ),
+    (
+        "instep_vm_wait_longest_seconds",
+        Gauge,
+        "The longest wait of a vCPU of the VM for a CPU since it is known.",
+        |vm| Some(vm.waits.longest_us as f64 / 1e6),
     ),
     ("instep_vm_gang_vcpus", Gauge, "vCPUs of the VM's gang.", |vm| Some(vm.gang_vcpus.into())),
     ("instep_vm_gang_cpus", Gauge, "CPUs of the VM's gang set, which has gang slots.", |vm| {

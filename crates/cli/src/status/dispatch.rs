@@ -146,15 +146,24 @@ fn told(vm: &VmInForce) -> String {
             humantime::format_duration(Duration::from_millis(ms))
         ),
     };
+    let waits = match vm.waits.count {
+        0 => String::new(),
+        _ => format!(
+            ", waits of {} at p99 and {} at most",
+            humantime::format_duration(Duration::from_micros(vm.waits.p99_us)),
+            humantime::format_duration(Duration::from_micros(vm.waits.longest_us))
+        ),
+    };
     let found = vm.found.as_ref().map_or_else(String::new, |found| format!("; {found}"));
     format!(
-        "{name}: weight {weight}, {prompt}{home}{domain}{gang}, {share}, {lag}, {blocks} blocks{held}{found}"
+        "{name}: weight {weight}, {prompt}{home}{domain}{gang}, {share}, {lag}, {blocks} blocks{waits}{held}{found}"
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use instep_agent::dispatch::WaitsInForce;
 
     #[test]
     fn a_vm_is_at_home_where_the_scheduler_that_is_in_force_keeps_it() {
@@ -171,12 +180,14 @@ mod tests {
             domain: Some(0),
             share_milli_cpus: 1500,
             lag_ns: -7_000_000,
+            waits: WaitsInForce { count: 9, p50_us: 1, p99_us: 2047, longest_us: 3000 },
             found: Some("gang of 4 vCPUs formed".into()),
             ..dispatch.vms[0].clone()
         };
         let drawn = dispatch.drawn(2000);
         let state = "domain 0, gang of 4 vCPUs on 2 CPUs, entitled to 1.5 CPUs, 7ms ahead of its";
         assert!(drawn.contains(state) && drawn.contains("; gang of 4 vCPUs formed"), "{drawn}");
+        assert!(drawn.contains("waits of 2ms 47us at p99 and 3ms at most"), "{drawn}");
         dispatch.instep = false;
         assert_eq!(dispatch.home_of("a"), None);
     }

@@ -239,6 +239,7 @@ struct task_struct *shim_iter_next(void *kernel, struct bpf_iter_scx_dsq *it);
 bool shim_move(void *kernel, struct bpf_iter_scx_dsq *it, struct task_struct *p, u64 dsq_id,
 	       u64 enq_flags, bool ordered);
 void shim_kick(void *kernel, s32 cpu, u64 flags);
+void shim_ask_performance(void *kernel, s32 cpu, u32 performance);
 s32 shim_task_cpu(void *kernel, const struct task_struct *p);
 bool shim_task_running(void *kernel, const struct task_struct *p);
 struct task_struct *shim_task_of_pid(void *kernel, s32 pid);
@@ -422,6 +423,11 @@ static __always_inline u32 scx_bpf_nr_cpu_ids(void)
 static __always_inline u32 scx_bpf_cpuperf_cap(s32 cpu)
 {
 	return 1024;
+}
+
+static __always_inline void scx_bpf_cpuperf_set(s32 cpu, u32 performance)
+{
+	shim_ask_performance(KERNEL, cpu, performance);
 }
 
 static __always_inline s32 scx_bpf_cpu_node(s32 cpu)

@@ -32,6 +32,55 @@ fn longest_wait(vms: &[(usize, u32)], tick_ms: u64) -> u64 {
     longest
 }
 
+/// Waits of a vCPU by the number of bits of their microseconds, and the longest in microseconds, as the scheduler counts them.
+fn counted(instep: &mut Instep, slot: u32) -> (Vec<u32>, u32) {
+    let state = instep.kernel().globals();
+    // SAFETY: it is the state that this scheduler was loaded with, and only read.
+    let count = |bits| unsafe { c::shim_wait_count(state, slot, bits) };
+    // SAFETY: as above.
+    ((0..32).map(count).collect(), unsafe { c::shim_longest_wait_us(state, slot) })
+}
+
+#[test]
+fn waits_are_counted_for_each_vcpu_from_when_it_can_run_to_when_it_does() {
+    let only: &[usize] = &[0];
+    let mut instep = loaded(&[(1, 100), (1, 100)], &[only, only], 0);
+    for task in 0..2 {
+        instep.kernel().wake(task, Waker::Other(0), START);
+        settle(&mut instep, START);
+    }
+    let (mut since, mut waits, mut last) = ([Some(START); 2], [const { Vec::new() }; 2], None);
+    for at in 0..1000 {
+        let now = START + at * MS;
+        (at > 0 && at % 4 == 0).then(|| tick(&mut instep, 1, now));
+        settle(&mut instep, now);
+        let current = instep.current(0);
+        if current != last {
+            last.inspect(|task| since[*task] = Some(now));
+            current
+                .inspect(|task| waits[*task].extend(since[*task].take().map(|since| now - since)));
+            last = current;
+        }
+    }
+    for task in 0..2 {
+        let mut expected = vec![0; 32];
+        waits[task]
+            .iter()
+            .for_each(|ns| expected[(64 - (ns / 1000).leading_zeros()) as usize] += 1);
+        let longest = (waits[task].iter().max().unwrap() / 1000) as u32;
+        assert!(longest > 3000 && waits[task].len() > 50, "they take turns: {waits:?}");
+        assert_eq!(counted(&mut instep, task as u32), (expected, longest), "task {task}");
+    }
+    // A sleep is no wait.
+    let runs = instep.current(0).unwrap();
+    let now = START + 1000 * MS;
+    instep.kernel().block(0, now);
+    settle(&mut instep, now);
+    let before = counted(&mut instep, runs as u32);
+    settle(&mut instep, now + 500 * MS);
+    assert_eq!(counted(&mut instep, runs as u32), before);
+}
+
 #[test]
 fn equal_vms_wait_for_100_ms_at_most_among_eight() {
     for tick in [1, 4] {
