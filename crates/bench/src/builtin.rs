@@ -6,12 +6,13 @@ use crate::glob::fits;
 use std::path::{Path, PathBuf};
 
 /// The files of `scenarios/bench`, by name.
-const FILES: [(&str, &str); 6] = [
+const FILES: [(&str, &str); 7] = [
     ("barriers.toml", include_str!("../../../scenarios/bench/barriers.toml")),
     ("programs.toml", include_str!("../../../scenarios/bench/programs.toml")),
     ("shares.toml", include_str!("../../../scenarios/bench/shares.toml")),
     ("latency.toml", include_str!("../../../scenarios/bench/latency.toml")),
     ("guests.toml", include_str!("../../../scenarios/bench/guests.toml")),
+    ("cgroups.toml", include_str!("../../../scenarios/bench/cgroups.toml")),
     ("cores.toml", include_str!("../../../scenarios/bench/cores.toml")),
 ];
 

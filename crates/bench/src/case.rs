@@ -22,7 +22,7 @@
 //! Further words of work: `kind` (`process`, a plain process as a VM; `kvm`, a real guest, in the lab
 //! only; `host`, belonging to no VM), `demand` (the part of a CPU that each vCPU wants), `per`
 //! (what is counted when the load is another program than instep-load, which is then run again and
-//! again), `programs` (what a kvm guest's load needs of this machine), `settings` (settings that Instep has of a
+//! again), `quota` (a CPU limit, in percent of a CPU), `slice` (the slice of the case's `slices` in which the cgroup lies), `programs` (what a kvm guest's load needs of this machine), `settings` (settings that Instep has of a
 //! process, in words of `[dispatch.vm.NAME]`: `{ cosched = "relaxed" }`; other schedulers know none),
 //! `realtime` (a priority from 1 to 99, SCHED_FIFO, of a host process of instep-load: it goes before all that
 //! a scheduler here decides about, and so bounds how soon anything can wake).
@@ -99,6 +99,44 @@ pub struct Case {
     /// What runs beside it.
     #[serde(default)]
     pub beside: Vec<Work>,
+    /// Slices by name. Without any the cgroups lie side by side; with some, each lies in one of them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub slices: BTreeMap<String, Slice>,
+}
+
+/// A cgroup that holds others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Slice {
+    /// Its `cpu.weight`.
+    pub weight: u32,
+    /// Its CPU limit, in percent of a CPU; none by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota: Option<u32>,
+}
+
+impl Default for Slice {
+    fn default() -> Self {
+        Self { weight: 100, quota: None }
+    }
+}
+
+/// CPUs of a limit in percent of a CPU.
+fn limit(quota: Option<u32>) -> f64 {
+    quota.map_or(f64::INFINITY, |quota| f64::from(quota) / 100.0)
+}
+
+/// What is wrong with a weight and a limit.
+fn check_group(weight: u32, quota: Option<u32>) -> Result<(), String> {
+    if weight == 0 || weight > 10_000 {
+        return Err(format!("weight {weight}; possible are 1 to 10000"));
+    }
+    match quota {
+        Some(quota) if !(1..=6400).contains(&quota) => {
+            Err(format!("quota {quota}; possible are 1 to 6400, in percent of a CPU"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// How work is run.
@@ -125,6 +163,12 @@ pub struct Work {
     /// `cpu.weight` of its cgroup.
     #[serde(default = "hundred")]
     pub weight: u32,
+    /// Its CPU limit, in percent of a CPU; none by default. The work alone has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<u32>,
+    /// The slice in which its cgroup lies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slice: Option<String>,
     /// How many of these run.
     #[serde(default = "one")]
     pub count: u32,
@@ -187,8 +231,12 @@ impl Work {
     /// What it competes with for CPU time.
     #[must_use]
     pub fn wanting(&self) -> Wanting {
-        let wants = f64::from(self.vcpus) * self.demand;
-        Wanting { weight: f64::from(self.weight), wants }
+        Wanting { weight: f64::from(self.weight), wants: self.wants().min(limit(self.quota)) }
+    }
+
+    /// The CPUs that it could use without a limit.
+    fn wants(&self) -> f64 {
+        f64::from(self.vcpus) * self.demand
     }
 
     fn check(&self) -> Result<(), String> {
@@ -198,8 +246,9 @@ impl Work {
         if self.vcpus == 0 || self.vcpus > 64 {
             return Err(format!("{} vcpus; possible are 1 to 64", self.vcpus));
         }
-        if self.weight == 0 || self.weight > 10_000 {
-            return Err(format!("weight {}; possible are 1 to 10000", self.weight));
+        check_group(self.weight, self.quota)?;
+        if self.kind == Kind::Kvm && (self.quota.is_some() || self.slice.is_some()) {
+            return Err("quota and slice go with kind = \"process\" or \"host\"".to_owned());
         }
         if self.count == 0 || self.count > MAX_BESIDE {
             return Err(format!("count {}; possible are 1 to {MAX_BESIDE}", self.count));
@@ -233,10 +282,28 @@ impl Case {
     /// The fair share of the work's speed alone, on so many CPUs.
     #[must_use]
     pub fn share(&self, cpus: u32) -> f64 {
-        let beside = self.beside.iter();
-        let beside = beside.flat_map(|work| (0..work.count).map(|_| work.wanting()));
-        let all: Vec<Wanting> = std::iter::once(self.work.wanting()).chain(beside).collect();
-        share::of_first(&all, f64::from(cpus))
+        let alone = self.work.wants().min(f64::from(cpus));
+        self.given(cpus)[0] / alone
+    }
+
+    /// The CPUs that are fair for each that runs, in the order of [`Case::all`].
+    #[must_use]
+    pub fn given(&self, cpus: u32) -> Vec<f64> {
+        let cpus = f64::from(cpus);
+        if self.slices.is_empty() {
+            return share::given(
+                &self.all().map(|(_, work)| work.wanting()).collect::<Vec<_>>(),
+                cpus,
+            );
+        }
+        let slice =
+            |name: &Option<String>| self.slices.keys().position(|own| Some(own) == name.as_ref());
+        let all =
+            self.all().map(|(_, work)| (work.wanting(), slice(&work.slice).unwrap_or_default()));
+        let slices = self.slices.values();
+        let slices =
+            slices.map(|slice| Wanting { weight: slice.weight.into(), wants: limit(slice.quota) });
+        share::given_in_slices(&all.collect::<Vec<_>>(), &slices.collect::<Vec<_>>(), cpus)
     }
 
     /// Everything that runs, the measured work first, each once for every of its count, with a name.
@@ -285,6 +352,22 @@ impl Case {
         }
         if self.work.count != 1 {
             return Err("work: count is for what runs beside".to_owned());
+        }
+        for (name, slice) in &self.slices {
+            if name.is_empty() || name.len() > 40 || !name.chars().all(letter) {
+                return Err(format!("slice {name}: a name has 1 to 40 letters, digits and dashes"));
+            }
+            check_group(slice.weight, slice.quota)
+                .map_err(|what| format!("slice {name}: {what}"))?;
+        }
+        let known = |work: &Work| match &work.slice {
+            Some(name) => self.slices.contains_key(name),
+            None => self.slices.is_empty(),
+        };
+        if !self.all().all(|(_, work)| known(work)) {
+            return Err(
+                "slice: all or none that run lie in one, and `slices` has its name".to_owned()
+            );
         }
         self.work.check().map_err(|what| format!("work: {what}"))?;
         for (index, work) in self.beside.iter().enumerate() {
@@ -438,6 +521,12 @@ mod tests {
                 "period: 5; possible are 1ms",
             ),
             (swap("vcpus = 2", "vcpus = 2, weight = 0"), "weight 0; possible are 1 to 10000"),
+            (swap("vcpus = 2", "vcpus = 2, quota = 0"), "quota 0; possible are 1 to 6400"),
+            (swap("vcpus = 2", "vcpus = 2, kind = 'kvm', quota = 9"), "quota and slice go with"),
+            (swap("vcpus = 2", "vcpus = 2, slice = 'a'"), "slice: all or none"),
+            (format!("{CASE}slices = {{ a = {{}} }}\n"), "slice: all or none"),
+            (format!("{CASE}slices = {{ 'a/b' = {{}} }}\n"), "slice a/b: a name has"),
+            (format!("{CASE}slices = {{ a = {{ weight = 0 }} }}\n"), "slice a: weight 0"),
             (swap("vcpus = 2", "vcpus = 2, demand = 2.0"), "demand 2"),
             (swap("vcpus = 2", "vcpus = 2, demand = nan"), "demand NaN"),
             (swap("vcpus = 2", "vcpus = 2, kind = 'xen'"), "unknown variant"),

@@ -27,12 +27,20 @@ pub fn given(all: &[Wanting], cpus: f64) -> Vec<f64> {
     given.into_iter().map(|parts| parts as f64 / PARTS).collect()
 }
 
-/// The share of the first among all; 1 when it wants nothing.
+/// The same where each lies in a slice, of this number: CPUs are given to slices by weight, none more than its limit, and what a
+/// slice has to those within it.
 #[must_use]
-pub fn of_first(all: &[Wanting], cpus: f64) -> f64 {
-    let Some(first) = all.first() else { return 1.0 };
-    let alone = first.wants.min(cpus);
-    if alone <= 0.0 { 1.0 } else { given(all, cpus)[0] / alone }
+pub fn given_in_slices(all: &[(Wanting, usize)], slices: &[Wanting], cpus: f64) -> Vec<f64> {
+    let within =
+        |slice: usize| all.iter().filter(move |(_, own)| *own == slice).map(|(one, _)| *one);
+    let wanted = |slice: usize| within(slice).map(|one| one.wants).sum::<f64>();
+    let claims = slices.iter().enumerate();
+    let claims = claims.map(|(at, slice)| Wanting { wants: slice.wants.min(wanted(at)), ..*slice });
+    let given_to = given(&claims.collect::<Vec<_>>(), cpus);
+    let mut inner: Vec<_> = (0..slices.len())
+        .map(|at| given(&within(at).collect::<Vec<_>>(), given_to[at]).into_iter())
+        .collect();
+    all.iter().filter_map(|(_, slice)| inner.get_mut(*slice)?.next()).collect()
 }
 
 #[cfg(test)]
@@ -41,6 +49,11 @@ mod tests {
 
     fn vm(weight: f64, wants: f64) -> Wanting {
         Wanting { weight, wants }
+    }
+
+    /// The share of the first among all, of what it could use alone.
+    fn of_first(all: &[Wanting], cpus: f64) -> f64 {
+        given(all, cpus)[0] / all[0].wants.min(cpus)
     }
 
     fn near(a: f64, b: f64) {
@@ -66,7 +79,23 @@ mod tests {
     fn who_wants_little_gets_all_of_it() {
         near(of_first(&[vm(100.0, 0.1), vm(100.0, 2.0), vm(100.0, 2.0)], 2.0), 1.0);
         near(of_first(&[vm(100.0, 1.0), vm(100.0, 1.0)], 2.0), 1.0);
-        near(of_first(&[vm(1.0, 0.0)], 2.0), 1.0);
+    }
+
+    #[test]
+    fn slices_share_by_weight_and_what_one_leaves_stays_in_its_slice_first() {
+        let slices = [vm(100.0, f64::INFINITY), vm(300.0, f64::INFINITY)];
+        let all =
+            [(vm(100.0, 4.0), 0), (vm(300.0, 4.0), 0), (vm(100.0, 4.0), 1), (vm(300.0, 4.0), 1)];
+        let parts =
+            |all: &[(Wanting, usize)], slices: &[Wanting]| given_in_slices(all, slices, 4.0);
+        let all_near = |given: Vec<f64>, wanted: [f64; 4]| {
+            given.into_iter().zip(wanted).for_each(|(own, wanted)| near(own, wanted));
+        };
+        all_near(parts(&all, &slices), [0.25, 0.75, 0.75, 2.25]);
+        let idle = [all[0], (vm(300.0, 0.25), 0), all[2], all[3]];
+        all_near(parts(&idle, &slices), [0.75, 0.25, 0.75, 2.25]);
+        let limited = [slices[0], vm(300.0, 1.0)];
+        all_near(parts(&all, &limited), [0.75, 2.25, 0.25, 0.75]);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! What the compiler does not check: which crate may know which, how long files are, how they
-//! begin, and what must not be written down in them.
+//! begin, what must not be written down in them, and where links of the documents lead.
 
 mod files;
 mod layering;
+mod links;
 
 use anyhow::{Context, Result};
 use std::fmt;
@@ -39,11 +40,14 @@ impl fmt::Display for Finding {
 pub(crate) fn run(root: &Path) -> Result<bool> {
     let mut findings = layering::check(&layering::packages(root)?);
     let files = tracked(root)?;
+    let mut texts = links::Texts::new();
     for file in &files {
         if let Ok(bytes) = std::fs::read(root.join(file)) {
             findings.extend(files::check(file, &bytes));
+            texts.insert(file.clone(), String::from_utf8(bytes).unwrap_or_default());
         }
     }
+    findings.extend(links::check(&texts));
     for finding in &findings {
         eprintln!("{finding}");
     }

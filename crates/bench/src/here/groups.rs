@@ -4,6 +4,7 @@
 //! of cpu and cpuacct.
 
 use super::read;
+use crate::case::{Case, Kind, Slice, Work};
 use crate::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,8 @@ const ROOT: &str = "/sys/fs/cgroup";
 const OLD: [&str; 2] = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpuacct"];
 /// The groups of what stands for VMs, and of what belongs to none.
 const PARENTS: [&str; 2] = ["instep-bench", "instep-bench-host"];
+/// Names of slices begin so.
+const SLICE: &str = "slice-";
 /// The group of the lab's guests.
 const GUESTS: &str = "lab";
 /// cpu.shares of version 1 that are a weight of 100.
@@ -40,22 +43,54 @@ fn has_cpu(controllers: &str) -> bool {
 }
 
 impl Group {
-    /// Makes one with a weight.
-    pub(super) fn make(name: &str, weight: u32, host: bool) -> Result<Self, Error> {
+    /// Makes that of work that runs alone, without a limit.
+    pub(super) fn alone(name: &str, work: &Work) -> Result<Self, Error> {
+        let parent = PARENTS[usize::from(work.kind == Kind::Host)];
+        Self::at(&[(parent, None), (name, Some(Slice { weight: work.weight, quota: None }))])
+    }
+
+    /// Makes that of work beside others: in its slice, or side by side with them.
+    pub(super) fn make(name: &str, work: &Work, case: &Case) -> Result<Self, Error> {
+        let own = (name, Some(Slice { weight: work.weight, quota: work.quota }));
+        let slice = work.slice.as_ref().and_then(|name| case.slices.get_key_value(name));
+        match slice {
+            Some((slice, settings)) => {
+                let slice = format!("{SLICE}{slice}");
+                Self::at(&[(PARENTS[0], None), (&slice, Some(*settings)), own])
+            }
+            None => Self::at(&[(PARENTS[usize::from(work.kind == Kind::Host)], None), own]),
+        }
+    }
+
+    /// Makes the last of groups in one another, and those above it that there are not yet.
+    fn at(levels: &[(&str, Option<Slice>)]) -> Result<Self, Error> {
         let roots = roots();
         let write = |path: PathBuf, text: String| {
             fs::write(&path, text).map_err(|error| Error::io("write", path, error))
         };
         let mut dirs = Vec::new();
-        for root in &roots {
-            let parent = root.join(PARENTS[usize::from(host)]);
-            let dir = parent.join(name);
-            fs::create_dir_all(&dir).map_err(|error| Error::io("make", &dir, error))?;
-            if roots.len() == 1 {
-                write(parent.join("cgroup.subtree_control"), "+cpu".to_owned())?;
-                write(dir.join("cpu.weight"), weight.to_string())?;
-            } else if dirs.is_empty() {
-                write(dir.join("cpu.shares"), shares(weight).to_string())?;
+        for (at, root) in roots.iter().enumerate() {
+            let mut dir = root.clone();
+            for (depth, (name, settings)) in levels.iter().enumerate() {
+                if depth > 1 && roots.len() == 1 {
+                    write(dir.join("cgroup.subtree_control"), "+cpu".to_owned())?;
+                }
+                dir.push(name);
+                fs::create_dir_all(&dir).map_err(|error| Error::io("make", &dir, error))?;
+                if depth == 0 && roots.len() == 1 {
+                    write(dir.join("cgroup.subtree_control"), "+cpu".to_owned())?;
+                }
+                // Of version 1 only the first hierarchy has them.
+                let Some(Slice { weight, quota }) = settings.filter(|_| at == 0) else { continue };
+                if roots.len() == 1 {
+                    write(dir.join("cpu.weight"), weight.to_string())?;
+                    let limit = quota.map_or("max".to_owned(), |quota| (quota * 1000).to_string());
+                    write(dir.join("cpu.max"), format!("{limit} 100000"))?;
+                } else {
+                    write(dir.join("cpu.shares"), shares(weight).to_string())?;
+                    let limit = quota.map_or(-1, |quota| i64::from(quota) * 1000);
+                    write(dir.join("cpu.cfs_quota_us"), limit.to_string())?;
+                }
             }
             dirs.push(dir);
         }
@@ -95,7 +130,11 @@ impl Group {
     /// Ends everything in one of our own and removes it; a guest's is frozen.
     pub(super) fn end(&self) {
         if self.own {
-            self.dirs.iter().for_each(|dir| remove(dir));
+            for dir in &self.dirs {
+                remove(dir);
+                // The last one of a slice ends that, too.
+                let _ = dir.parent().filter(|parent| is_slice(parent)).map(fs::remove_dir);
+            }
         } else {
             // A guest that is gone needs none.
             let _ = self.freeze(true);
@@ -126,13 +165,26 @@ pub fn sweep() {
         for parent in PARENTS {
             let parent = root.join(parent);
             for entry in fs::read_dir(&parent).into_iter().flatten().flatten() {
-                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                    remove(&entry.path());
+                let path = entry.path();
+                if is_slice(&path) {
+                    let inner = fs::read_dir(&path).into_iter().flatten().flatten();
+                    inner.filter(is_dir).for_each(|inner| remove(&inner.path()));
+                }
+                if is_dir(&entry) {
+                    remove(&path);
                 }
             }
             let _ = fs::remove_dir(&parent);
         }
     }
+}
+
+fn is_dir(entry: &fs::DirEntry) -> bool {
+    entry.file_type().is_ok_and(|kind| kind.is_dir())
+}
+
+fn is_slice(dir: &Path) -> bool {
+    dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with(SLICE))
 }
 
 /// Kills what is in a group, waits until it is empty (at most 10 s) and removes it.

@@ -25,7 +25,6 @@ use crate::case::Case;
 use crate::cell::{ALONE, Cell};
 use crate::error::Error;
 use crate::plan::{Block, DEFAULT, Job, Times};
-use crate::share::{self, Wanting};
 use counters::Counters;
 use instep_host::Root;
 use sample::Modules;
@@ -338,8 +337,7 @@ fn mean(windows: &[Vec<f64>]) -> Vec<f64> {
 
 /// The part of all CPU time that is fair for each that runs, the work first.
 fn fair_parts(case: &Case) -> Vec<f64> {
-    let all: Vec<Wanting> = case.all().map(|(_, work)| work.wanting()).collect();
-    let given = share::given(&all, f64::from(case.host.cpus()));
+    let given = case.given(case.host.cpus());
     let sum: f64 = given.iter().sum();
     given.iter().map(|own| own / sum).collect()
 }

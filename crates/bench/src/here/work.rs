@@ -76,7 +76,8 @@ impl Running {
         for (name, work, guest) in plans.into_iter().take(count).rev() {
             let one = match guest {
                 Some(guest) => free(&guest, work)?,
-                None => spawn(&name, work, times, tools)?,
+                None if job.alone => spawn(&name, work, Group::alone(&name, work)?, times, tools)?,
+                None => spawn(&name, work, Group::make(&name, work, &job.case)?, times, tools)?,
             };
             running.all.insert(0, one);
         }
@@ -191,8 +192,13 @@ fn free(guest: &str, work: &Work) -> Result<One, Error> {
 }
 
 /// Starts a process in a group of its own.
-fn spawn(name: &str, work: &Work, times: Times, tools: &Tools<'_>) -> Result<One, Error> {
-    let group = Group::make(name, work.weight, work.kind == Kind::Host)?;
+fn spawn(
+    name: &str,
+    work: &Work,
+    group: Group,
+    times: Times,
+    tools: &Tools<'_>,
+) -> Result<One, Error> {
     let said = tools.dir.join(format!("{name}.out"));
     let out = File::create(&said).map_err(|error| Error::io("make", &said, error))?;
     let errors = out.try_clone().map_err(|error| Error::io("write", &said, error))?;

@@ -1,4 +1,4 @@
-//! Co-run and skew (design.md; systems.md, 3): how many of a VM's runnable vCPUs run while at least
+//! Co-run and skew (docs/systems.md, 3): how many of a VM's runnable vCPUs run while at least
 //! one does, and how far a waiting one falls behind.
 //!
 //! A vCPU's skew grows while it waits and a sibling runs, and shrinks while it runs and a sibling

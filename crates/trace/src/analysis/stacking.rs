@@ -1,4 +1,4 @@
-//! Stacking (design.md; systems.md, 3): time in which two or more siblings are runnable on one CPU,
+//! Stacking (docs/systems.md, 3): time in which two or more siblings are runnable on one CPU,
 //! running or waiting there, per VM and by CPU.
 
 use super::world::{Change, Place};

@@ -236,6 +236,7 @@ fn case(name: &str, scenario: &Scenario) -> Result<Case, (usize, String)> {
         weights: false,
         work,
         beside: works.collect(),
+        slices: std::collections::BTreeMap::new(),
     };
     case.check().map(|()| case).map_err(|what| (at, what))
 }
@@ -261,6 +262,8 @@ fn work(guest: &Guest) -> Result<Work, String> {
         load,
         vcpus: *guest.vcpus.get_ref(),
         weight: *guest.weight.get_ref(),
+        quota: None,
+        slice: None,
         count: 1,
         kind: Kind::Process,
         demand: 1.0,
