@@ -41,6 +41,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("topology_files", topology::topology_files),
     ("topology_json", documents::topology_json),
     ("trace_dat", trace::trace_dat),
+    ("vm_definitions", rest::vm_definitions),
 ];
 
 /// Feeds `data` to the target called `name`.

@@ -1,7 +1,8 @@
-//! The parsers of cgroup files, mount tables, QMP answers and the configuration.
+//! The parsers of cgroup files, mount tables, QMP answers, definitions of VMs and the configuration.
 
 use instep_agent::config::Config;
 use instep_core::policy::PolicyName;
+use instep_host::discover::definition::{libvirt, proxmox};
 use instep_host::discover::identify::{self, Named};
 use instep_host::discover::{cgroup, debugfs, numa_stat, qmp};
 use std::path::Path;
@@ -51,6 +52,19 @@ pub(crate) fn qmp_answers(data: &[u8]) {
     if let Some(found) = identify::by_debugfs(&instep_host::discover::Vmm::Qemu, &vcpus, &threads) {
         assert!(found.is_sorted_by(|a, b| a.0 < b.0) && found.iter().all(|(_, tid)| *tid < 100));
     }
+}
+
+/// Files of libvirt and Proxmox: what is kept is bounded, and a domain is known by its process and UUID.
+pub(crate) fn vm_definitions(data: &[u8]) {
+    let _ = proxmox::pid(data);
+    for (key, _) in proxmox::settings(data) {
+        assert!(!key.contains(['-', ';', ' ', '\n']), "{key:?}");
+    }
+    let Ok(domain) = libvirt::parse(data) else { return };
+    assert!(domain.settings.len() <= 64 && domain.unknown.len() <= 64);
+    assert!(!domain.uuid.is_empty() && domain.uuid.len() <= 4 * 64);
+    assert!(domain.settings.is_empty() || data.windows(15).any(|part| part == b"urn:instep:vm:1"));
+    assert!(!domain.is_of(domain.pid.wrapping_add(1), Some(&domain.uuid)));
 }
 
 /// The configuration: whatever is accepted passes its own check.

@@ -112,6 +112,16 @@ pub(crate) const TEXTS: &[(&str, &[&[u8]])] = &[
             {"id":1,"memory_bytes":1024,"cpus":[2],"distances":[20,10]}]}"#],
     ),
     (
+        "vm_definitions",
+        &[
+            include_bytes!("../../crates/host/src/discover/definition/fixtures/libvirt-web.xml"),
+            include_bytes!("../../crates/host/src/discover/definition/fixtures/proxmox-104.conf"),
+            b"<domstatus pid='7'><domain><uuid>1</uuid><metadata><vm xmlns='urn:instep:vm:1' weight='2'/>\
+              <b:vm xmlns:b='urn:instep:vm:2'/></metadata></domain></domstatus>",
+            b"4711\n",
+        ],
+    ),
+    (
         "qmp_answers",
         &[
             br#"[{"cpu-index":0,"thread-id":7,"qom-path":"/machine"},{"cpu-index":1,"thread-id":8}]"#,

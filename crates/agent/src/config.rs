@@ -58,14 +58,23 @@ pub struct Config {
     pub dispatch: DispatchConfig,
 }
 
-/// The users and cgroups whose VMs count, besides system users and the cgroups of VM managers.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+/// The users and cgroups whose VMs count, besides system users and the cgroups of VM managers; and whether VMs
+/// may have settings of their own.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DiscoverConfig {
     /// Users, by name or number.
     pub users: Vec<String>,
     /// Cgroups, as in /proc/PID/cgroup; what is below them counts, too.
     pub cgroups: Vec<String>,
+    /// Whether settings in the definitions of VMs count.
+    pub vm_settings: bool,
+}
+
+impl Default for DiscoverConfig {
+    fn default() -> Self {
+        Self { users: Vec::new(), cgroups: Vec::new(), vm_settings: true }
+    }
 }
 
 /// Metrics for Prometheus.
@@ -180,7 +189,7 @@ impl Config {
     /// count for nothing.
     #[must_use]
     pub fn trust(&self) -> Trust {
-        let DiscoverConfig { users, cgroups } = &self.discover;
+        let DiscoverConfig { users, cgroups, .. } = &self.discover;
         let is_known = |user: &&String| Trust::of(std::slice::from_ref(user), &[]).is_ok();
         let users: Vec<String> = users.iter().filter(is_known).cloned().collect();
         Trust::of(&users, cgroups).unwrap_or_default()
@@ -191,7 +200,7 @@ impl Config {
     /// # Errors
     /// A sentence that names the value and the bound.
     pub fn check(&self) -> Result<(), String> {
-        let DiscoverConfig { users, cgroups } = &self.discover;
+        let DiscoverConfig { users, cgroups, .. } = &self.discover;
         Trust::of(users, &[]).map_err(|why| format!("discover.users: {why}"))?;
         Trust::of(&[], cgroups).map_err(|why| format!("discover.cgroups: {why}"))?;
         let shown = |time: Duration| humantime::format_duration(time).to_string();

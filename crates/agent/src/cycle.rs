@@ -7,11 +7,14 @@ use crate::holding::restored;
 use crate::left_alone::LeftAlone;
 use crate::memory::{Homes, Host, Limits, LiveHost};
 use crate::metrics::Metrics;
-use crate::observe::{Observation, Observer, VmKey, absent, facts_of, keep_only, keep_trusted};
+use crate::observe::{
+    Observation, Observer, VmKey, absent, facts_of, keep_only, keep_trusted, leave_ignored,
+};
 use crate::record::{ActionRecord, Cost, LeftAloneRecord, MemoryRecord, Record};
 use crate::run::Sink;
 use crate::soft::{Decided, SoftHomes, Told};
 use crate::view;
+use crate::vm_settings::Reported;
 use crate::watch::{Scheduler, Watch};
 use instep_core::decision::{Action, Decision, Verdict};
 use instep_core::idset::CpuSet;
@@ -35,6 +38,7 @@ pub(crate) struct Tools<'a, H = LiveHost, S = Dispatch> {
     pub(crate) host: &'a mut H,
     pub(crate) watch: &'a mut Watch<S>,
     pub(crate) left_alone: &'a mut LeftAlone,
+    pub(crate) reported: &'a mut Reported,
     /// Whether a stop was asked for.
     pub(crate) stopping: &'a mut dyn FnMut() -> bool,
     pub(crate) sink: &'a mut dyn Sink,
@@ -71,15 +75,18 @@ const UNTOLD: &str = "not told: the kernel scheduler is gone or has no room for 
 pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Result<Done, Error> {
     let (time, cpu_before, began) = (SystemTime::now(), cpu_time(), Instant::now());
     let journal = tools.applier.as_deref().map(Applier::journal).or(tools.known);
+    tools.observer.read_definitions(config.discover.vm_settings);
     let mut observation = tools.observer.look(journal, None)?;
     tools.watch.take_held(&mut observation.snapshot.vms);
     keep_trusted(&mut observation.snapshot, &observation.scan, &config.trust());
+    leave_ignored(&mut observation.snapshot, &observation.scan);
     let missing = keep_only(&mut observation.snapshot, &config.vms);
     if once && let Some(name) = missing.first() {
         return Err(Error::NoSuchVm(absent(&observation.snapshot, name)));
     }
     let warnings = missing.iter().map(|name| absent(&observation.snapshot, name));
     observation.scan.warnings.extend(warnings);
+    tools.reported.note(&observation.scan, tools.sink);
     tools.left_alone.note(&observation, (config, once), tools.sink);
     let observed = Instant::now();
     let Decided { decision, told, soft } = tools.watch.decide(&observation, (config, tools.count));

@@ -27,6 +27,7 @@ mod state_file;
 #[cfg(test)]
 mod testing;
 pub mod view;
+pub mod vm_settings;
 mod watch;
 
 pub use decide::decide;

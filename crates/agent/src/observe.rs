@@ -4,6 +4,7 @@
 //! It decides nothing and touches nothing.
 
 use crate::noise::Noise;
+use crate::vm_settings::VmSettings;
 use instep_core::decision::{Decision, Verdict};
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::snapshot::{OpaqueVm, Snapshot, Vm, wanted};
@@ -96,6 +97,11 @@ impl Observer {
     /// What later looks may do.
     pub fn set_options(&mut self, options: ScanOptions) {
         self.scanner.set_options(options);
+    }
+
+    /// Whether later looks read the definitions of VMs.
+    pub fn read_definitions(&mut self, whether: bool) {
+        self.scanner.read_definitions(whether);
     }
 
     /// Looks without deciding, so that the next [`look`](Self::look) has a window to measure.
@@ -214,6 +220,21 @@ pub fn keep_trusted(snapshot: &mut Snapshot, scan: &Scan, trust: &Trust) {
     for vm in std::mem::take(&mut snapshot.vms) {
         match facts_of(scan, &vm).and_then(|facts| trust.refusal(&facts.owner)) {
             Some(why) => leave_alone(snapshot, vm, 0, why),
+            None => snapshot.vms.push(vm),
+        }
+    }
+    snapshot.opaque.sort_by_key(|vm| vm.id);
+}
+
+/// Leaves alone the VMs whose definitions say so. Their load and their vCPUs count.
+pub fn leave_ignored(snapshot: &mut Snapshot, scan: &Scan) {
+    for vm in std::mem::take(&mut snapshot.vms) {
+        let settings = facts_of(scan, &vm).map(|facts| VmSettings::of(facts, None));
+        match settings.and_then(|settings| settings.why_ignored()) {
+            Some(why) => {
+                let vcpus = u32::try_from(vm.vcpus.len()).unwrap_or(u32::MAX);
+                leave_alone(snapshot, vm, vcpus, why);
+            }
             None => snapshot.vms.push(vm),
         }
     }

@@ -23,6 +23,7 @@ use crate::record::Record;
 use crate::service::{self, Service};
 use crate::signals::Wake;
 pub use crate::signals::{Events, survive_size_limit};
+use crate::vm_settings::Reported;
 use crate::watch::Watch;
 use instep_core::wording::Count;
 use instep_host::Root;
@@ -226,19 +227,20 @@ struct Agent<'a> {
     host: LiveHost,
     watch: Watch,
     left_alone: LeftAlone,
+    reported: Reported,
     service: Service,
     metrics: Metrics,
-    /// Tells of new VMs, which get a cycle of their own.
+    /// Tells of VMs that came or ended, which get a cycle of their own.
     arrivals: Arrivals,
     /// When the last cycle began, from which on loads are measured.
     began: Instant,
     count: u64,
 }
 
-/// How often new VMs are looked for.
+/// How often VMs that came or ended are looked for.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// How soon after a cycle the one for a new VM may begin: others' loads are measured meanwhile.
+/// How soon after a cycle the one for a VM that came or ended may begin: others' loads are measured meanwhile.
 const AFTER: Duration = Duration::from_millis(500);
 
 impl<'a> Agent<'a> {
@@ -251,7 +253,7 @@ impl<'a> Agent<'a> {
         let watch = Watch::of(dispatch(&options, &observer, sink)?);
         let arrivals = Arrivals::new(Root::live());
         let (began, count) = (Instant::now(), 0);
-        let left_alone = LeftAlone::default();
+        let (left_alone, reported) = (LeftAlone::default(), Reported::default());
         Ok(Self {
             options,
             observer,
@@ -259,6 +261,7 @@ impl<'a> Agent<'a> {
             host,
             watch,
             left_alone,
+            reported,
             service,
             metrics: Metrics::default(),
             arrivals,
@@ -277,6 +280,7 @@ impl<'a> Agent<'a> {
             sink.notice(warning);
         }
         // The first look takes the time it needs to know all VMs' memory; those of a loop do not.
+        self.observer.read_definitions(self.options.config.discover.vm_settings);
         self.observer.begin()?;
         self.began = Instant::now();
         if !self.options.once {
@@ -360,22 +364,22 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// Waits for the next cycle, looking after the kernel scheduler and for new VMs meanwhile. When the
-    /// scheduler does not do what the last cycle left to it, the next one, which gives affinities back or sets
-    /// them, follows as soon as there may be one and loads are measured; so it does when a VM has started,
-    /// before that has used its memory.
+    /// Waits for the next cycle, looking after the kernel scheduler and for VMs that came or ended
+    /// meanwhile. When the scheduler does not do what the last cycle left to it, the next one, which gives
+    /// affinities back or sets them, follows as soon as there may be one and loads are measured; so it does
+    /// when a VM has started, before that has used its memory, and when one has ended, whose CPUs are free now.
     fn wait(&mut self, time: Duration, sink: &mut dyn Sink) -> Wake {
         let (waits, soon) = (Instant::now(), self.options.config.window.max(MIN_INTERVAL));
-        let mut arrived = false;
+        let mut has_change = false;
         self.watch.look(sink);
         loop {
-            // This goes round more often, for new VMs; a look at the scheduler reads all of /proc.
+            // This goes round more often, for VMs; a look at the scheduler reads all of /proc.
             self.watch.look_if_due(sink);
             self.service.sign();
-            arrived |= self.count > 0 && self.arrivals.look();
+            has_change |= self.count > 0 && self.arrivals.look();
             let left = time.saturating_sub(waits.elapsed());
             let mut left = self.watch.pause(left, soon.saturating_sub(self.began.elapsed()));
-            if arrived {
+            if has_change {
                 left = left.min(AFTER.saturating_sub(self.began.elapsed()));
             }
             let look = LOOK.min(self.service.every());
@@ -408,6 +412,7 @@ impl<'a> Agent<'a> {
             host: &mut self.host,
             watch: &mut self.watch,
             left_alone: &mut self.left_alone,
+            reported: &mut self.reported,
             stopping: &mut || {
                 service.sign();
                 events.stopping()

@@ -5,7 +5,10 @@ use crate::tell;
 use crate::text::{plural, printable, wrapped};
 use anyhow::Context as _;
 use instep_agent::config::Config;
-use instep_agent::observe::{Observation, Observer, absent, keep_only, keep_trusted};
+use instep_agent::observe::{
+    Observation, Observer, absent, keep_only, keep_trusted, leave_ignored,
+};
+use instep_agent::vm_settings;
 use instep_core::snapshot::Snapshot;
 use instep_core::units::{Nanos, VmId};
 use instep_host::Root;
@@ -24,14 +27,17 @@ pub(crate) struct Observed {
     pub(crate) journal: Option<Journal>,
 }
 
-/// Looks at the host that the options name; VMs of owners that `trust` refuses are left alone.
+/// Looks at the host that the options name; VMs of owners that `trust` refuses are left alone, and with
+/// a `trust` those, too, that are to be ignored.
 pub(crate) fn observe(
     args: &HostArgs,
     config: &Config,
     trust: Option<&Trust>,
 ) -> anyhow::Result<Observed> {
     let root = root(args.root.as_deref())?;
-    let mut loads_only = ScanOptions::once();
+    let mut options = ScanOptions::once();
+    options.definitions = config.discover.vm_settings;
+    let mut loads_only = options.clone();
     loads_only.memory.enabled = false;
     let mut observer = Observer::new(root.clone(), loads_only.clone())?;
     let mut warnings = observer.topology().warnings().to_vec();
@@ -49,7 +55,7 @@ pub(crate) fn observe(
         }
         None
     };
-    observer.set_options(ScanOptions::once());
+    observer.set_options(options);
     let elapsed = args.elapsed.map(|elapsed| Nanos(elapsed.as_nanos() as u64));
     let Observation { mut snapshot, scan } = observer.look(journal.as_ref(), elapsed)?;
     if let Some(before) = before {
@@ -57,11 +63,13 @@ pub(crate) fn observe(
     }
     if let Some(trust) = trust {
         keep_trusted(&mut snapshot, &scan, trust);
+        leave_ignored(&mut snapshot, &scan);
     }
     if let Some(name) = keep_only(&mut snapshot, &config.vms).first() {
         anyhow::bail!(absent(&snapshot, name));
     }
     warnings.extend(scan.warnings.iter().cloned());
+    warnings.extend(vm_settings::problems(&scan));
     let since_start = !root.is_live() && before.is_none();
     Ok(Observed { snapshot, scan, warnings, since_start, journal })
 }

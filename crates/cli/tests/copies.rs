@@ -4,6 +4,8 @@
 #[path = "copies/advice.rs"]
 mod advice;
 mod common;
+#[path = "copies/settings.rs"]
+mod settings;
 
 use common::{Ran, instep, list, text};
 use instep_core::units::{Bytes, Milli, Nanos, NodeId};

@@ -4,12 +4,12 @@
 #![cfg(test)]
 
 use instep_core::snapshot::Snapshot;
-use instep_core::units::Nanos;
+use instep_core::units::{Bytes, Nanos, NodeId};
 use instep_host::Root;
 use instep_host::collect::{HostCopy, WriteError, take, write};
-use instep_host::discover::{Scan, ScanOptions, Scanner, load_warnings, snapshot};
+use instep_host::discover::{Scan, ScanOptions, Scanner, VmFacts, load_warnings, snapshot};
 use instep_host::topology;
-use instep_madehost::{Cgroups, HostSpec, Limits, MadeHost, random, scratch};
+use instep_madehost::{Cgroups, HostSpec, Limits, MadeHost, VmSpec, Vmm, random, scratch};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -232,4 +232,88 @@ fn half_a_copy_is_removed_and_what_was_there_stays() {
     assert!(hosts.out().is_dir() && !hosts.out().join("before").exists());
     fs::remove_file(hosts.out().join("after")).unwrap();
     assert!(write(&hosts.out(), &named, &AtomicBool::new(false)).unwrap() > 20);
+}
+
+/// The domain `web` with a password for its console, keys of others in its metadata, and a mistake.
+const WEB: &str = "<domstatus pid='PID'><domain type='kvm'><uuid>UUID</uuid><title>hunter-1</title><metadata>\
+    <i:vm xmlns:i='urn:instep:vm:1' weight='200' wieght='1'/><i:vm xmlns:i='urn:instep:vm:2'/>\
+    <cloud:data xmlns:cloud='urn:cloud' key='hunter-2'>hunter-3</cloud:data></metadata>\
+    <devices><graphics type='vnc' passwd='hunter-4'/></devices></domain></domstatus>";
+
+/// The VM `db` with a password for its first start, and another for its console.
+const DB: &str = "#hunter-5\ncipassword: hunter-6\nargs: -vnc :1,password=hunter-7\n\
+    tags: hunter-8;instep-cosched-relaxed;instep-ignore\n[old]\ndescription: hunter-9\n";
+
+/// A host of one VM of libvirt and one of Proxmox, with definitions; others' are there, too.
+fn with_definitions() -> Hosts {
+    let mut made = MadeHost::new(HostSpec::new(1, 8));
+    for (name, vmm) in [("web", Vmm::Libvirt), ("db", Vmm::Proxmox)] {
+        made.push(VmSpec::new(name, vmm, 2, NodeId(0), Bytes::from_mib(64)));
+    }
+    let hosts = Hosts::of(&made);
+    for name in NAMES {
+        let host = hosts.host(name);
+        let scan = Scanner::new(Root::at(&host), ScanOptions::once()).scan().unwrap();
+        let write = |folder: &str, file: String, text: String| {
+            fs::create_dir_all(host.join(folder)).unwrap();
+            fs::write(host.join(folder).join(file), text).unwrap();
+        };
+        let vm = |name: &str| scan.vms.iter().find(|vm| vm.name == name).unwrap();
+        let uuid = vm("web").uuid.as_deref().unwrap();
+        let status = WEB.replace("PID", &vm("web").pid.to_string()).replace("UUID", uuid);
+        write("run/libvirt/qemu", "other.xml".to_owned(), status.clone());
+        write("run/libvirt/qemu", "web.xml".to_owned(), status);
+        let number = vm("db").pid;
+        write("run/qemu-server", format!("{number}.pid"), format!("{number}\n"));
+        write("etc/pve/qemu-server", format!("{number}.conf"), DB.to_owned());
+        write("etc/pve/qemu-server", "1.conf".to_owned(), DB.to_owned());
+    }
+    hosts
+}
+
+#[test]
+fn definitions_are_in_the_copy_without_what_others_keep_in_them() {
+    let hosts = with_definitions();
+    hosts.collect();
+    let (host, copy) = (look(&hosts.0.path().join("host")), look(&hosts.out()));
+    assert_eq!(host.1, copy.1);
+    let mut found = Vec::new();
+    contents(&hosts.out(), &mut found);
+    assert!(holds(&found, "urn:instep:vm:1") && holds(&found, "instep-ignore"));
+    assert!(!holds(&found, "hunter"));
+    let scan = Scanner::new(Root::at(hosts.out().join("after")), ScanOptions::once()).scan();
+    let vms = scan.unwrap().vms;
+    let shown = |vm: &VmFacts| {
+        let settings = vm.definition.settings.iter();
+        settings.map(|it| format!("{} {}", it.key, it.value)).collect::<Vec<_>>()
+    };
+    let of = |name: &str| vms.iter().find(|vm| vm.name == name).unwrap();
+    assert_eq!(shown(of("web")), ["weight 200", "wieght 1"]);
+    assert!(of("web").definition.problems[0].contains("`urn:instep:vm:2`, which is unknown"));
+    assert_eq!(shown(of("db")), ["cosched relaxed", "ignore "]);
+    // Only what belongs to VMs that run.
+    let names = |folder: &str| {
+        let listed = fs::read_dir(hosts.out().join("after").join(folder)).unwrap();
+        listed.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(names("run/libvirt/qemu"), ["web.xml"]);
+    assert_eq!(names("etc/pve/qemu-server"), [format!("{}.conf", of("db").pid)]);
+}
+
+#[test]
+fn definition_that_cannot_be_read_is_not_in_the_copy_as_it_is() {
+    let hosts = with_definitions();
+    for name in NAMES {
+        let path = hosts.host(name).join("run/libvirt/qemu/web.xml");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace("</domstatus>", "<hunter-10>")).unwrap();
+    }
+    hosts.collect();
+    let mut found = Vec::new();
+    contents(&hosts.out(), &mut found);
+    assert!(!holds(&found, "hunter"));
+    let scan = Scanner::new(Root::at(hosts.out().join("after")), ScanOptions::once()).scan();
+    let vms = scan.unwrap().vms;
+    let web = vms.iter().find(|vm| vm.name == "web").unwrap();
+    assert!(web.definition.problems[0].contains("web.xml: "), "{:?}", web.definition);
 }

@@ -2,8 +2,8 @@
 //! switched on, shows the defaults, and knows every key.
 
 use super::Config;
-use crate::dispatch::config::VmConfig;
-use instep_kernel::settings::HOST_WEIGHT;
+use instep_kernel::Cosched;
+use instep_kernel::settings::{DEFAULT_PERIOD, HOST_WEIGHT, Latency};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -42,7 +42,8 @@ fn shipped_configuration_changes_nothing() {
 fn shipped_configuration_shows_the_defaults() {
     let mut config = parse(&all_on());
     let web = config.dispatch.vm.remove("web").expect("an example of a VM");
-    assert_eq!(VmConfig { weight: None, period: None, ..web }, VmConfig::default());
+    assert_eq!((web.period, web.cosched), (Some(DEFAULT_PERIOD), Some(Cosched::default())));
+    assert_eq!((web.weight, web.latency), (Some(100), Some(Latency::default())));
     assert_eq!(config.dispatch.process.drain(..).count(), 1);
     assert_eq!(config.dispatch.host_weight.take(), Some(HOST_WEIGHT), "an example of a weight");
     assert_eq!(config, Config::default());

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::left_alone::LeftAlone;
+use crate::vm_settings::Reported;
 use crate::watch::tests::{Counting, looks_always, observed, watch};
 use instep_core::idset::NodeSet;
 use instep_core::reason::Reason;
@@ -89,6 +90,7 @@ fn goes_home(room: usize, falls_out: bool) -> (Vec<&'static str>, Vec<String>) {
         host: &mut NoPages { log: Rc::clone(&log), falls_out },
         watch: &mut watch,
         left_alone: &mut LeftAlone::default(),
+        reported: &mut Reported::default(),
         stopping: &mut || false,
         sink: &mut Counting::default(),
         count: 1,

@@ -70,12 +70,12 @@ pub struct VmConfig {
     /// Allocation period, 1ms to 1s; 24ms when not given.
     #[serde(deserialize_with = "period")]
     pub period: Option<Duration>,
-    /// Which of its vCPUs form a gang.
+    /// Which of its vCPUs form a gang; `auto` when not given.
     #[serde(deserialize_with = "cosched")]
-    pub cosched: Cosched,
-    /// How promptly it is served at wake-ups.
+    pub cosched: Option<Cosched>,
+    /// How promptly it is served at wake-ups; `normal` when not given.
     #[serde(deserialize_with = "latency")]
-    pub latency: Latency,
+    pub latency: Option<Latency>,
 }
 
 /// A process that is treated as a VM; its threads are the vCPUs.
@@ -156,11 +156,25 @@ const WEIGHTS: [u32; 2] = [1, 10_000];
 
 fn weight<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     let weight = expected::whole(deserializer, "a weight from 1 to 10000")?;
+    let known = u32::try_from(weight).ok().filter(is_weight);
     let [least, most] = WEIGHTS;
-    u32::try_from(weight)
-        .ok()
-        .filter(|weight| (least..=most).contains(weight))
-        .ok_or_else(|| Error::custom(format!("weight {weight} is not between {least} and {most}")))
+    known.ok_or_else(|| Error::custom(format!("weight {weight} is not between {least} and {most}")))
+}
+
+fn is_weight(weight: &u32) -> bool {
+    let [least, most] = WEIGHTS;
+    (least..=most).contains(weight)
+}
+
+/// A weight as text.
+pub(crate) fn weight_of(text: &str) -> Option<u32> {
+    text.parse().ok().filter(is_weight)
+}
+
+/// An allocation period as text.
+pub(crate) fn period_of(text: &str) -> Option<Duration> {
+    let [least, most] = PERIODS;
+    humantime::parse_duration(text).ok().filter(|period| (least..=most).contains(period))
 }
 
 fn some_weight<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
@@ -186,12 +200,12 @@ fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mode, D::Error> {
     word(deserializer, "\"auto\", \"kernel\" or \"off\"")
 }
 
-fn cosched<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Cosched, D::Error> {
-    word(deserializer, "\"auto\", \"never\" or \"relaxed\"")
+fn cosched<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Cosched>, D::Error> {
+    word(deserializer, "\"auto\", \"never\" or \"relaxed\"").map(Some)
 }
 
-fn latency<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Latency, D::Error> {
-    word(deserializer, "\"normal\" or \"prompt\"")
+fn latency<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Latency>, D::Error> {
+    word(deserializer, "\"normal\" or \"prompt\"").map(Some)
 }
 
 fn slice<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
@@ -239,7 +253,7 @@ mod tests {
         .dispatch;
         assert_eq!((config.mode, config.slice), (Mode::Auto, Duration::from_millis(2)));
         let web = &config.vm["web"];
-        assert_eq!((web.weight, web.cosched), (Some(200), Cosched::Never));
+        assert_eq!((web.weight, web.cosched), (Some(200), Some(Cosched::Never)));
         assert_eq!((config.process[0].pid, config.settings().unwrap().mechanisms.0 & 1), (12, 0));
     }
 

@@ -130,14 +130,14 @@ impl Dispatch {
         topology: &Topology,
         state: Option<&Path>,
     ) -> Result<Self, Error> {
-        let trust = config.trust();
+        let (trust, reads_definitions) = (config.trust(), config.discover.vm_settings);
         let config = &config.dispatch;
         let mut dispatch = Self {
             config: config.clone(),
             trust,
             homes: BTreeMap::new(),
             places: places(topology),
-            scanner: scanner(),
+            scanner: scanner(reads_definitions),
             weigher: weights::Weigher::default(),
             backoff: Backoff::default(),
             state: State::Off(String::new()),
@@ -166,6 +166,7 @@ impl Dispatch {
     /// Takes over a new configuration.
     pub fn reload(&mut self, config: &Config) {
         self.trust = config.trust();
+        self.scanner.read_definitions(config.discover.vm_settings);
         let config = &config.dispatch;
         let was = std::mem::replace(&mut self.config, config.clone());
         let again = match &self.state {
@@ -456,11 +457,11 @@ impl Drop for Dispatch {
 /// loaded.
 #[must_use]
 pub fn preview(config: &Config) -> Vec<String> {
+    let mut scanner = scanner(config.discover.vm_settings);
     let (trust, config) = (config.trust(), &config.dispatch);
     if config.mode == Mode::Off {
         return Vec::new();
     }
-    let mut scanner = scanner();
     let (vms, plan) = decide((config, &trust), &mut scanner);
     let places = instep_host::topology::read(&Root::live())
         .map_err(|error| error.to_string())
@@ -553,10 +554,11 @@ fn trusted(scanner: &mut Scanner, trust: &Trust) -> Result<(Scan, Threads), inst
 }
 
 /// Finds VMs, without their memory.
-fn scanner() -> Scanner {
+fn scanner(reads_definitions: bool) -> Scanner {
     let mut quick = ScanOptions::default();
     quick.memory.enabled = false;
     quick.waits = false;
+    quick.definitions = reads_definitions;
     Scanner::new(Root::live(), quick)
 }
 

@@ -4,13 +4,14 @@
 use super::config::{DispatchConfig, VmConfig};
 use super::weights::{self, Place};
 use crate::observe::VmKey;
+use crate::vm_settings::VmSettings;
 use instep_core::units::{NodeId, Tid};
 use instep_host::Root;
 use instep_host::apply::thread;
 use instep_host::discover::{Scan, VmFacts, shared_name};
-use instep_kernel::VmEntry;
 use instep_kernel::settings::DEFAULT_PERIOD;
 use instep_kernel::table::{Placed, ThreadId};
+use instep_kernel::{Cosched, VmEntry};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The name of each VM in the settings: its own. A process that does not count may claim the same one, so that
@@ -27,18 +28,33 @@ fn names_in_settings<'a>(vms: &'a [VmFacts], config: &DispatchConfig) -> Vec<&'a
     vms.iter().zip(&claimed).map(name).collect()
 }
 
-/// The entry of a VM that was found. Threads whose start is not known are left to the host's.
+/// What the configuration says of each VM.
+pub fn with_configured<'a>(
+    vms: &'a [VmFacts],
+    config: &'a DispatchConfig,
+) -> impl Iterator<Item = (&'a VmFacts, Option<&'a VmConfig>)> {
+    let names = names_in_settings(vms, config).into_iter();
+    vms.iter().zip(names.map(|name| config.vm.get(name)))
+}
+
+/// The entry of a VM that was found. Threads whose start is not known are left to the host's. A VM that is to be
+/// ignored keeps its share, and is neither at home nor a gang.
 fn entry(facts: &VmFacts, home: Option<NodeId>, config: Option<&VmConfig>) -> VmEntry {
     let id = |tid: Tid, start_ticks: u64| ThreadId { tid, start_ticks };
     let vcpus = facts.vcpus.iter().map(|vcpu| id(vcpu.tid, vcpu.start_ticks)).collect();
     let helpers = facts.emulators.iter().map(|thread| id(thread.tid, thread.start_ticks));
+    let settings = VmSettings::of(facts, config);
     let mut entry = VmEntry::new(&facts.name, vcpus);
     entry.helpers = helpers.collect();
-    entry.home = home;
+    entry.home = home.filter(|_| !settings.is_ignored());
     let place = facts.cgroup.as_deref().map(|path| weights::place(&Root::live(), path, facts.pid));
     let place = place.unwrap_or_default();
     (entry.group, entry.alone) = (place.group, place.alone);
-    configured(entry, facts.weight, config)
+    let mut entry = configured(entry, facts.weight, Some(&settings.values));
+    if settings.is_ignored() {
+        entry.cosched = Cosched::Never;
+    }
+    entry
 }
 
 fn configured(mut entry: VmEntry, weight: u32, config: Option<&VmConfig>) -> VmEntry {
@@ -47,8 +63,8 @@ fn configured(mut entry: VmEntry, weight: u32, config: Option<&VmConfig>) -> VmE
         entry.weight = config.weight.unwrap_or(weight);
         entry.own_weight = config.weight;
         entry.period = config.period.unwrap_or(DEFAULT_PERIOD);
-        entry.cosched = config.cosched;
-        entry.latency = config.latency;
+        entry.cosched = config.cosched.unwrap_or_default();
+        entry.latency = config.latency.unwrap_or_default();
     }
     entry
 }
@@ -62,8 +78,8 @@ pub fn entries(
     config: &DispatchConfig,
 ) -> (Vec<VmEntry>, Vec<String>) {
     let mut warnings = Vec::new();
-    let found = |(vm, name)| entry(vm, homes.get(&VmKey::of(vm)).copied(), config.vm.get(name));
-    let mut all: Vec<VmEntry> = vms.iter().zip(names_in_settings(vms, config)).map(found).collect();
+    let found = |(vm, set)| entry(vm, homes.get(&VmKey::of(vm)).copied(), set);
+    let mut all: Vec<VmEntry> = with_configured(vms, config).map(found).collect();
     for given in &config.process {
         if let Some(vm) = vms.iter().find(|vm| vm.pid == given.pid) {
             if vm.name != given.name {

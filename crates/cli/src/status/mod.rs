@@ -11,8 +11,10 @@ use crate::{Outcome, print, print_json};
 use dispatch::DispatchJson;
 use held::{PlacedJson, RunJson};
 use instep_agent::config::Config;
+use instep_agent::dispatch::table;
 use instep_agent::observe::facts_of;
 use instep_agent::view::{self, ConflictView};
+use instep_agent::vm_settings::{Chosen, VmSettings};
 use instep_core::conflict;
 use instep_core::idset::CpuSet;
 use instep_core::snapshot::{Snapshot, Vm};
@@ -66,6 +68,8 @@ struct VmJson<'a> {
     throttled_cpus: Option<f64>,
     vcpus: Vec<VcpuJson<'a>>,
     memory_bytes_by_node: BTreeMap<NodeId, Bytes>,
+    /// What its definition says of it, and the configuration that `--config` names.
+    settings: &'a [Chosen],
     left_alone: Option<&'a str>,
 }
 
@@ -87,11 +91,13 @@ pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
     let configured = args.config.as_deref().map(Config::load).transpose()?.unwrap_or_default();
     let trust = configured.trust();
     let mut config = Config::default();
+    config.discover.vm_settings = configured.discover.vm_settings;
     if let Some(window) = args.host.window {
         config.window = window;
     }
     let mut observed = observe(&args.host, &config, None)?;
     let conflicts = Conflicts::of(&observed, &trust);
+    let settings = all_settings(&observed, &configured);
     for vm in &mut observed.snapshot.opaque {
         if let Some(why) = conflicts.refused.get(&vm.id) {
             vm.why.clone_from(why);
@@ -102,11 +108,11 @@ pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
     let state = state_dir(args.host.state_dir.as_deref()).ok().filter(|_| is_live);
     let run = state.as_ref().and_then(held::run_of);
     if args.json {
-        print_json(&json(&observed, &conflicts, dispatch, run))?;
+        print_json(&json(&observed, (&conflicts, &settings), dispatch, run))?;
     } else {
         let width = crate::text::width();
         let home = |vm: &Vm| home_node(&observed.snapshot, vm, dispatch.as_ref());
-        print(&text::draw(&observed, &conflicts, &home, (width, args.vcpus)))?;
+        print(&text::draw(&observed, (&conflicts, &settings), &home, (width, args.vcpus)))?;
         if let Some(run) = run {
             let line = run.drawn(SystemTime::now());
             print(&format!("\n{}", indented(&wrapped(&line, width), 0)))?;
@@ -117,6 +123,14 @@ pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
     }
     observed.report_warnings(args.json);
     Ok(if conflicts.count() == 0 { Outcome::Fine } else { Outcome::Finding })
+}
+
+/// The settings of each VM whose vCPUs are known, and where each was said.
+type AllSettings = BTreeMap<VmId, Vec<Chosen>>;
+
+fn all_settings(observed: &Observed, config: &Config) -> AllSettings {
+    let all = table::with_configured(&observed.scan.vms, &config.dispatch);
+    all.map(|(vm, set)| (VmId(vm.pid), VmSettings::of(vm, set).chosen)).collect()
 }
 
 /// Conflicts, and the VMs that do not count: a user who starts such a process must not cause a finding.
@@ -132,10 +146,13 @@ impl Conflicts {
         let vms = scan.vms.iter().map(|vm| (vm.pid, &vm.owner));
         let owners = vms.chain(scan.opaque.iter().map(|vm| (vm.pid, &vm.owner)));
         let refused = |(pid, owner)| Some((VmId(pid), trust.refusal(owner)?));
-        Self {
-            all: conflict::find(&observed.snapshot),
-            refused: owners.filter_map(refused).collect(),
+        let mut refused: BTreeMap<VmId, String> = owners.filter_map(refused).collect();
+        for vm in &scan.vms {
+            if let Some(why) = VmSettings::of(vm, None).why_ignored() {
+                refused.entry(VmId(vm.pid)).or_insert(why);
+            }
         }
+        Self { all: conflict::find(&observed.snapshot), refused }
     }
 
     fn counts(&self, vm: VmId) -> bool {
@@ -169,13 +186,14 @@ fn fraction(part: Nanos, whole: Nanos) -> f64 {
 
 fn json<'a>(
     observed: &'a Observed,
-    conflicts: &'a Conflicts,
+    (conflicts, settings): (&'a Conflicts, &'a AllSettings),
     dispatch: Option<DispatchJson>,
     run: Option<RunJson>,
 ) -> StatusJson<'a> {
     let snapshot = &observed.snapshot;
     let shown = |vm: &'a Vm| VmJson {
         left_alone: conflicts.refused.get(&vm.id).map(String::as_str),
+        settings: settings.get(&vm.id).map_or(&[], Vec::as_slice),
         ..vm_json(observed, vm, home_node(snapshot, vm, dispatch.as_ref()))
     };
     let mut vms: Vec<VmJson<'a>> = snapshot.vms.iter().map(shown).collect();
@@ -195,6 +213,7 @@ fn json<'a>(
         throttled_cpus: None,
         vcpus: Vec::new(),
         memory_bytes_by_node: BTreeMap::new(),
+        settings: &[],
         left_alone: Some(&vm.why),
     }));
     vms.sort_by_key(|vm| vm.pid);
@@ -244,6 +263,7 @@ fn vm_json<'a>(observed: &'a Observed, vm: &'a Vm, home_node: Option<NodeId>) ->
             })
             .collect(),
         memory_bytes_by_node: vm.memory.clone(),
+        settings: &[],
         left_alone: None,
     }
 }

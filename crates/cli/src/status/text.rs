@@ -1,9 +1,10 @@
 //! The status for people: one line per VM, its vCPUs where they are few, conflicts.
 
-use super::{Conflicts, held};
+use super::{AllSettings, Conflicts, held};
 use crate::observe::Observed;
 use crate::text::{indented, plural, printable, shortened, wrapped};
 use instep_agent::observe::facts_of;
+use instep_agent::vm_settings::Chosen;
 use instep_core::snapshot::Vm;
 use instep_core::units::{Milli, Nanos, NodeId};
 use std::fmt::Write as _;
@@ -18,7 +19,7 @@ type HomeOf<'a> = &'a dyn Fn(&Vm) -> Option<NodeId>;
 /// Draws the status for a terminal of `width` columns.
 pub(crate) fn draw(
     observed: &Observed,
-    conflicts: &Conflicts,
+    (conflicts, settings): (&Conflicts, &AllSettings),
     home_of: HomeOf<'_>,
     (width, all_vcpus): (usize, bool),
 ) -> String {
@@ -41,6 +42,8 @@ pub(crate) fn draw(
             text.push_str(&vm_row(observed, vm, home_of(vm), names));
             text.push_str(&placed_line(observed, vm, width));
         }
+        let own = settings.get(&vm.id).map_or(&[][..], Vec::as_slice);
+        text.push_str(&settings_line(own, width));
         for conflict in conflicts.all.iter().filter(|conflict| conflict.vm == vm.id) {
             let mark = if conflicts.counts(vm.id) { "CONFLICT" } else { "conflict, not counted:" };
             let line = format!("{mark} {}", conflict.kind);
@@ -146,6 +149,16 @@ fn placed_line(observed: &Observed, vm: &Vm, width: usize) -> String {
     placed.map_or_else(String::new, |placed| {
         indented(&wrapped(&placed.drawn(SystemTime::now()), width - 2), 2)
     })
+}
+
+/// The settings of a VM, each with where it was said, or nothing.
+fn settings_line(settings: &[Chosen], width: usize) -> String {
+    if settings.is_empty() {
+        return String::new();
+    }
+    let each: Vec<String> = settings.iter().map(ToString::to_string).collect();
+    let line = printable(&format!("settings: {}", each.join(", ")));
+    indented(&wrapped(&line, width - 2), 2)
 }
 
 /// A VM among many: one row.

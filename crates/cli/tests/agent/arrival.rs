@@ -1,4 +1,4 @@
-//! A VM that starts while a run waits for its next cycle.
+//! A VM that starts or ends while a run waits for its next cycle.
 
 use super::vm::{Run, Vm, wait_for};
 use std::fs::{self, File};
@@ -33,6 +33,35 @@ fn a_vm_gets_its_first_verdict_within_a_second() {
     }
     let took = began.elapsed();
     println!("a verdict {took:?} after the vCPU threads were seen");
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert_eq!(run.terminate(), Some(0));
+}
+
+#[test]
+fn a_cycle_follows_within_a_second_when_a_vm_ends() {
+    let Some(first) = Vm::start("stays") else { return };
+    let second = Vm::start("ends").unwrap();
+    let log = first.file("log");
+    let mut command = first.instep(&["run", "--window", "10ms", "--interval", "10min", "--json"]);
+    command.args(["--no-memory", "--dry-run"]);
+    let output = File::create(&log).unwrap();
+    let child = command.stdout(output).stderr(Stdio::null()).spawn().unwrap();
+    let mut run: Run = first.hold(child);
+    let name = second.name.clone();
+    wait_for("a cycle with both", || fs::read_to_string(&log).unwrap_or_default().contains(&name));
+    let before = cycles(&log);
+    drop(second);
+    let began = Instant::now();
+    let is_gone = || {
+        let text = fs::read_to_string(&log).unwrap();
+        text.lines().skip(before).any(|line| line.ends_with('}') && !line.contains(&name))
+    };
+    while !is_gone() {
+        assert!(began.elapsed() < Duration::from_secs(5), "no cycle without it");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let took = began.elapsed();
+    println!("a cycle without it {took:?} after it ended");
     assert!(took < Duration::from_secs(1), "{took:?}");
     assert_eq!(run.terminate(), Some(0));
 }

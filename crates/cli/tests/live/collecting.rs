@@ -64,7 +64,7 @@ fn lasting(vm: &Value) -> Value {
 }
 
 /// All bytes of all files below a folder, and where its links lead.
-fn bytes_in(dir: &Path, bytes: &mut Vec<u8>) {
+pub(crate) fn bytes_in(dir: &Path, bytes: &mut Vec<u8>) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.is_symlink() {

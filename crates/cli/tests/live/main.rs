@@ -8,8 +8,10 @@
 mod collecting;
 #[path = "../common/mod.rs"]
 mod common;
+mod definitions;
 mod endings;
 mod killed;
+mod libvirt;
 mod placing;
 mod profiling;
 mod quota;

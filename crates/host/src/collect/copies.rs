@@ -1,7 +1,7 @@
 //! What a scan has read, in memory.
 
 use super::secrets::without_secrets;
-use crate::discover::{cgroup, units};
+use crate::discover::{cgroup, definition, units};
 use crate::root::{MAX_FILE, Root};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,7 +90,11 @@ impl Copies {
     pub(super) fn of_processes(&self, pids: &BTreeSet<u32>) -> Kept {
         let mut kept = std::mem::take(&mut *self.kept());
         let belongs = |place: &Path| process_of(place).is_none_or(|pid| pids.contains(&pid));
-        kept.files.retain(|place, _| belongs(place));
+        let is_foreign = |place: &&PathBuf| {
+            definition::process_of(place, &kept.files).is_some_and(|pid| !pids.contains(&pid))
+        };
+        let foreign: BTreeSet<PathBuf> = kept.files.keys().filter(is_foreign).cloned().collect();
+        kept.files.retain(|place, _| belongs(place) && !foreign.contains(place));
         kept.links.retain(|place, _| belongs(place));
         kept.dirs.retain(|place| belongs(place));
         kept.denied.retain(|place| belongs(place));
@@ -208,8 +212,11 @@ fn whole(mut file: File, place: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// What is kept of a file: all of it, but of a command line no passwords, of the mount table only cgroups,
-/// and of what the kernel told Instep's own process only the two numbers that a reader needs.
+/// of a VM's definition only what Instep reads in it, and of what the kernel told Instep's own process only the two numbers that a reader needs.
 fn reduced(place: &Path, bytes: Vec<u8>) -> Vec<u8> {
+    if let Some(kept) = definition::reduced(place, &bytes) {
+        return kept;
+    }
     match place.file_name().and_then(|name| name.to_str()) {
         Some("cmdline") => without_secrets(&bytes),
         Some("mounts") => {

@@ -1,4 +1,5 @@
-//! Notices VMs whose vCPU threads have just come to exist, by looking at new processes a few times a second.
+//! Notices VMs whose vCPU threads have just come to exist, and VMs that ended, by looking a few times a second at new
+//! processes and at some of the known VMs.
 //!
 //! While no process or thread was made since the last look (the last number in `/proc/loadavg`) a look reads
 //! one short file. The kernel gives numbers in ascending order and begins again at the end, so new processes have the
@@ -10,6 +11,10 @@
 //! Every look is bounded, so some VMs are not noticed here: what starts among very many new processes, what begins to
 //! be a monitor later than two seconds after its process was made, and all VMs where `/proc/loadavg` is not that of
 //! this host's processes (lxcfs). The next regular cycle finds these.
+//!
+//! A VM that was noticed is looked at in every third look, by one system call: it has ended when its process is gone,
+//! or has one thread left, as one has that nobody has waited for. A descriptor for each process (pidfd) would tell at
+//! once, and 1,000 VMs would need as many descriptors as a service has by default.
 
 use super::facts::Vmm;
 use super::files::Reader;
@@ -26,6 +31,9 @@ use std::path::Path;
 
 /// At which looks, counted from its first, a new process is looked at: two seconds, at five looks a second.
 const DUE: [u32; 5] = [1, 2, 4, 7, 10];
+
+/// In how many looks each known VM is looked at once.
+const ROUND: u32 = 3;
 
 /// How many looks a monitor has to make its vCPU threads.
 const STARTING: u32 = 300;
@@ -50,6 +58,8 @@ pub struct Arrivals {
     new: BTreeMap<u32, New>,
     /// When each VM that was noticed started, in ticks since boot.
     vms: BTreeMap<u32, u64>,
+    /// Looks so far.
+    looks: u32,
     /// Processes whose files were read so far.
     examined: u64,
 }
@@ -78,6 +88,7 @@ impl Arrivals {
             last: 0,
             new: BTreeMap::new(),
             vms: BTreeMap::new(),
+            looks: 0,
             examined: 0,
         };
         // Read before the listing: what comes meanwhile is looked for again.
@@ -97,8 +108,22 @@ impl Arrivals {
         arrivals
     }
 
-    /// Whether a VM's vCPU threads came to exist since the last look.
+    /// Whether a VM's vCPU threads came to exist since the last look, or a VM was found to have ended.
     pub fn look(&mut self) -> bool {
+        let ended = self.forget_ended();
+        self.look_for_new() || ended
+    }
+
+    /// Forgets VMs that have ended, of those whose turn it is; whether there are any.
+    fn forget_ended(&mut self) -> bool {
+        let (before, turn) = (self.vms.len(), self.looks % ROUND);
+        self.looks = self.looks.wrapping_add(1);
+        let proc = self.root.join("proc");
+        self.vms.retain(|pid, _| pid % ROUND != turn || threads(&proc, *pid) > 1);
+        self.vms.len() != before
+    }
+
+    fn look_for_new(&mut self) -> bool {
         self.list_new();
         for new in self.new.values_mut() {
             new.looks += 1;
@@ -181,7 +206,6 @@ impl Arrivals {
         if self.vms.get(&pid) == Some(&start) {
             return false;
         }
-        self.vms.retain(|pid, _| path(*pid).exists());
         self.vms.insert(pid, start);
         true
     }
@@ -189,9 +213,11 @@ impl Arrivals {
     /// How far a process is on the way to a VM. Of one with a single thread only the last look reads files.
     fn examine(&mut self, pid: u32, is_last: bool) -> Stage {
         let dir = self.root.join(format!("proc/{pid}"));
-        let Ok(task) = dir.join("task").metadata() else { return Stage::Gone };
-        // The directory counts one link for each thread and two for itself. Some file systems of copies do not count.
-        let has_one_thread = task.nlink() == 3;
+        let threads = threads(&self.root.join("proc"), pid);
+        if threads == 0 {
+            return Stage::Gone;
+        }
+        let has_one_thread = threads == 1;
         if has_one_thread && !is_last {
             return Stage::Other;
         }
@@ -202,6 +228,14 @@ impl Arrivals {
         }
         stage(vmm, &dir, &mut self.reader)
     }
+}
+
+/// How many threads a process has; 0 where there is none. Some file systems of copies do not count: then it is one of
+/// many.
+fn threads(proc: &Path, pid: u32) -> u64 {
+    let Ok(task) = proc.join(format!("{pid}/task")).metadata() else { return 0 };
+    // The directory counts one link for each thread and two for itself.
+    task.nlink().checked_sub(2).filter(|threads| *threads > 0).unwrap_or(u64::MAX)
 }
 
 /// How far a process is on the way to a VM.
@@ -277,6 +311,27 @@ mod tests {
         thread(host.0.path(), 50, 51, "CPU 0/KVM");
         assert!(host.1.look(), "a monitor is looked at every time");
         assert!(!host.arrives(), "only once");
+    }
+
+    #[test]
+    fn a_vm_that_ended_is_noticed_once() {
+        let mut host = Host::new(|host| {
+            for pid in [5, 7, 9] {
+                process(host, pid, "/usr/bin/qemu-system-x86_64 -smp 2");
+                thread(host, pid, pid + 1, "CPU 0/KVM");
+            }
+        });
+        assert!(!host.arrives(), "they run");
+        fs::remove_dir_all(host.0.path().join("proc/7")).unwrap();
+        assert_eq!((0..ROUND).filter(|_| host.1.look()).count(), 1);
+        assert!(!host.arrives(), "only once");
+        // A process that nobody has waited for is there, with one thread.
+        fs::remove_dir_all(host.0.path().join("proc/9/task/10")).unwrap();
+        if host.0.path().join("proc/9/task").metadata().unwrap().nlink() != 3 {
+            return instep_madehost::skip::note("this file system does not count links of folders");
+        }
+        assert_eq!((0..ROUND).filter(|_| host.1.look()).count(), 1);
+        assert_eq!(host.1.vms.keys().collect::<Vec<_>>(), [&5]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::files::Reader;
 use super::guest::Guest;
 use super::identify::{self, ByName, Named, ONE_THREAD, Vcpus};
 use super::process::{KvmFds, MAX_STATUS, Thread};
-use super::{memory, proc_text, process, qmp, vmm};
+use super::{cgroup, definition, guest, memory, proc_text, process, qmp, vmm};
 use crate::system;
 use instep_core::idset::CpuSet;
 use instep_core::units::Tid;
@@ -40,6 +40,7 @@ pub(super) struct Monitor {
     /// Its real user, `None` where that is not known.
     pub(super) uid: Option<u32>,
     pub(super) memory: memory::State,
+    pub(super) definition: definition::State,
     /// Threads of the scan before, their answer and how often it was the same.
     threads: Vec<Thread>,
     answer: Option<Answer>,
@@ -110,12 +111,21 @@ impl Monitor {
             fds: None,
             uid: None,
             memory: memory::State::default(),
+            definition: definition::State::default(),
             threads: Vec::new(),
             answer: None,
             settled: 0,
             qmp_answer: Vec::new(),
             qmp_refused: None,
         }
+    }
+
+    /// What people call the VM in this cgroup.
+    pub(super) fn name(&self, cgroup: Option<&str>) -> String {
+        let by_path = || cgroup.and_then(|path| cgroup::told_by_path(path).1);
+        let by_path = || by_path().map(|name| guest::readable(&name));
+        let by_process = || format!("{}-{}", self.vmm, self.pid);
+        self.guest.name.clone().or_else(by_path).unwrap_or_else(by_process)
     }
 
     /// Threads as of the last look.

@@ -3,6 +3,7 @@
 //! Nothing here is filtered through the topology and nothing is a rate: sets may name offline
 //! CPUs, times count from the thread's start. A fact that could not be read is `None`.
 
+use super::definition::Definition;
 use super::quota::Quota;
 use super::trust::Owner;
 use instep_core::idset::{CpuSet, NodeSet};
@@ -133,6 +134,8 @@ pub struct VmFacts {
     pub cpuset: Option<CpuSet>,
     /// Nodes its cgroup may take memory from; `None` when not known.
     pub mems: Option<NodeSet>,
+    /// What its own definition says of it.
+    pub definition: Definition,
 }
 
 /// A monitor whose vCPU threads cannot be told.

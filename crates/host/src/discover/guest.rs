@@ -23,6 +23,8 @@ pub struct Guest {
     pub name: Option<String>,
     /// Its UUID.
     pub uuid: Option<String>,
+    /// Its number, which Proxmox gives.
+    pub number: Option<u32>,
     /// Its CPUs.
     pub smp: Smp,
     /// Its NUMA nodes that hold vCPUs.
@@ -99,6 +101,7 @@ fn qemu(arguments: &[String]) -> Guest {
             args::values(arguments, "smbios")
                 .find_map(|value| last(&keys(value, "type"), "uuid").map(str::to_owned))
         }),
+        number: args::values(arguments, "id").last().and_then(|id| id.parse().ok()),
         nodes: numa.nodes,
         backends,
         node_backends: numa.backends,

@@ -17,6 +17,7 @@ pub mod args;
 mod arrivals;
 pub mod cgroup;
 pub mod debugfs;
+pub mod definition;
 mod devices;
 mod examine;
 mod facts;
@@ -32,6 +33,7 @@ pub mod names;
 mod new_processes;
 pub mod numa_maps;
 pub mod numa_stat;
+mod options;
 pub mod proc_text;
 pub mod process;
 pub mod qmp;
@@ -48,6 +50,7 @@ pub mod waits;
 mod tests;
 
 pub use arrivals::Arrivals;
+pub use definition::{Definition, Origin};
 pub use facts::{
     Accel, Debugfs, EmulatorFacts, Gaps, Looked, Manager, MemoryFacts, MemorySource, OpaqueFacts,
     Scan, ScanCost, StatGap, ThreadTime, VcpuFacts, VcpuSource, VmFacts, Vmm, Waited, is_called,
@@ -56,7 +59,8 @@ pub use facts::{
 pub use gaps::load_warnings;
 pub use isolated::isolated_cpus;
 pub use memory::MemoryOptions;
+pub use options::ScanOptions;
 pub use quota::Quota;
 pub use rates::snapshot;
-pub use scan::{ScanOptions, Scanner};
+pub use scan::Scanner;
 pub use trust::{Owner, Trust, UserMap};

@@ -5,11 +5,13 @@
 
 use super::cgroup::{self, Hierarchies, Membership};
 use super::debugfs::KvmDirs;
+use super::definition::{self, Aside, Definition};
 use super::examine::{self, Answer, Known, Means, Monitor, ThreadReader};
-use super::facts::{OpaqueFacts, Scan, VcpuFacts, VmFacts, Vmm, name_uniquely};
+use super::facts::{Manager, OpaqueFacts, Scan, VcpuFacts, VmFacts, Vmm, name_uniquely};
 use super::files::{Reader, numbered};
 use super::gaps::{Lost, Unpinned};
-use super::memory::{MemoryOptions, Source};
+use super::memory::Source;
+use super::options::ScanOptions;
 use super::proc_text::{self, Stat};
 use super::trust::{Owner, UserMap};
 use super::units::Units;
@@ -22,7 +24,7 @@ use instep_core::units::Nanos;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// How long after its start a process is looked into in every scan.
 const YOUNG: Nanos = Nanos::from_secs(60);
@@ -33,39 +35,6 @@ const MOUNT_SCANS: u64 = 64;
 /// The most warnings of a scan.
 const MAX_WARNINGS: usize = 100;
 
-/// What a scan may do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScanOptions {
-    /// Whether QMP sockets may be asked (running machine only, whatever is said here).
-    pub qmp: bool,
-    /// Time for QMP in one scan; monitors that find none left are asked in the next.
-    pub qmp_budget: Duration,
-    /// Bounds on reading memory figures.
-    pub memory: MemoryOptions,
-    /// Whether it is read how long threads of no VM waited.
-    pub waits: bool,
-}
-
-impl Default for ScanOptions {
-    /// For the loop.
-    fn default() -> Self {
-        let qmp_budget = Duration::from_millis(500);
-        Self { qmp: true, qmp_budget, memory: MemoryOptions::default(), waits: true }
-    }
-}
-
-impl ScanOptions {
-    /// For a command that scans once or twice and ends: two seconds for memory figures and two for
-    /// QMP.
-    #[must_use]
-    pub fn once() -> Self {
-        let mut options = Self::default();
-        options.memory.budget = Duration::from_secs(2);
-        options.qmp_budget = Duration::from_secs(2);
-        options
-    }
-}
-
 /// Scans a host and remembers what it found.
 #[derive(Debug)]
 pub struct Scanner {
@@ -75,6 +44,7 @@ pub struct Scanner {
     known: BTreeMap<u32, Process>,
     hierarchies: Hierarchies,
     qmp_turns: qmp::Turns,
+    aside: Aside,
     waits: Waits,
     /// What user ids stand for outside; `None` for a copy, which has those of where it was made.
     users: Option<UserMap>,
@@ -91,6 +61,7 @@ struct Warned {
     descriptors: bool,
     memory: bool,
     cgroups: bool,
+    definitions: bool,
 }
 
 /// A process as remembered.
@@ -124,6 +95,7 @@ impl Scanner {
             known: BTreeMap::new(),
             hierarchies: Hierarchies::default(),
             qmp_turns: qmp::Turns::default(),
+            aside: Aside::default(),
             waits: Waits::default(),
             users: root
                 .is_live()
@@ -137,6 +109,11 @@ impl Scanner {
     /// What later scans may do.
     pub fn set_options(&mut self, options: ScanOptions) {
         self.options = options;
+    }
+
+    /// Whether later scans read the definitions of VMs.
+    pub fn read_definitions(&mut self, whether: bool) {
+        self.options.definitions = whether;
     }
 
     /// Looks at every process.
@@ -158,10 +135,12 @@ impl Scanner {
         let dirs = KvmDirs::list(&self.root, &self.reader);
         scan.looked.kvm_debugfs = dirs.state;
         self.qmp_turns.begin(self.options.qmp_budget);
+        self.aside.begin(definition::BUDGET);
         let mut found = Vec::new();
         for pid in &pids {
             self.look_at(*pid, &dirs, &mut scan, &mut found);
         }
+        scan.warnings.extend(self.aside.warning());
         let mut unpinned = Unpinned::default();
         for vm in &found {
             let dir = examine::process_dir(&self.root.join(""), vm.pid);
@@ -363,7 +342,7 @@ impl Scanner {
         Some(monitor)
     }
 
-    fn vm(&mut self, monitor: &Monitor, known: Known, scan: &mut Scan) -> Option<Found> {
+    fn vm(&mut self, monitor: &mut Monitor, known: Known, scan: &mut Scan) -> Option<Found> {
         let read_at = self.now(scan.at);
         let mut threads = self.thread_reader(monitor);
         let mut vcpus: Vec<VcpuFacts> = Vec::with_capacity(known.vcpus.len());
@@ -387,8 +366,10 @@ impl Scanner {
         let limits = self.hierarchies.limits(&membership, &mut self.reader);
         let cgroup = membership.path().map(str::to_owned);
         let (by_path, _) = cgroup.as_deref().map(cgroup::told_by_path).unwrap_or_default();
+        let manager = by_path.or(monitor.guest.manager);
+        let definition = self.definition(monitor, manager, scan);
         let guest = &monitor.guest;
-        let name = name(monitor, cgroup.as_deref());
+        let name = monitor.name(cgroup.as_deref());
         let threads = monitor.threads().iter();
         let threads = threads.filter_map(|thread| Some((thread, *counted.get(&thread.tid)?)));
         scan.gaps.note(&name, &monitor.dir, threads);
@@ -401,7 +382,7 @@ impl Scanner {
             name,
             uuid: guest.uuid.clone(),
             vmm: monitor.vmm.clone(),
-            manager: by_path.or(guest.manager),
+            manager,
             accel: known.accel,
             cgroup,
             owner,
@@ -419,8 +400,28 @@ impl Scanner {
             devices,
             cpuset: limits.cpuset,
             mems: limits.mems,
+            definition,
         };
         Some(Found { pid: monitor.pid, facts, membership })
+    }
+
+    fn definition(
+        &mut self,
+        monitor: &mut Monitor,
+        manager: Option<Manager>,
+        scan: &mut Scan,
+    ) -> Definition {
+        if !self.options.definitions {
+            return Definition::default();
+        }
+        let Monitor { pid, guest, definition, .. } = monitor;
+        let process = definition::Process { pid: *pid, guest, manager, root: &self.root };
+        let found = definition.look(&process, (&mut self.reader, &mut self.aside)).clone();
+        if let Some(why) = definition.denied().filter(|_| !self.warned.definitions) {
+            self.warned.definitions = true;
+            scan.warnings.push(why.to_owned());
+        }
+        found
     }
 
     /// Its cgroups, and who runs it.
@@ -453,7 +454,7 @@ impl Scanner {
         scan: &mut Scan,
     ) -> OpaqueFacts {
         let (membership, owner) = self.membership(monitor, scan);
-        let name = name(monitor, membership.path());
+        let name = monitor.name(membership.path());
         let read_at = self.now(scan.at);
         let mut reader = self.thread_reader(monitor);
         let threads: Vec<_> = monitor.threads().iter().map(|thread| reader.time(thread)).collect();
@@ -586,15 +587,4 @@ fn source<'a>(
         at,
         page,
     }
-}
-
-fn name(monitor: &Monitor, cgroup: Option<&str>) -> String {
-    let by_path = || cgroup.and_then(|path| cgroup::told_by_path(path).1);
-    let by_path = || by_path().map(|name| super::guest::readable(&name));
-    monitor
-        .guest
-        .name
-        .clone()
-        .or_else(by_path)
-        .unwrap_or_else(|| format!("{}-{}", monitor.vmm, monitor.pid))
 }

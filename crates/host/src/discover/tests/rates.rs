@@ -57,6 +57,7 @@ fn scan(at: u64, host_busy: u64, vcpus: Vec<VcpuFacts>) -> Scan {
         devices: Vec::new(),
         cpuset: None,
         mems: None,
+        definition: Definition::default(),
     };
     Scan {
         at: Nanos(at),
