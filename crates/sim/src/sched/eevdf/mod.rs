@@ -31,11 +31,14 @@ pub struct Rules {
     /// How long after its end a timer of its own ends a slice (SCHED_HRTICK); 0: a tick does. Not by
     /// default: the feature is off in 6.12, on in 7.2.
     pub hrtick: u64,
+    /// Whether a CPU that runs something chooses again only at its next interrupt when another CPU asks it to
+    /// (PREEMPT_LAZY), if not 0. There is no such thing in 6.12; 7.2 has it.
+    pub lazy: u64,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { slice: 750_000, tick: 4_000_000, hrtick: 0 }
+        Self { slice: 750_000, tick: 4_000_000, hrtick: 0, lazy: 0 }
     }
 }
 
@@ -66,8 +69,10 @@ struct Queue {
     root: Line,
     /// Their queues; those of VMs that left are kept.
     groups: Vec<Group>,
-    /// What ran goes on, whatever is first: a directed yield found nobody.
+    /// What ran goes on, whatever is first: a directed yield found nobody, or only its timer is to be set.
     stays: bool,
+    /// It chooses again at its next interrupt (TIF_NEED_RESCHED_LAZY).
+    asked: bool,
     /// When it balances next, nanoseconds.
     next: u64,
 }
@@ -102,6 +107,8 @@ pub struct Eevdf {
     queued: Vec<u32>,
     /// CPUs of each LLC, of each node, and all.
     spans: Vec<Mask>,
+    /// The CPU on which the scheduler is called.
+    here: usize,
 }
 
 impl Eevdf {
@@ -117,6 +124,17 @@ impl Eevdf {
             entities: Vec::new(),
             queued: Vec::new(),
             spans: Vec::new(),
+            here: 0,
+        }
+    }
+
+    /// resched_curr: `cpu` chooses again. By lazy preemption another CPU than the one that asks does so at its next
+    /// interrupt.
+    fn ask(&mut self, desk: &mut Desk, cpu: usize) {
+        if self.rules.lazy > 0 && cpu != self.here && desk.current(cpu).is_some() {
+            self.queues[cpu].asked = true;
+        } else {
+            desk.resched(cpu);
         }
     }
 
@@ -167,7 +185,7 @@ impl Eevdf {
         if let Some(weight) = self.weight(desk, cpu, vm)
             && self.queues[cpu].root.reweigh(vm as u32, weight, desk.now, self.times)
         {
-            desk.resched(cpu);
+            self.ask(desk, cpu);
         }
     }
 
@@ -175,14 +193,14 @@ impl Eevdf {
     fn charge_tasks(&mut self, desk: &mut Desk, cpu: usize, vm: usize) {
         let (now, times) = (desk.now, self.times);
         if self.line(cpu, vm).update(now, times) {
-            desk.resched(cpu);
+            self.ask(desk, cpu);
         }
     }
 
     /// update_curr of the VMs.
     fn charge_groups(&mut self, desk: &mut Desk, cpu: usize) {
         if self.queues[cpu].root.update(desk.now, self.times) {
-            desk.resched(cpu);
+            self.ask(desk, cpu);
         }
     }
 
@@ -251,8 +269,12 @@ impl Eevdf {
             self.charge_groups(desk, cpu);
             self.queues[cpu].root.pick() == Some(vm as u32)
         };
-        // With a timer of its own: a task that ran alone until now has none yet.
-        if first || self.rules.hrtick > 0 {
+        if first {
+            self.ask(desk, cpu);
+        }
+        // hrtick_update: a task that ran alone until now has no timer yet.
+        if self.rules.hrtick > 0 && !desk.pending.has(cpu) {
+            self.queues[cpu].stays = true;
             desk.resched(cpu);
         }
     }
@@ -367,6 +389,10 @@ impl Scheduler for Eevdf {
 
     fn wake(&mut self, desk: &mut Desk, task: TaskId, by: Waker) {
         self.note_wakeup(desk, task, by);
+        self.here = match by {
+            Waker::Sibling(waker) => desk.task(waker).cpu,
+            Waker::Start | Waker::Timer | Waker::Io => desk.task(task).cpu,
+        };
         // ttwu_runnable: a task that is in its queue still stays there, whatever idles.
         if self.is_delayed(desk, task) {
             let (vm, cpu, times) = (desk.task(task).vm, desk.task(task).cpu, self.times);
@@ -380,14 +406,19 @@ impl Scheduler for Eevdf {
     }
 
     fn block(&mut self, desk: &mut Desk, cpu: usize, task: TaskId) {
+        self.here = cpu;
+        self.queues[cpu].stays = false;
         self.entities[task.ix()].push = None;
         self.dequeue(desk, cpu, task, Leave::Sleep);
     }
 
     fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
+        self.here = cpu;
+        self.queues[cpu].stays &= why == Put::Preempted;
         if let Some(to) = self.entities[task.ix()].push.take()
             && desk.task(task).allowed.has(to)
         {
+            self.queues[cpu].stays = false;
             self.migrate(desk, task, to);
             self.preempt(desk, task);
             return;
@@ -398,7 +429,9 @@ impl Scheduler for Eevdf {
     }
 
     fn pick(&mut self, desk: &mut Desk, cpu: usize) -> Option<Pick> {
+        self.here = cpu;
         let stays = std::mem::take(&mut self.queues[cpu].stays);
+        self.queues[cpu].asked &= stays;
         let runs = self.queues[cpu].root.current().filter(|_| stays);
         let runs = runs.and_then(|vm| Some((vm, TaskId(self.line(cpu, vm as usize).current()?))));
         let mut next = runs.or_else(|| self.choose(desk, cpu));
@@ -407,6 +440,8 @@ impl Scheduler for Eevdf {
             next = self.choose(desk, cpu);
         }
         self.set_next(cpu, next, desk.now);
+        // What was charged meanwhile had it choose again: it just did.
+        desk.pending.clear(cpu);
         let (vm, task) = next?;
         let slice = if self.rules.hrtick > 0 && desk.load(cpu) > 1 {
             self.line(cpu, vm as usize).left(task.0) + self.rules.hrtick
@@ -417,6 +452,10 @@ impl Scheduler for Eevdf {
     }
 
     fn tick(&mut self, desk: &mut Desk, cpu: usize) {
+        self.here = cpu;
+        if std::mem::take(&mut self.queues[cpu].asked) {
+            desk.resched(cpu);
+        }
         if let Some(task) = desk.current(cpu) {
             let vm = desk.task(task).vm;
             self.charge_tasks(desk, cpu, vm);
