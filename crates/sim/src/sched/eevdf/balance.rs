@@ -1,15 +1,25 @@
-//! Balancing by the number of runnable tasks, as the fair class does where groups of CPUs have spare ones.
+//! Balancing by the number of runnable tasks, as the fair class does where groups of CPUs have spare ones. A busy
+//! CPU goes by the mean of that number, which fades by half in 32 ms as `runnable_avg` does: who runs for a
+//! moment makes no CPU busier.
 
 use super::Eevdf;
+use super::line::scaled;
 use crate::desk::{Desk, TaskId, TaskState};
 use crate::mask::Mask;
 
 /// How often a busy CPU balances, nanoseconds.
 const BUSY: u64 = 32_000_000;
 
+/// What is left of a mean after a millisecond, in 1024ths: 0.5^(1/32).
+const FADES: i64 = 1002;
+
+/// Means are kept in 1024ths.
+pub(super) const ONE: i64 = 1024;
+
 impl Eevdf {
     /// At a tick. An idle CPU looks each time, a busy one every 32 ms, for two more than it has.
     pub(super) fn balance_periodic(&mut self, desk: &mut Desk, cpu: usize) {
+        self.average(cpu, desk.now);
         let idle = desk.load(cpu) == 0;
         if !idle && desk.now < self.queues[cpu].next {
             return;
@@ -17,6 +27,27 @@ impl Eevdf {
         self.queues[cpu].next = desk.now + BUSY;
         if let Some(task) = self.balance(desk, cpu, if idle { 1 } else { 2 }) {
             self.preempt(desk, task);
+        }
+    }
+
+    /// Tasks and weight of `cpu` count up to now; before they change.
+    pub(super) fn note_load(&mut self, cpu: usize, now: u64) {
+        let queue = &mut self.queues[cpu];
+        let span = (now - queue.noted) as i64;
+        queue.area[0] += queue.count * span;
+        queue.area[1] += queue.root.load() * span;
+        queue.noted = now;
+    }
+
+    /// At a tick: the means of `cpu` are brought up to now.
+    fn average(&mut self, cpu: usize, now: u64) {
+        self.note_load(cpu, now);
+        let tick = self.rules.tick;
+        let left = (0..tick.div_ceil(1_000_000)).fold(ONE, |left, _| left * FADES / ONE);
+        let queue = &mut self.queues[cpu];
+        for (mean, area) in queue.mean.iter_mut().zip(&mut queue.area) {
+            let span = scaled(std::mem::take(area), ONE, tick as i64);
+            *mean += (span - *mean) * (ONE - left) / ONE;
         }
     }
 
@@ -34,11 +65,14 @@ impl Eevdf {
     /// than it; if nothing there may move, from the next.
     fn pull(&mut self, desk: &mut Desk, cpu: usize, span: &Mask, more: u32) -> Option<TaskId> {
         let least = (desk.load(cpu) + more).max(2);
+        let own = self.queues[cpu].mean[0] + ONE * i64::from(more) * 3 / 4;
         let mut below = (u32::MAX, 0);
         loop {
             let rank = |other: usize| (desk.load(other), usize::MAX - other);
-            let full =
-                |other: &usize| *other != cpu && desk.load(*other) >= least && rank(*other) < below;
+            let full = |other: &usize| {
+                let fuller = *other != cpu && desk.load(*other) >= least;
+                fuller && rank(*other) < below && (more < 2 || self.queues[*other].mean[0] > own)
+            };
             let from = span.iter().filter(full).max_by_key(|other| rank(*other))?;
             if let Some(task) = self.movable(desk, from, cpu) {
                 self.migrate(desk, task, cpu);

@@ -358,9 +358,9 @@ impl Line {
         for member in &self.members {
             if current == Some(member.key) {
                 runs = Some(member).filter(|member| self.eligible(member.v));
-            } else if best.is_none_or(|best| {
-                (member.deadline, member.order) < (best.deadline, best.order)
-            }) && self.eligible(member.v)
+            } else if best
+                .is_none_or(|best| (member.deadline, member.order) < (best.deadline, best.order))
+                && self.eligible(member.v)
             {
                 best = Some(member);
             }

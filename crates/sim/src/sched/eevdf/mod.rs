@@ -75,6 +75,13 @@ struct Queue {
     asked: bool,
     /// When it balances next, nanoseconds.
     next: u64,
+    /// Tasks in it, delayed ones and the running one included (nr_running).
+    count: i64,
+    /// Means of that and of the weight, in 1024ths (runnable_avg, load_avg); both times nanoseconds since the last
+    /// tick, and up to when.
+    mean: [i64; 2],
+    area: [i64; 2],
+    noted: u64,
 }
 
 /// A task.
@@ -182,6 +189,7 @@ impl Eevdf {
 
     /// update_cfs_group of a VM in the queue of `cpu`, of which something was charged if its weight changed.
     fn reweigh(&mut self, desk: &mut Desk, cpu: usize, vm: usize) {
+        self.note_load(cpu, desk.now);
         if let Some(weight) = self.weight(desk, cpu, vm)
             && self.queues[cpu].root.reweigh(vm as u32, weight, desk.now, self.times)
         {
@@ -208,6 +216,8 @@ impl Eevdf {
     fn enqueue(&mut self, desk: &mut Desk, task: TaskId, initial: bool) {
         let (vm, cpu, times) = (desk.task(task).vm, desk.task(task).cpu, self.times);
         self.queued[vm] += 1;
+        self.note_load(cpu, desk.now);
+        self.queues[cpu].count += 1;
         self.charge_tasks(desk, cpu, vm);
         let parked = std::mem::take(&mut self.entities[task.ix()].parked);
         self.line(cpu, vm).join(task.0, NICE_0, parked, times, initial);
@@ -231,9 +241,11 @@ impl Eevdf {
         let Some(parked) = self.line(cpu, vm).dequeue(task.0, why, times) else { return false };
         self.entities[task.ix()].parked = parked;
         self.queued[vm] -= 1;
+        self.note_load(cpu, desk.now);
+        self.queues[cpu].count -= 1;
         if self.line(cpu, vm).is_empty() {
             self.charge_groups(desk, cpu);
-            self.dequeue_group(cpu, vm, Leave::Sleep);
+            self.dequeue_group(desk.now, cpu, vm, Leave::Sleep);
         } else {
             self.reweigh(desk, cpu, vm);
         }
@@ -241,7 +253,8 @@ impl Eevdf {
     }
 
     /// dequeue_entity of a VM without tasks here. As delayed it stays, too.
-    fn dequeue_group(&mut self, cpu: usize, vm: usize, why: Leave) {
+    fn dequeue_group(&mut self, now: u64, cpu: usize, vm: usize, why: Leave) {
+        self.note_load(cpu, now);
         let times = self.times;
         let root = &mut self.queues[cpu].root;
         let weight = root.weight(vm as u32);
@@ -295,7 +308,7 @@ impl Eevdf {
             root.update(now, times);
             let vm = root.pick()?;
             if root.is_delayed(vm) {
-                self.dequeue_group(cpu, vm as usize, Leave::Delayed);
+                self.dequeue_group(desk.now, cpu, vm as usize, Leave::Delayed);
                 continue;
             }
             let line = self.line(cpu, vm as usize);
@@ -341,7 +354,7 @@ impl Eevdf {
             return;
         };
         let (vm, other, times) = (desk.task(task).vm, desk.task(to).cpu, self.times);
-        let alone = |this: &Self, cpu: usize| this.running(cpu) == 1;
+        let alone = |this: &Self, cpu: usize| this.queues[cpu].count == 1;
         if alone(self, cpu) && alone(self, other) {
             self.queues[cpu].stays = true;
             return;
@@ -353,11 +366,6 @@ impl Eevdf {
         if other != cpu {
             desk.resched(other);
         }
-    }
-
-    /// Tasks in the queue of `cpu`, delayed ones and the running one included (nr_running).
-    fn running(&self, cpu: usize) -> usize {
-        self.queues[cpu].groups.iter().map(|group| group.line.len()).sum()
     }
 }
 

@@ -1,7 +1,8 @@
-//! Which CPU a task is put on when it wakes up or must move: select_task_rq_fair. Loads are weights as they
-//! are now.
+//! Which CPU a task is put on when it wakes up or must move: select_task_rq_fair. Loads are means, but a task's
+//! own, which is its part of its VM's weight as it is now.
 
 use super::Eevdf;
+use super::balance::ONE;
 use super::line::{NICE_0, UNIT};
 use crate::desk::{Desk, TaskId, Waker};
 use crate::mask::Mask;
@@ -70,12 +71,17 @@ impl Eevdf {
         if idle(last) {
             return false;
         }
-        // wake_affine_weight.
-        let vm = desk.task(task).vm;
-        let own = Self::shares(desk, vm) / i64::from(self.queued[vm] + 1) * UNIT / NICE_0;
+        // wake_affine_weight. The task was part of its last CPU's load.
+        let own = self.part(desk, task);
         let slack = if host.core[here] == host.core[last] { 110 } else { 117 };
-        let load = |cpu: usize| self.queues[cpu].root.load();
-        (load(here) + own) * 100 < load(last) * (100 + (slack - 100) / 2)
+        let load = |cpu: usize| self.queues[cpu].mean[1] / ONE;
+        (load(here) + own) * 100 < (load(last) - own).max(0) * (100 + (slack - 100) / 2)
+    }
+
+    /// task_h_load: what a task adds to the weight of a CPU.
+    pub(super) fn part(&self, desk: &Desk, task: TaskId) -> i64 {
+        let vm = desk.task(task).vm;
+        Self::shares(desk, vm) / i64::from(self.queued[vm] + 1) * UNIT / NICE_0
     }
 
     /// select_idle_sibling: the target, the last CPU, the one before that, an idle core under the target's cache,
@@ -115,7 +121,8 @@ impl Eevdf {
         let cores = threads && span.iter().any(whole);
         if threads && !cores && span.has(last) {
             let beside = host.cores[host.core[last]].iter();
-            let found = beside.filter(|cpu| *cpu != last).find(|cpu| idle(*cpu) && allowed.has(*cpu));
+            let found =
+                beside.filter(|cpu| *cpu != last).find(|cpu| idle(*cpu) && allowed.has(*cpu));
             if found.is_some() {
                 return found;
             }

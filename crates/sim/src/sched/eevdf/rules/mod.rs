@@ -121,6 +121,17 @@ impl Linux {
         self
     }
 
+    /// All was so for long: mean loads are those of now, and `task`, which blocked just now, is part of its CPU's.
+    fn steady(mut self, task: u32) -> Self {
+        for queue in &mut self.eevdf.queues {
+            queue.mean = [queue.count, queue.root.load()].map(|now| now * balance::ONE);
+        }
+        let own = self.eevdf.part(&self.desk, TaskId(task)) * balance::ONE;
+        let cpu = self.desk.tasks[task as usize].cpu;
+        self.eevdf.queues[cpu].mean[1] += own;
+        self
+    }
+
     /// Time passes.
     fn after(mut self, us: u64) -> Self {
         self.desk.now += us * 1000;

@@ -226,7 +226,13 @@ const CASES: &[Case] = &[
         },
         "[750, 1500, 2250, 3000, 3000]",
     ),
-    (V6_12, PLACE, "without lag a task comes at virtual time", |on| placed(on, 0, Timer), "500 1250"),
+    (
+        V6_12,
+        PLACE,
+        "without lag a task comes at virtual time",
+        |on| placed(on, 0, Timer),
+        "500 1250",
+    ),
     // 100 * 3 / 2 = 150.
     (
         V6_12,
@@ -242,7 +248,13 @@ const CASES: &[Case] = &[
         |on| two(on, [0, 750], [1000, 1750]).blocked(2, 0, 100).wakes(2, Timer).lag(2),
         "100",
     ),
-    (V6_12, PLACE, "a task that left ahead comes back ahead", |on| placed(on, -100, Timer), "650 1400"),
+    (
+        V6_12,
+        PLACE,
+        "a task that left ahead comes back ahead",
+        |on| placed(on, -100, Timer),
+        "650 1400",
+    ),
     (
         V6_12,
         PLACE,
@@ -264,7 +276,13 @@ const CASES: &[Case] = &[
         "0 750",
     ),
     // The limit of 1.5 ms is less than a tick of 4 ms.
-    (V6_12, LAG, "lag is at most a tick if two requests are less", |on| limited(on, 1, 20_000), "4000"),
+    (
+        V6_12,
+        LAG,
+        "lag is at most a tick if two requests are less",
+        |on| limited(on, 1, 20_000),
+        "4000",
+    ),
     (V6_12, LAG, "and two requests if that is more", |on| limited(on, 8, 20_000), "6000"),
     (V6_12, LAG, "either way", |on| limited(on, 1, -20_000), "-4000"),
     (V6_12, LAG, "within that it is exact", |on| limited(on, 1, 2_000), "1000"),

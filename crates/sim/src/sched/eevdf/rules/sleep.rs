@@ -144,7 +144,7 @@ const CASES: &[Case] = &[
         |on| {
             let linux = on.cpus(2, &[2]).runs(1, 0, [0, 750]).waits(0, 0, [400, 750]);
             let linux = linux.moves(0, 1);
-            format!("{} {}", linux.eevdf.running(0), linux.eevdf.running(1))
+            format!("{} {}", linux.eevdf.queues[0].count, linux.eevdf.queues[1].count)
         },
         "1 1",
     ),

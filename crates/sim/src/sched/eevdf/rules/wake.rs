@@ -13,7 +13,7 @@ const SMT: [u32; 3] = [1, 2, 2];
 
 /// Where task 0 goes, which was on the second CPU and is woken from the first, where task 1 runs.
 fn woken(linux: Linux, [here, last]: [usize; 2]) -> String {
-    let linux = linux.busy(&[(1, here)]).blocked(0, last, 0);
+    let linux = linux.busy(&[(1, here)]).blocked(0, last, 0).steady(0);
     linux.wakes(0, Sibling(TaskId(1))).cpu_of(0)
 }
 
@@ -38,7 +38,13 @@ fn flips(on: Board, waker: u32, woken_task: u32) -> String {
 }
 
 const CASES: &[Case] = &[
-    (V6_12, IDLE, "a timer's task stays where it was if that idles", |on| timed(on.cpus(2, &[1]), 1), "1"),
+    (
+        V6_12,
+        IDLE,
+        "a timer's task stays where it was if that idles",
+        |on| timed(on.cpus(2, &[1]), 1),
+        "1",
+    ),
     (
         V6_12,
         IDLE,
@@ -131,13 +137,7 @@ const CASES: &[Case] = &[
         "1",
     ),
     // Task 1 has half of 1024 on CPU 0, and so will task 0: 100 * (1024 + 512) is less than 108 * 10240.
-    (
-        V6_12,
-        WEIGHT,
-        "it comes from a CPU that is much heavier",
-        |on| heavy(on, 1000),
-        "0",
-    ),
+    (V6_12, WEIGHT, "it comes from a CPU that is much heavier", |on| heavy(on, 1000), "0"),
     // 100 * 1536 is more than 108 * 1024.
     (V6_12, WEIGHT, "not from one that is as heavy", |on| heavy(on, 100), "1"),
     // 1536 * 100 / 108 = 1422.2: 1423 is 139 (1423.4, rounded), 138 is 1413.
@@ -192,7 +192,13 @@ const CASES: &[Case] = &[
         "1",
     ),
     // Two CPUs in the cache: the lesser at least 2, the other twice that.
-    (V6_12, WIDE, "a task does not come to one that wakes many, as many do", |on| flips(on, 4, 2), "1"),
+    (
+        V6_12,
+        WIDE,
+        "a task does not come to one that wakes many, as many do",
+        |on| flips(on, 4, 2),
+        "1",
+    ),
     (V6_12, WIDE, "nor if it is the one that wakes many", |on| flips(on, 2, 4), "1"),
     (V6_12, WIDE, "it does to one that wakes few others", |on| flips(on, 3, 2), "0"),
     (V6_12, WIDE, "or if it wakes nobody itself", |on| flips(on, 100, 1), "0"),
