@@ -1,6 +1,5 @@
-//! Balancing by the number of runnable tasks, as the fair class does where groups of CPUs have spare ones. A busy
-//! CPU goes by the mean of that number, which fades by half in 32 ms as `runnable_avg` does: who runs for a
-//! moment makes no CPU busier.
+//! Balancing by the number of runnable tasks, as the fair class does where groups of CPUs have spare ones; and
+//! the mean weight of each CPU, which fades by half in 32 ms as the kernel's `load_avg` does.
 
 use super::Eevdf;
 use super::line::scaled;
@@ -30,25 +29,21 @@ impl Eevdf {
         }
     }
 
-    /// Tasks and weight of `cpu` count up to now; before they change.
+    /// The weight of `cpu` counts up to now; before it changes.
     pub(super) fn note_load(&mut self, cpu: usize, now: u64) {
         let queue = &mut self.queues[cpu];
-        let span = (now - queue.noted) as i64;
-        queue.area[0] += queue.count * span;
-        queue.area[1] += queue.root.load() * span;
+        queue.area += queue.root.load() * (now - queue.noted) as i64;
         queue.noted = now;
     }
 
-    /// At a tick: the means of `cpu` are brought up to now.
+    /// At a tick: the mean weight of `cpu` is brought up to now.
     fn average(&mut self, cpu: usize, now: u64) {
         self.note_load(cpu, now);
         let tick = self.rules.tick;
         let left = (0..tick.div_ceil(1_000_000)).fold(ONE, |left, _| left * FADES / ONE);
         let queue = &mut self.queues[cpu];
-        for (mean, area) in queue.mean.iter_mut().zip(&mut queue.area) {
-            let span = scaled(std::mem::take(area), ONE, tick as i64);
-            *mean += (span - *mean) * (ONE - left) / ONE;
-        }
+        let span = scaled(std::mem::take(&mut queue.area), ONE, tick as i64);
+        queue.mean += (span - queue.mean) * (ONE - left) / ONE;
     }
 
     /// Pulls a task to `cpu`. Spans from near to far: LLC, node, host.
@@ -65,14 +60,11 @@ impl Eevdf {
     /// than it; if nothing there may move, from the next.
     fn pull(&mut self, desk: &mut Desk, cpu: usize, span: &Mask, more: u32) -> Option<TaskId> {
         let least = (desk.load(cpu) + more).max(2);
-        let own = self.queues[cpu].mean[0] + ONE * i64::from(more) * 3 / 4;
         let mut below = (u32::MAX, 0);
         loop {
             let rank = |other: usize| (desk.load(other), usize::MAX - other);
-            let full = |other: &usize| {
-                let fuller = *other != cpu && desk.load(*other) >= least;
-                fuller && rank(*other) < below && (more < 2 || self.queues[*other].mean[0] > own)
-            };
+            let full =
+                |other: &usize| *other != cpu && desk.load(*other) >= least && rank(*other) < below;
             let from = span.iter().filter(full).max_by_key(|other| rank(*other))?;
             if let Some(task) = self.movable(desk, from, cpu) {
                 self.migrate(desk, task, cpu);

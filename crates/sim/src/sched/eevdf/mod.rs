@@ -77,10 +77,9 @@ struct Queue {
     next: u64,
     /// Tasks in it, delayed ones and the running one included (nr_running).
     count: i64,
-    /// Means of that and of the weight, in 1024ths (runnable_avg, load_avg); both times nanoseconds since the last
-    /// tick, and up to when.
-    mean: [i64; 2],
-    area: [i64; 2],
+    /// Its mean weight in 1024ths (load_avg); weight times nanoseconds since the last tick, and up to when.
+    mean: i64,
+    area: i64,
     noted: u64,
 }
 
@@ -216,7 +215,6 @@ impl Eevdf {
     fn enqueue(&mut self, desk: &mut Desk, task: TaskId, initial: bool) {
         let (vm, cpu, times) = (desk.task(task).vm, desk.task(task).cpu, self.times);
         self.queued[vm] += 1;
-        self.note_load(cpu, desk.now);
         self.queues[cpu].count += 1;
         self.charge_tasks(desk, cpu, vm);
         let parked = std::mem::take(&mut self.entities[task.ix()].parked);
@@ -231,6 +229,7 @@ impl Eevdf {
         let group = self.group(cpu, vm);
         let lag = scaled(group.lag, group.weight, weight);
         let parked = Parked { lag, deadline: None };
+        self.note_load(cpu, desk.now);
         self.queues[cpu].root.join(vm as u32, weight, parked, times, false);
     }
 
@@ -241,7 +240,6 @@ impl Eevdf {
         let Some(parked) = self.line(cpu, vm).dequeue(task.0, why, times) else { return false };
         self.entities[task.ix()].parked = parked;
         self.queued[vm] -= 1;
-        self.note_load(cpu, desk.now);
         self.queues[cpu].count -= 1;
         if self.line(cpu, vm).is_empty() {
             self.charge_groups(desk, cpu);

@@ -74,7 +74,7 @@ impl Eevdf {
         // wake_affine_weight. The task was part of its last CPU's load.
         let own = self.part(desk, task);
         let slack = if host.core[here] == host.core[last] { 110 } else { 117 };
-        let load = |cpu: usize| self.queues[cpu].mean[1] / ONE;
+        let load = |cpu: usize| self.queues[cpu].mean / ONE;
         (load(here) + own) * 100 < (load(last) - own).max(0) * (100 + (slack - 100) / 2)
     }
 

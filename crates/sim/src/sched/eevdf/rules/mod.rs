@@ -124,11 +124,11 @@ impl Linux {
     /// All was so for long: mean loads are those of now, and `task`, which blocked just now, is part of its CPU's.
     fn steady(mut self, task: u32) -> Self {
         for queue in &mut self.eevdf.queues {
-            queue.mean = [queue.count, queue.root.load()].map(|now| now * balance::ONE);
+            queue.mean = queue.root.load() * balance::ONE;
         }
         let own = self.eevdf.part(&self.desk, TaskId(task)) * balance::ONE;
         let cpu = self.desk.tasks[task as usize].cpu;
-        self.eevdf.queues[cpu].mean[1] += own;
+        self.eevdf.queues[cpu].mean += own;
         self
     }
 

@@ -360,6 +360,17 @@ const CASES: &[Case] = &[
     ),
     (
         V6_12,
+        "yield_to",
+        "nothing happens if both are alone on their CPUs",
+        |on| {
+            let linux = on.cpus(2, &[2]).runs(0, 0, [0, 750]).waits(1, 1, [0, 750]);
+            let mut linux = linux.chooses(0, Yield(Some(TaskId(1))));
+            format!("{} {}", linux.place(0), linux.told())
+        },
+        "0 750 []",
+    ),
+    (
+        V6_12,
         YIELD,
         "who is alone keeps its request, and the other one's CPU chooses again",
         |on| {

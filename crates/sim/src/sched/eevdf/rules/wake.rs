@@ -227,6 +227,28 @@ const CASES: &[Case] = &[
     ),
 ];
 
+/// Not of 6.12: VM 0's task on CPU 0 is ahead of VM 1's, which wakes up there.
+#[test]
+fn lazy_preemption_of_another_cpu_waits_for_its_tick() {
+    let woken = |by| {
+        let mut linux =
+            Board("7.2").cpus(2, &[1, 2, 1]).busy(&[(0, 0), (2, 1)]).vm_at(0, 0, [0, 9000]);
+        linux.eevdf.rules.lazy = 1;
+        // CPU 1 may not be used.
+        linux
+            .waits(3, 0, [0, 750])
+            .vm_at(2, 0, [0, 9500])
+            .allowed(1, &[0])
+            .after(100)
+            .blocked(1, 0, 50)
+            .wakes(1, by)
+    };
+    assert_eq!(woken(Timer).told(), "[0]", "its own interrupt");
+    let asked = woken(Sibling(TaskId(2)));
+    assert_eq!(asked.told(), "[]");
+    assert_eq!(asked.tick(0).told(), "[0]");
+}
+
 #[test]
 fn tasks_wake_up_on_the_cpu_that_linux_takes() {
     hold(CASES);
