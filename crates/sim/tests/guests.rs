@@ -173,7 +173,7 @@ fn the_quantum_of_lag_is_the_schedulers() {
     assert_eq!(quantum("credit", 2), 30_000_000);
     assert_eq!(quantum("credit\"\ntuning = { slice = \"10ms\" }\n#\"", 2), 10_000_000);
     assert_eq!((quantum("cfs", 2), quantum("balance", 8)), (1_500_000, 3_000_000));
-    assert_eq!(quantum("eevdf", 4), 2_100_000);
+    assert_eq!(quantum("eevdf", 4), 2_250_000);
     assert_eq!((quantum("strict", 2), quantum("instep", 2)), (6_000_000, 3_000_000));
     assert_eq!(quantum("period", 2), 3_000_000);
 }

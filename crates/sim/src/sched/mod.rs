@@ -235,6 +235,8 @@ pub fn make(name: &str, tuning: &Tuning) -> Result<Box<dyn Scheduler>, String> {
             tuner.pace("slice", &mut rules.slice);
             tuner.pace("tick", &mut rules.tick);
             tuner.set("hrtick", &mut rules.hrtick);
+            // As of a mechanism that is switched off, the time does not matter.
+            tuner.set("lazy", &mut rules.lazy);
             Box::new(eevdf::Eevdf::new(rules))
         }
         "instep" => {

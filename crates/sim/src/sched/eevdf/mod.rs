@@ -1,69 +1,120 @@
 //! Linux's EEVDF with group scheduling (kernel/sched/fair.c, 6.12): a cgroup for every VM, which has
 //! its share on each CPU in proportion to how many of its tasks are there; inside it tasks are equal.
 //!
-//! Both levels are the same [`line`]. The current task is not disturbed before its slice is used up
-//! (RUN_TO_PARITY), slices are looked at on ticks and when somebody wakes; with SCHED_HRTICK they end
-//! when they are over. Idle CPUs are found under the waker's or the last LLC; balancing is by number
-//! of runnable tasks, as the fair class does when groups have spare CPUs. Not modelled: delayed
-//! dequeue, load averages over time, cgroup
-//! bandwidth, NUMA balancing.
+//! Both levels are the same [`line`]. The current task goes on while it is eligible and its slice is not used
+//! up (RUN_TO_PARITY); slices are looked at on ticks and when somebody wakes. With SCHED_HRTICK they end
+//! when they are over. A task that sleeps while it is ahead of the others stays until they have caught up
+//! (DELAY_DEQUEUE). [`mod@wake`] finds the CPU of a task that wakes up, [`mod@balance`] moves waiting ones. What
+//! each function of the original does is written down in docs/models/schedulers.md. Not modelled: load
+//! averages over time, cgroup bandwidth, NUMA balancing.
 
+mod balance;
 mod line;
+#[cfg(test)]
+mod rules;
+mod wake;
 
 use super::{Pick, Scheduler, scaling};
 use crate::check::{Promises, Share};
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
 use crate::mask::Mask;
-use line::{Line, UNIT};
+use line::{Leave, Line, MIN_SHARES, NICE_0, Parked, Times, UNIT, scaled};
 
 /// The rules' numbers, nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// base_slice_ns with one CPU, 0.7 ms; multiplied by 1 + log2 of at most 8 CPUs.
+    /// sysctl_sched_base_slice with one CPU, 0.75 ms (0.7 ms since 6.15); multiplied by 1 + log2 of at most
+    /// 8 CPUs.
     pub slice: u64,
     /// 1 s / HZ: 4 ms.
     pub tick: u64,
     /// How long after its end a timer of its own ends a slice (SCHED_HRTICK); 0: a tick does. Not by
     /// default: the feature is off in 6.12, on in 7.2.
     pub hrtick: u64,
+    /// Whether a CPU that runs something chooses again only at its next interrupt when another CPU asks it to
+    /// (PREEMPT_LAZY), if not 0. There is no such thing in 6.12; 7.2 has it.
+    pub lazy: u64,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { slice: 700_000, tick: 4_000_000, hrtick: 0 }
+        Self { slice: 750_000, tick: 4_000_000, hrtick: 0, lazy: 0 }
     }
 }
 
 /// VMs on a CPU, and tasks of each, for which there is room from the beginning.
 const ROOM: usize = 8;
 
+/// No group of this VM on this CPU so far.
+const NONE: u32 = u32::MAX;
+
+/// A VM's queue on a CPU, and what its entity there keeps while nobody is in the queue.
+#[derive(Clone, Debug)]
+struct Group {
+    line: Line,
+    lag: i64,
+    weight: i64,
+}
+
+impl Default for Group {
+    fn default() -> Self {
+        Self { line: Line::with_room(ROOM), lag: 0, weight: NICE_0 }
+    }
+}
+
 /// A CPU's queue.
 #[derive(Clone, Debug, Default)]
 struct Queue {
-    /// VMs with runnable tasks here.
-    vms: Line,
-    /// Their tasks; lines of VMs that left are kept to be used again.
-    tasks: Vec<(u32, Line)>,
+    /// VMs with tasks here.
+    root: Line,
+    /// Their queues; those of VMs that left are kept.
+    groups: Vec<Group>,
+    /// What ran goes on, whatever is first: a directed yield found nobody, or only its timer is to be set.
+    stays: bool,
+    /// It chooses again at its next interrupt (TIF_NEED_RESCHED_LAZY).
+    asked: bool,
     /// When it balances next, nanoseconds.
     next: u64,
+    /// Tasks in it, delayed ones and the running one included (nr_running).
+    count: i64,
+    /// Its mean weight in 1024ths (load_avg); weight times nanoseconds since the last tick, and up to when.
+    mean: i64,
+    area: i64,
+    noted: u64,
+}
+
+/// A task.
+#[derive(Clone, Debug, Default)]
+struct Entity {
+    /// What it took along when it left a queue.
+    parked: Parked,
+    /// Where it goes when it stops running.
+    push: Option<usize>,
+    /// The last CPU but one from which it was woken (recent_used_cpu).
+    recent: usize,
+    /// The task that it woke up last, how often that changed, and since when (last_wakee, wakee_flips,
+    /// wakee_flip_decay_ts).
+    wakee: Option<TaskId>,
+    flips: u32,
+    flips_since: u64,
 }
 
 /// The scheduler. See the module.
 #[derive(Clone, Debug)]
 pub struct Eevdf {
     rules: Rules,
-    slice: i64,
+    times: Times,
     queues: Vec<Queue>,
-    /// CPU time of each task that was charged.
-    paid: Vec<u64>,
-    /// Lag that each task left with.
-    lags: Vec<i64>,
-    /// Runnable tasks of each VM.
-    runnable: Vec<u32>,
-    /// Where a running task goes when it stops.
-    push: Vec<Option<usize>>,
+    /// Where the group of a VM is among those of a CPU: `cpu * vms + vm`.
+    places: Vec<u32>,
+    vms: usize,
+    entities: Vec<Entity>,
+    /// Tasks of each VM in queues, delayed ones included.
+    queued: Vec<u32>,
     /// CPUs of each LLC, of each node, and all.
     spans: Vec<Mask>,
+    /// The CPU on which the scheduler is called.
+    here: usize,
 }
 
 impl Eevdf {
@@ -72,192 +123,247 @@ impl Eevdf {
     pub fn new(rules: Rules) -> Self {
         Self {
             rules,
-            slice: rules.slice as i64,
+            times: Times::default(),
             queues: Vec::new(),
-            paid: Vec::new(),
-            lags: Vec::new(),
-            runnable: Vec::new(),
-            push: Vec::new(),
+            places: Vec::new(),
+            vms: 0,
+            entities: Vec::new(),
+            queued: Vec::new(),
             spans: Vec::new(),
+            here: 0,
         }
+    }
+
+    /// resched_curr: `cpu` chooses again. By lazy preemption another CPU than the one that asks does so at its next
+    /// interrupt.
+    fn ask(&mut self, desk: &mut Desk, cpu: usize) {
+        if self.rules.lazy > 0 && cpu != self.here && desk.current(cpu).is_some() {
+            self.queues[cpu].asked = true;
+        } else {
+            desk.resched(cpu);
+        }
+    }
+
+    fn group(&mut self, cpu: usize, vm: usize) -> &mut Group {
+        let groups = &mut self.queues[cpu].groups;
+        let place = &mut self.places[cpu * self.vms + vm];
+        if *place == NONE {
+            *place = groups.len() as u32;
+            groups.push(Group::default());
+        }
+        &mut groups[*place as usize]
     }
 
     fn line(&mut self, cpu: usize, vm: usize) -> &mut Line {
-        let tasks = &mut self.queues[cpu].tasks;
-        let at = match tasks.iter().position(|(other, _)| *other == vm as u32) {
-            Some(at) => at,
-            None => match tasks.iter().position(|(_, line)| line.is_empty()) {
-                Some(at) => {
-                    tasks[at].0 = vm as u32;
-                    tasks[at].1.reset();
-                    at
-                }
-                None => {
-                    tasks.push((vm as u32, Line::default()));
-                    tasks.len() - 1
-                }
-            },
-        };
-        &mut tasks[at].1
+        &mut self.group(cpu, vm).line
     }
 
-    /// calc_group_shares: the VM's weight in proportion to its tasks here.
-    fn weight(&mut self, desk: &Desk, cpu: usize, vm: usize) -> i64 {
-        let here = self.line(cpu, vm).len() as i64;
-        let all = i64::from(self.runnable[vm].max(1));
-        i64::from(desk.vms[vm].weight) * UNIT / 100 * here / all
+    /// Tasks of a VM in the queue of `cpu`, delayed ones included.
+    fn held(&self, cpu: usize, vm: usize) -> usize {
+        let place = self.places[cpu * self.vms + vm];
+        self.queues[cpu].groups.get(place as usize).map_or(0, |group| group.line.len())
     }
 
-    fn enqueue(&mut self, desk: &Desk, task: TaskId) {
-        let (vm, cpu, slice) = (desk.task(task).vm, desk.task(task).cpu, self.slice);
-        let lag = self.lags[task.ix()];
-        let new = self.line(cpu, vm).is_empty();
-        self.line(cpu, vm).join(task.0, UNIT, lag, slice);
-        let weight = self.weight(desk, cpu, vm);
-        if new {
-            self.queues[cpu].vms.join(vm as u32, weight, 0, slice);
-        } else {
-            self.queues[cpu].vms.reweigh(vm as u32, weight);
+    /// Whether `task` sleeps, but is in the queue of its CPU still.
+    fn is_delayed(&self, desk: &Desk, task: TaskId) -> bool {
+        let (vm, cpu) = (desk.task(task).vm, desk.task(task).cpu);
+        let place = self.places[cpu * self.vms + vm];
+        let group = self.queues[cpu].groups.get(place as usize);
+        group.is_some_and(|group| group.line.is_delayed(task.0))
+    }
+
+    /// The weight of a VM's cgroup (sched_weight_from_cgroup).
+    fn shares(desk: &Desk, vm: usize) -> i64 {
+        (i64::from(desk.vms[vm].weight) * UNIT + 50) / 100 * (NICE_0 / UNIT)
+    }
+
+    /// calc_group_shares: the VM's weight in proportion to its tasks here. Of a group without tasks, whose load
+    /// would fade slowly, it stays.
+    fn weight(&self, desk: &Desk, cpu: usize, vm: usize) -> Option<i64> {
+        let here = self.held(cpu, vm) as i64;
+        let all = i64::from(self.queued[vm].max(1));
+        let shares = Self::shares(desk, vm);
+        (here > 0).then(|| (shares * here / all).clamp(MIN_SHARES, shares.max(MIN_SHARES)))
+    }
+
+    /// update_cfs_group of a VM in the queue of `cpu`, of which something was charged if its weight changed.
+    fn reweigh(&mut self, desk: &mut Desk, cpu: usize, vm: usize) {
+        self.note_load(cpu, desk.now);
+        if let Some(weight) = self.weight(desk, cpu, vm)
+            && self.queues[cpu].root.reweigh(vm as u32, weight, desk.now, self.times)
+        {
+            self.ask(desk, cpu);
         }
     }
 
-    fn dequeue(&mut self, desk: &Desk, task: TaskId) {
-        let (vm, cpu, slice) = (desk.task(task).vm, desk.task(task).cpu, self.slice);
-        self.lags[task.ix()] = self.line(cpu, vm).leave(task.0, slice);
+    /// update_curr of the tasks of a VM.
+    fn charge_tasks(&mut self, desk: &mut Desk, cpu: usize, vm: usize) {
+        let (now, times) = (desk.now, self.times);
+        if self.line(cpu, vm).update(now, times) {
+            self.ask(desk, cpu);
+        }
+    }
+
+    /// update_curr of the VMs.
+    fn charge_groups(&mut self, desk: &mut Desk, cpu: usize) {
+        if self.queues[cpu].root.update(desk.now, self.times) {
+            self.ask(desk, cpu);
+        }
+    }
+
+    /// enqueue_task_fair: into the queue of its CPU.
+    fn enqueue(&mut self, desk: &mut Desk, task: TaskId, initial: bool) {
+        let (vm, cpu, times) = (desk.task(task).vm, desk.task(task).cpu, self.times);
+        self.queued[vm] += 1;
+        self.queues[cpu].count += 1;
+        self.charge_tasks(desk, cpu, vm);
+        let parked = std::mem::take(&mut self.entities[task.ix()].parked);
+        self.line(cpu, vm).join(task.0, NICE_0, parked, times, initial);
+        if self.queues[cpu].root.has(vm as u32) {
+            self.queues[cpu].root.requeue_if_delayed(vm as u32, times);
+            self.reweigh(desk, cpu, vm);
+            return;
+        }
+        self.charge_groups(desk, cpu);
+        let weight = self.weight(desk, cpu, vm).unwrap_or(NICE_0);
+        let group = self.group(cpu, vm);
+        let lag = scaled(group.lag, group.weight, weight);
+        let parked = Parked { lag, deadline: None };
+        self.note_load(cpu, desk.now);
+        self.queues[cpu].root.join(vm as u32, weight, parked, times, false);
+    }
+
+    /// dequeue_entities: out of the queue of its CPU; false if it stays as delayed.
+    fn dequeue(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Leave) -> bool {
+        let (vm, times) = (desk.task(task).vm, self.times);
+        self.charge_tasks(desk, cpu, vm);
+        let Some(parked) = self.line(cpu, vm).dequeue(task.0, why, times) else { return false };
+        self.entities[task.ix()].parked = parked;
+        self.queued[vm] -= 1;
+        self.queues[cpu].count -= 1;
         if self.line(cpu, vm).is_empty() {
-            self.queues[cpu].vms.leave(vm as u32, slice);
+            self.charge_groups(desk, cpu);
+            self.dequeue_group(desk.now, cpu, vm, Leave::Sleep);
         } else {
-            let weight = self.weight(desk, cpu, vm);
-            self.queues[cpu].vms.reweigh(vm as u32, weight);
+            self.reweigh(desk, cpu, vm);
+        }
+        true
+    }
+
+    /// dequeue_entity of a VM without tasks here. As delayed it stays, too.
+    fn dequeue_group(&mut self, now: u64, cpu: usize, vm: usize, why: Leave) {
+        self.note_load(cpu, now);
+        let times = self.times;
+        let root = &mut self.queues[cpu].root;
+        let weight = root.weight(vm as u32);
+        if let Some(parked) = root.dequeue(vm as u32, why, times) {
+            let group = self.group(cpu, vm);
+            (group.lag, group.weight) = (parked.lag, weight);
         }
     }
 
-    /// Charges the task that runs on `cpu`; true when its or its VM's request is used up.
-    fn update(&mut self, desk: &Desk, cpu: usize, task: TaskId) -> bool {
-        let ran = desk.ran(task);
-        let delta = ran - std::mem::replace(&mut self.paid[task.ix()], ran);
-        let (vm, slice) = (desk.task(task).vm, self.slice);
-        let own = self.line(cpu, vm).charge(task.0, delta, slice);
-        let group = self.queues[cpu].vms.charge(vm as u32, delta, slice);
-        own || group
-    }
-
-    /// Whom `cpu` should run.
-    fn best(&mut self, cpu: usize) -> Option<TaskId> {
-        let vm = self.queues[cpu].vms.best()?;
-        self.line(cpu, vm as usize).best().map(TaskId)
-    }
-
-    /// After `task` was queued: does its CPU choose again?
+    /// check_preempt_wakeup_fair: after `task` was queued, does its CPU choose again? Only the level is looked at
+    /// on which it meets the task that runs.
     fn preempt(&mut self, desk: &mut Desk, task: TaskId) {
-        let cpu = desk.task(task).cpu;
-        match desk.current(cpu) {
-            None => desk.resched(cpu),
-            Some(current) => {
-                self.update(desk, cpu, current);
-                // Who ran alone until now has no timer yet.
-                if self.best(cpu) == Some(task) || self.rules.hrtick > 0 {
-                    desk.resched(cpu);
-                }
-            }
+        let (vm, cpu) = (desk.task(task).vm, desk.task(task).cpu);
+        let Some(current) = desk.current(cpu) else {
+            desk.resched(cpu);
+            return;
+        };
+        if current == task || desk.pending.has(cpu) {
+            return;
+        }
+        let first = if desk.task(current).vm == vm {
+            self.charge_tasks(desk, cpu, vm);
+            self.line(cpu, vm).pick() == Some(task.0)
+        } else {
+            self.charge_groups(desk, cpu);
+            self.queues[cpu].root.pick() == Some(vm as u32)
+        };
+        if first {
+            self.ask(desk, cpu);
+        }
+        // hrtick_update: a task that ran alone until now has no timer yet.
+        if self.rules.hrtick > 0 && !desk.pending.has(cpu) {
+            self.queues[cpu].stays = true;
+            desk.resched(cpu);
         }
     }
 
+    /// Moves a waiting task to another CPU, with its lag and what is left of its request.
     fn migrate(&mut self, desk: &mut Desk, task: TaskId, to: usize) {
-        self.dequeue(desk, task);
+        let from = desk.task(task).cpu;
+        self.dequeue(desk, from, task, Leave::Move);
         desk.assign(task, to);
-        self.enqueue(desk, task);
-        self.preempt(desk, task);
+        self.enqueue(desk, task, false);
     }
 
-    /// select_task_rq_fair.
-    fn select(&self, desk: &Desk, task: TaskId, by: Waker) -> usize {
-        let this = desk.task(task);
-        let (last, allowed) = (this.cpu, &this.allowed);
-        if by == Waker::Start || !allowed.has(last) {
-            return Self::idlest(desk, allowed).unwrap_or(last);
-        }
-        let mut target = last;
-        if let Waker::Sibling(waker) = by {
-            let waker = desk.task(waker).cpu;
-            let near = desk.host.llc[waker] == desk.host.llc[last];
-            if near && allowed.has(waker) && desk.load(waker) < desk.load(last) {
-                target = waker;
-            }
-        }
-        Self::idle_near(desk, allowed, target).unwrap_or(target)
-    }
-
-    /// select_idle_sibling: the target, an idle core under its LLC, any idle CPU there.
-    fn idle_near(desk: &Desk, allowed: &Mask, target: usize) -> Option<usize> {
-        let host = &desk.host;
-        let idle = |cpu: usize| desk.load(cpu) == 0 && allowed.has(cpu);
-        if idle(target) {
-            return Some(target);
-        }
-        let span = &host.llcs[host.llc[target]];
-        let whole = |cpu: &usize| {
-            idle(*cpu) && host.siblings[*cpu].iter().all(|other| desk.load(*other) == 0)
-        };
-        span.iter().find(whole).or_else(|| span.iter().find(|cpu| idle(*cpu)))
-    }
-
-    /// The least loaded node, core and CPU that are allowed.
-    fn idlest(desk: &Desk, allowed: &Mask) -> Option<usize> {
-        let host = &desk.host;
-        let load = |mask: &Mask| mask.iter().map(|cpu| u64::from(desk.load(cpu))).sum::<u64>();
-        let node = (0..host.nodes.len())
-            .filter(|node| host.nodes[*node].meets(allowed))
-            .min_by_key(|node| {
-                let size = u64::from(host.nodes[*node].count());
-                (u64::from(desk.node_load(*node)) * 1024 / size.max(1), *node)
-            })?;
-        let core = |cpu: usize| load(&host.cores[host.core[cpu]]);
-        let own = host.nodes[node].iter().filter(|cpu| allowed.has(*cpu));
-        own.min_by_key(|cpu| (core(*cpu), desk.load(*cpu), *cpu))
-    }
-
-    /// Pulls a queued task to `cpu` from the CPU of `span` with the most of those that have `more`
-    /// than it; if nothing there may move, from the next.
-    fn pull(&mut self, desk: &mut Desk, cpu: usize, span: &Mask, more: u32) -> bool {
-        let least = (desk.load(cpu) + more).max(2);
-        let mut below = (u32::MAX, 0);
+    /// pick_task_fair: the VM and its task that come next. Whatever sleeps and is picked leaves.
+    fn choose(&mut self, desk: &mut Desk, cpu: usize) -> Option<(u32, TaskId)> {
         loop {
-            let rank = |other: usize| (desk.load(other), usize::MAX - other);
-            let full =
-                |other: &usize| *other != cpu && desk.load(*other) >= least && rank(*other) < below;
-            let Some(from) = span.iter().filter(full).max_by_key(|other| rank(*other)) else {
-                return false;
+            let (now, times) = (desk.now, self.times);
+            let root = &mut self.queues[cpu].root;
+            root.update(now, times);
+            let vm = root.pick()?;
+            if root.is_delayed(vm) {
+                self.dequeue_group(desk.now, cpu, vm as usize, Leave::Delayed);
+                continue;
+            }
+            let line = self.line(cpu, vm as usize);
+            line.update(now, times);
+            let Some(task) = line.pick() else {
+                debug_assert!(false, "a VM in a queue has tasks there");
+                return None;
             };
-            if let Some(task) = self.movable(desk, from, cpu) {
-                self.migrate(desk, task, cpu);
-                return true;
+            if !line.is_delayed(task) {
+                return Some((vm, TaskId(task)));
             }
-            below = rank(from);
+            self.dequeue(desk, cpu, TaskId(task), Leave::Delayed);
         }
     }
 
-    /// A task that waits on `from` and may use `to`.
-    fn movable(&self, desk: &Desk, from: usize, to: usize) -> Option<TaskId> {
-        let may = |task: &TaskId| {
-            let this = desk.task(*task);
-            this.state == TaskState::Queued && this.allowed.has(to)
+    /// pick_next_task_fair: `task` runs from now on. Only what changes is put and set: a task that goes on, and a
+    /// VM whose tasks change, keep the deadline until which they were protected.
+    fn set_next(&mut self, cpu: usize, next: Option<(u32, TaskId)>, now: u64) {
+        let before = self.queues[cpu].root.current();
+        if let Some(before) = before
+            && next.map(|(vm, _)| vm) != Some(before)
+        {
+            self.line(cpu, before as usize).put();
+            self.queues[cpu].root.put();
+        }
+        let Some((vm, task)) = next else { return };
+        if before != Some(vm) {
+            self.queues[cpu].root.set(vm, now);
+        }
+        let line = self.line(cpu, vm as usize);
+        if line.current() != Some(task.0) {
+            line.put();
+            line.set(task.0, now);
+        }
+    }
+
+    /// yield_to, of kernel/sched/syscalls.c: who gives way gives its next request up, too. The other is marked as
+    /// next, which is not looked at (NEXT_BUDDY is off), and its CPU chooses again. Without another one nothing
+    /// happens.
+    fn give_way(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, to: Option<TaskId>) {
+        let Some(to) = to else {
+            self.queues[cpu].stays = true;
+            return;
         };
-        let lines = self.queues[from].tasks.iter().flat_map(|(_, line)| line.keys());
-        lines.map(TaskId).find(may)
-    }
-
-    /// Spans from near to far: LLC, node, host.
-    fn balance(&mut self, desk: &mut Desk, cpu: usize, more: u32) {
-        let spans = std::mem::take(&mut self.spans);
-        let (llcs, nodes) = (desk.host.llcs.len(), desk.host.nodes.len());
-        let near = [desk.host.llc[cpu], llcs + desk.host.node[cpu], llcs + nodes];
-        for span in near {
-            if self.pull(desk, cpu, &spans[span], more) {
-                break;
-            }
+        let (vm, other, times) = (desk.task(task).vm, desk.task(to).cpu, self.times);
+        let alone = |this: &Self, cpu: usize| this.queues[cpu].count == 1;
+        if alone(self, cpu) && alone(self, other) {
+            self.queues[cpu].stays = true;
+            return;
         }
-        self.spans = spans;
+        if !alone(self, cpu) {
+            self.charge_tasks(desk, cpu, vm);
+            self.line(cpu, vm).give_up(task.0, times);
+        }
+        if other != cpu {
+            desk.resched(other);
+        }
     }
 }
 
@@ -268,71 +374,83 @@ impl Scheduler for Eevdf {
 
     fn start(&mut self, desk: &mut Desk) {
         let cpus = desk.host.cpus();
-        self.slice = self.quantum(cpus) as i64;
+        self.times = Times { slice: self.quantum(cpus) as i64, tick: self.rules.tick as i64 };
+        self.vms = desk.vms.len();
+        self.places = vec![NONE; cpus * self.vms];
         // Room for as many VMs as usually meet on a CPU.
-        let room = desk.vms.len().min(ROOM);
-        let lines = || (0..room).map(|_| (u32::MAX, Line::with_room(ROOM))).collect();
-        let queue = |_| Queue { vms: Line::with_room(room), tasks: lines(), next: 0 };
+        let room = self.vms.min(ROOM);
+        let queue = |_| Queue {
+            root: Line::with_room(room),
+            groups: Vec::with_capacity(room),
+            ..Queue::default()
+        };
         self.queues = (0..cpus).map(queue).collect();
-        self.paid = vec![0; desk.tasks.len()];
-        self.lags = vec![0; desk.tasks.len()];
-        self.push = vec![None; desk.tasks.len()];
-        self.runnable = vec![0; desk.vms.len()];
+        let entity = |task: &crate::desk::Task| Entity { recent: task.cpu, ..Entity::default() };
+        self.entities = desk.tasks.iter().map(entity).collect();
+        self.queued = vec![0; self.vms];
         let host = &desk.host;
         self.spans = host.llcs.iter().chain(&host.nodes).cloned().collect();
         self.spans.push(Mask::all(cpus));
     }
 
     fn wake(&mut self, desk: &mut Desk, task: TaskId, by: Waker) {
-        self.runnable[desk.task(task).vm] += 1;
-        let cpu = self.select(desk, task, by);
-        desk.assign(task, cpu);
-        self.enqueue(desk, task);
+        self.note_wakeup(desk, task, by);
+        self.here = match by {
+            Waker::Sibling(waker) => desk.task(waker).cpu,
+            Waker::Start | Waker::Timer | Waker::Io => desk.task(task).cpu,
+        };
+        // ttwu_runnable: a task that is in its queue still stays there, whatever idles.
+        if self.is_delayed(desk, task) {
+            let (vm, cpu, times) = (desk.task(task).vm, desk.task(task).cpu, self.times);
+            self.line(cpu, vm).requeue(task.0, times);
+        } else {
+            let cpu = self.select(desk, task, by);
+            desk.assign(task, cpu);
+            self.enqueue(desk, task, by == Waker::Start);
+        }
         self.preempt(desk, task);
     }
 
     fn block(&mut self, desk: &mut Desk, cpu: usize, task: TaskId) {
-        self.update(desk, cpu, task);
-        self.runnable[desk.task(task).vm] -= 1;
-        self.dequeue(desk, task);
-        self.push[task.ix()] = None;
-        self.queues[cpu].vms.rest();
+        self.here = cpu;
+        self.queues[cpu].stays = false;
+        self.entities[task.ix()].push = None;
+        self.dequeue(desk, cpu, task, Leave::Sleep);
     }
 
     fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
-        self.update(desk, cpu, task);
-        let (vm, slice) = (desk.task(task).vm, self.slice);
-        if let Some(to) = self.push[task.ix()].take()
+        self.here = cpu;
+        self.queues[cpu].stays &= why == Put::Preempted;
+        if let Some(to) = self.entities[task.ix()].push.take()
             && desk.task(task).allowed.has(to)
         {
-            self.queues[cpu].vms.rest();
-            self.line(cpu, vm).rest();
+            self.queues[cpu].stays = false;
             self.migrate(desk, task, to);
+            self.preempt(desk, task);
             return;
         }
         if let Put::Yield(to) = why {
-            self.line(cpu, vm).give_up(task.0, slice);
-            self.queues[cpu].vms.give_up(vm as u32, slice);
-            if let Some(to) = to {
-                let (cpu, vm) = (desk.task(to).cpu, desk.task(to).vm);
-                self.line(cpu, vm).hurry(to.0);
-                self.queues[cpu].vms.hurry(vm as u32);
-                desk.resched(cpu);
-            }
+            self.give_way(desk, cpu, task, to);
         }
     }
 
     fn pick(&mut self, desk: &mut Desk, cpu: usize) -> Option<Pick> {
-        if self.queues[cpu].vms.is_empty() {
+        self.here = cpu;
+        let stays = std::mem::take(&mut self.queues[cpu].stays);
+        self.queues[cpu].asked &= stays;
+        let runs = self.queues[cpu].root.current().filter(|_| stays);
+        let runs = runs.and_then(|vm| Some((vm, TaskId(self.line(cpu, vm as usize).current()?))));
+        let mut next = runs.or_else(|| self.choose(desk, cpu));
+        if next.is_none() {
             self.balance(desk, cpu, 1);
+            next = self.choose(desk, cpu);
         }
-        let task = self.best(cpu)?;
-        let vm = desk.task(task).vm;
-        self.queues[cpu].vms.run(vm as u32);
-        self.line(cpu, vm).run(task.0);
+        self.set_next(cpu, next, desk.now);
+        // What was charged meanwhile had it choose again: it just did.
+        desk.pending.clear(cpu);
+        let (vm, task) = next?;
         let slice = if self.rules.hrtick > 0 && desk.load(cpu) > 1 {
-            let left = self.queues[cpu].vms.left(vm as u32).min(self.line(cpu, vm).left(task.0));
-            left + self.rules.hrtick
+            self.line(cpu, vm as usize).left(task.0) + self.rules.hrtick
         } else {
             u64::MAX
         };
@@ -340,20 +458,17 @@ impl Scheduler for Eevdf {
     }
 
     fn tick(&mut self, desk: &mut Desk, cpu: usize) {
+        self.here = cpu;
+        if std::mem::take(&mut self.queues[cpu].asked) {
+            desk.resched(cpu);
+        }
         if let Some(task) = desk.current(cpu) {
             let vm = desk.task(task).vm;
-            let weight = self.weight(desk, cpu, vm);
-            self.queues[cpu].vms.reweigh(vm as u32, weight);
-            if self.update(desk, cpu, task) && desk.load(cpu) > 1 {
-                desk.resched(cpu);
-            }
+            self.charge_tasks(desk, cpu, vm);
+            self.charge_groups(desk, cpu);
+            self.reweigh(desk, cpu, vm);
         }
-        // An idle CPU looks each tick, a busy one every 32 ms (busy_factor), for two more than it has.
-        let idle = desk.load(cpu) == 0;
-        if idle || desk.now >= self.queues[cpu].next {
-            self.queues[cpu].next = desk.now + 32_000_000;
-            self.balance(desk, cpu, if idle { 1 } else { 2 });
-        }
+        self.balance_periodic(desk, cpu);
     }
 
     fn tick_period(&self) -> u64 {
@@ -382,12 +497,20 @@ impl Scheduler for Eevdf {
         }
         let Some(to) = Self::idlest(desk, &desk.task(task).allowed) else { return };
         match state {
-            TaskState::Queued => self.migrate(desk, task, to),
+            TaskState::Queued => {
+                self.migrate(desk, task, to);
+                self.preempt(desk, task);
+            }
             TaskState::Running => {
-                self.push[task.ix()] = Some(to);
+                self.entities[task.ix()].push = Some(to);
                 desk.resched(cpu);
             }
-            TaskState::Blocked => desk.assign(task, to),
+            TaskState::Blocked => {
+                if self.is_delayed(desk, task) {
+                    self.dequeue(desk, cpu, task, Leave::Delayed);
+                }
+                desk.assign(task, to);
+            }
         }
     }
 }
