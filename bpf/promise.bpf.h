@@ -6,18 +6,25 @@
  *
  * Problem: the planners of several domains must grant a gang the same slot, and no planner waits for another.
  * Method: a slot is promised one slot before. Slots are numbered by the clock, alike in all domains. At the start of slot n
- * a planner promises slot n + 1 to each wide gang of its domain that is due, on the mean over its domains:
+ * a planner promises slot n + 1 to each wide gang of its domain that is due in all its domains:
  *     virtual time of the part <= clock of the domain + what a slot costs the gang
  * where a part that has slot n counts as charged for it. A gang that had no slot for too long (account.bpf.h, overdue_by)
  * is due, too. The promise is written into each domain in ascending order by compare and swap: of two gangs
  * that want the same domain the first one has all, the other one takes back what it had.
- *     All its domains have to agree on no slot: of two gangs, each ahead of the other in another domain, neither would be due.
+ *     So its domains share their CPUs between the gang and others as their clocks say, and the slowest of them decides. Of two gangs
+ * each can be ahead of the other in another domain, so that neither is due. A gang that was refused four slots is set equally far
+ * ahead in all its domains, by the mean.
  * Limits: a gang that has become due waits for up to a slot longer than one of a single domain.
  */
 #ifndef INSTEP_PROMISE_BPF_H
 #define INSTEP_PROMISE_BPF_H
 
 #include "moves.bpf.h"
+
+/* Leads are counted from here, so that none is negative. */
+#define LEAD_ORIGIN (1ull << 50)
+/* After so many slots that it was refused a gang is equally far ahead in all its domains. */
+#define EVEN_AFTER 4
 
 /* The number of the slot that begins now, for timers that are a little early or late, too. */
 static __always_inline u64 slot_number(u64 now)
@@ -47,29 +54,56 @@ static __always_inline bool is_promised(struct domain_state *d, u64 slot, u32 vm
 	return p->slot == slot && p->vm == vm;
 }
 
-/*
- * How far part `k` of a gang is ahead of its domain's clock with slot number `slot`, beyond what a slot costs the gang. What it saved
- * and owes is bounded.
- */
-SEPARATE s64 lead_of(u32 vm, u32 k, u64 slot)
+/* How far part `k` of a gang is ahead of its domain's clock, from LEAD_ORIGIN on. What it saved and owes is bounded. */
+SEPARATE u64 lead_of(u32 vm, u32 k, u64 cost)
 {
 	struct vm_state *v = vm_of(vm);
 	struct gang_part *part;
 	struct domain_state *d;
-	u64 cost, vtime;
+
+	if (!v)
+		return LEAD_ORIGIN;
+	part = &v->parts[within(k, INSTEP_MAX_PARTS)];
+	d = domain_of(part->domain);
+	if (!d)
+		return LEAD_ORIGIN;
+	part->vtime = pol_clamp(part->vtime, d->clock - MOST_BEHIND * SET.lag_ns, d->clock + 2 * SET.lag_ns + 2 * cost);
+	return LEAD_ORIGIN + part->vtime - d->clock;
+}
+
+/* Part `k` of a gang is so far ahead from now on. CPUs of its domain may charge it at the same time. */
+SEPARATE int set_lead(u32 vm, u32 k, u64 lead)
+{
+	struct vm_state *v = vm_of(vm);
+	struct gang_part *part;
+	struct domain_state *d;
 
 	if (!v)
 		return 0;
 	part = &v->parts[within(k, INSTEP_MAX_PARTS)];
 	d = domain_of(part->domain);
-	if (!d)
+	if (d)
+		__sync_fetch_and_add(&part->vtime, d->clock + (lead - LEAD_ORIGIN) - part->vtime);
+	return 0;
+}
+
+/* Sets the parts of a gang equally far ahead. */
+SEPARATE int even_leads(u32 vm, u64 cost)
+{
+	struct vm_state *v = vm_of(vm);
+	u64 sum = 0;
+	s32 k;
+
+	if (!v || !v->nr_parts)
 		return 0;
-	cost = pol_charge(SET.slot_ns * v->seats, v->account.share);
-	vtime = part->vtime;
-	part->vtime = pol_clamp(vtime, d->clock - MOST_BEHIND * SET.lag_ns, d->clock + 2 * SET.lag_ns + 2 * cost);
-	if (is_promised(d, slot, vm))
-		vtime += cost;
-	return vtime - d->clock - cost;
+	bpf_for(k, 0, INSTEP_MAX_PARTS)
+		if ((u32)k < v->nr_parts)
+			sum += lead_of(vm, k, cost);
+	sum /= v->nr_parts;
+	bpf_for(k, 0, INSTEP_MAX_PARTS)
+		if ((u32)k < v->nr_parts)
+			set_lead(vm, k, sum);
+	return 0;
 }
 
 /* Whether this slot of a domain is promised to a gang; promises it if it is not promised yet. */
@@ -84,19 +118,26 @@ static __always_inline bool promise_part(struct domain_state *d, u32 vm, u64 slo
 	return true;
 }
 
-/* Whether a gang may have this slot. */
-SEPARATE int is_due(u32 vm, u64 slot)
+/* Whether a gang may have this slot in all its domains. */
+SEPARATE int is_due_in_all(u32 vm, u64 slot)
 {
 	struct vm_state *v = vm_of(vm);
-	s64 lead = 0;
+	struct domain_state *d;
+	u64 cost, most;
+	bool due = true;
 	s32 k;
 
 	if (!v)
 		return false;
+	cost = pol_charge(SET.slot_ns * v->seats, v->account.share);
+	if (v->refusals >= EVEN_AFTER)
+		even_leads(vm, cost);
+	d = domain_of_part(v, 0);
+	most = LEAD_ORIGIN + (d && is_promised(d, slot - 1, vm) ? 0 : cost);
 	bpf_for(k, 0, INSTEP_MAX_PARTS)
-		if ((u32)k < v->nr_parts)
-			lead += lead_of(vm, k, slot - 1);
-	return lead <= 0;
+		if ((u32)k < v->nr_parts && lead_of(vm, k, cost) > most)
+			due = false;
+	return due;
 }
 
 /* Promises a slot to a gang in all its domains, if that can be. */
@@ -113,7 +154,7 @@ SEPARATE int promise(u32 vm, u64 slot, u64 now)
 	/* Another planner was here before. */
 	if (!d || is_promised(d, slot, vm))
 		return false;
-	if (!is_due(vm, slot) && !overdue_by(&v->account, v, now))
+	if (!is_due_in_all(vm, slot) && !overdue_by(&v->account, v, now))
 		return false;
 	bpf_for(k, 0, INSTEP_MAX_PARTS) {
 		d = domain_of_part(v, k);
