@@ -150,7 +150,8 @@ mod tests {
 
     #[test]
     fn request_for_another_host_is_none_of_ours() {
-        for good in ["localhost", "LOCALHOST:1", "127.0.0.1:9877", "[::1]", "[::1]:65535", "127.9.0.1"]
+        for good in
+            ["localhost", "LOCALHOST:1", "127.0.0.1:9877", "[::1]", "[::1]:65535", "127.9.0.1"]
         {
             assert!(is_local(good), "{good}");
         }

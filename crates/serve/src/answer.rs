@@ -26,7 +26,8 @@ const STRICT: [(&str, &str); 5] = [
     ("cross-origin-opener-policy", "same-origin"),
 ];
 /// What pages may do, but for the script and the style of ours.
-const NOTHING: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+const NOTHING: &str =
+    "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// Answers requests from what is shown.
 #[derive(Clone, Debug)]

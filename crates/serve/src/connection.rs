@@ -41,13 +41,15 @@ pub(crate) async fn accept(listener: &Listener, shown: &watch::Receiver<Arc<Show
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let server = server.clone();
         match listener.accept().await {
-            Ok(accepted) => _ = tokio::spawn(async move {
-                let _place = place;
-                match accepted {
-                    Accepted::Tcp(stream) => attend(stream, server).await,
-                    Accepted::Unix(stream) => attend(stream, server).await,
-                }
-            }),
+            Ok(accepted) => {
+                _ = tokio::spawn(async move {
+                    let _place = place;
+                    match accepted {
+                        Accepted::Tcp(stream) => attend(stream, server).await,
+                        Accepted::Unix(stream) => attend(stream, server).await,
+                    }
+                })
+            }
             // Such as a limit of descriptors: it passes when connections end.
             Err(error) => {
                 tracing::debug!(%error, "cannot take a connection");
@@ -140,7 +142,11 @@ struct Impatient<S> {
 
 impl<S> Impatient<S> {
     /// The same, or an error when it has been pending for too long.
-    fn bounded<T>(&mut self, context: &mut Context<'_>, done: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn bounded<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        done: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if done.is_ready() {
             self.stalled = None;
             return done;

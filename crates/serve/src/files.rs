@@ -116,7 +116,9 @@ impl Files {
         let dir = path.parent().unwrap_or(path).display();
         let next = match error.kind() {
             io::ErrorKind::NotFound => {
-                format!("start a run that publishes there: systemctl start instep, or: instep run --state-dir {dir}")
+                format!(
+                    "start a run that publishes there: systemctl start instep, or: instep run --state-dir {dir}"
+                )
             }
             io::ErrorKind::PermissionDenied => {
                 format!("let everybody pass through the directory: chmod a+x {dir}")
@@ -174,10 +176,15 @@ mod tests {
         let shown = files.read();
         let lacking = document(&shown)["lacking"].clone();
         assert_eq!(lacking.as_array().unwrap().len(), 2);
-        assert!(lacking[0]["next"].as_str().unwrap().contains("instep run --state-dir"), "{lacking}");
+        assert!(
+            lacking[0]["next"].as_str().unwrap().contains("instep run --state-dir"),
+            "{lacking}"
+        );
         assert!(shown.metrics.unwrap_err().contains("systemctl start instep"));
         fs::write(&files.host, "{\"next_cycle_at\": ").unwrap();
-        assert!(document(&files.read())["lacking"][0]["next"].as_str().unwrap().contains("restart"));
+        assert!(
+            document(&files.read())["lacking"][0]["next"].as_str().unwrap().contains("restart")
+        );
         let big = File::create(&files.history).unwrap();
         big.set_len(MAX_FILE + 1).unwrap();
         assert!(document(&files.read())["lacking"].to_string().contains("more than 16 MiB"));
@@ -197,7 +204,10 @@ mod tests {
             assert_ne!(files.state(), before);
         }
         let shown = files.read();
-        assert_eq!((document(&shown)["host"]["vms"][0].as_u64(), files.state()), (Some(1), shown.state.clone()));
+        assert_eq!(
+            (document(&shown)["host"]["vms"][0].as_u64(), files.state()),
+            (Some(1), shown.state.clone())
+        );
         assert_eq!(document(&shown)["lacking"].as_array().unwrap().len(), 0);
         assert_eq!(shown.metrics.as_deref(), Ok(&b"x 1\n"[..]));
         let now = SystemTime::now();

@@ -208,8 +208,8 @@ impl History {
             let now = (vm.together_ns, vm.apart_ns);
             let then = before.get(&vm.name).copied().unwrap_or_default();
             let (together, apart) = (now.0.saturating_sub(then.0), now.1.saturating_sub(then.1));
-            if let Some(part) = (u128::from(together) * 1000)
-                .checked_div(u128::from(together) + u128::from(apart))
+            if let Some(part) =
+                (u128::from(together) * 1000).checked_div(u128::from(together) + u128::from(apart))
             {
                 found.insert(vm.name.clone(), part as u64);
             }
@@ -221,7 +221,8 @@ impl History {
     /// Adds what the cycle changed of this VM, like changes together.
     fn note_changes(&mut self, (name, uuid): (&str, &str), record: &Record<'_>) {
         let before = self.changes.len();
-        let add = |changes: &mut Vec<Change>, (kind, to, why, outcome): (&str, String, &str, &str)| {
+        let add = |changes: &mut Vec<Change>,
+                   (kind, to, why, outcome): (&str, String, &str, &str)| {
             let is_affinity = kind.ends_with("affinity");
             let alike = |change: &&mut Change| {
                 change.kind == kind && change.to == to && change.outcome == outcome
@@ -243,7 +244,9 @@ impl History {
         };
         for action in record.actions.iter().filter(|action| action.action.vm() == name) {
             let (kind, to, why) = match &action.action {
-                ActionView::VcpuAffinity { cpus, why, .. } => ("vcpu_affinity", cpus.to_string(), why),
+                ActionView::VcpuAffinity { cpus, why, .. } => {
+                    ("vcpu_affinity", cpus.to_string(), why)
+                }
                 ActionView::EmulatorAffinity { cpus, why, .. } => {
                     ("emulator_affinity", cpus.to_string(), why)
                 }
@@ -253,7 +256,9 @@ impl History {
             };
             add(&mut self.changes, (kind, to, why, &action.outcome));
         }
-        for moved in record.memory.iter().filter(|moved| moved.vm == name && moved.moved_bytes.0 > 0) {
+        for moved in
+            record.memory.iter().filter(|moved| moved.vm == name && moved.moved_bytes.0 > 0)
+        {
             let to = moved.moved_bytes.to_string();
             add(&mut self.changes, ("move_memory", to, "memory that is brought to its home", DONE));
         }

@@ -108,10 +108,8 @@ impl<'a> PublishedHost<'a> {
             version: env!("CARGO_PKG_VERSION"),
             run,
             window_ns: snapshot.window,
-            scheduler: in_force.map(|InForce { instep, why, .. }| PublishedScheduler {
-                instep: *instep,
-                why,
-            }),
+            scheduler: in_force
+                .map(|InForce { instep, why, .. }| PublishedScheduler { instep: *instep, why }),
             nodes: nodes(snapshot),
             vms: snapshot.vms.iter().take(MOST_VMS).map(vm).collect(),
             left_alone: &record.left_alone,
