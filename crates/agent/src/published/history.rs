@@ -4,7 +4,8 @@
 //! ```text
 //! a cycle ends --> its minute is the newest? yes: mean by time   no: a new minute, older than an hour go
 //! ```
-//! A run goes on with what the one before it left. The file is written when a minute is complete, and at the end.
+//! A run goes on with what the one before it left. The file is written when a minute is complete or something was
+//! changed, and at the end.
 //! What it holds was decided elsewhere; here is only kept and cut.
 
 use crate::dispatch::in_force::InForce;
@@ -111,7 +112,7 @@ impl History {
         is_fit.then_some(history)
     }
 
-    /// Adds a cycle that ended now. Whether a minute is complete.
+    /// Adds a cycle that ended now. Whether that is to be written: a minute is complete, or something was changed.
     pub(crate) fn note_cycle(
         &mut self,
         now: SystemTime,
@@ -120,7 +121,7 @@ impl History {
         in_force: Option<&InForce>,
     ) -> bool {
         let minute = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / 60;
-        let is_complete = self.open(minute);
+        let mut is_due = self.open(minute);
         let window = observation.snapshot.window;
         let co_run = self.take_co_run(in_force);
         for vm in observation.snapshot.vms.iter().take(MOST_VMS) {
@@ -137,10 +138,10 @@ impl History {
                 locality.map(|part| (part * 1000.0) as u64),
             );
             self.add((&vm.name, uuid), sample, window);
-            self.note_changes((&vm.name, uuid), record);
+            is_due |= self.note_changes((&vm.name, uuid), record);
         }
         self.measured.0 = self.measured.0.saturating_add(window.0);
-        is_complete
+        is_due
     }
 
     /// Makes this minute the newest one; whether one before it is complete. After a clock that jumped back, what is
@@ -218,52 +219,57 @@ impl History {
         found
     }
 
-    /// Adds what the cycle changed of this VM, like changes together.
-    fn note_changes(&mut self, (name, uuid): (&str, &str), record: &Record<'_>) {
+    /// Adds what the cycle changed of this VM. Whether there was any.
+    fn note_changes(&mut self, (name, uuid): (&str, &str), record: &Record<'_>) -> bool {
         let before = self.changes.len();
-        let add = |changes: &mut Vec<Change>,
-                   (kind, to, why, outcome): (&str, String, &str, &str)| {
-            let is_affinity = kind.ends_with("affinity");
-            let alike = |change: &&mut Change| {
-                change.kind == kind && change.to == to && change.outcome == outcome
-            };
-            if let Some(change) = changes[before..].iter_mut().find(alike) {
-                change.threads += usize::from(is_affinity);
-                return;
-            }
-            changes.push(Change {
-                at: record.time.clone(),
-                vm: name.to_owned(),
-                uuid: uuid.to_owned(),
-                kind: kind.to_owned(),
-                threads: usize::from(is_affinity),
-                to,
-                why: cut(why),
-                outcome: cut(outcome),
-            });
+        let change = |kind: &str, threads, to, why: &str, outcome: &str| Change {
+            at: record.time.clone(),
+            vm: name.to_owned(),
+            uuid: uuid.to_owned(),
+            kind: kind.to_owned(),
+            threads,
+            to,
+            why: cut(why),
+            outcome: cut(outcome),
         };
-        for action in record.actions.iter().filter(|action| action.action.vm() == name) {
-            let (kind, to, why) = match &action.action {
+        for done in record.actions.iter().filter(|action| action.action.vm() == name) {
+            let (kind, threads, to, why) = match &done.action {
                 ActionView::VcpuAffinity { cpus, why, .. } => {
-                    ("vcpu_affinity", cpus.to_string(), why)
+                    ("vcpu_affinity", 1, cpus.to_string(), why)
                 }
                 ActionView::EmulatorAffinity { cpus, why, .. } => {
-                    ("emulator_affinity", cpus.to_string(), why)
+                    ("emulator_affinity", 1, cpus.to_string(), why)
                 }
-                ActionView::SoftHome { node, why, .. } => ("soft_home", node.to_string(), why),
+                ActionView::SoftHome { node, why, .. } => ("soft_home", 0, node.to_string(), why),
                 // What came of it is told below, in bytes.
                 ActionView::MoveMemory { .. } => continue,
             };
-            add(&mut self.changes, (kind, to, why, &action.outcome));
+            self.add_change(before, change(kind, threads, to, why, &done.outcome));
         }
-        for moved in
-            record.memory.iter().filter(|moved| moved.vm == name && moved.moved_bytes.0 > 0)
-        {
-            let to = moved.moved_bytes.to_string();
-            add(&mut self.changes, ("move_memory", to, "memory that is brought to its home", DONE));
+        let moved = record.memory.iter().filter(|it| it.vm == name && it.moved_bytes.0 > 0);
+        for memory in moved {
+            let why = "memory is brought to the home of its VM";
+            let to = memory.moved_bytes.to_string();
+            self.add_change(before, change("move_memory", 0, to, why, DONE));
         }
+        let is_changed = self.changes.len() > before;
         let over = self.changes.len().saturating_sub(CHANGES);
         self.changes.drain(..over);
+        is_changed
+    }
+
+    /// Adds a change of the cycle whose changes begin at this place, like ones together. What is refused in each cycle
+    /// is told once.
+    fn add_change(&mut self, begin: usize, new: Change) {
+        let is_alike = |old: &Change| {
+            (&old.vm, &old.kind, &old.to, &old.outcome)
+                == (&new.vm, &new.kind, &new.to, &new.outcome)
+        };
+        if let Some(old) = self.changes[begin..].iter_mut().find(|old| is_alike(old)) {
+            old.threads += new.threads;
+        } else if new.outcome == DONE || !self.changes[..begin].iter().any(is_alike) {
+            self.changes.push(new);
+        }
     }
 
     /// Writes it down. What cannot be written is not shown, and that is all.
@@ -339,6 +345,31 @@ mod tests {
             assert_ne!(text, text.replace(from, to));
             assert_eq!(History::parse(text.replace(from, to).as_bytes()), None, "{from} {to}");
         }
+    }
+
+    #[test]
+    fn like_changes_of_a_cycle_are_one_and_refusals_are_told_once() {
+        let change = |to: &str, outcome: &str| Change {
+            at: String::new(),
+            vm: "a".to_owned(),
+            uuid: String::new(),
+            kind: "vcpu_affinity".to_owned(),
+            threads: 1,
+            to: to.to_owned(),
+            why: String::new(),
+            outcome: outcome.to_owned(),
+        };
+        let mut history = History::default();
+        for _cycle in 0..3 {
+            let begin = history.changes.len();
+            for (to, outcome) in
+                [("0", DONE), ("0", DONE), ("1", DONE), ("2", "refused"), ("2", "refused")]
+            {
+                history.add_change(begin, change(to, outcome));
+            }
+        }
+        let told: Vec<_> = history.changes.iter().map(|it| (it.to.as_str(), it.threads)).collect();
+        assert_eq!(told, [("0", 2), ("1", 1), ("2", 2), ("0", 2), ("1", 1), ("0", 2), ("1", 1)]);
     }
 
     #[test]
