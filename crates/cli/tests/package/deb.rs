@@ -85,7 +85,10 @@ fn check_control(control: &Path) {
     let (after, before) = (read("postinst"), read("prerm"));
     assert!(!after.contains("systemctl enable") && !after.contains("_dh_action=start"), "{after}");
     for unit in ["instep.service", "instep-serve.service"] {
-        assert!(after.contains(&format!("deb-systemd-invoke try-restart {unit}")), "{after}");
+        let restarts = |line: &str| line.contains("deb-systemd-invoke try-restart");
+        let restarted =
+            after.lines().any(|line| restarts(line) && line.contains(&format!(" {unit} ")));
+        assert!(restarted, "{unit}: {after}");
     }
     assert!(
         before.contains("[ \"$1\" = remove ]") && before.contains("instep restore"),
