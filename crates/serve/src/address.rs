@@ -47,10 +47,10 @@ pub(crate) fn is_local(host: &str) -> bool {
         Some((name, rest)) => (name, rest),
         None => host.split_once(':').map_or((host, ""), |(name, _)| (name, &host[name.len()..])),
     };
-    let has_port = rest.strip_prefix(':').map(|port| port.parse::<u16>().is_ok());
     let is_loopback = name.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+    let is_port = |port: &str| port.parse::<u16>().is_ok();
     (is_loopback || name.eq_ignore_ascii_case("localhost"))
-        && has_port.unwrap_or_else(|| rest.is_empty())
+        && (rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port))
 }
 
 /// A socket that takes connections.
