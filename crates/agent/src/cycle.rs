@@ -337,6 +337,8 @@ fn nanos(time: std::time::Duration) -> Nanos {
 
 #[cfg(test)]
 mod going_home;
+#[cfg(test)]
+mod publishing;
 
 #[cfg(test)]
 mod tests {

@@ -15,7 +15,7 @@ use crate::published::HISTORY;
 use crate::record::{DONE, Record};
 use crate::state_file;
 use crate::view::ActionView;
-use instep_core::units::Nanos;
+use instep_core::units::{Nanos, NodeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -121,27 +121,29 @@ impl History {
         in_force: Option<&InForce>,
     ) -> bool {
         let minute = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / 60;
-        let mut is_due = self.open(minute);
+        let is_complete = self.open(minute);
         let window = observation.snapshot.window;
         let co_run = self.take_co_run(in_force);
+        let homes: BTreeMap<&str, Vec<NodeId>> =
+            record.vms.iter().map(|vm| (vm.name, vm.home_nodes.iter().collect())).collect();
+        let mut uuids = BTreeMap::new();
         for vm in observation.snapshot.vms.iter().take(MOST_VMS) {
             let facts = facts_of(&observation.scan, vm);
             let uuid = facts.and_then(|facts| facts.uuid.as_deref()).unwrap_or("");
-            let verdict = record.vms.iter().find(|verdict| verdict.name == vm.name);
-            let home = verdict.map(|verdict| verdict.home_nodes.iter().collect::<Vec<_>>());
-            let locality = locality(vm, &home.unwrap_or_default());
+            let home = homes.get(vm.name.as_str()).map_or(&[][..], Vec::as_slice);
             let sample: Sample = (
                 vm.busy().milli_of(window).0,
                 vm.steal().milli_of(window).0,
                 vm.throttled.milli_of(window).0,
                 co_run.get(vm.name.as_str()).copied(),
-                locality.map(|part| (part * 1000.0) as u64),
+                locality(vm, home).map(|part| (part * 1000.0) as u64),
             );
             self.add((&vm.name, uuid), sample, window);
-            is_due |= self.note_changes((&vm.name, uuid), record);
+            uuids.insert(vm.name.as_str(), uuid);
         }
         self.measured.0 = self.measured.0.saturating_add(window.0);
-        is_due
+        let is_changed = self.note_changes(record, &uuids);
+        is_complete || is_changed
     }
 
     /// Makes this minute the newest one; whether one before it is complete. After a clock that jumped back, what is
@@ -219,20 +221,20 @@ impl History {
         found
     }
 
-    /// Adds what the cycle changed of this VM. Whether there was any.
-    fn note_changes(&mut self, (name, uuid): (&str, &str), record: &Record<'_>) -> bool {
+    /// Adds what the cycle changed of VMs with these UUIDs, by name. Whether there was any.
+    fn note_changes(&mut self, record: &Record<'_>, uuids: &BTreeMap<&str, &str>) -> bool {
         let before = self.changes.len();
-        let change = |kind: &str, threads, to, why: &str, outcome: &str| Change {
+        let change = |vm: &str, kind: &str, threads, to, why: &str, outcome: &str| Change {
             at: record.time.clone(),
-            vm: name.to_owned(),
-            uuid: uuid.to_owned(),
+            vm: vm.to_owned(),
+            uuid: uuids.get(vm).copied().unwrap_or_default().to_owned(),
             kind: kind.to_owned(),
             threads,
             to,
             why: cut(why),
             outcome: cut(outcome),
         };
-        for done in record.actions.iter().filter(|action| action.action.vm() == name) {
+        for done in &record.actions {
             let (kind, threads, to, why) = match &done.action {
                 ActionView::VcpuAffinity { cpus, why, .. } => {
                     ("vcpu_affinity", 1, cpus.to_string(), why)
@@ -244,13 +246,13 @@ impl History {
                 // What came of it is told below, in bytes.
                 ActionView::MoveMemory { .. } => continue,
             };
-            self.add_change(before, change(kind, threads, to, why, &done.outcome));
+            let new = change(done.action.vm(), kind, threads, to, why, &done.outcome);
+            self.add_change(before, new);
         }
-        let moved = record.memory.iter().filter(|it| it.vm == name && it.moved_bytes.0 > 0);
-        for memory in moved {
+        for memory in record.memory.iter().filter(|memory| memory.moved_bytes.0 > 0) {
             let why = "memory is brought to the home of its VM";
             let to = memory.moved_bytes.to_string();
-            self.add_change(before, change("move_memory", 0, to, why, DONE));
+            self.add_change(before, change(&memory.vm, "move_memory", 0, to, why, DONE));
         }
         let is_changed = self.changes.len() > before;
         let over = self.changes.len().saturating_sub(CHANGES);
@@ -258,14 +260,16 @@ impl History {
         is_changed
     }
 
-    /// Adds a change of the cycle whose changes begin at this place, like ones together. What is refused in each cycle
-    /// is told once.
+    /// Adds a change of the cycle whose changes begin at this place, like ones of a VM together. What is refused in each
+    /// cycle is told once.
     fn add_change(&mut self, begin: usize, new: Change) {
         let is_alike = |old: &Change| {
             (&old.vm, &old.kind, &old.to, &old.outcome)
                 == (&new.vm, &new.kind, &new.to, &new.outcome)
         };
-        if let Some(old) = self.changes[begin..].iter_mut().find(|old| is_alike(old)) {
+        // Changes of one VM are together.
+        let mut own = self.changes[begin..].iter_mut().rev().take_while(|old| old.vm == new.vm);
+        if let Some(old) = own.find(|old| is_alike(old)) {
             old.threads += new.threads;
         } else if new.outcome == DONE || !self.changes[..begin].iter().any(is_alike) {
             self.changes.push(new);
