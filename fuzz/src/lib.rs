@@ -21,6 +21,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("config", rest::config),
     ("event_tables", documents::event_tables),
     ("guest_ranges", apply::guest_ranges),
+    ("history", rest::history),
+    ("http_requests", rest::http_requests),
     ("id_lists", topology::id_lists),
     ("journal", apply::journal),
     ("memory_ranges", apply::memory_ranges),

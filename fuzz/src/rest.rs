@@ -1,10 +1,13 @@
-//! The parsers of cgroup files, mount tables, QMP answers, definitions of VMs and the configuration.
+//! The parsers of cgroup files, mount tables, QMP answers, definitions of VMs, the configuration, the last hour, and requests to
+//! the page.
 
 use instep_agent::config::Config;
+use instep_agent::published::History;
 use instep_core::policy::PolicyName;
 use instep_host::discover::definition::{libvirt, proxmox};
 use instep_host::discover::identify::{self, Named};
 use instep_host::discover::{cgroup, debugfs, numa_stat, qmp};
+use instep_serve::{Files, answer_bytes};
 use std::path::Path;
 
 /// /proc/PID/cgroup and the names in it.
@@ -76,5 +79,27 @@ pub(crate) fn config(data: &[u8]) {
     }
     if let Ok(policy) = text.parse::<PolicyName>() {
         assert_eq!(policy.as_str(), text);
+    }
+}
+
+/// The last hour as an earlier run left it: what is accepted is written as it was read.
+pub(crate) fn history(data: &[u8]) {
+    if let Some(history) = History::parse(data) {
+        let again = serde_json::to_vec(&history).expect("it is plain data");
+        assert_eq!(History::parse(&again), Some(history));
+    }
+}
+
+/// What a client may send to `instep serve`: only requests to read, for this machine, are answered with what they ask for.
+pub(crate) fn http_requests(data: &[u8]) {
+    let none = || Path::new("/nonexistent/x").to_owned();
+    let files = Files { host: none(), history: none(), metrics: none() };
+    let answer = answer_bytes(&files, data);
+    assert!(answer.is_empty() || answer.starts_with(b"HTTP/1."));
+    if answer.get(8..12) == Some(b" 200") {
+        let text = String::from_utf8_lossy(data).to_lowercase();
+        let request = text.trim_start_matches(['\r', '\n']);
+        assert!(request.starts_with("get ") || request.starts_with("head "), "{text}");
+        assert!(["localhost", "127.", "1]"].iter().any(|host| text.contains(host)), "{text}");
     }
 }

@@ -14,6 +14,24 @@ pub(crate) const TEXTS: &[(&str, &[&[u8]])] = &[
         ],
     ),
     (
+        "history",
+        &[
+            br#"{"schema":"instep.history/1","minutes":[7,9],"vms":[{"name":"a","uuid":"","samples":
+              [null,[1,2,3,null,1000]]}],"changes":[{"at":"x","vm":"a","uuid":"","kind":"soft_home",
+              "threads":0,"to":"1","why":"","outcome":"done"}]}"#,
+            br#"{"schema":"instep.history/1","minutes":[],"vms":[],"changes":[]}"#,
+        ],
+    ),
+    (
+        "http_requests",
+        &[
+            b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            b"HEAD /events HTTP/1.1\r\nHost: [::1]:9877\r\nConnection: keep-alive\r\n\r\n",
+            b"GET http://127.0.0.1/metrics HTTP/1.0\r\nHost: 127.0.0.1:1\r\n\r\n",
+            b"POST /state.json HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        ],
+    ),
+    (
         "sampling_source",
         &[b"event=0xcd,umask=0x1,ldlat=3", b"config1:0-15", b"config:0-7,32-35", b"config:19"],
     ),

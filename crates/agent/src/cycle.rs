@@ -1,7 +1,7 @@
 //! One cycle: observe, decide, apply, tell homes, bring memory home; and the record of it.
 
 use crate::config::Config;
-use crate::dispatch::Dispatch;
+use crate::dispatch::{Dispatch, InForce};
 use crate::error::Error;
 use crate::holding::restored;
 use crate::left_alone::LeftAlone;
@@ -10,6 +10,7 @@ use crate::metrics::Metrics;
 use crate::observe::{
     Observation, Observer, VmKey, absent, facts_of, keep_only, keep_trusted, leave_ignored,
 };
+use crate::published::{History, PublishedHost, RunState};
 use crate::record::{ActionRecord, Cost, LeftAloneRecord, MemoryRecord, Record};
 use crate::run::Sink;
 use crate::soft::{Decided, SoftHomes, Told};
@@ -25,6 +26,7 @@ use instep_host::apply::{
 };
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Instant, SystemTime};
 
 /// What a cycle is done with.
@@ -134,6 +136,20 @@ impl Done {
     /// Adds it to the metrics.
     pub(crate) fn count(&self, record: &Record<'_>, metrics: &mut Metrics) {
         metrics.note_cycle(&self.observation, record, (self.failed, self.restored));
+    }
+
+    /// Tells everybody of it, in the state directory.
+    pub(crate) fn publish(
+        &self,
+        record: &Record<'_>,
+        (run, in_force): (&RunState, Option<&InForce>),
+        history: &mut History,
+        state: &Path,
+    ) {
+        PublishedHost::of(&self.observation, record, run, in_force).publish(state);
+        if history.note_cycle(SystemTime::now(), &self.observation, record, in_force) {
+            history.publish(state);
+        }
     }
 
     /// The record of this cycle.
@@ -328,6 +344,8 @@ fn nanos(time: std::time::Duration) -> Nanos {
 
 #[cfg(test)]
 mod going_home;
+#[cfg(test)]
+mod publishing;
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,11 @@
-//! What a running `instep run` tells `instep status` of itself: its process, and when it acts again.
+//! What a running `instep run` tells others of itself: `instep status` its process, and when it acts again; everybody
+//! what it found and did.
+
+mod history;
+mod host;
+
+pub use history::History;
+pub(crate) use host::PublishedHost;
 
 use crate::state_file;
 use instep_host::apply::{Instance, Life};
@@ -8,6 +15,13 @@ use std::time::{Duration, SystemTime};
 
 /// The file in the state directory.
 const FILE: &str = "run.json";
+
+/// Files in the state directory that everybody may read: the host after the last cycle, the last hour, metrics.
+pub const HOST: &str = "host.json";
+/// The last hour; it stays when a run ends.
+pub const HISTORY: &str = "history.json";
+/// Metrics for Prometheus.
+pub const METRICS: &str = "metrics.prom";
 
 /// A run between two cycles.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,14 +74,16 @@ pub fn running(state: &Path) -> Option<RunState> {
     matches!(stored.instance.life(), Ok(Life::Runs)).then_some(stored)
 }
 
-/// A run begins: what another one told is no longer so.
-pub(crate) fn forget(state: &Path) {
-    state_file::remove(state, FILE);
+/// A run begins or has ended: what one told is no longer so.
+pub fn forget(state: &Path) {
+    [FILE, HOST, METRICS].iter().for_each(|name| state_file::remove(state, name));
 }
 
 /// This run ends. What another instance tells that has the directory by now stays.
 pub(crate) fn withdraw(state: &Path) {
-    state_file::withdraw(state, FILE);
+    if state_file::withdraw(state, FILE) {
+        forget(state);
+    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ pub use crate::locks::{lock, lock_host, lock_journal};
 use crate::memory::{Homes, LiveHost};
 use crate::metrics::Metrics;
 use crate::observe::Observer;
-use crate::published::{self, RunState};
+use crate::published::{self, History, METRICS, RunState};
 use crate::record::Record;
 use crate::service::{self, Service};
 use crate::signals::Wake;
@@ -105,6 +105,9 @@ pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error
     // Taking the kernel scheduler out takes its time: affinities come first.
     if let Some(mut agent) = agent.filter(|agent| !agent.options.once) {
         agent.metrics.remove();
+        if let (Some(state), Some(history)) = (&state, &agent.history) {
+            history.publish(state.path());
+        }
     }
     service::tell_end(match &ended {
         Ok(Ended { restored: None, .. }) => "ended; what was placed stays",
@@ -230,6 +233,8 @@ struct Agent<'a> {
     reported: Reported,
     service: Service,
     metrics: Metrics,
+    /// The last hour; `None` where nothing is published: on a dry run, and for one cycle.
+    history: Option<History>,
     /// Tells of VMs that came or ended, which get a cycle of their own.
     arrivals: Arrivals,
     /// When the last cycle began, from which on loads are measured.
@@ -254,6 +259,10 @@ impl<'a> Agent<'a> {
         let arrivals = Arrivals::new(Root::live());
         let (began, count) = (Instant::now(), 0);
         let (left_alone, reported) = (LeftAlone::default(), Reported::default());
+        let history = match &options.hands {
+            Hands::Free(state) if !options.once => Some(History::begin(state.path())),
+            _ => None,
+        };
         Ok(Self {
             options,
             observer,
@@ -264,6 +273,7 @@ impl<'a> Agent<'a> {
             reported,
             service,
             metrics: Metrics::default(),
+            history,
             arrivals,
             began,
             count,
@@ -347,12 +357,16 @@ impl<'a> Agent<'a> {
         Finish::Keep
     }
 
-    /// Writes the metrics, if that is asked for.
+    /// Writes the metrics where that is asked for, and for `instep serve`.
     fn write_metrics(&mut self, sink: &mut dyn Sink) {
-        let file = &self.options.config.metrics.file;
-        let wanted = (!file.as_os_str().is_empty()).then_some(self.watch.scheduler.as_ref());
-        let in_force = wanted.flatten().map(Dispatch::in_force);
-        let said = self.metrics.write(file, in_force.as_ref());
+        let file = Some(self.options.config.metrics.file.as_path());
+        let file = file.filter(|file| !file.as_os_str().is_empty());
+        let published = match &self.options.hands {
+            Hands::Free(state) if !self.options.once => Some(state.path().join(METRICS)),
+            _ => None,
+        };
+        let in_force = self.watch.scheduler.as_ref().map(Dispatch::in_force);
+        let said = self.metrics.write([file, published.as_deref()], in_force.as_ref());
         said.iter().for_each(|line| sink.notice(line));
     }
 
@@ -425,6 +439,12 @@ impl<'a> Agent<'a> {
         let record = done.record(self.count, config, dry_run);
         sink.record(&record);
         done.count(&record, &mut self.metrics);
+        if let (Hands::Free(state), Some(history)) = (&*hands, &mut self.history)
+            && let Ok(run) = RunState::now(config.policy.as_str(), self.count, config.interval)
+        {
+            let in_force = self.watch.scheduler.as_ref().map(Dispatch::in_force);
+            done.publish(&record, (&run, in_force.as_ref()), history, state.path());
+        }
         let (vms, changes) = (record.vms.len(), record.actions.len());
         let (vms, changes) = (Count::of(vms, "VM"), Count::of(changes, "change"));
         let status = format!("cycle {}: {vms}, {changes}", self.count);

@@ -3,29 +3,62 @@
 use instep_host::apply::Instance;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::io;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 /// The most that is read of one.
-const MAX_FILE: u64 = 1 << 20;
+pub(crate) const MAX_FILE: u64 = 16 << 20;
+
+/// Who may read a file: its owner alone, or everybody.
+pub(crate) const OWNERS: u32 = 0o600;
+const EVERYBODYS: u32 = 0o644;
 
 /// What the file of this name holds; `None` when there is none, or none of this kind.
 pub(crate) fn stored<T: DeserializeOwned>(state: &Path, name: &str) -> Option<T> {
     let path = state.join(name);
-    let is_fit = std::fs::metadata(&path).is_ok_and(|meta| meta.len() <= MAX_FILE);
-    let bytes = is_fit.then(|| std::fs::read(path).ok()).flatten()?;
+    let is_fit = fs::metadata(&path).is_ok_and(|meta| meta.len() <= MAX_FILE);
+    let bytes = is_fit.then(|| fs::read(path).ok()).flatten()?;
     serde_json::from_slice(&bytes).ok()
 }
 
-/// Writes the file of this name, all at once.
+/// Writes the file of this name, all at once; nobody else may read it.
 ///
 /// # Errors
 /// The directory is full or gone.
 pub(crate) fn write(state: &Path, name: &str, value: &impl Serialize) -> io::Result<()> {
+    replace(&state.join(name), &serde_json::to_vec(value).map_err(io::Error::other)?, OWNERS)
+}
+
+/// The same for everybody to read.
+///
+/// # Errors
+/// The directory is full or gone.
+pub(crate) fn publish(state: &Path, name: &str, value: &impl Serialize) -> io::Result<()> {
     let bytes = serde_json::to_vec(value).map_err(io::Error::other)?;
-    let (part, whole) = (state.join(name).with_extension("part"), state.join(name));
-    std::fs::write(&part, bytes)?;
-    std::fs::rename(&part, &whole)
+    replace(&state.join(name), &bytes, EVERYBODYS)
+}
+
+/// Puts a file with this mode, whatever the umask, in the place of the one at `path`, as a whole and never through a
+/// link that somebody put there.
+pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let part = path.with_added_extension("part");
+    let _ = fs::remove_file(&part);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&part)?;
+    let written = file
+        .write_all(bytes)
+        .and_then(|()| file.set_permissions(Permissions::from_mode(mode)))
+        .and_then(|()| fs::rename(&part, path));
+    written.inspect_err(|_| _ = fs::remove_file(&part))
+}
+
+/// As [`publish`], of a text.
+///
+/// # Errors
+/// The directory is full or gone.
+pub(crate) fn publish_text(path: &Path, text: &str) -> io::Result<()> {
+    replace(path, text.as_bytes(), EVERYBODYS)
 }
 
 /// What every such file holds: the process that wrote it.
@@ -34,15 +67,34 @@ struct Written {
     instance: Instance,
 }
 
-/// Removes it as this process ends. What another instance wrote that has the directory by now stays.
-pub(crate) fn withdraw(state: &Path, name: &str) {
+/// Removes it as this process ends, and tells whether it did. What another instance wrote that has the directory by now
+/// stays.
+pub(crate) fn withdraw(state: &Path, name: &str) -> bool {
     let is_own = |file: Written| Instance::this().is_ok_and(|this| this == file.instance);
-    if stored(state, name).is_some_and(is_own) {
+    let is_removed = stored(state, name).is_some_and(is_own);
+    if is_removed {
         remove(state, name);
     }
+    is_removed
 }
 
 /// Removes it; fine when there is none.
 pub(crate) fn remove(state: &Path, name: &str) {
-    let _ = std::fs::remove_file(state.join(name));
+    let _ = fs::remove_file(state.join(name));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everybody_may_read_only_what_is_published() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), "a.json", &1).unwrap();
+        publish(dir.path(), "b.json", &2).unwrap();
+        let mode = |name: &str| fs::metadata(dir.path().join(name)).unwrap().permissions().mode();
+        assert_eq!([mode("a.json") & 0o777, mode("b.json") & 0o777], [OWNERS, EVERYBODYS]);
+        assert_eq!(stored::<u8>(dir.path(), "b.json"), Some(2));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "no part is left");
+    }
 }

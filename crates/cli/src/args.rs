@@ -15,6 +15,7 @@ pub(crate) use lab::{
     LabShellArgs,
 };
 pub(crate) use simulate::{AgreeArgs, ReproduceArgs, SimArgs};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 pub(crate) use traces::{AnalyzeArgs, CompareArgs, ProfileArgs, RecordArgs, RecordSource, TopArgs};
@@ -104,6 +105,16 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  instep restore\n  \
         instep restore --to-cpuset   # where the record of what there was is lost")]
     Restore(RestoreArgs),
+    /// A page in the browser and metrics for Prometheus of what `run` sees and does; on this machine alone.
+    #[command(
+        after_help = "It reads only what `instep run` publishes in its state directory, and needs no privileges: where root \
+        starts it, it becomes nobody. It asks for no password, so it listens on loopback or a Unix \
+        socket only. /metrics is for Prometheus, /state.json holds all that the page shows \
+        (schema instep.serve/1).\n\n\
+        Examples:\n  instep serve\n  instep serve --listen 127.0.0.1:8080\n  \
+        ssh -L 9877:127.0.0.1:9877 host1   # then http://127.0.0.1:9877/ here"
+    )]
+    Serve(ServeArgs),
     /// Waits for the end of the `run` that started it, and restores if that did not.
     #[command(hide = true)]
     Guard(GuardArgs),
@@ -358,6 +369,20 @@ pub(crate) struct RunArgs {
     pub(crate) metrics: Option<PathBuf>,
     /// Where the original affinities are recorded [default: /run/instep, or
     /// $XDG_RUNTIME_DIR/instep without root].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// The loopback address and port to listen on.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9877", value_parser = instep_serve::loopback)]
+    pub(crate) listen: SocketAddr,
+    /// Listen on a Unix socket, which the owner and the group may use, in place of a port.
+    #[arg(long, value_name = "PATH", conflicts_with = "listen")]
+    pub(crate) unix: Option<PathBuf>,
+    /// The state directory of the run [default: $XDG_RUNTIME_DIR/instep where a run of this user publishes there,
+    /// else /run/instep].
     #[arg(long, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
 }

@@ -23,6 +23,7 @@ mod reproduce;
 mod restore;
 mod run;
 mod scenario_file;
+mod serve;
 mod sim;
 mod status;
 mod text;
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
             events.map_err(anyhow::Error::from).and_then(|events| run::command(args, events))
         }
         Command::Restore(args) => restore::command(&args),
+        Command::Serve(args) => serve::command(&args),
         Command::Guard(args) => guard::command(&args),
         Command::Demo(args) => demo::command(args),
         Command::Record(args) => record::command(&args),

@@ -6,6 +6,7 @@ use crate::text::plural;
 use crate::{Outcome, print, print_json, tell};
 use anyhow::Context as _;
 use instep_agent::dispatch;
+use instep_agent::published;
 use instep_agent::run::{lock, lock_host, lock_journal, restored};
 use instep_host::Root;
 use instep_host::apply::{
@@ -86,6 +87,7 @@ fn has_journal(state: &StateDir, is_named: bool) -> anyhow::Result<bool> {
         None => {
             // Nor does what a run that was killed told of the kernel scheduler hold any more.
             dispatch::forget(state.path());
+            published::forget(state.path());
             Ok(false)
         }
     }
@@ -111,6 +113,7 @@ fn put_back(
         applier.restore_processes(&processes.iter().map(|(pid, _)| *pid).collect())?
     };
     dispatch::forget(state.path());
+    published::forget(state.path());
     Ok((report, applier))
 }
 

@@ -40,19 +40,21 @@ const LAYERS: &[Layer] = &[
             "instep-kernel",
             "instep-lab",
             "instep-record",
+            "instep-serve",
             "instep-sim",
             "instep-trace",
         ],
     },
+    Layer { name: "instep-serve", may_know: &[] },
     Layer { name: "instep-load", may_know: &[] },
     Layer { name: "instep-native", may_know: &[] },
     Layer { name: "instep-madehost", may_know: &["instep-core"] },
     Layer { name: "xtask", may_know: &["instep-core", "instep-host", "instep-madehost"] },
 ];
 
-/// What every crate may use in its tests, too: the models that all share, made hosts, and the kernel scheduler's own C
-/// outside the kernel, to hold what is said of it against.
-const FOR_TESTS: &[&str] = &["instep-core", "instep-madehost", "instep-scx"];
+/// What every crate may use in its tests, too: the models that all share, made hosts, the kernel scheduler's own C
+/// outside the kernel, to hold what is said of it against, and the server, whose requests are fuzzed beside other input.
+const FOR_TESTS: &[&str] = &["instep-core", "instep-madehost", "instep-scx", "instep-serve"];
 
 /// A crate of the workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]

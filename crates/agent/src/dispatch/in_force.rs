@@ -241,7 +241,7 @@ pub fn forget(state: &Path) {
 
 /// This run ends in order. What another instance tells that has the directory by now stays.
 pub(super) fn withdraw(state: &Path) {
-    state_file::withdraw(state, FILE);
+    _ = state_file::withdraw(state, FILE);
 }
 
 /// Keeps the kernel's dump, over the one before; where it is.
@@ -250,7 +250,8 @@ pub(super) fn keep_dump(state: &Path, exit: &Exit) -> Option<PathBuf> {
         return None;
     }
     let path = state.join(DUMP);
-    std::fs::write(&path, format!("{}\n\n{}\n", exit.why(), exit.dump.trim_end())).ok()?;
+    let text = format!("{}\n\n{}\n", exit.why(), exit.dump.trim_end());
+    state_file::replace(&path, text.as_bytes(), state_file::OWNERS).ok()?;
     Some(path)
 }
 

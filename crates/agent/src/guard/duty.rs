@@ -12,6 +12,7 @@
 use super::lock::worded;
 use super::{DONE, GOING, NAME, PAUSES, READY};
 use crate::error::Error;
+use crate::published;
 use instep_host::apply::{Applier, Holder, InstanceLock, Journal, RestoreReport, StateDir};
 use rustix::process::setsid;
 use signal_hook::consts::{SIGABRT, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
@@ -87,7 +88,11 @@ impl Duty<'_> {
                     Ok(lock) => {
                         let mut applier = Applier::open(lock)?;
                         let is_left = applier.journal().is_abandoned()?;
-                        return Ok(if is_left { Some(applier.restore()?) } else { None });
+                        if !is_left {
+                            return Ok(None);
+                        }
+                        published::forget(self.state.path());
+                        return Ok(Some(applier.restore()?));
                     }
                     Err(instep_host::Error::Taken { pid: Some(pid), .. }) if is_agents(pid) => {}
                     // A new instance with this directory restores; one with another does not.

@@ -3,9 +3,8 @@
 //! The collector may be another user's, so everybody may read the file. What cannot be written is said once, and
 //! changes nothing else: a full disk does not undo placement.
 
-use std::fs::{self, OpenOptions, Permissions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use crate::state_file::publish_text;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The file as last written.
@@ -24,7 +23,7 @@ impl TextFile {
             self.remove();
             self.path = path.to_owned();
         }
-        let result = replace(path, text);
+        let result = publish_text(path, text);
         let was = std::mem::replace(&mut self.failed, result.is_err());
         match result {
             Err(error) if !was => Some(format!(
@@ -48,24 +47,13 @@ impl TextFile {
 
 /// The collector reads names that end with `.prom` only, and none that is being written.
 fn part_of(path: &Path) -> PathBuf {
-    path.with_extension("prom.part")
-}
-
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let part = part_of(path);
-    // Never through a link that somebody else put there.
-    let _ = fs::remove_file(&part);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&part)?;
-    let written = file
-        .write_all(text.as_bytes())
-        .and_then(|()| file.set_permissions(Permissions::from_mode(0o644)))
-        .and_then(|()| fs::rename(&part, path));
-    written.inspect_err(|_| _ = fs::remove_file(&part))
+    path.with_added_extension("part")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn file_is_replaced_and_readable_for_all() {
@@ -97,7 +85,7 @@ mod tests {
         // What cannot be replaced leaves no other file behind.
         let taken = dir.path().join("b.prom");
         fs::create_dir_all(taken.join("x")).unwrap();
-        assert!(replace(&taken, "x").is_err() && !part_of(&taken).exists());
+        assert!(publish_text(&taken, "x").is_err() && !part_of(&taken).exists());
     }
 
     #[test]

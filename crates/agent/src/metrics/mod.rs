@@ -22,7 +22,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 /// The most VMs with samples, the first by process.
-const MOST_VMS: usize = 1024;
+pub(crate) const MOST_VMS: usize = 1024;
 
 /// A vCPU that wants less than this, in thousandths of a CPU, is not counted as stacked.
 const BUSY: u64 = 50;
@@ -31,6 +31,8 @@ const BUSY: u64 = 50;
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     file: TextFile,
+    /// The one in the state directory, which `instep serve` reads.
+    published: TextFile,
     vms: BTreeMap<VmKey, VmMetrics>,
     cycles_done: u64,
     cycles_failed: u64,
@@ -112,20 +114,31 @@ impl Metrics {
         self.cycles_failed += 1;
     }
 
-    /// Writes all of it; `None` is no kernel scheduler that was asked for. Returns what is worth telling.
-    pub(crate) fn write(&mut self, path: &Path, in_force: Option<&InForce>) -> Option<String> {
-        if path.as_os_str().is_empty() {
-            self.remove();
-            return None;
-        }
+    /// Writes all of it to the file of the configuration, if there is one, and to the one in the state directory; no
+    /// `in_force` is no kernel scheduler that was asked for. Returns what is worth telling.
+    pub(crate) fn write(
+        &mut self,
+        [path, published]: [Option<&Path>; 2],
+        in_force: Option<&InForce>,
+    ) -> Option<String> {
         let failures = in_force.map_or(0, |in_force| in_force.failures);
         self.ejections += failures.saturating_sub(self.failures) as u64;
         self.failures = failures;
-        let page = self.page(in_force);
-        self.file.write(path, &page)
+        let page = (path.is_some() || published.is_some()).then(|| self.page(in_force));
+        if let (Some(path), Some(page)) = (published, &page) {
+            // What cannot be published is not shown, and that is all.
+            self.published.write(path, page);
+        }
+        match (path, &page) {
+            (Some(path), Some(page)) => self.file.write(path, page),
+            _ => {
+                self.remove();
+                None
+            }
+        }
     }
 
-    /// The run ends: what was is no longer so.
+    /// The run ends: what was is no longer so. What was published goes with all that was.
     pub(crate) fn remove(&mut self) {
         self.file.remove();
         self.file = TextFile::default();
@@ -254,10 +267,14 @@ impl VmMetrics {
         self.memory.clone_from(&vm.memory);
         let verdict = record.vms.iter().find(|verdict| verdict.name == vm.name);
         self.home = verdict.map(|verdict| verdict.home_nodes.iter().collect()).unwrap_or_default();
-        let (all, home) = (vm.memory_total().0, self.home.iter().map(|node| vm.memory_on(*node).0));
-        let is_known = all > 0 && !self.home.is_empty();
-        self.locality = is_known.then(|| home.sum::<u64>() as f64 / all as f64);
+        self.locality = locality(vm, &self.home);
     }
+}
+
+/// The part of the VM's memory that is on these nodes; `None` without memory or nodes.
+pub(crate) fn locality(vm: &Vm, home: &[NodeId]) -> Option<f64> {
+    let (all, there) = (vm.memory_total().0, home.iter().map(|node| vm.memory_on(*node).0));
+    (all > 0 && !home.is_empty()).then(|| there.sum::<u64>() as f64 / all as f64)
 }
 
 /// The affinities that were set.

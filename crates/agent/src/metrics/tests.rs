@@ -60,13 +60,13 @@ fn scheduler_has_samples_only_while_it_is_in_force() {
     let mut metrics = metrics([vm("web", "")]);
     for failures in [2, 0, 1] {
         in_force.failures = failures;
-        assert_eq!(metrics.write(&path, Some(&in_force)), None);
+        assert_eq!(metrics.write([Some(&path), None], Some(&in_force)), None);
     }
     let page = std::fs::read_to_string(&path).unwrap();
     assert!(page.contains("instep_scheduler_ejections_total 3\n"), "{page}");
     assert!(page.contains("instep_scheduler_events_total{event=\"slots\"} 9\n"), "{page}");
     assert!(page.contains("instep_vm_gang_cpus{name=\"web\",uuid=\"\"} 4\n"), "{page}");
     assert!(!metrics.page(None).contains("gang"));
-    assert_eq!(metrics.write(Path::new(""), None), None);
+    assert_eq!(metrics.write([None, None], None), None);
     assert!(!path.exists(), "metrics were switched off");
 }

@@ -15,6 +15,7 @@ mod metrics;
 mod namespaces;
 mod output;
 mod owners;
+mod prometheus;
 mod signals;
 mod terminal;
 mod vm;

@@ -1,21 +1,17 @@
 //! Metrics of a run, as Prometheus and its tools see them.
 
+use super::prometheus::{Prometheus, packaged, results};
 use super::vm::{Vm, wait_for};
 use instep_madehost::skip;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// Samples that need the kernel scheduler, a quota, or memory on a home.
 const MAY_BE_EMPTY: [&str; 4] = ["_together_", "_quota_", "_events_", "_locality_"];
-
-fn packaged(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/prometheus").join(name)
-}
 
 /// Runs a tool of Prometheus; `None`, with a note, where it is not installed.
 fn promtool(args: &[&str], input: Stdio) -> Option<std::process::Output> {
@@ -92,7 +88,11 @@ fn file_that_is_no_metrics_file_is_refused() {
 fn prometheus_scrapes_a_run_and_answers_the_dashboard() {
     let Some(vm) = Vm::start("scraped") else { return };
     let file = vm.file("instep.prom");
-    let Some(prometheus) = Prometheus::start(&vm, &file) else { return };
+    let exporter = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let (target, exported) = (exporter.local_addr().unwrap(), file.clone());
+    // As node_exporter would; it ends with the test's process.
+    std::thread::spawn(move || serve(&exporter, &exported));
+    let Some(prometheus) = Prometheus::start(&vm, target) else { return };
     let mut run = vm.placed_by(&mut vm.mending(&["--metrics", file.to_str().unwrap()]));
     wait_for("two scrapes of the VM", || {
         let query = format!("rate(instep_vm_run_seconds_total{{name=\"{}\"}}[1m])", vm.name);
@@ -122,81 +122,6 @@ fn prometheus_scrapes_a_run_and_answers_the_dashboard() {
 
 fn text_of(file: &Path) -> String {
     fs::read_to_string(file).unwrap_or_default()
-}
-
-fn results(answer: &Value) -> Vec<Value> {
-    answer["data"]["result"].as_array().cloned().unwrap_or_default()
-}
-
-/// A Prometheus on loopback that scrapes the file each second, as node_exporter would serve it.
-struct Prometheus {
-    child: Child,
-    port: u16,
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Prometheus {
-    /// `None`, with a note, where it is not installed.
-    fn start(vm: &Vm, file: &Path) -> Option<Self> {
-        let exporter = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let target = exporter.local_addr().unwrap();
-        let file = file.to_owned();
-        // Ends with the test's process.
-        std::thread::spawn(move || serve(&exporter, &file));
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = free.local_addr().unwrap().port();
-        drop(free);
-        let config = vm.file("prometheus.yml");
-        let rules = packaged("instep-alerts.yml").canonicalize().unwrap();
-        let text = format!(
-            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{}']\n\
-             scrape_configs:\n  - job_name: instep\n    static_configs: [{{targets: ['{target}']}}]\n",
-            rules.display()
-        );
-        fs::write(&config, text).unwrap();
-        let errors = File::create(vm.file("prometheus.log")).unwrap();
-        let child = Command::new("prometheus")
-            .arg(format!("--config.file={}", config.display()))
-            .arg(format!("--storage.tsdb.path={}", vm.file("tsdb").display()))
-            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(errors)
-            .spawn();
-        let noted = |error: &std::io::Error| {
-            skip::note(&format!("prometheus: {error} (apt install prometheus)"));
-        };
-        let started = Self { child: child.inspect_err(noted).ok()?, port };
-        wait_for("Prometheus", || started.try_get("/-/ready").is_some());
-        Some(started)
-    }
-
-    fn query(&self, query: &str) -> Value {
-        let escaped: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        self.get(&format!("/api/v1/query?query={escaped}"))
-    }
-
-    fn get(&self, path: &str) -> Value {
-        let body = self.try_get(path).unwrap_or_default();
-        serde_json::from_str(&body).unwrap_or(Value::Null)
-    }
-
-    /// The body of the answer, where there is one of status 200.
-    fn try_get(&self, path: &str) -> Option<String> {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        let (head, body) = answer.split_once("\r\n\r\n")?;
-        head.lines().next()?.contains(" 200 ").then(|| body.to_owned())
-    }
 }
 
 /// Answers each request with the file.

@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the package must hold, besides a page for each command.
-const FILES: [&str; 14] = [
+const FILES: [&str; 15] = [
     "usr/bin/instep",
     "etc/instep/instep.toml",
     "usr/lib/systemd/system/instep.service",
+    "usr/lib/systemd/system/instep-serve.service",
     "usr/share/man/man1/instep.1.gz",
     "usr/share/man/man1/instep-run.1.gz",
     "usr/share/man/man1/instep-lab-run.1.gz",
@@ -71,6 +72,7 @@ fn package_holds_what_a_host_needs_and_runs_from_where_it_is_unpacked() {
     let shipped = |name: &str| fs::read(root().join("packaging").join(name)).unwrap();
     assert_eq!(fs::read(tree.join(FILES[1])).unwrap(), shipped("instep.toml"));
     assert_eq!(fs::read(tree.join(FILES[2])).unwrap(), shipped("instep.service"));
+    assert_eq!(fs::read(tree.join(FILES[3])).unwrap(), shipped("instep-serve.service"));
     check_control(&control);
     check_pages(&tree);
     check_program(&tree.join("usr/bin/instep"));
@@ -82,7 +84,12 @@ fn check_control(control: &Path) {
     assert_eq!(read("conffiles").trim(), "/etc/instep/instep.toml");
     let (after, before) = (read("postinst"), read("prerm"));
     assert!(!after.contains("systemctl enable") && !after.contains("_dh_action=start"), "{after}");
-    assert!(after.contains("deb-systemd-invoke try-restart instep.service"), "{after}");
+    for unit in ["instep.service", "instep-serve.service"] {
+        let restarts = |line: &str| line.contains("deb-systemd-invoke try-restart");
+        let restarted =
+            after.lines().any(|line| restarts(line) && line.contains(&format!(" {unit} ")));
+        assert!(restarted, "{unit}: {after}");
+    }
     assert!(
         before.contains("[ \"$1\" = remove ]") && before.contains("instep restore"),
         "{before}"

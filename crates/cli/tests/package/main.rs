@@ -63,6 +63,11 @@ fn unit() -> String {
     fs::read_to_string(root().join("packaging/instep.service")).unwrap()
 }
 
+/// The unit of the page.
+fn unit_of_page() -> String {
+    fs::read_to_string(root().join("packaging/instep-serve.service")).unwrap()
+}
+
 /// The unit with what the drop-in for the kernel scheduler adds.
 fn unit_with_dispatch() -> String {
     let more = fs::read_to_string(root().join("packaging/dispatch.conf")).unwrap();
@@ -72,7 +77,7 @@ fn unit_with_dispatch() -> String {
 #[test]
 fn exposure_of_the_unit_is_at_most_three() {
     let security = ["security", "--offline=true", "--threshold=30"];
-    for text in [unit(), unit_with_dispatch()] {
+    for text in [unit(), unit_with_dispatch(), unit_of_page()] {
         let Some((is_content, said)) = judged(&text, &security) else { return };
         assert!(is_content && said.contains("Overall exposure level"), "{said}");
     }
@@ -84,7 +89,7 @@ fn exposure_of_the_unit_is_at_most_three() {
 #[test]
 fn systemd_has_nothing_to_object_to_in_the_unit() {
     let verify = ["verify", "--man=no"];
-    for text in [unit(), unit_with_dispatch()] {
+    for text in [unit(), unit_with_dispatch(), unit_of_page()] {
         let Some((is_content, said)) = judged(&text, &verify) else { return };
         let own: Vec<&str> = said.lines().filter(|line| line.contains("instep.service")).collect();
         assert!(is_content && own.is_empty(), "{said}");

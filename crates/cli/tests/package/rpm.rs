@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What the package must hold, besides a page for each command, and whether it belongs to the settings.
-const FILES: [(&str, bool); 11] = [
+const FILES: [(&str, bool); 12] = [
     ("/usr/bin/instep", false),
     ("/etc/instep/instep.toml", true),
     ("/usr/lib/systemd/system/instep.service", false),
+    ("/usr/lib/systemd/system/instep-serve.service", false),
     ("/usr/share/man/man1/instep-run.1.gz", false),
     ("/usr/share/bash-completion/completions/instep", false),
     ("/usr/share/zsh/site-functions/_instep", false),
@@ -103,7 +104,7 @@ fn check_scripts(scripts: &str) {
     let stop = before.find("disable --now").expect("the service is stopped");
     assert!(stop < before.find("instep restore").unwrap(), "before the rest is put back: {before}");
     assert!(upgraded.contains("[ \"$1\" -ge 1 ]"), "{upgraded}");
-    assert!(upgraded.contains("try-restart instep.service"), "{upgraded}");
+    assert!(upgraded.contains("try-restart instep.service instep-serve.service"), "{upgraded}");
     for script in ["post.sh", "preun.sh", "postun.sh"] {
         let path = root().join("packaging/rpm").join(script);
         assert!(Command::new("sh").arg("-n").arg(path).status().unwrap().success(), "{script}");

@@ -184,9 +184,10 @@ fn put_service(tree: &Path) {
     ] {
         fs::create_dir_all(made).unwrap();
     }
-    let unit = "instep.service";
-    fs::copy(root().join("packaging").join(unit), tree.join("usr/lib/systemd/system").join(unit))
-        .unwrap();
+    for unit in ["instep.service", "instep-serve.service"] {
+        let to = tree.join("usr/lib/systemd/system").join(unit);
+        fs::copy(root().join("packaging").join(unit), to).unwrap();
+    }
     fs::write(tree.join("etc/instep/instep.toml"), configuration()).unwrap();
     // With cgroup 1 systemd may miss that the service's cgroup is empty, and then waits for so long, thrice (seen: 57 s in
     // final-sigterm with no process left, of 90 s each).
@@ -242,6 +243,18 @@ fn service_does_under_systemd_what_the_guide_says() {
     machine.does("systemctl start instep");
     assert!(!machine.is_as_found(), "{}", machine.journal());
     machine.until("a status", || machine.property("StatusText").contains("1 VM"));
+
+    // The page shows the VM. Its process has a user of its own, and no capabilities.
+    machine.does("systemctl start instep-serve");
+    let shown = "curl -sf http://127.0.0.1:9877/state.json | grep -q '\"name\":\"web\"'";
+    machine.until("the page", || machine.says(&format!("{shown} && echo shown")) == "shown");
+    machine.does("curl -sf http://127.0.0.1:9877/metrics | grep -q 'instep_vm_vcpus{name=\"web\"'");
+    let rights = "grep -E '^(Uid|CapBnd)' /proc/$(systemctl show -P MainPID instep-serve)/status";
+    let rights = machine.says(rights);
+    assert!(
+        rights.contains("CapBnd:\t0000000000000000") && !rights.contains("Uid:\t0"),
+        "{rights}"
+    );
 
     // When it is killed, its guardian puts everything back, and it is started again.
     let run = machine.property("MainPID");

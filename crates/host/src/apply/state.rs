@@ -42,7 +42,8 @@ impl StateDir {
         self.path.join(name)
     }
 
-    /// Creates the directory (mode 0700) where it is missing and takes the lock of its journal.
+    /// Creates the directory where it is missing and takes the lock of its journal. Its mode is 0711: everybody can read
+    /// the files that a run publishes in it, nobody else can list it, and the journal and locks are their owner's alone.
     ///
     /// # Errors
     /// Another process has it ([`Error::Taken`]); the directory cannot be created, is not the
@@ -96,7 +97,7 @@ impl StateDir {
     /// says what is wrong with it.
     pub(crate) fn make(&self) -> Result<(), String> {
         let shown = self.path.display();
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.path);
+        let made = DirBuilder::new().recursive(true).mode(0o711).create(&self.path);
         made.map_err(|source| match source.kind() {
             io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
                 format!("the state directory {shown} is, or lies below, a file: {source}")
@@ -247,7 +248,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::at(dir.path().join("instep"));
         state.lock().unwrap();
-        assert_eq!(fs::metadata(state.path()).unwrap().mode() & 0o7777, 0o700);
+        assert_eq!(fs::metadata(state.path()).unwrap().mode() & 0o7777, 0o711);
         fs::set_permissions(state.path(), fs::Permissions::from_mode(0o777)).unwrap();
         let text = state.lock().unwrap_err().to_string();
         assert!(text.contains("777") && text.contains("others could"), "{text}");

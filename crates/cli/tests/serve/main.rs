@@ -1,0 +1,17 @@
+//! `instep serve` as clients meet it, good ones and bad ones: the real program, real runs, a real Prometheus and a real
+//! browser.
+#![cfg(test)]
+
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../common/mod.rs"]
+mod common;
+mod limits;
+mod page;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../agent/prometheus.rs"]
+mod prometheus;
+mod requests;
+mod server;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../agent/vm.rs"]
+mod vm;
