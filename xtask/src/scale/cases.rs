@@ -18,6 +18,8 @@ pub(crate) struct Case {
     /// CPUs of its host.
     pub(crate) cpus: i64,
     pub(crate) rows: Vec<Row>,
+    /// Schedulers under which it is not simulated, as they would take minutes.
+    pub(crate) leave_out: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -35,6 +37,8 @@ struct Entry {
     vary: BTreeMap<String, Vec<Value>>,
     #[serde(default)]
     row: Vec<Row>,
+    #[serde(default)]
+    leave_out: Vec<String>,
 }
 
 /// A value for each name.
@@ -58,7 +62,8 @@ pub(crate) fn read_cases(dir: &Path) -> Result<Vec<Case>> {
             }
             let toml =
                 toml::to_string(&scenario).context("a scenario cannot be written as TOML")?;
-            cases.push(Case { name, toml, cpus: count_cpus(&scenario), rows: entry.row.clone() });
+            let (cpus, rows) = (count_cpus(&scenario), entry.row.clone());
+            cases.push(Case { name, toml, cpus, rows, leave_out: entry.leave_out.clone() });
         }
     }
     Ok(cases)

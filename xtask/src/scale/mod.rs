@@ -109,7 +109,8 @@ fn simulate_cases(
     // The cost of an event is measured in another way.
     for case in (0..cases.len()).filter(|case| !cases[*case].rows.is_empty()) {
         let of = |scheduler| Job { case, scheduler, seeds: options.seeds(scheduler) };
-        jobs.extend((0..options.schedulers.len()).map(of));
+        let is_wanted = |at: &usize| !cases[case].leave_out.contains(&options.schedulers[*at]);
+        jobs.extend((0..options.schedulers.len()).filter(is_wanted).map(of));
     }
     let mut values = Values::new();
     if jobs.is_empty() {

@@ -199,7 +199,8 @@ mod tests {
     use super::*;
 
     fn table() -> Table {
-        let case = Case { name: "a".to_owned(), toml: String::new(), cpus: 1, rows: Vec::new() };
+        let (name, toml) = ("a".to_owned(), String::new());
+        let case = Case { name, toml, cpus: 1, rows: Vec::new(), leave_out: Vec::new() };
         let text = "measure = \"speed\"\ntake = \"least\"\nmust = 0.9\naim = 1.0";
         let row: Row = toml::from_str(text).unwrap();
         let names = ["instep", "eevdf"].map(str::to_owned);
