@@ -3,6 +3,7 @@
 use crate::settings::{Cosched, Latency};
 use crate::waits::Waits;
 use instep_core::units::{NodeId, Tid};
+use serde::{Deserialize, Serialize};
 
 /// Names of the counters, in the order of `enum instep_counter`.
 pub const COUNTERS: [&str; 31] = [
@@ -112,8 +113,8 @@ pub struct VmSeen {
     pub vcpus: Vec<(Tid, Waits)>,
 }
 
-/// What the kernel knows of one scheduling domain.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A scheduling domain: CPUs of a node that share one clock of virtual time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DomainSeen {
     /// Its number.
     pub domain: u32,

@@ -39,9 +39,9 @@ pub struct InForce {
     pub counters: BTreeMap<String, u64>,
     /// What it knows of the VMs.
     pub vms: Vec<VmInForce>,
-    /// What it knows of scheduling domains.
+    /// The scheduling domains.
     #[serde(default)]
-    pub domains: Vec<DomainInForce>,
+    pub domains: Vec<DomainSeen>,
     /// Its programs; times only while `kernel.bpf_stats_enabled` is 1.
     #[serde(default)]
     pub programs: Vec<Program>,
@@ -158,23 +158,6 @@ pub struct VcpuInForce {
     pub tid: Tid,
     /// How long it waited for a CPU.
     pub waits: WaitsInForce,
-}
-
-/// A scheduling domain: CPUs of a node that share one clock of virtual time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DomainInForce {
-    /// Its number.
-    pub domain: u32,
-    /// Its NUMA node.
-    pub node: NodeId,
-    /// How many CPUs it has.
-    pub cpus: u32,
-    /// Its clock: virtual time since the scheduler was loaded.
-    pub clock_ns: u64,
-    /// VMs that compete for its CPUs.
-    pub vms: u32,
-    /// Of these, such as form gangs.
-    pub gangs: u32,
 }
 
 /// A run that had loaded Instep's scheduler and is gone without a word: it was killed.
@@ -310,12 +293,6 @@ impl From<&Waits> for WaitsInForce {
             p99_us: waits.quantile_us(0.99),
             longest_us: waits.longest_us(),
         }
-    }
-}
-
-impl From<DomainSeen> for DomainInForce {
-    fn from(DomainSeen { domain, node, cpus, clock_ns, vms, gangs }: DomainSeen) -> Self {
-        Self { domain, node, cpus, clock_ns, vms, gangs }
     }
 }
 

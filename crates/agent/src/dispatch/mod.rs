@@ -26,9 +26,7 @@ use crate::error::Error;
 use crate::observe::VmKey;
 use crate::watch::Scheduler;
 use config::DispatchConfig;
-pub use in_force::{
-    DomainInForce, Gone, InForce, LastExit, Program, VmInForce, WaitsInForce, forget, gone, read,
-};
+pub use in_force::{Gone, InForce, LastExit, Program, VmInForce, WaitsInForce, forget, gone, read};
 use instep_core::topology::Topology;
 use instep_core::units::{Nanos, NodeId, Tid};
 use instep_host::Root;
@@ -220,7 +218,7 @@ impl Dispatch {
                 why: "loaded by instep run".to_owned(),
                 counters: kernel.counters().iter().map(|(n, c)| ((*n).to_owned(), *c)).collect(),
                 vms: kernel.vms().into_iter().map(VmInForce::from).collect(),
-                domains: kernel.domains().into_iter().map(DomainInForce::from).collect(),
+                domains: kernel.domains(),
                 ..base
             },
         }

@@ -1,4 +1,4 @@
-//! Where the kernel scheduler is told that each CPU is: its scheduling domain, and its lane, core and cache there.
+//! The place of each CPU for the kernel scheduler: its scheduling domain, and its lane, core and cache there.
 
 use instep_core::topology::{LANES, Lane, Topology, lanes};
 use instep_core::units::CpuId;

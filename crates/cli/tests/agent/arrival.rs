@@ -10,6 +10,17 @@ fn cycles(log: &std::path::Path) -> usize {
     fs::read_to_string(log).unwrap_or_default().lines().count()
 }
 
+/// Asserts that this comes within a second.
+fn within_a_second(began: Instant, what: &str, is_there: impl Fn() -> bool) {
+    while !is_there() {
+        assert!(began.elapsed() < Duration::from_secs(5), "no {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let took = began.elapsed();
+    println!("{what}: {took:?}");
+    assert!(took < Duration::from_secs(1), "{what}: {took:?}");
+}
+
 #[test]
 fn a_vm_gets_its_first_verdict_within_a_second() {
     let Some(first) = Vm::start("first") else { return };
@@ -27,13 +38,7 @@ fn a_vm_gets_its_first_verdict_within_a_second() {
         let text = fs::read_to_string(&log).unwrap();
         text.lines().skip(1).any(|line| line.contains(&second.name))
     };
-    while !has_verdict() {
-        assert!(began.elapsed() < Duration::from_secs(5), "no verdict");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let took = began.elapsed();
-    println!("a verdict {took:?} after the vCPU threads were seen");
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    within_a_second(began, "a verdict after the vCPU threads were seen", has_verdict);
     assert_eq!(run.terminate(), Some(0));
 }
 
@@ -56,12 +61,6 @@ fn a_cycle_follows_within_a_second_when_a_vm_ends() {
         let text = fs::read_to_string(&log).unwrap();
         text.lines().skip(before).any(|line| line.ends_with('}') && !line.contains(&name))
     };
-    while !is_gone() {
-        assert!(began.elapsed() < Duration::from_secs(5), "no cycle without it");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let took = began.elapsed();
-    println!("a cycle without it {took:?} after it ended");
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    within_a_second(began, "a cycle without it after it ended", is_gone);
     assert_eq!(run.terminate(), Some(0));
 }
