@@ -16,8 +16,10 @@
  * the order of virtual time, so that all have the same fraction of what they are entitled to.
  *     The level follows the demand of all accounts once in an allocation period (24 ms), `end_period`: by steps of
  * water filling up to the fixed point.
- *     Each domain has one clock: the least virtual time of its active accounts, without those that want less than half of
- * their share. The virtual time of these, and of an account of which no thread had to wait during a period, is raised to
+ *     Each domain has one clock: the least virtual time of its active accounts. Accounts that want less than 7/8 of their share
+ * do not count, nor, in a domain with slots, those of which some threads sleep and none waits: what these do not want would
+ * hold the clock back, all others would be ahead of it as far as they may, and their order would be lost. The virtual time of
+ * accounts that want less than 7/8 of their share, and of an account of which no thread had to wait during a period, is raised to
  * at most two of the VM's allocation periods (of the host's, `lag_ns`) behind the clock: neither could use more. Of an
  * account that is further ahead than it may be half of the excess is forgiven in each period. An account that goes to
  * another domain keeps its lag.
@@ -71,7 +73,7 @@ static __always_inline void measure(struct account *a, u64 now)
 	}
 }
 
-/* The measure of co-scheduling, for vCPUs: the time in which siblings run together, and apart. */
+/* Times of a VM: in which siblings run together and apart, the measure of co-scheduling, and in which it wants no CPU. */
 static __always_inline void measure_vm(struct vm_state *v, u64 now)
 {
 	struct account *a = &v->account;
@@ -83,6 +85,8 @@ static __always_inline void measure_vm(struct vm_state *v, u64 now)
 		v->together_ns += now - since;
 	else if (a->nr_running && waiting(a))
 		v->apart_ns += now - since;
+	else if (!a->nr_running && !a->nr_queued)
+		v->rest_ns += now - since;
 }
 
 /* The account of a thread as it was when it was last counted; NULL if that is another's meanwhile. */
@@ -307,7 +311,7 @@ static __always_inline u64 most_ahead(struct account *a, u32 share)
 	return slots > 2 * SET.lag_ns ? slots : 2 * SET.lag_ns;
 }
 
-/* Whether the clock waits for an account: it has something to run, and more than a little. */
+/* Whether the clock waits for an account: it has something to run, and wants about its share. */
 static __always_inline bool moves_clock(struct account *a)
 {
 	return a->nr_running + waiting(a) && !a->light;
@@ -345,7 +349,7 @@ static __always_inline void end_account_period(struct account *a, u32 vm, u32 do
 		want = a->room * POL_CPU;
 	a->demand = (3 * (u64)a->demand + want) / 4;
 	vtime = a->vtime;
-	a->light = 2 * a->demand < share;
+	a->light = 8 * (u64)a->demand < 7 * (u64)share;
 	most = !a->waited || a->light ? lag_of(vm) : MOST_BEHIND * lag_of(vm);
 	if (pol_before(vtime, clock - most)) {
 		if (set_vtime(a, vtime, clock - most))

@@ -12,9 +12,10 @@
  * Two such vCPUs make a gang. Each has a *seat*, a number; siblings that block stay outside and wait like others.
  *     Threads that spin for a while and then block look like threads that block as long as their siblings do not run, and
  *     like threads that spin once these do. So a VM that blocks is tried as a gang for two windows, seldom: a vCPU stays in
- *     it that blocks four times less often than before, and while it does. In no gang does a block count while a sibling
- *     waits for a CPU, as at the end of a slot. A vCPU that slept for four windows on end belongs to no gang: its seat
- *     would be a hole in each slot.
+ *     it that blocks four times less often than before, and while it does. A VM of which all vCPUs sleep for a quarter of a
+ *     window is not tried: its trial would make it late, and it would block less often because it is late. In no gang does a
+ *     block count while a sibling waits for a CPU, as at the end of a slot. A vCPU that slept for four windows on end belongs
+ *     to no gang: its seat would be a hole in each slot.
  *     Which CPUs a gang has: set.bpf.h.
  *     A VM joins the domain that is least loaded, of its home node if it has one. How sets and VMs move: moves.bpf.h.
  * Limits: evidence is blocks; a guest that halts for a paravirtual spinlock is taken for one that blocks. A VM forms no
@@ -35,15 +36,20 @@
 #define MOST_PAUSE 512
 /* A VM that used less than this part of a CPU is not tried: it is served by preemption, and its windows are long. */
 #define TRIAL_PART 4
+/* A VM of which all vCPUs sleep for more than this part of a window has enough CPU time. */
+#define REST_PART 4
 /* A vCPU that slept for so many windows on end belongs to no gang. */
 #define SLEEP_WINDOWS 4
 /* What a gang had in holes counts for about so many windows when sets move. */
 #define SPARE_WINDOWS 16
 
-/* Takes over the evidence of a vCPU; whether it belongs to the gang. In a trial it does, whatever its evidence says. */
-static __always_inline bool judge_vcpu(struct slot_info *i, bool all, bool trial)
+/*
+ * Takes over the evidence of a vCPU; whether it belongs to the gang. In a trial it does, whatever its evidence says. After one it
+ * stays by what it did in it, unless its VM `rests`.
+ */
+static __always_inline bool judge_vcpu(struct slot_info *i, bool all, bool trial, bool rests)
 {
-	if (!i->gang || !on(INSTEP_M_TRIAL))
+	if (!i->gang || rests || !on(INSTEP_M_TRIAL))
 		i->bound = trial ? pol_trial_bound(i->ran_ns, i->blocks) : POL_GANG_OFF_NS;
 	i->gang = trial || pol_hardly_blocks(i->gang, i->bound, i->ran_ns, i->blocks);
 	if (i->asleep && !i->ran_ns && i->asleep++ >= SLEEP_WINDOWS) {
@@ -59,7 +65,7 @@ static __always_inline bool judge_vcpu(struct slot_info *i, bool all, bool trial
 }
 
 /* Looks at the vCPUs of a VM; how many belong to the gang. Each notes in `seat` whether it does. */
-SEPARATE u32 judge_vcpus(u32 vm, bool all, bool trial)
+SEPARATE u32 judge_vcpus(u32 vm, bool all, bool trial, bool rests)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
 	u32 seats = 0, n;
@@ -71,7 +77,7 @@ SEPARATE u32 judge_vcpus(u32 vm, bool all, bool trial)
 	bpf_for(k, 0, n) {
 		struct slot_info *i = slot_of(s->first_slot + k);
 
-		if (i && judge_vcpu(i, all, trial))
+		if (i && judge_vcpu(i, all, trial, rests))
 			seats++;
 	}
 	return seats;
@@ -297,11 +303,15 @@ static __always_inline bool is_to_be_tried(struct vm_state *v, struct instep_vm_
 
 /* Begins, continues or ends the trial of a VM; whether the window that begins now belongs to one. */
 static __always_inline bool continue_trial(struct vm_state *v, struct instep_vm_settings *s, struct domain_state *d,
-					   u64 window)
+					   u64 window, bool rests)
 {
 	u64 blocks = v->total_blocks - v->blocks_before;
 
 	v->blocks_before += blocks;
+	if (rests) {
+		v->trial = 0;
+		return false;
+	}
 	if (v->trial) {
 		v->trial--;
 		return v->trial > 0;
@@ -320,14 +330,15 @@ SEPARATE int end_window(u32 vm, u64 now)
 	struct vm_state *v = vm_of(vm);
 	struct instep_vm_settings *s = vm_set_of(vm);
 	struct domain_state *d;
+	bool all, rests;
+	u64 begun, window;
 	u32 seats;
-	bool all;
-	u64 begun;
 
 	if (!v || !s || !v->joined)
 		return 0;
 	begun = v->window_at;
-	if (pol_since(begun, now) < WINDOW_NS)
+	window = pol_since(begun, now);
+	if (window < WINDOW_NS)
 		return 0;
 	/* Another CPU's tick may be at it, too. */
 	if (__sync_val_compare_and_swap(&v->window_at, begun, now) != begun || !begun)
@@ -336,7 +347,9 @@ SEPARATE int end_window(u32 vm, u64 now)
 	if (!d)
 		return 0;
 	all = s->cosched == INSTEP_COSCHED_RELAXED;
-	seats = judge_vcpus(vm, all, continue_trial(v, s, d, pol_since(begun, now)));
+	rests = v->rest_ns > window / REST_PART;
+	v->rest_ns = 0;
+	seats = judge_vcpus(vm, all, continue_trial(v, s, d, window, rests), rests);
 	d->lost = lost_lanes(d, now);
 	v->wide = seats > room_in(d);
 	if (!on(INSTEP_M_GANG) || s->cosched == INSTEP_COSCHED_NEVER || seats < 2 || (v->wide && !may_spread(v)))

@@ -216,11 +216,12 @@ static inline u64 pol_shorten(u64 vtime, u64 most)
 }
 
 /*
- * A thread that waits for so long is overdue and goes first, if it is entitled to an eighth of a CPU or more: less than half of the
- * stated bound of 100 ms, as others may be overdue, too. With a smaller part it is patient for longer.
+ * A thread that waits for so long is overdue and goes first, if it is entitled to a fifth of a CPU or more: less than half of the
+ * stated bound of 100 ms, as others may be overdue, too. With a smaller part it is patient for longer: for half as long again
+ * as gangs of that part wait for each other, slot by slot of 6 ms. If all of them were overdue, virtual time would count no more.
  */
 #define POL_OVERDUE_NS (45 * POL_MS)
-#define POL_OVERDUE_PART 8u
+#define POL_OVERDUE_PART 5u
 
 /* How long a thread waits before it is overdue, one of `threads` of an account that is entitled to `share`. */
 static inline u64 pol_patience(u32 threads, u32 share)

@@ -74,7 +74,8 @@ static __always_inline void note_range(struct slot_range *range, struct account 
 	range->waits |= waits;
 	range->most = range->most ? pol_max(range->most, vtime) : vtime;
 	range->least = pol_first(range->least, vtime);
-	if (moves_clock(a))
+	/* One of which some threads sleep and none waits has all that it wants. */
+	if (moves_clock(a) && (waits || a->nr_running >= a->peak_before))
 		range->clock = pol_first(range->clock, vtime);
 }
 
@@ -189,7 +190,7 @@ static __always_inline void grant(struct domain_state *d, struct vm_state *v, u3
 	own_set(d, part->set, vm);
 	plan->free &= ~part->set;
 	o = vm_of(plan->victim);
-	if (!plan->victim || !o || lost_less(v, o))
+	if (may_be_torn(v) && (!plan->victim || !o || lost_less(v, o)))
 		plan->victim = vm;
 	part->granted = d->slot;
 	part->began = vtime_in(v, d->host.domain);

@@ -54,7 +54,7 @@ struct account {
 	u32 waited;	 /* a thread had to wait in this period */
 	u32 domain;
 	u32 nr_long;	 /* runnable threads that used up a slice since they woke up */
-	u32 light;	 /* it wants less than half of what it is entitled to */
+	u32 light;	 /* it wants less than 7/8 of what it is entitled to */
 	u32 is_host;	 /* of the host's threads */
 	u32 room;	 /* CPUs that its threads may use together, 0 if all */
 	u32 weight;	 /* in this period */
@@ -101,6 +101,7 @@ struct vm_state {
 	u64 blocks_before; /* of these, before the window */
 	u64 together_ns; /* time in which more than one of its vCPUs ran */
 	u64 apart_ns;	 /* time in which one ran while another waited for a CPU */
+	u64 rest_ns;	 /* time in the window of evidence in which none of its vCPUs wanted a CPU */
 	u64 spare;	 /* virtual time that it was not charged for in holes, of about the last second */
 	u32 refusals;	 /* slots since its last one, in which it wanted one */
 	u32 next;	 /* in the planner's order */
@@ -520,6 +521,15 @@ static __always_inline void note_slot(struct vm_state *v)
 		return;
 	v->slots_had /= 2;
 	v->torn /= 2;
+}
+
+/* A gang of which, in the mean of its slots, more CPUs waited, summed over what interrupted it, is not interrupted. */
+#define MOST_TORN 256
+
+/* Wide gangs lose most: each CPU that is taken makes all others wait. */
+static __always_inline bool may_be_torn(struct vm_state *v)
+{
+	return v->torn <= MOST_TORN * (v->slots_had + 1);
 }
 
 /* Whether a gang lost less to threads that took its CPUs, for each of its slots, than another. */

@@ -87,6 +87,46 @@ fn gangs_that_have_the_same_domains_share_them_evenly() {
     }
 }
 
+/// 16 CPUs with 184 vCPUs of equal weight. Two VMs wake up every 5 ms and want nearly their share.
+fn crowded(scheduler: &str) -> String {
+    let guest = |name: &str, count: u32, vcpus: u32, load: &str| {
+        format!(
+            "[[guest]]\nname = \"{name}\"\ncount = {count}\nvcpus = {vcpus}\nweight = {}\nmemory = \"1GiB\"\nload = \"{load}\"\n",
+            50 * vcpus
+        )
+    };
+    format!(
+        "about = \"it\"\nscheduler = \"{scheduler}\"\nduration = \"2s\"\nwarmup = \"3s\"\n[host]\ncores = 16\nmemory = \"64GiB\"\n{}{}{}{}",
+        guest("spins", 6, 8, "instep-load barrier --kind spin --phase 200us --imbalance 10%"),
+        guest("blocks", 7, 8, "instep-load barrier --kind block --phase 500us --imbalance 10%"),
+        guest("computes", 6, 8, "spin"),
+        guest("pings", 2, 16, "instep-load ping --period 5ms --burst 350us"),
+    )
+}
+
+#[test]
+fn vm_that_leaves_some_of_its_share_does_not_hold_the_clock_back() {
+    let report = planned(&crowded("instep")).report().unwrap();
+    for vm in &report.vms {
+        let least = if vm.name.starts_with("spins") { 0.8 } else { 0.93 };
+        let speed = vm.fair_share_speed.unwrap();
+        assert!(speed > least, "{}: {speed}", vm.name);
+    }
+}
+
+#[test]
+fn vm_that_mostly_sleeps_is_not_late_beside_gangs_that_are_many() {
+    // 17 gangs of 8 on 16 CPUs: each has its turn every 51 ms and more, and is not overdue before.
+    let text = "about = \"it\"\nscheduler = \"instep\"\nduration = \"2s\"\nwarmup = \"3s\"\n[host]\ncores = 16\nmemory = \"64GiB\"\n\
+        [[guest]]\nname = \"computes\"\ncount = 17\nvcpus = 8\nweight = 400\nmemory = \"1GiB\"\nload = \"spin\"\n\
+        [[guest]]\nname = \"pings\"\ncount = 5\nvcpus = 8\nweight = 400\nmemory = \"1GiB\"\n\
+        load = \"instep-load ping --period 5ms --burst 300us\"\n";
+    for vm in planned(text).report().unwrap().vms {
+        let speed = vm.fair_share_speed.unwrap();
+        assert!(speed > 0.9, "{}: {speed}", vm.name);
+    }
+}
+
 #[test]
 fn it_is_co_scheduling_that_does_it() {
     let with = |off: u64| {
