@@ -100,12 +100,14 @@ fn find_speeds(contest: &Contest) -> Result<Value, String> {
         let rules = found.entry((*scheduler).to_owned()).or_insert_with(|| json!({}));
         rules[rule.as_str()] = speeds.into();
     }
-    let host = &contest.plan().setup.host;
+    let setup = &contest.plan().setup;
+    let (host, vms) = (&setup.host, &setup.vms[..alone.len()]);
     Ok(json!({
         "cpus": host.cpus(),
         "nodes": host.nodes.len(),
         "caches": host.llcs.len(),
         "vms": alone.len(),
+        "weights": vms.iter().map(|vm| vm.weight).collect::<Vec<u32>>(),
         "speeds": found,
     }))
 }

@@ -70,10 +70,8 @@ pub fn draw(seed: u64, size: Size, recorded: Option<&str>) -> Result<Drawn, Stri
     };
     let mut guests = draw_guests(&mut rng, size, &shape);
     let memory = fit_memory(&mut rng, &shape, &mut guests);
-    let mut toml = format!(
-        "scheduler = \"eevdf\"\nduration = \"1s\"\nseed = {seed}\n[host]\n{}",
-        shape.words
-    );
+    let mut toml =
+        format!("scheduler = \"eevdf\"\nduration = \"1s\"\nseed = {seed}\n[host]\n{}", shape.words);
     if shape.memory.is_none() {
         let _ = writeln!(toml, "memory = \"{}MiB\"", memory.iter().sum::<u64>() / MIB);
     }
@@ -237,7 +235,8 @@ fn draw_load(rng: &mut Rng) -> (u64, String) {
         13..18 => {
             let kind = one_of(rng, &["block", "spin-block", "spin-block"]);
             let phase = one_of(rng, &[500, 1000, 2000, 5000, 10_000]);
-            let load = format!("instep-load barrier --kind {kind} --phase {phase}us --imbalance 5%");
+            let load =
+                format!("instep-load barrier --kind {kind} --phase {phase}us --imbalance 5%");
             (900, load)
         }
         _ => draw_requests(rng, 10, 50),

@@ -148,11 +148,8 @@ impl Contest {
             let window = LOADS[1] - LOADS[0];
             rule.place(&state.snapshot(&self.plan, &loads, window, other), &mut state);
         }
-        let setup = Setup {
-            warmup: WARMUP,
-            duration: MEASURED,
-            ..self.setup(&state, rule, scheduler)
-        };
+        let setup =
+            Setup { warmup: WARMUP, duration: MEASURED, ..self.setup(&state, rule, scheduler) };
         let mut engine = Engine::new(setup, sched::make(scheduler, &Default::default())?);
         engine.begin();
         while engine.advance(WARMUP + MEASURED) {}
@@ -210,8 +207,7 @@ impl Contest {
                 continue;
             }
             for (affinity, allowed) in vm.affinity.iter_mut().zip(&state.allowed[at]) {
-                let members =
-                    allowed.iter().filter_map(|cpu| self.plan.setup.host.index(cpu.0));
+                let members = allowed.iter().filter_map(|cpu| self.plan.setup.host.index(cpu.0));
                 affinity.0 = Mask::of(cpus, members);
             }
         }

@@ -50,7 +50,8 @@ struct Offer {
 /// Places all candidates in turn.
 pub(super) fn place(snapshot: &Snapshot, state: &mut State) {
     let nodes = snapshot.topology.nodes();
-    let used: Vec<Resources> = (0..snapshot.vms.len()).map(|vm| usage(snapshot, state, vm)).collect();
+    let used: Vec<Resources> =
+        (0..snapshot.vms.len()).map(|vm| usage(snapshot, state, vm)).collect();
     let is_candidate = |vm: &usize| used[*vm].cpus > CANDIDATE[0] && used[*vm].mib > CANDIDATE[1];
     let mut order: Vec<usize> = (0..used.len()).filter(is_candidate).collect();
     let size = |vm: usize| used[vm].cpus * used[vm].mib;
@@ -134,7 +135,13 @@ fn add_back(snapshot: &Snapshot, state: &State, vm: usize, used: Resources, offe
     let home = &state.placed[vm];
     let is_bound = !home.is_empty() && home.len() < nodes.len();
     let own = |offer: &(&Offer, &Node)| home.contains(offer.1.id);
-    let free: i64 = offers.iter().zip(nodes).map(|(offer, node)| (&*offer, node)).filter(own).map(|(offer, _)| offer.free.cpus).sum();
+    let free: i64 = offers
+        .iter()
+        .zip(nodes)
+        .map(|(offer, node)| (&*offer, node))
+        .filter(own)
+        .map(|(offer, _)| offer.free.cpus)
+        .sum();
     let mean = (used.cpus + free) / home.len().max(1) as i64;
     for (at, (offer, node)) in offers.iter_mut().zip(nodes).enumerate() {
         let here = mib(state.memory[vm][at]);
@@ -175,7 +182,8 @@ fn pick_nodes(nodes: &[Node], offers: &[Offer], asked: Resources, enough_cpus: b
         let some = near(from).into_iter().take(needed as usize);
         some.map(|to| value(&offers[to], asked) / distance(from, to).pow(2).max(1)).sum()
     };
-    let best = (0..nodes.len()).max_by_key(|from| (together(*from), usize::MAX - from)).unwrap_or(0);
+    let best =
+        (0..nodes.len()).max_by_key(|from| (together(*from), usize::MAX - from)).unwrap_or(0);
     let (mut left, mut cpus, mut taken) = (asked.mib, asked.cpus, Vec::new());
     for node in near(best) {
         let is_met = taken.len() as i64 >= needed && left <= 0 && (cpus <= flex || enough_cpus);
@@ -188,4 +196,53 @@ fn pick_nodes(nodes: &[Node], offers: &[Offer], asked: Resources, enough_cpus: b
         cpus = (cpus - free.cpus).max(0);
     }
     taken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::draw::Drawn;
+    use super::super::{Contest, Rule};
+    use instep_core::idset::CpuSet;
+
+    const GIB: u64 = 1 << 30;
+
+    /// Two nodes of four CPUs with guests of four vCPUs, each with this load of a vCPU and GiB on both nodes. Where each is bound
+    /// then, and how much of its memory is on node 0.
+    fn placed(guests: &[(u64, [u64; 2])]) -> Vec<(String, u64)> {
+        let mut toml = "scheduler = \"eevdf\"\nduration = \"1s\"\n[host]\nnodes = 2\ncores = 4\n\
+                        memory = \"64GiB\"\n"
+            .to_owned();
+        for (at, (_, gib)) in guests.iter().enumerate() {
+            let gib: u64 = gib.iter().sum();
+            toml += &format!(
+                "[[guest]]\nname = \"g{at}\"\nvcpus = 4\nmemory = \"{gib}GiB\"\nload = \"spin\"\n"
+            );
+        }
+        let memory = guests.iter().map(|(_, gib)| gib.map(|gib| gib * GIB).to_vec()).collect();
+        let milli = guests.iter().map(|(milli, _)| *milli).collect();
+        let contest =
+            Contest::new(&Drawn { seed: 1, toml, topology: None, memory, milli }).unwrap();
+        let mut state = contest.start.clone();
+        Rule::Numad.place(&contest.expected(), &mut state);
+        let of = |vm: usize| (state.allowed[vm][0].to_string(), state.memory[vm][0] / GIB);
+        (0..guests.len()).map(of).collect()
+    }
+
+    #[test]
+    fn busy_vm_is_bound_where_most_of_its_memory_is() {
+        assert_eq!(placed(&[(700, [2, 6])]), [("4-7".to_owned(), 0)]);
+        assert_eq!(placed(&[(700, [6, 2])]), [("0-3".to_owned(), 8)]);
+    }
+
+    #[test]
+    fn second_vm_goes_where_cpu_time_is_free() {
+        let both = placed(&[(900, [8, 0]), (800, [4, 3])]);
+        assert_eq!(both, [("0-3".to_owned(), 8), ("4-7".to_owned(), 0)]);
+    }
+
+    #[test]
+    fn vm_that_hardly_runs_is_left_alone() {
+        let all = CpuSet::parse_list("0-7").unwrap().to_string();
+        assert_eq!(placed(&[(100, [0, 8])]), [(all, 0)]);
+    }
 }
