@@ -155,7 +155,16 @@ impl Cell {
         if load.sum <= 0 {
             return [0; 3];
         }
-        let deviation = ((load.sum * 1000 - load.squares).max(0) as f64).sqrt() as i64;
+        let mean = load.weighted * 1000 / load.sum;
+        let shares_cache =
+            |run: i64| run * run / self.cores as i64 * CACHE / 1000 * mean / 1_000_000;
+        let variance = (load.sum * 1000 - load.squares).max(0);
+        // So far below the first step hardly ever more vCPUs are active: the table of `excess` ends there.
+        let spare = (self.steps[0].0 - load.sum).max(0);
+        if 16 * spare * spare > 289 * variance {
+            return [0, 0, shares_cache(load.sum)];
+        }
+        let deviation = (variance as f64).sqrt() as i64;
         // No more vCPUs are active than there are.
         let excess = |limit: i64| {
             let most = (load.count - limit).max(0) * load.sum / load.count.max(1);
@@ -164,19 +173,13 @@ impl Cell {
         let (last, slower) = self.steps.split_last().expect("a step for each cell");
         let waiting = excess(last.0);
         let slow: i64 = slower.iter().map(|(limit, drop)| drop * (excess(*limit) - waiting)).sum();
-        let run = load.sum - waiting;
-        let cache = run * run / self.cores as i64 * CACHE / 1000;
-        let mean = load.weighted * 1000 / load.sum;
-        if slow + waiting == 0 {
-            return [0, 0, cache * mean / 1_000_000];
-        }
         let of_waiters = load.sum * 1_000_000_000 / load.inverse.max(1);
         let dearer = dearer((slow + waiting * 1000) * 1000 / load.sum);
         let weigh = |cost: i64, weight: i64| cost * weight / 1_000_000;
         [
             weigh(slow * dearer / 1_000_000, mean),
             weigh(waiting * dearer / 1000, of_waiters),
-            weigh(cache, mean),
+            shares_cache(load.sum - waiting),
         ]
     }
 }
