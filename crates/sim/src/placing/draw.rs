@@ -256,7 +256,7 @@ fn draw_profile(rng: &mut Rng) -> String {
     let (fetch, fpu) = (within(rng, 0, 200), within(rng, 0, 200));
     let (llc, memory, set) = match rng.below(3) {
         0 => (within(rng, 0, 50), within(rng, 0, 50), within(rng, 64, 512)),
-        1 => (within(rng, 0, 200), within(rng, 100, 500), within(rng, 2048, 16_384)),
+        1 => (within(rng, 0, 200), within(rng, 100, 400), within(rng, 2048, 16_384)),
         _ => (within(rng, 200, 500), within(rng, 0, 100), within(rng, 512, 6144)),
     };
     // Work that is bound by memory alone takes 8000 MiB/s (profile stream); the more by latency, the less.
