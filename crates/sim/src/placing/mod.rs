@@ -30,7 +30,7 @@ pub const SCHEDULERS: [&str; 2] = ["eevdf", "instep"];
 const CYCLES: usize = 3;
 /// When measuring loads begins and ends, nanoseconds of simulated time.
 const LOADS: [u64; 2] = [100_000_000, 400_000_000];
-/// How far a measured load may be off, per cent: the noise that issue and policy are written for.
+/// How far a measured load may be off, per cent: as in the tests of the policies, which must not move a VM for it.
 const NOISE: u32 = 5;
 /// Nanoseconds before speeds are measured, and measured.
 const WARMUP: u64 = 300_000_000;
