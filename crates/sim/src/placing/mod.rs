@@ -70,7 +70,7 @@ impl Rule {
         match self {
             Rule::Policy(policy) => {
                 let settings = Settings { policy, ..Settings::default() };
-                state.apply(snapshot, &policy::decide(snapshot, &settings));
+                state.apply(&policy::decide(snapshot, &settings));
             }
             Rule::Numad => numad::place(snapshot, state),
         }
@@ -88,7 +88,7 @@ pub struct Contest {
 }
 
 /// What a VM does alone on the host: thousandths of a unit a second, and thousandths of a CPU.
-type Alone = (u64, u64);
+pub type Alone = (u64, u64);
 
 impl Contest {
     /// The host that was drawn, with nothing in force.
@@ -173,10 +173,8 @@ impl Contest {
     }
 
     /// What each VM does alone, under the default scheduler.
-    ///
-    /// # Errors
-    /// It is not known.
-    pub fn alone(&self) -> Result<Vec<Alone>, String> {
+    #[must_use]
+    pub fn alone(&self) -> Vec<Alone> {
         let one = |vm: usize| {
             let mut plan = self.plan.only(vm);
             (plan.setup.warmup, plan.setup.duration) = (LOADS[0], LOADS[1] - LOADS[0]);
@@ -184,7 +182,7 @@ impl Contest {
             let outcome = plan.run();
             let ran = u128::from(outcome.vms[0].2.sums.running) * 1000;
             let cpus = ran.div_ceil(u128::from(outcome.duration.max(1)));
-            Ok((outcome.throughput_milli(0), cpus as u64))
+            (outcome.throughput_milli(0), cpus as u64)
         };
         (0..self.milli.len()).map(one).collect()
     }

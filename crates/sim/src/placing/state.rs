@@ -96,8 +96,8 @@ impl State {
         }
     }
 
-    /// Carries out a decision for this snapshot.
-    pub(super) fn apply(&mut self, snapshot: &Snapshot, decision: &Decision) {
+    /// Carries out a decision for a snapshot of it.
+    pub(super) fn apply(&mut self, decision: &Decision) {
         for (at, verdict) in decision.vms.iter().enumerate() {
             self.placed[at].clone_from(&verdict.home);
         }
@@ -112,7 +112,6 @@ impl State {
                 Action::SetEmulatorAffinity { .. } => {}
             }
         }
-        debug_assert_eq!(snapshot.vms.len(), self.placed.len());
     }
 
     /// Memory of a VM comes to these nodes, in equal parts, as far as they have room.
