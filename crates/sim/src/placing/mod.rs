@@ -41,7 +41,7 @@ const MEASURED: u64 = 1_200_000_000;
 pub enum Rule {
     /// A policy of Instep.
     Policy(PolicyName),
-    /// The rule of numad ([`mod@numad`]).
+    /// The rule of numad, as the module `numad` beside this one has it.
     Numad,
 }
 
