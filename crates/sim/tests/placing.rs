@@ -9,7 +9,7 @@ use instep_sim::placing::draw::{Size, draw};
 use instep_sim::placing::{Contest, Rule};
 
 /// Hosts of 8 and 16 CPUs among those that the benchmark draws first.
-const SEEDS: [u64; 3] = [6, 9, 11];
+const SEEDS: [u64; 3] = [5, 9, 11];
 
 fn contest(seed: u64, size: Size) -> Contest {
     Contest::new(&draw(seed, size, None).unwrap()).unwrap()
@@ -28,7 +28,7 @@ fn seed_fixes_host_and_speeds() {
 
 #[test]
 fn all_drawn_hosts_can_be_simulated() {
-    for seed in 0..200 {
+    for seed in 0..60 {
         for size in [Size::Small, Size::Any] {
             let contest = contest(seed, size);
             let cpus = contest.plan().setup.host.cpus();
