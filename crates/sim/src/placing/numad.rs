@@ -134,14 +134,8 @@ fn add_back(snapshot: &Snapshot, state: &State, vm: usize, used: Resources, offe
     let nodes = snapshot.topology.nodes();
     let home = &state.placed[vm];
     let is_bound = !home.is_empty() && home.len() < nodes.len();
-    let own = |offer: &(&Offer, &Node)| home.contains(offer.1.id);
-    let free: i64 = offers
-        .iter()
-        .zip(nodes)
-        .map(|(offer, node)| (&*offer, node))
-        .filter(own)
-        .map(|(offer, _)| offer.free.cpus)
-        .sum();
+    let own = offers.iter().zip(nodes).filter(|(_, node)| home.contains(node.id));
+    let free: i64 = own.map(|(offer, _)| offer.free.cpus).sum();
     let mean = (used.cpus + free) / home.len().max(1) as i64;
     for (at, (offer, node)) in offers.iter_mut().zip(nodes).enumerate() {
         let here = mib(state.memory[vm][at]);
