@@ -8,6 +8,7 @@ mod deny;
 mod fuzz;
 mod load;
 mod package;
+mod placement;
 mod scale;
 mod simbench;
 mod tidy;
@@ -37,6 +38,10 @@ usage: cargo xtask TASK
   bench scale --mechanisms [--case NAME]... [--without MECHANISM]... [--seeds N] [--json FILE]
                          what each mechanism of instep (or those named) is worth: the row that loses
                          most without it, on hosts of 32 CPUs and more; status 1 if one loses no 3 %
+  bench placement [--quick] [--hosts N] [--gaps N] [--seed N] [--json FILE] [--html FILE]
+                         the policy instep beside bnn, bind, none, spread and numad's rule: speed of simulated
+                         guests on N random hosts (40) and on recorded machines, the gap to the best plan on
+                         N small hosts (600), time of deciding; status 1 if a target is missed
   fuzz [--seconds S] [TARGET...]
                          every fuzz target (or those named) for S seconds, 60 by default
   load                   build instep-load, the static guest program, and print its path
@@ -74,6 +79,7 @@ fn run(args: &[String]) -> Result<bool> {
         }
         ["bench", "sim"] => simbench::run(&root).map(|()| true),
         ["bench", "scale", rest @ ..] => scale::run(&root, rest),
+        ["bench", "placement", rest @ ..] => placement::run(&root, rest),
         ["bench", "analyze", files @ ..] => tracebench::run(&root, files).map(|()| true),
         ["load"] => load::run(&root).map(|()| true),
         ["man"] => package::write_pages(&root).map(|()| true),

@@ -15,6 +15,7 @@ pub mod host;
 pub mod library;
 pub mod mask;
 pub mod params;
+pub mod placing;
 pub mod report;
 pub mod reproduce;
 pub mod rng;

@@ -10,7 +10,7 @@ mod jobs;
 mod measure;
 mod mechanisms;
 mod options;
-mod page;
+pub(crate) mod page;
 mod table;
 
 use anyhow::{Context, Result, bail};
@@ -76,7 +76,7 @@ pub(crate) fn run(root: &Path, args: &[&str]) -> Result<bool> {
 }
 
 /// Fails where a file cannot be written, before minutes are spent on what it is to hold.
-fn check_writable(path: &Path) -> Result<()> {
+pub(crate) fn check_writable(path: &Path) -> Result<()> {
     let opened = OpenOptions::new().create(true).append(true).open(path);
     opened.map(drop).with_context(|| format!("cannot write {}", path.display()))
 }
@@ -193,7 +193,7 @@ fn write_scenarios(to: &Path, cases: &[Case]) -> Result<()> {
 }
 
 /// The commit that was measured, with `+` if files differ from it.
-fn read_commit(root: &Path) -> String {
+pub(crate) fn read_commit(root: &Path) -> String {
     let asked = Command::new("git")
         .current_dir(root)
         .args(["describe", "--always", "--exclude=*", "--dirty=+"])

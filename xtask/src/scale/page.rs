@@ -5,9 +5,8 @@ use crate::scale::measure::Verdict;
 use crate::scale::table::{Line, Table};
 use std::fmt::Write as _;
 
-const HEAD: &str = "<!doctype html>
-<html lang=\"en\"><meta charset=\"utf-8\"><title>Instep: bench scale</title>
-<style>
+/// How tables of results look, with a colour for each verdict.
+pub(crate) const STYLE: &str = "\
 body { font: 14px/1.4 system-ui, sans-serif; margin: 2em; color: #222; background: #fff }
 table { border-collapse: collapse }
 th { position: sticky; top: 0; background: #fff; text-align: left; border-bottom: 2px solid #888 }
@@ -18,13 +17,14 @@ td { border-bottom: 1px solid #e4e4e4 }
 .ok .verdict { color: #2a6b2a } .aim .verdict { color: #0b5c0b; font-weight: 600 }
 .informs { color: #777 }
 .group td { border-top: 2px solid #bbb }
-</style>
-<h1>Instep on hosts of 2 to 384 CPUs</h1>
 ";
 
 /// The page.
 pub(crate) fn render(table: &Table, commit: &str) -> String {
-    let mut html = HEAD.to_owned();
+    let mut html = format!(
+        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Instep: bench scale</title>\n\
+         <style>\n{STYLE}</style>\n<h1>Instep on hosts of 2 to 384 CPUs</h1>\n"
+    );
     let _ = writeln!(html, "<p>Commit {}, simulated. {}.</p>", escape(commit), table.summary());
     for note in &table.notes {
         let _ = writeln!(html, "<p>{}.</p>", escape(note));
@@ -75,7 +75,8 @@ fn add_line(html: &mut String, line: &Line, begins_group: bool, peers: usize) {
     let _ = writeln!(html, "<td class=\"verdict\">{}</tr>", line.verdict);
 }
 
-fn escape(text: &str) -> String {
+/// Text as HTML shows it.
+pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

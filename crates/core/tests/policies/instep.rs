@@ -162,7 +162,7 @@ fn crowding_of_whole_cores_outweighs_remote_memory() {
     assert_eq!((home(&decision, 0), home(&decision, 1)), ("0".into(), "1".into()));
     assert_eq!(
         why(&decision, 1),
-        "node 1: saves 0.24 CPUs of remote access, 0.86 of core sharing, 0.04 of cache sharing, 0.31 of \
+        "node 1: saves 0.24 CPUs of remote access, 0.94 of core sharing, 0.04 of cache sharing, 0.31 of \
          siblings in different caches, costs 0.02 CPUs of moving memory against nodes 0-1; a core for \
          each vCPU"
     );

@@ -111,3 +111,16 @@ fn hosts_of_several_caches_on_which_vms_once_flapped_settle() {
         assert!(kept.is_ok(), "seed {seed}: {kept:?}");
     }
 }
+
+/// A heavy VM fills half of a node's threads, six light ones crowd. What a light one loses by waiting where all are is more
+/// than the heavy one loses by sharing its cores with one of them: shares by weight are fair where nobody starves.
+#[test]
+fn light_vms_do_not_all_crowd_away_from_a_heavy_one() {
+    let mut host = made::host(made::topology(2, 4, 2, 64 * GIB));
+    host.vms = (1..=7).map(|id| vm(&host, id, 4, 1000, &[200, 200])).collect();
+    host.vms[0].weight = 300;
+    let decision = decide(&host, &settings(PolicyName::Instep));
+    let heavy = decision.vms[0].home.clone();
+    let beside = decision.vms[1..].iter().filter(|verdict| verdict.home == heavy).count();
+    assert!((1..=3).contains(&beside), "{beside} of 6 light VMs on {heavy}");
+}

@@ -125,7 +125,7 @@ impl Plan {
     }
 
     /// The plan with nothing but this VM and the host's own threads.
-    fn only(&self, vm: usize) -> Self {
+    pub(crate) fn only(&self, vm: usize) -> Self {
         let mut plan = self.clone();
         let mut at = 0..;
         plan.setup.vms.retain(|other| at.next() == Some(vm) || other.hidden);

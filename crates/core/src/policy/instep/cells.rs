@@ -103,7 +103,7 @@ impl<'a> Host<'a> {
         let load = |cell: &Cell| {
             let cpus = cell.cpus.len() as u64;
             let sum = (self.other * cpus / whole.max(1) as u64).min(cpus * 1000) as i64;
-            Load { sum, squares: sum * 1000, count: sum, weighted: sum * 1000, noise: 0 }
+            Load { squares: sum * 1000, count: sum, ..Load::of(sum, 1000) }
         };
         self.cells.iter().map(load).collect()
     }
@@ -148,11 +148,23 @@ impl Cell {
 
     /// What a load costs, in millionths of a CPU: sharing cores and running on slow ones, waiting for a
     /// CPU, and sharing the capacity and the bandwidth of the last-level cache.
+    ///
+    /// All on a cell are slowed by shared cores alike. Those wait that have less weight: the kernel divides CPU time
+    /// by it.
     pub(super) fn cost(&self, load: &Load) -> [i64; 3] {
         if load.sum <= 0 {
             return [0; 3];
         }
-        let deviation = ((load.sum * 1000 - load.squares).max(0) as f64).sqrt() as i64;
+        let mean = load.weighted * 1000 / load.sum;
+        let shares_cache =
+            |run: i64| run * run / self.cores as i64 * CACHE / 1000 * mean / 1_000_000;
+        let variance = (load.sum * 1000 - load.squares).max(0);
+        // So far below the first step hardly ever more vCPUs are active: the table of `excess` ends there.
+        let spare = (self.steps[0].0 - load.sum).max(0);
+        if 16 * spare * spare > 289 * variance {
+            return [0, 0, shares_cache(load.sum)];
+        }
+        let deviation = (variance as f64).sqrt() as i64;
         // No more vCPUs are active than there are.
         let excess = |limit: i64| {
             let most = (load.count - limit).max(0) * load.sum / load.count.max(1);
@@ -161,10 +173,14 @@ impl Cell {
         let (last, slower) = self.steps.split_last().expect("a step for each cell");
         let waiting = excess(last.0);
         let slow: i64 = slower.iter().map(|(limit, drop)| drop * (excess(*limit) - waiting)).sum();
-        let run = load.sum - waiting;
-        let weight = load.weighted * 1000 / load.sum;
-        let cache = run * run / self.cores as i64 * CACHE / 1000;
-        [slow, waiting * 1000, cache].map(|cost| cost * weight / 1_000_000)
+        let of_waiters = load.sum * 1_000_000_000 / load.inverse.max(1);
+        let dearer = dearer((slow + waiting * 1000) * 1000 / load.sum);
+        let weigh = |cost: i64, weight: i64| cost * weight / 1_000_000;
+        [
+            weigh(slow * dearer / 1_000_000, mean),
+            weigh(waiting * dearer / 1000, of_waiters),
+            shares_cache(load.sum - waiting),
+        ]
     }
 }
 
@@ -180,6 +196,8 @@ pub(super) struct Load {
     pub(super) count: i64,
     /// Demand times the weight of the VM, micro.
     pub(super) weighted: i64,
+    /// Demand by the weight of the VM, micro.
+    pub(super) inverse: i64,
     /// Squares of the noise of what single units demand here, micro.
     pub(super) noise: i64,
 }
@@ -188,7 +206,8 @@ impl Load {
     /// That of one vCPU, with the weight of its VM in thousandths of the mean.
     pub(super) fn of(demand: i64, weight: i64) -> Load {
         let (squares, weighted) = (demand * demand, demand * weight);
-        Load { sum: demand, squares, count: 1000, weighted, noise: 0 }
+        let inverse = demand * 1_000_000 / weight.max(1);
+        Load { sum: demand, squares, count: 1000, weighted, inverse, noise: 0 }
     }
 
     pub(super) fn plus(self, part: &Load) -> Load {
@@ -210,9 +229,19 @@ impl Load {
             squares: f(self.squares, other.squares),
             count: f(self.count, other.count),
             weighted: f(self.weighted, other.weighted),
+            inverse: f(self.inverse, other.inverse),
             noise: f(self.noise, other.noise),
         }
     }
+}
+
+/// By how much more a loss of this part of all demand counts, both in millionths: a VM that has little already misses the
+/// rest the more. Shares by weight are those that make the weighted sum of the logarithms of speeds greatest
+/// (proportional fairness; Kelly, Maulloo and Tan 1998). So a part `x` counts `-ln(1 - x)`, here by its Pade
+/// approximant `x (6 - x) / (6 - 4 x)`.
+fn dearer(part: i64) -> i64 {
+    let part = part.clamp(0, 1_000_000);
+    (6_000_000 - part) * 1_000_000 / (6_000_000 - 4 * part)
 }
 
 /// By how much a number of active vCPUs exceeds a limit on average, in thousandths: it has this mean, in

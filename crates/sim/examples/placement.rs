@@ -1,0 +1,113 @@
+//! Places and simulates random hosts for `cargo xtask bench placement`. Each line of the standard input is a job as JSON: `kind`,
+//! `seed`, and `topology`, the JSON of `instep topology` as a text, or null for a random host. As each job ends, a line is
+//! printed: its number `job` in the order of the input, and what was found, or `error`.
+//!
+//! * `time`: median microseconds of a decision for 1,000 VMs, at `first` and when it is `in_force`. It is done before all others.
+//! * `gap`: what the plan of `instep` loses and what the best of all plans does (`found`, `best`, millionths of a CPU),
+//!   or nothing on a host with more than `most` plans.
+//! * `speeds`: by scheduler and rule the fair-share speed of each VM, and the host's size.
+
+#![allow(missing_docs, reason = "an example")]
+
+use instep_core::policy::{self, PolicyName, Settings};
+use instep_core::snapshot::Snapshot;
+use instep_sim::placing::draw::{self, Size};
+use instep_sim::placing::{Contest, Rule, SCHEDULERS};
+use rayon::prelude::*;
+use serde_json::{Map, Value, json};
+use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Decisions of which the median is told.
+const DECISIONS: usize = 25;
+
+fn main() -> ExitCode {
+    let read = |line: std::io::Result<String>| {
+        let line = line.map_err(|error| error.to_string())?;
+        serde_json::from_str(&line).map_err(|error| format!("not a job: {error}"))
+    };
+    let jobs: Result<Vec<Value>, String> = std::io::stdin().lines().map(read).collect();
+    let jobs = match jobs {
+        Ok(jobs) => jobs,
+        Err(what) => {
+            eprintln!("{what}");
+            return ExitCode::from(2);
+        }
+    };
+    let is_time = |job: &&(usize, Value)| job.1["kind"] == "time";
+    let jobs: Vec<(usize, Value)> = jobs.into_iter().enumerate().collect();
+    jobs.iter().filter(is_time).for_each(print_result);
+    jobs.par_iter().with_max_len(1).filter(|job| !is_time(job)).for_each(print_result);
+    ExitCode::SUCCESS
+}
+
+fn print_result((number, job): &(usize, Value)) {
+    let begin = Instant::now();
+    let result = catch_unwind(AssertUnwindSafe(|| find(job)));
+    let result = result.unwrap_or_else(|_| Err("the simulation panicked".to_owned()));
+    let mut line = result.unwrap_or_else(|what| json!({ "error": what }));
+    line["job"] = (*number).into();
+    line["seconds"] = begin.elapsed().as_secs_f64().into();
+    let mut out = std::io::stdout().lock();
+    // Whoever reads may be gone: there is nobody left to tell.
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+fn find(job: &Value) -> Result<Value, String> {
+    let seed = job["seed"].as_u64().ok_or("a job without seed")?;
+    let contest = |size| Contest::new(&draw::draw(seed, size, job["topology"].as_str())?);
+    match job["kind"].as_str() {
+        Some("time") => Ok(measure_time(&contest(Size::Thousand)?)),
+        Some("gap") => {
+            let most = job["most"].as_u64().ok_or("a job without most")?;
+            let found = policy::against_exact(&contest(Size::Small)?.expected(), most as usize);
+            Ok(json!({ "found": found.map(|pair| pair.0), "best": found.map(|pair| pair.1) }))
+        }
+        Some("speeds") => find_speeds(&contest(Size::Any)?),
+        _ => Err("a job of no known kind".to_owned()),
+    }
+}
+
+fn measure_time(contest: &Contest) -> Value {
+    let settings = Settings::default();
+    let median = |snapshot: &Snapshot| {
+        let once = |_| {
+            let begin = Instant::now();
+            let decided = policy::decide(snapshot, &settings).vms.len();
+            (begin.elapsed().as_secs_f64() * 1e6, decided)
+        };
+        let mut times: Vec<(f64, usize)> = (0..DECISIONS).map(once).collect();
+        times.sort_by(|a, b| a.0.total_cmp(&b.0));
+        times[DECISIONS / 2].0
+    };
+    let (first, after) = (contest.expected(), contest.after(PolicyName::Instep));
+    json!({ "vms": first.vms.len(), "first": median(&first), "in_force": median(&after) })
+}
+
+fn find_speeds(contest: &Contest) -> Result<Value, String> {
+    let alone = contest.alone();
+    let runs: Vec<(&str, Rule)> =
+        SCHEDULERS.iter().flat_map(|name| Rule::ALL.map(|rule| (*name, rule))).collect();
+    let speeds: Result<Vec<Vec<f64>>, String> = runs
+        .par_iter()
+        .with_max_len(1)
+        .map(|(scheduler, rule)| contest.speeds(*rule, scheduler, &alone))
+        .collect();
+    let mut found = Map::new();
+    for ((scheduler, rule), speeds) in runs.iter().zip(speeds?) {
+        let rules = found.entry((*scheduler).to_owned()).or_insert_with(|| json!({}));
+        rules[rule.as_str()] = speeds.into();
+    }
+    let setup = &contest.plan().setup;
+    let (host, vms) = (&setup.host, &setup.vms[..alone.len()]);
+    Ok(json!({
+        "cpus": host.cpus(),
+        "nodes": host.nodes.len(),
+        "caches": host.llcs.len(),
+        "vms": alone.len(),
+        "weights": vms.iter().map(|vm| vm.weight).collect::<Vec<u32>>(),
+        "speeds": found,
+    }))
+}

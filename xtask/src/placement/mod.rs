@@ -1,0 +1,44 @@
+//! `cargo xtask bench placement`: evidence for the policy `instep` that does not share its constants. Random and
+//! recorded hosts are placed by each rule and simulated; on small hosts the plan is compared with the best of all plans.
+//!
+//! ```text
+//! options, recorded machines -> jobs -> crates/sim/examples/placement.rs -> found -> targets, table, JSON, page
+//! ```
+
+mod found;
+mod jobs;
+mod options;
+mod page;
+mod recorded;
+mod targets;
+
+use crate::scale::{check_writable, read_commit};
+use anyhow::{Context, Result};
+use options::Options;
+use std::path::Path;
+
+/// Simulates, prints; whether everything that must be reached is.
+pub(crate) fn run(root: &Path, args: &[&str]) -> Result<bool> {
+    let options = Options::parse(args)?;
+    for path in [&options.json, &options.html].into_iter().flatten() {
+        check_writable(path)?;
+    }
+    let (machines, why) = recorded::read_machines(root)?;
+    let jobs = jobs::list_jobs(&options, &machines);
+    let mut found = jobs::work(root, &jobs)?;
+    found.notes.extend(why);
+    let targets = targets::judge(&found);
+    print!("{}\n{}", targets::draw(&targets), found.draw());
+    let commit = read_commit(root);
+    let files = [
+        (&options.json, found.json(&targets, &commit)),
+        (&options.html, page::render(&found, &targets, &commit)),
+    ];
+    for (path, text) in files {
+        if let Some(path) = path {
+            std::fs::write(path, text)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+    }
+    Ok(targets.iter().all(|target| target.verdict() != targets::Verdict::Missed))
+}

@@ -1,0 +1,70 @@
+//! The command line of `cargo xtask bench placement`.
+
+use anyhow::{Context, Result, bail};
+use std::path::PathBuf;
+
+/// What was asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// Random hosts that are simulated.
+    pub(crate) hosts: u64,
+    /// Random small hosts that are compared with the best of all plans.
+    pub(crate) gaps: u64,
+    /// The seed of the first host.
+    pub(crate) seed: u64,
+    pub(crate) json: Option<PathBuf>,
+    pub(crate) html: Option<PathBuf>,
+}
+
+impl Options {
+    pub(crate) fn parse(args: &[&str]) -> Result<Self> {
+        let mut options = Self { hosts: 40, gaps: 600, seed: 1, json: None, html: None };
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            if *arg == "--quick" {
+                (options.hosts, options.gaps) = (8, 60);
+                continue;
+            }
+            let value = args.next().copied();
+            let value = || value.with_context(|| format!("{arg} needs a value"));
+            let number = || -> Result<u64> {
+                let text = value()?;
+                text.parse()
+                    .ok()
+                    .filter(|number| *number <= 100_000)
+                    .with_context(|| format!("{arg} {text}: expected a number from 0 to 100000"))
+            };
+            match *arg {
+                "--hosts" => options.hosts = number()?,
+                "--gaps" => options.gaps = number()?,
+                "--seed" => options.seed = number()?,
+                "--json" => options.json = Some(value()?.into()),
+                "--html" => options.html = Some(value()?.into()),
+                _ => bail!(
+                    "bench placement knows no {arg}; known are --quick, --hosts, --gaps, --seed, --json, \
+                     --html"
+                ),
+            }
+        }
+        Ok(options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_understood_or_named() {
+        let options = Options::parse(&["--quick", "--seed", "7", "--json", "a"]).unwrap();
+        assert_eq!((options.hosts, options.gaps, options.seed), (8, 60, 7));
+        for (args, word) in [
+            (["--hosts", "many"].as_slice(), "expected a number"),
+            (&["--html"], "needs a value"),
+            (&["--speed", "3"], "knows no --speed"),
+        ] {
+            let error = Options::parse(args).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}
