@@ -13,7 +13,6 @@ pub mod error;
 pub mod guest;
 pub mod host;
 pub mod library;
-pub mod mask;
 pub mod params;
 pub mod report;
 pub mod reproduce;

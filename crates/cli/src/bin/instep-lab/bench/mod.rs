@@ -19,9 +19,11 @@ use instep_bench::keep::{self, Boot, Keeper, Kept, Order};
 use instep_bench::plan::{DEFAULT, INSTEP, Scheduler, SchedulerKind, Times, WITHOUT};
 use instep_bench::report::{Report, SCHEMA};
 use instep_bench::{builtin, page, table};
+use instep_cli::programs::LABORATORY;
 use instep_kernel::settings::MECHANISMS;
 use instep_lab::Stop;
 use instep_lab::host::machine::Clock;
+use instep_lab::scenario::run::Options;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -272,7 +274,7 @@ fn find_peers(
 
 impl Wanted {
     /// What is to be run, with what tells builds of the programs apart.
-    fn order(&self, instep: &Path) -> Order {
+    fn order(&self, options: &Options) -> Order {
         let of = |path: &Path| {
             let meta = fs::metadata(path).ok()?;
             let time = meta.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
@@ -280,7 +282,7 @@ impl Wanted {
         };
         let peers = self.peers.iter().map(|(name, path)| (name.as_str(), path.as_path()));
         let builds = peers
-            .chain([(INSTEP, instep)])
+            .chain([(INSTEP, options.instep.as_path()), (LABORATORY, &options.laboratory)])
             .filter_map(|(name, path)| Some((name.to_owned(), of(path)?)))
             .collect();
         Order {
