@@ -391,7 +391,7 @@ mod tests {
     }
 
     fn report(wanted: &Wanted, cells: Vec<Cell>) -> Report {
-        let mut came = Came::begin(wanted.order(Path::new("/none")), None).unwrap();
+        let mut came = Came::begin(wanted.order(&Options::default()), None).unwrap();
         cells.into_iter().for_each(|cell| came.finished(cell).unwrap());
         came.report(&wanted.warnings).unwrap()
     }
@@ -441,7 +441,7 @@ mod tests {
         fs::write(&file, serde_json::to_string(&report).unwrap()).unwrap();
         assert_eq!(earlier(&[file.clone(), file.clone()]).unwrap().cases.len(), 1);
         let kept = dir.path().join("a.cells");
-        let mut came = Came::begin(wanted().order(Path::new("/none")), Some(&kept)).unwrap();
+        let mut came = Came::begin(wanted().order(&Options::default()), Some(&kept)).unwrap();
         came.finished(cell("alone", Some(2.0))).unwrap();
         let from_kept = earlier(std::slice::from_ref(&kept)).unwrap();
         assert_eq!(from_kept.cases[0].alone.as_ref().unwrap().median, 2.0);

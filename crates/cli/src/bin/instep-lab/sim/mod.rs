@@ -132,8 +132,9 @@ fn checked_json(plan: &Plan, checked: &Checked) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::{Checked, Finding, Plan, Scenario, checked_json, judged};
+    use super::{Checked, Plan, Scenario, checked_json, judged};
     use crate::Outcome;
+    use instep_check::Finding;
     use instep_kernel::settings::{
         Cosched, DEFAULT_PERIOD, HOST_WEIGHT, Latency, PERIODS, Settings,
     };
