@@ -25,7 +25,7 @@ use values::{duration, process_vm, size, window};
     max_term_width = 100,
     after_help = "With instep-lab: sim, reproduce, agree, lab, bench, demo.\n\
                   Exit status: 0 fine; 1 a finding, or the work failed; 2 wrong use or environment.\n\
-                  Try: instep status; instep plan; instep demo"
+                  Try: instep status; instep plan; instep top"
 )]
 pub(crate) struct Cli {
     /// The command.

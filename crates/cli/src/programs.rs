@@ -20,8 +20,8 @@ pub enum Error {
     Missing {
         /// The program.
         name: &'static str,
-        /// Where it would be found first.
-        beside: PathBuf,
+        /// The directory of this program, which is looked at first.
+        dir: PathBuf,
     },
     /// It is there, and of another build.
     OtherBuild {
@@ -35,11 +35,11 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Missing { name, beside } => write!(
+            Self::Missing { name, dir } => write!(
                 f,
-                "{name} is neither {} nor in PATH; install the package {name}, or build it: cargo \
+                "{name} is neither in {} nor in PATH; install the package {name}, or build it: cargo \
                  build --release -p instep-cli",
-                beside.display()
+                dir.display()
             ),
             Self::OtherBuild { path, says } => write!(
                 f,
@@ -72,11 +72,13 @@ pub fn find(name: &'static str) -> Result<PathBuf, Error> {
 }
 
 fn find_from(name: &'static str, own: &Path, path: &std::ffi::OsStr) -> Result<PathBuf, Error> {
-    let beside = own.with_file_name(name);
+    let dir = own.parent().unwrap_or(Path::new("/"));
     // A relative directory in PATH is whatever the user stands in.
-    let dirs = env::split_paths(path).filter(|dir| dir.is_absolute()).map(|dir| dir.join(name));
-    let mut candidates = std::iter::once(beside.clone()).chain(dirs);
-    candidates.find(|path| is_executable(path)).ok_or(Error::Missing { name, beside })
+    let dirs = env::split_paths(path).filter(|dir| dir.is_absolute());
+    let mut candidates = std::iter::once(dir.to_owned()).chain(dirs).map(|dir| dir.join(name));
+    candidates
+        .find(|path| is_executable(path))
+        .ok_or_else(|| Error::Missing { name, dir: dir.to_owned() })
 }
 
 fn is_executable(path: &Path) -> bool {
@@ -125,7 +127,7 @@ mod tests {
         let path = env::join_paths([Path::new("."), &there]).unwrap();
         let find = || find_from(LABORATORY, &own, &path);
         let said = find().unwrap_err().to_string();
-        assert!(said.contains(&format!("neither {}/instep-lab nor", here.display())), "{said}");
+        assert!(said.contains(&format!("neither in {} nor", here.display())), "{said}");
         assert!(said.contains("install the package instep-lab"), "{said}");
         let in_path = with_program(&there, LABORATORY);
         assert_eq!(find().unwrap(), in_path);

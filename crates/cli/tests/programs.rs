@@ -1,5 +1,6 @@
 //! The two programs: `instep` passes the commands of the laboratory on to `instep-lab`, whose exit status and streams
 //! are then its own, and says what to install where that is missing.
+#![cfg(test)]
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod common;
@@ -115,7 +116,7 @@ fn laboratory_refuses_an_instep_that_is_missing_or_of_another_build() {
     };
     let all = [&["lab", "run", hello][..], &["demo", "--here"], &BENCH];
     for args in all {
-        run(args).expect(2).says(&["instep is neither", "install the package instep"]);
+        run(args).expect(2).says(&["instep is neither in", "install the package instep"]);
     }
     instep_madehost::program(&bin.join("instep"), b"#!/bin/sh\necho instep 0.0.9 '(abc)'\n");
     for args in all {
