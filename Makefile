@@ -16,12 +16,12 @@ test:
 	@scripts/install-deps.sh test
 	@scripts/test.sh
 
-# The Debian package, in target/package/deb.
+# The Debian packages of instep and instep-lab, in target/package/deb.
 deb:
 	@scripts/install-deps.sh deb
 	@cargo xtask deb
 
-# The RPM package, in target/package/rpm.
+# The RPM packages of instep and instep-lab, in target/package/rpm.
 rpm:
 	@scripts/install-deps.sh rpm
 	@cargo xtask rpm

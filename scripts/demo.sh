@@ -3,8 +3,8 @@
 #
 #   scripts/demo.sh [OPTION OF instep demo ...]
 #
-# What it leaves is target/release/instep, and instep-load where `instep` finds it: the last act and `instep bench`
-# run it in guests. Without it the act is left out. Exit status: that of the demo, or of cargo.
+# What it leaves is target/release/instep with instep-lab beside it, and instep-load where that finds it: the last act and
+# `instep bench` run it in guests. Without it the act is left out. Exit status: that of the demo, or of cargo.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -13,4 +13,4 @@ source scripts/kernel-feature.sh
 cargo build --release --package instep-cli "${kernel[@]}"
 cargo xtask load || echo "instep-load cannot be built: the demo's last act and instep bench go without" >&2
 echo "==> instep demo"
-exec cargo run --quiet --release --package instep-cli "${kernel[@]}" -- demo "$@"
+exec cargo run --quiet --release --package instep-cli --bin instep-lab "${kernel[@]}" -- demo "$@"

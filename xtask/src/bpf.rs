@@ -111,7 +111,9 @@ mod tests {
                 [
                     format!("{name}: build --release --package instep-cli{feature}"),
                     format!("{name}: xtask load"),
-                    format!("{name}: run --quiet --release --package instep-cli{feature} -- demo"),
+                    format!(
+                        "{name}: run --quiet --release --package instep-cli --bin instep-lab{feature} -- demo"
+                    ),
                 ]
             );
             assert_eq!(String::from_utf8(ran.stderr).unwrap().lines().count(), usize::from(!with));

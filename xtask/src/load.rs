@@ -37,7 +37,7 @@ fn asks_for_loader(bytes: &[u8]) -> Option<bool> {
 ///
 /// With `--target` the flags reach neither build scripts nor procedural macros, and the result
 /// has a directory of its own: other builds stay as they are.
-fn build(root: &Path) -> Result<PathBuf> {
+pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let target = host_target()?;
     let variable = format!("CARGO_TARGET_{}_RUSTFLAGS", target.to_uppercase().replace('-', "_"));
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

@@ -46,8 +46,8 @@ usage: cargo xtask TASK
                          every fuzz target (or those named) for S seconds, 60 by default
   load                   build instep-load, the static guest program, and print its path
   man                    write man pages and completions to target/package
-  deb                    build the Debian package in target/package/deb (needs cargo-deb)
-  rpm                    build the RPM package in target/package/rpm (needs cargo-generate-rpm)
+  deb                    build the Debian packages in target/package/deb (needs cargo-deb)
+  rpm                    build the RPM packages in target/package/rpm (needs cargo-generate-rpm)
   bpf-clang              the clang that the feature `kernel` is built with; status 1 and why if none
   fuzz-seeds             write the seeds of the fuzz targets to fuzz/corpus
 ";

@@ -1,9 +1,10 @@
-//! Packages: the man pages and completions, and the program that needs nothing but the C library.
+//! Packages: the man pages and completions, and the programs that need nothing but the C library.
 //!
-//! Everything is made below `target/package`. The metadata of the package are in `crates/cli/Cargo.toml`, what it
-//! holds besides the program in `packaging/`.
+//! Everything is made below `target/package`. The metadata of the package `instep` are in `crates/cli/Cargo.toml`,
+//! those of `instep-lab` in `crates/lab/Cargo.toml`; what they hold besides the programs is in `packaging/` and
+//! `scenarios/`.
 
-use crate::bpf;
+use crate::{bpf, load};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,42 +29,55 @@ pub(crate) fn write_pages(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Builds the program and the Debian package, and prints the package's path.
+/// The programs, each with a package of its name.
+const PROGRAMS: [&str; 2] = ["instep", "instep-lab"];
+
+/// Builds the programs and the Debian packages, and prints the packages' paths.
 pub(crate) fn deb(root: &Path) -> Result<()> {
     build(root)?;
     let made = directory(root).join("deb");
-    let mut deb =
-        cargo(root, &["deb", "--package", "instep-cli", "--no-build", "--strip", "--output"]);
-    deb.arg(&made).status_ok().context("is cargo-deb there? cargo install cargo-deb")
+    for package in ["instep-cli", "instep-lab"] {
+        let mut deb =
+            cargo(root, &["deb", "--package", package, "--no-build", "--strip", "--output"]);
+        deb.arg(&made).status_ok().context("is cargo-deb there? cargo install cargo-deb")?;
+    }
+    Ok(())
 }
 
-/// Builds the program and the RPM package, and prints the package's path.
+/// Builds the programs and the RPM packages, and prints where they are.
 pub(crate) fn rpm(root: &Path) -> Result<()> {
-    let program = build(root)?;
-    let stripped = directory(root).join("instep");
-    Command::new("strip").arg("-o").arg(&stripped).arg(program).status_ok()?;
+    let built = build(root)?;
     let made = directory(root).join("rpm");
     fs::create_dir_all(&made)?;
-    let mut rpm = cargo(root, &["generate-rpm", "--package", "crates/cli", "--output"]);
-    rpm.arg(&made).status_ok().context("is it there? cargo install cargo-generate-rpm")?;
+    for (program, package) in PROGRAMS.into_iter().zip(["crates/cli", "crates/lab"]) {
+        let stripped = directory(root).join(program);
+        Command::new("strip").arg("-o").arg(&stripped).arg(built.join(program)).status_ok()?;
+        let mut rpm = cargo(root, &["generate-rpm", "--package", package, "--output"]);
+        rpm.arg(&made).status_ok().context("is it there? cargo install cargo-generate-rpm")?;
+    }
     println!("{}", made.display());
     Ok(())
 }
 
-/// Builds the program for packages, and what they hold besides; the program's path.
+/// Builds the programs for packages, and what these hold besides; the programs' directory.
 fn build(root: &Path) -> Result<PathBuf> {
     let clang =
         bpf::clang().map_err(anyhow::Error::msg).context("a package has the kernel scheduler")?;
     let archives = archives()?;
     write_pages(root)?;
-    compress_pages(&directory(root).join("man"))?;
+    for program in PROGRAMS {
+        compress_pages(&directory(root).join("man").join(program))?;
+    }
+    let guest = load::build(root)?;
+    let packed = directory(root).join("instep-load");
+    fs::copy(&guest, &packed).with_context(|| format!("cannot copy {}", guest.display()))?;
     cargo(root, &["build", "--release", "--package", "instep-cli", "--features", FEATURE])
         .env("BPF_CLANG", clang)
         .env("LIBBPF_SYS_LIBRARY_PATH", archives)
         .status_ok()?;
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    Ok(root.join(target).join("release/instep"))
+    Ok(root.join(target).join("release"))
 }
 
 /// The directory of libelf.a and libz.a, which libbpf-sys does not find by itself.
@@ -88,7 +102,7 @@ fn compress_pages(directory: &Path) -> Result<()> {
     Command::new("gzip").args(["-9", "--no-name", "--force"]).args(pages).status_ok()
 }
 
-/// Where the metadata of the package look for it.
+/// Where the metadata of the packages look for it.
 fn directory(root: &Path) -> PathBuf {
     root.join("target/package")
 }

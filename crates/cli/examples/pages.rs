@@ -1,30 +1,40 @@
-//! Writes the man pages and the completions of shells into a directory: `cargo xtask man` runs it.
+//! Writes the man pages and the completions of shells of both programs into a directory: `cargo xtask man` runs it.
 //!
-//! They are made from the command line itself, so they cannot say anything else than `--help` does.
+//! They are made from the command lines themselves, so they cannot say anything else than `--help` does.
 
 #[allow(dead_code, unused_imports)] // The options are read by the program, not here.
 #[path = "../src"]
-mod program {
+mod operator {
     pub(crate) mod args;
 }
 
-use clap::CommandFactory as _;
+#[allow(dead_code, unused_imports)]
+#[path = "../src/bin/instep-lab"]
+mod laboratory {
+    pub(crate) mod args;
+}
+
+use clap::{Command, CommandFactory as _};
 use clap_complete::{Shell, generate_to};
-use program::args::Cli;
 use std::fs;
 use std::io::{Error, Result};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 fn main() -> Result<()> {
     let usage = || Error::other("usage: pages DIRECTORY");
     let directory = std::env::args_os().nth(1).map(PathBuf::from).ok_or_else(usage)?;
-    let (man, completions) = (directory.join("man"), directory.join("completions"));
+    write(&directory, "instep", &operator::args::Cli::command())?;
+    write(&directory, "instep-lab", &laboratory::args::Cli::command())
+}
+
+/// Each program's pages lie in a directory of their own: the packages take all that is there.
+fn write(directory: &Path, name: &str, command: &Command) -> Result<()> {
+    let (man, completions) = (directory.join("man").join(name), directory.join("completions"));
     for made in [&man, &completions] {
         fs::create_dir_all(made)?;
     }
-    let mut command = Cli::command();
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        generate_to(shell, &mut command, "instep", &completions)?;
+        generate_to(shell, &mut command.clone(), name, &completions)?;
     }
-    clap_mangen::generate_to(Cli::command(), &man)
+    clap_mangen::generate_to(command.clone(), &man)
 }

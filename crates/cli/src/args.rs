@@ -1,7 +1,5 @@
 //! The command line: every command, its options and its examples.
 
-mod lab;
-mod simulate;
 mod traces;
 mod values;
 
@@ -10,28 +8,11 @@ use instep_agent::dispatch::config::ProcessVm;
 use instep_core::policy::PolicyName;
 use instep_core::units::Bytes;
 use instep_kernel::Mode;
-pub(crate) use lab::{
-    BenchArgs, BenchCellsArgs, DemoArgs, LabCommand, LabHostArgs, LabListArgs, LabRunArgs,
-    LabShellArgs,
-};
-pub(crate) use simulate::{AgreeArgs, ReproduceArgs, SimArgs};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 pub(crate) use traces::{AnalyzeArgs, CompareArgs, ProfileArgs, RecordArgs, RecordSource, TopArgs};
 use values::{duration, process_vm, size, window};
-
-/// The version, the commit, and whether the kernel scheduler is in.
-const VERSION: &str = if cfg!(feature = "kernel") {
-    concat!(env!("CARGO_PKG_VERSION"), " (", env!("INSTEP_COMMIT"), ", with the kernel scheduler)")
-} else {
-    concat!(
-        env!("CARGO_PKG_VERSION"),
-        " (",
-        env!("INSTEP_COMMIT"),
-        ", without the kernel scheduler)"
-    )
-};
 
 /// Keeps the vCPUs of SMP virtual machines in step.
 ///
@@ -40,10 +21,11 @@ const VERSION: &str = if cfg!(feature = "kernel") {
 #[derive(Debug, Parser)]
 #[command(
     name = "instep",
-    version = VERSION,
+    version = instep_cli::VERSION,
     max_term_width = 100,
-    after_help = "Exit status: 0 fine; 1 a finding, or the work failed; 2 wrong use or environment.\n\
-                  Try: instep status; instep plan; instep demo"
+    after_help = "With instep-lab: sim, reproduce, agree, lab, bench, demo.\n\
+                  Exit status: 0 fine; 1 a finding, or the work failed; 2 wrong use or environment.\n\
+                  Try: instep status; instep plan; instep top"
 )]
 pub(crate) struct Cli {
     /// The command.
@@ -118,14 +100,6 @@ pub(crate) enum Command {
     /// Waits for the end of the `run` that started it, and restores if that did not.
     #[command(hide = true)]
     Guard(GuardArgs),
-    /// Shows all of it without VMs of yours: an emulated NUMA host whose guests it places.
-    #[command(after_help = "Exits with 1 when something did not hold.\n\n\
-        The full form boots a host of 2 nodes x 2 cores x 2 threads in software, with real KVM \
-        guests in it, then one of 2 CPUs on which two guests show what the kernel scheduler is worth, \
-        and draws what happened on one HTML page. Where such hosts cannot be had, or with --here, \
-        the first form starts three small VMs directly on this machine.\n\n\
-        Examples:\n  instep demo\n  instep demo --html demo.html\n  instep demo --here")]
-    Demo(DemoArgs),
     /// Records this host's scheduling into a file for `analyze`.
     #[command(after_help = "Takes root, or CAP_BPF and CAP_PERFMON (BPF), or access to tracefs. \
         Exits with 1 when events were lost.\n\n\
@@ -159,42 +133,6 @@ pub(crate) enum Command {
         for s in 1 2 3 4 5; do instep sim x.toml --seed $s --json; done > a.json"
     )]
     Compare(CompareArgs),
-    /// Runs scenarios on real kernels with real KVM guests in an emulated host of any topology.
-    #[command(subcommand)]
-    Lab(LabCommand),
-    /// Simulates a host, its VMs and a hypervisor scheduler.
-    #[command(after_help = "Examples:\n  instep sim scenarios/sim/spinning.toml\n  \
-        instep sim scenarios/sim/opteron.toml --seed 7 --json\n  \
-        instep sim scenarios/sim/spinning.toml --check\n  \
-        instep sim scenarios/sim/consolidated.toml --seeds 10 --parquet runs.parquet\n  \
-        instep sim scenarios/sim/consolidated.toml --html page.html --perfetto trace.pftrace\n  \
-        instep sim --swarm 2000 --scheduler cfs --out small.toml")]
-    Sim(SimArgs),
-    /// Runs published experiments in the simulator, published beside simulated.
-    #[command(after_help = "A difference is shown, not an error. Ctrl-C leaves what is finished \
-        and exits with 1.\n\n\
-        Examples:\n  instep reproduce --list\n  instep reproduce stacking\n  \
-        instep reproduce all --html published.html")]
-    Reproduce(ReproduceArgs),
-    /// The same scenarios in the lab and in the simulator: what is measured, and whether they agree.
-    #[command(after_help = "Exits with 1 when a measure does not agree within its tolerance.\n\n\
-        Examples:\n  instep agree\n  instep agree spin-100us --runs 5\n  \
-        instep agree --json > lab.json; instep agree --from lab.json")]
-    Agree(AgreeArgs),
-    /// Schedulers side by side on the same work: the kernel's default, others, Instep with each
-    /// mechanism off in turn, Instep.
-    #[command(
-        after_help = "Exits with 1 when a scheduler could not take part or a cell failed.\n\n\
-        It boots an emulated host, which needs no root; docs/bench.md says what that shows.\n\n\
-        Examples:\n  instep bench --quick\n  instep bench --list\n  \
-        instep bench --case 'spin-*' --schedulers default,instep,scx_cosmos --html bench.html\n  \
-        instep bench --from one.json --from two.json --html both.html\n  \
-        sudo instep bench --here --quick"
-    )]
-    Bench(BenchArgs),
-    /// Runs cells of `bench` where it is (used in the emulated host).
-    #[command(hide = true)]
-    BenchCells(BenchCellsArgs),
 }
 
 #[derive(Debug, Args)]

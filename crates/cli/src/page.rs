@@ -18,7 +18,7 @@ const SLOT: &str = "/*DATA*/null";
 
 /// Spans for the timeline.
 #[derive(Default)]
-pub(crate) struct Timeline {
+pub struct Timeline {
     begin: Nanos,
     rows: Vec<Row>,
     /// The first row of every VM.
@@ -79,7 +79,7 @@ impl Sink for Timeline {
 
 impl Timeline {
     /// The page `template` with this timeline and a report in it.
-    pub(crate) fn page<R: Serialize>(
+    pub fn page<R: Serialize>(
         &self,
         template: &str,
         title: &str,
@@ -91,7 +91,7 @@ impl Timeline {
 }
 
 /// The page `template` with the common style and script, and these data.
-pub(crate) fn filled(template: &str, data: &impl Serialize) -> anyhow::Result<String> {
+pub fn filled(template: &str, data: &impl Serialize) -> anyhow::Result<String> {
     // Nothing in the data may end the script that holds it.
     let data = serde_json::to_string(data)?.replace('<', "\\u003c");
     let page = template.replacen("/*STYLE*/", STYLE, 1).replacen("/*SCRIPT*/", SCRIPT, 1);
@@ -119,7 +119,7 @@ mod tests {
         for template in [
             include_str!("analyze/page.html"),
             include_str!("profile/page.html"),
-            include_str!("sim/page.html"),
+            include_str!("bin/instep-lab/sim/page.html"),
         ] {
             for slot in [SLOT, "/*STYLE*/", "/*SCRIPT*/"] {
                 assert_eq!(template.matches(slot).count(), 1, "{slot}");

@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 /// A file that is not at its place yet.
-pub(crate) struct Pending {
+pub struct Pending {
     /// Its place.
-    pub(crate) to: PathBuf,
+    pub to: PathBuf,
     /// What is there of it.
-    pub(crate) file: NamedTempFile,
+    pub file: NamedTempFile,
 }
 
 impl Pending {
     /// A file that will be at `to`.
-    pub(crate) fn new(to: &Path) -> anyhow::Result<Self> {
+    pub fn new(to: &Path) -> anyhow::Result<Self> {
         let cannot = || format!("cannot write {}", to.display());
         if let Ok(there) = to.metadata() {
             anyhow::ensure!(!there.is_dir(), "{}: it is a directory", cannot());
@@ -31,14 +31,14 @@ impl Pending {
     }
 
     /// Writes all of it and moves it to its place.
-    pub(crate) fn write(mut self, bytes: &[u8], what: &str) -> anyhow::Result<()> {
+    pub fn write(mut self, bytes: &[u8], what: &str) -> anyhow::Result<()> {
         let cannot = || format!("cannot write {}", self.to.display());
         self.file.as_file_mut().write_all(bytes).with_context(cannot)?;
         self.keep(what)
     }
 
     /// It is whole: moves it to its place; `what` is what to do with it.
-    pub(crate) fn keep(self, what: &str) -> anyhow::Result<()> {
+    pub fn keep(self, what: &str) -> anyhow::Result<()> {
         let shown = self.to.display().to_string();
         open_to_all(self.file.path());
         self.file.persist(&self.to).with_context(|| format!("cannot write {shown}"))?;
@@ -59,7 +59,7 @@ fn beside(dir: &Path) -> io::Result<NamedTempFile> {
 }
 
 /// None of the files to be written is another of them or one that is read: that would be lost.
-pub(crate) fn apart(read: &[&Path], written: &[&Path]) -> anyhow::Result<()> {
+pub fn apart(read: &[&Path], written: &[&Path]) -> anyhow::Result<()> {
     let files: Vec<&Path> = read.iter().chain(written).copied().collect();
     let places: Vec<Option<Place>> = files.iter().map(|file| Place::of(file)).collect();
     for at in read.len()..files.len() {

@@ -1,17 +1,17 @@
 //! Small helpers for text on a terminal: wrapping, indenting, plurals, the terminal's width.
 
-pub(crate) use instep_core::wording::printable;
+pub use instep_core::wording::printable;
 use instep_core::wording::{Count, is_steering};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, IsTerminal as _};
 
 /// Columns to draw in: the terminal's, or 80 in a pipe; never below 40 or above 160.
-pub(crate) fn width() -> usize {
+pub fn width() -> usize {
     terminal_width().unwrap_or(80)
 }
 
 /// Columns of the terminal to draw in, never below 40 or above 160; `None` in a pipe or a file.
-pub(crate) fn terminal_width() -> Option<usize> {
+pub fn terminal_width() -> Option<usize> {
     std::io::stdout().is_terminal().then(|| {
         let size = terminal_size::terminal_size();
         size.map_or(80, |(columns, _)| usize::from(columns.0)).clamp(40, 160)
@@ -19,13 +19,13 @@ pub(crate) fn terminal_width() -> Option<usize> {
 }
 
 /// `1 VM`, `3 VMs`.
-pub(crate) fn plural(count: usize, noun: &'static str) -> String {
+pub fn plural(count: usize, noun: &'static str) -> String {
     Count::of(count, noun).to_string()
 }
 
 /// Breaks a sentence into lines of at most `width` columns at white space. A line end inside is not
 /// one of ours: it could make a line that looks like one.
-pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let text = &printable(text);
     let options = textwrap::Options::new(width)
         // A path or a name broken at a hyphen could not be copied.
@@ -34,13 +34,13 @@ pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
 }
 
 /// The lines with `spaces` before each, each ended.
-pub(crate) fn indented(lines: &[String], spaces: usize) -> String {
+pub fn indented(lines: &[String], spaces: usize) -> String {
     lines.iter().map(|line| format!("{:spaces$}{line}\n", "")).collect()
 }
 
 /// Text of several lines that is fit to be shown. All that is printed passes through it, whatever a
 /// guest, a user or a file put into it.
-pub(crate) fn drawable(text: &str) -> String {
+pub fn drawable(text: &str) -> String {
     text.chars()
         .map(|c| if is_steering(c) && !matches!(c, '\n' | '\t') { '?' } else { c })
         .collect()
@@ -48,7 +48,7 @@ pub(crate) fn drawable(text: &str) -> String {
 
 /// A JSON document that is fit to be shown: the same document, with what would steer a terminal written
 /// as its number. Such characters can stand in strings only.
-pub(crate) fn escaped_json(json: &str) -> String {
+pub fn escaped_json(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {
         if is_steering(c) && c != '\n' {
@@ -65,7 +65,7 @@ pub(crate) fn escaped_json(json: &str) -> String {
 
 /// Standard error for messages that must not wait for long for a reader who does not read: those of the
 /// program's own log, and of the guardian. Nothing in them steers the terminal.
-pub(crate) struct Messages;
+pub struct Messages;
 
 /// How long a message of the log waits at most.
 const LOG_PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -93,7 +93,7 @@ const PIPE_BUF: usize = 4096;
 
 /// A name in at most `width` columns; what is left out is in the middle, for names often differ
 /// at their end.
-pub(crate) fn shortened(name: &str, width: usize) -> String {
+pub fn shortened(name: &str, width: usize) -> String {
     let count = name.chars().count();
     if count <= width {
         return name.to_owned();
@@ -105,12 +105,12 @@ pub(crate) fn shortened(name: &str, width: usize) -> String {
 }
 
 /// ` of guest node 1`, or nothing for all memory of a VM.
-pub(crate) fn of_guest_node(number: Option<u32>) -> String {
+pub fn of_guest_node(number: Option<u32>) -> String {
     number.map_or_else(String::new, |number| format!(" of guest node {number}"))
 }
 
 /// Numbers as a list with ranges: `0-3,7`. Ascending input gives the shortest list.
-pub(crate) fn ranges(numbers: &[u32]) -> String {
+pub fn ranges(numbers: &[u32]) -> String {
     let parts = numbers.chunk_by(|a, b| a.checked_add(1) == Some(*b));
     let part = |part: &[u32]| match part {
         [one] => one.to_string(),

@@ -1,13 +1,15 @@
-//! Runs the demo with any `instep` binary: `cargo run -p instep-lab --example demo -- PATH`.
+//! Runs the demo with any `instep` and `instep-lab`, which are not held to be of one build:
+//! `cargo run -p instep-lab --example demo -- INSTEP INSTEP-LAB`.
 
 use instep_lab::demo::{self, DemoOptions, Verdict};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 fn main() -> anyhow::Result<ExitCode> {
-    let Some(instep) = std::env::args_os().nth(1) else {
-        anyhow::bail!("usage: demo PATH-OF-INSTEP");
-    };
-    let verdict = demo::run(&PathBuf::from(instep), &DemoOptions::default())?;
+    let paths: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
+    let [instep, laboratory] = paths
+        .try_into()
+        .map_err(|_| anyhow::anyhow!("usage: demo PATH-OF-INSTEP PATH-OF-INSTEP-LAB"))?;
+    let verdict = demo::run(&DemoOptions { instep, laboratory, ..DemoOptions::default() })?;
     Ok(if verdict == Verdict::Shown { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

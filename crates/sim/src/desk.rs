@@ -10,12 +10,12 @@
 //!      +------------------------------------------+
 //! ```
 
-use crate::check::{Fact, What};
 use crate::host::Host;
-use crate::mask::Mask;
 use crate::params::{LinuxRelease, XenRelease};
 use crate::rng::Rng;
 use crate::timers::Timers;
+use instep_check::mask::Mask;
+use instep_check::{Fact, What};
 use instep_core::measure::VmMeter;
 use instep_scx::instep::VmSettings;
 

@@ -1,7 +1,7 @@
 //! The host's shape in dense indices: which CPUs share a core, a cache, a package, a node, and how
 //! far apart nodes are. Made once from core's topology; knows nothing of time or tasks.
 
-use crate::mask::Mask;
+use instep_check::mask::Mask;
 use instep_core::idset::CpuSet;
 use instep_core::topology::{self, Topology};
 use instep_core::units::{CpuId, NodeId};

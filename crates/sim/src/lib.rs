@@ -13,7 +13,6 @@ pub mod error;
 pub mod guest;
 pub mod host;
 pub mod library;
-pub mod mask;
 pub mod params;
 pub mod placing;
 pub mod report;

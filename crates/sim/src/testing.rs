@@ -24,7 +24,7 @@ pub(crate) fn desk(cpus: u32, vms: &[u32]) -> Desk {
 #[cfg(test)]
 pub(crate) fn desk_of(host: Host, vms: &[u32]) -> Desk {
     use crate::desk::{SCHED_TIMERS, Vm};
-    use crate::mask::Mask;
+    use instep_check::mask::Mask;
     let cpus = host.cpus();
     let hidden = [cpus as u32, vms.len() as u32];
     let mut first = 0;

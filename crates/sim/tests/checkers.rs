@@ -6,8 +6,8 @@
 
 mod robin;
 
-use instep_sim::check::run::check;
-use instep_sim::check::{Conserved, Fact, Finding, Promises, Share, WaitBound, Watch, What};
+use instep_check::{Conserved, Fact, Finding, Promises, Share, WaitBound, Watch, What};
+use instep_sim::check::check;
 use instep_sim::scenario::Scenario;
 use instep_sim::scenario::build::Plan;
 use robin::{Fault, MS, Robin};

@@ -4,10 +4,10 @@
 #![allow(missing_docs, reason = "a test")]
 #![expect(clippy::unwrap_used, reason = "all of this is a test, which fails by a panic")]
 
-use instep_sim::check::run::check;
+use instep_check::mask::Mask;
+use instep_sim::check::check;
 use instep_sim::desk::{TaskId, TaskState};
 use instep_sim::engine::{Engine, Outcome};
-use instep_sim::mask::Mask;
 use instep_sim::scenario::Scenario;
 use instep_sim::scenario::build::Plan;
 use instep_sim::sched;

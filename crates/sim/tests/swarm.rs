@@ -7,8 +7,8 @@
 #[allow(dead_code, reason = "the checkers' tests break it in other ways")]
 mod robin;
 
-use instep_sim::check::Promises;
-use instep_sim::check::run::{Checked, check};
+use instep_check::Promises;
+use instep_sim::check::{Checked, check};
 use instep_sim::scenario::Scenario;
 use instep_sim::scenario::build::Plan;
 use instep_sim::swarm::Swarm;

@@ -19,7 +19,11 @@ const LAYERS: &[Layer] = &[
     Layer { name: "instep-kernel", may_know: &["instep-core"] },
     Layer { name: "instep-trace", may_know: &["instep-core"] },
     Layer { name: "instep-scx", may_know: &[] },
-    Layer { name: "instep-sim", may_know: &["instep-core", "instep-scx", "instep-trace"] },
+    Layer { name: "instep-check", may_know: &["instep-core"] },
+    Layer {
+        name: "instep-sim",
+        may_know: &["instep-check", "instep-core", "instep-scx", "instep-trace"],
+    },
     Layer {
         name: "instep-agent",
         may_know: &["instep-core", "instep-host", "instep-kernel", "instep-trace"],
@@ -35,6 +39,7 @@ const LAYERS: &[Layer] = &[
         may_know: &[
             "instep-agent",
             "instep-bench",
+            "instep-check",
             "instep-core",
             "instep-host",
             "instep-kernel",

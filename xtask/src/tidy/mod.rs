@@ -4,6 +4,7 @@
 mod files;
 mod layering;
 mod links;
+mod programs;
 
 use anyhow::{Context, Result};
 use std::fmt;
@@ -48,6 +49,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
         }
     }
     findings.extend(links::check(&texts));
+    findings.extend(programs::check(&texts));
     for finding in &findings {
         eprintln!("{finding}");
     }

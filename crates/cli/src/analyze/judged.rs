@@ -1,4 +1,4 @@
-//! `instep analyze --check`: holds a recorded schedule against the simulator's checkers.
+//! `instep analyze --check`: holds a recorded schedule against the checkers that the simulator has, too.
 //!
 //! Three times through the file: to find the VMs, to see who is there and where, and to judge. A place
 //! where the recorder lost events ends one schedule and begins another, of which nothing is known: until
@@ -14,14 +14,14 @@ use super::{Settings, each, open, told};
 use crate::args::AnalyzeArgs;
 use crate::text::plural;
 use crate::{Outcome, print, print_json, tell};
+use instep_check::mask::Mask;
+use instep_check::picture::Life;
+use instep_check::{Fact, Finding, Watch, What};
 use instep_core::idset::CpuSet;
-use instep_sim::check::picture::Life;
-use instep_sim::check::{Fact, Finding, Watch, What};
-use instep_sim::mask::Mask;
 use instep_trace::analysis::analyze;
 use instep_trace::event::{Event, Fact as Seen, Left, MAX_CPUS};
 use instep_trace::stream::EventStream;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -107,7 +107,6 @@ struct Said {
     threads: usize,
     cpus: usize,
     rules: Vec<&'static str>,
-    #[serde(serialize_with = "finding")]
     finding: Option<Finding>,
     warnings: Vec<String>,
 }
@@ -121,10 +120,6 @@ impl Said {
             "{file}: {facts} facts of {threads} threads on {cpus} CPUs; rules {rules}: {result}\n"
         )
     }
-}
-
-fn finding<S: Serializer>(finding: &Option<Finding>, to: S) -> Result<S::Ok, S::Error> {
-    finding.as_ref().map(crate::sim::finding_json).serialize(to)
 }
 
 /// Who is in a trace.

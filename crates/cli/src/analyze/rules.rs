@@ -1,8 +1,8 @@
 //! The rules of `instep analyze --check`: their names, and what they promise of a recorded schedule.
 
 use anyhow::Context as _;
+use instep_check::{Promises, Share};
 use instep_core::idset::CpuSet;
-use instep_sim::check::{Promises, Share};
 
 const MS: u64 = 1_000_000;
 /// How long a woken thread may wait on a CPU that idles: interrupts between CPUs of a host that is

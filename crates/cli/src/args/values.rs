@@ -1,30 +1,10 @@
 //! Values of options: what text they take, and what is said of others.
 
-use clap::builder::{PathBufValueParser, TypedValueParser};
 use instep_agent::config::{MAX_INTERVAL, MIN_WINDOW};
 use instep_agent::dispatch::config::ProcessVm;
+pub(super) use instep_cli::values::{beside, duration};
 use instep_core::units::{Bytes, Milli};
-use std::path::PathBuf;
 use std::time::Duration;
-
-/// A file to write beside the report, which has standard output.
-pub(super) fn beside() -> impl TypedValueParser<Value = PathBuf> {
-    PathBufValueParser::new().try_map(|path| match path.as_os_str() == "-" {
-        true => Err("standard output is the report's; name a file"),
-        false => Ok(path),
-    })
-}
-
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let parsed = humantime::parse_duration(text)
-        .map_err(|error| format!("durations look like 4ms, 60s or 5m ({error})"))?;
-    if parsed.is_zero() {
-        return Err("must be longer than 0".to_owned());
-    }
-    // Nanoseconds are counted in 64 bits everywhere.
-    u64::try_from(parsed.as_nanos()).map_err(|_| "is longer than 584 years".to_owned())?;
-    Ok(parsed)
-}
 
 /// A time over which loads are measured.
 pub(super) fn window(text: &str) -> Result<Duration, String> {
@@ -55,15 +35,6 @@ pub(super) fn percent(text: &str) -> Result<f64, String> {
 pub(super) fn size(text: &str) -> Result<Bytes, String> {
     let size = text.parse().ok().filter(|size: &Bytes| size.0 > 0);
     size.ok_or_else(|| "sizes look like 64MiB or 1GiB".to_owned())
-}
-
-pub(super) fn peer(text: &str) -> Result<(String, PathBuf), String> {
-    match text.split_once('=') {
-        Some((name, path)) if !name.is_empty() && !path.is_empty() => {
-            Ok((name.to_owned(), PathBuf::from(path)))
-        }
-        _ => Err("NAME=PATH, such as mine=./target/release/scx_mine".to_owned()),
-    }
 }
 
 pub(super) fn process_vm(text: &str) -> Result<ProcessVm, String> {

@@ -2,10 +2,10 @@
 //! What the numbers mean is `core::profile`'s; how they are taken is the host crate's.
 
 mod html;
+mod imitated;
 mod launch;
 mod placing;
 mod report;
-mod scenario;
 mod text;
 mod watch;
 
@@ -40,6 +40,7 @@ pub(crate) fn command(args: &ProfileArgs) -> anyhow::Result<Outcome> {
     );
     let written = args.scenario.iter().chain(&args.html).map(PathBuf::as_path);
     apart(&[], &written.collect::<Vec<_>>())?;
+    let simulator = args.scenario.as_ref().map(|_| imitated::simulator()).transpose()?;
     let period = Nanos(u64::try_from(args.period.as_nanos()).unwrap_or(u64::MAX));
     let interval = args
         .period
@@ -60,8 +61,9 @@ pub(crate) fn command(args: &ProfileArgs) -> anyhow::Result<Outcome> {
     if report.placing.is_none() {
         report.place(&[], &topology);
     }
-    if let Some(file) = args.scenario.as_ref().filter(|_| report.no_advice.is_none()) {
-        let text = scenario::of(&mut report);
+    let wanted = args.scenario.as_ref().zip(simulator).filter(|_| report.no_advice.is_none());
+    if let Some((file, simulator)) = wanted {
+        let text = imitated::of(&mut report, &simulator)?;
         write(file, &text)?;
         tell(&format!("wrote {}; try: instep sim {0}", file.display()));
     }

@@ -3,6 +3,7 @@
 use super::judged;
 use super::placing;
 use super::watch::Seen;
+use instep_cli::imitation::Imitation;
 use instep_core::policy::PolicyName;
 use instep_core::profile::advice::{Advice, CoScheduling};
 use instep_core::profile::placing::Run;
@@ -149,14 +150,6 @@ pub(super) struct Place {
 pub(super) struct Counted {
     pub(super) table: String,
     pub(super) source: String,
-}
-
-/// What the simulator makes of the synthetic program.
-#[derive(Serialize)]
-pub(super) struct Imitation {
-    pub(super) load: String,
-    pub(super) parallelism: f64,
-    pub(super) blocks_per_s: f64,
 }
 
 /// Who runs for less than this is not judged: a few allocation periods.

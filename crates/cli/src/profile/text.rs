@@ -344,6 +344,7 @@ mod tests {
     #[test]
     fn every_command_that_the_advice_names_is_one() {
         use crate::args::Cli;
+        use crate::laboratory::COMMANDS;
         use clap::Parser as _;
         let mut report = super::super::html::tests::full();
         let mut said = Vec::new();
@@ -359,7 +360,8 @@ mod tests {
         let named: Vec<Vec<String>> = said.iter().flat_map(|line| commands(line)).collect();
         let of = |command: &str| named.iter().filter(|words| words[1] == command).count();
         assert!(of("run") >= 5 && of("profile") >= 2 && of("sim") >= 1, "{named:#?}");
-        for words in named {
+        let is_own = |words: &Vec<String>| !COMMANDS.contains(&words[1].as_str());
+        for words in named.into_iter().filter(is_own) {
             let parsed = Cli::try_parse_from(&words);
             assert!(parsed.is_ok(), "{words:?}: {}", parsed.unwrap_err());
         }

@@ -1,6 +1,6 @@
 //! How packages are made, and what holds for the program in each.
 
-use super::{root, run, said};
+use super::{printed, root, run, said};
 use instep_madehost::skip;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,12 +38,13 @@ pub(crate) fn has_cargo(command: &str) -> bool {
     has
 }
 
-/// The package that was made last in a directory.
-pub(crate) fn newest(directory: PathBuf, extension: &str) -> PathBuf {
+/// The package that was made last in a directory, among those whose file names begin so.
+pub(crate) fn newest(directory: PathBuf, start: &str, extension: &str) -> PathBuf {
     let mut found: Vec<PathBuf> = fs::read_dir(directory)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|its| its == extension))
+        .filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(start))
         .collect();
     found.sort_by_key(|path| fs::metadata(path).and_then(|meta| meta.modified()).ok());
     found.pop().expect("a package was made")
@@ -59,20 +60,72 @@ pub(crate) fn pages() -> Option<()> {
     let package = root().join("target/package");
     let output = run(Command::new(made).arg(&package))?;
     assert!(output.status.success(), "{}", said(&output));
-    let script = "gzip --best --no-name --force man/*.1";
+    let script = "gzip --best --no-name --force man/*/*.1";
     let output = run(Command::new("sh").args(["-c", script]).current_dir(package))?;
     assert!(output.status.success(), "{}", said(&output));
     Some(())
 }
 
-/// The program in a package runs, and in a whole one it has everything and needs little.
-pub(crate) fn check_program(instep: &Path) {
-    let version = run(Command::new(instep).arg("--version")).unwrap();
-    let said = said(&version);
-    assert!(said.starts_with("instep ") && version.status.success(), "{said}");
-    if is_whole() {
-        check_whole(instep, &said);
+/// The guest program where the package of the laboratory takes it from; a note where it is not built.
+pub(crate) fn guest_program() -> Option<()> {
+    let built = Path::new(env!("CARGO_BIN_EXE_instep-lab")).parent()?.parent()?;
+    let built = built.join("x86_64-unknown-linux-gnu/release/instep-load");
+    if !built.exists() {
+        skip::note("instep-load is not built: cargo xtask load");
+        return None;
     }
+    fs::copy(built, root().join("target/package/instep-load")).unwrap();
+    Some(())
+}
+
+/// The program in a package runs, and in a whole one it has everything and needs little.
+pub(crate) fn check_program(program: &Path) {
+    let version = run(Command::new(program).arg("--version")).unwrap();
+    let said = said(&version);
+    let name = program.file_name().unwrap().to_str().unwrap();
+    assert!(said.starts_with(&format!("{name} ")) && version.status.success(), "{said}");
+    if is_whole() {
+        check_whole(program, &said);
+    }
+}
+
+/// Where the sources of the laboratory's crates are: a program that holds code of them names these files, where it
+/// tells the place of a panic, even when it is stripped.
+const LABORATORY: [&str; 4] =
+    ["crates/sim/src/", "crates/scx/src/", "crates/lab/src/", "crates/bench/src/"];
+
+/// Whether a program holds code of each of the laboratory's crates.
+pub(crate) fn holds_laboratory(program: &Path) -> [bool; 4] {
+    let bytes = fs::read(program).unwrap();
+    let holds = |part: &str| bytes.windows(part.len()).any(|window| window == part.as_bytes());
+    LABORATORY.map(holds)
+}
+
+/// Every command that `--help` of a program lists has a page in this unpacked package, and the pages of the other
+/// program are not in it.
+pub(crate) fn check_pages(tree: &Path, program: &str, other: &str) {
+    let names = commands(program);
+    assert!(names.len() > 5, "{names:?}");
+    let page = |program: &str, name: &str| {
+        tree.join(format!("usr/share/man/man1/{program}-{name}.1.gz")).is_file()
+    };
+    for name in names {
+        assert!(page(program, &name), "{name} has no page");
+    }
+    for name in commands(other) {
+        assert!(!page(other, &name), "{name} of {other} has a page");
+    }
+}
+
+/// The commands that `--help` of a program lists, but `help`.
+fn commands(program: &str) -> Vec<String> {
+    let help = printed(program, "--help");
+    let commands = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
+    let words = commands
+        .lines()
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next());
+    words.filter(|name| *name != "help").map(str::to_owned).collect()
 }
 
 /// What makes it start anywhere with glibc 2.36.

@@ -1,21 +1,21 @@
 //! The Debian package: what it holds, and what its scripts do.
 
 use super::{
-    cargo, check_program, has_cargo, instep, is_whole, newest, pages, root, run, said, turn,
+    cargo, check_pages, check_program, guest_program, has_cargo, holds_laboratory, is_whole,
+    newest, pages, root, run, said, turn,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the package must hold, besides a page for each command.
-const FILES: [&str; 15] = [
+const FILES: [&str; 14] = [
     "usr/bin/instep",
     "etc/instep/instep.toml",
     "usr/lib/systemd/system/instep.service",
     "usr/lib/systemd/system/instep-serve.service",
     "usr/share/man/man1/instep.1.gz",
     "usr/share/man/man1/instep-run.1.gz",
-    "usr/share/man/man1/instep-lab-run.1.gz",
     "usr/share/bash-completion/completions/instep",
     "usr/share/zsh/vendor-completions/_instep",
     "usr/share/fish/vendor_completions.d/instep.fish",
@@ -26,9 +26,27 @@ const FILES: [&str; 15] = [
     "usr/share/doc/instep/examples/prometheus/instep-dashboard.json",
 ];
 
-/// The package in `dir`; `None`, with a note, where it cannot be made.
+/// What the package of the laboratory must hold, besides a page for each command.
+const LABORATORY: [&str; 9] = [
+    "usr/bin/instep-lab",
+    "usr/bin/instep-load",
+    "usr/share/instep-lab/scenarios/lab/hello.toml",
+    "usr/share/instep-lab/scenarios/sim/spinning.toml",
+    "usr/share/man/man1/instep-lab.1.gz",
+    "usr/share/man/man1/instep-lab-lab-run.1.gz",
+    "usr/share/bash-completion/completions/instep-lab",
+    "usr/share/zsh/vendor-completions/_instep-lab",
+    "usr/share/fish/vendor_completions.d/instep-lab.fish",
+];
+
+/// The package of the operator's program in `dir`; `None`, with a note, where it cannot be made.
 pub(crate) fn package(dir: &Path, is_whole: bool) -> Option<PathBuf> {
     let _turn = turn();
+    made("instep-cli", "instep_", dir, is_whole)
+}
+
+/// The package that this package of cargo describes.
+fn made(package: &str, start: &str, dir: &Path, is_whole: bool) -> Option<PathBuf> {
     if !has_cargo("deb") {
         return None;
     }
@@ -39,7 +57,7 @@ pub(crate) fn package(dir: &Path, is_whole: bool) -> Option<PathBuf> {
     } else {
         pages()?;
         let mut deb = cargo();
-        deb.args(["deb", "--package", "instep-cli", "--no-build", "--fast", "--output"]).arg(dir);
+        deb.args(["deb", "--package", package, "--no-build", "--fast", "--output"]).arg(dir);
         if cfg!(debug_assertions) {
             deb.args(["--profile", "dev"]);
         }
@@ -47,7 +65,7 @@ pub(crate) fn package(dir: &Path, is_whole: bool) -> Option<PathBuf> {
         assert!(output.status.success(), "{}", said(&output));
         dir.to_owned()
     };
-    Some(newest(made, "deb"))
+    Some(newest(made, start, "deb"))
 }
 
 /// Runs a program of dpkg on the package; what it prints.
@@ -74,8 +92,41 @@ fn package_holds_what_a_host_needs_and_runs_from_where_it_is_unpacked() {
     assert_eq!(fs::read(tree.join(FILES[2])).unwrap(), shipped("instep.service"));
     assert_eq!(fs::read(tree.join(FILES[3])).unwrap(), shipped("instep-serve.service"));
     check_control(&control);
-    check_pages(&tree);
+    check_pages(&tree, "instep", "instep-lab");
+    check_page_of_run(&tree);
     check_program(&tree.join("usr/bin/instep"));
+    assert_eq!(holds_laboratory(&tree.join("usr/bin/instep")), [false; 4]);
+}
+
+#[test]
+fn package_of_the_laboratory_needs_the_same_version_and_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let package = {
+        let _turn = turn();
+        if guest_program().is_none() {
+            return;
+        }
+        made("instep-lab", "instep-lab_", &dir.path().join("made"), is_whole())
+    };
+    let Some(package) = package else { return };
+    let tree = dir.path().join("tree");
+    if dpkg_deb(&["-x"], &package, &[tree.to_str().unwrap()]).is_none() {
+        return;
+    }
+    for file in LABORATORY {
+        assert!(tree.join(file).is_file(), "{file} is not in the package");
+    }
+    let field = |name| dpkg_deb(&["-f"], &package, &[name]).unwrap().trim().to_owned();
+    assert_eq!(field("Package"), "instep-lab");
+    let same = format!("instep (= {})", field("Version"));
+    assert!(field("Depends").split(", ").any(|need| need == same), "{}", field("Depends"));
+    assert!(field("Recommends").contains("qemu-system-x86"), "{}", field("Recommends"));
+    let scripts = dpkg_deb(&["-I"], &package, &[]).unwrap();
+    assert!(!scripts.contains("postinst") && !scripts.contains("prerm"), "{scripts}");
+    assert!(!tree.join("etc").exists() && !tree.join("usr/lib/systemd").exists());
+    check_pages(&tree, "instep-lab", "instep");
+    check_program(&tree.join("usr/bin/instep-lab"));
+    assert_eq!(holds_laboratory(&tree.join("usr/bin/instep-lab")), [true; 4]);
 }
 
 /// What dpkg does at installation, upgrade and removal.
@@ -102,21 +153,8 @@ fn check_control(control: &Path) {
     }
 }
 
-/// Every command that `--help` lists has a page, which has its options.
-fn check_pages(tree: &Path) {
-    let help = instep("--help");
-    let commands = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();
-    let names: Vec<&str> = commands
-        .lines()
-        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
-        .filter_map(|line| line.split_whitespace().next())
-        .filter(|name| *name != "help")
-        .collect();
-    assert!(names.contains(&"run") && names.len() > 10, "{names:?}");
-    for name in names {
-        let page = tree.join(format!("usr/share/man/man1/instep-{name}.1.gz"));
-        assert!(page.is_file(), "{name} has no page");
-    }
+/// The page and the completions have the options.
+fn check_page_of_run(tree: &Path) {
     let page = tree.join("usr/share/man/man1/instep-run.1.gz");
     let page = String::from_utf8(Command::new("zcat").arg(page).output().unwrap().stdout).unwrap();
     assert!(page.contains("state\\-dir") && page.contains("SIGUSR1"), "{page}");

@@ -10,7 +10,10 @@ mod deb;
 mod rpm;
 mod systemd;
 
-pub(crate) use built::{cargo, check_program, has_cargo, is_whole, newest, pages, turn};
+pub(crate) use built::{
+    cargo, check_pages, check_program, guest_program, has_cargo, holds_laboratory, is_whole,
+    newest, pages, turn,
+};
 
 use instep_madehost::skip;
 use std::fs;
@@ -40,9 +43,18 @@ fn said(output: &Output) -> String {
     text(&output.stdout) + &text(&output.stderr)
 }
 
-/// What the program under test prints.
-fn instep(argument: &str) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_instep")).arg(argument).output().unwrap();
+/// The program of this name under test.
+fn built(program: &str) -> &'static Path {
+    Path::new(match program {
+        "instep" => env!("CARGO_BIN_EXE_instep"),
+        "instep-lab" => env!("CARGO_BIN_EXE_instep-lab"),
+        _ => panic!("there is no program {program}"),
+    })
+}
+
+/// What a program under test prints.
+fn printed(program: &str, argument: &str) -> String {
+    let output = Command::new(built(program)).arg(argument).output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
     String::from_utf8(output.stdout).unwrap()
 }
@@ -75,6 +87,12 @@ fn unit_with_dispatch() -> String {
 }
 
 #[test]
+fn operators_program_holds_no_code_of_the_laboratory() {
+    assert_eq!(holds_laboratory(built("instep")), [false; 4]);
+    assert_eq!(holds_laboratory(built("instep-lab")), [true; 4], "so it would be found");
+}
+
+#[test]
 fn exposure_of_the_unit_is_at_most_three() {
     let security = ["security", "--offline=true", "--threshold=30"];
     for text in [unit(), unit_with_dispatch(), unit_of_page()] {
@@ -100,14 +118,15 @@ fn systemd_has_nothing_to_object_to_in_the_unit() {
 
 #[test]
 fn version_tells_the_commit_and_whether_the_kernel_scheduler_is_in() {
-    let version = instep("--version");
     let with = if cfg!(feature = "kernel") { "with" } else { "without" };
     let expected = format!(
-        "instep {} ({}, {with} the kernel scheduler)\n",
+        "{} ({}, {with} the kernel scheduler)\n",
         env!("CARGO_PKG_VERSION"),
         env!("INSTEP_COMMIT")
     );
-    assert_eq!(version, expected);
+    for program in ["instep", "instep-lab"] {
+        assert_eq!(printed(program, "--version"), format!("{program} {expected}"));
+    }
     if std::env::var_os("INSTEP_COMMIT").is_some() {
         return;
     }
@@ -118,5 +137,5 @@ fn version_tells_the_commit_and_whether_the_kernel_scheduler_is_in() {
     // Not the newest: somebody may commit while tests run.
     let known = ["merge-base", "--is-ancestor", env!("INSTEP_COMMIT"), "HEAD"];
     let git = run(Command::new("git").args(known).current_dir(root())).expect("it told the commit");
-    assert!(git.status.success(), "{version} names no commit: {}", said(&git));
+    assert!(git.status.success(), "{expected} names no commit: {}", said(&git));
 }

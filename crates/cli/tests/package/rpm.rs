@@ -1,6 +1,9 @@
 //! The RPM package, made of the program under test and read back by the tools of RPM.
 
-use super::{cargo, check_program, has_cargo, is_whole, newest, pages, root, run, said, turn};
+use super::{
+    built, cargo, check_program, guest_program, has_cargo, holds_laboratory, is_whole, newest,
+    pages, root, run, said, turn,
+};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,8 +24,18 @@ const FILES: [(&str, bool); 12] = [
     ("/usr/share/doc/instep/examples/prometheus/instep-dashboard.json", false),
 ];
 
-/// The package in `dir`; `None`, with a note, where it cannot be made.
-fn package(dir: &Path, is_whole: bool) -> Option<PathBuf> {
+/// What the package of the laboratory must hold.
+const LABORATORY: [&str; 6] = [
+    "/usr/bin/instep-lab",
+    "/usr/bin/instep-load",
+    "/usr/share/instep-lab/scenarios/lab/hello.toml",
+    "/usr/share/man/man1/instep-lab-sim.1.gz",
+    "/usr/share/bash-completion/completions/instep-lab",
+    "/usr/share/licenses/instep-lab/COPYING",
+];
+
+/// The package of a program in `dir`, by the directory that describes it; `None`, with a note, where it cannot be made.
+fn package(program: &str, described: &str, dir: &Path, is_whole: bool) -> Option<PathBuf> {
     if !has_cargo("generate-rpm") {
         return None;
     }
@@ -31,17 +44,18 @@ fn package(dir: &Path, is_whole: bool) -> Option<PathBuf> {
     } else {
         pages()?;
         // Not by this process: a program that others start meanwhile could have it open for writing.
-        let program = root().join("target/package/instep");
-        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_instep")).arg(program).status();
+        let packed = root().join("target/package").join(program);
+        let copied = Command::new("cp").arg(built(program)).arg(packed).status();
         assert!(copied.unwrap().success());
         fs::create_dir(dir).unwrap();
         let mut rpm = cargo();
-        rpm.args(["generate-rpm", "--package", "crates/cli", "--payload-compress", "none"]);
+        rpm.args(["generate-rpm", "--package", described, "--payload-compress", "none"]);
         // The same on a machine of RPM and on others.
         run(rpm.args(["--auto-req", "builtin", "--output"]).arg(dir))?
     };
     assert!(output.status.success(), "{}", said(&output));
-    Some(newest(if is_whole { root().join("target/package/rpm") } else { dir.to_owned() }, "rpm"))
+    let made = if is_whole { root().join("target/package/rpm") } else { dir.to_owned() };
+    Some(newest(made, &format!("{program}-{}", env!("CARGO_PKG_VERSION")), "rpm"))
 }
 
 /// What `rpm` says of the package.
@@ -56,7 +70,8 @@ fn query(package: &Path, arguments: &[&str]) -> Option<String> {
 fn rpm_package_holds_what_a_host_needs_and_runs_from_where_it_is_unpacked() {
     let dir = tempfile::tempdir().unwrap();
     let _turn = turn();
-    let Some(package) = package(&dir.path().join("made"), is_whole()) else { return };
+    let made = dir.path().join("made");
+    let Some(package) = package("instep", "crates/cli", &made, is_whole()) else { return };
     let Some(listed) = query(&package, &["--queryformat", "[%{FILENAMES} %{FILEFLAGS:fflags}\n]"])
     else {
         return;
@@ -87,6 +102,30 @@ fn rpm_package_holds_what_a_host_needs_and_runs_from_where_it_is_unpacked() {
     let shipped = fs::read(root().join("packaging/instep.service")).unwrap();
     assert_eq!(fs::read(tree.join("usr/lib/systemd/system/instep.service")).unwrap(), shipped);
     check_program(&tree.join("usr/bin/instep"));
+    assert_eq!(holds_laboratory(&tree.join("usr/bin/instep")), [false; 4]);
+}
+
+#[test]
+fn rpm_package_of_the_laboratory_needs_the_same_version() {
+    let dir = tempfile::tempdir().unwrap();
+    let _turn = turn();
+    if guest_program().is_none() {
+        return;
+    }
+    let made = dir.path().join("made");
+    let Some(package) = package("instep-lab", "crates/lab", &made, is_whole()) else { return };
+    let Some(listed) = query(&package, &["--list"]) else { return };
+    for name in LABORATORY {
+        assert!(listed.lines().any(|line| line == name), "{name} is not in the package: {listed}");
+    }
+    assert!(!listed.contains("/usr/bin/instep\n") && !listed.contains("/etc/"), "{listed}");
+    let own = query(&package, &["--queryformat", "%{NAME} = %{VERSION}-%{RELEASE}"]).unwrap();
+    let same = own.replacen("instep-lab", "instep", 1);
+    let needs = query(&package, &["--requires"]).unwrap();
+    assert!(needs.lines().any(|need| need == same), "{same}: {needs}");
+    let recommended = query(&package, &["--recommends"]).unwrap();
+    assert!(recommended.contains("qemu-system-x86"), "{recommended}");
+    assert_eq!(query(&package, &["--scripts"]).unwrap(), "", "it has no service");
 }
 
 /// What rpm does at installation, upgrade and removal.

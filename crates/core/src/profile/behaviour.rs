@@ -14,6 +14,7 @@
 
 use super::{Profile, Spinning};
 use crate::units::{Milli, Nanos};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The phase of a spinning barrier, which nothing tells: assumed, that of the lab's spinning guest.
@@ -26,7 +27,8 @@ const ONCE: u64 = 6;
 const BOUNDS: (u64, u64) = (1_000, 3_600_000_000_000);
 
 /// A synthetic program; prints as a command line of `instep-load`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Behaviour {
     /// Threads that compute and never wait.
     Compute {

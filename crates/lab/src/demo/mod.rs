@@ -15,11 +15,15 @@ mod here;
 
 use crate::error::Error;
 use crate::stop::Stop;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What the user asked for.
 #[derive(Clone, Debug, Default)]
 pub struct DemoOptions {
+    /// The `instep` binary that is shown.
+    pub instep: PathBuf,
+    /// The `instep-lab` binary, which the full form puts into its host, too.
+    pub laboratory: PathBuf,
     /// Boot with this kernel image instead of a fetched one.
     pub kernel: Option<PathBuf>,
     /// The directory below which that kernel's modules lie.
@@ -45,14 +49,14 @@ pub enum Verdict {
     Interrupted,
 }
 
-/// Runs the demo with the `instep` binary at this path.
+/// Runs the demo.
 ///
 /// # Errors
 /// When the machine lacks something (the error says what to install), or a guest or a command
 /// fails. Guests and temporary files are gone in any case.
-pub fn run(instep: &Path, options: &DemoOptions) -> anyhow::Result<Verdict> {
+pub fn run(options: &DemoOptions) -> anyhow::Result<Verdict> {
     let stop = Stop::on_signals()?;
-    match story(instep, options, &stop) {
+    match story(options, &stop) {
         Err(error) if matches!(error.downcast_ref(), Some(Error::Interrupted)) => {
             eprintln!("interrupted: the guests and all temporary files are gone");
             Ok(Verdict::Interrupted)
@@ -61,11 +65,11 @@ pub fn run(instep: &Path, options: &DemoOptions) -> anyhow::Result<Verdict> {
     }
 }
 
-fn story(instep: &Path, options: &DemoOptions, stop: &Stop) -> anyhow::Result<Verdict> {
+fn story(options: &DemoOptions, stop: &Stop) -> anyhow::Result<Verdict> {
     if options.here {
-        return here::run(instep, options, stop);
+        return here::run(&options.instep, options, stop);
     }
-    let why = match full::run(instep, options, stop)? {
+    let why = match full::run(options, stop)? {
         full::Ended::Told(verdict) => return Ok(verdict),
         full::Ended::NoHost(why) => why,
     };
@@ -75,5 +79,5 @@ fn story(instep: &Path, options: &DemoOptions, stop: &Stop) -> anyhow::Result<Ve
          missing.\n",
         why.to_string().replace('\n', "\n  ")
     );
-    here::run(instep, options, stop)
+    here::run(&options.instep, options, stop)
 }

@@ -35,10 +35,9 @@ done
 for module in irqbypass kvm kvm-amd; do
     [ -e /lab/$module.ko ] && insmod /lab/$module.ko
 done
-# While nothing else runs: anchor.rs tells why. By another name, so that `pidof instep` is the agent.
-if [ -e /usr/bin/instep ]; then
-    ln /usr/bin/instep /lab/anchor
-    /lab/anchor lab anchor >/run/lab/anchor 2>&1 </dev/null &
+# While nothing else runs: anchor.rs tells why.
+if [ -e /usr/bin/instep-lab ]; then
+    instep-lab lab anchor >/run/lab/anchor 2>&1 </dev/null &
     until grep -q '^held$' /run/lab/anchor || ! kill -0 $! 2>/dev/null; do sleep 0.1; done
     [ "$(cat /run/lab/anchor)" = held ] || echo "instep-lab: no anchor: $(cat /run/lab/anchor)"
 fi

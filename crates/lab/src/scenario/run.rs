@@ -51,6 +51,8 @@ pub struct Options {
     pub modules: Option<PathBuf>,
     /// The `instep` binary that is put into the host.
     pub instep: PathBuf,
+    /// The `instep-lab` binary that is put into the host: it holds the anchor and runs cells of a bench.
+    pub laboratory: PathBuf,
     /// The guest workload `instep-load`, when there is one.
     pub load: Option<PathBuf>,
     /// Where consoles and files that are brought back are kept, also after success. Without it, files
@@ -99,7 +101,10 @@ impl Kit {
             None => kernel::obtain(&cache, stop, say)?,
         };
         let extra = image::Extra {
-            programs: vec![(options.instep.clone(), "instep".to_owned())],
+            programs: vec![
+                (options.instep.clone(), "instep".to_owned()),
+                (options.laboratory.clone(), "instep-lab".to_owned()),
+            ],
             load: options.load.clone(),
             ..image::Extra::default()
         };

@@ -2,10 +2,10 @@
 //! scheduler picked.
 
 use super::{Engine, Limit, SAMPLE, State};
-use crate::check::What;
 use crate::desk::{Put, TaskId, TaskState, Waker};
 use crate::guest::kernel;
 use crate::params::Profile;
+use instep_check::What;
 
 impl Engine {
     /// What `cpu` did until now is done.

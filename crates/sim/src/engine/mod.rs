@@ -20,18 +20,18 @@ mod tally;
 pub use place::Placement;
 pub use tally::{HostTally, Outcome, VmTally};
 
-use crate::check::{Fact, What};
 use crate::desk::{Desk, SCHED_TIMERS, TaskId, Vm, Waker};
 use crate::guest::kernel::Vcpu;
 use crate::guest::objects::{Links, NONE, Objects};
 use crate::guest::program::{Op, Workload};
 use crate::host::Host;
-use crate::mask::Mask;
 use crate::params::{ONE, PERIOD_NS, Params, Profile};
 use crate::rng::Rng;
 use crate::sched::Scheduler;
 use crate::speed::{Memory, Speed};
 use crate::timers::Timers;
+use instep_check::mask::Mask;
+use instep_check::{Fact, What};
 use instep_scx::instep::VmSettings;
 use std::collections::VecDeque;
 

@@ -10,11 +10,11 @@
 //! come to while it copies a batch. Which pages are hot is not simulated: all are alike.
 
 use super::Engine;
-use crate::check::What;
 use crate::desk::TaskId;
-use crate::mask::Mask;
 use crate::params::ONE;
 use crate::speed::Memory;
+use instep_check::What;
+use instep_check::mask::Mask;
 use instep_core::decision::{Action, Decision};
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::policy::{self, PolicyName, Settings};

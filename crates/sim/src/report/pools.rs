@@ -6,7 +6,7 @@
 //! CPU each at most, and 0.67 is called fair.
 
 use crate::engine::{Setup, VmSetup};
-use crate::mask::Mask;
+use instep_check::mask::Mask;
 
 /// VMs that may meet.
 #[derive(Clone, Debug)]

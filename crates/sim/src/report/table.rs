@@ -1,7 +1,7 @@
 //! A report for people, in lines of up to 80 columns: what every VM got, and why.
 
 use super::{Report, VmReport};
-use crate::reproduce::stats::estimate;
+use instep_core::stats::estimate;
 use std::fmt::Write as _;
 
 /// Columns of a VM's name.

@@ -7,12 +7,12 @@
 pub mod file;
 pub mod measure;
 pub mod page;
-pub mod stats;
 pub mod table;
 
 pub use file::Experiment;
 
 use crate::engine::Outcome;
+use instep_core::stats;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicUsize, Ordering};

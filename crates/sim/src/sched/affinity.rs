@@ -6,7 +6,7 @@
 
 use super::cfs::{Cfs, Choice, Rules};
 use crate::desk::Desk;
-use crate::mask::Mask;
+use instep_check::mask::Mask;
 
 /// The scheduler, with CFS's numbers.
 #[must_use]

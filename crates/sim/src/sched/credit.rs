@@ -21,10 +21,10 @@ mod rules;
 mod tests;
 
 use super::{Pick, Scheduler};
-use crate::check::{Promises, Share};
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
-use crate::mask::Mask;
 use crate::params::XenRelease;
+use instep_check::mask::Mask;
+use instep_check::{Promises, Share};
 
 const MS: u64 = 1_000_000;
 /// CSCHED_CREDITS_PER_MSEC.

@@ -6,10 +6,10 @@
 //! scheduler take are not simulated.
 
 use super::{Pick, Scheduler, Tuner};
-use crate::check::{Promises, Share, WaitBound};
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
 use crate::host::Host;
-use crate::mask::Mask;
+use instep_check::mask::Mask;
+use instep_check::{Promises, Share, WaitBound};
 use instep_scx::abi::{CpuMask, PF_KTHREAD};
 use instep_scx::instep::{Instep as Native, Settings, Vm, limits};
 use instep_scx::{Machine, Release, TaskSetup, Waker as By};

@@ -17,9 +17,9 @@ pub mod relaxed;
 pub mod strict;
 pub mod sync_aware;
 
-use crate::check::Promises;
 use crate::desk::{Desk, Put, TaskId, Waker};
 use crate::host::Host;
+use instep_check::Promises;
 use std::collections::BTreeMap;
 use std::fmt;
 

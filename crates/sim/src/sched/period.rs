@@ -8,8 +8,8 @@
 //! i modulo the number it may use. The model behind longer periods and matched slices, in its pure form: no load balancing, no wake-up rules.
 
 use super::{Pick, Scheduler};
-use crate::check::Promises;
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
+use instep_check::Promises;
 
 /// The rules' numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

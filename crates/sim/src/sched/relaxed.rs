@@ -20,8 +20,8 @@
 
 use super::cfs::{Cfs, Rules as CfsRules};
 use super::{Pick, Scheduler};
-use crate::check::Promises;
 use crate::desk::{Desk, Put, Task, TaskId, TaskState, Waker};
+use instep_check::Promises;
 
 /// The rules' numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -417,8 +417,8 @@ impl Scheduler for Relaxed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mask::Mask;
     use crate::testing::desk;
+    use instep_check::mask::Mask;
 
     #[test]
     fn a_vm_without_a_cpu_for_each_vcpu_is_left_to_cfs() {

@@ -14,8 +14,8 @@
 //! ```
 
 use super::{Pick, Scheduler};
-use crate::check::Promises;
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
+use instep_check::Promises;
 
 /// The rules' numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@
 
 use super::credit::{Credit, Pri, Rules};
 use super::{Pick, Scheduler};
-use crate::check::Promises;
 use crate::desk::{Desk, Put, TaskId, TaskState, Vm, Waker};
+use instep_check::Promises;
 
 /// The scheduler's second timer.
 const CHECK: u32 = 1;

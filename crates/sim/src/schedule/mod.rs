@@ -1,4 +1,4 @@
-//! What a schedule did to each VM, from the plain facts that checkers see ([`crate::check::Fact`]): how
+//! What a schedule did to each VM, from the plain facts that checkers see ([`instep_check::Fact`]): how
 //! long its vCPUs waited and who ran instead, how far they fell behind each other and behind their
 //! share, and how much of each allocation period it used.
 //!
@@ -12,7 +12,7 @@ mod waits;
 
 pub use waits::Waits;
 
-use crate::check::{Fact, What};
+use instep_check::{Fact, What};
 
 /// Takes every run and every wait of a vCPU when it is over, for drawing.
 pub trait Spans: Send {

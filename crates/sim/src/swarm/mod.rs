@@ -5,12 +5,12 @@ mod draft;
 
 pub use draft::Draft;
 
-use crate::check::Finding;
-use crate::check::run::Checked;
+use crate::check::Checked;
 use crate::rng::Rng;
 use crate::scenario::Scenario;
 use crate::scenario::build::Plan;
 use crate::sched::{self, Tuning};
+use instep_check::Finding;
 use rayon::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -64,8 +64,8 @@ pub(super) enum Ended {
     NoHost(Error),
 }
 
-/// Runs it with the `instep` binary at this path.
-pub(super) fn run(instep: &Path, options: &DemoOptions, stop: &Stop) -> anyhow::Result<Ended> {
+/// Runs it.
+pub(super) fn run(options: &DemoOptions, stop: &Stop) -> anyhow::Result<Ended> {
     let scenario = Scenario::parse(SCENARIO, "demo")
         .map_err(|what| Error::Scenario { path: "scenarios/lab/demo.toml".into(), what })?;
     let page = match &options.html {
@@ -75,7 +75,8 @@ pub(super) fn run(instep: &Path, options: &DemoOptions, stop: &Stop) -> anyhow::
     let with = Options {
         kernel: options.kernel.clone(),
         modules: options.modules.clone(),
-        instep: instep.to_owned(),
+        instep: options.instep.clone(),
+        laboratory: options.laboratory.clone(),
         load: options.load.clone(),
         ..Options::default()
     };

@@ -5,8 +5,8 @@
 //! the same and sd_numa_init of 3.13, sd_init of 3.19).
 
 use crate::host::Host;
-use crate::mask::Mask;
 use crate::params::LinuxRelease::{self, V3_0, V3_13, V3_19};
+use instep_check::mask::Mask;
 
 const MS: u64 = 1_000_000;
 /// Power of a CPU that shares its core with nobody (SCHED_POWER_SCALE).

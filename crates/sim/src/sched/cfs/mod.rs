@@ -19,11 +19,11 @@ mod wake;
 
 use super::affinity;
 use super::{Pick, Scheduler, scaling};
-use crate::check::{Promises, Share};
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
-use crate::mask::Mask;
 use crate::params::LinuxRelease;
 use domains::Domains;
+use instep_check::mask::Mask;
+use instep_check::{Promises, Share};
 use queue::Queue;
 
 const MS: u64 = 1_000_000;

@@ -2,8 +2,8 @@
 
 use super::{Cfs, Choice, SECOND};
 use crate::desk::{Desk, TaskId, TaskState, Waker};
-use crate::mask::Mask;
 use crate::params::LinuxRelease::{V3_0, V3_13, V3_19};
+use instep_check::mask::Mask;
 
 impl Cfs {
     /// Narrows `may` to CPUs on which `task` may be put.

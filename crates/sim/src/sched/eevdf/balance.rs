@@ -4,7 +4,7 @@
 use super::Eevdf;
 use super::line::scaled;
 use crate::desk::{Desk, TaskId, TaskState};
-use crate::mask::Mask;
+use instep_check::mask::Mask;
 
 /// How often a busy CPU balances, nanoseconds.
 const BUSY: u64 = 32_000_000;

@@ -15,9 +15,9 @@ mod rules;
 mod wake;
 
 use super::{Pick, Scheduler, scaling};
-use crate::check::{Promises, Share};
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
-use crate::mask::Mask;
+use instep_check::mask::Mask;
+use instep_check::{Promises, Share};
 use line::{Leave, Line, MIN_SHARES, NICE_0, Parked, Times, UNIT, scaled};
 
 /// The rules' numbers, nanoseconds.

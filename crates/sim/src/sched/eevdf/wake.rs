@@ -5,7 +5,7 @@ use super::Eevdf;
 use super::balance::ONE;
 use super::line::{NICE_0, UNIT};
 use crate::desk::{Desk, TaskId, Waker};
-use crate::mask::Mask;
+use instep_check::mask::Mask;
 
 /// How long turns from one woken task to another count in full (HZ).
 const SECOND: u64 = 1_000_000_000;

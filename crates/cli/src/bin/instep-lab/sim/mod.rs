@@ -12,8 +12,7 @@ use crate::{Outcome, print, print_json, tell};
 use files::Files;
 use indicatif::{ProgressBar, ProgressStyle};
 use instep_lab::Stop;
-use instep_sim::check::Finding;
-use instep_sim::check::run::Checked;
+use instep_sim::check::Checked;
 use instep_sim::report;
 use instep_sim::scenario::build::Plan;
 use instep_sim::scenario::{Overrides, Scenario};
@@ -127,19 +126,15 @@ fn checked_json(plan: &Plan, checked: &Checked) -> Value {
         "scheduler": plan.scheduler,
         "events": checked.events,
         "simulated_ns": checked.until,
-        "finding": checked.finding.as_ref().map(finding_json),
+        "finding": checked.finding,
     })
-}
-
-/// A broken rule as every document has it.
-pub(crate) fn finding_json(Finding { rule, at, what }: &Finding) -> Value {
-    json!({ "rule": rule, "at_ns": at, "what": what })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Checked, Finding, Plan, Scenario, checked_json, judged};
+    use super::{Checked, Plan, Scenario, checked_json, judged};
     use crate::Outcome;
+    use instep_check::Finding;
     use instep_kernel::settings::{
         Cosched, DEFAULT_PERIOD, HOST_WEIGHT, Latency, PERIODS, Settings,
     };

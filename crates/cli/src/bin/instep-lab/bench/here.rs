@@ -58,8 +58,9 @@ pub(super) fn run(
     let options = lab::options(&args.host, None)?;
     let load = options
         .load
+        .clone()
         .context("instep-load is not built; run `cargo xtask load`, or give --load FILE")?;
-    let mut came = Came::begin(wanted.order(&options.instep), args.resume.as_deref())?;
+    let mut came = Came::begin(wanted.order(&options), args.resume.as_deref())?;
     let done = came.kept.done();
     let blocks = left(wanted, &done);
     if blocks.is_empty() {

@@ -9,6 +9,7 @@ use crate::text::{indented, plural, printable, ranges, terminal_width, width, wr
 use crate::{Outcome, print, print_json, tell, writable};
 use anyhow::Context as _;
 use indicatif::ProgressBar;
+use instep_cli::programs;
 use instep_lab::cache::Cache;
 use instep_lab::scenario::Scenario;
 use instep_lab::scenario::report::Report;
@@ -45,15 +46,16 @@ fn anchor() -> anyhow::Result<Outcome> {
 
 /// What the options of every emulated host ask for.
 pub(crate) fn options(args: &LabHostArgs, keep: Option<PathBuf>) -> anyhow::Result<Options> {
-    let instep = std::env::current_exe().context("cannot find the path of this program")?;
-    let load = args.load.clone().or_else(|| built_load(&instep));
-    Ok(Options { kernel: args.kernel.clone(), modules: args.modules.clone(), load, instep, keep })
+    let (instep, laboratory) = (programs::find_instep()?, programs::own_path()?);
+    let load = args.load.clone().or_else(|| built_load(&laboratory));
+    let (kernel, modules) = (args.kernel.clone(), args.modules.clone());
+    Ok(Options { kernel, modules, load, instep, laboratory, keep })
 }
 
 /// The static `instep-load` beside this program, or where `cargo xtask load` puts it.
-pub(crate) fn built_load(instep: &Path) -> Option<PathBuf> {
-    let beside = instep.with_file_name("instep-load");
-    let target = instep.parent()?.parent()?;
+pub(crate) fn built_load(own: &Path) -> Option<PathBuf> {
+    let beside = own.with_file_name("instep-load");
+    let target = own.parent()?.parent()?;
     let built = target.join("x86_64-unknown-linux-gnu/release/instep-load");
     [built, beside].into_iter().find(|path| is_static(path))
 }
@@ -252,8 +254,7 @@ fn scenarios(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 fn doctor(json: bool) -> anyhow::Result<Outcome> {
-    let load =
-        built_load(&std::env::current_exe().context("cannot find the path of this program")?);
+    let load = built_load(&programs::own_path()?);
     let findings = doctor::examine(load.as_deref(), &Stop::on_signals()?);
     let fine = doctor::can_run(&findings);
     if json {

@@ -1,48 +1,48 @@
-//! A simulator scenario that behaves as what was profiled: the synthetic program of the same features
-//! on a machine as large, beside as many busy neighbours as leave it its share.
+//! `instep-lab imitate`: a simulator scenario that behaves as what `instep profile` profiled: the synthetic
+//! program of the same features on a machine as large, beside as many busy neighbours as leave it its share.
 //!
 //! The program is tried in the simulator alone and its times are scaled until it blocks as often. It
-//! was seen on this machine, not in a VM, so the trial's scheduler is `pm`: a VM's vCPU polls before it
+//! was seen on a machine, not in a VM, so the trial's scheduler is `pm`: a VM's vCPU polls before it
 //! blocks (KVM's halt-polling), and a program that waits briefly would seem not to block at all.
 
-use super::report::{Imitation, Report, fraction};
+use crate::{Outcome, print};
+use anyhow::Context as _;
+use instep_cli::imitation::{Imitated, Imitation, Wanted};
 use instep_core::profile::behaviour::Behaviour;
 use instep_core::units::Milli;
 use instep_core::wording::printable;
 use instep_sim::scenario::Scenario;
 use instep_sim::scenario::build::Plan;
+use std::io;
 
 /// Trials; each scales what the one before was off by.
 const TRIALS: usize = 4;
 /// A program that blocks as often within this part needs no further trial.
 const NEAR: f64 = 0.02;
 
-/// The scenario's text; the report, which has advice, is told what the simulator makes of the program.
-pub(super) fn of(report: &mut Report) -> String {
-    let wanted = fraction(report.exact.frequency);
-    let threads = report.exact.threads;
-    let mut program = Behaviour::of(&report.exact);
+/// Answers what comes through standard input.
+pub(crate) fn command() -> anyhow::Result<Outcome> {
+    let wanted: Wanted = serde_json::from_reader(io::stdin().lock())
+        .context("standard input holds no profile of `instep profile --scenario`")?;
+    print(&format!("{}\n", serde_json::to_string(&imitated(&wanted))?))?;
+    Ok(Outcome::Fine)
+}
+
+fn imitated(wanted: &Wanted) -> Imitated {
+    let Wanted { what, program, threads, blocks_per_s, share } = wanted;
+    let (mut program, threads) = (*program, *threads);
     for _ in 0..TRIALS {
         let Some(found) = tried(&program, threads) else { break };
-        let ratio = found.blocks_per_s / wanted.max(0.001);
+        let ratio = found.blocks_per_s / blocks_per_s.max(0.001);
         let off = (ratio - 1.0).abs();
-        report.scenario = Some(found);
         if off < NEAR || ratio < 0.01 || !blocks(&program) {
             break;
         }
         program = program.scaled(Milli((ratio.clamp(0.05, 20.0) * 1000.0) as u64));
     }
-    if let Some(found) = tried(&program, threads) {
-        report.scenario = Some(found);
-    }
-    if matches!(program, Behaviour::Barrier { spins: true, .. }) {
-        report.warnings.push(
-            "how long the phases of a spinning program are cannot be seen; the scenario assumes 1ms"
-                .to_owned(),
-        );
-    }
-    let about = format!("behaves as: {}", report.what);
-    text(&about, &program, threads, neighbours(report.share))
+    let about = format!("behaves as: {what}");
+    let scenario = text(&about, &program, threads, neighbours(*share));
+    Imitated { scenario, imitation: tried(&program, threads) }
 }
 
 /// Whether it waits by blocking, as often as its times say.

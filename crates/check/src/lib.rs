@@ -4,15 +4,18 @@
 //! A [`Watch`] draws the [`picture`] of the facts and shows it to its checkers, each of which knows one
 //! rule. Rules that not every scheduler promises are checked by its [`Promises`]. Time in which
 //! nothing lasts is not judged: what holds between two facts of the same instant never was.
+//!
+//! It knows neither the simulator nor a trace's format: both make facts of what they have.
+#![forbid(unsafe_code)]
 
 mod affinity;
 mod apart;
 mod conserved;
 mod fact;
 mod idle;
+pub mod mask;
 pub mod picture;
 mod promise;
-pub mod run;
 mod share;
 mod wait;
 mod wait_bound;
@@ -30,6 +33,7 @@ pub use wait_bound::WaitBound;
 pub use woken::Woken;
 
 use picture::Picture;
+use serde::Serialize;
 use std::fmt;
 
 /// One rule.
@@ -53,12 +57,13 @@ pub trait Checker: fmt::Debug {
     }
 }
 
-/// A rule that was broken.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A rule that was broken; every document has it in the form that is derived here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The rule: a checker's name.
     pub rule: &'static str,
     /// When it was found, nanoseconds.
+    #[serde(rename = "at_ns")]
     pub at: u64,
     /// What is wrong.
     pub what: String,

@@ -1,4 +1,4 @@
-//! `instep bench-cells`: runs one block of cells where it is, and prints each as a JSON line. The
+//! `instep-lab bench-cells`: runs one block of cells where it is, and prints each as a JSON line. The
 //! other side of [`super::emulated`].
 
 use crate::args::BenchCellsArgs;
@@ -6,6 +6,7 @@ use crate::{Outcome, print};
 use anyhow::Context as _;
 use instep_bench::here::{self, Tools};
 use instep_bench::plan::{Block, DEFAULT};
+use instep_cli::programs;
 use instep_lab::Stop;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -43,7 +44,7 @@ pub(super) fn begin(order: &Order, limit: Duration) -> anyhow::Result<String> {
         "mkdir -p {DIR} && rm -f {DIR}/cells && mkfifo {DIR}/cells || exit 1\n\
          cat >{DIR}/block.json <<'INSTEP_BENCH_END'\n{text}\nINSTEP_BENCH_END\n\
          (exec 3<>{DIR}/cells\n\
-         instep bench-cells {DIR}/block.json >&3 2>{DIR}/said\n\
+         instep-lab bench-cells {DIR}/block.json >&3 2>{DIR}/said\n\
          echo \"{ENDED}$?\" >&3\n\
          exec sleep {}) </dev/null >/dev/null 2>&1 &\n\
          echo $! >{DIR}/teller\n",
@@ -68,7 +69,7 @@ pub(crate) fn command(args: &BenchCellsArgs) -> anyhow::Result<Outcome> {
     let stop = Stop::on_signals()?;
     let stopped = || stop.raised();
     let tools = Tools {
-        instep: std::env::current_exe().context("cannot find the path of this program")?,
+        instep: programs::find_instep()?,
         unit_ns: unit_ns(&dir, &load)?,
         load,
         peers: order.peers,
@@ -122,8 +123,10 @@ mod tests {
         let order = Order { block, peers: BTreeMap::new(), boot: 1 };
         let sh = |script: &str| {
             let script = script.replace(DIR, at.to_str().unwrap());
+            assert_eq!(script.contains("bench-cells"), script.contains("instep-lab bench-cells"));
+            let script = script.replace("instep-lab bench-cells", "cells");
             let script = format!(
-                "instep() {{ grep -q '\"boot\":1' \"$2\" || return 9; echo one; sleep 0.2; \
+                "cells() {{ grep -q '\"boot\":1' \"$1\" || return 9; echo one; sleep 0.2; \
                  printf '%s\\n' 'a\\b'; echo why >&2; return 3; }}\n{script}"
             );
             let ran = Command::new("timeout").args(["20", "sh", "-c", &script]).output().unwrap();

@@ -42,7 +42,7 @@ use std::time::Duration;
 
 macro_rules! files {
     ($($name:literal),* $(,)?) => {
-        [$(($name, include_str!(concat!("../../../../../scenarios/agreement/", $name, ".toml")))),*]
+        [$(($name, include_str!(concat!("../../../../../../../scenarios/agreement/", $name, ".toml")))),*]
     };
 }
 

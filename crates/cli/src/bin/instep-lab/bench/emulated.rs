@@ -57,7 +57,7 @@ pub(super) fn run(
         let next = "run `cargo xtask load`, or give --load FILE";
         return Err(Error::missing("instep-load is not built", next).into());
     }
-    let mut came = Came::begin(wanted.order(&options.instep), resume)?;
+    let mut came = Came::begin(wanted.order(&options), resume)?;
     let done = came.kept.done();
     let mut groups = groups(wanted, &programs);
     groups.iter_mut().for_each(|group| group.resume(&done));

@@ -1,11 +1,11 @@
-//! Runs a plan with checkers: every fact is judged as it happens, and at the end what the engine
-//! counted is compared with what was seen.
+//! Runs a plan with the checkers of the crate `instep-check`: every fact is judged as it happens, and at
+//! the end what the engine counted is compared with what was seen.
 
-use super::{Conserved, Finding, Promises, Watch};
 use crate::engine::{Engine, Setup};
 use crate::guest::program::Op;
 use crate::scenario::build::Plan;
 use crate::sched::Scheduler;
+use instep_check::{Conserved, Finding, Promises, Watch};
 
 /// Events of one instant after which the clock is said to stand still.
 const STUCK: u32 = 1_000_000;
@@ -106,7 +106,7 @@ fn saturated(setup: &Setup) -> bool {
                 workload.programs.get(*program).and_then(|program| program.ops.first())
                     == Some(&Op::Burn)
             };
-            let free = |(allowed, _): &(crate::mask::Mask, crate::mask::Mask)| {
+            let free = |(allowed, _): &(instep_check::mask::Mask, instep_check::mask::Mask)| {
                 allowed.count() as usize == setup.host.cpus()
             };
             workload.threads.len() >= vm.affinity.len()

@@ -19,9 +19,11 @@ use instep_bench::keep::{self, Boot, Keeper, Kept, Order};
 use instep_bench::plan::{DEFAULT, INSTEP, Scheduler, SchedulerKind, Times, WITHOUT};
 use instep_bench::report::{Report, SCHEMA};
 use instep_bench::{builtin, page, table};
+use instep_cli::programs::LABORATORY;
 use instep_kernel::settings::MECHANISMS;
 use instep_lab::Stop;
 use instep_lab::host::machine::Clock;
+use instep_lab::scenario::run::Options;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -272,7 +274,7 @@ fn find_peers(
 
 impl Wanted {
     /// What is to be run, with what tells builds of the programs apart.
-    fn order(&self, instep: &Path) -> Order {
+    fn order(&self, options: &Options) -> Order {
         let of = |path: &Path| {
             let meta = fs::metadata(path).ok()?;
             let time = meta.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
@@ -280,7 +282,7 @@ impl Wanted {
         };
         let peers = self.peers.iter().map(|(name, path)| (name.as_str(), path.as_path()));
         let builds = peers
-            .chain([(INSTEP, instep)])
+            .chain([(INSTEP, options.instep.as_path()), (LABORATORY, &options.laboratory)])
             .filter_map(|(name, path)| Some((name.to_owned(), of(path)?)))
             .collect();
         Order {
@@ -389,7 +391,7 @@ mod tests {
     }
 
     fn report(wanted: &Wanted, cells: Vec<Cell>) -> Report {
-        let mut came = Came::begin(wanted.order(Path::new("/none")), None).unwrap();
+        let mut came = Came::begin(wanted.order(&Options::default()), None).unwrap();
         cells.into_iter().for_each(|cell| came.finished(cell).unwrap());
         came.report(&wanted.warnings).unwrap()
     }
@@ -439,7 +441,7 @@ mod tests {
         fs::write(&file, serde_json::to_string(&report).unwrap()).unwrap();
         assert_eq!(earlier(&[file.clone(), file.clone()]).unwrap().cases.len(), 1);
         let kept = dir.path().join("a.cells");
-        let mut came = Came::begin(wanted().order(Path::new("/none")), Some(&kept)).unwrap();
+        let mut came = Came::begin(wanted().order(&Options::default()), Some(&kept)).unwrap();
         came.finished(cell("alone", Some(2.0))).unwrap();
         let from_kept = earlier(std::slice::from_ref(&kept)).unwrap();
         assert_eq!(from_kept.cases[0].alone.as_ref().unwrap().median, 2.0);

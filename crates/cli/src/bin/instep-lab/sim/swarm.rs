@@ -1,7 +1,6 @@
 //! `instep sim --swarm`: random scenarios with all checkers, what is printed of findings, and the small
 //! scenario that shows the first.
 
-use super::finding_json;
 use crate::args::SimArgs;
 use crate::pending::Pending;
 use crate::{Outcome, print, tell};
@@ -90,7 +89,7 @@ fn smallest(swarm: &Swarm, sum: &Sum, shrink: &dyn Fn(&Found) -> Found) -> Optio
 /// `instep.swarm/1`: the findings, and the first as a small scenario.
 fn swarm_json(swarm: &Swarm, sum: &Sum, small: Option<&str>) -> Value {
     let finding = |found: &Found| {
-        let mut finding = finding_json(&found.finding);
+        let mut finding = json!(found.finding);
         finding["run"] = found.run.into();
         finding["scheduler"] = found.draft.scheduler.clone().into();
         finding
@@ -122,7 +121,7 @@ fn counted(swarm: &Swarm, sum: &Sum) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use instep_sim::check::Finding;
+    use instep_check::Finding;
     use instep_sim::scenario::Scenario;
     use std::fs;
 
