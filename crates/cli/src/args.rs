@@ -367,6 +367,10 @@ pub(crate) struct RunArgs {
     /// collector; its name must end with .prom.
     #[arg(long, value_name = "FILE")]
     pub(crate) metrics: Option<PathBuf>,
+    /// Where the history for `instep top --replay` and the page is kept [default: /var/lib/instep/history,
+    /// or `history` in another state directory].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) history: Option<PathBuf>,
     /// Where the original affinities are recorded [default: /run/instep, or
     /// $XDG_RUNTIME_DIR/instep without root].
     #[arg(long, value_name = "DIR")]
@@ -381,6 +385,9 @@ pub(crate) struct ServeArgs {
     /// Listen on a Unix socket, which the owner and the group may use, in place of a port.
     #[arg(long, value_name = "PATH", conflicts_with = "listen")]
     pub(crate) unix: Option<PathBuf>,
+    /// The history of the run [default: /var/lib/instep/history, or `history` in another state directory].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) history: Option<PathBuf>,
     /// The state directory of the run [default: $XDG_RUNTIME_DIR/instep where a run of this user publishes there,
     /// else /run/instep].
     #[arg(long, value_name = "DIR")]
