@@ -31,6 +31,23 @@ impl Cursor {
     /// # Errors
     /// It cannot be read, or holds no moment.
     pub fn open(path: &Path) -> Result<Self, Error> {
+        let mut cursor = Self::beside(path)?;
+        cursor.last()?;
+        Ok(cursor)
+    }
+
+    /// At the moment that [`seek`](Self::seek) finds.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn at(path: &Path, at_ms: u64) -> Result<Self, Error> {
+        let mut cursor = Self::beside(path)?;
+        cursor.seek(at_ms)?;
+        Ok(cursor)
+    }
+
+    /// At no moment yet.
+    fn beside(path: &Path) -> Result<Self, Error> {
         let is_file = !fs::metadata(path).map_err(at(path))?.is_dir();
         let mut cursor = Self {
             path: path.to_owned(),
@@ -44,7 +61,6 @@ impl Cursor {
         if is_file {
             cursor.segments.push(Name { number: 0, at_ms: 0 });
         }
-        cursor.last()?;
         Ok(cursor)
     }
 

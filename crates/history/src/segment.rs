@@ -153,6 +153,8 @@ impl Segment {
 fn time_of(line: &[u8]) -> Option<u64> {
     let rest = line.strip_prefix(BEGIN.as_bytes())?;
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    // JSON has no numbers with zeros in front.
+    let digits = if rest.starts_with(b"0") { 1 } else { digits };
     let at = std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()?;
     (rest.get(digits) == Some(&b',') && line.ends_with(b"}") && line.len() <= MAX_LINE)
         .then_some(at)

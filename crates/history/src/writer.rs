@@ -77,11 +77,12 @@ impl Writer {
         self.total
     }
 
-    /// Adds a moment of this time; `line` is one that begins with [`opening`](crate::opening), without its end.
+    /// Adds a moment of this time, and tells the bytes that it has on disk; `line` is one that begins with
+    /// [`opening`](crate::opening), without its end.
     ///
     /// # Errors
     /// It is too large, or cannot be written; what was written of it is taken back.
-    pub fn append(&mut self, at_ms: u64, line: &[u8]) -> Result<(), Error> {
+    pub fn append(&mut self, at_ms: u64, line: &[u8]) -> Result<u64, Error> {
         let most = line.len() + line.len() / 128 + 1024;
         if line.len() >= MAX_LINE || most as u64 > self.size / 4 {
             return Err(Error::TooLarge { bytes: line.len(), size: self.size });
@@ -90,7 +91,7 @@ impl Writer {
         if self.current.is_none() {
             self.begin(at_ms)?;
         }
-        let Some(mut current) = self.current.take() else { return Ok(()) };
+        let Some(mut current) = self.current.take() else { return Ok(0) };
         let before = current.packed;
         let written = current.append(line);
         let grown = current.packed - before;
@@ -110,10 +111,11 @@ impl Writer {
         if current.packed >= FULL_PACKED.min(self.size / LEAST_SEGMENTS)
             || current.plain >= FULL_PLAIN
         {
-            return self.end_segment(current);
+            self.end_segment(current)?;
+        } else {
+            self.current = Some(current);
         }
-        self.current = Some(current);
-        Ok(())
+        Ok(grown)
     }
 
     /// Ends the segment that is being written and waits until it is on disk.
@@ -340,7 +342,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for times in [[5000, 6000], [1000, 2000], [9000, 9001]] {
             let mut writer = Writer::open(dir.path(), LEAST_SIZE).unwrap();
-            times.iter().for_each(|at| writer.append(*at, &line(*at, 50)).unwrap());
+            times.iter().for_each(|at| _ = writer.append(*at, &line(*at, 50)).unwrap());
         }
         assert_eq!(times(dir.path()), [5000, 6000, 1000, 2000, 9000, 9001]);
         let mut cursor = Cursor::open(dir.path()).unwrap();

@@ -5,9 +5,9 @@
 //! a cycle ends --+--> the hour ---once a minute----------> history.json in the state directory
 //!                +--> the day ----every ten minutes--+
 //!                +--> a moment, changes in it or     +--> Recorder (another thread) --> the history's directory
-//!                     ten seconds after the last ----+
+//!                     ten seconds after the last *---+
 //! ```
-//! After a change both are written. What cannot be written is told once, and placement goes on.
+//! \* Or later, so that a day of moments has room. After a change both documents are written. What cannot be written is told once, and placement goes on.
 
 use crate::config::HistoryConfig;
 use crate::dispatch::in_force::InForce;
@@ -163,7 +163,8 @@ impl Past {
 
     /// Hands a moment to the thread that writes: the host, and what was changed.
     fn keep(&mut self, now: SystemTime, host: &[u8], changes: &[Change]) {
-        let is_due = self.last.is_none_or(|last| last.elapsed() >= APART);
+        let apart = APART.max(self.recorder.spacing());
+        let is_due = self.last.is_none_or(|last| last.elapsed() >= apart);
         if !is_due && changes.is_empty() {
             return;
         }
