@@ -19,6 +19,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 pub(crate) use traces::{AnalyzeArgs, CompareArgs, ProfileArgs, RecordArgs, RecordSource, TopArgs};
+pub(crate) use values::When;
 use values::{duration, process_vm, size, window};
 
 /// The version, the commit, and whether the kernel scheduler is in.
@@ -63,7 +64,8 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// The same, live in the terminal: a map of the cores, the VMs, a VM's vCPUs.
     #[command(after_help = "Keys: ? in it tells all.\n\n\
-        Examples:\n  instep top\n  instep top --interval 500ms\n  instep top --once")]
+        Examples:\n  instep top\n  instep top --interval 500ms\n  instep top --once\n  \
+        instep top --replay --from -2h\n  instep top --replay --json --from -1h > hour.jsonl")]
     Top(TopArgs),
     /// What `run` would change and why; nothing is touched.
     #[command(

@@ -5,7 +5,7 @@ use instep_agent::config::{MAX_INTERVAL, MIN_WINDOW};
 use instep_agent::dispatch::config::ProcessVm;
 use instep_core::units::{Bytes, Milli};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// A file to write beside the report, which has standard output.
 pub(super) fn beside() -> impl TypedValueParser<Value = PathBuf> {
@@ -24,6 +24,23 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     // Nanoseconds are counted in 64 bits everywhere.
     u64::try_from(parsed.as_nanos()).map_err(|_| "is longer than 584 years".to_owned())?;
     Ok(parsed)
+}
+
+/// A moment in the history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum When {
+    /// So long before the newest record.
+    Ago(Duration),
+    /// At this time.
+    At(SystemTime),
+}
+
+pub(super) fn when(text: &str) -> Result<When, String> {
+    if let Some(ago) = text.strip_prefix('-') {
+        return duration(ago).map(When::Ago);
+    }
+    let at = humantime::parse_rfc3339_weak(text);
+    at.map(When::At).map_err(|_| "a time in UTC such as 2026-11-26T11:00:00Z, or -2h".to_owned())
 }
 
 /// A time over which loads are measured.
