@@ -148,13 +148,17 @@ fn heading(frame: &Frame, state: &State, width: usize) -> Line<'static> {
     let vms = frame.vms.len() + frame.opaque;
     let stacked: usize = frame.vms.iter().map(|vm| vm.stacked).sum();
     let sharing: usize = frame.vms.iter().map(|vm| vm.sharing).sum();
-    let left = format!(
-        "{}, {} on {}; other load {} ",
+    let counts = format!(
+        "{}, {} on {}",
         plural(vms, "VM"),
         plural(vcpus, "vCPU"),
-        plural(frame.cpus(), "CPU"),
-        tenths(frame.others),
+        plural(frame.cpus(), "CPU")
     );
+    // A time must not be cut off on a narrow screen.
+    let left = match &frame.past {
+        Some(past) => format!("{}  {counts} ", time_of(past.at_ms)),
+        None => format!("{counts}; other load {} ", tenths(frame.others)),
+    };
     let mut spans = vec![Span::styled(left, Style::new().add_modifier(Modifier::BOLD))];
     if stacked > 0 {
         spans.push(Span::styled(format!(" {stacked} stacked "), map::alarm()));
@@ -165,11 +169,7 @@ fn heading(frame: &Frame, state: &State, width: usize) -> Line<'static> {
     if frame.opaque > 0 {
         spans.push(Span::raw(format!(" {} left alone ", frame.opaque)));
     }
-    let right = match &frame.past {
-        Some(past) => time_of(past.at_ms),
-        None if state.paused => "PAUSED".to_owned(),
-        None => window(frame.window),
-    };
+    let right = if state.paused { "PAUSED".to_owned() } else { window(frame.window) };
     let line = Line::from(spans);
     let pad = width.saturating_sub(line.width() + right.chars().count());
     let mut spans = line.spans;

@@ -173,7 +173,7 @@ fn draw_once(frame: &Frame, width: usize) -> anyhow::Result<String> {
     terminal.draw(|screen| draw::draw(screen, frame, &state))?;
     let text = text_of(terminal.backend().buffer());
     // The last line tells of keys that nobody can press here.
-    let lines: Vec<&str> = text.lines().collect();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
     let lines = lines.split_last().map_or(&[][..], |(_, rest)| rest);
     Ok(lines.join("\n").trim_end().to_owned() + "\n")
 }
