@@ -30,7 +30,7 @@ fn killed_run_loses_no_record_and_the_next_one_goes_on() {
     let dir = vm.state().join("history");
     let mut killed = vm.placed_by(&mut vm.mending(&[]));
     wait_for("a record", || {
-        !segments(&dir).is_empty() && Segment::read(&segments(&dir)[0]).unwrap().len() > 0
+        !segments(&dir).is_empty() && !Segment::read(&segments(&dir)[0]).unwrap().is_empty()
     });
     killed.signal(Signal::KILL);
     killed.child.wait().unwrap();
