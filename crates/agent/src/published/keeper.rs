@@ -7,7 +7,8 @@
 //!                +--> a moment, changes in it or     +--> Recorder (another thread) --> the history's directory
 //!                     ten seconds after the last *---+
 //! ```
-//! \* Or later, so that a day of moments has room. After a change both documents are written. What cannot be written is told once, and placement goes on.
+//! \* Or later, so that a day of moments has room. After a change both documents are written. What cannot be written is
+//! told once, and placement goes on.
 
 use crate::config::HistoryConfig;
 use crate::dispatch::in_force::InForce;
