@@ -26,6 +26,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("id_lists", topology::id_lists),
     ("journal", apply::journal),
     ("memory_ranges", apply::memory_ranges),
+    ("moments", rest::moments),
     ("mounts", rest::mounts),
     ("numa_maps", process::numa_maps),
     ("numa_stat", rest::numa_stat),

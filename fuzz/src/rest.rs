@@ -1,9 +1,10 @@
-//! The parsers of cgroup files, mount tables, QMP answers, definitions of VMs, the configuration, the last hour, and requests to
-//! the page.
+//! The parsers of cgroup files, mount tables, QMP answers, definitions of VMs, the configuration, the last hour, moments of the
+//! history, and requests to the page.
 
 use instep_agent::config::Config;
-use instep_agent::published::History;
+use instep_agent::published::{History, Moment};
 use instep_core::policy::PolicyName;
+use instep_history::{Segment, opening};
 use instep_host::discover::definition::{libvirt, proxmox};
 use instep_host::discover::identify::{self, Named};
 use instep_host::discover::{cgroup, debugfs, numa_stat, qmp};
@@ -57,6 +58,22 @@ pub(crate) fn qmp_answers(data: &[u8]) {
     }
 }
 
+/// Segments of the history: what is read is bounded, and every line is what it says to be.
+pub(crate) fn moments(data: &[u8]) {
+    let segment = Segment::parse(data);
+    let mut bytes = 0;
+    for place in 0..segment.len() {
+        let moment = segment.moment(place).expect("it has so many");
+        assert!(moment.line.starts_with(opening(moment.at_ms).as_bytes()));
+        bytes += moment.line.len() + 1;
+        if let Ok(parsed) = Moment::parse(moment.line) {
+            assert_eq!(parsed.at_ms, moment.at_ms);
+        }
+    }
+    assert!(bytes <= 32 << 20, "{bytes}");
+    assert!(segment.moment(segment.len()).is_none());
+}
+
 /// Files of libvirt and Proxmox: what is kept is bounded, and a domain is known by its process and UUID.
 pub(crate) fn vm_definitions(data: &[u8]) {
     let _ = proxmox::pid(data);
@@ -93,7 +110,7 @@ pub(crate) fn history(data: &[u8]) {
 /// What a client may send to `instep serve`: only requests to read, for this machine, are answered with what they ask for.
 pub(crate) fn http_requests(data: &[u8]) {
     let none = || Path::new("/nonexistent/x").to_owned();
-    let files = Files { host: none(), history: none(), metrics: none() };
+    let files = Files { host: none(), history: none(), past: none(), metrics: none() };
     let answer = answer_bytes(&files, data);
     assert!(answer.is_empty() || answer.starts_with(b"HTTP/1."));
     if answer.get(8..12) == Some(b" 200") {

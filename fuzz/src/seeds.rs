@@ -62,6 +62,7 @@ fn traces() -> Vec<(&'static str, Vec<u8>)> {
     let mut page = 1000u64.to_le_bytes().to_vec();
     page.extend([8, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0]);
     vec![
+        ("moments", stored(texts::MOMENT)),
         ("recording", block.to_vec()),
         ("ring_pages", page),
         ("perf_data", trace::perf_file(&events, 4)),

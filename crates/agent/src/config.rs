@@ -54,6 +54,8 @@ pub struct Config {
     pub memory: MemoryConfig,
     /// Metrics for Prometheus.
     pub metrics: MetricsConfig,
+    /// The history on disk.
+    pub history: HistoryConfig,
     /// The kernel scheduler.
     pub dispatch: DispatchConfig,
 }
@@ -97,6 +99,46 @@ impl MetricsConfig {
     }
 }
 
+/// The least that a history may have on disk.
+const LEAST_HISTORY: Bytes = Bytes::from_mib(16);
+
+/// The history on disk.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HistoryConfig {
+    /// Its directory; empty for [`history_dir`](crate::published::history_dir).
+    pub dir: PathBuf,
+    /// The most that it has on disk; 0 for none.
+    #[serde(deserialize_with = "size")]
+    pub size: Bytes,
+}
+
+impl Default for HistoryConfig {
+    fn default() -> Self {
+        Self { dir: PathBuf::new(), size: Bytes::from_mib(64) }
+    }
+}
+
+impl HistoryConfig {
+    /// Whether there is a history.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.size.0 > 0
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.is_kept() && self.size < LEAST_HISTORY {
+            return Err(format!(
+                "history.size {} is below {LEAST_HISTORY}; 0B keeps none",
+                self.size
+            ));
+        }
+        if self.dir.is_relative() && !self.dir.as_os_str().is_empty() {
+            return Err(format!("history.dir {} does not begin with /", self.dir.display()));
+        }
+        Ok(())
+    }
+}
+
 /// How memory is brought home.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -126,6 +168,7 @@ impl Default for Config {
             discover: DiscoverConfig::default(),
             memory: MemoryConfig::default(),
             metrics: MetricsConfig::default(),
+            history: HistoryConfig::default(),
             dispatch: DispatchConfig::default(),
         }
     }
@@ -223,6 +266,7 @@ impl Config {
             ));
         }
         self.metrics.check()?;
+        self.history.check()?;
         if self.memory.batch.0 == 0 {
             return Err("memory.batch is 0".to_owned());
         }
@@ -362,6 +406,8 @@ mod tests {
             ("[memory]\nbatch = 64", "integer `64`, expected a size such as \"64MiB\""),
             ("interval = 60", "integer `60`, expected a duration such as \"60s\""),
             ("[memory]\nbatch = \"0B\"", "memory.batch is 0"),
+            ("[history]\nsize = \"1MiB\"", "history.size 1MiB is below 16MiB; 0B keeps none"),
+            ("[history]\ndir = \"here\"", "history.dir here does not begin with /"),
             ("[discover]\nusers = [\"no-such-user\"]", "discover.users: `no-such-user` is no user"),
             (
                 "[discover]\ncgroups = [\"user.slice\"]",

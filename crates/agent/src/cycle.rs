@@ -10,7 +10,7 @@ use crate::metrics::Metrics;
 use crate::observe::{
     Observation, Observer, VmKey, absent, facts_of, keep_only, keep_trusted, leave_ignored,
 };
-use crate::published::{History, PublishedHost, RunState};
+use crate::published::{Keeper, RunState};
 use crate::record::{ActionRecord, Cost, LeftAloneRecord, MemoryRecord, Record};
 use crate::run::Sink;
 use crate::soft::{Decided, SoftHomes, Told};
@@ -26,7 +26,6 @@ use instep_host::apply::{
 };
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::{Instant, SystemTime};
 
 /// What a cycle is done with.
@@ -138,18 +137,15 @@ impl Done {
         metrics.note_cycle(&self.observation, record, (self.failed, self.restored));
     }
 
-    /// Tells everybody of it, in the state directory.
+    /// Tells everybody of it, and keeps it.
     pub(crate) fn publish(
         &self,
         record: &Record<'_>,
-        (run, in_force): (&RunState, Option<&InForce>),
-        history: &mut History,
-        state: &Path,
+        run: (&RunState, Option<&InForce>),
+        keeper: &mut Keeper,
+        sink: &mut dyn Sink,
     ) {
-        PublishedHost::of(&self.observation, record, run, in_force).publish(state);
-        if history.note_cycle(SystemTime::now(), &self.observation, record, in_force) {
-            history.publish(state);
-        }
+        keeper.note_cycle(&self.observation, record, run, sink);
     }
 
     /// The record of this cycle.

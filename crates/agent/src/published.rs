@@ -3,14 +3,19 @@
 
 mod history;
 mod host;
+mod keeper;
+mod moment;
+mod recorder;
 
 pub use history::History;
 pub(crate) use host::PublishedHost;
+pub(crate) use keeper::Keeper;
+pub use moment::{Moment, MomentChange, MomentHost, MomentNode, MomentVcpu, MomentVm};
 
 use crate::state_file;
 use instep_host::apply::{Instance, Life};
 use serde::{Deserialize, Serialize};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// The file in the state directory.
@@ -20,8 +25,21 @@ const FILE: &str = "run.json";
 pub const HOST: &str = "host.json";
 /// The last hour; it stays when a run ends.
 pub const HISTORY: &str = "history.json";
+/// The last day, a file in the directory of the history.
+pub const DAY: &str = "day.json";
 /// Metrics for Prometheus.
 pub const METRICS: &str = "metrics.prom";
+
+/// The state directory of the host's run.
+const STATE_DIR: &str = "/run/instep";
+/// Where its history is, which outlives a boot.
+const HISTORY_DIR: &str = "/var/lib/instep/history";
+
+/// Where the history of a run with this state directory is, unless another place is named.
+#[must_use]
+pub fn history_dir(state: &Path) -> PathBuf {
+    if state == Path::new(STATE_DIR) { HISTORY_DIR.into() } else { state.join("history") }
+}
 
 /// A run between two cycles.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -18,7 +18,7 @@ pub use crate::locks::{lock, lock_host, lock_journal};
 use crate::memory::{Homes, LiveHost};
 use crate::metrics::Metrics;
 use crate::observe::Observer;
-use crate::published::{self, History, METRICS, RunState};
+use crate::published::{self, Keeper, METRICS, RunState};
 use crate::record::Record;
 use crate::service::{self, Service};
 use crate::signals::Wake;
@@ -105,8 +105,8 @@ pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error
     // Taking the kernel scheduler out takes its time: affinities come first.
     if let Some(mut agent) = agent.filter(|agent| !agent.options.once) {
         agent.metrics.remove();
-        if let (Some(state), Some(history)) = (&state, &agent.history) {
-            history.publish(state.path());
+        if let Some(keeper) = &mut agent.keeper {
+            keeper.end();
         }
     }
     service::tell_end(match &ended {
@@ -233,8 +233,8 @@ struct Agent<'a> {
     reported: Reported,
     service: Service,
     metrics: Metrics,
-    /// The last hour; `None` where nothing is published: on a dry run, and for one cycle.
-    history: Option<History>,
+    /// What is kept of the past; `None` where nothing is published: on a dry run, and for one cycle.
+    keeper: Option<Keeper>,
     /// Tells of VMs that came or ended, which get a cycle of their own.
     arrivals: Arrivals,
     /// When the last cycle began, from which on loads are measured.
@@ -259,8 +259,10 @@ impl<'a> Agent<'a> {
         let arrivals = Arrivals::new(Root::live());
         let (began, count) = (Instant::now(), 0);
         let (left_alone, reported) = (LeftAlone::default(), Reported::default());
-        let history = match &options.hands {
-            Hands::Free(state) if !options.once => Some(History::begin(state.path())),
+        let keeper = match &options.hands {
+            Hands::Free(state) if !options.once => {
+                Some(Keeper::begin(state.path(), &options.config.history, sink))
+            }
             _ => None,
         };
         Ok(Self {
@@ -273,7 +275,7 @@ impl<'a> Agent<'a> {
             reported,
             service,
             metrics: Metrics::default(),
-            history,
+            keeper,
             arrivals,
             began,
             count,
@@ -439,11 +441,12 @@ impl<'a> Agent<'a> {
         let record = done.record(self.count, config, dry_run);
         sink.record(&record);
         done.count(&record, &mut self.metrics);
-        if let (Hands::Free(state), Some(history)) = (&*hands, &mut self.history)
+        if let Some(keeper) = &mut self.keeper
             && let Ok(run) = RunState::now(config.policy.as_str(), self.count, config.interval)
         {
             let in_force = self.watch.scheduler.as_ref().map(Dispatch::in_force);
-            done.publish(&record, (&run, in_force.as_ref()), history, state.path());
+            done.publish(&record, (&run, in_force.as_ref()), keeper, sink);
+            self.metrics.note_history(keeper.metrics());
         }
         let (vms, changes) = (record.vms.len(), record.actions.len());
         let (vms, changes) = (Count::of(vms, "VM"), Count::of(changes, "change"));
@@ -469,6 +472,9 @@ impl<'a> Agent<'a> {
                 sink.notice("the configuration was read again");
                 if let Some(dispatch) = &mut self.watch.scheduler {
                     dispatch.reload(&config);
+                }
+                if let Some(keeper) = &mut self.keeper {
+                    keeper.configure(&config.history, sink);
                 }
                 self.options.config = config;
             }

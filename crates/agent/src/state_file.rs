@@ -31,13 +31,11 @@ pub(crate) fn write(state: &Path, name: &str, value: &impl Serialize) -> io::Res
     replace(&state.join(name), &serde_json::to_vec(value).map_err(io::Error::other)?, OWNERS)
 }
 
-/// The same for everybody to read.
-///
-/// # Errors
-/// The directory is full or gone.
-pub(crate) fn publish(state: &Path, name: &str, value: &impl Serialize) -> io::Result<()> {
-    let bytes = serde_json::to_vec(value).map_err(io::Error::other)?;
-    replace(&state.join(name), &bytes, EVERYBODYS)
+/// The same for everybody to read. What cannot be written is not shown, and that is all.
+pub(crate) fn publish_bytes(state: &Path, name: &str, bytes: &[u8]) {
+    if let Err(error) = publish_file(&state.join(name), bytes) {
+        tracing::debug!(%error, "cannot write to {}", state.display());
+    }
 }
 
 /// Puts a file with this mode, whatever the umask, in the place of the one at `path`, as a whole and never through a
@@ -53,12 +51,12 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     written.inspect_err(|_| _ = fs::remove_file(&part))
 }
 
-/// As [`publish`], of a text.
+/// Puts a file that everybody may read in the place of the one at `path`.
 ///
 /// # Errors
 /// The directory is full or gone.
-pub(crate) fn publish_text(path: &Path, text: &str) -> io::Result<()> {
-    replace(path, text.as_bytes(), EVERYBODYS)
+pub(crate) fn publish_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    replace(path, bytes, EVERYBODYS)
 }
 
 /// What every such file holds: the process that wrote it.
@@ -91,7 +89,7 @@ mod tests {
     fn everybody_may_read_only_what_is_published() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), "a.json", &1).unwrap();
-        publish(dir.path(), "b.json", &2).unwrap();
+        publish_bytes(dir.path(), "b.json", b"2");
         let mode = |name: &str| fs::metadata(dir.path().join(name)).unwrap().permissions().mode();
         assert_eq!([mode("a.json") & 0o777, mode("b.json") & 0o777], [OWNERS, EVERYBODYS]);
         assert_eq!(stored::<u8>(dir.path(), "b.json"), Some(2));

@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 pub(crate) use traces::{AnalyzeArgs, CompareArgs, ProfileArgs, RecordArgs, RecordSource, TopArgs};
+pub(crate) use values::When;
 use values::{duration, process_vm, size, window};
 
 /// Keeps the vCPUs of SMP virtual machines in step.
@@ -45,7 +46,8 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// The same, live in the terminal: a map of the cores, the VMs, a VM's vCPUs.
     #[command(after_help = "Keys: ? in it tells all.\n\n\
-        Examples:\n  instep top\n  instep top --interval 500ms\n  instep top --once")]
+        Examples:\n  instep top\n  instep top --interval 500ms\n  instep top --once\n  \
+        instep top --replay --from -2h\n  instep top --replay --json --from -1h > hour.jsonl")]
     Top(TopArgs),
     /// What `run` would change and why; nothing is touched.
     #[command(
@@ -305,6 +307,10 @@ pub(crate) struct RunArgs {
     /// collector; its name must end with .prom.
     #[arg(long, value_name = "FILE")]
     pub(crate) metrics: Option<PathBuf>,
+    /// Where the history for `instep top --replay` and the page is kept [default: /var/lib/instep/history,
+    /// or `history` in another state directory].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) history: Option<PathBuf>,
     /// Where the original affinities are recorded [default: /run/instep, or
     /// $XDG_RUNTIME_DIR/instep without root].
     #[arg(long, value_name = "DIR")]
@@ -319,6 +325,9 @@ pub(crate) struct ServeArgs {
     /// Listen on a Unix socket, which the owner and the group may use, in place of a port.
     #[arg(long, value_name = "PATH", conflicts_with = "listen")]
     pub(crate) unix: Option<PathBuf>,
+    /// The history of the run [default: /var/lib/instep/history, or `history` in another state directory].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) history: Option<PathBuf>,
     /// The state directory of the run [default: $XDG_RUNTIME_DIR/instep where a run of this user publishes there,
     /// else /run/instep].
     #[arg(long, value_name = "DIR")]

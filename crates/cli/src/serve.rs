@@ -3,7 +3,7 @@
 use crate::args::ServeArgs;
 use crate::observe::state_dir;
 use crate::{Outcome, tell};
-use instep_agent::published::{HISTORY, HOST, METRICS};
+use instep_agent::published::{HISTORY, HOST, METRICS, history_dir};
 use instep_serve::{Address, Files, serve};
 use std::path::PathBuf;
 
@@ -11,7 +11,8 @@ use std::path::PathBuf;
 pub(crate) fn command(args: &ServeArgs) -> anyhow::Result<Outcome> {
     let state = args.state_dir.clone().unwrap_or_else(published_in);
     let file = |name| state.join(name);
-    let files = Files { host: file(HOST), history: file(HISTORY), metrics: file(METRICS) };
+    let past = args.history.clone().unwrap_or_else(|| history_dir(&state));
+    let files = Files { host: file(HOST), history: file(HISTORY), past, metrics: file(METRICS) };
     let address = match &args.unix {
         Some(path) => Address::Unix(path.clone()),
         None => Address::Tcp(args.listen),

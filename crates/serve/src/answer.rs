@@ -3,15 +3,19 @@
 use crate::address::is_local;
 use crate::body::Body;
 use crate::files::Shown;
+use crate::past::{NoAnswer, Past};
+use bytes::Bytes;
 use hyper::header::{ALLOW, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 
 /// Readers of events at the same time.
 const MOST_READERS: usize = 64;
 const PAGE: &str = include_str!("page.html");
+const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 /// Prometheus' text format.
@@ -34,11 +38,13 @@ const NOTHING: &str =
 pub(crate) struct Server {
     shown: watch::Receiver<Arc<Shown>>,
     readers: Arc<Semaphore>,
+    past: Arc<Past>,
 }
 
 impl Server {
-    pub(crate) fn new(shown: watch::Receiver<Arc<Shown>>) -> Self {
-        Self { shown, readers: Arc::new(Semaphore::new(MOST_READERS)) }
+    pub(crate) fn new(shown: watch::Receiver<Arc<Shown>>, past: PathBuf) -> Self {
+        let (readers, past) = (Arc::new(Semaphore::new(MOST_READERS)), Arc::new(Past::new(past)));
+        Self { shown, readers, past }
     }
 
     /// The answer to one request, whose body nobody reads.
@@ -68,13 +74,18 @@ impl Server {
         let shown = Arc::clone(&self.shown.borrow());
         match request.uri().path() {
             "/" => page(),
-            "/state.json" => typed("application/json", Body::of(shown.document.clone())),
+            "/state.json" => typed(JSON, Body::of(shown.document.clone())),
+            "/day.json" => of_past(self.past.day()),
+            "/moment.json" => of_past(self.past.moment(request.uri().query())),
             "/metrics" => match &shown.metrics {
                 Ok(text) => typed(METRICS, Body::of(text.clone())),
                 Err(why) => plain(StatusCode::SERVICE_UNAVAILABLE, why),
             },
             "/events" => self.events(request.method() == Method::HEAD),
-            _ => plain(StatusCode::NOT_FOUND, "there is /, /state.json, /metrics and /events\n"),
+            _ => plain(
+                StatusCode::NOT_FOUND,
+                "there is /, /state.json, /day.json, /moment.json?at=TIME, /metrics and /events\n",
+            ),
         }
     }
 
@@ -85,12 +96,7 @@ impl Server {
         }
         match Arc::clone(&self.readers).try_acquire_owned() {
             Ok(permit) => typed(EVENTS, Body::events(self.shown.clone(), permit)),
-            Err(_) => {
-                let mut busy =
-                    plain(StatusCode::SERVICE_UNAVAILABLE, "too many read events; ask later\n");
-                busy.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("30"));
-                busy
-            }
+            Err(_) => busy("too many read events; ask later\n", "30"),
         }
     }
 }
@@ -117,6 +123,24 @@ fn plain(status: StatusCode, text: &str) -> Response<Body> {
     let mut response = typed(TEXT, Body::of(text.to_owned()));
     *response.status_mut() = status;
     response
+}
+
+fn busy(text: &str, seconds: &'static str) -> Response<Body> {
+    let mut busy = plain(StatusCode::SERVICE_UNAVAILABLE, text);
+    busy.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(seconds));
+    busy
+}
+
+fn of_past(found: Result<Bytes, NoAnswer>) -> Response<Body> {
+    match found {
+        Ok(document) => typed(JSON, Body::of(document)),
+        Err(NoAnswer::None(why)) => plain(StatusCode::NOT_FOUND, &why),
+        Err(NoAnswer::Busy) => busy("the history is being looked up for others; ask again\n", "1"),
+        Err(NoAnswer::Unclear) => plain(
+            StatusCode::BAD_REQUEST,
+            "a moment is asked for with at=TIME or after=TIME, in milliseconds since 1970\n",
+        ),
+    }
 }
 
 /// The page. Only a script and a style with a number that nobody can guess are run and used.

@@ -13,6 +13,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::io;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -34,9 +35,13 @@ const STALL: Duration = Duration::from_secs(10);
 const LIFE: Duration = Duration::from_secs(600);
 
 /// Takes connections for ever.
-pub(crate) async fn accept(listener: &Listener, shown: &watch::Receiver<Arc<Shown>>) {
+pub(crate) async fn accept(
+    listener: &Listener,
+    shown: &watch::Receiver<Arc<Shown>>,
+    past: PathBuf,
+) {
     let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
-    let server = Server::new(shown.clone());
+    let server = Server::new(shown.clone(), past);
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let server = server.clone();
@@ -91,7 +96,8 @@ pub fn answer_bytes(files: &Files, request: &[u8]) -> Vec<u8> {
     let memory = Memory { read: request, written: &mut written };
     // Events go on until the client is gone.
     runtime.block_on(async {
-        let _ = timeout(Duration::from_millis(50), attend(memory, Server::new(shown))).await;
+        let server = Server::new(shown, files.past.clone());
+        let _ = timeout(Duration::from_millis(50), attend(memory, server)).await;
     });
     written
 }

@@ -23,6 +23,8 @@ pub struct Files {
     pub host: PathBuf,
     /// The last hour.
     pub history: PathBuf,
+    /// The directory of the history on disk.
+    pub past: PathBuf,
     /// Metrics for Prometheus.
     pub metrics: PathBuf,
 }
@@ -138,7 +140,7 @@ impl Shown {
 }
 
 /// The whole file.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_FILE {
@@ -161,6 +163,7 @@ mod tests {
         Files {
             host: dir.join("host.json"),
             history: dir.join("history.json"),
+            past: dir.join("history"),
             metrics: dir.join("metrics.prom"),
         }
     }

@@ -3,9 +3,11 @@
 //! ```text
 //! host.json, history.json, metrics.prom --looked at each second--> Shown --+--> /  /state.json  /metrics
 //!                                                                          +--> /events: which version is shown
+//! history on disk ---------looked at when asked for------------------------> Past --> /day.json  /moment.json?at=TIME
 //! ```
-//! One thread without privileges, which reads files that everybody may read. Requests are answered from memory. All is
-//! bounded: connections, headers, times, streams of events. It knows neither the agent nor how anything is measured.
+//! One thread without privileges, which reads files that everybody may read. Requests are answered from memory, but for
+//! those of the past. All is bounded: connections, headers, times, streams of events, the time that the past takes.
+//! It knows neither the agent nor how anything is measured.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -13,6 +15,7 @@ mod answer;
 mod body;
 mod connection;
 mod files;
+mod past;
 mod privileges;
 
 pub use address::{Address, BadAddress, loopback};
@@ -62,8 +65,9 @@ pub fn serve(address: &Address, files: Files, ready: impl FnOnce(&str)) -> Resul
         privileges::give_up().map_err(Error::Privileges)?;
         let (sender, shown) = watch::channel(Arc::new(files.read()));
         ready(&listener.shown());
+        let past = files.past.clone();
         tokio::spawn(follow(files, sender));
-        connection::accept(&listener, &shown).await;
+        connection::accept(&listener, &shown, past).await;
         Ok(())
     })
 }

@@ -57,6 +57,7 @@ fn shipped_configuration_explains_every_key() {
         "[discover]",
         "[memory]",
         "[metrics]",
+        "[history]",
         "[dispatch]",
         "[dispatch.vm.web]",
         "[[dispatch.process]]",

@@ -1,12 +1,15 @@
 //! What a cycle publishes of a made host.
 
 use super::*;
-use crate::published::{HISTORY, HOST};
+use crate::config::HistoryConfig;
+use crate::published::{DAY, HISTORY, HOST, Moment};
+use crate::testing::Heard;
 use instep_core::units::{Bytes, CpuId, Milli};
 use instep_host::Root;
 use instep_host::discover::ScanOptions;
 use instep_madehost::{HostSpec, MadeHost, VcpuSpec, VmSpec, Vmm};
 use serde_json::Value;
+use std::path::Path;
 use std::time::Duration;
 
 /// A cycle of a host of two nodes with this many VMs, in which every second change was refused.
@@ -58,8 +61,12 @@ fn present_and_plan_of_each_vcpu_are_published() {
     let config = Config::default();
     let record = done.record(1, &config, false);
     let run = RunState::now("instep", 1, Duration::from_secs(60)).unwrap();
-    let mut history = History::begin(state.path());
-    done.publish(&record, (&run, None), &mut history, state.path());
+    let config = HistoryConfig { dir: state.path().join("h"), size: Bytes::from_mib(16) };
+    let mut heard = Heard::default();
+    let mut keeper = Keeper::begin(state.path(), &config, &mut heard);
+    done.publish(&record, (&run, None), &mut keeper, &mut heard);
+    keeper.end();
+    assert_eq!(heard.0, [""; 0]);
     let host = read(state.path(), HOST);
     assert_eq!(host["nodes"].as_array().unwrap().len(), 2);
     let vms = host["vms"].as_array().unwrap();
@@ -81,4 +88,15 @@ fn present_and_plan_of_each_vcpu_are_published() {
     let changes = history["changes"].as_array().unwrap();
     assert_eq!(changes.len(), 6, "one that was done and one that was refused of each VM");
     assert!(changes.iter().all(|change| change["threads"] == 2), "{changes:?}");
+    // The same is kept, and can be read again.
+    let day = read(&config.dir, DAY);
+    assert_eq!((&day["vms"], &day["changes"]), (&history["vms"], &history["changes"]));
+    let cursor = instep_history::Cursor::open(&config.dir).unwrap();
+    let line = cursor.moment().unwrap().line;
+    let kept: Value = serde_json::from_slice(line).unwrap();
+    assert_eq!((&kept["host"], &kept["changes"]), (&host, &history["changes"]));
+    let moment = Moment::parse(line).unwrap();
+    assert_eq!((moment.host.vms.len(), moment.changes.len()), (3, 6));
+    let vcpu = &moment.host.vms[0].vcpus[0];
+    assert_eq!((vcpu.cpus.as_str(), vcpu.cpu), ("0-3", Some(CpuId(0))));
 }

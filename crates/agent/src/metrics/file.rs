@@ -3,7 +3,7 @@
 //! The collector may be another user's, so everybody may read the file. What cannot be written is said once, and
 //! changes nothing else: a full disk does not undo placement.
 
-use crate::state_file::publish_text;
+use crate::state_file::publish_file;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ impl TextFile {
             self.remove();
             self.path = path.to_owned();
         }
-        let result = publish_text(path, text);
+        let result = publish_file(path, text.as_bytes());
         let was = std::mem::replace(&mut self.failed, result.is_err());
         match result {
             Err(error) if !was => Some(format!(
@@ -85,7 +85,7 @@ mod tests {
         // What cannot be replaced leaves no other file behind.
         let taken = dir.path().join("b.prom");
         fs::create_dir_all(taken.join("x")).unwrap();
-        assert!(publish_text(&taken, "x").is_err() && !part_of(&taken).exists());
+        assert!(publish_file(&taken, b"x").is_err() && !part_of(&taken).exists());
     }
 
     #[test]

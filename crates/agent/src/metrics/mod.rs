@@ -43,6 +43,17 @@ pub(crate) struct Metrics {
     /// Failures of the kernel scheduler when last asked.
     failures: usize,
     host: HostMetrics,
+    /// `None` where no history is kept.
+    history: Option<HistoryMetrics>,
+}
+
+/// The history on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HistoryMetrics {
+    pub(crate) bytes: u64,
+    /// Records that were written, and those that were not.
+    pub(crate) written: u64,
+    pub(crate) lost: u64,
 }
 
 /// The host after the last cycle that was done.
@@ -109,6 +120,11 @@ impl Metrics {
         self.changes_done += done(record).count() as u64;
     }
 
+    /// The history on disk is like this now.
+    pub(crate) fn note_history(&mut self, history: Option<HistoryMetrics>) {
+        self.history = history;
+    }
+
     /// A cycle failed: the host could not be read.
     pub(crate) fn note_failure(&mut self) {
         self.cycles_failed += 1;
@@ -147,6 +163,7 @@ impl Metrics {
     fn page(&self, in_force: Option<&InForce>) -> String {
         let mut page = Page::default();
         self.host_families(&mut page);
+        self.history_families(&mut page);
         self.scheduler_families(&mut page, in_force);
         self.vm_families(&mut page);
         page.0
@@ -189,6 +206,20 @@ impl Metrics {
         single("instep_conflicts", Gauge, "Conflicts between affinities of VMs.", conflicts);
         let left_alone = host.left_alone as f64;
         single("instep_left_alone_vms", Gauge, "VMs that are seen and not placed.", left_alone);
+    }
+
+    fn history_families(&self, page: &mut Page) {
+        let Some(history) = self.history else { return };
+        let help = "Bytes of the history's segments on disk.";
+        page.single("instep_history_bytes", Gauge, help, history.bytes as f64);
+        let name = "instep_history_records_total";
+        page.begin(
+            name,
+            Counter,
+            "Records of the history by outcome; lost ones had no room or failed.",
+        );
+        page.sample(name, &[("outcome", "written")], history.written as f64);
+        page.sample(name, &[("outcome", "lost")], history.lost as f64);
     }
 
     fn scheduler_families(&self, page: &mut Page, in_force: Option<&InForce>) {

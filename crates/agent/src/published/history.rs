@@ -1,17 +1,15 @@
-//! What VMs had in each minute of the last hour, and the last changes: a bounded ring in a file that everybody may read
-//! (schema `instep.history/1`), for `instep serve`.
+//! What VMs had in each minute of the last hour, or in each ten minutes of the last day, and the changes meanwhile: a bounded
+//! ring in a file that everybody may read (schema `instep.history/1`), for `instep serve`.
 //!
 //! ```text
-//! a cycle ends --> its minute is the newest? yes: mean by time   no: a new minute, older than an hour go
+//! a cycle ends --> its step is the newest? yes: mean by time   no: a new step, those that are too old go
 //! ```
-//! A run goes on with what the one before it left. The file is written when a minute is complete or something was
+//! A run goes on with what the one before it left. The file is written when a step is complete or something was
 //! changed, and at the end.
 //! What it holds was decided elsewhere; here is only kept and cut.
 
-use crate::dispatch::in_force::InForce;
 use crate::metrics::{MOST_VMS, locality};
 use crate::observe::{Observation, facts_of};
-use crate::published::HISTORY;
 use crate::record::{DONE, Record};
 use crate::state_file;
 use crate::view::ActionView;
@@ -21,29 +19,38 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Minutes that are kept.
-const MINUTES: usize = 60;
-/// Changes that are kept.
-const CHANGES: usize = 200;
+/// How long a history is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Extent {
+    /// Minutes of a step, which has one sample of each VM.
+    step: u64,
+    /// Steps that are kept.
+    steps: usize,
+    /// Changes that are kept.
+    changes: usize,
+}
+
+const HOUR: Extent = Extent { step: 1, steps: 60, changes: 200 };
+const DAY: Extent = Extent { step: 10, steps: 144, changes: 2000 };
 /// The most bytes of a text in a change: reasons hold names, which are others' text.
 const LONGEST: usize = 600;
 const SCHEMA: &str = "instep.history/1";
 
-/// The last hour.
+/// The last hour, or the last day.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
     schema: String,
-    /// Minutes since 1970 that have samples, ascending.
+    /// How many minutes a sample stands for: 1 in an hour, 10 in a day.
+    #[serde(default = "minute")]
+    step_minutes: u64,
+    /// Minutes since 1970 at which steps with samples begin, ascending.
     minutes: Vec<u64>,
     vms: Vec<Series>,
     /// What was changed, the oldest first.
     changes: Vec<Change>,
-    /// The time in the newest minute that its samples stand for so far.
-    #[serde(skip)]
+    /// The time in the newest step that its samples stand for so far.
+    #[serde(default, rename = "measured_ns")]
     measured: Nanos,
-    /// Together and apart times of VMs when last asked, by name.
-    #[serde(skip)]
-    co_run: BTreeMap<String, (u64, u64)>,
 }
 
 /// One VM in the minutes.
@@ -61,7 +68,7 @@ type Sample = (u64, u64, u64, Option<u64>, Option<u64>);
 
 /// What was changed of a VM in one cycle, for one reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Change {
+pub(crate) struct Change {
     /// In UTC, such as `2026-11-23T08:11:15.000Z`.
     at: String,
     vm: String,
@@ -76,54 +83,65 @@ struct Change {
     outcome: String,
 }
 
-impl Default for History {
-    fn default() -> Self {
+impl History {
+    /// The last hour, as an earlier run left it in this file; empty where that is nothing.
+    pub(crate) fn hour(file: &Path) -> Self {
+        Self::begin(file, HOUR)
+    }
+
+    /// The last day, likewise.
+    pub(crate) fn day(file: &Path) -> Self {
+        Self::begin(file, DAY)
+    }
+
+    fn begin(file: &Path, extent: Extent) -> Self {
+        let is_fit = std::fs::metadata(file).is_ok_and(|meta| meta.len() <= state_file::MAX_FILE);
+        let bytes = is_fit.then(|| std::fs::read(file).ok()).flatten();
+        let history = bytes.and_then(|bytes| Self::parse(&bytes));
+        history.filter(|it| it.step_minutes == extent.step).unwrap_or_else(|| Self::empty(extent))
+    }
+
+    fn empty(extent: Extent) -> Self {
         Self {
             schema: SCHEMA.to_owned(),
+            step_minutes: extent.step,
             minutes: Vec::new(),
             vms: Vec::new(),
             changes: Vec::new(),
             measured: Nanos(0),
-            co_run: BTreeMap::new(),
         }
     }
-}
 
-impl History {
-    /// What an earlier run left in the state directory; empty where that is nothing.
-    pub(crate) fn begin(state: &Path) -> Self {
-        let path = state.join(HISTORY);
-        let is_fit = std::fs::metadata(&path).is_ok_and(|meta| meta.len() <= state_file::MAX_FILE);
-        let bytes = is_fit.then(|| std::fs::read(path).ok()).flatten();
-        bytes.and_then(|bytes| Self::parse(&bytes)).unwrap_or_default()
+    fn extent(&self) -> Extent {
+        if self.step_minutes == DAY.step { DAY } else { HOUR }
     }
 
     /// Reads what a run wrote; `None` where it is not that.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let history: Self = serde_json::from_slice(bytes).ok()?;
-        let minutes = history.minutes.len();
+        let (minutes, extent) = (history.minutes.len(), history.extent());
         let is_fit = history.schema == SCHEMA
-            && minutes <= MINUTES
+            && history.step_minutes == extent.step
+            && minutes <= extent.steps
             && history.minutes.is_sorted_by(|a, b| a < b)
             && history.vms.len() <= MOST_VMS
             && history.vms.iter().all(|vm| vm.samples.len() == minutes)
-            && history.changes.len() <= CHANGES;
+            && history.changes.len() <= extent.changes;
         is_fit.then_some(history)
     }
 
-    /// Adds a cycle that ended now. Whether that is to be written: a minute is complete, or something was changed.
+    /// Adds a cycle that ended now, with co-run of VMs in it by their names.
     pub(crate) fn note_cycle(
         &mut self,
         now: SystemTime,
         observation: &Observation,
         record: &Record<'_>,
-        in_force: Option<&InForce>,
-    ) -> bool {
+        co_run: &BTreeMap<String, u64>,
+    ) -> Noted {
         let minute = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() / 60;
         let is_complete = self.open(minute);
         let window = observation.snapshot.window;
-        let co_run = self.take_co_run(in_force);
         let homes: BTreeMap<&str, Vec<NodeId>> =
             record.vms.iter().map(|vm| (vm.name, vm.home_nodes.iter().collect())).collect();
         let mut uuids = BTreeMap::new();
@@ -142,13 +160,20 @@ impl History {
             uuids.insert(vm.name.as_str(), uuid);
         }
         self.measured.0 = self.measured.0.saturating_add(window.0);
-        let is_changed = self.note_changes(record, &uuids);
-        is_complete || is_changed
+        let changes = self.note_changes(record, &uuids);
+        Noted { is_complete, changes }
     }
 
-    /// Makes this minute the newest one; whether one before it is complete. After a clock that jumped back, what is
-    /// newer than now goes.
+    /// The changes that were noted last, this many.
+    pub(crate) fn last_changes(&self, count: usize) -> &[Change] {
+        &self.changes[self.changes.len().saturating_sub(count)..]
+    }
+
+    /// Makes the step of this minute the newest one; whether one before it is complete. After a clock that jumped back,
+    /// what is newer than now goes.
     fn open(&mut self, minute: u64) -> bool {
+        let Extent { step, steps, .. } = self.extent();
+        let minute = minute - minute % step;
         let is_new = self.minutes.last() != Some(&minute);
         let future = self.minutes.partition_point(|known| *known <= minute);
         self.minutes.truncate(future);
@@ -158,7 +183,7 @@ impl History {
             self.vms.iter_mut().for_each(|vm| vm.samples.push(None));
             self.measured = Nanos(0);
         }
-        let oldest = minute.saturating_sub(MINUTES as u64 - 1);
+        let oldest = minute.saturating_sub(step * (steps as u64 - 1));
         let old = self.minutes.partition_point(|known| *known < oldest);
         self.minutes.drain(..old);
         for vm in &mut self.vms {
@@ -168,7 +193,7 @@ impl History {
         is_new
     }
 
-    /// Adds a sample over this time to the newest minute.
+    /// Adds a sample over this time to the newest step.
     fn add(&mut self, (name, uuid): (&str, &str), new: Sample, window: Nanos) {
         let known = self.vms.iter().position(|vm| vm.name == name && vm.uuid == uuid);
         let place = known.unwrap_or_else(|| {
@@ -202,27 +227,8 @@ impl History {
         });
     }
 
-    /// Co-run of VMs since it was asked for last, in thousandths, by name.
-    fn take_co_run(&mut self, in_force: Option<&InForce>) -> BTreeMap<String, u64> {
-        let Some(in_force) = in_force else { return BTreeMap::new() };
-        let before = std::mem::take(&mut self.co_run);
-        let mut found = BTreeMap::new();
-        for vm in &in_force.vms {
-            let now = (vm.together_ns, vm.apart_ns);
-            let then = before.get(&vm.name).copied().unwrap_or_default();
-            let (together, apart) = (now.0.saturating_sub(then.0), now.1.saturating_sub(then.1));
-            if let Some(part) =
-                (u128::from(together) * 1000).checked_div(u128::from(together) + u128::from(apart))
-            {
-                found.insert(vm.name.clone(), part as u64);
-            }
-            self.co_run.insert(vm.name.clone(), now);
-        }
-        found
-    }
-
-    /// Adds what the cycle changed of VMs with these UUIDs, by name. Whether there was any.
-    fn note_changes(&mut self, record: &Record<'_>, uuids: &BTreeMap<&str, &str>) -> bool {
+    /// Adds what the cycle changed of VMs with these UUIDs, by name; how many of them are new.
+    fn note_changes(&mut self, record: &Record<'_>, uuids: &BTreeMap<&str, &str>) -> usize {
         let before = self.changes.len();
         let change = |vm: &str, kind: &str, threads, to, why: &str, outcome: &str| Change {
             at: record.time.clone(),
@@ -254,10 +260,10 @@ impl History {
             let to = memory.moved_bytes.to_string();
             self.add_change(before, change(&memory.vm, "move_memory", 0, to, why, DONE));
         }
-        let is_changed = self.changes.len() > before;
-        let over = self.changes.len().saturating_sub(CHANGES);
+        let new = self.changes.len() - before;
+        let over = self.changes.len().saturating_sub(self.extent().changes);
         self.changes.drain(..over);
-        is_changed
+        new
     }
 
     /// Adds a change of the cycle whose changes begin at this place, like ones of a VM together. What is refused in each
@@ -275,13 +281,26 @@ impl History {
             self.changes.push(new);
         }
     }
+}
 
-    /// Writes it down. What cannot be written is not shown, and that is all.
-    pub(crate) fn publish(&self, state: &Path) {
-        if let Err(error) = state_file::publish(state, HISTORY, self) {
-            tracing::debug!(%error, "cannot write to {}", state.display());
-        }
+/// What a cycle was to a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Noted {
+    /// A step before it is complete.
+    pub(crate) is_complete: bool,
+    /// Changes that are new.
+    pub(crate) changes: usize,
+}
+
+impl Noted {
+    /// Whether the history is worth writing.
+    pub(crate) fn is_news(self) -> bool {
+        self.is_complete || self.changes > 0
     }
+}
+
+fn minute() -> u64 {
+    HOUR.step
 }
 
 /// At most so much of a text.
@@ -305,7 +324,7 @@ mod tests {
 
     #[test]
     fn cycles_of_one_minute_make_one_sample() {
-        let mut history = History::default();
+        let mut history = History::empty(HOUR);
         assert!(history.open(100));
         history.add(("a", ""), sample(1000), Nanos(10));
         history.measured = Nanos(10);
@@ -318,7 +337,7 @@ mod tests {
 
     #[test]
     fn an_hour_is_kept_and_vms_without_samples_go() {
-        let mut history = History::default();
+        let mut history = History::empty(HOUR);
         for minute in 0..200 {
             history.open(minute);
             history.add(("stays", "u"), sample(minute), Nanos(1));
@@ -338,14 +357,22 @@ mod tests {
     #[test]
     fn what_is_written_is_read_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
-        let mut history = History::default();
-        assert_eq!(History::begin(dir.path()), history);
+        let file = dir.path().join("a.json");
+        let mut history = History::empty(HOUR);
+        assert_eq!(History::hour(&file), history);
         history.open(7);
         history.add(("a", "u"), sample(9), Nanos(1));
-        history.publish(dir.path());
-        assert_eq!(History::begin(dir.path()), history);
+        std::fs::write(&file, serde_json::to_vec(&history).unwrap()).unwrap();
+        assert_eq!(History::hour(&file), history);
+        assert_eq!(History::day(&file), History::empty(DAY), "an hour is no day");
         let text = serde_json::to_string(&history).unwrap();
-        for (from, to) in [("/1", "/2"), ("[7]", "[7,8]"), ("[7]", "[7,7]"), ("minutes", "m")] {
+        for (from, to) in [
+            ("/1", "/2"),
+            ("[7]", "[7,8]"),
+            ("[7]", "[7,7]"),
+            ("\"minutes", "\"m"),
+            ("s\":1,", "s\":2,"),
+        ] {
             assert_ne!(text, text.replace(from, to));
             assert_eq!(History::parse(text.replace(from, to).as_bytes()), None, "{from} {to}");
         }
@@ -363,7 +390,7 @@ mod tests {
             why: String::new(),
             outcome: outcome.to_owned(),
         };
-        let mut history = History::default();
+        let mut history = History::empty(HOUR);
         for _cycle in 0..3 {
             let begin = history.changes.len();
             for (to, outcome) in
@@ -377,17 +404,15 @@ mod tests {
     }
 
     #[test]
-    fn co_run_is_that_of_the_time_between_two_cycles() {
-        let vm = |together_ns, apart_ns| crate::dispatch::in_force::VmInForce {
-            name: "a".to_owned(),
-            together_ns,
-            apart_ns,
-            ..Default::default()
-        };
-        let mut history = History::default();
-        let mut ask = |vms| history.take_co_run(Some(&InForce { vms, ..InForce::default() }));
-        assert_eq!(ask(vec![vm(30, 10)]).get("a"), Some(&750));
-        assert_eq!(ask(vec![vm(40, 40)]).get("a"), Some(&250));
-        assert_eq!(ask(vec![vm(40, 40)]).get("a"), None, "neither ran");
+    fn day_has_a_sample_for_ten_minutes() {
+        let mut history = History::empty(DAY);
+        for minute in 0..3000 {
+            assert_eq!(history.open(minute), minute % 10 == 0, "{minute}");
+            history.add(("a", ""), sample(minute), Nanos(1));
+            history.measured.0 += 1;
+        }
+        assert_eq!((history.minutes.len(), history.minutes[0]), (144, 1560));
+        // The means of whole numbers are cut each time.
+        assert!((2990..=2995).contains(&used(&history, "a")[143].unwrap()));
     }
 }

@@ -5,18 +5,16 @@
 //! `0-3,8`, amounts thousandths of a CPU.
 
 use crate::dispatch::in_force::InForce;
-use crate::metrics::MOST_VMS;
+use crate::metrics::{MOST_VMS, locality};
 use crate::observe::{Observation, facts_of};
-use crate::published::{HOST, RunState};
+use crate::published::RunState;
 use crate::record::{ActionRecord, DONE, LeftAloneRecord, Record};
-use crate::state_file;
 use crate::view::{ActionView, ConflictView, VerdictView};
 use instep_core::idset::CpuSet;
 use instep_core::snapshot::{Snapshot, Vcpu, Vm};
-use instep_core::units::{Bytes, CpuId, Milli, Nanos, NodeId, VmId};
+use instep_core::units::{Bytes, CpuId, Milli, Nanos, NodeId, Tid, VmId};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::path::Path;
 
 /// A host after a cycle.
 #[derive(Debug, Serialize)]
@@ -27,6 +25,8 @@ pub(crate) struct PublishedHost<'a> {
     run: &'a RunState,
     /// The time over which loads were measured.
     window_ns: Nanos,
+    /// CPUs that everything that is no vCPU of the VMs below used.
+    others_milli: Milli,
     /// Which kernel scheduler is in force and why; null where none was asked for.
     scheduler: Option<PublishedScheduler<'a>>,
     nodes: Vec<PublishedNode>,
@@ -59,6 +59,10 @@ struct PublishedVm<'a> {
     delay_milli: Milli,
     throttled_milli: Milli,
     quota_milli: Option<Milli>,
+    /// In thousandths, in the cycle; null where it is not known.
+    co_run_milli: Option<u64>,
+    /// The part of its memory on its home nodes, in thousandths.
+    locality_milli: Option<u64>,
     memory_bytes_by_node: &'a BTreeMap<NodeId, Bytes>,
     /// Whether the policy takes charge of it, and what it decided.
     selected: bool,
@@ -70,6 +74,7 @@ struct PublishedVm<'a> {
 #[derive(Debug, Serialize)]
 struct PublishedVcpu<'a> {
     index: u32,
+    tid: Tid,
     /// Where it ran last.
     cpu: Option<CpuId>,
     used_milli: Milli,
@@ -83,12 +88,12 @@ struct PublishedVcpu<'a> {
 }
 
 impl<'a> PublishedHost<'a> {
-    /// The host as the cycle left it.
+    /// The host as the cycle left it; co-run of VMs by their names.
     pub(crate) fn of(
         observation: &'a Observation,
         record: &'a Record<'a>,
         run: &'a RunState,
-        in_force: Option<&'a InForce>,
+        (in_force, co_run): (Option<&'a InForce>, &BTreeMap<String, u64>),
     ) -> Self {
         let snapshot = &observation.snapshot;
         let verdicts: BTreeMap<&str, &VerdictView<'_>> =
@@ -101,13 +106,15 @@ impl<'a> PublishedHost<'a> {
             let actions = actions.get(vm.name.as_str()).map_or(&[][..], Vec::as_slice);
             let verdict = verdicts.get(vm.name.as_str()).copied();
             let uuid = facts_of(&observation.scan, vm).and_then(|facts| facts.uuid.as_deref());
-            published_vm((vm, uuid), snapshot.window, verdict, actions)
+            let co_run = co_run.get(vm.name.as_str()).copied();
+            published_vm((vm, uuid, co_run), snapshot.window, verdict, actions)
         };
         Self {
             schema: "instep.host/1",
             version: env!("CARGO_PKG_VERSION"),
             run,
             window_ns: snapshot.window,
+            others_milli: snapshot.fixed_busy().milli_of(snapshot.window),
             scheduler: in_force
                 .map(|InForce { instep, why, .. }| PublishedScheduler { instep: *instep, why }),
             nodes: nodes(snapshot),
@@ -115,13 +122,6 @@ impl<'a> PublishedHost<'a> {
             left_alone: &record.left_alone,
             conflicts: &record.conflicts,
             warnings: record.warnings,
-        }
-    }
-
-    /// Writes it down. What cannot be written is not shown, and that is all.
-    pub(crate) fn publish(&self, state: &Path) {
-        if let Err(error) = state_file::publish(state, HOST, self) {
-            tracing::debug!(%error, "cannot write to {}", state.display());
         }
     }
 }
@@ -144,11 +144,13 @@ fn nodes(snapshot: &Snapshot) -> Vec<PublishedNode> {
 }
 
 fn published_vm<'a>(
-    (vm, uuid): (&'a Vm, Option<&'a str>),
+    (vm, uuid, co_run): (&'a Vm, Option<&'a str>, Option<u64>),
     window: Nanos,
     verdict: Option<&'a VerdictView<'a>>,
     actions: &[&'a ActionRecord<'a>],
 ) -> PublishedVm<'a> {
+    let home_nodes: Vec<NodeId> =
+        verdict.map(|it| it.home_nodes.iter().collect()).unwrap_or_default();
     PublishedVm {
         name: &vm.name,
         uuid,
@@ -157,9 +159,11 @@ fn published_vm<'a>(
         delay_milli: vm.steal().milli_of(window),
         throttled_milli: vm.throttled.milli_of(window),
         quota_milli: vm.quota,
+        co_run_milli: co_run,
+        locality_milli: locality(vm, &home_nodes).map(|part| (part * 1000.0) as u64),
         memory_bytes_by_node: &vm.memory,
         selected: verdict.is_some_and(|verdict| verdict.selected),
-        home_nodes: verdict.map(|it| it.home_nodes.iter().collect()).unwrap_or_default(),
+        home_nodes,
         why: verdict.map_or("", |verdict| &verdict.why),
         vcpus: vm.vcpus.iter().map(|vcpu| published_vcpu(vcpu, window, actions)).collect(),
     }
@@ -183,6 +187,7 @@ fn published_vcpu<'a>(
     };
     PublishedVcpu {
         index: vcpu.index,
+        tid: vcpu.tid,
         cpu: vcpu.cpu,
         used_milli: vcpu.busy.milli_of(window),
         delay_milli: vcpu.steal.milli_of(window),

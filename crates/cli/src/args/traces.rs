@@ -1,7 +1,7 @@
 //! Options of commands that watch, record and compare.
 
 use super::HostArgs;
-use super::values::{beside, duration, percent, share, size};
+use super::values::{When, beside, duration, percent, share, size, when};
 use clap::{Args, ValueEnum};
 use instep_core::units::{Bytes, Milli};
 use std::path::PathBuf;
@@ -108,6 +108,19 @@ pub(crate) struct TopArgs {
     /// Print one frame and end.
     #[arg(long)]
     pub(crate) once: bool,
+    /// Go through the history that `instep run` keeps [default: that of the run on this host], or through one file of it.
+    #[arg(long, value_name = "DIR|FILE", num_args = 0..=1, conflicts_with_all = ["root", "window"])]
+    #[expect(clippy::option_option, reason = "an option whose value may be left out")]
+    pub(crate) replay: Option<Option<PathBuf>>,
+    /// Begin at this time, such as 2026-11-26T11:00:00Z, or at one before the newest record, such as -2h.
+    #[arg(long, value_name = "TIME", requires = "replay", allow_hyphen_values = true, value_parser = when)]
+    pub(crate) from: Option<When>,
+    /// With --json, end at this time.
+    #[arg(long, value_name = "TIME", requires = "json", allow_hyphen_values = true, value_parser = when)]
+    pub(crate) to: Option<When>,
+    /// Print the records from --from to --to, or all, one JSON line each (schema instep.moment/1).
+    #[arg(long, requires = "replay", conflicts_with = "once")]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -4,7 +4,24 @@ use instep_agent::config::{MAX_INTERVAL, MIN_WINDOW};
 use instep_agent::dispatch::config::ProcessVm;
 pub(super) use instep_cli::values::{beside, duration};
 use instep_core::units::{Bytes, Milli};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+
+/// A moment in the history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum When {
+    /// So long before the newest record.
+    Ago(Duration),
+    /// At this time.
+    At(SystemTime),
+}
+
+pub(super) fn when(text: &str) -> Result<When, String> {
+    if let Some(ago) = text.strip_prefix('-') {
+        return duration(ago).map(When::Ago);
+    }
+    let at = humantime::parse_rfc3339_weak(text);
+    at.map(When::At).map_err(|_| "a time in UTC such as 2026-11-26T11:00:00Z, or -2h".to_owned())
+}
 
 /// A time over which loads are measured.
 pub(super) fn window(text: &str) -> Result<Duration, String> {

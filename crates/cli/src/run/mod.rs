@@ -27,6 +27,9 @@ pub(crate) fn command(args: RunArgs, events: Option<Events>) -> anyhow::Result<O
         if let Some(file) = &args.metrics {
             config.metrics.file.clone_from(file);
         }
+        if let Some(dir) = &args.history {
+            config.history.dir = std::path::absolute(dir).unwrap_or_else(|_| dir.clone());
+        }
         check(config, &args.policy)
     };
     let config = make()?;

@@ -1,9 +1,9 @@
 //! Draws a frame as the user's choices say. No I/O: everything comes as arguments.
 
-use super::frame::{Frame, VmRow};
+use super::frame::{Frame, Past, VmRow};
 use super::map;
 use super::state::{Mode, State};
-use crate::text::{plural, printable, shortened};
+use crate::text::{plural, printable, shortened, wrapped};
 use instep_core::units::{Milli, Nanos};
 use ratatui::Frame as Screen;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -11,6 +11,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Clear, Paragraph};
 use std::fmt::Write as _;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// From this width on, the vCPUs stand beside the list.
 const WIDE: u16 = 150;
@@ -35,6 +36,8 @@ const COLUMNS: [(&str, usize); 10] = [
 const SPARED: [&str; 7] = ["nodes", "shr", "type", "local", "throt", "vCPUs", "co-run"];
 /// The least that is left to names.
 const NAME: usize = 6;
+/// Lines of a moment of the history: its changes, and two of the selected VM's verdict.
+const PAST: u16 = 3;
 
 const HELP: &[&str] = &[
     "Map: a letter is a busy vCPU of that VM, on the CPU it was last seen on.",
@@ -58,6 +61,15 @@ const HELP: &[&str] = &[
     "h, ?         this help             q  quit",
 ];
 
+/// What the keys do in the history, in the place of the last lines of [`HELP`].
+const HELP_PAST: &[&str] = &[
+    "left, right  a record back, on     [ ]        an hour back, on",
+    "< >          first, last record    p, space   play and stop",
+    "+ -          speed                 j k, arrows, PgUp, PgDn  select",
+    "Enter, v     vCPUs of the VM       s r m / as in the live view",
+    "h, ?         this help             q  quit",
+];
+
 /// Draws everything.
 pub(super) fn draw(screen: &mut Screen<'_>, frame: &Frame, state: &State) {
     let area = screen.area();
@@ -70,11 +82,14 @@ pub(super) fn draw(screen: &mut Screen<'_>, frame: &Frame, state: &State) {
         None => 0,
     };
     let spare = area.height.saturating_sub(LIST + 3 + below);
+    let spare = if frame.past.is_some() { spare.saturating_sub(PAST) } else { spare };
     let map_height = u16::try_from(lines.len()).unwrap_or(u16::MAX).min(spare);
-    let [head, map, rest, foot] = Layout::vertical([
+    let past_height = if frame.past.is_some() { PAST } else { 0 };
+    let [head, map, rest, past, foot] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(map_height),
         Constraint::Min(1),
+        Constraint::Length(past_height),
         Constraint::Length(1),
     ])
     .areas(area);
@@ -85,9 +100,13 @@ pub(super) fn draw(screen: &mut Screen<'_>, frame: &Frame, state: &State) {
     if let (Some(area), Some((vm, place))) = (vcpus, chosen) {
         draw_vcpus(screen, vm, place, state.vcpus_from, area);
     }
+    if let Some(of) = &frame.past {
+        let chosen = chosen.map(|(vm, place)| (vm.name.as_str(), place));
+        screen.render_widget(past_lines(of, chosen, area.width.into()), past);
+    }
     screen.render_widget(footer(state), foot);
     if state.mode == Mode::Help {
-        draw_help(screen, area);
+        draw_help(screen, area, state.replay.is_some());
     }
 }
 
@@ -129,13 +148,17 @@ fn heading(frame: &Frame, state: &State, width: usize) -> Line<'static> {
     let vms = frame.vms.len() + frame.opaque;
     let stacked: usize = frame.vms.iter().map(|vm| vm.stacked).sum();
     let sharing: usize = frame.vms.iter().map(|vm| vm.sharing).sum();
-    let left = format!(
-        "{}, {} on {}; other load {} ",
+    let counts = format!(
+        "{}, {} on {}",
         plural(vms, "VM"),
         plural(vcpus, "vCPU"),
-        plural(frame.cpus(), "CPU"),
-        tenths(frame.others),
+        plural(frame.cpus(), "CPU")
     );
+    // A time must not be cut off on a narrow screen.
+    let left = match &frame.past {
+        Some(past) => format!("{}  {counts} ", time_of(past.at_ms)),
+        None => format!("{counts}; other load {} ", tenths(frame.others)),
+    };
     let mut spans = vec![Span::styled(left, Style::new().add_modifier(Modifier::BOLD))];
     if stacked > 0 {
         spans.push(Span::styled(format!(" {stacked} stacked "), map::alarm()));
@@ -153,6 +176,38 @@ fn heading(frame: &Frame, state: &State, width: usize) -> Line<'static> {
     spans.push(Span::raw(" ".repeat(pad)));
     spans.push(Span::styled(right, Style::new().fg(Color::DarkGray)));
     Line::from(spans)
+}
+
+/// A time in UTC, to the second.
+fn time_of(at_ms: u64) -> String {
+    // The last second that the format has: the end of the year 9999.
+    let seconds = (at_ms / 1000).min(253_402_300_799);
+    let time = UNIX_EPOCH + Duration::from_secs(seconds);
+    humantime::format_rfc3339_seconds(time).to_string().replace('T', " ").replace('Z', " UTC")
+}
+
+/// What was changed at a moment, and why the selected VM was placed so.
+fn past_lines(past: &Past, chosen: Option<(&str, usize)>, width: usize) -> Text<'static> {
+    let soft = Style::new().fg(Color::DarkGray);
+    let changes = match past.changes.split_first() {
+        None => "Nothing was changed.".to_owned(),
+        Some((first, [])) => format!("Changed: {first}"),
+        Some((first, more)) => format!("Changed: {} more, and {first}", more.len()),
+    };
+    let mut lines = vec![Line::styled(beginning(&changes, width), soft)];
+    let why = chosen.and_then(|(name, place)| Some((name, past.verdicts.get(place)?)));
+    if let Some((name, why)) = why.filter(|(_, why)| !why.is_empty()) {
+        let said = format!("Verdict of {}: {why}", shortened(&printable(name), 30));
+        let cut = said.floor_char_boundary(4 * width.max(1));
+        let wrapped = wrapped(&said[..cut], width.max(1));
+        lines.extend(wrapped.into_iter().take(usize::from(PAST) - 1).map(Line::raw));
+    }
+    Text::from(lines)
+}
+
+/// As much of a text as has room.
+fn beginning(text: &str, width: usize) -> String {
+    printable(text).chars().take(width).collect()
 }
 
 fn window(window: Nanos) -> String {
@@ -310,6 +365,14 @@ fn footer(state: &State) -> Line<'static> {
         "" => String::new(),
         filter => format!("  filter: {filter}"),
     };
+    if let Some(play) = state.replay {
+        let playing = if play.playing { "stop" } else { "play" };
+        let a_second = play.a_second();
+        let text = format!(
+            "q quit  ? help  <- -> step  [ ] hour  < > ends  space {playing} {a_second}/s  + - speed{filter}"
+        );
+        return Line::styled(text, Style::new().fg(Color::DarkGray));
+    }
     let text = format!(
         "q quit  ? help  s sort: {}{order}  / filter  v vCPUs  p pause{filter}",
         state.sort.name()
@@ -317,8 +380,12 @@ fn footer(state: &State) -> Line<'static> {
     Line::styled(text, Style::new().fg(Color::DarkGray))
 }
 
-fn draw_help(screen: &mut Screen<'_>, area: Rect) {
-    let height = u16::try_from(HELP.len() + 2).unwrap_or(u16::MAX).min(area.height);
+fn draw_help(screen: &mut Screen<'_>, area: Rect, is_past: bool) {
+    // The keys of the live view are the last four lines.
+    let columns = if is_past { &HELP[..HELP.len() - 4] } else { HELP };
+    let keys = if is_past { HELP_PAST } else { &[] };
+    let lines: Vec<Line<'_>> = columns.iter().chain(keys).map(|line| Line::raw(*line)).collect();
+    let height = u16::try_from(lines.len() + 2).unwrap_or(u16::MAX).min(area.height);
     let width = 78.min(area.width);
     let place = Rect {
         x: area.x + (area.width - width) / 2,
@@ -326,19 +393,18 @@ fn draw_help(screen: &mut Screen<'_>, area: Rect) {
         width,
         height,
     };
-    let lines: Vec<Line<'_>> = HELP.iter().map(|line| Line::raw(*line)).collect();
     screen.render_widget(Clear, place);
     let block = Block::bordered().title(" instep top: any key goes back ");
     screen.render_widget(Paragraph::new(lines).block(block), place);
 }
 
 fn percent(milli: Milli) -> String {
-    format!("{}%", (milli.0 + 5) / 10)
+    format!("{}%", milli.0.saturating_add(5) / 10)
 }
 
 /// Thousandths as a decimal with one place.
 fn tenths(milli: Milli) -> String {
-    let tenths = (milli.0 + 50) / 100;
+    let tenths = milli.0.saturating_add(50) / 100;
     format!("{}.{}", tenths / 10, tenths % 10)
 }
 

@@ -102,6 +102,37 @@ fn large() -> Frame {
     frame(host, vms, &blocks)
 }
 
+/// The same, as a moment of the history.
+fn past(mut frame: Frame) -> Frame {
+    let verdict = "to node 0: saves 0.41 CPUs: its vCPUs wait for each other; \u{1b}[2J".to_owned();
+    frame.past = Some(Past {
+        at_ms: 1_764_161_234_567,
+        changes: vec!["spins: vcpu_affinity 0-1, done: it was stacked".to_owned(); 3],
+        verdicts: vec![verdict; frame.vms.len()],
+    });
+    frame
+}
+
+#[test]
+fn moment_of_the_history_at_80x24() {
+    held("past-80x24.txt", &buffer(&past(small()), &State::replaying(), 80, 24));
+    let text = render(&past(large()), &State::replaying(), 80, 24);
+    assert!(text.starts_with("2025-11-26 12:47:14 UTC  18 VMs, 134 vCPUs on 256 CPUs"), "{text}");
+    let far = Past { at_ms: u64::MAX, ..Past::default() };
+    let text = render(&Frame { past: Some(far), ..small() }, &State::replaying(), 80, 24);
+    assert!(text.starts_with("9999-12-31 23:59:59 UTC"), "{text}");
+}
+
+#[test]
+fn help_in_the_history_fits_80x24() {
+    let mut state = State::replaying();
+    state.key(Key::Char('?'), &small());
+    let text = render(&past(small()), &state, 80, 24);
+    assert!(HELP_PAST.iter().all(|line| text.contains(line.trim_end())), "{text}");
+    assert!(HELP[..HELP.len() - 4].iter().all(|line| text.contains(line.trim_end())), "{text}");
+    assert!(HELP[HELP.len() - 4..HELP.len() - 1].iter().all(|line| !text.contains(line)), "{text}");
+}
+
 #[test]
 fn two_cpus_at_80x24() {
     held("small-80x24.txt", &buffer(&small(), &State::default(), 80, 24));
@@ -216,6 +247,10 @@ fn a_hostile_name_cannot_move_the_cursor_and_no_size_panics() {
             let mut state = State::default();
             keys.chars().for_each(|c| state.key(Key::Char(c), &large));
             let text = render(&large, &state, width, height);
+            assert!(!text.contains('\x1b'), "{width}x{height}");
+            let mut state = State::replaying();
+            keys.chars().for_each(|c| state.key(Key::Char(c), &large));
+            let text = render(&past(large.clone()), &state, width, height);
             assert!(!text.contains('\x1b'), "{width}x{height}");
         }
     }

@@ -1,12 +1,13 @@
-//! What `instep top` shows at one moment, as plain data: made of a snapshot, knows no terminal.
+//! What `instep top` shows at one moment, as plain data: made of a snapshot or of a moment of the history, knows no terminal.
 //!
 //! The map shows where a vCPU was last seen, which is all that /proc tells: two siblings whose last
 //! CPU is the same are stacked or were there one after the other. Co-run is known only of VMs that
 //! somebody traces or Instep's own scheduler runs.
 
+use instep_agent::published::{Moment, MomentVcpu, MomentVm};
 use instep_core::profile::{HARDLY_ACTIVE, Kind};
 use instep_core::snapshot::{Snapshot, Vm};
-use instep_core::units::{CpuId, Milli, Nanos, NodeId, Tid, VmId};
+use instep_core::units::{Bytes, CpuId, Milli, Nanos, NodeId, Tid, VmId};
 use std::collections::BTreeMap;
 
 /// A vCPU that wants less than this part of a CPU is not shown in the map.
@@ -29,6 +30,19 @@ pub(super) struct Frame {
     pub(super) opaque: usize,
     /// CPU time of all else in the window, in CPUs.
     pub(super) others: Milli,
+    /// What a moment of the history has besides; `None` for the present.
+    pub(super) past: Option<Past>,
+}
+
+/// A moment of the history.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Past {
+    /// In milliseconds since 1970.
+    pub(super) at_ms: u64,
+    /// What was changed, a sentence each.
+    pub(super) changes: Vec<String>,
+    /// Why each of the VMs was placed so.
+    pub(super) verdicts: Vec<String>,
 }
 
 /// Cores of a last-level cache.
@@ -60,6 +74,7 @@ pub(super) struct VmRow {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct VcpuRow {
     pub(super) index: u32,
+    /// Its thread; 0 where it is not known.
     pub(super) tid: Tid,
     pub(super) cpu: Option<CpuId>,
     pub(super) node: Option<NodeId>,
@@ -90,14 +105,73 @@ impl Frame {
                 }
             }
         }
+        let cores = snapshot.topology.cores().iter().map(|core| core.iter());
+        let sharing = sharing(cores, &on);
         let vms = snapshot.vms.iter().enumerate();
         Self {
             window: snapshot.window,
             nodes: nodes(snapshot),
-            vms: vms.map(|(place, vm)| row(snapshot, extra, &on, place, vm)).collect(),
+            vms: vms
+                .map(|(place, vm)| VmRow {
+                    stacked: stacked(&on, place),
+                    sharing: sharing.get(&place).copied().unwrap_or(0),
+                    ..row(snapshot, extra, vm)
+                })
+                .collect(),
             on,
             opaque: snapshot.opaque.len(),
             others: snapshot.fixed_busy().milli_of(snapshot.window),
+            past: None,
+        }
+    }
+
+    /// The frame of a moment of the history. Types of VMs are not known of it.
+    pub(super) fn of_moment(moment: Moment) -> Self {
+        let Moment { at_ms, changes, host } = moment;
+        let mut on: BTreeMap<CpuId, Vec<usize>> = BTreeMap::new();
+        for (place, vm) in host.vms.iter().enumerate() {
+            let demand = |vcpu: &MomentVcpu| vcpu.used_milli.0.saturating_add(vcpu.delay_milli.0);
+            for vcpu in vm.vcpus.iter().filter(|vcpu| demand(vcpu) >= BUSY) {
+                if let Some(cpu) = vcpu.cpu {
+                    on.entry(cpu).or_default().push(place);
+                }
+            }
+        }
+        let nodes: Vec<(NodeId, Vec<Llc>)> =
+            host.nodes.into_iter().map(|node| (node.id, node.llcs)).collect();
+        let node_of: BTreeMap<CpuId, NodeId> = nodes
+            .iter()
+            .flat_map(|(id, llcs)| llcs.iter().flatten().flatten().map(|cpu| (*cpu, *id)))
+            .collect();
+        let cores: Vec<&Vec<CpuId>> =
+            nodes.iter().flat_map(|(_, llcs)| llcs.iter().flatten()).collect();
+        let sharing = sharing(cores.iter().map(|core| core.iter().copied()), &on);
+        let changes = changes.into_iter().map(|change| {
+            format!(
+                "{}: {} {}, {}: {}",
+                change.vm, change.kind, change.to, change.outcome, change.why
+            )
+        });
+        let past = Past {
+            at_ms,
+            changes: changes.collect(),
+            verdicts: host.vms.iter().map(|vm| vm.why.clone()).collect(),
+        };
+        let vms = host.vms.into_iter().enumerate();
+        Self {
+            window: host.window_ns,
+            vms: vms
+                .map(|(place, vm)| VmRow {
+                    stacked: stacked(&on, place),
+                    sharing: sharing.get(&place).copied().unwrap_or(0),
+                    ..past_row(vm, &node_of)
+                })
+                .collect(),
+            nodes,
+            on,
+            opaque: host.left_alone.len(),
+            others: host.others_milli,
+            past: Some(past),
         }
     }
 
@@ -127,26 +201,66 @@ fn nodes(snapshot: &Snapshot) -> Vec<(NodeId, Vec<Llc>)> {
         .collect()
 }
 
-fn row(
-    snapshot: &Snapshot,
-    extra: &Extra,
+/// CPUs with two or more busy vCPUs of the VM at this place.
+fn stacked(on: &BTreeMap<CpuId, Vec<usize>>, place: usize) -> usize {
+    let mine = |there: &Vec<usize>| there.iter().filter(|other| **other == place).count();
+    on.values().filter(|there| mine(there) > 1).count()
+}
+
+/// How many busy vCPUs of each VM share a core: two of its CPUs have one.
+fn sharing(
+    cores: impl Iterator<Item = impl Iterator<Item = CpuId>>,
     on: &BTreeMap<CpuId, Vec<usize>>,
-    place: usize,
-    vm: &Vm,
-) -> VmRow {
+) -> BTreeMap<usize, usize> {
+    let mut sharing = BTreeMap::new();
+    for core in cores {
+        let there: Vec<&Vec<usize>> = core.filter_map(|cpu| on.get(&cpu)).collect();
+        if there.len() > 1 {
+            for place in there.into_iter().flatten() {
+                *sharing.entry(*place).or_default() += 1;
+            }
+        }
+    }
+    sharing
+}
+
+/// A VM in a moment of the history, but for how its vCPUs lie beside others.
+fn past_row(vm: MomentVm, node_of: &BTreeMap<CpuId, NodeId>) -> VmRow {
+    let vcpus: Vec<VcpuRow> = vm
+        .vcpus
+        .into_iter()
+        .map(|vcpu| VcpuRow {
+            index: vcpu.index,
+            tid: vcpu.tid.unwrap_or(Tid(0)),
+            cpu: vcpu.cpu,
+            node: vcpu.cpu.and_then(|cpu| node_of.get(&cpu)).copied(),
+            used: vcpu.used_milli,
+            steal: vcpu.delay_milli,
+            blocks: None,
+            allowed: vcpu.cpus,
+        })
+        .collect();
+    VmRow {
+        id: vm.pid,
+        name: vm.name,
+        used: vm.used_milli,
+        steal: vm.delay_milli,
+        throttled: (vm.quota_milli.is_some() || vm.throttled_milli.0 > 0)
+            .then_some(vm.throttled_milli),
+        locality: locality(&vm.memory_bytes_by_node, &vcpus),
+        co_run: vm.co_run_milli,
+        kind: None,
+        stacked: 0,
+        sharing: 0,
+        vcpus,
+    }
+}
+
+/// A VM of a snapshot, but for how its vCPUs lie beside others.
+fn row(snapshot: &Snapshot, extra: &Extra, vm: &Vm) -> VmRow {
     let window = snapshot.window;
     let topology = &snapshot.topology;
     let of = |cpu: &CpuId| topology.cpu(*cpu);
-    let mine = |there: &&Vec<usize>| there.iter().filter(|other| **other == place).count();
-    let stacked = on.values().filter(|there| mine(there) > 1).count();
-    // A core is shared when two of its CPUs have somebody.
-    let mut sharing = 0;
-    for core in topology.cores() {
-        let there: Vec<&Vec<usize>> = core.iter().filter_map(|cpu| on.get(&cpu)).collect();
-        if there.len() > 1 {
-            sharing += there.iter().map(mine).sum::<usize>();
-        }
-    }
     let rate = |blocks: u64| {
         let milli = u128::from(blocks) * 1_000_000_000_000 / u128::from(window.0.max(1));
         u64::try_from(milli).unwrap_or(u64::MAX)
@@ -172,26 +286,27 @@ fn row(
         steal: Milli(vcpus.iter().map(|vcpu| vcpu.steal.0).sum()),
         throttled: (vm.quota.is_some() || vm.throttled.0 > 0)
             .then(|| vm.throttled.milli_of(window)),
-        locality: locality(vm, &vcpus),
+        locality: locality(&vm.memory, &vcpus),
         co_run: extra.co_run.get(&vm.id).copied(),
         kind: kind(snapshot, extra, vm),
-        stacked,
-        sharing,
+        stacked: 0,
+        sharing: 0,
         vcpus,
     }
 }
 
 /// *Locality*: each vCPU's demand finds this part of the memory on its own node.
-fn locality(vm: &Vm, vcpus: &[VcpuRow]) -> Option<Milli> {
-    let all = u128::from(vm.memory_total().0);
+fn locality(memory: &BTreeMap<NodeId, Bytes>, vcpus: &[VcpuRow]) -> Option<Milli> {
+    let all: u128 = memory.values().map(|bytes| u128::from(bytes.0)).sum();
     let (mut sum, mut weights) = (0u128, 0u128);
     for vcpu in vcpus {
         // An idle VM's vCPUs count alike.
-        let weight = u128::from(vcpu.used.0 + vcpu.steal.0) + 1;
-        sum += weight * u128::from(vm.memory_on(vcpu.node?).0);
+        let weight = u128::from(vcpu.used.0.saturating_add(vcpu.steal.0)) + 1;
+        let there = memory.get(&vcpu.node?).map_or(0, |bytes| bytes.0);
+        sum = weight.checked_mul(u128::from(there))?.checked_add(sum)?;
         weights += weight;
     }
-    let part = (sum * 1000).checked_div(all * weights)?;
+    let part = sum.checked_mul(1000)?.checked_div(all.checked_mul(weights)?)?;
     Some(Milli(u64::try_from(part).unwrap_or(1000)))
 }
 
@@ -213,7 +328,6 @@ fn kind(snapshot: &Snapshot, extra: &Extra, vm: &Vm) -> Option<Kind> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use instep_core::units::Bytes;
     use instep_madehost::{HostSpec, MadeHost, VcpuSpec, VmSpec, Vmm};
     use std::sync::Arc;
 

@@ -1,6 +1,8 @@
 //! Where the frames of `instep top` come from: looks at this host again and again, or once at a copy.
 
+use super::Source as Frames;
 use super::frame::{Extra, Frame};
+use super::state::State;
 use crate::args::TopArgs;
 use crate::observe::{observe, root};
 use instep_agent::config::Config;
@@ -12,6 +14,7 @@ use instep_host::discover::ScanOptions;
 use instep_host::profile::{Tracer, watch};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// So many vCPUs are traced at most, but for those of the selected VM: what tracing costs (some microseconds a
 /// switch, a descriptor and a ring a thread) is bounded.
@@ -25,6 +28,7 @@ const MAX_WARNINGS: usize = 32;
 /// The host that is looked at.
 pub(super) struct Live {
     root: Root,
+    interval: Duration,
     source: Source,
     warnings: Vec<String>,
     blocks: BTreeMap<Tid, u64>,
@@ -50,6 +54,7 @@ impl Live {
         config.window = args.host.window.unwrap_or(config.window);
         let new = |source, warnings| Self {
             root: root.clone(),
+            interval: args.interval,
             source,
             warnings,
             blocks: BTreeMap::new(),
@@ -72,11 +77,6 @@ impl Live {
         live.frame(None)?;
         std::thread::sleep(config.window);
         Ok(live)
-    }
-
-    /// Whether a later frame can differ.
-    pub(super) fn changes(&self) -> bool {
-        matches!(self.source, Source::Host(_))
     }
 
     /// What should be said of the looks up to now.
@@ -129,6 +129,27 @@ impl Live {
                 }
             };
         }
+    }
+}
+
+impl Frames for Live {
+    fn interval(&self, _: &State) -> Duration {
+        self.interval
+    }
+
+    fn turn(
+        &mut self,
+        state: &mut State,
+        frame: &Frame,
+        is_due: bool,
+    ) -> anyhow::Result<Option<Frame>> {
+        // A copy never changes.
+        if !is_due || state.paused || !matches!(self.source, Source::Host(_)) {
+            return Ok(None);
+        }
+        let rows = state.rows(frame);
+        let chosen = rows.get(state.cursor(frame, &rows)).map(|place| frame.vms[*place].id);
+        self.frame(chosen).map(Some)
     }
 }
 

@@ -24,6 +24,66 @@ pub(super) enum Key {
     PageDown,
     Home,
     End,
+    Left,
+    Right,
+}
+
+/// Where to go in the history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Jump {
+    Back,
+    Forward,
+    HourBack,
+    HourForward,
+    First,
+    Last,
+}
+
+/// How the history is gone through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Play {
+    pub(super) playing: bool,
+    /// A place in [`SPEEDS`].
+    speed: usize,
+    /// What was asked for and is not done yet.
+    pub(super) wanted: Option<Jump>,
+}
+
+/// Records a second.
+const SPEEDS: [u32; 5] = [1, 2, 5, 10, 30];
+
+impl Play {
+    /// How many records a second are shown while it plays.
+    pub(super) fn a_second(self) -> u32 {
+        SPEEDS[self.speed.min(SPEEDS.len() - 1)]
+    }
+
+    /// Takes a key that means something in the history only; whether it was one.
+    fn key(&mut self, key: Key) -> bool {
+        let jump = match key {
+            Key::Left => Jump::Back,
+            Key::Right => Jump::Forward,
+            Key::Char('[') => Jump::HourBack,
+            Key::Char(']') => Jump::HourForward,
+            Key::Char('<') => Jump::First,
+            Key::Char('>') => Jump::Last,
+            Key::Char('p' | ' ') => {
+                self.playing = !self.playing;
+                return true;
+            }
+            Key::Char('+') => {
+                self.speed = (self.speed + 1).min(SPEEDS.len() - 1);
+                return true;
+            }
+            Key::Char('-') => {
+                self.speed = self.speed.saturating_sub(1);
+                return true;
+            }
+            _ => return false,
+        };
+        self.wanted = Some(jump);
+        true
+    }
 }
 
 /// By what VMs are sorted.
@@ -65,6 +125,8 @@ pub(super) struct State {
     /// The VM that is selected, wherever it is sorted to.
     pub(super) selected: Option<VmId>,
     pub(super) quit: bool,
+    /// `None` for the present.
+    pub(super) replay: Option<Play>,
 }
 
 /// Rows of a page, and of one of vCPUs, as many as a small screen has.
@@ -118,6 +180,11 @@ impl Sort {
 }
 
 impl State {
+    /// At the beginning of going through a history.
+    pub(super) fn replaying() -> Self {
+        Self { replay: Some(Play::default()), ..Self::default() }
+    }
+
     /// Places of the VMs in `frame` that are shown, in their order.
     pub(super) fn rows(&self, frame: &Frame) -> Vec<usize> {
         let wanted = self.filter.to_lowercase();
@@ -142,6 +209,7 @@ impl State {
         match self.mode {
             Mode::Help => self.mode = Mode::Browse,
             Mode::Filter => self.filter_key(key),
+            Mode::Browse if self.replay.as_mut().is_some_and(|play| play.key(key)) => {}
             Mode::Browse => self.browse_key(key, frame),
         }
     }
@@ -184,7 +252,7 @@ impl State {
             Key::PageDown => self.step(frame, |at, _| at + PAGE),
             Key::Home => self.step(frame, |_, _| 0),
             Key::End => self.step(frame, |_, count| count),
-            Key::Char(_) | Key::Backspace => {}
+            Key::Char(_) | Key::Backspace | Key::Left | Key::Right => {}
         }
     }
 

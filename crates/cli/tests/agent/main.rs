@@ -9,6 +9,7 @@ mod arrival;
 #[path = "../common/mod.rs"]
 mod common;
 mod held;
+mod history;
 mod journal;
 mod locks;
 mod metrics;

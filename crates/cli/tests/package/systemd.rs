@@ -217,6 +217,7 @@ fn upgrade_keeps_the_placement_and_removal_undoes_it() {
     machine.does("rm -f /usr/sbin/policy-rc.d && dpkg -i /instep.deb");
     assert_eq!(machine.says("systemctl is-enabled instep"), "disabled");
     assert_eq!(machine.says("systemctl is-active instep"), "inactive");
+    machine.does("test ! -e /var/lib/instep || rm -r /var/lib/instep");
     machine.does("cp /instep.toml /etc/instep/instep.toml && systemctl enable --now instep");
     assert!(!machine.is_as_found(), "{}", machine.journal());
 
@@ -230,6 +231,7 @@ fn upgrade_keeps_the_placement_and_removal_undoes_it() {
     machine.does("dpkg --remove instep");
     assert!(machine.is_as_found(), "{}", machine.journal());
     machine.does("test -e /etc/instep/instep.toml && dpkg --purge instep && ! test -e /etc/instep");
+    machine.does("! test -e /var/lib/instep");
 }
 
 #[test]
@@ -255,6 +257,12 @@ fn service_does_under_systemd_what_the_guide_says() {
         rights.contains("CapBnd:\t0000000000000000") && !rights.contains("Uid:\t0"),
         "{rights}"
     );
+
+    // The history is where it outlives a boot, and the page has it.
+    machine.does("ls /var/lib/instep/history/*.jsonl.zst /var/lib/instep/history/day.json");
+    let past = "curl -sf 'http://127.0.0.1:9877/moment.json?at=0' | grep -q '\"name\":\"web\"'";
+    machine.until("the past", || machine.says(&format!("{past} && echo shown")) == "shown");
+    machine.does("instep top --replay --json | grep -q '\"name\":\"web\"'");
 
     // When it is killed, its guardian puts everything back, and it is started again.
     let run = machine.property("MainPID");

@@ -29,6 +29,16 @@ fn vm_in(shown: &Value, name: &str) -> Value {
     vms.iter().find(|vm| vm["name"] == name).unwrap_or_else(|| panic!("{name} in {shown}")).clone()
 }
 
+/// The first moment of the history.
+fn at_first(server: &Server) -> Value {
+    let mut answer = server.get("/moment.json?at=0");
+    wait_for("a turn", || {
+        answer = server.get("/moment.json?at=0");
+        answer.status != 503
+    });
+    serde_json::from_str(&answer.body).unwrap_or_else(|error| panic!("{error}: {}", answer.body))
+}
+
 #[test]
 fn run_is_shown_with_reasons_changes_and_the_last_hour() {
     let Some((vm, mut run, server)) = placed("shown") else { return };
@@ -58,6 +68,13 @@ fn run_is_shown_with_reasons_changes_and_the_last_hour() {
     let series = series.iter().find(|series| series["name"] == vm.name.as_str()).unwrap();
     assert!(series["samples"][0][0].is_u64(), "{series}");
 
+    // The same on disk: the day, and the first moment.
+    let day: Value = serde_json::from_str(&server.get("/day.json").body).unwrap();
+    assert_eq!((&day["step_minutes"], &day["changes"][0]), (&10.into(), change));
+    let moment = at_first(&server);
+    assert_eq!((&moment["schema"], &moment["changes"][0]), (&"instep.moment/1".into(), change));
+    assert!(!vm_in(&moment, &vm.name)["why"].as_str().unwrap().is_empty(), "{moment}");
+
     // Events tell of the next cycle, and of the end.
     let mut events = server.connect();
     events.write_all(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -71,6 +88,7 @@ fn run_is_shown_with_reasons_changes_and_the_last_hour() {
     assert_eq!(shown["history"]["changes"][0]["vm"], vm.name.as_str(), "the hour stays");
     assert!(shown["lacking"].to_string().contains("systemctl start instep"), "{shown}");
     assert_eq!(server.get("/metrics").status, 503);
+    assert_eq!(at_first(&server), moment, "and so does the day");
     // The next run goes on with it.
     let _run = vm.placed_by(&mut vm.mending(&[]));
     wait_for("the next run", || {
@@ -99,7 +117,9 @@ fn only_what_is_published_can_be_read_by_others() {
         let is_published = ["host.json", "history.json", "metrics.prom"].contains(&name.as_str());
         // Some are replaced this moment.
         let is_public = is_published || name.ends_with(".part");
-        assert!(mode == 0o600 || (is_public && mode == 0o644), "{name} has mode {mode:o}");
+        let is_history = name == "history" && mode == 0o755;
+        let is_fine = mode == 0o600 || (is_public && mode == 0o644) || is_history;
+        assert!(is_fine, "{name} has mode {mode:o}");
     }
 }
 
@@ -155,6 +175,15 @@ fn browser_shows_vms_and_reasons_and_markup_stays_text() {
     assert!(body.contains(words[0].trim()), "no {why} in {body}");
     assert!(body.contains("Verdict: ") && body.contains("class=\"chip"), "{body}");
     assert!(body.contains("2 vCPUs to CPUs") || body.contains("1 vCPU to CPUs"), "changes: {body}");
+    assert!(!body.contains("What is shown is of "), "it is the present");
+
+    // Back in time, over the day: the first moment, and where it is in the curves.
+    let address = format!("http://{}/?still&at=0&day", server.address);
+    let Some(dom) = chromium(dir.path(), &["--dump-dom"], &address) else { return };
+    let body = dom.split_once("<script").unwrap().0;
+    assert!(body.contains("What is shown is of ") && body.contains("class=\"mark\""), "{body}");
+    assert!(body.contains(&escaped) && !body.contains("<b class"), "{body}");
+    assert!(body.contains("Verdict: ") && body.contains("home: node"), "{body}");
 }
 
 /// Makes the page draw these data from a file, and measures whether it is wider than its window.
