@@ -13,11 +13,11 @@ mod numad;
 mod state;
 
 use crate::engine::{Engine, Setup};
-use crate::mask::Mask;
 use crate::rng::Rng;
 use crate::scenario::build::Plan;
 use crate::sched;
 use draw::Drawn;
+use instep_check::mask::Mask;
 use instep_core::measure;
 use instep_core::policy::{self, PolicyName, Settings};
 use instep_core::snapshot::Snapshot;
