@@ -333,10 +333,29 @@ static __always_inline void note_least(struct account *a, u32 domain)
 		d->least = pol_first(d->least, a->vtime);
 }
 
-/* An account's period is over: what it saved and owes is bounded, its demand is taken over. */
+/* What an account saved and owes is bounded. */
+SEPARATE int bound_lag(struct account *a, u32 vm, u32 domain, u32 share)
+{
+	u64 clock = clock_of(domain), vtime, most;
+
+	if (!a)
+		return 0;
+	vtime = a->vtime;
+	most = !a->waited || a->light ? lag_of(vm) : MOST_BEHIND * lag_of(vm);
+	if (pol_before(vtime, clock - most)) {
+		if (set_vtime(a, vtime, clock - most))
+			count(INSTEP_C_EXPIRED);
+	} else if (pol_before(clock + most_ahead(a, share), vtime)) {
+		if (set_vtime(a, vtime, pol_shorten(vtime, clock + most_ahead(a, share))))
+			count(INSTEP_C_CLAMPED);
+	}
+	return 0;
+}
+
+/* An account's period is over: its demand is taken over. */
 static __always_inline void end_account_period(struct account *a, u32 vm, u32 domain, u64 now, u64 period)
 {
-	u64 clock = clock_of(domain), vtime, want, most;
+	u64 want;
 	u32 share;
 
 	measure(a, now);
@@ -348,16 +367,8 @@ static __always_inline void end_account_period(struct account *a, u32 vm, u32 do
 	if (a->room && want > a->room * POL_CPU)
 		want = a->room * POL_CPU;
 	a->demand = (3 * (u64)a->demand + want) / 4;
-	vtime = a->vtime;
-	a->light = 8 * (u64)a->demand < 7 * (u64)share;
-	most = !a->waited || a->light ? lag_of(vm) : MOST_BEHIND * lag_of(vm);
-	if (pol_before(vtime, clock - most)) {
-		if (set_vtime(a, vtime, clock - most))
-			count(INSTEP_C_EXPIRED);
-	} else if (pol_before(clock + most_ahead(a, share), vtime)) {
-		if (set_vtime(a, vtime, pol_shorten(vtime, clock + most_ahead(a, share))))
-			count(INSTEP_C_CLAMPED);
-	}
+	a->light = a->demand < share - share / 8;
+	bound_lag(a, vm, domain, share);
 	note_least(a, domain);
 	a->waited = waiting(a) > 0;
 	a->peak_before = a->peak;

@@ -43,13 +43,10 @@
 /* What a gang had in holes counts for about so many windows when sets move. */
 #define SPARE_WINDOWS 16
 
-/*
- * Takes over the evidence of a vCPU; whether it belongs to the gang. In a trial it does, whatever its evidence says. After one it
- * stays by what it did in it, unless its VM `rests`.
- */
-static __always_inline bool judge_vcpu(struct slot_info *i, bool all, bool trial, bool rests)
+/* Takes over the evidence of a vCPU; whether it belongs to the gang. In a trial it does, whatever its evidence says. */
+static __always_inline bool judge_vcpu(struct slot_info *i, bool all, bool trial)
 {
-	if (!i->gang || rests || !on(INSTEP_M_TRIAL))
+	if (!i->gang || !on(INSTEP_M_TRIAL))
 		i->bound = trial ? pol_trial_bound(i->ran_ns, i->blocks) : POL_GANG_OFF_NS;
 	i->gang = trial || pol_hardly_blocks(i->gang, i->bound, i->ran_ns, i->blocks);
 	if (i->asleep && !i->ran_ns && i->asleep++ >= SLEEP_WINDOWS) {
@@ -65,7 +62,7 @@ static __always_inline bool judge_vcpu(struct slot_info *i, bool all, bool trial
 }
 
 /* Looks at the vCPUs of a VM; how many belong to the gang. Each notes in `seat` whether it does. */
-SEPARATE u32 judge_vcpus(u32 vm, bool all, bool trial, bool rests)
+SEPARATE u32 judge_vcpus(u32 vm, bool all, bool trial)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
 	u32 seats = 0, n;
@@ -77,10 +74,29 @@ SEPARATE u32 judge_vcpus(u32 vm, bool all, bool trial, bool rests)
 	bpf_for(k, 0, n) {
 		struct slot_info *i = slot_of(s->first_slot + k);
 
-		if (i && judge_vcpu(i, all, trial, rests))
+		if (i && judge_vcpu(i, all, trial))
 			seats++;
 	}
 	return seats;
+}
+
+/* No vCPU stays in the gang for what it did in a trial. */
+SEPARATE int forget_trial(u32 vm)
+{
+	struct instep_vm_settings *s = vm_set_of(vm);
+	u32 n;
+	s32 k;
+
+	if (!s)
+		return 0;
+	n = vcpus_of(s);
+	bpf_for(k, 0, n) {
+		struct slot_info *i = slot_of(s->first_slot + k);
+
+		if (i)
+			i->bound = POL_GANG_OFF_NS;
+	}
+	return 0;
 }
 
 /* The next seats are those of the next part. */
@@ -302,14 +318,23 @@ static __always_inline bool is_to_be_tried(struct vm_state *v, struct instep_vm_
 }
 
 /* Begins, continues or ends the trial of a VM; whether the window that begins now belongs to one. */
-static __always_inline bool continue_trial(struct vm_state *v, struct instep_vm_settings *s, struct domain_state *d,
-					   u64 window, bool rests)
+SEPARATE int continue_trial(u32 vm, u64 window)
 {
-	u64 blocks = v->total_blocks - v->blocks_before;
+	struct vm_state *v = vm_of(vm);
+	struct instep_vm_settings *s = vm_set_of(vm);
+	struct domain_state *d = v ? domain_of(v->account.domain) : NULL;
+	u64 blocks;
+	bool rests;
 
+	if (!v || !s || !d)
+		return false;
+	blocks = v->total_blocks - v->blocks_before;
 	v->blocks_before += blocks;
+	rests = v->rest_ns > window / REST_PART;
+	v->rest_ns = 0;
 	if (rests) {
 		v->trial = 0;
+		forget_trial(vm);
 		return false;
 	}
 	if (v->trial) {
@@ -330,9 +355,9 @@ SEPARATE int end_window(u32 vm, u64 now)
 	struct vm_state *v = vm_of(vm);
 	struct instep_vm_settings *s = vm_set_of(vm);
 	struct domain_state *d;
-	bool all, rests;
 	u64 begun, window;
 	u32 seats;
+	bool all;
 
 	if (!v || !s || !v->joined)
 		return 0;
@@ -347,9 +372,7 @@ SEPARATE int end_window(u32 vm, u64 now)
 	if (!d)
 		return 0;
 	all = s->cosched == INSTEP_COSCHED_RELAXED;
-	rests = v->rest_ns > window / REST_PART;
-	v->rest_ns = 0;
-	seats = judge_vcpus(vm, all, continue_trial(v, s, d, window, rests), rests);
+	seats = judge_vcpus(vm, all, continue_trial(vm, window));
 	d->lost = lost_lanes(d, now);
 	v->wide = seats > room_in(d);
 	if (!on(INSTEP_M_GANG) || s->cosched == INSTEP_COSCHED_NEVER || seats < 2 || (v->wide && !may_spread(v)))
