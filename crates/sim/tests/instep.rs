@@ -88,7 +88,7 @@ fn gangs_that_have_the_same_domains_share_them_evenly() {
 }
 
 /// 16 CPUs with 184 vCPUs of equal weight. Two VMs wake up every 5 ms and want nearly their share.
-fn crowded(scheduler: &str) -> String {
+fn crowded() -> String {
     let guest = |name: &str, count: u32, vcpus: u32, load: &str| {
         format!(
             "[[guest]]\nname = \"{name}\"\ncount = {count}\nvcpus = {vcpus}\nweight = {}\nmemory = \"1GiB\"\nload = \"{load}\"\n",
@@ -96,7 +96,7 @@ fn crowded(scheduler: &str) -> String {
         )
     };
     format!(
-        "about = \"it\"\nscheduler = \"{scheduler}\"\nduration = \"2s\"\nwarmup = \"3s\"\n[host]\ncores = 16\nmemory = \"64GiB\"\n{}{}{}{}",
+        "about = \"it\"\nscheduler = \"instep\"\nduration = \"2s\"\nwarmup = \"3s\"\n[host]\ncores = 16\nmemory = \"64GiB\"\n{}{}{}{}",
         guest("spins", 6, 8, "instep-load barrier --kind spin --phase 200us --imbalance 10%"),
         guest("blocks", 7, 8, "instep-load barrier --kind block --phase 500us --imbalance 10%"),
         guest("computes", 6, 8, "spin"),
@@ -106,11 +106,14 @@ fn crowded(scheduler: &str) -> String {
 
 #[test]
 fn vm_that_leaves_some_of_its_share_does_not_hold_the_clock_back() {
-    let report = planned(&crowded("instep")).report().unwrap();
-    for vm in &report.vms {
-        let least = if vm.name.starts_with("spins") { 0.8 } else { 0.93 };
-        let speed = vm.fair_share_speed.unwrap();
-        assert!(speed > least, "{}: {speed}", vm.name);
+    for vm in planned(&crowded()).report().unwrap().vms {
+        // VMs that spin lose time to wake-ups of the others, and no CPU time.
+        if vm.name.starts_with("pings") {
+            assert!(vm.fair_share_speed.unwrap() > 0.93, "{}", vm.name);
+        } else {
+            let fair = vm.fair_share.unwrap() * 8.0;
+            assert!(vm.cpus > 0.93 * fair, "{}: {} of {fair} CPUs", vm.name, vm.cpus);
+        }
     }
 }
 

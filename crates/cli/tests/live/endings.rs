@@ -25,7 +25,7 @@ fn every_affinity_is_as_before_after_sigterm_and_after_kill_and_restore_or_a_new
     let mut left: Vec<_> =
         fs::read_dir(stage.state()).unwrap().map(|e| e.unwrap().file_name()).collect();
     left.sort();
-    assert_eq!(left, ["history.json", "lock"], "the last hour stays, and no journal");
+    assert_eq!(left, ["history", "history.json", "lock"], "the past stays, and no journal");
 
     crash(stage.mending_run(&guest, &["--no-guard"]));
     assert_ne!(of_vcpus(&guest), pinned, "nobody was left to put it back");

@@ -74,7 +74,9 @@ pub(crate) fn guest_program() -> Option<()> {
         skip::note("instep-load is not built: cargo xtask load");
         return None;
     }
-    fs::copy(built, root().join("target/package/instep-load")).unwrap();
+    let package = root().join("target/package");
+    fs::create_dir_all(&package).unwrap();
+    fs::copy(built, package.join("instep-load")).unwrap();
     Some(())
 }
 
