@@ -11,6 +11,7 @@ mod package;
 mod placement;
 mod scale;
 mod simbench;
+mod simulations;
 mod tidy;
 mod tracebench;
 

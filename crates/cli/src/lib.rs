@@ -54,7 +54,7 @@ pub fn begin_log() {
         .init();
 }
 
-/// The exit status of a command; of an error, which is told, that which `status_of` gives.
+/// The exit status of a command. An error goes to standard error, and `status_of` gives its exit status.
 pub fn exit_code(
     result: anyhow::Result<Outcome>,
     status_of: impl FnOnce(&anyhow::Error) -> u8,

@@ -85,8 +85,8 @@ fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
-/// The path of the operator's program, of the same build as this one: what is measured with it shall be told
-/// of the right commit.
+/// The path of the operator's program, of the same build as this one: reports of measurements name the commit of this
+/// program.
 ///
 /// # Errors
 /// When it is missing or of another build.

@@ -1,7 +1,7 @@
 //! One segment: its name, and the moments that are read of it.
 //!
 //! The lines are one zstd stream that is flushed after each. After `kill -9` the stream has no end, and that is fine. What is
-//! read of it ends at the last whole line. A block of the stream or a line that is not whole is torn, which is told.
+//! read of it ends at the last whole line. A block of the stream or a line that is not whole is torn: the reader reports it.
 
 use crate::{Error, MAX_LINE, MAX_PACKED, MAX_PLAIN, at};
 use std::fs::{self, File};

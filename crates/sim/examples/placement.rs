@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Decisions of which the median is told.
+/// Decisions whose median time is the result.
 const DECISIONS: usize = 25;
 
 fn main() -> ExitCode {

@@ -1,15 +1,12 @@
 //! What is asked of crates/sim/examples/placement.rs, and taking its answers as they come.
 
-use crate::built::built;
 use crate::placement::found::Found;
 use crate::placement::options::Options;
 use crate::placement::recorded::Machine;
-use anyhow::{Context, Result, bail};
+use crate::simulations::run_jobs;
+use anyhow::Result;
 use serde_json::{Value, json};
-use std::io::{BufRead as _, BufReader, IsTerminal as _, Write as _};
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Instant;
 
 /// Plans of a small host that are tried at most.
 const MOST_PLANS: u64 = 20_000;
@@ -56,38 +53,9 @@ pub(crate) fn list_jobs(options: &Options, machines: &[Machine]) -> Vec<Job> {
 
 /// Does all jobs, side by side on all CPUs.
 pub(crate) fn work(root: &Path, jobs: &[Job]) -> Result<Found> {
-    let program = built(root, &["-p", "instep-sim", "--example", "placement"], "placement")?;
-    let begin = Instant::now();
-    let mut child = Command::new(&program)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot run {}", program.display()))?;
-    let mut input = child.stdin.take().context("the program has no standard input")?;
-    for job in jobs {
-        writeln!(input, "{}", job.text).context("the simulations ended early")?;
-    }
-    drop(input);
-    let output = child.stdout.take().context("the program has no standard output")?;
-    let terminal = std::io::stderr().is_terminal();
+    let lines: Vec<Value> = jobs.iter().map(|job| job.text.clone()).collect();
     let mut results = vec![Value::Null; jobs.len()];
-    let mut done = 0;
-    for line in BufReader::new(output).lines() {
-        let result: Value = serde_json::from_str(&line?).context("a result is not JSON")?;
-        let number = result["job"].as_u64().and_then(|number| usize::try_from(number).ok());
-        let place = number.and_then(|number| results.get_mut(number));
-        *place.context("a result of no job")? = result;
-        done += 1;
-        if terminal {
-            eprint!("\rbench placement: {done} of {} done", jobs.len());
-        }
-    }
-    let end = if terminal { "\n" } else { "" };
-    eprintln!("{end}bench placement: {done} done in {} s", begin.elapsed().as_secs());
-    let status = child.wait().context("the simulations cannot be waited for")?;
-    if !status.success() || done < jobs.len() {
-        bail!("the simulations ended after {done} of {} jobs: {status}", jobs.len());
-    }
+    run_jobs(root, "placement", "bench placement", &lines, |job, result| results[job] = result)?;
     // Jobs end in any order; what was found is in theirs.
     let mut found = Found::default();
     jobs.iter().zip(&results).for_each(|(job, result)| found.take(job, result));

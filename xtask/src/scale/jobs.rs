@@ -1,15 +1,11 @@
-//! Simulates cases under schedulers, side by side on all CPUs: builds crates/sim/examples/scale.rs for
-//! release, gives it all jobs, and takes the results as they come.
+//! Simulates cases under schedulers with crates/sim/examples/scale.rs.
 
-use crate::built::built;
 use crate::scale::cases::Case;
-use anyhow::{Context, Result, bail};
+use crate::simulations::run_jobs;
+use anyhow::Result;
 use serde_json::{Value, json};
 use std::fmt;
-use std::io::{BufRead as _, BufReader, IsTerminal as _, Write as _};
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Instant;
 
 /// A scheduler, and which of its mechanisms are off (those of `instep` only).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,45 +47,17 @@ pub(crate) fn simulate(
     mut jobs: Vec<Job>,
     mut take: impl FnMut(Job, &Value),
 ) -> Result<()> {
-    let program = built(root, &["-p", "instep-sim", "--example", "scale"], "scale")?;
     // The longest first, so that no CPU idles at the end.
     jobs.sort_by_key(|job| std::cmp::Reverse(cases[job.case].cpus * job.seeds as i64));
-    let begin = Instant::now();
-    let mut child = Command::new(&program)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot run {}", program.display()))?;
-    let mut input = child.stdin.take().context("the program has no standard input")?;
-    for job in &jobs {
+    let line = |job: &Job| {
         let (case, under) = (&cases[job.case], &contestants[job.scheduler]);
-        let line = json!({
+        json!({
             "toml": case.toml,
             "scheduler": under.scheduler,
             "without": under.without,
             "seeds": job.seeds,
-        });
-        writeln!(input, "{line}").context("the simulations ended early")?;
-    }
-    drop(input);
-    let output = child.stdout.take().context("the program has no standard output")?;
-    let terminal = std::io::stderr().is_terminal();
-    let mut done = 0;
-    for line in BufReader::new(output).lines() {
-        let result: Value = serde_json::from_str(&line?).context("a result is not JSON")?;
-        let number = result["job"].as_u64().and_then(|number| usize::try_from(number).ok());
-        let job = number.and_then(|number| jobs.get(number)).context("a result of no job")?;
-        take(*job, &result);
-        done += 1;
-        if terminal {
-            eprint!("\rbench scale: {done} of {} simulated", jobs.len());
-        }
-    }
-    let end = if terminal { "\n" } else { "" };
-    eprintln!("{end}bench scale: {done} simulated in {} s", begin.elapsed().as_secs());
-    let status = child.wait().context("the simulations cannot be waited for")?;
-    if !status.success() || done < jobs.len() {
-        bail!("the simulations ended after {done} of {} jobs: {status}", jobs.len());
-    }
-    Ok(())
+        })
+    };
+    let lines: Vec<Value> = jobs.iter().map(line).collect();
+    run_jobs(root, "scale", "bench scale", &lines, |job, result| take(jobs[job], &result))
 }

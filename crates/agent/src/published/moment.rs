@@ -49,7 +49,7 @@ pub struct MomentHost {
     /// VMs.
     #[serde(default)]
     pub vms: Vec<MomentVm>,
-    /// VMs that are not placed; what is told of them is not needed.
+    /// VMs that are not placed: their number is all that readers need.
     #[serde(default)]
     pub left_alone: Vec<serde::de::IgnoredAny>,
 }

@@ -10,7 +10,7 @@ use crate::state_file::publish_file;
 use instep_history::{Error, Writer};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -93,11 +93,7 @@ impl Recorder {
         let mut state = lock(&self.state);
         let is_moment = matches!(item, Item::Moment(..));
         let has_room = state.waiting == 0 || state.waiting + bytes <= MOST_BYTES;
-        let is_taken = has_room
-            && match sender.try_send(item) {
-                Ok(()) => true,
-                Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => false,
-            };
+        let is_taken = has_room && sender.try_send(item).is_ok();
         if is_taken {
             state.waiting += bytes;
         } else {

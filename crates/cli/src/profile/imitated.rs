@@ -15,7 +15,7 @@ pub(super) fn simulator() -> anyhow::Result<PathBuf> {
     find(LABORATORY).context("--scenario tries the program in the simulator")
 }
 
-/// The scenario's text; the report, which has advice, is told what the simulator makes of the program.
+/// The scenario's text. The report gets what the simulator makes of the program.
 pub(super) fn of(report: &mut Report, simulator: &Path) -> anyhow::Result<String> {
     let program = Behaviour::of(&report.exact);
     if matches!(program, Behaviour::Barrier { spins: true, .. }) {

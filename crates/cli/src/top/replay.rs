@@ -103,7 +103,7 @@ impl Replay {
         Ok(self.at_ms() != before)
     }
 
-    /// The records between two times as JSON lines; what is no record is left out and told.
+    /// The records between two times as JSON lines. A line that is no record is left out, and a message says so.
     fn print_records(&mut self, from: Option<u64>, to: Option<u64>) -> anyhow::Result<()> {
         match from {
             None => self.cursor.first()?,

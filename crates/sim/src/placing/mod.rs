@@ -187,8 +187,8 @@ impl Contest {
         (0..self.milli.len()).map(one).collect()
     }
 
-    /// What is simulated when this is in force. A VM with one home node is not bound to it where `instep` schedules, which
-    /// is told the home, as `instep run --dispatch` does; numad binds.
+    /// What is simulated when this is in force. Where the scheduler `instep` is in force, a VM with one home node is not bound to
+    /// it: the scheduler gets the home, as from `instep run --dispatch`. numad binds.
     fn setup(&self, state: &State, rule: Rule, scheduler: &str) -> Setup {
         let mut setup = self.plan.setup.clone();
         let cpus = setup.host.cpus();
