@@ -1,9 +1,9 @@
-//! `instep demo` as a user runs it, in both forms: it shows what it promises and leaves nothing
-//! behind. One demo at a time: each starts guests.
+//! `instep demo` as a user runs it: it shows what it promises and leaves nothing behind. One demo at a time: each
+//! starts guests.
 
-use instep_lab::{Assets, Stop, command};
+use instep_lab::{Stop, command};
 use instep_madehost::skip;
-use std::fs::{self, File};
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -11,20 +11,8 @@ use std::time::{Duration, Instant};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// The first form of the demo with its temporary files under `temporary`; `None`, noted, where it cannot run.
-fn demo(temporary: &Path) -> Option<Command> {
-    if let Err(error) = Assets::obtain(&mut |said| eprintln!("{said}")) {
-        assert!(error.is_lacking(), "{error}");
-        skip::note(&error.to_string());
-        return None;
-    }
-    let mut demo = Command::new(env!("CARGO_BIN_EXE_instep"));
-    demo.args(["demo", "--here"]).env("TMPDIR", temporary);
-    Some(demo)
-}
-
-/// The full form, its page at `page`; `None`, noted, where it cannot run.
-fn full_demo(temporary: &Path, page: &Path) -> Option<Command> {
+/// The demo, its page at `page`; `None`, noted, where it cannot run.
+fn demo(temporary: &Path, page: &Path) -> Option<Command> {
     let mut doctor = Command::new(env!("CARGO_BIN_EXE_instep"));
     let ran =
         command::output(doctor.args(["lab", "doctor"]), Duration::from_secs(60), &Stop::never());
@@ -43,35 +31,21 @@ fn names_in(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn the_demo_mends_restores_proves_it_and_leaves_nothing() {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let temporary = tempfile::tempdir().unwrap();
-    let Some(mut demo) = demo(temporary.path()) else { return };
-    let ran = command::output(&mut demo, Duration::from_secs(300), &Stop::never()).unwrap();
-    let said = format!("{}\n{}", ran.stdout, ran.stderr);
-    assert_eq!(ran.status.code(), Some(0), "{said}");
-    for promised in ["$ instep run --once", "times as many", "Every affinity is as it was found"] {
-        assert!(ran.stdout.contains(promised), "no `{promised}` in\n{said}");
-    }
-    assert_eq!(names_in(temporary.path()), Vec::<String>::new());
-}
-
-#[test]
-fn the_full_demo_brings_guests_home_proves_it_draws_it_and_leaves_nothing() {
+fn the_demo_brings_guests_home_proves_it_draws_it_and_leaves_nothing() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let (temporary, output) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let page = output.path().join("page.html");
     let mut tries = 0;
     let ran = loop {
         tries += 1;
-        let Some(mut demo) = full_demo(temporary.path(), &page) else { return };
+        let Some(mut demo) = demo(temporary.path(), &page) else { return };
         match command::output(&mut demo, Duration::from_secs(1200), &Stop::never()) {
             // The doctor has found everything that it needs.
             Ok(ran) if ran.stderr.contains("cannot be had here") => panic!("{}", ran.stderr),
             // A machine that is busy with something else is slow, which proves nothing.
             Ok(ran) if ran.status.code() == Some(2) && tries == 1 => {
                 eprintln!("once more: {}\n{}", ran.stderr.trim_end(), ran.stdout);
-                skip::retried(ran.stderr.trim_end().lines().last().unwrap_or("the full demo"));
+                skip::retried(ran.stderr.trim_end().lines().last().unwrap_or("the demo"));
             }
             Err(error) if tries == 1 => {
                 eprintln!("once more: {error}");
@@ -106,11 +80,11 @@ fn the_full_demo_brings_guests_home_proves_it_draws_it_and_leaves_nothing() {
 }
 
 #[test]
-fn a_full_demo_interrupted_while_its_host_boots_leaves_nothing() {
+fn a_demo_interrupted_while_its_host_boots_leaves_nothing() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let (temporary, output) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let page = output.path().join("page.html");
-    let Some(mut demo) = full_demo(temporary.path(), &page) else { return };
+    let Some(mut demo) = demo(temporary.path(), &page) else { return };
     demo.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command::die_with_parent(&mut demo).spawn().unwrap();
     let end = Instant::now() + Duration::from_secs(300);
@@ -130,29 +104,7 @@ fn a_full_demo_interrupted_while_its_host_boots_leaves_nothing() {
     assert_eq!(names_in(temporary.path()), Vec::<String>::new());
 }
 
-#[test]
-fn a_demo_ended_by_a_signal_leaves_no_guest_and_no_file() {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let (temporary, output) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let Some(mut demo) = demo(temporary.path()) else { return };
-    let path = output.path().join("said");
-    demo.stdin(Stdio::null()).stdout(File::create(&path).unwrap()).stderr(Stdio::null());
-    let mut child = command::die_with_parent(&mut demo).spawn().unwrap();
-    let qemu = wait_for_guest(&path);
-    assert!(Path::new(&format!("/proc/{qemu}")).exists());
-
-    let mut kill = Command::new("sh");
-    kill.args(["-c", &format!("kill -TERM {}", child.id())]);
-    command::succeed(&mut kill, Duration::from_secs(10), &Stop::never()).unwrap();
-    let ended = command::wait(&mut child, Duration::from_secs(30), &Stop::never()).unwrap();
-    let _ = child.kill();
-    let _ = child.wait();
-    assert_eq!(ended.and_then(|status| status.code()), Some(1));
-    assert!(!Path::new(&format!("/proc/{qemu}")).exists());
-    assert_eq!(names_in(temporary.path()), Vec::<String>::new());
-}
-
-/// Holds the last act of a full demo: measured where this `instep` has the kernel scheduler and
+/// Holds the last act of a demo: measured where this `instep` has the kernel scheduler and
 /// `instep-load` is built, else left out with that reason.
 fn last_act_is_shown_where_it_can_be(said: &str, html: &str) {
     let lacks = if cfg!(feature = "kernel") {
@@ -176,19 +128,5 @@ fn last_act_is_shown_where_it_can_be(said: &str, html: &str) {
     }
     for drawn in ["times as fast under Instep", "class=\"speed\"", "Fair-share speed over time"] {
         assert!(html.contains(drawn), "no `{drawn}` on the page");
-    }
-}
-
-/// Waits until the demo says that its first guest is up, and gives its process id.
-fn wait_for_guest(said: &Path) -> u32 {
-    let end = Instant::now() + Duration::from_secs(120);
-    loop {
-        let text = fs::read_to_string(said).expect("the output can be read");
-        let line = text.split_once(" as process ").and_then(|(_, rest)| rest.split_once('\n'));
-        if let Some((pid, _)) = line {
-            return pid.parse().expect("a process id");
-        }
-        assert!(Instant::now() < end, "no guest came up:\n{text}");
-        std::thread::sleep(Duration::from_millis(50));
     }
 }

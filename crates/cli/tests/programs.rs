@@ -114,7 +114,7 @@ fn laboratory_refuses_an_instep_that_is_missing_or_of_another_build() {
     let run = |args: &[&str]| {
         Started::new(binary(bin.join("instep-lab")).args(args).env("PATH", "/none")).end()
     };
-    let all = [&["lab", "run", hello][..], &["demo", "--here"], &BENCH];
+    let all = [&["lab", "run", hello][..], &["demo"], &BENCH];
     for args in all {
         run(args).expect(2).says(&["instep is neither in", "install the package instep"]);
     }

@@ -1,5 +1,5 @@
-//! The affinities of a process's threads, as the kernel shows them: the demo's own evidence,
-//! independent of the code it demonstrates.
+//! The affinities of a process's threads, as the kernel shows them: evidence of tests,
+//! independent of the code that they test.
 
 use crate::error::Error;
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 //!
 //! The pieces, from the bottom: a [`cache`] of fetched packages, a [`kernel`] and an [`image`]
 //! unpacked from them without installing anything, a [`guest`] that runs them and never outlives
-//! its owner, a [`probe`] that tells whether KVM really boots one, an emulated [`host`] with its
+//! its owner, an emulated [`host`] with its
 //! [`scenario`]s, a [`page`] that draws a scenario's report, and the [`demo`] that tells the story
 //! on a machine without VMs. It knows nothing of policies and of how Instep finds VMs:
 //! the demo runs the `instep` binary as a user would.
@@ -20,7 +20,6 @@ pub mod host;
 pub mod image;
 pub mod kernel;
 pub mod page;
-pub mod probe;
 pub mod process;
 pub mod prompt;
 pub mod qmp;
@@ -32,7 +31,7 @@ pub mod workdir;
 
 pub use error::Error;
 pub use guest::Guest;
-pub use spec::{Accel, GuestSpec, Load};
+pub use spec::{GuestSpec, Load};
 pub use stop::Stop;
 
 use std::path::PathBuf;

@@ -29,24 +29,6 @@ impl fmt::Display for Load {
     }
 }
 
-/// Who executes the guest's instructions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Accel {
-    /// QEMU's translator, one host thread for each vCPU.
-    Tcg,
-    /// The kernel's KVM.
-    Kvm,
-}
-
-impl fmt::Display for Accel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Accel::Tcg => "TCG",
-            Accel::Kvm => "KVM",
-        })
-    }
-}
-
 /// A guest to be started.
 #[derive(Clone, Debug)]
 pub struct GuestSpec {
@@ -62,8 +44,6 @@ pub struct GuestSpec {
     pub touch_mib: u32,
     /// What it does.
     pub load: Load,
-    /// Who executes it.
-    pub accel: Accel,
     /// QEMU's machine type. `q35` has a PM timer, by which the guest calibrates its clock even when
     /// the host is busy; `microvm` has none and then often hangs at boot (seen, Linux 6.1).
     pub machine: String,
@@ -84,7 +64,7 @@ pub struct GuestSpec {
 }
 
 impl GuestSpec {
-    /// A guest with 2 vCPUs and 128 MiB that spins on each vCPU, executed by TCG.
+    /// A guest with 2 vCPUs and 128 MiB that spins on each vCPU, executed by QEMU's translator (TCG), one host thread a vCPU.
     #[must_use]
     pub fn new(name: impl Into<String>, assets: &Assets) -> Self {
         Self {
@@ -94,7 +74,6 @@ impl GuestSpec {
             memory_mib: 128,
             touch_mib: 0,
             load: Load::Spin(2),
-            accel: Accel::Tcg,
             machine: "q35".to_owned(),
             kernel: assets.kernel.clone(),
             initrd: assets.initrd.clone(),
@@ -114,14 +93,7 @@ impl GuestSpec {
         let threads = if self.debug_threads { ",debug-threads=on" } else { "" };
         put("-name", format!("guest={}{threads}", escaped(&self.name)));
         put("-machine", self.machine.clone());
-        match self.accel {
-            Accel::Tcg => put("-accel", "tcg,thread=multi".to_owned()),
-            Accel::Kvm => {
-                put("-accel", "kvm".to_owned());
-                // The plainest model: `host` fails on nested KVM with QEMU 7.2.
-                put("-cpu", "qemu64".to_owned());
-            }
-        }
+        put("-accel", "tcg,thread=multi".to_owned());
         let most = self.max_vcpus.map(|max| format!(",maxcpus={max}")).unwrap_or_default();
         put("-smp", format!("{}{most}", self.vcpus));
         put("-m", self.memory_mib.to_string());

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-const ALWAYS: [&str; 5] = ["hello", "misplaced", "hugepages", "pinned", "larger-than-a-node"];
+const ALWAYS: [&str; 3] = ["hello", "pinned", "larger-than-a-node"];
 
 /// The longest that one run may take, begun again or not: three times what the longest takes on two slow cores.
 const RUN: Duration = Duration::from_secs(720);

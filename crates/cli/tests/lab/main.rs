@@ -86,7 +86,7 @@ fn what_is_no_kernel_is_refused_before_anything_starts() {
         }
         assert_eq!(ran.status.code(), Some(2), "{said}");
         assert!(said.contains(words), "{said}");
-        let ran = instep(&["demo", "--here", "--kernel", kernel]);
+        let ran = instep(&["demo", "--kernel", kernel]);
         let said = String::from_utf8_lossy(&ran.stderr);
         assert!(ran.status.code() == Some(2) && said.contains(words), "{said}");
     }

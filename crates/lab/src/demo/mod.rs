@@ -1,17 +1,10 @@
-//! The demo: the whole story of placing VMs, on a machine that has none, in one of two forms.
+//! The demo: the whole story of placing VMs, on a machine that has none.
 //!
-//! ```text
-//! --here? ──yes─────────────────────────> the first form: three guests on this machine
-//!    no                                          ^
-//!    v                                           │ why, said
-//! the full form: an emulated NUMA host ──cannot come up here
-//! ```
-//! The full form is the scenario `scenarios/lab/demo.toml`, told while it runs; it touches nothing
-//! of this machine. Neither knows the policies: what they decide is for Instep to explain, and what
+//! It is the scenario `scenarios/lab/demo.toml`, told while it runs on an emulated NUMA host; it touches nothing
+//! of this machine. It does not know the policies: what they decide is for Instep to explain, and what
 //! came of it is read from /proc without Instep.
 
-mod full;
-mod here;
+mod story;
 
 use crate::error::Error;
 use crate::stop::Stop;
@@ -22,19 +15,17 @@ use std::path::PathBuf;
 pub struct DemoOptions {
     /// The `instep` binary that is shown.
     pub instep: PathBuf,
-    /// The `instep-lab` binary, which the full form puts into its host, too.
+    /// The `instep-lab` binary, which the demo puts into its host, too.
     pub laboratory: PathBuf,
     /// Boot with this kernel image instead of a fetched one.
     pub kernel: Option<PathBuf>,
     /// The directory below which that kernel's modules lie.
     pub modules: Option<PathBuf>,
-    /// The first form, directly on this machine.
-    pub here: bool,
-    /// Where the page of the full form goes; into the cache when not given.
+    /// Where the page goes; into the cache when not given.
     pub html: Option<PathBuf>,
-    /// The guest workload `instep-load`, which the full form's last act needs.
+    /// The guest workload `instep-load`, which the last act needs.
     pub load: Option<PathBuf>,
-    /// Why the `instep` binary has no kernel scheduler, if it has none: the full form's last act is left out.
+    /// Why the `instep` binary has no kernel scheduler, if it has none: the last act is left out.
     pub lacks_scheduler: Option<String>,
 }
 
@@ -56,28 +47,11 @@ pub enum Verdict {
 /// fails. Guests and temporary files are gone in any case.
 pub fn run(options: &DemoOptions) -> anyhow::Result<Verdict> {
     let stop = Stop::on_signals()?;
-    match story(options, &stop) {
+    match story::run(options, &stop) {
         Err(error) if matches!(error.downcast_ref(), Some(Error::Interrupted)) => {
             eprintln!("interrupted: the guests and all temporary files are gone");
             Ok(Verdict::Interrupted)
         }
         result => result,
     }
-}
-
-fn story(options: &DemoOptions, stop: &Stop) -> anyhow::Result<Verdict> {
-    if options.here {
-        return here::run(&options.instep, options, stop);
-    }
-    let why = match full::run(options, stop)? {
-        full::Ended::Told(verdict) => return Ok(verdict),
-        full::Ended::NoHost(why) => why,
-    };
-    eprintln!(
-        "The emulated NUMA host cannot be had here:\n  {}\n\
-         So this is the demo's first form, as with --here; `instep lab doctor` tells what is \
-         missing.\n",
-        why.to_string().replace('\n', "\n  ")
-    );
-    here::run(&options.instep, options, stop)
 }

@@ -35,11 +35,10 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Shows all of it without VMs of yours: an emulated NUMA host whose guests it places.
     #[command(after_help = "Exits with 1 when something did not hold.\n\n\
-        The full form boots a host of 2 nodes x 2 cores x 2 threads in software, with real KVM \
+        It boots a host of 2 nodes x 2 cores x 2 threads in software, with real KVM \
         guests in it, then one of 2 CPUs on which two guests show what the kernel scheduler is worth, \
-        and draws what happened on one HTML page. Where such hosts cannot be had, or with --here, \
-        the first form starts three small VMs directly on this machine.\n\n\
-        Examples:\n  instep demo\n  instep demo --html demo.html\n  instep demo --here")]
+        and draws what happened on one HTML page.\n\n\
+        Examples:\n  instep demo\n  instep demo --html demo.html")]
     Demo(DemoArgs),
     /// Runs scenarios on real kernels with real KVM guests in an emulated host of any topology.
     #[command(subcommand)]

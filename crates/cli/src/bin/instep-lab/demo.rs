@@ -12,12 +12,11 @@ const NO_SCHEDULER: &str = "this instep was built without the kernel scheduler; 
 
 pub(crate) fn command(args: DemoArgs) -> anyhow::Result<Outcome> {
     let (instep, laboratory) = (programs::find_instep()?, programs::own_path()?);
-    let DemoArgs { kernel, modules, here, html } = args;
+    let DemoArgs { kernel, modules, html } = args;
     html.as_deref().map_or(Ok(()), writable)?;
     let load = built_load(&laboratory);
     let lacks_scheduler = (!cfg!(feature = "kernel")).then(|| NO_SCHEDULER.to_owned());
-    let options =
-        DemoOptions { instep, laboratory, kernel, modules, here, html, load, lacks_scheduler };
+    let options = DemoOptions { instep, laboratory, kernel, modules, html, load, lacks_scheduler };
     Ok(match run(&options)? {
         Verdict::Shown => Outcome::Fine,
         Verdict::Failed | Verdict::Interrupted => Outcome::Finding,

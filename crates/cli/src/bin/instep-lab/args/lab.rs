@@ -167,9 +167,6 @@ pub(crate) struct DemoArgs {
     /// Where that kernel's modules lie (/lib/modules/RELEASE), if KVM is not built in.
     #[arg(long, value_name = "DIR", requires = "kernel")]
     pub(crate) modules: Option<PathBuf>,
-    /// The first form: three small VMs directly on this machine, no emulated host, no page.
-    #[arg(long, conflicts_with_all = ["html", "modules"])]
-    pub(crate) here: bool,
     /// Where the page goes [default: instep/demo.html in the cache directory].
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,

@@ -1,5 +1,4 @@
-//! The demo's full form: an emulated NUMA host with real KVM guests, the story told while it runs,
-//! and a page that draws it.
+//! The demo's story: an emulated NUMA host with real KVM guests, told while it runs, and a page that draws it.
 //!
 //! What happens and what must hold is the scenario's (`scenarios/lab/demo.toml`); here are its words
 //! and where the page goes. The claims are proven by the lab's own looks into the host's /proc. The
@@ -24,7 +23,7 @@ use teller::Teller;
 const SCENARIO: &str = include_str!("../../../../../scenarios/lab/demo.toml");
 
 /// What is said when the lab fails, though this machine has all it needs.
-const FAILED: &str = "the emulated host failed; try again, or `instep demo --here`";
+const FAILED: &str = "the emulated host failed; try again, or see what `instep lab doctor` tells";
 
 /// The observations of the scenario: name, title, caption.
 const MOMENTS: [(&str, &str, &str); 4] = [
@@ -56,16 +55,8 @@ const MOMENTS: [(&str, &str, &str); 4] = [
     ),
 ];
 
-/// How the full form ended.
-pub(super) enum Ended {
-    /// It was told to its end.
-    Told(Verdict),
-    /// No emulated host with guests can be had here, and why.
-    NoHost(Error),
-}
-
 /// Runs it.
-pub(super) fn run(options: &DemoOptions, stop: &Stop) -> anyhow::Result<Ended> {
+pub(super) fn run(options: &DemoOptions, stop: &Stop) -> anyhow::Result<Verdict> {
     let scenario = Scenario::parse(SCENARIO, "demo")
         .map_err(|what| Error::Scenario { path: "scenarios/lab/demo.toml".into(), what })?;
     let page = match &options.html {
@@ -88,7 +79,7 @@ pub(super) fn run(options: &DemoOptions, stop: &Stop) -> anyhow::Result<Ended> {
     let mut report = match ran {
         Ok(report) => report,
         Err(error @ Error::Interrupted) => return Err(error.into()),
-        Err(error) if can_do_without(&error) && !teller.is_up() => return Ok(Ended::NoHost(error)),
+        Err(error) if error.is_lacking() => return Err(error.into()),
         Err(error) => return Err(anyhow::Error::from(error).context(FAILED)),
     };
     let lacks = options.lacks_scheduler.as_deref();
@@ -115,12 +106,7 @@ pub(super) fn run(options: &DemoOptions, stop: &Stop) -> anyhow::Result<Ended> {
     let page = write(&page, &page::draw(&report, &words))?;
     teller.line(&format!("All of it on one page: {}", page.display()));
     teller.heard()?;
-    Ok(Ended::Told(verdict(&report)))
-}
-
-/// Whether the first form may take the place of the full one. A failure is told as such.
-fn can_do_without(error: &Error) -> bool {
-    error.is_lacking() || matches!(error, Error::NoKvm { .. })
+    Ok(verdict(&report))
 }
 
 fn verdict(report: &Report) -> Verdict {
@@ -137,18 +123,6 @@ fn write(path: &Path, html: &str) -> Result<PathBuf, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_what_this_machine_lacks_leads_to_the_first_form() {
-        let console = String::new();
-        assert!(can_do_without(&Error::missing("no QEMU", "install it")));
-        assert!(can_do_without(&Error::NoKvm { kernel: "7".into(), console: console.clone() }));
-        let name = "alpha".to_owned();
-        let how = "its kernel panicked".to_owned();
-        let died = Error::Died { name: name.clone(), how, console: console.clone() };
-        assert!(!can_do_without(&died));
-        assert!(!can_do_without(&Error::Guest { name, what: "no taskset".into(), console }));
-    }
 
     #[test]
     fn the_demo_s_scenario_is_one_and_every_moment_has_its_words() {

@@ -74,11 +74,6 @@ impl<'a> Teller<'a> {
         }
     }
 
-    /// Whether host and guests came up.
-    pub(super) fn is_up(&self) -> bool {
-        self.up
-    }
-
     /// Whether everything told could be written.
     ///
     /// # Errors
