@@ -1,7 +1,8 @@
 //! The scanner: one pass over the processes of a host, with what is known from passes before.
 //!
 //! A process that was found to be no monitor is not looked into again while its id, start and
-//! name stay, except in turn (one in [`TURNS`] in every scan) and while it is young.
+//! name stay, except in turn (one in [`TURNS`] in every scan) and while it is young; nor is a kernel thread, of which
+//! a host of 384 CPUs has thousands.
 
 use super::cgroup::{self, Hierarchies, Membership};
 use super::debugfs::KvmDirs;
@@ -27,8 +28,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// How long after its start a process is looked into in every scan.
-const YOUNG: Nanos = Nanos::from_secs(60);
-/// Old processes that are no monitors are looked into once in this many scans.
+const YOUNG: Nanos = Nanos::from_secs(10);
+/// Old processes that are no monitors, and kernel threads, are looked into once in this many scans.
 const TURNS: u64 = 16;
 /// Scans between looks at the mount table.
 const MOUNT_SCANS: u64 = 64;
@@ -42,6 +43,7 @@ pub struct Scanner {
     options: ScanOptions,
     reader: Reader,
     known: BTreeMap<u32, Process>,
+    kernel_threads: BTreeSet<u32>,
     hierarchies: Hierarchies,
     qmp_turns: qmp::Turns,
     aside: Aside,
@@ -93,6 +95,7 @@ impl Scanner {
             reader,
             options,
             known: BTreeMap::new(),
+            kernel_threads: BTreeSet::new(),
             hierarchies: Hierarchies::default(),
             qmp_turns: qmp::Turns::default(),
             aside: Aside::default(),
@@ -120,8 +123,7 @@ impl Scanner {
     ///
     /// # Errors
     /// When there is no /proc with processes under the root, or that of the running machine is of another
-    /// pid namespace. Whatever else is missing or ends in
-    /// the middle is left out.
+    /// pid namespace. Whatever else is missing or ends in the middle is left out.
     pub fn scan(&mut self) -> Result<Scan, Error> {
         let begun = Instant::now();
         if self.root.is_live() {
@@ -152,11 +154,12 @@ impl Scanner {
         }
         let alive: BTreeSet<u32> = pids.into_iter().collect();
         self.known.retain(|pid, _| alive.contains(pid));
+        self.kernel_threads.retain(|pid| alive.contains(pid));
         self.memory(&mut found, &mut scan);
         scan.vms = found.into_iter().map(|found| found.facts).collect();
         self.drop_forks(&mut scan);
-        let vms = scan.vms.iter_mut().map(|vm| (&mut vm.name, vm.pid));
-        name_uniquely(vms.chain(scan.opaque.iter_mut().map(|vm| (&mut vm.name, vm.pid))));
+        let opaque = scan.opaque.iter_mut().map(|vm| (&mut vm.name, vm.pid));
+        name_uniquely(scan.vms.iter_mut().map(|vm| (&mut vm.name, vm.pid)).chain(opaque));
         if scan.looked.unreadable_fd_dirs != 0 && !self.warned.descriptors {
             self.warned.descriptors = true;
             scan.warnings.push(format!(
@@ -173,8 +176,7 @@ impl Scanner {
         }
         if let Some((path, count)) = self.reader.damaged() {
             scan.warnings.push(format!(
-                "{}: three numbers expected; steal is not known, and the load is by stat ({count} \
-                 such files)",
+                "{}: three numbers expected; steal is not known, and the load is by stat ({count} such files)",
                 path.display(),
             ));
         }
@@ -228,15 +230,24 @@ impl Scanner {
     }
 
     fn look_at(&mut self, pid: u32, dirs: &KvmDirs, scan: &mut Scan, found: &mut Vec<Found>) {
+        let turn = (u64::from(pid) + self.scans).is_multiple_of(TURNS);
+        if !turn && self.kernel_threads.contains(&pid) {
+            return;
+        }
         let dir = examine::process_dir(&self.root.join(""), pid);
         let Some(stat) = self.process_stat(&dir, pid) else { return };
-        if stat.is_dead() || stat.is_kernel_thread() {
+        if stat.is_kernel_thread() {
+            self.kernel_threads.insert(pid);
+            return;
+        }
+        self.kernel_threads.remove(&pid);
+        if stat.is_dead() {
             return;
         }
         scan.looked.processes += 1;
         let started = proc_text::ticks_to_nanos(stat.start_ticks, self.ticks_per_second);
-        let young = self.root.is_live() && scan.boot.is_some_and(|b| b.since(started) < YOUNG);
-        let turn = (u64::from(pid) + self.scans).is_multiple_of(TURNS);
+        let may_be_young = self.root.is_live() && pid != std::process::id();
+        let young = may_be_young && scan.boot.is_some_and(|b| b.since(started) < YOUNG);
         let before = self
             .known
             .remove(&pid)
@@ -263,8 +274,8 @@ impl Scanner {
             let read = || Counters::read(&dir, &stat, cgroups, reader);
             self.waits.note(pid, (&stat, used), read);
         }
-        let Stat { start_ticks, comm, .. } = stat;
-        self.known.insert(pid, Process { start_ticks, comm, denied, monitor });
+        let process = Process { start_ticks: stat.start_ticks, comm: stat.comm, denied, monitor };
+        self.known.insert(pid, process);
     }
 
     /// What a monitor runs: a VM, one whose vCPUs cannot be told, or no guest.
@@ -548,8 +559,7 @@ impl Scanner {
         dirs.filter_map(|(dir, _)| (!seen.insert(dir.clone())).then_some(dir)).collect()
     }
 
-    /// Leaves out a child that a monitor forked and that still holds its descriptors and command
-    /// line: between fork and exec of a helper it looks like a VM without vCPUs.
+    /// Leaves out a monitor's child between fork and exec of a helper, which looks like a VM without vCPUs.
     fn drop_forks(&self, scan: &mut Scan) {
         let monitors: BTreeSet<u32> =
             scan.vms.iter().map(|vm| vm.pid).chain(scan.opaque.iter().map(|vm| vm.pid)).collect();

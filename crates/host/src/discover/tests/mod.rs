@@ -7,3 +7,4 @@ mod qmp;
 mod rates;
 mod shared;
 mod tree;
+mod turns;

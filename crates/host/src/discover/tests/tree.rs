@@ -426,21 +426,6 @@ fn vms_and_vcpus_that_come_and_go_are_followed() {
     assert!(scanner.scan().unwrap().vms.is_empty());
 }
 
-#[test]
-fn a_process_known_to_be_no_monitor_is_left_alone_but_not_for_ever() {
-    let copy = Copy::new();
-    copy.process(50, "late-vmm serve");
-    let mut scanner = copy.scanner();
-    assert_eq!(scanner.scan().unwrap().cost.examined, 1);
-    copy.thread(50, 51, "vcpu0", (1, 1));
-    copy.kvm_fds(50, 1);
-    let mut scans = 0;
-    while scanner.scan().unwrap().vms.is_empty() {
-        scans += 1;
-        assert!(scans <= 16, "a monitor stayed unseen");
-    }
-}
-
 /// A VM of two vCPUs that began 10 s after boot and, at 1000 s, were busy half the time.
 fn half_busy() -> Copy {
     let copy = Copy::new();
