@@ -9,7 +9,8 @@
  * Method: each domain has the set of its idle CPUs. A thread takes, in its domain:
  *     the CPU where it was, if its whole core is idle; a wholly idle core; the CPU where it was; any idle CPU;
  * each time one of the last-level cache where it was, if there is one; and then the same in the other domains, those of
- * the same node first. A VM is in a domain of its home node, so it is at home as long as there is an idle CPU.
+ * the same node first. A VM is in a domain of its home node, so it is at home as long as there is an idle CPU. A vCPU that
+ * has no seat goes to another node only if threads have waited in its domain for SPILL_NS (queue.bpf.h, may_spill).
  *     A vCPU takes a wholly idle core of another domain before half of one in its own: where its VM has no home node one
  * of any domain, else one of that node.
  *     A vCPU that never sleeps is looked at when its slice ends and nothing waits: where another thread runs on its
@@ -152,11 +153,9 @@ static __noinline s32 claim_elsewhere(struct task_struct *p, u32 own, s32 prev, 
 /* Whether a thread is to have a core of its own, and where such a one is looked for (enum claim_rule); 0 if not. */
 static __always_inline u32 whole_core_rule(struct task_state *t)
 {
-	struct instep_vm_settings *s = vm_set_of(t->vm);
-
-	if (!s || t->slot == INSTEP_NO_SLOT || !on(INSTEP_M_CORES))
+	if (t->slot == INSTEP_NO_SLOT || !on(INSTEP_M_CORES))
 		return 0;
-	return CLAIM_WHOLE | (on(INSTEP_M_HOME) && s->home_node != INSTEP_NO_NODE ? CLAIM_HOME : 0);
+	return CLAIM_WHOLE | (has_home(t) ? CLAIM_HOME : 0);
 }
 
 /* Claims an idle CPU for a thread that wakes up; NO_CPU when there is none. */
@@ -164,6 +163,7 @@ static __noinline s32 pick_idle(struct task_struct *p, struct task_state *t, s32
 {
 	struct domain_state *d;
 	u32 own, rule;
+	bool stays;
 	s32 cpu;
 
 	if (!t)
@@ -184,7 +184,10 @@ static __noinline s32 pick_idle(struct task_struct *p, struct task_state *t, s32
 	cpu = rule ? claim_elsewhere(p, own, prev, rule) : NO_CPU;
 	if (cpu < 0 && d->idle)
 		cpu = claim_in(p, own, prev, 0);
-	return cpu >= 0 ? cpu : claim_elsewhere(p, own, prev, 0);
+	if (cpu >= 0)
+		return cpu;
+	stays = has_home(t) && seat_cpu(t) < 0 && !may_spill(d, own, scx_bpf_now());
+	return claim_elsewhere(p, own, prev, stays ? CLAIM_HOME : 0);
 }
 
 /* Whether a vCPU that runs here, and that nothing delays, would better have a core of its own. */

@@ -239,6 +239,55 @@ SEPARATE int first_place(u64 queue, s32 cpu, u64 *place)
 	return found;
 }
 
+static __always_inline void wait_in_pool(struct task_struct *p, struct task_state *t, struct domain_state *d, u32 domain,
+					 u64 now, u64 enq_flags)
+{
+	if (nobody_waits(domain))
+		d->crowded_at = now;
+	scx_bpf_dsq_insert_vtime(p, pool_queue(domain), SET.slice_ns, place_of(t, domain), enq_flags);
+}
+
+/*
+ * Whether threads of a domain may use idle CPUs of other nodes: some have waited in its pool for this long. Those of VMs
+ * that block run for about as long at a time. Each would lose more by memory that is far than by a wait that is shorter, and
+ * all siblings that meet it at a barrier with it.
+ */
+#define SPILL_NS 1000000
+
+static __always_inline bool may_spill(struct domain_state *d, u32 domain, u64 now)
+{
+	return !nobody_waits(domain) && (s64)(now - d->crowded_at) >= SPILL_NS;
+}
+
+/* Whether a thread's VM has a home node. */
+static __always_inline bool has_home(struct task_state *t)
+{
+	struct instep_vm_settings *s = vm_set_of(t->vm);
+
+	return on(INSTEP_M_HOME) && s && s->home_node != INSTEP_NO_NODE;
+}
+
+/* Whether the first thread of this domain's pool stays on its node. */
+SEPARATE int first_stays(struct domain_state *d)
+{
+	u32 domain;
+	struct task_struct *p;
+	struct task_state *t;
+	bool stays = false;
+
+	if (!d)
+		return false;
+	domain = d->host.domain;
+	if (may_spill(d, domain, scx_bpf_now()))
+		return false;
+	bpf_for_each(scx_dsq, p, pool_queue(domain), 0) {
+		t = task_of(p);
+		stays = t && has_home(t);
+		break;
+	}
+	return stays;
+}
+
 /* A CPU with nothing to do in its domain takes what waits in the pool of another, those of its node first. */
 SEPARATE int steal(struct domain_state *d)
 {
@@ -249,7 +298,11 @@ SEPARATE int steal(struct domain_state *d)
 	bpf_for(k, 0, d->nr_next) {
 		u32 other = d->next[within(k, INSTEP_MAX_DOMAINS)];
 
-		if (scx_bpf_dsq_nr_queued(pool_queue(other)) <= 0)
+		struct domain_state *o = domain_of(other);
+
+		if (!o || scx_bpf_dsq_nr_queued(pool_queue(other)) <= 0)
+			continue;
+		if (o->node != d->node && first_stays(o))
 			continue;
 		if (scx_bpf_dsq_move_to_local(pool_queue(other), 0)) {
 			count(INSTEP_C_STOLEN);

@@ -237,6 +237,7 @@ struct domain_state {
 	u32 pooled;	/* vCPUs that have a seat may wait in the pool */
 	u32 seat_waits;	/* vCPUs may wait on seats */
 	u64 swept_at;	/* when the pool was last looked through for threads that are overdue */
+	u64 crowded_at;	/* since when threads have waited in the pool */
 	struct promise promises[2]; /* of the slots with even numbers, and with odd ones */
 	/* Written by the planner. */
 	u64 clock LINE; /* virtual time that a VM must not be far behind */
@@ -409,10 +410,7 @@ static __always_inline struct slot_timer *timer_of(u32 domain)
 
 #define SET (INSTEP_STATE->set)
 
-/*
- * A function that the verifier checks once for all callers instead of again on every path that
- * leads to it; it takes scalars and pointers to plain memory.
- */
+/* The verifier checks such a function once for all callers; it takes scalars and pointers to plain memory. */
 #define SEPARATE __noinline
 
 static __always_inline bool on(u32 mechanism)

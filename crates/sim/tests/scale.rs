@@ -174,6 +174,13 @@ fn vms_that_spin_before_they_block_are_found_to_be_gangs() {
 }
 
 #[test]
+fn vms_that_block_on_full_nodes_stay_at_home() {
+    let text = scenario!("homes").replace("\"$H\"", "5").replace("\"$T\"", "5");
+    let all = [("A", "0-63"), ("B", "0-63"), ("H", "5"), ("T", "5")];
+    holds(&[case("homes", &text, &all, &[AtLeast("", Speed, 0.92)])]);
+}
+
+#[test]
 fn no_thread_of_a_light_vm_waits_for_slots_of_gangs_to_pass() {
     let case = |burst| {
         let text = format!(
