@@ -306,7 +306,7 @@ static __always_inline void expire_saved_time(struct account *a, u32 vm, u32 dom
 /* The most that an account may be ahead of the clock: never less than what two slots cost it. */
 static __always_inline u64 most_ahead(struct account *a, u32 share)
 {
-	u64 slots = pol_charge(2 * SET.slot_ns * (a->peak ?: 1), share);
+	u64 slots = pol_charge(2 * INSTEP_STATE->slot_ns * (a->peak ?: 1), share);
 
 	return slots > 2 * SET.lag_ns ? slots : 2 * SET.lag_ns;
 }
@@ -491,10 +491,20 @@ SEPARATE int sum_claims(bool hosts, struct level_sums *sums)
 	return 0;
 }
 
-SEPARATE int set_shares(bool hosts)
+static __always_inline bool is_active(struct account *a)
+{
+	return a->nr_running + waiting(a) > 0;
+}
+
+/* Sets the share of each account. `least` becomes the least share of a vCPU of a gang that has something to run. */
+SEPARATE int set_shares(bool hosts, u32 *least)
 {
 	u32 n = nr_accounts(hosts);
+	struct vm_state *v;
 	s32 k;
+
+	if (!least)
+		return 0;
 
 	bpf_for(k, hosts ? 0 : 1, n) {
 		struct account *a = nth_account(k, hosts);
@@ -506,8 +516,27 @@ SEPARATE int set_shares(bool hosts)
 			note_load_of_host(a);
 		else
 			note_load(k, a);
+		v = hosts ? NULL : vm_of(k);
+		if (v && is_gang(v) && is_active(a))
+			*least = pol_min(*least, a->share / v->seats);
 	}
 	return 0;
+}
+
+/* A gang is to have its turn after this time at the latest. */
+#define MOST_TURN (90 * POL_MS)
+
+/*
+ * The length of a slot. A VM with as many vCPUs as its domain has CPUs, each entitled to 1/28 of a CPU, has one slot of 28 in
+ * whatever order they are. While a gang's turn would come later than it may slots are half as long.
+ */
+static __always_inline void set_slot_length(u32 least)
+{
+	u64 turn = SET.slot_ns * POL_CPU / (least ?: 1), most = MOST_TURN;
+
+	if (INSTEP_STATE->slot_ns < SET.slot_ns)
+		most -= most / 4;
+	INSTEP_STATE->slot_ns = turn > most ? SET.slot_ns / 2 : SET.slot_ns;
 }
 
 /* Steps towards the level in one period: one that has to begin anew is there after some, and not after some periods. */
@@ -517,6 +546,7 @@ SEPARATE int set_shares(bool hosts)
 SEPARATE int end_period(u64 now)
 {
 	u64 at = INSTEP_STATE->rolled_at;
+	u32 least = POL_CPU;
 
 	if (pol_since(at, now) < POL_DEFAULT_PERIOD && at)
 		return 0;
@@ -542,14 +572,10 @@ SEPARATE int end_period(u64 now)
 			break;
 		INSTEP_STATE->level = level;
 	}
-	set_shares(true);
-	set_shares(false);
+	set_shares(true, &least);
+	set_shares(false, &least);
+	set_slot_length(least);
 	return 0;
-}
-
-static __always_inline bool is_active(struct account *a)
-{
-	return a->nr_running + waiting(a) > 0;
 }
 
 /*

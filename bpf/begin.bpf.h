@@ -89,6 +89,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(instep_init)
 	if (!n || n > INSTEP_MAX_CPUS || !domains || domains > INSTEP_MAX_DOMAINS || slots > INSTEP_MAX_SLOTS)
 		return -EINVAL;
 	INSTEP_STATE->level = POL_LEVEL_MOST;
+	INSTEP_STATE->slot_ns = SET.slot_ns;
 	error = begin_held();
 	if (error)
 		return error;

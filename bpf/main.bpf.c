@@ -303,7 +303,7 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	/* The owner of the slot. */
 	if (p.owns && prev && (p.sits_here || !take_seat(c->owner, c->domain, c->lane))) {
-		go_on(prev, 2 * SET.slot_ns);
+		go_on(prev, 2 * INSTEP_STATE->slot_ns);
 		return;
 	}
 	if (c->owner && c->owner != POOL && !p.owns && take_seat(c->owner, c->domain, c->lane))
@@ -403,7 +403,7 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	}
 	if (!seated || c->owner != t->vm)
 		return;
-	scx_bpf_task_set_slice(p, 2 * SET.slot_ns);
+	scx_bpf_task_set_slice(p, 2 * INSTEP_STATE->slot_ns);
 	if (d->victims & ~d->tears & pol_lane(c->lane))
 		__sync_fetch_and_or(&d->tears, pol_lane(c->lane));
 }

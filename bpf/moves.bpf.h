@@ -83,7 +83,7 @@ SEPARATE int move_set(struct domain_state *d, u32 domain, u32 vm, u32 reason, u6
 	}
 	if (!set && reason != FOR_LOAD) {
 		set = find_set(d, vm, v->seats, here.cost + (holes ? POL_CPU : POL_CPU / 4), &best);
-		if (!is_far_behind(v, (holes ? 32 : 4) * SET.slot_ns, &here, &best))
+		if (!is_far_behind(v, (holes ? 32 : 4) * INSTEP_STATE->slot_ns, &here, &best))
 			return 0;
 	}
 	if (set && set != v->parts[0].set)
@@ -142,7 +142,7 @@ static __always_inline void move_sets(struct domain_state *d, u32 domain, u64 no
 /* Sets the timer to the next multiple of half a slot's length. */
 static __always_inline void arm(struct slot_timer *timer, u64 now)
 {
-	u64 length = SET.slot_ns / 2 ?: POL_MS, rest = length - now % length;
+	u64 length = INSTEP_STATE->slot_ns / 2 ?: POL_MS, rest = length - now % length;
 
 	bpf_timer_start(&timer->timer, rest < length / 8 ? rest + length : rest, 0);
 }

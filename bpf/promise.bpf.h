@@ -29,7 +29,7 @@
 /* The number of the slot that begins now, for timers that are a little early or late, too. */
 static __always_inline u64 slot_number(u64 now)
 {
-	u64 length = SET.slot_ns ?: POL_MS;
+	u64 length = INSTEP_STATE->slot_ns ?: POL_MS;
 
 	return (now + length / 16) / length;
 }
@@ -129,7 +129,7 @@ SEPARATE int is_due_in_all(u32 vm, u64 slot)
 
 	if (!v)
 		return false;
-	cost = pol_charge(SET.slot_ns * v->seats, v->account.share);
+	cost = pol_charge(INSTEP_STATE->slot_ns * v->seats, v->account.share);
 	if (v->refusals >= EVEN_AFTER)
 		even_leads(vm, cost);
 	d = domain_of_part(v, 0);

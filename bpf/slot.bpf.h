@@ -549,7 +549,7 @@ SEPARATE int serve_host(struct domain_state *d, u64 now)
 		c = cpu_of(cpu);
 		if (!c || c->taken_at)
 			continue;
-		c->lends = now + SET.slot_ns / 8;
+		c->lends = now + INSTEP_STATE->slot_ns / 8;
 		d->lending -= !!(d->victims & lane);
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 	}
@@ -560,7 +560,7 @@ static int slot_starts(void *map, int *key, struct slot_timer *timer)
 {
 	u64 now = scx_bpf_now();
 	struct domain_state *d = domain_of(timer->domain);
-	u64 half = SET.slot_ns / 2 ?: POL_MS;
+	u64 half = INSTEP_STATE->slot_ns / 2 ?: POL_MS;
 
 	if (!d)
 		return 0;

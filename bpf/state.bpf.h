@@ -278,6 +278,7 @@ struct host_state {
 	u32 nr_vms;	/* one more than the last VM of the table that was ever in use */
 	u64 rolled_at LINE; /* when shares were last computed */
 	u64 level;	/* what a unit of weight is entitled to (policy.h, pol_level) */
+	u64 slot_ns;	/* length of a slot now (account.bpf.h, set_slot_length) */
 	u32 generation;	/* of the table, then */
 	u32 drained;	/* seat queues below are looked through since the table changed */
 	u64 spread_at;	/* when load was last compared between domains (moves.bpf.h) */

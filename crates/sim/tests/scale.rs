@@ -174,6 +174,15 @@ fn vms_that_spin_before_they_block_are_found_to_be_gangs() {
 }
 
 #[test]
+fn no_vcpu_waits_longer_than_100_ms_where_each_cpu_has_eight() {
+    let case = |load| {
+        let bounds = [AtMost("", WaitMs, 100.0), AtLeast("", Speed, 0.85)];
+        case(load, scenario!("eight-a-cpu"), &[("LOAD", load)], &bounds)
+    };
+    holds(&["spin", "instep-load barrier --kind spin --phase 200us --imbalance 10%"].map(case));
+}
+
+#[test]
 fn vms_that_block_on_full_nodes_stay_at_home() {
     let text = scenario!("homes").replace("\"$H\"", "5").replace("\"$T\"", "5");
     let all = [("A", "0-63"), ("B", "0-63"), ("H", "5"), ("T", "5")];
