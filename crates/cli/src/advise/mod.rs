@@ -176,6 +176,7 @@ fn vm_to_start(snapshot: &Snapshot, id: VmId, vcpus: u32) -> Vm {
         cpuset: all.clone(),
         memory_bound: None,
         preferred: None,
+        soft: None,
         devices: Vec::new(),
         guest_threads_per_core: 1,
         guest_nodes: Vec::new(),
