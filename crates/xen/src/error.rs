@@ -35,7 +35,9 @@ pub enum Error {
         said: String,
     },
     /// The command did not end in time.
-    #[error("`{command}` did not end within {seconds} s and was stopped; try it by hand, and see whether xenstored runs")]
+    #[error(
+        "`{command}` did not end within {seconds} s and was stopped; try it by hand, and see whether xenstored runs"
+    )]
     Slow {
         /// The command line.
         command: String,

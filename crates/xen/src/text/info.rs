@@ -75,7 +75,8 @@ pub fn parse(text: &str) -> Result<Info, Error> {
             let wrong = |expected| Error::output(COMMAND, number, line, expected);
             match table {
                 Table::Cpus => {
-                    let place = place(value).ok_or_else(|| wrong("a CPU's core, socket and node"))?;
+                    let place =
+                        place(value).ok_or_else(|| wrong("a CPU's core, socket and node"))?;
                     info.cpus.insert(id, place);
                 }
                 Table::Nodes => {

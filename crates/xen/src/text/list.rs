@@ -55,7 +55,12 @@ pub fn parse(text: &str) -> Result<Vec<Domain>, Error> {
     let mut lines = lines(text);
     let heading = lines.next().filter(|(_, line)| line.starts_with("Name"));
     let Some((_, heading)) = heading.filter(|(_, line)| line.contains("Time(s)")) else {
-        return Err(Error::output(COMMAND, 1, text, "the heading Name, ID, Mem, VCPUs, State, Time(s)"));
+        return Err(Error::output(
+            COMMAND,
+            1,
+            text,
+            "the heading Name, ID, Mem, VCPUs, State, Time(s)",
+        ));
     };
     let columns = Columns {
         verbose: heading.contains("UUID"),
@@ -96,7 +101,9 @@ fn row(line: &str, columns: &Columns) -> Option<Domain> {
         vcpus: vcpus.parse().ok()?,
         state: Some(state).filter(is_state)?.to_owned(),
         time: Nanos(seconds(time)?),
-        uuid: uuid.map(|uuid| Some(uuid).filter(|uuid| is_uuid(uuid)).map(str::to_owned)).map_or(Some(None), |uuid| uuid.map(Some))?,
+        uuid: uuid
+            .map(|uuid| Some(uuid).filter(|uuid| is_uuid(uuid)).map(str::to_owned))
+            .map_or(Some(None), |uuid| uuid.map(Some))?,
         pool: pool.map(str::to_owned),
         nodes: nodes.map(Mask::parse).map_or(Some(None), |mask| mask.map(Some))?,
     })

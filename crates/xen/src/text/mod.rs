@@ -17,7 +17,7 @@ use instep_core::units::Id;
 
 /// A set as `xl` prints it: `all`, `none`, `0-3,8`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Mask<T> {
+pub enum Mask<T: Id> {
     /// All that there are.
     All,
     /// These.

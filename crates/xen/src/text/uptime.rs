@@ -19,7 +19,8 @@ pub fn parse(text: &str) -> Result<BTreeMap<u32, Nanos>, Error> {
     }
     let mut times = BTreeMap::new();
     for (number, line) in lines {
-        let wrong = || Error::output(COMMAND, number, line, "a domain and a time such as 1 day, 2:03:04");
+        let wrong =
+            || Error::output(COMMAND, number, line, "a domain and a time such as 1 day, 2:03:04");
         let (id, time) = row(line).ok_or_else(wrong)?;
         times.insert(id, time);
     }

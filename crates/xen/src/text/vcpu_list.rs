@@ -34,7 +34,8 @@ pub struct Vcpu {
 /// The heading is another (Xen before 4.5 has no soft affinity), or a row does not fit it.
 pub fn parse(text: &str) -> Result<Vec<Vcpu>, Error> {
     let mut lines = lines(text);
-    let is_known = |line: &str| line.starts_with("Name") && line.ends_with("Affinity (Hard / Soft)");
+    let is_known =
+        |line: &str| line.starts_with("Name") && line.ends_with("Affinity (Hard / Soft)");
     if !lines.next().is_some_and(|(_, line)| is_known(line.trim_end())) {
         return Err(Error::output(COMMAND, 1, text, "the heading Name ... Affinity (Hard / Soft)"));
     }

@@ -1,0 +1,102 @@
+//! A copy of what Instep reads of a Xen host, for `plan --root` on another machine.
+
+use crate::error::Error;
+use crate::source::{Query, Source};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Files of a copy, by their place below its root.
+pub type Files = Vec<(PathBuf, Vec<u8>)>;
+
+/// Reads this host. With `memory`, where that of each domain lies, too. What a host cannot tell is left out, with a
+/// warning; without its domains there is no copy.
+///
+/// # Errors
+/// The host or its domains cannot be read.
+pub fn take(source: &Source, memory: bool) -> Result<(Files, Vec<String>), Error> {
+    let mut files = Files::new();
+    let mut warnings = Vec::new();
+    if memory && let Err(error) = source.run(&["debug-keys", "u"]) {
+        warnings.push(format!("the copy does not tell on which nodes memory lies: {error}"));
+    }
+    let scheduler = crate::text::info::parse(&source.read(Query::Info)?)?.scheduler;
+    for query in Query::ALL {
+        let is_other = match query {
+            Query::Credit => scheduler != "credit",
+            Query::Credit2 => scheduler != "credit2",
+            Query::Log => !memory,
+            _ => false,
+        };
+        if is_other {
+            continue;
+        }
+        match source.read(query) {
+            Ok(text) => {
+                files.push((
+                    PathBuf::from("xen").join(query.file()),
+                    kept(query, text).into_bytes(),
+                ));
+            }
+            Err(error) if matches!(query, Query::Info | Query::List | Query::VcpuList) => {
+                return Err(error);
+            }
+            Err(error) => warnings.push(format!("left out of the copy: {error}")),
+        }
+    }
+    if let Ok(uptime) = std::fs::read("/proc/uptime") {
+        files.push((PathBuf::from("proc/uptime"), uptime));
+    }
+    Ok((files, warnings))
+}
+
+/// What of an output is kept. The log may hold anything, and configurations hold passwords.
+fn kept(query: Query, text: String) -> String {
+    match query {
+        Query::Log => {
+            let start = text.rfind("Memory location of each domain:").unwrap_or(text.len());
+            text[start..].to_owned()
+        }
+        Query::Configs => reduced(&text),
+        _ => text,
+    }
+}
+
+/// Configurations without all that Instep does not read.
+fn reduced(text: &str) -> String {
+    let all: Vec<Value> = serde_json::from_str(text).unwrap_or_default();
+    let entry = |entry: &Value| {
+        let config = &entry["config"];
+        json!({
+            "domid": entry["domid"],
+            "config": {
+                "c_info": { "type": config["c_info"]["type"] },
+                "b_info": { "vnuma_nodes": config["b_info"].get("vnuma_nodes").cloned().unwrap_or_else(|| json!([])) },
+            },
+        })
+    };
+    Value::Array(all.iter().map(entry).collect()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_of_configurations_are_not_copied() {
+        let text = r#"[{"domid": 3, "config": {"c_info": {"type": "pv", "name": "a"}, "vfbs":
+            [{"vnc": {"passwd": "secret"}}], "b_info": {"vnuma_nodes": [{"memkb": 4, "pnode": 1, "vcpus": [0]}]}}},
+            {"domid": 4, "config": {"c_info": {"type": "hvm"}, "b_info": {}}}]"#;
+        let kept = reduced(text);
+        assert!(!kept.contains("secret"), "{kept}");
+        let parsed = crate::text::config::parse;
+        assert_eq!(parsed(&kept).unwrap(), parsed(text).unwrap());
+        assert_eq!(parsed(&kept).unwrap()[&3].guest_nodes.len(), 1);
+    }
+
+    #[test]
+    fn of_the_log_only_the_table_is_copied() {
+        let log = "(XEN) cmdline: secret\n(XEN) Memory location of each domain:\n(XEN) Domain 0 (total: 5):\n";
+        assert!(!kept(Query::Log, log.to_owned()).contains("secret"));
+        assert_eq!(kept(Query::Log, "(XEN) else".to_owned()), "");
+    }
+}
