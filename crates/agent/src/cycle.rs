@@ -310,7 +310,7 @@ fn change(
     }
 }
 
-fn left_alone(vm: &OpaqueVm) -> LeftAloneRecord<'_> {
+pub(crate) fn left_alone(vm: &OpaqueVm) -> LeftAloneRecord<'_> {
     LeftAloneRecord { name: &vm.name, pid: vm.id, why: &vm.why }
 }
 
@@ -327,7 +327,7 @@ fn said(applied: &Applied) -> String {
 }
 
 /// CPU time of this process.
-fn cpu_time() -> Nanos {
+pub(crate) fn cpu_time() -> Nanos {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Nanos(
         u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000

@@ -3,7 +3,10 @@
 use crate::error::Error;
 use crate::source::{Query, Source};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::fs::{self, DirBuilder, File};
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
 
 /// Files of a copy, by their place below its root.
 pub type Files = Vec<(PathBuf, Vec<u8>)>;
@@ -47,6 +50,40 @@ pub fn take(source: &Source, memory: bool) -> Result<(Files, Vec<String>), Error
         files.push((PathBuf::from("proc/uptime"), uptime));
     }
     Ok((files, warnings))
+}
+
+/// Writes each copy to the folder of its name in `dir`, which must be empty or not there. Files get mode 0600 and
+/// folders 0700. Gives how many files there are.
+///
+/// # Errors
+/// Something could not be written. What was written is removed then.
+pub fn write(dir: &Path, copies: &[(&str, &Files)]) -> Result<usize, Error> {
+    let is_new = !dir.exists();
+    let made = copies.iter().map(|(name, _)| dir.join(name));
+    let written = copies.iter().try_fold(0, |count, (name, files)| {
+        fill(&dir.join(name), files).map(|()| count + files.len())
+    });
+    if written.is_err() {
+        // What is in the way of removing it was in the way of writing it.
+        made.for_each(|folder| drop(fs::remove_dir_all(folder)));
+        if is_new {
+            let _ = fs::remove_dir(dir);
+        }
+    }
+    written
+}
+
+fn fill(folder: &Path, files: &Files) -> Result<(), Error> {
+    for (place, bytes) in files {
+        let path = folder.join(place);
+        let failed = |source| Error::File { what: "write", path: path.clone(), source };
+        let parent = path.parent().unwrap_or(folder);
+        DirBuilder::new().recursive(true).mode(0o700).create(parent).map_err(failed)?;
+        let mut options = File::options();
+        let opened = options.write(true).create_new(true).mode(0o600).open(&path);
+        opened.and_then(|mut file| file.write_all(bytes)).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// What of an output is kept. The log may hold anything, and configurations hold passwords.

@@ -106,9 +106,14 @@ impl Error {
     pub fn is_gone(&self) -> bool {
         let gone = |said: &str| {
             let said = said.to_ascii_lowercase();
-            ["invalid domain identifier", "no such process", "does not exist", "no such domain"]
-                .iter()
-                .any(|part| said.contains(part))
+            [
+                "invalid domain identifier",
+                "no such process",
+                "' does not exist",
+                "could not get domain info",
+            ]
+            .iter()
+            .any(|part| said.contains(part))
         };
         match self {
             Self::Failed { said, .. } => gone(said),

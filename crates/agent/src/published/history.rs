@@ -253,7 +253,7 @@ impl History {
                 ActionView::SoftAffinity { soft, nodes, why, .. } => {
                     let all = soft.iter().fold(CpuSet::new(), |all, one| all.or(one.cpus));
                     let to = nodes.map_or_else(|| all.to_string(), |nodes| format!("node {nodes}"));
-                    ("soft_affinity", soft.len() as u64, to, why)
+                    ("soft_affinity", soft.len(), to, why)
                 }
                 // What came of it is told below, in bytes.
                 ActionView::MoveMemory { .. } => continue,

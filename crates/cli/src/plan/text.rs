@@ -18,6 +18,8 @@ pub(crate) struct PlanText<'a> {
     pub(crate) decision: &'a Decision,
     pub(crate) policy: PolicyName,
     pub(crate) width: usize,
+    /// Whether VMs are domains of Xen, whose vCPUs are no threads that one could name.
+    pub(crate) is_xen: bool,
 }
 
 impl fmt::Display for PlanText<'_> {
@@ -58,7 +60,8 @@ impl PlanText<'_> {
         few: bool,
     ) -> fmt::Result {
         let mut head = printable(name_of(self.snapshot, verdict.vm));
-        head.push_str(if verdict.selected { ": placed" } else { ": left to the kernel" });
+        let left = if self.is_xen { ": left to Xen" } else { ": left to the kernel" };
+        head.push_str(if verdict.selected { ": placed" } else { left });
         if !verdict.home.is_empty() {
             head.push_str(&format!(", home node {}", verdict.home));
         }
@@ -102,6 +105,8 @@ impl PlanText<'_> {
             let line = match (indices.len(), tids.len()) {
                 (0, 0) => format!("* {what}: {now_and_then}"),
                 (0, _) => format!("* {what} {threads} {}: {now_and_then}", ranges(&tids)),
+                (1, _) if self.is_xen => format!("* vCPU {}: {now_and_then}", indices[0]),
+                (_, _) if self.is_xen => format!("* vCPUs {}: {now_and_then}", ranges(&indices)),
                 (1, _) => format!("* vCPU {} (thread {}): {now_and_then}", indices[0], tids[0]),
                 _ => {
                     let (indices, tids) = (ranges(&indices), ranges(&tids));

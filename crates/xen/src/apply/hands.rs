@@ -4,7 +4,9 @@ use super::node_affinity::Library;
 use crate::error::Error;
 use crate::scan::{Depth, Scan, scan};
 use crate::source::Source;
+use crate::text::info::Info;
 use instep_core::idset::{CpuSet, NodeSet};
+use instep_core::units::NodeId;
 
 /// Looks at a host and changes it. Tests have a made one.
 pub trait Hands {
@@ -44,13 +46,15 @@ pub trait Hands {
 pub struct LiveHands {
     source: Source,
     library: Library,
+    nodes: NodeSet,
 }
 
 impl LiveHands {
-    /// With `xl` of this source and libxenlight of this version of Xen (`xen_version` of `xl info`).
+    /// With `xl` of this source; the version of Xen and the host's nodes are those of `info`.
     #[must_use]
-    pub fn new(source: Source, version: &str) -> Self {
-        Self { source, library: Library::of_version(version) }
+    pub fn new(source: Source, info: &Info) -> Self {
+        let library = Library::of_version(&info.version);
+        Self { source, library, nodes: info.nodes.keys().map(|node| NodeId(*node)).collect() }
     }
 }
 
@@ -64,7 +68,8 @@ pub fn pin_arguments(
 ) -> [String; 5] {
     let shown = |cpus: Option<&CpuSet>| match cpus {
         None => "-".to_owned(),
-        Some(cpus) if cpus.is_empty() => "none".to_owned(),
+        // `xl` refuses an empty set; a soft affinity of all CPUs means as little.
+        Some(cpus) if cpus.is_empty() => "all".to_owned(),
         Some(cpus) => cpus.to_string(),
     };
     ["vcpu-pin".to_owned(), domain.to_string(), vcpu.to_string(), shown(hard), shown(soft)]
@@ -90,6 +95,6 @@ impl Hands for LiveHands {
     }
 
     fn set_nodes(&self, domain: u32, nodes: &NodeSet) -> Result<(), Error> {
-        self.library.set(domain, nodes)
+        self.library.set(domain, nodes, self.nodes.is_subset(nodes))
     }
 }

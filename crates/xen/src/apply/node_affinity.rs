@@ -67,12 +67,14 @@ impl Library {
         told(status, &why, domain)
     }
 
-    /// Sets the node affinity of a domain.
+    /// Sets the node affinity of a domain. `is_all` tells that these are all nodes of the host: then Xen derives the
+    /// node affinity from the other affinities again, as it does for domains that no toolstack placed.
     ///
     /// # Errors
     /// The library is not there, or Xen refuses.
-    pub(super) fn set(&self, domain: u32, nodes: &NodeSet) -> Result<(), Error> {
-        let mut map = [0u8; MAP];
+    pub(super) fn set(&self, domain: u32, nodes: &NodeSet, is_all: bool) -> Result<(), Error> {
+        // A full map is the order to do so (domain_set_node_affinity, xen/common/domain.c, 4.17).
+        let mut map = [if is_all { 0xff } else { 0u8 }; MAP];
         for node in nodes.iter().filter(|node| (node.0 as usize) < MAP * 8) {
             map[node.0 as usize / 8] |= 1 << (node.0 % 8);
         }
@@ -116,7 +118,7 @@ mod tests {
     #[test]
     fn library_that_is_missing_is_told_with_what_to_install() {
         let library = Library::named("libxenlight.so.0.0");
-        for error in [library.probe(3), library.set(3, &NodeSet::new())] {
+        for error in [library.probe(3), library.set(3, &NodeSet::new(), false)] {
             let error = error.unwrap_err().to_string();
             assert!(
                 error.starts_with(
@@ -133,7 +135,7 @@ mod tests {
         // A library that every program has.
         let mut library = Library::named("libc.so.6");
         library.toollog = library.name.clone();
-        let error = library.set(3, &NodeSet::new()).unwrap_err().to_string();
+        let error = library.set(3, &NodeSet::new(), false).unwrap_err().to_string();
         assert!(error.contains("libxenlight lacks a function"), "{error}");
     }
 

@@ -1,0 +1,120 @@
+//! Which hypervisor a command looks at: KVM on a Linux host, or Xen from its control domain. Chosen by what is there,
+//! or by `--hypervisor`.
+
+use crate::observe::Observed;
+use anyhow::Context as _;
+use clap::ValueEnum;
+use instep_agent::xen::{self, Look};
+use instep_core::units::Nanos;
+use instep_host::discover::Scan;
+use instep_xen::apply::Journal;
+use instep_xen::detect::{Found, look};
+use instep_xen::scan::Depth;
+use instep_xen::{Source, scan};
+use std::path::Path;
+use std::time::Duration;
+
+/// What runs the VMs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Hypervisor {
+    /// Xen, from its control domain.
+    Xen,
+    /// KVM, or any other monitors of this Linux host.
+    Kvm,
+}
+
+/// Where Xen's domains are asked for, `None` on a host that is not to be taken for one of Xen.
+///
+/// # Errors
+/// Xen was named or is there, and cannot be asked.
+pub(crate) fn xen(
+    named: Option<Hypervisor>,
+    copy: Option<&Path>,
+) -> anyhow::Result<Option<Source>> {
+    let is_named = match named {
+        Some(Hypervisor::Kvm) => return Ok(None),
+        Some(Hypervisor::Xen) => true,
+        None => false,
+    };
+    if let Some(dir) = copy {
+        let has_outputs = dir.join("xen").is_dir();
+        anyhow::ensure!(
+            has_outputs || !is_named,
+            "{} has no folder `xen`, so it is no copy of a Xen host; `instep collect` in the control \
+             domain makes one",
+            dir.display()
+        );
+        return Ok(has_outputs.then(|| Source::Copy(dir.to_owned())));
+    }
+    match look(Path::new("/")) {
+        Found::Control => {}
+        _ if !is_named => return Ok(None),
+        // Asked for all the same: `xl` will tell what it lacks.
+        Found::Guest | Found::Nothing => {}
+    }
+    let other = "with --hypervisor kvm this is read as a Linux host";
+    let source = Source::live();
+    Ok(Some(if is_named { source? } else { source.context(other)? }))
+}
+
+/// Refuses a command that does not know Xen, where Xen is.
+pub(crate) fn refuse_xen(
+    named: Option<Hypervisor>,
+    copy: Option<&Path>,
+    command: &str,
+    instead: &str,
+) -> anyhow::Result<()> {
+    let is_xen = xen(named, copy)?.is_some();
+    anyhow::ensure!(!is_xen, "`instep {command}` does not know Xen hosts; {instead}");
+    Ok(())
+}
+
+/// How a Xen host is looked at.
+pub(crate) struct Looking<'a> {
+    /// An earlier copy.
+    pub(crate) before: Option<&'a Path>,
+    /// The time between two copies, where it is given.
+    pub(crate) elapsed: Option<Duration>,
+    /// How long this host is measured.
+    pub(crate) window: Duration,
+    /// Where the journal of this host is.
+    pub(crate) state: Option<&'a Path>,
+}
+
+/// Looks at a Xen host over a window, or at copies of one.
+pub(crate) fn observe(source: &Source, looking: &Looking<'_>) -> anyhow::Result<Observed> {
+    let mut warnings = Vec::new();
+    let (mut journal, mut before) = (None, None);
+    if source.is_live() {
+        before = Some(scan::scan(source, Depth::Times)?);
+        std::thread::sleep(looking.window);
+        journal = self::journal(looking.state, &mut warnings);
+    } else if let Some(dir) = looking.before {
+        let earlier = Source::Copy(dir.to_owned());
+        let scan = scan::scan(&earlier, Depth::Times).context("the copy given with --before")?;
+        before = Some(scan);
+    }
+    let elapsed = looking.elapsed.map(|elapsed| Nanos(elapsed.as_nanos() as u64));
+    let depth = Depth::WithMemory;
+    let Look { snapshot, scan } =
+        xen::look(source, before.as_ref(), elapsed, depth, journal.as_ref())?;
+    warnings.extend(snapshot.topology.warnings().iter().cloned());
+    warnings.extend(scan.warnings.iter().cloned());
+    Ok(Observed {
+        snapshot,
+        scan: Scan::default(),
+        warnings,
+        since_start: before.is_none(),
+        journal: None,
+        xen: Some(scan),
+    })
+}
+
+/// What Instep changed on this Xen host, if that can be read.
+pub(crate) fn journal(named: Option<&Path>, warnings: &mut Vec<String>) -> Option<Journal> {
+    let state = crate::observe::state_dir(named).ok()?;
+    Journal::load(state.path()).unwrap_or_else(|error| {
+        warnings.push(format!("original affinities are unknown: {error}"));
+        None
+    })
+}
