@@ -67,7 +67,13 @@ pub(crate) fn wanted(
     let all = hard.iter().fold(CpuSet::new(), |all, hard| all.or(hard));
     let nodes = topology.nodes_of(&all);
     let cpus = topology.cpus_of(&nodes);
-    let vcpus = vm.vcpus.iter().map(|vcpu| (vcpu.index, cpus.clone())).collect();
+    // Where only memory comes from elsewhere, vCPUs keep what they prefer.
+    let is_of_vcpus =
+        |kind: &ConflictKind| !matches!(kind, ConflictKind::NodeAffinityElsewhere { .. });
+    let vcpus = match found.iter().any(is_of_vcpus) {
+        true => vm.vcpus.iter().map(|vcpu| (vcpu.index, cpus.clone())).collect(),
+        false => before.vcpus,
+    };
     let mended = Drawn { vcpus, nodes };
     Some((mended, (!is_placed).then(|| found.swap_remove(0))))
 }

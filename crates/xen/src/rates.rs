@@ -140,10 +140,13 @@ impl Busy<'_> {
 fn vm(topology: &Topology, busy: &Busy<'_>, name: String, before: Before) -> Vm {
     let domain = busy.domain;
     let online = topology.all_cpus();
-    let usable = |set: &CpuSet| {
-        let set = set.and(&online);
-        if set.is_empty() { online.clone() } else { set }
+    let within = |set: &CpuSet, all: &CpuSet| {
+        let set = set.and(all);
+        if set.is_empty() { all.clone() } else { set }
     };
+    let pool = within(&domain.pool, &online);
+    // A hard affinity of all CPUs is one of all CPUs of the pool.
+    let usable = |set: &CpuSet| within(set, &pool);
     let vcpu = |vcpu: &VcpuFacts| {
         let allowed = usable(&vcpu.hard);
         Vcpu {
@@ -177,7 +180,7 @@ fn vm(topology: &Topology, busy: &Busy<'_>, name: String, before: Before) -> Vm 
             .into_iter()
             .filter(|(node, _)| known(node))
             .collect(),
-        cpuset: usable(&domain.pool),
+        cpuset: pool.clone(),
         // Xen does not move the memory of a domain that runs.
         memory_bound: Some(instep_core::idset::NodeSet::new()),
         preferred: None,

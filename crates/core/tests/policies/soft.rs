@@ -119,3 +119,16 @@ fn placement_makes_no_conflict_of_its_own() {
     assert_eq!((&soft.vcpus[&0], &soft.nodes), (&cpus("4-7"), &node(1)));
     assert_eq!(after.vms[0].soft, host.vms[0].soft, "what is no conflict stays as it was");
 }
+
+/// Policy `none`; all CPUs are preferred, so that only memory comes from the wrong node.
+#[test]
+fn what_vcpus_prefer_stays_where_only_memory_is_in_conflict() {
+    let mut host = host("4-7");
+    made::draw_to(&mut host.vms[0], &cpus("0-7"), &node(0));
+    assert_eq!(said(&host).len(), 1);
+    let decision = decide(&host, &mending(PolicyName::None));
+    let [Action::SetSoftAffinity { vcpus, nodes, .. }] = decision.actions.as_slice() else {
+        panic!("{:?}", decision.actions);
+    };
+    assert_eq!((vcpus.len(), nodes), (0, &Some(node(1))));
+}

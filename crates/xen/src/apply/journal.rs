@@ -81,8 +81,7 @@ struct Document {
 #[derive(Serialize, Deserialize)]
 struct Entry {
     domain: DomainKey,
-    #[serde(flatten)]
-    held: Held,
+    changed: Held,
 }
 
 /// Reads a journal.
@@ -102,7 +101,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Journal, Error> {
     if document.schema != SCHEMA {
         return Err(damaged(format!("its schema is not {SCHEMA}")));
     }
-    let domains = document.domains.into_iter().map(|entry| (entry.domain, entry.held)).collect();
+    let domains = document.domains.into_iter().map(|entry| (entry.domain, entry.changed)).collect();
     Ok(Journal { boot_id: document.boot_id, is_kept: document.kept, domains })
 }
 
@@ -150,7 +149,7 @@ impl Journal {
             boot_id: self.boot_id.clone(),
             kept: self.is_kept,
             domains: entries
-                .map(|(domain, held)| Entry { domain: domain.clone(), held: held.clone() })
+                .map(|(domain, held)| Entry { domain: domain.clone(), changed: held.clone() })
                 .collect(),
         };
         let bytes = serde_json::to_vec(&document).map_err(|error| failed(error.into()))?;

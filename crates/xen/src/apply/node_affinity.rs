@@ -139,6 +139,59 @@ mod tests {
         assert!(error.contains("libxenlight lacks a function"), "{error}");
     }
 
+    /// A library with the functions of libxenlight and libxentoollog that writes down what it is told.
+    const MADE: &str = r#"
+        #include <stdint.h>
+        #include <stdio.h>
+        struct bitmap { uint32_t size; uint8_t *map; };
+        static FILE *log;
+        void *xtl_createlogger_stdiostream(FILE *to, int level, unsigned flags)
+        { log = to; return level == 8 && !flags ? &log : 0; }
+        void xtl_logger_destroy(void *logger) { (void)logger; }
+        int libxl_ctx_alloc(void **ctx, int version, unsigned flags, void *logger)
+        { *ctx = &log; return version || flags || logger != &log; }
+        int libxl_ctx_free(void *ctx) { return ctx != &log; }
+        int libxl_domain_set_nodeaffinity(void *ctx, uint32_t domid, struct bitmap *nodes)
+        {
+            FILE *out = fopen(OUT, "w");
+            if (ctx != &log || domid == 999) {
+                fprintf(log, "libxl: error: Domain %u:Setting node affinity: No such process\n", domid);
+                return -3;
+            }
+            fprintf(out, "%u:", domid);
+            for (uint32_t at = 0; at < nodes->size; at++) fprintf(out, " %02x", nodes->map[at]);
+            return fclose(out);
+        }"#;
+
+    #[test]
+    fn library_is_told_the_domain_and_the_map() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        let (source, library, out) = (place("made.c"), place("made.so"), place("out"));
+        std::fs::write(&source, MADE).unwrap();
+        let built = std::process::Command::new("cc")
+            .args(["-shared", "-fPIC", "-o", &library, &source])
+            .arg(format!("-DOUT=\"{out}\""))
+            .status();
+        assert!(built.unwrap().success());
+        let mut made = Library::named(&library);
+        made.toollog = made.name.clone();
+        made.probe(7).unwrap();
+        let nodes = |list| NodeSet::parse_list(list).unwrap();
+        made.set(7, &nodes("1,9"), false).unwrap();
+        let told = std::fs::read_to_string(&out).unwrap();
+        assert!(told.starts_with("7: 02 02 00") && told.split(' ').count() == 1 + MAP, "{told}");
+        made.set(7, &nodes("0-1"), true).unwrap();
+        let told = std::fs::read_to_string(&out).unwrap();
+        assert!(told.split(' ').skip(1).all(|byte| byte == "ff"), "{told}");
+        let error = made.set(999, &nodes("0"), false).unwrap_err();
+        assert!(error.is_gone(), "{error}");
+        assert!(
+            error.to_string().contains("libxenlight refused: libxl: error: Domain 999"),
+            "{error}"
+        );
+    }
+
     #[test]
     fn name_of_the_library_has_the_version_of_xen() {
         for (version, name) in [
