@@ -174,20 +174,20 @@ pub(crate) const TEXTS: &[(&str, &[&[u8]])] = &[
     (
         "xen_configs",
         &[
-            include_bytes!("../../crates/xen/tests/data/two-nodes/conflict/xen/xl-list-l"),
+            include_bytes!("../../crates/xen/tests/data/two-nodes/six-domains/xen/xl-list-l"),
         ],
     ),
     (
         "xen_cpupools",
         &[
-            include_bytes!("../../crates/xen/tests/data/two-nodes/conflict/xen/xl-cpupool-list-c"),
-            include_bytes!("../../crates/xen/tests/data/two-nodes/pools/xen/xl-cpupool-list-c"),
+            include_bytes!("../../crates/xen/tests/data/two-nodes/six-domains/xen/xl-cpupool-list-c"),
+            include_bytes!("../../crates/xen/tests/data/pools/xl-cpupool-list-c"),
         ],
     ),
     (
         "xen_info",
         &[
-            include_bytes!("../../crates/xen/tests/data/two-nodes/conflict/xen/xl-info-n"),
+            include_bytes!("../../crates/xen/tests/data/two-nodes/six-domains/xen/xl-info-n"),
         ],
     ),
     (
@@ -201,36 +201,36 @@ pub(crate) const TEXTS: &[(&str, &[&[u8]])] = &[
     (
         "xen_list",
         &[
-            include_bytes!("../../crates/xen/tests/data/two-nodes/conflict/xen/xl-list-v-c-n"),
-            include_bytes!("../../crates/xen/tests/data/two-nodes/conflict/xen/xl-list-n"),
-            include_bytes!("../../crates/xen/tests/data/two-nodes/conflict/xen/xl-list-v"),
+            include_bytes!("../../crates/xen/tests/data/two-nodes/six-domains/xen/xl-list-v-c-n"),
+            include_bytes!("../../crates/xen/tests/data/two-nodes/six-domains/xen/xl-list-n"),
+            include_bytes!("../../crates/xen/tests/data/two-nodes/six-domains/xen/xl-list-v"),
         ],
     ),
     (
         "xen_node_memory",
         &[
-            include_bytes!("../../crates/xen/tests/data/two-nodes/conflict/xen/xl-dmesg"),
+            include_bytes!("../../crates/xen/tests/data/two-nodes/six-domains/xen/xl-dmesg"),
         ],
     ),
     (
         "xen_sched",
         &[
-            include_bytes!("../../crates/xen/tests/data/two-nodes/conflict/xen/xl-sched-credit2"),
-            include_bytes!("../../crates/xen/tests/data/two-nodes/pools/xen/xl-sched-credit2"),
+            include_bytes!("../../crates/xen/tests/data/two-nodes/six-domains/xen/xl-sched-credit2"),
+            include_bytes!("../../crates/xen/tests/data/pools/xl-sched-credit2"),
         ],
     ),
     (
         "xen_uptime",
         &[
-            include_bytes!("../../crates/xen/tests/data/two-nodes/conflict/xen/xl-uptime"),
+            include_bytes!("../../crates/xen/tests/data/two-nodes/six-domains/xen/xl-uptime"),
             b"Name ID Uptime\nmy vm 7 12 days,  1:02:03\n",
         ],
     ),
     (
         "xen_vcpu_list",
         &[
-            include_bytes!("../../crates/xen/tests/data/two-nodes/conflict/xen/xl-vcpu-list"),
-            include_bytes!("../../crates/xen/tests/data/two-nodes/pools/xen/xl-vcpu-list"),
+            include_bytes!("../../crates/xen/tests/data/two-nodes/six-domains/xen/xl-vcpu-list"),
+            include_bytes!("../../crates/xen/tests/data/pools/xl-vcpu-list"),
         ],
     ),
 ];

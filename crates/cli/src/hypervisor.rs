@@ -69,6 +69,13 @@ pub(crate) fn refuse_xen(
     Ok(())
 }
 
+/// What was found on a Xen host beside its snapshot.
+pub(crate) struct XenSeen {
+    pub(crate) scan: instep_xen::Scan,
+    /// *Competing modules* of the window, in millionths of a module.
+    pub(crate) competing: u64,
+}
+
 /// How a Xen host is looked at.
 pub(crate) struct Looking<'a> {
     /// An earlier copy.
@@ -96,7 +103,7 @@ pub(crate) fn observe(source: &Source, looking: &Looking<'_>) -> anyhow::Result<
     }
     let elapsed = looking.elapsed.map(|elapsed| Nanos(elapsed.as_nanos() as u64));
     let depth = Depth::WithMemory;
-    let Look { snapshot, scan } =
+    let Look { snapshot, scan, competing } =
         xen::look(source, before.as_ref(), elapsed, depth, journal.as_ref())?;
     warnings.extend(snapshot.topology.warnings().iter().cloned());
     warnings.extend(scan.warnings.iter().cloned());
@@ -106,7 +113,7 @@ pub(crate) fn observe(source: &Source, looking: &Looking<'_>) -> anyhow::Result<
         warnings,
         since_start: before.is_none(),
         journal: None,
-        xen: Some(scan),
+        xen: Some(XenSeen { scan, competing }),
     })
 }
 

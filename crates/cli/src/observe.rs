@@ -1,7 +1,7 @@
 //! One look at a host for commands that touch nothing: live over a window, or from copies.
 
 use crate::args::HostArgs;
-use crate::hypervisor::{self, Looking};
+use crate::hypervisor::{self, Looking, XenSeen};
 use crate::tell;
 use crate::text::{plural, printable, wrapped};
 use anyhow::Context as _;
@@ -27,7 +27,7 @@ pub(crate) struct Observed {
     /// What a running or finished `instep run` changed, if that can be read; of copies nothing.
     pub(crate) journal: Option<Journal>,
     /// Of a Xen host, what was found there; `scan` is empty then.
-    pub(crate) xen: Option<instep_xen::Scan>,
+    pub(crate) xen: Option<XenSeen>,
 }
 
 /// Looks at the host that the options name; VMs of owners that `trust` refuses are left alone, and with

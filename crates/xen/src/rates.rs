@@ -97,6 +97,26 @@ pub fn snapshot(
     }
 }
 
+/// *Competing modules* of the window (systems.md 1), in millionths of a module. Xen tells where a vCPU was at the look
+/// only: its time counts as if it had been there all the window. 0 without cores of several CPUs.
+#[must_use]
+pub fn competing_modules(topology: &Topology, before: Option<(&Scan, Nanos)>, now: &Scan) -> u64 {
+    let window = before.map_or(Nanos::SECOND, |(_, window)| window);
+    let last = topology.cpus().last().map_or(0, |cpu| cpu.id.0 as usize);
+    let mut by_cpu = vec![0u64; last + 1];
+    for domain in &now.domains {
+        let since = before.map(|(before, _)| before.domain(&domain.key));
+        let busy = Busy { window, domain, since };
+        for vcpu in &domain.vcpus {
+            let cpu = vcpu.cpu.and_then(|cpu| by_cpu.get_mut(cpu.0 as usize));
+            cpu.into_iter()
+                .for_each(|sum| *sum = sum.saturating_add(busy.of(vcpu).0).min(window.0));
+        }
+    }
+    let cores = topology.cores().iter().map(|core| core.iter().map(|cpu| cpu.0 as usize));
+    instep_core::measure::competing_modules(&by_cpu, window.0, cores)
+}
+
 /// Why a domain is not placed.
 fn left_alone(domain: &DomainFacts) -> Option<String> {
     if domain.key.id == 0 {

@@ -25,6 +25,8 @@ pub struct Look {
     pub snapshot: Snapshot,
     /// What it was made from.
     pub scan: Scan,
+    /// *Competing modules* of the window, in millionths of a module.
+    pub competing: u64,
 }
 
 /// Below this, times to a tenth of a second are off by a tenth or more.
@@ -58,7 +60,8 @@ pub fn look(
     }
     let changed = |key: &_| journal.map(|journal| journal.before(key, &now)).unwrap_or_default();
     let snapshot = rates::snapshot(&topology, before, &now, changed);
-    Ok(Look { snapshot, scan: now })
+    let competing = rates::competing_modules(&topology, before, &now);
+    Ok(Look { snapshot, scan: now, competing })
 }
 
 /// What a cycle decides on a Xen host: the policy, without what cannot be done there.

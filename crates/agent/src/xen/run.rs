@@ -173,7 +173,7 @@ impl Cycle<'_> {
     ) -> Result<(usize, Scan), Error> {
         let (time, cpu_before, began) = (SystemTime::now(), cpu_time(), Instant::now());
         let journal = applier.as_deref().map(Applier::journal).or(self.known);
-        let Look { mut snapshot, mut scan } =
+        let Look { mut snapshot, mut scan, .. } =
             look(source, Some(before), None, self.depth, journal)?;
         let missing = keep_only(&mut snapshot, &self.config.vms);
         if self.once

@@ -32,6 +32,8 @@ struct StatusJson<'a> {
     /// What runs the VMs: `kvm`, for all of a Linux host, or `xen`.
     hypervisor: &'static str,
     window_ns: u64,
+    /// Sum over cores of the product of their CPUs' utilisations; null but on Xen.
+    competing_modules: Option<f64>,
     /// The run that places VMs now; null when none uses the state directory, and for a copy.
     run: Option<RunJson>,
     /// Who schedules threads on this host; null for a copy.
@@ -230,6 +232,7 @@ fn json<'a>(
         schema: "instep.status/1",
         hypervisor: if observed.xen.is_some() { "xen" } else { "kvm" },
         window_ns: snapshot.window.0,
+        competing_modules: observed.xen.as_ref().map(|xen| xen.competing as f64 / 1e6),
         run,
         dispatch,
         vms,
@@ -245,7 +248,7 @@ fn json<'a>(
 fn vm_json<'a>(observed: &'a Observed, vm: &'a Vm, home_node: Option<NodeId>) -> VmJson<'a> {
     let snapshot = &observed.snapshot;
     let facts = facts_of(&observed.scan, vm);
-    let domain = observed.xen.as_ref().and_then(|scan| scan.by_id(vm.id.0));
+    let domain = observed.xen.as_ref().and_then(|xen| xen.scan.by_id(vm.id.0));
     VmJson {
         id: &vm.name,
         name: &vm.name,

@@ -29,6 +29,10 @@ pub(crate) fn draw(
     }
     let list_vcpus = all_vcpus || snapshot.vcpu_count() <= FEW_VCPUS;
     let mut text = heading(observed);
+    if let Some(xen) = observed.xen.as_ref().filter(|xen| xen.competing > 0) {
+        // A core without a second CPU has nothing to compete for.
+        text.push_str(&format!("competing modules {}\n", Milli(xen.competing / 1000)));
+    }
     let names = width.saturating_sub(ROW);
     if !list_vcpus {
         let number = if observed.xen.is_some() { "domain" } else { "pid" };
@@ -93,9 +97,9 @@ fn heading(observed: &Observed) -> String {
 /// A VM in full: who runs it, what it uses, and a row per vCPU.
 fn vm_lines(observed: &Observed, vm: &Vm, home: Option<NodeId>, width: usize) -> String {
     let snapshot = &observed.snapshot;
-    if let Some(scan) = &observed.xen {
+    if let Some(seen) = &observed.xen {
         let home = home.map_or_else(|| "home open".to_owned(), |node| format!("home node {node}"));
-        let facts = scan.by_id(vm.id.0);
+        let facts = seen.scan.by_id(vm.id.0);
         return xen::vm_lines(vm, facts, (home, memory(vm)), (snapshot.window, width));
     }
     let facts = facts_of(&observed.scan, vm);

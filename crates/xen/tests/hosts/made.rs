@@ -107,6 +107,9 @@ impl Hands for &Made {
 
     fn set_nodes(&self, domain: u32, nodes: &NodeSet) -> Result<(), Error> {
         self.can_set_nodes(domain)?;
+        if self.trouble.get() == Trouble::DeniedAfter(0) {
+            return Err(refused(domain, "Permission denied"));
+        }
         if self.trouble.get() == Trouble::NodesRefused {
             return Err(refused(domain, "libxenlight refused"));
         }
