@@ -103,11 +103,12 @@ fn reduced(text: &str) -> String {
     let all: Vec<Value> = serde_json::from_str(text).unwrap_or_default();
     let entry = |entry: &Value| {
         let config = &entry["config"];
+        let list = |name: &str| config["b_info"].get(name).cloned().unwrap_or_else(|| json!([]));
         json!({
             "domid": entry["domid"],
             "config": {
                 "c_info": { "type": config["c_info"]["type"] },
-                "b_info": { "vnuma_nodes": config["b_info"].get("vnuma_nodes").cloned().unwrap_or_else(|| json!([])) },
+                "b_info": { "avail_vcpus": list("avail_vcpus"), "vnuma_nodes": list("vnuma_nodes") },
             },
         })
     };
@@ -121,13 +122,14 @@ mod tests {
     #[test]
     fn passwords_of_configurations_are_not_copied() {
         let text = r#"[{"domid": 3, "config": {"c_info": {"type": "pv", "name": "a"}, "vfbs":
-            [{"vnc": {"passwd": "secret"}}], "b_info": {"vnuma_nodes": [{"memkb": 4, "pnode": 1, "vcpus": [0]}]}}},
+            [{"vnc": {"passwd": "secret"}}], "b_info": {"avail_vcpus": [0, 1], "vnuma_nodes": [{"memkb": 4, "pnode": 1, "vcpus": [0]}]}}},
             {"domid": 4, "config": {"c_info": {"type": "hvm"}, "b_info": {}}}]"#;
         let kept = reduced(text);
         assert!(!kept.contains("secret"), "{kept}");
         let parsed = crate::text::config::parse;
         assert_eq!(parsed(&kept).unwrap(), parsed(text).unwrap());
         assert_eq!(parsed(&kept).unwrap()[&3].guest_nodes.len(), 1);
+        assert_eq!(parsed(&kept).unwrap()[&3].available.len(), 2);
     }
 
     #[test]

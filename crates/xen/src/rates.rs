@@ -74,7 +74,7 @@ pub fn snapshot(
             Some(why) => opaque.push(OpaqueVm {
                 id: VmId(domain.key.id),
                 name,
-                vcpus: u32::try_from(domain.vcpus.len()).unwrap_or(u32::MAX),
+                vcpus: u32::try_from(domain.used_vcpus().count()).unwrap_or(u32::MAX),
                 busy: Nanos(
                     domain.vcpus.iter().map(|vcpu| busy.of(vcpu).0).fold(0, u64::saturating_add),
                 ),
@@ -125,7 +125,7 @@ fn left_alone(domain: &DomainFacts) -> Option<String> {
     if domain.is_ending {
         return Some("it has been shut down or is being destroyed".to_owned());
     }
-    domain.vcpus.is_empty().then(|| "it has no vCPU that runs".to_owned())
+    domain.used_vcpus().next().is_none().then(|| "it has no vCPU that runs".to_owned())
 }
 
 /// How much of the window vCPUs of a domain used.
@@ -179,9 +179,9 @@ fn vm(topology: &Topology, busy: &Busy<'_>, name: String, before: Before) -> Vm 
             steal: Nanos(0),
         }
     };
-    let vcpus: Vec<Vcpu> = domain.vcpus.iter().map(vcpu).collect();
+    let vcpus: Vec<Vcpu> = domain.used_vcpus().map(vcpu).collect();
     let soft: BTreeMap<u32, CpuSet> =
-        domain.vcpus.iter().map(|vcpu| (vcpu.index, vcpu.soft.clone())).collect();
+        domain.used_vcpus().map(|vcpu| (vcpu.index, vcpu.soft.clone())).collect();
     let first =
         |(index, now): (&u32, &CpuSet)| (*index, before.soft.get(index).unwrap_or(now).clone());
     let known = |node: &NodeId| topology.node(*node).is_some();

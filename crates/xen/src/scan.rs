@@ -11,7 +11,7 @@ use instep_core::snapshot::GuestNode;
 use instep_core::topology::Topology;
 use instep_core::units::{Bytes, CpuId, Nanos, NodeId};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Instant;
 
@@ -36,7 +36,7 @@ impl fmt::Display for DomainKey {
 pub struct VcpuFacts {
     /// The guest's CPU number.
     pub index: u32,
-    /// The CPU it runs on or ran on last.
+    /// The CPU it runs on or ran on last; `None` for one that its guest has not started.
     pub cpu: Option<CpuId>,
     /// CPU time since the domain was made, to a tenth of a second.
     pub time: Nanos,
@@ -59,8 +59,10 @@ pub struct DomainFacts {
     pub is_paused: bool,
     /// Whether it has been shut down, has crashed or is being destroyed.
     pub is_ending: bool,
-    /// The vCPUs that its guest has started, ascending.
+    /// All vCPUs that it may have, ascending; see [`DomainFacts::used_vcpus`].
     pub vcpus: Vec<VcpuFacts>,
+    /// Those that it was made with, where its configuration is known.
+    pub available: BTreeSet<u32>,
     /// Node affinity.
     pub nodes: NodeSet,
     /// CPUs of its CPU pool.
@@ -76,6 +78,13 @@ pub struct DomainFacts {
 }
 
 impl DomainFacts {
+    /// The vCPUs that count: those that its guest has started, and those that it was made with and will start.
+    pub fn used_vcpus(&self) -> impl Iterator<Item = &VcpuFacts> {
+        let is_used =
+            |vcpu: &&VcpuFacts| vcpu.cpu.is_some() || self.available.contains(&vcpu.index);
+        self.vcpus.iter().filter(is_used)
+    }
+
     /// The vCPU of this index.
     #[must_use]
     pub fn vcpu(&self, index: u32) -> Option<&VcpuFacts> {
@@ -247,12 +256,9 @@ fn join(
     let mut by_domain: BTreeMap<u32, BTreeMap<u32, VcpuFacts>> = BTreeMap::new();
     for vcpu in vcpus {
         let of = by_domain.entry(vcpu.domain).or_default();
-        // One that the guest has not started runs nowhere.
-        if vcpu.cpu.is_some() {
-            let (hard, soft) = (vcpu.hard.of(&all), vcpu.soft.of(&all));
-            let facts = VcpuFacts { index: vcpu.index, cpu: vcpu.cpu, time: vcpu.time, hard, soft };
-            of.insert(vcpu.index, facts);
-        }
+        let (hard, soft) = (vcpu.hard.of(&all), vcpu.soft.of(&all));
+        let facts = VcpuFacts { index: vcpu.index, cpu: vcpu.cpu, time: vcpu.time, hard, soft };
+        of.insert(vcpu.index, facts);
     }
     let mut domains = Vec::with_capacity(rows.len());
     for row in rows {
@@ -273,6 +279,7 @@ fn join(
             is_paused: row.state.as_bytes().get(2) == Some(&b'p'),
             is_ending,
             vcpus: vcpus.unwrap_or_default().into_values().collect(),
+            available: config.available,
             nodes: row.nodes.as_ref().map(|mask| mask.of(&nodes)).unwrap_or_default(),
             pool: pool.cloned().unwrap_or_else(|| all.clone()),
             share: extra.shares.get(&row.id).copied(),

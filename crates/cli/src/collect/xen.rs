@@ -16,8 +16,8 @@ pub(super) fn command(args: &CollectArgs, source: &Source) -> anyhow::Result<Out
     let copies: [(&str, &Files); 2] = [("before", &before), ("after", &after)];
     let files = write(&args.dir, &copies)?;
     let dir = args.dir.as_path();
-    let copied = scan(&Source::Copy(dir.join("after")), Depth::Times)?;
-    let vcpus = copied.domains.iter().map(|domain| domain.vcpus.len()).sum();
+    let copied = scan(&Source::Copy(dir.join("after")), Depth::Full)?;
+    let vcpus = copied.domains.iter().map(|domain| domain.used_vcpus().count()).sum();
     let vms = copied.domains.len();
     if args.json {
         print_json(&CollectJson {

@@ -81,7 +81,6 @@ impl<H: Hands> Applier<H> {
         for (changes, is_soft) in [(&held.hard, false), (&held.soft, true)] {
             let kind = if is_soft { "soft" } else { "hard" };
             for (index, change) in changes {
-                // A vCPU that the guest has stopped runs nowhere, and gets it back all the same.
                 let now = domain.vcpu(*index);
                 let now = now.map(|vcpu| if is_soft { &vcpu.soft } else { &vcpu.hard });
                 if now == Some(&change.original) {

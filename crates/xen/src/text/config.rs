@@ -6,7 +6,7 @@ use instep_core::idset::NodeSet;
 use instep_core::snapshot::GuestNode;
 use instep_core::units::{Bytes, NodeId};
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const COMMAND: &str = "xl list -l";
 /// More nodes than a guest has.
@@ -17,6 +17,8 @@ const MOST_NODES: usize = 1024;
 pub struct Config {
     /// `pv`, `hvm` or `pvh`.
     pub kind: String,
+    /// The vCPUs that the domain was made with, of those that it may have at most.
+    pub available: BTreeSet<u32>,
     /// The guest's NUMA nodes (`vnuma`), each bound to a node of the host.
     pub guest_nodes: Vec<GuestNode>,
 }
@@ -41,6 +43,8 @@ struct Create {
 
 #[derive(Deserialize)]
 struct Build {
+    #[serde(default)]
+    avail_vcpus: Vec<u32>,
     #[serde(default)]
     vnuma_nodes: Vec<VirtualNode>,
 }
@@ -68,7 +72,8 @@ pub fn parse(text: &str) -> Result<BTreeMap<u32, Config>, Error> {
 }
 
 fn config(whole: Whole) -> Config {
-    let nodes = whole.b_info.map(|build| build.vnuma_nodes).unwrap_or_default();
+    let (vcpus, nodes) =
+        whole.b_info.map(|build| (build.avail_vcpus, build.vnuma_nodes)).unwrap_or_default();
     let node = |(id, node): (usize, VirtualNode)| GuestNode {
         id: id as u32,
         vcpus: node.vcpus,
@@ -77,6 +82,7 @@ fn config(whole: Whole) -> Config {
         bound: node.pnode.filter(|id| *id < MOST_NODES as u32).map(|id| NodeSet::one(NodeId(id))),
     };
     Config {
+        available: vcpus.into_iter().collect(),
         kind: whole.c_info.and_then(|create| create.kind).unwrap_or_default(),
         guest_nodes: nodes.into_iter().take(MOST_NODES).enumerate().map(node).collect(),
     }

@@ -82,19 +82,28 @@ fn of_pools(name: &str) -> String {
     fs::read_to_string(copy("pools").join(name)).unwrap()
 }
 
+/// Its configuration says `vcpus`, of `maxvcpus` that it may be given.
 #[test]
-fn vcpu_that_its_guest_has_not_started_runs_nowhere() {
+fn vcpu_that_its_guest_has_not_started_counts_if_it_will() {
     let vcpus = vcpu_list::parse(&of_pools("xl-vcpu-list")).unwrap();
     assert!(vcpus.iter().any(|vcpu| vcpu.domain == 6 && vcpu.cpu.is_none()));
-    let dir = tempfile::tempdir().unwrap();
-    let stopped = "four                                 3     3    -   --p      18.8  all / 0-3\n";
-    let scan = changed(dir.path(), "xl-vcpu-list", |text| {
-        let others =
-            text.lines().filter(|line| !line.starts_with("four") || !line.contains(" 3     3 "));
-        others.map(|line| format!("{line}\n")).collect::<String>() + stopped
-    });
-    let scan = scan.unwrap();
-    assert_eq!(scan.by_id(3).unwrap().vcpus.len(), 3);
+    let with = |config: &dyn Fn(String) -> String| {
+        let dir = tempfile::tempdir().unwrap();
+        changed(dir.path(), "xl-list-l", config).unwrap();
+        let path = dir.path().join("xen/xl-vcpu-list");
+        let text = fs::read_to_string(&path).unwrap();
+        // As the row of a vCPU that is not started, which is the third of domain 3 here.
+        let stop = |line: &str| match line.split_whitespace().collect::<Vec<_>>()[..] {
+            ["four", "3", "2", ..] => "four 3 2 - --p 18.8 all / 0-3".to_owned(),
+            _ => line.to_owned(),
+        };
+        fs::write(&path, text.lines().map(|line| stop(line) + "\n").collect::<String>()).unwrap();
+        let scan = scan(&Source::Copy(dir.path().to_owned()), Depth::Full).unwrap();
+        assert_eq!(scan.by_id(3).unwrap().vcpus.len(), 4, "its affinity is known");
+        snapshot(&scan).vms.into_iter().find(|vm| vm.name == "four").unwrap().vcpus.len()
+    };
+    assert_eq!(with(&|text| text), 4);
+    assert_eq!(with(&|_| "[]".to_owned()), 3);
 }
 
 /// Domains of a captured host as if they were in the pool of node 1 of another one.
