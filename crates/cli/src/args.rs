@@ -237,6 +237,9 @@ pub(crate) struct PlanArgs {
     /// The same as --format json.
     #[arg(long, conflicts_with = "format")]
     pub(crate) json: bool,
+    /// Plan for another host, to which these VMs will migrate: a file of what `instep topology --json` prints there.
+    #[arg(long = "for", value_name = "FILE")]
+    pub(crate) elsewhere: Option<PathBuf>,
 }
 
 /// The most vCPUs that a VM may be said to have: KVM allows 4096.

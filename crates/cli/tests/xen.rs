@@ -276,3 +276,18 @@ fn commands_that_do_not_know_xen_say_so() {
     let ran = instep(&[&["top", "--once"][..], &root].concat());
     assert!(ran.code == Some(0) && ran.stdout.contains("four"), "{}", ran.all());
 }
+
+#[test]
+fn plan_for_another_host_names_what_does_not_survive() {
+    let other = copy("two-nodes/six-domains");
+    let there = instep(&["topology", "--json", "--root", other.to_str().unwrap()]).expect(0);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("there.json");
+    fs::write(&file, &there.stdout).unwrap();
+    let plan = ["plan", "--policy", "bind", "--for", file.to_str().unwrap()];
+    let ran = on_copy(&plan).expect(0);
+    assert!(ran.stdout.contains("CPUs 0-7 -> 4-7"), "{}", ran.all());
+    ran.says(&["four: its affinity of CPUs 2-5 does not survive the migration"]);
+    on_copy(&[&plan[..], &["--format", "xl"]].concat()).expect(2).says(&["leave --format out"]);
+    on_copy(&["plan", "--for", "/nowhere.json"]).expect(2).says(&["cannot read /nowhere.json"]);
+}

@@ -17,6 +17,7 @@ use crate::run::Sink;
 use crate::signals::{Events, Wake};
 use crate::view;
 use instep_core::decision::{Action, Decision};
+use instep_core::snapshot::Snapshot;
 use instep_core::units::{Nanos, VmId};
 use instep_core::wording::Count;
 use instep_host::apply::StateDir;
@@ -148,6 +149,10 @@ fn cycles<H: Hands>(
         if options.once {
             break;
         }
+        if let Some(applier) = applier.as_deref_mut() {
+            // What an earlier run left standing is this one's now, which puts it back when it ends.
+            applier.take_over()?;
+        }
         wait = options.config.interval;
     }
     Ok(ended)
@@ -189,11 +194,17 @@ impl Cycle<'_> {
             Some(applier) => carry_out(applier, &decision, &scan)?,
             None => (BTreeMap::new(), 0),
         };
-        let actions = decision.actions.iter().map(|action| ActionRecord {
-            action: view::action(&snapshot, action),
-            outcome: outcomes.get(&action.vm()).cloned().unwrap_or_else(|| "dry run".to_owned()),
-        });
-        let nanos = |time: Duration| Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        let cost = Cost {
+            cpu_ns: cpu_time().since(cpu_before),
+            cpu_total_ns: cpu_time(),
+            observe_ns: nanos(observed.duration_since(began)),
+            decide_ns: nanos(decided.duration_since(observed)),
+            apply_ns: nanos(decided.elapsed()),
+        };
+        let outcome = |vm: VmId| match outcomes.get(&vm) {
+            Some(outcome) => outcome.clone(),
+            None => "dry run".to_owned(),
+        };
         let record = Record {
             schema: "instep.record/1",
             cycle: self.count,
@@ -203,21 +214,32 @@ impl Cycle<'_> {
             window_ns: snapshot.window,
             vms: view::verdicts(&snapshot, &decision),
             left_alone: snapshot.opaque.iter().map(left_alone).collect(),
-            actions: actions.collect(),
+            actions: actions(&snapshot, &decision, outcome),
             conflicts: view::conflicts(&snapshot, &decision.conflicts),
             memory: &[],
             warnings: &scan.warnings,
-            cost: Cost {
-                cpu_ns: cpu_time().since(cpu_before),
-                cpu_total_ns: cpu_time(),
-                observe_ns: nanos(observed.duration_since(began)),
-                decide_ns: nanos(decided.duration_since(observed)),
-                apply_ns: nanos(decided.elapsed()),
-            },
+            cost,
         };
         sink.record(&record);
         Ok((failed, scan))
     }
+}
+
+/// The actions of a decision, each with what came of its domain.
+fn actions<'a>(
+    snapshot: &'a Snapshot,
+    decision: &'a Decision,
+    outcome: impl Fn(VmId) -> String,
+) -> Vec<ActionRecord<'a>> {
+    let record = |action: &'a Action| ActionRecord {
+        action: view::action(snapshot, action),
+        outcome: outcome(action.vm()),
+    };
+    decision.actions.iter().map(record).collect()
+}
+
+fn nanos(time: Duration) -> Nanos {
+    Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// Makes the changes; what came of each domain, and how many failed.

@@ -108,6 +108,17 @@ impl<H: Hands> Applier<H> {
         self.store()
     }
 
+    /// Answers for what an earlier run left standing: should this one be killed, the next one puts it back.
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub fn take_over(&mut self) -> Result<(), Error> {
+        if !std::mem::replace(&mut self.journal.is_kept, false) {
+            return Ok(());
+        }
+        self.store()
+    }
+
     pub(super) fn store(&self) -> Result<(), Error> {
         self.journal.store(&self.state)
     }

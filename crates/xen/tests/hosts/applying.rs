@@ -47,6 +47,8 @@ fn conflict_is_mended_recorded_and_put_back() {
     applier.keep().unwrap();
     let journal = Journal::load(dir.path()).unwrap().unwrap();
     assert!(journal.is_kept);
+    applier.take_over().unwrap();
+    assert!(!Journal::load(dir.path()).unwrap().unwrap().is_kept);
     // A second cycle finds nothing to do, and knows what there was.
     let now = made.scan.borrow().clone();
     assert!(mending(&now, Some(&journal)).is_empty());
