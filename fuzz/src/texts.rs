@@ -181,7 +181,7 @@ pub(crate) const TEXTS: &[(&str, &[&[u8]])] = &[
         "xen_cpupools",
         &[
             include_bytes!("../../crates/xen/tests/data/two-nodes/six-domains/xen/xl-cpupool-list-c"),
-            include_bytes!("../../crates/xen/tests/data/pools/xl-cpupool-list-c"),
+            include_bytes!("../../crates/xen/tests/data/two-nodes/pools/xen/xl-cpupool-list-c"),
         ],
     ),
     (
@@ -216,7 +216,7 @@ pub(crate) const TEXTS: &[(&str, &[&[u8]])] = &[
         "xen_sched",
         &[
             include_bytes!("../../crates/xen/tests/data/two-nodes/six-domains/xen/xl-sched-credit2"),
-            include_bytes!("../../crates/xen/tests/data/pools/xl-sched-credit2"),
+            include_bytes!("../../crates/xen/tests/data/two-nodes/pools/xen/xl-sched-credit2"),
         ],
     ),
     (
@@ -230,7 +230,7 @@ pub(crate) const TEXTS: &[(&str, &[&[u8]])] = &[
         "xen_vcpu_list",
         &[
             include_bytes!("../../crates/xen/tests/data/two-nodes/six-domains/xen/xl-vcpu-list"),
-            include_bytes!("../../crates/xen/tests/data/pools/xl-vcpu-list"),
+            include_bytes!("../../crates/xen/tests/data/two-nodes/pools/xen/xl-vcpu-list"),
         ],
     ),
 ];

@@ -4,7 +4,7 @@
 use crate::observe::Observed;
 use anyhow::Context as _;
 use clap::ValueEnum;
-use instep_agent::xen::{self, Look};
+use instep_agent::xen::{self, Known, Look, Memory};
 use instep_core::units::Nanos;
 use instep_host::discover::Scan;
 use instep_xen::apply::Journal;
@@ -102,9 +102,9 @@ pub(crate) fn observe(source: &Source, looking: &Looking<'_>) -> anyhow::Result<
         before = Some(scan);
     }
     let elapsed = looking.elapsed.map(|elapsed| Nanos(elapsed.as_nanos() as u64));
-    let depth = Depth::WithMemory;
+    let known = Known { before: before.as_ref(), elapsed, journal: journal.as_ref() };
     let Look { snapshot, scan, competing } =
-        xen::look(source, before.as_ref(), elapsed, depth, journal.as_ref())?;
+        xen::look(source, Depth::WithMemory, &known, &mut Memory::new())?;
     warnings.extend(snapshot.topology.warnings().iter().cloned());
     warnings.extend(scan.warnings.iter().cloned());
     Ok(Observed {

@@ -47,7 +47,8 @@ vcpu-pin)
   awk -v d="$2" -v v="$3" -v h="$4" -v s="$5" '$2 == d && $3 == v {{ if (h != "-") $7 = h; if (s != "-") $9 = s }} {{ print }}' \
     "$here/xl-vcpu-list" > "$here/new" && mv "$here/new" "$here/xl-vcpu-list" ;;
 vcpu-list) cat "$here/xl-vcpu-list" ;;
-debug-keys) ;;
+debug-keys) echo >> "$here/keys" ;;
+dmesg) sed "s/now = [0-9]*/now = $(cat "$here/keys" 2>/dev/null | wc -l)/" "{data}/xl-dmesg" ;;
 *) cat "{data}/$file" ;;
 esac"#,
             data = data.display()

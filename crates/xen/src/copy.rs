@@ -19,9 +19,6 @@ pub type Files = Vec<(PathBuf, Vec<u8>)>;
 pub fn take(source: &Source, memory: bool) -> Result<(Files, Vec<String>), Error> {
     let mut files = Files::new();
     let mut warnings = Vec::new();
-    if memory && let Err(error) = source.run(&["debug-keys", "u"]) {
-        warnings.push(format!("the copy does not tell on which nodes memory lies: {error}"));
-    }
     let scheduler = crate::text::info::parse(&source.read(Query::Info)?)?.scheduler;
     for query in Query::ALL {
         let is_other = match query {
@@ -33,7 +30,11 @@ pub fn take(source: &Source, memory: bool) -> Result<(Files, Vec<String>), Error
         if is_other {
             continue;
         }
-        match source.read(query) {
+        let output = match query {
+            Query::Log => source.log_with_memory(),
+            _ => source.read(query),
+        };
+        match output {
             Ok(text) => {
                 files.push((
                     PathBuf::from("xen").join(query.file()),

@@ -233,10 +233,14 @@ impl Asking<'_> {
                 ));
                 return node_memory::ByDomain::new();
             }
-            if let Err(error) = self.source.run(&["debug-keys", "u"]) {
-                self.warnings.push(format!("it is not known on which nodes memory lies: {error}"));
-                return node_memory::ByDomain::new();
-            }
+            return match self.source.log_with_memory() {
+                Ok(log) => node_memory::parse(&log),
+                Err(error) => {
+                    let what = "it is not known on which nodes memory lies";
+                    self.warnings.push(format!("{what}: {error}"));
+                    node_memory::ByDomain::new()
+                }
+            };
         }
         let parse = |text: &str| Ok(node_memory::parse(text));
         self.about(Query::Log, "it is not known on which nodes memory lies", parse)

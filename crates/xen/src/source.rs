@@ -135,6 +135,31 @@ impl Source {
         }
     }
 
+    /// The hypervisor's log with a table of memory by node that is made now. Xen may write it a moment after it was asked
+    /// to, and an older one may be of other domains.
+    ///
+    /// # Errors
+    /// A command failed, or no new table came within a second.
+    pub fn log_with_memory(&self) -> Result<String, Error> {
+        let old = stamp(&self.read(Query::Log)?).map(str::to_owned);
+        self.run(&["debug-keys", "u"])?;
+        let mut before = String::new();
+        for _ in 0..20 {
+            let log = self.read(Query::Log)?;
+            let is_new = stamp(&log).is_some() && stamp(&log) != old.as_deref();
+            // Two looks that are alike: it is complete.
+            if is_new && log == before {
+                return Ok(log);
+            }
+            before = log;
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Err(Error::Unusable {
+            what: "Xen wrote no table of memory by node to its log within a second".to_owned(),
+            next: "try `xl debug-keys u` and `xl dmesg` by hand",
+        })
+    }
+
     /// When it is: time since dom0's boot, as a copy tells; `None` where that is not known, and on this machine.
     #[must_use]
     pub fn uptime(&self) -> Option<instep_core::units::Nanos> {
@@ -188,6 +213,11 @@ impl Source {
             status.code().map_or_else(|| "by a signal".to_owned(), |n| format!("status {n}"));
         Err(Error::Failed { command, status, said })
     }
+}
+
+/// What tells the last table of memory in the log from earlier ones.
+fn stamp(log: &str) -> Option<&str> {
+    log[log.rfind("dumping numa info (now = ")?..].lines().next()
 }
 
 /// Reads a pipe to its end, or to the limit, on a thread of its own.
@@ -258,6 +288,24 @@ mod tests {
         assert!(matches!(error, Error::Slow { .. }), "{error}");
         assert!(begun.elapsed() < Duration::from_secs(30));
         assert!(error.to_string().contains("`xl list -v -c -n` did not end"), "{error}");
+    }
+
+    /// A log to which each request adds a table at the second look after it.
+    #[test]
+    fn table_of_memory_is_waited_for_until_it_is_new() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = r#"cd "${0%/*}"
+case $1 in
+debug-keys) touch asked ;;
+dmesg)
+  echo "(XEN) 'u' pressed -> dumping numa info (now = 1)"
+  [ -e asked ] && { [ -e ready ] && echo "(XEN) 'u' pressed -> dumping numa info (now = 2)"; touch ready; } ;;
+esac; true"#;
+        let log = program(dir.path(), script, LIMIT).log_with_memory().unwrap();
+        assert!(log.ends_with("(now = 2)\n"), "{log}");
+        let never = program(dir.path(), "echo \"dumping numa info (now = 1)\"", LIMIT);
+        let error = never.log_with_memory().unwrap_err().to_string();
+        assert!(error.starts_with("Xen wrote no table of memory by node"), "{error}");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! ```
 //! There is no guardian: what a run changed that was killed stays until `instep restore` or the next run.
 
-use super::{Look, decide, look};
+use super::{Known, Look, Memory, decide, look};
 use crate::config::{Config, ConfigError};
 use crate::cycle::{cpu_time, left_alone};
 use crate::error::Error;
@@ -115,6 +115,7 @@ fn cycles<H: Hands>(
     let mut ended = Ended::default();
     let mut wait = options.config.window;
     let mut walked: Option<Instant> = None;
+    let mut memory = Memory::new();
     for count in 1.. {
         loop {
             match options.events.wait(wait) {
@@ -140,7 +141,7 @@ fn cycles<H: Hands>(
         }
         let known = options.known.as_ref();
         let cycle = Cycle { count, config: &options.config, once: options.once, depth, known };
-        match cycle.go(&options.source, applier.as_deref_mut(), &before, sink) {
+        match cycle.go(&options.source, applier.as_deref_mut(), (&before, &mut memory), sink) {
             Ok((failed, scan)) => (ended.failed, before) = (failed, scan),
             // What worked before may work again; the placement stands meanwhile.
             Err(error) if count > 1 => sink.notice(&format!("this cycle failed: {error}")),
@@ -173,13 +174,13 @@ impl Cycle<'_> {
         &self,
         source: &Source,
         mut applier: Option<&mut Applier<H>>,
-        before: &Scan,
+        (before, memory): (&Scan, &mut Memory),
         sink: &mut dyn Sink,
     ) -> Result<(usize, Scan), Error> {
         let (time, cpu_before, began) = (SystemTime::now(), cpu_time(), Instant::now());
         let journal = applier.as_deref().map(Applier::journal).or(self.known);
-        let Look { mut snapshot, mut scan, .. } =
-            look(source, Some(before), None, self.depth, journal)?;
+        let known = Known { before: Some(before), elapsed: None, journal };
+        let Look { mut snapshot, mut scan, .. } = look(source, self.depth, &known, memory)?;
         let missing = keep_only(&mut snapshot, &self.config.vms);
         if self.once
             && let Some(name) = missing.first()

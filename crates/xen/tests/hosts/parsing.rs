@@ -78,15 +78,11 @@ fn weight_and_cap_are_those_of_the_scheduler_in_force() {
     assert_eq!(of(3), (100, None));
 }
 
-fn of_pools(name: &str) -> String {
-    fs::read_to_string(copy("pools").join(name)).unwrap()
-}
-
 /// Its configuration says `vcpus`, of `maxvcpus` that it may be given.
 #[test]
 fn vcpu_that_its_guest_has_not_started_counts_if_it_will() {
-    let vcpus = vcpu_list::parse(&of_pools("xl-vcpu-list")).unwrap();
-    assert!(vcpus.iter().any(|vcpu| vcpu.domain == 6 && vcpu.cpu.is_none()));
+    let vcpus = vcpu_list::parse(&output("two-nodes/pools", "xl-vcpu-list")).unwrap();
+    assert!(vcpus.iter().any(|vcpu| vcpu.domain == 7 && vcpu.cpu.is_none()));
     let with = |config: &dyn Fn(String) -> String| {
         let dir = tempfile::tempdir().unwrap();
         changed(dir.path(), "xl-list-l", config).unwrap();
@@ -106,22 +102,21 @@ fn vcpu_that_its_guest_has_not_started_counts_if_it_will() {
     assert_eq!(with(&|_| "[]".to_owned()), 3);
 }
 
-/// Domains of a captured host as if they were in the pool of node 1 of another one.
+/// The host was split into a pool for each node after `two words` had been placed on node 1.
 #[test]
 fn domains_stay_inside_their_pool() {
-    let pools = cpupools::parse(&of_pools("xl-cpupool-list-c")).unwrap();
-    assert_eq!(pools["Pool-node1"].to_string(), "4-7");
-    let dir = tempfile::tempdir().unwrap();
-    changed(dir.path(), "xl-cpupool-list-c", |_| of_pools("xl-cpupool-list-c")).unwrap();
-    let list = dir.path().join("xen/xl-list-v-c-n");
-    let text = fs::read_to_string(&list).unwrap();
-    fs::write(&list, text.replace("    Pool-0", "Pool-node1")).unwrap();
-    let scan = scan(&Source::Copy(dir.path().to_owned()), Depth::Full).unwrap();
-    let snapshot = snapshot(&scan);
-    let two = snapshot.vms.iter().find(|vm| vm.name == "two").unwrap();
-    assert_eq!((two.cpuset.to_string(), two.allowed().to_string()), ("4-7".into(), "4-7".into()));
-    // A hard affinity of all CPUs is one of the pool's, and the soft one holds these.
-    assert!(find(&snapshot).iter().all(|conflict| conflict.vm != two.id));
+    let snapshot = snapshot(&captured("two-nodes/pools"));
+    let said = |name: &str| {
+        let vm = snapshot.vms.iter().find(|vm| vm.name == name).unwrap();
+        let its = find(&snapshot).into_iter().filter(|conflict| conflict.vm == vm.id);
+        let said: Vec<String> = its.map(|conflict| conflict.kind.to_string()).collect();
+        (vm.cpuset.to_string(), vm.allowed().to_string(), said)
+    };
+    // A hard affinity of all CPUs is one of the pool's.
+    assert_eq!(said("two"), ("4-7".to_owned(), "4-7".to_owned(), vec![]));
+    let (pool, allowed, conflicts) = said("two words");
+    assert_eq!((pool.as_str(), allowed.as_str(), conflicts.len()), ("0-3", "0-3", 2));
+    assert!(conflicts[0].contains("is CPUs 4-7, but they may use CPUs 0-3 only"), "{conflicts:?}");
 }
 
 #[test]
@@ -129,7 +124,7 @@ fn weights_caps_and_times_are_read() {
     let shares = sched::parse(&output("two-nodes/six-domains", "xl-sched-credit2")).unwrap();
     assert_eq!(shares[&3], sched::Share { weight: 256, cap: 0 });
     // Two pools have two tables.
-    let shares = sched::parse(&of_pools("xl-sched-credit2")).unwrap();
+    let shares = sched::parse(&output("two-nodes/pools", "xl-sched-credit2")).unwrap();
     assert!(shares.len() >= 2, "{shares:?}");
     let times = uptime::parse(&output("two-nodes/six-domains", "xl-uptime")).unwrap();
     assert!(times[&3].0 > 0 && times[&3] < times[&0]);
