@@ -3,7 +3,6 @@
 mod traces;
 mod values;
 
-pub(crate) use crate::hypervisor::Hypervisor;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use instep_agent::dispatch::config::ProcessVm;
 use instep_core::policy::PolicyName;
@@ -136,6 +135,15 @@ pub(crate) enum Command {
         for s in 1 2 3 4 5; do instep sim x.toml --seed $s --json; done > a.json"
     )]
     Compare(CompareArgs),
+}
+
+/// What runs the VMs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Hypervisor {
+    /// Xen, from its control domain.
+    Xen,
+    /// KVM, or any other monitors of this Linux host.
+    Kvm,
 }
 
 #[derive(Debug, Args)]

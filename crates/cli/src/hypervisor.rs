@@ -1,9 +1,9 @@
 //! Which hypervisor a command looks at: KVM on a Linux host, or Xen from its control domain. Chosen by what is there,
 //! or by `--hypervisor`.
 
+use crate::args::Hypervisor;
 use crate::observe::Observed;
 use anyhow::Context as _;
-use clap::ValueEnum;
 use instep_agent::xen::{self, Known, Look, Memory};
 use instep_core::units::Nanos;
 use instep_host::discover::Scan;
@@ -13,15 +13,6 @@ use instep_xen::scan::Depth;
 use instep_xen::{Source, scan};
 use std::path::Path;
 use std::time::Duration;
-
-/// What runs the VMs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Hypervisor {
-    /// Xen, from its control domain.
-    Xen,
-    /// KVM, or any other monitors of this Linux host.
-    Kvm,
-}
 
 /// Where Xen's domains are asked for, `None` on a host that is not to be taken for one of Xen.
 ///
