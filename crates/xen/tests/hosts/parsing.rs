@@ -105,6 +105,8 @@ fn vcpu_that_its_guest_has_not_started_counts_if_it_will() {
 /// The host was split into a pool for each node after `two words` had been placed on node 1.
 #[test]
 fn domains_stay_inside_their_pool() {
+    let pools = cpupools::parse(&output("two-nodes/pools", "xl-cpupool-list-c")).unwrap();
+    assert_eq!(pools["Pool-node1"].to_string(), "4-7");
     let snapshot = snapshot(&captured("two-nodes/pools"));
     let said = |name: &str| {
         let vm = snapshot.vms.iter().find(|vm| vm.name == name).unwrap();
