@@ -10,6 +10,7 @@ mod process;
 mod rest;
 mod topology;
 mod trace;
+mod xen;
 
 /// A parser under test: fed any bytes, it must return.
 pub type Target = fn(&[u8]);
@@ -45,6 +46,15 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("topology_json", documents::topology_json),
     ("trace_dat", trace::trace_dat),
     ("vm_definitions", rest::vm_definitions),
+    ("xen_configs", xen::configs),
+    ("xen_cpupools", xen::cpupools),
+    ("xen_info", xen::info),
+    ("xen_journal", xen::journal),
+    ("xen_list", xen::list),
+    ("xen_node_memory", xen::node_memory),
+    ("xen_sched", xen::sched),
+    ("xen_uptime", xen::uptime),
+    ("xen_vcpu_list", xen::vcpu_list),
 ];
 
 /// Feeds `data` to the target called `name`.

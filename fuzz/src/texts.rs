@@ -171,4 +171,66 @@ pub(crate) const TEXTS: &[(&str, &[&[u8]])] = &[
             &[23],
         ],
     ),
+    (
+        "xen_configs",
+        &[
+            include_bytes!("../../crates/xen/tests/data/two-nodes/six-domains/xen/xl-list-l"),
+        ],
+    ),
+    (
+        "xen_cpupools",
+        &[
+            include_bytes!("../../crates/xen/tests/data/two-nodes/six-domains/xen/xl-cpupool-list-c"),
+            include_bytes!("../../crates/xen/tests/data/two-nodes/pools/xen/xl-cpupool-list-c"),
+        ],
+    ),
+    (
+        "xen_info",
+        &[
+            include_bytes!("../../crates/xen/tests/data/two-nodes/six-domains/xen/xl-info-n"),
+        ],
+    ),
+    (
+        "xen_journal",
+        &[
+            br#"{"schema":"instep.xen-journal/1","boot_id":"x","kept":true,"domains":[{"domain":{"id":3,
+              "uuid":"u"},"changed":{"name":"a","hard":{"0":{"original":"0-7","set":"4-7"}},"soft":{"0":{"original":"0-3",
+              "set":"0-3","pending":"4-7"}},"nodes":{"original":"0","set":"1"}}}]}"#,
+        ],
+    ),
+    (
+        "xen_list",
+        &[
+            include_bytes!("../../crates/xen/tests/data/two-nodes/six-domains/xen/xl-list-v-c-n"),
+            include_bytes!("../../crates/xen/tests/data/two-nodes/six-domains/xen/xl-list-n"),
+            include_bytes!("../../crates/xen/tests/data/two-nodes/six-domains/xen/xl-list-v"),
+        ],
+    ),
+    (
+        "xen_node_memory",
+        &[
+            include_bytes!("../../crates/xen/tests/data/two-nodes/six-domains/xen/xl-dmesg"),
+        ],
+    ),
+    (
+        "xen_sched",
+        &[
+            include_bytes!("../../crates/xen/tests/data/two-nodes/six-domains/xen/xl-sched-credit2"),
+            include_bytes!("../../crates/xen/tests/data/two-nodes/pools/xen/xl-sched-credit2"),
+        ],
+    ),
+    (
+        "xen_uptime",
+        &[
+            include_bytes!("../../crates/xen/tests/data/two-nodes/six-domains/xen/xl-uptime"),
+            b"Name ID Uptime\nmy vm 7 12 days,  1:02:03\n",
+        ],
+    ),
+    (
+        "xen_vcpu_list",
+        &[
+            include_bytes!("../../crates/xen/tests/data/two-nodes/six-domains/xen/xl-vcpu-list"),
+            include_bytes!("../../crates/xen/tests/data/two-nodes/pools/xen/xl-vcpu-list"),
+        ],
+    ),
 ];

@@ -218,6 +218,7 @@ impl Done {
             Action::SetVcpuAffinity { tid, .. } | Action::SetEmulatorAffinity { tid, .. } => {
                 applied.get(tid).map_or_else(|| "gone".to_owned(), said)
             }
+            Action::SetSoftAffinity { .. } => "a Linux host has no soft affinity".to_owned(),
             Action::MoveMemory { .. } => "see memory".to_owned(),
         };
         self.outcomes = self.decision.actions.iter().map(outcome).collect();
@@ -258,7 +259,7 @@ impl Done {
                 let seen = &vm.emulators.iter().find(|e| e.tid == *tid)?.allowed;
                 (ThreadKind::Emulator, *tid, start, seen, cpus)
             }
-            Action::MoveMemory { .. } => return None,
+            Action::SetSoftAffinity { .. } | Action::MoveMemory { .. } => return None,
         };
         Some(change(vm, facts.start_ticks, kind, (tid, start), seen, cpus))
     }
@@ -309,7 +310,7 @@ fn change(
     }
 }
 
-fn left_alone(vm: &OpaqueVm) -> LeftAloneRecord<'_> {
+pub(crate) fn left_alone(vm: &OpaqueVm) -> LeftAloneRecord<'_> {
     LeftAloneRecord { name: &vm.name, pid: vm.id, why: &vm.why }
 }
 
@@ -326,7 +327,7 @@ fn said(applied: &Applied) -> String {
 }
 
 /// CPU time of this process.
-fn cpu_time() -> Nanos {
+pub(crate) fn cpu_time() -> Nanos {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Nanos(
         u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000

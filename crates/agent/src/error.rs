@@ -10,6 +10,12 @@ pub enum Error {
     /// The host could not be read or changed.
     #[error(transparent)]
     Host(#[from] instep_host::Error),
+    /// A Xen host could not be read or changed.
+    #[error(transparent)]
+    Xen(#[from] instep_xen::Error),
+    /// The window between two copies is not known.
+    #[error("how long the loads were measured is not known: {0}")]
+    Window(&'static str),
     /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -88,6 +94,8 @@ impl Error {
             | Error::Left { .. }
             | Error::Displaced { .. } => true,
             Error::Host(_)
+            | Error::Xen(_)
+            | Error::Window(_)
             | Error::Config(_)
             | Error::NoSuchVm(_)
             | Error::Denied { .. }

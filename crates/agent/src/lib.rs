@@ -29,6 +29,7 @@ mod testing;
 pub mod view;
 pub mod vm_settings;
 mod watch;
+pub mod xen;
 
 pub use decide::decide;
 pub use error::Error;

@@ -75,6 +75,23 @@ pub enum ActionView<'a> {
         /// Why.
         why: String,
     },
+    /// Let vCPUs prefer CPUs among those that they may use, and take memory from `nodes` (Xen).
+    SoftAffinity {
+        /// The VM's unique name.
+        vm: &'a str,
+        /// It concerns those of `soft`.
+        vcpu: Null,
+        /// It concerns no thread.
+        tid: Null,
+        /// It binds to none.
+        cpus: Null,
+        /// The vCPUs that change, each with the CPUs it is to prefer.
+        soft: Vec<SoftView<'a>>,
+        /// The node affinity; null where it stays.
+        nodes: Option<&'a NodeSet>,
+        /// Why.
+        why: String,
+    },
     /// Bring memory to `nodes`.
     MoveMemory {
         /// The VM's unique name.
@@ -98,6 +115,15 @@ pub enum ActionView<'a> {
     },
 }
 
+/// The soft affinity of one vCPU.
+#[derive(Debug, Serialize)]
+pub struct SoftView<'a> {
+    /// The guest's CPU number.
+    pub vcpu: u32,
+    /// The CPUs it is to prefer.
+    pub cpus: &'a CpuSet,
+}
+
 impl ActionView<'_> {
     /// The VM's unique name.
     #[must_use]
@@ -106,6 +132,7 @@ impl ActionView<'_> {
             Self::VcpuAffinity { vm, .. }
             | Self::EmulatorAffinity { vm, .. }
             | Self::SoftHome { vm, .. }
+            | Self::SoftAffinity { vm, .. }
             | Self::MoveMemory { vm, .. } => vm,
         }
     }
@@ -157,6 +184,11 @@ pub fn action<'a>(snapshot: &'a Snapshot, action: &'a Action) -> ActionView<'a> 
         }
         Action::SetEmulatorAffinity { tid, cpus, .. } => {
             ActionView::EmulatorAffinity { vm, vcpu: (), tid: *tid, cpus, why }
+        }
+        Action::SetSoftAffinity { vcpus, nodes, .. } => {
+            let soft = vcpus.iter().map(|(vcpu, cpus)| SoftView { vcpu: *vcpu, cpus }).collect();
+            let (vcpu, tid, cpus) = ((), (), ());
+            ActionView::SoftAffinity { vm, vcpu, tid, cpus, soft, nodes: nodes.as_ref(), why }
         }
         Action::MoveMemory { vm: pid, guest_node, to, remote, .. } => {
             let (vcpu, tid, cpus, pid) = ((), (), (), *pid);
@@ -225,6 +257,15 @@ mod tests {
                 node: NodeId(1),
                 why: why(),
             },
+            ActionView::SoftAffinity {
+                vm: "a",
+                vcpu: (),
+                tid: (),
+                cpus: (),
+                soft: vec![SoftView { vcpu: 0, cpus: &cpus }],
+                nodes: Some(&nodes),
+                why: why(),
+            },
             ActionView::MoveMemory {
                 vm: "a",
                 vcpu: (),
@@ -237,7 +278,8 @@ mod tests {
                 why: why(),
             },
         ];
-        let kinds = ["vcpu_affinity", "emulator_affinity", "soft_home", "move_memory"];
+        let kinds =
+            ["vcpu_affinity", "emulator_affinity", "soft_home", "soft_affinity", "move_memory"];
         for (action, kind) in actions.iter().zip(kinds) {
             let json = serde_json::to_value(action).unwrap();
             assert_eq!(json["kind"], kind);

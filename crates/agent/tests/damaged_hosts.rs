@@ -56,6 +56,7 @@ fn check(decision: &Decision, snapshot: &Snapshot, case: &str) {
                 assert!(!cpus.is_empty(), "{case}");
                 assert!(cpus.is_subset(&snapshot.topology.all_cpus()), "{case}");
             }
+            Action::SetSoftAffinity { .. } => panic!("{case}: a Linux host has no soft affinity"),
             Action::MoveMemory { to, .. } => assert!(!to.is_empty(), "{case}"),
         }
     }

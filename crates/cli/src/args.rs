@@ -17,7 +17,7 @@ use values::{duration, process_vm, size, window};
 
 /// Keeps the vCPUs of SMP virtual machines in step.
 ///
-/// Sees every VM of a Linux host, decides which NUMA node, cores and CPUs each should use, says
+/// Sees every VM of a Linux host, or every domain of a Xen host, decides which NUMA node, cores and CPUs each should use, says
 /// why, and applies it. What it changes it records first and puts back.
 #[derive(Debug, Parser)]
 #[command(
@@ -137,11 +137,23 @@ pub(crate) enum Command {
     Compare(CompareArgs),
 }
 
+/// What runs the VMs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Hypervisor {
+    /// Xen, from its control domain.
+    Xen,
+    /// KVM, or any other monitors of this Linux host.
+    Kvm,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct TopologyArgs {
     /// Read a copy of a host's /proc and /sys instead of this host.
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
+    /// What runs the VMs: xen (in its control domain) or kvm [default: what is there].
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub(crate) hypervisor: Option<Hypervisor>,
     /// Print JSON (schema instep.topology/1).
     #[arg(long)]
     pub(crate) json: bool,
@@ -163,6 +175,9 @@ pub(crate) struct HostArgs {
     /// How long the loads of this host are measured, 10ms to 1day [default: 1s].
     #[arg(long, value_name = "TIME", conflicts_with = "root", value_parser = window)]
     pub(crate) window: Option<Duration>,
+    /// What runs the VMs: xen (in its control domain) or kvm [default: what is there].
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub(crate) hypervisor: Option<Hypervisor>,
     /// Where the original affinities are recorded [default: /run/instep, or
     /// $XDG_RUNTIME_DIR/instep without root].
     #[arg(long, value_name = "DIR")]
@@ -214,6 +229,8 @@ pub(crate) enum PlanFormat {
     Virsh,
     /// A shell script of taskset commands.
     Taskset,
+    /// A shell script of xl commands (Xen hosts only).
+    Xl,
 }
 
 #[derive(Debug, Args)]
@@ -228,6 +245,9 @@ pub(crate) struct PlanArgs {
     /// The same as --format json.
     #[arg(long, conflicts_with = "format")]
     pub(crate) json: bool,
+    /// Plan for another host, to which these VMs will migrate: a file of what `instep topology --json` prints there.
+    #[arg(long = "for", value_name = "FILE")]
+    pub(crate) elsewhere: Option<PathBuf>,
 }
 
 /// The most vCPUs that a VM may be said to have: KVM allows 4096.
@@ -259,6 +279,9 @@ pub(crate) struct CollectArgs {
     /// Time between the two copies, over which loads are measured, 10ms to 1day.
     #[arg(long, value_name = "TIME", value_parser = window, default_value = "1s")]
     pub(crate) interval: Duration,
+    /// What runs the VMs: xen (in its control domain) or kvm [default: what is there].
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub(crate) hypervisor: Option<Hypervisor>,
     /// Print JSON (schema instep.collect/1).
     #[arg(long)]
     pub(crate) json: bool,
@@ -307,6 +330,9 @@ pub(crate) struct RunArgs {
     /// collector; its name must end with .prom.
     #[arg(long, value_name = "FILE")]
     pub(crate) metrics: Option<PathBuf>,
+    /// What runs the VMs: xen (in its control domain) or kvm [default: what is there].
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub(crate) hypervisor: Option<Hypervisor>,
     /// Where the history for `instep top --replay` and the page is kept [default: /var/lib/instep/history,
     /// or `history` in another state directory].
     #[arg(long, value_name = "DIR")]
@@ -350,6 +376,9 @@ pub(crate) struct RestoreArgs {
     /// $XDG_RUNTIME_DIR/instep without root].
     #[arg(long, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
+    /// What runs the VMs: xen (in its control domain) or kvm [default: what is there].
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub(crate) hypervisor: Option<Hypervisor>,
     /// Set a damaged record aside instead of refusing; affinities stay as they are.
     #[arg(long)]
     pub(crate) discard_damaged: bool,

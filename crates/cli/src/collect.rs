@@ -1,8 +1,10 @@
 //! `instep collect`: two copies of what Instep reads of this host, for `plan --root` elsewhere.
 
+mod xen;
+
 use crate::args::CollectArgs;
 use crate::text::plural;
-use crate::{Outcome, print, print_json, tell};
+use crate::{Outcome, hypervisor, print, print_json, tell};
 use anyhow::Context as _;
 use instep_host::Root;
 use instep_host::collect::{HostCopy, WriteError, take, write};
@@ -37,6 +39,9 @@ pub(crate) fn command(args: &CollectArgs) -> anyhow::Result<Outcome> {
     check_pid_namespace()?;
     let dir = args.dir.as_path();
     check_free(dir)?;
+    if let Some(source) = hypervisor::xen(args.hypervisor, None)? {
+        return xen::command(args, &source);
+    }
     // Until there is something to remove a signal ends this at once.
     let before = take(&Root::live(), false)?;
     std::thread::sleep(args.interval);

@@ -10,6 +10,7 @@ mod compare;
 #[path = "../tests/common/golden.rs"]
 mod golden;
 mod guard;
+mod hypervisor;
 mod laboratory;
 mod observe;
 mod plan;

@@ -1,6 +1,7 @@
 //! One look at a host for commands that touch nothing: live over a window, or from copies.
 
 use crate::args::HostArgs;
+use crate::hypervisor::{self, Looking, XenSeen};
 use crate::tell;
 use crate::text::{plural, printable, wrapped};
 use anyhow::Context as _;
@@ -25,6 +26,8 @@ pub(crate) struct Observed {
     pub(crate) since_start: bool,
     /// What a running or finished `instep run` changed, if that can be read; of copies nothing.
     pub(crate) journal: Option<Journal>,
+    /// Of a Xen host, what was found there; `scan` is empty then.
+    pub(crate) xen: Option<XenSeen>,
 }
 
 /// Looks at the host that the options name; VMs of owners that `trust` refuses are left alone, and with
@@ -35,6 +38,19 @@ pub(crate) fn observe(
     trust: Option<&Trust>,
 ) -> anyhow::Result<Observed> {
     let root = root(args.root.as_deref())?;
+    if let Some(source) = hypervisor::xen(args.hypervisor, args.root.as_deref())? {
+        let looking = Looking {
+            before: args.before.as_deref(),
+            elapsed: args.elapsed,
+            window: config.window,
+            state: args.state_dir.as_deref(),
+        };
+        let mut observed = hypervisor::observe(&source, &looking)?;
+        if let Some(name) = keep_only(&mut observed.snapshot, &config.vms).first() {
+            anyhow::bail!(absent(&observed.snapshot, name));
+        }
+        return Ok(observed);
+    }
     let mut options = ScanOptions::once();
     options.definitions = config.discover.vm_settings;
     let mut loads_only = options.clone();
@@ -71,7 +87,7 @@ pub(crate) fn observe(
     warnings.extend(scan.warnings.iter().cloned());
     warnings.extend(vm_settings::problems(&scan));
     let since_start = !root.is_live() && before.is_none();
-    Ok(Observed { snapshot, scan, warnings, since_start, journal })
+    Ok(Observed { snapshot, scan, warnings, since_start, journal, xen: None })
 }
 
 /// Refuses copies in the wrong order; one without an uptime (zero) could be any.
@@ -169,8 +185,9 @@ impl Observed {
         let mut text = format!("\nLeft alone ({}):\n", plural(opaque.len(), "VM"));
         for vm in opaque {
             let line = format!(
-                "{} (pid {}), {}: {}",
+                "{} ({} {}), {}: {}",
                 printable(&vm.name),
+                if self.xen.is_some() { "domain" } else { "pid" },
                 vm.id,
                 plural(vm.vcpus as usize, "vCPU"),
                 vm.why

@@ -1,9 +1,11 @@
 //! `instep restore`: puts back what a `run --once` or a crash left behind.
 
+mod xen;
+
 use crate::args::RestoreArgs;
 use crate::observe::state_dir;
 use crate::text::plural;
-use crate::{Outcome, print, print_json, tell};
+use crate::{Outcome, hypervisor, print, print_json, tell};
 use anyhow::Context as _;
 use instep_agent::dispatch;
 use instep_agent::published;
@@ -34,6 +36,9 @@ struct RestoreJson {
 pub(crate) fn command(args: &RestoreArgs) -> anyhow::Result<Outcome> {
     check_pid_namespace()?;
     let state = state_dir(args.state_dir.as_deref())?;
+    if let Some(source) = hypervisor::xen(args.hypervisor, None)? {
+        return xen::command(args, &state, source);
+    }
     let has_journal = has_journal(&state, args.state_dir.is_some())?;
     if args.to_cpuset {
         // A wrong name is found before anything is changed.

@@ -2,10 +2,12 @@
 //! files and no policy.
 
 use crate::args::TopologyArgs;
-use crate::{Outcome, print, print_json};
+use crate::{Outcome, hypervisor, print, print_json};
 use instep_core::idset::{CpuSet, IdSet};
 use instep_core::topology::{CoreKind, Cpu, Node, Topology};
 use instep_core::units::{Bytes, ClusterId, CoreId, CpuId, LlcId, NodeId, PackageId};
+use instep_xen::source::Query;
+use instep_xen::text::info;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -13,7 +15,10 @@ use std::fmt::Write;
 /// Reads the topology of the host that the options name and prints it.
 pub(crate) fn command(args: &TopologyArgs) -> anyhow::Result<Outcome> {
     let root = crate::observe::root(args.root.as_deref())?;
-    let topology = instep_host::topology::read(&root)?;
+    let topology = match hypervisor::xen(args.hypervisor, args.root.as_deref())? {
+        Some(source) => info::parse(&source.read(Query::Info)?)?.topology()?,
+        None => instep_host::topology::read(&root)?,
+    };
     if args.json {
         print_json(&view(&topology))?;
     } else {

@@ -68,6 +68,31 @@ pub enum ConflictKind {
         /// CPUs that the vCPUs of the first of them are pinned to.
         cpus: CpuSet,
     },
+    /// The soft affinity holds a part of the hard one only: the scheduler crowds that part.
+    SoftMissesAllowed {
+        /// Indices of the vCPUs.
+        vcpus: Vec<u32>,
+        /// The CPUs that both affinities hold, which are filled first.
+        crowded: CpuSet,
+        /// The allowed CPUs that the soft affinity leaves out.
+        missed: CpuSet,
+    },
+    /// The soft affinity holds none of the allowed CPUs: the scheduler ignores it.
+    SoftOutsideAllowed {
+        /// Indices of the vCPUs.
+        vcpus: Vec<u32>,
+        /// CPUs of their soft affinity.
+        soft: CpuSet,
+        /// CPUs that they may use.
+        allowed: CpuSet,
+    },
+    /// The node affinity names nodes that have none of the allowed CPUs.
+    NodeAffinityElsewhere {
+        /// The nodes that memory comes from.
+        nodes: NodeSet,
+        /// The nodes of the allowed CPUs.
+        allowed: NodeSet,
+    },
     /// Memory is bound to nodes that have none of the allowed CPUs.
     MemoryBoundElsewhere {
         /// The nodes that memory is bound to.
@@ -109,6 +134,28 @@ impl fmt::Display for ConflictKind {
                 List(virtual_cores),
                 Named("CPU", cpus)
             ),
+            ConflictKind::SoftMissesAllowed { vcpus, crowded, missed } => write!(
+                f,
+                "the soft affinity of {} ({}) draws them to {} and leaves out {} that they may use",
+                Count::of(vcpus.len(), "vCPU"),
+                List(vcpus),
+                Named("CPU", crowded),
+                Named("CPU", missed)
+            ),
+            ConflictKind::SoftOutsideAllowed { vcpus, soft, allowed } => write!(
+                f,
+                "the soft affinity of {} ({}) is {}, but they may use {} only: the scheduler ignores it",
+                Count::of(vcpus.len(), "vCPU"),
+                List(vcpus),
+                Named("CPU", soft),
+                Named("CPU", allowed)
+            ),
+            ConflictKind::NodeAffinityElsewhere { nodes, allowed } => write!(
+                f,
+                "its node affinity is {}, so its memory comes from there, but the CPUs it may use are on {}",
+                Named("node", nodes),
+                Named("node", allowed)
+            ),
             ConflictKind::MemoryBoundElsewhere { bound, allowed } => write!(
                 f,
                 "memory is bound to {}, the CPUs it may use are on {}",
@@ -138,7 +185,8 @@ pub fn find(snapshot: &Snapshot) -> Vec<Conflict> {
     let host = Cores { topology, free: free_cores(snapshot), in_use };
     let mut found = Vec::new();
     for vm in &snapshot.vms {
-        let kinds = host.of(vm, |vcpu| &vcpu.allowed);
+        let mut kinds = crate::soft::find(topology, vm);
+        kinds.extend(host.of(vm, |vcpu| &vcpu.allowed));
         found.extend(kinds.into_iter().map(|kind| Conflict { vm: vm.id, kind }));
     }
     found

@@ -59,6 +59,18 @@ pub enum Action {
         /// Why.
         why: Reason,
     },
+    /// Let vCPUs prefer these CPUs among those that they may use, and take the VM's memory from these nodes (Xen:
+    /// soft affinity and node affinity).
+    SetSoftAffinity {
+        /// The VM.
+        vm: VmId,
+        /// The vCPUs that change, each with the CPUs it is to prefer.
+        vcpus: Vec<(u32, CpuSet)>,
+        /// The nodes for its memory; `None` where they stay as they are.
+        nodes: Option<NodeSet>,
+        /// Why.
+        why: Reason,
+    },
     /// Bring the memory of a VM, or of one of its guest's nodes, to these nodes.
     MoveMemory {
         /// The VM.
@@ -82,6 +94,7 @@ impl Action {
         match self {
             Action::SetVcpuAffinity { vm, .. }
             | Action::SetEmulatorAffinity { vm, .. }
+            | Action::SetSoftAffinity { vm, .. }
             | Action::MoveMemory { vm, .. } => *vm,
         }
     }
@@ -92,6 +105,7 @@ impl Action {
         match self {
             Action::SetVcpuAffinity { why, .. }
             | Action::SetEmulatorAffinity { why, .. }
+            | Action::SetSoftAffinity { why, .. }
             | Action::MoveMemory { why, .. } => why,
         }
     }

@@ -17,6 +17,7 @@ pub mod profile;
 pub mod reason;
 pub mod score;
 pub mod snapshot;
+pub mod soft;
 pub mod stats;
 pub mod topology;
 pub mod units;

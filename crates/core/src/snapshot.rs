@@ -5,6 +5,7 @@
 //! measured; everything in it is plain data.
 
 use crate::idset::{CpuSet, NodeSet};
+use crate::soft::SoftAffinity;
 use crate::topology::Topology;
 use crate::units::{Bytes, CpuId, Milli, Nanos, NodeId, Tid, VmId};
 use serde::{Deserialize, Serialize};
@@ -74,11 +75,16 @@ pub struct Vm {
     pub memory: BTreeMap<NodeId, Bytes>,
     /// CPUs the VM's cgroup (cpuset) lets it use; placement stays inside.
     pub cpuset: CpuSet,
-    /// Nodes its memory is bound to (mempolicy `bind` or cpuset.mems narrower than the host).
+    /// Nodes its memory is bound to (mempolicy `bind` or cpuset.mems narrower than the host); none where it
+    /// cannot move at all (Xen).
     pub memory_bound: Option<NodeSet>,
-    /// Nodes it prefers without being bound: mempolicy `prefer` on Linux, node affinity on Xen.
+    /// Nodes it prefers without being bound: mempolicy `prefer` on Linux, node affinity in
+    /// the simulator (Xen hosts: [`soft`](Vm::soft)).
     /// Not those that its memory is interleaved over: that spreads memory and draws no vCPU.
     pub preferred: Option<NodeSet>,
+    /// Its soft affinity, which a run on a Xen host reads and sets; `None` elsewhere.
+    #[serde(default)]
+    pub soft: Option<SoftAffinity>,
     /// The node of each of its passthrough and vhost devices, as far as the host knows them.
     #[serde(default)]
     pub devices: Vec<NodeId>,

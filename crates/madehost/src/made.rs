@@ -210,6 +210,7 @@ impl MadeHost {
             cpuset: self.cpuset(vm),
             memory_bound: bound.or(mems),
             preferred,
+            soft: None,
             guest_threads_per_core: if vm.vmm.tells_guest_topology() {
                 vm.guest_threads_per_core.max(1)
             } else {

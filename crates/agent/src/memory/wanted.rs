@@ -29,7 +29,7 @@ impl<'a> Wanted<'a> {
                 Action::SetVcpuAffinity { vm, vcpu, cpus, .. } => {
                     given.insert((*vm, *vcpu), cpus);
                 }
-                Action::SetEmulatorAffinity { .. } => {}
+                Action::SetEmulatorAffinity { .. } | Action::SetSoftAffinity { .. } => {}
             }
         }
         let verdicts = decision.vms.iter().map(|verdict| (verdict.vm, verdict)).collect();

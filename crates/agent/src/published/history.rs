@@ -13,6 +13,7 @@ use crate::observe::{Observation, facts_of};
 use crate::record::{DONE, Record};
 use crate::state_file;
 use crate::view::ActionView;
+use instep_core::idset::CpuSet;
 use instep_core::units::{Nanos, NodeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -249,6 +250,11 @@ impl History {
                     ("emulator_affinity", 1, cpus.to_string(), why)
                 }
                 ActionView::SoftHome { node, why, .. } => ("soft_home", 0, node.to_string(), why),
+                ActionView::SoftAffinity { soft, nodes, why, .. } => {
+                    let all = soft.iter().fold(CpuSet::new(), |all, one| all.or(one.cpus));
+                    let to = nodes.map_or_else(|| all.to_string(), |nodes| format!("node {nodes}"));
+                    ("soft_affinity", soft.len(), to, why)
+                }
                 // What came of it is told below, in bytes.
                 ActionView::MoveMemory { .. } => continue,
             };

@@ -80,7 +80,7 @@ impl Run {
                 let now = &vm.emulators.iter().find(|e| e.tid == *tid).unwrap().allowed;
                 (ThreadKind::Emulator, *tid, start, now, cpus)
             }
-            Action::MoveMemory { .. } => return,
+            Action::SetSoftAffinity { .. } | Action::MoveMemory { .. } => return,
         };
         let thread = ThreadKey { pid: vm.id.0, pid_start: facts.start_ticks, tid, tid_start };
         let empty = CpuSet::new;

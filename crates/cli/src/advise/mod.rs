@@ -5,6 +5,7 @@
 pub(crate) mod numad;
 
 use crate::args::{AdviseArgs, HostArgs};
+use crate::hypervisor::refuse_xen;
 use crate::observe::{observe, root, state_dir};
 use crate::{Outcome, print, print_json};
 use anyhow::Context as _;
@@ -89,6 +90,8 @@ pub(crate) fn command(args: &AdviseArgs) -> anyhow::Result<Outcome> {
 
 /// Advises, and keeps room for what was advised. Of a copy room is kept only where a state directory is named.
 pub(crate) fn give(host: &HostArgs, request: &Request) -> anyhow::Result<Given> {
+    let instead = "`xl create` places domains itself (libxl's NUMA placement)";
+    refuse_xen(host.hypervisor, host.root.as_deref(), "advise", instead)?;
     let mut config = Config::default();
     config.window = host.window.unwrap_or(config.window);
     let root = root(host.root.as_deref())?;
@@ -176,6 +179,7 @@ fn vm_to_start(snapshot: &Snapshot, id: VmId, vcpus: u32) -> Vm {
         cpuset: all.clone(),
         memory_bound: None,
         preferred: None,
+        soft: None,
         devices: Vec::new(),
         guest_threads_per_core: 1,
         guest_nodes: Vec::new(),

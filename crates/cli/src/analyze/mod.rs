@@ -8,7 +8,7 @@ mod rules;
 mod strip;
 mod text;
 mod told;
-mod topology_file;
+pub(crate) mod topology_file;
 
 use crate::args::AnalyzeArgs;
 use crate::page::Timeline;

@@ -14,7 +14,7 @@ use std::path::Path;
 const MAX_FILE: u64 = 64 << 20;
 
 /// Reads the file.
-pub(super) fn read(path: &Path) -> anyhow::Result<Topology> {
+pub(crate) fn read(path: &Path) -> anyhow::Result<Topology> {
     let shown = path.display();
     let mut text = String::new();
     let file = File::open(path).with_context(|| format!("cannot read {shown}"))?;

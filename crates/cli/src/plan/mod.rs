@@ -1,8 +1,11 @@
 //! `instep plan`: what `run` would change and why.
 
+mod elsewhere;
 mod script;
 mod text;
+mod xl;
 
+use crate::analyze::topology_file;
 use crate::args::{PlanArgs, PlanFormat};
 use crate::observe::{Observed, observe};
 use crate::{Outcome, print, print_json};
@@ -29,25 +32,59 @@ pub(crate) fn command(args: &PlanArgs) -> anyhow::Result<Outcome> {
     // The interval is no matter here, but a window may not be longer.
     let interval = args.host.window.map(|window| window.max(Duration::from_secs(60)));
     let config = crate::run::config(&args.policy, interval, args.host.window)?;
-    let observed = observe(&args.host, &config, Some(&config.trust()))?;
-    let decision = instep_agent::decide(&observed.snapshot, &config, 1);
+    let format = if args.json { PlanFormat::Json } else { args.format };
+    let is_text = matches!(format, PlanFormat::Text | PlanFormat::Json);
+    anyhow::ensure!(
+        is_text || args.elsewhere.is_none(),
+        "--for plans for VMs that are not there yet, so that a script would name others; leave --format out"
+    );
+    let mut observed = observe(&args.host, &config, Some(&config.trust()))?;
+    if let Some(file) = &args.elsewhere {
+        let (there, lost) = elsewhere::arrived(&observed.snapshot, topology_file::read(file)?);
+        observed.snapshot = there;
+        observed.warnings.extend(lost);
+    }
+    let is_xen = observed.xen.is_some();
+    let decision = match is_xen {
+        true => instep_agent::xen::decide(&observed.snapshot, &config.settings()),
+        false => instep_agent::decide(&observed.snapshot, &config, 1),
+    };
+    let decision = match args.elsewhere {
+        Some(_) => elsewhere::without_moves(decision),
+        None => decision,
+    };
     let snapshot = &observed.snapshot;
-    match if args.json { PlanFormat::Json } else { args.format } {
+    check_format(format, is_xen)?;
+    match format {
         PlanFormat::Json => print_json(&json(&observed, &config, &decision))?,
         PlanFormat::Virsh => {
             let uuid = |vm| observed.libvirt_uuid(vm);
             print(&script::virsh(snapshot, &decision, uuid))?;
         }
+        PlanFormat::Xl => print(&xl::script(snapshot, &decision))?,
         PlanFormat::Taskset => print(&script::taskset(snapshot, &decision))?,
         PlanFormat::Text => {
             let (policy, width) = (config.policy, crate::text::width());
-            let plan = text::PlanText { snapshot, decision: &decision, policy, width };
+            let plan = text::PlanText { snapshot, decision: &decision, policy, width, is_xen };
             print(&plan.to_string())?;
             print(&observed.left_alone(crate::text::width()))?;
         }
     }
-    observed.report_warnings(args.json || args.format == PlanFormat::Json);
+    observed.report_warnings(format == PlanFormat::Json);
     Ok(Outcome::Fine)
+}
+
+/// Refuses a script for another hypervisor.
+fn check_format(format: PlanFormat, is_xen: bool) -> anyhow::Result<()> {
+    let wrong = match format {
+        PlanFormat::Virsh | PlanFormat::Taskset => is_xen,
+        PlanFormat::Xl => !is_xen,
+        PlanFormat::Text | PlanFormat::Json => false,
+    };
+    let (is, right) =
+        if is_xen { ("a Xen host", "xl") } else { ("no Xen host", "virsh or taskset") };
+    anyhow::ensure!(!wrong, "this is {is}, so that script would do nothing; use --format {right}");
+    Ok(())
 }
 
 fn json<'a>(

@@ -28,6 +28,7 @@ pub(crate) fn virsh<'a>(
                 Ok(format!("virsh emulatorpin {domain} {cpus} --live"))
             }
             Action::SetEmulatorAffinity { .. } => Ok(String::new()),
+            Action::SetSoftAffinity { .. } => Err("virsh has no soft affinity".to_owned()),
             // numatune would bind the domain's memory for good.
             Action::MoveMemory { to, .. } => Err(format!(
                 "memory to node {to}: virsh cannot move without binding, see --format taskset"
@@ -43,6 +44,7 @@ pub(crate) fn taskset(snapshot: &Snapshot, decision: &Decision) -> String {
         | Action::SetEmulatorAffinity { tid, cpus, .. } => {
             Ok(format!("taskset --cpu-list --pid {cpus} {tid}"))
         }
+        Action::SetSoftAffinity { .. } => Err("taskset has no soft affinity".to_owned()),
         Action::MoveMemory { vm, guest_node: None, to, .. } => {
             Ok(format!("migratepages {vm} all {to}"))
         }

@@ -3,7 +3,7 @@
 use crate::text::{indented, of_guest_node, plural, printable, ranges, wrapped};
 use instep_agent::view::name_of;
 use instep_core::decision::{Action, Decision, Verdict};
-use instep_core::idset::CpuSet;
+use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::policy::PolicyName;
 use instep_core::snapshot::{Snapshot, Vm};
 use instep_core::units::Tid;
@@ -18,6 +18,8 @@ pub(crate) struct PlanText<'a> {
     pub(crate) decision: &'a Decision,
     pub(crate) policy: PolicyName,
     pub(crate) width: usize,
+    /// Whether VMs are domains of Xen, whose vCPUs are no threads that one could name.
+    pub(crate) is_xen: bool,
 }
 
 impl fmt::Display for PlanText<'_> {
@@ -58,7 +60,8 @@ impl PlanText<'_> {
         few: bool,
     ) -> fmt::Result {
         let mut head = printable(name_of(self.snapshot, verdict.vm));
-        head.push_str(if verdict.selected { ": placed" } else { ": left to the kernel" });
+        let left = if self.is_xen { ": left to Xen" } else { ": left to the kernel" };
+        head.push_str(if verdict.selected { ": placed" } else { left });
         if !verdict.home.is_empty() {
             head.push_str(&format!(", home node {}", verdict.home));
         }
@@ -102,6 +105,8 @@ impl PlanText<'_> {
             let line = match (indices.len(), tids.len()) {
                 (0, 0) => format!("* {what}: {now_and_then}"),
                 (0, _) => format!("* {what} {threads} {}: {now_and_then}", ranges(&tids)),
+                (1, _) if self.is_xen => format!("* vCPU {}: {now_and_then}", indices[0]),
+                (_, _) if self.is_xen => format!("* vCPUs {}: {now_and_then}", ranges(&indices)),
                 (1, _) => format!("* vCPU {} (thread {}): {now_and_then}", indices[0], tids[0]),
                 _ => {
                     let (indices, tids) = (ranges(&indices), ranges(&tids));
@@ -132,6 +137,7 @@ fn change(vm: &Vm, action: &Action) -> (String, String) {
         Action::SetEmulatorAffinity { tid, cpus, .. } => {
             ("emulator".to_owned(), format!("CPUs {} -> {cpus}", allowed(vm, *tid)))
         }
+        Action::SetSoftAffinity { vcpus, nodes, .. } => soft_change(vm, vcpus, nodes.as_ref()),
         Action::MoveMemory { guest_node, to, remote, .. } => {
             (format!("memory{}", of_guest_node(*guest_node)), format!("{remote} -> node {to}"))
         }
@@ -143,8 +149,29 @@ fn thread(action: &Action) -> Option<(Option<u32>, u32)> {
     match action {
         Action::SetVcpuAffinity { vcpu, tid, .. } => Some((Some(*vcpu), tid.0)),
         Action::SetEmulatorAffinity { tid, .. } => Some((None, tid.0)),
-        Action::MoveMemory { .. } => None,
+        Action::SetSoftAffinity { .. } | Action::MoveMemory { .. } => None,
     }
+}
+
+/// What becomes of soft affinities and of the node affinity.
+fn soft_change(vm: &Vm, vcpus: &[(u32, CpuSet)], nodes: Option<&NodeSet>) -> (String, String) {
+    let mut parts = Vec::new();
+    let mut of = |indices: &[u32], from: &CpuSet, to: &CpuSet| {
+        let noun = if indices.len() == 1 { "vCPU" } else { "vCPUs" };
+        parts.push(format!("{noun} {} prefer CPUs {from} -> {to}", ranges(indices)));
+    };
+    let now = |index: u32| {
+        vm.soft.as_ref().and_then(|soft| soft.vcpus.get(&index)).cloned().unwrap_or_default()
+    };
+    for alike in vcpus.chunk_by(|a, b| a.1 == b.1 && now(a.0) == now(b.0)) {
+        let indices: Vec<u32> = alike.iter().map(|(index, _)| *index).collect();
+        of(&indices, &now(alike[0].0), &alike[0].1);
+    }
+    if let Some(nodes) = nodes {
+        let before = vm.soft.as_ref().map(|soft| soft.nodes.clone()).unwrap_or_default();
+        parts.push(format!("memory from node {before} -> {nodes}"));
+    }
+    ("soft affinity".to_owned(), parts.join(", "))
 }
 
 /// What a thread of the VM may use now.

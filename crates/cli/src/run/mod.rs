@@ -3,10 +3,11 @@
 mod outlet;
 mod output;
 mod text;
+mod xen;
 
 use crate::args::{PolicyArgs, RunArgs};
 use crate::observe::{journal, state_dir};
-use crate::{Outcome, guard};
+use crate::{Outcome, guard, hypervisor};
 use instep_agent::config::{Config, ConfigError};
 use instep_agent::guard::missing;
 use instep_agent::run::{Ended, Events, Hands, Options, Sink, run, told};
@@ -39,7 +40,11 @@ pub(crate) fn command(args: RunArgs, events: Option<Events>) -> anyhow::Result<O
     );
     let interval = Cell::new(config.interval);
     let mut sink = Output::start(&args, &interval)?;
-    let result = place((&args, events, config), &make, &interval, &mut sink);
+    let result = match hypervisor::xen(args.hypervisor, None) {
+        Ok(None) => place((&args, events, config), &make, &interval, &mut sink),
+        Ok(Some(source)) => xen::place((&args, events, config), source, &make, &mut sink),
+        Err(error) => Err(error),
+    };
     let outcome = result.unwrap_or_else(|error| {
         sink.notice(&crate::told(&error));
         Outcome::Status(crate::status_of(&error))

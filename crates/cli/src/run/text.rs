@@ -2,7 +2,8 @@
 
 use crate::text::{indented, of_guest_node, plural, printable, ranges, wrapped};
 use instep_agent::record::{ActionRecord, MemoryRecord, Record};
-use instep_agent::view::{ActionView, VerdictView};
+use instep_agent::view::{ActionView, SoftView, VerdictView};
+use instep_core::idset::NodeSet;
 use instep_core::units::Milli;
 
 /// With more VMs than this the verdict on each is not drawn every cycle.
@@ -84,12 +85,24 @@ fn described<'a>(action: &'a ActionRecord<'a>) -> Line<'a> {
             (vm, None, format!(" emulator -> CPUs {cpus}"))
         }
         ActionView::SoftHome { vm, node, .. } => (vm, None, format!(" home -> node {node}")),
+        ActionView::SoftAffinity { vm, soft, nodes, .. } => (vm, None, soft_text(soft, *nodes)),
         ActionView::MoveMemory { vm, guest_node, nodes, remote_bytes, .. } => {
             let of = of_guest_node(*guest_node);
             (vm, None, format!(" {remote_bytes} of memory{of} -> node {nodes}"))
         }
     };
     Line { vm, vcpu, what, outcome: &action.outcome }
+}
+
+/// The CPUs that vCPUs are to prefer, and the nodes for memory.
+fn soft_text(soft: &[SoftView<'_>], nodes: Option<&NodeSet>) -> String {
+    let of = |alike: &[SoftView<'_>]| {
+        let vcpus: Vec<u32> = alike.iter().map(|one| one.vcpu).collect();
+        format!(" vCPUs {} prefer CPUs {}", ranges(&vcpus), alike[0].cpus)
+    };
+    let mut parts: Vec<String> = soft.chunk_by(|a, b| a.cpus == b.cpus).map(of).collect();
+    parts.extend(nodes.map(|nodes| format!(" memory from node {nodes}")));
+    parts.join(",")
 }
 
 fn memory_line(memory: &MemoryRecord) -> String {

@@ -3,6 +3,7 @@
 mod dispatch;
 mod held;
 mod text;
+mod xen;
 
 use crate::args::StatusArgs;
 use crate::observe::{Observed, observe, state_dir};
@@ -16,7 +17,7 @@ use instep_agent::observe::facts_of;
 use instep_agent::view::{self, ConflictView};
 use instep_agent::vm_settings::{Chosen, VmSettings};
 use instep_core::conflict;
-use instep_core::idset::CpuSet;
+use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::snapshot::{Snapshot, Vm};
 use instep_core::units::{Bytes, CpuId, Nanos, NodeId, Tid, VmId};
 use instep_host::discover::Trust;
@@ -28,7 +29,11 @@ use std::time::SystemTime;
 #[derive(Serialize)]
 struct StatusJson<'a> {
     schema: &'static str,
+    /// What runs the VMs: `kvm`, for all of a Linux host, or `xen`.
+    hypervisor: &'static str,
     window_ns: u64,
+    /// Sum over cores of the product of their CPUs' utilisations; null but on Xen.
+    competing_modules: Option<f64>,
     /// The run that places VMs now; null when none uses the state directory, and for a copy.
     run: Option<RunJson>,
     /// Who schedules threads on this host; null for a copy.
@@ -52,6 +57,7 @@ struct ConflictJson<'a> {
 struct VmJson<'a> {
     id: &'a str,
     name: &'a str,
+    /// The monitor's process, or the number of a domain of Xen.
     pid: VmId,
     uuid: Option<&'a str>,
     vmm: Option<String>,
@@ -68,6 +74,8 @@ struct VmJson<'a> {
     throttled_cpus: Option<f64>,
     vcpus: Vec<VcpuJson<'a>>,
     memory_bytes_by_node: BTreeMap<NodeId, Bytes>,
+    /// The nodes that a domain of Xen takes memory from; null elsewhere.
+    node_affinity: Option<&'a NodeSet>,
     /// What its definition says of it, and the configuration that `--config` names.
     settings: &'a [Chosen],
     left_alone: Option<&'a str>,
@@ -81,6 +89,8 @@ struct VcpuJson<'a> {
     allowed: &'a CpuSet,
     /// What it could use before Instep changed that; null when Instep did not.
     was: Option<&'a CpuSet>,
+    /// What it prefers of what it may use, its soft affinity; null but on Xen.
+    prefers: Option<&'a CpuSet>,
     /// Fraction of the window in which it ran.
     utilisation: f64,
     /// Fraction of the window in which it was runnable and did not run.
@@ -103,7 +113,7 @@ pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
             vm.why.clone_from(why);
         }
     }
-    let is_live = args.host.root.is_none();
+    let is_live = args.host.root.is_none() && observed.xen.is_none();
     let dispatch = is_live.then(|| dispatch::look(args.host.state_dir.as_deref()));
     let state = state_dir(args.host.state_dir.as_deref()).ok().filter(|_| is_live);
     let run = state.as_ref().and_then(held::run_of);
@@ -213,13 +223,16 @@ fn json<'a>(
         throttled_cpus: None,
         vcpus: Vec::new(),
         memory_bytes_by_node: BTreeMap::new(),
+        node_affinity: None,
         settings: &[],
         left_alone: Some(&vm.why),
     }));
     vms.sort_by_key(|vm| vm.pid);
     StatusJson {
         schema: "instep.status/1",
+        hypervisor: if observed.xen.is_some() { "xen" } else { "kvm" },
         window_ns: snapshot.window.0,
+        competing_modules: observed.xen.as_ref().map(|xen| xen.competing as f64 / 1e6),
         run,
         dispatch,
         vms,
@@ -235,12 +248,19 @@ fn json<'a>(
 fn vm_json<'a>(observed: &'a Observed, vm: &'a Vm, home_node: Option<NodeId>) -> VmJson<'a> {
     let snapshot = &observed.snapshot;
     let facts = facts_of(&observed.scan, vm);
+    let domain = observed.xen.as_ref().and_then(|xen| xen.scan.by_id(vm.id.0));
     VmJson {
         id: &vm.name,
         name: &vm.name,
         pid: vm.id,
-        uuid: facts.and_then(|facts| facts.uuid.as_deref()),
-        vmm: facts.map(|facts| facts.vmm.to_string()),
+        uuid: match domain {
+            Some(domain) => Some(&domain.key.uuid),
+            None => facts.and_then(|facts| facts.uuid.as_deref()),
+        },
+        vmm: match domain {
+            Some(domain) => domain.kind.as_ref().map(|kind| format!("xen-{kind}")),
+            None => facts.map(|facts| facts.vmm.to_string()),
+        },
         manager: facts.and_then(|facts| facts.manager.map(|m| m.to_string())),
         accel: facts.map(|facts| facts.accel.to_string()),
         identified_by: facts.map(|facts| facts.identified_by.to_string()),
@@ -258,11 +278,13 @@ fn vm_json<'a>(observed: &'a Observed, vm: &'a Vm, home_node: Option<NodeId>) ->
                 cpu: vcpu.cpu,
                 allowed: &vcpu.allowed,
                 was: held::was(vcpu),
+                prefers: vm.soft.as_ref().and_then(|soft| soft.vcpus.get(&vcpu.index)),
                 utilisation: fraction(vcpu.busy, snapshot.window),
                 steal: fraction(vcpu.steal, snapshot.window),
             })
             .collect(),
         memory_bytes_by_node: vm.memory.clone(),
+        node_affinity: vm.soft.as_ref().map(|soft| &soft.nodes),
         settings: &[],
         left_alone: None,
     }

@@ -1,6 +1,6 @@
 //! The status for people: one line per VM, its vCPUs where they are few, conflicts.
 
-use super::{AllSettings, Conflicts, held};
+use super::{AllSettings, Conflicts, held, xen};
 use crate::observe::Observed;
 use crate::text::{indented, plural, printable, shortened, wrapped};
 use instep_agent::observe::facts_of;
@@ -29,9 +29,14 @@ pub(crate) fn draw(
     }
     let list_vcpus = all_vcpus || snapshot.vcpu_count() <= FEW_VCPUS;
     let mut text = heading(observed);
+    if let Some(xen) = observed.xen.as_ref().filter(|xen| xen.competing > 0) {
+        // A core without a second CPU has nothing to compete for.
+        text.push_str(&format!("competing modules {}\n", Milli(xen.competing / 1000)));
+    }
     let names = width.saturating_sub(ROW);
     if !list_vcpus {
-        let titles = ["pid", "vCPUs", "used", "steal", "throttled", "home", "memory", "there"];
+        let number = if observed.xen.is_some() { "domain" } else { "pid" };
+        let titles = [number, "vCPUs", "used", "steal", "throttled", "home", "memory", "there"];
         text.push_str(&format!("\n{}\n", row("VM", names, titles.map(str::to_owned))));
     }
     for vm in &snapshot.vms {
@@ -41,6 +46,8 @@ pub(crate) fn draw(
         } else {
             text.push_str(&vm_row(observed, vm, home_of(vm), names));
             text.push_str(&placed_line(observed, vm, width));
+            let own = observed.xen.as_ref().and_then(|_| xen::from_instep(vm));
+            own.iter().for_each(|line| text.push_str(&indented(&wrapped(line, width - 2), 2)));
         }
         let own = settings.get(&vm.id).map_or(&[][..], Vec::as_slice);
         text.push_str(&settings_line(own, width));
@@ -90,6 +97,11 @@ fn heading(observed: &Observed) -> String {
 /// A VM in full: who runs it, what it uses, and a row per vCPU.
 fn vm_lines(observed: &Observed, vm: &Vm, home: Option<NodeId>, width: usize) -> String {
     let snapshot = &observed.snapshot;
+    if let Some(seen) = &observed.xen {
+        let home = home.map_or_else(|| "home open".to_owned(), |node| format!("home node {node}"));
+        let facts = seen.scan.by_id(vm.id.0);
+        return xen::vm_lines(vm, facts, (home, memory(vm)), (snapshot.window, width));
+    }
     let facts = facts_of(&observed.scan, vm);
     let kind = facts.map_or_else(String::new, |facts| {
         let manager = facts.manager.map_or_else(String::new, |m| format!(" ({m})"));
@@ -204,6 +216,9 @@ fn memory(vm: &Vm) -> String {
 }
 
 fn empty(observed: &Observed, width: usize) -> String {
+    if observed.xen.is_some() {
+        return "No domain runs on this Xen host, not even dom0.\n".to_owned();
+    }
     let text = format!("No VM runs here: {}.", observed.scan.looked);
     let next = "`instep demo` shows what Instep does on an emulated host.";
     indented(&wrapped(&text, width), 0) + &indented(&wrapped(next, width), 0)

@@ -4,6 +4,7 @@ use super::Source as Frames;
 use super::frame::{Extra, Frame};
 use super::state::State;
 use crate::args::TopArgs;
+use crate::hypervisor;
 use crate::observe::{observe, root};
 use instep_agent::config::Config;
 use instep_agent::observe::{Observation, Observer};
@@ -60,11 +61,16 @@ impl Live {
             blocks: BTreeMap::new(),
             traced: BTreeMap::new(),
         };
-        if !root.is_live() {
+        let is_xen = hypervisor::xen(args.host.hypervisor, args.host.root.as_deref())?.is_some();
+        anyhow::ensure!(
+            args.once || !is_xen || !root.is_live(),
+            "`instep top` draws a Xen host only once; use `instep top --once`, or `instep status`"
+        );
+        if is_xen || !root.is_live() {
             let observed = observe(&args.host, &config, None)?;
             let extra = match &args.host.before {
-                Some(before) => copied(&observed.snapshot, &Root::at(before), &root),
-                None => Extra::default(),
+                Some(before) if !is_xen => copied(&observed.snapshot, &Root::at(before), &root),
+                _ => Extra::default(),
             };
             let source = Source::Copy(Box::new(observed.snapshot), extra);
             return Ok(new(source, observed.warnings));

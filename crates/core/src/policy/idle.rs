@@ -121,6 +121,7 @@ mod tests {
             cpuset: CpuSet::new(),
             memory_bound: None,
             preferred: None,
+            soft: None,
             guest_threads_per_core: 1,
             guest_nodes: Vec::new(),
             weight: 100,

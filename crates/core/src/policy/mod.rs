@@ -174,5 +174,5 @@ fn decide_sorted(snapshot: &Snapshot, settings: &Settings) -> Decision {
         PolicyName::Bind => fixed::bind(snapshot, &mend),
         PolicyName::None => fixed::none(snapshot),
     };
-    wish::decision(snapshot, wishes, conflicts)
+    wish::decision(snapshot, wishes, conflicts, settings.mend_conflicts)
 }

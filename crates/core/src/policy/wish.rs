@@ -9,6 +9,8 @@ use crate::decision::{Action, Decision, Verdict};
 use crate::idset::{CpuSet, NodeSet};
 use crate::reason::Reason;
 use crate::snapshot::{Snapshot, Vcpu, Vm};
+use crate::soft::wanted;
+use crate::topology::Topology;
 use crate::units::{Bytes, Milli, NodeId};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -126,15 +128,18 @@ pub(crate) fn memory_may_move(bounds: &[&Option<NodeSet>], home: &NodeSet) -> bo
     bounds.iter().copied().flatten().all(|bound| home.is_subset(bound))
 }
 
-/// The decision that fulfils the wishes, which are in the order of the snapshot's VMs.
+/// The decision that fulfils the wishes, which are in the order of the snapshot's VMs. `mend`: a soft affinity that
+/// was found to work against the hard one is mended, too.
 pub(crate) fn decision(
     snapshot: &Snapshot,
     wishes: Vec<Wish>,
     conflicts: Vec<Conflict>,
+    mend: bool,
 ) -> Decision {
     let mut decision = Decision { conflicts, ..Decision::default() };
     let mut moves = Vec::new();
     for (vm, wish) in snapshot.vms.iter().zip(wishes) {
+        let soft = soft_affinity(&snapshot.topology, vm, &wish, mend);
         for (vcpu, cpus) in vm.vcpus.iter().zip(wish.vcpus) {
             if !cpus.is_empty() && cpus != vcpu.allowed {
                 let (why, tid) = (wish.why.clone(), vcpu.tid);
@@ -149,6 +154,7 @@ pub(crate) fn decision(
                 decision.actions.push(Action::SetEmulatorAffinity { vm: vm.id, tid, cpus, why });
             }
         }
+        decision.actions.extend(soft);
         for Homeward { guest_node, to, remote, why, gain } in wish.memory {
             let action = Action::MoveMemory { vm: vm.id, guest_node, to, remote, why };
             match gain {
@@ -162,4 +168,26 @@ pub(crate) fn decision(
     moves.sort_by_key(|(gain, _)| Reverse(*gain));
     decision.actions.extend(moves.into_iter().map(|(_, action)| action));
     decision
+}
+
+/// The change of a VM's soft affinity that its wish asks for, `None` where it can stay or there is none.
+fn soft_affinity(topology: &Topology, vm: &Vm, wish: &Wish, mend: bool) -> Option<Action> {
+    let soft = vm.soft.as_ref()?;
+    let given = |(at, vcpu): (usize, &Vcpu)| match wish.vcpus.get(at) {
+        Some(cpus) if !cpus.is_empty() => cpus.clone(),
+        _ => vcpu.allowed.clone(),
+    };
+    let hard: Vec<CpuSet> = vm.vcpus.iter().enumerate().map(given).collect();
+    let (drawn, mended) = wanted(topology, vm, &hard, mend)?;
+    let is_new = |(index, cpus): &(u32, CpuSet)| soft.vcpus.get(index) != Some(cpus);
+    let vcpus: Vec<(u32, CpuSet)> = drawn.vcpus.into_iter().filter(is_new).collect();
+    let nodes = (drawn.nodes != soft.nodes).then(|| drawn.nodes.clone());
+    if vcpus.is_empty() && nodes.is_none() {
+        return None;
+    }
+    let why = match mended {
+        Some(conflict) => Reason::Mends { nodes: drawn.nodes, conflict },
+        None => wish.why.clone(),
+    };
+    Some(Action::SetSoftAffinity { vm: vm.id, vcpus, nodes, why })
 }

@@ -35,6 +35,11 @@ pub(crate) fn apply(snapshot: &Snapshot, decision: &Decision) -> Snapshot {
                     let threads = vm.emulators.iter_mut().filter(|other| other.tid == *tid);
                     threads.for_each(|thread| thread.allowed = cpus.clone());
                 }
+                Action::SetSoftAffinity { vcpus, nodes, .. } => {
+                    let soft = vm.soft.as_mut().expect("only what is there is set");
+                    soft.vcpus.extend(vcpus.iter().cloned());
+                    soft.nodes = nodes.clone().unwrap_or_else(|| soft.nodes.clone());
+                }
                 Action::MoveMemory { .. } => {}
             }
         }
@@ -94,6 +99,15 @@ pub(crate) fn sound(policy: Policy, snapshot: &Snapshot) -> Result<(), String> {
                 let thread = vm.emulators.iter().find(|other| other.tid == *tid);
                 (&thread.ok_or("no such emulator")?.allowed, cpus)
             }
+            Action::SetSoftAffinity { vcpus, nodes, .. } => {
+                let soft = vm.soft.as_ref().ok_or("a soft affinity where there is none")?;
+                let same = |(vcpu, cpus): &(u32, CpuSet)| soft.vcpus.get(vcpu) == Some(cpus);
+                let idle = vcpus.is_empty() && nodes.is_none();
+                if idle || vcpus.iter().any(same) || nodes.as_ref() == Some(&soft.nodes) {
+                    return Err(format!("{action:?} changes nothing"));
+                }
+                continue;
+            }
             Action::MoveMemory { .. } => continue,
         };
         if then.is_empty() {
@@ -122,6 +136,9 @@ pub(crate) fn inside(policy: Policy, snapshot: &Snapshot, mend: bool) -> Result<
             Action::SetEmulatorAffinity { tid, cpus, .. } => {
                 let mut threads = vm.emulators.iter().filter(|thread| thread.tid == *tid);
                 threads.all(|thread| within(cpus, &vm.cpuset, &thread.initial))
+            }
+            Action::SetSoftAffinity { nodes, .. } => {
+                nodes.as_ref().is_none_or(|nodes| !snapshot.topology.cpus_of(nodes).is_empty())
             }
             Action::MoveMemory { guest_node, to, remote, .. } => {
                 let part = |number: &u32| vm.guest_nodes.iter().find(|node| node.id == *number);

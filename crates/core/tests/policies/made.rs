@@ -2,8 +2,9 @@
 //! random from a seed with [`random`].
 #![allow(dead_code, reason = "shared by several tests and the benchmark, none of which uses all")]
 
-use instep_core::idset::CpuSet;
+use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::snapshot::{Emulator, GuestNode, Snapshot, Vcpu, Vm};
+use instep_core::soft::SoftAffinity;
 use instep_core::topology::{CoreKind, CpuFacts, NodeFacts, Topology};
 use instep_core::units::{Bytes, CpuId, Nanos, NodeId, Tid, VmId};
 use std::collections::BTreeMap;
@@ -132,6 +133,7 @@ pub(crate) fn vm(host: &Snapshot, id: u32, vcpus: u32, milli: u64, mib: &[u64]) 
         cpuset: all,
         memory_bound: None,
         preferred: None,
+        soft: None,
         guest_threads_per_core: 1,
         guest_nodes: Vec::new(),
         weight: 100,
@@ -158,6 +160,18 @@ pub(crate) fn confine(vm: &mut Vm, cpus: &CpuSet) {
         emulator.allowed = cpus.clone();
         emulator.initial = cpus.clone();
     }
+}
+
+/// The same soft affinity for every vCPU, and this node affinity, as the toolstack set them.
+pub(crate) fn draw_to(vm: &mut Vm, cpus: &CpuSet, nodes: &NodeSet) {
+    let vcpus: BTreeMap<u32, CpuSet> =
+        vm.vcpus.iter().map(|vcpu| (vcpu.index, cpus.clone())).collect();
+    vm.soft = Some(SoftAffinity {
+        vcpus: vcpus.clone(),
+        nodes: nodes.clone(),
+        initial_vcpus: vcpus,
+        initial_nodes: nodes.clone(),
+    });
 }
 
 /// A small generator of numbers (SplitMix64, Steele et al. 2014): the same seed, the same host.
@@ -275,6 +289,13 @@ pub(crate) fn restrict(made: &mut Snapshot, seed: u64) {
             }
             5 => vm.preferred = Some([random.one_of(&nodes)].into_iter().collect()),
             6 | 7 => halve(vm, &mut random, &nodes),
+            8 => {
+                let (hard, soft) = (some_of(&mut random, &all), some_of(&mut random, &all));
+                if random.chance(50) {
+                    confine(vm, &hard);
+                }
+                draw_to(vm, &soft, &[random.one_of(&nodes)].into_iter().collect());
+            }
             _ => {}
         }
     }

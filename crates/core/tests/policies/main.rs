@@ -14,4 +14,5 @@ mod made;
 mod properties;
 mod score;
 mod settle;
+mod soft;
 mod table;

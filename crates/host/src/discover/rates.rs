@@ -370,6 +370,7 @@ fn vm(
         cpuset: usable(&facts.cpuset),
         memory_bound,
         preferred,
+        soft: None,
         guest_threads_per_core: facts.guest_threads_per_core.max(1),
         guest_nodes: facts.guest_nodes.iter().map(|node| guest_node(topology, node)).collect(),
         weight: facts.weight,

@@ -190,6 +190,7 @@ impl Engine {
                 cpuset: placer.placement.topology.all_cpus(),
                 memory_bound: None,
                 preferred: placer.preferred[vm].clone(),
+                soft: None,
                 guest_threads_per_core: 1,
                 guest_nodes: Vec::new(),
                 weight: this.weight,
@@ -232,7 +233,7 @@ impl Engine {
                     placer.moving.push_back((vm, to.clone()));
                 }
                 // Monitors' threads are the host's here, and go where they find room.
-                Action::SetEmulatorAffinity { .. } => {}
+                Action::SetEmulatorAffinity { .. } | Action::SetSoftAffinity { .. } => {}
             }
         }
     }

@@ -62,6 +62,7 @@ impl State {
             cpuset: all.clone(),
             memory_bound: None,
             preferred: None,
+            soft: None,
             guest_threads_per_core: 1,
             guest_nodes: Vec::new(),
             weight: plan.setup.vms[at].weight,
@@ -109,7 +110,7 @@ impl State {
                 }
                 Action::MoveMemory { to, .. } => self.move_memory(at, to),
                 // No VM of a snapshot has any.
-                Action::SetEmulatorAffinity { .. } => {}
+                Action::SetEmulatorAffinity { .. } | Action::SetSoftAffinity { .. } => {}
             }
         }
     }

@@ -1,0 +1,303 @@
+//! Sets affinities of domains: recorded before they are touched, and each domain wholly or not at all.
+
+use super::hands::Hands;
+use super::journal::{self, Held, Journal};
+use crate::error::Error;
+use crate::scan::{DomainFacts, DomainKey, Scan};
+use instep_core::decision::{Action, Decision};
+use instep_core::idset::{CpuSet, NodeSet};
+use instep_core::units::VmId;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// What is to change of one domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Which.
+    pub domain: DomainKey,
+    /// Its name.
+    pub name: String,
+    /// New affinities by vCPU: hard and soft, `None` for one that stays.
+    pub vcpus: BTreeMap<u32, (Option<CpuSet>, Option<CpuSet>)>,
+    /// The new node affinity.
+    pub nodes: Option<NodeSet>,
+}
+
+impl Change {
+    /// The changes that a decision asks for, one a domain; `seen` is the look that it was made on. Memory of a domain
+    /// that runs cannot be moved, so such actions are left out.
+    #[must_use]
+    pub fn of_decision(decision: &Decision, seen: &Scan) -> Vec<Self> {
+        let mut changes: BTreeMap<VmId, Self> = BTreeMap::new();
+        for action in &decision.actions {
+            let Some(domain) = seen.by_id(action.vm().0) else { continue };
+            let change = changes.entry(action.vm()).or_insert_with(|| Self {
+                domain: domain.key.clone(),
+                name: domain.name.clone(),
+                vcpus: BTreeMap::new(),
+                nodes: None,
+            });
+            match action {
+                Action::SetVcpuAffinity { vcpu, cpus, .. } => {
+                    change.vcpus.entry(*vcpu).or_default().0 = Some(cpus.clone());
+                }
+                Action::SetSoftAffinity { vcpus, nodes, .. } => {
+                    for (vcpu, cpus) in vcpus {
+                        change.vcpus.entry(*vcpu).or_default().1 = Some(cpus.clone());
+                    }
+                    change.nodes.clone_from(nodes);
+                }
+                Action::SetEmulatorAffinity { .. } | Action::MoveMemory { .. } => {}
+            }
+        }
+        let is_change = |change: &Self| !change.vcpus.is_empty() || change.nodes.is_some();
+        changes.into_values().filter(is_change).collect()
+    }
+}
+
+/// What came of a change.
+#[derive(Debug)]
+pub enum Applied {
+    /// It is so.
+    Set,
+    /// The domain is gone.
+    Gone,
+    /// Someone else changed the domain since it was looked at; it is left alone.
+    Changed,
+    /// It failed, and what was set of it was put back.
+    Failed(Error),
+    /// It failed, and not all that was set of it could be put back.
+    Half(Error),
+}
+
+/// Applies and restores. Whoever has one holds the lock of the state directory.
+pub struct Applier<H> {
+    state: PathBuf,
+    pub(super) hands: H,
+    pub(super) journal: Journal,
+}
+
+impl<H: Hands> Applier<H> {
+    /// With the journal of this state directory.
+    ///
+    /// # Errors
+    /// There is one that cannot be read.
+    pub fn open(state: PathBuf, hands: H) -> Result<Self, Error> {
+        let journal = Journal::load(&state)?.unwrap_or_else(Journal::of_this_boot);
+        Ok(Self { state, hands, journal })
+    }
+
+    /// What is changed and not put back.
+    #[must_use]
+    pub fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    /// What looks and changes.
+    #[must_use]
+    pub fn hands(&self) -> &H {
+        &self.hands
+    }
+
+    /// Leaves what was set standing, with no run that answers for it.
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub fn keep(&mut self) -> Result<(), Error> {
+        self.journal.is_kept = true;
+        self.store()
+    }
+
+    /// Answers for what an earlier run left standing: should this one be killed, the next one puts it back.
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub fn take_over(&mut self) -> Result<(), Error> {
+        if !std::mem::replace(&mut self.journal.is_kept, false) {
+            return Ok(());
+        }
+        self.store()
+    }
+
+    pub(super) fn store(&self) -> Result<(), Error> {
+        self.journal.store(&self.state)
+    }
+
+    /// Makes the changes; gives what came of each, in their order. `seen` is the look that they were decided on.
+    ///
+    /// # Errors
+    /// The host cannot be looked at, or the journal not be written: nothing was changed then.
+    pub fn apply(&mut self, changes: &[Change], seen: &Scan) -> Result<Vec<Applied>, Error> {
+        if changes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let now = self.hands.look()?;
+        let mut outcomes = Vec::with_capacity(changes.len());
+        let mut due = Vec::new();
+        for change in changes {
+            match self.obstacle(change, seen, &now) {
+                Some(obstacle) => outcomes.push(Some(obstacle)),
+                None => {
+                    self.note(change, &now);
+                    due.push(outcomes.len());
+                    outcomes.push(None);
+                }
+            }
+        }
+        self.journal.is_kept = false;
+        self.store()?;
+        for at in &due {
+            outcomes[*at] = self.set(&changes[*at], &now).err().map(|error| *error);
+        }
+        // What is so now tells, not what was asked for.
+        let after = self.hands.look()?;
+        for at in due {
+            let outcome = outcomes[at].take();
+            self.settle(&changes[at].domain, &after);
+            outcomes[at] = Some(match (outcome, after.domain(&changes[at].domain)) {
+                (_, None) => Applied::Gone,
+                (Some(failed), _) => failed,
+                (None, Some(domain)) if is_so(domain, &changes[at]) => Applied::Set,
+                (None, Some(domain)) => Applied::Failed(Error::Unusable {
+                    what: format!("Xen did not take all of it: {}", shown(domain, &changes[at])),
+                    next: "see `xl vcpu-list` and `xl list -n`",
+                }),
+            });
+        }
+        self.journal.forget_unchanged();
+        self.store()?;
+        Ok(outcomes.into_iter().flatten().collect())
+    }
+
+    /// What stands in the way of a change before anything is touched.
+    fn obstacle(&self, change: &Change, seen: &Scan, now: &Scan) -> Option<Applied> {
+        let Some(domain) = now.domain(&change.domain).filter(|domain| !domain.is_ending) else {
+            return Some(Applied::Gone);
+        };
+        let same = |index: &u32| {
+            let of = |scan: &Scan| {
+                let vcpu = scan.domain(&change.domain)?.vcpu(*index)?;
+                Some((vcpu.hard.clone(), vcpu.soft.clone()))
+            };
+            of(seen).is_some() && of(seen) == of(now)
+        };
+        let is_known = seen.domain(&change.domain).is_some_and(|seen| seen.nodes == domain.nodes);
+        if !is_known || !change.vcpus.keys().all(same) {
+            return Some(Applied::Changed);
+        }
+        if change.nodes.is_some()
+            && let Err(error) = self.hands.can_set_nodes(change.domain.id)
+        {
+            return Some(Applied::Failed(error));
+        }
+        None
+    }
+
+    /// Records what is there before it is touched.
+    fn note(&mut self, change: &Change, now: &Scan) {
+        let Some(domain) = now.domain(&change.domain) else { return };
+        let held = self.journal.domains.entry(change.domain.clone()).or_default();
+        held.name.clone_from(&change.name);
+        for (index, (hard, soft)) in &change.vcpus {
+            let Some(vcpu) = domain.vcpu(*index) else { continue };
+            for (changes, now, to) in
+                [(&mut held.hard, &vcpu.hard, hard), (&mut held.soft, &vcpu.soft, soft)]
+            {
+                let Some(to) = to else { continue };
+                let entry = journal::Change::begin(changes.remove(index), now, to);
+                changes.insert(*index, entry);
+            }
+        }
+        if let Some(nodes) = &change.nodes {
+            held.nodes = Some(journal::Change::begin(held.nodes.take(), &domain.nodes, nodes));
+        }
+    }
+
+    /// Sets one domain; one that fails on the way gets back what it had at the look `before`.
+    fn set(&self, change: &Change, before: &Scan) -> Result<(), Box<Applied>> {
+        let id = change.domain.id;
+        let mut done = Vec::new();
+        let mut all = || {
+            for (vcpu, (hard, soft)) in &change.vcpus {
+                self.hands.pin(id, *vcpu, hard.as_ref(), soft.as_ref())?;
+                done.push(*vcpu);
+            }
+            change.nodes.as_ref().map_or(Ok(()), |nodes| self.hands.set_nodes(id, nodes))
+        };
+        let Err(error) = all() else { return Ok(()) };
+        if error.is_gone() {
+            return Err(Box::new(Applied::Gone));
+        }
+        let back = |vcpu: &u32| {
+            let (hard, soft) = &change.vcpus[vcpu];
+            let was = before.domain(&change.domain).and_then(|domain| domain.vcpu(*vcpu));
+            was.is_some_and(|was| {
+                let hard = hard.as_ref().map(|_| &was.hard);
+                let soft = soft.as_ref().map(|_| &was.soft);
+                self.hands.pin(id, *vcpu, hard, soft).is_ok()
+            })
+        };
+        let undone = done.iter().rev().filter(|vcpu| back(vcpu)).count();
+        Err(Box::new(match undone == done.len() {
+            true => Applied::Failed(error),
+            false => Applied::Half(error),
+        }))
+    }
+
+    /// Records what became of a domain that was touched.
+    fn settle(&mut self, key: &DomainKey, after: &Scan) {
+        let Some(domain) = after.domain(key) else {
+            self.journal.domains.remove(key);
+            return;
+        };
+        let Some(held) = self.journal.domains.get_mut(key) else { return };
+        settle_vcpus(held, domain);
+        if let Some(change) = &mut held.nodes {
+            change.set.clone_from(&domain.nodes);
+            change.pending = journal::Nodes::new();
+        }
+    }
+}
+
+/// Records what vCPUs that were touched have now.
+fn settle_vcpus(held: &mut Held, domain: &DomainFacts) {
+    for (index, change) in &mut held.hard {
+        settle_set(change, domain.vcpu(*index).map(|vcpu| &vcpu.hard));
+    }
+    for (index, change) in &mut held.soft {
+        settle_set(change, domain.vcpu(*index).map(|vcpu| &vcpu.soft));
+    }
+}
+
+/// Of entries that were being changed, what came of it.
+fn settle_set(change: &mut journal::Change<instep_core::units::CpuId>, now: Option<&CpuSet>) {
+    if let Some(now) = now.filter(|_| !change.pending.is_empty()) {
+        change.set.clone_from(now);
+    }
+    change.pending = CpuSet::new();
+}
+
+/// Whether a domain has what was asked for.
+fn is_so(domain: &DomainFacts, change: &Change) -> bool {
+    let vcpu = |(index, (hard, soft)): (&u32, &(Option<CpuSet>, Option<CpuSet>))| {
+        domain.vcpu(*index).is_some_and(|now| {
+            hard.as_ref().is_none_or(|hard| *hard == now.hard)
+                && soft.as_ref().is_none_or(|soft| *soft == now.soft)
+        })
+    };
+    change.vcpus.iter().all(vcpu)
+        && change.nodes.as_ref().is_none_or(|nodes| *nodes == domain.nodes)
+}
+
+/// What a domain has now of what was asked for.
+fn shown(domain: &DomainFacts, change: &Change) -> String {
+    let vcpu = |index: &u32| {
+        let vcpu = domain.vcpu(*index)?;
+        Some(format!("vCPU {index} has CPUs {} and prefers {}", vcpu.hard, vcpu.soft))
+    };
+    let mut parts: Vec<String> = change.vcpus.keys().filter_map(vcpu).collect();
+    if change.nodes.is_some() {
+        parts.push(format!("its node affinity is {}", domain.nodes));
+    }
+    parts.join(", ")
+}

@@ -1,0 +1,259 @@
+//! The journal of a Xen host: what every touched domain had before, so that it can be put back after anything.
+//!
+//! One file, `xen-journal.json`, schema `instep.xen-journal/1`, replaced as a whole and on stable storage before the
+//! first change of a cycle. An affinity that is neither the original nor what Instep set was changed by someone else
+//! since. It is void after the next boot of the host: domains have other numbers then.
+
+use crate::error::Error;
+use crate::rates::Before;
+use crate::scan::{DomainKey, Scan};
+use instep_core::idset::{CpuSet, IdSet, NodeSet};
+use instep_core::units::Id;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+const SCHEMA: &str = "instep.xen-journal/1";
+const FILE: &str = "xen-journal.json";
+const MAX_JOURNAL: u64 = 64 << 20;
+
+/// A set before Instep, and what it was set to since.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(bound(serialize = "T: Id", deserialize = "T: Id"))]
+pub struct Change<T: Id> {
+    /// What it was.
+    #[serde(with = "list")]
+    pub original: IdSet<T>,
+    /// What it was set to last.
+    #[serde(with = "list")]
+    pub set: IdSet<T>,
+    /// What it is being set to; a crash may come before or after.
+    #[serde(with = "list", default, skip_serializing_if = "IdSet::is_empty")]
+    pub pending: IdSet<T>,
+}
+
+/// What of one domain Instep has changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// Its name, for messages.
+    pub name: String,
+    /// Hard affinities by vCPU.
+    #[serde(default)]
+    pub hard: BTreeMap<u32, Change<instep_core::units::CpuId>>,
+    /// Soft affinities by vCPU.
+    #[serde(default)]
+    pub soft: BTreeMap<u32, Change<instep_core::units::CpuId>>,
+    /// The node affinity.
+    #[serde(default)]
+    pub nodes: Option<Change<instep_core::units::NodeId>>,
+}
+
+impl Held {
+    /// Whether nothing is changed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.hard.is_empty() && self.soft.is_empty() && self.nodes.is_none()
+    }
+}
+
+/// Everything Instep has changed on a Xen host and not put back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Journal {
+    /// Of which boot of dom0 it speaks.
+    pub boot_id: String,
+    /// Whether it is meant to stand (`run --once`), with no run that answers for it.
+    pub is_kept: bool,
+    /// By domain.
+    pub domains: BTreeMap<DomainKey, Held>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Document {
+    schema: String,
+    boot_id: String,
+    kept: bool,
+    domains: Vec<Entry>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    domain: DomainKey,
+    changed: Held,
+}
+
+/// Reads a journal.
+///
+/// # Errors
+/// It is damaged, or of another version.
+pub fn parse(path: &Path, bytes: &[u8]) -> Result<Journal, Error> {
+    let damaged = |why: String| Error::Unusable {
+        what: format!(
+            "{} is damaged ({why}), so it is not known what affinities were",
+            path.display()
+        ),
+        next: "move it away to go on without it; affinities stay as they are then",
+    };
+    let document: Document =
+        serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
+    if document.schema != SCHEMA {
+        return Err(damaged(format!("its schema is not {SCHEMA}")));
+    }
+    let domains = document.domains.into_iter().map(|entry| (entry.domain, entry.changed)).collect();
+    Ok(Journal { boot_id: document.boot_id, is_kept: document.kept, domains })
+}
+
+impl Journal {
+    /// The file in a state directory.
+    #[must_use]
+    pub fn path_in(state: &Path) -> PathBuf {
+        state.join(FILE)
+    }
+
+    /// Loads that of a state directory; `None` without one, and of an earlier boot.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged.
+    pub fn load(state: &Path) -> Result<Option<Self>, Error> {
+        let path = Self::path_in(state);
+        let failed = |source| Error::File { what: "read", path: path.clone(), source };
+        let mut bytes = Vec::new();
+        match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened
+                .and_then(|file| file.take(MAX_JOURNAL).read_to_end(&mut bytes))
+                .map_err(failed)?,
+        };
+        let journal = parse(&path, &bytes)?;
+        Ok((journal.boot_id == boot_id()).then_some(journal))
+    }
+
+    /// Replaces that of a state directory; without entries there is none.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn store(&self, state: &Path) -> Result<(), Error> {
+        let path = Self::path_in(state);
+        let failed = |source| Error::File { what: "write", path: path.clone(), source };
+        if self.domains.values().all(Held::is_empty) {
+            return match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
+                _ => Ok(()),
+            };
+        }
+        let entries = self.domains.iter().filter(|(_, held)| !held.is_empty());
+        let document = Document {
+            schema: SCHEMA.to_owned(),
+            boot_id: self.boot_id.clone(),
+            kept: self.is_kept,
+            domains: entries
+                .map(|(domain, held)| Entry { domain: domain.clone(), changed: held.clone() })
+                .collect(),
+        };
+        let bytes = serde_json::to_vec(&document).map_err(|error| failed(error.into()))?;
+        let part = path.with_extension("part");
+        let write = || {
+            let options =
+                File::options().write(true).create(true).truncate(true).mode(0o600).clone();
+            let mut file = options.open(&part)?;
+            file.write_all(&bytes)?;
+            file.sync_all()?;
+            fs::rename(&part, &path)?;
+            File::open(state)?.sync_all()
+        };
+        write().map_err(failed)
+    }
+
+    /// An empty one of this boot.
+    #[must_use]
+    pub fn of_this_boot() -> Self {
+        Self { boot_id: boot_id(), ..Self::default() }
+    }
+
+    /// What Instep changed of a domain, as far as that is still so at this look.
+    #[must_use]
+    pub fn before(&self, key: &DomainKey, now: &Scan) -> Before {
+        let (Some(held), Some(domain)) = (self.domains.get(key), now.domain(key)) else {
+            return Before::default();
+        };
+        let originals = |changes: &BTreeMap<u32, Change<_>>, soft: bool| {
+            let is_ours = |(index, change): &(&u32, &Change<_>)| {
+                let vcpu = domain.vcpu(**index);
+                vcpu.is_some_and(|vcpu| {
+                    let now: &CpuSet = if soft { &vcpu.soft } else { &vcpu.hard };
+                    change.is_ours(now)
+                })
+            };
+            let ours = changes.iter().filter(is_ours);
+            ours.map(|(index, change)| (*index, change.original.clone())).collect()
+        };
+        let nodes = held.nodes.as_ref().filter(|change| change.is_ours(&domain.nodes));
+        Before {
+            hard: originals(&held.hard, false),
+            soft: originals(&held.soft, true),
+            nodes: nodes.map(|change| change.original.clone()),
+        }
+    }
+}
+
+impl<T: Id> Change<T> {
+    /// Whether this set is Instep's doing.
+    #[must_use]
+    pub fn is_ours(&self, now: &IdSet<T>) -> bool {
+        *now == self.set || (!self.pending.is_empty() && *now == self.pending)
+    }
+
+    /// Notes that `now` is about to become `to`; a set that is not Instep's is a new original.
+    pub(super) fn begin(entry: Option<Self>, now: &IdSet<T>, to: &IdSet<T>) -> Self {
+        match entry.filter(|entry| entry.is_ours(now)) {
+            Some(entry) => Self { set: now.clone(), pending: to.clone(), ..entry },
+            None => Self { original: now.clone(), set: now.clone(), pending: to.clone() },
+        }
+    }
+}
+
+/// `/proc/sys/kernel/random/boot_id` of dom0.
+fn boot_id() -> String {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    text.unwrap_or_default().trim().to_owned()
+}
+
+/// The node affinity of a domain by name, for messages.
+impl Journal {
+    /// Forgets what is as it was.
+    pub(super) fn forget_unchanged(&mut self) {
+        for held in self.domains.values_mut() {
+            held.hard.retain(|_, change| change.set != change.original);
+            held.soft.retain(|_, change| change.set != change.original);
+            held.nodes.take_if(|change| change.set == change.original);
+        }
+        self.domains.retain(|_, held| !held.is_empty());
+    }
+}
+
+/// Sets as lists: `0-63`.
+mod list {
+    use instep_core::idset::IdSet;
+    use instep_core::units::Id;
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<T: Id, S: Serializer>(
+        set: &IdSet<T>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(set)
+    }
+
+    pub(super) fn deserialize<'de, T: Id, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<IdSet<T>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        IdSet::parse_list(&text).map_err(D::Error::custom)
+    }
+}
+
+/// Nodes are sets, too.
+pub(super) type Nodes = NodeSet;

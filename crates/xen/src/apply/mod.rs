@@ -1,0 +1,19 @@
+//! Actions to a Xen host: journal first, then commands, then what came of them.
+//!
+//! ```text
+//! Decision --Change::of_decision--> changes, one a domain
+//! Applier::apply    looks again, journals what was found, sets, looks whether it is so; undoes a domain that fails
+//! Applier::restore  puts back what was found, unless someone else changed it since
+//! ```
+//! Nothing here decides where anything should be. The caller holds the lock of the state directory.
+
+mod applier;
+mod hands;
+mod journal;
+mod node_affinity;
+mod restore;
+
+pub use applier::{Applied, Applier, Change};
+pub use hands::{Hands, LiveHands, pin_arguments};
+pub use journal::{Held, Journal, parse};
+pub use restore::Report;

@@ -1,0 +1,319 @@
+//! One look at a Xen host: what several commands printed, put together by domain.
+//!
+//! Commands run one after another, and domains come and go between them. A domain that not all of them know is left
+//! out of this look, and that is said.
+
+use crate::error::Error;
+use crate::source::{Query, Source};
+use crate::text::{config, cpupools, info, list, node_memory, sched, uptime, vcpu_list};
+use instep_core::idset::{CpuSet, NodeSet};
+use instep_core::snapshot::GuestNode;
+use instep_core::topology::Topology;
+use instep_core::units::{Bytes, CpuId, Nanos, NodeId};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Instant;
+
+/// A domain, told from a later one of the same number by its UUID. One that was restarted has the UUID and another
+/// number.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DomainKey {
+    /// Its number.
+    pub id: u32,
+    /// Its UUID.
+    pub uuid: String,
+}
+
+impl fmt::Display for DomainKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "domain {}", self.id)
+    }
+}
+
+/// One vCPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VcpuFacts {
+    /// The guest's CPU number.
+    pub index: u32,
+    /// The CPU it runs on or ran on last; `None` for one that its guest has not started.
+    pub cpu: Option<CpuId>,
+    /// CPU time since the domain was made, to a tenth of a second.
+    pub time: Nanos,
+    /// Hard affinity, offline CPUs included.
+    pub hard: CpuSet,
+    /// Soft affinity, offline CPUs included.
+    pub soft: CpuSet,
+}
+
+/// One domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainFacts {
+    /// Which it is.
+    pub key: DomainKey,
+    /// Its name.
+    pub name: String,
+    /// `pv`, `hvm` or `pvh`, where its configuration is known.
+    pub kind: Option<String>,
+    /// Whether it is paused.
+    pub is_paused: bool,
+    /// Whether it has been shut down, has crashed or is being destroyed.
+    pub is_ending: bool,
+    /// All vCPUs that it may have, ascending; see [`DomainFacts::used_vcpus`].
+    pub vcpus: Vec<VcpuFacts>,
+    /// Those that it was made with, where its configuration is known.
+    pub available: BTreeSet<u32>,
+    /// Node affinity.
+    pub nodes: NodeSet,
+    /// CPUs of its CPU pool.
+    pub pool: CpuSet,
+    /// Its weight and cap; `None` where its scheduler has none.
+    pub share: Option<sched::Share>,
+    /// Memory by node, where that is known.
+    pub memory: Option<BTreeMap<NodeId, Bytes>>,
+    /// How long it runs, where that is known.
+    pub uptime: Option<Nanos>,
+    /// The guest's own nodes.
+    pub guest_nodes: Vec<GuestNode>,
+}
+
+impl DomainFacts {
+    /// The vCPUs that count: those that its guest has started, and those that it was made with and will start.
+    pub fn used_vcpus(&self) -> impl Iterator<Item = &VcpuFacts> {
+        let is_used =
+            |vcpu: &&VcpuFacts| vcpu.cpu.is_some() || self.available.contains(&vcpu.index);
+        self.vcpus.iter().filter(is_used)
+    }
+
+    /// The vCPU of this index.
+    #[must_use]
+    pub fn vcpu(&self, index: u32) -> Option<&VcpuFacts> {
+        self.vcpus.iter().find(|vcpu| vcpu.index == index)
+    }
+}
+
+/// One look.
+#[derive(Clone, Debug)]
+pub struct Scan {
+    /// When affinities and times were read.
+    pub at: Moment,
+    /// The host.
+    pub info: info::Info,
+    /// Domains, ascending by number, dom0 included.
+    pub domains: Vec<DomainFacts>,
+    /// What was wrong or is not known, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// A time on this machine's clock, or what a copy tells of it.
+#[derive(Clone, Copy, Debug)]
+pub enum Moment {
+    /// On this machine.
+    Live(Instant),
+    /// Since the boot of the copied host's dom0; `None` where the copy does not tell.
+    Copied(Option<Nanos>),
+}
+
+/// What a look asks for beside affinities and times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// Nothing more: for the begin of a window.
+    Times,
+    /// Pools, weights, configurations and, of a copy, memory by node.
+    Full,
+    /// The same with memory by node on this machine, too: Xen walks the page lists of all domains for that, and writes
+    /// a table to its log.
+    WithMemory,
+}
+
+/// Domains together larger than this are not walked for their memory by node: the walk holds a lock of each for about
+/// a tenth of a second for 32 GiB (an assumption).
+const MOST_MEMORY_MIB: u64 = 256 << 10;
+
+/// Looks at a host.
+///
+/// # Errors
+/// The host, its domains or its vCPUs cannot be read. What else cannot be is a warning.
+pub fn scan(source: &Source, depth: Depth) -> Result<Scan, Error> {
+    let info = info::parse(&source.read(Query::Info)?)?;
+    let rows = list::parse(&source.read(Query::List)?)?;
+    let at = match source.uptime() {
+        _ if source.is_live() => Moment::Live(Instant::now()),
+        uptime => Moment::Copied(uptime),
+    };
+    let vcpus = vcpu_list::parse(&source.read(Query::VcpuList)?)?;
+    let mut warnings = Vec::new();
+    let extra = match depth {
+        Depth::Times => Extra::default(),
+        _ => Extra::read(source, &info, (depth, &rows), &mut warnings),
+    };
+    let domains = join(&info, rows, vcpus, &extra, &mut warnings);
+    Ok(Scan { at, info, domains, warnings })
+}
+
+/// What is good to know and no reason to fail.
+#[derive(Default)]
+struct Extra {
+    pools: BTreeMap<String, CpuSet>,
+    shares: BTreeMap<u32, sched::Share>,
+    configs: BTreeMap<u32, config::Config>,
+    uptimes: BTreeMap<u32, Nanos>,
+    memory: node_memory::ByDomain,
+}
+
+impl Extra {
+    fn read(
+        source: &Source,
+        info: &info::Info,
+        (depth, rows): (Depth, &[list::Domain]),
+        warnings: &mut Vec<String>,
+    ) -> Self {
+        let mut ask = Asking { source, warnings };
+        let shares = match info.scheduler.as_str() {
+            "credit" => ask.about(Query::Credit, "weights and caps are not known", sched::parse),
+            "credit2" => ask.about(Query::Credit2, "weights and caps are not known", sched::parse),
+            _ => BTreeMap::new(),
+        };
+        let all_cpus = "every domain is taken to be in a pool of all CPUs";
+        Self {
+            shares,
+            pools: ask.about(Query::CpuPools, all_cpus, cpupools::parse),
+            configs: ask.about(Query::Configs, "guests' NUMA nodes are not known", config::parse),
+            uptimes: ask.about(
+                Query::Uptime,
+                "it is not known since when domains run",
+                uptime::parse,
+            ),
+            memory: ask.memory(info, depth, rows),
+        }
+    }
+}
+
+struct Asking<'a> {
+    source: &'a Source,
+    warnings: &'a mut Vec<String>,
+}
+
+impl Asking<'_> {
+    /// What a command tells, or nothing with a warning that says what follows from that.
+    fn about<T: Default>(
+        &mut self,
+        query: Query,
+        lacks: &str,
+        parse: impl Fn(&str) -> Result<T, Error>,
+    ) -> T {
+        self.source.read(query).and_then(|text| parse(&text)).unwrap_or_else(|error| {
+            self.warnings.push(format!("{lacks}: {error}"));
+            T::default()
+        })
+    }
+
+    fn memory(
+        &mut self,
+        info: &info::Info,
+        depth: Depth,
+        rows: &[list::Domain],
+    ) -> node_memory::ByDomain {
+        let total: u64 = rows.iter().map(|row| row.memory_mib).fold(0, u64::saturating_add);
+        if let (1, Some(node)) = (info.nodes.len(), info.nodes.keys().next()) {
+            let all = |row: &list::Domain| {
+                (row.id, [(NodeId(*node), Bytes::from_mib(row.memory_mib))].into())
+            };
+            return rows.iter().map(all).collect();
+        }
+        if self.source.is_live() {
+            if depth != Depth::WithMemory {
+                return node_memory::ByDomain::new();
+            }
+            if total > MOST_MEMORY_MIB {
+                self.warnings.push(format!(
+                    "it is not known on which nodes memory lies: domains have {} together, and Xen would walk \
+                     all of it",
+                    Bytes::from_mib(total)
+                ));
+                return node_memory::ByDomain::new();
+            }
+            return match self.source.log_with_memory() {
+                Ok(log) => node_memory::parse(&log),
+                Err(error) => {
+                    let what = "it is not known on which nodes memory lies";
+                    self.warnings.push(format!("{what}: {error}"));
+                    node_memory::ByDomain::new()
+                }
+            };
+        }
+        let parse = |text: &str| Ok(node_memory::parse(text));
+        self.about(Query::Log, "it is not known on which nodes memory lies", parse)
+    }
+}
+
+/// The domains that all commands know.
+fn join(
+    info: &info::Info,
+    rows: Vec<list::Domain>,
+    vcpus: Vec<vcpu_list::Vcpu>,
+    extra: &Extra,
+    warnings: &mut Vec<String>,
+) -> Vec<DomainFacts> {
+    let all = info.all_cpus();
+    let nodes: NodeSet = (0..info.node_count.min(1024)).map(NodeId).collect();
+    let mut by_domain: BTreeMap<u32, BTreeMap<u32, VcpuFacts>> = BTreeMap::new();
+    for vcpu in vcpus {
+        let of = by_domain.entry(vcpu.domain).or_default();
+        let (hard, soft) = (vcpu.hard.of(&all), vcpu.soft.of(&all));
+        let facts = VcpuFacts { index: vcpu.index, cpu: vcpu.cpu, time: vcpu.time, hard, soft };
+        of.insert(vcpu.index, facts);
+    }
+    let mut domains = Vec::with_capacity(rows.len());
+    for row in rows {
+        let is_ending = row.is_ending();
+        let vcpus = by_domain.remove(&row.id);
+        if vcpus.is_none() && !is_ending {
+            warnings.push(format!(
+                "domain {} ({}) went away while the host was read: left out",
+                row.id, row.name
+            ));
+            continue;
+        }
+        let config = extra.configs.get(&row.id).cloned().unwrap_or_default();
+        let pool = row.pool.as_ref().and_then(|pool| extra.pools.get(pool));
+        domains.push(DomainFacts {
+            key: DomainKey { id: row.id, uuid: row.uuid.clone().unwrap_or_default() },
+            kind: Some(config.kind).filter(|kind| !kind.is_empty()),
+            is_paused: row.state.as_bytes().get(2) == Some(&b'p'),
+            is_ending,
+            vcpus: vcpus.unwrap_or_default().into_values().collect(),
+            available: config.available,
+            nodes: row.nodes.as_ref().map(|mask| mask.of(&nodes)).unwrap_or_default(),
+            pool: pool.cloned().unwrap_or_else(|| all.clone()),
+            share: extra.shares.get(&row.id).copied(),
+            memory: extra.memory.get(&row.id).cloned(),
+            uptime: extra.uptimes.get(&row.id).copied(),
+            guest_nodes: config.guest_nodes,
+            name: row.name,
+        });
+    }
+    domains
+}
+
+impl Scan {
+    /// The domain of this key.
+    #[must_use]
+    pub fn domain(&self, key: &DomainKey) -> Option<&DomainFacts> {
+        self.domains.iter().find(|domain| domain.key == *key)
+    }
+
+    /// The domain of this number.
+    #[must_use]
+    pub fn by_id(&self, id: u32) -> Option<&DomainFacts> {
+        self.domains.iter().find(|domain| domain.key.id == id)
+    }
+
+    /// The host's topology.
+    ///
+    /// # Errors
+    /// It has no CPU.
+    pub fn topology(&self) -> Result<Topology, Error> {
+        self.info.topology()
+    }
+}

@@ -1,0 +1,115 @@
+//! `xl list`, with any of `-v` (UUID), `-c` (CPU pool) and `-n` (node affinity): one row a domain.
+
+use super::{Mask, last_words, lines, seconds};
+use crate::error::Error;
+use instep_core::units::{Nanos, NodeId};
+
+const COMMAND: &str = "xl list";
+/// Domain identifiers are below DOMID_FIRST_RESERVED (xen/include/public/xen.h, 4.17).
+pub(crate) const MOST_DOMAINS: u32 = 0x7ff0;
+
+/// A row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Domain {
+    /// The domain's number.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// Its memory in MiB.
+    pub memory_mib: u64,
+    /// Online vCPUs.
+    pub vcpus: u32,
+    /// `r`unning, `b`locked, `p`aused, `s`hut down, the reason of that, `d`ying; `-` for what it is not.
+    pub state: String,
+    /// CPU time since it was made.
+    pub time: Nanos,
+    /// Its UUID, with `-v`.
+    pub uuid: Option<String>,
+    /// Its CPU pool, with `-c`.
+    pub pool: Option<String>,
+    /// Its node affinity, with `-n`.
+    pub nodes: Option<Mask<NodeId>>,
+}
+
+impl Domain {
+    /// Whether it is gone in all but name: shut down, crashed or dying.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        let is = |at: usize| self.state.as_bytes().get(at).is_some_and(|letter| *letter != b'-');
+        is(3) || is(5)
+    }
+}
+
+/// Which columns there are beside those of every `xl list`.
+struct Columns {
+    verbose: bool,
+    pool: bool,
+    nodes: bool,
+}
+
+/// Reads it, ascending by number.
+///
+/// # Errors
+/// The heading is another, or a row does not fit it.
+pub fn parse(text: &str) -> Result<Vec<Domain>, Error> {
+    let mut lines = lines(text);
+    let heading = lines.next().filter(|(_, line)| line.starts_with("Name"));
+    let Some((_, heading)) = heading.filter(|(_, line)| line.contains("Time(s)")) else {
+        return Err(Error::output(
+            COMMAND,
+            1,
+            text,
+            "the heading Name, ID, Mem, VCPUs, State, Time(s)",
+        ));
+    };
+    let columns = Columns {
+        verbose: heading.contains("UUID"),
+        pool: heading.contains("Cpupool"),
+        nodes: heading.contains("NODE Affinity"),
+    };
+    let mut domains = Vec::new();
+    for (number, line) in lines {
+        let wrong = || Error::output(COMMAND, number, line, "a domain's row under the heading");
+        domains.push(row(line, &columns).ok_or_else(wrong)?);
+    }
+    domains.sort_by_key(|domain: &Domain| domain.id);
+    domains.dedup_by_key(|domain| domain.id);
+    Ok(domains)
+}
+
+fn row(line: &str, columns: &Columns) -> Option<Domain> {
+    let mut rest = line;
+    let mut take = |wanted: bool| {
+        if !wanted {
+            return Some(None);
+        }
+        let (before, [word]) = last_words(rest)?;
+        rest = before;
+        Some(Some(word))
+    };
+    let nodes = take(columns.nodes)?;
+    let pool = take(columns.pool)?;
+    let _label = take(columns.verbose)?;
+    let _reason = take(columns.verbose)?;
+    let uuid = take(columns.verbose)?;
+    let (name, [id, memory, vcpus, state, time]) = last_words(rest)?;
+    let is_state = |state: &&str| state.len() == 6 && state.is_ascii();
+    Some(Domain {
+        id: id.parse().ok().filter(|id| *id < MOST_DOMAINS)?,
+        name: name.to_owned(),
+        memory_mib: memory.parse().ok()?,
+        vcpus: vcpus.parse().ok()?,
+        state: Some(state).filter(is_state)?.to_owned(),
+        time: Nanos(seconds(time)?),
+        uuid: uuid
+            .map(|uuid| Some(uuid).filter(|uuid| is_uuid(uuid)).map(str::to_owned))
+            .map_or(Some(None), |uuid| uuid.map(Some))?,
+        pool: pool.map(str::to_owned),
+        nodes: nodes.map(Mask::parse).map_or(Some(None), |mask| mask.map(Some))?,
+    })
+}
+
+/// Whether a word has the form of a UUID.
+pub(crate) fn is_uuid(word: &str) -> bool {
+    word.len() == 36 && word.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+}

@@ -1,0 +1,109 @@
+//! What the commands of `xl` print, as pure functions: text in, facts or an error with the line out.
+//!
+//! Names of domains are anything that their owners chose, blanks included, so that rows are read from the right.
+//! A column that is not there, or a row that does not fit the heading, is an error and never a guess.
+
+pub mod config;
+pub mod cpupools;
+pub mod info;
+pub mod list;
+pub mod node_memory;
+pub mod sched;
+pub mod uptime;
+pub mod vcpu_list;
+
+use instep_core::idset::IdSet;
+use instep_core::units::Id;
+
+/// A set as `xl` prints it: `all`, `none`, `0-3,8`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mask<T: Id> {
+    /// All that there are.
+    All,
+    /// These.
+    These(IdSet<T>),
+}
+
+impl<T: Id> Mask<T> {
+    /// Reads one; `None` for anything else. `any cpu` and `any node` are what Xen before 4.5 printed.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        match text.trim() {
+            "all" | "any" => Some(Self::All),
+            "none" => Some(Self::These(IdSet::new())),
+            "" => None,
+            list => IdSet::parse_list(list).ok().map(Self::These),
+        }
+    }
+
+    /// The set, where `all` are these.
+    #[must_use]
+    pub fn of(&self, all: &IdSet<T>) -> IdSet<T> {
+        match self {
+            Self::All => all.clone(),
+            Self::These(set) => set.clone(),
+        }
+    }
+}
+
+/// The last `N` words of a line, and what is before them without blanks at its ends.
+pub(crate) fn last_words<const N: usize>(line: &str) -> Option<(&str, [&str; N])> {
+    let mut rest = line.trim_end();
+    let mut words = [""; N];
+    for word in words.iter_mut().rev() {
+        let start = rest.rfind(char::is_whitespace)? + 1;
+        // A blank may be more than one byte long.
+        let start = (start..=rest.len()).find(|at| rest.is_char_boundary(*at))?;
+        *word = &rest[start..];
+        rest = rest[..start].trim_end();
+    }
+    (!rest.trim().is_empty()).then(|| (rest.trim(), words))
+}
+
+/// Seconds with one decimal as nanoseconds.
+pub(crate) fn seconds(text: &str) -> Option<u64> {
+    let (whole, tenth) = text.split_once('.')?;
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(tenth) || tenth.len() > 9 {
+        return None;
+    }
+    let part = tenth.parse::<u64>().ok()? * 10u64.pow(9 - tenth.len() as u32);
+    whole.parse::<u64>().ok()?.checked_mul(1_000_000_000)?.checked_add(part)
+}
+
+/// The lines of an output with their numbers from 1, without empty ones.
+pub(crate) fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let numbered = text.lines().enumerate().map(|(at, line)| (at + 1, line));
+    numbered.filter(|(_, line)| !line.trim().is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use instep_core::units::CpuId;
+
+    #[test]
+    fn rows_are_read_from_the_right_whatever_the_name_is() {
+        assert_eq!(last_words("my vm 2   3 4 "), Some(("my vm 2", ["3", "4"])));
+        assert_eq!(last_words::<2>("3 4"), None, "there is no name");
+        assert_eq!(last_words("a\u{2003}b\u{2003}c"), Some(("a", ["b", "c"])));
+        assert_eq!(last_words::<1>(""), None);
+    }
+
+    #[test]
+    fn times_have_a_decimal() {
+        assert_eq!(seconds("12.5"), Some(12_500_000_000));
+        for bad in ["12", "-1.0", "1.", ".5", "x.y", "99999999999999999999.0"] {
+            assert_eq!(seconds(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn masks_are_words_or_lists() {
+        assert_eq!(Mask::<CpuId>::parse("all"), Some(Mask::All));
+        assert_eq!(Mask::<CpuId>::parse("none"), Some(Mask::These(IdSet::new())));
+        let some = Mask::<CpuId>::parse("0-1,4").unwrap();
+        assert_eq!(some.of(&IdSet::new()).to_string(), "0-1,4");
+        assert!(Mask::<CpuId>::parse("0-").is_none() && Mask::<CpuId>::parse("").is_none());
+    }
+}

@@ -1,0 +1,186 @@
+//! Affinities of domains set and put back, on a made host that begins as a captured one: recorded first, each domain
+//! wholly or not at all.
+
+use crate::made::{Made, Trouble, captured};
+use instep_core::idset::CpuSet;
+use instep_core::policy::{PolicyName, Settings, decide};
+use instep_core::snapshot::Snapshot;
+use instep_xen::apply::{Applied, Applier, Change, Journal};
+use instep_xen::{Scan, rates};
+use std::path::Path;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+const STATE: &str = "four-nodes/partial";
+
+fn snapshot(scan: &Scan, journal: Option<&Journal>) -> Snapshot {
+    let topology = Arc::new(scan.topology().unwrap());
+    let before = |key: &_| journal.map(|journal| journal.before(key, scan)).unwrap_or_default();
+    rates::snapshot(&topology, None, scan, before)
+}
+
+/// Policy `none` with mending: what is mended, and nothing else.
+fn mending(scan: &Scan, journal: Option<&Journal>) -> Vec<Change> {
+    let settings =
+        Settings { policy: PolicyName::None, mend_conflicts: true, ..Settings::default() };
+    Change::of_decision(&decide(&snapshot(scan, journal), &settings), scan)
+}
+
+fn applier<'a>(dir: &Path, made: &'a Made) -> Applier<&'a Made> {
+    Applier::open(dir.to_owned(), made).unwrap()
+}
+
+fn dir() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// Domain 3 may use nodes 1 and 2. Its vCPUs prefer nodes 0 and 1, and its memory comes from nodes 0 and 3.
+#[test]
+fn conflict_is_mended_recorded_and_put_back() {
+    let (dir, made) = (dir(), Made::of(STATE));
+    let seen = captured(STATE);
+    let changes = mending(&seen, None);
+    let mut applier = applier(dir.path(), &made);
+    let outcomes = applier.apply(&changes, &seen).unwrap();
+    assert!(outcomes.iter().all(|applied| matches!(applied, Applied::Set)), "{outcomes:?}");
+    assert_eq!((made.sets(3, 0), made.nodes(3)), (("2-5".into(), "2-5".into()), "1-2".into()));
+    applier.keep().unwrap();
+    let journal = Journal::load(dir.path()).unwrap().unwrap();
+    assert!(journal.is_kept);
+    applier.take_over().unwrap();
+    assert!(!Journal::load(dir.path()).unwrap().unwrap().is_kept);
+    // A second cycle finds nothing to do, and knows what there was.
+    let now = made.scan.borrow().clone();
+    assert!(mending(&now, Some(&journal)).is_empty());
+    let soft = snapshot(&now, Some(&journal)).vms[2].soft.clone().unwrap();
+    assert_eq!(soft.initial_vcpus[&0].to_string(), "0-3");
+    assert_eq!(soft.initial_nodes.to_string(), "0,3");
+    // A process of its own restores.
+    let report = self::applier(dir.path(), &made).restore(|_| true).unwrap();
+    assert!(report.is_complete() && report.left_alone.is_empty(), "{report:?}");
+    for (index, domain) in seen.domains.iter().enumerate() {
+        assert_eq!(*domain, made.scan.borrow().domains[index]);
+    }
+    assert!(Journal::load(dir.path()).unwrap().is_none(), "nothing is left to put back");
+}
+
+#[test]
+fn original_is_on_disk_before_the_first_command() {
+    let (dir, made) = (dir(), Made::of(STATE));
+    made.trouble.set(Trouble::DeniedAfter(0));
+    let seen = captured(STATE);
+    let mut applier = applier(dir.path(), &made);
+    let outcomes = applier.apply(&mending(&seen, None), &seen).unwrap();
+    assert!(outcomes.iter().all(|one| matches!(one, Applied::Failed(error) if error.is_denied())));
+    assert!(made.log.borrow().is_empty());
+    assert!(Journal::load(dir.path()).unwrap().is_none(), "what was refused is not held");
+}
+
+/// The first vCPU of a domain is set, the second refused.
+#[test]
+fn domain_that_fails_half_way_gets_back_what_it_had() {
+    let (dir, made) = (dir(), Made::of(STATE));
+    let seen = captured(STATE);
+    let changes: Vec<Change> =
+        mending(&seen, None).into_iter().filter(|change| change.domain.id == 3).collect();
+    made.trouble.set(Trouble::NodesRefused);
+    let mut applier = applier(dir.path(), &made);
+    let outcomes = applier.apply(&changes, &seen).unwrap();
+    assert!(matches!(outcomes.as_slice(), [Applied::Failed(_)]), "{outcomes:?}");
+    assert_eq!(made.log.borrow().len(), 8, "four vCPUs, and back: {:?}", made.log.borrow());
+    assert_eq!((made.sets(3, 0).1, made.nodes(3)), ("0-3".to_owned(), "0,3".to_owned()));
+    // Two of four vCPUs, and then not even the way back is allowed: it is on record what there was.
+    made.trouble.set(Trouble::DeniedAfter(2));
+    let outcomes = applier.apply(&changes, &seen).unwrap();
+    assert!(matches!(outcomes.as_slice(), [Applied::Half(_)]), "{outcomes:?}");
+    made.trouble.set(Trouble::None);
+    let report = applier.restore(|_| true).unwrap();
+    assert_eq!((report.restored, report.failed.len()), (1, 0));
+    assert_eq!(made.sets(3, 0), ("2-5".into(), "0-3".into()));
+}
+
+#[test]
+fn without_libxenlight_nothing_of_a_domain_is_touched() {
+    let (dir, made) = (dir(), Made::of(STATE));
+    made.trouble.set(Trouble::NoLibrary);
+    let seen = captured(STATE);
+    let changes = mending(&seen, None);
+    let outcomes = applier(dir.path(), &made).apply(&changes, &seen).unwrap();
+    for (change, applied) in changes.iter().zip(&outcomes) {
+        let fails = matches!(applied, Applied::Failed(_));
+        assert_eq!(fails, change.nodes.is_some(), "{change:?}: {applied:?}");
+    }
+    assert_eq!(made.sets(3, 0).1, "0-3");
+}
+
+#[test]
+fn domain_that_ends_between_two_commands_is_told_and_forgotten() {
+    let (dir, made) = (dir(), Made::of(STATE));
+    made.trouble.set(Trouble::Ends(3));
+    let seen = captured(STATE);
+    let changes = mending(&seen, None);
+    let mut applier = applier(dir.path(), &made);
+    let outcomes = applier.apply(&changes, &seen).unwrap();
+    for (change, applied) in changes.iter().zip(&outcomes) {
+        let gone = matches!(applied, Applied::Gone);
+        assert_eq!(gone, change.domain.id == 3, "{change:?}: {applied:?}");
+    }
+    assert!(applier.journal().domains.keys().all(|key| key.id != 3));
+}
+
+#[test]
+fn domain_that_someone_changed_meanwhile_is_left_alone() {
+    let (dir, made) = (dir(), Made::of(STATE));
+    let seen = captured(STATE);
+    let changes = mending(&seen, None);
+    made.scan.borrow_mut().domains[3].vcpus[0].soft = CpuSet::parse_list("1-2").unwrap();
+    let outcomes = applier(dir.path(), &made).apply(&changes, &seen).unwrap();
+    let at = changes.iter().position(|change| change.domain.id == 3).unwrap();
+    assert!(matches!(outcomes[at], Applied::Changed), "{outcomes:?}");
+    assert_eq!(made.sets(3, 0).1, "1-2");
+}
+
+#[test]
+fn what_someone_set_since_is_not_restored() {
+    let (dir, made) = (dir(), Made::of(STATE));
+    let seen = captured(STATE);
+    let mut applier = applier(dir.path(), &made);
+    applier.apply(&mending(&seen, None), &seen).unwrap();
+    {
+        let mut scan = made.scan.borrow_mut();
+        scan.domains[3].vcpus[0].soft = CpuSet::parse_list("5").unwrap();
+        scan.domains[3].nodes = [0, 1].into_iter().map(instep_core::units::NodeId).collect();
+    }
+    let report = applier.restore(|key| key.id == 3).unwrap();
+    assert_eq!(report.left_alone.len(), 2, "{report:?}");
+    assert!(report.left_alone[0].starts_with("four: someone else set the soft affinity of vCPU 0"));
+    assert_eq!((made.sets(3, 0).1, made.sets(3, 2).1), ("5".to_owned(), "0-3".to_owned()));
+    assert_eq!(made.nodes(3), "0-1");
+}
+
+/// A domain of the same number that was started since has another UUID.
+#[test]
+fn another_domain_of_the_same_number_is_not_touched() {
+    let (dir, made) = (dir(), Made::of(STATE));
+    let seen = captured(STATE);
+    let mut applier = applier(dir.path(), &made);
+    applier.apply(&mending(&seen, None), &seen).unwrap();
+    made.scan.borrow_mut().domains[3].key.uuid = "11111111-2222-3333-4444-555555555555".into();
+    made.log.borrow_mut().clear();
+    let report = applier.restore(|key| key.id == 3).unwrap();
+    assert_eq!((report.gone, report.restored), (1, 0));
+    assert!(made.log.borrow().is_empty());
+}
+
+#[test]
+fn damaged_journal_is_refused_and_an_old_one_is_void() {
+    let dir = dir();
+    let path = Journal::path_in(dir.path());
+    std::fs::write(&path, "{").unwrap();
+    let error = Journal::load(dir.path()).unwrap_err().to_string();
+    assert!(error.contains("xen-journal.json is damaged"), "{error}");
+    let old =
+        r#"{"schema":"instep.xen-journal/1","boot_id":"of another boot","kept":true,"domains":[]}"#;
+    std::fs::write(&path, old).unwrap();
+    assert!(Journal::load(dir.path()).unwrap().is_none());
+}

@@ -1,0 +1,131 @@
+//! Outputs of real Xen hosts (tests/data/README.md), and a made host that starts from one of them.
+
+use instep_core::idset::{CpuSet, NodeSet};
+use instep_core::units::NodeId;
+use instep_xen::apply::Hands;
+use instep_xen::scan::{Depth, scan};
+use instep_xen::{Error, Scan, Source};
+use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
+
+/// The copy of a captured host.
+pub(crate) fn copy(state: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(state)
+}
+
+/// All that is in it.
+pub(crate) fn captured(state: &str) -> Scan {
+    scan(&Source::Copy(copy(state)), Depth::Full).unwrap()
+}
+
+/// What goes wrong on a made host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// Nothing.
+    None,
+    /// The domain of this number ends before the next change.
+    Ends(u32),
+    /// This many changes of vCPUs work, then all are refused for lack of privilege.
+    DeniedAfter(u32),
+    /// There is no libxenlight.
+    NoLibrary,
+    /// libxenlight is there, but Xen refuses the node affinity.
+    NodesRefused,
+}
+
+/// A host that changes as it is told, with a log of the commands.
+pub(crate) struct Made {
+    pub(crate) scan: RefCell<Scan>,
+    pub(crate) trouble: Cell<Trouble>,
+    pub(crate) log: RefCell<Vec<String>>,
+}
+
+impl Made {
+    pub(crate) fn of(state: &str) -> Self {
+        let (trouble, log) = (Cell::new(Trouble::None), RefCell::default());
+        Self { scan: RefCell::new(captured(state)), trouble, log }
+    }
+
+    /// Hard and soft affinity of a vCPU.
+    pub(crate) fn sets(&self, domain: u32, vcpu: u32) -> (String, String) {
+        let scan = self.scan.borrow();
+        let vcpu = scan.by_id(domain).unwrap().vcpu(vcpu).unwrap();
+        (vcpu.hard.to_string(), vcpu.soft.to_string())
+    }
+
+    /// The node affinity of a domain.
+    pub(crate) fn nodes(&self, domain: u32) -> String {
+        self.scan.borrow().by_id(domain).unwrap().nodes.to_string()
+    }
+
+    fn failed(&self, said: &str) -> Error {
+        let (command, status) = ("xl vcpu-pin".to_owned(), "status 1".to_owned());
+        Error::Failed { command, status, said: said.to_owned() }
+    }
+}
+
+impl Hands for &Made {
+    fn look(&self) -> Result<Scan, Error> {
+        Ok(self.scan.borrow().clone())
+    }
+
+    fn pin(
+        &self,
+        domain: u32,
+        vcpu: u32,
+        hard: Option<&CpuSet>,
+        soft: Option<&CpuSet>,
+    ) -> Result<(), Error> {
+        match self.trouble.get() {
+            Trouble::Ends(id) => self.scan.borrow_mut().domains.retain(|one| one.key.id != id),
+            Trouble::DeniedAfter(0) => return Err(self.failed("Permission denied")),
+            Trouble::DeniedAfter(left) => self.trouble.set(Trouble::DeniedAfter(left - 1)),
+            _ => {}
+        }
+        let mut scan = self.scan.borrow_mut();
+        let found = scan.domains.iter_mut().find(|one| one.key.id == domain);
+        let Some(found) = found else {
+            return Err(
+                self.failed("libxl: error: Domain 9:Setting vcpu affinity: No such process")
+            );
+        };
+        let of = found.vcpus.iter_mut().find(|one| one.index == vcpu).unwrap();
+        of.hard = hard.unwrap_or(&of.hard).clone();
+        of.soft = soft.unwrap_or(&of.soft).clone();
+        let shown = |set: Option<&CpuSet>| set.map_or_else(|| "-".to_owned(), ToString::to_string);
+        let line = format!("vcpu-pin {domain} {vcpu} {} {}", shown(hard), shown(soft));
+        self.log.borrow_mut().push(line);
+        Ok(())
+    }
+
+    fn can_set_nodes(&self, domain: u32) -> Result<(), Error> {
+        match self.trouble.get() {
+            Trouble::NoLibrary => Err(refused(domain, "libxenlight cannot be loaded")),
+            _ => Ok(()),
+        }
+    }
+
+    fn set_nodes(&self, domain: u32, nodes: &NodeSet) -> Result<(), Error> {
+        self.can_set_nodes(domain)?;
+        if self.trouble.get() == Trouble::DeniedAfter(0) {
+            return Err(refused(domain, "Permission denied"));
+        }
+        if self.trouble.get() == Trouble::NodesRefused {
+            return Err(refused(domain, "libxenlight refused"));
+        }
+        let mut scan = self.scan.borrow_mut();
+        let found = scan.domains.iter_mut().find(|one| one.key.id == domain).unwrap();
+        found.nodes = nodes.clone();
+        self.log.borrow_mut().push(format!("nodes {domain} {nodes}"));
+        Ok(())
+    }
+}
+
+fn refused(domain: u32, why: &str) -> Error {
+    Error::NodeAffinity { domain, why: why.to_owned(), next: "see there" }
+}
+
+/// A set of one node.
+pub(crate) fn node(id: u32) -> NodeSet {
+    NodeSet::one(NodeId(id))
+}
