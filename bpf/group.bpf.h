@@ -26,6 +26,16 @@
 
 #define GROUP_LEVELS 32
 
+/* A cgroup as the kernel has it: `quota` is ~0 where it has no limit of its own, `period` 0 where it cannot have one. */
+struct group_read {
+	u64 id;		/* its inode number, 0 for what is no cgroup */
+	u64 shares;
+	u64 quota;
+	u64 period;
+	u64 burst;
+	u64 above;	/* the cgroup above it, for read_group; 0 for the root's */
+};
+
 #ifdef __bpf__
 /* Cgroups in which there were threads of late (group.bpf.h), by their inode number. */
 struct {
@@ -192,6 +202,29 @@ SEPARATE int weigh(struct task_state *t, u32 nice)
 	return 0;
 }
 
+/* A thread goes to sleep: what it used since it did so before. */
+static __always_inline void end_burst(struct task_struct *p, struct task_state *t)
+{
+	u64 used = p->se.sum_exec_runtime;
+
+	t->is_long = 0;
+	t->woke = t->own;
+	t->burst = pol_clamp(used - t->used_asleep, 1, SET.slice_ns);
+	t->used_asleep = used;
+}
+
+/*
+ * Of a weight or a time, what counts while a thread waits: the square of the part of a slice that it used before it slept. Timers
+ * and kernel workers run for microseconds and wait for milliseconds where gangs run. All of this would be taken for demand,
+ * and the services of the host would have it.
+ */
+static __always_inline u64 wanted_part(struct task_state *t, u64 whole)
+{
+	u64 slice = SET.slice_ns ?: 1;
+
+	return t->is_long || !t->burst ? whole : whole * t->burst / slice * t->burst / slice;
+}
+
 /* Before a thread of the host begins to wait, to run or to sleep, and at each tick: for how long it wanted a CPU. */
 SEPARATE int note_want(struct task_state *t, u64 now)
 {
@@ -206,7 +239,7 @@ SEPARATE int note_want(struct task_state *t, u64 now)
 		return 0;
 	g = group_at(t->node);
 	if (g)
-		__sync_fetch_and_add(&g->want_ns, now - since);
+		__sync_fetch_and_add(&g->want_ns, t->standing == STANDS_QUEUED ? wanted_part(t, now - since) : now - since);
 	return 0;
 }
 

@@ -161,16 +161,6 @@ struct group {
 
 #define GROUP_SHARES (1024ull << 10)
 
-/* A cgroup as the kernel has it: `quota` is ~0 where it has no limit of its own, `period` 0 where it cannot have one. */
-struct group_read {
-	u64 id;		/* its inode number, 0 for what is no cgroup */
-	u64 shares;
-	u64 quota;
-	u64 period;
-	u64 burst;
-	u64 above;	/* the cgroup above it, for read_group; 0 for the root's */
-};
-
 struct cpu_state {
 	/* Written when the scheduler is loaded. */
 	s32 node LINE;	/* NUMA node, -1 while the CPU was offline when it was loaded */
@@ -329,6 +319,8 @@ struct task_state {
 	u64 node;	/* the inode number of its cgroup, 0 if it has none */
 	u64 wants_since; /* since when its standing is still to be noted in its cgroup */
 	u64 used;	/* of its CPU time, what was charged to that */
+	u64 used_asleep; /* its CPU time when it last went to sleep, ... */
+	u64 burst;	/* ... and what it had used since the time before, a slice at most; 0 before it slept */
 };
 
 #ifndef INSTEP_STATE
