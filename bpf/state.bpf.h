@@ -157,6 +157,7 @@ struct group {
 	u64 want_ns;	/* time for which threads of the host in it were runnable, summed over them */
 	u64 seen_at;	/* when a thread below it last looked */
 	u64 shares;	/* its weight as the kernel has it: GROUP_SHARES for a cpu.weight of 100 */
+	u32 of_user;	/* a user other than root has it */
 };
 
 #define GROUP_SHARES (1024ull << 10)
@@ -273,6 +274,7 @@ struct host_state {
 	u64 spread_at;	/* when load was last compared between domains (moves.bpf.h) */
 	u64 held_timer;	/* when threads that are held are looked at next, 0 if none are (held.bpf.h) */
 	u64 held_last;	/* when a thread was last held */
+	u32 user_groups; /* cgroups in the table that users other than root have; user space counts anew */
 	struct instep_vm_settings vm_set[INSTEP_MAX_VMS] LINE;
 	struct vm_state vms[INSTEP_MAX_VMS];
 	struct domain_state domains[INSTEP_MAX_DOMAINS];

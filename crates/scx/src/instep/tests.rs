@@ -9,6 +9,7 @@ mod frequency;
 mod gangs;
 mod groups;
 mod homes;
+mod known;
 mod limits;
 mod near;
 mod races;
