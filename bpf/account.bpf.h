@@ -192,7 +192,9 @@ static __noinline void count_thread(struct task_state *t, u32 standing, u32 doma
 	}
 	if (t->vm == INSTEP_HOST) {
 		t->stands_for = t->weight;
-		__sync_fetch_and_add(&a->weights, t->weight);
+		if (standing == STANDS_QUEUED && SET.thread_weight)
+			t->stands_for = wanted_part(t, t->weight) ?: 1;
+		__sync_fetch_and_add(&a->weights, t->stands_for);
 	}
 	if (standing == STANDS_QUEUED)
 		a->waited = 1;

@@ -17,7 +17,9 @@
  * Within the host's account threads share CPU time by this weight times that of their nice value (policy.h, pol_host_key). The
  * account itself weighs in its domain what its threads weigh together, on average over the time in which there are any. While
  * user space has written none (`thread_weight` is 0) cgroups weigh alike, and the account weighs `host_weight`.
- * Limits: what is entitled to follows the demand by a second. Up to 65,536 cgroups are known (INSTEP_MAX_LIMITS).
+ * Limits: what is entitled to follows the demand by a second. Up to 65,536 cgroups are known (INSTEP_MAX_LIMITS). Any user may
+ * make cgroups below one that was handed over: those of ordinary users take half of the table at most. Threads of a
+ * cgroup that is not known count in the nearest one above it that is, so that its weight holds for them, too.
  */
 #ifndef INSTEP_GROUP_BPF_H
 #define INSTEP_GROUP_BPF_H
@@ -25,6 +27,16 @@
 #include "state.bpf.h"
 
 #define GROUP_LEVELS 32
+
+/* A cgroup as the kernel has it: `quota` is ~0 where it has no limit of its own, `period` 0 where it cannot have one. */
+struct group_read {
+	u64 id;		/* its inode number, 0 for what is no cgroup */
+	u64 shares;
+	u64 quota;
+	u64 period;
+	u64 burst;
+	u64 above;	/* the cgroup above it, for read_group; 0 for the root's */
+};
 
 #ifdef __bpf__
 /* Cgroups in which there were threads of late (group.bpf.h), by their inode number. */
@@ -63,6 +75,16 @@ static __always_inline struct group *new_group(u64 id)
 static __always_inline u32 *group_weight_at(u64 id)
 {
 	return bpf_map_lookup_elem(&group_weights, &id);
+}
+
+#define GROUPS_OF_USERS (INSTEP_MAX_LIMITS / 2)
+
+/* Whether a user other than root made a cgroup, or got it. */
+static __always_inline bool is_of_user(u64 group)
+{
+	struct kernfs_iattrs *attributes = BPF_CORE_READ((struct task_group *)group, css.cgroup, kn, iattr);
+
+	return attributes && BPF_CORE_READ(attributes, ia_uid.val);
 }
 
 /* The cgroup to which the kernel charges a thread, of either version; 0 if it has none. */
@@ -124,6 +146,13 @@ static __always_inline u32 *group_weight_at(u64 id)
 	return id < SHIM_MAX_GROUPS ? &INSTEP_STATE->group_weights[id] : NULL;
 }
 
+#define GROUPS_OF_USERS (SHIM_MAX_GROUPS / 2)
+
+static __always_inline bool is_of_user(u64 group)
+{
+	return INSTEP_STATE->cgroups[group % SHIM_MAX_GROUPS].owner;
+}
+
 static __always_inline void read_group(u64 group, struct group_read *out)
 {
 	struct shim_group *g = &INSTEP_STATE->cgroups[group % SHIM_MAX_GROUPS];
@@ -134,23 +163,38 @@ static __always_inline void read_group(u64 group, struct group_read *out)
 }
 #endif
 
-/* A cgroup with a thread below it: its weight as the kernel has it, and which one is above `below`. */
-static __always_inline void note_cgroup(struct group_read *own, u64 below, u64 now)
+/* A new entry of a cgroup; NULL if there is no room. */
+static __always_inline struct group *make_group(u64 id, u64 group)
 {
-	struct group *g = group_at(own->id) ?: new_group(own->id), *child = below ? group_at(below) : NULL;
+	bool of_user = is_of_user(group);
+	struct group *g = of_user && INSTEP_STATE->user_groups >= GROUPS_OF_USERS ? NULL : new_group(id);
 
-	if (!g) {
+	if (!g)
 		count(INSTEP_C_GROUP_LOST);
-		return;
-	}
+	else if (of_user && !__sync_lock_test_and_set(&g->of_user, 1))
+		__sync_fetch_and_add(&INSTEP_STATE->user_groups, 1);
+	return g;
+}
+
+/*
+ * A cgroup with a thread below it: its weight as the kernel has it, and which one is above `below`. Whether there is room for
+ * it.
+ */
+static __always_inline bool note_cgroup(struct group_read *own, u64 group, u64 below, u64 now)
+{
+	struct group *g = group_at(own->id) ?: make_group(own->id, group), *child = below ? group_at(below) : NULL;
+
+	if (!g)
+		return false;
 	g->seen_at = now;
 	if (g->shares != own->shares)
 		g->shares = own->shares;
 	if (child && child->parent != own->id)
 		child->parent = own->id;
+	return true;
 }
 
-/* Notes the cgroups above a thread; the nearest of them, 0 if there is none. */
+/* Notes the cgroups above a thread; the nearest of them for which there is room, 0 if there is none. */
 SEPARATE u64 note_cgroups(u64 group, u64 now)
 {
 	u64 nearest = 0, below = 0;
@@ -161,8 +205,7 @@ SEPARATE u64 note_cgroups(u64 group, u64 now)
 		if (!group)
 			break;
 		read_group(group, &own);
-		if (own.id) {
-			note_cgroup(&own, below, now);
+		if (own.id && note_cgroup(&own, group, below, now)) {
 			nearest = nearest ?: own.id;
 			below = own.id;
 		}
@@ -192,6 +235,29 @@ SEPARATE int weigh(struct task_state *t, u32 nice)
 	return 0;
 }
 
+/* A thread goes to sleep: what it used since it did so before. */
+static __always_inline void end_burst(struct task_struct *p, struct task_state *t)
+{
+	u64 used = p->se.sum_exec_runtime;
+
+	t->is_long = 0;
+	t->woke = t->own;
+	t->burst = pol_clamp(used - t->used_asleep, 1, SET.slice_ns);
+	t->used_asleep = used;
+}
+
+/*
+ * Of a weight or a time, what counts while a thread waits: the square of the part of a slice that it used before it slept. Timers
+ * and kernel workers run for microseconds and wait for milliseconds where gangs run. All of this would be taken for demand,
+ * and the services of the host would have it.
+ */
+static __always_inline u64 wanted_part(struct task_state *t, u64 whole)
+{
+	u64 slice = SET.slice_ns ?: 1;
+
+	return t->is_long || !t->burst ? whole : whole * t->burst / slice * t->burst / slice;
+}
+
 /* Before a thread of the host begins to wait, to run or to sleep, and at each tick: for how long it wanted a CPU. */
 SEPARATE int note_want(struct task_state *t, u64 now)
 {
@@ -206,7 +272,7 @@ SEPARATE int note_want(struct task_state *t, u64 now)
 		return 0;
 	g = group_at(t->node);
 	if (g)
-		__sync_fetch_and_add(&g->want_ns, now - since);
+		__sync_fetch_and_add(&g->want_ns, t->standing == STANDS_QUEUED ? wanted_part(t, now - since) : now - since);
 	return 0;
 }
 

@@ -488,8 +488,7 @@ void BPF_STRUCT_OPS(instep_quiescent, struct task_struct *p, u64 deq_flags)
 		return;
 	leave_seat(t);
 	count_thread(t, STANDS_NOWHERE, 0, scx_bpf_now());
-	t->is_long = 0;
-	t->woke = t->own;
+	end_burst(p, t);
 	v = vm_of(t->vm);
 	i = slot_of(t->slot);
 	if (!v || !i || !(deq_flags & SCX_DEQ_SLEEP))

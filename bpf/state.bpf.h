@@ -157,19 +157,10 @@ struct group {
 	u64 want_ns;	/* time for which threads of the host in it were runnable, summed over them */
 	u64 seen_at;	/* when a thread below it last looked */
 	u64 shares;	/* its weight as the kernel has it: GROUP_SHARES for a cpu.weight of 100 */
+	u32 of_user;	/* a user other than root has it */
 };
 
 #define GROUP_SHARES (1024ull << 10)
-
-/* A cgroup as the kernel has it: `quota` is ~0 where it has no limit of its own, `period` 0 where it cannot have one. */
-struct group_read {
-	u64 id;		/* its inode number, 0 for what is no cgroup */
-	u64 shares;
-	u64 quota;
-	u64 period;
-	u64 burst;
-	u64 above;	/* the cgroup above it, for read_group; 0 for the root's */
-};
 
 struct cpu_state {
 	/* Written when the scheduler is loaded. */
@@ -284,6 +275,7 @@ struct host_state {
 	u64 spread_at;	/* when load was last compared between domains (moves.bpf.h) */
 	u64 held_timer;	/* when threads that are held are looked at next, 0 if none are (held.bpf.h) */
 	u64 held_last;	/* when a thread was last held */
+	u32 user_groups; /* cgroups in the table that users other than root have; user space counts anew */
 	struct instep_vm_settings vm_set[INSTEP_MAX_VMS] LINE;
 	struct vm_state vms[INSTEP_MAX_VMS];
 	struct domain_state domains[INSTEP_MAX_DOMAINS];
@@ -330,6 +322,8 @@ struct task_state {
 	u64 node;	/* the inode number of its cgroup, 0 if it has none */
 	u64 wants_since; /* since when its standing is still to be noted in its cgroup */
 	u64 used;	/* of its CPU time, what was charged to that */
+	u64 used_asleep; /* its CPU time when it last went to sleep, ... */
+	u64 burst;	/* ... and what it had used since the time before, a slice at most; 0 before it slept */
 };
 
 #ifndef INSTEP_STATE

@@ -68,7 +68,13 @@ impl Loaded {
     }
 
     /// Forgets cgroups and limits under which nothing ran.
-    pub fn forget_idle(&self) {
+    pub fn forget_idle(&mut self) {
+        match *self {}
+    }
+
+    /// Whether it found cgroups for which it has no room.
+    #[must_use]
+    pub fn lost_groups(&self) -> bool {
         match *self {}
     }
 

@@ -277,7 +277,7 @@ impl Loaded {
 
     /// Forgets cgroups, and CPU limits of cgroups, under which nothing ran for a minute: they may be gone. One that is
     /// still there is found anew by the first thread that runs.
-    pub fn forget_idle(&self) {
+    pub fn forget_idle(&mut self) {
         const MINUTE: u64 = 60_000_000_000;
         let before = monotonic_ns().saturating_sub(MINUTE);
         let maps = &self.skel.maps;
@@ -287,6 +287,22 @@ impl Loaded {
             // It may have no weight yet.
             let _ = maps.group_weights.delete(&gone);
         }
+        let of_user = |key: &Vec<u8>| {
+            let value = maps.groups.lookup(key, MapFlags::ANY).ok().flatten();
+            let at = std::mem::offset_of!(types::group, of_user);
+            value.is_some_and(|value| value.get(at).is_some_and(|byte| *byte != 0))
+        };
+        // One that comes meanwhile is counted the next time.
+        let of_users = maps.groups.keys().filter(of_user).count();
+        if let Some(data) = self.skel.maps.bss_data.as_mut() {
+            data.instep.user_groups = of_users as u32;
+        }
+    }
+
+    /// Whether it found cgroups for which it has no room: what lies there weighs as if it lay in the cgroup above.
+    #[must_use]
+    pub fn lost_groups(&self) -> bool {
+        self.counters().iter().any(|(name, count)| *name == "groups_lost" && *count > 0)
     }
 
     /// What each of its programs has cost; times only while `kernel.bpf_stats_enabled` is 1.

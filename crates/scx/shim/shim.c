@@ -90,6 +90,11 @@ u32 shim_max_vcpus(void)
 	return INSTEP_MAX_VCPUS;
 }
 
+u32 shim_max_groups(void)
+{
+	return SHIM_MAX_GROUPS;
+}
+
 void shim_set_times(struct host_state *s, u64 slice, u64 slot, u64 wake_slack, u64 lag)
 {
 	s->set.slice_ns = slice;
@@ -166,6 +171,15 @@ void shim_begin_vm(struct host_state *s, u32 vm)
 		s->slots[within(slot, INSTEP_MAX_SLOTS)] = (struct slot_info){};
 }
 
+/* The same when a VM comes or goes: the planner of its domain lists the domain's VMs anew, ... */
+void shim_note_change(struct host_state *s, u32 vm)
+{
+	struct vm_state *v = &s->vms[within(vm, INSTEP_MAX_VMS)];
+
+	if (v->joined)
+		s->domains[within(v->account.domain, INSTEP_MAX_DOMAINS)].stale = 1;
+}
+
 /* ... and when the threads are told of it. */
 void shim_next_generation(struct host_state *s)
 {
@@ -209,7 +223,7 @@ void shim_set_group(struct host_state *s, u32 group, u64 quota, u64 period, u64 
 {
 	struct shim_group *g = &s->cgroups[group % SHIM_MAX_GROUPS];
 
-	*g = (struct shim_group){ g->shares ?: GROUP_SHARES, quota, period, burst, above };
+	*g = (struct shim_group){ g->shares ?: GROUP_SHARES, quota, period, burst, above, g->owner };
 }
 
 /* A cgroup without a limit: its weight as in cpu.weight. */
@@ -217,13 +231,19 @@ void shim_weigh_group(struct host_state *s, u32 group, u32 weight, u32 above)
 {
 	struct shim_group *g = &s->cgroups[group % SHIM_MAX_GROUPS];
 
-	*g = (struct shim_group){ weight * GROUP_SHARES / 100, ~0ull, 0, 0, above };
+	*g = (struct shim_group){ weight * GROUP_SHARES / 100, ~0ull, 0, 0, above, g->owner };
 }
 
 /* The same as the kernel has it: cpu.idle is a weight that no cpu.weight gives. */
 void shim_share_group(struct host_state *s, u32 group, u64 shares)
 {
 	s->cgroups[group % SHIM_MAX_GROUPS].shares = shares;
+}
+
+/* A user other than root has a cgroup. */
+void shim_give_group(struct host_state *s, u32 group, u32 owner)
+{
+	s->cgroups[group % SHIM_MAX_GROUPS].owner = owner;
 }
 
 /* What user space reads of a cgroup, ... */
@@ -235,6 +255,11 @@ u64 shim_group_want(const struct host_state *s, u32 group)
 u64 shim_group_shares(const struct host_state *s, u32 group)
 {
 	return s->groups[group % SHIM_MAX_GROUPS].shares;
+}
+
+u64 shim_group_parent(const struct host_state *s, u32 group)
+{
+	return s->groups[group % SHIM_MAX_GROUPS].parent;
 }
 
 /* ... for how long threads of a VM were runnable, summed over them, ... */

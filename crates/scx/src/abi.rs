@@ -287,6 +287,8 @@ pub const DEQ_SLEEP: u64 = 1;
 /// Its affinity or class changes.
 pub const DEQ_SCHED_CHANGE: u64 = 1 << 33;
 
+/// In `ops.select_cpu`: a new thread.
+pub const WAKE_FORK: u64 = 4;
 /// In `ops.select_cpu`: a wake-up.
 pub const WAKE_TTWU: u64 = 8;
 

@@ -10,7 +10,7 @@
 
 use crate::abi::{
     DEQ_SLEEP, ENQ_CPU_SELECTED, ENQ_HEAD, ENQ_LAST, ENQ_PREEMPT, OPS_ENQ_LAST, SLICE_DFL,
-    TASK_QUEUED, Task, WAKE_TTWU,
+    TASK_QUEUED, Task,
 };
 use crate::inner::{Inner, Release};
 use crate::order::{Call, Stand};
@@ -23,6 +23,39 @@ const LOOPS: u32 = 32;
 impl Inner {
     pub(crate) fn pointer(&self, task: usize) -> Task {
         &raw const self.tasks[task]
+    }
+
+    // --- coming and going ---
+
+    /// The tasks that have been made and have not ended.
+    pub(crate) fn tasks_there(&self) -> Vec<usize> {
+        let state = self.state.borrow();
+        (0..self.tasks.len()).filter(|task| !state.tasks[*task].left_out).collect()
+    }
+
+    /// The scheduler gets to know a task; what it answers.
+    pub(crate) fn init_task(&self, task: usize, fork: bool) -> i32 {
+        self.ordered(task, Call::InitTask);
+        let Some(init_task) = self.ops.init_task else { return 0 };
+        let mut args = crate::abi::InitTaskArgs { fork };
+        // SAFETY: the operation is the scheduler's, called as the kernel does.
+        self.call(Context::Other, || unsafe { init_task(self.pointer(task), &mut args) })
+    }
+
+    /// The scheduler is done with a task (scx_exit_task).
+    pub(crate) fn take_out(&self, task: usize) {
+        let p = self.pointer(task);
+        self.ordered(task, Call::Disable);
+        if let Some(disable) = self.ops.disable {
+            // SAFETY: the operation is the scheduler's, called as the kernel does.
+            self.call(Context::Other, || unsafe { disable(p) });
+        }
+        self.ordered(task, Call::ExitTask);
+        if let Some(exit_task) = self.ops.exit_task {
+            let mut args = crate::abi::ExitTaskArgs { cancelled: false };
+            // SAFETY: as above.
+            self.call(Context::Other, || unsafe { exit_task(p, &mut args) });
+        }
     }
 
     // --- leaving the scheduler's custody ---
@@ -126,8 +159,8 @@ impl Inner {
 
     // --- becoming runnable ---
 
-    /// Asks for the CPU of a task that wakes up (select_task_rq). Flags for what follows.
-    pub(crate) fn select(&self, task: usize) -> u64 {
+    /// Asks for the CPU of a task that wakes up or is new (select_task_rq). Flags for what follows.
+    pub(crate) fn select(&self, task: usize, wake_flags: u64) -> u64 {
         let this = &self.tasks[task];
         let fallback = || self.allowed[task].first_common(&self.online, 0);
         let before = self.state.borrow().tasks[task].cpu;
@@ -138,7 +171,7 @@ impl Inner {
                 self.ordered(task, Call::SelectCpu);
                 // SAFETY: the operation is the scheduler's, called as the kernel does.
                 let answer = self.call(Context::Select(task), || unsafe {
-                    select_cpu(self.pointer(task), before as i32, WAKE_TTWU)
+                    select_cpu(self.pointer(task), before as i32, wake_flags)
                 });
                 let cpu = usize::try_from(answer).ok().filter(|cpu| *cpu < self.machine.core.len());
                 if cpu.is_none() {

@@ -90,7 +90,9 @@ pub(crate) struct Inner {
     /// What BPF keeps: globals, table of threads, storage of tasks.
     pub(crate) globals: Memory,
     pub(crate) threads: Memory,
-    _storage: Memory,
+    storage: Memory,
+    /// Words of a task's.
+    storage_words: usize,
 }
 
 fn task(index: u32, pid: i32, flags: u32, allowed: *const CpuMask) -> TaskStruct {
@@ -186,9 +188,17 @@ impl Inner {
             round: vec![Cell::new(0); cpus].into(),
             globals,
             threads,
-            _storage: storage,
+            storage,
+            storage_words: each / 8,
             machine,
         }
+    }
+
+    /// The kernel frees what the scheduler keeps of a task.
+    pub(crate) fn free_storage(&self, task: usize) {
+        self.tasks[task].stored.set(0);
+        let own = self.storage.iter().skip(task * self.storage_words).take(self.storage_words);
+        own.for_each(|word| word.set(0));
     }
 
     /// Calls an operation, with C's view of this instance in place.

@@ -7,8 +7,12 @@ use crate::kernel::{Kernel, Refused, Sizes};
 use crate::{Machine, Release, TaskSetup};
 use std::ffi::c_void;
 
+mod cgroups;
+mod lives;
 #[cfg(test)]
 mod tests;
+
+pub use cgroups::{Cgroup, CpuLimit, GroupSeen, Weights};
 
 mod c {
     use super::{Ops, c_void};
@@ -60,9 +64,7 @@ mod c {
             first_slot: u32,
             vcpus: u32,
         );
-        #[cfg(test)]
         pub(super) fn shim_begin_vm(state: *mut c_void, vm: u32);
-        #[cfg(test)]
         pub(super) fn shim_next_generation(state: *mut c_void);
         #[cfg(test)]
         pub(super) fn shim_vm_waiting(state: *const c_void, vm: u32) -> u32;
@@ -78,7 +80,6 @@ mod c {
         pub(super) fn shim_vm_set(state: *const c_void, vm: u32) -> u64;
         #[cfg(test)]
         pub(super) safe fn shim_words(written: u32, at: u32, end: u32) -> usize;
-        #[cfg(test)]
         pub(super) fn shim_set_group(
             state: *mut c_void,
             group: u32,
@@ -87,23 +88,19 @@ mod c {
             burst: u64,
             above: u32,
         );
-        #[cfg(test)]
         pub(super) fn shim_weigh_group(state: *mut c_void, group: u32, weight: u32, above: u32);
-        #[cfg(test)]
         pub(super) fn shim_share_group(state: *mut c_void, group: u32, shares: u64);
         #[cfg(test)]
+        pub(super) fn shim_give_group(state: *mut c_void, group: u32, owner: u32);
         pub(super) fn shim_group_want(state: *const c_void, group: u32) -> u64;
-        #[cfg(test)]
         pub(super) fn shim_group_shares(state: *const c_void, group: u32) -> u64;
-        #[cfg(test)]
+        pub(super) fn shim_group_parent(state: *const c_void, group: u32) -> u64;
+        pub(super) fn shim_note_change(state: *mut c_void, vm: u32);
+        pub(super) safe fn shim_max_groups() -> u32;
         pub(super) fn shim_vm_wanted(state: *const c_void, vm: u32) -> u64;
-        #[cfg(test)]
         pub(super) fn shim_set_thread_weight(state: *mut c_void, group: u32, weight: u32);
-        #[cfg(test)]
         pub(super) fn shim_set_mean_weight(state: *mut c_void, weight: u32);
-        #[cfg(test)]
         pub(super) fn shim_set_vm_weight(state: *mut c_void, vm: u32, weight: u32);
-        #[cfg(test)]
         pub(super) fn shim_vm_held(state: *const c_void, vm: u32) -> u64;
         pub(super) fn shim_set_home(state: *mut c_void, vm: u32, node: i32);
         pub(super) fn shim_set_thread(
@@ -221,6 +218,8 @@ pub struct Vm {
     pub first: usize,
     /// How many vCPUs it has.
     pub count: usize,
+    /// It comes later: its threads are made by [`Instep::fork`], and it is told of by [`Instep::begin_vm`].
+    pub later: bool,
 }
 
 /// Counters of the scheduler (`enum instep_counter`), those that callers ask for.
@@ -268,6 +267,12 @@ pub struct Lane {
 #[derive(Debug)]
 pub struct Instep {
     kernel: Kernel,
+    /// All VMs and the first slot of each.
+    vms: Vec<(Vm, u32)>,
+    /// Allocation period of VMs without one of their own.
+    period: u64,
+    /// Whether weights are those of the tree of cgroups.
+    weighs_tree: bool,
 }
 
 impl Instep {
@@ -276,6 +281,24 @@ impl Instep {
     /// # Errors
     /// When there is no room for so many.
     pub fn new(
+        machine: Machine,
+        lanes: &[Lane],
+        tasks: &[TaskSetup],
+        vms: &[Vm],
+        settings: &Settings,
+        seed: u64,
+        release: Release,
+    ) -> Result<Self, Refused> {
+        let mut instep = Self::prepare(machine, lanes, tasks, vms, settings, seed, release)?;
+        instep.load()?;
+        Ok(instep)
+    }
+
+    /// The same before it is loaded, so that tasks can be put into cgroups.
+    ///
+    /// # Errors
+    /// When there is no room for so many.
+    pub fn prepare(
         machine: Machine,
         lanes: &[Lane],
         tasks: &[TaskSetup],
@@ -302,22 +325,41 @@ impl Instep {
         // SAFETY: a constant.
         let ops = unsafe { c::instep_ops };
         let nodes = machine.node.clone();
-        let mut kernel = Kernel::new(machine, tasks, ops, sizes, seed, release)?;
-        Self::tell(&mut kernel, &nodes, lanes, vms, settings);
-        kernel.load(0)?;
-        Ok(Self { kernel })
+        let kernel = Kernel::new(machine, tasks, ops, sizes, seed, release)?;
+        let ends = vms.iter().scan(0, |end, vm| {
+            *end += vm.count as u32;
+            Some(*end - vm.count as u32)
+        });
+        let vms: Vec<(Vm, u32)> = vms.iter().copied().zip(ends).collect();
+        let mut instep = Self { kernel, vms, period: settings.period, weighs_tree: false };
+        instep.tell_host(&nodes, lanes, settings);
+        for vm in 0..instep.vms.len() {
+            let this = instep.vms[vm].0;
+            match this.later {
+                true => (this.first..this.first + this.count)
+                    .for_each(|task| instep.kernel.leave_out(task)),
+                false => instep.tell_vm(vm, this.weight),
+            }
+        }
+        Ok(instep)
     }
 
-    /// What user space tells it before it is loaded.
-    fn tell(kernel: &mut Kernel, nodes: &[i32], lanes: &[Lane], vms: &[Vm], s: &Settings) {
-        let (state, threads) = (kernel.globals(), kernel.threads());
-        let mut slot = 0;
-        // SAFETY: `state` is memory of `shim_state_size` bytes and `threads` a table with room for all
-        // tasks, both owned by the kernel; C checks the numbers of CPUs and VMs.
+    /// Loads what was prepared.
+    ///
+    /// # Errors
+    /// When it does not want to.
+    pub fn load(&mut self) -> Result<(), Refused> {
+        self.kernel.load(0)
+    }
+
+    /// What user space tells it of the host before it is loaded.
+    fn tell_host(&mut self, nodes: &[i32], lanes: &[Lane], s: &Settings) {
+        let state = self.kernel.globals();
+        let domains = lanes.iter().map(|at| at.domain + 1).max().unwrap_or(0);
+        let slots: usize = self.vms.iter().map(|(vm, _)| vm.count).sum();
+        // SAFETY: `state` is memory of `shim_state_size` bytes, owned by the kernel; C checks the numbers of CPUs.
         unsafe {
             c::shim_set_times(state, s.slice, s.slot, s.wake_slack, s.lag);
-            let domains = lanes.iter().map(|at| at.domain + 1).max().unwrap_or(0);
-            let slots: usize = vms.iter().map(|vm| vm.count).sum();
             let cpus = nodes.len() as u32;
             c::shim_set_host(state, s.host_weight, s.without, cpus, domains, slots as u32);
             for at in lanes {
@@ -325,26 +367,34 @@ impl Instep {
                 let first = at.first_of_cache;
                 c::shim_set_cpu(state, cpu, node, at.domain, at.lane, at.core, first);
             }
-            for (vm, number) in vms.iter().zip(1u32..) {
-                c::shim_set_vm(
-                    state,
-                    number,
-                    vm.weight,
-                    vm.own.period.unwrap_or(s.period),
-                    vm.own.cosched as u32,
-                    vm.own.latency_us,
-                    slot,
-                    vm.count as u32,
-                );
-                if let Some(node) = vm.own.home {
-                    c::shim_set_home(state, number, node as i32);
-                }
-                for task in vm.first..vm.first + vm.count {
-                    let start = kernel.task(task).start_boottime / 10_000_000;
-                    let tid = kernel.task(task).pid as u32;
-                    c::shim_set_thread(threads, tid, start, number, slot);
-                    slot += 1;
-                }
+        }
+    }
+
+    /// The entries of a VM and of its threads.
+    fn tell_vm(&mut self, vm: usize, weight: u32) {
+        let (state, threads) = (self.kernel.globals(), self.kernel.threads());
+        let (this, first_slot) = self.vms[vm];
+        let number = vm as u32 + 1;
+        // SAFETY: `state` is memory of `shim_state_size` bytes and `threads` a table with room for all
+        // tasks, both owned by the kernel; C checks the number of the VM.
+        unsafe {
+            c::shim_set_vm(
+                state,
+                number,
+                weight,
+                this.own.period.unwrap_or(self.period),
+                this.own.cosched as u32,
+                this.own.latency_us,
+                first_slot,
+                this.count as u32,
+            );
+            if let Some(node) = this.own.home {
+                c::shim_set_home(state, number, node as i32);
+            }
+            for (task, slot) in (this.first..this.first + this.count).zip(first_slot..) {
+                let start = self.kernel.task(task).start_boottime / 10_000_000;
+                let tid = self.kernel.task(task).pid as u32;
+                c::shim_set_thread(threads, tid, start, number, slot);
             }
         }
     }

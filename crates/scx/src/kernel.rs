@@ -6,6 +6,7 @@
 
 use crate::abi::{
     CpuMask, DEQ_SCHED_CHANGE, DEQ_SLEEP, ENQ_WAKEUP, KICK_IDLE, KICK_PREEMPT, Ops, TaskStruct,
+    WAKE_FORK, WAKE_TTWU,
 };
 use crate::inner::{Event, Inner, Machine, Release, TaskSetup};
 use crate::order::{Call, Stand};
@@ -103,25 +104,63 @@ impl Kernel {
                 return Err(Refused(format!("ops.init answered {code}")));
             }
         }
-        for task in 0..k.tasks.len() {
-            k.ordered(task, Call::InitTask);
-            let Some(init_task) = k.ops.init_task else { continue };
-            let mut args = crate::abi::InitTaskArgs { fork: false };
-            // SAFETY: the operation is the scheduler's, called as the kernel does.
-            let code = k.call(Context::Other, || unsafe { init_task(k.pointer(task), &mut args) });
+        let there = k.tasks_there();
+        for task in &there {
+            let code = k.init_task(*task, false);
             if code != 0 {
                 return Err(Refused(format!("ops.init_task answered {code}")));
             }
         }
-        for task in 0..k.tasks.len() {
+        for task in there {
             self.enable(task);
+            self.tell_cpumask(task);
         }
         self.loaded = true;
         self.settle();
         self.ejected().map_or(Ok(()), |why| Err(Refused(why)))
     }
 
-    /// scx_enable_task and switching_to_scx.
+    /// A task is not there when the scheduler is loaded: [`Kernel::fork`] makes it.
+    pub(crate) fn leave_out(&mut self, task: usize) {
+        self.inner.state.borrow_mut().tasks[task].left_out = true;
+    }
+
+    /// A thread that was left out, or has ended, is made on this CPU and wants to run: `init_task` and `enable`, then as a
+    /// task that wakes up, but for the flag (scx_fork, scx_post_fork, wake_up_new_task). It is of the leader's process, or one of
+    /// its own. Its cgroup is set before.
+    pub fn fork(&mut self, task: usize, leader: Option<usize>, cpu: usize, now: u64) {
+        let process =
+            leader.map(|leader| (self.inner.tasks[leader].pid, self.inner.pointer(leader)));
+        let new = &mut self.inner.tasks[task];
+        (new.start_time, new.start_boottime) = (now, now);
+        (new.tgid, new.group_leader) = process.unwrap_or((new.pid, ptr::null()));
+        self.enter_waker(Waker::Task(cpu), now);
+        let code = self.inner.init_task(task, true);
+        if code != 0 {
+            self.inner.state.borrow_mut().eject(format!("ops.init_task answered {code}"));
+        }
+        self.enable(task);
+        {
+            let state = &mut *self.inner.state.borrow_mut();
+            state.tasks[task].left_out = false;
+            state.tasks[task].cpu = cpu;
+        }
+        let flags = self.inner.select(task, WAKE_FORK);
+        self.inner.enqueue(task, flags);
+        self.settle();
+    }
+
+    /// A sleeping thread ends, as one that was killed has gone to sleep for the last time (sched_ext_free).
+    pub fn exit(&mut self, task: usize, now: u64) {
+        let cpu = self.inner.state.borrow().tasks[task].cpu;
+        self.inner.stand_on(cpu, now);
+        self.inner.take_out(task);
+        self.inner.free_storage(task);
+        self.inner.state.borrow_mut().tasks[task].left_out = true;
+        self.settle();
+    }
+
+    /// scx_enable_task.
     fn enable(&mut self, task: usize) {
         let k = &*self.inner;
         k.tasks[task].scx.weight.set(100);
@@ -136,7 +175,6 @@ impl Kernel {
             // SAFETY: as above.
             k.call(Context::Other, || unsafe { set_weight(p, 100) });
         }
-        self.tell_cpumask(task);
     }
 
     fn tell_cpumask(&self, task: usize) {
@@ -156,20 +194,7 @@ impl Kernel {
         }
         let k = &*self.inner;
         k.stand_on(0, now);
-        for task in 0..k.tasks.len() {
-            k.ordered(task, Call::Disable);
-            let p = k.pointer(task);
-            if let Some(disable) = k.ops.disable {
-                // SAFETY: the operation is the scheduler's, called as the kernel does.
-                k.call(Context::Other, || unsafe { disable(p) });
-            }
-            k.ordered(task, Call::ExitTask);
-            if let Some(exit_task) = k.ops.exit_task {
-                let mut args = crate::abi::ExitTaskArgs { cancelled: false };
-                // SAFETY: as above.
-                k.call(Context::Other, || unsafe { exit_task(p, &mut args) });
-            }
-        }
+        k.tasks_there().into_iter().for_each(|task| k.take_out(task));
         if let Some(exit) = k.ops.exit {
             let (reason, msg) = (ptr::null(), ptr::null());
             let mut info = crate::abi::ExitInfo { kind: 64, exit_code: 0, reason, msg };
@@ -182,7 +207,7 @@ impl Kernel {
     /// A sleeping task wakes up (try_to_wake_up).
     pub fn wake(&mut self, task: usize, by: Waker, now: u64) {
         self.enter_waker(by, now);
-        let flags = self.inner.select(task);
+        let flags = self.inner.select(task, WAKE_TTWU);
         self.inner.enqueue(task, ENQ_WAKEUP | flags);
         self.settle();
     }
@@ -192,7 +217,7 @@ impl Kernel {
     #[cfg(test)]
     pub(crate) fn wake_while_blocking(&mut self, task: usize, by: Waker, sleeps: usize, now: u64) {
         self.enter_waker(by, now);
-        let flags = self.inner.select(task);
+        let flags = self.inner.select(task, WAKE_TTWU);
         self.block(sleeps, now);
         self.enter_waker(by, now);
         self.inner.enqueue(task, ENQ_WAKEUP | flags);
@@ -328,7 +353,6 @@ impl Kernel {
     }
 
     /// A task is in another cgroup (`struct shim_group`); the scheduler finds out when the task runs.
-    #[cfg(test)]
     pub(crate) fn set_group(&mut self, task: usize, group: u32) {
         self.inner.tasks[task].group.set(group);
     }
@@ -340,6 +364,12 @@ impl Kernel {
             let state = k.state.borrow();
             (state.tasks[task].cpu, state.tasks[task].stand)
         };
+        if stand == Stand::New {
+            // The scheduler does not know it yet.
+            k.allowed[task].copy(allowed);
+            k.tasks[task].nr_cpus_allowed.set(allowed.count() as i32);
+            return;
+        }
         k.stand_on(cpu, now);
         let runs = stand == Stand::Running;
         let queued = runs || stand == Stand::Waiting;

@@ -51,6 +51,8 @@ pub(crate) struct Info {
     pub(crate) custody: bool,
     /// Since when it waits for a CPU.
     pub(crate) since: u64,
+    /// It is not there: it is made later, or has ended.
+    pub(crate) left_out: bool,
 }
 
 /// A CPU.

@@ -10,6 +10,7 @@
 //!      +------------------------------------------+
 //! ```
 
+use crate::engine::CgroupSetup;
 use crate::host::Host;
 use crate::params::{LinuxRelease, XenRelease};
 use crate::rng::Rng;
@@ -109,9 +110,21 @@ pub struct Vm {
     pub own: VmSettings,
     /// Whether it stands for the host's own threads.
     pub hidden: bool,
+    /// Whether it is no VM but processes of the host.
+    pub service: bool,
+    /// The number of its cgroup, one more than the index in [`Desk::cgroups`]; 0 without any.
+    pub cgroup: u32,
+    /// Whether it has come and not gone.
+    pub is_there: bool,
 }
 
 impl Vm {
+    /// Whether it is neither a service nor stands for the host's own threads. VMs come before these.
+    #[must_use]
+    pub fn is_vm(&self) -> bool {
+        !self.hidden && !self.service
+    }
+
     /// Its tasks.
     pub fn tasks(&self) -> impl DoubleEndedIterator<Item = TaskId> + use<> {
         (self.first..self.first + self.count).map(TaskId)
@@ -133,6 +146,10 @@ pub struct Desk {
     pub tasks: Vec<Task>,
     /// All VMs.
     pub vms: Vec<Vm>,
+    /// The cgroups that they lie in, the root first.
+    pub cgroups: Vec<CgroupSetup>,
+    /// Whether VMs come and go.
+    pub has_changes: bool,
     /// The run's one source of randomness.
     pub rng: Rng,
     /// CPUs on which nothing runs.
@@ -213,6 +230,8 @@ impl Desk {
             host,
             tasks,
             vms,
+            cgroups: Vec::new(),
+            has_changes: false,
             rng,
             timers,
             first_timer,

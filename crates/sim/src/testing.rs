@@ -31,7 +31,16 @@ pub(crate) fn desk_of(host: Host, vms: &[u32]) -> Desk {
     let all = vms.iter().map(|count| (*count, false)).chain(hidden.map(|count| (count, true)));
     let vm = |(count, hidden): (u32, bool)| {
         first += count;
-        Vm { first: first - count, count, weight: 100, own: Default::default(), hidden }
+        Vm {
+            first: first - count,
+            count,
+            weight: 100,
+            own: Default::default(),
+            hidden,
+            service: false,
+            cgroup: 0,
+            is_there: true,
+        }
     };
     let task = |vm: usize, index: u32| {
         let all = Mask::all(cpus);

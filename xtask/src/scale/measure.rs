@@ -18,6 +18,11 @@ pub(crate) struct Row {
     pub(crate) aim: Option<f64>,
     #[serde(default)]
     pub(crate) at_least: Vec<String>,
+    /// Only VMs that existed for at least so many seconds of the time measured, ...
+    #[serde(default)]
+    lived_s: f64,
+    /// ... and for less than so many.
+    lived_below_s: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -25,6 +30,7 @@ pub(crate) struct Row {
 enum Measure {
     Speed,
     ShareError,
+    CpusError,
     WaitMs,
     LateMeanMs,
     LateMostMs,
@@ -36,6 +42,7 @@ enum Take {
     Least,
     Mean,
     Most,
+    Sum,
 }
 
 /// How a value compares with what is asked.
@@ -66,6 +73,7 @@ impl fmt::Display for Row {
         let measure = match self.measure {
             Measure::Speed => "speed",
             Measure::ShareError => "error of share",
+            Measure::CpusError => "error of CPU time",
             Measure::WaitMs => "longest wait, ms",
             Measure::LateMeanMs => "late on average, ms",
             Measure::LateMostMs => "late at most, ms",
@@ -74,10 +82,15 @@ impl fmt::Display for Row {
             Take::Least => "least",
             Take::Mean => "mean",
             Take::Most => "most",
+            Take::Sum => "sum",
         };
-        match &self.of {
-            Some(of) => write!(f, "{measure}: {take} of {of}"),
-            None => write!(f, "{measure}: {take} of all"),
+        write!(f, "{measure}: {take} of {}", self.of.as_deref().unwrap_or("all"))?;
+        if self.lived_s > 0.0 {
+            write!(f, ", {} s and more", self.lived_s)?;
+        }
+        match self.lived_below_s {
+            Some(most) => write!(f, ", less than {most} s"),
+            None => Ok(()),
         }
     }
 }
@@ -95,6 +108,21 @@ impl Row {
         let used = |at: usize| vms[at]["cpus"].as_f64();
         let due = |at: usize| by_weight[at].as_f64();
         let all: [Option<f64>; 2] = [sum(&used), sum(&due)];
+        let lived = |at: usize| {
+            let s = vms[at]["lived_ns"].as_f64().map_or(f64::INFINITY, |ns| ns / 1e9);
+            s >= self.lived_s && self.lived_below_s.is_none_or(|most| s < most)
+        };
+        let meant: Vec<usize> = (0..vms.len())
+            .filter(|at| vms[*at]["name"].as_str().is_some_and(|name| self.is_of(name)))
+            .filter(|at| lived(*at))
+            .collect();
+        let off = |used: f64, due: f64| (used / due - 1.0).abs();
+        if self.take == Take::Sum && self.measure == Measure::CpusError {
+            let sum =
+                |number: &dyn Fn(usize) -> Option<f64>| meant.iter().map(|at| number(*at)).sum();
+            let [used, due]: [Option<f64>; 2] = [sum(&used), sum(&due)];
+            return Some(off(used?, due?)).filter(|_| !meant.is_empty());
+        }
         let one = |at: usize| {
             let vm = &vms[at];
             let ms = |ns: &Value| ns.as_f64().map(|ns| ns / 1e6);
@@ -102,21 +130,21 @@ impl Row {
                 Measure::Speed => vm["fair_share_speed"].as_f64(),
                 Measure::ShareError => {
                     let share = used(at)? / all[0]?;
-                    Some((share / (due(at)? / all[1]?) - 1.0).abs())
+                    Some(off(share, due(at)? / all[1]?))
                 }
+                Measure::CpusError => Some(off(used(at)?, due(at)?)),
                 Measure::WaitMs => ms(&vm["wait"]["max_ns"]),
                 Measure::LateMeanMs => ms(&vm["late_ns"][0]),
                 Measure::LateMostMs => ms(&vm["late_ns"][1]),
             }
         };
-        let meant = (0..vms.len())
-            .filter(|at| vms[*at]["name"].as_str().is_some_and(|name| self.is_of(name)));
-        let values: Vec<f64> = meant.filter_map(one).collect();
+        let values: Vec<f64> = meant.iter().copied().filter_map(one).collect();
         match self.take {
             Take::Least => values.into_iter().reduce(f64::min),
             Take::Most => values.into_iter().reduce(f64::max),
             Take::Mean if values.is_empty() => None,
             Take::Mean => Some(values.iter().sum::<f64>() / values.len() as f64),
+            Take::Sum => Some(values.iter().sum()),
         }
     }
 
@@ -134,12 +162,12 @@ impl Row {
     }
 
     pub(crate) fn is_share_error(&self) -> bool {
-        self.measure == Measure::ShareError
+        matches!(self.measure, Measure::ShareError | Measure::CpusError)
     }
 
     /// Digits behind the point that are printed.
     pub(crate) fn digits(&self) -> usize {
-        if self.measure == Measure::ShareError { 3 } else { 2 }
+        if self.is_share_error() { 3 } else { 2 }
     }
 
     /// What must be reached: the row's own, or the best of the `columns` that it names, less a tolerance.
@@ -203,8 +231,29 @@ mod tests {
         ] {
             assert_eq!(row(text).read_values(&result()), [value], "{text}");
         }
+        // Three CPUs were due to both, and they had four.
+        let cpus = row("measure = \"cpus-error\"\ntake = \"sum\"\nof = \"a\"");
+        assert!((cpus.read_values(&result())[0] - 1.0 / 3.0).abs() < 1e-9);
+        assert!(
+            row("measure = \"cpus-error\"\ntake = \"sum\"\nof = \"c\"")
+                .read_values(&result())
+                .is_empty()
+        );
         let late = row("measure = \"late-mean-ms\"\ntake = \"most\"");
         assert!(late.read_values(&result()).is_empty());
+    }
+
+    #[test]
+    fn rows_may_ask_for_vms_that_existed_for_long_or_briefly() {
+        let vm = |name: &str, speed: f64, s: u64| json!({ "name": name, "fair_share_speed": speed, "lived_ns": s * 1_000_000_000 });
+        let vms = [vm("old", 0.9, 9), vm("new", 0.7, 3), vm("newest", 0.5, 1)];
+        let result = json!({ "reports": [{ "vms": vms }], "by_weight": [1.0, 1.0, 1.0] });
+        for (lives, value) in
+            [("", 0.5), ("lived_s = 5.0", 0.9), ("lived_s = 2.0\nlived_below_s = 5.0", 0.7)]
+        {
+            let row = row(&format!("measure = \"speed\"\ntake = \"least\"\n{lives}"));
+            assert_eq!(row.read_values(&result), [value], "{row}");
+        }
     }
 
     #[test]

@@ -93,9 +93,10 @@ fn count_edits(one: &str, other: &str) -> usize {
     row[other.len()]
 }
 
-/// Whether a case belongs to the table: of realistic size, or named.
+/// Whether a case belongs to the table: of realistic size and not too long, or named.
 pub(crate) fn is_of_size(options: &Options, case: &Case) -> bool {
-    !options.cases.is_empty() || case.cpus >= LEAST_CPUS
+    let is_left_out = case.leave_out.iter().any(|name| name == "mechanisms");
+    !options.cases.is_empty() || (case.cpus >= LEAST_CPUS && !is_left_out)
 }
 
 /// Simulates, prints; whether each mechanism is worth its place.
@@ -179,7 +180,7 @@ fn simulate_cases(
 /// What rows read of a job's result, and the throughput alone; all else of 200 VMs is too much to keep.
 fn keep_needed(result: &Value) -> Value {
     let vm = |vm: &Value| {
-        let keys = ["name", "cpus", "fair_share_speed", "alone", "late_ns"];
+        let keys = ["name", "lived_ns", "cpus", "fair_share_speed", "alone", "late_ns"];
         let mut kept: serde_json::Map<String, Value> =
             keys.iter().map(|key| ((*key).to_owned(), vm[*key].clone())).collect();
         kept.insert("wait".to_owned(), json!({ "max_ns": vm["wait"]["max_ns"] }));

@@ -56,6 +56,9 @@ const GOING: Duration = Duration::from_secs(5);
 const LOST_LIMITS: &str =
     "CPU limits of cgroups (cpu.max) would not hold: there are more than 65536 of them";
 
+const LOST_GROUPS: &str = "there are more cgroups than the kernel scheduler has room for (65,536, of which ordinary users' have \
+                           half): what lies in the others weighs as if it lay in the cgroup above them";
+
 const GIVEN_UP: &str = "three ejections within an hour: the kernel scheduler stays out until [dispatch] is changed and read \
                         again (SIGHUP), or instep run is started again";
 
@@ -347,6 +350,7 @@ impl Dispatch {
             self.state = State::Off(String::new());
             return self.try_load();
         }
+        warnings.extend(kernel.lost_groups().then(|| LOST_GROUPS.to_owned()));
         let fed = kernel.feed(entries);
         let taken = fed.as_ref().map_or(&[][..], |_| kernel.table().vms.as_slice());
         self.refused = table::refused(&scan.vms, taken);

@@ -138,7 +138,8 @@ struct task_struct {
 	struct task_struct *group_leader; /* of a thread that leads its group: nobody asks */
 };
 
-#define SHIM_MAX_GROUPS 64
+/* A power of two. */
+#define SHIM_MAX_GROUPS 4096
 
 /* A cgroup: its weight and CPU limit, as in the kernel's struct task_group, and the number of the one above it. */
 struct shim_group {
@@ -147,6 +148,7 @@ struct shim_group {
 	u64 period;
 	u64 burst;
 	u64 above;
+	u32 owner; /* the user who has it */
 };
 
 /* What the CPU on which the program runs knows. */

@@ -9,6 +9,7 @@ mod frequency;
 mod gangs;
 mod groups;
 mod homes;
+mod known;
 mod limits;
 mod near;
 mod races;
@@ -61,7 +62,13 @@ fn table(vms: &[(usize, u32)]) -> Vec<Vm> {
     let mut first = 0;
     let vm = |(count, weight): &(usize, u32)| {
         first += count;
-        Vm { weight: *weight, own: VmSettings::default(), first: first - count, count: *count }
+        Vm {
+            weight: *weight,
+            own: VmSettings::default(),
+            first: first - count,
+            count: *count,
+            later: false,
+        }
     };
     vms.iter().map(vm).collect()
 }

@@ -255,7 +255,8 @@ impl Engine {
             cost += if near { costs.migrate_llc } else { costs.migrate_far };
             self.tally[self.desk.tasks[task.ix()].vm].migrations += 1;
         }
-        if std::mem::take(&mut idle.halted) && !self.bare {
+        let is_vcpu = !self.bare && !self.desk.vms[self.desk.tasks[task.ix()].vm].service;
+        if std::mem::take(&mut idle.halted) && is_vcpu {
             cost += costs.resume;
         }
         idle.last = Some(cpu);
@@ -316,7 +317,9 @@ impl Engine {
         let idle = &mut self.idles[task.ix()];
         idle.since = now;
         let from = self.cpus[cpu].from.max(now);
-        let (halt, poll) = match self.bare {
+        // A thread of the host does not halt, and what was killed ends.
+        let this = &self.desk.vms[vm];
+        let (halt, poll) = match self.bare || this.service || !this.is_there {
             true => (0, 0),
             false => (self.params.costs.halt, if alone { idle.poll } else { 0 }),
         };
@@ -340,6 +343,9 @@ impl Engine {
         self.idles[task.ix()].halted = true;
         self.desk.note(What::Stop { task: task.0, cpu: cpu as u32, blocks: true });
         self.sched.block(&mut self.desk, cpu, task);
+        if !self.desk.vms[vm].is_there {
+            self.sched.ends(&mut self.desk, task);
+        }
         self.set_speed(cpu);
         self.desk.timers.cancel(cpu as u32);
         self.desk.resched(cpu);

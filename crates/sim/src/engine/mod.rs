@@ -12,11 +12,13 @@
 //! allocated.
 
 mod dispatch;
+mod lives;
 mod place;
 mod steal;
 mod step;
 mod tally;
 
+pub use lives::Life;
 pub use place::Placement;
 pub use tally::{HostTally, Outcome, VmTally};
 
@@ -32,7 +34,7 @@ use crate::speed::{Memory, Speed};
 use crate::timers::Timers;
 use instep_check::mask::Mask;
 use instep_check::{Fact, What};
-use instep_scx::instep::VmSettings;
+use instep_scx::instep::{CpuLimit, VmSettings};
 use std::collections::VecDeque;
 
 /// A VM to simulate.
@@ -57,6 +59,27 @@ pub struct VmSetup {
     /// Whether it stands for the host's own threads: it comes after all others, and is no VM in
     /// results.
     pub hidden: bool,
+    /// Whether it is no VM but processes of the host: these come after the VMs.
+    pub service: bool,
+    /// The number of its cgroup, one more than the index in [`Setup::cgroups`]; 0 without any.
+    pub cgroup: u32,
+    /// When it exists.
+    pub life: Life,
+}
+
+/// A cgroup of the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CgroupSetup {
+    /// Where it is; empty of the root.
+    pub path: String,
+    /// The number of the one above it; 0 of the root.
+    pub above: u32,
+    /// `cpu.weight`.
+    pub weight: u32,
+    /// `cpu.idle`.
+    pub idle: bool,
+    /// `cpu.max`.
+    pub limit: Option<CpuLimit>,
 }
 
 /// Everything that fixes a run but the scheduler.
@@ -70,6 +93,8 @@ pub struct Setup {
     pub profiles: Vec<Profile>,
     /// The VMs.
     pub vms: Vec<VmSetup>,
+    /// The cgroups that they lie in: first the root, each before those below it. None: all lie side by side.
+    pub cgroups: Vec<CgroupSetup>,
     /// What places them; nothing with `None`.
     pub placement: Option<Placement>,
     /// The seed.
@@ -184,6 +209,11 @@ pub struct Engine {
     programs: Vec<Vec<Vec<Op>>>,
     floats: Vec<bool>,
     hidden: Vec<bool>,
+    /// The first thread of each VM, and one more than the last of all.
+    first_thread: Vec<usize>,
+    lives: Vec<Life>,
+    /// VMs that come and go from now on, the last one first.
+    changes: Vec<lives::Change>,
     names: Vec<String>,
     units: Vec<&'static str>,
     memory: Vec<Vec<u32>>,
@@ -243,10 +273,13 @@ impl Engine {
                     weight: vm.weight,
                     own: vm.own,
                     hidden: vm.hidden,
+                    service: vm.service,
+                    cgroup: vm.cgroup,
+                    is_there: vm.life.from == 0,
                 }
             })
             .collect();
-        let slots = 3 * cpus + SCHED_TIMERS + threads + 2;
+        let slots = 3 * cpus + SCHED_TIMERS + threads + 3;
         let task = |vm: usize, index: u32| {
             let (vm, index) = (&setup.vms[vm], index as usize);
             let (allowed, preferred) = vm.affinity[index].clone();
@@ -260,6 +293,8 @@ impl Engine {
             Timers::new(slots),
             2 * cpus as u32,
         );
+        desk.cgroups = setup.cgroups;
+        desk.has_changes = setup.vms.iter().any(|vm| vm.life != Life::WHOLE);
         desk.xen = setup.params.xen;
         desk.linux = setup.params.linux;
         let bare = sched.bare_metal();
@@ -283,6 +318,9 @@ impl Engine {
             programs: Vec::new(),
             floats: setup.vms.iter().map(|vm| vm.workload.float).collect(),
             hidden: setup.vms.iter().map(|vm| vm.hidden).collect(),
+            first_thread: vec![0],
+            lives: setup.vms.iter().map(|vm| vm.life).collect(),
+            changes: lives::Change::all(setup.vms.iter().map(|vm| vm.life)),
             names: setup.vms.iter().map(|vm| vm.name.clone()).collect(),
             units: setup.vms.iter().map(|vm| vm.workload.unit).collect(),
             memory: setup.vms.iter().map(|vm| vm.memory.clone()).collect(),
@@ -339,6 +377,7 @@ impl Engine {
                 asked: NONE,
             });
         }
+        self.first_thread.push(self.threads.len());
         self.programs.push(workload.programs.iter().map(|program| program.ops.clone()).collect());
     }
 
@@ -366,15 +405,7 @@ impl Engine {
         }
         let first = if self.warmup == 0 { SAMPLE } else { self.warmup };
         self.desk.timers.arm(self.sample_slot(), first);
-        let mut first = 0;
-        for thread in 0..self.threads.len() {
-            // A VM's threads come one after the other, as a program starts them.
-            if thread == 0 || self.threads[thread].vm != self.threads[thread - 1].vm {
-                first = self.desk.rng.below(START);
-            }
-            first += STAGGER;
-            self.desk.timers.arm(self.thread_slot(thread as u32), first);
-        }
+        self.begin_vms();
     }
 
     /// The next event up to `until`; false when there is none.
@@ -395,8 +426,10 @@ impl Engine {
             self.slept(slot - threads);
         } else if slot == threads + self.threads.len() {
             self.sample();
-        } else {
+        } else if slot == threads + self.threads.len() + 1 {
             self.place();
+        } else {
+            self.change();
         }
         self.settle_down();
         true
@@ -484,5 +517,9 @@ impl Engine {
 
     fn place_slot(&self) -> u32 {
         self.sample_slot() + 1
+    }
+
+    fn change_slot(&self) -> u32 {
+        self.sample_slot() + 2
     }
 }

@@ -159,6 +159,9 @@ impl Engine {
         let mut other_busy = 0;
         let mut vms = Vec::new();
         for (vm, this) in desk.vms.iter().enumerate() {
+            if !this.is_there {
+                continue;
+            }
             let mut vcpus = Vec::with_capacity(this.count as usize);
             for task in this.tasks() {
                 let at = task.ix();
@@ -176,7 +179,7 @@ impl Engine {
                     steal: Nanos(steal),
                 });
             }
-            if this.hidden {
+            if !this.is_vm() {
                 other_busy += vcpus.iter().map(|vcpu| vcpu.busy.0).sum::<u64>();
                 continue;
             }

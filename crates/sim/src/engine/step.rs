@@ -72,7 +72,8 @@ impl Engine {
         let adaptive = this.spin;
         let spin = |left, limit| (left, State::Spin(limit));
         let window = self.params.ple_window;
-        let caught = window > 0 && !self.bare;
+        let caught =
+            window > 0 && !self.bare && !self.desk.vms[self.threads[thread as usize].vm].service;
         let (left, what) = match wait {
             Waiting::Block => (0, State::Asleep),
             Waiting::SpinBlock(limit) => spin(limit.max(1), Limit::Sleep),

@@ -56,6 +56,8 @@ pub struct VmTally {
     pub latest: u64,
     /// Integrals over time.
     pub sums: VmSums,
+    /// For how long it existed, nanoseconds.
+    pub lived: u64,
 }
 
 impl VmTally {
@@ -143,7 +145,7 @@ impl Outcome {
         let tally = &self.vms[vm].2;
         let micros = tally.done / u128::from(ONE * 1000);
         let units = if micros > 0 { micros } else { u128::from(tally.units) };
-        let rate = units * 1_000_000_000_000 / u128::from(self.duration.max(1));
+        let rate = units * 1_000_000_000_000 / u128::from(tally.lived.max(1));
         u64::try_from(rate).unwrap_or(u64::MAX)
     }
 
@@ -202,6 +204,10 @@ impl Engine {
         let sums = self.desk.meters.iter_mut().map(|meter| meter.sums(now));
         let tallies =
             self.tally.into_iter().zip(sums).map(|(tally, sums)| VmTally { sums, ..tally });
+        let (from, until) = (self.warmup.min(now), now);
+        let tallies = tallies
+            .zip(self.lives)
+            .map(|(tally, life)| VmTally { lived: life.within(from, until), ..tally });
         let named = self.names.into_iter().zip(self.units).zip(tallies);
         let vms = named.map(|((name, unit), tally)| (name, unit, tally)).zip(self.hidden);
         let (hidden, vms): (Vec<_>, Vec<_>) = vms.partition(|(_, hidden)| *hidden);

@@ -7,6 +7,7 @@ pub mod model;
 mod pools;
 mod runs;
 mod table;
+mod tree;
 
 pub use model::LagModel;
 pub use runs::{Alone, Observed, Progress, Stop};
@@ -47,6 +48,8 @@ pub struct Report {
 pub struct VmReport {
     /// Its name.
     pub name: String,
+    /// For how long it existed of the time measured; what follows is of this time.
+    pub lived_ns: u64,
     /// Units of work a second.
     pub throughput: f64,
     /// What a unit is.
@@ -227,7 +230,7 @@ impl VmReport {
     ) -> Self {
         let outcome = &observed.outcome;
         let (name, unit, tally): &(String, &'static str, VmTally) = &outcome.vms[vm];
-        let (sums, duration) = (&tally.sums, outcome.duration);
+        let (sums, duration) = (&tally.sums, tally.lived);
         let (schedule, rate) = (&observed.schedule[vm], outcome.throughput_milli(vm));
         let fair_share = alone.map(|alone| ratio(due.fair_milli, alone.cpus_milli));
         let deserved = alone.zip(fair_share);
@@ -237,6 +240,7 @@ impl VmReport {
         let per_vcpu = (by_weight / vcpus.max(1) as f64).min(1.0);
         Self {
             name: name.clone(),
+            lived_ns: tally.lived,
             throughput: rate as f64 / 1000.0,
             unit,
             alone: alone.map(|alone| alone.rate_milli as f64 / 1000.0),

@@ -18,10 +18,11 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// The pools of a host's VMs.
-    pub(super) fn all(setup: &Setup) -> Vec<Self> {
+    /// The pools of the VMs that exist at this moment, nanoseconds since the start.
+    pub(super) fn all(setup: &Setup, at: u64) -> Vec<Self> {
         let mut pools: Vec<Self> = Vec::new();
-        for (vm, this) in setup.vms.iter().enumerate().filter(|(_, vm)| !vm.hidden) {
+        let there = |vm: &VmSetup| !vm.hidden && vm.life.from <= at && at < vm.life.until;
+        for (vm, this) in setup.vms.iter().enumerate().filter(|(_, vm)| there(vm)) {
             let own = used(this, setup.host.cpus());
             let (met, apart): (Vec<Self>, Vec<Self>) =
                 pools.into_iter().partition(|pool| pool.cpus.meets(&own));
@@ -77,7 +78,7 @@ mod tests {
     fn vms_that_may_meet_are_one_pool() {
         let pools = |guests: &[&str]| {
             let guests: Vec<_> = guests.iter().map(|allowed| (*allowed, 100)).collect();
-            let pools = Pool::all(&plan(&guests).setup);
+            let pools = Pool::all(&plan(&guests).setup, 0);
             pools.iter().map(|pool| (pool.cpus(), pool.vms.clone())).collect::<Vec<_>>()
         };
         assert_eq!(pools(&["0-7", "0-1"]), [(8, vec![0, 1])]);

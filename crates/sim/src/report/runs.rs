@@ -3,10 +3,10 @@
 
 use super::Report;
 use super::pools::Pool;
-use crate::engine::{Engine, Outcome, VmSetup};
+use super::tree;
+use crate::engine::{Engine, Life, Outcome, VmSetup};
 use crate::scenario::build::Plan;
 use crate::schedule::{Known, Recorder, Spans, VmSchedule};
-use instep_core::measure;
 use rayon::prelude::*;
 use std::sync::Mutex;
 
@@ -124,27 +124,65 @@ impl Plan {
         Some(Observed { seed: self.setup.seed, outcome: engine.finish(), schedule, failed })
     }
 
-    /// The plan with nothing but this VM and the host's own threads.
+    /// The plan with nothing but this VM and the host's own threads, all the time and without limits.
     pub(crate) fn only(&self, vm: usize) -> Self {
         let mut plan = self.clone();
         let mut at = 0..;
         plan.setup.vms.retain(|other| at.next() == Some(vm) || other.hidden);
+        plan.setup.cgroups.clear();
+        for vm in &mut plan.setup.vms {
+            (vm.cgroup, vm.life) = (0, Life::WHOLE);
+        }
         plan
     }
 
-    /// CPUs that each VM has by its weight, of those that it shares with others ([`Pool`]).
+    /// CPUs that each VM has by its weight, of those that it shares with others ([`Pool`]), over the time that it exists.
+    /// With cgroups it has no more than its vCPUs and its limits.
     #[must_use]
     pub fn by_weight(&self) -> Vec<f64> {
-        let mut all = vec![0.0; self.setup.vms.len()];
-        for pool in Pool::all(&self.setup) {
-            let weight = |vm: usize| f64::from(self.setup.vms[vm].weight);
-            let weights: f64 = pool.vms.iter().map(|vm| weight(*vm)).sum();
-            for vm in &pool.vms {
-                all[*vm] = pool.cpus() as f64 * weight(*vm) / weights.max(1.0);
+        let shown = self.setup.vms.iter().filter(|vm| !vm.hidden).count();
+        let mut all = vec![0.0; shown];
+        for (from, until) in self.epochs() {
+            for pool in Pool::all(&self.setup, from) {
+                for (vm, cpus) in pool.vms.iter().zip(self.by_weight_of(&pool)) {
+                    all[*vm] += cpus * (until - from) as f64 / self.lived(*vm) as f64;
+                }
             }
         }
-        all.truncate(self.setup.vms.iter().filter(|vm| !vm.hidden).count());
         all
+    }
+
+    fn by_weight_of(&self, pool: &Pool) -> Vec<f64> {
+        let vms = &pool.vms;
+        if !self.setup.cgroups.is_empty() {
+            let vcpus: Vec<u64> = vms.iter().map(|vm| self.vcpus_milli(*vm)).collect();
+            let shares = tree::divide(&self.setup, vms, pool.cpus(), &vcpus);
+            return shares.into_iter().map(|milli| milli as f64 / 1000.0).collect();
+        }
+        let weight = |vm: &usize| f64::from(self.setup.vms[*vm].weight);
+        let weights: f64 = vms.iter().map(weight).sum();
+        vms.iter().map(|vm| pool.cpus() as f64 * weight(vm) / weights.max(1.0)).collect()
+    }
+
+    fn vcpus_milli(&self, vm: usize) -> u64 {
+        self.setup.vms[vm].affinity.len() as u64 * 1000
+    }
+
+    /// Times in which the same VMs exist, of the time that is measured.
+    fn epochs(&self) -> Vec<(u64, u64)> {
+        let (begin, end) = (self.setup.warmup, self.setup.warmup + self.setup.duration);
+        let lives = self.setup.vms.iter().flat_map(|vm| [vm.life.from, vm.life.until]);
+        let mut at: Vec<u64> = lives.filter(|at| (begin..end).contains(at)).collect();
+        at.extend([begin, end]);
+        at.sort_unstable();
+        at.dedup();
+        at.windows(2).map(|pair| (pair[0], pair[1])).collect()
+    }
+
+    /// For how long a VM exists of the time that is measured, nanoseconds; 1 at least.
+    fn lived(&self, vm: usize) -> u64 {
+        let (begin, end) = (self.setup.warmup, self.setup.warmup + self.setup.duration);
+        self.setup.vms[vm].life.within(begin, end).max(1)
     }
 
     /// Millionths of a CPU that each of its vCPUs has of so many CPUs, a whole one at most.
@@ -159,24 +197,26 @@ impl Plan {
         self.scheduler().quantum(self.setup.host.cpus())
     }
 
-    /// Each VM's fair share by weight of the CPUs that it shares with others ([`Pool`]), in thousandths
-    /// of a CPU: nobody more than it uses alone (or, where that is not known, than its vCPUs), and what
-    /// one does not use goes to the others.
+    /// Each VM's fair share of the CPUs that it shares with others ([`Pool`]), in thousandths of a CPU, over the time that it
+    /// exists: by weight at each level of the tree of cgroups, nobody more than it uses alone (or, where that is not known,
+    /// than its vCPUs) or than its limits, and what one does not use goes to the others.
     #[must_use]
     pub fn fair_shares(&self, alone: &[Option<Alone>]) -> Vec<u64> {
-        let mut shares = vec![0; alone.len()];
-        for pool in Pool::all(&self.setup) {
-            let claim = |vm: &usize| {
-                let this = &self.setup.vms[*vm];
-                let vcpus = this.affinity.len() as u64 * 1000;
-                let most = alone[*vm].as_ref().map_or(vcpus, |alone| alone.cpus_milli);
-                (u64::from(this.weight), most)
-            };
-            let claims: Vec<(u64, u64)> = pool.vms.iter().map(claim).collect();
-            let own = measure::fair_shares(pool.cpus() * 1000, &claims);
-            pool.vms.iter().zip(own).for_each(|(vm, share)| shares[*vm] = share);
+        let mut shares = vec![0u128; alone.len()];
+        let most = |vm: &usize| {
+            alone[*vm].as_ref().map_or(self.vcpus_milli(*vm), |alone| alone.cpus_milli)
+        };
+        for (from, until) in self.epochs() {
+            for pool in Pool::all(&self.setup, from) {
+                let most: Vec<u64> = pool.vms.iter().map(most).collect();
+                let own = tree::divide(&self.setup, &pool.vms, pool.cpus(), &most);
+                for (vm, share) in pool.vms.iter().zip(own) {
+                    shares[*vm] += u128::from(share) * u128::from(until - from);
+                }
+            }
         }
-        shares
+        let mean = |(vm, sum): (usize, u128)| (sum / u128::from(self.lived(vm))) as u64;
+        shares.into_iter().enumerate().map(mean).collect()
     }
 
     /// For each VM the first that is like it: alone they do the same.
@@ -184,6 +224,7 @@ impl Plan {
         let vms: Vec<&VmSetup> = self.setup.vms.iter().filter(|vm| !vm.hidden).collect();
         let same = |a: usize, b: usize| {
             vms[a].workload == vms[b].workload
+                && vms[a].service == vms[b].service
                 && vms[a].affinity == vms[b].affinity
                 && vms[a].memory == vms[b].memory
         };

@@ -1,7 +1,9 @@
 //! Makes a simulation of a scenario: checks what the words cannot say, and numbers everything.
 
-use super::{Fault, Guest, Load, Machine, Scenario, load, machine, settings, stages};
-use crate::engine::{Placement, Setup, VmSetup};
+use super::{
+    Fault, Guest, Load, Machine, Scenario, cgroups, lives, load, machine, settings, stages,
+};
+use crate::engine::{CgroupSetup, Life, Placement, Setup, VmSetup};
 use crate::guest::program::{Op, Program, Workload};
 use crate::host::Host;
 use crate::library;
@@ -69,18 +71,22 @@ impl Plan {
         params.noise.on = scenario.host.get_ref().noise.unwrap_or(params.noise.on);
         let host = Host::new(&topology);
         let mut profiles = Profile::known();
-        let mut vms = guests(scenario, &host, &mut profiles)?;
-        let vcpus: Vec<usize> = vms.iter().map(|vm| vm.affinity.len()).collect();
+        let (warmup, duration) = times(scenario)?;
+        let (mut vms, cgroups) = guests(scenario, warmup + duration, &host, &mut profiles)?;
+        let shown = vms.iter().filter(|vm| !vm.service);
+        let vcpus: Vec<usize> = shown.map(|vm| vm.affinity.len()).collect();
         scheduler.fits(&host, &vcpus).map_err(|what| Fault::at(scenario.scheduler.span(), what))?;
-        if params.noise.on && params.noise.wait > 0 {
-            vms.extend(noise(&params.noise, &host, vms.len()));
+        if !scheduler.keeps_cgroups() && !cgroups::are_flat(&cgroups, &vms) {
+            let what = format!(
+                "scheduler {name} knows no cgroups within others or of several VMs, no quota and no idle: instep does"
+            );
+            return Err(Fault::at(scenario.scheduler.span(), what));
         }
-        let ns = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let duration = *scenario.duration.get_ref();
-        let seconds = duration.as_secs().saturating_add(scenario.warmup.as_secs());
-        if duration.is_zero() || seconds > MAX_SECONDS {
-            let what = format!("duration: more than 0s and, with warmup, up to {MAX_SECONDS}s");
-            return Err(Fault::at(scenario.duration.span(), what));
+        if params.noise.on && params.noise.wait > 0 {
+            let root = u32::from(!cgroups.is_empty());
+            vms.extend(
+                noise(&params.noise, &host, vcpus.len()).map(|vm| VmSetup { cgroup: root, ..vm }),
+            );
         }
         let placement = placement(scenario, scheduler.name(), &topology)?;
         let mut setup = Setup {
@@ -89,9 +95,10 @@ impl Plan {
             params,
             profiles,
             vms,
+            cgroups,
             seed: scenario.seed,
-            warmup: ns(scenario.warmup),
-            duration: ns(duration),
+            warmup,
+            duration,
         };
         if scheduler.bare_metal() {
             setup.vms.iter_mut().for_each(threads_for_vcpus);
@@ -111,6 +118,18 @@ impl Plan {
     pub fn scheduler(&self) -> Box<dyn Scheduler> {
         sched::make(&self.scheduler, &self.tuning).expect("the plan was made with it")
     }
+}
+
+/// The times of warming up and of measuring, nanoseconds.
+fn times(scenario: &Scenario) -> Result<(u64, u64), Fault> {
+    let ns = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let duration = *scenario.duration.get_ref();
+    let seconds = duration.as_secs().saturating_add(scenario.warmup.as_secs());
+    if duration.is_zero() || seconds > MAX_SECONDS {
+        let what = format!("duration: more than 0s and, with warmup, up to {MAX_SECONDS}s");
+        return Err(Fault::at(scenario.duration.span(), what));
+    }
+    Ok((ns(scenario.warmup), ns(duration)))
 }
 
 /// The policy of this name.
@@ -240,21 +259,29 @@ fn distances(host: &Machine, nodes: u32) -> Result<Vec<Vec<u32>>, String> {
     Ok(rows)
 }
 
+/// The guests, then the services, and their cgroups; `end` is the simulation's, nanoseconds.
 fn guests(
     scenario: &Scenario,
+    end: u64,
     host: &Host,
     profiles: &mut Vec<Profile>,
-) -> Result<Vec<VmSetup>, Fault> {
-    let (mut vms, mut names, mut memory) = (Vec::new(), BTreeSet::new(), 0u64);
+) -> Result<(Vec<VmSetup>, Vec<CgroupSetup>), Fault> {
+    let (mut vms, mut names, mut memory) = (Vec::<VmSetup>::new(), BTreeSet::new(), 0u64);
+    let mut paths = Vec::new();
     let (mut tasks, all) = (0usize, host.memory.iter().sum::<u64>());
     let free = left_by_bound(scenario, host)?;
-    for guest in &scenario.guest {
+    let services = scenario.service.iter();
+    let services = services.map(|one| Spanned::new(one.span(), one.get_ref().as_guest()));
+    let entries: Vec<Spanned<Guest>> = scenario.guest.iter().cloned().chain(services).collect();
+    for (at, guest) in entries.iter().enumerate() {
         let this = guest.get_ref();
+        let service = at >= scenario.guest.len();
+        let kind = if service { "service" } else { "guest" };
         let vm = one_guest(this, host, &free, profiles).map_err(|fault| Fault {
             at: fault.at.filter(|at| *at > 0).or(Some(guest.span().start)),
-            what: format!("guest {}: {}", shown(&this.name), fault.what),
+            what: format!("{kind} {}: {}", shown(&this.name), fault.what),
         })?;
-        let wrong = |what: String| Fault::at(guest.span(), format!("guest {}: {what}", this.name));
+        let wrong = |what: String| Fault::at(guest.span(), format!("{kind} {}: {what}", this.name));
         let count = this.count.unwrap_or(1);
         let each = vm.affinity.len().max(vm.workload.threads.len());
         if count == 0 || count as usize > MAX_VMS {
@@ -266,28 +293,36 @@ fn guests(
             let what = format!("the guests up to here have {memory}, the host {all}");
             return Err(Fault::at(
                 if this.memory.span().start > 0 { this.memory.span() } else { guest.span() },
-                format!("guest {}: {what}", this.name),
+                format!("{kind} {}: {what}", this.name),
             ));
         }
-        tasks = tasks.saturating_add(each.saturating_mul(count as usize));
-        if tasks > MAX_TASKS || vms.len() + count as usize > MAX_VMS {
+        let lives = lives::of(this, scenario.seed, end).map_err(|fault| Fault {
+            what: format!("{kind} {}: {}", this.name, fault.what),
+            ..fault
+        })?;
+        tasks = tasks.saturating_add(each.saturating_mul(lives.len()));
+        if tasks > MAX_TASKS || vms.len() + lives.len() > MAX_VMS {
             return Err(wrong(format!("more than {MAX_VMS} VMs or {MAX_TASKS} vCPUs or threads")));
         }
-        for number in 1..=count {
-            let name = match this.count {
-                None => this.name.clone(),
-                Some(_) => format!("{}-{number}", this.name),
+        for (life, number) in lives.into_iter().zip(1u32..) {
+            let numbered = |text: &str| match this.count {
+                None => text.to_owned(),
+                Some(_) => format!("{text}-{number}"),
             };
+            let name = numbered(&this.name);
             if !names.insert(name.clone()) {
                 return Err(wrong(format!("the name {name} is used twice")));
             }
-            vms.push(VmSetup { name, ..vm.clone() });
+            let path = this.cgroup.as_ref();
+            paths.push(path.map(|path| Spanned::new(path.span(), numbered(path.get_ref()))));
+            vms.push(VmSetup { name, service, life, ..vm.clone() });
         }
     }
     if vms.is_empty() {
         return Err(Fault { at: None, what: NO_GUEST.to_owned() });
     }
-    Ok(vms)
+    let cgroups = cgroups::make(scenario, &mut vms, &paths)?;
+    Ok((vms, cgroups))
 }
 
 /// A name that may be none, as messages have it.
@@ -334,6 +369,9 @@ fn one_guest(
         parts: parts(guest, vcpus)?,
         workload,
         hidden: false,
+        service: false,
+        cgroup: 0,
+        life: Life::WHOLE,
     })
 }
 
@@ -361,6 +399,9 @@ fn noise(noise: &Noise, host: &Host, monitors: usize) -> [VmSetup; 2] {
         },
         affinity,
         hidden: true,
+        service: false,
+        cgroup: 0,
+        life: Life::WHOLE,
     };
     let cpus = host.cpus();
     let all = || Mask::all(cpus);

@@ -17,6 +17,8 @@
 //! the words and where each stands; [`build`] makes a simulation of them.
 
 pub mod build;
+pub mod cgroups;
+mod lives;
 pub mod load;
 pub mod machine;
 pub(crate) mod places;
@@ -67,6 +69,12 @@ pub struct Scenario {
     /// The guests.
     #[serde(default)]
     pub guest: Vec<Spanned<Guest>>,
+    /// Processes of the host that are no VM.
+    #[serde(default)]
+    pub service: Vec<Spanned<cgroups::Service>>,
+    /// Settings of cgroups.
+    #[serde(default)]
+    pub cgroup: Vec<Spanned<cgroups::CgroupSettings>>,
 }
 
 /// The host: a shape in the lab's words, or a file.
@@ -146,6 +154,15 @@ pub struct Guest {
     /// Where it starts.
     #[serde(default)]
     pub start: Start,
+    /// The cgroup that it lies in, such as `machine.slice/vm-a`; one of its own name in the root when not given. With
+    /// `count` the VM's number is added.
+    pub cgroup: Option<Spanned<String>>,
+    /// When it comes, simulated time since the start, warming up included; at the start when not given.
+    pub from: Option<Spanned<String>>,
+    /// When it goes.
+    pub until: Option<Spanned<String>>,
+    /// With `count`: so often in a minute the oldest of them goes and another comes.
+    pub churn_per_minute: Option<Spanned<u32>>,
 }
 
 /// A profile that a scenario describes itself: thousandths of the time alone in which the work is

@@ -5,13 +5,15 @@
 //! are the host's; those of them that are bound to a CPU are kernel threads. Times that calls of the
 //! scheduler take are not simulated.
 
+mod agent;
+
 use super::{Pick, Scheduler, Tuner};
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
 use crate::host::Host;
 use instep_check::mask::Mask;
 use instep_check::{Promises, Share, WaitBound};
 use instep_scx::abi::{CpuMask, PF_KTHREAD};
-use instep_scx::instep::{Instep as Native, Settings, Vm, limits};
+use instep_scx::instep::{Cgroup, Instep as Native, Settings, Vm, limits};
 use instep_scx::{Machine, Release, TaskSetup, Waker as By};
 
 /// Which bpf/ it is: a hash of its sources.
@@ -31,6 +33,9 @@ impl Default for Rules {
         Self { settings: Settings::default(), tick: 4_000_000 }
     }
 }
+
+/// The desk's timer of user space; 0 is the scheduler's own.
+const AGENT: u32 = 1;
 
 /// For how long the kernel has been up when a run begins: an hour, nanoseconds. To the scheduler whoever
 /// comes has been away for longer than an allocation period, however long that is.
@@ -82,6 +87,22 @@ pub struct Instep {
     alarm: Option<u64>,
     /// Where VMs are at home, before the start.
     homes: Vec<Option<u32>>,
+    /// User space, where there is something to tell once a second.
+    agent: Option<agent::Agent>,
+    /// Tasks that were made and have not ended.
+    there: Vec<bool>,
+}
+
+/// The cgroups and what lies in each, as the kernel has it before the scheduler comes.
+fn put_into_cgroups(native: &mut Native, desk: &Desk) {
+    for (own, number) in desk.cgroups.iter().zip(1..) {
+        let shares = u64::from(own.weight) * Cgroup::SHARES / 100;
+        let shares = if own.idle { Cgroup::IDLE_SHARES } else { shares };
+        native.set_cgroup(number, &Cgroup { above: own.above, shares, limit: own.limit });
+    }
+    for (task, this) in desk.tasks.iter().enumerate() {
+        native.put_into(task, desk.vms[this.vm].cgroup);
+    }
 }
 
 fn cpu_mask(mask: &Mask) -> CpuMask {
@@ -92,7 +113,15 @@ impl Instep {
     /// With these numbers.
     #[must_use]
     pub fn new(rules: Rules) -> Self {
-        Self { rules, native: None, leaving: Vec::new(), alarm: None, homes: Vec::new() }
+        Self {
+            rules,
+            native: None,
+            leaving: Vec::new(),
+            alarm: None,
+            homes: Vec::new(),
+            agent: None,
+            there: Vec::new(),
+        }
     }
 
     /// Calls the kernel, and takes over what came of it.
@@ -162,19 +191,29 @@ impl Scheduler for Instep {
             },
         };
         let tasks: Vec<TaskSetup> = desk.tasks.iter().map(task).collect();
-        let shown = desk.vms.iter().filter(|vm| !vm.hidden);
+        let shown = desk.vms.iter().filter(|vm| vm.is_vm());
         let vm = |vm: &crate::desk::Vm| Vm {
             weight: vm.weight,
             own: vm.own,
             first: vm.first as usize,
             count: vm.count as usize,
+            later: !vm.is_there,
         };
         let vms: Vec<Vm> = shown.map(vm).collect();
         let seed = desk.rng.draw();
         let settings = &self.rules.settings;
-        let native = Native::new(machine, &host.lanes, &tasks, &vms, settings, seed, Release::V7_2);
-        self.native = Some(native.expect("the plan was checked for room"));
+        let native =
+            Native::prepare(machine, &host.lanes, &tasks, &vms, settings, seed, Release::V7_2);
+        let mut native = native.expect("the plan was checked for room");
+        put_into_cgroups(&mut native, desk);
+        native.load().expect("nothing speaks against it");
+        self.native = Some(native);
+        self.there = desk.tasks.iter().map(|task| desk.vms[task.vm].is_there).collect();
         self.leaving = vec![false; desk.tasks.len()];
+        if !desk.cgroups.is_empty() || desk.has_changes {
+            self.agent = Some(agent::Agent::new(desk));
+            desk.arm(AGENT, agent::LOOK);
+        }
         for (vm, home) in std::mem::take(&mut self.homes).into_iter().enumerate() {
             self.set_home(vm, home);
         }
@@ -190,6 +229,10 @@ impl Scheduler for Instep {
             Waker::Timer => By::Interrupt(own),
             Waker::Sibling(_) | Waker::Start | Waker::Io => By::Other(own),
         };
+        if !std::mem::replace(&mut self.there[task.ix()], true) {
+            self.call(desk, |native, now| native.fork(task.ix(), own, now));
+            return;
+        }
         self.call(desk, |native, now| native.kernel().wake(task.ix(), by, now));
     }
 
@@ -230,7 +273,24 @@ impl Scheduler for Instep {
         self.rules.settings.slice
     }
 
-    fn timer(&mut self, desk: &mut Desk, _id: u32) {
+    fn keeps_cgroups(&self) -> bool {
+        true
+    }
+
+    fn ends(&mut self, desk: &mut Desk, task: TaskId) {
+        if std::mem::take(&mut self.there[task.ix()]) {
+            self.call(desk, |native, now| native.kernel().exit(task.ix(), now));
+        }
+    }
+
+    fn timer(&mut self, desk: &mut Desk, id: u32) {
+        if id == AGENT {
+            if let Some((agent, native)) = self.agent.as_mut().zip(self.native.as_mut()) {
+                agent.look(native, desk);
+            }
+            desk.arm(AGENT, desk.now + agent::LOOK);
+            return;
+        }
         self.alarm = None;
         self.call(desk, |native, now| while native.kernel().fire_timer(0, now) {});
     }

@@ -99,6 +99,14 @@ pub trait Scheduler: fmt::Debug + Send {
         Ok(())
     }
 
+    /// Whether cgroups lie within others, and have quotas and idle classes ([`Desk::cgroups`]).
+    fn keeps_cgroups(&self) -> bool {
+        false
+    }
+
+    /// A blocked task of a VM that is gone has ended.
+    fn ends(&mut self, _desk: &mut Desk, _task: TaskId) {}
+
     /// Placement says on which node, an index, a VM is at home; on none with `None`.
     fn set_home(&mut self, _vm: usize, _node: Option<u32>) {}
 

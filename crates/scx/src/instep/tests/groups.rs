@@ -7,12 +7,12 @@ use std::ops::Range;
 const SECOND: u64 = 1000 * MS;
 
 /// A cgroup: the one above it (0 is the root), `cpu.weight`, and the tasks in it.
-type Cgroup = (u32, u32, Range<usize>);
+type Place = (u32, u32, Range<usize>);
 
 /// A host whose tasks lie in these cgroups, numbered from 1; all asleep.
-struct Host {
-    instep: Instep,
-    cgroups: Vec<Cgroup>,
+pub(super) struct Host {
+    pub(super) instep: Instep,
+    cgroups: Vec<Place>,
     /// VMs in table order: their tasks.
     vms: Vec<Range<usize>>,
     cpus: usize,
@@ -24,7 +24,7 @@ struct Host {
 
 impl Host {
     /// The first VMs' tasks come first; so many tasks of the host follow.
-    fn new(machine: &Machine, vms: &[usize], threads: usize, cgroups: &[Cgroup]) -> Self {
+    pub(super) fn new(machine: &Machine, vms: &[usize], threads: usize, cgroups: &[Place]) -> Self {
         let cpus = machine.core.len();
         let vcpus: usize = vms.iter().sum();
         let task =
@@ -53,19 +53,19 @@ impl Host {
         }
     }
 
-    fn wake(&mut self, tasks: Range<usize>) {
+    pub(super) fn wake(&mut self, tasks: Range<usize>) {
         for task in tasks {
             self.instep.kernel().wake(task, Waker::Other(0), self.now);
             settle(&mut self.instep, self.now);
         }
     }
 
-    /// A second goes by, then user space looks. CPUs that each cgroup's own tasks had.
+    /// A second goes by, then user space looks. CPUs that each task had.
     fn second(&mut self) -> Vec<f64> {
         let ran = limits::run(&mut self.instep, self.cpus, self.tasks, self.now, 1000);
         self.now += SECOND;
         self.look();
-        self.cgroups.iter().map(|(_, _, of)| ran[of.clone()].iter().sum::<f64>() / 1000.0).collect()
+        ran.iter().map(|ms| ms / 1000.0).collect()
     }
 
     fn look(&mut self) {
@@ -117,8 +117,14 @@ impl Host {
 
     /// What each cgroup had in the last of these seconds, on average.
     fn after(&mut self, warm: u32, seconds: u32) -> Vec<f64> {
+        let ran = self.ran(warm, seconds);
+        self.cgroups.iter().map(|(_, _, of)| ran[of.clone()].iter().sum()).collect()
+    }
+
+    /// What each task had in the last of these seconds, on average.
+    pub(super) fn ran(&mut self, warm: u32, seconds: u32) -> Vec<f64> {
         (0..warm).for_each(|_| _ = self.second());
-        let mut sum = vec![0.0; self.cgroups.len()];
+        let mut sum = vec![0.0; self.tasks];
         for _ in 0..seconds {
             sum.iter_mut()
                 .zip(self.second())
@@ -129,7 +135,7 @@ impl Host {
 }
 
 #[track_caller]
-fn assert_near(got: &[f64], wanted: &[f64], part: f64) {
+pub(super) fn assert_near(got: &[f64], wanted: &[f64], part: f64) {
     let off = |(got, wanted): (&f64, &f64)| (got - wanted).abs() > wanted * part;
     assert!(!got.iter().zip(wanted).any(off), "{got:.3?} and not {wanted:?}");
 }
