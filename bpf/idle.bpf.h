@@ -10,7 +10,8 @@
  *     the CPU where it was, if its whole core is idle; a wholly idle core; the CPU where it was; any idle CPU;
  * each time one of the last-level cache where it was, if there is one; and then the same in the other domains, those of
  * the same node first. A VM is in a domain of its home node, so it is at home as long as there is an idle CPU. A vCPU that
- * has no seat goes to another node only if threads have waited in its domain for SPILL_NS (queue.bpf.h, may_spill).
+ * has no seat and runs for less than a slice at a time goes to another node only if no CPU of its domain was idle for SPILL_NS
+ * (queue.bpf.h, may_spill).
  *     A vCPU takes a wholly idle core of another domain before half of one in its own: where its VM has no home node one
  * of any domain, else one of that node.
  *     A vCPU that never sleeps is looked at when its slice ends and nothing waits: where another thread runs on its
@@ -186,7 +187,7 @@ static __noinline s32 pick_idle(struct task_struct *p, struct task_state *t, s32
 		cpu = claim_in(p, own, prev, 0);
 	if (cpu >= 0)
 		return cpu;
-	stays = has_home(t) && seat_cpu(t) < 0 && !may_spill(d, own, scx_bpf_now());
+	stays = waits_at_home(p, t) && seat_cpu(t) < 0 && !may_spill(d, own, scx_bpf_now());
 	return claim_elsewhere(p, own, prev, stays ? CLAIM_HOME : 0);
 }
 
@@ -232,7 +233,8 @@ void BPF_STRUCT_OPS(instep_update_idle, s32 cpu, bool idle)
 
 	if (!d)
 		return;
-	note_use(cpu, scx_bpf_now(), idle);
+	d->idle_at = scx_bpf_now();
+	note_use(cpu, d->idle_at, idle);
 	if (idle)
 		__sync_fetch_and_or(&d->idle, pol_lane(c->lane));
 	else

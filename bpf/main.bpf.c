@@ -258,7 +258,7 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 		}
 	}
 	if (!wait_on_seat(p, t, d, enq_flags))
-		wait_in_pool(p, t, d, domain, now, enq_flags);
+		scx_bpf_dsq_insert_vtime(p, pool_queue(domain), SET.slice_ns, place_of(t, domain), enq_flags);
 	start_slots(d, domain, now);
 	call_idle(d);
 }

@@ -239,24 +239,16 @@ SEPARATE int first_place(u64 queue, s32 cpu, u64 *place)
 	return found;
 }
 
-static __always_inline void wait_in_pool(struct task_struct *p, struct task_state *t, struct domain_state *d, u32 domain,
-					 u64 now, u64 enq_flags)
-{
-	if (nobody_waits(domain))
-		d->crowded_at = now;
-	scx_bpf_dsq_insert_vtime(p, pool_queue(domain), SET.slice_ns, place_of(t, domain), enq_flags);
-}
-
 /*
- * Whether threads of a domain may use idle CPUs of other nodes: some have waited in its pool for this long. Those of VMs
- * that block run for about as long at a time. Each would lose more by memory that is far than by a wait that is shorter, and
- * all siblings that meet it at a barrier with it.
+ * Whether threads of a domain may use idle CPUs of other nodes: some wait, and for this long none of its CPUs was idle. Where CPUs
+ * idle now and then, the next one is soon found, and threads of VMs that block run for about as long at a time: each would lose
+ * more by memory that is far than by that wait, and all siblings that meet it at a barrier with it.
  */
 #define SPILL_NS 1000000
 
 static __always_inline bool may_spill(struct domain_state *d, u32 domain, u64 now)
 {
-	return !nobody_waits(domain) && (s64)(now - d->crowded_at) >= SPILL_NS;
+	return !nobody_waits(domain) && (s64)(now - d->idle_at) >= SPILL_NS;
 }
 
 /* Whether a thread's VM has a home node. */
@@ -265,6 +257,12 @@ static __always_inline bool has_home(struct task_state *t)
 	struct instep_vm_settings *s = vm_set_of(t->vm);
 
 	return on(INSTEP_M_HOME) && s && s->home_node != INSTEP_NO_NODE;
+}
+
+/* Whether a thread would rather wait at home for a moment: it has not run for a slice since it slept. */
+static __always_inline bool waits_at_home(struct task_struct *p, struct task_state *t)
+{
+	return has_home(t) && p->se.sum_exec_runtime - t->used_asleep < SET.slice_ns;
 }
 
 /* Whether the first thread of this domain's pool stays on its node. */
@@ -282,7 +280,7 @@ SEPARATE int first_stays(struct domain_state *d)
 		return false;
 	bpf_for_each(scx_dsq, p, pool_queue(domain), 0) {
 		t = task_of(p);
-		stays = t && has_home(t);
+		stays = t && waits_at_home(p, t);
 		break;
 	}
 	return stays;

@@ -215,6 +215,7 @@ struct domain_state {
 	u16 cpu[INSTEP_LANES];
 	/* Written by many. */
 	u64 idle LINE;	/* CPUs that have nothing to run */
+	u64 idle_at;	/* when that last changed */
 	u64 holes LINE;	/* CPUs on which a gang's vCPU fills a hole */
 	u64 tears;	/* CPUs of the gang that is preempted first, if any must be */
 	u64 pending;	/* CPUs of gangs for which threads of the host wait */
@@ -228,7 +229,6 @@ struct domain_state {
 	u32 pooled;	/* vCPUs that have a seat may wait in the pool */
 	u32 seat_waits;	/* vCPUs may wait on seats */
 	u64 swept_at;	/* when the pool was last looked through for threads that are overdue */
-	u64 crowded_at;	/* since when threads have waited in the pool */
 	struct promise promises[2]; /* of the slots with even numbers, and with odd ones */
 	/* Written by the planner. */
 	u64 clock LINE; /* virtual time that a VM must not be far behind */

@@ -53,9 +53,16 @@ fn vm_runs_on_its_home_node() {
 fn vcpus_that_find_home_full_take_idle_cpus_elsewhere() {
     let mut instep = at_nodes(&[0, 0, 1, 1], &[(3, Some(1))], 0);
     (0..3).for_each(|task| wake(&mut instep, task, START));
-    let busy: Vec<bool> = (0..4).map(|cpu| instep.current(cpu).is_some()).collect();
-    assert_eq!(busy.iter().filter(|busy| **busy).count(), 3);
-    assert_eq!(busy[2..], [true, true]);
+    assert_eq!(
+        (instep.current(0), instep.current(1)),
+        (None, None),
+        "they have not run for a slice"
+    );
+    run(&mut instep, 4, 3, 1, 12);
+    let ran = run(&mut instep, 4, 3, 12, 112);
+    let all: u64 = ran.iter().flatten().sum();
+    let at_home: u64 = ran.iter().map(|cpus| cpus[2] + cpus[3]).sum();
+    assert!(all == 300 && at_home > 100, "{ran:?}");
 }
 
 #[test]
@@ -63,9 +70,10 @@ fn idle_node_takes_what_waits_at_home_of_others() {
     // Three at home on CPU 0 beside an idle CPU 1 of another node: two of them always run.
     let mut instep = at_nodes(&[0, 1], &[(1, Some(0)); 3], 0);
     (0..3).for_each(|task| wake(&mut instep, task, START));
-    let ran = run(&mut instep, 2, 3, 1, 1200);
+    run(&mut instep, 2, 3, 1, 6);
+    let ran = run(&mut instep, 2, 3, 6, 1206);
     let all: u64 = ran.iter().flatten().sum();
-    assert_eq!(all, 2 * 1199);
+    assert_eq!(all, 2 * 1200);
     let least = ran.iter().map(|cpus| cpus.iter().sum::<u64>()).min();
     assert!(least >= Some(700), "{ran:?}");
     // They change places seldom.
