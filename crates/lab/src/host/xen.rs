@@ -20,8 +20,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// The suite whose Xen is used, and its version of Xen, which is in the names of packages and files.
-const SUITE: &str = "bookworm";
+/// The suite whose Xen is used.
+pub const SUITE: &str = "bookworm";
+/// Its version of Xen, which is in the names of packages and files.
 const VERSION: &str = "4.17";
 
 /// The packages of Xen, of its tools and of what these need beyond this machine's libraries. `xz` unpacks the kernel.
@@ -61,8 +62,7 @@ const MODULES: [&str; 11] = [
     "virtio-console",
 ];
 
-/// The programs of dom0: what starts it, what operators use, and the library that sets node affinities, which
-/// programs load at run time.
+/// The programs of dom0: what it begins with, and what operators use.
 const TOOLS: [&str; 7] =
     ["xl", "xenstored", "xen-init-dom0", "xenconsoled", "xenconsole", "xentrace", "xentop"];
 const STORE_TOOLS: [&str; 4] = ["xenstore", "xenstore-ls", "xenstore-read", "xenstore-write"];
@@ -78,11 +78,11 @@ pub const COMMAND_LINE: &str = "com1=115200,8n1 console=com1 loglvl=warning gues
 pub const DOM0_COMMAND_LINE: &str = "console=hvc0 rdinit=/init quiet panic=-1 mitigations=off audit=0 \
                                      apparmor=0 nowatchdog cryptomgr.notests init_on_alloc=0";
 
-/// The memory of dom0 in MiB, and what Xen needs beside it to boot both initramfs and kernel.
+/// The memory of dom0 in MiB, and what Xen needs beside it while it loads dom0.
 const DOM0_MIB: u64 = 1024;
 const BOOT_MIB: u64 = 512;
 
-/// Xen's kernels in the cache.
+/// Where Xen is in the cache, each with its kernel.
 const CACHED: &str = "xen";
 
 /// How the kernel's payload begins that xz can unpack, and how many bytes of size the kernel's build appends.
@@ -109,7 +109,7 @@ impl Xen {
         Some(format!("{LIBRARIES}/{}", name.display()))
     }
 
-    /// The library by which a program sets what no command of `xl` does; it is loaded at run time.
+    /// The library by which Instep sets what no command of `xl` does; it loads it at run time.
     #[must_use]
     pub fn toolstack(&self) -> PathBuf {
         self.libraries.join(format!("libxenlight.so.{VERSION}"))
@@ -249,4 +249,69 @@ fn cut_payload(kernel: &Path, target: &Path) -> Result<(), Error> {
 fn lacking(what: &str) -> Error {
     let what = format!("the packages of Xen {VERSION} of {SUITE} lack {what}");
     Error::missing(what, "leave out hypervisor = \"xen\"; see: instep lab doctor")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory of the cache as [`fetch`] leaves it.
+    fn fill(dir: &Path) {
+        let modules = MODULES.iter().map(|name| format!("{name}.ko"));
+        let tools = TOOLS.iter().chain(&STORE_TOOLS).map(|name| format!("bin/{name}"));
+        let others = ["xen", "vmlinux", "lib/libxenlight.so.4.17"].map(str::to_owned);
+        for name in modules.chain(tools).chain(others) {
+            let file = dir.join(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, "").unwrap();
+        }
+    }
+
+    #[test]
+    fn a_cached_xen_is_whole_or_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path()).unwrap();
+        assert_eq!(cached(&cache), None);
+        let own = cache.path(CACHED).join("6.1.0-9-amd64");
+        fill(&own);
+        let found = cached(&cache).unwrap();
+        assert_eq!((found.release.as_str(), found.modules.len()), ("6.1.0-9-amd64", MODULES.len()));
+        let xen = found.xen.unwrap();
+        let inside = xen.library_inside(&xen.toolstack());
+        assert_eq!(inside.as_deref(), Some("usr/lib/x86_64-linux-gnu/libxenlight.so.4.17"));
+        assert_eq!(xen.library_inside(Path::new("/usr/lib/libc.so.6")), None);
+        for lacking in ["xen", "vmlinux", "bin/xl", "virtio-console.ko", "lib/libxenlight.so.4.17"] {
+            fs::remove_file(own.join(lacking)).unwrap();
+            assert_eq!(cached(&cache), None, "{lacking}");
+            fs::write(own.join(lacking), "").unwrap();
+        }
+    }
+
+    #[test]
+    fn the_payload_of_a_kernel_is_what_xz_can_unpack() {
+        let dir = tempfile::tempdir().unwrap();
+        let (kernel, target) = (dir.path().join("vmlinuz"), dir.path().join("payload"));
+        let packed = [XZ, b"packed"].concat();
+        let image = |payload: &[u8]| {
+            let mut image = vec![0; 1024 + 16];
+            image[0x1f1] = 1;
+            image[0x248..0x24c].copy_from_slice(&16u32.to_le_bytes());
+            image[0x24c..0x250].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+            [&image, payload, b"behind"].concat()
+        };
+        fs::write(&kernel, image(&[&packed[..], b"size"].concat())).unwrap();
+        cut_payload(&kernel, &target).unwrap();
+        assert_eq!(fs::read(&target).unwrap(), packed);
+        for other in [image(b"\x28\xb5\x2f\xfdzstd"), image(b""), Vec::new()] {
+            fs::write(&kernel, other).unwrap();
+            let error = cut_payload(&kernel, &target).unwrap_err();
+            assert!(error.is_lacking(), "{error}");
+        }
+    }
+
+    #[test]
+    fn command_lines_have_no_comma_where_qemu_splits_them() {
+        assert!(!DOM0_COMMAND_LINE.contains(','));
+        assert!(COMMAND_LINE.contains(&format!("dom0_mem={}G", DOM0_MIB >> 10)));
+    }
 }

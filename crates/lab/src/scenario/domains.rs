@@ -17,7 +17,7 @@ const COMMAND_LINE: &str = "console=hvc0 rdinit=/init quiet panic=-1 mitigations
 ///
 /// # Errors
 /// A message that names the guest or the step, and what to do instead.
-pub fn check(scenario: &Scenario) -> Result<(), String> {
+pub(super) fn check(scenario: &Scenario) -> Result<(), String> {
     for guest in &scenario.guest {
         let asked = [
             ("process", guest.process),
@@ -48,7 +48,7 @@ pub fn check(scenario: &Scenario) -> Result<(), String> {
 
 /// The script that starts a domain; it returns when Xen runs it. Xen places it: no CPU is named.
 #[must_use]
-pub fn start(guest: &GuestPlan) -> String {
+pub(super) fn start(guest: &GuestPlan) -> String {
     let (name, load) = (&guest.name, base64(guest.load.as_bytes()));
     let (vcpus, memory, touch) = (guest.vcpus, guest.memory_mib, guest.touch_mib);
     format!(
@@ -64,7 +64,7 @@ pub fn start(guest: &GuestPlan) -> String {
 
 /// The script that ends a domain; its console is kept beside the next one's.
 #[must_use]
-pub fn end(name: &str) -> String {
+pub(super) fn end(name: &str) -> String {
     format!(
         "cd /run/lab\nxl destroy {name} || exit 1\n\
          cat guest-{name}.log >>{name}.hung 2>/dev/null; rm -f guest-{name}.log {name}.console\n"

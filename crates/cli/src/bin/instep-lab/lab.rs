@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// What `lab clean` removes of the cache.
 const CLEANED: [&str; 8] =
-    ["kernels", "emulators", "images", "failures", "tools", "kvm", "peers", "demo.html"];
+    ["kernels", "xen", "emulators", "images", "failures", "tools", "kvm", "peers", "demo.html"];
 
 pub(crate) fn command(command: LabCommand) -> anyhow::Result<Outcome> {
     match command {
