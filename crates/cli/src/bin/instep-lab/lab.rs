@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What `lab clean` removes of the cache.
-const CLEANED: [&str; 8] =
+const CLEANED: [&str; 9] =
     ["kernels", "xen", "emulators", "images", "failures", "tools", "kvm", "peers", "demo.html"];
 
 pub(crate) fn command(command: LabCommand) -> anyhow::Result<Outcome> {
