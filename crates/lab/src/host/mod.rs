@@ -103,7 +103,8 @@ impl Host {
         image(&initrd)?;
         let xen = kernel.xen.as_ref().map(|xen| xen.hypervisor.as_path());
         let kernel = &kernel.image;
-        let files = Files { xen, kernel, initrd: &initrd, console: &console, port: &port, qmp: &qmp };
+        let files =
+            Files { xen, kernel, initrd: &initrd, console: &console, port: &port, qmp: &qmp };
         files.check()?;
         let said = at("qemu.log");
         let log = File::create(&said).map_err(|error| Error::io("make", &said, error))?;

@@ -133,7 +133,10 @@ pub fn check(machine: &Machine) -> Result<(), String> {
     }
     let least = DOM0_MIB + BOOT_MIB;
     if machine.memory_mib < least {
-        return Err(format!("host: {} MiB of memory; Xen and dom0 need {least} MiB", machine.memory_mib));
+        return Err(format!(
+            "host: {} MiB of memory; Xen and dom0 need {least} MiB",
+            machine.memory_mib
+        ));
     }
     Ok(())
 }
@@ -189,7 +192,12 @@ fn in_directory(dir: &Path, release: &str) -> Option<HostKernel> {
 }
 
 /// Fetches and unpacks into `into`: `xen`, `vmlinux`, the modules, `bin` and `lib`; returns the kernel's release.
-fn fetch(into: &Path, busybox: &Path, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<String, Error> {
+fn fetch(
+    into: &Path,
+    busybox: &Path,
+    stop: &Stop,
+    say: &mut dyn FnMut(&str),
+) -> Result<String, Error> {
     let (private, all) = (into.join("apt"), into.join("all"));
     for dir in [&private, &all, &into.join("bin")] {
         fs::create_dir(dir).map_err(|error| Error::io("make", dir, error))?;
@@ -220,7 +228,9 @@ fn fetch(into: &Path, busybox: &Path, stop: &Stop, say: &mut dyn FnMut(&str)) ->
     let mut xz = Command::new(all.join("usr/bin/xz"));
     command::into_file(xz.arg("-dc").arg(&payload), made("vmlinux")?, UNPACKS, stop)?;
 
-    let keep = |from: PathBuf, to: PathBuf| fs::rename(&from, to).map_err(|error| Error::io("move", from, error));
+    let keep = |from: PathBuf, to: PathBuf| {
+        fs::rename(&from, to).map_err(|error| Error::io("move", from, error))
+    };
     for name in TOOLS {
         keep(all.join(format!("usr/lib/xen-{VERSION}/bin/{name}")), into.join("bin").join(name))?;
     }
@@ -280,7 +290,8 @@ mod tests {
         let inside = xen.library_inside(&xen.toolstack());
         assert_eq!(inside.as_deref(), Some("usr/lib/x86_64-linux-gnu/libxenlight.so.4.17"));
         assert_eq!(xen.library_inside(Path::new("/usr/lib/libc.so.6")), None);
-        for lacking in ["xen", "vmlinux", "bin/xl", "virtio-console.ko", "lib/libxenlight.so.4.17"] {
+        for lacking in ["xen", "vmlinux", "bin/xl", "virtio-console.ko", "lib/libxenlight.so.4.17"]
+        {
             fs::remove_file(own.join(lacking)).unwrap();
             assert_eq!(cached(&cache), None, "{lacking}");
             fs::write(own.join(lacking), "").unwrap();

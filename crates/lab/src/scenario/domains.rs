@@ -34,11 +34,12 @@ pub(super) fn check(scenario: &Scenario) -> Result<(), String> {
     let asked: u64 = scenario.guest.iter().map(|guest| guest.memory_mib).sum();
     let most = xen::memory_for_domains(&scenario.host);
     if asked > most {
-        return Err(format!("host: all domains together have {asked} MiB; Xen has {most} for them"));
+        return Err(format!(
+            "host: all domains together have {asked} MiB; Xen has {most} for them"
+        ));
     }
-    let is_of_kvm = |step: &&Step| {
-        step.observe.is_some() || step.offline.is_some() || step.online.is_some()
-    };
+    let is_of_kvm =
+        |step: &&Step| step.observe.is_some() || step.offline.is_some() || step.online.is_some();
     if let Some(index) = scenario.step.iter().position(|step| is_of_kvm(&step)) {
         let what = "observe, offline and online need a KVM host";
         return Err(format!("step {}: {what}; run xl and check what it prints", index + 1));
@@ -75,7 +76,8 @@ pub(super) fn end(name: &str) -> String {
 mod tests {
     use super::*;
 
-    const HOST: &str = "about = 'x'\n[host]\nhypervisor = 'xen'\nnodes = 2\ncores = 2\nmemory = '2GiB'\n";
+    const HOST: &str =
+        "about = 'x'\n[host]\nhypervisor = 'xen'\nnodes = 2\ncores = 2\nmemory = '2GiB'\n";
     const GUEST: &str = "[[guest]]\nname = 'a'\nvcpus = 2\nmemory = '128MiB'\n";
 
     #[test]
