@@ -414,6 +414,7 @@ mod tests {
             ("cores = 2\nmemory = 'much'", "memory"),
             ("hypervisor = 'bhyve'\ncores = 2\nmemory = '4GiB'", "`kvm` or `xen`"),
             ("hypervisor = 'xen'\ncores = 2\nthreads = 2\nmemory = '4GiB'", "threads"),
+            ("hypervisor = 'xen'\ncores = 1\nmemory = '4GiB'", "sockets with one core"),
             ("hypervisor = 'xen'\ncores = 2\nmemory = '4GiB'\nclock = 'counted'", "clock"),
             ("hypervisor = 'xen'\ncores = 2\nmemory = '4GiB'\nnuma_balancing = true", "dom0"),
             ("hypervisor = 'xen'\ncores = 2\nmemory = '1GiB'", "1536 MiB"),

@@ -125,6 +125,9 @@ pub fn check(machine: &Machine) -> Result<(), String> {
     if machine.threads != 1 {
         return wrong("has threads = 1 only: QEMU shows Xen no SMT");
     }
+    if machine.cores < 2 {
+        return wrong("has cores = 2 or more: Xen tells no topology of sockets with one core");
+    }
     if machine.clock != Clock::Real {
         return wrong("has the real clock only: leave out `clock`");
     }
@@ -212,7 +215,10 @@ fn fetch(
     let mut packages: Vec<String> = PACKAGES.map(str::to_owned).to_vec();
     let images = apt.depends(META)?.unwrap_or_default();
     let image = images.into_iter().find(|name| name.starts_with("linux-image-"));
-    packages.push(image.ok_or_else(|| lacking(META))?);
+    packages.push(image.ok_or_else(|| {
+        let what = format!("the suite {SUITE} of this machine's mirror has no {META}, or the mirror cannot be reached");
+        Error::missing(what, "run: apt-get update, or leave out hypervisor = \"xen\"")
+    })?);
     apt.unpack(&packages, &all, say)?;
 
     let release = only_name(&all.join("lib/modules"))?;
@@ -258,7 +264,7 @@ fn cut_payload(kernel: &Path, target: &Path) -> Result<(), Error> {
 
 fn lacking(what: &str) -> Error {
     let what = format!("the packages of Xen {VERSION} of {SUITE} lack {what}");
-    Error::missing(what, "leave out hypervisor = \"xen\"; see: instep lab doctor")
+    Error::missing(what, "leave out hypervisor = \"xen\"")
 }
 
 #[cfg(test)]
