@@ -56,18 +56,18 @@ pub(super) fn start(guest: &GuestPlan) -> String {
         "cd /run/lab\nrm -f guest-{name}.log\nln -sf guest-{name}.log {name}.console\n\
          cat >{name}.cfg <<'END'\n\
          name = \"{name}\"\ntype = \"pv\"\nkernel = \"/{GUEST_KERNEL}\"\nramdisk = \"/{}\"\n\
-         memory = {memory}\nvcpus = {vcpus}\n\
+         memory = {memory}\nvcpus = {vcpus}\non_crash = \"destroy\"\non_reboot = \"destroy\"\n\
          extra = \"{COMMAND_LINE} touch={touch} load={load}\"\nEND\n\
          xl create -q {name}.cfg >{name}.qemu 2>&1 || {{ cat {name}.qemu >&2; exit 1; }}\n",
         guest_archive(None)
     )
 }
 
-/// The script that ends a domain; its console is kept beside the next one's.
+/// The script that ends a domain, which may have gone by itself; its console is kept beside the next one's.
 #[must_use]
 pub(super) fn end(name: &str) -> String {
     format!(
-        "cd /run/lab\nxl destroy {name} || exit 1\n\
+        "cd /run/lab\n! xl domid {name} >/dev/null 2>&1 || xl destroy {name} || exit 1\n\
          cat guest-{name}.log >>{name}.hung 2>/dev/null; rm -f guest-{name}.log {name}.console\n"
     )
 }
@@ -75,6 +75,7 @@ pub(super) fn end(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
 
     const HOST: &str =
         "about = 'x'\n[host]\nhypervisor = 'xen'\nnodes = 2\ncores = 2\nmemory = '2GiB'\n";
@@ -109,6 +110,20 @@ mod tests {
             let kvm = HOST.replace("hypervisor = 'xen'\n", "");
             assert!(Scenario::parse(&format!("{kvm}{rest}"), "x").is_ok(), "{rest}");
         }
+    }
+
+    /// The script itself, run here with a made `xl`: a domain that died at boot is started again all the same.
+    #[test]
+    fn a_domain_that_is_gone_is_no_failure_and_one_that_stays_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let ran = |xl: &str| {
+            let script = end("a").replace("/run/lab", &dir.path().display().to_string());
+            let script = format!("xl() {{ {xl}; }}\n{script}");
+            Command::new("sh").args(["-c", &script]).output().unwrap().status.success()
+        };
+        assert!(ran("false"), "no such domain");
+        assert!(ran("true"), "there is one, and it is destroyed");
+        assert!(!ran("[ $1 = domid ]"), "it cannot be destroyed");
     }
 
     #[test]
