@@ -63,6 +63,12 @@ pub(super) fn start(guest: &GuestPlan) -> String {
     )
 }
 
+/// The script by which a step ends a domain, which must be there. Its console stays, with what its load said.
+#[must_use]
+pub(super) fn destroy(name: &str) -> String {
+    format!("xl destroy {name}\n")
+}
+
 /// The script that ends a domain, which may have gone by itself; its console is kept beside the next one's.
 #[must_use]
 pub(super) fn end(name: &str) -> String {
@@ -128,6 +134,7 @@ mod tests {
 
     #[test]
     fn an_ended_domain_leaves_its_console_for_a_failure() {
+        assert_eq!(destroy("a"), "xl destroy a\n", "what a step ends keeps its console's place");
         let script = end("a");
         assert!(script.contains("xl destroy a") && script.contains(">>a.hung"), "{script}");
     }
