@@ -9,6 +9,7 @@ use crate::guest::{INSTALL_QEMU, QEMU};
 use crate::host::emulator::{self, Emulator};
 use crate::host::kernel;
 use crate::host::programs::{self, PACKAGES};
+use crate::host::xen;
 use crate::stop::Stop;
 use crate::{command, host, image};
 use serde::Serialize;
@@ -58,6 +59,7 @@ pub fn examine(load: Option<&Path>, stop: &Stop) -> Vec<Finding> {
             all.push(busybox_from(busybox, &source));
             let cached = kernel::cached(cache).map(|kernel| kernel.release);
             all.push(kernel_from(cached, &source));
+            all.push(xen_from(xen::cached(cache).map(|kernel| kernel.release), &source));
             let next = "run: instep lab clean; or set XDG_CACHE_HOME=DIR";
             all.push(space("space for the cache", &cache.path(""), CACHE_MIB, next));
         }
@@ -177,6 +179,25 @@ fn kernel_from(cached: Option<String>, source: &Source) -> Finding {
     )
 }
 
+/// Xen, which scenarios with `hypervisor = "xen"` boot.
+fn xen_from(cached: Option<String>, source: &Source) -> Finding {
+    const NEED: &str = "Xen";
+    let kind = "scenarios with hypervisor = \"xen\" use it";
+    let finding = match (cached, &source.architecture, &source.mirror) {
+        (Some(release), ..) => fine(NEED, format!("in the cache, with dom0's kernel {release}")),
+        (None, Ok(name), Ok(())) if name == AMD64 => {
+            let suite = xen::SUITE;
+            fine(NEED, format!("not in the cache: will be fetched from the suite {suite}; {kind}"))
+        }
+        _ => missing(
+            NEED,
+            format!("not in the cache, and it cannot be fetched; {kind}"),
+            "run the lab on Debian or with its mirror among apt's sources",
+        ),
+    };
+    Finding { needed: false, ..finding }
+}
+
 fn firmware(qemu: Option<&Emulator>) -> Finding {
     const NEED: &str = "QEMU's firmware for microvm";
     let lacks = qemu.map(host::image::lacks_firmware);
@@ -282,6 +303,14 @@ mod tests {
         assert!(kernel_from(None, &arm).found.contains("arm64"));
         assert!(kernel_from(None, &none).found.contains("has no apt-get"));
         assert!(kernel_from(Some("7.2".to_owned()), &none).fine);
+    }
+
+    #[test]
+    fn a_machine_without_xen_s_packages_runs_all_other_labs() {
+        let (debian, arm) = (source(Ok("amd64"), Ok(())), source(Ok("arm64"), Ok(())));
+        assert!(xen_from(None, &debian).fine && xen_from(Some("6.1".to_owned()), &arm).fine);
+        let lacking = xen_from(None, &arm);
+        assert!(!lacking.fine && lacking.next.is_some() && can_run(&[lacking]));
     }
 
     #[test]

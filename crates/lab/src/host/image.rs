@@ -1,5 +1,5 @@
-//! The emulated host's initramfs: busybox, the KVM modules, QEMU for the guests, what the guests
-//! boot from, Instep, and any further programs.
+//! The emulated host's initramfs: busybox, the modules, QEMU or Xen's tools for the guests, what the
+//! guests boot from, Instep, and any further programs. That of a Xen host is dom0's.
 //!
 //! Two archives one after the other: the large one, which changes with the machine's packages
 //! only, is kept in the cache; the small one holds what changes with every build and scenario.
@@ -13,6 +13,7 @@ use crate::host::emulator::Emulator;
 use crate::host::kernel::HostKernel;
 use crate::host::lean;
 use crate::host::programs::{self, Packed};
+use crate::host::xen::Xen;
 use crate::image::{IMAGES, fingerprint};
 use crate::stop::Stop;
 use std::borrow::Cow;
@@ -26,6 +27,12 @@ use std::path::{Path, PathBuf};
 const INIT: &str = include_str!("init.sh");
 pub(super) const CHANNEL: &str = include_str!("channel.sh");
 const GUEST_INIT: &str = include_str!("guest.sh");
+/// What the first program of dom0 does beside.
+const XEN: &str = include_str!("xen.sh");
+/// Domains get no memory of dom0, which has its share from its boot on.
+const XL_CONF: &str = "autoballoon=\"off\"\n";
+/// A library that glibc loads when a program ends one of its threads, as `xl` does; `ldd` does not name it.
+const THREADS_END: &str = "libgcc_s.so.1";
 
 /// What QEMU's `microvm` machine reads, and where a machine keeps it.
 const FIRMWARE: [&str; 4] = ["bios-microvm.bin", "linuxboot_dma.bin", "kvmvapic.bin", "pvh.bin"];
@@ -99,7 +106,7 @@ fn put(
     stop: &Stop,
 ) -> Result<(), Error> {
     for (file, name) in programs {
-        for packed in programs::with_libraries(file, name, stop)? {
+        for packed in programs::with_libraries(file, name, None, stop)? {
             files.insert(packed.inside, Content::File(packed.file));
         }
     }
@@ -132,15 +139,10 @@ fn base(
     stop: &Stop,
 ) -> Result<PathBuf, Error> {
     let mut files = of_kernel(kernel)?;
-    let mut file = |inside: String, file: &Path| {
-        files.insert(inside, Content::File(file.to_owned()));
-    };
-    file("bin/busybox".to_owned(), busybox);
-    for Packed { inside, file: from } in programs::with_libraries(&emulator.program, QEMU, stop)? {
-        file(inside, &from);
-    }
-    for name in FIRMWARE {
-        file(format!("usr/share/qemu/{name}"), &firmware(name, &emulator.data)?);
+    files.insert("bin/busybox".to_owned(), Content::File(busybox.to_owned()));
+    match &kernel.xen {
+        Some(xen) => put_xen(&mut files, xen, stop)?,
+        None => put_emulator(&mut files, emulator, stop)?,
     }
     let init = [INIT, CHANNEL].concat();
     files.insert("init".to_owned(), Content::Bytes(init.into_bytes()));
@@ -154,6 +156,40 @@ fn base(
         })?;
     }
     Ok(path)
+}
+
+/// Adds what runs guests by KVM.
+fn put_emulator(
+    files: &mut BTreeMap<String, Content>,
+    emulator: &Emulator,
+    stop: &Stop,
+) -> Result<(), Error> {
+    for Packed { inside, file } in programs::with_libraries(&emulator.program, QEMU, None, stop)? {
+        files.insert(inside, Content::File(file));
+    }
+    for name in FIRMWARE {
+        let inside = format!("usr/share/qemu/{name}");
+        files.insert(inside, Content::File(firmware(name, &emulator.data)?));
+    }
+    Ok(())
+}
+
+/// Adds what runs guests by Xen, with its own libraries and this machine's.
+fn put_xen(files: &mut BTreeMap<String, Content>, xen: &Xen, stop: &Stop) -> Result<(), Error> {
+    for (inside, text) in [("lab/xen.sh", XEN), ("etc/xen/xl.conf", XL_CONF)] {
+        files.insert(inside.to_owned(), Content::Bytes(text.as_bytes().to_vec()));
+    }
+    for tool in &xen.tools {
+        let name = tool.file_name().unwrap_or_default().to_string_lossy();
+        for packed in programs::with_libraries(tool, &name, Some(&xen.libraries), stop)? {
+            let inside = xen.library_inside(&packed.file).unwrap_or(packed.inside);
+            files.insert(inside, Content::File(packed.file));
+        }
+    }
+    let threads_end = programs::library(THREADS_END)?;
+    let inside = threads_end.to_string_lossy().trim_start_matches('/').to_owned();
+    files.insert(inside, Content::File(threads_end));
+    Ok(())
 }
 
 /// A kernel's files. Modules of a kernel of the user's own are unpacked anew for every run, so that
@@ -292,6 +328,7 @@ mod tests {
                 image: vmlinuz.path().to_owned(),
                 config: None,
                 modules: vec![module],
+                xen: None,
             };
             identity(&of_kernel(&kernel).unwrap()).unwrap()
         };

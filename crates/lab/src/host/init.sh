@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# The first program of an emulated host: mounts what Instep and libbpf look at, loads KVM, then
-# runs the commands that come over a virtio port (descriptor 3), one after the other: channel.sh
+# The first program of an emulated host: mounts what Instep and libbpf look at, loads KVM or, as dom0 of a
+# Xen host, begins what Xen needs (xen.sh), then runs the commands that come over a virtio port (descriptor 3), one after the other: channel.sh
 # follows here.
 /bin/busybox mkdir -p /proc /sys /dev /run /tmp /sbin /usr/sbin
 /bin/busybox --install -s /bin
@@ -35,8 +35,9 @@ done
 for module in irqbypass kvm kvm-amd; do
     [ -e /lab/$module.ko ] && insmod /lab/$module.ko
 done
-# While nothing else runs: anchor.rs tells why.
-if [ -e /usr/bin/instep-lab ]; then
+[ -e /lab/xen.sh ] && . /lab/xen.sh
+# While nothing else runs: anchor.rs tells why. There is no KVM in dom0.
+if [ -e /usr/bin/instep-lab ] && [ ! -e /lab/xen.sh ]; then
     instep-lab lab anchor >/run/lab/anchor 2>&1 </dev/null &
     until grep -q '^held$' /run/lab/anchor || ! kill -0 $! 2>/dev/null; do sleep 0.1; done
     [ "$(cat /run/lab/anchor)" = held ] || echo "instep-lab: no anchor: $(cat /run/lab/anchor)"

@@ -5,6 +5,7 @@
 //! built in, a directory with its modules. It does not look into the kernel's configuration; what
 //! a kernel lacks shows when it boots.
 
+use super::xen::Xen;
 use crate::apt::Apt;
 use crate::cache::Cache;
 use crate::command;
@@ -42,6 +43,8 @@ pub struct HostKernel {
     pub config: Option<PathBuf>,
     /// Its modules, unpacked, in the order of loading.
     pub modules: Vec<PathBuf>,
+    /// Xen and its tools, where this kernel is that of dom0.
+    pub xen: Option<Xen>,
 }
 
 /// The cached kernel, or one fetched by apt.
@@ -114,11 +117,11 @@ pub fn own(
     }
     let release = image.file_name().unwrap_or(image.as_os_str()).to_string_lossy().into_owned();
     let modules = match modules {
-        Some(dir) => unpack_modules(dir, into, busybox, stop)?,
+        Some(dir) => unpack_modules(dir, into, &MODULES, busybox, stop)?,
         None => Vec::new(),
     };
     let config = config_of(image, &release);
-    Ok(HostKernel { release, image: image.to_owned(), config, modules })
+    Ok(HostKernel { release, image: image.to_owned(), config, modules, xen: None })
 }
 
 /// Refuses what is no kernel image that QEMU boots.
@@ -161,6 +164,7 @@ fn in_directory(dir: &Path, release: &str) -> Option<HostKernel> {
         image: newest_in(dir)?,
         config: existing(dir.join("config")),
         modules,
+        xen: None,
     })
 }
 
@@ -195,7 +199,7 @@ fn fetch(into: &Path, busybox: &Path, stop: &Stop, say: &mut dyn FnMut(&str)) ->
     };
     keep(&either("vmlinuz"), &format!("vmlinuz-{release}"))?;
     keep(&either("config"), "config")?;
-    unpack_modules(&tree, into, busybox, stop)?;
+    unpack_modules(&tree, into, &MODULES, busybox, stop)?;
     let named = into.join("release");
     fs::write(&named, &release).map_err(|error| Error::io("write", named, error))?;
     for dir in [&private, &all] {
@@ -218,7 +222,7 @@ fn holders(apt: &Apt) -> Result<Vec<String>, Error> {
     Ok(packages)
 }
 
-fn only_name(dir: &Path) -> Result<String, Error> {
+pub(super) fn only_name(dir: &Path) -> Result<String, Error> {
     let entries = fs::read_dir(dir).map_err(|error| Error::io("list", dir, error))?;
     let mut names: Vec<String> =
         entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -229,15 +233,16 @@ fn only_name(dir: &Path) -> Result<String, Error> {
     })
 }
 
-/// Unpacks [`MODULES`] from below `tree` into `into`; a module that is not there is built in.
-fn unpack_modules(
+/// Unpacks modules from below `tree` into `into`; a module that is not there is built in.
+pub(super) fn unpack_modules(
     tree: &Path,
     into: &Path,
+    modules: &[&str],
     busybox: &Path,
     stop: &Stop,
 ) -> Result<Vec<PathBuf>, Error> {
     let mut unpacked = Vec::new();
-    for name in MODULES {
+    for name in modules {
         let Some(found) = find_module(tree, name, 0) else { continue };
         let target = into.join(format!("{name}.ko"));
         let packed = found.extension().and_then(|extension| extension.to_str());

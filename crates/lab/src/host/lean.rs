@@ -113,17 +113,22 @@ impl<'a> Elf<'a> {
     }
 }
 
-/// The kernel inside a bzImage, if it is compressed by zstd and QEMU can enter it as it is: to unpack
-/// itself takes a guest three seconds.
-#[must_use]
-pub fn kernel(image: &[u8]) -> Option<Vec<u8>> {
+/// The compressed kernel inside a bzImage, with the size behind it that the kernel's build appends.
+pub(super) fn payload(image: &[u8]) -> Option<&[u8]> {
     let number = |at: usize| {
         let bytes = image.get(at..at + 4)?.try_into().ok()?;
         usize::try_from(u32::from_le_bytes(bytes)).ok()
     };
     let setup = (usize::from(*image.get(SETUP_SECTS)?) + 1) * 512;
     let from = setup.checked_add(number(PAYLOAD)?)?;
-    let payload = image.get(from..from.checked_add(number(PAYLOAD + 4)?)?)?;
+    image.get(from..from.checked_add(number(PAYLOAD + 4)?)?)
+}
+
+/// The kernel inside a bzImage, if it is compressed by zstd and QEMU can enter it as it is: to unpack
+/// itself takes a guest three seconds.
+#[must_use]
+pub fn kernel(image: &[u8]) -> Option<Vec<u8>> {
+    let payload = payload(image)?;
     if !payload.starts_with(&ZSTD) {
         return None;
     }

@@ -3,6 +3,7 @@
 //! Pure: a [`Machine`] in, arguments out. CPU numbers are the kernel's: QEMU counts threads
 //! first, then cores, then sockets, and so does Linux when it numbers by APIC id order here.
 
+use super::xen;
 use crate::error::Error;
 use instep_core::wording::Count;
 use serde::{Deserialize, Serialize};
@@ -54,10 +55,24 @@ impl Clock {
     }
 }
 
+/// What runs the guests of an emulated host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Hypervisor {
+    /// Linux with KVM, on AMD SVM that QEMU emulates.
+    #[default]
+    Kvm,
+    /// Xen, with Linux as dom0 and PV domains as guests.
+    Xen,
+}
+
 /// The shape of an emulated host.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
+    /// What runs its guests.
+    #[serde(default)]
+    pub hypervisor: Hypervisor,
     /// NUMA nodes; the sockets are spread over them evenly.
     #[serde(default = "one")]
     pub nodes: u32,
@@ -117,7 +132,16 @@ impl Machine {
         if self.memory_mib > 64 << 10 {
             return Err(format!("host: {} MiB of memory; possible are 64 GiB", self.memory_mib));
         }
+        if self.is_xen() {
+            xen::check(self)?;
+        }
         self.check_distances()
+    }
+
+    /// Whether Xen runs its guests.
+    #[must_use]
+    pub fn is_xen(&self) -> bool {
+        self.hypervisor == Hypervisor::Xen
     }
 
     fn check_distances(&self) -> Result<(), String> {
@@ -190,7 +214,9 @@ impl Machine {
             }
         }
         // The emulated AMD SVM is what KVM runs on; MONITOR makes idle CPUs spin under TCG.
-        put("-cpu", "EPYC,+svm,-monitor".to_owned());
+        // QEMU 7.2 makes a PV kernel's return from an interrupt fail where Xen uses SMAP.
+        let without = if files.xen.is_some() { ",-smap" } else { "" };
+        put("-cpu", format!("EPYC,+svm,-monitor{without}"));
         put(
             "-smp",
             format!(
@@ -213,9 +239,20 @@ impl Machine {
                 put("-numa", format!("dist,src={from},dst={to},val={}", self.distance(from, to)));
             }
         }
-        put("-kernel", files.kernel.display().to_string());
-        put("-initrd", files.initrd.display().to_string());
-        put("-append", self.command_line());
+        let (kernel, initrd) = (files.kernel.display(), files.initrd.display());
+        match files.xen {
+            // Xen takes dom0's kernel, with its command line, and dom0's initramfs as modules.
+            Some(xen) => {
+                put("-kernel", xen.display().to_string());
+                put("-initrd", format!("{kernel} {},{initrd}", xen::DOM0_COMMAND_LINE));
+                put("-append", xen::COMMAND_LINE.to_owned());
+            }
+            None => {
+                put("-kernel", kernel.to_string());
+                put("-initrd", initrd.to_string());
+                put("-append", self.command_line());
+            }
+        }
         put("-display", "none".to_owned());
         put("-serial", format!("file:{}", files.console.display()));
         put("-chardev", format!("socket,id=lab,path={},server=on,wait=off", files.port.display()));
@@ -254,6 +291,8 @@ impl Machine {
 /// The files of a host's QEMU; no path may hold a comma.
 #[derive(Clone, Copy, Debug)]
 pub struct Files<'a> {
+    /// Xen, where it boots before the kernel.
+    pub xen: Option<&'a Path>,
     /// The kernel image.
     pub kernel: &'a Path,
     /// The initramfs.
@@ -281,6 +320,14 @@ impl Files<'_> {
             let what = format!("{} is too long for a socket", self.port.display());
             return Err(Error::missing(what, "set TMPDIR to a shorter path"));
         }
+        let split = |path: &&Path| path.to_string_lossy().contains([',', ' ']);
+        if let Some(path) = [self.kernel, self.initrd].iter().find(|path| split(path))
+            && self.xen.is_some()
+        {
+            let what = format!("QEMU cannot give {} to Xen: it splits such names", path.display());
+            let next = "set XDG_CACHE_HOME and TMPDIR to paths without a comma and a space";
+            return Err(Error::missing(what, next));
+        }
         Ok(())
     }
 }
@@ -296,6 +343,7 @@ mod tests {
 
     fn files() -> Files<'static> {
         Files {
+            xen: None,
             kernel: Path::new("/k"),
             initrd: Path::new("/i"),
             console: Path::new("/t/console"),
@@ -331,6 +379,23 @@ mod tests {
     }
 
     #[test]
+    fn xen_boots_dom0_s_kernel_and_initramfs_as_modules() {
+        let m = machine("hypervisor = 'xen'\nnodes = 2\ncores = 4\nmemory = '4GiB'").unwrap();
+        let files = Files { xen: Some(Path::new("/x")), ..files() };
+        let args = m.arguments(&files);
+        let value = |flag: &str| &args[args.iter().position(|arg| arg == flag).unwrap() + 1];
+        assert_eq!(value("-kernel"), "/x");
+        let modules = value("-initrd");
+        assert!(modules.starts_with("/k console=hvc0") && modules.ends_with(",/i"), "{modules}");
+        assert!(value("-cpu").ends_with(",-smap") && value("-append").contains("dom0_mem="));
+        assert!(files.check().is_ok());
+        let split = Files { kernel: Path::new("/my cache/k"), ..files };
+        assert!(split.check().unwrap_err().to_string().contains("/my cache/k"));
+        let kvm = Files { xen: None, ..split };
+        assert!(kvm.check().is_ok());
+    }
+
+    #[test]
     fn what_cannot_be_is_refused_by_name() {
         for (text, word) in [
             ("cores = 0\nmemory = '1GiB'", "0 CPUs"),
@@ -347,6 +412,12 @@ mod tests {
             ("nodes = 2\ncores = 1\nmemory = '1GiB'\ndistances = [[10, 20], [10, 10]]", "node 1"),
             ("cores = 2\nmemory = '1GiB'\ncolour = 'red'", "colour"),
             ("cores = 2\nmemory = 'much'", "memory"),
+            ("hypervisor = 'bhyve'\ncores = 2\nmemory = '4GiB'", "`kvm` or `xen`"),
+            ("hypervisor = 'xen'\ncores = 2\nthreads = 2\nmemory = '4GiB'", "threads"),
+            ("hypervisor = 'xen'\ncores = 1\nmemory = '4GiB'", "sockets with one core"),
+            ("hypervisor = 'xen'\ncores = 2\nmemory = '4GiB'\nclock = 'counted'", "clock"),
+            ("hypervisor = 'xen'\ncores = 2\nmemory = '4GiB'\nnuma_balancing = true", "dom0"),
+            ("hypervisor = 'xen'\ncores = 2\nmemory = '1GiB'", "1536 MiB"),
         ] {
             let error = machine(text).unwrap_err();
             assert!(error.contains(word), "{text}: {error}");

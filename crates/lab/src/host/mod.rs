@@ -18,6 +18,7 @@ pub mod lean;
 pub mod machine;
 pub mod programs;
 pub mod size;
+pub mod xen;
 
 use crate::command;
 use crate::error::Error;
@@ -100,8 +101,10 @@ impl Host {
         let at = |name: &str| dir.path().join(name);
         let (initrd, console, port, qmp) = (at("initrd.cpio"), at("console"), at("port"), at(QMP));
         image(&initrd)?;
+        let xen = kernel.xen.as_ref().map(|xen| xen.hypervisor.as_path());
         let kernel = &kernel.image;
-        let files = Files { kernel, initrd: &initrd, console: &console, port: &port, qmp: &qmp };
+        let files =
+            Files { xen, kernel, initrd: &initrd, console: &console, port: &port, qmp: &qmp };
         files.check()?;
         let said = at("qemu.log");
         let log = File::create(&said).map_err(|error| Error::io("make", &said, error))?;

@@ -32,17 +32,27 @@ pub struct Packed {
     pub file: PathBuf,
 }
 
-/// The program at `file` as `usr/bin/NAME`, and its libraries at the paths where it looks for them.
+/// The program at `file` as `usr/bin/NAME`, and its libraries at the paths where it looks for them; those in
+/// `first` go before this machine's.
 ///
 /// # Errors
 /// When it cannot be read or a library is not found.
-pub fn with_libraries(file: &Path, name: &str, stop: &Stop) -> Result<Vec<Packed>, Error> {
+pub fn with_libraries(
+    file: &Path,
+    name: &str,
+    first: Option<&Path>,
+    stop: &Stop,
+) -> Result<Vec<Packed>, Error> {
     let bytes = fs::read(file).map_err(|error| Error::io("read", file, error))?;
     let mut all = vec![Packed { inside: format!("usr/bin/{name}"), file: file.to_owned() }];
     if is_static_elf(&bytes) || bytes.starts_with(b"#!") {
         return Ok(all);
     }
-    let printed = command::succeed(Command::new("ldd").arg(file), LIMIT, stop)?;
+    let mut ldd = Command::new("ldd");
+    if let Some(first) = first {
+        ldd.env("LD_LIBRARY_PATH", first);
+    }
+    let printed = command::succeed(ldd.arg(file), LIMIT, stop)?;
     let libraries = parse_ldd(&printed).map_err(|library| {
         let what = format!("{} needs {library}, which is not found", file.display());
         Error::missing(what, "install its package")
@@ -52,6 +62,19 @@ pub fn with_libraries(file: &Path, name: &str, stop: &Stop) -> Result<Vec<Packed
         file: PathBuf::from(path),
     }));
     Ok(all)
+}
+
+/// Where a library of this machine is that no program names.
+///
+/// # Errors
+/// When it is not there.
+pub fn library(name: &str) -> Result<PathBuf, Error> {
+    let dirs = ["/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
+    let found = dirs.iter().map(|dir| Path::new(dir).join(name)).find(|path| path.is_file());
+    found.ok_or_else(|| {
+        let what = format!("the library {name} is not in {}", dirs.join(", "));
+        Error::missing(what, "install its package")
+    })
 }
 
 /// The file of a program named in a scenario (a path, or a name looked up in PATH), and its name.
@@ -129,7 +152,7 @@ mod tests {
     #[test]
     fn this_test_needs_the_c_library() {
         let own = std::env::current_exe().unwrap();
-        let all = with_libraries(&own, "test", &Stop::never()).unwrap();
+        let all = with_libraries(&own, "test", None, &Stop::never()).unwrap();
         assert_eq!(all[0].inside, "usr/bin/test");
         assert!(all.iter().any(|packed| packed.inside.contains("libc.so")), "{all:?}");
     }

@@ -2,9 +2,11 @@
 //!
 //! Every observation is drawn as the host it shows ([`host`]), the samples as a timeline
 //! ([`timeline`]), and beside them what was checked, what Instep said, and what the clock is worth.
+//! Of a Xen host it shows what commands printed ([`commands`]).
 //! It draws from plain data, which it does not trust: every text from outside is escaped. Colours
 //! (Okabe and Ito's palette, told apart by people who see few colours) never stand alone: names do.
 
+mod commands;
 mod host;
 mod speeds;
 mod timeline;
@@ -79,6 +81,9 @@ pub fn draw(report: &Report, words: &Words<'_>) -> String {
         html.push_str(&checked(checks));
         html.push_str("</section>\n");
     }
+    if report.host.is_xen() {
+        html.push_str(&commands::draw(report));
+    }
     if let Some(act) = &words.act {
         html.push_str(&compared(act, number + 1));
     }
@@ -144,16 +149,22 @@ fn verdict(report: &Report) -> String {
     let (all, failed) = (report.checks.len(), report.checks.iter().filter(|c| !c.held).count());
     match (all, failed) {
         (0, _) => String::new(),
-        (_, 0) => format!(
-            "<p class=\"verdict held\">&#10003; All {all} checks held, by what the host's kernel \
-             shows without Instep.</p>\n"
-        ),
+        (_, 0) => {
+            let by = if report.host.is_xen() { "xl" } else { "the host's kernel" };
+            format!(
+                "<p class=\"verdict held\">&#10003; All {all} checks held, by what {by} shows \
+                 without Instep.</p>\n"
+            )
+        }
         _ => format!("<p class=\"verdict failed\">&#10007; {failed} of {all} checks FAILED.</p>\n"),
     }
 }
 
 fn legend(report: &Report) -> String {
     let colours = Colours::of(report);
+    if colours.0.is_empty() {
+        return String::new();
+    }
     let mut html = String::from("<ul class=\"legend\">\n");
     for name in &colours.0 {
         let _ = writeln!(
@@ -219,14 +230,24 @@ fn worth(report: &Report) -> String {
     let (clock, seconds) = (&report.clock, &report.seconds);
     let kind = format!("{:?}", clock.kind).to_lowercase();
     let host = &report.host;
+    let (runs, evidence) = if host.is_xen() {
+        (
+            "as dom0 of Xen, which runs the guests as PV domains",
+            "Affinities are what xl prints, not told by Instep.",
+        )
+    } else {
+        (
+            "whose KVM runs the guests on emulated AMD SVM",
+            "CPUs, affinities and memory are read from the host's /proc, not told by Instep. \
+             Touched memory is what a guest's QEMU holds in anonymous or huge pages.",
+        )
+    };
     let mut html = format!(
         "<section>\n<h2>What this is worth</h2>\n<dl>\n\
-         <dt>Host</dt><dd>emulated: {} nodes, {} cores, {} CPUs, {} MiB; Linux {}, whose KVM runs \
-         the guests on emulated AMD SVM</dd>\n\
+         <dt>Host</dt><dd>emulated: {} nodes, {} cores, {} CPUs, {} MiB; Linux {}, {runs}</dd>\n\
          <dt>Clock</dt><dd>{kind}. It shows {}.</dd>\n\
          <dt>Not shown</dt><dd>{}.</dd>\n\
-         <dt>Evidence</dt><dd>CPUs, affinities and memory are read from the host's /proc, not told \
-         by Instep. Touched memory is what a guest's QEMU holds in anonymous or huge pages.</dd>\n\
+         <dt>Evidence</dt><dd>{evidence}</dd>\n\
          <dt>Took</dt><dd>host up after {:.0} s, guests {:.0} s later, {:.0} s in all, by this \
          machine's clock",
         host.nodes,

@@ -1,7 +1,7 @@
 //! The page draws what a report holds, stands alone, and lets no text of a guest become markup.
 
 use super::*;
-use crate::host::machine::Machine;
+use crate::host::machine::{Hypervisor, Machine};
 use crate::scenario::check::result;
 use crate::scenario::evidence::{GuestSeen, Observation, ThreadSeen};
 use crate::scenario::report::{Sample, Seconds};
@@ -120,6 +120,25 @@ fn a_report_without_guests_or_checks_is_a_page_too() {
     report.observations = BTreeMap::new();
     let html = draw(&report, &Words::default());
     assert!(html.ends_with("</html>\n") && !html.contains("class=\"checks\""));
+}
+
+#[test]
+fn a_xen_host_s_page_shows_what_commands_printed() {
+    let mut report = report("alpha");
+    (report.samples, report.observations) = (Vec::new(), BTreeMap::new());
+    report.host.hypervisor = Hypervisor::Xen;
+    report.steps[0].step = "\n# The <pin>.\nxl vcpu-pin a all 0".to_owned();
+    report.steps[0].stdout = Some("a  0\nb\t1\u{1b}\n".into());
+    report.steps[1].step = "instep status --json".to_owned();
+    report.steps[1].stdout = Some(serde_json::json!({"vms": ["<x>"]}));
+    report.steps[1].stderr = "\u{1b}[2Jwhy".to_owned();
+    let html = draw(&report, &Words::default());
+    let at = |text: &str| html.find(text).unwrap_or_else(|| panic!("no {text} in\n{html}"));
+    assert!(at("</span> The &lt;pin&gt;.</h2>") < at("<pre>xl vcpu-pin a all 0</pre>"));
+    assert!(at("<pre>a  0\nb  1?</pre>") < at("found-one"));
+    assert!(at("found-one") < at("</span> instep status") && at("&lt;x&gt;") < at("found-two"));
+    assert!(html.contains("?[2Jwhy") && !html.contains("KVM") && !html.contains("/proc"));
+    assert!(!draw(&self::report("alpha"), &Words::default()).contains("<pre>"));
 }
 
 fn speeds(name: &str) -> Speeds {

@@ -1,12 +1,12 @@
 //! The shell scripts that start real KVM guests inside an emulated host, wait for them and move
-//! them to where a scenario wants them.
+//! them to where a scenario wants them; for a Xen host [`domains`] has the scripts.
 //!
 //! Pure: plans in, scripts out. A guest boots bound to the CPUs of its memory's node, so that what
 //! it touches first lies there; then its vCPU threads are moved. Each guest's files lie in the
 //! host's /run/lab: `NAME.pid`, `NAME.console`, `NAME.qemu`; `NAME.pages` says that its huge pages are
 //! reserved.
 
-use super::GuestPlan;
+use super::{GuestPlan, domains};
 use crate::host::channel::base64;
 use crate::host::image::{GUEST_KERNEL, guest_archive};
 use crate::host::machine::{Clock, Machine};
@@ -58,6 +58,9 @@ pub fn sealed(guests: &[GuestPlan], host: &Machine) -> Option<String> {
 /// The script that starts a guest; it returns at once.
 #[must_use]
 pub fn start(guest: &GuestPlan, host: &Machine) -> String {
+    if host.is_xen() {
+        return domains::start(guest);
+    }
     let name = &guest.name;
     // What a guest of this name left that has ended: it would be taken for the new one's.
     let mut script = format!("cd /run/lab\nrm -f {name}.ended {name}.console {name}.pid\n");
@@ -211,7 +214,10 @@ pub fn died(status: &str) -> Option<String> {
 
 /// The script that ends a guest and waits until it is gone; its console is kept beside the next one's.
 #[must_use]
-pub fn end(name: &str) -> String {
+pub fn end(name: &str, host: &Machine) -> String {
+    if host.is_xen() {
+        return domains::end(name);
+    }
     format!(
         "cd /run/lab\npid=$(cat {name}.pid) && kill -KILL $pid 2>/dev/null\n\
          while [ -n \"$pid\" ] && [ -d /proc/$pid ]; do sleep 0.1; done\n\

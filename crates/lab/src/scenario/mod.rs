@@ -25,6 +25,7 @@
 
 pub mod audience;
 pub mod check;
+mod domains;
 pub mod evidence;
 mod fetched;
 pub mod guests;
@@ -239,7 +240,7 @@ impl Scenario {
                 }
             }
         }
-        Ok(())
+        if self.host.is_xen() { domains::check(self) } else { Ok(()) }
     }
 }
 

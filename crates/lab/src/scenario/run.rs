@@ -14,7 +14,8 @@ use crate::cache::Cache;
 use crate::error::Error;
 use crate::host::emulator::{self, Emulator};
 use crate::host::kernel::{self, HostKernel};
-use crate::host::{Host, REGISTERS, image, programs};
+use crate::host::machine::Hypervisor;
+use crate::host::{Host, REGISTERS, image, programs, xen};
 use crate::image::{READY, busybox, is_static_elf};
 use crate::stop::Stop;
 use crate::workdir;
@@ -84,6 +85,19 @@ impl Kit {
         stop: &Stop,
         say: &mut dyn FnMut(&str),
     ) -> Result<Self, Error> {
+        Self::obtain_for(Hypervisor::Kvm, options, stop, say)
+    }
+
+    /// The same for hosts of which another hypervisor runs the guests.
+    ///
+    /// # Errors
+    /// As [`Kit::obtain`], and when it needs another kernel than that of the user's own.
+    pub fn obtain_for(
+        hypervisor: Hypervisor,
+        options: &Options,
+        stop: &Stop,
+        say: &mut dyn FnMut(&str),
+    ) -> Result<Self, Error> {
         options.load.as_deref().map_or(Ok(()), is_load)?;
         let cache = Cache::open()?;
         let used = cache.used(stop)?;
@@ -91,6 +105,11 @@ impl Kit {
         let busybox = busybox(&cache, stop, say)?;
         let mut unpacked = None;
         let kernel = match &options.kernel {
+            Some(_) if hypervisor == Hypervisor::Xen => {
+                let what = "a Xen host boots dom0 and its domains from Debian's kernel".to_owned();
+                return Err(Error::Refused { what, next: "leave out --kernel".to_owned() });
+            }
+            None if hypervisor == Hypervisor::Xen => xen::obtain(&cache, stop, say)?,
             Some(image) => {
                 let dir = workdir::create("modules")?;
                 let own =
@@ -284,7 +303,8 @@ pub fn run(
     audience: &mut dyn Audience,
 ) -> Result<Report, Error> {
     let mut fetched = Fetched::new(scenario, options.keep.as_deref())?;
-    let kit = Kit::obtain(options, stop, &mut |said| audience.say(said))?;
+    let say = &mut |said: &str| audience.say(said);
+    let kit = Kit::obtain_for(scenario.host.hypervisor, options, stop, say)?;
     let keep = options.keep.as_deref();
     let audience = RefCell::new(audience);
     let mut earlier = Vec::new();
@@ -394,13 +414,14 @@ pub(super) fn start(
     }
     let named = |name: &&str| scenario.guest_named(name);
     let plans: Vec<_> = names.iter().filter_map(named).collect();
-    if !running.kvm && plans.iter().any(|plan| !plan.process) {
+    let by_kvm = !scenario.host.is_xen() && plans.iter().any(|plan| !plan.process);
+    if !running.kvm && by_kvm {
         return Err(Error::NoKvm {
             kernel: running.kernel.clone(),
             console: crate::command::last_lines(&running.host.console(), 6),
         });
     }
-    if plans.iter().any(|plan| !plan.process) {
+    if by_kvm {
         running.host.succeed(&guests::kernel(), SMALL, stop)?;
     }
     for plan in plans.iter().filter(|plan| !guests::is_sealed(plan, &scenario.host)) {
@@ -423,7 +444,7 @@ pub(super) fn start(
             });
         }
         for plan in again {
-            running.host.succeed(&guests::end(&plan.name), SMALL, stop)?;
+            running.host.succeed(&guests::end(&plan.name, &scenario.host), SMALL, stop)?;
             running.host.succeed(&guests::start(plan, &scenario.host), SMALL, stop)?;
             running.restarted.push(plan.name.clone());
         }

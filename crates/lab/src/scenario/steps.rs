@@ -6,7 +6,7 @@ use super::evidence::{self, Observation};
 use super::fetched::Fetched;
 use super::report::{Report, Sample, Seconds, StepReport, as_value, json_lines};
 use super::run::{Running, SMALL, start};
-use super::{Scenario, Step};
+use super::{Scenario, Step, domains};
 use crate::error::Error;
 use crate::host::Host;
 use crate::stop::Stop;
@@ -226,6 +226,8 @@ fn change(
     let (script, limit) = if let Some(names) = &step.start {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         return start(running, scenario, &names, stop);
+    } else if let Some(name) = step.end.as_ref().filter(|_| scenario.host.is_xen()) {
+        (domains::destroy(name), SMALL)
     } else if let Some(name) = &step.end {
         let script = format!(
             "pid=$(cat /run/lab/{name}.pid) || exit 1\nkill -9 $pid\n\

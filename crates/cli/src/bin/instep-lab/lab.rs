@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What `lab clean` removes of the cache.
-const CLEANED: [&str; 8] =
-    ["kernels", "emulators", "images", "failures", "tools", "kvm", "peers", "demo.html"];
+const CLEANED: [&str; 9] =
+    ["kernels", "xen", "emulators", "images", "failures", "tools", "kvm", "peers", "demo.html"];
 
 pub(crate) fn command(command: LabCommand) -> anyhow::Result<Outcome> {
     match command {

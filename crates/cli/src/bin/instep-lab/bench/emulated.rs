@@ -16,7 +16,7 @@ use instep_bench::here::guest_command;
 use instep_bench::keep::Boot;
 use instep_bench::plan::{self, Block, Job};
 use instep_lab::host::busy::CpuWait;
-use instep_lab::host::machine::{Clock, Machine};
+use instep_lab::host::machine::{Clock, Hypervisor, Machine};
 use instep_lab::host::programs;
 use instep_lab::scenario::guests;
 use instep_lab::scenario::run::{Kit, Running};
@@ -217,6 +217,7 @@ fn scenario(shape: Shape, clock: Clock, cases: &[Case], programs: &[String]) -> 
             memory_mib,
             distance: None,
             distances: None,
+            hypervisor: Hypervisor::Kvm,
             numa_balancing: false,
             clock,
         },

@@ -91,7 +91,9 @@ fn up(
     stop: &Stop,
     progress: &Progress,
 ) -> anyhow::Result<(Kit, Running)> {
-    let kit = Kit::obtain(&options(&args.host, None)?, stop, &mut |said| progress.say(said))?;
+    let options = options(&args.host, None)?;
+    let hypervisor = scenario.host.hypervisor;
+    let kit = Kit::obtain_for(hypervisor, &options, stop, &mut |said| progress.say(said))?;
     progress.say("booting");
     let running = again(stop, &mut |said| progress.say(said), |_, say| {
         let mut running = kit.boot_for(scenario, LIFE, None, stop, say)?;
