@@ -498,7 +498,7 @@ static __always_inline bool is_active(struct account *a)
 	return a->nr_running + waiting(a) > 0;
 }
 
-/* Sets the share of each account. `least` becomes the least share of a vCPU of a gang that has something to run. */
+/* Sets the share of each account. `least` becomes the least share of a vCPU of a gang that had something to run. */
 SEPARATE int set_shares(bool hosts, u32 *least)
 {
 	u32 n = nr_accounts(hosts);
@@ -519,7 +519,7 @@ SEPARATE int set_shares(bool hosts, u32 *least)
 		else
 			note_load(k, a);
 		v = hosts ? NULL : vm_of(k);
-		if (v && is_gang(v) && is_active(a))
+		if (v && is_gang(v) && a->demand)
 			*least = pol_min(*least, a->share / v->seats);
 	}
 	return 0;
@@ -529,8 +529,8 @@ SEPARATE int set_shares(bool hosts, u32 *least)
 #define MOST_TURN (90 * POL_MS)
 
 /*
- * The length of a slot. A VM with as many vCPUs as its domain has CPUs, each entitled to 1/28 of a CPU, has one slot of 28 in
- * whatever order they are. While a gang's turn would come later than it may slots are half as long.
+ * The length of a slot. A VM with as many vCPUs as its domain has CPUs, each entitled to 1/26 of a CPU, gets every 26th slot. While
+ * a gang's turn would come later than it may, slots are half as long.
  */
 static __always_inline void set_slot_length(u32 least)
 {

@@ -10,7 +10,7 @@
  *     the CPU where it was, if its whole core is idle; a wholly idle core; the CPU where it was; any idle CPU;
  * each time one of the last-level cache where it was, if there is one; and then the same in the other domains, those of
  * the same node first. A VM is in a domain of its home node, so it is at home as long as there is an idle CPU. A vCPU that
- * has no seat and runs for less than a slice at a time goes to another node only if no CPU of its domain was idle for SPILL_NS
+ * is at home there, has no seat and runs for less than a slice at a time goes to another node only if no CPU of its domain was idle for SPILL_NS
  * (queue.bpf.h, may_spill).
  *     A vCPU takes a wholly idle core of another domain before half of one in its own: where its VM has no home node one
  * of any domain, else one of that node.
@@ -187,7 +187,7 @@ static __noinline s32 pick_idle(struct task_struct *p, struct task_state *t, s32
 		cpu = claim_in(p, own, prev, 0);
 	if (cpu >= 0)
 		return cpu;
-	stays = waits_at_home(p, t) && seat_cpu(t) < 0 && !may_spill(d, own, scx_bpf_now());
+	stays = waits_at_home(p, t, d->node) && seat_cpu(t) < 0 && !may_spill(d, own, scx_bpf_now());
 	return claim_elsewhere(p, own, prev, stays ? CLAIM_HOME : 0);
 }
 

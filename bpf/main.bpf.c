@@ -477,7 +477,7 @@ void BPF_STRUCT_OPS(instep_runnable, struct task_struct *p, u64 enq_flags)
 	note_wake(t);
 }
 
-/* A thread goes to sleep. */
+/* A thread goes to sleep, or its affinity, nice value or cgroup changes. */
 void BPF_STRUCT_OPS(instep_quiescent, struct task_struct *p, u64 deq_flags)
 {
 	struct task_state *t = task_of(p);
@@ -488,7 +488,8 @@ void BPF_STRUCT_OPS(instep_quiescent, struct task_struct *p, u64 deq_flags)
 		return;
 	leave_seat(t);
 	count_thread(t, STANDS_NOWHERE, 0, scx_bpf_now());
-	end_burst(p, t);
+	if (deq_flags & SCX_DEQ_SLEEP)
+		end_burst(p, t);
 	v = vm_of(t->vm);
 	i = slot_of(t->slot);
 	if (!v || !i || !(deq_flags & SCX_DEQ_SLEEP))

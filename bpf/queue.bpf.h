@@ -240,8 +240,8 @@ SEPARATE int first_place(u64 queue, s32 cpu, u64 *place)
 }
 
 /*
- * Whether threads of a domain may use idle CPUs of other nodes: some wait, and for this long none of its CPUs was idle. Where CPUs
- * idle now and then, the next one is soon found, and threads of VMs that block run for about as long at a time: each would lose
+ * Whether threads of a domain may use idle CPUs of other nodes: some wait, and for this long none of its CPUs became idle or busy.
+ * Where CPUs idle now and then, the next one is soon found, and threads of VMs that block run for about as long at a time: each would lose
  * more by memory that is far than by that wait, and all siblings that meet it at a barrier with it.
  */
 #define SPILL_NS 1000000
@@ -259,10 +259,12 @@ static __always_inline bool has_home(struct task_state *t)
 	return on(INSTEP_M_HOME) && s && s->home_node != INSTEP_NO_NODE;
 }
 
-/* Whether a thread would rather wait at home for a moment: it has not run for a slice since it slept. */
-static __always_inline bool waits_at_home(struct task_struct *p, struct task_state *t)
+/* Whether a thread would rather wait for a moment on this node: it is at home there, and has not run for a slice since it slept. */
+static __always_inline bool waits_at_home(struct task_struct *p, struct task_state *t, s32 node)
 {
-	return has_home(t) && p->se.sum_exec_runtime - t->used_asleep < SET.slice_ns;
+	struct instep_vm_settings *s = vm_set_of(t->vm);
+
+	return on(INSTEP_M_HOME) && s && s->home_node == node && p->se.sum_exec_runtime - t->used_asleep < SET.slice_ns;
 }
 
 /* Whether the first thread of this domain's pool stays on its node. */
@@ -280,7 +282,7 @@ SEPARATE int first_stays(struct domain_state *d)
 		return false;
 	bpf_for_each(scx_dsq, p, pool_queue(domain), 0) {
 		t = task_of(p);
-		stays = t && waits_at_home(p, t);
+		stays = t && waits_at_home(p, t, d->node);
 		break;
 	}
 	return stays;
