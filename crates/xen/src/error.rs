@@ -79,7 +79,7 @@ pub enum Error {
         /// What to do about it.
         next: &'static str,
     },
-    /// What was to be restored cannot be.
+    /// Something that is needed cannot be used.
     #[error("{what}; {next}")]
     Unusable {
         /// What is wrong.

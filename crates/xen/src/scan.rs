@@ -59,6 +59,8 @@ pub struct DomainFacts {
     pub is_paused: bool,
     /// Whether it has been shut down, has crashed or is being destroyed.
     pub is_ending: bool,
+    /// Of one that is ending: whether it is suspended only, and may come back.
+    pub is_suspended: bool,
     /// All vCPUs that it may have, ascending; see [`DomainFacts::used_vcpus`].
     pub vcpus: Vec<VcpuFacts>,
     /// Those that it was made with, where its configuration is known.
@@ -282,6 +284,7 @@ fn join(
             kind: Some(config.kind).filter(|kind| !kind.is_empty()),
             is_paused: row.state.as_bytes().get(2) == Some(&b'p'),
             is_ending,
+            is_suspended: row.is_suspended(),
             vcpus: vcpus.unwrap_or_default().into_values().collect(),
             available: config.available,
             nodes: row.nodes.as_ref().map(|mask| mask.of(&nodes)).unwrap_or_default(),

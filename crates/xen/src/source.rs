@@ -201,7 +201,11 @@ impl Source {
         };
         let (out, errors) = (text(out), text(errors));
         if status.success() {
-            return Ok(out);
+            // A row that was cut could be taken for another.
+            let said = format!("it printed more than {} MiB", MAX_OUTPUT >> 20);
+            let is_whole = u64::try_from(out.len()).is_ok_and(|length| length <= MAX_OUTPUT);
+            let too_long = Error::Failed { command, status: "status 0".to_owned(), said };
+            return if is_whole { Ok(out) } else { Err(too_long) };
         }
         let said: Vec<&str> =
             errors.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -220,12 +224,12 @@ fn stamp(log: &str) -> Option<&str> {
     log[log.rfind("dumping numa info (now = ")?..].lines().next()
 }
 
-/// Reads a pipe to its end, or to the limit, on a thread of its own.
+/// Reads a pipe to its end, or a byte beyond the limit, on a thread of its own.
 fn reader(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
-            let _ = pipe.by_ref().take(MAX_OUTPUT).read_to_end(&mut bytes);
+            let _ = pipe.by_ref().take(MAX_OUTPUT + 1).read_to_end(&mut bytes);
             // A writer that is not read would wait for ever.
             let _ = io::copy(&mut pipe, &mut io::sink());
         }
@@ -261,7 +265,10 @@ fn read_file(path: &Path) -> Result<String, Error> {
         return Err(failed(io::Error::other("it is no regular file")));
     }
     let mut bytes = Vec::new();
-    file.take(MAX_OUTPUT).read_to_end(&mut bytes).map_err(failed)?;
+    file.take(MAX_OUTPUT + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if !u64::try_from(bytes.len()).is_ok_and(|length| length <= MAX_OUTPUT) {
+        return Err(failed(io::Error::other(format!("it has more than {} MiB", MAX_OUTPUT >> 20))));
+    }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

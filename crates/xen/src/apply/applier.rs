@@ -126,7 +126,7 @@ impl<H: Hands> Applier<H> {
     /// Makes the changes; gives what came of each, in their order. `seen` is the look that they were decided on.
     ///
     /// # Errors
-    /// The host cannot be looked at, or the journal not be written: nothing was changed then.
+    /// The host cannot be looked at, or the journal not be written. What was changed by then is in the journal.
     pub fn apply(&mut self, changes: &[Change], seen: &Scan) -> Result<Vec<Applied>, Error> {
         if changes.is_empty() {
             return Ok(Vec::new());
@@ -153,7 +153,7 @@ impl<H: Hands> Applier<H> {
         let after = self.hands.look()?;
         for at in due {
             let outcome = outcomes[at].take();
-            self.settle(&changes[at].domain, &after);
+            self.settle(&changes[at].domain, &now, &after);
             outcomes[at] = Some(match (outcome, after.domain(&changes[at].domain)) {
                 (_, None) => Applied::Gone,
                 (Some(failed), _) => failed,
@@ -244,16 +244,20 @@ impl<H: Hands> Applier<H> {
         }))
     }
 
-    /// Records what became of a domain that was touched.
-    fn settle(&mut self, key: &DomainKey, after: &Scan) {
+    /// Records what became of a domain that was touched. A node affinity counts as Instep's if it was set now, or if what was
+    /// there before was Instep's: Xen derives that of some domains from affinities of vCPUs.
+    fn settle(&mut self, key: &DomainKey, before: &Scan, after: &Scan) {
         let Some(domain) = after.domain(key) else {
             self.journal.domains.remove(key);
             return;
         };
         let Some(held) = self.journal.domains.get_mut(key) else { return };
         settle_vcpus(held, domain);
+        let was = before.domain(key).map(|domain| &domain.nodes);
         if let Some(change) = &mut held.nodes {
-            change.set.clone_from(&domain.nodes);
+            if !change.pending.is_empty() || was.is_some_and(|was| change.is_ours(was)) {
+                change.set.clone_from(&domain.nodes);
+            }
             change.pending = journal::Nodes::new();
         }
     }

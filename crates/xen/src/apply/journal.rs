@@ -220,7 +220,6 @@ fn boot_id() -> String {
     text.unwrap_or_default().trim().to_owned()
 }
 
-/// The node affinity of a domain by name, for messages.
 impl Journal {
     /// Forgets what is as it was.
     pub(super) fn forget_unchanged(&mut self) {

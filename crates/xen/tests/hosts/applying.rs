@@ -2,7 +2,7 @@
 //! wholly or not at all.
 
 use crate::made::{Made, Trouble, captured};
-use instep_core::idset::CpuSet;
+use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::policy::{PolicyName, Settings, decide};
 use instep_core::snapshot::Snapshot;
 use instep_xen::apply::{Applied, Applier, Change, Journal};
@@ -67,6 +67,7 @@ fn conflict_is_mended_recorded_and_put_back() {
 #[test]
 fn original_is_on_disk_before_the_first_command() {
     let (dir, made) = (dir(), Made::of(STATE));
+    made.recorded_in.replace(Some(dir.path().to_owned()));
     made.trouble.set(Trouble::DeniedAfter(0));
     let seen = captured(STATE);
     let mut applier = applier(dir.path(), &made);
@@ -74,9 +75,52 @@ fn original_is_on_disk_before_the_first_command() {
     assert!(outcomes.iter().all(|one| matches!(one, Applied::Failed(error) if error.is_denied())));
     assert!(made.log.borrow().is_empty());
     assert!(Journal::load(dir.path()).unwrap().is_none(), "what was refused is not held");
+    made.trouble.set(Trouble::None);
+    let outcomes = applier.apply(&mending(&seen, None), &seen).unwrap();
+    assert!(outcomes.iter().all(|applied| matches!(applied, Applied::Set)), "{outcomes:?}");
 }
 
-/// The first vCPU of a domain is set, the second refused.
+/// Someone sets another node affinity after Instep did; then Instep changes vCPUs of that domain only.
+#[test]
+fn node_affinity_that_someone_set_since_is_left_alone_after_a_change_of_vcpus() {
+    let (dir, made) = (dir(), Made::of(STATE));
+    let seen = captured(STATE);
+    let mut changes = mending(&seen, None);
+    changes.retain(|change| change.domain.id == 3);
+    let mut applier = applier(dir.path(), &made);
+    applier.apply(&changes, &seen).unwrap();
+    assert_eq!(made.nodes(3), "1-2");
+    made.scan.borrow_mut().domains[3].nodes = NodeSet::parse_list("3").unwrap();
+    let now = made.scan.borrow().clone();
+    let soft = Some(CpuSet::parse_list("4-5").unwrap());
+    let of_vcpus = Change { vcpus: [(0, (None, soft))].into(), nodes: None, ..changes[0].clone() };
+    applier.apply(&[of_vcpus], &now).unwrap();
+    let report = applier.restore(|_| true).unwrap();
+    assert_eq!(report.left_alone.len(), 1, "{report:?}");
+    assert_eq!((made.sets(3, 0).1, made.nodes(3)), ("0-3".to_owned(), "3".to_owned()));
+}
+
+#[test]
+fn originals_of_a_suspended_domain_are_kept_until_it_runs_again() {
+    let (dir, made) = (dir(), Made::of(STATE));
+    let seen = captured(STATE);
+    let mut applier = applier(dir.path(), &made);
+    applier.apply(&mending(&seen, None), &seen).unwrap();
+    let suspend = |is: bool| {
+        let mut scan = made.scan.borrow_mut();
+        (scan.domains[3].is_ending, scan.domains[3].is_suspended) = (is, is);
+    };
+    suspend(true);
+    let report = applier.restore(|key| key.id == 3).unwrap();
+    assert_eq!((report.gone, report.failed.len()), (0, 1), "{report:?}");
+    assert!(report.failed[0].1.to_string().contains("suspended"), "{report:?}");
+    suspend(false);
+    let report = applier.restore(|key| key.id == 3).unwrap();
+    assert_eq!((report.restored, report.failed.len()), (1, 0), "{report:?}");
+    assert_eq!((made.sets(3, 0).1, made.nodes(3)), ("0-3".to_owned(), "0,3".to_owned()));
+}
+
+/// All four vCPUs of a domain are set, and its node affinity is refused.
 #[test]
 fn domain_that_fails_half_way_gets_back_what_it_had() {
     let (dir, made) = (dir(), Made::of(STATE));

@@ -2,7 +2,7 @@
 
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::units::NodeId;
-use instep_xen::apply::Hands;
+use instep_xen::apply::{Hands, Journal};
 use instep_xen::scan::{Depth, scan};
 use instep_xen::{Error, Scan, Source};
 use std::cell::{Cell, RefCell};
@@ -38,12 +38,21 @@ pub(crate) struct Made {
     pub(crate) scan: RefCell<Scan>,
     pub(crate) trouble: Cell<Trouble>,
     pub(crate) log: RefCell<Vec<String>>,
+    /// The state directory whose journal must name a domain before it is changed.
+    pub(crate) recorded_in: RefCell<Option<PathBuf>>,
 }
 
 impl Made {
     pub(crate) fn of(state: &str) -> Self {
         let (trouble, log) = (Cell::new(Trouble::None), RefCell::default());
-        Self { scan: RefCell::new(captured(state)), trouble, log }
+        let recorded_in = RefCell::default();
+        Self { scan: RefCell::new(captured(state)), trouble, log, recorded_in }
+    }
+
+    fn assert_recorded(&self, domain: u32) {
+        let Some(dir) = &*self.recorded_in.borrow() else { return };
+        let journal = Journal::load(dir).unwrap().expect("a journal is on disk");
+        assert!(journal.domains.keys().any(|key| key.id == domain), "{journal:?}");
     }
 
     /// Hard and soft affinity of a vCPU.
@@ -76,6 +85,7 @@ impl Hands for &Made {
         hard: Option<&CpuSet>,
         soft: Option<&CpuSet>,
     ) -> Result<(), Error> {
+        self.assert_recorded(domain);
         match self.trouble.get() {
             Trouble::Ends(id) => self.scan.borrow_mut().domains.retain(|one| one.key.id != id),
             Trouble::DeniedAfter(0) => return Err(self.failed("Permission denied")),
@@ -106,6 +116,7 @@ impl Hands for &Made {
     }
 
     fn set_nodes(&self, domain: u32, nodes: &NodeSet) -> Result<(), Error> {
+        self.assert_recorded(domain);
         self.can_set_nodes(domain)?;
         if self.trouble.get() == Trouble::DeniedAfter(0) {
             return Err(refused(domain, "Permission denied"));
