@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::source::{Query, Source};
+use crate::text::node_memory;
 use serde_json::{Value, json};
 use std::fs::{self, DirBuilder, File};
 use std::io::Write as _;
@@ -34,6 +35,12 @@ pub fn take(source: &Source, memory: bool) -> Result<(Files, Vec<String>), Error
             Query::Log => source.log_with_memory(),
             _ => source.read(query),
         };
+        // The time that CPU times are of: others may take long.
+        if query == Query::VcpuList
+            && let Ok(uptime) = std::fs::read("/proc/uptime")
+        {
+            files.push((PathBuf::from("proc/uptime"), uptime));
+        }
         match output {
             Ok(text) => {
                 files.push((
@@ -46,9 +53,6 @@ pub fn take(source: &Source, memory: bool) -> Result<(Files, Vec<String>), Error
             }
             Err(error) => warnings.push(format!("left out of the copy: {error}")),
         }
-    }
-    if let Ok(uptime) = std::fs::read("/proc/uptime") {
-        files.push((PathBuf::from("proc/uptime"), uptime));
     }
     Ok((files, warnings))
 }
@@ -90,10 +94,7 @@ fn fill(folder: &Path, files: &Files) -> Result<(), Error> {
 /// What of an output is kept. The log may hold anything, and configurations hold passwords.
 fn kept(query: Query, text: String) -> String {
     match query {
-        Query::Log => {
-            let start = text.rfind("Memory location of each domain:").unwrap_or(text.len());
-            text[start..].to_owned()
-        }
+        Query::Log => node_memory::table(&text).map(|line| format!("{line}\n")).collect(),
         Query::Configs => reduced(&text),
         _ => text,
     }
@@ -135,8 +136,12 @@ mod tests {
 
     #[test]
     fn of_the_log_only_the_table_is_copied() {
-        let log = "(XEN) cmdline: secret\n(XEN) Memory location of each domain:\n(XEN) Domain 0 (total: 5):\n";
-        assert!(!kept(Query::Log, log.to_owned()).contains("secret"));
+        let log = "(XEN) cmdline: secret\n(XEN) Memory location of each domain:\n(XEN) Domain 0 (total: 5):\n\
+                   (XEN)     Node 1: 5\n(XEN) cmdline: secret\n(d1) secret\n";
+        let copy = kept(Query::Log, log.to_owned());
+        assert!(!copy.contains("secret"), "{copy}");
+        assert_eq!(node_memory::parse(&copy), node_memory::parse(log));
+        assert_eq!(node_memory::parse(&copy)[&0].len(), 1);
         assert_eq!(kept(Query::Log, "(XEN) else".to_owned()), "");
     }
 }

@@ -144,6 +144,10 @@ fn memory_by_node_is_read_from_the_log() {
                  (XEN) [   12.6]     Node 1: 256\n";
     assert_eq!(node_memory::parse(newer)[&7][&NodeId(1)], Bytes::from_mib(1));
     assert!(node_memory::parse("(XEN) nothing of it").is_empty());
+    // What a guest printed is none of it.
+    let guest =
+        "(d3) Memory location of each domain:\n(d3) d7 (total: 512):\n(d3)     Node 1: 512\n";
+    assert_eq!(node_memory::parse(&format!("{newer}{guest}"))[&7][&NodeId(1)], Bytes::from_mib(1));
 }
 
 #[test]
