@@ -108,6 +108,11 @@ fn reader_that_takes_nothing_is_left() {
         stream.write_all(b"GET /state.json HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     }
     wait_for("the connections", || server.descriptors() >= before + 20);
+    for stream in &mut lazy {
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).unwrap();
+        assert_eq!(&status, b"HTTP/1.1 200");
+    }
     let most: u64 = server.status("VmHWM").trim_end_matches(" kB").parse().unwrap();
     assert!(most < 120 << 10, "all share what is shown: {most} kB");
     wait_for("the end of the connections", || server.descriptors() <= before);
