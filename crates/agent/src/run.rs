@@ -188,6 +188,10 @@ fn put_back<A: Affinity>(applier: &mut Applier<A>, sink: &mut dyn Sink) {
     }
 }
 
+/// The end of a run that leaves its placement to the next one.
+pub(crate) const HANDED_OVER: &str =
+    "what was placed stays for the next `instep run`; `instep restore` puts it back";
+
 const UNRESTORED: &str = "the affinities found cannot be put back";
 
 /// Memory's way home, with sampling where the CPU has it; says so where it would help and is not
@@ -352,9 +356,7 @@ impl<'a> Agent<'a> {
             return Finish::Restore;
         }
         if matches!(self.options.hands, Hands::Free(_)) {
-            sink.notice(
-                "what was placed stays for the next `instep run`; `instep restore` puts it back",
-            );
+            sink.notice(HANDED_OVER);
         }
         Finish::Keep
     }

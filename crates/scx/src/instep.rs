@@ -218,7 +218,7 @@ pub struct Vm {
     pub first: usize,
     /// How many vCPUs it has.
     pub count: usize,
-    /// It comes later: its threads are made by [`Instep::fork`], and it is told of by [`Instep::begin_vm`].
+    /// The VM comes later: [`Instep::fork`] makes its threads, and [`Instep::begin_vm`] adds its entry.
     pub later: bool,
 }
 

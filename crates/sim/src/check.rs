@@ -29,7 +29,7 @@ impl Plan {
         let scheduler = self.scheduler();
         let mut promises = scheduler.promises();
         if !self.setup.cgroups.is_empty() {
-            // The checkers know weights of VMs alone, and neither who waits for a limit.
+            // The checkers know weights of VMs only, and no threads that wait for a CPU limit.
             (promises.share, promises.wait_bound) = (None, None);
         }
         if self.setup.cgroups.iter().any(|one| one.limit.is_some()) {

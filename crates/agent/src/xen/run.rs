@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::locks::lock;
 use crate::observe::{absent, keep_only};
 use crate::record::{ActionRecord, Cost, DONE, Record};
-use crate::run::Sink;
+use crate::run::{HANDED_OVER, Sink};
 use crate::signals::{Events, Wake};
 use crate::view;
 use instep_core::decision::{Action, Decision};
@@ -79,9 +79,7 @@ pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error
     match result {
         Ok(ended) if once => applier.keep().map(|()| ended).map_err(Error::from),
         Ok(ended) if options.events.is_hand_over() => {
-            sink.notice(
-                "what was placed stays for the next `instep run`; `instep restore` puts it back",
-            );
+            sink.notice(HANDED_OVER);
             applier.keep().map(|()| ended).map_err(Error::from)
         }
         Ok(ended) => Ok(Ended { restored: Some(applier.restore(|_| true)?), ..ended }),

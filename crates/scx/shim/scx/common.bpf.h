@@ -148,7 +148,7 @@ struct shim_group {
 	u64 period;
 	u64 burst;
 	u64 above;
-	u32 owner; /* the user who has it */
+	u32 owner; /* the number of the user that owns the cgroup */
 };
 
 /* What the CPU on which the program runs knows. */

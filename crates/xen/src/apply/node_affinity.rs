@@ -139,7 +139,7 @@ mod tests {
         assert!(error.contains("libxenlight lacks a function"), "{error}");
     }
 
-    /// A library with the functions of libxenlight and libxentoollog that writes down what it is told.
+    /// A library with the functions of libxenlight and libxentoollog that records its calls.
     const MADE: &str = r#"
         #include <stdint.h>
         #include <stdio.h>

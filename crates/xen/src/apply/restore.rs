@@ -47,7 +47,8 @@ impl<H: Hands> Applier<H> {
         let now = self.hands.look()?;
         for key in keys {
             let Some(held) = self.journal.domains.get(&key) else { continue };
-            if now.domain(&key).is_some_and(|domain| domain.is_suspended) {
+            let found = now.domain(&key);
+            if found.is_some_and(|domain| domain.is_suspended) {
                 let error = Error::Unusable {
                     what: "it is suspended".to_owned(),
                     next: "restore again when it runs, or has ended",
@@ -55,7 +56,7 @@ impl<H: Hands> Applier<H> {
                 report.failed.push((held.name.clone(), error));
                 continue;
             }
-            let Some(domain) = now.domain(&key).filter(|domain| !domain.is_ending) else {
+            let Some(domain) = found.filter(|domain| !domain.is_ending) else {
                 report.gone += 1;
                 self.journal.domains.remove(&key);
                 continue;

@@ -33,7 +33,7 @@ pub(crate) enum Trouble {
     NodesRefused,
 }
 
-/// A host that changes as it is told, with a log of the commands.
+/// A host that carries out the commands it gets, with a log of them.
 pub(crate) struct Made {
     pub(crate) scan: RefCell<Scan>,
     pub(crate) trouble: Cell<Trouble>,
