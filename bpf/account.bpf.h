@@ -493,11 +493,6 @@ SEPARATE int sum_claims(bool hosts, struct level_sums *sums)
 	return 0;
 }
 
-static __always_inline bool is_active(struct account *a)
-{
-	return a->nr_running + waiting(a) > 0;
-}
-
 /* Sets the share of each account. `least` becomes the least share of a vCPU of a gang that had something to run. */
 SEPARATE int set_shares(bool hosts, u32 *least)
 {
@@ -507,7 +502,6 @@ SEPARATE int set_shares(bool hosts, u32 *least)
 
 	if (!least)
 		return 0;
-
 	bpf_for(k, hosts ? 0 : 1, n) {
 		struct account *a = nth_account(k, hosts);
 
@@ -534,11 +528,14 @@ SEPARATE int set_shares(bool hosts, u32 *least)
  */
 static __always_inline void set_slot_length(u32 least)
 {
-	u64 turn = SET.slot_ns * POL_CPU / (least ?: 1), most = MOST_TURN;
+	u64 turn = SET.slot_ns * POL_CPU / (least ?: 1), most = MOST_TURN, length;
 
 	if (INSTEP_STATE->slot_ns < SET.slot_ns)
 		most -= most / 4;
-	INSTEP_STATE->slot_ns = turn > most ? SET.slot_ns / 2 : SET.slot_ns;
+	length = turn > most ? SET.slot_ns / 2 : SET.slot_ns;
+	/* Every CPU reads it. */
+	if (INSTEP_STATE->slot_ns != length)
+		INSTEP_STATE->slot_ns = length;
 }
 
 /* Steps towards the level in one period: one that has to begin anew is there after some, and not after some periods. */
@@ -578,6 +575,11 @@ SEPARATE int end_period(u64 now)
 	set_shares(false, &least);
 	set_slot_length(least);
 	return 0;
+}
+
+static __always_inline bool is_active(struct account *a)
+{
+	return a->nr_running + waiting(a) > 0;
 }
 
 /*

@@ -422,7 +422,7 @@ SEPARATE int join(u32 vm, bool restricted, u32 here, u64 now)
 
 	if (!v || !s || vm == INSTEP_HOST || __sync_val_compare_and_swap(&v->joined, 0, 1))
 		return 0;
-	domain = restricted ? here : least_loaded(on(INSTEP_M_HOME) ? s->home_node : INSTEP_NO_NODE, false, NULL);
+	domain = restricted ? here : least_loaded(home_of(s), false, NULL);
 	d = domain_of(domain);
 	v->account.domain = domain;
 	v->account.demand = s->nr_vcpus * POL_CPU;

@@ -10,8 +10,8 @@
  *     the CPU where it was, if its whole core is idle; a wholly idle core; the CPU where it was; any idle CPU;
  * each time one of the last-level cache where it was, if there is one; and then the same in the other domains, those of
  * the same node first. A VM is in a domain of its home node, so it is at home as long as there is an idle CPU. A vCPU that
- * is at home there, has no seat and runs for less than a slice at a time goes to another node only if no CPU of its domain was idle for SPILL_NS
- * (queue.bpf.h, may_spill).
+ * is at home there, has no seat and runs for less than a slice at a time goes to another node only if no CPU of its domain
+ * became idle or busy for SPILL_NS (queue.bpf.h, may_spill).
  *     A vCPU takes a wholly idle core of another domain before half of one in its own: where its VM has no home node one
  * of any domain, else one of that node.
  *     A vCPU that never sleeps is looked at when its slice ends and nothing waits: where another thread runs on its
@@ -154,9 +154,11 @@ static __noinline s32 claim_elsewhere(struct task_struct *p, u32 own, s32 prev, 
 /* Whether a thread is to have a core of its own, and where such a one is looked for (enum claim_rule); 0 if not. */
 static __always_inline u32 whole_core_rule(struct task_state *t)
 {
-	if (t->slot == INSTEP_NO_SLOT || !on(INSTEP_M_CORES))
+	struct instep_vm_settings *s = vm_set_of(t->vm);
+
+	if (!s || t->slot == INSTEP_NO_SLOT || !on(INSTEP_M_CORES))
 		return 0;
-	return CLAIM_WHOLE | (has_home(t) ? CLAIM_HOME : 0);
+	return CLAIM_WHOLE | (home_of(s) != INSTEP_NO_NODE ? CLAIM_HOME : 0);
 }
 
 /* Claims an idle CPU for a thread that wakes up; NO_CPU when there is none. */

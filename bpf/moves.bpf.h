@@ -191,8 +191,7 @@ SEPARATE int go_home(u32 vm, u64 now)
 	struct domain_state *d;
 	u32 to;
 
-	if (!v || !s || !v->joined || v->restricted || is_spread(v) || !on(INSTEP_M_HOME) ||
-	    s->home_node == INSTEP_NO_NODE)
+	if (!v || !s || !v->joined || v->restricted || is_spread(v) || home_of(s) == INSTEP_NO_NODE)
 		return 0;
 	d = domain_of(v->account.domain);
 	if (!d || d->node == s->home_node)
@@ -211,7 +210,7 @@ static __always_inline bool may_leave(u32 vm, struct vm_state *v, struct domain_
 
 	if (!s || is_spread(v) || v->restricted || v->seats > room_in(to))
 		return false;
-	return !on(INSTEP_M_HOME) || s->home_node == INSTEP_NO_NODE || s->home_node == to->node;
+	return home_of(s) == INSTEP_NO_NODE || home_of(s) == to->node;
 }
 
 /* One VM of the most loaded domain goes to the least loaded one, if that lowers the higher load. */

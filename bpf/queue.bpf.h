@@ -251,20 +251,12 @@ static __always_inline bool may_spill(struct domain_state *d, u32 domain, u64 no
 	return !nobody_waits(domain) && (s64)(now - d->idle_at) >= SPILL_NS;
 }
 
-/* Whether a thread's VM has a home node. */
-static __always_inline bool has_home(struct task_state *t)
-{
-	struct instep_vm_settings *s = vm_set_of(t->vm);
-
-	return on(INSTEP_M_HOME) && s && s->home_node != INSTEP_NO_NODE;
-}
-
 /* Whether a thread would rather wait for a moment on this node: it is at home there, and has not run for a slice since it slept. */
 static __always_inline bool waits_at_home(struct task_struct *p, struct task_state *t, s32 node)
 {
 	struct instep_vm_settings *s = vm_set_of(t->vm);
 
-	return on(INSTEP_M_HOME) && s && s->home_node == node && p->se.sum_exec_runtime - t->used_asleep < SET.slice_ns;
+	return s && home_of(s) == node && p->se.sum_exec_runtime - t->used_asleep < SET.slice_ns;
 }
 
 /* Whether the first thread of this domain's pool stays on its node. */
@@ -297,7 +289,6 @@ SEPARATE int steal(struct domain_state *d)
 		return false;
 	bpf_for(k, 0, d->nr_next) {
 		u32 other = d->next[within(k, INSTEP_MAX_DOMAINS)];
-
 		struct domain_state *o = domain_of(other);
 
 		if (!o || scx_bpf_dsq_nr_queued(pool_queue(other)) <= 0)

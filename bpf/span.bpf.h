@@ -115,7 +115,7 @@ SEPARATE u32 least_loaded_from(u32 vm, u32 n)
 
 	if (!v || !s)
 		return NO_DOMAIN;
-	stays = on(INSTEP_M_HOME) && s->home_node != INSTEP_NO_NODE;
+	stays = home_of(s) != INSTEP_NO_NODE;
 	bpf_for(k, 0, domains < INSTEP_MAX_DOMAINS ? domains : INSTEP_MAX_DOMAINS) {
 		u32 first = pol_first_domain(k, n, domains), load;
 

@@ -266,10 +266,10 @@ struct host_state {
 	struct instep_settings set LINE;
 	u32 online;	/* CPUs that were online when it was loaded */
 	u32 common;	/* of these, those that are not isolated */
+	u64 slot_ns;	/* length of a slot, which hardly ever changes (account.bpf.h, set_slot_length) */
 	u32 nr_vms;	/* one more than the last VM of the table that was ever in use */
 	u64 rolled_at LINE; /* when shares were last computed */
 	u64 level;	/* what a unit of weight is entitled to (policy.h, pol_level) */
-	u64 slot_ns;	/* length of a slot now (account.bpf.h, set_slot_length) */
 	u32 generation;	/* of the table, then */
 	u32 drained;	/* seat queues below are looked through since the table changed */
 	u64 spread_at;	/* when load was last compared between domains (moves.bpf.h) */
@@ -411,6 +411,12 @@ static __always_inline struct slot_timer *timer_of(u32 domain)
 static __always_inline bool on(u32 mechanism)
 {
 	return SET.mechanisms & mechanism;
+}
+
+/* The home node of a VM while homes count, else INSTEP_NO_NODE. */
+static __always_inline s32 home_of(struct instep_vm_settings *s)
+{
+	return on(INSTEP_M_HOME) ? s->home_node : INSTEP_NO_NODE;
 }
 
 /*
