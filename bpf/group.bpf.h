@@ -2,14 +2,14 @@
 /*
  * Cgroups: which there are, what their threads want, and what a thread of the host weighs for its cgroup.
  *
- * Flag: none (cpu.weight is a promise of the host). Counters: groups_lost.
+ * Flag: none (cpu.weight is a promise of the host). Counters: groups_lost, reweighed.
  *
  * Problem: cpu.weight counts at every level of the tree of cgroups, and accounts have one weight each. What a cgroup is
  * entitled to depends on which others want CPU time at the moment.
  * Method: threads note the cgroups above them, with cpu.weight as the kernel has it (struct task_group), four times a second while
  * they run; so a cgroup is known from its first thread's first moment. For each cgroup the time is summed for which
  * threads of the host in it were runnable. Once a second user space computes from this, and from the demand of VMs, what each
- * VM and each cgroup is entitled to (crates/core/src/entitled.rs), and writes:
+ * VM and each cgroup is entitled to (crates/core/src/entitled.rs), sooner when a weight has changed (`reweighed`), and writes:
  *
  *     weight of a VM      what it is entitled to, thousandths of a CPU
  *     weight of a cgroup  the same for each of its threads that belong to no VM
@@ -187,8 +187,11 @@ static __always_inline bool note_cgroup(struct group_read *own, u64 group, u64 b
 	if (!g)
 		return false;
 	g->seen_at = now;
-	if (g->shares != own->shares)
+	if (g->shares != own->shares) {
+		if (g->shares)
+			count(INSTEP_C_REWEIGHED);
 		g->shares = own->shares;
+	}
 	if (child && child->parent != own->id)
 		child->parent = own->id;
 	return true;

@@ -126,6 +126,7 @@ enum instep_counter {
 	INSTEP_C_HELD,		/* times that a thread had to wait for the refill of a CPU limit */
 	INSTEP_C_LIMIT_LOST,	/* CPU limits that were found and for which there was no room */
 	INSTEP_C_GROUP_LOST,	/* cgroups that were found and for which there was no room */
+	INSTEP_C_REWEIGHED,	/* cgroups that were found with another weight than before */
 	INSTEP_NR_COUNTERS,
 };
 

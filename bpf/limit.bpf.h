@@ -86,6 +86,7 @@ static __always_inline struct limit *note_limit(struct group_read *own, u64 now)
 
 	if (!l) {
 		count(INSTEP_C_LIMIT_LOST);
+		INSTEP_STATE->lost_limit = own->id;
 		return NULL;
 	}
 	if (l->quota != own->quota || l->period != own->period || l->burst != own->burst) {

@@ -275,6 +275,7 @@ struct host_state {
 	u64 spread_at;	/* when load was last compared between domains (moves.bpf.h) */
 	u64 held_timer;	/* when threads that are held are looked at next, 0 if none are (held.bpf.h) */
 	u64 held_last;	/* when a thread was last held */
+	u64 lost_limit;	/* the cgroup whose limit found no room last */
 	u32 user_groups; /* cgroups in the table that users other than root have; user space counts anew */
 	struct instep_vm_settings vm_set[INSTEP_MAX_VMS] LINE;
 	struct vm_state vms[INSTEP_MAX_VMS];

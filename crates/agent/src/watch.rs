@@ -32,6 +32,9 @@ pub(crate) trait Scheduler {
     /// For how long CPU limits held the threads of each VM, by its name, since it is in force.
     fn held(&self) -> BTreeMap<String, Nanos>;
 
+    /// Tells it what VMs and cgroups are entitled to if a weight has changed, which must not wait for the next look.
+    fn follow_weights(&mut self);
+
     /// Looks after it. Returns what is worth telling.
     fn look(&mut self) -> Vec<String>;
 }
@@ -108,6 +111,8 @@ impl<S: Scheduler> Watch<S> {
     pub(crate) fn look_if_due(&mut self, sink: &mut dyn Sink) {
         if self.looked.elapsed() >= self.every {
             self.look(sink);
+        } else if let Some(scheduler) = &mut self.scheduler {
+            scheduler.follow_weights();
         }
     }
 

@@ -61,9 +61,15 @@ impl Loaded {
         match *self {}
     }
 
-    /// Whether it found limits that it does not keep.
+    /// A cgroup whose limit it does not keep.
     #[must_use]
-    pub fn lost_limits(&self) -> bool {
+    pub fn lost_limit(&self) -> Option<u64> {
+        match *self {}
+    }
+
+    /// How often it found a cgroup with another weight than before.
+    #[must_use]
+    pub fn reweighed(&self) -> u64 {
         match *self {}
     }
 

@@ -269,10 +269,11 @@ impl Loaded {
         .collect()
     }
 
-    /// Whether the scheduler found CPU limits of cgroups for which it has no room, so that they do not hold.
+    /// The inode number of a cgroup whose CPU limit does not hold, as the scheduler has no room for it.
     #[must_use]
-    pub fn lost_limits(&self) -> bool {
-        self.counters().iter().any(|(name, count)| *name == "limits_lost" && *count > 0)
+    pub fn lost_limit(&self) -> Option<u64> {
+        let data = self.skel.maps.bss_data.as_ref()?;
+        Some(data.instep.lost_limit).filter(|id| *id != 0)
     }
 
     /// Forgets cgroups, and CPU limits of cgroups, under which nothing ran for a minute: they may be gone. One that is
@@ -303,6 +304,12 @@ impl Loaded {
     #[must_use]
     pub fn lost_groups(&self) -> bool {
         self.counters().iter().any(|(name, count)| *name == "groups_lost" && *count > 0)
+    }
+
+    /// How often it found a cgroup with another weight than before.
+    #[must_use]
+    pub fn reweighed(&self) -> u64 {
+        self.counters().iter().find(|(name, _)| *name == "reweighed").map_or(0, |(_, count)| *count)
     }
 
     /// What each of its programs has cost; times only while `kernel.bpf_stats_enabled` is 1.

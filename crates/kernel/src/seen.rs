@@ -6,7 +6,7 @@ use instep_core::units::{NodeId, Tid};
 use serde::{Deserialize, Serialize};
 
 /// Names of the counters, in the order of `enum instep_counter`.
-pub const COUNTERS: [&str; 31] = [
+pub const COUNTERS: [&str; 32] = [
     "switches",
     "idle_core",
     "idle_cpu",
@@ -38,6 +38,7 @@ pub const COUNTERS: [&str; 31] = [
     "held",
     "limits_lost",
     "groups_lost",
+    "reweighed",
 ];
 
 /// Something that the scheduler found out.

@@ -246,6 +246,7 @@ pub enum Counter {
     Overdue,
     Clamped,
     Span,
+    Reweighed,
 }
 
 /// Where a CPU is among the scheduling domains (instep-core, `topology::Lane`).

@@ -83,7 +83,7 @@ pub(crate) fn check_writable(path: &Path) -> Result<()> {
 
 /// Prints the table and writes the files that were asked for.
 fn publish(root: &Path, options: &Options, table: &Table) -> Result<bool> {
-    print!("{}\n{}.\n", table.markdown(), table.summary());
+    print!("{}\n{}\n{}.\n", table.markdown(), table.markdown_of_groups(), table.summary());
     table.notes.iter().for_each(|note| println!("{note}."));
     let commit = read_commit(root);
     let files =

@@ -36,7 +36,7 @@ pub(crate) fn render(table: &Table, commit: &str) -> String {
     html.push_str("<th></tr>\n");
     let mut before = "";
     for line in &table.lines {
-        let group = line.case.split('/').next().unwrap_or_default();
+        let group = line.group();
         add_line(&mut html, line, group != before, table.peers.len());
         before = group;
     }

@@ -72,11 +72,7 @@ impl Table {
 
     /// The table in Markdown.
     pub(crate) fn markdown(&self) -> String {
-        let mut head = vec!["case".to_owned(), "measure".to_owned(), "must".to_owned()];
-        head.extend(["aim".to_owned(), self.judged.clone()]);
-        head.extend(self.peers.iter().cloned());
-        head.push(String::new());
-        let mut rows = vec![head];
+        let mut rows = vec![self.head(&["case", "measure", "must", "aim"])];
         for line in &self.lines {
             let mut cells = vec![line.case.clone(), line.measure.clone()];
             cells.extend([line.must, line.aim, line.value].map(|number| line.show(number)));
@@ -84,27 +80,42 @@ impl Table {
             cells.push(line.verdict.to_string());
             rows.push(cells);
         }
-        let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
-        let mut text = String::new();
-        for (at, row) in rows.iter().enumerate() {
-            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                let right = (2..row.len() - 1).contains(&column);
-                let cell =
-                    if right { format!("{cell:>width$}") } else { format!("{cell:<width$}") };
-                let _ = write!(text, "| {cell} ");
-            }
-            text.push_str("|\n");
-            if at == 0 {
-                let rule = |column: usize| {
-                    if (2..row.len() - 1).contains(&column) { "---:|" } else { "---|" }
-                };
-                text.push('|');
-                text.extend((0..row.len()).map(rule));
-                text.push('\n');
+        write_markdown(&rows)
+    }
+
+    /// The lines that have a target in Markdown, those of one group (a case's name up to `/`) and measure as one:
+    /// the least and the most of their values, and how many are met.
+    pub(crate) fn markdown_of_groups(&self) -> String {
+        let mut groups: Vec<((&str, &str), Vec<&Line>)> = Vec::new();
+        for line in self.lines.iter().filter(|line| line.verdict != Verdict::Informs) {
+            let key = (line.group(), line.measure.as_str());
+            match groups.iter_mut().find(|(known, _)| *known == key) {
+                Some((_, lines)) => lines.push(line),
+                None => groups.push((key, vec![line])),
             }
         }
-        text
+        let mut rows = vec![self.head(&["cases", "measure", "must"])];
+        for ((group, measure), lines) in groups {
+            let mut cells = vec![group.to_owned(), measure.to_owned()];
+            cells.push(show_range(&lines, |line| line.must));
+            cells.push(show_range(&lines, |line| line.value));
+            let peers = (0..self.peers.len())
+                .map(|at| show_range(&lines, |line| line.peers.get(at).copied().flatten()));
+            cells.extend(peers);
+            let met = lines.iter().filter(|line| line.verdict != Verdict::Missed).count();
+            cells.push(format!("{met} of {}", lines.len()));
+            rows.push(cells);
+        }
+        write_markdown(&rows)
+    }
+
+    /// Names of columns: these, the schedulers, and one without a name.
+    fn head(&self, first: &[&str]) -> Vec<String> {
+        let mut head: Vec<String> = first.iter().map(|&name| name.to_owned()).collect();
+        head.push(self.judged.clone());
+        head.extend(self.peers.iter().cloned());
+        head.push(String::new());
+        head
     }
 
     /// The table as JSON, a row on each line; `commit` is what was measured.
@@ -156,6 +167,11 @@ impl Line {
         }
     }
 
+    /// The name of the case up to `/`.
+    pub(crate) fn group(&self) -> &str {
+        self.case.split('/').next().unwrap_or_default()
+    }
+
     /// A number as it is printed.
     pub(crate) fn show(&self, number: Option<f64>) -> String {
         number.map_or_else(String::new, |number| format!("{number:.*}", self.digits))
@@ -181,6 +197,42 @@ impl Line {
             "verdict": verdict,
         })
     }
+}
+
+/// The least and the most of these values, as they are printed; one where they look alike.
+fn show_range(lines: &[&Line], value: impl Fn(&Line) -> Option<f64>) -> String {
+    let mut shown: Vec<(f64, String)> =
+        lines.iter().filter_map(|line| value(line).map(|v| (v, line.show(Some(v))))).collect();
+    shown.sort_by(|a, b| a.0.total_cmp(&b.0));
+    match (shown.first(), shown.last()) {
+        (Some((_, least)), Some((_, most))) if least != most => format!("{least} to {most}"),
+        (Some((_, only)), _) => only.clone(),
+        _ => String::new(),
+    }
+}
+
+/// A table of Markdown; numbers, from the third column to the last but one, on the right.
+fn write_markdown(rows: &[Vec<String>]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
+    let is_number = |column: usize| (2..widths.len() - 1).contains(&column);
+    let mut text = String::new();
+    for (at, row) in rows.iter().enumerate() {
+        for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+            let _ = if is_number(column) {
+                write!(text, "| {cell:>width$} ")
+            } else {
+                write!(text, "| {cell:<width$} ")
+            };
+        }
+        text.push_str("|\n");
+        if at == 0 {
+            text.push('|');
+            text.extend((0..row.len()).map(|c| if is_number(c) { "---:|" } else { "---|" }));
+            text.push('\n');
+        }
+    }
+    text
 }
 
 /// The values of an earlier table, by case and measure.
@@ -222,6 +274,21 @@ mod tests {
             "| a    | speed: least of all | 0.90 | 1.00 |   0.95 |  0.50 | ok     |"
         );
         assert!(lines[3].ends_with("|        |       | missed |"), "{text}");
+    }
+
+    #[test]
+    fn lines_of_one_group_and_measure_are_one_with_least_and_most() {
+        let mut table = table();
+        let names = table.lines.iter_mut().zip(["g/1", "g/2"]);
+        names.for_each(|(line, name)| line.case = name.to_owned());
+        table.lines[1].value = Some(0.85);
+        table.push(Line::of_ratio("h", "informs only", Some(1.0), None));
+        let text = table.markdown_of_groups();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[2..],
+            ["| g     | speed: least of all | 0.90 | 0.85 to 0.95 |  0.50 | 1 of 2 |"]
+        );
     }
 
     #[test]

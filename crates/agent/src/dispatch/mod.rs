@@ -53,9 +53,6 @@ const BUSY: Duration = Duration::from_secs(30);
 /// How long the start waits for a scheduler that is just going, such as that of a run before.
 const GOING: Duration = Duration::from_secs(5);
 
-const LOST_LIMITS: &str =
-    "CPU limits of cgroups (cpu.max) would not hold: there are more than 65536 of them";
-
 const LOST_GROUPS: &str = "there are more cgroups than the kernel scheduler has room for (65,536, of which ordinary users' have \
                            half): what lies in the others weighs as if it lay in the cgroup above them";
 
@@ -78,6 +75,8 @@ pub struct Dispatch {
     places: Result<Vec<CpuPlace>, String>,
     scanner: Scanner,
     weigher: weights::Weigher,
+    /// How often cgroups had another weight than before, when weights were last written.
+    reweighed: u64,
     backoff: Backoff,
     state: State,
     dir: Option<PathBuf>,
@@ -140,6 +139,7 @@ impl Dispatch {
             places: places(topology),
             scanner: scanner(reads_definitions),
             weigher: weights::Weigher::default(),
+            reweighed: 0,
             backoff: Backoff::default(),
             state: State::Off(String::new()),
             dir: state.map(Path::to_owned),
@@ -323,6 +323,7 @@ impl Dispatch {
     /// Tells the loaded scheduler what VMs and cgroups weigh.
     fn weigh(&mut self) {
         let State::Loaded { kernel, .. } = &mut self.state else { return };
+        self.reweighed = kernel.reweighed();
         if self.config.host_weight.is_none()
             && let Err(error) = self.weigher.look(kernel, Instant::now())
         {
@@ -340,8 +341,8 @@ impl Dispatch {
         if let Some(why) = cookies::look(threads, self.config.despite_cookies) {
             return self.unload(why);
         }
-        if kernel.lost_limits() {
-            return self.unload(LOST_LIMITS.to_owned());
+        if let Some(id) = kernel.lost_limit() {
+            return self.unload(weights::describe_lost_limit(&Root::live(), id));
         }
         let vcpus = vcpus_of(&entries);
         if kernel.is_outgrown(vcpus) {
@@ -430,6 +431,14 @@ impl Scheduler for Dispatch {
         if std::mem::replace(&mut self.homes, homes) != self.homes {
             // The next look tells it.
             self.looks = 0;
+        }
+    }
+
+    fn follow_weights(&mut self) {
+        if let State::Loaded { kernel, .. } = &self.state
+            && kernel.reweighed() != self.reweighed
+        {
+            self.weigh();
         }
     }
 

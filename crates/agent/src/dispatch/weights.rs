@@ -8,7 +8,7 @@ use instep_kernel::loaded::Loaded;
 use instep_kernel::seen::{GroupSeen, VmWant, Wants};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// What was read before, and what was written.
@@ -29,6 +29,9 @@ fn wants(before: Option<&u64>, now: u64, elapsed_ns: f64) -> f64 {
 
 /// A `cpu.weight` of 100 as the kernel keeps it (`GROUP_SHARES` of bpf/state.bpf.h).
 const SHARES: f64 = 1_048_576.0;
+
+/// Where cgroups with CPU settings are mounted, below the root directory.
+const MOUNTS: [&str; 3] = ["sys/fs/cgroup", "sys/fs/cgroup/cpu,cpuacct", "sys/fs/cgroup/cpu"];
 
 impl Weigher {
     /// Looks at what is wanted and writes what all weigh.
@@ -84,6 +87,35 @@ impl Weigher {
     }
 }
 
+/// Why the scheduler cannot stay: the CPU limit of this cgroup, by its inode number, would not hold.
+pub(super) fn describe_lost_limit(root: &Root, id: u64) -> String {
+    // That of version 2 holds the others.
+    let found = MOUNTS.iter().rev().find_map(|mount| {
+        let mount = root.join(mount);
+        let path = find_directory(&mount, id)?;
+        path.strip_prefix(&mount).ok().map(|path| format!("/{}", path.display()))
+    });
+    let named = found.unwrap_or_else(|| format!("with inode number {id}, which is gone"));
+    format!(
+        "CPU limits of cgroups (cpu.max) would not hold: there are more than 65,536 of them, and there is no room for that of {named}"
+    )
+}
+
+/// The directory of this inode number below another, as a cgroup is known by its own.
+fn find_directory(top: &Path, id: u64) -> Option<PathBuf> {
+    let mut left = vec![top.to_owned()];
+    while let Some(dir) = left.pop() {
+        // Cgroups may come and go meanwhile.
+        if std::fs::metadata(&dir).is_ok_and(|found| found.ino() == id) {
+            return Some(dir);
+        }
+        let entries = std::fs::read_dir(&dir).into_iter().flatten().filter_map(Result::ok);
+        let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        left.extend(below.map(|entry| entry.path()));
+    }
+    None
+}
+
 /// The cgroup to which the kernel charges what lies at a path below the mount point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
@@ -95,9 +127,8 @@ pub(super) struct Place {
 
 /// Where a process is charged that lies in this cgroup: the nearest one that has a weight.
 pub(super) fn place(root: &Root, path: &str, pid: u32) -> Place {
-    let usual = ["sys/fs/cgroup", "sys/fs/cgroup/cpu,cpuacct", "sys/fs/cgroup/cpu"];
     let path = path.trim_matches('/');
-    usual.into_iter().find_map(|at| weighed(&root.join(at), path, pid)).unwrap_or_default()
+    MOUNTS.into_iter().find_map(|at| weighed(&root.join(at), path, pid)).unwrap_or_default()
 }
 
 fn weighed(mount: &Path, path: &str, pid: u32) -> Option<Place> {
@@ -200,6 +231,18 @@ mod tests {
         assert_eq!(weights(true, 3), 3000, "300 beside 100");
         assert_eq!(weights(false, 3), 2000, "alone in a cgroup of weight 100");
         assert_eq!(weights(false, 77), 3000, "in the root, beside that of weight 100");
+    }
+
+    #[test]
+    fn a_limit_that_finds_no_room_is_told_by_its_cgroup() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("sys/fs/cgroup/cpu/machine.slice/a.scope");
+        std::fs::create_dir_all(&at).unwrap();
+        let id = std::fs::metadata(&at).unwrap().ino();
+        let told = describe_lost_limit(&Root::at(dir.path()), id);
+        assert!(told.ends_with("no room for that of /machine.slice/a.scope"), "{told}");
+        let told = describe_lost_limit(&Root::at(dir.path()), 0);
+        assert!(told.ends_with("inode number 0, which is gone"), "{told}");
     }
 
     #[test]

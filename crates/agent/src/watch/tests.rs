@@ -48,6 +48,10 @@ impl Scheduler for Fake {
         self.homes = homes;
     }
 
+    fn follow_weights(&mut self) {
+        self.log.borrow_mut().push("followed weights");
+    }
+
     fn look(&mut self) -> Vec<String> {
         self.log.borrow_mut().push("looked");
         self.seen_in_force = self.in_force.get();
@@ -191,7 +195,10 @@ fn looks_in_the_midst_of_work_are_a_second_apart_and_told() {
     let ((mut watch, _), (_, seen), mut heard) = (watch(9), observed(), Counting::default());
     cycle(&mut watch, &seen);
     watch.every = Duration::from_secs(3600);
+    let log = Rc::clone(&watch.scheduler.as_ref().unwrap().log);
+    log.borrow_mut().clear();
     assert!(!watch.interrupts(&mut heard) && heard.0 == 0);
+    assert_eq!(log.borrow()[..], ["followed weights"], "which does not wait for the next look");
     // Neither does a wait that goes round more often, as for new VMs.
     (0..5).for_each(|_| watch.look_if_due(&mut heard));
     assert_eq!(heard.0, 0);
