@@ -2,7 +2,7 @@
 /*
  * Which vCPUs form a gang.
  *
- * Flags: gang, trial. Counters: gang_on, gang_off.
+ * Flags: gang, trial. Counters: gang_on, gang_off, trials.
  *
  * Problem: a vCPU that hardly ever blocks computes or spins for a sibling. If its siblings run at the same time it
  * loses nothing in the first case, and all that it would have spun away in the second. On many CPUs that is a
@@ -344,6 +344,7 @@ SEPARATE int continue_trial(u32 vm, u64 window)
 	if (!is_to_be_tried(v, s, d, blocks, window))
 		return false;
 	v->trial = TRIAL_WINDOWS;
+	count(INSTEP_C_TRIAL);
 	v->untried = 0;
 	v->pause = pol_min(4 * v->pause, MOST_PAUSE);
 	return true;

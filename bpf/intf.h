@@ -127,6 +127,8 @@ enum instep_counter {
 	INSTEP_C_LIMIT_LOST,	/* CPU limits that were found and for which there was no room */
 	INSTEP_C_GROUP_LOST,	/* cgroups that were found and for which there was no room */
 	INSTEP_C_REWEIGHED,	/* cgroups that were found with another weight than before */
+	INSTEP_C_TRIAL,		/* trials of VMs as gangs */
+	INSTEP_C_HOST_WINDOW,	/* CPUs that served the host's threads in a gang slot */
 	INSTEP_NR_COUNTERS,
 };
 

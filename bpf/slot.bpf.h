@@ -2,7 +2,7 @@
 /*
  * Gang slots: at which time a gang has all CPUs of its set.
  *
- * Flags: gang, holes, host. Counters: slots, grants, refusals, slot_kicks, holes.
+ * Flags: gang, holes, host. Counters: slots, grants, refusals, slot_kicks, holes, host_windows.
  *
  * Problem: CPUs that choose by virtual time each for itself do not choose the same VM at the same time.
  * Method (Ousterhout's slots; the order of accounts instead of the rows of his matrix): while threads wait in a domain
@@ -551,6 +551,7 @@ SEPARATE int serve_host(struct domain_state *d, u64 now)
 			continue;
 		c->lends = now + INSTEP_STATE->slot_ns / 8;
 		d->lending -= !!(d->victims & lane);
+		count(INSTEP_C_HOST_WINDOW);
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 	}
 	return 0;

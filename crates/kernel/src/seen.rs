@@ -6,7 +6,7 @@ use instep_core::units::{NodeId, Tid};
 use serde::{Deserialize, Serialize};
 
 /// Names of the counters, in the order of `enum instep_counter`.
-pub const COUNTERS: [&str; 32] = [
+pub const COUNTERS: [&str; 34] = [
     "switches",
     "idle_core",
     "idle_cpu",
@@ -39,6 +39,8 @@ pub const COUNTERS: [&str; 32] = [
     "limits_lost",
     "groups_lost",
     "reweighed",
+    "trials",
+    "host_windows",
 ];
 
 /// Something that the scheduler found out.

@@ -247,6 +247,8 @@ pub enum Counter {
     Clamped,
     Span,
     Reweighed,
+    Trial,
+    HostWindow,
 }
 
 /// Where a CPU is among the scheduling domains (instep-core, `topology::Lane`).

@@ -256,6 +256,7 @@ fn per_cpu_kernel_thread_waits_half_a_gang_slot_at_most() {
     assert_eq!(instep.ejected(), None);
     // Half a slot, and the steps of half a millisecond here.
     assert!(runs > 80 && longest <= 7 * MS / 2, "{runs} runs, at most {longest} ns late");
+    assert!(instep.counter(Counter::HostWindow) > 40, "{}", instep.counter(Counter::HostWindow));
 }
 
 #[test]

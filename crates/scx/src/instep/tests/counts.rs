@@ -166,3 +166,37 @@ fn entry_begun_anew_counts_no_thread_of_the_old_vm() {
     assert_eq!(counted(&mut instep, 1), (0, 0));
     assert_eq!(instep.ejected(), None);
 }
+
+#[test]
+fn a_vm_that_blocks_is_tried_as_a_gang_now_and_then() {
+    // Each vCPU of the first VM sleeps for a tenth of a millisecond after half a millisecond; another VM computes.
+    let trials = |without: u32| {
+        let mut instep = computing(2, &[(2, 100), (2, 100)], without);
+        for at in 1..8000 {
+            let now = START + at * MS / 2;
+            settle(&mut instep, now);
+            (at % 8 == 0).then(|| tick(&mut instep, 2, now));
+            let mut asleep = Vec::new();
+            for cpu in 0..2 {
+                if let Some(task) = instep.current(cpu).filter(|task| *task < 2) {
+                    instep.kernel().block(cpu, now);
+                    settle(&mut instep, now);
+                    asleep.push(task);
+                }
+            }
+            for task in asleep {
+                instep.kernel().wake(task, Waker::Interrupt(0), now + MS / 10);
+                settle(&mut instep, now + MS / 10);
+            }
+        }
+        assert_eq!(instep.ejected(), None);
+        instep.counter(Counter::Trial)
+    };
+    let some = trials(0);
+    // Pauses between trials grow from 0.4 s.
+    assert!((1..8).contains(&some), "{some}");
+    assert_eq!(trials(TRIAL), 0);
+}
+
+/// INSTEP_M_TRIAL
+const TRIAL: u32 = 1 << 8;

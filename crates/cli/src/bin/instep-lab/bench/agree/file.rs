@@ -47,7 +47,7 @@ macro_rules! files {
 }
 
 /// The scenarios that come with Instep.
-pub(super) const BUILT_IN: [(&str, &str); 8] = files![
+pub(super) const BUILT_IN: [(&str, &str); 13] = files![
     "shares",
     "stacking",
     "spin-100us",
@@ -56,6 +56,11 @@ pub(super) const BUILT_IN: [(&str, &str); 8] = files![
     "block-1ms",
     "boost",
     "cosched",
+    "shares-8",
+    "spin-4",
+    "spin-8",
+    "gangs-8",
+    "block-4",
 ];
 
 /// Where the measures begin.
