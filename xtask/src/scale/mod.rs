@@ -83,7 +83,11 @@ pub(crate) fn check_writable(path: &Path) -> Result<()> {
 
 /// Prints the table and writes the files that were asked for.
 fn publish(root: &Path, options: &Options, table: &Table) -> Result<bool> {
-    print!("{}\n{}\n{}.\n", table.markdown(), table.markdown_of_groups(), table.summary());
+    println!("{}", table.markdown());
+    if table.count(Verdict::Informs) < table.lines.len() {
+        println!("{}", table.markdown_of_groups());
+    }
+    println!("{}.", table.summary());
     table.notes.iter().for_each(|note| println!("{note}."));
     let commit = read_commit(root);
     let files =
