@@ -279,9 +279,7 @@ fn words(applied: &Applied) -> String {
         Applied::Changed => "left alone: someone else changed the domain meanwhile".to_owned(),
         Applied::Failed(error) => format!("nothing of it was kept: {error}"),
         Applied::Half(error) => {
-            format!(
-                "only a part of it was set, and could not be undone: {error}; `instep restore` puts it back"
-            )
+            format!("only a part of it stands: {error}; `instep restore` puts back what was there")
         }
     }
 }

@@ -64,9 +64,9 @@ pub enum Applied {
     Gone,
     /// Someone else changed the domain since it was looked at; it is left alone.
     Changed,
-    /// It failed, and what was set of it was put back.
+    /// It failed, and the domain has what it had before.
     Failed(Error),
-    /// It failed, and not all that was set of it could be put back.
+    /// It failed, and the domain has a part of it.
     Half(Error),
 }
 
@@ -146,23 +146,11 @@ impl<H: Hands> Applier<H> {
         }
         self.journal.is_kept = false;
         self.store()?;
-        for at in &due {
-            outcomes[*at] = self.set(&changes[*at], &now).err().map(|error| *error);
-        }
-        // What is so now tells, not what was asked for.
+        let done: Vec<_> = due.iter().map(|at| self.set(&changes[*at], &now)).collect();
         let after = self.hands.look()?;
-        for at in due {
-            let outcome = outcomes[at].take();
+        for (at, done) in due.into_iter().zip(done) {
             self.settle(&changes[at].domain, &now, &after);
-            outcomes[at] = Some(match (outcome, after.domain(&changes[at].domain)) {
-                (_, None) => Applied::Gone,
-                (Some(failed), _) => failed,
-                (None, Some(domain)) if is_so(domain, &changes[at]) => Applied::Set,
-                (None, Some(domain)) => Applied::Failed(Error::Unusable {
-                    what: format!("Xen did not take all of it: {}", shown(domain, &changes[at])),
-                    next: "see `xl vcpu-list` and `xl list -n`",
-                }),
-            });
+            outcomes[at] = Some(judge(&changes[at], done, &now, &after));
         }
         self.journal.forget_unchanged();
         self.store()?;
@@ -214,34 +202,42 @@ impl<H: Hands> Applier<H> {
     }
 
     /// Sets one domain; one that fails on the way gets back what it had at the look `before`.
-    fn set(&self, change: &Change, before: &Scan) -> Result<(), Box<Applied>> {
+    fn set(&self, change: &Change, before: &Scan) -> Result<(), Error> {
         let id = change.domain.id;
-        let mut done = Vec::new();
+        let mut begun = Vec::new();
         let mut all = || {
             for (vcpu, (hard, soft)) in &change.vcpus {
+                // Xen may carry out a command that fails or is stopped.
+                begun.push(*vcpu);
                 self.hands.pin(id, *vcpu, hard.as_ref(), soft.as_ref())?;
-                done.push(*vcpu);
             }
             change.nodes.as_ref().map_or(Ok(()), |nodes| self.hands.set_nodes(id, nodes))
         };
-        let Err(error) = all() else { return Ok(()) };
-        if error.is_gone() {
-            return Err(Box::new(Applied::Gone));
+        let done = all();
+        if done.as_ref().is_err_and(|error| !error.is_gone()) {
+            self.undo(change, &begun, before);
         }
-        let back = |vcpu: &u32| {
-            let (hard, soft) = &change.vcpus[vcpu];
-            let was = before.domain(&change.domain).and_then(|domain| domain.vcpu(*vcpu));
-            was.is_some_and(|was| {
-                let hard = hard.as_ref().map(|_| &was.hard);
-                let soft = soft.as_ref().map(|_| &was.soft);
-                self.hands.pin(id, *vcpu, hard, soft).is_ok()
-            })
-        };
-        let undone = done.iter().rev().filter(|vcpu| back(vcpu)).count();
-        Err(Box::new(match undone == done.len() {
-            true => Applied::Failed(error),
-            false => Applied::Half(error),
-        }))
+        done
+    }
+
+    /// Gives vCPUs of a domain, and its nodes, what they had before, as far as that works: a look tells.
+    fn undo(&self, change: &Change, begun: &[u32], before: &Scan) {
+        let id = change.domain.id;
+        let Some(was) = before.domain(&change.domain) else { return };
+        for vcpu in begun.iter().rev() {
+            let (Some(was), (hard, soft)) = (was.vcpu(*vcpu), &change.vcpus[vcpu]) else {
+                continue;
+            };
+            let hard = hard.as_ref().map(|_| &was.hard);
+            let soft = soft.as_ref().map(|_| &was.soft);
+            let _ = self.hands.pin(id, *vcpu, hard, soft);
+        }
+        // A node affinity that Xen derives from the others comes back by itself, and must not be set.
+        let has_other_nodes =
+            |now: Scan| now.domain(&change.domain).is_some_and(|domain| domain.nodes != was.nodes);
+        if change.nodes.is_some() && self.hands.look().is_ok_and(has_other_nodes) {
+            let _ = self.hands.set_nodes(id, &was.nodes);
+        }
     }
 
     /// Records what became of a domain that was touched. A node affinity counts as Instep's if it was set now, or if what was
@@ -260,6 +256,24 @@ impl<H: Hands> Applier<H> {
             }
             change.pending = journal::Nodes::new();
         }
+    }
+}
+
+/// What came of a change by what Xen holds now, whatever its commands said.
+fn judge(change: &Change, done: Result<(), Error>, before: &Scan, after: &Scan) -> Applied {
+    let Some(now) = after.domain(&change.domain).filter(|domain| !domain.is_ending) else {
+        return Applied::Gone;
+    };
+    if is_so(now, change) {
+        return Applied::Set;
+    }
+    let error = done.err().unwrap_or_else(|| Error::Unusable {
+        what: format!("Xen did not take all of it: {}", shown(now, change)),
+        next: "see `xl vcpu-list` and `xl list -n`",
+    });
+    match before.domain(&change.domain).is_some_and(|was| is_alike(was, now, change)) {
+        true => Applied::Failed(error),
+        false => Applied::Half(error),
     }
 }
 
@@ -291,6 +305,15 @@ fn is_so(domain: &DomainFacts, change: &Change) -> bool {
     };
     change.vcpus.iter().all(vcpu)
         && change.nodes.as_ref().is_none_or(|nodes| *nodes == domain.nodes)
+}
+
+/// Whether a domain has the same at two looks of all that a change names.
+fn is_alike(was: &DomainFacts, now: &DomainFacts, change: &Change) -> bool {
+    let sets = |domain: &DomainFacts, index: &u32| {
+        domain.vcpu(*index).map(|vcpu| (vcpu.hard.clone(), vcpu.soft.clone()))
+    };
+    change.vcpus.keys().all(|index| sets(was, index) == sets(now, index))
+        && (change.nodes.is_none() || was.nodes == now.nodes)
 }
 
 /// What a domain has now of what was asked for.

@@ -143,6 +143,40 @@ fn domain_that_fails_half_way_gets_back_what_it_had() {
     assert_eq!(made.sets(3, 0), ("2-5".into(), "0-3".into()));
 }
 
+/// The mending of domain 3 under one trouble: what came of it, and whether the domain is as it was.
+fn mended_under(trouble: Trouble) -> (Applied, bool) {
+    let (dir, made) = (dir(), Made::of(STATE));
+    let seen = captured(STATE);
+    let mut changes = mending(&seen, None);
+    changes.retain(|change| change.domain.id == 3);
+    made.trouble.set(trouble);
+    let mut applier = applier(dir.path(), &made);
+    let applied = applier.apply(&changes, &seen).unwrap().remove(0);
+    let is_as_before = made.scan.borrow().by_id(3) == seen.by_id(3);
+    assert_eq!(applier.journal().domains.is_empty(), is_as_before, "what is not back is on record");
+    made.trouble.set(Trouble::None);
+    assert!(applier.restore(|_| true).unwrap().is_complete());
+    assert_eq!(made.scan.borrow().by_id(3), seen.by_id(3));
+    (applied, is_as_before)
+}
+
+#[test]
+fn change_that_xen_took_from_a_failed_command_is_undone() {
+    for trouble in [Trouble::Stopped, Trouble::NodesTakenAndFailed] {
+        let (applied, is_as_before) = mended_under(trouble);
+        assert!(matches!(applied, Applied::Failed(_)) && is_as_before, "{trouble:?}: {applied:?}");
+    }
+}
+
+#[test]
+fn what_stands_after_a_failure_is_what_xen_holds() {
+    // Neither the command that failed nor the way back tells that the first vCPU was changed.
+    for trouble in [Trouble::StoppedThenDenied, Trouble::IgnoredFrom(1)] {
+        let (applied, is_as_before) = mended_under(trouble);
+        assert!(matches!(applied, Applied::Half(_)) && !is_as_before, "{trouble:?}: {applied:?}");
+    }
+}
+
 #[test]
 fn without_libxenlight_nothing_of_a_domain_is_touched() {
     let (dir, made) = (dir(), Made::of(STATE));

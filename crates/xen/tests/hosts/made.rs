@@ -31,6 +31,14 @@ pub(crate) enum Trouble {
     NoLibrary,
     /// libxenlight is there, but Xen refuses the node affinity.
     NodesRefused,
+    /// Xen takes the next change of a vCPU, but its command is stopped before it ends.
+    Stopped,
+    /// The same, and all that follow are refused.
+    StoppedThenDenied,
+    /// Xen takes the node affinity, but libxenlight fails afterwards.
+    NodesTakenAndFailed,
+    /// Commands succeed, but Xen takes only the changes of vCPUs below this one.
+    IgnoredFrom(u32),
 }
 
 /// A host that carries out the commands it gets, with a log of them.
@@ -90,6 +98,7 @@ impl Hands for &Made {
             Trouble::Ends(id) => self.scan.borrow_mut().domains.retain(|one| one.key.id != id),
             Trouble::DeniedAfter(0) => return Err(self.failed("Permission denied")),
             Trouble::DeniedAfter(left) => self.trouble.set(Trouble::DeniedAfter(left - 1)),
+            Trouble::IgnoredFrom(first) if vcpu >= first => return Ok(()),
             _ => {}
         }
         let mut scan = self.scan.borrow_mut();
@@ -105,7 +114,12 @@ impl Hands for &Made {
         let shown = |set: Option<&CpuSet>| set.map_or_else(|| "-".to_owned(), ToString::to_string);
         let line = format!("vcpu-pin {domain} {vcpu} {} {}", shown(hard), shown(soft));
         self.log.borrow_mut().push(line);
-        Ok(())
+        match self.trouble.get() {
+            Trouble::Stopped => self.trouble.set(Trouble::None),
+            Trouble::StoppedThenDenied => self.trouble.set(Trouble::DeniedAfter(0)),
+            _ => return Ok(()),
+        }
+        Err(Error::Slow { command: "xl vcpu-pin".to_owned(), seconds: 10 })
     }
 
     fn can_set_nodes(&self, domain: u32) -> Result<(), Error> {
@@ -128,6 +142,10 @@ impl Hands for &Made {
         let found = scan.domains.iter_mut().find(|one| one.key.id == domain).unwrap();
         found.nodes = nodes.clone();
         self.log.borrow_mut().push(format!("nodes {domain} {nodes}"));
+        if self.trouble.get() == Trouble::NodesTakenAndFailed {
+            self.trouble.set(Trouble::None);
+            return Err(refused(domain, "libxenlight failed"));
+        }
         Ok(())
     }
 }
