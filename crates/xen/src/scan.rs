@@ -67,8 +67,8 @@ pub struct DomainFacts {
     pub available: BTreeSet<u32>,
     /// Node affinity.
     pub nodes: NodeSet,
-    /// CPUs of its CPU pool.
-    pub pool: CpuSet,
+    /// CPUs of its CPU pool, where they are known.
+    pub pool: Option<CpuSet>,
     /// Its weight and cap; `None` where its scheduler has none.
     pub share: Option<sched::Share>,
     /// Memory by node, where that is known.
@@ -176,10 +176,10 @@ impl Extra {
             "credit2" => ask.about(Query::Credit2, "weights and caps are not known", sched::parse),
             _ => BTreeMap::new(),
         };
-        let all_cpus = "every domain is taken to be in a pool of all CPUs";
+        let no_pools = "CPU pools are not known, so that no domain is placed";
         Self {
             shares,
-            pools: ask.about(Query::CpuPools, all_cpus, cpupools::parse),
+            pools: ask.about(Query::CpuPools, no_pools, cpupools::parse),
             configs: ask.about(Query::Configs, "guests' NUMA nodes are not known", config::parse),
             uptimes: ask.about(
                 Query::Uptime,
@@ -278,7 +278,7 @@ fn join(
             continue;
         }
         let config = extra.configs.get(&row.id).cloned().unwrap_or_default();
-        let pool = row.pool.as_ref().and_then(|pool| extra.pools.get(pool));
+        let pool = row.pool.as_ref().and_then(|pool| extra.pools.get(pool)).cloned();
         domains.push(DomainFacts {
             key: DomainKey { id: row.id, uuid: row.uuid.clone().unwrap_or_default() },
             kind: Some(config.kind).filter(|kind| !kind.is_empty()),
@@ -288,7 +288,7 @@ fn join(
             vcpus: vcpus.unwrap_or_default().into_values().collect(),
             available: config.available,
             nodes: row.nodes.as_ref().map(|mask| mask.of(&nodes)).unwrap_or_default(),
-            pool: pool.cloned().unwrap_or_else(|| all.clone()),
+            pool,
             share: extra.shares.get(&row.id).copied(),
             memory: extra.memory.get(&row.id).cloned(),
             uptime: extra.uptimes.get(&row.id).copied(),

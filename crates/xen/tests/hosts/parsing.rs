@@ -121,6 +121,31 @@ fn domains_stay_inside_their_pool() {
     assert!(conflicts[0].contains("is CPUs 4-7, but they may use CPUs 0-3 only"), "{conflicts:?}");
 }
 
+/// Taken for one of all CPUs, a domain would be given CPUs of other pools.
+#[test]
+fn domain_whose_pool_is_not_known_is_not_placed() {
+    let placed = |scan: &Scan| {
+        let snapshot = snapshot(scan);
+        let why = |id| snapshot.opaque.iter().find(|vm| vm.id.0 == id).map(|vm| vm.why.clone());
+        (snapshot.vms.len(), why(1), why(0))
+    };
+    let pools = "xl-cpupool-list-c";
+    let dir = tempfile::tempdir().unwrap();
+    let scan = changed(dir.path(), pools, |_| "Name  CPUs\n".to_owned()).unwrap();
+    let said = "CPU pools are not known, so that no domain is placed: line 1 of `xl cpupool-list";
+    assert!(scan.warnings[0].starts_with(said), "{:?}", scan.warnings);
+    let (count, why, dom0) = placed(&scan);
+    assert_eq!((count, why.is_some()), (0, true));
+    assert!(why.unwrap().starts_with("it is not known which CPUs its CPU pool has"));
+    assert!(dom0.unwrap().starts_with("it is the control domain"));
+    // One pool was made after the list of pools was read.
+    let dir = tempfile::tempdir().unwrap();
+    let to_new = |text: String| text.replacen("Pool-0 0\n", "Pool-1 0\n", 1);
+    let scan = changed(dir.path(), "xl-list-v-c-n", to_new).unwrap();
+    let (count, why, _) = placed(&scan);
+    assert_eq!((count, why.is_some()), (5, true), "{:?}", scan.warnings);
+}
+
 #[test]
 fn weights_caps_and_times_are_read() {
     let shares = sched::parse(&output("two-nodes/six-domains", "xl-sched-credit2")).unwrap();
@@ -284,12 +309,6 @@ fn domain_that_goes_between_two_commands_is_left_out_and_told() {
 #[test]
 fn what_is_missing_or_odd_in_a_copy_is_told() {
     let dir = tempfile::tempdir().unwrap();
-    let scan = changed(dir.path(), "xl-cpupool-list-c", |_| "Name  CPUs\n".to_owned()).unwrap();
-    let said = &scan.warnings[0];
-    assert!(
-        said.starts_with("every domain is taken to be in a pool of all CPUs: line 1 of"),
-        "{said}"
-    );
     for (file, from, to, said) in [
         ("xl-vcpu-list", "Affinity (Hard / Soft)", "CPU Affinity", "line 1 of `xl vcpu-list`"),
         ("xl-vcpu-list", "all / all", "all | all", "line 2 of `xl vcpu-list`"),
