@@ -42,7 +42,7 @@ pub struct VcpuFacts {
     pub time: Nanos,
     /// Hard affinity, offline CPUs included.
     pub hard: CpuSet,
-    /// Soft affinity, offline CPUs included.
+    /// Soft affinity, offline CPUs included; all where it holds none.
     pub soft: CpuSet,
 }
 
@@ -262,7 +262,12 @@ fn join(
     let mut by_domain: BTreeMap<u32, BTreeMap<u32, VcpuFacts>> = BTreeMap::new();
     for vcpu in vcpus {
         let of = by_domain.entry(vcpu.domain).or_default();
-        let (hard, soft) = (vcpu.hard.of(&all), vcpu.soft.of(&all));
+        let (hard, mut soft) = (vcpu.hard.of(&all), vcpu.soft.of(&all));
+        // No CPU to prefer means as little as all (has_soft_affinity, xen/common/sched/private.h, 4.17), and `xl` can
+        // set all only.
+        if soft.is_empty() {
+            soft.clone_from(&all);
+        }
         let facts = VcpuFacts { index: vcpu.index, cpu: vcpu.cpu, time: vcpu.time, hard, soft };
         of.insert(vcpu.index, facts);
     }

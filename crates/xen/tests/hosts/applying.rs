@@ -1,7 +1,7 @@
 //! Affinities of domains set and put back, on a made host that begins as a captured one: recorded first, each domain
 //! wholly or not at all.
 
-use crate::made::{Made, Trouble, captured};
+use crate::made::{Made, Trouble, captured, changed};
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::policy::{PolicyName, Settings, decide};
 use instep_core::snapshot::Snapshot;
@@ -141,6 +141,29 @@ fn domain_that_fails_half_way_gets_back_what_it_had() {
     let report = applier.restore(|_| true).unwrap();
     assert_eq!((report.restored, report.failed.len()), (1, 0));
     assert_eq!(made.sets(3, 0), ("2-5".into(), "0-3".into()));
+}
+
+/// `xl` cannot set a soft affinity of no CPUs, and that of all CPUs means the same.
+#[test]
+fn soft_affinity_of_no_cpus_is_put_back_as_one_of_all() {
+    let no_soft = |_: &str, text: String| text.replace("2-5 / 0-3", "2-5 / none");
+    let seen = changed(STATE, no_soft).unwrap();
+    let (dir, made) = (dir(), Made::from(seen.clone()));
+    let key = seen.by_id(3).unwrap().key.clone();
+    let was = seen.by_id(3).unwrap().vcpus[0].soft.clone();
+    let to = |soft: &CpuSet| Change {
+        domain: key.clone(),
+        name: "four".to_owned(),
+        vcpus: [(0, (None, Some(soft.clone())))].into(),
+        nodes: None,
+    };
+    let mut applier = applier(dir.path(), &made);
+    for soft in [&CpuSet::parse_list("4-5").unwrap(), &was] {
+        let now = made.scan.borrow().clone();
+        let outcomes = applier.apply(&[to(soft)], &now).unwrap();
+        assert!(matches!(outcomes[..], [Applied::Set]), "{soft}: {outcomes:?}");
+    }
+    assert!(applier.journal().domains.is_empty(), "it has what it had");
 }
 
 /// The mending of domain 3 under one trouble: what came of it, and whether the domain is as it was.

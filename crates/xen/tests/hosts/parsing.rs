@@ -1,13 +1,12 @@
 //! What real Xen hosts printed, read; and what no Xen prints, refused with its line.
 
-use crate::made::{captured, copy, node};
+use crate::made::{self, captured, copy, node};
 use instep_core::conflict::find;
 use instep_core::units::{Bytes, CpuId, Nanos, NodeId};
 use instep_xen::scan::{Depth, Scan, scan};
 use instep_xen::text::{Mask, config, cpupools, info, list, node_memory, sched, uptime, vcpu_list};
 use instep_xen::{Error, Source, rates};
 use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 
 fn output(state: &str, name: &str) -> String {
@@ -84,17 +83,17 @@ fn vcpu_that_its_guest_has_not_started_counts_if_it_will() {
     let vcpus = vcpu_list::parse(&output("two-nodes/pools", "xl-vcpu-list")).unwrap();
     assert!(vcpus.iter().any(|vcpu| vcpu.domain == 7 && vcpu.cpu.is_none()));
     let with = |config: &dyn Fn(String) -> String| {
-        let dir = tempfile::tempdir().unwrap();
-        changed(dir.path(), "xl-list-l", config).unwrap();
-        let path = dir.path().join("xen/xl-vcpu-list");
-        let text = fs::read_to_string(&path).unwrap();
         // As the row of a vCPU that is not started, which is the third of domain 3 here.
         let stop = |line: &str| match line.split_whitespace().collect::<Vec<_>>()[..] {
-            ["four", "3", "2", ..] => "four 3 2 - --p 18.8 all / 0-3".to_owned(),
-            _ => line.to_owned(),
+            ["four", "3", "2", ..] => "four 3 2 - --p 18.8 all / 0-3\n".to_owned(),
+            _ => format!("{line}\n"),
         };
-        fs::write(&path, text.lines().map(|line| stop(line) + "\n").collect::<String>()).unwrap();
-        let scan = scan(&Source::Copy(dir.path().to_owned()), Depth::Full).unwrap();
+        let change = |name: &str, text: String| match name {
+            "xl-list-l" => config(text),
+            "xl-vcpu-list" => text.lines().map(stop).collect(),
+            _ => text,
+        };
+        let scan = made::changed("two-nodes/six-domains", change).unwrap();
         assert_eq!(scan.by_id(3).unwrap().vcpus.len(), 4, "its affinity is known");
         snapshot(&scan).vms.into_iter().find(|vm| vm.name == "four").unwrap().vcpus.len()
     };
@@ -130,8 +129,7 @@ fn domain_whose_pool_is_not_known_is_not_placed() {
         (snapshot.vms.len(), why(1), why(0))
     };
     let pools = "xl-cpupool-list-c";
-    let dir = tempfile::tempdir().unwrap();
-    let scan = changed(dir.path(), pools, |_| "Name  CPUs\n".to_owned()).unwrap();
+    let scan = changed(pools, |_| "Name  CPUs\n".to_owned()).unwrap();
     let said = "CPU pools are not known, so that no domain is placed: line 1 of `xl cpupool-list";
     assert!(scan.warnings[0].starts_with(said), "{:?}", scan.warnings);
     let (count, why, dom0) = placed(&scan);
@@ -139,9 +137,8 @@ fn domain_whose_pool_is_not_known_is_not_placed() {
     assert!(why.unwrap().starts_with("it is not known which CPUs its CPU pool has"));
     assert!(dom0.unwrap().starts_with("it is the control domain"));
     // One pool was made after the list of pools was read.
-    let dir = tempfile::tempdir().unwrap();
     let to_new = |text: String| text.replacen("Pool-0 0\n", "Pool-1 0\n", 1);
-    let scan = changed(dir.path(), "xl-list-v-c-n", to_new).unwrap();
+    let scan = changed("xl-list-v-c-n", to_new).unwrap();
     let (count, why, _) = placed(&scan);
     assert_eq!((count, why.is_some()), (5, true), "{:?}", scan.warnings);
 }
@@ -294,8 +291,7 @@ fn vcpus_on_two_cpus_of_a_core_compete_for_it() {
 
 #[test]
 fn domain_that_goes_between_two_commands_is_left_out_and_told() {
-    let dir = tempfile::tempdir().unwrap();
-    let scan = changed(dir.path(), "xl-vcpu-list", |text| {
+    let scan = changed("xl-vcpu-list", |text| {
         text.lines()
             .filter(|line| !line.starts_with("four"))
             .map(|line| format!("{line}\n"))
@@ -308,7 +304,6 @@ fn domain_that_goes_between_two_commands_is_left_out_and_told() {
 
 #[test]
 fn what_is_missing_or_odd_in_a_copy_is_told() {
-    let dir = tempfile::tempdir().unwrap();
     for (file, from, to, said) in [
         ("xl-vcpu-list", "Affinity (Hard / Soft)", "CPU Affinity", "line 1 of `xl vcpu-list`"),
         ("xl-vcpu-list", "all / all", "all | all", "line 2 of `xl vcpu-list`"),
@@ -317,7 +312,6 @@ fn what_is_missing_or_odd_in_a_copy_is_told() {
         ("xl-info-n", "xen_version", "xen_number", "which is not a list with xen_version"),
         ("xl-info-n", "cpu_topology", "cpu_tables", "which is not a list with cpu_topology"),
     ] {
-        let dir = tempfile::tempdir().unwrap();
         let replace = |text: String| match file {
             "xl-info-n" if from == "cpu_topology" => {
                 text.split("cpu_topology").next().unwrap().to_owned()
@@ -325,7 +319,7 @@ fn what_is_missing_or_odd_in_a_copy_is_told() {
             }
             _ => text.replacen(from, to, 1),
         };
-        let error = changed(dir.path(), file, replace).unwrap_err().to_string();
+        let error = changed(file, replace).unwrap_err().to_string();
         assert!(error.contains(said), "{file}: {error}");
     }
 }
@@ -363,14 +357,8 @@ fn snapshot(scan: &Scan) -> instep_core::snapshot::Snapshot {
     rates::snapshot(&Arc::new(scan.topology().unwrap()), None, scan, |_| Default::default())
 }
 
-/// A copy of the conflict in which one output is another.
-fn changed(dir: &Path, file: &str, change: impl Fn(String) -> String) -> Result<Scan, Error> {
-    let from = copy("two-nodes/six-domains").join("xen");
-    fs::create_dir(dir.join("xen")).unwrap();
-    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
-        fs::copy(entry.path(), dir.join("xen").join(entry.file_name())).unwrap();
-    }
-    let path = dir.join("xen").join(file);
-    fs::write(&path, change(fs::read_to_string(&path).unwrap())).unwrap();
-    scan(&Source::Copy(dir.to_owned()), Depth::Full)
+/// The six domains with one output changed.
+fn changed(file: &str, change: impl Fn(String) -> String) -> Result<Scan, Error> {
+    let change = |name: &str, text| if name == file { change(text) } else { text };
+    made::changed("two-nodes/six-domains", change)
 }
