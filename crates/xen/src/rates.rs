@@ -59,12 +59,11 @@ pub fn snapshot(
     changed: impl Fn(&DomainKey) -> Before,
 ) -> Snapshot {
     let window = before.map_or(Nanos::SECOND, |(_, window)| window);
-    let earlier = |domain: &DomainFacts| before?.0.domain(&domain.key);
     let mut vms = Vec::new();
     let mut opaque = Vec::new();
     let mut names = BTreeSet::new();
     for domain in &now.domains {
-        let busy = Busy { window, domain, since: before.map(|_| earlier(domain)) };
+        let busy = Busy::of_domain(domain, before);
         let mut name = domain.name.clone();
         if !names.insert(name.clone()) {
             name = format!("{name}#{}", domain.key.id);
@@ -105,8 +104,7 @@ pub fn competing_modules(topology: &Topology, before: Option<(&Scan, Nanos)>, no
     let last = topology.cpus().last().map_or(0, |cpu| cpu.id.0 as usize);
     let mut by_cpu = vec![0u64; last + 1];
     for domain in &now.domains {
-        let since = before.map(|(before, _)| before.domain(&domain.key));
-        let busy = Busy { window, domain, since };
+        let busy = Busy::of_domain(domain, before);
         for vcpu in &domain.vcpus {
             let cpu = vcpu.cpu.and_then(|cpu| by_cpu.get_mut(cpu.0 as usize));
             cpu.into_iter()
@@ -142,11 +140,20 @@ fn pool_of(topology: &Topology, domain: &DomainFacts) -> Result<CpuSet, String> 
 struct Busy<'a> {
     window: Nanos,
     domain: &'a DomainFacts,
-    /// Of two looks, the domain in the first, if it was there; `None` with one look only.
+    /// Of two looks, the domain in the first, if it was there; `None` with one look only, or where the first could not
+    /// read it.
     since: Option<Option<&'a DomainFacts>>,
 }
 
-impl Busy<'_> {
+impl<'a> Busy<'a> {
+    fn of_domain(domain: &'a DomainFacts, before: Option<(&'a Scan, Nanos)>) -> Self {
+        let since = before.and_then(|(before, _)| {
+            let earlier = before.domain(&domain.key);
+            (earlier.is_some() || !before.has_unread_rows).then_some(earlier)
+        });
+        Self { window: before.map_or(Nanos::SECOND, |(_, window)| window), domain, since }
+    }
+
     fn of(&self, vcpu: &VcpuFacts) -> Nanos {
         match self.since {
             Some(earlier) => {

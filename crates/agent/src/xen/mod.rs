@@ -59,7 +59,7 @@ pub fn look(
 ) -> Result<Look, Error> {
     let &Known { before, elapsed, journal } = known;
     let mut now = scan(source, depth)?;
-    memory.retain(|key, _| now.domain(key).is_some());
+    memory.retain(|key, _| now.domain(key).is_some() || now.may_miss(key));
     for domain in &mut now.domains {
         match &domain.memory {
             Some(found) => drop(memory.insert(domain.key.clone(), found.clone())),

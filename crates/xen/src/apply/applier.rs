@@ -160,7 +160,10 @@ impl<H: Hands> Applier<H> {
     /// What stands in the way of a change before anything is touched.
     fn obstacle(&self, change: &Change, seen: &Scan, now: &Scan) -> Option<Applied> {
         let Some(domain) = now.domain(&change.domain).filter(|domain| !domain.is_ending) else {
-            return Some(Applied::Gone);
+            return Some(match now.may_miss(&change.domain) {
+                true => Applied::Failed(Error::unread()),
+                false => Applied::Gone,
+            });
         };
         let same = |index: &u32| {
             let of = |scan: &Scan| {
@@ -244,7 +247,9 @@ impl<H: Hands> Applier<H> {
     /// there before was Instep's: Xen derives that of some domains from affinities of vCPUs.
     fn settle(&mut self, key: &DomainKey, before: &Scan, after: &Scan) {
         let Some(domain) = after.domain(key) else {
-            self.journal.domains.remove(key);
+            if !after.may_miss(key) {
+                self.journal.domains.remove(key);
+            }
             return;
         };
         let Some(held) = self.journal.domains.get_mut(key) else { return };
@@ -262,7 +267,10 @@ impl<H: Hands> Applier<H> {
 /// What came of a change by what Xen holds now, whatever its commands said.
 fn judge(change: &Change, done: Result<(), Error>, before: &Scan, after: &Scan) -> Applied {
     let Some(now) = after.domain(&change.domain).filter(|domain| !domain.is_ending) else {
-        return Applied::Gone;
+        return match after.may_miss(&change.domain) {
+            true => Applied::Half(done.err().unwrap_or_else(Error::unread)),
+            false => Applied::Gone,
+        };
     };
     if is_so(now, change) {
         return Applied::Set;

@@ -259,6 +259,25 @@ fn what_someone_set_since_is_not_restored() {
     assert_eq!(made.nodes(3), "0-1");
 }
 
+/// A look that misses rows says nothing of a domain's end.
+#[test]
+fn domain_that_a_look_could_not_read_keeps_its_originals() {
+    let (dir, made) = (dir(), Made::of(STATE));
+    let seen = captured(STATE);
+    let mut applier = applier(dir.path(), &made);
+    applier.apply(&mending(&seen, None), &seen).unwrap();
+    let whole = made.scan.borrow().clone();
+    made.scan.borrow_mut().domains.retain(|domain| domain.key.id != 3);
+    made.scan.borrow_mut().has_unread_rows = true;
+    let report = applier.restore(|key| key.id == 3).unwrap();
+    assert_eq!((report.gone, report.failed.len()), (0, 1), "{report:?}");
+    let outcomes = applier.apply(&mending(&seen, None), &seen).unwrap();
+    assert!(!outcomes.iter().any(|one| matches!(one, Applied::Gone)), "{outcomes:?}");
+    made.scan.replace(whole);
+    assert_eq!(applier.restore(|key| key.id == 3).unwrap().restored, 1);
+    assert_eq!((made.sets(3, 0).1, made.nodes(3)), ("0-3".to_owned(), "0,3".to_owned()));
+}
+
 /// A domain of the same number that was started since has another UUID.
 #[test]
 fn another_domain_of_the_same_number_is_not_touched() {
