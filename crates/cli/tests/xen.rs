@@ -214,6 +214,27 @@ fn collected_copy_gives_the_same_conflicts() {
     assert_eq!(mode & 0o777, 0o600);
 }
 
+/// Xen walks the page lists of all domains for memory by node.
+#[test]
+fn memory_by_node_is_asked_for_only_where_it_counts() {
+    let xen = Xen::of(CONFLICT);
+    let window = ["--window", "10ms"];
+    let plan_none = ["plan", "--policy", "none"];
+    for (args, walks) in [
+        (&["status"][..], 0),
+        (&["status", "--memory"], 1),
+        (&["top", "--once"], 1),
+        (&plan_none, 1),
+        (&["plan"], 2),
+    ] {
+        let ran = xen.run(&[args, &window].concat());
+        let keys = fs::read_to_string(xen.path("keys")).unwrap_or_default();
+        assert_eq!(keys.lines().count(), walks, "{args:?}: {}", ran.all());
+        let said = ran.stdout.contains("memory unknown (--memory asks Xen for it)");
+        assert_eq!(said, args == ["status"], "{args:?}: {}", ran.all());
+    }
+}
+
 #[test]
 fn dry_run_changes_nothing() {
     let xen = Xen::of(CONFLICT);

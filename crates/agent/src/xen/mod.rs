@@ -7,9 +7,10 @@ mod run;
 
 pub use run::{Ended, Options, restored, run, told};
 
+use crate::config::Config;
 use crate::error::Error;
 use instep_core::decision::{Action, Decision};
-use instep_core::policy::{self, Settings};
+use instep_core::policy::{self, PolicyName, Settings};
 use instep_core::snapshot::Snapshot;
 use instep_core::topology::Topology;
 use instep_core::units::{Bytes, Nanos, NodeId};
@@ -83,6 +84,16 @@ pub fn look(
     let snapshot = rates::snapshot(&topology, before, &now, changed);
     let competing = rates::competing_modules(&topology, before, &now);
     Ok(Look { snapshot, scan: now, competing })
+}
+
+/// How deep a look is that decides under this configuration. Memory by node is asked for where it counts: Xen walks the
+/// page lists of all domains for it.
+#[must_use]
+pub fn depth_of(config: &Config) -> Depth {
+    match config.memory.home && config.policy != PolicyName::None {
+        true => Depth::WithMemory,
+        false => Depth::Full,
+    }
 }
 
 /// What a cycle decides on a Xen host: the policy, without what cannot be done there.

@@ -6,7 +6,7 @@
 //! ```
 //! There is no guardian: what a run changed that was killed stays until `instep restore` or the next run.
 
-use super::{Known, Look, Memory, decide, look};
+use super::{Known, Look, Memory, decide, depth_of, look};
 use crate::config::{Config, ConfigError};
 use crate::cycle::{cpu_time, left_alone};
 use crate::error::Error;
@@ -132,8 +132,7 @@ fn cycles<H: Hands>(
             }
         }
         let is_due = walked.is_none_or(|at| at.elapsed() >= MEMORY_EVERY);
-        let depth =
-            if is_due && options.config.memory.home { Depth::WithMemory } else { Depth::Full };
+        let depth = if is_due { depth_of(&options.config) } else { Depth::Full };
         if is_due {
             walked = Some(Instant::now());
         }

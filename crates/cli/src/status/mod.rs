@@ -102,6 +102,7 @@ pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
     let trust = configured.trust();
     let mut config = Config::default();
     config.discover.vm_settings = configured.discover.vm_settings;
+    config.memory.home = args.memory;
     if let Some(window) = args.host.window {
         config.window = window;
     }

@@ -53,6 +53,7 @@ impl Live {
         let root = root(args.host.root.as_deref())?;
         let mut config = Config::default();
         config.window = args.host.window.unwrap_or(config.window);
+        config.memory.home = false;
         let new = |source, warnings| Self {
             root: root.clone(),
             interval: args.interval,
