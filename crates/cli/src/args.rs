@@ -371,6 +371,9 @@ pub(crate) struct GuardArgs {
     /// The process of that `run`.
     #[arg(long, value_name = "PID")]
     pub(crate) agent: u32,
+    /// What runs the VMs that it places.
+    #[arg(long, value_enum, value_name = "NAME", default_value = "kvm")]
+    pub(crate) hypervisor: Hypervisor,
 }
 
 #[derive(Debug, Args)]

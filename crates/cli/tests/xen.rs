@@ -8,6 +8,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// A domain `four` was placed by libxl on nodes 0 and 3, and pinned to nodes 1 and 2 with a soft affinity of nodes 0
@@ -287,6 +288,64 @@ fn hard_affinities_are_set_and_restored() {
         (Some(0), "1 domain has its original affinities again.\n")
     );
     assert_eq!(words(&xen.vcpus().replace(" 0-7 ", " all ")), words(&before));
+}
+
+/// Waits until this is so.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A run that has set hard affinities of domain 2, whose state is there.
+fn placing(xen: &Xen, state: &[&str]) -> Started {
+    let args = ["run", "--vm", "two", "--policy", "bind", "--window", "10ms", "--interval", "1h"];
+    let run = Started::new(&mut xen.command(&[&args[..], state].concat()));
+    until("the run places nothing", || {
+        assert!(!run.text("err").contains("error"), "{}", run.text("err"));
+        run.text("out").contains("next cycle")
+    });
+    run
+}
+
+#[test]
+fn guardian_puts_affinities_back_when_the_run_is_killed() {
+    let xen = Xen::of(CONFLICT);
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let (before, state) = (xen.vcpus(), xen.path("state"));
+    let state = ["--state-dir", state.to_str().unwrap()];
+    let mut run = placing(&xen, &state);
+    assert_ne!(xen.vcpus(), before, "{}", run.text("out"));
+    let status = xen.run(&[&["status", "--window", "10ms"][..], &state].concat());
+    assert!(status.stdout.contains("instep run: pid "), "{}", status.all());
+    run.child.kill().unwrap();
+    run.child.wait().unwrap();
+    until("nothing is put back", || !xen.path("state/xen-journal.json").exists());
+    assert_eq!(words(&xen.vcpus().replace(" 0-7 ", " all ")), words(&before));
+    until("the guardian says nothing", || run.text("err").contains("has its original affinities"));
+    let said = run.text("err");
+    assert!(said.contains("`instep run` ended without restoring everything; 1 domain"), "{said}");
+}
+
+#[test]
+fn without_a_guardian_the_next_run_puts_back_what_a_killed_one_left() {
+    let xen = Xen::of(CONFLICT);
+    let state = xen.path("state");
+    let state = ["--state-dir", state.to_str().unwrap()];
+    let mut run = placing(&xen, &[&state[..], &["--no-guard"]].concat());
+    run.child.kill().unwrap();
+    run.child.wait().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(xen.path("state/xen-journal.json").exists(), "nobody was left to put it back");
+    let args = ["run", "--once", "--policy", "none", "--window", "10ms"];
+    let ran = xen.run(&[&args[..], &state].concat()).expect(0);
+    assert!(
+        ran.stderr.contains("an earlier run ended without restoring; 1 domain"),
+        "{}",
+        ran.all()
+    );
 }
 
 #[test]

@@ -3,9 +3,11 @@
 //! Policies are those of all hosts. What differs: domains have two affinities and their memory does not move, `xl`
 //! tells times to a tenth of a second, and there is no kernel scheduler of Instep.
 
+mod left;
 mod run;
 
-pub use run::{Ended, Options, restored, run, told};
+pub use left::{Domains, open, restore, restored, told};
+pub use run::{Ended, Options, run};
 
 use crate::config::Config;
 use crate::error::Error;

@@ -7,6 +7,7 @@ use crate::scan::{DomainFacts, DomainKey, Scan};
 use instep_core::decision::{Action, Decision};
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::units::VmId;
+use instep_state::Holder;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -73,18 +74,23 @@ pub enum Applied {
 /// Applies and restores. Whoever has one holds the lock of the state directory.
 pub struct Applier<H> {
     state: PathBuf,
+    /// Who answers for what this one changes.
+    own: Holder,
     pub(super) hands: H,
     pub(super) journal: Journal,
 }
 
 impl<H: Hands> Applier<H> {
-    /// With the journal of this state directory.
+    /// With the journal of this state directory, for this process, `own`.
     ///
     /// # Errors
-    /// There is one that cannot be read.
-    pub fn open(state: PathBuf, hands: H) -> Result<Self, Error> {
-        let journal = Journal::load(&state)?.unwrap_or_else(Journal::of_this_boot);
-        Ok(Self { state, hands, journal })
+    /// There is one that cannot be read; it is not known which boot this is.
+    pub fn open(state: PathBuf, own: Holder, hands: H) -> Result<Self, Error> {
+        let journal = match Journal::load(&state)? {
+            Some(journal) => journal,
+            None => Journal::of_this_boot(&state, own)?,
+        };
+        Ok(Self { state, own, hands, journal })
     }
 
     /// What is changed and not put back.
@@ -104,7 +110,7 @@ impl<H: Hands> Applier<H> {
     /// # Errors
     /// The journal cannot be written.
     pub fn keep(&mut self) -> Result<(), Error> {
-        self.journal.is_kept = true;
+        self.journal.holder = Holder::Kept;
         self.store()
     }
 
@@ -113,7 +119,7 @@ impl<H: Hands> Applier<H> {
     /// # Errors
     /// The journal cannot be written.
     pub fn take_over(&mut self) -> Result<(), Error> {
-        if !std::mem::replace(&mut self.journal.is_kept, false) {
+        if std::mem::replace(&mut self.journal.holder, self.own) == self.own {
             return Ok(());
         }
         self.store()
@@ -144,7 +150,7 @@ impl<H: Hands> Applier<H> {
                 }
             }
         }
-        self.journal.is_kept = false;
+        self.journal.holder = self.own;
         self.store()?;
         let done: Vec<_> = due.iter().map(|at| self.set(&changes[*at], &now)).collect();
         let after = self.hands.look()?;

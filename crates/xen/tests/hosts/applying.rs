@@ -5,13 +5,15 @@ use crate::made::{Made, Trouble, captured, changed};
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::policy::{PolicyName, Settings, decide};
 use instep_core::snapshot::Snapshot;
-use instep_xen::apply::{Applied, Applier, Change, Journal};
+use instep_xen::apply::{Applied, Applier, Change, Holder, Journal};
 use instep_xen::{Scan, rates};
 use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
 
 const STATE: &str = "four-nodes/partial";
+/// This process.
+const OWN: Holder = Holder::Instance { pid: 7, start: 9 };
 
 fn snapshot(scan: &Scan, journal: Option<&Journal>) -> Snapshot {
     let topology = Arc::new(scan.topology().unwrap());
@@ -27,7 +29,7 @@ fn mending(scan: &Scan, journal: Option<&Journal>) -> Vec<Change> {
 }
 
 fn applier<'a>(dir: &Path, made: &'a Made) -> Applier<&'a Made> {
-    Applier::open(dir.to_owned(), made).unwrap()
+    Applier::open(dir.to_owned(), OWN, made).unwrap()
 }
 
 fn dir() -> TempDir {
@@ -46,9 +48,9 @@ fn conflict_is_mended_recorded_and_put_back() {
     assert_eq!((made.sets(3, 0), made.nodes(3)), (("2-5".into(), "2-5".into()), "1-2".into()));
     applier.keep().unwrap();
     let journal = Journal::load(dir.path()).unwrap().unwrap();
-    assert!(journal.is_kept);
+    assert_eq!(journal.holder, Holder::Kept);
     applier.take_over().unwrap();
-    assert!(!Journal::load(dir.path()).unwrap().unwrap().is_kept);
+    assert_eq!(Journal::load(dir.path()).unwrap().unwrap().holder, OWN);
     // A second cycle finds nothing to do, and knows what there was.
     let now = made.scan.borrow().clone();
     assert!(mending(&now, Some(&journal)).is_empty());
@@ -299,8 +301,7 @@ fn damaged_journal_is_refused_and_an_old_one_is_void() {
     std::fs::write(&path, "{").unwrap();
     let error = Journal::load(dir.path()).unwrap_err().to_string();
     assert!(error.contains("xen-journal.json is damaged"), "{error}");
-    let old =
-        r#"{"schema":"instep.xen-journal/1","boot_id":"of another boot","kept":true,"domains":[]}"#;
+    let old = r#"{"schema":"instep.xen-journal/1","boot_id":"of another boot","holder":"kept","domains":[]}"#;
     std::fs::write(&path, old).unwrap();
     assert!(Journal::load(dir.path()).unwrap().is_none());
 }
