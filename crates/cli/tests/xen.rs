@@ -2,6 +2,8 @@
 #![cfg(test)]
 
 mod common;
+#[path = "common/terminal.rs"]
+mod terminal;
 
 use common::{Ran, Started, binary, instep, list, text};
 use std::fs;
@@ -346,6 +348,46 @@ fn without_a_guardian_the_next_run_puts_back_what_a_killed_one_left() {
         "{}",
         ran.all()
     );
+}
+
+/// An `xl` of a host whose domain 3 uses all of one CPU from now on.
+fn with_a_busy_domain() -> Xen {
+    let xen = Xen::of(CONFLICT);
+    let counts = r#"echo >> "${0%/*}/looks"
+now=$(cut -d' ' -f1 /proc/uptime)
+exec awk -v now="$now" '$2 == 3 && $3 == 0 { $6 = sprintf("%.1f", now) } { print }' "${0%/*}/xl-vcpu-list""#;
+    let script = fs::read_to_string(xen.path("xl")).unwrap();
+    let at = "vcpu-list) cat \"$here/xl-vcpu-list\" ;;";
+    assert!(script.contains(at), "{script}");
+    fs::write(xen.path("xl"), script.replace(at, &format!("vcpu-list) {counts} ;;"))).unwrap();
+    xen
+}
+
+#[test]
+fn top_draws_loads_of_the_time_between_two_looks() {
+    let xen = with_a_busy_domain();
+    let ran = xen.run(&["top", "--once", "--window", "3s"]).expect(0);
+    let line = ran.stdout.lines().find(|line| line.contains("four")).expect("its row");
+    let used: f64 = line.split_whitespace().nth(3).unwrap().parse().unwrap();
+    assert!((0.8..=1.0).contains(&used), "{}", ran.all());
+}
+
+#[test]
+fn top_draws_a_xen_host_again_and_again() {
+    let xen = with_a_busy_domain();
+    let command = xen.command(&["top", "--interval", "500ms", "--window", "200ms"]);
+    let (mut top, master, mut drawn) = terminal::start(command);
+    let reads = std::thread::spawn(move || {
+        while terminal::read(&master, &mut drawn) {}
+        drawn
+    });
+    let looks = || fs::read_to_string(xen.path("looks")).map_or(0, |text| text.lines().count());
+    until("it does not look again", || looks() >= 5);
+    assert!(top.try_wait().unwrap().is_none(), "it goes on");
+    top.kill().unwrap();
+    top.wait().unwrap();
+    let drawn = reads.join().unwrap();
+    assert!(drawn.windows(4).any(|bytes| bytes == b"four"), "its domains are drawn");
 }
 
 #[test]
