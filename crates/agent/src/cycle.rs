@@ -11,7 +11,7 @@ use crate::observe::{
     Observation, Observer, VmKey, absent, facts_of, keep_only, keep_trusted, leave_ignored,
 };
 use crate::published::{Keeper, RunState};
-use crate::record::{ActionRecord, Cost, LeftAloneRecord, MemoryRecord, Record};
+use crate::record::{ActionRecord, Cost, Cycle, MemoryRecord, Record, Stopwatch};
 use crate::run::Sink;
 use crate::soft::{Decided, SoftHomes, Told};
 use crate::view;
@@ -19,14 +19,13 @@ use crate::vm_settings::Reported;
 use crate::watch::{Scheduler, Watch};
 use instep_core::decision::{Action, Decision, Verdict};
 use instep_core::idset::CpuSet;
-use instep_core::snapshot::{OpaqueVm, Vm};
-use instep_core::units::{Nanos, NodeId, Tid};
+use instep_core::snapshot::Vm;
+use instep_core::units::{NodeId, Tid};
 use instep_host::apply::{
     Affinity, AffinityChange, Applied, Applier, Journal, Outcome, ThreadKey, ThreadKind,
 };
-use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 /// What a cycle is done with.
 pub(crate) struct Tools<'a, H = LiveHost, S = Dispatch> {
@@ -74,7 +73,7 @@ const UNTOLD: &str = "not told: the kernel scheduler is gone or has no room for 
 /// # Errors
 /// The host cannot be read, the journal not written, or every change was refused.
 pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Result<Done, Error> {
-    let (time, cpu_before, began) = (SystemTime::now(), cpu_time(), Instant::now());
+    let mut watch = Stopwatch::start();
     let journal = tools.applier.as_deref().map(Applier::journal).or(tools.known);
     tools.observer.read_definitions(config.discover.vm_settings);
     let mut observation = tools.observer.look(journal, None)?;
@@ -89,10 +88,10 @@ pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Resul
     observation.scan.warnings.extend(warnings);
     tools.reported.note(&observation.scan, tools.sink);
     tools.left_alone.note(&observation, (config, once), tools.sink);
-    let observed = Instant::now();
+    watch.note_observed();
     let Decided { decision, told, soft } = tools.watch.decide(&observation, (config, tools.count));
-    let decided = Instant::now();
-    let mut done = Done::of(time, observation, decision, told);
+    watch.note_decided();
+    let mut done = Done::of(watch.time, observation, decision, told);
     match tools.applier.as_deref_mut() {
         Some(applier) => {
             done.apply(applier)?;
@@ -105,14 +104,7 @@ pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Resul
         }
         None => done.outcomes = vec!["dry run".to_owned(); done.decision.actions.len()],
     }
-    let cpu_after = cpu_time();
-    done.cost = Cost {
-        cpu_ns: cpu_after.since(cpu_before),
-        cpu_total_ns: cpu_after,
-        observe_ns: nanos(observed.duration_since(began)),
-        decide_ns: nanos(decided.duration_since(observed)),
-        apply_ns: nanos(decided.elapsed()),
-    };
+    done.cost = watch.cost();
     Ok(done)
 }
 
@@ -158,21 +150,17 @@ impl Done {
             action: view::soft_home(snapshot, told.vm.id, told.node, &told.why),
             outcome: if told.taken { TOLD } else { UNTOLD }.to_owned(),
         });
-        Record {
-            schema: "instep.record/1",
-            cycle,
-            time: humantime::format_rfc3339_millis(self.time).to_string(),
+        let cycle = Cycle {
+            count: cycle,
+            time: self.time,
             policy: config.policy,
             dry_run,
-            window_ns: snapshot.window,
-            vms: view::verdicts(snapshot, &self.decision),
-            left_alone: snapshot.opaque.iter().map(left_alone).collect(),
-            actions: told.chain(changed).collect(),
-            conflicts: view::conflicts(snapshot, &self.decision.conflicts),
-            memory: &self.memory,
+            snapshot,
+            decision: &self.decision,
             warnings: &self.observation.scan.warnings,
             cost: self.cost,
-        }
+        };
+        cycle.record(told.chain(changed).collect(), &self.memory)
     }
 
     /// Ends the cycle: the next one goes on from here. Nothing was placed on a dry run.
@@ -310,10 +298,6 @@ fn change(
     }
 }
 
-pub(crate) fn left_alone(vm: &OpaqueVm) -> LeftAloneRecord<'_> {
-    LeftAloneRecord { name: &vm.name, pid: vm.id, why: &vm.why }
-}
-
 /// What came of a change, in words.
 fn said(applied: &Applied) -> String {
     match applied {
@@ -324,19 +308,6 @@ fn said(applied: &Applied) -> String {
         Applied::Gone => "the thread is gone".to_owned(),
         Applied::Failed(error) => error.to_string(),
     }
-}
-
-/// CPU time of this process.
-pub(crate) fn cpu_time() -> Nanos {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Nanos(
-        u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000
-            + u64::try_from(time.tv_nsec).unwrap_or(0),
-    )
-}
-
-fn nanos(time: std::time::Duration) -> Nanos {
-    Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

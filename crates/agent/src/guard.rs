@@ -17,13 +17,15 @@
 //! guardian is needed. Nor does it heed SIGABRT, which systemd's watchdog sends to a whole service. What kills both leaves the rest to `instep restore` and the next run.
 
 mod duty;
+mod left;
 mod lock;
 #[cfg(test)]
 mod testing;
 
 use crate::run::Sink;
 pub use duty::stand;
-use instep_host::apply::{Holder, Journal, StateDir};
+use instep_host::apply::{Holder, StateDir};
+pub use left::{Left, Recorded, Restored, Threads};
 pub(crate) use lock::after_guardians;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt::Display;
@@ -108,8 +110,8 @@ impl Guard {
     }
 
     /// The run ends. So does the guardian if nothing is left to put back; otherwise it hears no word.
-    pub(crate) fn leave(self, state: &StateDir) {
-        if is_settled(state) {
+    pub(crate) fn leave(self, state: &StateDir, left: &impl Left) {
+        if is_settled(state, left) {
             self.release();
         }
     }
@@ -128,9 +130,8 @@ impl Guard {
 
 /// Whether no affinity is recorded that anybody would have to put back. What cannot be read is not
 /// settled: the guardian tells of it.
-pub(crate) fn is_settled(state: &StateDir) -> bool {
-    let journal = Journal::load(state);
-    journal.is_ok_and(|journal| journal.is_none_or(|journal| journal.holder == Holder::Kept))
+pub(crate) fn is_settled(state: &StateDir, left: &impl Left) -> bool {
+    left.look(state).is_ok_and(|left| left.is_none_or(|left| left.holder == Holder::Kept))
 }
 
 /// That there is no guardian, and what follows from it.
@@ -226,16 +227,16 @@ mod tests {
     fn an_agent_that_leaves_something_behind_says_no_word() {
         let said = |holder: &str| {
             let (_dir, state) = left_by(holder);
-            hearing(|guard| guard.leave(&state))
+            hearing(|guard| guard.leave(&state, &Threads))
         };
         assert_eq!(said(&by_process(std::process::id(), 1)), "");
         assert_eq!(said("\"kept\"").as_bytes(), DONE);
         let (dir, state) = left_by("\"kept\"");
         let journal = dir.path().join("journal.json");
         std::fs::write(&journal, "{").unwrap();
-        assert_eq!(hearing(|guard| guard.leave(&state)), "", "who knows what is in it");
+        assert_eq!(hearing(|guard| guard.leave(&state, &Threads)), "", "who knows what is in it");
         std::fs::remove_file(journal).unwrap();
-        assert_eq!(hearing(|guard| guard.leave(&state)).as_bytes(), DONE);
+        assert_eq!(hearing(|guard| guard.leave(&state, &Threads)).as_bytes(), DONE);
     }
 
     #[test]

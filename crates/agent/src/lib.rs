@@ -19,6 +19,7 @@ mod noise;
 pub mod observe;
 pub mod published;
 pub mod record;
+mod reload;
 pub mod run;
 mod service;
 mod signals;

@@ -13,6 +13,7 @@ pub(crate) use keeper::Keeper;
 pub use moment::{Moment, MomentChange, MomentHost, MomentNode, MomentVcpu, MomentVm};
 
 use crate::state_file;
+use instep_core::policy::PolicyName;
 use instep_host::apply::{Instance, Life};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -75,6 +76,13 @@ impl RunState {
             cycle_at: at(now),
             next_cycle_at: at(now + wait),
         })
+    }
+
+    /// Tells `instep status` of this process, as [`RunState::now`].
+    pub(crate) fn publish_now(state: &Path, policy: PolicyName, cycle: u64, wait: Duration) {
+        if let Ok(run) = Self::now(policy.as_str(), cycle, wait) {
+            run.publish(state);
+        }
     }
 
     /// Writes it down. What cannot be written is not shown, and that is all.

@@ -3,11 +3,15 @@
 //! Durations in nanoseconds. `cpu_ns` is this process's own CPU time, so that the cost of the
 //! loop can be followed from its log.
 
-use crate::view::{ActionView, ConflictView, VerdictView};
+use crate::view::{self, ActionView, ConflictView, VerdictView};
+use instep_core::decision::Decision;
 use instep_core::policy::PolicyName;
+use instep_core::snapshot::{OpaqueVm, Snapshot};
 use instep_core::units::{Bytes, Nanos, VmId};
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime};
 
 /// The outcome of an affinity that was set.
 pub(crate) const DONE: &str = "done";
@@ -94,4 +98,99 @@ pub struct Cost {
     pub decide_ns: Nanos,
     /// Wall time of applying, memory included.
     pub apply_ns: Nanos,
+}
+
+/// A cycle that was done on a host of any kind.
+pub(crate) struct Cycle<'a> {
+    /// Cycles since the start, this one included.
+    pub(crate) count: u64,
+    /// When it began.
+    pub(crate) time: SystemTime,
+    pub(crate) policy: PolicyName,
+    pub(crate) dry_run: bool,
+    pub(crate) snapshot: &'a Snapshot,
+    pub(crate) decision: &'a Decision,
+    /// What was wrong or could not be read.
+    pub(crate) warnings: &'a [String],
+    pub(crate) cost: Cost,
+}
+
+impl<'a> Cycle<'a> {
+    /// Its record, with what came of each action and of memory.
+    pub(crate) fn record(
+        self,
+        actions: Vec<ActionRecord<'a>>,
+        memory: &'a [MemoryRecord],
+    ) -> Record<'a> {
+        let left_alone =
+            |vm: &'a OpaqueVm| LeftAloneRecord { name: &vm.name, pid: vm.id, why: &vm.why };
+        Record {
+            schema: "instep.record/1",
+            cycle: self.count,
+            time: humantime::format_rfc3339_millis(self.time).to_string(),
+            policy: self.policy,
+            dry_run: self.dry_run,
+            window_ns: self.snapshot.window,
+            vms: view::verdicts(self.snapshot, self.decision),
+            left_alone: self.snapshot.opaque.iter().map(left_alone).collect(),
+            actions,
+            conflicts: view::conflicts(self.snapshot, &self.decision.conflicts),
+            memory,
+            warnings: self.warnings,
+            cost: self.cost,
+        }
+    }
+}
+
+/// Measures what a cycle costs.
+pub(crate) struct Stopwatch {
+    /// When the cycle began.
+    pub(crate) time: SystemTime,
+    cpu: Nanos,
+    began: Instant,
+    observed: Instant,
+    decided: Instant,
+}
+
+impl Stopwatch {
+    /// The cycle begins with observing.
+    pub(crate) fn start() -> Self {
+        let (time, cpu, began) = (SystemTime::now(), cpu_time(), Instant::now());
+        Self { time, cpu, began, observed: began, decided: began }
+    }
+
+    /// It observed, and decides now.
+    pub(crate) fn note_observed(&mut self) {
+        self.observed = Instant::now();
+    }
+
+    /// It decided, and applies now.
+    pub(crate) fn note_decided(&mut self) {
+        self.decided = Instant::now();
+    }
+
+    /// What it cost until now.
+    pub(crate) fn cost(&self) -> Cost {
+        let now = cpu_time();
+        Cost {
+            cpu_ns: now.since(self.cpu),
+            cpu_total_ns: now,
+            observe_ns: nanos(self.observed.duration_since(self.began)),
+            decide_ns: nanos(self.decided.duration_since(self.observed)),
+            apply_ns: nanos(self.decided.elapsed()),
+        }
+    }
+}
+
+/// CPU time of this process.
+fn cpu_time() -> Nanos {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Nanos(
+        u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000
+            + u64::try_from(time.tv_nsec).unwrap_or(0),
+    )
+}
+
+fn nanos(time: Duration) -> Nanos {
+    Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }

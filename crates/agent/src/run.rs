@@ -6,11 +6,11 @@
 //!                                                                       hand over asked for -> keep
 //! ```
 
-use crate::config::{Config, ConfigError, MIN_INTERVAL};
+use crate::config::{Config, MIN_INTERVAL};
 use crate::cycle::{Tools, cycle};
 use crate::dispatch::{self, Dispatch};
 use crate::error::Error;
-use crate::guard::Guard;
+use crate::guard::{Guard, Threads};
 use crate::holding::{begin, renew, take_over};
 pub use crate::holding::{restored, told};
 use crate::left_alone::LeftAlone;
@@ -20,6 +20,8 @@ use crate::metrics::Metrics;
 use crate::observe::Observer;
 use crate::published::{self, Keeper, METRICS, RunState};
 use crate::record::Record;
+pub use crate::reload::Reload;
+use crate::reload::read_again;
 use crate::service::{self, Service};
 use crate::signals::Wake;
 pub use crate::signals::{Events, survive_size_limit};
@@ -39,7 +41,7 @@ pub struct Options<'a> {
     /// The configuration to begin with.
     pub config: Config,
     /// Reads it again on SIGHUP; `None` when no file holds it.
-    pub reload: Option<&'a mut dyn FnMut() -> Result<Config, ConfigError>>,
+    pub reload: Option<Reload<'a>>,
     /// One cycle only; what it set stays.
     pub once: bool,
     /// Whether anything is changed.
@@ -118,7 +120,7 @@ pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error
         published::withdraw(state.path());
         // The next instance that takes the locks finds neither a scheduler nor files of this run.
         drop(applier);
-        guard.leave(&state);
+        guard.leave(&state, &Threads);
     }
     ended
 }
@@ -377,9 +379,7 @@ impl<'a> Agent<'a> {
     /// Tells `instep status` of this run.
     fn publish(&self, wait: Duration) {
         let Hands::Free(state) = &self.options.hands else { return };
-        if let Ok(run) = RunState::now(self.options.config.policy.as_str(), self.count, wait) {
-            run.publish(state.path());
-        }
+        RunState::publish_now(state.path(), self.options.config.policy, self.count, wait);
     }
 
     /// Waits for the next cycle, looking after the kernel scheduler and for VMs that came or ended
@@ -459,29 +459,14 @@ impl<'a> Agent<'a> {
     }
 
     fn reload(&mut self, sink: &mut dyn Sink) {
-        let has_log = sink.reopen();
-        let Some(reload) = &mut self.options.reload else {
-            if !has_log {
-                sink.notice(
-                    "there is neither a log to open again nor a configuration file to read again: \
-                     the command line stands; start `instep run` with --log FILE or --config FILE",
-                );
-            }
-            return;
-        };
-        match reload() {
-            Ok(config) => {
-                sink.notice("the configuration was read again");
-                if let Some(dispatch) = &mut self.watch.scheduler {
-                    dispatch.reload(&config);
-                }
-                if let Some(keeper) = &mut self.keeper {
-                    keeper.configure(&config.history, sink);
-                }
-                self.options.config = config;
-            }
-            Err(error) => sink.notice(&format!("the old configuration stays: {error}")),
+        let Some(config) = read_again(&mut self.options.reload, sink) else { return };
+        if let Some(dispatch) = &mut self.watch.scheduler {
+            dispatch.reload(&config);
         }
+        if let Some(keeper) = &mut self.keeper {
+            keeper.configure(&config.history, sink);
+        }
+        self.options.config = config;
     }
 }
 
@@ -552,7 +537,7 @@ mod tests {
         let first = Err(Error::Signals(io::Error::other("disk on fire")));
         let error = end(first, &mut applier, &mut heard).unwrap_err();
         drop(applier);
-        Some((heard.0, error.to_string(), crate::guard::is_settled(&StateDir::at(state))))
+        Some((heard.0, error.to_string(), crate::guard::is_settled(&StateDir::at(state), &Threads)))
     }
 
     #[test]

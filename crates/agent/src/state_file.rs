@@ -1,11 +1,11 @@
 //! Files in the state directory by which a run tells others of itself, each replaced as a whole.
 
 use instep_host::apply::Instance;
+use instep_state::Outlives;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, OpenOptions, Permissions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::fs;
+use std::io;
 use std::path::Path;
 
 /// The most that is read of one.
@@ -38,17 +38,10 @@ pub(crate) fn publish_bytes(state: &Path, name: &str, bytes: &[u8]) {
     }
 }
 
-/// Puts a file with this mode, whatever the umask, in the place of the one at `path`, as a whole and never through a
-/// link that somebody put there.
+/// Puts a file with this mode in the place of the one at `path`: other programs are told by it, and a crash of the
+/// machine ends what it tells of.
 pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let part = path.with_added_extension("part");
-    let _ = fs::remove_file(&part);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&part)?;
-    let written = file
-        .write_all(bytes)
-        .and_then(|()| file.set_permissions(Permissions::from_mode(mode)))
-        .and_then(|()| fs::rename(&part, path));
-    written.inspect_err(|_| _ = fs::remove_file(&part))
+    instep_state::replace(path, bytes, mode, Outlives::Process)
 }
 
 /// Puts a file that everybody may read in the place of the one at `path`.
@@ -84,6 +77,7 @@ pub(crate) fn remove(state: &Path, name: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn everybody_may_read_only_what_is_published() {

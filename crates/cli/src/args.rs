@@ -194,6 +194,9 @@ pub(crate) struct StatusArgs {
     /// One row per vCPU even when there are many.
     #[arg(long)]
     pub(crate) vcpus: bool,
+    /// On a Xen host tell memory by node, too: Xen walks the page lists of all domains for it.
+    #[arg(long)]
+    pub(crate) memory: bool,
     /// Print JSON (schema instep.status/1).
     #[arg(long)]
     pub(crate) json: bool,
@@ -368,6 +371,9 @@ pub(crate) struct GuardArgs {
     /// The process of that `run`.
     #[arg(long, value_name = "PID")]
     pub(crate) agent: u32,
+    /// What runs the VMs that it places.
+    #[arg(long, value_enum, value_name = "NAME", default_value = "kvm")]
+    pub(crate) hypervisor: Hypervisor,
 }
 
 #[derive(Debug, Args)]

@@ -77,6 +77,8 @@ pub(crate) struct Looking<'a> {
     pub(crate) window: Duration,
     /// Where the journal of this host is.
     pub(crate) state: Option<&'a Path>,
+    /// What is asked for.
+    pub(crate) depth: Depth,
 }
 
 /// Looks at a Xen host over a window, or at copies of one.
@@ -95,7 +97,7 @@ pub(crate) fn observe(source: &Source, looking: &Looking<'_>) -> anyhow::Result<
     let elapsed = looking.elapsed.map(|elapsed| Nanos(elapsed.as_nanos() as u64));
     let known = Known { before: before.as_ref(), elapsed, journal: journal.as_ref() };
     let Look { snapshot, scan, competing } =
-        xen::look(source, Depth::WithMemory, &known, &mut Memory::new())?;
+        xen::look(source, looking.depth, &known, &mut Memory::new())?;
     warnings.extend(snapshot.topology.warnings().iter().cloned());
     warnings.extend(scan.warnings.iter().cloned());
     Ok(Observed {

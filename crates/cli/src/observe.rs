@@ -30,7 +30,7 @@ pub(crate) struct Observed {
     pub(crate) xen: Option<XenSeen>,
 }
 
-/// Looks at the host that the options name; VMs of owners that `trust` refuses are left alone, and with
+/// Looks at the host that the options name, on Xen for memory by node if `config` asks for it; VMs of owners that `trust` refuses are left alone, and with
 /// a `trust` those, too, that are to be ignored.
 pub(crate) fn observe(
     args: &HostArgs,
@@ -44,6 +44,7 @@ pub(crate) fn observe(
             elapsed: args.elapsed,
             window: config.window,
             state: args.state_dir.as_deref(),
+            depth: instep_agent::xen::depth_of(config),
         };
         let mut observed = hypervisor::observe(&source, &looking)?;
         if let Some(name) = keep_only(&mut observed.snapshot, &config.vms).first() {

@@ -4,13 +4,13 @@
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod common;
+#[path = "common/terminal.rs"]
+mod terminal;
 
 use common::instep;
 use instep_core::units::{Bytes, CpuId, Milli, Nanos, NodeId};
 use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use std::fs::File;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Two nodes of two cores with two threads; `crossed` has its memory on the other node.
@@ -62,21 +62,9 @@ fn this_host_has_a_frame() {
 /// the end of input for ever.
 #[test]
 fn it_ends_when_its_terminal_is_gone() {
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-    grantpt(&master).unwrap();
-    unlockpt(&master).unwrap();
-    let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
-    let terminal = || File::options().read(true).write(true).open(&name).unwrap();
     let mut top = Command::new(env!("CARGO_BIN_EXE_instep"));
-    top.args(["top", "--interval", "500ms"]).stdin(terminal()).stdout(terminal());
-    let mut top = top.stderr(Stdio::null()).spawn().unwrap();
-    // Until it has taken the screen.
-    let mut drawn = Vec::new();
-    while !drawn.windows(6).any(|bytes| bytes == b"?1049h") {
-        let mut more = [0; 1024];
-        let count = rustix::io::read(&master, &mut more).unwrap();
-        drawn.extend_from_slice(&more[..count]);
-    }
+    top.args(["top", "--interval", "500ms"]);
+    let (mut top, master, _) = terminal::start(top);
     drop(master);
     let end = Instant::now() + Duration::from_secs(60);
     while top.try_wait().unwrap().is_none() {

@@ -2,12 +2,15 @@
 #![cfg(test)]
 
 mod common;
+#[path = "common/terminal.rs"]
+mod terminal;
 
 use common::{Ran, Started, binary, instep, list, text};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// A domain `four` was placed by libxl on nodes 0 and 3, and pinned to nodes 1 and 2 with a soft affinity of nodes 0
@@ -214,6 +217,27 @@ fn collected_copy_gives_the_same_conflicts() {
     assert_eq!(mode & 0o777, 0o600);
 }
 
+/// Xen walks the page lists of all domains for memory by node.
+#[test]
+fn memory_by_node_is_asked_for_only_where_it_counts() {
+    let xen = Xen::of(CONFLICT);
+    let window = ["--window", "10ms"];
+    let plan_none = ["plan", "--policy", "none"];
+    for (args, walks) in [
+        (&["status"][..], 0),
+        (&["status", "--memory"], 1),
+        (&["top", "--once"], 1),
+        (&plan_none, 1),
+        (&["plan"], 2),
+    ] {
+        let ran = xen.run(&[args, &window].concat());
+        let keys = fs::read_to_string(xen.path("keys")).unwrap_or_default();
+        assert_eq!(keys.lines().count(), walks, "{args:?}: {}", ran.all());
+        let said = ran.stdout.contains("memory unknown (--memory asks Xen for it)");
+        assert_eq!(said, args == ["status"], "{args:?}: {}", ran.all());
+    }
+}
+
 #[test]
 fn dry_run_changes_nothing() {
     let xen = Xen::of(CONFLICT);
@@ -266,6 +290,104 @@ fn hard_affinities_are_set_and_restored() {
         (Some(0), "1 domain has its original affinities again.\n")
     );
     assert_eq!(words(&xen.vcpus().replace(" 0-7 ", " all ")), words(&before));
+}
+
+/// Waits until this is so.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A run that has set hard affinities of domain 2, whose state is there.
+fn placing(xen: &Xen, state: &[&str]) -> Started {
+    let args = ["run", "--vm", "two", "--policy", "bind", "--window", "10ms", "--interval", "1h"];
+    let run = Started::new(&mut xen.command(&[&args[..], state].concat()));
+    until("the run places nothing", || {
+        assert!(!run.text("err").contains("error"), "{}", run.text("err"));
+        run.text("out").contains("next cycle")
+    });
+    run
+}
+
+#[test]
+fn guardian_puts_affinities_back_when_the_run_is_killed() {
+    let xen = Xen::of(CONFLICT);
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let (before, state) = (xen.vcpus(), xen.path("state"));
+    let state = ["--state-dir", state.to_str().unwrap()];
+    let mut run = placing(&xen, &state);
+    assert_ne!(xen.vcpus(), before, "{}", run.text("out"));
+    let status = xen.run(&[&["status", "--window", "10ms"][..], &state].concat());
+    assert!(status.stdout.contains("instep run: pid "), "{}", status.all());
+    run.child.kill().unwrap();
+    run.child.wait().unwrap();
+    until("nothing is put back", || !xen.path("state/xen-journal.json").exists());
+    assert_eq!(words(&xen.vcpus().replace(" 0-7 ", " all ")), words(&before));
+    until("the guardian says nothing", || run.text("err").contains("has its original affinities"));
+    let said = run.text("err");
+    assert!(said.contains("`instep run` ended without restoring everything; 1 domain"), "{said}");
+}
+
+#[test]
+fn without_a_guardian_the_next_run_puts_back_what_a_killed_one_left() {
+    let xen = Xen::of(CONFLICT);
+    let state = xen.path("state");
+    let state = ["--state-dir", state.to_str().unwrap()];
+    let mut run = placing(&xen, &[&state[..], &["--no-guard"]].concat());
+    run.child.kill().unwrap();
+    run.child.wait().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(xen.path("state/xen-journal.json").exists(), "nobody was left to put it back");
+    let args = ["run", "--once", "--policy", "none", "--window", "10ms"];
+    let ran = xen.run(&[&args[..], &state].concat()).expect(0);
+    assert!(
+        ran.stderr.contains("an earlier run ended without restoring; 1 domain"),
+        "{}",
+        ran.all()
+    );
+}
+
+/// An `xl` of a host whose domain 3 uses all of one CPU from now on.
+fn with_a_busy_domain() -> Xen {
+    let xen = Xen::of(CONFLICT);
+    let counts = r#"echo >> "${0%/*}/looks"
+now=$(cut -d' ' -f1 /proc/uptime)
+exec awk -v now="$now" '$2 == 3 && $3 == 0 { $6 = sprintf("%.1f", now) } { print }' "${0%/*}/xl-vcpu-list""#;
+    let script = fs::read_to_string(xen.path("xl")).unwrap();
+    let at = "vcpu-list) cat \"$here/xl-vcpu-list\" ;;";
+    assert!(script.contains(at), "{script}");
+    fs::write(xen.path("xl"), script.replace(at, &format!("vcpu-list) {counts} ;;"))).unwrap();
+    xen
+}
+
+#[test]
+fn top_draws_loads_of_the_time_between_two_looks() {
+    let xen = with_a_busy_domain();
+    let ran = xen.run(&["top", "--once", "--window", "3s"]).expect(0);
+    let line = ran.stdout.lines().find(|line| line.contains("four")).expect("its row");
+    let used: f64 = line.split_whitespace().nth(3).unwrap().parse().unwrap();
+    assert!((0.8..=1.0).contains(&used), "{}", ran.all());
+}
+
+#[test]
+fn top_draws_a_xen_host_again_and_again() {
+    let xen = with_a_busy_domain();
+    let command = xen.command(&["top", "--interval", "500ms", "--window", "200ms"]);
+    let (mut top, master, mut drawn) = terminal::start(command);
+    let reads = std::thread::spawn(move || {
+        while terminal::read(&master, &mut drawn) {}
+        drawn
+    });
+    let looks = || fs::read_to_string(xen.path("looks")).map_or(0, |text| text.lines().count());
+    until("it does not look again", || looks() >= 5);
+    assert!(top.try_wait().unwrap().is_none(), "it goes on");
+    top.kill().unwrap();
+    top.wait().unwrap();
+    let drawn = reads.join().unwrap();
+    assert!(drawn.windows(4).any(|bytes| bytes == b"four"), "its domains are drawn");
 }
 
 #[test]

@@ -130,8 +130,8 @@ mod tests {
         assert!(!kept.contains("secret"), "{kept}");
         let parsed = crate::text::config::parse;
         assert_eq!(parsed(&kept).unwrap(), parsed(text).unwrap());
-        assert_eq!(parsed(&kept).unwrap()[&3].guest_nodes.len(), 1);
-        assert_eq!(parsed(&kept).unwrap()[&3].available.len(), 2);
+        assert_eq!(parsed(&kept).unwrap().rows[&3].guest_nodes.len(), 1);
+        assert_eq!(parsed(&kept).unwrap().rows[&3].available.len(), 2);
     }
 
     #[test]

@@ -46,19 +46,10 @@ pub enum Error {
     },
     /// Output is something else than it should be.
     #[error(
-        "line {line} of `{command}` is `{value}`, which is not {expected}; this version of Xen prints something that \
-         Instep does not know (4.17 is tried): please report it with the output of `xl info`"
+        "{0}; this version of Xen prints something that Instep does not know (4.17 is tried): please report it \
+         with the output of `xl info`"
     )]
-    Output {
-        /// The command.
-        command: &'static str,
-        /// The line, from 1; 0 for all of it.
-        line: usize,
-        /// The offending text, cut to a readable length.
-        value: String,
-        /// What should stand there.
-        expected: &'static str,
-    },
+    Output(String),
     /// A file could not be read or written.
     #[error("cannot {what} {path}: {source}")]
     File {
@@ -90,15 +81,23 @@ pub enum Error {
 }
 
 impl Error {
-    /// A parse error; `value` is cut to 60 characters without what steers a terminal.
+    /// A parse error, as [`not_so`] words it.
     pub(crate) fn output(
         command: &'static str,
         line: usize,
         value: &str,
         expected: &'static str,
     ) -> Self {
-        let value = printable(&value.trim().chars().take(60).collect::<String>());
-        Self::Output { command, line, value, expected }
+        Self::Output(not_so(command, line, value, expected))
+    }
+
+    /// A domain may be there, but a look could not read it.
+    pub(crate) fn unread() -> Self {
+        Self::Unusable {
+            what: "it cannot be told what it has now, as `xl` printed rows that cannot be read"
+                .to_owned(),
+            next: "see the warnings of `instep status`",
+        }
     }
 
     /// Whether a command says that a domain is not there (any more).
@@ -133,6 +132,13 @@ impl Error {
             _ => false,
         }
     }
+}
+
+/// That a line (from 1; 0 for all of an output) is not what it should be. The line is cut to 60 characters without what
+/// steers a terminal.
+pub(crate) fn not_so(command: &str, line: usize, value: &str, expected: &str) -> String {
+    let value = printable(&value.trim().chars().take(60).collect::<String>());
+    format!("line {line} of `{command}` is `{value}`, which is not {expected}")
 }
 
 fn is_refusal(said: &str) -> bool {

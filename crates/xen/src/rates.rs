@@ -59,19 +59,18 @@ pub fn snapshot(
     changed: impl Fn(&DomainKey) -> Before,
 ) -> Snapshot {
     let window = before.map_or(Nanos::SECOND, |(_, window)| window);
-    let earlier = |domain: &DomainFacts| before?.0.domain(&domain.key);
     let mut vms = Vec::new();
     let mut opaque = Vec::new();
     let mut names = BTreeSet::new();
     for domain in &now.domains {
-        let busy = Busy { window, domain, since: before.map(|_| earlier(domain)) };
+        let busy = Busy::of_domain(domain, before);
         let mut name = domain.name.clone();
         if !names.insert(name.clone()) {
             name = format!("{name}#{}", domain.key.id);
             names.insert(name.clone());
         }
-        match left_alone(domain) {
-            Some(why) => opaque.push(OpaqueVm {
+        match pool_of(topology, domain) {
+            Err(why) => opaque.push(OpaqueVm {
                 id: VmId(domain.key.id),
                 name,
                 vcpus: u32::try_from(domain.used_vcpus().count()).unwrap_or(u32::MAX),
@@ -80,7 +79,7 @@ pub fn snapshot(
                 ),
                 why,
             }),
-            None => vms.push(vm(topology, &busy, name, changed(&domain.key))),
+            Ok(pool) => vms.push(vm(topology, (&busy, &pool), name, changed(&domain.key))),
         }
     }
     Snapshot {
@@ -105,8 +104,7 @@ pub fn competing_modules(topology: &Topology, before: Option<(&Scan, Nanos)>, no
     let last = topology.cpus().last().map_or(0, |cpu| cpu.id.0 as usize);
     let mut by_cpu = vec![0u64; last + 1];
     for domain in &now.domains {
-        let since = before.map(|(before, _)| before.domain(&domain.key));
-        let busy = Busy { window, domain, since };
+        let busy = Busy::of_domain(domain, before);
         for vcpu in &domain.vcpus {
             let cpu = vcpu.cpu.and_then(|cpu| by_cpu.get_mut(cpu.0 as usize));
             cpu.into_iter()
@@ -117,26 +115,45 @@ pub fn competing_modules(topology: &Topology, before: Option<(&Scan, Nanos)>, no
     instep_core::measure::competing_modules(&by_cpu, window.0, cores)
 }
 
-/// Why a domain is not placed.
-fn left_alone(domain: &DomainFacts) -> Option<String> {
-    if domain.key.id == 0 {
-        return Some("it is the control domain, whose vCPUs serve all others".to_owned());
-    }
-    if domain.is_ending {
-        return Some("it has been shut down or is being destroyed".to_owned());
-    }
-    domain.used_vcpus().next().is_none().then(|| "it has no vCPU that runs".to_owned())
+/// The online CPUs of the pool that a domain is placed in.
+///
+/// # Errors
+/// It is not placed; the sentence says why.
+fn pool_of(topology: &Topology, domain: &DomainFacts) -> Result<CpuSet, String> {
+    let why = if domain.key.id == 0 {
+        "it is the control domain, whose vCPUs serve all others"
+    } else if domain.is_ending {
+        "it has been shut down or is being destroyed"
+    } else if domain.used_vcpus().next().is_none() {
+        "it has no vCPU that runs"
+    } else {
+        let pool = domain.pool.as_ref().map(|pool| pool.and(&topology.all_cpus()));
+        match pool.filter(|pool| !pool.is_empty()) {
+            Some(pool) => return Ok(pool),
+            None => "it is not known which CPUs its CPU pool has (`xl cpupool-list -c` tells)",
+        }
+    };
+    Err(why.to_owned())
 }
 
 /// How much of the window vCPUs of a domain used.
 struct Busy<'a> {
     window: Nanos,
     domain: &'a DomainFacts,
-    /// Of two looks, the domain in the first, if it was there; `None` with one look only.
+    /// Of two looks, the domain in the first, if it was there; `None` with one look only, or where the first could not
+    /// read it.
     since: Option<Option<&'a DomainFacts>>,
 }
 
-impl Busy<'_> {
+impl<'a> Busy<'a> {
+    fn of_domain(domain: &'a DomainFacts, before: Option<(&'a Scan, Nanos)>) -> Self {
+        let since = before.and_then(|(before, _)| {
+            let earlier = before.domain(&domain.key);
+            (earlier.is_some() || !before.has_unread_rows).then_some(earlier)
+        });
+        Self { window: before.map_or(Nanos::SECOND, |(_, window)| window), domain, since }
+    }
+
     fn of(&self, vcpu: &VcpuFacts) -> Nanos {
         match self.since {
             Some(earlier) => {
@@ -157,16 +174,14 @@ impl Busy<'_> {
     }
 }
 
-fn vm(topology: &Topology, busy: &Busy<'_>, name: String, before: Before) -> Vm {
+fn vm(topology: &Topology, (busy, pool): (&Busy<'_>, &CpuSet), name: String, before: Before) -> Vm {
     let domain = busy.domain;
     let online = topology.all_cpus();
-    let within = |set: &CpuSet, all: &CpuSet| {
-        let set = set.and(all);
-        if set.is_empty() { all.clone() } else { set }
-    };
-    let pool = within(&domain.pool, &online);
     // A hard affinity of all CPUs is one of all CPUs of the pool.
-    let usable = |set: &CpuSet| within(set, &pool);
+    let usable = |set: &CpuSet| {
+        let set = set.and(pool);
+        if set.is_empty() { pool.clone() } else { set }
+    };
     let vcpu = |vcpu: &VcpuFacts| {
         let allowed = usable(&vcpu.hard);
         Vcpu {

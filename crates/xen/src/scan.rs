@@ -1,11 +1,12 @@
 //! One look at a Xen host: what several commands printed, put together by domain.
 //!
 //! Commands run one after another, and domains come and go between them. A domain that not all of them know is left
-//! out of this look, and that is said.
+//! out of this look, and that is said. So is one whose rows cannot be read: a domain may have a name that looks like
+//! rows of its own. One that is left out need not be gone ([`Scan::may_miss`]).
 
 use crate::error::Error;
 use crate::source::{Query, Source};
-use crate::text::{config, cpupools, info, list, node_memory, sched, uptime, vcpu_list};
+use crate::text::{Table, config, cpupools, info, list, node_memory, sched, uptime, vcpu_list};
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::snapshot::GuestNode;
 use instep_core::topology::Topology;
@@ -42,7 +43,7 @@ pub struct VcpuFacts {
     pub time: Nanos,
     /// Hard affinity, offline CPUs included.
     pub hard: CpuSet,
-    /// Soft affinity, offline CPUs included.
+    /// Soft affinity, offline CPUs included; all where it holds none.
     pub soft: CpuSet,
 }
 
@@ -67,8 +68,8 @@ pub struct DomainFacts {
     pub available: BTreeSet<u32>,
     /// Node affinity.
     pub nodes: NodeSet,
-    /// CPUs of its CPU pool.
-    pub pool: CpuSet,
+    /// CPUs of its CPU pool, where they are known.
+    pub pool: Option<CpuSet>,
     /// Its weight and cap; `None` where its scheduler has none.
     pub share: Option<sched::Share>,
     /// Memory by node, where that is known.
@@ -103,6 +104,8 @@ pub struct Scan {
     pub info: info::Info,
     /// Domains, ascending by number, dom0 included.
     pub domains: Vec<DomainFacts>,
+    /// Whether rows of domains or vCPUs could not be read, so that a domain may be missing that is there.
+    pub has_unread_rows: bool,
     /// What was wrong or is not known, one sentence each.
     pub warnings: Vec<String>,
 }
@@ -138,19 +141,22 @@ const MOST_MEMORY_MIB: u64 = 256 << 10;
 /// The host, its domains or its vCPUs cannot be read. What else cannot be is a warning.
 pub fn scan(source: &Source, depth: Depth) -> Result<Scan, Error> {
     let info = info::parse(&source.read(Query::Info)?)?;
-    let rows = list::parse(&source.read(Query::List)?)?;
+    let Table { mut rows, unread: mut warnings } = list::parse(&source.read(Query::List)?)?;
     let at = match source.uptime() {
         _ if source.is_live() => Moment::Live(Instant::now()),
         uptime => Moment::Copied(uptime),
     };
     let vcpus = vcpu_list::parse(&source.read(Query::VcpuList)?)?;
-    let mut warnings = Vec::new();
+    warnings.extend(vcpus.unread);
+    let (vcpus, incomplete) = by_domain(&info.all_cpus(), vcpus.rows, &mut rows);
+    let has_unread_rows = !warnings.is_empty() || !incomplete.is_empty();
+    warnings.extend(incomplete);
     let extra = match depth {
         Depth::Times => Extra::default(),
         _ => Extra::read(source, &info, (depth, &rows), &mut warnings),
     };
     let domains = join(&info, rows, vcpus, &extra, &mut warnings);
-    Ok(Scan { at, info, domains, warnings })
+    Ok(Scan { at, info, domains, has_unread_rows, warnings })
 }
 
 /// What is good to know and no reason to fail.
@@ -176,10 +182,10 @@ impl Extra {
             "credit2" => ask.about(Query::Credit2, "weights and caps are not known", sched::parse),
             _ => BTreeMap::new(),
         };
-        let all_cpus = "every domain is taken to be in a pool of all CPUs";
+        let no_pools = "CPU pools are not known, so that no domain is placed";
         Self {
             shares,
-            pools: ask.about(Query::CpuPools, all_cpus, cpupools::parse),
+            pools: ask.about(Query::CpuPools, no_pools, cpupools::parse),
             configs: ask.about(Query::Configs, "guests' NUMA nodes are not known", config::parse),
             uptimes: ask.about(
                 Query::Uptime,
@@ -202,12 +208,15 @@ impl Asking<'_> {
         &mut self,
         query: Query,
         lacks: &str,
-        parse: impl Fn(&str) -> Result<T, Error>,
+        parse: impl Fn(&str) -> Result<Table<T>, Error>,
     ) -> T {
-        self.source.read(query).and_then(|text| parse(&text)).unwrap_or_else(|error| {
-            self.warnings.push(format!("{lacks}: {error}"));
-            T::default()
-        })
+        let table = self.source.read(query).and_then(|text| parse(&text));
+        let table = table.unwrap_or_else(|error| Table {
+            rows: T::default(),
+            unread: vec![format!("{lacks}: {error}")],
+        });
+        self.warnings.extend(table.unread);
+        table.rows
     }
 
     fn memory(
@@ -244,32 +253,65 @@ impl Asking<'_> {
                 }
             };
         }
-        let parse = |text: &str| Ok(node_memory::parse(text));
+        let parse = |text: &str| Ok(Table { rows: node_memory::parse(text), unread: Vec::new() });
         self.about(Query::Log, "it is not known on which nodes memory lies", parse)
     }
+}
+
+/// vCPUs by domain and index.
+type Vcpus = BTreeMap<u32, BTreeMap<u32, VcpuFacts>>;
+
+/// The vCPUs of each domain. A domain whose vCPUs are not all there, or there twice, is taken out of `rows`, and a
+/// sentence tells so: `xl` prints all vCPUs that a domain may have, from 0 on, and tells how many are online.
+fn by_domain(
+    all: &CpuSet,
+    vcpus: Vec<vcpu_list::Vcpu>,
+    rows: &mut Vec<list::Domain>,
+) -> (Vcpus, Vec<String>) {
+    let mut found = Vcpus::new();
+    let mut twice = BTreeSet::new();
+    for vcpu in vcpus {
+        let (hard, mut soft) = (vcpu.hard.of(all), vcpu.soft.of(all));
+        // No CPU to prefer means as little as all (has_soft_affinity, xen/common/sched/private.h, 4.17), and `xl` can
+        // set all only.
+        if soft.is_empty() {
+            soft.clone_from(all);
+        }
+        let facts = VcpuFacts { index: vcpu.index, cpu: vcpu.cpu, time: vcpu.time, hard, soft };
+        if found.entry(vcpu.domain).or_default().insert(vcpu.index, facts).is_some() {
+            twice.insert(vcpu.domain);
+        }
+    }
+    let mut told = Vec::new();
+    rows.retain(|row| {
+        let Some(vcpus) = found.get(&row.id).filter(|_| !row.is_ending()) else { return true };
+        let is_whole = (0u32..).zip(vcpus.keys()).all(|(index, key)| index == *key)
+            && vcpus.len() >= row.vcpus as usize
+            && !twice.contains(&row.id);
+        if !is_whole {
+            let (id, name) = (row.id, &row.name);
+            told.push(format!(
+                "domain {id} ({name}) has other rows in `xl vcpu-list` than vCPUs: left out"
+            ));
+        }
+        is_whole
+    });
+    (found, told)
 }
 
 /// The domains that all commands know.
 fn join(
     info: &info::Info,
     rows: Vec<list::Domain>,
-    vcpus: Vec<vcpu_list::Vcpu>,
+    mut vcpus: Vcpus,
     extra: &Extra,
     warnings: &mut Vec<String>,
 ) -> Vec<DomainFacts> {
-    let all = info.all_cpus();
     let nodes: NodeSet = (0..info.node_count.min(1024)).map(NodeId).collect();
-    let mut by_domain: BTreeMap<u32, BTreeMap<u32, VcpuFacts>> = BTreeMap::new();
-    for vcpu in vcpus {
-        let of = by_domain.entry(vcpu.domain).or_default();
-        let (hard, soft) = (vcpu.hard.of(&all), vcpu.soft.of(&all));
-        let facts = VcpuFacts { index: vcpu.index, cpu: vcpu.cpu, time: vcpu.time, hard, soft };
-        of.insert(vcpu.index, facts);
-    }
     let mut domains = Vec::with_capacity(rows.len());
     for row in rows {
         let is_ending = row.is_ending();
-        let vcpus = by_domain.remove(&row.id);
+        let vcpus = vcpus.remove(&row.id);
         if vcpus.is_none() && !is_ending {
             warnings.push(format!(
                 "domain {} ({}) went away while the host was read: left out",
@@ -278,7 +320,7 @@ fn join(
             continue;
         }
         let config = extra.configs.get(&row.id).cloned().unwrap_or_default();
-        let pool = row.pool.as_ref().and_then(|pool| extra.pools.get(pool));
+        let pool = row.pool.as_ref().and_then(|pool| extra.pools.get(pool)).cloned();
         domains.push(DomainFacts {
             key: DomainKey { id: row.id, uuid: row.uuid.clone().unwrap_or_default() },
             kind: Some(config.kind).filter(|kind| !kind.is_empty()),
@@ -288,7 +330,7 @@ fn join(
             vcpus: vcpus.unwrap_or_default().into_values().collect(),
             available: config.available,
             nodes: row.nodes.as_ref().map(|mask| mask.of(&nodes)).unwrap_or_default(),
-            pool: pool.cloned().unwrap_or_else(|| all.clone()),
+            pool,
             share: extra.shares.get(&row.id).copied(),
             memory: extra.memory.get(&row.id).cloned(),
             uptime: extra.uptimes.get(&row.id).copied(),
@@ -304,6 +346,12 @@ impl Scan {
     #[must_use]
     pub fn domain(&self, key: &DomainKey) -> Option<&DomainFacts> {
         self.domains.iter().find(|domain| domain.key == *key)
+    }
+
+    /// Whether this look does not know a domain that may be there.
+    #[must_use]
+    pub fn may_miss(&self, key: &DomainKey) -> bool {
+        self.has_unread_rows && self.domain(key).is_none()
     }
 
     /// The domain of this number.

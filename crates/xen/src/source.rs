@@ -9,6 +9,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
@@ -182,14 +183,11 @@ impl Source {
             });
         };
         let start = |source| Error::Start { command: command.clone(), source };
-        let mut child = Command::new(program)
-            .args(arguments)
-            .env("LC_ALL", "C")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(start)?;
+        let mut xl = Command::new(program);
+        xl.args(arguments).env("LC_ALL", "C");
+        xl.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        end_with_us(&mut xl);
+        let mut child = xl.spawn().map_err(start)?;
         let (out, errors) = (reader(child.stdout.take()), reader(child.stderr.take()));
         let status = wait(&mut child, *limit).map_err(start)?;
         let Some(status) = status else {
@@ -217,6 +215,19 @@ impl Source {
             status.code().map_or_else(|| "by a signal".to_owned(), |n| format!("status {n}"));
         Err(Error::Failed { command, status, said })
     }
+}
+
+/// Ends a program with this process: what a run changes must be over when its guardian puts things back.
+fn end_with_us(command: &mut Command) {
+    let die_with_parent = || {
+        // SAFETY: prctl with numbers only, which may be called between fork and exec.
+        match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: the closure does nothing but that call.
+    unsafe { command.pre_exec(die_with_parent) };
 }
 
 /// What tells the last table of memory in the log from earlier ones.

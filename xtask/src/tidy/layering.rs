@@ -15,7 +15,8 @@ struct Layer {
 
 const LAYERS: &[Layer] = &[
     Layer { name: "instep-core", may_know: &[] },
-    Layer { name: "instep-host", may_know: &["instep-core"] },
+    Layer { name: "instep-state", may_know: &["instep-core"] },
+    Layer { name: "instep-host", may_know: &["instep-core", "instep-state"] },
     Layer { name: "instep-kernel", may_know: &["instep-core"] },
     Layer { name: "instep-trace", may_know: &["instep-core"] },
     Layer { name: "instep-scx", may_know: &[] },
@@ -31,6 +32,7 @@ const LAYERS: &[Layer] = &[
             "instep-history",
             "instep-host",
             "instep-kernel",
+            "instep-state",
             "instep-trace",
             "instep-xen",
         ],
@@ -59,7 +61,7 @@ const LAYERS: &[Layer] = &[
             "instep-xen",
         ],
     },
-    Layer { name: "instep-xen", may_know: &["instep-core"] },
+    Layer { name: "instep-xen", may_know: &["instep-core", "instep-state"] },
     Layer { name: "instep-history", may_know: &[] },
     Layer { name: "instep-serve", may_know: &["instep-history"] },
     Layer { name: "instep-load", may_know: &[] },

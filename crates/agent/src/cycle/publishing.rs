@@ -4,7 +4,7 @@ use super::*;
 use crate::config::HistoryConfig;
 use crate::published::{DAY, HISTORY, HOST, Moment};
 use crate::testing::Heard;
-use instep_core::units::{Bytes, CpuId, Milli};
+use instep_core::units::{Bytes, CpuId, Milli, Nanos};
 use instep_host::Root;
 use instep_host::discover::ScanOptions;
 use instep_madehost::{HostSpec, MadeHost, VcpuSpec, VmSpec, Vmm};

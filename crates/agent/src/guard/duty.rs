@@ -9,11 +9,12 @@
 //! abandoned, somebody else has it, or nobody knows who -> waits for 10 s, tells the way out, fails
 //! ```
 
+use super::left::{Left, Restored};
 use super::lock::worded;
 use super::{DONE, GOING, NAME, PAUSES, READY};
 use crate::error::Error;
 use crate::published;
-use instep_host::apply::{Applier, Holder, InstanceLock, Journal, RestoreReport, StateDir};
+use instep_host::apply::{Holder, InstanceLock, StateDir};
 use rustix::process::setsid;
 use signal_hook::consts::{SIGABRT, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use std::io::{self, Read as _, Write as _};
@@ -29,7 +30,7 @@ const DEAF: [i32; 5] = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGABRT];
 ///
 /// # Errors
 /// It cannot wait, or what was left behind can be neither read nor put back.
-pub fn stand(state: &StateDir, agent: u32) -> Result<Option<RestoreReport>, Error> {
+pub fn stand(state: &StateDir, agent: u32, left: &impl Left) -> Result<Option<Restored>, Error> {
     // Neither is necessary: a name is for people, and a session of its own has who leads one.
     let _ = rustix::thread::set_name(NAME);
     let _ = setsid();
@@ -39,7 +40,7 @@ pub fn stand(state: &StateDir, agent: u32) -> Result<Option<RestoreReport>, Erro
     if wait().map_err(Error::Guard)? {
         return Ok(None);
     }
-    Duty { state, agent, patience: GOING }.fulfil(|| state.lock())
+    Duty { state, agent, left, patience: GOING }.fulfil(|| state.lock())
 }
 
 /// Waits for the agent's end; whether it said that there is nothing left to do.
@@ -53,19 +54,20 @@ fn wait() -> io::Result<bool> {
 }
 
 /// What a guardian has to do once its agent's pipe is closed.
-struct Duty<'a> {
+struct Duty<'a, L> {
     state: &'a StateDir,
     agent: u32,
+    left: &'a L,
     /// How long it waits for others than the agent.
     patience: Duration,
 }
 
-impl Duty<'_> {
+impl<L: Left> Duty<'_, L> {
     /// Restores what the agent left behind, by the lock that `take` gives.
     fn fulfil(
         &self,
         take: impl FnMut() -> Result<InstanceLock, instep_host::Error>,
-    ) -> Result<Option<RestoreReport>, Error> {
+    ) -> Result<Option<Restored>, Error> {
         self.restore(take).map_err(|source| Error::Left {
             state: self.state.path().to_owned(),
             source: Box::new(source),
@@ -77,22 +79,21 @@ impl Duty<'_> {
     fn restore(
         &self,
         mut take: impl FnMut() -> Result<InstanceLock, instep_host::Error>,
-    ) -> Result<Option<RestoreReport>, Error> {
+    ) -> Result<Option<Restored>, Error> {
         let [mut pause, longest] = PAUSES;
         let mut in_the_way = None;
         loop {
-            let Some(journal) = Journal::load(self.state)? else { return Ok(None) };
+            let Some(left) = self.left.look(self.state)? else { return Ok(None) };
             let is_agents = |pid| pid == self.agent;
-            if journal.is_abandoned()? {
+            if left.is_abandoned {
                 match take() {
                     Ok(lock) => {
-                        let mut applier = Applier::open(lock)?;
-                        let is_left = applier.journal().is_abandoned()?;
-                        if !is_left {
+                        let left = self.left.look(self.state)?;
+                        if !left.is_some_and(|left| left.is_abandoned) {
                             return Ok(None);
                         }
                         published::forget(self.state.path());
-                        return Ok(Some(applier.restore()?));
+                        return self.left.put_back(lock).map(Some);
                     }
                     Err(instep_host::Error::Taken { pid: Some(pid), .. }) if is_agents(pid) => {}
                     // A new instance with this directory restores; one with another does not.
@@ -104,7 +105,7 @@ impl Duty<'_> {
                     }
                     Err(error) => return Err(error.into()),
                 }
-            } else if !matches!(journal.holder, Holder::Instance { pid, .. } if is_agents(pid)) {
+            } else if !matches!(left.holder, Holder::Instance { pid, .. } if is_agents(pid)) {
                 return Ok(None);
             }
             std::thread::sleep(pause);
@@ -115,11 +116,12 @@ impl Duty<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::left::Threads;
     use super::super::testing::{by_process, left_by};
     use super::*;
     use instep_core::units::Tid;
     use instep_host::Root;
-    use instep_host::apply::thread;
+    use instep_host::apply::{Journal, thread};
     use std::process::Command;
 
     /// The first process did not start that late: this one ended.
@@ -131,8 +133,8 @@ mod tests {
         thread::key_of(&Root::live(), pid, Tid(pid)).unwrap().pid_start
     }
 
-    fn duty(state: &StateDir, patience: Duration) -> Duty<'_> {
-        Duty { state, agent: 7, patience }
+    fn duty(state: &StateDir, patience: Duration) -> Duty<'_, Threads> {
+        Duty { state, agent: 7, left: &Threads, patience }
     }
 
     fn taken(pid: Option<u32>) -> Result<InstanceLock, instep_host::Error> {
@@ -164,7 +166,7 @@ mod tests {
             if times < 4 { taken(None) } else { state.lock() }
         });
         let report = report.unwrap();
-        assert!(report.is_some_and(|report| report.is_complete()) && times == 4);
+        assert!(report.is_some_and(|report| report.is_complete) && times == 4);
         assert_eq!(Journal::load(&state).unwrap(), None);
     }
 

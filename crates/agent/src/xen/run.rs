@@ -1,44 +1,49 @@
 //! `run` on a Xen host: cycles until told to stop, and everything put back at the end.
 //!
 //! ```text
-//! lock -> (crashed before? restore) -> measure -> cycle -> once? keep : wait -> cycle ...
-//!                                                           stop asked for -> restore
+//! lock -> (crashed before? restore) -> guardian -> measure -> cycle -> once? keep : wait -> cycle ...
+//!                                                            stop asked for -> restore
 //! ```
-//! There is no guardian: what a run changed that was killed stays until `instep restore` or the next run.
 
-use super::{Known, Look, Memory, decide, look};
-use crate::config::{Config, ConfigError};
-use crate::cycle::{cpu_time, left_alone};
+use super::{Domains, Known, Look, Memory, decide, depth_of, look, open, told};
+use crate::config::Config;
 use crate::error::Error;
+use crate::guard::Guard;
 use crate::locks::lock;
 use crate::observe::{absent, keep_only};
-use crate::record::{ActionRecord, Cost, DONE, Record};
+use crate::published::{self, RunState};
+use crate::record::{ActionRecord, Cycle, DONE, Stopwatch};
+use crate::reload::{Reload, read_again};
 use crate::run::{HANDED_OVER, Sink};
+use crate::service::{self, Service};
 use crate::signals::{Events, Wake};
 use crate::view;
 use instep_core::decision::{Action, Decision};
 use instep_core::snapshot::Snapshot;
-use instep_core::units::{Nanos, VmId};
+use instep_core::units::VmId;
 use instep_core::wording::Count;
 use instep_host::apply::StateDir;
-use instep_xen::apply::{Applied, Applier, Change, Hands, Journal, LiveHands, Report};
+use instep_xen::apply::{Applied, Applier, Change, Hands, Holder, Journal, Report};
 use instep_xen::scan::{Depth, scan};
 use instep_xen::{Scan, Source};
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant, SystemTime};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// What to run with.
 pub struct Options<'a> {
     /// The configuration to begin with.
     pub config: Config,
     /// Reads it again on SIGHUP.
-    pub reload: Option<&'a mut dyn FnMut() -> Result<Config, ConfigError>>,
+    pub reload: Option<Reload<'a>>,
     /// One cycle only; what it set stays.
     pub once: bool,
     /// Where originals are kept; `None` on a dry run.
     pub state: Option<StateDir>,
     /// On a dry run, what an earlier run changed.
     pub known: Option<Journal>,
+    /// Starts the guardian of a run that goes on.
+    pub guardian: Option<Command>,
     /// Signals that came since the process began.
     pub events: Events,
     /// This machine.
@@ -64,38 +69,40 @@ const MEMORY_EVERY: Duration = Duration::from_secs(600);
 /// back first.
 pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
     let first = scan(&options.source, Depth::Times)?;
-    let _lock = options.state.as_ref().map(lock).transpose()?;
-    let mut applier = match &options.state {
+    let state = options.state.clone();
+    let locked = state.as_ref().map(lock).transpose()?;
+    let mut applier = match &state {
         None => None,
         Some(state) => {
-            let hands = LiveHands::new(options.source.clone(), &first.info);
-            Some(begin(Applier::open(state.path().to_owned(), hands)?, sink)?)
+            published::forget(state.path());
+            Some(begin(open(state, options.source.clone(), &first.info)?, sink)?)
         }
     };
-    options.events.hold_stops()?;
-    let once = options.once;
-    let result = cycles(&mut options, applier.as_mut(), first, sink);
-    let Some(applier) = applier.as_mut() else { return result };
-    match result {
-        Ok(ended) if once => applier.keep().map(|()| ended).map_err(Error::from),
-        Ok(ended) if options.events.is_hand_over() => {
-            sink.notice(HANDED_OVER);
-            applier.keep().map(|()| ended).map_err(Error::from)
-        }
-        Ok(ended) => Ok(Ended { restored: Some(applier.restore(|_| true)?), ..ended }),
-        // What an earlier run meant to stand still does.
-        Err(error) if applier.journal().is_kept => Err(error),
-        Err(error) => {
-            let report = applier.restore(|_| true)?;
-            told(&report).iter().for_each(|line| sink.notice(line));
-            Err(error)
-        }
+    let command = options.guardian.take().filter(|_| applier.is_some() && !options.once);
+    let mut guard = Guard::start(command, sink);
+    let mut run = Run::start(options, first);
+    let result = run.cycles(applier.as_mut(), &mut guard, sink);
+    let ended = match &mut applier {
+        Some(applier) => run.end(result, applier, sink),
+        None => result,
+    };
+    service::tell_end(match &ended {
+        Ok(Ended { restored: None, .. }) => "ended; what was placed stays",
+        Ok(_) => "ended; affinities are restored",
+        Err(_) => "ended with an error",
+    });
+    if let Some(state) = &state {
+        published::withdraw(state.path());
+        drop((applier, locked));
+        guard.leave(state, &Domains);
     }
+    ended
 }
 
 /// Restores what a run left that was killed.
 fn begin<H: Hands>(mut applier: Applier<H>, sink: &mut dyn Sink) -> Result<Applier<H>, Error> {
-    if !applier.journal().is_kept && !applier.journal().domains.is_empty() {
+    let journal = applier.journal();
+    if journal.holder != Holder::Kept && !journal.domains.is_empty() {
         let report = applier.restore(|_| true)?;
         let mut lines = told(&report);
         lines[0].insert_str(0, "an earlier run ended without restoring; ");
@@ -104,123 +111,174 @@ fn begin<H: Hands>(mut applier: Applier<H>, sink: &mut dyn Sink) -> Result<Appli
     Ok(applier)
 }
 
-fn cycles<H: Hands>(
-    options: &mut Options<'_>,
-    mut applier: Option<&mut Applier<H>>,
-    mut before: Scan,
-    sink: &mut dyn Sink,
-) -> Result<Ended, Error> {
-    let mut ended = Ended::default();
-    let mut wait = options.config.window;
-    let mut walked: Option<Instant> = None;
-    let mut memory = Memory::new();
-    for count in 1.. {
+/// What goes on from cycle to cycle.
+struct Run<'a> {
+    options: Options<'a>,
+    service: Service,
+    /// The look that the next window begins with.
+    before: Scan,
+    memory: Memory,
+    /// When memory by node was asked for last.
+    walked: Option<Instant>,
+    /// Cycles since the start.
+    count: u64,
+}
+
+impl<'a> Run<'a> {
+    fn start(options: Options<'a>, before: Scan) -> Self {
+        let service = Service::begin(options.config.window);
+        Self { options, service, before, memory: Memory::new(), walked: None, count: 0 }
+    }
+
+    fn cycles<H: Hands>(
+        &mut self,
+        mut applier: Option<&mut Applier<H>>,
+        guard: &mut Guard,
+        sink: &mut dyn Sink,
+    ) -> Result<Ended, Error> {
+        self.options.events.hold_stops()?;
+        let mut ended = Ended::default();
+        let mut wait = self.options.config.window;
         loop {
-            match options.events.wait(wait) {
+            match self.wait(wait) {
                 Wake::Stop => return Ok(ended),
-                Wake::Time => break,
                 Wake::Reload => {
-                    match options.reload.as_mut().map(|reload| reload()) {
-                        Some(Ok(config)) => options.config = config,
-                        Some(Err(error)) => {
-                            sink.notice(&format!("the configuration stays: {error}"))
+                    let service = self.service.clone();
+                    service.reload(|| {
+                        if let Some(config) = read_again(&mut self.options.reload, sink) {
+                            self.options.config = config;
                         }
-                        None => {}
-                    }
-                    sink.reopen();
+                    });
+                    wait = self.options.config.window;
+                    continue;
                 }
+                Wake::Time => {}
+            }
+            guard.look(sink);
+            self.count += 1;
+            let status = match self.cycle(applier.as_deref_mut(), sink) {
+                Ok((failed, status)) => {
+                    ended.failed = failed;
+                    status
+                }
+                // What worked before may work again; the placement stands meanwhile.
+                Err(error) if self.count > 1 => {
+                    sink.notice(&format!("this cycle failed: {error}"));
+                    format!("cycle {} failed: {error}", self.count)
+                }
+                Err(error) => return Err(error),
+            };
+            self.service.note_cycle(&status);
+            if self.options.once {
+                return Ok(ended);
+            }
+            if let Some(applier) = applier.as_deref_mut() {
+                // What an earlier run left standing is this one's now, which puts it back when it ends.
+                applier.take_over()?;
+            }
+            wait = self.options.config.interval;
+            if let Some(state) = &self.options.state {
+                RunState::publish_now(state.path(), self.options.config.policy, self.count, wait);
             }
         }
-        let is_due = walked.is_none_or(|at| at.elapsed() >= MEMORY_EVERY);
-        let depth =
-            if is_due && options.config.memory.home { Depth::WithMemory } else { Depth::Full };
-        if is_due {
-            walked = Some(Instant::now());
-        }
-        let known = options.known.as_ref();
-        let cycle = Cycle { count, config: &options.config, once: options.once, depth, known };
-        match cycle.go(&options.source, applier.as_deref_mut(), (&before, &mut memory), sink) {
-            Ok((failed, scan)) => (ended.failed, before) = (failed, scan),
-            // What worked before may work again; the placement stands meanwhile.
-            Err(error) if count > 1 => sink.notice(&format!("this cycle failed: {error}")),
-            Err(error) => return Err(error),
-        }
-        if options.once {
-            break;
-        }
-        if let Some(applier) = applier.as_deref_mut() {
-            // What an earlier run left standing is this one's now, which puts it back when it ends.
-            applier.take_over()?;
-        }
-        wait = options.config.interval;
     }
-    Ok(ended)
-}
 
-/// One cycle.
-struct Cycle<'a> {
-    count: u64,
-    config: &'a Config,
-    once: bool,
-    depth: Depth,
-    known: Option<&'a Journal>,
-}
+    /// Waits for the next cycle, and tells the service manager meanwhile that this process lives.
+    fn wait(&mut self, time: Duration) -> Wake {
+        let begun = Instant::now();
+        loop {
+            self.service.sign();
+            let left = time.saturating_sub(begun.elapsed());
+            let look = left.min(self.service.every());
+            match self.options.events.wait(look) {
+                Wake::Time if left > look => {}
+                wake => return wake,
+            }
+        }
+    }
 
-impl Cycle<'_> {
-    /// Looks, decides, applies and tells; how many changes failed, and the look.
-    fn go<H: Hands>(
-        &self,
-        source: &Source,
-        mut applier: Option<&mut Applier<H>>,
-        (before, memory): (&Scan, &mut Memory),
+    /// Leaves the placement standing or puts it back.
+    fn end<H: Hands>(
+        &mut self,
+        result: Result<Ended, Error>,
+        applier: &mut Applier<H>,
         sink: &mut dyn Sink,
-    ) -> Result<(usize, Scan), Error> {
-        let (time, cpu_before, began) = (SystemTime::now(), cpu_time(), Instant::now());
-        let journal = applier.as_deref().map(Applier::journal).or(self.known);
-        let known = Known { before: Some(before), elapsed: None, journal };
-        let Look { mut snapshot, mut scan, .. } = look(source, self.depth, &known, memory)?;
-        let missing = keep_only(&mut snapshot, &self.config.vms);
-        if self.once
-            && let Some(name) = missing.first()
-        {
+    ) -> Result<Ended, Error> {
+        match result {
+            Ok(ended) if self.options.once => {
+                applier.keep()?;
+                Ok(ended)
+            }
+            Ok(ended) if self.options.events.is_hand_over() => {
+                sink.notice(HANDED_OVER);
+                applier.keep()?;
+                Ok(ended)
+            }
+            Ok(ended) => Ok(Ended { restored: Some(applier.restore(|_| true)?), ..ended }),
+            // What an earlier run meant to stand still does.
+            Err(error) if applier.journal().holder == Holder::Kept => Err(error),
+            Err(error) => {
+                match applier.restore(|_| true) {
+                    Ok(report) => told(&report).iter().for_each(|line| sink.notice(line)),
+                    Err(failed) => sink.notice(&format!(
+                        "the affinities found cannot be put back: {failed}; `instep restore` puts back what is \
+                         recorded"
+                    )),
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Looks, decides, applies and tells; how many changes failed, and the cycle in a line.
+    fn cycle<H: Hands>(
+        &mut self,
+        mut applier: Option<&mut Applier<H>>,
+        sink: &mut dyn Sink,
+    ) -> Result<(usize, String), Error> {
+        let mut watch = Stopwatch::start();
+        let Options { config, known, source, once, .. } = &self.options;
+        let is_due = self.walked.is_none_or(|at| at.elapsed() >= MEMORY_EVERY);
+        let depth = if is_due { depth_of(config) } else { Depth::Full };
+        if is_due {
+            self.walked = Some(Instant::now());
+        }
+        let journal = applier.as_deref().map(Applier::journal).or(known.as_ref());
+        let known = Known { before: Some(&self.before), elapsed: None, journal };
+        let Look { mut snapshot, mut scan, .. } = look(source, depth, &known, &mut self.memory)?;
+        let missing = keep_only(&mut snapshot, &config.vms);
+        if *once && let Some(name) = missing.first() {
             return Err(Error::NoSuchVm(absent(&snapshot, name)));
         }
         scan.warnings.extend(missing.iter().map(|name| absent(&snapshot, name)));
-        let observed = Instant::now();
-        let decision = decide(&snapshot, &self.config.settings());
-        let decided = Instant::now();
+        watch.note_observed();
+        let decision = decide(&snapshot, &config.settings());
+        watch.note_decided();
         let (outcomes, failed) = match applier.as_deref_mut() {
             Some(applier) => carry_out(applier, &decision, &scan)?,
             None => (BTreeMap::new(), 0),
-        };
-        let cost = Cost {
-            cpu_ns: cpu_time().since(cpu_before),
-            cpu_total_ns: cpu_time(),
-            observe_ns: nanos(observed.duration_since(began)),
-            decide_ns: nanos(decided.duration_since(observed)),
-            apply_ns: nanos(decided.elapsed()),
         };
         let outcome = |vm: VmId| match outcomes.get(&vm) {
             Some(outcome) => outcome.clone(),
             None => "dry run".to_owned(),
         };
-        let record = Record {
-            schema: "instep.record/1",
-            cycle: self.count,
-            time: humantime::format_rfc3339_millis(time).to_string(),
-            policy: self.config.policy,
+        let cycle = Cycle {
+            count: self.count,
+            time: watch.time,
+            policy: config.policy,
             dry_run: applier.is_none(),
-            window_ns: snapshot.window,
-            vms: view::verdicts(&snapshot, &decision),
-            left_alone: snapshot.opaque.iter().map(left_alone).collect(),
-            actions: actions(&snapshot, &decision, outcome),
-            conflicts: view::conflicts(&snapshot, &decision.conflicts),
-            memory: &[],
+            snapshot: &snapshot,
+            decision: &decision,
             warnings: &scan.warnings,
-            cost,
+            cost: watch.cost(),
         };
+        let record = cycle.record(actions(&snapshot, &decision, outcome), &[]);
         sink.record(&record);
-        Ok((failed, scan))
+        let (vms, changes) = (record.vms.len(), record.actions.len());
+        let (vms, changes) = (Count::of(vms, "VM"), Count::of(changes, "change"));
+        let status = format!("cycle {}: {vms}, {changes}", self.count);
+        self.before = scan;
+        Ok((failed, status))
     }
 }
 
@@ -235,10 +293,6 @@ fn actions<'a>(
         outcome: outcome(action.vm()),
     };
     decision.actions.iter().map(record).collect()
-}
-
-fn nanos(time: Duration) -> Nanos {
-    Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// Makes the changes; what came of each domain, and how many failed.
@@ -279,36 +333,7 @@ fn words(applied: &Applied) -> String {
         Applied::Changed => "left alone: someone else changed the domain meanwhile".to_owned(),
         Applied::Failed(error) => format!("nothing of it was kept: {error}"),
         Applied::Half(error) => {
-            format!(
-                "only a part of it was set, and could not be undone: {error}; `instep restore` puts it back"
-            )
+            format!("only a part of it stands: {error}; `instep restore` puts back what was there")
         }
     }
-}
-
-/// A restore in one line.
-#[must_use]
-pub fn restored(report: &Report) -> String {
-    let mut text = match report.restored {
-        0 => "there was no affinity to put back".to_owned(),
-        1 => "1 domain has its original affinities again".to_owned(),
-        more => format!("{more} domains have their original affinities again"),
-    };
-    if report.gone > 0 {
-        text.push_str(&format!("; {} ended before", Count::of(report.gone, "domain")));
-    }
-    if !report.failed.is_empty() {
-        text.push_str(&format!("; could not restore {}", Count::of(report.failed.len(), "domain")));
-    }
-    text
-}
-
-/// A restore in words: one line, and one for each thing that is not as it was found.
-#[must_use]
-pub fn told(report: &Report) -> Vec<String> {
-    let mut lines = vec![restored(report)];
-    lines.extend(report.left_alone.iter().map(|what| format!("left alone: {what}")));
-    let failed = |(name, error): &(String, _)| format!("{name} could not be restored: {error}");
-    lines.extend(report.failed.iter().map(failed));
-    lines
 }

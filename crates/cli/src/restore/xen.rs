@@ -4,12 +4,10 @@ use super::RestoreJson;
 use crate::args::RestoreArgs;
 use crate::{Outcome, print, print_json, tell};
 use instep_agent::run::lock_journal;
-use instep_agent::xen::told;
+use instep_agent::xen::{restore, told};
 use instep_host::apply::StateDir;
 use instep_xen::Source;
-use instep_xen::apply::{Applier, Journal, LiveHands};
-use instep_xen::source::Query;
-use instep_xen::text::info;
+use instep_xen::apply::Journal;
 use std::fs;
 
 /// Puts back what the journal of this host tells.
@@ -30,9 +28,7 @@ pub(super) fn command(
             fs::rename(&path, &aside)?;
             tell(&format!("the damaged journal is now {}", aside.display()));
         }
-        let info = info::parse(&source.read(Query::Info)?)?;
-        let hands = LiveHands::new(source, &info);
-        Applier::open(state.path().to_owned(), hands)?.restore(|_| true)?
+        restore(state, source)?
     } else {
         Default::default()
     };

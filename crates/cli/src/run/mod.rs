@@ -5,11 +5,10 @@ mod output;
 mod text;
 mod xen;
 
-use crate::args::{PolicyArgs, RunArgs};
+use crate::args::{Hypervisor, PolicyArgs, RunArgs};
 use crate::observe::{journal, state_dir};
 use crate::{Outcome, guard, hypervisor};
 use instep_agent::config::{Config, ConfigError};
-use instep_agent::guard::missing;
 use instep_agent::run::{Ended, Events, Hands, Options, Sink, run, told};
 use instep_kernel::Mode;
 use output::Output;
@@ -42,7 +41,9 @@ pub(crate) fn command(args: RunArgs, events: Option<Events>) -> anyhow::Result<O
     let mut sink = Output::start(&args, &interval)?;
     let result = match hypervisor::xen(args.hypervisor, None) {
         Ok(None) => place((&args, events, config), &make, &interval, &mut sink),
-        Ok(Some(source)) => xen::place((&args, events, config), source, &make, &mut sink),
+        Ok(Some(source)) => {
+            xen::place((&args, events, config), source, (&make, &interval), &mut sink)
+        }
         Err(error) => Err(error),
     };
     let outcome = result.unwrap_or_else(|error| {
@@ -70,11 +71,8 @@ fn place(
         Hands::Free(state_dir(args.state_dir.as_deref())?)
     };
     let guardian = match &hands {
-        Hands::Free(state) if !args.no_guard && !args.once => {
-            let command = guard::command_of(state);
-            command.inspect_err(|error| sink.notice(&missing(error))).ok()
-        }
-        _ => None,
+        Hands::Free(state) => guard::of_run(args, state, Hypervisor::Kvm, sink),
+        Hands::Tied(_) => None,
     };
     let mut reload = || {
         let config = make()?;

@@ -2,7 +2,8 @@
 
 use super::output::Output;
 use crate::Outcome;
-use crate::args::RunArgs;
+use crate::args::{Hypervisor, RunArgs};
+use crate::guard::of_run;
 use crate::hypervisor::journal;
 use crate::observe::state_dir;
 use instep_agent::config::{Config, ConfigError};
@@ -10,12 +11,14 @@ use instep_agent::run::{Events, Sink};
 use instep_agent::xen::{Ended, Options, run, told};
 use instep_kernel::Mode;
 use instep_xen::Source;
+use std::cell::Cell;
+use std::time::Duration;
 
 /// Runs until told to stop; what is worth telling goes to the sink.
 pub(super) fn place(
     (args, events, config): (&RunArgs, Events, Config),
     source: Source,
-    make: &dyn Fn() -> Result<Config, ConfigError>,
+    (make, interval): (&dyn Fn() -> Result<Config, ConfigError>, &Cell<Duration>),
     sink: &mut Output<'_>,
 ) -> anyhow::Result<Outcome> {
     anyhow::ensure!(
@@ -31,9 +34,15 @@ pub(super) fn place(
     } else {
         state = Some(state_dir(args.state_dir.as_deref())?);
     }
-    let mut reload = || make();
+    let guardian = state.as_ref().and_then(|state| of_run(args, state, Hypervisor::Xen, sink));
+    let mut reload = || {
+        let config = make()?;
+        interval.set(config.interval);
+        Ok(config)
+    };
     let reload = args.policy.config.is_some().then_some(&mut reload as &mut dyn FnMut() -> _);
-    let options = Options { config, reload, once: args.once, state, known, events, source };
+    let once = args.once;
+    let options = Options { config, reload, once, state, known, guardian, events, source };
     let Ended { failed, restored } = run(options, sink)?;
     if let Some(report) = &restored {
         told(report).iter().for_each(|line| sink.notice(line));

@@ -102,6 +102,7 @@ pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
     let trust = configured.trust();
     let mut config = Config::default();
     config.discover.vm_settings = configured.discover.vm_settings;
+    config.memory.home = args.memory;
     if let Some(window) = args.host.window {
         config.window = window;
     }
@@ -113,8 +114,9 @@ pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
             vm.why.clone_from(why);
         }
     }
-    let is_live = args.host.root.is_none() && observed.xen.is_none();
-    let dispatch = is_live.then(|| dispatch::look(args.host.state_dir.as_deref()));
+    let is_live = args.host.root.is_none();
+    let has_dispatch = is_live && observed.xen.is_none();
+    let dispatch = has_dispatch.then(|| dispatch::look(args.host.state_dir.as_deref()));
     let state = state_dir(args.host.state_dir.as_deref()).ok().filter(|_| is_live);
     let run = state.as_ref().and_then(held::run_of);
     if args.json {

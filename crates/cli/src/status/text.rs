@@ -7,6 +7,7 @@ use instep_agent::observe::facts_of;
 use instep_agent::vm_settings::Chosen;
 use instep_core::snapshot::Vm;
 use instep_core::units::{Milli, Nanos, NodeId};
+use instep_xen::scan::Moment;
 use std::fmt::Write as _;
 use std::time::SystemTime;
 
@@ -100,7 +101,12 @@ fn vm_lines(observed: &Observed, vm: &Vm, home: Option<NodeId>, width: usize) ->
     if let Some(seen) = &observed.xen {
         let home = home.map_or_else(|| "home open".to_owned(), |node| format!("home node {node}"));
         let facts = seen.scan.by_id(vm.id.0);
-        return xen::vm_lines(vm, facts, (home, memory(vm)), (snapshot.window, width));
+        let is_live = matches!(seen.scan.at, Moment::Live(_));
+        let memory = match vm.memory_total().0 {
+            0 if is_live => "memory unknown (--memory asks Xen for it)".to_owned(),
+            _ => memory(vm),
+        };
+        return xen::vm_lines(vm, facts, (home, memory), (snapshot.window, width));
     }
     let facts = facts_of(&observed.scan, vm);
     let kind = facts.map_or_else(String::new, |facts| {

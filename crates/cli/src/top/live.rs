@@ -8,11 +8,13 @@ use crate::hypervisor;
 use crate::observe::{observe, root};
 use instep_agent::config::Config;
 use instep_agent::observe::{Observation, Observer};
+use instep_agent::xen::{Known, Look, Memory, look};
 use instep_core::snapshot::{Snapshot, Vm};
 use instep_core::units::{Nanos, Tid, VmId};
 use instep_host::Root;
 use instep_host::discover::ScanOptions;
 use instep_host::profile::{Tracer, watch};
+use instep_xen::scan::{Depth, scan};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -44,6 +46,8 @@ struct Traced {
 
 enum Source {
     Host(Box<Observer>),
+    /// A Xen host, and the look that the next window begins with.
+    Xen(instep_xen::Source, Box<instep_xen::Scan>),
     Copy(Box<Snapshot>, Extra),
 }
 
@@ -53,6 +57,7 @@ impl Live {
         let root = root(args.host.root.as_deref())?;
         let mut config = Config::default();
         config.window = args.host.window.unwrap_or(config.window);
+        config.memory.home = false;
         let new = |source, warnings| Self {
             root: root.clone(),
             interval: args.interval,
@@ -61,11 +66,13 @@ impl Live {
             blocks: BTreeMap::new(),
             traced: BTreeMap::new(),
         };
-        let is_xen = hypervisor::xen(args.host.hypervisor, args.host.root.as_deref())?.is_some();
-        anyhow::ensure!(
-            args.once || !is_xen || !root.is_live(),
-            "`instep top` draws a Xen host only once; use `instep top --once`, or `instep status`"
-        );
+        let xen = hypervisor::xen(args.host.hypervisor, args.host.root.as_deref())?;
+        let is_xen = xen.is_some();
+        if let Some(xen) = xen.filter(|_| root.is_live()) {
+            let before = scan(&xen, Depth::Times)?;
+            std::thread::sleep(config.window);
+            return Ok(new(Source::Xen(xen, Box::new(before)), Vec::new()));
+        }
         if is_xen || !root.is_live() {
             let observed = observe(&args.host, &config, None)?;
             let extra = match &args.host.before {
@@ -95,6 +102,14 @@ impl Live {
     pub(super) fn frame(&mut self, chosen: Option<VmId>) -> anyhow::Result<Frame> {
         let snapshot = match &mut self.source {
             Source::Copy(snapshot, extra) => return Ok(Frame::new(snapshot, extra)),
+            Source::Xen(xen, before) => {
+                let known = Known { before: Some(before), ..Known::default() };
+                let Look { snapshot, scan, .. } =
+                    look(xen, Depth::Full, &known, &mut Memory::new())?;
+                scan.warnings.iter().for_each(|warning| note(&mut self.warnings, warning));
+                **before = scan;
+                return Ok(Frame::new(&snapshot, &Extra::default()));
+            }
             Source::Host(observer) => {
                 let Observation { snapshot, scan } = observer.look(None, None)?;
                 scan.warnings.iter().for_each(|warning| note(&mut self.warnings, warning));
@@ -150,7 +165,7 @@ impl Frames for Live {
         is_due: bool,
     ) -> anyhow::Result<Option<Frame>> {
         // A copy never changes.
-        if !is_due || state.paused || !matches!(self.source, Source::Host(_)) {
+        if !is_due || state.paused || matches!(self.source, Source::Copy(..)) {
             return Ok(None);
         }
         let rows = state.rows(frame);

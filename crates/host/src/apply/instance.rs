@@ -70,7 +70,7 @@ pub(crate) fn runs(root: &Root, pid: u32, start: u64) -> Result<bool, Error> {
 
 /// The id of this boot.
 pub(crate) fn boot_id() -> Result<String, Error> {
-    Ok(Root::live().read("proc/sys/kernel/random/boot_id")?.trim().to_owned())
+    instep_state::boot_id().map_err(|source| Error::read(instep_state::BOOT_ID, source))
 }
 
 #[cfg(test)]

@@ -14,8 +14,7 @@
 //! the same process with a set of Instep's own has inherited it; it belongs to the original of that
 //! entry (`since` tells later from earlier).
 //!
-//! CPU sets are lists (`0-63`): as arrays the journal of 8,000 threads on 256 CPUs would be 16 MB
-//! a write. It does not know whether a thread is still alive; [`ThreadKey`] does.
+//! It does not know whether a thread is still alive; [`ThreadKey`] does.
 //!
 //! Fields that this version does not know are passed over: a newer version wrote them, and what it
 //! changed can be put back all the same. What would be wrong without a field takes another schema.
@@ -26,11 +25,13 @@ use crate::apply::thread::ThreadKey;
 use crate::error::Error;
 use instep_core::idset::CpuSet;
 use instep_core::units::Tid;
+pub use instep_state::Holder;
+use instep_state::Outlives;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// The version written and read.
@@ -59,7 +60,7 @@ pub struct Entry {
     /// The thread.
     pub thread: ThreadKey,
     /// Its affinity before Instep first touched it, offline CPUs included; never empty.
-    #[serde(with = "list")]
+    #[serde(with = "instep_state::list")]
     pub original: CpuSet,
     /// Whether `original` was all that the thread's cpuset allowed: nobody had pinned it.
     pub unpinned: bool,
@@ -67,14 +68,14 @@ pub struct Entry {
     #[serde(default)]
     pub since: u64,
     /// What the kernel made of the last finished change.
-    #[serde(with = "list", default, skip_serializing_if = "CpuSet::is_empty")]
+    #[serde(with = "instep_state::list", default, skip_serializing_if = "CpuSet::is_empty")]
     pub set: CpuSet,
     /// What that change asked for if the kernel kept only `set` of it: kernels from 6.2 on give the
     /// rest when the cpuset is widened (`user_cpus_ptr`, kernel/sched/core.c).
-    #[serde(with = "list", default, skip_serializing_if = "CpuSet::is_empty")]
+    #[serde(with = "instep_state::list", default, skip_serializing_if = "CpuSet::is_empty")]
     pub asked: CpuSet,
     /// What a change asks for that is under way.
-    #[serde(with = "list", default, skip_serializing_if = "CpuSet::is_empty")]
+    #[serde(with = "instep_state::list", default, skip_serializing_if = "CpuSet::is_empty")]
     pub pending: CpuSet,
 }
 
@@ -100,21 +101,6 @@ impl Entry {
     pub(crate) fn is_left_of_ours(&self, present: &CpuSet, reach: &CpuSet) -> bool {
         !present.is_empty() && self.ours().any(|ours| ours.and(reach) == *present)
     }
-}
-
-/// The instance that is responsible for a placement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Holder {
-    /// Nobody: it was meant to stand after `run --once`.
-    Kept,
-    /// An instance of Instep that restores it when it ends; after a crash it is gone.
-    Instance {
-        /// Its process.
-        pid: u32,
-        /// Start of the process, clock ticks since boot.
-        start: u64,
-    },
 }
 
 /// Everything Instep has changed and not put back.
@@ -284,7 +270,7 @@ impl Journal {
         let path = lock.state().file(FILE);
         let failed = |source| Error::system(format!("cannot write {}", path.display()), source);
         let bytes = serde_json::to_vec(&stored).map_err(|error| failed(error.into()))?;
-        replace(lock.state(), &path, &bytes).map_err(failed)
+        instep_state::replace(&path, &bytes, 0o600, Outlives::Machine).map_err(failed)
     }
 
     /// The identity of the file at its place, and of what it holds; `None` when
@@ -372,41 +358,18 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Journal, Error> {
 }
 
 /// This process as a holder.
-pub(crate) fn this_instance() -> Result<Holder, Error> {
+///
+/// # Errors
+/// When this process cannot be read under /proc.
+pub fn this_instance() -> Result<Holder, Error> {
     let Instance { pid, start, .. } = Instance::this()?;
     Ok(Holder::Instance { pid, start })
-}
-
-/// The lock makes this the only writer, so one fixed name for the new file leaves no litter.
-fn replace(state: &StateDir, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let new = state.file("journal.json.new");
-    let _ = fs::remove_file(&new);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-    let written = file.write_all(bytes).and_then(|()| file.sync_all());
-    if let Err(error) = written.and_then(|()| fs::rename(&new, path)) {
-        let _ = fs::remove_file(&new);
-        return Err(error);
-    }
-    File::open(state.path())?.sync_all()
-}
-
-/// CPU sets in the kernel's list format.
-mod list {
-    use super::CpuSet;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub(super) fn serialize<S: Serializer>(set: &CpuSet, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(set)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<CpuSet, D::Error> {
-        CpuSet::parse_list(&String::deserialize(from)?).map_err(D::Error::custom)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write as _;
 
     fn cpus(list: &str) -> CpuSet {
         CpuSet::parse_list(list).unwrap()
@@ -562,7 +525,7 @@ mod tests {
         let left = Journal::file_id(lock.state());
         assert_eq!(Journal::file_id(lock.state()), left);
         let path = lock.state().file(FILE);
-        OpenOptions::new().append(true).open(&path).unwrap().write_all(b"x").unwrap();
+        File::options().append(true).open(&path).unwrap().write_all(b"x").unwrap();
         assert_ne!(Journal::file_id(lock.state()), left);
     }
 

@@ -7,6 +7,7 @@ use crate::scan::{DomainFacts, DomainKey, Scan};
 use instep_core::decision::{Action, Decision};
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::units::VmId;
+use instep_state::Holder;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -64,27 +65,32 @@ pub enum Applied {
     Gone,
     /// Someone else changed the domain since it was looked at; it is left alone.
     Changed,
-    /// It failed, and what was set of it was put back.
+    /// It failed, and the domain has what it had before.
     Failed(Error),
-    /// It failed, and not all that was set of it could be put back.
+    /// It failed, and the domain has a part of it.
     Half(Error),
 }
 
 /// Applies and restores. Whoever has one holds the lock of the state directory.
 pub struct Applier<H> {
     state: PathBuf,
+    /// Who answers for what this one changes.
+    own: Holder,
     pub(super) hands: H,
     pub(super) journal: Journal,
 }
 
 impl<H: Hands> Applier<H> {
-    /// With the journal of this state directory.
+    /// With the journal of this state directory, for this process, `own`.
     ///
     /// # Errors
-    /// There is one that cannot be read.
-    pub fn open(state: PathBuf, hands: H) -> Result<Self, Error> {
-        let journal = Journal::load(&state)?.unwrap_or_else(Journal::of_this_boot);
-        Ok(Self { state, hands, journal })
+    /// There is one that cannot be read; it is not known which boot this is.
+    pub fn open(state: PathBuf, own: Holder, hands: H) -> Result<Self, Error> {
+        let journal = match Journal::load(&state)? {
+            Some(journal) => journal,
+            None => Journal::of_this_boot(&state, own)?,
+        };
+        Ok(Self { state, own, hands, journal })
     }
 
     /// What is changed and not put back.
@@ -104,7 +110,7 @@ impl<H: Hands> Applier<H> {
     /// # Errors
     /// The journal cannot be written.
     pub fn keep(&mut self) -> Result<(), Error> {
-        self.journal.is_kept = true;
+        self.journal.holder = Holder::Kept;
         self.store()
     }
 
@@ -113,7 +119,7 @@ impl<H: Hands> Applier<H> {
     /// # Errors
     /// The journal cannot be written.
     pub fn take_over(&mut self) -> Result<(), Error> {
-        if !std::mem::replace(&mut self.journal.is_kept, false) {
+        if std::mem::replace(&mut self.journal.holder, self.own) == self.own {
             return Ok(());
         }
         self.store()
@@ -144,25 +150,13 @@ impl<H: Hands> Applier<H> {
                 }
             }
         }
-        self.journal.is_kept = false;
+        self.journal.holder = self.own;
         self.store()?;
-        for at in &due {
-            outcomes[*at] = self.set(&changes[*at], &now).err().map(|error| *error);
-        }
-        // What is so now tells, not what was asked for.
+        let done: Vec<_> = due.iter().map(|at| self.set(&changes[*at], &now)).collect();
         let after = self.hands.look()?;
-        for at in due {
-            let outcome = outcomes[at].take();
+        for (at, done) in due.into_iter().zip(done) {
             self.settle(&changes[at].domain, &now, &after);
-            outcomes[at] = Some(match (outcome, after.domain(&changes[at].domain)) {
-                (_, None) => Applied::Gone,
-                (Some(failed), _) => failed,
-                (None, Some(domain)) if is_so(domain, &changes[at]) => Applied::Set,
-                (None, Some(domain)) => Applied::Failed(Error::Unusable {
-                    what: format!("Xen did not take all of it: {}", shown(domain, &changes[at])),
-                    next: "see `xl vcpu-list` and `xl list -n`",
-                }),
-            });
+            outcomes[at] = Some(judge(&changes[at], done, &now, &after));
         }
         self.journal.forget_unchanged();
         self.store()?;
@@ -172,7 +166,10 @@ impl<H: Hands> Applier<H> {
     /// What stands in the way of a change before anything is touched.
     fn obstacle(&self, change: &Change, seen: &Scan, now: &Scan) -> Option<Applied> {
         let Some(domain) = now.domain(&change.domain).filter(|domain| !domain.is_ending) else {
-            return Some(Applied::Gone);
+            return Some(match now.may_miss(&change.domain) {
+                true => Applied::Failed(Error::unread()),
+                false => Applied::Gone,
+            });
         };
         let same = |index: &u32| {
             let of = |scan: &Scan| {
@@ -214,41 +211,51 @@ impl<H: Hands> Applier<H> {
     }
 
     /// Sets one domain; one that fails on the way gets back what it had at the look `before`.
-    fn set(&self, change: &Change, before: &Scan) -> Result<(), Box<Applied>> {
+    fn set(&self, change: &Change, before: &Scan) -> Result<(), Error> {
         let id = change.domain.id;
-        let mut done = Vec::new();
+        let mut begun = Vec::new();
         let mut all = || {
             for (vcpu, (hard, soft)) in &change.vcpus {
+                // Xen may carry out a command that fails or is stopped.
+                begun.push(*vcpu);
                 self.hands.pin(id, *vcpu, hard.as_ref(), soft.as_ref())?;
-                done.push(*vcpu);
             }
             change.nodes.as_ref().map_or(Ok(()), |nodes| self.hands.set_nodes(id, nodes))
         };
-        let Err(error) = all() else { return Ok(()) };
-        if error.is_gone() {
-            return Err(Box::new(Applied::Gone));
+        let done = all();
+        if done.as_ref().is_err_and(|error| !error.is_gone()) {
+            self.undo(change, &begun, before);
         }
-        let back = |vcpu: &u32| {
-            let (hard, soft) = &change.vcpus[vcpu];
-            let was = before.domain(&change.domain).and_then(|domain| domain.vcpu(*vcpu));
-            was.is_some_and(|was| {
-                let hard = hard.as_ref().map(|_| &was.hard);
-                let soft = soft.as_ref().map(|_| &was.soft);
-                self.hands.pin(id, *vcpu, hard, soft).is_ok()
-            })
-        };
-        let undone = done.iter().rev().filter(|vcpu| back(vcpu)).count();
-        Err(Box::new(match undone == done.len() {
-            true => Applied::Failed(error),
-            false => Applied::Half(error),
-        }))
+        done
+    }
+
+    /// Gives vCPUs of a domain, and its nodes, what they had before, as far as that works: a look tells.
+    fn undo(&self, change: &Change, begun: &[u32], before: &Scan) {
+        let id = change.domain.id;
+        let Some(was) = before.domain(&change.domain) else { return };
+        for vcpu in begun.iter().rev() {
+            let (Some(was), (hard, soft)) = (was.vcpu(*vcpu), &change.vcpus[vcpu]) else {
+                continue;
+            };
+            let hard = hard.as_ref().map(|_| &was.hard);
+            let soft = soft.as_ref().map(|_| &was.soft);
+            let _ = self.hands.pin(id, *vcpu, hard, soft);
+        }
+        // A node affinity that Xen derives from the others comes back by itself, and must not be set.
+        let has_other_nodes =
+            |now: Scan| now.domain(&change.domain).is_some_and(|domain| domain.nodes != was.nodes);
+        if change.nodes.is_some() && self.hands.look().is_ok_and(has_other_nodes) {
+            let _ = self.hands.set_nodes(id, &was.nodes);
+        }
     }
 
     /// Records what became of a domain that was touched. A node affinity counts as Instep's if it was set now, or if what was
     /// there before was Instep's: Xen derives that of some domains from affinities of vCPUs.
     fn settle(&mut self, key: &DomainKey, before: &Scan, after: &Scan) {
         let Some(domain) = after.domain(key) else {
-            self.journal.domains.remove(key);
+            if !after.may_miss(key) {
+                self.journal.domains.remove(key);
+            }
             return;
         };
         let Some(held) = self.journal.domains.get_mut(key) else { return };
@@ -260,6 +267,27 @@ impl<H: Hands> Applier<H> {
             }
             change.pending = journal::Nodes::new();
         }
+    }
+}
+
+/// What came of a change by what Xen holds now, whatever its commands said.
+fn judge(change: &Change, done: Result<(), Error>, before: &Scan, after: &Scan) -> Applied {
+    let Some(now) = after.domain(&change.domain).filter(|domain| !domain.is_ending) else {
+        return match after.may_miss(&change.domain) {
+            true => Applied::Half(done.err().unwrap_or_else(Error::unread)),
+            false => Applied::Gone,
+        };
+    };
+    if is_so(now, change) {
+        return Applied::Set;
+    }
+    let error = done.err().unwrap_or_else(|| Error::Unusable {
+        what: format!("Xen did not take all of it: {}", shown(now, change)),
+        next: "see `xl vcpu-list` and `xl list -n`",
+    });
+    match before.domain(&change.domain).is_some_and(|was| is_alike(was, now, change)) {
+        true => Applied::Failed(error),
+        false => Applied::Half(error),
     }
 }
 
@@ -291,6 +319,15 @@ fn is_so(domain: &DomainFacts, change: &Change) -> bool {
     };
     change.vcpus.iter().all(vcpu)
         && change.nodes.as_ref().is_none_or(|nodes| *nodes == domain.nodes)
+}
+
+/// Whether a domain has the same at two looks of all that a change names.
+fn is_alike(was: &DomainFacts, now: &DomainFacts, change: &Change) -> bool {
+    let sets = |domain: &DomainFacts, index: &u32| {
+        domain.vcpu(*index).map(|vcpu| (vcpu.hard.clone(), vcpu.soft.clone()))
+    };
+    change.vcpus.keys().all(|index| sets(was, index) == sets(now, index))
+        && (change.nodes.is_none() || was.nodes == now.nodes)
 }
 
 /// What a domain has now of what was asked for.

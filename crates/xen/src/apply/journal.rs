@@ -9,11 +9,11 @@ use crate::rates::Before;
 use crate::scan::{DomainKey, Scan};
 use instep_core::idset::{CpuSet, IdSet, NodeSet};
 use instep_core::units::Id;
+use instep_state::{BOOT_ID, Holder, Outlives, boot_id};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 const SCHEMA: &str = "instep.xen-journal/1";
@@ -25,13 +25,13 @@ const MAX_JOURNAL: u64 = 64 << 20;
 #[serde(bound(serialize = "T: Id", deserialize = "T: Id"))]
 pub struct Change<T: Id> {
     /// What it was.
-    #[serde(with = "list")]
+    #[serde(with = "instep_state::list")]
     pub original: IdSet<T>,
     /// What it was set to last.
-    #[serde(with = "list")]
+    #[serde(with = "instep_state::list")]
     pub set: IdSet<T>,
     /// What it is being set to; a crash may come before or after.
-    #[serde(with = "list", default, skip_serializing_if = "IdSet::is_empty")]
+    #[serde(with = "instep_state::list", default, skip_serializing_if = "IdSet::is_empty")]
     pub pending: IdSet<T>,
 }
 
@@ -64,8 +64,8 @@ impl Held {
 pub struct Journal {
     /// Of which boot of dom0 it speaks.
     pub boot_id: String,
-    /// Whether it is meant to stand (`run --once`), with no run that answers for it.
-    pub is_kept: bool,
+    /// Who answers for it.
+    pub holder: Holder,
     /// By domain.
     pub domains: BTreeMap<DomainKey, Held>,
 }
@@ -74,7 +74,7 @@ pub struct Journal {
 struct Document {
     schema: String,
     boot_id: String,
-    kept: bool,
+    holder: Holder,
     domains: Vec<Entry>,
 }
 
@@ -101,8 +101,11 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Journal, Error> {
     if document.schema != SCHEMA {
         return Err(damaged(format!("its schema is not {SCHEMA}")));
     }
+    if document.boot_id.is_empty() {
+        return Err(damaged("it does not tell its boot".to_owned()));
+    }
     let domains = document.domains.into_iter().map(|entry| (entry.domain, entry.changed)).collect();
-    Ok(Journal { boot_id: document.boot_id, is_kept: document.kept, domains })
+    Ok(Journal { boot_id: document.boot_id, holder: document.holder, domains })
 }
 
 impl Journal {
@@ -115,8 +118,12 @@ impl Journal {
     /// Loads that of a state directory; `None` without one, and of an earlier boot.
     ///
     /// # Errors
-    /// It cannot be read, or is damaged.
+    /// It cannot be read, or is damaged; it is not known which boot this is.
     pub fn load(state: &Path) -> Result<Option<Self>, Error> {
+        Self::load_in_boot(state, boot_id())
+    }
+
+    fn load_in_boot(state: &Path, boot: io::Result<String>) -> Result<Option<Self>, Error> {
         let path = Self::path_in(state);
         let failed = |source| Error::File { what: "read", path: path.clone(), source };
         let mut bytes = Vec::new();
@@ -127,7 +134,7 @@ impl Journal {
                 .map_err(failed)?,
         };
         let journal = parse(&path, &bytes)?;
-        Ok((journal.boot_id == boot_id()).then_some(journal))
+        Ok((journal.boot_id == this_boot(&path, boot)?).then_some(journal))
     }
 
     /// Replaces that of a state directory; without entries there is none.
@@ -147,29 +154,22 @@ impl Journal {
         let document = Document {
             schema: SCHEMA.to_owned(),
             boot_id: self.boot_id.clone(),
-            kept: self.is_kept,
+            holder: self.holder,
             domains: entries
                 .map(|(domain, held)| Entry { domain: domain.clone(), changed: held.clone() })
                 .collect(),
         };
         let bytes = serde_json::to_vec(&document).map_err(|error| failed(error.into()))?;
-        let part = path.with_extension("part");
-        let write = || {
-            let options =
-                File::options().write(true).create(true).truncate(true).mode(0o600).clone();
-            let mut file = options.open(&part)?;
-            file.write_all(&bytes)?;
-            file.sync_all()?;
-            fs::rename(&part, &path)?;
-            File::open(state)?.sync_all()
-        };
-        write().map_err(failed)
+        instep_state::replace(&path, &bytes, 0o600, Outlives::Machine).map_err(failed)
     }
 
-    /// An empty one of this boot.
-    #[must_use]
-    pub fn of_this_boot() -> Self {
-        Self { boot_id: boot_id(), ..Self::default() }
+    /// An empty one of this boot, for a state directory.
+    ///
+    /// # Errors
+    /// It is not known which boot this is.
+    pub fn of_this_boot(state: &Path, holder: Holder) -> Result<Self, Error> {
+        let boot_id = this_boot(&Self::path_in(state), boot_id())?;
+        Ok(Self { boot_id, holder, domains: BTreeMap::new() })
     }
 
     /// What Instep changed of a domain, as far as that is still so at this look.
@@ -214,10 +214,16 @@ impl<T: Id> Change<T> {
     }
 }
 
-/// `/proc/sys/kernel/random/boot_id` of dom0.
-fn boot_id() -> String {
-    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    text.unwrap_or_default().trim().to_owned()
+/// The id of this boot, or what follows for the journal at `path` where it is not known.
+fn this_boot(path: &Path, id: io::Result<String>) -> Result<String, Error> {
+    id.map_err(|error| Error::Unusable {
+        what: format!(
+            "cannot read {BOOT_ID} ({error}), so that it is not known whether {} is of this boot, and nothing is \
+             changed or put back",
+            path.display()
+        ),
+        next: "mount /proc, and try again",
+    })
 }
 
 impl Journal {
@@ -232,27 +238,35 @@ impl Journal {
     }
 }
 
-/// Sets as lists: `0-63`.
-mod list {
-    use instep_core::idset::IdSet;
-    use instep_core::units::Id;
-    use serde::de::Error as _;
-    use serde::{Deserialize as _, Deserializer, Serializer};
-
-    pub(super) fn serialize<T: Id, S: Serializer>(
-        set: &IdSet<T>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(set)
-    }
-
-    pub(super) fn deserialize<'de, T: Id, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<IdSet<T>, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        IdSet::parse_list(&text).map_err(D::Error::custom)
-    }
-}
-
 /// Nodes are sets, too.
 pub(super) type Nodes = NodeSet;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn journal_of_a_boot_that_cannot_be_told_is_neither_used_nor_void() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::of_this_boot(dir.path(), Holder::Kept).unwrap();
+        let key = DomainKey { id: 3, uuid: "u".to_owned() };
+        let set = |list| CpuSet::parse_list(list).unwrap();
+        let change = Change::begin(None, &set("0-3"), &set("4"));
+        let held = Held { soft: [(0, change)].into(), ..Held::default() };
+        journal.domains.insert(key, held);
+        journal.store(dir.path()).unwrap();
+        assert_eq!(Journal::load(dir.path()).unwrap(), Some(journal));
+        let unknown = Err(io::Error::from(io::ErrorKind::NotFound));
+        let error = Journal::load_in_boot(dir.path(), unknown).unwrap_err().to_string();
+        for said in
+            ["boot_id", "xen-journal.json is of this boot", "nothing is changed", "mount /proc"]
+        {
+            assert!(error.contains(said), "{error}");
+        }
+        let text = fs::read_to_string(Journal::path_in(dir.path())).unwrap();
+        let nameless = text.replace(&boot_id().unwrap(), "");
+        fs::write(Journal::path_in(dir.path()), nameless).unwrap();
+        let error = Journal::load(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("it does not tell its boot"), "{error}");
+    }
+}

@@ -15,5 +15,6 @@ mod restore;
 
 pub use applier::{Applied, Applier, Change};
 pub use hands::{Hands, LiveHands, pin_arguments};
+pub use instep_state::Holder;
 pub use journal::{Held, Journal, parse};
 pub use restore::Report;

@@ -56,6 +56,10 @@ impl<H: Hands> Applier<H> {
                 report.failed.push((held.name.clone(), error));
                 continue;
             }
+            if now.may_miss(&key) {
+                report.failed.push((held.name.clone(), Error::unread()));
+                continue;
+            }
             let Some(domain) = found.filter(|domain| !domain.is_ending) else {
                 report.gone += 1;
                 self.journal.domains.remove(&key);
@@ -112,7 +116,7 @@ impl<H: Hands> Applier<H> {
         // Xen derives the node affinity of some domains from the other affinities: it may have come back by itself.
         let after = self.hands.look()?;
         let Some(now) = after.domain(&domain.key).map(|domain| &domain.nodes) else {
-            return Ok(true);
+            return if after.may_miss(&domain.key) { Err(Error::unread()) } else { Ok(true) };
         };
         if *now == change.original {
             return Ok(!back.is_empty());

@@ -1,6 +1,7 @@
 //! `xl list -l`: the configurations of domains, as JSON. Domains that another toolstack made, and dom0, may be
 //! missing in it.
 
+use super::{MOST_NAMED, Table};
 use crate::error::Error;
 use instep_core::idset::NodeSet;
 use instep_core::snapshot::GuestNode;
@@ -58,17 +59,29 @@ struct VirtualNode {
     vcpus: Vec<u32>,
 }
 
-/// Reads it, by domain.
+/// Reads it, by domain. An entry of another shape is left out, as one that tells no domain is.
 ///
 /// # Errors
-/// It is no JSON of that shape.
-pub fn parse(text: &str) -> Result<BTreeMap<u32, Config>, Error> {
-    let entries: Vec<Entry> = serde_json::from_str(text).map_err(|error| {
+/// It is no list as JSON.
+pub fn parse(text: &str) -> Result<Table<BTreeMap<u32, Config>>, Error> {
+    let entries: Vec<serde_json::Value> = serde_json::from_str(text).map_err(|error| {
         let line = text.lines().nth(error.line().saturating_sub(1)).unwrap_or_default();
         Error::output(COMMAND, error.line(), line, "a list of domains as JSON")
     })?;
-    let known = |entry: Entry| Some((entry.domid?, config(entry.config?)));
-    Ok(entries.into_iter().filter_map(known).collect())
+    let mut table = Table::<BTreeMap<u32, Config>>::default();
+    for (number, entry) in entries.into_iter().enumerate() {
+        match serde_json::from_value::<Entry>(entry) {
+            Ok(Entry { domid: Some(id), config: Some(whole) }) => {
+                table.rows.insert(id, config(whole));
+            }
+            Ok(_) => {}
+            Err(error) if table.unread.len() < MOST_NAMED => {
+                table.unread.push(format!("entry {number} of `{COMMAND}`: {error}: left out"));
+            }
+            Err(_) => {}
+        }
+    }
+    Ok(table)
 }
 
 fn config(whole: Whole) -> Config {

@@ -1,6 +1,6 @@
 //! `xl list`, with any of `-v` (UUID), `-c` (CPU pool) and `-n` (node affinity): one row a domain.
 
-use super::{Mask, last_words, lines, seconds};
+use super::{MOST_NAMED, Mask, Table, last_words, lines, seconds};
 use crate::error::Error;
 use instep_core::units::{Nanos, NodeId};
 
@@ -57,11 +57,11 @@ struct Columns {
     nodes: bool,
 }
 
-/// Reads it, ascending by number.
+/// Reads it, ascending by number. A number that is there twice is left out: one of its rows is part of a name.
 ///
 /// # Errors
-/// The heading is another, or a row does not fit it.
-pub fn parse(text: &str) -> Result<Vec<Domain>, Error> {
+/// The heading is another, or no row fits it.
+pub fn parse(text: &str) -> Result<Table<Vec<Domain>>, Error> {
     let mut lines = lines(text);
     let heading = lines.next().filter(|(_, line)| line.starts_with("Name"));
     let Some((_, heading)) = heading.filter(|(_, line)| line.contains("Time(s)")) else {
@@ -77,14 +77,17 @@ pub fn parse(text: &str) -> Result<Vec<Domain>, Error> {
         pool: heading.contains("Cpupool"),
         nodes: heading.contains("NODE Affinity"),
     };
-    let mut domains = Vec::new();
-    for (number, line) in lines {
-        let wrong = || Error::output(COMMAND, number, line, "a domain's row under the heading");
-        domains.push(row(line, &columns).ok_or_else(wrong)?);
-    }
-    domains.sort_by_key(|domain: &Domain| domain.id);
-    domains.dedup_by_key(|domain| domain.id);
-    Ok(domains)
+    let row = |line| row(line, &columns);
+    let mut table = Table::read(COMMAND, lines, "a domain's row under the heading", row)?;
+    table.rows.sort_by_key(|domain| domain.id);
+    let ids: Vec<u32> = table.rows.iter().map(|domain| domain.id).collect();
+    let mut twice: Vec<u32> =
+        ids.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect();
+    twice.dedup();
+    table.rows.retain(|domain| twice.binary_search(&domain.id).is_err());
+    let told = |id| format!("domain {id} has several rows in `{COMMAND}`: left out");
+    table.unread.extend(twice.iter().take(MOST_NAMED).map(told));
+    Ok(table)
 }
 
 fn row(line: &str, columns: &Columns) -> Option<Domain> {

@@ -1,7 +1,8 @@
 //! What the commands of `xl` print, as pure functions: text in, facts or an error with the line out.
 //!
-//! Names of domains are anything that their owners chose, blanks included, so that rows are read from the right.
-//! A column that is not there, or a row that does not fit the heading, is an error and never a guess.
+//! Names of domains are anything that their owners chose, blanks and ends of lines included. Rows are read from the
+//! right. A row that does not fit the heading is left out and told, never guessed. A table whose heading is another,
+//! or of which no row fits, is an error.
 
 pub mod config;
 pub mod cpupools;
@@ -12,8 +13,10 @@ pub mod sched;
 pub mod uptime;
 pub mod vcpu_list;
 
+use crate::error::{Error, not_so};
 use instep_core::idset::IdSet;
 use instep_core::units::Id;
+use std::collections::BTreeMap;
 
 /// A set as `xl` prints it: `all`, `none`, `0-3,8`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +46,58 @@ impl<T: Id> Mask<T> {
             Self::All => all.clone(),
             Self::These(set) => set.clone(),
         }
+    }
+}
+
+/// A table's rows, and what of it could not be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table<T> {
+    /// The rows that fit the heading.
+    pub rows: T,
+    /// Lines that do not, one sentence each.
+    pub unread: Vec<String>,
+}
+
+/// So many lines that cannot be read are named.
+const MOST_NAMED: usize = 16;
+
+impl<R> Table<Vec<R>> {
+    /// Reads the rows under a heading.
+    ///
+    /// # Errors
+    /// There are rows, and none of them fits.
+    pub(crate) fn read<'a>(
+        command: &'static str,
+        lines: impl IntoIterator<Item = (usize, &'a str)>,
+        expected: &'static str,
+        row: impl Fn(&'a str) -> Option<R>,
+    ) -> Result<Self, Error> {
+        let (mut rows, mut bad) = (Vec::new(), Vec::new());
+        for (number, line) in lines {
+            match row(line) {
+                Some(row) => rows.push(row),
+                None => bad.push((number, line)),
+            }
+        }
+        if let (Some((number, line)), true) = (bad.first(), rows.is_empty()) {
+            return Err(Error::output(command, *number, line, expected));
+        }
+        let named = bad.iter().take(MOST_NAMED);
+        let mut unread: Vec<String> = named
+            .map(|(number, line)| format!("{}: left out", not_so(command, *number, line, expected)))
+            .collect();
+        if bad.len() > MOST_NAMED {
+            unread.push(format!("{} more lines of `{command}`: left out", bad.len() - MOST_NAMED));
+        }
+        Ok(Self { rows, unread })
+    }
+
+    /// The same as a map.
+    pub(crate) fn by_key<K: Ord, V>(self) -> Table<BTreeMap<K, V>>
+    where
+        Vec<R>: IntoIterator<Item = (K, V)>,
+    {
+        Table { rows: self.rows.into_iter().collect(), unread: self.unread }
     }
 }
 

@@ -1,6 +1,6 @@
 //! `xl sched-credit` and `xl sched-credit2`: the weight and the cap of each domain.
 
-use super::{last_words, lines};
+use super::{Table, last_words, lines};
 use crate::error::Error;
 use std::collections::BTreeMap;
 
@@ -18,28 +18,18 @@ pub struct Share {
 /// Reads it, by domain.
 ///
 /// # Errors
-/// There is no heading, or a row does not fit it.
-pub fn parse(text: &str) -> Result<BTreeMap<u32, Share>, Error> {
-    let mut shares = BTreeMap::new();
-    let mut has_heading = false;
-    for (number, line) in lines(text) {
-        // One heading for each CPU pool, after a line about it.
-        if line.starts_with("Cpupool ") {
-            continue;
-        }
-        let words: Vec<&str> = line.split_whitespace().collect();
-        if words == ["Name", "ID", "Weight", "Cap"] {
-            has_heading = true;
-            continue;
-        }
-        let wrong = || Error::output(COMMAND, number, line, "a domain's row under the heading");
-        if !has_heading {
-            return Err(Error::output(COMMAND, number, line, "the heading Name, ID, Weight, Cap"));
-        }
-        let (id, share) = row(line).ok_or_else(wrong)?;
-        shares.insert(id, share);
+/// There is no heading, or no row fits it.
+pub fn parse(text: &str) -> Result<Table<BTreeMap<u32, Share>>, Error> {
+    // One heading for each CPU pool, after a line about it.
+    let rows = lines(text).filter(|(_, line)| !line.starts_with("Cpupool "));
+    let is_heading =
+        |(_, line): &(usize, &str)| line.split_whitespace().eq(["Name", "ID", "Weight", "Cap"]);
+    let mut rows = rows.peekable();
+    if let Some((number, line)) = rows.peek().filter(|row| !is_heading(row)) {
+        return Err(Error::output(COMMAND, *number, line, "the heading Name, ID, Weight, Cap"));
     }
-    Ok(shares)
+    let rows = rows.filter(|row| !is_heading(row));
+    Ok(Table::read(COMMAND, rows, "a domain's row under the heading", row)?.by_key())
 }
 
 fn row(line: &str) -> Option<(u32, Share)> {

@@ -1,6 +1,6 @@
 //! `xl uptime`: how long each domain runs.
 
-use super::{last_words, lines};
+use super::{Table, last_words, lines};
 use crate::error::Error;
 use instep_core::units::Nanos;
 use std::collections::BTreeMap;
@@ -10,21 +10,15 @@ const COMMAND: &str = "xl uptime";
 /// Reads it, by domain.
 ///
 /// # Errors
-/// The heading is another, or a row does not fit it.
-pub fn parse(text: &str) -> Result<BTreeMap<u32, Nanos>, Error> {
+/// The heading is another, or no row fits it.
+pub fn parse(text: &str) -> Result<Table<BTreeMap<u32, Nanos>>, Error> {
     let mut lines = lines(text);
     let is_known = |line: &str| line.split_whitespace().eq(["Name", "ID", "Uptime"]);
     if !lines.next().is_some_and(|(_, line)| is_known(line)) {
         return Err(Error::output(COMMAND, 1, text, "the heading Name, ID, Uptime"));
     }
-    let mut times = BTreeMap::new();
-    for (number, line) in lines {
-        let wrong =
-            || Error::output(COMMAND, number, line, "a domain and a time such as 1 day, 2:03:04");
-        let (id, time) = row(line).ok_or_else(wrong)?;
-        times.insert(id, time);
-    }
-    Ok(times)
+    let expected = "a domain and a time such as 1 day, 2:03:04";
+    Ok(Table::read(COMMAND, lines, expected, row)?.by_key())
 }
 
 fn row(line: &str) -> Option<(u32, Nanos)> {

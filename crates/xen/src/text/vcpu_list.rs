@@ -1,7 +1,7 @@
 //! `xl vcpu-list`: one row a vCPU, with its CPU time (to a tenth of a second) and both affinities.
 
 use super::list::MOST_DOMAINS;
-use super::{Mask, last_words, lines, seconds};
+use super::{Mask, Table, last_words, lines, seconds};
 use crate::error::Error;
 use instep_core::units::{CpuId, Nanos};
 
@@ -31,20 +31,15 @@ pub struct Vcpu {
 /// Reads it, in its order.
 ///
 /// # Errors
-/// The heading is another (Xen before 4.5 has no soft affinity), or a row does not fit it.
-pub fn parse(text: &str) -> Result<Vec<Vcpu>, Error> {
+/// The heading is another (Xen before 4.5 has no soft affinity), or no row fits it.
+pub fn parse(text: &str) -> Result<Table<Vec<Vcpu>>, Error> {
     let mut lines = lines(text);
     let is_known =
         |line: &str| line.starts_with("Name") && line.ends_with("Affinity (Hard / Soft)");
     if !lines.next().is_some_and(|(_, line)| is_known(line.trim_end())) {
         return Err(Error::output(COMMAND, 1, text, "the heading Name ... Affinity (Hard / Soft)"));
     }
-    let mut vcpus = Vec::new();
-    for (number, line) in lines {
-        let wrong = || Error::output(COMMAND, number, line, "a vCPU's row under the heading");
-        vcpus.push(row(line).ok_or_else(wrong)?);
-    }
-    Ok(vcpus)
+    Table::read(COMMAND, lines, "a vCPU's row under the heading", row)
 }
 
 fn row(line: &str) -> Option<Vcpu> {

@@ -1,17 +1,19 @@
 //! Affinities of domains set and put back, on a made host that begins as a captured one: recorded first, each domain
 //! wholly or not at all.
 
-use crate::made::{Made, Trouble, captured};
+use crate::made::{Made, Trouble, captured, changed};
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::policy::{PolicyName, Settings, decide};
 use instep_core::snapshot::Snapshot;
-use instep_xen::apply::{Applied, Applier, Change, Journal};
+use instep_xen::apply::{Applied, Applier, Change, Holder, Journal};
 use instep_xen::{Scan, rates};
 use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
 
 const STATE: &str = "four-nodes/partial";
+/// This process.
+const OWN: Holder = Holder::Instance { pid: 7, start: 9 };
 
 fn snapshot(scan: &Scan, journal: Option<&Journal>) -> Snapshot {
     let topology = Arc::new(scan.topology().unwrap());
@@ -27,7 +29,7 @@ fn mending(scan: &Scan, journal: Option<&Journal>) -> Vec<Change> {
 }
 
 fn applier<'a>(dir: &Path, made: &'a Made) -> Applier<&'a Made> {
-    Applier::open(dir.to_owned(), made).unwrap()
+    Applier::open(dir.to_owned(), OWN, made).unwrap()
 }
 
 fn dir() -> TempDir {
@@ -46,9 +48,9 @@ fn conflict_is_mended_recorded_and_put_back() {
     assert_eq!((made.sets(3, 0), made.nodes(3)), (("2-5".into(), "2-5".into()), "1-2".into()));
     applier.keep().unwrap();
     let journal = Journal::load(dir.path()).unwrap().unwrap();
-    assert!(journal.is_kept);
+    assert_eq!(journal.holder, Holder::Kept);
     applier.take_over().unwrap();
-    assert!(!Journal::load(dir.path()).unwrap().unwrap().is_kept);
+    assert_eq!(Journal::load(dir.path()).unwrap().unwrap().holder, OWN);
     // A second cycle finds nothing to do, and knows what there was.
     let now = made.scan.borrow().clone();
     assert!(mending(&now, Some(&journal)).is_empty());
@@ -143,6 +145,63 @@ fn domain_that_fails_half_way_gets_back_what_it_had() {
     assert_eq!(made.sets(3, 0), ("2-5".into(), "0-3".into()));
 }
 
+/// `xl` cannot set a soft affinity of no CPUs, and that of all CPUs means the same.
+#[test]
+fn soft_affinity_of_no_cpus_is_put_back_as_one_of_all() {
+    let no_soft = |_: &str, text: String| text.replace("2-5 / 0-3", "2-5 / none");
+    let seen = changed(STATE, no_soft).unwrap();
+    let (dir, made) = (dir(), Made::from(seen.clone()));
+    let key = seen.by_id(3).unwrap().key.clone();
+    let was = seen.by_id(3).unwrap().vcpus[0].soft.clone();
+    let to = |soft: &CpuSet| Change {
+        domain: key.clone(),
+        name: "four".to_owned(),
+        vcpus: [(0, (None, Some(soft.clone())))].into(),
+        nodes: None,
+    };
+    let mut applier = applier(dir.path(), &made);
+    for soft in [&CpuSet::parse_list("4-5").unwrap(), &was] {
+        let now = made.scan.borrow().clone();
+        let outcomes = applier.apply(&[to(soft)], &now).unwrap();
+        assert!(matches!(outcomes[..], [Applied::Set]), "{soft}: {outcomes:?}");
+    }
+    assert!(applier.journal().domains.is_empty(), "it has what it had");
+}
+
+/// The mending of domain 3 under one trouble: what came of it, and whether the domain is as it was.
+fn mended_under(trouble: Trouble) -> (Applied, bool) {
+    let (dir, made) = (dir(), Made::of(STATE));
+    let seen = captured(STATE);
+    let mut changes = mending(&seen, None);
+    changes.retain(|change| change.domain.id == 3);
+    made.trouble.set(trouble);
+    let mut applier = applier(dir.path(), &made);
+    let applied = applier.apply(&changes, &seen).unwrap().remove(0);
+    let is_as_before = made.scan.borrow().by_id(3) == seen.by_id(3);
+    assert_eq!(applier.journal().domains.is_empty(), is_as_before, "what is not back is on record");
+    made.trouble.set(Trouble::None);
+    assert!(applier.restore(|_| true).unwrap().is_complete());
+    assert_eq!(made.scan.borrow().by_id(3), seen.by_id(3));
+    (applied, is_as_before)
+}
+
+#[test]
+fn change_that_xen_took_from_a_failed_command_is_undone() {
+    for trouble in [Trouble::Stopped, Trouble::NodesTakenAndFailed] {
+        let (applied, is_as_before) = mended_under(trouble);
+        assert!(matches!(applied, Applied::Failed(_)) && is_as_before, "{trouble:?}: {applied:?}");
+    }
+}
+
+#[test]
+fn what_stands_after_a_failure_is_what_xen_holds() {
+    // Neither the command that failed nor the way back tells that the first vCPU was changed.
+    for trouble in [Trouble::StoppedThenDenied, Trouble::IgnoredFrom(1)] {
+        let (applied, is_as_before) = mended_under(trouble);
+        assert!(matches!(applied, Applied::Half(_)) && !is_as_before, "{trouble:?}: {applied:?}");
+    }
+}
+
 #[test]
 fn without_libxenlight_nothing_of_a_domain_is_touched() {
     let (dir, made) = (dir(), Made::of(STATE));
@@ -202,6 +261,25 @@ fn what_someone_set_since_is_not_restored() {
     assert_eq!(made.nodes(3), "0-1");
 }
 
+/// A look that misses rows says nothing of a domain's end.
+#[test]
+fn domain_that_a_look_could_not_read_keeps_its_originals() {
+    let (dir, made) = (dir(), Made::of(STATE));
+    let seen = captured(STATE);
+    let mut applier = applier(dir.path(), &made);
+    applier.apply(&mending(&seen, None), &seen).unwrap();
+    let whole = made.scan.borrow().clone();
+    made.scan.borrow_mut().domains.retain(|domain| domain.key.id != 3);
+    made.scan.borrow_mut().has_unread_rows = true;
+    let report = applier.restore(|key| key.id == 3).unwrap();
+    assert_eq!((report.gone, report.failed.len()), (0, 1), "{report:?}");
+    let outcomes = applier.apply(&mending(&seen, None), &seen).unwrap();
+    assert!(!outcomes.iter().any(|one| matches!(one, Applied::Gone)), "{outcomes:?}");
+    made.scan.replace(whole);
+    assert_eq!(applier.restore(|key| key.id == 3).unwrap().restored, 1);
+    assert_eq!((made.sets(3, 0).1, made.nodes(3)), ("0-3".to_owned(), "0,3".to_owned()));
+}
+
 /// A domain of the same number that was started since has another UUID.
 #[test]
 fn another_domain_of_the_same_number_is_not_touched() {
@@ -223,8 +301,7 @@ fn damaged_journal_is_refused_and_an_old_one_is_void() {
     std::fs::write(&path, "{").unwrap();
     let error = Journal::load(dir.path()).unwrap_err().to_string();
     assert!(error.contains("xen-journal.json is damaged"), "{error}");
-    let old =
-        r#"{"schema":"instep.xen-journal/1","boot_id":"of another boot","kept":true,"domains":[]}"#;
+    let old = r#"{"schema":"instep.xen-journal/1","boot_id":"of another boot","holder":"kept","domains":[]}"#;
     std::fs::write(&path, old).unwrap();
     assert!(Journal::load(dir.path()).unwrap().is_none());
 }

@@ -2,10 +2,12 @@
 
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::units::NodeId;
-use instep_xen::apply::{Hands, Journal};
+use instep_xen::apply::{Hands, Journal, pin_arguments};
 use instep_xen::scan::{Depth, scan};
+use instep_xen::text::Mask;
 use instep_xen::{Error, Scan, Source};
 use std::cell::{Cell, RefCell};
+use std::fs;
 use std::path::PathBuf;
 
 /// The copy of a captured host.
@@ -16,6 +18,18 @@ pub(crate) fn copy(state: &str) -> PathBuf {
 /// All that is in it.
 pub(crate) fn captured(state: &str) -> Scan {
     scan(&Source::Copy(copy(state)), Depth::Full).unwrap()
+}
+
+/// All that is in a copy of it whose files this changes, given their names and texts.
+pub(crate) fn changed(state: &str, change: impl Fn(&str, String) -> String) -> Result<Scan, Error> {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("xen")).unwrap();
+    for entry in fs::read_dir(copy(state).join("xen")).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        let text = change(&name, fs::read_to_string(entry.path()).unwrap());
+        fs::write(dir.path().join("xen").join(name), text).unwrap();
+    }
+    scan(&Source::Copy(dir.path().to_owned()), Depth::Full)
 }
 
 /// What goes wrong on a made host.
@@ -31,6 +45,14 @@ pub(crate) enum Trouble {
     NoLibrary,
     /// libxenlight is there, but Xen refuses the node affinity.
     NodesRefused,
+    /// Xen takes the next change of a vCPU, but its command is stopped before it ends.
+    Stopped,
+    /// The same, and all that follow are refused.
+    StoppedThenDenied,
+    /// Xen takes the node affinity, but libxenlight fails afterwards.
+    NodesTakenAndFailed,
+    /// Commands succeed, but Xen takes only the changes of vCPUs below this one.
+    IgnoredFrom(u32),
 }
 
 /// A host that carries out the commands it gets, with a log of them.
@@ -44,9 +66,13 @@ pub(crate) struct Made {
 
 impl Made {
     pub(crate) fn of(state: &str) -> Self {
+        Self::from(captured(state))
+    }
+
+    pub(crate) fn from(scan: Scan) -> Self {
         let (trouble, log) = (Cell::new(Trouble::None), RefCell::default());
         let recorded_in = RefCell::default();
-        Self { scan: RefCell::new(captured(state)), trouble, log, recorded_in }
+        Self { scan: RefCell::new(scan), trouble, log, recorded_in }
     }
 
     fn assert_recorded(&self, domain: u32) {
@@ -90,9 +116,11 @@ impl Hands for &Made {
             Trouble::Ends(id) => self.scan.borrow_mut().domains.retain(|one| one.key.id != id),
             Trouble::DeniedAfter(0) => return Err(self.failed("Permission denied")),
             Trouble::DeniedAfter(left) => self.trouble.set(Trouble::DeniedAfter(left - 1)),
+            Trouble::IgnoredFrom(first) if vcpu >= first => return Ok(()),
             _ => {}
         }
         let mut scan = self.scan.borrow_mut();
+        let all = scan.info.all_cpus();
         let found = scan.domains.iter_mut().find(|one| one.key.id == domain);
         let Some(found) = found else {
             return Err(
@@ -100,12 +128,20 @@ impl Hands for &Made {
             );
         };
         let of = found.vcpus.iter_mut().find(|one| one.index == vcpu).unwrap();
-        of.hard = hard.unwrap_or(&of.hard).clone();
-        of.soft = soft.unwrap_or(&of.soft).clone();
-        let shown = |set: Option<&CpuSet>| set.map_or_else(|| "-".to_owned(), ToString::to_string);
-        let line = format!("vcpu-pin {domain} {vcpu} {} {}", shown(hard), shown(soft));
-        self.log.borrow_mut().push(line);
-        Ok(())
+        // As `xl` reads them.
+        let arguments = pin_arguments(domain, vcpu, hard, soft);
+        for (set, word) in [(&mut of.hard, &arguments[3]), (&mut of.soft, &arguments[4])] {
+            if word != "-" {
+                *set = Mask::parse(word).unwrap().of(&all);
+            }
+        }
+        self.log.borrow_mut().push(arguments.join(" "));
+        match self.trouble.get() {
+            Trouble::Stopped => self.trouble.set(Trouble::None),
+            Trouble::StoppedThenDenied => self.trouble.set(Trouble::DeniedAfter(0)),
+            _ => return Ok(()),
+        }
+        Err(Error::Slow { command: "xl vcpu-pin".to_owned(), seconds: 10 })
     }
 
     fn can_set_nodes(&self, domain: u32) -> Result<(), Error> {
@@ -128,6 +164,10 @@ impl Hands for &Made {
         let found = scan.domains.iter_mut().find(|one| one.key.id == domain).unwrap();
         found.nodes = nodes.clone();
         self.log.borrow_mut().push(format!("nodes {domain} {nodes}"));
+        if self.trouble.get() == Trouble::NodesTakenAndFailed {
+            self.trouble.set(Trouble::None);
+            return Err(refused(domain, "libxenlight failed"));
+        }
         Ok(())
     }
 }

@@ -1,13 +1,12 @@
 //! What real Xen hosts printed, read; and what no Xen prints, refused with its line.
 
-use crate::made::{captured, copy, node};
+use crate::made::{self, captured, copy, node};
 use instep_core::conflict::find;
 use instep_core::units::{Bytes, CpuId, Nanos, NodeId};
 use instep_xen::scan::{Depth, Scan, scan};
 use instep_xen::text::{Mask, config, cpupools, info, list, node_memory, sched, uptime, vcpu_list};
-use instep_xen::{Error, Source, rates};
+use instep_xen::{DomainKey, Error, Source, rates};
 use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 
 fn output(state: &str, name: &str) -> String {
@@ -33,7 +32,7 @@ fn host_is_read_with_its_nodes() {
 
 #[test]
 fn domains_are_read_with_all_columns() {
-    let domains = list::parse(&output("two-nodes/six-domains", "xl-list-v-c-n")).unwrap();
+    let domains = list::parse(&output("two-nodes/six-domains", "xl-list-v-c-n")).unwrap().rows;
     let named: Vec<&str> = domains.iter().map(|domain| domain.name.as_str()).collect();
     assert_eq!(named[..4], ["Domain-0", "one", "two", "four"]);
     let four = &domains[3];
@@ -48,16 +47,16 @@ fn domains_are_read_with_all_columns() {
 /// A shorter `xl list` is the same domains without what it does not show.
 #[test]
 fn columns_that_are_not_asked_for_are_not_known() {
-    let domains = list::parse(&output("two-nodes/six-domains", "xl-list-n")).unwrap();
+    let domains = list::parse(&output("two-nodes/six-domains", "xl-list-n")).unwrap().rows;
     assert_eq!(domains[3].nodes, Some(Mask::These(node(0))));
     assert_eq!((&domains[3].uuid, &domains[3].pool), (&None, &None));
-    let domains = list::parse(&output("two-nodes/six-domains", "xl-list-v")).unwrap();
+    let domains = list::parse(&output("two-nodes/six-domains", "xl-list-v")).unwrap().rows;
     assert!(domains[3].uuid.is_some() && domains[3].nodes.is_none());
 }
 
 #[test]
 fn vcpus_have_both_affinities() {
-    let vcpus = vcpu_list::parse(&output("four-nodes/partial", "xl-vcpu-list")).unwrap();
+    let vcpus = vcpu_list::parse(&output("four-nodes/partial", "xl-vcpu-list")).unwrap().rows;
     let four: Vec<_> = vcpus.iter().filter(|vcpu| vcpu.domain == 3).collect();
     assert_eq!(four.len(), 4);
     for vcpu in four {
@@ -81,20 +80,20 @@ fn weight_and_cap_are_those_of_the_scheduler_in_force() {
 /// Its configuration says `vcpus`, of `maxvcpus` that it may be given.
 #[test]
 fn vcpu_that_its_guest_has_not_started_counts_if_it_will() {
-    let vcpus = vcpu_list::parse(&output("two-nodes/pools", "xl-vcpu-list")).unwrap();
+    let vcpus = vcpu_list::parse(&output("two-nodes/pools", "xl-vcpu-list")).unwrap().rows;
     assert!(vcpus.iter().any(|vcpu| vcpu.domain == 7 && vcpu.cpu.is_none()));
     let with = |config: &dyn Fn(String) -> String| {
-        let dir = tempfile::tempdir().unwrap();
-        changed(dir.path(), "xl-list-l", config).unwrap();
-        let path = dir.path().join("xen/xl-vcpu-list");
-        let text = fs::read_to_string(&path).unwrap();
         // As the row of a vCPU that is not started, which is the third of domain 3 here.
         let stop = |line: &str| match line.split_whitespace().collect::<Vec<_>>()[..] {
-            ["four", "3", "2", ..] => "four 3 2 - --p 18.8 all / 0-3".to_owned(),
-            _ => line.to_owned(),
+            ["four", "3", "2", ..] => "four 3 2 - --p 18.8 all / 0-3\n".to_owned(),
+            _ => format!("{line}\n"),
         };
-        fs::write(&path, text.lines().map(|line| stop(line) + "\n").collect::<String>()).unwrap();
-        let scan = scan(&Source::Copy(dir.path().to_owned()), Depth::Full).unwrap();
+        let change = |name: &str, text: String| match name {
+            "xl-list-l" => config(text),
+            "xl-vcpu-list" => text.lines().map(stop).collect(),
+            _ => text,
+        };
+        let scan = made::changed("two-nodes/six-domains", change).unwrap();
         assert_eq!(scan.by_id(3).unwrap().vcpus.len(), 4, "its affinity is known");
         snapshot(&scan).vms.into_iter().find(|vm| vm.name == "four").unwrap().vcpus.len()
     };
@@ -105,7 +104,7 @@ fn vcpu_that_its_guest_has_not_started_counts_if_it_will() {
 /// The host was split into a pool for each node after `two words` had been placed on node 1.
 #[test]
 fn domains_stay_inside_their_pool() {
-    let pools = cpupools::parse(&output("two-nodes/pools", "xl-cpupool-list-c")).unwrap();
+    let pools = cpupools::parse(&output("two-nodes/pools", "xl-cpupool-list-c")).unwrap().rows;
     assert_eq!(pools["Pool-node1"].to_string(), "4-7");
     let snapshot = snapshot(&captured("two-nodes/pools"));
     let said = |name: &str| {
@@ -121,16 +120,39 @@ fn domains_stay_inside_their_pool() {
     assert!(conflicts[0].contains("is CPUs 4-7, but they may use CPUs 0-3 only"), "{conflicts:?}");
 }
 
+/// Taken for one of all CPUs, a domain would be given CPUs of other pools.
+#[test]
+fn domain_whose_pool_is_not_known_is_not_placed() {
+    let placed = |scan: &Scan| {
+        let snapshot = snapshot(scan);
+        let why = |id| snapshot.opaque.iter().find(|vm| vm.id.0 == id).map(|vm| vm.why.clone());
+        (snapshot.vms.len(), why(1), why(0))
+    };
+    let pools = "xl-cpupool-list-c";
+    let scan = changed(pools, |_| "Name  CPUs\n".to_owned()).unwrap();
+    let said = "CPU pools are not known, so that no domain is placed: line 1 of `xl cpupool-list";
+    assert!(scan.warnings[0].starts_with(said), "{:?}", scan.warnings);
+    let (count, why, dom0) = placed(&scan);
+    assert_eq!((count, why.is_some()), (0, true));
+    assert!(why.unwrap().starts_with("it is not known which CPUs its CPU pool has"));
+    assert!(dom0.unwrap().starts_with("it is the control domain"));
+    // One pool was made after the list of pools was read.
+    let to_new = |text: String| text.replacen("Pool-0 0\n", "Pool-1 0\n", 1);
+    let scan = changed("xl-list-v-c-n", to_new).unwrap();
+    let (count, why, _) = placed(&scan);
+    assert_eq!((count, why.is_some()), (5, true), "{:?}", scan.warnings);
+}
+
 #[test]
 fn weights_caps_and_times_are_read() {
-    let shares = sched::parse(&output("two-nodes/six-domains", "xl-sched-credit2")).unwrap();
+    let shares = sched::parse(&output("two-nodes/six-domains", "xl-sched-credit2")).unwrap().rows;
     assert_eq!(shares[&3], sched::Share { weight: 256, cap: 0 });
     // Two pools have two tables.
-    let shares = sched::parse(&output("two-nodes/pools", "xl-sched-credit2")).unwrap();
+    let shares = sched::parse(&output("two-nodes/pools", "xl-sched-credit2")).unwrap().rows;
     assert!(shares.len() >= 2, "{shares:?}");
-    let times = uptime::parse(&output("two-nodes/six-domains", "xl-uptime")).unwrap();
+    let times = uptime::parse(&output("two-nodes/six-domains", "xl-uptime")).unwrap().rows;
     assert!(times[&3].0 > 0 && times[&3] < times[&0]);
-    let long = uptime::parse("Name  ID Uptime\nmy vm   7 12 days,  1:02:03\n").unwrap();
+    let long = uptime::parse("Name  ID Uptime\nmy vm   7 12 days,  1:02:03\n").unwrap().rows;
     assert_eq!(long[&7], Nanos::from_secs(((12 * 24 + 1) * 60 + 2) * 60 + 3));
 }
 
@@ -152,7 +174,7 @@ fn memory_by_node_is_read_from_the_log() {
 
 #[test]
 fn configurations_tell_the_kind_of_a_domain() {
-    let configs = config::parse(&output("two-nodes/six-domains", "xl-list-l")).unwrap();
+    let configs = config::parse(&output("two-nodes/six-domains", "xl-list-l")).unwrap().rows;
     assert_eq!(configs[&3].kind, "pv");
     let error = config::parse("[\n{\"domid\": x}]").unwrap_err().to_string();
     assert!(error.starts_with("line 2 of `xl list -l` is `{\"domid\": x}]`"), "{error}");
@@ -269,8 +291,7 @@ fn vcpus_on_two_cpus_of_a_core_compete_for_it() {
 
 #[test]
 fn domain_that_goes_between_two_commands_is_left_out_and_told() {
-    let dir = tempfile::tempdir().unwrap();
-    let scan = changed(dir.path(), "xl-vcpu-list", |text| {
+    let scan = changed("xl-vcpu-list", |text| {
         text.lines()
             .filter(|line| !line.starts_with("four"))
             .map(|line| format!("{line}\n"))
@@ -281,32 +302,50 @@ fn domain_that_goes_between_two_commands_is_left_out_and_told() {
     assert_eq!(scan.warnings, ["domain 3 (four) went away while the host was read: left out"]);
 }
 
+/// Of one domain a row cannot be read: it alone is left out, and the line is named.
+#[test]
+fn row_that_cannot_be_read_leaves_out_its_domain_only() {
+    let whole = captured("two-nodes/six-domains");
+    let list = "xl-list-v-c-n";
+    let vcpus = "xl-vcpu-list";
+    // A name may hold ends of lines, and so rows of other domains.
+    let row = "two 2 128 2 -b---- 1.0 011bb239-9cf8-4d94-963a-92376a1b0d16 - - Pool-0 0\nfour";
+    let twice = "x\ntwo                2 0 0 -b- 1.0 all / all\nfour  ";
+    for (file, from, to, id, said) in [
+        (list, "four    ", "", 3, "line 5 of `xl list` is `3   128"),
+        (list, " -b----      84.0", " what        84.0", 3, "line 5 of `xl list` is `four"),
+        (list, "four    ", row, 2, "domain 2 has several rows in `xl list`"),
+        (vcpus, "four    ", "", 3, "line 7 of `xl vcpu-list` is `3     0"),
+        (vcpus, "four    ", "x\nfour", 7, "line 7 of `xl vcpu-list` is `x`, which is not"),
+        (vcpus, "four    ", twice, 2, "domain 2 (two) has other rows in `xl vcpu-list` than vCPUs"),
+    ] {
+        let scan = changed(file, |text| text.replacen(from, to, 1)).unwrap();
+        let left: Vec<u32> = scan.domains.iter().map(|domain| domain.key.id).collect();
+        let all = whole.domains.iter().map(|domain| domain.key.id);
+        assert_eq!(left, all.filter(|of| *of != id).collect::<Vec<_>>(), "{to}");
+        let key = DomainKey { id, uuid: String::new() };
+        assert!(scan.warnings.iter().any(|line| line.starts_with(said)), "{:?}", scan.warnings);
+        assert!(scan.may_miss(&key), "{to}: it may be there");
+    }
+}
+
 #[test]
 fn what_is_missing_or_odd_in_a_copy_is_told() {
-    let dir = tempfile::tempdir().unwrap();
-    let scan = changed(dir.path(), "xl-cpupool-list-c", |_| "Name  CPUs\n".to_owned()).unwrap();
-    let said = &scan.warnings[0];
-    assert!(
-        said.starts_with("every domain is taken to be in a pool of all CPUs: line 1 of"),
-        "{said}"
-    );
     for (file, from, to, said) in [
         ("xl-vcpu-list", "Affinity (Hard / Soft)", "CPU Affinity", "line 1 of `xl vcpu-list`"),
-        ("xl-vcpu-list", "all / all", "all | all", "line 2 of `xl vcpu-list`"),
         ("xl-list-v-c-n", "Time(s)", "Zeit(s)", "line 1 of `xl list`"),
-        ("xl-list-v-c-n", " 0 ", " zero ", "line 2 of `xl list`"),
+        ("xl-list-v-c-n", "-", "_", "line 2 of `xl list`"),
         ("xl-info-n", "xen_version", "xen_number", "which is not a list with xen_version"),
         ("xl-info-n", "cpu_topology", "cpu_tables", "which is not a list with cpu_topology"),
     ] {
-        let dir = tempfile::tempdir().unwrap();
         let replace = |text: String| match file {
             "xl-info-n" if from == "cpu_topology" => {
                 text.split("cpu_topology").next().unwrap().to_owned()
                     + text.split("numa_info").nth(1).unwrap()
             }
-            _ => text.replacen(from, to, 1),
+            _ => text.replace(from, to),
         };
-        let error = changed(dir.path(), file, replace).unwrap_err().to_string();
+        let error = changed(file, replace).unwrap_err().to_string();
         assert!(error.contains(said), "{file}: {error}");
     }
 }
@@ -344,14 +383,8 @@ fn snapshot(scan: &Scan) -> instep_core::snapshot::Snapshot {
     rates::snapshot(&Arc::new(scan.topology().unwrap()), None, scan, |_| Default::default())
 }
 
-/// A copy of the conflict in which one output is another.
-fn changed(dir: &Path, file: &str, change: impl Fn(String) -> String) -> Result<Scan, Error> {
-    let from = copy("two-nodes/six-domains").join("xen");
-    fs::create_dir(dir.join("xen")).unwrap();
-    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
-        fs::copy(entry.path(), dir.join("xen").join(entry.file_name())).unwrap();
-    }
-    let path = dir.join("xen").join(file);
-    fs::write(&path, change(fs::read_to_string(&path).unwrap())).unwrap();
-    scan(&Source::Copy(dir.to_owned()), Depth::Full)
+/// The six domains with one output changed.
+fn changed(file: &str, change: impl Fn(String) -> String) -> Result<Scan, Error> {
+    let change = |name: &str, text| if name == file { change(text) } else { text };
+    made::changed("two-nodes/six-domains", change)
 }

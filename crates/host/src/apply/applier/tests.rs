@@ -266,7 +266,7 @@ fn without_a_written_journal_nothing_is_changed() {
     let (dir, mut applier) = applier();
     let sleeper = Sleeper::start();
     let found = has(&sleeper);
-    std::fs::create_dir_all(dir.path().join("s/journal.json.new/x")).unwrap();
+    std::fs::create_dir_all(dir.path().join("s/journal.json.part/x")).unwrap();
     let error = applier.apply(&[change(&sleeper, &found, &a)]).unwrap_err().to_string();
     assert!(error.contains("journal.json"), "{error}");
     assert_eq!(has(&sleeper), found);

@@ -27,7 +27,7 @@ fn a_kept_placement_stands_when_a_later_run_cannot_write_the_journal() {
     let sleeper = Sleeper::start();
     applier.apply(&[change(&sleeper, &has(&sleeper), &a)]).unwrap();
     applier.keep().unwrap();
-    std::fs::create_dir_all(dir.path().join("s/journal.json.new/x")).unwrap();
+    std::fs::create_dir_all(dir.path().join("s/journal.json.part/x")).unwrap();
     applier.apply(&[change(&sleeper, &a, &b)]).unwrap_err();
     assert_eq!((applier.journal().holder, has(&sleeper)), (Holder::Kept, a));
 }
@@ -64,7 +64,7 @@ fn a_kept_placement_is_this_instances_once_it_takes_it_over() {
     assert_eq!(applier.take_over().unwrap(), 0, "it answers for it already");
     applier.keep().unwrap();
     let stored = || Journal::load(&StateDir::at(dir.path().join("s"))).unwrap().unwrap();
-    let blocker = dir.path().join("s/journal.json.new");
+    let blocker = dir.path().join("s/journal.json.part");
     std::fs::create_dir_all(blocker.join("x")).unwrap();
     applier.take_over().unwrap_err();
     assert_eq!((applier.journal().holder, stored().holder), (Holder::Kept, Holder::Kept));
