@@ -30,6 +30,25 @@ pub const VERSION: &str = if cfg!(feature = "kernel") {
     )
 };
 
+/// A report with the build that made it, as JSON has it.
+#[derive(Debug, serde::Serialize)]
+pub struct Stamped<'a, T> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scenario: Option<&'a str>,
+    version: &'static str,
+    commit: &'static str,
+    #[serde(flatten)]
+    report: &'a T,
+}
+
+impl<'a, T> Stamped<'a, T> {
+    /// `scenario`: its name, where the report has none.
+    pub fn new(report: &'a T, scenario: Option<&'a str>) -> Self {
+        let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("INSTEP_COMMIT"));
+        Self { scenario, version, commit, report }
+    }
+}
+
 /// How a command ended when nothing stood in its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {

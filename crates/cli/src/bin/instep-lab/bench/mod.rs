@@ -11,7 +11,7 @@ mod peers;
 use crate::args::BenchArgs;
 use crate::lab::Progress;
 use crate::pending::apart;
-use crate::{Outcome, print, print_json, tell, writable};
+use crate::{Outcome, Stamped, print, print_json, tell, writable};
 use anyhow::Context as _;
 use instep_bench::case::Case;
 use instep_bench::cell::Cell;
@@ -341,7 +341,7 @@ fn show(args: &BenchArgs, report: &Report) -> anyhow::Result<Outcome> {
             .with_context(|| format!("cannot write {}", file.display()))?;
     }
     if args.json {
-        print_json(report)?
+        print_json(&Stamped::new(report, None))?
     } else {
         print(&table::table(report))?
     }

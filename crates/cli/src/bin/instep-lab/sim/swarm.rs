@@ -3,7 +3,7 @@
 
 use crate::args::SimArgs;
 use crate::pending::Pending;
-use crate::{Outcome, print, tell};
+use crate::{Outcome, Stamped, print, tell};
 use indicatif::{ProgressBar, ProgressStyle};
 use instep_lab::Stop;
 use instep_sim::swarm::{Found, Sum, Swarm};
@@ -66,7 +66,8 @@ fn say(
     match &small {
         small if how.json => {
             let json = swarm_json(swarm, sum, small.as_deref());
-            print(&format!("{}\n", serde_json::to_string_pretty(&json)?))?;
+            let json = serde_json::to_string_pretty(&Stamped::new(&json, None))?;
+            print(&format!("{json}\n"))?;
         }
         Some(small) if !counts_first => print(&format!("{small}# {}", counted(swarm, sum)))?,
         _ => {}

@@ -7,7 +7,8 @@ mod rows;
 use super::{Came, Wanted, emulated};
 use crate::args::AgreeArgs;
 use crate::lab::Progress;
-use crate::{Outcome, print, print_json, tell};
+use crate::scenario_file::suggestion;
+use crate::{Outcome, Stamped, print, print_json, tell};
 use anyhow::Context as _;
 use file::{BUILT_IN, Both};
 use instep_bench::cell::Cell;
@@ -106,7 +107,7 @@ pub(crate) fn command(args: &AgreeArgs) -> anyhow::Result<Outcome> {
         cells: came.cells,
     };
     if args.json {
-        print_json(&report)?
+        print_json(&Stamped::new(&report, None))?
     } else {
         print(&rows::table(&report))?
     }
@@ -124,8 +125,8 @@ fn scenarios(files: &[PathBuf]) -> anyhow::Result<Vec<Both>> {
         Some((name, text)) => file::parse(name, text, name),
         None if path.exists() => file::read(path),
         None => {
-            let known = BUILT_IN.map(|(name, _)| name).join(", ");
-            anyhow::bail!("there is no file {}; built in are {known}", path.display())
+            let hint = suggestion(path, &BUILT_IN.map(|(name, _)| name));
+            anyhow::bail!("there is no file {}; {hint}", path.display())
         }
     };
     if files.is_empty() {
