@@ -7,6 +7,9 @@ use crate::plan::Scheduler;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+/// The mark of figures that are diluted.
+pub const DILUTED: char = '*';
+
 /// The schema's name.
 pub const SCHEMA: &str = "instep.bench/1";
 
@@ -48,6 +51,14 @@ pub struct TookPart {
     pub version: Option<String>,
     /// Why it took no part.
     pub why_not: Option<String>,
+}
+
+impl Outcome {
+    /// Whether this machine's other work made its figures worth little.
+    #[must_use]
+    pub fn is_diluted(&self) -> bool {
+        self.diluted.as_ref().is_some_and(crate::gather::is_diluted)
+    }
 }
 
 impl TookPart {
@@ -173,6 +184,14 @@ impl Spread {
 }
 
 impl Report {
+    /// What the mark of diluted figures means; nothing where there are none.
+    pub(crate) fn legend_of_dilution(&self) -> Option<String> {
+        let mut all = self.cases.iter().flat_map(|case| case.results.values());
+        all.any(Outcome::is_diluted).then(|| {
+            format!("{DILUTED} emulated CPUs had to wait for those of this machine: diluted, measure again")
+        })
+    }
+
     /// Adds what another one has: schedulers and cases that are not here yet, and results of a case
     /// under schedulers that it was not run under here.
     pub fn add(&mut self, other: Report) {

@@ -22,6 +22,7 @@ use instep_bench::{builtin, page, table};
 use instep_cli::programs::LABORATORY;
 use instep_kernel::settings::MECHANISMS;
 use instep_lab::Stop;
+use instep_lab::host::busy::OtherWork;
 use instep_lab::host::machine::Clock;
 use instep_lab::scenario::run::Options;
 use std::collections::BTreeMap;
@@ -117,7 +118,8 @@ pub(crate) fn command(args: &BenchArgs) -> anyhow::Result<Outcome> {
         // Minutes of work are not lost to a directory that is not there.
         writable(file)?;
     }
-    let wanted = wanted(args, cases)?;
+    let mut wanted = wanted(args, cases)?;
+    wanted.warnings.splice(0..0, other_work());
     // Before the minutes that this takes; the report has them, too.
     wanted.warnings.iter().for_each(|line| tell(line));
     let stop = Stop::on_signals()?;
@@ -127,6 +129,12 @@ pub(crate) fn command(args: &BenchArgs) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Finding);
     }
     Ok(outcome)
+}
+
+/// What to say of this machine's other work, before any of its own.
+fn other_work() -> Option<String> {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    OtherWork::measure()?.warning(cpus)
 }
 
 /// The cases that are asked for.

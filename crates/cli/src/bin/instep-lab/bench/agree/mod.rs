@@ -4,7 +4,7 @@
 mod file;
 mod rows;
 
-use super::{Came, Wanted, emulated};
+use super::{Came, Wanted, emulated, other_work};
 use crate::args::AgreeArgs;
 use crate::lab::Progress;
 use crate::scenario_file::suggestion;
@@ -151,6 +151,7 @@ fn measured(
         together.entry(key).or_default().push(both);
     }
     let mut sum = Measured::default();
+    sum.warnings.extend(other_work().inspect(|line| tell(line)));
     for ((counted, settle, duration, under), group) in together {
         let schedulers =
             under.iter().map(|name| Scheduler::of(name, &MECHANISMS)).collect::<Result<_, _>>()?;
