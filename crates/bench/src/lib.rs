@@ -14,7 +14,6 @@ pub mod case;
 pub mod cell;
 pub mod error;
 pub mod gather;
-pub mod glob;
 pub mod here;
 pub mod keep;
 pub mod load_line;

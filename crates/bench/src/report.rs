@@ -173,13 +173,10 @@ impl Spread {
     #[must_use]
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let samples: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
-        let mut values = samples.clone();
-        values.sort_by(f64::total_cmp);
-        let (min, max) = (*values.first()?, *values.last()?);
-        let half = values.len() / 2;
-        let odd = values.len() % 2 == 1;
-        let median = if odd { values[half] } else { f64::midpoint(values[half - 1], values[half]) };
-        Some(Self { median, min, max, runs: values.len(), samples })
+        let median = instep_core::stats::median(&samples)?;
+        let min = samples.iter().copied().fold(f64::INFINITY, f64::min);
+        let max = samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        Some(Self { median, min, max, runs: samples.len(), samples })
     }
 }
 
