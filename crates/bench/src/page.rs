@@ -57,7 +57,7 @@ pub fn page(report: &Report) -> String {
         section(&mut out, report, measure);
     }
     cases(&mut out, report);
-    said(&mut out, report);
+    write_notes(&mut out, report);
     out.push_str("</body>\n</html>\n");
     out
 }
@@ -252,7 +252,7 @@ fn cases(out: &mut String, report: &Report) {
     out.push_str("</table></div>\n</section>\n");
 }
 
-fn said(out: &mut String, report: &Report) {
+fn write_notes(out: &mut String, report: &Report) {
     out.push_str("<section>\n<h2>What to know</h2>\n");
     for scheduler in &report.schedulers {
         if let Some(why) = &scheduler.why_not {

@@ -3,7 +3,7 @@
 mod shell;
 
 use crate::args::{LabCommand, LabHostArgs, LabListArgs, LabRunArgs};
-use crate::pending::apart;
+use crate::pending::ensure_apart;
 use crate::scenario_file::{Reader, all_built_in, built_in, hinted};
 use crate::text::{indented, plural, printable, ranges, terminal_width, width, wrapped};
 use crate::{Outcome, Stamped, print, print_json, tell, writable};
@@ -73,7 +73,7 @@ fn run_scenario(args: &LabRunArgs) -> anyhow::Result<Outcome> {
     );
     if let Some(page) = &args.html {
         // A run is not lost to a directory that is not there.
-        apart(&[&args.file], &[page])?;
+        ensure_apart(&[&args.file], &[page])?;
         writable(page)?;
     }
     if let Some(dir) = &args.keep {

@@ -57,7 +57,7 @@ pub(crate) fn hinted(error: anyhow::Error, file: &Path, reader: Reader) -> anyho
         Some(near(file, reader))
     };
     match hint {
-        Some(hint) => anyhow::anyhow!("{}; {hint}", crate::told(&error)),
+        Some(hint) => anyhow::anyhow!("{}; {hint}", crate::error_text(&error)),
         None => error,
     }
 }

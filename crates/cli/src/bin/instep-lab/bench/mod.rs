@@ -10,12 +10,12 @@ mod peers;
 
 use crate::args::BenchArgs;
 use crate::lab::Progress;
-use crate::pending::apart;
+use crate::pending::ensure_apart;
 use crate::{Outcome, Stamped, print, print_json, tell, writable};
 use anyhow::Context as _;
 use instep_bench::case::Case;
 use instep_bench::cell::Cell;
-use instep_bench::keep::{self, Boot, Keeper, Kept, Order};
+use instep_bench::cells_file::{self, Boot, Keeper, Kept, Order};
 use instep_bench::plan::{DEFAULT, INSTEP, Scheduler, SchedulerKind, Times, WITHOUT};
 use instep_bench::report::{Report, SCHEMA};
 use instep_bench::{builtin, page, table};
@@ -106,7 +106,7 @@ impl Came {
 
 pub(crate) fn command(args: &BenchArgs) -> anyhow::Result<Outcome> {
     let read = args.from.iter().chain(&args.cases).chain(&args.resume).map(PathBuf::as_path);
-    apart(&read.collect::<Vec<_>>(), args.html.as_deref().as_slice())?;
+    ensure_apart(&read.collect::<Vec<_>>(), args.html.as_deref().as_slice())?;
     if !args.from.is_empty() {
         return show(args, &earlier(&args.from)?);
     }
@@ -294,7 +294,7 @@ impl Wanted {
             .filter_map(|(name, path)| Some((name.to_owned(), of(path)?)))
             .collect();
         Order {
-            schema: keep::SCHEMA.to_owned(),
+            schema: cells_file::SCHEMA.to_owned(),
             cases: self.cases.clone(),
             schedulers: self.schedulers.clone(),
             absent: self.absent.clone(),

@@ -3,7 +3,7 @@
 use super::rows::{self, Point};
 use super::{bar, ended, name, untuned};
 use crate::args::SimArgs;
-use crate::pending::{Pending, apart};
+use crate::pending::{Pending, ensure_apart};
 use crate::scenario_file::{Reader, built_in};
 use crate::{Outcome, Stamped, print, print_json, tell};
 use instep_core::stats::estimate;
@@ -31,7 +31,7 @@ pub(super) fn command(
     told.iter().for_each(|words| tell(words));
     let read = sweep.points.iter().filter_map(|point| point.plan.topology_file.as_deref()).take(1);
     let written: Vec<&Path> = args.csv.iter().map(PathBuf::as_path).collect();
-    apart(&std::iter::once(file).chain(read).collect::<Vec<_>>(), &written)?;
+    ensure_apart(&std::iter::once(file).chain(read).collect::<Vec<_>>(), &written)?;
     let csv = args.csv.as_deref().map(Pending::new).transpose()?;
     let stop = Stop::on_signals()?;
     let bar = bar(sweep.points.iter().map(|point| point.plan.work(seeds)).sum());

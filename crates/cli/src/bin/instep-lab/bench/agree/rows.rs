@@ -65,7 +65,7 @@ pub(super) struct Row {
 
 impl Row {
     /// How far the medians are apart; nothing when one is missing.
-    fn apart(&self) -> Option<f64> {
+    fn distance(&self) -> Option<f64> {
         self.lab
             .as_ref()
             .zip(self.simulated.as_ref())
@@ -74,7 +74,7 @@ impl Row {
 
     /// Whether it differs no more than is known.
     fn known(&self) -> bool {
-        self.apart().zip(self.at_most).is_some_and(|(apart, most)| apart <= most)
+        self.distance().zip(self.at_most).is_some_and(|(apart, most)| apart <= most)
     }
 }
 
@@ -126,7 +126,7 @@ impl Compared {
                 differs: measure.differs.clone(),
                 at_most: measure.at_most,
             };
-            let holds = row.apart().is_some_and(|apart| apart <= row.within);
+            let holds = row.distance().is_some_and(|apart| apart <= row.within);
             Row { holds, ..row }
         };
         Self {
