@@ -2,7 +2,7 @@
 /*
  * Decisions of the kernel scheduler as pure functions: integers in, a verdict out.
  *
- * No helper calls, no globals, no floats: it compiles to BPF and natively alike, where crates/native
+ * No helper calls, no globals, no floats: it compiles to BPF and natively alike, where crates/scx/tests/policy.rs
  * tests it. Virtual times are nanoseconds, offset by POL_ORIGIN so that subtracting never wraps; they
  * are compared by signed difference. An account that has exactly the CPU time that it is entitled to
  * advances by one nanosecond of virtual time in each nanosecond.

@@ -36,6 +36,8 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
+# `cargo test` by itself boots nothing.
+export INSTEP_TEST_BOOT=1
 export INSTEP_SKIP_LOG=$work/skipped
 : >"$INSTEP_SKIP_LOG"
 log=$work/log

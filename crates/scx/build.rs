@@ -29,6 +29,7 @@ fn main() {
     println!("cargo:rustc-env=INSTEP_BPF_SOURCES={hash:016x}");
     cc::Build::new()
         .file("shim/shim.c")
+        .file("shim/policy.c")
         .include("shim")
         .include("../../bpf")
         .flag_if_supported("-std=gnu11")

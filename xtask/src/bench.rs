@@ -10,6 +10,7 @@
 
 use anyhow::{Context, Result, bail};
 use instep_core::policy::{self, Settings};
+use instep_core::stats;
 use instep_core::topology::Topology;
 use instep_core::units::{Bytes, Milli, Nanos, NodeId};
 use instep_host::discover::{Scan, ScanOptions, Scanner, snapshot};
@@ -212,9 +213,9 @@ fn cpu_time() -> Duration {
     Duration::from_secs(part(time.tv_sec)) + Duration::from_nanos(part(time.tv_nsec))
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times.get(times.len() / 2).copied().unwrap_or_default()
+fn median(times: Vec<Duration>) -> Duration {
+    let seconds: Vec<f64> = times.iter().map(Duration::as_secs_f64).collect();
+    stats::median(&seconds).map(Duration::from_secs_f64).unwrap_or_default()
 }
 
 /// The exponent k of time = c * vms^k that fits best, by least squares of the logarithms; `None`

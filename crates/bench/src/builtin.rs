@@ -2,8 +2,8 @@
 
 use crate::case::{self, Case};
 use crate::error::Error;
-use crate::glob::fits;
 use std::path::{Path, PathBuf};
+use wildmatch::WildMatch;
 
 /// The files of `scenarios/bench`, by name.
 const FILES: [(&str, &str); 7] = [
@@ -61,6 +61,11 @@ pub fn chosen(cases: Vec<Case>, patterns: &[String], quick: bool) -> Result<Vec<
     Ok(cases.into_iter().filter(wanted).collect())
 }
 
+/// Whether all of `name` fits a pattern with `*` (anything) and `?` (one character).
+fn fits(pattern: &str, name: &str) -> bool {
+    WildMatch::new(pattern).matches(name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,6 +108,12 @@ mod tests {
         std::fs::write(&file, case("compute-50")).unwrap();
         let error = with_files(std::slice::from_ref(&file)).unwrap_err().to_string();
         assert!(error.contains("own.toml: case compute-50 exists already"), "{error}");
+    }
+
+    #[test]
+    fn pattern_fits_a_whole_name() {
+        assert!(fits("*-50", "spin-1ms-50") && fits("a?c", "abc") && fits("*", ""));
+        assert!(!fits("spin", "spin-1ms") && !fits("a?c", "ac") && !fits("*-50", "spin-500"));
     }
 
     #[test]

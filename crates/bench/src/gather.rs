@@ -113,12 +113,19 @@ fn outcome(cells: &[&&Cell], share: f64, alone: &BTreeMap<u32, f64>) -> Outcome 
     }
 }
 
+/// Whether the emulated CPUs of these cells waited for those of the machine below for so long that the figures mean
+/// little: parts of the time, 0 to 1.
+#[must_use]
+pub fn is_diluted(waited: &Spread) -> bool {
+    waited.median > MUCH || waited.max > 4.0 * MUCH
+}
+
 /// What is to be said when the machine below was busy: with the work of others every time is longer, and
 /// not for all schedulers alike.
 #[must_use]
 pub fn dilution(cells: &[Cell]) -> Option<String> {
     let all = Spread::of(cells.iter().filter_map(|cell| cell.diluted))?;
-    (all.median > MUCH || all.max > 4.0 * MUCH).then(|| {
+    is_diluted(&all).then(|| {
         format!(
             "this machine was busy with other work: emulated CPUs waited {:.0} % of the time they wanted \
              to run (median of all cells; {:.0} to {:.0} %): measure again when it is quiet",

@@ -12,11 +12,10 @@
 pub mod builtin;
 pub mod case;
 pub mod cell;
+pub mod cells_file;
 pub mod error;
 pub mod gather;
-pub mod glob;
 pub mod here;
-pub mod keep;
 pub mod load_line;
 pub mod page;
 pub mod plan;

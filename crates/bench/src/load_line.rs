@@ -118,9 +118,8 @@ pub fn after_pause(text: &str, from: Duration, until: Duration) -> Result<Counte
 }
 
 fn median(of: impl Iterator<Item = u64>) -> Option<u64> {
-    let mut all: Vec<u64> = of.collect();
-    all.sort_unstable();
-    all.get(all.len() / 2).copied()
+    let all: Vec<f64> = of.map(|value| value as f64).collect();
+    instep_core::stats::median(&all).map(|median| median as u64)
 }
 
 /// A guest's line.

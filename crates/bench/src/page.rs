@@ -3,7 +3,7 @@
 
 use crate::plan::WITHOUT;
 use crate::report::{CaseReport, Report, Spread};
-use crate::table::{MEASURES, Measure, number, shown};
+use crate::table::{MEASURES, Measure, marked, number, shown};
 use instep_core::html::{escaped, head, marks};
 use std::fmt::Write as _;
 
@@ -48,12 +48,16 @@ pub fn page(report: &Report) -> String {
         report.measure_s,
         report.settle_s
     );
+    let legend_of_dilution = report.legend_of_dilution();
+    for warning in report.warnings.iter().chain(&legend_of_dilution) {
+        let _ = writeln!(out, "<p class=\"bad\">{}</p>", escaped(warning));
+    }
     legend(&mut out, report);
     for measure in &MEASURES {
         section(&mut out, report, measure);
     }
     cases(&mut out, report);
-    said(&mut out, report);
+    write_notes(&mut out, report);
     out.push_str("</body>\n</html>\n");
     out
 }
@@ -102,7 +106,7 @@ fn section(out: &mut String, report: &Report, measure: &Measure) {
         let _ = write!(out, "<tr><td>{} ({})</td>", escaped(&case.name), number(case.share));
         for name in &names {
             let text = match value(case, name, measure) {
-                Some(spread) => shown(&spread, 1.0),
+                Some(spread) => marked(&case.results[*name], &spread, 1.0),
                 None => "-".to_owned(),
             };
             let _ = write!(out, "<td>{text}</td>");
@@ -248,7 +252,7 @@ fn cases(out: &mut String, report: &Report) {
     out.push_str("</table></div>\n</section>\n");
 }
 
-fn said(out: &mut String, report: &Report) {
+fn write_notes(out: &mut String, report: &Report) {
     out.push_str("<section>\n<h2>What to know</h2>\n");
     for scheduler in &report.schedulers {
         if let Some(why) = &scheduler.why_not {
@@ -264,9 +268,6 @@ fn said(out: &mut String, report: &Report) {
                 let _ = writeln!(out, "<p class=\"bad\">{case} under {name} failed: {why}</p>");
             }
         }
-    }
-    for warning in &report.warnings {
-        let _ = writeln!(out, "<p>{}</p>", escaped(warning));
     }
     if !report.does_not_show.is_empty() {
         let _ = writeln!(out, "<p>This cannot show {}.</p>", escaped(&report.does_not_show));

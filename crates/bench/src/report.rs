@@ -7,6 +7,9 @@ use crate::plan::Scheduler;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+/// The mark of figures that are diluted.
+pub const DILUTED: char = '*';
+
 /// The schema's name.
 pub const SCHEMA: &str = "instep.bench/1";
 
@@ -48,6 +51,14 @@ pub struct TookPart {
     pub version: Option<String>,
     /// Why it took no part.
     pub why_not: Option<String>,
+}
+
+impl Outcome {
+    /// Whether this machine's other work made its figures worth little.
+    #[must_use]
+    pub fn is_diluted(&self) -> bool {
+        self.diluted.as_ref().is_some_and(crate::gather::is_diluted)
+    }
 }
 
 impl TookPart {
@@ -162,17 +173,22 @@ impl Spread {
     #[must_use]
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let samples: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
-        let mut values = samples.clone();
-        values.sort_by(f64::total_cmp);
-        let (min, max) = (*values.first()?, *values.last()?);
-        let half = values.len() / 2;
-        let odd = values.len() % 2 == 1;
-        let median = if odd { values[half] } else { f64::midpoint(values[half - 1], values[half]) };
-        Some(Self { median, min, max, runs: values.len(), samples })
+        let median = instep_core::stats::median(&samples)?;
+        let min = samples.iter().copied().fold(f64::INFINITY, f64::min);
+        let max = samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        Some(Self { median, min, max, runs: samples.len(), samples })
     }
 }
 
 impl Report {
+    /// What the mark of diluted figures means; nothing where there are none.
+    pub(crate) fn legend_of_dilution(&self) -> Option<String> {
+        let mut all = self.cases.iter().flat_map(|case| case.results.values());
+        all.any(Outcome::is_diluted).then(|| {
+            format!("{DILUTED} emulated CPUs had to wait for those of this machine: diluted, measure again")
+        })
+    }
+
     /// Adds what another one has: schedulers and cases that are not here yet, and results of a case
     /// under schedulers that it was not run under here.
     pub fn add(&mut self, other: Report) {

@@ -1,7 +1,7 @@
 //! A report as text of at most 80 columns: a table of speeds, and one for each further measure that
 //! has values. Four schedulers stand side by side; more make another table below.
 
-use crate::report::{CaseReport, Outcome, Report, Spread};
+use crate::report::{CaseReport, DILUTED, Outcome, Report, Spread};
 use std::fmt::Write as _;
 
 /// Columns of the case's name, and of a scheduler.
@@ -64,6 +64,15 @@ pub fn table(report: &Report) -> String {
         "{} runs in rotation, {} s each after {} s; %: fair share; median, least-most\n",
         report.runs, report.measure_s, report.settle_s
     );
+    for warning in &report.warnings {
+        out.push_str(&folded(&format!("warning: {warning}")));
+    }
+    if let Some(legend) = report.legend_of_dilution() {
+        out.push_str(&folded(&legend));
+    }
+    if !report.warnings.is_empty() {
+        out.push('\n');
+    }
     let ran: Vec<&str> = report.schedulers.iter().map(|s| s.name.as_str()).collect();
     for measure in &MEASURES {
         for names in ran.chunks(SIDE) {
@@ -83,7 +92,6 @@ pub fn table(report: &Report) -> String {
             }
         }
     }
-    said.extend(report.warnings.iter().map(|warning| format!("warning: {warning}")));
     if !report.does_not_show.is_empty() {
         said.push(format!("This cannot show {}.", report.does_not_show));
     }
@@ -114,7 +122,7 @@ fn one(out: &mut String, report: &Report, measure: &Measure, names: &[&str]) {
         for name in names {
             let failed = || case.results.get(*name).is_some_and(|o| !o.failed.is_empty());
             let text = match value(case, name) {
-                Some(spread) => shown(&spread, measure.by),
+                Some(spread) => marked(&case.results[*name], &spread, measure.by),
                 None if failed() => "failed".to_owned(),
                 None => "-".to_owned(),
             };
@@ -125,20 +133,35 @@ fn one(out: &mut String, report: &Report, measure: &Measure, names: &[&str]) {
     out.push('\n');
 }
 
-/// `0.97 .95-1.02`: median, least and most in at most 13 columns; the median alone of one run, or when
-/// the least and the most cannot be told apart in so few.
+/// [`shown`], with a mark where the figures are diluted.
+pub(crate) fn marked(outcome: &Outcome, spread: &Spread, by: f64) -> String {
+    if outcome.is_diluted() {
+        format!("{}{DILUTED}", shown_in(spread, by, COLUMN - 2))
+    } else {
+        shown(spread, by)
+    }
+}
+
+/// [`shown_in`] the whole of a column but the space before it.
 pub(crate) fn shown(spread: &Spread, by: f64) -> String {
+    shown_in(spread, by, COLUMN - 1)
+}
+
+/// `0.97 .95-1.02`: median, least and most in so many columns; the median alone of one run, or when
+/// the least and the most cannot be told apart in so few.
+fn shown_in(spread: &Spread, by: f64, columns: usize) -> String {
     let median = number(spread.median * by);
     let (min, max) = (spread.min * by, spread.max * by);
     if spread.runs < 2 || (number(min) == median && number(max) == median) {
         return median;
     }
     let text = format!("{median} {}-{}", bare(number(min)), bare(number(max)));
-    if text.chars().count() < COLUMN {
+    if text.chars().count() <= columns {
         return text;
     }
     let (min, max) = (short(min), short(max));
-    if min == max { median } else { format!("{median} {min}-{max}") }
+    let text = format!("{median} {min}-{max}");
+    if min == max || text.chars().count() > columns { median } else { text }
 }
 
 /// A number in at most four columns.
@@ -242,8 +265,12 @@ mod tests {
         ];
         for median in values {
             for (min, max) in values.into_iter().flat_map(|min| values.map(|max| (min, max))) {
-                let text = shown(&Spread { median, min, max, runs: 3, ..Spread::default() }, 1.0);
-                assert!(text.chars().count() < COLUMN, "{text}: {min} {median} {max}");
+                let spread = Spread { median, min, max, runs: 3, ..Spread::default() };
+                let diluted = Outcome { diluted: Spread::of([0.5]), ..Outcome::default() };
+                for outcome in [Outcome::default(), diluted] {
+                    let text = marked(&outcome, &spread, 1.0);
+                    assert!(text.chars().count() < COLUMN, "{text}: {min} {median} {max}");
+                }
             }
         }
         let of = |median, min, max| {
@@ -253,6 +280,19 @@ mod tests {
         assert_eq!(of(1.02, 1.018, 1.028), "1.02");
         assert_eq!(of(1234.0, 1100.0, 12_345.0), "1234 1100-12k");
         assert_eq!((of(0.0, 0.0, 0.0), of(0.5, 0.4999, 0.5001)), ("0".into(), "0.50".into()));
+    }
+
+    #[test]
+    fn warnings_stand_on_top_and_diluted_cells_are_marked() {
+        let mut report = report();
+        report.warnings.push("this machine was busy".to_owned());
+        let instep = report.cases[0].results.get_mut("instep").unwrap();
+        instep.diluted = Spread::of([0.3, 0.2]);
+        let text = table(&report);
+        let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part} in\n{text}"));
+        assert!(at("warning: this machine was busy") < at("* emulated CPUs had to wait"));
+        assert!(at("* emulated CPUs had to wait") < at("Fair-share speed"));
+        assert!(text.contains(" 0.97* ") && text.contains(".040 .03-.05 "), "{text}");
     }
 
     #[test]

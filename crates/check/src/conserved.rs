@@ -43,7 +43,7 @@ impl Checker for Conserved {
         let is = |life: Life| task.life == life;
         match fact.what {
             What::Start { cpu, .. } if !is(Life::Waiting) => {
-                Some(format!("task {id} begins to run on CPU {cpu} while {}", said(task)))
+                Some(format!("task {id} begins to run on CPU {cpu} while {}", describe(task)))
             }
             What::Start { cpu, .. } => running(cpu)
                 .map(|other| format!("task {id} begins on CPU {cpu}, on which {other} runs")),
@@ -51,10 +51,10 @@ impl Checker for Conserved {
                 Some(format!("task {id} stops on CPU {cpu}, on which it does not run"))
             }
             What::Wake { .. } if !is(Life::Blocked) => {
-                Some(format!("task {id} is woken while {}", said(task)))
+                Some(format!("task {id} is woken while {}", describe(task)))
             }
             What::Move { cpu, .. } if !is(Life::Waiting) => {
-                Some(format!("task {id} moves to CPU {cpu} while {}", said(task)))
+                Some(format!("task {id} moves to CPU {cpu} while {}", describe(task)))
             }
             _ => None,
         }
@@ -67,7 +67,7 @@ impl Checker for Conserved {
     }
 }
 
-fn said(task: &super::picture::TaskPicture) -> String {
+fn describe(task: &super::picture::TaskPicture) -> String {
     match task.life {
         Life::Blocked => "it is blocked".to_owned(),
         Life::Waiting => format!("it waits on CPU {}", task.cpu),

@@ -9,7 +9,6 @@
 #![forbid(unsafe_code)]
 
 mod affinity;
-mod apart;
 mod conserved;
 mod fact;
 mod idle;
@@ -17,17 +16,18 @@ pub mod mask;
 pub mod picture;
 mod promise;
 mod share;
+mod stacking;
 mod wait;
 mod wait_bound;
 mod woken;
 
 pub use affinity::Affinity;
-pub use apart::Apart;
 pub use conserved::Conserved;
 pub use fact::{Fact, What};
 pub use idle::Idle;
 pub use promise::Promises;
 pub use share::Share;
+pub use stacking::Stacking;
 pub use wait::Wait;
 pub use wait_bound::WaitBound;
 pub use woken::Woken;

@@ -1,7 +1,9 @@
 //! What a scheduler promises, as far as checkers can hold it to it. Affinity, conservation of CPU time
 //! and the order of facts are promised by all.
 
-use super::{Affinity, Apart, Checker, Conserved, Idle, Share, Wait, WaitBound, Woken, wait_bound};
+use super::{
+    Affinity, Checker, Conserved, Idle, Share, Stacking, Wait, WaitBound, Woken, wait_bound,
+};
 
 /// Promises; what is `None` or false is not given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +67,7 @@ impl Promises {
             all.push(Box::new(wait_bound::Checked::new(rules, vms)));
         }
         if self.apart {
-            all.push(Box::<Apart>::default());
+            all.push(Box::<Stacking>::default());
         }
         if let Some(share) = self.share.filter(|_| saturated) {
             all.push(Box::new(share));

@@ -76,7 +76,7 @@ pub(crate) fn command(args: &CollectArgs) -> anyhow::Result<Outcome> {
         })?;
         return Ok(Outcome::Fine);
     }
-    print(&told(dir, &after, files))?;
+    print(&summary(dir, &after, files))?;
     for warning in &after.warnings {
         tell(&format!("warning: {warning}"));
     }
@@ -114,7 +114,7 @@ fn check_free(dir: &Path) -> anyhow::Result<()> {
 }
 
 /// What was copied, and what to do with it.
-fn told(dir: &Path, after: &HostCopy, files: usize) -> String {
+fn summary(dir: &Path, after: &HostCopy, files: usize) -> String {
     let mut text = match after.vms + after.opaque {
         0 => "No VM runs on this host; its topology and its load were copied".to_owned(),
         vms => format!("Copied {} with {}", plural(vms, "VM"), plural(after.vcpus, "vCPU")),
@@ -137,7 +137,7 @@ mod tests {
     use instep_core::units::{Bytes, NodeId};
     use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm};
 
-    fn said(vms: &[(Vmm, bool)]) -> String {
+    fn summary_of(vms: &[(Vmm, bool)]) -> String {
         let dir = tempfile::tempdir().unwrap();
         let mut made = MadeHost::new(HostSpec::new(1, 2));
         for (vmm, is_named) in vms {
@@ -146,13 +146,13 @@ mod tests {
             made.push(vm);
         }
         made.write(dir.path()).unwrap();
-        told(Path::new("d"), &take(&Root::at(dir.path()), true).unwrap(), 7)
+        summary(Path::new("d"), &take(&Root::at(dir.path()), true).unwrap(), 7)
     }
 
     #[test]
     fn host_without_vms_is_copied_and_it_is_said() {
         assert_eq!(
-            said(&[]),
+            summary_of(&[]),
             "No VM runs on this host; its topology and its load were copied (7 files in d).\n\
              Read it with: instep plan --root d/after --before d/before\n"
         );
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn vms_whose_vcpus_only_qmp_tells_are_counted() {
-        let text = said(&[(Vmm::QemuTcg, true), (Vmm::QemuTcg, false)]);
+        let text = summary_of(&[(Vmm::QemuTcg, true), (Vmm::QemuTcg, false)]);
         assert!(text.starts_with("Copied 2 VMs with 2 vCPUs (7 files in d)."), "{text}");
         assert!(text.contains("does not tell the vCPUs of 1 of them"), "{text}");
     }

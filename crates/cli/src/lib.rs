@@ -30,6 +30,25 @@ pub const VERSION: &str = if cfg!(feature = "kernel") {
     )
 };
 
+/// A report with the build that made it, as JSON has it.
+#[derive(Debug, serde::Serialize)]
+pub struct Stamped<'a, T> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scenario: Option<&'a str>,
+    version: &'static str,
+    commit: &'static str,
+    #[serde(flatten)]
+    report: &'a T,
+}
+
+impl<'a, T> Stamped<'a, T> {
+    /// `scenario`: its name, where the report has none.
+    pub fn new(report: &'a T, scenario: Option<&'a str>) -> Self {
+        let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("INSTEP_COMMIT"));
+        Self { scenario, version, commit, report }
+    }
+}
+
 /// How a command ended when nothing stood in its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -65,14 +84,14 @@ pub fn exit_code(
         Ok(Outcome::Status(status)) => ExitCode::from(status),
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            tell(&told(&error));
+            tell(&error_text(&error));
             ExitCode::from(status_of(&error))
         }
     }
 }
 
 /// An error with its causes, save those that the text before repeats already.
-pub fn told(error: &anyhow::Error) -> String {
+pub fn error_text(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !text.contains(&cause) {
@@ -135,8 +154,8 @@ mod tests {
     fn a_cause_is_told_once() {
         let cause = || io::Error::other("disk on fire");
         let error = anyhow::Error::from(instep_host::Error::read("/f", cause()));
-        assert_eq!(told(&error), "cannot read /f: disk on fire");
+        assert_eq!(error_text(&error), "cannot read /f: disk on fire");
         let error = Err::<(), _>(cause()).context("cannot append").unwrap_err();
-        assert_eq!(told(&error), "cannot append: disk on fire");
+        assert_eq!(error_text(&error), "cannot append: disk on fire");
     }
 }

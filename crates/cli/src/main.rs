@@ -27,7 +27,9 @@ use args::{Cli, Command};
 use clap::Parser as _;
 use instep_agent::run::{Events, survive_size_limit};
 // Commands name what both programs share as if it were here.
-pub(crate) use instep_cli::{Outcome, message, page, pending, print, print_json, tell, text, told};
+pub(crate) use instep_cli::{
+    Outcome, error_text, message, page, pending, print, print_json, tell, text,
+};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

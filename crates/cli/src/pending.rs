@@ -59,7 +59,7 @@ fn beside(dir: &Path) -> io::Result<NamedTempFile> {
 }
 
 /// None of the files to be written is another of them or one that is read: that would be lost.
-pub fn apart(read: &[&Path], written: &[&Path]) -> anyhow::Result<()> {
+pub fn ensure_apart(read: &[&Path], written: &[&Path]) -> anyhow::Result<()> {
     let files: Vec<&Path> = read.iter().chain(written).copied().collect();
     let places: Vec<Option<Place>> = files.iter().map(|file| Place::of(file)).collect();
     for at in read.len()..files.len() {
@@ -120,16 +120,17 @@ mod tests {
         std::fs::write(path("a"), "").unwrap();
         std::fs::hard_link(path("a"), path("hard")).unwrap();
         std::os::unix::fs::symlink("a", path("soft")).unwrap();
-        let is_apart = |read: &Path, written: &Path| apart(&[read], &[written]).is_ok();
+        let is_apart = |read: &Path, written: &Path| ensure_apart(&[read], &[written]).is_ok();
         for other in ["a", "./a", "hard", "soft"] {
             assert!(!is_apart(&path("a"), &path(other)), "{other}");
         }
         assert!(is_apart(&path("a"), &path("new")));
         assert!(!is_apart(&path("new"), &path("./new")) && is_apart(&path("new"), &path("n")));
         // Two that are read may be one, and nothing is lost in what keeps nothing.
-        apart(&[&path("a"), &path("a")], &[&path("b")]).unwrap();
-        apart(&[], &[Path::new("/dev/null"), Path::new("/dev/null")]).unwrap();
-        let said = apart(&[], &[&path("b"), &path("c"), &path("b")]).unwrap_err().to_string();
+        ensure_apart(&[&path("a"), &path("a")], &[&path("b")]).unwrap();
+        ensure_apart(&[], &[Path::new("/dev/null"), Path::new("/dev/null")]).unwrap();
+        let said =
+            ensure_apart(&[], &[&path("b"), &path("c"), &path("b")]).unwrap_err().to_string();
         assert!(said.contains("b: it is ") && said.ends_with("which is named, too"), "{said}");
     }
 
@@ -137,7 +138,7 @@ mod tests {
     fn what_cannot_be_written_is_told_by_its_own_name() {
         let said = |to: &str| match Pending::new(Path::new(to)) {
             Ok(_) => panic!("{to} can be written"),
-            Err(error) => crate::told(&error),
+            Err(error) => crate::error_text(&error),
         };
         let why = io::Error::from_raw_os_error(2);
         assert_eq!(said("/nowhere/x.html"), format!("cannot write /nowhere/x.html: {why}"));

@@ -153,7 +153,7 @@ fn report(args: &RecordArgs, summary: &Summary, to_stdout: bool) -> anyhow::Resu
             plural(summary.lost_events() as usize, "event")
         ));
     }
-    let text = told(&args.output, summary);
+    let text = summary_text(&args.output, summary);
     if to_stdout {
         text.lines().for_each(tell)
     } else {
@@ -162,7 +162,7 @@ fn report(args: &RecordArgs, summary: &Summary, to_stdout: bool) -> anyhow::Resu
     Ok(())
 }
 
-fn told(output: &Path, summary: &Summary) -> String {
+fn summary_text(output: &Path, summary: &Summary) -> String {
     let seconds = summary.duration.as_secs_f64();
     let part = summary.cost.as_secs_f64() * 100.0 / seconds.max(1e-9);
     let mut text = format!(
@@ -232,7 +232,7 @@ mod tests {
         let duration = Duration::from_secs(10);
         let cost = Duration::from_millis(30);
         let summary = Summary { duration, cost, ..Summary::default() };
-        let said = |summary: Summary| told(Path::new("f"), &summary);
+        let said = |summary: Summary| summary_text(Path::new("f"), &summary);
         let kernel_cost = Some(Duration::from_millis(20));
         let counted = said(Summary { kernel_cost, ..summary.clone() });
         assert!(

@@ -56,7 +56,7 @@ pub(crate) fn command(args: &RestoreArgs) -> anyhow::Result<Outcome> {
         true => put_back(&state, lock_journal(&state)?, args, &[])?.0,
         false => RestoreReport::default(),
     };
-    told(&state, &report, args)
+    report_restore(&state, &report, args)
 }
 
 /// Whether there is something to restore from. Nothing is made where there is not, a lock file neither.
@@ -169,7 +169,11 @@ fn processes_of(names: &[String]) -> anyhow::Result<Vec<(u32, u64)>> {
 }
 
 /// Tells what was restored.
-fn told(state: &StateDir, report: &RestoreReport, args: &RestoreArgs) -> anyhow::Result<Outcome> {
+fn report_restore(
+    state: &StateDir,
+    report: &RestoreReport,
+    args: &RestoreArgs,
+) -> anyhow::Result<Outcome> {
     let outcome = if report.is_complete() { Outcome::Fine } else { Outcome::Finding };
     if args.json {
         print_json(&json(report))?;

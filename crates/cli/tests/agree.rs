@@ -73,7 +73,7 @@ fn other(change: impl Fn(&mut Value)) -> (tempfile::TempDir, String) {
 
 /// The names of `AGREE` of which a measure under Instep does not hold when its cells are changed so;
 /// all else under Instep holds. One seed says little of the default, whose siblings share a CPU by chance.
-fn apart(changed: &str, change: impl Fn(&mut Value)) -> Vec<String> {
+fn differing(changed: &str, change: impl Fn(&mut Value)) -> Vec<String> {
     let (_dir, from) = other(change);
     let args = [&["agree"], &AGREE[..], &["--from", &from, "--seeds", "1", "--json"]].concat();
     let found = instep(&args);
@@ -91,13 +91,13 @@ fn apart(changed: &str, change: impl Fn(&mut Value)) -> Vec<String> {
 
 #[test]
 fn a_lab_that_gave_something_else_does_not_agree() {
-    let shares = apart("share", |cell| cell["cpus"] = serde_json::json!([0.5, 1.5]));
+    let shares = differing("share", |cell| cell["cpus"] = serde_json::json!([0.5, 1.5]));
     assert_eq!(shares, ["shares"]);
-    let speeds = apart("speed", |cell| {
+    let speeds = differing("speed", |cell| {
         cell["rate"] = serde_json::json!(cell["rate"].as_f64().unwrap_or(0.0) * 4.0);
     });
     assert_eq!(speeds, ["block-1ms", "boost", "cosched", "spin-100us", "spin-1ms"]);
-    let co_runs = apart("co-run", |cell| cell["co_run"] = serde_json::json!(0.3));
+    let co_runs = differing("co-run", |cell| cell["co_run"] = serde_json::json!(0.3));
     assert_eq!(co_runs, ["cosched", "spin-100us", "spin-1ms"]);
 }
 

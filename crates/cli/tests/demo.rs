@@ -13,6 +13,9 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// The demo, its page at `page`; `None`, noted, where it cannot run.
 fn demo(temporary: &Path, page: &Path) -> Option<Command> {
+    if !skip::may_boot() {
+        return None;
+    }
     let mut doctor = Command::new(env!("CARGO_BIN_EXE_instep"));
     let ran =
         command::output(doctor.args(["lab", "doctor"]), Duration::from_secs(60), &Stop::never());

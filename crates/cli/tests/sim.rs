@@ -49,6 +49,12 @@ fn a_seed_gives_the_same_bytes_and_another_seed_others() {
     assert_ne!(a.stdout, c.stdout);
     let json: serde_json::Value = serde_json::from_str(&a.stdout).unwrap();
     assert_eq!(json["schema"], "instep.sim/1");
+    assert_eq!(
+        (&json["scenario"], &json["version"]),
+        (&"it".into(), &env!("CARGO_PKG_VERSION").into())
+    );
+    let version = instep(&["--version"]).stdout;
+    assert!(version.contains(json["commit"].as_str().unwrap()), "{version}");
     assert_eq!((json["seed"].as_u64(), json["duration_ns"].as_u64()), (Some(7), Some(300_000_000)));
     for measure in [
         "name",
@@ -68,6 +74,21 @@ fn a_seed_gives_the_same_bytes_and_another_seed_others() {
     assert_eq!(each.len(), 2);
     assert_eq!(Some(each.iter().sum()), vm["waits"]["sibling_ns"].as_u64());
     assert!(each.iter().all(|ns| *ns > 0), "{each:?}");
+}
+
+#[test]
+fn built_in_scenario_gives_what_its_file_gives() {
+    let run = |scenario: &str, how: &[&str]| {
+        let ran = instep(&[&["sim", scenario, "--json"], how].concat());
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        ran.stdout
+    };
+    let file = scenarios().join("spinning.toml");
+    for how in [&["--seeds", "2"][..], &["--check"], &["--sweep", "scheduler=cfs,credit"]] {
+        let built_in = run("spinning", how);
+        assert_eq!(built_in, run(file.to_str().unwrap(), how));
+        assert!(built_in.contains(r#""scenario": "spinning""#), "{built_in}");
+    }
 }
 
 #[test]
@@ -337,11 +358,10 @@ fn without_a_scenario_the_swarm_is_named() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_named_with_where_it_was_looked_for() {
+fn file_that_is_not_there_is_named_with_what_is_built_in() {
     let ran = instep(&["sim", "nowhere.toml"]);
     assert_eq!(ran.code, Some(2));
-    let here = std::env::current_dir().unwrap().display().to_string();
-    for word in ["nowhere.toml", &here, "scenarios/sim"] {
+    for word in ["nowhere.toml", "built in are ", "consolidated, "] {
         assert!(ran.stderr.contains(word), "{word}: {}", ran.stderr);
     }
 }

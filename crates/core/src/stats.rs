@@ -1,5 +1,5 @@
-//! Means and their 95 % confidence intervals, by Student's t: seeds are independent runs, and their
-//! number is small. The same numbers always give the same interval. Knows no experiment.
+//! Medians, and means with their 95 % confidence intervals, by Student's t: seeds are independent runs, and
+//! their number is small. The same numbers always give the same interval. Knows no experiment.
 
 /// A mean and the interval that holds the true one with 95 % confidence.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,6 +38,16 @@ pub fn estimate(values: &[f64]) -> Option<Estimate> {
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
     let half = t(count - 1) * (squares / (count - 1) as f64 / count as f64).sqrt();
     Some(Estimate { mean, low: mean - half, high: mean + half })
+}
+
+/// The value in the middle, or of an even number the mean of the two there; nothing without values.
+#[must_use]
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (half, odd) = (sorted.len() / 2, sorted.len() % 2 == 1);
+    let upper = *sorted.get(half)?;
+    Some(if odd { upper } else { f64::midpoint(sorted[half - 1], upper) })
 }
 
 /// The mean of `b` minus that of `a`, by Welch's t: neither the number of runs nor their scatter
@@ -98,6 +108,13 @@ mod tests {
         assert_eq!(estimate(&[2.0; 3]), Some(Estimate { mean: 2.0, low: 2.0, high: 2.0 }));
         assert_eq!(estimate(&[2.0]), Some(Estimate { mean: 2.0, low: 2.0, high: 2.0 }));
         assert_eq!((estimate(&[]), estimate(&[1.0, f64::NAN])), (None, None));
+    }
+
+    #[test]
+    fn median_of_even_number_lies_between_the_middle_two() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
+        assert_eq!(median(&[]), None);
     }
 
     #[test]

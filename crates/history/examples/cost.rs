@@ -3,20 +3,18 @@
 //! `cargo run --release -p instep-history --example cost -- VMS VCPUS MOMENTS`
 
 use instep_history::{Cursor, Writer, opening};
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 use std::env::args;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::time::Instant;
 
-/// Numbers without an order (xorshift).
-struct Random(u64);
+struct Random(SplitMix64);
 
 impl Random {
     fn below(&mut self, most: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % most
+        self.0.next_u64() % most
     }
 }
 
@@ -82,7 +80,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("usage: cost VMS VCPUS MOMENTS, such as 100 8 1000".into());
     };
     let dir = std::env::temp_dir().join(format!("instep-history-cost-{}", std::process::id()));
-    let mut random = Random(1);
+    let mut random = Random(SplitMix64::seed_from_u64(1));
     let (mut spent, mut plain) = (0.0, 0);
     let mut writer = Writer::open(&dir, 1 << 30)?;
     for number in 0..moments {

@@ -81,7 +81,7 @@ impl Cursor {
     /// There is none.
     pub fn first(&mut self) -> Result<(), Error> {
         self.refresh()?;
-        self.settle(0, 1, |_| 0)
+        self.load_from(0, 1, |_| 0)
     }
 
     /// Moves to the last moment.
@@ -90,7 +90,7 @@ impl Cursor {
     /// There is none.
     pub fn last(&mut self) -> Result<(), Error> {
         self.refresh()?;
-        self.settle(self.segments.len().wrapping_sub(1), -1, |segment| segment.len() - 1)
+        self.load_from(self.segments.len().wrapping_sub(1), -1, |segment| segment.len() - 1)
     }
 
     /// Moves to the last moment that is not later than this, or to the first one where all are later.
@@ -100,11 +100,11 @@ impl Cursor {
     pub fn seek(&mut self, at_ms: u64) -> Result<(), Error> {
         self.refresh()?;
         let Some(index) = self.segments.iter().rposition(|name| name.at_ms <= at_ms) else {
-            return self.settle(0, 1, |_| 0);
+            return self.load_from(0, 1, |_| 0);
         };
         let last = |segment: &Segment| segment.len() - 1;
-        self.settle(index, -1, |segment| segment.last_until(at_ms).unwrap_or(last(segment)))
-            .or_else(|_| self.settle(0, 1, |_| 0))
+        self.load_from(index, -1, |segment| segment.last_until(at_ms).unwrap_or(last(segment)))
+            .or_else(|_| self.load_from(0, 1, |_| 0))
     }
 
     /// Moves to the next moment; whether there is one.
@@ -127,10 +127,10 @@ impl Cursor {
             return Ok(true);
         }
         let next = index + usize::from(self.segments.get(index) == Some(&here));
-        let moved = next < self.segments.len() && self.settle(next, 1, |_| 0).is_ok();
+        let moved = next < self.segments.len() && self.load_from(next, 1, |_| 0).is_ok();
         if !moved {
             // It stays where it was.
-            self.settle(index, -1, |segment| segment.len() - 1)?;
+            self.load_from(index, -1, |segment| segment.len() - 1)?;
         }
         Ok(moved)
     }
@@ -146,11 +146,11 @@ impl Cursor {
         }
         let Some(before) = self.index.checked_sub(1) else { return Ok(false) };
         let (index, place) = (self.index, self.place);
-        if self.settle(before, -1, |segment| segment.len() - 1).is_ok() {
+        if self.load_from(before, -1, |segment| segment.len() - 1).is_ok() {
             return Ok(true);
         }
         // What was before has been removed meanwhile.
-        self.settle(index, 1, |_| place)?;
+        self.load_from(index, 1, |_| place)?;
         Ok(false)
     }
 
@@ -177,7 +177,7 @@ impl Cursor {
     }
 
     /// Loads the first segment with moments from `index` on in steps of `step`, and chooses one of its moments.
-    fn settle(
+    fn load_from(
         &mut self,
         mut index: usize,
         step: isize,

@@ -220,16 +220,15 @@ fn make(dir: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::{Cursor, Segment, opening};
+    use rand_xoshiro::SplitMix64;
+    use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
     /// A line that hardly compresses, so that bounds are met soon.
     fn line(at_ms: u64, bytes: usize) -> Vec<u8> {
-        let mut state = at_ms.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut random = SplitMix64::seed_from_u64(at_ms);
         let mut text = opening(at_ms) + "\"x\":\"";
         for _ in 0..bytes {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            text.push(char::from(b'a' + (state % 26) as u8));
+            text.push(char::from(b'a' + (random.next_u64() % 26) as u8));
         }
         (text + "\"}").into_bytes()
     }

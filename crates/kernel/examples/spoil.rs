@@ -27,6 +27,8 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 mod skeleton {
     include!(concat!(env!("OUT_DIR"), "/bpf_skel.rs"));
 }
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 use skeleton::types;
 
 /// The last scheduling domain that there is room for; hosts of the lab have a few.
@@ -44,20 +46,10 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Random bytes (xorshift64*: every byte is about as likely) over all of it.
+/// Random bytes over all of it.
 fn scribble(map: &MapHandle, size: usize, seed: u64) -> anyhow::Result<()> {
-    let mut random = seed.max(1);
-    let mut next = || {
-        random ^= random >> 12;
-        random ^= random << 25;
-        random ^= random >> 27;
-        random.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    };
-    let mut bytes: Vec<u8> = Vec::new();
-    while bytes.len() < size {
-        bytes.extend(next().to_ne_bytes());
-    }
-    bytes.truncate(size);
+    let mut bytes = vec![0; size];
+    SplitMix64::seed_from_u64(seed).fill_bytes(&mut bytes);
     map.update(&0u32.to_ne_bytes(), &bytes, MapFlags::ANY)?;
     println!("{size} bytes spoilt");
     Ok(())

@@ -1,8 +1,8 @@
 //! Stands in for the loaded scheduler in builds without the feature `kernel`: there never is one.
 
 use crate::exit::Exit;
-use crate::seen::{Cost, DomainSeen, Event, VmSeen, Wants};
 use crate::settings::{CpuPlace, Settings};
+use crate::stats::{Cost, DomainSeen, Event, VmSeen, Wants};
 use crate::table::{Table, VmEntry};
 
 /// A scheduler that cannot be.

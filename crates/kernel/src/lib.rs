@@ -16,10 +16,10 @@ pub mod cookies;
 pub mod exit;
 pub mod plan;
 pub mod probe;
-pub mod seen;
 pub mod settings;
 #[cfg(all(test, feature = "kernel"))]
 mod stack;
+pub mod stats;
 pub mod table;
 #[cfg(feature = "kernel")]
 mod verifier;

@@ -5,9 +5,9 @@
 //! scheduler is back (kernel/sched/ext.c, struct_ops link, Linux 6.12 and later).
 
 use crate::exit::Exit;
-use crate::seen::{COUNTERS, Cost, DomainSeen, Event, VmSeen};
 use crate::settings::{CpuPlace, HOST_WEIGHT, Settings};
 use crate::skeleton::{BpfSkel, BpfSkelBuilder, types};
+use crate::stats::{COUNTERS, Cost, DomainSeen, Event, VmSeen};
 use crate::table::{Limits, Placed, Table, ThreadId, VmEntry};
 use crate::verifier;
 use crate::waits::Waits;

@@ -1,7 +1,7 @@
 //! What can go wrong between the lab and QEMU, apt or the file system, each with the next step.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// An error of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -60,13 +60,15 @@ pub enum Error {
     /// An emulated machine died of what looks like a flaw of the emulation: another try may do.
     #[error(
         "{name}: {how}; seen now and then under emulation, so try again, or install a newer \
-         QEMU{}", tail(.console)
+         QEMU{}", kept_or_tail(.kept.as_deref(), .console)
     )]
     Died {
         /// Whose machine.
         name: String,
         /// How it died.
         how: String,
+        /// The file that has its whole console, once that is kept.
+        kept: Option<PathBuf>,
         /// The end of its console and of what QEMU said; may be empty.
         console: String,
     },
@@ -120,10 +122,25 @@ impl Error {
         }
     }
 
+    /// The same of a machine that died, whose console is in this file.
+    #[must_use]
+    pub fn kept_in(mut self, file: &Path) -> Self {
+        if let Error::Died { kept, .. } = &mut self {
+            *kept = Some(file.to_owned());
+        }
+        self
+    }
+
     /// Something missing and what to do about it.
     pub fn missing(what: impl Into<String>, next: impl Into<String>) -> Self {
         Error::Missing { what: what.into(), next: next.into() }
     }
+}
+
+/// The file alone where there is one: what a kernel says when it panics is long.
+pub(crate) fn kept_or_tail(kept: Option<&Path>, console: &str) -> String {
+    let file = kept.map(|path| format!("; its console is in {}", path.display()));
+    file.unwrap_or_else(|| tail(console))
 }
 
 fn tail(console: &str) -> String {
@@ -133,6 +150,16 @@ fn tail(console: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn death_is_told_in_one_line_once_the_console_is_kept() {
+        let (name, how) = ("emulated host".to_owned(), "its kernel panicked: x".to_owned());
+        let died = Error::Died { name, how, kept: None, console: "a\nb".to_owned() };
+        assert!(died.to_string().ends_with("it last said:\na\nb"), "{died}");
+        let said = died.kept_in(Path::new("d/console.txt")).to_string();
+        assert!(said.ends_with("; its console is in d/console.txt"), "{said}");
+        assert!(said.contains("panicked: x") && said.lines().count() == 1, "{said}");
+    }
 
     #[test]
     fn what_could_be_installed_or_fetched_is_lacking_and_a_failure_is_not() {
@@ -147,7 +174,7 @@ mod tests {
         }
         let (name, console) = ("a".to_owned(), "apt: install me".to_owned());
         let how = "no apt: install it".to_owned();
-        let died = Error::Died { name: name.clone(), how, console: console.clone() };
+        let died = Error::Died { name: name.clone(), how, kept: None, console: console.clone() };
         for failure in [
             died,
             Error::Guest { name, what: "no apt: install it".into(), console: console.clone() },

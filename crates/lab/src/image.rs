@@ -8,7 +8,7 @@ use crate::cpio::{Archive, Node};
 use crate::error::Error;
 use crate::stop::Stop;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The directory of the cache for built images, filled under its lock only.
 pub(crate) const IMAGES: &str = "images";
@@ -110,6 +110,17 @@ pub fn is_static_elf(bytes: &[u8]) -> bool {
     };
     let kind = |n: usize| at(table.checked_add(n.checked_mul(size)?)?, 4);
     (0..count).all(|n| kind(n).is_some_and(|kind| kind != PT_INTERP))
+}
+
+/// Refuses a workload that cannot run in guests, which have no libraries.
+pub(crate) fn check_load(path: &Path) -> Result<(), Error> {
+    let bytes = fs::read(path).map_err(|error| Error::io("read", path, error))?;
+    if is_static_elf(&bytes) {
+        return Ok(());
+    }
+    let what = format!("{} is no static x86-64 program, as instep-load is", path.display());
+    let next = "run `cargo xtask load`, or give another --load FILE".to_owned();
+    Err(Error::Refused { what, next })
 }
 
 /// FNV-1a: tells images apart by content; no protection against forgery is needed here.

@@ -1,28 +1,23 @@
-//! Seeded randomness (splitmix64): the same seed gives the same work on every machine.
+//! Seeded randomness (SplitMix64): the same seed gives the same work on every machine.
+
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
 /// A stream of numbers.
 #[derive(Clone, Debug)]
-pub struct Rng {
-    state: u64,
-}
+pub struct Rng(SplitMix64);
 
 impl Rng {
     /// The stream of thread `index` under `seed`.
     #[must_use]
     pub fn new(seed: u64, index: usize) -> Self {
-        let mut own = Self { state: seed };
-        own.state = own.draw().wrapping_add(index as u64);
-        own.state = own.draw();
-        own
+        let first = |seed| SplitMix64::seed_from_u64(seed).next_u64();
+        Self(SplitMix64::seed_from_u64(first(first(seed).wrapping_add(index as u64))))
     }
 
     /// The next number.
     pub fn draw(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.next_u64()
     }
 
     /// A number below `bound`; 0 when `bound` is 0. The bias is below 2^-32 for small bounds.

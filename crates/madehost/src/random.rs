@@ -1,6 +1,4 @@
 //! Random hosts: any topology, any VMs, the same for the same seed.
-//!
-//! splitmix64 (Steele, Lea, Flood 2014) is enough for test data and needs no dependency.
 
 use crate::cgroup::Cgroups;
 use crate::host::{HostSpec, Numbering};
@@ -8,28 +6,24 @@ use crate::made::MadeHost;
 use crate::vm::{Cgroup, GuestNodeSpec, MemPolicy, Pages, VmSpec, Vmm};
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::units::{Bytes, CpuId, Milli, NodeId};
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 use std::collections::BTreeMap;
 
 /// A small generator of pseudo-random numbers; not for secrets.
 #[derive(Clone, Debug)]
-pub struct Random {
-    state: u64,
-}
+pub struct Random(SplitMix64);
 
 impl Random {
     /// The sequence of this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { state: seed }
+        Self(SplitMix64::seed_from_u64(seed))
     }
 
     /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     /// A number from `low` to `high`, both included; `low` if they are the wrong way round.

@@ -5,9 +5,23 @@
 //! The convention: a test that cannot run here calls [`note`] with the reason and returns. The
 //! line `skipped: REASON (TEST)` goes to standard error and, when the environment variable
 //! `INSTEP_SKIP_LOG` names a file, is appended there, since cargo hides what passing tests print.
+//!
+//! Tests that boot machines take most of the time: they run where the variable `INSTEP_TEST_BOOT` or `INSTEP_LAB_ALL` is
+//! set ([`may_boot`]), as scripts/test.sh sets it.
 
 use std::fs::File;
 use std::io::Write;
+
+/// Whether tests may boot machines; notes that the calling test is skipped when not.
+#[must_use]
+pub fn may_boot() -> bool {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let may = ["INSTEP_TEST_BOOT", "INSTEP_LAB_ALL"].into_iter().any(is_set);
+    if !may {
+        note("it boots a machine: make test runs it, and INSTEP_TEST_BOOT=1 cargo test");
+    }
+    may
+}
 
 /// Notes that the calling test is skipped, and why.
 pub fn note(reason: &str) {

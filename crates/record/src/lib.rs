@@ -14,7 +14,7 @@
 
 mod bpf;
 mod error;
-mod known;
+mod proc_facts;
 mod session;
 mod silent;
 mod source;

@@ -1,7 +1,7 @@
 //! One recording from its beginning to its end, bounded in time and size.
 
 use crate::error::Error;
-use crate::known::{self, Thread};
+use crate::proc_facts::{self, Thread};
 use crate::silent::Silent;
 use crate::source::{self, Choice, Source, Wanted};
 use instep_core::units::{CpuId, Nanos, Tid};
@@ -99,7 +99,7 @@ pub fn record<W: Write>(
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<Summary, Error> {
     let root = Root::live();
-    let (host, scanner) = Host::look(&root, &options.vms)?;
+    let (host, scanner) = Host::read(&root, &options.vms)?;
     let wanted = Wanted {
         buffer: options.buffer.unwrap_or_else(|| buffer_for(host.cpus.len())),
         cpus: host.cpus.clone(),
@@ -133,7 +133,7 @@ struct Host {
 
 impl Host {
     /// The host, and the scanner that looked at it.
-    fn look(root: &Root, names: &[String]) -> Result<(Self, Scanner), Error> {
+    fn read(root: &Root, names: &[String]) -> Result<(Self, Scanner), Error> {
         let topology = topology::read(root)?;
         let mut options = ScanOptions::once();
         options.memory.enabled = false;
@@ -206,7 +206,7 @@ struct Session<W> {
     cost_before: Duration,
     /// The kernel's counters, read after the first round: what the kernel adds to them later began
     /// when events were recorded already.
-    before: Option<(Vec<known::Reading>, known::Quotas)>,
+    before: Option<(Vec<proc_facts::Reading>, proc_facts::Quotas)>,
     scanner: Scanner,
     tids: Vec<u32>,
     silent: Silent,
@@ -248,7 +248,7 @@ impl<W: Write> Session<W> {
 
     /// Writes names and processes of the threads that were not seen before.
     fn threads(&mut self, time: Nanos) -> Result<(), Error> {
-        for Thread { tid, tgid, name } in known::threads(&self.root) {
+        for Thread { tid, tgid, name } in proc_facts::threads(&self.root) {
             if self.seen.insert(tid) {
                 for fact in [Fact::Member { tid, tgid }, Fact::Named { tid, name }] {
                     let event = Event { time, cpu: CpuId(0), fact };
@@ -279,8 +279,8 @@ impl<W: Write> Session<W> {
             }
             self.drain(options.max_bytes)?;
             if self.before.is_none() {
-                let quotas = known::quotas(&mut self.scanner);
-                self.before = Some((known::readings(&self.root, &self.tids), quotas));
+                let quotas = proc_facts::quotas(&mut self.scanner);
+                self.before = Some((proc_facts::readings(&self.root, &self.tids), quotas));
                 self.silent.visit(&self.root);
             }
             if round.is_multiple_of(FLUSH_EVERY) {
@@ -316,8 +316,8 @@ impl<W: Write> Session<W> {
     }
 
     fn finish(mut self, ended: &str) -> Result<Summary, Error> {
-        let after = known::readings(&self.root, &self.tids);
-        let quotas = known::quotas(&mut self.scanner);
+        let after = proc_facts::readings(&self.root, &self.tids);
+        let quotas = proc_facts::quotas(&mut self.scanner);
         self.source.stop();
         let duration = self.elapsed();
         // What the rings still hold is bounded by their size.
@@ -339,8 +339,8 @@ impl<W: Write> Session<W> {
             lost: lost.clone(),
             cost_ns: Some(nanos(cost)),
             kernel_cost_ns: kernel_cost,
-            counters: known::counters(&before.0, &after),
-            throttled: known::throttled(&before.1, quotas),
+            counters: proc_facts::counters(&before.0, &after),
+            throttled: proc_facts::throttled(&before.1, quotas),
         };
         self.writer.flush().map_err(Error::Write)?;
         let (events, bytes) = (self.writer.records(), self.writer.size());

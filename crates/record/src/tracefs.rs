@@ -65,13 +65,13 @@ impl Tracefs {
         }
         // Instances have no header_page of their own; the layout is that of the kernel.
         let header = root.join("events/header_page");
-        let header = fs::read(&header).map_err(|error| told(&header, &error))?;
+        let header = fs::read(&header).map_err(|error| file_error(&header, &error))?;
         let pages = Pages::new(&header, &formats)?;
         let mut cpus = Vec::new();
         for cpu in &wanted.cpus {
             let path = instance.0.join(format!("per_cpu/cpu{}/trace_pipe_raw", cpu.0));
             let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
-            cpus.push((*cpu, file.map_err(|error| told(&path, &error))?));
+            cpus.push((*cpu, file.map_err(|error| file_error(&path, &error))?));
         }
         for event in EVENTS.into_iter().chain(there) {
             instance.put(&format!("events/{event}/enable"), "1")?;
@@ -144,13 +144,13 @@ struct Instance(PathBuf);
 impl Instance {
     fn make(root: &Path) -> Result<Self, String> {
         let path = root.join("instances").join(format!("{PREFIX}{}", std::process::id()));
-        fs::create_dir(&path).map_err(|error| told(&path, &error))?;
+        fs::create_dir(&path).map_err(|error| file_error(&path, &error))?;
         Ok(Instance(path))
     }
 
     fn put(&self, file: &str, value: &str) -> Result<(), String> {
         let path = self.0.join(file);
-        fs::write(&path, value).map_err(|error| told(&path, &error))
+        fs::write(&path, value).map_err(|error| file_error(&path, &error))
     }
 
     fn has(&self, event: &str) -> bool {
@@ -159,19 +159,19 @@ impl Instance {
 
     fn get(&self, file: &str) -> Result<Vec<u8>, String> {
         let path = self.0.join(file);
-        fs::read(&path).map_err(|error| told(&path, &error))
+        fs::read(&path).map_err(|error| file_error(&path, &error))
     }
 }
 
 impl Drop for Instance {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir(&self.0) {
-            tracing::warn!("{}", told(&self.0, &error));
+            tracing::warn!("{}", file_error(&self.0, &error));
         }
     }
 }
 
-fn told(path: &Path, error: &io::Error) -> String {
+fn file_error(path: &Path, error: &io::Error) -> String {
     format!("{}: {error}", path.display())
 }
 
@@ -183,7 +183,7 @@ fn remove_left_behind(instances: &Path) {
         if pid.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
             && let Err(error) = fs::remove_dir(entry.path())
         {
-            tracing::warn!("{}", told(&entry.path(), &error));
+            tracing::warn!("{}", file_error(&entry.path(), &error));
         }
     }
 }

@@ -183,7 +183,8 @@ kfuncs! {
         node.copied().unwrap_or(-1)
     }
 
-    /// `bpf_get_prandom_u32`: xorshift64* (Vigna, 2014), a stream for each instance.
+    /// `bpf_get_prandom_u32`: xorshift64* (Vigna, 2014), a stream for each instance. By hand, as results of the
+    /// simulator hang on each number.
     fn shim_random(kernel) -> u32 {
         let mut state = kernel.random.get();
         state ^= state >> 12;

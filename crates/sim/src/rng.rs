@@ -1,40 +1,24 @@
-//! Seeded randomness: xoshiro256++ (Blackman and Vigna, 2019), seeded by splitmix64. Integers only,
+//! Seeded randomness: xoshiro256++ (Blackman and Vigna, 2019), seeded by SplitMix64. Integers only,
 //! so a seed gives the same run on every machine. It does not know what its numbers are for.
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
 /// A stream of numbers.
 #[derive(Clone, Debug)]
-pub struct Rng {
-    state: [u64; 4],
-}
+pub struct Rng(Xoshiro256PlusPlus);
 
 impl Rng {
     /// The stream of this seed; every seed is fine, 0 too.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let mut mix = seed;
-        let mut next = || {
-            mix = mix.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = mix;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        };
-        Self { state: [next(), next(), next(), next()] }
+        Self(Xoshiro256PlusPlus::seed_from_u64(seed))
     }
 
     /// The next number.
     #[inline]
     pub fn draw(&mut self) -> u64 {
-        let s = &mut self.state;
-        let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
-        let t = s[1] << 17;
-        s[2] ^= s[0];
-        s[3] ^= s[1];
-        s[1] ^= s[2];
-        s[0] ^= s[3];
-        s[2] ^= t;
-        s[3] = s[3].rotate_left(45);
-        result
+        self.0.next_u64()
     }
 
     /// A number below `bound`; 0 when `bound` is 0. The bias is below 2^-32 for small bounds.

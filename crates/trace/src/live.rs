@@ -87,6 +87,8 @@ impl Pages {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rand_xoshiro::SplitMix64;
+    use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
     const HEADER: &[u8] = b"\tfield: u64 timestamp;\toffset:0;\tsize:8;\tsigned:0;\n\
         \tfield: local_t commit;\toffset:8;\tsize:8;\tsigned:1;\n\
@@ -100,14 +102,9 @@ mod tests {
             field:pid_t next_pid;offset:56;size:4;\n";
         let mut pages = Pages::new(HEADER, &[switch.to_vec()]).unwrap();
         let mut out = Vec::new();
-        for seed in 0..2000u32 {
-            let mut state = seed;
-            let page: Vec<u8> = (0..256)
-                .map(|_| {
-                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                    (state >> 24) as u8
-                })
-                .collect();
+        for seed in 0..2000 {
+            let mut page = [0; 256];
+            SplitMix64::seed_from_u64(seed).fill_bytes(&mut page);
             pages.read(CpuId(0), &page, &mut out);
         }
         assert!(pages.damaged() > 0);

@@ -3,16 +3,17 @@
 
 use crate::placement::found::{Found, RULES, SCHEDULERS, gain};
 use crate::placement::targets::Target;
-use crate::scale::page::{STYLE, escape};
+use crate::scale::page::STYLE;
+use instep_core::html::{escaped, head};
 use std::fmt::Write as _;
 
 /// The page.
 pub(crate) fn render(found: &Found, targets: &[Target], commit: &str) -> String {
-    let mut html = format!(
-        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Instep: bench placement</title>\n\
-         <style>\n{STYLE}</style>\n<h1>Placement of VMs by Instep and by other rules</h1>\n\
-         <p>Commit {}, simulated: mean fair-share speed of the guests of each host.</p>\n",
-        escape(commit)
+    let mut html = head("Placement of VMs by Instep and by other rules", STYLE);
+    let _ = writeln!(
+        html,
+        "<p>Commit {}, simulated: mean fair-share speed of the guests of each host.</p>",
+        escaped(commit)
     );
     html.push_str("<table><tr><th>target<th>must<th>aim<th>found<th></tr>\n");
     for target in targets {
@@ -21,7 +22,7 @@ pub(crate) fn render(found: &Found, targets: &[Target], commit: &str) -> String 
             html,
             "<tr class=\"{verdict}\"><td>{}, {}<td class=\"number\">{}<td class=\"number\">{}\
              <td class=\"number\">{}<td class=\"verdict\">{verdict}</tr>",
-            escape(&target.what),
+            escaped(&target.what),
             target.unit,
             target.must,
             target.aim,
@@ -33,9 +34,9 @@ pub(crate) fn render(found: &Found, targets: &[Target], commit: &str) -> String 
         add_hosts(&mut html, found, at, scheduler);
     }
     for note in &found.notes {
-        let _ = writeln!(html, "<p>{}.</p>", escape(note));
+        let _ = writeln!(html, "<p>{}.</p>", escaped(note));
     }
-    html.push_str("</html>\n");
+    html.push_str("</body></html>\n");
     html
 }
 
@@ -43,14 +44,14 @@ fn add_hosts(html: &mut String, found: &Found, scheduler: usize, name: &str) {
     let _ = write!(
         html,
         "<h2>Above {}</h2>\n<table><tr><th>host<th>CPUs<th>nodes<th>LLCs<th>VMs",
-        escape(name)
+        escaped(name)
     );
     RULES.iter().for_each(|rule| _ = write!(html, "<th>{rule}"));
     html.push_str("<th>to the best of the others</tr>\n");
     for host in &found.hosts {
         let speeds = &host.speeds[scheduler];
         let class = if gain(speeds) < -0.01 { "missed" } else { "ok" };
-        let _ = write!(html, "<tr class=\"{class}\"><td>{}", escape(&host.name));
+        let _ = write!(html, "<tr class=\"{class}\"><td>{}", escaped(&host.name));
         host.size.iter().for_each(|size| _ = write!(html, "<td class=\"number\">{size}"));
         add_speeds(html, speeds);
     }

@@ -194,14 +194,6 @@ impl Row {
     }
 }
 
-/// The median; between the two in the middle of an even number.
-pub(crate) fn take_median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    let upper = *values.get(middle)?;
-    Some(if values.len() % 2 == 1 { upper } else { (values[middle - 1] + upper) / 2.0 })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -274,12 +266,5 @@ mod tests {
         let must = row(text).find_must(columns);
         assert_eq!(must.map(|must| (must * 100.0).round()), Some(70.0));
         assert_eq!(row(text).find_must(|_| None), None);
-    }
-
-    #[test]
-    fn the_median_of_an_even_number_lies_between_two() {
-        assert_eq!(take_median(vec![3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(take_median(vec![4.0, 1.0, 2.0, 3.0]), Some(2.5));
-        assert_eq!(take_median(Vec::new()), None);
     }
 }

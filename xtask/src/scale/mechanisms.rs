@@ -10,10 +10,11 @@
 
 use crate::scale::cases::Case;
 use crate::scale::jobs::{self, Contestant, Job};
-use crate::scale::measure::{Row, take_median};
+use crate::scale::measure::Row;
 use crate::scale::options::Options;
 use crate::scale::{find_failure, read_commit};
 use anyhow::{Context, Result, bail};
+use instep_core::stats;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -222,7 +223,7 @@ fn list_differences(cases: &[Case], values: &Seeds, contestant: usize) -> Vec<Di
 }
 
 fn compare(case: &str, row: &Row, with: &[f64], without: &[f64]) -> Option<Difference> {
-    let (median, other) = (take_median(with.to_vec())?, take_median(without.to_vec())?);
+    let (median, other) = (stats::median(with)?, stats::median(without)?);
     let loss = if row.is_speed() {
         (median > 0.0).then(|| (median - other) / median)
     } else if row.is_share_error() {

@@ -15,8 +15,9 @@ mod table;
 
 use anyhow::{Context, Result, bail};
 use cases::Case;
+use instep_core::stats;
 use jobs::Job;
-use measure::{Verdict, take_median};
+use measure::Verdict;
 use options::Options;
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -128,7 +129,7 @@ fn simulate_cases(
             return;
         }
         for (number, row) in case.rows.iter().enumerate() {
-            if let Some(value) = take_median(row.read_values(result)) {
+            if let Some(value) = stats::median(&row.read_values(result)) {
                 let columns = values.entry((job.case, number)).or_default();
                 columns.insert(scheduler.clone(), value);
             }

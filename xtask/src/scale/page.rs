@@ -3,35 +3,32 @@
 
 use crate::scale::measure::Verdict;
 use crate::scale::table::{Line, Table};
+use instep_core::html::{escaped, head};
 use std::fmt::Write as _;
 
 /// How tables of results look, with a colour for each verdict.
 pub(crate) const STYLE: &str = "\
-body { font: 14px/1.4 system-ui, sans-serif; margin: 2em; color: #222; background: #fff }
-table { border-collapse: collapse }
-th { position: sticky; top: 0; background: #fff; text-align: left; border-bottom: 2px solid #888 }
-td, th { padding: .15em .7em }
-td { border-bottom: 1px solid #e4e4e4 }
+body { max-width: none }
+table { width: auto }
+th { position: sticky; top: 0; background: var(--paper); border-bottom: 2px solid var(--soft) }
+td, th { text-align: left }
 .number { text-align: right; font-variant-numeric: tabular-nums }
-.missed { background: #fbe3e0 } .missed .verdict { color: #a3200d; font-weight: 600 }
-.ok .verdict { color: #2a6b2a } .aim .verdict { color: #0b5c0b; font-weight: 600 }
-.informs { color: #777 }
-.group td { border-top: 2px solid #bbb }
+.missed { background: rgba(220, 60, 40, .15) } .missed .verdict { color: #d0432e; font-weight: 600 }
+.ok .verdict { color: #3b8a3b } .aim .verdict { color: #2f9e44; font-weight: 600 }
+.informs { color: var(--soft) }
+.group td { border-top: 2px solid var(--soft) }
 ";
 
 /// The page.
 pub(crate) fn render(table: &Table, commit: &str) -> String {
-    let mut html = format!(
-        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>Instep: bench scale</title>\n\
-         <style>\n{STYLE}</style>\n<h1>Instep on hosts of 2 to 384 CPUs</h1>\n"
-    );
-    let _ = writeln!(html, "<p>Commit {}, simulated. {}.</p>", escape(commit), table.summary());
+    let mut html = head("Instep on hosts of 2 to 384 CPUs", STYLE);
+    let _ = writeln!(html, "<p>Commit {}, simulated. {}.</p>", escaped(commit), table.summary());
     for note in &table.notes {
-        let _ = writeln!(html, "<p>{}.</p>", escape(note));
+        let _ = writeln!(html, "<p>{}.</p>", escaped(note));
     }
     html.push_str("<table><tr><th>case<th>measure<th>must<th>aim");
     for name in [&table.judged].into_iter().chain(&table.peers) {
-        let _ = write!(html, "<th>{}", escape(name));
+        let _ = write!(html, "<th>{}", escaped(name));
     }
     html.push_str("<th></tr>\n");
     let mut before = "";
@@ -40,7 +37,7 @@ pub(crate) fn render(table: &Table, commit: &str) -> String {
         add_line(&mut html, line, group != before, table.peers.len());
         before = group;
     }
-    html.push_str("</table></html>\n");
+    html.push_str("</table>\n</body></html>\n");
     html
 }
 
@@ -52,7 +49,7 @@ fn add_line(html: &mut String, line: &Line, begins_group: bool, peers: usize) {
         Verdict::Aim => "aim",
     };
     let group = if begins_group { " group" } else { "" };
-    let (case, measure) = (escape(&line.case), escape(&line.measure));
+    let (case, measure) = (escaped(&line.case), escaped(&line.measure));
     let _ = write!(html, "<tr class=\"{class}{group}\"><td>{case}<td>{measure}");
     for number in [line.must, line.aim] {
         let _ = write!(html, "<td class=\"number\">{}", line.show(number));
@@ -65,7 +62,7 @@ fn add_line(html: &mut String, line: &Line, begins_group: bool, peers: usize) {
             Some(speed) => {
                 let part = (speed.clamp(0.0, 1.0) * 100.0).round();
                 format!(
-                    " style=\"background: linear-gradient(90deg, #cfe0f5 {part}%, transparent {part}%)\""
+                    " style=\"background: linear-gradient(90deg, rgba(60, 130, 220, .3) {part}%, transparent {part}%)\""
                 )
             }
             None => String::new(),
@@ -73,11 +70,6 @@ fn add_line(html: &mut String, line: &Line, begins_group: bool, peers: usize) {
         let _ = write!(html, "<td class=\"number\"{style}>{}", line.show(number));
     }
     let _ = writeln!(html, "<td class=\"verdict\">{}</tr>", line.verdict);
-}
-
-/// Text as HTML shows it.
-pub(crate) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -65,7 +65,6 @@ const LAYERS: &[Layer] = &[
     Layer { name: "instep-history", may_know: &[] },
     Layer { name: "instep-serve", may_know: &["instep-history"] },
     Layer { name: "instep-load", may_know: &[] },
-    Layer { name: "instep-native", may_know: &[] },
     Layer { name: "instep-madehost", may_know: &["instep-core"] },
     Layer { name: "xtask", may_know: &["instep-core", "instep-host", "instep-madehost"] },
 ];

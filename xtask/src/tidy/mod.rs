@@ -1,9 +1,10 @@
 //! What the compiler does not check: which crate may know which, how long files are, how they
-//! begin, what must not be written down in them, and where links of the documents lead.
+//! begin and are called, what must not be written down in them, and where links of the documents lead.
 
 mod files;
 mod layering;
 mod links;
+mod names;
 mod programs;
 
 use anyhow::{Context, Result};
@@ -49,6 +50,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
         }
     }
     findings.extend(links::check(&texts));
+    findings.extend(names::check(&texts));
     findings.extend(programs::check(&texts));
     for finding in &findings {
         eprintln!("{finding}");

@@ -8,7 +8,7 @@ use crate::state_file;
 use instep_core::units::{NodeId, Tid};
 use instep_host::apply::{Instance, Life};
 use instep_kernel::exit::Exit;
-use instep_kernel::seen::{Cost, DomainSeen, VmSeen};
+use instep_kernel::stats::{Cost, DomainSeen, VmSeen};
 use instep_kernel::waits::Waits;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@ use instep_core::entitled::{self, Group, Vm, Weights};
 use instep_host::Root;
 use instep_kernel::Placed;
 use instep_kernel::loaded::Loaded;
-use instep_kernel::seen::{GroupSeen, VmWant, Wants};
+use instep_kernel::stats::{GroupSeen, VmWant, Wants};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};

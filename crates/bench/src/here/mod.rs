@@ -188,7 +188,7 @@ fn one(
     let seen = count(&running, times.measure, pid, tools);
     cell.competing_modules = seen.modules.mean();
     if job.trace && running.has_vcpus() && !times.trace.is_zero() {
-        look(&running, times.trace, tools, cell);
+        measure_stacking(&running, times.trace, tools, cell);
     }
     note_work(job, &mut running, &seen, tools, cell);
     note_shares(job, &seen.windows, cell);
@@ -258,7 +258,7 @@ fn note_cost(seen: &Seen, cell: &mut Cell) {
 }
 
 /// Whether siblings of the work are stacked: traced where that may be, else sampled.
-fn look(running: &Running, time: Duration, tools: &Tools<'_>, cell: &mut Cell) {
+fn measure_stacking(running: &Running, time: Duration, tools: &Tools<'_>, cell: &mut Cell) {
     let vcpus = running.vcpus();
     let why = match tracing::trace(&vcpus, time, tools) {
         Ok(seen) => {
@@ -317,7 +317,7 @@ fn watch(until: Instant, modules: &mut Modules, tools: &Tools<'_>) {
         if (tools.stop)() {
             return;
         }
-        modules.look(sample::busy(), Instant::now());
+        modules.note_busy(sample::busy(), Instant::now());
     }
     wait(left(until), tools);
 }

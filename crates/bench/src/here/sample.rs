@@ -94,7 +94,7 @@ impl Modules {
     }
 
     /// A window ends, by which CPUs have been busy so long, and the next begins.
-    pub(super) fn look(&mut self, busy: Vec<u64>, now: Instant) {
+    pub(super) fn note_busy(&mut self, busy: Vec<u64>, now: Instant) {
         let took = now - self.at;
         self.sum += competing(&self.busy, &busy, took, &self.cores) * took.as_secs_f64();
         self.seconds += took.as_secs_f64();
@@ -149,7 +149,7 @@ mod tests {
             let (cores, busy) = (vec![vec![0, 1]], vec![5, 5]);
             let mut modules = Modules { cores, busy, at: begin, sum: 0.0, seconds: 0.0 };
             for (ms, [one, two]) in looks {
-                modules.look(vec![5 + one, 5 + two], begin + Duration::from_millis(*ms));
+                modules.note_busy(vec![5 + one, 5 + two], begin + Duration::from_millis(*ms));
             }
             modules.mean()
         };

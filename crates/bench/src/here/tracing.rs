@@ -29,7 +29,7 @@ pub(super) fn trace(
 ) -> Result<Option<(f64, f64)>, String> {
     let file = tools.dir.join("trace.instep");
     record(&file, time, &tools.instep)?;
-    let seen = look(&file, vcpus);
+    let seen = read_trace(&file, vcpus);
     // Space in memory, in the lab; the next recording has the same name.
     let _ = std::fs::remove_file(&file);
     seen
@@ -64,7 +64,7 @@ fn record(file: &Path, time: Duration, instep: &Path) -> Result<(), String> {
     }
 }
 
-fn look(file: &Path, vcpus: &[(u32, u32)]) -> Result<Option<(f64, f64)>, String> {
+fn read_trace(file: &Path, vcpus: &[(u32, u32)]) -> Result<Option<(f64, f64)>, String> {
     let source = File::open(file).map_err(|error| format!("there is no recording: {error}"))?;
     let name = file.display().to_string();
     let mut stream =

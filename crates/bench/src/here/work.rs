@@ -187,7 +187,7 @@ fn free(guest: &str, work: &Work) -> Result<One, Error> {
     let group = Group::of_guest(guest);
     group.freeze(false)?;
     let name = guest.to_owned();
-    let (kind, weight, settings) = told(work);
+    let (kind, weight, settings) = settings_of(work);
     Ok(One { name, pid, kind, weight, settings, group, child: None, said, skip })
 }
 
@@ -208,12 +208,12 @@ fn spawn(
     shell.args(["-c", &script]).stdin(Stdio::null()).stdout(out).stderr(errors);
     let child = shell.spawn().map_err(|error| Error::io("run", "sh", error))?;
     let (name, pid) = (name.to_owned(), child.id());
-    let (kind, weight, settings) = told(work);
+    let (kind, weight, settings) = settings_of(work);
     Ok(One { name, pid, kind, weight, settings, group, child: Some(child), said, skip: 0 })
 }
 
 /// What schedulers are told of it.
-fn told(work: &Work) -> (Kind, u32, BTreeMap<String, String>) {
+fn settings_of(work: &Work) -> (Kind, u32, BTreeMap<String, String>) {
     (work.kind, work.weight, work.settings.clone())
 }
 

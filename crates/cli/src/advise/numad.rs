@@ -28,7 +28,7 @@ pub(crate) fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            crate::tell(&crate::told(&error));
+            crate::tell(&crate::error_text(&error));
             ExitCode::from(2)
         }
     }

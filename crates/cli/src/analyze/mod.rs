@@ -3,16 +3,16 @@
 
 mod facts;
 mod html;
-mod judged;
 mod rules;
+mod schedule_check;
+mod settings;
 mod strip;
 mod text;
-mod told;
 pub(crate) mod topology_file;
 
 use crate::args::AnalyzeArgs;
 use crate::page::Timeline;
-use crate::pending::apart;
+use crate::pending::ensure_apart;
 use crate::{Outcome, print, print_json, tell};
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -41,9 +41,9 @@ pub(crate) fn command(args: &AnalyzeArgs) -> anyhow::Result<Outcome> {
         "--html, --perfetto and --strip draw one trace; name one FILE"
     );
     nothing_is_lost(args)?;
-    let settings = told::settings(args)?;
+    let settings = settings::of_options(args)?;
     if let Some(rules) = &args.check {
-        return judged::command(args, &settings, rules);
+        return schedule_check::command(args, &settings, rules);
     }
     let show = |path: &Path, Named { report, .. }: &Named| {
         if args.json {
@@ -74,7 +74,7 @@ fn nothing_is_lost(args: &AnalyzeArgs) -> anyhow::Result<()> {
     let read: Vec<PathBuf> = args.files.iter().chain(&args.topology).map(input).collect();
     let read: Vec<&Path> = read.iter().map(PathBuf::as_path).collect();
     let written = [&args.html, &args.perfetto, &args.strip].into_iter().flatten();
-    apart(&read, &written.map(PathBuf::as_path).collect::<Vec<_>>())
+    ensure_apart(&read, &written.map(PathBuf::as_path).collect::<Vec<_>>())
 }
 
 /// A report among several.
@@ -100,7 +100,7 @@ fn each<T>(
                 done.push(result);
             }
             Err(error) if files.len() > 1 => {
-                tell(&crate::told(&error));
+                tell(&crate::error_text(&error));
                 failed.push(name(path));
             }
             Err(error) => return Err(error),
@@ -187,8 +187,8 @@ fn one(path: &Path, settings: &Settings, args: &AnalyzeArgs) -> anyhow::Result<R
     }
     let report = analyze_into(&mut watched, &settings, &mut sinks);
     bar.finish_and_clear();
-    told::ensure_begun(path, stream.tally())?;
-    told::ensure_known(&report, args, &settings)?;
+    settings::ensure_begun(path, stream.tally())?;
+    settings::ensure_known(&report, args, &settings)?;
     if let (Some(to), Some(writer)) = (&args.perfetto, sinks.perfetto) {
         writer.finish().with_context(|| format!("cannot write {}", to.display()))?;
         tell(&format!("wrote {}; open it on ui.perfetto.dev", to.display()));

@@ -10,7 +10,7 @@ mod text;
 mod watch;
 
 use crate::args::ProfileArgs;
-use crate::pending::apart;
+use crate::pending::ensure_apart;
 use crate::{Outcome, print, print_json, tell};
 use anyhow::Context;
 use instep_core::idset::CpuSet;
@@ -39,7 +39,7 @@ pub(crate) fn command(args: &ProfileArgs) -> anyhow::Result<Outcome> {
          (--vm NAME)"
     );
     let written = args.scenario.iter().chain(&args.html).map(PathBuf::as_path);
-    apart(&[], &written.collect::<Vec<_>>())?;
+    ensure_apart(&[], &written.collect::<Vec<_>>())?;
     let simulator = args.scenario.as_ref().map(|_| imitated::simulator()).transpose()?;
     let period = Nanos(u64::try_from(args.period.as_nanos()).unwrap_or(u64::MAX));
     let interval = args

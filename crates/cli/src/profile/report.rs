@@ -165,7 +165,7 @@ pub(super) fn new(what: String, seen: &Seen, share: Milli, period: Nanos) -> Rep
     if profile.elapsed < BRIEF {
         (profile.kind, advice, no_advice) = (None, None, Some(too_brief(&profile)));
     } else if let Some(taken) = taken.as_ref().filter(|taken| taken.part.0 > SPOILT) {
-        (profile.kind, advice, no_advice) = (None, None, Some(taken.said()));
+        (profile.kind, advice, no_advice) = (None, None, Some(taken.warning()));
     }
     let mut shares = SHARES.to_vec();
     shares.push(share.0);
@@ -188,7 +188,7 @@ pub(super) fn new(what: String, seen: &Seen, share: Milli, period: Nanos) -> Rep
     if let Some(ended) = seen.ended.filter(|_| failed) {
         warnings.push(format!("the command failed: {ended}"));
     }
-    warnings.extend(taken.filter(|taken| taken.part.0 > DISTURBED).map(|taken| taken.said()));
+    warnings.extend(taken.filter(|taken| taken.part.0 > DISTURBED).map(|taken| taken.warning()));
     Report {
         schema: "instep.profile/1",
         what,
@@ -241,7 +241,7 @@ impl Disturbance {
         Self { taken, stolen: watched.stolen.min(taken), part: taken.milli_of(wanted) }
     }
 
-    fn said(&self) -> String {
+    fn warning(&self) -> String {
         let mut taken = super::text::time(self.taken.0);
         if self.stolen.0 > 0 {
             let stolen = super::text::time(self.stolen.0);

@@ -47,7 +47,7 @@ pub(crate) fn command(args: RunArgs, events: Option<Events>) -> anyhow::Result<O
         Err(error) => Err(error),
     };
     let outcome = result.unwrap_or_else(|error| {
-        sink.notice(&crate::told(&error));
+        sink.notice(&crate::error_text(&error));
         Outcome::Status(crate::status_of(&error))
     });
     // What could not be written in time, or at all, is work that failed; the placement is not.

@@ -102,7 +102,7 @@ impl DispatchJson {
             text.push_str(&indented(&wrapped(&line, width.saturating_sub(2)), 2));
         }
         for vm in &self.vms {
-            let line = printable(&told(vm));
+            let line = printable(&vm_line(vm));
             text.push_str(&indented(&wrapped(&line, width.saturating_sub(2)), 2));
         }
         text
@@ -121,7 +121,7 @@ fn untold(kernel: &Probe) -> String {
 }
 
 /// One VM in a line.
-fn told(vm: &VmInForce) -> String {
+fn vm_line(vm: &VmInForce) -> String {
     let VmInForce { name, weight, .. } = vm;
     let home = vm.home_node.map_or_else(String::new, |node| format!("home node {node}, "));
     let prompt = if vm.latency == "prompt" { "prompt, " } else { "" };

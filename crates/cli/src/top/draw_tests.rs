@@ -23,7 +23,7 @@ fn render(frame: &Frame, state: &State, width: u16, height: u16) -> String {
 }
 
 /// How a cell that shows something differs from plain text; nothing where it does not.
-fn look(cell: &Cell) -> String {
+fn style_of(cell: &Cell) -> String {
     let filled = cell.bg != Color::Reset || cell.modifier.contains(Modifier::REVERSED);
     let mut said = Vec::new();
     if cell.symbol() == " " && !filled {
@@ -45,7 +45,7 @@ fn look(cell: &Cell) -> String {
 fn drawn(buffer: &Buffer) -> String {
     let mut looks: Vec<String> = Vec::new();
     let mut letter = |cell: &Cell| {
-        let look = look(cell);
+        let look = style_of(cell);
         if look.is_empty() {
             return ' ';
         }

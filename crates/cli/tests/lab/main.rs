@@ -20,11 +20,16 @@ use stage::{instep, scenarios, turn};
 
 #[test]
 fn every_scenario_is_one() {
-    let ran = instep(&["lab", "list", scenarios().to_str().unwrap(), "--json"]);
-    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-    let listed: Value = serde_json::from_slice(&ran.stdout).unwrap();
     let files = std::fs::read_dir(scenarios()).unwrap().count();
-    assert_eq!(listed["scenarios"].as_array().unwrap().len(), files);
+    let dir = scenarios();
+    let in_dir = ["lab", "list", "--json", dir.to_str().unwrap()];
+    let built_in = &in_dir[..3];
+    for args in [built_in, &in_dir] {
+        let ran = instep(args);
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+        let listed: Value = serde_json::from_slice(&ran.stdout).unwrap();
+        assert_eq!(listed["scenarios"].as_array().unwrap().len(), files);
+    }
 }
 
 #[test]

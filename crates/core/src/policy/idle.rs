@@ -13,6 +13,8 @@ use crate::reason::Reason;
 use crate::snapshot::{Snapshot, Vm};
 use crate::topology::Topology;
 use crate::units::{Bytes, Nanos, VmId};
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
 /// Less than this is not worth a batch: every process has some pages of files that other
 /// processes share and that never move.
@@ -39,7 +41,7 @@ fn draw(busy: Nanos, snapshot: &Snapshot, seed: u64) -> Option<Action> {
         snapshot.vms.iter().flat_map(|vm| candidates(vm, topology)).collect();
     candidates.sort_by_key(|candidate| (candidate.vm, candidate.guest_node));
     let count = u64::try_from(candidates.len()).ok().filter(|count| *count > 0)?;
-    let index = usize::try_from(mix(seed) % count).ok()?;
+    let index = usize::try_from(SplitMix64::seed_from_u64(seed).next_u64() % count).ok()?;
     let Candidate { vm, guest_node, to, remote } = candidates.swap_remove(index);
     let why = Reason::IdleHomecoming { busy: busy.milli_of(window), remote, to: to.clone() };
     Some(Action::MoveMemory { vm, guest_node, to, remote, why })
@@ -88,14 +90,6 @@ fn candidates(vm: &Vm, topology: &Topology) -> Vec<Candidate> {
         })
     };
     parts.into_iter().filter_map(candidate).collect()
-}
-
-/// SplitMix64 (Steele, Lea, Flood 2014): one well-mixed number from a seed that may be a counter.
-fn mix(seed: u64) -> u64 {
-    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 //! core. Each repair is one sentence in [`Topology::warnings`]. Which of two contradicting tables
 //! is the wrong one cannot be known here; the choice is the one that costs least when wrong.
 
-use super::nodes::{Settled, majority, settle};
+use super::nodes::{Settled, assign_cpus, majority};
 use super::partition::Partition;
 use super::{CoreKind, Cpu, CpuFacts, NodeFacts, Topology};
 use crate::idset::{CpuSet, MAX_ID};
@@ -123,7 +123,7 @@ impl Groups {
         let packages = told_packages(cpus, &[&told, &threads]);
         let ids: Vec<CpuId> = cpus.iter().map(|cpu| CpuId(cpu.id)).collect();
         let by_package = Partition::by_key(packages.iter().enumerate().map(|(at, p)| p.ok_or(at)));
-        let nodes = settle(&ids, nodes, &[&told, &by_package], warnings);
+        let nodes = assign_cpus(&ids, nodes, &[&told, &by_package], warnings);
         let by_node = Partition::by_key(&nodes.owner);
         let packages = fill_packages(cpus, &packages, &nodes.owner, warnings);
 

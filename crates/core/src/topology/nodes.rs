@@ -34,7 +34,7 @@ pub(super) struct Settled {
 
 /// Settles `cpus` (ascending) in the nodes of `facts`. `near` are divisions of the CPUs, nearest
 /// first, that say whose node a CPU without one shares.
-pub(super) fn settle(
+pub(super) fn assign_cpus(
     cpus: &[CpuId],
     facts: Vec<NodeFacts>,
     near: &[&Partition],

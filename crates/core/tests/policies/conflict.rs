@@ -15,7 +15,7 @@ fn host() -> Snapshot {
     host
 }
 
-fn said(host: &Snapshot) -> Vec<String> {
+fn texts(host: &Snapshot) -> Vec<String> {
     find(host).iter().map(|conflict| conflict.kind.to_string()).collect()
 }
 
@@ -25,7 +25,7 @@ fn nodes(list: &[u32]) -> NodeSet {
 
 #[test]
 fn vm_as_it_comes_has_no_conflict() {
-    assert_eq!(said(&host()), [] as [String; 0]);
+    assert_eq!(texts(&host()), [] as [String; 0]);
 }
 
 /// systems.md 1: hard affinity 16-31 with soft affinity nodes 0 and 2 of four.
@@ -35,7 +35,7 @@ fn preferred_nodes_that_miss_allowed_cpus_are_found() {
     host.vms = vec![vm(&host, 1, 16, 900, &[])];
     made::confine(&mut host.vms[0], &cpus("16-31"));
     host.vms[0].preferred = Some(nodes(&[0, 2]));
-    assert_eq!(said(&host), ["the preferred nodes 0,2 leave out CPUs 24-31 that it may use"]);
+    assert_eq!(texts(&host), ["the preferred nodes 0,2 leave out CPUs 24-31 that it may use"]);
     host.vms[0].preferred = Some(nodes(&[2, 3]));
     assert!(find(&host).is_empty());
 }
@@ -44,10 +44,10 @@ fn preferred_nodes_that_miss_allowed_cpus_are_found() {
 fn vcpus_forced_together_while_cores_are_free_are_found() {
     let mut host = host();
     made::confine(&mut host.vms[0], &cpus("0-1,8"));
-    assert_eq!(said(&host), ["4 vCPUs (0,1,2,3) may use only CPUs 0-1,8 while 6 cores are free"]);
+    assert_eq!(texts(&host), ["4 vCPUs (0,1,2,3) may use only CPUs 0-1,8 while 6 cores are free"]);
     made::confine(&mut host.vms[0], &cpus("0-1,8-9"));
     assert_eq!(
-        said(&host),
+        texts(&host),
         ["4 vCPUs (0,1,2,3) may use only 2 cores (CPUs 0-1,8-9) while 6 cores are free"]
     );
     // The other six cores are busy: nothing better is to be had.
@@ -73,17 +73,17 @@ fn pinned(lists: &[&str]) -> Snapshot {
 fn vcpus_pinned_to_siblings_of_one_core_are_found_whatever_their_sets() {
     let shared = "2 vCPUs (0,1) may use only 1 core (CPUs 0,8) while 7 cores are free";
     for lists in [["0", "8"], ["0", "0,8"], ["8", "0"]] {
-        assert_eq!(said(&pinned(&lists)), [shared], "{lists:?}");
+        assert_eq!(texts(&pinned(&lists)), [shared], "{lists:?}");
     }
     assert_eq!(
-        said(&pinned(&["0", "0,8", "8", "1"])),
+        texts(&pinned(&["0", "0,8", "8", "1"])),
         ["3 vCPUs (0,1,2) may use only CPUs 0,8 while 6 cores are free"]
     );
     assert_eq!(
-        said(&pinned(&["0", "8-9", "1,8", "0-1"])),
+        texts(&pinned(&["0", "8-9", "1,8", "0-1"])),
         ["4 vCPUs (0,1,2,3) may use only 2 cores (CPUs 0-1,8-9) while 6 cores are free"]
     );
-    assert_eq!(said(&pinned(&["0", "0-1", "1-2", "2-3"])), [] as [String; 0]);
+    assert_eq!(texts(&pinned(&["0", "0-1", "1-2", "2-3"])), [] as [String; 0]);
 }
 
 /// It is not known where other load runs: half a CPU may make two cores busy.
@@ -91,9 +91,9 @@ fn vcpus_pinned_to_siblings_of_one_core_are_found_whatever_their_sets() {
 fn cores_that_other_load_may_use_are_not_free() {
     let mut host = pinned(&["0", "0"]);
     host.other_busy.0 = made::WINDOW.0 / 2;
-    assert_eq!(said(&host), ["2 vCPUs (0,1) may use only CPU 0 while 5 cores are free"]);
+    assert_eq!(texts(&host), ["2 vCPUs (0,1) may use only CPU 0 while 5 cores are free"]);
     host.other_busy.0 = made::WINDOW.0 * 2;
-    assert_eq!(said(&host), [] as [String; 0]);
+    assert_eq!(texts(&host), [] as [String; 0]);
 }
 
 #[test]
@@ -109,12 +109,12 @@ fn mending_sets_vcpus_on_siblings_apart() {
 fn cores_that_the_other_vcpus_need_are_not_free() {
     let mut host = pinned(&["0", "8", "1", "9", "2", "10", "3", "11"]);
     host.vms[0].cpuset = cpus("0-3,8-11");
-    assert!(find(&host).is_empty(), "{:?}", said(&host));
+    assert!(find(&host).is_empty(), "{:?}", texts(&host));
     host.vms[0].vcpus.truncate(7);
-    assert!(find(&host).is_empty(), "{:?}", said(&host));
+    assert!(find(&host).is_empty(), "{:?}", texts(&host));
     host.vms[0].vcpus.drain(3..);
     assert_eq!(
-        said(&host),
+        texts(&host),
         ["2 vCPUs (0,1) may use only 1 core (CPUs 0,8) while 2 cores are free"]
     );
 }
@@ -124,10 +124,10 @@ fn cores_that_the_other_vcpus_need_are_not_free() {
 fn guest_threads_pinned_to_the_threads_of_one_core_are_no_conflict() {
     let mut host = pinned(&["0", "8", "1,9", "1,9"]);
     host.vms[0].guest_threads_per_core = 2;
-    assert_eq!(said(&host), [] as [String; 0]);
+    assert_eq!(texts(&host), [] as [String; 0]);
     let (allowed, initial) = (cpus("0"), cpus("0"));
     (host.vms[0].vcpus[1].allowed, host.vms[0].vcpus[1].initial) = (allowed, initial);
-    assert_eq!(said(&host), ["2 vCPUs (0,1) may use only CPU 0 while 6 cores are free"]);
+    assert_eq!(texts(&host), ["2 vCPUs (0,1) may use only CPU 0 while 6 cores are free"]);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn guest_threads_pinned_to_different_cores_are_found() {
         (vcpu.allowed, vcpu.initial) = (cpus(list), cpus(list));
     }
     assert_eq!(
-        said(&host),
+        texts(&host),
         ["the 2 threads of 1 virtual core (0) are pinned to different cores, those of the first \
           to CPUs 0-1"]
     );
@@ -158,7 +158,7 @@ fn memory_bound_away_from_the_cpus_is_found() {
     let mut host = host();
     made::confine(&mut host.vms[0], &cpus("0-3"));
     host.vms[0].memory_bound = Some(nodes(&[1]));
-    assert_eq!(said(&host), ["memory is bound to node 1, the CPUs it may use are on node 0"]);
+    assert_eq!(texts(&host), ["memory is bound to node 1, the CPUs it may use are on node 0"]);
 }
 
 #[test]

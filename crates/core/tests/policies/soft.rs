@@ -24,7 +24,7 @@ fn host(hard: &str) -> Snapshot {
     host
 }
 
-fn said(host: &Snapshot) -> Vec<String> {
+fn texts(host: &Snapshot) -> Vec<String> {
     find(host).iter().map(|conflict| conflict.kind.to_string()).collect()
 }
 
@@ -34,9 +34,9 @@ fn mending(policy: PolicyName) -> Settings {
 
 #[test]
 fn vm_as_its_toolstack_placed_it_has_no_conflict() {
-    assert_eq!(said(&host("0-7")), [] as [String; 0]);
-    assert_eq!(said(&host("0-3")), [] as [String; 0]);
-    assert_eq!(said(&host("1-2")), [] as [String; 0]);
+    assert_eq!(texts(&host("0-7")), [] as [String; 0]);
+    assert_eq!(texts(&host("0-3")), [] as [String; 0]);
+    assert_eq!(texts(&host("1-2")), [] as [String; 0]);
 }
 
 /// Hard affinity 16-31 with the nodes 0 and 2 as node affinity: node 2 is filled first.
@@ -48,7 +48,7 @@ fn soft_affinity_that_crowds_a_part_is_found() {
     made::draw_to(&mut vm, &cpus("0-7,16-23"), &[NodeId(0), NodeId(2)].into_iter().collect());
     host.vms = vec![vm];
     assert_eq!(
-        said(&host),
+        texts(&host),
         [
             "the soft affinity of 16 vCPUs (0,1,2,3,4,5,6,7,...) draws them to CPUs 16-23 and leaves out \
           CPUs 24-31 that they may use"
@@ -59,7 +59,7 @@ fn soft_affinity_that_crowds_a_part_is_found() {
 #[test]
 fn soft_affinity_apart_from_the_hard_one_is_found() {
     assert_eq!(
-        said(&host("4-7")),
+        texts(&host("4-7")),
         [
             "the soft affinity of 2 vCPUs (0,1) is CPUs 0-3, but they may use CPUs 4-7 only: the \
              scheduler ignores it",
@@ -75,7 +75,7 @@ fn more_vcpus_than_the_cpus_that_draw_them_are_found() {
     let mut more = vm(&host, 1, 5, 100, &[512, 0]);
     made::draw_to(&mut more, &cpus("0-3"), &node(0));
     host.vms = vec![more];
-    assert!(said(&host)[0].contains("draws them to CPUs 0-3 and leaves out CPUs 4-7"));
+    assert!(texts(&host)[0].contains("draws them to CPUs 0-3 and leaves out CPUs 4-7"));
 }
 
 /// Policy `none` changes no hard affinity, so only the soft one follows.
@@ -91,7 +91,7 @@ fn conflict_is_mended_to_the_nodes_of_the_hard_affinity() {
     assert_eq!(nodes, &Some(node(1)));
     assert!(why.to_string().starts_with("to node 1, mending a conflict: the soft"), "{why}");
     let after = apply(&host, &decision);
-    assert_eq!(said(&after), [] as [String; 0]);
+    assert_eq!(texts(&after), [] as [String; 0]);
     assert!(decide(&after, &mending(PolicyName::None)).actions.is_empty());
 }
 
@@ -114,7 +114,7 @@ fn placement_makes_no_conflict_of_its_own() {
     let decision = decide(&host, &settings(PolicyName::Bind));
     let after = apply(&host, &decision);
     assert_eq!(after.vms[1].allowed(), cpus("4-7"));
-    assert_eq!(said(&after), [] as [String; 0]);
+    assert_eq!(texts(&after), [] as [String; 0]);
     let soft = after.vms[1].soft.as_ref().unwrap();
     assert_eq!((&soft.vcpus[&0], &soft.nodes), (&cpus("4-7"), &node(1)));
     assert_eq!(after.vms[0].soft, host.vms[0].soft, "what is no conflict stays as it was");
@@ -125,7 +125,7 @@ fn placement_makes_no_conflict_of_its_own() {
 fn what_vcpus_prefer_stays_where_only_memory_is_in_conflict() {
     let mut host = host("4-7");
     made::draw_to(&mut host.vms[0], &cpus("0-7"), &node(0));
-    assert_eq!(said(&host).len(), 1);
+    assert_eq!(texts(&host).len(), 1);
     let decision = decide(&host, &mending(PolicyName::None));
     let [Action::SetSoftAffinity { vcpus, nodes, .. }] = decision.actions.as_slice() else {
         panic!("{:?}", decision.actions);

@@ -72,7 +72,7 @@ fn index(digits: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn told(vmm: Vmm, name: &str) -> Option<u32> {
+    fn index_of(vmm: Vmm, name: &str) -> Option<u32> {
         match role(&vmm, name) {
             Role::Vcpu { index, .. } => Some(index),
             Role::AllVcpus | Role::Other => None,
@@ -81,13 +81,13 @@ mod tests {
 
     #[test]
     fn every_monitor_names_its_vcpus_its_own_way() {
-        assert_eq!(told(Vmm::Qemu, "CPU 3/KVM"), Some(3));
-        assert_eq!(told(Vmm::Qemu, "CPU 12/TCG"), Some(12));
-        assert_eq!(told(Vmm::CloudHypervisor, "vcpu7"), Some(7));
-        assert_eq!(told(Vmm::Crosvm, "crosvm_vcpu11"), Some(11));
-        assert_eq!(told(Vmm::Firecracker, "fc_vcpu 0"), Some(0));
+        assert_eq!(index_of(Vmm::Qemu, "CPU 3/KVM"), Some(3));
+        assert_eq!(index_of(Vmm::Qemu, "CPU 12/TCG"), Some(12));
+        assert_eq!(index_of(Vmm::CloudHypervisor, "vcpu7"), Some(7));
+        assert_eq!(index_of(Vmm::Crosvm, "crosvm_vcpu11"), Some(11));
+        assert_eq!(index_of(Vmm::Firecracker, "fc_vcpu 0"), Some(0));
         for name in ["vcpu-2", "kvm-vcpu-2", "VCPU 2", "libkrun vcpu 2", "CPU 2/KVM"] {
-            assert_eq!(told(Vmm::Other("x".into()), name), Some(2), "{name}");
+            assert_eq!(index_of(Vmm::Other("x".into()), name), Some(2), "{name}");
         }
     }
 
@@ -108,7 +108,7 @@ mod tests {
         ] {
             assert_eq!(role(&Vmm::Qemu, name), Role::Other, "{name}");
         }
-        assert_eq!(told(Vmm::Other("x".into()), "vcpu"), None);
+        assert_eq!(index_of(Vmm::Other("x".into()), "vcpu"), None);
         assert_eq!(role(&Vmm::Qemu, "ALL CPUs/TCG"), Role::AllVcpus);
     }
 }

@@ -1,8 +1,8 @@
 //! Weights of VMs and cgroups (`bpf/group.bpf.h`): reads what the scheduler has seen of cgroups, and writes the weights.
 
 use super::Loaded;
-use crate::seen::{GroupSeen, VmWant, Wants};
 use crate::skeleton::types;
+use crate::stats::{GroupSeen, VmWant, Wants};
 use anyhow::Context as _;
 use libbpf_rs::{MapCore as _, MapFlags};
 use std::mem::offset_of;

@@ -48,10 +48,14 @@ fn grace(clock: Clock) -> u32 {
     }
 }
 
+/// What errors call it.
+pub const EMULATED: &str = "emulated host";
 /// What a kernel says on its console when it is lost.
 pub const PANIC: &str = "Kernel panic - not syncing";
 /// What the first program says before it gives up: a kernel without virtio is no flaw of the emulation.
 const NO_PORT: &str = "instep-lab: no virtio port";
+/// Characters of what comes after it on its line, the reason, that are told.
+const REASON: usize = 120;
 /// A panic in words.
 pub const PANICKED: &str = "its kernel panicked";
 
@@ -204,7 +208,7 @@ impl Host {
     }
 
     fn explain(&self, silence: Silence, awaited: &str) -> Error {
-        let name = "emulated host".to_owned();
+        let name = EMULATED.to_owned();
         // Before its last words are read.
         let is_closed = matches!(silence, Silence::Closed);
         let ended = is_closed.then(|| self.process.ends_within(ENDS)).flatten();
@@ -218,11 +222,11 @@ impl Host {
             Silence::Dead(silent) => {
                 let how =
                     format!("has said nothing for {} s: its CPUs stand still", silent.as_secs());
-                return Error::Died { name, how, console };
+                return Error::Died { name, how, kept: None, console };
             }
             Silence::Closed => {
                 if let Some(how) = died(&self.console(), ended) {
-                    return Error::Died { name, how, console };
+                    return Error::Died { name, how, kept: None, console };
                 }
                 match ended {
                     Some(_) if self.age() >= self.life => format!(
@@ -242,8 +246,10 @@ impl Host {
 /// How a host died of what nobody asked for, as far as can be told from its console and from how QEMU
 /// ended: QEMU that was killed was out of time or memory, and one that failed said why.
 fn died(console: &str, ended: Option<ExitStatus>) -> Option<String> {
-    if console.contains(PANIC) {
-        return Some(PANICKED.to_owned());
+    if let Some((_, reason)) = console.split_once(PANIC) {
+        let reason: String =
+            reason.lines().next().unwrap_or_default().chars().take(REASON).collect();
+        return Some(format!("{PANICKED}{}", reason.trim_end()));
     }
     ended.filter(|_| !console.contains(NO_PORT)).and_then(fell)
 }
@@ -281,9 +287,9 @@ fn connect(
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
         if let Some(status) = process.ended() {
-            let (name, console) = ("emulated host".to_owned(), last_words(dir.path()));
+            let (name, console) = (EMULATED.to_owned(), last_words(dir.path()));
             return Err(match fell(status) {
-                Some(how) => Error::Died { name, how, console },
+                Some(how) => Error::Died { name, how, kept: None, console },
                 None => Error::Guest { name, what: format!("QEMU ended ({status})"), console },
             });
         }
@@ -315,7 +321,8 @@ mod tests {
     fn a_host_that_fell_is_told_from_one_that_was_ended_or_said_why() {
         let ended = |raw| Some(ExitStatus::from_raw(raw));
         let died_of = |console, raw| died(console, ended(raw)).unwrap();
-        assert_eq!(died("[1.0] Kernel panic - not syncing: x", None).as_deref(), Some(PANICKED));
+        let panicked = died("[1.0] Kernel panic - not syncing: x\r\n[1.1] CPU: 0", None);
+        assert_eq!(panicked.as_deref(), Some("its kernel panicked: x"));
         assert_eq!(died_of("", 0), "its machine reset itself or was powered off");
         assert_eq!(died_of("", libc::SIGSEGV), "QEMU crashed (signal: 11 (SIGSEGV))");
         let no_port = "instep-lab: no virtio port named x";

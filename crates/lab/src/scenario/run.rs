@@ -11,12 +11,12 @@ use super::report::{Report, Seconds};
 use super::steps::Doing;
 use super::{GuestPlan, Scenario, guests};
 use crate::cache::Cache;
-use crate::error::Error;
+use crate::error::{Error, kept_or_tail};
 use crate::host::emulator::{self, Emulator};
 use crate::host::kernel::{self, HostKernel};
 use crate::host::machine::Hypervisor;
-use crate::host::{Host, REGISTERS, image, programs, xen};
-use crate::image::{READY, busybox, is_static_elf};
+use crate::host::{EMULATED, Host, REGISTERS, image, programs, xen};
+use crate::image::{READY, busybox, check_load};
 use crate::stop::Stop;
 use crate::workdir;
 use instep_core::wording::Count;
@@ -98,7 +98,7 @@ impl Kit {
         stop: &Stop,
         say: &mut dyn FnMut(&str),
     ) -> Result<Self, Error> {
-        options.load.as_deref().map_or(Ok(()), is_load)?;
+        options.load.as_deref().map_or(Ok(()), check_load)?;
         let cache = Cache::open()?;
         let used = cache.used(stop)?;
         let emulator = emulator::obtain(&cache, stop, say)?;
@@ -179,7 +179,7 @@ impl Kit {
         let mut host = Host::spawn(&scenario.host, emulator, kernel, life, stop, |target| {
             image::write(target, &self.cache, emulator, kernel, &self.busybox, extra, stop)
         })?;
-        let ready = host.wait_ready(scenario.limit / 2, stop).inspect_err(|error| {
+        let ready = host.wait_ready(scenario.limit / 2, stop).map_err(|error| {
             let place = self.place(scenario, kept);
             if !matches!(error, Error::Interrupted)
                 && fs::create_dir_all(&place).is_ok()
@@ -189,7 +189,9 @@ impl Kit {
                     let _ = host.keep_registers(&place);
                 }
                 tracing::warn!("its console is kept as {}", console.display());
+                return error.kept_in(&console);
             }
+            error
         })?;
         Ok(Running {
             host,
@@ -277,10 +279,11 @@ fn until_up<T>(
                 died += 1;
                 say(&format!("{error}\nbooting it once more"));
             }
-            Err(Error::Died { name, how, console }) => {
+            Err(Error::Died { name, how, kept, console }) => {
                 let next = "give another kernel, --kernel FILE, or install a newer QEMU";
-                let what = format!("{how} at each of {HOST_STARTS} boots; {next}");
-                return Err(Error::Guest { name, what, console });
+                let last = kept_or_tail(kept.as_deref(), &console);
+                let what = format!("{how} at each of {HOST_STARTS} boots; {next}{last}");
+                return Err(Error::Guest { name, what, console: String::new() });
             }
             done => return done.map(|up| (up, died)),
         }
@@ -380,6 +383,10 @@ fn once(
     if (failed && !interrupted) || kept.is_some() {
         let place = kit.place(scenario, kept);
         let consoles = keep(&mut running, scenario, &place, stop);
+        done = done.map_err(|error| {
+            let console = console_of(&consoles, &error).unwrap_or(&place).clone();
+            error.kept_in(&console)
+        });
         doing.report.files.extend(consoles.iter().map(|path| path.display().to_string()));
         if let Ok(text) = serde_json::to_string_pretty(&doing.report) {
             let target = place.join("report.json");
@@ -394,12 +401,20 @@ fn once(
     Ok(doing.report)
 }
 
+/// The console, among those that were kept, of the machine that an error names.
+fn console_of<'a>(consoles: &'a [PathBuf], error: &Error) -> Option<&'a PathBuf> {
+    let Error::Died { name, .. } = error else { return None };
+    let guest = name.strip_prefix("guest ").map(|guest| format!("guest-{guest}.txt"));
+    let file = guest.or_else(|| (name == EMULATED).then(|| "console.txt".to_owned()))?;
+    consoles.iter().find(|path| path.ends_with(&file))
+}
+
 /// The first guest that died of what looks like a flaw of the emulation, which is then why the run failed.
 pub(crate) fn fallen(running: &mut Running, names: &[&str], stop: &Stop) -> Option<Error> {
     let told = running.host.run(&guests::ended(names), SMALL, stop).ok()?.text();
     let mut ended = told.lines().filter_map(|line| line.split_once(' '));
     let (name, how) = ended.find_map(|(name, status)| Some((name, guests::died(status)?)))?;
-    Some(Error::Died { name: format!("guest {name}"), how, console: String::new() })
+    Some(Error::Died { name: format!("guest {name}"), how, kept: None, console: String::new() })
 }
 
 /// Starts guests side by side, waits until all are up, and moves each to its place.
@@ -466,7 +481,7 @@ fn await_guests(running: &mut Running, names: &[&str], stop: &Stop) -> Result<St
         0 => Ok(String::new()),
         guests::PANICKED => {
             let how = crate::host::PANICKED.to_owned();
-            Err(Error::Died { name: "a guest".to_owned(), how, console: console() })
+            Err(Error::Died { name: "a guest".to_owned(), how, kept: None, console: console() })
         }
         // Killed at its limit.
         143 => running.host.succeed(&guests::not_up(names), SMALL, stop),
@@ -483,17 +498,6 @@ fn await_guests(running: &mut Running, names: &[&str], stop: &Stop) -> Result<St
 fn guests_named(names: &[&str]) -> String {
     let word = if names.len() == 1 { "guest" } else { "guests" };
     format!("{word} {}", names.join(", "))
-}
-
-/// Refuses a workload that cannot run in guests, which have no libraries.
-fn is_load(path: &Path) -> Result<(), Error> {
-    let bytes = fs::read(path).map_err(|error| Error::io("read", path, error))?;
-    if is_static_elf(&bytes) {
-        return Ok(());
-    }
-    let what = format!("{} is no static x86-64 program, as instep-load is", path.display());
-    let next = "run `cargo xtask load`, or give another --load FILE".to_owned();
-    Err(Error::Refused { what, next })
 }
 
 /// Writes the consoles of host and guests into `into`; what cannot be had is left out.
@@ -533,7 +537,7 @@ mod tests {
 
     fn died() -> Error {
         let (name, how) = ("emulated host".to_owned(), "its kernel panicked".to_owned());
-        Error::Died { name, how, console: "last words".to_owned() }
+        Error::Died { name, how, kept: None, console: "last words".to_owned() }
     }
 
     #[test]
@@ -560,6 +564,19 @@ mod tests {
         let error = failed.unwrap_err().to_string();
         assert_eq!(boots, HOST_STARTS, "{error}");
         assert!(error.contains("at each of 4 boots") && error.contains("last words"), "{error}");
+    }
+
+    #[test]
+    fn console_of_a_death_is_that_of_the_machine_that_died() {
+        let kept = ["d/console.txt", "d/dmesg.txt", "d/guest-a.txt"].map(PathBuf::from);
+        let of = |name: &str| {
+            let (how, console) = ("x".to_owned(), String::new());
+            let error = Error::Died { name: name.to_owned(), how, kept: None, console };
+            console_of(&kept, &error).map(|path| path.display().to_string())
+        };
+        assert_eq!(of("emulated host").as_deref(), Some("d/console.txt"));
+        assert_eq!(of("guest a").as_deref(), Some("d/guest-a.txt"));
+        assert_eq!((of("guest b"), of("a guest")), (None, None));
     }
 
     #[test]

@@ -68,7 +68,7 @@ impl<'a> Doing<'a> {
         self.report.seconds = running.seconds;
         audience.up(&self.report);
         for (index, step) in self.scenario.step.iter().enumerate() {
-            let what = told(step);
+            let what = describe(step);
             let first = what.trim().lines().next().unwrap_or_default();
             audience.say(&format!("step {}: {first}", index + 1));
             audience.begins(step);
@@ -195,7 +195,7 @@ impl<'a> Doing<'a> {
 
 /// Whether a command did what it must.
 fn checks_of(step: &Step, status: u32, stdout: &str, stderr: &str) -> Vec<Check> {
-    let about = told(step);
+    let about = describe(step);
     let mut checks = vec![check::result(
         &format!("status = {}", step.status),
         &about,
@@ -254,7 +254,7 @@ fn observe(host: &mut Host, scenario: &Scenario, stop: &Stop) -> Result<Observat
 }
 
 /// A step in words.
-fn told(step: &Step) -> String {
+fn describe(step: &Step) -> String {
     let time = |time: Duration| humantime::format_duration(time).to_string();
     step.run
         .clone()

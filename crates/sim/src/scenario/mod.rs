@@ -256,7 +256,10 @@ impl Scenario {
     }
 
     /// Makes a simulation of the text of this file, or of a changed one.
-    fn plan(path: &Path, text: &str, overrides: &Overrides) -> Result<build::Plan, Error> {
+    ///
+    /// # Errors
+    /// When it cannot be simulated: line and reason.
+    pub fn plan(path: &Path, text: &str, overrides: &Overrides) -> Result<build::Plan, Error> {
         let wrong = |fault: Fault| Error::Scenario {
             path: path.to_owned(),
             line: fault.line(text),

@@ -174,7 +174,15 @@ impl Sweep {
     }
 
     /// The same of the text of this file.
-    fn of(path: &Path, text: &str, overrides: &Overrides, axes: &[Axis]) -> Result<Self, Error> {
+    ///
+    /// # Errors
+    /// As of [`Self::load`].
+    pub fn of(
+        path: &Path,
+        text: &str,
+        overrides: &Overrides,
+        axes: &[Axis],
+    ) -> Result<Self, Error> {
         // As it stands first: what is wrong there has a line.
         Scenario::plan(path, text, overrides)?;
         let scenario: Table =

@@ -18,7 +18,7 @@ impl Culprits {
     }
 
     /// Charges all who wait on this CPU up to now: called before its occupant changes.
-    pub(super) fn settle(&mut self, world: &mut World, cpu: CpuId, time: Nanos) {
+    pub(super) fn charge_waiting(&mut self, world: &mut World, cpu: CpuId, time: Nanos) {
         let World { cpus, vcpus, .. } = world;
         let Some(state) = cpus.get(cpu.0 as usize) else { return };
         let group = if state.is_known { state.group } else { UNKNOWN };

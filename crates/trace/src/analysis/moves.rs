@@ -80,7 +80,7 @@ impl Migrations {
     }
 
     /// sched_migrate_task of any thread.
-    pub(super) fn told(&mut self, vcpu: Option<usize>) {
+    pub(super) fn note_migration(&mut self, vcpu: Option<usize>) {
         self.is_told = true;
         if let Some(vcpu) = vcpu {
             self.vcpus[vcpu].told += 1;

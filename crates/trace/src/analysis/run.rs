@@ -273,7 +273,7 @@ impl Engine {
         match fact {
             Fact::Named { tid, name } => {
                 self.world.named(tid, name);
-                self.world.told(tid);
+                self.world.note_named(tid);
                 if super::discover::vcpu_of_name(&name).is_some() {
                     self.runs_a_vcpu(tid);
                 }
@@ -284,7 +284,7 @@ impl Engine {
                 return self.waits.halted(self.world.vcpu_of(tid), halted, slept);
             }
             Fact::Member { tid, tgid } => {
-                self.world.told(tid);
+                self.world.note_named(tid);
                 return self.world.member(tid, tgid);
             }
             _ if !is_scheduling(&fact) => return,
@@ -321,7 +321,7 @@ impl Engine {
             }
             Fact::Migrate { tid, to, .. } => {
                 let vcpu = self.world.vcpu_of(tid);
-                self.moves.told(vcpu);
+                self.moves.note_migration(vcpu);
                 if let Some(vcpu) = vcpu
                     && matches!(self.world.vcpus[vcpu].place, Place::Waiting(_))
                 {
@@ -354,7 +354,7 @@ impl Engine {
         if let Some((vcpu, (_, since))) = self.world.vcpu_of(prev).zip(missing) {
             self.came_unseen(vcpu, cpu, since, sink);
         }
-        self.culprits.settle(&mut self.world, cpu, time);
+        self.culprits.charge_waiting(&mut self.world, cpu, time);
         if let Some(vcpu) = self.world.vcpu_of(prev) {
             self.begin_as(vcpu, Place::Running(cpu), time, sink);
             self.go(vcpu, World::after(left, cpu), time, sink);

@@ -46,12 +46,12 @@ impl Threshold {
     #[inline]
     pub(super) fn upto(&mut self, world: &World, time: Nanos) {
         if time >= self.next {
-            self.look(world, time);
+            self.sample(world, time);
         }
     }
 
     /// The looks from the next one up to `time`.
-    fn look(&mut self, world: &World, time: Nanos) {
+    fn sample(&mut self, world: &World, time: Nanos) {
         let (next, interval) = (self.next, self.interval);
         let looks = time.since(next).0 / EVERY.0 + 1;
         for (vm, state) in self.vms.iter_mut().enumerate() {

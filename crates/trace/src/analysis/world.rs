@@ -178,7 +178,7 @@ impl World {
     }
 
     /// The trace knows this thread.
-    pub(super) fn told(&mut self, tid: Tid) {
+    pub(super) fn note_named(&mut self, tid: Tid) {
         if let Some(vcpu) = self.vcpu_of(tid) {
             self.vcpus[vcpu].is_told = true;
         }

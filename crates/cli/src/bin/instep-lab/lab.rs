@@ -3,10 +3,10 @@
 mod shell;
 
 use crate::args::{LabCommand, LabHostArgs, LabListArgs, LabRunArgs};
-use crate::pending::apart;
-use crate::scenario_file::{Reader, hinted};
+use crate::pending::ensure_apart;
+use crate::scenario_file::{Reader, all_built_in, built_in, hinted};
 use crate::text::{indented, plural, printable, ranges, terminal_width, width, wrapped};
-use crate::{Outcome, print, print_json, tell, writable};
+use crate::{Outcome, Stamped, print, print_json, tell, writable};
 use anyhow::Context as _;
 use indicatif::ProgressBar;
 use instep_cli::programs;
@@ -73,7 +73,7 @@ fn run_scenario(args: &LabRunArgs) -> anyhow::Result<Outcome> {
     );
     if let Some(page) = &args.html {
         // A run is not lost to a directory that is not there.
-        apart(&[&args.file], &[page])?;
+        ensure_apart(&[&args.file], &[page])?;
         writable(page)?;
     }
     if let Some(dir) = &args.keep {
@@ -95,16 +95,19 @@ fn run_scenario(args: &LabRunArgs) -> anyhow::Result<Outcome> {
             .with_context(|| format!("cannot write the page {}", path.display()))?;
     }
     if args.json {
-        print_json(&report)?;
+        print_json(&Stamped::new(&report, None))?;
     } else {
         print(&drawn(&report, width()))?;
     }
     Ok(if report.held { Outcome::Fine } else { Outcome::Finding })
 }
 
-/// Reads a scenario; of a file that is none it is said what it may be.
+/// Reads a scenario, by file or built-in name; of a file that is none it is said what it may be.
 fn load(file: &Path) -> anyhow::Result<Scenario> {
-    Scenario::load(file).map_err(|error| hinted(error.into(), file, Reader::Lab))
+    match built_in(file, Reader::Lab) {
+        Some(text) => Scenario::parse(text, &file.to_string_lossy()).map_err(anyhow::Error::msg),
+        None => Scenario::load(file).map_err(|error| hinted(error.into(), file, Reader::Lab)),
+    }
 }
 
 /// Said last: the spinner clears its line when it ends.
@@ -189,13 +192,20 @@ fn drawn(report: &Report, width: usize) -> String {
 }
 
 fn list(args: &LabListArgs) -> anyhow::Result<Outcome> {
-    let found = scenarios(&args.dir)?;
+    let built_in = |(name, text): &(&str, &str)| {
+        (Path::new(name).to_owned(), Scenario::parse(text, name).map_err(anyhow::Error::msg))
+    };
+    let of_file = |path: PathBuf| (path.clone(), Scenario::load(&path).map_err(Into::into));
+    let found: Vec<(PathBuf, anyhow::Result<Scenario>)> = match &args.dir {
+        Some(dir) => scenarios(dir)?.into_iter().map(of_file).collect(),
+        None => all_built_in(Reader::Lab).iter().map(built_in).collect(),
+    };
     let columns = terminal_width();
     let mut outcome = Outcome::Fine;
     let mut json = Vec::new();
     let mut text = String::new();
-    for path in &found {
-        match Scenario::load(path) {
+    for (path, scenario) in &found {
+        match scenario {
             Ok(scenario) => {
                 let host = &scenario.host;
                 let shape = format!(
@@ -219,8 +229,8 @@ fn list(args: &LabListArgs) -> anyhow::Result<Outcome> {
     }
     if args.json {
         print_json(&serde_json::json!({"schema": "instep.lab.list/1", "scenarios": json}))?;
-    } else if found.is_empty() {
-        print(&format!("No scenario (*.toml) in {}.\n", args.dir.display()))?;
+    } else if let (Some(dir), true) = (&args.dir, found.is_empty()) {
+        print(&format!("No scenario (*.toml) in {}.\n", dir.display()))?;
     } else {
         print(&text)?;
     }
@@ -275,7 +285,7 @@ fn doctor(json: bool) -> anyhow::Result<Outcome> {
             text.push_str(&folded(&line, width()));
         }
         text.push_str(if fine {
-            "The lab can run: instep lab run scenarios/lab/hello.toml\n"
+            "The lab can run: instep lab run hello\n"
         } else {
             "The lab cannot run yet.\n"
         });

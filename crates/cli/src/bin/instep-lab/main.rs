@@ -14,7 +14,7 @@ use args::{Cli, Command};
 use clap::Parser as _;
 // Commands name what both programs share as if it were here.
 pub(crate) use instep_cli::{
-    Outcome, page, pending, print, print_json, tell, text, told, writable,
+    Outcome, Stamped, error_text, page, pending, print, print_json, tell, text, writable,
 };
 use scenario_file::{Reader, hinted};
 use std::process::ExitCode;

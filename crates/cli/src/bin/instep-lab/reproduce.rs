@@ -3,7 +3,8 @@
 
 use crate::args::ReproduceArgs;
 use crate::pending::Pending;
-use crate::{Outcome, print, print_json, tell};
+use crate::scenario_file::nearest;
+use crate::{Outcome, Stamped, print, print_json, tell};
 use indicatif::{ProgressBar, ProgressStyle};
 use instep_lab::Stop;
 use instep_sim::reproduce::{self, Reproduced, page, table};
@@ -12,7 +13,11 @@ use instep_sim::reproduce::{self, Reproduced, page, table};
 pub(crate) fn command(args: &ReproduceArgs) -> anyhow::Result<Outcome> {
     let mut experiments: Vec<reproduce::Experiment> = Vec::new();
     for name in &args.names {
-        for found in reproduce::find(name)? {
+        let known = || reproduce::FILES.iter().map(|(name, _)| *name);
+        let hint = || nearest(name, known()).map(|near| format!("; did you mean {near}?"));
+        let found = reproduce::find(name)
+            .map_err(|error| anyhow::anyhow!("{error}{}", hint().unwrap_or_default()))?;
+        for found in found {
             if experiments.iter().all(|other| other.name != found.name) {
                 experiments.push(found);
             }
@@ -51,5 +56,5 @@ pub(crate) fn command(args: &ReproduceArgs) -> anyhow::Result<Outcome> {
 }
 
 fn show(args: &ReproduceArgs, found: &Reproduced) -> anyhow::Result<()> {
-    if args.json { print_json(found) } else { print(&table::table(found)) }
+    if args.json { print_json(&Stamped::new(found, None)) } else { print(&table::table(found)) }
 }

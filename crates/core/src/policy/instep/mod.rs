@@ -49,14 +49,14 @@ pub(super) fn decide(
     with_plan(snapshot, units, |mut plan, refused| {
         let left: Vec<bool> = refused.iter().map(Option::is_some).collect();
         let cores = Cores::new(plan.host, &left);
-        let given = settle(&mut plan, &cores);
+        let given = find_lasting_plan(&mut plan, &cores);
         wishes::wishes(&mut plan, &given, refused, mend)
     })
 }
 
 /// Searches for a plan that the same search would not change if it were in force, and returns the cores that
 /// are given with it.
-fn settle(plan: &mut Plan, cores: &Cores) -> Given {
+fn find_lasting_plan(plan: &mut Plan, cores: &Cores) -> Given {
     let (units, spots) = (plan.units, plan.spots);
     let vms = &plan.host.snapshot.vms;
     let vcpu = |unit: &Unit, k: usize| &vms[unit.vm].vcpus[unit.vcpus[k]];

@@ -32,7 +32,7 @@ pub(super) fn search(plan: &mut Plan) {
     let loss = before.iter().all(Option::is_some).then(|| plan.loss());
     // New ones where they cost least.
     order.iter().filter(|unit| before[**unit].is_none()).for_each(|unit| _ = move_one(plan, *unit));
-    settle(plan, &order);
+    improve(plan, &order);
     // What is in force does not change for plans that only a longer search would find.
     if before.iter().all(Option::is_none) {
         explore(plan, &order);
@@ -69,7 +69,7 @@ fn put_all(plan: &mut Plan, order: &[usize], spots: &[Option<Spot>]) {
 }
 
 /// Moves and swaps units until nothing is gained by it.
-fn settle(plan: &mut Plan, order: &[usize]) {
+fn improve(plan: &mut Plan, order: &[usize]) {
     for _ in 0..PASSES {
         let moved = order.iter().filter(|unit| move_one(plan, **unit)).count();
         // Of hundreds, what one in sixteen still gains is a thousandth of what all lose.
@@ -98,7 +98,7 @@ fn explore(plan: &mut Plan, order: &[usize]) {
         for other in order.iter().filter(|other| *other != unit) {
             move_one(plan, *other);
         }
-        settle(plan, order);
+        improve(plan, order);
         let loss = divided_loss(plan, order);
         since += 1;
         if loss < best.0 {

@@ -41,7 +41,7 @@ mod tests {
 
     const CONFIG: &str = include_str!("fixtures/proxmox-104.conf");
 
-    fn said(config: &str) -> Vec<(String, String)> {
+    fn settings_of(config: &str) -> Vec<(String, String)> {
         settings(config.as_bytes())
     }
 
@@ -52,19 +52,26 @@ mod tests {
     #[test]
     fn tags_before_the_first_snapshot_count() {
         let expected = [pair("cosched", "relaxed"), pair("weight", "200"), pair("period", "4.5ms")];
-        assert_eq!(said(CONFIG), expected);
+        assert_eq!(settings_of(CONFIG), expected);
         let pending = CONFIG.replacen("tags:", "#tags:", 1);
-        assert_eq!(said(&pending), [], "those of snapshots and of [PENDING] do not");
+        assert_eq!(settings_of(&pending), [], "those of snapshots and of [PENDING] do not");
     }
 
     #[test]
     fn tags_are_told_apart_as_proxmox_does() {
         for tags in ["a;instep-ignore", "instep-ignore,b", "c instep-ignore  d", "instep-ignore"] {
-            assert_eq!(said(&format!("cores: 2\ntags: {tags}\n")), [pair("ignore", "")], "{tags}");
+            assert_eq!(
+                settings_of(&format!("cores: 2\ntags: {tags}\n")),
+                [pair("ignore", "")],
+                "{tags}"
+            );
         }
-        assert_eq!(said("tags: instep-weight-1\ntags: instep-weight-2\n"), [pair("weight", "2")]);
-        assert_eq!(said("#tags: instep-ignore\ndescription: tags: instep-ignore\n"), []);
-        assert_eq!(said("tags: instep;not-instep-ignore;instep-\n"), [pair("", "")]);
+        assert_eq!(
+            settings_of("tags: instep-weight-1\ntags: instep-weight-2\n"),
+            [pair("weight", "2")]
+        );
+        assert_eq!(settings_of("#tags: instep-ignore\ndescription: tags: instep-ignore\n"), []);
+        assert_eq!(settings_of("tags: instep;not-instep-ignore;instep-\n"), [pair("", "")]);
     }
 
     #[test]

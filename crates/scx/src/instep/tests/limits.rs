@@ -225,7 +225,7 @@ fn limits_of_all_cpus_or_more_limit_nobody() {
 #[test]
 fn counts_are_right_whatever_happens_to_threads_under_limits() {
     for (seed, cpus) in (1..25).zip([1, 2, 4, 8, 3].into_iter().cycle()) {
-        let mut numbers = Numbers(seed);
+        let mut numbers = Numbers::new(seed);
         let vms: Vec<(usize, u32)> = (0..4).map(|at| (1 + at % 4, 100)).collect();
         let count: usize = vms.iter().map(|vm| vm.0).sum::<usize>();
         let mut instep = host(cpus, &vms, &[(1, limit(15)), (2, limit(40))]);

@@ -2,6 +2,8 @@
 
 use super::counts::{next_generation, number};
 use super::*;
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 
 /// Whether a CPU idles beside a task that waits and may use it.
 fn idles_beside_waiting(
@@ -141,19 +143,22 @@ fn seated_vcpu_queued_while_a_cpu_goes_idle_runs_at_once() {
 }
 
 /// A stream of numbers that is the same everywhere.
-pub(super) struct Numbers(pub(super) u64);
+pub(super) struct Numbers(SplitMix64);
 
 impl Numbers {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(SplitMix64::seed_from_u64(seed))
+    }
+
     pub(super) fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.0 >> 33) as usize % bound
+        (self.0.next_u64() >> 32) as usize % bound
     }
 }
 
 #[test]
 fn no_cpu_idles_beside_waiting_threads_whatever_happens() {
     for (seed, cpus) in (1..25).zip([2, 4, 8, 16, 8].into_iter().cycle()) {
-        let mut numbers = Numbers(seed);
+        let mut numbers = Numbers::new(seed);
         let vms: Vec<(usize, u32)> = (0..5).map(|at| (1 + at % 4, 100)).collect();
         let count: usize = vms.iter().map(|vm| vm.0).sum::<usize>() + 3;
         let all: Vec<usize> = (0..cpus).collect();

@@ -84,8 +84,8 @@ pub(crate) enum LabCommand {
         echo 'instep status' | instep lab shell scenarios/lab/misplaced.toml"
     )]
     Shell(LabShellArgs),
-    /// The scenarios in a directory.
-    #[command(after_help = "Example:\n  instep lab list scenarios/lab")]
+    /// The built-in scenarios, or those in a directory.
+    #[command(after_help = "Example:\n  instep lab list")]
     List(LabListArgs),
     /// What this machine lacks for the lab, and the command that installs it.
     #[command(after_help = "Exits with 1 when something is missing.\n\n\
@@ -115,7 +115,7 @@ pub(crate) struct LabHostArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct LabRunArgs {
-    /// The scenario.
+    /// The scenario: a file, or the name of a built-in one (`instep lab list`).
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     #[command(flatten)]
@@ -144,9 +144,9 @@ pub(crate) struct LabShellArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct LabListArgs {
-    /// The directory.
-    #[arg(value_name = "DIR", default_value = "scenarios/lab")]
-    pub(crate) dir: PathBuf,
+    /// The directory [default: the built-in scenarios].
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
     /// Print JSON (schema instep.lab.list/1).
     #[arg(long)]
     pub(crate) json: bool,

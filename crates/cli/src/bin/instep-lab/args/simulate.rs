@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 pub(crate) struct SimArgs {
-    /// The scenario; --swarm makes its own.
+    /// The scenario: a file, or the name of a built-in one; --swarm makes its own.
     #[arg(value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
     /// The seed, instead of the scenario's; of a swarm, 1 when not given.

@@ -12,8 +12,8 @@ use crate::args::LabHostArgs;
 use crate::lab::{self, Progress};
 use instep_bench::case::{Case, Kind, Shape};
 use instep_bench::cell::{self, ALONE, Cell};
+use instep_bench::cells_file::Boot;
 use instep_bench::here::guest_command;
-use instep_bench::keep::Boot;
 use instep_bench::plan::{self, Block, Job};
 use instep_lab::host::busy::CpuWait;
 use instep_lab::host::machine::{Clock, Hypervisor, Machine};
@@ -290,11 +290,13 @@ impl Bench<'_> {
         came: &mut Came,
     ) -> anyhow::Result<()> {
         let place = self.kit.keep_consoles(&mut host, &self.group.scenario, self.stop);
-        self.progress.say(&format!("{error:#}\nthe consoles are in {}", place.display()));
+        let first = error.to_string();
+        let first = first.lines().next().unwrap_or_default();
+        let first = first.strip_suffix("; it last said:").unwrap_or(first).to_owned();
+        self.progress
+            .say(&format!("{first}; the consoles are in {}\nbooting it again", place.display()));
         self.group.begun = true;
         let Some(block) = self.group.blocks.first_mut() else { return Ok(()) };
-        let first = error.to_string();
-        let first = first.lines().next().unwrap_or_default().to_owned();
         let Some(job) = block.jobs.first().cloned() else { return Ok(()) };
         came.warnings.push(format!(
             "the emulated host was lost in run {} under {}, in or before {} ({first}); it was booted again",

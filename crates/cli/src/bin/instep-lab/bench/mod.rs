@@ -10,18 +10,19 @@ mod peers;
 
 use crate::args::BenchArgs;
 use crate::lab::Progress;
-use crate::pending::apart;
-use crate::{Outcome, print, print_json, tell, writable};
+use crate::pending::ensure_apart;
+use crate::{Outcome, Stamped, print, print_json, tell, writable};
 use anyhow::Context as _;
 use instep_bench::case::Case;
 use instep_bench::cell::Cell;
-use instep_bench::keep::{self, Boot, Keeper, Kept, Order};
+use instep_bench::cells_file::{self, Boot, Keeper, Kept, Order};
 use instep_bench::plan::{DEFAULT, INSTEP, Scheduler, SchedulerKind, Times, WITHOUT};
 use instep_bench::report::{Report, SCHEMA};
 use instep_bench::{builtin, page, table};
 use instep_cli::programs::LABORATORY;
 use instep_kernel::settings::MECHANISMS;
 use instep_lab::Stop;
+use instep_lab::host::busy::OtherWork;
 use instep_lab::host::machine::Clock;
 use instep_lab::scenario::run::Options;
 use std::collections::BTreeMap;
@@ -105,7 +106,7 @@ impl Came {
 
 pub(crate) fn command(args: &BenchArgs) -> anyhow::Result<Outcome> {
     let read = args.from.iter().chain(&args.cases).chain(&args.resume).map(PathBuf::as_path);
-    apart(&read.collect::<Vec<_>>(), args.html.as_deref().as_slice())?;
+    ensure_apart(&read.collect::<Vec<_>>(), args.html.as_deref().as_slice())?;
     if !args.from.is_empty() {
         return show(args, &earlier(&args.from)?);
     }
@@ -117,7 +118,8 @@ pub(crate) fn command(args: &BenchArgs) -> anyhow::Result<Outcome> {
         // Minutes of work are not lost to a directory that is not there.
         writable(file)?;
     }
-    let wanted = wanted(args, cases)?;
+    let mut wanted = wanted(args, cases)?;
+    wanted.warnings.splice(0..0, other_work());
     // Before the minutes that this takes; the report has them, too.
     wanted.warnings.iter().for_each(|line| tell(line));
     let stop = Stop::on_signals()?;
@@ -127,6 +129,12 @@ pub(crate) fn command(args: &BenchArgs) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Finding);
     }
     Ok(outcome)
+}
+
+/// What to say of this machine's other work, before any of its own.
+fn other_work() -> Option<String> {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    OtherWork::measure()?.warning(cpus)
 }
 
 /// The cases that are asked for.
@@ -286,7 +294,7 @@ impl Wanted {
             .filter_map(|(name, path)| Some((name.to_owned(), of(path)?)))
             .collect();
         Order {
-            schema: keep::SCHEMA.to_owned(),
+            schema: cells_file::SCHEMA.to_owned(),
             cases: self.cases.clone(),
             schedulers: self.schedulers.clone(),
             absent: self.absent.clone(),
@@ -341,7 +349,7 @@ fn show(args: &BenchArgs, report: &Report) -> anyhow::Result<Outcome> {
             .with_context(|| format!("cannot write {}", file.display()))?;
     }
     if args.json {
-        print_json(report)?
+        print_json(&Stamped::new(report, None))?
     } else {
         print(&table::table(report))?
     }

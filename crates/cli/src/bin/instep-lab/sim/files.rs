@@ -4,7 +4,7 @@
 
 use crate::args::SimArgs;
 use crate::page::Timeline;
-use crate::pending::{Pending, apart};
+use crate::pending::{Pending, ensure_apart};
 use crate::sim::{parquet, rows};
 use anyhow::Context as _;
 use instep_core::units::{CpuId, Nanos};
@@ -43,7 +43,7 @@ impl Files {
         let outputs = [&args.html, &args.parquet, &args.csv, &args.perfetto];
         let written: Vec<&Path> = outputs.into_iter().flatten().map(PathBuf::as_path).collect();
         let read = args.file.iter().chain(&plan.topology_file);
-        apart(&read.map(PathBuf::as_path).collect::<Vec<_>>(), &written)?;
+        ensure_apart(&read.map(PathBuf::as_path).collect::<Vec<_>>(), &written)?;
         let html = args.html.as_deref().map(Pending::new).transpose()?;
         let parquet = args.parquet.as_deref().map(Pending::new).transpose()?;
         let csv = args.csv.as_deref().map(Pending::new).transpose()?;

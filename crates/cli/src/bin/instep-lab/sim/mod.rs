@@ -8,7 +8,8 @@ mod swarm;
 mod sweep;
 
 use crate::args::SimArgs;
-use crate::{Outcome, print, print_json, tell};
+use crate::scenario_file::{Reader, built_in};
+use crate::{Outcome, Stamped, print, print_json, tell};
 use files::Files;
 use indicatif::{ProgressBar, ProgressStyle};
 use instep_lab::Stop;
@@ -17,6 +18,8 @@ use instep_sim::report;
 use instep_sim::scenario::build::Plan;
 use instep_sim::scenario::{Overrides, Scenario};
 use serde_json::{Value, json};
+use std::borrow::Cow;
+use std::path::Path;
 
 /// Reads, simulates, prints.
 pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
@@ -37,12 +40,12 @@ pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
     if !args.sweep.is_empty() {
         return sweep::command(args, file, &overrides);
     }
-    let plan = Scenario::load(file, &overrides)?;
+    let plan = plan(file, &overrides)?;
     if let Some(words) = untuned(&plan) {
         tell(&words);
     }
     if args.check {
-        return check(&plan, args.json);
+        return check(&plan, args.json.then_some(&*name(file)));
     }
     let seeds = args.seeds.unwrap_or(1);
     anyhow::ensure!(
@@ -61,14 +64,31 @@ pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
         return Ok(Outcome::Finding);
     }
     files.keep(&reports)?;
+    let name = name(file);
+    let stamped = |report| Stamped::new(report, Some(&name));
     match reports.as_slice() {
         // A list is asked for by --seeds, however many there come to be.
-        several if args.json && args.seeds.is_some() => print_json(&several)?,
-        [one] if args.json => print_json(one)?,
+        several if args.json && args.seeds.is_some() => {
+            print_json(&several.iter().map(stamped).collect::<Vec<_>>())?;
+        }
+        [one] if args.json => print_json(&stamped(one))?,
         [one] => print(&one.table())?,
         several => print(&report::summary(several))?,
     }
     Ok(ended(&stop))
+}
+
+/// The simulation of a file, or of a built-in scenario.
+fn plan(file: &Path, overrides: &Overrides) -> Result<Plan, instep_sim::Error> {
+    match built_in(file, Reader::Sim) {
+        Some(text) => Scenario::plan(file, text, overrides),
+        None => Scenario::load(file, overrides),
+    }
+}
+
+/// A scenario's name.
+fn name(file: &Path) -> Cow<'_, str> {
+    file.file_stem().unwrap_or_default().to_string_lossy()
 }
 
 /// Which numbers of the scenario are not used, if there are any.
@@ -97,14 +117,13 @@ fn ended(stop: &Stop) -> Outcome {
     Outcome::Fine
 }
 
-/// Whether a scenario's schedule keeps all rules.
-fn check(plan: &Plan, in_json: bool) -> anyhow::Result<Outcome> {
+/// Whether a scenario's schedule keeps all rules. `in_json`: with this name of the scenario.
+fn check(plan: &Plan, in_json: Option<&str>) -> anyhow::Result<Outcome> {
     let checked = plan.check(u64::MAX);
     let (text, outcome) = judged(&checked);
-    if in_json {
-        print_json(&checked_json(plan, &checked))?
-    } else {
-        print(&text)?
+    match in_json {
+        Some(_) => print_json(&Stamped::new(&checked_json(plan, &checked), in_json))?,
+        None => print(&text)?,
     }
     Ok(outcome)
 }

@@ -3,7 +3,7 @@
 
 use crate::args::SimArgs;
 use crate::pending::Pending;
-use crate::{Outcome, print, tell};
+use crate::{Outcome, Stamped, print, tell};
 use indicatif::{ProgressBar, ProgressStyle};
 use instep_lab::Stop;
 use instep_sim::swarm::{Found, Sum, Swarm};
@@ -60,13 +60,14 @@ fn say(
     let counts_first = how.out.is_some() || sum.found.is_empty();
     if counts_first && !how.json {
         print(&counted(swarm, sum))?;
-        sum.found.iter().try_for_each(|found| print(&format!("{}\n", told(found))))?;
+        sum.found.iter().try_for_each(|found| print(&format!("{}\n", describe(found))))?;
     }
     let small = smallest(swarm, sum, shrink);
     match &small {
         small if how.json => {
             let json = swarm_json(swarm, sum, small.as_deref());
-            print(&format!("{}\n", serde_json::to_string_pretty(&json)?))?;
+            let json = serde_json::to_string_pretty(&Stamped::new(&json, None))?;
+            print(&format!("{json}\n"))?;
         }
         Some(small) if !counts_first => print(&format!("{small}# {}", counted(swarm, sum)))?,
         _ => {}
@@ -82,7 +83,7 @@ fn say(
 fn smallest(swarm: &Swarm, sum: &Sum, shrink: &dyn Fn(&Found) -> Found) -> Option<String> {
     let (first, others) = sum.found.split_first()?;
     let mut text = shrink(first).text(swarm.seed);
-    others.iter().for_each(|found| text.push_str(&format!("# {}\n", told(found))));
+    others.iter().for_each(|found| text.push_str(&format!("# {}\n", describe(found))));
     Some(text)
 }
 
@@ -106,7 +107,7 @@ fn swarm_json(swarm: &Swarm, sum: &Sum, small: Option<&str>) -> Value {
 }
 
 /// A finding, and the run that showed it.
-fn told(found: &Found) -> String {
+fn describe(found: &Found) -> String {
     format!("run {}, {}: {}", found.run, found.draft.scheduler, found.finding)
 }
 
@@ -144,7 +145,7 @@ mod tests {
     }
 
     /// Its status and what it printed. As if run 8's scenario were the small one.
-    fn said(sum: &Sum, json: bool, out: Option<Pending>) -> (Outcome, String) {
+    fn printed(sum: &Sum, json: bool, out: Option<Pending>) -> (Outcome, String) {
         let mut text = String::new();
         let small = |found: &Found| Found { draft: swarm().draft(8), ..found.clone() };
         let mut keep = |more: &str| {
@@ -168,7 +169,7 @@ mod tests {
 
     #[test]
     fn findings_are_printed_as_a_scenario_with_the_others_as_comments() {
-        let (outcome, text) = said(&sum(&[2, 5]), false, None);
+        let (outcome, text) = printed(&sum(&[2, 5]), false, None);
         assert_eq!(outcome, Outcome::Finding);
         is_the_finding(&text);
         assert!(text.ends_with(&format!("\n# {COUNTED} 2 findings\n")), "{text}");
@@ -178,7 +179,7 @@ mod tests {
     fn with_out_findings_are_listed_and_the_scenario_is_written() {
         let dir = tempfile::tempdir().unwrap();
         let to = dir.path().join("small.toml");
-        let (outcome, text) = said(&sum(&[2, 5]), false, Some(Pending::new(&to).unwrap()));
+        let (outcome, text) = printed(&sum(&[2, 5]), false, Some(Pending::new(&to).unwrap()));
         assert_eq!(outcome, Outcome::Finding);
         is_the_finding(&fs::read_to_string(&to).unwrap());
         let lines: Vec<&str> = text.lines().collect();
@@ -195,7 +196,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let to = dir.path().join("small.toml");
         for out in [None, Some(Pending::new(&to).unwrap())] {
-            let (outcome, text) = said(&sum(&[2, 5]), true, out);
+            let (outcome, text) = printed(&sum(&[2, 5]), true, out);
             assert_eq!(outcome, Outcome::Finding);
             let json: Value = serde_json::from_str(&text).unwrap();
             assert_eq!((&json["schema"], &json["runs"]), (&"instep.swarm/1".into(), &9.into()));
@@ -212,7 +213,7 @@ mod tests {
     fn without_a_finding_nothing_is_written() {
         let dir = tempfile::tempdir().unwrap();
         let out = Pending::new(&dir.path().join("small.toml")).unwrap();
-        let (outcome, text) = said(&sum(&[]), false, Some(out));
+        let (outcome, text) = printed(&sum(&[]), false, Some(out));
         assert_eq!((outcome, text), (Outcome::Fine, format!("{COUNTED} 0 findings\n")));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }

@@ -1,10 +1,11 @@
 //! `instep sim FILE --sweep PLACE=VALUES`: the scenario with each combination of values, side by side.
 
 use super::rows::{self, Point};
-use super::{bar, ended, untuned};
+use super::{bar, ended, name, untuned};
 use crate::args::SimArgs;
-use crate::pending::{Pending, apart};
-use crate::{Outcome, print, print_json, tell};
+use crate::pending::{Pending, ensure_apart};
+use crate::scenario_file::{Reader, built_in};
+use crate::{Outcome, Stamped, print, print_json, tell};
 use instep_core::stats::estimate;
 use instep_lab::Stop;
 use instep_sim::report::{Report, VmReport};
@@ -20,14 +21,17 @@ pub(super) fn command(
     file: &Path,
     overrides: &Overrides,
 ) -> anyhow::Result<Outcome> {
-    let sweep = Sweep::load(file, overrides, &args.sweep)?;
+    let sweep = match built_in(file, Reader::Sim) {
+        Some(text) => Sweep::of(file, text, overrides, &args.sweep)?,
+        None => Sweep::load(file, overrides, &args.sweep)?,
+    };
     let seeds = args.seeds.unwrap_or(1);
     let told: BTreeSet<String> =
         sweep.points.iter().filter_map(|point| untuned(&point.plan)).collect();
     told.iter().for_each(|words| tell(words));
     let read = sweep.points.iter().filter_map(|point| point.plan.topology_file.as_deref()).take(1);
     let written: Vec<&Path> = args.csv.iter().map(PathBuf::as_path).collect();
-    apart(&std::iter::once(file).chain(read).collect::<Vec<_>>(), &written)?;
+    ensure_apart(&std::iter::once(file).chain(read).collect::<Vec<_>>(), &written)?;
     let csv = args.csv.as_deref().map(Pending::new).transpose()?;
     let stop = Stop::on_signals()?;
     let bar = bar(sweep.points.iter().map(|point| point.plan.work(seeds)).sum());
@@ -44,7 +48,7 @@ pub(super) fn command(
         rows::keep(pending, &sweep.places, &finished, "a row for each VM, seed and combination")?;
     }
     if args.json {
-        print_json(&as_json(&sweep.places, &finished))?;
+        print_json(&Stamped::new(&as_json(&sweep.places, &finished), Some(&name(file))))?;
     } else {
         print(&table(&sweep.places, &finished))?;
     }

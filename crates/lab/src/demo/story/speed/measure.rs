@@ -46,7 +46,7 @@ impl Course {
     }
 
     /// Takes one more look. A guest that has printed nothing since keeps the speed that it had.
-    pub(super) fn look(&mut self, seconds: f64, now: &[Count]) {
+    pub(super) fn add_sample(&mut self, seconds: f64, now: &[Count]) {
         let before = self.looks.last().map(|look| look.speeds.clone());
         let mut speeds = before.unwrap_or_else(|| vec![0.0; self.fair.len()]);
         for (guest, speed) in speeds.iter_mut().enumerate() {
@@ -84,10 +84,10 @@ mod tests {
     #[test]
     fn speeds_are_parts_of_the_fair_rate() {
         let mut course = Course::new(&[100.0, 10.0], vec![count(0, 0), count(500, 7)]);
-        course.look(1.0, &[count(1000, 50), count(1500, 17)]);
+        course.add_sample(1.0, &[count(1000, 50), count(1500, 17)]);
         // The first has printed nothing since.
-        course.look(2.0, &[count(1000, 50), count(2500, 22)]);
-        course.look(3.0, &[count(3000, 250), count(3500, 32)]);
+        course.add_sample(2.0, &[count(1000, 50), count(2500, 22)]);
+        course.add_sample(3.0, &[count(3000, 250), count(3500, 32)]);
         let speeds: Vec<_> = course.looks.iter().map(|look| look.speeds.clone()).collect();
         assert_eq!(speeds, [vec![0.5, 1.0], vec![0.5, 0.5], vec![1.0, 1.0]]);
         let mean = course.mean().unwrap();
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn a_guest_that_said_nothing_has_no_mean() {
         let mut course = Course::new(&[1.0], vec![count(1, 1)]);
-        course.look(1.0, &[count(1, 1)]);
+        course.add_sample(1.0, &[count(1, 1)]);
         assert_eq!(course.mean(), None);
     }
 }

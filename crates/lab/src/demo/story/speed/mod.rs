@@ -178,15 +178,15 @@ impl Stage<'_, '_> {
         let waited = CpuWait::read(self.running.host.pid());
         let fair = self.alone()?;
         self.freeze(&[false, false])?;
-        let before = self.look()?;
+        let before = self.observe()?;
         self.teller.line("\nBoth, under the kernel's default scheduler:");
-        (0..fair.len()).try_for_each(|guest| self.settle(guest))?;
+        (0..fair.len()).try_for_each(|guest| self.await_second_line(guest))?;
         let start = Instant::now();
         let default = self.together(DEFAULT, &fair, start)?;
         if let Some(why) = self.load()? {
             return Ok(Outcome::left_out(&why, began));
         }
-        (0..fair.len()).try_for_each(|guest| self.settle(guest))?;
+        (0..fair.len()).try_for_each(|guest| self.await_second_line(guest))?;
         let instep = self.together(INSTEP, &fair, start)?;
         let diluted = CpuWait::read(self.running.host.pid()).since(waited).unwrap_or(0.0);
         let stayed = self.in_force()?;
@@ -246,7 +246,7 @@ impl Stage<'_, '_> {
             let frozen: Vec<bool> =
                 (0..self.scenario.guest.len()).map(|other| other != guest).collect();
             self.freeze(&frozen)?;
-            self.settle(guest)?;
+            self.await_second_line(guest)?;
             let before = self.count(guest)?;
             self.stop.sleep(ALONE)?;
             let now = self.count(guest)?;
@@ -278,7 +278,7 @@ impl Stage<'_, '_> {
     }
 
     /// Waits until what a guest's load says is of the time after a change: its second line from here on.
-    fn settle(&mut self, guest: usize) -> Result<(), Error> {
+    fn await_second_line(&mut self, guest: usize) -> Result<(), Error> {
         let end = Instant::now() + PATIENCE;
         let mut last = self.last_said(guest)?;
         for _ in 0..2 {
@@ -301,7 +301,7 @@ impl Stage<'_, '_> {
         while Instant::now() < end {
             self.stop.sleep(LOOKS)?;
             let now = self.counts()?;
-            course.look(start.elapsed().as_secs_f64(), &now);
+            course.add_sample(start.elapsed().as_secs_f64(), &now);
             let told = course.looks.len().is_multiple_of(TOLD);
             self.teller.speed(&self.scenario.guest, course.looks.last(), told);
         }
@@ -341,14 +341,14 @@ impl Stage<'_, '_> {
         Ok(check::result("default_scheduler_back", "host", state == "disabled", state))
     }
 
-    fn look(&mut self) -> Result<Observation, Error> {
+    fn observe(&mut self) -> Result<Observation, Error> {
         let said = self.ask(&evidence::script(&self.scenario.guest))?;
         Ok(evidence::parse(&said, &self.scenario.host))
     }
 
     /// Whether every thread may use the CPUs again that it might use before.
     fn as_before(&mut self, before: Observation) -> Result<Vec<Check>, Error> {
-        let now = self.look()?;
+        let now = self.observe()?;
         let hold = Hold { affinities_as: Some("before".to_owned()), ..Hold::default() };
         let earlier = BTreeMap::from([("before".to_owned(), before)]);
         let guests: Vec<_> = self.scenario.guest.iter().collect();

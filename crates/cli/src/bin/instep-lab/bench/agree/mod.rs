@@ -4,10 +4,11 @@
 mod file;
 mod rows;
 
-use super::{Came, Wanted, emulated};
+use super::{Came, Wanted, emulated, other_work};
 use crate::args::AgreeArgs;
 use crate::lab::Progress;
-use crate::{Outcome, print, print_json, tell};
+use crate::scenario_file::suggestion;
+use crate::{Outcome, Stamped, print, print_json, tell};
 use anyhow::Context as _;
 use file::{BUILT_IN, Both};
 use instep_bench::cell::Cell;
@@ -106,7 +107,7 @@ pub(crate) fn command(args: &AgreeArgs) -> anyhow::Result<Outcome> {
         cells: came.cells,
     };
     if args.json {
-        print_json(&report)?
+        print_json(&Stamped::new(&report, None))?
     } else {
         print(&rows::table(&report))?
     }
@@ -124,8 +125,8 @@ fn scenarios(files: &[PathBuf]) -> anyhow::Result<Vec<Both>> {
         Some((name, text)) => file::parse(name, text, name),
         None if path.exists() => file::read(path),
         None => {
-            let known = BUILT_IN.map(|(name, _)| name).join(", ");
-            anyhow::bail!("there is no file {}; built in are {known}", path.display())
+            let hint = suggestion(path, &BUILT_IN.map(|(name, _)| name));
+            anyhow::bail!("there is no file {}; {hint}", path.display())
         }
     };
     if files.is_empty() {
@@ -150,6 +151,7 @@ fn measured(
         together.entry(key).or_default().push(both);
     }
     let mut sum = Measured::default();
+    sum.warnings.extend(other_work().inspect(|line| tell(line)));
     for ((counted, settle, duration, under), group) in together {
         let schedulers =
             under.iter().map(|name| Scheduler::of(name, &MECHANISMS)).collect::<Result<_, _>>()?;

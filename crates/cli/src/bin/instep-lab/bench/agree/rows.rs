@@ -4,9 +4,9 @@
 use super::file::{Both, Measure, What};
 use instep_bench::case::Case;
 use instep_bench::cell::Cell;
-use instep_bench::gather::gather;
+use instep_bench::gather::{gather, is_diluted};
 use instep_bench::plan::Scheduler;
-use instep_bench::report::{CaseReport, Spread};
+use instep_bench::report::{CaseReport, DILUTED, Spread};
 use instep_kernel::settings::MECHANISMS;
 use instep_sim::report::Report;
 use serde::Serialize;
@@ -49,6 +49,8 @@ pub(super) struct Row {
     pub(super) guest: String,
     pub(super) under: String,
     pub(super) lab: Option<Spread>,
+    /// Whether that is worth little, as the lab's CPUs had to wait for this machine's.
+    pub(super) is_diluted: bool,
     pub(super) simulated: Option<Spread>,
     /// How far the medians may be apart, and why so far.
     pub(super) within: f64,
@@ -63,7 +65,7 @@ pub(super) struct Row {
 
 impl Row {
     /// How far the medians are apart; nothing when one is missing.
-    fn apart(&self) -> Option<f64> {
+    fn distance(&self) -> Option<f64> {
         self.lab
             .as_ref()
             .zip(self.simulated.as_ref())
@@ -72,7 +74,7 @@ impl Row {
 
     /// Whether it differs no more than is known.
     fn known(&self) -> bool {
-        self.apart().zip(self.at_most).is_some_and(|(apart, most)| apart <= most)
+        self.distance().zip(self.at_most).is_some_and(|(apart, most)| apart <= most)
     }
 }
 
@@ -115,6 +117,8 @@ impl Compared {
                 guest: both.guests.get(at).cloned().unwrap_or_default(),
                 under: measure.under.clone(),
                 lab,
+                is_diluted: Spread::of(own.iter().filter_map(|cell| cell.diluted))
+                    .is_some_and(|waited| is_diluted(&waited)),
                 simulated,
                 within: measure.within,
                 why: measure.why.clone(),
@@ -122,7 +126,7 @@ impl Compared {
                 differs: measure.differs.clone(),
                 at_most: measure.at_most,
             };
-            let holds = row.apart().is_some_and(|apart| apart <= row.within);
+            let holds = row.distance().is_some_and(|apart| apart <= row.within);
             Row { holds, ..row }
         };
         Self {
@@ -176,13 +180,24 @@ fn shown(spread: Option<&Spread>) -> String {
     )
 }
 
+fn shown_in_lab(row: &Row) -> String {
+    let text = shown(row.lab.as_ref());
+    if row.is_diluted { format!("{text}{DILUTED}") } else { text }
+}
+
 /// The whole as text.
 pub(super) fn table(report: &Agreement) -> String {
     let mut out = format!("lab: kernel {}, {}\n", report.kernel, report.machine);
+    for warning in &report.warnings {
+        let _ = writeln!(out, "warning: {}", crate::text::printable(warning));
+    }
+    if report.scenarios.iter().flat_map(|one| &one.rows).any(|row| row.is_diluted) {
+        let _ = writeln!(out, "{DILUTED} the lab's CPUs had to wait for this machine's: diluted");
+    }
     let _ = writeln!(out, "median (least-most) of its runs and of {} seeds\n", report.seeds);
     let _ = writeln!(
         out,
-        "{:11} {:15} {:19} {:>16} {:>16} {:>6}  holds",
+        "{:11} {:15} {:19} {:>17} {:>16} {:>6}  holds",
         "scenario", "measure", "under", "lab", "simulated", "within"
     );
     for one in &report.scenarios {
@@ -195,10 +210,10 @@ pub(super) fn table(report: &Agreement) -> String {
             };
             let _ = writeln!(
                 out,
-                "{:11} {what:15} {:19} {:>16} {:>16} {:>6.2}  {}",
+                "{:11} {what:15} {:19} {:>17} {:>16} {:>6.2}  {}",
                 one.name,
                 row.under,
-                shown(row.lab.as_ref()),
+                shown_in_lab(row),
                 shown(row.simulated.as_ref()),
                 row.within,
                 if row.holds { "yes" } else { "no" }
@@ -216,9 +231,6 @@ pub(super) fn table(report: &Agreement) -> String {
             };
             let _ = writeln!(out, "{} under {}: {said}", one.name, row.under);
         }
-    }
-    for warning in &report.warnings {
-        let _ = writeln!(out, "warning: {}", crate::text::printable(warning));
     }
     out
 }
@@ -247,6 +259,30 @@ mod tests {
         let simulated = [("default".to_owned(), reports)].into();
         let compared = Compared::new(&both, std::slice::from_ref(&both), cells, &simulated);
         compared.rows.iter().map(|row| row.holds).collect()
+    }
+
+    #[test]
+    fn warning_stands_on_top_and_diluted_rows_are_marked() {
+        let both = parse("x", TEXT, "x").unwrap();
+        let diluted = Cell { diluted: Some(0.3), ..cell("default", 51.0, &[1.0, 1.0]) };
+        let cells = [cell("alone", 100.0, &[2.0]), diluted];
+        let one = std::slice::from_ref(&both);
+        let report = Agreement {
+            schema: SCHEMA,
+            kernel: "7".to_owned(),
+            machine: "lab".to_owned(),
+            bpf: None,
+            boots: 1,
+            seeds: 1,
+            scenarios: vec![Compared::new(&both, one, &cells, &BTreeMap::new())],
+            warnings: vec!["busy".to_owned()],
+            cells: cells.to_vec(),
+        };
+        let text = table(&report);
+        let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part} in\n{text}"));
+        assert!(at("warning: busy") < at("* the lab's CPUs had to wait"), "{text}");
+        assert!(at("* the lab's CPUs had to wait") < at("scenario"), "{text}");
+        assert!(text.contains("1.02 (1.02-1.02)*"), "{text}");
     }
 
     #[test]

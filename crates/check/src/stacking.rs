@@ -6,14 +6,14 @@ use super::picture::{Life, Picture};
 
 /// The checker.
 #[derive(Clone, Debug, Default)]
-pub struct Apart {
+pub struct Stacking {
     /// VM and CPU of tasks that are runnable, to sort; kept so that nothing is allocated.
     places: Vec<(usize, usize)>,
     /// VMs whose siblings can be apart.
     able: Vec<bool>,
 }
 
-impl Apart {
+impl Stacking {
     /// VMs of which all tasks may use the same CPUs, no fewer than tasks.
     fn able(&mut self, picture: &Picture) {
         let vms = picture.tasks.iter().map(|task| task.vm + 1).max().unwrap_or(0);
@@ -28,7 +28,7 @@ impl Apart {
     }
 }
 
-impl Checker for Apart {
+impl Checker for Stacking {
     fn name(&self) -> &'static str {
         "apart"
     }

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// What the options say, none of it held against a trace yet.
-pub(super) fn settings(args: &AnalyzeArgs) -> anyhow::Result<Settings> {
+pub(super) fn of_options(args: &AnalyzeArgs) -> anyhow::Result<Settings> {
     let mut vms = named_vms(&args.vms)?;
     if let Some(dir) = &args.facts {
         let known = facts::read(dir)?;
@@ -156,7 +156,7 @@ mod tests {
         for wrong in ["db", "db=", "=1", "db=x"] {
             assert!(named_vm(wrong).is_err(), "{wrong}");
         }
-        let said = crate::told(&named_vm("db=1,abc").unwrap_err());
+        let said = crate::error_text(&named_vm("db=1,abc").unwrap_err());
         assert!(said.contains("`abc` is no thread's number"), "{said}");
         assert!(said.contains("NAME=TID,TID") && !said.contains("digit"), "{said}");
     }

@@ -1,9 +1,45 @@
 //! What the kernel scheduler's decisions promise, checked on the very C that runs in the kernel.
 
-use instep_native::*;
+use instep_scx as _; // It links the C.
 use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
+/// `POL_ORIGIN`: where virtual times begin.
+const ORIGIN: u64 = 1 << 50;
+/// `POL_CPU`: a whole CPU, where CPUs are counted in parts.
+const CPU: u32 = 1024;
+/// `POL_LEVEL_MOST`: the level at which every account has all that it wants.
+const LEVEL_MOST: u64 = 1 << 30;
+
+// SAFETY: the signatures are those of shim/policy.c; values are passed.
+#[rustfmt::skip]
+unsafe extern "C" {
+    #[link_name = "policy_before"] safe fn is_before(a: u64, b: u64) -> bool;
+    #[link_name = "policy_since"] safe fn since(at: u64, now: u64) -> u64;
+    #[link_name = "policy_clamp"] safe fn clamp(value: u64, least: u64, most: u64) -> u64;
+    #[link_name = "policy_count"] safe fn count(set: u64) -> u32;
+    #[link_name = "policy_lowest"] safe fn lowest(set: u64) -> u32;
+    #[link_name = "policy_highest"] safe fn highest(set: u64) -> u32;
+    #[link_name = "policy_span"] safe fn span(first: u32, count: u32) -> u64;
+    #[link_name = "policy_rank_of_lane"] safe fn rank_of_lane(set: u64, lane: u32) -> u32;
+    #[link_name = "policy_crosses"] safe fn crosses(a: u64, b: u64) -> bool;
+    #[link_name = "policy_set_step"] safe fn set_step(size: u32) -> u32;
+    #[link_name = "policy_charge"] safe fn charge(ran: u64, share: u32) -> u64;
+    #[link_name = "policy_level"] safe fn level(cpus: u64, filled: u64, weight: u64, all: u64) -> u64;
+    #[link_name = "policy_claim"] safe fn claim(weight: u32, level: u64) -> u64;
+    #[link_name = "policy_share"] safe fn share(most: u32, claim: u64) -> u32;
+    #[link_name = "policy_key"] safe fn key(vtime: u64, own: u64, front: u64, bound: u64) -> u64;
+    safe fn policy_host_key(vtime: u64, own: u64, mean: u64, bound: u64, threads: u32, share: u32) -> u64;
+    #[link_name = "policy_shorten"] safe fn shorten(vtime: u64, most: u64) -> u64;
+    safe fn policy_hardly_blocks(member: bool, bound: u32, ran_ns: u64, blocks: u32) -> bool;
+    #[link_name = "policy_trial_bound"] safe fn trial_bound(ran_ns: u64, blocks: u32) -> u32;
+    #[link_name = "policy_wake_preempts"] safe fn wake_preempts(wakes: u64, runs: u64, slack: u64) -> bool;
+}
+
+/// `bound`: of a vCPU that belongs to the gang, the CPU time for each block below which it leaves it, in ns.
+fn hardly_blocks(bound: Option<u32>, ran_ns: u64, blocks: u32) -> bool {
+    policy_hardly_blocks(bound.is_some(), bound.unwrap_or(0), ran_ns, blocks)
+}
 
 #[test]
 fn the_exact_share_costs_one_second_a_second() {
@@ -68,7 +104,7 @@ fn a_thread_stands_before_others_of_its_account_within_a_bound() {
 #[test]
 fn a_thread_of_the_host_that_had_more_waits_until_the_others_had_as_much() {
     let (vtime, mean) = (ORIGIN + 50 * MS, ORIGIN + 9 * MS);
-    let place = |own, of| host_key(vtime, own, mean, 3 * MS, of);
+    let place = |own, (threads, share)| policy_host_key(vtime, own, mean, 3 * MS, threads, share);
     assert_eq!(place(mean, (8, CPU)), vtime);
     assert_eq!(place(mean - 2 * MS, (8, CPU)), vtime - 2 * MS);
     assert_eq!(place(mean - 20 * MS, (8, CPU)), vtime - 3 * MS);
@@ -129,9 +165,9 @@ fn a_time_that_another_cpus_clock_noted_later_was_just_now() {
 
 #[test]
 fn sets_of_different_sizes_nest() {
-    assert_eq!([1, 2, 3, 4, 8, 16, 32, 64].map(set_step), [1, 2, 4, 4, 8, 16, 32, 64]);
+    assert_eq!([1, 2, 3, 4, 8, 16, 32, 64].map(|size| set_step(size)), [1, 2, 4, 4, 8, 16, 32, 64]);
     // More than a quarter would stay unused.
-    assert_eq!([5, 9, 17, 33].map(set_step), [2, 4, 8, 16]);
+    assert_eq!([5, 9, 17, 33].map(|size| set_step(size)), [2, 4, 8, 16]);
     for (a, b) in [(2, 4), (2, 8), (4, 8), (3, 4), (8, 16)] {
         let sets =
             |size: u32| (0..64 / set_step(size)).map(move |n| span(n * set_step(size), size));

@@ -10,7 +10,7 @@
 //! used), weights of what is no VM, real-time classes, quotas, and CPUs that went off line.
 
 use super::rules::{self, Rules};
-use super::{Settings, each, open, told};
+use super::{Settings, each, open, settings};
 use crate::args::AnalyzeArgs;
 use crate::text::plural;
 use crate::{Outcome, print, print_json, tell};
@@ -191,8 +191,8 @@ impl Cast {
         let mut stream = open(path)?;
         let guests = stream.header().guests.clone();
         let report = analyze(&mut *stream, settings);
-        told::ensure_begun(path, stream.tally())?;
-        told::ensure_known(&report, args, settings)?;
+        settings::ensure_begun(path, stream.tally())?;
+        settings::ensure_known(&report, args, settings)?;
         let (mut cast, used) = Self::seen(&mut *open(path)?);
         let threads = cast.threads.len();
         anyhow::ensure!(

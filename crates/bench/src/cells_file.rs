@@ -211,11 +211,11 @@ impl Kept {
         let machine = self.boots.last().cloned().unwrap_or_default();
         let mut kernels: Vec<&str> = self.boots.iter().map(|boot| boot.kernel.as_str()).collect();
         kernels.dedup();
-        let mut warnings = self.warnings;
+        let mut warnings: Vec<String> = dilution(&self.cells).into_iter().collect();
+        warnings.extend(self.warnings);
         if kernels.len() > 1 {
             warnings.push(format!("put together of kernels {}", kernels.join(", ")));
         }
-        warnings.extend(dilution(&self.cells));
         warnings.extend(self.cells.iter().flat_map(|cell| cell.warnings.clone()));
         warnings.dedup();
         Some(Report {
