@@ -6,6 +6,8 @@ mod advice;
 mod common;
 #[path = "copies/settings.rs"]
 mod settings;
+#[path = "copies/table.rs"]
+mod table;
 
 use common::{Ran, instep, list, text};
 use instep_core::units::{Bytes, Milli, Nanos, NodeId};
