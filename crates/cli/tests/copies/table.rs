@@ -194,20 +194,35 @@ fn throttled_time_is_no_demand_and_moves_nothing() {
     }
 }
 
-/// Two nodes with CPUs and node 2 with memory only, on which most of the VM lies.
-fn with_memory_node() -> MadeHost {
-    let mut spec = HostSpec::new(2, 4);
+/// So many nodes with CPUs, and after them one with memory only, on which most of the VM lies.
+fn with_memory_node(nodes: u32) -> MadeHost {
+    let mut spec = HostSpec::new(nodes, 4);
     (spec.memory_only_nodes, spec.memory_per_node) = (1, Bytes::from_mib(64 << 10));
-    host(spec, [vm("a", 2, 900, &[0, 1000, 29 << 10])])
+    let mut mib = vec![0; nodes as usize + 1];
+    (mib[nodes as usize - 1], mib[nodes as usize]) = (1000, 29 << 10);
+    host(spec, [vm("a", 2, 900, &mib)])
 }
 
 #[test]
 fn memory_on_a_node_without_cpus_is_left_to_the_kernel() {
-    let copies = Copies::of(&with_memory_node());
+    let copies = Copies::of(&with_memory_node(2));
     let plan = copies.both(&["plan", "--json"]).expect(0).json();
     assert_eq!((homes_of(&plan), moves(&plan)), (vec!["[1]".to_owned()], vec![]), "{plan}");
     let status = copies.both(&["status", "--json"]).expect(0).json();
     assert_eq!(list(&status, "vms")[0]["memory_bytes_by_node"]["2"], 29u64 << 30);
+}
+
+#[test]
+fn memory_comes_from_a_node_without_cpus_when_that_is_asked_for() {
+    for nodes in [1, 2] {
+        let copies = Copies::of(&with_memory_node(nodes));
+        let file = copies.dir("instep.toml");
+        fs::write(&file, "[memory]\nmemory_only_nodes = true\n").unwrap();
+        let args = ["plan", "--json", "--config", file.to_str().unwrap()];
+        let plan = copies.both(&args).expect(0).json();
+        let home = format!("[{}]", nodes - 1);
+        assert_eq!(moves(&plan), [("a".into(), home, 29 << 10)], "{plan}");
+    }
 }
 
 /// `idle` has 200 GiB away from where it may run, `busy` 2 GiB; `idle` has the lower process id.
