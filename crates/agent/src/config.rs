@@ -5,7 +5,9 @@
 
 use crate::dispatch::config::DispatchConfig;
 use instep_core::expected;
+use instep_core::idset::NodeSet;
 use instep_core::policy::{PolicyName, Settings};
+use instep_core::topology::Topology;
 use instep_core::units::{Bytes, SizeError};
 use instep_host::discover::Trust;
 use serde::{Deserialize, Deserializer};
@@ -145,6 +147,8 @@ impl HistoryConfig {
 pub struct MemoryConfig {
     /// Whether it is at all.
     pub home: bool,
+    /// Also from nodes that have memory and no CPUs (CXL), which are left to the kernel's tiering else.
+    pub memory_only_nodes: bool,
     /// The most that one cycle moves, over all VMs.
     #[serde(deserialize_with = "size")]
     pub per_cycle: Bytes,
@@ -178,10 +182,19 @@ impl Default for MemoryConfig {
     fn default() -> Self {
         Self {
             home: true,
+            memory_only_nodes: false,
             per_cycle: Bytes::from_mib(4096),
             batch: Bytes::from_mib(64),
             time_per_cycle: Duration::from_secs(20),
         }
+    }
+}
+
+impl MemoryConfig {
+    /// Nodes whose memory stays there, whoever it is of.
+    #[must_use]
+    pub fn left(&self, topology: &Topology) -> NodeSet {
+        if self.memory_only_nodes { NodeSet::new() } else { topology.memory_only_nodes() }
     }
 }
 
@@ -225,6 +238,7 @@ impl Config {
             policy: self.policy,
             mend_conflicts: self.mend_conflicts,
             include_pinned: self.include_pinned,
+            memory_only_nodes: self.memory.memory_only_nodes,
         }
     }
 

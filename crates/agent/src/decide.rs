@@ -15,7 +15,7 @@ pub fn decide(snapshot: &Snapshot, config: &Config, count: u64) -> Decision {
     let mut decision = policy::decide(snapshot, &config.settings());
     let moves = decision.actions.iter().any(|action| matches!(action, Action::MoveMemory { .. }));
     if !moves && config.memory.home && config.policy != PolicyName::None {
-        let action = idle_homecoming(snapshot, count);
+        let action = idle_homecoming(snapshot, &config.memory.left(&snapshot.topology), count);
         let wanted = action.filter(|action| is_home(snapshot, &decision, action));
         decision.actions.extend(wanted);
     }
@@ -79,7 +79,7 @@ mod tests {
             let pinned = CpuSet::one(CpuId(vcpu.index));
             (vcpu.initial, vcpu.allowed) = (pinned.clone(), pinned);
         }
-        assert!(idle_homecoming(&snapshot, 1).is_some());
+        assert!(idle_homecoming(&snapshot, &NodeSet::new(), 1).is_some());
         let decision = decide(&snapshot, &Config::default(), 1);
         assert_eq!((decision.vms[0].selected, moves(&decision)), (false, 0));
     }

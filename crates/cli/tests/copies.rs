@@ -4,8 +4,12 @@
 #[path = "copies/advice.rs"]
 mod advice;
 mod common;
+#[path = "copies/rivals.rs"]
+mod rivals;
 #[path = "copies/settings.rs"]
 mod settings;
+#[path = "copies/table.rs"]
+mod table;
 
 use common::{Ran, instep, list, text};
 use instep_core::units::{Bytes, Milli, Nanos, NodeId};
@@ -24,6 +28,13 @@ impl Copies {
         let copies = Self(tempfile::tempdir_in(scratch()).unwrap());
         let (before, after) = (copies.dir("before"), copies.dir("after"));
         host.write_pair(&before, &after, Nanos::from_secs(60)).unwrap();
+        copies
+    }
+
+    /// The second copy alone.
+    fn of_one(host: &MadeHost) -> Self {
+        let copies = Self(tempfile::tempdir_in(scratch()).unwrap());
+        host.write(&copies.dir("after")).unwrap();
         copies
     }
 

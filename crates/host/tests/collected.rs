@@ -317,3 +317,27 @@ fn definition_that_cannot_be_read_is_not_in_the_copy_as_it_is() {
     let web = vms.iter().find(|vm| vm.name == "web").unwrap();
     assert!(web.definition.problems[0].contains("web.xml: "), "{:?}", web.definition);
 }
+
+#[test]
+fn daemons_that_move_threads_are_known_in_a_copy_by_their_names_alone() {
+    let mut made = MadeHost::new(HostSpec::new(2, 4));
+    made.push(VmSpec::new("vm", Vmm::Libvirt, 2, NodeId(0), Bytes::from_mib(64)));
+    (made.numa_balancing, made.daemons) = (1, vec!["numad"]);
+    let hosts = Hosts::of(&made);
+    hosts.collect();
+    let told = |dir: PathBuf| {
+        let mut scanner = Scanner::new(Root::at(dir), ScanOptions::once());
+        let first = scanner.scan().unwrap().warnings;
+        let second = scanner.scan().unwrap().warnings;
+        assert!(!second.iter().any(|told| first.contains(told)), "each is told once: {second:?}");
+        first
+    };
+    let (host, copy) = (told(hosts.host("after")), told(hosts.out().join("after")));
+    let count = |told: &[String], word: &str| told.iter().filter(|one| one.contains(word)).count();
+    for word in ["numad runs", "kernel.numa_balancing is 1"] {
+        assert_eq!((count(&host, word), count(&copy, word)), (1, 1), "{word}: {host:?} {copy:?}");
+    }
+    let mut found = Vec::new();
+    contents(&hosts.out(), &mut found);
+    assert!(!holds(&found, "--secret"), "its command line is not kept");
+}

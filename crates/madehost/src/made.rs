@@ -38,6 +38,10 @@ pub struct MadeHost {
     pub boot: u64,
     /// The version of its cgroups.
     pub cgroups: Cgroups,
+    /// `kernel.numa_balancing`.
+    pub numa_balancing: u32,
+    /// Names of daemons of root that run besides the usual ones.
+    pub daemons: Vec<&'static str>,
 }
 
 impl MadeHost {
@@ -52,6 +56,8 @@ impl MadeHost {
             uptime: Nanos::from_secs(4600),
             boot: 1,
             cgroups: Cgroups::V2,
+            numa_balancing: 0,
+            daemons: Vec::new(),
         }
     }
 
@@ -126,6 +132,7 @@ impl MadeHost {
         }
         let spent = Spent::new(&self.host, now, &guests, &other);
         procfs::write(&self.host, now, &spent, self.boot, self.cgroups, &proc)?;
+        proc.sub("sys/kernel")?.line("numa_balancing", self.numa_balancing)?;
         let nodes = self.host.node_ids();
         let mut groups = Groups::default();
         self.write_noise(&proc, &mut groups)?;
@@ -276,7 +283,8 @@ impl MadeHost {
             return Ok(());
         }
         let nodes = self.host.node_ids().into_iter().collect();
-        for process in noise::processes(&self.host.online(), &nodes) {
+        let usual = noise::processes(&self.host.online(), &nodes).into_iter();
+        for process in usual.chain(noise::daemons(&self.daemons, &self.host.online(), &nodes)) {
             process::write(&process, self.shape(), proc)?;
             groups.at(&process.tasks[0].cgroup).procs.push(process.pid);
         }

@@ -76,8 +76,11 @@ pub(crate) fn threads(vm: &VmSpec, now: Nanos) -> Vec<Thread> {
             threads.push(Thread { tid: vm.vcpu_tid(index), name, kind: ThreadKind::Vcpu(index) });
         }
     }
+    let after = vm.pid + THREADS_BEFORE_VCPUS + vm.vcpus.len() as u32;
+    for number in 1..=vm.io_threads {
+        threads.push(emulator(after + number, &format!("IO iothread{number}")));
+    }
     if vm.vmm.is_kvm() {
-        let after = vm.pid + THREADS_BEFORE_VCPUS + vm.vcpus.len() as u32;
         let mut recovery = emulator(after, "kvm-nx-lpage-re");
         recovery.name = "kvm-nx-lpage-re".to_owned();
         threads.push(recovery);
@@ -88,7 +91,7 @@ pub(crate) fn threads(vm: &VmSpec, now: Nanos) -> Vec<Thread> {
 
 /// Numbers after `vm.pid` that its threads may take.
 pub(crate) fn pids_taken(vm: &VmSpec) -> u32 {
-    THREADS_BEFORE_VCPUS + vm.vcpus.len() as u32 + 1
+    THREADS_BEFORE_VCPUS + vm.vcpus.len() as u32 + 1 + vm.io_threads
 }
 
 /// Open files: number and target.

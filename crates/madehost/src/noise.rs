@@ -63,6 +63,19 @@ pub(crate) fn processes(cpus: &CpuSet, mems: &NodeSet) -> Vec<Process> {
     list
 }
 
+/// Daemons of these names.
+pub(crate) fn daemons<'a>(
+    names: &'a [&str],
+    cpus: &'a CpuSet,
+    mems: &'a NodeSet,
+) -> impl Iterator<Item = Process> + 'a {
+    (370..).zip(names).map(|(pid, name)| {
+        let (cmdline, group) =
+            (format!("/usr/sbin/{name}\0--secret\0"), format!("/system.slice/{name}.service"));
+        process(pid, 1, name, cmdline, Kind::User, &group, cpus, mems)
+    })
+}
+
 fn kernel_thread(pid: u32, name: &str, cpus: &CpuSet, mems: &NodeSet) -> Process {
     let parent = if pid == 2 { 0 } else { 2 };
     process(pid, parent, name, String::new(), Kind::Kernel, "/", cpus, mems)

@@ -134,6 +134,8 @@ pub struct VmSpec {
     pub vcpus: Vec<VcpuSpec>,
     /// CPU time its monitor's main thread uses, of one CPU.
     pub emulator_load: Milli,
+    /// I/O threads, of QEMU.
+    pub io_threads: u32,
     /// CPUs that threads other than vCPUs may use; `None` for all that the cgroup allows.
     pub emulator_affinity: Option<CpuSet>,
     /// Resident memory by node, in whole pages.
@@ -206,6 +208,7 @@ impl VmSpec {
             vmm,
             vcpus: vec![VcpuSpec::default(); vcpus as usize],
             emulator_load: Milli(0),
+            io_threads: 0,
             emulator_affinity: None,
             memory: BTreeMap::from([(node, memory)]),
             pages: Pages::Small,

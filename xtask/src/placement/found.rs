@@ -35,6 +35,8 @@ pub(crate) struct Host {
     pub(crate) speeds: [[f64; 6]; 2],
     /// The same with each guest counted by its weight.
     pub(crate) weighted: [[f64; 6]; 2],
+    /// Mean fair-share speed by scheduler under an earlier policy, where that is known.
+    pub(crate) before: Option<[f64; 2]>,
 }
 
 impl Found {
@@ -78,6 +80,14 @@ impl Found {
         ]
     }
 
+    /// On how many hosts an earlier policy is known, and its mean speed there by scheduler.
+    fn before(&self) -> Option<(usize, [f64; 2])> {
+        let known: Vec<[f64; 2]> = self.hosts.iter().filter_map(|host| host.before).collect();
+        let mean =
+            |at: usize| known.iter().map(|speeds| speeds[at]).sum::<f64>() / known.len() as f64;
+        (!known.is_empty()).then(|| (known.len(), [mean(0), mean(1)]))
+    }
+
     /// Hosts, speeds by rule, and by how much `instep` is above the best of the others, in at most 80 columns.
     pub(crate) fn draw(&self) -> String {
         let mut text = String::new();
@@ -109,6 +119,12 @@ impl Found {
                 "Deciding for 1,000 VMs: {first:.1} ms at first, {then:.1} ms in force."
             );
         }
+        if let Some((count, [eevdf, instep])) = self.before() {
+            let _ = writeln!(
+                text,
+                "The policy before: {eevdf:.3} above eevdf, {instep:.3} above instep, on {count} hosts."
+            );
+        }
         self.notes.iter().for_each(|note| _ = writeln!(text, "{note}."));
         text
     }
@@ -126,6 +142,7 @@ impl Found {
             json!({
                 "name": host.name, "cpus": cpus, "nodes": nodes, "caches": caches, "vms": vms,
                 "speeds": by_scheduler(&host.speeds), "by_weight": by_scheduler(&host.weighted),
+                "before": host.before.map(|before| before.map(round)),
             })
         };
         let hosts: Vec<Value> = self.hosts.iter().map(host).collect();
@@ -159,6 +176,15 @@ pub(crate) fn gain(speeds: &[f64; 6]) -> f64 {
 }
 
 impl Host {
+    /// By how much `instep` is above the best of `bnn`, `bind`, `none` and the earlier policy, as a part of that; `None` where
+    /// the earlier policy is not known.
+    pub(crate) fn gain_of_target(&self, scheduler: usize) -> Option<f64> {
+        let others =
+            [self.speeds[scheduler][1], self.speeds[scheduler][2], self.speeds[scheduler][3]];
+        let best = others.iter().copied().fold(self.before?[scheduler], f64::max);
+        Some(self.speeds[scheduler][0] / best.max(f64::MIN_POSITIVE) - 1.0)
+    }
+
     fn read(name: &str, result: &Value) -> Option<Self> {
         let list = |value: &Value| -> Vec<f64> {
             value.as_array().into_iter().flatten().filter_map(Value::as_f64).collect()
@@ -191,7 +217,13 @@ pub(crate) mod tests {
     /// A host where `instep` is so fast and all others have half of full speed.
     pub(crate) fn host(name: &str, own: f64) -> Host {
         let speeds = [[own, 0.5, 0.5, 0.5, 0.5, 0.5]; 2];
-        Host { name: name.to_owned(), size: [128, 4, 16, 40], speeds, weighted: speeds }
+        Host {
+            name: name.to_owned(),
+            size: [128, 4, 16, 40],
+            speeds,
+            weighted: speeds,
+            before: None,
+        }
     }
 
     #[test]

@@ -3,8 +3,10 @@
 //!
 //! ```text
 //! options, recorded machines -> jobs -> crates/sim/examples/placement.rs -> found -> targets, table, JSON, page
+//!                                               before.json (an earlier policy) ---^
 //! ```
 
+mod before;
 mod found;
 mod jobs;
 mod options;
@@ -27,6 +29,7 @@ pub(crate) fn run(root: &Path, args: &[&str]) -> Result<bool> {
     let jobs = jobs::list_jobs(&options, &machines);
     let mut found = jobs::work(root, &jobs)?;
     found.notes.extend(why);
+    before::add(root, &mut found)?;
     let targets = targets::judge(&found);
     print!("{}\n{}", targets::draw(&targets), found.draw());
     let commit = read_commit(root);

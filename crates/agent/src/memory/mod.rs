@@ -71,17 +71,20 @@ pub(crate) struct Limits {
     time: Option<Duration>,
     /// The most that one batch moves.
     batch: Bytes,
+    /// Whether memory comes from nodes without CPUs, too.
+    memory_only_nodes: bool,
 }
 
 impl Limits {
     /// Those of the configuration. The only cycle of a run brings everything home: there is no
     /// later one to go on.
     pub(crate) fn of(config: &MemoryConfig, once: bool) -> Self {
-        if once {
-            return Self { bytes: Bytes(u64::MAX), time: None, batch: config.batch };
-        }
-        let (bytes, time) = (config.per_cycle, Some(config.time_per_cycle));
-        Self { bytes, time, batch: config.batch }
+        let MemoryConfig { batch, memory_only_nodes, .. } = *config;
+        let (bytes, time) = match once {
+            true => (Bytes(u64::MAX), None),
+            false => (config.per_cycle, Some(config.time_per_cycle)),
+        };
+        Self { bytes, time, batch, memory_only_nodes }
     }
 }
 
@@ -123,6 +126,11 @@ impl Homes {
         self.drop_unwanted(observation, decision);
         let deadline = limits.time.map(|time| host.now().saturating_add(time));
         let mut left = limits.bytes;
+        let topology = &observation.snapshot.topology;
+        let stays = match limits.memory_only_nodes {
+            true => NodeSet::new(),
+            false => topology.kernel_nodes(&topology.memory_only_nodes()),
+        };
         let mut records = Vec::new();
         for (owner, to) in self.turns(decision) {
             let Some(vm) = observation.snapshot.vm(owner.0) else { continue };
@@ -131,9 +139,9 @@ impl Homes {
             let result = if left.0 == 0 || enough(host.now()) {
                 Ok(())
             } else {
-                self.begin(host, observation, (vm, owner.1), to, &mut enough).and_then(|pass| {
-                    pass.walk(host, &mut tally, (&mut left, limits.batch), &mut enough)
-                })
+                self.begin(host, observation, (vm, owner.1), (to, &stays), &mut enough).and_then(
+                    |pass| pass.walk(host, &mut tally, (&mut left, limits.batch), &mut enough),
+                )
             };
             let pass = self.passes.get(&owner);
             let finished = pass.is_some_and(|pass| pass.homecoming.is_finished());
@@ -190,7 +198,7 @@ impl Homes {
         host: &mut impl Host,
         observation: &Observation,
         (vm, guest_node): (&Vm, Option<u32>),
-        to: NodeSet,
+        (to, stays): (NodeSet, &NodeSet),
         enough: &mut dyn FnMut(Duration) -> bool,
     ) -> Result<&mut Pass, Error> {
         let owner = (vm.id, guest_node);
@@ -206,17 +214,14 @@ impl Homes {
         // The kernel may have several nodes where the topology has one.
         let topology = &observation.snapshot.topology;
         let home = topology.kernel_nodes(&to);
-        // Nodes without CPUs are left to the kernel's tiering.
-        let left = topology.nodes().iter().filter(|node| node.cpus.is_empty()).map(|node| node.id);
-        let left = topology.kernel_nodes(&left.collect());
-        mapped.retain(|range| range.remote(&home.or(&left)).0 > 0);
+        mapped.retain(|range| range.remote(&home.or(stays)).0 > 0);
         let facts = facts_of(&observation.scan, vm);
         let hot = if mapped.is_empty() {
             Vec::new()
         } else {
             host.hot(vm, facts.map(|facts| facts.accel), &mapped, enough)
         };
-        let mut homecoming = Homecoming::leaving(&left, vm.id.0, home, mapped);
+        let mut homecoming = Homecoming::leaving(stays, vm.id.0, home, mapped);
         homecoming.prefer(hot);
         let pid_start = facts.map_or(0, |facts| facts.start_ticks);
         let pass = Pass { pid_start, to, homecoming, rest: 0, next_rest };

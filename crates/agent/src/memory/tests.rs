@@ -131,8 +131,12 @@ impl Host for Fake {
 }
 
 fn observed(vms: &[&str]) -> Observation {
+    observed_on(HostSpec::new(2, 4), vms)
+}
+
+fn observed_on(spec: HostSpec, vms: &[&str]) -> Observation {
     let dir = tempfile::tempdir().unwrap();
-    let mut made = MadeHost::new(HostSpec::new(2, 4));
+    let mut made = MadeHost::new(spec);
     for name in vms {
         made.push(VmSpec::new(name, Vmm::QemuKvm, 2, NodeId(0), Bytes(MEMORY)));
     }
@@ -160,8 +164,12 @@ fn move_memory(vm: VmId, guest_node: Option<u32>, node: u32) -> Action {
     Action::MoveMemory { vm, guest_node, to, remote, why: Reason::PolicyNone }
 }
 
-const FOUR_MIB: Limits =
-    Limits { bytes: Bytes(4 * MIB), time: Some(Duration::from_secs(20)), batch: Bytes(2 * MIB) };
+const FOUR_MIB: Limits = Limits {
+    bytes: Bytes(4 * MIB),
+    time: Some(Duration::from_secs(20)),
+    batch: Bytes(2 * MIB),
+    memory_only_nodes: false,
+};
 
 #[test]
 fn a_pass_goes_on_while_the_home_stays_and_ends_when_it_changes() {
@@ -182,6 +190,22 @@ fn a_pass_goes_on_while_the_home_stays_and_ends_when_it_changes() {
     given_back.vms[0].selected = false;
     assert_eq!(step(&mut homes, &given_back), 3072, "the policy is not in charge any more");
     assert_eq!(step(&mut homes, &Decision::default()), 3072);
+}
+
+#[test]
+fn memory_comes_from_a_node_without_cpus_only_when_that_is_asked_for() {
+    let spec = HostSpec { memory_only_nodes: 1, ..HostSpec::new(2, 4) };
+    let observation = observed_on(spec, &["a"]);
+    let id = observation.snapshot.vms[0].id.0;
+    let decision = decided(&observation, 1, true);
+    for (memory_only_nodes, comes) in [(false, 0), (true, 4096)] {
+        let (mut homes, mut host) = (Homes::default(), Fake::default());
+        let all = (0..MEMORY).step_by(4096).map(|address| ((id, address), 2));
+        host.table.on.borrow_mut().extend(all);
+        let limits = Limits { bytes: Bytes(MEMORY), memory_only_nodes, ..FOUR_MIB };
+        homes.bring_home(&mut host, (&observation, &decision), limits, &mut || false);
+        assert_eq!(host.table.on(id, 1), comes, "{memory_only_nodes}");
+    }
 }
 
 /// A VM of two guest nodes of one vCPU each, which live on these nodes.

@@ -29,7 +29,7 @@ exec libvirtd
 ";
 
 /// A domain of two vCPUs with settings of its own, and a secret.
-const DOMAIN: &str = "
+pub(super) const DOMAIN: &str = "
 <domain type='qemu'>
   <name>NAME</name>
   <memory unit='MiB'>64</memory>
@@ -43,9 +43,9 @@ const DOMAIN: &str = "
 </domain>";
 
 /// The daemon with one domain that runs.
-struct Libvirt {
+pub(super) struct Libvirt {
     daemon: Child,
-    name: String,
+    pub(super) name: String,
     /// The domain's QEMU.
     pid: u32,
     /// Cgroups that were made for it.
@@ -60,6 +60,14 @@ impl Libvirt {
 
     /// The same with this domain.
     fn start_with(stage: &Stage, domain: &str) -> Option<Self> {
+        let mut libvirt = Self::start_alone(stage)?;
+        let created = libvirt.create(stage, domain);
+        assert!(created.status.success(), "{created:?}");
+        Some(libvirt)
+    }
+
+    /// Starts the daemon, which has no domain yet.
+    pub(super) fn start_alone(stage: &Stage) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             skip::note("only root can start libvirtd");
             return None;
@@ -96,21 +104,33 @@ impl Libvirt {
             assert!(Instant::now() < end, "libvirtd does not answer: {}", said());
             std::thread::sleep(Duration::from_millis(100));
         }
-        let file = stage.file("domain.xml");
-        fs::write(&file, domain.replace("NAME", &libvirt.name)).unwrap();
-        libvirt.done(&["create", file.to_str().unwrap()]);
-        let pid = fs::read_to_string(libvirt.file(&format!("{}.pid", libvirt.name))).unwrap();
-        libvirt.pid = pid.trim().parse().unwrap();
         Some(libvirt)
     }
 
+    /// The process of the domain.
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// What came of creating the one domain.
+    pub(super) fn create(&mut self, stage: &Stage, domain: &str) -> Output {
+        let file = stage.file("domain.xml");
+        fs::write(&file, domain.replace("NAME", &self.name)).unwrap();
+        let created = self.virsh(&["create", file.to_str().unwrap()]);
+        if created.status.success() {
+            let pid = fs::read_to_string(self.file(&format!("{}.pid", self.name))).unwrap();
+            self.pid = pid.trim().parse().unwrap();
+        }
+        created
+    }
+
     /// A file of /run/libvirt/qemu.
-    fn file(&self, name: &str) -> PathBuf {
+    pub(super) fn file(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root/run/libvirt/qemu/{name}", self.daemon.id()))
     }
 
     /// A command where the daemon is.
-    fn beside(&self, program: &Path) -> Command {
+    pub(super) fn beside(&self, program: &Path) -> Command {
         let mut command = binary("nsenter");
         command.arg(format!("--mount=/proc/{}/ns/mnt", self.daemon.id())).arg(program);
         command
@@ -138,7 +158,7 @@ impl Libvirt {
         Started::new(command.args(args))
     }
 
-    fn instep(&self, args: &[&str]) -> Ran {
+    pub(super) fn instep(&self, args: &[&str]) -> Ran {
         self.started(args).end()
     }
 

@@ -12,6 +12,7 @@ mod definitions;
 mod endings;
 mod killed;
 mod libvirt;
+mod numad;
 mod placing;
 mod profiling;
 mod quota;

@@ -22,23 +22,23 @@ pub const MIN_REMOTE: Bytes = Bytes::from_mib(4);
 
 /// The VM whose memory shall come home now, `None` when the host is too busy or all is at home.
 ///
-/// Only VMs that Instep placed have a home. The same snapshot and seed give the same answer,
-/// whatever the order of the VMs.
+/// Only VMs that Instep placed have a home. Memory on the nodes in `left` stays there. The same snapshot and seed
+/// give the same answer, whatever the order of the VMs.
 #[must_use]
-pub fn idle_homecoming(snapshot: &Snapshot, seed: u64) -> Option<Action> {
+pub fn idle_homecoming(snapshot: &Snapshot, left: &NodeSet, seed: u64) -> Option<Action> {
     let busy = snapshot.vms.iter().fold(snapshot.fixed_busy().0, |sum, vm| {
         vm.vcpus.iter().fold(sum, |sum, vcpu| sum.saturating_add(vcpu.busy.0))
     });
-    draw(Nanos(busy), snapshot, seed)
+    draw(Nanos(busy), snapshot, left, seed)
 }
 
-fn draw(busy: Nanos, snapshot: &Snapshot, seed: u64) -> Option<Action> {
+fn draw(busy: Nanos, snapshot: &Snapshot, left: &NodeSet, seed: u64) -> Option<Action> {
     let (window, topology) = (snapshot.window, &snapshot.topology);
     if busy >= window {
         return None;
     }
     let mut candidates: Vec<Candidate> =
-        snapshot.vms.iter().flat_map(|vm| candidates(vm, topology)).collect();
+        snapshot.vms.iter().flat_map(|vm| candidates(vm, topology, left)).collect();
     candidates.sort_by_key(|candidate| (candidate.vm, candidate.guest_node));
     let count = u64::try_from(candidates.len()).ok().filter(|count| *count > 0)?;
     let index = usize::try_from(SplitMix64::seed_from_u64(seed).next_u64() % count).ok()?;
@@ -58,7 +58,7 @@ struct Candidate {
 /// What of a placed VM lies elsewhere than its home, unless that is too little or it is bound to
 /// other nodes. Of a VM that is placed by its guest's nodes, each is a VM of its own (systems.md 4):
 /// its home is where its vCPUs are.
-fn candidates(vm: &Vm, topology: &Topology) -> Vec<Candidate> {
+fn candidates(vm: &Vm, topology: &Topology, left: &NodeSet) -> Vec<Candidate> {
     let within = |bound: &Option<NodeSet>, home: NodeSet| match bound {
         Some(bound) => home.and(bound),
         None => home,
@@ -77,11 +77,8 @@ fn candidates(vm: &Vm, topology: &Topology) -> Vec<Candidate> {
     } else {
         parts.push((None, home, &vm.memory));
     }
-    // Memory on nodes without CPUs is left to the kernel's tiering.
-    let left = topology.nodes().iter().filter(|node| node.cpus.is_empty());
-    let left: NodeSet = left.map(|node| node.id).collect();
     let candidate = |(guest_node, to, memory): (_, NodeSet, _)| {
-        let remote = elsewhere(memory, &to.or(&left));
+        let remote = elsewhere(memory, &to.or(left));
         (!to.is_empty() && remote >= MIN_REMOTE).then_some(Candidate {
             vm: vm.id,
             guest_node,
@@ -153,14 +150,16 @@ mod tests {
     }
 
     fn drawn(vms: &[Vm], seed: u64) -> Option<u32> {
-        draw(IDLE, &host(vms), seed).map(|action| action.vm().0)
+        draw(IDLE, &host(vms), &NodeSet::new(), seed).map(|action| action.vm().0)
     }
 
     #[test]
     fn a_host_that_uses_one_core_or_more_moves_nothing() {
         let host = host(&[vm(1, 100, 0)]);
-        assert_eq!(draw(WINDOW, &host, 0), None);
-        let Some(Action::MoveMemory { vm, to, remote, why, .. }) = draw(IDLE, &host, 0) else {
+        assert_eq!(draw(WINDOW, &host, &NodeSet::new(), 0), None);
+        let Some(Action::MoveMemory { vm, to, remote, why, .. }) =
+            draw(IDLE, &host, &NodeSet::new(), 0)
+        else {
             panic!("nothing drawn");
         };
         assert_eq!((vm, remote), (VmId(1), Bytes::from_mib(100)));
@@ -191,7 +190,7 @@ mod tests {
             let (id, vcpus, resident) = (index, vec![index], resident.into());
             split.guest_nodes.push(GuestNode { id, vcpus, resident, ..GuestNode::default() });
         }
-        let drawn = |vm: &Vm| draw(IDLE, &host(std::slice::from_ref(vm)), 0);
+        let drawn = |vm: &Vm| draw(IDLE, &host(std::slice::from_ref(vm)), &NodeSet::new(), 0);
         let Some(Action::MoveMemory { guest_node, to, remote, .. }) = drawn(&split) else {
             panic!("nothing drawn");
         };

@@ -91,6 +91,9 @@ pub struct Settings {
     pub mend_conflicts: bool,
     /// Take charge of VMs whose vCPUs were pinned by hand, too.
     pub include_pinned: bool,
+    /// Bring memory home from nodes that have memory and no CPUs (CXL), too, which are left to the kernel's tiering
+    /// else. Only `instep` looks at this.
+    pub memory_only_nodes: bool,
 }
 
 /// Where a VM should start.

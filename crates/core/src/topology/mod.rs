@@ -196,6 +196,12 @@ impl Topology {
         self.cpus.iter().map(|cpu| cpu.id).collect()
     }
 
+    /// Nodes that have memory and no CPUs (CXL).
+    #[must_use]
+    pub fn memory_only_nodes(&self) -> NodeSet {
+        self.nodes.iter().filter(|node| node.cpus.is_empty()).map(|node| node.id).collect()
+    }
+
     /// Online CPUs of these nodes.
     #[must_use]
     pub fn cpus_of(&self, nodes: &NodeSet) -> CpuSet {

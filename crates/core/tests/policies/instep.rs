@@ -107,10 +107,10 @@ fn a_busy_opaque_vm_counts_by_its_vcpus_alone_when_cores_are_counted() {
     assert_eq!(host.fixed_busy(), busy);
     host.vms[0].placed = NodeSet::one(NodeId(0));
     host.vms[0].memory = [(NodeId(1), Bytes(GIB))].into();
-    assert_eq!(idle_homecoming(&host, 1), None);
+    assert_eq!(idle_homecoming(&host, &NodeSet::new(), 1), None);
     host.opaque[0].busy = Nanos(0);
     host.vms[0].vcpus.iter_mut().for_each(|vcpu| vcpu.busy = Nanos(0));
-    assert!(idle_homecoming(&host, 1).is_some());
+    assert!(idle_homecoming(&host, &NodeSet::new(), 1).is_some());
 }
 
 /// Node 0 is CPUs 0-3 and 8-11, node 1 the others; core k is CPUs k and k + 8.

@@ -4,7 +4,7 @@ use crate::check::{apply, settings};
 use crate::made::{self, GIB, cpus, vm};
 use instep_core::decision::{Action, Decision};
 use instep_core::idset::{CpuSet, NodeSet};
-use instep_core::policy::{PolicyName, decide};
+use instep_core::policy::{PolicyName, Settings, decide};
 use instep_core::snapshot::{Emulator, Snapshot};
 use instep_core::topology::CoreKind;
 use instep_core::units::{Bytes, Milli, Nanos, NodeId, Tid};
@@ -211,6 +211,16 @@ fn memory_on_a_node_without_cpus_is_left_to_the_kernel() {
     let decision = instep(&host);
     assert_eq!(homes(&decision), ["1"]);
     assert_eq!(moved_memory(&decision), []);
+    let asked = Settings { memory_only_nodes: true, ..settings(PolicyName::Instep) };
+    let decision = decide(&host, &asked);
+    assert_eq!(
+        (homes(&decision), moved_memory(&decision)),
+        (vec!["1".into()], vec![(1, "1".into())])
+    );
+    // Once it has come nothing changes.
+    let mut after = apply(&host, &decision);
+    after.vms[0].memory = [(NodeId(1), Bytes(7 * GIB))].into();
+    assert_eq!(decide(&after, &asked).actions, []);
 }
 
 /// VM 1 is idle and has 200 GiB elsewhere, VM 2 is busy and has 2 GiB elsewhere.

@@ -86,10 +86,18 @@ impl Copies {
         self.kept().note_error(path, error);
     }
 
-    /// What is of the host, and of these processes; of others nothing.
-    pub(super) fn of_processes(&self, pids: &BTreeSet<u32>) -> Kept {
+    /// What is of the host, and of these processes; of `named` ones what tells that they run, and of others nothing.
+    pub(super) fn of_processes(&self, pids: &BTreeSet<u32>, named: &BTreeMap<u32, String>) -> Kept {
         let mut kept = std::mem::take(&mut *self.kept());
-        let belongs = |place: &Path| process_of(place).is_none_or(|pid| pids.contains(&pid));
+        let tells_name = |place: &Path, pid| {
+            let dir = PathBuf::from(format!("proc/{pid}"));
+            ["stat", "status"].iter().any(|file| place == dir.join(file))
+        };
+        let belongs = |place: &Path| {
+            process_of(place).is_none_or(|pid| {
+                pids.contains(&pid) || named.contains_key(&pid) && tells_name(place, pid)
+            })
+        };
         let is_foreign = |place: &&PathBuf| {
             definition::process_of(place, &kept.files).is_some_and(|pid| !pids.contains(&pid))
         };
@@ -250,7 +258,7 @@ mod tests {
         let copy = copies.file(&path, File::open(&path).unwrap());
         copy.unwrap().read_to_string(&mut text).unwrap();
         assert_eq!(text, "2\n");
-        let kept = copies.of_processes(&BTreeSet::new());
+        let kept = copies.of_processes(&BTreeSet::new(), &BTreeMap::new());
         let files: Vec<_> = kept.files.keys().map(|path| path.to_str().unwrap()).collect();
         assert_eq!(files, ["sys/devices/pci/0000:86:00.0/numa_node"]);
         let links: Vec<_> = kept.links.keys().map(|path| path.to_str().unwrap()).collect();

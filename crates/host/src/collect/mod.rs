@@ -3,7 +3,7 @@
 //! The host is scanned as a copy would be ([`Root::copied_into`]), and each file that is opened is kept
 //! ([`Copies`]). So there is no second list of what is read: the scan finds what a reader of the copy
 //! will find. Nothing is on disk until the scan is over. Then what belongs to processes that are no VMs
-//! is forgotten, and the rest is written.
+//! is forgotten, and the rest is written. Of numad and irqbalance it is kept that they run.
 //!
 //! ```text
 //! /proc, /sys --scan--> Copies (in memory, no passwords) --only VMs' processes--> DIR/proc, DIR/sys
@@ -57,7 +57,7 @@ pub fn take(root: &Root, memory: bool) -> Result<HostCopy, Error> {
     let scan = Scanner::new(root, options).scan()?;
     let known = scan.vms.iter().map(|vm| vm.pid);
     let pids: BTreeSet<u32> = known.chain(scan.opaque.iter().map(|vm| vm.pid)).collect();
-    let kept = copies.of_processes(&pids);
+    let kept = copies.of_processes(&pids, &scan.rivals);
     Ok(HostCopy {
         denied: kept.denied(),
         kept,

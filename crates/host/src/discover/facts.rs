@@ -28,6 +28,8 @@ pub struct Scan {
     /// CPUs that the host keeps from its scheduler: `isolcpus=` (`/sys/devices/system/cpu/isolated`) and
     /// isolated cpuset partitions (`cpuset.cpus.isolated` of the root cgroup, since Linux 6.7).
     pub isolated: CpuSet,
+    /// Processes of root that place threads, memory or interrupts, too (numad, irqbalance), with their names.
+    pub rivals: BTreeMap<u32, String>,
     /// VMs whose vCPU threads are known, ascending by process id.
     pub vms: Vec<VmFacts>,
     /// VMs whose vCPU threads cannot be told, ascending by process id.

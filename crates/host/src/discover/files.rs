@@ -58,21 +58,26 @@ impl Reader {
         })
     }
 
-    /// A file that was not read because it is outside the copy, if there was one since this was
-    /// last asked.
-    pub(super) fn outside(&mut self) -> Option<PathBuf> {
-        self.outside.take()
-    }
-
     /// Notes a `schedstat` that could not be understood.
     pub(super) fn note_damaged(&mut self, path: PathBuf) {
         self.damaged.get_or_insert((path, 0)).1 += 1;
     }
 
-    /// The first `schedstat` that could not be understood since this was last asked, and their
-    /// number.
-    pub(super) fn damaged(&mut self) -> Option<(PathBuf, usize)> {
-        self.damaged.take()
+    /// What was not read or not understood since this was last asked, one sentence each.
+    pub(super) fn warnings(&mut self) -> Vec<String> {
+        let outside = self.outside.take().map(|path| {
+            format!(
+                "{} is a link that leaves the copy; nor are others like it read",
+                path.display()
+            )
+        });
+        let damaged = self.damaged.take().map(|(path, count)| {
+            format!(
+                "{}: three numbers expected; steal is not known, and the load is by stat ({count} such files)",
+                path.display()
+            )
+        });
+        outside.into_iter().chain(damaged).collect()
     }
 
     /// The first `limit` bytes of the file.

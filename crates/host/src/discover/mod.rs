@@ -39,6 +39,7 @@ pub mod process;
 pub mod qmp;
 mod quota;
 mod rates;
+mod rivals;
 mod scan;
 pub mod smp;
 mod trust;

@@ -14,6 +14,7 @@ use super::gaps::{Lost, Unpinned};
 use super::memory::Source;
 use super::options::ScanOptions;
 use super::proc_text::{self, Stat};
+use super::rivals::{self, Rivals};
 use super::trust::{Owner, UserMap};
 use super::units::Units;
 use super::waits::{self, Counters, Waits};
@@ -48,6 +49,7 @@ pub struct Scanner {
     qmp_turns: qmp::Turns,
     aside: Aside,
     waits: Waits,
+    rivals: Rivals,
     /// What user ids stand for outside; `None` for a copy, which has those of where it was made.
     users: Option<UserMap>,
     scans: u64,
@@ -100,6 +102,7 @@ impl Scanner {
             qmp_turns: qmp::Turns::default(),
             aside: Aside::default(),
             waits: Waits::default(),
+            rivals: Rivals::default(),
             users: root
                 .is_live()
                 .then(|| UserMap::parse(&root.read("proc/self/uid_map").unwrap_or_default())),
@@ -168,18 +171,8 @@ impl Scanner {
                 scan.looked.unreadable_fd_dirs
             ));
         }
-        if let Some(path) = self.reader.outside() {
-            scan.warnings.push(format!(
-                "{} is a link that leaves the copy; nor are others like it read",
-                path.display()
-            ));
-        }
-        if let Some((path, count)) = self.reader.damaged() {
-            scan.warnings.push(format!(
-                "{}: three numbers expected; steal is not known, and the load is by stat ({count} such files)",
-                path.display(),
-            ));
-        }
+        scan.warnings.extend(self.rivals.warnings(&scan, &self.root, &mut self.reader));
+        scan.warnings.extend(self.reader.warnings());
         scan.warnings.truncate(MAX_WARNINGS);
         scan.cost.wall = Nanos(u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
         self.scans += 1;
@@ -246,6 +239,11 @@ impl Scanner {
         }
         scan.looked.processes += 1;
         let started = proc_text::ticks_to_nanos(stat.start_ticks, self.ticks_per_second);
+        // A `numad -w` that answers libvirt is soon over.
+        let is_old = scan.boot.is_none_or(|boot| boot.since(started) >= YOUNG);
+        if is_old && rivals::is_name(&stat.comm) {
+            rivals::note((pid, &stat.comm), &dir, scan, &mut self.reader);
+        }
         let may_be_young = self.root.is_live() && pid != std::process::id();
         let young = may_be_young && scan.boot.is_some_and(|b| b.since(started) < YOUNG);
         let before = self

@@ -3,9 +3,10 @@
 //! A cell is a last-level cache, or a whole node where the caches are not known. Inside a cell the
 //! kernel is taken to run each vCPU that is active on the fastest free thread.
 
-use crate::idset::CpuSet;
+use super::super::Settings;
+use crate::idset::{CpuSet, NodeSet};
 use crate::score::SHARED;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, Vm};
 use crate::topology::{CoreKind, Topology};
 use crate::units::{Nanos, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,6 +56,8 @@ pub(super) struct Host<'a> {
     pub(super) cells: Vec<Cell>,
     /// Memory on each node that no VM has, as far as it is known, in bytes.
     pub(super) free: BTreeMap<NodeId, u64>,
+    /// Nodes without CPUs (CXL) whose memory is left to the kernel's tiering.
+    left: NodeSet,
     /// Load of everything that is not a placeable vCPU, milli.
     pub(super) other: u64,
     /// Mean of the weights of the VMs' cgroups, by vCPU.
@@ -62,7 +65,7 @@ pub(super) struct Host<'a> {
 }
 
 impl<'a> Host<'a> {
-    pub(super) fn new(snapshot: &'a Snapshot) -> Self {
+    pub(super) fn new(snapshot: &'a Snapshot, settings: &Settings) -> Self {
         let topology = snapshot.topology.as_ref();
         let (mut places, mut cells) = (Vec::new(), Vec::new());
         for node in topology.nodes() {
@@ -88,13 +91,20 @@ impl<'a> Host<'a> {
         let weights = snapshot.vms.iter().map(|vm| i64::from(vm.weight) * vm.vcpus.len() as i64);
         let vcpus: usize = snapshot.vms.iter().map(|vm| vm.vcpus.len()).sum();
         let mean_weight = (weights.sum::<i64>() / vcpus.max(1) as i64).max(1);
-        Self { snapshot, online, places, cells, free, other, mean_weight }
+        let left =
+            if settings.memory_only_nodes { NodeSet::new() } else { topology.memory_only_nodes() };
+        Self { snapshot, online, places, cells, free, left, other, mean_weight }
     }
 
-    /// Whether memory on this node is Instep's to move: that of a node without CPUs (CXL) is left to
-    /// the kernel's tiering.
+    /// Whether memory on this node is Instep's to move.
     pub(super) fn is_movable(&self, node: NodeId) -> bool {
-        self.snapshot.topology.node(node).is_none_or(|node| !node.cpus.is_empty())
+        !self.left.contains(node)
+    }
+
+    /// Whether memory of a VM lies on a node without CPUs from where it is to come home.
+    pub(super) fn has_memory_to_fetch(&self, vm: &Vm) -> bool {
+        let only = self.snapshot.topology.memory_only_nodes();
+        vm.memory.keys().any(|node| only.contains(*node) && self.is_movable(*node))
     }
 
     /// Loads before any VM is placed: that of other processes is everywhere.

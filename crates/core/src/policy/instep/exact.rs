@@ -13,7 +13,7 @@ pub(in super::super) fn against_exact(snapshot: &Snapshot, most: usize) -> Optio
     let units = |host: &Host, spots: &mut Spots, index: usize| {
         unit::units_of(host, spots, index, &Settings::default(), false)
     };
-    with_plan(snapshot, units, |mut plan, _| {
+    with_plan(snapshot, &Settings::default(), units, |mut plan, _| {
         let options = plan.units.iter().map(|unit| unit.options.concat()).collect::<Vec<_>>();
         let plans = options.iter().try_fold(1usize, |all, own| all.checked_mul(own.len()))?;
         if plans > most {

@@ -46,7 +46,7 @@ pub(super) fn decide(
     let units = |host: &Host, spots: &mut Spots, index: usize| {
         unit::units_of(host, spots, index, settings, mend[index].is_some())
     };
-    with_plan(snapshot, units, |mut plan, refused| {
+    with_plan(snapshot, settings, units, |mut plan, refused| {
         let left: Vec<bool> = refused.iter().map(Option::is_some).collect();
         let cores = Cores::new(plan.host, &left);
         let given = find_lasting_plan(&mut plan, &cores);
@@ -93,7 +93,7 @@ pub(super) fn advise(snapshot: &Snapshot) -> Result<(NodeSet, CpuSet, Reason), R
         true => unit::units_of(host, spots, index, &Settings::default(), false),
         false => Err(Reason::PolicyNone),
     };
-    with_plan(snapshot, units, |mut plan, mut refused| {
+    with_plan(snapshot, &Settings::default(), units, |mut plan, mut refused| {
         refused.pop().flatten().map_or(Ok(()), Err)?;
         search::search(&mut plan);
         let area = plan.area(0);
@@ -107,10 +107,11 @@ pub(super) fn advise(snapshot: &Snapshot) -> Result<(NodeSet, CpuSet, Reason), R
 /// Calls `with` with a plan in which nothing is placed, and with why VMs have no units.
 fn with_plan<T>(
     snapshot: &Snapshot,
+    settings: &Settings,
     units_of: impl Fn(&Host, &mut Spots, usize) -> Result<Vec<Unit>, Reason>,
     with: impl FnOnce(Plan, Vec<Option<Reason>>) -> T,
 ) -> T {
-    let host = Host::new(snapshot);
+    let host = Host::new(snapshot, settings);
     let (mut spots, mut units) = (Spots::default(), Vec::with_capacity(snapshot.vms.len()));
     let mut refused = vec![None; snapshot.vms.len()];
     for (index, refused) in refused.iter_mut().enumerate() {

@@ -1,7 +1,7 @@
 //! What a unit loses by where its memory and its devices are, for each set of nodes that it may be on.
 //!
 //! Memory is taken to be where it will be: what may follow a unit to its home does, as far as the home has
-//! room, at a cost once. What lies on nodes without CPUs (CXL) is left to the kernel's tiering.
+//! room, at a cost once. What lies on nodes without CPUs (CXL) is left to the kernel's tiering, unless asked for.
 
 use super::cells::Host;
 use super::unit::Unit;
@@ -33,7 +33,7 @@ pub(super) struct Home {
     hops: Vec<(i64, Option<i64>)>,
     /// Memory that it has room for, KiB.
     room: i64,
-    /// Whether it is all nodes: then nothing follows.
+    /// Whether it is all nodes from which memory could come: then nothing follows.
     pub(super) is_all: bool,
 }
 
@@ -51,11 +51,11 @@ impl Home {
         let mut hops = Vec::new();
         for node in topology.nodes() {
             hops.resize(hops.len().max(node.id.0 as usize + 1), (0, None));
-            // Memory of a node without CPUs (CXL) is left to the kernel's tiering.
-            let away = !nodes.contains(node.id) && !node.cpus.is_empty();
+            let away = !nodes.contains(node.id) && host.is_movable(node.id);
             hops[node.id.0 as usize] = (mean(node.id), away.then_some(within));
         }
-        Self { hops, room, is_all: places.len() == host.places.len(), nodes }
+        let fetches = topology.memory_only_nodes().iter().any(|node| host.is_movable(node));
+        Self { hops, room, is_all: places.len() == host.places.len() && !fetches, nodes }
     }
 
     fn hops(&self, node: NodeId) -> (i64, Option<i64>) {
