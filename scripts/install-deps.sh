@@ -100,6 +100,9 @@ if [ "$purpose" = test ]; then
     have trace-cmd || tools+=(trace-cmd)
     # What `cargo xtask bench scale` counts instructions with.
     have valgrind || tools+=(valgrind)
+    # libvirtd, of which nothing is started: the tests run one of their own.
+    [ -x /usr/sbin/libvirtd ] || tools+=(libvirt-daemon libvirt-daemon-driver-qemu)
+    have virsh || tools+=(libvirt-clients)
     # What pages show is looked at in a browser.
     have chromium || tools+=(chromium)
 fi

@@ -10,7 +10,7 @@ use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::snapshot::{OpaqueVm, Snapshot, Vm, wanted};
 use instep_core::topology::Topology;
 use instep_core::units::{Nanos, VmId};
-use instep_host::apply::{Journal, ThreadKey};
+use instep_host::apply::{AffinityNow, Journal, ThreadKey};
 use instep_host::discover::{
     Scan, ScanOptions, Scanner, Trust, VmFacts, is_called, load_warnings, snapshot,
 };
@@ -254,25 +254,42 @@ fn remember(snapshot: &mut Snapshot, scan: &Scan, journal: &Journal) {
     let nodes_with_cpus = topology.nodes().iter().filter(|node| !node.cpus.is_empty()).count();
     for vm in &mut snapshot.vms {
         let Some(facts) = facts_of(scan, vm) else { continue };
-        let (pid, pid_start) = (facts.pid, facts.start_ticks);
-        let key = |tid, tid_start| ThreadKey { pid, pid_start, tid, tid_start };
+        let threads = threads_of(vm, facts);
+        let initial = |(thread, present): &(ThreadKey, CpuSet)| {
+            let (online, cpuset, threads) = (&online, &vm.cpuset, &|| threads.clone());
+            journal.initial_of(thread, &AffinityNow { present, online, cpuset, threads })
+        };
+        let initials: Vec<CpuSet> = threads.iter().map(initial).collect();
+        let mut initials = initials.into_iter();
         let mut given = CpuSet::new();
-        for (vcpu, facts) in vm.vcpus.iter_mut().zip(&facts.vcpus) {
-            let thread = key(vcpu.tid, facts.start_ticks);
-            vcpu.initial = journal.initial_of(&thread, &vcpu.allowed, &online, &vm.cpuset);
+        for (vcpu, initial) in vm.vcpus.iter_mut().zip(initials.by_ref()) {
+            vcpu.initial = initial;
             if vcpu.initial != vcpu.allowed {
                 given = given.or(&vcpu.allowed);
             }
         }
-        for (emulator, facts) in vm.emulators.iter_mut().zip(&facts.emulators) {
-            let thread = key(emulator.tid, facts.start_ticks);
-            emulator.initial = journal.initial_of(&thread, &emulator.allowed, &online, &vm.cpuset);
+        for (emulator, initial) in vm.emulators.iter_mut().zip(initials) {
+            emulator.initial = initial;
         }
         let nodes = topology.nodes_of(&given);
         if nodes.len() < nodes_with_cpus || (!given.is_empty() && given.len() < online.len()) {
             vm.placed = nodes;
         }
     }
+}
+
+/// The threads of a VM, vCPUs first, with the CPUs that each may use.
+fn threads_of(vm: &Vm, facts: &VmFacts) -> Vec<(ThreadKey, CpuSet)> {
+    let (pid, pid_start) = (facts.pid, facts.start_ticks);
+    let thread = |tid, tid_start, allowed: &CpuSet| {
+        (ThreadKey { pid, pid_start, tid, tid_start }, allowed.clone())
+    };
+    let vcpus = vm.vcpus.iter().zip(&facts.vcpus);
+    let emulators = vm.emulators.iter().zip(&facts.emulators);
+    vcpus
+        .map(|(vcpu, facts)| thread(vcpu.tid, facts.start_ticks, &vcpu.allowed))
+        .chain(emulators.map(|(one, facts)| thread(one.tid, facts.start_ticks, &one.allowed)))
+        .collect()
 }
 
 /// The facts that a VM of the snapshot was made from.

@@ -329,7 +329,9 @@ impl<'a> Agent<'a> {
                 }
                 Err(error @ Error::Host(_)) if self.count > 1 => {
                     // What worked before may work again; the placement stands meanwhile.
-                    sink.notice(&format!("this cycle failed: {error}"));
+                    sink.notice(&format!(
+                        "this cycle failed: {error}; what is placed stays so, and the next cycle tries again"
+                    ));
                     self.metrics.note_failure();
                     format!("cycle {} failed: {error}", self.count)
                 }

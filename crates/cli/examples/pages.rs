@@ -23,18 +23,31 @@ use std::path::{Path, PathBuf};
 fn main() -> Result<()> {
     let usage = || Error::other("usage: pages DIRECTORY");
     let directory = std::env::args_os().nth(1).map(PathBuf::from).ok_or_else(usage)?;
-    write(&directory, "instep", &operator::args::Cli::command())?;
-    write(&directory, "instep-lab", &laboratory::args::Cli::command())
+    let (instep, lab) = (operator::args::Cli::command(), laboratory::args::Cli::command());
+    // Pages of the laboratory's commands are in its own package.
+    write_pages(&directory, &instep)?;
+    write_pages(&directory, &lab)?;
+    // `instep sim ...` runs `instep-lab sim ...`.
+    write_completions(&directory, "instep", &[&instep, &lab])?;
+    write_completions(&directory, "instep-lab", &[&lab])
 }
 
 /// Each program's pages lie in a directory of their own: the packages take all that is there.
-fn write(directory: &Path, name: &str, command: &Command) -> Result<()> {
-    let (man, completions) = (directory.join("man").join(name), directory.join("completions"));
-    for made in [&man, &completions] {
-        fs::create_dir_all(made)?;
-    }
-    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        generate_to(shell, &mut command.clone(), name, &completions)?;
-    }
+fn write_pages(directory: &Path, command: &Command) -> Result<()> {
+    let man = directory.join("man").join(command.get_name());
+    fs::create_dir_all(&man)?;
     clap_mangen::generate_to(command.clone(), &man)
+}
+
+/// Those of one program, for the commands that these have for users.
+fn write_completions(directory: &Path, of: &'static str, programs: &[&Command]) -> Result<()> {
+    let completions = directory.join("completions");
+    fs::create_dir_all(&completions)?;
+    let commands = programs.iter().flat_map(|program| program.get_subcommands());
+    let shown = commands.filter(|command| !command.is_hide_set()).cloned();
+    let mut command = Command::new(of).version("").subcommands(shown);
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        generate_to(shell, &mut command, of, &completions)?;
+    }
+    Ok(())
 }

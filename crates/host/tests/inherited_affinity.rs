@@ -6,8 +6,8 @@ use instep_core::idset::CpuSet;
 use instep_core::units::Tid;
 use instep_host::Root;
 use instep_host::apply::{
-    Affinity, AffinityChange, Applied, Applier, KernelAffinity, StateDir, ThreadKey, ThreadKind,
-    thread,
+    Affinity, AffinityChange, AffinityNow, Applied, Applier, KernelAffinity, StateDir, ThreadKey,
+    ThreadKind, thread,
 };
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -94,12 +94,17 @@ fn threads_created_after_placing_are_known_and_restored() {
     assert!(matches!(place(&mut applier, maker.first, &b), Applied::Set));
     let (one, two, three) = (maker.create(), maker.create(), maker.create());
     assert_eq!((has(one), has(two)), (b.clone(), b.clone()), "inherited");
-    assert_eq!(applier.journal().initial_of(&one, &b, &online, &CpuSet::new()), found);
-    assert_eq!(
-        applier.journal().initial_of(&maker.second, &b, &online, &CpuSet::new()),
-        b,
-        "an operator's"
-    );
+    let initial = |thread| {
+        let now = AffinityNow {
+            present: &b,
+            online: &online,
+            cpuset: &CpuSet::new(),
+            threads: &Vec::new,
+        };
+        applier.journal().initial_of(thread, &now)
+    };
+    assert_eq!(initial(&one), found);
+    assert_eq!(initial(&maker.second), b, "an operator's");
     // One is placed itself, one is changed by an operator. Times are told apart by ticks of 10 ms.
     std::thread::sleep(Duration::from_millis(30));
     assert!(matches!(place(&mut applier, one, &a), Applied::Set));
@@ -112,6 +117,34 @@ fn threads_created_after_placing_are_known_and_restored() {
     assert_eq!(report.restored, 3, "{report:?}");
     assert_eq!([has(maker.first), has(one), has(two)], [found.clone(), found.clone(), found]);
     assert_eq!((has(maker.second), has(three)), (b, a), "the operator's stay");
+}
+
+#[test]
+fn thread_that_has_its_set_from_an_untouched_one_keeps_it() {
+    let own = KernelAffinity.get(Tid(std::process::id())).unwrap();
+    let Some(a) = own.iter().next().filter(|_| own.len() > 1) else {
+        return instep_madehost::skip::note("one CPU is not enough to tell affinities apart");
+    };
+    let a = CpuSet::one(a);
+    let dir = tempfile::tempdir().unwrap();
+    let mut applier = Applier::open(StateDir::at(dir.path().join("s")).lock().unwrap()).unwrap();
+    let mut maker = Maker::start();
+    let all = has(maker.first);
+    // An operator pinned the second thread; Instep gives it the CPUs that the first one has by itself.
+    KernelAffinity.set(maker.second.tid, &a).unwrap();
+    std::thread::sleep(Duration::from_millis(30));
+    assert!(matches!(place(&mut applier, maker.second, &all), Applied::Set));
+    let (new, placed) = (maker.create(), maker.create());
+    assert_eq!((has(new), has(placed)), (all.clone(), all.clone()), "from the first one");
+    assert!(matches!(place(&mut applier, placed, &a), Applied::Set));
+
+    assert_eq!(applier.restore().unwrap().restored, 2);
+    assert_eq!((has(maker.second), has(maker.first)), (a, all.clone()));
+    assert_eq!(
+        (has(new), has(placed)),
+        (all.clone(), all),
+        "they are not restored to the second's"
+    );
 }
 
 /// Run in a process of its own by [`Maker::start`]; does nothing otherwise.

@@ -8,7 +8,8 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-fn segments(dir: &Path) -> Vec<PathBuf> {
+/// The files of a history, the oldest first.
+pub(crate) fn segments(dir: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(dir).into_iter().flatten();
     let mut paths: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
     paths.retain(|path| path.to_string_lossy().ends_with(".jsonl.zst"));

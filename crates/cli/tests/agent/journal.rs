@@ -47,7 +47,7 @@ fn vms_of_a_lost_journal_get_their_cpusets_back() {
 fn named_vm_gets_its_cpuset_and_others_stay_placed() {
     let Some(vm) = Vm::start("one") else { return };
     let Some(mut other) = Vm::start("two") else { return };
-    other.share_state(&vm);
+    other.share_state(vm.state());
     for placed in [&vm, &other] {
         let mut once = placed.instep(&["run", "--once", "--window", "10ms", "--mend-conflicts"]);
         once.args(["--include-pinned", "--no-memory", "--vm", &placed.name]);
@@ -87,7 +87,7 @@ fn wrong_name_changes_nothing() {
 fn run_whose_lock_another_one_took_ends_and_leaves_the_rest_to_it() {
     let Some(vm) = Vm::start("displaced") else { return };
     let Some(mut other) = Vm::start("displacing") else { return };
-    other.share_state(&vm);
+    other.share_state(vm.state());
     let name = format!("instep-test-displaced-{}", std::process::id());
     let mut command = vm.mending(&[]);
     let mut first = vm.placed_by(command.env("INSTEP_INSTANCE", &name).stdout(Stdio::null()));

@@ -8,6 +8,7 @@ mod arrival;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../common/mod.rs"]
 mod common;
+mod disk;
 mod held;
 mod history;
 mod journal;

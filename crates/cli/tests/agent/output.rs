@@ -1,13 +1,11 @@
 //! Readers that do not read, full disks, rotated logs: none of them undoes a placement.
 
 use super::vm::{Vm, wait_for};
-use instep_madehost::skip;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::Signal;
 use std::fs;
 use std::io::{PipeReader, PipeWriter, Write as _, pipe};
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// A pipe that takes nothing more, and its reader, who does not read.
@@ -66,50 +64,6 @@ fn full_disk_of_the_log_ends_no_placement() {
     assert_eq!(said.matches("No space left").count(), 1, "each time is too often: {said}");
     assert_eq!(run.terminate(), Some(1), "records are lost: {}", run.said());
     assert!(vm.is_as_found());
-}
-
-/// A file system of 64 KiB, unmounted with the test.
-struct Small(PathBuf);
-
-impl Small {
-    fn mount(at: PathBuf) -> Option<Self> {
-        fs::create_dir(&at).unwrap();
-        let mut mount = Command::new("mount");
-        let done = mount.args(["-t", "tmpfs", "-o", "size=64k", "instep-test"]).arg(&at).output();
-        if !done.is_ok_and(|done| done.status.success()) {
-            skip::note("no file system can be mounted here (it takes root)");
-            return None;
-        }
-        Some(Self(at))
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
-    }
-}
-
-#[test]
-fn log_goes_on_with_whole_lines_when_there_is_room_again() {
-    let Some(vm) = Vm::start("small") else { return };
-    let Some(disk) = Small::mount(vm.file("disk")) else { return };
-    let (log, filler) = (disk.0.join("log"), disk.0.join("filler"));
-    let mut file = fs::File::create(&filler).unwrap();
-    while file.write(&[0; 4096]).is_ok_and(|written| written != 0) {}
-    let mut run = vm.placed_by(vm.mending(&["--log", log.to_str().unwrap()]).stdout(Stdio::null()));
-    wait_for("the notice", || run.said().contains("No space left on device"));
-    assert!(!run.has_ended() && !vm.is_as_found(), "{}", run.said());
-    fs::remove_file(&filler).unwrap();
-    drop(file);
-    wait_for("the log again", || run.said().contains("log is written again"));
-    assert_eq!(run.terminate(), Some(1), "a record is lost: {}", run.said());
-    let text = fs::read_to_string(&log).unwrap();
-    let last = text.lines().last().unwrap();
-    let record: serde_json::Value = serde_json::from_str(last).unwrap();
-    assert!(record["cycle"].as_u64() > Some(1), "{record}");
-    let whole = |line: &&str| serde_json::from_str::<serde_json::Value>(line).is_ok();
-    assert!(text.lines().filter(|line| !whole(line)).count() <= 1, "{text}");
 }
 
 #[test]

@@ -127,9 +127,9 @@ impl Vm {
         command
     }
 
-    /// From now on with the state directory of another test's VM.
-    pub(crate) fn share_state(&mut self, other: &Vm) {
-        self.state = other.state();
+    /// From now on with this state directory, such as that of another test's VM.
+    pub(crate) fn share_state(&mut self, state: PathBuf) {
+        self.state = state;
     }
 
     /// A run that mends this VM each second, unless `more` gives an interval; not started yet.

@@ -3,10 +3,12 @@
 
 use super::common::{Ran, Started, binary, list, text};
 use super::stage::{Stage, first_cpu, signal};
-use instep_lab::{affinity, command};
+use instep_lab::affinity::{self, Affinities};
+use instep_lab::command;
 use instep_madehost::skip;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -15,13 +17,15 @@ use std::time::{Duration, Instant};
 /// How long a test waits for something that happens by itself.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Folders that the daemon writes to.
-const FOLDERS: &str = "/run /var/lib/libvirt /var/cache/libvirt /var/log/libvirt /etc/libvirt";
+/// Folders that the daemon writes to, or those above.
+const FOLDERS: &str = "/run /var/lib /var/cache /var/log /etc/libvirt";
 
-/// The daemon keeps to itself what it makes, and needs no other service.
+/// The daemon keeps to itself what it makes, and needs no other service. At its first start it asks each emulator what that
+/// can, for seconds: the answers are kept in a folder ($0) for the next start.
 const SETUP: &str = "
 for folder in $FOLDERS; do mount -t tmpfs none $folder; done
-mkdir -p /etc/libvirt/qemu /var/lib/libvirt/qemu
+mkdir -p /etc/libvirt/qemu /var/lib/libvirt/qemu /var/cache/libvirt/qemu
+mount --bind \"$0\" /var/cache/libvirt/qemu
 printf '%s\\n' 'user = \"root\"' 'group = \"root\"' 'security_driver = \"none\"' 'namespaces = []' \\
     'remember_owner = 0' 'stdio_handler = \"file\"' > /etc/libvirt/qemu.conf
 printf '%s\\n' 'auth_unix_rw = \"none\"' > /etc/libvirt/libvirtd.conf
@@ -75,13 +79,15 @@ impl Libvirt {
         for program in ["/usr/sbin/libvirtd", "/usr/bin/virsh"] {
             if !Path::new(program).exists() {
                 skip::note(&format!(
-                    "there is no {program} (apt install libvirt-daemon-system libvirt-clients)"
+                    "there is no {program} (apt install libvirt-daemon-driver-qemu libvirt-clients)"
                 ));
                 return None;
             }
         }
         let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-e", "-c", SETUP]).env("FOLDERS", FOLDERS);
+        let answers = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libvirt");
+        fs::create_dir_all(&answers).unwrap();
+        command.args(["--mount", "sh", "-e", "-c", SETUP]).arg(answers).env("FOLDERS", FOLDERS);
         command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").stdin(Stdio::null());
         let log = fs::File::create(stage.file("libvirtd")).unwrap();
         command.stdout(log.try_clone().unwrap()).stderr(log);
@@ -162,6 +168,17 @@ impl Libvirt {
         self.started(args).end()
     }
 
+    /// The affinity of each thread of the domain.
+    fn affinities(&self) -> Affinities {
+        affinity::of_process(self.pid).unwrap_or_default()
+    }
+
+    /// The affinity of each vCPU thread, the first vCPU first.
+    fn vcpus(&self) -> BTreeMap<u32, String> {
+        let vcpus = self.affinities().into_iter().filter(|(_, (name, _))| name.starts_with("CPU "));
+        vcpus.map(|(tid, (_, cpus))| (tid, cpus)).collect()
+    }
+
     /// A run that mends the domain's pins each second.
     fn mending(&self) -> Started {
         let args = ["run", "--json", "--window", "10ms", "--interval", "1s", "--no-memory"];
@@ -223,44 +240,77 @@ fn settings_of_a_domain_are_shown_and_change_while_it_runs() {
     assert_eq!(libvirt.status(&["--window", "10ms"])["settings"], json!([]));
 }
 
+/// A domain whose vCPUs were bound to one CPU by hand, and a run that mends that: it changes an affinity however busy the domain is.
+struct Mended<'a> {
+    libvirt: &'a Libvirt,
+    before: Affinities,
+    run: Started,
+}
+
+impl<'a> Mended<'a> {
+    fn begin(libvirt: &'a Libvirt) -> Self {
+        libvirt.vcpus().keys().for_each(|tid| affinity::bind(*tid, first_cpu()).unwrap());
+        let mended = Self { libvirt, before: libvirt.affinities(), run: libvirt.mending() };
+        mended.wait_for("its pins are mended", || !mended.is_as_before());
+        mended
+    }
+
+    /// Whether every thread that was there before, and still is, has what it had.
+    fn is_as_before(&self) -> bool {
+        let now = self.libvirt.affinities();
+        self.before.iter().all(|(tid, was)| now.get(tid).is_none_or(|now| now.1 == was.1))
+    }
+
+    fn wait_for(&self, what: &str, is_so: impl Fn() -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !is_so() {
+            assert!(Instant::now() < end, "{what}: {:?}\n{}", self.last(), self.run.text("err"));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The last cycle that it told whole.
+    fn last(&self) -> Option<Value> {
+        serde_json::from_str(self.run.text("out").lines().next_back().unwrap_or_default()).ok()
+    }
+
+    /// Whether the last cycle names the domain there.
+    fn is_in(&self, key: &str) -> bool {
+        let record = self.last();
+        let mut vms = record.iter().flat_map(|record| list(record, key));
+        vms.any(|vm| vm["name"] == self.libvirt.name.as_str())
+    }
+
+    /// Waits for two more cycles: the first may have begun before.
+    fn goes_on(&self, what: &str) {
+        let cycles = || self.run.text("out").lines().count();
+        let done = cycles();
+        self.wait_for(what, || cycles() >= done + 2);
+    }
+
+    fn end(self) {
+        signal(&self.run, Signal::TERM);
+        self.run.end().expect(0);
+    }
+}
+
 #[test]
 fn run_leaves_a_domain_alone_from_the_next_cycle_on() {
     let Some(stage) = Stage::with_two_cores() else { return };
     let Some(libvirt) = Libvirt::start(&stage) else { return };
-    let affinities = || affinity::of_process(libvirt.pid).unwrap();
-    let vcpus = affinities().into_iter().filter(|(_, (name, _))| name.starts_with("CPU "));
-    // Mending this changes an affinity however busy the domain is.
-    vcpus.for_each(|(tid, _)| affinity::bind(tid, first_cpu()).unwrap());
-    let before = affinities();
-    let run = libvirt.mending();
-    let last = || -> Option<Value> {
-        serde_json::from_str(run.text("out").lines().next_back().unwrap_or_default()).ok()
-    };
-    let wait_for = |what: &str, is_so: &dyn Fn() -> bool| {
-        let end = Instant::now() + PATIENCE;
-        while !is_so() {
-            assert!(Instant::now() < end, "{what}: {:?}\n{}", last(), run.text("err"));
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    };
-    let is_in = |key: &str| {
-        let record = last();
-        let mut vms = record.iter().flat_map(|record| list(record, key));
-        vms.any(|vm| vm["name"] == libvirt.name.as_str())
-    };
-    let is_as_before = || {
-        let now = affinities();
-        before.iter().all(|(tid, was)| now.get(tid).is_none_or(|now| now.1 == was.1))
-    };
-    wait_for("its pins are mended", &|| is_in("vms") && !is_as_before());
+    let mended = Mended::begin(&libvirt);
+    mended.wait_for("it is in the record", || mended.is_in("vms"));
     libvirt.set_metadata("<vm ignore=\"yes\"/>");
-    wait_for("it is left alone, as it was found", &|| is_in("left_alone") && is_as_before());
-    assert!(!is_in("vms"));
+    mended.wait_for("it is left alone, as it was found", || {
+        mended.is_in("left_alone") && mended.is_as_before()
+    });
+    assert!(!mended.is_in("vms"));
     libvirt.set_metadata("<vm ignore=\"no\"/>");
-    wait_for("its pins are mended again", &|| is_in("vms") && !is_as_before());
-    signal(&run, Signal::TERM);
-    run.end().expect(0);
-    assert!(is_as_before(), "{before:?} {:?}", affinities());
+    mended.wait_for("its pins are mended again", || mended.is_in("vms") && !mended.is_as_before());
+    libvirt.done(&["destroy", &libvirt.name]);
+    mended.goes_on("destroyed");
+    assert!(!mended.is_in("vms"));
+    mended.end();
 }
 
 /// What `virsh` may do to a domain that a run has placed: the run goes on, and its end leaves every thread as it was found.
@@ -269,31 +319,8 @@ fn quota_suspension_and_more_vcpus_during_a_run_leave_nothing_behind() {
     let Some(stage) = Stage::with_two_cores() else { return };
     let domain = DOMAIN.replace("<vcpu>2</vcpu>", "<vcpu current='2'>3</vcpu>");
     let Some(libvirt) = Libvirt::start_with(&stage, &domain) else { return };
-    let affinities = || affinity::of_process(libvirt.pid).unwrap();
-    let vcpus = || affinities().into_iter().filter(|(_, (name, _))| name.starts_with("CPU "));
-    let free = vcpus().next().unwrap().1.1;
-    vcpus().for_each(|(tid, _)| affinity::bind(tid, first_cpu()).unwrap());
-    let before = affinities();
-    let run = libvirt.mending();
-    let cycles = || run.text("out").lines().count();
-    let wait_for = |what: &str, is_so: &dyn Fn() -> bool| {
-        let end = Instant::now() + PATIENCE;
-        while !is_so() {
-            assert!(Instant::now() < end, "{what}: {}", run.text("err"));
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    };
-    let is_as_before = || {
-        let now = affinities();
-        before.iter().all(|(tid, was)| now.get(tid).is_none_or(|now| now.1 == was.1))
-    };
-    // Two cycles: the first may have begun before.
-    let goes_on = |what: &str| {
-        let done = cycles();
-        wait_for(what, &|| cycles() >= done + 2);
-        assert!(!is_as_before(), "{what}: it is placed no more");
-    };
-    wait_for("its pins are mended", &|| !is_as_before());
+    let free = libvirt.vcpus().into_values().next().unwrap();
+    let mended = Mended::begin(&libvirt);
 
     let quota = ["schedinfo", &libvirt.name, "--live", "vcpu_period=100000", "vcpu_quota=20000"];
     let set = libvirt.virsh(&quota);
@@ -305,20 +332,50 @@ fn quota_suspension_and_more_vcpus_during_a_run_leave_nothing_behind() {
         skip::note(&format!("libvirt can set no quota here: {}", why.trim()));
     }
     libvirt.done(&["suspend", &libvirt.name]);
-    goes_on("suspended");
+    mended.goes_on("suspended");
+    assert!(!mended.is_as_before(), "it is placed no more: {:?}", mended.last());
     libvirt.done(&["resume", &libvirt.name]);
 
     libvirt.done(&["setvcpus", &libvirt.name, "3", "--live"]);
-    wait_for("a third vCPU", &|| vcpus().count() == 3);
-    goes_on("with a third vCPU");
+    mended.wait_for("a third vCPU", || libvirt.vcpus().len() == 3);
+    mended.goes_on("with a third vCPU");
     assert_eq!(list(&libvirt.status(&["--window", "10ms"]), "vcpus").len(), 3);
-    signal(&run, Signal::TERM);
-    run.end().expect(0);
-    assert!(is_as_before(), "{before:?} {:?}", affinities());
-    // With the set that Instep gave its siblings, the new vCPU counts as one that inherited it (journal.rs): on a host of two
-    // CPUs that is the same as what libvirt gave it.
-    let (_, (_, third)) = vcpus().find(|(tid, _)| !before.contains_key(tid)).unwrap();
-    assert!([free, first_cpu().to_string()].contains(&third), "{third}");
+    let before = mended.before.clone();
+    mended.end();
+    for (tid, now) in libvirt.vcpus() {
+        // What libvirt gave the third is not taken for what Instep gave its siblings.
+        assert_eq!(&now, before.get(&tid).map_or(&free, |(_, was)| was), "thread {tid}");
+    }
+}
+
+#[test]
+fn virsh_shows_what_is_configured_and_what_holds_and_its_pin_stays() {
+    let Some(stage) = Stage::with_two_cores() else { return };
+    let Some(libvirt) = Libvirt::start(&stage) else { return };
+    let free = libvirt.vcpus().into_values().next().unwrap();
+    let said = |command: &str| {
+        let output = libvirt.virsh(&[command, &libvirt.name]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines = text.lines().filter(|line| command == "vcpupin" || line.contains("Affinity"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let configured = said("vcpupin");
+    libvirt.vcpus().keys().for_each(|tid| affinity::bind(*tid, first_cpu()).unwrap());
+    let found = said("vcpuinfo");
+    let mended = Mended::begin(&libvirt);
+    assert_eq!(said("vcpupin"), configured);
+    assert_ne!(said("vcpuinfo"), found);
+
+    // Other CPUs than it has from the run.
+    let (tid, now) = libvirt.vcpus().pop_last().unwrap();
+    let pin = if now == free { first_cpu().to_string() } else { free };
+    libvirt.done(&["vcpupin", &libvirt.name, "1", &pin, "--live"]);
+    mended.goes_on("pinned by hand");
+    let before = mended.before.clone();
+    mended.end();
+    for (thread, now) in libvirt.vcpus() {
+        assert_eq!(now, if thread == tid { pin.as_str() } else { &before[&thread].1 });
+    }
 }
 
 #[test]

@@ -50,16 +50,22 @@ pub(crate) fn newest(directory: PathBuf, start: &str, extension: &str) -> PathBu
     found.pop().expect("a package was made")
 }
 
-/// Man pages and completions where the package takes them from, by the example that cargo built beside this test.
-pub(crate) fn pages() -> Option<()> {
+/// Writes man pages and completions into a directory, by the example that cargo built beside this test.
+pub(crate) fn pages_in(directory: &Path) -> Option<()> {
     let made = Path::new(env!("CARGO_BIN_EXE_instep")).with_file_name("examples").join("pages");
     if !made.exists() {
         skip::note("the example `pages` is not built: cargo build -p instep-cli --examples");
         return None;
     }
-    let package = root().join("target/package");
-    let output = run(Command::new(made).arg(&package))?;
+    let output = run(Command::new(made).arg(directory))?;
     assert!(output.status.success(), "{}", said(&output));
+    Some(())
+}
+
+/// The same where the package takes them from.
+pub(crate) fn pages() -> Option<()> {
+    let package = root().join("target/package");
+    pages_in(&package)?;
     let script = "gzip --best --no-name --force man/*/*.1";
     let output = run(Command::new("sh").args(["-c", script]).current_dir(package))?;
     assert!(output.status.success(), "{}", said(&output));

@@ -6,13 +6,14 @@
 #![cfg(test)]
 
 mod built;
+mod completions;
 mod deb;
 mod rpm;
 mod systemd;
 
 pub(crate) use built::{
     cargo, check_pages, check_program, guest_program, has_cargo, holds_laboratory, is_whole,
-    newest, pages, turn,
+    newest, pages, pages_in, turn,
 };
 
 use instep_madehost::skip;

@@ -5,7 +5,7 @@
 //! for the next cycle, which sees the new affinity as the thread's own.
 
 use crate::apply::affinity::{self, Affinity, KernelAffinity};
-use crate::apply::journal::{self, Entry, FileId, Holder, Journal, ThreadKind};
+use crate::apply::journal::{self, AffinityNow, Entry, FileId, Holder, Journal, ThreadKind};
 use crate::apply::restore::{self, RestoreReport};
 use crate::apply::state::InstanceLock;
 use crate::apply::thread::{self, ThreadKey};
@@ -257,7 +257,10 @@ impl<A: Affinity> Applier<A> {
                 }
                 let Ok(present) = self.affinity.get(thread.tid) else { continue };
                 let cpuset = host.cpusets.of(*pid, thread.tid);
-                if let Some(origin) = self.journal.origin_of(&thread, &present, online, &cpuset)
+                let threads = || self.affinities_of(*pid);
+                let now =
+                    AffinityNow { present: &present, online, cpuset: &cpuset, threads: &threads };
+                if let Some(origin) = self.journal.origin_of(&thread, &now)
                     && present != origin.original.and(online)
                 {
                     let kind = ThreadKind::Emulator;
@@ -266,6 +269,13 @@ impl<A: Affinity> Applier<A> {
             }
         }
         found
+    }
+
+    /// Every thread of a process with the CPUs that it may use, but those that end meanwhile.
+    fn affinities_of(&self, pid: u32) -> Vec<(ThreadKey, CpuSet)> {
+        let threads = thread::threads_of(&self.root, pid).unwrap_or_default();
+        let with = |thread: ThreadKey| Some((thread, self.affinity.get(thread.tid).ok()?));
+        threads.into_iter().filter_map(with).collect()
     }
 
     /// Leaves the placement standing after this instance ends: `restore` undoes it later, the next
@@ -328,8 +338,10 @@ impl<A: Affinity> Applier<A> {
         if present == change.cpus.and(online) {
             return Ok(Err(Applied::Unchanged));
         }
-        let origin = self.journal.origin_of(&change.thread, &present, online, &change.cpuset);
-        if let Some(entry) = origin {
+        let threads = || self.affinities_of(pid);
+        let seen =
+            AffinityNow { present: &present, online, cpuset: &change.cpuset, threads: &threads };
+        if let Some(entry) = self.journal.origin_of(&change.thread, &seen) {
             let (vm, kind, thread) = (change.vm.clone(), change.kind, change.thread);
             let pending = change.cpus.clone();
             let since = if entry.thread == thread { entry.since } else { now };

@@ -12,7 +12,9 @@
 //!
 //! A thread that is created later gets the affinity of the one that creates it, so a new thread of
 //! the same process with a set of Instep's own has inherited it; it belongs to the original of that
-//! entry (`since` tells later from earlier).
+//! entry (`since` tells later from earlier). Not so if the original is narrower and a thread that
+//! Instep never touched has the same set: the new one may have it from that, or from libvirt, which gives
+//! all CPUs to a vCPU that it adds.
 //!
 //! It does not know whether a thread is still alive; [`ThreadKey`] does.
 //!
@@ -114,6 +116,19 @@ pub struct Journal {
     pub entries: BTreeMap<(u32, Tid), Entry>,
 }
 
+/// What a thread and those beside it may use now.
+pub struct AffinityNow<'a> {
+    /// Online CPUs that the thread may use.
+    pub present: &'a CpuSet,
+    /// The online CPUs.
+    pub online: &'a CpuSet,
+    /// What the thread's cpuset allows, empty where that is not known.
+    pub cpuset: &'a CpuSet,
+    /// All threads of its process with the online CPUs that they may use. Asked only for a thread that may have
+    /// inherited from another one.
+    pub threads: &'a dyn Fn() -> Vec<(ThreadKey, CpuSet)>,
+}
+
 /// A journal file at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileId {
@@ -195,49 +210,49 @@ impl Journal {
         Ok(is_other.then_some(pid))
     }
 
-    /// What the thread could use before Instep touched it, or the one it inherited from; `present`
-    /// itself (online CPUs that it may use now) when Instep never did or someone else set it since.
-    /// `cpuset` is what the thread's cpuset allows now, empty where that is not known.
+    /// What the thread could use before Instep touched it, or the one it inherited from; what it may use now
+    /// when Instep never did or someone else set it since.
     #[must_use]
-    pub fn initial_of(
-        &self,
-        thread: &ThreadKey,
-        present: &CpuSet,
-        online: &CpuSet,
-        cpuset: &CpuSet,
-    ) -> CpuSet {
-        match self.origin_of(thread, present, online, cpuset) {
-            Some(entry) => entry.original.and(online),
-            None => present.clone(),
+    pub fn initial_of(&self, thread: &ThreadKey, now: &AffinityNow<'_>) -> CpuSet {
+        match self.origin_of(thread, now) {
+            Some(entry) => entry.original.and(now.online),
+            None => now.present.clone(),
         }
     }
 
-    /// The entry that explains why the thread has `present`: its own, or that of a thread of the
+    /// The entry that explains why the thread has what it may use now: its own, or that of a thread of the
     /// same process from which it inherited.
-    pub(crate) fn origin_of(
-        &self,
-        thread: &ThreadKey,
-        present: &CpuSet,
-        online: &CpuSet,
-        cpuset: &CpuSet,
-    ) -> Option<&Entry> {
-        let reach = online.and(cpuset);
+    pub(crate) fn origin_of(&self, thread: &ThreadKey, now: &AffinityNow<'_>) -> Option<&Entry> {
+        let reach = now.online.and(now.cpuset);
         let is_ours = |entry: &Entry| {
-            entry.is_ours(present, online) || entry.is_left_of_ours(present, &reach)
+            entry.is_ours(now.present, now.online) || entry.is_left_of_ours(now.present, &reach)
         };
-        let own = self.entries.get(&(thread.pid, thread.tid));
-        if let Some(own) = own.filter(|entry| entry.thread == *thread) {
+        if let Some(own) = self.entry_of(thread) {
             return is_ours(own).then_some(own);
         }
         let process = (thread.pid, Tid(0))..=(thread.pid, Tid(u32::MAX));
         // Of several the widest original: a thread created by one that was pinned may have been
         // created by one that was not.
-        self.entries
+        let entry = self
+            .entries
             .range(process)
             .map(|(_, entry)| entry)
             .filter(|entry| entry.thread.pid_start == thread.pid_start)
             .filter(|entry| thread.tid_start >= entry.since && is_ours(entry))
-            .max_by_key(|entry| entry.original.len())
+            .max_by_key(|entry| entry.original.len())?;
+        // Giving back an original that has all that it may use now takes nothing from a thread that has its set otherwise.
+        if now.present.is_subset(&entry.original) {
+            return Some(entry);
+        }
+        let is_from_elsewhere = |(other, cpus): &(ThreadKey, CpuSet)| {
+            cpus == now.present && other.tid_start < entry.since && self.entry_of(other).is_none()
+        };
+        (!(now.threads)().iter().any(is_from_elsewhere)).then_some(entry)
+    }
+
+    /// The entry of this very thread.
+    fn entry_of(&self, thread: &ThreadKey) -> Option<&Entry> {
+        self.entries.get(&(thread.pid, thread.tid)).filter(|entry| entry.thread == *thread)
     }
 
     /// Drops entries of dead processes, and of dead threads except one for each set that threads
@@ -367,177 +382,4 @@ pub fn this_instance() -> Result<Holder, Error> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::Write as _;
-
-    fn cpus(list: &str) -> CpuSet {
-        CpuSet::parse_list(list).unwrap()
-    }
-
-    fn entry(tid: u32) -> Entry {
-        Entry {
-            vm: "alpha".into(),
-            kind: ThreadKind::Vcpu(0),
-            thread: ThreadKey { pid: 7, pid_start: 1, tid: Tid(tid), tid_start: 2 },
-            original: cpus("0-7"),
-            unpinned: true,
-            since: 100,
-            set: CpuSet::new(),
-            asked: CpuSet::new(),
-            pending: cpus("2-3"),
-        }
-    }
-
-    fn journal() -> Journal {
-        let mut journal = Journal::new().unwrap();
-        journal.entries.insert((7, Tid(9)), entry(9));
-        let emulator = Entry { kind: ThreadKind::Emulator, set: cpus("1"), ..entry(10) };
-        journal.entries.insert((7, Tid(10)), emulator);
-        journal
-    }
-
-    fn locked() -> (tempfile::TempDir, InstanceLock) {
-        let dir = tempfile::tempdir().unwrap();
-        let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
-        (dir, lock)
-    }
-
-    #[test]
-    fn what_is_stored_is_loaded() {
-        let (_dir, lock) = locked();
-        assert_eq!(Journal::load(lock.state()).unwrap(), None);
-        let mut journal = journal();
-        journal.store(&lock).unwrap();
-        journal.holder = Holder::Kept;
-        journal.store(&lock).unwrap();
-        assert_eq!(Journal::load(lock.state()).unwrap().unwrap(), journal);
-        let mode = fs::metadata(lock.state().file(FILE)).unwrap().mode();
-        assert_eq!(mode & 0o7777, 0o600);
-        assert!(!journal.is_void().unwrap() && !journal.is_abandoned().unwrap());
-        Journal::remove(&lock).unwrap();
-        Journal::remove(&lock).unwrap();
-        assert_eq!(Journal::load(lock.state()).unwrap(), None);
-    }
-
-    #[test]
-    fn a_journal_cut_anywhere_is_an_error_that_names_the_file_and_keeps_it() {
-        let (_dir, lock) = locked();
-        journal().store(&lock).unwrap();
-        let path = lock.state().file(FILE);
-        let whole = fs::read(&path).unwrap();
-        for cut in 0..whole.len() {
-            let text = parse(&path, &whole[..cut]).unwrap_err().to_string();
-            assert!(text.contains("journal.json") && text.contains("--discard-damaged"), "{text}");
-        }
-        fs::write(&path, &whole[..whole.len() / 2]).unwrap();
-        Journal::load(lock.state()).unwrap_err();
-        assert_eq!(fs::read(&path).unwrap(), whole[..whole.len() / 2]);
-    }
-
-    #[test]
-    fn garbage_and_strange_entries_are_refused() {
-        let (_dir, lock) = locked();
-        journal().store(&lock).unwrap();
-        let path = lock.state().file(FILE);
-        let good = fs::read_to_string(&path).unwrap();
-        for (from, to) in [
-            ("\"tid\":9", "\"tid\":0"),
-            ("\"tid\":9", "\"tid\":10"),
-            ("\"original\":\"0-7\"", "\"original\":\"\""),
-            ("\"original\":\"0-7\"", "\"original\":\"7-0\""),
-            ("\"original\":\"0-7\"", "\"original\":\"0-99999999\""),
-            ("{\"schema\"", "[{\"schema\""),
-        ] {
-            assert!(good.contains(from), "{from}");
-            let bad = good.replacen(from, to, 1);
-            assert!(parse(&path, bad.as_bytes()).is_err(), "{from} -> {to}");
-        }
-        assert!(parse(&path, &[0xff; 64]).is_err());
-        let later = good.replace("instep.journal/1", "instep.journal/9");
-        let text = parse(&path, later.as_bytes()).unwrap_err().to_string();
-        assert!(text.contains("instep.journal/9") && text.contains("version"), "{text}");
-    }
-
-    #[test]
-    fn fields_of_a_newer_version_are_passed_over() {
-        let (_dir, lock) = locked();
-        journal().store(&lock).unwrap();
-        let path = lock.state().file(FILE);
-        let mut newer = fs::read_to_string(&path).unwrap();
-        for part in ["\"schema\":", "\"vm\":", "\"pid\":7"] {
-            assert!(newer.contains(part), "{part}");
-            newer = newer.replace(part, &format!("\"newer\":[{{\"a\":1}}],{part}"));
-        }
-        assert_eq!(parse(&path, newer.as_bytes()).unwrap(), journal());
-    }
-
-    #[test]
-    fn only_a_damaged_journal_is_set_aside() {
-        let (_dir, lock) = locked();
-        journal().store(&lock).unwrap();
-        assert_eq!(Journal::discard_damaged(&lock).unwrap(), None);
-        fs::write(lock.state().file(FILE), "{").unwrap();
-        let aside = Journal::discard_damaged(&lock).unwrap().unwrap();
-        assert_eq!(fs::read_to_string(aside).unwrap(), "{");
-        assert_eq!(Journal::load(lock.state()).unwrap(), None);
-    }
-
-    #[test]
-    fn a_journal_of_another_boot_or_a_dead_instance_is_told() {
-        let mut journal = journal();
-        assert!(!journal.is_abandoned().unwrap());
-        let Holder::Instance { pid, start } = journal.holder else { panic!() };
-        journal.holder = Holder::Instance { pid, start: start + 1 };
-        assert!(journal.is_abandoned().unwrap());
-        journal.boot_id = "another".into();
-        assert!(journal.is_void().unwrap());
-    }
-
-    #[test]
-    fn the_initial_affinity_is_the_original_only_while_nobody_else_set_it() {
-        let journal = journal();
-        let (online, ours) = (cpus("0-5"), cpus("2-3"));
-        let key = |tid, tid_start| ThreadKey { pid: 7, pid_start: 1, tid: Tid(tid), tid_start };
-        let unknown = CpuSet::new();
-        let initial = |key, present: &CpuSet| journal.initial_of(&key, present, &online, &unknown);
-        assert_eq!(initial(key(9, 2), &ours), cpus("0-5"));
-        assert_eq!(initial(key(9, 3), &ours), ours, "a reused id");
-        assert_eq!(initial(key(9, 2), &cpus("4")), cpus("4"), "an operator");
-        assert_eq!(initial(key(8, 99), &ours), ours, "there before, never touched");
-        assert_eq!(initial(key(8, 100), &ours), cpus("0-5"), "inherited");
-        assert_eq!(initial(key(8, 100), &cpus("4")), cpus("4"), "new and pinned");
-        let other = ThreadKey { pid: 6, ..key(8, 100) };
-        assert_eq!(initial(other, &ours), ours, "another process");
-        let online = cpus("0-1");
-        let present = cpus("0-1");
-        assert_eq!(
-            journal.initial_of(&key(9, 2), &present, &online, &unknown),
-            present,
-            "offlined"
-        );
-    }
-
-    #[test]
-    fn journal_that_somebody_wrote_into_is_not_the_one_that_was_left() {
-        let (_dir, lock) = locked();
-        journal().store(&lock).unwrap();
-        let left = Journal::file_id(lock.state());
-        assert_eq!(Journal::file_id(lock.state()), left);
-        let path = lock.state().file(FILE);
-        File::options().append(true).open(&path).unwrap().write_all(b"x").unwrap();
-        assert_ne!(Journal::file_id(lock.state()), left);
-    }
-
-    #[test]
-    fn what_a_narrower_cpuset_leaves_of_ours_is_no_operators_will() {
-        let (journal, online) = (journal(), cpus("0-5"));
-        let key = ThreadKey { pid: 7, pid_start: 1, tid: Tid(9), tid_start: 2 };
-        let initial = |present: &str, cpuset: &str| {
-            journal.initial_of(&key, &cpus(present), &online, &cpus(cpuset)).to_string()
-        };
-        assert_eq!(initial("3", "3-5"), "0-5");
-        assert_eq!(initial("3", "2-5"), "3", "the cpuset has the other CPU, too: an operator");
-        assert_eq!(initial("4-5", "4-5"), "4-5", "nothing of ours is left");
-    }
-}
+mod tests;

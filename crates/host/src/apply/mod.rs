@@ -36,7 +36,7 @@ pub use applier::{AffinityChange, Applied, Applier, Outcome};
 pub use homecoming::{Budget, Homecoming, Step, Stop, Tally};
 pub use host_lock::HostLock;
 pub use instance::{Instance, Life};
-pub use journal::{Holder, Journal, ThreadKind, this_instance};
+pub use journal::{AffinityNow, Holder, Journal, ThreadKind, this_instance};
 pub use move_pages::{Cause, KernelPages};
 pub use restore::{LeftAlone, RestoreReport};
 pub use state::{InstanceLock, StateDir};

@@ -24,6 +24,14 @@ fn has(sleeper: &Sleeper) -> CpuSet {
     KernelAffinity.get(sleeper.tid()).unwrap()
 }
 
+/// Of a thread beside which no other is known.
+fn initial_of(journal: &Journal, key: &ThreadKey, present: &CpuSet, online: &CpuSet) -> CpuSet {
+    journal.initial_of(
+        key,
+        &AffinityNow { present, online, cpuset: &CpuSet::new(), threads: &Vec::new },
+    )
+}
+
 fn applier() -> (tempfile::TempDir, Applier) {
     let dir = tempfile::tempdir().unwrap();
     let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
@@ -46,7 +54,7 @@ fn a_change_is_made_and_journalled_and_undone() {
     assert!(stored.entries.values().all(|entry| entry.unpinned));
     let online = thread::online_cpus(&Root::live()).unwrap();
     let key = sleepers[0].key();
-    assert_eq!(stored.initial_of(&key, &a, &online, &CpuSet::new()), found);
+    assert_eq!(initial_of(&stored, &key, &a, &online), found);
 
     assert_eq!(applier.restore().unwrap().restored, 2);
     assert_eq!((has(&sleepers[0]), has(&sleepers[1])), (found.clone(), found));
@@ -333,7 +341,7 @@ fn what_the_kernel_narrowed_is_told_and_still_known_as_ours() {
     assert_eq!(applier.affinity.sets.get(), 1);
     // The cpuset is widened: the kernel gives what was asked for.
     let online = thread::online_cpus(&Root::live()).unwrap();
-    let initial = stored.initial_of(&sleeper.key(), &a.or(&b), &online, &CpuSet::new());
+    let initial = initial_of(&stored, &sleeper.key(), &a.or(&b), &online);
     assert_eq!(initial, a);
 }
 
@@ -494,7 +502,7 @@ fn a_refused_change_forgets_nothing_of_the_one_before() {
     let online = thread::online_cpus(&Root::live()).unwrap();
     let stored = Journal::load(applier.lock.state()).unwrap().unwrap();
     for journal in [applier.journal(), &stored] {
-        assert_eq!(journal.initial_of(&sleeper.key(), &both, &online, &both), b);
+        assert_eq!(initial_of(journal, &sleeper.key(), &both, &online), b);
     }
 }
 
