@@ -21,6 +21,7 @@
 
 #include "intf.h"
 #include "policy.h"
+#include "compat.bpf.h"
 
 #define NO_CPU (-1)
 #define NO_SEAT 0xffffu
@@ -405,9 +406,6 @@ static __always_inline struct slot_timer *timer_of(u32 domain)
 #endif
 
 #define SET (INSTEP_STATE->set)
-
-/* The verifier checks such a function once for all callers; it takes scalars and pointers to plain memory. */
-#define SEPARATE __noinline
 
 static __always_inline bool on(u32 mechanism)
 {

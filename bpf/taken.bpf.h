@@ -60,16 +60,6 @@ int BPF_PROG(instep_switch, bool preempt, struct task_struct *prev, struct task_
 	return 0;
 }
 
-/* Whether a thread is on a CPU. The field has a byte since Linux 7.2, and an int before: a plain read fits one kernel only. */
-static __always_inline bool is_on_cpu(struct task_struct *task)
-{
-#ifdef __bpf__
-	return BPF_CORE_READ_BITFIELD(task, on_cpu); /* which has a variable p of its own */
-#else
-	return task->on_cpu;
-#endif
-}
-
 /* A thread leaves this class. */
 static __always_inline void leave_class(struct task_struct *p)
 {
