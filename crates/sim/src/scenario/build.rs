@@ -76,11 +76,7 @@ impl Plan {
         let shown = vms.iter().filter(|vm| !vm.service);
         let vcpus: Vec<usize> = shown.map(|vm| vm.affinity.len()).collect();
         scheduler.fits(&host, &vcpus).map_err(|what| Fault::at(scenario.scheduler.span(), what))?;
-        let capped = scenario.guest.iter().find_map(|guest| guest.get_ref().cap.as_ref());
-        if let Some(cap) = capped.filter(|_| !scheduler.keeps_caps()) {
-            let what = format!("scheduler {name} knows no cap: credit and sync-aware do");
-            return Err(Fault::at(cap.span(), what));
-        }
+        settings::check_caps(scenario, &*scheduler)?;
         if !scheduler.keeps_cgroups() && !cgroups::are_flat(&cgroups, &vms) {
             let what = format!(
                 "scheduler {name} knows no cgroups within others or of several VMs, no quota and no idle: instep does"
@@ -367,7 +363,7 @@ fn one_guest(
     Ok(VmSetup {
         name: name.clone(),
         weight,
-        cap: cap(guest, vcpus)?,
+        cap: settings::cap(guest, vcpus)?,
         own: settings::of(guest, host)?,
         affinity: affinity(guest, vcpus, host)?,
         memory: memory(guest, host, free),
@@ -379,17 +375,6 @@ fn one_guest(
         cgroup: 0,
         life: Life::WHOLE,
     })
-}
-
-/// The cap of a guest, 0 for none.
-fn cap(guest: &Guest, vcpus: u32) -> Result<u32, Fault> {
-    let Some(cap) = &guest.cap else { return Ok(0) };
-    let most = vcpus.saturating_mul(100);
-    if (1..=most).contains(cap.get_ref()) {
-        return Ok(*cap.get_ref());
-    }
-    let what = format!("cap {}: it is 1 to {most} per cent of a CPU", cap.get_ref());
-    Err(Fault::at(cap.span(), what))
 }
 
 /// The host's own threads: those bound to a CPU each, and those that roam.

@@ -44,14 +44,15 @@ pub struct Rules {
     /// A vCPU that ran for less than this many nanoseconds is not preempted
     /// (`sched_ratelimit_us` 1000).
     pub ratelimit: u64,
-    /// By how much timers may be late in Xen 4.1.3 (`timer_slop` 50 us, xen/common/timer.c, which adds it
-    /// to each deadline; 4.4.1 only to those that are closer). Each is late by some of it.
-    pub slop: u64,
+    /// By how many nanoseconds timers may be late: each is by some of it. When not given 50 us in Xen 4.1.3
+    /// (`timer_slop`, xen/common/timer.c, which adds it to each deadline; later releases only to those that are
+    /// closer), and nothing in later ones. Where Xen runs on emulated CPUs it is milliseconds.
+    pub slop: Option<u64>,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { slice: 30 * MS, ticks: 3, ratelimit: MS, slop: MS / 20 }
+        Self { slice: 30 * MS, ticks: 3, ratelimit: MS, slop: None }
     }
 }
 
@@ -102,6 +103,8 @@ struct Pcpu {
     kept: Option<TaskId>,
     /// The vCPU that stops here to look for another CPU.
     leaving: Option<TaskId>,
+    /// When the slice of what runs is over, nanoseconds.
+    slice_end: u64,
 }
 
 /// The scheduler. See the module.
@@ -115,6 +118,8 @@ pub struct Credit {
     /// Active vCPUs of each VM.
     counts: Vec<u32>,
     balance: i64,
+    /// When the next accounting is due, nanoseconds.
+    account_at: u64,
     sort: u64,
     /// CPUs that run nobody.
     idlers: Mask,
@@ -143,6 +148,7 @@ impl Credit {
             active: Vec::new(),
             counts: Vec::new(),
             balance: 0,
+            account_at: 0,
             sort: 0,
             idlers: none(),
             all: none(),
@@ -160,9 +166,45 @@ impl Credit {
 
     /// By how much a timer is late this time.
     fn late(&self, desk: &mut Desk) -> u64 {
-        match desk.xen {
-            XenRelease::V4_1_3 => desk.rng.below(self.rules.slop),
-            XenRelease::V4_4_1 | XenRelease::V4_17 => 0,
+        let usual = if desk.xen == XenRelease::V4_1_3 { MS / 20 } else { 0 };
+        match self.rules.slop.unwrap_or(usual) {
+            0 => 0,
+            slop => desk.rng.below(slop),
+        }
+    }
+
+    /// `task` runs on `cpu` for so many nanoseconds, and as long as the timer is late.
+    fn until(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, slice: u64) -> Pick {
+        self.pcpus[cpu].slice_end = desk.now + slice;
+        Pick { task, slice: slice + self.late(desk) }
+    }
+
+    /// `csched_acct`, with its timer.
+    fn account_and_arm(&mut self, desk: &mut Desk) {
+        self.account(desk);
+        self.account_at = desk.now + self.rules.slice;
+        let at = self.account_at + self.late(desk);
+        desk.arm(0, at);
+    }
+
+    /// Whether timers are late by milliseconds ([`Rules::slop`]).
+    fn is_late(&self) -> bool {
+        self.rules.slop.unwrap_or(0) > 0
+    }
+
+    fn account_if_due(&mut self, desk: &mut Desk, cpu: usize) {
+        if self.is_late() && cpu == MASTER && self.account_at <= desk.now {
+            self.account_and_arm(desk);
+        }
+    }
+
+    /// A late timer of `cpu` fired: others of it may be due by now, and are handled with it (`timer_softirq_action`,
+    /// xen/common/timer.c). So a slice and an accounting that end within that time end together from then on.
+    fn handle_due(&mut self, desk: &mut Desk, cpu: usize) {
+        self.account_if_due(desk, cpu);
+        let is_over = self.pcpus[cpu].current.is_some() && self.pcpus[cpu].slice_end <= desk.now;
+        if self.is_late() && is_over {
+            desk.resched(cpu);
         }
     }
 
@@ -299,6 +341,7 @@ impl Scheduler for Credit {
             tickled: 0,
             kept: None,
             leaving: None,
+            slice_end: u64::MAX,
         };
         self.svcs = vec![svc; desk.tasks.len()];
         self.pcpus = vec![pcpu; cpus];
@@ -314,7 +357,8 @@ impl Scheduler for Credit {
             // Ticks come together there. Where accounting lies between them is a matter of when Xen booted.
             XenRelease::V4_17 => desk.rng.below(self.tick_period()),
         };
-        desk.arm(0, self.rules.slice + begins);
+        self.account_at = self.rules.slice + begins;
+        desk.arm(0, self.account_at);
     }
 
     fn wake(&mut self, desk: &mut Desk, task: TaskId, by: Waker) {
@@ -345,6 +389,11 @@ impl Scheduler for Credit {
 
     /// `csched_schedule` up to `__runq_insert`.
     fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
+        if why == Put::SliceEnd {
+            self.account_if_due(desk, cpu);
+            // It chooses now, whatever the accounting asks for.
+            desk.pending.clear(cpu);
+        }
         self.burn(desk, task);
         let svc = &mut self.svcs[task.ix()];
         svc.yielded |= matches!(why, Put::Yield(_));
@@ -369,9 +418,9 @@ impl Scheduler for Credit {
             let slice = match (desk.xen, desk.now - self.svcs[task.ix()].entered) {
                 (XenRelease::V4_17, ran) if ran < MIN_TIMER => MIN_TIMER,
                 (XenRelease::V4_17, ran) => whole - ran,
-                _ => whole + self.late(desk),
+                _ => whole,
             };
-            return Some(Pick { task, slice });
+            return Some(self.until(desk, cpu, task, slice));
         }
         let pri = self.pri(self.pcpus[cpu].queue.first().copied());
         let next = match pri > Pri::Over {
@@ -382,7 +431,8 @@ impl Scheduler for Credit {
         if let Some(task) = self.pcpus[cpu].leaving.take() {
             self.migrate(desk, task, cpu);
         }
-        next.map(|task| Pick { task, slice: self.rules.slice + self.late(desk) })
+        let slice = self.rules.slice;
+        next.map(|task| self.until(desk, cpu, task, slice))
     }
 
     /// `csched_tick`.
@@ -391,6 +441,7 @@ impl Scheduler for Credit {
             self.account_running(desk, cpu, task);
         }
         self.sort_queue(cpu);
+        self.handle_due(desk, cpu);
     }
 
     fn tick_period(&self) -> u64 {
@@ -415,9 +466,8 @@ impl Scheduler for Credit {
     }
 
     fn timer(&mut self, desk: &mut Desk, _id: u32) {
-        self.account(desk);
-        let next = desk.now + self.rules.slice + self.late(desk);
-        desk.arm(0, next);
+        self.account_and_arm(desk);
+        self.handle_due(desk, MASTER);
     }
 
     /// `vcpu_set_affinity`: a vCPU moves only if it may not stay; in 4.17 it always looks for a CPU.

@@ -286,6 +286,9 @@ fn credit_rules(tuner: &mut Tuner<'_>) -> credit::Rules {
     let mut rules = credit::Rules::default();
     tuner.pace("slice", &mut rules.slice);
     tuner.set("ratelimit", &mut rules.ratelimit);
+    let mut slop = 0;
+    tuner.set("slop", &mut slop);
+    rules.slop = Some(slop).filter(|given| *given > 0);
     rules
 }
 
@@ -338,7 +341,7 @@ mod tests {
     fn numbers_that_a_scheduler_does_not_have_are_refused() {
         let tuning = Tuning::from([("period".to_owned(), 5_000_000)]);
         assert!(make("period", &tuning).is_ok());
-        assert!(make("credit", &tuning).unwrap_err().contains("known are: slice, ratelimit"));
+        assert!(make("credit", &tuning).unwrap_err().contains("known are: slice, ratelimit, slop"));
         assert!(make("best", &tuning).is_err());
     }
 }

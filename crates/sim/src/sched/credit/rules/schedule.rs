@@ -8,6 +8,7 @@ const INSERT: &str = "__runq_insert";
 const SORT: &str = "csched_runq_sort";
 const SCHEDULE: &str = "csched_schedule";
 const WAKE: &str = "csched_vcpu_wake";
+const TIMERS: &str = "timer_softirq_action";
 
 /// Whether ticks of four CPUs begin together, and by how many us the next ones are later than 10 ms at least
 /// and at most.
@@ -21,7 +22,49 @@ fn ticks(on: Board) -> String {
     format!("{together} {:?} {:?}", late.iter().min(), late.iter().max())
 }
 
+/// vCPU 0 has run for 31 ms beside vCPU 1; its slice was over, and accounting due, 1 ms ago, as timers are late.
+fn overdue(on: Board, slop: u64) -> Xen {
+    let mut xen = on.cpus(1, &[1, 1]).runs(0, 0, Under).waits(1, 0, Under);
+    xen = xen.active(&[(0, &[0]), (1, &[0])]);
+    xen.credit.rules.slop = Some(slop);
+    (xen.credit.pcpus[0].slice_end, xen.credit.account_at) = (30 * MS, 30 * MS);
+    xen.after(31 * MS)
+}
+
 const CASES: &[Case] = &[
+    (
+        ALL,
+        TIMERS,
+        "with a late accounting a slice ends that is over by then",
+        |on| {
+            let mut xen = overdue(on, 2 * MS);
+            xen.credit.timer(&mut xen.desk, 0);
+            format!("{} {}", xen.told(), xen.credit.account_at / MS)
+        },
+        "[0] 61",
+    ),
+    // 150 for each, and only then 310 burnt: UNDER.
+    (
+        ALL,
+        TIMERS,
+        "before a late slice ends the accounting comes that is due by then",
+        |on| {
+            let xen = overdue(on, 2 * MS).chooses(0, SliceEnd);
+            format!("{:?} {:?}", xen.credits(2), xen.pri_of(0))
+        },
+        "[-160, 150] Under",
+    ),
+    (
+        ALL,
+        TIMERS,
+        "timers on time are handled each at its own",
+        |on| {
+            let mut xen = overdue(on, 0);
+            xen.credit.timer(&mut xen.desk, 0);
+            xen.told()
+        },
+        "[]",
+    ),
     // timer_softirq_action: the deadline and timer_slop, 50 us; each by some of it.
     (OLD, "csched_tick", "CPUs tick apart, and up to 50 us late", ticks, "false Some(10) Some(50)"),
     (MIDDLE, "csched_tick", "CPUs tick apart, on time", ticks, "false Some(0) Some(0)"),
