@@ -32,7 +32,12 @@ impl Plan {
             // The checkers know weights of VMs only, and no threads that wait for a CPU limit.
             (promises.share, promises.wait_bound) = (None, None);
         }
-        if self.setup.cgroups.iter().any(|one| one.limit.is_some()) {
+        let limited = self.setup.cgroups.iter().any(|one| one.limit.is_some());
+        let capped = self.setup.vms.iter().any(|vm| vm.cap > 0);
+        if capped {
+            (promises.share, promises.wait_bound) = (None, None);
+        }
+        if limited || capped {
             (promises.idle, promises.woken, promises.turn) = (None, None, None);
         }
         check(&self.setup, scheduler, &promises, most)

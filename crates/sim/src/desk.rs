@@ -106,6 +106,8 @@ pub struct Vm {
     pub count: u32,
     /// Its weight, as `cpu.weight`: 100 is usual.
     pub weight: u32,
+    /// How much of one CPU all its vCPUs together may use, per cent, for schedulers of Xen; 0 is no cap.
+    pub cap: u32,
     /// What else is set for it, for scheduler `instep`.
     pub own: VmSettings,
     /// Whether it stands for the host's own threads.

@@ -85,8 +85,8 @@ pub struct Contention {
 }
 
 /// A release of Xen: its credit scheduler has rules of its own (docs/models/schedulers.md). Machines
-/// without Xen have the later one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+/// without Xen have 4.4.1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum XenRelease {
     /// 4.1.3, of August 2012.
     #[serde(rename = "4.1.3")]
@@ -95,6 +95,9 @@ pub enum XenRelease {
     #[default]
     #[serde(rename = "4.4.1")]
     V4_4_1,
+    /// 4.17, of December 2022; 4.17.7 was read.
+    #[serde(rename = "4.17")]
+    V4_17,
 }
 
 impl FromStr for XenRelease {
@@ -104,7 +107,8 @@ impl FromStr for XenRelease {
         match name {
             "4.1.3" => Ok(Self::V4_1_3),
             "4.4.1" => Ok(Self::V4_4_1),
-            _ => Err(format!("Xen {name}: known are 4.1.3, 4.4.1")),
+            "4.17" => Ok(Self::V4_17),
+            _ => Err(format!("Xen {name}: known are 4.1.3, 4.4.1, 4.17")),
         }
     }
 }

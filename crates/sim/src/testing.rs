@@ -35,6 +35,7 @@ pub(crate) fn desk_of(host: Host, vms: &[u32]) -> Desk {
             first: first - count,
             count,
             weight: 100,
+            cap: 0,
             own: Default::default(),
             hidden,
             service: false,

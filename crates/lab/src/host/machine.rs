@@ -66,6 +66,16 @@ pub enum Hypervisor {
     Xen,
 }
 
+/// The scheduler with which Xen boots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum XenScheduler {
+    /// The credit scheduler.
+    Credit,
+    /// Its successor, which Xen takes where nothing is said.
+    Credit2,
+}
+
 /// The shape of an emulated host.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -73,6 +83,9 @@ pub struct Machine {
     /// What runs its guests.
     #[serde(default)]
     pub hypervisor: Hypervisor,
+    /// The scheduler of a Xen host; Xen's own choice when not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<XenScheduler>,
     /// NUMA nodes; the sockets are spread over them evenly.
     #[serde(default = "one")]
     pub nodes: u32,
@@ -134,6 +147,8 @@ impl Machine {
         }
         if self.is_xen() {
             xen::check(self)?;
+        } else if self.scheduler.is_some() {
+            return Err("host: scheduler needs hypervisor = \"xen\"".to_owned());
         }
         self.check_distances()
     }
@@ -245,7 +260,7 @@ impl Machine {
             Some(xen) => {
                 put("-kernel", xen.display().to_string());
                 put("-initrd", format!("{kernel} {},{initrd}", xen::DOM0_COMMAND_LINE));
-                put("-append", xen::COMMAND_LINE.to_owned());
+                put("-append", xen::command_line(self));
             }
             None => {
                 put("-kernel", kernel.to_string());
@@ -388,6 +403,9 @@ mod tests {
         let modules = value("-initrd");
         assert!(modules.starts_with("/k console=hvc0") && modules.ends_with(",/i"), "{modules}");
         assert!(value("-cpu").ends_with(",-smap") && value("-append").contains("dom0_mem="));
+        assert!(!value("-append").contains("sched="), "Xen's own choice");
+        let with = machine("hypervisor = 'xen'\nscheduler = 'credit'\ncores = 4\nmemory = '4GiB'");
+        assert!(with.unwrap().arguments(&files).iter().any(|arg| arg.ends_with(" sched=credit")));
         assert!(files.check().is_ok());
         let split = Files { kernel: Path::new("/my cache/k"), ..files };
         assert!(split.check().unwrap_err().to_string().contains("/my cache/k"));
@@ -413,6 +431,8 @@ mod tests {
             ("cores = 2\nmemory = '1GiB'\ncolour = 'red'", "colour"),
             ("cores = 2\nmemory = 'much'", "memory"),
             ("hypervisor = 'bhyve'\ncores = 2\nmemory = '4GiB'", "`kvm` or `xen`"),
+            ("scheduler = 'credit'\ncores = 2\nmemory = '4GiB'", "needs hypervisor"),
+            ("hypervisor = 'xen'\nscheduler = 'rt'\ncores = 2\nmemory = '4GiB'", "`credit2`"),
             ("hypervisor = 'xen'\ncores = 2\nthreads = 2\nmemory = '4GiB'", "threads"),
             ("hypervisor = 'xen'\ncores = 1\nmemory = '4GiB'", "sockets with one core"),
             ("hypervisor = 'xen'\ncores = 2\nmemory = '4GiB'\nclock = 'counted'", "clock"),

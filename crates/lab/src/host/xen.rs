@@ -8,7 +8,7 @@
 //! It knows nothing of scenarios; what goes into dom0's initramfs is written by `image.rs`.
 
 use super::kernel::{HostKernel, only_name, unpack_modules};
-use super::machine::{Clock, Machine};
+use super::machine::{Clock, Machine, XenScheduler};
 use crate::apt::Apt;
 use crate::cache::Cache;
 use crate::command;
@@ -70,8 +70,8 @@ const STORE_TOOLS: [&str; 4] = ["xenstore", "xenstore-ls", "xenstore-read", "xen
 /// Where Debian has libraries, in a package and in dom0.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
-/// Xen's own command line. The memory of dom0 is that of [`DOM0_MIB`]; a reboot ends QEMU.
-pub const COMMAND_LINE: &str = "com1=115200,8n1 console=com1 loglvl=warning guest_loglvl=none \
+/// Xen's own command line without a scheduler. The memory of dom0 is that of [`DOM0_MIB`]; a reboot ends QEMU.
+const COMMAND_LINE: &str = "com1=115200,8n1 console=com1 loglvl=warning guest_loglvl=none \
                                 dom0_mem=1G,max:1G dom0_max_vcpus=2 edid=no bootscrub=0";
 
 /// The command line of dom0's kernel; `machine.rs` tells why each word is there. It has no comma, which would end it.
@@ -142,6 +142,16 @@ pub fn check(machine: &Machine) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Xen's own command line.
+#[must_use]
+pub fn command_line(machine: &Machine) -> String {
+    let scheduler = machine.scheduler.map_or("", |scheduler| match scheduler {
+        XenScheduler::Credit => " sched=credit",
+        XenScheduler::Credit2 => " sched=credit2",
+    });
+    format!("{COMMAND_LINE}{scheduler}")
 }
 
 /// The memory in MiB that a machine has for domains.

@@ -44,6 +44,8 @@ pub struct VmSetup {
     pub name: String,
     /// Its weight, as `cpu.weight`.
     pub weight: u32,
+    /// Its cap ([`Vm::cap`]).
+    pub cap: u32,
     /// What else is set for it, for scheduler `instep`.
     pub own: VmSettings,
     /// For each vCPU what it may and what it should use.
@@ -271,6 +273,7 @@ impl Engine {
                     first: first - count,
                     count,
                     weight: vm.weight,
+                    cap: vm.cap,
                     own: vm.own,
                     hidden: vm.hidden,
                     service: vm.service,

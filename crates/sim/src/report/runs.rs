@@ -131,13 +131,13 @@ impl Plan {
         plan.setup.vms.retain(|other| at.next() == Some(vm) || other.hidden);
         plan.setup.cgroups.clear();
         for vm in &mut plan.setup.vms {
-            (vm.cgroup, vm.life) = (0, Life::WHOLE);
+            (vm.cgroup, vm.cap, vm.life) = (0, 0, Life::WHOLE);
         }
         plan
     }
 
     /// CPUs that each VM has by its weight, of those that it shares with others ([`Pool`]), over the time that it exists.
-    /// With cgroups it has no more than its vCPUs and its limits.
+    /// It has no more than its cap, and with cgroups no more than its vCPUs and its limits.
     #[must_use]
     pub fn by_weight(&self) -> Vec<f64> {
         let shown = self.setup.vms.iter().filter(|vm| !vm.hidden).count();
@@ -161,7 +161,16 @@ impl Plan {
         }
         let weight = |vm: &usize| f64::from(self.setup.vms[*vm].weight);
         let weights: f64 = vms.iter().map(weight).sum();
-        vms.iter().map(|vm| pool.cpus() as f64 * weight(vm) / weights.max(1.0)).collect()
+        let share = |vm: &usize| pool.cpus() as f64 * weight(vm) / weights.max(1.0);
+        vms.iter().map(|vm| share(vm).min(self.cap_milli(*vm) as f64 / 1000.0)).collect()
+    }
+
+    /// What a VM's cap leaves it, thousandths of a CPU.
+    fn cap_milli(&self, vm: usize) -> u64 {
+        match self.setup.vms[vm].cap {
+            0 => u64::MAX,
+            cap => u64::from(cap) * 10,
+        }
     }
 
     fn vcpus_milli(&self, vm: usize) -> u64 {
@@ -204,7 +213,8 @@ impl Plan {
     pub fn fair_shares(&self, alone: &[Option<Alone>]) -> Vec<u64> {
         let mut shares = vec![0u128; alone.len()];
         let most = |vm: &usize| {
-            alone[*vm].as_ref().map_or(self.vcpus_milli(*vm), |alone| alone.cpus_milli)
+            let wants = alone[*vm].as_ref().map_or(self.vcpus_milli(*vm), |alone| alone.cpus_milli);
+            wants.min(self.cap_milli(*vm))
         };
         for (from, until) in self.epochs() {
             for pool in Pool::all(&self.setup, from) {

@@ -76,6 +76,7 @@ impl Plan {
         let shown = vms.iter().filter(|vm| !vm.service);
         let vcpus: Vec<usize> = shown.map(|vm| vm.affinity.len()).collect();
         scheduler.fits(&host, &vcpus).map_err(|what| Fault::at(scenario.scheduler.span(), what))?;
+        settings::check_caps(scenario, &*scheduler)?;
         if !scheduler.keeps_cgroups() && !cgroups::are_flat(&cgroups, &vms) {
             let what = format!(
                 "scheduler {name} knows no cgroups within others or of several VMs, no quota and no idle: instep does"
@@ -362,6 +363,7 @@ fn one_guest(
     Ok(VmSetup {
         name: name.clone(),
         weight,
+        cap: settings::cap(guest, vcpus)?,
         own: settings::of(guest, host)?,
         affinity: affinity(guest, vcpus, host)?,
         memory: memory(guest, host, free),
@@ -380,6 +382,7 @@ fn noise(noise: &Noise, host: &Host, monitors: usize) -> [VmSetup; 2] {
     let threads = |name: &str, work: u64, affinity: Vec<(Mask, Mask)>| VmSetup {
         name: name.to_owned(),
         weight: 100,
+        cap: 0,
         own: VmSettings::default(),
         parts: Vec::new(),
         memory: vec![0; host.memory.len()],

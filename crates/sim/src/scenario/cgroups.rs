@@ -63,6 +63,7 @@ impl Service {
             // Its memory is nowhere looked at.
             memory: Spanned::new(0..0, 1),
             weight: self.weight.clone(),
+            cap: None,
             cosched: None,
             latency: None,
             period: None,

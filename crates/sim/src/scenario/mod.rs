@@ -128,6 +128,9 @@ pub struct Guest {
     /// `cpu.weight` (1 to 10000); 100 when not given.
     #[serde(default = "hundred")]
     pub weight: Spanned<u32>,
+    /// Per cent of one CPU that all its vCPUs together may use under the schedulers of Xen, as `xl sched-credit --cap`;
+    /// no cap when not given.
+    pub cap: Option<Spanned<u32>>,
     /// When its siblings run together under `instep`: auto, never, relaxed, strict.
     pub cosched: Option<Spanned<String>>,
     /// How promptly `instep` serves it at wake-ups: normal, prompt.

@@ -1,9 +1,11 @@
 //! What a scenario sets for single VMs of scheduler `instep`, in the words of `[dispatch.vm.NAME]`
 //! (docs/dispatch.md): `cosched`, `latency`, `period`, and the home node that placement tells it. Other schedulers do not know these settings and
-//! pass them over, so that a scenario can be run under each of them.
+//! pass them over, so that a scenario can be run under each of them. And the cap of a VM, which only the schedulers of Xen
+//! know: others refuse it.
 
-use super::{Fault, Guest, load};
+use super::{Fault, Guest, Scenario, load};
 use crate::host::Host;
+use crate::sched::Scheduler;
 use instep_scx::instep::{Cosched, VmSettings};
 use toml::Spanned;
 
@@ -21,6 +23,27 @@ pub(super) fn of(guest: &Guest, host: &Host) -> Result<VmSettings, Fault> {
         period: said(guest.period.as_ref(), "period", period)?,
         home: guest.home_node.as_ref().map(|node| home(node, host)).transpose()?,
     })
+}
+
+/// Per cent of a CPU that a guest has at most, for the schedulers of Xen; 0 is no cap.
+pub(super) fn cap(guest: &Guest, vcpus: u32) -> Result<u32, Fault> {
+    let Some(cap) = &guest.cap else { return Ok(0) };
+    let most = vcpus.saturating_mul(100);
+    if (1..=most).contains(cap.get_ref()) {
+        return Ok(*cap.get_ref());
+    }
+    let what = format!("cap {}: it is 1 to {most} per cent of a CPU", cap.get_ref());
+    Err(Fault::at(cap.span(), what))
+}
+
+/// Refuses caps where the scheduler does not keep them: what it gave would be far off.
+pub(super) fn check_caps(scenario: &Scenario, scheduler: &dyn Scheduler) -> Result<(), Fault> {
+    let cap = scenario.guest.iter().find_map(|guest| guest.get_ref().cap.as_ref());
+    let Some(cap) = cap.filter(|_| !scheduler.keeps_caps()) else { return Ok(()) };
+    let name = scheduler.name();
+    let what =
+        format!("cap: scheduler {name} keeps none; leave it out, or use credit or sync-aware");
+    Err(Fault::at(cap.span(), what))
 }
 
 fn home(node: &Spanned<u32>, host: &Host) -> Result<u32, Fault> {

@@ -1,17 +1,17 @@
-//! Xen's credit scheduler (xen/common/sched_credit.c) as of 4.1.3 and of 4.4.1, whichever the machine
-//! ran: credits by weight every 30 ms, priorities BOOST, UNDER and OVER, slices of 30 ms, work stealing.
+//! Xen's credit scheduler (xen/common/sched_credit.c) as of 4.1.3, 4.4.1 and 4.17, whichever the machine
+//! runs: credits by weight every 30 ms, priorities BOOST, UNDER and OVER, slices of 30 ms, work stealing.
 //!
 //! A vCPU burns 10 credits a millisecond. One that has credits left is UNDER, one that has none is OVER. A
 //! vCPU that wakes while UNDER is BOOST until the first tick that finds it running.
 //!
 //! ```text
-//!   wake (UNDER) -> BOOST --tick--> UNDER <--accounting, each 30 ms--> OVER
+//!   wake (UNDER) -> BOOST --tick--> UNDER <--accounting, each 30 ms--> OVER <--cap--> parked
 //! ```
 //!
 //! This file holds the queues and the choice (`csched_schedule`); `account` the credits,
 //! `place` the CPUs: which one a vCPU moves to, which ones are told of it, which ones steal. What each
-//! function of the original does is written down in docs/models/schedulers.md. Not modelled: caps,
-//! parking, tasklets, CPU pools, migration delay.
+//! function of the original does is written down in docs/models/schedulers.md. Not modelled: tasklets,
+//! CPU pools, migration delay.
 
 mod account;
 mod place;
@@ -20,7 +20,7 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
-use super::{Pick, Scheduler};
+use super::{Pick, Scheduler, Standing};
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
 use crate::params::XenRelease;
 use instep_check::mask::Mask;
@@ -29,6 +29,10 @@ use instep_check::{Promises, Share};
 const MS: u64 = 1_000_000;
 /// CSCHED_CREDITS_PER_MSEC.
 const PER_MS: u64 = 10;
+/// The CPU whose timer accounts for all (`master`).
+const MASTER: usize = 0;
+/// In 4.17 a vCPU that the rate limit keeps runs for so long at least (CSCHED_MIN_TIMER), nanoseconds.
+const MIN_TIMER: u64 = MS / 10;
 
 /// The rules' numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,14 +44,15 @@ pub struct Rules {
     /// A vCPU that ran for less than this many nanoseconds is not preempted
     /// (`sched_ratelimit_us` 1000).
     pub ratelimit: u64,
-    /// By how much timers may be late in Xen 4.1.3 (`timer_slop` 50 us, xen/common/timer.c, which adds it
-    /// to each deadline; 4.4.1 only to those that are closer). Each is late by some of it.
-    pub slop: u64,
+    /// By how many nanoseconds timers may be late: each is by some of it. When not given 50 us in Xen 4.1.3
+    /// (`timer_slop`, xen/common/timer.c, which adds it to each deadline; later releases only to those that are
+    /// closer), and nothing in later ones. Where Xen runs on emulated CPUs it is milliseconds.
+    pub slop: Option<u64>,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { slice: 30 * MS, ticks: 3, ratelimit: MS, slop: MS / 20 }
+        Self { slice: 30 * MS, ticks: 3, ratelimit: MS, slop: None }
     }
 }
 
@@ -75,6 +80,10 @@ struct Svc {
     /// It is to look for another CPU (`_VPF_migrating`).
     migrating: bool,
     yielded: bool,
+    /// It may not run before it has credits again: its VM used more than its cap (CSCHED_FLAG_VCPU_PARKED).
+    parked: bool,
+    /// In 4.17: a CPU was chosen for it since it woke last (CSCHED_FLAG_UNIT_MIGRATING).
+    moved: bool,
 }
 
 /// `csched_pcpu`, and the CPU's `schedule_data`.
@@ -94,6 +103,8 @@ struct Pcpu {
     kept: Option<TaskId>,
     /// The vCPU that stops here to look for another CPU.
     leaving: Option<TaskId>,
+    /// When the slice of what runs is over, nanoseconds.
+    slice_end: u64,
 }
 
 /// The scheduler. See the module.
@@ -107,6 +118,8 @@ pub struct Credit {
     /// Active vCPUs of each VM.
     counts: Vec<u32>,
     balance: i64,
+    /// When the next accounting is due, nanoseconds.
+    account_at: u64,
     sort: u64,
     /// CPUs that run nobody.
     idlers: Mask,
@@ -116,6 +129,8 @@ pub struct Credit {
     waiting: Mask,
     /// Whether any vCPU has a node affinity.
     prefers: bool,
+    /// The CPU of each node from which another one took a vCPU last, in 4.17 (`balance_bias`).
+    stolen: Vec<usize>,
     /// Scratch.
     cpus: Mask,
     near: Mask,
@@ -133,11 +148,13 @@ impl Credit {
             active: Vec::new(),
             counts: Vec::new(),
             balance: 0,
+            account_at: 0,
             sort: 0,
             idlers: none(),
             all: none(),
             waiting: none(),
             prefers: false,
+            stolen: Vec::new(),
             cpus: none(),
             near: none(),
         }
@@ -149,9 +166,45 @@ impl Credit {
 
     /// By how much a timer is late this time.
     fn late(&self, desk: &mut Desk) -> u64 {
-        match desk.xen {
-            XenRelease::V4_1_3 => desk.rng.below(self.rules.slop),
-            XenRelease::V4_4_1 => 0,
+        let usual = if desk.xen == XenRelease::V4_1_3 { MS / 20 } else { 0 };
+        match self.rules.slop.unwrap_or(usual) {
+            0 => 0,
+            slop => desk.rng.below(slop),
+        }
+    }
+
+    /// `task` runs on `cpu` for so many nanoseconds, and as long as the timer is late.
+    fn until(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, slice: u64) -> Pick {
+        self.pcpus[cpu].slice_end = desk.now + slice;
+        Pick { task, slice: slice + self.late(desk) }
+    }
+
+    /// `csched_acct`, with its timer.
+    fn account_and_arm(&mut self, desk: &mut Desk) {
+        self.account(desk);
+        self.account_at = desk.now + self.rules.slice;
+        let at = self.account_at + self.late(desk);
+        desk.arm(0, at);
+    }
+
+    /// Whether timers are late by milliseconds ([`Rules::slop`]).
+    fn is_late(&self) -> bool {
+        self.rules.slop.unwrap_or(0) > 0
+    }
+
+    fn account_if_due(&mut self, desk: &mut Desk, cpu: usize) {
+        if self.is_late() && cpu == MASTER && self.account_at <= desk.now {
+            self.account_and_arm(desk);
+        }
+    }
+
+    /// A late timer of `cpu` fired: others of it may be due by now, and are handled with it (`timer_softirq_action`,
+    /// xen/common/timer.c). So a slice and an accounting that end within that time end together from then on.
+    fn handle_due(&mut self, desk: &mut Desk, cpu: usize) {
+        self.account_if_due(desk, cpu);
+        let is_over = self.pcpus[cpu].current.is_some() && self.pcpus[cpu].slice_end <= desk.now;
+        if self.is_late() && is_over {
+            desk.resched(cpu);
         }
     }
 
@@ -188,7 +241,8 @@ impl Credit {
     /// `csched_vcpu_wake`, on CPU `here`.
     fn enqueue_woken(&mut self, desk: &mut Desk, task: TaskId, here: usize) {
         let svc = &mut self.svcs[task.ix()];
-        if svc.pri == Pri::Under {
+        let moved = std::mem::take(&mut svc.moved);
+        if svc.pri == Pri::Under && !svc.parked && !moved {
             svc.pri = Pri::Boost;
         }
         self.insert(desk, task);
@@ -199,7 +253,9 @@ impl Credit {
     fn migrate(&mut self, desk: &mut Desk, task: TaskId, here: usize) {
         let to = self.cpu_pick(desk, task, true);
         desk.assign(task, to);
-        self.enqueue_woken(desk, task, here);
+        if !self.svcs[task.ix()].parked {
+            self.enqueue_woken(desk, task, here);
+        }
     }
 
     /// `cpu` runs this vCPU from now on, or nobody.
@@ -274,6 +330,8 @@ impl Scheduler for Credit {
             active: false,
             migrating: false,
             yielded: false,
+            parked: false,
+            moved: false,
         };
         let pcpu = Pcpu {
             queue: Vec::new(),
@@ -283,6 +341,7 @@ impl Scheduler for Credit {
             tickled: 0,
             kept: None,
             leaving: None,
+            slice_end: u64::MAX,
         };
         self.svcs = vec![svc; desk.tasks.len()];
         self.pcpus = vec![pcpu; cpus];
@@ -292,7 +351,14 @@ impl Scheduler for Credit {
         (self.waiting, self.cpus, self.near) =
             (Mask::none(cpus), Mask::none(cpus), Mask::none(cpus));
         self.prefers = desk.tasks.iter().any(|task| self.has_node_affinity(task));
-        desk.arm(0, self.rules.slice);
+        self.stolen = desk.host.nodes.iter().map(|node| node.first().unwrap_or(0)).collect();
+        let begins = match desk.xen {
+            XenRelease::V4_1_3 | XenRelease::V4_4_1 => 0,
+            // Ticks come together there. Where accounting lies between them is a matter of when Xen booted.
+            XenRelease::V4_17 => desk.rng.below(self.tick_period()),
+        };
+        self.account_at = self.rules.slice + begins;
+        desk.arm(0, self.account_at);
     }
 
     fn wake(&mut self, desk: &mut Desk, task: TaskId, by: Waker) {
@@ -300,7 +366,14 @@ impl Scheduler for Credit {
             Waker::Sibling(sender) => desk.task(sender).cpu,
             Waker::Start | Waker::Timer | Waker::Io => desk.task(task).cpu,
         };
-        self.enqueue_woken(desk, task, here);
+        if by == Waker::Start && desk.xen >= XenRelease::V4_17 {
+            // `csched_unit_insert`.
+            let to = self.cpu_pick(desk, task, true);
+            desk.assign(task, to);
+        }
+        if !self.svcs[task.ix()].parked {
+            self.enqueue_woken(desk, task, here);
+        }
     }
 
     fn block(&mut self, desk: &mut Desk, cpu: usize, task: TaskId) {
@@ -316,14 +389,22 @@ impl Scheduler for Credit {
 
     /// `csched_schedule` up to `__runq_insert`.
     fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
+        if why == Put::SliceEnd {
+            self.account_if_due(desk, cpu);
+            // It chooses now, whatever the accounting asks for.
+            desk.pending.clear(cpu);
+        }
         self.burn(desk, task);
         let svc = &mut self.svcs[task.ix()];
         svc.yielded |= matches!(why, Put::Yield(_));
+        let passes = svc.yielded && desk.xen >= XenRelease::V4_17;
         if std::mem::take(&mut svc.migrating) {
             // Not runnable until it has moved, so that neither queue nor rate limit hold it.
             svc.yielded = false;
             self.pcpus[cpu].leaving = Some(task);
-        } else if desk.now - svc.entered < self.rules.ratelimit {
+        } else if svc.parked {
+            svc.yielded = false;
+        } else if desk.now - svc.entered < self.rules.ratelimit && !passes {
             self.pcpus[cpu].kept = Some(task);
         } else {
             self.insert(desk, task);
@@ -333,8 +414,13 @@ impl Scheduler for Credit {
     /// `csched_schedule` from there on, and `context_saved` for a vCPU that leaves.
     fn pick(&mut self, desk: &mut Desk, cpu: usize) -> Option<Pick> {
         if let Some(task) = self.pcpus[cpu].kept.take() {
-            let slice = self.rules.ratelimit + self.late(desk);
-            return Some(Pick { task, slice });
+            let whole = self.rules.ratelimit;
+            let slice = match (desk.xen, desk.now - self.svcs[task.ix()].entered) {
+                (XenRelease::V4_17, ran) if ran < MIN_TIMER => MIN_TIMER,
+                (XenRelease::V4_17, ran) => whole - ran,
+                _ => whole,
+            };
+            return Some(self.until(desk, cpu, task, slice));
         }
         let pri = self.pri(self.pcpus[cpu].queue.first().copied());
         let next = match pri > Pri::Over {
@@ -345,7 +431,8 @@ impl Scheduler for Credit {
         if let Some(task) = self.pcpus[cpu].leaving.take() {
             self.migrate(desk, task, cpu);
         }
-        next.map(|task| Pick { task, slice: self.rules.slice + self.late(desk) })
+        let slice = self.rules.slice;
+        next.map(|task| self.until(desk, cpu, task, slice))
     }
 
     /// `csched_tick`.
@@ -354,6 +441,7 @@ impl Scheduler for Credit {
             self.account_running(desk, cpu, task);
         }
         self.sort_queue(cpu);
+        self.handle_due(desk, cpu);
     }
 
     fn tick_period(&self) -> u64 {
@@ -361,9 +449,12 @@ impl Scheduler for Credit {
     }
 
     /// Each CPU's ticker is armed when the CPU comes up, and again when a tick is handled: those of busy
-    /// CPUs do not come together.
+    /// CPUs do not come together. In 4.17 they do, as a CPU that leaves idleness begins with the next whole period.
     fn first_tick(&self, desk: &mut Desk) -> u64 {
-        1 + desk.rng.below(self.tick_period())
+        match desk.xen {
+            XenRelease::V4_1_3 | XenRelease::V4_4_1 => 1 + desk.rng.below(self.tick_period()),
+            XenRelease::V4_17 => self.tick_period(),
+        }
     }
 
     fn next_tick(&self, desk: &mut Desk) -> u64 {
@@ -375,16 +466,15 @@ impl Scheduler for Credit {
     }
 
     fn timer(&mut self, desk: &mut Desk, _id: u32) {
-        self.account(desk);
-        let next = desk.now + self.rules.slice + self.late(desk);
-        desk.arm(0, next);
+        self.account_and_arm(desk);
+        self.handle_due(desk, MASTER);
     }
 
-    /// `vcpu_set_affinity`: a vCPU moves only if it may not stay.
+    /// `vcpu_set_affinity`: a vCPU moves only if it may not stay; in 4.17 it always looks for a CPU.
     fn affinity_changed(&mut self, desk: &mut Desk, task: TaskId) {
         self.prefers |= self.has_node_affinity(desk.task(task));
         let (state, cpu) = (desk.task(task).state, desk.task(task).cpu);
-        if desk.task(task).allowed.has(cpu) {
+        if desk.task(task).allowed.has(cpu) && desk.xen < XenRelease::V4_17 {
             return;
         }
         match state {
@@ -411,6 +501,21 @@ impl Scheduler for Credit {
         // Who wakes or is sent away by one who does is BOOST, as often as it happens, and comes before all that
         // are not: as long as those who block keep a CPU busy, nobody else has it.
         Promises { share: Some(share), wakers_first: true, ..usual }
+    }
+
+    fn keeps_caps(&self) -> bool {
+        true
+    }
+
+    fn standing(&self, task: TaskId) -> Option<Standing> {
+        let svc = &self.svcs[task.ix()];
+        // No task is the idle vCPU.
+        let pri = match svc.pri {
+            Pri::Boost => 0,
+            Pri::Under => -1,
+            Pri::Over | Pri::Idle => -2,
+        };
+        Some(Standing { pri, credit: svc.credit, is_parked: svc.parked })
     }
 
     fn work_conserving(&self) -> bool {

@@ -32,6 +32,17 @@ pub struct Pick {
     pub slice: u64,
 }
 
+/// What Xen's debug key `r` prints of a vCPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Its priority: 0 is BOOST, -1 UNDER, -2 OVER.
+    pub pri: i32,
+    /// Its credits.
+    pub credit: i64,
+    /// Whether it is parked: its VM has used more than its cap allows.
+    pub is_parked: bool,
+}
+
 /// A hypervisor's scheduler.
 pub trait Scheduler: fmt::Debug + Send {
     /// Its name, as in scenarios.
@@ -102,6 +113,16 @@ pub trait Scheduler: fmt::Debug + Send {
     /// Whether cgroups lie within others, and have quotas and idle classes ([`Desk::cgroups`]).
     fn keeps_cgroups(&self) -> bool {
         false
+    }
+
+    /// Whether VMs have caps ([`Vm::cap`](crate::desk::Vm::cap)).
+    fn keeps_caps(&self) -> bool {
+        false
+    }
+
+    /// Credits and priority of a task, for schedulers that have them.
+    fn standing(&self, _task: TaskId) -> Option<Standing> {
+        None
     }
 
     /// A blocked task of a VM that is gone has ended.
@@ -265,6 +286,9 @@ fn credit_rules(tuner: &mut Tuner<'_>) -> credit::Rules {
     let mut rules = credit::Rules::default();
     tuner.pace("slice", &mut rules.slice);
     tuner.set("ratelimit", &mut rules.ratelimit);
+    let mut slop = 0;
+    tuner.set("slop", &mut slop);
+    rules.slop = Some(slop).filter(|given| *given > 0);
     rules
 }
 
@@ -317,7 +341,7 @@ mod tests {
     fn numbers_that_a_scheduler_does_not_have_are_refused() {
         let tuning = Tuning::from([("period".to_owned(), 5_000_000)]);
         assert!(make("period", &tuning).is_ok());
-        assert!(make("credit", &tuning).unwrap_err().contains("known are: slice, ratelimit"));
+        assert!(make("credit", &tuning).unwrap_err().contains("known are: slice, ratelimit, slop"));
         assert!(make("best", &tuning).is_err());
     }
 }

@@ -10,7 +10,7 @@
 //! One thread per vCPU is assumed, as published.
 
 use super::credit::{Credit, Pri, Rules};
-use super::{Pick, Scheduler};
+use super::{Pick, Scheduler, Standing};
 use crate::desk::{Desk, Put, TaskId, TaskState, Vm, Waker};
 use instep_check::Promises;
 
@@ -138,6 +138,12 @@ impl Scheduler for SyncAware {
         for task in desk.vms[vm].tasks() {
             self.waits[task.ix()] = None;
         }
+    }
+    fn keeps_caps(&self) -> bool {
+        self.credit.keeps_caps()
+    }
+    fn standing(&self, task: TaskId) -> Option<Standing> {
+        self.credit.standing(task)
     }
     fn boosts(&self) -> Option<u64> {
         Some(self.boosts)

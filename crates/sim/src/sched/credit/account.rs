@@ -1,7 +1,7 @@
 //! Credits: what running costs, what accounting pays, and whom it pays at all.
 
-use super::{Credit, MS, PER_MS, Pri};
-use crate::desk::{Desk, TaskId};
+use super::{Credit, MASTER, MS, PER_MS, Pri};
+use crate::desk::{Desk, TaskId, TaskState};
 use crate::params::XenRelease;
 
 impl Credit {
@@ -10,7 +10,7 @@ impl Credit {
         (self.rules.slice / (MS / PER_MS)).max(1) as i64
     }
 
-    /// `burn_credits`: 4.1.3 rounds to the nearest credit, 4.4.1 carries what it did not count. Either pays
+    /// `burn_credits`: 4.1.3 rounds to the nearest credit, later ones carry what they did not count. All pay
     /// for whole credits, of which some may be ahead of the time that was had.
     pub(super) fn burn(&mut self, desk: &Desk, task: TaskId) {
         let svc = &mut self.svcs[task.ix()];
@@ -19,7 +19,7 @@ impl Credit {
         };
         let credits = match desk.xen {
             XenRelease::V4_1_3 => (delta * PER_MS + MS / 2) / MS,
-            XenRelease::V4_4_1 => {
+            XenRelease::V4_4_1 | XenRelease::V4_17 => {
                 let value = delta * PER_MS + svc.residual;
                 svc.residual = value % MS;
                 value / MS
@@ -30,10 +30,11 @@ impl Credit {
     }
 
     /// `csched_acct`: hands out the credits of a period by weight and active vCPUs.
-    pub(super) fn account(&mut self, desk: &Desk) {
-        let weight =
-            |vm: usize, counts: &[u32]| i64::from(desk.vms[vm].weight) * i64::from(counts[vm]);
-        let weights: i64 = self.active.iter().map(|vm| weight(*vm, &self.counts)).sum();
+    pub(super) fn account(&mut self, desk: &mut Desk) {
+        let weight = |desk: &Desk, vm: usize, counts: &[u32]| {
+            i64::from(desk.vms[vm].weight) * i64::from(counts[vm])
+        };
+        let weights: i64 = self.active.iter().map(|vm| weight(desk, *vm, &self.counts)).sum();
         if weights == 0 {
             self.balance = 0;
             return;
@@ -46,9 +47,14 @@ impl Credit {
         // What goes to the front was passed already: places from `at` on stay.
         for at in 0..self.active.len() {
             let vm = self.active[at];
-            let (own, count) = (weight(vm, &self.counts), i64::from(self.counts[vm]));
+            let (own, count) = (weight(desk, vm, &self.counts), i64::from(self.counts[vm]));
             left -= own;
-            let peak = count * full + divided_up(owed * own, weights);
+            let mut peak = count * full + divided_up(owed * own, weights);
+            let cap = divided_up(i64::from(desk.vms[vm].cap) * full, 100);
+            if cap > 0 {
+                peak = peak.min(cap);
+            }
+            let debt = (cap > 0).then(|| divided_up(cap, count));
             let mut fair = divided_up(total * own, weights);
             if fair < peak {
                 extra = true;
@@ -62,15 +68,16 @@ impl Credit {
                 }
                 fair = peak;
             }
-            balance += self.pay(desk, vm, divided_up(fair, count.max(1)));
+            balance += self.pay(desk, vm, divided_up(fair, count), debt);
         }
         self.active.retain(|vm| self.counts[*vm] > 0);
         self.balance = balance;
         self.sort += 1;
     }
 
-    /// Adds `fair` credits to every active vCPU of a VM; what they have then.
-    pub(super) fn pay(&mut self, desk: &Desk, vm: usize, fair: i64) -> i64 {
+    /// Adds `fair` credits to every active vCPU of a VM; what they have then. Those of a capped VM are parked when
+    /// they owe more than `debt`.
+    pub(super) fn pay(&mut self, desk: &mut Desk, vm: usize, fair: i64, debt: Option<i64>) -> i64 {
         let (full, mut balance) = (self.full(), 0);
         for task in desk.vms[vm].tasks() {
             let svc = &mut self.svcs[task.ix()];
@@ -80,9 +87,17 @@ impl Credit {
             svc.credit += fair;
             if svc.credit < 0 {
                 svc.pri = Pri::Over;
+                let parks = debt.is_some_and(|debt| svc.credit < -debt) && !svc.parked;
                 svc.credit = svc.credit.max(-full);
+                if parks {
+                    self.park(desk, task);
+                }
             } else {
                 svc.pri = Pri::Under;
+                if svc.parked {
+                    self.unpark(desk, task);
+                }
+                let svc = &mut self.svcs[task.ix()];
                 if svc.credit > full {
                     // It does not use what it gets: it earns no more until a tick finds it running.
                     svc.active = false;
@@ -90,9 +105,34 @@ impl Credit {
                     svc.credit /= 2;
                 }
             }
-            balance += svc.credit;
+            balance += self.svcs[task.ix()].credit;
         }
         balance
+    }
+
+    /// `vcpu_pause_nosync`: the vCPU leaves its queue or its CPU.
+    fn park(&mut self, desk: &mut Desk, task: TaskId) {
+        self.svcs[task.ix()].parked = true;
+        let (state, cpu) = (desk.task(task).state, desk.task(task).cpu);
+        match state {
+            TaskState::Running => desk.resched(cpu),
+            TaskState::Queued => {
+                self.unqueue(cpu, task);
+            }
+            TaskState::Blocked => {}
+        }
+    }
+
+    /// `vcpu_unpause`, on the CPU that accounts. The flag is to spare a vCPU that wakes its BOOST; 4.4.1 clears it
+    /// too early.
+    fn unpark(&mut self, desk: &mut Desk, task: TaskId) {
+        if desk.xen == XenRelease::V4_4_1 {
+            self.svcs[task.ix()].parked = false;
+        }
+        if desk.task(task).state == TaskState::Queued {
+            self.enqueue_woken(desk, task, MASTER);
+        }
+        self.svcs[task.ix()].parked = false;
     }
 
     /// `csched_vcpu_acct`: what a tick does to the vCPU that runs.

@@ -16,7 +16,7 @@ pub(super) enum Pass {
 fn passes(desk: &Desk) -> &'static [Pass] {
     match desk.xen {
         XenRelease::V4_1_3 => &[Pass::Vcpu],
-        XenRelease::V4_4_1 => &[Pass::Node, Pass::Vcpu],
+        XenRelease::V4_4_1 | XenRelease::V4_17 => &[Pass::Node, Pass::Vcpu],
     }
 }
 
@@ -43,7 +43,7 @@ impl Credit {
     pub(super) fn tickle(&mut self, desk: &mut Desk, task: TaskId, here: usize) {
         match desk.xen {
             XenRelease::V4_1_3 => self.tickle_both(desk, task, here),
-            XenRelease::V4_4_1 => self.tickle_one(desk, task, here),
+            XenRelease::V4_4_1 | XenRelease::V4_17 => self.tickle_one(desk, task, here),
         }
     }
 
@@ -62,14 +62,15 @@ impl Credit {
         }
     }
 
-    /// As in 4.4.1: an idle CPU if there is one; only without it the new one preempts what runs in its
-    /// queue's CPU, which then looks for another CPU.
+    /// As in 4.4.1 and 4.17: an idle CPU if there is one; only without it the new one preempts what runs in its
+    /// queue's CPU. In 4.4.1 that looks for another CPU then. 4.17 would have it look only if the new one may use an
+    /// idle CPU, which is never so here.
     fn tickle_one(&mut self, desk: &mut Desk, task: TaskId, here: usize) {
         let cpu = desk.task(task).cpu;
         let current = self.pcpus[cpu].current;
         let before = self.pri(Some(task)) > self.pri(current);
         let Some(current) = current else {
-            desk.resched(cpu);
+            self.wake_idle(desk, cpu);
             return;
         };
         if self.idlers.is_empty() {
@@ -84,9 +85,17 @@ impl Credit {
             }
         }
         if before {
-            self.svcs[current.ix()].migrating = true;
+            self.svcs[current.ix()].migrating |= desk.xen == XenRelease::V4_4_1;
             desk.resched(cpu);
         }
+    }
+
+    /// An idle CPU shall choose. In 4.17 it counts as busy from now on.
+    fn wake_idle(&mut self, desk: &mut Desk, cpu: usize) {
+        if desk.xen >= XenRelease::V4_17 {
+            self.idlers.clear(cpu);
+        }
+        desk.resched(cpu);
     }
 
     /// Wakes one of the idle CPUs in `cpus`, in turn (`tickle_one_idle_cpu`); false if there is none.
@@ -95,7 +104,7 @@ impl Credit {
         let idler = self.cpus.after(self.pcpus[here].tickled);
         if let Some(idler) = idler {
             self.pcpus[here].tickled = idler;
-            desk.resched(idler);
+            self.wake_idle(desk, idler);
         }
         idler.is_some()
     }
@@ -114,18 +123,18 @@ impl Credit {
                 // The CPU itself counts as idle, whatever runs there.
                 XenRelease::V4_1_3 => self.near.set(cpu),
                 // It does if nobody waits for it.
-                XenRelease::V4_4_1 => {
+                XenRelease::V4_4_1 | XenRelease::V4_17 => {
                     if home == cpu && self.pcpus[cpu].queue.is_empty() {
                         self.near.set(cpu);
                     }
                 }
             }
             self.cpus.keep(&self.near);
-            if desk.xen == XenRelease::V4_4_1 && !self.cpus.is_empty() && !self.cpus.has(cpu) {
+            if desk.xen >= XenRelease::V4_4_1 && !self.cpus.is_empty() && !self.cpus.has(cpu) {
                 cpu = self.cpus.after(cpu).unwrap_or(cpu);
             }
             self.cpus.clear(cpu);
-            // 4.1.3 notes each step of the search, 4.4.1 the last one.
+            // 4.1.3 notes each step of the search, later ones the last.
             let each = commit && desk.xen == XenRelease::V4_1_3;
             cpu = self.most_idle(&desk.host, cpu, each, &mut bias);
             if self.near.has(cpu) {
@@ -135,6 +144,7 @@ impl Credit {
         if let Some(bias) = bias.filter(|_| commit) {
             self.pcpus[bias].bias = cpu;
         }
+        self.svcs[task.ix()].moved |= commit && desk.xen >= XenRelease::V4_17;
         cpu
     }
 
@@ -173,7 +183,7 @@ impl Credit {
     }
 
     /// `csched_load_balance`: a vCPU of higher priority than `pri` from the queue of a busy CPU. 4.1.3 looks
-    /// at those after `cpu` first, 4.4.1 at those of its node.
+    /// at those after `cpu` first, later ones at those of its node.
     pub(super) fn steal(&mut self, desk: &mut Desk, cpu: usize, pri: Pri) -> Option<TaskId> {
         if self.waiting.is_empty() {
             return None;
@@ -189,7 +199,7 @@ impl Credit {
                     .chain(before.take_while(|peer| *peer < cpu))
                     .find_map(|peer| self.steal_from(desk, peer, cpu, pri, Pass::Vcpu))
             }
-            XenRelease::V4_4_1 => self.steal_by_node(desk, cpu, pri),
+            XenRelease::V4_4_1 | XenRelease::V4_17 => self.steal_by_node(desk, cpu, pri),
         };
         let (task, peer) = found?;
         self.unqueue(peer, task);
@@ -197,20 +207,27 @@ impl Credit {
         Some(task)
     }
 
-    fn steal_by_node(&self, desk: &Desk, cpu: usize, pri: Pri) -> Option<(TaskId, usize)> {
+    /// Node by node: in 4.4.1 from its first CPU on, in 4.17 from behind the one that was stolen from last
+    /// (`balance_bias`).
+    fn steal_by_node(&mut self, desk: &Desk, cpu: usize, pri: Pri) -> Option<(TaskId, usize)> {
         let nodes = desk.host.nodes.len();
         let passes = if self.prefers { passes(desk) } else { &[Pass::Vcpu] };
         for pass in passes {
             for step in 0..nodes {
-                let node = &desk.host.nodes[(desk.host.node[cpu] + step) % nodes];
-                let mut next = node.first_common(&self.waiting, 0);
-                while let Some(peer) = next {
-                    next = node.first_common(&self.waiting, peer + 1);
-                    if peer != cpu
-                        && let Some(found) = self.steal_from(desk, peer, cpu, pri, *pass)
-                    {
-                        return Some(found);
-                    }
+                let node = (desk.host.node[cpu] + step) % nodes;
+                let from = if desk.xen >= XenRelease::V4_17 { self.stolen[node] + 1 } else { 0 };
+                let cpus = &desk.host.nodes[node];
+                let peers = |from: usize| {
+                    let first = cpus.first_common(&self.waiting, from);
+                    std::iter::successors(first, |peer| cpus.first_common(&self.waiting, peer + 1))
+                };
+                let around = peers(from).chain(peers(0).take_while(|peer| *peer < from));
+                let found = around
+                    .filter(|peer| *peer != cpu)
+                    .find_map(|peer| self.steal_from(desk, peer, cpu, pri, *pass));
+                if let Some((_, peer)) = found {
+                    self.stolen[node] = peer;
+                    return found;
                 }
             }
         }

@@ -40,7 +40,7 @@ fn who_wakes_comes_before_who_lost_its_boost_while_it_waited_as_often_as_it_wake
     // Accounting makes UNDER of what is active and queued, BOOST or not (csched_acct), and sorting knows UNDER
     // and OVER only (csched_runq_sort).
     credit.svcs[0].active = true;
-    credit.pay(&desk, 0, 0);
+    credit.pay(&mut desk, 0, 0, None);
     credit.sort += 1;
     credit.tick(&mut desk, 0);
     assert_eq!(credit.pcpus[0].queue, [0, 1].map(TaskId));

@@ -218,6 +218,7 @@ fn scenario(shape: Shape, clock: Clock, cases: &[Case], programs: &[String]) -> 
             distance: None,
             distances: None,
             hypervisor: Hypervisor::Kvm,
+            scheduler: None,
             numa_balancing: false,
             clock,
         },

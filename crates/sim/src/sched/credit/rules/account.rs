@@ -26,7 +26,7 @@ fn order(xen: &Xen) -> &[usize] {
 const CASES: &[Case] = &[
     // 2 CPUs: 600; of 4 equal ones (600 * 100 + 399) / 400 = 150.
     (
-        BOTH,
+        ALL,
         ACCT,
         "equal weights earn alike",
         |on| {
@@ -38,7 +38,7 @@ const CASES: &[Case] = &[
     ),
     // 300: a third and two.
     (
-        BOTH,
+        ALL,
         ACCT,
         "credits by weight",
         |on| {
@@ -49,7 +49,7 @@ const CASES: &[Case] = &[
     ),
     // Weights 200 and 100: 200 for two vCPUs, 100 for one.
     (
-        BOTH,
+        ALL,
         ACCT,
         "a weight counts once for each active vCPU",
         |on| {
@@ -60,7 +60,7 @@ const CASES: &[Case] = &[
     ),
     // Weights 100 and 100.
     (
-        BOTH,
+        ALL,
         ACCT,
         "a vCPU that is not active neither earns nor counts",
         |on| {
@@ -71,7 +71,7 @@ const CASES: &[Case] = &[
     ),
     // 300 / 7 = 42.9.
     (
-        BOTH,
+        ALL,
         ACCT,
         "shares are rounded up",
         |on| {
@@ -83,7 +83,7 @@ const CASES: &[Case] = &[
     ),
     // 300 of two vCPUs of one VM beside another one's: 200 for both is 100 each; of 100 with three 34 each.
     (
-        BOTH,
+        ALL,
         ACCT,
         "a VM's share is divided by its active vCPUs, rounded up",
         |on| {
@@ -95,7 +95,7 @@ const CASES: &[Case] = &[
     ),
     // 300 + 100 = 400, halved; without what is owed they would have 150.
     (
-        BOTH,
+        ALL,
         ACCT,
         "what VMs owe is handed out again: the total grows by a negative balance",
         |on| {
@@ -106,7 +106,7 @@ const CASES: &[Case] = &[
     ),
     // Peak 300 + 100 of 600 + 100: -200 + 400.
     (
-        BOTH,
+        ALL,
         ACCT,
         "a VM may earn more than all of its vCPUs can use by its part of what is owed",
         |on| {
@@ -116,7 +116,7 @@ const CASES: &[Case] = &[
         "[200]",
     ),
     (
-        BOTH,
+        ALL,
         ACCT,
         "a positive balance takes nothing away",
         |on| {
@@ -127,7 +127,7 @@ const CASES: &[Case] = &[
     ),
     // -350 + 150 = -200 and -100 + 150 = 50.
     (
-        BOTH,
+        ALL,
         ACCT,
         "the balance is the sum of what the paid have then",
         |on| {
@@ -138,7 +138,7 @@ const CASES: &[Case] = &[
     ),
     // 100 + 300 = 400 is more than 300: halved, and its VM, which has no other, earns no more.
     (
-        BOTH,
+        ALL,
         ACCT,
         "a vCPU with more than a slice's credits keeps half and stops earning",
         |on| {
@@ -149,7 +149,7 @@ const CASES: &[Case] = &[
         "[200] false 200 []",
     ),
     (
-        BOTH,
+        ALL,
         ACCT,
         "exactly a slice's credits are not too many",
         |on| {
@@ -160,7 +160,7 @@ const CASES: &[Case] = &[
     ),
     // -900 + 150 = -750, which is less than -300.
     (
-        BOTH,
+        ALL,
         ACCT,
         "debt beyond a slice is forgiven, and the balance counts what is left",
         |on| {
@@ -170,7 +170,7 @@ const CASES: &[Case] = &[
         "[-300, 150] -150",
     ),
     (
-        BOTH,
+        ALL,
         ACCT,
         "no credits is UNDER, less is OVER",
         |on| {
@@ -180,7 +180,7 @@ const CASES: &[Case] = &[
         "[0, -1] Under Over",
     ),
     (
-        BOTH,
+        ALL,
         ACCT,
         "an active vCPU that waits with BOOST is UNDER afterwards",
         |on| {
@@ -190,7 +190,7 @@ const CASES: &[Case] = &[
         "Under",
     ),
     (
-        BOTH,
+        ALL,
         ACCT,
         "BOOST of a vCPU that does not earn stays",
         |on| {
@@ -200,7 +200,7 @@ const CASES: &[Case] = &[
         "Boost",
     ),
     (
-        BOTH,
+        ALL,
         ACCT,
         "with nobody active the balance is forgotten and no queue is sorted",
         |on| {
@@ -212,7 +212,7 @@ const CASES: &[Case] = &[
     // First: fair (600 * 300 + 399) / 400 = 450, peak 300; total 600 + (150 * 400 + 99) / 100 = 1200.
     // Second: fair (1200 * 100 + 399) / 400 = 300.
     (
-        BOTH,
+        ALL,
         ACCT,
         "what a VM cannot use is divided among those after it",
         |on| {
@@ -223,7 +223,7 @@ const CASES: &[Case] = &[
     ),
     // First: 150, less than its peak; second: 450, of which it takes 300 and moves to the front.
     (
-        BOTH,
+        ALL,
         ACCT,
         "those before it had their share, but it comes before them the next time",
         |on| {
@@ -235,7 +235,7 @@ const CASES: &[Case] = &[
     ),
     // 900 of weights 700: c 129 of 300; a 386, so 300, total 900 + (86 * 700 + 299) / 300 = 1101; b 472.
     (
-        BOTH,
+        ALL,
         ACCT,
         "of two that leave credits the later one comes first the next time",
         |on| {
@@ -247,7 +247,7 @@ const CASES: &[Case] = &[
     ),
     // 250 + 100 = 350 of one, -100 + 100 of the other: one vCPU of two is left.
     (
-        BOTH,
+        ALL,
         ACCT,
         "a VM stays as long as one of its vCPUs earns",
         |on| {
@@ -272,9 +272,9 @@ const CASES: &[Case] = &[
     (NEW, BURN, "what is left of a credit is kept", |on| burnt(on, &[199, 1]), "[1, 2]"),
     // 1.5: 1, 0.5 kept; 200 us and 0.5: 2.5: 2, 0.5 kept, paid up to 300 us; 50 us and 0.5: 1.
     (NEW, BURN, "kept parts add up", |on| burnt(on, &[150, 150, 50]), "[1, 3, 4]"),
-    (BOTH, BURN, "ten credits a millisecond", |on| burnt(on, &[30_000]), "[300]"),
+    (ALL, BURN, "ten credits a millisecond", |on| burnt(on, &[30_000]), "[300]"),
     (
-        BOTH,
+        ALL,
         TICK,
         "a tick ends BOOST of the vCPU that runs, and charges it",
         |on| {
@@ -284,7 +284,7 @@ const CASES: &[Case] = &[
         "Under [-40]",
     ),
     (
-        BOTH,
+        ALL,
         TICK,
         "a tick does not end BOOST of a vCPU that waits",
         |on| {
@@ -294,7 +294,7 @@ const CASES: &[Case] = &[
         "Boost",
     ),
     (
-        BOTH,
+        ALL,
         TICK,
         "credits below zero alone make nobody OVER before accounting",
         |on| {
@@ -304,7 +304,7 @@ const CASES: &[Case] = &[
         "Under [-90]",
     ),
     (
-        BOTH,
+        ALL,
         "__csched_vcpu_acct_start",
         "the tick that finds a vCPU running makes it active; a new VM is accounted first",
         |on| {
@@ -314,7 +314,7 @@ const CASES: &[Case] = &[
         "[1, 0] [1, 1]",
     ),
     (
-        BOTH,
+        ALL,
         TICK,
         "a vCPU that has just become active does not look for another CPU",
         |on| {
@@ -326,7 +326,7 @@ const CASES: &[Case] = &[
     ),
     // Of its core one CPU idles (its own counts), of the other two.
     (
-        BOTH,
+        ALL,
         TICK,
         "an active one moves to a core that has more idle threads",
         |on| {

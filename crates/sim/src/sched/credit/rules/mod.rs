@@ -1,19 +1,23 @@
 //! The rules of xen/common/sched_credit.c, each as a small case whose outcome was worked out by hand from
-//! the source of 4.1.3 and 4.4.1 (docs/models/schedulers.md says what each function does). A case names
+//! the source of 4.1.3, 4.4.1 and 4.17.7 (docs/models/schedulers.md says what each function does). A case names
 //! the function it comes from and the rule; the comment above it is the calculation.
 
 mod account;
+mod caps;
 mod place;
 mod schedule;
 
 use super::*;
-use crate::params::XenRelease::{self, V4_1_3, V4_4_1};
+use crate::params::XenRelease::{self, V4_1_3, V4_4_1, V4_17};
 use crate::testing;
 
 const US: u64 = 1000;
-const BOTH: &[XenRelease] = &[V4_1_3, V4_4_1];
+const ALL: &[XenRelease] = &[V4_1_3, V4_4_1, V4_17];
 const OLD: &[XenRelease] = &[V4_1_3];
-const NEW: &[XenRelease] = &[V4_4_1];
+const MIDDLE: &[XenRelease] = &[V4_4_1];
+const NEW: &[XenRelease] = &[V4_4_1, V4_17];
+const NEWEST: &[XenRelease] = &[V4_17];
+const BEFORE: &[XenRelease] = &[V4_1_3, V4_4_1];
 
 type Case = testing::Case<XenRelease, Board>;
 
@@ -34,7 +38,7 @@ impl Board {
     fn host(self, [packages, cores, threads]: [u32; 3], vms: &[u32]) -> Xen {
         let mut desk = testing::desk_of(testing::host(packages, cores, threads), vms);
         desk.xen = self.0;
-        let mut credit = Credit::new(Rules { slop: 0, ..Rules::default() });
+        let mut credit = Credit::new(Rules { slop: Some(0), ..Rules::default() });
         credit.start(&mut desk);
         Xen { desk, credit, slice: 0 }
     }
@@ -122,13 +126,20 @@ impl Xen {
         self
     }
 
+    fn caps(mut self, caps: &[u32]) -> Self {
+        for (vm, cap) in self.desk.vms.iter_mut().zip(caps) {
+            vm.cap = *cap;
+        }
+        self
+    }
+
     fn balance(mut self, balance: i64) -> Self {
         self.credit.balance = balance;
         self
     }
 
     fn accounted(mut self) -> Self {
-        self.credit.account(&self.desk);
+        self.credit.account(&mut self.desk);
         self
     }
 

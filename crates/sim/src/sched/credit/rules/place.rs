@@ -40,7 +40,7 @@ fn on_half_a_core(on: Board) -> Xen {
 
 const CASES: &[Case] = &[
     (
-        BOTH,
+        ALL,
         TICKLE,
         "a vCPU that wakes on an idle CPU has that CPU choose, and no other",
         |on| {
@@ -64,7 +64,7 @@ const CASES: &[Case] = &[
         "[1]",
     ),
     (
-        BOTH,
+        ALL,
         TICKLE,
         "of the same priority: an idle CPU only",
         |on| {
@@ -74,7 +74,7 @@ const CASES: &[Case] = &[
         "[1]",
     ),
     (
-        BOTH,
+        ALL,
         TICKLE,
         "without an idle CPU a vCPU of higher priority has its own CPU choose, and the one that ran stays",
         |on| {
@@ -84,7 +84,7 @@ const CASES: &[Case] = &[
         "[1]",
     ),
     (
-        BOTH,
+        ALL,
         TICKLE,
         "without an idle CPU a vCPU of the same priority has no CPU choose",
         |on| {
@@ -101,11 +101,19 @@ const CASES: &[Case] = &[
         "[0]",
     ),
     (
-        NEW,
+        MIDDLE,
         TICKLE,
         "if it may use no idle CPU the vCPU that it preempts looks for one",
         |on| above(on).allowed(1, &[0]).wakes(1, Waker::Timer).told(),
         "[0], [0] leaves",
+    ),
+    // Of the CPUs that the new one may use none idles, or this would not be asked.
+    (
+        NEWEST,
+        TICKLE,
+        "if it may use no idle CPU it preempts, and the one that ran stays",
+        |on| above(on).allowed(1, &[0]).wakes(1, Waker::Timer).told(),
+        "[0]",
     ),
     (
         NEW,
@@ -146,7 +154,7 @@ const CASES: &[Case] = &[
         "[0, 1]",
     ),
     (
-        NEW,
+        MIDDLE,
         TICKLE,
         "idle CPUs in turn",
         |on| {
@@ -162,9 +170,26 @@ const CASES: &[Case] = &[
         },
         "[1] [2] [3] [1]",
     ),
+    // prv->idlers: without any idle CPU left its own one chooses.
+    (
+        NEWEST,
+        TICKLE,
+        "an idle CPU that was told counts as busy",
+        |on| {
+            let mut xen = above(on).blocked(2, 0, Under).blocked(3, 0, Under).blocked(4, 0, Under);
+            let mut all = Vec::new();
+            for task in 1..5 {
+                xen = xen.wakes(task, Waker::Timer);
+                all.push(xen.told());
+                xen.desk.pending = Mask::none(4);
+            }
+            all.join(" ")
+        },
+        "[1] [2] [3] [0]",
+    ),
     // last_tickle_cpu is the waking CPU's: 2 has told nobody yet, so that it begins after 0 as well.
     (
-        NEW,
+        MIDDLE,
         TICKLE,
         "the CPU that wakes the vCPU takes the turn, not the CPU that is to choose",
         |on| {
@@ -180,7 +205,7 @@ const CASES: &[Case] = &[
         "[1] [1]",
     ),
     (
-        BOTH,
+        ALL,
         PICK,
         "a CPU that is no less idle than others is kept",
         |on| {
@@ -191,7 +216,7 @@ const CASES: &[Case] = &[
     ),
     // Beside vCPU 1: one idle thread of its core against two.
     (
-        BOTH,
+        ALL,
         PICK,
         "a whole idle core is better than half of one",
         |on| {
@@ -202,7 +227,7 @@ const CASES: &[Case] = &[
     ),
     // idle_bias of CPU 2 is 3 at first, so that 2 comes; then 2, so that 3 comes.
     (
-        BOTH,
+        ALL,
         PICK,
         "the next search from there begins behind what it found",
         |on| {
@@ -212,7 +237,7 @@ const CASES: &[Case] = &[
         "2 3 2",
     ),
     (
-        BOTH,
+        ALL,
         PICK,
         "a tick's search is not noted",
         |on| {
@@ -223,7 +248,7 @@ const CASES: &[Case] = &[
     ),
     // One idle CPU here (its own), two there: 1 * 2 < 2 does not hold.
     (
-        BOTH,
+        ALL,
         PICK,
         "another package is better only with more than twice as many idle CPUs: two to one",
         |on| {
@@ -233,7 +258,7 @@ const CASES: &[Case] = &[
         "0",
     ),
     (
-        BOTH,
+        ALL,
         PICK,
         "three to one",
         |on| {
@@ -273,7 +298,7 @@ const CASES: &[Case] = &[
         "0",
     ),
     (
-        BOTH,
+        ALL,
         PICK,
         "without an idle CPU it stays",
         |on| {
@@ -283,7 +308,7 @@ const CASES: &[Case] = &[
         "0",
     ),
     (
-        BOTH,
+        ALL,
         PICK,
         "from a CPU that it may not use it goes to the next that it may",
         |on| {
@@ -333,7 +358,7 @@ const CASES: &[Case] = &[
         "0",
     ),
     (
-        BOTH,
+        ALL,
         BALANCE,
         "with OVER first in its queue a CPU takes UNDER from another",
         |on| {
@@ -343,7 +368,7 @@ const CASES: &[Case] = &[
         "Some(1)",
     ),
     (
-        BOTH,
+        ALL,
         BALANCE,
         "with UNDER first in its queue it does not look at others' BOOST",
         |on| {
@@ -353,7 +378,7 @@ const CASES: &[Case] = &[
         "Some(2)",
     ),
     (
-        BOTH,
+        ALL,
         STEAL,
         "no vCPU of the same priority is taken",
         |on| {
@@ -363,7 +388,7 @@ const CASES: &[Case] = &[
         "Some(2)",
     ),
     (
-        BOTH,
+        ALL,
         STEAL,
         "an idle CPU takes OVER",
         |on| {
@@ -373,14 +398,14 @@ const CASES: &[Case] = &[
         "Some(1)",
     ),
     (
-        BOTH,
+        ALL,
         STEAL,
         "nothing from a CPU that idles: it is about to run that itself",
         |on| taken(on.cpus(2, &[1]).waits(0, 1, Under), 0),
         "None",
     ),
     (
-        BOTH,
+        ALL,
         STEAL,
         "a queue is searched up to the first that is no better",
         |on| {
@@ -390,7 +415,7 @@ const CASES: &[Case] = &[
         "Some(3)",
     ),
     (
-        BOTH,
+        ALL,
         STEAL,
         "one that may not use the CPU is passed over",
         |on| {
@@ -410,7 +435,7 @@ const CASES: &[Case] = &[
         "Some(3)",
     ),
     (
-        NEW,
+        MIDDLE,
         BALANCE,
         "4.4.1 begins with the first CPU of a node",
         |on| {
@@ -418,6 +443,22 @@ const CASES: &[Case] = &[
             taken(xen.runs(2, 2, Under).waits(3, 2, Under), 1)
         },
         "Some(1)",
+    ),
+    // balance_bias is the first CPU of the node, then the one that a vCPU was taken from.
+    (
+        NEWEST,
+        BALANCE,
+        "4.17 begins behind the CPU that was stolen from last",
+        |on| {
+            let xen = on.cpus(4, &[6]).runs(0, 0, Under).waits(1, 0, Under);
+            let xen = xen.runs(2, 2, Under).waits(3, 2, Under).waits(4, 2, Under);
+            let mut xen = xen.chooses(1, SliceEnd);
+            let first = xen.desk.running[1].map(|task| task.0);
+            xen.credit.unqueue(0, TaskId(1));
+            let xen = xen.waits(1, 0, Under);
+            format!("{first:?} {}", taken(xen, 3))
+        },
+        "Some(3) Some(1)",
     ),
     (
         NEW,
@@ -460,7 +501,7 @@ const CASES: &[Case] = &[
         "Some(1)",
     ),
     (
-        BOTH,
+        BEFORE,
         AFFINITY,
         "a vCPU that may stay does not move",
         |on| {
@@ -470,7 +511,17 @@ const CASES: &[Case] = &[
         "[] [1]",
     ),
     (
-        BOTH,
+        NEWEST,
+        AFFINITY,
+        "a vCPU that may stay looks for a CPU, too",
+        |on| {
+            let xen = bound(on.cpus(2, &[2]).runs(0, 0, Under).waits(1, 0, Under), &[0]);
+            format!("{} {:?}", xen.told(), xen.queue(0))
+        },
+        "[0], [0] leaves [1]",
+    ),
+    (
+        BEFORE,
         AFFINITY,
         "one that runs where it may not leaves at once, and is BOOST where it comes",
         |on| {
@@ -482,7 +533,19 @@ const CASES: &[Case] = &[
         "[0], [0] leaves; [0] Boost [1]",
     ),
     (
-        BOTH,
+        NEWEST,
+        AFFINITY,
+        "one that runs where it may not leaves at once, and is UNDER where it comes",
+        |on| {
+            let xen = bound(on.cpus(2, &[2]).runs(0, 0, Under), &[1]);
+            let told = xen.told();
+            let xen = xen.chooses(0, SliceEnd);
+            format!("{told}; {:?} {:?} {}", xen.queue(1), xen.pri_of(0), xen.told())
+        },
+        "[0], [0] leaves; [0] Under [1]",
+    ),
+    (
+        BEFORE,
         AFFINITY,
         "one that waits where it may not is BOOST where it comes",
         |on| {
@@ -491,6 +554,17 @@ const CASES: &[Case] = &[
             format!("{:?} {:?} {:?} {}", xen.queue(0), xen.queue(1), xen.pri_of(0), xen.told())
         },
         "[] [0] Boost [1]",
+    ),
+    (
+        NEWEST,
+        AFFINITY,
+        "one that waits where it may not is UNDER where it comes",
+        |on| {
+            let xen = on.cpus(2, &[3]).runs(1, 0, Under).runs(2, 1, Under).waits(0, 0, Under);
+            let xen = bound(xen, &[1]);
+            format!("{:?} {:?} {:?} {}", xen.queue(0), xen.queue(1), xen.pri_of(0), xen.told())
+        },
+        "[] [0] Under []",
     ),
 ];
 

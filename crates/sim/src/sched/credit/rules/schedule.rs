@@ -8,6 +8,7 @@ const INSERT: &str = "__runq_insert";
 const SORT: &str = "csched_runq_sort";
 const SCHEDULE: &str = "csched_schedule";
 const WAKE: &str = "csched_vcpu_wake";
+const TIMERS: &str = "timer_softirq_action";
 
 /// Whether ticks of four CPUs begin together, and by how many us the next ones are later than 10 ms at least
 /// and at most.
@@ -21,12 +22,56 @@ fn ticks(on: Board) -> String {
     format!("{together} {:?} {:?}", late.iter().min(), late.iter().max())
 }
 
+/// vCPU 0 has run for 31 ms beside vCPU 1; its slice was over, and accounting due, 1 ms ago, as timers are late.
+fn overdue(on: Board, slop: u64) -> Xen {
+    let mut xen = on.cpus(1, &[1, 1]).runs(0, 0, Under).waits(1, 0, Under);
+    xen = xen.active(&[(0, &[0]), (1, &[0])]);
+    xen.credit.rules.slop = Some(slop);
+    (xen.credit.pcpus[0].slice_end, xen.credit.account_at) = (30 * MS, 30 * MS);
+    xen.after(31 * MS)
+}
+
 const CASES: &[Case] = &[
+    (
+        ALL,
+        TIMERS,
+        "with a late accounting a slice ends that is over by then",
+        |on| {
+            let mut xen = overdue(on, 2 * MS);
+            xen.credit.timer(&mut xen.desk, 0);
+            format!("{} {}", xen.told(), xen.credit.account_at / MS)
+        },
+        "[0] 61",
+    ),
+    // 150 for each, and only then 310 burnt: UNDER.
+    (
+        ALL,
+        TIMERS,
+        "before a late slice ends the accounting comes that is due by then",
+        |on| {
+            let xen = overdue(on, 2 * MS).chooses(0, SliceEnd);
+            format!("{:?} {:?}", xen.credits(2), xen.pri_of(0))
+        },
+        "[-160, 150] Under",
+    ),
+    (
+        ALL,
+        TIMERS,
+        "timers on time are handled each at its own",
+        |on| {
+            let mut xen = overdue(on, 0);
+            xen.credit.timer(&mut xen.desk, 0);
+            xen.told()
+        },
+        "[]",
+    ),
     // timer_softirq_action: the deadline and timer_slop, 50 us; each by some of it.
     (OLD, "csched_tick", "CPUs tick apart, and up to 50 us late", ticks, "false Some(10) Some(50)"),
-    (NEW, "csched_tick", "CPUs tick apart, on time", ticks, "false Some(0) Some(0)"),
+    (MIDDLE, "csched_tick", "CPUs tick apart, on time", ticks, "false Some(0) Some(0)"),
+    // now % tick_period: from the same multiples of 10 ms on.
+    (NEWEST, "csched_schedule", "CPUs tick together, on time", ticks, "true Some(0) Some(0)"),
     (
-        BOTH,
+        ALL,
         INSERT,
         "behind all of the same priority, before the first lower one",
         |on| {
@@ -36,7 +81,7 @@ const CASES: &[Case] = &[
         "[2, 4, 1, 3, 0]",
     ),
     (
-        BOTH,
+        ALL,
         INSERT,
         "one that yields lets one of lower priority pass, not two",
         |on| {
@@ -47,7 +92,7 @@ const CASES: &[Case] = &[
         "[0, 1, 3, 2]",
     ),
     (
-        BOTH,
+        ALL,
         INSERT,
         "the idle vCPU is passed by nobody",
         |on| {
@@ -58,7 +103,7 @@ const CASES: &[Case] = &[
         "[0, 1]",
     ),
     (
-        BOTH,
+        ALL,
         SORT,
         "after accounting UNDER and BOOST come before OVER, in the order they had",
         |on| {
@@ -70,7 +115,7 @@ const CASES: &[Case] = &[
         "[0, 2, 4, 1, 3]",
     ),
     (
-        BOTH,
+        ALL,
         SORT,
         "BOOST is not brought before UNDER",
         |on| {
@@ -81,7 +126,7 @@ const CASES: &[Case] = &[
         "[0, 1]",
     ),
     (
-        BOTH,
+        ALL,
         SORT,
         "once an accounting: not at a tick without one in between",
         |on| {
@@ -92,7 +137,7 @@ const CASES: &[Case] = &[
         "[0, 1]",
     ),
     (
-        BOTH,
+        BEFORE,
         SCHEDULE,
         "within the rate limit the vCPU that runs goes on, for a whole rate limit",
         |on| {
@@ -101,9 +146,32 @@ const CASES: &[Case] = &[
         },
         "0 for 1000 us",
     ),
+    (
+        NEWEST,
+        SCHEDULE,
+        "within the rate limit the vCPU that runs goes on, for what is left of it",
+        |on| {
+            let xen = on.cpus(1, &[2]).runs(0, 0, Under).waits(1, 0, Boost).after(400 * US);
+            xen.chooses(0, Preempted).chosen(0)
+        },
+        "0 for 600 us",
+    ),
+    // CSCHED_MIN_TIMER: 100 us; then 150 us have passed.
+    (
+        NEWEST,
+        SCHEDULE,
+        "but for 100 us where it began less than 100 us ago",
+        |on| {
+            let xen = on.cpus(1, &[2]).runs(0, 0, Under).waits(1, 0, Boost).after(50 * US);
+            let xen = xen.chooses(0, Preempted);
+            let first = xen.slice / US;
+            format!("{first} us, then {}", xen.after(100 * US).chooses(0, SliceEnd).chosen(0))
+        },
+        "100 us, then 0 for 850 us",
+    ),
     // 0.4 ms, then 1 ms more: 1.4 ms.
     (
-        BOTH,
+        ALL,
         SCHEDULE,
         "and at the end of that it gives way",
         |on| {
@@ -113,7 +181,7 @@ const CASES: &[Case] = &[
         "1 for 30000 us",
     ),
     (
-        BOTH,
+        ALL,
         SCHEDULE,
         "a vCPU that ran for exactly the rate limit is preempted",
         |on| {
@@ -124,7 +192,7 @@ const CASES: &[Case] = &[
     ),
     // state_entry_time: 30.2 ms ago, though the slice began 0.2 ms ago.
     (
-        BOTH,
+        ALL,
         SCHEDULE,
         "a new slice of the same vCPU begins no new rate limit",
         |on| {
@@ -134,7 +202,7 @@ const CASES: &[Case] = &[
         "1 for 30000 us",
     ),
     (
-        BOTH,
+        BEFORE,
         SCHEDULE,
         "a vCPU that comes to run again has a new rate limit",
         |on| {
@@ -145,7 +213,18 @@ const CASES: &[Case] = &[
         "0 for 1000 us",
     ),
     (
-        BOTH,
+        NEWEST,
+        SCHEDULE,
+        "a vCPU that comes to run again has a new rate limit",
+        |on| {
+            let xen = on.cpus(1, &[2]).runs(0, 0, Under).after(30 * MS).waits(1, 0, Under);
+            let xen = xen.chooses(0, SliceEnd).after(30 * MS).chooses(0, SliceEnd);
+            xen.after(200 * US).chooses(0, Preempted).chosen(0)
+        },
+        "0 for 800 us",
+    ),
+    (
+        ALL,
         SCHEDULE,
         "at the end of its slice a vCPU goes behind its equals",
         |on| {
@@ -156,7 +235,7 @@ const CASES: &[Case] = &[
         "Some(1) then [0, 2]",
     ),
     (
-        BOTH,
+        ALL,
         SCHEDULE,
         "it goes on before those of lower priority",
         |on| {
@@ -166,7 +245,7 @@ const CASES: &[Case] = &[
         "0 for 30000 us",
     ),
     (
-        BOTH,
+        BEFORE,
         SCHEDULE,
         "a yield within the rate limit gives nobody the CPU",
         |on| {
@@ -176,7 +255,17 @@ const CASES: &[Case] = &[
         "0 for 1000 us",
     ),
     (
-        BOTH,
+        NEWEST,
+        SCHEDULE,
+        "the rate limit does not hold a vCPU that yields",
+        |on| {
+            let xen = on.cpus(1, &[2]).runs(0, 0, Under).waits(1, 0, Under).after(500 * US);
+            xen.chooses(0, Yield(None)).chosen(0)
+        },
+        "1 for 30000 us",
+    ),
+    (
+        BEFORE,
         SCHEDULE,
         "but its mark stays, and at the next choice one of lower priority passes",
         |on| {
@@ -187,7 +276,7 @@ const CASES: &[Case] = &[
         "Some(1) then [0]",
     ),
     (
-        BOTH,
+        ALL,
         SCHEDULE,
         "a vCPU that blocks loses the mark of its yield",
         |on| {
@@ -198,7 +287,7 @@ const CASES: &[Case] = &[
         "false",
     ),
     (
-        BOTH,
+        ALL,
         SCHEDULE,
         "the rate limit does not hold a vCPU that is to look for another CPU",
         |on| {
@@ -210,7 +299,7 @@ const CASES: &[Case] = &[
     ),
     // Not runnable until context_saved, then vcpu_migrate and csched_vcpu_wake.
     (
-        BOTH,
+        BEFORE,
         "vcpu_migrate",
         "it is queued after the choice, with BOOST if it was UNDER",
         |on| {
@@ -223,7 +312,33 @@ const CASES: &[Case] = &[
         "Some(1) then [0, 2] Boost [0]",
     ),
     (
-        BOTH,
+        NEWEST,
+        "sched_unit_migrate_finish",
+        "it is queued after the choice, and UNDER stays UNDER",
+        |on| {
+            let mut xen = on.cpus(1, &[3]).runs(0, 0, Under).waits(1, 0, Over).waits(2, 0, Over);
+            xen.svc(0).migrating = true;
+            let xen = xen.after(2 * MS).chooses(0, Preempted);
+            let running = xen.desk.running[0].map(|task| task.0);
+            format!("{running:?} then {:?} {:?} {}", xen.queue(0), xen.pri_of(0), xen.told())
+        },
+        "Some(1) then [0, 2] Under [0]",
+    ),
+    (
+        NEWEST,
+        WAKE,
+        "once: the next time it wakes it is BOOST",
+        |on| {
+            let mut xen = on.cpus(1, &[2]).runs(0, 0, Under).waits(1, 0, Over);
+            xen.svc(0).migrating = true;
+            let xen = xen.after(2 * MS).chooses(0, Preempted).after(2 * MS).chooses(0, Preempted);
+            let xen = xen.after(2 * MS).blocks(0).wakes(0, Waker::Timer);
+            format!("{:?}", xen.pri_of(0))
+        },
+        "Boost",
+    ),
+    (
+        ALL,
         WAKE,
         "UNDER wakes as BOOST, before UNDER",
         |on| {
@@ -235,7 +350,7 @@ const CASES: &[Case] = &[
     ),
     // Neither release looks for a CPU in csched_vcpu_insert; idle CPUs are told by __runq_tickle.
     (
-        BOTH,
+        BEFORE,
         "csched_vcpu_insert",
         "a new vCPU is queued where it was put, though other CPUs idle",
         |on| {
@@ -245,8 +360,20 @@ const CASES: &[Case] = &[
         },
         "[1] [1]",
     ),
+    // Its own CPU does not count as idle, as another one waits there; 3 comes next. csched_res_pick spares it BOOST.
     (
-        BOTH,
+        NEWEST,
+        "csched_unit_insert",
+        "a new vCPU looks for a CPU, and is UNDER there",
+        |on| {
+            let xen = on.cpus(4, &[3]).runs(0, 2, Under).waits(1, 2, Under).blocked(2, 2, Under);
+            let xen = xen.wakes(2, Waker::Start);
+            format!("{:?} {:?} {}", xen.queue(3), xen.pri_of(2), xen.told())
+        },
+        "[2] Under [3]",
+    ),
+    (
+        ALL,
         WAKE,
         "OVER wakes as OVER",
         |on| {
@@ -257,7 +384,7 @@ const CASES: &[Case] = &[
         "Over [0, 1]",
     ),
     (
-        BOTH,
+        ALL,
         WAKE,
         "BOOST that was not lost at a tick is kept over a sleep",
         |on| {
