@@ -23,7 +23,7 @@ mod testing;
 
 use crate::run::Sink;
 pub use duty::stand;
-use instep_host::apply::{Holder, Journal, StateDir};
+use instep_host::apply::{Holder, Journal, StateDir, damon};
 pub(crate) use lock::after_guardians;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt::Display;
@@ -126,11 +126,12 @@ impl Guard {
     }
 }
 
-/// Whether no affinity is recorded that anybody would have to put back. What cannot be read is not
-/// settled: the guardian tells of it.
+/// Whether no affinity is recorded that anybody would have to put back, and no monitor of DAMON. What cannot be
+/// read is not settled: the guardian tells of it.
 pub(crate) fn is_settled(state: &StateDir) -> bool {
     let journal = Journal::load(state);
     journal.is_ok_and(|journal| journal.is_none_or(|journal| journal.holder == Holder::Kept))
+        && damon::is_recorded(state).is_ok_and(|monitor| monitor.is_none())
 }
 
 /// That there is no guardian, and what follows from it.

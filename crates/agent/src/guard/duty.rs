@@ -1,7 +1,7 @@
 //! The guardian's side: what it waits for, and how it puts back what its agent left behind.
 //!
 //! ```text
-//! no journal, or one kept ------------------------> ends
+//! no journal, or one kept, and no monitor of DAMON -> ends
 //! the agent's, which is not gone yet -------------> waits, however long
 //! a living instance's ----------------------------> ends: that one restored
 //! abandoned, the lock is free --------------------> restores, ends
@@ -13,7 +13,10 @@ use super::lock::worded;
 use super::{DONE, GOING, NAME, PAUSES, READY};
 use crate::error::Error;
 use crate::published;
-use instep_host::apply::{Applier, Holder, InstanceLock, Journal, RestoreReport, StateDir};
+use instep_host::Root;
+use instep_host::apply::{
+    Applier, Holder, InstanceLock, Journal, Life, RestoreReport, StateDir, damon,
+};
 use rustix::process::setsid;
 use signal_hook::consts::{SIGABRT, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use std::io::{self, Read as _, Write as _};
@@ -81,20 +84,12 @@ impl Duty<'_> {
         let [mut pause, longest] = PAUSES;
         let mut in_the_way = None;
         loop {
-            let Some(journal) = Journal::load(self.state)? else { return Ok(None) };
-            let is_agents = |pid| pid == self.agent;
-            if journal.is_abandoned()? {
-                match take() {
-                    Ok(lock) => {
-                        let mut applier = Applier::open(lock)?;
-                        let is_left = applier.journal().is_abandoned()?;
-                        if !is_left {
-                            return Ok(None);
-                        }
-                        published::forget(self.state.path());
-                        return Ok(Some(applier.restore()?));
-                    }
-                    Err(instep_host::Error::Taken { pid: Some(pid), .. }) if is_agents(pid) => {}
+            match self.left()? {
+                Left::Nothing => return Ok(None),
+                Left::ByAgent => {}
+                Left::ByDead => match take() {
+                    Ok(lock) => return self.put_back(lock),
+                    Err(instep_host::Error::Taken { pid: Some(pid), .. }) if pid == self.agent => {}
                     // A new instance with this directory restores; one with another does not.
                     Err(error @ instep_host::Error::Taken { .. }) => {
                         let since: &mut Instant = in_the_way.get_or_insert_with(Instant::now);
@@ -103,14 +98,51 @@ impl Duty<'_> {
                         }
                     }
                     Err(error) => return Err(error.into()),
-                }
-            } else if !matches!(journal.holder, Holder::Instance { pid, .. } if is_agents(pid)) {
-                return Ok(None);
+                },
             }
             std::thread::sleep(pause);
             pause = longest.min(pause * 2);
         }
     }
+
+    /// What is on record, and whose it is.
+    fn left(&self) -> Result<Left, instep_host::Error> {
+        let of_living = |pid| if pid == self.agent { Left::ByAgent } else { Left::Nothing };
+        let journal = match Journal::load(self.state)? {
+            None => Left::Nothing,
+            Some(journal) if journal.is_abandoned()? => Left::ByDead,
+            Some(Journal { holder: Holder::Instance { pid, .. }, .. }) => of_living(pid),
+            Some(Journal { holder: Holder::Kept, .. }) => Left::Nothing,
+        };
+        let monitor = match damon::is_recorded(self.state)? {
+            None => Left::Nothing,
+            Some((pid, Life::Runs)) => of_living(pid),
+            Some((_, Life::Ended | Life::EarlierBoot)) => Left::ByDead,
+        };
+        Ok(journal.max(monitor))
+    }
+
+    /// Restores what is still abandoned now that nobody else can.
+    fn put_back(&self, lock: InstanceLock) -> Result<Option<RestoreReport>, Error> {
+        let mut applier = Applier::open(lock)?;
+        if applier.journal().is_abandoned()? {
+            published::forget(self.state.path());
+            return Ok(Some(applier.restore()?));
+        }
+        let monitor = damon::undo(&Root::live(), self.state).transpose();
+        let report = |monitor| RestoreReport { monitor: Some(monitor), ..RestoreReport::default() };
+        Ok(monitor.map(report))
+    }
+}
+
+/// What is there to put back; the later one decides.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Left {
+    Nothing,
+    /// Of the agent, which is not gone yet.
+    ByAgent,
+    /// Of an instance that is gone.
+    ByDead,
 }
 
 #[cfg(test)]
@@ -153,6 +185,29 @@ mod tests {
         for holder in ["\"kept\"".to_owned(), by_process(own, start_of(own))] {
             nothing(&left_by(&holder).1);
         }
+    }
+
+    #[test]
+    fn monitor_of_damon_is_put_back_without_a_journal_once_its_run_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::at(dir.path().join("s"));
+        let record = |pid: u32, start: u64| {
+            let boot = instep_host::apply::Instance::this().unwrap().boot_id;
+            let holder = format!(r#"{{"boot_id":"{boot}","pid":{pid},"start":{start}}}"#);
+            let text = format!(r#"{{"schema":"instep.damon/1","holder":{holder},"target":4711}}"#);
+            std::fs::write(state.path().join("damon.json"), text).unwrap();
+        };
+        drop(state.lock().unwrap());
+        let own = std::process::id();
+        record(own, start_of(own));
+        let living = duty(&state, Duration::ZERO).fulfil(|| panic!("another instance lives"));
+        assert!(living.unwrap().is_none() && !crate::guard::is_settled(&state));
+        // The first process did not start that late.
+        record(1, u64::MAX);
+        let report = duty(&state, Duration::ZERO).fulfil(|| state.lock()).unwrap().unwrap();
+        let told = report.monitor_told().unwrap();
+        let is_told = ["DAMON's monitor", "DAMON is left alone"].map(|words| told.contains(words));
+        assert!(is_told.contains(&true) && report.restored == 0, "{told}");
     }
 
     #[test]
