@@ -1,10 +1,9 @@
-//! Parsers of the side that applies: address ranges, the journal, samples and their sources.
+//! Parsers of the side that applies: address ranges, the journal, DAMON's regions, traced switches.
 
+use instep_host::apply::damon::{heat, parse_regions};
 use instep_host::apply::journal;
 use instep_host::apply::ranges;
 use instep_host::apply::room;
-use instep_host::apply::sampling::source::{Bits, parse_terms};
-use instep_host::apply::sampling::{hot::HotPages, records};
 use std::path::{Path, PathBuf};
 
 /// `numa_maps`, `maps`, `meminfo`, `stat`, `status`, `uptime`: the text up to a zero byte is the
@@ -47,20 +46,17 @@ pub(crate) fn journal(data: &[u8]) {
     }
 }
 
-/// The records of a sampling buffer, and the hot ranges they make.
-pub(crate) fn samples(data: &[u8]) {
-    let decoded = records::decode(data);
-    assert!(decoded.samples.len() <= data.len() / 32);
-    if let Some(at) = decoded.damaged_at {
-        assert_eq!(records::decode(&data[..at]).samples, decoded.samples);
-    }
-    let mut hot = HotPages::default();
-    decoded.samples.iter().for_each(|sample| hot.add(sample));
-    let whole = ranges::Range { start: 0, end: 1 << 47, page: 4096, by_node: Default::default() };
-    let limit = instep_core::units::Bytes::from_mib(1);
-    let ranges = hot.ranges(&[whole], 8, limit);
-    let length: u64 = ranges.iter().map(|range| range.end - range.start).sum();
-    assert!(length <= limit.0);
+/// Regions as DAMON tells them, and the order of memory that they make.
+pub(crate) fn damon_regions(data: &[u8]) {
+    let (regions, _) = parse_regions(&String::from_utf8_lossy(data));
+    assert!(regions.iter().all(|region| region.start < region.end));
+    assert!(regions.windows(2).all(|pair| pair[0].end <= pair[1].start));
+    let whole =
+        ranges::Range { start: 4096, end: 1 << 47, page: 4096, by_node: Default::default() };
+    let parts = heat::hottest_first(std::slice::from_ref(&whole), &regions);
+    let length: u64 = parts.iter().map(|part| part.range.end - part.range.start).sum();
+    assert_eq!(length, whole.end - whole.start);
+    assert!(parts.windows(2).all(|pair| pair[0].heat >= pair[1].heat));
 }
 
 /// The records of traced context switches, and the timeline they make.
@@ -77,11 +73,4 @@ pub(crate) fn switches(data: &[u8]) {
     timeline.cut(instep_core::units::Nanos(last + 1));
     let levels: u64 = timeline.levels.iter().map(|time| time.0).sum();
     assert_eq!(levels, timeline.intervals.iter().map(|interval| interval.length.0).sum::<u64>());
-}
-
-/// The event and format files of a PMU.
-pub(crate) fn sampling_source(data: &[u8]) {
-    let text = String::from_utf8_lossy(data);
-    let _ = parse_terms(&text);
-    let _ = Bits::parse(&text);
 }

@@ -1,4 +1,4 @@
-//! Seeds that no made host has as a file: configuration, journal, QMP, sampling buffers, and forms
+//! Seeds that no made host has as a file: configuration, journal, QMP, buffers of traced switches, and forms
 //! of /proc and /sys that only other kernels write.
 
 /// A line of the history.
@@ -37,8 +37,11 @@ pub(crate) const TEXTS: &[(&str, &[&[u8]])] = &[
         ],
     ),
     (
-        "sampling_source",
-        &[b"event=0xcd,umask=0x1,ldlat=3", b"config1:0-15", b"config:0-7,32-35", b"config:19"],
+        "damon_regions",
+        &[
+            b"139620002824192 139620008390656 19\n139620008390656 139620131012608 0\n",
+            b"4096 8192 1\n8000 4198400 20\n140737488351232 140737488355328 4294967295\n",
+        ],
     ),
     (
         "guest_ranges",
@@ -81,18 +84,6 @@ pub(crate) const TEXTS: &[(&str, &[&[u8]])] = &[
     (
         "numa_stat",
         &[b"total=7 N0=3 N1=4\nfile=1 N0=1 N1=0\nanon=6 N0=2 N1=4\nunevictable=0 N0=0 N1=0\n"],
-    ),
-    (
-        "samples",
-        &[
-            include_bytes!("../../crates/host/src/apply/sampling/fixtures/page-faults.bin"),
-            // A sample of thread 1 at 0x7f0000001000, and three lost ones.
-            &[
-                9, 0, 0, 0, 2, 0, 32, 0, 1, 0, 0, 0, 1, 0, 0, 0, //
-                0, 16, 0, 0, 0, 127, 0, 0, 2, 8, 0, 0, 0, 0, 0, 0, //
-                2, 0, 0, 0, 0, 0, 24, 0, 1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0,
-            ],
-        ],
     ),
     (
         "switches",

@@ -182,6 +182,9 @@ impl Done {
         let mut over = || (tools.stopping)() || tools.watch.interrupts(tools.sink);
         let decided = (&self.observation, &self.decision);
         self.memory = tools.homes.bring_home(tools.host, decided, limits, &mut over);
+        if let Some(why) = tools.homes.take_unranked() {
+            tools.sink.notice(&why);
+        }
     }
 
     /// Where VMs with one home node are at home.

@@ -128,7 +128,7 @@ impl Guard {
     }
 }
 
-/// Whether no affinity is recorded that anybody would have to put back. What cannot be read is not
+/// Whether nothing is recorded that anybody would have to put back. What cannot be read is not
 /// settled: the guardian tells of it.
 pub(crate) fn is_settled(state: &StateDir, left: &impl Left) -> bool {
     left.look(state).is_ok_and(|left| left.is_none_or(|left| left.holder == Holder::Kept))

@@ -13,7 +13,8 @@ use crate::published;
 use crate::run::Sink;
 use instep_core::units::Tid;
 use instep_core::wording::Count;
-use instep_host::apply::{Affinity, Applier, RestoreReport, StateDir};
+use instep_host::Root;
+use instep_host::apply::{Affinity, Applier, RestoreReport, StateDir, damon};
 
 /// Becomes the one instance, and restores what one that crashed left behind.
 pub(crate) fn begin(state: &StateDir, sink: &mut dyn Sink) -> Result<Applier, Error> {
@@ -27,6 +28,14 @@ pub(crate) fn begin(state: &StateDir, sink: &mut dyn Sink) -> Result<Applier, Er
              directory of the host (docker run --volume {0}:{0})",
             state.path().display()
         ));
+    }
+    // Of a run that ended while it watched a VM, whatever became of its journal.
+    match damon::undo(&Root::live(), state) {
+        Ok(None) => {}
+        Ok(Some(undone)) => {
+            sink.notice(&format!("an earlier run ended without restoring; {undone}"))
+        }
+        Err(error) => sink.notice(&format!("DAMON's monitor could not be removed: {error}")),
     }
     if applier.journal().is_abandoned()? {
         let report = applier.restore()?;
@@ -79,13 +88,14 @@ pub(crate) fn take_over<A: Affinity>(applier: &mut Applier<A>, sink: &mut dyn Si
     }
 }
 
-/// A restore in words: one line, and one for each thread that is not as it was found.
+/// A restore in words: one line, one for each thread that is not as it was found, and one for DAMON's monitor.
 #[must_use]
 pub fn told(report: &RestoreReport) -> Vec<String> {
     let mut lines = vec![restored(report)];
     lines.extend(report.left_alone.iter().map(ToString::to_string));
     let failed = |(tid, error): &(Tid, _)| format!("thread {tid} could not be restored: {error}");
     lines.extend(report.failed.iter().map(failed));
+    lines.extend(report.monitor_told());
     lines
 }
 

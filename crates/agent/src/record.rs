@@ -79,6 +79,9 @@ pub struct MemoryRecord {
     pub moved_bytes: Bytes,
     /// Bytes that did not, by cause.
     pub stayed_bytes: BTreeMap<String, Bytes>,
+    /// Bytes that were seen in use and not walked yet; null where nothing tells what is in use, or the order
+    /// does not matter.
+    pub used_left_bytes: Option<Bytes>,
     /// Whether all of it was looked at; else it goes on in the next cycle.
     pub complete: bool,
     /// What ended it early.

@@ -29,7 +29,6 @@ use crate::vm_settings::Reported;
 use crate::watch::Watch;
 use instep_core::wording::Count;
 use instep_host::Root;
-use instep_host::apply::sampling::{self, Source};
 use instep_host::apply::{Affinity, Applier, Holder, Journal, RestoreReport, StateDir};
 use instep_host::discover::{Arrivals, ScanOptions};
 use instep_kernel::Mode;
@@ -196,33 +195,6 @@ pub(crate) const HANDED_OVER: &str =
 
 const UNRESTORED: &str = "the affinities found cannot be put back";
 
-/// Memory's way home, with sampling where the CPU has it; says so where it would help and is not
-/// there.
-fn live_host(observer: &Observer, options: &Options<'_>, sink: &mut dyn Sink) -> LiveHost {
-    let moves = observer.topology().nodes().len() > 1 && options.config.memory.home;
-    if !moves || matches!(options.hands, Hands::Tied(_)) {
-        return LiveHost::new(None);
-    }
-    let source = sampling::source::choose(&Root::live());
-    if let Some(notice) = unsampled(&source) {
-        sink.notice(&notice);
-    }
-    LiveHost::new(source.ok())
-}
-
-/// What sampling will not see, in words.
-fn unsampled(source: &Result<Source, instep_host::Error>) -> Option<String> {
-    match source {
-        Ok(source) if source.sees_kvm_guests() => None,
-        Ok(_) => Some(
-            "memory of KVM guests comes home in order of address: this CPU samples memory \
-             accesses, but not those made inside a guest; VMs run in software (TCG) are sampled"
-                .to_owned(),
-        ),
-        Err(error) => Some(format!("memory comes home in order of address: {error}")),
-    }
-}
-
 /// What to do with the placement at the end.
 enum Finish {
     Keep,
@@ -259,7 +231,10 @@ impl<'a> Agent<'a> {
         options.events.hold_stops()?;
         let service = Service::begin(options.config.window);
         let observer = Observer::new(Root::live(), ScanOptions::once())?;
-        let host = live_host(&observer, &options, sink);
+        let host = LiveHost::new(match &options.hands {
+            Hands::Free(state) => Some(state.clone()),
+            Hands::Tied(_) => None,
+        });
         let homes = Homes::default();
         let watch = Watch::of(dispatch(&options, &observer, sink)?);
         let arrivals = Arrivals::new(Root::live());
@@ -566,14 +541,5 @@ mod tests {
     fn what_was_restored_after_an_error_needs_no_guardian() {
         let Some((heard, _, settled)) = failing(|_, _| {}) else { return };
         assert!(settled && heard == ["1 thread has its original affinity again"], "{heard:?}");
-    }
-
-    #[test]
-    fn it_is_said_that_sampling_does_not_see_into_kvm_guests() {
-        let said = unsampled(&Ok(Source::page_faults())).unwrap();
-        assert!(said.contains("KVM guests comes home in order of address"), "{said}");
-        let dir = tempfile::tempdir().unwrap();
-        let said = unsampled(&sampling::source::choose(&Root::at(dir.path()))).unwrap();
-        assert!(said.contains("no memory sampling on this CPU"), "{said}");
     }
 }

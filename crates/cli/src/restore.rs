@@ -12,7 +12,8 @@ use instep_agent::published;
 use instep_agent::run::{lock, lock_host, lock_journal, restored};
 use instep_host::Root;
 use instep_host::apply::{
-    Applier, InstanceLock, Journal, KernelAffinity, RestoreReport, StateDir, WidenReport, widen,
+    Applier, InstanceLock, Journal, KernelAffinity, RestoreReport, StateDir, WidenReport, damon,
+    widen,
 };
 use instep_host::discover::{ScanOptions, Scanner, is_called};
 use instep_host::system::check_pid_namespace;
@@ -29,6 +30,8 @@ struct RestoreJson {
     left_alone: Vec<String>,
     narrowed: Vec<String>,
     failed: Vec<String>,
+    /// What became of DAMON's monitor, in words; null when none was on record.
+    monitor: Option<String>,
     /// Threads that `--to-cpuset` let use more CPUs; null without it.
     widened: Option<usize>,
 }
@@ -82,7 +85,7 @@ fn has_journal(state: &StateDir, is_named: bool) -> anyhow::Result<bool> {
         return Ok(false);
     }
     state.check()?;
-    if is_there(&Journal::path_in(state))? {
+    if is_there(&Journal::path_in(state))? || damon::is_recorded(state)?.is_some() {
         return Ok(true);
     }
     match state.running_instance()? {
@@ -179,14 +182,15 @@ fn report_restore(
         print_json(&json(report))?;
         return Ok(outcome);
     }
-    let nothing =
-        report.is_complete() && report.restored + report.gone + report.left_alone.len() == 0;
-    if nothing {
+    if report.is_empty() {
         print(&format!("Nothing to restore in {}.\n", state.path().display()))?;
         return Ok(outcome);
     }
     print(&format!("{}.\n", restored(report)))?;
-    let RestoreJson { left_alone, narrowed, failed, .. } = json(report);
+    let RestoreJson { left_alone, narrowed, failed, monitor, .. } = json(report);
+    if let Some(monitor) = monitor {
+        print(&format!("  {monitor}\n"))?;
+    }
     for (what, lines) in
         [("left alone", left_alone), ("narrower than before", narrowed), ("failed", failed)]
     {
@@ -204,6 +208,7 @@ fn json(report: &RestoreReport) -> RestoreJson {
         gone: report.gone,
         left_alone: report.left_alone.iter().map(ToString::to_string).collect(),
         narrowed: report.narrowed.iter().map(ToString::to_string).collect(),
+        monitor: report.monitor_told(),
         widened: None,
         failed: report.failed.iter().map(|(tid, error)| format!("thread {tid}: {error}")).collect(),
     }
@@ -214,6 +219,27 @@ mod tests {
     use super::*;
     use crate::args::{Cli, Command};
     use clap::Parser as _;
+
+    #[test]
+    fn monitor_of_a_run_that_was_killed_is_restored_without_a_journal() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::at(dir.path().join("s"));
+        drop(state.lock().unwrap());
+        assert!(!has_journal(&state, true).unwrap());
+        // The first process did not start that late.
+        let boot = instep_host::apply::Instance::this().unwrap().boot_id;
+        let holder = format!(r#"{{"boot_id":"{boot}","pid":1,"start":{}}}"#, u64::MAX);
+        let text = format!(r#"{{"schema":"instep.damon/1","holder":{holder},"target":4711}}"#);
+        std::fs::write(state.path().join("damon.json"), text).unwrap();
+        assert!(has_journal(&state, true).unwrap());
+        let Command::Restore(args) = Cli::parse_from(["instep", "restore"]).command else {
+            panic!("another command");
+        };
+        let (report, _) = put_back(&state, state.lock().unwrap(), &args, &[]).unwrap();
+        let told = json(&report).monitor.unwrap();
+        assert!(!report.is_empty() && report.is_complete() && told.contains("DAMON"), "{told}");
+        assert!(!has_journal(&state, true).unwrap());
+    }
 
     #[test]
     fn lock_is_held_until_what_follows_the_restore_is_done() {

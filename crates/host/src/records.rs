@@ -36,6 +36,15 @@ impl<'a> Record<'a> {
     }
 }
 
+/// The header of a record: its type, its `misc` bits and its whole length.
+pub(crate) fn header(kind: u32, misc: u16, length: u16) -> [u8; HEADER] {
+    let mut bytes = [0; HEADER];
+    bytes[..4].copy_from_slice(&kind.to_ne_bytes());
+    bytes[4..6].copy_from_slice(&misc.to_ne_bytes());
+    bytes[6..].copy_from_slice(&length.to_ne_bytes());
+    bytes
+}
+
 /// Gives each record to `take`, which tells a damaged one by `None`; the offset of that one.
 pub(crate) fn walk(bytes: &[u8], mut take: impl FnMut(&Record<'_>) -> Option<()>) -> Option<usize> {
     let mut at = 0;

@@ -8,10 +8,10 @@ use instep_core::idset::NodeSet;
 use instep_core::reason::Reason;
 use instep_core::units::Bytes;
 use instep_host::Error as HostError;
+use instep_host::apply::damon::Region;
 use instep_host::apply::move_pages::Pages;
-use instep_host::apply::ranges::{GuestRanges, Range};
+use instep_host::apply::ranges::GuestRanges;
 use instep_host::apply::room::Room;
-use instep_host::discover::Accel;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
@@ -32,14 +32,12 @@ impl Host for NoPages {
         Ok(GuestRanges::default())
     }
 
-    fn hot(
+    fn regions(
         &mut self,
-        _: &Vm,
-        _: Option<Accel>,
-        _: &[Range],
+        _: (u32, u64),
         _: &mut dyn FnMut(Duration) -> bool,
-    ) -> Vec<Range> {
-        Vec::new()
+    ) -> Result<Option<Vec<Region>>, HostError> {
+        Ok(None)
     }
 
     fn pages(&mut self, _: u32, _: u64) -> Result<Empty, HostError> {

@@ -1,7 +1,7 @@
 //! The guardian's side: what it waits for, and how it puts back what its agent left behind.
 //!
 //! ```text
-//! no journal, or one kept ------------------------> ends
+//! no journal, or one kept, and no monitor of DAMON -> ends
 //! the agent's, which is not gone yet -------------> waits, however long
 //! a living instance's ----------------------------> ends: that one restored
 //! abandoned, the lock is free --------------------> restores, ends
@@ -155,6 +155,29 @@ mod tests {
         for holder in ["\"kept\"".to_owned(), by_process(own, start_of(own))] {
             nothing(&left_by(&holder).1);
         }
+    }
+
+    #[test]
+    fn monitor_of_damon_is_put_back_without_a_journal_once_its_run_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::at(dir.path().join("s"));
+        let record = |pid: u32, start: u64| {
+            let boot = instep_host::apply::Instance::this().unwrap().boot_id;
+            let holder = format!(r#"{{"boot_id":"{boot}","pid":{pid},"start":{start}}}"#);
+            let text = format!(r#"{{"schema":"instep.damon/1","holder":{holder},"target":4711}}"#);
+            std::fs::write(state.path().join("damon.json"), text).unwrap();
+        };
+        drop(state.lock().unwrap());
+        let own = std::process::id();
+        record(own, start_of(own));
+        let living = duty(&state, Duration::ZERO).fulfil(|| panic!("another instance lives"));
+        assert!(living.unwrap().is_none() && !crate::guard::is_settled(&state, &Threads));
+        // The first process did not start that late.
+        record(1, u64::MAX);
+        let report = duty(&state, Duration::ZERO).fulfil(|| state.lock()).unwrap().unwrap();
+        let told = report.told.join("\n");
+        let is_told = ["DAMON's monitor", "DAMON is left alone"].map(|words| told.contains(words));
+        assert!(is_told.contains(&true) && report.told.len() == 1, "{told}");
     }
 
     #[test]

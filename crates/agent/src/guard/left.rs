@@ -2,7 +2,10 @@
 
 use crate::error::Error;
 use crate::run::told;
-use instep_host::apply::{Applier, Holder, InstanceLock, Journal, StateDir};
+use instep_host::Root;
+use instep_host::apply::{
+    Applier, Holder, InstanceLock, Journal, Life, RestoreReport, StateDir, damon,
+};
 
 /// The journal of one kind of host, as a guardian sees it.
 pub trait Left {
@@ -37,19 +40,36 @@ pub struct Restored {
     pub is_complete: bool,
 }
 
-/// Threads of a Linux host.
+/// Threads of a Linux host, and the kernel's DAMON.
 #[derive(Clone, Copy, Debug)]
 pub struct Threads;
 
 impl Left for Threads {
     fn look(&self, state: &StateDir) -> Result<Option<Recorded>, Error> {
-        let Some(journal) = Journal::load(state)? else { return Ok(None) };
-        let is_abandoned = journal.is_abandoned()?;
-        Ok(Some(Recorded { holder: journal.holder, is_abandoned }))
+        let journal = match Journal::load(state)? {
+            Some(journal) => {
+                let is_abandoned = journal.is_abandoned()?;
+                Some(Recorded { holder: journal.holder, is_abandoned })
+            }
+            None => None,
+        };
+        let monitor = damon::is_recorded(state)?
+            .map(|(holder, life)| Recorded { holder, is_abandoned: life != Life::Runs });
+        // What nobody answers for any more comes first, and then what a run answers for.
+        let order = |of: &Recorded| (of.is_abandoned, of.holder != Holder::Kept);
+        Ok(journal.into_iter().chain(monitor).max_by_key(order))
     }
 
     fn put_back(&self, lock: InstanceLock) -> Result<Restored, Error> {
-        let report = Applier::open(lock)?.restore()?;
-        Ok(Restored { told: told(&report), is_complete: report.is_complete() })
+        let state = lock.state().clone();
+        let mut applier = Applier::open(lock)?;
+        if applier.journal().is_abandoned()? {
+            let report = applier.restore()?;
+            return Ok(Restored { told: told(&report), is_complete: report.is_complete() });
+        }
+        let monitor = damon::undo(&Root::live(), &state).transpose();
+        let report = RestoreReport { monitor, ..RestoreReport::default() };
+        let is_complete = report.is_complete();
+        Ok(Restored { told: report.monitor_told().into_iter().collect(), is_complete })
     }
 }

@@ -1,38 +1,31 @@
-//! The running machine's side of memory's way home: its files, its system calls, its sampling.
+//! The running machine's side of memory's way home: its files and its system calls.
 
 use super::Host;
 use instep_core::idset::NodeSet;
-use instep_core::snapshot::Vm;
-use instep_core::units::{Bytes, Tid};
+use instep_host::apply::damon::{Region, WATCHED};
 use instep_host::apply::move_pages::KernelPages;
-use instep_host::apply::ranges::{self, GuestRanges, Range};
+use instep_host::apply::ranges::{self, GuestRanges};
 use instep_host::apply::room::{self, Room};
-use instep_host::apply::sampling::{HotPages, MemorySampler, Source};
-use instep_host::discover::Accel;
+use instep_host::apply::{Damon, StateDir};
 use instep_host::{Error, Root};
 use std::time::{Duration, Instant};
 
-/// How long a VM's accesses are sampled before its memory moves.
-const SAMPLED: Duration = Duration::from_millis(200);
-/// How often a request to stop is looked for meanwhile.
+/// How often a request to stop is looked for while a VM is watched.
 const SLICE: Duration = Duration::from_millis(20);
-/// Pages brought home with each sampled one, on either side.
-const RADIUS: u64 = 16;
-/// The most that is preferred for being hot.
-const HOT: Bytes = Bytes::from_mib(256);
 
 /// This machine.
 #[derive(Debug)]
 pub(crate) struct LiveHost {
-    /// How this CPU samples memory accesses, if it does.
-    source: Option<Source>,
+    /// `None` where nothing may be changed.
+    damon: Option<Damon>,
     began: Instant,
 }
 
 impl LiveHost {
-    /// This machine; `source` tells hot pages.
-    pub(crate) fn new(source: Option<Source>) -> Self {
-        Self { source, began: Instant::now() }
+    /// This machine; what is changed of it besides affinities is recorded in `state`.
+    pub(crate) fn new(state: Option<StateDir>) -> Self {
+        let damon = state.map(|state| Damon::new(Root::live(), state));
+        Self { damon, began: Instant::now() }
     }
 }
 
@@ -47,30 +40,21 @@ impl Host for LiveHost {
         Ok(ranges)
     }
 
-    fn hot(
+    fn regions(
         &mut self,
-        vm: &Vm,
-        accel: Option<Accel>,
-        mapped: &[Range],
+        (pid, pid_start): (u32, u64),
         enough: &mut dyn FnMut(Duration) -> bool,
-    ) -> Vec<Range> {
-        let Some(source) = &self.source else { return Vec::new() };
-        if accel == Some(Accel::Kvm) && !source.sees_kvm_guests() {
-            return Vec::new();
-        }
-        let tids: Vec<Tid> = vm.vcpus.iter().map(|vcpu| vcpu.tid).collect();
-        let mut pages = HotPages::default();
-        match MemorySampler::start(source, vm.id.0, &tids, &vm.allowed()) {
-            Ok(mut sampler) => {
-                let end = Instant::now() + SAMPLED;
-                while Instant::now() < end && !enough(self.now()) {
-                    std::thread::sleep(SLICE);
-                }
-                sampler.drain(&mut pages);
+    ) -> Result<Option<Vec<Region>>, Error> {
+        let Some(damon) = &self.damon else { return Ok(None) };
+        let watch = damon.watch(pid, pid_start)?;
+        let end = Instant::now() + WATCHED;
+        while Instant::now() < end {
+            if enough(self.now()) {
+                return Ok(None);
             }
-            Err(error) => tracing::info!("{}: not sampled: {error}", vm.name),
+            std::thread::sleep(SLICE);
         }
-        pages.ranges(mapped, RADIUS, HOT)
+        watch.regions().map(Some)
     }
 
     fn pages(&mut self, pid: u32, pid_start: u64) -> Result<KernelPages, Error> {

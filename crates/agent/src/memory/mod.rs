@@ -1,8 +1,8 @@
 //! Memory on its way home: which VMs, how far, and how much of it in one cycle.
 //!
 //! The policy decided that it moves and where; the host adapter moves pages. Here the passes of
-//! several VMs share one cycle's budget, and a VM whose memory will not move is asked less and
-//! less often.
+//! several VMs share one cycle's budget, a VM with more memory to move than that is watched first, so that
+//! what it uses moves first, and a VM whose memory will not move is asked less and less often.
 
 mod live;
 #[cfg(test)]
@@ -20,16 +20,21 @@ use instep_core::idset::NodeSet;
 use instep_core::snapshot::Vm;
 use instep_core::units::{Bytes, VmId};
 use instep_host::Error;
+use instep_host::apply::damon::Region;
 use instep_host::apply::homecoming::{Budget, Homecoming, Stop, Tally};
 use instep_host::apply::move_pages::{Cause, Pages};
 use instep_host::apply::ranges::{GuestRanges, Range};
 use instep_host::apply::room::Room;
-use instep_host::discover::Accel;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The longest that one step may keep a request to stop waiting.
 const STEP: Duration = Duration::from_millis(50);
+/// How long it takes to tell which memory is used: the time of watching, and one more aggregation.
+const RANKING: Duration = Duration::from_secs(12);
+/// Of more than this it is told first which is used; of less only where even less is moved in a cycle. It moves
+/// in the time that watching takes, or sooner.
+const RANKED_FROM: Bytes = Bytes::from_mib(4096);
 /// After fruitless passes a VM is passed over for up to this many cycles.
 const MAX_REST: u32 = 64;
 
@@ -42,15 +47,13 @@ pub(crate) trait Host {
     /// holds the process's memory map.
     fn ranges(&mut self, pid: u32) -> Result<GuestRanges, Error>;
 
-    /// The ranges among `mapped` that the VM uses most now; none where that cannot be told.
-    /// It takes a while, and ends early when `enough`, told the time, says so.
-    fn hot(
+    /// How much each region of the memory of process `pid`, which started at `pid_start`, is used. It takes
+    /// [`RANKING`], and ends early with `None` when `enough`, told the time, says so.
+    fn regions(
         &mut self,
-        vm: &Vm,
-        accel: Option<Accel>,
-        mapped: &[Range],
+        process: (u32, u64),
         enough: &mut dyn FnMut(Duration) -> bool,
-    ) -> Vec<Range>;
+    ) -> Result<Option<Vec<Region>>, Error>;
 
     /// The pages of the process that started at `pid_start` (clock ticks since boot).
     fn pages(&mut self, pid: u32, pid_start: u64) -> Result<Self::Pages, Error>;
@@ -86,6 +89,12 @@ impl Limits {
         };
         Self { bytes, time, batch, memory_only_nodes }
     }
+
+    /// Whether the order matters in which so much comes home: it does not come at once, and there is the time to
+    /// find the order.
+    fn is_ranked(&self, remote: Bytes) -> bool {
+        remote > self.bytes.min(RANKED_FROM) && self.time.is_none_or(|time| time > RANKING)
+    }
 }
 
 /// Whose memory: the VM, and the number of the guest's node if it is not all of the VM's.
@@ -97,6 +106,10 @@ pub(crate) struct Homes {
     passes: BTreeMap<Owner, Pass>,
     /// What was read last in this cycle: the nodes of one guest are begun one after the other.
     read: Option<(VmId, GuestRanges)>,
+    /// Which of its memory is used, if that was told.
+    used: Option<(VmId, Vec<Region>)>,
+    /// Why it cannot be told which memory is used, and whether that was said.
+    unranked: Option<(String, bool)>,
 }
 
 /// One VM's way home, or that of one of its guest's nodes.
@@ -139,20 +152,33 @@ impl Homes {
             let result = if left.0 == 0 || enough(host.now()) {
                 Ok(())
             } else {
-                self.begin(host, observation, (vm, owner.1), (to, &stays), &mut enough).and_then(
-                    |pass| pass.walk(host, &mut tally, (&mut left, limits.batch), &mut enough),
-                )
+                self.begin(host, observation, (vm, owner.1), (to, &stays), (limits, &mut enough))
+                    .and_then(|pass| match pass {
+                        Some(pass) => {
+                            pass.walk(host, &mut tally, (&mut left, limits.batch), &mut enough)
+                        }
+                        None => Ok(()),
+                    })
             };
             let pass = self.passes.get(&owner);
             let finished = pass.is_some_and(|pass| pass.homecoming.is_finished());
             let complete = finished && result.is_ok();
-            records.push(record((vm, owner.1), &tally, complete, result));
+            let used = pass.and_then(|pass| pass.homecoming.hot());
+            records.push(record((vm, owner.1), (&tally, used), complete, result));
             if let Some(pass) = self.passes.get_mut(&owner) {
                 pass.settle();
             }
         }
-        self.read = None;
+        (self.read, self.used) = (None, None);
         records
+    }
+
+    /// Why memory comes home in order of address, where that was not said yet.
+    pub(crate) fn take_unranked(&mut self) -> Option<String> {
+        let (why, is_said) = self.unranked.as_mut()?;
+        (!std::mem::replace(is_said, true)).then(|| {
+            format!("memory comes home in order of address, not what is used most first: {why}")
+        })
     }
 
     /// Nothing is on its way any more.
@@ -174,38 +200,48 @@ impl Homes {
         });
     }
 
-    /// Whose memory moves in this cycle and where to: VMs on their way first, then those the
-    /// decision names. A VM that rests is passed over and has rested one cycle more.
+    /// Whose memory moves in this cycle and where to: in the order of the decision, which names first what
+    /// gains most for each byte, then others on their way. Memory that is known not to be used comes after that of
+    /// all others. A VM that rests is passed over and has rested one cycle more.
     fn turns(&mut self, decision: &Decision) -> Vec<(Owner, NodeSet)> {
-        let going = self.passes.iter().filter(|(_, pass)| !pass.homecoming.is_finished());
-        let mut turns: Vec<_> = going.map(|(owner, pass)| (*owner, pass.to.clone())).collect();
+        let mut turns = Vec::new();
         for action in &decision.actions {
             let Action::MoveMemory { vm, guest_node, to, .. } = action else { continue };
             let owner = (*vm, *guest_node);
             match self.passes.get_mut(&owner) {
-                Some(pass) if !pass.homecoming.is_finished() => {}
-                Some(pass) if pass.rest > 0 => pass.rest -= 1,
+                Some(pass) if pass.homecoming.is_finished() && pass.rest > 0 => pass.rest -= 1,
                 _ => turns.push((owner, to.clone())),
             }
         }
+        let going = self.passes.iter().filter(|(_, pass)| !pass.homecoming.is_finished());
+        for (owner, pass) in going {
+            if !turns.iter().any(|(known, _)| known == owner) {
+                turns.push((*owner, pass.to.clone()));
+            }
+        }
+        let is_unused = |owner: &Owner| {
+            let pass = self.passes.get(owner).filter(|pass| !pass.homecoming.is_finished());
+            pass.is_some_and(|pass| pass.homecoming.hot() == Some(Bytes(0)))
+        };
+        turns.sort_by_key(|(owner, _)| is_unused(owner));
         turns
     }
 
-    /// The pass that is under way, or a new one. One that cannot be planned is over at once, so that
-    /// it rests like others that moved nothing.
+    /// The pass that is under way, or a new one; `None` when there is not the time to tell which memory comes first. One
+    /// that cannot be planned is over at once, so that it rests like others that moved nothing.
     fn begin(
         &mut self,
         host: &mut impl Host,
         observation: &Observation,
         (vm, guest_node): (&Vm, Option<u32>),
         (to, stays): (NodeSet, &NodeSet),
-        enough: &mut dyn FnMut(Duration) -> bool,
-    ) -> Result<&mut Pass, Error> {
+        (limits, enough): (Limits, &mut dyn FnMut(Duration) -> bool),
+    ) -> Result<Option<&mut Pass>, Error> {
         let owner = (vm.id, guest_node);
-        let before = self.passes.remove(&owner);
-        let next_rest = before.as_ref().map_or(1, |pass| pass.next_rest);
-        if let Some(pass) = before.filter(|pass| !pass.homecoming.is_finished()) {
-            return Ok(self.passes.entry(owner).or_insert(pass));
+        let before = self.passes.get(&owner);
+        let next_rest = before.map_or(1, |pass| pass.next_rest);
+        if before.is_some_and(|pass| !pass.homecoming.is_finished()) {
+            return Ok(self.passes.get_mut(&owner));
         }
         let (mut mapped, result) = match self.mapped(host, owner) {
             Ok(mapped) => (mapped, Ok(())),
@@ -215,18 +251,48 @@ impl Homes {
         let topology = &observation.snapshot.topology;
         let home = topology.kernel_nodes(&to);
         mapped.retain(|range| range.remote(&home.or(stays)).0 > 0);
-        let facts = facts_of(&observation.scan, vm);
-        let hot = if mapped.is_empty() {
-            Vec::new()
-        } else {
-            host.hot(vm, facts.map(|facts| facts.accel), &mapped, enough)
-        };
         let mut homecoming = Homecoming::leaving(stays, vm.id.0, home, mapped);
-        homecoming.prefer(hot);
-        let pid_start = facts.map_or(0, |facts| facts.start_ticks);
+        let pid_start = start_of(observation, vm).unwrap_or(0);
+        if limits.is_ranked(homecoming.remote()) {
+            match self.used_of(host, (vm.id, pid_start), enough) {
+                Ok(Some(regions)) => homecoming.rank(regions),
+                Ok(None) => return Ok(None),
+                Err(error) => {
+                    // If the VM is gone, that is the reason.
+                    host.pages(vm.id.0, pid_start)?;
+                    self.note_unranked(&error);
+                }
+            }
+        }
         let pass = Pass { pid_start, to, homecoming, rest: 0, next_rest };
-        let pass = self.passes.entry(owner).or_insert(pass);
-        result.map(|()| pass)
+        self.passes.insert(owner, pass);
+        result.map(|()| self.passes.get_mut(&owner))
+    }
+
+    /// Which memory of a VM is used; `None` when there is not the time to tell. A VM is watched once for all nodes of
+    /// its guest whose turn comes in this cycle.
+    fn used_of(
+        &mut self,
+        host: &mut impl Host,
+        (vm, pid_start): (VmId, u64),
+        enough: &mut dyn FnMut(Duration) -> bool,
+    ) -> Result<Option<&[Region]>, Error> {
+        let regions = match self.used.take().filter(|(of, _)| *of == vm) {
+            Some((_, regions)) => regions,
+            None if enough(host.now().saturating_add(RANKING)) => return Ok(None),
+            None => match host.regions((vm.0, pid_start), enough)? {
+                Some(regions) => regions,
+                None => return Ok(None),
+            },
+        };
+        Ok(Some(&self.used.insert((vm, regions)).1))
+    }
+
+    fn note_unranked(&mut self, error: &Error) {
+        let why = error.to_string();
+        if self.unranked.as_ref().is_none_or(|(known, _)| *known != why) {
+            self.unranked = Some((why, false));
+        }
     }
 
     /// Where an owner's memory is. The memory map of a VM is read once for all nodes of its guest
@@ -285,7 +351,7 @@ fn rest(moved: Bytes, remote: Bytes, next: u32) -> (u32, u32) {
 
 fn record(
     (vm, guest_node): (&Vm, Option<u32>),
-    tally: &Tally,
+    (tally, used_left): (&Tally, Option<Bytes>),
     complete: bool,
     result: Result<(), Error>,
 ) -> MemoryRecord {
@@ -300,6 +366,7 @@ fn record(
             .filter(|(cause, _)| stayed(cause))
             .map(|(cause, bytes)| (cause.to_string(), *bytes))
             .collect(),
+        used_left_bytes: used_left,
         complete,
         error: result.err().map(|error| error.to_string()),
     }

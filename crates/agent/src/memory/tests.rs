@@ -70,8 +70,10 @@ struct Fake {
     guest_nodes: u32,
     /// The guest node whose mapping cannot be told.
     untold: Option<u32>,
-    /// How often accesses were sampled.
-    sampled: usize,
+    /// What is used of every VM; `None` where nothing tells that.
+    used: Option<Vec<Region>>,
+    /// Which VMs were watched, in order.
+    watched: Vec<u32>,
     /// How long reading one takes.
     reading: Duration,
     /// After this many looks at its room a node is full.
@@ -102,15 +104,21 @@ impl Host for Fake {
         Ok(ranges)
     }
 
-    fn hot(
+    fn regions(
         &mut self,
-        _: &Vm,
-        _: Option<Accel>,
-        _: &[Range],
-        _: &mut dyn FnMut(Duration) -> bool,
-    ) -> Vec<Range> {
-        self.sampled += 1;
-        Vec::new()
+        (pid, _): (u32, u64),
+        enough: &mut dyn FnMut(Duration) -> bool,
+    ) -> Result<Option<Vec<Region>>, Error> {
+        self.watched.push(pid);
+        let next = "Instep leaves that alone".to_owned();
+        let what = "somebody else uses DAMON".to_owned();
+        let Some(used) = self.used.clone() else { return Err(Error::Unusable { what, next }) };
+        let now = self.table.now.get();
+        if enough(now) {
+            return Ok(None);
+        }
+        self.table.now.set(now + RANKING);
+        Ok(Some(used))
     }
 
     fn pages(&mut self, pid: u32, _: u64) -> Result<Simulated, Error> {
@@ -245,10 +253,10 @@ fn the_memory_map_is_read_once_for_all_nodes_of_a_guest() {
     let decision = both_to_node_1(&observation);
     let limits = Limits::of(&MemoryConfig::default(), true);
     homes.bring_home(&mut host, (&observation, &decision), limits, &mut || false);
-    assert_eq!((host.read.clone(), host.sampled, host.table.on(id, 1)), (vec![id], 2, 8192));
-    // All is at home: each rests a cycle later, and nothing is sampled.
+    assert_eq!((host.read.clone(), host.table.on(id, 1)), (vec![id], 8192));
+    // All is at home: each rests a cycle later.
     homes.bring_home(&mut host, (&observation, &decision), limits, &mut || false);
-    assert_eq!((host.read, host.sampled), (vec![id, id], 2));
+    assert_eq!(host.read, [id, id]);
 }
 
 #[test]
@@ -357,6 +365,108 @@ fn memory_maps_are_read_only_when_the_budget_comes_to_them() {
     homes.bring_home(&mut host, (&observation, &decision), limits, &mut || false);
     assert_eq!(host.read, ids[..2]);
     assert_eq!((host.table.on(ids[0], 1), host.table.on(ids[1], 1)), (4096, 0));
+}
+
+/// The second half of every VM's memory, as two regions, of which the last is used most.
+fn second_half() -> Vec<Region> {
+    let region = |mib: u64, accesses| Region { start: mib * MIB, end: (mib + 4) * MIB, accesses };
+    vec![region(8, 3), region(12, 20)]
+}
+
+/// Which MiB of a VM's memory are on node 1.
+fn home_mib(table: &Table, pid: u32) -> Vec<u64> {
+    let on = table.on.borrow();
+    (0..MEMORY / MIB).filter(|mib| on.get(&(pid, mib * MIB)) == Some(&1)).collect()
+}
+
+#[test]
+fn memory_in_use_comes_home_first_where_a_cycle_moves_less_than_all() {
+    let observation = observed(&["a"]);
+    let id = observation.snapshot.vms[0].id.0;
+    let decision = decided(&observation, 1, true);
+    let used = Some(second_half());
+    let (mut homes, mut host) = (Homes::default(), Fake { used, ..Fake::default() });
+    let mut cycle = |homes: &mut Homes| {
+        let records =
+            homes.bring_home(&mut host, (&observation, &decision), FOUR_MIB, &mut || false);
+        (home_mib(&host.table, id), records[0].used_left_bytes, host.watched.len())
+    };
+    let all = |mib: std::ops::Range<u64>| mib.collect::<Vec<_>>();
+    assert_eq!(cycle(&mut homes), (all(12..16), Some(Bytes(4 * MIB)), 1));
+    assert_eq!(cycle(&mut homes), (all(8..16), Some(Bytes(0)), 1), "it is watched once");
+    assert_eq!(cycle(&mut homes).0, [all(0..4), all(8..16)].concat());
+    assert_eq!(homes.take_unranked(), None);
+}
+
+#[test]
+fn nothing_is_watched_where_all_comes_home_in_one_cycle() {
+    let observation = observed(&["a"]);
+    let decision = decided(&observation, 1, true);
+    let used = Some(second_half());
+    for limits in [
+        Limits::of(&MemoryConfig::default(), true),
+        Limits::of(&MemoryConfig::default(), false),
+        // There is no time to watch anything.
+        Limits { time: Some(RANKING), ..FOUR_MIB },
+    ] {
+        let (mut homes, mut host) =
+            (Homes::default(), Fake { used: used.clone(), ..Fake::default() });
+        homes.bring_home(&mut host, (&observation, &decision), limits, &mut || false);
+        assert_eq!((host.watched.len(), home_mib(&host.table, decision.vms[0].vm.0)[0]), (0, 0));
+    }
+}
+
+#[test]
+fn memory_comes_in_order_of_address_without_damon_which_is_said_once() {
+    let observation = observed(&["a", "b"]);
+    let id = observation.snapshot.vms[0].id.0;
+    let decision = decided(&observation, 1, true);
+    let (mut homes, mut host) = (Homes::default(), Fake::default());
+    let limits = Limits { bytes: Bytes(8 * MIB), ..FOUR_MIB };
+    let mut said = Vec::new();
+    for _ in 0..5 {
+        homes.bring_home(&mut host, (&observation, &decision), limits, &mut || false);
+        said.extend(homes.take_unranked());
+    }
+    assert_eq!(host.watched.len(), 2);
+    assert_eq!(home_mib(&host.table, id), (0..16).collect::<Vec<_>>());
+    assert_eq!(said.len(), 1, "{said:?}");
+    let words = ["in order of address", "somebody else uses DAMON", "leaves that alone"];
+    assert!(words.iter().all(|words| said[0].contains(words)), "{said:?}");
+}
+
+#[test]
+fn what_is_not_used_waits_for_what_other_vms_use() {
+    let observation = observed(&["a", "b"]);
+    let ids: Vec<u32> = observation.snapshot.vms.iter().map(|vm| vm.id.0).collect();
+    let decision = decided(&observation, 1, true);
+    let used = Some(second_half());
+    let (mut homes, mut host) = (Homes::default(), Fake { used, ..Fake::default() });
+    let limits = Limits { bytes: Bytes(8 * MIB), ..FOUR_MIB };
+    let mut cycle = || {
+        homes.bring_home(&mut host, (&observation, &decision), limits, &mut || false);
+        [0, 1].map(|vm| home_mib(&host.table, ids[vm]).len())
+    };
+    assert_eq!(cycle(), [8, 0]);
+    assert_eq!(cycle(), [8, 8], "what the first VM does not use waits");
+    assert_eq!(cycle(), [16, 8]);
+}
+
+#[test]
+fn vm_waits_for_the_next_cycle_when_there_is_no_time_left_to_watch_it() {
+    let observation = observed(&["a", "b"]);
+    let ids: Vec<u32> = observation.snapshot.vms.iter().map(|vm| vm.id.0).collect();
+    let decision = decided(&observation, 1, true);
+    let used = Some(Vec::new());
+    let (mut homes, mut host) = (Homes::default(), Fake { used, ..Fake::default() });
+    let limits = Limits { bytes: Bytes(MEMORY - 1), ..FOUR_MIB };
+    let mut cycle = |host: &mut Fake| {
+        homes.bring_home(host, (&observation, &decision), limits, &mut || false);
+        (host.watched.clone(), host.table.on(ids[1], 1))
+    };
+    host.reading = Duration::from_secs(3);
+    assert_eq!(cycle(&mut host), (vec![ids[0]], 0));
+    assert_eq!(cycle(&mut host).0, ids, "the first VM needs none any more");
 }
 
 #[test]

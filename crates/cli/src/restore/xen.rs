@@ -40,6 +40,7 @@ pub(super) fn command(
             gone: report.gone,
             left_alone: report.left_alone.clone(),
             narrowed: Vec::new(),
+            monitor: None,
             failed: report.failed.iter().map(|(name, error)| format!("{name}: {error}")).collect(),
             widened: None,
         })?;

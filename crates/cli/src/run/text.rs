@@ -4,7 +4,7 @@ use crate::text::{indented, of_guest_node, plural, printable, ranges, wrapped};
 use instep_agent::record::{ActionRecord, MemoryRecord, Record};
 use instep_agent::view::{ActionView, SoftView, VerdictView};
 use instep_core::idset::NodeSet;
-use instep_core::units::Milli;
+use instep_core::units::{Bytes, Milli};
 
 /// With more VMs than this the verdict on each is not drawn every cycle.
 const FEW_VMS: usize = 32;
@@ -114,7 +114,11 @@ fn memory_line(memory: &MemoryRecord) -> String {
     if let Some(error) = &memory.error {
         line.push_str(&format!("; {error}"));
     } else if !memory.complete {
-        line.push_str("; that is not all yet");
+        line.push_str(&match memory.used_left_bytes {
+            None => "; that is not all yet".to_owned(),
+            Some(Bytes(0)) => "; that is not all yet, but all that was seen in use".to_owned(),
+            Some(left) => format!("; that is not all yet: {left} of what was seen in use are left"),
+        });
     }
     line
 }

@@ -249,6 +249,12 @@ fn service_does_under_systemd_what_the_guide_says() {
     assert!(!machine.is_as_found(), "{}", machine.journal());
     machine.until("a status", || machine.property("StatusText").contains("1 VM"));
 
+    // Of the kernel's settings it may write those of DAMON alone.
+    machine.does(
+        "! test -e /sys/kernel/mm/damon || nsenter --target $(systemctl show -P MainPID instep) --mount sh -c 'cd \
+         /sys/kernel && test -w mm/damon/admin/kdamonds/nr_kdamonds && ! test -w profiling'",
+    );
+
     // The page shows the VM. Its process has a user of its own, and no capabilities.
     machine.does("systemctl start instep-serve");
     let shown = "curl -sf http://127.0.0.1:9877/state.json | grep -q '\"name\":\"web\"'";

@@ -5,6 +5,7 @@
 //! for the next cycle, which sees the new affinity as the thread's own.
 
 use crate::apply::affinity::{self, Affinity, KernelAffinity};
+use crate::apply::damon;
 use crate::apply::journal::{self, AffinityNow, Entry, FileId, Holder, Journal, ThreadKind};
 use crate::apply::restore::{self, RestoreReport};
 use crate::apply::state::InstanceLock;
@@ -166,13 +167,16 @@ impl<A: Affinity> Applier<A> {
     }
 
     /// Puts back what was found on every journalled thread, and on threads created by them since,
-    /// and removes the journal when nothing failed. Doing it twice does nothing more.
+    /// and removes the journal when nothing failed. Removes the monitor of DAMON that is on record, too.
+    /// Doing it twice does nothing more.
     ///
     /// # Errors
     /// The journal cannot be written or removed, or the online CPUs not be read.
     pub fn restore(&mut self) -> Result<RestoreReport, Error> {
         let pids: BTreeSet<u32> = self.journal.entries.keys().map(|(pid, _)| *pid).collect();
-        self.restore_processes(&pids)
+        let monitor = damon::undo(&self.root, self.lock.state());
+        let report = self.restore_processes(&pids)?;
+        Ok(RestoreReport { monitor: monitor.transpose(), ..report })
     }
 
     /// Puts back what was found in these processes only, such as a VM that is no longer placed.

@@ -2,13 +2,15 @@
 //! it.
 //!
 //! ```text
-//! queue of ranges (hot ones first, then by remote bytes) --cursor-->
+//! queue (what is used most first, where that is known, else the range with most remote bytes) --cursor-->
 //!   query where the pages are -> those elsewhere, as far as home has room -> move -> query again
 //! ```
 //! One pass walks every range once; what is left after it (busy, pinned, no memory) may be tried
 //! in another pass. It does not decide whether moving pays: the policy did. Source: systems.md 4
 //! (iv).
 
+use crate::apply::damon::Region;
+use crate::apply::damon::heat::{self, Part};
 use crate::apply::move_pages::{self, Cause, Pages, UNTOLD};
 use crate::apply::ranges::Range;
 use crate::apply::room::Room;
@@ -19,20 +21,26 @@ use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Bytes per batch, which ends at a multiple of this: a transparent huge page of x86 moves whole
-/// when any part of it moves, so none is split between batches (it would count as home though this
-/// step moved it). Also so small that a stop request, the time budget and the guest's page faults
-/// wait for about a millisecond only.
+/// The least batch in bytes, and what each begins and ends at a multiple of: a transparent huge page of x86
+/// moves whole when any part of it moves, so none is split between batches (it would count as home though this
+/// step moved it).
 const BLOCK: u64 = 2 << 20;
-/// Calls to move one batch, at most: each one moves something, learns of a page that cannot be
+/// The largest batch. Each call makes all CPUs of the host empty their lists of pages that were used of late
+/// (`lru_cache_disable`, mm/swap.c, 6.18), so fewer and larger ones disturb others less.
+const LARGEST: u64 = 64 << 20;
+/// A batch that took less lets the next one be twice as large; one that took longer than twice this halves it.
+/// So a stop request and the time budget wait for some 20 ms. A guest's page faults wait for less: the kernel moves 512
+/// pages at a time.
+const BRISK: Duration = Duration::from_millis(10);
+/// Calls to move one block, at most: each one moves something, learns of a page that cannot be
 /// moved, or halves the group.
 const PATIENCE: u32 = 64;
 
 /// The address of a page that shall move, and where to.
 type Target = (u64, NodeId);
 
-/// The bounds of one step. Each is checked between batches, so it is exceeded by at most one: 2 MiB
-/// of small pages or one larger huge page.
+/// The bounds of one step. Each is checked between batches. No batch is larger than what is left of the bytes,
+/// but for the 2 MiB that it ends at a multiple of, or one larger huge page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Stop after moving this much.
@@ -102,12 +110,16 @@ pub struct Homecoming {
     home: NodeSet,
     /// Nodes whose memory stays there: the home, and nodes that are left to others.
     stays: NodeSet,
-    /// What is still to be walked; the first range's start is the cursor.
-    queue: VecDeque<Range>,
+    /// What is still to be walked; the first part's start is the cursor.
+    queue: VecDeque<Part>,
+    /// Whether it is known what is used most.
+    is_ranked: bool,
     /// Bytes outside `home` when the pass began.
     remote: Bytes,
     total: Tally,
-    /// Calls that the next batch may take.
+    /// Bytes of the next batch.
+    batch: u64,
+    /// Calls that the next block may take.
     patience: u32,
 }
 
@@ -132,16 +144,24 @@ impl Homecoming {
             .collect();
         away.sort_by_key(|(remote, range)| (std::cmp::Reverse(*remote), range.start));
         let remote = Bytes(away.iter().fold(0, |sum, (remote, _)| sum.saturating_add(remote.0)));
-        let queue = away.into_iter().map(|(_, range)| range).collect();
-        Self { pid, home, stays, queue, remote, total: Tally::default(), patience: PATIENCE }
+        let queue = away.into_iter().map(|(_, range)| Part { range, heat: 0 }).collect();
+        let (total, batch, patience) = (Tally::default(), BLOCK, PATIENCE);
+        Self { pid, home, stays, queue, is_ranked: false, remote, total, batch, patience }
     }
 
-    /// Puts these ranges (around hot pages) in front of everything else. They may overlap what is
-    /// queued: a page that came home early is just found at home later.
-    pub fn prefer(&mut self, hot: Vec<Range>) {
-        for range in hot.into_iter().rev().filter(|range| range.page > 0) {
-            self.queue.push_front(range);
-        }
+    /// Lets what is used most come first: walks what is left in the order of [`heat::hottest_first`].
+    pub fn rank(&mut self, regions: &[Region]) {
+        let ranges: Vec<Range> = self.queue.drain(..).map(|part| part.range).collect();
+        self.queue = heat::hottest_first(&ranges, regions).into();
+        self.is_ranked = true;
+    }
+
+    /// Bytes of the parts that were seen in use and are still to be walked; `None` where that is not known.
+    #[must_use]
+    pub fn hot(&self) -> Option<Bytes> {
+        let hot = self.queue.iter().filter(|part| part.heat > 0);
+        let bytes = hot.map(|part| part.range.end - part.range.start);
+        self.is_ranked.then(|| Bytes(bytes.fold(0, u64::saturating_add)))
     }
 
     /// The process whose memory it is.
@@ -197,8 +217,9 @@ impl Homecoming {
             } else if pages.now().saturating_sub(began) >= budget.time {
                 break Stop::Time;
             }
-            let mut batch = Tally::default();
-            let walked = self.batch(pages, rooms, &mut batch);
+            let (mut batch, before) = (Tally::default(), pages.now());
+            let walked = self.batch(pages, rooms, budget.bytes.0 - moved.0, &mut batch);
+            self.resize(pages.now().saturating_sub(before), &batch);
             self.total.add(&batch);
             tally.add(&batch);
             if !walked? {
@@ -208,17 +229,32 @@ impl Homecoming {
         Ok(Step { tally, stop })
     }
 
-    /// Walks one batch at the cursor; false when nothing of it could be done for lack of room.
+    /// Chooses the size of the next batch by how long this one took and what it did.
+    fn resize(&mut self, took: Duration, batch: &Tally) {
+        let moved = batch.of(Cause::Moved).0;
+        let is_usual =
+            |cause: &Cause| matches!(cause, Cause::Moved | Cause::AlreadyHome | Cause::NotPresent);
+        if took > 2 * BRISK {
+            self.batch = (self.batch / 2).max(BLOCK);
+        } else if took < BRISK && batch.0.keys().all(is_usual) && moved >= self.batch / 2 {
+            self.batch = (self.batch * 2).min(LARGEST);
+        }
+    }
+
+    /// Walks one batch at the cursor, of `most` bytes rounded up to whole blocks; false when nothing of it could
+    /// be done for lack of room.
     fn batch(
         &mut self,
         pages: &mut impl Pages,
         rooms: &mut [Room],
+        most: u64,
         tally: &mut Tally,
     ) -> Result<bool, Error> {
-        let Some(range) = self.queue.front() else { return Ok(true) };
+        let Some(Part { range, .. }) = self.queue.front() else { return Ok(true) };
         let (page, start) = (range.page, range.start);
         let block = BLOCK.max(page);
-        let end = (start / block + 1).saturating_mul(block).min(range.end);
+        let blocks = self.batch.min(most).div_ceil(block).max(1);
+        let end = (start / block).saturating_add(blocks).saturating_mul(block).min(range.end);
         let mut addresses: Vec<u64> =
             (0..(end - start).div_ceil(page)).map(|index| start + index * page).collect();
         let mut status = vec![UNTOLD; addresses.len()];
@@ -254,9 +290,8 @@ impl Homecoming {
         result.map(|()| true)
     }
 
-    /// Moves pages that are elsewhere and counts every one of them exactly once. A page that cannot
-    /// be moved hides the fate of its group and all after it, so what is left of a call is tried
-    /// again, in halves when the call moved nothing.
+    /// Moves pages that are elsewhere and counts every one of them exactly once: all by one call, and what that
+    /// leaves block by block.
     fn move_all(
         &mut self,
         pages: &mut impl Pages,
@@ -265,7 +300,35 @@ impl Homecoming {
         page: u64,
         tally: &mut Tally,
     ) -> Result<(), Error> {
-        let mut calls = self.patience;
+        let block = |target: &Target| target.0 / BLOCK.max(page);
+        let is_one = |away: &[Target]| away.first().map(block) == away.last().map(block);
+        if is_one(&away) {
+            return self.move_block(pages, rooms, away, page, tally);
+        }
+        let (left, result) = self.move_group(pages, rooms, &away, page, tally)?;
+        if let Err(error) = result {
+            return self.refused(rooms, (&away, vec![left]), error, page, tally);
+        }
+        if !left.is_empty() {
+            self.batch = BLOCK;
+        }
+        for left in left.chunk_by(|a, b| block(a) == block(b)) {
+            self.move_block(pages, rooms, left.to_vec(), page, tally)?;
+        }
+        Ok(())
+    }
+
+    /// Moves pages of one block. A page that cannot be moved hides the fate of its group and all after it, so
+    /// what is left of a call is tried again, in halves when the call moved nothing.
+    fn move_block(
+        &mut self,
+        pages: &mut impl Pages,
+        rooms: &mut [Room],
+        away: Vec<Target>,
+        page: u64,
+        tally: &mut Tally,
+    ) -> Result<(), Error> {
+        let (mut calls, before) = (self.patience, tally.of(Cause::Moved));
         let mut work = vec![away];
         while let Some(group) = work.pop() {
             if group.is_empty() {
@@ -285,23 +348,38 @@ impl Homecoming {
                     work.extend([later, left]);
                 }
                 Err(error) => {
-                    let full = error.raw_os_error() == Some(libc::ENOMEM);
-                    let cause = if full { Cause::NoMemory } else { Cause::Other };
                     work.push(left);
-                    for rest in work.drain(..) {
-                        give_up(rooms, &rest, cause, page, tally);
-                    }
-                    if !full {
-                        return Err(self.error(error));
-                    }
-                    let asked = |room: &&mut Room| group.iter().any(|(_, node)| *node == room.node);
-                    rooms.iter_mut().filter(asked).for_each(Room::close);
+                    let rest = std::mem::take(&mut work);
+                    self.refused(rooms, (&group, rest), error, page, tally)?;
                 }
             }
         }
         // Where everything is pinned (VFIO), halving is in vain: learn it, and forget it again.
-        let fruitless = calls == 0 && tally.of(Cause::Moved).0 == 0;
+        let fruitless = calls == 0 && tally.of(Cause::Moved) == before;
         self.patience = if fruitless { (self.patience / 2).max(2) } else { PATIENCE };
+        Ok(())
+    }
+
+    /// Gives up what is left when the kernel refused a call: for lack of memory on the nodes that were asked
+    /// for, which are then full; else it is an error.
+    fn refused(
+        &self,
+        rooms: &mut [Room],
+        (asked, left): (&[Target], Vec<Vec<Target>>),
+        error: std::io::Error,
+        page: u64,
+        tally: &mut Tally,
+    ) -> Result<(), Error> {
+        let is_full = error.raw_os_error() == Some(libc::ENOMEM);
+        let cause = if is_full { Cause::NoMemory } else { Cause::Other };
+        for group in left {
+            give_up(rooms, &group, cause, page, tally);
+        }
+        if !is_full {
+            return Err(self.error(error));
+        }
+        let is_asked = |room: &&mut Room| asked.iter().any(|(_, node)| *node == room.node);
+        rooms.iter_mut().filter(is_asked).for_each(Room::close);
         Ok(())
     }
 
@@ -347,7 +425,7 @@ impl Homecoming {
     }
 
     fn advance(&mut self, by: u64) {
-        if let Some(range) = self.queue.front_mut() {
+        if let Some(Part { range, .. }) = self.queue.front_mut() {
             range.start = range.start.saturating_add(by);
             if range.start >= range.end {
                 self.queue.pop_front();

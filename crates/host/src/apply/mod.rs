@@ -6,6 +6,7 @@
 //!   Applier::restore  puts back what was found, unless someone else changed it since
 //!   Applier::keep     leaves the placement standing (a finished `run --once`)
 //! widen               all CPUs of their cpusets, where no journal tells more
+//! Damon::watch        records, then has the kernel watch which memory is in use, until dropped
 //! HostLock            one instance per host, whatever its state directory
 //! ```
 //! Nothing here decides where anything should be.
@@ -13,6 +14,7 @@
 pub mod advised;
 pub mod affinity;
 pub mod applier;
+pub mod damon;
 pub mod homecoming;
 pub mod host_lock;
 pub mod instance;
@@ -22,7 +24,6 @@ pub mod move_pages;
 pub mod ranges;
 pub mod restore;
 pub mod room;
-pub mod sampling;
 pub mod state;
 pub mod thread;
 pub mod widen;
@@ -33,6 +34,7 @@ pub(crate) mod testing;
 pub use advised::{Advised, AdvisedRoom};
 pub use affinity::{Affinity, KernelAffinity};
 pub use applier::{AffinityChange, Applied, Applier, Outcome};
+pub use damon::Damon;
 pub use homecoming::{Budget, Homecoming, Step, Stop, Tally};
 pub use host_lock::HostLock;
 pub use instance::{Instance, Life};

@@ -11,6 +11,7 @@
 //! thread gets every CPU its cpuset allows.
 
 use crate::apply::affinity::{self, Affinity};
+use crate::apply::damon::Undone;
 use crate::apply::journal::Entry;
 use crate::apply::thread::ThreadKey;
 use crate::discover::cgroup::Cpusets;
@@ -34,6 +35,9 @@ pub struct RestoreReport {
     pub gone: usize,
     /// Threads that could not be restored; they stay in the journal.
     pub failed: Vec<(Tid, Error)>,
+    /// What became of DAMON's monitor that was on record; `None` when none was. One that could not be removed
+    /// stays on record.
+    pub monitor: Option<Result<Undone, Error>>,
 }
 
 /// A thread with another affinity than the original. `Display` is the whole story.
@@ -62,10 +66,26 @@ impl fmt::Display for LeftAlone {
 }
 
 impl RestoreReport {
-    /// Whether every thread was dealt with.
+    /// Whether every thread was dealt with, and the monitor.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.failed.is_empty()
+        self.failed.is_empty() && !matches!(self.monitor, Some(Err(_)))
+    }
+
+    /// Whether nothing was on record.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let threads = self.restored + self.gone + self.left_alone.len() + self.failed.len();
+        threads == 0 && self.monitor.is_none()
+    }
+
+    /// What became of the monitor, in words.
+    #[must_use]
+    pub fn monitor_told(&self) -> Option<String> {
+        self.monitor.as_ref().map(|monitor| match monitor {
+            Ok(undone) => undone.to_string(),
+            Err(error) => format!("DAMON's monitor could not be removed: {error}"),
+        })
     }
 }
 

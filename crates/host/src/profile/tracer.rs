@@ -174,8 +174,7 @@ impl Tracer {
             {
                 let body = record.to_contiguous();
                 let length = u16::try_from(body.len() + 8).unwrap_or(0);
-                let header = crate::apply::sampling::records::header;
-                bytes.extend(header(record.ty(), record.misc(), length));
+                bytes.extend(crate::records::header(record.ty(), record.misc(), length));
                 bytes.extend_from_slice(&body);
             }
             let decoded = records::decode(&bytes);

@@ -196,7 +196,7 @@ fn a_step_keeps_its_budget_of_bytes_to_the_block_and_the_next_goes_on() {
     }
     assert!(coming.is_finished());
     assert_eq!(coming.total().of(Cause::Moved), Bytes(5 * 1024 * 4096));
-    assert!(pages.largest_call as u64 <= BLOCK / 4096);
+    assert!(pages.largest_call as u64 <= 2 * BLOCK / 4096);
     assert_eq!(coming.step(&mut pages, &mut rooms(1), LARGE).unwrap().stop, Stop::Finished);
 }
 
@@ -220,7 +220,7 @@ fn a_step_keeps_its_budget_of_time() {
     let mut coming = pages.homecoming();
     let budget = Budget { bytes: Bytes(u64::MAX), time: Duration::from_millis(20) };
     let step = coming.step(&mut pages, &mut rooms(10_000), budget).unwrap();
-    // Query, move, query: 12 ms a batch.
+    // Query, move, query: 12 ms a batch, too long for a larger one.
     assert_eq!((step.stop, step.tally.of(Cause::Moved)), (Stop::Time, Bytes(2 * BLOCK)));
 }
 
@@ -272,14 +272,53 @@ fn memory_on_nodes_that_are_left_alone_stays() {
 }
 
 #[test]
-fn hot_ranges_come_first() {
-    let mut pages = Simulated::new((0..1000).map(|_| (0, Fate::Moves)));
+fn used_memory_comes_first_and_what_is_left_to_be_used_is_known() {
+    let mut pages = Simulated::new((0..8 * 512).map(|_| (0, Fate::Moves)));
     let mut coming = pages.homecoming();
-    let hot = Range { start: 900 * 4096, end: 910 * 4096, ..pages.range(4096) };
-    coming.prefer(vec![hot]);
-    let budget = Budget { bytes: Bytes(10 * 4096), time: Duration::MAX };
-    coming.step(&mut pages, &mut rooms(10_000), budget).unwrap();
-    assert!((900..910).all(|page| pages.table[&(page * 4096)].0 == 1));
+    assert_eq!(coming.hot(), None);
+    let region =
+        |block, accesses| Region { start: block * BLOCK, end: (block + 1) * BLOCK, accesses };
+    coming.rank(&[region(2, 9), region(6, 20)]);
+    assert_eq!(coming.hot(), Some(Bytes(2 * BLOCK)));
+    let mut order = Vec::new();
+    while !coming.is_finished() {
+        let budget = Budget { bytes: Bytes(1), time: Duration::MAX };
+        coming.step(&mut pages, &mut rooms(10_000), budget).unwrap();
+        let is_home = |block: &u64| pages.table[&(block * BLOCK)].0 == 1 && !order.contains(block);
+        let new: Vec<u64> = (0..8).filter(is_home).collect();
+        order.extend(new);
+    }
+    assert_eq!(order, [6, 2, 0, 1, 3, 4, 5, 7]);
+    assert_eq!(coming.hot(), Some(Bytes(0)));
+    assert_eq!(coming.total().of(Cause::Moved), Bytes(8 * BLOCK));
+    assert_eq!(coming.total().of(Cause::AlreadyHome), Bytes(0), "nothing is walked twice");
+}
+
+#[test]
+fn batches_grow_while_they_are_brisk_and_shrink_at_a_pinned_page() {
+    let blocks = 200;
+    let mut pages = Simulated::new((0..blocks * 512).map(|_| (0, Fate::Moves)));
+    let mut coming = pages.homecoming();
+    coming.step(&mut pages, &mut rooms(1 << 20), LARGE).unwrap();
+    assert_eq!((pages.on(1), pages.largest_call as u64), (blocks * 512, LARGEST / 4096));
+    assert!(pages.calls < 3 * 12, "three calls a batch: {}", pages.calls);
+
+    let fate = |page| if page == 190 * 512 + 7 { Fate::Pinned } else { Fate::Moves };
+    let mut pages = Simulated::new((0..blocks * 512).map(|page| (0, fate(page))));
+    let mut coming = pages.homecoming();
+    let step = coming.step(&mut pages, &mut rooms(1 << 20), LARGE).unwrap();
+    assert_eq!(step.tally.of(Cause::Stuck), Bytes(4096));
+    assert_eq!(pages.on(1), blocks * 512 - 1);
+    assert!(coming.batch < LARGEST, "it begins small again");
+}
+
+#[test]
+fn batches_that_take_long_stay_small() {
+    let mut pages = Simulated::new((0..100 * 512).map(|_| (0, Fate::Moves)));
+    pages.tick = Duration::from_millis(5);
+    let mut coming = pages.homecoming();
+    coming.step(&mut pages, &mut rooms(1 << 20), LARGE).unwrap();
+    assert_eq!((pages.on(1), pages.largest_call as u64), (100 * 512, BLOCK / 4096));
 }
 
 #[test]
@@ -315,13 +354,15 @@ fn a_refusal_is_an_error_and_the_cursor_stays() {
 fn a_real_process_on_its_own_node_is_found_all_at_home() {
     let sleeper = Sleeper::start();
     let (root, key) = (Root::live(), sleeper.key());
-    let Ok((found, _)) = ranges::read(&root, key.pid) else {
+    let Ok((mut found, _)) = ranges::read(&root, key.pid) else {
         return instep_madehost::skip::note("numa_maps cannot be read here");
     };
     let nodes: NodeSet = found.iter().flat_map(|range| range.by_node.keys().copied()).collect();
-    let mut coming = Homecoming::new(key.pid, nodes.clone(), found.clone());
+    let coming = Homecoming::new(key.pid, nodes.clone(), found.clone());
     assert!(coming.is_finished(), "nothing is remote");
-    coming.prefer(found);
+    // As if it had come home since numa_maps was read.
+    found.iter_mut().for_each(|range| range.by_node = [(NodeId(900), 1)].into());
+    let mut coming = Homecoming::new(key.pid, nodes.clone(), found);
     let mut rooms = room::read(&root, &nodes, None).unwrap();
     let mut pages = KernelPages::of(key.pid, key.pid_start).unwrap();
     let step = coming.step(&mut pages, &mut rooms, LARGE).unwrap();
