@@ -65,7 +65,8 @@ impl Channel {
         }
         // The mean of what is asked for, weighted by itself, is squares / asked: who asks for that is slowed by
         // what is beyond, and then all together get what can be carried.
-        (beyond * mib_s * self.asked / self.squares).min(beyond * HEAVIEST)
+        let weight = (mib_s * self.asked * ONE / self.squares).min(HEAVIEST * ONE);
+        beyond * weight / ONE
     }
 }
 

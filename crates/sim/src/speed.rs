@@ -41,11 +41,12 @@ impl Stall {
 
     fn new(profile: &Profile, params: &Params) -> Self {
         let times = &params.memory;
-        let misses = profile.misses_ms * times.latency * 10 * ONE
+        let misses = profile.misses_ms.saturating_mul(times.latency).saturating_mul(10 * ONE)
             / (u64::from(profile.mlp_tenths.max(10)) * 1_000_000);
         let lines_s = profile.mib_s * (1 << 20) / 64;
         let waits = (u64::from(profile.memory) * ONE / 1000 + misses).min(Self::MOST);
-        let streams = lines_s * ONE * ONE * 10 / (times.in_flight_tenths.max(1) * 1_000_000_000);
+        let streams =
+            lines_s * ONE * ONE * 10 / times.in_flight_tenths.max(1).saturating_mul(1_000_000_000);
         let minds = times.latency > 0 && (waits > 0 || profile.mib_s > 0);
         Self { waits, streams, minds }
     }
