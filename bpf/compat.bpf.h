@@ -10,6 +10,10 @@
 /* The verifier checks such a function once for all callers; it takes scalars and pointers to plain memory. */
 #define SEPARATE __noinline
 
+#ifndef E2BIG
+#define E2BIG 7 /* what a map of BPF answers that is full */
+#endif
+
 #ifdef __bpf__
 /*
  * Linux 6.18's verifier ends with an error of its own ("backtracking call unexpected regs") where registers that nobody reads

@@ -64,11 +64,12 @@ static __always_inline struct group *group_at(u64 id)
 	return bpf_map_lookup_elem(&groups, &id);
 }
 
-static __always_inline struct group *new_group(u64 id)
+/* As new_limit (limit.bpf.h). */
+static __always_inline struct group *new_group(u64 id, bool *full)
 {
 	struct group fresh = {};
 
-	bpf_map_update_elem(&groups, &id, &fresh, BPF_NOEXIST);
+	*full = bpf_map_update_elem(&groups, &id, &fresh, BPF_NOEXIST) == -E2BIG;
 	return group_at(id);
 }
 
@@ -136,8 +137,9 @@ static __always_inline struct group *group_at(u64 id)
 	return g && g->seen_at ? g : NULL;
 }
 
-static __always_inline struct group *new_group(u64 id)
+static __always_inline struct group *new_group(u64 id, bool *full)
 {
+	*full = id >= SHIM_MAX_GROUPS;
 	return id < SHIM_MAX_GROUPS ? &INSTEP_STATE->groups[id] : NULL;
 }
 
@@ -167,11 +169,12 @@ static __always_inline void read_group(u64 group, struct group_read *out)
 static __always_inline struct group *make_group(u64 id, u64 group)
 {
 	bool of_user = is_of_user(group);
-	struct group *g = of_user && INSTEP_STATE->user_groups >= GROUPS_OF_USERS ? NULL : new_group(id);
+	bool full = of_user && INSTEP_STATE->user_groups >= GROUPS_OF_USERS;
+	struct group *g = full ? NULL : new_group(id, &full);
 
-	if (!g)
+	if (full)
 		count(INSTEP_C_GROUP_LOST);
-	else if (of_user && !__sync_lock_test_and_set(&g->of_user, 1))
+	else if (g && of_user && !__sync_lock_test_and_set(&g->of_user, 1))
 		__sync_fetch_and_add(&INSTEP_STATE->user_groups, 1);
 	return g;
 }

@@ -43,12 +43,15 @@ static __always_inline struct limit *limit_at(u64 id)
 	return bpf_map_lookup_elem(&limits, &id);
 }
 
-/* A new entry; NULL if there is no room. */
-static __always_inline struct limit *new_limit(u64 id)
+/*
+ * A new entry; NULL if there is no room (`full`), or if the memory that BPF may take at once is used up or another CPU has
+ * the map: then the next look tries again.
+ */
+static __always_inline struct limit *new_limit(u64 id, bool *full)
 {
 	struct limit fresh = {};
 
-	bpf_map_update_elem(&limits, &id, &fresh, BPF_NOEXIST);
+	*full = bpf_map_update_elem(&limits, &id, &fresh, BPF_NOEXIST) == -E2BIG;
 	return limit_at(id);
 }
 
@@ -60,8 +63,9 @@ static __always_inline struct limit *limit_at(u64 id)
 	return l && l->period ? l : NULL;
 }
 
-static __always_inline struct limit *new_limit(u64 id)
+static __always_inline struct limit *new_limit(u64 id, bool *full)
 {
+	*full = id >= SHIM_MAX_GROUPS;
 	return id < SHIM_MAX_GROUPS ? &INSTEP_STATE->limits[id] : NULL;
 }
 
@@ -82,13 +86,15 @@ static __always_inline u64 limit_clock(void)
 /* The entry of a limit, as the kernel has it now. */
 static __always_inline struct limit *note_limit(struct group_read *own, u64 now)
 {
-	struct limit *l = limit_at(own->id) ?: new_limit(own->id);
+	bool full = false;
+	struct limit *l = limit_at(own->id) ?: new_limit(own->id, &full);
 
-	if (!l) {
+	if (full) {
 		count(INSTEP_C_LIMIT_LOST);
 		INSTEP_STATE->lost_limit = own->id;
-		return NULL;
 	}
+	if (!l)
+		return NULL;
 	if (l->quota != own->quota || l->period != own->period || l->burst != own->burst) {
 		/* Of one that was lowered no more is left than it gives; debts stay. */
 		if (!l->period || l->left > (s64)own->quota)

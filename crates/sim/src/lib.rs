@@ -13,6 +13,7 @@ pub mod error;
 pub mod guest;
 pub mod host;
 pub mod library;
+pub mod memory;
 pub mod params;
 pub mod placing;
 pub mod report;

@@ -84,6 +84,23 @@ pub struct Contention {
     pub node_mib_s: u64,
 }
 
+/// Latencies of memory, and what a link between two nodes carries.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MemoryTimes {
+    /// Nanoseconds of a miss of the last-level cache that memory of the own node serves, without load; 0:
+    /// memory costs nothing.
+    pub latency: u64,
+    /// The same of memory, or of a cache, of the nearest other node; 0: by the distances that firmware states,
+    /// twice as long at 20 as at 10. Firmware tends to say more than latencies measure.
+    pub remote: u64,
+    /// Nanoseconds for which a request holds up those behind it: the time of service of the queue.
+    pub service: u64,
+    /// Lines that a thread can have on their way at a time with the help of prefetching, in tenths.
+    pub in_flight_tenths: u64,
+    /// MiB/s from the memory of a node to the CPUs of another.
+    pub link_mib_s: u64,
+}
+
 /// A release of Xen: its credit scheduler has rules of its own (docs/models/schedulers.md). Machines
 /// without Xen have 4.4.1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -165,6 +182,8 @@ pub struct Params {
     pub noise: Noise,
     /// Contention.
     pub contention: Contention,
+    /// Memory.
+    pub memory: MemoryTimes,
     /// Additional time of a single thread for running in a VM at all, in 1024ths.
     pub virtualisation: u64,
 }
@@ -183,11 +202,17 @@ pub struct Profile {
     pub l2: u32,
     /// Last-level cache.
     pub llc: u32,
-    /// Memory latency and bandwidth.
+    /// Latency of local memory: it waits for misses.
     pub memory: u32,
+    /// The same by what a machine does not change: lines that it takes from memory in a millisecond of its time
+    /// alone, prefetched ones too, and how many of them overlap, in tenths: by execution out of order and by
+    /// prefetching. `misses_ms * latency / mlp` of the millisecond waits for them.
+    pub misses_ms: u64,
+    /// See `misses_ms`.
+    pub mlp_tenths: u32,
     /// Its working set in the LLC, in KiB.
     pub set_kib: u64,
-    /// Memory bandwidth it takes when undisturbed, in MiB/s.
+    /// Memory bandwidth it takes when undisturbed, in MiB/s: all that is read, prefetched and written back.
     pub mib_s: u64,
 }
 
@@ -196,7 +221,8 @@ impl Profile {
     #[must_use]
     pub fn bound(name: &str, [fetch, fpu, l2, llc, memory]: [u32; 5]) -> Self {
         let name = name.to_owned();
-        Self { name, fetch, fpu, l2, llc, memory, set_kib: 0, mib_s: 0 }
+        let (misses_ms, mlp_tenths, set_kib, mib_s) = (0, 10, 0, 0);
+        Self { name, fetch, fpu, l2, llc, memory, misses_ms, mlp_tenths, set_kib, mib_s }
     }
 
     /// The profiles that scenarios may name (scenarios/library/applications), in the order in which

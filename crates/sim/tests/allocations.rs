@@ -79,9 +79,9 @@ fn steady(name: &str) -> (u64, u64) {
     let mut engine = Engine::new(plan.setup.clone(), plan.scheduler());
     engine.begin();
     // Queues reach their lengths.
-    while engine.advance(3 * SECOND / 2) {}
+    while engine.advance(2 * SECOND) {}
     let (before, events) = (COUNT.get(), engine.events());
-    while engine.advance(7 * SECOND / 4) {}
+    while engine.advance(9 * SECOND / 4) {}
     (COUNT.get() - before, engine.events() - events)
 }
 

@@ -108,7 +108,8 @@ fn a_program_runs_by_its_profile_alone_and_a_profile_of_ones_own_is_slowed_by_di
             "[[guest]]\nname = \"a\"\nvcpus = 1\nmemory = \"1GiB\"\nload = \"spin\"\nallowed = \"0\"\n\
              profile = {{ memory = 500, set = \"8MiB\", mib_s = 1000 }}\nstart = {{ memory_node = {node} }}\n"
         );
-        let host = "nodes = 2\ncores = 2\nmemory = \"4GiB\"\nmachine = \"ideal\"";
+        let host = "nodes = 2\ncores = 2\nmemory = \"4GiB\"\nmachine = \"ideal\"\n\
+                    numbers.memory.latency = \"100ns\"";
         report(host, "cfs", &text).vms[0].throughput
     };
     // Distance 20: half of the work takes twice as long.
@@ -208,4 +209,38 @@ fn bounds_know_that_threads_share_vcpus() {
     let lag = found.vms[0].lag.as_ref().unwrap();
     // Sixteen threads' work on two vCPUs: the busiest thread alone would mean an eighth.
     assert!(lag.latest_ns >= found.duration_ns * 3 / 4, "{lag:?}");
+}
+
+#[test]
+fn a_program_of_so_many_rounds_ends_and_says_how_long_it_took() {
+    let load = "instep-load barrier --kind block --phase 1ms --rounds 50";
+    let host = "cores = 4\nmemory = \"4GiB\"\nmachine = \"ideal\"";
+    let found = report(host, "cfs", &(guest("a", 4, load) + &guest("b", 4, "idle")));
+    // Threads begin 20 us after each other.
+    assert_eq!(found.vms[0].took_ns, Some(50_060_000));
+    assert_eq!(found.vms[1].took_ns, None);
+    let shared = report(host, "cfs", &(guest("a", 4, load) + &guest("b", 4, "spin")));
+    let took = shared.vms[0].took_ns.expect("it ends");
+    assert!((70_000_000..200_000_000).contains(&took), "{took}");
+    let endless = load.replace(" --rounds 50", "");
+    assert_eq!(report(host, "cfs", &guest("a", 4, &endless)).vms[0].took_ns, None);
+}
+
+#[test]
+fn threads_on_two_nodes_wait_longer_for_each_other_s_cache_lines() {
+    let load = "instep-load barrier --kind spin --phase 10us";
+    let phases = |allowed: &str, latency: &str| {
+        let host = format!(
+            "nodes = 2\ncores = 4\nmemory = \"4GiB\"\nmachine = \"ideal\"\n\
+             numbers.costs.line = \"100ns\"\nnumbers.memory.latency = \"{latency}\""
+        );
+        let pinned =
+            guest("a", 2, load) + &format!("start = {{ cpus = {allowed}, pinned = true }}\n");
+        report(&host, "cfs", &pinned).vms[0].throughput
+    };
+    let (near, far) = (phases("[[0], [1]]", "100ns"), phases("[[0], [4]]", "100ns"));
+    // A line comes and goes once a phase and thread: from the other node each takes 200 ns instead of 100.
+    assert!((98_000.0..=99_000.0).contains(&near), "{near}");
+    assert!((96_500.0..=97_800.0).contains(&far), "{far}");
+    assert_eq!(phases("[[0], [4]]", "0ns"), near);
 }

@@ -186,7 +186,8 @@ fn no_vcpu_waits_longer_than_100_ms_where_each_cpu_has_eight() {
 fn vms_that_block_on_full_nodes_stay_at_home() {
     let text = scenario!("homes").replace("\"$H\"", "5").replace("\"$T\"", "5");
     let all = [("A", "0-63"), ("B", "0-63"), ("H", "5"), ("T", "5")];
-    holds(&[case("homes", &text, &all, &[AtLeast("", Speed, 0.92)])]);
+    // VMs that an affinity binds have 0.94. Those that spilled whenever a CPU was idle had 0.82.
+    holds(&[case("homes", &text, &all, &[AtLeast("", Speed, 0.91)])]);
 }
 
 #[test]

@@ -401,7 +401,7 @@ impl Engine {
                 this.spun(this.spin.saturating_sub(this.left));
                 this.state = State::Ready;
                 if let Some(cpu) = cpu {
-                    self.cost(cpu, self.params.costs.line);
+                    self.take_line(cpu, self.cpu_of(by));
                     self.proceed(cpu);
                 }
             }
@@ -449,8 +449,16 @@ impl Engine {
         let this = &self.desk.tasks[task.ix()];
         self.tally[this.vm].waited(this.index, by, waited);
         self.settle(cpu);
-        self.cost(cpu, self.params.costs.line);
+        self.take_line(cpu, self.cpu_of(by));
         self.proceed(cpu);
+    }
+
+    /// The CPU of the sibling that ended a wait.
+    fn cpu_of(&self, by: Waker) -> Option<usize> {
+        match by {
+            Waker::Sibling(task) => Some(self.desk.task(task).cpu),
+            Waker::Start | Waker::Timer | Waker::Io => None,
+        }
     }
 
     /// The CPU on which a thread is executed right now.

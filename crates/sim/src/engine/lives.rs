@@ -53,6 +53,7 @@ impl Engine {
     /// The threads of a VM begin one after the other, as a program starts them.
     pub(super) fn begin_threads(&mut self, vm: usize) {
         let mut at = self.desk.now + self.desk.rng.below(START);
+        self.runs[vm].began = at + STAGGER;
         for thread in self.threads_of(vm) {
             at += STAGGER;
             self.desk.timers.arm(self.thread_slot(thread as u32), at);

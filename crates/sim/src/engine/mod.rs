@@ -30,7 +30,7 @@ use crate::host::Host;
 use crate::params::{ONE, PERIOD_NS, Params, Profile};
 use crate::rng::Rng;
 use crate::sched::Scheduler;
-use crate::speed::{Memory, Speed};
+use crate::speed::Speed;
 use crate::timers::Timers;
 use instep_check::mask::Mask;
 use instep_check::{Fact, What};
@@ -154,6 +154,8 @@ struct Thread {
     left: u64,
     /// Rounds of `Turn`, misses of `Steal`.
     round: u64,
+    /// Rounds of `Again`.
+    rounds: u64,
     /// Of an adaptive wait: for how long it may spin now, and the mean of past spins, nanoseconds.
     spin: u64,
     usual: u64,
@@ -178,6 +180,17 @@ struct Cpu {
     slice_end: u64,
     /// Which task it ran last.
     last: Option<TaskId>,
+}
+
+/// The run of a VM's measured threads, which may end.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    /// Of those threads, how many have not ended.
+    threads: u32,
+    /// When the first began.
+    began: u64,
+    /// From then on to the end of the last one, nanoseconds.
+    took: Option<u64>,
 }
 
 /// How a vCPU idles.
@@ -214,6 +227,7 @@ pub struct Engine {
     /// The first thread of each VM, and one more than the last of all.
     first_thread: Vec<usize>,
     lives: Vec<Life>,
+    runs: Vec<Run>,
     /// VMs that come and go from now on, the last one first.
     changes: Vec<lives::Change>,
     names: Vec<String>,
@@ -301,11 +315,9 @@ impl Engine {
         desk.xen = setup.params.xen;
         desk.linux = setup.params.linux;
         let bare = sched.bare_metal();
-        let memories =
-            setup.vms.iter().map(|vm| Memory::new(&desk.host, vm.memory.clone())).collect();
+        let memories = setup.vms.iter().map(|vm| vm.memory.clone()).collect();
         let base = if bare { 0 } else { setup.params.virtualisation };
-        let contention = setup.params.contention.clone();
-        let speed = Speed::new(&desk.host, contention, base, setup.profiles, memories);
+        let speed = Speed::new(&desk.host, &setup.params, base, setup.profiles, memories);
         let idle_cpu = Cpu { from: 0, speed: ONE, slice_end: u64::MAX, last: None };
         let nodes = desk.host.nodes.len();
         let periods = (setup.duration / PERIOD_NS) as usize;
@@ -323,6 +335,7 @@ impl Engine {
             hidden: setup.vms.iter().map(|vm| vm.hidden).collect(),
             first_thread: vec![0],
             lives: setup.vms.iter().map(|vm| vm.life).collect(),
+            runs: vec![Run::default(); setup.vms.len()],
             changes: lives::Change::all(setup.vms.iter().map(|vm| vm.life)),
             names: setup.vms.iter().map(|vm| vm.name.clone()).collect(),
             units: setup.vms.iter().map(|vm| vm.workload.unit).collect(),
@@ -361,6 +374,7 @@ impl Engine {
                     members.push(self.threads.len() as u32);
                 }
             }
+            self.runs[vm].threads += u32::from(workload.measures(*program));
             self.threads.push(Thread {
                 vm,
                 task: TaskId(first + at as u32 % count),
@@ -372,6 +386,7 @@ impl Engine {
                 state: State::Asleep,
                 left: 0,
                 round: 0,
+                rounds: 0,
                 spin: 0,
                 usual: 0,
                 did: 0,

@@ -12,7 +12,6 @@
 use super::Engine;
 use crate::desk::TaskId;
 use crate::params::ONE;
-use crate::speed::Memory;
 use instep_check::What;
 use instep_check::mask::Mask;
 use instep_core::decision::{Action, Decision};
@@ -279,7 +278,7 @@ impl Engine {
             }
         }
         self.memory[vm].clone_from(&parts);
-        self.speed.set_memory(vm, Memory::new(&self.desk.host, parts));
+        self.speed.set_memory(&self.desk.host, vm, parts);
         (0..self.cpus.len()).for_each(|cpu| self.rerate(cpu));
     }
 

@@ -26,7 +26,7 @@ impl Engine {
         }
         let program = &self.programs[vm][state.program];
         let Some(op) = program.get(state.at as usize).copied() else {
-            state.state = State::Done;
+            self.end_thread(thread);
             return;
         };
         state.at += 1;
@@ -59,8 +59,35 @@ impl Engine {
             Op::Count { units } if state.measured => self.tally[vm].units += units,
             Op::Count { .. } => {}
             Op::Jump { to } => state.at = to,
-            Op::End => state.state = State::Done,
+            Op::Again { times, to } => {
+                state.rounds += 1;
+                if state.rounds < times {
+                    state.at = to;
+                }
+            }
+            Op::End => self.end_thread(thread),
         }
+    }
+
+    /// The thread has done all that it had to do.
+    fn end_thread(&mut self, thread: u32) {
+        let state = &mut self.threads[thread as usize];
+        state.state = State::Done;
+        let run = &mut self.runs[state.vm];
+        run.threads -= u32::from(state.measured);
+        if state.measured && run.threads == 0 {
+            run.took = Some(self.desk.now - run.began);
+        }
+    }
+
+    /// `cpu` uses a cache line that `writer` wrote last: one under its own cache, or, farther away, of the
+    /// caches of another node, which takes as long as that node's memory does.
+    pub(super) fn take_line(&mut self, cpu: usize, writer: Option<usize>) {
+        let (host, near) = (&self.desk.host, self.params.costs.line);
+        let far = writer.filter(|writer| host.llc[*writer] != host.llc[cpu]);
+        let paths = self.speed.paths();
+        let far = far.map_or(0, |other| paths.unloaded(host.node[cpu], host.node[other]));
+        self.cost(cpu, near.max(far));
     }
 
     /// The thread waits for others from now on.
@@ -111,16 +138,20 @@ impl Engine {
     }
 
     fn barrier(&mut self, cpu: usize, thread: u32, at: usize, wait: Waiting) {
-        self.cost(cpu, self.params.costs.line);
         let vm = self.threads[thread as usize].vm;
         let barrier = &mut self.objects[vm].barriers[at];
+        let writer = barrier.writer.replace(cpu);
         barrier.arrived += 1;
-        if barrier.arrived < barrier.parties {
+        let waits = barrier.arrived < barrier.parties;
+        if waits {
             barrier.waiters.push(&mut self.links, thread);
+        }
+        self.take_line(cpu, writer);
+        if waits {
             self.wait(cpu, thread, wait);
             return;
         }
-        barrier.arrived = 0;
+        self.objects[vm].barriers[at].arrived = 0;
         while let Some(other) = self.objects[vm].barriers[at].waiters.pop(&self.links) {
             self.release(cpu, thread, other);
         }
@@ -129,8 +160,9 @@ impl Engine {
     /// A lock that sleeps is taken by who comes (a woken thread tries again); one that spins serves
     /// in order.
     fn lock(&mut self, cpu: usize, thread: u32, at: usize, wait: Waiting) {
-        self.cost(cpu, self.params.costs.line);
         let vm = self.threads[thread as usize].vm;
+        let writer = self.objects[vm].locks[at].writer.replace(cpu);
+        self.take_line(cpu, writer);
         let lock = &mut self.objects[vm].locks[at];
         if !lock.held {
             lock.held = true;
@@ -163,8 +195,9 @@ impl Engine {
     }
 
     fn push(&mut self, cpu: usize, thread: u32, at: usize) {
-        self.cost(cpu, self.params.costs.line);
         let vm = self.threads[thread as usize].vm;
+        let writer = self.objects[vm].queues[at].writer.replace(cpu);
+        self.take_line(cpu, writer);
         let queue = &mut self.objects[vm].queues[at];
         if queue.items == queue.depth {
             queue.full.push(&mut self.links, thread);
@@ -179,8 +212,9 @@ impl Engine {
     }
 
     fn pop(&mut self, cpu: usize, thread: u32, at: usize) {
-        self.cost(cpu, self.params.costs.line);
         let vm = self.threads[thread as usize].vm;
+        let writer = self.objects[vm].queues[at].writer.replace(cpu);
+        self.take_line(cpu, writer);
         let queue = &mut self.objects[vm].queues[at];
         if queue.items == 0 {
             queue.empty.push(&mut self.links, thread);

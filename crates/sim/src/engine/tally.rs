@@ -58,6 +58,9 @@ pub struct VmTally {
     pub sums: VmSums,
     /// For how long it existed, nanoseconds.
     pub lived: u64,
+    /// From the start of its first load to the end of it, nanoseconds, warming up included; nothing when it has
+    /// no end, or did not come to it.
+    pub took: Option<u64>,
 }
 
 impl VmTally {
@@ -205,9 +208,10 @@ impl Engine {
         let tallies =
             self.tally.into_iter().zip(sums).map(|(tally, sums)| VmTally { sums, ..tally });
         let (from, until) = (self.warmup.min(now), now);
-        let tallies = tallies
-            .zip(self.lives)
-            .map(|(tally, life)| VmTally { lived: life.within(from, until), ..tally });
+        let tallies =
+            tallies.zip(self.lives.into_iter().zip(self.runs)).map(|(tally, (life, run))| {
+                VmTally { lived: life.within(from, until), took: run.took, ..tally }
+            });
         let named = self.names.into_iter().zip(self.units).zip(tallies);
         let vms = named.map(|((name, unit), tally)| (name, unit, tally)).zip(self.hidden);
         let (hidden, vms): (Vec<_>, Vec<_>) = vms.partition(|(_, hidden)| *hidden);

@@ -73,6 +73,8 @@ pub struct Barrier {
     pub parties: u32,
     /// Threads that are there.
     pub arrived: u32,
+    /// The CPU that wrote its cache line last.
+    pub writer: Option<usize>,
     /// Those who wait.
     pub waiters: List,
 }
@@ -82,6 +84,8 @@ pub struct Barrier {
 pub struct Lock {
     /// Whether somebody has it.
     pub held: bool,
+    /// The CPU that wrote its cache line last.
+    pub writer: Option<usize>,
     /// Those who wait.
     pub waiters: List,
 }
@@ -93,6 +97,8 @@ pub struct Queue {
     pub depth: u32,
     /// Items in it.
     pub items: u32,
+    /// The CPU that wrote its cache line last.
+    pub writer: Option<usize>,
     /// Those who wait to put one in.
     pub full: List,
     /// Those who wait to take one out.
@@ -127,11 +133,16 @@ impl Objects {
     /// What `workload` shares, before anything ran.
     #[must_use]
     pub fn new(workload: &Workload) -> Self {
-        let barrier =
-            |parties: &u32| Barrier { parties: *parties, arrived: 0, waiters: List::default() };
+        let barrier = |parties: &u32| Barrier {
+            parties: *parties,
+            arrived: 0,
+            writer: None,
+            waiters: List::default(),
+        };
         let queue = |depth: &u32| Queue {
             depth: *depth,
             items: 0,
+            writer: None,
             full: List::default(),
             empty: List::default(),
         };

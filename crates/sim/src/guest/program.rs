@@ -105,6 +105,13 @@ pub enum Op {
         /// Its place.
         to: u32,
     },
+    /// Goes to an operation unless it has come here so many times.
+    Again {
+        /// Times.
+        times: u64,
+        /// The operation's place.
+        to: u32,
+    },
     /// Ends.
     End,
 }

@@ -14,7 +14,7 @@ macro_rules! files {
 }
 
 /// The basic ones come first: their places are known ([`Profile::PLAIN`], [`Profile::SPIN`]).
-const FILES: &[(&str, &str)] = files!["basic", "stealing", "npb", "parsec"];
+const FILES: &[(&str, &str)] = files!["basic", "stealing", "npb", "npb-b", "parsec"];
 
 static KNOWN: LazyLock<Result<Vec<Application>, String>> = LazyLock::new(read);
 
@@ -50,6 +50,8 @@ struct Entry {
     l2: Option<Given<u32>>,
     llc: Option<Given<u32>>,
     memory: Option<Given<u32>>,
+    misses_ms: Option<Given<u64>>,
+    mlp_tenths: Option<Given<u32>>,
     set: Option<Given<String>>,
     mib_s: Option<Given<u64>>,
     load: Option<Given<String>>,
@@ -109,6 +111,7 @@ fn one(entry: Entry, known: &[Application]) -> Result<Application, String> {
         (entry.l2, &mut profile.l2, "l2"),
         (entry.llc, &mut profile.llc, "llc"),
         (entry.memory, &mut profile.memory, "memory"),
+        (entry.mlp_tenths, &mut profile.mlp_tenths, "mlp_tenths"),
     ];
     for (given, bound, place) in bounds {
         if let Some(given) = given {
@@ -120,9 +123,15 @@ fn one(entry: Entry, known: &[Application]) -> Result<Application, String> {
         note("set", &set.source);
         profile.set_kib = crate::scenario::size(&set.checked("set")?)? / 1024;
     }
-    if let Some(mib_s) = entry.mib_s {
-        note("mib_s", &mib_s.source);
-        profile.mib_s = mib_s.checked("mib_s")?;
+    let amounts = [
+        (entry.misses_ms, &mut profile.misses_ms, "misses_ms"),
+        (entry.mib_s, &mut profile.mib_s, "mib_s"),
+    ];
+    for (given, amount, place) in amounts {
+        if let Some(given) = given {
+            note(place, &given.source);
+            *amount = given.checked(place)?;
+        }
     }
     if let Some(load) = &entry.load {
         note("load", &load.source);

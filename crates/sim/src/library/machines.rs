@@ -1,7 +1,7 @@
 //! Machines: costs, contention and, for a real one, its shape.
 
 use super::{Given, nanoseconds};
-use crate::params::{Contention, Costs, HaltPolling, Noise, Params};
+use crate::params::{Contention, Costs, HaltPolling, MemoryTimes, Noise, Params};
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -68,6 +68,7 @@ struct File {
     spinning: SpinningPart,
     noise: NoisePart,
     contention: ContentionPart,
+    memory: MemoryPart,
     guest: GuestPart,
 }
 
@@ -138,6 +139,16 @@ struct ContentionPart {
     llc: Given<String>,
     llc_miss: Given<u64>,
     node_mib_s: Given<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MemoryPart {
+    latency: Given<String>,
+    remote: Given<String>,
+    service: Given<String>,
+    in_flight_tenths: Given<u64>,
+    link_mib_s: Given<u64>,
 }
 
 #[derive(Deserialize)]
@@ -264,7 +275,7 @@ fn table(name: &str, deepest: usize) -> Result<Table, String> {
 fn params(name: &str, file: File) -> Result<Params, String> {
     let time = |given: Given<String>, place: &str| nanoseconds(&given.checked(place)?);
     let (costs, polling, noise) = (file.costs, file.polling, file.noise);
-    let (spinning, contention) = (file.spinning, file.contention);
+    let (spinning, contention, memory) = (file.spinning, file.contention, file.memory);
     let llc = contention.llc.checked("contention.llc")?;
     Ok(Params {
         machine: name.to_owned(),
@@ -303,6 +314,13 @@ fn params(name: &str, file: File) -> Result<Params, String> {
             llc_kib: crate::scenario::size(&llc)? / 1024,
             llc_miss: contention.llc_miss.checked("contention.llc_miss")?,
             node_mib_s: contention.node_mib_s.checked("contention.node_mib_s")?,
+        },
+        memory: MemoryTimes {
+            latency: time(memory.latency, "memory.latency")?,
+            remote: time(memory.remote, "memory.remote")?,
+            service: time(memory.service, "memory.service")?,
+            in_flight_tenths: memory.in_flight_tenths.checked("memory.in_flight_tenths")?,
+            link_mib_s: memory.link_mib_s.checked("memory.link_mib_s")?,
         },
         virtualisation: file.guest.virtualisation.checked("guest.virtualisation")?,
     })

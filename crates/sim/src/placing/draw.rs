@@ -184,11 +184,16 @@ fn draw_shape(rng: &mut Rng, size: Size) -> Shape {
 }
 
 /// Caches of 2 or 4 MiB a core, as server processors have (Intel Xeon Scalable, AMD EPYC), and 5 GB/s of
-/// memory bandwidth a core (AMD EPYC 9654: 460 GB/s for 96 cores), at least what the machine `generic` has.
+/// memory bandwidth a core (AMD EPYC 9654: 460 GB/s for 96 cores), at least what the machine `generic` has; of a
+/// link the same part of a node's as there.
 fn contention(rng: &mut Rng, shape: &Shape) -> String {
     let llc = one_of(rng, &[2, 4]) * (shape.cores / shape.caches).max(1);
     let bandwidth = (5000 * shape.cores / shape.nodes.max(1) as u64).max(30_000);
-    format!("[host.numbers.contention]\nllc = \"{llc}MiB\"\nnode_mib_s = {bandwidth}\n")
+    let link = bandwidth * 29 / 100;
+    format!(
+        "[host.numbers.contention]\nllc = \"{llc}MiB\"\nnode_mib_s = {bandwidth}\n\
+         [host.numbers.memory]\nlink_mib_s = {link}\n"
+    )
 }
 
 /// VMs until they want a drawn part of the host: 30 to 120 % of its CPUs.

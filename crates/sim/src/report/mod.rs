@@ -50,6 +50,8 @@ pub struct VmReport {
     pub name: String,
     /// For how long it existed of the time measured; what follows is of this time.
     pub lived_ns: u64,
+    /// From the start of its first load to its end, warming up included; null when it did not end.
+    pub took_ns: Option<u64>,
     /// Units of work a second.
     pub throughput: f64,
     /// What a unit is.
@@ -241,6 +243,7 @@ impl VmReport {
         Self {
             name: name.clone(),
             lived_ns: tally.lived,
+            took_ns: tally.took,
             throughput: rate as f64 / 1000.0,
             unit,
             alone: alone.map(|alone| alone.rate_milli as f64 / 1000.0),

@@ -19,7 +19,7 @@
 //! A row with `over` (places again, on top of its own) is how many per cent its measure is above that
 //! of the changed scenario; with `per` it is the quotient of the two. With `spread = true` it is the
 //! standard deviation between runs, per cent of their mean; with `bound = true` the published figure is
-//! a bound; `kind = "fitted"` or `"arithmetic"` says that it is no prediction. Gives plans; runs nothing.
+//! a bound; `vm` and `measure` may be a row's own; `kind = "fitted"` or `"arithmetic"` says that it is no prediction. Gives plans; runs nothing.
 
 use super::Kind;
 use super::measure::{Measure, Relation};
@@ -65,6 +65,7 @@ struct RowText {
     #[serde(default)]
     kind: Kind,
     measure: Option<String>,
+    vm: Option<String>,
     unit: Option<String>,
     scale: Option<f64>,
     why: Option<String>,
@@ -231,7 +232,7 @@ fn row_plan(file: &File, row: &RowText, plans: &mut Plans) -> Result<RowPlan, St
         why: row.why.clone(),
         measure: Measure {
             what: what.parse()?,
-            vm: file.vm.clone(),
+            vm: row.vm.as_ref().unwrap_or(&file.vm).clone(),
             scale: row.scale.unwrap_or(1.0),
             plan,
             relation,

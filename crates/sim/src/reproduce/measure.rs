@@ -12,6 +12,9 @@ pub enum What {
     Competing,
     /// Units a second: mean of the VMs.
     Throughput,
+    /// Whole runs of programs that end, an hour, by their run time: mean of the VMs. So a run that takes half
+    /// the time counts twice, and nothing where one did not end.
+    Runs,
     /// Units counted in the time measured: mean of the VMs.
     Units,
     /// How late periodic threads wake, microseconds: mean of the VMs.
@@ -28,11 +31,12 @@ impl FromStr for What {
             "stacking" => Self::Stacking,
             "competing" => Self::Competing,
             "throughput" => Self::Throughput,
+            "runs" => Self::Runs,
             "units" => Self::Units,
             "late" => Self::Late,
             "boosts" => Self::Boosts,
             _ => {
-                let known = "stacking, competing, throughput, units, late, boosts";
+                let known = "stacking, competing, throughput, runs, units, late, boosts";
                 return Err(format!("measure {name}: known are {known}"));
             }
         })
@@ -90,6 +94,9 @@ impl Measure {
                 tally.sums.stacked as f64 * 100.0 / tally.sums.elapsed.max(1) as f64
             }),
             What::Throughput => self.mean(run, |vm, _| run.throughput_milli(vm) as f64 / 1000.0),
+            What::Runs => {
+                self.mean(run, |_, tally| tally.took.map_or(f64::NAN, |ns| 3.6e12 / ns as f64))
+            }
             What::Units => self.mean(run, |_, tally| tally.units as f64),
             What::Late => self.mean(run, |_, tally| {
                 tally.lateness.ns as f64 / tally.lateness.count.max(1) as f64 / 1000.0

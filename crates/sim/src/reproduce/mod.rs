@@ -38,6 +38,7 @@ pub const FILES: &[(&str, &str)] = experiments![
     "mixed-workloads",
     "types",
     "eight-npb-vms",
+    "best-node-sensitivity",
 ];
 
 /// What came of experiments, schema `instep.reproduce/1`.

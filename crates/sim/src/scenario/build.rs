@@ -442,13 +442,18 @@ fn profile(
         })?;
     let bounds = [own.fetch, own.fpu, own.l2, own.llc, own.memory];
     let sum = bounds.iter().fold(0u32, |sum, bound| sum.saturating_add(*bound));
-    if sum > 1000 || own.mib_s > 1_000_000 {
-        let what = "its parts are thousandths, 1000 in all at most; mib_s up to 1000000";
+    let mlp_tenths = own.mlp_tenths.unwrap_or(10);
+    let most = own.mib_s.max(own.misses_ms);
+    if sum > 1000 || most > 1_000_000 || !(10..=1000).contains(&mlp_tenths) {
+        let what = "its parts are thousandths, 1000 in all at most; mib_s and misses_ms up to 1000000; \
+                    mlp_tenths 10 to 1000";
         return Err(wrong(format!("of its own: {what}")));
     }
     profiles.push(Profile {
         set_kib: own.set.unwrap_or(0) / 1024,
         mib_s: own.mib_s,
+        misses_ms: own.misses_ms,
+        mlp_tenths,
         ..Profile::bound(&guest.name, bounds)
     });
     Ok((Some(profiles.len() - 1), None))

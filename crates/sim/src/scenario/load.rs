@@ -1,6 +1,6 @@
 //! What a guest runs, in the words of the lab: `spin`, `idle`, or a command line of `instep-load`,
 //! which becomes programs of operations; or a program of the library (`npb/cg --threads 8`), whose
-//! options may be replaced. Only here exist the mode `io`, `barrier --total` and
+//! options may be replaced. Only here exist the mode `io`, `barrier --total`, `barrier --rounds` and
 //! the kind `adaptive`.
 //!
 //! Defaults are those of `instep-load`; options that only say how its results are printed are taken
@@ -135,13 +135,19 @@ fn barrier(
     let ns = options.time("--phase", 100_000, 100)?;
     let ns = if total > 0 { (total / u64::from(threads.max(1))).max(100) } else { ns };
     let spread = options.percent("--imbalance", 0)?;
+    // After so many rounds it ends; without a number never.
+    let rounds = options.number("--rounds", 0, 0..=1_000_000_000_000)?;
     let barrier = new_barrier(workload, threads);
+    let again = match rounds {
+        0 => Op::Jump { to: 0 },
+        times => Op::Again { times, to: 0 },
+    };
     let ops = vec![
         Op::Work { ns, spread },
         Op::Barrier { barrier, wait },
         Op::Turn { of: 1, rotating: false, skip: 1 },
         Op::Count { units: 1 },
-        Op::Jump { to: 0 },
+        again,
     ];
     same(workload, ops, threads, profile, "phases");
     Ok(())

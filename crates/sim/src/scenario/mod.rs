@@ -181,8 +181,12 @@ pub struct OwnProfile {
     pub l2: u32,
     /// Last-level cache.
     pub llc: u32,
-    /// Memory latency and bandwidth: its memory intensity.
+    /// Latency of local memory: it waits for misses.
     pub memory: u32,
+    /// Lines that it takes from memory in a millisecond of its time alone, prefetched ones too; beside `memory`.
+    pub misses_ms: u64,
+    /// How many of them overlap, in tenths.
+    pub mlp_tenths: Option<u32>,
     /// Working set in the LLC of each thread.
     #[serde(deserialize_with = "optional_size")]
     pub set: Option<u64>,

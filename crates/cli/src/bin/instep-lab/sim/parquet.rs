@@ -47,6 +47,7 @@ pub(super) fn columns(reports: &[Report]) -> Vec<Column> {
         ("type", count(&|_, vm| vm.kind.map(u64::from))),
         ("unit", text(&|_, vm| vm.unit.to_owned())),
         ("lived_ns", count(&|_, vm| Some(vm.lived_ns))),
+        ("took_ns", count(&|_, vm| vm.took_ns)),
         ("throughput", real(&|_, vm| Some(vm.throughput))),
         ("alone", real(&|_, vm| vm.alone)),
         ("fair_share", real(&|_, vm| vm.fair_share)),
