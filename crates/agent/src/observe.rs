@@ -16,6 +16,7 @@ use instep_host::discover::{
 };
 use instep_host::{Error, Root};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Looks at one host again and again.
@@ -254,9 +255,9 @@ fn remember(snapshot: &mut Snapshot, scan: &Scan, journal: &Journal) {
     let nodes_with_cpus = topology.nodes().iter().filter(|node| !node.cpus.is_empty()).count();
     for vm in &mut snapshot.vms {
         let Some(facts) = facts_of(scan, vm) else { continue };
-        let threads = threads_of(vm, facts);
+        let threads = Rc::new(threads_of(vm, facts));
         let initial = |(thread, present): &(ThreadKey, CpuSet)| {
-            let (online, cpuset, threads) = (&online, &vm.cpuset, &|| threads.clone());
+            let (online, cpuset, threads) = (&online, &vm.cpuset, &|| Rc::clone(&threads));
             journal.initial_of(thread, &AffinityNow { present, online, cpuset, threads })
         };
         let initials: Vec<CpuSet> = threads.iter().map(initial).collect();

@@ -16,9 +16,10 @@ use std::path::Path;
 const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/agreement.json");
 
 /// Scenarios of which every measure agrees.
-const AGREE: [&str; 6] = ["shares", "spin-100us", "spin-1ms", "block-1ms", "boost", "cosched"];
+const AGREE: [&str; 8] =
+    ["shares", "spin-100us", "spin-1ms", "block-1ms", "cosched", "shares-8", "spin-4", "block-4"];
 /// Those of which some do not, and how many do.
-const PARTLY: [(&str, usize); 1] = [("stacking", 1)];
+const PARTLY: [(&str, usize); 4] = [("stacking", 1), ("boost", 1), ("spin-8", 3), ("gangs-8", 4)];
 
 fn rows(json: &Value) -> Vec<(String, Value)> {
     let scenarios = json["scenarios"].as_array().unwrap().iter();
@@ -92,13 +93,13 @@ fn differing(changed: &str, change: impl Fn(&mut Value)) -> Vec<String> {
 #[test]
 fn a_lab_that_gave_something_else_does_not_agree() {
     let shares = differing("share", |cell| cell["cpus"] = serde_json::json!([0.5, 1.5]));
-    assert_eq!(shares, ["shares"]);
+    assert_eq!(shares, ["shares", "shares-8"]);
     let speeds = differing("speed", |cell| {
         cell["rate"] = serde_json::json!(cell["rate"].as_f64().unwrap_or(0.0) * 4.0);
     });
-    assert_eq!(speeds, ["block-1ms", "boost", "cosched", "spin-100us", "spin-1ms"]);
+    assert_eq!(speeds, ["block-1ms", "block-4", "cosched", "spin-100us", "spin-1ms", "spin-4"]);
     let co_runs = differing("co-run", |cell| cell["co_run"] = serde_json::json!(0.3));
-    assert_eq!(co_runs, ["cosched", "spin-100us", "spin-1ms"]);
+    assert_eq!(co_runs, ["cosched", "spin-100us", "spin-1ms", "spin-4"]);
 }
 
 #[test]

@@ -99,7 +99,7 @@ fn threads_created_after_placing_are_known_and_restored() {
             present: &b,
             online: &online,
             cpuset: &CpuSet::new(),
-            threads: &Vec::new,
+            threads: &|| Vec::new().into(),
         };
         applier.journal().initial_of(thread, &now)
     };

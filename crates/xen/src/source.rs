@@ -217,16 +217,27 @@ impl Source {
     }
 }
 
-/// Ends a program with this process: what a run changes must be over when its guardian puts things back.
+/// Ends a program with this process: what a run changes must be over when its guardian puts things back. Signals that
+/// systemd sends to all of a service at once do not end it before.
 fn end_with_us(command: &mut Command) {
-    let die_with_parent = || {
-        // SAFETY: prctl with numbers only, which may be called between fork and exec.
-        match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
+    let us = std::process::id();
+    let die_with_parent = move || {
+        // SAFETY: system calls with numbers only, which may be called between fork and exec.
+        unsafe {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+                libc::signal(signal, libc::SIG_IGN);
+            }
+            // It may have ended before the first call.
+            match libc::getppid().cast_unsigned() == us {
+                true => Ok(()),
+                false => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            }
         }
     };
-    // SAFETY: the closure does nothing but that call.
+    // SAFETY: the closure does nothing but those calls.
     unsafe { command.pre_exec(die_with_parent) };
 }
 

@@ -53,6 +53,9 @@ const BUSY: Duration = Duration::from_secs(30);
 /// How long the start waits for a scheduler that is just going, such as that of a run before.
 const GOING: Duration = Duration::from_secs(5);
 
+const LOST_LIMITS: &str =
+    "CPU limits of cgroups (cpu.max) would not hold: there are more than 65,536 of them";
+
 const LOST_GROUPS: &str = "there are more cgroups than the kernel scheduler has room for (65,536, of which ordinary users' have \
                            half): what lies in the others weighs as if it lay in the cgroup above them";
 
@@ -342,7 +345,10 @@ impl Dispatch {
             return self.unload(why);
         }
         if let Some(id) = kernel.lost_limit() {
-            return self.unload(weights::describe_lost_limit(&Root::live(), id));
+            // Limits do not hold until it is out; the search for the cgroup takes its time.
+            self.unload(LOST_LIMITS.to_owned());
+            self.said.extend(weights::find_lost_limit(&Root::live(), id));
+            return;
         }
         let vcpus = vcpus_of(&entries);
         if kernel.is_outgrown(vcpus) {
@@ -435,7 +441,9 @@ impl Scheduler for Dispatch {
     }
 
     fn follow_weights(&mut self) {
+        // Whoever may set weights in a cgroup that was handed over could have it compute all the time.
         if let State::Loaded { kernel, .. } = &self.state
+            && self.weigher.is_rested(Instant::now())
             && kernel.reweighed() != self.reweighed
         {
             self.weigh();

@@ -9,7 +9,7 @@ use instep_kernel::stats::{GroupSeen, VmWant, Wants};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What was read before, and what was written.
 #[derive(Debug, Default)]
@@ -33,7 +33,15 @@ const SHARES: f64 = 1_048_576.0;
 /// Where cgroups with CPU settings are mounted, below the root directory.
 const MOUNTS: [&str; 3] = ["sys/fs/cgroup", "sys/fs/cgroup/cpu,cpuacct", "sys/fs/cgroup/cpu"];
 
+/// The least time between two looks: what is wanted is measured between them.
+const REST: Duration = Duration::from_millis(500);
+
 impl Weigher {
+    /// Whether the last look is long enough ago for another one.
+    pub(super) fn is_rested(&self, now: Instant) -> bool {
+        self.at.is_none_or(|at| now.saturating_duration_since(at) >= REST)
+    }
+
     /// Looks at what is wanted and writes what all weigh.
     ///
     /// # Errors
@@ -87,24 +95,25 @@ impl Weigher {
     }
 }
 
-/// Why the scheduler cannot stay: the CPU limit of this cgroup, by its inode number, would not hold.
-pub(super) fn describe_lost_limit(root: &Root, id: u64) -> String {
+/// Names the cgroup, by its inode number, whose CPU limit found no room; `None` where it is not found.
+pub(super) fn find_lost_limit(root: &Root, id: u64) -> Option<String> {
     // That of version 2 holds the others.
-    let found = MOUNTS.iter().rev().find_map(|mount| {
+    MOUNTS.iter().rev().find_map(|mount| {
         let mount = root.join(mount);
         let path = find_directory(&mount, id)?;
-        path.strip_prefix(&mount).ok().map(|path| format!("/{}", path.display()))
-    });
-    let named = found.unwrap_or_else(|| format!("with inode number {id}, which is gone"));
-    format!(
-        "CPU limits of cgroups (cpu.max) would not hold: there are more than 65,536 of them, and there is no room for that of {named}"
-    )
+        let path = path.strip_prefix(&mount).ok()?;
+        Some(format!("there is no room for the CPU limit of the cgroup /{}", path.display()))
+    })
 }
+
+/// The most directories that are looked through: any user may make some.
+const MOST_DIRECTORIES: usize = 200_000;
 
 /// The directory of this inode number below another, as a cgroup is known by its own.
 fn find_directory(top: &Path, id: u64) -> Option<PathBuf> {
     let mut left = vec![top.to_owned()];
-    while let Some(dir) = left.pop() {
+    for _ in 0..MOST_DIRECTORIES {
+        let dir = left.pop()?;
         // Cgroups may come and go meanwhile.
         if std::fs::metadata(&dir).is_ok_and(|found| found.ino() == id) {
             return Some(dir);
@@ -239,10 +248,9 @@ mod tests {
         let at = dir.path().join("sys/fs/cgroup/cpu/machine.slice/a.scope");
         std::fs::create_dir_all(&at).unwrap();
         let id = std::fs::metadata(&at).unwrap().ino();
-        let told = describe_lost_limit(&Root::at(dir.path()), id);
-        assert!(told.ends_with("no room for that of /machine.slice/a.scope"), "{told}");
-        let told = describe_lost_limit(&Root::at(dir.path()), 0);
-        assert!(told.ends_with("inode number 0, which is gone"), "{told}");
+        let told = find_lost_limit(&Root::at(dir.path()), id).unwrap();
+        assert!(told.ends_with("the cgroup /machine.slice/a.scope"), "{told}");
+        assert_eq!(find_lost_limit(&Root::at(dir.path()), 0), None);
     }
 
     #[test]

@@ -53,8 +53,13 @@ impl Left for Threads {
             }
             None => None,
         };
-        let monitor = damon::is_recorded(state)?
-            .map(|(holder, life)| Recorded { holder, is_abandoned: life != Life::Runs });
+        // A record of a monitor that cannot be read must not keep affinities from being put back.
+        let monitor = match damon::is_recorded(state) {
+            Err(_) if journal.is_some() => None,
+            monitor => monitor?,
+        };
+        let monitor =
+            monitor.map(|(holder, life)| Recorded { holder, is_abandoned: life != Life::Runs });
         // What nobody answers for any more comes first, and then what a run answers for.
         let order = |of: &Recorded| (of.is_abandoned, of.holder != Holder::Kept);
         Ok(journal.into_iter().chain(monitor).max_by_key(order))
@@ -70,6 +75,7 @@ impl Left for Threads {
         let monitor = damon::undo(&Root::live(), &state).transpose();
         let report = RestoreReport { monitor, ..RestoreReport::default() };
         let is_complete = report.is_complete();
-        Ok(Restored { told: report.monitor_told().into_iter().collect(), is_complete })
+        let told = report.monitor_told().unwrap_or_else(|| "DAMON's monitor was gone".to_owned());
+        Ok(Restored { told: vec![told], is_complete })
     }
 }

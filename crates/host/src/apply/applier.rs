@@ -15,8 +15,10 @@ use crate::error::Error;
 use crate::root::Root;
 use instep_core::idset::CpuSet;
 use instep_core::units::Tid;
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::io;
+use std::rc::Rc;
 
 /// One thread shall use other CPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -253,6 +255,8 @@ impl<A: Affinity> Applier<A> {
             self.journal.entries.range((**pid, Tid(0))..).next().is_some_and(|(k, _)| k.0 == **pid)
         };
         for pid in pids.iter().filter(touched) {
+            let all = OnceCell::new();
+            let threads = || Rc::clone(all.get_or_init(|| Rc::new(self.affinities_of(*pid))));
             // A process that is gone has no threads to restore.
             for thread in thread::threads_of(&self.root, *pid).unwrap_or_default() {
                 let known = self.journal.entries.get(&(*pid, thread.tid));
@@ -261,7 +265,6 @@ impl<A: Affinity> Applier<A> {
                 }
                 let Ok(present) = self.affinity.get(thread.tid) else { continue };
                 let cpuset = host.cpusets.of(*pid, thread.tid);
-                let threads = || self.affinities_of(*pid);
                 let now =
                     AffinityNow { present: &present, online, cpuset: &cpuset, threads: &threads };
                 if let Some(origin) = self.journal.origin_of(&thread, &now)
@@ -342,7 +345,7 @@ impl<A: Affinity> Applier<A> {
         if present == change.cpus.and(online) {
             return Ok(Err(Applied::Unchanged));
         }
-        let threads = || self.affinities_of(pid);
+        let threads = || Rc::new(self.affinities_of(pid));
         let seen =
             AffinityNow { present: &present, online, cpuset: &change.cpuset, threads: &threads };
         if let Some(entry) = self.journal.origin_of(&change.thread, &seen) {

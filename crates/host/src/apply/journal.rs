@@ -35,6 +35,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 /// The version written and read.
 pub const SCHEMA: &str = "instep.journal/1";
@@ -126,7 +127,7 @@ pub struct AffinityNow<'a> {
     pub cpuset: &'a CpuSet,
     /// All threads of its process with the online CPUs that they may use. Asked only for a thread that may have
     /// inherited from another one.
-    pub threads: &'a dyn Fn() -> Vec<(ThreadKey, CpuSet)>,
+    pub threads: &'a dyn Fn() -> Rc<Vec<(ThreadKey, CpuSet)>>,
 }
 
 /// A journal file at one moment.

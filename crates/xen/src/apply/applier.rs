@@ -119,10 +119,11 @@ impl<H: Hands> Applier<H> {
     /// # Errors
     /// The journal cannot be written.
     pub fn take_over(&mut self) -> Result<(), Error> {
-        if std::mem::replace(&mut self.journal.holder, self.own) == self.own {
+        let before = std::mem::replace(&mut self.journal.holder, self.own);
+        if before == self.own {
             return Ok(());
         }
-        self.store()
+        self.store().inspect_err(|_| self.journal.holder = before)
     }
 
     pub(super) fn store(&self) -> Result<(), Error> {
@@ -138,6 +139,7 @@ impl<H: Hands> Applier<H> {
             return Ok(Vec::new());
         }
         let now = self.hands.look()?;
+        let before = self.journal.clone();
         let mut outcomes = Vec::with_capacity(changes.len());
         let mut due = Vec::new();
         for change in changes {
@@ -151,7 +153,8 @@ impl<H: Hands> Applier<H> {
             }
         }
         self.journal.holder = self.own;
-        self.store()?;
+        // Nothing was changed yet: what is in memory is what is on disk.
+        self.store().inspect_err(|_| self.journal = before)?;
         let done: Vec<_> = due.iter().map(|at| self.set(&changes[*at], &now)).collect();
         let after = self.hands.look()?;
         for (at, done) in due.into_iter().zip(done) {

@@ -45,6 +45,7 @@ impl<H: Hands> Applier<H> {
             return Ok(report);
         }
         let now = self.hands.look()?;
+        let mut stored = Ok(());
         for key in keys {
             let Some(held) = self.journal.domains.get(&key) else { continue };
             let found = now.domain(&key);
@@ -76,9 +77,10 @@ impl<H: Hands> Applier<H> {
                 }
                 Err(error) => report.failed.push((held.name.clone(), error)),
             }
-            self.store()?;
+            // All domains get back what they had, also where that can no longer be noted.
+            stored = stored.and(self.store());
         }
-        self.store()?;
+        stored.and(self.store())?;
         Ok(report)
     }
 

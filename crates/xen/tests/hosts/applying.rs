@@ -66,6 +66,36 @@ fn conflict_is_mended_recorded_and_put_back() {
     assert!(Journal::load(dir.path()).unwrap().is_none(), "nothing is left to put back");
 }
 
+/// No file can be put in the journal's place from now on.
+fn block_journal(dir: &Path) {
+    std::fs::create_dir_all(dir.join("xen-journal.json.part/in-the-way")).unwrap();
+}
+
+#[test]
+fn all_domains_are_put_back_where_the_journal_cannot_be_written() {
+    let (dir, made, seen) = (dir(), Made::of(STATE), captured(STATE));
+    let settings = Settings { policy: PolicyName::Bind, ..Settings::default() };
+    let changes = Change::of_decision(&decide(&snapshot(&seen, None), &settings), &seen);
+    let outcomes = applier(dir.path(), &made).apply(&changes, &seen).unwrap();
+    let set = outcomes.iter().filter(|applied| matches!(applied, Applied::Set)).count();
+    assert!(set > 1, "{outcomes:?}");
+    block_journal(dir.path());
+    applier(dir.path(), &made).restore(|_| true).unwrap_err();
+    assert_eq!(seen.domains, made.scan.borrow().domains);
+}
+
+#[test]
+fn what_cannot_be_recorded_is_neither_done_nor_remembered() {
+    let (dir, made, seen) = (dir(), Made::of(STATE), captured(STATE));
+    let changes = mending(&seen, None);
+    let mut applier = applier(dir.path(), &made);
+    applier.apply(&changes, &seen).unwrap();
+    applier.keep().unwrap();
+    block_journal(dir.path());
+    applier.take_over().unwrap_err();
+    assert_eq!(applier.journal().holder, Holder::Kept, "as on disk");
+}
+
 #[test]
 fn original_is_on_disk_before_the_first_command() {
     let (dir, made) = (dir(), Made::of(STATE));

@@ -28,7 +28,7 @@ fn has(sleeper: &Sleeper) -> CpuSet {
 fn initial_of(journal: &Journal, key: &ThreadKey, present: &CpuSet, online: &CpuSet) -> CpuSet {
     journal.initial_of(
         key,
-        &AffinityNow { present, online, cpuset: &CpuSet::new(), threads: &Vec::new },
+        &AffinityNow { present, online, cpuset: &CpuSet::new(), threads: &|| Vec::new().into() },
     )
 }
 

@@ -9,11 +9,11 @@ use crate::apply::journal::Holder;
 use crate::apply::state::StateDir;
 use crate::error::Error;
 use crate::root::Root;
+use instep_state::Outlives;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs;
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -63,14 +63,10 @@ impl Record {
 
     /// Puts it where [`undo`] finds it.
     pub(crate) fn write(&self, state: &StateDir) -> Result<(), Error> {
-        let (path, new) = (path_in(state), state.file("damon.json.new"));
+        let path = path_in(state);
         let failed = |source| Error::system(format!("cannot write {}", path.display()), source);
         let bytes = serde_json::to_vec(self).map_err(|error| failed(error.into()))?;
-        let _ = fs::remove_file(&new);
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new);
-        file.and_then(|mut file| file.write_all(&bytes))
-            .and_then(|()| fs::rename(&new, &path))
-            .map_err(failed)
+        instep_state::replace(&path, &bytes, 0o600, Outlives::Machine).map_err(failed)
     }
 
     /// Reads it; `None` when there is none.

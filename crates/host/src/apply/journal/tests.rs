@@ -151,7 +151,7 @@ fn key(tid: u32, tid_start: u64) -> ThreadKey {
 fn initial_of(journal: &Journal, key: ThreadKey, present: &CpuSet, online: &CpuSet) -> CpuSet {
     journal.initial_of(
         &key,
-        &AffinityNow { present, online, cpuset: &CpuSet::new(), threads: &Vec::new },
+        &AffinityNow { present, online, cpuset: &CpuSet::new(), threads: &|| Vec::new().into() },
     )
 }
 
@@ -161,7 +161,7 @@ fn set_that_an_untouched_thread_has_was_not_inherited() {
         let mut journal = journal();
         journal.entries.values_mut().for_each(|entry| entry.original = cpus(original));
         let (online, ours) = (cpus("0-5"), cpus("2-3"));
-        let threads = || vec![(key(8, 100), cpus("2-3")), (other, cpus(its))];
+        let threads = || vec![(key(8, 100), cpus("2-3")), (other, cpus(its))].into();
         let now = AffinityNow {
             present: &ours,
             online: &online,
@@ -193,7 +193,7 @@ fn what_a_narrower_cpuset_leaves_of_ours_is_no_operators_will() {
     let (journal, online) = (journal(), cpus("0-5"));
     let initial = |present: &str, cpuset: &str| {
         let (present, cpuset) = (&cpus(present), &cpus(cpuset));
-        let now = AffinityNow { present, online: &online, cpuset, threads: &Vec::new };
+        let now = AffinityNow { present, online: &online, cpuset, threads: &|| Vec::new().into() };
         journal.initial_of(&key(9, 2), &now).to_string()
     };
     assert_eq!(initial("3", "3-5"), "0-5");
