@@ -227,16 +227,20 @@ mod tests {
     fn an_agent_that_leaves_something_behind_says_no_word() {
         let said = |holder: &str| {
             let (_dir, state) = left_by(holder);
-            hearing(|guard| guard.leave(&state, &Threads))
+            hearing(|guard| guard.leave(&state, &Threads::live()))
         };
         assert_eq!(said(&by_process(std::process::id(), 1)), "");
         assert_eq!(said("\"kept\"").as_bytes(), DONE);
         let (dir, state) = left_by("\"kept\"");
         let journal = dir.path().join("journal.json");
         std::fs::write(&journal, "{").unwrap();
-        assert_eq!(hearing(|guard| guard.leave(&state, &Threads)), "", "who knows what is in it");
+        assert_eq!(
+            hearing(|guard| guard.leave(&state, &Threads::live())),
+            "",
+            "who knows what is in it"
+        );
         std::fs::remove_file(journal).unwrap();
-        assert_eq!(hearing(|guard| guard.leave(&state, &Threads)).as_bytes(), DONE);
+        assert_eq!(hearing(|guard| guard.leave(&state, &Threads::live())).as_bytes(), DONE);
     }
 
     #[test]

@@ -119,7 +119,7 @@ pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error
         published::withdraw(state.path());
         // The next instance that takes the locks finds neither a scheduler nor files of this run.
         drop(applier);
-        guard.leave(&state, &Threads);
+        guard.leave(&state, &Threads::live());
     }
     ended
 }
@@ -514,7 +514,11 @@ mod tests {
         let first = Err(Error::Signals(io::Error::other("disk on fire")));
         let error = end(first, &mut applier, &mut heard).unwrap_err();
         drop(applier);
-        Some((heard.0, error.to_string(), crate::guard::is_settled(&StateDir::at(state), &Threads)))
+        Some((
+            heard.0,
+            error.to_string(),
+            crate::guard::is_settled(&StateDir::at(state), &Threads::live()),
+        ))
     }
 
     #[test]

@@ -19,7 +19,7 @@ const THIS_PROGRAM: &str = "/proc/self/exe";
 pub(crate) fn command(args: &GuardArgs) -> anyhow::Result<Outcome> {
     let state = StateDir::at(&args.state_dir);
     let restored = match args.hypervisor {
-        Hypervisor::Kvm => stand(&state, args.agent, &Threads)?,
+        Hypervisor::Kvm => stand(&state, args.agent, &Threads::live())?,
         Hypervisor::Xen => stand(&state, args.agent, &Domains)?,
     };
     let Some(Restored { told: mut lines, is_complete }) = restored else {

@@ -134,7 +134,7 @@ mod tests {
     }
 
     fn duty(state: &StateDir, patience: Duration) -> Duty<'_, Threads> {
-        Duty { state, agent: 7, left: &Threads, patience }
+        Duty { state, agent: 7, left: Box::leak(Box::new(Threads::live())), patience }
     }
 
     fn taken(pid: Option<u32>) -> Result<InstanceLock, instep_host::Error> {
@@ -171,13 +171,18 @@ mod tests {
         let own = std::process::id();
         record(own, start_of(own));
         let living = duty(&state, Duration::ZERO).fulfil(|| panic!("another instance lives"));
-        assert!(living.unwrap().is_none() && !crate::guard::is_settled(&state, &Threads));
+        assert!(living.unwrap().is_none() && !crate::guard::is_settled(&state, &Threads::live()));
         // The first process did not start that late.
         record(1, u64::MAX);
-        let report = duty(&state, Duration::ZERO).fulfil(|| state.lock()).unwrap().unwrap();
-        let told = report.told.join("\n");
-        let is_told = ["DAMON's monitor", "DAMON is left alone"].map(|words| told.contains(words));
-        assert!(is_told.contains(&true) && report.told.len() == 1, "{told}");
+        // A host without monitors.
+        let root = dir.path().join("root");
+        let files = root.join("sys/kernel/mm/damon/admin/kdamonds");
+        std::fs::create_dir_all(&files).unwrap();
+        std::fs::write(files.join("nr_kdamonds"), "0\n").unwrap();
+        let threads = Threads::at(Root::at(&root));
+        let duty = Duty { left: &threads, ..duty(&state, Duration::ZERO) };
+        let report = duty.fulfil(|| state.lock()).unwrap().unwrap();
+        assert_eq!(report.told, ["DAMON's monitor was gone"]);
     }
 
     #[test]

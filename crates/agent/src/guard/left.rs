@@ -41,8 +41,24 @@ pub struct Restored {
 }
 
 /// Threads of a Linux host, and the kernel's DAMON.
-#[derive(Clone, Copy, Debug)]
-pub struct Threads;
+#[derive(Clone, Debug)]
+pub struct Threads {
+    /// Where the files of DAMON are.
+    root: Root,
+}
+
+impl Threads {
+    /// Those of this host.
+    #[must_use]
+    pub fn live() -> Self {
+        Self { root: Root::live() }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn at(root: Root) -> Self {
+        Self { root }
+    }
+}
 
 impl Left for Threads {
     fn look(&self, state: &StateDir) -> Result<Option<Recorded>, Error> {
@@ -72,7 +88,7 @@ impl Left for Threads {
             let report = applier.restore()?;
             return Ok(Restored { told: told(&report), is_complete: report.is_complete() });
         }
-        let monitor = damon::undo(&Root::live(), &state).transpose();
+        let monitor = damon::undo(&self.root, &state).transpose();
         let report = RestoreReport { monitor, ..RestoreReport::default() };
         let is_complete = report.is_complete();
         let told = report.monitor_told().unwrap_or_else(|| "DAMON's monitor was gone".to_owned());

@@ -291,6 +291,8 @@ impl<A: Affinity> Applier<A> {
     /// # Errors
     /// The journal cannot be written.
     pub fn keep(&mut self) -> Result<(), Error> {
+        // Only the placement stays. A monitor that cannot be removed stays on record, for `instep restore` and the next run.
+        let _ = damon::undo(&self.root, self.lock.state());
         self.lock.renew_journals()?;
         if self.journal.entries.is_empty() {
             return Journal::remove(&self.lock);
