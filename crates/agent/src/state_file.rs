@@ -38,8 +38,8 @@ pub(crate) fn publish_bytes(state: &Path, name: &str, bytes: &[u8]) {
     }
 }
 
-/// Puts a file with this mode in the place of the one at `path`: other programs are told by it, and a crash of the
-/// machine ends what it tells of.
+/// Puts a file with this mode in the place of the one at `path`. Other programs read it, and what it describes ends with
+/// the machine.
 pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     instep_state::replace(path, bytes, mode, Outlives::Process)
 }

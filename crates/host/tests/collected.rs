@@ -329,7 +329,10 @@ fn daemons_that_move_threads_are_known_in_a_copy_by_their_names_alone() {
         let mut scanner = Scanner::new(Root::at(dir), ScanOptions::once());
         let first = scanner.scan().unwrap().warnings;
         let second = scanner.scan().unwrap().warnings;
-        assert!(!second.iter().any(|told| first.contains(told)), "each is told once: {second:?}");
+        assert!(
+            !second.iter().any(|told| first.contains(told)),
+            "each warning comes once: {second:?}"
+        );
         first
     };
     let (host, copy) = (told(hosts.host("after")), told(hosts.out().join("after")));

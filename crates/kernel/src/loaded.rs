@@ -220,6 +220,13 @@ impl Loaded {
         COUNTERS.into_iter().zip(sums).collect()
     }
 
+    /// One of them; 0 for a name that there is none of.
+    fn counter(&self, name: &str) -> u64 {
+        let Some(data) = self.skel.maps.bss_data.as_ref() else { return 0 };
+        let Some(at) = COUNTERS.iter().position(|known| *known == name) else { return 0 };
+        data.instep.cpus.iter().fold(0, |sum, cpu| sum.wrapping_add(cpu.counters[at]))
+    }
+
     /// What it knows of each VM.
     #[must_use]
     pub fn vms(&self) -> Vec<VmSeen> {
@@ -303,13 +310,13 @@ impl Loaded {
     /// Whether it found cgroups for which it has no room: what lies there weighs as if it lay in the cgroup above.
     #[must_use]
     pub fn lost_groups(&self) -> bool {
-        self.counters().iter().any(|(name, count)| *name == "groups_lost" && *count > 0)
+        self.counter("groups_lost") > 0
     }
 
     /// How often it found a cgroup with another weight than before.
     #[must_use]
     pub fn reweighed(&self) -> u64 {
-        self.counters().iter().find(|(name, _)| *name == "reweighed").map_or(0, |(_, count)| *count)
+        self.counter("reweighed")
     }
 
     /// What each of its programs has cost; times only while `kernel.bpf_stats_enabled` is 1.

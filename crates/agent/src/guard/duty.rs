@@ -123,6 +123,7 @@ mod tests {
     use instep_host::Root;
     use instep_host::apply::{Journal, thread};
     use std::process::Command;
+    use std::sync::LazyLock;
 
     /// The first process did not start that late: this one ended.
     fn left_by_a_dead_one() -> (tempfile::TempDir, StateDir) {
@@ -134,7 +135,8 @@ mod tests {
     }
 
     fn duty(state: &StateDir, patience: Duration) -> Duty<'_, Threads> {
-        Duty { state, agent: 7, left: Box::leak(Box::new(Threads::live())), patience }
+        static LIVE: LazyLock<Threads> = LazyLock::new(Threads::live);
+        Duty { state, agent: 7, left: &*LIVE, patience }
     }
 
     fn taken(pid: Option<u32>) -> Result<InstanceLock, instep_host::Error> {

@@ -32,8 +32,8 @@ use std::time::Duration;
 const STEP: Duration = Duration::from_millis(50);
 /// How long it takes to tell which memory is used: the time of watching, and one more aggregation.
 const RANKING: Duration = Duration::from_secs(12);
-/// Of more than this it is told first which is used; of less only where even less is moved in a cycle. It moves
-/// in the time that watching takes, or sooner.
+/// DAMON ranks memory that is more than this; less of it only where a cycle moves even less. So much memory moves in
+/// the time that watching takes, or sooner.
 const RANKED_FROM: Bytes = Bytes::from_mib(4096);
 /// After fruitless passes a VM is passed over for up to this many cycles.
 const MAX_REST: u32 = 64;

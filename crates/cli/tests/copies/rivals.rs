@@ -1,4 +1,4 @@
-//! What else moves threads, memory or interrupts is told by `status`, where it works against placement.
+//! `status` warns of programs and settings that move threads, memory or interrupts against placement.
 
 use super::*;
 

@@ -176,9 +176,10 @@ impl<A: Affinity> Applier<A> {
     /// The journal cannot be written or removed, or the online CPUs not be read.
     pub fn restore(&mut self) -> Result<RestoreReport, Error> {
         let pids: BTreeSet<u32> = self.journal.entries.keys().map(|(pid, _)| *pid).collect();
+        let report = self.restore_processes(&pids);
+        // After the affinities: the kernel may be busy with it for seconds.
         let monitor = damon::undo(&self.root, self.lock.state());
-        let report = self.restore_processes(&pids)?;
-        Ok(RestoreReport { monitor: monitor.transpose(), ..report })
+        Ok(RestoreReport { monitor: monitor.transpose(), ..report? })
     }
 
     /// Puts back what was found in these processes only, such as a VM that is no longer placed.

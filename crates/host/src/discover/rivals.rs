@@ -1,7 +1,7 @@
 //! What else on the host moves threads, memory or interrupts by a rule of its own: the kernel's NUMA balancing, numad
 //! and irqbalance.
 //!
-//! Each is told once, and only where it works against placement: NUMA balancing and numad where VMs run on a host of
+//! Each warning comes once, and only where it works against placement: NUMA balancing and numad where VMs run on a host of
 //! several nodes with CPUs, irqbalance where a VM has devices. The kernel's tiering of memory (bit 1 of
 //! `kernel.numa_balancing`) moves pages between nodes with and without CPUs only and is none of them.
 

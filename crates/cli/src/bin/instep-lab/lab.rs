@@ -102,7 +102,7 @@ fn run_scenario(args: &LabRunArgs) -> anyhow::Result<Outcome> {
     Ok(if report.held { Outcome::Fine } else { Outcome::Finding })
 }
 
-/// Reads a scenario, by file or built-in name; of a file that is none it is said what it may be.
+/// Reads a scenario, by file or built-in name. The error for a file that is no scenario says what the file may be.
 fn load(file: &Path) -> anyhow::Result<Scenario> {
     match built_in(file, Reader::Lab) {
         Some(text) => Scenario::parse(text, &file.to_string_lossy()).map_err(anyhow::Error::msg),
