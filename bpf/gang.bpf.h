@@ -442,4 +442,35 @@ SEPARATE int join(u32 vm, bool restricted, u32 here, u64 now)
 	return 0;
 }
 
+/* A CPU is taken from a gang in its slot: all others of it wait. */
+static __always_inline void note_torn(struct vm_state *v)
+{
+	v->torn++;
+	v->total_tears++;
+}
+
+/* A gang has a slot. What counts is the mean of the last hundred or so. */
+static __always_inline void note_slot(struct vm_state *v)
+{
+	v->total_slots++;
+	if (++v->slots_had < 128)
+		return;
+	v->slots_had /= 2;
+	v->torn /= 2;
+}
+
+/* A gang that lost a CPU more often in the mean of its slots is not interrupted; where slots are half as long, half as often. */
+#define MOST_TEARS 3
+
+static __always_inline bool may_be_torn(struct vm_state *v)
+{
+	return v->torn * SET.slot_ns <= MOST_TEARS * (v->slots_had + 1) * INSTEP_STATE->slot_ns;
+}
+
+/* Whether a gang lost a CPU less often, for each of its slots, than another. */
+static __always_inline bool lost_less(struct vm_state *v, struct vm_state *o)
+{
+	return (u64)v->torn * (o->slots_had ?: 1) < (u64)o->torn * (v->slots_had ?: 1);
+}
+
 #endif

@@ -18,7 +18,8 @@
  * A thread may run while something is left of all limits above it. CPUs look at this when the clock ticks, so some threads
  * run for a tick too long; because of the debt the mean is exact.
  * Limits: the periods of a limit begin when it is first seen, not when the kernel's do. Cgroups are looked through up to
- * 32 levels; up to 65,536 limits are known (INSTEP_MAX_LIMITS).
+ * 32 levels; up to 65,536 limits are known (INSTEP_MAX_LIMITS). Where the kernel has no memory for one the next look tries again,
+ * and after two seconds the limit counts as lost.
  */
 #ifndef INSTEP_LIMIT_BPF_H
 #define INSTEP_LIMIT_BPF_H
@@ -45,7 +46,7 @@ static __always_inline struct limit *limit_at(u64 id)
 
 /*
  * A new entry; NULL if there is no room (`full`), or if the memory that BPF may take at once is used up or another CPU has
- * the map: then the next look tries again.
+ * the map: then the next look tries again, for LIMIT_AWAITED_NS.
  */
 static __always_inline struct limit *new_limit(u64 id, bool *full)
 {
@@ -66,7 +67,7 @@ static __always_inline struct limit *limit_at(u64 id)
 static __always_inline struct limit *new_limit(u64 id, bool *full)
 {
 	*full = id >= SHIM_MAX_GROUPS;
-	return id < SHIM_MAX_GROUPS ? &INSTEP_STATE->limits[id] : NULL;
+	return id < SHIM_MAX_GROUPS && !INSTEP_STATE->no_memory ? &INSTEP_STATE->limits[id] : NULL;
 }
 
 #endif
@@ -83,18 +84,46 @@ static __always_inline u64 limit_clock(void)
 	return bpf_ktime_get_ns();
 }
 
+/* A limit for which there is no memory for so long is lost. */
+#define LIMIT_AWAITED_NS (2000 * POL_MS)
+
+/* The limit of this cgroup is not kept: user space unloads the scheduler. */
+static __always_inline void lose_limit(u64 id)
+{
+	count(INSTEP_C_LIMIT_LOST);
+	INSTEP_STATE->lost_limit = id;
+}
+
+/* There was no memory for the limit of this cgroup. One is watched at a time, until it has an entry or nobody looks at it any more. */
+static __always_inline void await_limit(u64 id, u64 now)
+{
+	struct host_state *s = INSTEP_STATE;
+
+	if (s->awaited_limit != id) {
+		if (s->awaited_limit && pol_since(s->awaited_at, now) < LIMIT_AWAITED_NS)
+			return;
+		s->awaited_limit = id;
+		s->awaited_since = now;
+	}
+	s->awaited_at = now;
+	if (pol_since(s->awaited_since, now) >= LIMIT_AWAITED_NS)
+		lose_limit(id);
+}
+
 /* The entry of a limit, as the kernel has it now. */
 static __always_inline struct limit *note_limit(struct group_read *own, u64 now)
 {
 	bool full = false;
 	struct limit *l = limit_at(own->id) ?: new_limit(own->id, &full);
 
-	if (full) {
-		count(INSTEP_C_LIMIT_LOST);
-		INSTEP_STATE->lost_limit = own->id;
-	}
+	if (full)
+		lose_limit(own->id);
+	else if (!l)
+		await_limit(own->id, now);
 	if (!l)
 		return NULL;
+	if (INSTEP_STATE->awaited_limit == own->id)
+		INSTEP_STATE->awaited_limit = 0;
 	if (l->quota != own->quota || l->period != own->period || l->burst != own->burst) {
 		/* Of one that was lowered no more is left than it gives; debts stay. */
 		if (!l->period || l->left > (s64)own->quota)

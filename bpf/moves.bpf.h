@@ -25,8 +25,9 @@
  * with what was had in holes during about the last second, and only gangs count that are at least half as wide. The fourth
  * reason: a gang that was refused twice although as many CPUs are free moves there at once
  * (slot.bpf.h, relocate).
- *     A VM goes to another domain where that lowers the higher of the two loads by a sixteenth of a CPU for each CPU; one VM in
- * 96 ms. A load is that of the domain's accounts divided by the capacity of its CPUs. Wide gangs have more than half a domain's
+ *     A VM goes from the most loaded domain to the least loaded one where that lowers the higher of the two loads by a sixteenth of
+ * a CPU for each CPU; one VM in 48 ms: the one that leaves them nearest to each other. A load is that of the domain's accounts
+ * divided by the capacity of its CPUs. Wide gangs have more than half a domain's
  * CPUs, and no two of them run at the same time. So one goes from the domain with the most of them to the one with the fewest,
  * if these differ by two. A VM goes to its home node when user space names another one.
  * Limits: a set rests for 96 ms after a move. Load is an estimate over some periods of 24 ms.
@@ -213,34 +214,57 @@ static __always_inline bool may_leave(u32 vm, struct vm_state *v, struct domain_
 	return home_of(s) == INSTEP_NO_NODE || home_of(s) == to->node;
 }
 
-/* One VM of the most loaded domain goes to the least loaded one, if that lowers the higher load. */
-SEPARATE int move_vm(u64 now)
+/* What loads a domain without a VM that loads it with so much, by the capacity of its CPUs. */
+static __always_inline u32 load_without(struct domain_state *d, u32 share)
 {
-	u32 from = 0, to, n;
-	struct domain_state *d, *e;
+	return (u64)(d->loaded > share ? d->loaded - share : 0) * POL_CPU / (d->capacity ?: POL_CPU);
+}
+
+/* The VM of a domain that leaves its load and that of another nearest to each other, if the higher one becomes lower; 0 else. */
+SEPARATE u32 best_to_move(struct domain_state *d, struct domain_state *e)
+{
+	u32 n, found = 0, least = ~0u;
 	s32 k;
 
-	to = least_loaded(INSTEP_NO_NODE, false, &from);
-	d = domain_of(from);
-	e = domain_of(to);
-	if (!d || !e || from == to || !d->nr_lanes || !e->nr_lanes)
+	if (!d || !e)
 		return 0;
 	n = members_of(d);
 	bpf_for(k, 0, n) {
-		u32 vm = d->members[within(k, INSTEP_MAX_VMS)], share;
+		u32 vm = d->members[within(k, INSTEP_MAX_VMS)], share, here, there, apart;
 		struct vm_state *v = vm_of(vm);
 
 		/* Wide gangs are spread by their number first. */
-		if (!v || v->account.domain != from || !may_leave(vm, v, e) ||
+		if (!v || v->account.domain != d->host.domain || !may_leave(vm, v, e) ||
 		    (v->seats * 2 > d->nr_lanes && d->nr_wide <= e->nr_wide))
 			continue;
 		share = load_of(&v->account);
+		here = load_without(d, share);
+		there = load_per_cpu(e, share);
 		/* Afterwards the other domain is to be less loaded than this one was, by a sixteenth of its CPUs. */
-		if (!share || load_per_cpu(e, share) + POL_CPU / 16 >= load_per_cpu(d, 0))
+		if (!share || there + POL_CPU / 16 >= load_per_cpu(d, 0))
 			continue;
-		change_domain(vm, to, share, now);
-		break;
+		apart = here > there ? here - there : there - here;
+		if (apart >= least)
+			continue;
+		found = vm;
+		least = apart;
 	}
+	return found;
+}
+
+/* One VM of the most loaded domain goes to the least loaded one. */
+SEPARATE int move_vm(u64 now)
+{
+	u32 from = 0, to = least_loaded(INSTEP_NO_NODE, false, &from), vm;
+	struct domain_state *d = domain_of(from), *e = domain_of(to);
+	struct vm_state *v;
+
+	if (!d || !e || from == to || !d->nr_lanes || !e->nr_lanes)
+		return 0;
+	vm = best_to_move(d, e);
+	v = vm_of(vm);
+	if (vm && v)
+		change_domain(vm, to, load_of(&v->account), now);
 	return 0;
 }
 
@@ -273,7 +297,7 @@ static __always_inline void balance_domains(u64 now)
 {
 	u64 at = INSTEP_STATE->spread_at;
 
-	if (!on(INSTEP_M_MOVES) || SET.nr_domains < 2 || pol_since(at, now) < REST_NS ||
+	if (!on(INSTEP_M_MOVES) || SET.nr_domains < 2 || pol_since(at, now) < REST_NS / 2 ||
 	    __sync_val_compare_and_swap(&INSTEP_STATE->spread_at, at, now) != at)
 		return;
 	if (!move_wide(now))

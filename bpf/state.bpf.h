@@ -111,8 +111,8 @@ struct vm_state {
 	u32 pause;	 /* windows until the next trial */
 	u32 untried;	 /* windows since the last one */
 	u64 moved_at;	 /* when its set moved last */
-	u32 torn;	 /* CPUs that waited when a CPU was taken from it in its slot, summed ... */
-	u32 slots_had;	 /* ... over these slots */
+	u32 torn;	 /* times that a CPU was taken from it in its slot, ... */
+	u32 slots_had;	 /* ... in so many slots */
 	u64 granted_at;	 /* when it last had a slot, or wanted none */
 	u64 total_slots; /* that it had since it is known */
 	u64 total_tears; /* times that a CPU was taken from it in its slot */
@@ -277,6 +277,9 @@ struct host_state {
 	u64 held_timer;	/* when threads that are held are looked at next, 0 if none are (held.bpf.h) */
 	u64 held_last;	/* when a thread was last held */
 	u64 lost_limit;	/* the cgroup whose limit found no room last */
+	u64 awaited_limit; /* one for which there is no memory at the moment, ... */
+	u64 awaited_since; /* ... since then */
+	u64 awaited_at;	/* ... and when it was looked at last */
 	u32 user_groups; /* cgroups in the table that users other than root have; user space counts anew */
 	struct instep_vm_settings vm_set[INSTEP_MAX_VMS] LINE;
 	struct vm_state vms[INSTEP_MAX_VMS];
@@ -286,6 +289,7 @@ struct host_state {
 #ifdef INSTEP_STATE
 	struct slot_timer slot_timers[INSTEP_NR_TIMERS]; /* in BPF timers may be in maps only */
 	struct limit limits[SHIM_MAX_GROUPS];
+	u32 no_memory; /* for entries of limits */
 	struct group groups[SHIM_MAX_GROUPS];
 	u32 group_weights[SHIM_MAX_GROUPS];
 	struct shim_group cgroups[SHIM_MAX_GROUPS];
@@ -502,38 +506,6 @@ static __always_inline u32 vcpus_of(struct instep_vm_settings *s)
 static __always_inline bool is_gang(struct vm_state *v)
 {
 	return v->seats > 1 && v->nr_parts;
-}
-
-/* A CPU is taken from a gang in its slot: all others of it wait. */
-static __always_inline void note_torn(struct vm_state *v)
-{
-	v->torn += v->seats;
-	v->total_tears++;
-}
-
-/* A gang has a slot. What counts is the mean of the last hundred or so. */
-static __always_inline void note_slot(struct vm_state *v)
-{
-	v->total_slots++;
-	if (++v->slots_had < 128)
-		return;
-	v->slots_had /= 2;
-	v->torn /= 2;
-}
-
-/* A gang of which, in the mean of its slots, more CPUs waited, summed over what interrupted it, is not interrupted. */
-#define MOST_TORN 256
-
-/* Wide gangs lose most: each CPU that is taken makes all others wait. */
-static __always_inline bool may_be_torn(struct vm_state *v)
-{
-	return v->torn <= MOST_TORN * (v->slots_had + 1);
-}
-
-/* Whether a gang lost less to threads that took its CPUs, for each of its slots, than another. */
-static __always_inline bool lost_less(struct vm_state *v, struct vm_state *o)
-{
-	return (u64)v->torn * (o->slots_had ?: 1) < (u64)o->torn * (v->slots_had ?: 1);
 }
 
 /* Whether a gang has parts in several domains (span.bpf.h). */

@@ -371,7 +371,10 @@ impl<'a> Agent<'a> {
             // This goes round more often, for VMs; a look at the scheduler reads all of /proc.
             self.watch.look_if_due(sink);
             self.service.sign();
-            has_change |= self.count > 0 && self.arrivals.look();
+            if self.count > 0 && self.arrivals.look() {
+                has_change = true;
+                self.watch.note_arrivals(sink);
+            }
             let left = time.saturating_sub(waits.elapsed());
             let mut left = self.watch.pause(left, soon.saturating_sub(self.began.elapsed()));
             if has_change {

@@ -32,6 +32,9 @@ pub(crate) trait Scheduler {
     /// For how long CPU limits held the threads of each VM, by its name, since it is in force.
     fn held(&self) -> BTreeMap<String, Nanos>;
 
+    /// VMs came or ended: the next look tells it of them.
+    fn note_arrivals(&mut self);
+
     /// Tells it what VMs and cgroups are entitled to if a weight has changed, which must not wait for the next look.
     fn follow_weights(&mut self);
 
@@ -105,6 +108,14 @@ impl<S: Scheduler> Watch<S> {
     pub(crate) fn interrupts(&mut self, sink: &mut dyn Sink) -> bool {
         self.look_if_due(sink);
         self.is_outdated()
+    }
+
+    /// VMs came or ended. Until the scheduler is told of them, they share the account of the host's threads.
+    pub(crate) fn note_arrivals(&mut self, sink: &mut dyn Sink) {
+        if let Some(scheduler) = &mut self.scheduler {
+            scheduler.note_arrivals();
+        }
+        self.look(sink);
     }
 
     /// Looks if it is time to, however often this is called.

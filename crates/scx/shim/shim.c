@@ -246,6 +246,12 @@ void shim_give_group(struct host_state *s, u32 group, u32 owner)
 	s->cgroups[group % SHIM_MAX_GROUPS].owner = owner;
 }
 
+/* Whether there is no memory for limits that are new. */
+void shim_refuse_limits(struct host_state *s, bool refused)
+{
+	s->no_memory = refused;
+}
+
 /* What user space reads of a cgroup, ... */
 u64 shim_group_want(const struct host_state *s, u32 group)
 {
@@ -356,6 +362,7 @@ u32 shim_counter_index(u32 which)
 		INSTEP_C_HOLE,	    INSTEP_C_MOVE_SET, INSTEP_C_MOVE_DOMAIN, INSTEP_C_WAKE_TEAR,
 		INSTEP_C_WAKE_HOLE, INSTEP_C_WAKE_PREEMPT, INSTEP_C_OVERDUE, INSTEP_C_CLAMPED,
 		INSTEP_C_SPAN,	    INSTEP_C_REWEIGHED, INSTEP_C_TRIAL,	   INSTEP_C_HOST_WINDOW,
+		INSTEP_C_LIMIT_LOST,
 	};
 
 	return which < ARRAY_SIZE(index) ? index[which] : INSTEP_NR_COUNTERS;

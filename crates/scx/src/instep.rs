@@ -92,6 +92,8 @@ mod c {
         pub(super) fn shim_share_group(state: *mut c_void, group: u32, shares: u64);
         #[cfg(test)]
         pub(super) fn shim_give_group(state: *mut c_void, group: u32, owner: u32);
+        #[cfg(test)]
+        pub(super) fn shim_refuse_limits(state: *mut c_void, refused: bool);
         pub(super) fn shim_group_want(state: *const c_void, group: u32) -> u64;
         pub(super) fn shim_group_shares(state: *const c_void, group: u32) -> u64;
         pub(super) fn shim_group_parent(state: *const c_void, group: u32) -> u64;
@@ -249,6 +251,7 @@ pub enum Counter {
     Reweighed,
     Trial,
     HostWindow,
+    LimitLost,
 }
 
 /// Where a CPU is among the scheduling domains (instep-core, `topology::Lane`).

@@ -440,6 +440,10 @@ impl Scheduler for Dispatch {
         }
     }
 
+    fn note_arrivals(&mut self) {
+        self.looks = 0;
+    }
+
     fn follow_weights(&mut self) {
         // Whoever may set weights in a cgroup that was handed over could have it compute all the time.
         if let State::Loaded { kernel, .. } = &self.state

@@ -66,14 +66,28 @@ impl Weigher {
         // What lies in no known cgroup lies in the root, which has the least number.
         let top = seen.groups.iter().filter(|group| group.parent == 0).map(|group| group.id).min();
         let known: BTreeSet<u64> = seen.groups.iter().map(|group| group.id).collect();
-        let before = &self.groups;
+        // What threads of a VM wanted before it was known was charged to its cgroup, where they count no more.
+        let is_new =
+            |(placed, vm): &(&Placed, &VmWant)| !self.vms.contains_key(&(placed.vm, vm.begun));
+        let joined: BTreeSet<u64> = table
+            .iter()
+            .zip(&seen.vms)
+            .filter(is_new)
+            .map(|(placed, _)| placed.entry.group)
+            .collect();
+        let group_wants = |seen: &GroupSeen| {
+            if joined.contains(&seen.id) {
+                return 0.0;
+            }
+            wants(self.groups.get(&seen.id), seen.want_ns, elapsed_ns)
+        };
         let group = |seen: &GroupSeen| Group {
             id: seen.id,
             parent: seen.parent,
             weight: own
                 .get(&seen.id)
                 .map_or(seen.shares as f64 * 100.0 / SHARES, |weight| f64::from(*weight)),
-            wants: wants(before.get(&seen.id), seen.want_ns, elapsed_ns),
+            wants: group_wants(seen),
         };
         let groups: Vec<Group> = seen.groups.iter().map(group).collect();
         let before = &self.vms;
@@ -216,6 +230,22 @@ mod tests {
         anew.vms[0] = VmWant { begun: 2, wanted_ns: 0 };
         let weights = weigher.weights(&anew, &table, SECOND);
         assert_eq!((weights.vms[0], weights.threads[2]), (1000, 1000), "{weights:?}");
+    }
+
+    #[test]
+    fn a_new_vm_weighs_by_its_cgroup_from_the_first_look_on() {
+        // Its four vCPUs wanted CPUs for a second while nobody knew that they are a VM's.
+        let shares = 1 << 20;
+        let seen = |want: u64, vms: Vec<VmWant>| Wants {
+            cpus: 4,
+            groups: vec![group(3, 0, shares, 4 * want), group(4, 0, shares, 4 * want)],
+            vms,
+        };
+        let mut weigher = Weigher::default();
+        let _ = weigher.weights(&seen(0, Vec::new()), &[], 0.0);
+        let new = VmWant { begun: 7, wanted_ns: 0 };
+        let weights = weigher.weights(&seen(1_000_000_000, vec![new]), &[placed(1, 4, 3)], SECOND);
+        assert_eq!(weights.vms, [2000], "half of four CPUs");
     }
 
     #[test]

@@ -48,6 +48,10 @@ impl Scheduler for Fake {
         self.homes = homes;
     }
 
+    fn note_arrivals(&mut self) {
+        self.log.borrow_mut().push("noted arrivals");
+    }
+
     fn follow_weights(&mut self) {
         self.log.borrow_mut().push("followed weights");
     }
@@ -204,4 +208,14 @@ fn looks_in_the_midst_of_work_are_a_second_apart_and_told() {
     assert_eq!(heard.0, 0);
     looks_always(&mut watch);
     assert!(!watch.interrupts(&mut heard) && heard.0 == 1);
+}
+
+#[test]
+fn scheduler_is_told_of_a_vm_that_came_before_the_next_look() {
+    let ((mut watch, _), mut heard) = (watch(9), Counting::default());
+    watch.every = Duration::from_secs(3600);
+    let log = Rc::clone(&watch.scheduler.as_ref().unwrap().log);
+    log.borrow_mut().clear();
+    watch.note_arrivals(&mut heard);
+    assert_eq!(log.borrow()[..], ["noted arrivals", "looked"]);
 }

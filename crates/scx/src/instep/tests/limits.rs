@@ -329,3 +329,30 @@ fn thread_that_may_use_few_cpus_goes_on_though_others_idle() {
     let got = percent(&run(&mut instep, 4, 1, START, 4000), 4000);
     assert!(near(got, 20.0), "{got} % of 20");
 }
+
+/// For so many milliseconds there is no memory for the limit of a thread that computes. How often a limit was lost then, and what the
+/// thread has in the second after it.
+fn without_memory(ms: u64) -> (u64, f64) {
+    let mut instep = host(2, &[(1, 100)], &[(1, limit(20))]);
+    let refuse = |instep: &mut Instep, refused: bool| {
+        // SAFETY: it is the state that this scheduler was loaded with.
+        unsafe { c::shim_refuse_limits(instep.kernel().globals(), refused) }
+    };
+    refuse(&mut instep, true);
+    instep.kernel().set_group(0, 1);
+    wake(&mut instep, 0, START);
+    run(&mut instep, 2, 1, START, ms);
+    refuse(&mut instep, false);
+    run(&mut instep, 2, 1, START + ms * MS, 1000);
+    let got = percent(&run(&mut instep, 2, 1, START + (ms + 1000) * MS, 1000), 1000);
+    (instep.counter(Counter::LimitLost), got)
+}
+
+#[test]
+fn limit_without_memory_is_kept_later_or_counts_as_lost() {
+    let (lost, got) = without_memory(1500);
+    assert_eq!(lost, 0);
+    assert!(near(got, 20.0), "{got} % of 20");
+    let (lost, _) = without_memory(3000);
+    assert!(lost > 0, "nobody says that the limit was not kept");
+}
