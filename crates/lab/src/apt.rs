@@ -122,6 +122,16 @@ impl Apt {
             .filter(|_| !ran.stdout.is_empty()))
     }
 
+    /// The names of all packages that begin so.
+    ///
+    /// # Errors
+    /// When apt-cache cannot be run.
+    pub fn names(&self, prefix: &str) -> Result<Vec<String>, Error> {
+        let mut query = self.call("apt-cache");
+        let printed = command::succeed(query.args(["pkgnames", prefix]), QUERY, &self.stop)?;
+        Ok(printed.lines().filter(|name| is_package_name(name)).map(str::to_owned).collect())
+    }
+
     /// Renews the package lists, once: as root, or by sudo when that asks for no password.
     ///
     /// # Errors

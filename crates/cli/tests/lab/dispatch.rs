@@ -3,7 +3,7 @@
 //!
 //! Only where `instep` is built with the feature `kernel`; else skipped, and counted.
 
-use crate::held::{all, measured, named};
+use crate::held::{all, measured, measured_with, named};
 use crate::stage::turn;
 use instep_madehost::skip;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Those that run here.
-pub(crate) const SCENARIOS: [&str; 10] = [
+pub(crate) const SCENARIOS: [&str; 11] = [
     "dispatch",
     "dispatch-gangs",
     "dispatch-mechanisms",
@@ -22,7 +22,12 @@ pub(crate) const SCENARIOS: [&str; 10] = [
     "dispatch-faults",
     "dispatch-ejections",
     "dispatch-spill",
+    "dispatch-kernels",
 ];
+
+/// Series of kernels besides that on which the others run: the oldest that Debian has a usable one of, one with long support, and the
+/// newest. Their verifiers and types differ.
+const SERIES: [&str; 3] = ["6.16", "6.18", "7.3"];
 
 /// Whether `instep` can load a scheduler; a note when not.
 pub(crate) fn is_built() -> bool {
@@ -140,6 +145,16 @@ fn each_mechanism_works_where_it_should() {
 #[test]
 fn weights_of_cgroups_count_at_two_levels() {
     holds("dispatch-weights");
+}
+
+#[test]
+fn older_kernels_take_the_scheduler() {
+    let _turn = turn();
+    if is_built() {
+        for series in SERIES {
+            measured_with(&named("dispatch-kernels"), &["--kernel", series]);
+        }
+    }
 }
 
 #[test]

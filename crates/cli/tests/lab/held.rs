@@ -59,7 +59,12 @@ pub(crate) fn held(file: &Path, more: &[&str]) -> Option<(Value, Lab)> {
 
 /// As [`held`], for a scenario that judges times: what does not hold is measured once more, too.
 pub(crate) fn measured(file: &Path) -> Option<(Value, Lab)> {
-    ran(file, &[], |_| true)
+    measured_with(file, &[])
+}
+
+/// The same with more options.
+pub(crate) fn measured_with(file: &Path, more: &[&str]) -> Option<(Value, Lab)> {
+    ran(file, more, |_| true)
 }
 
 fn ran(file: &Path, more: &[&str], by_chance: fn(&Failure) -> bool) -> Option<(Value, Lab)> {

@@ -47,12 +47,47 @@ pub struct HostKernel {
     pub xen: Option<Xen>,
 }
 
-/// The cached kernel, or one fetched by apt.
+/// The suite whose mirrors keep kernels of older series.
+const SERIES_SUITE: &str = "trixie-backports";
+
+/// A series of kernels, such as `6.18`; [`obtain`] fetches the newest of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Series(String);
+
+impl Series {
+    /// The series that a path names which is no file: two numbers with a point between.
+    #[must_use]
+    pub fn named(path: &Path) -> Option<Self> {
+        let name = path.to_str().filter(|_| !path.exists())?;
+        let (major, minor) = name.split_once('.')?;
+        let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        (number(major) && number(minor)).then(|| Self(name.to_owned()))
+    }
+
+    /// Its newest image among the names of packages.
+    fn newest(&self, names: &[String]) -> Option<String> {
+        let of_it = |name: &&String| {
+            let release = name.strip_prefix("linux-image-")?.strip_prefix(&self.0)?;
+            (release.starts_with('.') && release.ends_with("-cloud-amd64")).then_some(())
+        };
+        names.iter().filter(|name| of_it(name).is_some()).max_by(|a, b| by_version(a, b)).cloned()
+    }
+}
+
+/// The cached kernel, or one fetched by apt: the newest, or the newest of a series.
 ///
 /// # Errors
 /// When it cannot be fetched: with what to run.
-pub fn obtain(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<HostKernel, Error> {
-    obtain_with(cache, stop, say, image::busybox, fetch)
+pub fn obtain(
+    cache: &Cache,
+    series: Option<&Series>,
+    stop: &Stop,
+    say: &mut dyn FnMut(&str),
+) -> Result<HostKernel, Error> {
+    let fetch = |into: &Path, busybox: &Path, stop: &Stop, say: Say| {
+        fetch(into, series, busybox, stop, say)
+    };
+    obtain_with(cache, &kernels(series), stop, say, image::busybox, fetch)
 }
 
 type Say<'a> = &'a mut dyn FnMut(&str);
@@ -60,29 +95,29 @@ type Say<'a> = &'a mut dyn FnMut(&str);
 /// As [`obtain`], with the ways to get a busybox and to fetch a kernel by it into a directory.
 fn obtain_with(
     cache: &Cache,
+    kernels: &str,
     stop: &Stop,
     say: Say,
     busybox: impl FnOnce(&Cache, &Stop, Say) -> Result<PathBuf, Error>,
     fetch: impl FnOnce(&Path, &Path, &Stop, Say) -> Result<(), Error>,
 ) -> Result<HostKernel, Error> {
-    if let Some(found) = cached(cache) {
+    if let Some(found) = cached_in(cache, kernels) {
         return Ok(found);
     }
     // Before the lock: fetching a busybox takes the same one.
     let busybox = busybox(cache, stop, say)?;
-    let kernels = kernels();
-    let _lock = cache.lock(&kernels, stop)?;
-    if let Some(found) = cached(cache) {
+    let _lock = cache.lock(kernels, stop)?;
+    if let Some(found) = cached_in(cache, kernels) {
         return Ok(found);
     }
-    cache.fill_named(&kernels, |into| {
+    cache.fill_named(kernels, |into| {
         fetch(into, &busybox, stop, say)?;
         let file = into.join("release");
         let release = fs::read_to_string(&file).map_err(|error| Error::io("read", file, error))?;
         Ok(release.trim().to_owned())
     })?;
-    cached(cache).ok_or_else(|| {
-        let what = format!("the kernel packages of {SUITE} hold no image");
+    cached_in(cache, kernels).ok_or_else(|| {
+        let what = format!("the packages for {kernels} hold no image");
         Error::missing(what, "give a kernel by hand: --kernel FILE")
     })
 }
@@ -90,9 +125,12 @@ fn obtain_with(
 /// The newest kernel in the cache, without fetching any.
 #[must_use]
 pub fn cached(cache: &Cache) -> Option<HostKernel> {
-    let kernels = kernels();
-    let names = cache.newest_first(&kernels);
-    names.iter().find_map(|name| in_directory(&cache.path(&kernels).join(name), name))
+    cached_in(cache, &kernels(None))
+}
+
+fn cached_in(cache: &Cache, kernels: &str) -> Option<HostKernel> {
+    let names = cache.newest_first(kernels);
+    names.iter().find_map(|name| in_directory(&cache.path(kernels).join(name), name))
 }
 
 /// Where a bzImage says what it is, and how (Linux 6.1, Documentation/x86/boot.rst, `header`).
@@ -151,8 +189,8 @@ fn is_bzimage(path: &Path) -> io::Result<bool> {
     Ok(head.get(at..) == Some(magic))
 }
 
-fn kernels() -> String {
-    format!("kernels/{SUITE}")
+fn kernels(series: Option<&Series>) -> String {
+    format!("kernels/{}", series.map_or(SUITE, |series| &series.0))
 }
 
 fn in_directory(dir: &Path, release: &str) -> Option<HostKernel> {
@@ -169,20 +207,29 @@ fn in_directory(dir: &Path, release: &str) -> Option<HostKernel> {
 }
 
 /// Fetches and unpacks into `into`: `vmlinuz-RELEASE`, `config`, the modules and `release`.
-fn fetch(into: &Path, busybox: &Path, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<(), Error> {
+fn fetch(
+    into: &Path,
+    series: Option<&Series>,
+    busybox: &Path,
+    stop: &Stop,
+    say: Say,
+) -> Result<(), Error> {
     let private = into.join("apt");
     let all = into.join("all");
     for dir in [&private, &all] {
         fs::create_dir(dir).map_err(|error| Error::io("make", dir, error))?;
     }
-    let mut apt = Apt::of_suite(SUITE, &private, stop)?;
+    let mut apt = Apt::of_suite(series.map_or(SUITE, |_| SERIES_SUITE), &private, stop)?;
     let architecture = apt.architecture()?;
     if architecture != "amd64" {
         let what = format!("no host kernel is known for {architecture}");
         return Err(Error::missing(what, "give one by hand: --kernel FILE"));
     }
     apt.update(say)?;
-    let packages = holders(&apt)?;
+    let packages = match series {
+        None => newest_holders(&apt)?,
+        Some(series) => holders_of_series(&apt, series)?,
+    };
     apt.unpack(&packages, &all, say)?;
     let trees = all.join("usr/lib/modules");
     let release = only_name(&trees)?;
@@ -208,18 +255,32 @@ fn fetch(into: &Path, busybox: &Path, stop: &Stop, say: &mut dyn FnMut(&str)) ->
     Ok(())
 }
 
-/// The packages to unpack: what the meta package's image depends on.
-fn holders(apt: &Apt) -> Result<Vec<String>, Error> {
-    let unknown = || {
-        let what = format!("the suite {SUITE} of this machine's mirror has no {META}");
-        Error::missing(what, "give a kernel by hand: --kernel FILE")
-    };
+/// The packages to unpack: those of the image that the meta package names.
+fn newest_holders(apt: &Apt) -> Result<Vec<String>, Error> {
+    let unknown = || unknown(SUITE, META);
     let first = apt.depends(META)?.ok_or_else(unknown)?;
-    let image = first.iter().find(|name| name.starts_with("linux-image-")).ok_or_else(unknown)?;
-    let mut packages = apt.depends(image)?.ok_or_else(unknown)?;
+    holders(apt, first.iter().find(|name| name.starts_with("linux-image-")).ok_or_else(unknown)?)
+}
+
+/// The same of the newest image of a series.
+fn holders_of_series(apt: &Apt, series: &Series) -> Result<Vec<String>, Error> {
+    let names = apt.names(&format!("linux-image-{}.", series.0))?;
+    let image = series.newest(&names);
+    let image = image.ok_or_else(|| unknown(SERIES_SUITE, &format!("kernel {}", series.0)))?;
+    holders(apt, &image)
+}
+
+/// An image, and what it depends on of what holds a kernel.
+fn holders(apt: &Apt, image: &str) -> Result<Vec<String>, Error> {
+    let mut packages = apt.depends(image)?.ok_or_else(|| unknown(SUITE, image))?;
     packages.retain(|name| HOLDERS.iter().any(|prefix| name.starts_with(prefix)));
-    packages.push(image.clone());
+    packages.push(image.to_owned());
     Ok(packages)
+}
+
+fn unknown(suite: &str, what: &str) -> Error {
+    let what = format!("the suite {suite} of this machine's mirror has no {what}");
+    Error::missing(what, "give a kernel by hand: --kernel FILE")
 }
 
 pub(super) fn only_name(dir: &Path) -> Result<String, Error> {
@@ -328,6 +389,26 @@ mod tests {
     }
 
     #[test]
+    fn a_series_is_two_numbers_and_its_newest_image_is_taken() {
+        let series = |name: &str| Series::named(Path::new(name));
+        for other in ["6", "6.", ".18", "6.18.1", "v6.18", "/boot/vmlinuz", "6.1/8", ""] {
+            assert_eq!(series(other), None, "{other}");
+        }
+        let names = [
+            "linux-image-6.18.9+deb13-cloud-amd64",
+            "linux-image-6.18.15+deb13-cloud-amd64",
+            "linux-image-6.18.15+deb13-cloud-amd64-unsigned",
+            "linux-image-6.18.15+deb13-amd64",
+            "linux-image-6.1.99+deb13-cloud-amd64",
+        ]
+        .map(str::to_owned);
+        let newest = |name: &str| series(name).unwrap().newest(&names);
+        assert_eq!(newest("6.18").as_deref(), Some("linux-image-6.18.15+deb13-cloud-amd64"));
+        assert_eq!(newest("6.1").as_deref(), Some("linux-image-6.1.99+deb13-cloud-amd64"));
+        assert_eq!(newest("6.17"), None);
+    }
+
+    #[test]
     fn a_busybox_that_is_fetched_for_a_kernel_finds_the_cache_unlocked() {
         let dir = tempfile::tempdir().unwrap();
         let cache = Cache::at(dir.path()).unwrap();
@@ -341,7 +422,8 @@ mod tests {
             fs::write(into.join("release"), "7\n").unwrap();
             Ok(())
         };
-        let found = obtain_with(&cache, &Stop::never(), &mut |_| (), busybox, fetch);
+        let found =
+            obtain_with(&cache, &kernels(None), &Stop::never(), &mut |_| (), busybox, fetch);
         assert_eq!(found.unwrap().release, "7");
     }
 
@@ -357,7 +439,7 @@ mod tests {
                 }
                 Ok(())
             };
-            cache.fill(&format!("{}/{release}", kernels()), fill).unwrap();
+            cache.fill(&format!("{}/{release}", kernels(None)), fill).unwrap();
         }
         let found = cached(&cache).unwrap();
         assert_eq!(found.release, "7.2.13");

@@ -13,7 +13,7 @@ use super::{GuestPlan, Scenario, guests};
 use crate::cache::Cache;
 use crate::error::{Error, kept_or_tail};
 use crate::host::emulator::{self, Emulator};
-use crate::host::kernel::{self, HostKernel};
+use crate::host::kernel::{self, HostKernel, Series};
 use crate::host::machine::Hypervisor;
 use crate::host::{EMULATED, Host, REGISTERS, image, programs, xen};
 use crate::image::{READY, busybox, check_load};
@@ -46,7 +46,7 @@ const THE_HOST: &str = "the host";
 /// What a user may choose for every run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// A kernel image of the user's own.
+    /// A kernel image of the user's own, or a series of Debian's such as `6.18`.
     pub kernel: Option<PathBuf>,
     /// The directory below which its modules lie; KVM is built in without one.
     pub modules: Option<PathBuf>,
@@ -110,6 +110,14 @@ impl Kit {
                 return Err(Error::Refused { what, next: "leave out --kernel".to_owned() });
             }
             None if hypervisor == Hypervisor::Xen => xen::obtain(&cache, stop, say)?,
+            Some(image) if let Some(series) = Series::named(image) => {
+                if options.modules.is_some() {
+                    let what =
+                        format!("Debian's kernel {} has modules of its own", image.display());
+                    return Err(Error::Refused { what, next: "leave out --modules".to_owned() });
+                }
+                kernel::obtain(&cache, Some(&series), stop, say)?
+            }
             Some(image) => {
                 let dir = workdir::create("modules")?;
                 let own =
@@ -117,7 +125,7 @@ impl Kit {
                 unpacked = Some(dir);
                 own
             }
-            None => kernel::obtain(&cache, stop, say)?,
+            None => kernel::obtain(&cache, None, stop, say)?,
         };
         let extra = image::Extra {
             programs: vec![

@@ -102,8 +102,8 @@ pub(crate) enum LabCommand {
 /// What every emulated host takes.
 #[derive(Debug, Args)]
 pub(crate) struct LabHostArgs {
-    /// Boot this kernel (a bzImage) instead of Debian's newest.
-    #[arg(long, value_name = "FILE")]
+    /// Boot this kernel (a bzImage) instead of Debian's newest, or the newest of a series (6.18).
+    #[arg(long, value_name = "FILE|SERIES")]
     pub(crate) kernel: Option<PathBuf>,
     /// Where that kernel's modules lie (/lib/modules/RELEASE), if KVM is not built in.
     #[arg(long, value_name = "DIR", requires = "kernel")]
