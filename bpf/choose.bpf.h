@@ -277,8 +277,9 @@ static __always_inline bool take_bound(s32 cpu, struct cpu_state *c, struct doma
 }
 
 /*
- * Takes a thread from the pool, of the first eight there: one of the host's, or one of a VM that has not used up a slice
- * since it woke up and is further behind than `began` by what a wake-up needs to preempt (wake.bpf.h).
+ * Takes a thread from the pool, of the first eight there: one of the host's (if it goes on and on, one whose place is before `began`:
+ * one of little weight would have a part of each slot), or one of a VM that has not used up a slice since it woke up and is further
+ * behind than `began` by what a wake-up needs to preempt (wake.bpf.h).
  */
 static __noinline bool take_of_pool(s32 cpu, u32 domain, bool hosts, u64 began)
 {
@@ -291,7 +292,9 @@ static __noinline bool take_of_pool(s32 cpu, u32 domain, bool hosts, u64 began)
 
 		if (seen++ >= 8 || (!hosts && !pol_wake_preempts(p->scx.dsq_vtime, began, SET.wake_slack_ns)))
 			break;
-		if (!t || hosts != (t->vm == INSTEP_HOST && on(INSTEP_M_HOST)) || (!hosts && t->is_long) || !may_use(p, cpu))
+		if (!t || hosts != (t->vm == INSTEP_HOST && on(INSTEP_M_HOST)) || !may_use(p, cpu))
+			continue;
+		if (t->is_long && (!hosts || !pol_before(p->scx.dsq_vtime, began)))
 			continue;
 		taken = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL_ON | cpu, 0);
 		break;
@@ -351,10 +354,12 @@ static __always_inline bool interrupt_slot(s32 cpu, struct cpu_state *c, struct 
 /* Takes a thread of the host before the owner's, unless the host's threads are far ahead of their share. */
 static __always_inline bool take_host_thread(s32 cpu, struct cpu_state *c, struct domain_state *d)
 {
+	struct vm_state *v = vm_of(c->owner);
+
 	if (!waiting(&d->host) || pol_before(d->clock + SET.lag_ns, d->host.vtime))
 		return false;
 	return scx_bpf_dsq_move_to_local(bound_queue(cpu), 0) ||
-	       ((d->victims & pol_lane(c->lane)) && take_of_pool(cpu, c->domain, true, 0));
+	       ((d->victims & pol_lane(c->lane)) && v && take_of_pool(cpu, c->domain, true, part_in(v, c->domain)->began));
 }
 
 /*

@@ -111,8 +111,8 @@ struct vm_state {
 	u32 pause;	 /* windows until the next trial */
 	u32 untried;	 /* windows since the last one */
 	u64 moved_at;	 /* when its set moved last */
-	u32 torn;	 /* times that a CPU was taken from it in its slot, ... */
-	u32 slots_had;	 /* ... in so many slots */
+	u32 torn;	 /* CPUs that waited when a CPU was taken from it in its slot, summed ... */
+	u32 slots_had;	 /* ... over these slots */
 	u64 granted_at;	 /* when it last had a slot, or wanted none */
 	u64 total_slots; /* that it had since it is known */
 	u64 total_tears; /* times that a CPU was taken from it in its slot */

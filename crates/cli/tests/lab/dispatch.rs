@@ -11,7 +11,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Those that run here.
-pub(crate) const SCENARIOS: [&str; 11] = [
+pub(crate) const SCENARIOS: [&str; 13] = [
     "dispatch",
     "dispatch-gangs",
     "dispatch-mechanisms",
@@ -23,6 +23,8 @@ pub(crate) const SCENARIOS: [&str; 11] = [
     "dispatch-ejections",
     "dispatch-spill",
     "dispatch-kernels",
+    "dispatch-limits",
+    "dispatch-classes",
 ];
 
 /// Series of kernels besides that on which the others run: the oldest that Debian has a usable one of, one with long support, and the
@@ -160,6 +162,16 @@ fn older_kernels_take_the_scheduler() {
 #[test]
 fn cpu_limits_of_cgroups_hold() {
     holds("dispatch-cgroups");
+}
+
+#[test]
+fn nice_classes_and_partitions_are_kept() {
+    holds("dispatch-classes");
+}
+
+#[test]
+fn limits_of_20_50_and_150_percent_hold_on_each_kind() {
+    holds("dispatch-limits");
 }
 
 #[test]
