@@ -46,6 +46,8 @@ pub struct Scanner {
     known: BTreeMap<u32, Process>,
     kernel_threads: BTreeSet<u32>,
     hierarchies: Hierarchies,
+    /// What cgroups weigh, by directory; read once in each scan.
+    weights: BTreeMap<PathBuf, Option<u32>>,
     qmp_turns: qmp::Turns,
     aside: Aside,
     waits: Waits,
@@ -99,6 +101,7 @@ impl Scanner {
             known: BTreeMap::new(),
             kernel_threads: BTreeSet::new(),
             hierarchies: Hierarchies::default(),
+            weights: BTreeMap::new(),
             qmp_turns: qmp::Turns::default(),
             aside: Aside::default(),
             waits: Waits::default(),
@@ -133,6 +136,7 @@ impl Scanner {
             system::check_pid_namespace()?;
         }
         let mut scan = self.begin();
+        self.weights.clear();
         let pids = self.processes()?;
         if self.scans.is_multiple_of(MOUNT_SCANS) {
             self.hierarchies = Hierarchies::find(&self.root, &mut self.reader);
@@ -372,7 +376,7 @@ impl Scanner {
         let counted: BTreeMap<u32, bool> =
             vcpus.iter().map(|vcpu| (vcpu.tid.0, vcpu.run != Nanos(0))).collect();
         let (membership, owner) = self.membership(monitor, scan);
-        let limits = self.hierarchies.limits(&membership, &mut self.reader);
+        let limits = self.hierarchies.limits(&membership, &mut self.weights, &mut self.reader);
         let cgroup = membership.path().map(str::to_owned);
         let (by_path, _) = cgroup.as_deref().map(cgroup::told_by_path).unwrap_or_default();
         let manager = by_path.or(monitor.guest.manager);
@@ -405,7 +409,8 @@ impl Scanner {
             memory_preferred: guest.memory_preferred.clone(),
             guest_threads_per_core: guest.smp.threads,
             guest_nodes: guest.nodes.clone(),
-            weight: limits.weight.unwrap_or(100),
+            weight: limits.groups.first().map_or(100, |group| group.weight),
+            groups: limits.groups,
             devices,
             cpuset: limits.cpuset,
             mems: limits.mems,
