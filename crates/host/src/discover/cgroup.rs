@@ -178,9 +178,16 @@ pub struct Hierarchies {
     cpu: Option<PathBuf>,
     cpuset: Option<PathBuf>,
     memory: Option<PathBuf>,
+    /// What cgroups weigh, by directory.
+    weights: BTreeMap<PathBuf, Option<u32>>,
 }
 
 impl Hierarchies {
+    /// Reads weights anew from now on.
+    pub(super) fn forget_weights(&mut self) {
+        self.weights.clear();
+    }
+
     /// Finds them through `/proc/self/mounts`, else in the usual places.
     pub(super) fn find(root: &Root, reader: &mut Reader) -> Self {
         let mounts = ["proc/self/mounts", "proc/1/mounts", "proc/mounts"]
@@ -281,19 +288,14 @@ fn weight(dir: &Path, reader: &mut Reader) -> Option<u32> {
 
 impl Hierarchies {
     /// Reads the limits of the cgroups in `of`.
-    pub(super) fn limits(
-        &self,
-        of: &Membership,
-        weights: &mut BTreeMap<PathBuf, Option<u32>>,
-        reader: &mut Reader,
-    ) -> Limits {
+    pub(super) fn limits(&mut self, of: &Membership, reader: &mut Reader) -> Limits {
         let unified = at(&self.unified, &of.unified);
         let cpuset = at(&self.cpuset, &of.cpuset);
         let mut levels = |place: &Option<(PathBuf, usize)>| -> Option<Vec<GroupWeight>> {
             let (own, depth) = place.as_ref()?;
-            let mut weight_of = |dir: &Path| match weights.get(dir) {
+            let mut weight_of = |dir: &Path| match self.weights.get(dir) {
                 Some(weight) => *weight,
-                None => *weights.entry(dir.to_owned()).or_insert(weight(dir, reader)),
+                None => *self.weights.entry(dir.to_owned()).or_insert(weight(dir, reader)),
             };
             // Whose own cgroup has no weight is not known by those above.
             weight_of(own).filter(|_| *depth != 0)?;
@@ -492,10 +494,9 @@ mod tests {
             std::fs::write(base.join(file), text).unwrap();
         }
         let mut reader = Reader::default();
-        let found = Hierarchies::find(&Root::at(dir.path()), &mut reader);
+        let mut found = Hierarchies::find(&Root::at(dir.path()), &mut reader);
         let of = membership("0::/a.slice/vm.scope\n");
-        let weights = &mut BTreeMap::new();
-        let limits = found.limits(&of, weights, &mut reader);
+        let limits = found.limits(&of, &mut reader);
         let told = limits
             .groups
             .iter()
@@ -504,7 +505,7 @@ mod tests {
         assert!(told.eq(named.map(|(name, weight)| (Path::new(name), weight))));
         assert_eq!(limits.cpuset.unwrap().to_string(), "0-3");
         assert_eq!(limits.mems.unwrap().to_string(), "0-1");
-        let gone = found.limits(&membership("0::/gone\n"), weights, &mut reader);
+        let gone = found.limits(&membership("0::/gone\n"), &mut reader);
         assert_eq!(gone.groups, []);
     }
 
@@ -539,9 +540,9 @@ mod tests {
         std::fs::write(base.join("cpu/vm/cpu.shares"), "2048\n").unwrap();
         std::fs::write(base.join("cpuset/vm/cpuset.cpus"), "1-2\n").unwrap();
         let mut reader = Reader::default();
-        let found = Hierarchies::find(&Root::at(dir.path()), &mut reader);
+        let mut found = Hierarchies::find(&Root::at(dir.path()), &mut reader);
         let of = membership("2:cpuset:/vm\n1:cpu:/vm\n0::/\n");
-        let limits = found.limits(&of, &mut BTreeMap::new(), &mut reader);
+        let limits = found.limits(&of, &mut reader);
         assert_eq!(limits.groups[0].weight, 200);
         assert_eq!(limits.cpuset.unwrap().to_string(), "1-2");
     }

@@ -46,8 +46,6 @@ pub struct Scanner {
     known: BTreeMap<u32, Process>,
     kernel_threads: BTreeSet<u32>,
     hierarchies: Hierarchies,
-    /// What cgroups weigh, by directory; read once in each scan.
-    weights: BTreeMap<PathBuf, Option<u32>>,
     qmp_turns: qmp::Turns,
     aside: Aside,
     waits: Waits,
@@ -101,7 +99,6 @@ impl Scanner {
             known: BTreeMap::new(),
             kernel_threads: BTreeSet::new(),
             hierarchies: Hierarchies::default(),
-            weights: BTreeMap::new(),
             qmp_turns: qmp::Turns::default(),
             aside: Aside::default(),
             waits: Waits::default(),
@@ -136,7 +133,7 @@ impl Scanner {
             system::check_pid_namespace()?;
         }
         let mut scan = self.begin();
-        self.weights.clear();
+        self.hierarchies.forget_weights();
         let pids = self.processes()?;
         if self.scans.is_multiple_of(MOUNT_SCANS) {
             self.hierarchies = Hierarchies::find(&self.root, &mut self.reader);
@@ -376,7 +373,7 @@ impl Scanner {
         let counted: BTreeMap<u32, bool> =
             vcpus.iter().map(|vcpu| (vcpu.tid.0, vcpu.run != Nanos(0))).collect();
         let (membership, owner) = self.membership(monitor, scan);
-        let limits = self.hierarchies.limits(&membership, &mut self.weights, &mut self.reader);
+        let limits = self.hierarchies.limits(&membership, &mut self.reader);
         let cgroup = membership.path().map(str::to_owned);
         let (by_path, _) = cgroup.as_deref().map(cgroup::told_by_path).unwrap_or_default();
         let manager = by_path.or(monitor.guest.manager);
