@@ -12,7 +12,7 @@ use instep_core::topology::Topology;
 use instep_core::units::{Nanos, VmId};
 use instep_host::apply::{AffinityNow, Journal, ThreadKey};
 use instep_host::discover::{
-    Scan, ScanOptions, Scanner, Trust, VmFacts, is_called, load_warnings, snapshot,
+    Scan, ScanOptions, Scanner, Trust, VmFacts, is_called, load_warnings, shares, snapshot,
 };
 use instep_host::{Error, Root};
 use std::collections::BTreeMap;
@@ -138,7 +138,10 @@ impl Observer {
         if let Some(journal) = journal.filter(|journal| !journal.is_void().unwrap_or(true)) {
             remember(&mut snapshot, &scan, journal);
         }
+        let weights: BTreeMap<u32, u32> =
+            scan.vms.iter().map(|vm| vm.pid).zip(shares(&scan.vms)).collect();
         for vm in &mut snapshot.vms {
+            vm.weight = weights.get(&vm.id.0).copied().unwrap_or(vm.weight);
             let key = facts_of(&scan, vm).map(VmKey::of);
             if let Some(home) = key.and_then(|key| self.homes.get(&key)) {
                 vm.placed.clone_from(home);
@@ -319,6 +322,20 @@ mod tests {
 
     fn observer(dir: &Path) -> Observer {
         Observer::new(Root::at(dir), ScanOptions::once()).unwrap()
+    }
+
+    #[test]
+    fn vms_weigh_by_the_tree_of_cgroups() {
+        let mut made = MadeHost::new(HostSpec::new(2, 4));
+        // libvirt's lie in machine.slice, that of Proxmox in qemu.slice.
+        for (name, vmm) in [("a", Vmm::Libvirt), ("b", Vmm::Libvirt), ("c", Vmm::Proxmox)] {
+            made.push(VmSpec::new(name, vmm, 2, NodeId(1), Bytes::from_mib(512)));
+        }
+        let dir = tempfile::tempdir().unwrap();
+        made.write(dir.path()).unwrap();
+        let snapshot = observer(dir.path()).look(None, None).unwrap().snapshot;
+        let weights: Vec<u32> = snapshot.vms.iter().map(|vm| vm.weight).collect();
+        assert_eq!(weights, [75, 75, 150]);
     }
 
     #[test]

@@ -118,7 +118,10 @@ fn put_back(
     let report = if args.vms.is_empty() {
         applier.restore()?
     } else {
-        applier.restore_processes(&processes.iter().map(|(pid, _)| *pid).collect())?
+        let chosen = processes.iter().map(|(pid, _)| *pid).collect();
+        let report = applier.restore_processes(&chosen)?;
+        // Whichever VM it watches: the run that made it has ended.
+        RestoreReport { monitor: applier.remove_monitor(), ..report }
     };
     dispatch::forget(state.path());
     published::forget(state.path());
@@ -134,7 +137,8 @@ fn widened(
     let WidenReport { widened, unchanged, failed } = widen(&KernelAffinity, processes);
     let mut json = RestoreJson { widened: Some(widened), ..json(report) };
     json.failed.extend(failed.iter().map(|(tid, error)| format!("thread {tid}: {error}")));
-    let outcome = if json.failed.is_empty() { Outcome::Fine } else { Outcome::Finding };
+    let is_complete = json.failed.is_empty() && report.is_complete();
+    let outcome = if is_complete { Outcome::Fine } else { Outcome::Finding };
     if args.json {
         print_json(&json)?;
         return Ok(outcome);
@@ -145,6 +149,9 @@ fn widened(
         plural(processes.len(), "VM"),
         plural(unchanged, "thread"),
     ))?;
+    if let Some(monitor) = &json.monitor {
+        print(&format!("  {monitor}\n"))?;
+    }
     for line in &json.failed {
         print(&format!("  failed: {line}\n"))?;
     }
@@ -222,6 +229,15 @@ mod tests {
 
     #[test]
     fn monitor_of_a_run_that_was_killed_is_restored_without_a_journal() {
+        monitor_is_removed(&["instep", "restore"]);
+    }
+
+    #[test]
+    fn monitor_of_a_run_that_was_killed_is_removed_with_named_vms() {
+        monitor_is_removed(&["instep", "restore", "--to-cpuset", "--vm", "a"]);
+    }
+
+    fn monitor_is_removed(command: &[&str]) {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::at(dir.path().join("s"));
         drop(state.lock().unwrap());
@@ -232,7 +248,7 @@ mod tests {
         let text = format!(r#"{{"schema":"instep.damon/1","holder":{holder},"target":4711}}"#);
         std::fs::write(state.path().join("damon.json"), text).unwrap();
         assert!(has_journal(&state, true).unwrap());
-        let Command::Restore(args) = Cli::parse_from(["instep", "restore"]).command else {
+        let Command::Restore(args) = Cli::parse_from(command).command else {
             panic!("another command");
         };
         let (report, _) = put_back(&state, state.lock().unwrap(), &args, &[]).unwrap();

@@ -93,7 +93,8 @@ pub struct Vm {
     pub guest_threads_per_core: u32,
     /// The guest's own NUMA nodes; empty when it has none or they are not known.
     pub guest_nodes: Vec<GuestNode>,
-    /// Weight of the VM's cgroup (`cpu.weight`), 100 where unknown.
+    /// Weight of the VM's cgroup (`cpu.weight`) against those of all other VMs, with the weights of the cgroups
+    /// above it; 100 where unknown.
     pub weight: u32,
     /// The most CPU time that the VM's cgroup may use (`cpu.max`), in thousandths of a CPU; `None`
     /// without a quota or where that is unknown.

@@ -100,6 +100,14 @@ impl Limits {
 /// Whose memory: the VM, and the number of the guest's node if it is not all of the VM's.
 type Owner = (VmId, Option<u32>);
 
+/// Whose memory moves next.
+struct Turn {
+    owner: Owner,
+    to: NodeSet,
+    /// How much of it is elsewhere, by the decision.
+    remote: Bytes,
+}
+
 /// The VMs whose memory is on its way.
 #[derive(Debug, Default)]
 pub(crate) struct Homes {
@@ -145,20 +153,22 @@ impl Homes {
             false => topology.kernel_nodes(&topology.memory_only_nodes()),
         };
         let mut records = Vec::new();
-        for (owner, to) in self.turns(decision) {
+        for Turn { owner, to, remote } in self.turns(decision) {
             let Some(vm) = observation.snapshot.vm(owner.0) else { continue };
             let mut enough = |now: Duration| stopping() || deadline.is_some_and(|end| now >= end);
             let mut tally = Tally::default();
             let result = if left.0 == 0 || enough(host.now()) {
                 Ok(())
             } else {
-                self.begin(host, observation, (vm, owner.1), (to, &stays), (limits, &mut enough))
-                    .and_then(|pass| match pass {
+                let to = (to, &stays, remote);
+                self.begin(host, observation, (vm, owner.1), to, (limits, &mut enough)).and_then(
+                    |pass| match pass {
                         Some(pass) => {
                             pass.walk(host, &mut tally, (&mut left, limits.batch), &mut enough)
                         }
                         None => Ok(()),
-                    })
+                    },
+                )
             };
             let pass = self.passes.get(&owner);
             let finished = pass.is_some_and(|pass| pass.homecoming.is_finished());
@@ -203,27 +213,28 @@ impl Homes {
     /// Whose memory moves in this cycle and where to: in the order of the decision, which names first what
     /// gains most for each byte, then others on their way. Memory that is known not to be used comes after that of
     /// all others. A VM that rests is passed over and has rested one cycle more.
-    fn turns(&mut self, decision: &Decision) -> Vec<(Owner, NodeSet)> {
+    fn turns(&mut self, decision: &Decision) -> Vec<Turn> {
         let mut turns = Vec::new();
         for action in &decision.actions {
-            let Action::MoveMemory { vm, guest_node, to, .. } = action else { continue };
+            let Action::MoveMemory { vm, guest_node, to, remote, .. } = action else { continue };
             let owner = (*vm, *guest_node);
             match self.passes.get_mut(&owner) {
                 Some(pass) if pass.homecoming.is_finished() && pass.rest > 0 => pass.rest -= 1,
-                _ => turns.push((owner, to.clone())),
+                _ => turns.push(Turn { owner, to: to.clone(), remote: *remote }),
             }
         }
         let going = self.passes.iter().filter(|(_, pass)| !pass.homecoming.is_finished());
-        for (owner, pass) in going {
-            if !turns.iter().any(|(known, _)| known == owner) {
-                turns.push((*owner, pass.to.clone()));
+        for (owner, Pass { to, homecoming, .. }) in going {
+            if !turns.iter().any(|turn| turn.owner == *owner) {
+                let (owner, to, remote) = (*owner, to.clone(), homecoming.remote());
+                turns.push(Turn { owner, to, remote });
             }
         }
         let is_unused = |owner: &Owner| {
             let pass = self.passes.get(owner).filter(|pass| !pass.homecoming.is_finished());
             pass.is_some_and(|pass| pass.homecoming.hot() == Some(Bytes(0)))
         };
-        turns.sort_by_key(|(owner, _)| is_unused(owner));
+        turns.sort_by_key(|turn| is_unused(&turn.owner));
         turns
     }
 
@@ -234,7 +245,7 @@ impl Homes {
         host: &mut impl Host,
         observation: &Observation,
         (vm, guest_node): (&Vm, Option<u32>),
-        (to, stays): (NodeSet, &NodeSet),
+        (to, stays, remote): (NodeSet, &NodeSet, Bytes),
         (limits, enough): (Limits, &mut dyn FnMut(Duration) -> bool),
     ) -> Result<Option<&mut Pass>, Error> {
         let owner = (vm.id, guest_node);
@@ -242,6 +253,11 @@ impl Homes {
         let next_rest = before.map_or(1, |pass| pass.next_rest);
         if before.is_some_and(|pass| !pass.homecoming.is_finished()) {
             return Ok(self.passes.get_mut(&owner));
+        }
+        // Reading the memory map of a VM that must wait for the next cycle would be in vain.
+        let is_known = self.used.as_ref().is_some_and(|(of, _)| *of == vm.id);
+        if limits.is_ranked(remote) && !is_known && enough(host.now().saturating_add(RANKING)) {
+            return Ok(None);
         }
         let (mut mapped, result) = match self.mapped(host, owner) {
             Ok(mapped) => (mapped, Ok(())),

@@ -466,6 +466,7 @@ fn vm_waits_for_the_next_cycle_when_there_is_no_time_left_to_watch_it() {
     };
     host.reading = Duration::from_secs(3);
     assert_eq!(cycle(&mut host), (vec![ids[0]], 0));
+    assert_eq!(host.read, [ids[0]], "the map of a VM that waits is not read");
     assert_eq!(cycle(&mut host).0, ids, "the first VM needs none any more");
 }
 

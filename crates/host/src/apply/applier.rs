@@ -5,7 +5,7 @@
 //! for the next cycle, which sees the new affinity as the thread's own.
 
 use crate::apply::affinity::{self, Affinity, KernelAffinity};
-use crate::apply::damon;
+use crate::apply::damon::{self, Undone};
 use crate::apply::journal::{self, AffinityNow, Entry, FileId, Holder, Journal, ThreadKind};
 use crate::apply::restore::{self, RestoreReport};
 use crate::apply::state::InstanceLock;
@@ -178,8 +178,13 @@ impl<A: Affinity> Applier<A> {
         let pids: BTreeSet<u32> = self.journal.entries.keys().map(|(pid, _)| *pid).collect();
         let report = self.restore_processes(&pids);
         // After the affinities: the kernel may be busy with it for seconds.
-        let monitor = damon::undo(&self.root, self.lock.state());
-        Ok(RestoreReport { monitor: monitor.transpose(), ..report? })
+        let monitor = self.remove_monitor();
+        Ok(RestoreReport { monitor, ..report? })
+    }
+
+    /// Removes DAMON's monitor that is on record in the state directory, which nobody else holds; `None` when none is.
+    pub fn remove_monitor(&self) -> Option<Result<Undone, Error>> {
+        damon::undo(&self.root, self.lock.state()).transpose()
     }
 
     /// Puts back what was found in these processes only, such as a VM that is no longer placed.

@@ -2,14 +2,16 @@
 //! hierarchy and on version 1.
 //!
 //! libvirt puts the threads of a VM into cgroups below the VM's scope; the VM's cgroup is the
-//! scope. Weights of slices above it are not considered.
+//! scope. What the slices above it weigh counts in [`shares`](super::shares).
 
 use super::facts::{Manager, VcpuFacts};
 use super::files::Reader;
 use super::quota::{self, Quota};
+use super::shares::GroupWeight;
 use crate::root::Root;
 use instep_core::idset::{CpuSet, IdSet, NodeSet};
 use instep_core::units::{Id, Nanos, Tid};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The most that is read of a cgroup file.
@@ -176,9 +178,16 @@ pub struct Hierarchies {
     cpu: Option<PathBuf>,
     cpuset: Option<PathBuf>,
     memory: Option<PathBuf>,
+    /// What cgroups weigh, by directory.
+    weights: BTreeMap<PathBuf, Option<u32>>,
 }
 
 impl Hierarchies {
+    /// Reads weights anew from now on.
+    pub(super) fn forget_weights(&mut self) {
+        self.weights.clear();
+    }
+
     /// Finds them through `/proc/self/mounts`, else in the usual places.
     pub(super) fn find(root: &Root, reader: &mut Reader) -> Self {
         let mounts = ["proc/self/mounts", "proc/1/mounts", "proc/mounts"]
@@ -252,46 +261,67 @@ pub fn cgroup_mounts(text: &str) -> Vec<(String, Vec<String>)> {
 /// What a VM's cgroup allows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// `cpu.weight`, or version 1's shares scaled to it.
-    pub weight: Option<u32>,
+    /// The VM's cgroup and those above it, from its own up, where that has a weight.
+    pub groups: Vec<GroupWeight>,
     /// CPUs it may use.
     pub cpuset: Option<CpuSet>,
     /// Nodes it may take memory from.
     pub mems: Option<NodeSet>,
 }
 
+/// The directory of a cgroup, and how far it is below the mount point.
+fn at(mount: &Option<PathBuf>, path: &Option<String>) -> Option<(PathBuf, usize)> {
+    let path = path.as_deref()?.trim_matches('/');
+    let depth = path.split('/').filter(|part| !part.is_empty()).count();
+    Some((mount.as_ref()?.join(path), depth))
+}
+
+/// `cpu.weight` of a cgroup, or version 1's shares scaled to it.
+fn weight(dir: &Path, reader: &mut Reader) -> Option<u32> {
+    let weight = reader.text(&dir.join("cpu.weight"), 64).and_then(|text| text.parse().ok());
+    let weight = weight.or_else(|| {
+        let shares: u64 = reader.text(&dir.join("cpu.shares"), 64)?.parse().ok()?;
+        u32::try_from(shares.saturating_mul(100) / 1024).ok()
+    });
+    weight.map(|weight: u32| weight.clamp(1, 10_000))
+}
+
 impl Hierarchies {
     /// Reads the limits of the cgroups in `of`.
-    pub(super) fn limits(&self, of: &Membership, reader: &mut Reader) -> Limits {
-        let at = |mount: &Option<PathBuf>, path: &Option<String>| -> Option<(PathBuf, usize)> {
-            let path = path.as_deref()?.trim_matches('/');
-            let depth = path.split('/').filter(|part| !part.is_empty()).count();
-            Some((mount.as_ref()?.join(path), depth))
-        };
+    pub(super) fn limits(&mut self, of: &Membership, reader: &mut Reader) -> Limits {
         let unified = at(&self.unified, &of.unified);
-        let cpu = at(&self.cpu, &of.cpu);
         let cpuset = at(&self.cpuset, &of.cpuset);
-        let below = |place: &Option<(PathBuf, usize)>| {
-            place.as_ref().filter(|(_, depth)| *depth != 0).map(|(path, _)| path.clone())
+        let mut levels = |place: &Option<(PathBuf, usize)>| -> Option<Vec<GroupWeight>> {
+            let (own, depth) = place.as_ref()?;
+            let mut weight_of = |dir: &Path| match self.weights.get(dir) {
+                Some(weight) => *weight,
+                None => *self.weights.entry(dir.to_owned()).or_insert(weight(dir, reader)),
+            };
+            // Whose own cgroup has no weight is not known by those above.
+            weight_of(own).filter(|_| *depth != 0)?;
+            let dirs = own.ancestors().take((*depth).min(MAX_DEPTH));
+            let group = |dir: &Path| GroupWeight {
+                dir: dir.to_owned(),
+                weight: weight_of(dir).unwrap_or(100),
+            };
+            Some(dirs.map(group).collect())
         };
-        let weight = below(&unified)
-            .and_then(|dir| reader.text(&dir.join("cpu.weight"), 64))
-            .and_then(|text| text.parse::<u32>().ok())
-            .or_else(|| {
-                let shares = reader.text(&below(&cpu)?.join("cpu.shares"), 64)?;
-                let shares: u64 = shares.parse().ok()?;
-                u32::try_from(shares.saturating_mul(100) / 1024).ok()
-            })
-            .map(|weight| weight.clamp(1, 10_000));
+        let groups = levels(&unified).or_else(|| levels(&at(&self.cpu, &of.cpu)));
         Limits {
-            weight,
-            cpuset: effective(&unified, "cpuset.cpus.effective", reader)
-                .or_else(|| effective(&cpuset, "cpuset.effective_cpus", reader))
-                .or_else(|| effective(&cpuset, "cpuset.cpus", reader)),
+            groups: groups.unwrap_or_default(),
+            cpuset: self.cpuset(of, reader),
             mems: effective(&unified, "cpuset.mems.effective", reader)
                 .or_else(|| effective(&cpuset, "cpuset.effective_mems", reader))
                 .or_else(|| effective(&cpuset, "cpuset.mems", reader)),
         }
+    }
+
+    /// The CPUs that the cgroups in `of` may use.
+    fn cpuset(&self, of: &Membership, reader: &mut Reader) -> Option<CpuSet> {
+        let cpuset = at(&self.cpuset, &of.cpuset);
+        effective(&at(&self.unified, &of.unified), "cpuset.cpus.effective", reader)
+            .or_else(|| effective(&cpuset, "cpuset.effective_cpus", reader))
+            .or_else(|| effective(&cpuset, "cpuset.cpus", reader))
     }
 
     /// The CPU quota of a VM with these vCPUs in the cgroups `of`, and in those above and below.
@@ -380,7 +410,7 @@ impl Cpusets {
         let path = self.root.join(format!("proc/{pid}/task/{tid}/cgroup"));
         let Some(text) = self.reader.text(&path, MAX_CGROUP_FILE) else { return CpuSet::new() };
         let of = hierarchies(&text, |path| path);
-        self.mounted.limits(&of, &mut self.reader).cpuset.unwrap_or_default()
+        self.mounted.cpuset(&of, &mut self.reader).unwrap_or_default()
     }
 }
 
@@ -464,13 +494,19 @@ mod tests {
             std::fs::write(base.join(file), text).unwrap();
         }
         let mut reader = Reader::default();
-        let found = Hierarchies::find(&Root::at(dir.path()), &mut reader);
+        let mut found = Hierarchies::find(&Root::at(dir.path()), &mut reader);
         let of = membership("0::/a.slice/vm.scope\n");
         let limits = found.limits(&of, &mut reader);
-        assert_eq!(limits.weight, Some(250));
+        let told = limits
+            .groups
+            .iter()
+            .map(|group| (group.dir.strip_prefix(&base).unwrap(), group.weight));
+        let named = [("a.slice/vm.scope", 250), ("a.slice", 100)];
+        assert!(told.eq(named.map(|(name, weight)| (Path::new(name), weight))));
         assert_eq!(limits.cpuset.unwrap().to_string(), "0-3");
         assert_eq!(limits.mems.unwrap().to_string(), "0-1");
-        assert_eq!(found.limits(&membership("0::/gone\n"), &mut reader).weight, None);
+        let gone = found.limits(&membership("0::/gone\n"), &mut reader);
+        assert_eq!(gone.groups, []);
     }
 
     #[test]
@@ -504,9 +540,10 @@ mod tests {
         std::fs::write(base.join("cpu/vm/cpu.shares"), "2048\n").unwrap();
         std::fs::write(base.join("cpuset/vm/cpuset.cpus"), "1-2\n").unwrap();
         let mut reader = Reader::default();
-        let found = Hierarchies::find(&Root::at(dir.path()), &mut reader);
-        let limits = found.limits(&membership("2:cpuset:/vm\n1:cpu:/vm\n0::/\n"), &mut reader);
-        assert_eq!(limits.weight, Some(200));
+        let mut found = Hierarchies::find(&Root::at(dir.path()), &mut reader);
+        let of = membership("2:cpuset:/vm\n1:cpu:/vm\n0::/\n");
+        let limits = found.limits(&of, &mut reader);
+        assert_eq!(limits.groups[0].weight, 200);
         assert_eq!(limits.cpuset.unwrap().to_string(), "1-2");
     }
 

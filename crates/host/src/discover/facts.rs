@@ -5,6 +5,7 @@
 
 use super::definition::Definition;
 use super::quota::Quota;
+use super::shares::GroupWeight;
 use super::trust::Owner;
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::snapshot::GuestNode;
@@ -127,6 +128,9 @@ pub struct VmFacts {
     pub guest_nodes: Vec<GuestNode>,
     /// `cpu.weight` of its cgroup (v1: `cpu.shares` * 100 / 1024), 100 where unknown.
     pub weight: u32,
+    /// Its cgroup and those above it with their weights, from its own up; empty where it lies in the root or
+    /// that is unknown.
+    pub groups: Vec<GroupWeight>,
     /// The CPU quotas of its cgroups, and how long they stopped it.
     pub quota: Quota,
     /// The kernel's node of each of its passthrough devices, vDPA devices and network cards behind its tap

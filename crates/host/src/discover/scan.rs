@@ -133,6 +133,7 @@ impl Scanner {
             system::check_pid_namespace()?;
         }
         let mut scan = self.begin();
+        self.hierarchies.forget_weights();
         let pids = self.processes()?;
         if self.scans.is_multiple_of(MOUNT_SCANS) {
             self.hierarchies = Hierarchies::find(&self.root, &mut self.reader);
@@ -405,7 +406,8 @@ impl Scanner {
             memory_preferred: guest.memory_preferred.clone(),
             guest_threads_per_core: guest.smp.threads,
             guest_nodes: guest.nodes.clone(),
-            weight: limits.weight.unwrap_or(100),
+            weight: limits.groups.first().map_or(100, |group| group.weight),
+            groups: limits.groups,
             devices,
             cpuset: limits.cpuset,
             mems: limits.mems,

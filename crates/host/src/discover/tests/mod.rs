@@ -6,5 +6,6 @@ mod live;
 mod qmp;
 mod rates;
 mod shared;
+mod shares;
 mod tree;
 mod turns;

@@ -53,6 +53,7 @@ fn scan(at: u64, host_busy: u64, vcpus: Vec<VcpuFacts>) -> Scan {
         guest_threads_per_core: 1,
         guest_nodes: Vec::new(),
         weight: 100,
+        groups: Vec::new(),
         quota: Quota::default(),
         devices: Vec::new(),
         cpuset: None,
