@@ -186,11 +186,17 @@ impl Mask {
     }
 
     /// The CPUs, ascending.
+    #[inline]
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
-        let mut next = self.first();
+        let mut words = self.used().iter();
+        let (mut left, mut after) = (0, 64 * self.low);
         std::iter::from_fn(move || {
-            let cpu = next?;
-            next = self.from(cpu + 1);
+            while left == 0 {
+                left = *words.next()?;
+                after += 64;
+            }
+            let cpu = after - 64 + left.trailing_zeros() as usize;
+            left &= left - 1;
             Some(cpu)
         })
     }

@@ -490,9 +490,11 @@ fn cells(path: &Path) -> Vec<Vec<String>> {
 fn a_sweep_has_every_combination_and_its_runs_are_those_of_single_ones() {
     let (dir, path) = file(GOOD);
     let (out, path) = (dir.path().join("out.csv"), path.to_str().unwrap());
+    let page = dir.path().join("page.html");
     let sweep =
         ["--sweep", "guest.a.weight=100,50", "--sweep", "scheduler=cfs,eevdf", "--seeds", "2"];
-    let args = [&["sim", path], &sweep[..], &["--csv", out.to_str().unwrap()]].concat();
+    let files = ["--csv", out.to_str().unwrap(), "--html", page.to_str().unwrap()];
+    let args = [&["sim", path], &sweep[..], &files].concat();
     let ran = instep(&args);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     // Two weights, two schedulers and two VMs.
@@ -517,6 +519,12 @@ fn a_sweep_has_every_combination_and_its_runs_are_those_of_single_ones() {
     let found: Vec<Vec<String>> = rows.iter().filter(is).map(|row| row[1..].to_vec()).collect();
     assert_eq!(found, wanted[1..]);
     assert_ne!(rows[1][throughput], rows[9][throughput], "another weight gives another result");
+    // A plot for each of four measures, in it a line for both VMs under either scheduler, with both weights.
+    let page = fs::read_to_string(page).unwrap();
+    let lines: Vec<&str> = page.lines().filter(|line| line.starts_with("<polyline")).collect();
+    assert_eq!((page.matches("<svg ").count(), lines.len()), (4, 16));
+    assert!(lines.iter().all(|line| line.matches(',').count() == 2), "{page}");
+    assert!(page.contains("a, scheduler eevdf"), "{page}");
     let json = instep(&[&["sim", path], &sweep[..], &["--json"]].concat()).stdout;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(
@@ -541,7 +549,7 @@ fn a_sweep_that_cannot_be_is_refused_before_anything_runs() {
         ),
         (vec!["--sweep", "host.cores=2", "--csv", path], "which is named, too"),
         (vec!["--sweep", "host.cores"], "PLACE=VALUE"),
-        (vec!["--sweep", "host.cores=2", "--html", "x.html"], "cannot be used with"),
+        (vec!["--sweep", "host.cores=2", "--perfetto", "x"], "cannot be used with"),
     ] {
         let ran = instep(&[&["sim", path], &args[..]].concat());
         assert_eq!(ran.code, Some(2), "{args:?}: {}", ran.stderr);

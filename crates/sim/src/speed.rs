@@ -63,6 +63,9 @@ pub struct Speed {
     stalls: Vec<Stall>,
     /// Slowdown of the first profile by the second on the same core.
     pairs: Vec<u32>,
+    /// Speed of the first profile beside the second, and, first of each row, alone; 0 of a profile that caches or
+    /// memory slow, too.
+    beside: Vec<u64>,
     /// What each CPU does, as an index of a profile, and whose memory it uses.
     doing: Vec<Option<(usize, usize)>>,
     /// What each CPU asks of memory, MiB/s: less than alone while it shares its core.
@@ -97,9 +100,19 @@ impl Speed {
             u32::try_from(sum).unwrap_or(u32::MAX)
         };
         let pairs = profiles.iter().flat_map(|a| profiles.iter().map(move |b| pair(a, b)));
+        let pairs: Vec<u32> = pairs.collect();
+        let stalls: Vec<Stall> =
+            profiles.iter().map(|profile| Stall::new(profile, params)).collect();
+        let beside = profiles.iter().zip(&stalls).enumerate().flat_map(|(at, (own, stall))| {
+            let others = &pairs[at * profiles.len()..][..profiles.len()];
+            let plain = own.llc == 0 && !stall.minds;
+            let slow = std::iter::once(0).chain(others.iter().copied().map(u64::from));
+            slow.map(move |slow| if plain { speed(base + slow) } else { 0 })
+        });
         Self {
-            pairs: pairs.collect(),
-            stalls: profiles.iter().map(|profile| Stall::new(profile, params)).collect(),
+            beside: beside.collect(),
+            pairs,
+            stalls,
             doing: vec![None; host.cpus()],
             asks: vec![0; host.cpus()],
             asking: 0,
@@ -203,6 +216,14 @@ impl Speed {
     #[must_use]
     pub fn of(&self, host: &Host, cpu: usize) -> u64 {
         let Some(doing) = self.doing[cpu] else { return ONE };
+        if let [] | [_] = host.siblings[cpu][..] {
+            let other = host.siblings[cpu].first().and_then(|other| self.doing[*other]);
+            let place = other.map_or(0, |other| 1 + other.0);
+            let quick = self.beside[doing.0 * (self.profiles.len() + 1) + place];
+            if quick > 0 {
+                return quick;
+            }
+        }
         let mut slow = self.base + self.shared(host, cpu, doing.0);
         let own = &self.profiles[doing.0];
         if own.llc > 0 {
@@ -211,7 +232,7 @@ impl Speed {
         if self.stalls[doing.0].minds {
             slow = self.memory(host.node[cpu], doing, self.asks[cpu], slow);
         }
-        if slow == 0 { ONE } else { (ONE * ONE / (ONE + slow)).max(1) }
+        speed(slow)
     }
 
     /// Additional time with memory on which nothing queues, of one that takes `slow` longer without it; 1024ths.
@@ -246,6 +267,11 @@ impl Speed {
         };
         missed(self.wanted[llc]).saturating_sub(missed(own_kib))
     }
+}
+
+/// The speed of one that takes so much longer, 1024ths.
+fn speed(slow: u64) -> u64 {
+    if slow == 0 { ONE } else { (ONE * ONE / (ONE + slow)).max(1) }
 }
 
 #[cfg(test)]

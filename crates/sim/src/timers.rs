@@ -10,46 +10,69 @@ pub type Slot = u32;
 const NOWHERE: u32 = u32::MAX;
 const ARITY: usize = 4;
 
-/// When a slot fires: time in nanoseconds, then the order of arming.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Due {
-    at: u64,
-    sequence: u64,
-}
+/// Bits of a slot's number.
+const SLOT: u32 = 24;
 
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    due: Due,
-    slot: Slot,
+/// When a slot fires, time in nanoseconds, then the order of arming; and the slot. In one number, so that one
+/// comparison puts two in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry(u128);
+
+impl Entry {
+    #[inline]
+    fn new(at: u64, sequence: u64, slot: Slot) -> Self {
+        Self(u128::from(at) << 64 | u128::from(sequence << SLOT | u64::from(slot)))
+    }
+
+    #[inline]
+    fn at(self) -> u64 {
+        (self.0 >> 64) as u64
+    }
+
+    #[inline]
+    fn slot(self) -> Slot {
+        self.0 as Slot & ((1 << SLOT) - 1)
+    }
 }
 
 /// The armed slots.
 #[derive(Clone, Debug)]
 pub struct Timers {
     heap: Vec<Entry>,
+    /// The first of the heap has fired, and nothing has taken its place so far: what is armed next often can.
+    vacant: bool,
     place: Vec<u32>,
     sequence: u64,
 }
 
 impl Timers {
-    /// `slots` slots, none armed.
+    /// `slots` slots, none armed; 16 million at most.
     #[must_use]
     pub fn new(slots: usize) -> Self {
-        Self { heap: Vec::with_capacity(slots), place: vec![NOWHERE; slots], sequence: 0 }
+        assert!(slots <= 1 << SLOT, "a slot's number has {SLOT} bits");
+        Self {
+            heap: Vec::with_capacity(slots),
+            vacant: false,
+            place: vec![NOWHERE; slots],
+            sequence: 0,
+        }
     }
 
     /// Arms a slot for `at`, instead of what it was armed for.
     #[inline]
     pub fn arm(&mut self, slot: Slot, at: u64) {
         self.sequence += 1;
-        let entry = Entry { due: Due { at, sequence: self.sequence }, slot };
+        let entry = Entry::new(at, self.sequence, slot);
         let place = self.place[slot as usize];
-        if place == NOWHERE {
+        if place == NOWHERE && std::mem::take(&mut self.vacant) {
+            self.down(0, entry);
+        } else if place == NOWHERE {
             self.heap.push(entry);
             self.up(self.heap.len() - 1, entry);
         } else {
-            let place = place as usize;
-            if entry.due < self.heap[place].due {
+            self.fill();
+            let place = self.place[slot as usize] as usize;
+            if entry < self.heap[place] {
                 self.up(place, entry);
             } else {
                 self.down(place, entry);
@@ -60,8 +83,9 @@ impl Timers {
     /// Disarms a slot; nothing happens if it is not armed.
     #[inline]
     pub fn cancel(&mut self, slot: Slot) {
-        let place = std::mem::replace(&mut self.place[slot as usize], NOWHERE);
-        if place != NOWHERE {
+        if self.place[slot as usize] != NOWHERE {
+            self.fill();
+            let place = std::mem::replace(&mut self.place[slot as usize], NOWHERE);
             self.remove(place as usize);
         }
     }
@@ -69,20 +93,29 @@ impl Timers {
     /// Takes the earliest slot if it is due until `until`, with its time.
     #[inline]
     pub fn pop(&mut self, until: u64) -> Option<(u64, Slot)> {
+        self.fill();
         let first = *self.heap.first()?;
-        if first.due.at > until {
+        if first.at() > until {
             return None;
         }
-        self.place[first.slot as usize] = NOWHERE;
-        self.remove(0);
-        Some((first.due.at, first.slot))
+        self.place[first.slot() as usize] = NOWHERE;
+        self.vacant = true;
+        Some((first.at(), first.slot()))
     }
 
     /// When a slot fires, if it is armed.
     #[must_use]
     pub fn due(&self, slot: Slot) -> Option<u64> {
         let place = self.place[slot as usize];
-        (place != NOWHERE).then(|| self.heap[place as usize].due.at)
+        (place != NOWHERE).then(|| self.heap[place as usize].at())
+    }
+
+    /// The first of the heap is one that is armed.
+    #[inline]
+    fn fill(&mut self) {
+        if std::mem::take(&mut self.vacant) {
+            self.remove(0);
+        }
     }
 
     fn remove(&mut self, place: usize) {
@@ -90,7 +123,7 @@ impl Timers {
         if place == self.heap.len() {
             return;
         }
-        if last.due < self.heap[place].due {
+        if last < self.heap[place] {
             self.up(place, last);
         } else {
             self.down(place, last);
@@ -101,7 +134,7 @@ impl Timers {
     fn up(&mut self, mut place: usize, entry: Entry) {
         while place > 0 {
             let parent = (place - 1) / ARITY;
-            if self.heap[parent].due <= entry.due {
+            if self.heap[parent] <= entry {
                 break;
             }
             self.set(place, self.heap[parent]);
@@ -115,12 +148,23 @@ impl Timers {
         loop {
             let first = place * ARITY + 1;
             let end = (first + ARITY).min(self.heap.len());
-            let Some(least) = (first..end).min_by_key(|at| self.heap[*at].due) else { break };
-            if entry.due <= self.heap[least].due {
+            let Some(children) = self.heap.get(first..end) else { break };
+            let least = match children {
+                [a, b, c, d] => {
+                    let (one, two) = (usize::from(b < a), 2 + usize::from(d < c));
+                    one + (two - one) * usize::from(children[two] < children[one])
+                }
+                _ => match (0..children.len()).min_by_key(|at| children[*at]) {
+                    Some(least) => least,
+                    None => break,
+                },
+            };
+            let child = children[least];
+            if entry <= child {
                 break;
             }
-            self.set(place, self.heap[least]);
-            place = least;
+            self.set(place, child);
+            place = first + least;
         }
         self.set(place, entry);
     }
@@ -128,7 +172,7 @@ impl Timers {
     #[inline]
     fn set(&mut self, place: usize, entry: Entry) {
         self.heap[place] = entry;
-        self.place[entry.slot as usize] = place as u32;
+        self.place[entry.slot() as usize] = place as u32;
     }
 }
 

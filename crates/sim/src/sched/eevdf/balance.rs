@@ -51,7 +51,10 @@ impl Eevdf {
         let spans = std::mem::take(&mut self.spans);
         let (llcs, nodes) = (desk.host.llcs.len(), desk.host.nodes.len());
         let near = [desk.host.llc[cpu], llcs + desk.host.node[cpu], llcs + nodes];
-        let found = near.iter().find_map(|span| self.pull(desk, cpu, &spans[*span], more));
+        // A node that is one cache was looked at already.
+        let again = |at: usize| at > 0 && spans[near[at]] == spans[near[at - 1]];
+        let mut near = (0..near.len()).filter(|at| !again(*at)).map(|at| &spans[near[at]]);
+        let found = near.find_map(|span| self.pull(desk, cpu, span, more));
         self.spans = spans;
         found
     }

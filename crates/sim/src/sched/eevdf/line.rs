@@ -59,7 +59,7 @@ fn unit(weight: i64) -> i64 {
 
 /// `calc_delta_fair`: CPU time as virtual time.
 fn virtual_time(span: i64, unit: i64) -> i64 {
-    span.saturating_mul(UNIT) / unit
+    if unit == UNIT { span } else { span.saturating_mul(UNIT) / unit }
 }
 
 /// `span * of / by`, rounded towards 0. Most products fit 64 bits, and their division is much faster.

@@ -114,6 +114,9 @@ impl Eevdf {
         target: usize,
         last: usize,
     ) -> Option<usize> {
+        if !desk.idle.meets(span) {
+            return None;
+        }
         let host = &desk.host;
         let idle = |cpu: usize| desk.load(cpu) == 0;
         let threads = span.iter().any(|cpu| !host.siblings[cpu].is_empty());

@@ -22,7 +22,7 @@ pub(crate) struct SimArgs {
     #[arg(long, value_name = "N", conflicts_with_all = ["check", "swarm"],
         value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub(crate) seeds: Option<u64>,
-    /// Write a page with the results and a timeline of the first seed.
+    /// Write a page with the results and a timeline of the first seed; of a sweep, with plots along its values.
     #[arg(long, value_name = "FILE", value_parser = beside(), conflicts_with_all = ["check", "swarm"])]
     pub(crate) html: Option<PathBuf>,
     /// Write a Parquet file: a row for each VM of each seed.
@@ -35,7 +35,7 @@ pub(crate) struct SimArgs {
     /// guest.web.weight=100,50 (an entry of a list by name or number, * for all), scheduler=cfs,instep,
     /// duration=1s,10s; a last word alone is the only guest's. With --seeds, so many seeds of each.
     #[arg(long, value_name = "PLACE=VALUE,...",
-        conflicts_with_all = ["check", "swarm", "html", "perfetto", "parquet"])]
+        conflicts_with_all = ["check", "swarm", "perfetto", "parquet"])]
     pub(crate) sweep: Vec<Axis>,
     /// Write every run and wait of every vCPU, of the first seed, for ui.perfetto.dev.
     #[arg(long, value_name = "FILE", value_parser = beside(), conflicts_with_all = ["check", "swarm"])]

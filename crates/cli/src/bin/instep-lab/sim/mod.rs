@@ -6,6 +6,7 @@ mod parquet;
 mod rows;
 mod swarm;
 mod sweep;
+mod sweep_page;
 
 use crate::args::SimArgs;
 use crate::scenario_file::{Reader, built_in};

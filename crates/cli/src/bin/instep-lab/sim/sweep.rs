@@ -1,7 +1,7 @@
 //! `instep sim FILE --sweep PLACE=VALUES`: the scenario with each combination of values, side by side.
 
 use super::rows::{self, Point};
-use super::{bar, ended, name, untuned};
+use super::{bar, ended, name, sweep_page, untuned};
 use crate::args::SimArgs;
 use crate::pending::{Pending, ensure_apart};
 use crate::scenario_file::{Reader, built_in};
@@ -14,6 +14,17 @@ use instep_sim::scenario::sweep::Sweep;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+
+/// A measure of a VM, with its name.
+pub(super) type Measure = (&'static str, fn(&VmReport) -> Option<f64>);
+
+/// What is told of each VM. Of waits for a CPU it is the 99th percentile.
+pub(super) const MEASURES: [Measure; 4] = [
+    ("speed", |vm| vm.fair_share_speed),
+    ("CPUs", |vm| Some(vm.cpus)),
+    ("stacking", |vm| Some(vm.stacking)),
+    ("p99 ms", |vm| Some(vm.wait.p99_ns as f64 / 1e6)),
+];
 
 /// Makes all combinations, simulates them and prints or writes what came of them.
 pub(super) fn command(
@@ -30,9 +41,10 @@ pub(super) fn command(
         sweep.points.iter().filter_map(|point| untuned(&point.plan)).collect();
     told.iter().for_each(|words| tell(words));
     let read = sweep.points.iter().filter_map(|point| point.plan.topology_file.as_deref()).take(1);
-    let written: Vec<&Path> = args.csv.iter().map(PathBuf::as_path).collect();
+    let written: Vec<&Path> = args.csv.iter().chain(&args.html).map(PathBuf::as_path).collect();
     ensure_apart(&std::iter::once(file).chain(read).collect::<Vec<_>>(), &written)?;
     let csv = args.csv.as_deref().map(Pending::new).transpose()?;
+    let html = args.html.as_deref().map(Pending::new).transpose()?;
     let stop = Stop::on_signals()?;
     let bar = bar(sweep.points.iter().map(|point| point.plan.work(seeds)).sum());
     let reports = sweep.reports(seeds, &|more| bar.inc(more), &|| stop.raised());
@@ -46,6 +58,10 @@ pub(super) fn command(
         .collect();
     if let Some(pending) = csv {
         rows::keep(pending, &sweep.places, &finished, "a row for each VM, seed and combination")?;
+    }
+    if let Some(html) = html {
+        let page = sweep_page::page(&sweep.places, &finished);
+        html.write(page.as_bytes(), "open it in a browser")?;
     }
     if args.json {
         print_json(&Stamped::new(&as_json(&sweep.places, &finished), Some(&name(file))))?;
@@ -64,30 +80,23 @@ fn as_json(places: &[String], points: &[Point<'_>]) -> serde_json::Value {
     })
 }
 
-/// A line for each VM of each combination: means of its seeds with the half of their 95 % interval. Of waits for a CPU
-/// the 99th percentile is told.
+/// A line for each VM of each combination: means of its seeds with the half of their 95 % interval.
 fn table(places: &[String], points: &[Point<'_>]) -> String {
     let mut lines: Vec<Vec<String>> = vec![
         places
             .iter()
             .map(String::as_str)
-            .chain(["VM", "speed", "CPUs", "stacking", "p99 ms"])
+            .chain(std::iter::once("VM"))
+            .chain(MEASURES.iter().map(|measure| measure.0))
             .map(str::to_owned)
             .collect(),
     ];
     for (values, reports) in points {
         let vms = reports.first().map_or(0, |report| report.vms.len());
         for vm in 0..vms {
-            let of = |measure: &dyn Fn(&VmReport) -> Option<f64>| mean(reports, vm, measure);
-            let ms = |vm: &VmReport| Some(vm.wait.p99_ns as f64 / 1e6);
-            let measures = [
-                reports[0].vms[vm].name.clone(),
-                of(&|vm| vm.fair_share_speed),
-                of(&|vm| Some(vm.cpus)),
-                of(&|vm| Some(vm.stacking)),
-                of(&ms),
-            ];
-            lines.push(values.iter().cloned().chain(measures).collect());
+            let measures = MEASURES.iter().map(|measure| mean(reports, vm, &measure.1));
+            let name = std::iter::once(reports[0].vms[vm].name.clone());
+            lines.push(values.iter().cloned().chain(name).chain(measures).collect());
         }
     }
     aligned(&lines)
