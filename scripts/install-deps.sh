@@ -33,6 +33,14 @@ if [ "$purpose" = rpm ] && ! have cargo-generate-rpm; then
     cargo install --locked cargo-generate-rpm
 fi
 if [ "$purpose" = test ]; then
+    # Unoptimised: the tests' packages are hardly compressed, and this is built in a part of the time.
+    if ! have cargo-deb; then
+        echo "==> installing for tests: cargo-deb"
+        cargo install --locked --debug --no-default-features cargo-deb ||
+            echo "cannot be installed here: the tests that need cargo-deb are skipped" >&2
+    fi
+fi
+if [ "$purpose" = test ]; then
     components=()
     cargo fmt --version >/dev/null 2>&1 || components+=(rustfmt)
     cargo clippy --version >/dev/null 2>&1 || components+=(clippy)
@@ -103,6 +111,8 @@ if [ "$purpose" = test ]; then
     # libvirtd, of which nothing is started: the tests run one of their own.
     [ -x /usr/sbin/libvirtd ] || tools+=(libvirt-daemon libvirt-daemon-driver-qemu)
     have virsh || tools+=(libvirt-clients)
+    # A fresh Debian, in which the package is installed and started.
+    have mmdebstrap || tools+=(mmdebstrap)
     # What pages show is looked at in a browser.
     have chromium || tools+=(chromium)
 fi

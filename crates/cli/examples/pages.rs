@@ -49,5 +49,8 @@ fn write_completions(directory: &Path, of: &'static str, programs: &[&Command]) 
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         generate_to(shell, &mut command, of, &completions)?;
     }
-    Ok(())
+    // clap_complete 4.6 takes the hyphen of a program's name for the end of a command's in some places of this file.
+    let bash = completions.join(format!("{of}.bash"));
+    let text = fs::read_to_string(&bash)?;
+    fs::write(bash, text.replace(&of.replace('-', "__subcmd__"), &of.replace('-', "__")))
 }

@@ -149,7 +149,7 @@ impl<'a> Busy<'a> {
     fn of_domain(domain: &'a DomainFacts, before: Option<(&'a Scan, Nanos)>) -> Self {
         let since = before.and_then(|(before, _)| {
             let earlier = before.domain(&domain.key);
-            (earlier.is_some() || !before.has_unread_rows).then_some(earlier)
+            (!before.may_miss(&domain.key)).then_some(earlier)
         });
         Self { window: before.map_or(Nanos::SECOND, |(_, window)| window), domain, since }
     }

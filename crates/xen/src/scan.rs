@@ -104,8 +104,9 @@ pub struct Scan {
     pub info: info::Info,
     /// Domains, ascending by number, dom0 included.
     pub domains: Vec<DomainFacts>,
-    /// Whether rows of domains or vCPUs could not be read, so that a domain may be missing that is there.
-    pub has_unread_rows: bool,
+    /// UUIDs that `xl list` names, where rows of domains or vCPUs could not be read; else none. A domain of one of them
+    /// may be there although it is not among `domains`.
+    pub named: BTreeSet<String>,
     /// What was wrong or is not known, one sentence each.
     pub warnings: Vec<String>,
 }
@@ -141,7 +142,8 @@ const MOST_MEMORY_MIB: u64 = 256 << 10;
 /// The host, its domains or its vCPUs cannot be read. What else cannot be is a warning.
 pub fn scan(source: &Source, depth: Depth) -> Result<Scan, Error> {
     let info = info::parse(&source.read(Query::Info)?)?;
-    let Table { mut rows, unread: mut warnings } = list::parse(&source.read(Query::List)?)?;
+    let list = source.read(Query::List)?;
+    let Table { mut rows, unread: mut warnings } = list::parse(&list)?;
     let at = match source.uptime() {
         _ if source.is_live() => Moment::Live(Instant::now()),
         uptime => Moment::Copied(uptime),
@@ -149,14 +151,15 @@ pub fn scan(source: &Source, depth: Depth) -> Result<Scan, Error> {
     let vcpus = vcpu_list::parse(&source.read(Query::VcpuList)?)?;
     warnings.extend(vcpus.unread);
     let (vcpus, incomplete) = by_domain(&info.all_cpus(), vcpus.rows, &mut rows);
-    let has_unread_rows = !warnings.is_empty() || !incomplete.is_empty();
+    let is_whole = warnings.is_empty() && incomplete.is_empty();
+    let named = if is_whole { BTreeSet::new() } else { list::uuids(&list) };
     warnings.extend(incomplete);
     let extra = match depth {
         Depth::Times => Extra::default(),
         _ => Extra::read(source, &info, (depth, &rows), &mut warnings),
     };
     let domains = join(&info, rows, vcpus, &extra, &mut warnings);
-    Ok(Scan { at, info, domains, has_unread_rows, warnings })
+    Ok(Scan { at, info, domains, named, warnings })
 }
 
 /// What is good to know and no reason to fail.
@@ -348,10 +351,11 @@ impl Scan {
         self.domains.iter().find(|domain| domain.key == *key)
     }
 
-    /// Whether this look does not know a domain that may be there.
+    /// Whether this look does not know a domain that may be there. `xl list` prints the UUID of each domain, also in
+    /// a row that cannot be read: a domain whose UUID is nowhere has ended.
     #[must_use]
     pub fn may_miss(&self, key: &DomainKey) -> bool {
-        self.has_unread_rows && self.domain(key).is_none()
+        self.named.contains(&key.uuid) && self.domain(key).is_none()
     }
 
     /// The domain of this number.

@@ -9,7 +9,8 @@ use std::process::Command;
 fn offered(completions: &Path, words: &[&str]) -> Option<Vec<String>> {
     let script =
         "source \"$0/$1.bash\" || exit; program=$1; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1))
-        \"_$program\" \"$program\" \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD - 1]}\"
+        function=$(complete -p \"$program\"); function=${function#*-F }
+        \"${function%% *}\" \"$program\" \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD - 1]}\"
         printf '%s\\n' \"${COMPREPLY[@]}\"";
     let mut bash = Command::new("bash");
     bash.args(["--norc", "-c", script]).arg(completions).args(words);
@@ -36,8 +37,21 @@ fn commands_that_instep_passes_on_are_completed() {
     }
     assert_eq!(offered(&["instep", "repro"]).unwrap(), ["reproduce"]);
     assert_eq!(offered(&["instep", "sim", "--swa"]).unwrap(), ["--swarm"]);
-    let options = offered(&["instep", "lab", "run", "--"]).unwrap();
-    assert!(options.contains(&"--kernel".to_owned()), "{options:?}");
+    let passed_on: [&[&str]; 7] = [
+        &["sim"],
+        &["reproduce", "all"],
+        &["agree"],
+        &["lab", "run"],
+        &["lab", "shell"],
+        &["bench"],
+        &["demo"],
+    ];
+    for words in passed_on {
+        let options = |program| offered(&[&[program], words, &["--"]].concat()).unwrap();
+        let own = options("instep-lab");
+        assert!(own.len() > 3 && own.contains(&"--help".to_owned()), "{words:?}: {own:?}");
+        assert_eq!(options("instep"), own, "{words:?}");
+    }
     for file in ["_instep", "instep.fish"] {
         let text = fs::read_to_string(completions.join(file)).unwrap();
         assert!(text.contains("reproduce") && text.contains("swarm"), "{file}");

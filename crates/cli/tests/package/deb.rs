@@ -69,7 +69,7 @@ fn made(package: &str, start: &str, dir: &Path, is_whole: bool) -> Option<PathBu
 }
 
 /// Runs a program of dpkg on the package; what it prints.
-fn dpkg_deb(arguments: &[&str], package: &Path, more: &[&str]) -> Option<String> {
+pub(crate) fn dpkg_deb(arguments: &[&str], package: &Path, more: &[&str]) -> Option<String> {
     let output = run(Command::new("dpkg-deb").args(arguments).arg(package).args(more))?;
     assert!(output.status.success(), "{}", said(&output));
     Some(String::from_utf8(output.stdout).unwrap())

@@ -8,6 +8,7 @@
 mod built;
 mod completions;
 mod deb;
+mod debian;
 mod rpm;
 mod systemd;
 

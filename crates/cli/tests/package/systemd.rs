@@ -33,7 +33,7 @@ const WATCH: &str =
 const LIFE: &str = "300";
 
 /// Ends with everything in it when it is dropped.
-struct Machine {
+pub(crate) struct Machine {
     outer: Child,
     /// systemd, seen from here.
     first: String,
@@ -52,6 +52,19 @@ impl Drop for Machine {
 impl Machine {
     /// Boots one with what `put` puts over this machine's files; `None`, with a note, where that cannot be done.
     fn boot(put: impl FnOnce(&Path)) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = dir.path().join("tree");
+        fs::create_dir_all(&tree).unwrap();
+        put(&tree);
+        Self::begin(dir, None)
+    }
+
+    /// Boots one that has the files below `root` alone; what it writes stays there.
+    pub(crate) fn boot_root(root: &Path) -> Option<Self> {
+        Self::begin(tempfile::tempdir().unwrap(), Some(root))
+    }
+
+    fn begin(dir: TempDir, root: Option<&Path>) -> Option<Self> {
         if !skip::may_boot() {
             return None;
         }
@@ -63,17 +76,19 @@ impl Machine {
             skip::note("one CPU is not enough to tell affinities apart");
             return None;
         }
-        let dir = tempfile::tempdir().unwrap();
-        let tree = dir.path().join("tree");
-        fs::create_dir_all(&tree).unwrap();
-        put(&tree);
         fs::create_dir(dir.path().join("over")).unwrap();
         let boot = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/package/boot.sh");
         let log = fs::File::create(dir.path().join("log")).unwrap();
         let mut unshare = Command::new("timeout");
         unshare.args(["--signal=KILL", LIFE, "unshare", "--kill-child"]);
         unshare.args(["--fork", "--pid", "--mount", "--uts", "--ipc", "--net", "--cgroup"]);
-        unshare.arg(boot).arg(dir.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        unshare
+            .arg(boot)
+            .arg(dir.path())
+            .args(root)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
         let outer = unshare.spawn().ok()?;
         let mut machine = Self { outer, first: String::new(), dir };
         let end = Instant::now() + PATIENCE;
@@ -112,23 +127,23 @@ impl Machine {
     }
 
     /// What a script says, whatever comes of it.
-    fn says(&self, script: &str) -> String {
+    pub(crate) fn says(&self, script: &str) -> String {
         said(&self.runs(script)).trim().to_owned()
     }
 
     /// Runs a script that must succeed.
-    fn does(&self, script: &str) {
+    pub(crate) fn does(&self, script: &str) {
         let output = self.runs(script);
         let said = said(&output);
         assert!(output.status.success(), "{script}: {said}\n{}", self.journal());
     }
 
-    fn journal(&self) -> String {
+    pub(crate) fn journal(&self) -> String {
         self.says("systemctl status instep --no-pager --lines 0; journalctl --unit instep --output cat --no-pager")
     }
 
     /// Starts the VM; whether that can be done.
-    fn starts_vm(&self) -> bool {
+    pub(crate) fn starts_vm(&self) -> bool {
         let said = self.says(VM);
         if self.cpus().len() != 2 {
             skip::note(&format!("no VM starts on a machine of its own: {said}"));
@@ -144,12 +159,12 @@ impl Machine {
         said.lines().map(|line| line.rsplit(' ').next().unwrap_or_default().to_owned()).collect()
     }
 
-    fn is_as_found(&self) -> bool {
+    pub(crate) fn is_as_found(&self) -> bool {
         self.cpus() == ["0", "0"]
     }
 
     /// Waits until something is so.
-    fn until(&self, what: &str, so: impl Fn() -> bool) {
+    pub(crate) fn until(&self, what: &str, so: impl Fn() -> bool) {
         let end = Instant::now() + PATIENCE;
         while !so() {
             assert!(Instant::now() < end, "{what} did not come: {}", self.journal());
@@ -158,13 +173,13 @@ impl Machine {
     }
 
     /// A property of the unit.
-    fn property(&self, name: &str) -> String {
+    pub(crate) fn property(&self, name: &str) -> String {
         self.says(&format!("systemctl show --property {name} --value instep"))
     }
 }
 
 /// The configuration of the package, which places the VM once and then waits.
-fn configuration() -> String {
+pub(crate) fn configuration() -> String {
     let shipped = fs::read_to_string(root().join("packaging/instep.toml")).unwrap();
     let changed = shipped
         .replace("#interval = \"60s\"", "interval = \"1h\"")

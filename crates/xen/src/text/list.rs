@@ -3,6 +3,7 @@
 use super::{MOST_NAMED, Mask, Table, last_words, lines, seconds};
 use crate::error::Error;
 use instep_core::units::{Nanos, NodeId};
+use std::collections::BTreeSet;
 
 const COMMAND: &str = "xl list";
 /// Domain identifiers are below DOMID_FIRST_RESERVED (xen/include/public/xen.h, 4.17).
@@ -120,6 +121,13 @@ fn row(line: &str, columns: &Columns) -> Option<Domain> {
         pool: pool.map(str::to_owned),
         nodes: nodes.map(Mask::parse).map_or(Some(None), |mask| mask.map(Some))?,
     })
+}
+
+/// All words of the form of a UUID, those in rows that do not fit the heading included, and the empty one of domains
+/// whose UUID is not told.
+pub(crate) fn uuids(text: &str) -> BTreeSet<String> {
+    let words = text.split_whitespace().filter(|word| is_uuid(word));
+    words.chain([""]).map(str::to_owned).collect()
 }
 
 /// Whether a word has the form of a UUID.
