@@ -1,8 +1,7 @@
 //! Medians, and means with their 95 % confidence intervals, by Student's t: seeds are independent runs, and
 //! their number is small. The same numbers always give the same interval. Knows no experiment.
 
-use statrs::distribution::{ChiSquared, ContinuousCDF, StudentsT};
-use statrs::statistics::{Data, Median, Statistics};
+use puruspe::{invbetai, invgammp};
 
 /// A mean and the interval that holds the true one with 95 % confidence.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,29 +16,31 @@ pub struct Estimate {
 
 /// The factor for this many degrees of freedom, of which there is one at least.
 fn t(freedom: usize) -> f64 {
-    let law = StudentsT::new(0.0, 1.0, freedom.max(1) as f64).expect("freedom is above zero");
-    law.inverse_cdf(0.975)
+    let freedom = freedom.max(1) as f64;
+    let x = invbetai(0.05, freedom / 2.0, 0.5);
+    (freedom * (1.0 - x) / x).sqrt()
 }
 
 /// The estimate from these values; nothing without values, the value itself from one.
 #[must_use]
 pub fn estimate(values: &[f64]) -> Option<Estimate> {
+    if let [mean] = *values {
+        return mean.is_finite().then_some(Estimate { mean, low: mean, high: mean });
+    }
+    let (mean, variance) = spread(values)?;
     let count = values.len();
-    if count == 0 || values.iter().any(|value| !value.is_finite()) {
-        return None;
-    }
-    let mean = values.mean();
-    if count == 1 {
-        return Some(Estimate { mean, low: mean, high: mean });
-    }
-    let half = t(count - 1) * (values.variance() / count as f64).sqrt();
+    let half = t(count - 1) * (variance / count as f64).sqrt();
     Some(Estimate { mean, low: mean - half, high: mean + half })
 }
 
 /// The value in the middle, or of an even number the mean of the two there; nothing without values.
 #[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| Data::new(values.to_vec()).median())
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (half, odd) = (sorted.len() / 2, sorted.len() % 2 == 1);
+    let upper = *sorted.get(half)?;
+    Some(if odd { upper } else { f64::midpoint(sorted[half - 1], upper) })
 }
 
 /// The mean of `b` minus that of `a`, by Welch's t: neither the number of runs nor their scatter
@@ -66,8 +67,8 @@ pub fn spread_percent(values: &[f64]) -> Option<Estimate> {
     let (mean, variance) = spread(values)?;
     let found = variance.sqrt() / mean.abs() * 100.0;
     let freedom = (values.len() - 1) as f64;
-    let law = ChiSquared::new(freedom).expect("freedom is above zero");
-    let end = |part: f64| found * (freedom / law.inverse_cdf(part)).sqrt();
+    let quantile = |part: f64| 2.0 * invgammp(part, freedom / 2.0);
+    let end = |part: f64| found * (freedom / quantile(part)).sqrt();
     let estimate = Estimate { mean: found, low: end(0.975), high: end(0.025) };
     [estimate.mean, estimate.high].iter().all(|value| value.is_finite()).then_some(estimate)
 }
@@ -77,7 +78,9 @@ fn spread(values: &[f64]) -> Option<(f64, f64)> {
     if values.len() < 2 || values.iter().any(|value| !value.is_finite()) {
         return None;
     }
-    Some((values.mean(), values.variance()))
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    Some((mean, squares / (values.len() - 1) as f64))
 }
 
 #[cfg(test)]
