@@ -266,10 +266,7 @@ fn write_notes(out: &mut String, report: &Report) {
 
 /// A round number without needless digits.
 fn round(mark: f64) -> String {
-    let text = number(mark);
-    let short =
-        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
-    short.to_owned()
+    html::without_zeros(&number(mark)).to_owned()
 }
 
 #[cfg(test)]

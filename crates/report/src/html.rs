@@ -65,6 +65,12 @@ pub fn marks(low: f64, high: f64) -> Vec<f64> {
     (0..12).map(|at| (first + f64::from(at)) * step).filter(|at| *at <= high).collect()
 }
 
+/// A number as text without the zeros that its places after the point end with.
+#[must_use]
+pub fn without_zeros(number: &str) -> &str {
+    if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number }
+}
+
 /// Text as it may stand anywhere in a page, attributes in either quotes included. Line ends and tabs
 /// become spaces, other control characters and marks of the writing direction `?`.
 #[must_use]
@@ -95,6 +101,12 @@ mod tests {
         assert_eq!(marks(-3.0, 49.0), [0.0, 20.0, 40.0]);
         assert_eq!(marks(0.0, 1.15).len(), 3);
         assert!(marks(0.0, 0.0).is_empty() && marks(0.0, f64::NAN).is_empty());
+    }
+
+    #[test]
+    fn only_zeros_after_the_point_are_taken_away() {
+        let texts = ["-200", "0.00", "0.50", "20.0", "100"].map(without_zeros);
+        assert_eq!(texts, ["-200", "0", "0.5", "20", "100"]);
     }
 
     #[test]

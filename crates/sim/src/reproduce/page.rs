@@ -131,7 +131,7 @@ fn plot(out: &mut String, experiment: &Result, unit: &str) {
             "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"4\" y2=\"{bottom:.1}\"/>\
              <text class=\"soft\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
             bottom + 15.0,
-            figure(mark).trim_end_matches('0').trim_end_matches('.')
+            html::without_zeros(&figure(mark))
         );
     }
     for (at, row) in rows().enumerate() {
