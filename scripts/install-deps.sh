@@ -32,8 +32,8 @@ if [ "$purpose" = rpm ] && ! have cargo-generate-rpm; then
     echo "==> installing for the package: cargo-generate-rpm"
     cargo install --locked cargo-generate-rpm
 fi
-if [ "$purpose" = test ]; then
-    # Unoptimised: the tests' packages are hardly compressed, and this is built in a part of the time.
+if [ "$purpose" = test ] && [ -n "${INSTEP_LAB_ALL-}" ]; then
+    # Minutes to build, for tests of packages. Unoptimised: these packages are hardly compressed.
     if ! have cargo-deb; then
         echo "==> installing for tests: cargo-deb"
         cargo install --locked --debug --no-default-features cargo-deb ||
@@ -112,7 +112,7 @@ if [ "$purpose" = test ]; then
     [ -x /usr/sbin/libvirtd ] || tools+=(libvirt-daemon libvirt-daemon-driver-qemu)
     have virsh || tools+=(libvirt-clients)
     # A fresh Debian, in which the package is installed and started.
-    have mmdebstrap || tools+=(mmdebstrap)
+    [ -z "${INSTEP_LAB_ALL-}" ] || have mmdebstrap || tools+=(mmdebstrap)
     # What pages show is looked at in a browser.
     have chromium || tools+=(chromium)
 fi

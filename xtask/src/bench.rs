@@ -10,12 +10,12 @@
 
 use anyhow::{Context, Result, bail};
 use instep_core::policy::{self, Settings};
-use instep_core::stats;
 use instep_core::topology::Topology;
 use instep_core::units::{Bytes, Milli, Nanos, NodeId};
 use instep_host::discover::{Scan, ScanOptions, Scanner, snapshot};
 use instep_host::{Root, topology};
 use instep_madehost::{HostSpec, MadeHost, Random, VmSpec, Vmm, scratch};
+use instep_report::stats;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -119,7 +119,7 @@ pub fn after_pause(text: &str, from: Duration, until: Duration) -> Result<Counte
 
 fn median(of: impl Iterator<Item = u64>) -> Option<u64> {
     let all: Vec<f64> = of.map(|value| value as f64).collect();
-    instep_core::stats::median(&all).map(|median| median as u64)
+    instep_report::stats::median(&all).map(|median| median as u64)
 }
 
 /// A guest's line.

@@ -4,7 +4,7 @@
 use crate::plan::WITHOUT;
 use crate::report::{CaseReport, Report, Spread};
 use crate::table::{MEASURES, Measure, marked, number, shown};
-use instep_core::html::{escaped, head, marks};
+use instep_report::html::{self, add_paragraph, escaped, marks};
 use std::fmt::Write as _;
 
 /// Widths and heights of a plot.
@@ -19,13 +19,12 @@ const COLOURS: usize = 8;
 const STYLE: &str = "
 :root{--c0:#8a8f94;--c1:#0b63a5;--c2:#c2410c;--c3:#15803d;--c4:#7e22ce;--c5:#b45309;--c6:#be185d;
 --c7:#0f766e}
-@media(prefers-color-scheme:dark){:root{--c0:#a3a9ae;--c1:#60b0f4;--c2:#fb923c;--c3:#4ade80;--c4:#c084fc;
+@media screen and (prefers-color-scheme:dark){:root{--c0:#a3a9ae;--c1:#60b0f4;--c2:#fb923c;--c3:#4ade80;--c4:#c084fc;
 --c5:#fbbf24;--c6:#f472b6;--c7:#2dd4bf}}
-text.soft{font-size:11px}tspan.soft{fill:var(--soft)}.one{stroke:var(--soft);stroke-dasharray:3 3}
+svg text.soft{font-size:11px}.one{stroke:var(--soft);stroke-dasharray:3 3}
 .key{display:inline-block;margin-right:1.2rem}.key i{display:inline-block;width:.75em;height:.75em;
 border-radius:50%;margin-right:.35em}
-table{font-size:12.5px}.wide{overflow-x:auto}th,td{white-space:nowrap}
-summary{cursor:pointer;color:var(--soft)}.bad{color:var(--c2)}
+body{max-width:900px}.about{text-align:left;white-space:normal;display:inline-block}.bad{color:var(--bad)}
 ";
 
 /// The page of this report.
@@ -36,7 +35,7 @@ pub fn page(report: &Report) -> String {
         let _ = write!(style, ".s{colour}{{fill:var(--c{colour});stroke:var(--c{colour})}}");
         let _ = write!(style, "i.s{colour}{{background:var(--c{colour})}}");
     }
-    let mut out = head("Schedulers side by side", &style);
+    let mut out = String::new();
     let _ = writeln!(
         out,
         "<p>Kernel {}; {}; {} runs in rotation, {} s each after {} s.</p>\n\
@@ -50,7 +49,7 @@ pub fn page(report: &Report) -> String {
     );
     let legend_of_dilution = report.legend_of_dilution();
     for warning in report.warnings.iter().chain(&legend_of_dilution) {
-        let _ = writeln!(out, "<p class=\"bad\">{}</p>", escaped(warning));
+        add_paragraph(&mut out, "bad", warning);
     }
     legend(&mut out, report);
     for measure in &MEASURES {
@@ -58,8 +57,7 @@ pub fn page(report: &Report) -> String {
     }
     cases(&mut out, report);
     write_notes(&mut out, report);
-    out.push_str("</body>\n</html>\n");
-    out
+    html::page("Schedulers side by side", &style, &out)
 }
 
 fn legend(out: &mut String, report: &Report) {
@@ -97,23 +95,17 @@ fn section(out: &mut String, report: &Report, measure: &Measure) {
     }
     let _ = writeln!(out, "<section>\n<h2>{}</h2>", escaped(measure.title));
     plot(out, &cases, &names, measure);
-    out.push_str("<details><summary>in numbers</summary><div class=\"wide\"><table><tr><th></th>");
-    for name in &names {
-        let _ = write!(out, "<th>{}</th>", escaped(name));
-    }
-    out.push_str("</tr>\n");
-    for case in &cases {
-        let _ = write!(out, "<tr><td>{} ({})</td>", escaped(&case.name), number(case.share));
-        for name in &names {
-            let text = match value(case, name, measure) {
-                Some(spread) => marked(&case.results[*name], &spread, 1.0),
-                None => "-".to_owned(),
-            };
-            let _ = write!(out, "<td>{text}</td>");
-        }
-        out.push_str("</tr>\n");
-    }
-    out.push_str("</table></div></details>\n</section>\n");
+    let head: Vec<&str> = [""].into_iter().chain(names.iter().copied()).collect();
+    let row = |case: &&CaseReport| {
+        let cell = |name: &&str| match value(case, name, measure) {
+            Some(spread) => marked(&case.results[*name], &spread, 1.0),
+            None => "-".to_owned(),
+        };
+        let first = format!("{} ({})", escaped(&case.name), number(case.share));
+        [first].into_iter().chain(names.iter().map(cell)).collect()
+    };
+    let table = html::table(&head, &cases.iter().map(row).collect::<Vec<_>>());
+    let _ = writeln!(out, "<details><summary>in numbers</summary>{table}</details>\n</section>");
 }
 
 /// From 0 to what all values need, or, where a few would press the others together, to what most need;
@@ -235,37 +227,34 @@ fn lane(
 }
 
 fn cases(out: &mut String, report: &Report) {
-    out.push_str("<section>\n<h2>The cases</h2>\n<div class=\"wide\"><table>\n");
-    for case in &report.cases {
+    let row = |case: &CaseReport| {
         let kind = format!("{:?}", case.kind).to_lowercase();
         let alone =
             case.alone.as_ref().map_or("-".to_owned(), |rate| format!("{:.0}", rate.median));
-        let _ = writeln!(
-            out,
-            "<tr><td>{}</td><td style=\"text-align:left;white-space:normal\">{}</td><td>{kind}</td>\
-             <td>alone {alone} {}/s</td></tr>",
+        vec![
             escaped(&case.name),
-            escaped(&case.about),
-            escaped(&case.unit)
-        );
-    }
-    out.push_str("</table></div>\n</section>\n");
+            format!("<span class=\"about\">{}</span>", escaped(&case.about)),
+            kind,
+            format!("{alone} {}/s", escaped(&case.unit)),
+        ]
+    };
+    let rows: Vec<_> = report.cases.iter().map(row).collect();
+    let table = html::table(&["case", "what it does", "kind", "alone"], &rows);
+    let _ = writeln!(out, "<section>\n<h2>The cases</h2>\n{table}\n</section>");
 }
 
 fn write_notes(out: &mut String, report: &Report) {
     out.push_str("<section>\n<h2>What to know</h2>\n");
     for scheduler in &report.schedulers {
         if let Some(why) = &scheduler.why_not {
-            let name = escaped(&scheduler.name);
-            let _ = writeln!(out, "<p class=\"bad\">{name} took no part: {}</p>", escaped(why));
+            add_paragraph(out, "bad", &format!("{} took no part: {why}", scheduler.name));
         }
     }
     for case in &report.cases {
         for (name, outcome) in &case.results {
             for why in &outcome.failed {
-                let (case, name) = (escaped(&case.name), escaped(name));
-                let why = escaped(why);
-                let _ = writeln!(out, "<p class=\"bad\">{case} under {name} failed: {why}</p>");
+                let text = format!("{} under {name} failed: {why}", case.name);
+                add_paragraph(out, "bad", &text);
             }
         }
     }
@@ -277,10 +266,7 @@ fn write_notes(out: &mut String, report: &Report) {
 
 /// A round number without needless digits.
 fn round(mark: f64) -> String {
-    let text = number(mark);
-    let short =
-        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
-    short.to_owned()
+    html::without_zeros(&number(mark)).to_owned()
 }
 
 #[cfg(test)]

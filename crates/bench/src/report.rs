@@ -173,7 +173,7 @@ impl Spread {
     #[must_use]
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let samples: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
-        let median = instep_core::stats::median(&samples)?;
+        let median = instep_report::stats::median(&samples)?;
         let min = samples.iter().copied().fold(f64::INFINITY, f64::min);
         let max = samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         Some(Self { median, min, max, runs: samples.len(), samples })

@@ -2,6 +2,7 @@
 //! has values. Four schedulers stand side by side; more make another table below.
 
 use crate::report::{CaseReport, DILUTED, Outcome, Report, Spread};
+use instep_report::text::paragraph;
 use std::fmt::Write as _;
 
 /// Columns of the case's name, and of a scheduler.
@@ -197,25 +198,9 @@ fn cut(name: &str, width: usize) -> String {
     name.chars().take(width).collect()
 }
 
-/// In lines of at most 80 columns, broken at spaces; what would steer the terminal is replaced.
+/// In lines of at most 80 columns.
 fn folded(text: &str) -> String {
-    let mut out = String::new();
-    let mut column = 0;
-    for word in text.split_whitespace() {
-        let word: String = word.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-        let length = word.chars().count();
-        if column > 0 && column + 1 + length > 80 {
-            out.push_str("\n  ");
-            column = 2;
-        } else if column > 0 {
-            out.push(' ');
-            column += 1;
-        }
-        out.push_str(&word);
-        column += length;
-    }
-    out.push('\n');
-    out
+    paragraph(text, 80, "", "  ")
 }
 
 #[cfg(test)]

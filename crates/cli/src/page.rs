@@ -5,13 +5,13 @@
 //! and the page says so.
 
 use instep_core::units::Nanos;
+use instep_report::html::STYLE;
 use instep_trace::analysis::discover::FoundVm;
 use instep_trace::analysis::{Place, Sink};
 use serde::Serialize;
 
 /// Spans in the timeline: some MB of page.
 const MAX_SPANS: usize = 200_000;
-const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 /// Where a page takes its data.
 const SLOT: &str = "/*DATA*/null";

@@ -2,6 +2,7 @@
 
 pub use instep_core::wording::printable;
 use instep_core::wording::{Count, is_steering};
+pub use instep_report::text::wrapped;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, IsTerminal as _};
 
@@ -21,16 +22,6 @@ pub fn terminal_width() -> Option<usize> {
 /// `1 VM`, `3 VMs`.
 pub fn plural(count: usize, noun: &'static str) -> String {
     Count::of(count, noun).to_string()
-}
-
-/// Breaks a sentence into lines of at most `width` columns at white space. A line end inside is not
-/// one of ours: it could make a line that looks like one.
-pub fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let text = &printable(text);
-    let options = textwrap::Options::new(width)
-        // A path or a name broken at a hyphen could not be copied.
-        .word_splitter(textwrap::WordSplitter::NoHyphenation);
-    textwrap::wrap(text, options).into_iter().map(|line| line.into_owned()).collect()
 }
 
 /// The lines with `spaces` before each, each ended.

@@ -7,6 +7,7 @@ use crate::past::{NoAnswer, Past};
 use bytes::Bytes;
 use hyper::header::{ALLOW, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use instep_report::html::STYLE;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -151,7 +152,8 @@ fn page() -> Response<Body> {
     let policy = format!(
         "{NOTHING}; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; img-src data:"
     );
-    let mut response = typed(HTML, Body::of(PAGE.replace("NONCE", &nonce)));
+    let page = PAGE.replacen("/*STYLE*/", STYLE, 1).replace("NONCE", &nonce);
+    let mut response = typed(HTML, Body::of(page));
     if let Ok(policy) = HeaderValue::from_str(&policy) {
         response.headers_mut().insert("content-security-policy", policy);
     }

@@ -4,22 +4,22 @@
 use crate::placement::found::{Found, RULES, SCHEDULERS, gain};
 use crate::placement::targets::Target;
 use crate::scale::page::STYLE;
-use instep_core::html::{escaped, head};
+use instep_report::html::{self, escaped};
 use std::fmt::Write as _;
 
 /// The page.
 pub(crate) fn render(found: &Found, targets: &[Target], commit: &str) -> String {
-    let mut html = head("Placement of VMs by Instep and by other rules", STYLE);
+    let mut body = String::new();
     let _ = writeln!(
-        html,
+        body,
         "<p>Commit {}, simulated: mean fair-share speed of the guests of each host.</p>",
         escaped(commit)
     );
-    html.push_str("<table><tr><th>target<th>must<th>aim<th>found<th></tr>\n");
+    body.push_str("<table><tr><th>target<th>must<th>aim<th>found<th></tr>\n");
     for target in targets {
         let verdict = target.verdict().as_str();
         let _ = writeln!(
-            html,
+            body,
             "<tr class=\"{verdict}\"><td>{}, {}<td class=\"number\">{}<td class=\"number\">{}\
              <td class=\"number\">{}<td class=\"verdict\">{verdict}</tr>",
             escaped(&target.what),
@@ -29,15 +29,14 @@ pub(crate) fn render(found: &Found, targets: &[Target], commit: &str) -> String 
             target.show()
         );
     }
-    html.push_str("</table>\n");
+    body.push_str("</table>\n");
     for (at, scheduler) in SCHEDULERS.iter().enumerate() {
-        add_hosts(&mut html, found, at, scheduler);
+        add_hosts(&mut body, found, at, scheduler);
     }
     for note in &found.notes {
-        let _ = writeln!(html, "<p>{}.</p>", escaped(note));
+        let _ = writeln!(body, "<p>{}.</p>", escaped(note));
     }
-    html.push_str("</body></html>\n");
-    html
+    html::page("Placement of VMs by Instep and by other rules", STYLE, &body)
 }
 
 fn add_hosts(html: &mut String, found: &Found, scheduler: usize, name: &str) {
@@ -68,7 +67,7 @@ fn add_speeds(html: &mut String, speeds: &[f64; 6]) {
         let part = (speed.clamp(0.0, 1.0) * 100.0).round();
         let _ = write!(
             html,
-            "<td class=\"number\" style=\"background: linear-gradient(90deg, #cfe0f5 {part}%, transparent \
+            "<td class=\"number\" style=\"background: linear-gradient(90deg, rgba(60, 130, 220, .3) {part}%, transparent \
              {part}%)\">{speed:.3}"
         );
     }

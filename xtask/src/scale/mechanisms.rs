@@ -14,7 +14,7 @@ use crate::scale::measure::Row;
 use crate::scale::options::Options;
 use crate::scale::{find_failure, read_commit};
 use anyhow::{Context, Result, bail};
-use instep_core::stats;
+use instep_report::stats;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -15,7 +15,7 @@ mod table;
 
 use anyhow::{Context, Result, bail};
 use cases::Case;
-use instep_core::stats;
+use instep_report::stats;
 use jobs::Job;
 use measure::Verdict;
 use options::Options;

@@ -3,42 +3,41 @@
 
 use crate::scale::measure::Verdict;
 use crate::scale::table::{Line, Table};
-use instep_core::html::{escaped, head};
+use instep_report::html::{self, escaped};
 use std::fmt::Write as _;
 
 /// How tables of results look, with a colour for each verdict.
 pub(crate) const STYLE: &str = "\
 body { max-width: none }
-table { width: auto }
-th { position: sticky; top: 0; background: var(--paper); border-bottom: 2px solid var(--soft) }
+th { position: sticky; top: 0; background: var(--bg); border-bottom: 2px solid var(--soft) }
 td, th { text-align: left }
 .number { text-align: right; font-variant-numeric: tabular-nums }
-.missed { background: rgba(220, 60, 40, .15) } .missed .verdict { color: #d0432e; font-weight: 600 }
-.ok .verdict { color: #3b8a3b } .aim .verdict { color: #2f9e44; font-weight: 600 }
+.missed { background: rgba(220, 60, 40, .15) } .missed .verdict { color: var(--bad); font-weight: 600 }
+.ok .verdict { color: var(--good) } .aim .verdict { color: var(--good); font-weight: 600 }
 .informs { color: var(--soft) }
 .group td { border-top: 2px solid var(--soft) }
 ";
 
 /// The page.
 pub(crate) fn render(table: &Table, commit: &str) -> String {
-    let mut html = head("Instep on hosts of 2 to 384 CPUs", STYLE);
-    let _ = writeln!(html, "<p>Commit {}, simulated. {}.</p>", escaped(commit), table.summary());
+    let mut body = String::new();
+    let _ = writeln!(body, "<p>Commit {}, simulated. {}.</p>", escaped(commit), table.summary());
     for note in &table.notes {
-        let _ = writeln!(html, "<p>{}.</p>", escaped(note));
+        let _ = writeln!(body, "<p>{}.</p>", escaped(note));
     }
-    html.push_str("<table><tr><th>case<th>measure<th>must<th>aim");
+    body.push_str("<table><tr><th>case<th>measure<th>must<th>aim");
     for name in [&table.judged].into_iter().chain(&table.peers) {
-        let _ = write!(html, "<th>{}", escaped(name));
+        let _ = write!(body, "<th>{}", escaped(name));
     }
-    html.push_str("<th></tr>\n");
+    body.push_str("<th></tr>\n");
     let mut before = "";
     for line in &table.lines {
         let group = line.group();
-        add_line(&mut html, line, group != before, table.peers.len());
+        add_line(&mut body, line, group != before, table.peers.len());
         before = group;
     }
-    html.push_str("</table>\n</body></html>\n");
-    html
+    body.push_str("</table>\n");
+    html::page("Instep on hosts of 2 to 384 CPUs", STYLE, &body)
 }
 
 fn add_line(html: &mut String, line: &Line, begins_group: bool, peers: usize) {

@@ -15,6 +15,7 @@ struct Layer {
 
 const LAYERS: &[Layer] = &[
     Layer { name: "instep-core", may_know: &[] },
+    Layer { name: "instep-report", may_know: &["instep-core"] },
     Layer { name: "instep-state", may_know: &["instep-core"] },
     Layer { name: "instep-host", may_know: &["instep-core", "instep-state"] },
     Layer { name: "instep-kernel", may_know: &["instep-core"] },
@@ -23,7 +24,7 @@ const LAYERS: &[Layer] = &[
     Layer { name: "instep-check", may_know: &["instep-core"] },
     Layer {
         name: "instep-sim",
-        may_know: &["instep-check", "instep-core", "instep-scx", "instep-trace"],
+        may_know: &["instep-check", "instep-core", "instep-report", "instep-scx", "instep-trace"],
     },
     Layer {
         name: "instep-agent",
@@ -37,8 +38,11 @@ const LAYERS: &[Layer] = &[
             "instep-xen",
         ],
     },
-    Layer { name: "instep-lab", may_know: &["instep-core"] },
-    Layer { name: "instep-bench", may_know: &["instep-core", "instep-host", "instep-trace"] },
+    Layer { name: "instep-lab", may_know: &["instep-core", "instep-report"] },
+    Layer {
+        name: "instep-bench",
+        may_know: &["instep-core", "instep-host", "instep-report", "instep-trace"],
+    },
     Layer {
         name: "instep-record",
         may_know: &["instep-core", "instep-host", "instep-kernel", "instep-trace"],
@@ -55,6 +59,7 @@ const LAYERS: &[Layer] = &[
             "instep-kernel",
             "instep-lab",
             "instep-record",
+            "instep-report",
             "instep-serve",
             "instep-sim",
             "instep-trace",
@@ -63,10 +68,13 @@ const LAYERS: &[Layer] = &[
     },
     Layer { name: "instep-xen", may_know: &["instep-core", "instep-state"] },
     Layer { name: "instep-history", may_know: &[] },
-    Layer { name: "instep-serve", may_know: &["instep-history"] },
+    Layer { name: "instep-serve", may_know: &["instep-history", "instep-report"] },
     Layer { name: "instep-load", may_know: &[] },
     Layer { name: "instep-madehost", may_know: &["instep-core"] },
-    Layer { name: "xtask", may_know: &["instep-core", "instep-host", "instep-madehost"] },
+    Layer {
+        name: "xtask",
+        may_know: &["instep-core", "instep-host", "instep-madehost", "instep-report"],
+    },
 ];
 
 /// What every crate may use in its tests, too: the models that all share, made hosts, the kernel scheduler's own C

@@ -1,8 +1,8 @@
 //! A few milliseconds of a trace as one SVG picture for documents: a row per vCPU, what ran where, and
 //! who waited for a CPU meanwhile.
 
-use instep_core::html::escaped;
 use instep_core::units::Nanos;
+use instep_report::html::escaped;
 use instep_trace::analysis::discover::FoundVm;
 use instep_trace::analysis::{Place, Sink};
 use std::fmt::Write as _;

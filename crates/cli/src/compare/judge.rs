@@ -8,7 +8,7 @@
 //! shown.
 
 use super::documents::{Better, Reading, Side};
-use instep_core::stats;
+use instep_report::stats;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 

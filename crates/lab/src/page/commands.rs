@@ -6,7 +6,7 @@
 
 use crate::scenario::check::Check;
 use crate::scenario::report::{Report, StepReport};
-use instep_core::html::escaped;
+use instep_report::html::escaped;
 use serde_json::Value;
 use std::fmt::Write as _;
 

@@ -8,7 +8,7 @@ use crate::host::machine::Machine;
 use crate::records::cpus_in_words;
 use crate::scenario::evidence::{GuestSeen, Observation};
 use crate::scenario::report::Report;
-use instep_core::html::escaped;
+use instep_report::html::escaped;
 use std::fmt::Write as _;
 
 /// Bytes that a full bar of memory stands for, the same in all moments.

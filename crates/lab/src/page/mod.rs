@@ -14,7 +14,7 @@ mod timeline;
 use crate::records;
 use crate::scenario::check::Check;
 use crate::scenario::report::{Report, StepReport};
-use instep_core::html::escaped;
+use instep_report::html::escaped;
 pub use speeds::{Look, Phase, Speeds};
 use std::fmt::Write as _;
 
@@ -48,16 +48,8 @@ pub struct Act<'a> {
 #[must_use]
 pub fn draw(report: &Report, words: &Words<'_>) -> String {
     let title = if words.title.is_empty() { &report.scenario } else { words.title };
-    let title = escaped(title);
-    let mut html = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n\
-         <header>\n<h1>{title}</h1>\n<p>{}</p>\n{}{}</header>\n",
-        escaped(&report.about),
-        verdict(report),
-        legend(report),
-    );
+    let mut html =
+        format!("<p>{}</p>\n{}{}", escaped(&report.about), verdict(report), legend(report),);
     let colours = Colours::of(report);
     let scale = host::Scale::of(report);
     let mut number = 0;
@@ -90,8 +82,7 @@ pub fn draw(report: &Report, words: &Words<'_>) -> String {
     html.push_str(&timeline::draw(report, &colours));
     html.push_str(&reasons(report));
     html.push_str(&worth(report));
-    html.push_str("</main>\n</body>\n</html>\n");
-    html
+    instep_report::html::page(title, STYLE, &html)
 }
 
 /// The comparison of two schedulers.

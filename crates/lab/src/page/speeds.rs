@@ -3,7 +3,7 @@
 //!
 //! As in [`super::timeline`], the SVG is stretched to the page's width and holds no text.
 
-use instep_core::html::escaped;
+use instep_report::html::escaped;
 use std::fmt::Write as _;
 
 /// The SVG's own width and height.

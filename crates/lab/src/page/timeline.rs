@@ -6,7 +6,7 @@
 
 use super::{Colours, observed};
 use crate::scenario::report::{MemorySample, Report};
-use instep_core::html::escaped;
+use instep_report::html::escaped;
 use std::fmt::Write as _;
 
 /// The SVG's own width and height.

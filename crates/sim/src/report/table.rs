@@ -1,11 +1,14 @@
 //! A report for people, in lines of up to 80 columns: what every VM got, and why.
 
 use super::{Report, VmReport};
-use instep_core::stats::estimate;
+use instep_report::stats::estimate;
+use instep_report::table::{Side, aligned};
 use std::fmt::Write as _;
 
 /// Columns of a VM's name.
 const NAME: usize = 14;
+/// Spaces between columns.
+const GAP: u16 = 2;
 
 impl Report {
     /// The tables.
@@ -30,7 +33,7 @@ impl Report {
         );
         let longest = self.vms.iter().map(|vm| vm.name.chars().count()).max().unwrap_or(2);
         let width = longest.clamp(2, NAME);
-        self.got(&mut out, width);
+        out.push_str(&self.got());
         out.push('\n');
         self.why(&mut out, width);
         out.push_str(
@@ -41,31 +44,36 @@ impl Report {
         out
     }
 
-    fn got(&self, out: &mut String, width: usize) {
-        let _ = writeln!(
-            out,
-            "{:width$} {:>11} {:<12} {:>6} {:>6} {:>6} {:>6} {:>6} {:>4}",
-            "VM", "throughput", "a second", "speed", "least", "usable", "share", "CPUs", "type"
-        );
-        for vm in &self.vms {
+    fn got(&self) -> String {
+        let row = |vm: &VmReport| {
             let least = vm
                 .fair_share_speed
                 .zip(vm.lag.as_ref())
                 .map(|(speed, lag)| speed * self.duration_ns as f64 / lag.latest_ns.max(1) as f64);
-            let _ = writeln!(
-                out,
-                "{:width$} {:>11.1} {:<12} {:>6} {:>6} {:>6} {:>6} {:>6.2} {:>4}",
-                short(&vm.name, width),
-                vm.throughput,
+            vec![
+                short(&vm.name, NAME),
+                format!("{:.1}", vm.throughput),
                 short(vm.unit, 12),
                 or_dash(vm.fair_share_speed, 3),
                 or_dash(least, 3),
                 or_dash(vm.potential, 2),
                 or_dash(vm.fair_share, 3),
-                vm.cpus,
+                format!("{:.2}", vm.cpus),
                 vm.kind.map_or("-".to_owned(), |kind| kind.to_string()),
-            );
-        }
+            ]
+        };
+        let head = [
+            ("VM", Side::Left),
+            ("throughput", Side::Right),
+            ("a second", Side::Left),
+            ("speed", Side::Right),
+            ("least", Side::Right),
+            ("usable", Side::Right),
+            ("share", Side::Right),
+            ("CPUs", Side::Right),
+            ("type", Side::Right),
+        ];
+        aligned(&head, &self.vms.iter().map(row).collect::<Vec<_>>(), GAP)
     }
 
     fn why(&self, out: &mut String, width: usize) {
@@ -106,13 +114,8 @@ pub fn summary(runs: &[Report]) -> String {
         runs.len(),
         first.seed
     );
-    let longest = first.vms.iter().map(|vm| vm.name.chars().count()).max().unwrap_or(2);
-    let width = longest.clamp(2, NAME);
-    let _ = writeln!(
-        out,
-        "\n{:width$} {:>19} {:<12} {:>15} {:>6} {:>6}",
-        "VM", "throughput", "a second", "speed", "stack", "co-run"
-    );
+    out.push('\n');
+    let mut rows = Vec::new();
     for (at, vm) in first.vms.iter().enumerate() {
         let values = |of: &dyn Fn(&VmReport) -> Option<f64>| -> Vec<f64> {
             runs.iter().filter_map(|run| of(run.vms.get(at)?)).collect()
@@ -123,17 +126,24 @@ pub fn summary(runs: &[Report]) -> String {
             })
         };
         let mean = |values: Vec<f64>| or_dash(estimate(&values).map(|found| found.mean), 3);
-        let _ = writeln!(
-            out,
-            "{:width$} {:>19} {:<12} {:>15} {:>6} {:>6}",
-            short(&vm.name, width),
+        rows.push(vec![
+            short(&vm.name, NAME),
             shown(values(&|vm| Some(vm.throughput)), 1),
             short(vm.unit, 12),
             shown(values(&|vm| vm.fair_share_speed), 3),
             mean(values(&|vm| Some(vm.stacking))),
             mean(values(&|vm| Some(vm.co_run))),
-        );
+        ]);
     }
+    let head = [
+        ("VM", Side::Left),
+        ("throughput", Side::Right),
+        ("a second", Side::Left),
+        ("speed", Side::Right),
+        ("stack", Side::Right),
+        ("co-run", Side::Right),
+    ];
+    out.push_str(&aligned(&head, &rows, GAP));
     out.push_str("\nspeed: throughput / (fair share x throughput alone); +-: 95 % confidence\n");
     out
 }

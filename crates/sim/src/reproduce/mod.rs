@@ -12,7 +12,7 @@ pub mod table;
 pub use file::Experiment;
 
 use crate::engine::Outcome;
-use instep_core::stats;
+use instep_report::stats;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -3,7 +3,7 @@
 
 use super::table::{counts, figure, published};
 use super::{Reproduced, Result, Row, Verdict};
-use instep_core::html::{escaped, head, marks};
+use instep_report::html::{self, add_paragraph, escaped, marks};
 use std::fmt::Write as _;
 
 /// Widths and heights of a plot.
@@ -14,17 +14,16 @@ const LINE: f64 = 24.0;
 
 const STYLE: &str = "
 :root{--published:#c2410c;--simulated:#0b63a5}
-@media(prefers-color-scheme:dark){:root{--published:#fb923c;--simulated:#60b0f4}}
+@media screen and (prefers-color-scheme:dark){:root{--published:#fb923c;--simulated:#60b0f4}}
 .interval{stroke:var(--simulated);stroke-width:2}
 .simulated{fill:var(--simulated)}.published{fill:none;stroke:var(--published);stroke-width:2}
-h3{font-size:.95rem;font-weight:600;margin:1rem 0 0}
-.differs{color:var(--published)}
+body{max-width:900px}.differs{color:var(--published)}
 ";
 
 /// The page of these results.
 #[must_use]
 pub fn page(found: &Reproduced) -> String {
-    let mut out = head("Published and simulated", STYLE);
+    let mut out = String::new();
     out.push_str(
         "<p class=\"soft\">Diamonds are published figures, dashed where they follow from what is \
          published; an arrow to the left from a bar is a published bound, the most that was seen; dots \
@@ -37,8 +36,7 @@ pub fn page(found: &Reproduced) -> String {
     for experiment in &found.experiments {
         section(&mut out, experiment);
     }
-    out.push_str("</body>\n</html>\n");
-    out
+    html::page("Published and simulated", STYLE, &out)
 }
 
 fn section(out: &mut String, experiment: &Result) {
@@ -62,17 +60,10 @@ fn section(out: &mut String, experiment: &Result) {
         }
         plot(out, experiment, unit);
     }
-    out.push_str(
-        "<table><tr><th></th><th>published</th><th>simulated</th><th>from</th><th>to</th>\
-         <th>seeds</th><th></th></tr>\n",
-    );
-    for row in &experiment.rows {
-        cells(out, row, &experiment.unit);
-    }
-    out.push_str("</table>\n");
-    let mut soft = |head: &str, text: &str| {
-        let _ = writeln!(out, "<p class=\"soft\">{head}: {}</p>", escaped(text));
-    };
+    let head = ["", "published", "simulated", "from", "to", "seeds", ""];
+    let rows: Vec<_> = experiment.rows.iter().map(|row| cells(row, &experiment.unit)).collect();
+    out.push_str(&html::table(&head, &rows));
+    let mut soft = |head: &str, text: &str| add_paragraph(out, "soft", &format!("{head}: {text}"));
     if let Some(note) = &experiment.note {
         soft("Note", note);
     }
@@ -86,22 +77,19 @@ fn section(out: &mut String, experiment: &Result) {
     out.push_str("</section>\n");
 }
 
-fn cells(out: &mut String, row: &Row, unit: &str) {
+fn cells(row: &Row, unit: &str) -> Vec<String> {
     let number = |value: Option<f64>| value.map_or("-".to_owned(), figure);
     let verdict = row.verdict.map_or("", Verdict::word);
     let own = if row.unit == unit { String::new() } else { format!(" ({})", row.unit) };
-    let _ = writeln!(
-        out,
-        "<tr><td>{}{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
-         <td class=\"{verdict}\">{verdict}</td></tr>",
-        escaped(&row.label),
-        escaped(&own),
+    vec![
+        escaped(&row.label) + &escaped(&own),
         row.published.map_or("-".to_owned(), |value| escaped(&published(row, value))),
         number(row.simulated),
         number(row.low),
         number(row.high),
-        row.seeds
-    );
+        row.seeds.to_string(),
+        format!("<span class=\"{verdict}\">{verdict}</span>"),
+    ]
 }
 
 /// Where values stand: from the least to the most of an experiment, zero included.
@@ -143,7 +131,7 @@ fn plot(out: &mut String, experiment: &Result, unit: &str) {
             "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"4\" y2=\"{bottom:.1}\"/>\
              <text class=\"soft\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
             bottom + 15.0,
-            figure(mark).trim_end_matches('0').trim_end_matches('.')
+            html::without_zeros(&figure(mark))
         );
     }
     for (at, row) in rows().enumerate() {

@@ -1,6 +1,7 @@
 //! Published beside simulated as text, in lines of up to 80 columns.
 
 use super::{Kind, Reproduced, Result, Row, Verdict};
+use instep_report::text::{lines, paragraph};
 use std::fmt::Write as _;
 
 const WIDTH: usize = 80;
@@ -105,7 +106,7 @@ fn one(out: &mut String, experiment: &Result) {
 }
 
 fn line(out: &mut String, row: &Row) {
-    let labels = folded(&row.label, LABEL);
+    let labels = lines(&row.label, LABEL, "", "  ");
     let label = &labels[0];
     let published = row.published.map_or("-".to_owned(), |value| published(row, value));
     let simulated = row.simulated.map_or("-".to_owned(), figure);
@@ -116,7 +117,7 @@ fn line(out: &mut String, row: &Row) {
     let verdict = row.verdict.map_or("", Verdict::word);
     let text = format!("  {label:LABEL$} {published:>10} {simulated:>9} {interval:>10} {verdict}");
     let _ = writeln!(out, "{}", text.trim_end());
-    labels[1..].iter().for_each(|rest| out.push_str(&format!("    {rest}\n")));
+    labels[1..].iter().for_each(|rest| out.push_str(&format!("  {rest}\n")));
 }
 
 /// An interval: half its width where its middle is the figure, else its ends.
@@ -151,29 +152,9 @@ pub(super) fn figure(value: f64) -> String {
     if text.trim_matches(['-', '0', '.']).is_empty() { text.replace('-', "") } else { text }
 }
 
-/// Writes words in lines of up to [`WIDTH`] columns; lines after the first begin two columns further.
+/// Adds words in lines of up to [`WIDTH`] columns; lines after the first begin two columns further.
 fn wrap(out: &mut String, indent: &str, text: &str) {
-    for (number, line) in folded(text, WIDTH - indent.len()).iter().enumerate() {
-        let _ = writeln!(out, "{indent}{}{line}", if number == 0 { "" } else { "  " });
-    }
-}
-
-/// Words in one line at least, of up to `width` columns, those after the first of two less.
-fn folded(text: &str, width: usize) -> Vec<String> {
-    let (mut lines, mut room) = (vec![String::new()], width);
-    for word in text.split_whitespace() {
-        let last = lines.last_mut().expect("there is one from the start");
-        if last.is_empty() {
-            last.push_str(word);
-        } else if last.chars().count() + 1 + word.chars().count() <= room {
-            last.push(' ');
-            last.push_str(word);
-        } else {
-            lines.push(word.to_owned());
-            room = width - 2;
-        }
-    }
-    lines
+    out.push_str(&paragraph(text, WIDTH, indent, &format!("{indent}  ")));
 }
 
 #[cfg(test)]
@@ -201,19 +182,11 @@ mod tests {
         let text = table(&found);
         assert_eq!(text.lines().find(|line| line.chars().count() > WIDTH), None);
         for row in found.experiments.iter().flat_map(|experiment| &experiment.rows) {
-            for part in folded(&row.label, LABEL) {
+            for part in lines(&row.label, LABEL, "", "") {
                 assert!(text.lines().any(|line| line.trim_start().starts_with(&part)), "{part}");
             }
         }
         let long = "  equal slices, rotating work, machine          -         -\n    kvm-16\n";
         assert!(text.contains(long), "{text}");
-    }
-
-    #[test]
-    fn words_are_wrapped_with_their_indent() {
-        let mut out = String::new();
-        wrap(&mut out, "  ", &"word ".repeat(30));
-        assert!(out.lines().count() == 2 && out.lines().all(|line| line.len() <= WIDTH));
-        assert!(out.lines().nth(1).is_some_and(|line| line.starts_with("    word")));
     }
 }

@@ -1,7 +1,7 @@
 //! Tests of running experiments; the published ones are only read, save the smallest.
 
 use super::*;
-use instep_core::html::escaped;
+use instep_report::html::escaped;
 
 const TINY: &str = r#"
     about = "siblings of two guests"

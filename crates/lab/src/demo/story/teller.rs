@@ -16,6 +16,7 @@ use crate::scenario::report::Report;
 use crate::scenario::{GuestPlan, Scenario, Step};
 use crate::stop::Stop;
 use indicatif::{ProgressBar, ProgressStyle};
+use instep_report::text::{lines, wrapped};
 use serde_json::Value;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -98,10 +99,8 @@ impl<'a> Teller<'a> {
 
     /// Sentences, in lines.
     pub(super) fn wrapped(&mut self, text: &str, indent: &str) {
-        let options = textwrap::Options::new(WIDTH)
-            .initial_indent(indent)
-            .subsequent_indent(if indent.is_empty() { "" } else { "      " });
-        self.line(&textwrap::fill(text, options));
+        let rest = if indent.is_empty() { "" } else { "      " };
+        self.line(&lines(text, WIDTH, indent, rest).join("\n"));
     }
 
     pub(super) fn opening(&mut self) {
@@ -264,7 +263,7 @@ fn shown(command: &str) -> Option<String> {
 
 /// Lines, none longer than the others: a kernel's last words are as long as they are.
 fn narrow(text: &str) -> String {
-    text.lines().map(|line| textwrap::fill(line, WIDTH)).collect::<Vec<_>>().join("\n")
+    text.lines().flat_map(|line| wrapped(line, WIDTH)).collect::<Vec<_>>().join("\n")
 }
 
 impl Audience for Teller<'_> {

@@ -6,8 +6,9 @@ use crate::args::SimArgs;
 use crate::pending::{Pending, ensure_apart};
 use crate::scenario_file::{Reader, built_in};
 use crate::{Outcome, Stamped, print, print_json, tell};
-use instep_core::stats::estimate;
 use instep_lab::Stop;
+use instep_report::stats::estimate;
+use instep_report::table::{Side, aligned};
 use instep_sim::report::{Report, VmReport};
 use instep_sim::scenario::Overrides;
 use instep_sim::scenario::sweep::Sweep;
@@ -82,15 +83,7 @@ fn as_json(places: &[String], points: &[Point<'_>]) -> serde_json::Value {
 
 /// A line for each VM of each combination: means of its seeds with the half of their 95 % interval.
 fn table(places: &[String], points: &[Point<'_>]) -> String {
-    let mut lines: Vec<Vec<String>> = vec![
-        places
-            .iter()
-            .map(String::as_str)
-            .chain(std::iter::once("VM"))
-            .chain(MEASURES.iter().map(|measure| measure.0))
-            .map(str::to_owned)
-            .collect(),
-    ];
+    let mut lines: Vec<Vec<String>> = Vec::new();
     for (values, reports) in points {
         let vms = reports.first().map_or(0, |report| report.vms.len());
         for vm in 0..vms {
@@ -99,7 +92,12 @@ fn table(places: &[String], points: &[Point<'_>]) -> String {
             lines.push(values.iter().cloned().chain(name).chain(measures).collect());
         }
     }
-    aligned(&lines)
+    let head: Vec<(&str, Side)> = (places.iter().map(String::as_str))
+        .chain(std::iter::once("VM"))
+        .chain(MEASURES.iter().map(|measure| measure.0))
+        .map(|title| (title, Side::Left))
+        .collect();
+    aligned(&head, &lines, 2)
 }
 
 fn mean(reports: &[Report], vm: usize, measure: &dyn Fn(&VmReport) -> Option<f64>) -> String {
@@ -110,16 +108,4 @@ fn mean(reports: &[Report], vm: usize, measure: &dyn Fn(&VmReport) -> Option<f64
         Some(found) if values.len() == 1 => format!("{:.2}", found.mean),
         Some(found) => format!("{:.2} ±{:.2}", found.mean, found.high - found.mean),
     }
-}
-
-/// Lines of cells under one another, two spaces between them.
-fn aligned(lines: &[Vec<String>]) -> String {
-    let columns = lines.first().map_or(0, Vec::len);
-    let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let line = |cells: &Vec<String>| {
-        let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-    };
-    lines.iter().map(line).collect()
 }

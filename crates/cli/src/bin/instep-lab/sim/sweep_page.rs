@@ -3,8 +3,8 @@
 
 use super::rows::Point;
 use super::sweep::{MEASURES, Measure};
-use instep_core::html::{escaped, head, marks};
-use instep_core::stats::{Estimate, estimate};
+use instep_report::html::{self, escaped, marks};
+use instep_report::stats::{Estimate, estimate};
 use std::fmt::Write as _;
 
 /// Where a plot begins, its size, and the space below it.
@@ -26,7 +26,7 @@ struct Series {
 
 /// The page of these points. Intervals are of 95 % confidence.
 pub(super) fn page(places: &[String], points: &[Point<'_>]) -> String {
-    let mut out = head("Sweep", STYLE);
+    let mut out = String::new();
     let first = places.first().map_or("", String::as_str);
     let mut along: Vec<&str> = Vec::new();
     for (values, _) in points {
@@ -44,8 +44,7 @@ pub(super) fn page(places: &[String], points: &[Point<'_>]) -> String {
         let lines = series(places, points, &along, measure);
         plot(&mut out, measure.0, &along, &lines);
     }
-    out.push_str("</body>\n</html>\n");
-    out
+    html::page("Sweep", STYLE, &out)
 }
 
 fn series(

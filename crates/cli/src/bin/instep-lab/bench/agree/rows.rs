@@ -8,6 +8,7 @@ use instep_bench::gather::{gather, is_diluted};
 use instep_bench::plan::Scheduler;
 use instep_bench::report::{CaseReport, DILUTED, Spread};
 use instep_kernel::settings::MECHANISMS;
+use instep_report::table::{Side, aligned};
 use instep_sim::report::Report;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -195,11 +196,7 @@ pub(super) fn table(report: &Agreement) -> String {
         let _ = writeln!(out, "{DILUTED} the lab's CPUs had to wait for this machine's: diluted");
     }
     let _ = writeln!(out, "median (least-most) of its runs and of {} seeds\n", report.seeds);
-    let _ = writeln!(
-        out,
-        "{:11} {:15} {:19} {:>17} {:>16} {:>6}  holds",
-        "scenario", "measure", "under", "lab", "simulated", "within"
-    );
+    let mut rows = Vec::new();
     for one in &report.scenarios {
         for row in &one.rows {
             let what = match row.measure {
@@ -208,18 +205,27 @@ pub(super) fn table(report: &Agreement) -> String {
                 What::Stacking => "stacking".to_owned(),
                 What::CoRun => "co-run".to_owned(),
             };
-            let _ = writeln!(
-                out,
-                "{:11} {what:15} {:19} {:>17} {:>16} {:>6.2}  {}",
-                one.name,
-                row.under,
+            rows.push(vec![
+                one.name.clone(),
+                what,
+                row.under.clone(),
                 shown_in_lab(row),
                 shown(row.simulated.as_ref()),
-                row.within,
-                if row.holds { "yes" } else { "no" }
-            );
+                format!("{:.2}", row.within),
+                if row.holds { "yes" } else { "no" }.to_owned(),
+            ]);
         }
     }
+    let head = [
+        ("scenario", Side::Left),
+        ("measure", Side::Left),
+        ("under", Side::Left),
+        ("lab", Side::Right),
+        ("simulated", Side::Right),
+        ("within", Side::Right),
+        ("holds", Side::Left),
+    ];
+    out.push_str(&aligned(&head, &rows, 1));
     for one in &report.scenarios {
         for row in one.rows.iter().filter(|row| !row.holds) {
             let said = match (&row.differs, row.at_most) {
