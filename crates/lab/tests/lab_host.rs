@@ -18,7 +18,7 @@ fn an_emulated_host_shows_its_nodes_has_kvm_and_leaves_nothing_behind() {
     let mut say = |said: &str| eprintln!("{said}");
     let ready = Cache::open().and_then(|cache| {
         let emulator = emulator::obtain(&cache, &stop, &mut say)?;
-        let kernel = kernel::obtain(&cache, &stop, &mut say)?;
+        let kernel = kernel::obtain(&cache, None, &stop, &mut say)?;
         let busybox = instep_lab::image::busybox(&cache, &stop, &mut say)?;
         Ok((cache, emulator, kernel, busybox))
     });

@@ -77,6 +77,22 @@ fn guest(name: &str, more: &str) -> String {
 }
 
 #[test]
+fn service_of_little_weight_has_no_part_of_gangs_slots() {
+    // A VM and a process have 1.5 of 4 CPUs each by their limits, and a service of weight 1 what they leave. It had 1.3.
+    let text = "scheduler = \"instep\"\nduration = \"4s\"\nwarmup = \"2s\"\n[host]\ncores = 4\nmemory = \"8GiB\"\n\
+        [[cgroup]]\npath = \"plain\"\nquota = \"150ms\"\n[[cgroup]]\npath = \"vm\"\nquota = \"150ms\"\n\
+        [[cgroup]]\npath = \"rest\"\nweight = 1\n\
+        [[guest]]\nname = \"vm\"\ncgroup = \"vm\"\nvcpus = 2\nmemory = \"1GiB\"\nload = \"spin\"\n\
+        [[service]]\nname = \"plain\"\ncgroup = \"plain\"\nthreads = 2\nload = \"spin\"\n\
+        [[service]]\nname = \"rest\"\ncgroup = \"rest\"\nthreads = 4\nload = \"spin\"\n";
+    let report = report(&plan(text).unwrap());
+    for name in ["vm", "plain"] {
+        let had = report.vms.iter().find(|vm| vm.name == name).unwrap().cpus;
+        assert!((had - 1.5).abs() < 0.05, "{name}: {had}");
+    }
+}
+
+#[test]
 fn idle_cgroup_has_what_others_leave() {
     let idle = "[[cgroup]]\npath = \"low\"\nidle = true\n";
     let rest = [idle, &guest("a", ""), &guest("b", "cgroup = \"low/b\"")].concat();
