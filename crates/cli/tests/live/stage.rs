@@ -21,6 +21,11 @@ const INSTEP: &str = env!("CARGO_BIN_EXE_instep");
 /// How long a test waits for something that happens by itself.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Waits for the turn of a test without guests, which measures who has the CPUs.
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// One test's turn.
 pub(crate) struct Stage {
     assets: Assets,
@@ -39,7 +44,7 @@ impl Stage {
         if !skip::may_boot() {
             return None;
         }
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = turn();
         let obtain = || Assets::obtain(&mut |said| eprintln!("{said}")).map_err(|e| e.to_string());
         let assets = ASSETS.get_or_init(obtain).as_ref().map_err(|error| skip::note(error)).ok()?;
         let dir = tempfile::tempdir().unwrap();

@@ -80,6 +80,8 @@ fn the_spinning_and_the_blocking_program_lose_time_to_the_computing_one() {
     let Some(load) = load() else {
         return skip::note("instep-load is not built; cargo build -p instep-load does");
     };
+    // A guest that computes beside them, as other tests have, would take a part of what is the third program's.
+    let _turn = super::stage::turn();
     let programs = [
         Program::start(&load, "alpha", "barrier --kind spin --phase 1ms", 2),
         Program::start(&load, "beta", "barrier --kind block --phase 1ms", 2),
