@@ -446,9 +446,10 @@ impl Scheduler for Dispatch {
 
     fn follow_weights(&mut self) {
         // Whoever may set weights in a cgroup that was handed over could have it compute all the time.
+        // What came with the last look, or runs since the scheduler was loaded, has had no weight of its own yet.
         if let State::Loaded { kernel, .. } = &self.state
             && self.weigher.is_rested(Instant::now())
-            && kernel.reweighed() != self.reweighed
+            && (kernel.reweighed() != self.reweighed || self.looks == 1)
         {
             self.weigh();
         }
