@@ -259,7 +259,11 @@ fn fetch(
 fn newest_holders(apt: &Apt) -> Result<Vec<String>, Error> {
     let unknown = || unknown(SUITE, META);
     let first = apt.depends(META)?.ok_or_else(unknown)?;
-    holders(apt, first.iter().find(|name| name.starts_with("linux-image-")).ok_or_else(unknown)?)
+    holders(
+        apt,
+        SUITE,
+        first.iter().find(|name| name.starts_with("linux-image-")).ok_or_else(unknown)?,
+    )
 }
 
 /// The same of the newest image of a series.
@@ -267,12 +271,12 @@ fn holders_of_series(apt: &Apt, series: &Series) -> Result<Vec<String>, Error> {
     let names = apt.names(&format!("linux-image-{}.", series.0))?;
     let image = series.newest(&names);
     let image = image.ok_or_else(|| unknown(SERIES_SUITE, &format!("kernel {}", series.0)))?;
-    holders(apt, &image)
+    holders(apt, SERIES_SUITE, &image)
 }
 
 /// An image, and what it depends on of what holds a kernel.
-fn holders(apt: &Apt, image: &str) -> Result<Vec<String>, Error> {
-    let mut packages = apt.depends(image)?.ok_or_else(|| unknown(SUITE, image))?;
+fn holders(apt: &Apt, suite: &str, image: &str) -> Result<Vec<String>, Error> {
+    let mut packages = apt.depends(image)?.ok_or_else(|| unknown(suite, image))?;
     packages.retain(|name| HOLDERS.iter().any(|prefix| name.starts_with(prefix)));
     packages.push(image.to_owned());
     Ok(packages)
