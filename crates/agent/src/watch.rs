@@ -110,7 +110,7 @@ impl<S: Scheduler> Watch<S> {
         self.is_outdated()
     }
 
-    /// VMs came or ended. Until the scheduler is told of them, they share the account of the host's threads.
+    /// VMs came or ended. A new VM shares the account of the host's threads until the scheduler knows it.
     pub(crate) fn note_arrivals(&mut self, sink: &mut dyn Sink) {
         if let Some(scheduler) = &mut self.scheduler {
             scheduler.note_arrivals();

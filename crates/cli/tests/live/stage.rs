@@ -21,7 +21,7 @@ const INSTEP: &str = env!("CARGO_BIN_EXE_instep");
 /// How long a test waits for something that happens by itself.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits for the turn of a test without guests, which measures who has the CPUs.
+/// Waits for its turn: for a test without guests that measures which program has the CPUs.
 pub(crate) fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 /// A measure of a VM, with its name.
 pub(super) type Measure = (&'static str, fn(&VmReport) -> Option<f64>);
 
-/// What is told of each VM. Of waits for a CPU it is the 99th percentile.
+/// The columns of each VM. `p99 ms` is the 99th percentile of its waits for a CPU.
 pub(super) const MEASURES: [Measure; 4] = [
     ("speed", |vm| vm.fair_share_speed),
     ("CPUs", |vm| Some(vm.cpus)),
