@@ -94,17 +94,23 @@ static __always_inline void lose_limit(u64 id)
 	INSTEP_STATE->lost_limit = id;
 }
 
-/* There was no memory for the limit of this cgroup. One is watched at a time, until it has an entry or nobody looks at it any more. */
+/*
+ * There was no memory for the limit of this cgroup. One is watched at a time, until it has an entry or nobody looked at it for
+ * LIMIT_AWAITED_NS: two looks that far apart say nothing of the time between them.
+ */
 static __always_inline void await_limit(u64 id, u64 now)
 {
 	struct host_state *s = INSTEP_STATE;
 
-	if (s->awaited_limit != id) {
-		if (s->awaited_limit && pol_since(s->awaited_at, now) < LIMIT_AWAITED_NS)
-			return;
-		s->awaited_limit = id;
+	if (pol_since(s->awaited_at, now) >= LIMIT_AWAITED_NS || !s->awaited_limit) {
 		s->awaited_since = now;
+		s->awaited_at = now;
+		/* Another CPU that sees the id sees the times, too. */
+		__sync_lock_test_and_set(&s->awaited_limit, id);
+		return;
 	}
+	if (s->awaited_limit != id)
+		return;
 	s->awaited_at = now;
 	if (pol_since(s->awaited_since, now) >= LIMIT_AWAITED_NS)
 		lose_limit(id);

@@ -330,9 +330,16 @@ fn thread_that_may_use_few_cpus_goes_on_though_others_idle() {
     assert!(near(got, 20.0), "{got} % of 20");
 }
 
-/// For so many milliseconds there is no memory for the limit of a thread that computes. How often a limit was lost then, and what the
-/// thread has in the second after it.
-fn without_memory(ms: u64) -> (u64, f64) {
+/// What follows when there was no memory for the limit of a thread.
+struct Without {
+    /// How often the limit counted as lost meanwhile.
+    lost: u64,
+    /// What the thread has in the second after it, in percent of a CPU.
+    got: f64,
+}
+
+/// There is no memory for the limit of 20 % of a thread while it computes and sleeps for so many milliseconds.
+fn without_memory(spans: &[(bool, u64)]) -> Without {
     let mut instep = host(2, &[(1, 100)], &[(1, limit(20))]);
     let refuse = |instep: &mut Instep, refused: bool| {
         // SAFETY: it is the state that this scheduler was loaded with.
@@ -340,19 +347,37 @@ fn without_memory(ms: u64) -> (u64, f64) {
     };
     refuse(&mut instep, true);
     instep.kernel().set_group(0, 1);
-    wake(&mut instep, 0, START);
-    run(&mut instep, 2, 1, START, ms);
+    let mut now = START;
+    let mut computes = false;
+    for &(wanted, ms) in spans.iter().chain([&(true, 0)]) {
+        match (computes, wanted) {
+            (false, true) => wake(&mut instep, 0, now),
+            (true, false) => {
+                let on = |cpu: &usize| instep.current(*cpu) == Some(0);
+                let cpu = (0..2).find(on).expect("the thread runs");
+                instep.kernel().block(cpu, now);
+                settle(&mut instep, now);
+            }
+            _ => {}
+        }
+        computes = wanted;
+        run(&mut instep, 2, 1, now, ms);
+        now += ms * MS;
+    }
     refuse(&mut instep, false);
-    run(&mut instep, 2, 1, START + ms * MS, 1000);
-    let got = percent(&run(&mut instep, 2, 1, START + (ms + 1000) * MS, 1000), 1000);
-    (instep.counter(Counter::LimitLost), got)
+    run(&mut instep, 2, 1, now, 1000);
+    let got = percent(&run(&mut instep, 2, 1, now + 1000 * MS, 1000), 1000);
+    Without { lost: instep.counter(Counter::LimitLost), got }
 }
 
 #[test]
 fn limit_without_memory_is_kept_later_or_counts_as_lost() {
-    let (lost, got) = without_memory(1500);
-    assert_eq!(lost, 0);
-    assert!(near(got, 20.0), "{got} % of 20");
-    let (lost, _) = without_memory(3000);
+    // Nobody looked while the thread slept, so nobody knows that there was no memory then.
+    for spans in [&[(true, 1500)][..], &[(true, 500), (false, 3000), (true, 500)]] {
+        let Without { lost, got } = without_memory(spans);
+        assert_eq!(lost, 0, "{spans:?}");
+        assert!(near(got, 20.0), "{got} % of 20");
+    }
+    let Without { lost, .. } = without_memory(&[(true, 3000)]);
     assert!(lost > 0, "nobody says that the limit was not kept");
 }
