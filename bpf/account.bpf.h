@@ -144,7 +144,8 @@ static __noinline void count_thread(struct task_state *t, u32 standing, u32 doma
 
 	if (!t)
 		return;
-	note_want(t, now);
+	if (t->vm == INSTEP_HOST)
+		note_want(t, now);
 	unhold(t, now);
 	if (standing == STANDS_RUNNING)
 		t->ran_at = now;
@@ -155,6 +156,10 @@ static __noinline void count_thread(struct task_state *t, u32 standing, u32 doma
 	    (t->standing == STANDS_NOWHERE || pol_since(t->ran_at, now) >= SET.slice_ns / 2))
 		t->queued_at = now;
 	a = counted_in(t);
+	/* A vCPU that the kernel queues again when its slice is over was counted when it stopped. */
+	if (a && standing == STANDS_QUEUED && t->standing == STANDS_QUEUED && t->vm != INSTEP_HOST &&
+	    t->stands_in == t->vm && t->stands_long == t->is_long)
+		return;
 	if (t->standing != STANDS_NOWHERE && a) {
 		v = vm_of(t->stands_in);
 		if (t->stands_in != INSTEP_HOST && v)

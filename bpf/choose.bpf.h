@@ -221,7 +221,7 @@ struct chance {
 	bool seated;	/* it is a vCPU of a gang, and slots are planned */
 	bool owns;	/* and this is its slot */
 	bool sits_here;	/* and this is the CPU of its seat */
-	u64 place;
+	u64 place;	/* of one that is not seated */
 	u32 domain;	/* in whose queue it would wait */
 };
 
@@ -230,6 +230,7 @@ static __always_inline void weigh_prev(struct task_struct *prev, struct cpu_stat
 {
 	struct task_state *t = prev ? task_of(prev) : NULL;
 	struct vm_state *v = t ? vm_of(t->vm) : NULL;
+	s32 seat, here = prev ? scx_bpf_task_cpu(prev) : NO_CPU;
 
 	out->runnable = t && (prev->scx.flags & SCX_TASK_QUEUED) && !is_limited(t);
 	if (!out->runnable)
@@ -238,11 +239,13 @@ static __always_inline void weigh_prev(struct task_struct *prev, struct cpu_stat
 	/* Of a VM with more vCPUs than CPUs one that goes on and on is ahead of its siblings, too. */
 	if (v && v->wide && pol_before(v->account.front, t->own))
 		v->account.front = t->own;
-	out->domain = is_bound(prev) ? c->domain : domain_for(t, scx_bpf_task_cpu(prev));
-	out->place = place_of(t, out->domain);
-	out->seated = d->slotted && seat_cpu(t) >= 0;
+	out->domain = is_bound(prev) ? c->domain : domain_for(t, here);
+	seat = d->slotted ? seat_cpu(t) : NO_CPU;
+	out->seated = seat >= 0;
+	if (!out->seated)
+		out->place = place_of(t, out->domain);
 	out->owns = out->seated && c->owner == t->vm;
-	out->sits_here = out->seated && seat_cpu(t) == scx_bpf_task_cpu(prev);
+	out->sits_here = seat == here;
 }
 
 /* Whether a thread that is bound to this CPU, with this place, goes before what else there is. */

@@ -157,14 +157,14 @@ SEPARATE int number_seats(u32 vm, u32 seats, bool all)
 	return 0;
 }
 
-/* The CPU of a vCPU's seat, in its gang's set; NO_CPU for a thread without a seat. */
+/* The CPU of a vCPU's seat, in its gang's set, whose CPUs lie side by side; NO_CPU for a thread without a seat. */
 static __always_inline s32 seat_cpu(struct task_state *t)
 {
 	struct slot_info *i = slot_of(t->slot);
 	struct vm_state *v = vm_of(t->vm);
 	struct gang_part *part;
 	struct domain_state *d;
-	u64 set;
+	u32 lane;
 
 	if (!i || !v || i->seat == NO_SEAT || !is_gang(v))
 		return NO_CPU;
@@ -172,10 +172,8 @@ static __always_inline s32 seat_cpu(struct task_state *t)
 	d = domain_of(part->domain);
 	if (!d)
 		return NO_CPU;
-	set = part->set;
-	bpf_repeat(i->seat)
-		set &= set - 1;
-	return set ? cpu_at(d, pol_lowest(set)) : NO_CPU;
+	lane = part->set ? pol_lowest(part->set) + i->seat : INSTEP_LANES;
+	return lane < INSTEP_LANES && (part->set & pol_lane(lane)) ? cpu_at(d, lane) : NO_CPU;
 }
 
 /* A vCPU comes to the queue of its seat. */
@@ -211,12 +209,17 @@ static __always_inline void leave_seat(struct task_state *t)
 /* The CPUs of a domain that a thread may use. */
 static __noinline u64 allowed_lanes(struct task_struct *p, struct domain_state *d)
 {
-	u64 allowed = d ? d->lanes : 0;
-	s32 lane;
+	u64 set, allowed;
 
-	bpf_for(lane, 0, INSTEP_LANES)
-		if ((allowed & pol_lane(lane)) && !may_use(p, cpu_at(d, lane)))
+	if (!d)
+		return 0;
+	set = allowed = d->lanes;
+	bpf_repeat(pol_count(set)) {
+		u32 lane = pol_take(&set);
+
+		if (!may_use(p, cpu_at(d, lane)))
 			allowed &= ~pol_lane(lane);
+	}
 	return allowed;
 }
 

@@ -422,7 +422,8 @@ void BPF_STRUCT_OPS(instep_tick, struct task_struct *p)
 	if (t->limit)
 		charge_limits(p, t);
 	look_at_limits(p, t, now);
-	note_want(t, now);
+	if (t->vm == INSTEP_HOST)
+		note_want(t, now);
 	if (is_limited(t))
 		scx_bpf_task_set_slice(p, 0);
 	end_period(now);
@@ -448,10 +449,9 @@ void BPF_STRUCT_OPS(instep_stopping, struct task_struct *p, bool runnable)
 		c->tid = 0;
 		c->hole = 0;
 	}
+	if (runnable)
+		t->is_long = pol_since(t->woke, t->own) >= SET.slice_ns;
 	count_thread(t, runnable ? STANDS_QUEUED : STANDS_NOWHERE, c->domain, now);
-	if (!runnable)
-		return;
-	t->is_long = pol_since(t->woke, t->own) >= SET.slice_ns;
 }
 
 /* A thread wakes up, or its settings were changed. */

@@ -67,6 +67,15 @@ static inline u32 pol_lowest(u64 set)
 	return pol_count((set & -set) - 1);
 }
 
+/* Takes the lowest lane out of a set that is not empty. */
+static inline u32 pol_take(u64 *set)
+{
+	u32 lane = pol_lowest(*set);
+
+	*set &= *set - 1;
+	return lane;
+}
+
 /* The highest lane of a set that is not empty. */
 static inline u32 pol_highest(u64 set)
 {

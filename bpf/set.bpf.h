@@ -6,7 +6,7 @@
  *
  * Problem: if each VM has other CPUs, and these overlap in part, each VM that starts interrupts a part of another.
  * Method: a gang has a *gang set*: as many CPUs of its domain as it has seats. The seat with number n has the n-th CPU of
- * the set. Sets of 2, 4, 8 ... CPUs begin at multiples of their size, so that they coincide, nest or are disjoint. Among
+ * the set, whose CPUs lie side by side. Sets of 2, 4, 8 ... CPUs begin at multiples of their size, so that they coincide, nest or are disjoint. Among
  * the possible sets the one is taken with the lowest
  *     cost = load of its most loaded CPU by gangs + mean load of its CPUs by others
  *            + 256 for each gang set that it crosses + 128 if it lies in two caches
@@ -58,13 +58,10 @@ static __always_inline u32 host_demand(struct domain_state *d)
 /* Adds `amount` to the load of each CPU of a set. */
 SEPARATE int add_load(struct domain_state *d, u64 set, u32 amount)
 {
-	s32 lane;
-
 	if (!d)
 		return 0;
-	bpf_for(lane, 0, INSTEP_LANES)
-		if (set & pol_lane(lane))
-			d->load[within(lane, INSTEP_LANES)] += amount;
+	bpf_repeat(pol_count(set))
+		d->load[within(pol_take(&set), INSTEP_LANES)] += amount;
 	return 0;
 }
 
@@ -101,12 +98,13 @@ SEPARATE int list_members(struct domain_state *d, u32 domain)
 SEPARATE int sum_load(struct domain_state *d, u32 domain, u32 without)
 {
 	u32 pool, n, whole;
+	u64 set;
 	s32 k;
 
 	if (!d)
 		return 0;
-	bpf_for(k, 0, INSTEP_LANES)
-		d->load[within(k, INSTEP_LANES)] = d->pool_load[within(k, INSTEP_LANES)] = 0;
+	__builtin_memset(d->load, 0, sizeof(d->load));
+	__builtin_memset(d->pool_load, 0, sizeof(d->pool_load));
 	pool = host_demand(d);
 	n = members_of(d);
 	bpf_for(k, 0, n) {
@@ -122,11 +120,13 @@ SEPARATE int sum_load(struct domain_state *d, u32 domain, u32 without)
 		whole = pool_demand(v, vm);
 		pool += whole < v->account.share ? whole : v->account.share;
 	}
-	bpf_for(k, 0, INSTEP_LANES) {
-		u32 lane = INSTEP_LANES - 1 - k;
+	set = d->lanes;
+	bpf_repeat(pol_count(set)) {
+		u32 lane = pol_highest(set);
 
-		if (!(d->lanes & pol_lane(lane)) || !pool)
-			continue;
+		if (!pool)
+			break;
+		set &= ~pol_lane(lane);
 		whole = pool < POL_CPU ? pool : POL_CPU;
 		d->pool_load[within(lane, INSTEP_LANES)] = whole;
 		pool -= whole;
@@ -146,7 +146,7 @@ SEPARATE int score_set(struct domain_state *d, u64 set, u32 vm, struct set_score
 {
 	struct vm_state *self = vm_of(vm);
 	u32 crossed = 0, pool = 0, n, domain;
-	u64 own = self && is_gang(self) ? part_in(self, d ? d->host.domain : 0)->set : 0;
+	u64 own = self && is_gang(self) ? part_in(self, d ? d->host.domain : 0)->set : 0, rest;
 	s32 k;
 
 	if (!d || !score)
@@ -154,12 +154,11 @@ SEPARATE int score_set(struct domain_state *d, u64 set, u32 vm, struct set_score
 	domain = d->host.domain;
 	score->peak = 0;
 	score->least_vtime = 0;
-	bpf_for(k, 0, INSTEP_LANES) {
-		u32 load = d->load[within(k, INSTEP_LANES)];
+	rest = set;
+	bpf_repeat(pol_count(set)) {
+		u32 lane = pol_take(&rest), load = d->load[within(lane, INSTEP_LANES)];
 
-		if (!(set & pol_lane(k)))
-			continue;
-		pool += d->pool_load[within(k, INSTEP_LANES)];
+		pool += d->pool_load[within(lane, INSTEP_LANES)];
 		if (load > score->peak)
 			score->peak = load;
 	}
@@ -227,17 +226,15 @@ SEPARATE u64 find_set(struct domain_state *d, u32 vm, u32 size, u32 most, struct
 /* CPUs that a higher class has had for a whole window (taken.bpf.h): no gang can have them. */
 SEPARATE u64 lost_lanes(struct domain_state *d, u64 now)
 {
-	u64 lost = 0;
-	s32 lane;
+	u64 lost = 0, set;
 
-	if (!d || !d->taken)
+	if (!d)
 		return 0;
-	bpf_for(lane, 0, INSTEP_LANES) {
-		struct cpu_state *c;
+	set = d->taken;
+	bpf_repeat(pol_count(set)) {
+		u32 lane = pol_take(&set);
+		struct cpu_state *c = cpu_of(cpu_at(d, lane));
 
-		if (!(d->taken & pol_lane(lane)))
-			continue;
-		c = cpu_of(cpu_at(d, lane));
 		if (c && c->taken_at && pol_since(c->taken_at, now) > WINDOW_NS)
 			lost |= pol_lane(lane);
 	}

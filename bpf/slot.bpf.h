@@ -46,18 +46,18 @@
 #define OVERDUE_MOST 8
 /* Members of the planner's order are numbered from 1; this is the account of the host's threads. */
 #define HOST_MEMBER (INSTEP_MAX_VMS + 1)
-#define MAX_STEPS (INSTEP_LANES + INSTEP_MAX_VMS + 2)
+#define MAX_STEPS (INSTEP_MAX_VMS + 2)
 
 /* All CPUs of a domain charge what runs there; where it idles nothing does. */
 SEPARATE int charge_all(struct domain_state *d, u64 now)
 {
-	s32 lane;
+	u64 set;
 
 	if (!d)
 		return 0;
-	bpf_for(lane, 0, INSTEP_LANES)
-		if (d->lanes & pol_lane(lane))
-			charge(cpu_at(d, lane), now);
+	set = d->lanes;
+	bpf_repeat(pol_count(set))
+		charge(cpu_at(d, pol_take(&set)), now);
 	return 0;
 }
 
@@ -115,6 +115,12 @@ static __always_inline u32 list_of(struct account *a, struct vm_state *v, u64 vt
 	return behind < INSTEP_LANES - OVERDUE_LISTS ? OVERDUE_LISTS + behind : INSTEP_LANES - 1;
 }
 
+/* The first member of a list, 0 if there is none. */
+static __always_inline u32 list_head(struct domain_state *d, u32 at)
+{
+	return d->lists & pol_lane(at) ? d->heads[within(at, INSTEP_LANES)] : 0;
+}
+
 /*
  * Puts the active accounts into the order of virtual time: 64 lists, the first eight of those that are overdue, by how
  * long they are.
@@ -127,8 +133,7 @@ SEPARATE int order_members(struct domain_state *d, u64 least, u64 most, u64 now)
 
 	if (!d)
 		return 0;
-	bpf_for(k, 0, INSTEP_LANES)
-		d->heads[within(k, INSTEP_LANES)] = 0;
+	d->lists = 0;
 	n = members_of(d);
 	bpf_for(k, 0, n) {
 		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];
@@ -143,14 +148,16 @@ SEPARATE int order_members(struct domain_state *d, u64 least, u64 most, u64 now)
 		if (is_spread(v) && v->account.domain != d->host.domain)
 			continue;
 		at = within(list_of(&v->account, v, vtime_in(v, d->host.domain), least, width, now), INSTEP_LANES);
-		v->next = d->heads[at];
+		v->next = list_head(d, at);
 		d->heads[at] = vm;
+		d->lists |= pol_lane(at);
 	}
 	if (!is_active(&d->host))
 		return 0;
 	at = within(list_of(&d->host, NULL, d->host.vtime, least, width, now), INSTEP_LANES);
-	d->host_next = d->heads[at];
+	d->host_next = list_head(d, at);
 	d->heads[at] = HOST_MEMBER;
+	d->lists |= pol_lane(at);
 	return 0;
 }
 
@@ -166,16 +173,11 @@ struct slot_plan {
 /* Every CPU of the set is this VM's in this slot. */
 SEPARATE int own_set(struct domain_state *d, u64 set, u32 owner)
 {
-	s32 lane;
-
 	if (!d)
 		return 0;
-	bpf_for(lane, 0, INSTEP_LANES) {
-		struct cpu_state *c;
+	bpf_repeat(pol_count(set)) {
+		struct cpu_state *c = cpu_of(cpu_at(d, pol_take(&set)));
 
-		if (!(set & pol_lane(lane)))
-			continue;
-		c = cpu_of(cpu_at(d, lane));
 		if (c)
 			c->owner = owner;
 	}
@@ -251,22 +253,20 @@ static __always_inline void keep_promise(struct domain_state *d, struct slot_pla
 /* Takes the accounts in their order, and gives each what it wants of what is free. */
 SEPARATE int assign_cpus(struct domain_state *d, struct slot_plan *plan)
 {
-	u32 member;
+	u32 member = 0;
 
 	if (!d || !plan)
 		return 0;
-	d->at = 0;
-	member = d->heads[0];
 	bpf_repeat(MAX_STEPS) {
 		struct vm_state *v;
-		u32 vm = member;
+		u32 vm;
 
 		if (!member) {
-			if (++d->at >= INSTEP_LANES)
+			if (!d->lists)
 				break;
-			member = d->heads[within(d->at, INSTEP_LANES)];
-			continue;
+			member = d->heads[within(pol_take(&d->lists), INSTEP_LANES)];
 		}
+		vm = member;
 		if (member == HOST_MEMBER) {
 			member = d->host_next;
 			reserve(plan, host_demand(d), ~0ull);
@@ -362,19 +362,16 @@ static __always_inline bool fits(struct cpu_state *c, bool pool_waits)
 SEPARATE int enforce(struct domain_state *d, u32 domain)
 {
 	bool waits = !nobody_waits(domain);
-	s32 lane;
+	u64 set;
 
 	if (!d)
 		return 0;
-	bpf_for(lane, 0, INSTEP_LANES) {
-		struct cpu_state *c;
+	set = d->lanes;
+	bpf_repeat(pol_count(set)) {
+		s32 cpu = cpu_at(d, pol_take(&set));
+		struct cpu_state *c = cpu_of(cpu);
 		struct vm_state *v;
-		s32 cpu;
 
-		if (!(d->lanes & pol_lane(lane)))
-			continue;
-		cpu = cpu_at(d, lane);
-		c = cpu_of(cpu);
 		if (!c || c->taken_at)
 			continue;
 		v = vm_of(c->vm);

@@ -241,12 +241,12 @@ struct domain_state {
 	u32 relieved;	/* the slot in which overdue threads of the pool last had CPUs before gangs */
 	u32 nr_members;
 	u32 listed;	/* while members are listed (struct numbering says why in memory) */
-	u32 at;		/* while they are planned: which list of `heads` */
 	s32 lending;	/* while a window is opened: threads of the host that have no CPU yet */
 	u32 nr_refused;
 	u32 refused[MAX_REFUSED]; /* gangs that wait for a slot, in the order of virtual time */
 	struct account host; /* threads of no VM on the domain's CPUs */
-	u32 heads[INSTEP_LANES]; /* planner: accounts by virtual time */
+	u32 heads[INSTEP_LANES]; /* planner: accounts by virtual time, in lists, ... */
+	u64 lists;	/* ... and which of these have any */
 	u32 load[INSTEP_LANES]; /* of each CPU by gangs, 1024ths */
 	u32 pool_load[INSTEP_LANES]; /* by others */
 	u32 host_next;
