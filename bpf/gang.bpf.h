@@ -209,17 +209,12 @@ static __always_inline void leave_seat(struct task_state *t)
 /* The CPUs of a domain that a thread may use. */
 static __noinline u64 allowed_lanes(struct task_struct *p, struct domain_state *d)
 {
-	u64 set, allowed;
+	u64 allowed = d ? d->lanes : 0;
+	s32 lane;
 
-	if (!d)
-		return 0;
-	set = allowed = d->lanes;
-	bpf_repeat(pol_count(set)) {
-		u32 lane = pol_take(&set);
-
-		if (!may_use(p, cpu_at(d, lane)))
+	bpf_for(lane, 0, INSTEP_LANES)
+		if ((allowed & pol_lane(lane)) && !may_use(p, cpu_at(d, lane)))
 			allowed &= ~pol_lane(lane);
-	}
 	return allowed;
 }
 
