@@ -8,8 +8,9 @@
  * entitled to depends on which others want CPU time at the moment.
  * Method: threads note the cgroups above them, with cpu.weight as the kernel has it (struct task_group), four times a second while
  * they run; so a cgroup is known from its first thread's first moment. For each cgroup the time is summed for which
- * threads of the host in it were runnable. Once a second user space computes from this, and from the demand of VMs, what each
- * VM and each cgroup is entitled to (crates/core/src/entitled.rs), sooner when a weight has changed (`reweighed`), and writes:
+ * threads of the host in it were runnable. Once a second user space computes from this, from limits (cpu.max), and from the
+ * demand of VMs, what each VM and each cgroup is entitled to (crates/core/src/entitled.rs), sooner when a weight has changed
+ * (`reweighed`), and writes:
  *
  *     weight of a VM      what it is entitled to, thousandths of a CPU
  *     weight of a cgroup  the same for each of its threads that belong to no VM
@@ -165,6 +166,12 @@ static __always_inline void read_group(u64 group, struct group_read *out)
 }
 #endif
 
+/* One that is no less than all CPUs limits nobody. */
+static __always_inline bool has_limit(struct group_read *own)
+{
+	return own->period && own->quota / own->period < INSTEP_STATE->online;
+}
+
 /* A new entry of a cgroup; NULL if there is no room. */
 static __always_inline struct group *make_group(u64 id, u64 group)
 {
@@ -195,6 +202,7 @@ static __always_inline bool note_cgroup(struct group_read *own, u64 group, u64 b
 			count(INSTEP_C_REWEIGHED);
 		g->shares = own->shares;
 	}
+	g->most = has_limit(own) ? own->quota * 1000 / own->period ?: 1 : 0;
 	if (child && child->parent != own->id)
 		child->parent = own->id;
 	return true;

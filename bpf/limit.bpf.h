@@ -161,8 +161,7 @@ SEPARATE u64 find_limits(u64 group, u64 now)
 		if (!group)
 			break;
 		read_group(group, &own);
-		/* One that is no less than all CPUs limits nobody. */
-		if (own.id && own.period && own.quota / own.period < INSTEP_STATE->online && note_limit(&own, now)) {
+		if (own.id && has_limit(&own) && note_limit(&own, now)) {
 			if (below)
 				set_parent(below, own.id);
 			nearest = nearest ?: own.id;

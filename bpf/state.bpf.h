@@ -158,6 +158,7 @@ struct group {
 	u64 want_ns;	/* time for which threads of the host in it were runnable, summed over them */
 	u64 seen_at;	/* when a thread below it last looked */
 	u64 shares;	/* its weight as the kernel has it: GROUP_SHARES for a cpu.weight of 100 */
+	u64 most;	/* CPUs that its own limit allows, thousandths; 0 if it has none */
 	u32 of_user;	/* a user other than root has it */
 };
 

@@ -5,7 +5,7 @@
 //! has it on average (`kernel/sched/fair.c`, `calc_group_shares`, Linux 6.12). With
 //!
 //! ```text
-//! share(c) = min(demand(c), weight(c) * level),   level such that the shares of all children fill what their parent has
+//! share(c) = min(demand(c), limit(c), weight(c) * level),   level such that the shares of all children fill what their parent has
 //! ```
 //!
 //! a *leaf* (a VM, or the threads of one cgroup that belong to no VM) is entitled to what it would have if it alone
@@ -26,6 +26,16 @@ pub struct Group {
     pub weight: f64,
     /// How many threads of its own that belong to no VM wanted a CPU at a time, on average.
     pub wants: f64,
+    /// CPUs that it may use at most, with all that lies below it (`cpu.max`); infinite where it has no limit.
+    pub most: f64,
+}
+
+impl Group {
+    /// [`Self::most`] of a limit in thousandths of a CPU, 0 for none.
+    #[must_use]
+    pub fn limit(thousandths: u64) -> f64 {
+        if thousandths == 0 { f64::INFINITY } else { thousandths as f64 / 1000.0 }
+    }
 }
 
 /// A VM.
@@ -128,7 +138,7 @@ impl Tree {
             }
         };
         let mut nodes = vec![node(THREAD, 0.0, cpus)];
-        nodes.extend(groups.iter().map(|group| node(group.weight, 0.0, cpus)));
+        nodes.extend(groups.iter().map(|group| node(group.weight, 0.0, group.most)));
         nodes.extend(groups.iter().map(|g| node(THREAD * g.wants.max(1.0), g.wants, cpus)));
         nodes.extend(vms.iter().map(|vm| node(vm.weight, vm.wants, vm.most)));
         let at: BTreeMap<u64, usize> =
@@ -176,7 +186,7 @@ impl Tree {
             let children = &self.nodes[*node].children;
             if !children.is_empty() {
                 let wants: f64 = children.iter().map(|child| self.nodes[*child].wants).sum();
-                self.nodes[*node].wants = wants.min(self.cpus);
+                self.nodes[*node].wants = wants.min(self.nodes[*node].most);
             }
         }
     }
@@ -254,7 +264,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn group(id: u64, parent: u64, weight: f64, wants: f64) -> Group {
-        Group { id, parent, weight, wants }
+        Group { id, parent, weight, wants, most: f64::INFINITY }
     }
 
     fn vm(group: u64, wants: f64, most: f64) -> Vm {
@@ -302,6 +312,19 @@ mod tests {
         let all = entitled(4.0, &groups, &[vm(2, 0.0, 2.0), vm(3, 0.0, 0.5)]);
         assert!(near(all.vms[0], 1.0) && near(all.vms[1], 0.5), "{all:?}");
         assert!(near(all.groups[2], 4.0), "{all:?}");
+    }
+
+    #[test]
+    fn limit_is_divided_among_those_below_it_and_the_rest_is_the_others() {
+        let groups = [
+            Group { most: 1.5, ..group(2, 0, 100.0, 0.0) },
+            group(3, 2, 100.0, 0.0),
+            group(4, 2, 200.0, 0.0),
+            group(5, 0, 100.0, 8.0),
+        ];
+        let all = entitled(8.0, &groups, &[vm(3, 2.0, 2.0), vm(4, 2.0, 2.0)]);
+        assert!(near(all.vms[0], 0.5) && near(all.vms[1], 1.0), "{all:?}");
+        assert!(near(all.groups[3], 6.5), "{all:?}");
     }
 
     #[test]
@@ -359,7 +382,7 @@ mod tests {
                     .sum();
                 if used < cpus.min(has) { low = level } else { high = level }
             }
-            has = tree.nodes[next].weight * low;
+            has = (tree.nodes[next].weight * low).min(tree.nodes[next].most);
             node = next;
         }
         has.min(tree.nodes[at].most)
@@ -368,13 +391,16 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_what_the_definition_says(
-            parents in prop::collection::vec((0u64..6, 1u32..1000, 0u32..9), 1..12),
+            parents in prop::collection::vec((0u64..6, 1u32..1000, 0u32..9, 1u32..30), 1..12),
             vms in prop::collection::vec((0u64..12, 0u32..16, 1u32..16), 0..8),
         ) {
             let groups: Vec<Group> = parents
                 .iter()
                 .zip(1..)
-                .map(|((above, weight, wants), id)| group(id, (*above).min(id - 1), f64::from(*weight), f64::from(*wants) / 2.0))
+                .map(|((above, weight, wants, most), id)| Group {
+                    most: if *most < 20 { f64::from(*most) / 2.0 } else { f64::INFINITY },
+                    ..group(id, (*above).min(id - 1), f64::from(*weight), f64::from(*wants) / 2.0)
+                })
                 .collect();
             let vms: Vec<Vm> =
                 vms.iter().map(|(at, wants, most)| vm(*at, f64::from((*wants).min(*most)), f64::from(*most))).collect();

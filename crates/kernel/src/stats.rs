@@ -153,6 +153,8 @@ pub struct GroupSeen {
     pub parent: u64,
     /// Its weight as the kernel has it: 1,048,576 for a `cpu.weight` of 100.
     pub shares: u64,
+    /// CPUs that its own limit allows, thousandths; 0 if it has none.
+    pub most: u64,
     /// Time for which threads of the host in it were runnable, summed over them, since it is known.
     pub want_ns: u64,
 }

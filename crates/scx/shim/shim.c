@@ -263,6 +263,11 @@ u64 shim_group_shares(const struct host_state *s, u32 group)
 	return s->groups[group % SHIM_MAX_GROUPS].shares;
 }
 
+u64 shim_group_most(const struct host_state *s, u32 group)
+{
+	return s->groups[group % SHIM_MAX_GROUPS].most;
+}
+
 u64 shim_group_parent(const struct host_state *s, u32 group)
 {
 	return s->groups[group % SHIM_MAX_GROUPS].parent;

@@ -96,6 +96,7 @@ mod c {
         pub(super) fn shim_refuse_limits(state: *mut c_void, refused: bool);
         pub(super) fn shim_group_want(state: *const c_void, group: u32) -> u64;
         pub(super) fn shim_group_shares(state: *const c_void, group: u32) -> u64;
+        pub(super) fn shim_group_most(state: *const c_void, group: u32) -> u64;
         pub(super) fn shim_group_parent(state: *const c_void, group: u32) -> u64;
         pub(super) fn shim_note_change(state: *mut c_void, vm: u32);
         pub(super) safe fn shim_max_groups() -> u32;

@@ -66,6 +66,20 @@ fn limits_of_a_process_a_vm_and_a_slice_hold_on_32_cpus() {
     assert_due(&plan, &["limited-process", "limited", "in-slice"], 0.03);
 }
 
+#[test]
+fn limit_above_two_vms_is_divided_evenly_and_the_rest_is_the_others() {
+    let report = report(&plan(&scenario!("trees-limits").replace("\"$OTHERS\"", "8")).unwrap());
+    let of = |name: &str| {
+        let own = report.vms.iter().filter(|vm| vm.name.starts_with(name));
+        own.map(|vm| vm.cpus).collect::<Vec<f64>>()
+    };
+    let near = |had: f64, wanted: f64| (had - wanted).abs() < 0.03 * wanted;
+    // They had 0.66 to 0.84 of a CPU, and a service that is not limited half as much again as the VMs beside it.
+    assert!(of("in-slice").iter().all(|had| near(*had, 0.75)), "{:?}", of("in-slice"));
+    let others: f64 = of("others").iter().sum();
+    assert!(near(others, (32.0 - 0.2 - 0.5 - 1.5) * 8.0 / 9.0), "{others}");
+}
+
 const HOST: &str = "duration = \"3s\"\nwarmup = \"2s\"\n[host]\ncores = 4\nmemory = \"8GiB\"\n";
 
 fn small(scheduler: &str, rest: &str) -> String {

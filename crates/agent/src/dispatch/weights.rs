@@ -88,6 +88,7 @@ impl Weigher {
                 .get(&seen.id)
                 .map_or(seen.shares as f64 * 100.0 / SHARES, |weight| f64::from(*weight)),
             wants: group_wants(seen),
+            most: Group::limit(seen.most),
         };
         let groups: Vec<Group> = seen.groups.iter().map(group).collect();
         let before = &self.vms;
@@ -189,7 +190,7 @@ mod tests {
     const SECOND: f64 = 1e9;
 
     fn group(id: u64, parent: u64, shares: u64, want_ns: u64) -> GroupSeen {
-        GroupSeen { id, parent, shares, want_ns }
+        GroupSeen { id, parent, shares, most: 0, want_ns }
     }
 
     fn placed(vm: u32, vcpus: u32, group: u64) -> Placed {

@@ -31,7 +31,8 @@ pub fn shares(vms: &[VmFacts]) -> Vec<u32> {
     for vm in vms {
         for (at, own) in vm.groups.iter().enumerate() {
             let (parent, weight) = (id(vm.groups.get(at + 1)), f64::from(own.weight));
-            let group = Group { id: id(Some(own)), parent, weight, wants: 0.0 };
+            let group =
+                Group { id: id(Some(own)), parent, weight, wants: 0.0, most: f64::INFINITY };
             groups.insert(group.id, group);
         }
     }

@@ -24,6 +24,7 @@ impl Loaded {
                 id: u64::from_ne_bytes(key.try_into().ok()?),
                 parent: word(offset_of!(types::group, parent))?,
                 shares: word(offset_of!(types::group, shares))?,
+                most: word(offset_of!(types::group, most))?,
                 want_ns: word(offset_of!(types::group, want_ns))?,
             })
         };

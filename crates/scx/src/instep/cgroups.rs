@@ -47,6 +47,8 @@ pub struct GroupSeen {
     pub parent: u64,
     /// Its weight, as in [`Cgroup`].
     pub shares: u64,
+    /// CPUs that its own limit allows, thousandths; 0 if it has none.
+    pub most: u64,
     /// Time for which threads of the host in it were runnable, summed over them, nanoseconds.
     pub want_ns: u64,
 }
@@ -88,14 +90,15 @@ impl Instep {
     pub fn group_seen(&mut self, id: u32) -> Option<GroupSeen> {
         let state = self.kernel.globals();
         // SAFETY: as above.
-        let (shares, parent, want_ns) = unsafe {
+        let (shares, most, parent, want_ns) = unsafe {
             (
                 c::shim_group_shares(state, id),
+                c::shim_group_most(state, id),
                 c::shim_group_parent(state, id),
                 c::shim_group_want(state, id),
             )
         };
-        (shares > 0).then_some(GroupSeen { id, parent, shares, want_ns })
+        (shares > 0).then_some(GroupSeen { id, parent, shares, most, want_ns })
     }
 
     /// For how long threads of a VM were runnable, summed over them, nanoseconds, since its entry was begun.

@@ -100,6 +100,7 @@ impl Host {
                 parent: (*above).into(),
                 weight: shares as f64 * 100.0 / 1_048_576.0,
                 wants,
+                most: f64::INFINITY,
             });
         }
         let mut vms = Vec::new();

@@ -85,6 +85,7 @@ impl Agent {
                 parent: seen.parent,
                 weight: seen.shares as f64 * 100.0 / instep_scx::instep::Cgroup::SHARES as f64,
                 wants: group_wants(seen),
+                most: Group::limit(seen.most),
             })
             .collect();
         let known: Vec<usize> = (0..self.told.len()).filter(|vm| self.told[*vm]).collect();
