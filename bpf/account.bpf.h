@@ -149,17 +149,15 @@ static __noinline void count_thread(struct task_state *t, u32 standing, u32 doma
 	unhold(t, now);
 	if (standing == STANDS_RUNNING)
 		t->ran_at = now;
-	if (standing == STANDS_QUEUED && t->standing != STANDS_QUEUED)
-		t->waits_since = now;
-	/* A thread whose CPU is taken from it at once, as by the begin of a slot, has waited all the time. */
-	if (standing == STANDS_QUEUED && t->standing != STANDS_QUEUED &&
-	    (t->standing == STANDS_NOWHERE || pol_since(t->ran_at, now) >= SET.slice_ns / 2))
-		t->queued_at = now;
 	a = counted_in(t);
-	/* A vCPU that the kernel queues again when its slice is over was counted when it stopped. */
-	if (a && standing == STANDS_QUEUED && t->standing == STANDS_QUEUED && t->vm != INSTEP_HOST &&
-	    t->stands_in == t->vm && t->stands_long == t->is_long)
-		return;
+	if (standing == STANDS_QUEUED && t->standing != STANDS_QUEUED) {
+		t->waits_since = now;
+		/* A thread whose CPU is taken from it at once, as by the begin of a slot, has waited all the time. */
+		if (t->standing == STANDS_NOWHERE || pol_since(t->ran_at, now) >= SET.slice_ns / 2)
+			t->queued_at = now;
+	} else if (standing == STANDS_QUEUED && a && t->vm != INSTEP_HOST && t->stands_in == t->vm && t->stands_long == t->is_long) {
+		return; /* a vCPU that the kernel queues again when its slice is over was counted when it stopped */
+	}
 	if (t->standing != STANDS_NOWHERE && a) {
 		v = vm_of(t->stands_in);
 		if (t->stands_in != INSTEP_HOST && v)
@@ -386,12 +384,6 @@ static __always_inline void end_account_period(struct account *a, u32 vm, u32 do
 static __always_inline u32 load_of(struct account *a)
 {
 	return a->demand < a->share ? a->demand : a->share;
-}
-
-/* What loads a domain, and `more`, by the capacity of its CPUs: 1024 where that is all they can do. */
-static __always_inline u32 load_per_cpu(struct domain_state *d, u32 more)
-{
-	return (u64)(d->loaded + more) * POL_CPU / (d->capacity ?: POL_CPU);
 }
 
 /* An account goes to another domain, with its lag. */

@@ -443,7 +443,7 @@ SEPARATE int join(u32 vm, bool restricted, u32 here, u64 now)
 /* A CPU is taken from a gang in its slot: all others of it wait. */
 static __always_inline void note_torn(struct vm_state *v)
 {
-	v->torn += v->seats;
+	v->torn++;
 	v->total_tears++;
 }
 
@@ -458,7 +458,7 @@ static __always_inline void note_slot(struct vm_state *v)
 }
 
 /*
- * How often a gang may lose a CPU in the mean of its slots, times the square of its size: one of 32 twice, one of 8 32 times. Where
+ * A gang of n loses a CPU 2048 / n^2 times in a slot at most, in the mean of its slots: one of 32 twice, one of 8 32 times. Where
  * slots are half as long it is half as often. Wide gangs lose most, as each CPU that is taken makes all others wait; and where all
  * gangs are narrow nothing else gives way.
  */
@@ -466,13 +466,13 @@ static __always_inline void note_slot(struct vm_state *v)
 
 static __always_inline bool may_be_torn(struct vm_state *v)
 {
-	return (u64)v->torn * v->seats * SET.slot_ns <= (u64)MOST_TORN * (v->slots_had + 1) * INSTEP_STATE->slot_ns;
+	return (u64)v->torn * v->seats * v->seats * SET.slot_ns <= (u64)MOST_TORN * (v->slots_had + 1) * INSTEP_STATE->slot_ns;
 }
 
 /* Whether a gang lost less to threads that took its CPUs, for each of its slots, than another. */
 static __always_inline bool lost_less(struct vm_state *v, struct vm_state *o)
 {
-	return (u64)v->torn * (o->slots_had ?: 1) < (u64)o->torn * (v->slots_had ?: 1);
+	return (u64)v->torn * v->seats * (o->slots_had ?: 1) < (u64)o->torn * o->seats * (v->slots_had ?: 1);
 }
 
 #endif

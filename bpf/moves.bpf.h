@@ -214,12 +214,6 @@ static __always_inline bool may_leave(u32 vm, struct vm_state *v, struct domain_
 	return home_of(s) == INSTEP_NO_NODE || home_of(s) == to->node;
 }
 
-/* What loads a domain without a VM that loads it with so much, by the capacity of its CPUs. */
-static __always_inline u32 load_without(struct domain_state *d, u32 share)
-{
-	return (u64)(d->loaded > share ? d->loaded - share : 0) * POL_CPU / (d->capacity ?: POL_CPU);
-}
-
 /* The VM of a domain that leaves its load and that of another nearest to each other, if the higher one becomes lower; 0 else. */
 SEPARATE u32 best_to_move(struct domain_state *d, struct domain_state *e)
 {
@@ -238,7 +232,7 @@ SEPARATE u32 best_to_move(struct domain_state *d, struct domain_state *e)
 		    (v->seats * 2 > d->nr_lanes && d->nr_wide <= e->nr_wide))
 			continue;
 		share = load_of(&v->account);
-		here = load_without(d, share);
+		here = load_per_cpu(d, -(s32)share);
 		there = load_per_cpu(e, share);
 		/* Afterwards the other domain is to be less loaded than this one was, by a sixteenth of its CPUs. */
 		if (!share || there + POL_CPU / 16 >= load_per_cpu(d, 0))

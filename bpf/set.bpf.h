@@ -5,9 +5,9 @@
  * Flag: none (only gangs have sets). Counters: none.
  *
  * Problem: if each VM has other CPUs, and these overlap in part, each VM that starts interrupts a part of another.
- * Method: a gang has a *gang set*: as many CPUs of its domain as it has seats. The seat with number n has the n-th CPU of
- * the set, whose CPUs lie side by side. Sets of 2, 4, 8 ... CPUs begin at multiples of their size, so that they coincide, nest or are disjoint. Among
- * the possible sets the one is taken with the lowest
+ * Method: a gang has a *gang set*: as many CPUs of its domain as it has seats. The seat with number n has the n-th CPU of the
+ * set, whose CPUs lie side by side. Sets of 2, 4, 8 ... CPUs begin at multiples of their size, so that they coincide, nest or
+ * are disjoint. Among the possible sets the one is taken with the lowest
  *     cost = load of its most loaded CPU by gangs + mean load of its CPUs by others
  *            + 256 for each gang set that it crosses + 128 if it lies in two caches
  * where a gang loads each of its CPUs by (share / seats), 1024 is a whole CPU, and accounts that form no gang load the
@@ -53,6 +53,14 @@ static __always_inline u32 host_demand(struct domain_state *d)
 	u32 demand = d->host.nr_long * POL_CPU;
 
 	return demand < d->host.share ? demand : d->host.share;
+}
+
+/* What loads a domain, with `more` or less than that, by the capacity of its CPUs: 1024 where that is all they can do. */
+static __always_inline u32 load_per_cpu(struct domain_state *d, s32 more)
+{
+	s64 load = (s64)d->loaded + more;
+
+	return load > 0 ? (u64)load * POL_CPU / (d->capacity ?: POL_CPU) : 0;
 }
 
 /* Adds `amount` to the load of each CPU of a set. */

@@ -111,7 +111,7 @@ struct vm_state {
 	u32 pause;	 /* windows until the next trial */
 	u32 untried;	 /* windows since the last one */
 	u64 moved_at;	 /* when its set moved last */
-	u32 torn;	 /* CPUs that waited when a CPU was taken from it in its slot, summed ... */
+	u32 torn;	 /* how often a CPU was taken from it in its slot, ... */
 	u32 slots_had;	 /* ... over these slots */
 	u64 granted_at;	 /* when it last had a slot, or wanted none */
 	u64 total_slots; /* that it had since it is known */

@@ -21,7 +21,8 @@
  *     running  the place of the thread that runs, or the virtual time of the gang when its slot began
  *
  * All threads that interrupt a gang in a slot take CPUs of the same gang: of the one with the least loss for each of its slots
- * so far (gang.bpf.h, lost_less). A wide gang that lost CPUs too often is not interrupted (may_be_torn). A CPU gives way to one thread only, until that runs there: the thread claims it.
+ * so far (gang.bpf.h, lost_less). A wide gang that lost CPUs too often is not interrupted (may_be_torn). A CPU gives way to
+ * one thread only, until that runs there: the thread claims it.
  * Limits: a wake-up in an interrupt counts as a timer's, also where the processor posts the interrupt of a sibling.
  */
 #ifndef INSTEP_WAKE_BPF_H
