@@ -202,7 +202,7 @@ static __always_inline bool note_cgroup(struct group_read *own, u64 group, u64 b
 			count(INSTEP_C_REWEIGHED);
 		g->shares = own->shares;
 	}
-	g->most = has_limit(own) ? own->quota * 1000 / own->period ?: 1 : 0;
+	g->most = has_limit(own) ? own->quota * 1000 / own->period : 0;
 	if (child && child->parent != own->id)
 		child->parent = own->id;
 	return true;
