@@ -33,6 +33,7 @@ pub const VERSION: &str = if cfg!(feature = "kernel") {
 
 /// A report with the build that made it, as JSON has it.
 #[derive(Debug, schemars::JsonSchema, serde::Serialize)]
+#[schemars(rename = "Stamped{T}")]
 pub struct Stamped<'a, T> {
     #[serde(skip_serializing_if = "Option::is_none")]
     scenario: Option<&'a str>,

@@ -19,6 +19,7 @@ const FILES: [&str; 14] = [
     "usr/share/bash-completion/completions/instep",
     "usr/share/zsh/vendor-completions/_instep",
     "usr/share/fish/vendor_completions.d/instep.fish",
+    "usr/share/instep/schemas.json",
     "usr/share/doc/instep/guide.md",
     "usr/share/doc/instep/copyright",
     "usr/share/doc/instep/examples/dispatch.conf",

@@ -19,14 +19,14 @@ use common::{Started, binary};
 use serde_json::Value;
 
 /// What one program says of what it prints.
-fn said(program: &str) -> Value {
+fn schemas_of(program: &str) -> Value {
     Started::new(binary(program).arg("schemas")).end().expect(0).json()
 }
 
 #[test]
 fn document_is_what_the_programs_say() {
-    let mut all = said(env!("CARGO_BIN_EXE_instep"));
-    let of_lab = said(env!("CARGO_BIN_EXE_instep-lab"));
+    let mut all = schemas_of(env!("CARGO_BIN_EXE_instep"));
+    let of_lab = schemas_of(env!("CARGO_BIN_EXE_instep-lab"));
     let more = of_lab["anyOf"].as_array().unwrap().clone();
     all["anyOf"].as_array_mut().unwrap().extend(more);
     let definitions = all["$defs"].as_object_mut().unwrap();

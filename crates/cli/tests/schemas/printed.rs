@@ -74,6 +74,9 @@ fn read(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
+/// What only an emulated host gives: the tests in ../lab hold it against the document.
+const BOOTING: [&str; 2] = ["instep.bench/1", "instep.lab/1"];
+
 /// The names of what was held against the document.
 #[derive(Default)]
 struct Held(BTreeSet<String>);
@@ -97,7 +100,8 @@ fn every_command_prints_what_the_document_says() {
     of_copies(&mut held);
     of_xen(&mut held);
     of_traces(&mut held);
-    let skipped = [of_a_run(&mut held), of_this_host(&mut held)].concat();
+    of_laboratory(&mut held);
+    let skipped = [of_a_run(&mut held), of_this_host(&mut held), BOOTING.to_vec()].concat();
     let all: BTreeSet<String> = schemas::names(&schemas::all()).into_keys().collect();
     let missing: Vec<&String> =
         all.difference(&held.0).filter(|name| !skipped.contains(&name.as_str())).collect();
@@ -134,6 +138,32 @@ fn of_traces(held: &mut Held) {
     held.check(&parsed(&instep(&["analyze", "--json", "--check", &short])));
     let [a, b] = [("a", 0), ("b", 1)].map(|(name, at)| copies.kept(name, &analyses[at]));
     held.check(&parsed(&instep(&["compare", "--json", &a, &b])));
+}
+
+/// What simulates, and lists.
+fn of_laboratory(held: &mut Held) {
+    let text = "duration = \"20ms\"\nscheduler = \"cfs\"\n[host]\nmemory = \"1GiB\"\ncores = 2\n\
+                [[guest]]\nname = \"a\"\nvcpus = 2\nmemory = \"1GiB\"\nload = \"spin\"\n";
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.toml");
+    fs::write(&file, text).unwrap();
+    let agreement = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/agreement.json");
+    let [file, agreement] = [&file, &agreement].map(|path| path.to_str().unwrap());
+    let commands: [&[&str]; 10] = [
+        &["sim", file],
+        &["sim", file, "--seeds", "2"],
+        &["sim", file, "--check"],
+        &["sim", file, "--sweep", "scheduler=cfs,credit"],
+        &["sim", "--swarm", "2"],
+        &["reproduce", "competing-8-8", "--seeds", "1"],
+        &["agree", "--from", agreement, "--seeds", "1", "spin-100us"],
+        &["bench", "--list"],
+        &["lab", "list"],
+        &["lab", "doctor"],
+    ];
+    for command in commands {
+        held.check(&parsed(&instep(&[command, &["--json"]].concat())));
+    }
 }
 
 /// A run that places a VM, what it publishes, and what is asked beside it. Names of what cannot be had here.
