@@ -113,6 +113,8 @@ if [ "$purpose" = test ]; then
     have virsh || tools+=(libvirt-clients)
     # A fresh Debian, in which the package is installed and started.
     [ -z "${INSTEP_LAB_ALL-}" ] || have mmdebstrap || tools+=(mmdebstrap)
+    # What sets the clock for one program alone.
+    compgen -G "/usr/lib/*/faketime/libfaketimeMT.so.1" >/dev/null || tools+=(libfaketime)
     # What pages show is looked at in a browser.
     have chromium || tools+=(chromium)
 fi
