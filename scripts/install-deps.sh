@@ -99,6 +99,7 @@ if [ "$purpose" = test ]; then
     have bzip2 || missing+=(bzip2)
     # What the RPM package is read back with.
     have rpm2cpio || tools+=(rpm)
+    have cpio || tools+=(cpio)
     # What profiles and recordings are held against. Where it cannot be had those tests are skipped.
     have stress-ng || tools+=(stress-ng)
     # What metrics, alert rules and the dashboard are checked with.
