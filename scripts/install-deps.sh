@@ -99,6 +99,7 @@ if [ "$purpose" = test ]; then
     have bzip2 || missing+=(bzip2)
     # What the RPM package is read back with.
     have rpm2cpio || tools+=(rpm)
+    have cpio || tools+=(cpio)
     # What profiles and recordings are held against. Where it cannot be had those tests are skipped.
     have stress-ng || tools+=(stress-ng)
     # What metrics, alert rules and the dashboard are checked with.
@@ -113,6 +114,8 @@ if [ "$purpose" = test ]; then
     have virsh || tools+=(libvirt-clients)
     # A fresh Debian, in which the package is installed and started.
     [ -z "${INSTEP_LAB_ALL-}" ] || have mmdebstrap || tools+=(mmdebstrap)
+    # What sets the clock for one program alone.
+    compgen -G "/usr/lib/*/faketime/libfaketimeMT.so.1" >/dev/null || tools+=(libfaketime)
     # What pages show is looked at in a browser.
     have chromium || tools+=(chromium)
 fi

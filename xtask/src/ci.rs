@@ -1,7 +1,7 @@
 //! Runs what CI runs, step by step, each named and timed. Clippy and the tests have the feature `kernel`
 //! where this machine can build it.
 
-use crate::{bpf, deny, tidy};
+use crate::{bpf, deny, licences, tidy};
 use anyhow::{Context, Result};
 use std::path::Path;
 use std::process::Command;
@@ -50,6 +50,7 @@ pub(crate) fn run(root: &Path, test: bool) -> Result<bool> {
         timed(TEST.name, &|| cargo(root, &TEST, clang))?;
     }
     timed("tidy", &|| tidy::run(root))?;
+    timed("licences", &|| licences::run(root))?;
     let has_deny = deny::is_installed();
     if has_deny {
         timed("deny", &|| deny::run(root))?;

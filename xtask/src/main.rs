@@ -1,4 +1,4 @@
-//! Developer tasks: ci, tidy, bench, fuzz, load, man, deb, rpm, bpf-clang.
+//! Developer tasks: ci, tidy, licences, bench, fuzz, load, man, deb, rpm, bpf-clang.
 
 mod bench;
 mod bpf;
@@ -6,6 +6,7 @@ mod built;
 mod ci;
 mod deny;
 mod fuzz;
+mod licences;
 mod load;
 mod package;
 mod placement;
@@ -24,6 +25,7 @@ usage: cargo xtask TASK
 
   ci [--no-test]         what CI runs: fmt, clippy, tests, tidy, licences, docs
   tidy                   layering of the crates, file sizes, forbidden text, links of the documents
+  licences               whether all that the programs are built of has a licence that deny.toml allows
   bench [--vms N,N,...]  cycle time by number of VMs, as a table for docs/performance.md;
                          run with --release: cargo run --release -p xtask -- bench
   bench sim              the simulator's speed by size, and beside SimSo (pip), as tables
@@ -73,6 +75,7 @@ fn run(args: &[String]) -> Result<bool> {
         ["ci"] => ci::run(&root, true),
         ["ci", "--no-test"] => ci::run(&root, false),
         ["tidy"] => tidy::run(&root),
+        ["licences"] => licences::run(&root),
         ["bench"] => bench::run(&bench::SIZES).map(|()| true),
         ["bench", "--vms", sizes] => {
             let sizes: Result<Vec<u32>, _> = sizes.split(',').map(str::parse).collect();

@@ -7,14 +7,16 @@ mod keeper;
 mod moment;
 mod recorder;
 
-pub use history::History;
-pub(crate) use host::PublishedHost;
+pub use history::{Change, History};
+pub use host::PublishedHost;
 pub(crate) use keeper::Keeper;
+pub use keeper::WrittenMoment;
 pub use moment::{Moment, MomentChange, MomentHost, MomentNode, MomentVcpu, MomentVm};
 
 use crate::state_file;
 use instep_core::policy::PolicyName;
 use instep_host::apply::{Instance, Life};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -43,7 +45,7 @@ pub fn history_dir(state: &Path) -> PathBuf {
 }
 
 /// A run between two cycles.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct RunState {
     /// Its process.
     pub instance: Instance,

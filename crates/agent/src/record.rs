@@ -9,6 +9,7 @@ use instep_core::policy::PolicyName;
 use instep_core::snapshot::{OpaqueVm, Snapshot};
 use instep_core::units::{Bytes, Nanos, VmId};
 use rustix::time::{ClockId, clock_gettime};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -17,9 +18,10 @@ use std::time::{Duration, Instant, SystemTime};
 pub(crate) const DONE: &str = "done";
 
 /// One cycle.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct Record<'a> {
     /// `instep.record/1`.
+    #[schemars(extend("const" = "instep.record/1"))]
     pub schema: &'static str,
     /// Cycles since the start, from 1.
     pub cycle: u64,
@@ -48,7 +50,7 @@ pub struct Record<'a> {
 }
 
 /// A VM that is not placed.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct LeftAloneRecord<'a> {
     /// The VM's unique name.
     pub name: &'a str,
@@ -59,7 +61,7 @@ pub struct LeftAloneRecord<'a> {
 }
 
 /// An action and what came of it.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct ActionRecord<'a> {
     /// The action.
     #[serde(flatten)]
@@ -69,7 +71,7 @@ pub struct ActionRecord<'a> {
 }
 
 /// What became of one VM's memory in one cycle.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct MemoryRecord {
     /// The VM's unique name.
     pub vm: String,
@@ -89,7 +91,7 @@ pub struct MemoryRecord {
 }
 
 /// What a cycle cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Cost {
     /// CPU time of this process in the cycle.
     pub cpu_ns: Nanos,

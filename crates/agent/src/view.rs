@@ -8,10 +8,11 @@ use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::reason::Reason;
 use instep_core::snapshot::Snapshot;
 use instep_core::units::{Bytes, NodeId, Tid, VmId};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The verdict on one VM.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct VerdictView<'a> {
     /// The VM's unique name.
     pub id: &'a str,
@@ -31,7 +32,7 @@ pub struct VerdictView<'a> {
 type Null = ();
 
 /// One change to the host. Every kind has `vm`, `vcpu`, `tid`, `cpus` and `why`.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ActionView<'a> {
     /// Let a vCPU thread use exactly `cpus`.
@@ -116,7 +117,7 @@ pub enum ActionView<'a> {
 }
 
 /// The soft affinity of one vCPU.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct SoftView<'a> {
     /// The guest's CPU number.
     pub vcpu: u32,
@@ -139,7 +140,7 @@ impl ActionView<'_> {
 }
 
 /// One conflict: its kind with the facts, and the sentence.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 pub struct ConflictView<'a> {
     /// The VM's unique name.
     pub vm: &'a str,

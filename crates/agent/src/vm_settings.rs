@@ -12,7 +12,9 @@ use crate::run::Sink;
 use instep_core::wording::printable;
 use instep_host::discover::definition::Setting;
 use instep_host::discover::{Origin, Scan, VmFacts};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
@@ -40,7 +42,7 @@ pub struct VmSettings {
 }
 
 /// A setting that is in force.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Chosen {
     /// Which one.
     pub key: &'static str,
@@ -71,6 +73,20 @@ impl fmt::Display for Source {
             Source::Definition(origin) => origin.fmt(f),
             Source::Configuration => f.write_str("configuration file"),
         }
+    }
+}
+
+impl JsonSchema for Source {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Source".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "enum": ["libvirt_metadata", "proxmox_tag", "configuration"] })
     }
 }
 

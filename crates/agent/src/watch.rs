@@ -18,6 +18,9 @@ use instep_core::units::{Nanos, NodeId};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+/// The least time between two times that the scheduler is told of VMs that came.
+const BETWEEN_ARRIVALS: Duration = Duration::from_millis(500);
+
 /// What is needed of the kernel scheduler; a test has one of its own.
 pub(crate) trait Scheduler {
     /// Whether it keeps VMs on the home nodes that it is told.
@@ -50,14 +53,27 @@ pub(crate) struct Watch<S = Dispatch> {
     /// The time between two looks.
     every: Duration,
     looked: Instant,
+    /// VMs came or ended, and it was not told yet.
+    has_arrivals: bool,
+    /// When it was last told that, and the least time between two: each time all of /proc is read.
+    told_arrivals: Option<Instant>,
+    between_arrivals: Duration,
     /// The times of [`Scheduler::held`] at the last cycle.
     held: BTreeMap<String, Nanos>,
 }
 
 impl<S: Scheduler> Watch<S> {
     pub(crate) fn of(scheduler: Option<S>) -> Self {
-        let soft = SoftHomes::default();
-        Self { scheduler, soft, every: LOOK, looked: Instant::now(), held: BTreeMap::new() }
+        Self {
+            scheduler,
+            soft: SoftHomes::default(),
+            every: LOOK,
+            looked: Instant::now(),
+            has_arrivals: false,
+            told_arrivals: None,
+            between_arrivals: BETWEEN_ARRIVALS,
+            held: BTreeMap::new(),
+        }
     }
 
     /// Takes the time for which the scheduler held VMs by CPU limits since the last cycle out of their steal. The kernel's
@@ -110,17 +126,23 @@ impl<S: Scheduler> Watch<S> {
         self.is_outdated()
     }
 
-    /// VMs came or ended. A new VM shares the account of the host's threads until the scheduler knows it.
+    /// VMs came or ended. A new VM shares the account of the host's threads until the scheduler knows it, so the scheduler is told now,
+    /// unless it was just before: whoever starts and ends processes that look like VMs must not have /proc read all the time.
     pub(crate) fn note_arrivals(&mut self, sink: &mut dyn Sink) {
-        if let Some(scheduler) = &mut self.scheduler {
-            scheduler.note_arrivals();
-        }
-        self.look(sink);
+        self.has_arrivals = true;
+        self.look_if_due(sink);
     }
 
     /// Looks if it is time to, however often this is called.
     pub(crate) fn look_if_due(&mut self, sink: &mut dyn Sink) {
-        if self.looked.elapsed() >= self.every {
+        let is_rested = self.told_arrivals.is_none_or(|at| at.elapsed() >= self.between_arrivals);
+        if self.has_arrivals && is_rested {
+            (self.has_arrivals, self.told_arrivals) = (false, Some(Instant::now()));
+            if let Some(scheduler) = &mut self.scheduler {
+                scheduler.note_arrivals();
+            }
+            self.look(sink);
+        } else if self.looked.elapsed() >= self.every {
             self.look(sink);
         } else if let Some(scheduler) = &mut self.scheduler {
             scheduler.follow_weights();

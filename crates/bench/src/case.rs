@@ -29,6 +29,7 @@
 
 use crate::error::Error;
 use crate::share::{self, Wanting};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -140,7 +141,10 @@ fn check_group(weight: u32, quota: Option<u32>) -> Result<(), String> {
 }
 
 /// How work is run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize,
+)]
+#[schemars(rename = "GuestKind")]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// A plain process in a cgroup, as a VM: its threads are the vCPUs.

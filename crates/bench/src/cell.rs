@@ -3,13 +3,15 @@
 //! Cells travel as JSON lines from the machine that ran them to where they are gathered. They may
 //! come from a machine that somebody else made: numbers are checked where they are gathered.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The name under which the work alone is measured, under the kernel's default.
 pub const ALONE: &str = "alone";
 
 /// One cell.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "BenchCell")]
 pub struct Cell {
     /// The case's name.
     pub case: String,

@@ -4,6 +4,7 @@
 use crate::case::Kind;
 use crate::cell::Cell;
 use crate::plan::Scheduler;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -14,9 +15,11 @@ pub const DILUTED: char = '*';
 pub const SCHEMA: &str = "instep.bench/1";
 
 /// Everything.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "Bench")]
 pub struct Report {
     /// [`SCHEMA`].
+    #[schemars(extend("const" = "instep.bench/1"))]
     pub schema: String,
     /// The release of the kernel that ran it.
     pub kernel: String,
@@ -43,7 +46,7 @@ pub struct Report {
 }
 
 /// One scheduler.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct TookPart {
     /// Its name.
     pub name: String,
@@ -85,7 +88,8 @@ impl TookPart {
 }
 
 /// One case.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "BenchCase")]
 pub struct CaseReport {
     /// Its name.
     pub name: String,
@@ -108,7 +112,8 @@ pub struct CaseReport {
 }
 
 /// A case under one scheduler.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "BenchOutcome")]
 pub struct Outcome {
     /// Throughput / (fair share x throughput alone).
     pub fair_share_speed: Option<Spread>,
@@ -153,7 +158,7 @@ pub struct Outcome {
 }
 
 /// Median, least and most, and the values themselves.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 pub struct Spread {
     /// The median; the mean of the middle two of an even number.
     pub median: f64,

@@ -33,6 +33,7 @@ pub use wait_bound::WaitBound;
 pub use woken::Woken;
 
 use picture::Picture;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt;
 
@@ -58,7 +59,8 @@ pub trait Checker: fmt::Debug {
 }
 
 /// A rule that was broken; every document has it in the form that is derived here.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "ScheduleFinding")]
 pub struct Finding {
     /// The rule: a checker's name.
     pub rule: &'static str,

@@ -135,6 +135,9 @@ pub(crate) enum Command {
         for s in 1 2 3 4 5; do instep sim x.toml --seed $s --json; done > a.json"
     )]
     Compare(CompareArgs),
+    /// The JSON schemas of what this program prints with --json and publishes; docs/schemas.json has those of both programs.
+    #[command(hide = true)]
+    Schemas,
 }
 
 /// What runs the VMs.

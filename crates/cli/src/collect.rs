@@ -10,6 +10,7 @@ use instep_host::Root;
 use instep_host::collect::{HostCopy, WriteError, take, write};
 use instep_host::system::check_pid_namespace;
 use rustix::fs::{Access, access};
+use schemars::JsonSchema;
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs;
@@ -19,8 +20,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// `instep.collect/1`.
-#[derive(Serialize)]
-struct CollectJson<'a> {
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Collection")]
+pub(crate) struct CollectJson<'a> {
+    #[schemars(extend("const" = "instep.collect/1"))]
     schema: &'static str,
     before: PathBuf,
     after: PathBuf,

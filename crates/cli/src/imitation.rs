@@ -2,6 +2,7 @@
 //! input and output of `instep-lab imitate`.
 
 use instep_core::profile::behaviour::Behaviour;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The hidden command of `instep-lab` that answers.
@@ -32,7 +33,7 @@ pub struct Imitated {
 }
 
 /// What the simulator makes of a synthetic program.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct Imitation {
     /// The program.
     pub load: String,

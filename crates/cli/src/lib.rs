@@ -9,6 +9,7 @@ pub mod imitation;
 pub mod page;
 pub mod pending;
 pub mod programs;
+pub mod schemas;
 pub mod text;
 pub mod values;
 
@@ -31,7 +32,8 @@ pub const VERSION: &str = if cfg!(feature = "kernel") {
 };
 
 /// A report with the build that made it, as JSON has it.
-#[derive(Debug, serde::Serialize)]
+#[derive(Debug, schemars::JsonSchema, serde::Serialize)]
+#[schemars(rename = "Stamped{T}")]
 pub struct Stamped<'a, T> {
     #[serde(skip_serializing_if = "Option::is_none")]
     scenario: Option<&'a str>,

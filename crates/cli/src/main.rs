@@ -11,6 +11,7 @@ mod compare;
 mod golden;
 mod guard;
 mod hypervisor;
+mod json_documents;
 mod laboratory;
 mod observe;
 mod plan;
@@ -18,6 +19,7 @@ mod profile;
 mod record;
 mod restore;
 mod run;
+
 mod serve;
 mod status;
 mod top;
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Command::Analyze(args) => analyze::command(&args),
         Command::Profile(args) => profile::command(&args),
         Command::Compare(args) => compare::command(&args),
+        Command::Schemas => json_documents::command(),
     };
     instep_cli::exit_code(result, status_of)
 }

@@ -10,6 +10,7 @@ use instep_core::units::Bytes;
 use instep_record::{Choice, Options, Progress, Summary, record};
 use instep_trace::analysis::time;
 use instep_trace::rec::MAGIC;
+use schemars::JsonSchema;
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::{self, File};
@@ -111,8 +112,10 @@ fn discard(path: &Path, to_stdout: bool) {
 }
 
 /// What `--json` prints: schema instep.recording/1.
-#[derive(Serialize)]
-struct View<'a> {
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Recording")]
+pub(crate) struct View<'a> {
+    #[schemars(extend("const" = "instep.recording/1"))]
     schema: &'static str,
     file: String,
     source: &'a str,
@@ -131,7 +134,8 @@ struct View<'a> {
     warnings: &'a [String],
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "RecordedVm")]
 struct VmView<'a> {
     name: &'a str,
     pid: u32,

@@ -17,13 +17,16 @@ use instep_host::apply::{
 };
 use instep_host::discover::{ScanOptions, Scanner, is_called};
 use instep_host::system::check_pid_namespace;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::io::ErrorKind;
 use std::path::Path;
 
 /// `instep.restore/1`.
-#[derive(Serialize)]
-struct RestoreJson {
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Restore")]
+pub(crate) struct RestoreJson {
+    #[schemars(extend("const" = "instep.restore/1"))]
     schema: &'static str,
     restored: usize,
     gone: usize,

@@ -8,6 +8,7 @@ use instep_core::topology::{CoreKind, Cpu, Node, Topology};
 use instep_core::units::{Bytes, ClusterId, CoreId, CpuId, LlcId, NodeId, PackageId};
 use instep_xen::source::Query;
 use instep_xen::text::info;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -220,8 +221,10 @@ fn wrap(out: &mut String, prefix: &str, words: &[Word], width: usize) {
 /// The JSON view, schema `instep.topology/1`. Ids are numbers; CPU sets are arrays of numbers;
 /// online CPUs and nodes only. `cluster` and `kind` (`performance`, `efficient` or null) come on
 /// top of what the schema promises of a CPU.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Topology")]
 pub(crate) struct View<'a> {
+    #[schemars(extend("const" = "instep.topology/1"))]
     schema: &'static str,
     counts: Counts,
     cpus: Vec<CpuView>,
@@ -229,7 +232,7 @@ pub(crate) struct View<'a> {
     warnings: &'a [String],
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct Counts {
     cpus: usize,
     cores: usize,
@@ -239,7 +242,7 @@ struct Counts {
     nodes: usize,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct CpuView {
     id: CpuId,
     core: CoreId,
@@ -250,7 +253,7 @@ struct CpuView {
     kind: Option<CoreKind>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct NodeView<'a> {
     id: NodeId,
     memory_bytes: Bytes,

@@ -10,6 +10,7 @@ use crate::snapshot::{Snapshot, Vcpu, Vm};
 use crate::topology::Topology;
 use crate::units::{CoreId, VmId};
 use crate::wording::{Count, Named};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,7 +30,7 @@ pub struct Conflict {
 }
 
 /// What is at odds. `Display` says it in one sentence with the facts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ConflictKind {
     /// Preferred nodes cover only part of the allowed CPUs: the scheduler crowds that part.

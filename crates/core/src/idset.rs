@@ -6,7 +6,9 @@
 //! allocate.
 
 use crate::units::{CpuId, Id, NodeId};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -253,6 +255,20 @@ impl<T: Id> fmt::Debug for IdSet<T> {
 impl<T: Id> Serialize for IdSet<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.iter().map(Id::raw))
+    }
+}
+
+impl<T: Id> JsonSchema for IdSet<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "IdSet".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        <Vec<u32>>::json_schema(generator)
     }
 }
 

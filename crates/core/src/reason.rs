@@ -5,7 +5,9 @@ use crate::conflict::ConflictKind;
 use crate::idset::{CpuSet, NodeSet};
 use crate::units::{Bytes, Milli, NodeId};
 use crate::wording::{Count, Named};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Serialize, Serializer};
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -367,6 +369,20 @@ const SHOWN: i64 = 5_000;
 /// Millionths of a CPU as CPUs with two places, without a sign.
 fn cpus(micro: i64) -> Milli {
     Milli(micro.unsigned_abs().div_ceil(1000))
+}
+
+impl JsonSchema for Reason {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Reason".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        String::json_schema(generator)
+    }
 }
 
 impl Serialize for Reason {

@@ -8,6 +8,7 @@ use crate::idset::{CpuSet, NodeSet};
 use crate::soft::SoftAffinity;
 use crate::topology::Topology;
 use crate::units::{Bytes, CpuId, Milli, Nanos, NodeId, Tid, VmId};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ pub struct Snapshot {
 }
 
 /// A VM that is seen but cannot be placed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct OpaqueVm {
     /// Its monitor's process.
     pub id: VmId,

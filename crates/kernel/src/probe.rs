@@ -7,6 +7,7 @@ use crate::btf::{self, Functions, MAX_BTF};
 use crate::cookies;
 use instep_core::units::Tid;
 use rustix::thread::{CapabilitySet, capabilities};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::fs::File;
 use std::io::Read as _;
@@ -29,7 +30,7 @@ const NEEDED: [&[&str]; 8] = [
 ];
 
 /// What was found.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Probe {
     /// The kernel's release.
     pub release: String,
@@ -59,7 +60,8 @@ pub struct Probe {
 }
 
 /// Of sched_ext.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "SchedExtState")]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// No scheduler is loaded.

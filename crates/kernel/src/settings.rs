@@ -2,13 +2,14 @@
 //!
 //! The numbers' meaning is told in `bpf/intf.h`; how they are written in a file is the agent's.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
 /// Which vCPUs of a VM form a gang, which runs at the same time (`bpf/gang.bpf.h`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cosched {
     /// Those that hardly ever block.
@@ -106,7 +107,7 @@ pub const PERIODS: [Duration; 2] = [Duration::from_millis(1), Duration::from_sec
 pub const DEFAULT_PERIOD: Duration = Duration::from_millis(24);
 
 /// How promptly a VM is served at wake-ups.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Latency {
     /// As all.

@@ -3,6 +3,7 @@
 use crate::settings::{Cosched, Latency};
 use crate::waits::Waits;
 use instep_core::units::{NodeId, Tid};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Names of the counters, in the order of `enum instep_counter`.
@@ -117,7 +118,7 @@ pub struct VmSeen {
 }
 
 /// A scheduling domain: CPUs of a node that share one clock of virtual time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct DomainSeen {
     /// Its number.
     pub domain: u32,

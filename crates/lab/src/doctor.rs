@@ -12,6 +12,7 @@ use crate::host::programs::{self, PACKAGES};
 use crate::host::xen;
 use crate::stop::Stop;
 use crate::{command, host, image};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
@@ -29,7 +30,8 @@ const IMAGE_MIB: u64 = 200;
 const AMD64: &str = "amd64";
 
 /// One thing the lab needs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "DoctorFinding")]
 pub struct Finding {
     /// What is needed.
     pub need: &'static str,

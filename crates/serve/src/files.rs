@@ -3,6 +3,7 @@
 //! Nothing is interpreted but when the next cycle is due: the documents go on to readers as they are.
 
 use bytes::Bytes;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::fs::{self, File};
@@ -48,7 +49,7 @@ pub(crate) struct Shown {
 }
 
 /// What is not there to be shown.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct Lacking {
     what: &'static str,
     why: String,
@@ -57,12 +58,16 @@ struct Lacking {
 }
 
 /// Everything that is shown, schema `instep.serve/1`.
-#[derive(Serialize)]
-struct Document {
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Page")]
+pub struct Document {
+    #[schemars(extend("const" = "instep.serve/1"))]
     schema: &'static str,
     version: u64,
     lacking: Vec<Lacking>,
+    #[schemars(with = "Option<serde_json::Value>")]
     host: Option<Box<RawValue>>,
+    #[schemars(with = "Option<serde_json::Value>")]
     history: Option<Box<RawValue>>,
 }
 

@@ -20,7 +20,7 @@ mod privileges;
 
 pub use address::{Address, BadAddress, loopback};
 pub use connection::{MOST_CONNECTIONS, answer_bytes};
-pub use files::Files;
+pub use files::{Document, Files};
 
 use std::io;
 use std::sync::Arc;

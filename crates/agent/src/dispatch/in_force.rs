@@ -10,6 +10,7 @@ use instep_host::apply::{Instance, Life};
 use instep_kernel::exit::Exit;
 use instep_kernel::stats::{Cost, DomainSeen, VmSeen};
 use instep_kernel::waits::Waits;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -22,7 +23,7 @@ const FILE: &str = "dispatch.json";
 const DUMP: &str = "dispatch-exit.txt";
 
 /// What is in force and why, for `instep status` and records.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct InForce {
     /// Whether Instep's scheduler is in force.
     pub instep: bool,
@@ -51,7 +52,7 @@ pub struct InForce {
 }
 
 /// One BPF program of the scheduler.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Program {
     /// Its name, of which the kernel keeps 15 bytes.
     pub name: String,
@@ -64,7 +65,7 @@ pub struct Program {
 }
 
 /// Why it was thrown out.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct LastExit {
     /// One sentence.
     pub why: String,
@@ -73,7 +74,7 @@ pub struct LastExit {
 }
 
 /// One VM as the kernel scheduler sees it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct VmInForce {
     /// Its name.
     pub name: String,
@@ -139,7 +140,7 @@ pub struct VmInForce {
 
 /// For how long vCPUs waited for a CPU since they are known: from when one could run to when it did, without the time for which
 /// CPU limits held it. Quantiles are upper bounds, less than twice the exact ones.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct WaitsInForce {
     /// How many waits there were.
     pub count: u64,
@@ -152,7 +153,7 @@ pub struct WaitsInForce {
 }
 
 /// A vCPU as the kernel scheduler sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct VcpuInForce {
     /// Its thread.
     pub tid: Tid,

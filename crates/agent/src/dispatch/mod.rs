@@ -84,6 +84,10 @@ pub struct Dispatch {
     dir: Option<PathBuf>,
     instance: Instance,
     looks: u32,
+    /// What the table is made of has changed: the next look makes it anew.
+    feeds_next: bool,
+    /// The last look did, so that what is new in it is weighed by what it wants as soon as that can be told.
+    weighs_soon: bool,
     said: Vec<String>,
     /// Warnings on the VM table that stand and were told.
     warned: BTreeSet<String>,
@@ -147,6 +151,8 @@ impl Dispatch {
             dir: state.map(Path::to_owned),
             instance: Instance::this()?,
             looks: 0,
+            feeds_next: true,
+            weighs_soon: false,
             said: Vec::new(),
             warned: BTreeSet::new(),
             refused: BTreeSet::new(),
@@ -198,7 +204,7 @@ impl Dispatch {
         }
         if let State::Loaded { kernel, .. } = &mut self.state {
             kernel.set(&config.settings().unwrap_or_default());
-            self.looks = 0;
+            self.feeds_next = true;
         }
     }
 
@@ -259,7 +265,7 @@ impl Dispatch {
         match Loaded::load(&settings, places, vcpus) {
             Ok(kernel) => {
                 self.said.push("Instep's kernel scheduler is in force".to_owned());
-                self.looks = 0;
+                (self.looks, self.feeds_next) = (0, true);
                 self.refused.clear();
                 self.weigher = weights::Weigher::default();
                 State::Loaded { kernel: Box::new(kernel), since: Instant::now() }
@@ -315,7 +321,8 @@ impl Dispatch {
         for event in kernel.drain() {
             tracing::debug!(?event, "kernel scheduler");
         }
-        if self.looks.is_multiple_of(LOOKS_PER_SCAN) {
+        self.weighs_soon = std::mem::take(&mut self.feeds_next);
+        if self.weighs_soon || self.looks.is_multiple_of(LOOKS_PER_SCAN) {
             self.feed();
         }
         self.looks = self.looks.wrapping_add(1);
@@ -434,22 +441,21 @@ impl Scheduler for Dispatch {
 
     fn note_homes(&mut self, homes: BTreeMap<VmKey, NodeId>) {
         if std::mem::replace(&mut self.homes, homes) != self.homes {
-            // The next look tells it.
-            self.looks = 0;
+            self.feeds_next = true;
         }
     }
 
     fn note_arrivals(&mut self) {
-        self.looks = 0;
+        self.feeds_next = true;
     }
 
     fn follow_weights(&mut self) {
         // Whoever may set weights in a cgroup that was handed over could have it compute all the time.
-        // What came with the last look, or runs since the scheduler was loaded, has had no weight of its own yet.
         if let State::Loaded { kernel, .. } = &self.state
             && self.weigher.is_rested(Instant::now())
-            && (kernel.reweighed() != self.reweighed || self.looks == 1)
+            && (kernel.reweighed() != self.reweighed || self.weighs_soon)
         {
+            self.weighs_soon = false;
             self.weigh();
         }
     }

@@ -11,20 +11,45 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// What was read before, and what was written.
+/// What was read before.
 #[derive(Debug, Default)]
 pub(super) struct Weigher {
+    /// The last look.
     at: Option<Instant>,
-    /// Runnable time summed over threads, by the cgroup's number, ...
-    groups: BTreeMap<u64, u64>,
+    /// What is wanted, by the cgroup's number, ...
+    groups: BTreeMap<u64, Wanted>,
     /// ... and by the VM's, and when its entry of the table was begun.
-    vms: BTreeMap<(u32, u32), u64>,
+    vms: BTreeMap<(u32, u32), Wanted>,
 }
 
-/// For how many threads at a time this makes, of runnable time summed over threads.
-fn wants(before: Option<&u64>, now: u64, elapsed_ns: f64) -> f64 {
-    let new = before.and_then(|before| now.checked_sub(*before)).filter(|_| elapsed_ns > 0.0);
-    new.map_or(0.0, |new| new as f64 / elapsed_ns)
+/// What threads want, by a counter of the time for which they were runnable, summed over them.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    counter: u64,
+    /// When that was read.
+    at: Instant,
+    /// For how many threads at a time the counter grew until then.
+    threads: f64,
+}
+
+impl Wanted {
+    /// Of which nothing is known yet.
+    fn begin(counter: u64, now: Instant) -> Self {
+        Self { counter, at: now, threads: 0.0 }
+    }
+
+    /// The same now. What is read again too early stays as it was measured before: a thread that waits or does not
+    /// just now would change much.
+    fn again(before: Option<&Self>, counter: u64, now: Instant) -> Self {
+        let begin = Self::begin(counter, now);
+        let Some(before) = before else { return begin };
+        let elapsed = now.saturating_duration_since(before.at);
+        match counter.checked_sub(before.counter) {
+            None => begin,
+            Some(_) if elapsed < REST => *before,
+            Some(grown) => Self { threads: grown as f64 / elapsed.as_nanos() as f64, ..begin },
+        }
+    }
 }
 
 /// A `cpu.weight` of 100 as the kernel keeps it (`GROUP_SHARES` of bpf/state.bpf.h).
@@ -33,7 +58,7 @@ const SHARES: f64 = 1_048_576.0;
 /// Where cgroups with CPU settings are mounted, below the root directory.
 const MOUNTS: [&str; 3] = ["sys/fs/cgroup", "sys/fs/cgroup/cpu,cpuacct", "sys/fs/cgroup/cpu"];
 
-/// The least time between two looks: what is wanted is measured between them.
+/// The least time over which what is wanted is measured, and between two looks for a changed weight.
 const REST: Duration = Duration::from_millis(500);
 
 impl Weigher {
@@ -48,15 +73,15 @@ impl Weigher {
     /// The kernel does not take a weight.
     pub(super) fn look(&mut self, kernel: &mut Loaded, now: Instant) -> Result<(), String> {
         let seen = kernel.wants();
-        let elapsed = self.at.replace(now).map_or(0.0, |before| (now - before).as_nanos() as f64);
-        let weights = self.weights(&seen, &kernel.table().vms, elapsed);
+        self.at = Some(now);
+        let weights = self.weights(&seen, &kernel.table().vms, now);
         let ids = seen.groups.iter().map(|group| group.id);
         let threads: Vec<(u64, u32)> = ids.zip(weights.threads.iter().copied()).collect();
         kernel.weigh(&threads, &weights.vms, weights.mean).map_err(|error| format!("{error:#}"))
     }
 
     /// What all weigh, in the order of `seen.groups` and `table`.
-    fn weights(&mut self, seen: &Wants, table: &[Placed], elapsed_ns: f64) -> Weights {
+    fn weights(&mut self, seen: &Wants, table: &[Placed], now: Instant) -> Weights {
         // A VM that has a cgroup to itself has its own weight in this one's place.
         let own = |placed: &Placed| {
             let entry = &placed.entry;
@@ -76,22 +101,25 @@ impl Weigher {
             .map(|(placed, _)| placed.entry.group)
             .collect();
         let group_wants = |seen: &GroupSeen| {
-            if joined.contains(&seen.id) {
-                return 0.0;
-            }
-            wants(self.groups.get(&seen.id), seen.want_ns, elapsed_ns)
+            let before = self.groups.get(&seen.id).filter(|_| !joined.contains(&seen.id));
+            (seen.id, Wanted::again(before, seen.want_ns, now))
         };
+        self.groups = seen.groups.iter().map(group_wants).collect();
+        let vm_wants = |(placed, seen): (&Placed, &VmWant)| {
+            let key = (placed.vm, seen.begun);
+            (key, Wanted::again(self.vms.get(&key), seen.wanted_ns, now))
+        };
+        self.vms = table.iter().zip(&seen.vms).map(vm_wants).collect();
         let group = |seen: &GroupSeen| Group {
             id: seen.id,
             parent: seen.parent,
             weight: own
                 .get(&seen.id)
                 .map_or(seen.shares as f64 * 100.0 / SHARES, |weight| f64::from(*weight)),
-            wants: group_wants(seen),
+            wants: self.groups[&seen.id].threads,
             most: Group::limit(seen.most),
         };
         let groups: Vec<Group> = seen.groups.iter().map(group).collect();
-        let before = &self.vms;
         let vm = |(placed, seen): (&Placed, &VmWant)| Vm {
             group: Some(placed.entry.group).filter(|id| known.contains(id)).or(top).unwrap_or(0),
             weight: placed
@@ -99,13 +127,10 @@ impl Weigher {
                 .own_weight
                 .filter(|_| !placed.entry.alone)
                 .map_or(100.0, f64::from),
-            wants: wants(before.get(&(placed.vm, seen.begun)), seen.wanted_ns, elapsed_ns),
+            wants: self.vms[&(placed.vm, seen.begun)].threads,
             most: placed.entry.vcpus.len() as f64,
         };
         let vms: Vec<Vm> = table.iter().zip(&seen.vms).map(vm).collect();
-        self.groups = seen.groups.iter().map(|group| (group.id, group.want_ns)).collect();
-        let read = |(placed, vm): (&Placed, &VmWant)| ((placed.vm, vm.begun), vm.wanted_ns);
-        self.vms = table.iter().zip(&seen.vms).map(read).collect();
         entitled::weights(f64::from(seen.cpus), &groups, &vms)
     }
 }
@@ -187,7 +212,11 @@ mod tests {
     use instep_kernel::VmEntry;
     use instep_kernel::table::ThreadId;
 
-    const SECOND: f64 = 1e9;
+    /// Moments a second apart.
+    fn seconds() -> [Instant; 3] {
+        let begin = Instant::now();
+        [0, 1, 2].map(|seconds| begin + Duration::from_secs(seconds))
+    }
 
     fn group(id: u64, parent: u64, shares: u64, want_ns: u64) -> GroupSeen {
         GroupSeen { id, parent, shares, most: 0, want_ns }
@@ -202,10 +231,24 @@ mod tests {
 
     #[test]
     fn wants_are_differences_of_what_is_known() {
-        assert_eq!(wants(None, 500, SECOND), 0.0);
-        assert_eq!(wants(Some(&500), 2_000_000_500, SECOND), 2.0);
-        assert_eq!(wants(Some(&500), 3, SECOND), 0.0, "an entry that was made anew");
-        assert_eq!(wants(Some(&500), 600, 0.0), 0.0);
+        let [begin, then, _] = seconds();
+        let first = Wanted::again(None, 500, begin);
+        assert_eq!(first.threads, 0.0);
+        let again = |counter| Wanted::again(Some(&first), counter, then).threads;
+        assert_eq!(again(2_000_000_500), 2.0);
+        assert_eq!(again(3), 0.0, "an entry that was made anew");
+    }
+
+    #[test]
+    fn wants_are_measured_over_half_a_second_at_least() {
+        let [begin, then, _] = seconds();
+        let after = |ms| then + Duration::from_millis(ms);
+        let first = Wanted::again(Some(&Wanted::begin(0, begin)), 2_000_000_000, then);
+        // All threads sleep just now, as a VM is noticed that came.
+        let early = Wanted::again(Some(&first), 2_000_000_000, after(100));
+        assert_eq!(early.threads, 2.0, "nothing can be told of 100 ms");
+        let later = Wanted::again(Some(&early), 2_400_000_000, after(800));
+        assert_eq!(later.threads, 0.5, "over all of the 800 ms");
     }
 
     #[test]
@@ -223,13 +266,14 @@ mod tests {
         };
         let mut weigher = Weigher::default();
         let table = [placed(1, 4, 3)];
-        let _ = weigher.weights(&seen(0), &table, 0.0);
-        let weights = weigher.weights(&seen(1_000_000_000), &table, SECOND);
+        let [begin, second, third] = seconds();
+        let _ = weigher.weights(&seen(0), &table, begin);
+        let weights = weigher.weights(&seen(1_000_000_000), &table, second);
         assert_eq!((weights.vms[0], weights.threads[2]), (1000, 750), "{weights:?}");
         // Its entry was begun anew: nothing is known of what it wants, but what it would have.
         let mut anew = seen(2_000_000_000);
         anew.vms[0] = VmWant { begun: 2, wanted_ns: 0 };
-        let weights = weigher.weights(&anew, &table, SECOND);
+        let weights = weigher.weights(&anew, &table, third);
         assert_eq!((weights.vms[0], weights.threads[2]), (1000, 1000), "{weights:?}");
     }
 
@@ -243,9 +287,10 @@ mod tests {
             vms,
         };
         let mut weigher = Weigher::default();
-        let _ = weigher.weights(&seen(0, Vec::new()), &[], 0.0);
-        let new = VmWant { begun: 7, wanted_ns: 0 };
-        let weights = weigher.weights(&seen(1_000_000_000, vec![new]), &[placed(1, 4, 3)], SECOND);
+        let [begin, second, _] = seconds();
+        let _ = weigher.weights(&seen(0, Vec::new()), &[], begin);
+        let new = vec![VmWant { begun: 7, wanted_ns: 0 }];
+        let weights = weigher.weights(&seen(1_000_000_000, new), &[placed(1, 4, 3)], second);
         assert_eq!(weights.vms, [2000], "half of four CPUs");
     }
 
@@ -265,8 +310,9 @@ mod tests {
             let mut vm = placed(1, 4, at);
             (vm.entry.own_weight, vm.entry.alone) = (Some(300), alone);
             let mut weigher = Weigher::default();
-            let _ = weigher.weights(&seen(0), &[vm.clone()], 0.0);
-            weigher.weights(&seen(1_000_000_000), &[vm], SECOND).vms[0]
+            let [begin, second, _] = seconds();
+            let _ = weigher.weights(&seen(0), &[vm.clone()], begin);
+            weigher.weights(&seen(1_000_000_000), &[vm], second).vms[0]
         };
         assert_eq!(weights(true, 3), 3000, "300 beside 100");
         assert_eq!(weights(false, 3), 2000, "alone in a cgroup of weight 100");

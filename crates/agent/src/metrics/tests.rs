@@ -70,3 +70,24 @@ fn scheduler_has_samples_only_while_it_is_in_force() {
     assert_eq!(metrics.write([None, None], None), None);
     assert!(!path.exists(), "metrics were switched off");
 }
+
+#[test]
+fn guide_lists_every_metric_and_no_other() {
+    let mut in_force = InForce { instep: true, ..InForce::default() };
+    in_force.counters.insert("slots".to_owned(), 9);
+    in_force.vms.push(VmInForce { name: "web".to_owned(), ..VmInForce::default() });
+    let mut metrics = metrics([vm("web", "")]);
+    metrics.note_history(Some(HistoryMetrics { bytes: 1, written: 1, lost: 0 }));
+    let page = metrics.page(Some(&in_force));
+    let kinds = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let written: BTreeSet<&str> =
+        kinds.map(|line| line.split_once(' ').unwrap_or((line, "")).0).collect();
+    let guide = include_str!("../../../../docs/guide.md");
+    let (_, table) = guide.split_once("| metric | what it is |").unwrap();
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let cells = rows.map(|line| line.split('|').nth(1).unwrap_or_default());
+    let names = cells.flat_map(|cell| cell.split('`')).filter(|name| name.starts_with("instep_"));
+    let listed: BTreeSet<&str> = names.collect();
+    assert_eq!(written, listed);
+    assert!(written.len() > 30, "{written:?}");
+}

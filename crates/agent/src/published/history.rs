@@ -15,6 +15,7 @@ use crate::state_file;
 use crate::view::ActionView;
 use instep_core::idset::CpuSet;
 use instep_core::units::{Nanos, NodeId};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -38,8 +39,9 @@ const LONGEST: usize = 600;
 const SCHEMA: &str = "instep.history/1";
 
 /// The last hour, or the last day.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct History {
+    #[schemars(extend("const" = "instep.history/1"))]
     schema: String,
     /// How many minutes a sample stands for: 1 in an hour, 10 in a day.
     #[serde(default = "minute")]
@@ -55,7 +57,7 @@ pub struct History {
 }
 
 /// One VM in the minutes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 struct Series {
     name: String,
     uuid: String,
@@ -68,8 +70,8 @@ struct Series {
 type Sample = (u64, u64, u64, Option<u64>, Option<u64>);
 
 /// What was changed of a VM in one cycle, for one reason.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Change {
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct Change {
     /// In UTC, such as `2026-11-23T08:11:15.000Z`.
     at: String,
     vm: String,

@@ -13,12 +13,14 @@ use crate::view::{ActionView, ConflictView, VerdictView};
 use instep_core::idset::CpuSet;
 use instep_core::snapshot::{Snapshot, Vcpu, Vm};
 use instep_core::units::{Bytes, CpuId, Milli, Nanos, NodeId, Tid, VmId};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// A host after a cycle.
-#[derive(Debug, Serialize)]
-pub(crate) struct PublishedHost<'a> {
+#[derive(Debug, JsonSchema, Serialize)]
+pub struct PublishedHost<'a> {
+    #[schemars(extend("const" = "instep.host/1"))]
     schema: &'static str,
     version: &'static str,
     #[serde(flatten)]
@@ -36,13 +38,13 @@ pub(crate) struct PublishedHost<'a> {
     warnings: &'a [String],
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct PublishedScheduler<'a> {
     instep: bool,
     why: &'a str,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct PublishedNode {
     id: NodeId,
     memory_bytes: Bytes,
@@ -50,7 +52,7 @@ struct PublishedNode {
     llcs: Vec<Vec<Vec<CpuId>>>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct PublishedVm<'a> {
     name: &'a str,
     uuid: Option<&'a str>,
@@ -71,7 +73,7 @@ struct PublishedVm<'a> {
     vcpus: Vec<PublishedVcpu<'a>>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 struct PublishedVcpu<'a> {
     index: u32,
     tid: Tid,

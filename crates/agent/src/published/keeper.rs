@@ -20,6 +20,7 @@ use crate::published::{DAY, HISTORY, HOST, PublishedHost, RunState, history_dir}
 use crate::record::Record;
 use crate::run::Sink;
 use crate::state_file;
+use schemars::JsonSchema;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -144,6 +145,21 @@ impl Keeper {
         }
         found
     }
+}
+
+/// A line of the history: schema `instep.moment/1`. [`Past::keep`] puts it together from parts that are JSON already.
+#[derive(Debug, JsonSchema)]
+#[schemars(rename = "Moment")]
+#[expect(dead_code, reason = "its schema is all that is used")]
+pub struct WrittenMoment<'a> {
+    #[schemars(extend("const" = "instep.moment/1"))]
+    schema: &'static str,
+    /// In milliseconds since 1970.
+    at_ms: u64,
+    /// What was changed since the moment before.
+    changes: Vec<Change>,
+    /// The host after the cycle.
+    host: PublishedHost<'a>,
 }
 
 impl Past {

@@ -219,3 +219,21 @@ fn scheduler_is_told_of_a_vm_that_came_before_the_next_look() {
     watch.note_arrivals(&mut heard);
     assert_eq!(log.borrow()[..], ["noted arrivals", "looked"]);
 }
+
+#[test]
+fn vms_that_come_again_and_again_are_told_at_intervals() {
+    let ((mut watch, _), mut heard) = (watch(9), Counting::default());
+    watch.every = Duration::from_secs(3600);
+    watch.between_arrivals = Duration::from_secs(3600);
+    let log = Rc::clone(&watch.scheduler.as_ref().unwrap().log);
+    let told = || log.borrow().iter().filter(|what| **what == "noted arrivals").count();
+    (0..5).for_each(|_| watch.note_arrivals(&mut heard));
+    assert_eq!(told(), 1, "the first one at once, the others not yet");
+    watch.look_if_due(&mut heard);
+    assert_eq!(told(), 1);
+    watch.between_arrivals = Duration::ZERO;
+    watch.look_if_due(&mut heard);
+    assert_eq!(told(), 2, "it is told of the others without a further one");
+    watch.look_if_due(&mut heard);
+    assert_eq!(told(), 2, "once");
+}

@@ -16,6 +16,7 @@ use instep_core::snapshot::{Snapshot, Vcpu, Vm};
 use instep_core::units::{Bytes, Nanos, NodeId, Tid, VmId};
 use instep_host::Root;
 use instep_host::apply::{Advised, AdvisedRoom, room};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -31,8 +32,10 @@ pub(crate) struct Request<'a> {
 }
 
 /// `instep.advice/1`.
-#[derive(Serialize)]
-struct AdviceJson<'a> {
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Advice")]
+pub(crate) struct AdviceJson<'a> {
+    #[schemars(extend("const" = "instep.advice/1"))]
     schema: &'static str,
     nodes: String,
     cpus: String,

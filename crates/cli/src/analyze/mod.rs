@@ -5,6 +5,7 @@ mod facts;
 mod html;
 mod rules;
 mod schedule_check;
+pub(crate) use schedule_check::Checked;
 mod settings;
 mod strip;
 mod text;
@@ -24,6 +25,7 @@ use instep_trace::event::Event;
 use instep_trace::perfetto::PerfettoWriter;
 use instep_trace::rec::{Counter, Throttled};
 use instep_trace::stream::{EventStream, Header, Tally};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Cursor, Read};
@@ -78,8 +80,9 @@ fn nothing_is_lost(args: &AnalyzeArgs) -> anyhow::Result<()> {
 }
 
 /// A report among several.
-#[derive(Serialize)]
-struct Named {
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "NamedAnalysis")]
+pub(crate) struct Named {
     file: String,
     #[serde(flatten)]
     report: Report,

@@ -21,8 +21,8 @@ use instep_core::idset::CpuSet;
 use instep_trace::analysis::analyze;
 use instep_trace::event::{Event, Fact as Seen, Left, MAX_CPUS};
 use instep_trace::stream::EventStream;
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -50,7 +50,7 @@ pub(super) fn command(
     let one = |path: &Path| one(path, (args, settings), &allowed, &rules);
     let (told, whole) = each(&args.files, one, show)?;
     if args.json {
-        print_json(&json!({ "schema": "instep.check/1", "files": told }))?;
+        print_json(&Checked { schema: "instep.check/1", files: &told })?;
     }
     whole?;
     let sound = told.iter().all(|said| said.finding.is_none());
@@ -99,8 +99,18 @@ fn one(
     })
 }
 
+/// What `--json` prints: schema instep.check/1.
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "ScheduleCheck")]
+pub(crate) struct Checked<'a> {
+    #[schemars(extend("const" = "instep.check/1"))]
+    schema: &'static str,
+    files: &'a [Said],
+}
+
 /// What is told of a file.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "CheckedFile")]
 struct Said {
     file: String,
     facts: u64,

@@ -2,6 +2,8 @@
 //! `instep.sim/1`. One file holds one run or several: documents one after another, or in an array.
 
 use anyhow::Context as _;
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -16,7 +18,8 @@ const WANTED: &str =
 const MAX_FILE: u64 = 256 << 20;
 
 /// Which way a measure is better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(super) enum Better {
     Higher,
     Lower,

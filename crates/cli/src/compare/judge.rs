@@ -9,14 +9,16 @@
 
 use super::documents::{Better, Reading, Side};
 use instep_report::stats;
-use serde::{Serialize, Serializer};
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Equal runs have means that differ by this part at most, from how sums of floats are rounded.
 const ROUNDING: f64 = 1e-9;
 
 /// What became of a measure from A to B.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "ComparisonVerdict")]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Verdict {
     Better,
@@ -32,7 +34,8 @@ pub(super) enum Verdict {
 }
 
 /// One side of a measure.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+#[schemars(rename = "ComparedValue")]
 pub(super) struct Value {
     /// The mean of the runs, or the median that a document without its runs tells.
     pub(super) value: f64,
@@ -55,11 +58,11 @@ impl Value {
 }
 
 /// A measure on both sides.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+#[schemars(rename = "ComparedMeasure")]
 pub(super) struct Row {
     pub(super) subject: String,
     pub(super) measure: &'static str,
-    #[serde(serialize_with = "name_of")]
     pub(super) better: Better,
     pub(super) a: Value,
     pub(super) b: Value,
@@ -79,14 +82,6 @@ pub(super) struct Comparison {
     pub(super) only_in_a: Vec<String>,
     pub(super) only_in_b: Vec<String>,
     pub(super) warnings: Vec<String>,
-}
-
-fn name_of<S: Serializer>(better: &Better, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(match better {
-        Better::Higher => "higher",
-        Better::Lower => "lower",
-        Better::Neither => "neither",
-    })
 }
 
 /// Subjects and measures in the order of the first document that has them.

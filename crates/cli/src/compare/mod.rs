@@ -9,11 +9,14 @@ use crate::args::CompareArgs;
 use crate::{Outcome, print, print_json, tell};
 use documents::Side;
 use judge::{Comparison, Verdict};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// What `--json` prints: schema instep.compare/1.
-#[derive(Debug, Serialize)]
-struct View<'a> {
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Comparison")]
+pub(crate) struct View<'a> {
+    #[schemars(extend("const" = "instep.compare/1"))]
     schema: &'static str,
     /// The schema of what is compared.
     of: &'a str,
@@ -26,7 +29,8 @@ struct View<'a> {
     warnings: &'a [String],
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "ComparedFile")]
 struct SideView<'a> {
     file: &'a str,
     runs: usize,

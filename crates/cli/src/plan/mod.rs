@@ -12,12 +12,15 @@ use crate::{Outcome, print, print_json};
 use instep_agent::config::Config;
 use instep_agent::view::{self, ActionView, ConflictView, VerdictView};
 use instep_core::policy::PolicyName;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::time::Duration;
 
 /// `instep.plan/1`.
-#[derive(Serialize)]
-struct PlanJson<'a> {
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Plan")]
+pub(crate) struct PlanJson<'a> {
+    #[schemars(extend("const" = "instep.plan/1"))]
     schema: &'static str,
     policy: PolicyName,
     window_ns: u64,

@@ -22,7 +22,8 @@ use instep_core::units::{Milli, Nanos};
 use instep_host::Root;
 use instep_host::discover::{ScanOptions, Scanner};
 use instep_host::profile::counters;
-use report::{Counted, Place, Point, Report};
+pub(crate) use report::Report;
+use report::{Counted, Place, Point};
 use std::path::{Path, PathBuf};
 use watch::{Seen, Watcher};
 

@@ -11,6 +11,7 @@ use instep_core::profile::{HARDLY_ACTIVE, Kind, Profile, Watched, potential};
 use instep_core::topology::Topology;
 use instep_core::units::{Milli, Nanos};
 use instep_host::profile::counters::NAMES;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -24,8 +25,10 @@ const SPOILT: u64 = 250;
 const MAX_SERIES: usize = 4000;
 
 /// Schema `instep.profile/1`. Fractions are 0 to 1; a field that is not known is null.
-#[derive(Serialize)]
-pub(super) struct Report {
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Profile")]
+pub(crate) struct Report {
+    #[schemars(extend("const" = "instep.profile/1"))]
     pub(super) schema: &'static str,
     /// The command, process or VM.
     pub(super) what: String,
@@ -63,7 +66,8 @@ pub(super) struct Report {
     pub(super) placing: Option<placing::Advice>,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "ProfileNumbers")]
 pub(super) struct Numbers {
     pub(super) threads: u32,
     pub(super) elapsed_ns: u64,
@@ -85,14 +89,16 @@ pub(super) struct Numbers {
 }
 
 /// The potential at one share and period.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "PotentialAtShare")]
 pub(super) struct Bound {
     pub(super) share: f64,
     pub(super) period_ns: u64,
     pub(super) potential: f64,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "ProfileAdvice")]
 pub(super) struct Advised {
     pub(super) vcpus: u32,
     /// The part of the speed that so many vCPUs keep by Amdahl's law.
@@ -114,7 +120,8 @@ pub(super) struct Advised {
 }
 
 /// A run with some number of threads.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "ProfilePoint")]
 pub(super) struct Point {
     pub(super) threads: u32,
     pub(super) elapsed_ns: u64,
@@ -129,7 +136,8 @@ pub(super) struct Point {
 }
 
 /// A run on some CPUs.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "ProfiledPlace")]
 pub(super) struct Place {
     pub(super) cpus: String,
     pub(super) threads: u32,
@@ -146,7 +154,8 @@ pub(super) struct Place {
 }
 
 /// An event table.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "HardwareCounts")]
 pub(super) struct Counted {
     pub(super) table: String,
     pub(super) source: String,

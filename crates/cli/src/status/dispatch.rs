@@ -7,6 +7,7 @@ use instep_core::units::NodeId;
 use instep_core::wording::Count;
 use instep_kernel::probe::State;
 use instep_kernel::{Mode, Plan, Probe, plan};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +17,8 @@ use std::time::Duration;
 const UNTOLD: &str = "no record of a running `instep run` in the state directory";
 
 /// Who schedules threads on this host.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Dispatch")]
 pub(crate) struct DispatchJson {
     /// In words.
     in_force: String,
@@ -43,7 +45,8 @@ pub(crate) struct DispatchJson {
 }
 
 /// A run that is gone without a word.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "EndedRun")]
 struct EndedJson {
     /// Its process.
     pid: u32,

@@ -10,11 +10,13 @@ use instep_core::snapshot::{Vcpu, Vm};
 use instep_core::units::{Nanos, Tid};
 use instep_host::apply::journal::Entry;
 use instep_host::apply::{Holder, Journal, StateDir, ThreadKind};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::time::{Duration, SystemTime};
 
 /// The run that places VMs now.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Run")]
 pub(super) struct RunJson {
     pid: u32,
     policy: String,
@@ -41,7 +43,8 @@ impl RunJson {
 }
 
 /// What one VM has from Instep.
-#[derive(Debug, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Placed")]
 pub(super) struct PlacedJson {
     /// The run that placed it; null after `run --once`.
     pid: Option<u32>,

@@ -21,13 +21,16 @@ use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::snapshot::{Snapshot, Vm};
 use instep_core::units::{Bytes, CpuId, Nanos, NodeId, Tid, VmId};
 use instep_host::discover::Trust;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 /// `instep.status/1`.
-#[derive(Serialize)]
-struct StatusJson<'a> {
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Status")]
+pub(crate) struct StatusJson<'a> {
+    #[schemars(extend("const" = "instep.status/1"))]
     schema: &'static str,
     /// What runs the VMs: `kvm`, for all of a Linux host, or `xen`.
     hypervisor: &'static str,
@@ -44,7 +47,8 @@ struct StatusJson<'a> {
 }
 
 /// A conflict, and whether its VM counts: one that does not is no finding.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "StatusConflict")]
 struct ConflictJson<'a> {
     #[serde(flatten)]
     conflict: ConflictView<'a>,
@@ -53,7 +57,8 @@ struct ConflictJson<'a> {
 
 /// One VM. One that is not placed says why in `left_alone`; one whose vCPU threads cannot be told has no
 /// vCPUs.
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "StatusVm")]
 struct VmJson<'a> {
     id: &'a str,
     name: &'a str,
@@ -81,7 +86,8 @@ struct VmJson<'a> {
     left_alone: Option<&'a str>,
 }
 
-#[derive(Serialize)]
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "StatusVcpu")]
 struct VcpuJson<'a> {
     index: u32,
     tid: Tid,

@@ -5,6 +5,7 @@
 #![cfg(test)]
 
 mod arrival;
+mod clock;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,6 +1,8 @@
 //! What the tests of the `instep` binary share: running it within a time limit, alone or in the
 //! background, and what came of it.
 
+pub(crate) mod schemas;
+
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -102,10 +104,12 @@ impl Ran {
         self
     }
 
-    /// Standard output as one JSON document.
+    /// Standard output as one JSON document, which is as docs/schemas.json says.
     pub(crate) fn json(&self) -> Value {
         let parsed = serde_json::from_str(&self.stdout);
-        parsed.unwrap_or_else(|error| panic!("{error}:\n{}", self.all()))
+        let document = parsed.unwrap_or_else(|error| panic!("{error}:\n{}", self.all()));
+        schemas::check(&document);
+        document
     }
 
     /// Everything, for the message of a failed test.

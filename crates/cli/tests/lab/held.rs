@@ -1,6 +1,7 @@
 //! Scenarios that must hold. [`ALWAYS`] take ten seconds to two minutes each on two quiet cores; with
 //! INSTEP_LAB_ALL=1 all others follow, in half an hour.
 
+use crate::schemas;
 use crate::stage::{self, Lab, left_by, scenarios, turn};
 use crate::sums;
 use instep_madehost::skip;
@@ -112,6 +113,7 @@ fn tried(file: &Path, more: &[&str]) -> Result<Option<(Value, Lab)>, Failure> {
         let last = said.lines().rfind(|line| line.starts_with("instep: ")).unwrap_or("no report");
         Failure::Lab(format!("{name}: {last}\n{said}"))
     })?;
+    assert_eq!(schemas::check(&report).as_deref(), Some("instep.lab/1"));
     let checks = report["checks"].as_array().into_iter().flatten();
     let failed: Vec<String> =
         checks.filter(|check| check["held"] != true).map(Value::to_string).collect();

@@ -11,6 +11,9 @@ mod dispatch;
 mod endings;
 mod held;
 mod inside;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../common/schemas.rs"]
+mod schemas;
 mod stage;
 #[path = "../../../trace/tests/common/sums.rs"]
 mod sums;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the package must hold, besides a page for each command.
-const FILES: [&str; 14] = [
+const FILES: [&str; 15] = [
     "usr/bin/instep",
     "etc/instep/instep.toml",
     "usr/lib/systemd/system/instep.service",
@@ -19,6 +19,7 @@ const FILES: [&str; 14] = [
     "usr/share/bash-completion/completions/instep",
     "usr/share/zsh/vendor-completions/_instep",
     "usr/share/fish/vendor_completions.d/instep.fish",
+    "usr/share/instep/schemas.json",
     "usr/share/doc/instep/guide.md",
     "usr/share/doc/instep/copyright",
     "usr/share/doc/instep/examples/dispatch.conf",

@@ -7,6 +7,7 @@ use instep_madehost::skip;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// Where apt finds the packages of this machine.
 const SOURCES: [&str; 2] = ["/etc/apt/sources.list", "/etc/apt/sources.list.d/debian.sources"];
@@ -14,6 +15,14 @@ const SOURCES: [&str; 2] = ["/etc/apt/sources.list", "/etc/apt/sources.list.d/de
 /// Asks the page's server for the metrics without a program for HTTP.
 const METRICS: &str = "exec 3<>/dev/tcp/127.0.0.1/9877
     printf 'GET /metrics HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\n\\r\\n' >&3; grep -c ^instep_host_cpus <&3";
+
+/// An archive of this age is made anew.
+const OLD: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// How old a file is; `None` where there is none, and where the clock went back.
+fn age(file: &Path) -> Option<Duration> {
+    fs::metadata(file).ok()?.modified().ok()?.elapsed().ok()
+}
 
 /// The name of this Debian's suite.
 fn suite() -> Option<String> {
@@ -26,7 +35,8 @@ fn suite() -> Option<String> {
     suite.map(str::to_owned)
 }
 
-/// An archive of a Debian with systemd and what the package needs. It is kept for later runs.
+/// An archive of a Debian with systemd and what the package needs. It is kept for the runs of some days, as packages of Debian
+/// are mended meanwhile.
 fn archive(package: &Path) -> Option<PathBuf> {
     let suite = suite()?;
     let needs = dpkg_deb(&["-f"], package, &["Depends"])?;
@@ -34,7 +44,7 @@ fn archive(package: &Path) -> Option<PathBuf> {
     let include: Vec<&str> = ["systemd", "systemd-sysv", "dbus"].into_iter().chain(needs).collect();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let kept = folder.join(format!("{suite}-{}.tar", include.join("-")));
-    if kept.exists() {
+    if age(&kept).is_some_and(|age| age < OLD) {
         return Some(kept);
     }
     let new = folder.join(format!("new-{}.tar", std::process::id()));
@@ -48,7 +58,8 @@ fn archive(package: &Path) -> Option<PathBuf> {
         let why = said(&made);
         let why = why.lines().next_back().unwrap_or("no mmdebstrap here (apt install mmdebstrap)");
         skip::note(&format!("no fresh Debian can be made here: {why}"));
-        return None;
+        // One of last week is better than none.
+        return kept.exists().then_some(kept);
     }
     fs::rename(&new, &kept).unwrap();
     Some(kept)

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What the package must hold, besides a page for each command, and whether it belongs to the settings.
-const FILES: [(&str, bool); 12] = [
+const FILES: [(&str, bool); 13] = [
     ("/usr/bin/instep", false),
     ("/etc/instep/instep.toml", true),
     ("/usr/lib/systemd/system/instep.service", false),
@@ -19,6 +19,7 @@ const FILES: [(&str, bool); 12] = [
     ("/usr/share/zsh/site-functions/_instep", false),
     ("/usr/share/fish/vendor_completions.d/instep.fish", false),
     ("/usr/share/licenses/instep/COPYING", false),
+    ("/usr/share/instep/schemas.json", false),
     ("/usr/share/doc/instep/guide.md", false),
     ("/usr/share/doc/instep/examples/prometheus/instep-alerts.yml", false),
     ("/usr/share/doc/instep/examples/prometheus/instep-dashboard.json", false),

@@ -219,12 +219,33 @@ fn put_service(tree: &Path) {
     assert!(copied.unwrap().success());
 }
 
+/// The same package as version 0.0.1, at `to`.
+fn make_older(package: &Path, to: &Path) {
+    let script = "mkdir \"$2.d\" && dpkg-deb -R \"$1\" \"$2.d/tree\" &&
+        sed -i 's/^Version:.*/Version: 0.0.1-1/' \"$2.d/tree/DEBIAN/control\" &&
+        dpkg-deb --root-owner-group -b \"$2.d/tree\" \"$2\" && rm -r \"$2.d\"";
+    let made = Command::new("sh").args(["-c", script, "sh"]).arg(package).arg(to).output().unwrap();
+    assert!(made.status.success(), "{}", said(&made));
+}
+
+/// Installs a package over another version: the new run has what the one before placed, which was not put back meanwhile.
+fn replace(machine: &Machine, package: &str, version: &str) {
+    let run = machine.property("MainPID");
+    machine.does(&format!("dpkg --force-confold -i {package}"));
+    assert_eq!(machine.says("dpkg-query -f '${Version}' -W instep"), version);
+    assert_ne!(machine.property("MainPID"), run, "the other version runs");
+    assert!(!machine.is_as_found(), "{}", machine.journal());
+    let journal = machine.journal();
+    assert!(!journal.contains("original affinity again"), "it was put back meanwhile: {journal}");
+}
+
 #[test]
-fn upgrade_keeps_the_placement_and_removal_undoes_it() {
+fn upgrade_and_downgrade_keep_the_placement_and_removal_undoes_it() {
     let dir = tempfile::tempdir().unwrap();
     let Some(package) = super::deb::package(dir.path(), false) else { return };
     let put = |tree: &Path| {
         fs::copy(&package, tree.join("instep.deb")).unwrap();
+        make_older(&package, &tree.join("older.deb"));
         fs::write(tree.join("instep.toml"), configuration()).unwrap();
     };
     let Some(machine) = Machine::boot(put) else { return };
@@ -232,19 +253,17 @@ fn upgrade_keeps_the_placement_and_removal_undoes_it() {
         return;
     }
     // Containers often have a policy that no package starts anything.
-    machine.does("rm -f /usr/sbin/policy-rc.d && dpkg -i /instep.deb");
+    machine.does("rm -f /usr/sbin/policy-rc.d && dpkg -i /older.deb");
     assert_eq!(machine.says("systemctl is-enabled instep"), "disabled");
     assert_eq!(machine.says("systemctl is-active instep"), "inactive");
     machine.does("test ! -e /var/lib/instep || rm -r /var/lib/instep");
     machine.does("cp /instep.toml /etc/instep/instep.toml && systemctl enable --now instep");
     assert!(!machine.is_as_found(), "{}", machine.journal());
 
-    let run = machine.property("MainPID");
-    machine.does("dpkg --force-confold -i /instep.deb");
-    assert_ne!(machine.property("MainPID"), run, "the new version runs");
-    assert!(!machine.is_as_found(), "{}", machine.journal());
-    let journal = machine.journal();
-    assert!(!journal.contains("original affinity again"), "it was put back meanwhile: {journal}");
+    let own = concat!(env!("CARGO_PKG_VERSION"), "-1");
+    for (package, version) in [("/instep.deb", own), ("/older.deb", "0.0.1-1")] {
+        replace(&machine, package, version);
+    }
 
     machine.does("dpkg --remove instep");
     assert!(machine.is_as_found(), "{}", machine.journal());

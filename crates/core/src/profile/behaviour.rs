@@ -14,6 +14,7 @@
 
 use super::{Profile, Spinning};
 use crate::units::{Milli, Nanos};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -27,7 +28,7 @@ const ONCE: u64 = 6;
 const BOUNDS: (u64, u64) = (1_000, 3_600_000_000_000);
 
 /// A synthetic program; prints as a command line of `instep-load`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Behaviour {
     /// Threads that compute and never wait.

@@ -13,6 +13,7 @@ pub mod behaviour;
 pub mod placing;
 
 use crate::units::{Milli, Nanos};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt;
 
@@ -74,8 +75,9 @@ pub struct ThreadSum {
 
 /// The type of an application: whether its workload parallelism and the frequency of its
 /// synchronisation are high (systems.md, 5).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(into = "u8")]
+#[schemars(with = "u8", extend("minimum" = 1, "maximum" = 4))]
 pub enum Kind {
     /// Type 1: high parallelism, low frequency.
     HighLow,

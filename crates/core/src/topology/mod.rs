@@ -14,10 +14,13 @@ pub use lanes::{LANES, Lane, lanes};
 
 use crate::idset::{CpuSet, NodeSet};
 use crate::units::{Bytes, ClusterId, CoreId, CpuId, LlcId, NodeId, PackageId};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Which kind of core a CPU belongs to on a hybrid processor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum CoreKind {
     /// A core built for speed (Intel P-core, Arm big).

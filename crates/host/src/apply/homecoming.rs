@@ -17,6 +17,7 @@ use crate::apply::room::Room;
 use crate::error::Error;
 use instep_core::idset::NodeSet;
 use instep_core::units::{Bytes, NodeId};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -56,7 +57,7 @@ impl Default for Budget {
 }
 
 /// Why a step ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
     /// The pass is over: every range was walked.
@@ -70,7 +71,7 @@ pub enum Stop {
 }
 
 /// What one step did.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Step {
     /// Bytes by what became of them.
     pub tally: Tally,
@@ -79,7 +80,7 @@ pub struct Step {
 }
 
 /// Bytes by cause.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(transparent)]
 pub struct Tally(pub BTreeMap<Cause, Bytes>);
 

@@ -6,10 +6,11 @@ use crate::discover::proc_text;
 use crate::error::Error;
 use crate::root::Root;
 use instep_core::units::Tid;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A process of one boot; the default is none, of no boot.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct Instance {
     /// `/proc/sys/kernel/random/boot_id` of its boot.
     pub boot_id: String,

@@ -9,6 +9,7 @@ use crate::apply::thread;
 use crate::error::Error;
 use crate::root::Root;
 use instep_core::units::{NodeId, Tid};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt;
 use std::io;
@@ -20,7 +21,7 @@ pub const UNTOLD: i32 = i32::MIN;
 const MPOL_MF_MOVE: libc::c_int = 1 << 1;
 
 /// Why a page is, or is not, at home now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
     /// It was elsewhere and is at home now.

@@ -6,6 +6,7 @@
 use super::xen;
 use crate::error::Error;
 use instep_core::wording::Count;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -13,7 +14,7 @@ use std::path::Path;
 const MAX_CPUS: u32 = 64;
 
 /// Which clock an emulated host lives by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Clock {
     /// One thread of this machine for each emulated CPU: near real time.
@@ -56,7 +57,7 @@ impl Clock {
 }
 
 /// What runs the guests of an emulated host.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Hypervisor {
     /// Linux with KVM, on AMD SVM that QEMU emulates.
@@ -67,7 +68,7 @@ pub enum Hypervisor {
 }
 
 /// The scheduler with which Xen boots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum XenScheduler {
     /// The credit scheduler.
@@ -77,7 +78,7 @@ pub enum XenScheduler {
 }
 
 /// The shape of an emulated host.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
     /// What runs its guests.

@@ -6,11 +6,13 @@ use super::evidence::{GuestSeen, Observation, ThreadSeen};
 use super::hold::{Hold, Part};
 use crate::host::machine::Machine;
 use instep_core::wording::Count;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The result of one check.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "LabCheck")]
 pub struct Check {
     /// What was checked, in the scenario's words.
     pub what: String,

@@ -7,12 +7,14 @@
 use super::GuestPlan;
 use crate::host::machine::Machine;
 use instep_core::idset::CpuSet;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 /// What was seen at one moment.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
+#[schemars(rename = "LabObservation")]
 pub struct Observation {
     /// Every guest that runs, by name; those that are processes also when they have ended.
     pub guests: Vec<GuestSeen>,
@@ -21,7 +23,7 @@ pub struct Observation {
 }
 
 /// A guest as the kernel shows it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
 pub struct GuestSeen {
     /// Its name.
     pub name: String,
@@ -46,7 +48,7 @@ pub struct GuestSeen {
 }
 
 /// A thread as the kernel shows it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct ThreadSeen {
     /// Its id.
     pub tid: u32,

@@ -3,14 +3,17 @@
 use super::check::Check;
 use super::evidence::Observation;
 use crate::host::machine::{Clock, Machine};
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// The result of a run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Lab")]
 pub struct Report {
     /// `instep.lab/1`.
+    #[schemars(extend("const" = "instep.lab/1"))]
     pub schema: &'static str,
     /// The scenario's name.
     pub scenario: String,
@@ -49,7 +52,7 @@ pub struct Report {
 }
 
 /// A clock and what its results are worth.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct ClockReport {
     /// `real` or `counted`.
     pub kind: Clock,
@@ -66,7 +69,8 @@ impl From<Clock> for ClockReport {
 }
 
 /// Times of this machine, in seconds.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, JsonSchema, Serialize)]
+#[schemars(rename = "LabSeconds")]
 pub struct Seconds {
     /// From the start until the host was up.
     pub host_up: f64,
@@ -77,7 +81,8 @@ pub struct Seconds {
 }
 
 /// Where the guests' memory was at one look.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+#[schemars(rename = "LabSample")]
 pub struct Sample {
     /// When, in seconds from the start, by this machine's clock.
     pub seconds: f64,
@@ -86,7 +91,7 @@ pub struct Sample {
 }
 
 /// Where one guest's memory was.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct MemorySample {
     /// The guest.
     pub name: String,
@@ -113,7 +118,7 @@ impl Sample {
 }
 
 /// A step that was done.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
 pub struct StepReport {
     /// What was done.
     pub step: String,

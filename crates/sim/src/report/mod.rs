@@ -17,12 +17,15 @@ use crate::engine::{Outcome, VmTally};
 use crate::params::ONE;
 use crate::scenario::build::Plan;
 use crate::schedule::VmSchedule;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// A run's results, schema `instep.sim/1`. Times are nanoseconds of simulated time.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+#[schemars(rename = "Simulation")]
 pub struct Report {
     /// `instep.sim/1`.
+    #[schemars(extend("const" = "instep.sim/1"))]
     pub schema: &'static str,
     /// The seed.
     pub seed: u64,
@@ -44,7 +47,8 @@ pub struct Report {
 }
 
 /// One VM's measures. Fractions are 0 to 1.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+#[schemars(rename = "SimulatedVm")]
 pub struct VmReport {
     /// Its name.
     pub name: String,
@@ -113,7 +117,8 @@ pub struct VmReport {
 }
 
 /// Blocked time of a VM's vCPUs, nanoseconds, by who ended it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "SimulatedWaits")]
 pub struct WaitsReport {
     /// A sibling: synchronisation.
     pub sibling_ns: u64,
@@ -124,7 +129,8 @@ pub struct WaitsReport {
 }
 
 /// Waits for a CPU, nanoseconds; quantiles are up to an eighth too long.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "WaitTimes")]
 pub struct WaitReport {
     /// How many.
     pub count: u64,
@@ -144,7 +150,8 @@ pub struct WaitReport {
 }
 
 /// Who ran while a VM waited.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "SimulatedCulprit")]
 pub struct Culprit {
     /// A VM, itself (stacked siblings), `host` (the host's own threads) or `idle`.
     pub name: String,
@@ -153,7 +160,8 @@ pub struct Culprit {
 }
 
 /// The host's measures.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+#[schemars(rename = "SimulatedHost")]
 pub struct HostReport {
     /// CPUs.
     pub cpus: usize,

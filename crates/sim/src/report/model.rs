@@ -4,12 +4,13 @@
 //! They are models of parallel programs of phases: for a VM that sleeps on timers or devices they
 //! mean little. Nothing here is fed back into a simulation.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 pub use crate::params::PERIOD_NS;
 
 /// The model of completion by Lag (systems.md, 2), for the work that the VM did in the run.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct LagModel {
     /// The quantum T, as the scheduler says.
     pub quantum_ns: u64,

@@ -14,6 +14,7 @@ pub use file::Experiment;
 use crate::engine::Outcome;
 use instep_report::stats;
 use rayon::prelude::*;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -42,16 +43,18 @@ pub const FILES: &[(&str, &str)] = experiments![
 ];
 
 /// What came of experiments, schema `instep.reproduce/1`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 pub struct Reproduced {
     /// `instep.reproduce/1`.
+    #[schemars(extend("const" = "instep.reproduce/1"))]
     pub schema: &'static str,
     /// The experiments.
     pub experiments: Vec<Result>,
 }
 
 /// What came of one experiment.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+#[schemars(rename = "Experiment")]
 pub struct Result {
     /// Its name.
     pub name: String,
@@ -80,7 +83,8 @@ pub struct Result {
 }
 
 /// A row: published beside simulated.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
+#[schemars(rename = "PublishedFigure")]
 pub struct Row {
     /// What it is.
     pub label: String,
@@ -109,7 +113,8 @@ pub struct Row {
 }
 
 /// Whether simulated and published agree. One rule for all experiments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "Agreement")]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// The published figure lies in the interval, or not further from the mean than a tenth of
@@ -136,7 +141,8 @@ impl Verdict {
 }
 
 /// What agreement with a published figure is worth.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema, Serialize)]
+#[schemars(rename = "FigureKind")]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// A number of the model was chosen so that the figure comes out: worth nothing.

@@ -7,10 +7,11 @@
 use super::report::{Finding, HostReport, Occupant, VmReport};
 use instep_core::measure;
 use instep_core::units::Nanos;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Kinds of findings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// vCPUs waited while others ran on their CPUs.

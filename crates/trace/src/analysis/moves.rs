@@ -6,7 +6,7 @@ use instep_core::topology::Topology;
 use instep_core::units::CpuId;
 
 /// Moves by distance.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, schemars::JsonSchema, serde::Serialize)]
 pub struct Moves {
     /// To another thread of the same core.
     pub within_core: u64,

@@ -2,6 +2,7 @@
 //! nanoseconds, fractions from 0 to 1.
 
 use crate::stream::Tally;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 pub use super::findings::Kind;
@@ -9,9 +10,11 @@ pub use super::moves::Moves;
 pub use super::waits::{Halts, Histogram, Sleeps, WaitTable};
 
 /// Everything.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Analysis")]
 pub struct Report {
     /// `instep.analysis/1`.
+    #[schemars(extend("const" = "instep.analysis/1"))]
     pub schema: &'static str,
     /// From the first scheduling event to the last.
     pub duration_ns: u64,
@@ -38,7 +41,7 @@ pub struct Report {
 }
 
 /// What is wrong with a trace beside the events that the recorder counted as lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct TraceReport {
     /// Events that came after a later one of the same CPU.
     pub reordered: u64,
@@ -61,7 +64,8 @@ impl From<&Tally> for TraceReport {
 }
 
 /// The host and the trace.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, Serialize)]
+#[schemars(rename = "AnalysedHost")]
 pub struct HostReport {
     /// Its name, where the trace says.
     pub hostname: Option<String>,
@@ -88,7 +92,8 @@ pub struct HostReport {
 }
 
 /// One VM. `None` where no event tells: none of its vCPUs has one, or one that has none ran.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+#[schemars(rename = "AnalysedVm")]
 pub struct VmReport {
     /// Its name.
     pub name: String,
@@ -129,7 +134,8 @@ pub struct VmReport {
 }
 
 /// One vCPU. Its times are `None` where it has no event and no counter of the kernel is recorded.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "AnalysedVcpu")]
 pub struct VcpuReport {
     /// Its number.
     pub index: u32,
@@ -148,7 +154,8 @@ pub struct VcpuReport {
 }
 
 /// Time that a vCPU slept by who ended it, as `instep sim` has it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "AnalysedWaits")]
 pub struct WaitsReport {
     /// A sibling: synchronisation.
     pub sibling_ns: u64,
@@ -172,7 +179,8 @@ impl From<&WaitTable> for WaitsReport {
 }
 
 /// Who ran while a VM waited.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[schemars(rename = "AnalysedCulprit")]
 pub struct Culprit {
     /// A VM, a thread's name, `(idle)`, or the VM itself: stacked siblings.
     pub name: String,
@@ -197,7 +205,7 @@ pub enum Occupant {
 }
 
 /// A time on a CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct OnCpu {
     /// The CPU.
     pub cpu: u32,
@@ -206,7 +214,7 @@ pub struct OnCpu {
 }
 
 /// Bottlenecks (systems.md, 2).
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, JsonSchema, Serialize)]
 pub struct HeldUpReport {
     /// How often the threshold was passed.
     pub passes: u64,
@@ -217,7 +225,7 @@ pub struct HeldUpReport {
 }
 
 /// What a VM's CPU quota did.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct ThrottledReport {
     /// Time in which its vCPUs were runnable and stopped by it.
     pub ns: u64,
@@ -233,7 +241,7 @@ pub struct ThrottledReport {
 
 /// Allocation periods (systems.md, 5), with a share by weight. `None` where no period is whole, and as
 /// in [`VmReport`].
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, JsonSchema, Serialize)]
 pub struct PeriodReport {
     /// The VM's weight, where the trace or the user tells; 100 is taken otherwise.
     pub weight: Option<u32>,
@@ -250,7 +258,8 @@ pub struct PeriodReport {
 }
 
 /// Something found.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+#[schemars(rename = "AnalysisFinding")]
 pub struct Finding {
     /// What kind.
     pub kind: Kind,

@@ -8,10 +8,11 @@
 use super::world::{Change, IDLE, Place, World};
 use crate::event::Context;
 use instep_core::units::{Nanos, Tid};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Sleeps of a kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Sleeps {
     /// How many.
     pub count: u64,
@@ -20,7 +21,7 @@ pub struct Sleeps {
 }
 
 /// Sleeps by who ended them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct WaitTable {
     /// A sibling vCPU.
     pub sibling: Sleeps,
@@ -34,7 +35,7 @@ pub struct WaitTable {
 
 /// Halts of a guest's CPU, as KVM ends them (kvm_vcpu_wakeup): the thread sleeps, or it polls for an end
 /// first and needs no sleep.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Halts {
     /// How many.
     pub count: u64,

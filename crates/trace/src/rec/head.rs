@@ -4,6 +4,7 @@
 use crate::error::Fault;
 use crate::stream::{Guest, Header};
 use crate::topology::TopologyDocument;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The first block.
@@ -103,7 +104,8 @@ pub struct Throttled {
 }
 
 /// Events lost in one place.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "LostEvents")]
 #[serde(default)]
 pub struct Lost {
     /// Where: `ring` (no room), `nested` (the kernel was recording already).

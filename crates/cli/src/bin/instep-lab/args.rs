@@ -76,6 +76,9 @@ pub(crate) enum Command {
     /// Runs cells of `bench` where it is (used in the emulated host).
     #[command(hide = true)]
     BenchCells(BenchCellsArgs),
+    /// The JSON schemas of what this program prints with --json; docs/schemas.json has those of both programs.
+    #[command(hide = true)]
+    Schemas,
     /// Writes the scenario of `instep profile --scenario`.
     #[command(hide = true)]
     Imitate,

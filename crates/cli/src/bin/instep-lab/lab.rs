@@ -15,6 +15,8 @@ use instep_lab::scenario::Scenario;
 use instep_lab::scenario::report::Report;
 use instep_lab::scenario::run::{Options, run};
 use instep_lab::{Error, Stop, doctor, page};
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -191,6 +193,36 @@ fn drawn(report: &Report, width: usize) -> String {
     text
 }
 
+/// What `lab list --json` prints: schema instep.lab.list/1.
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "LabList")]
+pub(crate) struct LabListJson<'a> {
+    #[schemars(extend("const" = "instep.lab.list/1"))]
+    schema: &'static str,
+    scenarios: Vec<ListedScenario<'a>>,
+}
+
+#[derive(JsonSchema, Serialize)]
+struct ListedScenario<'a> {
+    file: &'a Path,
+    name: &'a str,
+    about: &'a str,
+    nodes: u32,
+    cpus: u32,
+    guests: usize,
+}
+
+/// What `lab doctor --json` prints: schema instep.lab.doctor/1.
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "LabDoctor")]
+pub(crate) struct LabDoctorJson<'a> {
+    #[schemars(extend("const" = "instep.lab.doctor/1"))]
+    schema: &'static str,
+    /// Whether the lab can run.
+    fine: bool,
+    findings: &'a [doctor::Finding],
+}
+
 fn list(args: &LabListArgs) -> anyhow::Result<Outcome> {
     let built_in = |(name, text): &(&str, &str)| {
         (Path::new(name).to_owned(), Scenario::parse(text, name).map_err(anyhow::Error::msg))
@@ -216,10 +248,14 @@ fn list(args: &LabListArgs) -> anyhow::Result<Outcome> {
                 );
                 let line = format!("{}: {} ({shape})", path.display(), scenario.about);
                 text.push_str(&entry(&line, columns));
-                json.push(serde_json::json!({
-                    "file": path, "name": scenario.name, "about": scenario.about,
-                    "nodes": host.nodes, "cpus": host.cpus(), "guests": scenario.guest.len(),
-                }));
+                json.push(ListedScenario {
+                    file: path,
+                    name: &scenario.name,
+                    about: &scenario.about,
+                    nodes: host.nodes,
+                    cpus: host.cpus(),
+                    guests: scenario.guest.len(),
+                });
             }
             Err(error) => {
                 outcome = Outcome::Finding;
@@ -228,7 +264,7 @@ fn list(args: &LabListArgs) -> anyhow::Result<Outcome> {
         }
     }
     if args.json {
-        print_json(&serde_json::json!({"schema": "instep.lab.list/1", "scenarios": json}))?;
+        print_json(&LabListJson { schema: "instep.lab.list/1", scenarios: json })?;
     } else if let (Some(dir), true) = (&args.dir, found.is_empty()) {
         print(&format!("No scenario (*.toml) in {}.\n", dir.display()))?;
     } else {
@@ -268,10 +304,7 @@ fn doctor(json: bool) -> anyhow::Result<Outcome> {
     let findings = doctor::examine(load.as_deref(), &Stop::on_signals()?);
     let fine = doctor::can_run(&findings);
     if json {
-        let value = serde_json::json!({
-            "schema": "instep.lab.doctor/1", "fine": fine, "findings": findings,
-        });
-        print_json(&value)?;
+        print_json(&LabDoctorJson { schema: "instep.lab.doctor/1", fine, findings: &findings })?;
     } else {
         let mut text = String::new();
         for finding in &findings {

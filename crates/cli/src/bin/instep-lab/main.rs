@@ -5,6 +5,7 @@ mod args;
 mod bench;
 mod demo;
 mod imitate;
+mod json_documents;
 mod lab;
 mod reproduce;
 mod scenario_file;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::command(&args),
         Command::BenchCells(args) => bench::cells::command(&args),
         Command::Reproduce(args) => reproduce::command(&args),
+        Command::Schemas => json_documents::command(),
         Command::Imitate => imitate::command(),
     });
     instep_cli::exit_code(result, end_with)

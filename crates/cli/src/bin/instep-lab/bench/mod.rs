@@ -13,7 +13,7 @@ use crate::lab::Progress;
 use crate::pending::ensure_apart;
 use crate::{Outcome, Stamped, print, print_json, tell, writable};
 use anyhow::Context as _;
-use instep_bench::case::Case;
+use instep_bench::case::{Case, Kind};
 use instep_bench::cell::Cell;
 use instep_bench::cells_file::{self, Boot, Keeper, Kept, Order};
 use instep_bench::plan::{DEFAULT, INSTEP, Scheduler, SchedulerKind, Times, WITHOUT};
@@ -25,6 +25,8 @@ use instep_lab::Stop;
 use instep_lab::host::busy::OtherWork;
 use instep_lab::host::machine::Clock;
 use instep_lab::scenario::run::Options;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -356,17 +358,50 @@ fn show(args: &BenchArgs, report: &Report) -> anyhow::Result<Outcome> {
     Ok(if report.is_complete() { Outcome::Fine } else { Outcome::Finding })
 }
 
+/// What `bench --list --json` prints: schema instep.bench.list/1.
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "BenchList")]
+pub(crate) struct BenchListJson<'a> {
+    #[schemars(extend("const" = "instep.bench.list/1"))]
+    schema: &'static str,
+    cases: Vec<ListedCase<'a>>,
+}
+
+#[derive(JsonSchema, Serialize)]
+struct ListedCase<'a> {
+    name: &'a str,
+    about: &'a str,
+    cpus: u32,
+    /// The part of the host that the work is entitled to.
+    share: f64,
+    quick: bool,
+    ablate: bool,
+    kind: Kind,
+    load: &'a str,
+}
+
+impl<'a> ListedCase<'a> {
+    fn of(case: &'a Case) -> Self {
+        let cpus = case.host.cpus();
+        let Case { name, about, quick, ablate, work, .. } = case;
+        let share = case.share(cpus);
+        Self {
+            name,
+            about,
+            cpus,
+            share,
+            quick: *quick,
+            ablate: *ablate,
+            kind: work.kind,
+            load: &work.load,
+        }
+    }
+}
+
 fn list(args: &BenchArgs, cases: &[Case]) -> anyhow::Result<Outcome> {
     if args.json {
-        let case = |case: &Case| {
-            serde_json::json!({
-                "name": case.name, "about": case.about, "cpus": case.host.cpus(),
-                "share": case.share(case.host.cpus()), "quick": case.quick, "ablate": case.ablate,
-                "kind": case.work.kind, "load": case.work.load,
-            })
-        };
-        let cases: Vec<_> = cases.iter().map(case).collect();
-        print_json(&serde_json::json!({"schema": "instep.bench.list/1", "cases": cases}))?;
+        let cases = cases.iter().map(ListedCase::of).collect();
+        print_json(&BenchListJson { schema: "instep.bench.list/1", cases })?;
         return Ok(Outcome::Fine);
     }
     let mut text = String::new();

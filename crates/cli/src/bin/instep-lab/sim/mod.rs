@@ -13,14 +13,18 @@ use crate::scenario_file::{Reader, built_in};
 use crate::{Outcome, Stamped, print, print_json, tell};
 use files::Files;
 use indicatif::{ProgressBar, ProgressStyle};
+use instep_check::Finding;
 use instep_lab::Stop;
 use instep_sim::check::Checked;
 use instep_sim::report;
 use instep_sim::scenario::build::Plan;
 use instep_sim::scenario::{Overrides, Scenario};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::borrow::Cow;
 use std::path::Path;
+pub(crate) use swarm::SwarmJson;
+pub(crate) use sweep::SweepJson;
 
 /// Reads, simulates, prints.
 pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
@@ -137,17 +141,29 @@ fn judged(checked: &Checked) -> (String, Outcome) {
     }
 }
 
-/// The same as JSON.
-fn checked_json(plan: &Plan, checked: &Checked) -> Value {
-    json!({
-        "schema": "instep.sim/1",
-        "checked": true,
-        "seed": plan.setup.seed,
-        "scheduler": plan.scheduler,
-        "events": checked.events,
-        "simulated_ns": checked.until,
-        "finding": checked.finding,
-    })
+/// The same as JSON: schema instep.sim.check/1.
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "CheckedSimulation")]
+pub(crate) struct CheckedJson<'a> {
+    #[schemars(extend("const" = "instep.sim.check/1"))]
+    schema: &'static str,
+    seed: u64,
+    scheduler: &'a str,
+    events: u64,
+    simulated_ns: u64,
+    /// The rule that was broken first; null when all held.
+    finding: Option<&'a Finding>,
+}
+
+fn checked_json<'a>(plan: &'a Plan, checked: &'a Checked) -> CheckedJson<'a> {
+    CheckedJson {
+        schema: "instep.sim.check/1",
+        seed: plan.setup.seed,
+        scheduler: &plan.scheduler,
+        events: checked.events,
+        simulated_ns: checked.until,
+        finding: checked.finding.as_ref(),
+    }
 }
 
 #[cfg(test)]
@@ -191,7 +207,7 @@ mod tests {
         let text = "scheduler = \"cfs\"\nduration = \"1s\"\nseed = 4\n[host]\nmemory = \"1GiB\"\ncores = 1\n\
                     [[guest]]\nname = \"a\"\nvcpus = 1\nmemory = \"1GiB\"\nload = \"spin\"\n";
         let plan = Plan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap();
-        let json = checked_json(&plan, &broken);
+        let json = serde_json::to_value(checked_json(&plan, &broken)).unwrap();
         assert_eq!((&json["seed"], &json["scheduler"]), (&4.into(), &"cfs".into()));
         assert_eq!(
             (&json["finding"]["rule"], &json["finding"]["at_ns"]),

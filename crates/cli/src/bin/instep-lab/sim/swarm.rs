@@ -5,9 +5,11 @@ use crate::args::SimArgs;
 use crate::pending::Pending;
 use crate::{Outcome, Stamped, print, tell};
 use indicatif::{ProgressBar, ProgressStyle};
+use instep_check::Finding;
 use instep_lab::Stop;
 use instep_sim::swarm::{Found, Sum, Swarm};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// Where text goes.
 type Print<'a> = &'a mut dyn FnMut(&str) -> anyhow::Result<()>;
@@ -87,23 +89,44 @@ fn smallest(swarm: &Swarm, sum: &Sum, shrink: &dyn Fn(&Found) -> Found) -> Optio
     Some(text)
 }
 
-/// `instep.swarm/1`: the findings, and the first as a small scenario.
-fn swarm_json(swarm: &Swarm, sum: &Sum, small: Option<&str>) -> Value {
-    let finding = |found: &Found| {
-        let mut finding = json!(found.finding);
-        finding["run"] = found.run.into();
-        finding["scheduler"] = found.draft.scheduler.clone().into();
-        finding
+/// What `--swarm --json` prints: schema instep.swarm/1.
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Swarm")]
+pub(crate) struct SwarmJson<'a> {
+    #[schemars(extend("const" = "instep.swarm/1"))]
+    schema: &'static str,
+    seed: u64,
+    runs: u64,
+    events: u64,
+    simulated_ns: u64,
+    findings: Vec<SwarmFinding<'a>>,
+    /// The first finding as a small scenario; null without one.
+    scenario: Option<&'a str>,
+}
+
+#[derive(JsonSchema, Serialize)]
+struct SwarmFinding<'a> {
+    #[serde(flatten)]
+    finding: &'a Finding,
+    run: u64,
+    scheduler: &'a str,
+}
+
+fn swarm_json<'a>(swarm: &Swarm, sum: &'a Sum, scenario: Option<&'a str>) -> SwarmJson<'a> {
+    let finding = |found: &'a Found| SwarmFinding {
+        finding: &found.finding,
+        run: found.run,
+        scheduler: &found.draft.scheduler,
     };
-    json!({
-        "schema": "instep.swarm/1",
-        "seed": swarm.seed,
-        "runs": sum.runs,
-        "events": sum.events,
-        "simulated_ns": sum.simulated,
-        "findings": sum.found.iter().map(finding).collect::<Vec<_>>(),
-        "scenario": small,
-    })
+    SwarmJson {
+        schema: "instep.swarm/1",
+        seed: swarm.seed,
+        runs: sum.runs,
+        events: sum.events,
+        simulated_ns: sum.simulated,
+        findings: sum.found.iter().map(finding).collect(),
+        scenario,
+    }
 }
 
 /// A finding, and the run that showed it.
@@ -198,7 +221,7 @@ mod tests {
         for out in [None, Some(Pending::new(&to).unwrap())] {
             let (outcome, text) = printed(&sum(&[2, 5]), true, out);
             assert_eq!(outcome, Outcome::Finding);
-            let json: Value = serde_json::from_str(&text).unwrap();
+            let json: serde_json::Value = serde_json::from_str(&text).unwrap();
             assert_eq!((&json["schema"], &json["runs"]), (&"instep.swarm/1".into(), &9.into()));
             assert_eq!(json["simulated_ns"], 4_000_000_000u64);
             is_the_finding(json["scenario"].as_str().unwrap());

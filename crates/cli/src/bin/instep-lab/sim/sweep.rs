@@ -12,7 +12,8 @@ use instep_report::table::{Side, aligned};
 use instep_sim::report::{Report, VmReport};
 use instep_sim::scenario::Overrides;
 use instep_sim::scenario::sweep::Sweep;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -72,13 +73,29 @@ pub(super) fn command(
     Ok(ended(&stop))
 }
 
-fn as_json(places: &[String], points: &[Point<'_>]) -> serde_json::Value {
-    let one = |(values, reports): &Point<'_>| json!({ "values": values, "runs": reports });
-    json!({
-        "schema": "instep.sweep/1",
-        "places": places,
-        "points": points.iter().map(one).collect::<Vec<_>>(),
-    })
+/// What `--sweep --json` prints: schema instep.sweep/1.
+#[derive(JsonSchema, Serialize)]
+#[schemars(rename = "Sweep")]
+pub(crate) struct SweepJson<'a> {
+    #[schemars(extend("const" = "instep.sweep/1"))]
+    schema: &'static str,
+    /// What is varied: places in the scenario.
+    places: &'a [String],
+    points: Vec<SweepPoint<'a>>,
+}
+
+/// A combination.
+#[derive(JsonSchema, Serialize)]
+struct SweepPoint<'a> {
+    /// In the order of the places.
+    values: &'a [String],
+    /// One for each seed.
+    runs: &'a [Report],
+}
+
+fn as_json<'a>(places: &'a [String], points: &[Point<'a>]) -> SweepJson<'a> {
+    let points = points.iter().map(|&(values, runs)| SweepPoint { values, runs }).collect();
+    SweepJson { schema: "instep.sweep/1", places, points }
 }
 
 /// A line for each VM of each combination: means of its seeds with the half of their 95 % interval.

@@ -35,6 +35,7 @@ use instep_bench::plan::{DEFAULT, Scheduler, SchedulerKind};
 use instep_kernel::settings::MECHANISMS;
 use instep_sim::scenario::build::Plan;
 use instep_sim::scenario::{Guest, Load, Scenario};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -67,7 +68,8 @@ pub(super) const BUILT_IN: [(&str, &str); 13] = files![
 const MEASURES: &str = "\n[[measure]]";
 
 /// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[schemars(rename = "AgreedWhat")]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum What {
     /// Throughput / (fair share x throughput alone), of the first guest.

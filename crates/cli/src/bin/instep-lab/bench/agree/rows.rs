@@ -10,6 +10,7 @@ use instep_bench::report::{CaseReport, DILUTED, Spread};
 use instep_kernel::settings::MECHANISMS;
 use instep_report::table::{Side, aligned};
 use instep_sim::report::Report;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,8 +19,10 @@ use std::fmt::Write as _;
 pub(super) const SCHEMA: &str = "instep.agreement/1";
 
 /// Everything.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct Agreement {
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+#[schemars(rename = "LabAndSimulation")]
+pub(crate) struct Agreement {
+    #[schemars(extend("const" = "instep.agreement/1"))]
     pub(super) schema: &'static str,
     /// The release of the lab's kernel.
     pub(super) kernel: String,
@@ -36,16 +39,18 @@ pub(super) struct Agreement {
 }
 
 /// One scenario.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct Compared {
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+#[schemars(rename = "AgreedScenario")]
+pub(crate) struct Compared {
     pub(super) name: String,
     pub(super) about: String,
     pub(super) rows: Vec<Row>,
 }
 
 /// One measure. Fractions, 1 a whole; over runs of the lab and over seeds.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct Row {
+#[derive(Clone, Debug, JsonSchema, Serialize)]
+#[schemars(rename = "AgreedMeasure")]
+pub(crate) struct Row {
     pub(super) measure: What,
     pub(super) guest: String,
     pub(super) under: String,
