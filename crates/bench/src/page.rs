@@ -14,6 +14,9 @@ use std::fmt::Write as _;
 const LANE: f64 = 11.0;
 const GAP: f64 = 9.0;
 
+/// Letters of a fair share and the space before it.
+const SHARE: usize = 5;
+
 const STYLE: &str = "
 svg text.soft{font-size:11px}.one{stroke:var(--soft);stroke-dasharray:3 3}
 body{max-width:900px}.about{text-align:left;white-space:normal;display:inline-block}.bad{color:var(--bad)}
@@ -106,7 +109,9 @@ fn plot(out: &mut String, cases: &[&CaseReport], names: &[&str], measure: &Measu
         cases.iter().flat_map(|case| of_case(case)).map(|(_, spread)| spread).collect();
     let lanes: usize = cases.iter().map(|case| of_case(case).len().max(1)).sum();
     let height = lanes as f64 * LANE + cases.len() as f64 * GAP + GAP;
-    let area = Area { left: 190.0, top: 4.0, width: 600.0, height, right: 70.0 };
+    let letters = |case: &&CaseReport| case.name.chars().count() + SHARE;
+    let left = Area::room_for(cases.iter().map(letters).max().unwrap_or(0)).min(400.0);
+    let area = Area { left, top: 4.0, width: 790.0 - left, height, right: 70.0 };
     let scale = Scale { area, direction: Direction::Right, low: 0.0, high: most_of(&spreads) };
     add_plot(out, measure.title, &scale, round, |out| {
         if measure.one && scale.high >= 1.0 {

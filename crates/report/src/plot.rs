@@ -29,7 +29,18 @@ const BELOW: f64 = 20.0;
 /// From the bottom of the area to the line that its numbers stand on.
 const BASELINE: f64 = 15.0;
 
+/// The width of a letter of a row's name, rather more than less.
+const LETTER: f64 = 7.0;
+/// Between a row's name and the area.
+const GAP: f64 = 9.0;
+
 impl Area {
+    /// What is needed left of an area for names of rows, the longest of so many letters.
+    #[must_use]
+    pub fn room_for(letters: usize) -> f64 {
+        LETTER * letters as f64 + GAP
+    }
+
     fn bottom(&self) -> f64 {
         self.top + self.height
     }
@@ -128,7 +139,7 @@ impl Scale {
 
     /// The name of a row, which is markup, left of the area; `y` is the middle of the row.
     pub fn draw_name(&self, out: &mut String, y: f64, name: &str) {
-        draw_text(out, (self.area.left - 9.0, y + 4.0), "text-anchor=\"end\"", name);
+        draw_text(out, (self.area.left - GAP, y + 4.0), "text-anchor=\"end\"", name);
     }
 }
 

@@ -95,9 +95,11 @@ fn scale_of<'a>(rows: impl Iterator<Item = &'a Row> + Clone) -> Scale {
     let (low, high) = values
         .flatten()
         .fold((0.0, 0.0), |(low, high), value| (f64::min(low, value), f64::max(high, value)));
+    let letters = rows.clone().map(|row| row.label.chars().count()).max().unwrap_or(0);
+    let left = Area::room_for(letters).min(400.0);
     let height = LINE * (rows.count() as f64 + 0.5);
     Scale {
-        area: Area { left: 300.0, top: 4.0, width: 460.0, height, right: 30.0 },
+        area: Area { left, top: 4.0, width: 760.0 - left, height, right: 30.0 },
         direction: Direction::Right,
         low,
         high: if high > low { high } else { low + 1.0 },

@@ -71,17 +71,21 @@ fn plot(out: &mut String, name: &str, along: &[&str], lines: &[Series]) {
     let most = most.filter(|most| most.is_finite()).fold(0.0, f64::max);
     let high = if most > 0.0 { most } else { 1.0 };
     let scale = Scale { area: AREA, direction: Direction::Up, low: 0.0, high };
-    let x = |at: usize| AREA.left + AREA.width * (at as f64 + 0.5) / along.len().max(1) as f64;
+    let step = AREA.width / along.len().max(1) as f64;
+    let x = |at: usize| AREA.left + step * (at as f64 + 0.5);
+    // Beside one another, or intervals of the same place would hide each other.
+    let apart = (step * 0.6 / lines.len().max(1) as f64).min(6.0);
+    let x_of = |at: usize, line: usize| x(at) + apart * (line as f64 - lines.len() as f64 / 2.0);
     let number = |mark: f64| html::without_zeros(&format!("{mark:.4}")).to_owned();
     let _ = writeln!(out, "<section>\n<h2>{}</h2>", escaped(name));
     add_plot(out, name, &scale, number, |out| {
         for (at, value) in along.iter().enumerate() {
             scale.draw_below(out, x(at), value);
         }
-        for (at, line) in lines.iter().enumerate() {
-            let class = series_class(at + 1);
+        for (place, line) in lines.iter().enumerate() {
+            let class = series_class(place + 1);
             let point = |(at, found): &(usize, Estimate)| {
-                format!("{:.1},{:.1}", x(*at), scale.place(found.mean))
+                format!("{:.1},{:.1}", x_of(*at, place), scale.place(found.mean))
             };
             let points: Vec<String> = line.points.iter().map(point).collect();
             let points = points.join(" ");
@@ -89,7 +93,7 @@ fn plot(out: &mut String, name: &str, along: &[&str], lines: &[Series]) {
             for (at, found) in &line.points {
                 let title = format!("{}: {:.4}", line.label, found.mean);
                 let values = [found.low, found.mean, found.high];
-                scale.draw_spread(out, (x(*at), &class), values, &title);
+                scale.draw_spread(out, (x_of(*at, place), &class), values, &title);
             }
         }
     });
