@@ -18,12 +18,9 @@ mod waits;
 
 const MS: u64 = 1_000_000;
 const START: u64 = 1000 * MS;
-/// Flags of mechanisms (bpf/intf.h).
-const GANG: u32 = 1 << 0;
-const SPAN: u32 = 1 << 7;
-const CORES: u32 = 1 << 2;
-const HOME: u32 = 1 << 3;
-const WAKE: u32 = 1 << 4;
+use instep_abi::{
+    M_CORES as CORES, M_GANG as GANG, M_HOME as HOME, M_SPAN as SPAN, M_WAKE as WAKE,
+};
 
 /// So many cores of one CPU on one node.
 fn cores(cpus: usize) -> Machine {
