@@ -272,7 +272,7 @@ impl Scheduler for Instep {
     fn timer(&mut self, desk: &mut Desk, id: u32) {
         if id == AGENT {
             if let Some((agent, native)) = self.agent.as_mut().zip(self.native.as_mut()) {
-                agent.look(native, desk, &self.there);
+                agent.update_weights(native, desk, &self.there);
             }
             desk.arm(AGENT, desk.now + agent::LOOK);
             return;
