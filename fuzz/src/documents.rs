@@ -23,7 +23,7 @@ pub(crate) fn topology_json(data: &[u8]) {
 
 /// `instep compare`: every reading is a finite number.
 pub(crate) fn results(data: &[u8]) {
-    let Ok(side) = results::Side::parse("fuzz", &String::from_utf8_lossy(data)) else { return };
+    let Ok(side) = results::Input::parse("fuzz", &String::from_utf8_lossy(data)) else { return };
     for reading in side.runs.iter().flatten() {
         assert!(reading.value.is_finite(), "{reading:?}");
         assert!(reading.samples.iter().all(|sample| sample.is_finite()), "{reading:?}");

@@ -207,7 +207,7 @@ impl Done {
             outcomes.into_iter().map(|outcome| (outcome.tid, outcome.applied)).collect();
         let outcome = |action: &Action| match action {
             Action::SetVcpuAffinity { tid, .. } | Action::SetEmulatorAffinity { tid, .. } => {
-                applied.get(tid).map_or_else(|| "gone".to_owned(), said)
+                applied.get(tid).map_or_else(|| "gone".to_owned(), describe_outcome)
             }
             Action::SetSoftAffinity { .. } => "a Linux host has no soft affinity".to_owned(),
             Action::MoveMemory { .. } => "see memory".to_owned(),
@@ -302,7 +302,7 @@ fn change(
 }
 
 /// What came of a change, in words.
-fn said(applied: &Applied) -> String {
+fn describe_outcome(applied: &Applied) -> String {
     match applied {
         Applied::Set => crate::record::DONE.to_owned(),
         Applied::Unchanged => "was so already".to_owned(),

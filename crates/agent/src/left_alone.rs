@@ -64,7 +64,7 @@ mod tests {
     use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm};
 
     /// `ours` is root's, `jailed` an ordinary user's, `mute` has no names of vCPU threads.
-    fn look() -> Observation {
+    fn observe_host() -> Observation {
         let dir = tempfile::tempdir().unwrap();
         let mut made = MadeHost::new(HostSpec::new(1, 8));
         for name in ["ours", "jailed", "mute"] {
@@ -90,15 +90,15 @@ mod tests {
     fn vm_that_is_left_alone_is_told_once_with_the_line_that_makes_it_count() {
         let (config, mut left, mut heard) =
             (Config::default(), LeftAlone::default(), Heard::default());
-        left.note(&look(), (&config, false), &mut heard);
+        left.note(&observe_host(), (&config, false), &mut heard);
         assert_eq!(heard.0.len(), 1, "{:?}", heard.0);
         let said = heard.0.remove(0);
         assert!(said.starts_with("the VM jailed (process "), "{said}");
         assert!(said.contains("`cgroups = [\"/firecracker\"]` under [discover]"), "{said}");
-        left.note(&look(), (&config, false), &mut heard);
+        left.note(&observe_host(), (&config, false), &mut heard);
         assert_eq!(heard.0.len(), 1, "{:?}", heard.0);
         assert!(heard.0[0].starts_with("the VM mute "), "{:?}", heard.0);
-        left.note(&look(), (&config, false), &mut heard);
+        left.note(&observe_host(), (&config, false), &mut heard);
         assert_eq!(heard.0.len(), 1, "{:?}", heard.0);
     }
 
@@ -107,7 +107,7 @@ mod tests {
         let told = |vms: &[&str]| {
             let vms: Vec<String> = vms.iter().map(|name| (*name).to_owned()).collect();
             let (config, mut heard) = (Config { vms, ..Config::default() }, Heard::default());
-            let mut observation = look();
+            let mut observation = observe_host();
             keep_only(&mut observation.snapshot, &config.vms);
             LeftAlone::default().note(&observation, (&config, true), &mut heard);
             heard.0

@@ -2,39 +2,29 @@
 //! medians with least and most, and the same as a table. Knows only reports.
 
 use crate::plan::WITHOUT;
-use crate::report::{CaseReport, Report, Spread};
+use crate::report::{CaseReport, Report, Spread, TookPart};
 use crate::table::{MEASURES, Measure, marked, number, shown};
-use instep_report::html::{self, add_paragraph, escaped, marks};
+use instep_report::html::{self, add_paragraph, escaped};
+use instep_report::plot::{
+    Area, COLOURS, Direction, Scale, add_legend, add_plot, draw_remark, series_class,
+};
 use std::fmt::Write as _;
 
-/// Widths and heights of a plot.
-const LEFT: f64 = 190.0;
-const PLOT: f64 = 600.0;
-const RIGHT: f64 = 70.0;
+/// Heights of a scheduler's row, and of the space between cases.
 const LANE: f64 = 11.0;
 const GAP: f64 = 9.0;
-/// A scheduler has the colour of its place; more than these begin again.
-const COLOURS: usize = 8;
+
+/// Letters of a fair share and the space before it.
+const SHARE: usize = 5;
 
 const STYLE: &str = "
-:root{--c0:#8a8f94;--c1:#0b63a5;--c2:#c2410c;--c3:#15803d;--c4:#7e22ce;--c5:#b45309;--c6:#be185d;
---c7:#0f766e}
-@media screen and (prefers-color-scheme:dark){:root{--c0:#a3a9ae;--c1:#60b0f4;--c2:#fb923c;--c3:#4ade80;--c4:#c084fc;
---c5:#fbbf24;--c6:#f472b6;--c7:#2dd4bf}}
 svg text.soft{font-size:11px}.one{stroke:var(--soft);stroke-dasharray:3 3}
-.key{display:inline-block;margin-right:1.2rem}.key i{display:inline-block;width:.75em;height:.75em;
-border-radius:50%;margin-right:.35em}
 body{max-width:900px}.about{text-align:left;white-space:normal;display:inline-block}.bad{color:var(--bad)}
 ";
 
 /// The page of this report.
 #[must_use]
 pub fn page(report: &Report) -> String {
-    let mut style = STYLE.to_owned();
-    for colour in 0..COLOURS {
-        let _ = write!(style, ".s{colour}{{fill:var(--c{colour});stroke:var(--c{colour})}}");
-        let _ = write!(style, "i.s{colour}{{background:var(--c{colour})}}");
-    }
     let mut out = String::new();
     let _ = writeln!(
         out,
@@ -51,27 +41,17 @@ pub fn page(report: &Report) -> String {
     for warning in report.warnings.iter().chain(&legend_of_dilution) {
         add_paragraph(&mut out, "bad", warning);
     }
-    legend(&mut out, report);
+    let name = |(place, scheduler): (usize, &TookPart)| {
+        let version = scheduler.version.as_ref().map_or(String::new(), |v| format!(" ({v})"));
+        (series_class(place), scheduler.name.clone() + &version)
+    };
+    add_legend(&mut out, report.schedulers.iter().enumerate().map(name));
     for measure in &MEASURES {
         section(&mut out, report, measure);
     }
     cases(&mut out, report);
     write_notes(&mut out, report);
-    html::page("Schedulers side by side", &style, &out)
-}
-
-fn legend(out: &mut String, report: &Report) {
-    out.push_str("<p>");
-    for (place, scheduler) in report.schedulers.iter().enumerate() {
-        let _ = write!(
-            out,
-            "<span class=\"key\"><i class=\"s{}\"></i>{}{}</span>",
-            place % COLOURS,
-            escaped(&scheduler.name),
-            scheduler.version.as_ref().map_or(String::new(), |v| format!(" ({})", escaped(v)))
-        );
-    }
-    out.push_str("</p>\n");
+    html::page("Schedulers side by side", STYLE, &out)
 }
 
 fn value(case: &CaseReport, name: &str, measure: &Measure) -> Option<Spread> {
@@ -108,26 +88,16 @@ fn section(out: &mut String, report: &Report, measure: &Measure) {
     let _ = writeln!(out, "<details><summary>in numbers</summary>{table}</details>\n</section>");
 }
 
-/// From 0 to what all values need, or, where a few would press the others together, to what most need;
-/// what is beyond stands at the edge with its number.
-struct Scale {
-    most: f64,
-}
-
-impl Scale {
-    fn of(spreads: &[Spread]) -> Self {
-        let mut medians: Vec<f64> = spreads.iter().map(|spread| spread.median).collect();
-        medians.sort_by(f64::total_cmp);
-        let at = medians.len().saturating_sub(1) * 9 / 10;
-        let high = medians.get(at).copied().unwrap_or(1.0) * 1.15;
-        let all = spreads.iter().map(|spread| spread.max).fold(0.0, f64::max) * 1.02;
-        let most = if all <= 2.0 * high { all.max(high) } else { high };
-        Self { most: if most > 0.0 { most } else { 1.0 } }
-    }
-
-    fn x(&self, value: f64) -> f64 {
-        LEFT + (value / self.most).clamp(0.0, 1.0) * PLOT
-    }
+/// What the scale reaches to from 0: what all values need, or, where a few would press the others together, what most
+/// need; what is beyond stands at the edge with its number.
+fn most_of(spreads: &[Spread]) -> f64 {
+    let mut medians: Vec<f64> = spreads.iter().map(|spread| spread.median).collect();
+    medians.sort_by(f64::total_cmp);
+    let at = medians.len().saturating_sub(1) * 9 / 10;
+    let high = medians.get(at).copied().unwrap_or(1.0) * 1.15;
+    let all = spreads.iter().map(|spread| spread.max).fold(0.0, f64::max) * 1.02;
+    let most = if all <= 2.0 * high { all.max(high) } else { high };
+    if most > 0.0 { most } else { 1.0 }
 }
 
 fn plot(out: &mut String, cases: &[&CaseReport], names: &[&str], measure: &Measure) {
@@ -137,55 +107,31 @@ fn plot(out: &mut String, cases: &[&CaseReport], names: &[&str], measure: &Measu
     };
     let spreads: Vec<Spread> =
         cases.iter().flat_map(|case| of_case(case)).map(|(_, spread)| spread).collect();
-    let scale = Scale::of(&spreads);
     let lanes: usize = cases.iter().map(|case| of_case(case).len().max(1)).sum();
-    let bottom = lanes as f64 * LANE + cases.len() as f64 * GAP + GAP;
-    let _ = writeln!(
-        out,
-        "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">",
-        LEFT + PLOT + RIGHT,
-        bottom + 20.0,
-        escaped(measure.title)
-    );
-    for mark in marks(0.0, scale.most) {
-        let x = scale.x(mark);
-        let _ = writeln!(
-            out,
-            "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"4\" y2=\"{bottom:.1}\"/>\
-             <text class=\"soft\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            bottom + 14.0,
-            round(mark)
-        );
-    }
-    if measure.one && scale.most >= 1.0 {
-        let x = scale.x(1.0);
-        let _ = writeln!(
-            out,
-            "<line class=\"one\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"4\" y2=\"{bottom:.1}\"/>"
-        );
-    }
-    let mut y = GAP;
-    for case in cases {
-        let of_case = of_case(case);
-        let height = of_case.len().max(1) as f64 * LANE;
-        let _ = writeln!(
-            out,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{} <tspan class=\"soft\">{}</tspan>\
-             </text>",
-            LEFT - 8.0,
-            y + height / 2.0 + 4.0,
-            escaped(&case.name),
-            number(case.share)
-        );
-        for (place, spread) in of_case {
-            let label = (names.len() > COLOURS).then(|| short(names[place]));
-            let label = label.as_deref();
-            lane(out, &scale, y + LANE / 2.0, (place, names[place], label), &spread);
-            y += LANE;
+    let height = lanes as f64 * LANE + cases.len() as f64 * GAP + GAP;
+    let letters = |case: &&CaseReport| case.name.chars().count() + SHARE;
+    let left = Area::room_for(cases.iter().map(letters).max().unwrap_or(0)).min(400.0);
+    let area = Area { left, top: 4.0, width: 790.0 - left, height, right: 70.0 };
+    let scale = Scale { area, direction: Direction::Right, low: 0.0, high: most_of(&spreads) };
+    add_plot(out, measure.title, &scale, round, |out| {
+        if measure.one && scale.high >= 1.0 {
+            scale.draw_line(out, "one", 1.0);
         }
-        y += GAP;
-    }
-    out.push_str("</svg>\n");
+        let mut y = area.top + GAP;
+        for case in cases {
+            let of_case = of_case(case);
+            let height = of_case.len().max(1) as f64 * LANE;
+            let (name, share) = (escaped(&case.name), number(case.share));
+            let name = format!("{name} <tspan class=\"soft\">{share}</tspan>");
+            scale.draw_name(out, y + height / 2.0, &name);
+            for (place, spread) in of_case {
+                let label = (names.len() > COLOURS).then(|| short(names[place]));
+                lane(out, &scale, y + LANE / 2.0, (place, names[place], label), &spread);
+                y += LANE;
+            }
+            y += GAP;
+        }
+    });
 }
 
 /// `-gang` of Instep without gang; others as they are.
@@ -198,31 +144,20 @@ fn lane(
     out: &mut String,
     scale: &Scale,
     y: f64,
-    (place, name, label): (usize, &str, Option<&str>),
+    (place, name, label): (usize, &str, Option<String>),
     spread: &Spread,
 ) {
-    let (x, from, to) = (scale.x(spread.median), scale.x(spread.min), scale.x(spread.max));
-    let colour = place % COLOURS;
-    let short =
+    let name =
         name.strip_prefix(WITHOUT).map_or(name.to_owned(), |m| format!("Instep without {m}"));
-    let _ = writeln!(
-        out,
-        "<g class=\"s{colour}\"><title>{}: {}</title>\
-         <line x1=\"{from:.1}\" x2=\"{to:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\" stroke-width=\"2\"/>\
-         <circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\"/></g>",
-        escaped(&short),
-        shown(spread, 1.0)
-    );
-    let beyond = [spread.median, spread.max].into_iter().find(|value| *value > scale.most);
-    let said: Vec<String> = beyond.map(number).into_iter().chain(label.map(escaped)).collect();
-    if !said.is_empty() {
-        let _ = writeln!(
-            out,
-            "<text class=\"soft\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            x.max(to) + 7.0,
-            y + 4.0,
-            said.join(" ")
-        );
+    let title = format!("{name}: {}", shown(spread, 1.0));
+    let values = [spread.min, spread.median, spread.max];
+    scale.draw_spread(out, (y, &series_class(place)), values, &title);
+    let beyond = [spread.median, spread.max].into_iter().find(|value| *value > scale.high);
+    let remarks: Vec<String> =
+        beyond.map(number).into_iter().chain(label.as_deref().map(escaped)).collect();
+    if !remarks.is_empty() {
+        let end = scale.place(spread.median.max(spread.max));
+        draw_remark(out, end + 7.0, y, &remarks.join(" "));
     }
 }
 
@@ -272,7 +207,7 @@ fn round(mark: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Outcome, TookPart};
+    use crate::report::Outcome;
 
     fn report() -> Report {
         let outcome = |speeds: &[f64]| Outcome {
@@ -322,10 +257,10 @@ mod tests {
     fn a_spread_is_not_cut_off_without_a_word() {
         let spread = |values: &[f64]| Spread::of(values.iter().copied()).unwrap();
         let near = [spread(&[0.2, 0.3]), spread(&[0.1, 0.5])];
-        assert!(Scale::of(&near).most > 0.5, "all fit: {}", Scale::of(&near).most);
+        assert!(most_of(&near) > 0.5, "all fit: {}", most_of(&near));
         let far: Vec<Spread> =
             (0..20).map(|_| spread(&[0.5, 1.0])).chain([spread(&[0.5, 9.0])]).collect();
-        assert!(Scale::of(&far).most < 1.5);
+        assert!(most_of(&far) < 1.5);
         let mut report = report();
         let wide =
             Outcome { fair_share_speed: Spread::of([0.05, 0.05, 50.0]), ..Outcome::default() };

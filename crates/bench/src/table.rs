@@ -2,6 +2,7 @@
 //! has values. Four schedulers stand side by side; more make another table below.
 
 use crate::report::{CaseReport, DILUTED, Outcome, Report, Spread};
+use instep_report::table::{Side, Spacing, aligned};
 use instep_report::text::paragraph;
 use std::fmt::Write as _;
 
@@ -111,27 +112,30 @@ fn one(out: &mut String, report: &Report, measure: &Measure, names: &[&str]) {
         return;
     }
     let _ = writeln!(out, "{}", measure.title);
-    let _ = write!(out, "{:NAME$} {:>3}", "case", "%");
-    for name in names {
+    let title = |name: &&str| {
         let short = name.strip_prefix(crate::plan::WITHOUT).map(|without| format!("-{without}"));
-        let name = cut(short.as_deref().unwrap_or(name), COLUMN - 1);
-        let _ = write!(out, "{name:>COLUMN$}");
-    }
-    out.push('\n');
-    for case in cases {
-        let _ = write!(out, "{:NAME$} {:>3.0}", cut(&case.name, NAME), case.share * 100.0);
-        for name in names {
+        format!("{:>1$}", cut(short.as_deref().unwrap_or(name), COLUMN - 1), COLUMN - 1)
+    };
+    let titles: Vec<String> = names.iter().map(title).collect();
+    let case_title = format!("{:NAME$}", "case");
+    let head: Vec<_> = [(case_title.as_str(), Side::Left), ("  %", Side::Right)]
+        .into_iter()
+        .chain(titles.iter().map(|title| (title.as_str(), Side::Right)))
+        .collect();
+    let row = |case: &&CaseReport| {
+        let cell = |name: &&str| {
             let failed = || case.results.get(*name).is_some_and(|o| !o.failed.is_empty());
-            let text = match value(case, name) {
+            match value(case, name) {
                 Some(spread) => marked(&case.results[*name], &spread, measure.by),
                 None if failed() => "failed".to_owned(),
                 None => "-".to_owned(),
-            };
-            let _ = write!(out, "{text:>COLUMN$}");
-        }
-        out.push('\n');
-    }
-    out.push('\n');
+            }
+        };
+        let first = [cut(&case.name, NAME), format!("{:.0}", case.share * 100.0)];
+        first.into_iter().chain(names.iter().map(cell)).collect()
+    };
+    let rows: Vec<_> = cases.iter().map(row).collect();
+    let _ = writeln!(out, "{}", aligned(&head, &rows, Spacing { indent: 0, gap: 1 }));
 }
 
 /// [`shown`], with a mark where the figures are diluted.

@@ -5,7 +5,11 @@
 //! CPU. *Co-run* is the mean part of a VM's runnable vCPUs that run, over the time in which at least
 //! one runs. *Competing modules* (systems.md, 1) is the sum over cores, and over pairs of a core's
 //! CPUs, of the product of their utilisations, second by second. *Fair share* is what a VM gets of
-//! the host by weight when what others cannot use is shared again. Nothing here knows who schedules.
+//! the host by weight when what others cannot use is shared again. *Skew* is in [`skew`], with the one type of change that
+//! measures are made of; how long waits for a CPU are is in [`waits`]. Nothing here knows who schedules.
+
+pub mod skew;
+pub mod waits;
 
 use crate::units::{Milli, Nanos};
 

@@ -56,21 +56,21 @@ fn named(copies: &[HostCopy; 2]) -> [(&str, &HostCopy); 2] {
 }
 
 /// All that a scan tells which is not about the processes it looked at, with paths from the root.
-fn told(scan: &Scan, root: &Path) -> String {
+fn facts_of(scan: &Scan, root: &Path) -> String {
     let Scan { at, boot, ticks_per_second, isolated, vms, opaque, host_busy, waited, gaps, .. } =
         scan;
     let facts = (at, boot, ticks_per_second, isolated, vms, opaque, host_busy, waited, gaps);
     format!("{facts:#?}\n{:?}", scan.looked.kvm_debugfs).replace(root.to_str().unwrap(), "")
 }
 
-fn look(dir: &Path) -> (Snapshot, [String; 2], Vec<String>) {
+fn observe(dir: &Path) -> (Snapshot, [String; 2], Vec<String>) {
     let dirs = NAMES.map(|name| dir.join(name));
     let scans = [&dirs[0], &dirs[1]]
         .map(|dir| Scanner::new(Root::at(dir), ScanOptions::once()).scan().unwrap());
     let topology = Arc::new(topology::read(&Root::at(&dirs[1])).unwrap());
     let warnings = load_warnings(Some(&scans[0]), &scans[1], None);
     let snapshot = snapshot(&topology, Some(&scans[0]), &scans[1], None);
-    (snapshot, [told(&scans[0], &dirs[0]), told(&scans[1], &dirs[1])], warnings)
+    (snapshot, [facts_of(&scans[0], &dirs[0]), facts_of(&scans[1], &dirs[1])], warnings)
 }
 
 /// The names in a folder that are numbers.
@@ -107,7 +107,7 @@ fn holds(found: &[(PathBuf, Vec<u8>)], text: &str) -> bool {
 fn check(made: &MadeHost, what: &str) {
     let hosts = Hosts::of(made);
     let copies = hosts.collect();
-    let (host, copy) = (look(&hosts.0.path().join("host")), look(&hosts.out()));
+    let (host, copy) = (observe(&hosts.0.path().join("host")), observe(&hosts.out()));
     for (host, copy) in host.1.iter().zip(&copy.1) {
         let differs = host.lines().zip(copy.lines()).find(|(host, copy)| host != copy);
         assert!(host == copy, "{what}: {differs:?}");
@@ -175,7 +175,7 @@ fn secrets_and_other_processes_are_not_in_the_copy() {
     contents(&hosts.out(), &mut found);
     assert!(holds(&found, "secret,id=s,data=removed") && holds(&found, "qemu-system-x86_64"));
     assert!(!holds(&found, "hunter") && !holds(&found, "mysql"));
-    let (host, copy) = (look(&hosts.0.path().join("host")), look(&hosts.out()));
+    let (host, copy) = (observe(&hosts.0.path().join("host")), observe(&hosts.out()));
     assert_eq!(host.1, copy.1);
     assert_eq!(copy.0.vms[0].name, "db");
 }
@@ -201,7 +201,7 @@ fn what_counts_by_being_there_is_in_the_copy() {
     }
     let check = || {
         hosts.collect();
-        let (host, copy) = (look(&hosts.0.path().join("host")), look(&hosts.out()));
+        let (host, copy) = (observe(&hosts.0.path().join("host")), observe(&hosts.out()));
         fs::remove_dir_all(hosts.out()).unwrap();
         assert_eq!(host.1, copy.1);
         assert_eq!(host.0.topology, copy.0.topology);
@@ -275,7 +275,7 @@ fn with_definitions() -> Hosts {
 fn definitions_are_in_the_copy_without_what_others_keep_in_them() {
     let hosts = with_definitions();
     hosts.collect();
-    let (host, copy) = (look(&hosts.0.path().join("host")), look(&hosts.out()));
+    let (host, copy) = (observe(&hosts.0.path().join("host")), observe(&hosts.out()));
     assert_eq!(host.1, copy.1);
     let mut found = Vec::new();
     contents(&hosts.out(), &mut found);

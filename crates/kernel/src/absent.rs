@@ -94,7 +94,7 @@ impl Loaded {
     ///
     /// # Errors
     /// Never.
-    pub fn weigh(&mut self, _: &[(u64, u32)], _: &[u32], _: u32) -> anyhow::Result<()> {
+    pub fn set_weights(&mut self, _: &[(u64, u32)], _: &[u32], _: u32) -> anyhow::Result<()> {
         match *self {}
     }
 

@@ -45,7 +45,10 @@ pub fn forbid(smt: bool, vms: &[String], despite: bool) -> Option<String> {
 
 /// Looks at this host while the scheduler is in force: why it must go, if it must.
 #[must_use]
-pub fn look<'a>(vcpus: impl IntoIterator<Item = (&'a str, Tid)>, despite: bool) -> Option<String> {
+pub fn find_reason_to_leave<'a>(
+    vcpus: impl IntoIterator<Item = (&'a str, Tid)>,
+    despite: bool,
+) -> Option<String> {
     looked(vcpus, despite, cookie, || smt(Path::new("/")))
 }
 

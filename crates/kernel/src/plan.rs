@@ -47,11 +47,7 @@ pub enum Plan {
 /// Whether this build can load a scheduler at all.
 pub const BUILT: bool = cfg!(feature = "kernel");
 
-/// The most possible CPUs that the scheduler has room for: `INSTEP_MAX_CPUS` of `bpf/intf.h`; a test compares them.
-pub const MAX_CPUS: u32 = 1024;
-
-/// The most scheduling domains that it has room for: `INSTEP_MAX_DOMAINS`; a test compares them.
-pub const MAX_DOMAINS: u32 = 64;
+pub use instep_abi::{MAX_CPUS, MAX_DOMAINS};
 
 /// Decides. `despite_cookies`: the operator accepts that core scheduling and sched_ext meet.
 #[must_use]

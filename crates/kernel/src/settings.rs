@@ -2,6 +2,8 @@
 //!
 //! The numbers' meaning is told in `bpf/intf.h`; how they are written in a file is the agent's.
 
+use instep_abi::defaults;
+pub use instep_abi::{MECHANISMS, defaults::HOST_WEIGHT};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -26,16 +28,12 @@ impl Cosched {
     #[must_use]
     pub fn raw(self) -> u32 {
         match self {
-            Self::Auto => 0,
-            Self::Never => 1,
-            Self::Relaxed => 2,
+            Self::Auto => instep_abi::COSCHED_AUTO,
+            Self::Never => instep_abi::COSCHED_NEVER,
+            Self::Relaxed => instep_abi::COSCHED_RELAXED,
         }
     }
 }
-
-/// Names of the mechanisms, bit 0 first (`INSTEP_M_*`).
-pub const MECHANISMS: [&str; 10] =
-    ["gang", "shares", "cores", "home", "wake", "holes", "moves", "span", "trial", "host"];
 
 /// Which mechanisms are on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +41,7 @@ pub struct Mechanisms(pub u32);
 
 impl Mechanisms {
     /// Every one.
-    pub const ALL: Self = Self((1 << MECHANISMS.len()) - 1);
+    pub const ALL: Self = Self(instep_abi::M_ALL);
 
     /// All but those named.
     ///
@@ -86,25 +84,21 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        let ms = Duration::from_millis;
         Self {
-            slice: ms(3),
-            slot: ms(6),
-            wake_slack: ms(1),
-            lag: ms(48),
+            slice: Duration::from_nanos(defaults::SLICE_NS),
+            slot: Duration::from_nanos(defaults::SLOT_NS),
+            wake_slack: Duration::from_nanos(defaults::WAKE_SLACK_NS),
+            lag: Duration::from_nanos(defaults::LAG_NS),
             host_weight: None,
             mechanisms: Mechanisms::ALL,
         }
     }
 }
 
-/// Weight of the host's threads together in each domain until it is known what the tree of cgroups says.
-pub const HOST_WEIGHT: u32 = 100;
-
 /// An allocation period is between these.
 pub const PERIODS: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(1)];
-/// The default allocation period (docs/systems.md, 5).
-pub const DEFAULT_PERIOD: Duration = Duration::from_millis(24);
+/// The default allocation period.
+pub const DEFAULT_PERIOD: Duration = Duration::from_nanos(defaults::PERIOD_NS);
 
 /// How promptly a VM is served at wake-ups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]

@@ -2,47 +2,11 @@
 
 use crate::settings::{Cosched, Latency};
 use crate::waits::Waits;
+pub use instep_abi::COUNTERS;
+use instep_abi::{EVENT_GANG_OFF, EVENT_GANG_ON};
 use instep_core::units::{NodeId, Tid};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-/// Names of the counters, in the order of `enum instep_counter`.
-pub const COUNTERS: [&str; 34] = [
-    "switches",
-    "idle_core",
-    "idle_cpu",
-    "idle_remote",
-    "queued",
-    "stolen",
-    "wake_sibling",
-    "wake_timer",
-    "wake_io",
-    "wake_preempt",
-    "wake_holes",
-    "wake_tears",
-    "slots",
-    "grants",
-    "refusals",
-    "spans",
-    "slot_kicks",
-    "holes",
-    "sets_moved",
-    "domains_moved",
-    "overdue",
-    "expired",
-    "clamped",
-    "kthreads_first",
-    "gang_on",
-    "gang_off",
-    "cores_left",
-    "events_lost",
-    "held",
-    "limits_lost",
-    "groups_lost",
-    "reweighed",
-    "trials",
-    "host_windows",
-];
 
 /// Something that the scheduler found out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,8 +29,8 @@ impl Event {
     pub fn describe(&self) -> Option<String> {
         let window = format!("by what it did in {} ms of CPU time", self.b / 1_000_000);
         Some(match self.kind {
-            1 => format!("gang of {} vCPUs formed {window}", self.a),
-            2 => format!("gang dissolved {window}"),
+            EVENT_GANG_ON => format!("gang of {} vCPUs formed {window}", self.a),
+            EVENT_GANG_OFF => format!("gang dissolved {window}"),
             _ => return None,
         })
     }

@@ -92,8 +92,13 @@ pub struct Limits {
     pub threads: usize,
 }
 
-/// The limits of `bpf/intf.h`; a test compares them.
-pub const LIMITS: Limits = Limits { vms: 2048, slots: 32768, vcpus: 512, threads: 65536 };
+/// The limits of `bpf/intf.h`.
+pub const LIMITS: Limits = Limits {
+    vms: instep_abi::MAX_VMS,
+    slots: instep_abi::MAX_SLOTS,
+    vcpus: instep_abi::MAX_VCPUS,
+    threads: instep_abi::MAX_THREADS as usize,
+};
 
 /// Bytes that the queues of all slots may take, unless there are more vCPUs.
 const QUEUE_BYTES: usize = 32 << 20;

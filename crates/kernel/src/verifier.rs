@@ -11,24 +11,24 @@ const KEPT: usize = 64 << 10;
 
 /// Begins to keep what libbpf says; `INSTEP_LOG=debug` prints it, too.
 pub(crate) fn listen() {
-    said(|said| said.clear());
+    with_log(|said| said.clear());
     libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Info, |_, text| {
         tracing::debug!("{text}");
-        said(|said| keep(said, &text));
+        with_log(|said| keep(said, &text));
     })));
 }
 
 /// Why it refused a program, if it said so since [`listen`].
 pub(crate) fn refusal() -> Option<String> {
     let mut why = None;
-    said(|said| {
+    with_log(|said| {
         why = reason(said);
         said.clear();
     });
     why
 }
 
-fn said(with: impl FnOnce(&mut String)) {
+fn with_log(with: impl FnOnce(&mut String)) {
     if let Ok(mut said) = SAID.lock() {
         with(&mut said);
     }

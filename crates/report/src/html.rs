@@ -31,12 +31,87 @@ pub fn page(title: &str, style: &str, body: &str) -> String {
 /// A table: a head of plain text, and rows of cells that are markup.
 #[must_use]
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let row = |row: &Vec<String>| Row {
+        class: String::new(),
+        cells: row.iter().map(|markup| Cell::of(markup.clone(), "")).collect(),
+    };
+    table_of(head, &rows.iter().map(row).collect::<Vec<_>>())
+}
+
+/// A row of a table.
+#[derive(Clone, Debug, Default)]
+pub struct Row {
+    /// Its style classes.
+    pub class: String,
+    /// Its cells.
+    pub cells: Vec<Cell>,
+}
+
+/// A cell of a table.
+#[derive(Clone, Debug, Default)]
+pub struct Cell {
+    markup: String,
+    class: &'static str,
+    bar: Option<f64>,
+}
+
+impl Cell {
+    fn of(markup: String, class: &'static str) -> Self {
+        Cell { markup, class, bar: None }
+    }
+
+    /// Plain text, on the left.
+    #[must_use]
+    pub fn words(text: &str) -> Self {
+        Self::of(escaped(text), "words")
+    }
+
+    /// Plain text, on the right as numbers are.
+    #[must_use]
+    pub fn number(text: &str) -> Self {
+        Self::of(escaped(text), "")
+    }
+
+    /// Plain text of the class `verdict`: what a row comes to.
+    #[must_use]
+    pub fn verdict(text: &str) -> Self {
+        Self::of(escaped(text), "verdict")
+    }
+
+    /// With a bar behind it over this part (0 to 1) of its width.
+    #[must_use]
+    pub fn with_bar(self, part: Option<f64>) -> Self {
+        Cell { bar: part, ..self }
+    }
+
+    fn style(&self) -> Option<String> {
+        let percent = (self.bar?.clamp(0.0, 1.0) * 100.0).round();
+        Some(format!(
+            "background:linear-gradient(90deg,var(--bar) {percent}%,transparent {percent}%)"
+        ))
+    }
+}
+
+/// A table: a head of plain text, and rows.
+#[must_use]
+pub fn table_of(head: &[&str], rows: &[Row]) -> String {
+    let first = |at: usize| rows.first().and_then(|row| row.cells.get(at));
+    let side = |at: usize| first(at).map(|cell| cell.class).filter(|class| *class == "words");
+    let some = |class: &str| (!class.is_empty()).then(|| class.to_owned());
     let table = html! {
         div class="scroll" {
             table {
-                thead { tr { @for cell in head { th { (PreEscaped(escaped(cell))) } } } }
+                thead {
+                    tr { @for (at, cell) in head.iter().enumerate() { th class=[side(at)] { (PreEscaped(escaped(cell))) } } }
+                }
                 tbody {
-                    @for row in rows { tr { @for cell in row { td { (PreEscaped(cell)) } } } }
+                    @for row in rows {
+                        tr class=[some(&row.class)] {
+                            @for cell in &row.cells {
+                                td class=[some(cell.class)] style=[cell.style()] { (PreEscaped(&cell.markup)) }
+                            }
+                        }
+                    }
                 }
             }
         }
@@ -122,6 +197,16 @@ mod tests {
         let html = table(&["<a>", "b"], &rows);
         assert!(html.contains("<th>&lt;a&gt;</th><th>b</th>"), "{html}");
         assert!(html.contains("<tr><td>3</td><td>4</td></tr>"), "{html}");
+    }
+
+    #[test]
+    fn a_cell_has_a_class_and_a_bar_where_it_is_given_one() {
+        let cells =
+            vec![Cell::words("<a>"), Cell::number("0.5").with_bar(Some(0.5)), Cell::verdict("ok")];
+        let html = table_of(&["", "", ""], &[Row { class: "missed".to_owned(), cells }]);
+        assert!(html.contains("<tr class=\"missed\"><td class=\"words\">&lt;a&gt;</td>"), "{html}");
+        assert!(html.contains("var(--bar) 50%,transparent 50%)\">0.5</td>"), "{html}");
+        assert!(html.contains("<td class=\"verdict\">ok</td>"), "{html}");
     }
 
     #[test]

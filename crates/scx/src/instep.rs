@@ -5,6 +5,8 @@
 use crate::abi::Ops;
 use crate::kernel::{Kernel, Refused, Sizes};
 use crate::{Machine, Release, TaskSetup};
+pub use instep_abi::Counter;
+use instep_abi::defaults;
 use std::ffi::c_void;
 
 mod cgroups;
@@ -29,7 +31,6 @@ mod c {
         pub(super) safe fn shim_max_vms() -> u32;
         pub(super) safe fn shim_max_slots() -> u32;
         pub(super) safe fn shim_max_vcpus() -> u32;
-        pub(super) safe fn shim_counter_index(which: u32) -> u32;
         pub(super) fn shim_set_times(
             state: *mut c_void,
             slice: u64,
@@ -138,14 +139,13 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        const MS: u64 = 1_000_000;
         Self {
-            slice: 3 * MS,
-            slot: 6 * MS,
-            wake_slack: MS,
-            lag: 48 * MS,
-            period: 24 * MS,
-            host_weight: 100,
+            slice: defaults::SLICE_NS,
+            slot: defaults::SLOT_NS,
+            wake_slack: defaults::WAKE_SLACK_NS,
+            lag: defaults::LAG_NS,
+            period: defaults::PERIOD_NS,
+            host_weight: defaults::HOST_WEIGHT,
             without: 0,
         }
     }
@@ -190,11 +190,11 @@ pub fn limits() -> Limits {
 pub enum Cosched {
     /// By what the VM does.
     #[default]
-    Auto = 0,
+    Auto = instep_abi::COSCHED_AUTO as isize,
     /// Never.
-    Never = 1,
+    Never = instep_abi::COSCHED_NEVER as isize,
     /// Always, all of them.
-    Relaxed = 2,
+    Relaxed = instep_abi::COSCHED_RELAXED as isize,
 }
 
 /// What is set for one VM (`[dispatch.vm.NAME]`, docs/dispatch.md) besides its weight.
@@ -223,36 +223,6 @@ pub struct Vm {
     pub count: usize,
     /// The VM comes later: [`Instep::fork`] makes its threads, and [`Instep::begin_vm`] adds its entry.
     pub later: bool,
-}
-
-/// Counters of the scheduler (`enum instep_counter`), those that callers ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "bpf/intf.h")]
-pub enum Counter {
-    Switch,
-    Slot,
-    Grant,
-    Refused,
-    Stolen,
-    WakeSibling,
-    GangOn,
-    IdleCore,
-    Expired,
-    CoreLeft,
-    Kthread,
-    Hole,
-    MoveSet,
-    MoveDomain,
-    WakeTear,
-    WakeHole,
-    WakePreempt,
-    Overdue,
-    Clamped,
-    Span,
-    Reweighed,
-    Trial,
-    HostWindow,
-    LimitLost,
 }
 
 /// Where a CPU is among the scheduling domains (instep-core, `topology::Lane`).
@@ -438,8 +408,7 @@ impl Instep {
     /// What a counter says, all CPUs together.
     #[must_use]
     pub fn counter(&mut self, which: Counter) -> u64 {
-        let what = c::shim_counter_index(which as u32);
         // SAFETY: it is the state that this scheduler was loaded with, and only read.
-        unsafe { c::shim_counter(self.kernel.globals(), what) }
+        unsafe { c::shim_counter(self.kernel.globals(), which as u32) }
     }
 }

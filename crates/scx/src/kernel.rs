@@ -116,7 +116,7 @@ impl Kernel {
             self.tell_cpumask(task);
         }
         self.loaded = true;
-        self.settle();
+        self.carry_out_kicks();
         self.ejected().map_or(Ok(()), |why| Err(Refused(why)))
     }
 
@@ -147,7 +147,7 @@ impl Kernel {
         }
         let flags = self.inner.select(task, WAKE_FORK);
         self.inner.enqueue(task, flags);
-        self.settle();
+        self.carry_out_kicks();
     }
 
     /// A sleeping thread ends, as one that was killed has gone to sleep for the last time (sched_ext_free).
@@ -157,7 +157,7 @@ impl Kernel {
         self.inner.take_out(task);
         self.inner.free_storage(task);
         self.inner.state.borrow_mut().tasks[task].left_out = true;
-        self.settle();
+        self.carry_out_kicks();
     }
 
     /// scx_enable_task.
@@ -201,7 +201,7 @@ impl Kernel {
             // SAFETY: as above.
             k.call(Context::Other, || unsafe { exit(&mut info) });
         }
-        self.settle();
+        self.carry_out_kicks();
     }
 
     /// A sleeping task wakes up (try_to_wake_up).
@@ -209,7 +209,7 @@ impl Kernel {
         self.enter_waker(by, now);
         let flags = self.inner.select(task, WAKE_TTWU);
         self.inner.enqueue(task, ENQ_WAKEUP | flags);
-        self.settle();
+        self.carry_out_kicks();
     }
 
     /// As [`Kernel::wake`], and what runs on `sleeps` goes to sleep between `ops.select_cpu` and `ops.enqueue`: here
@@ -221,7 +221,7 @@ impl Kernel {
         self.block(sleeps, now);
         self.enter_waker(by, now);
         self.inner.enqueue(task, ENQ_WAKEUP | flags);
-        self.settle();
+        self.carry_out_kicks();
     }
 
     /// The CPU and the context in which a task is woken.
@@ -245,7 +245,7 @@ impl Kernel {
             k.dequeue(task, DEQ_SLEEP);
             k.choose(cpu);
         }
-        self.settle();
+        self.carry_out_kicks();
     }
 
     /// `cpu` chooses what to run, if it was told to.
@@ -255,7 +255,7 @@ impl Kernel {
         if k.state.borrow().rqs[cpu].resched {
             k.choose(cpu);
         }
-        self.settle();
+        self.carry_out_kicks();
     }
 
     /// A clock tick of a CPU (task_tick_scx), and the watchdog's.
@@ -275,7 +275,7 @@ impl Kernel {
             }
         }
         self.watch(now);
-        self.settle();
+        self.carry_out_kicks();
     }
 
     /// A runnable task that does not run for too long ends the scheduler (check_rq_for_timeouts).
@@ -336,7 +336,7 @@ impl Kernel {
                 state.resched(cpu);
             }
         }
-        self.settle();
+        self.carry_out_kicks();
         again
     }
 
@@ -392,7 +392,7 @@ impl Kernel {
         if queued && !k.may_use(task, there) {
             self.push_out(task);
         }
-        self.settle();
+        self.carry_out_kicks();
     }
 
     /// The stopper moves a task away from a CPU that it may not use any more (migration_cpu_stop).
@@ -451,7 +451,7 @@ impl Kernel {
                 ptr::with_exposed_provenance_mut(timer.timer),
             )
         });
-        self.settle();
+        self.carry_out_kicks();
         true
     }
 
@@ -463,7 +463,7 @@ impl Kernel {
     }
 
     /// Carries out kicks (kick_cpus_irq_workfn).
-    fn settle(&mut self) {
+    fn carry_out_kicks(&mut self) {
         let k = &*self.inner;
         let state = &mut *k.state.borrow_mut();
         for at in 0..state.kicks.len() {

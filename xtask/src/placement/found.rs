@@ -3,6 +3,7 @@
 
 use crate::placement::jobs::Job;
 use crate::placement::targets::Target;
+use instep_report::table::{Side, Spacing, aligned};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -92,20 +93,8 @@ impl Found {
     pub(crate) fn draw(&self) -> String {
         let mut text = String::new();
         for (at, scheduler) in SCHEDULERS.iter().enumerate() {
-            let _ = write!(text, "\n{:<20} CPU LLC VMs", format!("above {scheduler}"));
-            RULES.iter().for_each(|rule| _ = write!(text, " {rule:>6}"));
-            text.push_str("   +-%\n");
-            for host in &self.hosts {
-                let name: String = host.name.chars().take(20).collect();
-                let [cpus, _, caches, vms] = host.size;
-                let _ = write!(text, "{name:<20} {cpus:>3} {caches:>3} {vms:>3}");
-                draw_speeds(&mut text, &host.speeds[at]);
-            }
-            let [plain, weighted] = self.means(at);
-            for (name, speeds) in [("mean", plain), ("mean by cpu.weight", weighted)] {
-                let _ = write!(text, "{name:<32}");
-                draw_speeds(&mut text, &speeds);
-            }
+            text.push('\n');
+            text.push_str(&self.draw_above(at, scheduler));
         }
         let tried = self.gaps.len();
         let _ = writeln!(
@@ -164,9 +153,32 @@ fn round(number: f64) -> f64 {
     (number * 1e4).round() / 1e4
 }
 
-fn draw_speeds(text: &mut String, speeds: &[f64; 6]) {
-    speeds.iter().for_each(|speed| _ = write!(text, " {speed:>6.3}"));
-    let _ = writeln!(text, " {:>+5.1}", gain(speeds) * 100.0);
+impl Found {
+    /// The hosts above one scheduler, with the means below.
+    fn draw_above(&self, at: usize, scheduler: &str) -> String {
+        let row = |name: &str, size: [String; 3], speeds: &[f64; 6]| -> Vec<String> {
+            let speeds_then_gain = speeds.iter().map(|speed| format!("{speed:.3}"));
+            let speeds_then_gain =
+                speeds_then_gain.chain([format!("{:+.1}", gain(speeds) * 100.0)]);
+            let name = name.chars().take(20).collect();
+            std::iter::once(name).chain(size).chain(speeds_then_gain).collect()
+        };
+        let of_host = |host: &Host| {
+            let [cpus, _, caches, vms] = host.size.map(|count| count.to_string());
+            row(&host.name, [cpus, caches, vms], &host.speeds[at])
+        };
+        let mut rows: Vec<_> = self.hosts.iter().map(of_host).collect();
+        let [plain, weighted] = self.means(at);
+        for (name, speeds) in [("mean", plain), ("mean by cpu.weight", weighted)] {
+            rows.push(row(name, [const { String::new() }; 3], &speeds));
+        }
+        let first = format!("above {scheduler}");
+        let sizes_then_gain = ["CPU", "LLC", "VMs"].into_iter().chain(RULES).chain(["+-%"]);
+        let head: Vec<_> = std::iter::once((first.as_str(), Side::Left))
+            .chain(sizes_then_gain.map(|title| (title, Side::Right)))
+            .collect();
+        aligned(&head, &rows, Spacing { indent: 0, gap: 1 })
+    }
 }
 
 /// By how much the first is above the best of the others, as a part of that.

@@ -4,7 +4,7 @@
 use crate::placement::found::{Found, RULES, SCHEDULERS, gain};
 use crate::placement::targets::Target;
 use crate::scale::page::STYLE;
-use instep_report::html::{self, escaped};
+use instep_report::html::{self, Cell, Row, escaped};
 use std::fmt::Write as _;
 
 /// The page.
@@ -15,21 +15,18 @@ pub(crate) fn render(found: &Found, targets: &[Target], commit: &str) -> String 
         "<p>Commit {}, simulated: mean fair-share speed of the guests of each host.</p>",
         escaped(commit)
     );
-    body.push_str("<table><tr><th>target<th>must<th>aim<th>found<th></tr>\n");
-    for target in targets {
-        let verdict = target.verdict().as_str();
-        let _ = writeln!(
-            body,
-            "<tr class=\"{verdict}\"><td>{}, {}<td class=\"number\">{}<td class=\"number\">{}\
-             <td class=\"number\">{}<td class=\"verdict\">{verdict}</tr>",
-            escaped(&target.what),
-            target.unit,
-            target.must,
-            target.aim,
-            target.show()
-        );
-    }
-    body.push_str("</table>\n");
+    let row = |target: &Target| Row {
+        class: target.verdict().as_str().to_owned(),
+        cells: vec![
+            Cell::words(&format!("{}, {}", target.what, target.unit)),
+            Cell::number(&target.must.to_string()),
+            Cell::number(&target.aim.to_string()),
+            Cell::number(&target.show()),
+            Cell::verdict(target.verdict().as_str()),
+        ],
+    };
+    let rows: Vec<Row> = targets.iter().map(row).collect();
+    body.push_str(&html::table_of(&["target", "must", "aim", "found", ""], &rows));
     for (at, scheduler) in SCHEDULERS.iter().enumerate() {
         add_hosts(&mut body, found, at, scheduler);
     }
@@ -39,39 +36,35 @@ pub(crate) fn render(found: &Found, targets: &[Target], commit: &str) -> String 
     html::page("Placement of VMs by Instep and by other rules", STYLE, &body)
 }
 
-fn add_hosts(html: &mut String, found: &Found, scheduler: usize, name: &str) {
-    let _ = write!(
-        html,
-        "<h2>Above {}</h2>\n<table><tr><th>host<th>CPUs<th>nodes<th>LLCs<th>VMs",
-        escaped(name)
-    );
-    RULES.iter().for_each(|rule| _ = write!(html, "<th>{rule}"));
-    html.push_str("<th>to the best of the others</tr>\n");
+fn add_hosts(body: &mut String, found: &Found, scheduler: usize, name: &str) {
+    let _ = writeln!(body, "<h2>Above {}</h2>", escaped(name));
+    let head: Vec<&str> = ["host", "CPUs", "nodes", "LLCs", "VMs"]
+        .into_iter()
+        .chain(RULES)
+        .chain(["to the best of the others"])
+        .collect();
+    let row = |class: &str, name: &str, size: [String; 4], speeds: &[f64; 6]| {
+        let size = size.iter().map(|size| Cell::number(size));
+        let speed = |speed: &f64| Cell::number(&format!("{speed:.3}")).with_bar(Some(*speed));
+        let gain = Cell::verdict(&format!("{:+.1} %", gain(speeds) * 100.0));
+        let cells = [Cell::words(name)]
+            .into_iter()
+            .chain(size)
+            .chain(speeds.iter().map(speed))
+            .chain([gain]);
+        Row { class: class.to_owned(), cells: cells.collect() }
+    };
+    let mut rows = Vec::new();
     for host in &found.hosts {
         let speeds = &host.speeds[scheduler];
         let class = if gain(speeds) < -0.01 { "missed" } else { "ok" };
-        let _ = write!(html, "<tr class=\"{class}\"><td>{}", escaped(&host.name));
-        host.size.iter().for_each(|size| _ = write!(html, "<td class=\"number\">{size}"));
-        add_speeds(html, speeds);
+        rows.push(row(class, &host.name, host.size.map(|size| size.to_string()), speeds));
     }
     let [plain, weighted] = found.means(scheduler);
     for (name, speeds) in [("mean", plain), ("mean by cpu.weight", weighted)] {
-        let _ = write!(html, "<tr class=\"group\"><td colspan=\"5\">{name}");
-        add_speeds(html, &speeds);
+        rows.push(row("group", name, [const { String::new() }; 4], &speeds));
     }
-    html.push_str("</table>\n");
-}
-
-fn add_speeds(html: &mut String, speeds: &[f64; 6]) {
-    for speed in speeds {
-        let part = (speed.clamp(0.0, 1.0) * 100.0).round();
-        let _ = write!(
-            html,
-            "<td class=\"number\" style=\"background: linear-gradient(90deg, rgba(60, 130, 220, .3) {part}%, transparent \
-             {part}%)\">{speed:.3}"
-        );
-    }
-    let _ = writeln!(html, "<td class=\"number verdict\">{:+.1} %</tr>", gain(speeds) * 100.0);
+    body.push_str(&html::table_of(&head, &rows));
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! What must be reached and what is aimed at, beside what was found.
 
 use crate::placement::found::{Found, SCHEDULERS, gain};
+use instep_report::table::{Side, Spacing, aligned};
 use serde_json::{Value, json};
-use std::fmt::Write as _;
 
 /// How far below the best of the other rules a host may be.
 const BELOW: f64 = -0.01;
@@ -107,19 +107,24 @@ pub(crate) fn judge(found: &Found) -> Vec<Target> {
 
 /// The targets as a table of at most 80 columns.
 pub(crate) fn draw(targets: &[Target]) -> String {
-    let mut text = format!("{:<46} {:>5} {:>5} {:>9}\n", "", "must", "aim", "found");
-    for target in targets {
-        let found = format!("{} {}", target.show(), target.unit);
-        let _ = writeln!(
-            text,
-            "{:<46} {:>5} {:>5} {found:>9}  {}",
-            target.what,
-            target.must,
-            target.aim,
-            target.verdict().as_str()
-        );
-    }
-    text
+    let row = |target: &Target| {
+        vec![
+            target.what.to_string(),
+            target.must.to_string(),
+            target.aim.to_string(),
+            format!("{} {}", target.show(), target.unit),
+            target.verdict().as_str().to_owned(),
+        ]
+    };
+    let head = [
+        ("", Side::Left),
+        ("must", Side::Right),
+        ("aim", Side::Right),
+        ("found", Side::Right),
+        ("", Side::Left),
+    ];
+    let rows: Vec<_> = targets.iter().map(row).collect();
+    aligned(&head, &rows, Spacing { indent: 0, gap: 2 })
 }
 
 #[cfg(test)]

@@ -13,12 +13,13 @@ use crate::scale::jobs::{self, Contestant, Job};
 use crate::scale::measure::Row;
 use crate::scale::options::Options;
 use crate::scale::{find_failure, read_commit};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context as _, Result, bail};
 use instep_report::stats;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
+use strsim::levenshtein;
 
 /// A mechanism stays if a row loses so many per cent without it (docs/performance.md).
 const WORTH: f64 = 3.0;
@@ -46,52 +47,15 @@ struct Worth {
     differences: Vec<Difference>,
 }
 
-/// The names of the mechanisms in the order of their bits, as bpf/intf.h defines them (`INSTEP_M_*`).
-pub(crate) fn read_names(root: &Path) -> Result<Vec<String>> {
-    let path = root.join("bpf/intf.h");
-    let text = std::fs::read_to_string(&path)
-        .with_context(|| format!("cannot read {}", path.display()))?;
-    let names = parse_names(&text);
-    if names.is_empty() {
-        bail!("{} defines no mechanism (INSTEP_M_NAME as 1u << N)", path.display());
-    }
-    Ok(names)
-}
-
-fn parse_names(text: &str) -> Vec<String> {
-    let name = |line: &str| {
-        let rest = line.strip_prefix("#define INSTEP_M_")?;
-        let (name, value) = rest.split_once(' ')?;
-        value.trim_start().starts_with("(1u << ").then(|| name.to_lowercase())
-    };
-    text.lines().filter_map(name).collect()
-}
-
 /// Fails for a name of no mechanism, with the known ones and the one that is most like it.
 pub(crate) fn check_names(names: &[String], known: &[String]) -> Result<()> {
     let Some(name) = names.iter().find(|name| !known.contains(name)) else { return Ok(()) };
-    let close = known.iter().map(|known| (count_edits(name, known), known)).min();
+    let close = known.iter().map(|known| (levenshtein(name, known), known)).min();
     let hint = match close {
         Some((edits, close)) if edits <= 2 => format!("; did you mean `{close}`?"),
         _ => String::new(),
     };
     bail!("--without {name}: unknown mechanism; known are {}{hint}", known.join(", "));
-}
-
-/// The fewest letters that are to be put in, taken out or replaced to make one word of the other.
-fn count_edits(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (at, letter) in one.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = at + 1;
-        for (column, with) in other.iter().enumerate() {
-            let replaced = diagonal + usize::from(letter != *with);
-            diagonal = row[column + 1];
-            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[other.len()]
 }
 
 /// Whether a case belongs to the table: of realistic size and not too long, or named.
@@ -331,23 +295,12 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_the_interface() {
-        let text = "#define INSTEP_M_GANG (1u << 0)\t/* a */\n#define INSTEP_M_SPAN (1u << 7)\n\
-                    #define INSTEP_M_ALL ((1u << 8) - 1)\n#define INSTEP_HOST 0\n";
-        assert_eq!(parse_names(text), ["gang", "span"]);
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let names = read_names(&root).unwrap();
-        assert!(names.len() >= 8 && names[0] == "gang", "{names:?}");
-    }
-
-    #[test]
     fn unknown_name_is_refused_with_the_nearest_one() {
         let known = words("gang shares moves");
         assert!(check_names(&words("moves gang"), &known).is_ok());
         let error = |name: &str| check_names(&words(name), &known).unwrap_err().to_string();
         assert!(error("move").ends_with("gang, shares, moves; did you mean `moves`?"));
         assert!(error("teleport").ends_with("known are gang, shares, moves"));
-        assert_eq!([count_edits("", "ab"), count_edits("abc", "axc")], [2, 1]);
     }
 
     #[test]

@@ -3,15 +3,14 @@
 
 use crate::scale::measure::Verdict;
 use crate::scale::table::{Line, Table};
-use instep_report::html::{self, escaped};
+use instep_report::html::{self, Cell, Row, escaped};
 use std::fmt::Write as _;
 
-/// How tables of results look, with a colour for each verdict.
+/// How tables of results look, with a colour for each verdict. The head stays where it is while rows scroll.
 pub(crate) const STYLE: &str = "\
-body { max-width: none }
+body { max-width: max-content }
+.scroll { max-height: 95vh; overflow-y: auto }
 th { position: sticky; top: 0; background: var(--bg); border-bottom: 2px solid var(--soft) }
-td, th { text-align: left }
-.number { text-align: right; font-variant-numeric: tabular-nums }
 .missed { background: rgba(220, 60, 40, .15) } .missed .verdict { color: var(--bad); font-weight: 600 }
 .ok .verdict { color: var(--good) } .aim .verdict { color: var(--good); font-weight: 600 }
 .informs { color: var(--soft) }
@@ -25,50 +24,39 @@ pub(crate) fn render(table: &Table, commit: &str) -> String {
     for note in &table.notes {
         let _ = writeln!(body, "<p>{}.</p>", escaped(note));
     }
-    body.push_str("<table><tr><th>case<th>measure<th>must<th>aim");
-    for name in [&table.judged].into_iter().chain(&table.peers) {
-        let _ = write!(body, "<th>{}", escaped(name));
-    }
-    body.push_str("<th></tr>\n");
+    let schedulers = [&table.judged].into_iter().chain(&table.peers).map(String::as_str);
+    let head: Vec<&str> =
+        ["case", "measure", "must", "aim"].into_iter().chain(schedulers).chain([""]).collect();
     let mut before = "";
+    let mut rows = Vec::new();
     for line in &table.lines {
         let group = line.group();
-        add_line(&mut body, line, group != before, table.peers.len());
+        rows.push(row_of(line, group != before, table.peers.len()));
         before = group;
     }
-    body.push_str("</table>\n");
+    body.push_str(&html::table_of(&head, &rows));
     html::page("Instep on hosts of 2 to 384 CPUs", STYLE, &body)
 }
 
-fn add_line(html: &mut String, line: &Line, begins_group: bool, peers: usize) {
+fn row_of(line: &Line, begins_group: bool, peers: usize) -> Row {
     let class = match line.verdict {
         Verdict::Informs => "informs",
         Verdict::Missed => "missed",
         Verdict::Ok => "ok",
         Verdict::Aim => "aim",
     };
-    let group = if begins_group { " group" } else { "" };
-    let (case, measure) = (escaped(&line.case), escaped(&line.measure));
-    let _ = write!(html, "<tr class=\"{class}{group}\"><td>{case}<td>{measure}");
-    for number in [line.must, line.aim] {
-        let _ = write!(html, "<td class=\"number\">{}", line.show(number));
-    }
+    let class = class.to_owned() + if begins_group { " group" } else { "" };
+    let mut cells = vec![Cell::words(&line.case), Cell::words(&line.measure)];
+    cells.extend([line.must, line.aim].map(|number| Cell::number(&line.show(number))));
     let missing = std::iter::repeat_n(None, peers.saturating_sub(line.peers.len()));
     let numbers = [line.value].into_iter().chain(line.peers.iter().copied()).chain(missing);
     let is_speed = line.measure.starts_with("speed");
-    for number in numbers {
-        let style = match number.filter(|_| is_speed) {
-            Some(speed) => {
-                let part = (speed.clamp(0.0, 1.0) * 100.0).round();
-                format!(
-                    " style=\"background: linear-gradient(90deg, rgba(60, 130, 220, .3) {part}%, transparent {part}%)\""
-                )
-            }
-            None => String::new(),
-        };
-        let _ = write!(html, "<td class=\"number\"{style}>{}", line.show(number));
-    }
-    let _ = writeln!(html, "<td class=\"verdict\">{}</tr>", line.verdict);
+    let cell = |number: Option<f64>| {
+        Cell::number(&line.show(number)).with_bar(number.filter(|_| is_speed))
+    };
+    cells.extend(numbers.map(cell));
+    cells.push(Cell::verdict(&line.verdict.to_string()));
+    Row { class, cells }
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use crate::scale::cases::Case;
 use crate::scale::measure::{Row, Verdict};
+use instep_report::table::{Side, markdown};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 /// A line of the table.
 #[derive(Clone, Debug)]
@@ -213,26 +213,12 @@ fn show_range(lines: &[&Line], value: impl Fn(&Line) -> Option<f64>) -> String {
 
 /// A table of Markdown; numbers, from the third column to the last but one, on the right.
 fn write_markdown(rows: &[Vec<String>]) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
-    let is_number = |column: usize| (2..widths.len() - 1).contains(&column);
-    let mut text = String::new();
-    for (at, row) in rows.iter().enumerate() {
-        for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-            let _ = if is_number(column) {
-                write!(text, "| {cell:>width$} ")
-            } else {
-                write!(text, "| {cell:<width$} ")
-            };
-        }
-        text.push_str("|\n");
-        if at == 0 {
-            text.push('|');
-            text.extend((0..row.len()).map(|c| if is_number(c) { "---:|" } else { "---|" }));
-            text.push('\n');
-        }
-    }
-    text
+    let Some((head, rows)) = rows.split_first() else { return String::new() };
+    let is_number = |column: usize| (2..head.len() - 1).contains(&column);
+    let side = |column| if is_number(column) { Side::Right } else { Side::Left };
+    let head: Vec<_> =
+        head.iter().enumerate().map(|(at, title)| (title.as_str(), side(at))).collect();
+    markdown(&head, rows)
 }
 
 /// The values of an earlier table, by case and measure.

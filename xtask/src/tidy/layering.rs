@@ -14,17 +14,25 @@ struct Layer {
 }
 
 const LAYERS: &[Layer] = &[
+    Layer { name: "instep-abi", may_know: &[] },
     Layer { name: "instep-core", may_know: &[] },
     Layer { name: "instep-report", may_know: &["instep-core"] },
     Layer { name: "instep-state", may_know: &["instep-core"] },
     Layer { name: "instep-host", may_know: &["instep-core", "instep-state"] },
-    Layer { name: "instep-kernel", may_know: &["instep-core"] },
+    Layer { name: "instep-kernel", may_know: &["instep-abi", "instep-core"] },
     Layer { name: "instep-trace", may_know: &["instep-core"] },
-    Layer { name: "instep-scx", may_know: &[] },
+    Layer { name: "instep-scx", may_know: &["instep-abi"] },
     Layer { name: "instep-check", may_know: &["instep-core"] },
     Layer {
         name: "instep-sim",
-        may_know: &["instep-check", "instep-core", "instep-report", "instep-scx", "instep-trace"],
+        may_know: &[
+            "instep-abi",
+            "instep-check",
+            "instep-core",
+            "instep-report",
+            "instep-scx",
+            "instep-trace",
+        ],
     },
     Layer {
         name: "instep-agent",
@@ -73,7 +81,7 @@ const LAYERS: &[Layer] = &[
     Layer { name: "instep-madehost", may_know: &["instep-core"] },
     Layer {
         name: "xtask",
-        may_know: &["instep-core", "instep-host", "instep-madehost", "instep-report"],
+        may_know: &["instep-abi", "instep-core", "instep-host", "instep-madehost", "instep-report"],
     },
 ];
 

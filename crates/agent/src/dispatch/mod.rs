@@ -326,15 +326,15 @@ impl Dispatch {
             self.feed();
         }
         self.looks = self.looks.wrapping_add(1);
-        self.weigh();
+        self.update_weights();
     }
 
     /// Tells the loaded scheduler what VMs and cgroups weigh.
-    fn weigh(&mut self) {
+    fn update_weights(&mut self) {
         let State::Loaded { kernel, .. } = &mut self.state else { return };
         self.reweighed = kernel.reweighed();
         if self.config.host_weight.is_none()
-            && let Err(error) = self.weigher.look(kernel, Instant::now())
+            && let Err(error) = self.weigher.update(kernel, Instant::now())
         {
             // What was said before holds until the next look.
             tracing::debug!(%error, "weights of cgroups");
@@ -345,9 +345,9 @@ impl Dispatch {
     fn feed(&mut self) {
         let Some((scan, threads)) = self.scan() else { return };
         let State::Loaded { kernel, .. } = &mut self.state else { return };
-        let (entries, mut warnings) = table::told(&scan, &self.homes, &self.config);
+        let (entries, mut warnings) = table::all_entries(&scan, &self.homes, &self.config);
         let threads = threads.of_vms().chain(table::vcpus(&entries[scan.vms.len()..]));
-        if let Some(why) = cookies::look(threads, self.config.despite_cookies) {
+        if let Some(why) = cookies::find_reason_to_leave(threads, self.config.despite_cookies) {
             return self.unload(why);
         }
         if let Some(id) = kernel.lost_limit() {
@@ -456,7 +456,7 @@ impl Scheduler for Dispatch {
             && (kernel.reweighed() != self.reweighed || self.weighs_soon)
         {
             self.weighs_soon = false;
-            self.weigh();
+            self.update_weights();
         }
     }
 
@@ -539,7 +539,7 @@ type Entries = (Vec<VmEntry>, Vec<String>);
 fn decide((config, trust): (&DispatchConfig, &Trust), scanner: &mut Scanner) -> (Entries, Plan) {
     let scan = (config.mode != Mode::Off).then(|| trusted(scanner, trust)).transpose();
     let found = scan.as_ref().ok().and_then(Option::as_ref);
-    let told = |(scan, _): &(Scan, Threads)| table::told(scan, &BTreeMap::new(), config);
+    let told = |(scan, _): &(Scan, Threads)| table::all_entries(scan, &BTreeMap::new(), config);
     let entries = found.map(told).unwrap_or_default();
     let threads: Vec<_> = found.map_or_else(Vec::new, |(scan, threads)| {
         threads.of_vms().chain(table::vcpus(&entries.0[scan.vms.len()..])).collect()

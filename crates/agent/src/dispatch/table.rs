@@ -124,7 +124,7 @@ pub fn entries(
 
 /// All entries of what a scan found, with warnings also on settings that are for nobody.
 #[must_use]
-pub fn told(
+pub fn all_entries(
     scan: &Scan,
     homes: &BTreeMap<VmKey, NodeId>,
     config: &DispatchConfig,
@@ -268,7 +268,7 @@ mod tests {
         let names = ["db", "web", "weB", "job"].map(|name| (name.to_owned(), VmConfig::default()));
         let process = vec![ProcessVm { name: "job".into(), pid: u32::MAX - 1 }];
         let config = DispatchConfig { vm: names.into(), process, ..DispatchConfig::default() };
-        let (entries, warnings) = told(&scan, &BTreeMap::new(), &config);
+        let (entries, warnings) = all_entries(&scan, &BTreeMap::new(), &config);
         assert_eq!((entries.len(), warnings.len()), (3, 3), "{warnings:?}");
         assert!(warnings[0].contains("process"), "{warnings:?}");
         assert!(warnings[1].starts_with("[dispatch.vm.weB] is for nobody: no VM is called so"));
@@ -293,7 +293,7 @@ mod tests {
         let vm = [("web".to_owned(), settings)].into();
         let config = DispatchConfig { vm, ..DispatchConfig::default() };
         let weights = |scan: &Scan| {
-            let (entries, warnings) = told(scan, &BTreeMap::new(), &config);
+            let (entries, warnings) = all_entries(scan, &BTreeMap::new(), &config);
             (entries.iter().map(|entry| entry.weight).collect::<Vec<_>>(), warnings.len())
         };
         assert_eq!(weights(&scan), (vec![100, 100], 1), "which of them is not known");

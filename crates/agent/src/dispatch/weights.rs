@@ -71,13 +71,15 @@ impl Weigher {
     ///
     /// # Errors
     /// The kernel does not take a weight.
-    pub(super) fn look(&mut self, kernel: &mut Loaded, now: Instant) -> Result<(), String> {
+    pub(super) fn update(&mut self, kernel: &mut Loaded, now: Instant) -> Result<(), String> {
         let seen = kernel.wants();
         self.at = Some(now);
         let weights = self.weights(&seen, &kernel.table().vms, now);
         let ids = seen.groups.iter().map(|group| group.id);
         let threads: Vec<(u64, u32)> = ids.zip(weights.threads.iter().copied()).collect();
-        kernel.weigh(&threads, &weights.vms, weights.mean).map_err(|error| format!("{error:#}"))
+        kernel
+            .set_weights(&threads, &weights.vms, weights.mean)
+            .map_err(|error| format!("{error:#}"))
     }
 
     /// What all weigh, in the order of `seen.groups` and `table`.

@@ -176,7 +176,7 @@ impl Homes {
             let used = pass.and_then(|pass| pass.homecoming.hot());
             records.push(record((vm, owner.1), (&tally, used), complete, result));
             if let Some(pass) = self.passes.get_mut(&owner) {
-                pass.settle();
+                pass.rest_if_idle();
             }
         }
         (self.read, self.used) = (None, None);
@@ -351,7 +351,7 @@ impl Pass {
     }
 
     /// A pass that moved next to nothing makes the VM rest, twice as long each time.
-    fn settle(&mut self) {
+    fn rest_if_idle(&mut self) {
         if self.homecoming.is_finished() {
             let moved = self.homecoming.total().of(Cause::Moved);
             (self.rest, self.next_rest) = rest(moved, self.homecoming.remote(), self.next_rest);

@@ -1,6 +1,7 @@
 //! An analysis for people, in at most `width` columns. Draws; measures nothing.
 
 use crate::text::{indented, plural, printable, shortened, wrapped};
+use instep_report::table::{Side, Spacing, aligned};
 use instep_trace::analysis::report::{
     Culprit, Histogram, Occupant, Report, Sleeps, VcpuReport, VmReport,
 };
@@ -93,27 +94,20 @@ fn draw_vm(out: &mut String, vm: &VmReport, report: &Report, width: usize) {
     let _ = writeln!(out, "{name}{pid}, {}", plural(vm.vcpus.len(), "vCPU"));
     let part =
         |of: Option<u64>| or_dash(of.map(|of| format!("{}%", percent(of, report.duration_ns))));
-    let _ = writeln!(
-        out,
-        "  vCPU  thread     run    steal   throt  blocked  moves  run steal throt blocked"
-    );
-    for vcpu in vm.vcpus.iter().take(MAX_ROWS) {
-        let _ = writeln!(
-            out,
-            "  {:>4} {:>7} {:>7}  {:>7} {:>7}  {:>7} {:>6} {:>4} {:>5} {:>5} {:>7}",
-            vcpu.index,
-            vcpu.tid,
-            or_dash(vcpu.run_ns.map(time)),
-            or_dash(vcpu.steal_ns.map(time)),
-            or_dash(vcpu.throttled_ns.map(time)),
-            or_dash(vcpu.blocked_ns.map(time)),
-            vcpu.migrations,
-            part(vcpu.run_ns),
-            part(vcpu.steal_ns),
-            part(vcpu.throttled_ns),
-            part(vcpu.blocked_ns),
-        );
-    }
+    let row = |vcpu: &VcpuReport| {
+        let times = [vcpu.run_ns, vcpu.steal_ns, vcpu.throttled_ns, vcpu.blocked_ns];
+        let first = [vcpu.index.to_string(), vcpu.tid.to_string()];
+        let times_then_moves = times.map(|ns| or_dash(ns.map(time))).into_iter();
+        let times_then_moves = times_then_moves.chain([vcpu.migrations.to_string()]);
+        first.into_iter().chain(times_then_moves).chain(times.map(part)).collect()
+    };
+    let head = [
+        "vCPU", " thread", "    run", "   steal", "  throt", " blocked", " moves", " run", "steal",
+        "throt", "blocked",
+    ];
+    let rows: Vec<_> = vm.vcpus.iter().take(MAX_ROWS).map(row).collect();
+    let spacing = Spacing { indent: 2, gap: 1 };
+    out.push_str(&aligned(&head.map(|title| (title, Side::Right)), &rows, spacing));
     if let Some(rest) = vm.vcpus.get(MAX_ROWS..).filter(|rest| !rest.is_empty()) {
         let sum = |of: fn(&VcpuReport) -> Option<u64>| -> u64 { rest.iter().filter_map(of).sum() };
         let _ = writeln!(

@@ -46,7 +46,7 @@ pub(super) struct Reading {
 
 /// What one file holds.
 #[derive(Clone, Debug)]
-pub(super) struct Side {
+pub(super) struct Input {
     pub(super) file: String,
     pub(super) schema: String,
     pub(super) runs: Vec<Vec<Reading>>,
@@ -57,7 +57,7 @@ pub(super) struct Side {
     pub(super) namesakes: BTreeSet<String>,
 }
 
-impl Side {
+impl Input {
     /// Reads a file; `-` is no file here, for both sides would be it.
     pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
         let file = path.display().to_string();
@@ -100,7 +100,7 @@ impl Side {
             };
             runs.push(numbered(readings, &mut namesakes));
         }
-        Ok(Side { file: file.to_owned(), schema, runs, repeated, namesakes })
+        Ok(Input { file: file.to_owned(), schema, runs, repeated, namesakes })
     }
 }
 
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn several_runs_are_one_after_another_or_in_an_array() {
         for text in [format!("{SIM}\n{SIM}"), format!("[{SIM},{SIM}]")] {
-            let side = Side::parse("f", &text).unwrap();
+            let side = Input::parse("f", &text).unwrap();
             assert_eq!((side.runs.len(), side.schema.as_str()), (2, "instep.sim/1"));
             assert_eq!(side.runs[0], side.runs[1]);
             assert_eq!((side.runs[0][0].measure, side.runs[0][0].value), ("stacking", 0.5));
@@ -277,7 +277,7 @@ mod tests {
             {"fair_share_speed":{"median":0.9,"min":0.8,"max":1.0,"runs":5},"stacking":0,
             "stacking_samples":[0,0,0.5],"bpf_ns_per_call":{"median":700.0,"min":600.0,"max":800.0,
             "runs":3,"samples":[800.0,600.0,700.0]}}}}]}"#;
-        let side = Side::parse("f", text).unwrap();
+        let side = Input::parse("f", text).unwrap();
         let [speed, stacking, cost] = &side.runs[0][..] else { panic!("{side:?}") };
         assert_eq!((cost.measure, cost.value, cost.range), ("BPF ns/call", 700.0, None));
         assert_eq!((&cost.samples[..], cost.of), (&[800.0, 600.0, 700.0][..], 3));
@@ -290,10 +290,10 @@ mod tests {
     #[test]
     fn what_cannot_be_compared_names_what_is_wanted() {
         for wrong in ["", "x", "{}", r#"{"schema":"x/1"}"#, "[]", "7"] {
-            let error = format!("{:#}", Side::parse("f", wrong).unwrap_err());
+            let error = format!("{:#}", Input::parse("f", wrong).unwrap_err());
             assert!(error.starts_with('f') && error.contains("instep analyze --json"), "{error}");
         }
         let mixed = format!(r#"{SIM}{{"schema":"instep.bench/1"}}"#);
-        assert!(Side::parse("f", &mixed).is_err());
+        assert!(Input::parse("f", &mixed).is_err());
     }
 }

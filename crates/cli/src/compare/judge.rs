@@ -7,7 +7,7 @@
 //! run on a side, or a bench of a version that kept no runs: the difference is told, and nothing is
 //! shown.
 
-use super::documents::{Better, Reading, Side};
+use super::documents::{Better, Input, Reading};
 use instep_report::stats;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -88,7 +88,7 @@ pub(super) struct Comparison {
 type Key = (String, &'static str);
 
 /// Compares B with A. Differences up to `tolerance`, a part of A, are none.
-pub(super) fn compare(a: &Side, b: &Side, tolerance: f64) -> Comparison {
+pub(super) fn compare(a: &Input, b: &Input, tolerance: f64) -> Comparison {
     let (keys_a, of_a) = gathered(a);
     let (keys_b, of_b) = gathered(b);
     let subjects = |keys: &[Key], other: &[Key]| {
@@ -111,7 +111,7 @@ pub(super) fn compare(a: &Side, b: &Side, tolerance: f64) -> Comparison {
 }
 
 /// What keeps the rows from showing more.
-fn warnings(a: &Side, b: &Side, rows: &[Row]) -> Vec<String> {
+fn warnings(a: &Input, b: &Input, rows: &[Row]) -> Vec<String> {
     let mut warnings = Vec::new();
     for side in [a, b].into_iter().filter(|side| side.repeated > 0) {
         warnings.push(format!(
@@ -147,7 +147,7 @@ fn warnings(a: &Side, b: &Side, rows: &[Row]) -> Vec<String> {
     warnings
 }
 
-fn gathered(side: &Side) -> (Vec<Key>, BTreeMap<Key, Vec<&Reading>>) {
+fn gathered(side: &Input) -> (Vec<Key>, BTreeMap<Key, Vec<&Reading>>) {
     let (mut keys, mut found) = (Vec::new(), BTreeMap::<Key, Vec<&Reading>>::new());
     for reading in side.runs.iter().flatten() {
         let key = (reading.subject.clone(), reading.measure);
@@ -223,14 +223,14 @@ fn verdict(
 mod tests {
     use super::*;
 
-    fn side(stacking: &[f64]) -> Side {
+    fn side(stacking: &[f64]) -> Input {
         let runs: Vec<String> = stacking
             .iter()
             .map(|value| {
                 format!(r#"{{"schema":"instep.sim/1","vms":[{{"name":"a","stacking":{value}}}]}}"#)
             })
             .collect();
-        Side::parse("f", &runs.join("\n")).unwrap()
+        Input::parse("f", &runs.join("\n")).unwrap()
     }
 
     /// A bench by what is in its fair-share speed.
@@ -248,11 +248,11 @@ mod tests {
         bench(spread.trim_start_matches('{').trim_end_matches('}'))
     }
 
-    fn parsed(text: &str) -> Side {
-        Side::parse("f", text).unwrap()
+    fn parsed(text: &str) -> Input {
+        Input::parse("f", text).unwrap()
     }
 
-    fn verdict(a: &Side, b: &Side) -> Verdict {
+    fn verdict(a: &Input, b: &Input) -> Verdict {
         compare(a, b, 0.02).rows[0].verdict
     }
 
@@ -305,7 +305,7 @@ mod tests {
         };
         let side = |runs: &[(u32, u32)]| {
             let runs: Vec<String> = runs.iter().map(|(steal, begin)| run(*steal, *begin)).collect();
-            Side::parse("f", &runs.join("\n")).unwrap()
+            Input::parse("f", &runs.join("\n")).unwrap()
         };
         let verdict = |compared: &Comparison| {
             compared.rows.iter().find(|row| row.measure == "steal / wanted").unwrap().verdict
@@ -397,7 +397,7 @@ mod tests {
     #[test]
     fn what_one_side_lacks_is_named() {
         let other =
-            Side::parse("f", r#"{"schema":"instep.sim/1","vms":[{"name":"b","co_run":1}]}"#);
+            Input::parse("f", r#"{"schema":"instep.sim/1","vms":[{"name":"b","co_run":1}]}"#);
         let compared = compare(&side(&[0.1]), &other.unwrap(), 0.02);
         assert_eq!(
             (compared.only_in_a, compared.only_in_b),

@@ -7,7 +7,7 @@ mod text;
 
 use crate::args::CompareArgs;
 use crate::{Outcome, print, print_json, tell};
-use documents::Side;
+use documents::Input;
 use judge::{Comparison, Verdict};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -38,7 +38,7 @@ struct SideView<'a> {
 
 /// Compares the two results that the options name.
 pub(crate) fn command(args: &CompareArgs) -> anyhow::Result<Outcome> {
-    let (a, b) = (Side::read(&args.a)?, Side::read(&args.b)?);
+    let (a, b) = (Input::read(&args.a)?, Input::read(&args.b)?);
     anyhow::ensure!(
         a.schema == b.schema,
         "{} is {} and {} is {}: only results of one kind can be compared",

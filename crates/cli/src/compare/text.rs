@@ -1,12 +1,13 @@
 //! A comparison for people, in at most `width` columns.
 
-use super::documents::Side;
+use super::documents::Input;
 use super::judge::{Comparison, Row, Value, Verdict};
 use crate::text::{indented, plural, printable, shortened, wrapped};
+use instep_report::table::{Side, Spacing, aligned};
 use std::fmt::Write as _;
 
 /// Draws it; rows that are the same on both sides only when `all` are wanted.
-pub(super) fn draw(a: &Side, b: &Side, compared: &Comparison, all: bool, width: usize) -> String {
+pub(super) fn draw(a: &Input, b: &Input, compared: &Comparison, all: bool, width: usize) -> String {
     let mut out = String::new();
     for (name, side) in [("A", a), ("B", b)] {
         // A bench holds several runs of everything.
@@ -17,23 +18,9 @@ pub(super) fn draw(a: &Side, b: &Side, compared: &Comparison, all: bool, width: 
     }
     let shown: Vec<&Row> =
         compared.rows.iter().filter(|row| all || row.verdict != Verdict::Same).collect();
-    let mut subject = "";
-    for row in &shown {
-        if row.subject != subject {
-            subject = &row.subject;
-            let _ = writeln!(out, "\n{}", shortened(&printable(subject), width));
-            let _ = writeln!(out, "  {:<17} {:>19} {:>19}  {:>8}", "", "A", "B", "B/A - 1");
-        }
-        let relative =
-            row.relative.map_or("-".to_owned(), |part| format!("{:+.1} %", part * 100.0));
-        let _ = writeln!(
-            out,
-            "  {:<17} {:>19} {:>19}  {relative:>8}  {}",
-            labelled(row.measure),
-            cell(&row.a),
-            cell(&row.b),
-            word(row)
-        );
+    for rows in shown.chunk_by(|a, b| a.subject == b.subject) {
+        let _ = writeln!(out, "\n{}", shortened(&printable(&rows[0].subject), width));
+        out.push_str(&table(rows));
     }
     let same = compared.rows.len() - shown.len();
     if same > 0 {
@@ -65,6 +52,25 @@ pub(super) fn draw(a: &Side, b: &Side, compared: &Comparison, all: bool, width: 
         out.push_str(&indented(&wrapped(line, width), 0));
     }
     out
+}
+
+/// The measures of one subject; columns are as wide as in the other tables.
+fn table(rows: &[&Row]) -> String {
+    let head = [
+        (&*" ".repeat(17), Side::Left),
+        (&*format!("{:>19}", "A"), Side::Right),
+        (&*format!("{:>19}", "B"), Side::Right),
+        ("  B/A - 1", Side::Right),
+        ("", Side::Left),
+    ];
+    let row = |row: &&Row| {
+        let relative =
+            row.relative.map_or("-".to_owned(), |part| format!("{:+.1} %", part * 100.0));
+        let verdict = format!(" {}", word(row));
+        vec![labelled(row.measure).to_owned(), cell(&row.a), cell(&row.b), relative, verdict]
+    };
+    let rows: Vec<_> = rows.iter().map(row).collect();
+    aligned(&head, &rows, Spacing { indent: 2, gap: 1 })
 }
 
 /// A measure with the unit of what has none in its name: these are parts of the time.
@@ -131,14 +137,14 @@ mod tests {
             )
         };
         let side = |file: &str, runs: [(f64, f64); 2]| {
-            Side::parse(file, &runs.map(|(speed, work)| run(speed, work)).join("\n")).unwrap()
+            Input::parse(file, &runs.map(|(speed, work)| run(speed, work)).join("\n")).unwrap()
         };
         let a = side("a.json", [(0.05, 123_456.7), (0.051, 123_466.7)]);
         let b = side("b.json", [(0.95, 2_234_567.0), (0.951, 2_234_667.0)]);
         let compared = super::super::judge::compare(&a, &b, 0.02);
         let text = draw(&a, &b, &compared, false, 80);
         assert_eq!(text.lines().find(|line| line.chars().count() > 80), None, "{text}");
-        let row = "  fair-share speed         0.051 ±0.006        0.950 ±0.006  +1782.2 %  better";
+        let row = "  fair-share speed         0.051 ±0.006        0.950 ±0.006 +1782.2 %  better";
         assert!(text.contains(row), "{text}");
         assert!(text.contains("1 measure the same") && !text.contains("stacking"), "{text}");
         assert!(draw(&a, &b, &compared, true, 80).contains("  stacking, of time  "));
@@ -153,7 +159,7 @@ mod tests {
                     "stacking":0.25}}]}}"#
                 )
             };
-            Side::parse(file, &co_run.map(run).join("\n")).unwrap()
+            Input::parse(file, &co_run.map(run).join("\n")).unwrap()
         };
         let (a, b) = (side("a.json", [0.005, 0.129]), side("b.json", [0.09, 0.308]));
         let compared = super::super::judge::compare(&a, &b, 0.02);
@@ -171,7 +177,7 @@ mod tests {
                 r#"{{"schema":"instep.bench/1","cases":[{{"name":"c","results":{{"instep":{{
                 "rate":{{"median":{median},"min":1234567.0,"max":3000000.0,"runs":3{more}}}}}}}}}]}}"#
             );
-            Side::parse("f", &text).unwrap()
+            Input::parse("f", &text).unwrap()
         };
         let drawn = |more: &str| {
             let (a, b) = (side(2e6, more), side(2.5e6, more));

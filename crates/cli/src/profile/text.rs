@@ -2,12 +2,15 @@
 //! advice.
 
 use super::placing;
-use super::report::{BRIEF, Report};
+use super::report::{BRIEF, Bound, Place, Point, Report};
 use crate::text::{indented, plural, printable, wrapped};
 use instep_core::profile::HARDLY_ACTIVE;
 use instep_core::profile::advice::CoScheduling;
 use instep_core::units::Milli;
+use instep_report::table::{Side, Spacing, aligned};
 use std::fmt::Write as _;
+
+const SPACING: Spacing = Spacing { indent: 2, gap: 1 };
 
 /// Eighths of a line's height.
 const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -223,61 +226,64 @@ fn bounds(report: &Report) -> String {
     if report.potential.is_empty() {
         return String::new();
     }
-    let mut text =
-        "\nPotential on a VM, by its share and the allocation period\n  share".to_owned();
     let mut periods: Vec<u64> = report.potential.iter().map(|bound| bound.period_ns).collect();
     periods.sort_unstable();
     periods.dedup();
-    periods.iter().for_each(|period| text.push_str(&format!("{:>9}", time(*period))));
-    let mut share = -1.0;
-    for bound in &report.potential {
-        if bound.share != share {
-            share = bound.share;
-            text.push_str(&format!("\n{:>7}", percent(share)));
-        }
-        text.push_str(&format!("{:>9}", percent(bound.potential)));
-    }
-    text + "\n"
+    let periods = periods.iter().map(|period| format!("{:>8}", time(*period)));
+    let titles: Vec<String> = std::iter::once("share".to_owned()).chain(periods).collect();
+    let head: Vec<_> = titles.iter().map(|title| (title.as_str(), Side::Right)).collect();
+    let row = |bounds: &[Bound]| {
+        let bounds_of_periods = bounds.iter().map(|bound| percent(bound.potential));
+        std::iter::once(percent(bounds[0].share)).chain(bounds_of_periods).collect()
+    };
+    let rows: Vec<_> = report.potential.chunk_by(|a, b| a.share == b.share).map(row).collect();
+    "\nPotential on a VM, by its share and the allocation period\n".to_owned()
+        + &aligned(&head, &rows, SPACING)
 }
 
 fn curve(report: &Report) -> String {
     if report.curve.is_empty() {
         return String::new();
     }
-    let mut text =
-        "\nSpeedup\n  threads      time  speedup   active  efficiency  excess CPU time\n"
-            .to_owned();
-    for point in &report.curve {
-        let speedup = point.speedup.map_or("-".to_owned(), |speedup| format!("{speedup:.2}"));
-        writeln!(
-            text,
-            "  {:>7} {:>9} {speedup:>8} {:>8.2} {:>11} {:>16}",
-            point.threads,
+    let row = |point: &Point| {
+        vec![
+            point.threads.to_string(),
             time(point.elapsed_ns),
-            point.parallelism,
+            point.speedup.map_or("-".to_owned(), |speedup| format!("{speedup:.2}")),
+            format!("{:.2}", point.parallelism),
             percent(point.efficiency),
             time(point.excess_ns),
-        )
-        .expect("writing to a string does not fail");
-    }
-    text
+        ]
+    };
+    let head = ["threads", "     time", " speedup", "  active", " efficiency", " excess CPU time"];
+    let rows: Vec<_> = report.curve.iter().map(row).collect();
+    "\nSpeedup\n".to_owned() + &aligned(&head.map(|title| (title, Side::Right)), &rows, SPACING)
 }
 
 fn places(report: &Report) -> String {
     let Some(first) = report.places.first() else { return String::new() };
-    let mut text =
-        "\nPlaces\n  CPUs               time  CPU time   active  time / first\n".to_owned();
-    for place in &report.places {
-        writeln!(
-            text,
-            "  {:<13} {:>9} {:>9} {:>8.2} {:>13.2}",
-            place.cpus,
+    let row = |place: &Place| {
+        vec![
+            place.cpus.to_string(),
             time(place.elapsed_ns),
             time(place.run_ns),
-            place.parallelism,
-            place.elapsed_ns as f64 / first.elapsed_ns.max(1) as f64,
-        )
-        .expect("writing to a string does not fail");
+            format!("{:.2}", place.parallelism),
+            format!("{:.2}", place.elapsed_ns as f64 / first.elapsed_ns.max(1) as f64),
+        ]
+    };
+    let head = [
+        ("CPUs         ", Side::Left),
+        ("     time", Side::Right),
+        (" CPU time", Side::Right),
+        ("  active", Side::Right),
+        (" time / first", Side::Right),
+    ];
+    let rows: Vec<_> = report.places.iter().map(row).collect();
+    let table = aligned(&head, &rows, SPACING);
+    let mut lines = table.lines();
+    let mut text = format!("\nPlaces\n{}\n", lines.next().unwrap_or_default());
+    for (place, line) in report.places.iter().zip(lines) {
+        text += &format!("{line}\n");
         for (name, ratio) in &place.ratios {
             if let Some(ratio) = ratio {
                 writeln!(

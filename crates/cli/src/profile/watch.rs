@@ -89,7 +89,7 @@ impl Watcher {
         let mut tracer = self.traced(tracer, &mut warnings);
         let mut counters = self.counters(pid, &mut warnings);
         let mut watch = Watch::new(Target::Descendants(own));
-        watch.look();
+        watch.take_sample();
         launched.go()?;
         let begun = Instant::now();
         let mut next = begun;
@@ -101,8 +101,8 @@ impl Watcher {
                 launched.end()?;
             }
             self.pause(&mut next);
-            watch.look();
-            tracer.iter_mut().for_each(Tracer::look);
+            watch.take_sample();
+            tracer.iter_mut().for_each(Tracer::end_interval);
         };
         watch.end();
         let elapsed = begun.elapsed();
@@ -167,13 +167,13 @@ impl Watcher {
             _ => None,
         };
         let mut watch = Watch::new(target);
-        let mut traced = watch.look().threads;
+        let mut traced = watch.take_sample().threads;
         let begun = Instant::now();
         let mut next = begun;
         while !self.stopped() && self.limit.is_none_or(|limit| begun.elapsed() < limit) {
             self.pause(&mut next);
-            tracer.iter_mut().for_each(Tracer::look);
-            let threads = watch.look().threads;
+            tracer.iter_mut().for_each(Tracer::end_interval);
+            let threads = watch.take_sample().threads;
             if threads == 0 {
                 break;
             }

@@ -55,7 +55,7 @@ struct EndedJson {
 }
 
 /// Asks the kernel, and the word that a running `instep run` leaves.
-pub(crate) fn look(state: Option<&Path>) -> DispatchJson {
+pub(crate) fn read_dispatch(state: Option<&Path>) -> DispatchJson {
     let kernel = Probe::of(Path::new("/"), &[]);
     let state = state_dir(state).ok();
     let told = state.as_ref().and_then(|state| read(state.path()));
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_vm_is_at_home_where_the_scheduler_that_is_in_force_keeps_it() {
-        let mut dispatch = look(Some(Path::new("/nonexistent")));
+        let mut dispatch = read_dispatch(Some(Path::new("/nonexistent")));
         let home_node = Some(NodeId(1));
         dispatch.vms = vec![VmInForce { name: "a".into(), home_node, ..VmInForce::default() }];
         dispatch.instep = true;
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn why_is_told_whoever_runs_and_when_it_is_tried_again() {
-        let mut dispatch = look(Some(Path::new("/nonexistent")));
+        let mut dispatch = read_dispatch(Some(Path::new("/nonexistent")));
         assert!(dispatch.why.starts_with(&format!("{UNTOLD}; `instep run --dispatch auto` would")));
         assert!(dispatch.drawn(2000).contains(&dispatch.why), "{}", dispatch.drawn(2000));
         let none = Probe { release: "6.1.0".into(), ..Probe::default() };

@@ -5,10 +5,10 @@ use crate::observe::Observed;
 use crate::text::{indented, plural, printable, shortened, wrapped};
 use instep_agent::observe::facts_of;
 use instep_agent::vm_settings::Chosen;
-use instep_core::snapshot::Vm;
+use instep_core::snapshot::{Vcpu, Vm};
 use instep_core::units::{Milli, Nanos, NodeId};
+use instep_report::table::{Side, Spacing, aligned};
 use instep_xen::scan::Moment;
-use std::fmt::Write as _;
 use std::time::SystemTime;
 
 /// More vCPUs than this on a host are only listed when asked for.
@@ -129,21 +129,30 @@ fn vm_lines(observed: &Observed, vm: &Vm, home: Option<NodeId>, width: usize) ->
         text.push_str(&indented(&wrapped(&format!("UUID {uuid}"), width - 2), 2));
     }
     text.push_str(&placed_line(observed, vm, width));
-    text.push_str("  vCPU   thread  CPU   used  steal  allowed\n");
-    for vcpu in &vm.vcpus {
-        writeln!(
-            text,
-            "  {:>4}  {:>7}  {:>3}  {:>5}  {:>5}  {}",
-            vcpu.index,
-            vcpu.tid,
+    text + &vcpu_table(vm, snapshot.window)
+}
+
+fn vcpu_table(vm: &Vm, window: Nanos) -> String {
+    let row = |vcpu: &Vcpu| {
+        vec![
+            vcpu.index.to_string(),
+            vcpu.tid.to_string(),
             vcpu.cpu.map_or_else(|| "?".to_owned(), |cpu| cpu.to_string()),
-            percent(vcpu.busy.milli_of(snapshot.window)),
-            percent(vcpu.steal.milli_of(snapshot.window)),
-            vcpu.allowed,
-        )
-        .expect("writing to a string does not fail");
-    }
-    text
+            percent(vcpu.busy.milli_of(window)),
+            percent(vcpu.steal.milli_of(window)),
+            vcpu.allowed.to_string(),
+        ]
+    };
+    let head = [
+        ("vCPU", Side::Right),
+        (" thread", Side::Right),
+        ("CPU", Side::Right),
+        (" used", Side::Right),
+        ("steal", Side::Right),
+        ("allowed", Side::Left),
+    ];
+    let rows: Vec<_> = vm.vcpus.iter().map(row).collect();
+    aligned(&head, &rows, Spacing { indent: 2, gap: 2 })
 }
 
 /// CPUs that a quota kept from a VM; `-` for one that has no quota.

@@ -1,11 +1,11 @@
 //! What the status says of a domain of Xen: both affinities, and what is from Instep.
 
 use crate::text::{indented, plural, printable, wrapped};
-use instep_core::snapshot::Vm;
+use instep_core::snapshot::{Vcpu, Vm};
 use instep_core::soft::SoftAffinity;
 use instep_core::units::{Milli, Nanos};
+use instep_report::table::{Side, Spacing, aligned};
 use instep_xen::scan::DomainFacts;
-use std::fmt::Write as _;
 
 /// A domain in full: what it uses, and a row per vCPU.
 pub(super) fn vm_lines(
@@ -37,21 +37,29 @@ pub(super) fn vm_lines(
     if let Some(line) = from_instep(vm) {
         text.push_str(&indented(&wrapped(&line, width - 2), 2));
     }
-    text.push_str("  vCPU  CPU   used  may use       prefers\n");
-    for vcpu in &vm.vcpus {
+    text + &vcpu_table(vm, window)
+}
+
+fn vcpu_table(vm: &Vm, window: Nanos) -> String {
+    let row = |vcpu: &Vcpu| {
         let soft = vm.soft.as_ref().and_then(|soft| soft.vcpus.get(&vcpu.index));
-        writeln!(
-            text,
-            "  {:>4}  {:>3}  {:>5}  {:<12}  {}",
-            vcpu.index,
+        vec![
+            vcpu.index.to_string(),
             vcpu.cpu.map_or_else(|| "?".to_owned(), |cpu| cpu.to_string()),
             percent(vcpu.busy.milli_of(window)),
             vcpu.allowed.to_string(),
             soft.map_or_else(|| "?".to_owned(), ToString::to_string),
-        )
-        .expect("writing to a string does not fail");
-    }
-    text
+        ]
+    };
+    let head = [
+        ("vCPU", Side::Right),
+        ("CPU", Side::Right),
+        (" used", Side::Right),
+        ("may use     ", Side::Left),
+        ("prefers", Side::Left),
+    ];
+    let rows: Vec<_> = vm.vcpus.iter().map(row).collect();
+    aligned(&head, &rows, Spacing { indent: 2, gap: 2 })
 }
 
 /// What a domain has from Instep, and what it had before.

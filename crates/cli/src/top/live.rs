@@ -135,7 +135,7 @@ impl Live {
         for vm in wanted {
             let tids: Vec<Tid> = vm.vcpus.iter().map(|vcpu| vcpu.tid).collect();
             if let Some(traced) = self.traced.get_mut(&vm.id).filter(|traced| traced.tids == tids) {
-                traced.tracer.look();
+                traced.tracer.end_interval();
                 // Both are of the time since the frame before.
                 let waited = Nanos(vm.vcpus.iter().map(|vcpu| vcpu.steal.0).sum());
                 extra.co_run.extend(traced.tracer.co_run(waited).map(|co_run| (vm.id, co_run)));

@@ -74,23 +74,28 @@ fn full_disk_ends_no_placement_and_log_and_history_go_on_when_there_is_room() {
     let mut run = vm.placed_by(&mut command);
     let (_open, inside) = opened(&run, &disk);
     wait_for("both reports", || {
-        let said = run.said();
+        let said = run.errors_so_far();
         said.contains("cannot write the log") && said.contains("the history cannot be written")
     });
     let lost = "instep_history_records_total{outcome=\"lost\"} 1";
     wait_for("the count", || fs::read_to_string(&metrics).is_ok_and(|text| text.contains(lost)));
-    assert!(!run.has_ended() && !vm.is_as_found(), "{}", run.said());
+    assert!(!run.has_ended() && !vm.is_as_found(), "{}", run.errors_so_far());
 
     fs::remove_file(inside.join("filler")).unwrap();
     let Some(second) = Vm::start("second") else { return };
     wait_for("a place for the second VM", || !second.is_as_found());
     wait_for("both again", || {
-        let said = run.said();
+        let said = run.errors_so_far();
         said.contains("log is written again") && said.contains("the history is written to")
     });
-    assert_eq!(run.terminate(), Some(1), "records are lost: {}", run.said());
-    assert!(vm.is_as_found() && second.is_as_found(), "{}", run.said());
-    assert_eq!(run.said().matches("No space left").count(), 2, "once each: {}", run.said());
+    assert_eq!(run.terminate(), Some(1), "records are lost: {}", run.errors_so_far());
+    assert!(vm.is_as_found() && second.is_as_found(), "{}", run.errors_so_far());
+    assert_eq!(
+        run.errors_so_far().matches("No space left").count(),
+        2,
+        "once each: {}",
+        run.errors_so_far()
+    );
 
     let text = fs::read_to_string(inside.join("log")).unwrap();
     let records: Vec<Option<Value>> =
@@ -127,17 +132,19 @@ fn full_state_directory_lets_nothing_more_be_changed_and_all_be_restored() {
     };
     fill();
     let Some(other) = Vm::start("during") else { return };
-    wait_for("the report", || run.said().contains("journal.json: No space left on device"));
+    wait_for("the report", || {
+        run.errors_so_far().contains("journal.json: No space left on device")
+    });
     std::thread::sleep(Duration::from_millis(1500));
     assert!(other.is_as_found() && !vm.is_as_found(), "what is not on record is not changed");
     let goes_on = "what is placed stays so, and the next cycle tries again";
-    assert!(!run.has_ended() && run.said().contains(goes_on), "{}", run.said());
+    assert!(!run.has_ended() && run.errors_so_far().contains(goes_on), "{}", run.errors_so_far());
     fs::remove_file(inside.join("filler")).unwrap();
     wait_for("a place for the other VM", || !other.is_as_found());
     fill();
-    assert_eq!(run.terminate(), Some(0), "{}", run.said());
-    assert!(vm.is_as_found() && other.is_as_found(), "{}", run.said());
-    assert!(!inside.join("state/journal.json").exists(), "{}", run.said());
+    assert_eq!(run.terminate(), Some(0), "{}", run.errors_so_far());
+    assert!(vm.is_as_found() && other.is_as_found(), "{}", run.errors_so_far());
+    assert!(!inside.join("state/journal.json").exists(), "{}", run.errors_so_far());
 }
 
 #[test]

@@ -70,13 +70,18 @@ fn history_that_cannot_be_written_is_reported_and_placement_goes_on() {
     let (dir, metrics) = ("/dev/full/history", vm.file("a.prom"));
     let more = ["--history", dir, "--metrics", metrics.to_str().unwrap()];
     let mut run = vm.placed_by(&mut vm.mending(&more));
-    wait_for("the report", || run.said().contains("the history cannot be written"));
+    wait_for("the report", || run.errors_so_far().contains("the history cannot be written"));
     let lost = "instep_history_records_total{outcome=\"lost\"} 1";
     wait_for("the count", || fs::read_to_string(&metrics).is_ok_and(|text| text.contains(lost)));
     assert!(!vm.is_as_found() && !run.has_ended());
     assert_eq!(run.terminate(), Some(0));
-    assert!(vm.is_as_found(), "{}", run.said());
-    assert_eq!(run.said().matches("cannot be written").count(), 1, "{}", run.said());
+    assert!(vm.is_as_found(), "{}", run.errors_so_far());
+    assert_eq!(
+        run.errors_so_far().matches("cannot be written").count(),
+        1,
+        "{}",
+        run.errors_so_far()
+    );
 }
 
 #[test]

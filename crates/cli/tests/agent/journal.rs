@@ -15,8 +15,8 @@ fn removed_journal_is_written_again_in_the_next_cycle() {
     // The run writes there at any time.
     wait_for("the end of the directory", || fs::remove_dir_all(vm.state()).is_ok());
     wait_for("the journal again", || vm.state().join("journal.json").exists());
-    wait_for("the notice", || run.said().contains("somebody removed the journal"));
-    assert!(!vm.is_as_found() && !run.has_ended(), "{}", run.said());
+    wait_for("the notice", || run.errors_so_far().contains("somebody removed the journal"));
+    assert!(!vm.is_as_found() && !run.has_ended(), "{}", run.errors_so_far());
     // Nor can another run take the lock that was removed.
     let second = vm.instep(&["restore"]).output().unwrap();
     assert_eq!(second.status.code(), Some(2), "{second:?}");
@@ -99,7 +99,7 @@ fn run_whose_lock_another_one_took_ends_and_leaves_the_rest_to_it() {
     let mut second = other.placed_by(command.env("INSTEP_INSTANCE", &name).stdout(Stdio::null()));
     first.signal(Signal::CONT);
     wait_for("the end of the first run", || first.has_ended());
-    let said = first.said();
+    let said = first.errors_so_far();
     assert_eq!(first.child.wait().unwrap().code(), Some(1), "{said}");
     let who = format!("process {} took it since", second.child.id());
     assert!(said.contains(&who), "{said}");
@@ -107,7 +107,7 @@ fn run_whose_lock_another_one_took_ends_and_leaves_the_rest_to_it() {
     for file in ["journal.json", "run.json"] {
         wait_for(file, || vm.state().join(file).exists());
     }
-    assert_eq!(second.terminate(), Some(0), "{}", second.said());
+    assert_eq!(second.terminate(), Some(0), "{}", second.errors_so_far());
     assert!(other.is_as_found());
 }
 

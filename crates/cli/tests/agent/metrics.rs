@@ -66,11 +66,16 @@ fn metrics_that_cannot_be_written_do_not_undo_placement() {
     let Some(vm) = Vm::start("unwritten") else { return };
     let file = vm.file("none/instep.prom");
     let mut run = vm.placed_by(&mut vm.mending(&["--metrics", file.to_str().unwrap()]));
-    wait_for("the notice", || run.said().contains("metrics cannot be written to "));
-    assert!(!vm.is_as_found() && !run.has_ended(), "{}", run.said());
+    wait_for("the notice", || run.errors_so_far().contains("metrics cannot be written to "));
+    assert!(!vm.is_as_found() && !run.has_ended(), "{}", run.errors_so_far());
     fs::create_dir(vm.file("none")).unwrap();
     wait_for("the metrics", || file.exists());
-    assert_eq!(run.said().matches("metrics cannot be written").count(), 1, "{}", run.said());
+    assert_eq!(
+        run.errors_so_far().matches("metrics cannot be written").count(),
+        1,
+        "{}",
+        run.errors_so_far()
+    );
     assert_eq!(run.terminate(), Some(0));
 }
 

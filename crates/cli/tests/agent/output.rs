@@ -29,9 +29,13 @@ fn pipe_nobody_reads_delays_neither_cycles_nor_restoring() {
     let asked = Instant::now();
     run.signal(Signal::TERM);
     wait_for("the affinities that were found", || vm.is_as_found());
-    assert_eq!(run.terminate(), Some(1), "records are lost: {}", run.said());
+    assert_eq!(run.terminate(), Some(1), "records are lost: {}", run.errors_so_far());
     assert!(asked.elapsed() < Duration::from_secs(20), "{:?}", asked.elapsed());
-    assert!(run.said().contains("records that could not be written: "), "{}", run.said());
+    assert!(
+        run.errors_so_far().contains("records that could not be written: "),
+        "{}",
+        run.errors_so_far()
+    );
     assert!(!vm.state().join("journal.json").exists());
     drop(reader);
 }
@@ -58,11 +62,11 @@ fn full_disk_of_the_log_ends_no_placement() {
     let out = vm.file("out");
     let mut run = vm.placed_by(command.stdout(fs::File::create(&out).unwrap()));
     wait_for("a third cycle", || fs::read_to_string(&out).unwrap().lines().count() > 2);
-    assert!(!vm.is_as_found() && !run.has_ended(), "{}", run.said());
-    let said = run.said();
+    assert!(!vm.is_as_found() && !run.has_ended(), "{}", run.errors_so_far());
+    let said = run.errors_so_far();
     assert!(said.contains("cannot write the log /dev/full: No space left on device"), "{said}");
     assert_eq!(said.matches("No space left").count(), 1, "each time is too often: {said}");
-    assert_eq!(run.terminate(), Some(1), "records are lost: {}", run.said());
+    assert_eq!(run.terminate(), Some(1), "records are lost: {}", run.errors_so_far());
     assert!(vm.is_as_found());
 }
 
@@ -73,10 +77,12 @@ fn closed_reader_of_standard_output_ends_no_run() {
         let (reader, writer) = pipe().unwrap();
         drop(reader);
         let mut run = vm.placed_by(vm.mending(json).stdout(Stdio::from(writer)));
-        wait_for("the notice", || run.said().contains("nobody reads standard output any more"));
+        wait_for("the notice", || {
+            run.errors_so_far().contains("nobody reads standard output any more")
+        });
         std::thread::sleep(Duration::from_millis(1500));
-        assert!(!run.has_ended() && !vm.is_as_found(), "{}", run.said());
-        assert_eq!(run.terminate(), Some(0), "{}", run.said());
+        assert!(!run.has_ended() && !vm.is_as_found(), "{}", run.errors_so_far());
+        assert_eq!(run.terminate(), Some(0), "{}", run.errors_so_far());
         assert!(vm.is_as_found());
     }
 }
@@ -91,8 +97,12 @@ fn rotated_log_is_begun_anew_at_sighup() {
     fs::rename(&log, &old).unwrap();
     run.signal(Signal::HUP);
     wait_for("a record in the new log", || fs::metadata(&log).is_ok_and(|meta| meta.len() != 0));
-    assert!(!run.said().contains("--config"), "a log is reason enough for SIGHUP: {}", run.said());
-    assert_eq!(run.terminate(), Some(0), "{}", run.said());
+    assert!(
+        !run.errors_so_far().contains("--config"),
+        "a log is reason enough for SIGHUP: {}",
+        run.errors_so_far()
+    );
+    assert_eq!(run.terminate(), Some(0), "{}", run.errors_so_far());
     let both = fs::read_to_string(&old).unwrap() + &fs::read_to_string(&log).unwrap();
     let cycles = both.lines().map(|line| {
         let record: serde_json::Value = serde_json::from_str(line).unwrap();

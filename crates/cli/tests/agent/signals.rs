@@ -51,9 +51,9 @@ fn limit_of_a_files_size_ends_no_run() {
         };
     }
     let mut run = vm.placed_by(&mut command);
-    wait_for("the report", || run.said().contains("File too large") || run.has_ended());
-    assert!(!run.has_ended(), "{}", run.said());
-    assert_eq!(run.terminate(), Some(1), "records were lost: {}", run.said());
+    wait_for("the report", || run.errors_so_far().contains("File too large") || run.has_ended());
+    assert!(!run.has_ended(), "{}", run.errors_so_far());
+    assert_eq!(run.terminate(), Some(1), "records were lost: {}", run.errors_so_far());
     assert!(vm.is_as_found());
 }
 
@@ -69,8 +69,8 @@ fn vm_that_the_configuration_no_longer_names_is_released() {
     fs::write(&config, "vms = [\"no-vm-has-this-name\"]\n").unwrap();
     run.signal(Signal::HUP);
     wait_for("the affinities that were found", || vm.is_as_found());
-    wait_for("the notice", || run.said().contains("no longer placed"));
-    assert_eq!(run.terminate(), Some(0), "{}", run.said());
+    wait_for("the notice", || run.errors_so_far().contains("no longer placed"));
+    assert_eq!(run.terminate(), Some(0), "{}", run.errors_so_far());
 }
 
 #[test]
@@ -79,8 +79,12 @@ fn sigusr1_ends_a_run_and_leaves_the_placement_with_its_originals() {
     let mut run = vm.placed_by(&mut vm.mending(&[]));
     run.signal(Signal::USR1);
     wait_for("its end", || run.has_ended());
-    assert_eq!(run.child.wait().unwrap().code(), Some(0), "{}", run.said());
-    assert!(!vm.is_as_found() && run.said().contains("stays for the next"), "{}", run.said());
+    assert_eq!(run.child.wait().unwrap().code(), Some(0), "{}", run.errors_so_far());
+    assert!(
+        !vm.is_as_found() && run.errors_so_far().contains("stays for the next"),
+        "{}",
+        run.errors_so_far()
+    );
     assert!(vm.instep(&["restore"]).stdout(Stdio::null()).status().unwrap().success());
     assert!(vm.is_as_found());
 }
@@ -101,7 +105,7 @@ fn run_after_a_hand_over_answers_for_a_placement_that_it_does_not_change() {
     let record = fs::read_to_string(&log).unwrap();
     let record: serde_json::Value = serde_json::from_str(&record).unwrap();
     assert_eq!(record["actions"], serde_json::json!([]), "there is something to change: {record}");
-    wait_for("the notice", || next.said().contains("an earlier run left"));
+    wait_for("the notice", || next.errors_so_far().contains("an earlier run left"));
     assert_eq!(vm.cpus(), handed);
     let status = vm.instep(&["status", "--json", "--window", "10ms"]).output().unwrap();
     let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();

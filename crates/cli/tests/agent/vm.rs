@@ -150,7 +150,7 @@ impl Vm {
         let run = Run { child, errors };
         wait_for(&format!("a placement by {command:?}"), || {
             let runs = !run.has_ended();
-            assert!(runs || !self.is_as_found(), "it ended: {}", run.said());
+            assert!(runs || !self.is_as_found(), "it ended: {}", run.errors_so_far());
             !self.is_as_found()
         });
         run
@@ -186,7 +186,7 @@ impl Drop for Run {
 
 impl Run {
     /// What it said on standard error so far.
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn errors_so_far(&self) -> String {
         fs::read_to_string(&self.errors).unwrap_or_default()
     }
 

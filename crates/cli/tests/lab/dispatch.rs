@@ -94,7 +94,7 @@ fn holds(scenario: &str) {
     }
 }
 
-fn said(report: &Value) -> String {
+fn step_outputs(report: &Value) -> String {
     let steps = report["steps"].as_array().into_iter().flatten();
     steps.filter_map(|step| step["stdout"].as_str()).collect::<Vec<_>>().join("\n")
 }
@@ -193,7 +193,7 @@ fn full_home_node_spills_to_idle_cpus_of_the_other() {
 fn no_long_wait(scenario: &str, count: usize) {
     for is_last in [false, true] {
         let Some((report, _)) = measured(&named(scenario)) else { return };
-        let said = said(&report);
+        let said = step_outputs(&report);
         let waits: Vec<&str> =
             said.lines().filter(|line| line.starts_with("longest wait")).collect();
         eprintln!("{waits:#?}");

@@ -46,7 +46,7 @@ fn ctrl_c_while_the_kernel_is_fetched_leaves_nothing() {
     }
     let cache = tempfile::tempdir().unwrap();
     let mut lab = Lab::start(&hello(), &[], Some(cache.path()));
-    if !lab.said("(apt-get") {
+    if !lab.until_message("(apt-get") {
         let said = lab.text("err");
         let what = lacking(&said).unwrap_or_else(|| panic!("nothing is fetched: {said}"));
         return skip::note(&format!("nothing is fetched here: {what}"));
@@ -80,7 +80,7 @@ fn ctrl_c_in_any_later_phase_leaves_nothing() {
     interrupt(lab, "the host boots");
 
     let mut lab = Lab::start(&hello(), &[], None);
-    assert!(lab.said("starting 1 guest"), "{}", lab.text("err"));
+    assert!(lab.until_message("starting 1 guest"), "{}", lab.text("err"));
     std::thread::sleep(Duration::from_secs(1));
     interrupt(lab, "a guest boots");
 
@@ -89,7 +89,7 @@ fn ctrl_c_in_any_later_phase_leaves_nothing() {
     let text = "about = 'x'\n[host]\ncores = 1\nmemory = '512MiB'\n[[step]]\nrun = 'sleep 50'\n";
     fs::write(&file, text).unwrap();
     let mut lab = Lab::start(&file, &[], None);
-    assert!(lab.said("step 1"), "{}", lab.text("err"));
+    assert!(lab.until_message("step 1"), "{}", lab.text("err"));
     interrupt(lab, "a step runs");
 }
 
@@ -145,7 +145,7 @@ fn a_killed_lab_leaves_nothing_running_and_the_next_removes_its_files() {
         return;
     }
     let mut lab = Lab::start(&hello(), &[], None);
-    assert!(lab.said("booting a host"), "{}", lab.text("err"));
+    assert!(lab.until_message("booting a host"), "{}", lab.text("err"));
     let boots = |lab: &Lab| !left_by(lab.pid()).is_empty() && !lab.processes().is_empty();
     assert!(lab.until(boots), "{}", lab.text("err"));
     let (pid, processes) = (lab.pid(), lab.processes());

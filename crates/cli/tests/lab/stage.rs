@@ -90,7 +90,7 @@ impl Lab {
     }
 
     /// Waits until it has said this; `false` when it ended before.
-    pub(crate) fn said(&mut self, words: &str) -> bool {
+    pub(crate) fn until_message(&mut self, words: &str) -> bool {
         self.until(|lab| lab.text("err").contains(words))
     }
 

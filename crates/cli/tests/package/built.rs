@@ -1,6 +1,6 @@
 //! How packages are made, and what holds for the program in each.
 
-use super::{printed, root, run, said};
+use super::{output_text, printed, root, run};
 use instep_madehost::skip;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -58,7 +58,7 @@ pub(crate) fn pages_in(directory: &Path) -> Option<()> {
         return None;
     }
     let output = run(Command::new(made).arg(directory))?;
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     Some(())
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn pages() -> Option<()> {
     pages_in(&package)?;
     let script = "gzip --best --no-name --force man/*/*.1";
     let output = run(Command::new("sh").args(["-c", script]).current_dir(package))?;
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     Some(())
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn guest_program() -> Option<()> {
 /// The program in a package runs, and in a whole one it has everything and needs little.
 pub(crate) fn check_program(program: &Path) {
     let version = run(Command::new(program).arg("--version")).unwrap();
-    let said = said(&version);
+    let said = output_text(&version);
     let name = program.file_name().unwrap().to_str().unwrap();
     assert!(said.starts_with(&format!("{name} ")) && version.status.success(), "{said}");
     if is_whole() {
@@ -139,15 +139,15 @@ fn commands(program: &str) -> Vec<String> {
 /// What makes it start anywhere with glibc 2.36.
 fn check_whole(instep: &Path, version: &str) {
     assert!(version.contains("with the kernel scheduler"), "{version}");
-    let needed = said(&run(Command::new("ldd").arg(instep)).unwrap());
+    let needed = output_text(&run(Command::new("ldd").arg(instep)).unwrap());
     for line in needed.lines() {
         assert!(LIBRARIES.iter().any(|known| line.contains(known)), "{needed}");
     }
     if let Some(output) = run(Command::new("readelf").args(["--sections", "--wide"]).arg(instep)) {
-        let sections = said(&output);
+        let sections = output_text(&output);
         assert!(sections.contains(".text") && !sections.contains(".debug_info"), "{sections}");
     }
-    let own = said(&run(Command::new("getconf").arg("GNU_LIBC_VERSION")).unwrap());
+    let own = output_text(&run(Command::new("getconf").arg("GNU_LIBC_VERSION")).unwrap());
     if own.trim() != "glibc 2.36" {
         skip::note("only a package built with glibc 2.36 starts with it");
         return;

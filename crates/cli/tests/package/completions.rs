@@ -1,6 +1,6 @@
 //! What shells offer after `instep`.
 
-use super::{pages_in, run, said};
+use super::{output_text, pages_in, run};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -15,7 +15,7 @@ fn offered(completions: &Path, words: &[&str]) -> Option<Vec<String>> {
     let mut bash = Command::new("bash");
     bash.args(["--norc", "-c", script]).arg(completions).args(words);
     let output = run(&mut bash)?;
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     let said = String::from_utf8(output.stdout).unwrap();
     Some(said.split_whitespace().map(str::to_owned).collect())
 }

@@ -2,7 +2,7 @@
 
 use super::{
     cargo, check_pages, check_program, guest_program, has_cargo, holds_laboratory, is_whole,
-    newest, pages, root, run, said, turn,
+    newest, output_text, pages, root, run, turn,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ fn made(package: &str, start: &str, dir: &Path, is_whole: bool) -> Option<PathBu
     }
     let made = if is_whole {
         let output = run(cargo().args(["xtask", "deb"]))?;
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", output_text(&output));
         root().join("target/package/deb")
     } else {
         pages()?;
@@ -63,7 +63,7 @@ fn made(package: &str, start: &str, dir: &Path, is_whole: bool) -> Option<PathBu
             deb.args(["--profile", "dev"]);
         }
         let output = run(&mut deb)?;
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", output_text(&output));
         dir.to_owned()
     };
     Some(newest(made, start, "deb"))
@@ -72,7 +72,7 @@ fn made(package: &str, start: &str, dir: &Path, is_whole: bool) -> Option<PathBu
 /// Runs a program of dpkg on the package; what it prints.
 pub(crate) fn dpkg_deb(arguments: &[&str], package: &Path, more: &[&str]) -> Option<String> {
     let output = run(Command::new("dpkg-deb").args(arguments).arg(package).args(more))?;
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     Some(String::from_utf8(output.stdout).unwrap())
 }
 

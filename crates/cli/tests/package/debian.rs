@@ -2,7 +2,7 @@
 
 use super::deb::{self, dpkg_deb};
 use super::systemd::{Machine, configuration};
-use super::{is_whole, run, said};
+use super::{is_whole, output_text, run};
 use instep_madehost::skip;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ fn archive(package: &Path) -> Option<PathBuf> {
     let made = run(&mut make)?;
     if !made.status.success() {
         let _ = fs::remove_file(&new);
-        let why = said(&made);
+        let why = output_text(&made);
         let why = why.lines().next_back().unwrap_or("no mmdebstrap here (apt install mmdebstrap)");
         skip::note(&format!("no fresh Debian can be made here: {why}"));
         // One of last week is better than none.
@@ -76,7 +76,10 @@ fn put_emulator(root: &Path) -> bool {
         done";
     let put = run(Command::new("sh").args(["-c", script]).arg(root)).unwrap();
     if !put.status.success() {
-        skip::note(&format!("no emulator for a VM in a fresh Debian: {}", said(&put).trim()));
+        skip::note(&format!(
+            "no emulator for a VM in a fresh Debian: {}",
+            output_text(&put).trim()
+        ));
     }
     put.status.success()
 }

@@ -40,7 +40,7 @@ fn run(command: &mut Command) -> Option<Output> {
 }
 
 /// Both streams.
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     text(&output.stdout) + &text(&output.stderr)
 }
@@ -57,7 +57,7 @@ fn built(program: &str) -> &'static Path {
 /// What a program under test prints.
 fn printed(program: &str, argument: &str) -> String {
     let output = Command::new(built(program)).arg(argument).output().unwrap();
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -70,7 +70,7 @@ fn judged(text: &str, arguments: &[&str]) -> Option<(bool, String)> {
     let text = text.replace("/usr/bin/instep", env!("CARGO_BIN_EXE_instep"));
     fs::write(&unit, text).unwrap();
     let output = run(Command::new("systemd-analyze").args(arguments).arg(&unit))?;
-    Some((output.status.success(), said(&output)))
+    Some((output.status.success(), output_text(&output)))
 }
 
 fn unit() -> String {
@@ -139,5 +139,5 @@ fn version_tells_the_commit_and_whether_the_kernel_scheduler_is_in() {
     // Not the newest: somebody may commit while tests run.
     let known = ["merge-base", "--is-ancestor", env!("INSTEP_COMMIT"), "HEAD"];
     let git = run(Command::new("git").args(known).current_dir(root())).expect("it told the commit");
-    assert!(git.status.success(), "{expected} names no commit: {}", said(&git));
+    assert!(git.status.success(), "{expected} names no commit: {}", output_text(&git));
 }

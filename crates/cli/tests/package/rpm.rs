@@ -2,7 +2,7 @@
 
 use super::{
     built, cargo, check_program, guest_program, has_cargo, holds_laboratory, is_whole, newest,
-    pages, root, run, said, turn,
+    output_text, pages, root, run, turn,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ fn package(program: &str, described: &str, dir: &Path, is_whole: bool) -> Option
         // The same on a machine of RPM and on others.
         run(rpm.args(["--auto-req", "builtin", "--output"]).arg(dir))?
     };
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     let made = if is_whole { root().join("target/package/rpm") } else { dir.to_owned() };
     Some(newest(made, &format!("{program}-{}", env!("CARGO_PKG_VERSION")), "rpm"))
 }
@@ -63,7 +63,7 @@ fn package(program: &str, described: &str, dir: &Path, is_whole: bool) -> Option
 fn query(package: &Path, arguments: &[&str]) -> Option<String> {
     let output =
         run(Command::new("rpm").args(["--query", "--package"]).args(arguments).arg(package))?;
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
     Some(String::from_utf8(output.stdout).unwrap())
 }
 
@@ -99,7 +99,7 @@ fn rpm_package_holds_what_a_host_needs_and_runs_from_where_it_is_unpacked() {
     let unpacked = run(cpio.stdin(archive.stdout.take().unwrap()));
     assert!(archive.wait().is_ok());
     let Some(unpacked) = unpacked else { return };
-    assert!(unpacked.status.success(), "{}", said(&unpacked));
+    assert!(unpacked.status.success(), "{}", output_text(&unpacked));
     let shipped = fs::read(root().join("packaging/instep.service")).unwrap();
     assert_eq!(fs::read(tree.join("usr/lib/systemd/system/instep.service")).unwrap(), shipped);
     check_program(&tree.join("usr/bin/instep"));

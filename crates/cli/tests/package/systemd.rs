@@ -1,7 +1,7 @@
 //! The service under a real systemd, on a machine of its own: namespaces in which systemd is the first process, with
 //! this machine's files below the service's (`boot.sh`).
 
-use super::{root, said};
+use super::{output_text, root};
 use instep_madehost::skip;
 use std::fs;
 use std::path::Path;
@@ -128,13 +128,13 @@ impl Machine {
 
     /// What a script says, whatever comes of it.
     pub(crate) fn says(&self, script: &str) -> String {
-        said(&self.runs(script)).trim().to_owned()
+        output_text(&self.runs(script)).trim().to_owned()
     }
 
     /// Runs a script that must succeed.
     pub(crate) fn does(&self, script: &str) {
         let output = self.runs(script);
-        let said = said(&output);
+        let said = output_text(&output);
         assert!(output.status.success(), "{script}: {said}\n{}", self.journal());
     }
 

@@ -142,13 +142,13 @@ impl Tracer {
     }
 
     /// Takes what happened until now; the time since the look before becomes an interval.
-    pub fn look(&mut self) {
+    pub fn end_interval(&mut self) {
         let sure = Nanos(system::clocks().0.0.saturating_sub(LATE.0));
         self.drain();
         let cut = self.pending.partition_point(|event| event.at <= sure);
         // More than is kept was not looked at for long: order is then given up for the rest.
         let cut = if self.pending.len() > MAX_PENDING { self.pending.len() } else { cut };
-        self.settle(cut);
+        self.add_to_timeline(cut);
         if !self.timeline.intervals.is_empty() || cut > 0 {
             self.timeline.cut(sure);
         }
@@ -158,7 +158,7 @@ impl Tracer {
     pub fn end(&mut self) {
         self.drain();
         let last = self.pending.last().map(|event| event.at);
-        self.settle(self.pending.len());
+        self.add_to_timeline(self.pending.len());
         if let Some(last) = last {
             self.timeline.cut(last);
         }
@@ -184,7 +184,7 @@ impl Tracer {
         self.pending.sort_by_key(|event| event.at);
     }
 
-    fn settle(&mut self, count: usize) {
+    fn add_to_timeline(&mut self, count: usize) {
         for event in self.pending.drain(..count) {
             if let What::At(address) = event.what {
                 let kind = match self.code.spins(event.pid, address) {

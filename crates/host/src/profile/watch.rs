@@ -106,7 +106,7 @@ impl Watch {
 
     /// Looks at every thread; the time since the look before becomes an interval. No thread is left
     /// when `threads` is 0.
-    pub fn look(&mut self) -> Look {
+    pub fn take_sample(&mut self) -> Look {
         let now = system::clocks().0;
         self.look_at(now, self.looks.is_multiple_of(STATUS_LOOKS))
     }
@@ -423,16 +423,16 @@ mod tests {
         let mut child =
             Command::new("sh").args(["-c", script]).stdin(Stdio::null()).spawn().unwrap();
         let mut watch = Watch::new(Target::Process(child.id()));
-        watch.look();
+        watch.take_sample();
         let end = Instant::now() + Duration::from_secs(30);
         // On a busy machine it takes a while to get some CPU time.
         while watch.watched(1).run() < Nanos(50_000_000) && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(20));
-            watch.look();
+            watch.take_sample();
         }
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(watch.watched(1).run() >= Nanos(50_000_000), "{:?}", watch.watched(1));
-        assert_eq!(watch.look().threads, 0);
+        assert_eq!(watch.take_sample().threads, 0);
     }
 }

@@ -44,7 +44,12 @@ impl Loaded {
     ///
     /// # Errors
     /// The kernel does not take an entry.
-    pub fn weigh(&mut self, threads: &[(u64, u32)], vms: &[u32], mean: u32) -> anyhow::Result<()> {
+    pub fn set_weights(
+        &mut self,
+        threads: &[(u64, u32)],
+        vms: &[u32],
+        mean: u32,
+    ) -> anyhow::Result<()> {
         let map = &self.skel.maps.group_weights;
         for (id, weight) in threads {
             if self.weights.get(id) == Some(weight) {

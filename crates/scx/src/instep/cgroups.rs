@@ -114,7 +114,7 @@ impl Instep {
     }
 
     /// User space says what all weigh.
-    pub fn weigh(&mut self, weights: &Weights) {
+    pub fn set_weights(&mut self, weights: &Weights) {
         let state = self.kernel.globals();
         // SAFETY: as above.
         unsafe {

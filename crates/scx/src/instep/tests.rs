@@ -18,12 +18,9 @@ mod waits;
 
 const MS: u64 = 1_000_000;
 const START: u64 = 1000 * MS;
-/// Flags of mechanisms (bpf/intf.h).
-const GANG: u32 = 1 << 0;
-const SPAN: u32 = 1 << 7;
-const CORES: u32 = 1 << 2;
-const HOME: u32 = 1 << 3;
-const WAKE: u32 = 1 << 4;
+use instep_abi::{
+    M_CORES as CORES, M_GANG as GANG, M_HOME as HOME, M_SPAN as SPAN, M_WAKE as WAKE,
+};
 
 /// So many cores of one CPU on one node.
 fn cores(cpus: usize) -> Machine {
@@ -97,7 +94,7 @@ fn loaded(vms: &[(usize, u32)], cpus: &[&[usize]], without: u32) -> Instep {
 }
 
 /// Timers that are due fire, and CPUs that were told to choose do so, until nothing is left to do.
-fn settle(instep: &mut Instep, now: u64) {
+fn run_due_work(instep: &mut Instep, now: u64) {
     loop {
         let mut done = !instep.kernel().fire_timer(0, now);
         while let Some(cpu) = instep.kernel().take_resched() {
@@ -113,7 +110,7 @@ fn settle(instep: &mut Instep, now: u64) {
 /// The clock ticks on all CPUs.
 fn tick(instep: &mut Instep, cpus: usize, now: u64) {
     (0..cpus).for_each(|cpu| instep.kernel().tick(cpu, now));
-    settle(instep, now);
+    run_due_work(instep, now);
 }
 
 /// A machine of so many CPUs and VMs of which no vCPU ever blocks, all of them awake.
@@ -124,7 +121,7 @@ fn computing(cpus: usize, vms: &[(usize, u32)], without: u32) -> Instep {
     let mut instep = fits(&cores(cpus), &tasks, &table(vms), without);
     for task in 0..count {
         instep.kernel().wake(task, Waker::Other(0), START);
-        settle(&mut instep, START);
+        run_due_work(&mut instep, START);
     }
     instep
 }
@@ -135,7 +132,7 @@ fn two_pairs(weights: [u32; 2], ms: u64, without: u32) -> (Instep, [u64; 2]) {
     let mut ran = [0; 2];
     for at in 1..ms {
         let now = START + at * MS;
-        settle(&mut instep, now);
+        run_due_work(&mut instep, now);
         for cpu in 0..2 {
             ran[instep.current(cpu).expect("nobody blocks") / 2] += 1;
         }
@@ -172,12 +169,12 @@ fn vcpu_leaves_a_shared_core_for_an_idle_one() {
         let mut instep = fits(&two_cores(), &tasks, &table(&[(2, 100), (2, 100)]), without);
         (0..4).for_each(|task| {
             instep.kernel().wake(task, Waker::Other(0), START);
-            settle(&mut instep, START);
+            run_due_work(&mut instep, START);
         });
         assert!((0..4).all(|cpu| instep.current(cpu).is_some()));
         (2..4).for_each(|cpu| instep.kernel().block(cpu, START + MS));
         for at in 1..20 {
-            settle(&mut instep, START + at * MS);
+            run_due_work(&mut instep, START + at * MS);
             tick(&mut instep, 4, START + at * MS);
         }
         assert_eq!(instep.ejected(), None);
@@ -198,7 +195,7 @@ fn wakeup_takes_a_whole_core_before_a_shared_one() {
         let mut instep = fits(&two_cores(), &tasks, &table(&[(2, 100)]), without);
         for task in 0..2 {
             instep.kernel().wake(task, Waker::Other(0), START);
-            settle(&mut instep, START);
+            run_due_work(&mut instep, START);
         }
         assert_eq!(instep.ejected(), None);
         (0..4).find(|cpu| instep.current(*cpu) == Some(1))
@@ -216,13 +213,13 @@ fn per_cpu_kernel_thread_preempts_a_vcpu_at_once() {
     [0, 2].into_iter().for_each(|task| instep.kernel().wake(task, Waker::Other(1), START));
     for round in 1..100 {
         let now = START + round * 10 * MS;
-        settle(&mut instep, now - MS);
+        run_due_work(&mut instep, now - MS);
         tick(&mut instep, 2, now - MS);
         instep.kernel().wake(1, Waker::Interrupt(0), now);
-        settle(&mut instep, now);
+        run_due_work(&mut instep, now);
         assert_eq!(instep.current(0), Some(1), "round {round}");
         instep.kernel().block(0, now + MS / 10);
-        settle(&mut instep, now + MS / 10);
+        run_due_work(&mut instep, now + MS / 10);
     }
     assert_eq!(instep.ejected(), None);
     // All but the first, which found the CPU at a tick.
@@ -239,17 +236,17 @@ fn per_cpu_kernel_thread_waits_half_a_gang_slot_at_most() {
     let (mut woke, mut longest, mut runs) = (None, 0, 0);
     for at in 1..4000 {
         let now = START + at * MS / 2;
-        settle(&mut instep, now);
+        run_due_work(&mut instep, now);
         (at % 8 == 0).then(|| tick(&mut instep, 2, now));
         if woke.is_none() && at > 400 && at % 34 == 0 {
             instep.kernel().wake(4, Waker::Interrupt(0), now);
-            settle(&mut instep, now);
+            run_due_work(&mut instep, now);
             woke = Some(now);
         }
         if instep.current(0) == Some(4) {
             longest = longest.max(now - woke.take().expect("it woke up"));
             instep.kernel().block(0, now + MS / 10);
-            settle(&mut instep, now + MS / 10);
+            run_due_work(&mut instep, now + MS / 10);
             runs += 1;
         }
     }
@@ -265,14 +262,14 @@ fn vcpu_under_a_kernel_thread_takes_an_idle_cpu() {
     let tasks = [task_on(&[0, 3], 0), task_on(&[0], PF_KTHREAD)];
     let mut instep = fits(&two_cores(), &tasks, &table(&[(1, 100)]), 0);
     instep.kernel().wake(0, Waker::Other(0), START);
-    settle(&mut instep, START);
+    run_due_work(&mut instep, START);
     assert_eq!(instep.current(0), Some(0));
     for at in 1..25 {
         tick(&mut instep, 4, START + at * 4 * MS);
     }
     let now = START + 97 * MS;
     instep.kernel().wake(1, Waker::Interrupt(0), now);
-    settle(&mut instep, now);
+    run_due_work(&mut instep, now);
     tick(&mut instep, 4, now + MS);
     assert_eq!((instep.current(0), instep.current(3)), (Some(1), Some(0)));
     assert_eq!(instep.ejected(), None);
@@ -291,11 +288,11 @@ fn short_host_thread_goes_before_a_long_one() {
             instep.kernel().wake(2, Waker::Interrupt(1), now);
             wants = true;
         }
-        settle(&mut instep, now);
+        run_due_work(&mut instep, now);
         match instep.current(0) {
             Some(2) => {
                 instep.kernel().block(0, now + MS / 2);
-                settle(&mut instep, now + MS / 2);
+                run_due_work(&mut instep, now + MS / 2);
                 wants = false;
             }
             _ => waited += u32::from(wants),
@@ -320,12 +317,12 @@ fn wakeup_preempts_a_vm_that_is_further_along() {
                 instep.kernel().wake(1, Waker::Interrupt(0), now);
                 woke = Some(now);
             }
-            settle(&mut instep, now);
+            run_due_work(&mut instep, now);
             if instep.current(0) == Some(1) {
                 late += (now - woke.take().expect("it woke up")) / MS;
                 instep.kernel().block(0, now + MS / 2);
             }
-            settle(&mut instep, now + MS / 2);
+            run_due_work(&mut instep, now + MS / 2);
             (at % 4 == 3).then(|| tick(&mut instep, 1, now + MS / 2));
         }
         assert_eq!(instep.ejected(), None);

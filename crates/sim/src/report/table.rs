@@ -2,13 +2,12 @@
 
 use super::{Report, VmReport};
 use instep_report::stats::estimate;
-use instep_report::table::{Side, aligned};
+use instep_report::table::{Side, Spacing, aligned};
 use std::fmt::Write as _;
 
 /// Columns of a VM's name.
 const NAME: usize = 14;
-/// Spaces between columns.
-const GAP: u16 = 2;
+const SPACING: Spacing = Spacing { indent: 0, gap: 2 };
 
 impl Report {
     /// The tables.
@@ -35,7 +34,7 @@ impl Report {
         let width = longest.clamp(2, NAME);
         out.push_str(&self.got());
         out.push('\n');
-        self.why(&mut out, width);
+        out.push_str(&self.why(width));
         out.push_str(
             "\nspeed: throughput / (fair share x throughput alone); least: the same by the Lag\n\
              model; usable: part of its share that it could use (potential). See\n\
@@ -73,29 +72,34 @@ impl Report {
             ("CPUs", Side::Right),
             ("type", Side::Right),
         ];
-        aligned(&head, &self.vms.iter().map(row).collect::<Vec<_>>(), GAP)
+        aligned(&head, &self.vms.iter().map(row).collect::<Vec<_>>(), SPACING)
     }
 
-    fn why(&self, out: &mut String, width: usize) {
-        let _ = writeln!(
-            out,
-            "{:width$} {:>6} {:>6} {:>8} {:>6} {:>8} {:>5} ran instead",
-            "VM", "stack", "co-run", "skew", "steal", "wait 99%", "local"
-        );
-        for vm in &self.vms {
-            let _ = writeln!(
-                out,
-                "{:width$} {:>6.3} {:>6.3} {:>8} {:>6.2} {:>8} {:>5.2} {}",
+    fn why(&self, width: usize) -> String {
+        let row = |vm: &VmReport| {
+            vec![
                 short(&vm.name, width),
-                vm.stacking,
-                vm.co_run,
+                format!("{:.3}", vm.stacking),
+                format!("{:.3}", vm.co_run),
                 time(vm.max_skew_ns),
-                vm.steal,
+                format!("{:.2}", vm.steal),
                 time(vm.wait.p99_ns),
-                vm.local_access,
+                format!("{:.2}", vm.local_access),
                 short(&instead(vm), 80 - 46 - width),
-            );
-        }
+            ]
+        };
+        let head = [
+            ("VM", Side::Left),
+            (" stack", Side::Right),
+            ("co-run", Side::Right),
+            ("    skew", Side::Right),
+            (" steal", Side::Right),
+            ("wait 99%", Side::Right),
+            ("local", Side::Right),
+            ("ran instead", Side::Left),
+        ];
+        let rows: Vec<_> = self.vms.iter().map(row).collect();
+        aligned(&head, &rows, Spacing { indent: 0, gap: 1 })
     }
 }
 
@@ -143,7 +147,7 @@ pub fn summary(runs: &[Report]) -> String {
         ("stack", Side::Right),
         ("co-run", Side::Right),
     ];
-    out.push_str(&aligned(&head, &rows, GAP));
+    out.push_str(&aligned(&head, &rows, SPACING));
     out.push_str("\nspeed: throughput / (fair share x throughput alone); +-: 95 % confidence\n");
     out
 }

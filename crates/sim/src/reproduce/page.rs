@@ -3,20 +3,17 @@
 
 use super::table::{counts, figure, published};
 use super::{Reproduced, Result, Row, Verdict};
-use instep_report::html::{self, add_paragraph, escaped, marks};
+use instep_report::html::{self, add_paragraph, escaped};
+use instep_report::plot::{Area, Direction, Scale, add_plot};
 use std::fmt::Write as _;
 
-/// Widths and heights of a plot.
-const LEFT: f64 = 300.0;
-const PLOT: f64 = 460.0;
-const RIGHT: f64 = 30.0;
+/// The height of a row.
 const LINE: f64 = 24.0;
 
 const STYLE: &str = "
 :root{--published:#c2410c;--simulated:#0b63a5}
 @media screen and (prefers-color-scheme:dark){:root{--published:#fb923c;--simulated:#60b0f4}}
-.interval{stroke:var(--simulated);stroke-width:2}
-.simulated{fill:var(--simulated)}.published{fill:none;stroke:var(--published);stroke-width:2}
+.simulated{--c:var(--simulated)}.published{fill:none;stroke:var(--published);stroke-width:2}
 body{max-width:900px}.differs{color:var(--published)}
 ";
 
@@ -92,74 +89,44 @@ fn cells(row: &Row, unit: &str) -> Vec<String> {
     ]
 }
 
-/// Where values stand: from the least to the most of an experiment, zero included.
-struct Scale {
-    low: f64,
-    high: f64,
-}
-
-impl Scale {
-    fn of<'a>(rows: impl Iterator<Item = &'a Row>) -> Self {
-        let values = rows.flat_map(|row| [row.published, row.simulated, row.low, row.high]);
-        let (low, high) = values
-            .flatten()
-            .fold((0.0, 0.0), |(low, high), value| (f64::min(low, value), f64::max(high, value)));
-        Self { low, high: if high > low { high } else { low + 1.0 } }
-    }
-
-    fn x(&self, value: f64) -> f64 {
-        LEFT + (value - self.low) / (self.high - self.low) * PLOT
+/// From the least to the most of these rows, zero included.
+fn scale_of<'a>(rows: impl Iterator<Item = &'a Row> + Clone) -> Scale {
+    let values = rows.clone().flat_map(|row| [row.published, row.simulated, row.low, row.high]);
+    let (low, high) = values
+        .flatten()
+        .fold((0.0, 0.0), |(low, high), value| (f64::min(low, value), f64::max(high, value)));
+    let letters = rows.clone().map(|row| row.label.chars().count()).max().unwrap_or(0);
+    let left = Area::room_for(letters).min(400.0);
+    let height = LINE * (rows.count() as f64 + 0.5);
+    Scale {
+        area: Area { left, top: 4.0, width: 760.0 - left, height, right: 30.0 },
+        direction: Direction::Right,
+        low,
+        high: if high > low { high } else { low + 1.0 },
     }
 }
 
 /// The rows of one unit.
 fn plot(out: &mut String, experiment: &Result, unit: &str) {
-    let rows = || experiment.rows.iter().filter(|row| row.unit == unit);
-    let scale = Scale::of(rows());
-    let bottom = LINE * (rows().count() as f64 + 0.5);
-    let _ = writeln!(
-        out,
-        "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">",
-        LEFT + PLOT + RIGHT,
-        bottom + 20.0,
-        escaped(&format!("{}, {unit}", experiment.name))
-    );
-    for mark in marks(scale.low, scale.high) {
-        let x = scale.x(mark);
-        let _ = writeln!(
-            out,
-            "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"4\" y2=\"{bottom:.1}\"/>\
-             <text class=\"soft\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            bottom + 15.0,
-            html::without_zeros(&figure(mark))
-        );
-    }
-    for (at, row) in rows().enumerate() {
-        points(out, &scale, LINE * (at as f64 + 0.75), row);
-    }
-    out.push_str("</svg>\n");
+    let rows = experiment.rows.iter().filter(|row| row.unit == unit);
+    let scale = scale_of(rows.clone());
+    let label = format!("{}, {unit}", experiment.name);
+    let number = |mark| html::without_zeros(&figure(mark)).to_owned();
+    add_plot(out, &label, &scale, number, |out| {
+        for (at, row) in rows.enumerate() {
+            points(out, &scale, scale.area.top + LINE * (at as f64 + 0.75), row);
+        }
+    });
 }
 
 fn points(out: &mut String, scale: &Scale, y: f64, row: &Row) {
-    let _ = writeln!(
-        out,
-        "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-        LEFT - 12.0,
-        y + 4.0,
-        escaped(&row.label)
-    );
+    scale.draw_name(out, y, &escaped(&row.label));
     if let (Some(low), Some(high), Some(mean)) = (row.low, row.high, row.simulated) {
-        let _ = writeln!(
-            out,
-            "<line class=\"interval\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
-             <circle class=\"simulated\" cx=\"{:.1}\" cy=\"{y:.1}\" r=\"4\"/>",
-            scale.x(low),
-            scale.x(high),
-            scale.x(mean)
-        );
+        let title = format!("simulated: {}", figure(mean));
+        scale.draw_spread(out, (y, "simulated"), [low, mean, high], &title);
     }
     if let Some(published) = row.published {
-        let (x, dashed) = (scale.x(published), if row.implied { "2 2" } else { "none" });
+        let (x, dashed) = (scale.place(published), if row.implied { "2 2" } else { "none" });
         if row.bound {
             // A bar where the bound is, dashed if it follows, and an arrow to where the figure may be.
             let _ = writeln!(
@@ -190,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_scale_without_values_is_one() {
-        let scale = Scale::of(std::iter::empty());
-        assert!(scale.high > scale.low && marks(scale.low, scale.high).len() > 3);
+        let scale = scale_of(std::iter::empty());
+        assert!(scale.high > scale.low && html::marks(scale.low, scale.high).len() > 3);
     }
 }

@@ -18,9 +18,9 @@ pub const PERIODS: [u64; 2] = [1_000_000, 1_000_000_000];
 /// The settings of a guest.
 pub(super) fn of(guest: &Guest, host: &Host) -> Result<VmSettings, Fault> {
     Ok(VmSettings {
-        cosched: said(guest.cosched.as_ref(), "cosched", cosched)?.unwrap_or_default(),
-        latency_us: said(guest.latency.as_ref(), "latency", latency)?.unwrap_or(0),
-        period: said(guest.period.as_ref(), "period", period)?,
+        cosched: read_setting(guest.cosched.as_ref(), "cosched", cosched)?.unwrap_or_default(),
+        latency_us: read_setting(guest.latency.as_ref(), "latency", latency)?.unwrap_or(0),
+        period: read_setting(guest.period.as_ref(), "period", period)?,
         home: guest.home_node.as_ref().map(|node| home(node, host)).transpose()?,
     })
 }
@@ -52,7 +52,7 @@ fn home(node: &Spanned<u32>, host: &Host) -> Result<u32, Fault> {
     at.ok_or_else(|| Fault::at(node.span(), what()))
 }
 
-fn said<T>(
+fn read_setting<T>(
     given: Option<&Spanned<String>>,
     name: &str,
     read: fn(&str) -> Result<T, String>,

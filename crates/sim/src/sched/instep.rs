@@ -10,6 +10,7 @@ mod agent;
 use super::{Pick, Scheduler, Tuner};
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
 use crate::host::Host;
+use instep_abi::WITHOUT;
 use instep_check::mask::Mask;
 use instep_check::{Promises, Share, WaitBound};
 use instep_scx::abi::{CpuMask, PF_KTHREAD};
@@ -41,21 +42,6 @@ const AGENT: u32 = 1;
 /// comes has been away for longer than an allocation period, however long that is.
 const UPTIME: u64 = 3_600_000_000_000;
 
-/// Names of mechanisms in the order of their bits (bpf/intf.h), as `--dispatch` configures them: a
-/// tuning `without.NAME` switches one off.
-const MECHANISMS: [(&str, u32); 10] = [
-    ("without.gang", 0),
-    ("without.shares", 1),
-    ("without.cores", 2),
-    ("without.home", 3),
-    ("without.wake", 4),
-    ("without.holes", 5),
-    ("without.moves", 6),
-    ("without.span", 7),
-    ("without.trial", 8),
-    ("without.host", 9),
-];
-
 impl Rules {
     pub(super) fn tuned(tuner: &mut Tuner<'_>) -> Self {
         let mut rules = Self::default();
@@ -66,7 +52,7 @@ impl Rules {
         tuner.set("lag", &mut set.lag);
         tuner.set("period", &mut set.period);
         tuner.set("tick", &mut rules.tick);
-        for (name, bit) in MECHANISMS {
+        for (bit, name) in WITHOUT.into_iter().enumerate() {
             let mut off = 0;
             tuner.set(name, &mut off);
             rules.settings.without |= u32::from(off > 0) << bit;
@@ -286,7 +272,7 @@ impl Scheduler for Instep {
     fn timer(&mut self, desk: &mut Desk, id: u32) {
         if id == AGENT {
             if let Some((agent, native)) = self.agent.as_mut().zip(self.native.as_mut()) {
-                agent.look(native, desk, &self.there);
+                agent.update_weights(native, desk, &self.there);
             }
             desk.arm(AGENT, desk.now + agent::LOOK);
             return;

@@ -2,17 +2,16 @@
 //! long its vCPUs waited and who ran instead, how far they fell behind each other and behind their
 //! share, and how much of each allocation period it used.
 //!
-//! *Skew* grows while a vCPU waits and a sibling runs, and shrinks while it runs and a sibling waits,
-//! not below zero (systems.md, 3): the definition of `instep analyze`. *Who ran instead*: every
+//! *Skew* and the distribution of waits are [`instep_core::measure`]'s, as of `instep analyze`. *Who ran instead*: every
 //! nanosecond in which a vCPU waits in a CPU's queue is charged to whoever has that CPU then. *Lag*
 //! is by how much CPU time a vCPU is behind the rate that its VM's weight gives it, at most
 //! (systems.md, 2). Knows no scheduler, no guest and no weights but the rates it is told.
 
-mod waits;
-
-pub use waits::Waits;
+pub use instep_core::measure::waits::Waits;
 
 use instep_check::{Fact, What};
+use instep_core::measure::skew::{Place, Siblings, Skew};
+use instep_core::units::CpuId;
 
 /// Takes every run and every wait of a vCPU when it is over, for drawing.
 pub trait Spans: Send {
@@ -52,19 +51,9 @@ pub struct VmSchedule {
     pub lag: u64,
     /// CPU time in each whole allocation period.
     pub used: Vec<u64>,
-    running: u32,
-    waiting: u32,
+    siblings: Siblings,
     at: u64,
-    any_running: u64,
-    any_waiting: u64,
     period: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    Blocked,
-    Waiting(usize),
-    Running(usize),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -80,9 +69,7 @@ struct Task {
     /// CPU time it had in runs that ended.
     had: u64,
     woken: bool,
-    behind: u64,
-    seen_running: u64,
-    seen_waiting: u64,
+    skew: Skew,
 }
 
 /// See the module.
@@ -113,9 +100,7 @@ impl Recorder {
             charged: 0,
             had: 0,
             woken: false,
-            behind: 0,
-            seen_running: 0,
-            seen_waiting: 0,
+            skew: Skew::default(),
         };
         let numbers = vms.iter().enumerate();
         let numbers = numbers.flat_map(|(vm, known)| (0..known.vcpus).map(move |at| (vm, at)));
@@ -146,12 +131,13 @@ impl Recorder {
         if id >= self.tasks.len() || cpu >= self.group.len() {
             return;
         }
+        let here = CpuId(cpu as u32);
         let to = match fact.what {
-            What::Start { .. } => Place::Running(cpu),
+            What::Start { .. } => Place::Running(here),
             What::Stop { blocks: true, .. } => Place::Blocked,
-            What::Stop { .. } | What::Wake { .. } => Place::Waiting(cpu),
+            What::Stop { .. } | What::Wake { .. } => Place::Waiting(here),
             What::Move { .. } if matches!(self.tasks[id].place, Place::Waiting(_)) => {
-                Place::Waiting(cpu)
+                Place::Waiting(here)
             }
             What::Move { .. } | What::Allowed { .. } => return,
         };
@@ -184,14 +170,15 @@ impl Recorder {
             let from = self.from;
             (task.since, task.charged) = (task.since.max(from), from);
             task.waits_from = task.waits_from.max(from);
-            (task.had, task.behind, task.seen_running, task.seen_waiting) = (0, 0, 0, 0);
+            (task.had, task.skew) = (0, Skew::default());
         }
         for vm in &mut self.vms {
             vm.waits.clear();
             vm.steal.fill(0);
             vm.instead.fill(0);
             vm.used.clear();
-            (vm.skew, vm.lag, vm.any_running, vm.any_waiting) = (0, 0, 0, 0);
+            (vm.skew, vm.lag) = (0, 0);
+            vm.siblings.reset();
             (vm.at, vm.period) = (self.from, 0);
         }
     }
@@ -202,41 +189,35 @@ impl Recorder {
         let (period, from) = (self.period, self.from);
         let vm = &mut self.vms[task.vm];
         vm.pass(now, from, period);
-        let (ran, waited) =
-            (vm.any_running - task.seen_running, vm.any_waiting - task.seen_waiting);
         let span = now.saturating_sub(task.since);
         let this = &mut self.tasks[id];
+        let behind = this.skew.advance(task.place, &vm.siblings);
+        if task.place.is_waiting() {
+            vm.skew = vm.skew.max(behind);
+        }
+        vm.siblings.leave(task.place);
         match task.place {
-            Place::Blocked => this.behind = 0,
-            Place::Waiting(cpu) => {
-                this.behind += ran;
-                vm.waiting -= 1;
-                vm.skew = vm.skew.max(this.behind);
+            Place::Waiting(CpuId(cpu)) => {
+                let cpu = cpu as usize;
                 vm.steal[task.index] += span;
                 self.charge(id, cpu, now);
                 self.waiting[cpu].retain(|other| *other as usize != id);
             }
-            Place::Running(cpu) => {
-                this.behind = this.behind.saturating_sub(waited);
+            Place::Running(CpuId(cpu)) => {
+                let cpu = cpu as usize;
                 this.had += span;
-                vm.running -= 1;
-                self.settle(cpu, now);
+                self.charge_waiting(cpu, now);
                 self.group[cpu] = self.known.len() + 1;
             }
+            Place::Blocked | Place::Waking | Place::Unknown => {}
         }
         let vm = &mut self.vms[task.vm];
         let this = &mut self.tasks[id];
-        (this.seen_running, this.seen_waiting) = (vm.any_running, vm.any_waiting);
         if self.begun && span > 0 && !self.known[task.vm].hidden {
             let since = task.since - from;
-            match task.place {
-                Place::Running(cpu) => {
-                    spans.span(task.vm, task.index, true, cpu, since, since + span)
-                }
-                Place::Waiting(cpu) => {
-                    spans.span(task.vm, task.index, false, cpu, since, since + span);
-                }
-                Place::Blocked => {}
+            if let Some(cpu) = task.place.cpu() {
+                let (ran, cpu) = (!task.place.is_waiting(), cpu.0 as usize);
+                spans.span(task.vm, task.index, ran, cpu, since, since + span);
             }
         }
         if self.begun && !matches!(task.place, Place::Running(_)) {
@@ -252,27 +233,27 @@ impl Recorder {
         let task = &mut self.tasks[id];
         let was = std::mem::replace(&mut task.place, to);
         let vm = &mut self.vms[task.vm];
+        vm.siblings.enter(to);
         match to {
-            Place::Blocked => {}
-            Place::Waiting(cpu) => {
+            Place::Blocked | Place::Waking | Place::Unknown => {}
+            Place::Waiting(CpuId(cpu)) => {
                 task.charged = now;
                 // Going to another queue, the wait goes on.
                 if !matches!(was, Place::Waiting(_)) {
                     (task.waits_from, task.woken) = (now, was == Place::Blocked);
                 }
-                vm.waiting += 1;
-                self.waiting[cpu].push(id as u32);
+                self.waiting[cpu as usize].push(id as u32);
             }
-            Place::Running(cpu) => {
+            Place::Running(CpuId(cpu)) => {
+                let cpu = cpu as usize;
                 let waited = now.saturating_sub(task.waits_from);
                 // Chosen again at once, it never waited.
                 if matches!(was, Place::Waiting(_)) && (waited > 0 || task.woken) {
                     vm.waits.add(waited);
                 }
-                vm.running += 1;
                 let known = &self.known[task.vm];
                 let group = if known.hidden { self.known.len() } else { task.vm };
-                self.settle(cpu, now);
+                self.charge_waiting(cpu, now);
                 self.group[cpu] = group;
             }
         }
@@ -280,7 +261,7 @@ impl Recorder {
     }
 
     /// Charges all who wait for this CPU to whoever had it up to now.
-    fn settle(&mut self, cpu: usize, now: u64) {
+    fn charge_waiting(&mut self, cpu: usize, now: u64) {
         for at in 0..self.waiting[cpu].len() {
             let id = self.waiting[cpu][at] as usize;
             self.charge(id, cpu, now);
@@ -302,10 +283,9 @@ impl VmSchedule {
             let end = from + (self.period + 1) * period;
             let to = if self.at < from { now } else { now.min(end) };
             let span = to - self.at;
-            self.any_running += if self.running > 0 { span } else { 0 };
-            self.any_waiting += if self.waiting > 0 { span } else { 0 };
+            self.siblings.pass(span);
             if self.at >= from {
-                let used = span * u64::from(self.running);
+                let used = span * u64::from(self.siblings.running());
                 match self.used.get_mut(self.period as usize) {
                     Some(sum) => *sum += used,
                     None => self.used.push(used),

@@ -1,10 +1,8 @@
-//! Co-run and skew (docs/systems.md, 3): how many of a VM's runnable vCPUs run while at least
-//! one does, and how far a waiting one falls behind.
-//!
-//! A vCPU's skew grows while it waits and a sibling runs, and shrinks while it runs and a sibling
-//! waits, not below zero: what relaxed co-scheduling bounds.
+//! Co-run and skew of each VM of a trace, as [`instep_core::measure`] defines them.
 
-use super::world::{Change, Place, World};
+use super::world::World;
+use instep_core::measure::VmMeter;
+use instep_core::measure::skew::{Change, Place, Siblings, Skew};
 use instep_core::units::Nanos;
 
 /// Of all VMs.
@@ -14,30 +12,22 @@ pub(super) struct CoRun {
     skew: Vec<Skew>,
 }
 
-/// A VM's counts and what they add up to.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Vm {
-    running: u32,
-    waiting: u32,
+struct Vm {
+    meter: VmMeter,
+    siblings: Siblings,
     at: Nanos,
-    /// Time with at least one running, and the same weighted by the fraction of the runnable that
-    /// run, in 1/1000.
-    pub(super) active: Nanos,
-    weighted: u128,
-    /// Time of vCPUs that run while a sibling waits.
-    pub(super) beside_waiting: Nanos,
-    /// Time with at least one running, and with at least one waiting: the clocks of skew.
-    any_running: Nanos,
-    any_waiting: Nanos,
-    pub(super) max_skew: Nanos,
+    max_skew: Nanos,
 }
 
-/// A vCPU's skew, and its VM's two clocks when that was last brought up to date.
-#[derive(Clone, Copy, Debug, Default)]
-struct Skew {
-    behind: Nanos,
-    running: Nanos,
-    waiting: Nanos,
+/// What it comes to for one VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct VmCoRun {
+    /// Mean fraction, in thousandths, of the runnable that run while at least one runs; `None` when none ran.
+    pub(super) milli: Option<u64>,
+    /// Time of vCPUs that ran while a sibling waited.
+    pub(super) beside_waiting: Nanos,
+    pub(super) max_skew: Nanos,
 }
 
 impl CoRun {
@@ -49,65 +39,45 @@ impl CoRun {
     pub(super) fn change(&mut self, change: &Change) {
         let vm = &mut self.vms[change.vm];
         vm.upto(change.time);
-        let skew = &mut self.skew[change.vcpu];
-        let ran = vm.any_running.since(skew.running);
-        let waited = vm.any_waiting.since(skew.waiting);
-        match change.from {
-            Place::Waking | Place::Waiting(_) => skew.behind.0 += ran.0,
-            Place::Running(_) => skew.behind = skew.behind.since(waited),
-            // Who sleeps owes nobody anything.
-            Place::Blocked | Place::Unknown => skew.behind = Nanos(0),
-        }
-        (skew.running, skew.waiting) = (vm.any_running, vm.any_waiting);
-        vm.max_skew = vm.max_skew.max(skew.behind);
-        vm.count(change.from, false);
-        vm.count(change.to, true);
+        let behind = self.skew[change.vcpu].advance(change.from, &vm.siblings);
+        vm.max_skew = vm.max_skew.max(Nanos(behind));
+        vm.siblings.leave(change.from);
+        vm.siblings.enter(change.to);
+        let [(was_runnable, ran), (is_runnable, runs)] = [change.from, change.to]
+            .map(|place| (place.is_waiting(), matches!(place, Place::Running(_))))
+            .map(|(waits, runs)| (i32::from(waits || runs), i32::from(runs)));
+        vm.meter.runnable(change.time.0, is_runnable - was_runnable);
+        vm.meter.running(change.time.0, runs - ran);
     }
 
-    /// A VM's sums up to the end of the trace.
-    pub(super) fn of(&mut self, vm: usize, now: Nanos, world: &World) -> &Vm {
-        let vm_state = &mut self.vms[vm];
-        vm_state.upto(now);
+    /// A VM's measures up to the end of the trace.
+    pub(super) fn of(&mut self, vm: usize, now: Nanos, world: &World) -> VmCoRun {
+        let state = &mut self.vms[vm];
+        state.upto(now);
         for vcpu in &world.members[vm] {
-            if world.vcpus[*vcpu].place.is_waiting() {
-                let skew = &self.skew[*vcpu];
-                let behind = skew.behind.0 + vm_state.any_running.since(skew.running).0;
-                vm_state.max_skew = vm_state.max_skew.max(Nanos(behind));
+            let place = world.vcpus[*vcpu].place;
+            if place.is_waiting() {
+                let behind = self.skew[*vcpu].advance(place, &state.siblings);
+                state.max_skew = state.max_skew.max(Nanos(behind));
             }
         }
-        vm_state
+        state.measures(now)
     }
 }
 
 impl Vm {
     fn upto(&mut self, time: Nanos) {
-        let span = time.since(self.at);
+        self.siblings.pass(time.since(self.at).0);
         self.at = self.at.max(time);
-        if self.running > 0 {
-            self.active.0 += span.0;
-            let milli = u64::from(self.running) * 1000 / u64::from(self.running + self.waiting);
-            self.weighted += u128::from(span.0) * u128::from(milli);
-            self.any_running.0 += span.0;
-        }
-        if self.waiting > 0 {
-            self.any_waiting.0 += span.0;
-            self.beside_waiting.0 += span.0 * u64::from(self.running);
-        }
     }
 
-    fn count(&mut self, place: Place, enters: bool) {
-        let count = match place {
-            Place::Running(_) => &mut self.running,
-            Place::Waking | Place::Waiting(_) => &mut self.waiting,
-            Place::Blocked | Place::Unknown => return,
-        };
-        *count = if enters { *count + 1 } else { count.saturating_sub(1) };
-    }
-
-    /// Mean fraction, in thousandths, of the runnable that run while at least one runs; `None` when
-    /// none ran.
-    pub(super) fn milli(&self) -> Option<u64> {
-        self.weighted.checked_div(u128::from(self.active.0)).map(|milli| milli as u64)
+    fn measures(&mut self, now: Nanos) -> VmCoRun {
+        let sums = self.meter.sums(now.0);
+        VmCoRun {
+            milli: (sums.active > 0).then(|| sums.co_run().0),
+            beside_waiting: self.siblings.beside_waiting(),
+            max_skew: self.max_skew,
+        }
     }
 }
 
@@ -129,7 +99,8 @@ mod tests {
         co_run.change(&change(100, 1, wait, Place::Running(CpuId(1))));
         let vm = &mut co_run.vms[0];
         vm.upto(Nanos(200));
-        assert_eq!(vm.milli(), Some(750));
-        assert_eq!((vm.beside_waiting, vm.max_skew), (Nanos(100), Nanos(100)));
+        let found = vm.measures(Nanos(200));
+        let (beside_waiting, max_skew) = (Nanos(100), Nanos(100));
+        assert_eq!(found, VmCoRun { milli: Some(750), beside_waiting, max_skew });
     }
 }

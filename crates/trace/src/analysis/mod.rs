@@ -38,5 +38,5 @@ mod waits;
 mod world;
 
 pub use findings::time;
+pub use instep_core::measure::skew::Place;
 pub use run::{Settings, Sink, analyze, analyze_into};
-pub use world::Place;

@@ -1,7 +1,8 @@
 //! Stacking (docs/systems.md, 3): time in which two or more siblings are runnable on one CPU,
 //! running or waiting there, per VM and by CPU.
 
-use super::world::{Change, Place};
+use instep_core::measure::VmMeter;
+use instep_core::measure::skew::Change;
 use instep_core::units::{CpuId, Nanos};
 
 /// Of all VMs.
@@ -14,10 +15,7 @@ pub(super) struct Stacking {
 struct Vm {
     /// Runnable siblings by CPU, since when there are two or more, and for how long in all.
     cpus: Vec<(u32, Nanos, Nanos)>,
-    /// CPUs with two or more, since when there is one, and for how long in all.
-    stacked: u32,
-    since: Nanos,
-    total: Nanos,
+    meter: VmMeter,
 }
 
 impl Stacking {
@@ -27,10 +25,10 @@ impl Stacking {
 
     pub(super) fn change(&mut self, change: &Change) {
         let vm = &mut self.vms[change.vm];
-        if let Some(cpu) = queue(change.from) {
+        if let Some(cpu) = change.from.cpu() {
             vm.step(cpu, change.time, false);
         }
-        if let Some(cpu) = queue(change.to) {
+        if let Some(cpu) = change.to.cpu() {
             vm.step(cpu, change.time, true);
         }
     }
@@ -38,22 +36,12 @@ impl Stacking {
     /// Time in which siblings of this VM were stacked, up to `now`, and the same by CPU.
     pub(super) fn of(&self, vm: usize, now: Nanos) -> (Nanos, Vec<(CpuId, Nanos)>) {
         let vm = &self.vms[vm];
-        let open = |count: u32, least: u32, since: Nanos| {
-            if count >= least { now.since(since).0 } else { 0 }
-        };
-        let total = Nanos(vm.total.0 + open(vm.stacked, 1, vm.since));
+        let total = vm.meter.clone().sums(now.0).stacked;
         let cpus = vm.cpus.iter().enumerate().map(|(cpu, (count, since, time))| {
-            (CpuId(cpu as u32), Nanos(time.0 + open(*count, 2, *since)))
+            let open = if *count >= 2 { now.since(*since).0 } else { 0 };
+            (CpuId(cpu as u32), Nanos(time.0 + open))
         });
-        (total, cpus.filter(|(_, time)| time.0 > 0).collect())
-    }
-}
-
-/// The CPU on whose queue a vCPU is.
-fn queue(place: Place) -> Option<CpuId> {
-    match place {
-        Place::Running(cpu) | Place::Waiting(cpu) => Some(cpu),
-        Place::Waking | Place::Blocked | Place::Unknown => None,
+        (Nanos(total), cpus.filter(|(_, time)| time.0 > 0).collect())
     }
 }
 
@@ -68,18 +56,12 @@ impl Vm {
             *count += 1;
             if *count == 2 {
                 *since = time;
-                self.stacked += 1;
-                if self.stacked == 1 {
-                    self.since = time;
-                }
+                self.meter.stacked(time.0, 1);
             }
         } else {
             if *count == 2 {
                 total.0 += time.since(*since).0;
-                self.stacked -= 1;
-                if self.stacked == 0 {
-                    self.total.0 += time.since(self.since).0;
-                }
+                self.meter.stacked(time.0, -1);
             }
             *count = count.saturating_sub(1);
         }
@@ -89,6 +71,7 @@ impl Vm {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use instep_core::measure::skew::Place;
 
     fn change(time: u64, from: Place, to: Place) -> Change {
         Change { time: Nanos(time), vcpu: 0, vm: 0, from, to, since: Nanos(0) }

@@ -6,43 +6,9 @@
 use super::discover::FoundVm;
 use crate::event::{Comm, Left, MAX_CPUS};
 use crate::tid_map::TidMap;
+pub(super) use instep_core::measure::skew::{Change, Place};
 use instep_core::units::{CpuId, Nanos, Tid};
 use std::collections::BTreeMap;
-
-/// Where a vCPU is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// Not seen yet.
-    Unknown,
-    /// Runs on this CPU.
-    Running(CpuId),
-    /// Could run and waits, on this CPU's queue.
-    Waiting(CpuId),
-    /// Was told to wake up and is not on a queue yet: the CPU it goes to may have to be told, too.
-    Waking,
-    /// Sleeps: the guest CPU is halted, or the VMM waits for something.
-    Blocked,
-}
-
-impl Place {
-    /// Whether the vCPU could run and does not.
-    #[must_use]
-    pub fn is_waiting(self) -> bool {
-        matches!(self, Place::Waking | Place::Waiting(_))
-    }
-}
-
-/// A change of a vCPU's state.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Change {
-    pub(super) time: Nanos,
-    pub(super) vcpu: usize,
-    pub(super) vm: usize,
-    pub(super) from: Place,
-    pub(super) to: Place,
-    /// Since when it was `from`.
-    pub(super) since: Nanos,
-}
 
 /// One vCPU.
 #[derive(Clone, Debug)]

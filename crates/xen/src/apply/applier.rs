@@ -138,7 +138,7 @@ impl<H: Hands> Applier<H> {
         if changes.is_empty() {
             return Ok(Vec::new());
         }
-        let now = self.hands.look()?;
+        let now = self.hands.scan_domains()?;
         let before = self.journal.clone();
         let mut outcomes = Vec::with_capacity(changes.len());
         let mut due = Vec::new();
@@ -156,9 +156,9 @@ impl<H: Hands> Applier<H> {
         // Nothing was changed yet: what is in memory is what is on disk.
         self.store().inspect_err(|_| self.journal = before)?;
         let done: Vec<_> = due.iter().map(|at| self.set(&changes[*at], &now)).collect();
-        let after = self.hands.look()?;
+        let after = self.hands.scan_domains()?;
         for (at, done) in due.into_iter().zip(done) {
-            self.settle(&changes[at].domain, &now, &after);
+            self.note_outcome(&changes[at].domain, &now, &after);
             outcomes[at] = Some(judge(&changes[at], done, &now, &after));
         }
         self.journal.forget_unchanged();
@@ -247,14 +247,14 @@ impl<H: Hands> Applier<H> {
         // A node affinity that Xen derives from the others comes back by itself, and must not be set.
         let has_other_nodes =
             |now: Scan| now.domain(&change.domain).is_some_and(|domain| domain.nodes != was.nodes);
-        if change.nodes.is_some() && self.hands.look().is_ok_and(has_other_nodes) {
+        if change.nodes.is_some() && self.hands.scan_domains().is_ok_and(has_other_nodes) {
             let _ = self.hands.set_nodes(id, &was.nodes);
         }
     }
 
     /// Records what became of a domain that was touched. A node affinity counts as Instep's if it was set now, or if what was
     /// there before was Instep's: Xen derives that of some domains from affinities of vCPUs.
-    fn settle(&mut self, key: &DomainKey, before: &Scan, after: &Scan) {
+    fn note_outcome(&mut self, key: &DomainKey, before: &Scan, after: &Scan) {
         let Some(domain) = after.domain(key) else {
             if !after.may_miss(key) {
                 self.journal.domains.remove(key);

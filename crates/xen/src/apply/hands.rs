@@ -14,7 +14,7 @@ pub trait Hands {
     ///
     /// # Errors
     /// They cannot be read.
-    fn look(&self) -> Result<Scan, Error>;
+    fn scan_domains(&self) -> Result<Scan, Error>;
 
     /// Sets hard and soft affinity of a vCPU; `None` leaves one as it is.
     ///
@@ -76,7 +76,7 @@ pub fn pin_arguments(
 }
 
 impl Hands for LiveHands {
-    fn look(&self) -> Result<Scan, Error> {
+    fn scan_domains(&self) -> Result<Scan, Error> {
         scan(&self.source, Depth::Times)
     }
 

@@ -64,7 +64,7 @@ impl Library {
                 REASON,
             )
         };
-        told(status, &why, domain)
+        result_of(status, &why, domain)
     }
 
     /// Sets the node affinity of a domain. `is_all` tells that these are all nodes of the host: then Xen derives the
@@ -92,11 +92,11 @@ impl Library {
                 REASON,
             )
         };
-        told(status, &why, domain)
+        result_of(status, &why, domain)
     }
 }
 
-fn told(status: c_int, why: &[u8], domain: u32) -> Result<(), Error> {
+fn result_of(status: c_int, why: &[u8], domain: u32) -> Result<(), Error> {
     if status == 0 {
         return Ok(());
     }

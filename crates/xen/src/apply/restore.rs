@@ -44,7 +44,7 @@ impl<H: Hands> Applier<H> {
         if keys.is_empty() {
             return Ok(report);
         }
-        let now = self.hands.look()?;
+        let now = self.hands.scan_domains()?;
         let mut stored = Ok(());
         for key in keys {
             let Some(held) = self.journal.domains.get(&key) else { continue };
@@ -116,7 +116,7 @@ impl<H: Hands> Applier<H> {
         }
         let Some(change) = &held.nodes else { return Ok(!back.is_empty()) };
         // Xen derives the node affinity of some domains from the other affinities: it may have come back by itself.
-        let after = self.hands.look()?;
+        let after = self.hands.scan_domains()?;
         let Some(now) = after.domain(&domain.key).map(|domain| &domain.nodes) else {
             return if after.may_miss(&domain.key) { Err(Error::unread()) } else { Ok(true) };
         };

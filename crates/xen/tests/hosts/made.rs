@@ -100,7 +100,7 @@ impl Made {
 }
 
 impl Hands for &Made {
-    fn look(&self) -> Result<Scan, Error> {
+    fn scan_domains(&self) -> Result<Scan, Error> {
         Ok(self.scan.borrow().clone())
     }
 

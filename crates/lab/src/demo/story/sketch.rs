@@ -10,10 +10,11 @@
 //! ```
 
 use crate::host::machine::Machine;
-use crate::page::{Look, Speeds};
+use crate::page::{Look, Phase, Speeds};
 use crate::scenario::evidence::{GuestSeen, Observation};
 use instep_core::idset::NodeSet;
 use instep_core::units::NodeId;
+use instep_report::table::{Side, Spacing, aligned};
 
 /// Columns of the whole.
 const WIDTH: usize = 79;
@@ -110,28 +111,22 @@ pub(super) fn speeds(names: &[&str], look: &Look) -> String {
 
 /// Each guest's speed under each scheduler, and how many times as fast it was under the last.
 pub(super) fn table(speeds: &Speeds) -> String {
-    let column = speeds.phases.iter().map(|phase| phase.scheduler.len()).max().unwrap_or(0) + 2;
-    let mut text = format!("  {:<16}", "fair-share speed");
-    for phase in &speeds.phases {
-        text.push_str(&format!("{:>column$}", phase.scheduler));
-    }
-    text.push_str("  times as fast\n");
-    for (guest, name) in speeds.guests.iter().enumerate() {
-        text.push_str(&format!("  {name:<16}"));
-        for phase in &speeds.phases {
-            text.push_str(&format!("{:>column$.2}", phase.mean.get(guest).copied().unwrap_or(0.0)));
-        }
-        let factor = speeds.factor(guest);
-        let factor = factor.map_or_else(|| "-".to_owned(), |factor| format!("{factor:.1}"));
-        text.push_str(&format!("{factor:>15}\n"));
-    }
-    text
+    let phases = speeds.phases.iter().map(|phase| phase.scheduler.as_str());
+    let titles = ["fair-share speed"].into_iter().chain(phases).chain(["times as fast"]);
+    let sides = [Side::Left].into_iter().chain(std::iter::repeat(Side::Right));
+    let row = |(guest, name): (usize, &String)| {
+        let mean = |phase: &Phase| phase.mean.get(guest).copied().unwrap_or(0.0);
+        let means = speeds.phases.iter().map(|phase| format!("{:.2}", mean(phase)));
+        let factor = speeds.factor(guest).map_or("-".to_owned(), |factor| format!("{factor:.1}"));
+        std::iter::once(name.clone()).chain(means).chain([factor]).collect()
+    };
+    let rows: Vec<_> = speeds.guests.iter().enumerate().map(row).collect();
+    aligned(&titles.zip(sides).collect::<Vec<_>>(), &rows, Spacing { indent: 2, gap: 2 })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::Phase;
     use crate::scenario::evidence::ThreadSeen;
 
     fn machine() -> Machine {
@@ -190,9 +185,9 @@ mod tests {
         let text = table(&Speeds { loads: guests.clone(), guests, phases, diluted: 0.0 });
         assert_eq!(
             text,
-            "  fair-share speed  default scheduler             Instep  times as fast\n\
-             \x20 spins                          0.30               0.90            3.0\n\
-             \x20 computes                       0.00               0.00              -\n"
+            "  fair-share speed  default scheduler  Instep  times as fast\n\
+             \x20 spins                          0.30    0.90            3.0\n\
+             \x20 computes                       0.00    0.00              -\n"
         );
         assert!(line.len() < 80 && text.lines().all(|line| line.len() < 80));
     }

@@ -18,13 +18,13 @@ fn moved_waiting_vcpu_is_counted_once_on_any_kernel() {
         (0..5).for_each(|task| instep.kernel().wake(task, Waker::Other(0), START));
         for at in 0..400 {
             let now = START + at * MS;
-            settle(&mut instep, now);
+            run_due_work(&mut instep, now);
             // Each is bound to the other CPU in turn, as placement does.
             let (task, cpu) = ((at % 5) as usize, (at / 5 % 2) as usize);
             instep.kernel().set_affinity(task, &CpuMask::of([cpu]), now);
-            settle(&mut instep, now);
+            run_due_work(&mut instep, now);
             (0..2).for_each(|cpu| instep.kernel().tick(cpu, now));
-            settle(&mut instep, now);
+            run_due_work(&mut instep, now);
             let ran: Vec<usize> = (0..2).filter_map(|cpu| instep.current(cpu)).collect();
             let run = ran.iter().filter(|task| **task < 3).count() as u32;
             assert_eq!(counted(&mut instep, 1), (run, 3 - run), "{release:?}, {at} ms");
@@ -44,11 +44,11 @@ fn blocks(instep: &mut Instep, vm: u32) -> u64 {
 fn only_sleep_counts_as_a_block() {
     let mut instep = loaded(&[(1, 100), (1, 100)], &[&[0, 1], &[0, 1]], 0);
     (0..2).for_each(|task| instep.kernel().wake(task, Waker::Other(0), START));
-    settle(&mut instep, START);
+    run_due_work(&mut instep, START);
     // Taken off its queue and put back, as by a change of its settings, of its CPUs or of its class.
     for cpu in [1, 0] {
         instep.kernel().set_affinity(0, &CpuMask::of([cpu]), START + MS);
-        settle(&mut instep, START + MS);
+        run_due_work(&mut instep, START + MS);
     }
     assert_eq!(blocks(&mut instep, 1), 0);
     let cpu = (0..2).find(|cpu| instep.current(*cpu) == Some(0)).expect("it runs");
@@ -66,11 +66,11 @@ fn directed_yield_leaves_the_spinner_its_slice() {
     let slice = |instep: &mut Instep| instep.kernel().task(from).scx.slice.get();
     let before = slice(&mut instep);
     assert!(before > 0 && !instep.kernel().yield_to(0, to, START + MS));
-    settle(&mut instep, START + MS);
+    run_due_work(&mut instep, START + MS);
     assert_eq!((instep.current(0), slice(&mut instep)), (Some(from), before));
     // One that names nobody ends it (sched_yield).
     assert!(instep.kernel().yield_to(0, None, START + MS));
-    settle(&mut instep, START + MS);
+    run_due_work(&mut instep, START + MS);
     assert_ne!(instep.current(0), Some(from));
 }
 
@@ -100,12 +100,12 @@ fn vcpu_of_an_entry_begun_anew_is_counted_once() {
     let only: &[usize] = &[0];
     let mut instep = loaded(&[(1, 100), (1, 100)], &[only; 2], 0);
     (0..2).for_each(|task| instep.kernel().wake(task, Waker::Other(0), START));
-    settle(&mut instep, START);
+    run_due_work(&mut instep, START);
     let waits = 1 - instep.current(0).expect("one runs");
     let vm = waits as u32 + 1;
     begin(&mut instep, vm);
     instep.kernel().block(0, START + MS);
-    settle(&mut instep, START + MS);
+    run_due_work(&mut instep, START + MS);
     assert_eq!((instep.current(0), counted(&mut instep, vm)), (Some(waits), (1, 0)));
     next_generation(&mut instep);
     instep.kernel().block(0, START + 2 * MS);
@@ -120,12 +120,12 @@ fn vcpu_that_changes_its_vm_while_it_waits_is_counted_once() {
     let vms = table(&[(2, 100), (1, 100)]);
     let mut instep = on_release(&cores(1), &tasks, &vms, 0, Release::V6_12);
     [2, 0].iter().for_each(|task| instep.kernel().wake(*task, Waker::Other(0), START));
-    settle(&mut instep, START);
+    run_due_work(&mut instep, START);
     assert_eq!((instep.current(0), counted(&mut instep, 1)), (Some(2), (0, 1)));
     number(&mut instep, 0, 0, u32::MAX);
     next_generation(&mut instep);
     instep.kernel().block(0, START + MS);
-    settle(&mut instep, START + MS);
+    run_due_work(&mut instep, START + MS);
     assert_eq!((instep.current(0), counted(&mut instep, 1)), (Some(0), (0, 0)));
     assert_eq!(instep.ejected(), None);
 }
@@ -136,7 +136,7 @@ fn entry_begun_anew_counts_no_thread_of_the_old_vm() {
     let only: &[usize] = &[0];
     let mut instep = loaded(&[(2, 100)], &[only; 4], 0);
     (0..2).for_each(|task| instep.kernel().wake(task, Waker::Other(0), START));
-    settle(&mut instep, START);
+    run_due_work(&mut instep, START);
     let runs = instep.current(0).expect("one runs");
     assert_eq!(counted(&mut instep, 1), (1, 1));
     for task in 0..4 {
@@ -149,7 +149,7 @@ fn entry_begun_anew_counts_no_thread_of_the_old_vm() {
     assert_eq!(counted(&mut instep, 1), (0, 2));
     // The old one's go to sleep: who ran, and then who waited.
     instep.kernel().block(0, START + 2 * MS);
-    settle(&mut instep, START + 2 * MS);
+    run_due_work(&mut instep, START + 2 * MS);
     for at in 3..40 {
         let now = START + at * MS;
         if instep.current(0).is_some_and(|task| task < 2) {
@@ -157,11 +157,11 @@ fn entry_begun_anew_counts_no_thread_of_the_old_vm() {
             instep.kernel().block(0, now);
         }
         (at % 4 == 0).then(|| instep.kernel().tick(0, now));
-        settle(&mut instep, now);
+        run_due_work(&mut instep, now);
     }
     assert_eq!(counted(&mut instep, 1), (1, 1));
     instep.kernel().block(0, START + 41 * MS);
-    settle(&mut instep, START + 41 * MS);
+    run_due_work(&mut instep, START + 41 * MS);
     instep.kernel().block(0, START + 42 * MS);
     assert_eq!(counted(&mut instep, 1), (0, 0));
     assert_eq!(instep.ejected(), None);
@@ -174,19 +174,19 @@ fn a_vm_that_blocks_is_tried_as_a_gang_now_and_then() {
         let mut instep = computing(2, &[(2, 100), (2, 100)], without);
         for at in 1..8000 {
             let now = START + at * MS / 2;
-            settle(&mut instep, now);
+            run_due_work(&mut instep, now);
             (at % 8 == 0).then(|| tick(&mut instep, 2, now));
             let mut asleep = Vec::new();
             for cpu in 0..2 {
                 if let Some(task) = instep.current(cpu).filter(|task| *task < 2) {
                     instep.kernel().block(cpu, now);
-                    settle(&mut instep, now);
+                    run_due_work(&mut instep, now);
                     asleep.push(task);
                 }
             }
             for task in asleep {
                 instep.kernel().wake(task, Waker::Interrupt(0), now + MS / 10);
-                settle(&mut instep, now + MS / 10);
+                run_due_work(&mut instep, now + MS / 10);
             }
         }
         assert_eq!(instep.ejected(), None);

@@ -13,9 +13,9 @@ fn asked(busy_ms: u64) -> [u32; 2] {
             at if at == busy_ms => instep.kernel().block(0, now),
             _ => {}
         }
-        settle(&mut instep, now);
+        run_due_work(&mut instep, now);
         (at % 4 == 0).then(|| tick(&mut instep, 2, now));
-        settle(&mut instep, now);
+        run_due_work(&mut instep, now);
     }
     assert_eq!(instep.ejected(), None);
     [0, 1].map(|cpu| instep.kernel().performance(cpu))

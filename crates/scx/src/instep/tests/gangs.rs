@@ -28,7 +28,7 @@ fn mixed(cpus: usize) -> Vec<(usize, u32)> {
 /// One step of a millisecond, at whose end all CPUs tick if it is the fourth.
 fn step(instep: &mut Instep, cpus: usize, at: u64) -> u64 {
     let now = START + at * MS;
-    settle(instep, now);
+    run_due_work(instep, now);
     (at.is_multiple_of(4)).then(|| tick(instep, cpus, now));
     now
 }
@@ -148,7 +148,7 @@ fn vcpu_that_blocks_stays_outside_of_its_gang() {
             instep.kernel().block(cpu, now);
             sleeps = true;
         }
-        settle(&mut instep, now);
+        run_due_work(&mut instep, now);
     }
     assert_eq!(instep.ejected(), None);
     let sizes: Vec<u32> = sets(&mut instep, 2).iter().map(|set| set.count_ones()).collect();
@@ -167,7 +167,7 @@ fn vcpu_that_sleeps_for_long_leaves_its_gang_and_its_cpu() {
             && !std::mem::replace(&mut sleeps, true)
         {
             instep.kernel().block(cpu, now);
-            settle(&mut instep, now);
+            run_due_work(&mut instep, now);
         }
     }
     let mut size = |vm: usize| sets(&mut instep, 2)[vm].count_ones();

@@ -59,7 +59,7 @@ impl Host {
     pub(super) fn wake(&mut self, tasks: Range<usize>) {
         for task in tasks {
             self.instep.kernel().wake(task, Waker::Other(0), self.now);
-            settle(&mut self.instep, self.now);
+            run_due_work(&mut self.instep, self.now);
         }
     }
 
@@ -71,14 +71,14 @@ impl Host {
             let ran = limits::run(&mut self.instep, self.cpus, self.tasks, self.now, 200);
             self.now += SECOND / 5;
             if part == 5 || self.instep.counter(Counter::Reweighed) != self.looked.1 {
-                self.look();
+                self.update_weights();
             }
             sum.iter_mut().zip(ran).for_each(|(sum, ms)| *sum += ms / 1000.0);
         }
         sum
     }
 
-    fn look(&mut self) {
+    fn update_weights(&mut self) {
         let reweighed = self.instep.counter(Counter::Reweighed);
         let (before, _) = std::mem::replace(&mut self.looked, (self.now, reweighed));
         let elapsed = (self.now - before) as f64;

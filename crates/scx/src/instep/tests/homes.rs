@@ -18,7 +18,7 @@ fn at_nodes(nodes: &[i32], vms: &[(usize, Option<u32>)], without: u32) -> Instep
 
 fn wake(instep: &mut Instep, task: usize, now: u64) {
     instep.kernel().wake(task, Waker::Other(0), now);
-    settle(instep, now);
+    run_due_work(instep, now);
 }
 
 /// CPU time that each task had on each CPU, in milliseconds, from `from` to `to`.
@@ -26,7 +26,7 @@ fn run(instep: &mut Instep, cpus: usize, tasks: usize, from: u64, to: u64) -> Ve
     let mut ran = vec![vec![0; cpus]; tasks];
     for at in from..to {
         let now = START + at * MS;
-        settle(instep, now);
+        run_due_work(instep, now);
         let on = |cpu| instep.current(cpu).map(|task| (task, cpu));
         let running: Vec<(usize, usize)> = (0..cpus).filter_map(on).collect();
         running.into_iter().for_each(|(task, cpu)| ran[task][cpu] += 1);

@@ -33,7 +33,7 @@ fn cgroups_of_users_leave_half_of_the_table_to_others() {
     let mut instep = host(2, 1, &[]);
     instep.put_into(0, 1);
     instep.kernel().wake(0, Waker::Other(0), START);
-    settle(&mut instep, START);
+    run_due_work(&mut instep, START);
     let last = 2 + ROOM / 2 + 100;
     for group in 2..=last {
         add(&mut instep, group, 1, 1000);
@@ -86,7 +86,7 @@ fn threads_that_live_for_moments_are_charged_to_their_cgroups_limit() {
         ((0..100).collect(), vec![None; 100]);
     for step in 1..=4000 {
         let now = START + step * MS / 2;
-        settle(&mut instep, now);
+        run_due_work(&mut instep, now);
         for cpu in 0..4 {
             let Some(task) = instep.current(cpu) else { continue };
             ran += 1;
@@ -96,13 +96,13 @@ fn threads_that_live_for_moments_are_charged_to_their_cgroups_limit() {
                 instep.kernel().exit(task, now);
                 until[task] = None;
                 free.push(task);
-                settle(&mut instep, now);
+                run_due_work(&mut instep, now);
             }
         }
         if let Some(task) = free.pop() {
             instep.put_into(task, 1);
             instep.kernel().fork(task, None, step as usize % 4, now);
-            settle(&mut instep, now);
+            run_due_work(&mut instep, now);
         }
         (step % 8 == 0).then(|| tick(&mut instep, 4, now));
     }
@@ -117,7 +117,7 @@ fn thread_made_in_a_vm_counts_as_the_vms_at_once() {
     let mut instep = host(2, 2, &[(1, 100)]);
     instep.kernel().exit(1, START);
     instep.kernel().wake(0, Waker::Other(0), START);
-    settle(&mut instep, START);
+    run_due_work(&mut instep, START);
     let running = |instep: &mut Instep| {
         // SAFETY: it is the state that this scheduler was loaded with.
         unsafe { c::shim_vm_running(instep.kernel().globals(), 1) }
@@ -125,7 +125,7 @@ fn thread_made_in_a_vm_counts_as_the_vms_at_once() {
     assert_eq!(running(&mut instep), 1);
     instep.put_into(1, 1);
     instep.kernel().fork(1, Some(0), 0, START + MS);
-    settle(&mut instep, START + MS);
+    run_due_work(&mut instep, START + MS);
     assert_eq!((instep.current(0), instep.current(1)), (Some(0), Some(1)));
     assert_eq!(running(&mut instep), 2);
     assert!(instep.group_seen(1).is_some(), "its cgroup is known from its first moment");
@@ -133,7 +133,7 @@ fn thread_made_in_a_vm_counts_as_the_vms_at_once() {
     instep.kernel().block(1, START + 2 * MS);
     instep.kernel().exit(1, START + 2 * MS);
     instep.kernel().fork(1, None, 1, START + 3 * MS);
-    settle(&mut instep, START + 3 * MS);
+    run_due_work(&mut instep, START + 3 * MS);
     assert_eq!(running(&mut instep), 1);
     assert_eq!(instep.ejected(), None);
 }

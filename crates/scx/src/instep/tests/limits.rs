@@ -42,7 +42,7 @@ fn host(cpus: usize, vms: &[(usize, u32)], groups: &[(u32, Limit)]) -> Instep {
 
 fn wake(instep: &mut Instep, task: usize, now: u64) {
     instep.kernel().wake(task, Waker::Other(0), now);
-    settle(instep, now);
+    run_due_work(instep, now);
 }
 
 /// So many milliseconds from `from` on, in steps of a quarter; the clock ticks every 4 ms, each CPU at another moment.
@@ -51,10 +51,10 @@ pub(super) fn run(instep: &mut Instep, cpus: usize, tasks: usize, from: u64, ms:
     let mut ran = vec![0.0; tasks];
     for step in 1..=ms * 4 {
         let now = from + step * MS / 4;
-        settle(instep, now);
+        run_due_work(instep, now);
         for cpu in (0..cpus).filter(|cpu| (step + *cpu as u64).is_multiple_of(16)) {
             instep.kernel().tick(cpu, now);
-            settle(instep, now);
+            run_due_work(instep, now);
         }
         for task in (0..cpus).filter_map(|cpu| instep.current(cpu)) {
             ran[task] += 0.25;
@@ -162,10 +162,10 @@ fn what_is_saved_is_a_burst_at_most() {
     let mut now = START + 200 * MS;
     while instep.current(0).is_none() {
         now += MS;
-        settle(&mut instep, now);
+        run_due_work(&mut instep, now);
     }
     instep.kernel().block(0, now);
-    settle(&mut instep, now);
+    run_due_work(&mut instep, now);
     // Periods began at the start, 100 ms apart.
     let again = START + (now - START).div_ceil(100 * MS) * 100 * MS + 1000 * MS + MS;
     wake(&mut instep, 0, again);
@@ -195,7 +195,7 @@ fn held_thread_may_be_moved_and_leaves_its_limit() {
         run(&mut instep, 2, 2, now, 30);
         now += 30 * MS;
         instep.kernel().set_affinity(0, &CpuMask::of([round % 2]), now);
-        settle(&mut instep, now);
+        run_due_work(&mut instep, now);
     }
     let held = percent(&run(&mut instep, 2, 2, now, 2000)[..1], 2000);
     assert!(near(held, 10.0), "{held} % while it was moved");
@@ -207,7 +207,7 @@ fn held_thread_may_be_moved_and_leaves_its_limit() {
     now += 3000 * MS;
     for cpu in 0..2 {
         instep.kernel().block(cpu, now);
-        settle(&mut instep, now);
+        run_due_work(&mut instep, now);
     }
     // SAFETY: it is the state that this scheduler was loaded with.
     let mut left = |vm| unsafe { c::shim_vm_waiting(instep.kernel().globals(), vm) };
@@ -236,7 +236,7 @@ fn counts_are_right_whatever_happens_to_threads_under_limits() {
         let mut now = START;
         for at in 1..4000u64 {
             now = START + at * MS / 4;
-            settle(&mut instep, now);
+            run_due_work(&mut instep, now);
             let task = numbers.below(count);
             let runs = (0..cpus).find(|cpu| instep.current(*cpu) == Some(task));
             match (numbers.below(40), runs) {
@@ -275,7 +275,7 @@ fn counts_are_right_whatever_happens_to_threads_under_limits() {
                 }
                 _ => {}
             }
-            settle(&mut instep, now);
+            run_due_work(&mut instep, now);
             (at % 16 == 0).then(|| tick(&mut instep, cpus, now));
             assert_eq!(instep.ejected(), None, "seed {seed} after {at} steps");
         }
@@ -283,7 +283,7 @@ fn counts_are_right_whatever_happens_to_threads_under_limits() {
         (1..4).for_each(|group| set(&mut instep, group, None));
         (0..count).for_each(|task| {
             instep.kernel().set_affinity(task, &CpuMask::of(0..cpus), now);
-            settle(&mut instep, now);
+            run_due_work(&mut instep, now);
         });
         let ran = run(&mut instep, cpus, count, now, 3000);
         let waits = (0..count).filter(|task| awake[*task] && ran[*task] == 0.0);
@@ -291,7 +291,7 @@ fn counts_are_right_whatever_happens_to_threads_under_limits() {
         now += 3000 * MS;
         while let Some(cpu) = (0..cpus).find(|cpu| instep.current(*cpu).is_some()) {
             instep.kernel().block(cpu, now);
-            settle(&mut instep, now);
+            run_due_work(&mut instep, now);
         }
         for vm in 1..=vms.len() as u32 {
             // SAFETY: it is the state that this scheduler was loaded with.

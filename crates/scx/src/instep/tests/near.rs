@@ -22,7 +22,7 @@ fn place_of(instep: &Instep, cpus: usize, task: usize) -> Option<usize> {
 
 fn wake(instep: &mut Instep, task: usize) {
     instep.kernel().wake(task, Waker::Other(0), START);
-    settle(instep, START);
+    run_due_work(instep, START);
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn woken_threads_preempt_in_their_cache() {
         tick(&mut instep, 8, START + at * MS);
     }
     (8..10).for_each(|task| instep.kernel().wake(task, Waker::Other(0), START + 40 * MS));
-    settle(&mut instep, START + 40 * MS);
+    run_due_work(&mut instep, START + 40 * MS);
     let cpus = [8, 9].map(|task| place_of(&instep, 8, task).expect("it preempts"));
     assert!(cpus.iter().all(|cpu| (4..8).contains(cpu)), "on CPUs {cpus:?}");
     assert_eq!(instep.ejected(), None);
@@ -104,7 +104,7 @@ fn vcpus_have_cores_of_their_own_before_halves_of_their_domain() {
         // They stay there when their slices end.
         for at in 1..200 {
             tick(&mut instep, 8, START + at * MS);
-            settle(&mut instep, START + at * MS);
+            run_due_work(&mut instep, START + at * MS);
         }
         let busy = (0..8).filter(|cpu| instep.current(*cpu).is_some());
         let used: std::collections::BTreeSet<usize> = busy.map(|cpu| cpu / 2).collect();

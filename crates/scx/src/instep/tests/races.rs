@@ -44,10 +44,10 @@ fn vcpu_runs_on_when_another_claims_the_idle_core() {
     let mut instep = fits(&two_cores(), &tasks, &table(&[(2, 100), (2, 100)]), 0);
     (0..4).for_each(|task| {
         instep.kernel().wake(task, Waker::Other(0), START);
-        settle(&mut instep, START);
+        run_due_work(&mut instep, START);
     });
     (2..4).for_each(|cpu| instep.kernel().block(cpu, START + MS));
-    settle(&mut instep, START + MS);
+    run_due_work(&mut instep, START + MS);
     instep.kernel().claims_between(2);
     for at in 1..8 {
         tick(&mut instep, 4, START + MS + at * MS);
@@ -71,14 +71,14 @@ fn siblings_woken_at_once_preempt_different_cpus() {
     let mut instep = fits(&cores(4), &tasks, &vms, 0);
     for task in 0..4 {
         instep.kernel().wake(task, Waker::Other(0), START);
-        settle(&mut instep, START);
+        run_due_work(&mut instep, START);
     }
     (1..200).for_each(|at| tick(&mut instep, 4, START + at * MS));
     let now = START + 200 * MS;
     for task in 4..8 {
         instep.kernel().wake(task, Waker::Other(0), now);
     }
-    settle(&mut instep, now);
+    run_due_work(&mut instep, now);
     let mut running: Vec<Option<usize>> = (0..4).map(|cpu| instep.current(cpu)).collect();
     running.sort_unstable();
     assert_eq!(running, [4, 5, 6, 7].map(Some));
@@ -93,11 +93,11 @@ fn thread_queued_while_a_cpu_goes_idle_runs_at_once() {
         let mut instep = fits(&cores(2), &tasks, &table(&[(1, 100); 3]), WAKE);
         for task in 0..2 {
             instep.kernel().wake(task, Waker::Other(0), START);
-            settle(&mut instep, START);
+            run_due_work(&mut instep, START);
         }
         let by = Waker::Other(1 - sleeps);
         instep.kernel().wake_while_blocking(2, by, sleeps, START + MS);
-        settle(&mut instep, START + MS);
+        run_due_work(&mut instep, START + MS);
         assert_eq!(instep.current(sleeps), Some(2), "CPU {sleeps}");
         assert_eq!(instep.ejected(), None);
     }
@@ -110,33 +110,33 @@ fn seated_vcpu_queued_while_a_cpu_goes_idle_runs_at_once() {
         let mut instep = computing(2, &[(2, 100), (2, 100)], 0);
         for at in 1..500 {
             let now = START + at * MS;
-            settle(&mut instep, now);
+            run_due_work(&mut instep, now);
             (at % 4 == 0).then(|| tick(&mut instep, 2, now));
         }
         let now = START + 500 * MS;
-        settle(&mut instep, now);
+        run_due_work(&mut instep, now);
         // One vCPU that waits goes to sleep when it runs, and then the others but one.
         let mut awake = [true; 4];
         let mut at = 500;
         while awake.iter().filter(|awake| **awake).count() > 2 && at < 700 {
             at += 1;
             let now = START + at * MS;
-            settle(&mut instep, now);
+            run_due_work(&mut instep, now);
             let task = instep.current(0).expect("nobody else blocks");
             if task / 2 == 1 || !awake[2] {
                 instep.kernel().block(0, now);
                 awake[task] = false;
-                settle(&mut instep, now);
+                run_due_work(&mut instep, now);
             }
         }
         let now = START + 701 * MS;
-        settle(&mut instep, now);
+        run_due_work(&mut instep, now);
         let asleep = (0..4).find(|task| !awake[*task]).expect("one sleeps");
         if instep.current(sleeps).is_none() {
             continue;
         }
         instep.kernel().wake_while_blocking(asleep, Waker::Other(1 - sleeps), sleeps, now);
-        settle(&mut instep, now);
+        run_due_work(&mut instep, now);
         let running = (0..2).filter(|cpu| instep.current(*cpu).is_some()).count();
         assert_eq!((running, instep.ejected()), (2, None), "CPU {sleeps}");
     }
@@ -172,7 +172,7 @@ fn no_cpu_idles_beside_waiting_threads_whatever_happens() {
         let mut awake = vec![false; count];
         for at in 1..6000u64 {
             let now = START + at * MS / 4;
-            settle(&mut instep, now);
+            run_due_work(&mut instep, now);
             let task = numbers.below(count);
             let runs = (0..cpus).find(|cpu| instep.current(*cpu) == Some(task));
             match (numbers.below(40), runs) {
@@ -208,7 +208,7 @@ fn no_cpu_idles_beside_waiting_threads_whatever_happens() {
                 }
                 _ => {}
             }
-            settle(&mut instep, now);
+            run_due_work(&mut instep, now);
             (at % 16 == 0).then(|| tick(&mut instep, cpus, now));
             assert_eq!(instep.ejected(), None, "seed {seed} after {at} steps");
             assert!(

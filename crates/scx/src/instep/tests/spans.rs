@@ -16,7 +16,7 @@ fn on_nodes(nodes: usize, cpus: usize, vms: &[usize], without: u32) -> Instep {
     let mut instep = fits(&machine, &tasks, &table(&sizes), without);
     for task in 0..count {
         instep.kernel().wake(task, Waker::Other(0), START);
-        settle(&mut instep, START);
+        run_due_work(&mut instep, START);
     }
     instep
 }
@@ -35,7 +35,7 @@ fn run(instep: &mut Instep, cpus: usize, vms: &[usize], from: u64, to: u64) -> R
         vms.iter().enumerate().flat_map(|(vm, vcpus)| vec![vm; *vcpus]).collect();
     for at in 1..to {
         let now = START + at * MS;
-        settle(instep, now);
+        run_due_work(instep, now);
         (at % 4 == 0).then(|| tick(instep, cpus, now));
         if at < from {
             continue;

@@ -9,19 +9,19 @@ fn longest_wait(vms: &[(usize, u32)], tick_ms: u64) -> u64 {
     let mut instep = loaded(vms, &vec![only; vms.len()], 0);
     for task in 0..vms.len() {
         instep.kernel().wake(task, Waker::Other(0), START);
-        settle(&mut instep, START);
+        run_due_work(&mut instep, START);
     }
     let (mut ran_at, mut longest) = (START, 0);
     for at in 1..6000 {
         let now = START + at * MS;
         (at % tick_ms == 0).then(|| tick(&mut instep, 1, now));
-        settle(&mut instep, now);
+        run_due_work(&mut instep, now);
         if at % 50 == 0 && instep.current(0).is_some_and(|task| task > 0) {
             let task = instep.current(0).expect("one runs");
             instep.kernel().block(0, now);
-            settle(&mut instep, now);
+            run_due_work(&mut instep, now);
             instep.kernel().wake(task, Waker::Other(0), now);
-            settle(&mut instep, now);
+            run_due_work(&mut instep, now);
         }
         if instep.current(0) == Some(0) {
             ran_at = now;
@@ -47,13 +47,13 @@ fn waits_are_counted_for_each_vcpu_from_when_it_can_run_to_when_it_does() {
     let mut instep = loaded(&[(1, 100), (1, 100)], &[only, only], 0);
     for task in 0..2 {
         instep.kernel().wake(task, Waker::Other(0), START);
-        settle(&mut instep, START);
+        run_due_work(&mut instep, START);
     }
     let (mut since, mut waits, mut last) = ([Some(START); 2], [const { Vec::new() }; 2], None);
     for at in 0..1000 {
         let now = START + at * MS;
         (at > 0 && at % 4 == 0).then(|| tick(&mut instep, 1, now));
-        settle(&mut instep, now);
+        run_due_work(&mut instep, now);
         let current = instep.current(0);
         if current != last {
             last.inspect(|task| since[*task] = Some(now));
@@ -75,9 +75,9 @@ fn waits_are_counted_for_each_vcpu_from_when_it_can_run_to_when_it_does() {
     let runs = instep.current(0).unwrap();
     let now = START + 1000 * MS;
     instep.kernel().block(0, now);
-    settle(&mut instep, now);
+    run_due_work(&mut instep, now);
     let before = counted(&mut instep, runs as u32);
-    settle(&mut instep, now + 500 * MS);
+    run_due_work(&mut instep, now + 500 * MS);
     assert_eq!(counted(&mut instep, runs as u32), before);
 }
 
@@ -113,7 +113,7 @@ fn host_waits() -> u64 {
         .map(|(cpu, flags)| task_on(&[cpu], flags));
     let mut instep = fits(&cores(3), &tasks, &table(&[(1, 100)]), 0);
     [0, 1, 3, 4].iter().for_each(|task| instep.kernel().wake(*task, Waker::Other(0), START));
-    settle(&mut instep, START);
+    run_due_work(&mut instep, START);
     let (mut ran_at, mut longest, mut sleeps) = (START, 0, true);
     for at in 1..8000 {
         let now = START + at * MS;
@@ -121,12 +121,12 @@ fn host_waits() -> u64 {
             instep.kernel().wake(2, Waker::Interrupt(0), now);
             sleeps = false;
         }
-        settle(&mut instep, now);
+        run_due_work(&mut instep, now);
         if instep.current(0) == Some(2) {
             instep.kernel().block(0, now + MS / 50);
             sleeps = true;
         }
-        settle(&mut instep, now + MS / 2);
+        run_due_work(&mut instep, now + MS / 2);
         (at % 4 == 0).then(|| tick(&mut instep, 3, now + MS / 2));
         if instep.current(0) == Some(1) {
             ran_at = now;
@@ -152,13 +152,13 @@ fn idle_cpu_finds_a_thread_behind_many_bound_ones() {
     let mut instep = loaded(&vec![(1, 100); 42], &cpus, 0);
     (0..42).for_each(|task| {
         instep.kernel().wake(task, Waker::Other(0), START + task as u64);
-        settle(&mut instep, START + task as u64);
+        run_due_work(&mut instep, START + task as u64);
     });
     assert_eq!(instep.current(1), Some(41));
     instep.kernel().set_affinity(40, &CpuMask::of([0, 1]), START + MS);
-    settle(&mut instep, START + MS);
+    run_due_work(&mut instep, START + MS);
     instep.kernel().block(1, START + 2 * MS);
-    settle(&mut instep, START + 2 * MS);
+    run_due_work(&mut instep, START + 2 * MS);
     assert_eq!(instep.current(1), Some(40));
     assert_eq!(instep.ejected(), None);
 }
@@ -170,7 +170,7 @@ fn cpu_that_goes_idle_takes_what_waits() {
     for at in 1..3 {
         let now = START + at * MS;
         instep.kernel().block(at as usize % 2, now);
-        settle(&mut instep, now);
+        run_due_work(&mut instep, now);
         assert!((0..2).all(|cpu| instep.current(cpu).is_some()), "after {at} ms");
     }
 }
@@ -182,7 +182,7 @@ fn siblings_beyond_the_cpus_share_evenly() {
     let (mut ran, mut began, mut longest) = ([0u64; 6], [500; 6], 0);
     for at in 1..2500 {
         let now = START + at * MS;
-        settle(&mut instep, now);
+        run_due_work(&mut instep, now);
         (at % 4 == 0).then(|| tick(&mut instep, 2, now));
         for cpu in (0..2).filter(|_| at > 500) {
             let task = instep.current(cpu).expect("nobody blocks");
@@ -203,7 +203,7 @@ fn three_siblings_on_two_cpus_have_equal_parts() {
     let (mut ran, mut began, mut longest) = ([0u64; 3], [0; 3], 0);
     for at in 1..1000 {
         let now = START + at * MS;
-        settle(&mut instep, now);
+        run_due_work(&mut instep, now);
         (at % 4 == 0).then(|| tick(&mut instep, 2, now));
         for cpu in 0..2 {
             let task = instep.current(cpu).expect("nobody blocks");

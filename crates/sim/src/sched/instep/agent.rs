@@ -34,7 +34,7 @@ impl Agent {
     }
 
     /// `there` says of each thread whether it exists: a VM is found when all its vCPUs do.
-    pub(super) fn look(&mut self, native: &mut Native, desk: &Desk, there: &[bool]) {
+    pub(super) fn update_weights(&mut self, native: &mut Native, desk: &Desk, there: &[bool]) {
         let (mut has_change, mut joined) = (false, BTreeSet::new());
         for (vm, told) in self.told.iter_mut().enumerate() {
             let this = &desk.vms[vm];
@@ -57,7 +57,7 @@ impl Agent {
         }
         if !desk.cgroups.is_empty() {
             let weights = self.weights(native, desk, &joined);
-            native.weigh(&weights);
+            native.set_weights(&weights);
         }
         self.at = desk.now;
     }

@@ -254,7 +254,7 @@ impl Engine {
             pid: found.pid,
             vcpus,
             stacking: evident.then(|| fraction(stacked, duration)),
-            co_run: co_run.milli().filter(|_| evident).map(|milli| milli as f64 / 1000.0),
+            co_run: co_run.milli.filter(|_| evident).map(|milli| milli as f64 / 1000.0),
             culprits,
             max_skew_ns: evident.then_some(co_run.max_skew.0),
             beside_waiting_ns: evident.then_some(co_run.beside_waiting.0),

@@ -8,7 +8,7 @@ use crate::scenario_file::{Reader, built_in};
 use crate::{Outcome, Stamped, print, print_json, tell};
 use instep_lab::Stop;
 use instep_report::stats::estimate;
-use instep_report::table::{Side, aligned};
+use instep_report::table::{Side, Spacing, aligned};
 use instep_sim::report::{Report, VmReport};
 use instep_sim::scenario::Overrides;
 use instep_sim::scenario::sweep::Sweep;
@@ -114,7 +114,7 @@ fn table(places: &[String], points: &[Point<'_>]) -> String {
         .chain(MEASURES.iter().map(|measure| measure.0))
         .map(|title| (title, Side::Left))
         .collect();
-    aligned(&head, &lines, 2)
+    aligned(&head, &lines, Spacing { indent: 0, gap: 2 })
 }
 
 fn mean(reports: &[Report], vm: usize, measure: &dyn Fn(&VmReport) -> Option<f64>) -> String {

@@ -3,20 +3,13 @@
 
 use super::rows::Point;
 use super::sweep::{MEASURES, Measure};
-use instep_report::html::{self, escaped, marks};
+use instep_report::html::{self, escaped};
+use instep_report::plot::{Area, Direction, Scale, add_legend, add_plot, series_class};
 use instep_report::stats::{Estimate, estimate};
 use std::fmt::Write as _;
 
-/// Where a plot begins, its size, and the space below it.
-const LEFT: f64 = 60.0;
-const TOP: f64 = 10.0;
-const WIDTH: f64 = 640.0;
-const HEIGHT: f64 = 240.0;
-const BELOW: f64 = 24.0;
-
-const STYLE: &str = "
-.line{fill:none;stroke-width:1.5}.key{display:inline-block;margin-right:1rem}
-";
+/// Where the values of a plot are.
+const AREA: Area = Area { left: 60.0, top: 10.0, width: 640.0, height: 240.0, right: 10.0 };
 
 /// A line of a plot: what it is, and its points by the place on the axis.
 struct Series {
@@ -44,7 +37,7 @@ pub(super) fn page(places: &[String], points: &[Point<'_>]) -> String {
         let lines = series(places, points, &along, measure);
         plot(&mut out, measure.0, &along, &lines);
     }
-    html::page("Sweep", STYLE, &out)
+    html::page("Sweep", "body{max-width:900px}", &out)
 }
 
 fn series(
@@ -76,76 +69,35 @@ fn plot(out: &mut String, name: &str, along: &[&str], lines: &[Series]) {
     let most =
         lines.iter().flat_map(|line| &line.points).map(|(_, found)| found.high.max(found.mean));
     let most = most.filter(|most| most.is_finite()).fold(0.0, f64::max);
-    let most = if most > 0.0 { most } else { 1.0 };
-    let x = |at: usize| LEFT + WIDTH * (at as f64 + 0.5) / along.len().max(1) as f64;
-    let y = |value: f64| TOP + HEIGHT * (1.0 - value.clamp(0.0, most) / most);
-    let name = escaped(name);
-    let _ = writeln!(
-        out,
-        "<section>\n<h2>{name}</h2>\n<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{name}\">",
-        LEFT + WIDTH,
-        TOP + HEIGHT + BELOW
-    );
-    for mark in marks(0.0, most) {
-        let _ = writeln!(
-            out,
-            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{:.1}\" y2=\"{:.1}\"/>\
-             <text class=\"soft\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            LEFT + WIDTH,
-            y(mark),
-            y(mark),
-            LEFT - 6.0,
-            y(mark) + 4.0,
-            format!("{mark:.4}").trim_end_matches('0').trim_end_matches('.')
-        );
-    }
-    for (at, value) in along.iter().enumerate() {
-        let _ = writeln!(
-            out,
-            "<text class=\"soft\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            x(at),
-            TOP + HEIGHT + 16.0,
-            escaped(value)
-        );
-    }
-    for (at, line) in lines.iter().enumerate() {
-        let color = color(at);
-        let path: Vec<String> = line
-            .points
-            .iter()
-            .map(|(at, found)| format!("{:.1},{:.1}", x(*at), y(found.mean)))
-            .collect();
-        let _ = writeln!(
-            out,
-            "<polyline class=\"line\" stroke=\"{color}\" points=\"{}\"/>",
-            path.join(" ")
-        );
-        for (at, found) in &line.points {
-            let _ = writeln!(
-                out,
-                "<line stroke=\"{color}\" x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"{1:.1}\" y2=\"{2:.1}\"/>\
-                 <circle fill=\"{color}\" cx=\"{0:.1}\" cy=\"{3:.1}\" r=\"3\"><title>{4}</title></circle>",
-                x(*at),
-                y(found.low),
-                y(found.high),
-                y(found.mean),
-                escaped(&format!("{}: {:.4}", line.label, found.mean))
-            );
+    let high = if most > 0.0 { most } else { 1.0 };
+    let scale = Scale { area: AREA, direction: Direction::Up, low: 0.0, high };
+    let step = AREA.width / along.len().max(1) as f64;
+    let x = |at: usize| AREA.left + step * (at as f64 + 0.5);
+    // Beside one another, or intervals of the same place would hide each other.
+    let apart = (step * 0.6 / lines.len().max(1) as f64).min(6.0);
+    let x_of = |at: usize, line: usize| x(at) + apart * (line as f64 - lines.len() as f64 / 2.0);
+    let number = |mark: f64| html::without_zeros(&format!("{mark:.4}")).to_owned();
+    let _ = writeln!(out, "<section>\n<h2>{}</h2>", escaped(name));
+    add_plot(out, name, &scale, number, |out| {
+        for (at, value) in along.iter().enumerate() {
+            scale.draw_below(out, x(at), value);
         }
-    }
-    out.push_str("</svg>\n<p>");
-    for (at, line) in lines.iter().enumerate() {
-        let _ = write!(
-            out,
-            "<span class=\"key\" style=\"color:{}\">{}</span> ",
-            color(at),
-            escaped(&line.label)
-        );
-    }
-    out.push_str("</p>\n</section>\n");
-}
-
-/// Neighbours differ much: steps of the golden angle.
-fn color(at: usize) -> String {
-    format!("hsl({} 65% 45%)", at * 137 % 360)
+        for (place, line) in lines.iter().enumerate() {
+            let class = series_class(place + 1);
+            let point = |(at, found): &(usize, Estimate)| {
+                format!("{:.1},{:.1}", x_of(*at, place), scale.place(found.mean))
+            };
+            let points: Vec<String> = line.points.iter().map(point).collect();
+            let points = points.join(" ");
+            let _ = writeln!(out, "<polyline class=\"{class}\" points=\"{points}\"/>");
+            for (at, found) in &line.points {
+                let title = format!("{}: {:.4}", line.label, found.mean);
+                let values = [found.low, found.mean, found.high];
+                scale.draw_spread(out, (x_of(*at, place), &class), values, &title);
+            }
+        }
+    });
+    let name = |(at, line): (usize, &Series)| (series_class(at + 1), line.label.clone());
+    add_legend(out, lines.iter().enumerate().map(name));
+    out.push_str("</section>\n");
 }

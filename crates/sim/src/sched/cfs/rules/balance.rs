@@ -147,9 +147,9 @@ const CASES: &[Case] = &[
         |on| {
             let mut linux = loads(on.host(NODES, 2), &[0, 0, 1, 1]);
             linux.pulls(0, HOST, Puller::Idle, 4);
-            let four = linux.told();
+            let four = linux.resched_cpus();
             linux.pulls(0, HOST, Puller::Idle, 1);
-            format!("{four:?} {:?} {:?}", linux.told(), linux.cfs.entities[0].push)
+            format!("{four:?} {:?} {:?}", linux.resched_cpus(), linux.cfs.entities[0].push)
         },
         "[] [2] Some(0)",
     ),

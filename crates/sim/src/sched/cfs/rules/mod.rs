@@ -170,7 +170,7 @@ impl Linux {
     }
 
     /// The CPUs that have to choose again.
-    fn told(&self) -> Vec<usize> {
+    fn resched_cpus(&self) -> Vec<usize> {
         self.desk.pending.iter().collect()
     }
 

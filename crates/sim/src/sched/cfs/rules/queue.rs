@@ -15,7 +15,7 @@ const YIELD: &str = "yield_to_task_fair";
 
 /// Whether a tick after each of these times, us, has the CPU choose again.
 fn told_after(times: [u64; 2], linux: impl Fn() -> Linux) -> String {
-    let told = times.map(|us| !linux().after(us).tick(0).told().is_empty());
+    let told = times.map(|us| !linux().after(us).tick(0).resched_cpus().is_empty());
     format!("{told:?}")
 }
 
@@ -39,7 +39,7 @@ fn slept(on: Board, us: u64) -> String {
 /// Whether task 0, of this weight, preempts task 1, which runs at 20 ms.
 fn preempts(on: Board, weight: u64, us: u64) -> String {
     let linux = on.cpus(1, 2).weighs(0, weight).runs(1, 0, 20_000).least(0, 20_000);
-    format!("{:?}", linux.blocked(0, 0, us).wakes(0, Timer).told())
+    format!("{:?}", linux.blocked(0, 0, us).wakes(0, Timer).resched_cpus())
 }
 
 /// Task 2 preempts task 0 at 20 ms though task 1 is first in line.
@@ -233,7 +233,7 @@ const CASES: &[Case] = &[
         ALL,
         WAKEUP,
         "an idle CPU has to choose again",
-        |on| format!("{:?}", on.cpus(1, 1).blocked(0, 0, 0).wakes(0, Timer).told()),
+        |on| format!("{:?}", on.cpus(1, 1).blocked(0, 0, 0).wakes(0, Timer).resched_cpus()),
         "[0]",
     ),
     // 18 is within 1 ms of 17.5.

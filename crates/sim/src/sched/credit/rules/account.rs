@@ -320,7 +320,7 @@ const CASES: &[Case] = &[
         |on| {
             let xen = on.host([1, 2, 2], &[3]);
             let xen = xen.runs(0, 0, Under).runs(1, 1, Under).tick(0);
-            xen.told()
+            xen.resched_cpus()
         },
         "[]",
     ),
@@ -332,7 +332,7 @@ const CASES: &[Case] = &[
         |on| {
             let xen = on.host([1, 2, 2], &[3]).active(&[(0, &[0])]);
             let xen = xen.runs(0, 0, Under).runs(1, 1, Under).tick(0);
-            xen.told()
+            xen.resched_cpus()
         },
         "[0], [0] leaves",
     ),

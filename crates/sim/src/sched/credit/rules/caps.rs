@@ -105,7 +105,7 @@ const CASES: &[Case] = &[
         "a vCPU that owes its cap goes on",
         |on| {
             let xen = owes(on, -180);
-            format!("{:?} {} {}", xen.credits(1), is_parked(&xen), xen.told())
+            format!("{:?} {} {}", xen.credits(1), is_parked(&xen), xen.resched_cpus())
         },
         "[-90] false []",
     ),
@@ -115,7 +115,7 @@ const CASES: &[Case] = &[
         "one that owes more leaves its CPU",
         |on| {
             let xen = owes(on, -181);
-            let (parked, told) = (is_parked(&xen), xen.told());
+            let (parked, told) = (is_parked(&xen), xen.resched_cpus());
             format!("{parked} {told}: {}", xen.chooses(0, Preempted).chosen(0))
         },
         "true [0]: 1 for 30000 us",
@@ -195,7 +195,13 @@ const CASES: &[Case] = &[
         "one that owes nothing more is queued, and UNDER",
         |on| {
             let xen = parked(on, -90);
-            format!("{} {:?} {:?} {}", is_parked(&xen), xen.queue(0), xen.pri_of(0), xen.told())
+            format!(
+                "{} {:?} {:?} {}",
+                is_parked(&xen),
+                xen.queue(0),
+                xen.pri_of(0),
+                xen.resched_cpus()
+            )
         },
         "false [0] Under []",
     ),
@@ -206,7 +212,13 @@ const CASES: &[Case] = &[
         "in 4.4.1 it is BOOST, against what the source says that it wants",
         |on| {
             let xen = parked(on, -90);
-            format!("{} {:?} {:?} {}", is_parked(&xen), xen.queue(0), xen.pri_of(0), xen.told())
+            format!(
+                "{} {:?} {:?} {}",
+                is_parked(&xen),
+                xen.queue(0),
+                xen.pri_of(0),
+                xen.resched_cpus()
+            )
         },
         "false [0] Boost [0]",
     ),
@@ -217,7 +229,7 @@ const CASES: &[Case] = &[
         |on| {
             let xen = on.cpus(1, &[1, 1]).caps(&[30]).runs(1, 0, Under).blocked(0, 0, Over);
             let xen = xen.active(&[(0, &[-181])]).accounted().wakes(0, Waker::Timer);
-            format!("{} {:?} {}", is_parked(&xen), xen.queue(0), xen.told())
+            format!("{} {:?} {}", is_parked(&xen), xen.queue(0), xen.resched_cpus())
         },
         "true [] []",
     ),

@@ -198,7 +198,7 @@ impl Xen {
     }
 
     /// CPUs that are told to choose again, and of these those whose vCPU is to look for another CPU.
-    fn told(&self) -> String {
+    fn resched_cpus(&self) -> String {
         let leaves = |cpu: &usize| {
             self.desk.running[*cpu].is_some_and(|task| self.credit.svcs[task.ix()].migrating)
         };

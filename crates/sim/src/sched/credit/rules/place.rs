@@ -45,7 +45,7 @@ const CASES: &[Case] = &[
         "a vCPU that wakes on an idle CPU has that CPU choose, and no other",
         |on| {
             let xen = on.cpus(4, &[2]).blocked(0, 2, Under);
-            xen.wakes(0, Waker::Timer).told()
+            xen.wakes(0, Waker::Timer).resched_cpus()
         },
         "[2]",
     ),
@@ -53,14 +53,14 @@ const CASES: &[Case] = &[
         OLD,
         TICKLE,
         "of higher priority: its CPU and an idle one, too",
-        |on| above(on).wakes(1, Waker::Timer).told(),
+        |on| above(on).wakes(1, Waker::Timer).resched_cpus(),
         "[0, 1]",
     ),
     (
         NEW,
         TICKLE,
         "of higher priority: an idle CPU, and what runs goes on",
-        |on| above(on).wakes(1, Waker::Timer).told(),
+        |on| above(on).wakes(1, Waker::Timer).resched_cpus(),
         "[1]",
     ),
     (
@@ -69,7 +69,7 @@ const CASES: &[Case] = &[
         "of the same priority: an idle CPU only",
         |on| {
             let xen = on.cpus(4, &[2]).runs(0, 0, Boost).blocked(1, 0, Under);
-            xen.wakes(1, Waker::Timer).told()
+            xen.wakes(1, Waker::Timer).resched_cpus()
         },
         "[1]",
     ),
@@ -79,7 +79,7 @@ const CASES: &[Case] = &[
         "without an idle CPU a vCPU of higher priority has its own CPU choose, and the one that ran stays",
         |on| {
             let xen = on.cpus(2, &[3]).runs(0, 0, Under).runs(1, 1, Under).blocked(2, 1, Under);
-            xen.wakes(2, Waker::Timer).told()
+            xen.wakes(2, Waker::Timer).resched_cpus()
         },
         "[1]",
     ),
@@ -89,7 +89,7 @@ const CASES: &[Case] = &[
         "without an idle CPU a vCPU of the same priority has no CPU choose",
         |on| {
             let xen = on.cpus(2, &[3]).runs(0, 0, Over).runs(1, 1, Over).blocked(2, 1, Over);
-            xen.wakes(2, Waker::Timer).told()
+            xen.wakes(2, Waker::Timer).resched_cpus()
         },
         "[]",
     ),
@@ -97,14 +97,14 @@ const CASES: &[Case] = &[
         OLD,
         TICKLE,
         "if it may use no idle CPU it preempts at its own",
-        |on| above(on).allowed(1, &[0]).wakes(1, Waker::Timer).told(),
+        |on| above(on).allowed(1, &[0]).wakes(1, Waker::Timer).resched_cpus(),
         "[0]",
     ),
     (
         MIDDLE,
         TICKLE,
         "if it may use no idle CPU the vCPU that it preempts looks for one",
-        |on| above(on).allowed(1, &[0]).wakes(1, Waker::Timer).told(),
+        |on| above(on).allowed(1, &[0]).wakes(1, Waker::Timer).resched_cpus(),
         "[0], [0] leaves",
     ),
     // Of the CPUs that the new one may use none idles, or this would not be asked.
@@ -112,7 +112,7 @@ const CASES: &[Case] = &[
         NEWEST,
         TICKLE,
         "if it may use no idle CPU it preempts, and the one that ran stays",
-        |on| above(on).allowed(1, &[0]).wakes(1, Waker::Timer).told(),
+        |on| above(on).allowed(1, &[0]).wakes(1, Waker::Timer).resched_cpus(),
         "[0]",
     ),
     (
@@ -121,7 +121,7 @@ const CASES: &[Case] = &[
         "a vCPU that may use no idle CPU and is no better has no CPU choose",
         |on| {
             let xen = on.cpus(4, &[2]).runs(0, 0, Boost).blocked(1, 0, Under).allowed(1, &[0]);
-            xen.wakes(1, Waker::Timer).told()
+            xen.wakes(1, Waker::Timer).resched_cpus()
         },
         "[]",
     ),
@@ -129,28 +129,28 @@ const CASES: &[Case] = &[
         OLD,
         TICKLE,
         "a CPU that it may not use any more is not told",
-        |on| above(on).allowed(1, &[3]).wakes(1, Waker::Timer).told(),
+        |on| above(on).allowed(1, &[3]).wakes(1, Waker::Timer).resched_cpus(),
         "[3]",
     ),
     (
         NEW,
         TICKLE,
         "an idle CPU of its node affinity first",
-        |on| above(on).prefers(1, &[2, 3]).wakes(1, Waker::Timer).told(),
+        |on| above(on).prefers(1, &[2, 3]).wakes(1, Waker::Timer).resched_cpus(),
         "[2]",
     ),
     (
         NEW,
         TICKLE,
         "then one of its vCPU affinity",
-        |on| above(on).prefers(1, &[0]).wakes(1, Waker::Timer).told(),
+        |on| above(on).prefers(1, &[0]).wakes(1, Waker::Timer).resched_cpus(),
         "[1]",
     ),
     (
         OLD,
         TICKLE,
         "4.1.3 knows no node affinity",
-        |on| above(on).prefers(1, &[2, 3]).wakes(1, Waker::Timer).told(),
+        |on| above(on).prefers(1, &[2, 3]).wakes(1, Waker::Timer).resched_cpus(),
         "[0, 1]",
     ),
     (
@@ -163,7 +163,7 @@ const CASES: &[Case] = &[
             let mut xen = xen;
             for task in 1..5 {
                 xen = xen.wakes(task, Waker::Timer);
-                all.push(xen.told());
+                all.push(xen.resched_cpus());
                 xen.desk.pending = Mask::none(4);
             }
             all.join(" ")
@@ -180,7 +180,7 @@ const CASES: &[Case] = &[
             let mut all = Vec::new();
             for task in 1..5 {
                 xen = xen.wakes(task, Waker::Timer);
-                all.push(xen.told());
+                all.push(xen.resched_cpus());
                 xen.desk.pending = Mask::none(4);
             }
             all.join(" ")
@@ -196,11 +196,11 @@ const CASES: &[Case] = &[
             let xen = on.cpus(4, &[5]).runs(0, 0, Under).runs(1, 2, Under);
             let xen = xen.blocked(2, 0, Under).blocked(3, 0, Under);
             let xen = xen.wakes(2, Waker::Sibling(TaskId(1)));
-            let first = xen.told();
+            let first = xen.resched_cpus();
             let mut xen = xen;
             xen.desk.pending = Mask::none(4);
             let xen = xen.wakes(3, Waker::Timer);
-            format!("{first} {}", xen.told())
+            format!("{first} {}", xen.resched_cpus())
         },
         "[1] [1]",
     ),
@@ -506,7 +506,7 @@ const CASES: &[Case] = &[
         "a vCPU that may stay does not move",
         |on| {
             let xen = bound(on.cpus(2, &[2]).runs(0, 0, Under).waits(1, 0, Under), &[0]);
-            format!("{} {:?}", xen.told(), xen.queue(0))
+            format!("{} {:?}", xen.resched_cpus(), xen.queue(0))
         },
         "[] [1]",
     ),
@@ -516,7 +516,7 @@ const CASES: &[Case] = &[
         "a vCPU that may stay looks for a CPU, too",
         |on| {
             let xen = bound(on.cpus(2, &[2]).runs(0, 0, Under).waits(1, 0, Under), &[0]);
-            format!("{} {:?}", xen.told(), xen.queue(0))
+            format!("{} {:?}", xen.resched_cpus(), xen.queue(0))
         },
         "[0], [0] leaves [1]",
     ),
@@ -526,9 +526,9 @@ const CASES: &[Case] = &[
         "one that runs where it may not leaves at once, and is BOOST where it comes",
         |on| {
             let xen = bound(on.cpus(2, &[2]).runs(0, 0, Under), &[1]);
-            let told = xen.told();
+            let told = xen.resched_cpus();
             let xen = xen.chooses(0, SliceEnd);
-            format!("{told}; {:?} {:?} {}", xen.queue(1), xen.pri_of(0), xen.told())
+            format!("{told}; {:?} {:?} {}", xen.queue(1), xen.pri_of(0), xen.resched_cpus())
         },
         "[0], [0] leaves; [0] Boost [1]",
     ),
@@ -538,9 +538,9 @@ const CASES: &[Case] = &[
         "one that runs where it may not leaves at once, and is UNDER where it comes",
         |on| {
             let xen = bound(on.cpus(2, &[2]).runs(0, 0, Under), &[1]);
-            let told = xen.told();
+            let told = xen.resched_cpus();
             let xen = xen.chooses(0, SliceEnd);
-            format!("{told}; {:?} {:?} {}", xen.queue(1), xen.pri_of(0), xen.told())
+            format!("{told}; {:?} {:?} {}", xen.queue(1), xen.pri_of(0), xen.resched_cpus())
         },
         "[0], [0] leaves; [0] Under [1]",
     ),
@@ -551,7 +551,13 @@ const CASES: &[Case] = &[
         |on| {
             let xen = on.cpus(2, &[3]).runs(1, 0, Under).runs(2, 1, Under).waits(0, 0, Under);
             let xen = bound(xen, &[1]);
-            format!("{:?} {:?} {:?} {}", xen.queue(0), xen.queue(1), xen.pri_of(0), xen.told())
+            format!(
+                "{:?} {:?} {:?} {}",
+                xen.queue(0),
+                xen.queue(1),
+                xen.pri_of(0),
+                xen.resched_cpus()
+            )
         },
         "[] [0] Boost [1]",
     ),
@@ -562,7 +568,13 @@ const CASES: &[Case] = &[
         |on| {
             let xen = on.cpus(2, &[3]).runs(1, 0, Under).runs(2, 1, Under).waits(0, 0, Under);
             let xen = bound(xen, &[1]);
-            format!("{:?} {:?} {:?} {}", xen.queue(0), xen.queue(1), xen.pri_of(0), xen.told())
+            format!(
+                "{:?} {:?} {:?} {}",
+                xen.queue(0),
+                xen.queue(1),
+                xen.pri_of(0),
+                xen.resched_cpus()
+            )
         },
         "[] [0] Under []",
     ),

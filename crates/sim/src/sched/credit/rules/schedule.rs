@@ -39,7 +39,7 @@ const CASES: &[Case] = &[
         |on| {
             let mut xen = overdue(on, 2 * MS);
             xen.credit.timer(&mut xen.desk, 0);
-            format!("{} {}", xen.told(), xen.credit.account_at / MS)
+            format!("{} {}", xen.resched_cpus(), xen.credit.account_at / MS)
         },
         "[0] 61",
     ),
@@ -61,7 +61,7 @@ const CASES: &[Case] = &[
         |on| {
             let mut xen = overdue(on, 0);
             xen.credit.timer(&mut xen.desk, 0);
-            xen.told()
+            xen.resched_cpus()
         },
         "[]",
     ),
@@ -307,7 +307,12 @@ const CASES: &[Case] = &[
             xen.svc(0).migrating = true;
             let xen = xen.after(2 * MS).chooses(0, Preempted);
             let running = xen.desk.running[0].map(|task| task.0);
-            format!("{running:?} then {:?} {:?} {}", xen.queue(0), xen.pri_of(0), xen.told())
+            format!(
+                "{running:?} then {:?} {:?} {}",
+                xen.queue(0),
+                xen.pri_of(0),
+                xen.resched_cpus()
+            )
         },
         "Some(1) then [0, 2] Boost [0]",
     ),
@@ -320,7 +325,12 @@ const CASES: &[Case] = &[
             xen.svc(0).migrating = true;
             let xen = xen.after(2 * MS).chooses(0, Preempted);
             let running = xen.desk.running[0].map(|task| task.0);
-            format!("{running:?} then {:?} {:?} {}", xen.queue(0), xen.pri_of(0), xen.told())
+            format!(
+                "{running:?} then {:?} {:?} {}",
+                xen.queue(0),
+                xen.pri_of(0),
+                xen.resched_cpus()
+            )
         },
         "Some(1) then [0, 2] Under [0]",
     ),
@@ -356,7 +366,7 @@ const CASES: &[Case] = &[
         |on| {
             let xen = on.cpus(4, &[2]).runs(0, 2, Boost).blocked(1, 2, Under);
             let xen = xen.wakes(1, Waker::Start);
-            format!("{:?} {}", xen.queue(2), xen.told())
+            format!("{:?} {}", xen.queue(2), xen.resched_cpus())
         },
         "[1] [1]",
     ),
@@ -368,7 +378,7 @@ const CASES: &[Case] = &[
         |on| {
             let xen = on.cpus(4, &[3]).runs(0, 2, Under).waits(1, 2, Under).blocked(2, 2, Under);
             let xen = xen.wakes(2, Waker::Start);
-            format!("{:?} {:?} {}", xen.queue(3), xen.pri_of(2), xen.told())
+            format!("{:?} {:?} {}", xen.queue(3), xen.pri_of(2), xen.resched_cpus())
         },
         "[2] Under [3]",
     ),

@@ -145,7 +145,7 @@ const CASES: &[Case] = &[
             let of = |weight| {
                 let linux = pair(Board(on.0), [100, 100]).vm_at(0, 0, [0, 2000]).weighs(0, weight);
                 let linux = linux.after(100).tick(0).after(10).tick(0);
-                linux.told()
+                linux.resched_cpus()
             };
             format!("{} {}", of(100), of(200))
         },
@@ -158,7 +158,7 @@ const CASES: &[Case] = &[
         "a task of another VM does not preempt a VM that is protected and eligible",
         |on| {
             let linux = on.cpus(1, &[1, 1]).runs(0, 0, [0, 750]).after(100);
-            linux.blocked(1, 0, 0).wakes(1, Timer).told()
+            linux.blocked(1, 0, 0).wakes(1, Timer).resched_cpus()
         },
         "[]",
     ),
@@ -170,7 +170,7 @@ const CASES: &[Case] = &[
         |on| {
             let linux = pair(on, [100, 100]).vm_at(0, 0, [0, 750]).vm_at(1, 0, [0, 900]);
             let linux = linux.after(100).blocked(2, 0, 0).wakes(2, Timer);
-            let told = linux.told();
+            let told = linux.resched_cpus();
             format!("{told} {}", linux.chooses(0, Preempted).runs_on(0))
         },
         "[0] 1",
@@ -183,7 +183,7 @@ const CASES: &[Case] = &[
         |on| {
             let linux = on.cpus(1, &[2, 1]).runs(0, 0, [0, 750]).waits(2, 0, [0, 750]);
             let linux = linux.vm_at(0, 0, [0, 750]).vm_at(1, 0, [0, 740]);
-            linux.after(100).blocked(1, 0, 5).wakes(1, Timer).told()
+            linux.after(100).blocked(1, 0, 5).wakes(1, Timer).resched_cpus()
         },
         "[0]",
     ),
@@ -210,7 +210,7 @@ const CASES: &[Case] = &[
             let linux = linux.waits(2, 0, [0, 750]).vm_at(0, 0, [0, 750]).vm_at(1, 0, [900, 1000]);
             let linux = linux.after(750).chooses(0, SliceEnd);
             let runs = linux.runs_on(0);
-            format!("{runs} {}", linux.after(200).tick(0).told())
+            format!("{runs} {}", linux.after(200).tick(0).resched_cpus())
         },
         "1 [0]",
     ),

@@ -210,7 +210,7 @@ impl Linux {
     }
 
     /// The CPUs that have to choose again.
-    fn told(&self) -> String {
+    fn resched_cpus(&self) -> String {
         format!("{:?}", self.desk.pending.iter().collect::<Vec<_>>())
     }
 
@@ -226,6 +226,6 @@ fn show(place: Option<(i64, i64)>) -> String {
 
 /// Whether a tick after each of these times, us, has CPU 0 choose again.
 fn told_after(times: [u64; 2], linux: impl Fn() -> Linux) -> String {
-    let told = times.map(|us| linux().after(us).tick(0).told() != "[]");
+    let told = times.map(|us| linux().after(us).tick(0).resched_cpus() != "[]");
     format!("{told:?}")
 }

@@ -157,7 +157,7 @@ const CASES: &[Case] = &[
         V6_12,
         NEXT,
         "one that goes on has no new protection: an earlier deadline preempts it",
-        |on| went_on(on).after(50).blocked(2, 0, 200).wakes(2, Timer).told(),
+        |on| went_on(on).after(50).blocked(2, 0, 200).wakes(2, Timer).resched_cpus(),
         "[0]",
     ),
     (
@@ -166,7 +166,7 @@ const CASES: &[Case] = &[
         "one that was chosen anew in that place has it",
         |on| {
             let linux = two(on, [750, 1500], [1000, 1400]).after(50);
-            linux.blocked(2, 0, 200).wakes(2, Timer).told()
+            linux.blocked(2, 0, 200).wakes(2, Timer).resched_cpus()
         },
         "[]",
     ),
@@ -204,7 +204,7 @@ const CASES: &[Case] = &[
         V6_12,
         "did_preempt_short",
         "a tick does not disturb a protected task that is ahead",
-        |on| two(on, [750, 1500], [1000, 1400]).after(300).tick(0).told(),
+        |on| two(on, [750, 1500], [1000, 1400]).after(300).tick(0).resched_cpus(),
         "[]",
     ),
     // 990 and 1010 to virtual times 995 and 1005.
@@ -291,7 +291,7 @@ const CASES: &[Case] = &[
         V6_12,
         WAKEUP,
         "an earlier deadline does not preempt a protected, eligible task",
-        |on| two(on, [0, 2000], [0, 3000]).blocked(2, 0, 0).wakes(2, Timer).told(),
+        |on| two(on, [0, 2000], [0, 3000]).blocked(2, 0, 0).wakes(2, Timer).resched_cpus(),
         "[]",
     ),
     // After 1 us task 0 is ahead of virtual time 0.5.
@@ -299,7 +299,7 @@ const CASES: &[Case] = &[
         V6_12,
         WAKEUP,
         "it preempts one that is ahead, by a microsecond even: there is no granularity",
-        |on| two(on, [0, 2000], [0, 3000]).after(1).blocked(2, 0, 0).wakes(2, Timer).told(),
+        |on| two(on, [0, 2000], [0, 3000]).after(1).blocked(2, 0, 0).wakes(2, Timer).resched_cpus(),
         "[0]",
     ),
     // Task 1 has deadline 700.
@@ -307,7 +307,7 @@ const CASES: &[Case] = &[
         V6_12,
         WAKEUP,
         "nobody is preempted for a task that would not be chosen",
-        |on| two(on, [0, 2000], [0, 700]).after(1).blocked(2, 0, 0).wakes(2, Timer).told(),
+        |on| two(on, [0, 2000], [0, 700]).after(1).blocked(2, 0, 0).wakes(2, Timer).resched_cpus(),
         "[]",
     ),
     // It comes 375 ahead of virtual time 250.
@@ -315,14 +315,26 @@ const CASES: &[Case] = &[
         V6_12,
         WAKEUP,
         "a task that comes back ahead preempts nobody",
-        |on| two(on, [0, 2000], [0, 3000]).after(500).blocked(2, 0, -250).wakes(2, Timer).told(),
+        |on| {
+            two(on, [0, 2000], [0, 3000])
+                .after(500)
+                .blocked(2, 0, -250)
+                .wakes(2, Timer)
+                .resched_cpus()
+        },
         "[]",
     ),
     (
         V6_12,
         WAKEUP,
         "a request that is used up is noticed at a wake-up, whoever comes next",
-        |on| two(on, [0, 750], [9000, 9700]).after(750).blocked(2, 0, -900).wakes(2, Timer).told(),
+        |on| {
+            two(on, [0, 750], [9000, 9700])
+                .after(750)
+                .blocked(2, 0, -900)
+                .wakes(2, Timer)
+                .resched_cpus()
+        },
         "[0]",
     ),
     (
@@ -365,7 +377,7 @@ const CASES: &[Case] = &[
         |on| {
             let linux = on.cpus(2, &[2]).runs(0, 0, [0, 750]).waits(1, 1, [0, 750]);
             let mut linux = linux.chooses(0, Yield(Some(TaskId(1))));
-            format!("{} {}", linux.place(0), linux.told())
+            format!("{} {}", linux.place(0), linux.resched_cpus())
         },
         "0 750 []",
     ),
@@ -376,7 +388,7 @@ const CASES: &[Case] = &[
         |on| {
             let linux = on.cpus(2, &[3]).busy(&[(0, 0), (1, 1), (2, 1)]);
             let mut linux = linux.chooses(0, Yield(Some(TaskId(2))));
-            format!("{} {}", linux.place(0), linux.told())
+            format!("{} {}", linux.place(0), linux.resched_cpus())
         },
         "0 750 [1]",
     ),

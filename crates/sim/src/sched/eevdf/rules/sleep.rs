@@ -109,7 +109,7 @@ const CASES: &[Case] = &[
         |on| {
             let linux = on.cpus(1, &[3]).runs(0, 0, [0, 750]).waits(1, 0, [0, 750]);
             let linux = linux.waits(2, 0, [500, 900]).after(400).blocks(0);
-            linux.after(500).wakes(0, Timer).told()
+            linux.after(500).wakes(0, Timer).resched_cpus()
         },
         "[0]",
     ),

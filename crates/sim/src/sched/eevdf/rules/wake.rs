@@ -243,10 +243,10 @@ fn lazy_preemption_of_another_cpu_waits_for_its_tick() {
             .blocked(1, 0, 50)
             .wakes(1, by)
     };
-    assert_eq!(woken(Timer).told(), "[0]", "its own interrupt");
+    assert_eq!(woken(Timer).resched_cpus(), "[0]", "its own interrupt");
     let asked = woken(Sibling(TaskId(2)));
-    assert_eq!(asked.told(), "[]");
-    assert_eq!(asked.tick(0).told(), "[0]");
+    assert_eq!(asked.resched_cpus(), "[]");
+    assert_eq!(asked.tick(0).resched_cpus(), "[0]");
 }
 
 #[test]

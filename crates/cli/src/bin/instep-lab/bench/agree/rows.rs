@@ -8,7 +8,7 @@ use instep_bench::gather::{gather, is_diluted};
 use instep_bench::plan::Scheduler;
 use instep_bench::report::{CaseReport, DILUTED, Spread};
 use instep_kernel::settings::MECHANISMS;
-use instep_report::table::{Side, aligned};
+use instep_report::table::{Side, Spacing, aligned};
 use instep_sim::report::Report;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -230,7 +230,7 @@ pub(super) fn table(report: &Agreement) -> String {
         ("within", Side::Right),
         ("holds", Side::Left),
     ];
-    out.push_str(&aligned(&head, &rows, 1));
+    out.push_str(&aligned(&head, &rows, Spacing { indent: 0, gap: 1 }));
     for one in &report.scenarios {
         for row in one.rows.iter().filter(|row| !row.holds) {
             let said = match (&row.differs, row.at_most) {
