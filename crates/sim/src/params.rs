@@ -101,6 +101,15 @@ pub struct MemoryTimes {
     pub link_mib_s: u64,
 }
 
+/// Clock ticks of the kernels of guests, nanoseconds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GuestTick {
+    /// Between two; 0: none.
+    pub period: u64,
+    /// The exits and the handler of one.
+    pub cost: u64,
+}
+
 /// A release of Xen: its credit scheduler has rules of its own (docs/models/schedulers.md). Machines
 /// without Xen have 4.4.1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -186,6 +195,8 @@ pub struct Params {
     pub memory: MemoryTimes,
     /// Additional time of a single thread for running in a VM at all, in 1024ths.
     pub virtualisation: u64,
+    /// Clock ticks of guests' kernels.
+    pub guest_tick: GuestTick,
 }
 
 /// What a thread of some work lives off: thousandths of its time alone in which it is bound by each

@@ -2,6 +2,8 @@
 
 #![cfg(test)]
 
+use instep_check::What;
+use instep_sim::engine::Engine;
 use instep_sim::report::{Report, VmReport};
 use instep_sim::scenario::Scenario;
 use instep_sim::scenario::build::Plan;
@@ -243,4 +245,76 @@ fn threads_on_two_nodes_wait_longer_for_each_other_s_cache_lines() {
     assert!((98_000.0..=99_000.0).contains(&near), "{near}");
     assert!((96_500.0..=97_800.0).contains(&far), "{far}");
     assert_eq!(phases("[[0], [4]]", "0ns"), near);
+}
+
+/// Nanoseconds and number of the vCPU of each wake-up.
+fn wakes(text: &str) -> Vec<(u64, u32)> {
+    let plan = Plan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap();
+    let mut engine = Engine::new(plan.setup.clone(), plan.scheduler());
+    engine.watch();
+    engine.begin();
+    let mut wakes = Vec::new();
+    while engine.advance(plan.setup.duration) {
+        let woken = engine.facts().filter_map(|fact| match fact.what {
+            What::Wake { task, .. } => Some((fact.at, task)),
+            _ => None,
+        });
+        wakes.extend(woken);
+    }
+    wakes
+}
+
+#[test]
+fn team_of_openmp_meets_at_barrier_and_dock_and_is_woken_one_by_one() {
+    // Three threads work for 1 ms, then meet. They start 20 us after each other, and only futexes cost anything: 10 us. So the
+    // third comes last. It has woken the first after 10 us and the second after 20, when it goes to the dock. The first
+    // sleeps there by then. The second comes last, wakes the first after another 10 us and the third after 20.
+    let guests = guest("a", 3, "instep-load barrier --kind block --phase 1ms --regions 1/1");
+    let text = format!(
+        "scheduler = \"affinity\"\nduration = \"30ms\"\nwarmup = \"0s\"\n[host]\ncores = 3\nmemory = \"4GiB\"\n\
+         machine = \"ideal\"\nnumbers.costs.futex = \"10us\"\n{guests}"
+    );
+    let all = wakes(&text);
+    assert_eq!(all[..3].iter().map(|wake| wake.1).collect::<Vec<_>>(), [0, 1, 2], "all begin");
+    let last = all[2].0 + 1_000_000;
+    let expected = |region: u64| {
+        // From one meeting to the next 1 ms of work, and 40 us until the third thread begins it.
+        let last = last + region * 1_040_000;
+        [(10, 0), (20, 1), (30, 0), (40, 2)].map(|(us, task)| (last + us * 1000, task))
+    };
+    assert_eq!(all[3..7], expected(0));
+    assert_eq!(all[7..11], expected(1));
+    let together = wakes(&text.replace(" --regions 1/1", ""));
+    assert_eq!(
+        together[3..5],
+        [(last, 0), (last, 1)],
+        "other programs wake all at once, at no dock"
+    );
+}
+
+#[test]
+fn ticks_of_a_guests_kernel_take_time_of_vcpus_that_run_and_of_no_others() {
+    let host = |cpus: u32| {
+        format!(
+            "cores = {cpus}\nmemory = \"4GiB\"\nmachine = \"ideal\"\n\
+             numbers.guest = {{ tick = \"4ms\", tick_cost = \"100us\" }}"
+        )
+    };
+    let near = |found: f64, due: f64| (found / due - 1.0).abs() < 0.002;
+    // Alone 100 us of each 4 ms are lost.
+    let alone = report(&host(1), "credit", &guest("a", 1, "instep-load compute"));
+    assert!(near(alone.vms[0].throughput, 975_000.0), "{}", alone.vms[0].throughput);
+    // Under the bare machine's scheduler there is no guest.
+    let bare = report(&host(1), "pm", &guest("a", 1, "instep-load compute"));
+    assert!(near(bare.vms[0].throughput, 1_000_000.0), "{}", bare.vms[0].throughput);
+    // Two share a CPU in slices of 30 ms. In each 7 or 8 ticks are due, 7.5 on average, and the first thing is a tick that was
+    // missed: 8.5 ticks. So 0.85 ms of 30 are lost.
+    let two = guest("a", 1, "instep-load compute") + &guest("b", 1, "instep-load compute");
+    let shared = report(&host(1), "credit", &two);
+    let sum: f64 = shared.vms.iter().map(|vm| vm.throughput).sum();
+    assert!((sum / 1e6 - (1.0 - 0.85 / 30.0)).abs() < 0.0015, "{sum}");
+    // A vCPU that sleeps is not woken by ticks: it has the CPU for 100 us of 9.9 ms, and rarely for a tick as well.
+    let sleeps = guest("a", 1, "instep-load ping --period 9900us --burst 100us");
+    let found = report(&host(1), "credit", &sleeps).vms[0].clone();
+    assert!((0.0099..0.0115).contains(&found.cpus), "{}", found.cpus);
 }

@@ -52,7 +52,7 @@ impl Engine {
                     thread.left = thread.left.saturating_sub(elapsed);
                 }
             }
-            State::Ready | State::Asleep | State::Done => {}
+            State::Ready | State::Waking(_) | State::Asleep | State::Done => {}
         }
     }
 
@@ -73,12 +73,13 @@ impl Engine {
                     State::Work | State::Pool => thread.left.div_ceil(state.speed),
                     State::Spin(_) => thread.left,
                     State::Burn => u64::MAX,
-                    State::Ready | State::Asleep | State::Done => 0,
+                    State::Ready | State::Waking(_) | State::Asleep | State::Done => 0,
                 };
                 end = end.min(state.from.saturating_add(span));
                 if vcpu.queued > 0 {
                     end = end.min(state.from.saturating_add(vcpu.turn));
                 }
+                end = end.min(vcpu.tick_at);
             }
         }
         if end == u64::MAX {
@@ -159,6 +160,7 @@ impl Engine {
             }
             None => {}
             Some(thread) => {
+                self.tick_guest(cpu, task);
                 let this = &self.threads[thread as usize];
                 let over =
                     this.state == State::Ready || this.state != State::Burn && this.left == 0;
@@ -256,10 +258,12 @@ impl Engine {
             self.tally[self.desk.tasks[task.ix()].vm].migrations += 1;
         }
         let is_vcpu = !self.bare && !self.desk.vms[self.desk.tasks[task.ix()].vm].service;
-        if std::mem::take(&mut idle.halted) && is_vcpu {
+        let was_idle = std::mem::take(&mut idle.halted);
+        if was_idle && is_vcpu {
             cost += costs.resume;
         }
         idle.last = Some(cpu);
+        cost += self.missed_tick(task, was_idle);
         self.cpus[cpu].last = Some(task);
         self.cpus[cpu].from = self.desk.now + cost;
         self.proceed(cpu);
@@ -290,7 +294,7 @@ impl Engine {
                     self.serve(cpu, thread);
                     break;
                 }
-                State::Work | State::Burn | State::Spin(_) => break,
+                State::Work | State::Burn | State::Spin(_) | State::Waking(_) => break,
             }
         }
         self.set_speed(cpu);
@@ -419,7 +423,12 @@ impl Engine {
                     TaskState::Queued => {}
                 }
             }
-            State::Ready | State::Work | State::Burn | State::Pool | State::Done => {}
+            State::Ready
+            | State::Work
+            | State::Burn
+            | State::Pool
+            | State::Waking(_)
+            | State::Done => {}
         }
     }
 
@@ -449,6 +458,7 @@ impl Engine {
         let this = &self.desk.tasks[task.ix()];
         self.tally[this.vm].waited(this.index, by, waited);
         self.settle(cpu);
+        self.skip_ticks(task);
         self.take_line(cpu, self.cpu_of(by));
         self.proceed(cpu);
     }
@@ -484,6 +494,7 @@ impl Engine {
                 self.sched.sync_wait(&mut self.desk, task);
             }
             State::Spin(Limit::Ask) => self.ask(thread),
+            State::Waking(barrier) => self.wake_next(cpu, thread, barrier as usize),
             State::Spin(Limit::Caught) => {
                 state.left = self.params.ple_window;
                 self.cost(cpu, self.params.costs.ipi_exit);

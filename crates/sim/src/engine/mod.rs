@@ -17,6 +17,7 @@ mod place;
 mod steal;
 mod step;
 mod tally;
+mod ticks;
 
 pub use lives::Life;
 pub use place::Placement;
@@ -118,6 +119,8 @@ enum State {
     Burn,
     /// Computes its part of a pool; `left` as in `Work`.
     Pool,
+    /// Is about to wake the next sleeper of this barrier, which takes as long as its CPU's costs.
+    Waking(u32),
     /// Waits on its CPU; `left` nanoseconds of spinning until `Limit`.
     Spin(Limit),
     /// Waits without a CPU.
@@ -423,6 +426,7 @@ impl Engine {
         }
         let first = if self.warmup == 0 { SAMPLE } else { self.warmup };
         self.desk.timers.arm(self.sample_slot(), first);
+        self.begin_guest_ticks();
         self.begin_vms();
     }
 

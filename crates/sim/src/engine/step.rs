@@ -121,19 +121,24 @@ impl Engine {
 
     /// The thread that runs on `cpu` ended the wait of `other`.
     fn release(&mut self, cpu: usize, thread: u32, other: u32) {
-        let own = self.threads[thread as usize].task;
-        let (state, vcpu, vm) = {
-            let thread = &self.threads[other as usize];
-            (thread.state, thread.task, thread.vm)
-        };
-        if state == State::Asleep {
+        if self.threads[other as usize].state == State::Asleep {
             self.cost(cpu, self.params.costs.futex);
-            let blocked = self.desk.tasks[vcpu.ix()].state == TaskState::Blocked;
-            if blocked && !self.bare && vcpu != own {
-                self.cost(cpu, self.params.costs.ipi_exit);
-            }
-            self.sched.sync_wake(&mut self.desk, vm);
+            self.wake_sleeper(cpu, thread, other);
+        } else {
+            let own = self.threads[thread as usize].task;
+            self.ready.push_back((other, Waker::Sibling(own)));
         }
+    }
+
+    /// The thread that runs on `cpu` has called the kernel to wake `other`.
+    fn wake_sleeper(&mut self, cpu: usize, thread: u32, other: u32) {
+        let own = self.threads[thread as usize].task;
+        let (vcpu, vm) = (self.threads[other as usize].task, self.threads[other as usize].vm);
+        let blocked = self.desk.tasks[vcpu.ix()].state == TaskState::Blocked;
+        if blocked && !self.bare && vcpu != own {
+            self.cost(cpu, self.params.costs.ipi_exit);
+        }
+        self.sched.sync_wake(&mut self.desk, vm);
         self.ready.push_back((other, Waker::Sibling(own)));
     }
 
@@ -142,7 +147,7 @@ impl Engine {
         let barrier = &mut self.objects[vm].barriers[at];
         let writer = barrier.writer.replace(cpu);
         barrier.arrived += 1;
-        let waits = barrier.arrived < barrier.parties;
+        let waits = barrier.arrived < barrier.plan.parties;
         if waits {
             barrier.waiters.push(&mut self.links, thread);
         }
@@ -151,10 +156,37 @@ impl Engine {
             self.wait(cpu, thread, wait);
             return;
         }
-        self.objects[vm].barriers[at].arrived = 0;
+        let barrier = &mut self.objects[vm].barriers[at];
+        barrier.arrived = 0;
+        let in_turn = barrier.plan.wakes_in_turn;
         while let Some(other) = self.objects[vm].barriers[at].waiters.pop(&self.links) {
-            self.release(cpu, thread, other);
+            if in_turn && self.threads[other as usize].state == State::Asleep {
+                self.objects[vm].barriers[at].sleepers.push(&mut self.links, other);
+            } else {
+                self.release(cpu, thread, other);
+            }
         }
+        self.prepare_wake(cpu, thread, at);
+    }
+
+    /// The thread begins to wake the next sleeper of a barrier that wakes in turn, if there is one.
+    fn prepare_wake(&mut self, cpu: usize, thread: u32, barrier: usize) {
+        let this = &mut self.threads[thread as usize];
+        let has_more = !self.objects[this.vm].barriers[barrier].sleepers.is_empty();
+        this.left = 0;
+        this.state = if has_more { State::Waking(barrier as u32) } else { State::Ready };
+        if has_more {
+            self.cost(cpu, self.params.costs.futex);
+        }
+    }
+
+    /// The thread has woken the next sleeper of its barrier.
+    pub(super) fn wake_next(&mut self, cpu: usize, thread: u32, barrier: usize) {
+        let vm = self.threads[thread as usize].vm;
+        if let Some(other) = self.objects[vm].barriers[barrier].sleepers.pop(&self.links) {
+            self.wake_sleeper(cpu, thread, other);
+        }
+        self.prepare_wake(cpu, thread, barrier);
     }
 
     /// A lock that sleeps is taken by who comes (a woken thread tries again); one that spins serves

@@ -19,11 +19,13 @@ pub struct Vcpu {
     pub queued: u32,
     /// Nanoseconds left of the current thread's turn.
     pub turn: u64,
+    /// When its kernel's next clock tick is due; `u64::MAX` without ticks.
+    pub tick_at: u64,
 }
 
 impl Default for Vcpu {
     fn default() -> Self {
-        Self { current: None, queue: List::default(), queued: 0, turn: TURN }
+        Self { current: None, queue: List::default(), queued: 0, turn: TURN, tick_at: u64::MAX }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What threads of a VM wait for: barriers, locks, queues, pools of work; and lists of waiters,
 //! first come first served, kept in the threads themselves so that nothing is allocated.
 
-use super::program::{PoolPlan, Workload};
+use super::program::{BarrierPlan, PoolPlan, Workload};
 
 /// Nobody.
 pub const NONE: u32 = u32::MAX;
@@ -69,14 +69,16 @@ impl List {
 /// A barrier.
 #[derive(Clone, Debug)]
 pub struct Barrier {
-    /// Threads that meet.
-    pub parties: u32,
+    /// Its plan.
+    pub plan: BarrierPlan,
     /// Threads that are there.
     pub arrived: u32,
     /// The CPU that wrote its cache line last.
     pub writer: Option<usize>,
     /// Those who wait.
     pub waiters: List,
+    /// Those who slept when the last one came, and are still to be woken.
+    pub sleepers: List,
 }
 
 /// A lock, given to who waits longest. Its owner is known to have it, not recorded.
@@ -133,11 +135,12 @@ impl Objects {
     /// What `workload` shares, before anything ran.
     #[must_use]
     pub fn new(workload: &Workload) -> Self {
-        let barrier = |parties: &u32| Barrier {
-            parties: *parties,
+        let barrier = |plan: &BarrierPlan| Barrier {
+            plan: *plan,
             arrived: 0,
             writer: None,
             waiters: List::default(),
+            sleepers: List::default(),
         };
         let queue = |depth: &u32| Queue {
             depth: *depth,

@@ -132,8 +132,8 @@ pub struct Workload {
     pub programs: Vec<Program>,
     /// For each thread its program and its number within it.
     pub threads: Vec<(usize, u32)>,
-    /// Parties of each barrier.
-    pub barriers: Vec<u32>,
+    /// The barriers.
+    pub barriers: Vec<BarrierPlan>,
     /// Number of locks.
     pub locks: u32,
     /// Items that fit into each queue.
@@ -170,6 +170,17 @@ impl Workload {
     pub fn measures(&self, program: usize) -> bool {
         self.measured.is_none_or(|end| program < end)
     }
+}
+
+/// A barrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BarrierPlan {
+    /// Threads that meet.
+    pub parties: u32,
+    /// Whether the last one wakes sleepers one after the other, as long as it has a CPU, and none of them runs before its turn.
+    /// So does `futex_wake` (kernel/futex.c, 3.0: under the lock of the hash bucket; 6.12, futex/waitwake.c: `wake_up_q`).
+    /// Else all are woken at the same moment.
+    pub wakes_in_turn: bool,
 }
 
 /// A pool of divisible work: a search tree under backtracking-based work stealing.

@@ -1,7 +1,7 @@
 //! Machines: costs, contention and, for a real one, its shape.
 
 use super::{Given, nanoseconds};
-use crate::params::{Contention, Costs, HaltPolling, MemoryTimes, Noise, Params};
+use crate::params::{Contention, Costs, GuestTick, HaltPolling, MemoryTimes, Noise, Params};
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -155,6 +155,8 @@ struct MemoryPart {
 #[serde(deny_unknown_fields)]
 struct GuestPart {
     virtualisation: Given<u64>,
+    tick: Given<String>,
+    tick_cost: Given<String>,
 }
 
 /// The numbers of a machine.
@@ -276,6 +278,7 @@ fn params(name: &str, file: File) -> Result<Params, String> {
     let time = |given: Given<String>, place: &str| nanoseconds(&given.checked(place)?);
     let (costs, polling, noise) = (file.costs, file.polling, file.noise);
     let (spinning, contention, memory) = (file.spinning, file.contention, file.memory);
+    let guest = file.guest;
     let llc = contention.llc.checked("contention.llc")?;
     Ok(Params {
         machine: name.to_owned(),
@@ -322,6 +325,10 @@ fn params(name: &str, file: File) -> Result<Params, String> {
             in_flight_tenths: memory.in_flight_tenths.checked("memory.in_flight_tenths")?,
             link_mib_s: memory.link_mib_s.checked("memory.link_mib_s")?,
         },
-        virtualisation: file.guest.virtualisation.checked("guest.virtualisation")?,
+        virtualisation: guest.virtualisation.checked("guest.virtualisation")?,
+        guest_tick: GuestTick {
+            period: time(guest.tick, "guest.tick")?,
+            cost: time(guest.tick_cost, "guest.tick_cost")?,
+        },
     })
 }

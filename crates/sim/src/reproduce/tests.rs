@@ -72,9 +72,10 @@ fn only_what_is_neither_fitted_nor_arithmetic_is_predicted() {
     assert!(Experiment::parse("tiny", &kind("guessed")).unwrap_err().contains("guessed"));
 }
 
-#[test]
-fn every_assumed_number_of_xen_6_is_halved_and_doubled() {
-    let text = FILES.iter().find(|(name, _)| *name == "sync-aware-sensitivity").unwrap().1;
+/// The numbers that a machine assumes, with their sources, each of which the experiment halves and doubles.
+#[track_caller]
+fn numbers_halved_and_doubled(experiment: &str, machine: &str) -> Vec<(String, String)> {
+    let text = FILES.iter().find(|(name, _)| *name == experiment).unwrap().1;
     let number = |value: &toml::Value| match value {
         toml::Value::Integer(number) => *number as u64,
         other => {
@@ -85,15 +86,32 @@ fn every_assumed_number_of_xen_6_is_halved_and_doubled() {
     let table: toml::Table = toml::from_str(text).unwrap();
     let rows = table["row"].as_array().unwrap();
     let sets: Vec<_> = rows.iter().filter_map(|row| row.get("set")?.as_table()).collect();
-    let assumed = crate::library::assumed("xen-6").unwrap();
+    let assumed = crate::library::assumed(machine).unwrap();
+    let numbers = assumed.into_iter().filter(|(place, ..)| place != "linux.release");
+    numbers
+        .map(|(place, value, source)| {
+            let key = format!("host.numbers.{place}");
+            let set: Vec<u64> = sets.iter().filter_map(|set| set.get(&key)).map(number).collect();
+            let own = number(&value);
+            assert_eq!(set, [own / 2, own * 2], "{place}");
+            (place, source)
+        })
+        .collect()
+}
+
+#[test]
+fn every_assumed_number_of_xen_6_is_halved_and_doubled() {
+    let assumed = numbers_halved_and_doubled("sync-aware-sensitivity", "xen-6");
     assert!(assumed.len() > 9, "{assumed:?}");
-    for (place, value, source) in assumed {
-        let key = format!("host.numbers.{place}");
-        let set: Vec<u64> = sets.iter().filter_map(|set| set.get(&key)).map(number).collect();
-        let own = number(&value);
-        assert_eq!(set, [own / 2, own * 2], "{place}");
+    for (place, source) in assumed {
         assert!(source.contains(" to "), "{place}: a range, not a point: {source}");
     }
+}
+
+#[test]
+fn every_assumed_number_of_xeon_4_node_is_halved_and_doubled() {
+    let assumed = numbers_halved_and_doubled("best-node-sensitivity", "xeon-4-node");
+    assert!(assumed.len() > 9, "{assumed:?}");
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! What a guest runs, in the words of the lab: `spin`, `idle`, or a command line of `instep-load`,
 //! which becomes programs of operations; or a program of the library (`npb/cg --threads 8`), whose
-//! options may be replaced. Only here exist the mode `io`, `barrier --total`, `barrier --rounds` and
-//! the kind `adaptive`.
+//! options may be replaced. Only here exist the mode `io`, `barrier --total`, `--rounds` and `--regions`,
+//! and the kind `adaptive`.
 //!
 //! Defaults are those of `instep-load`; options that only say how its results are printed are taken
 //! and ignored. Times are work on an undisturbed CPU.
 
-use crate::guest::program::{Op, PoolPlan, Program, Waiting, Workload};
+use crate::guest::program::{BarrierPlan, Op, PoolPlan, Program, Waiting, Workload};
 use crate::library;
 use crate::params::Profile;
 use std::time::Duration;
@@ -118,8 +118,8 @@ fn compute(workload: &mut Workload, threads: u32, profile: usize) -> Result<(), 
     Ok(())
 }
 
-fn new_barrier(workload: &mut Workload, threads: u32) -> u32 {
-    workload.barriers.push(threads);
+fn new_barrier(workload: &mut Workload, parties: u32, wakes_in_turn: bool) -> u32 {
+    workload.barriers.push(BarrierPlan { parties, wakes_in_turn });
     workload.barriers.len() as u32 - 1
 }
 
@@ -137,18 +137,25 @@ fn barrier(
     let spread = options.percent("--imbalance", 0)?;
     // After so many rounds it ends; without a number never.
     let rounds = options.number("--rounds", 0, 0..=1_000_000_000_000)?;
-    let barrier = new_barrier(workload, threads);
-    let again = match rounds {
-        0 => Op::Jump { to: 0 },
-        times => Op::Again { times, to: 0 },
-    };
-    let ops = vec![
-        Op::Work { ns, spread },
-        Op::Barrier { barrier, wait },
-        Op::Turn { of: 1, rotating: false, skip: 1 },
-        Op::Count { units: 1 },
-        again,
-    ];
+    let (regions, joins) = options.regions()?;
+    let is_openmp = regions > 0;
+    let barrier = new_barrier(workload, threads, is_openmp);
+    let dock = if is_openmp { new_barrier(workload, threads, true) } else { 0 };
+    let mut ops = Vec::new();
+    for join in 1..=joins {
+        ops.extend([Op::Work { ns, spread }, Op::Barrier { barrier, wait }]);
+        // The first region has the joins that are within regions; each other one has a single join.
+        if is_openmp && join > joins - regions {
+            ops.push(Op::Barrier { barrier: dock, wait });
+        }
+        ops.extend([Op::Turn { of: 1, rotating: false, skip: 1 }, Op::Count { units: 1 }]);
+        let to = if join < joins { ops.len() as u32 + 2 } else { 0 };
+        match rounds {
+            0 if join < joins => {}
+            0 => ops.push(Op::Jump { to }),
+            times => ops.extend([Op::Again { times, to }, Op::End]),
+        }
+    }
     same(workload, ops, threads, profile, "phases");
     Ok(())
 }
@@ -167,7 +174,7 @@ fn serial(
         Some("rotating" | "balanced") => true,
         Some(other) => return Err(format!("--serial {other}: expected one of fixed, rotating")),
     };
-    let barrier = new_barrier(workload, threads);
+    let barrier = new_barrier(workload, threads, false);
     let ops = vec![
         Op::Work { ns: parallel / u64::from(threads.max(1)), spread: 0 },
         Op::Barrier { barrier, wait },
@@ -410,6 +417,19 @@ impl<'a> Options<'a> {
         let number = text.parse::<u64>().ok().filter(|number| range.contains(number));
         let (low, high) = (range.start(), range.end());
         number.ok_or_else(|| format!("{name} {text}: expected a number from {low} to {high}"))
+    }
+
+    /// `--regions 9/13`: of 13 joins 9 end a parallel region of GNU libgomp (team.c, GCC 4.9). There all threads of the
+    /// team meet twice: at the team's barrier, and at the pool's dock, where its threads wait for the next region. None,
+    /// and one join, without the option.
+    fn regions(&mut self) -> Result<(u32, u32), String> {
+        let Some(text) = self.take("--regions") else { return Ok((0, 1)) };
+        let parsed = text.split_once('/').and_then(|(regions, joins)| {
+            Some((regions.parse::<u32>().ok()?, joins.parse::<u32>().ok()?))
+        });
+        parsed
+            .filter(|(regions, joins)| (1..=*joins).contains(regions) && *joins <= 1000)
+            .ok_or_else(|| format!("--regions {text}: expected regions and joins such as 9/13"))
     }
 
     fn operand(&mut self, range: std::ops::RangeInclusive<u64>) -> Result<u64, String> {

@@ -198,7 +198,7 @@ impl Scheduler for Instep {
         self.leaving = vec![false; desk.tasks.len()];
         if !desk.cgroups.is_empty() || desk.has_changes {
             self.agent = Some(agent::Agent::new(desk));
-            desk.arm(AGENT, agent::LOOK);
+            desk.arm(AGENT, 0);
         }
         for (vm, home) in std::mem::take(&mut self.homes).into_iter().enumerate() {
             self.set_home(vm, home);

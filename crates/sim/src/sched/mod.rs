@@ -246,7 +246,13 @@ pub fn make(name: &str, tuning: &Tuning) -> Result<Box<dyn Scheduler>, String> {
         }
         "cfs" => Box::new(cfs::Cfs::new(cfs_rules(&mut tuner))),
         "balance" => Box::new(balance::new(cfs_rules(&mut tuner))),
-        "affinity" => Box::new(affinity::new(cfs_rules(&mut tuner))),
+        "affinity" => {
+            let (mut rules, mut groups) = (cfs_rules(&mut tuner), 0);
+            // As of a mechanism that is switched off, the time does not matter.
+            tuner.set("groups", &mut groups);
+            rules.has_groups = groups > 0;
+            Box::new(affinity::new(rules))
+        }
         "pm" => Box::new(pm::new(cfs_rules(&mut tuner))),
         "strict" => {
             let mut rules = strict::Rules::default();

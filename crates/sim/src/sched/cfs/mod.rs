@@ -4,7 +4,7 @@
 //!
 //! This file holds the queues and the choice; `wake` the CPU of a task that wakes up, `balance`, `groups`
 //! and `domains` the balancing. What each function of the original does is written down in
-//! docs/models/schedulers.md. Without groups: a task's weight is its VM's. [`Choice`] narrows which CPUs
+//! docs/models/schedulers.md. A task's weight is its VM's, but where each VM is a group (`shares`). [`Choice`] narrows which CPUs
 //! a task may be put on; the rules of the *balance* scheduler (systems.md, 3) are one. Not modelled: cgroup
 //! bandwidth, NUMA balancing, autogroup, load averages over time.
 
@@ -15,6 +15,7 @@ mod groups;
 mod queue;
 #[cfg(test)]
 mod rules;
+mod shares;
 mod wake;
 
 use super::affinity;
@@ -25,6 +26,7 @@ use domains::Domains;
 use instep_check::mask::Mask;
 use instep_check::{Promises, Share};
 use queue::Queue;
+use shares::Shares;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
@@ -45,6 +47,8 @@ pub struct Rules {
     pub migration_cost: u64,
     /// 1 s / HZ, not scaled: 4 ms, as most distributions have it.
     pub tick: u64,
+    /// Whether each VM is a group. Siblings are on different CPUs then.
+    pub has_groups: bool,
 }
 
 impl Default for Rules {
@@ -55,6 +59,7 @@ impl Default for Rules {
             wakeup_granularity: MS,
             migration_cost: 500_000,
             tick: 4 * MS,
+            has_groups: false,
         }
     }
 }
@@ -104,6 +109,8 @@ pub struct Cfs {
     /// Weight of all queues of each node.
     nodes: Vec<u64>,
     domains: Domains,
+    /// Loads of VMs, where each is a group.
+    shares: Option<Shares>,
     /// Tasks that came into queues so far.
     arrivals: u64,
     may: Mask,
@@ -131,6 +138,7 @@ impl Cfs {
             queues: Vec::new(),
             nodes: Vec::new(),
             domains: Domains::default(),
+            shares: None,
             arrivals: 0,
             may: Mask::none(0),
             passed: Mask::none(0),
@@ -261,6 +269,11 @@ impl Cfs {
         }
     }
 
+    /// What a VM weighs, and a task of it without groups.
+    fn weight_of(desk: &Desk, vm: usize) -> u64 {
+        (u64::from(desk.vms[vm].weight) * UNIT / 100).max(2)
+    }
+
     /// wakeup_gran: by how much virtual time others may be ahead of a task that is behind them.
     fn granularity_of(&self, task: TaskId) -> u64 {
         self.rules.wakeup_granularity * UNIT / self.entities[task.ix()].weight
@@ -320,10 +333,8 @@ impl Scheduler for Cfs {
         self.rules.latency *= factor;
         self.rules.min_granularity *= factor;
         self.rules.wakeup_granularity *= factor;
-        let entity = |vm: usize| {
-            let weight = (u64::from(desk.vms[vm].weight) * UNIT / 100).max(2);
-            Entity { weight, ..Entity::default() }
-        };
+        let entity = |vm| Entity { weight: Self::weight_of(desk, vm), ..Entity::default() };
+        self.shares = self.rules.has_groups.then(|| Shares::new(desk.vms.len(), desk.tasks.len()));
         self.entities = desk.tasks.iter().map(|task| entity(task.vm)).collect();
         self.queues = vec![Queue::default(); cpus];
         self.nodes = vec![0; desk.host.nodes.len()];
@@ -346,6 +357,7 @@ impl Scheduler for Cfs {
         if let Some(current) = desk.current(to) {
             self.update(desk, current);
         }
+        self.share_woken(desk, task, by == Waker::Start);
         self.place(desk, to, task, by == Waker::Start);
         self.arrive(desk, to, task);
         desk.assign(task, to);
@@ -359,6 +371,7 @@ impl Scheduler for Cfs {
         self.entities[task.ix()].push = None;
         self.queues[cpu].forget(task);
         self.update_min(desk, cpu);
+        self.share_blocked(desk, task);
     }
 
     fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
@@ -383,9 +396,10 @@ impl Scheduler for Cfs {
     fn tick(&mut self, desk: &mut Desk, cpu: usize) {
         if let Some(task) = desk.current(cpu) {
             self.update(desk, task);
-            if !self.queues[cpu].is_empty() {
-                self.tick_preempt(desk, cpu, task);
-            }
+        }
+        self.share_tick(desk, cpu);
+        if let Some(task) = desk.current(cpu).filter(|_| !self.queues[cpu].is_empty()) {
+            self.tick_preempt(desk, cpu, task);
         }
         self.balance_periodic(desk, cpu);
     }
@@ -412,7 +426,9 @@ impl Scheduler for Cfs {
         let slack = 20 * MS + 2 * (self.rules.tick + self.rules.latency);
         let share = Share { percent: 3, slack, one_cpu: true, by_vcpu: true, ..Share::default() };
         let usual = Promises::usual(self.work_conserving(), self.tick_period());
-        Promises { apart, pinned, share: Some(share), ..usual }
+        // Of a group what its vCPUs have follows their load.
+        let share = Some(share).filter(|_| !self.rules.has_groups);
+        Promises { apart, pinned, share, ..usual }
     }
 
     fn affinity_changed(&mut self, desk: &mut Desk, task: TaskId) {

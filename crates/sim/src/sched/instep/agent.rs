@@ -1,5 +1,6 @@
 //! What user space does for the scheduler once a second, as crates/agent (`dispatch`) does on a host: it tells what VMs and cgroups
-//! weigh, and of VMs that came and went, for which it looks five times a second.
+//! weigh, and of VMs that came and went, for which it looks five times a second. What all want is not known when the scheduler
+//! is loaded or a VM comes, so that it looks at weights a second time soon after.
 
 use crate::desk::Desk;
 use instep_core::entitled::{self, Group};
@@ -12,10 +13,19 @@ pub(super) const LOOK: u64 = 200_000_000;
 /// Between two looks at weights (`LOOK` of crates/agent, `dispatch`), nanoseconds.
 const WEIGHT_LOOK: u64 = 1_000_000_000;
 
+/// From a look after loading, or after VMs came or went, to the second one at weights, at least (`REST` of crates/agent,
+/// `dispatch/weights.rs`), nanoseconds.
+const REST: u64 = 500_000_000;
+
 /// What it knows from the look before.
 #[derive(Debug, Default)]
 pub(super) struct Agent {
-    at: u64,
+    /// When it last looked at weights because it was time to, or because VMs came or went.
+    looked: u64,
+    /// Looks of this kind since the scheduler was loaded, or VMs came or went.
+    looks: u32,
+    /// When it last told what all weigh.
+    weighed: Option<u64>,
     /// Of each cgroup by its number: runnable time summed over threads of the host.
     groups: Vec<u64>,
     /// Of each VM: the same over its threads, ...
@@ -30,7 +40,7 @@ impl Agent {
         let vms = desk.vms.iter().filter(|vm| vm.is_vm());
         let told: Vec<bool> = vms.map(|vm| vm.is_there).collect();
         let groups = vec![0; desk.cgroups.len() + 1];
-        Self { at: 0, groups, vms: vec![0; told.len()], told }
+        Self { groups, vms: vec![0; told.len()], told, ..Self::default() }
     }
 
     /// `there` says of each thread whether it exists: a VM is found when all its vCPUs do.
@@ -52,19 +62,28 @@ impl Agent {
                 native.end_vm(vm);
             }
         }
-        if !has_change && desk.now < self.at + WEIGHT_LOOK {
-            return;
+        if has_change {
+            self.looks = 0;
         }
-        if !desk.cgroups.is_empty() {
+        if self.is_time_to_weigh(desk.now) && !desk.cgroups.is_empty() {
             let weights = self.weights(native, desk, &joined);
             native.set_weights(&weights);
         }
-        self.at = desk.now;
+    }
+
+    fn is_time_to_weigh(&mut self, now: u64) -> bool {
+        if self.looks == 0 || now >= self.looked + WEIGHT_LOOK {
+            self.looks += 1;
+            self.looked = now;
+            return true;
+        }
+        self.looks == 1 && self.weighed.is_none_or(|at| now >= at + REST)
     }
 
     /// What all weigh (crates/agent, `dispatch/weights.rs`). VMs that are new have `joined` these cgroups.
     fn weights(&mut self, native: &mut Native, desk: &Desk, joined: &BTreeSet<u32>) -> Weights {
-        let elapsed = (desk.now - self.at) as f64;
+        let elapsed =
+            self.weighed.replace(desk.now).map_or(0.0, |before| (desk.now - before) as f64);
         let wants = |before: &mut u64, now: u64| {
             let new = now.saturating_sub(std::mem::replace(before, now));
             if elapsed > 0.0 { new as f64 / elapsed } else { 0.0 }

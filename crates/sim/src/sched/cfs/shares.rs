@@ -1,0 +1,185 @@
+//! Groups of CFS 3.19 (kernel/sched/fair.c), one for each VM, where no two siblings share a CPU. A VM's entity on a CPU then holds
+//! one vCPU, so that a vCPU with the weight of that entity comes to the same as both levels. What an entity weighs is the VM's weight
+//! times its part of the VM's load (calc_cfs_shares). Load of other CPUs is averaged, and known as it was told last.
+
+use super::{Cfs, UNIT};
+use crate::desk::{Desk, TaskId};
+
+/// An average of a task that was always runnable: its weight, with 20 bits more.
+const FULL: u64 = UNIT << 20;
+/// What is left after a period of 1024 us: half after 32 of them (runnable_avg_yN_inv), 2^32nds.
+const PERIOD_LEAVES: u64 = 0xfa83_b2da;
+/// MIN_SHARES.
+const LEAST: u64 = 2;
+
+/// Of an average after so many periods (decay_load).
+fn decayed(average: u64, periods: u64) -> u64 {
+    if periods > 63 * 32 {
+        return 0;
+    }
+    (0..periods % 32).fold(average >> (periods / 32), |left, _| (left * PERIOD_LEAVES) >> 32)
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Vcpu {
+    is_runnable: bool,
+    /// For how much of the past it was runnable, weighted by how long that is ago.
+    average: u64,
+    /// The period in which that was brought up to date.
+    period: u64,
+    /// What of it is in the VM's load (tg_load_contrib).
+    told: u64,
+}
+
+/// The loads of all VMs.
+#[derive(Clone, Debug)]
+pub(super) struct Shares {
+    vms: Vec<u64>,
+    vcpus: Vec<Vcpu>,
+}
+
+impl Shares {
+    pub(super) fn new(vms: usize, tasks: usize) -> Self {
+        Self { vms: vec![0; vms], vcpus: vec![Vcpu::default(); tasks] }
+    }
+
+    /// __update_entity_runnable_avg. The vCPU is runnable from now on, or not.
+    fn set_runnable(&mut self, task: TaskId, now: u64, is_runnable: bool) {
+        let vcpu = &mut self.vcpus[task.ix()];
+        let period = now >> 20;
+        let periods = period - std::mem::replace(&mut vcpu.period, period);
+        vcpu.average = match vcpu.is_runnable {
+            true => FULL - decayed(FULL - vcpu.average, periods),
+            false => decayed(vcpu.average, periods),
+        };
+        vcpu.is_runnable = is_runnable;
+    }
+
+    /// __update_cfs_rq_tg_load_contrib: a change of no more than an eighth is told at ticks only.
+    fn tell(&mut self, vm: usize, task: TaskId, is_tick: bool) {
+        let vcpu = &mut self.vcpus[task.ix()];
+        let load = vcpu.average >> 20;
+        if is_tick || load.abs_diff(vcpu.told) > vcpu.told / 8 {
+            self.vms[vm] = self.vms[vm] - vcpu.told + load;
+            vcpu.told = load;
+        }
+    }
+
+    /// calc_cfs_shares, of a runnable vCPU whose VM weighs `all`.
+    fn weight(&self, vm: usize, task: TaskId, all: u64) -> u64 {
+        let load = self.vms[vm] - self.vcpus[task.ix()].told + UNIT;
+        (all * UNIT / load).clamp(LEAST, all)
+    }
+}
+
+impl Cfs {
+    /// A vCPU is about to come into its queue (update_cfs_shares in enqueue_entity). One that is new counts as always runnable
+    /// so far (init_task_runnable_average).
+    pub(super) fn share_woken(&mut self, desk: &Desk, task: TaskId, is_new: bool) {
+        let vm = desk.task(task).vm;
+        let Some(shares) = self.shares.as_mut().filter(|_| desk.vms[vm].is_vm()) else { return };
+        shares.set_runnable(task, desk.now, true);
+        if is_new {
+            shares.vcpus[task.ix()].average = FULL;
+        }
+        shares.tell(vm, task, false);
+        self.entities[task.ix()].weight = shares.weight(vm, task, Self::weight_of(desk, vm));
+    }
+
+    /// A vCPU has left its queue to sleep.
+    pub(super) fn share_blocked(&mut self, desk: &Desk, task: TaskId) {
+        let vm = desk.task(task).vm;
+        if let Some(shares) = self.shares.as_mut().filter(|_| desk.vms[vm].is_vm()) {
+            shares.set_runnable(task, desk.now, false);
+            shares.tell(vm, task, false);
+        }
+    }
+
+    /// A tick of `cpu`: the loads of all that belongs there are told (update_blocked_averages, which comes with balancing, is taken
+    /// to come at every tick), and the running vCPU's weight follows (entity_tick).
+    pub(super) fn share_tick(&mut self, desk: &Desk, cpu: usize) {
+        let Some(shares) = &mut self.shares else { return };
+        let vcpus = desk.vms.iter().enumerate().filter(|(_, vm)| vm.is_vm());
+        for (vm, task) in vcpus.flat_map(|(at, vm)| vm.tasks().map(move |task| (at, task))) {
+            if desk.task(task).cpu == cpu {
+                let is_runnable = shares.vcpus[task.ix()].is_runnable;
+                shares.set_runnable(task, desk.now, is_runnable);
+                shares.tell(vm, task, true);
+            }
+        }
+        let runs = desk.current(cpu).map(|task| (task, desk.task(task).vm));
+        if let Some((task, vm)) = runs.filter(|(_, vm)| desk.vms[*vm].is_vm()) {
+            let weight = shares.weight(vm, task, Self::weight_of(desk, vm));
+            let old = std::mem::replace(&mut self.entities[task.ix()].weight, weight);
+            self.lighter(desk, cpu, old);
+            self.queues[cpu].weight += weight;
+            self.nodes[desk.host.node[cpu]] += weight;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A period of 1024 us, as the kernel counts it: 2^20 ns.
+    const PERIOD: u64 = 1 << 20;
+    const A: TaskId = TaskId(0);
+    const B: TaskId = TaskId(1);
+
+    fn both_always_runnable() -> Shares {
+        let mut shares = Shares::new(1, 2);
+        for task in [A, B] {
+            shares.set_runnable(task, 0, true);
+            shares.vcpus[task.ix()].average = FULL;
+            shares.tell(0, task, false);
+        }
+        shares
+    }
+
+    #[test]
+    fn vcpu_that_is_alone_weighs_as_its_vm_and_two_have_half_each() {
+        let mut shares = both_always_runnable();
+        assert_eq!(
+            (shares.vms[0], shares.weight(0, A, 1024), shares.weight(0, B, 1024)),
+            (2048, 512, 512)
+        );
+        assert_eq!(shares.weight(0, A, 2048), 1024, "a VM of twice the weight");
+        // After 64 periods of sleep a quarter of 1024 is left, which is told at a tick: 1024 * 1024 / 1280.
+        shares.set_runnable(B, 0, false);
+        shares.set_runnable(B, 64 * PERIOD, false);
+        shares.tell(0, B, true);
+        assert_eq!(shares.weight(0, A, 1024), 819);
+        // For ever: all of it.
+        shares.set_runnable(B, 5000 * PERIOD, false);
+        shares.tell(0, B, true);
+        assert_eq!(shares.weight(0, A, 1024), 1024);
+        // A vCPU that wakes counts with its whole weight, whatever its average: 1024 * 1024 / (1024 + 1024).
+        shares.set_runnable(B, 5000 * PERIOD, true);
+        shares.tell(0, B, false);
+        assert_eq!(shares.weight(0, B, 1024), 512);
+        assert_eq!(
+            shares.weight(0, A, 1024),
+            1024,
+            "of which the other CPU learns when it is told"
+        );
+    }
+
+    #[test]
+    fn small_change_of_load_is_told_at_ticks_only() {
+        let mut shares = both_always_runnable();
+        // Four periods leave 2^(-4/32) of 1024, 939: 85 less, and an eighth is 128. After eight 861 are left, 163 less.
+        shares.set_runnable(B, 0, false);
+        shares.set_runnable(B, 4 * PERIOD, false);
+        shares.tell(0, B, false);
+        assert_eq!((shares.vcpus[1].average >> 20, shares.vms[0]), (939, 2048));
+        shares.set_runnable(B, 8 * PERIOD, false);
+        shares.tell(0, B, false);
+        assert_eq!(shares.vms[0], 1024 + 861);
+        // It is runnable again: half of what 1024 lacks is made up after 32 periods, 861 + 163 / 2.
+        shares.set_runnable(B, 8 * PERIOD, true);
+        shares.set_runnable(B, 40 * PERIOD, true);
+        shares.tell(0, B, true);
+        assert_eq!(shares.vms[0], 1024 + 942);
+    }
+}
