@@ -363,16 +363,21 @@ static __always_inline bool fits(struct cpu_state *c, bool pool_waits)
 SEPARATE int enforce(struct domain_state *d, u32 domain)
 {
 	bool waits = !nobody_waits(domain);
-	u64 set;
+	u32 end;
+	s32 lane;
 
 	if (!d)
 		return 0;
-	set = d->lanes;
-	bpf_repeat(pol_count(set)) {
-		s32 cpu = cpu_at(d, pol_take(&set));
-		struct cpu_state *c = cpu_of(cpu);
+	end = pol_highest(d->lanes) + 1;
+	bpf_for(lane, 0, end) {
+		struct cpu_state *c;
 		struct vm_state *v;
+		s32 cpu;
 
+		if (!(d->lanes & pol_lane(lane)))
+			continue;
+		cpu = cpu_at(d, lane);
+		c = cpu_of(cpu);
 		if (!c || c->taken_at)
 			continue;
 		v = vm_of(c->vm);

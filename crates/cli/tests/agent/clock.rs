@@ -49,10 +49,10 @@ fn clock_that_is_set_back_and_ahead_ends_no_placement() {
             let after = records(&printed).split_off(count);
             after.iter().filter(|record| is_so(&day(record), &today)).count() >= 2
         });
-        assert!(!vm.is_as_found() && !run.has_ended(), "{to}: {}", run.said());
+        assert!(!vm.is_as_found() && !run.has_ended(), "{to}: {}", run.errors_so_far());
     }
     assert_eq!(run.terminate(), Some(0));
-    assert!(vm.is_as_found(), "{}", run.said());
+    assert!(vm.is_as_found(), "{}", run.errors_so_far());
     let cycles: Vec<Value> = records(&printed).iter().map(|it| it["cycle"].clone()).collect();
     let expected: Vec<Value> = (1..=cycles.len()).map(Value::from).collect();
     assert_eq!(cycles, expected, "each cycle was done, once");

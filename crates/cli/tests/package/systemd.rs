@@ -225,7 +225,7 @@ fn make_older(package: &Path, to: &Path) {
         sed -i 's/^Version:.*/Version: 0.0.1-1/' \"$2.d/tree/DEBIAN/control\" &&
         dpkg-deb --root-owner-group -b \"$2.d/tree\" \"$2\" && rm -r \"$2.d\"";
     let made = Command::new("sh").args(["-c", script, "sh"]).arg(package).arg(to).output().unwrap();
-    assert!(made.status.success(), "{}", said(&made));
+    assert!(made.status.success(), "{}", output_text(&made));
 }
 
 /// Installs a package over another version: the new run has what the one before placed, which was not put back meanwhile.

@@ -356,7 +356,7 @@ fn without_memory(spans: &[(bool, u64)]) -> Without {
                 let on = |cpu: &usize| instep.current(*cpu) == Some(0);
                 let cpu = (0..2).find(on).expect("the thread runs");
                 instep.kernel().block(cpu, now);
-                settle(&mut instep, now);
+                run_due_work(&mut instep, now);
             }
             _ => {}
         }
