@@ -1,6 +1,6 @@
 //! `instep status` shows what Instep holds.
 
-use super::common::{list, text};
+use super::common::{list, schemas, text};
 use super::vm::{Vm, online, wait_for};
 use serde_json::Value;
 use std::process::Stdio;
@@ -14,6 +14,7 @@ fn status(vm: &Vm, args: &[&str]) -> String {
 /// Its member of the status, and the run.
 fn held(vm: &Vm) -> (Value, Value) {
     let mut all: Value = serde_json::from_str(&status(vm, &["--json"])).unwrap();
+    schemas::check(&all);
     let it = list(&all, "vms").iter().find(|it| it["name"] == *vm.name).unwrap().clone();
     (it, all["run"].take())
 }
