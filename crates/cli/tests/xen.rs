@@ -245,6 +245,9 @@ fn dry_run_changes_nothing() {
     let ran = xen.run(&["run", "--once", "--dry-run", "--mend-conflicts", "--window", "10ms"]);
     assert_eq!(ran.code, Some(0), "{}", ran.all());
     assert!(ran.stdout.contains("dry run"), "{}", ran.all());
+    let args = ["run", "--once", "--dry-run", "--mend-conflicts", "--window", "10ms", "--json"];
+    let record = xen.run(&args).expect(0).json();
+    assert_eq!(record["schema"], "instep.record/1");
     assert_eq!(xen.vcpus(), before);
 }
 

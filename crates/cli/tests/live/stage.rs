@@ -1,7 +1,7 @@
 //! A turn on this machine: guests, their threads as the kernel shows them, and `instep` with a
 //! state directory of its own.
 
-use super::common::{Ran, Started, binary, list};
+use super::common::{Ran, Started, binary, list, schemas};
 use instep_lab::affinity::{self, Affinities};
 use instep_lab::{Assets, Error, Guest, GuestSpec, Stop};
 use instep_madehost::skip;
@@ -226,7 +226,12 @@ pub(crate) fn records(run: &Started) -> Vec<Value> {
 /// Whole lines of JSON.
 pub(crate) fn parse_records(text: &str) -> Vec<Value> {
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-    whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    let parsed = |line| {
+        let record = serde_json::from_str(line).unwrap();
+        schemas::check(&record);
+        record
+    };
+    whole.lines().map(parsed).collect()
 }
 
 /// Waits until something is so while `run` goes on.

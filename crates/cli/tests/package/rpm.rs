@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What the package must hold, besides a page for each command, and whether it belongs to the settings.
-const FILES: [(&str, bool); 13] = [
+const FILES: [(&str, bool); 15] = [
     ("/usr/bin/instep", false),
     ("/etc/instep/instep.toml", true),
     ("/usr/lib/systemd/system/instep.service", false),
@@ -21,6 +21,8 @@ const FILES: [(&str, bool); 13] = [
     ("/usr/share/licenses/instep/COPYING", false),
     ("/usr/share/instep/schemas.json", false),
     ("/usr/share/doc/instep/guide.md", false),
+    ("/usr/share/doc/instep/decisions/0020-service-and-package.md", false),
+    ("/usr/share/doc/instep/models/validation.md", false),
     ("/usr/share/doc/instep/examples/prometheus/instep-alerts.yml", false),
     ("/usr/share/doc/instep/examples/prometheus/instep-dashboard.json", false),
 ];
@@ -89,6 +91,9 @@ fn rpm_package_holds_what_a_host_needs_and_runs_from_where_it_is_unpacked() {
     check_scripts(&query(&package, &["--scripts"]).unwrap());
     let needs = query(&package, &["--requires"]).unwrap();
     assert!(needs.contains("libc.so.6"), "{needs}");
+    // As the package of Debian.
+    let suggested = query(&package, &["--suggests"]).unwrap();
+    assert!(suggested.contains("instep-lab") && suggested.contains("libvirt"), "{suggested}");
 
     let tree = dir.path().join("tree");
     fs::create_dir(&tree).unwrap();
@@ -144,6 +149,8 @@ fn check_scripts(scripts: &str) {
     let stop = before.find("disable --now").expect("the service is stopped");
     assert!(stop < before.find("instep restore").unwrap(), "before the rest is put back: {before}");
     assert!(upgraded.contains("[ \"$1\" -ge 1 ]"), "{upgraded}");
+    let (_, removed) = upgraded.split_once("else\n").expect("nothing is done at removal");
+    assert!(removed.contains("rmdir /etc/instep ") && !removed.contains("rm -r"), "{removed}");
     assert!(upgraded.contains("try-restart instep.service instep-serve.service"), "{upgraded}");
     for script in ["post.sh", "preun.sh", "postun.sh"] {
         let path = root().join("packaging/rpm").join(script);
