@@ -198,6 +198,7 @@ mod tests {
         service: 40,
         in_flight_tenths: 100,
         link_mib_s: 800,
+        warmth: false,
     };
 
     fn paths(times: &MemoryTimes) -> Paths {

@@ -99,6 +99,9 @@ pub struct MemoryTimes {
     pub in_flight_tenths: u64,
     /// MiB/s from the memory of a node to the CPUs of another.
     pub link_mib_s: u64,
+    /// Whether what a vCPU had in a last-level cache has to come back when it is gone (`engine/warmth.rs`). Else a migration to
+    /// another cache costs `migrate_far`.
+    pub warmth: bool,
 }
 
 /// Clock ticks of the kernels of guests, nanoseconds.

@@ -3,7 +3,7 @@
 //!
 //! Speed is `ONE / (ONE + slowdowns)`; slowdowns add up. Two profiles that share a core slow each
 //! other by the product of their shares of each resource. The cache counts only beyond its size. It captures
-//! steady contention, not the history of caches.
+//! steady contention, not the history of caches (which `engine/warmth.rs` does).
 //!
 //! Of memory a thread suffers in three ways. What waits for misses takes longer in proportion to their latency.
 //! What it streams goes on beside its computing, but only so many lines are on their way at a time, so that
@@ -124,6 +124,13 @@ impl Speed {
             base,
             profiles,
         }
+    }
+
+    /// KiB that those that run beside `cpu` want of its last-level cache.
+    #[must_use]
+    pub fn wanted_beside(&self, host: &Host, cpu: usize) -> u64 {
+        let own = self.doing[cpu].map_or(0, |doing| self.profiles[doing.0].set_kib);
+        self.wanted[host.llc[cpu]] - own
     }
 
     /// The ways to memory.

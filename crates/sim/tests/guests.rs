@@ -318,3 +318,22 @@ fn ticks_of_a_guests_kernel_take_time_of_vcpus_that_run_and_of_no_others() {
     let found = report(&host(1), "credit", &sleeps).vms[0].clone();
     assert!((0.0099..0.0115).contains(&found.cpus), "{}", found.cpus);
 }
+
+#[test]
+fn vcpus_in_turn_bring_back_what_the_other_took_from_the_cache() {
+    // Two vCPUs share a CPU in slices of 30 ms. Each has a set of 512 KiB in a cache of 1 MiB and brings in 100 MiB/s, 3 MiB
+    // in a slice: nothing of the other's is left. 8,192 lines of 10 ns are 82 us of each slice.
+    let speed = |warmth: bool| {
+        let vm = |name| {
+            guest(name, 1, "instep-load compute") + "profile = { set = \"512KiB\", mib_s = 100 }\n"
+        };
+        let host = format!(
+            "cores = 1\nmemory = \"4GiB\"\nmachine = \"ideal\"\nnumbers.contention.llc = \"1MiB\"\n\
+             numbers.memory = {{ latency = \"100ns\", in_flight_tenths = 100, warmth = {warmth} }}"
+        );
+        let found = report(&host, "credit", &(vm("a") + &vm("b")));
+        found.vms.iter().map(|vm| vm.throughput).sum::<f64>()
+    };
+    let lost = 1.0 - speed(true) / speed(false);
+    assert!((lost / (81_920.0 / 30e6) - 1.0).abs() < 0.15, "{lost}");
+}

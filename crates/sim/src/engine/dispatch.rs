@@ -139,6 +139,9 @@ impl Engine {
     pub(super) fn charge(&mut self, cpu: usize, task: TaskId) {
         let delta = self.desk.charge(task);
         self.busy[cpu] += delta;
+        if self.warmth.is_on {
+            self.warmth.note_run(task, self.desk.host.llc[cpu], delta);
+        }
         let vm = self.desk.tasks[task.ix()].vm;
         let node = self.desk.host.node[cpu];
         let part = self.memory[vm].get(node).copied().unwrap_or(0);
@@ -254,7 +257,9 @@ impl Engine {
         }
         if let Some(last) = idle.last.filter(|last| *last != cpu) {
             let near = host.llc[last] == host.llc[cpu];
-            cost += if near { costs.migrate_llc } else { costs.migrate_far };
+            // What lies in the farther cache is counted below.
+            let is_llc = near || self.warmth.is_on;
+            cost += if is_llc { costs.migrate_llc } else { costs.migrate_far };
             self.tally[self.desk.tasks[task.ix()].vm].migrations += 1;
         }
         let is_vcpu = !self.bare && !self.desk.vms[self.desk.tasks[task.ix()].vm].service;
@@ -265,8 +270,20 @@ impl Engine {
         idle.last = Some(cpu);
         cost += self.missed_tick(task, was_idle);
         self.cpus[cpu].last = Some(task);
+        if self.warmth.is_on {
+            cost += self.refill(cpu, task);
+        }
         self.cpus[cpu].from = self.desk.now + cost;
         self.proceed(cpu);
+    }
+
+    /// Nanoseconds until the cache of `cpu` is as warm to `task`, which begins to run there, as it left it.
+    fn refill(&mut self, cpu: usize, task: TaskId) -> u64 {
+        let Some(thread) = self.vcpus[task.ix()].current else { return 0 };
+        let (profile, llc) = (self.threads[thread as usize].profile, self.desk.host.llc[cpu]);
+        self.warmth.set_profile(task, profile);
+        let wanted = self.speed.wanted_beside(&self.desk.host, cpu);
+        self.warmth.refill(task, llc, profile, wanted)
     }
 
     /// The vCPU on `cpu` goes on with its threads until one of them needs time.

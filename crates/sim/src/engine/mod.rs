@@ -18,6 +18,7 @@ mod steal;
 mod step;
 mod tally;
 mod ticks;
+mod warmth;
 
 pub use lives::Life;
 pub use place::Placement;
@@ -218,6 +219,7 @@ pub struct Engine {
     sched: Box<dyn Scheduler>,
     params: Params,
     speed: Speed,
+    warmth: warmth::Warmth,
     cpus: Vec<Cpu>,
     vcpus: Vec<Vcpu>,
     idles: Vec<Idle>,
@@ -320,6 +322,8 @@ impl Engine {
         let bare = sched.bare_metal();
         let memories = setup.vms.iter().map(|vm| vm.memory.clone()).collect();
         let base = if bare { 0 } else { setup.params.virtualisation };
+        let warmth =
+            warmth::Warmth::new(&desk.host, &setup.params, &setup.profiles, desk.tasks.len());
         let speed = Speed::new(&desk.host, &setup.params, base, setup.profiles, memories);
         let idle_cpu = Cpu { from: 0, speed: ONE, slice_end: u64::MAX, last: None };
         let nodes = desk.host.nodes.len();
@@ -360,6 +364,7 @@ impl Engine {
             desk,
             sched,
             speed,
+            warmth,
         };
         for (vm, setup) in setup.vms.iter().enumerate() {
             engine.add_threads(vm, &setup.workload);

@@ -149,6 +149,7 @@ struct MemoryPart {
     service: Given<String>,
     in_flight_tenths: Given<u64>,
     link_mib_s: Given<u64>,
+    warmth: Given<bool>,
 }
 
 #[derive(Deserialize)]
@@ -324,6 +325,7 @@ fn params(name: &str, file: File) -> Result<Params, String> {
             service: time(memory.service, "memory.service")?,
             in_flight_tenths: memory.in_flight_tenths.checked("memory.in_flight_tenths")?,
             link_mib_s: memory.link_mib_s.checked("memory.link_mib_s")?,
+            warmth: memory.warmth.checked("memory.warmth")?,
         },
         virtualisation: guest.virtualisation.checked("guest.virtualisation")?,
         guest_tick: GuestTick {
