@@ -54,8 +54,7 @@ fn add_hosts(html: &mut String, found: &Found, scheduler: usize, name: &str) {
         host.size.iter().for_each(|size| _ = write!(html, "<td class=\"number\">{size}"));
         add_speeds(html, speeds);
     }
-    let [plain, weighted] = found.means(scheduler);
-    for (name, speeds) in [("mean", plain), ("mean by cpu.weight", weighted)] {
+    for (name, speeds) in found.means(scheduler) {
         let _ = write!(html, "<tr class=\"group\"><td colspan=\"5\">{name}");
         add_speeds(html, &speeds);
     }

@@ -159,15 +159,13 @@ impl Cell {
     /// What a load costs, in millionths of a CPU: sharing cores and running on slow ones, waiting for a
     /// CPU, and sharing the capacity and the bandwidth of the last-level cache.
     ///
-    /// All on a cell are slowed by shared cores alike. Those wait that have less weight: the kernel divides CPU time
-    /// by it.
+    /// All on a cell are slowed by shared cores and caches alike, whatever they weigh. The kernel divides CPU time by weight,
+    /// so those wait that have less, and their waiting counts by it.
     pub(super) fn cost(&self, load: &Load) -> [i64; 3] {
         if load.sum <= 0 {
             return [0; 3];
         }
-        let mean = load.weighted * 1000 / load.sum;
-        let shares_cache =
-            |run: i64| run * run / self.cores as i64 * CACHE / 1000 * mean / 1_000_000;
+        let shares_cache = |run: i64| run * run / self.cores as i64 * CACHE / 1000;
         let variance = (load.sum * 1000 - load.squares).max(0);
         // So far below the first step hardly ever more vCPUs are active: the table of `excess` ends there.
         let spare = (self.steps[0].0 - load.sum).max(0);
@@ -185,10 +183,9 @@ impl Cell {
         let slow: i64 = slower.iter().map(|(limit, drop)| drop * (excess(*limit) - waiting)).sum();
         let of_waiters = load.sum * 1_000_000_000 / load.inverse.max(1);
         let dearer = dearer((slow + waiting * 1000) * 1000 / load.sum);
-        let weigh = |cost: i64, weight: i64| cost * weight / 1_000_000;
         [
-            weigh(slow * dearer / 1_000_000, mean),
-            weigh(waiting * dearer / 1000, of_waiters),
+            slow * dearer / 1_000_000,
+            waiting * dearer / 1000 * of_waiters / 1_000_000,
             shares_cache(load.sum - waiting),
         ]
     }
@@ -215,8 +212,8 @@ pub(super) struct Load {
 impl Load {
     /// That of one vCPU, with the weight of its VM in thousandths of the mean.
     pub(super) fn of(demand: i64, weight: i64) -> Load {
-        let (squares, weighted) = (demand * demand, demand * weight);
         let inverse = demand * 1_000_000 / weight.max(1);
+        let (squares, weighted) = (demand * demand, demand * weight);
         Load { sum: demand, squares, count: 1000, weighted, inverse, noise: 0 }
     }
 

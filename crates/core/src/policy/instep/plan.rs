@@ -1,5 +1,5 @@
-//! The objective: the CPU time that VMs are predicted to lose, in millionths of a CPU, each weighted by
-//! its share of the host.
+//! The objective: the CPU time that VMs are predicted to lose, in millionths of a CPU. What a VM loses by its place
+//! and by waiting is weighted by its share of the host; what all on a core or a cache lose alike is not.
 //!
 //! ```text
 //! loss = remote memory + moving it + devices + siblings in different caches   of each VM on its spot
