@@ -237,8 +237,13 @@ impl Host {
         let above = |own: f64, other: f64| own / other.max(f64::MIN_POSITIVE) - 1.0;
         let speeds = &self.speeds[scheduler];
         let best = speeds[1..4].iter().copied().fold(0.0, f64::max);
-        let first = self.runs[scheduler][0].first().copied().unwrap_or(speeds[0]);
+        let first = self.first_run(scheduler, 0);
         Some(above(speeds[0], best).min(above(first, self.before?[scheduler])))
+    }
+
+    /// The speed under a rule in the first run.
+    pub(crate) fn first_run(&self, scheduler: usize, rule: usize) -> f64 {
+        self.runs[scheduler][rule].first().copied().unwrap_or(self.speeds[scheduler][rule])
     }
 
     /// Whether no run of `instep` reaches 99 % of any run of one of `bnn`, `bind` and `none`.
