@@ -41,7 +41,7 @@ usage: cargo xtask TASK
   bench scale --mechanisms [--case NAME]... [--without MECHANISM]... [--seeds N] [--json FILE]
                          what each mechanism of instep (or those named) is worth: the row that loses
                          most without it, on hosts of 32 CPUs and more; status 1 if one loses no 3 %
-  bench placement [--quick] [--hosts N] [--gaps N] [--seed N] [--json FILE] [--html FILE]
+  bench placement [--quick] [--hosts N] [--gaps N] [--runs N] [--drawn N] [--seed N] [--json FILE] [--html FILE]
                          the policy instep beside bnn, bind, none, spread and numad's rule: speed of simulated
                          guests on N random hosts (40) and on recorded machines, the gap to the best plan on
                          N small hosts (600), time of deciding; status 1 if a target is missed

@@ -5,7 +5,8 @@
 //! * `time`: median microseconds of a decision for 1,000 VMs, at `first` and when it is `in_force`. It is done before all others.
 //! * `gap`: what the plan of `instep` loses and what the best of all plans does (`found`, `best`, millionths of a CPU),
 //!   or nothing on a host with more than `most` plans.
-//! * `speeds`: by scheduler and rule the fair-share speed of each VM, and the host's size.
+//! * `speeds`: by scheduler and rule the fair-share speed of each VM in each of `runs` runs, which differ by what is random in them;
+//!   by scheduler the mean of these of each of `drawn` placements at random; the host's size, and what each VM weighs and uses alone.
 
 #![allow(missing_docs, reason = "an example")]
 
@@ -65,7 +66,10 @@ fn find(job: &Value) -> Result<Value, String> {
             let found = policy::against_exact(&contest(Size::Small)?.expected(), most as usize);
             Ok(json!({ "found": found.map(|pair| pair.0), "best": found.map(|pair| pair.1) }))
         }
-        Some("speeds") => find_speeds(&contest(Size::Any)?),
+        Some("speeds") => {
+            let [runs, drawn] = ["runs", "drawn"].map(|key| job[key].as_u64().unwrap_or(0));
+            find_speeds(&contest(Size::Any)?, runs.max(1), drawn)
+        }
         _ => Err("a job of no known kind".to_owned()),
     }
 }
@@ -86,19 +90,31 @@ fn measure_time(contest: &Contest) -> Value {
     json!({ "vms": first.vms.len(), "first": median(&first), "in_force": median(&after) })
 }
 
-fn find_speeds(contest: &Contest) -> Result<Value, String> {
+fn find_speeds(contest: &Contest, count: u64, drawn: u64) -> Result<Value, String> {
     let alone = contest.alone();
-    let runs: Vec<(&str, Rule)> =
-        SCHEDULERS.iter().flat_map(|name| Rule::ALL.map(|rule| (*name, rule))).collect();
+    let rules = || SCHEDULERS.iter().flat_map(|name| Rule::ALL.map(|rule| (*name, rule)));
+    let runs: Vec<(&str, Rule, u64)> =
+        rules().flat_map(|(name, rule)| (0..count).map(move |run| (name, rule, run))).collect();
     let speeds: Result<Vec<Vec<f64>>, String> = runs
         .par_iter()
         .with_max_len(1)
-        .map(|(scheduler, rule)| contest.speeds(*rule, scheduler, &alone))
+        .map(|(scheduler, rule, run)| contest.speeds(*rule, scheduler, &alone, *run))
         .collect();
+    let mean_drawn = |scheduler: &str, seed| {
+        let speeds = contest.speeds(Rule::Drawn(seed), scheduler, &alone, 0)?;
+        Ok(speeds.iter().sum::<f64>() / speeds.len().max(1) as f64)
+    };
+    let mut of_drawn = Map::new();
+    for scheduler in SCHEDULERS {
+        let seeds = (0..drawn).collect::<Vec<u64>>().into_par_iter().with_max_len(1);
+        let means: Result<Vec<f64>, String> =
+            seeds.map(|seed| mean_drawn(scheduler, seed)).collect();
+        of_drawn.insert(scheduler.to_owned(), means?.into());
+    }
     let mut found = Map::new();
-    for ((scheduler, rule), speeds) in runs.iter().zip(speeds?) {
-        let rules = found.entry((*scheduler).to_owned()).or_insert_with(|| json!({}));
-        rules[rule.as_str()] = speeds.into();
+    for ((scheduler, rule), runs) in rules().zip(speeds?.chunks(count as usize)) {
+        let rules = found.entry(scheduler.to_owned()).or_insert_with(|| json!({}));
+        rules[rule.as_str()] = runs.into();
     }
     let setup = &contest.plan().setup;
     let (host, vms) = (&setup.host, &setup.vms[..alone.len()]);
@@ -108,6 +124,8 @@ fn find_speeds(contest: &Contest) -> Result<Value, String> {
         "caches": host.llcs.len(),
         "vms": alone.len(),
         "weights": vms.iter().map(|vm| vm.weight).collect::<Vec<u32>>(),
+        "alone": alone.iter().map(|alone| alone.1).collect::<Vec<u64>>(),
         "speeds": found,
+        "drawn": of_drawn,
     }))
 }

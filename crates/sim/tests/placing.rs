@@ -21,7 +21,7 @@ fn seed_fixes_host_and_speeds() {
     assert_ne!(draw(3, Size::Any, None), draw(4, Size::Any, None));
     let speeds = || {
         let contest = contest(SEEDS[0], Size::Any);
-        contest.speeds(Rule::ALL[0], "instep", &contest.alone()).unwrap()
+        contest.speeds(Rule::ALL[0], "instep", &contest.alone(), 0).unwrap()
     };
     assert_eq!(speeds(), speeds());
 }
@@ -56,7 +56,7 @@ fn default_policy_is_not_slower_than_other_rules() {
         let contest = contest(seed, Size::Any);
         let alone = contest.alone();
         for (rule, mean) in Rule::ALL.iter().zip(&mut means) {
-            let speeds = contest.speeds(*rule, "eevdf", &alone).unwrap();
+            let speeds = contest.speeds(*rule, "eevdf", &alone, 0).unwrap();
             *mean += speeds.iter().sum::<f64>() / speeds.len() as f64 / SEEDS.len() as f64;
         }
     }

@@ -1,8 +1,8 @@
 //! What the policy of an earlier commit reached on the same hosts, from a file: scenarios/placement/before.json (schema
 //! `instep.placement.before/1`). It has no code here any more, so its speeds are kept.
 //!
-//! The file also has what `none` reached there. Where that is not what `none` reaches now, the simulator or the host is
-//! another one, and the numbers of that host do not count.
+//! The file also has what `none` reached there, in one run. Where that is not what `none` reaches in its first run now, the
+//! simulator or the host is another one, and the numbers of that host do not count.
 
 use crate::placement::found::{Found, RULES, SCHEDULERS};
 use anyhow::{Context, Result};
@@ -38,7 +38,7 @@ fn add_kept(kept: &Value, found: &mut Found) {
             unknown += 1;
             continue;
         };
-        let is_same = |at: usize| (then[at] - host.speeds[at][none]).abs() <= SAME;
+        let is_same = |at: usize| (then[at] - host.first_run(at, none)).abs() <= SAME;
         if (0..2).all(is_same) {
             host.before = Some(before);
         } else {

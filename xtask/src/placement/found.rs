@@ -32,10 +32,17 @@ pub(crate) struct Host {
     pub(crate) name: String,
     /// CPUs, nodes, last-level caches and VMs.
     pub(crate) size: [u64; 4],
-    /// Mean fair-share speed of its guests by scheduler and rule, in the order of [`SCHEDULERS`] and [`RULES`].
+    /// Mean fair-share speed of its guests by scheduler and rule, in the order of [`SCHEDULERS`] and [`RULES`]: the median of
+    /// several runs.
     pub(crate) speeds: [[f64; 6]; 2],
     /// The same with each guest counted by its weight.
     pub(crate) weighted: [[f64; 6]; 2],
+    /// The same with each guest counted by the CPU time that it uses alone.
+    pub(crate) worked: [[f64; 6]; 2],
+    /// The same of each guest alike, in each run.
+    pub(crate) runs: [[Vec<f64>; 6]; 2],
+    /// By scheduler: the best of the placements that were drawn at random, if there are any.
+    pub(crate) drawn: [Option<f64>; 2],
     /// Mean fair-share speed by scheduler under an earlier policy, where that is known.
     pub(crate) before: Option<[f64; 2]>,
 }
@@ -68,16 +75,17 @@ impl Found {
         (count > 0.0).then(|| [self.gaps.iter().sum::<f64>() / count, worst])
     }
 
-    /// The mean over hosts by rule, plain and by weight.
-    pub(crate) fn means(&self, scheduler: usize) -> [[f64; 6]; 2] {
+    /// The mean over hosts by rule: each guest alike, by weight, and by CPU time.
+    pub(crate) fn means(&self, scheduler: usize) -> [(&'static str, [f64; 6]); 3] {
         let mean = |speeds: fn(&Host) -> &[[f64; 6]; 2], rule: usize| {
             let of = self.hosts.iter().map(|host| speeds(host)[scheduler][rule]);
             of.sum::<f64>() / self.hosts.len().max(1) as f64
         };
         let rules = std::array::from_fn::<usize, 6, _>(|rule| rule);
         [
-            rules.map(|rule| mean(|host| &host.speeds, rule)),
-            rules.map(|rule| mean(|host| &host.weighted, rule)),
+            ("mean", rules.map(|rule| mean(|host| &host.speeds, rule))),
+            ("mean by cpu.weight", rules.map(|rule| mean(|host| &host.weighted, rule))),
+            ("mean by CPU time", rules.map(|rule| mean(|host| &host.worked, rule))),
         ]
     }
 
@@ -115,6 +123,44 @@ impl Found {
             );
         }
         self.notes.iter().for_each(|note| _ = writeln!(text, "{note}."));
+        (0..SCHEDULERS.len()).for_each(|at| text.push_str(&self.draw_chance(at)));
+        text
+    }
+
+    /// What is chance in the speeds above a scheduler, and how fast the best placements are that were drawn at random.
+    fn draw_chance(&self, scheduler: usize) -> String {
+        let name = SCHEDULERS[scheduler];
+        let mut text = String::new();
+        let spread = |runs: &Vec<f64>| {
+            let [least, most] = [f64::min, f64::max]
+                .map(|pick| runs.iter().copied().reduce(pick).unwrap_or_default());
+            (runs.len() > 1).then(|| (most - least) / most.max(f64::MIN_POSITIVE) * 100.0)
+        };
+        let all = self.hosts.iter().flat_map(|host| &host.runs[scheduler]);
+        let mut spreads: Vec<f64> = all.filter_map(spread).collect();
+        spreads.sort_by(f64::total_cmp);
+        if let [.., most] = spreads[..] {
+            let [half, tenth] = [spreads.len() / 2, spreads.len() * 9 / 10].map(|at| spreads[at]);
+            let lost = self.hosts.iter().filter(|host| host.is_lost_in_each_run(scheduler)).count();
+            let _ = writeln!(
+                text,
+                "Above {name} runs of one placement rule are {half:.1} % apart, one in ten {tenth:.1} %, at most \
+                 {most:.1} %.\nOn {lost} hosts each run is 1 % below each run of bnn, bind or none."
+            );
+        }
+        let drawn: Vec<(f64, f64)> = self
+            .hosts
+            .iter()
+            .filter_map(|host| Some((host.drawn[scheduler]?, host.speeds[scheduler][0])))
+            .collect();
+        if !drawn.is_empty() {
+            let mean = drawn.iter().map(|pair| pair.0).sum::<f64>() / drawn.len() as f64;
+            let above = drawn.iter().filter(|(drawn, own)| own / drawn - 1.0 < -0.01).count();
+            let _ = writeln!(
+                text,
+                "The best placements drawn at random: {mean:.3}; on {above} hosts instep is 1 % below."
+            );
+        }
         text
     }
 
@@ -131,6 +177,7 @@ impl Found {
             json!({
                 "name": host.name, "cpus": cpus, "nodes": nodes, "caches": caches, "vms": vms,
                 "speeds": by_scheduler(&host.speeds), "by_weight": by_scheduler(&host.weighted),
+                "by_cpu_time": by_scheduler(&host.worked), "drawn": host.drawn.map(|best| best.map(round)),
                 "before": host.before.map(|before| before.map(round)),
             })
         };
@@ -147,6 +194,15 @@ impl Found {
         });
         format!("{head}\n")
     }
+}
+
+/// The middle one, the mean of both of an even number.
+fn median(numbers: &[f64]) -> Option<f64> {
+    let mut sorted = numbers.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let half = sorted.len() / 2;
+    let upper = *sorted.get(half)?;
+    Some(if sorted.len() % 2 == 1 { upper } else { (sorted[half - 1] + upper) / 2.0 })
 }
 
 fn round(number: f64) -> f64 {
@@ -168,8 +224,7 @@ impl Found {
             row(&host.name, [cpus, caches, vms], &host.speeds[at])
         };
         let mut rows: Vec<_> = self.hosts.iter().map(of_host).collect();
-        let [plain, weighted] = self.means(at);
-        for (name, speeds) in [("mean", plain), ("mean by cpu.weight", weighted)] {
+        for (name, speeds) in self.means(at) {
             rows.push(row(name, [const { String::new() }; 3], &speeds));
         }
         let first = format!("above {scheduler}");
@@ -189,12 +244,25 @@ pub(crate) fn gain(speeds: &[f64; 6]) -> f64 {
 
 impl Host {
     /// By how much `instep` is above the best of `bnn`, `bind`, `none` and the earlier policy, as a part of that; `None` where
-    /// the earlier policy is not known.
+    /// the earlier policy is not known. That was simulated once, so the first run is compared with it.
     pub(crate) fn gain_of_target(&self, scheduler: usize) -> Option<f64> {
-        let others =
-            [self.speeds[scheduler][1], self.speeds[scheduler][2], self.speeds[scheduler][3]];
-        let best = others.iter().copied().fold(self.before?[scheduler], f64::max);
-        Some(self.speeds[scheduler][0] / best.max(f64::MIN_POSITIVE) - 1.0)
+        let above = |own: f64, other: f64| own / other.max(f64::MIN_POSITIVE) - 1.0;
+        let speeds = &self.speeds[scheduler];
+        let best = speeds[1..4].iter().copied().fold(0.0, f64::max);
+        let first = self.first_run(scheduler, 0);
+        Some(above(speeds[0], best).min(above(first, self.before?[scheduler])))
+    }
+
+    /// The speed under a rule in the first run.
+    pub(crate) fn first_run(&self, scheduler: usize, rule: usize) -> f64 {
+        self.runs[scheduler][rule].first().copied().unwrap_or(self.speeds[scheduler][rule])
+    }
+
+    /// Whether no run of `instep` reaches 99 % of any run of one of `bnn`, `bind` and `none`.
+    fn is_lost_in_each_run(&self, scheduler: usize) -> bool {
+        let runs = &self.runs[scheduler];
+        let own = runs[0].iter().copied().fold(0.0, f64::max);
+        runs[1..4].iter().any(|other| other.iter().all(|speed| own < speed * 0.99))
     }
 
     fn read(name: &str, result: &Value) -> Option<Self> {
@@ -202,21 +270,31 @@ impl Host {
             value.as_array().into_iter().flatten().filter_map(Value::as_f64).collect()
         };
         let weights = list(&result["weights"]);
+        let by = [vec![1.0; weights.len()], weights, list(&result["alone"])];
         let mut host = Self { name: name.to_owned(), ..Self::default() };
         for (size, key) in host.size.iter_mut().zip(["cpus", "nodes", "caches", "vms"]) {
             *size = result[key].as_u64()?;
         }
         for (at, scheduler) in SCHEDULERS.iter().enumerate() {
             for (rule, name) in RULES.iter().enumerate() {
-                let speeds = list(&result["speeds"][*scheduler][*name]);
-                if speeds.is_empty() || speeds.len() != weights.len() {
+                let runs: Vec<Vec<f64>> =
+                    result["speeds"][*scheduler][*name].as_array()?.iter().map(list).collect();
+                if runs.iter().any(|speeds| by.iter().any(|by| by.len() != speeds.len())) {
                     return None;
                 }
-                host.speeds[at][rule] = speeds.iter().sum::<f64>() / speeds.len() as f64;
-                let sum: f64 =
-                    speeds.iter().zip(&weights).map(|(speed, weight)| speed * weight).sum();
-                host.weighted[at][rule] = sum / weights.iter().sum::<f64>().max(1.0);
+                let [runs, weighted, worked] = by.each_ref().map(|by| -> Vec<f64> {
+                    let mean = |speeds: &Vec<f64>| {
+                        let sum: f64 = speeds.iter().zip(by).map(|(speed, by)| speed * by).sum();
+                        sum / by.iter().sum::<f64>().max(1.0)
+                    };
+                    runs.iter().map(mean).collect()
+                });
+                host.speeds[at][rule] = median(&runs)?;
+                host.weighted[at][rule] = median(&weighted)?;
+                host.worked[at][rule] = median(&worked)?;
+                host.runs[at][rule] = runs;
             }
+            host.drawn[at] = list(&result["drawn"][*scheduler]).into_iter().reduce(f64::max);
         }
         Some(host)
     }
@@ -234,20 +312,27 @@ pub(crate) mod tests {
             size: [128, 4, 16, 40],
             speeds,
             weighted: speeds,
-            before: None,
+            worked: speeds,
+            ..Host::default()
         }
     }
 
     #[test]
-    fn a_host_is_the_mean_of_its_guests_plain_and_by_weight() {
-        let rules: BTreeMap<&str, [f64; 2]> =
-            RULES.iter().map(|rule| (*rule, [1.0, 0.5])).collect();
+    fn a_host_is_the_median_of_runs_of_the_mean_of_its_guests() {
+        let rules: BTreeMap<&str, [[f64; 2]; 3]> =
+            RULES.iter().map(|rule| (*rule, [[0.0, 0.0], [1.0, 0.5], [2.0, 2.0]])).collect();
         let speeds: BTreeMap<&str, _> = SCHEDULERS.iter().map(|name| (*name, &rules)).collect();
         let result = json!({
-            "cpus": 8, "nodes": 2, "caches": 2, "vms": 2, "weights": [300, 100], "speeds": speeds
+            "cpus": 8, "nodes": 2, "caches": 2, "vms": 2, "weights": [300, 100],
+            "alone": [250, 750], "speeds": speeds, "drawn": { "eevdf": [0.5, 0.8] },
         });
         let host = Host::read("a", &result).unwrap();
-        assert_eq!((host.speeds[1][5], host.weighted[0][0]), (0.75, 0.875));
+        assert_eq!(
+            (host.speeds[1][5], host.weighted[0][0], host.worked[0][0]),
+            (0.75, 0.875, 0.625)
+        );
+        assert_eq!((host.drawn, &host.runs[0][1][..]), ([Some(0.8), None], &[0.0, 0.75, 2.0][..]));
+        assert!(!host.is_lost_in_each_run(0));
         assert!(Host::read("a", &json!({ "cpus": 8 })).is_none());
     }
 

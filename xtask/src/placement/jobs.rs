@@ -48,6 +48,9 @@ pub(crate) fn list_jobs(options: &Options, machines: &[Machine]) -> Vec<Job> {
             jobs.extend(seeds(recorded).map(|seed| Job::new(kind, seed, Some(machine))));
         }
     }
+    for job in &mut jobs {
+        (job.text["runs"], job.text["drawn"]) = (options.runs.into(), options.drawn.into());
+    }
     jobs
 }
 
@@ -68,7 +71,7 @@ mod tests {
 
     #[test]
     fn recorded_machines_have_hosts_of_each_kind() {
-        let options = Options { hosts: 3, gaps: 5, seed: 1, json: None, html: None };
+        let options = Options { hosts: 3, gaps: 5, ..Options::parse(&[]).unwrap() };
         let jobs = list_jobs(&options, &[("m".to_owned(), "{}".to_owned())]);
         let count = |kind: &str| jobs.iter().filter(|job| job.kind() == kind).count() as u64;
         assert_eq!(count("time"), 1);

@@ -10,6 +10,10 @@ pub(crate) struct Options {
     pub(crate) hosts: u64,
     /// Random small hosts that are compared with the best of all plans.
     pub(crate) gaps: u64,
+    /// Runs of each placement rule on a host, of which the median counts.
+    pub(crate) runs: u64,
+    /// Placements of each host that are drawn at random and simulated once, too.
+    pub(crate) drawn: u64,
     /// The seed of the first host.
     pub(crate) seed: u64,
     pub(crate) json: Option<PathBuf>,
@@ -18,11 +22,12 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) fn parse(args: &[&str]) -> Result<Self> {
-        let mut options = Self { hosts: 40, gaps: 600, seed: 1, json: None, html: None };
+        let mut options =
+            Self { hosts: 40, gaps: 600, runs: 3, drawn: 0, seed: 1, json: None, html: None };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             if *arg == "--quick" {
-                (options.hosts, options.gaps) = (8, 60);
+                (options.hosts, options.gaps, options.runs) = (8, 60, 1);
                 continue;
             }
             let value = args.next().copied();
@@ -37,12 +42,14 @@ impl Options {
             match *arg {
                 "--hosts" => options.hosts = number()?,
                 "--gaps" => options.gaps = number()?,
+                "--runs" => options.runs = number()?.clamp(1, 100),
+                "--drawn" => options.drawn = number()?,
                 "--seed" => options.seed = number()?,
                 "--json" => options.json = Some(value()?.into()),
                 "--html" => options.html = Some(value()?.into()),
                 _ => bail!(
-                    "bench placement knows no {arg}; known are --quick, --hosts, --gaps, --seed, --json, \
-                     --html"
+                    "bench placement knows no {arg}; known are --quick, --hosts, --gaps, --runs, --drawn, \
+                     --seed, --json, --html"
                 ),
             }
         }
@@ -56,8 +63,9 @@ mod tests {
 
     #[test]
     fn options_are_understood_or_named() {
-        let options = Options::parse(&["--quick", "--seed", "7", "--json", "a"]).unwrap();
+        let options = Options::parse(&["--quick", "--seed", "7", "--drawn", "50"]).unwrap();
         assert_eq!((options.hosts, options.gaps, options.seed), (8, 60, 7));
+        assert_eq!((options.runs, options.drawn), (1, 50));
         for (args, word) in [
             (["--hosts", "many"].as_slice(), "expected a number"),
             (&["--html"], "needs a value"),

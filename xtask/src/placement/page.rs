@@ -60,8 +60,7 @@ fn add_hosts(body: &mut String, found: &Found, scheduler: usize, name: &str) {
         let class = if gain(speeds) < -0.01 { "missed" } else { "ok" };
         rows.push(row(class, &host.name, host.size.map(|size| size.to_string()), speeds));
     }
-    let [plain, weighted] = found.means(scheduler);
-    for (name, speeds) in [("mean", plain), ("mean by cpu.weight", weighted)] {
+    for (name, speeds) in found.means(scheduler) {
         rows.push(row("group", name, [const { String::new() }; 4], &speeds));
     }
     body.push_str(&html::table_of(&head, &rows));

@@ -261,7 +261,9 @@ pub fn cgroup_mounts(text: &str) -> Vec<(String, Vec<String>)> {
 /// What a VM's cgroup allows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// The VM's cgroup and those above it, from its own up, where that has a weight.
+    /// Weight of the VM's own cgroup, 100 where it has none.
+    pub weight: u32,
+    /// The nearest cgroup that has a weight, which is the VM's own or one above it, and those above that.
     pub groups: Vec<GroupWeight>,
     /// CPUs it may use.
     pub cpuset: Option<CpuSet>,
@@ -297,18 +299,23 @@ impl Hierarchies {
                 Some(weight) => *weight,
                 None => *self.weights.entry(dir.to_owned()).or_insert(weight(dir, reader)),
             };
-            // Whose own cgroup has no weight is not known by those above.
-            weight_of(own).filter(|_| *depth != 0)?;
-            let dirs = own.ancestors().take((*depth).min(MAX_DEPTH));
+            let mut dirs = own.ancestors().take((*depth).min(MAX_DEPTH)).peekable();
+            // Without the controller in its own cgroup the kernel charges it to the nearest one above that has it.
+            while weight_of(dirs.peek()?).is_none() {
+                dirs.next();
+            }
             let group = |dir: &Path| GroupWeight {
                 dir: dir.to_owned(),
                 weight: weight_of(dir).unwrap_or(100),
             };
             Some(dirs.map(group).collect())
         };
-        let groups = levels(&unified).or_else(|| levels(&at(&self.cpu, &of.cpu)));
+        let own = [unified.clone(), at(&self.cpu, &of.cpu)];
+        let groups = own.iter().find_map(&mut levels).unwrap_or_default();
+        let is_own = |group: &&GroupWeight| own.iter().flatten().any(|(dir, _)| *dir == group.dir);
         Limits {
-            groups: groups.unwrap_or_default(),
+            weight: groups.first().filter(is_own).map_or(100, |group| group.weight),
+            groups,
             cpuset: self.cpuset(of, reader),
             mems: effective(&unified, "cpuset.mems.effective", reader)
                 .or_else(|| effective(&cpuset, "cpuset.effective_mems", reader))

@@ -128,8 +128,8 @@ pub struct VmFacts {
     pub guest_nodes: Vec<GuestNode>,
     /// `cpu.weight` of its cgroup (v1: `cpu.shares` * 100 / 1024), 100 where unknown.
     pub weight: u32,
-    /// Its cgroup and those above it with their weights, from its own up; empty where it lies in the root or
-    /// that is unknown.
+    /// The nearest cgroup that has a weight, its own or one above it, and those above that; empty where it lies in
+    /// the root or that is unknown.
     pub groups: Vec<GroupWeight>,
     /// The CPU quotas of its cgroups, and how long they stopped it.
     pub quota: Quota,

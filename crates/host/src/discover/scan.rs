@@ -406,7 +406,7 @@ impl Scanner {
             memory_preferred: guest.memory_preferred.clone(),
             guest_threads_per_core: guest.smp.threads,
             guest_nodes: guest.nodes.clone(),
-            weight: limits.groups.first().map_or(100, |group| group.weight),
+            weight: limits.weight,
             groups: limits.groups,
             devices,
             cpuset: limits.cpuset,

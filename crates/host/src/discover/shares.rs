@@ -17,8 +17,11 @@ pub struct GroupWeight {
     pub weight: u32,
 }
 
+/// The least that a VM weighs: then rounding to whole numbers changes no weight by more than 1 %.
+const LEAST: f64 = 50.0;
+
 /// What each VM weighs, in their order, scaled so that the sum is that of the VMs' own weights: where all lie in one
-/// slice, each weighs what its own cgroup does.
+/// slice, each weighs what its own cgroup does. Where one would weigh less than [`LEAST`], all weigh more.
 #[must_use]
 pub fn shares(vms: &[VmFacts]) -> Vec<u32> {
     let mut ids: BTreeMap<&Path, u64> = BTreeMap::new();
@@ -43,5 +46,7 @@ pub fn shares(vms: &[VmFacts]) -> Vec<u32> {
         |vm: &VmFacts| Vm { group: id(vm.groups.first()), weight: 100.0, wants: all, most: all };
     let leaves: Vec<Vm> = vms.iter().map(leaf).collect();
     let has = entitled(all, &groups, &leaves).vms;
-    has.into_iter().map(|share| share.round().max(1.0) as u32).collect()
+    let least = has.iter().copied().fold(LEAST, f64::min);
+    let scale = (LEAST / least).min(f64::from(u32::MAX) / all);
+    has.into_iter().map(|share| (share * scale).round().max(1.0) as u32).collect()
 }

@@ -32,6 +32,8 @@ const CYCLES: usize = 3;
 const LOADS: [u64; 2] = [100_000_000, 400_000_000];
 /// How far a measured load may be off, per cent: as in the tests of the policies, which must not move a VM for it.
 const NOISE: u32 = 5;
+/// Between the seeds of runs of one host: more than there are hosts.
+const SEEDS_APART: u64 = 1_000_000;
 /// Nanoseconds before speeds are measured, and measured.
 const WARMUP: u64 = 300_000_000;
 const MEASURED: u64 = 1_200_000_000;
@@ -43,6 +45,8 @@ pub enum Rule {
     Policy(PolicyName),
     /// The rule of numad, as the module `numad` beside this one has it.
     Numad,
+    /// Every VM on a last-level cache, a node or all nodes, drawn with this seed: what may be had by luck.
+    Drawn(u64),
 }
 
 impl Rule {
@@ -62,6 +66,7 @@ impl Rule {
         match self {
             Rule::Policy(policy) => policy.as_str(),
             Rule::Numad => "numad",
+            Rule::Drawn(_) => "drawn",
         }
     }
 
@@ -73,6 +78,7 @@ impl Rule {
                 state.apply(&policy::decide(snapshot, &settings));
             }
             Rule::Numad => numad::place(snapshot, state),
+            Rule::Drawn(seed) => state.place_at_random(snapshot, &mut Rng::new(seed)),
         }
     }
 }
@@ -136,20 +142,32 @@ impl Contest {
 
     /// The fair-share speed of each VM when it is placed by `rule` above a scheduler: its throughput by what it
     /// has alone on the host where nothing is placed, for its fair share. VMs that do nothing are left out.
+    /// Runs differ by what is random in the simulation and in measuring loads.
     ///
     /// # Errors
     /// The scheduler is not known, or was thrown out.
-    pub fn speeds(&self, rule: Rule, scheduler: &str, alone: &[Alone]) -> Result<Vec<f64>, String> {
-        let mut noise = Rng::new(self.seed);
+    pub fn speeds(
+        &self,
+        rule: Rule,
+        scheduler: &str,
+        alone: &[Alone],
+        run: u64,
+    ) -> Result<Vec<f64>, String> {
+        let seed = self.seed + run * SEEDS_APART;
+        let mut noise = Rng::new(seed);
         let mut state = self.start.clone();
         for _ in 0..CYCLES {
-            let (mut loads, other) = measure_loads(self.setup(&state, rule, scheduler), scheduler)?;
+            let (mut loads, other) =
+                measure_loads(self.setup(&state, rule, scheduler, seed), scheduler)?;
             add_noise(&mut loads, &mut noise);
             let window = LOADS[1] - LOADS[0];
             rule.place(&state.snapshot(&self.plan, &loads, window, other), &mut state);
         }
-        let setup =
-            Setup { warmup: WARMUP, duration: MEASURED, ..self.setup(&state, rule, scheduler) };
+        let setup = Setup {
+            warmup: WARMUP,
+            duration: MEASURED,
+            ..self.setup(&state, rule, scheduler, seed)
+        };
         let mut engine = Engine::new(setup, sched::make(scheduler, &Default::default())?);
         engine.begin();
         while engine.advance(WARMUP + MEASURED) {}
@@ -189,10 +207,10 @@ impl Contest {
 
     /// What is simulated when this is in force. Where the scheduler `instep` is in force, a VM with one home node is not bound to
     /// it: the scheduler gets the home, as from `instep run --dispatch`. numad binds.
-    fn setup(&self, state: &State, rule: Rule, scheduler: &str) -> Setup {
+    fn setup(&self, state: &State, rule: Rule, scheduler: &str, seed: u64) -> Setup {
         let mut setup = self.plan.setup.clone();
         let cpus = setup.host.cpus();
-        setup.seed = self.seed;
+        setup.seed = seed;
         for (at, vm) in setup.vms.iter_mut().enumerate().filter(|(_, vm)| !vm.hidden) {
             vm.memory = state.parts(at);
             let home = match (rule, state.placed[at].len()) {

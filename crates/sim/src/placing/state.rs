@@ -2,6 +2,7 @@
 //! snapshot and carries out what they decide.
 
 use crate::params::ONE;
+use crate::rng::Rng;
 use crate::scenario::build::Plan;
 use instep_core::decision::{Action, Decision};
 use instep_core::idset::{CpuSet, NodeSet};
@@ -112,6 +113,37 @@ impl State {
                 // No VM of a snapshot has any.
                 Action::SetEmulatorAffinity { .. } | Action::SetSoftAffinity { .. } => {}
             }
+        }
+    }
+
+    /// Puts each VM on a node that has a CPU for each of its vCPUs, half of those that fit there on one of its last-level caches, and
+    /// on all nodes one in eight and those that fit on no node.
+    pub(super) fn place_at_random(&mut self, snapshot: &Snapshot, rng: &mut Rng) {
+        let topology = snapshot.topology.as_ref();
+        for (at, vm) in snapshot.vms.iter().enumerate() {
+            let node = &topology.nodes()[rng.below(topology.nodes().len() as u64) as usize];
+            let first = rng.below(node.cpus.len() as u64) as usize;
+            let first = node.cpus.iter().nth(first).and_then(|cpu| topology.cpu(cpu));
+            let cache: CpuSet = node
+                .cpus
+                .iter()
+                .filter(|cpu| topology.cpu(*cpu).map(|cpu| cpu.llc) == first.map(|cpu| cpu.llc))
+                .collect();
+            let narrow = rng.below(2) == 0;
+            let wide = rng.below(8) == 0;
+            let fits = |cpus: &CpuSet| cpus.len() >= vm.vcpus.len();
+            let (cpus, nodes) = if narrow && fits(&cache) {
+                (cache, [node.id].into_iter().collect())
+            } else if !wide && fits(&node.cpus) {
+                (node.cpus.clone(), [node.id].into_iter().collect())
+            } else {
+                (topology.all_cpus(), NodeSet::new())
+            };
+            self.allowed[at].fill(cpus);
+            if !nodes.is_empty() {
+                self.move_memory(at, &nodes);
+            }
+            self.placed[at] = nodes;
         }
     }
 

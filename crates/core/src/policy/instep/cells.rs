@@ -113,7 +113,7 @@ impl<'a> Host<'a> {
         let load = |cell: &Cell| {
             let cpus = cell.cpus.len() as u64;
             let sum = (self.other * cpus / whole.max(1) as u64).min(cpus * 1000) as i64;
-            Load { squares: sum * 1000, count: sum, ..Load::of(sum, 1000) }
+            Load { squares: sum * 1000, count: sum, ..Load::of(sum) }
         };
         self.cells.iter().map(load).collect()
     }
@@ -159,15 +159,13 @@ impl Cell {
     /// What a load costs, in millionths of a CPU: sharing cores and running on slow ones, waiting for a
     /// CPU, and sharing the capacity and the bandwidth of the last-level cache.
     ///
-    /// All on a cell are slowed by shared cores alike. Those wait that have less weight: the kernel divides CPU time
-    /// by it.
+    /// Weights do not count here: all on a cell are slowed by shared cores and caches alike, and the kernel divides
+    /// the CPU time that there is by weight wherever VMs are.
     pub(super) fn cost(&self, load: &Load) -> [i64; 3] {
         if load.sum <= 0 {
             return [0; 3];
         }
-        let mean = load.weighted * 1000 / load.sum;
-        let shares_cache =
-            |run: i64| run * run / self.cores as i64 * CACHE / 1000 * mean / 1_000_000;
+        let shares_cache = |run: i64| run * run / self.cores as i64 * CACHE / 1000;
         let variance = (load.sum * 1000 - load.squares).max(0);
         // So far below the first step hardly ever more vCPUs are active: the table of `excess` ends there.
         let spare = (self.steps[0].0 - load.sum).max(0);
@@ -183,14 +181,8 @@ impl Cell {
         let (last, slower) = self.steps.split_last().expect("a step for each cell");
         let waiting = excess(last.0);
         let slow: i64 = slower.iter().map(|(limit, drop)| drop * (excess(*limit) - waiting)).sum();
-        let of_waiters = load.sum * 1_000_000_000 / load.inverse.max(1);
         let dearer = dearer((slow + waiting * 1000) * 1000 / load.sum);
-        let weigh = |cost: i64, weight: i64| cost * weight / 1_000_000;
-        [
-            weigh(slow * dearer / 1_000_000, mean),
-            weigh(waiting * dearer / 1000, of_waiters),
-            shares_cache(load.sum - waiting),
-        ]
+        [slow * dearer / 1_000_000, waiting * dearer / 1000, shares_cache(load.sum - waiting)]
     }
 }
 
@@ -204,20 +196,14 @@ pub(super) struct Load {
     pub(super) squares: i64,
     /// vCPUs, milli.
     pub(super) count: i64,
-    /// Demand times the weight of the VM, micro.
-    pub(super) weighted: i64,
-    /// Demand by the weight of the VM, micro.
-    pub(super) inverse: i64,
     /// Squares of the noise of what single units demand here, micro.
     pub(super) noise: i64,
 }
 
 impl Load {
-    /// That of one vCPU, with the weight of its VM in thousandths of the mean.
-    pub(super) fn of(demand: i64, weight: i64) -> Load {
-        let (squares, weighted) = (demand * demand, demand * weight);
-        let inverse = demand * 1_000_000 / weight.max(1);
-        Load { sum: demand, squares, count: 1000, weighted, inverse, noise: 0 }
+    /// That of one vCPU.
+    pub(super) fn of(demand: i64) -> Load {
+        Load { sum: demand, squares: demand * demand, count: 1000, noise: 0 }
     }
 
     pub(super) fn plus(self, part: &Load) -> Load {
@@ -238,8 +224,6 @@ impl Load {
             sum: f(self.sum, other.sum),
             squares: f(self.squares, other.squares),
             count: f(self.count, other.count),
-            weighted: f(self.weighted, other.weighted),
-            inverse: f(self.inverse, other.inverse),
             noise: f(self.noise, other.noise),
         }
     }

@@ -134,7 +134,7 @@ fn fixed(host: &Host, refused: &[Option<Reason>]) -> Vec<Load> {
         for (vcpu, demand) in vm.vcpus.iter().zip(vm.demands(host.snapshot.window)) {
             let may = |cell: &usize| host.cells[*cell].cpus.intersects(&vcpu.initial);
             let on: Vec<usize> = (0..host.cells.len()).filter(may).collect();
-            let part = Load::of(demand.0 as i64, 1000).part(1000 / on.len().max(1) as i64);
+            let part = Load::of(demand.0 as i64).part(1000 / on.len().max(1) as i64);
             on.iter().for_each(|cell| loads[*cell] = loads[*cell].plus(&part));
         }
     }

@@ -71,7 +71,7 @@ impl Home {
     /// then, copying and using it from afar; and access to its devices.
     pub(super) fn costs(&self, host: &Host, unit: &Unit) -> [i64; 3] {
         let vm = &host.snapshot.vms[unit.vm];
-        let lost = |hops: i64| unit.load.weighted / 1000 * hops / 1000 * REMOTE.0 as i64;
+        let lost = |hops: i64| unit.weighted / 1000 * hops / 1000 * REMOTE.0 as i64;
         let devices = vm.devices.iter().map(|node| lost(self.hops(*node).0) * DEVICE / 1000).sum();
         let (mut total, mut away, mut now, mut then) = (0, 0, 0, 0);
         for (node, bytes) in &unit.memory {

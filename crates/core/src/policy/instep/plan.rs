@@ -1,5 +1,5 @@
-//! The objective: the CPU time that VMs are predicted to lose, in millionths of a CPU, each weighted by
-//! its share of the host.
+//! The objective: the CPU time that VMs are predicted to lose, in millionths of a CPU. What a VM loses by its place
+//! is weighted by its share of the host; what all on a core or a cache lose is not.
 //!
 //! ```text
 //! loss = remote memory + moving it + devices + siblings in different caches   of each VM on its spot
@@ -229,7 +229,7 @@ impl<'a> Plan<'a> {
         match self.current[unit].filter(|_| noise) {
             None => sum(0),
             Some(current) if current == spot => sum(-DEVIATIONS),
-            Some(_) => sum(DEVIATIONS) + own.load.weighted / 1000 * own.noise,
+            Some(_) => sum(DEVIATIONS) + own.weighted / 1000 * own.noise,
         }
     }
 
@@ -252,6 +252,6 @@ impl<'a> Plan<'a> {
 
     /// The same with this many thousandths of its siblings in the same cache on average.
     fn lost_apart(&self, unit: usize, together: i64) -> i64 {
-        self.units[unit].load.weighted / 1000 * SPREAD / 1000 * (1000 - together)
+        self.units[unit].weighted / 1000 * SPREAD / 1000 * (1000 - together)
     }
 }

@@ -1,5 +1,5 @@
 //! Finds a plan that loses little: what is in force stays, new units are added greedily, the largest
-//! first, and then single units change places, or two swap, as long as that saves something.
+//! first, and then single units change places as long as that saves something.
 //!
 //! A unit leaves the spot where it is in force only if the change saves more than noise could make it
 //! seem to ([`Plan::price`]). Without new units and with equal loads, what comes out is what went in.
@@ -10,9 +10,6 @@ use std::cmp::Reverse;
 
 /// Passes over all units at most. Nearly all settle in three; the bound keeps the search O(n log n).
 const PASSES: usize = 12;
-
-/// Swaps tried in a pass at most: on larger hosts more are possible, and would save a thousandth.
-const SWAPS: usize = 500;
 
 /// Changes that a decision explores times those that there are, and the most that there may be: more are not
 /// worth their time.
@@ -68,12 +65,12 @@ fn put_all(plan: &mut Plan, order: &[usize], spots: &[Option<Spot>]) {
     plan.note_move();
 }
 
-/// Moves and swaps units until nothing is gained by it.
+/// Moves units until nothing is gained by it.
 fn improve(plan: &mut Plan, order: &[usize]) {
     for _ in 0..PASSES {
         let moved = order.iter().filter(|unit| move_one(plan, **unit)).count();
         // Of hundreds, what one in sixteen still gains is a thousandth of what all lose.
-        if moved <= order.len().saturating_sub(100) / 16 && !swap_some(plan, order) {
+        if moved <= order.len().saturating_sub(100) / 16 {
             break;
         }
     }
@@ -179,46 +176,4 @@ fn move_one(plan: &mut Plan, unit: usize) -> bool {
         plan.note_move();
     }
     moves
-}
-
-/// Lets units swap with others of about their demand.
-fn swap_some(plan: &mut Plan, order: &[usize]) -> bool {
-    let mut swapped = false;
-    let next = SWAPS / order.len().max(1);
-    for (at, first) in order.iter().enumerate() {
-        for second in order[at + 1..].iter().take(next) {
-            swapped |= swap(plan, *first, *second);
-        }
-    }
-    swapped
-}
-
-/// Swaps the spots of two units if that saves something.
-fn swap(plan: &mut Plan, first: usize, second: usize) -> bool {
-    let may =
-        |unit: usize, spot: Spot| plan.units[unit].options.iter().flatten().any(|s| *s == spot);
-    let (Some(here), Some(there)) = (plan.state.at[first], plan.state.at[second]) else {
-        return false;
-    };
-    let alone = plan.cells_of(here) == 1 && plan.cells_of(there) == 1;
-    if here == there || !alone || !may(first, there) || !may(second, here) {
-        return false;
-    }
-    plan.take(first);
-    plan.take(second);
-    let mut price = |of_first: Spot, of_second: Spot| {
-        let price = plan.price(first, of_first, true, i64::MAX);
-        plan.put(first, of_first);
-        let price = price + plan.price(second, of_second, true, i64::MAX);
-        plan.take(first);
-        price
-    };
-    let better = price(there, here) < price(here, there);
-    let (first_to, second_to) = if better { (there, here) } else { (here, there) };
-    plan.put(first, first_to);
-    plan.put(second, second_to);
-    if better {
-        plan.note_move();
-    }
-    better
 }

@@ -32,6 +32,8 @@ pub(super) struct Unit {
     /// What each of them may use; a single set where all may use the same.
     may: Vec<CpuSet>,
     pub(super) load: Load,
+    /// Demand times the weight of the VM in thousandths of the mean, micro.
+    pub(super) weighted: i64,
     /// Noise of its demand, in thousandths of it.
     pub(super) noise: i64,
     /// All it may use. A vCPU there has everything it is permitted.
@@ -179,6 +181,7 @@ fn unit(
     };
     let noise = vm.noise.map_or(UNKNOWN_NOISE, |noise| noise.0).min(1000) as i64;
     let load = load_of(host, vm, &vcpus, noise);
+    let weight = (i64::from(vm.weight) * 1000 / host.mean_weight).clamp(1, 100_000);
     let (current, near) = (None, Vec::new());
     let mut unit = Unit {
         vm: index,
@@ -187,6 +190,7 @@ fn unit(
         memory,
         may,
         load,
+        weighted: load.sum * weight,
         noise,
         wide,
         options,
@@ -216,8 +220,7 @@ fn current_spot(host: &Host, spots: &Spots, unit: &Unit) -> Option<Spot> {
 /// The demand of these vCPUs of a VM, without what its quota keeps it from.
 fn load_of(host: &Host, vm: &Vm, vcpus: &[usize], noise: i64) -> Load {
     let demands = vm.demands(host.snapshot.window);
-    let weight = (i64::from(vm.weight) * 1000 / host.mean_weight).clamp(1, 100_000);
-    let one = |k: &usize| Load::of(demands[*k].0.max(IDLE_DEMAND) as i64, weight);
+    let one = |k: &usize| Load::of(demands[*k].0.max(IDLE_DEMAND) as i64);
     let load = vcpus.iter().map(one).fold(Load::default(), |all, one| all.plus(&one));
     Load { noise: (load.sum * noise / 1000).pow(2), ..load }
 }

@@ -137,7 +137,7 @@ fn bring_home(plan: &Plan, wishes: &mut [Wish]) {
     // All memory of a unit is taken to be used alike.
     let gain = |unit: usize| {
         let total = units[unit].memory.values().map(|bytes| bytes.0).fold(0, u64::saturating_add);
-        units[unit].load.weighted.unsigned_abs().saturating_mul(1024) / ((total >> 20) + 1)
+        units[unit].weighted.unsigned_abs().saturating_mul(1024) / ((total >> 20) + 1)
     };
     let mut order: Vec<(Reverse<u64>, usize)> =
         (0..units.len()).map(|unit| (Reverse(gain(unit)), unit)).collect();

@@ -47,3 +47,19 @@ fn vms_of_one_cgroup_divide_its_weight() {
     // The third lies in the root.
     assert_eq!(weights(&[("u", 100)], &["u", "u", ""]), [75, 75, 150]);
 }
+
+#[test]
+fn vm_below_its_slice_without_controller_weighs_in_the_slice() {
+    // The kernel charges `a` to its slice, as the controller ends there.
+    let copy_of_a_slice = [("m.slice", 300), ("s.slice", 100), ("s.slice/b", 100)];
+    assert_eq!(weights(&copy_of_a_slice, &["m.slice/a", "s.slice/b"]), [150, 50]);
+}
+
+#[test]
+fn small_weights_keep_their_ratios() {
+    let groups = [("big", 10_000), ("big/a", 100), ("small", 1), ("small/b", 100)];
+    let groups = [&groups[..], &[("small/c", 300)]].concat();
+    let [a, b, c] = weights(&groups, &["big/a", "small/b", "small/c"])[..] else { panic!() };
+    assert_eq!((b, c), (50, 150));
+    assert_eq!(a, 200 * 10_000);
+}
