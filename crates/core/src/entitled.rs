@@ -91,6 +91,10 @@ pub fn weights(cpus: f64, groups: &[Group], vms: &[Vm]) -> Weights {
 /// A weight of 100 for each thread that a cgroup has beside children, as each counts in the kernel like a cgroup of this weight.
 const THREAD: f64 = 100.0;
 
+/// Threads in a cgroup with a limit are entitled to this many times that: entitled to no more they wait for others now and then, and
+/// what is left of the limit when its period ends is lost.
+const ROOM: f64 = 1.25;
+
 /// What these cgroups and VMs are entitled to on `cpus` CPUs. A cgroup whose parent is not given lies in the root, and so does a
 /// VM whose cgroup is not.
 #[must_use]
@@ -112,7 +116,9 @@ struct Node {
     weight: f64,
     wants: f64,
     most: f64,
-    /// Its number, 0 for the root itself.
+    /// What it takes from others at most.
+    limit: f64,
+    /// That of the one above it, 0 for the root itself.
     above: usize,
     children: Vec<usize>,
 }
@@ -133,12 +139,16 @@ impl Tree {
                 weight: weight.max(1e-3),
                 wants: wants.min(cpus),
                 most: most.min(cpus),
+                limit: cpus,
                 above: 0,
                 children: Vec::new(),
             }
         };
         let mut nodes = vec![node(THREAD, 0.0, cpus)];
-        nodes.extend(groups.iter().map(|group| node(group.weight, 0.0, group.most)));
+        nodes.extend(groups.iter().map(|group| {
+            let room = if group.wants > 0.0 { ROOM } else { 1.0 };
+            Node { limit: group.most, ..node(group.weight, 0.0, group.most * room) }
+        }));
         nodes.extend(groups.iter().map(|g| node(THREAD * g.wants.max(1.0), g.wants, cpus)));
         nodes.extend(vms.iter().map(|vm| node(vm.weight, vm.wants, vm.most)));
         let at: BTreeMap<u64, usize> =
@@ -186,7 +196,7 @@ impl Tree {
             let children = &self.nodes[*node].children;
             if !children.is_empty() {
                 let wants: f64 = children.iter().map(|child| self.nodes[*child].wants).sum();
-                self.nodes[*node].wants = wants.min(self.nodes[*node].most);
+                self.nodes[*node].wants = wants.min(self.cpus).min(self.nodes[*node].limit);
             }
         }
     }
@@ -325,6 +335,10 @@ mod tests {
         let all = entitled(8.0, &groups, &[vm(3, 2.0, 2.0), vm(4, 2.0, 2.0)]);
         assert!(near(all.vms[0], 0.5) && near(all.vms[1], 1.0), "{all:?}");
         assert!(near(all.groups[3], 6.5), "{all:?}");
+        // Threads have room above their limit, which others do not lose.
+        let limited = Group { most: 1.0, ..group(2, 0, 100.0, 4.0) };
+        let all = entitled(8.0, &[limited, group(5, 0, 100.0, 8.0)], &[]);
+        assert!(near(all.groups[0], 1.25) && near(all.groups[1], 7.0), "{all:?}");
     }
 
     #[test]
