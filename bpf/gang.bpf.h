@@ -164,6 +164,7 @@ static __always_inline s32 seat_cpu(struct task_state *t)
 	struct vm_state *v = vm_of(t->vm);
 	struct gang_part *part;
 	struct domain_state *d;
+	u64 set;
 	u32 lane;
 
 	if (!i || !v || i->seat == NO_SEAT || !is_gang(v))
@@ -172,8 +173,9 @@ static __always_inline s32 seat_cpu(struct task_state *t)
 	d = domain_of(part->domain);
 	if (!d)
 		return NO_CPU;
-	lane = part->set ? pol_lowest(part->set) + i->seat : INSTEP_LANES;
-	return lane < INSTEP_LANES && (part->set & pol_lane(lane)) ? cpu_at(d, lane) : NO_CPU;
+	set = part->set;
+	lane = set ? pol_lowest(set) + i->seat : INSTEP_LANES;
+	return lane < INSTEP_LANES && (set & pol_lane(lane)) ? cpu_at(d, lane) : NO_CPU;
 }
 
 /* A vCPU comes to the queue of its seat. */
@@ -292,6 +294,9 @@ static __always_inline void reseat(u32 vm, struct vm_state *v, struct domain_sta
 	if (!v->nr_parts)
 		v->seats = seats = 0;
 	number_seats(vm, seats, all);
+	/* How often it was torn says little of a gang of another size. */
+	if (seats != before)
+		v->torn = v->slots_had = 0;
 	d->stale = 1;
 	d->pooled = 1;
 	if (v->strays)

@@ -9,8 +9,8 @@
  * Method: threads note the cgroups above them, with cpu.weight as the kernel has it (struct task_group), four times a second while
  * they run; so a cgroup is known from its first thread's first moment. For each cgroup the time is summed for which
  * threads of the host in it were runnable. Once a second user space computes from this, from limits (cpu.max), and from the
- * demand of VMs, what each VM and each cgroup is entitled to (crates/core/src/entitled.rs), sooner when a weight has changed
- * (`reweighed`), and writes:
+ * demand of VMs, what each VM and each cgroup is entitled to (crates/core/src/entitled.rs), sooner when a weight or a limit has
+ * changed (`reweighed`), and writes:
  *
  *     weight of a VM      what it is entitled to, thousandths of a CPU
  *     weight of a cgroup  the same for each of its threads that belong to no VM
@@ -18,7 +18,7 @@
  * Within the host's account threads share CPU time by this weight times that of their nice value (policy.h, pol_host_key). The
  * account itself weighs in its domain what its threads weigh together, on average over the time in which there are any. While
  * user space has written none (`thread_weight` is 0) cgroups weigh alike, and the account weighs `host_weight`.
- * Limits: what is entitled to follows the demand by a second. Up to 65,536 cgroups are known (INSTEP_MAX_LIMITS). Any user may
+ * Limits: shares follow the demand by a second. Up to 65,536 cgroups are known (INSTEP_MAX_LIMITS). Any user may
  * make cgroups below one that was handed over: those of ordinary users take half of the table at most. Threads of a
  * cgroup that is not known count in the nearest one above it that is, so that its weight holds for them, too.
  */
@@ -166,7 +166,7 @@ static __always_inline void read_group(u64 group, struct group_read *out)
 }
 #endif
 
-/* One that is no less than all CPUs limits nobody. */
+/* Whether a cgroup has a limit: a quota of all CPUs or more is none. */
 static __always_inline bool has_limit(struct group_read *own)
 {
 	return own->period && own->quota / own->period < INSTEP_STATE->online;
@@ -193,16 +193,18 @@ static __always_inline struct group *make_group(u64 id, u64 group)
 static __always_inline bool note_cgroup(struct group_read *own, u64 group, u64 below, u64 now)
 {
 	struct group *g = group_at(own->id) ?: make_group(own->id, group), *child = below ? group_at(below) : NULL;
+	u64 most;
 
 	if (!g)
 		return false;
 	g->seen_at = now;
-	if (g->shares != own->shares) {
+	most = has_limit(own) ? own->quota * 1000 / own->period : 0;
+	if (g->shares != own->shares || g->most != most) {
 		if (g->shares)
 			count(INSTEP_C_REWEIGHED);
 		g->shares = own->shares;
+		g->most = most;
 	}
-	g->most = has_limit(own) ? own->quota * 1000 / own->period : 0;
 	if (child && child->parent != own->id)
 		child->parent = own->id;
 	return true;
@@ -282,7 +284,7 @@ SEPARATE int note_want(struct task_state *t, u64 now)
 		return 0;
 	since = t->wants_since;
 	t->wants_since = now;
-	if (t->vm != INSTEP_HOST || t->standing == STANDS_NOWHERE || t->held || !pol_before(since, now))
+	if (t->standing == STANDS_NOWHERE || t->held || !pol_before(since, now))
 		return 0;
 	g = group_at(t->node);
 	if (g)

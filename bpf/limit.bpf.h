@@ -19,7 +19,7 @@
  * run for a tick too long; because of the debt the mean is exact.
  * Limits: the periods of a limit begin when it is first seen, not when the kernel's do. Cgroups are looked through up to
  * 32 levels; up to 65,536 limits are known (INSTEP_MAX_LIMITS). Where the kernel has no memory for one the next look tries again,
- * and after two seconds the limit counts as lost.
+ * and when its threads ran for two seconds without it the limit counts as lost.
  */
 #ifndef INSTEP_LIMIT_BPF_H
 #define INSTEP_LIMIT_BPF_H
@@ -95,24 +95,26 @@ static __always_inline void lose_limit(u64 id)
 }
 
 /*
- * There was no memory for the limit of this cgroup. One is watched at a time, until it has an entry or nobody looked at it for
- * LIMIT_AWAITED_NS: two looks that far apart say nothing of the time between them.
+ * There was no memory for the limit of this cgroup. One is watched at a time, until it has an entry or no thread of it ran for
+ * LIMIT_AWAITED_NS. Of the time between two looks a quarter of a second counts at most: its threads may have slept.
  */
 static __always_inline void await_limit(u64 id, u64 now)
 {
 	struct host_state *s = INSTEP_STATE;
+	u64 since;
 
-	if (pol_since(s->awaited_at, now) >= LIMIT_AWAITED_NS || !s->awaited_limit) {
-		s->awaited_since = now;
+	if (s->awaited_limit != id) {
+		if (s->awaited_limit && pol_since(s->awaited_at, now) < LIMIT_AWAITED_NS)
+			return;
+		s->awaited_ns = 0;
 		s->awaited_at = now;
-		/* Another CPU that sees the id sees the times, too. */
+		/* Who sees the id sees these, too. */
 		__sync_lock_test_and_set(&s->awaited_limit, id);
 		return;
 	}
-	if (s->awaited_limit != id)
-		return;
-	s->awaited_at = now;
-	if (pol_since(s->awaited_since, now) >= LIMIT_AWAITED_NS)
+	/* Of several CPUs that look at once one adds the time. */
+	since = __sync_lock_test_and_set(&s->awaited_at, now);
+	if (__sync_fetch_and_add(&s->awaited_ns, pol_min(pol_since(since, now), LIMIT_LOOK_NS)) >= LIMIT_AWAITED_NS)
 		lose_limit(id);
 }
 

@@ -265,7 +265,6 @@ SEPARATE int assign_cpus(struct domain_state *d, struct slot_plan *plan)
 			if (!d->lists)
 				break;
 			member = d->heads[within(pol_take(&d->lists), INSTEP_LANES)];
-			continue;
 		}
 		vm = member;
 		if (member == HOST_MEMBER) {

@@ -279,7 +279,7 @@ struct host_state {
 	u64 held_last;	/* when a thread was last held */
 	u64 lost_limit;	/* the cgroup whose limit found no room last */
 	u64 awaited_limit; /* one for which there is no memory at the moment, ... */
-	u64 awaited_since; /* ... since then */
+	u64 awaited_ns;	/* ... for how long it was not kept */
 	u64 awaited_at;	/* ... and when it was looked at last */
 	u32 user_groups; /* cgroups in the table that users other than root have; user space counts anew */
 	struct instep_vm_settings vm_set[INSTEP_MAX_VMS] LINE;

@@ -71,12 +71,30 @@ pub struct Weights {
     pub mean: u32,
 }
 
+/// What a limit leaves, times this, is the weight of threads below it and of a VM in the cgroup that has it. Else they wait for others now
+/// and then, and what is left of the limit when its period ends is lost. VMs that share a limit weigh what it leaves each: it is
+/// divided evenly only while they keep up with the clock.
+const ROOM: f64 = 1.25;
+
 /// [`entitled`] as weights.
 #[must_use]
 pub fn weights(cpus: f64, groups: &[Group], vms: &[Vm]) -> Weights {
     let has = entitled(cpus, groups, vms);
     let weight = |cpus: f64| (cpus * 1000.0).round().max(1.0) as u32;
-    let of_thread = |(group, own): (&Group, &f64)| (own / group.wants.max(1.0)).min(1.0);
+    let by_id: BTreeMap<u64, &Group> = groups.iter().map(|group| (group.id, group)).collect();
+    // A circle, which no kernel makes, ends after as many levels as there are cgroups.
+    let is_limited = |group: &Group| {
+        let above = |below: &&Group| by_id.get(&below.parent).copied();
+        let mut levels = std::iter::successors(Some(group), above).take(groups.len());
+        levels.any(|level| level.most.is_finite())
+    };
+    let room = |limited: bool| if limited { ROOM } else { 1.0 };
+    let of_thread = |(group, own): (&Group, &f64)| {
+        (own * room(is_limited(group)) / group.wants.max(1.0)).min(1.0)
+    };
+    let of_vm = |(vm, own): (&Vm, f64)| {
+        own * room(by_id.get(&vm.group).is_some_and(|group| group.most.is_finite()))
+    };
     let threads: Vec<f64> = groups.iter().zip(&has.groups).map(of_thread).collect();
     let wants: f64 = groups.iter().map(|group| group.wants.max(0.0)).sum();
     let weighed: f64 =
@@ -84,16 +102,12 @@ pub fn weights(cpus: f64, groups: &[Group], vms: &[Vm]) -> Weights {
     Weights {
         mean: if wants > 0.0 { weight(weighed / wants) } else { 1000 },
         threads: threads.into_iter().map(weight).collect(),
-        vms: has.vms.into_iter().map(weight).collect(),
+        vms: vms.iter().zip(has.vms).map(of_vm).map(weight).collect(),
     }
 }
 
 /// A weight of 100 for each thread that a cgroup has beside children, as each counts in the kernel like a cgroup of this weight.
 const THREAD: f64 = 100.0;
-
-/// Threads in a cgroup with a limit are entitled to this many times that: entitled to no more they wait for others now and then, and
-/// what is left of the limit when its period ends is lost.
-const ROOM: f64 = 1.25;
 
 /// What these cgroups and VMs are entitled to on `cpus` CPUs. A cgroup whose parent is not given lies in the root, and so does a
 /// VM whose cgroup is not.
@@ -116,8 +130,6 @@ struct Node {
     weight: f64,
     wants: f64,
     most: f64,
-    /// What it takes from others at most.
-    limit: f64,
     /// That of the one above it, 0 for the root itself.
     above: usize,
     children: Vec<usize>,
@@ -139,16 +151,12 @@ impl Tree {
                 weight: weight.max(1e-3),
                 wants: wants.min(cpus),
                 most: most.min(cpus),
-                limit: cpus,
                 above: 0,
                 children: Vec::new(),
             }
         };
         let mut nodes = vec![node(THREAD, 0.0, cpus)];
-        nodes.extend(groups.iter().map(|group| {
-            let room = if group.wants > 0.0 { ROOM } else { 1.0 };
-            Node { limit: group.most, ..node(group.weight, 0.0, group.most * room) }
-        }));
+        nodes.extend(groups.iter().map(|group| node(group.weight, 0.0, group.most)));
         nodes.extend(groups.iter().map(|g| node(THREAD * g.wants.max(1.0), g.wants, cpus)));
         nodes.extend(vms.iter().map(|vm| node(vm.weight, vm.wants, vm.most)));
         let at: BTreeMap<u64, usize> =
@@ -196,7 +204,7 @@ impl Tree {
             let children = &self.nodes[*node].children;
             if !children.is_empty() {
                 let wants: f64 = children.iter().map(|child| self.nodes[*child].wants).sum();
-                self.nodes[*node].wants = wants.min(self.cpus).min(self.nodes[*node].limit);
+                self.nodes[*node].wants = wants.min(self.nodes[*node].most);
             }
         }
     }
@@ -335,10 +343,9 @@ mod tests {
         let all = entitled(8.0, &groups, &[vm(3, 2.0, 2.0), vm(4, 2.0, 2.0)]);
         assert!(near(all.vms[0], 0.5) && near(all.vms[1], 1.0), "{all:?}");
         assert!(near(all.groups[3], 6.5), "{all:?}");
-        // Threads have room above their limit, which others do not lose.
         let limited = Group { most: 1.0, ..group(2, 0, 100.0, 4.0) };
         let all = entitled(8.0, &[limited, group(5, 0, 100.0, 8.0)], &[]);
-        assert!(near(all.groups[0], 1.25) && near(all.groups[1], 7.0), "{all:?}");
+        assert!(near(all.groups[0], 1.0) && near(all.groups[1], 7.0), "{all:?}");
     }
 
     #[test]
@@ -360,6 +367,19 @@ mod tests {
         assert_eq!((all.threads[0], all.threads[1], all.vms[0]), (238, 1000, 950), "{all:?}");
         assert_eq!(all.mean, 256, "(4 * 237.5 + 0.1 * 1000) / 4.1");
         assert_eq!(weights(2.0, &[], &[]).mean, 1000);
+    }
+
+    #[test]
+    fn what_has_a_limit_of_its_own_weighs_more_than_it() {
+        // The limit is that of the slice above them.
+        let slice = Group { most: 0.5, ..group(2, 0, 100.0, 0.0) };
+        let groups = [slice, group(3, 2, 100.0, 1.0), group(4, 0, 100.0, 4.0)];
+        let all = weights(2.0, &groups, &[]);
+        assert_eq!((all.threads[1], all.threads[2]), (625, 375), "{all:?}");
+        let groups =
+            [slice, group(3, 2, 100.0, 0.0), Group { most: 1.0, ..group(4, 0, 100.0, 0.0) }];
+        let all = weights(2.0, &groups, &[vm(3, 2.0, 2.0), vm(4, 2.0, 2.0)]);
+        assert_eq!(all.vms, [500, 1250], "{all:?}");
     }
 
     #[test]

@@ -229,7 +229,8 @@ impl<'a> Plan<'a> {
         match self.current[unit].filter(|_| noise) {
             None => sum(0),
             Some(current) if current == spot => sum(-DEVIATIONS),
-            Some(_) => sum(DEVIATIONS) + own.weighted / 1000 * own.noise,
+            // What it loses itself counts by its weight, what all in a cell lose does not.
+            Some(_) => sum(DEVIATIONS) + own.load.sum.max(own.weighted / 1000) * own.noise,
         }
     }
 

@@ -378,6 +378,30 @@ fn limit_without_memory_is_kept_later_or_counts_as_lost() {
         assert_eq!(lost, 0, "{spans:?}");
         assert!(near(got, 20.0), "{got} % of 20");
     }
-    let Without { lost, .. } = without_memory(&[(true, 3000)]);
-    assert!(lost > 0, "nobody says that the limit was not kept");
+    let sleeps_between = [(true, 900), (false, 3000), (true, 900), (false, 3000), (true, 900)];
+    for spans in [&[(true, 3000)][..], &sleeps_between] {
+        let Without { lost, .. } = without_memory(spans);
+        assert!(lost > 0, "nobody says that the limit was not kept: {spans:?}");
+    }
+}
+
+#[test]
+fn user_space_sees_each_limit_as_it_is_now() {
+    let mut instep = host(2, &[(1, 100)], &[]);
+    // SAFETY: it is the state that this scheduler was loaded with.
+    unsafe { c::shim_weigh_group(instep.kernel().globals(), 1, 100, 0) };
+    set(&mut instep, 1, Some(limit(20)));
+    instep.kernel().set_group(0, 1);
+    wake(&mut instep, 0, START);
+    run(&mut instep, 2, 1, START, 600);
+    assert_eq!(instep.group_seen(1).expect("its thread ran").most, 200);
+    let (mut now, before) = (START + 600 * MS, instep.counter(Counter::Reweighed));
+    // A quota of all CPUs or more is no limit.
+    for (own, most) in [(limit(150), 1500), (limit(200), 0), (limit(50), 500)] {
+        set(&mut instep, 1, Some(own));
+        run(&mut instep, 2, 1, now, 600);
+        now += 600 * MS;
+        assert_eq!(instep.group_seen(1).expect("its thread ran").most, most);
+    }
+    assert_eq!(instep.counter(Counter::Reweighed), before + 3, "what changed is told");
 }
