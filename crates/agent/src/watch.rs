@@ -127,7 +127,7 @@ impl<S: Scheduler> Watch<S> {
     }
 
     /// VMs came or ended. A new VM shares the account of the host's threads until the scheduler knows it, so the scheduler is told now,
-    /// unless it was just before: whoever starts and ends processes that look like VMs must not have /proc read all the time.
+    /// unless it was just before: a user who starts and ends processes that look like VMs would have /proc read all the time.
     pub(crate) fn note_arrivals(&mut self, sink: &mut dyn Sink) {
         self.has_arrivals = true;
         self.look_if_due(sink);

@@ -409,13 +409,13 @@ impl Dispatch {
         self.last_exit = Some(LastExit { why: exit.why(), dump });
     }
 
-    /// Leaves word for `instep status`; a directory that is full or gone is no reason to stop.
     /// Whether it is in force or will be tried again.
     #[cfg(test)]
     fn is_active(&self) -> bool {
         !matches!(self.state, State::Off(_) | State::GivenUp(_))
     }
 
+    /// Writes what `instep status` reads; a directory that is full or gone is no reason to stop.
     fn write(&self) {
         let Some(dir) = &self.dir else { return };
         if let Err(error) = in_force::write(dir, &self.in_force()) {

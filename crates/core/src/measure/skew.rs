@@ -1,7 +1,7 @@
 //! Where vCPUs are, one change after the other, and how far a waiting one falls behind its siblings.
 //!
 //! *Skew* (systems.md, 3) grows while a vCPU waits and a sibling runs, and shrinks while it runs and a sibling waits, not
-//! below zero: what relaxed co-scheduling bounds. Who sleeps owes nobody anything.
+//! below zero: what relaxed co-scheduling bounds. A vCPU that sleeps falls behind nobody.
 
 use crate::units::{CpuId, Nanos};
 
