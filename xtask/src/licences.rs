@@ -1,5 +1,5 @@
-//! Whether everything that the programs are built of has a licence that `deny.toml` allows, by `cargo tree`: cargo-deny, which checks
-//! more, is not on every machine.
+//! Whether everything that the programs are built of has a licence that `deny.toml` allows, and none of it is a crate that `deny.toml`
+//! bans, by `cargo tree`: cargo-deny, which checks more, is not on every machine.
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
@@ -12,6 +12,20 @@ use std::process::Command;
 struct Deny {
     graph: Graph,
     licenses: Licences,
+    bans: Bans,
+}
+
+#[derive(Debug, Deserialize)]
+struct Bans {
+    deny: Vec<Banned>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Banned {
+    #[serde(rename = "crate")]
+    name: String,
+    reason: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -38,7 +52,9 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     let deny: Deny = toml::from_str(&text).context("deny.toml is not as expected")?;
     let mut refused = BTreeSet::new();
     for target in &deny.graph.targets {
-        refused.extend(refusals(&tree(root, target)?, &deny.licenses)?);
+        let tree = tree(root, target)?;
+        refused.extend(refusals(&tree, &deny.licenses)?);
+        refused.extend(banned(&tree, &deny.bans.deny));
     }
     for line in &refused {
         eprintln!(
@@ -53,8 +69,17 @@ fn tree(root: &Path, target: &str) -> Result<String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .current_dir(root)
-        .args(["tree", "--workspace", "--all-features", "--edges", "normal,build"])
-        .args(["--prefix", "none", "--format", "{p}\t{l}", "--target", target])
+        .args(["tree", "--locked", "--workspace", "--all-features"])
+        .args([
+            "--edges",
+            "normal,build",
+            "--prefix",
+            "none",
+            "--format",
+            "{p}\t{l}",
+            "--target",
+            target,
+        ])
         .output()
         .context("cannot run cargo tree")?;
     if !output.status.success() {
@@ -82,6 +107,13 @@ fn refusals(tree: &str, licences: &Licences) -> Result<BTreeSet<String>> {
         }
     }
     Ok(refused)
+}
+
+/// The crates that are banned, each with the reason.
+fn banned(tree: &str, bans: &[Banned]) -> BTreeSet<String> {
+    let names: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    let bans = bans.iter().filter(|ban| names.contains(ban.name.as_str()));
+    bans.map(|ban| format!("{} is used and banned ({})", ban.name, ban.reason)).collect()
 }
 
 /// Whether a licence, such as `MIT OR Apache-2.0`, can be had by these alone. `WITH` belongs to the name before it.
@@ -173,5 +205,13 @@ mod tests {
         let allow = vec!["Apache-2.0".to_owned()];
         licences.exceptions.push(Exception { name: "b".to_owned(), allow });
         assert!(refusals(tree, &licences).unwrap().is_empty());
+    }
+
+    #[test]
+    fn banned_crate_is_named_with_the_reason() {
+        let tree = "own v0.1.0 (/here)\tGPL-2.0-only\na-sys v1.2.0\tMIT (*)\n\nb v2.0.0\tMIT\n";
+        let ban = |name: &str| Banned { name: name.to_owned(), reason: "why".to_owned() };
+        let named = BTreeSet::from(["b is used and banned (why)".to_owned()]);
+        assert_eq!(banned(tree, &["a", "b", "c"].map(ban)), named);
     }
 }

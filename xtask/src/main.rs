@@ -25,7 +25,7 @@ usage: cargo xtask TASK
 
   ci [--no-test]         what CI runs: fmt, clippy, tests, tidy, licences, docs
   tidy                   layering of the crates, file sizes, forbidden text, links of the documents
-  licences               whether all that the programs are built of has a licence that deny.toml allows
+  licences               whether deny.toml allows all that the programs are built of, and its licences
   bench [--vms N,N,...]  cycle time by number of VMs, as a table for docs/performance.md;
                          run with --release: cargo run --release -p xtask -- bench
   bench sim              the simulator's speed by size, and beside SimSo (pip), as tables

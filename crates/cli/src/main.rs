@@ -19,7 +19,6 @@ mod profile;
 mod record;
 mod restore;
 mod run;
-
 mod serve;
 mod status;
 mod top;

@@ -3,7 +3,7 @@
 //! Nothing is interpreted but when the next cycle is due: the documents go on to readers as they are.
 
 use bytes::Bytes;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::fs::{self, File};
@@ -65,10 +65,20 @@ pub struct Document {
     schema: &'static str,
     version: u64,
     lacking: Vec<Lacking>,
-    #[schemars(with = "Option<serde_json::Value>")]
+    #[schemars(schema_with = "host_or_null")]
     host: Option<Box<RawValue>>,
-    #[schemars(with = "Option<serde_json::Value>")]
+    #[schemars(schema_with = "history_or_null")]
     history: Option<Box<RawValue>>,
+}
+
+// Of the types of a run, which this crate does not know: the document of all schemas defines both.
+
+fn host_or_null(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "anyOf": [{ "$ref": "#/$defs/PublishedHost" }, { "type": "null" }] })
+}
+
+fn history_or_null(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "anyOf": [{ "$ref": "#/$defs/History" }, { "type": "null" }] })
 }
 
 /// What is read of the host's document.

@@ -32,17 +32,17 @@ impl Options {
             }
             let value = args.next().copied();
             let value = || value.with_context(|| format!("{arg} needs a value"));
-            let number = || -> Result<u64> {
+            let number_in = |least: u64, most: u64| -> Result<u64> {
                 let text = value()?;
-                text.parse()
-                    .ok()
-                    .filter(|number| *number <= 100_000)
-                    .with_context(|| format!("{arg} {text}: expected a number from 0 to 100000"))
+                text.parse().ok().filter(|number| (least..=most).contains(number)).with_context(
+                    || format!("{arg} {text}: expected a number from {least} to {most}"),
+                )
             };
+            let number = || number_in(0, 100_000);
             match *arg {
                 "--hosts" => options.hosts = number()?,
                 "--gaps" => options.gaps = number()?,
-                "--runs" => options.runs = number()?.clamp(1, 100),
+                "--runs" => options.runs = number_in(1, 100)?,
                 "--drawn" => options.drawn = number()?,
                 "--seed" => options.seed = number()?,
                 "--json" => options.json = Some(value()?.into()),
@@ -67,7 +67,9 @@ mod tests {
         assert_eq!((options.hosts, options.gaps, options.seed), (8, 60, 7));
         assert_eq!((options.runs, options.drawn), (1, 50));
         for (args, word) in [
-            (["--hosts", "many"].as_slice(), "expected a number"),
+            (["--hosts", "many"].as_slice(), "expected a number from 0 to 100000"),
+            (&["--runs", "0"], "--runs 0: expected a number from 1 to 100"),
+            (&["--runs", "101"], "from 1 to 100"),
             (&["--html"], "needs a value"),
             (&["--speed", "3"], "knows no --speed"),
         ] {

@@ -1,4 +1,4 @@
-//! What every file must and must not be: not too long, begun with what it is for, free of one
+//! What every file must and must not be: not too long (the changelog by version), begun with what it is for, free of one
 //! machine's paths and mirrors.
 
 use super::Finding;
@@ -8,6 +8,9 @@ use std::path::Path;
 const LONG: usize = 600;
 /// Lines of a source file that call for a split.
 const TOO_LONG: usize = 900;
+
+/// Lines of text that a version has in the changelog at most.
+const CHANGES: usize = 40;
 
 /// A skip that nobody counts.
 const UNCOUNTED: &str = concat!("println!(\"", "skipped");
@@ -36,6 +39,9 @@ pub(super) fn check(path: &Path, bytes: &[u8]) -> Vec<Finding> {
                 .push(Finding::warning(format!("{name} has {lines} lines; is there a reason?")));
         }
     }
+    if path == Path::new("CHANGELOG.md") {
+        findings.extend(long_versions(text));
+    }
     if extension == Some("rs") && in_src(path) && !text.starts_with("//!") {
         findings.push(Finding::error(format!("{name} does not begin with //! and what it is for")));
     }
@@ -53,6 +59,20 @@ pub(super) fn check(path: &Path, bytes: &[u8]) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// Versions of the changelog that say too much.
+fn long_versions(text: &str) -> impl Iterator<Item = Finding> {
+    text.split("\n## ").skip(1).filter_map(|version| {
+        let mut lines = version.lines().filter(|line| !line.trim().is_empty());
+        let name = lines.next()?;
+        let count = lines.count();
+        (count > CHANGES).then(|| {
+            Finding::error(format!(
+                "CHANGELOG.md has {count} lines of text on {name}; join or drop some, {CHANGES} at most"
+            ))
+        })
+    })
 }
 
 fn in_src(path: &Path) -> bool {
@@ -82,6 +102,16 @@ mod tests {
         assert!(!check_text("a/src/b.rs", &file(LONG + 1))[0].fatal);
         assert!(check_text("a/src/b.rs", &file(TOO_LONG + 1))[0].fatal);
         assert!(check_text("bpf/main.c", &file(TOO_LONG + 1))[0].fatal);
+    }
+
+    #[test]
+    fn version_of_more_than_40_lines_in_the_changelog_is_refused() {
+        let version = |lines: usize| format!("\n## 0.{lines}\n\n{}", "* text\n\n".repeat(lines));
+        let changelog = |lines| format!("# Changelog\n\nAbout.\n{}{}", version(3), version(lines));
+        assert_eq!(check_text("CHANGELOG.md", &changelog(CHANGES)), []);
+        let found = check_text("CHANGELOG.md", &changelog(CHANGES + 1));
+        assert!(found[0].fatal && found[0].what.contains("on 0.41"), "{found:?}");
+        assert_eq!(check_text("README.md", &changelog(CHANGES + 1)), []);
     }
 
     #[test]

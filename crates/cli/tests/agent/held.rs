@@ -42,14 +42,20 @@ fn status_tells_what_a_run_holds_and_when_it_acts_again() {
     assert!(run["cycle"].as_u64() >= Some(1), "{run}");
     assert!(text(&run, "next_cycle_at") > text(&run, "cycle_at"), "{run}");
 
-    let shown = status(&vm, &["--vcpus"]);
-    let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    let shown_lines = status(&vm, &["--vcpus"]);
+    let shown = shown_lines.split_whitespace().collect::<Vec<_>>().join(" ");
     let placed = format!("placed by Instep (pid {pid}, since ");
     assert!(shown.contains(&placed) && shown.contains(&format!("; was {first})")), "{shown}");
     assert!(shown.contains(&format!("UUID {UUID}")), "{shown}");
-    let (_, line) = shown.split_once("instep run: ").unwrap();
+    let line = shown_lines.lines().find_map(|line| line.strip_prefix("instep run: ")).unwrap();
     let begin = format!("pid {pid}, policy instep, ");
-    assert!(line.starts_with(&begin) && line.contains(" done, the next one at "), "{shown}");
+    let (done, next) =
+        line.strip_prefix(&begin).unwrap().split_once(" done, the next one at ").unwrap();
+    let (done, unit) = done.split_once(' ').unwrap();
+    let done: u64 = done.parse().unwrap();
+    assert_eq!((unit, next.is_empty()), (if done == 1 { "cycle" } else { "cycles" }, false));
+    let [first, last] = [&run, &held(&vm).1].map(|run| run["cycle"].as_u64().unwrap());
+    assert!((first..=last).contains(&done), "{line}: {first} to {last} cycles");
 
     assert_eq!(running.terminate(), Some(0));
     let (after, run) = held(&vm);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the package must hold, besides a page for each command.
-const FILES: [&str; 17] = [
+const FILES: [&str; 18] = [
     "usr/bin/instep",
     "etc/instep/instep.toml",
     "usr/lib/systemd/system/instep.service",
@@ -21,6 +21,7 @@ const FILES: [&str; 17] = [
     "usr/share/fish/vendor_completions.d/instep.fish",
     "usr/share/instep/schemas.json",
     "usr/share/doc/instep/guide.md",
+    "usr/share/doc/instep/schemas.json",
     "usr/share/doc/instep/decisions/0020-service-and-package.md",
     "usr/share/doc/instep/models/validation.md",
     "usr/share/doc/instep/copyright",

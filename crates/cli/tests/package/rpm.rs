@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What the package must hold, besides a page for each command, and whether it belongs to the settings.
-const FILES: [(&str, bool); 15] = [
+const FILES: [(&str, bool); 16] = [
     ("/usr/bin/instep", false),
     ("/etc/instep/instep.toml", true),
     ("/usr/lib/systemd/system/instep.service", false),
@@ -21,6 +21,7 @@ const FILES: [(&str, bool); 15] = [
     ("/usr/share/licenses/instep/COPYING", false),
     ("/usr/share/instep/schemas.json", false),
     ("/usr/share/doc/instep/guide.md", false),
+    ("/usr/share/doc/instep/schemas.json", false),
     ("/usr/share/doc/instep/decisions/0020-service-and-package.md", false),
     ("/usr/share/doc/instep/models/validation.md", false),
     ("/usr/share/doc/instep/examples/prometheus/instep-alerts.yml", false),
@@ -88,7 +89,9 @@ fn rpm_package_holds_what_a_host_needs_and_runs_from_where_it_is_unpacked() {
     }
     let about = query(&package, &["--queryformat", "%{NAME} %{LICENSE} %{ARCH}"]).unwrap();
     assert_eq!(about, format!("instep GPL-2.0-only {}", std::env::consts::ARCH));
-    check_scripts(&query(&package, &["--scripts"]).unwrap());
+    let scripts = query(&package, &["--scripts"]).unwrap();
+    check_scripts(&scripts);
+    check_directories(&scripts, &listed);
     let needs = query(&package, &["--requires"]).unwrap();
     assert!(needs.contains("libc.so.6"), "{needs}");
     // As the package of Debian.
@@ -132,6 +135,25 @@ fn rpm_package_of_the_laboratory_needs_the_same_version() {
     let recommended = query(&package, &["--recommends"]).unwrap();
     assert!(recommended.contains("qemu-system-x86"), "{recommended}");
     assert_eq!(query(&package, &["--scripts"]).unwrap(), "", "it has no service");
+}
+
+/// Removal leaves no directory of Instep's own, and removes those below another one first.
+fn check_directories(scripts: &str, listed: &str) {
+    let (_, removed) = scripts.rsplit_once("rmdir ").expect("removal removes directories");
+    let removed: Vec<&str> =
+        removed.split_whitespace().take_while(|word| *word != "2>/dev/null").collect();
+    let files = listed.lines().filter_map(|line| line.split(' ').next());
+    let is_own = |path: &&Path| path.iter().any(|part| part == "instep");
+    for file in files {
+        let own = Path::new(file).ancestors().skip(1).take_while(is_own);
+        let places: Vec<usize> = own
+            .map(|directory| {
+                let place = removed.iter().position(|path| Path::new(path) == directory);
+                place.unwrap_or_else(|| panic!("{} stays: {removed:?}", directory.display()))
+            })
+            .collect();
+        assert!(places.is_sorted(), "{file}: {removed:?}");
+    }
 }
 
 /// What rpm does at installation, upgrade and removal.

@@ -236,7 +236,7 @@ pub fn assumed(name: &str) -> Result<Vec<(String, Value, String)>, String> {
     for (part, values) in table(name, DEEPEST)?.into_iter().filter(|(part, _)| part != "host") {
         for (word, given) in values.as_table().into_iter().flatten() {
             let source = given.get("source").and_then(Value::as_str).unwrap_or_default();
-            if source.contains("assumed") {
+            if source.to_lowercase().contains("assumed") {
                 all.push((format!("{part}.{word}"), given["is"].clone(), source.to_owned()));
             }
         }

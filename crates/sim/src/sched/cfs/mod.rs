@@ -5,8 +5,8 @@
 //! This file holds the queues and the choice; `wake` the CPU of a task that wakes up, `balance`, `groups`
 //! and `domains` the balancing. What each function of the original does is written down in
 //! docs/models/schedulers.md. A task's weight is its VM's, but where each VM is a group (`shares`). [`Choice`] narrows which CPUs
-//! a task may be put on; the rules of the *balance* scheduler (systems.md, 3) are one. Not modelled: cgroup
-//! bandwidth, NUMA balancing, autogroup, load averages over time.
+//! a task may be put on; the rules of the *balance* scheduler (systems.md, 3) are one. Averages of load
+//! over time are those of `shares` alone. Not modelled: cgroup bandwidth, NUMA balancing, autogroup.
 
 mod balance;
 mod domains;

@@ -75,7 +75,8 @@ fn plot(out: &mut String, name: &str, along: &[&str], lines: &[Series]) {
     let x = |at: usize| AREA.left + step * (at as f64 + 0.5);
     // Beside one another, or intervals of the same place would hide each other.
     let apart = (step * 0.6 / lines.len().max(1) as f64).min(6.0);
-    let x_of = |at: usize, line: usize| x(at) + apart * (line as f64 - lines.len() as f64 / 2.0);
+    let middle = (lines.len() as f64 - 1.0) / 2.0;
+    let x_of = |at: usize, line: usize| x(at) + apart * (line as f64 - middle);
     let number = |mark: f64| html::without_zeros(&format!("{mark:.4}")).to_owned();
     let _ = writeln!(out, "<section>\n<h2>{}</h2>", escaped(name));
     add_plot(out, name, &scale, number, |out| {
