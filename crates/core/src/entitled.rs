@@ -71,9 +71,8 @@ pub struct Weights {
     pub mean: u32,
 }
 
-/// What a limit leaves, times this, is the weight of threads below it and of a VM in the cgroup that has it. Else they wait for others now
-/// and then, and what is left of the limit when its period ends is lost. VMs that share a limit weigh what it leaves each: it is
-/// divided evenly only while they keep up with the clock.
+/// Threads below a limit weigh this many times that at most. With exactly the limit they would wait for others now and then, and what is
+/// left of it when its period ends is lost; with more than they can use the threads of the host would weigh too much together.
 const ROOM: f64 = 1.25;
 
 /// [`entitled`] as weights.
@@ -83,17 +82,13 @@ pub fn weights(cpus: f64, groups: &[Group], vms: &[Vm]) -> Weights {
     let weight = |cpus: f64| (cpus * 1000.0).round().max(1.0) as u32;
     let by_id: BTreeMap<u64, &Group> = groups.iter().map(|group| (group.id, group)).collect();
     // A circle, which no kernel makes, ends after as many levels as there are cgroups.
-    let is_limited = |group: &Group| {
+    let limit = |group: &Group| {
         let above = |below: &&Group| by_id.get(&below.parent).copied();
-        let mut levels = std::iter::successors(Some(group), above).take(groups.len());
-        levels.any(|level| level.most.is_finite())
+        let levels = std::iter::successors(Some(group), above).take(groups.len());
+        levels.map(|level| level.most).fold(f64::INFINITY, f64::min)
     };
-    let room = |limited: bool| if limited { ROOM } else { 1.0 };
     let of_thread = |(group, own): (&Group, &f64)| {
-        (own * room(is_limited(group)) / group.wants.max(1.0)).min(1.0)
-    };
-    let of_vm = |(vm, own): (&Vm, f64)| {
-        own * room(by_id.get(&vm.group).is_some_and(|group| group.most.is_finite()))
+        (own.min(ROOM * limit(group)) / group.wants.max(1.0)).min(1.0)
     };
     let threads: Vec<f64> = groups.iter().zip(&has.groups).map(of_thread).collect();
     let wants: f64 = groups.iter().map(|group| group.wants.max(0.0)).sum();
@@ -102,7 +97,7 @@ pub fn weights(cpus: f64, groups: &[Group], vms: &[Vm]) -> Weights {
     Weights {
         mean: if wants > 0.0 { weight(weighed / wants) } else { 1000 },
         threads: threads.into_iter().map(weight).collect(),
-        vms: vms.iter().zip(has.vms).map(of_vm).map(weight).collect(),
+        vms: has.vms.into_iter().map(weight).collect(),
     }
 }
 
@@ -129,7 +124,10 @@ pub fn entitled(cpus: f64, groups: &[Group], vms: &[Vm]) -> Entitled {
 struct Node {
     weight: f64,
     wants: f64,
+    /// CPUs that it may have at most.
     most: f64,
+    /// CPUs that it takes from others at most.
+    limit: f64,
     /// That of the one above it, 0 for the root itself.
     above: usize,
     children: Vec<usize>,
@@ -151,12 +149,15 @@ impl Tree {
                 weight: weight.max(1e-3),
                 wants: wants.min(cpus),
                 most: most.min(cpus),
+                limit: cpus,
                 above: 0,
                 children: Vec::new(),
             }
         };
         let mut nodes = vec![node(THREAD, 0.0, cpus)];
-        nodes.extend(groups.iter().map(|group| node(group.weight, 0.0, group.most)));
+        nodes.extend(
+            groups.iter().map(|group| Node { limit: group.most, ..node(group.weight, 0.0, cpus) }),
+        );
         nodes.extend(groups.iter().map(|g| node(THREAD * g.wants.max(1.0), g.wants, cpus)));
         nodes.extend(vms.iter().map(|vm| node(vm.weight, vm.wants, vm.most)));
         let at: BTreeMap<u64, usize> =
@@ -171,7 +172,24 @@ impl Tree {
         for (vm, leaf) in vms.iter().zip(1 + 2 * groups.len()..) {
             tree.put(leaf, at.get(&vm.group).copied().unwrap_or(0));
         }
+        tree.share_limits(1 + 2 * groups.len());
         tree
+    }
+
+    /// VMs that share a limit are entitled to a part of it each: else chance divides it. One that has a limit to itself is entitled to
+    /// what it would have without: the limit holds it back, and a gang uses it up before its period ends.
+    fn share_limits(&mut self, first_vm: usize) {
+        let mut vms = vec![0; self.nodes.len()];
+        for leaf in first_vm..self.nodes.len() {
+            let mut node = self.nodes[leaf].above;
+            while node != 0 {
+                vms[node] += 1;
+                node = self.nodes[node].above;
+            }
+        }
+        for (node, _) in self.nodes.iter_mut().zip(vms).filter(|(_, vms)| *vms > 1) {
+            node.most = node.limit.min(node.most);
+        }
     }
 
     fn put(&mut self, node: usize, above: usize) {
@@ -204,7 +222,7 @@ impl Tree {
             let children = &self.nodes[*node].children;
             if !children.is_empty() {
                 let wants: f64 = children.iter().map(|child| self.nodes[*child].wants).sum();
-                self.nodes[*node].wants = wants.min(self.nodes[*node].most);
+                self.nodes[*node].wants = wants.min(self.cpus).min(self.nodes[*node].limit);
             }
         }
     }
@@ -343,9 +361,9 @@ mod tests {
         let all = entitled(8.0, &groups, &[vm(3, 2.0, 2.0), vm(4, 2.0, 2.0)]);
         assert!(near(all.vms[0], 0.5) && near(all.vms[1], 1.0), "{all:?}");
         assert!(near(all.groups[3], 6.5), "{all:?}");
-        let limited = Group { most: 1.0, ..group(2, 0, 100.0, 4.0) };
-        let all = entitled(8.0, &[limited, group(5, 0, 100.0, 8.0)], &[]);
-        assert!(near(all.groups[0], 1.0) && near(all.groups[1], 7.0), "{all:?}");
+        // One that has it to itself is held back by it alone, and others count on what it leaves.
+        let all = entitled(8.0, &groups, &[vm(3, 2.0, 2.0)]);
+        assert!(near(all.vms[0], 2.0) && near(all.groups[3], 6.5), "{all:?}");
     }
 
     #[test]
@@ -370,16 +388,12 @@ mod tests {
     }
 
     #[test]
-    fn what_has_a_limit_of_its_own_weighs_more_than_it() {
+    fn threads_below_a_limit_weigh_a_quarter_more_than_it() {
         // The limit is that of the slice above them.
         let slice = Group { most: 0.5, ..group(2, 0, 100.0, 0.0) };
         let groups = [slice, group(3, 2, 100.0, 1.0), group(4, 0, 100.0, 4.0)];
         let all = weights(2.0, &groups, &[]);
         assert_eq!((all.threads[1], all.threads[2]), (625, 375), "{all:?}");
-        let groups =
-            [slice, group(3, 2, 100.0, 0.0), Group { most: 1.0, ..group(4, 0, 100.0, 0.0) }];
-        let all = weights(2.0, &groups, &[vm(3, 2.0, 2.0), vm(4, 2.0, 2.0)]);
-        assert_eq!(all.vms, [500, 1250], "{all:?}");
     }
 
     #[test]
