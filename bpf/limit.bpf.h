@@ -98,24 +98,25 @@ static __always_inline void lose_limit(u64 id)
  * There was no memory for the limit of this cgroup. One is watched at a time, until it has an entry or no thread of it ran for
  * LIMIT_AWAITED_NS. Of the time between two looks a quarter of a second counts at most: its threads may have slept.
  */
-static __always_inline void await_limit(u64 id, u64 now)
+SEPARATE int await_limit(u64 id, u64 now)
 {
 	struct host_state *s = INSTEP_STATE;
 	u64 since;
 
 	if (s->awaited_limit != id) {
 		if (s->awaited_limit && pol_since(s->awaited_at, now) < LIMIT_AWAITED_NS)
-			return;
+			return 0;
 		s->awaited_ns = 0;
 		s->awaited_at = now;
 		/* Who sees the id sees these, too. */
 		__sync_lock_test_and_set(&s->awaited_limit, id);
-		return;
+		return 0;
 	}
 	/* Of several CPUs that look at once one adds the time. */
 	since = __sync_lock_test_and_set(&s->awaited_at, now);
 	if (__sync_fetch_and_add(&s->awaited_ns, pol_min(pol_since(since, now), LIMIT_LOOK_NS)) >= LIMIT_AWAITED_NS)
 		lose_limit(id);
+	return 0;
 }
 
 /* The entry of a limit, as the kernel has it now. */
