@@ -13,6 +13,10 @@
 //! where it lacks CPU time. So a scheduler that knows no tree comes to the same shares when it takes what leaves are entitled to
 //! for their weights.
 
+mod weigher;
+
+pub use weigher::{FIRST, REST, SeenGroup, SeenVm, Weigher};
+
 use std::collections::BTreeMap;
 
 /// A cgroup.

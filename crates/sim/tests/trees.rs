@@ -53,8 +53,8 @@ fn shares_follow_weights_on_two_levels_beside_kernel_threads() {
 
 #[test]
 fn shares_follow_weights_on_two_levels_within_a_second_of_loading() {
-    // When the scheduler is loaded user space does not know what anybody wants, and it looks at all weights once a second. At
-    // half a second it looks once more. Without that the lightest VM had 5.4 CPUs here, and the heaviest services 8.5.
+    // When the scheduler is loaded user space does not know what anybody wants, and it looks at all weights once a second. After
+    // 300 ms it looks once more. Without that the lightest VM had 5.4 CPUs here, and the heaviest services 8.5.
     let text = scenario!("trees-weights").replace("\"$NODES\"", "1");
     let text = text.replace("\"32/$NODES\"", "32").replace("\"4s\"", "\"400ms\"");
     let plan = plan(&text.replace("\"5s\"", "\"800ms\"")).unwrap();

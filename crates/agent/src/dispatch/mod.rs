@@ -86,8 +86,6 @@ pub struct Dispatch {
     looks: u32,
     /// What the table is made of has changed: the next look makes it anew.
     feeds_next: bool,
-    /// The last look did, so that what is new in it is weighed by what it wants as soon as that can be told.
-    weighs_soon: bool,
     said: Vec<String>,
     /// Warnings on the VM table that stand and were told.
     warned: BTreeSet<String>,
@@ -144,7 +142,7 @@ impl Dispatch {
             homes: BTreeMap::new(),
             places: places(topology),
             scanner: scanner(reads_definitions),
-            weigher: weights::Weigher::default(),
+            weigher: weights::Weigher::new(),
             reweighed: 0,
             backoff: Backoff::default(),
             state: State::Off(String::new()),
@@ -152,7 +150,6 @@ impl Dispatch {
             instance: Instance::this()?,
             looks: 0,
             feeds_next: true,
-            weighs_soon: false,
             said: Vec::new(),
             warned: BTreeSet::new(),
             refused: BTreeSet::new(),
@@ -267,7 +264,7 @@ impl Dispatch {
                 self.said.push("Instep's kernel scheduler is in force".to_owned());
                 (self.looks, self.feeds_next) = (0, true);
                 self.refused.clear();
-                self.weigher = weights::Weigher::default();
+                self.weigher = weights::Weigher::new();
                 State::Loaded { kernel: Box::new(kernel), since: Instant::now() }
             }
             Err(error) => self.wait(format!("it cannot be loaded: {error:#}")),
@@ -321,8 +318,7 @@ impl Dispatch {
         for event in kernel.drain() {
             tracing::debug!(?event, "kernel scheduler");
         }
-        self.weighs_soon = std::mem::take(&mut self.feeds_next);
-        if self.weighs_soon || self.looks.is_multiple_of(LOOKS_PER_SCAN) {
+        if std::mem::take(&mut self.feeds_next) || self.looks.is_multiple_of(LOOKS_PER_SCAN) {
             self.feed();
         }
         self.looks = self.looks.wrapping_add(1);
@@ -334,7 +330,7 @@ impl Dispatch {
         let State::Loaded { kernel, .. } = &mut self.state else { return };
         self.reweighed = kernel.reweighed();
         if self.config.host_weight.is_none()
-            && let Err(error) = self.weigher.update(kernel, Instant::now())
+            && let Err(error) = self.weigher.update(kernel)
         {
             // What was said before holds until the next look.
             tracing::debug!(%error, "weights of cgroups");
@@ -452,10 +448,9 @@ impl Scheduler for Dispatch {
     fn follow_weights(&mut self) {
         // Whoever may set weights in a cgroup that was handed over could have it compute all the time.
         if let State::Loaded { kernel, .. } = &self.state
-            && self.weigher.is_rested(Instant::now())
-            && (kernel.reweighed() != self.reweighed || self.weighs_soon)
+            && (self.weigher.measures_first()
+                || self.weigher.is_rested() && kernel.reweighed() != self.reweighed)
         {
-            self.weighs_soon = false;
             self.update_weights();
         }
     }
