@@ -63,12 +63,12 @@ impl<K: Copy + Ord> Weigher<K> {
         self.at.is_none_or(|at| now.saturating_sub(at) >= REST)
     }
 
-    /// Whether something is there of which nothing is measured yet, as just after loading, and can be now.
+    /// Whether something is new, as all is just after loading, and can be measured now.
     #[must_use]
     pub fn measures_first(&self, now: Duration) -> bool {
         let mut all = self.groups.values().chain(self.vms.values());
         self.at.is_none_or(|at| now.saturating_sub(at) >= FIRST)
-            && (self.groups.is_empty() || all.any(|wanted| !wanted.is_measured))
+            && (self.groups.is_empty() || all.any(Wanted::is_new))
     }
 
     /// What all weigh on `cpus` CPUs by what they wanted until `now`, in the order given. `top` holds the VMs whose cgroup is not
@@ -109,24 +109,26 @@ impl<K: Copy + Ord> Weigher<K> {
         last: Option<Duration>,
         now: Duration,
     ) {
-        // The counter of a cgroup that was not there at the last look began since, with 0.
-        let new = last.map(|last| Wanted::begin(0, last));
         let mut joined: BTreeMap<u64, u32> = BTreeMap::new();
         for vm in vms.iter().filter(|vm| !self.vms.contains_key(&vm.key)) {
             *joined.entry(vm.group).or_default() += vm.vcpus;
         }
         let of_group = |seen: &SeenGroup| {
-            let before = self.groups.get(&seen.id).or(new.as_ref());
-            let wanted = match (before, joined.get(&seen.id)) {
-                (Some(before), Some(vcpus)) => before.without(*vcpus, seen.wanted_ns, now),
-                (_, Some(_)) => Wanted::begin(seen.wanted_ns, now),
-                (_, None) => Wanted::again(before, seen.wanted_ns, now),
+            let begin = || Wanted::begin(seen.wanted_ns, last, now);
+            let before = self.groups.get(&seen.id);
+            let wanted = match joined.get(&seen.id) {
+                Some(vcpus) => {
+                    before.copied().unwrap_or_else(begin).without(*vcpus, seen.wanted_ns, now)
+                }
+                None => before.map_or_else(begin, |before| before.again(seen.wanted_ns, now)),
             };
             (seen.id, wanted)
         };
         self.groups = groups.iter().map(of_group).collect();
         let of_vm = |seen: &SeenVm<K>| {
-            (seen.key, Wanted::again(self.vms.get(&seen.key), seen.wanted_ns, now))
+            let begin = || Wanted::begin(seen.wanted_ns, None, now);
+            let before = self.vms.get(&seen.key);
+            (seen.key, before.map_or_else(begin, |before| before.again(seen.wanted_ns, now)))
         };
         self.vms = vms.iter().map(of_vm).collect();
     }
@@ -140,40 +142,52 @@ struct Wanted {
     at: Duration,
     /// For how many threads at a time the counter grew until then.
     threads: f64,
-    /// Whether the counter was read twice for that.
-    is_measured: bool,
+    known: Known,
+}
+
+/// How well it is known what is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// A VM was just noticed whose time was charged here, and is until its threads stop: the first measure does not count.
+    Joined,
+    /// It was not measured yet.
+    New,
+    Measured,
 }
 
 impl Wanted {
-    /// Of which nothing is known yet.
-    fn begin(counter: u64, now: Duration) -> Self {
-        Self { counter, at: now, threads: 0.0, is_measured: false }
+    /// It is new: its counter began with 0 after the `last` look.
+    fn begin(counter: u64, last: Option<Duration>, now: Duration) -> Self {
+        let elapsed = last.map_or(0.0, |last| now.saturating_sub(last).as_nanos() as f64);
+        let threads = if elapsed > 0.0 { counter as f64 / elapsed } else { 0.0 };
+        Self { counter, at: now, threads, known: Known::New }
     }
 
     /// The same now. What is read again too early stays as it was measured before.
-    fn again(before: Option<&Self>, counter: u64, now: Duration) -> Self {
-        let begin = Self::begin(counter, now);
-        let Some(before) = before else { return begin };
-        let elapsed = now.saturating_sub(before.at);
-        match counter.checked_sub(before.counter) {
-            None => begin,
-            Some(_) if before.is_measured && elapsed < REST || elapsed < FIRST => *before,
+    fn again(&self, counter: u64, now: Duration) -> Self {
+        let elapsed = now.saturating_sub(self.at);
+        match counter.checked_sub(self.counter) {
+            None => Self::begin(counter, None, now),
+            Some(_) if elapsed < if self.is_new() { FIRST } else { REST } => *self,
             Some(grown) => {
                 let threads = grown as f64 / elapsed.as_nanos() as f64;
-                // A short measure counts until there is a longer one.
-                if elapsed < REST {
-                    Self { threads, ..*before }
-                } else {
-                    Self { threads, is_measured: true, ..begin }
-                }
+                let (threads, known) = match self.known {
+                    Known::Joined => (self.threads, Known::New),
+                    Known::New | Known::Measured => (threads, Known::Measured),
+                };
+                Self { counter, at: now, threads, known }
             }
         }
+    }
+
+    fn is_new(&self) -> bool {
+        self.known != Known::Measured
     }
 
     /// Measured from now on, as a VM of so many vCPUs is counted apart that may have been counted here.
     fn without(&self, vcpus: u32, counter: u64, now: Duration) -> Self {
         let threads = (self.threads - f64::from(vcpus)).max(0.0);
-        Self { threads, ..Self::begin(counter, now) }
+        Self { counter, at: now, threads, known: Known::Joined }
     }
 }
 
@@ -197,20 +211,21 @@ mod tests {
 
     #[test]
     fn wants_are_differences_of_what_is_known() {
-        let first = Wanted::again(None, 500, at(0));
-        assert_eq!((first.threads, first.is_measured), (0.0, false));
-        let again = |counter| Wanted::again(Some(&first), counter, at(1000));
-        assert_eq!((again(2 * SECOND + 500).threads, again(500).is_measured), (2.0, true));
-        assert_eq!(again(3).threads, 0.0, "an entry that was made anew");
+        let first = Wanted::begin(500, None, at(0));
+        assert_eq!(first.threads, 0.0);
+        let again = |counter| first.again(counter, at(1000)).threads;
+        assert_eq!(again(2 * SECOND + 500), 2.0);
+        assert_eq!(again(3), 0.0, "an entry that was made anew");
     }
 
     #[test]
     fn wants_are_measured_over_half_a_second_at_least() {
-        let first = Wanted::again(Some(&Wanted::begin(0, at(0))), 2 * SECOND, at(1000));
+        let first =
+            Wanted::begin(0, None, at(0)).again(SECOND, at(500)).again(2 * SECOND, at(1000));
         // All threads sleep just now, as a VM is noticed that came.
-        let early = Wanted::again(Some(&first), 2 * SECOND, at(1100));
+        let early = first.again(2 * SECOND, at(1100));
         assert_eq!(early.threads, 2.0, "nothing can be told of 100 ms");
-        let later = Wanted::again(Some(&early), 2_400_000_000, at(1800));
+        let later = early.again(2_400_000_000, at(1800));
         assert_eq!(later.threads, 0.5, "over all of the 800 ms");
     }
 
@@ -226,7 +241,6 @@ mod tests {
         assert!(weigher.measures_first(at(300)), "at the first look nothing is known");
         let weights = weigher.update(4.0, &groups(SECOND), &[vm(1, 3, 4, 4 * SECOND)], at(1000));
         assert_eq!((weights.vms[0], weights.threads[2]), (1000, 750), "{weights:?}");
-        assert!(!weigher.measures_first(at(1999)));
         // Its entry was begun anew: nothing is known of what it wants, but what it would have.
         let weights = weigher.update(4.0, &groups(2 * SECOND), &[vm(2, 3, 4, 0)], at(2000));
         assert_eq!((weights.vms[0], weights.threads[2]), (1000, 1000), "{weights:?}");
@@ -252,11 +266,14 @@ mod tests {
         let groups = [group(2, 0, 100.0, SECOND), group(3, 0, 300.0, SECOND)];
         let weights = weigher.update(4.0, &groups, &[], at(400));
         assert_eq!(weights.threads, [600, 1000], "2.5 threads each");
-        assert!(weigher.measures_first(at(700)), "a short measure is not all");
-        let groups = groups.map(|group| SeenGroup { wanted_ns: 4 * SECOND, ..group });
-        let weights = weigher.update(4.0, &groups, &[], at(1000));
-        assert_eq!(weights.threads, [250, 750], "four threads each");
-        assert!(!weigher.measures_first(at(2000)));
+        let mut then = |ms: u64| {
+            assert!(weigher.measures_first(at(ms)), "{ms}");
+            let wanted_ns = SECOND + (ms - 400) * 4_000_000;
+            let groups = groups.map(|group| SeenGroup { wanted_ns, ..group });
+            weigher.update(4.0, &groups, &[], at(ms)).threads
+        };
+        assert_eq!(then(800), [250, 750], "four threads each");
+        assert!(!weigher.measures_first(at(9000)));
     }
 
     #[test]
@@ -269,7 +286,15 @@ mod tests {
         assert_eq!(before, 500);
         let now = weigher.update(4.0, &groups(9 * SECOND), &[vm(7, 3, 2, 0)], at(1200));
         assert_eq!(now.threads[0], 667, "as of six threads, not of one: {now:?}");
-        let then = weigher.update(4.0, &groups(13 * SECOND), &[vm(7, 3, 2, SECOND)], at(1700));
-        assert_eq!(then.threads[0], 444, "beside the VM, which counts as one: {then:?}");
+        // Threads of the VM that ran on were charged to the cgroup for 50 ms.
+        let groups =
+            |ms: u64| [group(3, 0, 100.0, 9 * SECOND + 100_000_000 + (ms - 1200) * 8_000_000)];
+        let mut then = |ms: u64| {
+            assert!(weigher.measures_first(at(ms)));
+            let vm = vm(7, 3, 2, (ms - 1250) * 2_000_000);
+            weigher.update(4.0, &groups(ms), &[vm], at(ms)).threads[0]
+        };
+        assert_eq!(then(1500), 571, "of six threads still, and the VM counts as one");
+        assert_eq!(then(1800), 444, "of eight");
     }
 }
