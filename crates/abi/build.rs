@@ -5,7 +5,7 @@ use std::path::Path;
 use std::{env, fs};
 
 /// Counters whose name for people is not that of bpf/intf.h in lower case. A new one needs no line here.
-const SHOWN: [(&str, &str); 18] = [
+const SHOWN: [(&str, &str); 19] = [
     ("SWITCH", "switches"),
     ("WAKE_HOLE", "wake_holes"),
     ("WAKE_TEAR", "wake_tears"),
@@ -17,6 +17,7 @@ const SHOWN: [(&str, &str); 18] = [
     ("HOLE", "holes"),
     ("MOVE_SET", "sets_moved"),
     ("MOVE_DOMAIN", "domains_moved"),
+    ("MOVE_THREAD", "threads_moved"),
     ("KTHREAD", "kthreads_first"),
     ("CORE_LEFT", "cores_left"),
     ("EVENT_LOST", "events_lost"),

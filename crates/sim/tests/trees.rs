@@ -52,6 +52,14 @@ fn shares_follow_weights_on_two_levels_beside_kernel_threads() {
 }
 
 #[test]
+fn threads_of_services_move_to_the_node_where_vms_weigh_less() {
+    // Each node has one of the VMs. Without that the light one had 2.28 CPUs and the heavy one 5.31.
+    let text = scenario!("trees-weights").replace("\"$NODES\"", "2");
+    let plan = plan(&text.replace("\"32/$NODES\"", "16")).unwrap();
+    assert_due(&plan, &["light", "heavy", "service-light", "service-heavy"], 0.03);
+}
+
+#[test]
 fn shares_follow_weights_on_two_levels_within_a_second_of_loading() {
     // When the scheduler is loaded user space does not know what anybody wants, and it looks at all weights once a second. After
     // 300 ms it looks once more. Without that the lightest VM had 5.4 CPUs here, and the heaviest services 8.5.
