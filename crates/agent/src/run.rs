@@ -12,7 +12,7 @@ use crate::dispatch::{self, Dispatch};
 use crate::error::Error;
 use crate::guard::{Guard, Threads};
 use crate::holding::{begin, renew, take_over};
-pub use crate::holding::{restored, told};
+pub use crate::holding::{describe_restore, summarize_restore};
 use crate::left_alone::LeftAlone;
 pub use crate::locks::{lock, lock_host, lock_journal};
 use crate::memory::{Homes, LiveHost};
@@ -184,7 +184,7 @@ fn end<A: Affinity>(
 fn put_back<A: Affinity>(applier: &mut Applier<A>, sink: &mut dyn Sink) {
     match applier.restore() {
         Ok(report) if report.restored == 0 && report.failed.is_empty() => {}
-        Ok(report) => told(&report).iter().for_each(|line| sink.notice(line)),
+        Ok(report) => describe_restore(&report).iter().for_each(|line| sink.notice(line)),
         Err(source) => sink.notice(&Error::Ending { what: UNRESTORED, source }.to_string()),
     }
 }
@@ -293,7 +293,7 @@ impl<'a> Agent<'a> {
                 }
                 Wake::Time => {}
             }
-            guard.look(sink);
+            guard.ensure_running(sink);
             if let Some(applier) = applier.as_deref_mut() {
                 renew(applier, sink)?;
             }
@@ -366,12 +366,12 @@ impl<'a> Agent<'a> {
     fn wait(&mut self, time: Duration, sink: &mut dyn Sink) -> Wake {
         let (waits, soon) = (Instant::now(), self.options.config.window.max(MIN_INTERVAL));
         let mut has_change = false;
-        self.watch.look(sink);
+        self.watch.supervise_scheduler(sink);
         loop {
             // This goes round more often, for VMs; a look at the scheduler reads all of /proc.
-            self.watch.look_if_due(sink);
+            self.watch.supervise_if_due(sink);
             self.service.sign();
-            if self.count > 0 && self.arrivals.look() {
+            if self.count > 0 && self.arrivals.poll_changes() {
                 has_change = true;
                 self.watch.note_arrivals(sink);
             }
@@ -434,7 +434,7 @@ impl<'a> Agent<'a> {
         let (vms, changes) = (Count::of(vms, "VM"), Count::of(changes, "change"));
         let status = format!("cycle {}: {vms}, {changes}", self.count);
         let failed = done.failed;
-        done.settle(&mut self.observer, dry_run);
+        done.end_cycle(&mut self.observer, dry_run);
         Ok((failed, status))
     }
 

@@ -8,7 +8,7 @@ use instep_agent::xen::{self, Known, Look, Memory};
 use instep_core::units::Nanos;
 use instep_host::discover::Scan;
 use instep_xen::apply::Journal;
-use instep_xen::detect::{Found, look};
+use instep_xen::detect::{Found, detect_xen};
 use instep_xen::scan::Depth;
 use instep_xen::{Source, scan};
 use std::path::Path;
@@ -37,7 +37,7 @@ pub(crate) fn xen(
         );
         return Ok(has_outputs.then(|| Source::Copy(dir.to_owned())));
     }
-    match look(Path::new("/")) {
+    match detect_xen(Path::new("/")) {
         Found::Control => {}
         _ if !is_named => return Ok(None),
         // Asked for all the same: `xl` will tell what it lacks.
@@ -97,7 +97,7 @@ pub(crate) fn observe(source: &Source, looking: &Looking<'_>) -> anyhow::Result<
     let elapsed = looking.elapsed.map(|elapsed| Nanos(elapsed.as_nanos() as u64));
     let known = Known { before: before.as_ref(), elapsed, journal: journal.as_ref() };
     let Look { snapshot, scan, competing } =
-        xen::look(source, looking.depth, &known, &mut Memory::new())?;
+        xen::observe_domains(source, looking.depth, &known, &mut Memory::new())?;
     warnings.extend(snapshot.topology.warnings().iter().cloned());
     warnings.extend(scan.warnings.iter().cloned());
     Ok(Observed {

@@ -19,7 +19,7 @@ pub enum Found {
 
 /// Looks under `root`, which is `/` or a copy of a host.
 #[must_use]
-pub fn look(root: &Path) -> Found {
+pub fn detect_xen(root: &Path) -> Found {
     let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
     let is_copy = root != Path::new("/") && root.join("xen").is_dir();
     // xenfs tells the control domain so; the UUID of dom0 is all zeros.
@@ -46,7 +46,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        look(dir.path())
+        detect_xen(dir.path())
     }
 
     #[test]

@@ -30,7 +30,7 @@ fn done(dir: &Path, vms: u32) -> Done {
     }
     made.write(dir).unwrap();
     let mut observer = Observer::new(Root::at(dir), ScanOptions::once()).unwrap();
-    let observation = observer.look(None, Some(Nanos::SECOND)).unwrap();
+    let observation = observer.observe(None, Some(Nanos::SECOND)).unwrap();
     let vms = &observation.snapshot.vms;
     let actions = vms.iter().flat_map(|vm| {
         vm.vcpus.iter().map(|vcpu| Action::SetVcpuAffinity {

@@ -298,7 +298,7 @@ impl Dispatch {
         State::waiting(wait, why, true)
     }
 
-    fn look_at_loaded(&mut self) {
+    fn supervise_loaded(&mut self) {
         let State::Loaded { kernel, since } = &mut self.state else { return };
         if let Some(exit) = kernel.exited() {
             let lasted = since.elapsed();
@@ -461,13 +461,13 @@ impl Scheduler for Dispatch {
     }
 
     /// Notices that it fell out, loads it again when it is time, feeds it the VMs.
-    fn look(&mut self) -> Vec<String> {
+    fn supervise(&mut self) -> Vec<String> {
         match &self.state {
             State::Off(_) => return std::mem::take(&mut self.said),
             State::GivenUp(_) => {}
             State::Waiting { until, .. } if Instant::now() >= *until => self.try_load(),
             State::Waiting { .. } => {}
-            State::Loaded { .. } => self.look_at_loaded(),
+            State::Loaded { .. } => self.supervise_loaded(),
         }
         self.write();
         std::mem::take(&mut self.said)

@@ -32,7 +32,7 @@ pub fn restore(state: &StateDir, source: Source) -> Result<Report, Error> {
 pub struct Domains;
 
 impl Left for Domains {
-    fn look(&self, state: &StateDir) -> Result<Option<Recorded>, Error> {
+    fn read_record(&self, state: &StateDir) -> Result<Option<Recorded>, Error> {
         let Some(Journal { boot_id, holder, .. }) = Journal::load(state.path())? else {
             return Ok(None);
         };
@@ -47,13 +47,13 @@ impl Left for Domains {
 
     fn put_back(&self, lock: InstanceLock) -> Result<Restored, Error> {
         let report = restore(lock.state(), Source::live()?)?;
-        Ok(Restored { told: told(&report), is_complete: report.is_complete() })
+        Ok(Restored { told: describe_restore(&report), is_complete: report.is_complete() })
     }
 }
 
 /// A restore in one line.
 #[must_use]
-pub fn restored(report: &Report) -> String {
+pub fn summarize_restore(report: &Report) -> String {
     let mut text = match report.restored {
         0 => "there was no affinity to put back".to_owned(),
         1 => "1 domain has its original affinities again".to_owned(),
@@ -70,8 +70,8 @@ pub fn restored(report: &Report) -> String {
 
 /// A restore in words: one line, and one for each thing that is not as it was found.
 #[must_use]
-pub fn told(report: &Report) -> Vec<String> {
-    let mut lines = vec![restored(report)];
+pub fn describe_restore(report: &Report) -> Vec<String> {
+    let mut lines = vec![summarize_restore(report)];
     lines.extend(report.left_alone.iter().map(|what| format!("left alone: {what}")));
     let failed = |(name, error): &(String, _)| format!("{name} could not be restored: {error}");
     lines.extend(report.failed.iter().map(failed));

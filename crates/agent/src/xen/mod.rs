@@ -6,7 +6,7 @@
 mod left;
 mod run;
 
-pub use left::{Domains, open, restore, restored, told};
+pub use left::{Domains, describe_restore, open, restore, summarize_restore};
 pub use run::{Ended, Options, run};
 
 use crate::config::Config;
@@ -54,7 +54,7 @@ pub struct Known<'a> {
 ///
 /// # Errors
 /// The host cannot be read; the window between two copies is not known.
-pub fn look(
+pub fn observe_domains(
     source: &Source,
     depth: Depth,
     known: &Known<'_>,
@@ -120,7 +120,7 @@ mod tests {
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../xen/tests/data");
         let source = Source::Copy(data.join("four-nodes/partial"));
         let mut memory = Memory::new();
-        let full = look(&source, Depth::Full, &Known::default(), &mut memory).unwrap();
+        let full = observe_domains(&source, Depth::Full, &Known::default(), &mut memory).unwrap();
         assert!(full.snapshot.vms.iter().all(|vm| vm.memory_total().0 > 0));
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("xen")).unwrap();
@@ -131,14 +131,14 @@ mod tests {
             fs::write(dir.path().join("xen").join(name), text).unwrap();
         }
         let silent = Source::Copy(dir.path().to_owned());
-        let short = look(&silent, Depth::Full, &Known::default(), &mut memory).unwrap();
+        let short = observe_domains(&silent, Depth::Full, &Known::default(), &mut memory).unwrap();
         assert_eq!(short.snapshot.vms.len(), full.snapshot.vms.len());
         for (short, full) in short.snapshot.vms.iter().zip(&full.snapshot.vms) {
             assert_eq!(short.memory, full.memory);
         }
         // Of a domain that has ended nothing is kept.
         let other = Source::Copy(data.join("two-nodes/pools"));
-        look(&other, Depth::Times, &Known::default(), &mut memory).unwrap();
+        observe_domains(&other, Depth::Times, &Known::default(), &mut memory).unwrap();
         assert!(memory.keys().all(|key| key.id == 0), "{memory:?}");
     }
 }

@@ -5,7 +5,9 @@
 //!                                                            stop asked for -> restore
 //! ```
 
-use super::{Domains, Known, Look, Memory, decide, depth_of, look, open, told};
+use super::{
+    Domains, Known, Look, Memory, decide, depth_of, describe_restore, observe_domains, open,
+};
 use crate::config::Config;
 use crate::error::Error;
 use crate::guard::Guard;
@@ -104,7 +106,7 @@ fn begin<H: Hands>(mut applier: Applier<H>, sink: &mut dyn Sink) -> Result<Appli
     let journal = applier.journal();
     if journal.holder != Holder::Kept && !journal.domains.is_empty() {
         let report = applier.restore(|_| true)?;
-        let mut lines = told(&report);
+        let mut lines = describe_restore(&report);
         lines[0].insert_str(0, "an earlier run ended without restoring; ");
         lines.iter().for_each(|line| sink.notice(line));
     }
@@ -154,7 +156,7 @@ impl<'a> Run<'a> {
                 }
                 Wake::Time => {}
             }
-            guard.look(sink);
+            guard.ensure_running(sink);
             self.count += 1;
             let status = match self.cycle(applier.as_deref_mut(), sink) {
                 Ok((failed, status)) => {
@@ -219,7 +221,7 @@ impl<'a> Run<'a> {
             Err(error) if applier.journal().holder == Holder::Kept => Err(error),
             Err(error) => {
                 match applier.restore(|_| true) {
-                    Ok(report) => told(&report).iter().for_each(|line| sink.notice(line)),
+                    Ok(report) => describe_restore(&report).iter().for_each(|line| sink.notice(line)),
                     Err(failed) => sink.notice(&format!(
                         "the affinities found cannot be put back: {failed}; `instep restore` puts back what is \
                          recorded"
@@ -245,7 +247,8 @@ impl<'a> Run<'a> {
         }
         let journal = applier.as_deref().map(Applier::journal).or(known.as_ref());
         let known = Known { before: Some(&self.before), elapsed: None, journal };
-        let Look { mut snapshot, mut scan, .. } = look(source, depth, &known, &mut self.memory)?;
+        let Look { mut snapshot, mut scan, .. } =
+            observe_domains(source, depth, &known, &mut self.memory)?;
         let missing = keep_only(&mut snapshot, &config.vms);
         if *once && let Some(name) = missing.first() {
             return Err(Error::NoSuchVm(absent(&snapshot, name)));

@@ -8,7 +8,7 @@ use crate::hypervisor;
 use crate::observe::{observe, root};
 use instep_agent::config::Config;
 use instep_agent::observe::{Observation, Observer};
-use instep_agent::xen::{Known, Look, Memory, look};
+use instep_agent::xen::{Known, Look, Memory, observe_domains};
 use instep_core::snapshot::{Snapshot, Vm};
 use instep_core::units::{Nanos, Tid, VmId};
 use instep_host::Root;
@@ -105,13 +105,13 @@ impl Live {
             Source::Xen(xen, before) => {
                 let known = Known { before: Some(before), ..Known::default() };
                 let Look { snapshot, scan, .. } =
-                    look(xen, Depth::Full, &known, &mut Memory::new())?;
+                    observe_domains(xen, Depth::Full, &known, &mut Memory::new())?;
                 scan.warnings.iter().for_each(|warning| note(&mut self.warnings, warning));
                 **before = scan;
                 return Ok(Frame::new(&snapshot, &Extra::default()));
             }
             Source::Host(observer) => {
-                let Observation { snapshot, scan } = observer.look(None, None)?;
+                let Observation { snapshot, scan } = observer.observe(None, None)?;
                 scan.warnings.iter().for_each(|warning| note(&mut self.warnings, warning));
                 observer.continue_from(scan);
                 snapshot

@@ -134,7 +134,7 @@ impl Monitor {
     }
 
     /// Reads the threads and tells which are vCPUs.
-    pub(super) fn look(&mut self, means: &mut Means<'_>, reader: &mut Reader) -> Answer {
+    pub(super) fn identify_vcpus(&mut self, means: &mut Means<'_>, reader: &mut Reader) -> Answer {
         let threads = process::threads(&self.dir, reader);
         let same = same_threads(&threads, &self.threads);
         self.threads = threads;

@@ -10,7 +10,7 @@ use instep_check::What;
 impl Engine {
     /// What `cpu` did until now is done.
     #[inline]
-    pub(super) fn settle(&mut self, cpu: usize) {
+    pub(super) fn account_elapsed(&mut self, cpu: usize) {
         let now = self.desk.now;
         let state = &mut self.cpus[cpu];
         if now <= state.from {
@@ -129,7 +129,7 @@ impl Engine {
     pub(super) fn rerate(&mut self, cpu: usize) {
         let speed = self.speed.of(&self.desk.host, cpu);
         if speed != self.cpus[cpu].speed && self.desk.running[cpu].is_some() {
-            self.settle(cpu);
+            self.account_elapsed(cpu);
             self.cpus[cpu].speed = speed;
             self.arm_run(cpu);
         }
@@ -153,7 +153,7 @@ impl Engine {
     /// The timer of `cpu`: its thread's work, its poll, its turn or its slice is over.
     pub(super) fn run_over(&mut self, cpu: usize) {
         let Some(task) = self.desk.running[cpu] else { return };
-        self.settle(cpu);
+        self.account_elapsed(cpu);
         let now = self.desk.now;
         let mut armed = false;
         match self.vcpus[task.ix()].current {
@@ -195,7 +195,7 @@ impl Engine {
         let next = self.sched.next_tick(&mut self.desk);
         self.desk.timers.arm(slot, self.desk.now + next);
         if self.desk.running[cpu].is_some() {
-            self.settle(cpu);
+            self.account_elapsed(cpu);
             self.cost(cpu, self.params.costs.tick);
             self.arm_run(cpu);
         }
@@ -206,7 +206,7 @@ impl Engine {
     pub(super) fn schedule(&mut self, cpu: usize, why: Put) {
         let mut before = self.desk.running[cpu];
         if let Some(task) = before {
-            self.settle(cpu);
+            self.account_elapsed(cpu);
             if self.vcpus[task.ix()].current.is_none() {
                 // KVM stops polling when something else wants the CPU.
                 self.block(cpu, task);
@@ -389,7 +389,7 @@ impl Engine {
         if let Some(other) = self.desk.running[cpu]
             && self.vcpus[other.ix()].current.is_none()
         {
-            self.settle(cpu);
+            self.account_elapsed(cpu);
             self.block(cpu, other);
         }
     }
@@ -416,7 +416,7 @@ impl Engine {
             State::Spin(_) => {
                 let cpu = self.running_thread(thread);
                 if let Some(cpu) = cpu {
-                    self.settle(cpu);
+                    self.account_elapsed(cpu);
                 }
                 let this = &mut self.threads[thread as usize];
                 this.spun(this.spin.saturating_sub(this.left));
@@ -463,7 +463,7 @@ impl Engine {
             && self.desk.tasks[task.ix()].state == TaskState::Running
         {
             let cpu = self.desk.tasks[task.ix()].cpu;
-            self.settle(cpu);
+            self.account_elapsed(cpu);
             self.arm_run(cpu);
         }
     }
@@ -474,7 +474,7 @@ impl Engine {
         let waited = self.desk.now - self.idles[task.ix()].since;
         let this = &self.desk.tasks[task.ix()];
         self.tally[this.vm].waited(this.index, by, waited);
-        self.settle(cpu);
+        self.account_elapsed(cpu);
         self.skip_ticks(task);
         self.take_line(cpu, self.cpu_of(by));
         self.proceed(cpu);
@@ -541,7 +541,7 @@ impl Engine {
         let now = self.desk.now;
         for cpu in 0..self.cpus.len() {
             if let Some(task) = self.desk.running[cpu] {
-                self.settle(cpu);
+                self.account_elapsed(cpu);
                 self.charge(cpu, task);
             }
         }

@@ -273,7 +273,7 @@ impl Engine {
         };
         for cpu in 0..self.cpus.len() {
             if let Some(task) = running(self, cpu) {
-                self.settle(cpu);
+                self.account_elapsed(cpu);
                 self.charge(cpu, task);
             }
         }
@@ -290,7 +290,7 @@ impl Engine {
             return;
         }
         let Some(cpu) = cpus.first() else { return };
-        self.settle(cpu);
+        self.account_elapsed(cpu);
         self.cost(cpu, ns);
         self.arm_run(cpu);
     }
