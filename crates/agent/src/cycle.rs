@@ -22,7 +22,7 @@ use instep_core::idset::CpuSet;
 use instep_core::snapshot::Vm;
 use instep_core::units::{NodeId, Tid};
 use instep_host::apply::{
-    Affinity, AffinityChange, Applied, Applier, Journal, Outcome, ThreadKey, ThreadKind,
+    Affinity, AffinityChange, Applied, Applier, ChangeOutcome, Journal, ThreadKey, ThreadKind,
 };
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -265,7 +265,7 @@ impl Done {
 fn carry_out<A: Affinity>(
     applier: &mut Applier<A>,
     changes: &[AffinityChange],
-) -> Result<Vec<Outcome>, Error> {
+) -> Result<Vec<ChangeOutcome>, Error> {
     if changes.is_empty() {
         return Ok(Vec::new());
     }

@@ -305,7 +305,7 @@ pub fn facts_of<'a>(scan: &'a Scan, vm: &Vm) -> Option<&'a VmFacts> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use instep_core::policy::{Settings, decide};
+    use instep_core::policy::{PolicySettings, decide};
     use instep_core::units::{Bytes, Milli, NodeId};
     use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm};
     use std::path::Path;
@@ -377,7 +377,7 @@ mod tests {
         let mut observer = observer(dir.path());
         let seen = observer.observe(None, None).unwrap();
         assert!(seen.snapshot.vms.iter().all(|vm| vm.placed.is_empty()));
-        let decision = decide(&seen.snapshot, &Settings::default());
+        let decision = decide(&seen.snapshot, &PolicySettings::default());
         observer.remember_decision(seen, &decision);
         let next = observer.observe(None, Some(Nanos::SECOND)).unwrap().snapshot;
         for (vm, verdict) in next.vms.iter().zip(&decision.vms) {
@@ -392,7 +392,7 @@ mod tests {
         made.write(dir.path()).unwrap();
         let mut observer = observer(dir.path());
         let seen = observer.observe(None, None).unwrap();
-        let decision = decide(&seen.snapshot, &Settings::default());
+        let decision = decide(&seen.snapshot, &PolicySettings::default());
         observer.remember_decision(seen, &decision);
         made.vms[0].started = Nanos(made.vms[0].started.0 + Nanos::SECOND.0);
         made.write(later.path()).unwrap();
@@ -426,7 +426,7 @@ mod tests {
                 let mut observer = observer(&after);
                 observer.continue_from(then);
                 let snapshot = observer.observe(None, None).unwrap().snapshot;
-                let bound = decide(&snapshot, &Settings::default()).actions.len();
+                let bound = decide(&snapshot, &PolicySettings::default()).actions.len();
                 (snapshot.other_busy.milli_of(snapshot.window).0, bound)
             };
             assert_eq!(other(true), (2 * got, 0), "what they got and as much of their wait");

@@ -36,7 +36,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// What to run with.
-pub struct Options<'a> {
+pub struct RunOptions<'a> {
     /// The configuration to begin with.
     pub config: Config,
     /// Reads it again on SIGHUP; `None` when no file holds it.
@@ -88,7 +88,7 @@ pub struct Ended {
 /// # Errors
 /// Another instance runs; the host cannot be read at the start or the journal not be written;
 /// every change was refused. What was changed is restored first, and the sink told what came of that. [`Error::is_failed_work`] tells failures after the beginning.
-pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
+pub fn run(mut options: RunOptions<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
     let state = match &options.hands {
         Hands::Free(state) => Some(state.clone()),
         Hands::Tied(_) => None,
@@ -127,7 +127,7 @@ pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error
 /// The kernel scheduler, where it is asked for: not for one cycle, whose end would end it, and not
 /// when nothing may be changed; then what would be done is told.
 fn dispatch(
-    options: &Options<'_>,
+    options: &RunOptions<'_>,
     observer: &Observer,
     sink: &mut dyn Sink,
 ) -> Result<Option<Dispatch>, Error> {
@@ -202,7 +202,7 @@ enum Finish {
 }
 
 struct Agent<'a> {
-    options: Options<'a>,
+    options: RunOptions<'a>,
     observer: Observer,
     homes: Homes,
     host: LiveHost,
@@ -227,7 +227,7 @@ const LOOK: Duration = Duration::from_millis(200);
 const AFTER: Duration = Duration::from_millis(500);
 
 impl<'a> Agent<'a> {
-    fn start(mut options: Options<'a>, sink: &mut dyn Sink) -> Result<Self, Error> {
+    fn start(mut options: RunOptions<'a>, sink: &mut dyn Sink) -> Result<Self, Error> {
         options.events.hold_stops()?;
         let service = Service::begin(options.config.window);
         let observer = Observer::new(Root::live(), ScanOptions::once())?;
@@ -396,7 +396,7 @@ impl<'a> Agent<'a> {
     ) -> Result<(usize, String), Error> {
         self.count += 1;
         self.began = Instant::now();
-        let Options { config, hands, events, once, .. } = &mut self.options;
+        let RunOptions { config, hands, events, once, .. } = &mut self.options;
         let service = &mut self.service;
         let known = match &*hands {
             Hands::Tied(known) => known.as_ref(),

@@ -1,7 +1,7 @@
 //! What VMs and cgroups weigh for the kernel scheduler: once a second from the tree of cgroups as it has seen it
 //! (`bpf/group.bpf.h`) and from what their threads wanted, by [`instep_core::entitled`].
 
-use instep_core::entitled::{self, Group, Vm, Weights};
+use instep_core::entitled::{self, EntitledVm, Group, Weights};
 use instep_host::Root;
 use instep_kernel::Placed;
 use instep_kernel::loaded::Loaded;
@@ -122,7 +122,7 @@ impl Weigher {
             most: Group::limit(seen.most),
         };
         let groups: Vec<Group> = seen.groups.iter().map(group).collect();
-        let vm = |(placed, seen): (&Placed, &VmWant)| Vm {
+        let vm = |(placed, seen): (&Placed, &VmWant)| EntitledVm {
             group: Some(placed.entry.group).filter(|id| known.contains(id)).or(top).unwrap_or(0),
             weight: placed
                 .entry
@@ -132,7 +132,7 @@ impl Weigher {
             wants: self.vms[&(placed.vm, seen.begun)].threads,
             most: placed.entry.vcpus.len() as f64,
         };
-        let vms: Vec<Vm> = table.iter().zip(&seen.vms).map(vm).collect();
+        let vms: Vec<EntitledVm> = table.iter().zip(&seen.vms).map(vm).collect();
         entitled::weights(f64::from(seen.cpus), &groups, &vms)
     }
 }

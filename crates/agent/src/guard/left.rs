@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::holding::describe_restore;
 use instep_host::Root;
 use instep_host::apply::{
-    Applier, Holder, InstanceLock, Journal, Life, RestoreReport, StateDir, damon,
+    Applier, Holder, InstanceLife, InstanceLock, Journal, RestoreReport, StateDir, damon,
 };
 
 /// The journal of one kind of host, as a guardian sees it.
@@ -74,8 +74,8 @@ impl Left for Threads {
             Err(_) if journal.is_some() => None,
             monitor => monitor?,
         };
-        let monitor =
-            monitor.map(|(holder, life)| Recorded { holder, is_abandoned: life != Life::Runs });
+        let monitor = monitor
+            .map(|(holder, life)| Recorded { holder, is_abandoned: life != InstanceLife::Runs });
         // What nobody answers for any more comes first, and then what a run answers for.
         let order = |of: &Recorded| (of.is_abandoned, of.holder != Holder::Kept);
         Ok(journal.into_iter().chain(monitor).max_by_key(order))

@@ -5,7 +5,7 @@ use super::{Engine, Limit, SAMPLE, State};
 use crate::desk::{Put, TaskId, TaskState, Waker};
 use crate::guest::kernel;
 use crate::params::Profile;
-use instep_check::What;
+use instep_check::FactKind;
 
 impl Engine {
     /// What `cpu` did until now is done.
@@ -215,7 +215,7 @@ impl Engine {
             } else {
                 self.charge(cpu, task);
                 self.desk.tasks[task.ix()].state = TaskState::Queued;
-                self.desk.note(What::Stop { task: task.0, cpu: cpu as u32, blocks: false });
+                self.desk.note(FactKind::Stop { task: task.0, cpu: cpu as u32, blocks: false });
                 self.sched.put(&mut self.desk, cpu, task, why);
             }
         }
@@ -225,7 +225,7 @@ impl Engine {
         match (before, pick.map(|pick| pick.task)) {
             (Some(old), Some(new)) if old == new => {
                 self.desk.tasks[new.ix()].state = TaskState::Running;
-                self.desk.note(What::Start { task: new.0, cpu: cpu as u32 });
+                self.desk.note(FactKind::Start { task: new.0, cpu: cpu as u32 });
                 self.arm_run(cpu);
             }
             (old, new) => {
@@ -362,7 +362,7 @@ impl Engine {
         self.desk.meters[vm].runnable(self.desk.now, -1);
         self.tally[vm].blocks += 1;
         self.idles[task.ix()].halted = true;
-        self.desk.note(What::Stop { task: task.0, cpu: cpu as u32, blocks: true });
+        self.desk.note(FactKind::Stop { task: task.0, cpu: cpu as u32, blocks: true });
         self.sched.block(&mut self.desk, cpu, task);
         if !self.desk.vms[vm].is_there {
             self.sched.ends(&mut self.desk, task);
@@ -385,7 +385,7 @@ impl Engine {
         self.sched.wake(&mut self.desk, task, by);
         self.desk.count(task);
         let cpu = self.desk.tasks[task.ix()].cpu;
-        self.desk.note(What::Wake { task: task.0, cpu: cpu as u32 });
+        self.desk.note(FactKind::Wake { task: task.0, cpu: cpu as u32 });
         if let Some(other) = self.desk.running[cpu]
             && self.vcpus[other.ix()].current.is_none()
         {

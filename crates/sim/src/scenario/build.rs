@@ -31,7 +31,7 @@ const NO_GUEST: &str = "there is no guest: add a [[guest]] with name, vcpus, mem
 
 /// A checked scenario, ready to be simulated any number of times.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct SimulationPlan {
     /// The host's topology.
     pub topology: Topology,
     /// The file it is from, if it is from one that was [loaded](Scenario::load).
@@ -49,7 +49,7 @@ pub struct Plan {
 /// Reads a file that a scenario names.
 type Read<'a> = &'a dyn Fn(&str) -> Result<String, String>;
 
-impl Plan {
+impl SimulationPlan {
     /// The plan of a scenario; `read` gives the text of files that it names.
     ///
     /// # Errors

@@ -256,7 +256,7 @@ impl Scenario {
     ///
     /// # Errors
     /// When it cannot be read or simulated: file, line and reason.
-    pub fn load(path: &Path, overrides: &Overrides) -> Result<build::Plan, Error> {
+    pub fn load(path: &Path, overrides: &Overrides) -> Result<build::SimulationPlan, Error> {
         let text = bounded(path, MAX_FILE)
             .map_err(|source| Error::Read { path: path.to_owned(), source })?;
         Self::plan(path, &text, overrides)
@@ -266,7 +266,11 @@ impl Scenario {
     ///
     /// # Errors
     /// When it cannot be simulated: line and reason.
-    pub fn plan(path: &Path, text: &str, overrides: &Overrides) -> Result<build::Plan, Error> {
+    pub fn plan(
+        path: &Path,
+        text: &str,
+        overrides: &Overrides,
+    ) -> Result<build::SimulationPlan, Error> {
         let wrong = |fault: Fault| Error::Scenario {
             path: path.to_owned(),
             line: fault.line(text),
@@ -293,9 +297,9 @@ impl Scenario {
             let file = beside(name);
             bounded(&file, MAX_TOPOLOGY).map_err(|error| format!("{}: {error}", file.display()))
         };
-        let plan = build::Plan::new(&scenario, &read).map_err(wrong)?;
+        let plan = build::SimulationPlan::new(&scenario, &read).map_err(wrong)?;
         let topology_file = scenario.host.get_ref().topology.as_deref().map(beside);
-        Ok(build::Plan { topology_file, untuned, ..plan })
+        Ok(build::SimulationPlan { topology_file, untuned, ..plan })
     }
 }
 

@@ -255,18 +255,19 @@ pub fn make(name: &str, tuning: &Tuning) -> Result<Box<dyn Scheduler>, String> {
         }
         "pm" => Box::new(pm::new(cfs_rules(&mut tuner))),
         "strict" => {
-            let mut rules = strict::Rules::default();
+            let mut rules = strict::StrictTuning::default();
             tuner.pace("slice", &mut rules.slice);
             Box::new(strict::Strict::new(rules))
         }
         "relaxed" => {
-            let mut rules = relaxed::Rules { cfs: cfs_rules(&mut tuner), ..Default::default() };
+            let mut rules =
+                relaxed::RelaxedTuning { cfs: cfs_rules(&mut tuner), ..Default::default() };
             tuner.set("threshold", &mut rules.threshold);
             tuner.pace("period", &mut rules.period);
             Box::new(relaxed::Relaxed::new(rules))
         }
         "eevdf" => {
-            let mut rules = eevdf::Rules::default();
+            let mut rules = eevdf::EevdfTuning::default();
             tuner.pace("slice", &mut rules.slice);
             tuner.pace("tick", &mut rules.tick);
             tuner.set("hrtick", &mut rules.hrtick);
@@ -276,10 +277,10 @@ pub fn make(name: &str, tuning: &Tuning) -> Result<Box<dyn Scheduler>, String> {
         }
         "instep" => {
             ["slice", "period", "tick"].iter().for_each(|name| tuner.paced(name));
-            Box::new(instep::Instep::new(instep::Rules::tuned(&mut tuner)))
+            Box::new(instep::Instep::new(instep::InstepTuning::tuned(&mut tuner)))
         }
         "period" => {
-            let mut rules = period::Rules::default();
+            let mut rules = period::PeriodTuning::default();
             tuner.pace("period", &mut rules.period);
             Box::new(period::Period::new(rules))
         }
@@ -288,8 +289,8 @@ pub fn make(name: &str, tuning: &Tuning) -> Result<Box<dyn Scheduler>, String> {
     tuner.finish().map(|()| scheduler)
 }
 
-fn credit_rules(tuner: &mut Tuner<'_>) -> credit::Rules {
-    let mut rules = credit::Rules::default();
+fn credit_rules(tuner: &mut Tuner<'_>) -> credit::CreditTuning {
+    let mut rules = credit::CreditTuning::default();
     tuner.pace("slice", &mut rules.slice);
     tuner.set("ratelimit", &mut rules.ratelimit);
     let mut slop = 0;
@@ -298,8 +299,8 @@ fn credit_rules(tuner: &mut Tuner<'_>) -> credit::Rules {
     rules
 }
 
-fn cfs_rules(tuner: &mut Tuner<'_>) -> cfs::Rules {
-    let mut rules = cfs::Rules::default();
+fn cfs_rules(tuner: &mut Tuner<'_>) -> cfs::CfsTuning {
+    let mut rules = cfs::CfsTuning::default();
     tuner.set("latency", &mut rules.latency);
     tuner.set("min_granularity", &mut rules.min_granularity);
     tuner.set("wakeup_granularity", &mut rules.wakeup_granularity);

@@ -23,7 +23,7 @@ pub(crate) use reduced::{process_of, reduced};
 
 use super::facts::Manager;
 use super::files::Reader;
-use super::guest::{Guest, readable};
+use super::guest::{GuestArguments, readable};
 use crate::root::Root;
 use std::fmt;
 use std::fs::Metadata;
@@ -95,7 +95,7 @@ fn settings(said: Vec<(String, String)>, origin: Origin) -> Vec<Setting> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Process<'a> {
     pub(super) pid: u32,
-    pub(super) guest: &'a Guest,
+    pub(super) guest: &'a GuestArguments,
     pub(super) manager: Option<Manager>,
     pub(super) root: &'a Root,
 }

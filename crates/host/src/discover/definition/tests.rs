@@ -89,7 +89,8 @@ fn unchanged_file_is_not_read_again() {
     age(&path).unwrap();
     assert_eq!(copy.settings_and_problems("web").0.len(), 2);
     let vm = copy.scan().vms.into_iter().find(|vm| vm.name == "web").unwrap();
-    let guest = Guest { name: Some("web".to_owned()), uuid: vm.uuid, ..Guest::default() };
+    let guest =
+        GuestArguments { name: Some("web".to_owned()), uuid: vm.uuid, ..GuestArguments::default() };
     let root = Root::at(copy.dir.path());
     let manager = Some(Manager::Libvirt);
     let process = Process { pid: vm.pid, guest: &guest, manager, root: &root };
@@ -234,16 +235,20 @@ fn kept_text_is_short_and_printable() {
 
 #[test]
 fn machine_is_looked_at_without_leaving_folders() {
-    let guest = |name: &str| Guest { name: Some(name.to_owned()), ..Guest::default() };
+    let guest =
+        |name: &str| GuestArguments { name: Some(name.to_owned()), ..GuestArguments::default() };
     let root = Root::at("/copy");
-    let file = |guest: &Guest, manager| {
+    let file = |guest: &GuestArguments, manager| {
         let process = Process { pid: 1, guest, manager, root: &root };
         Files::of(&process).map(|files| files.all().last().map(|path| path.to_path_buf()).unwrap())
     };
     let status = file(&guest("a b"), Some(Manager::Libvirt));
     assert_eq!(status.unwrap(), Path::new("/copy/run/libvirt/qemu/a b.xml"));
     assert_eq!(file(&guest("../../../tmp/a"), Some(Manager::Libvirt)), None);
-    let config = file(&Guest { number: Some(104), ..Guest::default() }, Some(Manager::Proxmox));
+    let config = file(
+        &GuestArguments { number: Some(104), ..GuestArguments::default() },
+        Some(Manager::Proxmox),
+    );
     assert_eq!(config.unwrap(), Path::new("/copy/etc/pve/qemu-server/104.conf"));
     assert!(
         file(&guest("a"), Some(Manager::Proxmox)).is_none() && file(&guest("a"), None).is_none()

@@ -22,7 +22,7 @@ use line::{Leave, Line, MIN_SHARES, NICE_0, Parked, Times, UNIT, scaled};
 
 /// The rules' numbers, nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub struct EevdfTuning {
     /// sysctl_sched_base_slice with one CPU, 0.75 ms (0.7 ms since 6.15); multiplied by 1 + log2 of at most
     /// 8 CPUs.
     pub slice: u64,
@@ -36,7 +36,7 @@ pub struct Rules {
     pub lazy: u64,
 }
 
-impl Default for Rules {
+impl Default for EevdfTuning {
     fn default() -> Self {
         Self { slice: 750_000, tick: 4_000_000, hrtick: 0, lazy: 0 }
     }
@@ -102,7 +102,7 @@ struct Entity {
 /// The scheduler. See the module.
 #[derive(Clone, Debug)]
 pub struct Eevdf {
-    rules: Rules,
+    rules: EevdfTuning,
     times: Times,
     queues: Vec<Queue>,
     /// Where the group of a VM is among those of a CPU: `cpu * vms + vm`.
@@ -120,7 +120,7 @@ pub struct Eevdf {
 impl Eevdf {
     /// With these numbers.
     #[must_use]
-    pub fn new(rules: Rules) -> Self {
+    pub fn new(rules: EevdfTuning) -> Self {
         Self {
             rules,
             times: Times::default(),

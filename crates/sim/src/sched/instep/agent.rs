@@ -108,12 +108,12 @@ impl Agent {
             })
             .collect();
         let known: Vec<usize> = (0..self.told.len()).filter(|vm| self.told[*vm]).collect();
-        let vms: Vec<entitled::Vm> = known
+        let vms: Vec<entitled::EntitledVm> = known
             .iter()
             .map(|vm| {
                 let this = &desk.vms[*vm];
                 let own = seen.iter().any(|group| group.id == this.cgroup);
-                entitled::Vm {
+                entitled::EntitledVm {
                     group: if own { this.cgroup } else { top.unwrap_or(0) }.into(),
                     weight: 100.0,
                     wants: wants(&mut self.vms[*vm], native.vm_wanted(*vm)),

@@ -30,10 +30,10 @@
 //! the kernel's scheduler there, `eevdf` in the simulator.
 
 use anyhow::Context as _;
-use instep_bench::case::{Case, Kind, Shape, Work};
+use instep_bench::case::{Case, GuestKind, Shape, Work};
 use instep_bench::plan::{DEFAULT, Scheduler, SchedulerKind};
 use instep_kernel::settings::MECHANISMS;
-use instep_sim::scenario::build::Plan;
+use instep_sim::scenario::build::SimulationPlan;
 use instep_sim::scenario::{Guest, Load, Scenario};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -117,7 +117,7 @@ pub(super) struct Both {
     /// Names of the guests, the measured one first.
     pub(super) guests: Vec<String>,
     /// For the simulator, by scheduler.
-    pub(super) plans: BTreeMap<String, Plan>,
+    pub(super) plans: BTreeMap<String, SimulationPlan>,
     pub(super) measures: Vec<Measure>,
 }
 
@@ -152,7 +152,10 @@ pub(super) fn parse(name: &str, text: &str, file: &str) -> anyhow::Result<Both> 
         if !plans.contains_key(&measure.under) {
             let under = under(&scenario, &measure.under).map_err(|what| wrong(at, &what))?;
             let no_files = |name: &str| Err(format!("{name}: the lab cannot have this topology"));
-            plans.insert(measure.under.clone(), Plan::new(&under, &no_files).map_err(fault)?);
+            plans.insert(
+                measure.under.clone(),
+                SimulationPlan::new(&under, &no_files).map_err(fault)?,
+            );
         }
     }
     let case = case(name, &scenario).map_err(|(at, what)| wrong(at, &what))?;
@@ -272,7 +275,7 @@ fn work(guest: &Guest) -> Result<Work, String> {
         quota: None,
         slice: None,
         count: 1,
-        kind: Kind::Process,
+        kind: GuestKind::Process,
         demand: 1.0,
         per: None,
         programs: Vec::new(),
