@@ -8,7 +8,7 @@ use instep_check::Promises;
 use instep_sim::check::check;
 use instep_sim::scenario::Scenario;
 use instep_sim::scenario::build::SimulationPlan;
-use instep_sim::sched;
+use instep_sim::sched::{self, TunedValue};
 use instep_sim::swarm::Swarm;
 use rayon::prelude::*;
 
@@ -134,7 +134,9 @@ fn vm_that_mostly_sleeps_is_not_late_beside_gangs_that_are_many() {
 fn it_is_co_scheduling_that_does_it() {
     let with = |off: u64| {
         let mut plan = plan("instep", SPIN, 25, 1);
-        (0..off).for_each(|_| _ = plan.tuning.insert("without.gang".to_owned(), 1));
+        (0..off).for_each(|_| {
+            _ = plan.tuning.insert("without.gang".to_owned(), TunedValue::Switch(true))
+        });
         plan.report().unwrap().vms[0].fair_share_speed.unwrap()
     };
     let (on, off) = (with(0), with(1));

@@ -7,6 +7,7 @@
 use instep_sim::engine::RunTotals;
 use instep_sim::scenario::Scenario;
 use instep_sim::scenario::build::SimulationPlan;
+use instep_sim::sched::TunedValue;
 use rayon::prelude::*;
 
 /// VMs that are alike: how many, vCPUs of each, what each runs (throughput is that of the first load).
@@ -35,7 +36,7 @@ impl Case {
             .map(|seed| {
                 let mut plan = self.plan(seed);
                 if let Some(name) = without {
-                    plan.tuning.insert(format!("without.{name}"), 1);
+                    plan.tuning.insert(format!("without.{name}"), TunedValue::Switch(true));
                 }
                 measure(&plan.run())
             })

@@ -57,9 +57,9 @@ pub struct Scenario {
     pub warmup: Duration,
     /// The hypervisor's scheduler.
     pub scheduler: Spanned<String>,
-    /// Numbers of the scheduler that differ from the published ones.
+    /// Times and switches of the scheduler that differ from what was published.
     #[serde(default)]
-    pub tuning: BTreeMap<String, Spanned<String>>,
+    pub tuning: BTreeMap<String, Spanned<TuningText>>,
     /// What places VMs above the scheduler: none, bind, spread, bnn or instep; none when not given.
     pub placement: Option<Spanned<String>>,
     /// Time between two decisions of placement; 60s when not given.
@@ -75,6 +75,16 @@ pub struct Scenario {
     /// Settings of cgroups.
     #[serde(default)]
     pub cgroup: Vec<Spanned<cgroups::CgroupSettings>>,
+}
+
+/// A value of a scheduler as a scenario has it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged, expecting = "a time such as \"3ms\", or true or false")]
+pub enum TuningText {
+    /// A time with its unit.
+    Time(String),
+    /// Whether a rule is followed.
+    Switch(bool),
 }
 
 /// The host: a shape in the lab's words, or a file.

@@ -53,9 +53,9 @@ impl InstepTuning {
         tuner.set("period", &mut set.period);
         tuner.set("tick", &mut rules.tick);
         for (bit, name) in WITHOUT.into_iter().enumerate() {
-            let mut off = 0;
-            tuner.set(name, &mut off);
-            rules.settings.without |= u32::from(off > 0) << bit;
+            let mut is_off = false;
+            tuner.switch(name, &mut is_off);
+            rules.settings.without |= u32::from(is_off) << bit;
         }
         rules
     }

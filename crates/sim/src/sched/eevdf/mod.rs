@@ -32,13 +32,13 @@ pub struct EevdfTuning {
     /// default: the feature is off in 6.12, on in 7.2.
     pub hrtick: u64,
     /// Whether a CPU that runs something chooses again only at its next interrupt when another CPU asks it to
-    /// (PREEMPT_LAZY), if not 0. There is no such thing in 6.12; 7.2 has it.
-    pub lazy: u64,
+    /// (PREEMPT_LAZY). There is no such thing in 6.12; 7.2 has it.
+    pub is_lazy: bool,
 }
 
 impl Default for EevdfTuning {
     fn default() -> Self {
-        Self { slice: 750_000, tick: 4_000_000, hrtick: 0, lazy: 0 }
+        Self { slice: 750_000, tick: 4_000_000, hrtick: 0, is_lazy: false }
     }
 }
 
@@ -137,7 +137,7 @@ impl Eevdf {
     /// resched_curr: `cpu` chooses again. By lazy preemption another CPU than the one that asks does so at its next
     /// interrupt.
     fn ask(&mut self, desk: &mut Desk, cpu: usize) {
-        if self.rules.lazy > 0 && cpu != self.here && desk.current(cpu).is_some() {
+        if self.rules.is_lazy && cpu != self.here && desk.current(cpu).is_some() {
             self.queues[cpu].asked = true;
         } else {
             desk.resched(cpu);

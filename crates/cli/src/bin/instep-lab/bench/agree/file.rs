@@ -34,7 +34,7 @@ use instep_bench::case::{Case, GuestKind, Shape, Work};
 use instep_bench::plan::{DEFAULT, Scheduler, SchedulerKind};
 use instep_kernel::settings::MECHANISMS;
 use instep_sim::scenario::build::SimulationPlan;
-use instep_sim::scenario::{Guest, Load, Scenario};
+use instep_sim::scenario::{Guest, Load, Scenario, TuningText};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -209,7 +209,7 @@ fn under(scenario: &Scenario, name: &str) -> Result<Scenario, String> {
         }
     };
     let off = off.into_iter().map(|mechanism| {
-        (format!("without.{mechanism}"), toml::Spanned::new(0..0, "1ns".to_owned()))
+        (format!("without.{mechanism}"), toml::Spanned::new(0..0, TuningText::Switch(true)))
     });
     scenario.tuning = off.collect();
     scenario.scheduler = toml::Spanned::new(scenario.scheduler.span(), simulated.to_owned());
@@ -287,6 +287,7 @@ fn work(guest: &Guest) -> Result<Work, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use instep_sim::sched::TunedValue;
 
     const TEXT: &str = "about = 'x'\nscheduler = 'eevdf'\nduration = '1s'\n[host]\ncores = 2\n\
         memory = '1GiB'\n[[guest]]\nname = 'a'\nvcpus = 2\nmemory = '64MiB'\n\
@@ -304,7 +305,8 @@ mod tests {
         assert!((both.case.share(2) - 1.0 / 3.0).abs() < 1e-5);
         assert_eq!(both.guests, ["a", "b"]);
         let plan = &both.plans["instep-without-gang"];
-        assert_eq!((plan.scheduler.as_str(), plan.tuning["without.gang"]), ("instep", 1));
+        assert_eq!(plan.scheduler, "instep");
+        assert_eq!(plan.tuning["without.gang"], TunedValue::Switch(true));
     }
 
     #[test]
