@@ -1,6 +1,6 @@
 //! What VMs and cgroups want, measured between two looks at their counters of runnable time, and what they weigh by it.
 
-use super::{Group, Vm, Weights, weights};
+use super::{EntitledVm, Group, Weights, weights};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -31,9 +31,9 @@ pub struct SeenGroup {
 pub struct SeenVm<K> {
     /// Names it as long as its counter goes on.
     pub key: K,
-    /// As [`Vm::group`].
+    /// As [`EntitledVm::group`].
     pub group: u64,
-    /// As [`Vm::weight`].
+    /// As [`EntitledVm::weight`].
     pub weight: f64,
     /// How many it has.
     pub vcpus: u32,
@@ -91,14 +91,14 @@ impl<K: Copy + Ord> Weigher<K> {
             wants: self.groups[&seen.id].threads,
             most: seen.most,
         };
-        let vm = |seen: &SeenVm<K>| Vm {
+        let vm = |seen: &SeenVm<K>| EntitledVm {
             group: Some(seen.group).filter(|id| known.contains(id)).or(top).unwrap_or(0),
             weight: seen.weight,
             wants: self.vms[&seen.key].threads,
             most: f64::from(seen.vcpus),
         };
         let groups: Vec<Group> = groups.iter().map(group).collect();
-        let vms: Vec<Vm> = vms.iter().map(vm).collect();
+        let vms: Vec<EntitledVm> = vms.iter().map(vm).collect();
         weights(cpus, &groups, &vms)
     }
 
