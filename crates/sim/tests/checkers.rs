@@ -109,6 +109,22 @@ fn a_lost_wake_up_is_found() {
 }
 
 #[test]
+fn vms_that_are_groups_share_by_vm_and_not_by_vcpu() {
+    let text = "about = \"it\"\nscheduler = \"affinity\"\ntuning = { groups = \"1ns\" }\nduration = \"2s\"\nwarmup = \"0s\"\n\
+                [host]\ncores = 1\nmemory = \"8GiB\"\nnoise = false\n\
+                [[guest]]\nname = \"a\"\nvcpus = 2\nmemory = \"1GiB\"\nload = \"spin\"\n\
+                [[guest]]\nname = \"b\"\nvcpus = 1\nmemory = \"1GiB\"\nload = \"spin\"\n";
+    let plan = Plan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap();
+    let share = plan.scheduler().promises().share.expect("it is promised");
+    let rule = |share| {
+        let promises = Promises { share: Some(share), ..Promises::NONE };
+        check(&plan.setup, plan.scheduler(), &promises, u64::MAX).finding.map(|found| found.rule)
+    };
+    assert_eq!(rule(share), None);
+    assert_eq!(rule(Share { by_vcpu: true, ..share }), Some("share"));
+}
+
+#[test]
 fn unfair_shares_are_found() {
     let share = Share { percent: 10, slack: 30 * MS, ..Share::default() };
     let promises = Promises { share: Some(share), ..Promises::NONE };

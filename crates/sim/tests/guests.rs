@@ -340,3 +340,22 @@ fn vcpus_in_turn_bring_back_what_the_other_took_from_the_cache() {
     let lost = 1.0 - speed(true) / speed(false);
     assert!((lost / (81_920.0 / 30e6) - 1.0).abs() < 0.15, "{lost}");
 }
+
+#[test]
+fn neighbour_that_goes_on_running_takes_the_cache_of_a_sleeper() {
+    // Beside a vCPU that runs 1 ms of each 20 another computes without a break and brings in 20 MiB meanwhile, through a cache of
+    // 1 MiB. So each burst begins with 8,192 lines of 10 ns.
+    let cpus = |warmth: bool| {
+        let host = format!(
+            "cores = 2\nmemory = \"4GiB\"\nmachine = \"ideal\"\nnumbers.contention.llc = \"1MiB\"\n\
+             numbers.memory = {{ latency = \"100ns\", in_flight_tenths = 100, warmth = {warmth} }}"
+        );
+        let sleeper = guest("a", 1, "instep-load ping --period 20ms --burst 1ms")
+            + "allowed = \"0\"\nprofile = { set = \"512KiB\", mib_s = 1 }\n";
+        let neighbour = guest("b", 1, "instep-load compute")
+            + "allowed = \"1\"\nprofile = { set = \"1KiB\", mib_s = 1000 }\n";
+        report(&host, "cfs", &(sleeper + &neighbour)).vms[0].cpus
+    };
+    let more = (cpus(true) - cpus(false)) * 20e6;
+    assert!((75_000.0..90_000.0).contains(&more), "{more} ns a burst");
+}

@@ -140,7 +140,7 @@ impl Engine {
         let delta = self.desk.charge(task);
         self.busy[cpu] += delta;
         if self.warmth.is_on {
-            self.warmth.note_run(task, self.desk.host.llc[cpu], delta);
+            self.warmth.note_run(task, self.desk.host.llc[cpu], self.desk.ran(task));
         }
         let vm = self.desk.tasks[task.ix()].vm;
         let node = self.desk.host.node[cpu];
@@ -271,19 +271,26 @@ impl Engine {
         cost += self.missed_tick(task, was_idle);
         self.cpus[cpu].last = Some(task);
         if self.warmth.is_on {
-            cost += self.refill(cpu, task);
+            cost += self.refill(cpu, task, cost);
         }
         self.cpus[cpu].from = self.desk.now + cost;
         self.proceed(cpu);
     }
 
-    /// Nanoseconds until the cache of `cpu` is as warm to `task`, which begins to run there, as it left it.
-    fn refill(&mut self, cpu: usize, task: TaskId) -> u64 {
+    /// Nanoseconds until the cache of `cpu` is as warm to `task`, which begins to run there, as it left it. Lines come back after
+    /// `lead` nanoseconds.
+    fn refill(&mut self, cpu: usize, task: TaskId, lead: u64) -> u64 {
         let Some(thread) = self.vcpus[task.ix()].current else { return 0 };
-        let (profile, llc) = (self.threads[thread as usize].profile, self.desk.host.llc[cpu]);
-        self.warmth.set_profile(task, profile);
-        let wanted = self.speed.wanted_beside(&self.desk.host, cpu);
-        self.warmth.refill(task, llc, profile, wanted)
+        let (profile, host) = (self.threads[thread as usize].profile, &self.desk.host);
+        let llc = host.llc[cpu];
+        // Neighbours that go on running have brought lines in, too.
+        for beside in host.llcs[llc].iter().filter(|beside| *beside != cpu) {
+            if let Some(other) = self.desk.running[beside] {
+                self.warmth.note_run(other, llc, self.desk.ran(other));
+            }
+        }
+        let wanted = self.speed.wanted_beside(host, cpu);
+        self.warmth.refill(task, llc, profile, (wanted, lead))
     }
 
     /// The vCPU on `cpu` goes on with its threads until one of them needs time.

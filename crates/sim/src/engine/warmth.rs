@@ -29,6 +29,19 @@ struct Left {
     filled: u64,
 }
 
+/// What a vCPU does, and how far its lines have come back.
+#[derive(Clone, Copy, Debug)]
+struct Set {
+    profile: usize,
+    /// CPU time that it had when it was last looked at, nanoseconds.
+    ran: u64,
+    /// For how long it runs before lines come back, nanoseconds.
+    lead: u64,
+    /// What has not come back, bytes.
+    missing: u64,
+    left: Option<Left>,
+}
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub(super) struct Warmth {
@@ -40,9 +53,8 @@ pub(super) struct Warmth {
     profiles: Vec<Use>,
     /// Bytes that each cache has taken in.
     filled: Vec<u64>,
-    /// Of each task what it did last, and where.
-    does: Vec<usize>,
-    left: Vec<Option<Left>>,
+    /// Of each task.
+    sets: Vec<Set>,
 }
 
 impl Warmth {
@@ -52,41 +64,51 @@ impl Warmth {
             set: (profile.set_kib << 10).min(size),
             brings: profile.mib_s << 20,
         };
+        let new = Set { profile: Profile::PLAIN, ran: 0, lead: 0, missing: 0, left: None };
         Self {
             is_on: memory.warmth && memory.latency > 0,
             size,
             line_ps: memory.latency * 10_000 / memory.in_flight_tenths.max(1),
             profiles: profiles.iter().map(of).collect(),
             filled: vec![0; host.llcs.len()],
-            does: vec![Profile::PLAIN; tasks],
-            left: vec![None; tasks],
+            sets: vec![new; tasks],
         }
     }
 
-    /// A task does such work from now on.
-    pub(super) fn set_profile(&mut self, task: TaskId, profile: usize) {
-        self.does[task.ix()] = profile;
-    }
-
-    /// A task ran under a cache for so long.
-    pub(super) fn note_run(&mut self, task: TaskId, llc: usize, ns: u64) {
-        let brings = u128::from(self.profiles[self.does[task.ix()]].brings);
+    /// A task has run under a cache, and had so much CPU time in all.
+    pub(super) fn note_run(&mut self, task: TaskId, llc: usize, ran: u64) {
+        let set = &mut self.sets[task.ix()];
+        let ns = ran - std::mem::replace(&mut set.ran, ran);
+        let brings = u128::from(self.profiles[set.profile].brings);
         self.filled[llc] += (brings * u128::from(ns) / 1_000_000_000) as u64;
-        self.left[task.ix()] = Some(Left { llc, filled: self.filled[llc] });
+        set.left = Some(Left { llc, filled: self.filled[llc] });
+        let refills = ns.saturating_sub(set.lead);
+        set.lead = set.lead.saturating_sub(ns);
+        let back = refills.saturating_mul(1000) / self.line_ps.max(1) * LINE;
+        set.missing = set.missing.saturating_sub(back);
     }
 
-    /// Nanoseconds until a task that begins to run with such work has in its cache what it had; those that run there want
-    /// `wanted` KiB without it.
-    pub(super) fn refill(&self, task: TaskId, llc: usize, profile: usize, wanted: u64) -> u64 {
-        let set = self.profiles[profile].set;
-        let all = set + (wanted << 10);
-        let own = if all > self.size { self.size * set / all } else { set };
-        let lost = match self.left[task.ix()] {
+    /// Nanoseconds until a task that begins to run with such work has in its cache what it had, `lead` of them from now on not
+    /// counted; those that run there want `wanted` KiB without it. What others have brought in must be noted.
+    pub(super) fn refill(
+        &mut self,
+        task: TaskId,
+        llc: usize,
+        profile: usize,
+        (wanted, lead): (u64, u64),
+    ) -> u64 {
+        let bytes = self.profiles[profile].set;
+        let all = bytes + (wanted << 10);
+        let own = if all > self.size { self.size * bytes / all } else { bytes };
+        let set = &mut self.sets[task.ix()];
+        let lost = match set.left {
             Some(left) if left.llc == llc => {
-                (self.filled[llc] - left.filled + own).saturating_sub(self.size).min(own)
+                let taken = (self.filled[llc] - left.filled + own).saturating_sub(self.size);
+                (set.missing + taken).min(own)
             }
             _ => own,
         };
+        (set.profile, set.lead, set.missing) = (profile, lead, lost);
         lost / LINE * self.line_ps / 1000
     }
 }
@@ -109,33 +131,52 @@ mod tests {
         Warmth::new(&testing::host(2, 2, 1), &params, &[own], 2)
     }
 
+    /// What `task` has to wait for in this cache, as it begins to run and others want so many KiB.
+    fn refill(warmth: &mut Warmth, task: TaskId, llc: usize, wanted: u64) -> u64 {
+        warmth.refill(task, llc, 0, (wanted, 0))
+    }
+
     #[test]
     fn cache_stays_warm_until_others_have_filled_what_the_set_leaves() {
         let mut warmth = warmth();
         // 512 KiB are 8,192 lines of 10 ns each.
-        assert_eq!(warmth.refill(A, 0, 0, 0), 81_920, "the first time");
+        assert_eq!(refill(&mut warmth, A, 0, 0), 81_920, "the first time");
         warmth.note_run(A, 0, 1_000_000);
-        assert_eq!(warmth.refill(A, 0, 0, 0), 0);
+        assert_eq!(refill(&mut warmth, A, 0, 0), 0);
         // 5 ms bring 500 KiB, which fits beside its 512.
+        warmth.refill(B, 0, 0, (0, 0));
         warmth.note_run(B, 0, 4_882_813);
-        assert_eq!(warmth.refill(A, 0, 0, 0), 0);
+        assert_eq!(refill(&mut warmth, A, 0, 0), 0);
         // As much again: of 1000 KiB 512 fit, and 488 took the place of its own. They are 7,808 lines.
-        warmth.note_run(B, 0, 4_882_813);
-        assert!(
-            (78_050..=78_090).contains(&warmth.refill(A, 0, 0, 0)),
-            "{}",
-            warmth.refill(A, 0, 0, 0)
-        );
-        warmth.note_run(B, 0, 1_000_000_000);
-        assert_eq!(warmth.refill(A, 0, 0, 0), 81_920, "no more than all");
+        warmth.note_run(B, 0, 9_765_626);
+        let some = refill(&mut warmth, A, 0, 0);
+        assert!((78_050..=78_090).contains(&some), "{some}");
+        warmth.note_run(B, 0, 1_009_765_626);
+        assert_eq!(refill(&mut warmth, A, 0, 0), 81_920, "no more than all");
     }
 
     #[test]
     fn other_cache_is_cold_and_a_crowded_one_holds_less() {
         let mut warmth = warmth();
+        assert_eq!(refill(&mut warmth, A, 0, 0), 81_920);
         warmth.note_run(A, 0, 1_000_000);
-        assert_eq!(warmth.refill(A, 1, 0, 0), 81_920);
+        assert_eq!(refill(&mut warmth, A, 1, 0), 81_920);
         // Others want 1,536 KiB: with it 2 MiB, of which half fit. Its part is 256 KiB.
-        assert_eq!(warmth.refill(A, 1, 0, 1536), 40_960);
+        assert_eq!(refill(&mut warmth, A, 1, 1536), 40_960);
+    }
+
+    #[test]
+    fn refill_that_was_interrupted_goes_on() {
+        let mut warmth = warmth();
+        assert_eq!(refill(&mut warmth, A, 0, 0), 81_920);
+        warmth.note_run(A, 0, 20_000);
+        // 20 us brought 2,000 lines.
+        assert_eq!(refill(&mut warmth, A, 0, 0), 61_920);
+        // Of 30 us it is 10 before the first line comes.
+        assert_eq!(warmth.refill(A, 0, 0, (0, 10_000)), 61_920);
+        warmth.note_run(A, 0, 50_000);
+        assert_eq!(refill(&mut warmth, A, 0, 0), 41_920);
+        warmth.note_run(A, 0, 1_000_000);
+        assert_eq!(refill(&mut warmth, A, 0, 0), 0);
     }
 }

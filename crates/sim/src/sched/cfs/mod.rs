@@ -424,10 +424,10 @@ impl Scheduler for Cfs {
         // rounded. Between queues balancing keeps within a task or a quarter (imbalance_pct), and three
         // equal tasks on two CPUs stay as they are: no share is promised there.
         let slack = 20 * MS + 2 * (self.rules.tick + self.rules.latency);
-        let share = Share { percent: 3, slack, one_cpu: true, by_vcpu: true, ..Share::default() };
+        // Where each VM is a group its vCPUs have its weight together.
+        let by_vcpu = !self.rules.has_groups;
+        let share = Some(Share { percent: 3, slack, one_cpu: true, by_vcpu, ..Share::default() });
         let usual = Promises::usual(self.work_conserving(), self.tick_period());
-        // Of a group what its vCPUs have follows their load.
-        let share = Some(share).filter(|_| !self.rules.has_groups);
         Promises { apart, pinned, share, ..usual }
     }
 
