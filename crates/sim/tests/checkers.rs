@@ -114,7 +114,8 @@ fn vms_that_are_groups_share_by_vm_and_not_by_vcpu() {
                 [host]\ncores = 1\nmemory = \"8GiB\"\nnoise = false\n\
                 [[guest]]\nname = \"a\"\nvcpus = 2\nmemory = \"1GiB\"\nload = \"spin\"\n\
                 [[guest]]\nname = \"b\"\nvcpus = 1\nmemory = \"1GiB\"\nload = \"spin\"\n";
-    let plan = Plan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap();
+    let plan =
+        SimulationPlan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap();
     let share = plan.scheduler().promises().share.expect("it is promised");
     let rule = |share| {
         let promises = Promises { share: Some(share), ..Promises::NONE };
