@@ -110,7 +110,7 @@ fn a_lost_wake_up_is_found() {
 
 #[test]
 fn vms_that_are_groups_share_by_vm_and_not_by_vcpu() {
-    let text = "about = \"it\"\nscheduler = \"affinity\"\ntuning = { groups = \"1ns\" }\nduration = \"2s\"\nwarmup = \"0s\"\n\
+    let text = "about = \"it\"\nscheduler = \"affinity\"\ntuning = { groups = true }\nduration = \"2s\"\nwarmup = \"0s\"\n\
                 [host]\ncores = 1\nmemory = \"8GiB\"\nnoise = false\n\
                 [[guest]]\nname = \"a\"\nvcpus = 2\nmemory = \"1GiB\"\nload = \"spin\"\n\
                 [[guest]]\nname = \"b\"\nvcpus = 1\nmemory = \"1GiB\"\nload = \"spin\"\n";
