@@ -119,6 +119,9 @@ pub struct VmInForce {
     /// Time for which CPU limits of cgroups held its threads, summed over them, since it is known.
     #[serde(default)]
     pub held_ns: u64,
+    /// Of its threads, how many limits held in the last second, on average, in thousandths.
+    #[serde(default)]
+    pub held_milli_cpus: u32,
     /// How often a vCPU blocked.
     pub blocks: u64,
     /// Virtual time by which it is behind its domain's clock; negative when it is ahead.
@@ -272,6 +275,7 @@ impl From<VmSeen> for VmInForce {
             apart_ns: seen.apart_ns,
             cpu_ns: seen.cpu_ns,
             held_ns: seen.held_ns,
+            held_milli_cpus: 0,
             blocks: seen.blocks,
             lag_ns: seen.lag_ns,
             gang_slots: seen.slots,

@@ -16,8 +16,10 @@
 //! always off.
 
 pub mod config;
+mod held;
 pub mod in_force;
 mod places;
+mod preview;
 pub mod table;
 mod weights;
 
@@ -26,6 +28,7 @@ use crate::error::Error;
 use crate::observe::VmKey;
 use crate::watch::Scheduler;
 use config::DispatchConfig;
+pub use held::take_held;
 pub use in_force::{Gone, InForce, LastExit, Program, VmInForce, WaitsInForce, forget, gone, read};
 use instep_core::topology::Topology;
 use instep_core::units::{Nanos, NodeId, Tid};
@@ -35,9 +38,9 @@ use instep_host::discover::{Scan, ScanOptions, Scanner, Trust};
 use instep_kernel::backoff::Backoff;
 use instep_kernel::exit::Exit;
 use instep_kernel::loaded::Loaded;
-use instep_kernel::table::LIMITS;
-use instep_kernel::{CpuPlace, LoadPlan, Mode, Probe, VmEntry, VmTable, cookies, plan};
+use instep_kernel::{CpuPlace, LoadPlan, Mode, Probe, VmEntry, cookies, plan};
 use places::places;
+pub use preview::preview;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -77,6 +80,8 @@ pub struct Dispatch {
     places: Result<Vec<CpuPlace>, String>,
     scanner: Scanner,
     weigher: weights::Weigher,
+    held: held::HeldRates,
+    begun: Instant,
     /// How often cgroups had another weight than before, when weights were last written.
     reweighed: u64,
     backoff: Backoff,
@@ -143,6 +148,8 @@ impl Dispatch {
             places: places(topology),
             scanner: scanner(reads_definitions),
             weigher: weights::Weigher::new(),
+            held: held::HeldRates::default(),
+            begun: Instant::now(),
             reweighed: 0,
             backoff: Backoff::default(),
             state: State::Off(String::new()),
@@ -225,7 +232,7 @@ impl Dispatch {
                 instep: true,
                 why: "loaded by instep run".to_owned(),
                 counters: kernel.counters().iter().map(|(n, c)| ((*n).to_owned(), *c)).collect(),
-                vms: kernel.vms().into_iter().map(VmInForce::from).collect(),
+                vms: self.held.add_to(kernel.vms().into_iter().map(VmInForce::from).collect()),
                 domains: kernel.domains(),
                 ..base
             },
@@ -323,6 +330,10 @@ impl Dispatch {
         }
         self.looks = self.looks.wrapping_add(1);
         self.update_weights();
+        if let State::Loaded { kernel, .. } = &self.state {
+            let vms: Vec<VmInForce> = kernel.vms().into_iter().map(VmInForce::from).collect();
+            self.held.update(&vms, self.begun.elapsed());
+        }
     }
 
     /// Tells the loaded scheduler what VMs and cgroups weigh.
@@ -475,57 +486,6 @@ impl Drop for Dispatch {
             in_force::withdraw(dir);
         }
     }
-}
-
-/// What a run with this configuration would do with the kernel scheduler, in sentences; nothing is
-/// loaded.
-#[must_use]
-pub fn preview(config: &Config) -> Vec<String> {
-    let mut scanner = scanner(config.discover.vm_settings);
-    let (trust, config) = (config.trust(), &config.dispatch);
-    if config.mode == Mode::Off {
-        return Vec::new();
-    }
-    let (vms, plan) = decide((config, &trust), &mut scanner);
-    let places = instep_host::topology::read(&Root::live())
-        .map_err(|error| error.to_string())
-        .and_then(|topology| places(&topology));
-    let why = match (plan, places) {
-        (LoadPlan::Stay(why) | LoadPlan::Busy(why), _) | (LoadPlan::Load, Err(why)) => why,
-        (LoadPlan::Load, Ok(_)) => {
-            let (table, mut warnings) = VmTable::default().renumbered(vms.0, LIMITS);
-            let mut said = vec![format!(
-                "a run would load Instep's kernel scheduler for the whole host, with {} VMs",
-                table.vms.len()
-            )];
-            said.extend(table.vms.iter().map(|placed| described(&placed.entry)));
-            if config.keeps_homes() {
-                said.push(
-                    "vCPUs of VMs with one home node would not be bound to it: it would be told \
-                     the node"
-                        .to_owned(),
-                );
-            }
-            warnings.extend(vms.1);
-            said.extend(warnings);
-            return said;
-        }
-    };
-    let end = if config.mode == Mode::Kernel { "a run would end here" } else { "it would stay" };
-    vec![format!("the kernel's default scheduler is in force, and {end}: {why}")]
-}
-
-/// One VM as the scheduler would be told of it.
-fn described(entry: &VmEntry) -> String {
-    format!(
-        "{}: {} vCPUs, weight {}, period {}, co-scheduling {}, latency {}",
-        entry.name,
-        entry.vcpus.len(),
-        entry.weight,
-        humantime::format_duration(entry.period),
-        entry.cosched,
-        entry.latency
-    )
 }
 
 type Entries = (Vec<VmEntry>, Vec<String>);

@@ -1,10 +1,12 @@
 //! A made scheduler and two VMs on a made host.
 
 use super::*;
+use crate::dispatch::in_force::VcpuInForce;
+use crate::dispatch::{VmInForce, WaitsInForce, take_held};
 use crate::observe::Observer;
 use crate::record::Record;
 use instep_core::decision::Action;
-use instep_core::units::{Bytes, Milli};
+use instep_core::units::{Bytes, Milli, Tid};
 use instep_host::Root;
 use instep_host::discover::ScanOptions;
 use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm};
@@ -145,6 +147,25 @@ fn time_for_which_limits_held_a_vm_is_no_steal() {
     watch.scheduler.as_mut().unwrap().held = held(9999);
     watch.take_held(vms);
     assert_eq!((waits(vms), vms[a].throttled), ([0, 0], Nanos(1000)));
+}
+
+#[test]
+fn looks_without_a_run_take_it_out_of_steal_by_its_last_rate() {
+    let (_, mut seen) = observed();
+    let vms = &mut seen.snapshot.vms;
+    let a = vms.iter().position(|vm| vm.name == "a").unwrap();
+    vms[a].vcpus[1].steal = Nanos(900);
+    let was = vms.clone();
+    let told = |tid, held_milli_cpus| {
+        let vcpus = vec![VcpuInForce { tid, waits: WaitsInForce::default() }];
+        vec![VmInForce { held_milli_cpus, vcpus, ..VmInForce::default() }]
+    };
+    let first = vms[a].vcpus[0].tid;
+    take_held(vms, Nanos(1000), &told(Tid(1), 300));
+    take_held(vms, Nanos(1000), &told(first, 0));
+    assert_eq!(*vms, was, "another VM, and one that no limit holds");
+    take_held(vms, Nanos(1000), &told(first, 300));
+    assert_eq!((vms[a].vcpus[1].steal, vms[a].throttled), (Nanos(600), Nanos(300)));
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use crate::observe::state_dir;
 use crate::text::{indented, printable, wrapped};
-use instep_agent::dispatch::{InForce, LastExit, Program, VmInForce, gone, read};
+use instep_agent::dispatch::{InForce, LastExit, Program, VmInForce, gone, read, take_held};
+use instep_core::snapshot::Snapshot;
 use instep_core::units::NodeId;
 use instep_core::wording::Count;
 use instep_kernel::probe::State;
@@ -52,6 +53,15 @@ struct EndedJson {
     pid: u32,
     /// When it last said what was in force, in UTC.
     last_heard: Option<String>,
+}
+
+impl DispatchJson {
+    /// Counts what limits held as throttled time.
+    pub(super) fn take_held(&self, snapshot: &mut Snapshot) {
+        if self.instep {
+            take_held(&mut snapshot.vms, snapshot.window, &self.vms);
+        }
+    }
 }
 
 /// Asks the kernel, and the word that a running `instep run` leaves.

@@ -123,6 +123,9 @@ pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
     let is_live = args.host.root.is_none();
     let has_dispatch = is_live && observed.xen.is_none();
     let dispatch = has_dispatch.then(|| dispatch::read_dispatch(args.host.state_dir.as_deref()));
+    if let Some(dispatch) = &dispatch {
+        dispatch.take_held(&mut observed.snapshot);
+    }
     let state = state_dir(args.host.state_dir.as_deref()).ok().filter(|_| is_live);
     let run = state.as_ref().and_then(held::run_of);
     if args.json {

@@ -5,8 +5,9 @@ use super::frame::{Extra, Frame};
 use super::state::State;
 use crate::args::TopArgs;
 use crate::hypervisor;
-use crate::observe::{observe, root};
+use crate::observe::{observe, root, state_dir};
 use instep_agent::config::Config;
+use instep_agent::dispatch::{read, take_held};
 use instep_agent::observe::{Observation, Observer};
 use instep_agent::xen::{DomainObservation, Known, Memory, observe_domains};
 use instep_core::snapshot::{Snapshot, Vm};
@@ -17,6 +18,7 @@ use instep_host::profile::{Tracer, watch};
 use instep_xen::scan::{Depth, scan};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// So many vCPUs are traced at most, but for those of the selected VM: what tracing costs (some microseconds a
@@ -31,6 +33,8 @@ const MAX_WARNINGS: usize = 32;
 /// The host that is looked at.
 pub(super) struct Live {
     root: Root,
+    /// Where a run of this host says what its kernel scheduler does.
+    state: Option<PathBuf>,
     interval: Duration,
     source: Source,
     warnings: Vec<String>,
@@ -60,6 +64,7 @@ impl Live {
         config.memory.home = false;
         let new = |source, warnings| Self {
             root: root.clone(),
+            state: state_dir(args.host.state_dir.as_deref()).ok().map(|dir| dir.path().to_owned()),
             interval: args.interval,
             source,
             warnings,
@@ -111,9 +116,13 @@ impl Live {
                 return Ok(Frame::new(&snapshot, &Extra::default()));
             }
             Source::Host(observer) => {
-                let Observation { snapshot, scan } = observer.observe(None, None)?;
+                let Observation { mut snapshot, scan } = observer.observe(None, None)?;
                 scan.warnings.iter().for_each(|warning| note(&mut self.warnings, warning));
                 observer.continue_from(scan);
+                if let Some(told) = self.state.as_deref().and_then(read).filter(|told| told.instep)
+                {
+                    take_held(&mut snapshot.vms, snapshot.window, &told.vms);
+                }
                 snapshot
             }
         };
