@@ -66,7 +66,7 @@ pub struct Boot {
 enum Line {
     Order(Box<Order>),
     Boot(Boot),
-    BenchCell(Box<BenchCell>),
+    Cell(Box<BenchCell>),
 }
 
 /// What a file holds.
@@ -99,7 +99,7 @@ impl Kept {
             match serde_json::from_str(line) {
                 Ok(Line::Order(order)) if order.schema == SCHEMA => kept.ordered(*order),
                 Ok(Line::Boot(boot)) if kept.order.is_some() => kept.boots.push(boot),
-                Ok(Line::BenchCell(cell)) if kept.order.is_some() => kept.put(*cell),
+                Ok(Line::Cell(cell)) if kept.order.is_some() => kept.put(*cell),
                 _ if kept.order.is_none() => return None,
                 _ => bad += 1,
             }
@@ -263,7 +263,7 @@ impl Keeper {
     /// # Errors
     /// It cannot be written.
     pub fn cell(&mut self, cell: &BenchCell) -> Result<(), Error> {
-        self.line(&Line::BenchCell(Box::new(cell.clone())))
+        self.line(&Line::Cell(Box::new(cell.clone())))
     }
 
     fn line(&mut self, line: &Line) -> Result<(), Error> {

@@ -1,4 +1,4 @@
-//! The same loop in the control domain of a Xen host: looks and decisions ([`look`]), and the run ([`run()`]).
+//! The same loop in the control domain of a Xen host: looks and decisions ([`observe_domains`]), and the run ([`run()`]).
 //!
 //! Policies are those of all hosts. What differs: domains have two affinities and their memory does not move, `xl`
 //! tells times to a tenth of a second, and there is no kernel scheduler of Instep.

@@ -32,7 +32,9 @@ done
 for monitor in /sys/module/damon_*/parameters/enabled; do
     [ -e "$monitor" ] && echo N >"$monitor"
 done
-for module in irqbypass kvm kvm-amd; do
+vendor=kvm-intel
+grep -qw svm /proc/cpuinfo && vendor=kvm-amd
+for module in irqbypass kvm $vendor; do
     [ -e /lab/$module.ko ] && insmod /lab/$module.ko
 done
 [ -e /lab/xen.sh ] && . /lab/xen.sh

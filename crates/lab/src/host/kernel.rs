@@ -24,7 +24,7 @@ use std::time::Duration;
 pub const SUITE: &str = "sid";
 
 /// The modules the host loads, in this order.
-pub const MODULES: [&str; 3] = ["irqbypass", "kvm", "kvm-amd"];
+pub const MODULES: [&str; 4] = ["irqbypass", "kvm", "kvm-amd", "kvm-intel"];
 
 /// The meta package that names the newest kernel.
 const META: &str = "linux-image-cloud-amd64";

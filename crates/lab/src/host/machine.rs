@@ -3,6 +3,7 @@
 //! Pure: a [`HostMachine`] in, arguments out. CPU numbers are the kernel's: QEMU counts threads
 //! first, then cores, then sockets, and so does Linux when it numbers by APIC id order here.
 
+use super::accel::AccelKind;
 use super::xen;
 use crate::error::Error;
 use instep_core::wording::Count;
@@ -214,14 +215,15 @@ impl HostMachine {
 
     /// QEMU's arguments: console into a file, the lab's port and QMP on sockets.
     #[must_use]
-    pub fn arguments(&self, files: &Files<'_>) -> Vec<String> {
+    pub fn arguments(&self, files: &Files<'_>, accel: AccelKind) -> Vec<String> {
         let mut args: Vec<String> = Vec::new();
         let mut put = |flag: &str, value: String| args.extend([flag.to_owned(), value]);
         put("-name", "guest=instep-lab,debug-threads=on".to_owned());
         put("-machine", "pc".to_owned());
-        match self.clock {
-            Clock::Real => put("-accel", "tcg,thread=multi".to_owned()),
-            Clock::Counted => {
+        match (accel, self.clock) {
+            (AccelKind::Kvm, _) => put("-accel", "kvm".to_owned()),
+            (AccelKind::Tcg, Clock::Real) => put("-accel", "tcg,thread=multi".to_owned()),
+            (AccelKind::Tcg, Clock::Counted) => {
                 put("-accel", "tcg,thread=single".to_owned());
                 put("-icount", "shift=1,sleep=off".to_owned());
                 // Nothing else may differ from run to run: what RDRAND gives, and the date.
@@ -232,7 +234,13 @@ impl HostMachine {
         // The emulated AMD SVM is what KVM runs on; MONITOR makes idle CPUs spin under TCG.
         // QEMU 7.2 makes a PV kernel's return from an interrupt fail where Xen uses SMAP.
         let without = if files.xen.is_some() { ",-smap" } else { "" };
-        put("-cpu", format!("EPYC,+svm,-monitor{without}"));
+        put(
+            "-cpu",
+            match accel {
+                AccelKind::Kvm => "host".to_owned(),
+                AccelKind::Tcg => format!("EPYC,+svm,-monitor{without}"),
+            },
+        );
         put(
             "-smp",
             format!(
@@ -371,7 +379,7 @@ mod tests {
     #[test]
     fn two_nodes_of_two_cores_become_sockets_nodes_and_distances() {
         let m = machine("nodes = 2\ncores = 2\nthreads = 2\nmemory = '2GiB'").unwrap();
-        let line = m.arguments(&files()).join(" ");
+        let line = m.arguments(&files(), AccelKind::Tcg).join(" ");
         for part in [
             "-smp 8,sockets=2,cores=2,threads=2",
             "-m 2048M",
@@ -384,12 +392,14 @@ mod tests {
             assert!(line.contains(part), "{part} in {line}");
         }
         assert_eq!((m.node_cpus(1), m.core_of(7), m.core_of(4)), ((4, 7), 6, 4));
+        let line = m.arguments(&files(), AccelKind::Kvm).join(" ");
+        assert!(line.contains("-accel kvm -cpu host -smp 8,") && !line.contains("tcg"), "{line}");
     }
 
     #[test]
     fn counted_time_runs_on_one_thread() {
         let m = machine("cores = 2\nmemory = '512MiB'\nclock = 'counted'").unwrap();
-        let line = m.arguments(&files()).join(" ");
+        let line = m.arguments(&files(), AccelKind::Tcg).join(" ");
         assert!(line.contains("-accel tcg,thread=single -icount shift=1,sleep=off"), "{line}");
         assert!(!line.contains("dist,"), "{line}");
     }
@@ -398,7 +408,7 @@ mod tests {
     fn xen_boots_dom0_s_kernel_and_initramfs_as_modules() {
         let m = machine("hypervisor = 'xen'\nnodes = 2\ncores = 4\nmemory = '4GiB'").unwrap();
         let files = Files { xen: Some(Path::new("/x")), ..files() };
-        let args = m.arguments(&files);
+        let args = m.arguments(&files, AccelKind::Tcg);
         let value = |flag: &str| &args[args.iter().position(|arg| arg == flag).unwrap() + 1];
         assert_eq!(value("-kernel"), "/x");
         let modules = value("-initrd");
@@ -406,7 +416,12 @@ mod tests {
         assert!(value("-cpu").ends_with(",-smap") && value("-append").contains("dom0_mem="));
         assert!(!value("-append").contains("sched="), "Xen's own choice");
         let with = machine("hypervisor = 'xen'\nscheduler = 'credit'\ncores = 4\nmemory = '4GiB'");
-        assert!(with.unwrap().arguments(&files).iter().any(|arg| arg.ends_with(" sched=credit")));
+        assert!(
+            with.unwrap()
+                .arguments(&files, AccelKind::Tcg)
+                .iter()
+                .any(|arg| arg.ends_with(" sched=credit"))
+        );
         assert!(files.check().is_ok());
         let split = Files { kernel: Path::new("/my cache/k"), ..files };
         assert!(split.check().unwrap_err().to_string().contains("/my cache/k"));
@@ -449,7 +464,7 @@ mod tests {
     fn distances_row_by_row_are_used() {
         let m = machine("nodes = 2\ncores = 1\nmemory = '1GiB'\ndistances = [[10, 21], [31, 10]]")
             .unwrap();
-        let line = m.arguments(&files()).join(" ");
+        let line = m.arguments(&files(), AccelKind::Tcg).join(" ");
         assert!(line.contains("src=0,dst=1,val=21") && line.contains("src=1,dst=0,val=31"));
     }
 }

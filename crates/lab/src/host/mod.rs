@@ -8,6 +8,7 @@
 //! ```
 //! It knows nothing of scenarios and of what the commands do.
 
+pub mod accel;
 pub mod anchor;
 pub mod busy;
 pub mod channel;
@@ -27,6 +28,7 @@ use crate::process::Process;
 use crate::qmp::Qmp;
 use crate::stop::Stop;
 use crate::workdir;
+use accel::AccelKind;
 use channel::{Answer, Channel, Ready, Silence};
 use emulator::Emulator;
 use kernel::HostKernel;
@@ -94,7 +96,7 @@ impl Host {
     /// # Errors
     /// When the image cannot be written, QEMU cannot be started, or `stop` is raised.
     pub fn spawn(
-        machine: &HostMachine,
+        (machine, accel): (&HostMachine, AccelKind),
         emulator: &Emulator,
         kernel: &HostKernel,
         life: Duration,
@@ -113,7 +115,10 @@ impl Host {
         let said = at("qemu.log");
         let log = File::create(&said).map_err(|error| Error::io("make", &said, error))?;
         let mut qemu = emulator.command();
-        qemu.args(machine.arguments(&files)).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        qemu.args(machine.arguments(&files, accel))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
         let started = Instant::now();
         let process = Process::spawn(&mut qemu, life, INSTALL_QEMU)?;
         let grace = grace(machine.clock);

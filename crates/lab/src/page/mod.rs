@@ -228,7 +228,7 @@ fn worth(report: &LabReport) -> String {
         )
     } else {
         (
-            "whose KVM runs the guests on emulated AMD SVM",
+            "whose KVM runs the guests",
             "CPUs, affinities and memory are read from the host's /proc, not told by Instep. \
              Touched memory is what a guest's QEMU holds in anonymous or huge pages.",
         )
@@ -236,6 +236,7 @@ fn worth(report: &LabReport) -> String {
     let mut html = format!(
         "<section>\n<h2>What this is worth</h2>\n<dl>\n\
          <dt>Host</dt><dd>emulated: {} nodes, {} cores, {} CPUs, {} MiB; Linux {}, {runs}</dd>\n\
+         <dt>By</dt><dd>{}: {}</dd>\n\
          <dt>Clock</dt><dd>{kind}. It shows {}.</dd>\n\
          <dt>Not shown</dt><dd>{}.</dd>\n\
          <dt>Evidence</dt><dd>{evidence}</dd>\n\
@@ -246,6 +247,8 @@ fn worth(report: &LabReport) -> String {
         host.cpus(),
         host.memory_mib,
         escaped(&report.kernel),
+        report.accel.name(),
+        escaped(&report.accel.why),
         escaped(clock.shows),
         escaped(clock.does_not_show),
         seconds.host_up,

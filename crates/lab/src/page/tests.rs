@@ -1,6 +1,7 @@
 //! The page draws what a report holds, stands alone, and lets no text of a guest become markup.
 
 use super::*;
+use crate::host::accel::Accel;
 use crate::host::machine::{HostMachine, Hypervisor};
 use crate::scenario::check::result;
 use crate::scenario::evidence::{GuestSeen, LabObservation, ThreadSeen};
@@ -54,6 +55,7 @@ fn report(name: &str) -> LabReport {
         host,
         kernel: "7.2".to_owned(),
         kvm: true,
+        accel: Accel::software("KVM dies"),
         attempts: 1,
         restarted: Vec::new(),
         earlier: Vec::new(),
@@ -134,6 +136,7 @@ fn a_xen_host_s_page_shows_what_commands_printed() {
     report.steps[1].step = "instep status --json".to_owned();
     report.steps[1].stdout = Some(serde_json::json!({"vms": ["<x>"]}));
     report.steps[1].stderr = "\u{1b}[2Jwhy".to_owned();
+    report.accel = Accel::software("a Xen host is emulated");
     let html = draw(&report, &Words::default());
     let at = |text: &str| html.find(text).unwrap_or_else(|| panic!("no {text} in\n{html}"));
     assert!(at("</span> The &lt;pin&gt;.</h2>") < at("<pre>xl vcpu-pin a all 0</pre>"));

@@ -2,6 +2,7 @@
 
 use super::check::Check;
 use super::evidence::LabObservation;
+use crate::host::accel::Accel;
 use crate::host::machine::{Clock, HostMachine};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -27,6 +28,8 @@ pub struct LabReport {
     pub kernel: String,
     /// Whether KVM runs guests in it.
     pub kvm: bool,
+    /// What carried out its instructions: this machine's KVM or software.
+    pub accel: Accel,
     /// How often the run was begun: again when it was too slow, or the host or a guest died.
     pub attempts: u32,
     /// The guests that hung at boot and were started again, and the host that died there, once for each time.

@@ -12,6 +12,7 @@ use super::steps::Doing;
 use super::{GuestPlan, Scenario, guests};
 use crate::cache::Cache;
 use crate::error::{Error, kept_or_tail};
+use crate::host::accel::{self, Accel, AccelChoice};
 use crate::host::emulator::{self, Emulator};
 use crate::host::kernel::{self, HostKernel, Series};
 use crate::host::machine::Hypervisor;
@@ -59,6 +60,8 @@ pub struct LabOptions {
     /// Where consoles and files that are brought back are kept, also after success. Without it, files
     /// that are brought back go into `./instep-lab`, and consoles of failures into the cache.
     pub keep: Option<PathBuf>,
+    /// What shall carry out the instructions of emulated hosts.
+    pub accel: AccelChoice,
 }
 
 /// What every host of this machine is made of.
@@ -69,6 +72,9 @@ pub struct Kit {
     kernel: HostKernel,
     busybox: PathBuf,
     extra: image::Extra,
+    accel: AccelChoice,
+    /// Why this machine's KVM cannot run hosts, if so.
+    kvm: Result<(), String>,
     /// Keeps `lab clean` off: a host that dies may have to boot again from the same files.
     _used: fs::File,
     /// Holds the unpacked modules of a kernel of the user's own.
@@ -135,7 +141,13 @@ impl Kit {
             load: options.load.clone(),
             ..image::Extra::default()
         };
-        Ok(Self { cache, emulator, kernel, busybox, extra, _used: used, _unpacked: unpacked })
+        let accel = options.accel;
+        let kvm = match (accel, hypervisor) {
+            (AccelChoice::Tcg, _) | (_, Hypervisor::Xen) => Err("it was not tried".to_owned()),
+            _ => accel::probe(&emulator, &kernel, stop)?,
+        };
+        let (_used, _unpacked) = (used, unpacked);
+        Ok(Self { cache, emulator, kernel, busybox, extra, accel, kvm, _used, _unpacked })
     }
 
     /// Boots a scenario's host, without its guests; it may live for `life`, and coming up has half of the
@@ -184,7 +196,9 @@ impl Kit {
     ) -> Result<Running, Error> {
         let started = Instant::now();
         let (emulator, kernel) = (&self.emulator, &self.kernel);
-        let mut host = Host::spawn(&scenario.host, emulator, kernel, life, stop, |target| {
+        let accel = accel::choose(self.accel, &scenario.host, &self.kvm)?;
+        let machine = (&scenario.host, accel.kind);
+        let mut host = Host::spawn(machine, emulator, kernel, life, stop, |target| {
             image::write(target, &self.cache, emulator, kernel, &self.busybox, extra, stop)
         })?;
         let ready = host.wait_ready(scenario.limit / 2, stop).map_err(|error| {
@@ -205,6 +219,7 @@ impl Kit {
             host,
             kernel: ready.release,
             kvm: ready.kvm,
+            accel,
             started,
             seconds: Seconds::default(),
             restarted: Vec::new(),
@@ -239,6 +254,8 @@ pub struct Running {
     pub kernel: String,
     /// Whether it has a /dev/kvm.
     pub kvm: bool,
+    /// What carries out its instructions.
+    pub accel: Accel,
     pub(super) started: Instant,
     pub(super) seconds: Seconds,
     /// The guests that hung at boot and were started again, and the host that died there, once for each time.

@@ -39,6 +39,7 @@ impl<'a> Doing<'a> {
             clock: scenario.host.clock.into(),
             kernel: running.kernel.clone(),
             kvm: running.kvm,
+            accel: running.accel.clone(),
             attempts,
             restarted: Vec::new(),
             earlier: Vec::new(),

@@ -51,7 +51,7 @@ pub(crate) fn options(args: &LabHostArgs, keep: Option<PathBuf>) -> anyhow::Resu
     let (instep, laboratory) = (programs::find_instep()?, programs::own_path()?);
     let load = args.load.clone().or_else(|| built_load(&laboratory));
     let (kernel, modules) = (args.kernel.clone(), args.modules.clone());
-    Ok(LabOptions { kernel, modules, load, instep, laboratory, keep })
+    Ok(LabOptions { kernel, modules, load, instep, laboratory, keep, accel: args.accel })
 }
 
 /// The static `instep-load` beside this program, or where `cargo xtask load` puts it.
@@ -141,6 +141,8 @@ fn drawn(report: &LabReport, width: usize) -> String {
         ),
         width,
     ));
+    let accel = format!("by {}: {}", report.accel.name(), report.accel.why);
+    text.push_str(&folded(&accel, width));
     let clock = &report.clock;
     let kind = format!("{:?}", clock.kind).to_lowercase();
     let worth = format!("clock {kind}: shows {}; not {}", clock.shows, clock.does_not_show);
@@ -374,6 +376,7 @@ impl Drop for Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use instep_lab::host::accel::Accel;
     use instep_lab::host::machine::Clock;
     use instep_lab::scenario::evidence::LabObservation;
     use instep_lab::scenario::report::Seconds;
@@ -400,6 +403,7 @@ mod tests {
             clock: Clock::Real.into(),
             kernel: nasty(),
             kvm: true,
+            accel: Accel::software("KVM dies"),
             attempts: 1,
             restarted: Vec::new(),
             earlier: Vec::new(),

@@ -1,7 +1,9 @@
 //! Options of commands that boot emulated hosts or guests.
 
-use super::values::{duration, peer};
+use super::values::{accel, duration, peer};
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, Subcommand};
+use instep_lab::host::accel::AccelChoice;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -32,7 +34,7 @@ pub(crate) struct BenchArgs {
     #[arg(long = "peer", value_name = "NAME=PATH", value_parser = peer)]
     pub(crate) peers: Vec<(String, PathBuf)>,
     /// Run process VMs on this machine itself; needs root and sched_ext.
-    #[arg(long, conflicts_with_all = ["kernel", "modules"])]
+    #[arg(long, conflicts_with_all = ["kernel", "modules", "accel"])]
     pub(crate) here: bool,
     /// How long work runs before it is counted [default: 800ms].
     #[arg(long, value_name = "TIME", value_parser = duration)]
@@ -111,6 +113,10 @@ pub(crate) struct LabHostArgs {
     /// The guest workload; instep-load beside this program when not given.
     #[arg(long, value_name = "FILE")]
     pub(crate) load: Option<PathBuf>,
+    /// What runs the host's CPUs: kvm, tcg (software), or auto: this machine's KVM if it boots the
+    /// host's kernel and can run guests in it, else software. The report says which.
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = PossibleValuesParser::new(["auto", "kvm", "tcg"]).map(accel))]
+    pub(crate) accel: AccelChoice,
 }
 
 #[derive(Debug, Args)]

@@ -353,10 +353,15 @@ impl Bench<'_> {
         }
         self.boot = came.booted(Boot {
             kernel: running.kernel.clone(),
-            machine: match scenario.host.clock {
-                Clock::Real => "an emulated host (QEMU TCG), real clock".to_owned(),
-                Clock::Counted => "an emulated host (QEMU TCG), counted clock".to_owned(),
-            },
+            machine: format!(
+                "an emulated host by {} ({}), {} clock",
+                running.accel.name(),
+                running.accel.why,
+                match scenario.host.clock {
+                    Clock::Real => "real",
+                    Clock::Counted => "counted",
+                }
+            ),
             does_not_show: scenario.host.clock.does_not_show().to_owned(),
             booted: true,
             ..Boot::default()
